@@ -1,4 +1,5 @@
-"""Holds every vector in wire/testdata to its rule in wire/protocol.cddl, with pycddl (PyPI), and a broken one to a refusal.
+"""Checks with pycddl (PyPI) that each vector in wire/testdata matches its rule in wire/protocol.cddl, and that an altered
+one does not.
 
     python .ci/cddl_vectors.py
 """
@@ -20,17 +21,17 @@ for v in vectors:
         print(f"{v['file']}: protocol.cddl has no rule {rule}")
         failures += 1
         continue
-    # A tool takes the first rule for the message.
+    # pycddl validates against the first rule.
     schema = pycddl.Schema(f"vector = {rule}\n{text}")
     body = (wire / "testdata" / v["file"]).read_bytes()
     try:
         schema.validate_cbor(body)
     except pycddl.ValidationError as err:
-        print(f"{v['file']} is no {rule}: {err}")
+        print(f"{v['file']} does not match {rule}: {err}")
         failures += 1
     try:
-        schema.validate_cbor(b"\x82" + body + b"\xf6")  # an array of it and null
-        print(f"{rule} accepts what it is not")
+        schema.validate_cbor(b"\x82" + body + b"\xf6")  # an array of the message and null
+        print(f"{rule} matches an altered message")
         failures += 1
     except pycddl.ValidationError:
         pass

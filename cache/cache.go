@@ -15,93 +15,92 @@ import (
 
 // Errors of a cache.
 var (
-	// ErrClosed is a cache, or a [Ref], that was closed.
+	// ErrClosed means that the cache or [Ref] was closed.
 	ErrClosed = errors.New("cache is closed")
-	// ErrAbandoned is the cause with which the context of a build is cancelled when the last waiter has left, together
-	// with why it left.
-	ErrAbandoned = errors.New("nobody waits for this any more")
-	// ErrPanic is a build that panicked; the error is a [*PanicError].
+	// ErrAbandoned is the cause of a build's cancelled context after its last waiter has left. It is joined with the
+	// waiter's reason.
+	ErrAbandoned = errors.New("all callers have left")
+	// ErrPanic means that a build panicked; the error is a [*PanicError].
 	ErrPanic = panics.ErrPanic
-	// ErrGoexit is a build that ended its goroutine instead of returning.
+	// ErrGoexit means that a build ended its goroutine instead of returning.
 	ErrGoexit = panics.ErrGoexit
 )
 
-// PanicError is a panic in a build. It answers errors.Is for [ErrPanic] and, if the value of the panic is an error, for
-// that too.
+// PanicError is a panic in a build. It matches errors.Is for [ErrPanic] and, if the value of the panic is an error, for
+// that error.
 type PanicError = panics.Error
 
-// Key names a value.
+// Key identifies a value.
 type Key struct {
-	// Group is what values are invalidated by together, such as an endpoint or the source of a model.
+	// Group is the unit of invalidation, such as an endpoint or the source of a model.
 	Group string
-	// ID names the value in its group, such as a digest of arguments.
+	// ID identifies the value in its group, such as a digest of arguments.
 	ID string
 }
 
-// String is the group and the id with a slash between.
+// String returns the group and the id, separated by a slash.
 func (k Key) String() string { return k.Group + "/" + k.ID }
 
-// DefaultEntries is how many values a cache keeps unless its [Options] say otherwise.
+// DefaultEntries is the default of Options.Entries.
 const DefaultEntries = 4096
 
-// Options say what a cache keeps and for how long. The zero value keeps [DefaultEntries] values for ever.
+// Options limit what a cache keeps and for how long. The zero value keeps [DefaultEntries] values without a time limit.
 type Options[V any] struct {
-	// Entries bounds the number of values; 0 means [DefaultEntries] and a negative number no bound.
+	// Entries limits the number of values; 0 means [DefaultEntries], a negative number no limit.
 	Entries int
-	// Bytes bounds the sum of the costs of the values; 0 means no bound. A value that costs more than this drives out
-	// no other: it does not count, can be found as long as somebody has it pinned, and is dropped then.
+	// Bytes limits the sum of the costs of the values; 0 means no limit. A value over the limit evicts no others: it
+	// does not count, can be found while it is pinned, and is dropped afterwards.
 	Bytes int64
-	// Cost is the size of a value and its key in bytes; nil means that values cost nothing, and a negative cost counts
-	// as 0. It is called once a value, without locks.
+	// Cost returns the size of a value and its key in bytes. Nil means that values cost nothing, and a negative cost
+	// counts as 0. It is called once per value, without locks.
 	Cost func(Key, V) int64
-	// TTL is how long a value is kept after it was built; 0 means for ever. A timer drops it, so a value that nobody
-	// asks for goes too.
+	// TTL limits the age of a value; 0 means no limit. A timer drops expired values, so unused ones are dropped too.
 	TTL time.Duration
-	// OnEvict takes each value that was dropped and is pinned by nobody, exactly once, without locks: the place to
-	// close it. It also takes a value that was built for nobody. It runs on the goroutine that dropped the value or
-	// gave the last reference back; what a new value drives out goes on the goroutine of its build, while its waiters
-	// go on.
+	// OnEvict receives each value that was dropped and is no longer pinned, exactly once, without locks; it is the
+	// place to close the value. It also receives values built after all waiters left. It runs on the goroutine that
+	// dropped the value or closed the last reference. Values evicted by a new value go to the goroutine of its build,
+	// after its waiters have been woken.
 	OnEvict func(Key, V)
-	// Work, if not nil, makes what the waiters of a build share. It is called once a build, with a lock held: it
-	// must return at once and not call the cache.
+	// Work, if not nil, returns the state that the waiters of a build share. It is called once per build with a lock
+	// held: it must return at once and not call the cache.
 	Work func() Work
 }
 
-// Work is one build as its waiters see it, where waiting takes more than time: a waiter may hold something
-// that the build, or what the build waits for, needs. Its methods are called without locks.
+// Work tracks the waiters of one build. It is needed if waiting can deadlock because a waiter holds something that the
+// build, or what the build waits for, needs. Its methods are called without locks.
 type Work interface {
-	// Context returns the context for the build: one with the values of ctx.
+	// Context returns the context for the build, with the values of ctx.
 	Context(ctx context.Context) context.Context
-	// Join begins the wait of a caller with that context: of the caller that starts the build, before the build begins,
-	// and of each that joins. leave is called once, when the wait is over. With an error the caller does not wait:
-	// [Cache.Get] returns it.
+	// Join begins the wait of a caller with the given context: of the caller that starts the build, before it begins,
+	// and of each that joins. leave is called once, when the wait ends. If Join fails the caller does not wait, and
+	// [Cache.Get] returns the error.
 	Join(ctx context.Context) (leave func(), err error)
 }
 
 // Cache keeps values of one type under keys. Its methods are safe for concurrent use.
 //
-// Values that somebody has pinned count against the budget but are not dropped for it: the budget drops the unpinned
-// value that was let go of the longest time ago.
+// Pinned values count against the budget but are not dropped because of it. The budget drops the unpinned value that
+// was released first.
 type Cache[V any] struct {
 	opts Options[V]
 
 	mu      sync.Mutex
 	closed  bool
-	groups  map[string]map[string]*entry[V] // what can be found
-	entries int                             // in groups
-	bytes   int64                           // in groups
-	outsize int64                           // of bytes, those of values that cost more than all may
-	idle    *list.List                      // of unpinned entries in groups, the one let go last in front
-	aging   *list.List                      // of entries in groups, the oldest in front; only with a TTL
-	timer   *time.Timer                     // for the oldest
+	groups  map[string]map[string]*entry[V] // values that can be found
+	entries int                             // number of values in groups
+	bytes   int64                           // their cost
+	outsize int64                           // cost of values over the limit, included in bytes
+	idle    *list.List                      // unpinned entries in groups, most recently released first
+	aging   *list.List                      // entries in groups, oldest first; only with a TTL
+	timer   *time.Timer                     // for the oldest entry
 	flights map[Key]*flight[V]              // builds that can be joined
-	builds  map[*flight[V]]struct{}         // builds whose result may be wanted, joinable or not
-	running int                             // goroutines that build
-	quiet   chan struct{}                   // closed when none is running any more in a closed cache
+	builds  map[*flight[V]]struct{}         // builds with waiters, joinable or not
+	running int                             // number of goroutines that build
+	quiet   chan struct{}                   // closed when a closed cache has no running build
 	stats   Stats
 }
 
-// entry is a value. It is in the cache as long as it can be found there, and alive as long as it is in or pinned.
+// entry is a value. It is in the cache while it can be found there, and alive while it is in or pinned.
 type entry[V any] struct {
 	key     Key
 	value   V
@@ -129,8 +128,7 @@ func New[V any](opts Options[V]) *Cache[V] {
 	}
 }
 
-// Lookup returns a new reference, owned by the caller, to the value of key if it is there. It builds nothing and waits
-// for nobody.
+// Lookup returns a new reference, owned by the caller, to the value of key if it exists. It neither builds nor waits.
 func (c *Cache[V]) Lookup(key Key) (*Ref[V], bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,8 +140,8 @@ func (c *Cache[V]) Lookup(key Key) (*Ref[V], bool) {
 	return c.pinLocked(e), true
 }
 
-// findLocked returns the entry of key if it is there and not too old. One that is too old is left to the timer, which
-// is due.
+// findLocked returns the entry of key if it exists and has not expired. Expired entries are left to the timer, which is
+// due.
 func (c *Cache[V]) findLocked(key Key) *entry[V] {
 	e := c.groups[key.Group][key.ID]
 	if e == nil || c.opts.TTL > 0 && !time.Now().Before(e.expires) {
@@ -158,7 +156,7 @@ func (c *Cache[V]) pinLocked(e *entry[V]) *Ref[V] {
 	return &Ref[V]{c: c, e: e}
 }
 
-// addPinsLocked pins e n times.
+// addPinsLocked adds n pins to e.
 func (c *Cache[V]) addPinsLocked(e *entry[V], n int) {
 	e.pins += n
 	if e.idle != nil && e.pins > 0 {
@@ -167,8 +165,8 @@ func (c *Cache[V]) addPinsLocked(e *entry[V], n int) {
 	}
 }
 
-// unpinLocked takes one pin off e and returns what is to be evicted: e itself if it was dropped before, or what the
-// budget drops now.
+// unpinLocked removes one pin of e and returns the entries to evict: e itself if it was dropped before, or entries that
+// the budget drops now.
 func (c *Cache[V]) unpinLocked(e *entry[V]) []*entry[V] {
 	e.pins--
 	switch {
@@ -187,8 +185,8 @@ func (c *Cache[V]) unpinLocked(e *entry[V]) []*entry[V] {
 	return c.fitLocked()
 }
 
-// insertLocked makes e findable, in the place of whatever was there, and returns what is to be evicted. The entry must
-// be pinned.
+// insertLocked makes e findable, replacing the previous entry of its key, and returns the entries to evict. The entry
+// must be pinned.
 func (c *Cache[V]) insertLocked(e *entry[V]) []*entry[V] {
 	var out []*entry[V]
 	if old := c.groups[e.key.Group][e.key.ID]; old != nil {
@@ -216,7 +214,7 @@ func (c *Cache[V]) insertLocked(e *entry[V]) []*entry[V] {
 	return append(out, c.fitLocked()...)
 }
 
-// dropLocked makes e unfindable and returns it if nobody has it pinned.
+// dropLocked makes e unfindable. It returns e if it is not pinned.
 func (c *Cache[V]) dropLocked(e *entry[V]) []*entry[V] {
 	group := c.groups[e.key.Group]
 	delete(group, e.key.ID)
@@ -258,12 +256,11 @@ func (c *Cache[V]) overLocked() bool {
 	return c.opts.Entries > 0 && c.entries > c.opts.Entries || c.opts.Bytes > 0 && c.bytes-c.outsize > c.opts.Bytes
 }
 
-// outsizeLocked reports whether e costs more than all values may together.
+// outsizeLocked reports whether e alone exceeds the byte limit.
 func (c *Cache[V]) outsizeLocked(e *entry[V]) bool { return c.opts.Bytes > 0 && e.cost > c.opts.Bytes }
 
-// Trim drops values that nobody has pinned, those let go of the longest time ago first, until their costs add up to so
-// many bytes or none is left, and returns what they cost. They are evicted when it returns. It is for when memory is
-// short.
+// Trim drops unpinned values, those released first, until their costs add up to the given bytes or none is left, and
+// returns their cost. They are evicted when it returns. It is called when memory is short.
 func (c *Cache[V]) Trim(bytes int64) int64 {
 	c.mu.Lock()
 	var out []*entry[V]
@@ -279,7 +276,7 @@ func (c *Cache[V]) Trim(bytes int64) int64 {
 	return sum
 }
 
-// evict hands entries that are out and unpinned to the owner of the cache. The lock must not be held.
+// evict passes entries that are out and unpinned to OnEvict. The lock must not be held.
 func (c *Cache[V]) evict(entries []*entry[V]) {
 	if c.opts.OnEvict == nil {
 		return
@@ -289,9 +286,9 @@ func (c *Cache[V]) evict(entries []*entry[V]) {
 	}
 }
 
-// Close drops everything. Waiters of a build get [ErrClosed] at once, and the builds' contexts are cancelled;
-// Close returns when they have returned, or with the cause of ctx. Values that are pinned live until their last [Ref]
-// is closed. Closing again waits again.
+// Close drops all values. Waiters of a build get [ErrClosed] at once, and the contexts of builds are cancelled. Close
+// returns when all builds have returned, or with the cause of ctx. Pinned values stay valid until their last [Ref] is
+// closed. A second Close waits again.
 func (c *Cache[V]) Close(ctx context.Context) error {
 	c.evict(c.shut())
 	select {
@@ -302,7 +299,7 @@ func (c *Cache[V]) Close(ctx context.Context) error {
 	}
 }
 
-// shut ends everything that the cache keeps or begins and returns what is to be evicted.
+// shut ends all values and builds of the cache and returns the entries to evict.
 func (c *Cache[V]) shut() []*entry[V] {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -74,7 +74,7 @@ func TestValueAboveTheBudgetDropsNobodyElse(t *testing.T) {
 		require.False(t, ref.Value().isClosed(), "a reader that leaves does not take it along")
 		require.EqualValues(t, 201, c.Stats().Bytes)
 		next := put(t, c, "next", 60)
-		synctest.Wait() // what is driven out is closed on the goroutine of the build
+		synctest.Wait() // evicted values are closed on the goroutine of the build
 		require.True(t, small.isClosed(), "small ones are bounded as without it")
 		require.False(t, next.isClosed())
 		require.NoError(t, ref.Close())
@@ -86,8 +86,7 @@ func TestValueAboveTheBudgetDropsNobodyElse(t *testing.T) {
 	})
 }
 
-// TestTrimDropsWhatNobodyHas: the value let go of the longest time ago first, no more than is asked for, and none that
-// somebody has (D8).
+// Trim drops the values released first, no more than requested, and no pinned ones.
 func TestTrimDropsWhatNobodyHas(t *testing.T) {
 	c := newCache(t, Options[*resource]{})
 	held := put(t, c, "held", 50)

@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestB15NoBuildStartsWhileOneRunsOrAfterItSucceeded lets many ask for one key at once: there is no moment between the
-// end of the build and the value being there at which a late one could build again.
-func TestB15NoBuildStartsWhileOneRunsOrAfterItSucceeded(t *testing.T) {
+// Many callers request one key at once. There is no moment between the end of the build and the existence of the value
+// at which a late caller could build again.
+func TestConcurrentGetsBuildOnce(t *testing.T) {
 	for range 200 {
 		c := newCache(t, Options[*resource]{})
 		var builds atomic.Int32
@@ -38,8 +38,8 @@ func TestB15NoBuildStartsWhileOneRunsOrAfterItSucceeded(t *testing.T) {
 	}
 }
 
-// TestEverythingAtOnce plays all operations at random from many goroutines. Whoever has a reference must find its
-// value open, and at the end each value that was ever built is closed exactly once and no goroutine is left.
+// All operations run at random on many goroutines. A referenced value is open, each built value is closed exactly once,
+// and no goroutine remains.
 func TestEverythingAtOnce(t *testing.T) {
 	before := runtime.NumGoroutine()
 	c := New(Options[*resource]{
@@ -131,7 +131,7 @@ func TestEverythingAtOnce(t *testing.T) {
 		require.Equal(t, int32(1), r.closed.Load(), "times closed")
 	}
 	for runtime.NumGoroutine() > before {
-		runtime.Gosched() // the last ones have said that they are done and are about to end
+		runtime.Gosched() // the last ones have signalled their end and are about to return
 	}
 }
 

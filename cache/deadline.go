@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// buildContext is the context of a build. Its deadline is the latest of its waiters, as long as each of them has one.
-// At that time the waiters leave, and the last of them to leave ends the build; the context itself does not end.
+// buildContext is the context of a build. Its deadline is the latest of its waiters if all of them have one. At that
+// time the waiters leave, and the last one to leave cancels the build; the deadline itself does not.
 type buildContext[V any] struct {
 	context.Context
 	c *Cache[V]
 	f *flight[V]
 }
 
-// Deadline implements context.Context. It may become later when others come to wait, and earlier when some leave.
+// Deadline implements context.Context. It may become later when waiters join, and earlier when some leave.
 func (b *buildContext[V]) Deadline() (time.Time, bool) {
 	b.c.mu.Lock()
 	defer b.c.mu.Unlock()
@@ -25,8 +25,8 @@ func (b *buildContext[V]) Deadline() (time.Time, bool) {
 	return at, limited
 }
 
-// outlives reports whether a waiter has a later deadline than the one that f failed for: f asked for its deadline
-// before that waiter came.
+// outlives reports whether a waiter has a later deadline than the one for which f failed, because f read its deadline
+// before that waiter joined.
 func (c *Cache[V]) outlives(f *flight[V], waits waiterDeadline) bool {
 	var own *final
 	if !errors.Is(f.err, context.DeadlineExceeded) || errors.As(f.err, &own) {
@@ -38,16 +38,16 @@ func (c *Cache[V]) outlives(f *flight[V], waits waiterDeadline) bool {
 	return over && (!waits.limited || waits.until.After(f.reported))
 }
 
-// Final marks an error of a load as one that the load would have had whoever waited: a time limit of its own that is
-// over, for one. Waiters with a later deadline do not try again then. The error reads and answers as before.
+// Final marks an error of a load that does not depend on its waiters, such as the load's own time limit. Waiters with a
+// later deadline then do not retry. The text and the matches of the error do not change.
 func Final(err error) error { return &final{err} }
 
 type final struct{ error }
 
 func (e *final) Unwrap() error { return e.error }
 
-// waiterDeadline is until when a waiter waits; not limited for a waiter without a deadline. It is read without locks,
-// because the context may be that of a build.
+// waiterDeadline is the deadline of a waiter, if limited. It is read without locks because the context may be that of a
+// build.
 type waiterDeadline struct {
 	until   time.Time
 	limited bool
@@ -58,14 +58,14 @@ func waiterDeadlineOf(ctx context.Context) (p waiterDeadline) {
 	return p
 }
 
-// deadlines are those of the waiters of a build.
+// deadlines holds the deadlines of a build's waiters.
 type deadlines struct {
-	endless  int // waiters without one
+	endless  int // number of waiters without a deadline
 	at       map[time.Time]int
-	reported time.Time // the earliest deadline that the build has read; zero if it read none
+	reported time.Time // earliest deadline that the build has read; zero if none
 }
 
-// add notes a waiter.
+// add adds a waiter.
 func (d *deadlines) add(p waiterDeadline) {
 	if !p.limited {
 		d.endless++
@@ -77,7 +77,7 @@ func (d *deadlines) add(p waiterDeadline) {
 	d.at[p.until]++
 }
 
-// drop forgets one.
+// drop removes a waiter.
 func (d *deadlines) drop(p waiterDeadline) {
 	if !p.limited {
 		d.endless--
@@ -88,7 +88,7 @@ func (d *deadlines) drop(p waiterDeadline) {
 	}
 }
 
-// latest is the latest deadline of the waiters, if each of them has one.
+// latest returns the latest deadline of the waiters if all of them have one.
 func (d *deadlines) latest() (latest time.Time, limited bool) {
 	if d.endless > 0 {
 		return time.Time{}, false

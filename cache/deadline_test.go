@@ -99,7 +99,7 @@ func TestBuildMayAskForOthers(t *testing.T) {
 	require.NoError(t, ref.Close())
 }
 
-// passing is a load that hands its deadline on to something that fails when it is over.
+// passing is a load that passes its deadline to an operation that fails when it expires.
 func passing(inner context.Context) (*resource, error) {
 	at, limited := inner.Deadline()
 	if !limited {
@@ -135,7 +135,7 @@ func TestWhoWaitsLongerThanTheBuildWasToldStartsAnother(t *testing.T) {
 			value = o.ref.Value()
 			require.NoError(t, o.ref.Close())
 		}
-		if o := <-second; o.err == nil { // it came before those who wait for ever, or its own deadline was told
+		if o := <-second; o.err == nil { // it came before the waiters without a deadline, or its own deadline was reported
 			require.NoError(t, o.ref.Close())
 		}
 		require.LessOrEqual(t, c.Stats().Misses, uint64(3))
@@ -150,7 +150,7 @@ func TestABuildThatFailsBeforeItsDeadlineFailsForAll(t *testing.T) {
 		first := getting(short, c, "a", func(inner context.Context) (*resource, error) {
 			inner.Deadline()
 			time.Sleep(30 * time.Second)
-			return nil, context.DeadlineExceeded // of something else
+			return nil, context.DeadlineExceeded // of another operation
 		})
 		synctest.Wait()
 		joiner := getting(ctx, c, "a", unexpected)
@@ -168,7 +168,7 @@ func TestABuildThatFailsBeforeItsDeadlineFailsForAll(t *testing.T) {
 
 		short, cancelNext := context.WithTimeout(ctx, time.Minute)
 		defer cancelNext()
-		other := getting(short, c, "b", func(context.Context) (*resource, error) { // nobody was told
+		other := getting(short, c, "b", func(context.Context) (*resource, error) { // no deadline was reported
 			time.Sleep(time.Minute)
 			return nil, context.DeadlineExceeded
 		})
@@ -179,7 +179,7 @@ func TestABuildThatFailsBeforeItsDeadlineFailsForAll(t *testing.T) {
 	})
 }
 
-// TestTwoWaitersWithOneDeadline (D32): when one of them leaves, the deadline is still that of the other.
+// When one of two waiters with the same deadline leaves, the deadline remains.
 func TestTwoWaitersWithOneDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(t, Options[*resource]{})

@@ -1,7 +1,7 @@
 package cache
 
-// Each shows visit every value that can be found, in no order. The values are borrowed, and the cache is locked
-// meanwhile: visit looks, is quick, and asks the cache for nothing.
+// Each calls visit for every value that can be found, in no order. The values are borrowed. The cache is locked
+// meanwhile: visit must be quick and not call the cache.
 func (c *Cache[V]) Each(visit func(Key, V)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

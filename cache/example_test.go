@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cache"
 )
 
-// Values that are expensive to make are made once for all who ask at the same time, and kept within a budget.
+// Expensive values are built once for all concurrent callers and kept within a budget.
 func Example() {
 	ctx := context.Background()
 	models := cache.New(cache.Options[string]{

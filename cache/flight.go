@@ -8,47 +8,46 @@ import (
 	"github.com/sharedtensor/sharedtensor/task/panics"
 )
 
-// flight is one build and its waiters. Its fields are guarded by the cache's lock until done is closed, and
-// constant afterwards.
+// flight is one build and its waiters. Its fields are guarded by the cache's lock until done is closed, and constant
+// afterwards.
 type flight[V any] struct {
 	key     Key
-	work    Work // nil for none
+	work    Work // nil if Options.Work is nil
 	waiters int
 	deadlines
 	void   bool // the result must not be kept
-	ended  bool // nobody is interested in what the build returns
+	ended  bool // the result is no longer wanted
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 	entry  *entry[V]
 	err    error
 }
 
-// Get returns a reference, owned by the caller, to the value of key. If the value is not there, load builds it; all
-// who ask for the key meanwhile wait for the same build and get references of their own. The value becomes the cache's.
+// Get returns a reference, owned by the caller, to the value of key. If there is none, load builds it. Concurrent
+// callers of the key wait for the same build and get separate references. The cache takes ownership of the value.
 //
 // A caller whose ctx ends while it waits leaves with the cause of ctx. load gets a context that is cancelled, with
-// cause [ErrAbandoned] and the cause of that waiter, when the last waiter has left; its deadline is the latest of
-// theirs, at the moment at which it is asked for, and none while one of them has none. So it may become later, and the
-// context does not end at a time that it was asked for before: what has to end then needs a timer of its own. Who waits
-// longer than the build was told asks again where the build fails with [context.DeadlineExceeded] after that time,
-// unless that is [Final]: it was not his. It must not ask the cache for its own key: it would wait for itself, unless
-// [Options.Work] notices.
+// cause [ErrAbandoned] and the cause of that waiter, when the last waiter has left. Its deadline is the latest of the
+// current waiters, or none if one of them has none, so it may become later; the context does not end at a deadline it
+// reported before. Work that must end at the deadline needs a timer. If load fails with [context.DeadlineExceeded]
+// after a deadline that it read, waiters with a later deadline build again, unless the error is [Final]. load must not
+// request its own key, because it would wait for itself unless [Options.Work] detects it.
 //
-// Errors are those of load, [*PanicError], [ErrGoexit] and [ErrClosed]; none is kept. A load that returns an error
-// keeps whatever else it returns.
+// It returns the errors of load, [*PanicError], [ErrGoexit] and [ErrClosed]; they are not cached. A load that returns an
+// error keeps ownership of its value.
 func (c *Cache[V]) Get(ctx context.Context, key Key, load func(context.Context) (V, error)) (*Ref[V], error) {
 	return c.get(ctx, key, load, true)
 }
 
-// GetAlone is [Cache.Get] without sharing: if the value is not there, load builds it for this caller, beside other
-// builds of the same key. Of several, the value that was built last is kept.
+// GetAlone is [Cache.Get] without sharing: if there is no value, load builds it for this caller, beside other builds of
+// the same key. The value that was built last is kept.
 func (c *Cache[V]) GetAlone(ctx context.Context, key Key, load func(context.Context) (V, error)) (*Ref[V], error) {
 	return c.get(ctx, key, load, false)
 }
 
-// get looks in the cache, and for a build to join, in the same critical section in which it starts one. A build puts
-// its value into the cache in the same critical section in which it stops being joinable. So there is no moment at
-// which a value has been built and cannot be found.
+// get looks for a value and for a build to join in the critical section in which it starts a build. A build stores its
+// value in the critical section in which it stops being joinable. So there is no moment at which a built value cannot
+// be found.
 func (c *Cache[V]) get(ctx context.Context, key Key, load func(context.Context) (V, error), share bool) (*Ref[V], error) {
 	waits := waiterDeadlineOf(ctx)
 	for {
@@ -59,7 +58,7 @@ func (c *Cache[V]) get(ctx context.Context, key Key, load func(context.Context) 
 	}
 }
 
-// try does what get does, once. It returns the build that it has joined, if that failed.
+// try is one attempt of get. It returns the build that it joined if that failed.
 func (c *Cache[V]) try(ctx context.Context, waits waiterDeadline, key Key, load func(context.Context) (V, error), share bool) (*Ref[V], *flight[V], error) {
 	c.mu.Lock()
 	if c.closed {
@@ -90,7 +89,7 @@ func (c *Cache[V]) try(ctx context.Context, waits waiterDeadline, key Key, load 
 	return ref, nil, err
 }
 
-// newFlightLocked notes a build, which the caller starts, for one waiter. It returns the context for the build.
+// newFlightLocked records a build for one waiter, which starts it. It returns the context for the build.
 func (c *Cache[V]) newFlightLocked(ctx context.Context, waits waiterDeadline, key Key, share bool) (*flight[V], context.Context) {
 	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	f := &flight[V]{key: key, waiters: 1, cancel: cancel, done: make(chan struct{})}
@@ -106,8 +105,8 @@ func (c *Cache[V]) newFlightLocked(ctx context.Context, waits waiterDeadline, ke
 	return f, &buildContext[V]{inner, c, f}
 }
 
-// await starts the build of f, if it is given, and returns when f is done or ctx ends, whichever the lock sees first.
-// It returns f if that is what failed.
+// await starts the build of f if build is not nil, and returns when f is done or ctx ends, whichever is first under the
+// lock. It returns f if f failed.
 func (c *Cache[V]) await(ctx context.Context, waits waiterDeadline, f *flight[V], build func()) (*Ref[V], *flight[V], error) {
 	leave, err := f.join(ctx)
 	if build != nil {
@@ -133,7 +132,7 @@ func (c *Cache[V]) await(ctx context.Context, waits waiterDeadline, f *flight[V]
 	return &Ref[V]{c: c, e: f.entry}, nil, nil
 }
 
-// abandoned is why a build ends whose last waiter has left, for its context ended.
+// abandoned returns the cause for cancelling a build whose last waiter left because ctx ended.
 func abandoned(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if errors.Is(cause, ctx.Err()) {
@@ -142,7 +141,7 @@ func abandoned(ctx context.Context) error {
 	return fmt.Errorf("%w: %w: %w", ErrAbandoned, ctx.Err(), cause)
 }
 
-// join tells the work of f, if it has any, of a waiter with that context.
+// join registers a waiter with the given context at the work of f, if any.
 func (f *flight[V]) join(ctx context.Context) (leave func(), err error) {
 	if f.work == nil {
 		return func() {}, nil
@@ -150,8 +149,8 @@ func (f *flight[V]) join(ctx context.Context) (leave func(), err error) {
 	return f.work.Join(ctx)
 }
 
-// leave takes one waiter off f and reports whether it could: not if f is done, for then the waiter's pin is there to be
-// taken. The last one ends the build, and says why.
+// leave removes one waiter of f. It returns false if f is done, because the waiter's pin is then available. The last
+// waiter ends the build with the reason why.
 func (c *Cache[V]) leave(f *flight[V], waits waiterDeadline, why error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,7 +165,7 @@ func (c *Cache[V]) leave(f *flight[V], waits waiterDeadline, why error) bool {
 	return true
 }
 
-// abortLocked ends f with an error while its build still runs: nobody can join it, and what it returns is not wanted.
+// abortLocked ends f with an error while its build still runs: it cannot be joined, and its result is discarded.
 func (c *Cache[V]) abortLocked(f *flight[V], err error) {
 	f.err = err
 	c.endLocked(f)
@@ -181,7 +180,7 @@ func (c *Cache[V]) endLocked(f *flight[V]) {
 	close(f.done)
 }
 
-// unlistLocked takes f off the list, so that no caller joins it any more.
+// unlistLocked makes f unjoinable.
 func (c *Cache[V]) unlistLocked(f *flight[V]) {
 	if c.flights[f.key] == f {
 		delete(c.flights, f.key)
@@ -196,7 +195,7 @@ func (c *Cache[V]) build(ctx context.Context, f *flight[V], load func(context.Co
 	e := &entry[V]{key: f.key}
 	built := false
 	var err error
-	// Deferred, for a Goexit passes everything else by.
+	// Deferred, because a Goexit skips everything else.
 	defer func() {
 		f.cancel(nil)
 		c.finish(f, e, built, err)
@@ -214,8 +213,8 @@ func (c *Cache[V]) build(ctx context.Context, f *flight[V], load func(context.Co
 	}
 }
 
-// guard calls fn and sets *err to its error, or to its panic as one. A Goexit cannot be stopped; *err says so to the
-// deferred functions that still run.
+// guard calls fn and sets *err to its error, or to an error for its panic. A Goexit cannot be stopped; *err then
+// reports it to the remaining deferred functions.
 func guard(key Key, err *error, fn func() error) {
 	*err = fmt.Errorf("build of %s: %w", key, ErrGoexit)
 	defer func() {
@@ -226,13 +225,13 @@ func guard(key Key, err *error, fn func() error) {
 	*err = fn()
 }
 
-// finish hands out what the build returned, keeps it if it may be kept, and evicts what nobody wants.
+// finish distributes the result of the build, keeps it if allowed, and evicts unwanted values.
 func (c *Cache[V]) finish(f *flight[V], e *entry[V], built bool, err error) {
 	c.mu.Lock()
 	var out []*entry[V]
 	switch {
 	case !f.ended && err == nil:
-		out = c.landLocked(f, e)
+		out = c.publishLocked(f, e)
 	case !f.ended:
 		c.stats.Failures++
 		f.err = err
@@ -253,8 +252,8 @@ func (c *Cache[V]) finish(f *flight[V], e *entry[V], built bool, err error) {
 	}
 }
 
-// landLocked gives the value of f to its waiters, and to the cache if it may be kept.
-func (c *Cache[V]) landLocked(f *flight[V], e *entry[V]) []*entry[V] {
+// publishLocked passes the value of f to its waiters, and to the cache if it may be kept.
+func (c *Cache[V]) publishLocked(f *flight[V], e *entry[V]) []*entry[V] {
 	e.pins = f.waiters
 	f.entry = e
 	c.endLocked(f)

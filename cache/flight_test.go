@@ -74,7 +74,7 @@ func TestBuildIsCancelledWhenTheLastWaiterLeaves(t *testing.T) {
 		require.ErrorIs(t, (<-b).err, errFull)
 		synctest.Wait()
 		require.ErrorIs(t, g.cause, ErrAbandoned)
-		require.ErrorIs(t, g.cause, errFull, "and why the last one left") // D29
+		require.ErrorIs(t, g.cause, errFull, "and why the last one left")
 		require.Zero(t, c.Stats().Builds)
 		require.Zero(t, c.Stats().Failures, "giving up is not failing")
 	})
@@ -172,8 +172,8 @@ func TestBuildThatEndsLeavesOthersOfItsKeyJoinable(t *testing.T) {
 	})
 }
 
-// Endings of a build other than a value: each reaches all waiters, nothing stays behind, and the next one builds anew.
-func TestB12AndB14FailuresReachAllWaitersAndAreNotKept(t *testing.T) {
+// Every failure of a build reaches all waiters, leaves nothing behind, and the next Get builds again.
+func TestFailuresReachAllWaitersAndAreNotCached(t *testing.T) {
 	failure := errors.New("no such model")
 	tests := []struct {
 		name string

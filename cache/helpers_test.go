@@ -27,10 +27,10 @@ func newCache(t testing.TB, opts Options[*resource]) *Cache[*resource] {
 	return c
 }
 
-// key is a key in the group "g".
+// key returns a key in the group "g".
 func key(id string) Key { return Key{Group: "g", ID: id} }
 
-// give is a load that returns r.
+// give returns a load that returns r.
 func give(r *resource) func(context.Context) (*resource, error) {
 	return func(context.Context) (*resource, error) { return r, nil }
 }
@@ -38,7 +38,7 @@ func give(r *resource) func(context.Context) (*resource, error) {
 // unexpected is a load that must not be called.
 func unexpected(context.Context) (*resource, error) { return nil, errors.New("built again") }
 
-// put builds r under the id and lets go of it.
+// put builds r under the id and releases it.
 func put(t testing.TB, c *Cache[*resource], id string, bytes int64) *resource {
 	t.Helper()
 	r := &resource{bytes: bytes}
@@ -49,7 +49,7 @@ func put(t testing.TB, c *Cache[*resource], id string, bytes int64) *resource {
 	return r
 }
 
-// has reports whether the id is there, and makes it the one that was used last.
+// has reports whether the id exists, and makes it the most recently used.
 func has(c *Cache[*resource], id string) bool {
 	ref, ok := c.Lookup(key(id))
 	if ok {
@@ -79,20 +79,20 @@ func (g *gate) load(ctx context.Context) (*resource, error) {
 	}
 }
 
-// stubborn waits until the gate is opened, whatever happens to its context.
+// stubborn waits until the gate is opened, even if its context ends.
 func (g *gate) stubborn(context.Context) (*resource, error) {
 	g.starts.Add(1)
 	<-g.opened
 	return g.value, nil
 }
 
-// outcome is what a Get on a goroutine of its own returned.
+// outcome is the result of a Get on another goroutine.
 type outcome struct {
 	ref *Ref[*resource]
 	err error
 }
 
-// getting starts a Get and returns where its outcome comes.
+// getting starts a Get and returns the channel of its outcome.
 func getting(ctx context.Context, c *Cache[*resource], id string, load func(context.Context) (*resource, error)) chan outcome {
 	ch := make(chan outcome, 1)
 	go func() {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Invalidate drops the value of key and reports whether there was one, built or being built. A build of the key that is
-// running goes on for its waiters, and its value is not kept; a Get from now on starts a new build. Pinned values
-// stay valid until their references are closed.
+// Invalidate drops the value of key and reports whether there was one, built or being built. A running build continues
+// for its waiters, and its value is not kept; later Gets start a new build. Pinned values stay valid until their
+// references are closed.
 func (c *Cache[V]) Invalidate(key Key) bool {
 	return c.invalidate(func(k Key) bool { return k == key }, func() []*entry[V] {
 		if e := c.groups[key.Group][key.ID]; e != nil {
@@ -18,15 +18,15 @@ func (c *Cache[V]) Invalidate(key Key) bool {
 	}) > 0
 }
 
-// InvalidateGroup is [Cache.Invalidate] for all keys of a group. It returns how many values and builds there were.
+// InvalidateGroup is [Cache.Invalidate] for all keys of a group. It returns the number of values and builds.
 func (c *Cache[V]) InvalidateGroup(group string) int {
 	return c.invalidate(func(k Key) bool { return k.Group == group }, func() []*entry[V] {
 		return slices.Collect(maps.Values(c.groups[group]))
 	})
 }
 
-// invalidate drops the entries that findLocked returns, and lets the running builds of keys that match keep nothing and
-// be joined by nobody. It returns how many there were of both.
+// invalidate drops the entries that findLocked returns. Running builds of matching keys can no longer be joined, and
+// their values are not kept. It returns the number of both.
 func (c *Cache[V]) invalidate(match func(Key) bool, findLocked func() []*entry[V]) int {
 	c.mu.Lock()
 	n := 0
@@ -48,8 +48,8 @@ func (c *Cache[V]) invalidate(match func(Key) bool, findLocked func() []*entry[V
 	return n
 }
 
-// armLocked sets the timer for the oldest entry if it is not set. The TTL is the same for all, so the oldest is the
-// first to expire, and a timer that fires for an entry that has gone is set again for the next.
+// armLocked sets the timer for the oldest entry if it is not set. The TTL is the same for all entries, so the oldest
+// expires first. A timer that fires for a removed entry is set again for the next.
 func (c *Cache[V]) armLocked() {
 	oldest := c.aging.Front()
 	if c.timer != nil || oldest == nil {
@@ -58,7 +58,7 @@ func (c *Cache[V]) armLocked() {
 	c.timer = time.AfterFunc(time.Until(oldest.Value.(*entry[V]).expires), c.expire)
 }
 
-// expire drops what is too old. It runs on the timer's goroutine.
+// expire drops expired entries. It runs on the timer's goroutine.
 func (c *Cache[V]) expire() {
 	c.mu.Lock()
 	var out []*entry[V]

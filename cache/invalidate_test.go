@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestB11NilIsAValue(t *testing.T) {
+func TestNilValueIsCached(t *testing.T) {
 	c := New(Options[any]{})
 	builds := 0
 	load := func(context.Context) (any, error) { builds++; return nil, nil }
@@ -24,7 +24,7 @@ func TestB11NilIsAValue(t *testing.T) {
 	require.NoError(t, c.Close(ctx))
 }
 
-func TestB13InvalidateDuringABuildKeepsItsResultOut(t *testing.T) {
+func TestInvalidateDuringBuildDropsItsResult(t *testing.T) {
 	invalidations := map[string]func(*Cache[*resource]) int{
 		"key": func(c *Cache[*resource]) int {
 			if c.Invalidate(key("a")) {
@@ -87,7 +87,7 @@ func TestInvalidateGroupCounts(t *testing.T) {
 	require.Equal(t, uint64(3), c.Stats().Invalidations)
 }
 
-func TestB19NothingStaysOfKeysThatWent(t *testing.T) {
+func TestDroppedKeysLeaveNoState(t *testing.T) {
 	c := newCache(t, Options[*resource]{Entries: 2, TTL: ttl})
 	for _, id := range []string{"a", "b", "c", "d"} {
 		put(t, c, id, 1)

@@ -1,27 +1,27 @@
 package cache
 
-// Ref pins a value: it is valid until the Ref is closed. Every Ref is a reference of its own; closing one twice takes
-// nothing from another. Its methods are safe for concurrent use.
+// Ref pins a value: the value is valid until the Ref is closed. Closing one Ref twice does not affect others. Its
+// methods are safe for concurrent use.
 type Ref[V any] struct {
 	c      *Cache[V]
 	e      *entry[V]
 	closed bool // guarded by the cache's lock
 }
 
-// Value returns the value. It is borrowed: valid until Close, and not for the caller to close.
+// Value returns the value. It is borrowed and valid until Close.
 func (r *Ref[V]) Value() V { return r.e.value }
 
 // Key returns the key of the value.
 func (r *Ref[V]) Key() Key { return r.e.key }
 
-// Findable reports whether the value is still the one under its key: it was not dropped.
+// Findable reports whether the value has not been dropped.
 func (r *Ref[V]) Findable() bool {
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
 	return r.e.in
 }
 
-// Clone returns another reference to the value, owned by the caller. Of a closed reference it fails with [ErrClosed].
+// Clone returns another reference to the value, owned by the caller. It fails with [ErrClosed] if r is closed.
 func (r *Ref[V]) Clone() (*Ref[V], error) {
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
@@ -31,18 +31,18 @@ func (r *Ref[V]) Clone() (*Ref[V], error) {
 	return r.c.pinLocked(r.e), nil
 }
 
-// Discard drops the value from the cache, if it is still the one under its key: what turned out to be useless
-// after it was built is not handed to others. The reference stays valid.
+// Discard drops the value from the cache unless it was replaced, so that a value found to be unusable is not returned
+// to others. The reference stays valid.
 func (r *Ref[V]) Discard() {
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
 	if !r.closed && r.e.in {
-		r.c.dropLocked(r.e) // returns nothing: it is pinned by r
+		r.c.dropLocked(r.e) // nothing to evict: r pins it
 		r.c.stats.Invalidations++
 	}
 }
 
-// Close gives the reference back. If the value was dropped and this was the last reference, the value is evicted before
+// Close releases the reference. If the value was dropped and this was the last reference, the value is evicted before
 // Close returns. It returns nil; a second Close does nothing.
 func (r *Ref[V]) Close() error {
 	r.c.mu.Lock()

@@ -1,18 +1,18 @@
 package cache
 
-// Stats are the counters of a cache since it was made, and what it holds at the moment.
+// Stats holds the counters of a cache and its current content.
 type Stats struct {
-	// Hits counts values that were there.
+	// Hits counts Gets whose value existed.
 	Hits uint64
-	// Misses counts builds that were started.
+	// Misses counts builds.
 	Misses uint64
-	// Joins counts callers that waited for a build that another had started.
+	// Joins counts callers that waited for a build of another.
 	Joins uint64
-	// Failures counts builds that ended with an error, a panic or a Goexit.
+	// Failures counts builds that failed with an error, a panic or a Goexit.
 	Failures uint64
-	// Evictions counts values that the budget dropped.
+	// Evictions counts values dropped by the budget.
 	Evictions uint64
-	// Expirations counts values that their age dropped.
+	// Expirations counts values dropped by age.
 	Expirations uint64
 	// Invalidations counts values and builds that were invalidated or discarded.
 	Invalidations uint64
@@ -21,17 +21,17 @@ type Stats struct {
 	Entries int
 	// Bytes is the sum of their costs.
 	Bytes int64
-	// PinnedEntries is how many of them somebody has pinned.
+	// PinnedEntries is the number of pinned values among them.
 	PinnedEntries int
-	// DroppedEntries is the number of values that cannot be found any more and live because somebody has them pinned.
+	// DroppedEntries is the number of dropped values that are still pinned.
 	DroppedEntries int
 	// DroppedBytes is the sum of their costs.
 	DroppedBytes int64
-	// Builds is the number of builds that somebody waits for.
+	// Builds is the number of builds with waiters.
 	Builds int
 }
 
-// Stats returns the counters as they are at one moment.
+// Stats returns a snapshot.
 func (c *Cache[V]) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()

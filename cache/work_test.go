@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counted is a work that counts who waits for it, and refuses whoever comes while refuse is set.
+// counted is a work that counts its waiters, and refuses callers while refuse is set.
 type counted struct {
 	joined, left atomic.Int32
-	began        bool // the build, which comes after its caller has joined
+	began        bool // of the build, which starts after its caller has joined
 	refuse       error
 }
 
@@ -91,7 +91,7 @@ func TestWhoIsRefusedAsTheBuildEndsKeepsNoPin(t *testing.T) {
 
 var errRefused = errors.New("refused")
 
-// ending is a work that ends as the second one comes, whom it refuses.
+// ending is a work that ends while the second caller joins, and refuses that caller.
 type ending struct{ end func() }
 
 func (w *ending) Context(ctx context.Context) context.Context { return ctx }

@@ -1,13 +1,13 @@
-// Package driver says what a memory device can do: hold bytes, and let another process use them in place.
+// Package driver defines memory devices, which hold bytes and let other processes use them in place.
 //
-// A [Device] allocates [Memory]; a Memory is exported as a [Handle]; another process imports the handle on its own
-// Device and gets a Memory over the same bytes. The package holds the vocabulary only: real devices are in driver/host
-// (sealed shared memory) and driver/cuda (the CUDA driver), and driver/drivertest is the suite that all of them pass.
+// A [Device] allocates [Memory]. A Memory is exported as a [Handle]. Another process imports the handle on its own
+// Device and gets a Memory over the same bytes. This package only has the vocabulary: devices are in driver/host
+// (sealed shared memory) and driver/cuda (the CUDA driver), and driver/drivertest is their conformance suite.
 //
-// Ownership is said with three verbs everywhere in this module. A function that borrows a value leaves it with the
-// caller, who still closes it. One that takes a value closes it, also when it fails. One that returns a value owned
-// leaves closing it to the caller.
+// Three verbs describe ownership everywhere in this module. A function that borrows a value leaves closing it to the
+// caller. One that takes a value closes it, even on failure. One that returns a value owned leaves closing it to the
+// caller.
 //
-// What surprises: memory belongs to whoever maps it. Closing the exporter's Memory, or killing the exporting process,
-// does not take the bytes away from a process that has imported them (handle kinds memfd and cuda-fd).
+// A surprise: memory belongs to the processes that map it. Closing the exporter's Memory, or killing the exporting
+// process, does not affect processes that have imported it (handle kinds memfd and cuda-fd).
 package driver

@@ -149,7 +149,7 @@ func TestErrors(t *testing.T) {
 	require.Equal(t, "open: fd export is not supported: it needs a driver from 2020", unsupported.Error())
 	require.ErrorIs(t, unsupported, errors.ErrUnsupported)
 	require.NotErrorIs(t, unsupported, ErrHandle)
-	// The reason stands beside what is required. (D29)
+	// The reason is printed beside the requirement.
 	require.Equal(t, "memory of device 7 is not supported: this process has not opened it; it needs that device among the Devices",
 		(&UnsupportedError{Feature: "memory of device 7", Reason: "this process has not opened it", Requires: "that device among the Devices"}).Error())
 	require.Equal(t, "CUDA is not supported: there is no CUDA device", (&UnsupportedError{Feature: "CUDA", Reason: "there is no CUDA device"}).Error())
@@ -159,19 +159,19 @@ func TestErrors(t *testing.T) {
 	require.Equal(t, "fd export", as.Feature)
 }
 
-// TestReclaim: those who are registered are asked for memory that was refused, and for nothing else (D8).
+// Registered pools are asked to free memory after an allocation was refused, and only then.
 func TestReclaim(t *testing.T) {
 	var r Reclaim
-	require.False(t, r.Again(10, ErrOutOfMemory), "nobody is there")
+	require.False(t, r.RetryAfterReclaim(10, ErrOutOfMemory), "nobody is there")
 	var asked []int64
 	gives := true
 	remove := r.OnRefused(func(n int64) bool { asked = append(asked, n); return gives })
-	require.True(t, r.Again(10, fmt.Errorf("alloc: %w", ErrOutOfMemory)))
-	require.True(t, r.Again(20, &OpError{Op: "alloc", Err: syscall.EMFILE}))
-	require.False(t, r.Again(30, ErrInvalid))
+	require.True(t, r.RetryAfterReclaim(10, fmt.Errorf("alloc: %w", ErrOutOfMemory)))
+	require.True(t, r.RetryAfterReclaim(20, &OpError{Op: "alloc", Err: syscall.EMFILE}))
+	require.False(t, r.RetryAfterReclaim(30, ErrInvalid))
 	gives = false
-	require.False(t, r.Again(40, ErrOutOfMemory))
+	require.False(t, r.RetryAfterReclaim(40, ErrOutOfMemory))
 	remove()
-	require.False(t, r.Again(50, ErrOutOfMemory))
+	require.False(t, r.RetryAfterReclaim(50, ErrOutOfMemory))
 	require.Equal(t, []int64{10, 20, 40}, asked)
 }

@@ -2,23 +2,23 @@ package driver
 
 import "errors"
 
-// Errors that devices return, wrapped with the operation and the device. Closed things return [os.ErrClosed].
+// Errors of devices, wrapped with the operation and the device. Closed objects return [os.ErrClosed].
 var (
-	// ErrInvalid is an argument that makes no sense on any device.
+	// ErrInvalid means that an argument is invalid on every device.
 	ErrInvalid = errors.New("invalid argument")
-	// ErrOutOfMemory is memory that the system refused.
+	// ErrOutOfMemory means that the system refused memory.
 	ErrOutOfMemory = errors.New("out of memory")
-	// ErrHandle is a handle that does not hold: wrong size, wrong device, not sealed, not what its kind says.
+	// ErrHandle means that a handle is invalid: wrong size, wrong device, unsealed, or of another kind than it claims.
 	ErrHandle = errors.New("handle refused")
-	// ErrRange is an access outside the memory.
+	// ErrRange means an access outside the memory.
 	ErrRange = errors.New("outside the memory")
-	// ErrReadOnly is a write to memory that is mapped read-only, or a writable mapping of frozen memory.
+	// ErrReadOnly means a write to memory that is mapped read-only, or a writable mapping of frozen memory.
 	ErrReadOnly = errors.New("memory is read-only")
-	// ErrBusy is memory that cannot be sealed because something is writing it, or could.
+	// ErrBusy means that memory cannot be sealed because it is or may be written.
 	ErrBusy = errors.New("memory is being written")
 )
 
-// OpError says what was tried on which device. It unwraps to the cause.
+// OpError is a failed operation on a device. It unwraps to the cause.
 type OpError struct {
 	// Op is the operation, such as "alloc" or "import".
 	Op string
@@ -28,24 +28,24 @@ type OpError struct {
 	Err error
 }
 
-// Error is one sentence naming the device and the operation.
+// Error returns the device, the operation and the cause.
 func (e *OpError) Error() string { return e.Device + ": " + e.Op + ": " + e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *OpError) Unwrap() error { return e.Err }
 
-// UnsupportedError is a feature that this host, driver or build does not have. It answers errors.Is for
+// UnsupportedError is a feature that this host, driver or build does not support. It matches errors.Is for
 // [errors.ErrUnsupported].
 type UnsupportedError struct {
-	// Feature is what was asked for, as the subject of a sentence: "handle kind cuda-fd on cuda:0".
+	// Feature is the feature, as the subject of a sentence: "handle kind cuda-fd on cuda:0".
 	Feature string
-	// Reason says why it cannot be had here, as a clause: "there is no CUDA device". It may be empty.
+	// Reason is why it is not supported, as a clause: "there is no CUDA device". It may be empty.
 	Reason string
-	// Requires is what it needs, as the object of a sentence: "Linux 5.1 or newer". It may be empty.
+	// Requires is the requirement, as the object of a sentence: "Linux 5.1 or newer". It may be empty.
 	Requires string
 }
 
-// Error is one sentence: the feature, why it cannot be had and what it needs.
+// Error returns one sentence: the feature, the reason and the requirement.
 func (e *UnsupportedError) Error() string {
 	text := e.Feature + " is not supported"
 	if e.Reason != "" {
@@ -61,5 +61,5 @@ func (e *UnsupportedError) Error() string {
 	return text
 }
 
-// Is makes the error answer for [errors.ErrUnsupported].
+// Is reports whether target is [errors.ErrUnsupported].
 func (e *UnsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }

@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// HandleKind names how memory travels to another process.
+// HandleKind is the way in which memory is passed to another process.
 type HandleKind string
 
 const (
@@ -22,8 +22,8 @@ const (
 // HasFile reports whether handles of this kind carry a descriptor.
 func (k HandleKind) HasFile() bool { return k == Memfd || k == CUDAFD }
 
-// BlobBytes is the exact length of Blob for handles of this kind; 0 for those that carry a descriptor, -1 for an
-// unknown kind.
+// BlobBytes returns the exact length of Blob for handles of this kind; 0 for kinds with a descriptor, -1 for an unknown
+// kind.
 func (k HandleKind) BlobBytes() int {
 	switch k {
 	case Memfd, CUDAFD:
@@ -34,26 +34,26 @@ func (k HandleKind) BlobBytes() int {
 	return -1
 }
 
-// Handle names memory of one process so that another can import it. It is a value to send; what it says of the memory
-// is a claim that the importing device checks.
+// Handle describes memory of one process that another can import. Its fields are claims that the importing device
+// verifies.
 type Handle struct {
-	// Kind says how to import the memory.
+	// Kind is the way to import the memory.
 	Kind HandleKind
-	// Device is the device that holds the memory. Ordinals mean nothing in another process.
+	// Device is the device that holds the memory. Ordinals have no meaning in another process.
 	Device UUID
 	// Bytes is the size of the memory.
 	Bytes int64
-	// Offset is where the memory begins inside the allocation that Blob or File names, in bytes. The allocation has at
-	// least Offset + Bytes bytes.
+	// Offset is the byte offset of the memory in the allocation of Blob or File, which has at least Offset + Bytes
+	// bytes.
 	Offset int64
 	// Blob is the driver's opaque handle, for kinds without a descriptor.
 	Blob []byte
-	// File is the descriptor, for kinds that have one. Whoever owns the handle owns it.
+	// File is the descriptor, for kinds that have one. The owner of the handle owns it.
 	File *os.File
 }
 
-// Validate checks the handle by itself: known kind, sizes that add up, a descriptor or a blob as the kind says. Its
-// errors are [ErrHandle]; an unknown kind is an [UnsupportedError]. It does not look at the object behind the handle.
+// Validate checks the handle without the object: known kind, consistent sizes, a descriptor or a blob according to the
+// kind. Its errors are [ErrHandle]; an unknown kind is an [UnsupportedError].
 func (h Handle) Validate() error {
 	want := h.Kind.BlobBytes()
 	switch {
@@ -71,7 +71,7 @@ func (h Handle) Validate() error {
 	return nil
 }
 
-// Close closes the descriptor, if there is one. It does not touch the memory.
+// Close closes the descriptor, if any. It does not affect the memory.
 func (h Handle) Close() error {
 	if h.File == nil {
 		return nil

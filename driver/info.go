@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// DeviceType says what kind of memory a device has, with DLPack's numbers (DLDeviceType in dlpack.h).
+// DeviceType is the kind of a device's memory, with DLPack's numbers (DLDeviceType in dlpack.h).
 type DeviceType int32
 
 const (
@@ -17,7 +17,7 @@ const (
 	CUDA DeviceType = 2
 )
 
-// String is "cpu", "cuda", or the number in words for a type this package has no name for.
+// String returns "cpu", "cuda", or the number as text for an unknown type.
 func (t DeviceType) String() string {
 	switch t {
 	case CPU:
@@ -28,20 +28,20 @@ func (t DeviceType) String() string {
 	return "device type " + strconv.Itoa(int(t))
 }
 
-// UUID names a device across processes: a GPU's own UUID, or the boot id of the host for its memory. The zero UUID
-// means not known.
+// UUID identifies a device across processes: a GPU's UUID, or the boot id of the host for its memory. The zero UUID
+// means unknown.
 type UUID [16]byte
 
-// IsZero reports whether the UUID is not known.
+// IsZero reports whether the UUID is unknown.
 func (u UUID) IsZero() bool { return u == UUID{} }
 
-// String is the usual form, 8-4-4-4-12 hexadecimal digits.
+// String returns the usual form, 8-4-4-4-12 hexadecimal digits.
 func (u UUID) String() string {
 	s := hex.EncodeToString(u[:])
 	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
 }
 
-// ParseUUID reads the form that String writes, also with NVIDIA's prefixes "GPU-" and "MIG-". Errors are [ErrInvalid].
+// ParseUUID parses the result of String, also with NVIDIA's prefixes "GPU-" and "MIG-". Errors are [ErrInvalid].
 func ParseUUID(s string) (UUID, error) {
 	var u UUID
 	t := strings.TrimSpace(s)
@@ -59,19 +59,19 @@ func ParseUUID(s string) (UUID, error) {
 type Info struct {
 	// Type is the kind of memory.
 	Type DeviceType
-	// Index is the device's ordinal in this process; it means nothing in another.
+	// Index is the device's ordinal in this process; it has no meaning in another.
 	Index int
-	// UUID names the device across processes.
+	// UUID identifies the device across processes.
 	UUID UUID
-	// Name is what the vendor calls it.
+	// Name is the vendor's name.
 	Name string
-	// Granularity is what allocations are rounded up to, in bytes.
+	// Granularity is the unit to which allocations are rounded up, in bytes.
 	Granularity int64
-	// TotalBytes is the size of the device's memory; 0 where it is not known.
+	// TotalBytes is the size of the device's memory; 0 if unknown.
 	TotalBytes int64
 }
 
-// String is the short name by which people ask for the device: "host" or "cuda:0".
+// String returns the short name of the device: "host" or "cuda:0".
 func (i Info) String() string {
 	if i.Type == CPU {
 		return "host"
@@ -79,7 +79,7 @@ func (i Info) String() string {
 	return i.Type.String() + ":" + strconv.Itoa(i.Index)
 }
 
-// ParseDevice reads the name of a device: "host" or "cpu", "cuda" (the first) or "cuda:N". Errors are [ErrInvalid].
+// ParseDevice parses the name of a device: "host" or "cpu", "cuda" (the first) or "cuda:N". Errors are [ErrInvalid].
 func ParseDevice(s string) (DeviceType, int, error) {
 	name, number, numbered := strings.Cut(strings.ToLower(strings.TrimSpace(s)), ":")
 	index := 0

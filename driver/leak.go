@@ -5,25 +5,25 @@ import (
 	"sync/atomic"
 )
 
-// Leak is something of a device that was not closed and is not referred to any more: the garbage collector found it.
+// Leak describes a device resource that became unreachable without being closed.
 type Leak struct {
 	// Device is the device's short name, such as "host" or "cuda:0".
 	Device string
-	// Kind says what it is: "memory", "pinned host memory", "stream" and so on.
+	// Kind is the kind of resource: "memory", "pinned host memory", "stream" and so on.
 	Kind string
-	// Bytes is its size; 0 where it has none.
+	// Bytes is its size; 0 if it has none.
 	Bytes int64
-	// Kept is true where a slice or an address of it was handed out ([Mapped.Data], [Addressable.DevicePointer]).
-	// Nobody can tell whether that is still in use, so it is never given back: its bytes stay as they are until the
-	// process ends. Without it the thing was given back.
+	// Kept reports whether a slice or an address of it was returned ([Mapped.Data], [Addressable.DevicePointer]). It
+	// may still be in use, so the resource is never released: its bytes stay until the process ends. Otherwise the
+	// resource was released.
 	Kept bool
 }
 
-// LeakStats counts the leaks of the process so far.
+// LeakStats counts the leaks of the process.
 type LeakStats struct {
-	// Kept and KeptBytes are what stays until the process ends.
+	// Kept and KeptBytes count what stays until the process ends.
 	Kept, KeptBytes int64
-	// Released and ReleasedBytes are what was given back although nobody closed it.
+	// Released and ReleasedBytes count what the garbage collector released.
 	Released, ReleasedBytes int64
 }
 
@@ -34,8 +34,7 @@ var (
 	leakHandler atomic.Pointer[func(Leak)]
 )
 
-// Leaks counts the leaks of the process so far. A program that closes everything has none; one that serves for long
-// watches Kept.
+// Leaks returns the counts so far. A program that closes everything has none; a long-running one should monitor Kept.
 func Leaks() LeakStats {
 	return LeakStats{
 		Kept: leaks.kept.Load(), KeptBytes: leaks.keptBytes.Load(),
@@ -43,9 +42,8 @@ func Leaks() LeakStats {
 	}
 }
 
-// OnLeak makes handle be told of each leak, from any goroutine, in the place of what logs by default: a warning of
-// package slog for what is kept, for the first ten leaks and then each time that their number has doubled. nil brings
-// the default back.
+// OnLeak sets a handler that receives each leak, on any goroutine. It replaces the default, which logs a slog warning
+// for kept resources, for the first ten leaks and then each time their number has doubled. Nil restores the default.
 func OnLeak(handle func(Leak)) {
 	if handle == nil {
 		leakHandler.Store(nil)
@@ -54,8 +52,8 @@ func OnLeak(handle func(Leak)) {
 	leakHandler.Store(&handle)
 }
 
-// ReportLeak counts a leak and tells the handler of [OnLeak]. Devices call it; it is not for cleanups themselves, since
-// the handler may take its time.
+// ReportLeak counts a leak and calls the handler of [OnLeak]. Devices call it, but not within cleanups, because the
+// handler may be slow.
 func ReportLeak(l Leak) {
 	count, bytes := &leaks.released, &leaks.releasedBytes
 	if l.Kept {

@@ -6,26 +6,24 @@ import (
 	"syscall"
 )
 
-// Bounded is a device that knows how much of its memory this process may have.
+// Bounded is a device that reports how much of its memory this process may have.
 type Bounded interface {
 	Device
-	// MemoryLimit is the most memory that this process can have of the device, in bytes, and what sets that bound, for
-	// people; 0 where that is not known.
+	// MemoryLimit returns the maximum memory in bytes that this process can have of the device, and the origin of the
+	// limit for display; 0 if unknown.
 	MemoryLimit() (bytes int64, why string)
 }
 
-// Reclaimer is a device that asks holders of memory that they do not need to release some before it refuses an
-// allocation.
+// Reclaimer is a device that asks holders of unneeded memory to release some before it refuses an allocation.
 type Reclaimer interface {
 	Device
-	// OnRefused registers reclaim, which is called when the system has refused so many bytes. It gives memory back if
-	// it can, and reports whether it did: then the allocation is tried again, until nobody gives anything back any
-	// more. It may be called by several goroutines at once, and while the caller of Alloc holds locks of its own.
-	// remove ends the registration.
+	// OnRefused registers reclaim, which is called after the system refused the given bytes. It frees memory if it can
+	// and reports whether it did; the allocation is then retried until no reclaim function frees anything. It may be
+	// called concurrently, and while the caller of Alloc holds locks. remove ends the registration.
 	OnRefused(reclaim func(bytes int64) bool) (remove func())
 }
 
-// Reclaim keeps the registrations of a [Reclaimer]. The zero value has none.
+// Reclaim holds the registrations of a [Reclaimer]. The zero value has none.
 type Reclaim struct {
 	mu   sync.Mutex
 	last int
@@ -49,9 +47,9 @@ func (r *Reclaim) OnRefused(reclaim func(bytes int64) bool) (remove func()) {
 	}
 }
 
-// Again reports whether an allocation of so many bytes that failed with err is worth another try: memory was refused,
-// and some was given back.
-func (r *Reclaim) Again(bytes int64, err error) bool {
+// RetryAfterReclaim reports whether an allocation of the given bytes that failed with err should be retried: memory was refused,
+// and some was freed.
+func (r *Reclaim) RetryAfterReclaim(bytes int64, err error) bool {
 	if !errors.Is(err, ErrOutOfMemory) && !outOfDescriptors(err) {
 		return false
 	}
@@ -70,8 +68,7 @@ func (r *Reclaim) Again(bytes int64, err error) bool {
 	return given
 }
 
-// outOfDescriptors reports whether the process, or the host, has no descriptor left: memory that can be shared needs
-// one.
+// outOfDescriptors reports whether the process, or the host, has no free descriptor: shareable memory needs one.
 func outOfDescriptors(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }

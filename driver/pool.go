@@ -2,21 +2,21 @@ package driver
 
 import "sync/atomic"
 
-// Reusable is memory that may be used again.
+// Reusable is memory that may be reused.
 type Reusable interface {
 	Memory
-	// Reusable reports whether the owner of the memory may write other bytes to it once nobody has it open or mapped any
-	// more. What the kernel was given of it to send without a copy (splice, sendfile) is not waited for: of such memory
-	// bytes are sent by a copy.
+	// Reusable reports whether the owner of the memory may write other bytes to it once no other process has it open or
+	// mapped. Data that the kernel was asked to send without a copy (splice, sendfile) is not waited for: send bytes of
+	// such memory by a copy.
 	Reusable() bool
 }
 
-// PoolStats is what the pools of memory of this process keep, and what became of allocations from them.
+// PoolStats describes what the pools of this process keep, and the outcome of their allocations.
 type PoolStats struct {
-	// Slabs is how many pieces of memory they keep that were closed here, Bytes the size of all of them.
+	// Slabs is the number of closed slabs that they keep, Bytes their size.
 	Slabs, Bytes int64
-	// Reused counts allocations in memory that was used before, Fresh those in new memory, and Busy those of the fresh
-	// for which there was memory that others still had.
+	// Reused counts allocations in reused memory, Fresh those in new memory, and Busy those of Fresh although a
+	// matching slab existed that another process still held.
 	Reused, Fresh, Busy int64
 }
 
@@ -24,7 +24,7 @@ var pools struct {
 	slabs, bytes, reused, fresh, busy atomic.Int64
 }
 
-// Pools sums up the pools of this process.
+// Pools returns the totals of this process.
 func Pools() PoolStats {
 	return PoolStats{
 		Slabs: pools.slabs.Load(), Bytes: pools.bytes.Load(),
@@ -32,7 +32,7 @@ func Pools() PoolStats {
 	}
 }
 
-// CountPool adds to what [Pools] returns. Pools call it.
+// CountPool adds to the totals of [Pools]. Pools call it.
 func CountPool(change PoolStats) {
 	pools.slabs.Add(change.Slabs)
 	pools.bytes.Add(change.Bytes)

@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// How long accepting pauses after a temporary failure: longer after each failure in a row. A change is logged once a
-// minute at most.
+// Pauses after temporary failures to accept: doubled after each consecutive failure. Failures and recoveries are logged
+// at most once a minute.
 const (
 	minBackoff  = 5 * time.Millisecond
 	maxBackoff  = time.Second
 	logInterval = time.Minute
 )
 
-// acceptBackoff pauses accepting after it failed.
+// acceptBackoff pauses after failures to accept.
 type acceptBackoff struct {
 	log      *slog.Logger
 	socket   string
 	stopping <-chan struct{} // ends a pause
 
-	pause    time.Duration // the current pause; 0 if accepting did not fail the last time
-	loggedAt time.Time     // when a failure was logged last
-	logged   bool          // the current failure was logged
+	pause    time.Duration // the current pause; 0 if the last accept succeeded
+	loggedAt time.Time     // the time of the last logged failure
+	logged   bool          // the current series of failures was logged
 }
 
-// failed pauses, and logs the first failure of a row.
+// failed pauses. It logs the first failure of a series.
 func (b *acceptBackoff) failed(err error) {
 	if b.pause == 0 && time.Since(b.loggedAt) >= logInterval {
 		b.loggedAt, b.logged = time.Now(), true
@@ -41,7 +41,7 @@ func (b *acceptBackoff) failed(err error) {
 	}
 }
 
-// reset notes that a client was accepted.
+// reset records that a client was accepted.
 func (b *acceptBackoff) reset() {
 	b.pause = 0
 	if b.logged {
@@ -50,8 +50,7 @@ func (b *acceptBackoff) reset() {
 	}
 }
 
-// temporary reports whether accepting a client may work again later: this process or the host is out of something for
-// now.
+// temporary reports whether accepting may succeed later, because this process or the host lacks a resource for now.
 func temporary(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR,

@@ -15,8 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
-// TestServerAcceptWithoutDescriptors takes all descriptors from this process, so that nobody can be accepted for a
-// while.
+// A server whose process has no free descriptor accepts clients again when one is free.
 func TestServerAcceptWithoutDescriptors(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -29,7 +28,7 @@ func TestServerAcceptWithoutDescriptors(t *testing.T) {
 	var limit syscall.Rlimit
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
 	restore := func() { require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)) }
-	free, err := os.Open(os.DevNull) // what has the lowest number tells it
+	free, err := os.Open(os.DevNull) // the lowest number shows it
 	require.NoError(t, err)
 	lowest := free.Fd()
 	require.NoError(t, free.Close())
@@ -44,7 +43,7 @@ func TestServerAcceptWithoutDescriptors(t *testing.T) {
 	require.NoError(t, syscall.Connect(fd, &syscall.SockaddrUnix{Name: s.Socket()}))
 	const began, ended = "WARN cannot accept clients for now", "WARN clients are accepted again"
 	endpointtest.Eventually(t, waitLimit, "the owner says so", func() bool { return log.times(began) == 1 })
-	time.Sleep(100 * time.Millisecond) // some attempts more
+	time.Sleep(100 * time.Millisecond) // some more attempts
 	require.Equal(t, 1, log.times(began))
 	require.Zero(t, log.times(ended))
 	restore()

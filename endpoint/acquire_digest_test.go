@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// TestClientAcquireDigest knows the digest of a model from the seed that another process made it of.
+// The digest of a model is known from the seed from which another process created it.
 func TestClientAcquireDigest(t *testing.T) {
 	one, socket := owner(t)
 	one.publish(model{Name: "m", Seed: 7})

@@ -17,8 +17,8 @@ import (
 
 var errQuota = endpoint.NewError("quota", "the quota is used up")
 
-// TestErrorApplicationCode has functions that return errors of the program's own, and of the standard library: they
-// arrive as themselves, of a call as of a task, over the socket and within the process. (D29)
+// Errors of the program and of the standard library keep their class, in calls and tasks, over the socket and within
+// the process.
 func TestErrorApplicationCode(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
@@ -59,8 +59,8 @@ func TestErrorApplicationCode(t *testing.T) {
 }
 
 func TestErrorApplicationData(t *testing.T) {
-	require.ErrorContains(t, errQuota.WithData(make(chan int)), "cannot cross")
-	require.ErrorContains(t, errQuota.WithData(make([]byte, 1<<20)), "cannot cross")
+	require.ErrorContains(t, errQuota.WithData(make(chan int)), "cannot be sent")
+	require.ErrorContains(t, errQuota.WithData(make([]byte, 1<<20)), "cannot be sent")
 	require.EqualError(t, endpoint.NewError("code", ""), "code")
 	kept := 3
 	require.NoError(t, errQuota.Data(&kept))
@@ -68,7 +68,7 @@ func TestErrorApplicationData(t *testing.T) {
 	require.Error(t, errQuota.WithData("text").Data(&kept))
 }
 
-// ExampleNewError returns an error of the program's own from an endpoint, and finds it at the caller.
+// An endpoint returns an error defined by the program, and the caller recognises it.
 func ExampleNewError() {
 	registry := endpoint.NewRegistry()
 	endpoint.Register(registry, "infer", func(_ context.Context, tokens int) (string, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// BenchmarkAttach acquires and closes a model of another process, for several numbers of tensors and of bytes.
+// BenchmarkAttach acquires and closes a model of another process, for several numbers of tensors and bytes.
 func BenchmarkAttach(b *testing.B) {
 	for _, size := range []struct {
 		tensors int
@@ -32,7 +32,7 @@ func BenchmarkAttach(b *testing.B) {
 	}
 }
 
-// BenchmarkPing is a request of no content to another process.
+// BenchmarkPing measures an empty request to another process.
 func BenchmarkPing(b *testing.B) {
 	_, socket := owner(b)
 	c := attacher(b, socket)
@@ -43,7 +43,7 @@ func BenchmarkPing(b *testing.B) {
 	}
 }
 
-// attacher is a client in this process.
+// attacher returns a client in this process.
 func attacher(b *testing.B, socket string) *endpoint.Client {
 	dev, err := host.Open()
 	require.NoError(b, err)

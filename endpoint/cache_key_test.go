@@ -19,7 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// sumOf is what the owner says is the sum of a tensor; it counts its runs.
+// sumOf returns the owner's sum of a tensor; the owner counts its runs.
 func sumOf(t testing.TB, c endpoint.Caller, x *tensor.Tensor) float64 {
 	t.Helper()
 	sum, err := endpoint.Call[float64](context.Background(), c, "sum", scaleIn{X: x})
@@ -27,7 +27,7 @@ func sumOf(t testing.TB, c endpoint.Caller, x *tensor.Tensor) float64 {
 	return sum
 }
 
-// another is one more client of the same owner.
+// another returns another client of the same owner.
 func another(t testing.TB, c *endpoint.Client, dev driver.Device) *endpoint.Client {
 	t.Helper()
 	other, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: c.Socket(), Devices: driversOf(dev)})
@@ -36,7 +36,7 @@ func another(t testing.TB, c *endpoint.Client, dev driver.Device) *endpoint.Clie
 	return other
 }
 
-// overwrite sets all elements to one value by means that the tensor's storage does not see.
+// overwrite sets all elements to one value, bypassing the tensor's storage.
 func overwrite(t testing.TB, x *tensor.Tensor, value float32) {
 	t.Helper()
 	source, err := filled(x.Device(), int(x.NumElements()), value)
@@ -103,8 +103,7 @@ func TestCacheKeyOfServerMemory(t *testing.T) {
 	})
 }
 
-// TestCallArgumentsLegacyIPC has arguments in memory that its own process cannot import: the owner takes it by
-// its name.
+// Arguments in memory that their own process cannot import are found by name.
 func TestCallArgumentsLegacyIPC(t *testing.T) {
 	if name := os.Getenv(deviceVariable); name == "" || name == "host" {
 		t.Skip("there is no such memory on the host")
@@ -128,7 +127,7 @@ func TestCallArgumentsLegacyIPC(t *testing.T) {
 	require.EqualValues(t, 1, o.ran("sum"))
 }
 
-// TestCacheKeyOfOthersMemory has memory that comes from the owner but that somebody goes on writing.
+// Memory of the owner that is still written is not part of a key.
 func TestCacheKeyOfOthersMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, _ := calling(t)
@@ -165,8 +164,8 @@ func TestCacheKeyOfOthersMemory(t *testing.T) {
 	require.EqualValues(t, 28, sumOf(t, c, lent), "a function wrote to it")
 }
 
-// TestCacheKeyOfReadOnlyMemory passes a published tensor to a function that writes: where frozen memory keeps
-// that from happening, the tensor is what it was for the cache too.
+// A published tensor is passed to a function that writes. If frozen memory prevents that, the cached result stays
+// valid.
 func TestCacheKeyOfReadOnlyMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
@@ -189,8 +188,7 @@ func TestCacheKeyOfReadOnlyMemory(t *testing.T) {
 	}
 }
 
-// TestHostileMemoryNames claims that memory of this process is what the owner lent: the function gets what the
-// owner lent.
+// A client claims that its memory is memory lent by the owner. The function gets the owner's memory.
 func TestHostileMemoryNames(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
@@ -253,8 +251,7 @@ func TestCacheKeyOfVersionedMemory(t *testing.T) {
 	runs(another(t, c, dev), 0, 6, "a client's word counts for its own session only")
 }
 
-// TestCacheKeyPerSession has two processes whose storages have the same numbers and versions, and other
-// bytes.
+// Two processes have storages with equal numbers and versions but different bytes.
 func TestCacheKeyPerSession(t *testing.T) {
 	o, socket := owner(t)
 	for i, value := range []float32{3, 5} {
@@ -266,7 +263,7 @@ func TestCacheKeyPerSession(t *testing.T) {
 	}
 }
 
-// TestCacheKeyInProcess is about the direct way.
+// Cache keys of calls within the process.
 func TestCacheKeyInProcess(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := testDevice(t)

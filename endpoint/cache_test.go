@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// TestCacheInvalidateNil is about B11 in BUGS.md.
+// A nil result is cached and can be invalidated.
 func TestCacheInvalidateNil(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -30,7 +30,7 @@ func TestCacheInvalidateNil(t *testing.T) {
 	require.EqualValues(t, 2, o.ran("no model"))
 }
 
-// TestCacheUnencodable is about B12 in BUGS.md.
+// A result that cannot be encoded is not cached.
 func TestCacheUnencodable(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -38,7 +38,7 @@ func TestCacheUnencodable(t *testing.T) {
 		require.Error(t, c.Call(ctx, "channel", nil, nil))
 		require.Equal(t, n+1, o.ran("channel"), "the function runs again")
 	}
-	// Neither is what the other side could not decode, or no frame could carry.
+	// Neither is a result that the peer could not decode, or that exceeds a frame.
 	c, o = callingWith(t, service{Frame: 2 << 20})
 	for n := range uint64(2) {
 		require.ErrorContains(t, c.Call(ctx, "list", modelIn{Size: 2 << 20}, nil), "max number of elements")
@@ -49,7 +49,7 @@ func TestCacheUnencodable(t *testing.T) {
 	require.NoError(t, c.Call(ctx, "list", modelIn{Size: 1 << 20}, nil))
 }
 
-// TestCacheInvalidateDuringRun is about B13 in BUGS.md.
+// A result that was invalidated during its run is not cached.
 func TestCacheInvalidateDuringRun(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
@@ -74,7 +74,7 @@ func TestCacheInvalidateDuringRun(t *testing.T) {
 	require.EqualValues(t, 2, third)
 }
 
-// TestCacheGoexit is about B14 in BUGS.md.
+// A function that ends its goroutine fails the call, and the next call runs again.
 func TestCacheGoexit(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
@@ -96,8 +96,7 @@ func TestCacheGoexit(t *testing.T) {
 	require.Zero(t, server.Stats.TasksRunning)
 }
 
-// TestCacheGoexitWaiters has callers of two processes wait for one run that ends without a result.
-// B14 in BUGS.md.
+// Callers of two processes wait for one run that ends without a result.
 func TestCacheGoexitWaiters(t *testing.T) {
 	drivertest.Leaks(t)
 	const each = 4
@@ -139,7 +138,7 @@ func TestCacheGoexitWaiters(t *testing.T) {
 	require.Zero(t, server.Stats.CacheEntries)
 }
 
-// TestCacheManagedWaiters is about B15 in BUGS.md.
+// Waiters of one managed result share one object.
 func TestCacheManagedWaiters(t *testing.T) {
 	drivertest.Leaks(t)
 	_, socket := owner(t)
@@ -229,7 +228,7 @@ func TestCacheSingleFlightCancel(t *testing.T) {
 	endpointtest.Eventually(t, waitLimit, "the run is told to stop when the last one leaves", func() bool { return o.ran("gated told to stop") == 1 })
 }
 
-// TestTaskSubmitConcurrently is about B17 in BUGS.md.
+// Concurrent submissions each get a task.
 func TestTaskSubmitConcurrently(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
@@ -261,7 +260,7 @@ func TestTaskSubmitConcurrently(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrInvalid)
 }
 
-// TestCacheKeyEndsWithObject is about B19 in BUGS.md.
+// The cache key of a managed object ends with the object.
 func TestCacheKeyEndsWithObject(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// TestCacheOption counts the runs of two equal calls, under every way to ask for a result that is kept or not to.
+// The number of runs of two equal calls, for each combination of cache options.
 func TestCacheOption(t *testing.T) {
 	type opts = []endpoint.Option
 	for _, c := range []struct {
@@ -46,7 +46,7 @@ func TestCacheOption(t *testing.T) {
 				return runs, nil
 			}, c.opts...))
 			ctx, _, client := shared(t, endpoint.ServerOptions{Registry: r})
-			// A managed object lives, and is what equal calls get, as long as there is a reference.
+			// A managed object lives, and equal calls share it, while there is a reference.
 			first, err := endpoint.CallManaged[int](ctx, client, "count", 1)
 			require.NoError(t, err)
 			defer first.Close()
@@ -63,7 +63,7 @@ func TestCacheOption(t *testing.T) {
 	}
 }
 
-// TestTaskRunsPerSubmission has the same call submitted twice.
+// The same call submitted twice runs twice.
 func TestTaskRunsPerSubmission(t *testing.T) {
 	runs := make(chan int, 8)
 	r := endpoint.NewRegistry()
@@ -78,7 +78,7 @@ func TestTaskRunsPerSubmission(t *testing.T) {
 	require.Len(t, runs, 3)
 }
 
-// TestStreamIsNotCached knows that the registry's wish is not one of its streams.
+// The registry's cache option does not apply to streams.
 func TestStreamIsNotCached(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	stream := func(context.Context, int) iter.Seq2[int, error] {
@@ -90,7 +90,7 @@ func TestStreamIsNotCached(t *testing.T) {
 	require.ErrorContains(t, endpoint.RegisterStream(bad, "stream", stream), "an option of the registry")
 }
 
-// ExampleCached registers a function whose result is made once for each size, and one that runs for each call.
+// One function is cached for each size, another runs for each call.
 func ExampleCached() {
 	runs := 0
 	count := func(_ context.Context, size int) (int, error) { runs++; return size, nil }

@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// The endpoints of a child that serves. Most exist to be called from another process by a test.
+// The endpoints of a child process that serves. Most are called from another process by a test.
 
 type scaleIn struct {
 	X  *tensor.Tensor `json:"x"`
@@ -97,7 +97,7 @@ func testRegistry(dev driver.Device, counts *counters) *endpoint.Registry {
 	return r
 }
 
-// calling is a client in this process of an owner in another one.
+// calling returns a client in this process of an owner in another one.
 func calling(t testing.TB) (*endpoint.Client, driver.Device, *child) {
 	t.Helper()
 	o, socket := owner(t)
@@ -150,7 +150,7 @@ func TestCallContainersRoundTrip(t *testing.T) {
 	require.EqualValues(t, -5, same["n"])
 	require.Equal(t, []any{"x", nil, true, 1.5}, same["s"])
 
-	// The bytes are the same memory: what is written here is seen through what came back from the other process.
+	// The memory is shared: a write here is visible through the other process's tensor.
 	other, err := tensor.FromSlice(dev, tensor.Shape{3}, []float32{100, 101, 102})
 	require.NoError(t, err)
 	defer other.Close()

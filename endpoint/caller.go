@@ -13,16 +13,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Calls makes calls: what a program that only calls takes, and a test of it stands in for with two methods or with
-// endpointtest.Fake. [Call], [Stub], [Stream] and [CallManaged] do with it.
+// Calls makes calls. Accept it in programs that only call, so that a test can implement its two methods or use
+// endpointtest.Fake. [Call], [Stub], [Stream] and [CallManaged] accept it.
 type Calls interface {
 	// Call calls an endpoint and decodes its result into out. See [Client.Call].
 	Call(ctx context.Context, name string, in, out any) error
-	// Stream calls an endpoint whose results come one by one. See [Client.Stream].
+	// Stream calls an endpoint that returns a stream of results. See [Client.Stream].
 	Stream(ctx context.Context, name string, in any) iter.Seq2[func(out any) error, error]
 }
 
-// Tasks submits calls as tasks and sees to them.
+// Tasks submits calls as tasks and manages them.
 type Tasks interface {
 	// Submit starts a call as a task and returns at once.
 	Submit(ctx context.Context, name string, in any) (TaskInfo, error)
@@ -32,33 +32,34 @@ type Tasks interface {
 	Wait(ctx context.Context, id string) (TaskInfo, error)
 	// WatchTasks follows the changes of tasks.
 	WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[TaskEvent, error]
-	// WatchTask follows the changes of a task to its end.
+	// WatchTask follows the changes of one task until it ends.
 	WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error]
-	// Result decodes the result of a task that has completed into out.
+	// Result decodes the result of a completed task into out.
 	Result(ctx context.Context, id string, out any) error
-	// Cancel cancels a task and reports whether it could.
+	// Cancel cancels a task and reports whether it did.
 	Cancel(ctx context.Context, id string) (bool, error)
 	// Tasks lists tasks.
 	Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error)
 }
 
-// Objects sees to managed objects and the references to them.
+// Objects manages managed objects and references to them.
 type Objects interface {
-	// Release gives references to managed objects back by the ids of the objects, and reports what became of each.
+	// Release releases references by the ids of their objects and reports the outcome of each.
 	Release(ctx context.Context, objectIDs ...string) ([]Released, error)
 	// ObjectInfo describes a managed object.
 	ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error)
-	// Objects lists the managed objects and who holds them.
+	// Objects lists managed objects and their holders.
 	Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo, error)
-	// Destroy takes all references to a managed object away.
+	// Destroy removes all references to a managed object.
 	Destroy(ctx context.Context, objectID string) (ObjectInfo, error)
-	// EnsureLive describes a managed object of a certain server, or says why it is stale.
+	// EnsureLive describes a managed object of a given server, or returns why it is stale.
 	EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error)
 }
 
-// Caller is all that can be done with endpoints through a [Client], whose owner is another process, a [Server], which
-// calls its own endpoints over a connection within the process, or a [Node], which is one of the two. All three check,
-// cache, share and fail alike. Functions take the part of it that they use: [Calls], [Tasks], [Objects].
+// Caller has all operations on endpoints. It is implemented by [Client], whose owner is another process, by [Server],
+// which calls its own endpoints over a connection within the process, and by [Node], which is one of the two. All three
+// apply the same checks, caching, sharing and errors. Accept the smallest interface that suffices: [Calls], [Tasks] or
+// [Objects].
 type Caller interface {
 	Calls
 	Tasks
@@ -73,13 +74,14 @@ type Caller interface {
 	ServerInfo(ctx context.Context) (ServerInfo, error)
 }
 
-// holder is what has references to managed objects: all of this package. A stand-in of a test has none.
+// holder is implemented by callers that can keep references to managed objects: all in this package, but no test
+// doubles.
 type holder interface {
 	Objects
 	keep(ctx context.Context, f calls.Call, out any) (*reference.Reference, error)
 }
 
-// caller is what a [Caller] does through a client: of another process, or of the server's own process.
+// caller implements [Caller] over a client, of another process or of the server's own.
 type caller struct{ to *target }
 
 // keep implements holder.
@@ -87,21 +89,21 @@ func (c *caller) keep(ctx context.Context, f calls.Call, out any) (*reference.Re
 	return c.to.keep(ctx, f, out)
 }
 
-// Call calls an endpoint and decodes its result into out, a pointer, or drops it where out is nil. in is encoded by the
-// rules of [Register], and borrowed; its tensors are shared in place, not copied: whoever runs the function sees the
-// same memory for as long as it runs. Tensors of the result are the caller's, who closes them; they stay valid whatever
-// becomes of the owner. They may be of a result that others got too, so nobody writes to them.
+// Call calls an endpoint and decodes its result into out, a pointer, or drops the result if out is nil. It borrows in,
+// which is encoded by the rules of [Register]. Tensors are shared in place, not copied: the function sees the same
+// memory while it runs. The caller closes the tensors of the result. They stay valid after the owner exits. Other
+// callers may share them, so they must not be written.
 //
-// The reference that comes with a managed result goes back at once; see [CallManaged] to keep it.
+// The reference to a managed result is released at once; use [CallManaged] to keep it.
 //
-// When ctx ends the function is told to stop, and Call returns, also where the owner does not read what it is sent.
-// Errors: what the function returned, with its code; [ErrNoEndpoint]; those of Dial where the connection is gone. A
-// call whose connection breaks is not repeated once it was sent: the function may have run.
+// When ctx ends, the function is cancelled and Call returns, even if the owner does not read its socket. Errors: those
+// of the function, with their codes; [ErrNoEndpoint]; those of Dial if the connection is lost. A call that was sent is
+// not repeated after its connection is lost, because the function may have run.
 func (c *caller) Call(ctx context.Context, name string, in, out any) error {
 	return c.to.get(ctx, calls.Call{Name: name, In: in}, out)
 }
 
-// Endpoints lists the endpoints in the order of their names.
+// Endpoints lists the endpoints, sorted by name.
 func (c *caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
 	var got message.EndpointsListed
 	if err := c.to.conn.Request(ctx, link.Request{Op: message.OpEndpoints}, &got); err != nil {
@@ -114,9 +116,8 @@ func (c *caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
 	return list, nil
 }
 
-// ServerInfo describes the server: what it is, what it has counted, what its endpoints took, and who its clients are.
-// It does not wait for an owner that is not there, nor longer than five seconds for one that does not answer: both are
-// [ErrUnavailable].
+// ServerInfo describes the server: its identity, counters, endpoints and clients. It returns [ErrUnavailable] if no
+// owner serves, or if the owner does not answer within five seconds.
 func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.to.infoTimeout, errInfoTimeout)
 	defer cancel()
@@ -127,14 +128,13 @@ func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
 	return decodeServerInfo(got), nil
 }
 
-// defaultInfoTimeout is how long a server may take to describe itself. Programs ask for it where they must not be held
-// up: to be scraped, or to show how they are.
+// defaultInfoTimeout limits requests for a server's description, because monitoring must not block.
 const defaultInfoTimeout = 5 * time.Second
 
 var errInfoTimeout = fmt.Errorf("%w: the owner did not answer within %v: %w", status.ErrUnavailable, defaultInfoTimeout, context.DeadlineExceeded)
 
-// InvalidateCall drops the cached result of a call with that argument, and one that is being made: who asks after it
-// gets what was begun after it. It reports whether there was one. Who has the result keeps it.
+// InvalidateCall removes the cached result of a call with that argument, and cancels caching of one that is being
+// computed: later callers get a new run. It reports whether there was one. Callers that have the result keep it.
 func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool, error) {
 	var got message.Invalidated
 	if err := c.to.invoker.Ask(ctx, message.OpInvalidateCall, calls.Call{Name: name, In: in}, &got); err != nil {
@@ -143,8 +143,8 @@ func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool,
 	return got.Count > 0, nil
 }
 
-// InvalidateEndpoint drops all cached results of an endpoint, and those that are being made, and returns how many there
-// were.
+// InvalidateEndpoint removes all cached results of an endpoint, including those being computed, and returns their
+// number.
 func (c *caller) InvalidateEndpoint(ctx context.Context, name string) (int, error) {
 	var got message.Invalidated
 	ask := link.Request{Op: message.OpInvalidateEndpoint, Body: message.InvalidateEndpoint{Endpoint: name}}

@@ -11,11 +11,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Release gives one reference back for each id, as often as the id is given: of each object the oldest that this session
-// has. The rows are in the order of the ids and report what became of each: a reference that was not taken back, because
-// the object is gone or this session has no reference to it, is no error of the call, its row has the reason. A [Ref]
-// gives its own reference back; this is for ids that were kept apart from their values. A Ref whose reference went this
-// way is [ErrClosed], and its Close only closes the value.
+// Release releases one reference for each id, and several for a repeated id: always the oldest that this session has to
+// the object. Row i is the outcome of the i-th id. If a reference was not released, because the object is gone or this
+// session has no reference to it, Release returns no error and the row has the reason. A [Ref] releases its own
+// reference; Release is for ids that are stored without their values. A Ref whose reference was released here returns
+// [ErrClosed], and its Close only closes the value.
 func (c *caller) Release(ctx context.Context, objectIDs ...string) ([]Released, error) {
 	rows, err := c.release(ctx, objectIDs)
 	if err != nil {
@@ -48,13 +48,13 @@ func (c *caller) release(ctx context.Context, ids []string) ([]message.ObjectRel
 		if len(got.Objects) != len(part) {
 			return nil, fmt.Errorf("%w: %d answers for %d objects", status.ErrProtocol, len(got.Objects), len(part))
 		}
-		c.to.refs.Given(got.Objects)
+		c.to.refs.MarkReleased(got.Objects)
 		all = append(all, got.Objects...)
 	}
 	return all, nil
 }
 
-// ObjectInfo describes a managed object. One that the server does not have is a [*StaleError].
+// ObjectInfo describes a managed object. It returns a [*StaleError] if the server does not have it.
 func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got message.ObjectInfo
 	ask := link.Request{Op: message.OpObjectInfo, Body: message.Object{ID: objectID}}
@@ -64,9 +64,8 @@ func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, e
 	return decodeObject(got), nil
 }
 
-// Objects lists the managed objects of the endpoints, or all if none is given, with the sessions that hold them, in the
-// order in which they were made. The server is asked as often as it takes; an object that is made or goes meanwhile may
-// be in the list or not.
+// Objects lists the managed objects of the endpoints, or all if none is given, with the sessions that hold them, oldest
+// first. A long list takes several requests; an object that is created or destroyed meanwhile may be missing.
 func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo, error) {
 	list := []ObjectInfo{}
 	for ask := (message.Objects{Endpoints: endpoints}); ; {
@@ -81,15 +80,16 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 			return list, nil
 		}
 		if got.Next <= ask.After || len(got.Objects) == 0 || len(list) > message.MaxElements {
-			return nil, fmt.Errorf("objects: %w: the list does not go on as it should after %d objects", status.ErrProtocol, len(list))
+			return nil, fmt.Errorf("objects: %w: invalid page after %d objects", status.ErrProtocol, len(list))
 		}
 		ask.After = got.Next
 	}
 }
 
-// Destroy drops a managed object whoever has references to it, and returns it as it was, with those who held it: their
-// references become stale, and they hear which process did it. What they have mapped stays theirs. The owner's user and
-// root may do that; others are [ErrPermission]. An object that the server does not have is [ErrStale].
+// Destroy removes a managed object and all references to it. It returns the object's last description, including its
+// holders. Their references become stale, with a detail that names the destroying process. Memory that they have mapped
+// stays valid. Errors: [ErrPermission] if this process runs neither as the owner's user nor as root, [ErrStale] if the
+// server does not have the object.
 func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got message.ObjectInfo
 	ask := link.Request{Op: message.OpObjectDestroy, Body: message.Object{ID: objectID}}
@@ -99,8 +99,8 @@ func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, erro
 	return decodeObject(got), nil
 }
 
-// EnsureLive describes a managed object that came from the server with that id, empty for any. One that is gone is a
-// [*StaleError] with the reason.
+// EnsureLive describes a managed object of the server with that id; an empty id accepts any server. It returns a
+// [*StaleError] with the reason if the object is gone.
 func (c *caller) EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error) {
 	info, err := c.ObjectInfo(ctx, objectID)
 	answered := info.ServerID

@@ -12,9 +12,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Stream calls an endpoint whose results come one by one. Each pair is a function that decodes the result into a
-// pointer, once and before the next pair, or an error, which is the last. A result that nobody decodes is dropped.
-// Leaving the loop, or the end of ctx, stops the function at the owner. The function [Stream] has typed results.
+// Stream calls an endpoint that returns a stream of results. Each pair is either a function that decodes the result
+// into a pointer, once and before the next pair, or an error, which is the last. A result that is not decoded is
+// dropped. Leaving the loop, or the end of ctx, cancels the function at the owner. The function [Stream] has typed
+// results.
 func (c *caller) Stream(ctx context.Context, name string, in any) iter.Seq2[func(out any) error, error] {
 	return func(yield func(func(any) error, error) bool) {
 		left := false
@@ -36,7 +37,7 @@ func (c *caller) Stream(ctx context.Context, name string, in any) iter.Seq2[func
 				left = !yield(decode, nil)
 				item.drop()
 			}
-			return item.failed // for interceptors
+			return item.failed // interceptors receive the error
 		})
 		if err != nil && !left {
 			yield(nil, err)
@@ -44,13 +45,13 @@ func (c *caller) Stream(ctx context.Context, name string, in any) iter.Seq2[func
 	}
 }
 
-// streamItem is the result of a stream that is there to be decoded.
+// streamItem is a result that is ready to be decoded.
 type streamItem struct {
 	of     *calls.Stream
 	name   string
 	frame  wire.Frame
 	there  bool
-	failed error // why one could not be decoded
+	failed error // error of the first failed decode
 }
 
 var errItemTaken = errors.New("a result of a stream is decoded once, before the next")
@@ -68,10 +69,10 @@ func (i *streamItem) decode(out any) error {
 	return nil
 }
 
-// drop gives up an item that nobody has decoded.
+// drop releases an item that was not decoded.
 func (i *streamItem) drop() {
 	if i.there {
 		i.there = false
-		_ = i.of.Take(i.frame, nil) // nobody wants to know what is in it
+		_ = i.of.Take(i.frame, nil) // best effort: the item is discarded
 	}
 }

@@ -13,47 +13,46 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Submit starts a call as a task, which any endpoint can be but a stream, and returns at once with what is known of it.
-// Once it has returned, the task outlives ctx and the connection; a task of which the caller did not get to hear,
-// because ctx ended first, is cancelled. Its arguments are shared as for Call. Errors: [ErrNoEndpoint],
-// task.ErrCapacity, task.ErrShutdown.
+// Submit starts a call as a task and returns at once with its status. Any endpoint except a stream can run as a task.
+// After Submit has returned, the task outlives ctx and the connection. If ctx ends before the caller has the task's id,
+// the task is cancelled. Its arguments are shared as in Call. Errors: [ErrNoEndpoint], task.ErrCapacity,
+// task.ErrShutdown.
 func (c *caller) Submit(ctx context.Context, name string, in any) (TaskInfo, error) {
-	if c.to.intercept == nil {
-		return c.submit(ctx, calls.Call{Name: name, In: in})
-	}
 	var info TaskInfo
-	err := c.to.intercepted(ctx, KindSubmit, name, in, func(ctx context.Context, with Metadata) (err error) {
-		info, err = c.submit(ctx, calls.Call{Name: name, In: in, Metadata: with})
-		return err
-	}, func() { _, _ = c.Cancel(context.WithoutCancel(ctx), info.ID) })
-	if err != nil {
+	var cancel func()
+	submit := func(ctx context.Context, with Metadata) error {
+		got, undo, err := c.to.invoker.Submit(ctx, calls.Call{Name: name, In: in, Metadata: with})
+		if err != nil {
+			return fmt.Errorf("submit %s: %w", status.Shown(name), err)
+		}
+		info, cancel = decodeTask(got), undo
+		return nil
+	}
+	if c.to.intercept == nil {
+		err := submit(ctx, nil)
+		return info, err
+	}
+	if err := c.to.intercepted(ctx, KindSubmit, name, in, submit, func() { cancel() }); err != nil {
 		return TaskInfo{}, err
 	}
 	return info, nil
 }
 
-func (c *caller) submit(ctx context.Context, f calls.Call) (TaskInfo, error) {
-	var got message.TaskInfo
-	if err := c.to.invoker.Ask(ctx, message.OpSubmit, f, &got); err != nil {
-		return TaskInfo{}, fmt.Errorf("submit %s: %w", status.Shown(f.Name), err)
-	}
-	return decodeTask(got), nil
-}
-
-// Task describes a task as it is now. One that is not known, or not kept any more, is task.ErrNotFound.
+// Task describes the current state of a task. It returns task.ErrNotFound if the id is unknown or the task is no longer
+// kept.
 func (c *caller) Task(ctx context.Context, id string) (TaskInfo, error) {
 	return c.task(ctx, message.OpTask, message.Task{ID: id})
 }
 
-// Wait waits for the end of a task, however it ends: [TaskInfo.Err] tells how. When ctx ends, or the connection, the
-// task goes on. When ctx ends it returns what is known of the task then, beside the cause of ctx; a server that does
-// not say so at once leaves only the id. A task that waits for itself gets task.ErrSelf.
+// Wait waits until a task has ended; [TaskInfo.Err] returns its outcome. If ctx or the connection ends, the task
+// continues. When ctx ends, Wait returns the task's current state with the cause of ctx, or only its id if the server
+// does not answer quickly. A task that waits for itself gets task.ErrSelf.
 func (c *caller) Wait(ctx context.Context, id string) (TaskInfo, error) {
-	if own, ok := task.ID(ctx); ok && own == id { // an owner could not know it of a client
+	if own, ok := task.ID(ctx); ok && own == id { // an owner cannot detect this for a client's task
 		return TaskInfo{}, fmt.Errorf("task %s: %w", id, task.ErrSelf)
 	}
 	info, err := c.task(ctx, message.OpTaskWait, message.Task{ID: id})
-	if err == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) { // the server's clock may be the first to tell
+	if err == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) { // the server's clock may reach the deadline first
 		return info, err
 	}
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
@@ -62,13 +61,13 @@ func (c *caller) Wait(ctx context.Context, id string) (TaskInfo, error) {
 	switch {
 	case lookErr != nil:
 		return TaskInfo{ID: id}, err
-	case info.State.Terminal(): // it came at the same moment, and says more than the error
+	case info.State.Terminal(): // the task ended at the same moment; prefer its outcome to the error
 		return info, nil
 	}
 	return info, err
 }
 
-// lastLook is how long Wait asks how a task stands when its context has ended.
+// lastLook limits the request for the task's state after the context of Wait has ended.
 const lastLook = 100 * time.Millisecond
 
 func (c *caller) task(ctx context.Context, op message.Op, body message.Task) (TaskInfo, error) {
@@ -80,15 +79,15 @@ func (c *caller) task(ctx context.Context, op message.Op, body message.Task) (Ta
 	return decodeTask(got), nil
 }
 
-// Result decodes the result of a task that has completed into out, a pointer, or drops it where out is nil. It can be
-// fetched as often as the task is kept: each fetch is another result, whose tensors its caller closes. Errors:
-// task.ErrNotFinished, task.ErrFailed and task.ErrCancelled with what the function returned, task.ErrNotFound.
+// Result decodes the result of a completed task into out, a pointer, or drops it if out is nil. It can be called
+// repeatedly while the task is kept. Each call returns separate tensors, which the caller closes. Errors:
+// task.ErrNotFinished; task.ErrFailed and task.ErrCancelled with the function's error; task.ErrNotFound.
 func (c *caller) Result(ctx context.Context, id string, out any) error {
 	return c.to.get(ctx, calls.Call{Task: id}, out)
 }
 
-// Cancel cancels a task: one that waits ends at once, the function of one that runs is told to stop. It is false for a
-// task that had ended.
+// Cancel cancels a task. A pending task ends at once; the context of a running function is cancelled. It returns false
+// if the task had already ended.
 func (c *caller) Cancel(ctx context.Context, id string) (bool, error) {
 	var got message.TaskCancelled
 	if err := c.to.conn.Request(ctx, link.Request{Op: message.OpTaskCancel, Body: message.Task{ID: id}}, &got); err != nil {
@@ -97,8 +96,8 @@ func (c *caller) Cancel(ctx context.Context, id string) (bool, error) {
 	return got.Cancelled, nil
 }
 
-// Tasks lists the tasks that the filter selects, in the order in which they were submitted. Their errors are those of
-// Task, cut where they are long.
+// Tasks lists the tasks that the filter selects, in order of submission. Their errors are those of Task, truncated if
+// they are long.
 func (c *caller) Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error) {
 	ask := message.Tasks{Endpoint: filter.Endpoint, Mine: filter.Mine}
 	for _, s := range filter.States {

@@ -36,7 +36,7 @@ func (standIn) Stream(_ context.Context, _ string, in any) iter.Seq2[func(out an
 	}
 }
 
-// TestCallerImplementedByProgram stand in for a client wherever a Caller is taken.
+// A program's implementation replaces a client wherever a Caller is accepted.
 func TestCallerImplementedByProgram(t *testing.T) {
 	var c endpoint.Calls = standIn{}
 	got, err := endpoint.Stub[int, int](c, "double")(t.Context(), 21)
@@ -63,7 +63,7 @@ func TestCallerImplementedByProgram(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2}, items)
 }
 
-// TestStreamDecodesOnce, and those that are not are given back.
+// Each result of a stream is decoded once, and undecoded ones are released.
 func TestStreamDecodesOnce(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := streaming(t, new(atomic.Int64), make(chan struct{}, 3))
@@ -71,7 +71,7 @@ func TestStreamDecodesOnce(t *testing.T) {
 	for decode, err := range c.Stream(t.Context(), "stream", 100) {
 		require.NoError(t, err)
 		if n++; n%2 == 0 {
-			continue // nobody wants it
+			continue // not decoded
 		}
 		var x *tensor.Tensor
 		require.NoError(t, decode(&x))

@@ -37,8 +37,7 @@ func causeRegistry(t *testing.T, started chan<- struct{}, causes chan<- error) *
 	return r
 }
 
-// TestCancelCause: the cause with which a caller cancels is the cause of the function's context.
-// (D29)
+// The cause with which a caller cancels is the cause of the function's context.
 func TestCancelCause(t *testing.T) {
 	drivertest.Leaks(t)
 	started, causes := make(chan struct{}, 1), make(chan error, 1)
@@ -73,7 +72,7 @@ func TestCancelCause(t *testing.T) {
 	}
 }
 
-// TestCancelReasonIsBounded: a peer's reason is cut and printable. (D29)
+// A peer's reason is cut and made printable.
 func TestCancelReasonIsBounded(t *testing.T) {
 	started, causes := make(chan struct{}, 1), make(chan error, 1)
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: causeRegistry(t, started, causes)})

@@ -13,8 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
-// accustom makes an owner believe that calls of an endpoint are short, so that the goroutine that reads runs them
-// itself.
+// accustom makes calls of an endpoint count as short, so that the reading goroutine runs them itself.
 func accustom(t *testing.T, c *endpoint.Client, name string, in any) {
 	t.Helper()
 	for range 300 {
@@ -58,8 +57,7 @@ func TestCallDeadlineStopsFunction(t *testing.T) {
 	endpointtest.Eventually(t, waitLimit, "it was stopped", func() bool { return statsOf(t, c).Stopped == 1 })
 }
 
-// A call that is long although all before it were short holds up those behind it on the same connection for a moment,
-// not for as long as it lasts.
+// A long call of an endpoint with short calls delays others on the connection only briefly.
 func TestCallInlineOverdue(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := loadOwner(t)
@@ -79,7 +77,7 @@ func TestCallInlineOverdue(t *testing.T) {
 	require.Zero(t, statsOf(t, c).Stopped)
 }
 
-// A function that ends its goroutine ends the one that reads, if that runs it; another goes on reading.
+// A function that ends its goroutine on the reading goroutine is replaced by another reader.
 func TestCallGoexitKeepsConnection(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := loadOwner(t)
@@ -91,7 +89,7 @@ func TestCallGoexitKeepsConnection(t *testing.T) {
 	settled(t, c, before)
 }
 
-// Calls of an accustomed endpoint that come together with others are all answered, whatever order they come in.
+// Calls of an accustomed endpoint that arrive together with others are all answered, in any order.
 func TestCallShortAndLong(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := loadOwner(t)

@@ -21,9 +21,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// TestClientCancelNearAnswer makes every kind of request that leaves something behind, with contexts that end
-// about when the answer comes. What succeeds works: a watcher and a handle hear of the next version, a reference and a
-// task are there, a stream has items. What fails leaves nothing at the owner. (D37)
+// Requests of every kind that creates state, with contexts that end about when the answer arrives. After a success the
+// state works: a watcher and a handle receive the next version, a reference and a task exist, a stream has items. A
+// failure leaves nothing at the owner.
 func TestClientCancelNearAnswer(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
@@ -43,10 +43,10 @@ func TestClientCancelNearAnswer(t *testing.T) {
 		}
 	}))
 	dev := testDevice(t)
-	// Watches of tasks take much of the limit, and those that were given up count until the owner has heard of it.
+	// Watches of tasks use much of the limit, and abandoned ones count until the owner has processed the cancel.
 	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 10_000}, Limits: endpoint.Limits{Subscriptions: 1 << 20}})
 	version := uint64(0)
-	var objects atomic.Int64 // each call has one of its own
+	var objects atomic.Int64 // each call has a separate object
 	publish := func(t *testing.T) {
 		t.Helper()
 		x, err := filled(dev, 4, 1)
@@ -135,7 +135,7 @@ func TestClientCancelNearAnswer(t *testing.T) {
 				_, err := s.Submit(context.Background(), "done", 1) // a task for watches of tasks to list
 				require.NoError(t, err)
 				usual := tookOf(t, begin)
-				// Several at once: the answer to one may be read by another, just as the context of the one ends.
+				// Several at once: the answer to one may be read by another, whose context may end at that moment.
 				const atOnce, each = 8, 100
 				var works [atOnce][]func(*testing.T)
 				var requests sync.WaitGroup
@@ -168,7 +168,7 @@ func TestClientCancelNearAnswer(t *testing.T) {
 						}
 					}
 					for _, limit := range info.Limits {
-						if limit.Name == "leases" { // watches of tasks too
+						if limit.Name == "leases" { // includes watches of tasks
 							left += uint64(limit.Used)
 						}
 					}
@@ -180,7 +180,7 @@ func TestClientCancelNearAnswer(t *testing.T) {
 	}
 }
 
-// tookOf is how long a request of a kind takes here.
+// tookOf returns the duration of a request of a kind.
 func tookOf(t *testing.T, begin func(*testing.T, context.Context) (func(*testing.T), error)) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -193,7 +193,7 @@ func tookOf(t *testing.T, begin func(*testing.T, context.Context) (func(*testing
 	return time.Since(start) / times
 }
 
-// awaitVersion reads a watcher until it tells of a version.
+// awaitVersion reads a watcher until it reports a version.
 func awaitVersion(t *testing.T, w *endpoint.Watcher, version uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
@@ -207,8 +207,7 @@ func awaitVersion(t *testing.T, w *endpoint.Watcher, version uint64) {
 	}
 }
 
-// TestWatcherCloseDuringReconnect closes watchers while the client of an owner that was restarted takes the
-// others up again: requests of the same client that have nothing to do with them succeed. (D38)
+// Watchers close while the client of a restarted owner resumes the others. Unrelated requests of the client succeed.
 func TestWatcherCloseDuringReconnect(t *testing.T) {
 	drivertest.Leaks(t)
 	socket := endpointtest.SocketPath(t)

@@ -21,37 +21,36 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// ClientOptions says which owner a client talks to and where it can map memory.
+// ClientOptions configures a client.
 type ClientOptions struct {
-	// Socket is the owner's path; empty stands for SocketPath("", 0).
+	// Socket is the path of the owner's socket. The default is SocketPath("", 0).
 	Socket string
-	// OverSocket makes the client go over the socket to a server of its own process too. It is meant for tests and
-	// measurements of what other processes get.
+	// OverSocket makes the client use the socket even if the server is in the same process. It is for tests and
+	// benchmarks of what other processes get.
 	OverSocket bool
-	// Devices are what memory can be imported on. Borrowed: they must outlive the client and its handles. Without any,
-	// a client can ask and watch, but not acquire.
+	// Devices are the devices on which memory can be imported. They are borrowed and must outlive the client and its
+	// handles. A client without devices can query and watch but not acquire.
 	Devices []driver.Device
-	// Wait makes Dial wait for an owner that is not there yet, until its context ends. Otherwise it fails at once.
-	// [NewClient] never waits.
+	// Wait makes Dial and all requests wait for an owner until their contexts end. Without it Dial fails at once if no
+	// owner serves, and so does a request whose context has no deadline; a request with a deadline waits until then.
+	// [NewClient] sets it, and returns at once.
 	Wait bool
-	// AllowUIDs are the users, beside the client's own, whose processes may be the owner.
+	// AllowUIDs lists users, besides the client's own, that may run the owner.
 	AllowUIDs []uint32
-	// Limits bound frames and descriptors from the owner. Zero fields stand for the defaults.
+	// Limits limits frames and descriptors from the owner. Zero fields have defaults.
 	Limits wire.Limits
-	// Interceptors stand in front of calls, tasks and streams that are made through the client, the first one
-	// outermost.
+	// Interceptors wrap the calls, tasks and streams made through the client. The first is the outermost.
 	Interceptors []Interceptor
-	// Label names this client in what the owner reports, for people. At most 64 bytes; empty stands for the program's
-	// name.
+	// Label is a name for people, shown in the owner's reports. At most 64 bytes. The default is the program's name.
 	Label string
-	// Logger gets what operators should know. Nil stands for slog.Default(), of which warnings and errors are used
-	// only.
+	// Logger receives messages for operators. If nil, warnings and errors are logged to slog.Default().
 	Logger *slog.Logger
 }
 
-// Client is one connection to an owner, on which any number of requests may be in flight. When the owner goes away the
-// client dials again by itself, as soon and as long as somebody needs it: a request that waits within its context, a
-// handle, a watcher. Its methods are safe for concurrent use.
+// Client is one connection to an owner, on which any number of requests may be in flight. When the connection ends, the
+// client dials again while it has handles, watchers, offers, references or requests that wait. If no owner serves, a
+// request without a deadline fails at once with [ErrUnavailable], unless the client was made to wait
+// ([ClientOptions].Wait). Its methods are safe for concurrent use.
 type Client struct {
 	caller
 	opts     ClientOptions
@@ -62,9 +61,8 @@ type Client struct {
 	refs     *reference.Table
 }
 
-// Dial connects to an owner. Errors: [ErrUnavailable] when nobody serves on the socket, [ErrPermission] when the owner
-// is another user or refuses this one, [ErrProtocol] when it speaks another version, the cause of ctx when that ends
-// first.
+// Dial connects to an owner. Errors: [ErrUnavailable] if no owner serves on the socket, [ErrPermission] if the owner is
+// another user or refuses this one, [ErrProtocol] if it uses another protocol version, and the cause of ctx.
 func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 	c, err := makeClient(opts)
 	if err != nil {
@@ -81,11 +79,11 @@ func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// NewClient returns a client that dials in the background, until it is connected for the first time or closed: its
-// owner need not be there yet. Requests wait for the connection within their contexts, with [Client.Connect] a program
-// waits for it alone, and [Client.State] and [Client.Stats] say how it goes. Errors are those of options that make no
-// sense.
+// NewClient returns a client that dials in the background until it is first connected or closed, so the owner may start
+// later. Requests wait for an owner until their contexts end ([ClientOptions].Wait). [Client.Connect] waits for the
+// connection only; [Client.State] and [Client.Stats] describe it. NewClient fails only if an option is invalid.
 func NewClient(opts ClientOptions) (*Client, error) {
+	opts.Wait = true
 	c, err := makeClient(opts)
 	if err != nil {
 		return nil, err
@@ -94,7 +92,7 @@ func NewClient(opts ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// makeClient checks the options of a client, which is not connected yet.
+// makeClient validates the options and returns an unconnected client.
 func makeClient(opts ClientOptions) (*Client, error) {
 	if opts.Socket == "" {
 		path, err := unixsock.SocketPath("", 0)
@@ -122,10 +120,10 @@ func makeClient(opts ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// newClient is a client that is not connected yet. dialSelf connects a server's own client to it; nil for others.
+// newClient returns an unconnected client. dialSelf connects a server's own client to it; it is nil for other clients.
 func newClient(opts ClientOptions, devices transfer.Devices, dialSelf func() (*inproc.Pipe, message.Hello, error)) *Client {
 	conn := connector.New(connector.Config{
-		Socket: opts.Socket, OverSocket: opts.OverSocket, AllowUIDs: opts.AllowUIDs, Limits: opts.Limits,
+		Socket: opts.Socket, OverSocket: opts.OverSocket, AllowUIDs: opts.AllowUIDs, Wait: opts.Wait, Limits: opts.Limits,
 		Hello: func() message.Hello { return opts.hello(devices) }, DialSelf: dialSelf,
 	})
 	importer := transfer.Importer{Devices: devices, Socket: opts.Socket}
@@ -138,7 +136,7 @@ func newClient(opts ClientOptions, devices transfer.Devices, dialSelf func() (*i
 	return c
 }
 
-// hello is the client's hello.
+// hello returns the client's hello.
 func (o *ClientOptions) hello(devices transfer.Devices) message.Hello {
 	label := o.Label
 	if label == "" {
@@ -149,23 +147,23 @@ func (o *ClientOptions) hello(devices transfer.Devices) message.Hello {
 	}
 }
 
-// serverClosed ends a server's own client: the objects that it has references to are gone.
+// serverClosed closes a server's own client. Its object references are gone.
 func (c *Client) serverClosed() {
 	c.refs.LoseAll()
 	c.Close()
 }
 
-// Close ends the connection, gives back all leases and ends all watchers. Memory of handles stays mapped until they are
-// closed themselves. A second Close is nil.
+// Close ends the connection, releases all leases and ends all watchers. The memory of handles stays mapped until they
+// are closed. A second Close returns nil.
 func (c *Client) Close() error {
 	c.conn.Close()
 	return nil
 }
 
-// Socket is the path of the owner's socket.
+// Socket returns the path of the owner's socket.
 func (c *Client) Socket() string { return c.opts.Socket }
 
-// ServerID names the owner that the client is connected to; empty while it is not.
+// ServerID returns the id of the connected owner, or "" if there is no connection.
 func (c *Client) ServerID() string {
 	if l := c.conn.Current(); l != nil {
 		return l.Server.Server

@@ -11,35 +11,34 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Acquire attaches the newest version of a name: its tensors are mapped, read-only, into this process. Nothing is
-// copied, and the time it takes does not depend on their bytes. The caller closes the handle. Errors: [ErrNotFound] for
-// a name that is not published, [ErrCapability] for memory of a device that this client was not given, those of Dial
-// where the connection is gone, the cause of ctx.
+// Acquire attaches the newest version of a name by mapping its tensors read-only into this process. Nothing is copied,
+// so its duration does not depend on their size. The caller closes the handle. Errors: [ErrInvalid] if the name is not
+// allowed, [ErrNotFound] if it is not published, [ErrCapability] if the memory is on a device that the client was not
+// given, those of Dial if the connection is lost, and the cause of ctx.
 func (c *Client) Acquire(ctx context.Context, name string) (*Handle, error) {
 	return c.AcquireWith(ctx, name, AcquireOptions{})
 }
 
-// AcquireOptions say which version is acquired. The zero value is the newest there is.
+// AcquireOptions selects and verifies the version to acquire. The zero value selects the newest version.
 type AcquireOptions struct {
-	// Version is the one that is wanted, which must be the newest or still be held by somebody or be retained; 0 stands
-	// for the newest. A version that is gone is [ErrNotFound].
+	// Version is the version to acquire; 0 means the newest. Any other version must still be leased or retained, or
+	// Acquire fails with [ErrNotFound].
 	Version uint64
-	// Wait waits, until the context ends, for a name or version that is not published yet.
+	// Wait waits, until the context ends, for an owner and for a name or version that is not published yet.
 	Wait bool
-	// Digest is what [module.StateDictDigest] has to be of the version; another one is [module.ErrDigest]. It is
-	// computed from the tensors after they were mapped, whose bytes are all read for it. The zero digest stands for
-	// any.
+	// Digest is the required result of [module.StateDictDigest]. A different digest fails with [module.ErrDigest]. It
+	// is computed from the mapped tensors, which reads all their bytes. The zero digest accepts any version.
 	Digest module.Digest
-	// OwnerDigest compares Digest with what the owner has computed of the version, where that was asked for when it was
-	// published ([PublishOptions]): it waits for that, and no byte is read here. It is for who trusts the owner with the
-	// bytes as with the digest. A version of which the owner computes none is read here.
+	// OwnerDigest compares Digest with the digest computed by the owner, if one was requested at publication
+	// ([PublishOptions]). It waits for that digest and reads no bytes in this process. Use it if the owner is trusted
+	// with the digest as with the bytes. If the owner computes none, this process does.
 	OwnerDigest bool
-	// Compatibility is what [module.StateDict.Compatibility] has to be of the version; another one is
-	// [module.ErrIncompatible]. Empty stands for any.
+	// Compatibility is the required result of [module.StateDict.Compatibility]. A different one fails with
+	// [module.ErrIncompatible]. The empty string accepts any version.
 	Compatibility string
 }
 
-// check compares what was attached with what was asked for.
+// check compares the attached version with the options.
 func (c *Client) check(ctx context.Context, h *Handle, o *AcquireOptions) error {
 	sd := h.StateDict()
 	if got := sd.Compatibility(); o.Compatibility != "" && got != o.Compatibility {
@@ -62,7 +61,10 @@ func (c *Client) check(ctx context.Context, h *Handle, o *AcquireOptions) error 
 
 // AcquireWith is [Client.Acquire] with options.
 func (c *Client) AcquireWith(ctx context.Context, name string, opts AcquireOptions) (*Handle, error) {
-	h, err := c.acquire(ctx, name, opts.Version)
+	if err := catalog.CheckName(name); err != nil {
+		return nil, fmt.Errorf("acquire: %w: %w", status.ErrInvalid, err)
+	}
+	h, err := c.acquire(ctx, opts.Wait, name, opts.Version)
 	if opts.Wait && errors.Is(err, status.ErrNotFound) && ctx.Err() == nil {
 		h, err = c.acquirePublished(ctx, name, opts.Version, err)
 	}
@@ -77,19 +79,19 @@ func (c *Client) AcquireWith(ctx context.Context, name string, opts AcquireOptio
 	return h, nil
 }
 
-// acquire attaches a version, 0 for the newest.
-func (c *Client) acquire(ctx context.Context, name string, version uint64) (*Handle, error) {
-	a, sd, err := c.leases.Acquire(ctx, name, version)
+// acquire attaches a version; 0 means the newest. If wait is true, it waits for an owner.
+func (c *Client) acquire(ctx context.Context, wait bool, name string, version uint64) (*Handle, error) {
+	a, sd, err := c.leases.Acquire(ctx, wait, name, version)
 	if err != nil {
 		return nil, err
 	}
 	return newHandle(a, sd), nil
 }
 
-// acquirePublished is acquire at each version of the name that the owner tells of, until one can be attached. missing
-// is why the first attempt came to nothing.
+// acquirePublished calls acquire for each version of the name that the owner announces, until one can be attached.
+// missing is the error of the first attempt.
 func (c *Client) acquirePublished(ctx context.Context, name string, version uint64, missing error) (*Handle, error) {
-	w, err := c.Watch(ctx, name)
+	w, err := c.watch(ctx, true, name)
 	if err != nil {
 		return nil, err
 	}
@@ -97,18 +99,18 @@ func (c *Client) acquirePublished(ctx context.Context, name string, version uint
 	for e, err := range w.Events(ctx) {
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return nil, fmt.Errorf("wait for it: %w; the owner said: %w", err, missing)
+			return nil, fmt.Errorf("wait for the version: %w; the first attempt failed: %w", err, missing)
 		case err != nil:
 			return nil, err
 		case e.Kind != EventPublished || e.Version < version:
 			continue
 		}
-		h, err := c.acquire(ctx, name, version)
-		// The newest may have been withdrawn since. A version that newer ones have come after is gone for good.
+		h, err := c.acquire(ctx, true, name, version)
+		// The newest version may have been withdrawn since. A superseded version is not published again.
 		if err == nil || !errors.Is(err, status.ErrNotFound) || version != 0 {
 			return h, err
 		}
 		missing = err
 	}
-	return nil, missing // not reached: an error is the last pair
+	return nil, missing // unreachable: an error is the last pair
 }

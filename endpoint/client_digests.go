@@ -13,20 +13,20 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// VersionDigests are the digests that an owner has computed of a version.
+// VersionDigests holds the digests of a version, as computed by its owner.
 type VersionDigests struct {
-	// Version is the version.
+	// Version is the number of the version.
 	Version uint64
-	// Whole is what [module.StateDictDigest] is of it.
+	// Whole is the result of [module.StateDictDigest] for the version.
 	Whole module.Digest
-	// Tensors are the digests of the tensors by name, as [module.Digests] computes them.
+	// Tensors maps tensor names to digests, as [module.Digests] computes them.
 	Tensors map[string]module.Digest
 }
 
-// Digests are those that the owner computes of a version, 0 for the newest, because that was asked for when it was
-// published ([PublishOptions]). It waits until they are computed, and keeps the version from nothing meanwhile. Errors:
-// [ErrNotFound] for a version that is not there, that goes meanwhile, or of which no digests were asked for;
-// [errors.ErrUnsupported] for an owner that computes none; the cause of ctx.
+// Digests returns the digests that the owner computes for a version; 0 means the newest. They must have been requested
+// at publication ([PublishOptions]). Digests waits until they are computed and does not keep the version alive. Errors:
+// [ErrNotFound] if the version does not exist, is freed meanwhile, or was published without digests;
+// [errors.ErrUnsupported] if the owner does not compute digests; the cause of ctx.
 func (c *Client) Digests(ctx context.Context, name string, version uint64) (VersionDigests, error) {
 	got, err := c.digests(ctx, name, version)
 	if err != nil {
@@ -55,7 +55,7 @@ func (c *Client) digests(ctx context.Context, name string, version uint64) (Vers
 	return out, nil
 }
 
-// digested waits for the digests of a version as they cross.
+// digested waits for the digests of a version in their wire form.
 func digested(ctx context.Context, conn *connector.Connector, name string, version uint64) (got message.Digested, err error) {
 	if err := knowsDigests(ctx, conn); err != nil {
 		return got, err
@@ -69,11 +69,11 @@ func digested(ctx context.Context, conn *connector.Connector, name string, versi
 	return got, nil
 }
 
-// knowsDigests fails where the owner computes no digests.
+// knowsDigests returns an error if the owner does not compute digests.
 func knowsDigests(ctx context.Context, conn *connector.Connector) error {
-	l, err := conn.Connected(ctx)
+	l, err := conn.ForRequest(ctx)
 	if err == nil && !l.Digests {
-		err = fmt.Errorf("%w: the owner is of a version that computes no digests", errors.ErrUnsupported)
+		err = fmt.Errorf("%w: the owner's version does not compute digests", errors.ErrUnsupported)
 	}
 	return err
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Ping asks the owner for a sign of life and returns how long that took. It fails at once where nobody serves.
+// Ping sends a request to the owner and returns the round-trip time. It fails at once if no owner serves.
 func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
 	l, err := c.conn.ConnectNow(ctx)
 	if err != nil {
@@ -29,7 +29,7 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// List returns what is published, with its holders, in the order of the names.
+// List returns the published models and their holders, sorted by name.
 func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
 	listed, err := link.ListParts(func(ask message.List) (part message.Listed, err error) {
 		err = c.conn.Request(ctx, link.Request{Op: message.OpList, Body: ask}, &part)
@@ -41,7 +41,7 @@ func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
 	return decodeList(&listed), nil
 }
 
-// Info describes one name. One that is not published is [ErrNotFound].
+// Info returns the description of one name, or [ErrNotFound] if it is not published.
 func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
 	var got message.InfoResult
 	if err := c.conn.Request(ctx, link.Request{Op: message.OpInfo, Body: message.Info{Name: name}}, &got); err != nil {
@@ -52,7 +52,7 @@ func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
 	return info, nil
 }
 
-// Manifest describes the tensors of a version, 0 for the newest, without attaching them.
+// Manifest returns a description of the tensors of a version without attaching them; version 0 means the newest.
 func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*module.Manifest, error) {
 	var got message.InfoResult
 	ask := message.Info{Name: name, Version: version, Manifest: true}
@@ -65,12 +65,12 @@ func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*mo
 	return codec.DecodeManifest(got.Manifest)
 }
 
-// Publish makes sd, which lies in this process's own memory, the next version of name at the owner, and returns its
-// number. No byte is copied: the owner takes the memory over, and it outlives this process. It borrows sd; closing it
-// afterwards unmaps this process's view only. Work on the devices is waited for, and the memory is frozen: nobody can
-// map it writable any more, but mappings that exist stay writable, so the publisher must not write to it from here on.
+// Publish makes sd, which must be in this process's own memory, the next version of name at the owner, and returns its
+// number. No bytes are copied: the owner takes the memory, which outlives this process. Publish borrows sd; closing it
+// afterwards only unmaps this process's view. Publish waits for work on the devices and freezes the memory: it can no
+// longer be mapped writable. Existing mappings stay writable, so the publisher must not write to it afterwards.
 //
-// Errors: [ErrInvalid] for a bad name, [ErrCapability] for memory that cannot be shared in place.
+// Errors: [ErrInvalid] if the name is invalid, [ErrCapability] if the memory cannot be shared in place.
 func (c *Client) Publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
 	return c.PublishWith(ctx, name, sd, PublishOptions{})
 }
@@ -110,8 +110,8 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 	return done.Version, nil
 }
 
-// Withdraw removes a name from the owner's catalog: nobody can acquire it any more. Holders of a version keep it, and
-// hear of it.
+// Withdraw removes a name from the owner's catalog, so that it can no longer be acquired. Holders keep their version
+// and receive an event.
 func (c *Client) Withdraw(ctx context.Context, name string) error {
 	if err := c.conn.Request(ctx, link.Request{Op: message.OpWithdraw, Body: message.Withdraw{Name: name}}, nil); err != nil {
 		return fmt.Errorf("withdraw %s: %w", status.Shown(name), err)

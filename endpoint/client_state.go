@@ -7,29 +7,29 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/connector"
 )
 
-// ClientState is how a client stands to its owner.
+// ClientState is the state of a client's connection.
 //
 //	StateIdle ──> StateConnecting <──> StateConnected
 //	   │  ^             │    │                │  │
 //	   │  └─────────────┼────┼────────────────┘  │
 //	   └────────────────┴─ StateClosed <─────────┘
 //
-// A connection that is lost is dialled again where a handle, a watcher, a reference or a request needs it; else the
-// client is idle until one does.
+// After a lost connection, the client dials again if a handle, watcher, reference or request needs it. Otherwise it is
+// idle until one does.
 type ClientState uint8
 
 const (
-	// StateIdle is a client without a connection that nobody needs one of.
+	// StateIdle means that there is no connection and no need for one.
 	StateIdle = ClientState(connector.StateIdle)
-	// StateConnecting is a client that dials, or pauses before it does so again.
+	// StateConnecting means that the client dials or waits before it dials again.
 	StateConnecting = ClientState(connector.StateConnecting)
-	// StateConnected is a client whose owner has answered.
+	// StateConnected means that the owner has answered.
 	StateConnected = ClientState(connector.StateConnected)
-	// StateClosed is a client that was closed.
+	// StateClosed means that the client was closed.
 	StateClosed = ClientState(connector.StateClosed)
 )
 
-// String is the state in one word.
+// String returns the state as one word.
 func (s ClientState) String() string {
 	switch s {
 	case StateIdle:
@@ -44,26 +44,26 @@ func (s ClientState) String() string {
 	return fmt.Sprintf("ClientState(%d)", uint8(s))
 }
 
-// MarshalText is the state in one word.
+// MarshalText returns the state as one word.
 func (s ClientState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what MarshalText writes. The error is [ErrInvalid].
+// UnmarshalText parses the output of MarshalText. It fails with [ErrInvalid].
 func (s *ClientState) UnmarshalText(text []byte) (err error) {
 	*s, err = parseWord(text, StateIdle, StateConnecting, StateConnected, StateClosed)
 	return err
 }
 
-// State is how the client stands to its owner at this moment.
+// State returns the state of the client's connection.
 func (c *Client) State() ClientState {
 	state, _, _ := c.conn.Standing()
 	return ClientState(state)
 }
 
-// Changed returns a channel that is closed when State next changes; after Close it is closed. Ask for the channel first
-// and for the state afterwards: then no change goes unseen.
+// Changed returns a channel that is closed at the next change of State, or at once if the client is closed. Get the
+// channel before the state to miss no change.
 func (c *Client) Changed() <-chan struct{} { return c.conn.Changed() }
 
-// Connect waits until the client is connected, or ctx ends. Errors are those of [Dial].
+// Connect waits until the client is connected or ctx ends. Its errors are those of [Dial].
 func (c *Client) Connect(ctx context.Context) error {
 	_, err := c.conn.Connected(ctx)
 	return err

@@ -14,8 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
-// TestClientStartsBeforeServer has owners come, crash and be replaced, and a client that was there before all of
-// them.
+// A client that starts first sees owners start, crash and be replaced.
 func TestClientStartsBeforeServer(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)
@@ -168,7 +167,7 @@ func TestClientMetrics(t *testing.T) {
 	}
 }
 
-// TestClientTellsOfItsState waits for each change by the channel alone: one that is missed hangs the test.
+// Every change is signalled by the channel: a missed one hangs the test.
 func TestClientTellsOfItsState(t *testing.T) {
 	drivertest.Leaks(t)
 	socket := endpointtest.SocketPath(t)

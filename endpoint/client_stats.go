@@ -10,47 +10,47 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/lease"
 )
 
-// ClientStats describe a client at one moment, without asking its owner.
+// ClientStats describes a client at one moment, without a request to its owner.
 type ClientStats struct {
 	// Socket is the path of the owner's socket.
 	Socket string `json:"socket_path"`
-	// State is how the client stands to its owner.
+	// State is the state of the connection.
 	State ClientState `json:"state"`
-	// Server is the id of the owner that it is connected to, ConnectedAt when that began; empty and zero where there is
-	// no connection.
+	// Server is the id of the connected owner and ConnectedAt the time of the connection. They are empty and zero
+	// without a connection.
 	Server      string    `json:"server_id,omitempty"`
 	ConnectedAt time.Time `json:"connected_at,omitzero"`
-	// Connections is how many there have been; all but the first are reconnections. DialFailures is how many attempts
-	// came to nothing, and LastFailure why the last of them did.
+	// Connections counts connections; all but the first are reconnections. DialFailures counts failed attempts to
+	// connect, and LastFailure is the error of the last one.
 	Connections  uint64 `json:"connections"`
 	DialFailures uint64 `json:"dial_failures"`
 	LastFailure  string `json:"last_failure,omitempty"`
-	// Versions are those that handles have, by name, owner and version.
+	// Versions lists the versions in use, sorted by name, owner and version.
 	Versions []VersionInUse `json:"versions"`
-	// Handles is how many handles are open, BytesMapped the size of their memory. Each handle is a mapping of its own:
-	// the same bytes of two handles count twice, and are in memory once.
+	// Handles is the number of open handles and BytesMapped the size of their memory. Each handle has a separate
+	// mapping: bytes that two handles map count twice, though they are in memory once.
 	Handles     int   `json:"handles"`
 	BytesMapped int64 `json:"bytes_mapped"`
-	// Watchers is how many watchers are open, References how many references to managed objects.
+	// Watchers is the number of open watchers and References the number of references to managed objects.
 	Watchers   int `json:"watchers"`
 	References int `json:"references"`
 }
 
-// VersionInUse is a version that a client has handles of.
+// VersionInUse describes a version for which a client has handles.
 type VersionInUse struct {
-	// Name is the name of the model, Server the id of the owner that it came from, and Version its version there.
+	// Name is the name of the model, Server the id of its owner, and Version the version number.
 	Name    string `json:"name"`
 	Server  string `json:"server_id"`
 	Version uint64 `json:"version"`
-	// State is how the version stands at its owner, and Newest the newest version of the name that was heard of.
+	// State is the state of the version at its owner, and Newest the newest version of the name that was reported.
 	State  HandleState `json:"state"`
 	Newest uint64      `json:"newest"`
-	// Handles is how many handles have it, Bytes the size of their memory.
+	// Handles is the number of handles of the version and Bytes the size of their memory.
 	Handles int   `json:"handles"`
 	Bytes   int64 `json:"bytes_mapped"`
 }
 
-// Stats describe the client: its connection, the versions that it has, and what they take.
+// Stats returns the client's connection state, the versions in use and their memory.
 func (c *Client) Stats() ClientStats {
 	state, server, dials := c.conn.Standing()
 	out := ClientStats{
@@ -67,7 +67,7 @@ func (c *Client) Stats() ClientStats {
 	return out
 }
 
-// add counts what a handle has.
+// add adds a handle's lease to the statistics.
 func (s *ClientStats) add(a *lease.Lease) {
 	state, newest := a.State()
 	v := VersionInUse{
@@ -90,9 +90,8 @@ func compareInUse(a, b VersionInUse) int {
 	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Server, b.Server), cmp.Compare(a.Version, b.Version))
 }
 
-// WriteClientMetrics writes what a client tells about itself as [WriteMetrics] does for a server. Names begin with
-// "sharedtensor_client_", so that both can stand in one text. It asks nobody, and so works while the owner is away. The
-// only errors are those of w.
+// WriteClientMetrics writes a client's statistics in the format of [WriteMetrics]. Names begin with
+// "sharedtensor_client_", so both can be in one text. It needs no connection to the owner. It returns only errors of w.
 func WriteClientMetrics(w io.Writer, stats ClientStats) error {
 	var m metrics
 	m.gauge("client_connected", "Whether the client is connected to an owner.", truth(stats.State == StateConnected))
@@ -107,8 +106,8 @@ func WriteClientMetrics(w io.Writer, stats ClientStats) error {
 	return err
 }
 
-// inUse writes what is in use of each name. The version is a value and no label: there is no bound on how many there
-// are over time.
+// inUse writes the metrics of the versions in use, by name. The version is a value rather than a label, because the
+// number of versions over time is unbounded.
 func (m *metrics) inUse(versions []VersionInUse) {
 	names := map[string][]VersionInUse{}
 	var order []string

@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
-// holders is how many sessions hold the first version that the owner lists.
+// holders returns the number of sessions that hold the first version that the owner lists.
 func holders(o *child) int {
 	models := o.models()
 	if len(models) == 0 || len(models[0].Versions) == 0 {
@@ -33,7 +33,7 @@ func TestClientKilledReleasesRefs(t *testing.T) {
 		c.Kill()
 		killed := time.Now()
 		endpointtest.Eventually(t, waitLimit, "the references are back", func() bool { return holders(o) == 0 })
-		// What the product promises is 100 ms; a test on a busy machine only catches another order of magnitude.
+		// The product promises 100 ms; a test on a busy machine can only detect another order of magnitude.
 		require.Less(t, time.Since(killed), promptly)
 	}
 	endpointtest.Eventually(t, waitLimit, "descriptors, mappings and goroutines are back", func() bool {
@@ -77,7 +77,7 @@ func TestServerKilledClientsReadOn(t *testing.T) {
 	require.ErrorIs(t, c.pingError(), endpoint.ErrUnavailable)
 	require.ErrorIs(t, c.acquireError(acquisition{Name: "m", Key: "x", Limit: 50 * time.Millisecond}), endpoint.ErrUnavailable)
 
-	// Another owner takes the socket over although the file of the dead one is still there, and the client finds it.
+	// Another owner replaces the dead one's socket file, and the client finds it.
 	o2 := start(t)
 	o2.serve(socket)
 	o2.publish(model{Name: "m", Seed: 12})
@@ -101,7 +101,7 @@ func TestClientDialWait(t *testing.T) {
 	socket := endpointtest.SocketPath(t)
 	c := start(t)
 	require.ErrorIs(t, c.dialError(dialing{Socket: socket, Wait: true, Limit: 50 * time.Millisecond}), context.DeadlineExceeded)
-	for range count(t, 300, 3000) { // the time may be over at any moment of an attempt
+	for range count(t, 300, 3000) { // the time may end at any moment of an attempt
 		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(200))*time.Microsecond)
 		_, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Wait: true})
 		cancel()

@@ -25,8 +25,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// cutter stands between one client and its owner, passes on bytes and descriptors, and closes both connections after a
-// number of bytes in one direction.
+// cutter is a proxy between one client and its owner. It forwards bytes and descriptors, and closes both connections
+// after a number of bytes in one direction.
 type cutter struct {
 	socket   string
 	upstream string
@@ -38,7 +38,7 @@ type cutter struct {
 	cut    chan struct{}
 	once   sync.Once
 	work   sync.WaitGroup
-	hangUp atomic.Pointer[func()] // closes both connections; nil until there are some
+	hangUp atomic.Pointer[func()] // closes both connections; nil without connections
 }
 
 func startCutter(t testing.TB, socket, upstream string, toOwner bool, after int) *cutter {
@@ -49,7 +49,7 @@ func startCutter(t testing.TB, socket, upstream string, toOwner bool, after int)
 	return c
 }
 
-// serve passes one connection on. There is no second one.
+// serve forwards one connection. There is no second one.
 func (c *cutter) serve() {
 	client, err := c.listener.AcceptUnix()
 	c.listener.Close()
@@ -71,7 +71,7 @@ func (c *cutter) serve() {
 	c.work.Go(func() { defer hangUp(); c.pass(owner, client, false) })
 }
 
-// pass passes on what comes from src, until the end or the cut.
+// pass forwards data from src until its end or the cut.
 func (c *cutter) pass(src, dst *net.UnixConn, toOwner bool) {
 	buf, control := make([]byte, 4096), make([]byte, 4096)
 	seen, way := 0, 0
@@ -115,7 +115,7 @@ func (c *cutter) close() {
 	c.work.Wait()
 }
 
-// cutOwner is an owner with all that a conversation needs.
+// cutOwner returns an owner with everything that a conversation uses.
 func cutOwner(t *testing.T) (*endpoint.Server, driver.Device, *loadCounts) {
 	dev := testDevice(t)
 	counts := new(loadCounts)
@@ -139,7 +139,7 @@ func cutOwner(t *testing.T) (*endpoint.Server, driver.Device, *loadCounts) {
 	return s, dev, counts
 }
 
-// conversation does one of everything.
+// conversation makes one request of each kind.
 func conversation(ctx context.Context, socket string, dev driver.Device, counts *loadCounts) error {
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Logger: discard()})
 	if err != nil {
@@ -178,7 +178,7 @@ func conversation(ctx context.Context, socket string, dev driver.Device, counts 
 	if err := errors.Join(converseOfObjects(ctx, c), converseOfTasks(ctx, c), cancelled(ctx, c, counts)); err != nil {
 		return err
 	}
-	// Refused: the error that a cancelled call is answered with may come after the client has gone.
+	// Refused: the error of a cancelled call may arrive after the client has left.
 	if err := c.Call(ctx, "no such endpoint", nil, nil); !errors.Is(err, endpoint.ErrNoEndpoint) {
 		return err
 	}
@@ -186,7 +186,7 @@ func conversation(ctx context.Context, socket string, dev driver.Device, counts 
 	return err
 }
 
-// converseOfObjects gives one managed object back, and hears of the end of another.
+// converseOfObjects releases one managed object and receives the end of another.
 func converseOfObjects(ctx context.Context, c *endpoint.Client) error {
 	kept, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "object", 1)
 	if err != nil {
@@ -213,8 +213,7 @@ func converseOfObjects(ctx context.Context, c *endpoint.Client) error {
 	return err
 }
 
-// converseOfTasks submits a task, waits for it and fetches what it made, which is kept when the connection is gone: it
-// has no memory.
+// converseOfTasks submits a task, waits for it and fetches its result, which has no memory and outlives the connection.
 func converseOfTasks(ctx context.Context, c *endpoint.Client) error {
 	submitted, err := c.Submit(ctx, "next", 3)
 	if err != nil {
@@ -247,8 +246,8 @@ func cancelled(ctx context.Context, c *endpoint.Client, counts *loadCounts) erro
 	return err
 }
 
-// TestSessionCutAnywhere cuts a conversation at every boundary of its frames and around it, in
-// both directions; in full at every byte.
+// A conversation is cut at every boundary of its frames and around it, in both directions; with the full counts at
+// every byte.
 func TestSessionCutAnywhere(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -262,7 +261,7 @@ func TestSessionCutAnywhere(t *testing.T) {
 		defer cancel()
 		ended := make(chan struct{})
 		var watching sync.WaitGroup
-		watching.Go(func() { // once it is cut there is nobody to wait for
+		watching.Go(func() { // after the cut there is no event to wait for
 			select {
 			case <-c.cut:
 				cancel()
@@ -309,7 +308,7 @@ func TestSessionCutAnywhere(t *testing.T) {
 	require.Empty(t, listOf(s)[0].Versions[0].Holders)
 }
 
-// kindsOf are the kinds of the frames in a stream.
+// kindsOf returns the kinds of the frames in a stream.
 func kindsOf(stream []byte) []wire.Kind {
 	var kinds []wire.Kind
 	for at := 0; at < len(stream); at += wire.HeaderBytes + int(binary.BigEndian.Uint32(stream[at:])) {
@@ -319,7 +318,7 @@ func kindsOf(stream []byte) []wire.Kind {
 	return slices.Compact(kinds)
 }
 
-// cutsOf are the boundaries of the frames in a stream, and places around them.
+// cutsOf returns the boundaries of the frames in a stream, and places around them.
 func cutsOf(t testing.TB, stream []byte) []int {
 	var cuts []int
 	for at := 0; at < len(stream); {
@@ -332,7 +331,7 @@ func cutsOf(t testing.TB, stream []byte) []int {
 	return slices.Compact(cuts)
 }
 
-// TestServerKilledDuringCalls has many calls wait when the owner's process ends.
+// Many calls wait when the owner's process is killed.
 func TestServerKilledDuringCalls(t *testing.T) {
 	drivertest.Leaks(t)
 	o, c := loadOwner(t)

@@ -18,11 +18,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 )
 
-// deviceVariable names the device whose memory the tests share, in this process and in the others that they start:
-// host, which is the default, or cuda:N.
+// deviceVariable selects the device of the tests, in this process and in those that they start: host, the default, or
+// cuda:N.
 const deviceVariable = "ENDPOINT_TEST_DEVICE"
 
-// kindVariable names the kind of handle by which a device of CUDA shares its memory, if not by the default.
+// kindVariable selects the handle kind of a CUDA device, if not the default.
 const kindVariable = "ENDPOINT_TEST_KIND"
 
 // openDevice opens that device.
@@ -44,7 +44,7 @@ func openDevice() (driver.Device, error) {
 	return host.Open()
 }
 
-// testDevice is openDevice for the length of a test.
+// testDevice is openDevice until the end of a test.
 func testDevice(t testing.TB) driver.Device {
 	t.Helper()
 	dev, err := openDevice()
@@ -53,7 +53,7 @@ func testDevice(t testing.TB) driver.Device {
 	return dev
 }
 
-// hostOnly skips a test that would not be the same on another device.
+// hostOnly skips a test that is specific to the host device.
 func hostOnly(t testing.TB, why string) {
 	t.Helper()
 	if name := os.Getenv(deviceVariable); name != "" && name != "host" {
@@ -61,9 +61,9 @@ func hostOnly(t testing.TB, why string) {
 	}
 }
 
-// TestOnCUDA runs all tests of this package once more, with tensors in the memory of the stand-in for a GPU, but for the
-// simulation, which always has host memory. Several processes share the tests out: most of these wait, and what they
-// count is of their process alone.
+// TestOnCUDA runs all tests of this package again with tensors in the memory of the stand-in for a GPU, except the
+// simulation, which always uses host memory. Several processes share the tests: most of them wait, and their counts are
+// per process.
 func TestOnCUDA(t *testing.T) {
 	if os.Getenv(deviceVariable) != "" {
 		t.Skip("this is the second time")
@@ -74,7 +74,7 @@ func TestOnCUDA(t *testing.T) {
 	const processes = 3
 	limit := 2 * time.Minute
 	if deadline, ok := t.Deadline(); ok {
-		limit = max(limit, time.Until(deadline)-30*time.Second) // a hang is to say where
+		limit = max(limit, time.Until(deadline)-30*time.Second) // so that a hang reports its place
 	}
 	names := testNames(t)
 	var out [processes]bytes.Buffer
@@ -100,7 +100,7 @@ func TestOnCUDA(t *testing.T) {
 	require.Contains(t, all.String(), "--- PASS: TestServerKilledClientsReadOn")
 }
 
-// testNames are the tests and examples that this binary has, but for the simulation.
+// testNames returns the tests and examples of this binary, except the simulation.
 func testNames(t *testing.T) []string {
 	t.Helper()
 	out, err := exec.Command(os.Args[0], "-test.list=.").Output()
@@ -116,7 +116,7 @@ func testNames(t *testing.T) []string {
 	return names
 }
 
-// failures leaves out what passed.
+// failures removes passed tests from a log.
 func failures(log string) string {
 	var b strings.Builder
 	for line := range strings.Lines(log) {

@@ -10,8 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// The owner does not check digests and hands them on as they came; it drops them where they are not those of all
-// tensors.
+// The owner passes digests on without checking them, and drops them unless every tensor has one.
 func TestClientAcquirePublishedDigests(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, _ := calling(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// digestOwner is an owner of this process, and a client over its socket. It has begun to compute the digests of a model
-// "other", which are held, and those of all that is published later.
+// digestOwner returns an owner in this process and a client over its socket. It has begun to compute the digests of a
+// model "other", which are held, and so are those of all later versions.
 func digestOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driver.Device, release func()) {
 	t.Helper()
 	s, c, dev, begun, release := heldOwner(t)
@@ -33,7 +33,7 @@ func digestOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driv
 	return s, c, dev, release
 }
 
-// heldOwner is an owner of this process whose digests are held when they have begun, and a client over its socket.
+// heldOwner returns an owner in this process whose digests are held once begun, and a client over its socket.
 func heldOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driver.Device, begun <-chan struct{}, release func()) {
 	t.Helper()
 	dev = testDevice(t)
@@ -48,7 +48,7 @@ func heldOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driver
 	return s, c, dev, begun, release
 }
 
-// publishDigested publishes the model of a seed, whose digests it returns.
+// publishDigested publishes the model of a seed and returns its digests.
 func publishDigested(t *testing.T, c *endpoint.Client, dev driver.Device, seed uint64) (whole module.Digest, each map[string]module.Digest) {
 	t.Helper()
 	sd, err := synthetic(dev, model{Seed: seed})
@@ -63,7 +63,7 @@ func publishDigested(t *testing.T, c *endpoint.Client, dev driver.Device, seed u
 	return whole, each
 }
 
-// later is what a call returns that is made on a goroutine of its own.
+// later calls f on another goroutine and returns a function that waits for its result.
 func later[T any](f func() (T, error)) func() (T, error) {
 	type result struct {
 		v   T
@@ -84,7 +84,7 @@ func later[T any](f func() (T, error)) func() (T, error) {
 	}
 }
 
-// TestDigestsInTheBackground publishes a version whose digests come later.
+// The digests of a version are available after its publication.
 func TestDigestsInTheBackground(t *testing.T) {
 	drivertest.Leaks(t)
 	s, c, dev, release := digestOwner(t)
@@ -142,7 +142,7 @@ func TestDigestsInTheBackground(t *testing.T) {
 	publishOn(t, s, "m", sd)
 	_, err = c.Digests(ctx, "m", 2)
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
-	require.ErrorContains(t, err, "not asked for")
+	require.ErrorContains(t, err, "without digests")
 	require.Empty(t, version().DigestState)
 	second, err := synthetic(dev, model{Seed: 2})
 	require.NoError(t, err)
@@ -166,7 +166,7 @@ func awaitRequest(t *testing.T, s *endpoint.Server) {
 	})
 }
 
-// TestDigestsOfVersionsThatGo ends versions and owners while digests are waited for.
+// Versions and owners end while clients wait for digests.
 func TestDigestsOfVersionsThatGo(t *testing.T) {
 	for name, end := range map[string]struct {
 		how  func(t *testing.T, s *endpoint.Server, c *endpoint.Client, dev driver.Device)
@@ -211,7 +211,7 @@ func TestDigestsOfVersionsThatGo(t *testing.T) {
 	})
 }
 
-// TestDigestsOutliveTheirPublisher kills the process that published.
+// The publisher is killed before its digests are computed.
 func TestDigestsOutliveTheirPublisher(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
@@ -241,7 +241,7 @@ func TestDigestsOutliveTheirPublisher(t *testing.T) {
 	})
 }
 
-// TestDigestsOfAnOwnerThatComputesNone asks one of an older version.
+// An owner of an older version computes no digests.
 func TestDigestsOfAnOwnerThatComputesNone(t *testing.T) {
 	o := newFakeOwner(t)
 	c, _ := o.connected("one")
@@ -254,7 +254,7 @@ func TestDigestsOfAnOwnerThatComputesNone(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
-// TestDigestsOfAHostileOwner has an owner answer what makes no sense.
+// An owner sends invalid answers.
 func TestDigestsOfAHostileOwner(t *testing.T) {
 	drivertest.Leaks(t)
 	for name, answer := range map[string]message.Digested{

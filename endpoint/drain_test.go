@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
-// TestServerShutdownDrains shuts an owner down while a task runs and a call waits for it.
+// An owner shuts down while a task runs and a call waits for it.
 func TestServerShutdownDrains(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -61,11 +61,11 @@ func TestServerShutdownDrains(t *testing.T) {
 
 	refuses := func(c endpoint.Caller) func() bool {
 		return func() bool {
-			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond) // a client looks for another owner until then
+			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond) // until then a client looks for another owner
 			defer cancel()
 			_, submitted := c.Submit(ctx, "gated", 1)
 			called := c.Call(ctx, "gated", 2, nil)
-			for _, err := range []error{submitted, called} { // they may have come before
+			for _, err := range []error{submitted, called} { // they may have arrived before
 				require.True(t, err == nil || errors.Is(err, endpoint.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded), "%v", err)
 			}
 			return errors.Is(submitted, endpoint.ErrUnavailable) && errors.Is(called, endpoint.ErrUnavailable)
@@ -85,7 +85,7 @@ func TestServerShutdownDrains(t *testing.T) {
 	got := <-called
 	require.NoError(t, got.err)
 	require.Equal(t, 8, got.n)
-	if got := <-waited; got.err == nil { // the request may have come when the owner took no more
+	if got := <-waited; got.err == nil { // the request may have arrived after the owner stopped accepting
 		require.EqualValues(t, "completed", got.info.State)
 	} else {
 		require.ErrorIs(t, got.err, endpoint.ErrUnavailable)

@@ -18,10 +18,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// More endpoints of a child that serves, for tests that hold a function at a certain place: it waits at a gate until
-// somebody opens it.
+// More endpoints of a child process that serves, for tests that hold a function at a certain place: it waits at a gate
+// until a test opens it.
 
-// gates are what functions wait for, by name.
+// gates holds the gates of functions by name.
 type gates struct {
 	mu sync.Mutex
 	of map[string]chan struct{}
@@ -39,7 +39,7 @@ func (g *gates) get(name string) chan struct{} {
 	return g.of[name]
 }
 
-// open lets those who wait pass, and those who come later.
+// open lets current and later waiters pass.
 func (g *gates) open(name string) {
 	gate := g.get(name)
 	g.mu.Lock()
@@ -70,7 +70,7 @@ type modelIn struct {
 	Label string `json:"label,omitempty"`
 }
 
-// filled is a vector of n elements of that value.
+// filled returns a vector of n elements with that value.
 func filled(dev driver.Device, n int, value float32) (*tensor.Tensor, error) {
 	values := make([]float32, n)
 	for i := range values {
@@ -79,7 +79,7 @@ func filled(dev driver.Device, n int, value float32) (*tensor.Tensor, error) {
 	return tensor.FromSlice(dev, tensor.Shape{int64(n)}, values)
 }
 
-// moreEndpoints registers them. They count what they do.
+// moreEndpoints registers them. They count their runs.
 func moreEndpoints(r *endpoint.Registry, dev driver.Device, counts *counters) {
 	must := func(err error) {
 		if err != nil {
@@ -213,7 +213,7 @@ func moreEndpoints(r *endpoint.Registry, dev driver.Device, counts *counters) {
 	}))
 }
 
-// keep registers endpoints around a tensor that the owner keeps and goes on writing.
+// keep registers endpoints around a tensor that the owner keeps and continues to write.
 func keep(r *endpoint.Registry, dev driver.Device, must func(error)) {
 	var once sync.Once
 	var kept *tensor.Tensor
@@ -268,7 +268,7 @@ func serialized(r *endpoint.Registry, must func(error)) {
 
 func driversOf(dev driver.Device) []driver.Device { return []driver.Device{dev} }
 
-// callingWith is a client of an owner that serves as s says, on a socket of its own.
+// callingWith returns a client of an owner with the given settings on a separate socket.
 func callingWith(t testing.TB, s service) (*endpoint.Client, *child) {
 	t.Helper()
 	o := start(t)

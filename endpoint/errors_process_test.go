@@ -20,7 +20,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// raising registers endpoints that fail in ways which a caller can tell apart, each as a task too.
+// raising registers endpoints that fail with distinguishable errors, each also as a task.
 func raising(r *endpoint.Registry, dev driver.Device, must func(error)) {
 	raise := func(ctx context.Context, what string) (any, error) {
 		other := endpoint.NewRegistry()
@@ -61,7 +61,7 @@ func raising(r *endpoint.Registry, dev driver.Device, must func(error)) {
 	must(endpoint.Register(r, "raise task", raise, endpoint.NoCache(), endpoint.Task()))
 }
 
-// foreign is a device whose memory other processes cannot have, each time for another reason.
+// foreign is a device whose memory cannot be shared, each time for another reason.
 type foreign struct {
 	driver.Device
 	why string
@@ -93,7 +93,7 @@ func (m foreignMemory) Export() (driver.Handle, error) {
 	return h, err
 }
 
-// raised is one way to fail and what the caller makes of it.
+// raised is one failure and the expected error at the caller.
 type raised struct {
 	what string
 	code message.Code
@@ -117,7 +117,7 @@ var raisings = []raised{
 	{"else", message.CodeInternal, "*errors.errorString", nil, []error{endpoint.ErrPanic}},
 }
 
-// classOf is the class of an error as it came.
+// classOf returns the class of a received error.
 func classOf(t *testing.T, err error) (message.Code, string) {
 	t.Helper()
 	var e *message.Error
@@ -125,8 +125,8 @@ func classOf(t *testing.T, err error) (message.Code, string) {
 	return e.Code, e.Type
 }
 
-// paths are the ways to an owner: a client of one in another process, one in this process itself, and a client of
-// another one in this process.
+// paths returns the ways to an owner: a client of another process, the owner itself, and a client of another owner in
+// this process.
 func paths(t *testing.T) map[string]endpoint.Caller {
 	t.Helper()
 	c, dev, _ := calling(t)
@@ -139,8 +139,8 @@ func paths(t *testing.T) map[string]endpoint.Caller {
 	return map[string]endpoint.Caller{"socket": c, "direct": here(), "near": near}
 }
 
-// Every class of error arrives as itself, over a socket from another process and within the process, and of a task as
-// of a call.
+// Every class of error keeps its class, over a socket from another process and within the process, from tasks and
+// calls.
 func TestErrorOfFunctionCrosses(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -164,7 +164,7 @@ func TestErrorOfFunctionCrosses(t *testing.T) {
 					}
 				}
 				if r.what == "channel" || strings.HasPrefix(r.what, "memory") {
-					return // the task may have a result that only cannot be shared
+					return // the task may have a result that just cannot be shared
 				}
 				require.Equal(t, message.CodeTask, code)
 				require.Equal(t, "failed", typ)
@@ -180,7 +180,7 @@ func TestErrorOfFunctionCrosses(t *testing.T) {
 	}
 }
 
-// The classes that come of requests themselves.
+// The classes of errors of requests themselves.
 func TestErrorOfRequests(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	ctx := context.Background()
@@ -246,7 +246,7 @@ func TestErrorOfRequests(t *testing.T) {
 	}
 }
 
-// Where frames are so small that an error does not fit, its class arrives all the same, and the connection goes on.
+// If frames are too small for an error, its class still arrives, and the connection continues.
 func TestErrorFitsSmallestFrame(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	ctx := context.Background()
@@ -265,7 +265,7 @@ func TestErrorFitsSmallestFrame(t *testing.T) {
 	}
 }
 
-// A result that cannot be shared is refused to the client alone that cannot have it.
+// A result that cannot be shared is refused only to the client that cannot import it.
 func TestErrorOfUnmappableMemory(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	c, _, _ := calling(t)
@@ -278,7 +278,7 @@ func TestErrorOfUnmappableMemory(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
-// Errors about what is very long are short: they neither end the connection nor hide what else there is to tell.
+// Errors about very long texts are short: they neither end the connection nor hide other information.
 func TestErrorIsCut(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	ctx := context.Background()

@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// A worker may start before the owner does, and before the model is published.
+// A worker may start before the owner, and before the model is published.
 func ExampleNewClient() {
 	ctx := context.Background()
 	dev, socket := exampleDevice()

@@ -13,8 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// A version is published at once, and its owner computes its digests afterwards, for those who want to know that they
-// have what was trained.
+// A version is published at once. Its owner then computes its digests, for readers that verify what they get.
 func ExampleClient_Digests() {
 	ctx := context.Background()
 	dev, socket := exampleDevice()
@@ -57,7 +56,7 @@ func ExampleClient_Digests() {
 	// attached version 1
 }
 
-// What happens to names is told one event after the other, until the loop is left.
+// A watcher iterates over the changes of names until the loop ends.
 func ExampleClient_Watch() {
 	ctx := context.Background()
 	dev, socket := exampleDevice()
@@ -72,7 +71,7 @@ func ExampleClient_Watch() {
 	}
 	defer client.Close()
 
-	watcher, err := client.Watch(ctx) // of all names
+	watcher, err := client.Watch(ctx) // all names
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// An HTTP service answers from the newest version of a model, whatever is published while its requests run.
+// An HTTP service uses the newest version of a model while versions are published.
 func ExampleClient_Follow() {
 	ctx := context.Background()
 	dev, socket := exampleDevice()
@@ -75,8 +75,8 @@ func ExampleClient_Follow() {
 	// tensor([3., 3.])
 }
 
-// exampleOwner is an owner, usually a process of its own, and what publishes a model there with one tensor of a name
-// and a value.
+// exampleOwner returns a running owner, usually a separate process, and a function that publishes a model with one
+// tensor.
 func exampleOwner(dev driver.Device, socket string) (publish func(name string, value float32), end func() error) {
 	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}})
 	if err != nil {
@@ -95,7 +95,7 @@ func exampleOwner(dev driver.Device, socket string) (publish func(name string, v
 		if _, err := server.Publish(context.Background(), "model", sd); err != nil {
 			log.Fatal(err)
 		}
-		if err := sd.Close(); err != nil { // the server has the memory
+		if err := sd.Close(); err != nil { // the server holds the memory
 			log.Fatal(err)
 		}
 	}

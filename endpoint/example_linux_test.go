@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// exampleDevice returns the memory of this host, and a place for a socket. Programs leave the socket to its default.
+// exampleDevice returns the memory of this host and a socket path. Programs usually use the default socket.
 func exampleDevice() (driver.Device, string) {
 	dev, err := host.Open()
 	if err != nil {
@@ -28,8 +28,8 @@ func exampleDevice() (driver.Device, string) {
 	return dev, filepath.Join(dir, "example.sock")
 }
 
-// A function of the owner takes a tensor of its caller and returns one of its own, and neither is copied. Owner and
-// caller are two processes usually.
+// A function of the owner takes a tensor of its caller and returns a new one, without a copy. Owner and caller are
+// usually two processes.
 func Example() {
 	ctx := context.Background()
 	dev, socket := exampleDevice()
@@ -84,7 +84,7 @@ func Example() {
 	// call "scale": owner: endpoint "scale": argument: there is no field "times"; expected a map with the fields x, by
 }
 
-// A model is built in the background once, whoever asks for it, and lives as long as somebody has a reference to it.
+// A model is built once in the background for all callers, and lives while a client has a reference to it.
 func ExampleManaged() {
 	ctx := context.Background()
 	dev, socket := exampleDevice()
@@ -142,11 +142,11 @@ func ExampleManaged() {
 	// true tensor([0., 0.])
 }
 
-// A function of one type runs in this process or in the owner's, by the environment: here, where it says nothing, in
-// this one.
+// A function of one type runs in this process or in the owner, depending on the environment. Here the environment is
+// empty, so it runs in this process.
 func ExampleShare() {
 	ctx := context.Background()
-	node, err := endpoint.Open(ctx, endpoint.Options{}) // as SHARED_TENSOR_ENABLED and SHARED_TENSOR_ROLE say
+	node, err := endpoint.Open(ctx, endpoint.Options{}) // according to SHARED_TENSOR_ENABLED and SHARED_TENSOR_ROLE
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func ExampleShare() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	node.Ready() // a server answers from here on
+	node.Ready() // a server answers from now on
 	n, err := double(ctx, 21)
 	fmt.Println(node.Mode(), n, err)
 	// Output: local 42 <nil>

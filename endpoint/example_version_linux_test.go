@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// A client writes the next version of a model in place, and hands the memory to the owner. Readers of the version
-// before do not wait for it, and take one only whose layout they can use.
+// A client writes the next version of a model in place and passes the memory to the owner. Readers of the previous
+// version do not wait for it, and acquire only layouts that they support.
 func ExampleClient_NewVersion() {
 	ctx := context.Background()
 	dev, socket := exampleDevice()
@@ -36,7 +36,7 @@ func ExampleClient_NewVersion() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer next.Abort() // does nothing once it is committed
+	defer next.Abort() // no effect after Commit
 	w, _ := next.StateDict().Get("w")
 	elements, err := tensor.Data[float32](w) // the memory itself
 	if err != nil {

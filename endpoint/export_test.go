@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// withoutEnv is an environment variable with the features that this test binary, and those it starts, do without, such
+// withoutEnv is an environment variable with the features that this test binary and its child processes disable, such
 // as "pool,keep". See .ci/common.sh.
 const withoutEnv = "SHAREDTENSOR_TEST_WITHOUT"
 
@@ -19,8 +19,8 @@ func init() { without = strings.Split(os.Getenv(withoutEnv), ",") }
 // Has reports whether the tests run with a feature.
 func Has(feature string) bool { return !slices.Contains(without, feature) }
 
-// HoldDigests has a server that has published nothing yet hold the digests that it computes until release is called, or
-// they are not wanted any more. begun gets one for each version for which it has begun.
+// HoldDigests makes a server that has not published yet hold the computation of digests until release is called, or
+// they are no longer wanted. begun receives one value for each version whose computation has begun.
 func HoldDigests(s *Server) (begun <-chan struct{}, release func()) {
 	began, held, digest := make(chan struct{}, 16), make(chan struct{}), s.models.Digest
 	s.models.Digest = func(ctx context.Context, sd *module.StateDict, workers int) (map[string]module.Digest, error) {

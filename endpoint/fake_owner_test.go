@@ -16,8 +16,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// fakeOwner is a socket behind which the test itself is the owner, frame by frame, so that it can say what no owner of
-// ours would, when none would. Behind one socket there may be several owners, one after the other.
+// fakeOwner is a socket behind which the test is the owner, frame by frame, so that it can send invalid data at any
+// time. Several owners may use the socket, one after another.
 type fakeOwner struct {
 	t        testing.TB
 	socket   string
@@ -33,7 +33,7 @@ func newFakeOwner(t testing.TB) *fakeOwner {
 	return &fakeOwner{t: t, socket: path, listener: l}
 }
 
-// dial starts to connect a client, which goes on when the test has accepted it.
+// dial starts to connect a client; the test must accept it.
 func (o *fakeOwner) dial(opts endpoint.ClientOptions) <-chan *endpoint.Client {
 	opts.Socket, opts.Logger = o.socket, discard()
 	dialled := make(chan *endpoint.Client, 1)
@@ -49,7 +49,7 @@ func (o *fakeOwner) dial(opts endpoint.ClientOptions) <-chan *endpoint.Client {
 	return dialled
 }
 
-// connected is a client that is connected, and the owner's end of its connection.
+// connected returns a connected client and the owner's end of its connection.
 func (o *fakeOwner) connected(server string, devices ...driver.Device) (*endpoint.Client, *ownerEnd) {
 	o.t.Helper()
 	dialled := o.dial(endpoint.ClientOptions{Devices: devices})
@@ -60,7 +60,7 @@ func (o *fakeOwner) connected(server string, devices ...driver.Device) (*endpoin
 	return c, end
 }
 
-// accept takes the next connection, on which nothing was said.
+// accept accepts the next connection without a hello.
 func (o *fakeOwner) accept() *ownerEnd {
 	o.t.Helper()
 	require.NoError(o.t, o.listener.SetDeadline(time.Now().Add(waitLimit)))
@@ -72,7 +72,7 @@ func (o *fakeOwner) accept() *ownerEnd {
 	return &ownerEnd{Conn: conn, t: o.t, raw: raw}
 }
 
-// greet takes the next connection as the owner with that id.
+// greet accepts the next connection as the owner with that id.
 func (o *fakeOwner) greet(server string) *ownerEnd {
 	o.t.Helper()
 	end := o.accept()
@@ -88,7 +88,7 @@ type ownerEnd struct {
 	raw *net.UnixConn
 }
 
-// receive returns the next frame, which has to come.
+// receive returns the next frame, which must arrive.
 func (e *ownerEnd) receive() wire.Frame {
 	e.t.Helper()
 	require.NoError(e.t, e.SetReadDeadline(time.Now().Add(waitLimit)))
@@ -97,7 +97,7 @@ func (e *ownerEnd) receive() wire.Frame {
 	return frame
 }
 
-// asked takes the next frame, a request of that operation, decodes its body into in, if that is not nil, and returns
+// asked receives the next frame, a request of that operation, decodes its body into in unless it is nil, and returns
 // its id.
 func (e *ownerEnd) asked(op message.Op, in any) uint64 {
 	e.t.Helper()
@@ -139,7 +139,7 @@ func (e *ownerEnd) ended() {
 	}
 }
 
-// next is the next event of a watcher.
+// next returns the next event of a watcher.
 func next(t testing.TB, w *endpoint.Watcher) endpoint.Event {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
@@ -157,10 +157,10 @@ func nextEvent(ctx context.Context, w *endpoint.Watcher) (e endpoint.Event, err 
 	return e, err
 }
 
-// timeout is how long a test waits for what must come.
+// timeout limits how long a test waits for an event.
 func timeout() <-chan time.Time { return time.After(waitLimit) }
 
-// pings says that the connection is in good order.
+// pings checks that the connection works.
 func pings(t testing.TB, c *endpoint.Client, end *ownerEnd) {
 	t.Helper()
 	pinged := make(chan error, 1)

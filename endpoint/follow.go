@@ -15,68 +15,65 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// FollowOptions say how a [Follower] takes new versions. The zero value takes each.
+// FollowOptions configures a [Follower]. The zero value accepts every version.
 type FollowOptions struct {
-	// Validate is asked before a version is taken, with its state dict, which it borrows: requests go on with the
-	// version before meanwhile. What it returns an error for is refused: the follower stays where it is until a newer
-	// version is published. ctx ends when the follower is closed. Nil takes every version.
+	// Validate checks a version before it is used. It borrows the state dict. Requests continue with the previous
+	// version meanwhile. If it returns an error, the version is refused and the follower keeps the previous one until a
+	// newer version is published. ctx ends when the follower is closed. Nil accepts every version.
 	Validate func(ctx context.Context, version uint64, sd *module.StateDict) error
 }
 
-// FollowStatus is how a [Follower] stands at one moment.
+// FollowStatus is the status of a [Follower] at one moment.
 type FollowStatus struct {
-	// Version is the version that requests get, and Server the id of the owner that it came from; 0 and empty when the
-	// follower was closed.
+	// Version is the version in use and Server the id of its owner. They are 0 and empty after the follower was closed.
 	Version uint64
 	Server  string
-	// Refused is why the newest version that came is not in use: Validate refused it, or it could not be attached,
-	// which is tried again. Nil where it is in use.
+	// Refused is the reason why the newest version is not in use: Validate refused it, or it could not be attached,
+	// which is retried. It is nil if that version is in use.
 	Refused error
-	// Withdrawn reports whether the name was withdrawn. The version that was taken before stays in use.
+	// Withdrawn reports whether the name was withdrawn. The last version stays in use.
 	Withdrawn bool
-	// OwnerLost reports whether there is no connection to an owner: then no newer version can come. The client dials
-	// again.
+	// OwnerLost reports whether there is no connection to an owner, so that no newer version can arrive. The client
+	// reconnects.
 	OwnerLost bool
 }
 
-// Follower holds the newest version of a name for the requests of a service. What becomes of it is logged by the
-// client's logger: versions that are taken, withdrawn and unmapped at level info, refused ones and the loss of the
-// owner as warnings. Its methods are safe for concurrent use.
+// Follower keeps the newest version of a name attached for the requests of a service. It logs with the client's logger:
+// accepted, withdrawn and unmapped versions at level info, refused versions and the loss of the owner as warnings. Its
+// methods are safe for concurrent use.
 type Follower struct {
 	client *Client
 	name   string
 	opts   FollowOptions
 
-	ctx   context.Context // ends with Close
+	ctx   context.Context // cancelled by Close
 	stop  context.CancelCauseFunc
-	ended chan struct{} // closed when the following goroutine has ended
-	ready chan struct{} // closed when the first version was taken
+	ended chan struct{} // closed when the goroutine of run has returned
+	ready chan struct{} // closed when the first version is in use
 
-	current atomic.Pointer[followed] // nil before the first version, and after Close
-	unmaps  sync.WaitGroup           // versions that are being unmapped; added to under mu while not over
+	current atomic.Pointer[followed] // nil before the first version and after Close
+	unmaps  sync.WaitGroup           // versions being unmapped; added to under mu while over is false
 	log     *slog.Logger
 
 	mu      sync.Mutex
 	status  FollowStatus
 	changed change.Signal
-	over    bool // the following has ended
+	over    bool // run has ended
 }
 
-// Follow takes the newest version of a name, and each newer one as it is published, until the follower is closed. It
-// waits for the first version, and for an owner, until ctx ends; the following itself does not end with ctx. Requests
-// use a version by [Follower.Use] or [Follower.Current], and a version is unmapped when the last of them has ended
-// that got it.
+// Follow attaches the newest version of a name and each newer one that is published, until the follower is closed. It
+// waits for an owner and the first version until ctx ends; afterwards ctx has no effect. Requests use a version through
+// [Follower.Use] or [Follower.Current]. A superseded version is unmapped when its last request has ended.
 //
 //	llm, err := client.Follow(ctx, "llm", endpoint.FollowOptions{Validate: check})
 //	…
 //	err = llm.Use(func(sd *module.StateDict) error { return answer(w, r, sd) })
 //
-// When the owner goes away the version stays in use; the client dials again, and takes what its successor publishes,
-// whatever its number. Errors: the cause of ctx, with the reason why no version was taken; [ErrClosed] for a client
-// that is closed; [ErrPermission] and the like where waiting for the owner would be in vain. The caller closes the
-// follower.
+// If the owner exits, the version stays in use. The client reconnects and attaches what the new owner publishes,
+// whatever its version number. Errors: the cause of ctx with the reason why no version was attached; [ErrClosed] if the
+// client is closed; [ErrPermission] and other errors that waiting cannot resolve. The caller closes the follower.
 func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*Follower, error) {
-	w, err := c.Watch(ctx, name)
+	w, err := c.watch(ctx, true, name)
 	if err != nil {
 		return nil, fmt.Errorf("follow %s: %w", status.Shown(name), err)
 	}
@@ -94,15 +91,15 @@ func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 		if refused := f.Status().Refused; refused != nil {
-			err = fmt.Errorf("%w; the last that came was refused: %w", err, refused)
+			err = fmt.Errorf("%w; the last version was refused: %w", err, refused)
 		}
 	}
 	f.Close()
 	return nil, fmt.Errorf("follow %s: wait for its first version: %w", status.Shown(name), err)
 }
 
-// Current pins the version that is in use, so that it stays mapped until the caller closes the pin. [ErrClosed] when
-// the follower was closed.
+// Current pins the version in use. It stays mapped until the caller closes the pin. It returns [ErrClosed] if the
+// follower was closed.
 func (f *Follower) Current() (*Pinned, error) {
 	v, err := f.pin()
 	if err != nil {
@@ -111,22 +108,21 @@ func (f *Follower) Current() (*Pinned, error) {
 	return &Pinned{version: v}, nil
 }
 
-// pin adds a pin to the version that is in use.
+// pin adds a pin to the version in use.
 func (f *Follower) pin() (*followed, error) {
 	for {
 		v := f.current.Load()
 		if v == nil {
-			return nil, fmt.Errorf("follower of %s: %w", status.Shown(f.name), status.ErrClosed)
+			return nil, f.closedError()
 		}
-		if v.pin() { // else it was superseded since, and there is another one
+		if v.pin() { // if false, a newer version has replaced it
 			return v, nil
 		}
 	}
 }
 
-// Use calls fn with the state dict of the version that is in use, which fn borrows: it stays mapped until fn has
-// returned, whatever is published meanwhile. It returns what fn returned, or [ErrClosed] when the follower was
-// closed.
+// Use calls fn with the state dict of the version in use. fn borrows it: it stays mapped until fn returns, even if a
+// newer version is published. Use returns the error of fn, or [ErrClosed] if the follower was closed.
 func (f *Follower) Use(fn func(sd *module.StateDict) error) error {
 	v, err := f.pin()
 	if err != nil {
@@ -136,30 +132,35 @@ func (f *Follower) Use(fn func(sd *module.StateDict) error) error {
 	return fn(v.handle.StateDict())
 }
 
-// Status is how the follower stands at this moment.
+// Status returns the current status of the follower.
 func (f *Follower) Status() FollowStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.status
 }
 
-// Changed returns a channel that is closed when Status next changes; after Close it is closed. Ask for the channel
-// first and for the status afterwards: then no change goes unseen. What changes several times meanwhile is seen once.
+// Changed returns a channel that is closed when Status next changes, or at once if the follower is closed. Get the
+// channel before the status to miss no change. Several changes may be reported as one.
 func (f *Follower) Changed() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.changed.Channel()
 }
 
-// Close ends the following and gives the version that is in use back. Requests that have a version keep it until they
-// end. It waits for Validate to return. A second Close is nil.
+// closedError returns the error of a use after Close.
+func (f *Follower) closedError() error {
+	return status.Closed("the follower of " + status.Shown(f.name))
+}
+
+// Close stops following and releases the version in use. Requests keep their version until they end. Close waits for
+// Validate to return. A second Close returns nil.
 func (f *Follower) Close() error {
-	f.stop(status.ErrClosed)
+	f.stop(f.closedError())
 	<-f.ended
 	return nil
 }
 
-// run follows the name until the follower is closed, or the watcher ends with the client.
+// run follows the name until the follower is closed or the watcher ends with the client.
 func (f *Follower) run(w *Watcher) {
 	defer close(f.ended)
 	events := make(chan Event)
@@ -181,10 +182,10 @@ func (f *Follower) run(w *Watcher) {
 	}
 }
 
-// end gives back what the follower has, and waits for its goroutines.
+// end releases the follower's versions and waits for its goroutines.
 func (f *Follower) end(w *Watcher, events <-chan Event) {
 	w.Close()
-	for range events { // until watch has ended
+	for range events { // until watch has returned
 	}
 	f.mu.Lock()
 	f.over = true
@@ -197,7 +198,7 @@ func (f *Follower) end(w *Watcher, events <-chan Event) {
 	}
 }
 
-// watch passes the watcher's events on.
+// watch forwards the watcher's events to events.
 func (f *Follower) watch(w *Watcher, events chan<- Event) {
 	defer close(events)
 	for e, err := range w.Events(f.ctx) {
@@ -213,7 +214,7 @@ func (f *Follower) watch(w *Watcher, events chan<- Event) {
 	}
 }
 
-// heard deals with an event of the name or its owner.
+// heard processes an event of the name or its owner.
 func (f *Follower) heard(e Event, tries *retries) {
 	switch e.Kind {
 	case EventOwnerLost:
@@ -235,7 +236,7 @@ func (f *Follower) heard(e Event, tries *retries) {
 	}
 }
 
-// take attaches the newest version and puts it in use, unless it is, or was refused.
+// take attaches the newest version and puts it in use, unless it is already in use or was refused.
 func (f *Follower) take(tries *retries) {
 	ctx, cancel := context.WithTimeout(f.ctx, takeTimeout)
 	defer cancel()
@@ -245,21 +246,21 @@ func (f *Follower) take(tries *retries) {
 		tries.stop()
 		f.offer(h, tries)
 	case f.ctx.Err() != nil:
-	case errors.Is(err, status.ErrNotFound): // withdrawn, or still loading: the watcher is told when it is there
+	case errors.Is(err, status.ErrNotFound): // withdrawn or loading: an event follows when it is published
 		tries.stop()
-	case errors.Is(err, status.ErrUnavailable): // events of the owner say so
+	case errors.Is(err, status.ErrUnavailable): // events report the owner's return
 		tries.again()
 	default:
 		tries.again()
-		f.log.Warn("a version cannot be attached; it is tried again", "error", err)
+		f.log.Warn("a version cannot be attached; retrying", "error", err)
 		f.set(func(s *FollowStatus) { s.Refused = err })
 	}
 }
 
-// takeTimeout is how long attaching may take before events are looked at again.
+// takeTimeout limits one attempt to attach, so that events are processed meanwhile.
 const takeTimeout = 30 * time.Second
 
-// offer puts a version in use that is new and that Validate accepts. It takes the handle.
+// offer puts a new version in use if Validate accepts it. It takes ownership of the handle.
 func (f *Follower) offer(h *Handle, tries *retries) {
 	at := versionOf(h)
 	if v := f.current.Load(); v != nil && versionOf(v.handle) == at || tries.refused == at {
@@ -280,7 +281,7 @@ func (f *Follower) offer(h *Handle, tries *retries) {
 	}
 }
 
-// serverVersion names a version: another owner counts anew.
+// serverVersion identifies a version across owners, which number versions independently.
 type serverVersion struct {
 	server  string
 	version uint64
@@ -288,7 +289,7 @@ type serverVersion struct {
 
 func versionOf(h *Handle) serverVersion { return serverVersion{h.ServerID(), h.Version()} }
 
-// validate asks the hook. A panic in it refuses the version: the service goes on with the one that it has.
+// validate calls Validate. A panic in it refuses the version, and the service continues with the previous one.
 func (f *Follower) validate(h *Handle) (err error) {
 	if f.opts.Validate == nil {
 		return nil
@@ -301,10 +302,10 @@ func (f *Follower) validate(h *Handle) (err error) {
 	return f.opts.Validate(f.ctx, h.Version(), h.StateDict())
 }
 
-// put makes a version the one in use. It takes the handle.
+// put puts a version in use. It takes ownership of the handle.
 func (f *Follower) put(h *Handle) {
 	v := &followed{follower: f, handle: h}
-	v.pins.Store(1) // the follower's own
+	v.pins.Store(1) // the follower's pin
 	before := f.current.Swap(v)
 	f.log.Info("a version was taken", "version", h.Version(), "server", h.ServerID())
 	f.set(func(s *FollowStatus) { s.Version, s.Server, s.Refused = h.Version(), h.ServerID(), nil })
@@ -315,7 +316,7 @@ func (f *Follower) put(h *Handle) {
 	}
 }
 
-// set changes the status and tells those that wait for it.
+// set changes the status and wakes its waiters.
 func (f *Follower) set(change func(*FollowStatus)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// mapped counts the mappings of shared memory that this process has.
+// mapped returns the number of shared mappings of this process.
 func mapped(t *testing.T) int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -29,7 +29,7 @@ func mapped(t *testing.T) int {
 	return strings.Count(string(maps), "/memfd:")
 }
 
-// following is a client of this process that follows a name at an owner of another one.
+// following returns a client of this process that follows a name at an owner in another one.
 func following(t *testing.T, socket string, opts endpoint.FollowOptions) (*endpoint.Client, *endpoint.Follower) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)
@@ -43,14 +43,14 @@ func following(t *testing.T, socket string, opts endpoint.FollowOptions) (*endpo
 	return c, f
 }
 
-// contents are what models of seeds have in them.
+// contents caches the expected contents of models by seed.
 type contents struct {
 	t  *testing.T
 	mu sync.Mutex
 	of map[uint64]map[string][]byte
 }
 
-// want is what the model of a seed has in it.
+// want returns the contents of the model of a seed.
 func (c *contents) want(seed uint64) (map[string][]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +75,7 @@ func (c *contents) want(seed uint64) (map[string][]byte, error) {
 	return of, nil
 }
 
-// check compares every byte of a state dict with what the model of a seed has in it.
+// check compares every byte of a state dict with the model of a seed.
 func (c *contents) check(sd *module.StateDict, seed uint64) error {
 	want, err := c.want(seed)
 	if err != nil {
@@ -192,7 +192,7 @@ func TestFollowerValidate(t *testing.T) {
 	defer c.Close()
 	validate = func(context.Context, uint64, *module.StateDict) error { return errBad }
 	err = nil
-	for limit := 50 * time.Millisecond; !errors.Is(err, errBad); limit *= 2 { // on a busy machine the time is over before
+	for limit := 50 * time.Millisecond; !errors.Is(err, errBad); limit *= 2 { // on a busy machine the time may end earlier
 		require.Less(t, limit, waitLimit, "why no version was taken")
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		_, err = c.Follow(ctx, "m", endpoint.FollowOptions{Validate: validate})
@@ -201,8 +201,7 @@ func TestFollowerValidate(t *testing.T) {
 	}
 }
 
-// TestFollowerReconnects kills an owner: the version stays in use, and what its successor publishes is taken, whatever
-// its number.
+// An owner is killed: the version stays in use, and what its successor publishes is used, whatever its number.
 func TestFollowerReconnects(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
@@ -226,7 +225,7 @@ func TestFollowerReconnects(t *testing.T) {
 	endpointtest.Eventually(t, waitLimit, "the old one is unmapped", func() bool { return c.Stats().Handles == 1 })
 }
 
-// TestFollowTellsOfChanges waits for each change by the channel alone: one that is missed hangs the test.
+// Every change is signalled by the channel: a missed one hangs the test.
 func TestFollowTellsOfChanges(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
@@ -271,8 +270,8 @@ func TestFollowTellsOfChanges(t *testing.T) {
 	require.Equal(t, endpoint.FollowStatus{}, f.Status())
 }
 
-// TestFollowerUnderLoad has four workers answer requests while versions change and owners are killed: each request sees
-// one version from beginning to end, every byte of it, and none fails.
+// Four workers answer requests while versions change and owners are killed. Each request sees every byte of one version
+// from beginning to end, and none fails.
 func TestFollowerUnderLoad(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
@@ -280,7 +279,7 @@ func TestFollowerUnderLoad(t *testing.T) {
 	c, f := following(t, socket, endpoint.FollowOptions{})
 	all := contents{t: t}
 	var mu sync.Mutex
-	seeds := map[string]uint64{} // what version n of a server was made of, beside n
+	seeds := map[string]uint64{} // maps version n of a server to its seed
 	first, err := f.Current()
 	require.NoError(t, err)
 	seeds[first.ServerID()] = 0
@@ -299,7 +298,7 @@ func TestFollowerUnderLoad(t *testing.T) {
 		base, known := seeds[p.ServerID()]
 		mu.Unlock()
 		if !known {
-			return nil // its first version: the test has not heard of it yet
+			return nil // its first version, not recorded yet
 		}
 		requests.Add(1)
 		return all.check(p.StateDict(), base+p.Version())
@@ -349,4 +348,26 @@ func TestFollowerUnderLoad(t *testing.T) {
 	require.Positive(t, requests.Load())
 	require.GreaterOrEqual(t, c.Stats().Connections, uint64(4), "three owners were killed")
 	endpointtest.Eventually(t, waitLimit, "one version is mapped", func() bool { return len(o.models()[0].Versions) == 1 })
+}
+
+// A closed pin has no tensors even while its version is current, and another pin of the version keeps them.
+func TestPinnedStateDictAfterClose(t *testing.T) {
+	drivertest.Leaks(t)
+	s := serve(t, endpoint.ServerOptions{Devices: driversOf(testDevice(t))})
+	sd, err := synthetic(testDevice(t), model{})
+	require.NoError(t, err)
+	publishOn(t, s, "m", sd)
+	_, f := following(t, s.Socket(), endpoint.FollowOptions{})
+	closed, err := f.Current()
+	require.NoError(t, err)
+	other, err := f.Current()
+	require.NoError(t, err)
+	require.Positive(t, closed.StateDict().Len())
+	for range 2 {
+		require.NoError(t, closed.Close())
+		require.Nil(t, closed.StateDict())
+	}
+	require.Equal(t, f.Status().Version, closed.Version())
+	require.Positive(t, other.StateDict().Len())
+	require.NoError(t, other.Close())
 }

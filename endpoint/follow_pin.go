@@ -6,15 +6,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// followed is a version that a [Follower] has taken. It stays mapped as long as it has pins: the follower's while it
-// is in use, and one for each request that got it.
+// followed is a version that a [Follower] has attached. It stays mapped while it has pins: one of the follower while it
+// is in use, and one for each request that uses it.
 type followed struct {
 	follower *Follower
 	handle   *Handle
 	pins     atomic.Int64
 }
 
-// pin adds a pin. It is false for a version of which the last pin has gone.
+// pin adds a pin. It returns false if the last pin was already removed.
 func (v *followed) pin() bool {
 	for {
 		n := v.pins.Load()
@@ -27,8 +27,7 @@ func (v *followed) pin() bool {
 	}
 }
 
-// unpin takes a pin back. The last one unmaps the memory, which takes a while: on a goroutine, for a request need not
-// wait for it.
+// unpin removes a pin. The last one unmaps the memory on a separate goroutine, so that requests do not wait for it.
 func (v *followed) unpin() {
 	if v.pins.Add(-1) > 0 {
 		return
@@ -51,25 +50,31 @@ func (v *followed) unpin() {
 	}()
 }
 
-// Pinned is the version that a [Follower] had in use when [Follower.Current] was called, for one request. It stays
-// mapped until Close. Its methods are safe for concurrent use.
+// Pinned is a version that [Follower.Current] returned, usually for one request. It stays mapped until Close. Its
+// methods are safe for concurrent use.
 type Pinned struct {
 	version *followed
 	closed  atomic.Bool
 }
 
-// StateDict holds the tensors. It is borrowed: valid until Close, and not to be closed by the caller. The memory is
-// mapped read-only.
-func (p *Pinned) StateDict() *module.StateDict { return p.version.handle.StateDict() }
+// StateDict returns the tensors, or nil after Close even if the version is still mapped, so that a use after Close
+// fails at once. They are borrowed and valid until Close; the caller must not close them. The memory is mapped
+// read-only.
+func (p *Pinned) StateDict() *module.StateDict {
+	if p.closed.Load() {
+		return nil
+	}
+	return p.version.handle.StateDict()
+}
 
-// Version is the number of the version.
+// Version returns the number of the version.
 func (p *Pinned) Version() uint64 { return p.version.handle.Version() }
 
-// ServerID names the owner that the version came from.
+// ServerID returns the id of the owner that the version came from.
 func (p *Pinned) ServerID() string { return p.version.handle.ServerID() }
 
-// Close gives the version back. It is unmapped when the follower has a newer one and the last request has closed it.
-// A second Close is nil.
+// Close releases the version. It is unmapped when it is superseded and all requests have released it. A second Close
+// returns nil.
 func (p *Pinned) Close() error {
 	if p.closed.CompareAndSwap(false, true) {
 		p.version.unpin()

@@ -2,8 +2,8 @@ package endpoint
 
 import "time"
 
-// retries are attempts to attach a version that could not be attached: with pauses that double, for what is in the
-// way, memory or a limit, may go away without anybody telling.
+// retries schedules attempts to attach a version after a failure. Pauses double, because the cause, such as missing
+// memory or a limit, may disappear without an event.
 type retries struct {
 	refused serverVersion // the version that Validate refused last
 	pause   time.Duration

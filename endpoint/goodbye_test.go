@@ -14,8 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// TestClientDialServerLeaves has an owner that stops while a client introduces itself: that is no owner, not a
-// broken one, and a client that waits for one goes on to wait.
+// An owner that stops during the handshake counts as missing, not as broken, and a client that waits for an owner
+// continues to wait.
 func TestClientDialServerLeaves(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)

@@ -7,23 +7,23 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// HandleState is how a handle's version stands at its owner. Whatever it is, the memory stays valid until the handle
+// HandleState is the state of a handle's version at its owner. In every state, the memory stays valid until the handle
 // is closed.
 type HandleState uint8
 
 const (
-	// Current is the newest version of its name.
+	// Current means that the version is the newest of its name.
 	Current = HandleState(lease.Current)
-	// Superseded is a version beside which there is a newer one.
+	// Superseded means that the name has a newer version.
 	Superseded = HandleState(lease.Superseded)
-	// Withdrawn is a version whose name was taken out of the catalog.
+	// Withdrawn means that the name was removed from the catalog.
 	Withdrawn = HandleState(lease.Withdrawn)
-	// Orphaned is a version that no owner knows any more: another owner took the place of the one that had it, or the
-	// client was closed. While no owner serves, the state stays what was heard last, and Leased is false.
+	// Orphaned means that no owner has the version: its owner was replaced, or the client was closed. While no owner
+	// serves, the last reported state remains and Leased returns false.
 	Orphaned = HandleState(lease.Orphaned)
 )
 
-// String is the state in one word.
+// String returns the state as one word.
 func (s HandleState) String() string {
 	switch s {
 	case Current:
@@ -38,72 +38,71 @@ func (s HandleState) String() string {
 	return fmt.Sprintf("HandleState(%d)", uint8(s))
 }
 
-// MarshalText is the state in one word.
+// MarshalText returns the state as one word.
 func (s HandleState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what MarshalText writes. The error is [ErrInvalid].
+// UnmarshalText parses the output of MarshalText. It fails with [ErrInvalid].
 func (s *HandleState) UnmarshalText(text []byte) (err error) {
 	*s, err = parseWord(text, Current, Superseded, Withdrawn, Orphaned)
 	return err
 }
 
-// Handle is an attached version: a state dict over memory that this process has mapped, and a lease in the owner's
-// catalog that says so. The memory is this process's own mapping: it stays valid until Close whatever becomes of the
-// owner or the lease. The lease belongs to the connection; after a reconnection to the same owner the client takes it
-// again by itself.
+// Handle is an attached version: a state dict over mapped memory, and a lease in the owner's catalog. The mapping is
+// private to this process and stays valid until Close, even if the owner exits or the lease ends. The lease belongs to
+// the connection. After a reconnection to the same owner, the client acquires it again.
 //
-// A handle that is not closed keeps the version in the owner's memory. When the garbage collector finds one of which
-// nothing is used any more, neither itself nor its tensors, the lease goes back with a warning. Where a slice or an
-// address of the memory was handed out ([tensor.Data]), which the collector does not see, the lease is kept as long as
-// the client lives and counts as a leak ([driver.Leaks]).
+// A handle that is not closed keeps the version in the owner's memory. If the handle and its tensors become
+// unreachable, the lease is released with a warning. The garbage collector cannot track slices and addresses of the
+// memory ([tensor.Data]). If any were returned, the lease is kept until the client closes and counts as a leak
+// ([driver.Leaks]).
 type Handle struct {
 	lease *lease.Lease
 	sd    *module.StateDict
 	guard *leakGuard
 }
 
-// newHandle takes sd.
+// newHandle takes ownership of sd.
 func newHandle(a *lease.Lease, sd *module.StateDict) *Handle {
 	h := &Handle{lease: a, sd: sd}
 	h.guard = newLeakGuard(h, "lease of a version", sd.Storages(), a.Collected)
 	return h
 }
 
-// StateDict holds the tensors. It is borrowed: valid until Close, and not to be closed by the caller. Clone it to keep
-// it longer. The memory is mapped read-only: writing to it kills the process.
+// StateDict returns the tensors. They are borrowed and valid until Close; the caller must not close them. Clone the
+// state dict to keep it longer. The memory is mapped read-only: writing to it kills the process.
 func (h *Handle) StateDict() *module.StateDict { return h.sd }
 
-// Name is the name under which it was acquired.
+// Name returns the name of the model.
 func (h *Handle) Name() string { return h.lease.Name }
 
-// Version is the version that is attached; it never changes.
+// Version returns the attached version, which never changes.
 func (h *Handle) Version() uint64 { return h.lease.Version }
 
-// ServerID names the owner that the version came from.
+// ServerID returns the id of the owner that the version came from.
 func (h *Handle) ServerID() string { return h.lease.Server }
 
-// State is how the version stands at its owner, as far as this process has heard, without asking.
+// State returns the last reported state of the version. It sends no request.
 func (h *Handle) State() HandleState {
 	state, _ := h.lease.State()
 	return HandleState(state)
 }
 
-// Newest is the newest version of the name that this process has heard of.
+// Newest returns the newest version of the name that was reported to this process.
 func (h *Handle) Newest() uint64 {
 	_, newest := h.lease.State()
 	return newest
 }
 
-// Changed returns a channel that is closed when State, Newest or Leased next changes, or the handle is closed: the loss
-// of the owner is noticed at once. Ask for the channel first and for the state afterwards: then no change goes unseen.
+// Changed returns a channel that is closed when State, Newest or Leased next changes or the handle is closed. The loss
+// of the owner is reported at once. Get the channel before the state to miss no change.
 func (h *Handle) Changed() <-chan struct{} { return h.lease.Changed() }
 
-// Leased reports whether the owner has a lease of this process for the version at this moment. It is false while the
-// connection is away.
+// Leased reports whether the owner currently holds a lease for this handle. It returns false while the client is
+// disconnected.
 func (h *Handle) Leased() bool { return h.lease.Held() }
 
-// Close unmaps the memory and releases the lease. Slices and tensors of the state dict must not be used after it. It
-// does not wait for the owner. A second Close is nil.
+// Close unmaps the memory and releases the lease. Slices and tensors of the state dict must not be used afterwards. It
+// does not wait for the owner. A second Close returns nil.
 func (h *Handle) Close() error {
 	h.guard.disarm()
 	if !h.lease.Release() {

@@ -9,7 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// features are the optional parts of the protocol that this package has, on connections with these limits.
+// features returns the optional parts of the protocol that this package supports on connections with these limits.
 func features(l wire.Limits) []string {
 	list := []string{message.FeatureKeep, message.FeaturePool, message.FeatureOffer, message.FeatureDigests}
 	if l.Rings() {
@@ -18,10 +18,10 @@ func features(l wire.Limits) []string {
 	return slices.DeleteFunc(list, func(f string) bool { return slices.Contains(without, f) })
 }
 
-// without are features that this process does not have: the tests run once without each that others may lack.
+// without lists features to disable. Tests run once without each feature that a peer may lack.
 var without []string
 
-// Version is the version of this module as it was built into the program, such as "v0.1.0", or "devel".
+// Version returns the version of this module as built into the program, such as "v0.1.0", or "devel".
 func Version() string { return version() }
 
 var version = sync.OnceValue(func() string {
@@ -31,7 +31,13 @@ var version = sync.OnceValue(func() string {
 		return "devel"
 	}
 	for _, m := range append(info.Deps, &info.Main) {
-		if m.Path == path && m.Version != "" && m.Version != "(devel)" {
+		if m.Path != path {
+			continue
+		}
+		if m.Replace != nil { // the required version was not built
+			m = m.Replace
+		}
+		if m.Version != "" && m.Version != "(devel)" {
 			return m.Version
 		}
 	}

@@ -20,16 +20,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// hostileAnswer is what an owner makes of one request.
+// hostileAnswer is a hostile answer to one request.
 type hostileAnswer struct {
 	name string
-	ask  func(context.Context, *endpoint.Client) error // what the client does meanwhile
+	ask  func(context.Context, *endpoint.Client) error // the client's request
 	say  func(e *ownerEnd, id uint64)
-	is   error // what ask returns
-	cut  bool  // the client hangs up
+	is   error // the expected error of ask
+	cut  bool  // the client must disconnect
 }
 
-// The requests that a hostile owner gets.
+// The requests to a hostile owner.
 func askForValue(ctx context.Context, c *endpoint.Client) error {
 	_, err := endpoint.Call[int](ctx, c, "value", 1)
 	return err
@@ -94,18 +94,18 @@ func askForEvents(ctx context.Context, c *endpoint.Client) error {
 	}
 }
 
-// bytes sends a frame whose body is what it is.
+// bytes sends a frame with an arbitrary body.
 func (e *ownerEnd) bytes(kind wire.Kind, id uint64, body []byte, files ...*os.File) {
 	e.t.Helper()
 	require.NoError(e.t, e.Send(kind, id, body, files...))
 }
 
-// head is the header of a frame.
+// head returns the header of a frame.
 func head(length uint32, kind wire.Kind, files uint16, id byte) []byte {
 	return []byte{byte(length >> 24), byte(length >> 16), byte(length >> 8), byte(length), 0, byte(kind), byte(files >> 8), byte(files), 0, 0, 0, 0, 0, 0, 0, id}
 }
 
-// smuggle sends bytes with descriptors, whatever the bytes say of them.
+// smuggle sends bytes with descriptors that they do not announce.
 func (e *ownerEnd) smuggle(b []byte, files ...*os.File) {
 	e.t.Helper()
 	var fds []int
@@ -116,7 +116,7 @@ func (e *ownerEnd) smuggle(b []byte, files ...*os.File) {
 	require.NoError(e.t, err)
 }
 
-// lend answers an acquire with a model that spoil has spoiled.
+// lend answers an acquire with a model damaged by spoil.
 func lend(spoil func(got *message.Acquired, file **os.File)) func(*ownerEnd, uint64) {
 	return func(e *ownerEnd, id uint64) {
 		in, file := offer(e.t.(*testing.T), true)
@@ -128,7 +128,7 @@ func lend(spoil func(got *message.Acquired, file **os.File)) func(*ownerEnd, uin
 	}
 }
 
-// give answers a call with a tensor that spoil has spoiled.
+// give answers a call with a tensor damaged by spoil.
 func give(spoil func(got *message.Returned)) func(*ownerEnd, uint64) {
 	return func(e *ownerEnd, id uint64) {
 		in, file := offer(e.t.(*testing.T), true)
@@ -189,7 +189,7 @@ func hostileAnswers(t *testing.T) []hostileAnswer {
 			e.bytes(wire.KindResponse, id, empty, file, file)
 			e.bytes(wire.KindEvent, id, empty, file)
 			e.bytes(wire.KindEvent, 999, empty, file)
-			e.bytes(wire.KindGoodbye, 0, empty, file) // the client owes it nothing, nor it the client
+			e.bytes(wire.KindGoodbye, 0, empty, file) // client and owner have nothing outstanding
 		}, endpoint.ErrUnavailable, true},
 
 		{"an event that is none", askForEvents, func(e *ownerEnd, id uint64) {
@@ -225,7 +225,7 @@ func hostileAnswers(t *testing.T) []hostileAnswer {
 		{"more of a stream than it may send", askForStream, func(e *ownerEnd, id uint64) {
 			for range 3 * message.StreamWindow {
 				if e.Send(wire.KindEvent, id, []byte{0xa1, 0x01, 0x01}) != nil {
-					return // the client has hung up
+					return // the client has disconnected
 				}
 			}
 		}, protocol, true},
@@ -261,8 +261,8 @@ func hostileAnswers(t *testing.T) []hostileAnswer {
 	}
 }
 
-// TestHostileOwner has owners that say what no owner of ours would. The client is told, nothing of theirs
-// is left, and it goes on: on the connection, or on one to the next owner.
+// Owners send invalid answers. The client returns an error, keeps nothing of theirs, and continues on the connection or
+// on one to the next owner.
 func TestHostileOwner(t *testing.T) {
 	hostOnly(t, "forges descriptors of host memory")
 	for _, row := range hostileAnswers(t) {
@@ -297,7 +297,7 @@ func TestHostileOwner(t *testing.T) {
 			}
 			pinged := make(chan error, 1)
 			go func() { _, err := c.Ping(context.Background()); pinged <- err }()
-			for { // what was given back or cancelled comes first
+			for { // releases and cancels arrive first
 				frame := end.receive()
 				request, err := message.ParseRequest(frame.Body)
 				if frame.Kind == wire.KindRequest && request.Op == message.OpPing {

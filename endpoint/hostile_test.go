@@ -19,14 +19,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// peer is a client that says what no client of ours would.
+// peer is a client that can send invalid data.
 type peer struct {
 	t    *testing.T
 	conn *wire.Conn
 	id   uint64
 }
 
-// rawPeer connects without a word.
+// rawPeer connects without a hello.
 func rawPeer(t *testing.T, socket string) *peer {
 	t.Helper()
 	c, err := net.Dial("unix", socket)
@@ -38,7 +38,7 @@ func rawPeer(t *testing.T, socket string) *peer {
 	return &peer{t: t, conn: conn}
 }
 
-// politePeer has introduced itself.
+// politePeer connects with a hello.
 func politePeer(t *testing.T, socket string) *peer {
 	t.Helper()
 	p := rawPeer(t, socket)
@@ -48,7 +48,7 @@ func politePeer(t *testing.T, socket string) *peer {
 	return p
 }
 
-// send sends a request and returns what comes back.
+// send sends a request and returns the answer.
 func (p *peer) send(op message.Op, body any, files ...*os.File) (wire.Frame, error) {
 	p.t.Helper()
 	encoded, err := message.Marshal(body)
@@ -72,8 +72,7 @@ func (p *peer) refused(code message.Code, op message.Op, body any, files ...*os.
 	return e.Message
 }
 
-// hungUp says that the owner ends the connection, after telling why. Answers to what was asked before may come until
-// the end.
+// hungUp checks that the owner ends the connection with a reason. Answers to earlier requests may arrive before.
 func (p *peer) hungUp(says string) {
 	p.t.Helper()
 	frame, err := p.conn.Receive()
@@ -90,7 +89,7 @@ func (p *peer) hungUp(says string) {
 	}
 }
 
-// hostileOwner is an owner in this process with one model, which must be as it was when the test ends.
+// hostileOwner returns an owner in this process with one model, which must be unchanged when the test ends.
 func hostileOwner(t *testing.T) *endpoint.Server {
 	t.Helper()
 	return hostileOwnerWith(t, endpoint.Limits{Wire: wire.Limits{Frame: 1 << 20}})
@@ -167,7 +166,7 @@ func TestSessionProtocolVersion(t *testing.T) {
 func TestHostileRequests(t *testing.T) {
 	s := hostileOwner(t)
 	p := politePeer(t, s.Socket())
-	require.Contains(t, p.refused(message.CodeUnsupported, 0x9999, struct{}{}), "not known")
+	require.Contains(t, p.refused(message.CodeUnsupported, 0x9999, struct{}{}), "does not support")
 	p.refused(message.CodeSerialization, message.OpAcquire, []int{1})
 	p.refused(message.CodeNotFound, message.OpAcquire, message.Acquire{Name: "other"})
 	p.refused(message.CodeNotFound, message.OpAcquire, message.Acquire{Name: "m", Version: 77})
@@ -192,7 +191,7 @@ func TestHostileReleaseOfOthersLeases(t *testing.T) {
 	holder.conn.Close()
 }
 
-// offer is a publication that holds, for a test to spoil.
+// offer returns a valid publication for a test to damage.
 func offer(t *testing.T, frozen bool) (message.Publish, *os.File) {
 	t.Helper()
 	dev, err := host.Open()

@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// sealed is a vector of n elements of that value in memory that the kernel lets nobody write any more.
+// sealed returns a vector of n elements with that value in memory sealed against writing.
 func sealed(t *testing.T, dev driver.Device, n int, value float32) *tensor.Tensor {
 	t.Helper()
 	hostOnly(t, "no other memory can be sealed")
@@ -63,7 +63,7 @@ func TestCacheKeyOfSealedMemory(t *testing.T) {
 	}
 }
 
-// TestCacheKeyAfterSealing seals memory of this process, which is then known to all clients by itself.
+// Memory of this process that is sealed has an identity for all clients.
 func TestCacheKeyAfterSealing(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
@@ -84,7 +84,7 @@ func TestCacheKeyAfterSealing(t *testing.T) {
 	require.EqualValues(t, 2, o.ran("sum"), "once before it was sealed, once for all after that")
 }
 
-// TestServerPublishSealedMemory publishes what the publisher itself cannot write any more.
+// A publisher publishes memory that it can no longer write.
 func TestServerPublishSealedMemory(t *testing.T) {
 	hostOnly(t, "no other memory can be sealed")
 	m := model{Name: "m", Seed: 7}
@@ -101,8 +101,7 @@ func TestServerPublishSealedMemory(t *testing.T) {
 	c.check("m", m)
 }
 
-// TestCacheKeyOfFrozenMemory writes through a mapping from before the freeze: what was made of the bytes before
-// is no answer then.
+// A write through a mapping from before the freeze invalidates results computed from the earlier bytes.
 func TestCacheKeyOfFrozenMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	hostOnly(t, "no other memory can be frozen")

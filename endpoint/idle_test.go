@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
-// TestSessionIdleTimeout has clients that hold one thing each, which keeps them, and one that holds nothing.
+// Clients that hold one thing each stay connected; one that holds nothing is disconnected.
 func TestSessionIdleTimeout(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)

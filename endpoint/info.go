@@ -10,81 +10,79 @@ import (
 
 // ModelInfo describes a published name at one moment.
 type ModelInfo struct {
-	// Name is the name.
+	// Name is the published name.
 	Name string `json:"name"`
-	// Current is the version that new readers get; 0 where the name is withdrawn and somebody still holds a version.
+	// Current is the version that new readers get; 0 if the name is withdrawn or has never been published.
 	Current uint64 `json:"current"`
-	// Versions are those that the owner still has memory of, the newest first.
+	// Versions lists the versions in the owner's memory, newest first.
 	Versions []VersionInfo `json:"versions"`
-	// Loading is the next version, where the owner is loading one or has failed to; else nil. A name that is loaded for
-	// the first time has no versions yet, and Current is 0.
+	// Loading describes the next version if the owner is loading it or has failed to; otherwise it is nil. A name that
+	// is loaded for the first time has no versions and a Current of 0.
 	Loading *LoadInfo `json:"loading,omitempty"`
 }
 
 // VersionInfo describes one version of a name.
 type VersionInfo struct {
-	// Version is its number.
+	// Version is the number of the version.
 	Version uint64 `json:"version"`
-	// Bytes is the size of its tensors; tied ones count once.
+	// Bytes is the size of its tensors. Tied tensors count once.
 	Bytes int64 `json:"bytes"`
-	// Tensors is how many names it has.
+	// Tensors is the number of tensor names.
 	Tensors int `json:"tensors"`
-	// Devices are those that its memory is on, as the owner numbers them, each once.
+	// Devices lists the devices of its memory once each, with the owner's indexes.
 	Devices []DeviceInfo `json:"devices"`
-	// Withdrawn reports whether its name was withdrawn since, so that nobody can acquire it any more. The name may have
-	// been published again.
+	// Withdrawn reports whether its name was withdrawn, so that it can no longer be acquired. The name may have been
+	// published again.
 	Withdrawn bool `json:"withdrawn,omitempty"`
-	// PublishedAt is when it was published.
+	// PublishedAt is the time of publication.
 	PublishedAt time.Time `json:"published_at"`
-	// Source is where the tensors came from, for people; it may be empty.
+	// Source is the origin of the tensors, for people. It may be empty.
 	Source string `json:"source,omitempty"`
 	// Publisher is the process that published it.
 	Publisher Process `json:"publisher"`
-	// Holders are the sessions that hold it, the oldest first. Sessions is how many there are: of very many some are
-	// left off.
+	// Holders lists sessions that hold the version, oldest first. It may be truncated; Sessions is their total number.
 	Holders  []Holder `json:"holders"`
 	Sessions int      `json:"sessions"`
-	// DigestState says how the digests stand that the owner computes of it ([PublishOptions]), and Digest is that of
-	// the whole where they are computed.
+	// DigestState is the state of the digests that the owner computes ([PublishOptions]). Digest is that of the whole
+	// version once they are computed.
 	DigestState DigestState    `json:"digest_state,omitempty"`
 	Digest      *module.Digest `json:"digest,omitempty"`
 }
 
-// DigestState says how the digests stand that an owner computes of a version; it is empty where the owner computes
-// none.
+// DigestState is the state of the digests that an owner computes for a version. It is empty if the owner computes none.
 type DigestState string
 
 const (
-	// DigestPending are digests that are not computed yet.
+	// DigestPending means that the digests are not computed yet.
 	DigestPending DigestState = "pending"
-	// DigestComputed are digests that the owner has computed.
+	// DigestComputed means that the digests are computed.
 	DigestComputed DigestState = "computed"
-	// DigestFailed are digests that could not be computed: [Client.Digests] has the reason.
+	// DigestFailed means that the digests could not be computed. [Client.Digests] returns the reason.
 	DigestFailed DigestState = "failed"
 )
 
-// Process is a process as the kernel told it to the owner.
+// Process identifies a process, as the kernel reported it to the owner.
 type Process struct {
-	// PID is its number in the owner's view; 0 if the owner cannot see it.
+	// PID is its process id as seen by the owner; 0 if it is in a PID namespace that the owner cannot see.
 	PID int32 `json:"pid"`
-	// UID is its user.
+	// UID is its user id.
 	UID uint32 `json:"uid"`
-	// Label is what it calls itself, for people.
+	// Label is its name for people, chosen by the process.
 	Label string `json:"label,omitempty"`
 }
 
 // Holder is a session that holds a version.
 type Holder struct {
 	Process
-	// Session numbers the connection within the owner's life.
+	// Session is the number of the connection, unique until the owner restarts.
 	Session uint64 `json:"session"`
-	// Leases is how many times it holds the version.
+	// Leases is the number of its leases of the version.
 	Leases int `json:"leases"`
-	// Since is when it took the oldest lease.
+	// Since is the time of its oldest lease.
 	Since time.Time `json:"since"`
 }
 
-// decodeInfo is what a client makes of it.
+// decodeInfo converts a model's description from its wire form.
 func decodeInfo(in message.ModelInfo) ModelInfo {
 	out := ModelInfo{Name: in.Name}
 	for _, v := range in.Versions {

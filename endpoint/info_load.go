@@ -12,42 +12,43 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// LoadState says how a version stands that an owner is going to publish.
+// LoadState is the state of a version that an owner is loading.
 type LoadState string
 
-// The states of loading.
+// The states of a load.
 const (
-	// LoadWaiting is a version that waits for those before it.
+	// LoadWaiting means that the load waits for earlier ones.
 	LoadWaiting LoadState = "waiting"
-	// LoadRunning is a version whose bytes are being loaded.
+	// LoadRunning means that bytes are being loaded.
 	LoadRunning LoadState = "loading"
-	// LoadFailed is a version that could not be loaded. It is listed until its name is loaded again or published.
+	// LoadFailed means that the load failed. It is listed until the name is loaded again or published.
 	LoadFailed LoadState = "failed"
 )
 
-// LoadInfo describes a version that an owner is going to publish, at one moment.
+// LoadInfo describes a version that an owner is loading, at one moment.
 type LoadInfo struct {
-	// State says how it stands.
+	// State is the state of the load.
 	State LoadState `json:"state"`
-	// Done and Total are bytes. Total is 0 before it is known.
+	// Done and Total are in bytes. Total is 0 until it is known.
 	Done  int64 `json:"done_bytes"`
 	Total int64 `json:"total_bytes"`
-	// StartedAt is when the first byte was asked for; zero before.
+	// StartedAt is the time of the first read; zero before.
 	StartedAt time.Time `json:"started_at,omitzero"`
-	// UpdatedAt is when Done was counted, or when it failed; zero before it began.
+	// UpdatedAt is the time when Done was last updated or the load failed; zero before the start.
 	UpdatedAt time.Time `json:"updated_at,omitzero"`
-	// Source is where the tensors come from, for people; it may be empty.
+	// Source is the origin of the tensors, for people. It may be empty.
 	Source string `json:"source,omitempty"`
-	// Error is why it failed, in a sentence.
+	// Error is the reason of a failure, for people.
 	Error string `json:"error,omitempty"`
 
 	err error
 }
 
-// Err is why it failed, answering errors.Is as the owner's error does; nil in other states.
+// Err returns the reason of a failure, for which errors.Is matches the same sentinels as at the owner. It returns nil
+// in other states.
 func (l *LoadInfo) Err() error { return l.err }
 
-// UnmarshalJSON reads what the JSON of a LoadInfo says. Err has the text alone.
+// UnmarshalJSON parses the JSON of a LoadInfo. Err then has only the text.
 func (l *LoadInfo) UnmarshalJSON(data []byte) error {
 	type plain LoadInfo
 	if err := json.Unmarshal(data, (*plain)(l)); err != nil {
@@ -59,7 +60,7 @@ func (l *LoadInfo) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// BytesPerSecond is how fast it has been loaded so far; 0 where that cannot be said.
+// BytesPerSecond returns the average speed since the start, or 0 if it is unknown.
 func (l *LoadInfo) BytesPerSecond() float64 {
 	seconds := l.UpdatedAt.Sub(l.StartedAt).Seconds()
 	if l.StartedAt.IsZero() || seconds <= 0 || l.Done <= 0 {
@@ -68,7 +69,7 @@ func (l *LoadInfo) BytesPerSecond() float64 {
 	return float64(l.Done) / seconds
 }
 
-// decodeLoading is what a client makes of a load; nil of nil.
+// decodeLoading converts a load's description from its wire form. It returns nil for nil.
 func decodeLoading(in *message.Loading) *LoadInfo {
 	if in == nil {
 		return nil
@@ -90,7 +91,7 @@ func decodeLoading(in *message.Loading) *LoadInfo {
 	return out
 }
 
-// loadTime is a time on the wire, zero for 0.
+// loadTime converts a time from its wire form; 0 is the zero time.
 func loadTime(nanoseconds int64) time.Time {
 	if nanoseconds == 0 {
 		return time.Time{}
@@ -98,10 +99,10 @@ func loadTime(nanoseconds int64) time.Time {
 	return time.Unix(0, nanoseconds)
 }
 
-// clampBytes is a peer's number of bytes, as far as an int64 goes.
+// clampBytes converts a peer's byte count and clamps it to the range of int64.
 func clampBytes(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
-// decodeList is what a client makes of a list: the names that are published and those that are only loaded, in order.
+// decodeList converts a list from its wire form: published names and names that are only being loaded, sorted.
 func decodeList(in *message.Listed) []ModelInfo {
 	list := make([]ModelInfo, 0, len(in.Models)+len(in.Loading))
 	at := map[string]int{}

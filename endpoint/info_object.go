@@ -8,25 +8,24 @@ import (
 
 // ObjectInfo describes a managed object at one moment.
 type ObjectInfo struct {
-	// ID names the object within its server's life, ServerID the server.
+	// ID is the id of the object, unique until its server restarts, and ServerID that of the server.
 	ID       string `json:"object_id"`
 	ServerID string `json:"server_id"`
-	// Endpoint is the endpoint that made it.
+	// Endpoint is the name of the endpoint that created it.
 	Endpoint string `json:"endpoint"`
-	// CacheKey is the key under which it is cached; empty where it is not.
+	// CacheKey is its cache key; empty if it is not cached.
 	CacheKey string `json:"cache_key,omitempty"`
-	// Refs is how many references all sessions have together, Mine how many of them are the caller's session's.
+	// Refs is the number of references of all sessions, and Mine that of the caller's session.
 	Refs uint64 `json:"refcount"`
 	Mine uint64 `json:"mine"`
 	// Bytes is the size of its memory and encoding.
 	Bytes uint64 `json:"bytes"`
-	// CreatedAt is when it was made, LastAccessedAt when a reference was last given out.
+	// CreatedAt is the time of its creation, LastAccessedAt that of the latest reference.
 	CreatedAt      time.Time `json:"created_at"`
 	LastAccessedAt time.Time `json:"last_accessed_at"`
-	// Devices are those that its memory is on.
+	// Devices lists the devices of its memory.
 	Devices []DeviceInfo `json:"devices"`
-	// Holders are the sessions that have references, those that have had them longest first; at most a hundred.
-	// Sessions is how many there are.
+	// Holders lists at most a hundred sessions with references, oldest first. Sessions is their total number.
 	Holders  []ObjectHolder `json:"holders"`
 	Sessions int            `json:"sessions"`
 }
@@ -34,11 +33,11 @@ type ObjectInfo struct {
 // ObjectHolder is a session that has references to a managed object.
 type ObjectHolder struct {
 	Process
-	// Session numbers the connection within the owner's life.
+	// Session is the number of the connection, unique until the owner restarts.
 	Session uint64 `json:"session"`
-	// Refs is how many references it has.
+	// Refs is the number of its references.
 	Refs uint64 `json:"refs"`
-	// Since is when it got the first of those that it has had without a break.
+	// Since is when it got the first reference of an uninterrupted hold.
 	Since time.Time `json:"since"`
 }
 
@@ -56,17 +55,17 @@ func decodeObject(in message.ObjectInfo) ObjectInfo {
 	return out
 }
 
-// Released is what became of one reference that was to be given back.
+// Released is the result of releasing one reference.
 type Released struct {
-	// ObjectID is the object.
+	// ObjectID is the id of the object.
 	ObjectID string `json:"object_id"`
-	// Released reports whether a reference was taken back, Destroyed that it was the last one and the object is gone
-	// with it.
+	// Released reports whether a reference was released, and Destroyed whether it was the last one, which destroyed the
+	// object.
 	Released  bool `json:"released"`
 	Destroyed bool `json:"destroyed"`
-	// Refs is how many references all sessions have left together.
+	// Refs is the number of remaining references of all sessions.
 	Refs uint64 `json:"refcount"`
-	// Err is why none was taken back: a [*StaleError] where the object is gone, [ErrPermission] where this session has
-	// no reference to it.
+	// Err is the reason why no reference was released: a [*StaleError] if the object is gone, [ErrPermission] if this
+	// session has no reference to it.
 	Err error `json:"-"`
 }

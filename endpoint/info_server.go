@@ -10,48 +10,48 @@ import (
 
 // EndpointInfo describes an endpoint.
 type EndpointInfo struct {
-	// Name is its name.
+	// Name is the name of the endpoint.
 	Name string `json:"name"`
-	// In and Out are the types of its argument and its result, for people.
+	// In and Out are the Go types of its argument and result, for people.
 	In  string `json:"in"`
 	Out string `json:"out"`
-	// InFields and OutFields are the fields of the structs that they are or hold; none where they are no structs.
+	// InFields and OutFields describe the fields if the types are or contain structs.
 	InFields  []FieldInfo `json:"in_fields,omitempty"`
 	OutFields []FieldInfo `json:"out_fields,omitempty"`
-	// Task reports whether calls of it run as tasks.
+	// Task reports whether calls run as tasks.
 	Task bool `json:"task"`
-	// Managed reports whether its results are managed objects.
+	// Managed reports whether results are managed objects.
 	Managed bool `json:"managed"`
-	// Stream reports whether its results come one by one.
+	// Stream reports whether it returns a stream of results.
 	Stream bool `json:"stream"`
-	// Cache reports whether its results are cached.
+	// Cache reports whether results are cached.
 	Cache bool `json:"cache"`
-	// CacheKey is the template of the cache key; empty for a key of all arguments.
+	// CacheKey is the template of the cache key; empty if the key is the whole argument.
 	CacheKey string `json:"cache_key,omitempty"`
-	// SingleFlight reports whether equal calls at the same time share one run.
+	// SingleFlight reports whether equal concurrent calls share one run.
 	SingleFlight bool `json:"single_flight"`
 	// Serialized reports whether runs wait for each other.
 	Serialized bool `json:"serialized"`
-	// Writable reports whether its function may write to the tensors of its arguments ([WritableArguments]): memory that
-	// is closed against new writers ([driver.Freezer]) cannot be given to it.
+	// Writable reports whether its function may write to the tensors of its arguments ([WritableArguments]). Memory
+	// that is closed to new writers ([driver.Freezer]) cannot be passed to it.
 	Writable bool `json:"writable,omitempty"`
-	// Timeout bounds a run; 0 for no bound.
+	// Timeout limits a run; 0 means no limit.
 	Timeout time.Duration `json:"timeout,omitempty"`
-	// Uncached counts calls that would have been cached, had not an argument been in memory that may still be written.
+	// Uncached counts calls that were not cached because an argument was in memory that may still be written.
 	Uncached uint64 `json:"uncached,omitempty"`
-	// Workers are the processes that run its function ([Client.Offer]); none for an endpoint of the owner's own.
+	// Workers lists the processes that run its function ([Client.Offer]); empty for an endpoint of the owner.
 	Workers []EndpointWorker `json:"workers,omitempty"`
 }
 
 // EndpointWorker is a process that runs the function of an endpoint.
 type EndpointWorker struct {
 	Process
-	// Session is its connection.
+	// Session is the number of its connection.
 	Session uint64 `json:"session"`
-	// Running is how many calls it has, of all endpoints that it offered together, and Most how many it takes at once.
+	// Running is the number of calls it runs, of all endpoints that it offers, and Most the maximum.
 	Running uint64 `json:"running"`
 	Most    uint64 `json:"most"`
-	// Since is when it connected.
+	// Since is the time of its connection.
 	Since time.Time `json:"since"`
 }
 
@@ -59,46 +59,46 @@ type EndpointWorker struct {
 type ServerInfo struct {
 	// Kind is [ServerKind].
 	Kind string `json:"server"`
-	// ID names the server; a restarted owner has another one.
+	// ID is the id of the server. A restarted owner has a new one.
 	ID string `json:"server_id"`
-	// Version is the version of its program, Label its name for people.
+	// Version is the version of its program, and Label its name for people.
 	Version string `json:"version,omitempty"`
 	Label   string `json:"label,omitempty"`
-	// Socket is the path on which it serves; empty without a socket. DeviceIndex is the number in it ([SocketPath]), -1
-	// where it has none.
+	// Socket is the path of its socket; empty if there is none. DeviceIndex is the index in that path ([SocketPath]),
+	// or -1.
 	Socket      string `json:"socket_path,omitempty"`
 	DeviceIndex int    `json:"device_index"`
-	// PID and ParentPID are the process.
+	// PID and ParentPID are the ids of the process and its parent.
 	PID       int32 `json:"pid"`
 	ParentPID int32 `json:"ppid"`
-	// StartedAt is when it began, by the clock; Uptime is how long ago that is, whatever was done to the clock.
+	// StartedAt is the wall-clock time of its start. Uptime is measured with the monotonic clock.
 	StartedAt time.Time     `json:"started_at"`
 	Uptime    time.Duration `json:"uptime"`
-	// Running reports whether it has a socket and is not shutting down, Ready that it accepts clients too.
+	// Running reports whether it has a socket and is not shutting down, Ready whether it also accepts clients.
 	Running bool `json:"running"`
 	Ready   bool `json:"ready"`
-	// Devices are those that it shares memory of.
+	// Devices lists the devices whose memory it shares.
 	Devices []DeviceInfo `json:"devices"`
-	// Capabilities are what it can share, and how.
+	// Capabilities describes how it can share memory.
 	Capabilities Capabilities `json:"capabilities"`
-	// Stats are its counters, and numbers of this moment.
+	// Stats holds its counters and current numbers.
 	Stats ServerStats `json:"stats"`
-	// Memory is what it has of each device for each purpose. The sum is Stats.BytesOwned.
+	// Memory is its memory by device and purpose. The sum is Stats.BytesOwned.
 	Memory []MemoryUse `json:"memory"`
-	// Limits are the bounds on what clients can make it hold and do, and what is in use of them.
+	// Limits lists the limits on clients and their current use.
 	Limits []LimitUse `json:"limits"`
-	// Endpoints are its endpoints with how they were called and what their runs took.
+	// Endpoints lists its endpoints with the numbers of calls and the durations of runs.
 	Endpoints []EndpointStats `json:"endpoints"`
-	// Sessions are its users, the oldest first: the first is its own process, which needs no connection, the others
+	// Sessions lists its sessions, oldest first. The first is its own process, which needs no connection; the others
 	// are clients.
 	Sessions []SessionInfo `json:"sessions"`
 }
 
-// Capabilities are what a server can share, and how.
+// Capabilities describes how a server can share memory.
 type Capabilities struct {
 	// Transport is [Transport].
 	Transport string `json:"transport"`
-	// Handles are the kinds of handle that its devices know.
+	// Handles lists the kinds of handle that its devices support.
 	Handles []HandleSupport `json:"handles"`
 }
 
@@ -108,36 +108,36 @@ type HandleSupport struct {
 	Device string `json:"device"`
 	// Kind is the kind of handle, such as "memfd" or "cuda-fd".
 	Kind string `json:"kind"`
-	// Supported reports whether it works; Reason is why not.
+	// Supported reports whether it works, and Reason why not.
 	Supported bool   `json:"supported"`
 	Reason    string `json:"reason,omitempty"`
 }
 
-// MemoryUse is the memory of one device that a server has for one purpose: its own, and what it has mapped of others.
-// Each piece is counted once.
+// MemoryUse is the memory of one device that a server uses for one purpose: its own, and what it has mapped of other
+// processes. Each allocation counts once.
 type MemoryUse struct {
-	// Device is the UUID of the device, Type its kind, such as "cpu" or "cuda".
+	// Device is the UUID of the device and Type its kind, such as "cpu" or "cuda".
 	Device string `json:"device"`
 	Type   string `json:"type"`
-	// Use is what it is for.
+	// Use is the purpose.
 	Use MemoryUsage `json:"use"`
-	// Bytes is its size, Storages in how many pieces it is.
+	// Bytes is its size and Storages the number of allocations.
 	Bytes    uint64 `json:"bytes"`
 	Storages uint64 `json:"storages"`
 }
 
-// DeviceInfo describes a device that memory is shared of.
+// DeviceInfo describes a device whose memory is shared.
 type DeviceInfo struct {
-	// UUID names it on every host and in every process.
+	// UUID identifies the device on every host and in every process.
 	UUID string `json:"uuid"`
-	// Type is the kind of device, such as "cpu" or "cuda"; Index counts within it in the server's view.
+	// Type is the kind of device, such as "cpu" or "cuda". Index is its index of that kind as seen by the server.
 	Type  string `json:"type"`
 	Index int    `json:"index"`
-	// Name is the model.
+	// Name is the model of the device.
 	Name string `json:"name,omitempty"`
 }
 
-// decodeDevices is what a client makes of devices.
+// decodeDevices converts devices from their wire form.
 func decodeDevices(in []message.DeviceInfo) []DeviceInfo {
 	out := make([]DeviceInfo, 0, len(in))
 	for _, d := range in {
@@ -148,63 +148,65 @@ func decodeDevices(in []message.DeviceInfo) []DeviceInfo {
 	return out
 }
 
-// ServerStats are a server's counters since its start, and numbers of this moment.
+// ServerStats holds a server's counters since its start, and current numbers.
 type ServerStats struct {
-	// Requests counts requests, Errors those that were answered with an error.
+	// Requests counts requests, and Errors requests answered with an error.
 	Requests uint64 `json:"requests_processed"`
 	Errors   uint64 `json:"errors_encountered"`
-	// CacheHits counts cached calls whose result was there, CacheMisses those that began a run, CacheJoins those that
-	// waited for a run of another, CacheInvalidations the results that were invalidated.
+	// CacheHits counts cached calls with an available result, CacheMisses those that started a run, CacheJoins those
+	// that waited for the run of another call, and CacheInvalidations invalidated results.
 	CacheHits          uint64 `json:"cache_hits"`
 	CacheMisses        uint64 `json:"cache_misses"`
 	CacheJoins         uint64 `json:"cache_joins"`
 	CacheInvalidations uint64 `json:"cache_invalidations"`
-	// CacheEntries is how many results are cached, CacheBytes the size of their memory and encoding.
+	// CacheEntries is the number of cached results and CacheBytes the size of their memory and encoding.
 	CacheEntries uint64 `json:"cache_entries"`
 	CacheBytes   uint64 `json:"cache_bytes"`
-	// Inflight is how many cached results are being made.
+	// Inflight is the number of cached results being computed.
 	Inflight uint64 `json:"inflight_calls"`
-	// Objects is how many managed objects there are.
+	// Objects is the number of managed objects.
 	Objects uint64 `json:"objects"`
-	// TaskSubmissions counts tasks, Tasks is how many are known and TasksRunning how many run.
+	// TaskSubmissions counts submitted tasks. Tasks is the number of tasks the server keeps, and TasksRunning that of
+	// running ones.
 	TaskSubmissions uint64 `json:"task_submissions"`
 	Tasks           uint64 `json:"task_count"`
 	TasksRunning    uint64 `json:"tasks_running"`
-	// Models, Versions and Leases are what is published and held, Watchers how many are told of changes.
+	// Models, Versions and Leases are the numbers of published names, versions and leases. Watchers is the number of
+	// watches.
 	Models   uint64 `json:"models"`
 	Versions uint64 `json:"versions"`
 	Leases   uint64 `json:"leases"`
 	Watchers uint64 `json:"watchers"`
-	// BytesOwned is the memory of versions, managed objects, cached results and results of tasks, each piece counted
-	// once. BytesMapped is what clients have of it by leases and references, each client for itself. What clients keep
-	// mapped after that is not known.
+	// BytesOwned is the memory of versions, managed objects, cached results and results of tasks; each allocation
+	// counts once. BytesMapped is the part for which clients have leases and references, counted per client. What
+	// clients keep mapped beyond that is unknown.
 	BytesOwned  uint64 `json:"bytes_owned"`
 	BytesMapped uint64 `json:"bytes_mapped"`
-	// Clients is how many are connected.
+	// Clients is the number of connected clients.
 	Clients uint64 `json:"clients"`
-	// CachedObjects is how many of the managed objects are found in the cache.
+	// CachedObjects is the number of managed objects in the cache.
 	CachedObjects uint64 `json:"cached_objects"`
-	// CacheFailures counts runs for the cache that failed, CacheEvictions results for which there was no room,
-	// CacheExpirations those that were too old.
+	// CacheFailures counts failed runs of cached endpoints, CacheEvictions results evicted for lack of room, and
+	// CacheExpirations results that were too old.
 	CacheFailures    uint64 `json:"cache_failures"`
 	CacheEvictions   uint64 `json:"cache_evictions"`
 	CacheExpirations uint64 `json:"cache_expirations"`
-	// TasksPending is how many tasks wait for a worker.
+	// TasksPending is the number of tasks that wait for a worker.
 	TasksPending uint64 `json:"tasks_pending"`
-	// TasksCompleted, TasksFailed and TasksCancelled count the ends of tasks, TasksExpired those that were too old to
-	// be kept after it.
+	// TasksCompleted, TasksFailed and TasksCancelled count tasks by outcome, and TasksExpired finished tasks that were
+	// dropped because of their age.
 	TasksCompleted uint64 `json:"tasks_completed"`
 	TasksFailed    uint64 `json:"tasks_failed"`
 	TasksCancelled uint64 `json:"tasks_cancelled"`
 	TasksExpired   uint64 `json:"tasks_expired"`
-	// SlabsReused counts results in memory that was used before ([ResultDevice]), SlabsFresh those in new memory that
-	// may be used again, SlabsRefused those for which the limits left no room.
+	// SlabsReused counts results in reused memory ([ResultDevice]), SlabsFresh results in new memory that can be
+	// reused, and SlabsRefused results that the limits kept out of reusable memory.
 	SlabsReused  uint64 `json:"slabs_reused"`
 	SlabsFresh   uint64 `json:"slabs_fresh"`
 	SlabsRefused uint64 `json:"slabs_refused"`
-	// PoolSlabs is how many pieces of memory the pools of the server's process keep for publications to come
-	// ([driver.Pools]), PoolBytes their size. PoolReused counts allocations in memory that was used before, PoolFresh
-	// those in new memory, and PoolBusy those of the fresh for which there was memory that somebody still had.
+	// PoolSlabs is the number of allocations that the process's pools keep for later publications ([driver.Pools]), and
+	// PoolBytes their size. PoolReused counts reused allocations, PoolFresh new ones, and PoolBusy those new ones for
+	// which the pool had only memory that was still in use.
 	PoolSlabs  uint64 `json:"pool_slabs"`
 	PoolBytes  uint64 `json:"pool_bytes"`
 	PoolReused uint64 `json:"pool_reused"`
@@ -212,60 +214,59 @@ type ServerStats struct {
 	PoolBusy   uint64 `json:"pool_busy"`
 }
 
-// EndpointStats is an endpoint, how it was called and what its runs took.
+// EndpointStats holds the numbers of calls and the durations of runs of one endpoint.
 type EndpointStats struct {
-	// Name is the endpoint.
+	// Name is the name of the endpoint.
 	Name string `json:"name"`
-	// Calls counts calls of it, submitted tasks and streams included; CacheHits those with a result that was there or
-	// that the run of another call made; Uncached those that were not cached because an argument was in memory that may
-	// still be written; Failures those that ended with an error.
+	// Calls counts calls, including submitted tasks and streams. CacheHits counts those whose result was cached or made
+	// by another call's run, Uncached those that were not cached because an argument was in memory that may still be
+	// written, and Failures those that ended with an error.
 	Calls     uint64 `json:"calls"`
 	CacheHits uint64 `json:"cache_hits"`
 	Uncached  uint64 `json:"uncached"`
 	Failures  uint64 `json:"failures"`
-	// Runs counts runs of its function, Errors those that failed.
+	// Runs counts runs of its function, and Errors failed runs.
 	Runs   uint64 `json:"runs"`
 	Errors uint64 `json:"run_errors"`
-	// P50, P90 and P99 are the times within which half, nine tenths and 99 hundredths of the runs were, within an
-	// eighth; Total is what all took together.
+	// P50, P90 and P99 are percentiles of the durations of runs, accurate to one eighth. Total is the sum of all
+	// durations.
 	P50   time.Duration `json:"p50"`
 	P90   time.Duration `json:"p90"`
 	P99   time.Duration `json:"p99"`
 	Total time.Duration `json:"total"`
-	// Workers is how many processes run the function ([Client.Offer]); 0 for an endpoint of the server's own.
+	// Workers is the number of processes that run the function ([Client.Offer]); 0 for an endpoint of the server.
 	Workers uint64 `json:"workers"`
 }
 
-// SessionInfo is one user of a server, and what it holds.
+// SessionInfo describes a session of a server and what it holds.
 type SessionInfo struct {
 	Process
-	// Session numbers the connection within the server's life.
+	// Session is the number of the connection, unique until the server restarts.
 	Session uint64 `json:"session"`
 	// Self reports whether it is the server's own process.
 	Self bool `json:"self"`
-	// Since is when it connected.
+	// Since is the time of its connection.
 	Since time.Time `json:"since"`
-	// Leases is how many versions it holds, Objects how many references to managed objects, Bytes the memory of both,
-	// each piece counted once.
+	// Leases is the number of its leases, Objects that of its references to managed objects, and Bytes the memory of
+	// both; each allocation counts once.
 	Leases  uint64 `json:"leases"`
 	Objects uint64 `json:"objects"`
 	Bytes   uint64 `json:"bytes"`
-	// References are the objects that it refers to, the largest first: at most 16 of them, and fewer where there are
-	// hundreds of sessions.
+	// References lists its managed objects, largest first: at most 16, and fewer if there are hundreds of sessions.
 	References []Reference `json:"references"`
-	// Requests is how many requests it has in flight that wait or compute.
+	// Requests is the number of its requests in flight that wait or compute.
 	Requests uint64 `json:"requests"`
-	// Offers is how many endpoints it offers ([Client.Offer]).
+	// Offers is the number of endpoints that it offers ([Client.Offer]).
 	Offers uint64 `json:"offers"`
 }
 
-// Reference is a session's hold on a managed object.
+// Reference describes a session's references to one managed object.
 type Reference struct {
-	// ID is the object.
+	// ID is the id of the object.
 	ID string `json:"id"`
-	// Endpoint is what made it.
+	// Endpoint is the name of the endpoint that created it.
 	Endpoint string `json:"endpoint"`
-	// Refs is how many references the session has to it.
+	// Refs is the number of the session's references to it.
 	Refs uint64 `json:"refs"`
 	// Bytes is the size of its memory and encoding.
 	Bytes uint64 `json:"bytes"`
@@ -327,20 +328,20 @@ func decodeServerInfo(in message.ServerInfo) ServerInfo {
 	return out
 }
 
-// FieldInfo describes a field of a struct that is an argument or a result, or stands in one.
+// FieldInfo describes a field of a struct in an argument or result.
 type FieldInfo struct {
 	// Name is the name on the wire.
 	Name string `json:"name"`
 	// Type is its Go type, for people.
 	Type string `json:"type"`
-	// Optional reports whether it may be left out: the type is a pointer, or the tag says omitempty or omitzero. An
-	// argument in which another field is left out is refused.
+	// Optional reports whether the field may be omitted: its type is a pointer, or its tag has omitempty or omitzero.
+	// Arguments without a required field are refused.
 	Optional bool `json:"optional,omitempty"`
-	// Fields are those of the struct that the field is or holds, down to a certain depth.
+	// Fields describes the fields of a nested struct, to a limited depth.
 	Fields []FieldInfo `json:"fields,omitempty"`
 }
 
-// decodeFields is what a caller makes of fields that crossed.
+// decodeFields converts fields from their wire form.
 func decodeFields(in []message.FieldInfo) []FieldInfo {
 	if len(in) == 0 {
 		return nil
@@ -352,10 +353,10 @@ func decodeFields(in []message.FieldInfo) []FieldInfo {
 	return list
 }
 
-// MemoryUsage says what a server has memory for.
+// MemoryUsage is a purpose for which a server uses memory.
 type MemoryUsage string
 
-// What a server has memory for. What serves two purposes is counted for the first of them, in this order.
+// The purposes of memory. Memory that serves several purposes counts for the first of them in this order.
 const (
 	// MemoryModels is the memory of published versions.
 	MemoryModels MemoryUsage = "models"
@@ -367,19 +368,18 @@ const (
 	MemoryTasks MemoryUsage = "tasks"
 )
 
-// LimitUse is one limit on what clients can make a server hold or do, with what is in use of it. PROTOCOL.md has the
-// table.
+// LimitUse describes a limit on clients and its current use. PROTOCOL.md has the table.
 type LimitUse struct {
-	// Name names the limit, such as "request_bytes". The unit is part of it.
+	// Name is the name of the limit with its unit, such as "request_bytes".
 	Name string `json:"name"`
-	// Client bounds one client, All all clients together; 0 where there is no such bound.
+	// Client is the limit for one client and All that for all clients together; 0 means no limit.
 	Client int64 `json:"client,omitempty"`
 	All    int64 `json:"all,omitempty"`
-	// Most is the most that one client has, Used what all have together.
+	// Most is the highest use by one client, and Used the use by all clients together.
 	Most int64 `json:"most"`
 	Used int64 `json:"used"`
-	// Refused counts what was refused, dropped or cut off because of it.
+	// Refused counts requests, items or clients that were refused, dropped or disconnected because of the limit.
 	Refused uint64 `json:"refused"`
-	// Reason is where the bound comes from, where that is not the table.
+	// Reason is the origin of the limit if it is not the table's default.
 	Reason string `json:"reason,omitempty"`
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TaskState is where a task stands.
+// TaskState is the state of a task.
 //
 //	pending ──> running ──> completed
 //	   │           ├──────> failed
@@ -17,63 +17,63 @@ type TaskState string
 
 // The states of tasks.
 const (
-	// TaskPending is a task that waits for a worker.
+	// TaskPending means that the task waits for a worker.
 	TaskPending TaskState = "pending"
-	// TaskRunning is a task whose function runs.
+	// TaskRunning means that the task's function is running.
 	TaskRunning TaskState = "running"
-	// TaskCompleted is a task whose function returned a result.
+	// TaskCompleted means that the function returned a result.
 	TaskCompleted TaskState = "completed"
-	// TaskFailed is a task whose function returned an error, or panicked.
+	// TaskFailed means that the function returned an error or panicked.
 	TaskFailed TaskState = "failed"
-	// TaskCancelled is a task that was cancelled.
+	// TaskCancelled means that the task was cancelled.
 	TaskCancelled TaskState = "cancelled"
 )
 
-// Terminal reports whether a task stays in this state.
+// Terminal reports whether the state is final.
 func (s TaskState) Terminal() bool {
 	return s == TaskCompleted || s == TaskFailed || s == TaskCancelled
 }
 
-// TaskInfo describes a task at one moment. Its names in JSON are those of shared-tensor 0.2, with object_id as one of
-// them and not within metadata; what is read from JSON has an Err again.
+// TaskInfo describes a task at one moment. Its JSON names are those of shared-tensor 0.2, with object_id at the top
+// level instead of within metadata. Unmarshalling restores Err.
 type TaskInfo struct {
-	// ID names the task; it cannot be guessed.
+	// ID is the id of the task. It cannot be guessed.
 	ID string `json:"task_id"`
-	// Endpoint is what runs.
+	// Endpoint is the name of the endpoint.
 	Endpoint string `json:"endpoint"`
-	// State is where it stands.
+	// State is its state.
 	State TaskState `json:"status"`
-	// Seq counts the changes of its state and progress.
+	// Seq counts changes of the state and the progress.
 	Seq uint64 `json:"seq"`
-	// CreatedAt is when it was submitted.
+	// CreatedAt is the time of submission.
 	CreatedAt time.Time `json:"created_at"`
-	// StartedAt is when its function was called; zero if it was not.
+	// StartedAt is the time when its function was called; zero before.
 	StartedAt time.Time `json:"started_at,omitzero"`
-	// FinishedAt is when it ended; zero if it has not.
+	// FinishedAt is the time when it ended; zero before.
 	FinishedAt time.Time `json:"completed_at,omitzero"`
-	// Done and Total are its progress in units of the endpoint's own; Total is 0 where it is not known.
+	// Done and Total are its progress in units of the endpoint's choice. Total is 0 if unknown.
 	Done  int64 `json:"done,omitempty"`
 	Total int64 `json:"total,omitempty"`
 	// Message is its progress in words.
 	Message string `json:"message,omitempty"`
-	// ErrorType is what kind of error it failed with or was cancelled for: a word of the table in wire/PROTOCOL.md,
-	// such as "out of memory", or the owner's Go type of an error that has none. Error says it in a sentence.
+	// ErrorType classifies the error of a failed or cancelled task: a word from the table in wire/PROTOCOL.md, such as
+	// "out of memory", or the owner's Go type of an error without one. Error is the text.
 	ErrorType string `json:"error_type,omitempty"`
 	Error     string `json:"error_message,omitempty"`
-	// Session is the session that submitted it.
+	// Session is the number of the session that submitted it.
 	Session uint64 `json:"session,omitempty"`
-	// ObjectID is the managed object that its result is, or was; empty while nobody has fetched it as one, and for
-	// other results.
+	// ObjectID is the id of its result as a managed object. It is empty if the result is not managed or has not been
+	// fetched.
 	ObjectID string `json:"object_id,omitempty"`
 
 	err error
 }
 
-// Err is nil for a task that has not failed and was not cancelled; else why, answering errors.Is for task.ErrFailed or
-// task.ErrCancelled, and for what the function returned.
+// Err returns nil unless the task failed or was cancelled. Otherwise errors.Is matches task.ErrFailed or
+// task.ErrCancelled, and the function's error.
 func (t TaskInfo) Err() error { return t.err }
 
-// UnmarshalJSON reads what the JSON of a TaskInfo says, and makes Err of it as far as the words go.
+// UnmarshalJSON parses the JSON of a TaskInfo. It restores Err from the text, as far as possible.
 func (t *TaskInfo) UnmarshalJSON(data []byte) error {
 	type plain TaskInfo
 	if err := json.Unmarshal(data, (*plain)(t)); err != nil {
@@ -90,15 +90,15 @@ func (t *TaskInfo) UnmarshalJSON(data []byte) error {
 
 // TaskFilter selects tasks. The zero value selects all.
 type TaskFilter struct {
-	// States, if there are any, selects tasks in one of them.
+	// States selects tasks in one of these states. Empty selects all states.
 	States []TaskState
-	// Endpoint, if not empty, selects tasks of that endpoint.
+	// Endpoint selects tasks of one endpoint. Empty selects all endpoints.
 	Endpoint string
-	// Mine selects the tasks that were submitted on this connection.
+	// Mine selects tasks submitted on this connection.
 	Mine bool
 }
 
-// decodeTask is what a caller makes of a task that crossed.
+// decodeTask converts a task from its wire form.
 func decodeTask(in message.TaskInfo) TaskInfo {
 	out := TaskInfo{
 		ID: in.ID, Endpoint: in.Endpoint, State: TaskState(in.State), Seq: in.Seq,
@@ -115,7 +115,7 @@ func decodeTask(in message.TaskInfo) TaskInfo {
 	return out
 }
 
-// fromNanos is a time that crossed; 0 is the zero time.
+// fromNanos converts a time from its wire form; 0 is the zero time.
 func fromNanos(ns int64) time.Time {
 	if ns == 0 {
 		return time.Time{}

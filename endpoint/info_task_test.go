@@ -19,7 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// inEachState are tasks of a server with one worker, by the state that they stay in.
+// inEachState returns tasks of a server with one worker by the state in which they stay.
 func inEachState(t *testing.T, s *endpoint.Server) map[endpoint.TaskState]string {
 	t.Helper()
 	ctx := context.Background()
@@ -46,7 +46,7 @@ func inEachState(t *testing.T, s *endpoint.Server) map[endpoint.TaskState]string
 	return ids
 }
 
-// What is known of a task is the same for its owner and for others, and in JSON.
+// The information about a task is the same for its owner and for others, and in JSON.
 func TestTaskInfoInAllRoles(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -97,7 +97,7 @@ func TestTaskInfoInAllRoles(t *testing.T) {
 	}
 }
 
-// checkTask is what holds of a task in its state.
+// checkTask checks the information about a task in its state.
 func checkTask(t *testing.T, info endpoint.TaskInfo, object string) {
 	t.Helper()
 	require.NotEmpty(t, info.Endpoint)
@@ -136,7 +136,7 @@ func checkTask(t *testing.T, info endpoint.TaskInfo, object string) {
 	}
 }
 
-// Who waits no longer learns how far the task is; one that has ended has ended.
+// A caller that stops waiting receives the current state of the task; for an ended task, its end.
 func TestTaskWaitContextEnds(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -160,7 +160,7 @@ func TestTaskWaitContextEnds(t *testing.T) {
 					require.Equal(t, info.ID, got.ID)
 					return got.State == endpoint.TaskRunning && got.Done == 3
 				})
-				<-short.Done() // the owner's clock may have been the first
+				<-short.Done() // the owner's clock may be first
 				var last endpoint.TaskInfo
 				for now, err := range c.WatchTask(short, info.ID) {
 					last = now
@@ -195,7 +195,7 @@ func TestTaskWaitContextEnds(t *testing.T) {
 	}
 }
 
-// Whatever the words of an error say, JSON of others is read without trusting it.
+// JSON from others is parsed without trusting the texts of errors.
 func TestTaskInfoFromJSON(t *testing.T) {
 	for _, c := range []struct {
 		text string

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestServerInfoTimeout asks a server that is stuck, with a context that does not end.
+// ServerInfo of a stuck server ends although its context does not.
 func TestServerInfoTimeout(t *testing.T) {
 	s, err := newOwner(ServerOptions{})
 	require.NoError(t, err)

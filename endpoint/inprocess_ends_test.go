@@ -100,8 +100,7 @@ func TestInProcessWaitsForServe(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrUnavailable)
 }
 
-// A server of this process is found by its socket file, whatever path leads to it; another file in its place is another
-// server.
+// A server of this process is found by its socket file through any path; another file at the path is another server.
 func TestInProcessSocketFile(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{})
 	ctx := context.Background()
@@ -131,7 +130,7 @@ func TestInProcessSocketFile(t *testing.T) {
 	require.NoError(t, far.Close())
 }
 
-// TestInProcessShutdownConcurrently has many of them do all that they can, until the server shuts down below them.
+// Many clients make requests until the server shuts down.
 func TestInProcessShutdownConcurrently(t *testing.T) {
 	drivertest.Leaks(t)
 	s, _, dev, counts := inProcessPair(t, endpoint.ServerOptions{})
@@ -183,7 +182,7 @@ func TestInProcessShutdownConcurrently(t *testing.T) {
 	}
 	endpointtest.Eventually(t, waitLimit, "they have come and gone", func() bool { return rounds.Load() > 100 })
 	require.NoError(t, s.Shutdown(ctx))
-	stop() // they would ask until somebody answers
+	stop() // they would repeat requests until one is answered
 	all.Wait()
 	require.Positive(t, counts.get("model"))
 }

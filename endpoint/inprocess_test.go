@@ -19,7 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// inProcessPair is a server with the endpoints of the tests and a client of it, both in this process.
+// inProcessPair returns a server with the test endpoints and a client of it, both in this process.
 func inProcessPair(t testing.TB, opts endpoint.ServerOptions) (*endpoint.Server, *endpoint.Client, driver.Device, *counters) {
 	t.Helper()
 	dev, counts := testDevice(t), new(counters)
@@ -33,7 +33,7 @@ func inProcessPair(t testing.TB, opts endpoint.ServerOptions) (*endpoint.Server,
 	return s, c, dev, counts
 }
 
-// firstOf is the first tensor of a state dict.
+// firstOf returns the first tensor of a state dict.
 func firstOf(t testing.TB, sd *module.StateDict) *tensor.Tensor {
 	t.Helper()
 	for _, x := range sd.All() {
@@ -211,7 +211,7 @@ func TestInProcessStreamLeaks(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// What a driver refuses to import where it was exported, a client of the same process gets all the same.
+// Memory that a driver cannot import in the exporting process is still available to clients of that process.
 func TestInProcessUnimportableMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := testDevice(t)

@@ -9,13 +9,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Invoke makes a call or runs one: the function itself, or the interceptors that stand in front of it.
+// Invoke makes or runs a call: the function itself, or the interceptors around it.
 type Invoke func(ctx context.Context, call *Invocation) error
 
-// Interceptor puts something in front of calls, tasks and streams, at the side that makes them
-// ([ClientOptions].Interceptors) or at the side that runs them ([ServerOptions].Interceptors): it is given what comes
-// next, and returns what is to be done instead. Of several the first is the outermost. Package intercept has some that
-// are ready to use.
+// Interceptor wraps calls, tasks and streams at the client ([ClientOptions].Interceptors) or at the server
+// ([ServerOptions].Interceptors). It receives the next Invoke and returns a replacement. The first of several is the
+// outermost. Package intercept provides some.
 //
 //	func timed(next endpoint.Invoke) endpoint.Invoke {
 //		return func(ctx context.Context, call *endpoint.Invocation) error {
@@ -26,37 +25,36 @@ type Invoke func(ctx context.Context, call *Invocation) error
 //		}
 //	}
 //
-// The context that is passed on may have more values, which reach the function at the server's side, and an earlier
-// end. An error that is returned is what the caller gets, by its code: [ErrPermission] or one of [NewError] refuses the
-// call without running anything, for at the server's side an interceptor runs before the arguments are decoded and
-// their memory is mapped. What the function has returned when an interceptor makes an error of it is given back. nil
-// without a next that has returned nil is an error.
+// An interceptor can pass on a context with more values, which reach the function at the server, or with an earlier
+// deadline. The caller receives the returned error by its code: [ErrPermission] or one from [NewError] refuses the
+// call. At the server, interceptors run before arguments are decoded and mapped. If an interceptor replaces success by
+// an error, the function's result is released. Returning nil without a successful call of next is an error.
 //
-// An interceptor of a client may call next again: the call is made once more. At the server's side a function runs
-// once. A panic is an error of the call at the server's side, and the caller's own at the client's. Interceptors are
-// called by many goroutines at once.
+// At the client, an interceptor may call next again to repeat the call. At the server a function runs once. A panic
+// becomes an error of the call at the server, and panics in the caller at the client. Interceptors must be safe for
+// concurrent use.
 type Interceptor func(next Invoke) Invoke
 
-// Metadata are texts that go with a call, by name. A client's interceptors set them, the server's read them: at most 32
-// texts of printable ASCII, with names of a to z, 0 to 9, '-', '_' and '.', of 8 KiB together. A peer chose them: they
-// prove nothing. A server that does not know of metadata ignores it.
+// Metadata is a set of named texts that are sent with a call. A client's interceptors set them and the server's read
+// them. The limits are 32 texts of printable ASCII and 8 KiB in total. Names consist of a to z, 0 to 9, '-', '_' and
+// '.'. The peer chooses them, so they prove nothing. A server without support for metadata ignores it.
 type Metadata = message.Metadata
 
-// InvocationKind is what is invoked.
+// InvocationKind is the kind of an invocation.
 type InvocationKind uint8
 
 const (
-	// KindCall is a call that waits for the result. That of an endpoint that runs as a task is one too.
+	// KindCall is a call that waits for its result, also if its endpoint runs as a task.
 	KindCall InvocationKind = iota + 1
-	// KindSubmit starts a task and returns. Its context's values reach the task.
+	// KindSubmit submits a task. The values of its context reach the task.
 	KindSubmit
-	// KindTask is the run of a submitted task, at the server's side only.
+	// KindTask is the run of a submitted task, only at the server.
 	KindTask
-	// KindStream is a stream, from its beginning to its end.
+	// KindStream is a whole stream, from its start to its end.
 	KindStream
 )
 
-// String is the kind as a word.
+// String returns the kind as one word.
 func (k InvocationKind) String() string {
 	switch k {
 	case KindCall:
@@ -71,44 +69,44 @@ func (k InvocationKind) String() string {
 	return fmt.Sprintf("kind %d", uint8(k))
 }
 
-// Peer is the process on the other side of a connection.
+// Peer identifies the process at the other end of a connection.
 type Peer struct {
-	// PID, UID and GID are what the kernel says of the process: the effective ones at the time when it connected. At
-	// the client's side they are zero while no owner is connected.
+	// PID, UID and GID are the peer's credentials from the kernel, effective at the time of connection. At the client
+	// they are zero while it is disconnected.
 	PID      int32
 	UID, GID uint32
-	// Session is the client's session, as in [SessionInfo]; 0 at the client's side.
+	// Session is the client's session, as in [SessionInfo]; 0 at the client.
 	Session uint64
-	// Label is what a client calls itself, for people; it proves nothing.
+	// Label is the client's name for people. It proves nothing.
 	Label string
-	// Server names the owner's life; empty at the server's side, and while none is connected.
+	// Server is the owner's id. It is empty at the server and while a client is disconnected.
 	Server string
 }
 
-// Invocation is one call, task or stream, as an interceptor sees it. It belongs to the goroutine that runs the
-// interceptor, until that returns.
+// Invocation is a call, task or stream as an interceptor sees it. It may be used only on the interceptor's goroutine
+// until the interceptor returns.
 type Invocation struct {
-	// Endpoint is the name of the function.
+	// Endpoint is the name of the endpoint.
 	Endpoint string
-	// Kind says what is invoked.
+	// Kind is the kind of the invocation.
 	Kind InvocationKind
-	// Client tells that this is the side that makes the call; else it runs the function.
+	// Client reports whether this is the client's side, which makes the call, rather than the server's.
 	Client bool
-	// Peer is who called at the server's side, and the owner at the client's.
+	// Peer is the caller at the server, and the owner at the client.
 	Peer Peer
-	// Metadata goes with the call. At the client's side it is empty at first, and what interceptors have set is sent;
-	// at the server's it is what came, nil for none.
+	// Metadata is sent with the call. At the client it is initially empty and interceptors fill it. At the server it is
+	// the received metadata, nil if there is none.
 	Metadata Metadata
-	// Task is the id of the task that runs; empty for other kinds.
+	// Task is the id of the running task; empty for other kinds.
 	Task string
 
 	argument func() (any, error)
 	run      func(ctx context.Context) error
 }
 
-// Argument is the argument of the call: what the caller passed at the client's side, a value of the function's own type
-// at the server's, which is decoded when it is first asked for; nil for a task that runs. It is borrowed, and its
-// tensors are valid until next has returned. Errors are those of an argument that cannot be decoded.
+// Argument returns the argument of the call. At the client it is the value that the caller passed. At the server it is
+// a value of the function's type, decoded at the first call of Argument, and nil for the run of a task. It is borrowed;
+// its tensors are valid until next has returned. An argument that cannot be decoded is an error.
 func (c *Invocation) Argument() (any, error) {
 	if c.argument == nil {
 		return nil, nil
@@ -116,9 +114,9 @@ func (c *Invocation) Argument() (any, error) {
 	return c.argument()
 }
 
-var errUnanswered = errors.New("an interceptor returned nil, though nothing had answered the call")
+var errUnanswered = errors.New("an interceptor returned nil without a successful call of next")
 
-// chain puts the interceptors in front of each other; nil for none.
+// chain composes the interceptors. It returns nil if there are none.
 func chain(interceptors []Interceptor) (Invoke, error) {
 	if len(interceptors) == 0 {
 		return nil, nil
@@ -135,8 +133,8 @@ func chain(interceptors []Interceptor) (Invoke, error) {
 	return next, nil
 }
 
-// through has an invocation go through interceptors. do may be called more than once; undo gives back what it has
-// returned with success, where that reaches nobody.
+// through runs an invocation through interceptors. do may be called more than once. undo releases the result of each
+// successful do that does not reach the caller.
 func (c *Invocation) through(ctx context.Context, interceptors Invoke, do func(context.Context) error, undo func()) error {
 	answered := false
 	drop := func() {
@@ -153,7 +151,7 @@ func (c *Invocation) through(ctx context.Context, interceptors Invoke, do func(c
 	}
 	kept := false
 	defer func() {
-		if !kept { // a panic, too
+		if !kept { // also after a panic
 			drop()
 		}
 	}()

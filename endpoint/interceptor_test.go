@@ -21,7 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// seen notes what interceptors see.
+// seen records calls of interceptors.
 type seen struct {
 	mu    sync.Mutex
 	lines []string
@@ -41,7 +41,7 @@ func (s *seen) take() []string {
 	return lines
 }
 
-// noting is an interceptor that notes each call before and after it.
+// noting returns an interceptor that records each call before and after it.
 func (s *seen) noting(name string) endpoint.Interceptor {
 	return func(next endpoint.Invoke) endpoint.Invoke {
 		return func(ctx context.Context, call *endpoint.Invocation) error {
@@ -53,7 +53,7 @@ func (s *seen) noting(name string) endpoint.Interceptor {
 	}
 }
 
-// plainly is an interceptor that is one function.
+// plainly returns an interceptor that runs one function.
 func plainly(do func(ctx context.Context, call *endpoint.Invocation, next endpoint.Invoke) error) endpoint.Interceptor {
 	return func(next endpoint.Invoke) endpoint.Invoke {
 		return func(ctx context.Context, call *endpoint.Invocation) error { return do(ctx, call, next) }
@@ -62,7 +62,7 @@ func plainly(do func(ctx context.Context, call *endpoint.Invocation, next endpoi
 
 type interceptedKey struct{}
 
-// interceptedFunctions tell what an interceptor has put into their context, and make tensors.
+// interceptedFunctions report the values that an interceptor added to their context, and create tensors.
 func interceptedFunctions(t *testing.T) *endpoint.Registry {
 	t.Helper()
 	dev := testDevice(t)
@@ -91,7 +91,7 @@ func interceptedFunctions(t *testing.T) *endpoint.Registry {
 	return r
 }
 
-// intercepted is a server and a client of it over the socket, each with interceptors.
+// intercepted returns a server and a client over the socket, each with interceptors.
 func intercepted(t *testing.T, server, client []endpoint.Interceptor) (*endpoint.Server, *endpoint.Client) {
 	t.Helper()
 	s := serve(t, endpoint.ServerOptions{Registry: interceptedFunctions(t), Interceptors: server, Logger: discard()})
@@ -126,7 +126,7 @@ func TestInterceptorOrder(t *testing.T) {
 	for range endpoint.Stream[string](t.Context(), c, "words", 3) {
 		s.note("item")
 	}
-	lines := s.take() // the server's side ends when it has sent all
+	lines := s.take() // the server's side ends after everything was sent
 	require.Equal(t, []string{"c1 stream words", "c2 stream words", "s1 stream words", "s2 stream words"}, lines[:4])
 	require.ElementsMatch(t, nested("stream", "words", "item", "item", "item"), lines)
 
@@ -136,7 +136,7 @@ func TestInterceptorOrder(t *testing.T) {
 	require.NoError(t, err)
 	require.ElementsMatch(t, nested("submit", "word", "s1 task word", "s2 task word", "s2 task word ended false", "s1 task word ended false"), s.take())
 
-	// A function that is not there, and one that gets what it does not take.
+	// An unknown function, and one with invalid arguments.
 	_, err = endpoint.Call[string](t.Context(), c, "nothing", 1)
 	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
 	require.Equal(t, []string{"c1 call nothing", "c2 call nothing", "c2 call nothing ended true", "c1 call nothing ended true"}, s.take())
@@ -145,7 +145,7 @@ func TestInterceptorOrder(t *testing.T) {
 	require.Len(t, s.take(), 8)
 }
 
-// collected is what interceptors on several goroutines see.
+// collected records values of interceptors on several goroutines.
 type collected[T any] struct {
 	mu   sync.Mutex
 	list []T
@@ -157,7 +157,7 @@ func (n *collected[T]) add(item T) {
 	n.list = append(n.list, item)
 }
 
-// take returns what was added since the last time.
+// take returns the values added since the last call.
 func (n *collected[T]) take() []T {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -190,18 +190,18 @@ func TestInterceptorInvocation(t *testing.T) {
 	for _, p := range []endpoint.Peer{own.Peer, theirs.Peer} {
 		require.NotZero(t, p.PID)
 	}
-	_, err = endpoint.Call[string](t.Context(), s, "word", 7) // the server's own
+	_, err = endpoint.Call[string](t.Context(), s, "word", 7) // the server's own call
 	require.NoError(t, err)
 	calls = seen.take()
 	require.Len(t, calls, 1)
 	require.Equal(t, own.Peer.PID, calls[0].Peer.PID)
 }
 
-// TestInterceptorContext has values reach the function, whatever runs it, and metadata cross.
+// Context values reach the function in every kind of call, and metadata is transmitted.
 func TestInterceptorContext(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := intercepted(t, []endpoint.Interceptor{plainly(func(ctx context.Context, call *endpoint.Invocation, next endpoint.Invoke) error {
-		if call.Kind != endpoint.KindTask { // which has the values of its submission
+		if call.Kind != endpoint.KindTask { // has the values of its submission
 			ctx = context.WithValue(ctx, interceptedKey{}, call.Metadata["word"])
 		}
 		return next(ctx, call)
@@ -227,7 +227,7 @@ func TestInterceptorContext(t *testing.T) {
 	require.Equal(t, "from submit", got)
 }
 
-// TestInterceptorRefuses: whatever is asked for, the caller gets the error by its code, and nothing runs.
+// An interceptor that refuses sends its error by code, and nothing runs.
 func TestInterceptorRefuses(t *testing.T) {
 	drivertest.Leaks(t)
 	refusal := endpoint.NewError("quota", "not today")
@@ -256,7 +256,7 @@ func TestInterceptorRefuses(t *testing.T) {
 	}
 }
 
-// TestInterceptorChangesOutcome give back what the function returned: at the server's side and the client's.
+// An interceptor that replaces an outcome releases the function's result, at the server and at the client.
 func TestInterceptorChangesOutcome(t *testing.T) {
 	late := errors.New("after all not")
 	spoil := plainly(func(ctx context.Context, call *endpoint.Invocation, next endpoint.Invoke) error {
@@ -297,7 +297,7 @@ func TestInterceptorChangesOutcome(t *testing.T) {
 	}
 }
 
-// TestInterceptorMisuse are errors of the call, never a result of nothing.
+// Misuse of an interceptor is an error of the call.
 func TestInterceptorMisuse(t *testing.T) {
 	drivertest.Leaks(t)
 	idle := plainly(func(context.Context, *endpoint.Invocation, endpoint.Invoke) error { return nil })
@@ -306,20 +306,20 @@ func TestInterceptorMisuse(t *testing.T) {
 	})
 	_, c := intercepted(t, []endpoint.Interceptor{idle}, nil)
 	_, err := endpoint.Call[*tensor.Tensor](t.Context(), c, "tensor", 1)
-	require.ErrorContains(t, err, "nothing had answered")
+	require.ErrorContains(t, err, "without a successful call of next")
 	_, c = intercepted(t, nil, []endpoint.Interceptor{idle})
 	_, err = endpoint.Call[*tensor.Tensor](t.Context(), c, "tensor", 1)
-	require.ErrorContains(t, err, "nothing had answered")
+	require.ErrorContains(t, err, "without a successful call of next")
 	_, c = intercepted(t, []endpoint.Interceptor{twice}, nil)
 	_, err = endpoint.Call[*tensor.Tensor](t.Context(), c, "tensor", 1)
 	require.ErrorContains(t, err, "runs once")
 
-	_, c = intercepted(t, nil, []endpoint.Interceptor{twice}) // a client may ask again
+	_, c = intercepted(t, nil, []endpoint.Interceptor{twice}) // a client may repeat the request
 	x, err := endpoint.Call[*tensor.Tensor](t.Context(), c, "tensor", 1)
 	require.NoError(t, err)
 	require.NoError(t, x.Close())
 	left := 0
-	for range endpoint.Stream[string](t.Context(), c, "words", 5) { // nothing comes after the reader has left
+	for range endpoint.Stream[string](t.Context(), c, "words", 5) { // no item follows after the reader has left
 		left++
 		break
 	}
@@ -364,8 +364,7 @@ func TestInterceptorPanics(t *testing.T) {
 	}
 }
 
-// TestInterceptorSeesEnd: one that waits is told when the caller leaves, and one that ends the context ends the
-// function.
+// An interceptor that waits ends when the caller leaves, and one that ends the context ends the function.
 func TestInterceptorSeesEnd(t *testing.T) {
 	drivertest.Leaks(t)
 	began, ended := make(chan struct{}), make(chan error, 1)
@@ -395,7 +394,7 @@ func TestInterceptorSeesEnd(t *testing.T) {
 	require.ErrorContains(t, err, "enough")
 }
 
-// TestInterceptorRefusesTask fail by the code.
+// A task that an interceptor refuses fails with the code.
 func TestInterceptorRefusesTask(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := intercepted(t, []endpoint.Interceptor{plainly(func(ctx context.Context, call *endpoint.Invocation, next endpoint.Invoke) error {
@@ -414,7 +413,7 @@ func TestInterceptorRefusesTask(t *testing.T) {
 	require.Equal(t, "late", app.Code())
 }
 
-// TestHostileMetadata is answered and the connection goes on; what crosses is what the interceptor sees.
+// Hostile metadata is refused and the connection continues; accepted metadata reaches the interceptor unchanged.
 func TestHostileMetadata(t *testing.T) {
 	drivertest.Leaks(t)
 	var got collected[endpoint.Metadata]

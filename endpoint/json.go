@@ -11,10 +11,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// ParseJSON reads one JSON value as an argument for [Call] of a function whose types are not known here: objects are
-// map[string]any, lists []any, whole numbers int64, or uint64 where they are too large for that, so that they fit
-// fields of that kind, and other numbers float64. The error is [ErrInvalid] for what is no JSON, for a number that does
-// not fit into 64 bits, and for what stands behind the value.
+// ParseJSON parses one JSON value into an argument for [Call] if the function's types are unknown. Objects become
+// map[string]any and arrays []any. Integers become int64, or uint64 if they are too large for that, so that they fit
+// integer fields. Other numbers become float64. It returns [ErrInvalid] for invalid JSON, for numbers over 64 bits, and
+// for text after the value.
 func ParseJSON(text []byte) (any, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -23,12 +23,12 @@ func ParseJSON(text []byte) (any, error) {
 		return nil, fmt.Errorf("%w: JSON: %w", ErrInvalid, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("%w: JSON: something stands behind the value", ErrInvalid)
+		return nil, fmt.Errorf("%w: JSON: unexpected text after the value", ErrInvalid)
 	}
 	return withNumbers(v)
 }
 
-// withNumbers replaces the numbers in a value of a JSON decoder by integers and floats.
+// withNumbers replaces the json.Number values in v by integers and floats.
 func withNumbers(v any) (_ any, err error) {
 	switch v := v.(type) {
 	case json.Number:
@@ -67,13 +67,13 @@ func parseNumber(n json.Number) (any, error) {
 	return f, nil
 }
 
-// word is a state that is one word as text.
+// word is a state whose text is one word.
 type word interface {
 	comparable
 	fmt.Stringer
 }
 
-// parseWord finds the state that text is, among all there are.
+// parseWord returns the one of all states whose text is text.
 func parseWord[T word](text []byte, all ...T) (T, error) {
 	for _, state := range all {
 		if state.String() == string(text) {

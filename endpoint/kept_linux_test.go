@@ -38,7 +38,7 @@ func keptRegistry(t *testing.T, runs *sync.Map) *endpoint.Registry {
 	return r
 }
 
-// got is the value of a call that must not fail.
+// got returns the value of a call that must succeed.
 func got[T any](v T, err error) func(t *testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -47,7 +47,7 @@ func got[T any](v T, err error) func(t *testing.T) T {
 	}
 }
 
-// keptFixture is a server and a client of it over a socket.
+// keptFixture returns a server and a client over a socket.
 func keptFixture(t *testing.T, limits endpoint.Limits) (*endpoint.Server, *endpoint.Client, driver.Device, *sync.Map) {
 	t.Helper()
 	runs := new(sync.Map)
@@ -59,8 +59,8 @@ func keptFixture(t *testing.T, limits endpoint.Limits) (*endpoint.Server, *endpo
 	return s, c, dev, runs
 }
 
-// TestKeptArgumentsStayMapped has the memory of an argument mapped once for many calls: what is written to it meanwhile
-// is seen, and it is unmapped when no call names it any more, and when the client has gone.
+// The memory of an argument is mapped once for many calls. Writes to it are visible. It is unmapped when no call uses
+// it, and when the client has left.
 func TestKeptArgumentsStayMapped(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	requireFeature(t, message.FeatureKeep)
@@ -89,8 +89,7 @@ func TestKeptArgumentsStayMapped(t *testing.T) {
 	endpointtest.Eventually(t, waitLimit, "what was kept goes with the client", func() bool { return kept() == 0 })
 }
 
-// TestKeptArgumentsNotWritable has an endpoint that writes its arguments get all memory with each call, and
-// run once for each.
+// An endpoint that writes its arguments receives all memory with each call, and runs once for each.
 func TestKeptArgumentsNotWritable(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	drivertest.Leaks(t)
@@ -107,7 +106,7 @@ func TestKeptArgumentsNotWritable(t *testing.T) {
 	require.Zero(t, limitUse(t, s, "kept_storages").Used)
 }
 
-// TestKeptMemoryLimit has more memory passed in turn than is kept, of which the calls notice nothing.
+// More memory than is kept is passed in turns, without an effect on the calls.
 func TestKeptMemoryLimit(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	drivertest.Leaks(t)
@@ -153,8 +152,7 @@ func TestKeptMemoryLimit(t *testing.T) {
 	})
 }
 
-// TestKeptArgumentsConcurrently has many goroutines pass few tensors at once, and change nothing of what each
-// call gets.
+// Many goroutines pass few tensors at once without an effect on the calls.
 func TestKeptArgumentsConcurrently(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	requireFeature(t, message.FeatureKeep)
@@ -184,8 +182,7 @@ func TestKeptArgumentsConcurrently(t *testing.T) {
 	require.EqualValues(t, 8, limitUse(t, s, "kept_storages").Used)
 }
 
-// TestKeptMemoryUnknown has a peer name memory that it has not sent, or of another size, and send what no
-// client of ours would.
+// A peer refers to memory that it has not sent, or of another size, and sends invalid data.
 func TestKeptMemoryUnknown(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	drivertest.Leaks(t)
@@ -205,7 +202,7 @@ func TestKeptMemoryUnknown(t *testing.T) {
 	require.Zero(t, limitUse(t, s, "kept_storages").Used)
 }
 
-// vector is a tensor of float32s.
+// vector returns a tensor of float32s.
 func vector(t testing.TB, dev driver.Device, values ...float32) *tensor.Tensor {
 	t.Helper()
 	x, err := tensor.FromSlice(dev, tensor.Shape{int64(len(values))}, values)
@@ -213,8 +210,7 @@ func vector(t testing.TB, dev driver.Device, values ...float32) *tensor.Tensor {
 	return x
 }
 
-// TestEndpointsThatWriteSaySo asks which endpoints write to their arguments, which need memory that others can map
-// writable.
+// The endpoint list shows which endpoints write to their arguments and so need writable memory.
 func TestEndpointsThatWriteSaySo(t *testing.T) {
 	_, c, _, _ := keptFixture(t, endpoint.Limits{})
 	list := got(c.Endpoints(t.Context()))(t)

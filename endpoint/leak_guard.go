@@ -8,28 +8,28 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// leakGuard releases what a program forgot to close, once the garbage collector finds all of it unreachable. A slice or
-// an address of the memory is invisible to the collector. Where one was handed out, nothing is released: the owner
-// would write other bytes under a slice that is in use. That is a leak, which is counted ([driver.Leaks]) and logged. A
-// nil guard does nothing.
+// leakGuard releases a value that the program did not close, once the garbage collector finds all of its parts
+// unreachable. The collector cannot track slices and addresses of the memory. If any were returned, nothing is
+// released, because the owner would overwrite memory that may be in use. The value then counts as a leak
+// ([driver.Leaks]), which is logged. A nil guard does nothing.
 type leakGuard struct {
-	reachable atomic.Int64 // the guarded value and its storages, as far as they are reachable
+	reachable atomic.Int64 // number of reachable parts: the guarded value and its storages
 	disarmed  atomic.Bool
 	kind      string
 	borrowed  []borrowedMemory
 	collected func(leak *driver.Leak)
 }
 
-// borrowedMemory is what a guard knows of a storage without keeping it reachable.
+// borrowedMemory describes a storage without keeping it reachable.
 type borrowedMemory struct {
 	exposed *atomic.Bool
 	device  string
 }
 
-// newLeakGuard guards a value and the storages that it borrowed. collected is called when none of them is reachable any
-// more, unless the guard was disarmed before. leak is nil, or what to report where memory was handed out, so that
-// nothing may be released. collected is called by the collector: it must return at once, and must not itself keep any
-// of them reachable. kind names the value in a leak.
+// newLeakGuard guards thing and the storages that it borrowed. It calls collected when all of them are unreachable,
+// unless the guard was disarmed. leak is nil, or describes the leak if memory was exposed, in which case nothing may be
+// released. collected runs on the collector's goroutine: it must return at once and must not keep any of the parts
+// reachable. kind names the value in a leak.
 func newLeakGuard[T any](thing *T, kind string, storages []*tensor.Storage, collected func(leak *driver.Leak)) *leakGuard {
 	n := &leakGuard{kind: kind, collected: collected}
 	n.reachable.Store(1)
@@ -44,14 +44,14 @@ func newLeakGuard[T any](thing *T, kind string, storages []*tensor.Storage, coll
 	return n
 }
 
-// unreachable notes that one of them was collected.
+// unreachable records that one part was collected.
 func (n *leakGuard) unreachable() {
 	if n.reachable.Add(-1) == 0 && !n.disarmed.Load() {
 		n.collected(n.leak())
 	}
 }
 
-// leak is what to report where memory was handed out; nil where none was.
+// leak returns a description if memory was exposed, and nil otherwise.
 func (n *leakGuard) leak() *driver.Leak {
 	for _, m := range n.borrowed {
 		if m.exposed.Load() {
@@ -61,7 +61,7 @@ func (n *leakGuard) leak() *driver.Leak {
 	return nil
 }
 
-// disarm makes the guard do nothing from now on.
+// disarm disables the guard.
 func (n *leakGuard) disarm() {
 	if n != nil {
 		n.disarmed.Store(true)

@@ -19,7 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// warnings is a log that keeps what it is told.
+// warnings is a log handler that records messages.
 type warnings struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -41,7 +41,7 @@ func (w *warnings) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// collect runs the collector until something has come about.
+// collect runs the garbage collector until ok returns true.
 func collect(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	endpointtest.Eventually(t, waitLimit, what, func() bool {
@@ -50,7 +50,7 @@ func collect(t *testing.T, what string, ok func() bool) {
 	})
 }
 
-// forgetRef makes a reference and loses it. It returns the value, and the object.
+// forgetRef creates a reference and drops it. It returns the value and the object.
 //
 //go:noinline
 func forgetRef[T any](t *testing.T, c endpoint.Caller, name string, size int) (value T, id string) {
@@ -76,7 +76,7 @@ func TestLeakGuardRef(t *testing.T) {
 	})
 	require.Contains(t, log.String(), "object="+id+" endpoint=number")
 
-	// What its value has lent out keeps a reference: the memory may be no longer than the object.
+	// Memory exposed by its value keeps a reference, because it may be in use.
 	x, id := forgetRef[*tensor.Tensor](t, c, "model", 4)
 	for range 5 {
 		runtime.GC()
@@ -93,7 +93,7 @@ func TestLeakGuardRef(t *testing.T) {
 	})
 	_ = x
 
-	// One that was closed is not warned of, whatever was forgotten beside it.
+	// A closed reference causes no warning, whatever else became unreachable.
 	require.NoError(t, kept.Err())
 	require.NoError(t, kept.Close())
 	endpointtest.Eventually(t, waitLimit, "both warnings", func() bool { return strings.Count(log.String(), "not closed") == 2 })
@@ -146,7 +146,7 @@ func TestLeakGuardRefInProcess(t *testing.T) {
 	require.Equal(t, 4, strings.Count(log.String(), "not closed"), "%v %v", closed, released)
 }
 
-// forgetHandle acquires a model and loses the handle, but not the tensor that it returns.
+// forgetHandle acquires a model and drops the handle, but not the tensor that it returns.
 //
 //go:noinline
 func forgetHandle(t *testing.T, c *endpoint.Client, name string) *tensor.Tensor {
@@ -185,7 +185,7 @@ func TestLeakGuardHandle(t *testing.T) {
 	x = nil
 	collect(t, "the lease is back", func() bool { return holders() == 0 })
 	_ = x
-	endpointtest.Eventually(t, waitLimit, "it was told", func() bool { return strings.Contains(log.String(), "a handle was not closed") })
+	endpointtest.Eventually(t, waitLimit, "the warning", func() bool { return strings.Contains(log.String(), "handle not closed") })
 	require.Contains(t, log.String(), "name=m version=1 server="+c.ServerID())
 
 	h, err := c.Acquire(ctx, "m")
@@ -200,7 +200,7 @@ func TestLeakGuardHandle(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "not closed"), "%v", h)
 }
 
-// keptLeaks makes the test see leaks, and returns those of a kind that were kept.
+// keptLeaks records leaks during the test, and returns a count of the kept ones of a kind.
 func keptLeaks(t *testing.T, kind string) func() int {
 	var mu sync.Mutex
 	var kept int
@@ -219,7 +219,7 @@ func keptLeaks(t *testing.T, kind string) func() int {
 	}
 }
 
-// sliceOfRef makes a reference and loses it, and its value; what is left is a slice of the value's memory.
+// sliceOfRef creates a reference and drops it and its value; a slice of the value's memory remains.
 //
 //go:noinline
 func sliceOfRef(t *testing.T, c endpoint.Caller, size int) (slice []float32, id string) {
@@ -229,7 +229,7 @@ func sliceOfRef(t *testing.T, c endpoint.Caller, size int) (slice []float32, id 
 	return slice, id
 }
 
-// TestLeakGuardRefSlice: the server goes on counting a reference of which nothing but a slice is left (D1).
+// The server counts a reference while a slice of its memory remains.
 func TestLeakGuardRefSlice(t *testing.T) {
 	hostOnly(t, "slices are of host memory")
 	check := func(t *testing.T, c endpoint.Caller, log *warnings) {
@@ -263,7 +263,7 @@ func TestLeakGuardRefSlice(t *testing.T) {
 	})
 }
 
-// sliceOfHandle acquires a model and loses the handle and its tensors; what is left is a slice of one.
+// sliceOfHandle acquires a model and drops the handle and its tensors; a slice of one remains.
 //
 //go:noinline
 func sliceOfHandle(t *testing.T, c *endpoint.Client, name string) []byte {
@@ -272,7 +272,7 @@ func sliceOfHandle(t *testing.T, c *endpoint.Client, name string) []byte {
 	return slice
 }
 
-// TestLeakGuardHandleSlice: the owner goes on counting a lease on a version of which nothing but a slice is left (D1).
+// The owner counts a lease while a slice of the version's memory remains.
 func TestLeakGuardHandleSlice(t *testing.T) {
 	hostOnly(t, "slices are of host memory")
 	dev := testDevice(t)

@@ -1,6 +1,7 @@
 package endpoint_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -21,7 +22,7 @@ import (
 func serve(t testing.TB, opts endpoint.ServerOptions) *endpoint.Server {
 	t.Helper()
 	dev := testDevice(t)
-	opts.Socket, opts.Devices = endpointtest.SocketPath(t), []driver.Device{dev}
+	opts.Socket, opts.Devices = cmp.Or(opts.Socket, endpointtest.SocketPath(t)), []driver.Device{dev}
 	s, err := endpoint.NewServer(opts)
 	require.NoError(t, err)
 	var served sync.WaitGroup
@@ -39,17 +40,17 @@ func TestServerShutdownIdleClients(t *testing.T) {
 		c.acquire(acquisition{Name: "m", Key: "h"})
 		clients = append(clients, c)
 	}
-	// The promise is 100 ms; a busy machine gets more here, a hang is caught.
+	// The promise is 100 ms; on a busy machine the test only detects a hang.
 	require.Less(t, o.shutdown(time.Minute), promptly)
 	for _, c := range clients {
 		c.check("h", model{Seed: 1})
 		require.ErrorIs(t, c.pingError(), endpoint.ErrUnavailable)
 	}
-	o.closeServer() // closing twice is nil
+	o.closeServer() // a second close returns nil
 }
 
-// A function that ends with its context may be quicker than the end of the connection. Its client is to see an owner
-// that is away, and not a file that is closed.
+// A function may end with its context before the connection ends. Its client must see a missing owner, and not a closed
+// file.
 func TestServerCloseCause(t *testing.T) {
 	causes := make(chan error, 2)
 	r := endpoint.NewRegistry()
@@ -192,12 +193,12 @@ func TestSessionSilentPeer(t *testing.T) {
 	for {
 		if _, err := silent.Read(make([]byte, 512)); err != nil {
 			require.NotErrorIs(t, err, context.DeadlineExceeded)
-			return // the owner hung up
+			return // the owner disconnected
 		}
 	}
 }
 
-// The context of Serve ends the server in order: what is in flight ends, the memory of clients stays theirs.
+// The context of Serve shuts the server down in order: requests in flight end, clients keep their memory.
 func TestServerServeContext(t *testing.T) {
 	started, finish := make(chan struct{}), make(chan struct{})
 	registry := endpoint.NewRegistry()

@@ -56,7 +56,7 @@ func init() {
 		{limits.SlabBytes, "bytes of those", "1/16 of the memory", "1/4 of the memory", "the memory of a result is used once", "TestSlabLimit", useSlabBytes},
 		{limits.Offers, "endpoints that are offered", "256", "4,096", errorLimit, "TestOfferLimits", useOffers},
 		{limits.OfferBytes, "bytes of their descriptions", "1 MiB", "16 MiB", errorLimit, "TestOfferLimits", useOfferBytes},
-		{limits.WorkerCalls, "calls that a worker has not answered", "1,024", "", "calls wait", "TestOfferCallLimit", useWorkerCalls},
+		{limits.WorkerCalls, "calls that a worker has not answered", "1,024", "", "calls wait; error 20 if all are overdue", "TestOfferCallLimit", useWorkerCalls},
 		{limits.WorkerTime, "seconds of a call to a worker", "as long as the caller waits", "", "error 24", "TestOfferTimeLimit", useWorkerTime},
 		{limits.RingBytes, "bytes of rings", "68 KiB", "1/256 of the memory, 16 MiB to 256 MiB", "its frames go over the socket", "TestRingLimit", useRingBytes},
 		{limits.TaskBytes, "bytes of results that tasks keep", "", "1/4 of the memory", "the oldest results are dropped", "TestLimitsCachedResults", useTaskBytes},

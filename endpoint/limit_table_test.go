@@ -9,8 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLimitsTable: the limits on what clients can make an owner hold and do are one table, and each
-// has a test.
+// The limits on clients are one table, equal to that of PROTOCOL.md, and each has a test.
 func TestLimitsTable(t *testing.T) {
 	text, err := os.ReadFile("../wire/PROTOCOL.md")
 	if err != nil {

@@ -10,97 +10,95 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Limits bound what peers can make a server hold and do. A zero field stands for its default. What each costs, what
-// happens beyond it and how it is observed is one table: limitRows here, "Limits" in PROTOCOL.md. Memory is the
-// smallest of what the server's devices say that the process may have ([driver.Bounded]).
+// Limits limits what clients can make a server hold and do. Zero fields have defaults. The table "Limits" in
+// PROTOCOL.md (limitRows in this package) lists the cost of each, what happens beyond it and how to observe it. Memory
+// means the smallest amount that the server's devices report as available to the process ([driver.Bounded]).
 type Limits struct {
-	// Wire bounds frames, descriptors, and how long a peer may take for its hello and to read.
+	// Wire limits frames and descriptors, and the time a peer has for its hello and for reading.
 	Wire wire.Limits
-	// Clients is how many may be connected at once; 16384, or an eighth of the descriptors that the process may have if
-	// that is less.
+	// Clients is the maximum number of connections; 16384, or an eighth of the process's descriptor limit if that is
+	// less.
 	Clients int
-	// Requests is how many of one client may be in flight; 16384.
+	// Requests is the maximum number of requests of one client in flight; 16384.
 	Requests int
-	// RequestTime is how long one request may take; 0 for as long as the client waits. Beyond it the work is stopped
-	// and the request is answered with code 24.
+	// RequestTime limits the duration of one request; 0 means no limit while the client waits. At the limit the work is
+	// cancelled and the request fails with code 24.
 	RequestTime time.Duration
-	// RequestBytes is how many bytes the requests of one client in flight may have, and the arguments of its tasks that
-	// have not ended; 256 MiB. A descriptor counts as 16 KiB. One request more is refused, unless it is the only one;
-	// the connection is read on, so that the client can still cancel.
+	// RequestBytes limits the bytes of one client's requests in flight and of the arguments of its unfinished tasks;
+	// 256 MiB. A descriptor counts as 16 KiB. A request over the limit is refused unless it is the only one. The
+	// connection is still read, so that the client can cancel.
 	RequestBytes int64
-	// RequestBytesTotal is how many bytes requests of all clients may have, those that have come in part included: an
-	// eighth of the memory, 256 MiB to 4 GiB. Bodies of up to 8 KiB do not count. Of this and the two limits below one
-	// client has at most two thirds: twice as much as it leaves free.
+	// RequestBytesTotal limits the bytes of all clients' requests, including partly received ones; an eighth of the
+	// memory, 256 MiB to 4 GiB. Bodies of up to 8 KiB do not count. One client can use at most two thirds of this limit
+	// and of each of the next two: twice as much as it leaves free.
 	RequestBytesTotal int64
-	// AnswerBytes is how many bytes of answers and of items of streams one client may have that it has not read yet;
-	// 256 MiB. AnswerBytesTotal is the same for all together: an eighth of the memory, 256 MiB to 4 GiB. Answers of up
-	// to 4 KiB do not count, and a manifest is in memory once, however many read it.
+	// AnswerBytes limits the bytes of one client's unread answers and stream items; 256 MiB. AnswerBytesTotal limits
+	// those of all clients; an eighth of the memory, 256 MiB to 4 GiB. Answers of up to 4 KiB do not count. A manifest
+	// is in memory once for all its readers.
 	AnswerBytes, AnswerBytesTotal int64
-	// Descriptors is how many descriptors of requests in flight all clients may have together, those of requests that
-	// have come in part included; 65536, or three eighths of what the process may have if that is less.
+	// Descriptors limits the descriptors of all clients' requests in flight, including partly received ones; 65536, or
+	// three eighths of the process's descriptor limit if that is less.
 	Descriptors int
-	// Subscriptions is how many leases one client may have, and names in watches; 65536. A watch of all names counts as
-	// 1024. The first is never refused.
+	// Subscriptions limits the leases and watched names of one client; 65536. A watch of all names counts as 1024. The
+	// first subscription is never refused.
 	Subscriptions int
-	// Objects is how many references to managed objects one client may have; 65536.
+	// Objects limits one client's references to managed objects; 65536.
 	Objects int
-	// KeptBytes is how many bytes of memory of its arguments are kept mapped for one client between calls; a sixteenth
-	// of the memory, and none where it is negative. A storage takes a descriptor: at most 64 are kept for a client, and
-	// 4096 for all, or a sixteenth of the descriptors that the process may have if that is less. What no call has named
-	// for three seconds is unmapped.
+	// KeptBytes limits the argument memory that stays mapped for one client between calls; a sixteenth of the memory.
+	// Negative disables this. Each storage uses a descriptor: at most 64 are kept per client, and in total 4096 or a
+	// sixteenth of the process's descriptor limit if that is less. Memory is unmapped after three seconds without a
+	// call that uses it.
 	KeptBytes int64
-	// SlabBytes is how many bytes one client may have of memory of results that is used again ([ResultDevice]), in use
-	// or not; a sixteenth of the memory, and none where it is negative. SlabBytesTotal is the same for all together: a
-	// quarter of the memory. A slab takes a descriptor: there are at most 64 for a client, and 4096 for all, or a
-	// sixteenth of the descriptors that the process may have if that is less. One that nobody has used for three
-	// seconds is given back.
+	// SlabBytes limits one client's reusable memory for results ([ResultDevice]), in use or free; a sixteenth of the
+	// memory. Negative disables this. SlabBytesTotal limits that of all clients; a quarter of the memory. Each slab
+	// uses a descriptor: there are at most 64 per client, and in total 4096 or a sixteenth of the process's descriptor
+	// limit if that is less. A slab is freed after three seconds without use.
 	SlabBytes, SlabBytesTotal int64
-	// RingBytesTotal is how many bytes the rings of all clients may have, by which small frames go
-	// ([wire.Limits].Ring): 1/256 of the memory, 16 to 256 MiB. A client for which there is no room goes on without; so
-	// does one that has not asked for more than a few things.
+	// RingBytesTotal limits the memory of all clients' rings for small frames ([wire.Limits].Ring); 1/256 of the
+	// memory, 16 to 256 MiB. A client beyond the limit, or one that has made only a few requests, has no ring.
 	RingBytesTotal int64
-	// ObjectBytes is how much memory the results may have that the server keeps for one client: managed objects as long
-	// as it has references, other results until they have been sent. Three quarters of what the process may have of the
-	// server's devices. The only result of a client is never refused. ObjectBytesTotal is the same for all together,
-	// each result counted once: all that the process may have of them.
+	// ObjectBytes limits the memory of results that the server keeps for one client: managed objects while it has
+	// references, other results until they are sent. It is three quarters of the process's share of the server's
+	// devices. The only result of a client is never refused. ObjectBytesTotal limits that of all clients, counting each
+	// result once; it is the whole share.
 	ObjectBytes, ObjectBytesTotal int64
-	// Offers is how many endpoints one client may offer ([Client.Offer]); 256. OffersTotal is the same for all
-	// together, where one that two clients offer counts twice; 4096. OfferBytes and OfferBytesTotal are how many bytes
-	// their descriptions may have; 1 MiB and 16 MiB.
+	// Offers limits the endpoints that one client may offer ([Client.Offer]); 256. OffersTotal limits those of all
+	// clients, counting an endpoint once per client; 4096. OfferBytes and OfferBytesTotal limit the size of their
+	// descriptions; 1 MiB and 16 MiB.
 	Offers, OffersTotal         int
 	OfferBytes, OfferBytesTotal int64
-	// WorkerCalls is how many calls a client that offers endpoints gets at once, those included that were cancelled and
-	// that it has not answered; 1024. More of them wait.
+	// WorkerCalls is the maximum number of calls that a client that offers endpoints runs at once; 1024. A cancelled call
+	// counts until its function ends. More calls wait. They fail with [ErrLimit] if all workers of the endpoint are full
+	// of calls that were cancelled 30 seconds ago.
 	WorkerCalls int
-	// WorkerTime is how long a client may take for the answer to one call; 0 for as long as the caller waits, which a
-	// task does for ever. Beyond it the caller gets code 24.
+	// WorkerTime limits one call to a worker; 0 means no limit while the caller waits, which is unlimited for a task.
+	// At the limit the caller receives code 24.
 	WorkerTime time.Duration
-	// Idle is how long a client may stay that has no leases, references, watches, offers or requests in flight and
-	// sends none; after that, and within half as much more, the owner says goodbye to it, and a [Client] dials again
-	// when it is used. 0 for as long as it likes.
+	// Idle is how long a client without leases, references, watches, offers and requests may stay connected; 0 means no
+	// limit. The server ends such a connection within 1.5 times this period. A [Client] reconnects on its next use.
 	Idle time.Duration
-	// Tasks is how many unfinished tasks one client may have, calls of endpoints with [Task] included; three quarters
-	// of the capacity of [TaskOptions], so that none leaves no room for others.
+	// Tasks limits the unfinished tasks of one client, including calls of endpoints with [Task]; three quarters of the
+	// capacity in [TaskOptions], so that one client cannot use all of it.
 	Tasks int
-	// Publish is what one client may have published: 1024 versions, 4096 storages, manifests that cost 256 MiB, and as
+	// Publish limits the publications of one client: 1024 versions, 4096 storages, manifests that cost 256 MiB, and as
 	// many bytes as the server's devices have.
 	Publish PublishLimits
-	// PublishTotal is what all clients may have published together, those that have gone included: 8192 versions; 16384
-	// storages, or three sixteenths of the descriptors that the process may have if that is less; manifests that cost
-	// 512 MiB, or a sixteenth of the memory if that is less; as many bytes as the server's devices have.
+	// PublishTotal limits the publications of all clients, including disconnected ones: 8192 versions; 16384 storages,
+	// or three sixteenths of the process's descriptor limit if that is less; manifests that cost 512 MiB, or a
+	// sixteenth of the memory if that is less; and as many bytes as the server's devices have.
 	PublishTotal PublishLimits
 }
 
 // Sizes of defaults.
 const (
-	leastTotal = 256 << 20 // of bytes of requests, or of answers, of all clients
+	leastTotal = 256 << 20 // bytes of all clients' requests, or of their answers
 	mostTotal  = 4 << 30
-	leastRings = 16 << 20 // of bytes of rings of all clients
+	leastRings = 16 << 20 // bytes of all clients' rings
 	mostRings  = 256 << 20
-	noMemory   = 4 << 30 // is taken for the memory where no device says how much there is
+	noMemory   = 4 << 30 // assumed if no device reports its memory
 )
 
-// share is how much of the capacity one client has.
+// share returns the part of the capacity that one client can use.
 func (o *TaskOptions) share() int {
 	capacity := o.Capacity
 	if capacity <= 0 {
@@ -109,7 +107,8 @@ func (o *TaskOptions) share() int {
 	return capacity - capacity/4
 }
 
-// memoryLimit is the least of what the devices say that this process may have, and what sets that bound.
+// memoryLimit returns the smallest amount of memory that a device reports as available to this process, and the origin
+// of that bound.
 func memoryLimit(devices []driver.Device) (bytes int64, why string) {
 	for _, dev := range devices {
 		info := dev.Info()
@@ -127,7 +126,7 @@ func memoryLimit(devices []driver.Device) (bytes int64, why string) {
 	return bytes, why
 }
 
-// totalMemory is the memory of all devices; no bound where one does not say.
+// totalMemory returns the memory of all devices. It is unbounded if a device does not report its memory.
 func totalMemory(devices []driver.Device) (sum int64) {
 	for _, dev := range devices {
 		n := dev.Info().TotalBytes
@@ -139,14 +138,14 @@ func totalMemory(devices []driver.Device) (sum int64) {
 	return sum
 }
 
-// MemoryBudget is how many bytes of results a server keeps by default of those that calls have made, in its cache and
-// for its tasks each: a quarter of the smallest memory of its devices. The reason says so for people.
+// MemoryBudget returns the default limit on the bytes of results that the cache keeps, and also on those that tasks
+// keep: a quarter of the smallest memory of the devices. The second result explains the value for people.
 func MemoryBudget(devices []driver.Device) (bytes int64, why string) {
 	memory, of := memoryLimit(devices)
 	return memory / 4, "a quarter of " + of
 }
 
-// defaults fills in what is zero.
+// defaults replaces zero fields by defaults.
 func (l *Limits) defaults(devices []driver.Device) {
 	memory, _ := memoryLimit(devices)
 	files := unixsock.MaxOpenFiles()
@@ -191,17 +190,17 @@ func (l *PublishLimits) defaults(d PublishLimits) {
 	orDefault(&l.ManifestBytes, d.ManifestBytes)
 }
 
-// orDefault sets a field that has no value.
+// orDefault sets *field to value if it is zero.
 func orDefault[T int | int64](field *T, value T) {
 	if *field <= 0 {
 		*field = value
 	}
 }
 
-// budget fills in the default and returns where it comes from.
+// budget sets the default and returns the origin of the value.
 func (o *ResultOptions) budget(bytes int64, why string) string { return budgetOr(&o.Bytes, bytes, why) }
 
-// budget fills in the default and returns where it comes from.
+// budget sets the default and returns the origin of the value.
 func (o *TaskOptions) budget(bytes int64, why string) string { return budgetOr(&o.Bytes, bytes, why) }
 
 func budgetOr(field *int64, bytes int64, why string) string {
@@ -215,7 +214,8 @@ func budgetOr(field *int64, bytes int64, why string) string {
 	return "the owner asked for it"
 }
 
-// boundedMemory is what this process may have of all devices together; no bound where one does not say.
+// boundedMemory returns the memory of all devices that is available to this process. It is unbounded if a device does
+// not report its memory.
 func boundedMemory(devices []driver.Device) int64 {
 	sum := totalMemory(devices)
 	for _, dev := range devices {

@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestHostileRequestNumbers: an answer must be told from every other one on the connection (D28).
+// A request number that is in use is refused, because its answer could not be distinguished.
 func TestHostileRequestNumbers(t *testing.T) {
 	s := hostileOwner(t)
 	ping, err := message.MarshalRequest(message.OpPing, 0, nil)
@@ -25,7 +25,7 @@ func TestHostileRequestNumbers(t *testing.T) {
 
 	p := politePeer(t, s.Socket())
 	require.NoError(t, p.conn.Send(wire.KindRequest, 0, ping))
-	p.hungUp("number 0")
+	p.hungUp("id 0")
 
 	p = politePeer(t, s.Socket())
 	require.NoError(t, p.conn.Send(wire.KindRequest, 7, watch))
@@ -37,10 +37,10 @@ func TestHostileRequestNumbers(t *testing.T) {
 		}
 	}
 	require.NoError(t, p.conn.Send(wire.KindRequest, 7, ping))
-	p.hungUp("sent before")
+	p.hungUp("in use")
 }
 
-// TestHostileRequestNumberInFlight (D28).
+// A request with the number of a request in flight is refused.
 func TestHostileRequestNumberInFlight(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -60,10 +60,10 @@ func TestHostileRequestNumberInFlight(t *testing.T) {
 	require.NoError(t, p.conn.Send(wire.KindRequest, 3, call))
 	<-begun
 	require.NoError(t, p.conn.Send(wire.KindRequest, 3, ping))
-	p.hungUp("sent before")
+	p.hungUp("in use")
 }
 
-// TestHostileUnusedDescriptors: those that no handle names, and those of an operation that takes none (D28).
+// Descriptors without a handle, and those of an operation that takes none, are refused.
 func TestHostileUnusedDescriptors(t *testing.T) {
 	s := hostileOwner(t)
 	p := politePeer(t, s.Socket())
@@ -73,7 +73,7 @@ func TestHostileUnusedDescriptors(t *testing.T) {
 	p.refused(message.CodeUnsupported, 0x9999, struct{}{}, file)
 }
 
-// heapInUse is what is reachable.
+// heapInUse returns the reachable bytes.
 func heapInUse() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -82,8 +82,8 @@ func heapInUse() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestHostileTexts: of a label, or the source of a publication, what is kept is short, without control
-// characters, and keeps nothing else in memory (D5, D9).
+// The stored text of a label or of a publication's source is short, has no control characters, and retains nothing else
+// in memory.
 func TestHostileTexts(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -111,7 +111,7 @@ func TestHostileTexts(t *testing.T) {
 	p.refused(message.CodeInvalidArgument, message.OpTaskWatch, message.WatchTasks{Endpoint: strings.Repeat("e", 1<<20)})
 }
 
-// TestLimitsReleases: each has a row of the answer. A client asks in parts.
+// Each release has a row in the answer, so their number is limited. A client splits them.
 func TestLimitsReleases(t *testing.T) {
 	s := hostileOwner(t)
 	p := politePeer(t, s.Socket())

@@ -24,7 +24,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// limitUse is what a server says of one limit.
+// limitUse returns the server's state of one limit.
 func limitUse(t testing.TB, s *endpoint.Server, name string) endpoint.LimitUse {
 	t.Helper()
 	info, err := s.ServerInfo(context.Background())
@@ -38,7 +38,7 @@ func limitUse(t testing.TB, s *endpoint.Server, name string) endpoint.LimitUse {
 	return endpoint.LimitUse{}
 }
 
-// ask sends a request without waiting for what comes of it.
+// ask sends a request without waiting for its answer.
 func (p *peer) ask(op message.Op, body any) uint64 {
 	p.t.Helper()
 	request, err := message.MarshalRequest(op, 0, body)
@@ -48,7 +48,7 @@ func (p *peer) ask(op message.Op, body any) uint64 {
 	return p.id
 }
 
-// answerTo is the code of the answer to a request; 0 for a response. Other answers are left out.
+// answerTo returns the code of the answer to a request; 0 for a response. Other answers are skipped.
 func (p *peer) answerTo(id uint64) message.Code {
 	p.t.Helper()
 	for {
@@ -66,8 +66,7 @@ func (p *peer) answerTo(id uint64) message.Code {
 	}
 }
 
-// TestLimitsAnswers: what is made for clients that do not read is bounded for each and for all, and
-// goes with them (D3).
+// Answers to clients that do not read are limited for each and for all, and are freed with the client.
 func TestLimitsAnswers(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -102,8 +101,7 @@ func TestLimitsAnswers(t *testing.T) {
 	require.Zero(t, p.answerTo(id), "there is room again")
 }
 
-// TestServerManifestMemory: that many clients do not read the manifest of a version costs no more than that one does
-// not (D3).
+// A manifest that many clients do not read costs as much as one that a single client does not read.
 func TestServerManifestMemory(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -119,14 +117,14 @@ func TestServerManifestMemory(t *testing.T) {
 		peers = append(peers, p)
 		p.ask(message.OpInfo, message.Info{Name: "m", Manifest: true})
 	}
-	time.Sleep(50 * time.Millisecond) // for all of them to be stuck
+	time.Sleep(50 * time.Millisecond) // until all of them are stuck
 	require.Less(t, heapInUse()-before, int64(4<<20), "a manifest has more than a MiB")
 	for _, p := range peers {
 		require.Zero(t, p.answerTo(1))
 	}
 }
 
-// manyTensors is a publication of so many tensors of one page.
+// manyTensors returns a publication of n tensors of one page.
 func manyTensors(t testing.TB, n int) (message.Publish, *os.File) {
 	t.Helper()
 	tt, ok := t.(*testing.T)
@@ -142,8 +140,7 @@ func manyTensors(t testing.TB, n int) (message.Publish, *os.File) {
 	return in, file
 }
 
-// TestLimitsManifests: the memory that manifests take is counted, is no more than what is charged, and outlives
-// nobody's limit (D4).
+// The memory of manifests is counted, is at most what is charged, and does not outlive the limit.
 func TestLimitsManifests(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -178,14 +175,13 @@ func TestLimitsManifests(t *testing.T) {
 	endpointtest.Eventually(t, waitLimit, "what is withdrawn does not count", func() bool { return limitUse(t, s, "manifest_bytes").Used == 2*cost })
 }
 
-// TestServerPublishOverlappingTensors: views of the same bytes that all differ are told apart without
-// comparing each with each (D4). It would take minutes.
+// Different views of the same bytes are distinguished without comparing all pairs, which would take minutes.
 func TestServerPublishOverlappingTensors(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	in, file := offer(t, true)
 	rows := make([]message.Tensor, 100000)
-	for i := range rows { // strides of single elements are free, so there are as many layouts as one likes
+	for i := range rows { // strides of single elements are free, so there are any number of layouts
 		rows[i] = message.Tensor{Name: fmt.Sprint(i), DType: 12, Shape: []int64{1, 2}, Strides: []int64{int64(i), 2}}
 	}
 	m, err := message.NewManifest(rows, in.Manifest.Storages, nil)
@@ -199,7 +195,7 @@ func TestServerPublishOverlappingTensors(t *testing.T) {
 	require.Equal(t, wire.KindResponse, f.Kind)
 }
 
-// TestClientListPages: whatever is published and held, the list can be asked for (D5).
+// The list can be read with any number of versions and holders.
 func TestClientListPages(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -232,7 +228,7 @@ func TestClientListPages(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, info.Versions)
 	require.EqualValues(t, 30, info.Current)
-	for range 200 { // holders of one version, more than an answer has room for
+	for range 200 { // more holders of one version than an answer has room for
 		politePeer(t, s.Socket()).ask(message.OpAcquire, message.Acquire{Name: "b"})
 	}
 	endpointtest.Eventually(t, waitLimit, "all hold it", func() bool {
@@ -243,8 +239,7 @@ func TestClientListPages(t *testing.T) {
 	})
 }
 
-// TestLimitsSparsePublication: what a descriptor claims to keep counts, whether or not there is memory behind it
-// (D17).
+// The claimed size of a descriptor counts, even for a sparse file.
 func TestLimitsSparsePublication(t *testing.T) {
 	hostOnly(t, "makes a memfd")
 	s := hostileOwner(t)
@@ -267,7 +262,7 @@ func TestLimitsSparsePublication(t *testing.T) {
 	require.Equal(t, dev.Info().TotalBytes, limitUse(t, s, "storage_bytes").Client)
 }
 
-// TestServerInfoSumsSaturate: views that repeat one element have any size (D28).
+// Views that repeat one element may have any size; sums saturate.
 func TestServerInfoSumsSaturate(t *testing.T) {
 	s := hostileOwner(t)
 	in, file := offer(t, true)
@@ -290,13 +285,13 @@ func TestServerInfoSumsSaturate(t *testing.T) {
 	require.NoError(t, s.Withdraw(context.Background(), "n"))
 }
 
-// TestLimitsDescriptors: a client that keeps frames from ending pins no more than its share of
-// descriptors, for no longer than a frame may take, and others publish meanwhile (D6).
+// A client with unfinished frames holds at most its share of descriptors, for at most the time of a frame, and others
+// can publish.
 func TestLimitsDescriptors(t *testing.T) {
 	s := hostileOwnerWith(t, endpoint.Limits{Descriptors: 300, Wire: wire.Limits{FrameTimeout: time.Second}})
 	in, file := offer(t, true)
 	greedy := rawSocket(t, s.Socket())
-	for range 10 { // files frames of a frame that never comes
+	for range 10 { // files frames of a frame that never arrives
 		if !greedy.sendFiles(file, 100) {
 			break
 		}
@@ -317,14 +312,14 @@ func TestLimitsDescriptors(t *testing.T) {
 	for i := range files {
 		files[i] = file
 	}
-	p.refused(message.CodeResourceExhausted, message.OpPublish, in, files...) // and the connection goes on
+	p.refused(message.CodeResourceExhausted, message.OpPublish, in, files...) // the connection continues
 	answer, err = p.send(message.OpPublish, in, file)
 	require.NoError(t, err)
 	require.Equal(t, wire.KindResponse, answer.Kind)
 	require.NoError(t, s.Withdraw(context.Background(), "n"))
 }
 
-// TestLimitsRequestBytesTotal: also of requests that have come in part (D3).
+// Partly received requests count too.
 func TestLimitsRequestBytesTotal(t *testing.T) {
 	s := hostileOwnerWith(t, endpoint.Limits{RequestBytesTotal: 3 << 20, Wire: wire.Limits{FrameTimeout: 2 * time.Second}})
 	var stuck []*rawConn
@@ -351,7 +346,7 @@ func TestLimitsRequestBytesTotal(t *testing.T) {
 	endpointtest.Eventually(t, waitLimit, "nothing is held", func() bool { return limitUse(t, s, "request_bytes").Used == 0 })
 }
 
-// TestLimitsRequests: one more is refused, and the connection goes on.
+// A request over the limit is refused, and the connection continues.
 func TestLimitsRequests(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -369,7 +364,7 @@ func TestLimitsRequests(t *testing.T) {
 	require.Zero(t, p.answerTo(p.ask(message.OpPing, message.Ping{})))
 }
 
-// TestLimitsRequestTime: where the owner says so, whatever the client asks for.
+// The server's limit applies whatever timeout the client sends.
 func TestLimitsRequestTime(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -384,7 +379,7 @@ func TestLimitsRequestTime(t *testing.T) {
 	require.EqualValues(t, 1, limitUse(t, s, "request_seconds").Refused)
 }
 
-// smallDevice is host memory of which there is only so much.
+// smallDevice is host memory with a limited size.
 type smallDevice struct {
 	*host.Device
 	driver.Reclaim
@@ -392,13 +387,13 @@ type smallDevice struct {
 	left int64
 }
 
-// rawConn is a connection whose bytes the test makes.
+// rawConn is a connection on which the test writes bytes.
 type rawConn struct {
 	t  *testing.T
 	fd int
 }
 
-// rawSocket has introduced itself.
+// rawSocket connects with a hello.
 func rawSocket(t *testing.T, path string) *rawConn {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -414,7 +409,7 @@ func rawSocket(t *testing.T, path string) *rawConn {
 	return c
 }
 
-// frameHead is the header of a frame.
+// frameHead returns the header of a frame.
 func frameHead(length int, kind wire.Kind, files int, id uint64) []byte {
 	return []byte{
 		byte(length >> 24), byte(length >> 16), byte(length >> 8), byte(length), 0, byte(kind), byte(files >> 8), byte(files),
@@ -449,12 +444,12 @@ func (c *rawConn) sendFiles(f *os.File, n int) bool {
 	return c.write(frameHead(0, wire.KindFiles, n, 1), unix.UnixRights(fds...))
 }
 
-// beginFrame announces a request and sends a part of it.
+// beginFrame announces a request and sends part of it.
 func (c *rawConn) beginFrame(length, part int) {
 	c.write(append(frameHead(length, wire.KindRequest, 0, 1), make([]byte, part)...), nil)
 }
 
-// ended reports whether the other side has closed, or says why it is about to.
+// ended reports whether the peer has closed, or announces why it will.
 func (c *rawConn) ended() bool {
 	n, err := unix.Read(c.fd, make([]byte, 4096))
 	return n == 0 || err == syscall.ECONNRESET

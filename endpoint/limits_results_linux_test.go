@@ -17,7 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// boundedMemory gives its bytes back to the device when it is closed.
+// boundedMemory returns its bytes to the device when it is closed.
 type boundedMemory struct {
 	driver.Mapped
 	dev  *smallDevice
@@ -49,7 +49,7 @@ func (d *smallDevice) take(n int64) bool {
 
 func (d *smallDevice) Alloc(n int64) (driver.Memory, error) {
 	for !d.take(n) {
-		if !d.Again(n, driver.ErrOutOfMemory) {
+		if !d.RetryAfterReclaim(n, driver.ErrOutOfMemory) {
 			return nil, driver.ErrOutOfMemory
 		}
 	}
@@ -60,8 +60,7 @@ func (d *smallDevice) Alloc(n int64) (driver.Memory, error) {
 	return &boundedMemory{Mapped: mem.(driver.Mapped), dev: d}, nil
 }
 
-// TestLimitsResultsEvicted: an allocation that the device refuses is tried again without the results that
-// nobody has (D8).
+// A refused allocation is retried without the unused cached results.
 func TestLimitsResultsEvicted(t *testing.T) {
 	hostOnly(t, "has a device of its own")
 	real, err := host.Open()
@@ -91,8 +90,7 @@ func TestLimitsResultsEvicted(t *testing.T) {
 	require.NoError(t, held.Close())
 }
 
-// TestLimitsCachedResults: by default a quarter of the smallest memory of the devices, and the server says so
-// (D8).
+// The default limit is a quarter of the smallest memory of the devices, and the server reports it.
 func TestLimitsCachedResults(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)

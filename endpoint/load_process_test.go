@@ -23,8 +23,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// The tests of load and faults have processes of their own that need little of their parent: an owner that is asked
-// through its endpoints, and clients that attach, call, and wait to be killed.
+// The tests of load and faults have separate processes: an owner that is queried through its endpoints, and clients
+// that attach, call, and wait to be killed.
 var (
 	loadOwners  = endpointtest.NewRole("load owner", nil, func() (*loadServer, error) { return &loadServer{}, nil })
 	loadClients = endpointtest.NewRole("load clients", nil, func() (*loadHolders, error) { return &loadHolders{}, nil })
@@ -36,19 +36,19 @@ var (
 // loadServer is a process that owns a model.
 type loadServer struct{ server *endpoint.Server }
 
-// loadHolders is a process that is many clients. The handles are not to be forgotten, and are never closed.
+// loadHolders is a process with many clients. The handles stay reachable and are never closed.
 type loadHolders struct{ handles []*endpoint.Handle }
 
-// loadSize says how many clients a process is.
+// loadSize is the number of clients of a process.
 type loadSize struct {
 	Socket  string
 	Clients int
 }
 
-// fullEnv asks for the full counts: by default the tests do what tells of a mistake in a few seconds.
+// fullEnv enables the full counts; by default the tests run a few seconds.
 const fullEnv = "SHAREDTENSOR_LOAD"
 
-// count is how often to do something: all times only when asked.
+// count returns all with fullEnv, otherwise few.
 func count(t testing.TB, few, all int) int {
 	if os.Getenv(fullEnv) == "" {
 		return few
@@ -57,16 +57,16 @@ func count(t testing.TB, few, all int) int {
 	return all
 }
 
-// loadCounts are what the functions of a load owner have seen.
+// loadCounts counts events in the functions of a load owner.
 type loadCounts struct {
 	started, stopped atomic.Int64
 
 	mu   sync.Mutex
 	here int
-	all  chan struct{} // closed when enough callers are there
+	all  chan struct{} // closed when enough callers have arrived
 }
 
-// meet waits until n callers are there, or ctx ends.
+// meet waits until n callers have arrived, or ctx ends.
 func (c *loadCounts) meet(ctx context.Context, n int) error {
 	c.mu.Lock()
 	if c.all == nil {
@@ -86,14 +86,14 @@ func (c *loadCounts) meet(ctx context.Context, n int) error {
 	}
 }
 
-// loadStats is what a load owner says of itself.
+// loadStats are the resources of a load owner.
 type loadStats struct {
 	Started, Stopped        int64
 	Files, Maps, Goroutines int
 	Heap                    uint64
 }
 
-// loadRegistry has functions that wait, count and compute next to nothing.
+// loadRegistry has functions that wait, count and compute almost nothing.
 func loadRegistry(c *loadCounts) *endpoint.Registry {
 	r := endpoint.NewRegistry()
 	err := errors.Join(
@@ -124,7 +124,7 @@ func loadRegistry(c *loadCounts) *endpoint.Registry {
 	return r
 }
 
-// stats counts what this process has, after a collection.
+// stats returns the resources of this process after a collection.
 func (c *loadCounts) stats() loadStats {
 	runtime.GC()
 	var m runtime.MemStats
@@ -164,7 +164,7 @@ func (l *loadServer) serve(socket string) (struct{}, error) {
 	return struct{}{}, nil
 }
 
-// hold makes the clients. Each acquires the model and calls.
+// hold creates the clients. Each acquires the model and calls.
 func (l *loadHolders) hold(in loadSize) (struct{}, error) {
 	dev, err := host.Open()
 	if err != nil {
@@ -197,8 +197,8 @@ func holdModel(socket string, dev driver.Device, calls bool) (*endpoint.Handle, 
 	return h, err
 }
 
-// holdLoad starts a process that is so many clients, and waits until they hold the model. Several goroutines may do so
-// at a time: a failure is reported and nil is returned.
+// holdLoad starts a process with the given number of clients, and waits until they hold the model. It may be called
+// concurrently: it reports a failure and returns nil.
 func holdLoad(t testing.TB, socket string, clients int) *endpointtest.Process[loadHolders] {
 	p := loadClients.Start(t)
 	if _, err := holdOp.Ask(p, loadSize{socket, clients}); err != nil {
@@ -209,7 +209,7 @@ func holdLoad(t testing.TB, socket string, clients int) *endpointtest.Process[lo
 	return p
 }
 
-// loadOwner is a process that owns the model m, with a client of it in this process.
+// loadOwner starts a process that owns the model m, and returns a client of it in this process.
 func loadOwner(t testing.TB) (*endpointtest.Process[loadServer], *endpoint.Client) {
 	t.Helper()
 	hostOnly(t, "the device makes no difference to it")
@@ -223,7 +223,7 @@ func loadOwner(t testing.TB) (*endpointtest.Process[loadServer], *endpoint.Clien
 	return o, c
 }
 
-// keepCalling makes so many requests that the connection has all that it has in the end, its ring included.
+// keepCalling makes enough requests to allocate all resources of the connection, including its ring.
 func keepCalling(t testing.TB, c *endpoint.Client) {
 	t.Helper()
 	for range 40 {
@@ -232,7 +232,7 @@ func keepCalling(t testing.TB, c *endpoint.Client) {
 	}
 }
 
-// statsOf asks a load owner.
+// statsOf returns the stats of a load owner.
 func statsOf(t testing.TB, c *endpoint.Client) loadStats {
 	t.Helper()
 	s, err := endpoint.Call[loadStats](context.Background(), c, "stats", struct{}{})
@@ -240,7 +240,7 @@ func statsOf(t testing.TB, c *endpoint.Client) loadStats {
 	return s
 }
 
-// settled waits until an owner has no more than before.
+// settled waits until an owner has at most the resources of before.
 func settled(t testing.TB, c *endpoint.Client, before loadStats) {
 	t.Helper()
 	var now loadStats
@@ -250,7 +250,7 @@ func settled(t testing.TB, c *endpoint.Client, before loadStats) {
 	})
 }
 
-// residentBytes is the memory of a process that is in RAM and its own.
+// residentBytes returns the private resident memory of a process.
 func residentBytes(t testing.TB, pid int32) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

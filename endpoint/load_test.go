@@ -19,10 +19,10 @@ func TestClientCallsInFlight(t *testing.T) {
 	_, c := loadOwner(t)
 	before := statsOf(t, c)
 	const n = 10_000
-	for range 2 { // the second time everything that grew is there
+	for range 2 { // in the second round everything has grown
 		var calls sync.WaitGroup
 		for range n {
-			calls.Go(func() { // no call returns before all of them have begun
+			calls.Go(func() { // no call returns before all have begun
 				if got, err := endpoint.Call[int](context.Background(), c, "meet", n); err != nil || got != n {
 					t.Error(got, err)
 				}
@@ -88,8 +88,7 @@ func TestServerThousandClients(t *testing.T) {
 	settled(t, c, before)
 }
 
-// TestClientsKilledLeakNothing kills one process after the other that holds the model. Nothing that an owner
-// has may grow with their number.
+// Processes that hold the model are killed one after another. The owner's resources do not grow with their number.
 func TestClientsKilledLeakNothing(t *testing.T) {
 	o, c := loadOwner(t)
 	cycle := func(n int) {
@@ -113,7 +112,7 @@ func TestClientsKilledLeakNothing(t *testing.T) {
 		workers.Wait()
 	}
 	cycles := count(t, 300, 10_000)
-	cycle(50) // until what grows once has grown
+	cycle(50) // until all one-time growth has happened
 	before, memory := statsOf(t, c), residentBytes(t, o.PID())
 	start := time.Now()
 	cycle(cycles)

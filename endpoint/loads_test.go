@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// D23: what a server announces is seen by clients, beside what is published.
+// Clients see the loads that a server announces, beside published versions.
 func TestServerAnnounceLoad(t *testing.T) {
 	ctx := context.Background()
 	s := serve(t, endpoint.ServerOptions{})
@@ -68,7 +68,7 @@ func TestServerAnnounceLoad(t *testing.T) {
 
 	again, err := s.AnnounceLoad("a", "again")
 	require.NoError(t, err)
-	other.Progress(1, 2) // the load before has no say any more
+	other.Progress(1, 2) // the previous load no longer has an effect
 	other.Done()
 	list, err = c.List(ctx)
 	require.NoError(t, err)

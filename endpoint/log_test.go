@@ -16,10 +16,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
-// discard is a logger for tests that provoke warnings.
+// discard returns a logger for tests that cause warnings.
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// noted is a log handler that keeps what is said.
+// noted is a log handler that records messages.
 type noted struct {
 	mu   sync.Mutex
 	said []string
@@ -36,20 +36,19 @@ func (n *noted) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// times is how often a message was said.
+// times returns how often a message was logged.
 func (n *noted) times(message string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(slices.DeleteFunc(slices.Clone(n.said), func(s string) bool { return s != message }))
 }
 
-// TestLogDefaultLevel does what is logged on all levels, in an owner and a client that were given no
-// logger.
+// An owner and a client without a logger log on all levels.
 func TestLogDefaultLevel(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	log, before, out, flags := new(noted), slog.Default(), stdlog.Writer(), stdlog.Flags()
-	slog.SetDefault(slog.New(log)) // which has package log write to it too
+	slog.SetDefault(slog.New(log)) // package log then writes to it too
 	t.Cleanup(func() {
 		slog.SetDefault(before)
 		stdlog.SetOutput(out)

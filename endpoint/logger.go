@@ -5,7 +5,7 @@ import (
 	"log/slog"
 )
 
-// quiet is a logger that passes on warnings and errors only.
+// quiet returns a logger that drops messages below warning.
 func quiet(l *slog.Logger) *slog.Logger { return slog.New(atLeastWarn{l.Handler()}) }
 
 type atLeastWarn struct{ slog.Handler }

@@ -12,26 +12,26 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// memoryUsages are the values of MemoryUsage in the order in which they are reported.
+// memoryUsages lists the values of MemoryUsage in order of reporting.
 var memoryUsages = []MemoryUsage{MemoryModels, MemoryObjects, MemoryResults, MemoryTasks}
 
-// memorySnapshot lists the storages that a server has at one moment. They are borrowed and may be closed meanwhile:
-// only their names, sizes and devices are used.
+// memorySnapshot lists a server's storages at one moment. They are borrowed and may be closed meanwhile, so only their
+// names, sizes and devices are used.
 type memorySnapshot struct {
 	of       map[MemoryUsage][][]*tensor.Storage
-	sessions map[uint64]*heldObjects // what sessions refer to
-	cached   uint64                  // objects that the cache has
+	sessions map[uint64]*heldObjects // references, by session
+	cached   uint64                  // objects in the cache
 	names    map[*tensor.Storage]string
 }
 
-// heldObjects are a session's references: how many, the largest of them, and what they are on.
+// heldObjects describes a session's references: their number, the largest of them, and their storages.
 type heldObjects struct {
 	refs     uint64
 	largest  []message.Reference
 	storages [][]*tensor.Storage
 }
 
-// takeMemorySnapshot asks all parts of the server, one after the other.
+// takeMemorySnapshot queries all parts of the server in turn.
 func takeMemorySnapshot(s *Server) *memorySnapshot {
 	v := &memorySnapshot{
 		of: map[MemoryUsage][][]*tensor.Storage{}, sessions: map[uint64]*heldObjects{}, names: map[*tensor.Storage]string{},
@@ -72,7 +72,7 @@ func (v *memorySnapshot) add(use MemoryUsage, storages []*tensor.Storage) {
 	}
 }
 
-// name is one that storages over the same memory have in common, where the system can tell.
+// name returns a name that is common to all storages of the same memory, if the system can identify it.
 func (v *memorySnapshot) name(s *tensor.Storage) string {
 	name, known := v.names[s]
 	if known {
@@ -88,7 +88,7 @@ func (v *memorySnapshot) name(s *tensor.Storage) string {
 	return name
 }
 
-// distinct shows visit each memory of the lists once, but those that seen has; it adds them to seen.
+// distinct calls visit once for each memory in lists that is not in seen, and adds it to seen.
 func (v *memorySnapshot) distinct(lists [][]*tensor.Storage, seen map[string]struct{}, visit func(*tensor.Storage)) {
 	for _, list := range lists {
 		for _, s := range list {
@@ -101,7 +101,7 @@ func (v *memorySnapshot) distinct(lists [][]*tensor.Storage, seen map[string]str
 	}
 }
 
-// uses sums up what there is by device and purpose, and all of it.
+// uses returns the memory by device and purpose, and its sum.
 func (v *memorySnapshot) uses() (list []message.MemoryUse, total uint64) {
 	type key struct {
 		device driver.UUID
@@ -128,19 +128,19 @@ func (v *memorySnapshot) uses() (list []message.MemoryUse, total uint64) {
 	return list, total
 }
 
-// mapped is the size of what lists of storages have together.
+// mapped returns the size of the memory in lists; each memory counts once.
 func (v *memorySnapshot) mapped(lists [][]*tensor.Storage) (bytes uint64) {
 	v.distinct(lists, map[string]struct{}{}, func(s *tensor.Storage) { bytes += uint64(s.Bytes()) })
 	return bytes
 }
 
-// How many objects are listed of one session, and of all together: where there are many sessions, each has fewer.
+// Maximum numbers of references reported for one session and for all. With many sessions, fewer are reported for each.
 const (
 	listedReferences    = 16
 	listedReferencesAll = 4096
 )
 
-// add notes an object. Of many only the largest are kept.
+// add adds a reference. Only the largest are kept.
 func (h *heldObjects) add(r message.Reference) {
 	h.refs += r.Refs
 	h.largest = append(h.largest, r)
@@ -149,7 +149,7 @@ func (h *heldObjects) add(r message.Reference) {
 	}
 }
 
-// largestReferences are the first n by size, in that order.
+// largestReferences returns the n largest references, largest first.
 func largestReferences(list []message.Reference, n int) []message.Reference {
 	slices.SortFunc(list, func(a, b message.Reference) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.ID, b.ID))

@@ -14,13 +14,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// MetricsContentType is the media type of what [WriteMetrics] writes.
+// MetricsContentType is the media type of the output of [WriteMetrics].
 const MetricsContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// WriteMetrics writes what a server tells about itself in the text format that Prometheus reads (version 0.0.4). Names
-// begin with "sharedtensor_", sizes are in bytes and times in seconds, counters end in "_total" and go back to nothing
-// with a new server, and what endpoints' runs took is a summary over the server's life. Sessions and references are in
-// no metric: there is no bound on how many there are over time. The only errors are those of w.
+// WriteMetrics writes a server's description in the Prometheus text format (version 0.0.4). Names begin with
+// "sharedtensor_". Sizes are in bytes, times in seconds. Counters end in "_total" and restart at 0 with a new server.
+// The durations of endpoints' runs are summaries over the server's life. Sessions and references have no metrics,
+// because their number over time is unbounded. It returns only errors of w.
 func WriteMetrics(w io.Writer, info ServerInfo) error {
 	var m metrics
 	m.about(info)
@@ -35,11 +35,11 @@ func WriteMetrics(w io.Writer, info ServerInfo) error {
 	return err
 }
 
-// Vars returns a function for expvar.Func, which shows what the server tells about itself among a program's variables:
+// Vars returns a function for expvar.Func that returns the server's description:
 //
 //	expvar.Publish("sharedtensor", expvar.Func(endpoint.Vars(server, time.Second)))
 //
-// An error, also that of a server that does not answer within the limit, is shown instead.
+// On an error, for example if the server does not answer within limit, it returns the error's text.
 func Vars(c Caller, limit time.Duration) func() any {
 	return func() any {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -52,15 +52,15 @@ func Vars(c Caller, limit time.Duration) func() any {
 	}
 }
 
-// metrics is text in the format of Prometheus.
+// metrics builds text in the Prometheus format.
 type metrics struct{ text bytes.Buffer }
 
-// family begins a metric; its samples follow.
+// family begins a metric. Its samples follow.
 func (m *metrics) family(name, kind, help string) {
 	m.text.WriteString("# HELP sharedtensor_" + name + " " + help + "\n# TYPE sharedtensor_" + name + " " + kind + "\n")
 }
 
-// sample is one value of a metric, with names and values of labels in turn.
+// sample writes one value. labels alternates names and values.
 func (m *metrics) sample(name, value string, labels ...string) {
 	m.text.WriteString("sharedtensor_" + name)
 	separator := "{"
@@ -75,22 +75,22 @@ func (m *metrics) sample(name, value string, labels ...string) {
 	m.text.WriteString(" " + value + "\n")
 }
 
-// escapeLabel is what the format asks for in the values of labels.
+// escapeLabel escapes label values as the format requires.
 var escapeLabel = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// counter is a metric that only rises, without labels.
+// counter writes a counter without labels.
 func (m *metrics) counter(name, help string, value uint64) {
 	m.family(name, "counter", help)
 	m.sample(name, count(value))
 }
 
-// gauge is a metric that rises and falls, without labels.
+// gauge writes a gauge without labels.
 func (m *metrics) gauge(name, help, value string) {
 	m.family(name, "gauge", help)
 	m.sample(name, value)
 }
 
-// count is a number of things. It is written in full, as a float would not be.
+// count formats an integer in full; as a float it would lose digits.
 func count(n uint64) string { return strconv.FormatUint(n, 10) }
 
 func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'g', -1, 64) }
@@ -104,8 +104,13 @@ func truth(is bool) string {
 
 func (m *metrics) about(info ServerInfo) {
 	m.family("server_info", "gauge", "The server: always 1, what it is stands in the labels.")
-	m.sample("server_info", "1", "server_id", info.ID, "version", info.Version, "label", info.Label, "socket_path", info.Socket,
-		"device_index", strconv.Itoa(info.DeviceIndex), "pid", strconv.Itoa(int(info.PID)))
+	labels := []string{
+		"server_id", info.ID, "version", info.Version, "label", info.Label, "socket_path", info.Socket, "pid", strconv.Itoa(int(info.PID)),
+	}
+	if info.DeviceIndex >= 0 { // host memory has no index
+		labels = append(labels, "device_index", strconv.Itoa(info.DeviceIndex))
+	}
+	m.sample("server_info", "1", labels...)
 	m.gauge("start_time_seconds", "When the server began, in seconds since 1970.",
 		strconv.FormatFloat(float64(info.StartedAt.UnixNano())/float64(time.Second), 'f', 3, 64))
 	m.gauge("uptime_seconds", "How long the server has been there.", seconds(info.Uptime))
@@ -167,7 +172,7 @@ func (m *metrics) memory(info ServerInfo) {
 	}
 }
 
-// reuse is memory that is used again.
+// reuse writes the metrics of reused memory.
 func (m *metrics) reuse(s ServerStats) {
 	m.family("result_slabs_total", "counter", "Results in memory that is used again, by whether there was some, there was none yet, or there was no room for more.")
 	m.sample("result_slabs_total", count(s.SlabsReused), "memory", "reused")
@@ -181,7 +186,7 @@ func (m *metrics) reuse(s ServerStats) {
 	m.sample("pool_allocations_total", count(s.PoolBusy), "memory", "busy")
 }
 
-// shortName is the device as commands call it: host, cuda:0.
+// shortName returns the device's name in commands: host, cuda:0.
 func (d DeviceInfo) shortName() string {
 	if d.Type == driver.CPU.String() {
 		return driver.Info{Type: driver.CPU}.String()
@@ -225,7 +230,7 @@ func (m *metrics) endpoints(list []EndpointStats) {
 	}
 }
 
-// limits writes what is known of limits as metrics.
+// limits writes the metrics of limits.
 func (m *metrics) limits(list []LimitUse) {
 	each := func(name, kind, help string, value func(LimitUse) (string, bool)) {
 		m.family(name, kind, help)

@@ -23,13 +23,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// family is a metric as a reader of the format sees it.
+// family is a metric as parsed from the text format.
 type family struct {
 	kind, help string
-	samples    map[string]float64 // by name and labels, as series writes them
+	samples    map[string]float64 // by name and labels, as series formats them
 }
 
-// series is how parseMetrics names a sample: the labels sorted, their values quoted as Go does.
+// series returns the name of a sample in parseMetrics: the labels sorted, their values quoted as in Go.
 func series(name string, labels map[string]string) string {
 	for i, label := range slices.Sorted(maps.Keys(labels)) {
 		if i == 0 {
@@ -45,8 +45,8 @@ var (
 	labelName  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*`)
 )
 
-// parseMetrics reads the text format of Prometheus, and is strict: HELP and TYPE come once, first and together; samples
-// stand with their family; no series comes twice; counters, summaries and units have the names that they should.
+// parseMetrics parses the text format of Prometheus strictly: HELP and TYPE occur once, first and together; samples
+// follow their family; no series is repeated; counters, summaries and units have conventional names.
 func parseMetrics(text string) (map[string]*family, error) {
 	families := map[string]*family{}
 	if text != "" && !strings.HasSuffix(text, "\n") {
@@ -84,7 +84,7 @@ func parseMetrics(text string) (map[string]*family, error) {
 	return families, nil
 }
 
-// sample reads one line.
+// sample parses one line.
 func (f *family) sample(name, line string) error {
 	of := metricName.FindString(line)
 	if f == nil || f.kind == "" || of == "" {
@@ -145,7 +145,7 @@ func (f *family) sample(name, line string) error {
 	return nil
 }
 
-// metricsOf are what WriteMetrics makes of info, parsed.
+// metricsOf returns the parsed output of WriteMetrics.
 func metricsOf(t testing.TB, info endpoint.ServerInfo) map[string]*family {
 	t.Helper()
 	var b bytes.Buffer
@@ -171,7 +171,7 @@ func TestMetricsParser(t *testing.T) {
 	}
 }
 
-// Each number of the info is in a metric, told apart by its value.
+// Each number of the info is in a metric, identified by its value.
 func TestMetricsComplete(t *testing.T) {
 	var info endpoint.ServerInfo
 	odd := "quote \" back \\ line \n end \xff"
@@ -263,7 +263,7 @@ type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// What another process has counted comes out as it was.
+// Numbers counted by another process are unchanged.
 func TestMetricsOfClient(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()

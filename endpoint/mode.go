@@ -11,18 +11,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// The environment variables that [Open] reads, beside [EnvBasePath]. What a program sets itself goes before all of
-// them.
+// Environment variables that [Open] reads, in addition to [EnvBasePath]. Options of the program take precedence.
 const (
-	// EnvEnabled turns sharing on: "1", "true", "yes" or "on". Anything else is off.
+	// EnvEnabled enables sharing: "1", "true", "yes" or "on". Any other value disables it.
 	EnvEnabled = "SHARED_TENSOR_ENABLED"
-	// EnvRole is the role where sharing is on: "server", "client" or "local"; client where it is not set.
+	// EnvRole is the role if sharing is enabled: "server", "client" or "local". The default is client.
 	EnvRole = "SHARED_TENSOR_ROLE"
-	// EnvLocalRank and EnvRank number the processes of a job, and so the sockets: each has an owner of its own.
-	// Launchers set them; the first that is set counts.
+	// EnvLocalRank and EnvRank number the processes of a job and thereby their sockets, so that each process has a
+	// separate owner. Launchers set them. EnvLocalRank takes precedence.
 	EnvLocalRank = "LOCAL_RANK"
 	EnvRank      = "RANK"
-	// EnvLogLevel is from which level on a node logs to standard error: "debug", "info", "warning", "error" or
+	// EnvLogLevel is the minimum level of a node's log on standard error: "debug", "info", "warning", "error" or
 	// "critical".
 	EnvLogLevel = "SHARED_TENSOR_LOG_LEVEL"
 )
@@ -31,17 +30,17 @@ const (
 type Mode uint8
 
 const (
-	// ModeAuto is local where [EnvEnabled] does not say otherwise, and else what [EnvRole] says.
+	// ModeAuto selects the role by the environment: [EnvRole] if [EnvEnabled] enables sharing, local otherwise.
 	ModeAuto Mode = iota
-	// ModeLocal runs functions in this process and serves nobody.
+	// ModeLocal runs functions in this process and serves no clients.
 	ModeLocal
 	// ModeServer runs functions in this process and serves other processes.
 	ModeServer
-	// ModeClient has functions run by an owner in another process.
+	// ModeClient calls functions of an owner in another process.
 	ModeClient
 )
 
-// String is the mode in one word.
+// String returns the mode as one word.
 func (m Mode) String() string {
 	switch m {
 	case ModeAuto:
@@ -56,16 +55,16 @@ func (m Mode) String() string {
 	return fmt.Sprintf("Mode(%d)", uint8(m))
 }
 
-// MarshalText is String.
+// MarshalText returns the result of String.
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// UnmarshalText reads what MarshalText writes, as [ParseMode] does.
+// UnmarshalText parses the output of MarshalText, as [ParseMode] does.
 func (m *Mode) UnmarshalText(text []byte) (err error) {
 	*m, err = ParseMode(string(text))
 	return err
 }
 
-// ParseMode reads what String writes, in any case and with blanks around it. Errors are [ErrConfiguration].
+// ParseMode parses the output of String. It ignores case and surrounding blanks. It fails with [ErrConfiguration].
 func ParseMode(s string) (Mode, error) {
 	for m := ModeAuto; m <= ModeClient; m++ {
 		if strings.EqualFold(strings.TrimSpace(s), m.String()) {
@@ -75,12 +74,12 @@ func ParseMode(s string) (Mode, error) {
 	return 0, status.Configuration(fmt.Errorf("%w: mode %q: it must be auto, local, server or client", status.ErrInvalid, s))
 }
 
-// resolve makes a role of a mode, by the environment where it is ModeAuto. A role that is misspelt is an error: taking
-// it for another one would look like a server that is not there.
+// resolve returns the role of a mode, from the environment if it is ModeAuto. A misspelt role is an error: with a
+// default, the server would only appear to be missing.
 func (m Mode) resolve() (Mode, error) {
 	switch {
 	case m > ModeClient:
-		return 0, status.Configuration(fmt.Errorf("%w: there is no mode %d", status.ErrInvalid, uint8(m)))
+		return 0, status.Configuration(fmt.Errorf("%w: unknown mode %d", status.ErrInvalid, uint8(m)))
 	case m != ModeAuto:
 		return m, nil
 	case !truthy(os.Getenv(EnvEnabled)):
@@ -105,8 +104,8 @@ func truthy(s string) bool {
 	return false
 }
 
-// deviceIndex is the number in the path of a socket: what the program says, else the rank of the process, else the
-// number of its first device.
+// deviceIndex returns the index in the socket's path: the explicit one, else the rank of the process, else the index of
+// the first device.
 func deviceIndex(explicit int, devices []driver.Device) (int, error) {
 	if explicit != 0 {
 		return explicit, nil
@@ -128,7 +127,7 @@ func deviceIndex(explicit int, devices []driver.Device) (int, error) {
 	return 0, nil
 }
 
-// defaultLogger is what a node logs to that was given no logger; nil where the environment says nothing.
+// defaultLogger returns a node's logger as the environment specifies, or nil if it specifies none.
 func defaultLogger() (*slog.Logger, error) {
 	text := strings.TrimSpace(os.Getenv(EnvLogLevel))
 	var level slog.Level

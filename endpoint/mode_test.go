@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
-// numberedDevice is a device with another number.
+// numberedDevice is a device with another index.
 type numberedDevice struct {
 	driver.Device
 	index int
@@ -66,7 +66,7 @@ func TestNodeSocketOfRank(t *testing.T) {
 	}
 }
 
-// errorOutput is what is written to standard error while do runs.
+// errorOutput returns the standard error output of do.
 func errorOutput(t testing.TB, do func()) string {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -98,7 +98,7 @@ func TestLogLevelOfEnvironment(t *testing.T) {
 			require.NoError(t, err)
 			_, err = endpoint.Share(node, "panic", func(context.Context, struct{}) (int, error) { panic("gone wrong") })
 			require.NoError(t, err)
-			if level != "" { // else it would go to the log of the test
+			if level != "" { // otherwise it would go to the test's log
 				require.Error(t, node.Call(context.Background(), "panic", nil, nil))
 			}
 			sd, err := synthetic(testDevice(t), model{Seed: 1})

@@ -10,33 +10,33 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// Node is a process in its role: as a server or alone it runs functions, as a client it has them run by an owner. What
-// is shared through it ([Share]) is called alike in all three, with the same types, checks, cache and errors; tensors
-// of a result are views of the function's memory where it ran in this process, and mapped from the owner's where not.
+// Node is a process in one role. A server or local node runs functions itself; a client calls an owner's functions.
+// Functions shared through a node ([Share]) are called the same way in all roles, with the same types, checks, caching
+// and errors. Tensors of a result are views of the function's memory if it ran in this process, and otherwise mapped
+// from the owner.
 //
-// A node in the role of a server calls its functions over a connection within the process. A [Client] that dials a
-// server of its own process has such a connection too, and a session there like any other; both are lent the server's
-// memory.
+// A server node calls its functions over a connection within the process. A [Client] that dials a server in its own
+// process has such a connection and an ordinary session. Both borrow the server's memory.
 type Node struct {
 	caller
 	mode     Mode
 	auto     bool
-	base     string // empty where the program has named the socket
+	base     string // empty if the program set the socket
 	socket   string
 	index    int
 	registry *Registry
 	server   *Server // nil for a client
-	client   *Client // nil for others
+	client   *Client // nil except for a client
 
 	once   sync.Once
-	served chan struct{} // closed when serving has ended, and err is set
+	served chan struct{} // closed when serving has ended and err is set
 	err    error
 }
 
-// Mode is the role: local, server or client.
+// Mode returns the role: local, server or client.
 func (n *Node) Mode() Mode { return n.mode }
 
-// Socket is the path of the socket that the node serves or calls; empty for a local one.
+// Socket returns the path of the socket that the node serves or dials, or "" for a local node.
 func (n *Node) Socket() string {
 	if n.mode == ModeLocal {
 		return ""
@@ -44,18 +44,18 @@ func (n *Node) Socket() string {
 	return n.socket
 }
 
-// Registry is what is shared through the node.
+// Registry returns the registry of the node's functions.
 func (n *Node) Registry() *Registry { return n.registry }
 
-// Server is the node's server, to publish models and the like; nil for a client. Borrowed. That of a local node serves
-// nobody.
+// Server returns the node's server, for example to publish models, or nil for a client. It is borrowed. The server of a
+// local node serves no clients.
 func (n *Node) Server() *Server { return n.server }
 
-// Client is the node's client, to acquire models and the like; nil for others. Borrowed.
+// Client returns the node's client, for example to acquire models, or nil in other roles. It is borrowed.
 func (n *Node) Client() *Client { return n.client }
 
-// Ready lets clients in, in the role of a server: what is registered before is there for the first of them. In other
-// roles, and the second time, it does nothing.
+// Ready starts to accept clients in the role of a server. Register endpoints before Ready so that the first client
+// finds them. In other roles, and on further calls, it does nothing.
 func (n *Node) Ready() {
 	if n.mode != ModeServer {
 		return
@@ -70,8 +70,8 @@ func (n *Node) Ready() {
 	})
 }
 
-// Serve is Ready, and in the role of a server waits until ctx ends or the node is closed: then it returns nil. Serving
-// that ended for another reason is an error. In other roles it returns nil at once.
+// Serve calls Ready and, in the role of a server, waits until ctx ends or the node is closed, and then returns nil. If
+// serving ends for another reason, it returns an error. In other roles it returns nil at once.
 func (n *Node) Serve(ctx context.Context) error {
 	n.Ready()
 	if n.mode != ModeServer {
@@ -85,7 +85,7 @@ func (n *Node) Serve(ctx context.Context) error {
 	}
 }
 
-// Shutdown ends the node as [Server.Shutdown] and [Client.Close] do.
+// Shutdown shuts the node down as [Server.Shutdown] and [Client.Close] do.
 func (n *Node) Shutdown(ctx context.Context) error {
 	if n.client != nil {
 		return n.client.Close()
@@ -93,7 +93,7 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	return errors.Join(n.server.Shutdown(ctx), n.ended())
 }
 
-// Close ends the node as [Server.Close] and [Client.Close] do. A second Close is nil.
+// Close closes the node as [Server.Close] and [Client.Close] do. A second Close returns nil.
 func (n *Node) Close() error {
 	if n.client != nil {
 		return n.client.Close()
@@ -101,7 +101,7 @@ func (n *Node) Close() error {
 	return errors.Join(n.server.Close(), n.ended())
 }
 
-// ended waits until the node does not serve any more.
+// ended waits until serving has ended.
 func (n *Node) ended() error {
 	n.once.Do(func() { close(n.served) })
 	if n.mode != ModeServer {
@@ -113,28 +113,27 @@ func (n *Node) ended() error {
 
 // RuntimeInfo describes a node at one moment.
 type RuntimeInfo struct {
-	// Mode is its role, Auto tells that the environment decided on it.
+	// Mode is the node's role. Auto reports whether the environment selected it.
 	Mode Mode `json:"execution_mode"`
 	Auto bool `json:"auto_mode"`
-	// BasePath is what paths of sockets begin with here, as [SocketPath] makes them; empty where the program has named
-	// the socket itself.
+	// BasePath is the prefix of socket paths, as in [SocketPath]; empty if the program set the socket.
 	BasePath string `json:"base_path,omitempty"`
-	// Socket is the path that it serves or calls; empty for a local one. DeviceIndex is the number in it.
+	// Socket is the path that the node serves or dials; empty for a local node. DeviceIndex is the index in it.
 	Socket      string `json:"server_socket_path,omitempty"`
 	DeviceIndex int    `json:"device_index"`
-	// ServerRunning reports whether there is a server, ServerReady that it serves.
+	// ServerRunning reports whether there is a server, and ServerReady whether it serves.
 	ServerRunning bool `json:"server_running"`
 	ServerReady   bool `json:"server_ready"`
-	// Registered is how many endpoints are registered in this process.
+	// Registered is the number of endpoints registered in this process.
 	Registered int `json:"endpoint_count"`
-	// CacheEntries is how many results are cached where the functions run.
+	// CacheEntries is the number of cached results in the process that runs the functions.
 	CacheEntries uint64 `json:"cache_entries"`
-	// Server describes the server; nil for a client whose owner does not answer.
+	// Server describes the server. It is nil for a client whose owner does not answer.
 	Server *ServerInfo `json:"server_info,omitempty"`
 }
 
-// Info describes the node. As a client it asks the owner, once: one that is not there, or ends before it answers, is no
-// error but an answer.
+// Info describes the node. A client sends one request to its owner. If the owner does not serve or exits before it
+// answers, Info succeeds without a description of it.
 func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 	info := RuntimeInfo{
 		Mode: n.mode, Auto: n.auto, BasePath: n.base, Socket: n.Socket(), DeviceIndex: n.index, Registered: len(n.registry.list()),
@@ -144,7 +143,7 @@ func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 	case err == nil:
 		info.Server, info.ServerRunning, info.ServerReady = &server, server.Running, server.Ready
 		info.CacheEntries = server.Stats.CacheEntries
-	case ctx.Err() != nil: // whatever came of asking then
+	case ctx.Err() != nil: // ctx takes precedence over the request's result
 		return info, fmt.Errorf("server info: %w", context.Cause(ctx))
 	case !errors.Is(err, status.ErrUnavailable):
 		return info, err
@@ -152,9 +151,9 @@ func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 	return info, nil
 }
 
-// Share registers fn under a name and returns what the program calls instead of it: a function of the same type, which
-// runs fn in this process or has the owner run it, as the node's role says. As a client fn is registered all the same,
-// so that what is wrong with it is wrong in every role. Errors are those of [Register].
+// Share registers fn under a name and returns a function of the same type for the program to call. It runs fn in this
+// process or at the owner, depending on the node's role. A client registers fn too, so that invalid functions and
+// options fail in every role. Its errors are those of [Register].
 func Share[In, Out any](n *Node, name string, fn func(ctx context.Context, in In) (Out, error), opts ...Option) (func(context.Context, In) (Out, error), error) {
 	if err := Register(n.registry, name, fn, opts...); err != nil {
 		return nil, fmt.Errorf("share: %w", err)
@@ -162,7 +161,7 @@ func Share[In, Out any](n *Node, name string, fn func(ctx context.Context, in In
 	return Stub[In, Out](n, name), nil
 }
 
-// ShareStream is [Share] for a function whose results come one by one, as with [RegisterStream].
+// ShareStream is [Share] for a function that returns a stream of results, as in [RegisterStream].
 func ShareStream[In, Out any](n *Node, name string, fn func(ctx context.Context, in In) iter.Seq2[Out, error], opts ...Option) (func(context.Context, In) iter.Seq2[Out, error], error) {
 	if err := RegisterStream(n.registry, name, fn, opts...); err != nil {
 		return nil, fmt.Errorf("share: %w", err)

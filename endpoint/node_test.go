@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestNodeInfoAsksOnce has an owner that ends between the question and the answer, and does not come back.
+// An owner ends between the request and the answer, and does not return.
 func TestNodeInfoAsksOnce(t *testing.T) {
 	drivertest.Leaks(t)
 	owner := newFakeOwner(t)

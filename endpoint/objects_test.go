@@ -180,7 +180,7 @@ func TestObjectDestroy(t *testing.T) {
 	require.Empty(t, list)
 }
 
-// The owner's user and root may take objects away; whoever else the owner lets in may not.
+// The owner's user and root may destroy objects; other admitted users may not.
 func TestObjectDestroyPermission(t *testing.T) {
 	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")

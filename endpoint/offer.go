@@ -9,30 +9,35 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/worker"
 )
 
-// OfferOptions say how a client runs the functions that it offers. The zero value is useful.
+// OfferOptions configures how a client runs the functions that it offers. The zero value is useful.
 type OfferOptions struct {
-	// Calls is how many run at once; 0 for as many as the owner sends.
+	// Calls is the maximum number of functions that run at once; 0 for as many as the owner sends. A function whose
+	// caller has left counts until it returns: functions must observe their context.
 	Calls int
 }
 
-// Offer is the endpoints of a process whose functions others call through the owner: the process is a worker. Its
-// methods are safe for concurrent use.
+// Offer is a set of endpoints whose functions this process, a worker, runs for callers of the owner. Its methods are
+// safe for concurrent use.
 type Offer struct{ of *worker.Offer }
 
-// Offer has the owner take the endpoints that r has now for its own: calls of them from any process come to this one,
-// which runs their functions. The owner checks, caches, runs tasks, keeps objects and bounds times as for endpoints of
-// its own registry, so the same functions and options do here, but for [CacheKey] and [WritableArguments]. Tensors of
-// arguments and results are in place: those of arguments are mapped for reading, and the memory of results is frozen
-// and becomes the owner's. It stays when this process ends. A function returns nothing of which it writes the memory
-// later. Several processes may offer the same endpoints, described alike: each call goes to the one that has the
-// fewest.
+// Offer adds the endpoints that r has now to the owner's. Calls of them from any process are sent to this one, which
+// runs their functions. As for its own endpoints, the owner validates arguments, caches results, runs tasks, keeps
+// objects and enforces timeouts. The same functions and options can be used, except [CacheKey] and [WritableArguments].
+// Tensors are shared in place: those of arguments are mapped read-only, and the memory of results is frozen and
+// transferred to the owner, so it outlives this process. A function must not write to the memory of a result after
+// returning it.
 //
-// The offer lasts until [Offer.Close]. When the connection is lost its endpoints are gone, and the functions that run
-// are cancelled: their callers get [ErrWorkerGone]. On the next connection the endpoints are offered again.
+// Several processes may offer the same endpoints with the same description. Each call is sent to the process with the
+// fewest calls. A process that is full or closes its offer declines a call, which is then sent to another process or
+// waits. Calls fail with [ErrLimit] instead of waiting if functions whose callers left 30 seconds ago fill all
+// processes.
 //
-// Errors: [ErrRegistered] for a name that is taken, [ErrConfiguration] for endpoints that cannot be offered,
-// [errors.ErrUnsupported] where the owner takes no offers, [ErrPermission] where it takes none of this client,
-// [ErrLimit], and those of the connection.
+// The offer lasts until [Offer.Close]. If the connection is lost, its endpoints are withdrawn and running functions are
+// cancelled: their callers get [ErrWorkerGone]. After a reconnection the endpoints are offered again.
+//
+// Errors: [ErrRegistered] if a name is taken, [ErrConfiguration] if an endpoint cannot be offered,
+// [errors.ErrUnsupported] if the owner does not support offers, [ErrPermission] if it refuses those of this client,
+// [ErrLimit], and errors of the connection.
 func (c *Client) Offer(ctx context.Context, r *Registry, opts OfferOptions) (*Offer, error) {
 	config, err := opts.describe(r)
 	if err != nil {
@@ -45,7 +50,7 @@ func (c *Client) Offer(ctx context.Context, r *Registry, opts OfferOptions) (*Of
 	return &Offer{o}, nil
 }
 
-// describe describes what a registry has.
+// describe returns the description of the registry's endpoints.
 func (o *OfferOptions) describe(r *Registry) (worker.Config, error) {
 	config := worker.Config{Endpoints: map[string]*engine.Definition{}, Calls: o.Calls}
 	list := r.list()
@@ -57,7 +62,7 @@ func (o *OfferOptions) describe(r *Registry) (worker.Config, error) {
 	}
 	for _, d := range list {
 		if d.Options.Writable {
-			return config, status.Configuration(fmt.Errorf("endpoint %q: %w: a worker gets its arguments for reading only", d.Name, status.ErrInvalid))
+			return config, status.Configuration(fmt.Errorf("endpoint %q: %w: a worker's arguments are read-only: remove WritableArguments", d.Name, status.ErrInvalid))
 		}
 		config.Endpoints[d.Name] = d
 		config.Infos = append(config.Infos, d.Info())
@@ -65,16 +70,16 @@ func (o *OfferOptions) describe(r *Registry) (worker.Config, error) {
 	return config, nil
 }
 
-// Done is closed when the offer has ended: after Close, with its client, or when a new owner refused it. [Offer.Err]
-// says which.
+// Done returns a channel that is closed when the offer ends: after Close, with its client, or when a new owner refuses
+// it. [Offer.Err] returns the reason.
 func (o *Offer) Done() <-chan struct{} { return o.of.Done() }
 
-// Err is why the offer has ended: [ErrClosed], or the owner's refusal. Nil while it lasts, also while there is no
-// connection.
+// Err returns the reason why the offer ended: [ErrClosed] or the owner's refusal. It returns nil while the offer lasts,
+// also while disconnected.
 func (o *Offer) Err() error { return o.of.Err() }
 
-// Close withdraws the endpoints, waits until the functions that run have returned and their callers have the results,
-// and then returns. It does not cancel them; closing the client does. A second Close waits too.
+// Close withdraws the endpoints and waits until running functions have returned and their callers have the results. It
+// does not cancel them; closing the client does. A second Close waits for the first.
 func (o *Offer) Close() error {
 	o.of.Close()
 	return nil

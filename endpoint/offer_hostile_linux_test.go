@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// hostileMemory is a memfd of 4096 bytes with these seals.
+// hostileMemory returns a memfd of 4096 bytes with these seals.
 func hostileMemory(t *testing.T, seals int) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("hostile", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -30,8 +30,8 @@ func hostileMemory(t *testing.T, seals int) *os.File {
 	return f
 }
 
-// TestOfferHostileAnswers: whatever a worker answers, its caller gets an error that says so, the owner keeps nothing
-// of it, and the next call is in order.
+// After a hostile answer of a worker, its caller gets an error with the reason, the owner keeps nothing, and the next
+// call succeeds.
 func TestOfferHostileAnswers(t *testing.T) {
 	hostOnly(t, "the memory is a memfd")
 	drivertest.Leaks(t)
@@ -104,8 +104,8 @@ func TestOfferHostileAnswers(t *testing.T) {
 			require.Equal(t, row.code, e.Code, e.Message)
 			failed := <-ended
 			require.ErrorIs(t, failed, message.CodeInternal)
-			require.ErrorContains(t, failed, "is refused")
-			p.refused(message.CodeNotFound, message.OpAnswer, message.Answer{Call: number}) // twice
+			require.ErrorContains(t, failed, "invalid answer of the worker")
+			p.refused(message.CodeNotFound, message.OpAnswer, message.Answer{Call: number}) // a second answer
 		})
 	}
 	t.Run("what is the owner's to say", func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestOfferHostileAnswers(t *testing.T) {
 	})
 }
 
-// TestOfferStreams: results come one by one, as the caller takes them, and leaving ends the function.
+// Results arrive one by one as the caller takes them, and leaving ends the function.
 func TestOfferStreams(t *testing.T) {
 	drivertest.Leaks(t)
 	s, c := offerServer(t, endpoint.ServerOptions{})
@@ -162,7 +162,7 @@ func TestOfferStreams(t *testing.T) {
 	endpointtest.Eventually(t, waitLimit, "the function has ended", func() bool { return counts.get("steps ended") == 3 })
 }
 
-// TestOfferCachedResults: tasks and cached results of endpoints that are offered, which go when they are withdrawn.
+// Tasks and cached results of offered endpoints end when the endpoints are withdrawn.
 func TestOfferCachedResults(t *testing.T) {
 	hostOnly(t, "the function reads the elements")
 	drivertest.Leaks(t)
@@ -188,4 +188,49 @@ func TestOfferCachedResults(t *testing.T) {
 	require.NoError(t, o.Close())
 	_, err = endpoint.Call[*tensor.Tensor](ctx, c, "scale once", factorIn{X: x, Factor: 2})
 	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+}
+
+// The caller has not taken the last item when the worker disconnects. It gets the items and then ErrWorkerGone.
+func TestOfferWorkerGoneDuringItem(t *testing.T) {
+	drivertest.Leaks(t)
+	s, c := offerServer(t, endpoint.ServerOptions{})
+	for range 20 {
+		p := politePeer(t, s.Socket())
+		frame, err := p.send(message.OpOffer, message.Offer{Endpoints: []message.EndpointInfo{{Name: "ends", Stream: true}}})
+		require.NoError(t, err)
+		require.Equal(t, wire.KindResponse, frame.Kind)
+		ended := make(chan error, 1)
+		read := make(chan struct{})
+		go func() {
+			var last error
+			for _, err := range endpoint.Stream[int](context.Background(), c, "ends", nil) {
+				<-read
+				last = err
+			}
+			ended <- last
+		}()
+		event, err := p.conn.Receive()
+		require.NoError(t, err)
+		require.Equal(t, wire.KindEvent, event.Kind)
+		item := message.Answer{Call: 1, Value: []byte{1}, More: true}
+		for range message.StreamWindow {
+			frame, err = p.send(message.OpAnswer, item)
+			require.NoError(t, err)
+			require.Equal(t, wire.KindResponse, frame.Kind)
+		}
+		body, err := message.Marshal(item)
+		require.NoError(t, err)
+		request, err := message.Marshal(message.Request{Op: message.OpAnswer, Body: body})
+		require.NoError(t, err)
+		p.id++
+		require.NoError(t, p.conn.Send(wire.KindRequest, p.id, request)) // the caller has no room for this one
+		p.conn.Close()
+		endpointtest.Eventually(t, waitLimit, "the endpoint is withdrawn", func() bool {
+			list, err := c.Endpoints(context.Background())
+			require.NoError(t, err)
+			return len(list) == 0
+		})
+		close(read)
+		require.ErrorIs(t, <-ended, endpoint.ErrWorkerGone)
+	}
 }

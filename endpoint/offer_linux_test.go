@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// offerOwner is a process that takes offers.
+// offerOwner starts a process that accepts offers.
 func offerOwner(t *testing.T) (*child, string) {
 	t.Helper()
 	socket := endpointtest.SocketPath(t)
@@ -23,7 +23,7 @@ func offerOwner(t *testing.T) (*child, string) {
 	return o, socket
 }
 
-// offerWorker is a process that offers endpoints.
+// offerWorker starts a process that offers endpoints.
 func offerWorker(t *testing.T, socket string) *child {
 	t.Helper()
 	w := start(t)
@@ -31,7 +31,7 @@ func offerWorker(t *testing.T, socket string) *child {
 	return w
 }
 
-// offerCaller is this process as a caller.
+// offerCaller returns a client in this process.
 func offerCaller(t *testing.T, socket string) *endpoint.Client {
 	t.Helper()
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: driversOf(testDevice(t))})
@@ -40,7 +40,7 @@ func offerCaller(t *testing.T, socket string) *endpoint.Client {
 	return c
 }
 
-// TestOfferCalls: what one process offers, another calls through the owner.
+// Functions offered by one process are called by another through the owner.
 func TestOfferCalls(t *testing.T) {
 	_, socket := offerOwner(t)
 	offerWorker(t, socket)
@@ -65,7 +65,7 @@ func TestOfferCalls(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
 }
 
-// TestOfferTensorsShareMemory: arguments and results are in the memory of the process that made them.
+// Arguments and results are in the memory of the processes that created them.
 func TestOfferTensorsShareMemory(t *testing.T) {
 	hostOnly(t, "memory of other devices has no inode")
 	_, socket := offerOwner(t)
@@ -98,15 +98,14 @@ func TestOfferTensorsShareMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, mine, again, "a result in the memory of an argument is that memory")
 
-	w.Kill() // what it has made stays
+	w.Kill() // its results stay
 	require.Equal(t, float32(7), values(t, out.X)[999])
 	require.Equal(t, float32(6), values(t, scaled)[999])
 	require.Equal(t, float32(3), values(t, back)[999])
 	out.X.Close()
 }
 
-// TestOfferWorkerKilled: they end with an error that says so, the endpoints are withdrawn, and can be
-// offered again.
+// Calls of a killed worker end with ErrWorkerGone, its endpoints are withdrawn, and can be offered again.
 func TestOfferWorkerKilled(t *testing.T) {
 	_, socket := offerOwner(t)
 	w := offerWorker(t, socket)
@@ -123,7 +122,7 @@ func TestOfferWorkerKilled(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrWorkerGone)
 	require.ErrorIs(t, err, message.CodeUnavailable)
 	require.NotErrorIs(t, err, endpoint.ErrUnavailable, "nothing asks again by itself")
-	require.ErrorContains(t, err, "nobody knows whether the function ran")
+	require.ErrorContains(t, err, "the function may have run")
 	endpointtest.Eventually(t, waitLimit, "its endpoints are withdrawn", func() bool {
 		_, err := endpoint.Call[int](ctx, c, "add", map[string]int{"a": 1})
 		return errors.Is(err, endpoint.ErrNoEndpoint)
@@ -134,7 +133,7 @@ func TestOfferWorkerKilled(t *testing.T) {
 	require.Equal(t, 1, sum)
 }
 
-// TestOfferReconnects: after its owner was killed, it offers its endpoints to the next one.
+// After its owner was killed, a worker offers its endpoints to the next one.
 func TestOfferReconnects(t *testing.T) {
 	o, socket := offerOwner(t)
 	offerWorker(t, socket)
@@ -148,7 +147,7 @@ func TestOfferReconnects(t *testing.T) {
 	})
 }
 
-// TestOfferCancel: of a caller that cancels, one whose time is over, and one that was killed.
+// A caller cancels, times out, or is killed.
 func TestOfferCancel(t *testing.T) {
 	_, socket := offerOwner(t)
 	w := offerWorker(t, socket)
@@ -164,7 +163,7 @@ func TestOfferCancel(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 	endpointtest.Eventually(t, waitLimit, "the function hears of it", func() bool { return w.ran("cause: context canceled") == 1 })
 
-	for w.ran("waits") < 2 { // on a busy machine the time may be over before the function has begun
+	for w.ran("waits") < 2 { // on a busy machine the time may end before the function has begun
 		short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		_, err := endpoint.Call[int](short, c, "wait", nil)
 		cancel()
@@ -172,7 +171,7 @@ func TestOfferCancel(t *testing.T) {
 	}
 
 	dies, before := client(t, socket), w.ran("waits")
-	holdObjectOp.Send(dies.Process, objectCall{Endpoint: "wait"}) // it does not live to answer
+	holdObjectOp.Send(dies.Process, objectCall{Endpoint: "wait"}) // killed before it can answer
 	endpointtest.Eventually(t, waitLimit, "the function runs again", func() bool { return w.ran("waits") > before })
 	dies.Kill()
 	endpointtest.Eventually(t, waitLimit, "the worker has no calls", func() bool {

@@ -12,14 +12,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Processes that offer endpoints, and owners that take the offers.
+// Processes that offer endpoints, and owners that accept the offers.
 
 type factorIn struct {
 	X      *tensor.Tensor `json:"x"`
 	Factor float32        `json:"factor,omitempty"`
 }
 
-// placed is a tensor and where its maker has the memory.
+// placed is a tensor and its creator's place of the memory.
 type placed struct {
 	X     *tensor.Tensor `json:"x"`
 	Place string         `json:"place"`
@@ -27,7 +27,7 @@ type placed struct {
 
 var errUsedUp = endpoint.NewError("quota", "the quota is used up")
 
-// placeOf is the memory that a tensor lies in.
+// placeOf returns the place of a tensor's memory.
 func placeOf(x *tensor.Tensor) (string, error) {
 	m, can := x.Storage().Memory().(driver.Placed)
 	if !can {
@@ -40,7 +40,7 @@ func placeOf(x *tensor.Tensor) (string, error) {
 	return place.Object, nil
 }
 
-// workRegistry is what workers offer in tests.
+// workRegistry has the functions of test workers.
 func workRegistry(dev driver.Device, counts *counters) *endpoint.Registry {
 	r := endpoint.NewRegistry()
 	must := func(err error) {
@@ -118,7 +118,7 @@ func workRegistry(dev driver.Device, counts *counters) *endpoint.Registry {
 	return r
 }
 
-// takeOffersOp has a worker be an owner that takes offers, on a socket.
+// takeOffersOp makes a worker process an owner that accepts offers on a socket.
 var takeOffersOp = op("take offers", func(w *worker, _ context.Context, socket string) (none, error) {
 	s, err := endpoint.NewServer(endpoint.ServerOptions{
 		Socket: socket, Devices: []driver.Device{w.dev}, Offers: endpoint.AllowOffers,
@@ -131,7 +131,7 @@ var takeOffersOp = op("take offers", func(w *worker, _ context.Context, socket s
 	return none{}, nil
 })
 
-// takeOffers has a child be an owner that takes offers.
+// takeOffers makes a child process an owner that accepts offers.
 func (c *child) takeOffers(socket string) {
 	c.t.Helper()
 	takeOffersOp.Must(c.Process, socket)
@@ -149,7 +149,7 @@ var workOp = op("work", func(w *worker, ctx context.Context, socket string) (_ n
 	return none{}, err
 })
 
-// work has a child offer endpoints.
+// work makes a child process offer endpoints.
 func (c *child) work(socket string) {
 	c.t.Helper()
 	workOp.Must(c.Process, socket)

@@ -8,36 +8,36 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 )
 
-// Options say what a [Node] is. The zero value is a node whose role and socket the environment decides, without
-// devices.
+// Options configures a [Node]. With the zero value, the environment determines the role and the socket, and there are
+// no devices.
 type Options struct {
-	// Mode is the role. A mode that is set goes before the environment.
+	// Mode is the role. It takes precedence over the environment unless it is ModeAuto.
 	Mode Mode
-	// ServerOptions are those of the server, in the roles that have one. In the role of a client Socket, Devices,
-	// AllowUIDs, Limits.Wire, Label, Logger and Interceptors are used, as [ClientOptions] has them.
+	// ServerOptions configures the server of a server or local node. A client uses Socket, Devices, AllowUIDs,
+	// Limits.Wire, Label, Logger and Interceptors, as in [ClientOptions].
 	//
-	// Socket may be empty for the path that [SocketPath] makes of BasePath and DeviceIndex, Registry may be nil for a new
-	// one, and Interceptors stand in front of calls, tasks and streams: where the functions run in this process at that
-	// side, in the role of a client at the caller's. A Logger of nil stands for lines on standard error from the level on
-	// that [EnvLogLevel] says, and where that is not set for slog.Default(), of which warnings and errors are used only.
+	// An empty Socket means the result of [SocketPath] for BasePath and DeviceIndex. A nil Registry means a new one.
+	// Interceptors wrap calls, tasks and streams: at the server if functions run in this process, else at the client. A
+	// nil Logger logs to standard error at the level of [EnvLogLevel]; if that is not set, warnings and errors are
+	// logged to slog.Default().
 	ServerOptions
-	// BasePath and DeviceIndex make the path of the socket. A base path that is set goes before [EnvBasePath]. An index
-	// of 0 stands for [EnvLocalRank], else [EnvRank], else the index of the first device: socket 0 whatever the rank is
-	// asked for with Socket.
+	// BasePath and DeviceIndex determine the path of the socket. BasePath takes precedence over [EnvBasePath]. An index
+	// of 0 means the value of [EnvLocalRank], else [EnvRank], else the index of the first device. Set Socket to use
+	// index 0 regardless of the rank.
 	BasePath    string
 	DeviceIndex int
-	// Wait makes Open, in the role of a client, wait for an owner that is not there yet, until its context ends.
+	// Wait makes Open, in the role of a client, and all requests wait for an owner until their contexts end. See
+	// [ClientOptions].
 	Wait bool
-	// OverSocket makes a client go over the socket to a server of its own process too, see [ClientOptions].
+	// OverSocket makes a client use the socket even if the server is in the same process. See [ClientOptions].
 	OverSocket bool
 }
 
-// Open returns a node in the role that the options and the environment say. As a server it has bound its socket, and
-// lets clients wait until [Node.Ready]: nobody finds it without the endpoints that are registered first. As a client it
-// has connected. The caller closes the node.
+// Open returns a node in the role that the options or the environment select. A server has bound its socket; clients
+// wait until [Node.Ready], so endpoints can be registered first. A client is connected. The caller closes the node.
 //
-// Errors: [ErrInUse] for a server where a live owner has the socket, which is left alone; those of [Dial] for a client;
-// [ErrConfiguration] for options or an environment that make no sense.
+// Errors: [ErrInUse] if a live owner has the server's socket, which is left unchanged; those of [Dial] for a client;
+// [ErrConfiguration] if options or environment are invalid.
 func Open(ctx context.Context, opts Options) (*Node, error) {
 	mode, err := opts.Mode.resolve()
 	if err != nil {
@@ -70,7 +70,7 @@ func Open(ctx context.Context, opts Options) (*Node, error) {
 	return n, nil
 }
 
-// environment fills in what the program has not said and the environment does.
+// environment sets options that the program left unset from the environment.
 func (o *Options) environment(mode Mode) (err error) {
 	if o.Socket == "" && mode != ModeLocal {
 		if o.DeviceIndex, err = deviceIndex(o.DeviceIndex, o.Devices); err != nil {
@@ -83,7 +83,7 @@ func (o *Options) environment(mode Mode) (err error) {
 	return err
 }
 
-// socket is the path that the options ask for.
+// socket returns the path that the options determine.
 func (o *Options) socket() (string, error) {
 	if o.Socket == "" && o.Listener != nil {
 		return o.Listener.Addr().String(), nil

@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// operations are all that clients can ask for.
+// operations returns all operations that clients can request.
 func (s *Server) operations() map[message.Op]*session.Operation {
 	calls := &callOperations{engine: s.engine, endpoints: &s.endpoints, intercept: s.intercept, server: s.id, limits: &s.opts.Limits}
 	tasks := &taskOperations{manager: s.engine.Tasks, calls: calls}

@@ -12,16 +12,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// callOperations run endpoints for clients: calls, streams, and the beginning of tasks.
+// callOperations runs endpoints for clients: calls, streams, and submissions of tasks.
 type callOperations struct {
 	engine    *engine.Engine
 	endpoints *endpoints
-	intercept Invoke // the interceptors; nil for none
-	server    string // its id
+	intercept Invoke // interceptors; nil for none
+	server    string // the server's id
 	limits    *Limits
 }
 
-// found is the request with the endpoint of its call.
+// found returns the request with its endpoint set.
 func (o *callOperations) found(r request) (request, error) {
 	if r.Callee != nil {
 		return r, nil
@@ -33,7 +33,7 @@ func (o *callOperations) found(r request) (request, error) {
 	return r, err
 }
 
-// arguments makes the arguments of a call whose endpoint is found. The caller closes them.
+// arguments decodes the arguments of a call whose endpoint is set. The caller closes them.
 func (o *callOperations) arguments(r request) (*engine.Arguments, error) {
 	a := r.Arguments
 	if a == nil {
@@ -46,7 +46,7 @@ func (o *callOperations) arguments(r request) (*engine.Arguments, error) {
 	return a, nil
 }
 
-// counted does a call, through the server's interceptors, and counts it for its endpoint.
+// counted runs a call through the server's interceptors and updates its endpoint's statistics.
 func (o *callOperations) counted(ctx context.Context, r request, kind InvocationKind, do callee) (reply, error) {
 	r, err := o.found(r)
 	if err != nil {
@@ -55,7 +55,7 @@ func (o *callOperations) counted(ctx context.Context, r request, kind Invocation
 	d := r.Callee
 	d.Calls.Add(1)
 	failed := true
-	defer func() { // also where the function ended its goroutine
+	defer func() { // also if the function called runtime.Goexit
 		if failed {
 			d.Failures.Add(1)
 		}
@@ -78,11 +78,11 @@ func (o *callOperations) call(ctx context.Context, r request) (reply, error) {
 	return o.counted(ctx, r, KindCall, (*callOperations).callEndpoint)
 }
 
-// callEndpoint runs an endpoint, or finds its result in the cache.
+// callEndpoint runs an endpoint or returns a cached result.
 func (o *callOperations) callEndpoint(ctx context.Context, r request, d *engine.Definition, a *engine.Arguments) (reply, error) {
 	if d.Stream != nil {
 		a.Drop()
-		return reply{}, fmt.Errorf("%w: endpoint %q streams its results, ask for the stream", status.ErrInvalid, d.Name)
+		return reply{}, fmt.Errorf("%w: endpoint %q streams its results: use Stream", status.ErrInvalid, d.Name)
 	}
 	if d.Options.Task {
 		return o.callTask(ctx, r, d, a)
@@ -94,8 +94,8 @@ func (o *callOperations) callEndpoint(ctx context.Context, r request, d *engine.
 	return o.deliver(r, d, res, cached, nil)
 }
 
-// deliver is the reply that carries a result, of which it takes the caller's reference. A managed result gets one
-// reference more for the session. of is the outcome of the task that made it, if one did.
+// deliver returns the reply for a result and takes the caller's reference to it. For a managed result it adds a
+// reference for the session. of is the outcome of the task that made the result, or nil.
 func (o *callOperations) deliver(r request, d *engine.Definition, res engine.ResultRef, cached bool, of *engine.Outcome) (reply, error) {
 	if d.Plain() && of == nil {
 		slabs, err := r.Session.Slabs.Share(res.Payload.Storages)
@@ -105,42 +105,42 @@ func (o *callOperations) deliver(r request, d *engine.Definition, res engine.Res
 	}
 	out, files, err := share(r.Session, res.Result, d.Options.Managed)
 	if err != nil {
-		res.Discard() // what cannot be shared is of no use to those who ask later
+		res.Discard() // a result that cannot be shared must not stay cached
 		res.Release()
 		return reply{}, err
 	}
 	out.Cached = cached
-	if err := o.engine.Memory.Take(r.Session.ID, res.Result); err != nil {
+	if err := o.engine.Memory.Add(r.Session.ID, res.Result); err != nil {
 		res.Release()
 		return reply{}, err
 	}
 	var undo func()
 	if d.Options.Managed && !res.Empty() {
-		obj, token, err := o.engine.Objects.Refer(res, d, of, r.Session.ID, o.limits.Objects)
+		obj, token, err := o.engine.Objects.Refer(res, d, of, r.Session.ID, r.Session.LimitOf(o.limits.Objects))
 		if err != nil {
-			o.engine.Memory.Give(r.Session.ID, res.Result)
+			o.engine.Memory.Remove(r.Session.ID, res.Result)
 			res.Release()
 			return reply{}, err
 		}
 		out.Object = &message.ObjectRef{ID: obj.ID, Server: o.server, Token: token}
-		o.engine.NoteObject(of, obj)
-		id := r.Session.ID // not r, which would be allocated for calls that need no undo too
+		o.engine.SetObject(of, obj)
+		id := r.Session.ID // capturing r would allocate it for calls that need no undo too
 		undo = func() { _, _ = o.engine.ReleaseReference(obj.ID, token, id) }
 	}
 	return reply{Result: res, KeptFor: r.Session, Returned: out, Files: files, Undo: undo}, nil
 }
 
-// deliverSlabs is deliver for a result in slabs, which it takes too.
+// deliverSlabs is deliver for a result in slabs. It takes ownership of the slabs too.
 func (o *callOperations) deliverSlabs(ses *session.Session, res engine.ResultRef, slabs *transfer.SlabExport, err error) (reply, error) {
 	for i := 0; err == nil && i < len(slabs.Handles); i++ {
 		err = engine.CheckLasting(slabs.Handles[i].Kind, false)
 	}
 	if err == nil {
-		err = o.engine.Memory.Take(ses.ID, res.Result)
+		err = o.engine.Memory.Add(ses.ID, res.Result)
 	}
 	if err != nil {
 		if slabs != nil {
-			slabs.Unsent()
+			slabs.MarkUnsent()
 			slabs.Close()
 		}
 		res.Release()
@@ -150,8 +150,7 @@ func (o *callOperations) deliverSlabs(ses *session.Session, res engine.ResultRef
 	return reply{Result: res, KeptFor: ses, Returned: out, Files: slabs.Files, Slabs: slabs}, nil
 }
 
-// share makes a result ready to be sent. kept tells that the server keeps it for who gets it. The files are the
-// result's.
+// share prepares a result for sending. kept is true if the server keeps it for its receiver. The result owns the files.
 func share(ses *session.Session, res *engine.Result, kept bool) (message.Returned, []*os.File, error) {
 	out, files, err := res.Returned(ses.InProcess())
 	for i := 0; err == nil && i < len(out.Handles); i++ {

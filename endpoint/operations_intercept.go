@@ -13,10 +13,10 @@ import (
 
 var errRunTwice = errors.New("an interceptor called next twice: a function runs once for each call")
 
-// callee does a call whose arguments have been made, which it takes.
+// callee runs a call and takes ownership of its decoded arguments.
 type callee func(*callOperations, context.Context, request, *engine.Definition, *engine.Arguments) (reply, error)
 
-// intercepted does a call through the server's interceptors. The arguments are made when somebody wants them.
+// intercepted runs a call through the server's interceptors. Arguments are decoded on first use.
 func (o *callOperations) intercepted(ctx context.Context, r request, kind InvocationKind, d *engine.Definition, do callee) (out reply, err error) {
 	var a *engine.Arguments
 	var refused error
@@ -28,7 +28,7 @@ func (o *callOperations) intercepted(ctx context.Context, r request, kind Invoca
 	}
 	defer func() {
 		if a != nil {
-			a.Drop() // where nothing ran
+			a.Drop() // if nothing ran
 		}
 	}()
 	call := invocation(r, kind, d)
@@ -37,8 +37,8 @@ func (o *callOperations) intercepted(ctx context.Context, r request, kind Invoca
 			return nil, err
 		}
 		in := reflect.ValueOf(a.Value).Elem().Interface()
-		if passed, ok := in.(*offering.Arguments); ok { // a worker decodes them to its types
-			return a.DecodePassedOn(passed.Raw)
+		if passed, ok := in.(*offering.Arguments); ok { // a worker decodes them into its types
+			return a.DecodeForwarded(passed.Raw)
 		}
 		return in, nil
 	}
@@ -64,17 +64,17 @@ func (o *callOperations) intercepted(ctx context.Context, r request, kind Invoca
 	return out, nil
 }
 
-// invocation is a call of this session as interceptors see it.
+// invocation returns the Invocation of a session's call.
 func invocation(r request, kind InvocationKind, d *engine.Definition) *Invocation {
 	return &Invocation{Endpoint: d.Name, Kind: kind, Metadata: r.Metadata, Peer: peerOf(r.Session)}
 }
 
-// around has the run of a submitted task go through the server's interceptors; nil where there are none.
+// around returns a wrapper that runs a submitted task through the server's interceptors, or nil if there are none.
 func (o *callOperations) around(r request, d *engine.Definition) func(engine.Obtain) engine.Obtain {
 	if o.intercept == nil {
 		return nil
 	}
-	call := invocation(r, KindTask, d) // not r, which the task would keep
+	call := invocation(r, KindTask, d) // capturing r would keep it alive with the task
 	return func(obtain engine.Obtain) engine.Obtain {
 		return func(ctx context.Context) (res engine.ResultRef, cached bool, err error) {
 			defer o.engine.Recovered(&err, d, "")
@@ -93,7 +93,7 @@ func (o *callOperations) around(r request, d *engine.Definition) func(engine.Obt
 	}
 }
 
-// peerOf is the client of a session as functions of the program see it.
+// peerOf returns the Peer of a session's client.
 func peerOf(ses *session.Session) Peer {
 	peer := ses.Peer()
 	return Peer{PID: peer.PID, UID: peer.UID, GID: peer.GID, Session: ses.ID, Label: ses.Label()}

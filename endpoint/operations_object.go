@@ -12,11 +12,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// objectOperations are those on managed objects.
+// objectOperations implements the operations on managed objects.
 type objectOperations struct {
 	engine   *engine.Engine
-	sessions *session.Register // of the holders
-	server   string            // its id
+	sessions *session.Register // to look up holders
+	server   string            // the server's id
 	limits   *Limits
 	log      *slog.Logger
 }
@@ -34,7 +34,7 @@ func (o *objectOperations) info(_ context.Context, r request) (reply, error) {
 	return reply{Body: info}, nil
 }
 
-// list lists objects, as many as fit an answer.
+// list returns the objects that fit one answer.
 func (o *objectOperations) list(_ context.Context, r request) (reply, error) {
 	var in message.Objects
 	if err := r.Decode(&in); err != nil {
@@ -43,7 +43,7 @@ func (o *objectOperations) list(_ context.Context, r request) (reply, error) {
 	return reply{Body: o.listed(in, r.Session.ID)}, nil
 }
 
-// destroy takes all references to an object away.
+// destroy removes all references to an object.
 func (o *objectOperations) destroy(_ context.Context, r request) (reply, error) {
 	var in message.Object
 	if err := r.Decode(&in); err != nil {
@@ -60,13 +60,13 @@ func (o *objectOperations) destroy(_ context.Context, r request) (reply, error) 
 	return reply{Body: info}, nil
 }
 
-// ownerOrRoot reports whether the peer runs as the owner's user or as root, by what the kernel says of it.
+// ownerOrRoot reports whether the peer runs as the owner's user or as root, by its kernel credentials.
 func ownerOrRoot(ses *session.Session) bool {
 	peer := ses.Peer()
 	return peer.SameUser() || peer.UID == 0
 }
 
-// destroyed tells the holders of an object which process destroyed it.
+// destroyed returns the detail that names the process that destroyed an object, for its holders.
 func destroyed(by *session.Session) string {
 	if label := by.Label(); label != "" {
 		return fmt.Sprintf("destroyed by process %d (%s)", by.Peer().PID, label)
@@ -103,7 +103,7 @@ func (o *objectOperations) release(_ context.Context, r request) (reply, error) 
 	return reply{Body: out}, nil
 }
 
-// watch makes the session hear of objects that the server destroys.
+// watch subscribes the session to objects that the server destroys.
 func (o *objectOperations) watch(_ context.Context, r request) (reply, error) {
 	sub, err := r.Session.Events.AddObjects(r.ID)
 	if err != nil {
@@ -114,13 +114,13 @@ func (o *objectOperations) watch(_ context.Context, r request) (reply, error) {
 	}, nil
 }
 
-// refer gives the session one reference more.
+// refer adds a reference for the session.
 func (o *objectOperations) refer(_ context.Context, r request) (reply, error) {
 	var in message.Object
 	if err := r.Decode(&in); err != nil {
 		return reply{}, err
 	}
-	token, err := o.engine.Objects.ReferAgain(in.ID, r.Session.ID, o.limits.Objects)
+	token, err := o.engine.Objects.ReferAgain(in.ID, r.Session.ID, r.Session.LimitOf(o.limits.Objects))
 	if err != nil {
 		return reply{}, err
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// drop drops an object and tells the sessions that had references why, if it knows. It returns the object as
-// it was.
+// drop destroys an object and notifies sessions that had references, with the reason if it is known. It returns the
+// object's last description.
 func (o *objectOperations) drop(id, reason string) (message.ObjectInfo, error) {
 	obj, holders, was, err := o.engine.Objects.Destroy(id)
 	if err != nil {
@@ -21,10 +21,10 @@ func (o *objectOperations) drop(id, reason string) (message.ObjectInfo, error) {
 	return was, nil
 }
 
-// listed answers a session's question.
+// listed returns one page of a session's list.
 func (o *objectOperations) listed(in message.Objects, session uint64) message.ObjectsListed {
 	frame, _ := inproc.FrameLimits(o.limits.Wire)
-	out := o.engine.Objects.List(in, session, min(frame-engine.EnvelopeBytes, engine.ListedBytes))
+	out := o.engine.Objects.List(in, session, min(frame-engine.EnvelopeBytes, engine.MaxListBytes))
 	infos := make([]*message.ObjectInfo, len(out.Objects))
 	for i := range out.Objects {
 		infos[i] = &out.Objects[i]
@@ -33,8 +33,8 @@ func (o *objectOperations) listed(in message.Objects, session uint64) message.Ob
 	return out
 }
 
-// complete says in descriptions which server they are of, and their holders. One that has gone meanwhile
-// keeps its number.
+// complete adds the server's id and the processes of holders to descriptions. A holder that has disconnected keeps only
+// its session number.
 func (o *objectOperations) complete(infos ...*message.ObjectInfo) {
 	var sessions []uint64
 	for _, info := range infos {
@@ -53,7 +53,7 @@ func (o *objectOperations) complete(infos ...*message.ObjectInfo) {
 	}
 }
 
-// processes are the processes at the other end of sessions, this process for those within it.
+// processes returns the peer process of each session, and this process for sessions within it.
 func (o *objectOperations) processes(sessions []uint64) map[uint64]Process {
 	who := make(map[uint64]Process)
 	for _, ses := range o.sessions.Of(sessions) {

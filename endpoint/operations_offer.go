@@ -10,16 +10,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// AllowOffers lets every client that may connect offer endpoints: for [ServerOptions].
+// AllowOffers accepts the offers of all clients that may connect. It is a value for [ServerOptions.Offers].
 func AllowOffers(Peer, []string) error { return nil }
 
-// offerOperations take endpoints that clients offer.
+// offerOperations are the operations of clients that offer endpoints.
 type offerOperations struct {
-	permit func(Peer, []string) error // nil refuses all
+	permit func(Peer, []string) error // nil refuses all offers
 	log    *slog.Logger
 }
 
-// offer takes endpoints whose functions the client runs.
+// offer adds endpoints whose functions the client runs.
 func (o *offerOperations) offer(_ context.Context, r request) (reply, error) {
 	in, err := o.permitted(r)
 	if err != nil {
@@ -43,12 +43,12 @@ func (o *offerOperations) offer(_ context.Context, r request) (reply, error) {
 	}, nil
 }
 
-// permitted is the offer of a request, if the server takes it from this client.
+// permitted returns the offer of a request if the server accepts offers from this client.
 func (o *offerOperations) permitted(r request) (*message.Offer, error) {
 	ses := r.Session
 	switch {
 	case o.permit == nil:
-		return nil, fmt.Errorf("%w: this owner takes no offers of endpoints; start it with --offers (ServerOptions.Offers)", errors.ErrUnsupported)
+		return nil, fmt.Errorf("%w: this owner does not accept offers of endpoints; start it with --offers (ServerOptions.Offers)", errors.ErrUnsupported)
 	case ses.InProcess():
 		return nil, fmt.Errorf("%w: a client of the owner's own process registers its functions in the owner's registry", errors.ErrUnsupported)
 	case ses.InFlight.Leaving():
@@ -63,13 +63,13 @@ func (o *offerOperations) permitted(r request) (*message.Offer, error) {
 			names[i] = e.Name
 		}
 		if err := o.permit(peerOf(ses), names); err != nil {
-			return nil, status.WithClass(status.ErrPermission, fmt.Errorf("this owner does not take the offer: %w", err))
+			return nil, status.WithClass(status.ErrPermission, fmt.Errorf("the owner refused the offer: %w", err))
 		}
 		return in, nil
 	}
 }
 
-// answerCall takes what a worker answers to a call.
+// answerCall processes a worker's answer to a call.
 func answerCall(ctx context.Context, r request) (reply, error) {
 	in, err := message.ParseAnswer(r.Body)
 	if err != nil {
@@ -77,7 +77,7 @@ func answerCall(ctx context.Context, r request) (reply, error) {
 	}
 	w := r.Session.Offered()
 	if w == nil {
-		return reply{}, fmt.Errorf("%w: this client has no calls to answer, for it offers nothing", status.ErrNotFound)
+		return reply{}, fmt.Errorf("%w: this client offers no endpoints", status.ErrNotFound)
 	}
 	if err := w.Answer(ctx, &in, r.Files); err != nil {
 		return reply{}, err

@@ -9,7 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// What operations get and give.
+// Parameters and results of operations.
 type (
 	request = session.Request
 	reply   = session.Reply
@@ -23,7 +23,7 @@ func ping(_ context.Context, r request) (reply, error) {
 	return reply{Body: message.Pong(in)}, nil
 }
 
-// unwatch ends what an earlier request asked to hear of, or offered.
+// unwatch ends a watch or an offer of an earlier request.
 func unwatch(_ context.Context, r request) (reply, error) {
 	var in message.Unwatch
 	if err := r.Decode(&in); err != nil {

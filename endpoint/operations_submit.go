@@ -9,8 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
-// start starts a call as a task of the session, whose result goes to then if that is not nil. around, if not nil, is
-// put around its run. It takes the arguments.
+// start starts a call as a task of the session. If then is not nil, it receives the result. If around is not nil, it
+// wraps the run. start takes ownership of the arguments.
 func (o *callOperations) start(ctx context.Context, r request, d *engine.Definition, a *engine.Arguments, then func(*engine.Outcome), around func(engine.Obtain) engine.Obtain) (*task.Task[*engine.Outcome], error) {
 	spec := task.Spec{Name: d.Name, Owner: r.Session.ID}
 	if !r.Session.Own {
@@ -19,8 +19,8 @@ func (o *callOperations) start(ctx context.Context, r request, d *engine.Definit
 	return o.engine.Submit(ctx, spec, d, a, then, around)
 }
 
-// callTask runs a call of a task endpoint: it waits for the task, and cancels it if the caller does not wait any more.
-// What the caller has got no task keeps: nobody else knows of it.
+// callTask runs a call of a task endpoint. It waits for the task, and cancels it if the caller leaves. The task drops a
+// delivered result, because other clients do not have the task's id.
 func (o *callOperations) callTask(ctx context.Context, r request, d *engine.Definition, a *engine.Arguments) (reply, error) {
 	var h engine.Handoff
 	t, err := o.start(ctx, r, d, a, h.Put, nil)
@@ -39,7 +39,7 @@ func (o *callOperations) callTask(ctx context.Context, r request, d *engine.Defi
 		return reply{}, err
 	}
 	out, err := o.deliver(r, d, res, made.Cached, made)
-	if out.Returned.Object == nil { // an object gives up what tasks keep of it when it goes
+	if out.Returned.Object == nil { // destroying an object also drops the results that tasks keep of it
 		_ = t.Discard() // it has ended
 	}
 	return out, err
@@ -61,10 +61,10 @@ func (o *callOperations) submitEndpoint(ctx context.Context, r request, d *engin
 	}
 	return reply{Body: encodeTask(t.Status()), Undo: func() {
 		if !t.Cancel(errUnheard) {
-			_ = t.Discard() // it has ended already
+			_ = t.Discard() // it has ended
 		}
 	}}, nil
 }
 
-// errUnheard is why a task is cancelled whose submitter did not wait for the answer: nobody knows its id.
-var errUnheard = fmt.Errorf("its submitter did not wait to hear of it: %w", context.Canceled)
+// errUnheard is the cause if a task is cancelled because its submitter left before it received the id.
+var errUnheard = fmt.Errorf("its submitter left before it received the task's id: %w", context.Canceled)

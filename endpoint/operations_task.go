@@ -12,13 +12,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// taskOperations are those on tasks that have been submitted.
+// taskOperations implements the operations on submitted tasks.
 type taskOperations struct {
 	manager *task.Manager[*engine.Outcome]
-	calls   *callOperations // deliver their results
+	calls   *callOperations // delivers their results
 }
 
-// deliver is the reply that carries a task's result: each fetch has a reference of its own.
+// deliver returns the reply with a task's result. Each fetch has a separate reference.
 func (o *taskOperations) deliver(r request, t *task.Task[*engine.Outcome]) (reply, error) {
 	made, err := t.Result()
 	var res engine.ResultRef
@@ -26,7 +26,7 @@ func (o *taskOperations) deliver(r request, t *task.Task[*engine.Outcome]) (repl
 		res, err = made.Fetch()
 	}
 	if errors.Is(err, task.ErrDiscarded) {
-		if _, gone := o.manager.Get(t.ID()); gone != nil { // its time ran out since it was looked for
+		if _, gone := o.manager.Get(t.ID()); gone != nil { // it expired since the lookup
 			return reply{}, gone
 		}
 		return reply{}, &status.StaleError{
@@ -40,7 +40,7 @@ func (o *taskOperations) deliver(r request, t *task.Task[*engine.Outcome]) (repl
 	return o.calls.deliver(r, made.Definition, res, made.Cached, made)
 }
 
-// task finds the task that a request is about.
+// task finds the task of a request.
 func (o *taskOperations) task(r request) (*task.Task[*engine.Outcome], uint64, error) {
 	var in message.Task
 	if err := r.Decode(&in); err != nil {
@@ -58,7 +58,7 @@ func (o *taskOperations) info(_ context.Context, r request) (reply, error) {
 	return reply{Body: encodeTask(t.Status())}, nil
 }
 
-// wait answers when the task has ended, or has changed since the client looked last.
+// wait answers when the task has ended, or has changed since the client's last request.
 func (o *taskOperations) wait(ctx context.Context, r request) (reply, error) {
 	t, after, err := o.task(r)
 	if err != nil {
@@ -73,7 +73,7 @@ func (o *taskOperations) wait(ctx context.Context, r request) (reply, error) {
 	}
 	err = t.Wait(ctx)
 	select {
-	case <-t.Done(): // however it ended
+	case <-t.Done(): // with any outcome
 		return reply{Body: encodeTask(t.Status())}, nil
 	default:
 		return reply{}, err
@@ -123,11 +123,10 @@ func (o *taskOperations) list(_ context.Context, r request) (reply, error) {
 	return reply{Body: out}, nil
 }
 
-// listedError is how many bytes the error of a task has in a list, and its cause: one that says a lot must not keep the
-// others from being listed.
+// listedError limits the bytes of a task's error in a list, so that long errors do not displace other tasks.
 const listedError = 512
 
-// brief is an error as it stands in a list of tasks.
+// brief returns an error truncated for a list of tasks.
 func brief(e *message.Error) *message.Error {
 	if len(e.Message)+len(e.Data) <= 2*listedError {
 		return e
@@ -144,7 +143,7 @@ func brief(e *message.Error) *message.Error {
 	return out
 }
 
-// encodeTask is a task as it crosses.
+// encodeTask converts a task to its wire form.
 func encodeTask(s task.Status) message.TaskInfo {
 	out := message.TaskInfo{
 		ID: s.ID, Endpoint: s.Name, State: s.State.String(), Seq: s.Seq, Session: s.Owner,
@@ -157,7 +156,7 @@ func encodeTask(s task.Status) message.TaskInfo {
 	return out
 }
 
-// nanos is a time as it crosses; the zero time is 0.
+// nanos converts a time to its wire form; the zero time is 0.
 func nanos(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

@@ -10,21 +10,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// tasksSource tells what happens to tasks: first those that there are, then each change. The manager's subscription
-// keeps every change of state, up to a bound; beyond it the tasks are listed again.
+// tasksSource is the source of task events: first the existing tasks, then each change. The manager's subscription
+// keeps all state changes up to a bound; beyond it the tasks are listed again.
 type tasksSource struct {
 	manager *task.Manager[*engine.Outcome]
 	filter  task.Filter
 	changes *task.Subscription[*engine.Outcome]
 	begun   bool
-	listed  map[string]uint64 // the Seq of tasks listed in the last take; nil when nothing was listed
+	listed  map[string]uint64 // Seq of each task in the last list; nil if the last take listed nothing
 }
 
-// newSource is what the tasks that a session asks for are watched by. A task that is asked for and is not there is
-// an error.
+// newSource returns the source for the tasks that a session watches. It fails if a single requested task does not
+// exist.
 func (o *taskOperations) newSource(in message.WatchTasks, session uint64) (*tasksSource, error) {
 	t := &tasksSource{manager: o.manager, filter: task.Filter{ID: in.ID, Name: in.Endpoint}}
-	if in.Endpoint != "" { // a filter is kept as long as the watch
+	if in.Endpoint != "" { // the filter lives as long as the watch
 		if err := models.CheckName(in.Endpoint); err != nil {
 			return nil, err
 		}
@@ -40,7 +40,7 @@ func (o *taskOperations) newSource(in message.WatchTasks, session uint64) (*task
 	return t, nil
 }
 
-// Weight implements [subscription.Source]: of all tasks as many changes may wait as events of all names.
+// Weight implements [subscription.Source]. A watch of all tasks can queue as many changes as a watch of all names.
 func (t *tasksSource) Weight() int {
 	if t.filter.ID != "" {
 		return 1
@@ -63,7 +63,7 @@ func (t *tasksSource) Take() (events []any) {
 	t.listed = nil
 	if complete && t.begun {
 		for _, s := range changes {
-			if s.Seq > before[s.ID] { // not told by the list that was made when this had happened
+			if s.Seq > before[s.ID] { // later than the list
 				tell(message.TaskChanged, s)
 			}
 		}
@@ -78,14 +78,14 @@ func (t *tasksSource) Take() (events []any) {
 		tell(message.TaskListed, s)
 	}
 	for _, s := range changes {
-		if _, known := t.listed[s.ID]; !known { // it has come and gone
+		if _, known := t.listed[s.ID]; !known { // created and removed since the list
 			tell(message.TaskChanged, s)
 		}
 	}
 	return events
 }
 
-// watch sends what happens to tasks.
+// watch subscribes the session to changes of tasks.
 func (o *taskOperations) watch(_ context.Context, r request) (reply, error) {
 	var in message.WatchTasks
 	if err := r.Decode(&in); err != nil {

@@ -9,11 +9,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// Option says how an endpoint runs.
+// Option configures an endpoint.
 type Option func(*engine.Definition) error
 
-// applyOptions sets the registry's options and then the endpoint's own, which go before, and checks them together.
-// Afterwards cached says whether results are kept.
+// applyOptions applies the registry's options and then the endpoint's, which take precedence, and validates the result.
+// It sets cached if results are cached.
 func applyOptions(d *engine.Definition, defaults, own []Option) error {
 	o := &d.Options
 	if err := setOptions(d, defaults); err != nil {
@@ -27,11 +27,11 @@ func applyOptions(d *engine.Definition, defaults, own []Option) error {
 	}
 	switch {
 	case o.NoCache && o.CacheKey != nil:
-		return fmt.Errorf("%w: it has a cache key and no cache", status.ErrInvalid)
+		return fmt.Errorf("%w: CacheKey and NoCache exclude each other", status.ErrInvalid)
 	case o.NoCache && o.Cached:
-		return fmt.Errorf("%w: it is cached and has no cache", status.ErrInvalid)
+		return fmt.Errorf("%w: Cached and NoCache exclude each other", status.ErrInvalid)
 	case d.Stream != nil && (o.Task || o.Managed || o.Cached || o.CacheKey != nil):
-		return fmt.Errorf("%w: a stream is neither a task nor managed nor cached", status.ErrInvalid)
+		return fmt.Errorf("%w: a stream cannot be a task, managed or cached", status.ErrInvalid)
 	}
 	asked := o.Cached || o.Managed || o.CacheKey != nil
 	o.Cached = d.Stream == nil && !o.NoCache && (asked || byDefault)
@@ -41,7 +41,6 @@ func applyOptions(d *engine.Definition, defaults, own []Option) error {
 	return nil
 }
 
-// setOptions applies the options one after the other.
 func setOptions(d *engine.Definition, opts []Option) error {
 	for _, opt := range opts {
 		if opt == nil {
@@ -54,45 +53,44 @@ func setOptions(d *engine.Definition, opts []Option) error {
 	return nil
 }
 
-// Task runs calls of the endpoint as tasks: they wait for a worker and can be asked after. A plain call of it waits for
-// the task, and cancels it if the caller does not wait any more; what was submitted outlives its caller's connection.
+// Task runs calls of the endpoint as tasks, which are queued for a worker and can be queried by id. A plain call waits
+// for its task and cancels it if the caller leaves. A submitted task outlives its caller's connection.
 func Task() Option {
 	return func(d *engine.Definition) error { d.Options.Task = true; return nil }
 }
 
-// Managed makes results managed objects: the server keeps them as long as any session has a reference, and for as long
-// equal calls get the same object, as with [Cached]. With [NoCache] each call makes an object of its own.
+// Managed makes results managed objects. The server keeps an object while any session has a reference to it. Until
+// then, equal calls return the same object, as with [Cached]. With [NoCache] each call creates a new object.
 func Managed() Option {
 	return func(d *engine.Definition) error { d.Options.Managed = true; return nil }
 }
 
-// Cached keeps a result and hands it to whoever calls with the same arguments; calls that come while it is being made
-// wait for it. Nobody writes to the tensors of such a result any more, the function included. Streams are never cached.
+// Cached caches results by the argument. Calls that arrive while the function runs wait for its result. Tensors of a
+// cached result must not be written, not even by the function. Streams are never cached.
 func Cached() Option {
 	return func(d *engine.Definition) error { d.Options.Cached = true; return nil }
 }
 
-// NoCache runs the function at each call, which is so for any endpoint that does not ask for more: it is for one that
-// is [Managed], and for those of a registry whose endpoints are cached.
+// Cached caches results by the argument. Calls that arrive while the function runs wait for its result. Nothing may
+// write to the tensors of a cached result, including the function. Streams are never cached.
 func NoCache() Option {
 	return func(d *engine.Definition) error { d.Options.NoCache = true; return nil }
 }
 
-// NoSingleFlight lets equal calls of a cached endpoint at the same time run side by side; the last result is kept.
+// NoSingleFlight lets equal concurrent calls of a cached endpoint run in parallel. The last result is cached.
 func NoSingleFlight() Option {
 	return func(d *engine.Definition) error { d.Options.NoSingleFlight = true; return nil }
 }
 
-// WritableArguments maps the tensors of arguments writable where their owner allows it, for functions that fill them in
+// WritableArguments maps the tensors of arguments writable if their owner permits it, for functions that fill them in
 // place.
 func WritableArguments() Option {
 	return func(d *engine.Definition) error { d.Options.Writable = true; return nil }
 }
 
-// CacheKey is [Cached] with a key made of a template such as "model:{hidden_size}": the words in braces are fields of
-// the argument, dots go down into structs. Calls with the same key share a result whatever else their arguments are;
-// different values of the fields never make the same key, whatever text stands between them. A field that the argument
-// does not have is an error at registration.
+// CacheKey is [Cached] with a key made from a template such as "model:{hidden_size}". Names in braces are fields of the
+// argument; dots select fields of nested structs. Calls with equal keys share a result, even if other fields differ.
+// Different field values never produce the same key. Registration fails if the argument has no such field.
 func CacheKey(text string) Option {
 	return func(d *engine.Definition) (err error) {
 		d.Options.CacheKey, err = codec.ParseTemplate(text, d.In)
@@ -100,10 +98,10 @@ func CacheKey(text string) Option {
 	}
 }
 
-// Serialized lets one run of the endpoint wait for the other.
+// Serialized runs the endpoint's function once at a time.
 func Serialized() Option { return SerializedBy("") }
 
-// SerializedBy lets runs with the same key wait for each other; the template is as for [CacheKey].
+// SerializedBy runs calls with the same key one at a time. The template is as in [CacheKey].
 func SerializedBy(text string) Option {
 	return func(d *engine.Definition) (err error) {
 		d.Options.Serialized, err = codec.ParseTemplate(text, d.In)
@@ -111,7 +109,7 @@ func SerializedBy(text string) Option {
 	}
 }
 
-// Timeout bounds each run of the endpoint.
+// Timeout limits each run of the endpoint's function.
 func Timeout(limit time.Duration) Option {
 	return func(d *engine.Definition) error {
 		if limit <= 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// in starts a child with a node in a role, as its environment or the options say.
+// in starts a child with a node whose role is given by its environment or the options.
 func in(t *testing.T, opts nodeOptions, env ...string) (*child, opened) {
 	t.Helper()
 	c := start(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, env...) })
@@ -31,7 +31,7 @@ func serving(t *testing.T, opts nodeOptions, env ...string) (*child, opened) {
 	return c, a
 }
 
-// TestLogValues is about B40 in BUGS.md.
+// Log lines contain values.
 func TestLogValues(t *testing.T) {
 	socket := endpointtest.SocketPath(t)
 	o, _ := serving(t, nodeOptions{Mode: "server", Socket: socket})
@@ -47,7 +47,7 @@ func TestLogValues(t *testing.T) {
 	require.Empty(t, c.log())
 }
 
-// TestOptionsMisspelt is about B41 in BUGS.md.
+// Misspelt options and arguments are errors.
 func TestOptionsMisspelt(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -62,8 +62,7 @@ func TestOptionsMisspelt(t *testing.T) {
 	require.ErrorContains(t, err, `"seize"`)
 }
 
-// TestNodeShareBetweenProcesses runs one program in three processes, each in a role of its own.
-// B42 in BUGS.md.
+// One program runs in three processes, each in another role.
 func TestNodeShareBetweenProcesses(t *testing.T) {
 	socket := endpointtest.SocketPath(t)
 	pids := map[string]int32{}
@@ -80,7 +79,7 @@ func TestNodeShareBetweenProcesses(t *testing.T) {
 	}
 }
 
-// TestOptionsBeforeEnvironment is about B43 in BUGS.md.
+// Options of the program override the environment.
 func TestOptionsBeforeEnvironment(t *testing.T) {
 	dir := filepath.Dir(endpointtest.SocketPath(t))
 	base, arg := filepath.Join(dir, "env"), filepath.Join(dir, "arg")
@@ -102,7 +101,7 @@ func TestOptionsBeforeEnvironment(t *testing.T) {
 		owners[row.socket] = o
 	}
 
-	// A client on its own finds its owner by the same variable, and goes where the program says if it does.
+	// A client without a node finds its owner by the same variable, unless the program names a socket.
 	c := start(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, env...) })
 	require.Equal(t, base+"-0.sock", c.dialDefault())
 	c.dial(arg + "-0.sock")
@@ -132,7 +131,7 @@ func TestNodeAutoRole(t *testing.T) {
 		{"1", "", endpoint.ModeClient, nil},
 		{" TRUE ", " Client ", endpoint.ModeClient, nil},
 		{"yes", "local", endpoint.ModeLocal, nil},
-		{"on", "server", 0, endpoint.ErrInUse}, // there is a live owner
+		{"on", "server", 0, endpoint.ErrInUse}, // an owner is running
 		{"on", "sever", 0, endpoint.ErrInvalid},
 		{"on", "auto", 0, endpoint.ErrInvalid},
 	} {
@@ -156,7 +155,7 @@ func TestNodeAutoRole(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrUnavailable)
 }
 
-// TestCallDeadlineReachesFunction is about B44 in BUGS.md.
+// The caller's deadline reaches the function.
 func TestCallDeadlineReachesFunction(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// mine is a value whose encoding and decoding panic when they meet something.
+// mine is a value whose encoding or decoding panics if it is armed.
 type mine struct{ Armed bool }
 
 func (m mine) MarshalCBOR() ([]byte, error) {
@@ -31,7 +31,7 @@ func (m *mine) UnmarshalCBOR(data []byte) error {
 	return nil
 }
 
-// binaryMine is the same for the other way in which a type encodes itself.
+// binaryMine is a mine with binary encoding.
 type binaryMine struct{}
 
 func (*binaryMine) UnmarshalBinary([]byte) error { panic("it went off") }
@@ -42,19 +42,19 @@ type loaded struct {
 	Mine mine           `json:"z,omitempty"`
 }
 
-// trap is how a caller sets off a mine in another process: its own encoding is plain.
+// trap triggers a mine in another process: its own encoding is plain.
 type trap struct {
 	X    *tensor.Tensor `json:"x,omitempty"`
 	Mine int            `json:"z"`
 }
 
-// badError panics when it is asked what it is.
+// badError panics in its Error method.
 type badError struct{ text *string }
 
 func (e *badError) Error() string        { return *e.text }
 func (e *badError) Is(target error) bool { return *e.text == target.Error() }
 
-// ring is a type whose values can hold themselves, without a tensor anywhere.
+// ring is a type whose values can contain themselves, without a tensor.
 type ring struct {
 	Next *ring            `json:"next,omitempty"`
 	List []ring           `json:"list,omitempty"`
@@ -124,8 +124,7 @@ func panickyRegistry(t *testing.T, dev driver.Device) *endpoint.Registry {
 	return r
 }
 
-// TestCallPanicOfValues has types that panic while they are encoded and decoded, with what a
-// peer sent: that ends neither the owner nor the connection.
+// Types that panic while a peer's data is encoded or decoded end neither the owner nor the connection.
 func TestCallPanicOfValues(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -189,7 +188,7 @@ func (t trap) disarmed() any {
 	}{t.X}
 }
 
-// TestCallCyclicValues has results and arguments that no encoding would come to an end with.
+// Results and arguments that contain themselves are refused.
 func TestCallCyclicValues(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -204,12 +203,12 @@ func TestCallCyclicValues(t *testing.T) {
 	for name, caller := range map[string]endpoint.Caller{"client": c, "server": s} {
 		t.Run(name, func(t *testing.T) {
 			for _, how := range []string{"pointer", "slice", "map", "far"} {
-				require.ErrorContains(t, caller.Call(ctx, "ring", how, nil), "in itself", how)
+				require.ErrorContains(t, caller.Call(ctx, "ring", how, nil), "cyclic or nested too deeply", how)
 			}
-			require.ErrorContains(t, caller.Call(ctx, "slices", nil, nil), "in itself")
-			require.ErrorContains(t, caller.Call(ctx, "any", nil, nil), "in itself")
-			require.ErrorContains(t, caller.Call(ctx, "deep", 100_000, nil), "in itself")
-			require.ErrorContains(t, caller.Call(ctx, "ring", self, nil), "in itself", "an argument")
+			require.ErrorContains(t, caller.Call(ctx, "slices", nil, nil), "cyclic or nested too deeply")
+			require.ErrorContains(t, caller.Call(ctx, "any", nil, nil), "cyclic or nested too deeply")
+			require.ErrorContains(t, caller.Call(ctx, "deep", 100_000, nil), "cyclic or nested too deeply")
+			require.ErrorContains(t, caller.Call(ctx, "ring", self, nil), "cyclic or nested too deeply", "an argument")
 			got, err := endpoint.Call[ring](ctx, caller, "deep", 60)
 			require.NoError(t, err)
 			depth := 0

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { endpointtest.Main(m) }
 
-// workers are the processes of most tests: owners and clients, by what they are asked to do.
+// workers are the processes of most tests, owners or clients according to their commands.
 var workers = endpointtest.NewRole("worker", sentinels, newWorker)
 
 // sentinels are the errors that children report by name.
@@ -41,10 +41,10 @@ func start(t testing.TB, configure ...func(*exec.Cmd)) *child {
 	return &child{workers.Start(t, configure...), t}
 }
 
-// opTimeout bounds a command of a worker that has no time limit of its own: it is what a hang takes.
+// opTimeout limits a command of a worker without its own time limit, so it is the duration of a hang.
 const opTimeout = time.Minute
 
-// none is the argument or the result of a command that has none.
+// none is an empty argument or result of a command.
 type none = struct{}
 
 // op adds a command to workers. Its context ends after opTimeout.
@@ -56,7 +56,7 @@ func op[In, Out any](name string, do func(w *worker, ctx context.Context, in In)
 	})
 }
 
-// within is ctx with a time limit; none where the limit is 0.
+// within returns ctx with a time limit; no limit if it is 0.
 func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	if limit == 0 {
 		return context.WithCancel(ctx)
@@ -64,21 +64,21 @@ func within(ctx context.Context, limit time.Duration) (context.Context, context.
 	return context.WithTimeout(ctx, limit)
 }
 
-// timed is how long do took.
+// timed returns the duration of do.
 func timed(do func() error) (time.Duration, error) {
 	start := time.Now()
 	err := do()
 	return time.Since(start), err
 }
 
-// attempt is the error of a command that may succeed.
+// attempt returns the error of a command that may succeed.
 func attempt[In, Out any](c *child, o endpointtest.Op[worker, In, Out], in In) error {
 	c.t.Helper()
 	_, err := o.Ask(c.Process, in)
 	return err
 }
 
-// failure is the error of a command that has to fail.
+// failure returns the error of a command that must fail.
 func failure[In, Out any](c *child, o endpointtest.Op[worker, In, Out], in In) error {
 	c.t.Helper()
 	err := attempt(c, o, in)
@@ -103,7 +103,7 @@ func client(t testing.TB, socket string) *child {
 	return c
 }
 
-// synthetic is a model whose content follows from the seed.
+// synthetic returns a model whose content depends on the seed.
 func synthetic(dev driver.Device, m model) (*module.StateDict, error) {
 	s := module.Synthetic{Seed: m.Seed, Tensors: 3, Bytes: 1 << 16}
 	if m.Tensors > 0 {
@@ -115,9 +115,9 @@ func synthetic(dev driver.Device, m model) (*module.StateDict, error) {
 	return module.Synthesize(dev, s)
 }
 
-// listOf is what s has published.
+// listOf returns what s has published.
 func listOf(s *endpoint.Server) []endpoint.ModelInfo {
-	list, _ := s.List(context.Background()) // fails only where its context has ended
+	list, _ := s.List(context.Background()) // fails only if its context has ended
 	return list
 }
 
@@ -127,7 +127,7 @@ func destroyObject(t testing.TB, s *endpoint.Server, id string) {
 	require.NoError(t, err)
 }
 
-// wentBack says for each id whether a reference to it went back.
+// wentBack maps each id to whether a reference to it was released.
 func wentBack(rows []endpoint.Released) map[string]bool {
 	out := make(map[string]bool, len(rows))
 	for _, row := range rows {
@@ -136,7 +136,7 @@ func wentBack(rows []endpoint.Released) map[string]bool {
 	return out
 }
 
-// publishOn publishes sd, which it takes.
+// publishOn publishes sd and takes ownership of it.
 func publishOn(t testing.TB, s *endpoint.Server, name string, sd *module.StateDict) uint64 {
 	t.Helper()
 	version, err := s.Publish(context.Background(), name, sd)

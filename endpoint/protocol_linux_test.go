@@ -18,10 +18,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// The tests of this file hold sentences of PROTOCOL.md that no other test needs, as a client sees them that was written
-// from it.
+// These tests check statements of PROTOCOL.md that no other test covers, with a client written from it.
 
-// begin sends a request, of which nothing is known here but its bytes, and returns its id.
+// begin sends a request and returns its id.
 func (p *peer) begin(op message.Op, body any, timeout time.Duration, files ...*os.File) uint64 {
 	p.t.Helper()
 	encoded, err := message.MarshalPayload(body)
@@ -33,7 +32,7 @@ func (p *peer) begin(op message.Op, body any, timeout time.Duration, files ...*o
 	return p.id
 }
 
-// next receives a frame, which must be of the kind and the request, into the message.
+// next receives a frame, which must have the kind and the request's id, and decodes the message.
 func (p *peer) next(kind wire.Kind, id uint64, into any) {
 	p.t.Helper()
 	frame, err := p.conn.Receive()
@@ -48,7 +47,7 @@ func (p *peer) next(kind wire.Kind, id uint64, into any) {
 	require.NoError(p.t, message.Unmarshal(frame.Body, into))
 }
 
-// answered sends a request and returns the code of the error that answers it, 0 for a response.
+// answered sends a request and returns the code of its error, 0 for a response.
 func (p *peer) answered(op message.Op, body any, timeout time.Duration, files ...*os.File) message.Code {
 	p.t.Helper()
 	id := p.begin(op, body, timeout, files...)
@@ -68,7 +67,7 @@ func TestProtocolSnapshotEvents(t *testing.T) {
 	s := hostileOwner(t) // has version 1 of m
 	p := politePeer(t, s.Socket())
 	var body string
-	watch := p.begin(message.OpWatch, message.Watch{}, 0) // of all names
+	watch := p.begin(message.OpWatch, message.Watch{}, 0) // all names
 	p.next(wire.KindResponse, watch, &body)
 	require.Equal(t, "a0", body)
 	p.next(wire.KindEvent, watch, &body)
@@ -169,7 +168,7 @@ func TestProtocolAlignment(t *testing.T) {
 	require.NoError(t, acquired.Manifest.Rows(func(_ int, row *message.Tensor) { require.Zero(t, row.ByteOffset%64, row.Name) }))
 }
 
-// valueRegistry has functions that return what they are called with, and some for tasks and streams.
+// valueRegistry has functions that return their argument, and some for tasks and streams.
 func valueRegistry(t *testing.T, step chan int) *endpoint.Registry {
 	t.Helper()
 	r := endpoint.NewRegistry()
@@ -214,7 +213,7 @@ func TestProtocolValues(t *testing.T) {
 	text := func(s string) string { return hex.EncodeToString(append([]byte{0x78, byte(len(s))}, s...)) }
 	const refused = "3"
 	for _, c := range []struct{ endpoint, in, out string }{
-		{"int", "05", "05"}, // a value by itself
+		{"int", "05", "05"}, // a single value
 		{"text", "6161", "6161"},
 		{"list", "820102", "820102"},
 		{"map", "a1616101", "a1616101"},
@@ -289,14 +288,14 @@ func TestProtocolTaskWait(t *testing.T) {
 	p.next(wire.KindResponse, later, &info)
 	require.Greater(t, info.Seq, seq)
 	require.EqualValues(t, 1, info.Done)
-	p.next(wire.KindResponse, wait(seq), &info) // what is later already is answered at once
+	p.next(wire.KindResponse, wait(seq), &info) // an existing later change is answered at once
 	require.Greater(t, info.Seq, seq)
 
 	close(step)
 	p.next(wire.KindResponse, end, &info)
 	require.Equal(t, "completed", info.State)
 	require.WithinDuration(t, time.Now(), time.Unix(0, info.FinishedAt), time.Minute, "nanoseconds since 1970")
-	p.next(wire.KindResponse, wait(info.Seq+100), &info) // a task that has ended has no later change to wait for
+	p.next(wire.KindResponse, wait(info.Seq+100), &info) // an ended task has no later change to wait for
 	require.Equal(t, "completed", info.State)
 }
 

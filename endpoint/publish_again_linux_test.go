@@ -21,10 +21,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// publishBytes is the size of what these tests publish.
+// publishBytes is the size of the published models.
 const publishBytes = 3<<12 + 100
 
-// testPool is a pool of host memory.
+// testPool returns a pool of host memory.
 func testPool(t testing.TB) *host.Pool {
 	t.Helper()
 	hostOnly(t, "pools are of host memory")
@@ -34,7 +34,7 @@ func testPool(t testing.TB) *host.Pool {
 	return p
 }
 
-// uniform is a model whose bytes are all one value. Whoever still looks at its memory sees that somebody else has it.
+// uniform returns a model whose bytes are all one value, so that reuse under a reader is visible.
 func uniform(dev driver.Device, value uint8) (*module.StateDict, error) {
 	sd, err := module.Uninitialized(dev, []module.NamedSpec{{Name: "w", DType: tensor.Uint8, Shape: tensor.Shape{publishBytes}}})
 	if err != nil {
@@ -50,7 +50,7 @@ func uniform(dev driver.Device, value uint8) (*module.StateDict, error) {
 	return sd, err
 }
 
-// publishers are the two ways to publish: in the process of the owner, and as its client.
+// publishers returns the two ways to publish: in the process of the owner, and as its client.
 func publishers(s *endpoint.Server, c *endpoint.Client) map[string]func(dev driver.Device, value uint8) error {
 	ctx := context.Background()
 	return map[string]func(dev driver.Device, value uint8) error{
@@ -75,7 +75,7 @@ func publishers(s *endpoint.Server, c *endpoint.Client) map[string]func(dev driv
 	}
 }
 
-// seenIn checks that all bytes that a handle has are one value, and returns it.
+// seenIn checks that all bytes of a handle are one value, and returns it.
 func seenIn(t assert.TestingT, h *endpoint.Handle) uint8 {
 	x, found := h.StateDict().Get("w")
 	assert.True(t, found)
@@ -88,8 +88,7 @@ func seenIn(t assert.TestingT, h *endpoint.Handle) uint8 {
 	return 0
 }
 
-// allBack waits until nobody has any memory of a pool, all of which is of one size: as many allocations as there are
-// pieces get them.
+// allBack waits until all memory of a pool, of one size, is free: as many allocations as there are slabs reuse them.
 func allBack(t *testing.T, pool *host.Pool, size int64, before driver.PoolStats) {
 	t.Helper()
 	endpointtest.Eventually(t, waitLimit, "all memory is back", func() bool {
@@ -110,8 +109,8 @@ func allBack(t *testing.T, pool *host.Pool, size int64, before driver.PoolStats)
 	})
 }
 
-// TestServerPublishReusesMemory has readers verify versions, by a mapping of their own, clones and handles that are
-// closed late, while a publisher fills the memory of versions that nobody has any more: no byte changes under a reader.
+// Readers verify versions through mappings, clones and late handles while a publisher reuses the memory of free
+// versions. No byte changes under a reader.
 func TestServerPublishReusesMemory(t *testing.T) {
 	for _, who := range []string{"owner", "client"} {
 		t.Run(who, func(t *testing.T) {
@@ -133,7 +132,7 @@ func TestServerPublishReusesMemory(t *testing.T) {
 						value := seenIn(t, h)
 						clone := h.StateDict().Clone()
 						assert.Equal(t, value, seenIn(t, h))
-						assert.NoError(t, h.Close()) // the lease is back, the clone is not
+						assert.NoError(t, h.Close()) // the lease is released, the clone is open
 						x, _ := clone.Get("w")
 						assert.NoError(t, isAll(x, value))
 						assert.NoError(t, clone.Close())
@@ -152,8 +151,7 @@ func TestServerPublishReusesMemory(t *testing.T) {
 	}
 }
 
-// TestServerPublishKeepsMappedMemory gives its lease back and looks at the memory all the same: it sees the version
-// that it had, whatever is published after it.
+// A reader that released its lease but kept its mapping sees the same version, whatever is published.
 func TestServerPublishKeepsMappedMemory(t *testing.T) {
 	for _, who := range []string{"owner", "client"} {
 		t.Run(who, func(t *testing.T) {
@@ -193,8 +191,8 @@ func TestServerPublishKeepsMappedMemory(t *testing.T) {
 	}
 }
 
-// TestServerPublishReusesMemoryOfKilled has readers in other processes that are killed with SIGKILL while they hold
-// versions. What they saw was never another version's, and in the end all memory is back.
+// Readers in other processes are killed while they hold versions. They never see another version's bytes, and finally
+// all memory is free.
 func TestServerPublishReusesMemoryOfKilled(t *testing.T) {
 	pool := testPool(t)
 	s := serve(t, endpoint.ServerOptions{Logger: discard()})

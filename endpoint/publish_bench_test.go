@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// BenchmarkPublishTensors is what a client's publication costs for each tensor, both sides together: it must not grow
-// with their number (D4).
+// BenchmarkPublishTensors measures a client's publication for each tensor, both sides together; it must not grow with
+// their number.
 func BenchmarkPublishTensors(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -35,7 +35,7 @@ func BenchmarkPublishTensors(b *testing.B) {
 	}
 }
 
-// smallTensors has n tensors in one storage.
+// smallTensors returns n tensors in one storage.
 func smallTensors(b *testing.B, dev driver.Device, n int) *module.StateDict {
 	b.Helper()
 	x, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{8})

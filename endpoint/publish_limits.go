@@ -5,20 +5,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// PublishLimits bound what clients may have published. A version counts from its publication until its memory is freed,
-// so one that was superseded or withdrawn counts as long as somebody reads it. What the owner publishes itself does not
-// count.
+// PublishLimits limits what clients may have published. A version counts from its publication until its memory is
+// freed, so superseded and withdrawn versions count while they are leased. The owner's own publications do not count.
 type PublishLimits struct {
-	// Versions is how many there may be, whatever their names.
+	// Versions is the maximum number of versions of all names.
 	Versions int
-	// Storages is how many storages they may have together. Each costs the owner a descriptor and a mapping.
+	// Storages is the maximum number of storages. Each uses a descriptor and a mapping in the owner.
 	Storages int
-	// Bytes is how much memory they may have together, by the sizes of their files: what is sparse counts as a whole.
+	// Bytes limits the sizes of their files. Sparse files count in full.
 	Bytes int64
-	// ManifestBytes is what the names and the places of their tensors may cost the owner, by [ManifestCost].
+	// ManifestBytes limits the sum of their [ManifestCost], the owner's memory for tensor names and locations.
 	ManifestBytes int64
 }
 
-// ManifestCost is what an owner is charged for the manifest of a publication: at least the memory that its columns,
-// texts and tensors take there.
+// ManifestCost returns the memory charged for the manifest of a publication: an upper bound of what its columns, texts
+// and tensors use.
 func ManifestCost(m *message.Manifest) int64 { return models.ManifestCost(m) }

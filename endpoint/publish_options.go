@@ -1,13 +1,13 @@
 package endpoint
 
-// PublishOptions say what is published beside the tensors. The zero value says nothing.
+// PublishOptions describes a publication beyond its tensors.
 type PublishOptions struct {
-	// Source is where the tensors come from, usually a file, shown to people. What is beyond 1 KiB is cut off.
+	// Source is the origin of the tensors, usually a file, for people. It is truncated to 1 KiB.
 	Source string
-	// Digests has the owner compute the digest of each tensor and of the whole, in the background: the version is
-	// published at once, [Client.Digests] waits for them, and [VersionInfo] says how they stand. The owner computes
-	// those of one version at a time, on one processor, and stops when the version goes; it reads the bytes itself,
-	// whatever [module.AddDigests] has put into the state dict. An owner that cannot is errors.ErrUnsupported, and
-	// nothing is published.
+	// Digests requests that the owner compute the digest of each tensor and of the whole in the background. The version
+	// is published at once; [Client.Digests] waits for them, and [VersionInfo] reports their state. The owner computes
+	// one version at a time on one processor, and stops when the version is freed. It reads the bytes itself and
+	// ignores digests from [module.AddDigests]. If the owner does not support this, publication fails with
+	// errors.ErrUnsupported.
 	Digests bool
 }

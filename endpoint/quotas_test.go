@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// scattered is a state dict of n storages of one page each.
+// scattered returns a state dict of n storages of one page each.
 func scattered(t testing.TB, dev driver.Device, n int) *module.StateDict {
 	t.Helper()
 	sd := module.NewStateDict()
@@ -28,7 +28,7 @@ func scattered(t testing.TB, dev driver.Device, n int) *module.StateDict {
 	return sd
 }
 
-// publisher is a client that publishes n storages of one page each under a name.
+// publisher returns a client that publishes n storages of one page each under a name.
 func publisher(t testing.TB, s *endpoint.Server, dev driver.Device) (*endpoint.Client, func(name string, n int) error) {
 	t.Helper()
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: []driver.Device{dev}})
@@ -107,14 +107,14 @@ func TestLimitsPublishTotal(t *testing.T) {
 	publishOn(t, s, "own", scattered(t, dev, 10))
 }
 
-// TestServerPublishTooLarge: otherwise every reader would be refused, and each refusal would leave a lease.
+// A version that no frame can carry is refused; otherwise every reader would be refused after taking a lease.
 func TestServerPublishTooLarge(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	dev := testDevice(t)
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Limits: endpoint.Limits{Wire: wire.Limits{Files: 3, Frame: 4096}}})
 	ctx := context.Background()
-	first, _ := publisher(t, s, dev) // answered by a server all of whose goroutines run
+	first, _ := publisher(t, s, dev) // answered by a server whose goroutines all run
 	require.NoError(t, first.Close())
 	endpointtest.Eventually(t, waitLimit, "nobody is connected", func() bool {
 		info, err := s.ServerInfo(ctx)

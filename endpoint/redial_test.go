@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestClientCloseDuringReconnect closes a client while what it had is taken up on a new connection. What waits for that
-// connection is told that the client is closed; no context of its own has ended.
+// A client closes while its state is resumed on a new connection. Waiting calls receive ErrClosed; no context of theirs
+// has ended.
 func TestClientCloseDuringReconnect(t *testing.T) {
 	drivertest.Leaks(t)
 	owner := newFakeOwner(t)
@@ -26,10 +26,10 @@ func TestClientCloseDuringReconnect(t *testing.T) {
 	end.Close()
 
 	again := owner.greet("one")
-	again.asked(message.OpWatch, nil) // which is never answered
+	again.asked(message.OpWatch, nil) // never answered
 	calling := make(chan error, 1)
 	go func() { calling <- c.Call(context.Background(), "same", 1, nil) }()
-	time.Sleep(20 * time.Millisecond) // until the call waits; a call that comes later is refused with the same error
+	time.Sleep(20 * time.Millisecond) // until the call waits; a later call is refused with the same error
 	require.NoError(t, c.Close())
 	err := <-calling
 	require.ErrorIs(t, err, endpoint.ErrClosed)

@@ -12,32 +12,31 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// Ref is the managed result of a call, typed: the value, and one reference to the object at its server, which keeps the
-// object as long as any session has a reference. (It is called Ref and not Handle because a [Handle] is an acquired
-// version of a published model.)
+// Ref is the typed managed result of a call: the value and one reference to the object at its server. The server keeps
+// the object while any session has a reference to it. A [Handle], in contrast, is an acquired version of a published
+// model.
 //
-// The reference belongs to the connection. When that breaks, the client takes the reference again from the same server;
-// where that does not have the object any more, or another server answers, the Ref becomes stale, and whoever waits on
-// Done hears of it without asking. The value's memory is this process's own mapping: it stays valid until Close
-// whatever becomes of the object.
+// The reference belongs to the connection. After a reconnection to the same server, the client acquires it again. If
+// the server no longer has the object, or another server answers, the Ref becomes stale and Done is closed. The value's
+// memory is mapped by this process and stays valid until Close, even if the object is destroyed.
 //
-// A Ref that is not closed keeps the object at its server. When the garbage collector finds one of which nothing is
-// used any more, neither itself nor a tensor of its value, the reference goes back with a warning. Where a slice or an
-// address of the value's memory was handed out ([tensor.Data]), which the collector does not see, the reference is kept
-// as long as the client lives and counts as a leak ([driver.Leaks]).
+// A Ref that is not closed keeps the object at its server. If the Ref and the tensors of its value become unreachable,
+// the reference is released with a warning. The garbage collector cannot track slices and addresses of the memory
+// ([tensor.Data]). If any were returned, the reference is kept until the client closes and counts as a leak
+// ([driver.Leaks]).
 //
 // A Ref is an io.Closer. Its methods are safe for concurrent use.
 type Ref[T any] struct {
-	objects Objects              // where the result is a managed object
-	ref     *reference.Reference // nil where the result is no managed object
+	objects Objects              // if the result is a managed object
+	ref     *reference.Reference // nil if the result is not a managed object
 	net     *leakGuard
 	value   T
 	close   sync.Once
 }
 
-// CallManaged is [Call] of an endpoint with managed results, that also keeps the reference that comes with the result.
-// The caller closes the Ref. Where the endpoint is not managed, or returned nothing, there is no object: the Ref has no
-// id and is never stale. So it is where c is of the program's own type, such as a test's.
+// CallManaged is [Call] for an endpoint with managed results. It keeps the reference to the result's object. The caller
+// closes the Ref. If the endpoint is not managed or returned nothing, or if c is an implementation of the program, such
+// as a test's, there is no object: the Ref has no id and never becomes stale.
 func CallManaged[T any](ctx context.Context, c Calls, name string, in any) (*Ref[T], error) {
 	r := new(Ref[T])
 	var err error
@@ -54,8 +53,8 @@ func CallManaged[T any](ctx context.Context, c Calls, name string, in any) (*Ref
 	return r, nil
 }
 
-// ResultManaged is [Tasks].Result with a typed value, that also keeps the reference that comes with it: each fetch has
-// one of its own. The caller closes the Ref.
+// ResultManaged is [Tasks].Result with a typed value that keeps the reference to the result's object. Each fetch has a
+// separate reference. The caller closes the Ref.
 func ResultManaged[T any](ctx context.Context, c Tasks, taskID string) (*Ref[T], error) {
 	r := new(Ref[T])
 	var err error
@@ -72,17 +71,17 @@ func ResultManaged[T any](ctx context.Context, c Tasks, taskID string) (*Ref[T],
 	return r, nil
 }
 
-// guard sees to it that the reference goes back when the Ref is forgotten, and tells where it came from.
+// guard releases the reference when the Ref becomes unreachable, and reports where the Ref was created.
 func (r *Ref[T]) guard(what, name string) {
 	if ref := r.ref; ref != nil {
-		r.net = newLeakGuard(r, "reference to an object", codec.StoragesIn(r.value), func(leak *driver.Leak) { ref.Forgotten(leak, what, name) })
+		r.net = newLeakGuard(r, "reference to an object", codec.StoragesIn(r.value), func(leak *driver.Leak) { ref.Collected(leak, what, name) })
 	}
 }
 
-// Value is the result. It is borrowed: its tensors are valid until Close and not to be closed by the caller.
+// Value returns the result. It is borrowed: its tensors are valid until Close, and the caller must not close them.
 func (r *Ref[T]) Value() T { return r.value }
 
-// ID names the object within its server's life; empty where there is none.
+// ID returns the id of the object at its server, or "" if there is no object.
 func (r *Ref[T]) ID() string {
 	if r.ref == nil {
 		return ""
@@ -90,7 +89,7 @@ func (r *Ref[T]) ID() string {
 	return r.ref.ID
 }
 
-// ServerID names the server that the object came from; empty where there is none.
+// ServerID returns the id of the object's server, or "" if there is no object.
 func (r *Ref[T]) ServerID() string {
 	if r.ref == nil {
 		return ""
@@ -98,8 +97,8 @@ func (r *Ref[T]) ServerID() string {
 	return r.ref.Server
 }
 
-// Done returns a channel that is closed when Err is not nil any more. It is nil, which blocks for ever, where there is
-// no object.
+// Done returns a channel that is closed when Err becomes non-nil. It is nil, which blocks forever, if there is no
+// object.
 func (r *Ref[T]) Done() <-chan struct{} {
 	if r.ref == nil {
 		return nil
@@ -107,8 +106,8 @@ func (r *Ref[T]) Done() <-chan struct{} {
 	return r.ref.Done()
 }
 
-// Err is nil while the reference is good, as far as this process has heard; a [*StaleError] when the object is gone,
-// and [ErrClosed] when the reference was given back or its client closed.
+// Err returns nil while the reference is valid as far as was reported to this process. It returns a [*StaleError] if
+// the object is gone, and [ErrClosed] if the reference was released or its client closed.
 func (r *Ref[T]) Err() error {
 	if r.ref == nil {
 		return nil
@@ -116,21 +115,20 @@ func (r *Ref[T]) Err() error {
 	return r.ref.Err()
 }
 
-// Info asks the server about the object. It returns a [*StaleError] if the object is gone, and [ErrInvalid] for a
-// reference without an object.
+// Info requests a description of the object from the server. It returns a [*StaleError] if the object is gone, and
+// [ErrInvalid] if there is no object.
 func (r *Ref[T]) Info(ctx context.Context) (ObjectInfo, error) {
 	if err := r.Err(); err != nil {
 		return ObjectInfo{}, err
 	}
 	if r.ref == nil {
-		return ObjectInfo{}, fmt.Errorf("%w: the result is no managed object", status.ErrInvalid)
+		return ObjectInfo{}, fmt.Errorf("%w: the result is not a managed object", status.ErrInvalid)
 	}
 	return r.objects.EnsureLive(ctx, r.ID(), r.ServerID())
 }
 
-// Release gives the reference back and leaves the value as it is. It is true if the server took a reference back: not
-// the second time, and not when the object is gone. When ctx ends before the answer the reference goes back all the
-// same.
+// Release releases the reference and keeps the value. It returns true if the server released a reference, and false on
+// a second call or if the object is gone. If ctx ends before the answer, the reference is still released.
 func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
 	if r.ref == nil {
 		return false, nil
@@ -138,8 +136,8 @@ func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
 	return r.ref.Release(ctx, true)
 }
 
-// Close gives the reference back, without waiting for the server, and closes the tensors of the value. A second Close
-// is nil.
+// Close releases the reference without waiting for the server, and closes the tensors of the value. A second Close
+// returns nil.
 func (r *Ref[T]) Close() error {
 	r.close.Do(func() {
 		r.net.disarm()

@@ -28,7 +28,7 @@ func returned(id, server string) message.Returned {
 	return message.Returned{Value: message.RawMessage{1}, Object: &message.ObjectRef{ID: id, Server: server}}
 }
 
-// together sends two frames in one go, so that they are received in one too.
+// together sends two frames in one write, so that they are received together.
 func (e *ownerEnd) together(kind wire.Kind, id uint64, body any, kind2 wire.Kind, id2 uint64, body2 any) {
 	e.t.Helper()
 	encoded, err := message.MarshalPayload(body)
@@ -87,7 +87,7 @@ func TestRefStaleOfOneObject(t *testing.T) {
 	c, end := o.connected("one")
 	var refs []*endpoint.Ref[int]
 	var watch uint64
-	for n := range 6 { // two to each of three objects
+	for n := range 6 { // two for each of three objects
 		held := holding(c)
 		if n == 0 {
 			watch = end.asked(message.OpObjectWatch, nil)

@@ -20,14 +20,14 @@ import (
 
 var _ io.Closer = (*endpoint.Ref[int])(nil)
 
-// staleFor is what a reference must say that became stale for a reason.
+// staleFor checks the error of a reference that became stale for a reason.
 func staleFor[T any](t *testing.T, ref *endpoint.Ref[T], reason endpoint.StaleReason) {
 	t.Helper()
 	<-ref.Done()
 	var stale *endpoint.StaleError
 	require.ErrorAs(t, ref.Err(), &stale)
 	got := *stale
-	got.Detail = "" // says which process destroyed it, if one did
+	got.Detail = "" // names the process that destroyed it, if any
 	require.Equal(t, endpoint.StaleError{ObjectID: ref.ID(), ServerID: ref.ServerID(), Reason: reason}, got)
 	require.ErrorIs(t, ref.Err(), endpoint.ErrStale)
 	_, err := ref.Info(context.Background())
@@ -77,7 +77,7 @@ func TestRefDoneConcurrently(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	for _, through := range []endpoint.Caller{c, s} {
-		for n := range 20 { // the news races with the answer of the call
+		for n := range 20 { // the event races with the answer of the call
 			ref, err := endpoint.CallManaged[int](ctx, through, "object", n)
 			require.NoError(t, err)
 			var destroyed sync.WaitGroup
@@ -132,7 +132,7 @@ func TestRefEndsWithClient(t *testing.T) {
 	require.NoError(t, ref.Close())
 }
 
-// relay passes connections on to a socket until it is told to cut them. It cannot pass descriptors.
+// relay is a proxy for connections until it cuts them. It does not forward descriptors.
 type relay struct {
 	listener net.Listener
 	mu       sync.Mutex
@@ -207,7 +207,7 @@ func TestRefReconnects(t *testing.T) {
 	defer alone.Close()
 
 	r.cut()
-	staleFor(t, alone, endpoint.StaleObjectMissing) // nobody else had a reference
+	staleFor(t, alone, endpoint.StaleObjectMissing) // there was no other reference
 	endpointtest.Eventually(t, waitLimit, "the reference was taken again", func() bool {
 		info, err := direct.ObjectInfo(ctx, shared.ID())
 		return err == nil && info.Refs == 2
@@ -222,7 +222,7 @@ func TestRefReconnects(t *testing.T) {
 	require.NoError(t, kept.Err())
 }
 
-// breakConnections ends all connections of this process to a socket, as a fault between the two would: neither end has
+// breakConnections ends all connections of this process to a socket, like a fault between the two: neither end has
 // closed its own.
 func breakConnections(t *testing.T, socket string) {
 	t.Helper()
@@ -244,7 +244,7 @@ func breakConnections(t *testing.T, socket string) {
 	require.NotZero(t, broken)
 }
 
-// TestRefReconnectsWithMemory has an object with memory that another process holds too.
+// An object has memory that another process holds too.
 func TestRefReconnectsWithMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
@@ -271,7 +271,7 @@ func TestRefReconnectsWithMemory(t *testing.T) {
 	require.Equal(t, []float32{8, 8, 8, 8, 8, 8, 8, 8}, values(t, shared.Value()))
 	require.Equal(t, []float32{9, 9, 9}, values(t, alone.Value())[:3], "what is lost is the reference")
 
-	// The owner dies and another one takes its place: the reference is of no use any more, the memory is.
+	// The owner dies and another replaces it: the reference is stale, its memory remains.
 	o.Kill()
 	next := start(t)
 	next.serve(c.Socket())
@@ -283,7 +283,7 @@ func TestRefReconnectsWithMemory(t *testing.T) {
 	require.NoError(t, fresh.Close())
 }
 
-// TestRefReleaseByID gives references back by the ids of their objects, some of them more than once.
+// References are released by the ids of their objects, some of them more than once.
 func TestRefReleaseByID(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)

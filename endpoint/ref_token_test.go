@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// references is how many references there are to an object.
+// references returns the number of references to an object.
 func references(t *testing.T, through endpoint.Caller, id string) uint64 {
 	t.Helper()
 	info, err := through.ObjectInfo(context.Background(), id)
@@ -62,7 +62,7 @@ func TestRefTokenReleasesOnce(t *testing.T) {
 	}
 }
 
-// A reference that is given back by id while it is on its way to its Ref is not taken for a live one.
+// A reference that is released by id before its Ref exists does not become a live Ref.
 func TestRefReleasedBeforeKnown(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Registry: numbers(t)})
 	c, _, _ := calling(t)
@@ -90,7 +90,7 @@ func TestRefReleasedBeforeKnown(t *testing.T) {
 				})
 			}
 			all.Wait()
-			live := map[string]uint64{} // the object may have gone and been made again
+			live := map[string]uint64{} // the object may have been destroyed and created again
 			for _, ref := range append(refs, kept) {
 				if ref.Err() == nil {
 					live[ref.ID()]++
@@ -109,7 +109,7 @@ func TestRefReleasedBeforeKnown(t *testing.T) {
 	}
 }
 
-// Who does not wait for the answer gives the reference back all the same, and once.
+// A caller that leaves before the answer releases the reference, once.
 func TestRefReleaseAbandoned(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
@@ -128,7 +128,7 @@ func TestRefReleaseAbandoned(t *testing.T) {
 	require.NoError(t, kept.Err())
 }
 
-// numbers is a registry with one endpoint whose results are objects.
+// numbers returns a registry with one endpoint whose results are objects.
 func numbers(t *testing.T) *endpoint.Registry {
 	t.Helper()
 	r := endpoint.NewRegistry()
@@ -137,7 +137,7 @@ func numbers(t *testing.T) *endpoint.Registry {
 	return r
 }
 
-// What a client says of references is not believed: tokens of others, tokens twice, lists that do not fit.
+// Tokens of a client are checked: foreign tokens, repeated tokens, lists of different lengths.
 func TestRefTokensChecked(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Registry: numbers(t), Logger: discard()})
 	holder, thief := politePeer(t, s.Socket()), politePeer(t, s.Socket())

@@ -17,7 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Registry is the endpoints of a server: Go functions that other processes call by name. Its methods are safe for
+// Registry holds the endpoints of a server: Go functions that other processes call by name. Its methods are safe for
 // concurrent use.
 type Registry struct {
 	defaults []Option
@@ -26,24 +26,22 @@ type Registry struct {
 	endpoints map[string]*engine.Definition
 }
 
-// NewRegistry returns a registry without endpoints, which the zero Registry is too. The options are those of each
-// endpoint that does not say otherwise by its own: NewRegistry(Cached()) has every function cached but those with
-// [NoCache].
+// NewRegistry returns an empty registry, like the zero Registry, with default options. An endpoint's own options take
+// precedence: with NewRegistry(Cached()), every endpoint is cached unless it has [NoCache].
 func NewRegistry(defaults ...Option) *Registry { return &Registry{defaults: slices.Clone(defaults)} }
 
-// Register adds fn under a name. In and Out are what can cross: scalars, strings, bytes, slices, arrays, maps, structs,
-// pointers, *tensor.Tensor and *module.StateDict, nested freely.
+// Register adds fn under a name. In and Out may be scalars, strings, bytes, slices, arrays, maps, structs, pointers,
+// *tensor.Tensor and *module.StateDict, nested freely.
 //
-// fn runs once for each call, unless an option asks for more.
+// fn runs once for each call unless an option changes that.
 //
-// fn borrows the tensors of its argument: the endpoint closes them when fn has returned, so what fn keeps it clones.
-// The endpoint takes the tensors of the result: it closes them when the result has been sent or is no longer cached, so
-// what fn hands out of its own it clones. Where results are cached, fn has given its word that nobody writes to them
-// any more. ctx ends when the caller cancels, its deadline passes, or it goes away. A panic becomes an error with the
-// endpoint's name.
+// fn borrows the tensors of its argument. They are closed when fn returns, so fn must clone what it keeps. The endpoint
+// takes the tensors of the result and closes them when the result has been sent or leaves the cache, so fn must return
+// clones of tensors that it keeps. Cached results must not be written after fn returns them. ctx ends when the caller
+// cancels, disconnects or reaches its deadline. A panic becomes an error with the endpoint's name.
 //
-// Errors: [ErrRegistered], [ErrConfiguration] for a bad name, no function, a type that cannot cross or options that
-// make no sense.
+// Errors: [ErrRegistered], and [ErrConfiguration] for an invalid name, a nil function, a type that cannot be sent, or
+// invalid options.
 func Register[In, Out any](r *Registry, name string, fn func(ctx context.Context, in In) (Out, error), opts ...Option) error {
 	d := &engine.Definition{Name: name, In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out]()}
 	d.Decode = func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
@@ -57,9 +55,9 @@ func Register[In, Out any](r *Registry, name string, fn func(ctx context.Context
 	return r.add(d, opts)
 }
 
-// add checks the definition and enters it.
+// add validates the definition and adds it.
 func (r *Registry) add(d *engine.Definition, opts []Option) error {
-	err := fmt.Errorf("%w: there is no registry", status.ErrInvalid)
+	err := fmt.Errorf("%w: the registry is nil", status.ErrInvalid)
 	if r != nil {
 		err = check(d, r.defaults, opts)
 	}
@@ -78,13 +76,13 @@ func (r *Registry) add(d *engine.Definition, opts []Option) error {
 	return nil
 }
 
-// check refuses a definition that makes no sense, and takes the options over.
+// check validates a definition and applies its options.
 func check(d *engine.Definition, defaults, own []Option) error {
 	if err := catalog.CheckName(d.Name); err != nil {
 		return fmt.Errorf("%w: %w", status.ErrInvalid, err)
 	}
 	if d.Invoke == nil {
-		return fmt.Errorf("%w: there is no function", status.ErrInvalid)
+		return fmt.Errorf("%w: the function is nil", status.ErrInvalid)
 	}
 	for _, t := range []reflect.Type{d.In, d.Out} {
 		if err := codec.CheckType(t); err != nil {
@@ -94,7 +92,7 @@ func check(d *engine.Definition, defaults, own []Option) error {
 	return applyOptions(d, defaults, own)
 }
 
-// find returns the endpoint of that name. Its error names the one that was probably meant.
+// find returns the endpoint with the given name. Its error suggests a similar name.
 func (r *Registry) find(name string) (*engine.Definition, error) {
 	if r == nil {
 		return nil, fmt.Errorf("endpoint %s: %w", status.Shown(name), status.ErrNoEndpoint)
@@ -110,7 +108,7 @@ func (r *Registry) find(name string) (*engine.Definition, error) {
 	return nil, fmt.Errorf("endpoint %s: %w", status.Shown(name), status.ErrNoEndpoint)
 }
 
-// lookup is find for a name that is a part of a message; nil where there is no such endpoint.
+// lookup is find for a name within a message. It returns nil if there is no such endpoint.
 func (r *Registry) lookup(name []byte) *engine.Definition {
 	if r == nil {
 		return nil
@@ -120,7 +118,7 @@ func (r *Registry) lookup(name []byte) *engine.Definition {
 	return r.endpoints[string(name)]
 }
 
-// list returns the endpoints in the order of their names.
+// list returns the endpoints, sorted by name.
 func (r *Registry) list() []*engine.Definition {
 	if r == nil {
 		return nil

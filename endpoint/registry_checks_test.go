@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// selfEncoded is a number that the codec does not know, of a type that does.
+// selfEncoded is a number that the codec does not support, with its own encoding.
 type selfEncoded complex128
 
 func (p selfEncoded) MarshalCBOR() ([]byte, error) { return []byte{0xf6}, nil }

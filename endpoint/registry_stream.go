@@ -11,9 +11,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// RegisterStream adds a function whose results come one by one under a name. Items are sent as they are yielded, and no
-// faster than the caller takes them: the function waits in yield. When the caller leaves, ctx ends and yield returns
-// false. An error that is yielded ends the stream. Ownership and errors are as for [Register].
+// RegisterStream adds a function that returns a stream of results. Items are sent as they are yielded, at the pace of
+// the caller: the function waits in yield. When the caller leaves, ctx ends and yield returns false. A yielded error
+// ends the stream. Ownership and errors are as for [Register].
 func RegisterStream[In, Out any](r *Registry, name string, fn func(ctx context.Context, in In) iter.Seq2[Out, error], opts ...Option) error {
 	d := &engine.Definition{Name: name, In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out]()}
 	d.Decode = func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {

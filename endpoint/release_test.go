@@ -13,8 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// What became of each reference is told, and why one was not taken back: an object that is gone is not one that others
-// hold.
+// Each release reports its outcome and the reason of a refusal: a missing object differs from one that others hold.
 func TestRefReleaseOutcome(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -71,7 +70,7 @@ func TestRefReleaseOfOthers(t *testing.T) {
 	require.NotErrorIs(t, rows[0].Err, endpoint.ErrStale)
 }
 
-// The result of a task whose object is gone says which object that was.
+// The error for the result of a task whose object is gone names the object.
 func TestRefStaleError(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)

@@ -13,8 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestLimitsRequestArguments sends arguments that are well framed and hold more than a message may: each is
-// answered with code 3, and the connection goes on. (D10)
+// Arguments in valid frames that exceed the bounds of a message are answered with code 3, and the connection continues.
 func TestLimitsRequestArguments(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
@@ -51,8 +50,7 @@ func TestLimitsRequestArguments(t *testing.T) {
 	}
 }
 
-// TestObjectWatchEnds has a second watch of objects refused while the first goes on, which ends like every watch.
-// (D24)
+// A second watch of objects is refused while the first one exists; it ends like every watch.
 func TestObjectWatchEnds(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()

@@ -15,8 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// TestLimitsRequestBytes has one client ask for more than the owner carries for it, in calls, tasks and
-// tensors.
+// One client requests more than the owner's limit for it, with calls, tasks and tensors.
 func TestLimitsRequestBytes(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -43,7 +42,7 @@ func TestLimitsRequestBytes(t *testing.T) {
 	free := func() {
 		t.Helper()
 		endpointtest.Eventually(t, waitLimit, "there is room again", func() bool {
-			n, err := endpoint.Call[int](ctx, c, "length", make([]byte, 5<<20)) // one alone may be as large as a frame
+			n, err := endpoint.Call[int](ctx, c, "length", make([]byte, 5<<20)) // a single request may be as large as a frame
 			if err != nil {
 				require.ErrorIs(t, err, endpoint.ErrLimit)
 			}
@@ -68,13 +67,13 @@ func TestLimitsRequestBytes(t *testing.T) {
 		require.ErrorIs(t, c.Call(ctx, name, in(n), nil), endpoint.ErrLimit)
 		_, err := c.Ping(ctx)
 		require.NoError(t, err)
-		cancel() // the cancel frames are read although the owner takes no more requests
+		cancel() // cancel frames are read although the owner refuses requests
 		waiting.Wait()
 		free()
 	}
 	bytes := func(i int) any {
 		b := make([]byte, size)
-		b[0] = byte(i) // each is a call of its own
+		b[0] = byte(i) // each is a different call
 		return b
 	}
 	calls("hold", fit, bytes)

@@ -7,21 +7,20 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 )
 
-// ResultDevice is dev for the memory of what a function of an endpoint returns: ctx is the context of its call. Where
-// the same client calls again and again and closes what it gets, the memory is used again, both sides keep it mapped,
-// and a result is a message, whatever its size; fresh memory costs more than all else that such a call takes.
+// ResultDevice returns a device that allocates the memory of a function's results. ctx is the context of the call. If
+// the same client calls repeatedly and closes its results, their memory is reused and stays mapped on both sides. A
+// result is then one message, whatever its size. Fresh memory costs more than the rest of such a call.
 //
 //	out, err := tensor.Uninitialized(endpoint.ResultDevice(ctx, dev), tensor.Float32, shape)
 //
-// [tensor.Uninitialized], and what fills its tensor by itself such as [tensor.FromSlice], get memory as the client's
-// last result left it; [tensor.Empty] zeroes it. No other client ever sees it, and it is not used again while anybody
-// may have it: as long as a tensor of it is open on either side, or once it was published, passed on or kept in a
-// cache.
+// [tensor.Uninitialized], and functions that fill the tensor such as [tensor.FromSlice], get memory with the contents
+// of the client's last result; [tensor.Empty] zeroes it. The memory is used for one client only. It is not reused while
+// a tensor in it is open on either side, or after it was published, passed on or cached.
 //
-// It is memory of its receiver: a function that keeps a tensor of it keeps it from being used again. Nobody but the
-// owner can map it writable, so that the receiver cannot pass it to an endpoint with [WritableArguments]. Where there
-// is no such memory (a client of this process, one that does not know of it, an endpoint that is cached, managed, a
-// task or a stream, memory of GPUs, [Limits].SlabBytes) it is dev itself.
+// A function that keeps a tensor in this memory prevents its reuse. Only the owner can map it writable, so the receiver
+// cannot pass it to an endpoint with [WritableArguments]. ResultDevice returns dev itself if such memory is
+// unavailable: for clients in this process or without support for it; for cached, managed, task and stream endpoints;
+// for GPU memory; and beyond [Limits].SlabBytes.
 func ResultDevice(ctx context.Context, dev driver.Device) driver.Device {
 	return session.ResultDevice(ctx, dev)
 }

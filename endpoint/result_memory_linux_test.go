@@ -15,8 +15,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestLimitsResultBytes: an owner keeps results for a client up to a bound: managed objects as long as it has
-// references, and items of streams that it does not take.
+// An owner limits the results that it keeps for a client: managed objects with references, and items of streams that
+// the client does not take.
 func TestLimitsResultBytes(t *testing.T) {
 	const size = 512 << 10
 	dev := testDevice(t)

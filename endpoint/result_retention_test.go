@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// TestTaskKeepsNoFetchedResult is about B6 in BUGS.md.
+// A task does not keep a result that was fetched and released.
 func TestTaskKeepsNoFetchedResult(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
@@ -60,7 +60,7 @@ func TestTaskResultBytes(t *testing.T) {
 		return info.ID
 	}
 	first, second := submit(1000), submit(1001)
-	for range 10 { // count for nothing: they are gone when they are answered
+	for range 10 { // not counted: they are released when they are answered
 		require.NoError(t, c.Call(ctx, "bytes", 2000, nil))
 	}
 	require.NoError(t, c.Result(ctx, first, nil))
@@ -74,7 +74,7 @@ func TestTaskResultBytes(t *testing.T) {
 	require.Equal(t, endpoint.TaskCompleted, info.State)
 }
 
-// roomFor is a server whose cache has room for one result of the endpoint "object", of which runs are counted.
+// roomFor returns a server whose cache has room for one result of the endpoint "object", whose runs are counted.
 func roomFor(t *testing.T, results endpoint.ResultOptions, opts ...endpoint.Option) (context.Context, *endpoint.Server, *endpoint.Client, *counters) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Results: results})

@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// request is the next request.
+// request returns the next request.
 func (e *ownerEnd) request() (uint64, message.Request) {
 	e.t.Helper()
 	frame := e.receive()

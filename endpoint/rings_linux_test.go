@@ -19,7 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// requireRings skips a test where this process has no rings.
+// requireRings skips a test if this process has no rings.
 func requireRings(t testing.TB) {
 	t.Helper()
 	hostOnly(t, "the device makes no difference to it")
@@ -28,7 +28,7 @@ func requireRings(t testing.TB) {
 	drivertest.Needs(t, "processors", min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) > 1, "with one processor there are no rings")
 }
 
-// ringsOf is how many rings a process has mapped; of both sides, where both are in it.
+// ringsOf returns the number of rings that a process has mapped, counting both sides.
 func ringsOf(t testing.TB, pid int) int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
@@ -36,7 +36,7 @@ func ringsOf(t testing.TB, pid int) int {
 	return bytes.Count(maps, []byte("sharedtensor-ring"))
 }
 
-// dialled is a client that goes over the socket though the server is in its process.
+// dialled returns a client that uses the socket although the server is in its process.
 func dialled(t testing.TB, s *endpoint.Server, opts endpoint.ClientOptions) *endpoint.Client {
 	t.Helper()
 	opts.Socket, opts.Devices, opts.OverSocket = s.Socket(), []driver.Device{testDevice(t)}, true
@@ -46,15 +46,14 @@ func dialled(t testing.TB, s *endpoint.Server, opts endpoint.ClientOptions) *end
 	return c
 }
 
-// TestRingLimit has more clients than there may be rings: the others go on over the socket, and one that leaves
-// makes room.
+// With more clients than rings, the others use the socket, and a client that leaves frees its ring.
 func TestRingLimit(t *testing.T) {
 	requireRings(t)
 	drivertest.Leaks(t)
 	const each = 4096 + 2*32<<10
 	r := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(r, "next", func(_ context.Context, n int) (int, error) { return n + 1, nil }))
-	// Of a budget one client has at most twice as much as it leaves free.
+	// One client may use at most twice the amount that remains free.
 	s := serve(t, endpoint.ServerOptions{Registry: r, Limits: endpoint.Limits{RingBytesTotal: 3 * each}})
 	use := limitUse(t, s, "ring_bytes")
 	require.Equal(t, endpoint.LimitUse{Name: "ring_bytes", Client: each, All: 3 * each}, use)
@@ -94,7 +93,7 @@ func TestRingLimit(t *testing.T) {
 	require.EqualValues(t, each, limitUse(t, s, "ring_bytes").Used)
 }
 
-// TestRingOption: either side may do without.
+// Either side may disable rings.
 func TestRingOption(t *testing.T) {
 	requireRings(t)
 	none := wire.Limits{Ring: -1}
@@ -117,7 +116,7 @@ func TestRingOption(t *testing.T) {
 	}
 }
 
-// TestRingOfKilledClient kills clients that have one, and an owner that has.
+// A client with a ring is killed, and an owner with one.
 func TestRingOfKilledClient(t *testing.T) {
 	requireRings(t)
 	drivertest.Leaks(t)

@@ -14,16 +14,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// role is one way in which a program has a function run.
+// role is one way in which a program runs a function.
 type role struct {
 	name   string
 	node   *endpoint.Node // through which it is called
 	runs   *endpoint.Node // where it runs
-	counts *counters      // of what ran
+	counts *counters      // of the runs
 }
 
-// inRoles does something with a node alone, a server, a client of it in its own process, and one over its socket, whose
-// functions are registered by share. The functions of each run where they count for that role alone.
+// inRoles calls do with a local node, a server, a client of it in its process, and one over its socket, whose functions
+// are registered by share. Each role counts its own runs.
 func inRoles(t *testing.T, share func(n *endpoint.Node, dev driver.Device, counts *counters), do func(t *testing.T, r role)) {
 	ctx := context.Background()
 	open := func(t *testing.T, dev driver.Device, counts *counters, opts endpoint.Options) *endpoint.Node {
@@ -92,7 +92,7 @@ func TestCacheInAllRoles(t *testing.T) {
 			require.NoError(t, x.Close())
 		}
 		for name, runs := range map[string]uint64{"cached": 2, "by key": 1, "not cached": 4} {
-			for _, through := range []endpoint.Caller{r.runs, r.node} { // whoever was first, the other gets the same result
+			for _, through := range []endpoint.Caller{r.runs, r.node} { // both callers get the same result
 				call(through, name, "a")
 				call(through, name, "b")
 			}
@@ -123,7 +123,7 @@ func TestCacheInAllRoles(t *testing.T) {
 		require.EqualValues(t, 2, r.counts.get("by key"))
 
 		for range 2 {
-			x, err := filled(testDevice(t), 1, 0) // what is there before the call does not stay
+			x, err := filled(testDevice(t), 1, 0) // the content before the call is replaced
 			require.NoError(t, err)
 			defer x.Close()
 			out := x
@@ -168,8 +168,7 @@ func TestRefCountsInAllRoles(t *testing.T) {
 	})
 }
 
-// TestInProcessSharesMemory has a function that returns a tensor of its own: nobody else gets other memory, a
-// descriptor or a mapping.
+// A function that returns its own tensor shares it: no other memory, descriptor or mapping is created.
 func TestInProcessSharesMemory(t *testing.T) {
 	var kept *tensor.Tensor
 	share := func(n *endpoint.Node, dev driver.Device, counts *counters) {
@@ -214,7 +213,7 @@ func TestInProcessSharesMemory(t *testing.T) {
 	})
 }
 
-// TestNodeAutoWaits opens a client before its owner.
+// A client opens before its owner.
 func TestNodeAutoWaits(t *testing.T) {
 	drivertest.Leaks(t)
 	base := filepath.Join(filepath.Dir(endpointtest.SocketPath(t)), "late")
@@ -277,7 +276,7 @@ func TestNodeCloseTwice(t *testing.T) {
 	for name, n := range nodes {
 		twice(name, n.Close)
 		require.NoError(t, n.Shutdown(ctx), name)
-		n.Ready() // does nothing any more
+		n.Ready() // no effect
 		require.NoError(t, n.Serve(ctx), name)
 		require.Error(t, n.Call(ctx, "x", nil, nil), name)
 	}

@@ -43,7 +43,7 @@ func program(t testing.TB, opts endpoint.Options) (*endpoint.Node, func(context.
 	return node, double
 }
 
-// TestNodeShareTypes is about B42 in BUGS.md.
+// A function returns the same type in every role.
 func TestNodeShareTypes(t *testing.T) {
 	drivertest.Leaks(t)
 	socket := endpointtest.SocketPath(t)
@@ -67,7 +67,7 @@ func TestNodeShareTypes(t *testing.T) {
 	}
 }
 
-// checkRole is what holds in every role.
+// checkRole checks what holds in every role.
 func checkRole(t *testing.T, node *endpoint.Node) {
 	ctx := context.Background()
 	err := node.Call(ctx, "nothing", nil, nil)
@@ -100,7 +100,7 @@ func checkRole(t *testing.T, node *endpoint.Node) {
 	checkMemory(t, node)
 }
 
-// oddMemory is memory that is exported in another way than others.
+// oddMemory is memory with an unusual export.
 type oddMemory struct {
 	driver.Memory
 	odd string
@@ -125,7 +125,7 @@ func (m oddMemory) Export() (driver.Handle, error) {
 	return h, nil
 }
 
-// oddTensor is a tensor in such memory. That of kind cuda-ipc is the real one where there is CUDA.
+// oddTensor returns a tensor in such memory. With CUDA, the kind cuda-ipc is genuine.
 func oddTensor(dev driver.Device, odd string) (*tensor.Tensor, error) {
 	mem, err := dev.Alloc(16)
 	if err != nil {
@@ -148,10 +148,10 @@ func oddTensor(dev driver.Device, odd string) (*tensor.Tensor, error) {
 	return tensor.New(s, tensor.Spec{DType: tensor.Float32, Shape: tensor.Shape{4}})
 }
 
-// oddIn asks for a tensor in odd memory.
+// oddIn selects a tensor in odd memory.
 type oddIn struct{ Odd string }
 
-// registerRole registers what checkMemory calls.
+// registerRole registers the functions of checkMemory.
 func registerRole(t testing.TB, r *endpoint.Registry, dev driver.Device) {
 	t.Helper()
 	clear := func(_ context.Context, in scaleIn) (bool, error) { return true, in.X.Zero() }
@@ -170,7 +170,7 @@ func registerRole(t testing.TB, r *endpoint.Registry, dev driver.Device) {
 	}))
 }
 
-// checkMemory is what holds of memory in every role.
+// checkMemory checks what holds for memory in every role.
 func checkMemory(t *testing.T, node *endpoint.Node) {
 	ctx := context.Background()
 	dev := testDevice(t)

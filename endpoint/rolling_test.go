@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// watching is a watcher whose request the owner has answered.
+// watching returns a watcher whose request the owner has answered.
 func watching(t *testing.T, c *endpoint.Client, end *ownerEnd) (*endpoint.Watcher, uint64) {
 	t.Helper()
 	watchers := make(chan *endpoint.Watcher, 1)
@@ -38,8 +38,7 @@ func published(name string, version uint64) message.Event {
 	return message.Event{Kind: message.EventPublished, Name: name, Version: version}
 }
 
-// TestServerHandoffWhileDraining is a rolling restart: the old owner has said goodbye and finishes a
-// request, the new one is there already.
+// During a rolling restart the old owner has said goodbye and finishes a request, and the new one already runs.
 func TestServerHandoffWhileDraining(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)
@@ -58,7 +57,7 @@ func TestServerHandoffWhileDraining(t *testing.T) {
 	fresh.say(wire.KindResponse, watch, message.Watching{})
 	require.Equal(t, endpoint.Event{Kind: endpoint.EventOwnerBack, Server: "new"}, next(t, w))
 
-	// What the old owner still says of its versions is not taken for news of the new one's.
+	// Events of the old owner do not count as events of the new one.
 	old.say(wire.KindEvent, oldWatch, published("m", 8))
 	old.say(wire.KindResponse, call, message.Returned{})
 	require.NoError(t, <-called)
@@ -101,8 +100,7 @@ func TestClientCloseWhileServerDrains(t *testing.T) {
 	fresh.ended()
 }
 
-// TestServerRollingRestart has owners that say goodbye one after the other, and answer what they were asked
-// before: whoever calls meanwhile notices nothing of it.
+// Owners say goodbye one after another and answer earlier requests: callers notice nothing.
 func TestServerRollingRestart(t *testing.T) {
 	drivertest.Leaks(t)
 	const owners, callers, calls = 6, 8, 40

@@ -58,7 +58,7 @@ func TestRuntimeInfo(t *testing.T) {
 	require.Equal(t, endpoint.RuntimeInfo{Mode: endpoint.ModeLocal}, info)
 }
 
-// An owner that is gone is an answer, not an error.
+// A missing owner is a result, not an error.
 func TestRuntimeInfoOfAClientWithoutOwner(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()

@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// schemaTables are the parts of fields.json that the tests of this file hold an owner to.
+// schemaTables are the parts of fields.json that these tests compare with an owner.
 type schemaTables struct {
 	Messages map[string][]struct {
 		Name string `json:"name"`
@@ -25,7 +25,7 @@ func readSchemaTables(t *testing.T) (s schemaTables) {
 	return s
 }
 
-// TestWatchEventKinds: the schema names no kind of event that an owner never sends. (D25)
+// The schema names only kinds of events that owners send.
 func TestWatchEventKinds(t *testing.T) {
 	s := hostileOwner(t)
 	watcher, publisher := politePeer(t, s.Socket()), politePeer(t, s.Socket())
@@ -44,17 +44,16 @@ func TestWatchEventKinds(t *testing.T) {
 		watcher.next(wire.KindEvent, watch, &e)
 		sent[e.Kind.String()] = int(e.Kind)
 	}
-	hear() // version 1, which is there
+	hear() // version 1, which exists
 	publish()
-	hear() // version 2; version 1 is freed, which the list shows and no event
+	hear() // version 2; version 1 is freed, which the list shows without an event
 	require.Zero(t, publisher.answered(message.OpWithdraw, message.Withdraw{Name: "n"}, 0))
 	hear()
 	require.Zero(t, watcher.answered(message.OpUnwatch, message.Unwatch{Watch: watch}, 0))
 	require.Equal(t, readSchemaTables(t).Numbers["event"], sent)
 }
 
-// TestClientAcquireRequest: the memory of a version is sealed, so an acquire names a version and nothing
-// else. (D25)
+// The memory of a version is sealed, so an acquire contains only a name and a version.
 func TestClientAcquireRequest(t *testing.T) {
 	var names []string
 	for _, f := range readSchemaTables(t).Messages["acquire"] {
@@ -63,8 +62,7 @@ func TestClientAcquireRequest(t *testing.T) {
 	require.Equal(t, []string{"name", "version"}, names)
 }
 
-// TestClientInfoDevices: the list of what is published says which devices a version is on, as the schema says.
-// (D25)
+// The list of versions contains their devices, as the schema specifies.
 func TestClientInfoDevices(t *testing.T) {
 	s := hostileOwner(t)
 	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.Socket()})

@@ -16,8 +16,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 )
 
-// Server owns state dicts and lets other processes of the host use them in place. Its methods are safe for concurrent
-// use.
+// Server owns state dicts and shares them in place with other processes of the host. Its methods are safe for
+// concurrent use.
 type Server struct {
 	caller
 	opts    ServerOptions
@@ -26,28 +26,27 @@ type Server struct {
 	started time.Time
 	devices transfer.Devices
 
-	models    *models.Models    // what is published
-	endpoints endpoints         // what can be called
-	intercept Invoke            // the interceptors; nil for none
-	engine    *engine.Engine    // runs it, and keeps what comes of it
-	sessions  *session.Register // those who are connected
-	totals    session.Totals    // what they make the server hold
-	own       *Client           // calls of this process go through it
+	models    *models.Models    // published versions
+	endpoints endpoints         // callable endpoints
+	intercept Invoke            // interceptors; nil for none
+	engine    *engine.Engine    // runs endpoints and keeps results
+	sessions  *session.Register // connected clients
+	totals    session.Totals    // resources held for clients
+	own       *Client           // client for this process's calls
 
-	socket   *socket // nil for a server that nobody can dial
+	socket   *socket // nil if the server has no socket
 	serving  atomic.Bool
-	reclaims []func() // end what the devices call when they are out of memory
+	reclaims []func() // unregister the callbacks for devices that run out of memory
 	budgets  budgets
 	support  support
 }
 
-// budgets say where the bounds of what is kept of results come from.
+// budgets holds the origin of the limits on kept results, for reports.
 type budgets struct{ results, tasks string }
 
-// NewServer binds the socket and returns an owner that has published nothing yet. Clients that connect before Serve
-// wait in the kernel's queue, so publishing first means that nobody finds the owner empty. Errors: [ErrInUse] for a
-// socket with a live owner, [ErrPermission] for a directory that others may write, [ErrConfiguration] for options that
-// make no sense.
+// NewServer binds the socket and returns a server without models. Clients that connect before Serve wait in the
+// kernel's queue. Publish before Serve so that the first client finds the models. Errors: [ErrInUse] if a live owner
+// has the socket, [ErrPermission] if others may write to its directory, [ErrConfiguration] for invalid options.
 func NewServer(opts ServerOptions) (*Server, error) {
 	s, err := newOwner(opts)
 	if err != nil {
@@ -63,18 +62,18 @@ func NewServer(opts ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// ID names this server; a restarted owner has another one.
+// ID returns the id of this server. A restarted owner has a new one.
 func (s *Server) ID() string { return s.id }
 
-// Socket is the path that clients dial.
+// Socket returns the path that clients dial.
 func (s *Server) Socket() string { return s.opts.Socket }
 
 // Serve accepts clients until ctx ends or the server is closed. Call it once. When ctx ends, Serve shuts the server
-// down, with ten seconds for what is in flight, and returns nil or the error of [Server.Shutdown]. After Shutdown or
+// down, allows ten seconds for work in flight, and returns nil or the error of [Server.Shutdown]. After Shutdown or
 // Close it returns [ErrServerClosed].
 func (s *Server) Serve(ctx context.Context) error {
 	if s.socket == nil {
-		return status.Configuration(fmt.Errorf("%w: a local node serves nobody", status.ErrInvalid))
+		return status.Configuration(fmt.Errorf("%w: a local node cannot serve clients", status.ErrInvalid))
 	}
 	drained := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
@@ -92,7 +91,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	return errors.Join(err, <-drained)
 }
 
-// serveDrain is how long requests and tasks in flight get to end when the context of Serve ends.
+// serveDrain is the time that requests and tasks in flight have to finish after the context of Serve ends.
 const serveDrain = 10 * time.Second
 
 // accept admits clients until the server closes.
@@ -103,15 +102,15 @@ func (s *Server) accept() error {
 	return s.socket.accept(s.sessions)
 }
 
-// Shutdown stops accepting, tells every client goodbye, lets requests and tasks in flight end, and frees what the
-// server owns. Idle clients do not hold it up. When ctx ends first, what is still running is cancelled, gets a
-// twentieth of a second to end, and the cause of ctx is returned; what a function returns that does not heed its
-// context is given back when it does. Memory that clients have attached stays theirs.
+// Shutdown stops accepting, sends goodbye to every client, waits for requests and tasks in flight, and frees the
+// server's resources. It does not wait for idle clients. If ctx ends first, running work is cancelled, has 50 ms to
+// end, and Shutdown returns the cause of ctx. A result that a function returns after that is released. Memory that
+// clients have attached stays valid.
 func (s *Server) Shutdown(ctx context.Context) error {
 	sessions := s.beginClose()
-	s.models.StopDigests() // nobody is made to wait for them
+	s.models.StopDigests() // fail waiting requests at once
 	for _, ses := range sessions {
-		if !ses.Own { // this process may watch its tasks end
+		if !ses.Own { // this process may still watch its tasks end
 			ses.GoodbyeWorker(ctx)
 		}
 	}
@@ -129,11 +128,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return errors.Join(err, s.close(lateGrace))
 }
 
-// Close cuts every client off, cancels what runs and frees what the server owns. Functions get a second to heed their
-// context; what they return later is given back when they do. A second Close is nil.
+// Close disconnects every client, cancels running work and frees the server's resources. Functions have one second to
+// observe their context. A result that a function returns after that is released. A second Close returns nil.
 func (s *Server) Close() error { return s.close(closeGrace) }
 
-// close is Close that waits for so long.
+// close is Close with a given grace period.
 func (s *Server) close(grace time.Duration) error {
 	for _, ses := range s.beginClose() {
 		ses.Cancel(status.ErrServerClosing)
@@ -145,24 +144,24 @@ func (s *Server) close(grace time.Duration) error {
 	}
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
-	_ = s.engine.Tasks.Shutdown(now) // its error is that of now
-	_ = s.engine.Results.Close(now)  // builds that go on are those that the sessions wait for
+	_ = s.engine.Tasks.Shutdown(now) // returns the same error as now
+	_ = s.engine.Results.Close(now)  // the sessions wait for running builds
 	select {
 	case <-s.sessions.Done():
 	case <-time.After(grace):
-		s.log.Warn("functions of endpoints go on after the server has closed", "socket", s.opts.Socket)
+		s.log.Warn("functions of endpoints still run after the server has closed", "socket", s.opts.Socket)
 	}
 	s.own.serverClosed()
 	return s.models.Close()
 }
 
-// How long functions get to heed their context: in Close, and at the end of a Shutdown whose time is over.
+// Grace periods for functions to observe their context: in Close, and at the end of a Shutdown whose context has ended.
 const (
 	closeGrace = time.Second
 	lateGrace  = closeGrace / 20
 )
 
-// beginClose stops accepting and returns the sessions there are.
+// beginClose stops accepting and returns the open sessions.
 func (s *Server) beginClose() []*session.Session {
 	sessions := s.sessions.Stop()
 	if s.socket != nil {
@@ -171,7 +170,7 @@ func (s *Server) beginClose() []*session.Session {
 	return sessions
 }
 
-// trim gives memory back that is kept without need, of so many bytes if it can, and reports whether there was any.
+// trim frees about the given number of bytes of unused memory. It reports whether it freed any.
 func (s *Server) trim(bytes int64) bool {
 	slabs := s.sessions.TrimSlabs()
 	return s.engine.Trim(bytes) || slabs > 0

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 )
 
-// TestServerCall has functions that call their own server while its reader runs them: another goroutine reads at
-// once, and not when a timer finds the call overdue. In the bubble time stands still unless somebody waits for a timer.
+// Functions call their own server while its reader runs them: another goroutine reads at once, and not only after a
+// timer. In the bubble time advances only while all goroutines wait.
 func TestServerCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRegistry()
@@ -35,8 +37,7 @@ func TestServerCall(t *testing.T) {
 	})
 }
 
-// TestServerCallContext checks that a function which is called within the process sees the values of its
-// caller's context, its deadline, and why it ended.
+// A function called within the process sees the values of its caller's context, its deadline, and the cause of its end.
 func TestServerCallContext(t *testing.T) {
 	type key struct{}
 	r := NewRegistry()
@@ -71,8 +72,7 @@ func TestServerCallContext(t *testing.T) {
 	require.ErrorIs(t, <-ended, why)
 }
 
-// TestServerCallIsNoClient checks that calls within the process take none of the places of clients, also when their
-// connection has broken.
+// Calls within the process do not count as clients, even after their connection broke.
 func TestServerCallIsNoClient(t *testing.T) {
 	r := NewRegistry()
 	require.NoError(t, Register(r, "x", func(context.Context, int) (int, error) { return 1, nil }))
@@ -96,4 +96,37 @@ func TestServerCallIsNoClient(t *testing.T) {
 			return len(s.sessions.Of([]uint64{self.ID})) == 0
 		}, 10*time.Second, time.Millisecond)
 	}
+}
+
+// The limits of clients do not apply to calls within the process.
+func TestServerCallHasNoRequestTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRegistry()
+		require.NoError(t, Register(r, "slow", func(ctx context.Context, n int) (int, error) {
+			if _, limited := ctx.Deadline(); limited {
+				return 0, errors.New("the call has a deadline")
+			}
+			select {
+			case <-time.After(time.Minute):
+				return n, nil
+			case <-ctx.Done():
+				return 0, context.Cause(ctx)
+			}
+		}))
+		require.NoError(t, Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, Managed()))
+		s, err := newOwner(ServerOptions{
+			Registry: r, Logger: slog.New(slog.DiscardHandler), Limits: Limits{RequestTime: time.Second, Objects: 1, Subscriptions: 1},
+		})
+		require.NoError(t, err)
+		defer s.Close()
+		got, err := Call[int](context.Background(), s, "slow", 7)
+		require.NoError(t, err)
+		require.Equal(t, 7, got)
+		for n := range 3 {
+			ref, err := CallManaged[int](context.Background(), s, "object", n)
+			require.NoError(t, err)
+			defer ref.Close()
+		}
+		require.Zero(t, s.sessions.Totals.Refusals.Of(limits.RequestTime))
+	})
 }

@@ -5,13 +5,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
 )
 
-// endpoints are all that a server has: its own, and those that clients offer, whose functions they run.
+// endpoints holds the server's own endpoints and those offered by clients.
 type endpoints struct {
 	registry *Registry // nil for none
 	offers   *offering.Table
 }
 
-// find returns the endpoint of that name, the server's own or one of a worker.
+// find returns the endpoint with the given name, registered or offered.
 func (e *endpoints) find(name string) (*engine.Definition, error) {
 	d, err := e.registry.find(name)
 	if err == nil {
@@ -23,7 +23,7 @@ func (e *endpoints) find(name string) (*engine.Definition, error) {
 	return nil, err
 }
 
-// lookup is find for a name that is a part of a message; nil where there is no such endpoint.
+// lookup is find for a name within a message. It returns nil if there is no such endpoint.
 func (e *endpoints) lookup(name []byte) *engine.Definition {
 	if d := e.registry.lookup(name); d != nil {
 		return d
@@ -31,7 +31,7 @@ func (e *endpoints) lookup(name []byte) *engine.Definition {
 	return e.offers.Lookup(string(name))
 }
 
-// list lists the server's own endpoints, and then those of workers, each in the order of their names.
+// list returns the server's own endpoints, then offered ones, each sorted by name.
 func (e *endpoints) list() []*engine.Definition {
 	return append(e.registry.list(), e.offers.List()...)
 }

@@ -58,7 +58,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// newTotals makes the budgets that all clients share, and has connections use them.
+// newTotals creates the limits that all clients share and applies them to connections.
 func (s *Server) newTotals() {
 	l, few := &s.opts.Limits, int64(min(4096, unixsock.MaxOpenFiles()/16))
 	s.totals = session.Totals{
@@ -73,7 +73,7 @@ func (s *Server) newTotals() {
 	l.Wire.FileBudget, l.Wire.BodyBudget, l.Wire.RingBudget = s.totals.Files, s.totals.Bodies, s.totals.Rings
 }
 
-// newEngine is what runs the endpoints of a server with those options.
+// newEngine returns the engine that runs the server's endpoints.
 func newEngine(opts *ServerOptions, id string, devices transfer.Devices) *engine.Engine {
 	return engine.New(engine.Config{
 		Server: id, Log: opts.Logger, Devices: devices, Frame: opts.Limits.Wire,
@@ -86,7 +86,7 @@ func newEngine(opts *ServerOptions, id string, devices transfer.Devices) *engine
 	})
 }
 
-// newOffers is the table of what the clients of a server offer.
+// newOffers returns the table of endpoints that clients offer.
 func newOffers(s *Server) *offering.Table {
 	l := &s.opts.Limits
 	return offering.New(offering.Config{
@@ -97,11 +97,11 @@ func newOffers(s *Server) *offering.Table {
 		},
 		Taken:     func(name string) bool { return s.opts.Registry.lookup([]byte(name)) != nil },
 		Borrow:    s.engine.Names.Borrow,
-		Withdrawn: func(name string) { s.engine.Results.InvalidateGroup(name) }, // the next worker may have another function
+		Withdrawn: func(name string) { s.engine.Results.InvalidateGroup(name) }, // the next worker may have a different function
 	})
 }
 
-// newSessions is the register of a server's sessions, which knows nothing that clients can ask for yet.
+// newSessions returns the register of sessions, without operations.
 func newSessions(s *Server) *session.Register {
 	l := &s.opts.Limits
 	return session.NewRegister(session.Config{
@@ -114,7 +114,7 @@ func newSessions(s *Server) *session.Register {
 	})
 }
 
-// hello is the server's hello.
+// hello returns the server's hello.
 func (s *Server) hello() message.Hello {
 	return message.Hello{
 		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: limits.ShortLabel(s.opts.Label), Devices: s.devices.Describe(),
@@ -122,7 +122,7 @@ func (s *Server) hello() message.Hello {
 	}
 }
 
-// features are those of a server: it names offers where it takes some.
+// features returns the server's protocol features. They include offers only if the server accepts them.
 func (s *Server) features() []string {
 	list := features(s.opts.Limits.Wire)
 	if s.opts.Offers == nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
-// Publish makes sd the next version of name and returns its number. It borrows sd, as [Client.Publish] does: the server
-// refers to the memory until the version is superseded or withdrawn and its last reader has gone, whatever the caller
-// closes. Work on the tensors' devices is waited for, and the memory is frozen: from here on nobody can map it
-// writable, but mappings that exist stay writable, so the publisher must not write to it. Readers of the version before
-// stay on it; nobody waits for anybody.
+// Publish makes sd the next version of name and returns its number. It borrows sd as [Client.Publish] does: the server
+// references the memory until the version is superseded or withdrawn and its last lease ends, even if the caller closes
+// sd. Publish waits for work on the tensors' devices and freezes the memory: it can no longer be mapped writable.
+// Existing mappings stay writable, so the publisher must not write to it afterwards. Readers of the previous version
+// keep it. Publishers and readers do not wait for each other.
 //
-// Errors: [ErrInvalid] for a bad name, [ErrCapability] for memory that cannot be shared in place, with the reason, and
-// [wire.ErrTooLarge] for more storages or tensors than one frame can carry to a reader.
+// Errors: [ErrInvalid] if the name is invalid, [ErrCapability] with the reason if the memory cannot be shared in place,
+// and [wire.ErrTooLarge] if the storages or tensors do not fit one frame.
 func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
 	return s.PublishWith(ctx, name, sd, PublishOptions{})
 }
@@ -27,7 +27,7 @@ func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict)
 func (s *Server) PublishWith(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
 	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: s.opts.Label}
 	if sd == nil {
-		return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: there is no state dict", status.ErrInvalid)}
+		return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: the state dict is nil", status.ErrInvalid)}
 	}
 	version, err := s.models.Publish(ctx, models.Publication{Name: name, StateDict: sd.Clone(), Origin: catalog.Origin{Source: opts.Source, Publisher: self}, Digests: opts.Digests})
 	if err != nil {
@@ -36,8 +36,8 @@ func (s *Server) PublishWith(ctx context.Context, name string, sd *module.StateD
 	return version, nil
 }
 
-// Withdraw removes a name from the catalog: nobody can acquire it any more. Holders of a version keep it, and are told.
-// Errors: [ErrNotFound], and the cause of a context that has ended.
+// Withdraw removes a name from the catalog, so that it can no longer be acquired. Holders keep their version and
+// receive an event. Errors: [ErrNotFound], and the cause of ctx if it has ended.
 func (s *Server) Withdraw(ctx context.Context, name string) error {
 	if err := context.Cause(ctx); err != nil {
 		return &catalog.NameError{Op: "withdraw", Name: name, Err: err}
@@ -45,8 +45,8 @@ func (s *Server) Withdraw(ctx context.Context, name string) error {
 	return s.models.Withdraw(name)
 }
 
-// List returns what is published, with its holders, and what is being loaded, in the order of the names. Errors: the
-// cause of a context that has ended.
+// List returns published models with their holders, and models that are being loaded, sorted by name. It fails only if
+// ctx has ended.
 func (s *Server) List(ctx context.Context) ([]ModelInfo, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("list: %w", err)
@@ -55,14 +55,14 @@ func (s *Server) List(ctx context.Context) ([]ModelInfo, error) {
 	return decodeList(&listed), nil
 }
 
-// Digests are those that the server computes of a version, as [Client.Digests] has them.
+// Digests returns the digests that the server computes for a version, as [Client.Digests] does.
 func (s *Server) Digests(ctx context.Context, name string, version uint64) (VersionDigests, error) {
 	return s.own.Digests(ctx, name, version)
 }
 
-// AnnounceLoad tells clients that a version of name is going to be published, from a source that may be empty. It waits
-// until the first [Load.Progress]. The caller ends it with [Load.Done] when it has published, or [Load.Fail]; a later
-// load of the same name takes its place. Errors: [ErrInvalid] for a bad name.
+// AnnounceLoad announces that a version of name will be published. source is for people and may be empty. The load
+// waits until the first [Load.Progress]. The caller ends it with [Load.Done] after publication, or with [Load.Fail]. A
+// later load of the same name replaces it. It fails with [ErrInvalid] if the name is invalid.
 func (s *Server) AnnounceLoad(name, source string) (*Load, error) {
 	l, err := s.models.Announce(name, source)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 )
 
-// socket is what clients dial: the file, and for those of this process what finds the server by it.
+// socket is the server's socket file and its entry in the table of servers in this process.
 type socket struct {
 	*unixsock.Socket
 	path     string
-	allowed  []uint32 // users that may connect beside the server's own
+	allowed  []uint32 // users, besides the server's own, that may connect
 	log      *slog.Logger
 	listener *inproc.Listener
 
@@ -26,7 +26,7 @@ type socket struct {
 	closed bool
 }
 
-// bind makes the socket that the options ask for.
+// bind creates the socket that the options specify.
 func bind(opts *ServerOptions) (*unixsock.Socket, error) {
 	if opts.Listener != nil {
 		if opts.Socket == "" {
@@ -61,7 +61,7 @@ func (s *socket) accept(sessions *session.Register) error {
 		if sessions.Stopped() {
 			return status.ErrServerClosed
 		}
-		if s.Accepting() != l { // bound again
+		if s.Accepting() != l { // was rebound
 			continue
 		}
 		if !temporary(err) {
@@ -71,7 +71,7 @@ func (s *socket) accept(sessions *session.Register) error {
 	}
 }
 
-// close ends the socket; nobody finds the server any more.
+// close removes the socket, so that the server can no longer be dialled.
 func (s *socket) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,13 +85,13 @@ func (s *socket) close() {
 	}
 }
 
-// socketLook is how often a server looks whether its socket file is still there.
+// socketLook is the interval at which a server checks that its socket file exists.
 const socketLook = 500 * time.Millisecond
 
-// watch binds the socket again when its file was removed or replaced: nobody could reach the server any more, and
-// its lock would keep every other away. It returns when the server closes.
+// watch rebinds the socket if its file was removed or replaced. Otherwise the server would be unreachable while its
+// lock keeps other servers from starting. It returns when the server closes.
 func (s *socket) watch(stopping <-chan struct{}) {
-	if s.ID() == (unixsock.FileID{}) { // handed over by who bound it
+	if s.ID() == (unixsock.FileID{}) { // inherited listener; its file belongs to the process that bound it
 		return
 	}
 	s.warnUnreachable()
@@ -111,15 +111,15 @@ func (s *socket) watch(stopping <-chan struct{}) {
 		case err == nil:
 			failed = ""
 			s.log.Warn("the socket file was removed or replaced while the server runs; it is bound again", "socket", s.path)
-		case err.Error() != failed: // once for each reason
+		case err.Error() != failed: // log each reason once
 			failed = err.Error()
-			s.log.Warn("the socket file was removed or replaced while the server runs, and cannot be bound again; nobody new reaches this server",
+			s.log.Warn("the socket file was removed or replaced while the server runs, and cannot be bound again; new clients cannot reach this server",
 				"socket", s.path, "error", err)
 		}
 	}
 }
 
-// rebind listens on a new socket file, where clients of this process find the server too.
+// rebind listens on a new socket file and registers it for clients in this process.
 func (s *socket) rebind() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *socket) rebind() error {
 	return s.Rebind()
 }
 
-// warnUnreachable says so where users that may connect cannot enter the socket's directory.
+// warnUnreachable logs a warning if permitted users cannot enter the socket's directory.
 func (s *socket) warnUnreachable() {
 	if len(s.allowed) == 0 {
 		return

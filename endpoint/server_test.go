@@ -26,7 +26,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// TestServerShutdownDuringCalls is about B21 in BUGS.md.
+// Shutdown wakes the accepting goroutine while calls run.
 func TestServerShutdownDuringCalls(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
@@ -49,7 +49,7 @@ func TestServerShutdownDuringCalls(t *testing.T) {
 	calls.Wait()
 }
 
-// TestServerCloseDuringTasks is about B22 in BUGS.md.
+// Close does not wait for tasks.
 func TestServerCloseDuringTasks(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
@@ -57,14 +57,14 @@ func TestServerCloseDuringTasks(t *testing.T) {
 	_, err := c.Submit(ctx, "gated task", gateIn{Gate: "b22"})
 	require.NoError(t, err)
 	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return o.ran("gated task") == 1 })
-	// Even a function that does not heed its context holds it up for no more than a second.
+	// Even a function that ignores its context delays it for at most a second.
 	_, err = c.Submit(ctx, "stubborn", gateIn{Gate: "b22"})
 	require.NoError(t, err)
 	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return o.ran("stubborn") == 1 })
 	require.Less(t, o.closeServer(), promptly)
 }
 
-// TestSocketCloseLeavesOthers is about B23 in BUGS.md.
+// Closing an owner leaves the sockets of others in place.
 func TestSocketCloseLeavesOthers(t *testing.T) {
 	o, socket := owner(t)
 	_, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
@@ -78,7 +78,7 @@ func TestSocketCloseLeavesOthers(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 
-	// An owner whose socket file was taken from it leaves the one that stands there now alone.
+	// An owner whose socket file was removed leaves a new file at the path in place.
 	require.NoError(t, os.Remove(socket))
 	stranger, err := net.Listen("unix", socket)
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestSocketCloseLeavesOthers(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestSocketSecondServe is about B24 in BUGS.md.
+// A second owner on a socket is refused.
 func TestSocketSecondServe(t *testing.T) {
 	_, socket := owner(t)
 	second := start(t)
@@ -100,7 +100,7 @@ func TestSocketSecondServe(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// TestServerServeError is about B25 in BUGS.md.
+// NewServer fails if the socket cannot be bound.
 func TestServerServeError(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "a", "b", "s.sock")
 	for name, open := range map[string]func(c *child, socket string) error{
@@ -117,9 +117,8 @@ func TestServerServeError(t *testing.T) {
 	}
 }
 
-// TestSocketAfterSignal ends owners by signals that they do not handle. A socket file that is left is no
-// obstacle for the next one, which starts at once; who was connected is with that one then.
-// B26 in BUGS.md.
+// Owners are ended by unhandled signals. The remaining socket file does not stop the next owner, which starts at once;
+// former clients connect to it.
 func TestSocketAfterSignal(t *testing.T) {
 	socket := endpointtest.SocketPath(t)
 	o := start(t)
@@ -142,8 +141,7 @@ func TestSocketAfterSignal(t *testing.T) {
 	require.NoFileExists(t, socket)
 }
 
-// TestNodeReadyAfterRegistrations has a client that calls before the owner has registered anything.
-// B28 in BUGS.md.
+// A client calls before the owner has registered endpoints.
 func TestNodeReadyAfterRegistrations(t *testing.T) {
 	socket := endpointtest.SocketPath(t)
 	o, _ := in(t, nodeOptions{Mode: "server", Socket: socket})
@@ -178,7 +176,7 @@ func TestNodeReadyAfterRegistrations(t *testing.T) {
 	require.Equal(t, readiness{Running: true, Ready: true, Registered: 4}, o.readiness())
 }
 
-// TestSessionIdleConnections is about B29 in BUGS.md.
+// Idle connections do not block the server.
 func TestSessionIdleConnections(t *testing.T) {
 	_, socket := owner(t)
 	ctx := context.Background()
@@ -198,7 +196,7 @@ func TestSessionIdleConnections(t *testing.T) {
 	require.Equal(t, 4, n)
 }
 
-// TestTaskWaitersHoldUpNoCall is about B30 in BUGS.md.
+// Clients that wait for tasks do not block calls.
 func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
@@ -242,8 +240,7 @@ func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 	all.Wait()
 }
 
-// TestTaskCallsTask has an owner with two workers run trees of tasks, for three processes at once.
-// B30 in BUGS.md.
+// An owner with two task workers runs trees of tasks for three processes at once.
 func TestTaskCallsTask(t *testing.T) {
 	socket := endpointtest.SocketPath(t)
 	o, _ := serving(t, nodeOptions{Mode: "server", Socket: socket})
@@ -273,7 +270,7 @@ func TestTaskCallsTask(t *testing.T) {
 	}
 }
 
-// TestClientCallWithoutServer is about B31 in BUGS.md.
+// A call without a server fails quickly.
 func TestClientCallWithoutServer(t *testing.T) {
 	o, socket := owner(t)
 	ctx := context.Background()
@@ -289,13 +286,12 @@ func TestClientCallWithoutServer(t *testing.T) {
 		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 		defer cancel()
 		err := c.Call(short, "double", nil, nil)
-		require.ErrorIs(t, err, endpoint.ErrUnavailable) // at first also that the connection broke
+		require.ErrorIs(t, err, endpoint.ErrUnavailable) // at first possibly the broken connection
 		return errors.Is(err, context.DeadlineExceeded)
 	})
 }
 
-// TestClientDialConcurrently has processes connect to an owner that accepts nobody yet, many more than the kernel
-// queues for it. B32 in BUGS.md.
+// Processes connect to an owner that does not accept yet, many more than the kernel's queue holds.
 func TestClientDialConcurrently(t *testing.T) {
 	const processes, each, queue = 4, 50, 8
 	socket := endpointtest.SocketPath(t)
@@ -328,8 +324,8 @@ func TestClientDialConcurrently(t *testing.T) {
 	}
 }
 
-// otherDevice is a device of the same type and number as another one, and another UUID: what a process sees that was
-// given other GPUs.
+// otherDevice has the type and index of another device and a different UUID, like a GPU in a process that sees other
+// GPUs.
 type otherDevice struct{ driver.Device }
 
 // Info implements [driver.Device].
@@ -339,7 +335,7 @@ func (d otherDevice) Info() driver.Info {
 	return info
 }
 
-// TestDeviceByUUID is about B35 in BUGS.md.
+// Devices are identified by UUID.
 func TestDeviceByUUID(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
@@ -369,12 +365,12 @@ func TestDeviceByUUID(t *testing.T) {
 	require.NoError(t, x.Close())
 }
 
-// TestDeviceOfHandles is about B35 in BUGS.md.
+// Handles name their device by UUID.
 func TestDeviceOfHandles(t *testing.T) {
 	drivertest.Leaks(t)
 	_, socket := owner(t)
 	ctx := context.Background()
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket}) // this process knows no device at all
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket}) // this process has no device
 	require.NoError(t, err)
 	defer c.Close()
 	_, err = endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 4})
@@ -390,7 +386,7 @@ func TestDeviceOfHandles(t *testing.T) {
 	require.NotEmpty(t, server.Devices[0].UUID)
 }
 
-// TestHostilePayloadIsNotExecuted is about B36 in BUGS.md.
+// A received payload is never executed.
 func TestHostilePayloadIsNotExecuted(t *testing.T) {
 	_, socket := owner(t)
 	for path, mode := range map[string]os.FileMode{socket: 0o600, filepath.Dir(socket): 0o700} {
@@ -401,7 +397,7 @@ func TestHostilePayloadIsNotExecuted(t *testing.T) {
 	raw, err := net.Dial("unix", socket)
 	require.NoError(t, err)
 	defer raw.Close()
-	// A pickle that would run a command, in a frame of the library that unpickled what it got.
+	// A pickle that would run a command, in a frame of the library that unpickled its input.
 	owned := filepath.Join(t.TempDir(), "owned")
 	pickle := "cposix\nsystem\n(S'touch " + owned + "'\ntR."
 	_, err = raw.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(pickle))), pickle...))
@@ -419,7 +415,7 @@ func TestHostilePayloadIsNotExecuted(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// peakMemory is the most memory that a process has had resident, in bytes.
+// peakMemory returns the peak resident memory of a process in bytes.
 func peakMemory(t *testing.T, pid int32) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -432,7 +428,7 @@ func peakMemory(t *testing.T, pid int32) int64 {
 	return kib << 10
 }
 
-// TestLimitsBeforeAllocation is about B38 in BUGS.md.
+// Claimed sizes over the limits are refused before memory is allocated.
 func TestLimitsBeforeAllocation(t *testing.T) {
 	drivertest.Leaks(t)
 	const limit, large = 1 << 20, 60 << 20
@@ -446,7 +442,7 @@ func TestLimitsBeforeAllocation(t *testing.T) {
 		require.ErrorIs(t, err, endpoint.ErrProtocol, "the owner takes no frame of that size")
 		require.ErrorContains(t, err, "larger than the limit")
 	}
-	for _, claim := range []uint32{large, math.MaxUint32} { // of bytes that never come
+	for _, claim := range []uint32{large, math.MaxUint32} { // of bytes that never arrive
 		raw, err := net.Dial("unix", c.Socket())
 		require.NoError(t, err)
 		defer raw.Close()

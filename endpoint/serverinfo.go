@@ -16,14 +16,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// ServerKind is what every server says it is.
+// ServerKind identifies servers of this package in [ServerInfo].
 const ServerKind = "SharedTensorServer"
 
-// Transport is how memory travels: in place between processes of one host, as handles beside the messages of a Unix
-// socket.
+// Transport names how memory is shared: in place between processes of one host, by handles that a Unix socket
+// transfers.
 const Transport = "same-host-unix-handles"
 
-// describeServer is what the server tells about itself.
+// describeServer returns the server's description.
 func describeServer(s *Server) message.ServerInfo {
 	have := takeMemorySnapshot(s)
 	sessions := describeSessions(s, have)
@@ -40,7 +40,7 @@ func describeServer(s *Server) message.ServerInfo {
 	return out
 }
 
-// socketIndex is the number in the name of a socket as SocketPath makes it; -1 where there is none.
+// socketIndex returns the device index in a path made by SocketPath, or -1 if there is none.
 func socketIndex(path string) int32 {
 	name, found := strings.CutSuffix(path, ".sock")
 	i := strings.LastIndexByte(name, '-')
@@ -54,14 +54,14 @@ func socketIndex(path string) int32 {
 	return int32(index)
 }
 
-// support is what the devices of a server can share. To know it they have to try, so they are asked once.
+// support caches which handles the devices can share. Devices find out by trying, so each is queried once.
 type support struct {
 	mu    sync.Mutex
 	known []message.HandleSupport
 }
 
-// of asks the devices, unless they have answered before. A device that had no memory left to try with is asked again
-// the next time.
+// of queries the devices, or returns their earlier answers. A device that was out of memory is queried again at the
+// next call.
 func (u *support) of(devices transfer.Devices) []message.HandleSupport {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -90,7 +90,7 @@ func (u *support) of(devices transfer.Devices) []message.HandleSupport {
 	return list
 }
 
-// serverStats sums up what the parts of the server count.
+// serverStats collects the counters of the server's parts.
 func serverStats(s *Server, have *memorySnapshot, sessions []message.SessionInfo) message.ServerStats {
 	results, tasks, catalogStats := s.engine.Results.Stats(), s.engine.Tasks.Stats(), s.models.Catalog.Stats()
 	pools := driver.Pools()
@@ -129,7 +129,7 @@ func describeEndpoints(s *Server) []message.EndpointStats {
 	return list
 }
 
-// describeSessions lists the server's own session and the clients, the oldest first, with what they hold.
+// describeSessions returns the server's own session and its clients, oldest first, with what they hold.
 func describeSessions(s *Server, have *memorySnapshot) []message.SessionInfo {
 	list := s.sessions.Describe()
 	slices.SortFunc(list, func(a, b message.SessionInfo) int { return cmp.Compare(a.Session, b.Session) })

@@ -20,7 +20,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// countsOf are what the owner counted for an endpoint.
+// countsOf returns the owner's counts for an endpoint.
 func countsOf(t testing.TB, info endpoint.ServerInfo, name string) endpoint.EndpointStats {
 	t.Helper()
 	for _, e := range info.Endpoints {
@@ -32,7 +32,7 @@ func countsOf(t testing.TB, info endpoint.ServerInfo, name string) endpoint.Endp
 	return endpoint.EndpointStats{}
 }
 
-// A known sequence of requests, and each number that comes of it.
+// A known sequence of requests results in known counts.
 func TestServerInfoCounters(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
@@ -128,7 +128,7 @@ func TestServerInfoCounters(t *testing.T) {
 	s := info.Stats
 	require.Positive(t, s.CacheBytes)
 	cacheBytes := s.CacheBytes
-	const requests = 22 + 1 + 1 // with that for events of objects, and the one that asks
+	const requests = 22 + 1 + 1 // including the watch of objects, and this request
 	require.Equal(t, endpoint.ServerStats{
 		Requests: requests, Errors: 3,
 		CacheHits: 3, CacheMisses: 5, CacheInvalidations: 1, CacheFailures: 2, CacheEntries: 2, CacheBytes: cacheBytes,
@@ -190,7 +190,7 @@ func TestServerInfoCounters(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Numbers of what goes on at this moment, held there by gates.
+// Current values while gates hold functions.
 func TestServerInfoGauges(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
@@ -210,7 +210,7 @@ func TestServerInfoGauges(t *testing.T) {
 		return s.CacheMisses+s.CacheJoins == 3 && o.ran("gated") == 1
 	})
 	const workers = 4
-	for range workers + 2 { // as many as there are workers run, the others wait for one
+	for range workers + 2 { // one for each worker runs, the others wait
 		_, err := c.Submit(ctx, "gated task", gateIn{Gate: "tasks"})
 		require.NoError(t, err)
 	}
@@ -241,7 +241,7 @@ func TestServerInfoGauges(t *testing.T) {
 	require.EqualValues(t, 1, countsOf(t, info(), "sum").Uncached, "who has the tensor may write it")
 }
 
-// Memory that several things hold is there once, also where one of them mapped it anew.
+// Memory with several holders counts once, even if one of them mapped it again.
 func TestServerInfoMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
@@ -283,7 +283,7 @@ func TestServerInfoMemory(t *testing.T) {
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: driversOf(dev)})
 	require.NoError(t, err)
 	defer c.Close()
-	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "same", scaleIn{X: x, By: -1}) // maps it once more
+	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "same", scaleIn{X: x, By: -1}) // maps it again
 	require.NoError(t, err)
 	defer ref.Close()
 	got = info()
@@ -313,7 +313,7 @@ func TestServerInfoReferences(t *testing.T) {
 	}
 }
 
-// What goes by itself is counted, and time passes.
+// Expirations are counted when time passes.
 func TestServerInfoExpirations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
@@ -325,7 +325,7 @@ func TestServerInfoExpirations(t *testing.T) {
 			ServerOptions: endpoint.ServerOptions{Registry: r, Results: endpoint.ResultOptions{Entries: 2, TTL: time.Minute}, Tasks: endpoint.TaskOptions{TTL: time.Minute}},
 		})
 		require.NoError(t, err)
-		for n := range 3 { // of which the cache has room for two
+		for n := range 3 { // the cache has room for two of them
 			require.NoError(t, node.Call(ctx, "double", n, nil))
 		}
 		require.ErrorContains(t, node.Call(ctx, "fail", 1, nil), "no")
@@ -374,7 +374,7 @@ func TestServerInfoDeviceIndex(t *testing.T) {
 	}
 }
 
-// trier is a device that was asked what it can share.
+// trier is a device whose Probe was called.
 type trier struct {
 	driver.Device
 	tries int

@@ -17,7 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
-// shared is a server of this process and a client of it that do not wait longer than a test may take.
+// shared returns a server in this process and a client of it, with the time limit of a test.
 func shared(t *testing.T, opts endpoint.ServerOptions) (context.Context, *endpoint.Server, *endpoint.Client) {
 	t.Helper()
 	drivertest.Leaks(t)
@@ -30,13 +30,13 @@ func shared(t *testing.T, opts endpoint.ServerOptions) (context.Context, *endpoi
 	return ctx, s, c
 }
 
-// register adds an endpoint to a server that shared made.
+// register adds an endpoint to a server created by shared.
 func register[In, Out any](t *testing.T, r *endpoint.Registry, name string, fn func(context.Context, In) (Out, error), opts ...endpoint.Option) {
 	t.Helper()
 	require.NoError(t, endpoint.Register(r, name, fn, opts...))
 }
 
-// TestTaskYieldsWorkerWhileWaiting is about B30 in BUGS.md.
+// A task that waits for another task yields its worker.
 func TestTaskYieldsWorkerWhileWaiting(t *testing.T) {
 	for name, opts := range map[string][]endpoint.Option{
 		"single flight": {endpoint.Task()},
@@ -267,8 +267,7 @@ func TestCacheRecursion(t *testing.T) {
 	require.ErrorContains(t, info.Err(), task.ErrSelf.Error())
 }
 
-// TestTaskKindsConcurrently lets tasks of all kinds call each other, some of whose callers leave. Whatever waits for
-// what, all end, and every worker is free.
+// Tasks of all kinds call each other, and some callers leave. All tasks end, and every worker is free.
 func TestTaskKindsConcurrently(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 2}})

@@ -14,16 +14,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// The tests with a number are about the bugs of the systems that this one follows; BUGS.md says what each bug was.
-// Those in this file are about memory and references, and run against an owner in another process.
+// These tests are about memory and references, with an owner in another process.
 
-// open lets those pass who wait at a gate of the owner.
+// open opens a gate of the owner.
 func open(t testing.TB, c *endpoint.Client, gate string) {
 	t.Helper()
 	require.NoError(t, c.Call(context.Background(), "open", gate, nil))
 }
 
-// values are the elements of a tensor.
+// values returns the elements of a tensor.
 func values(t testing.TB, x *tensor.Tensor) []float32 {
 	t.Helper()
 	list, err := tensor.Float32s(x)
@@ -31,7 +30,7 @@ func values(t testing.TB, x *tensor.Tensor) []float32 {
 	return list
 }
 
-// TestCallArgumentsShareMemory is about B1 in BUGS.md.
+// Arguments share memory with the function.
 func TestCallArgumentsShareMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, _ := calling(t)
@@ -42,7 +41,7 @@ func TestCallArgumentsShareMemory(t *testing.T) {
 	require.Equal(t, []float32{7, 7, 7, 7}, values(t, x), "what the function wrote is here, because it is the same memory")
 }
 
-// TestCallContainersShareMemory is about B2 in BUGS.md.
+// Tensors in containers share memory too.
 func TestCallContainersShareMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
@@ -56,7 +55,7 @@ func TestCallContainersShareMemory(t *testing.T) {
 	require.Equal(t, []float32{5, 5, 5, 5}, values(t, x), "the owner writes, the holder of the container sees it")
 }
 
-// TestCacheKeyOfArguments is about B3 in BUGS.md.
+// The default cache key consists of all arguments.
 func TestCacheKeyOfArguments(t *testing.T) {
 	c, dev, o := calling(t)
 	ctx := context.Background()
@@ -67,7 +66,7 @@ func TestCacheKeyOfArguments(t *testing.T) {
 	}
 	require.EqualValues(t, 2, o.ran("double"))
 
-	// Equal bytes in memory that may still change are no reason to take a result for the same.
+	// Equal bytes in memory that may still change are not an equal key.
 	for want := range uint64(2) {
 		x, err := filled(dev, 4, 2)
 		require.NoError(t, err)
@@ -79,8 +78,7 @@ func TestCacheKeyOfArguments(t *testing.T) {
 	}
 }
 
-// TestCacheResultsAreReadOnly tries to write to a cached result that two processes have.
-// B3 in BUGS.md.
+// A cached result that two processes hold cannot be written.
 func TestCacheResultsAreReadOnly(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
@@ -101,7 +99,7 @@ func TestCacheResultsAreReadOnly(t *testing.T) {
 	require.EqualValues(t, 1, o.ran("model"))
 }
 
-// TestRefServerID is about B4 in BUGS.md.
+// A reference from a task names its server.
 func TestRefServerID(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
@@ -134,7 +132,7 @@ func TestRefServerID(t *testing.T) {
 	}
 }
 
-// TestTaskResultFetchedTwice is about B5 in BUGS.md.
+// Each fetch of a task's result has its own reference.
 func TestTaskResultFetchedTwice(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
@@ -167,7 +165,7 @@ func TestTaskResultFetchedTwice(t *testing.T) {
 	require.NoError(t, second.Close())
 }
 
-// TestRefReleaseFreesMemory is about B6 in BUGS.md.
+// Releasing the last reference frees the memory, even if a task produced it.
 func TestRefReleaseFreesMemory(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -191,7 +189,7 @@ func TestRefReleaseFreesMemory(t *testing.T) {
 	require.ErrorIs(t, c.Result(ctx, info.ID, nil), endpoint.ErrStale)
 }
 
-// TestTaskResultOfKilledClient is about B7 in BUGS.md.
+// A result fetched by a client that was killed is released.
 func TestTaskResultOfKilledClient(t *testing.T) {
 	o, socket := owner(t)
 	before := o.count()
@@ -207,7 +205,7 @@ func TestTaskResultOfKilledClient(t *testing.T) {
 	})
 }
 
-// TestRefBelongsToSession is about B8 in BUGS.md.
+// A reference belongs to its session.
 func TestRefBelongsToSession(t *testing.T) {
 	drivertest.Leaks(t)
 	_, socket := owner(t)
@@ -248,7 +246,7 @@ func TestRefBelongsToSession(t *testing.T) {
 	require.Zero(t, server.Stats.Objects)
 }
 
-// TestRefOfNil is about B9 in BUGS.md.
+// A nil result of a managed endpoint is not an object.
 func TestRefOfNil(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
@@ -270,7 +268,7 @@ func TestRefOfNil(t *testing.T) {
 	require.Zero(t, server.Stats.Objects)
 }
 
-// TestRefOfUnencodable is about B10 in BUGS.md.
+// A result that cannot be encoded is not an object.
 func TestRefOfUnencodable(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -288,7 +286,7 @@ func TestRefOfUnencodable(t *testing.T) {
 	require.LessOrEqual(t, after.Mappings, before.Mappings, "the tensor beside it was closed")
 }
 
-// TestTaskWaitCancelled is about B16 in BUGS.md.
+// Waiting for a cancelled task returns ErrCancelled.
 func TestTaskWaitCancelled(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
@@ -309,7 +307,7 @@ func TestTaskWaitCancelled(t *testing.T) {
 	require.False(t, cancelled)
 }
 
-// TestCallNestedMaps is about B20 in BUGS.md.
+// Nested maps are accepted.
 func TestCallNestedMaps(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
-// TestServerCloseDuringCalls has a function that does not heed its context while the server ends.
+// A function ignores its context while the server closes.
 func TestServerCloseDuringCalls(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// simClient is a client of a simulation, which does one random thing after the other.
+// simClient is a client of a simulation that performs random operations.
 type simClient struct {
 	sim    *simulation
 	name   string
@@ -29,16 +29,16 @@ type simClient struct {
 	watcher *Watcher
 	watched sync.WaitGroup
 	mu      sync.Mutex
-	last    map[string]Event // the newest event of each name, of the owner that it is of
+	last    map[string]Event // the newest event of each name of its owner
 }
 
-// simTask is a task that was submitted and has not been seen to its end.
+// simTask is a task that was submitted and not observed to its end.
 type simTask struct {
 	id, server string
 	argument   int64
 }
 
-// simTensors describes what is published: all elements of both tensors are the stamp.
+// simTensors describes the published models: all elements of both tensors are the stamp.
 var simTensors = []module.NamedSpec{
 	{Name: "a", DType: tensor.Int64, Shape: tensor.Shape{5}},
 	{Name: "b", DType: tensor.Int64, Shape: tensor.Shape{2, 3}},
@@ -62,7 +62,7 @@ func simStateDict(dev driver.Device, stamp int64) (*module.StateDict, error) {
 	return sd, nil
 }
 
-// simStamp reads the stamp of a state dict.
+// simStamp returns the stamp of a state dict.
 func simStamp(sd *module.StateDict) (stamp int64, err error) {
 	for name, t := range sd.All() {
 		values, err := tensor.Data[int64](t)
@@ -79,13 +79,12 @@ func simStamp(sd *module.StateDict) (stamp int64, err error) {
 	return stamp, nil
 }
 
-// simExpected are the errors that operations may end with, because of what is done to the connection and the server, or
-// because another client was faster.
+// simExpected are the errors that operations may return because of disturbances, or because another client was faster.
 var simExpected = []error{
 	ErrUnavailable, ErrNotFound, ErrStale, ErrClosed, context.DeadlineExceeded, task.ErrNotFound, task.ErrNotFinished, task.ErrCancelled,
 }
 
-// run does n things.
+// run performs n operations.
 func (c *simClient) run(n int) {
 	operations := []func(context.Context) error{
 		c.publish, c.publish, c.withdraw, c.acquire, c.acquire, c.acquire, c.check, c.release, c.call, c.call, c.callCached, c.callCached,
@@ -93,7 +92,7 @@ func (c *simClient) run(n int) {
 	}
 	for range n {
 		time.Sleep(time.Duration(c.rng.IntN(4000)) * time.Microsecond)
-		// Some contexts end while the answer is on its way.
+		// Some contexts end while the answer is in transit.
 		limit := time.Duration(c.rng.IntN(900)+20) * time.Microsecond
 		if c.rng.IntN(4) > 0 {
 			limit = time.Duration(c.rng.IntN(5000)+1) * time.Millisecond
@@ -107,10 +106,10 @@ func (c *simClient) run(n int) {
 	}
 }
 
-// modelName is one of the few names that there are.
+// modelName returns one of the few names.
 func (c *simClient) modelName() string { return []string{"x", "y"}[c.rng.IntN(2)] }
 
-// span times an operation and says which server it was with: empty where that may have changed meanwhile.
+// span times an operation and returns the id of its server, or "" if the server may have changed meanwhile.
 func (c *simClient) span(operation func()) (simSpan, string) {
 	server, begin := c.client.ServerID(), time.Now()
 	operation()
@@ -172,7 +171,7 @@ func (c *simClient) acquire(ctx context.Context) (err error) {
 	return err
 }
 
-// check reads a version that is held: it is what it was, whatever became of its server.
+// check reads a held version: it is unchanged, whatever happened to its server.
 func (c *simClient) check(context.Context) error {
 	if len(c.handles) == 0 {
 		return nil
@@ -314,7 +313,7 @@ func (c *simClient) destroy(ctx context.Context) error {
 	return err
 }
 
-// watch begins to watch all names, or ends that.
+// watch starts to watch all names, or ends that.
 func (c *simClient) watch(ctx context.Context) error {
 	if c.watcher != nil {
 		if c.rng.IntN(4) == 0 {
@@ -347,7 +346,7 @@ func (w *Watcher) next(ctx context.Context) (Event, error) {
 	panic("a watch ends with an error")
 }
 
-// hear checks that what a watcher is told of a name at one owner never goes back.
+// hear checks that the events of a name at one owner never go backwards.
 func (c *simClient) hear(w *Watcher) {
 	for {
 		e, err := w.next(context.Background())
@@ -366,7 +365,7 @@ func (c *simClient) hear(w *Watcher) {
 	}
 }
 
-// list checks what List says.
+// list checks the result of List.
 func (c *simClient) list(ctx context.Context) error {
 	models, err := c.client.List(ctx)
 	for _, m := range models {
@@ -379,7 +378,7 @@ func (c *simClient) list(ctx context.Context) error {
 	return err
 }
 
-// close gives everything back.
+// close releases everything.
 func (c *simClient) close() error {
 	c.unwatch()
 	var errs []error

@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// simModel says what clients of a simulation may see. It knows what was asked for, when, and what came of it, and
-// compares that with what each answer says; never with what the server says of itself. Times are those of the bubble.
+// simModel defines what clients of a simulation may observe. It records requests with their times and outcomes, and
+// compares them with each answer; it never uses the server's own information. Times are those of the bubble.
 //
-// A publication is known by its stamp: the value of all elements of its tensors.
+// A publication is identified by its stamp: the value of all elements of its tensors.
 type simModel struct {
 	mu      sync.Mutex
 	stamps  int64
 	written map[int64]*simPublication
 	names   map[simName]*simHistory
-	runs    map[int64]int // of calls and tasks, by their argument, which no two have
+	runs    map[int64]int // of calls and tasks by their unique argument
 	results map[int64]simRun
 	dropped map[string][]simSpan // when the cached result of a key was invalidated
 	broken  []string
 }
 
-// simName is a name at one life of the server.
+// simName is a name in one life of the server.
 type simName struct{ server, name string }
 
-// simSpan is a time: of an operation from its call to its return.
+// simSpan is the time of an operation from its call to its return.
 type simSpan struct{ begin, end time.Time }
 
 // simPublication is an attempt to publish.
@@ -33,15 +33,15 @@ type simPublication struct {
 	span simSpan
 }
 
-// simHistory is what was seen of a name.
+// simHistory holds the observations of a name.
 type simHistory struct {
 	stamps    map[uint64]int64 // by version
-	seen      []simSeen        // versions that were the newest some time in a span
-	withdrawn []simSpan        // attempts; the end is zero where the outcome is not known
+	seen      []simSeen        // versions that were the newest at some time in a span
+	withdrawn []simSpan        // attempts; the end is zero if the outcome is unknown
 	absent    []simSpan        // when the name was not found
 }
 
-// simSeen is a version that was the newest at a moment in span, and stays so until a newer one or a withdrawal.
+// simSeen is a version that was the newest at a moment in span, and stays the newest until a newer one or a withdrawal.
 type simSeen struct {
 	version uint64
 	span    simSpan
@@ -61,12 +61,12 @@ func newSimModel() *simModel {
 	}
 }
 
-// fail notes something that may not be seen.
+// fail records an invalid observation.
 func (m *simModel) failLocked(format string, args ...any) {
 	m.broken = append(m.broken, fmt.Sprintf(format, args...))
 }
 
-// failures are what was seen and may not be.
+// failures returns the invalid observations.
 func (m *simModel) failures() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -79,7 +79,7 @@ func (m *simModel) fail(format string, args ...any) {
 	m.failLocked(format, args...)
 }
 
-// number returns one that nobody else has.
+// number returns a unique number.
 func (m *simModel) number() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -87,14 +87,14 @@ func (m *simModel) number() int64 {
 	return m.stamps
 }
 
-// publishes notes an attempt that begins.
+// publishes records the start of an attempt.
 func (m *simModel) publishes(stamp int64, name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.written[stamp] = &simPublication{name: name, span: simSpan{begin: time.Now()}}
 }
 
-// published notes that an attempt has succeeded as a version. The server is empty where it is not known which it was.
+// published records that an attempt succeeded as a version. The server is empty if unknown.
 func (m *simModel) published(stamp int64, server string, version uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,7 +115,7 @@ func (m *simModel) historyLocked(at simName) *simHistory {
 	return h
 }
 
-// stampLocked: a version has one content, and a content is in one version.
+// stampLocked checks that a version has one content, and a content is in one version.
 func (m *simModel) stampLocked(at simName, version uint64, stamp int64) {
 	h := m.historyLocked(at)
 	for v, s := range h.stamps {
@@ -126,7 +126,7 @@ func (m *simModel) stampLocked(at simName, version uint64, stamp int64) {
 	h.stamps[version] = stamp
 }
 
-// seenLocked: whoever asks for the newest after it was seen gets no older one.
+// seenLocked checks that the newest version never becomes older.
 func (m *simModel) seenLocked(at simName, saw simSeen) {
 	h := m.historyLocked(at)
 	for _, before := range h.seen {
@@ -137,7 +137,7 @@ func (m *simModel) seenLocked(at simName, saw simSeen) {
 	h.seen = append(h.seen, saw)
 }
 
-// acquired checks a version that was asked for as the newest.
+// acquired checks a version that was requested as the newest.
 func (m *simModel) acquired(at simName, version uint64, stamp int64, span simSpan) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,7 +160,7 @@ func (m *simModel) acquired(at simName, version uint64, stamp int64, span simSpa
 	}
 }
 
-// absent notes that a name was not found.
+// absent records that a name was not found.
 func (m *simModel) absent(at simName, span simSpan) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -194,8 +194,8 @@ func (h *simHistory) withdrawnBetween(begin, end time.Time) bool {
 	return false
 }
 
-// withdrew notes an attempt to withdraw. With certain the server has said that the name is withdrawn; else it may have
-// been withdrawn at any time after it began.
+// withdrew records an attempt to withdraw. With certain the server has confirmed it; otherwise it may have taken effect
+// at any time after it began.
 func (m *simModel) withdrew(at simName, span simSpan, certain bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -206,7 +206,7 @@ func (m *simModel) withdrew(at simName, span simSpan, certain bool) {
 	h.withdrawn = append(h.withdrawn, span)
 }
 
-// ran notes a run of a function whose argument no other call has.
+// ran records a run of a function with a unique argument.
 func (m *simModel) ran(argument int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -224,7 +224,7 @@ func (m *simModel) answered(argument, result int64) {
 	}
 }
 
-// ranCached notes a run of the cached function and returns its number, which is its result.
+// ranCached records a run of the cached function and returns its number, which is its result.
 func (m *simModel) ranCached(server, key string) int64 {
 	number := m.number()
 	m.mu.Lock()
@@ -233,7 +233,7 @@ func (m *simModel) ranCached(server, key string) int64 {
 	return number
 }
 
-// invalidated notes that the results of a key were dropped.
+// invalidated records that the results of a key were dropped.
 func (m *simModel) invalidated(server, key string, span simSpan) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -259,7 +259,7 @@ func (m *simModel) cached(key string, number int64, span simSpan) {
 	}
 }
 
-// holds checks a version that is held: its content is what it was.
+// holds checks that a held version has its original content.
 func (m *simModel) holds(at simName, version uint64, stamp int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,26 +14,26 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// simNetwork carries the frames between the clients and the server of a simulation. It delays each, in order within a
+// simNetwork carries the frames between the clients and the server of a simulation. It delays them, in order for each
 // direction, and cuts connections.
 type simNetwork struct {
 	seed   uint64
 	relays sync.WaitGroup
 
 	mu       sync.Mutex
-	server   *Server // nil while there is none
+	server   *Server // nil without a server
 	conns    map[*simConn]struct{}
 	dials    uint64
 	cutOneIn int  // frames; 0 for none
-	calm     bool // nothing is delayed or cut any more
+	calm     bool // no more delays and cuts
 }
 
-// simConn is a connection: the ends that the network has of the client's pipe and of the server's.
+// simConn is a connection: the network's ends of the client's and the server's pipe.
 type simConn struct {
 	near, far *inproc.Pipe
 }
 
-// cut ends both pipes. What is on its way is lost.
+// cut ends both pipes. Frames in transit are lost.
 func (c *simConn) cut() {
 	c.near.Close()
 	c.far.Close()
@@ -67,7 +67,7 @@ func (n *simNetwork) dial(ctx context.Context, hello message.Hello, limits wire.
 	return client, serverHello, nil
 }
 
-// relay passes frames on in one direction until one side has ended.
+// relay forwards frames in one direction until one side has ended.
 func (n *simNetwork) relay(c *simConn, from, to *inproc.Pipe, rng *rand.Rand) {
 	defer func() {
 		n.mu.Lock()
@@ -79,7 +79,7 @@ func (n *simNetwork) relay(c *simConn, from, to *inproc.Pipe, rng *rand.Rand) {
 	for {
 		frame, err := from.Receive()
 		if err != nil {
-			n.delay(rng) // the end takes as long as what was sent before it
+			n.delay(rng) // the end takes as long as frames sent before it
 			return
 		}
 		n.delay(rng)
@@ -95,7 +95,7 @@ func (n *simNetwork) relay(c *simConn, from, to *inproc.Pipe, rng *rand.Rand) {
 	}
 }
 
-// delay is how long a frame takes: mostly what a socket does, at times as if a process had been stopped.
+// delay waits for the transit time of a frame: usually that of a socket, sometimes that of a stopped process.
 func (n *simNetwork) delay(rng *rand.Rand) {
 	d := time.Duration(10_000 + rng.IntN(300_000))
 	switch chance := rng.IntN(1000); {
@@ -108,14 +108,14 @@ func (n *simNetwork) delay(rng *rand.Rand) {
 	time.Sleep(d)
 }
 
-// cutFrames has a connection cut after one of so many frames.
+// cutFrames cuts a connection after one of the given number of frames.
 func (n *simNetwork) cutFrames(oneIn int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.cutOneIn = oneIn
 }
 
-// cuts reports whether a connection is to be cut after a frame.
+// cuts reports whether to cut a connection after a frame.
 func (n *simNetwork) cuts(rng *rand.Rand) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -29,13 +29,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// TestSimulation has clients do random things with a server, over connections within the process that delay and cut
-// what they carry, while the server is killed, drained and started again. Time is that of testing/synctest, so that
-// minutes take milliseconds. A model says what clients may see, and in the end the server's catalog has to agree with
-// what the clients hold. A seed decides what is done, delayed and cut:
+// Clients perform random operations with a server, over connections within the process that delay and cut frames, while
+// the server is killed, drained and restarted. Time is that of testing/synctest, so minutes take milliseconds. A model
+// defines what clients may observe, and finally the server's catalog must agree with the clients. A seed determines
+// operations, delays and cuts:
 //
-//	SHAREDTENSOR_SEED=17 go test -run TestSimulation ./endpoint      this one, and what happened in it
-//	SHAREDTENSOR_SEEDS=100000 go test -run TestSimulation ./endpoint  so many, other ones each time
+//	SHAREDTENSOR_SEED=17 go test -run TestSimulation ./endpoint      this seed, with a log
+//	SHAREDTENSOR_SEEDS=100000 go test -run TestSimulation ./endpoint  this many new seeds
 //
 // Goroutines that are ready at the same moment run in any order, so a seed may have to be repeated (-count).
 func TestSimulation(t *testing.T) {
@@ -105,7 +105,7 @@ func newSimulation(t *testing.T, seed uint64, path string) *simulation {
 	return s
 }
 
-// simulate runs a seed to its end and fails the test where the model is broken.
+// simulate runs a seed and fails the test if the model is violated.
 func simulate(t *testing.T, seed uint64, path string, verbose bool) {
 	s := newSimulation(t, seed, path)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -131,21 +131,21 @@ func simulate(t *testing.T, seed uint64, path string, verbose bool) {
 	}
 }
 
-// note adds a line to what is printed of a failure.
+// note adds a line to the log of a failure.
 func (s *simulation) note(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trace = append(s.trace, fmt.Sprintf("%12s  ", time.Since(s.start))+fmt.Sprintf(format, args...))
 }
 
-// serverID names the server there is, or the last one.
+// serverID returns the id of the current or last server.
 func (s *simulation) serverID() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.server.ID()
 }
 
-// startServer makes a server and lets clients find it.
+// startServer starts a server that clients find.
 func (s *simulation) startServer() {
 	registry := NewRegistry()
 	server, err := newOwner(ServerOptions{
@@ -161,7 +161,7 @@ func (s *simulation) startServer() {
 	s.network.use(server)
 }
 
-// register has the functions that clients call. They take some time.
+// register adds the functions that clients call. They take some time.
 func (s *simulation) register(r *Registry, server string) {
 	pause := func(ctx context.Context, n int64) error {
 		select {
@@ -199,7 +199,7 @@ func (s *simulation) startClients(seed uint64, n int) {
 	}
 }
 
-// disturb does to connections and the server what happens to them, while work goes on. A server is there at the end.
+// disturb disturbs connections and the server while work runs. A server exists at the end.
 func (s *simulation) disturb(rng *rand.Rand, work func()) {
 	done := make(chan struct{})
 	go func() { defer close(done); work() }()
@@ -225,7 +225,7 @@ func (s *simulation) disturb(rng *rand.Rand, work func()) {
 	}
 }
 
-// killServer cuts all connections at once and takes the server away, as SIGKILL does.
+// killServer cuts all connections at once and removes the server, like SIGKILL.
 func (s *simulation) killServer() {
 	s.note("the server is killed")
 	s.network.use(nil)
@@ -246,11 +246,11 @@ func (s *simulation) drainServer(limit time.Duration) {
 	})
 }
 
-// settle lets everything come to rest and compares the server's catalog with what clients hold.
+// settle waits until everything is at rest and compares the server's catalog with the clients.
 func (s *simulation) settle() {
 	s.network.calmDown()
 	time.Sleep(time.Minute)
-	for _, c := range s.clients { // one that needs no connection has none
+	for _, c := range s.clients { // a client that needs no connection has none
 		_, err := c.client.Ping(context.Background())
 		s.check(err == nil, "%s has no answer from the server: %v", c.name, err)
 	}
@@ -293,7 +293,8 @@ func (s *simulation) check(ok bool, format string, args ...any) {
 	}
 }
 
-// checkVersions: a server has the newest version of a name, unless that is withdrawn, and those that clients hold.
+// checkVersions checks that a server has the newest version of each name, unless withdrawn, and those that clients
+// hold.
 func (s *simulation) checkVersions(held map[string]map[uint64]bool) {
 	models, err := s.server.List(context.Background())
 	s.check(err == nil, "list: %v", err)
@@ -320,7 +321,7 @@ func (s *simulation) checkVersions(held map[string]map[uint64]bool) {
 	s.check(len(held) == 0, "names are held that the server does not have: %v", held)
 }
 
-// checkObjects: references of objects are those that clients have.
+// checkObjects checks that the references of objects are those of clients.
 func (s *simulation) checkObjects(refs uint64) {
 	objects, err := s.server.Objects(context.Background())
 	require.NoError(s.t, err)
@@ -331,7 +332,7 @@ func (s *simulation) checkObjects(refs uint64) {
 	s.check(counted == refs, "the server counts %d references to objects, the clients have %d", counted, refs)
 }
 
-// checkWatchers: a watcher has heard of what is the newest.
+// checkWatchers checks that watchers know the newest versions.
 func (s *simulation) checkWatchers(id string) {
 	models, err := s.server.List(context.Background())
 	s.check(err == nil, "list: %v", err)
@@ -353,7 +354,7 @@ func (s *simulation) checkWatchers(id string) {
 	}
 }
 
-// finish gives everything back, in steps, and checks that nothing is left.
+// finish releases everything in steps and checks that nothing is left.
 func (s *simulation) finish() {
 	var errs []error
 	for _, c := range s.clients {
@@ -378,8 +379,8 @@ func (s *simulation) serverStats() ServerStats {
 	return info.Stats
 }
 
-// TestWatcherWithdrawalWhileAway withdraws a name while the watcher has no connection: the owner, which is the
-// same when it is back, begins with what is current, and the watcher finds what is not there any more.
+// A name is withdrawn while the watcher has no connection. After the reconnection the same owner reports the current
+// versions, and the watcher detects the missing one.
 func TestWatcherWithdrawalWhileAway(t *testing.T) {
 	drivertest.Leaks(t)
 	synctest.Test(t, func(t *testing.T) {

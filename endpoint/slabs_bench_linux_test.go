@@ -11,8 +11,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// BenchmarkResults is a call whose result lies in memory that is used again, both sides in this process: what it takes
-// beside the time to fill the memory.
+// BenchmarkResults measures a call whose result is in reused memory, both sides in this process, beside the time to
+// fill the memory.
 func BenchmarkResults(b *testing.B) {
 	hostOnly(b, "memory of other devices is not used again")
 	_, _, c := slabFixture(b, endpoint.Limits{})

@@ -20,7 +20,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// slabPeer has introduced itself as one that gives memory of results back.
+// slabPeer connects as a client that returns memory of results.
 func slabPeer(t *testing.T, s *endpoint.Server) *peer {
 	t.Helper()
 	p := rawPeer(t, s.Socket())
@@ -29,7 +29,7 @@ func slabPeer(t *testing.T, s *endpoint.Server) *peer {
 	return p
 }
 
-// page calls "fill" and returns the handle of the result, and its descriptor if one came.
+// page calls "fill" and returns the handle of the result, and its descriptor if there is one.
 func (p *peer) page(in message.Call, value uint8) (message.Handle, *os.File) {
 	p.t.Helper()
 	args, err := message.Marshal(map[string]any{"Bytes": 1 << 16, "Value": value})
@@ -45,8 +45,8 @@ func (p *peer) page(in message.Call, value uint8) (message.Handle, *os.File) {
 	return got.Handles[0], frame.Files.Take(int(got.Handles[0].File))
 }
 
-// TestSlabUnknown has a peer give back what it was not sent, what another has, and everything twice;
-// and write to what it has. It harms nobody but itself.
+// A peer returns slabs that it was not sent, those of others, and all of them twice, and writes to its own. Only the
+// peer is affected.
 func TestSlabUnknown(t *testing.T) {
 	requirePool(t)
 	drivertest.Leaks(t)
@@ -98,7 +98,7 @@ func TestSlabUnknown(t *testing.T) {
 	require.NoError(t, honest.Close())
 }
 
-// TestSlabUnsupportedByClient has a peer that does not know of them get memory of its own with each result.
+// A peer without support for slabs gets separate memory with each result.
 func TestSlabUnsupportedByClient(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
@@ -114,8 +114,7 @@ func TestSlabUnsupportedByClient(t *testing.T) {
 	require.Zero(t, slabsOf(t, s))
 }
 
-// TestSlabHostileOwner has an owner say of slabs what none of ours would. The client refuses it, keeps what it has,
-// and leaves nothing behind.
+// An owner sends invalid slab numbers. The client refuses them, keeps its memory, and leaks nothing.
 func TestSlabHostileOwner(t *testing.T) {
 	requirePool(t)
 	drivertest.Leaks(t)
@@ -182,8 +181,7 @@ func TestSlabHostileOwner(t *testing.T) {
 	}
 }
 
-// TestSlabOfKilledClients has clients die with results in their hands, again and again: their memory goes back to the
-// device, and to nobody else.
+// Clients die repeatedly while they hold results: their memory returns to the device only.
 func TestSlabOfKilledClients(t *testing.T) {
 	requirePool(t)
 	drivertest.Leaks(t)
@@ -207,7 +205,7 @@ func TestSlabOfKilledClients(t *testing.T) {
 	require.NoError(t, held.Close())
 }
 
-// TestSlabOfKilledOwner has what clients hold stay as it is.
+// Results of a killed owner stay valid.
 func TestSlabOfKilledOwner(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// registry has a function for each way that memory of a result may go.
+// registry has a function for each use of a result's memory.
 func (o *slabOwner) registry(t testing.TB) *endpoint.Registry {
 	t.Helper()
 	r := endpoint.NewRegistry()
@@ -49,7 +49,7 @@ func (o *slabOwner) registry(t testing.TB) *endpoint.Registry {
 	}
 	slow := func(ctx context.Context, in pageIn) (*tensor.Tensor, error) {
 		made, err := o.fill(ctx, in)
-		<-o.stop // whatever becomes of the call
+		<-o.stop // even after the call has ended
 		return made, err
 	}
 	pair := func(ctx context.Context, in pageIn) ([]*tensor.Tensor, error) {
@@ -82,7 +82,7 @@ func (o *slabOwner) registry(t testing.TB) *endpoint.Registry {
 	return r
 }
 
-// slabFixture is an owner and a client of it over a socket.
+// slabFixture returns an owner and a client of it over a socket.
 func slabFixture(t testing.TB, limits endpoint.Limits) (*endpoint.Server, *slabOwner, *endpoint.Client) {
 	t.Helper()
 	o := &slabOwner{dev: testDevice(t), stop: make(chan struct{})}
@@ -115,8 +115,7 @@ func page(t testing.TB, c *endpoint.Client, name string, bytes int64, value uint
 
 func slabsOf(t testing.TB, s *endpoint.Server) int64 { return limitUse(t, s, "slabs").Used }
 
-// TestSlabReuse has a client that closes each result get the next one in the same memory, of whatever size
-// near it, until it calls no more.
+// A client that closes each result gets the next one of similar size in the same memory, until it stops calling.
 func TestSlabReuse(t *testing.T) {
 	requirePool(t)
 	drivertest.Leaks(t)
@@ -136,7 +135,7 @@ func TestSlabReuse(t *testing.T) {
 		require.NoError(t, got.Close())
 		require.LessOrEqual(t, slabsOf(t, s), int64(2))
 	}
-	// The next call may come before the server has let go of the result that it sent, which then takes a second slab.
+	// The next call may arrive before the server has released its sent result, which then uses a second slab.
 	require.Greater(t, same, 30, "the mapping stays")
 	require.LessOrEqual(t, limitUse(t, s, "slab_bytes").Used, int64(2<<20))
 	mapped := drivertest.SharedMappings()
@@ -147,8 +146,7 @@ func TestSlabReuse(t *testing.T) {
 	require.NoError(t, got.Close())
 }
 
-// TestSlabHeldByClient has tensors, clones, views and slices of results keep what they see, whatever is
-// called meanwhile.
+// Tensors, clones, views and slices of results keep their content during later calls.
 func TestSlabHeldByClient(t *testing.T) {
 	requirePool(t)
 	drivertest.Leaks(t)
@@ -192,7 +190,7 @@ func TestSlabHeldByClient(t *testing.T) {
 	require.NoError(t, errors.Join(two[1].Close(), two[2].Close()))
 }
 
-// TestSlabHeldByServer has functions keep, export and cache what they return.
+// Functions keep, export and cache their results.
 func TestSlabHeldByServer(t *testing.T) {
 	requirePool(t)
 	drivertest.Leaks(t)
@@ -212,7 +210,7 @@ func TestSlabHeldByServer(t *testing.T) {
 	endpointtest.Eventually(t, waitLimit, "those that the owner keeps, and one that comes back", func() bool { return slabsOf(t, s) == 6 })
 }
 
-// TestSlabSharedFurther has a client publish a result, pass it on and hand its descriptor out.
+// A client publishes a result, passes it on and exports its descriptor.
 func TestSlabSharedFurther(t *testing.T) {
 	requirePool(t)
 	drivertest.Leaks(t)
@@ -222,7 +220,7 @@ func TestSlabSharedFurther(t *testing.T) {
 		got := page(t, c, "fill", 1<<16, i)
 		require.Equal(t, i, must(endpoint.Call[uint8](ctx, c, "first", got))(t))
 		sd := module.NewStateDict()
-		require.NoError(t, sd.Set("x", got)) // takes it
+		require.NoError(t, sd.Set("x", got)) // takes ownership
 		_, err := c.Publish(ctx, fmt.Sprint("m", i), sd)
 		require.NoError(t, err)
 		require.NoError(t, sd.Close())
@@ -239,7 +237,7 @@ func TestSlabSharedFurther(t *testing.T) {
 	}
 }
 
-// must is the value of a call that must not fail.
+// must returns the value of a call that must succeed.
 func must[T any](v T, err error) func(t testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -248,7 +246,7 @@ func must[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// TestSlabZeroed has Empty keep its word on memory that was used before, and no session see another's.
+// Empty zeroes reused memory, and no session sees another's data.
 func TestSlabZeroed(t *testing.T) {
 	requirePool(t)
 	drivertest.Leaks(t)
@@ -269,8 +267,7 @@ func TestSlabZeroed(t *testing.T) {
 	}
 }
 
-// TestSlabConcurrently has many goroutines of several clients get results, look at them for a while and close
-// them, while their memory is used again all the time.
+// Many goroutines of several clients get results, read them and close them, while their memory is reused.
 func TestSlabConcurrently(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
@@ -301,8 +298,7 @@ func TestSlabConcurrently(t *testing.T) {
 	require.LessOrEqual(t, limitUse(t, s, "slabs").Most, int64(3*4+3))
 }
 
-// TestSlabOfAbandonedCalls has calls end on the client's side before they are answered: what they would
-// have brought comes back.
+// Calls end at the client before they are answered: the memory of their results is reused.
 func TestSlabOfAbandonedCalls(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
@@ -329,7 +325,7 @@ func TestSlabOfAbandonedCalls(t *testing.T) {
 	endpointtest.Eventually(t, 4*waitLimit, "all of it comes back", func() bool { return slabsOf(t, s) == 0 })
 }
 
-// TestSlabUnsendable has results that no frame can carry: their memory is used again.
+// The memory of results that no frame can carry is reused.
 func TestSlabUnsendable(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
@@ -346,7 +342,7 @@ func TestSlabUnsendable(t *testing.T) {
 	require.LessOrEqual(t, slabsOf(t, s), int64(2), "the answer may come before the memory is back")
 }
 
-// TestSlabLimit has more results held than may be in slabs, of which the calls notice nothing.
+// More results are held than fit the slab limits, without an effect on calls.
 func TestSlabLimit(t *testing.T) {
 	requirePool(t)
 	drivertest.Leaks(t)
@@ -369,7 +365,7 @@ func TestSlabLimit(t *testing.T) {
 					require.NoError(t, isAll(x, uint8(i)))
 					require.NoError(t, x.Close())
 				}
-				for _, size := range []int64{1, 5000, 200 << 10} { // what is free gives way
+				for _, size := range []int64{1, 5000, 200 << 10} { // free slabs are replaced
 					got := page(t, c, "fill", size, 3)
 					require.NoError(t, isAll(got, 3))
 					require.NoError(t, got.Close())
@@ -382,7 +378,7 @@ func TestSlabLimit(t *testing.T) {
 	}
 }
 
-// TestSlabEviction has the device ask for memory when it has none left.
+// The device requests memory when it has none left.
 func TestSlabEviction(t *testing.T) {
 	requirePool(t)
 	drivertest.Leaks(t)
@@ -398,7 +394,7 @@ func TestSlabEviction(t *testing.T) {
 	require.NoError(t, page(t, c, "fill", 1<<20, 1).Close())
 	require.NoError(t, page(t, c, "fill", 1<<20, 1).Close())
 	endpointtest.Eventually(t, waitLimit, "what nobody uses goes", func() bool {
-		dev.Again(1<<20, driver.ErrOutOfMemory)
+		dev.RetryAfterReclaim(1<<20, driver.ErrOutOfMemory)
 		return slabsOf(t, s) == 1
 	})
 	require.NoError(t, isAll(held, 9))
@@ -407,7 +403,7 @@ func TestSlabEviction(t *testing.T) {
 	require.NoError(t, errors.Join(held.Close(), got.Close()))
 }
 
-// TestSlabOutlivesConnection has what a client holds stay as it is when its owner goes, and when it leaves itself.
+// A client's memory stays valid when its owner ends, and when the client disconnects.
 func TestSlabOutlivesConnection(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)

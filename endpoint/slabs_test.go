@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// slabOwner is what the functions of the tests of slabs have in common.
+// slabOwner is the state of the functions in slab tests.
 type slabOwner struct {
 	dev  driver.Device
 	runs atomic.Int64
@@ -25,29 +25,29 @@ type slabOwner struct {
 	stop chan struct{} // "slow" waits for it
 }
 
-// requirePool skips a test of memory that is used again where there is none.
+// requirePool skips a test of reused memory if it is disabled.
 func requirePool(t testing.TB) {
 	t.Helper()
 	hostOnly(t, "memory of other devices is not used again")
 	requireFeature(t, message.FeaturePool)
 }
 
-// requireFeature skips a test where this run does without a feature.
+// requireFeature skips a test if this run disables a feature.
 func requireFeature(t testing.TB, name string) {
 	t.Helper()
 	drivertest.Needs(t, name, endpoint.Has(name), "the tests run without it")
 }
 
-// pageIn asks for a vector of bytes that all are Value.
+// pageIn requests a vector of bytes with one value.
 type pageIn struct {
 	Bytes int64
 	Value uint8
 }
 
-// unused is what a slab has before it is filled: who sees it looks at memory that is another's by now.
+// unused is the content of a slab before it is filled: a reader that sees it reads reused memory.
 const unused = 0xEE
 
-// fill makes a result of a call. Whoever still looks at its memory sees that somebody else has it.
+// fill creates the result of a call. A reader that still has its memory would notice the reuse.
 func (o *slabOwner) fill(ctx context.Context, in pageIn) (*tensor.Tensor, error) {
 	o.runs.Add(1)
 	t, err := tensor.Uninitialized(endpoint.ResultDevice(ctx, o.dev), tensor.Uint8, tensor.Shape{in.Bytes})
@@ -72,7 +72,7 @@ func isAll(x *tensor.Tensor, value uint8) error {
 	return err
 }
 
-// servePagesOp has a worker serve the functions of a slabOwner on a socket.
+// servePagesOp makes a worker serve the functions of a slabOwner on a socket.
 var servePagesOp = op("serve pages", func(w *worker, _ context.Context, socket string) (none, error) {
 	o := &slabOwner{dev: w.dev}
 	r := endpoint.NewRegistry()
@@ -87,7 +87,7 @@ var servePagesOp = op("serve pages", func(w *worker, _ context.Context, socket s
 	return none{}, nil
 })
 
-// servePages has a child serve "fill".
+// servePages makes a child serve "fill".
 func (c *child) servePages(socket string) {
 	c.t.Helper()
 	servePagesOp.Must(c.Process, socket)
@@ -99,7 +99,7 @@ type pages struct {
 	In    pageIn
 }
 
-// pagesOp calls "fill" and checks the results, of which every second one stays open.
+// pagesOp calls "fill" and checks the results; every second one stays open.
 var pagesOp = op("pages", func(w *worker, ctx context.Context, p pages) (none, error) {
 	for i := range p.Calls {
 		got, err := endpoint.Call[*tensor.Tensor](ctx, w.client, "fill", p.In)
@@ -118,7 +118,7 @@ var pagesOp = op("pages", func(w *worker, ctx context.Context, p pages) (none, e
 	return none{}, nil
 })
 
-// pages has a child call "fill" and check the results, of which every second one stays open.
+// pages makes a child call "fill" and check the results; every second one stays open.
 func (c *child) pages(calls int, in pageIn) {
 	c.t.Helper()
 	pagesOp.Must(c.Process, pages{calls, in})

@@ -18,7 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// impatient is an owner in this process that waits a moment, not ten seconds, for clients that do not read.
+// impatient returns an owner in this process that waits only briefly for clients that do not read.
 func impatient(t *testing.T, requests int) *endpoint.Server {
 	t.Helper()
 	hostOnly(t, "the device makes no difference to it")
@@ -29,8 +29,8 @@ func impatient(t *testing.T, requests int) *endpoint.Server {
 	})
 }
 
-// bystander is a client whose calls nothing must hold up. It calls until the returned function is called, which fails
-// the test if one call took much longer than any should.
+// bystander is a client whose calls must not be delayed. It calls until the returned function is called, which fails
+// the test if a call was too slow.
 func bystander(t *testing.T, socket string) (stop func()) {
 	t.Helper()
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, OverSocket: true})
@@ -142,7 +142,7 @@ func TestSessionUnreadEvents(t *testing.T) {
 	stop()
 }
 
-// TestSessionHalfOpen has clients that are there by half: they are cut off, and cost nobody anything.
+// Half-open clients are disconnected and do not affect others.
 func TestSessionHalfOpen(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -168,7 +168,7 @@ func TestSessionHalfOpen(t *testing.T) {
 			require.NoError(t, raw.CloseRead())
 			ping := message.AppendRequest(nil, message.Request{Op: message.OpPing})
 			require.NoError(t, conn.Send(wire.KindRequest, 1, ping))
-			conn.Send(wire.KindRequest, 2, ping) // fails if the first did its work already
+			conn.Send(wire.KindRequest, 2, ping) // fails if the first has taken effect
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

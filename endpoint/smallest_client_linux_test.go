@@ -23,14 +23,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// pageBlock is a block of SMALLEST.md: a frame of the client or the server, or what memory holds.
+// pageBlock is a block of SMALLEST.md: a frame of the client or the server, or content of memory.
 type pageBlock struct {
 	from   string
-	files  int // descriptors that go with it
+	files  int // number of its descriptors
 	tokens []pageToken
 }
 
-// pageToken is a piece of a block: bytes, or a word for bytes that the page cannot know.
+// pageToken is a part of a block: bytes, or a word for bytes that the page cannot contain.
 type pageToken struct {
 	bytes []byte
 	word  string
@@ -57,7 +57,7 @@ func protocolFile(t *testing.T, name string) string {
 	return string(text)
 }
 
-// pageLines cuts a block into lines. Two spaces end the bytes of a line, except in the header of a frame whose length
+// pageLines splits a block into lines. Two spaces end the bytes of a line, except in the header of a frame whose length
 // is a word.
 func pageLines(t *testing.T, text string) []pageLine {
 	t.Helper()
@@ -80,7 +80,7 @@ func pageLines(t *testing.T, text string) []pageLine {
 	return lines
 }
 
-// smallestPage reads the blocks of the page, and checks what stands beside the bytes.
+// smallestPage parses the blocks of the page, and checks the remarks beside the bytes.
 func smallestPage(t *testing.T) []pageBlock {
 	t.Helper()
 	head := regexp.MustCompile(`^(client|server|memory)(?: with (\d+) descriptors?, .*)?$`)
@@ -109,7 +109,7 @@ func smallestPage(t *testing.T) []pageBlock {
 	return blocks
 }
 
-// keyNames are the names that a key has in some message, as "1 name".
+// keyNames returns the names that keys have in messages, as "1 name".
 func keyNames(t *testing.T) map[string]bool {
 	t.Helper()
 	var fields struct {
@@ -128,7 +128,7 @@ func keyNames(t *testing.T) map[string]bool {
 	return names
 }
 
-// requireHeaderRemark checks the words beside the header of a frame.
+// requireHeaderRemark checks the remark of a frame's header.
 func requireHeaderRemark(t *testing.T, files int, line pageLine) {
 	t.Helper()
 	count := func(n uint32, what string) string {
@@ -155,7 +155,8 @@ var (
 	quoteRemark = regexp.MustCompile(`"(.*)"`)
 )
 
-// requireRemark checks the words beside bytes of a body: how many pairs or elements follow, the name of the key, and the value.
+// requireRemark checks the remark of bytes in a body: the number of pairs or elements, the name of the key, and the
+// value.
 func requireRemark(t *testing.T, keys map[string]bool, line pageLine) {
 	t.Helper()
 	first, last := line.tokens[0].bytes, line.tokens[len(line.tokens)-1]
@@ -175,7 +176,7 @@ func requireRemark(t *testing.T, keys map[string]bool, line pageLine) {
 	}
 }
 
-// hostBytes are what stands for HOST on this machine.
+// hostBytes returns the bytes for HOST on this machine.
 func hostBytes(t *testing.T) []byte {
 	t.Helper()
 	dev, err := host.Open()
@@ -190,7 +191,7 @@ func hostBytes(t *testing.T) []byte {
 	return boot
 }
 
-// encode is the block as it is sent.
+// encode returns the block as it is sent.
 func (b pageBlock) encode(t *testing.T, host []byte) []byte {
 	t.Helper()
 	var out []byte
@@ -204,7 +205,7 @@ func (b pageBlock) encode(t *testing.T, host []byte) []byte {
 	return out
 }
 
-// requireMatch compares a frame that came with the block.
+// requireMatch compares a received frame with the block.
 func (b pageBlock) requireMatch(t *testing.T, host, got []byte) {
 	t.Helper()
 	rest := got
@@ -235,7 +236,7 @@ func (b pageBlock) requireMatch(t *testing.T, host, got []byte) {
 	require.Empty(t, rest, "%x has more than the page", got)
 }
 
-// itemBytes is the length of the number (0) or text (3) that b begins with.
+// itemBytes returns the length of the number (0) or text (3) at the beginning of b.
 func itemBytes(t *testing.T, b []byte, major byte) int {
 	t.Helper()
 	require.NotEmpty(t, b)
@@ -255,7 +256,7 @@ func itemBytes(t *testing.T, b []byte, major byte) int {
 	return head
 }
 
-// receiveRaw reads one frame as the page says, with what came with it.
+// receiveRaw receives one frame as the page describes, with its descriptors.
 func receiveRaw(t *testing.T, c *net.UnixConn) ([]byte, []*os.File) {
 	t.Helper()
 	var files []*os.File
@@ -284,7 +285,7 @@ func receiveRaw(t *testing.T, c *net.UnixConn) ([]byte, []*os.File) {
 	return frame, files
 }
 
-// sealedMemory makes memory as the page says.
+// sealedMemory creates memory as the page describes.
 func sealedMemory(t *testing.T, content []byte) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("page", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -299,7 +300,7 @@ func sealedMemory(t *testing.T, content []byte) *os.File {
 	return f
 }
 
-// requireMemory maps memory as the page says and compares it.
+// requireMemory maps memory as the page describes and compares it.
 func requireMemory(t *testing.T, f *os.File, want []byte) {
 	t.Helper()
 	info, err := f.Stat()
@@ -315,14 +316,13 @@ func requireMemory(t *testing.T, f *os.File, want []byte) {
 	require.NoError(t, unix.Munmap(mapped))
 }
 
-// TestProtocolSmallestClient is the client of the page: it sends each frame of SMALLEST.md as it stands there to an owner in another process, and compares
-// the answers and what memory holds with the page.
+// A client sends the frames of SMALLEST.md to an owner in another process; the answers and the memory equal the page.
 func TestProtocolSmallestClient(t *testing.T) {
 	hostOnly(t, "the page shares host memory")
 	drivertest.Leaks(t)
 	page, host := smallestPage(t), hostBytes(t)
 	requireFeature(t, message.FeaturePool)
-	t.Setenv(wire.RingEnv, "off") // as the page has it: an owner on one processor does not name rings
+	t.Setenv(wire.RingEnv, "off") // the page assumes no rings
 	_, socket := owner(t)
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 	require.NoError(t, err)

@@ -171,7 +171,7 @@ func TestSocketDirectory(t *testing.T) {
 	require.NoError(t, os.Mkdir(chosen, 0o755))
 	require.NoError(t, try(filepath.Join(chosen, "s.sock")), "others may see a socket where the user wants it")
 
-	// A link leads where its owner likes, now and later.
+	// A link may point elsewhere at any time.
 	link := filepath.Join(temp, "link")
 	require.NoError(t, os.Symlink(chosen, link))
 	require.NoError(t, try(filepath.Join(link, "s.sock")))
@@ -196,7 +196,7 @@ func TestSocketOtherUser(t *testing.T) {
 	stranger := start(t, nobody)
 	require.ErrorIs(t, stranger.dialError(dialing{Socket: socket}), endpoint.ErrPermission)
 
-	// Where somebody opens the way, the kernel's word on the peer still counts, on both sides.
+	// If the directory is open to others, both sides still verify the peer's uid.
 	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o755))
 	require.NoError(t, os.Chmod(socket, 0o666))
 	require.ErrorIs(t, stranger.dialError(dialing{Socket: socket}), endpoint.ErrPermission)
@@ -208,8 +208,7 @@ func TestSocketOtherUser(t *testing.T) {
 	o.models()
 }
 
-// TestSocketAllowUIDs has processes of two users, of which the owner and the client of one allow each
-// other.
+// Processes of two users, of which the owner and the client of one allow each other.
 func TestSocketAllowUIDs(t *testing.T) {
 	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")
@@ -218,7 +217,7 @@ func TestSocketAllowUIDs(t *testing.T) {
 	o := start(t)
 	o.serveWith(service{Socket: socket, UIDs: []uint32{guest}})
 	o.publish(model{Name: "m", Seed: 1})
-	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o711)) // the directory is the user's, who says so; the socket is the server's (D15)
+	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o711)) // the user opens the directory; the server sets the socket's mode
 	as := func(uid uint32) *child { return start(t, asUser(t, uid)) }
 	g := as(guest)
 	require.ErrorIs(t, g.dialError(dialing{Socket: socket}), endpoint.ErrPermission, "it has to allow the owner too")
@@ -248,7 +247,7 @@ func asUser(t *testing.T, uid uint32) func(*exec.Cmd) {
 	}
 }
 
-// copyForAll copies a program to where every user can run it.
+// copyForAll copies a program to a place where every user can run it.
 func copyForAll(t *testing.T, exe string) string {
 	t.Helper()
 	content, err := os.ReadFile(exe)
@@ -258,7 +257,7 @@ func copyForAll(t *testing.T, exe string) string {
 	return path
 }
 
-// copyDir is a directory of the user nobody that everybody can enter.
+// copyDir returns a directory of the user nobody that every user can enter.
 func copyDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "st")
@@ -269,7 +268,7 @@ func copyDir(t *testing.T) string {
 	return dir
 }
 
-// D30: an owner that ends in order leaves no lock file, and two owners never have the lock at once.
+// An owner that shuts down in order leaves no lock file, and two owners never hold the lock at once.
 func TestSocketLockFile(t *testing.T) {
 	dev := testDevice(t)
 	socket := endpointtest.SocketPath(t)

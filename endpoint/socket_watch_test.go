@@ -15,8 +15,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
-// TestSocketRebind removes the socket file of a server, and puts another file in its place: the server
-// notices and listens again, clients that it has go on, and a successor hears which process holds the lock. (D18)
+// The socket file of a server is removed, and replaced by another file: the server notices and listens again, its
+// clients continue, and a successor reports which process holds the lock.
 func TestSocketRebind(t *testing.T) {
 	drivertest.Leaks(t)
 	s := serve(t, endpoint.ServerOptions{})
@@ -42,7 +42,7 @@ func TestSocketRebind(t *testing.T) {
 	require.NoError(t, os.WriteFile(s.Socket(), nil, 0o600))
 	time.Sleep(time.Second)
 	text, err := os.ReadFile(s.Socket())
-	require.NoError(t, err, "what is no socket is left alone")
+	require.NoError(t, err, "a file that is not a socket is kept")
 	require.Empty(t, text)
 	require.NoError(t, os.Remove(s.Socket()))
 	require.NoError(t, os.Remove(s.Socket()+".lock"))
@@ -56,7 +56,7 @@ func TestSocketRebind(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestSocketModeOfAllowedUsers has a server that lets other users in give them the rights to its socket. (D15)
+// A server that admits other users gives them access to its socket.
 func TestSocketModeOfAllowedUsers(t *testing.T) {
 	mode := func(opts endpoint.ServerOptions) os.FileMode {
 		t.Helper()
@@ -68,8 +68,7 @@ func TestSocketModeOfAllowedUsers(t *testing.T) {
 	require.Equal(t, os.FileMode(0o666), mode(endpoint.ServerOptions{AllowUIDs: []uint32{65534}}))
 }
 
-// TestHandleChangedWhenLeaseLost kills an owner that has no successor: the handle of a client tells at once that its
-// lease is lost. (D19)
+// An owner without a successor is killed: the client's handle reports at once that its lease is lost.
 func TestHandleChangedWhenLeaseLost(t *testing.T) {
 	o, socket := owner(t)
 	o.publish(model{Name: "m", Seed: 1})
@@ -86,14 +85,14 @@ func TestHandleChangedWhenLeaseLost(t *testing.T) {
 	select {
 	case <-changed:
 	case <-time.After(waitLimit):
-		t.Fatal("the loss is not told")
+		t.Fatal("the handle did not report the loss")
 	}
 	require.False(t, h.Leased())
-	require.Equal(t, endpoint.Current, h.State(), "as it was heard last")
+	require.Equal(t, endpoint.Current, h.State(), "the last known state")
 }
 
-// TestHandleChangedWhenLeaseReturns cuts the connection to an owner that lives on: the handle tells that its lease is
-// lost, and that it is back when the client has found the owner again. (D19)
+// The connection to a running owner is cut: the handle reports that its lease is lost, and that it is restored when the
+// client has reconnected.
 func TestHandleChangedWhenLeaseReturns(t *testing.T) {
 	o, upstream := owner(t)
 	o.publish(model{Name: "m", Seed: 1})

@@ -13,9 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestClientLateAnswers has an owner that answers thousands of calls, for which nobody waits any more, before
-// it reads anything again. What came with them goes back all the same, and who reads at either end does not wait for
-// the other.
+// An owner answers thousands of abandoned calls before it reads again. Their resources are released, and the readers of
+// both sides do not wait for each other.
 func TestClientLateAnswers(t *testing.T) {
 	drivertest.Leaks(t)
 	const calls = 3000
@@ -54,8 +53,8 @@ func TestClientLateAnswers(t *testing.T) {
 	pings(t, c, end)
 }
 
-// TestClientCallStoppedServer has an owner that was stopped: the socket is full, and still a
-// call ends when it is to end. When the owner goes on, so does the connection.
+// The owner is stopped and the socket is full, but a call still ends on time. When the owner continues, so does the
+// connection.
 func TestClientCallStoppedServer(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)

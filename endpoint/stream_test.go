@@ -18,7 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// streaming is a server in this process whose stream counts what it made.
+// streaming returns a server in this process whose stream counts its items.
 func streaming(t *testing.T, made *atomic.Int64, ended chan struct{}) (*endpoint.Server, *endpoint.Client) {
 	r := endpoint.NewRegistry()
 	dev := testDevice(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// TestErrorSuggestsNames: errors name what was probably meant, and the name that was asked for once. (D29)
+// Errors suggest the most similar name, and contain the requested name once.
 func TestErrorSuggestsNames(t *testing.T) {
 	s := hostileOwner(t)
 	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})

@@ -14,16 +14,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
-// target is what a caller calls: an owner, over the connections of a client.
+// target is the owner that a caller calls, through the connections of a client.
 type target struct {
 	conn        *connector.Connector
 	refs        *reference.Table
 	invoker     *calls.Invoker
-	intercept   Invoke        // the interceptors; nil for none
-	infoTimeout time.Duration // for ServerInfo
+	intercept   Invoke        // interceptors; nil for none
+	infoTimeout time.Duration // limits ServerInfo
 }
 
-// get fetches a value, a call's through the client's interceptors.
+// get fetches a value. A call runs through the client's interceptors.
 func (t *target) get(ctx context.Context, f calls.Call, out any) error {
 	if t.intercept == nil || f.Task != "" {
 		return t.getNow(ctx, f, out)
@@ -33,7 +33,7 @@ func (t *target) get(ctx context.Context, f calls.Call, out any) error {
 	}, func() { dropValue(out) })
 }
 
-// getNow is get without interceptors, and names what it fetches in errors.
+// getNow is get without interceptors. Its errors name the call.
 func (t *target) getNow(ctx context.Context, f calls.Call, out any) error {
 	if err := waiting(ctx, func() error { return t.invoker.Fetch(ctx, f, out) }); err != nil {
 		return fmt.Errorf("%s: %w", f, err)
@@ -41,7 +41,7 @@ func (t *target) getNow(ctx context.Context, f calls.Call, out any) error {
 	return nil
 }
 
-// keep is get that keeps the reference.
+// keep is get that keeps the result's reference.
 func (t *target) keep(ctx context.Context, f calls.Call, out any) (*reference.Reference, error) {
 	if t.intercept == nil || f.Task != "" {
 		return t.keepNow(ctx, f, out)
@@ -62,7 +62,7 @@ func (t *target) keep(ctx context.Context, f calls.Call, out any) (*reference.Re
 	return ref, nil
 }
 
-// keepNow is getNow that keeps the reference.
+// keepNow is getNow that keeps the result's reference.
 func (t *target) keepNow(ctx context.Context, f calls.Call, out any) (*reference.Reference, error) {
 	var ref *reference.Reference
 	err := waiting(ctx, func() (err error) {
@@ -75,7 +75,7 @@ func (t *target) keepNow(ctx context.Context, f calls.Call, out any) (*reference
 	return ref, nil
 }
 
-// streaming opens a stream, through the client's interceptors, and closes it when take, which reads it, returns.
+// streaming opens a stream through the client's interceptors, calls take to read it, and closes it.
 func (t *target) streaming(ctx context.Context, name string, in any, take func(context.Context, *calls.Stream) error) error {
 	if t.intercept == nil {
 		return t.streamNow(ctx, calls.Call{Name: name, In: in}, take)
@@ -99,8 +99,8 @@ func (t *target) streamNow(ctx context.Context, f calls.Call, take func(context.
 	return nil
 }
 
-// intercepted has a call go through the client's interceptors. do makes the call with the metadata that they have set,
-// undo gives back what came of it.
+// intercepted runs a call through the client's interceptors. do makes the call with the metadata that they set; undo
+// releases its result.
 func (t *target) intercepted(ctx context.Context, kind InvocationKind, name string, in any, do func(context.Context, Metadata) error, undo func()) error {
 	call := &Invocation{
 		Endpoint: name, Kind: kind, Client: true, Peer: t.owner(), Metadata: Metadata{}, argument: func() (any, error) { return in, nil },
@@ -113,7 +113,7 @@ func (t *target) intercepted(ctx context.Context, kind InvocationKind, name stri
 	}, undo)
 }
 
-// owner is the process that the client is connected to.
+// owner returns the connected process.
 func (t *target) owner() Peer {
 	l := t.conn.Current()
 	if l == nil {
@@ -123,7 +123,7 @@ func (t *target) owner() Peer {
 	return Peer{PID: peer.PID, UID: peer.UID, GID: peer.GID, Label: l.Server.Label, Server: l.Server.Server}
 }
 
-// dropValue closes what was decoded into out, a pointer or nil, and leaves nothing there.
+// dropValue closes what was decoded into out, a pointer or nil, and zeroes it.
 func dropValue(out any) {
 	if out == nil {
 		return
@@ -132,7 +132,7 @@ func dropValue(out any) {
 	reflect.ValueOf(out).Elem().SetZero()
 }
 
-// waiting calls wait. In a task it gives the task's worker to others meanwhile: what is waited for may be another task.
+// waiting calls wait. In a task, it releases the task's worker meanwhile, because wait may depend on another task.
 func waiting(ctx context.Context, wait func() error) error {
 	if _, ok := task.ID(ctx); ok {
 		return task.Blocking(ctx, wait)

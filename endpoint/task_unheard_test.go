@@ -81,7 +81,7 @@ func TestTaskWaitsForItself(t *testing.T) {
 	}
 }
 
-// Of the tasks that share a run each waits for it, so the run can wait for none of them.
+// Tasks that share a run wait for it, so the run cannot wait for any of them.
 func TestTaskWaitsForItsWaiter(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})

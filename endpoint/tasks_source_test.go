@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// What a session has not been sent yet is bounded at the server too.
+// Unsent events of a session are limited at the server too.
 func TestTaskWatchListsAgain(t *testing.T) {
 	r := NewRegistry()
 	require.NoError(t, Register(r, "number", func(_ context.Context, n int) (int, error) { return n, nil }))

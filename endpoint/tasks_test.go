@@ -46,7 +46,7 @@ func TestTaskLifecycle(t *testing.T) {
 		require.ErrorIs(t, err, task.ErrNotFound)
 	}
 	for range c.WatchTask(ctx, info.ID) {
-		break // leaving is no trouble
+		break // leaving is allowed
 	}
 }
 
@@ -120,7 +120,7 @@ func TestTaskCallWithFullManager(t *testing.T) {
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	defer c.Close()
-	for n := range 100 { // no finished task is kept, and none is missed
+	for n := range 100 { // finished tasks are not kept, and none is missed
 		got, err := endpoint.Call[int](ctx, c, "t", n)
 		require.NoError(t, err)
 		require.Equal(t, n, got)
@@ -182,7 +182,7 @@ func TestSerialized(t *testing.T) {
 	}
 }
 
-// bothWays are a client and the server itself.
+// bothWays returns a client and the server itself.
 func bothWays(t *testing.T, opts endpoint.ServerOptions) (context.Context, map[string]endpoint.Caller) {
 	ctx, s, c := shared(t, opts)
 	return ctx, map[string]endpoint.Caller{"client": c, "within the process": s}
@@ -229,7 +229,7 @@ func TestTaskWaitLeavesTask(t *testing.T) {
 	for name, through := range callers {
 		info, err := through.Submit(ctx, "gated", 3)
 		require.NoError(t, err, name)
-		defer func() { // when all have waited
+		defer func() { // after all have waited
 			end, err := through.Wait(ctx, info.ID)
 			require.NoError(t, err, name)
 			require.NoError(t, end.Err(), name)

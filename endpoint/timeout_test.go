@@ -2,6 +2,9 @@ package endpoint
 
 import (
 	"context"
+	"iter"
+	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,4 +44,40 @@ func TestTimeoutWithMovingDeadline(t *testing.T) {
 		require.Equal(t, 10*time.Minute, time.Since(start), "the limit is the endpoint's, nobody tries again")
 		require.NoError(t, s.Close())
 	})
+}
+
+// The time limit of an endpoint ends a stream whose reader has stopped reading, and one that still has credit.
+func TestTimeoutBoundsStream(t *testing.T) {
+	const limit = 10 * time.Second
+	for name, pause := range map[string]time.Duration{"without credit": 0, "with credit": limit + time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := NewRegistry()
+				start := time.Now()
+				var ended atomic.Int64 // a duration; 0 while the function runs
+				require.NoError(t, RegisterStream(r, "items", func(_ context.Context, n int) iter.Seq2[int, error] {
+					return func(yield func(int, error) bool) {
+						defer func() { ended.Store(int64(time.Since(start))) }()
+						for i := range n {
+							if !yield(i, nil) {
+								return
+							}
+							time.Sleep(pause)
+						}
+					}
+				}, Timeout(limit)))
+				s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
+				require.NoError(t, err)
+				var last error
+				for _, err := range Stream[int](t.Context(), s, "items", 1000) {
+					if last = err; err == nil && ended.Load() == 0 {
+						time.Sleep(2 * limit) // the reader is busy
+					}
+				}
+				require.ErrorIs(t, last, context.DeadlineExceeded)
+				require.Equal(t, max(limit, pause), time.Duration(ended.Load()))
+				require.NoError(t, s.Close())
+			})
+		})
+	}
 }

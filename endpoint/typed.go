@@ -17,9 +17,9 @@ func Stub[In, Out any](c Calls, name string) func(context.Context, In) (Out, err
 	return func(ctx context.Context, in In) (Out, error) { return Call[Out](ctx, c, name, in) }
 }
 
-// Stream is [Calls].Stream with typed results. Leaving the loop, or the end of ctx, stops the function at the owner.
-// The tensors of each result are the caller's, who closes them. An error is the last pair. A task gives its worker away
-// while it waits for a result.
+// Stream is [Calls].Stream with typed results. Leaving the loop, or the end of ctx, cancels the function at the owner.
+// The caller closes the tensors of each result. An error is the last pair. In a task, the worker is released while
+// Stream waits for a result.
 func Stream[Out any](ctx context.Context, c Calls, name string, in any) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
 		for decode, err := range c.Stream(ctx, name, in) {

@@ -34,7 +34,7 @@ func TestNodeShareStub(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrPanic)
 }
 
-// A shared stream gives the same where it runs here and where it is the server's.
+// A shared stream returns the same items locally and from the server.
 func TestNodeShareStream(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx, stop := context.WithCancel(context.Background())
@@ -73,7 +73,7 @@ func TestNodeShareStream(t *testing.T) {
 	}
 }
 
-// A watch whose answer comes when nobody waits for it any more is ended at the owner.
+// A watch whose answer arrives after the caller has left is ended at the owner.
 func TestWatchBeginsTooLate(t *testing.T) {
 	o := newFakeOwner(t)
 	c, end := o.connected("a")
@@ -94,7 +94,7 @@ func TestWatchBeginsTooLate(t *testing.T) {
 	require.Equal(t, id, ended.Watch)
 }
 
-// The time of the last access to an object moves on when it is referred to again.
+// A new reference updates an object's last access time.
 func TestObjectAccessTime(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)

@@ -12,41 +12,40 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// VersionWriter is the next version of a name while it is being written: tensors in new, zeroed memory that only this
-// process can see, to be filled in place by what only this process can compute, such as an engine's own layout, a
-// quantised copy or a shard. [VersionWriter.Commit] makes it the next version; readers of the version before it never
-// wait. Nothing of it is left after [VersionWriter.Abort], nor after the process was killed before Commit.
+// VersionWriter is the next version of a name while this process writes it. Its tensors are in new, zeroed memory that
+// only this process can access. Use it for tensors that this process computes, such as an engine's private layout, a
+// quantised copy or a shard. [VersionWriter.Commit] makes it the next version; readers of the previous version never
+// wait. After [VersionWriter.Abort], or if the process is killed before Commit, all of it is freed.
 //
-// The memory is shared memory from its first byte on and is handed over, not copied: after Commit it is the server's,
-// and outlives the process that wrote it. Which process asked the kernel for it makes no difference to that, so no
-// writable memory is ever shared with another process.
+// The memory is shared memory from the start. Commit transfers it to the server without a copy, so it outlives the
+// writing process. Writable memory is never shared with another process.
 //
-// Methods may be called from any goroutine, but Commit only when nobody writes any more.
+// Methods are safe for concurrent use, but all writes must be finished before Commit.
 type VersionWriter struct {
 	name    string
 	sd      *module.StateDict
 	publish publishFunc
 
 	mu      sync.Mutex
-	version uint64 // once it is committed
+	version uint64 // set by Commit
 	ended   bool   // committed or aborted
 }
 
-// NewVersion begins the next version of name, to be committed to the client's owner. Tensors without a device of their
-// own are on the client's first one. The caller ends it with [VersionWriter.Commit] or [VersionWriter.Abort].
+// NewVersion creates the next version of name, to be committed to the client's owner. Tensors without a device are
+// allocated on the client's first device. The caller ends it with [VersionWriter.Commit] or [VersionWriter.Abort].
 //
-// Errors: [ErrInvalid] for a bad name, [ErrConfiguration] for a client without devices, the cause of ctx where there is
-// no owner until it ends, and those of [module.New]. Nothing is allocated before all of that was checked.
+// Errors: [ErrInvalid] if the name is invalid, [ErrConfiguration] if the client has no devices, those of the connection
+// if no owner serves, and those of [module.New]. All are checked before memory is allocated.
 func (c *Client) NewVersion(ctx context.Context, name string, specs []module.NamedSpec) (*VersionWriter, error) {
-	if _, err := c.conn.Connected(ctx); err != nil {
+	if _, err := c.conn.ForRequest(ctx); err != nil {
 		return nil, fmt.Errorf("new version of %s: %w", status.Shown(name), err)
 	}
 	return newVersionWriter(name, c.opts.Devices, specs, c.PublishWith)
 }
 
-// NewVersion begins the next version of name at this server. Tensors without a device of their own are on the server's
-// first one. The caller ends it with [VersionWriter.Commit] or [VersionWriter.Abort]. Errors: [ErrInvalid] for a bad
-// name, [ErrConfiguration] for a server without devices, [ErrServerClosed], and those of [module.New].
+// NewVersion creates the next version of name at this server. Tensors without a device are allocated on the server's
+// first device. The caller ends it with [VersionWriter.Commit] or [VersionWriter.Abort]. Errors: [ErrInvalid] if the
+// name is invalid, [ErrConfiguration] if the server has no devices, [ErrServerClosed], and those of [module.New].
 func (s *Server) NewVersion(ctx context.Context, name string, specs []module.NamedSpec) (*VersionWriter, error) {
 	err := context.Cause(ctx)
 	if err == nil && s.sessions.Stopped() {
@@ -58,7 +57,7 @@ func (s *Server) NewVersion(ctx context.Context, name string, specs []module.Nam
 	return newVersionWriter(name, s.opts.Devices, specs, s.PublishWith)
 }
 
-// publishFunc makes sd, which it borrows, the next version of name.
+// publishFunc publishes sd, which it borrows, as the next version of name.
 type publishFunc func(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error)
 
 func newVersionWriter(name string, devices []driver.Device, specs []module.NamedSpec, publish publishFunc) (*VersionWriter, error) {
@@ -76,15 +75,15 @@ func newVersionWriter(name string, devices []driver.Device, specs []module.Named
 	return &VersionWriter{name: name, sd: sd, publish: publish}, nil
 }
 
-// StateDict are the tensors to fill. Borrowed: they are valid and writable until Commit or Abort.
+// StateDict returns the tensors to fill. They are borrowed, and valid and writable until Commit or Abort.
 func (w *VersionWriter) StateDict() *module.StateDict { return w.sd }
 
-// Commit makes what was written the next version of the name and returns its number. Before it is published the memory
-// is sealed, where it can be ([tensor.Storage.Seal]): the kernel then refuses all writes, also those of this process,
-// so that readers need not trust it. After that the tensors are closed. Where the publication is refused or its owner
-// is gone, the tensors stay, sealed, and Commit can be tried again; an owner that went away after it was asked may have
-// the version. A second Commit returns the same number. Errors: those of [Client.PublishWith], and [ErrClosed] after
-// Abort.
+// Commit publishes the written tensors as the next version of the name, and returns its number. It first seals the
+// memory if possible ([tensor.Storage.Seal]): the kernel then refuses all writes, including this process's, so readers
+// need not trust it. After publication the tensors are closed. If publication is refused or the owner is gone, the
+// tensors stay sealed and Commit can be retried; an owner that exited after it received the request may have published
+// the version. After success, Commit returns the same number again. Errors: those of [Client.PublishWith], and
+// [ErrClosed] after Abort.
 func (w *VersionWriter) Commit(ctx context.Context, opts PublishOptions) (uint64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,7 +91,7 @@ func (w *VersionWriter) Commit(ctx context.Context, opts PublishOptions) (uint64
 	case w.version != 0:
 		return w.version, nil
 	case w.ended:
-		return 0, fmt.Errorf("commit %s: %w", status.Shown(w.name), status.ErrClosed)
+		return 0, status.Closed("the writer of " + status.Shown(w.name))
 	}
 	if err := w.seal(); err != nil {
 		return 0, fmt.Errorf("commit %s: %w", status.Shown(w.name), err)
@@ -105,18 +104,18 @@ func (w *VersionWriter) Commit(ctx context.Context, opts PublishOptions) (uint64
 	return version, w.sd.Close()
 }
 
-// seal closes the memory against all writers, this process included.
+// seal closes the memory to all writers, including this process.
 func (w *VersionWriter) seal() error {
 	for _, s := range w.sd.Storages() {
 		var cannot *driver.UnsupportedError
-		if err := s.Seal(); err != nil && !errors.As(err, &cannot) { // memory of other kinds is frozen when it is published
+		if err := s.Seal(); err != nil && !errors.As(err, &cannot) { // other kinds of memory are frozen at publication
 			return err
 		}
 	}
 	return nil
 }
 
-// Abort gives the memory back. After Commit, and the second time, it does nothing.
+// Abort frees the memory. After Commit or an earlier Abort, it does nothing.
 func (w *VersionWriter) Abort() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -119,7 +119,7 @@ func TestVersionWriterCommit(t *testing.T) {
 			require.Equal(t, []float32{1, 1, 1, 1}, values)
 		}
 
-		// A refused publication leaves the writer as it is.
+		// A refused publication does not change the writer.
 		w, err = s.NewVersion(ctx, "m", specs)
 		require.NoError(t, err)
 		defer w.Abort()
@@ -154,7 +154,7 @@ func TestVersionWriterCommit(t *testing.T) {
 	})
 }
 
-// soon is a context that ends before an owner comes.
+// soon returns a context that ends before an owner starts.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	t.Cleanup(cancel)

@@ -8,26 +8,25 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/watch"
 )
 
-// EventKind says what an [Event] is about.
+// EventKind is the kind of an [Event].
 type EventKind uint8
 
 const (
-	// EventPublished is a version that has become the newest of its name, or, when a watch begins or an owner comes
-	// back, is it.
+	// EventPublished reports the newest version of a name: when it is published, and for each published name when a
+	// watch begins or an owner returns.
 	EventPublished = EventKind(watch.Published)
-	// EventWithdrawn is a name that cannot be acquired any more.
+	// EventWithdrawn reports that a name can no longer be acquired.
 	EventWithdrawn = EventKind(watch.Withdrawn)
-	// EventOwnerLost is the connection to the owner that ended, or its owner that said it is leaving. The client dials
-	// again by itself.
+	// EventOwnerLost reports that the connection to the owner ended, or that the owner is shutting down. The client
+	// reconnects automatically.
 	EventOwnerLost = EventKind(watch.OwnerLost)
-	// EventOwnerBack is the connection to an owner, the same or another, that was made again.
+	// EventOwnerBack reports a new connection to the same or another owner.
 	EventOwnerBack = EventKind(watch.OwnerBack)
-	// EventOverflow comes where so many names changed since the last event that what was known of them was dropped:
-	// ask for the list.
+	// EventOverflow reports that events were dropped because too many names changed. List the models to recover.
 	EventOverflow = EventKind(watch.Overflow)
 )
 
-// String is the kind in one or two words.
+// String returns the kind in one or two words.
 func (k EventKind) String() string {
 	switch k {
 	case EventPublished:
@@ -44,41 +43,46 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
-// Event is what a watcher reports.
+// Event is an event of a [Watcher].
 type Event struct {
-	// Kind says what happened.
+	// Kind is the kind of the event.
 	Kind EventKind
-	// Name is the name that it happened to; empty for events of the owner and an overflow.
+	// Name is the name that changed; empty for events of the owner and for an overflow.
 	Name string
-	// Version is the version that was published, or was the newest when the name was withdrawn.
+	// Version is the published version, or the last one of a withdrawn name.
 	Version uint64
 	// Server is the id of the owner.
 	Server string
 }
 
-// Watcher reports what happens to names, across reconnections. It keeps the newest event of each name until a loop
-// takes it, so a slow reader misses versions in between, never the newest, and holds up nobody. Of more than 16384
-// names it keeps nothing, and says so by [EventOverflow].
+// Watcher reports changes of names, across reconnections. It keeps the newest event of each name until a loop reads it.
+// A slow reader misses intermediate versions but never the newest and delays no other reader. If more than 16384 names
+// have unread events, it drops them and reports [EventOverflow].
 type Watcher struct{ of *watch.Watcher }
 
-// Watch watches the names, or to all of them if none is given. The names need not be published yet. What
-// is published now comes first. When Watch returns, the owner has begun the watch. The caller closes the watcher.
+// Watch watches the given names, or all names if none is given. Names need not be published yet. The first events
+// report what is published now. When Watch returns, the owner has started the watch. The caller closes the watcher.
 //
 //	w, err := client.Watch(ctx, "llm")
 //	…
 //	defer w.Close()
 //	for e, err := range w.Events(ctx) {
 func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
-	w, err := c.watchers.Watch(ctx, names...)
+	return c.watch(ctx, false, names...)
+}
+
+// watch implements Watch. If wait is true, it waits for an owner.
+func (c *Client) watch(ctx context.Context, wait bool, names ...string) (*Watcher, error) {
+	w, err := c.watchers.Watch(ctx, wait, names...)
 	if err != nil {
 		return nil, err
 	}
 	return &Watcher{w}, nil
 }
 
-// Events are the events that no loop has taken yet, and those to come. An error is the last pair: [ErrClosed] when the
-// watcher or its client was closed, the owner's refusal to go on with the watch after a reconnection, the cause of ctx.
-// Leaving the loop does not close the watcher: the next loop goes on behind the last event of this one.
+// Events returns the unread events and those that follow. An error is the last pair: [ErrClosed] if the watcher or its
+// client was closed, the owner's refusal to resume the watch after a reconnection, or the cause of ctx. Leaving the
+// loop does not close the watcher: the next loop continues after the last event.
 func (w *Watcher) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for e, err := range w.of.Events(ctx) {
@@ -89,7 +93,7 @@ func (w *Watcher) Events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
-// Close ends the watch. A second Close is nil.
+// Close ends the watch. A second Close returns nil.
 func (w *Watcher) Close() error {
 	w.of.Close()
 	return nil

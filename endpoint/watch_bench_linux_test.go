@@ -12,8 +12,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// BenchmarkSwitch is a version that many watchers are told of, acquire and close, each on a connection of its own, with
-// the owner in the same process: ns/watcher is what all of it costs both sides for each.
+// BenchmarkSwitch measures a version that many watchers on separate connections receive, acquire and close, with the
+// owner in the same process: ns/watcher is the total cost of both sides for each.
 func BenchmarkSwitch(b *testing.B) {
 	for _, watchers := range []int{1, 10, 100} {
 		b.Run(fmt.Sprint(watchers), func(b *testing.B) {

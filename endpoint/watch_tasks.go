@@ -11,36 +11,35 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TaskEventKind says what a [TaskEvent] is.
+// TaskEventKind is the kind of a [TaskEvent].
 type TaskEventKind string
 
-// The kinds of events of tasks.
+// The kinds of task events.
 const (
-	// TaskListed is a task as it is, at the beginning and after TasksMissed.
+	// TaskListed reports a task's current state, at the start and after TasksMissed.
 	TaskListed TaskEventKind = "listed"
-	// TaskChanged is a task that has come, or whose state or progress has changed.
+	// TaskChanged reports a new task, or a change of a task's state or progress.
 	TaskChanged TaskEventKind = "changed"
-	// TasksMissed says that there were more changes than are kept for a loop that does not take them. All tasks are
-	// listed again.
+	// TasksMissed reports that a slow loop missed changes. All tasks are listed again.
 	TasksMissed TaskEventKind = "missed"
 )
 
 // TaskEvent is one event of a watch of tasks.
 type TaskEvent struct {
-	// Kind says what it is.
+	// Kind is the kind of the event.
 	Kind TaskEventKind
-	// Task is the task as it was then; the zero value where Kind is TasksMissed.
+	// Task is the task at that time; the zero value if Kind is TasksMissed.
 	Task TaskInfo
 }
 
-// WatchTasks follows tasks: first those that there are, in the order in which they were submitted, then every change of
-// state in the order in which it happened, also of tasks that come and go, with the newest progress. A loop that is
-// slow skips progress, never a state, until too much waits: then it is told [TasksMissed]. With states in the filter a
-// task is told from when it is in one of them. Leaving the loop ends it, and so does an error, the last pair:
-// [ErrUnavailable] when the server is gone, the cause of ctx.
+// WatchTasks follows tasks. It first lists existing tasks in order of submission, then reports every change of state in
+// order, including those of short-lived tasks, with the latest progress. A slow loop skips progress but no states; if
+// too many changes are queued, it receives [TasksMissed]. If the filter has states, a task is reported from the first
+// time it is in one of them. The iteration ends when the loop is left or after an error, the last pair:
+// [ErrUnavailable] if the server is gone, or the cause of ctx.
 func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[TaskEvent, error] {
 	return func(yield func(TaskEvent, error) bool) {
-		shown := map[string]bool{} // those that were in one of the states
+		shown := map[string]bool{} // tasks that were reported in one of the states
 		for e, err := range c.watchTasks(ctx, message.WatchTasks{Endpoint: filter.Endpoint, Mine: filter.Mine}) {
 			if err != nil {
 				yield(TaskEvent{}, fmt.Errorf("watch tasks: %w", err))
@@ -62,9 +61,9 @@ func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[Ta
 	}
 }
 
-// WatchTask follows a task: first as it is now, then at each change of its state or progress, last at its end. A loop
-// that is slow skips progress, never a state. An error is the last pair, with what was known before. Leaving the loop
-// leaves the task alone.
+// WatchTask follows one task: first its current state, then each change of state or progress, finally its end. A slow
+// loop skips progress but no states. An error is the last pair, with the last known state. Leaving the loop does not
+// affect the task.
 func (c *caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error] {
 	return func(yield func(TaskInfo, error) bool) {
 		var last TaskInfo
@@ -83,7 +82,7 @@ func (c *caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, e
 	}
 }
 
-// watchTasks passes on the events of the server.
+// watchTasks returns the events of the server.
 func (c *caller) watchTasks(ctx context.Context, ask message.WatchTasks) iter.Seq2[TaskEvent, error] {
 	return func(yield func(TaskEvent, error) bool) {
 		watched, err := watch.Tasks(ctx, c.to.conn, ask)
@@ -111,7 +110,7 @@ func (c *caller) watchTasks(ctx context.Context, ask message.WatchTasks) iter.Se
 	}
 }
 
-// decodeTaskEvent is what a caller makes of an event; false for one that it does not know.
+// decodeTaskEvent converts an event from its wire form. It returns false for an unknown kind.
 func decodeTaskEvent(in message.TaskEvent) (TaskEvent, bool) {
 	switch {
 	case in.Kind == message.TasksMissed:

@@ -20,7 +20,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// taskLog is what a watch of tasks has told.
+// taskLog records the events of a task watch.
 type taskLog struct {
 	mu     sync.Mutex
 	events []endpoint.TaskEvent
@@ -46,7 +46,7 @@ func watchTasks(ctx context.Context, c endpoint.Caller, filter endpoint.TaskFilt
 	return log
 }
 
-// states are the states that were told of each task, each once.
+// states returns the reported states of each task, each once.
 func (l *taskLog) states() map[string][]endpoint.TaskState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,7 +130,7 @@ func TestTaskWatchStates(t *testing.T) {
 	}
 }
 
-// Tasks that nobody keeps are told all the same, and a loop that looks late misses no state.
+// Tasks that are not kept are still reported, and a slow loop misses no state.
 func TestTaskWatchDroppedTasks(t *testing.T) {
 	r := endpoint.NewRegistry()
 	stays := make(chan struct{})
@@ -153,7 +153,7 @@ func TestTaskWatchDroppedTasks(t *testing.T) {
 					if len(want) > 0 {
 						continue // it runs now
 					}
-					for range 30 { // while the loop does not look
+					for range 30 { // while the loop does not read
 						info, err := s.Submit(ctx, "number", 2)
 						require.NoError(t, err)
 						want[info.ID] = wholeLife
@@ -183,7 +183,7 @@ func TestTaskWatchEnds(t *testing.T) {
 	require.ErrorIs(t, log.err, endpoint.ErrUnavailable)
 }
 
-// The loop that is left leaves nothing at the owner, and the number of watches is bounded.
+// A loop that ends leaves nothing at the owner, and the number of watches is limited.
 func TestTaskWatchLimit(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Registry: numbers(t), Limits: endpoint.Limits{Subscriptions: 1024}})
 	ctx := context.Background()
@@ -218,8 +218,8 @@ func TestTaskWatchLimit(t *testing.T) {
 	}
 }
 
-// What nobody takes is bounded: too much is thrown away and told, and the tasks are listed again. The tasks do not wait
-// for it.
+// Unread events are limited: the excess is dropped and reported, and the tasks are listed again. Tasks do not wait for
+// readers.
 func TestTaskWatchMissed(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
@@ -233,7 +233,7 @@ func TestTaskWatchMissed(t *testing.T) {
 		info, err := s.Submit(ctx, "number", 1)
 		require.NoError(t, err)
 		_, err = s.Wait(ctx, info.ID)
-		if err != nil { // dropped already
+		if err != nil { // already dropped
 			require.ErrorIs(t, err, task.ErrNotFound)
 		}
 		return info
@@ -244,7 +244,7 @@ func TestTaskWatchMissed(t *testing.T) {
 	for e, err := range c.WatchTasks(ctx, endpoint.TaskFilter{}) {
 		require.NoError(t, err)
 		if missed == 0 && (last.ID == "" || e.Task.ID == last.ID && e.Task.State.Terminal()) {
-			// While the loop does not look. Where the connection is read slowly, no more comes than is kept.
+			// While the loop does not read. If the connection is read slowly, no more arrives than is kept.
 			rounds++
 			require.LessOrEqual(t, rounds, 50, "nothing is ever missed")
 			for range 2000 {
@@ -266,7 +266,7 @@ func TestTaskWatchMissed(t *testing.T) {
 	require.Equal(t, 1, missed)
 	require.LessOrEqual(t, after, 100, "the tasks that there are, and what happened since")
 
-	// One that does not read at all holds up nobody.
+	// A reader that does not read at all does not delay others.
 	p := politePeer(t, s.Socket())
 	frame, err := p.send(message.OpTaskWatch, message.WatchTasks{})
 	require.NoError(t, err)

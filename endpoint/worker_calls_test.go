@@ -25,24 +25,24 @@ var holdObjectOp = op("hold", func(w *worker, ctx context.Context, in objectCall
 	return ref.ID(), nil
 })
 
-// hold has a client call an endpoint and hold the object that it returns, whose id is the result.
+// hold makes a client call an endpoint and hold the returned object, whose id it returns.
 func (c *child) hold(endpoint, key string, size int) string {
 	c.t.Helper()
 	return holdObjectOp.Must(c.Process, objectCall{endpoint, key, size})
 }
 
-// heldOp looks at a reference by its key.
+// heldOp returns the state of a reference by its key.
 var heldOp = op("held", func(w *worker, _ context.Context, key string) (none, error) {
 	return none{}, w.refs[key].Err()
 })
 
-// held is nil while the reference of a client is good, and says then why it is not.
+// held returns nil while the client's reference is valid, otherwise the reason.
 func (c *child) held(key string) error {
 	c.t.Helper()
 	return attempt(c, heldOp, key)
 }
 
-// takeAwayOp has a client destroy an object by its id.
+// takeAwayOp makes a client destroy an object by its id.
 var takeAwayOp = op("take away", func(w *worker, ctx context.Context, id string) (none, error) {
 	_, err := w.client.Destroy(ctx, id)
 	return none{}, err

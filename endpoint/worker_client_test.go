@@ -8,9 +8,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// Commands of clients: their connection, what they hold, watch and write.
+// Commands of clients: their connection, and what they hold, watch and write.
 
-// dialing says how a client connects.
+// dialing describes how a client connects.
 type dialing struct {
 	Socket string
 	Wait   bool          // whether it waits for an owner
@@ -77,14 +77,14 @@ func (c *child) hangUp() {
 	hangUpOp.Must(c.Process, none{})
 }
 
-// acquisition asks for a version of a name, which the worker then holds under a key.
+// acquisition requests a version of a name, which the worker then holds under a key.
 type acquisition struct {
 	Name, Key string
 	Version   uint64
 	Limit     time.Duration // how long it may take; 0 for opTimeout
 }
 
-// acquired is what was acquired, and the id of the server that it came from.
+// acquired is the acquired version and the id of its server.
 type acquired struct {
 	Version uint64
 	ID      string
@@ -114,13 +114,13 @@ func (c *child) acquireError(in acquisition) error {
 	return failure(c, acquireOp, in)
 }
 
-// kept is a handle under a key, and what it must hold.
+// kept is a handle under a key and its expected content.
 type kept struct {
 	Key   string
 	Model model
 }
 
-// checkOp compares what a client holds with a model.
+// checkOp compares a held version with a model.
 var checkOp = op("check", func(w *worker, _ context.Context, in kept) (none, error) {
 	return none{}, w.check(w.handles[in.Key], in.Model)
 })
@@ -131,20 +131,20 @@ func (c *child) check(key string, m model) {
 	checkOp.Must(c.Process, kept{key, m})
 }
 
-// handleInfo is what a handle says of its version.
+// handleInfo describes a handle.
 type handleInfo struct {
 	State  string
 	Newest uint64
 	Leased bool
 }
 
-// handleOp looks at a handle by its key.
+// handleOp returns the description of a handle by its key.
 var handleOp = op("handle", func(w *worker, _ context.Context, key string) (handleInfo, error) {
 	h := w.handles[key]
 	return handleInfo{h.State().String(), h.Newest(), h.Leased()}, nil
 })
 
-// handle is what a handle of a client says of its version.
+// handle returns the description of a client's handle.
 func (c *child) handle(key string) handleInfo {
 	c.t.Helper()
 	return handleOp.Must(c.Process, key)
@@ -161,10 +161,10 @@ func (c *child) release(key string) {
 	releaseOp.Must(c.Process, key)
 }
 
-// watchedNames are what a watcher under a key watches.
+// watchedNames lists the names of a watcher under a key.
 type watchedNames struct {
 	Key   string
-	Names []string // all where there are none
+	Names []string // all if empty
 }
 
 // watchOp opens a watcher.
@@ -173,7 +173,7 @@ var watchOp = op("watch", func(w *worker, ctx context.Context, in watchedNames) 
 	return none{}, err
 })
 
-// watch has a client watch names, all where there are none.
+// watch makes a client watch names, all if there are none.
 func (c *child) watch(key string, names ...string) {
 	c.t.Helper()
 	watchOp.Must(c.Process, watchedNames{key, names})
@@ -253,12 +253,12 @@ func (c *child) commit(key string) uint64 {
 	return commitOp.Must(c.Process, key)
 }
 
-// abortOp gives a draft up by its key.
+// abortOp aborts a draft by its key.
 var abortOp = op("abort", func(w *worker, _ context.Context, key string) (none, error) {
 	return none{}, w.drafts[key].Abort()
 })
 
-// abort gives a draft of a client up.
+// abort aborts a draft of a client.
 func (c *child) abort(key string) {
 	c.t.Helper()
 	abortOp.Must(c.Process, key)

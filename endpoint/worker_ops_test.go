@@ -10,13 +10,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Commands of owners, and those that owners and clients have in common.
+// Commands of owners, and those that owners and clients share.
 
-// service says how an owner serves.
+// service describes how an owner serves.
 type service struct {
 	Socket, Label string
 	UIDs          []uint32 // other users that may connect
-	Frame         int64    // the largest frame that it takes; 0 for the default
+	Frame         int64    // its largest frame; 0 for the default
 }
 
 // serveOp has a worker serve. Its result is the server's id.
@@ -140,7 +140,7 @@ var modelsOp = op("models", func(w *worker, ctx context.Context, _ none) ([]endp
 	return w.party().List(ctx)
 })
 
-// models are what an owner has published, as it or a client says.
+// models returns the published models, as reported by an owner or a client.
 func (c *child) models() []endpoint.ModelInfo {
 	c.t.Helper()
 	return modelsOp.Must(c.Process, none{})
@@ -151,7 +151,7 @@ var ranOp = op("ran", func(w *worker, _ context.Context, what string) (uint64, e
 	return w.counts.get(what), nil
 })
 
-// ran is how often an endpoint of a worker did something.
+// ran returns how often an endpoint of a worker did something.
 func (c *child) ran(what string) uint64 {
 	c.t.Helper()
 	return ranOp.Must(c.Process, what)
@@ -162,7 +162,7 @@ var countOp = op("count", func(*worker, context.Context, none) (endpointtest.Cou
 	return endpointtest.Count(), nil
 })
 
-// count is what a worker has open.
+// count returns the open resources of a worker.
 func (c *child) count() endpointtest.Counts {
 	c.t.Helper()
 	return countOp.Must(c.Process, none{})

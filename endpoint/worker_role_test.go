@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// roles is what a child has of a node, which it opens in the role that its options or its environment say.
+// roles holds a child's node, which it opens in the role of its options or its environment.
 type roles struct {
 	node   *endpoint.Node
 	log    lines
@@ -28,13 +28,13 @@ type nestIn struct {
 	OverSocket   bool
 }
 
-// nodeOptions say how a node is opened. What is empty is as the environment of the child says.
+// nodeOptions describe how a node is opened. Empty fields are those of the child's environment.
 type nodeOptions struct {
 	Mode, Socket, BasePath string
 	Device                 int
 }
 
-// opened is what a node says of itself.
+// opened is the mode and socket of a node.
 type opened struct{ Mode, Socket string }
 
 // openNodeOp opens a node.
@@ -85,7 +85,7 @@ func (c *child) share() {
 	shareOp.Must(c.Process, none{})
 }
 
-// readyOp says that a node is ready.
+// readyOp makes a node ready.
 var readyOp = op("ready", func(w *worker, ctx context.Context, _ none) (_ none, err error) {
 	r := &w.roles
 	r.node.Ready()
@@ -95,7 +95,7 @@ var readyOp = op("ready", func(w *worker, ctx context.Context, _ none) (_ none, 
 	return none{}, err
 })
 
-// ready has a node serve what it shares.
+// ready makes a node serve what it shares.
 func (c *child) ready() {
 	c.t.Helper()
 	readyOp.Must(c.Process, none{})
@@ -107,13 +107,13 @@ type readiness struct {
 	Registered     int
 }
 
-// readinessOp asks a node for it.
+// readinessOp returns the state of a node.
 var readinessOp = op("readiness", func(w *worker, ctx context.Context, _ none) (readiness, error) {
 	info, err := w.roles.node.Info(ctx)
 	return readiness{info.ServerRunning, info.ServerReady, info.Registered}, err
 })
 
-// readiness is how far the node of a child is.
+// readiness returns the state of a child's node.
 func (c *child) readiness() readiness {
 	c.t.Helper()
 	return readinessOp.Must(c.Process, none{})
@@ -156,7 +156,7 @@ var whereOp = op("where", func(w *worker, ctx context.Context, _ none) (int32, e
 	return int32(pid), err
 })
 
-// where is the process that runs the shared functions of a child.
+// where returns the process that runs the shared functions of a child.
 func (c *child) where() int32 {
 	c.t.Helper()
 	return whereOp.Must(c.Process, none{})
@@ -179,10 +179,10 @@ var nestOp = op("nest", func(w *worker, ctx context.Context, overSocket bool) (i
 	return w.roles.nest(ctx, nestIn{Depth: 3, Width: 2, OverSocket: overSocket})
 })
 
-// logOp is what the node has logged.
+// logOp returns the log of the node.
 var logOp = op("log", func(w *worker, _ context.Context, _ none) (string, error) { return w.roles.log.String(), nil })
 
-// log is what the node of a child has logged.
+// log returns the log of a child's node.
 func (c *child) log() string {
 	c.t.Helper()
 	return logOp.Must(c.Process, none{})
@@ -194,7 +194,7 @@ type crowd struct {
 	Clients int
 }
 
-// dialManyOp connects clients at once, each of which pings and hangs up.
+// dialManyOp connects clients at once, each of which pings and disconnects.
 var dialManyOp = op("dial many", func(_ *worker, ctx context.Context, in crowd) (_ none, err error) {
 	errs := make(chan error, in.Clients)
 	for range in.Clients {

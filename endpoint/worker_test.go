@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// worker is what a child process can do, as an owner or as a client.
+// worker is the state of a child process, as an owner or as a client.
 type worker struct {
 	dev      driver.Device
 	server   *endpoint.Server
@@ -25,11 +25,11 @@ type worker struct {
 	refs     map[string]*endpoint.Ref[any]
 	touched  *tensor.Tensor
 	roles    roles
-	open     []*tensor.Tensor // results that nobody closes
+	open     []*tensor.Tensor // results that are never closed
 	drafts   map[string]*endpoint.VersionWriter
 }
 
-// newWorker makes the state of a child.
+// newWorker returns the state of a child.
 func newWorker() (*worker, error) {
 	dev, err := openDevice()
 	if err != nil {
@@ -63,24 +63,24 @@ func (c *counters) get(what string) uint64 {
 	return c.of[what]
 }
 
-// How long tests wait for what another process brings about, and how often they look.
+// How long tests wait for other processes, and how often they check.
 const (
 	waitLimit = 20 * time.Second
 	tick      = time.Millisecond
 )
 
-// promptly is the bound of what takes milliseconds where nothing else runs. A busy machine gets this much; what waits
-// for a time limit, of which the shortest is 10 s, is caught.
+// promptly limits operations that take milliseconds on an idle machine. It allows for a busy machine and detects waits
+// for a time limit, the shortest of which is 10 s.
 const promptly = 8 * time.Second
 
-// party is what owners and clients have in common.
+// party is the common interface of owners and clients.
 type party interface {
 	PublishWith(ctx context.Context, name string, sd *module.StateDict, opts endpoint.PublishOptions) (uint64, error)
 	Withdraw(ctx context.Context, name string) error
 	List(ctx context.Context) ([]endpoint.ModelInfo, error)
 }
 
-// party is what a worker is: an owner, or a client.
+// party returns the owner or the client of a worker.
 func (w *worker) party() party {
 	if w.server != nil {
 		return w.server
@@ -88,7 +88,7 @@ func (w *worker) party() party {
 	return w.client
 }
 
-// check compares every byte of a handle with what the seed says it must be.
+// check compares every byte of a handle with the content for the seed.
 func (w *worker) check(h *endpoint.Handle, m model) error {
 	want, err := synthetic(w.dev, m)
 	if err != nil {

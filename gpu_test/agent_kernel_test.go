@@ -14,13 +14,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// scaleIn is the argument of the owner's endpoint: it gives back a*x + y, made by a kernel on the caller's memory.
+// scaleIn holds the arguments of the owner's endpoint "saxpy", which computes a*x + y with a kernel on the caller's
+// memory.
 type scaleIn struct {
 	A    float32
 	X, Y *tensor.Tensor
 }
 
-// endpoints are the functions of an owner.
+// endpoints returns the functions of an owner.
 func (a *agent) endpoints() *endpoint.Registry {
 	r := endpoint.NewRegistry()
 	err := endpoint.Register(r, "saxpy", func(_ context.Context, in scaleIn) (*tensor.Tensor, error) {
@@ -43,7 +44,7 @@ func (a *agent) endpoints() *endpoint.Registry {
 	return r
 }
 
-// address is where the elements of a contiguous tensor begin on the device.
+// address returns the device address of the first element of a contiguous tensor.
 func address(t *tensor.Tensor) (cu.DevicePtr, error) {
 	m, ok := t.Storage().Memory().(driver.Addressable)
 	if !ok || !t.Contiguous() {
@@ -52,10 +53,10 @@ func address(t *tensor.Tensor) (cu.DevicePtr, error) {
 	return cu.DevicePtr(m.DevicePointer() + uint64(t.Spec().ByteOffset)), nil
 }
 
-// saxpy runs the kernel on two tensors: y = a*x + y.
+// saxpy runs the kernel y = a*x + y on two tensors.
 func (a *agent) saxpy(by float32, x, y *tensor.Tensor) error {
 	if a.share.kernel == nil {
-		mod, err := a.dev.LoadModule([]byte(kernelsPTX)) // until the process ends
+		mod, err := a.dev.LoadModule([]byte(kernelsPTX)) // loaded until the process ends
 		if err != nil {
 			return err
 		}
@@ -79,8 +80,8 @@ func (a *agent) saxpy(by float32, x, y *tensor.Tensor) error {
 	return a.dev.Synchronize()
 }
 
-// launchOn doubles the first attached tensor into memory of this process, by a kernel that reads the owner's memory,
-// and compares with Go.
+// launchOn runs a kernel that reads the first attached tensor from the owner's memory and writes twice its values to
+// memory of this process. It compares the result with Go's.
 func (a *agent) launchOn(sd *module.StateDict) (string, error) {
 	for name, t := range sd.All() {
 		out, err := tensor.FromSlice(a.dev, t.Shape(), make([]float32, t.NumElements()))
@@ -109,7 +110,8 @@ func (a *agent) launchOn(sd *module.StateDict) (string, error) {
 	return "", fmt.Errorf("no tensors")
 }
 
-// callOwner calls the endpoint with tensors of this process's GPU memory and checks the result, which is the owner's.
+// callOwner calls the endpoint with tensors in this process's GPU memory and checks the result, which is in the owner's
+// memory.
 func (a *agent) callOwner(ctx context.Context) error {
 	const n = 1000
 	xs, ys := noise(n, 5), noise(n, 6)
@@ -129,7 +131,7 @@ func (a *agent) callOwner(ctx context.Context) error {
 	}
 	defer out.Close()
 	if _, ok := out.Storage().Memory().(*cuda.Memory); !ok {
-		return fmt.Errorf("the result lies on %v", out.Device().Info())
+		return fmt.Errorf("the result is on device %v", out.Device().Info())
 	}
 	got, err := tensor.Float32s(out)
 	if err != nil {
@@ -146,7 +148,7 @@ func (a *agent) callOwner(ctx context.Context) error {
 	}
 	for i := range after {
 		if after[i] != ys[i] {
-			return fmt.Errorf("the argument was changed")
+			return fmt.Errorf("the call changed its argument")
 		}
 	}
 	return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// sharer is what an agent has of the product: an owner or a client, on its GPU.
+// sharer holds the server or the client of an agent.
 type sharer struct {
 	server  *endpoint.Server
 	client  *endpoint.Client
@@ -25,7 +25,7 @@ type sharer struct {
 	kernel  *cuda.Function
 }
 
-// useEndpoint are the requests to owners and clients.
+// useEndpoint handles requests that need a server or a client.
 func (a *agent) useEndpoint(q request) (r response, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience/2)
 	defer cancel()
@@ -39,7 +39,7 @@ func (a *agent) useEndpoint(q request) (r response, err error) {
 	return a.attach(ctx, q)
 }
 
-// own are the requests to an owner.
+// own handles requests to an owner.
 func (a *agent) own(ctx context.Context, q request) (r response, err error) {
 	s := a.share
 	switch q.Do {
@@ -54,7 +54,7 @@ func (a *agent) own(ctx context.Context, q request) (r response, err error) {
 			r.Version, err = s.server.Publish(ctx, q.Name, sd)
 			err = errors.Join(err, sd.Close())
 		}
-	case "publish empty": // a slab of which nobody looks at the bytes
+	case "publish empty": // a slab whose bytes no test reads
 		var sd *module.StateDict
 		if sd, err = emptyModel(a.dev, q.Bytes); err == nil {
 			r.Version, err = s.server.Publish(ctx, q.Name, sd)
@@ -74,7 +74,7 @@ func (a *agent) own(ctx context.Context, q request) (r response, err error) {
 	return r, err
 }
 
-// attach are the requests to a client.
+// attach handles requests to a client.
 func (a *agent) attach(ctx context.Context, q request) (r response, err error) {
 	s := a.share
 	switch q.Do {
@@ -90,7 +90,7 @@ func (a *agent) attach(ctx context.Context, q request) (r response, err error) {
 		r.Nanos, err = a.timeAcquires(ctx, q)
 	case "check":
 		err = checkModel(a.dev, s.handles[q.Key].StateDict(), q)
-	case "sum": // by a kernel, on the attached memory itself
+	case "sum": // computed by a kernel on the attached memory
 		r.Text, err = a.launchOn(s.handles[q.Key].StateDict())
 	case "state":
 		r.Text = s.handles[q.Key].State().String()
@@ -132,12 +132,12 @@ func (a *agent) timeAcquires(ctx context.Context, q request) (nanos []int64, err
 	return nanos, nil
 }
 
-// synthetic is a model whose bytes follow from the seed.
+// synthetic returns a model whose bytes are derived from the seed.
 func synthetic(dev driver.Device, q request) (*module.StateDict, error) {
 	return module.Synthesize(dev, module.Synthetic{Seed: uint64(q.Seed), Tensors: 4, Bytes: max(q.Bytes, 1<<16)})
 }
 
-// emptyModel is a model of 64 tensors in one slab, of whatever bytes the device gives.
+// emptyModel returns a model of 64 tensors in one uninitialized slab.
 func emptyModel(dev driver.Device, size int64) (*module.StateDict, error) {
 	mem, err := dev.Alloc(size)
 	if err != nil {
@@ -160,7 +160,7 @@ func emptyModel(dev driver.Device, size int64) (*module.StateDict, error) {
 	return sd, nil
 }
 
-// checkModel compares every byte with what the seed says it must be.
+// checkModel compares every byte of a model with the bytes that synthetic derives from the seed.
 func checkModel(dev driver.Device, got *module.StateDict, q request) error {
 	want, err := synthetic(dev, q)
 	if err != nil {

@@ -22,14 +22,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// The tests run owners, readers and bystanders as processes of their own: this test binary, started again with
-// agentVariable set, takes requests with descriptors on a socket and answers each.
+// The tests run owners, readers and bystanders as separate processes: this test binary, started again with
+// agentVariable set. An agent reads requests and descriptors from a socket and answers each request.
 const (
 	agentVariable = "GPU_TEST_AGENT"
 	agentSocket   = 3 // the first of exec.Cmd's ExtraFiles
 )
 
-// request is what a test asks of an agent.
+// request is a test's request to an agent.
 type request struct {
 	Do       string
 	Key      string
@@ -46,30 +46,30 @@ type request struct {
 	Version  uint64
 }
 
-// response is what the agent says.
+// response is an agent's response.
 type response struct {
 	Error   string
-	Answer  string   // the error in the words of a fact
-	Is      []string // the sentinels that it answers for
+	Answer  string   // the error as it is printed in a fact
+	Is      []string // names of the sentinels that match the error
 	Kind    string
 	Bytes   int64
 	Blob    []byte
 	Device  []byte
 	Offset  int64
 	Nanos   []int64
-	More    []int64 // nanoseconds of something else
+	More    []int64 // nanoseconds of a second measurement
 	Text    string
 	Version uint64
 	HasFile bool
 }
 
-// sentinels are the errors that agents report by name.
+// sentinels holds the errors that agents report by name.
 var sentinels = map[string]error{
 	"fault": cuda.ErrFault, "context": cuda.ErrContext, "gone": cuda.ErrPeerGone, "handle": driver.ErrHandle, "memory": driver.ErrOutOfMemory,
 	"unsupported": errors.ErrUnsupported, "read-only": driver.ErrReadOnly, "not found": endpoint.ErrNotFound, "unavailable": endpoint.ErrUnavailable,
 }
 
-// agent is the other process. Until it is told to open it, it uses no CUDA.
+// agent is the state of an agent process. It does not use CUDA until a request opens the device.
 type agent struct {
 	dev      *cuda.Device
 	memories map[string]*cuda.Memory
@@ -78,7 +78,7 @@ type agent struct {
 	share    *sharer
 }
 
-// runAgent is the main function of the process.
+// runAgent is the main function of an agent process.
 func runAgent() int {
 	if err := serveAgent(); err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)
@@ -148,10 +148,10 @@ func (a *agent) serve(conn *wire.Conn, frame wire.Frame) error {
 	return conn.Send(wire.KindResponse, frame.ID, body, files...)
 }
 
-// do carries out a request. It borrows in; the file that it returns is the caller's.
+// do executes a request. It borrows in. The caller owns the returned file.
 func (a *agent) do(q request, in *os.File) (r response, out *os.File, err error) {
 	switch q.Do {
-	case "keep": // a descriptor, of whatever
+	case "keep": // a descriptor of any kind
 		a.kept, err = dup(in)
 	case "give":
 		out, err = dup(a.kept)
@@ -173,7 +173,7 @@ func (a *agent) do(q request, in *os.File) (r response, out *os.File, err error)
 	return r, out, err
 }
 
-// use are the requests that need an open device.
+// use handles requests that need an open device.
 func (a *agent) use(q request, in *os.File) (r response, out *os.File, err error) {
 	switch q.Do {
 	case "alloc":
@@ -182,7 +182,7 @@ func (a *agent) use(q request, in *os.File) (r response, out *os.File, err error
 			a.memories[q.Key] = m.(*cuda.Memory)
 			err = fill(a.memories[q.Key], q.Seed)
 		}
-	case "reserve": // without filling it, which takes long for large slabs
+	case "reserve": // not filled, because filling large slabs is slow
 		var m driver.Memory
 		if m, err = a.dev.Alloc(q.Bytes); err == nil {
 			a.memories[q.Key] = m.(*cuda.Memory)
@@ -217,7 +217,8 @@ func (a *agent) use(q request, in *os.File) (r response, out *os.File, err error
 	return r, out, err
 }
 
-// timeImports imports and closes a handle some times: how long each import took, and each close.
+// timeImports imports and closes a handle the given number of times. It returns the durations of the imports and of the
+// closes.
 func (a *agent) timeImports(h driver.Handle, times int) (imports, closes []int64, err error) {
 	for range times {
 		start := time.Now()
@@ -235,7 +236,7 @@ func (a *agent) timeImports(h driver.Handle, times int) (imports, closes []int64
 	return imports, closes, nil
 }
 
-// packHandle puts a handle into a response; the file, if any, goes beside it.
+// packHandle returns a response that describes the handle, and the file of the handle, if any.
 func packHandle(h driver.Handle) (response, *os.File) {
 	return response{Kind: string(h.Kind), Bytes: h.Bytes, Offset: h.Offset, Device: h.Device[:], Blob: h.Blob}, h.File
 }
@@ -246,10 +247,10 @@ func unpackHandle(q request, f *os.File) driver.Handle {
 	return h
 }
 
-// dup returns an owned descriptor of the same file.
+// dup returns an owned duplicate of f.
 func dup(f *os.File) (*os.File, error) {
 	if f == nil {
-		return nil, errors.New("no descriptor came")
+		return nil, errors.New("the request has no descriptor")
 	}
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -258,10 +259,10 @@ func dup(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// pieceBytes is how much of a memory is filled or compared at a time.
+// pieceBytes is the size of the pieces in which memory is filled and compared.
 const pieceBytes = 4 << 20
 
-// piece is what the memory holds at an offset that is a multiple of pieceBytes.
+// piece returns the expected bytes at offset, which must be a multiple of pieceBytes.
 func piece(seed byte, offset int64, n int64) []byte {
 	p := make([]byte, n)
 	for i := range p {
@@ -282,7 +283,7 @@ func fill(m *cuda.Memory, seed byte) error {
 	return nil
 }
 
-// errChanged is memory that does not hold what was written.
+// errChanged reports that memory does not hold the bytes that were written.
 var errChanged = errors.New("the bytes are not what was written")
 
 func verify(m *cuda.Memory, seed byte) error {
@@ -299,7 +300,7 @@ func verify(m *cuda.Memory, seed byte) error {
 	return nil
 }
 
-// durations turns what came over the socket back.
+// durations converts nanoseconds that were received over the socket.
 func durations(nanos []int64) []time.Duration {
 	var d []time.Duration
 	for _, n := range nanos {

@@ -10,10 +10,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// errUnknown is a request that no agent knows.
+// errUnknown reports a request that is not defined.
 var errUnknown = errors.New("unknown request")
 
-// useEvents are the requests about events between processes.
+// useEvents handles requests for interprocess events.
 func (a *agent) useEvents(q request) (r response, err error) {
 	switch q.Do {
 	case "event":
@@ -25,7 +25,7 @@ func (a *agent) useEvents(q request) (r response, err error) {
 		var h [64]byte
 		h, err = e.IPCHandle()
 		r.Blob = h[:]
-	case "record": // behind work
+	case "record": // after work that is still queued
 		var s *cuda.Stream
 		if s, err = a.dev.NewStream(cuda.StreamOptions{}); err != nil {
 			return r, err
@@ -48,8 +48,8 @@ func (a *agent) useEvents(q request) (r response, err error) {
 	return r, err
 }
 
-// write tries to write the first bytes of a memory in one of several ways, whatever the memory says of itself, and
-// waits for what comes of it.
+// write tries to write the first bytes of m in the given way, without the checks of package cuda, and returns the
+// driver's result after the write completes.
 func (a *agent) write(way string, m *cuda.Memory) error {
 	switch way {
 	case "kernel":
@@ -72,7 +72,7 @@ func (a *agent) write(way string, m *cuda.Memory) error {
 	return fmt.Errorf("%w: write by %s", errUnknown, way)
 }
 
-// call makes a call of package cu and waits for the device.
+// call calls a function of package cu and then waits for the device.
 func (a *agent) call(name string, fn func() cu.Result) error {
 	err := a.dev.Do(func() error {
 		if r := fn(); r != cu.SUCCESS {

@@ -13,14 +13,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// TestConformance runs the suite that every device passes, once for each kind of handle that works here.
+// TestConformance runs the suite of package drivertest once for each kind of handle that the device supports.
 func TestConformance(t *testing.T) {
 	here := kindsHere(t, openDevice(t))
 	require.Contains(t, here, driver.CUDAFD, "the default kind")
 	for _, kind := range []driver.HandleKind{driver.CUDAFD, driver.CUDAIPC, driver.CUDAFabric} {
 		t.Run(string(kind), func(t *testing.T) {
 			if !slices.Contains(here, kind) {
-				t.Skipf("this device has no handles of kind %s", kind) // also where a GPU is required: few have fabric handles
+				t.Skipf("the device does not support handles of kind %s", kind) // a skip even with GPU_TEST=require: few devices have fabric handles
 			}
 			open := func(tb testing.TB) driver.Device {
 				dev, err := cuda.Open(0, cuda.WithHandleKind(kind))

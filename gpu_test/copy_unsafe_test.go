@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// copyToDevice is the driver's own copy, without the checks of package cuda.
+// copyToDevice copies data with the driver's function, without the checks of package cuda.
 func copyToDevice(dst cu.DevicePtr, data []byte) cu.Result {
 	return cu.MemcpyHtoD(dst, unsafe.Pointer(&data[0]), uint64(len(data)))
 }

@@ -1,14 +1,13 @@
-// Package gpu has no code: its tests run the suites of this module on a real GPU and answer questions about the driver
-// that no documentation answers. The answers are in FACTS.md.
+// Package gpu contains only tests. They run the suites of this module on a real GPU and answer questions about the
+// driver that its documentation leaves open. FACTS.md lists the answers.
 //
-//	GPU_TEST=require go test ./gpu_test   a GPU has to be there; a skip is a failure
-//	GPU_TEST=fake go test ./gpu_test      the stand-in for the driver, to test these tests
-//	go test ./gpu_test                    a GPU if there is one; otherwise every test skips and says why
+//	GPU_TEST=require go test ./gpu_test   requires a GPU; a test that skips fails
+//	GPU_TEST=fake go test ./gpu_test      uses the stand-in for the driver, to test these tests
+//	go test ./gpu_test                    uses a GPU if there is one; otherwise every test skips with the reason
 //
-// For a machine with a GPU and neither Go nor a network, gpu_test/build compiles everything into gpu_test/bin, which
-// gpu_test/bin/run runs there. Each fact is printed as a line of its own, "FACT name: value", and
+// For a machine with a GPU but without Go or a network, gpu_test/build compiles everything into gpu_test/bin. Copy that
+// folder and start its script run. Each fact is printed on a separate line, "FACT name: value". To copy the facts of a
+// log into FACTS.md, use
 //
 //	go test ./gpu_test -run '^TestFactsFile$' -facts LOG
-//
-// puts the lines of a log into FACTS.md.
 package gpu

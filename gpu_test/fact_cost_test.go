@@ -22,11 +22,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// repeats is how often a repeated cost is measured.
+// repeats is the number of repetitions of each measurement.
 const repeats = 20
 
-// eachSlab runs a measurement for each kind and each size that fits, in a process that makes the slab. What does not
-// fit is answered so.
+// eachSlab runs a measurement for each handle kind and slab size, with a process that allocates the slab. If a size
+// does not fit, that is recorded as the answer.
 func eachSlab(t *testing.T, name func(kind string, bytes int64) string, run func(t *testing.T, fact string, kind driver.HandleKind, bytes int64)) {
 	dev := openDevice(t)
 	here := kindsHere(t, dev)
@@ -38,7 +38,7 @@ func eachSlab(t *testing.T, name func(kind string, bytes int64) string, run func
 			t.Run(fmt.Sprintf("%s/%s", formatBytes(bytes), kind), func(t *testing.T) {
 				switch {
 				case !slices.Contains(here, kind):
-					fact(t, name(short, bytes), "%s: the device has no handles of kind %s", notMeasured, kind)
+					fact(t, name(short, bytes), "%s: the device does not support handles of kind %s", notMeasured, kind)
 				case bytes > free-free/8:
 					fact(t, name(short, bytes), "%s: only %s free", notMeasured, formatBytes(free))
 				default:
@@ -105,7 +105,8 @@ func TestFactCallOverhead(t *testing.T) {
 	fact(t, "launch-overhead", "queue %s; queue and wait %s", queue, wait)
 }
 
-// rate measures how fast fn handles bytes: the best of a few runs, in GB/s.
+// rate returns the throughput of fn, which processes the given number of bytes, in GB/s. It is the best of several
+// runs.
 func rate(tb testing.TB, bytes int64, fn func() error) float64 {
 	tb.Helper()
 	best := time.Duration(1 << 62)
@@ -138,7 +139,7 @@ func TestFactLoad(t *testing.T) {
 	keep(t, pinned, err)
 	stream, err := dev.NewStream(cuda.StreamOptions{})
 	keep(t, stream, err)
-	read := rate(t, size, func() error { // also warms the page cache
+	read := rate(t, size, func() error { // also fills the page cache
 		for off := int64(0); off < size; off += staging {
 			if _, err := f.ReadAt(pinned.Data()[:min(staging, size-off)], off); err != nil {
 				return err
@@ -168,7 +169,7 @@ func TestFactLoad(t *testing.T) {
 	})
 	fact(t, "load-model", "%.2f GB/s with parsing, allocating and freeing; %.2f of the slower of the above", whole, whole/min(read, copied))
 
-	// What was measured has to be the real thing.
+	// Check that the measured loads produced the right bytes.
 	sd, err := module.Load(context.Background(), dev, path, module.LoadOptions{})
 	keep(t, sd, err)
 	first := make([]byte, 1<<16)

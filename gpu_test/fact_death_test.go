@@ -10,11 +10,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// survivalBytes is how much memory the tests of killed processes share.
+// survivalBytes is the size of the memory that killed processes have shared.
 const survivalBytes = 64 << 20
 
-// overwrite makes another process allocate and fill memory, so that bytes that the driver took back would not stay as
-// they were.
+// overwrite allocates and fills memory in another process, so that memory that the driver has reclaimed does not keep
+// its old bytes by chance.
 func overwrite(tb testing.TB, bytes int64) {
 	tb.Helper()
 	p := open(tb, driver.CUDAFD)
@@ -64,7 +64,7 @@ func TestFactOwnerKilled(t *testing.T) {
 
 func TestFactBystanderKeepsMemory(t *testing.T) {
 	openDevice(t)
-	bystander := start(t) // never opens CUDA
+	bystander := start(t) // uses no CUDA
 	o := owner(t, driver.CUDAFD, survivalBytes, 6)
 	h := o.export("m")
 	r, _ := bystander.exchange(request{Do: "keep"}, h.File)
@@ -91,7 +91,7 @@ func TestFactBystanderKeepsMemory(t *testing.T) {
 	require.Empty(t, r.Error, "surviving owners rests on this")
 }
 
-// TestImporterKilled is no question: the owner must not notice.
+// An owner does not notice that an importer was killed. This is a requirement, not a fact to measure.
 func TestImporterKilled(t *testing.T) {
 	here := kindsHere(t, openDevice(t))
 	for _, kind := range here {

@@ -32,7 +32,7 @@ func TestFactSameProcess(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrHandle, "whatever the driver says, the binding refuses it with a reason")
 }
 
-// TestFactHandlesByValue opens 64-byte handles of memory and of an event, which C passes by value.
+// Opening 64-byte handles of memory and of events works, although C passes them by value.
 func TestFactHandlesByValue(t *testing.T) {
 	needKind(t, driver.CUDAIPC)
 	dev := openDevice(t)

@@ -12,16 +12,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// needKind skips the test where the device has no handles of the kind.
+// needKind skips the test if the device does not support handles of the kind.
 func needKind(tb testing.TB, kind driver.HandleKind) {
 	tb.Helper()
 	dev := openDevice(tb)
 	if !slices.Contains(kindsHere(tb, dev), kind) {
-		skip(tb, "this device has no handles of kind %s", kind)
+		skip(tb, "the device does not support handles of kind %s", kind)
 	}
 }
 
-// shares tries to read an owner's memory in another process and says how that went.
+// shares imports an owner's memory in another process. It returns the answer for a fact, and whether the bytes are
+// right.
 func shares(reader *process, h driver.Handle, seed byte) (string, bool) {
 	r := reader.give("shared", h, false)
 	if r.Error != "" {

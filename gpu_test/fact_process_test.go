@@ -22,8 +22,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// signalReport loads the driver in a process that has not used it and says what that changed about signals, step by
-// step.
+// signalReport loads the driver in a process that has not used it. It reports how each step changed the signal
+// handlers.
 func signalReport() (r response, err error) {
 	before, err := sigactions()
 	if err != nil {
@@ -80,7 +80,7 @@ func signalChanges(step string, before, after [signals + 1]sigaction) (says []st
 	return says
 }
 
-// signalsCaught is the mask of caught signals in /proc/self/status.
+// signalsCaught returns the mask of caught signals from /proc/self/status.
 func signalsCaught() string {
 	data, _ := os.ReadFile("/proc/self/status")
 	for line := range strings.Lines(string(data)) {
@@ -112,8 +112,7 @@ func TestFactSignalHandlers(t *testing.T) {
 	require.NotContains(t, r.Text, "WITHOUT", "Go cannot live with such a handler")
 }
 
-// descriptorReport lists the descriptors that the driver opened in this process and that a program which it starts
-// would inherit.
+// descriptorReport lists the descriptors that the driver opened in this process and that child processes would inherit.
 func descriptorReport() (string, error) {
 	before, err := inheritable()
 	if err != nil {
@@ -158,7 +157,7 @@ type openFile struct {
 	inherited bool
 }
 
-// inheritable are the descriptors of this process.
+// inheritable returns the descriptors of this process that child processes inherit.
 func inheritable() (map[int]openFile, error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -173,9 +172,9 @@ func inheritable() (map[int]openFile, error) {
 		target, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name()))
 		flags, flagErr := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 		if err != nil || flagErr != nil {
-			continue // the one that read the directory
+			continue // the descriptor of the directory itself
 		}
-		target, _, _ = strings.Cut(target, ":[") // the number of a pipe, a socket
+		target, _, _ = strings.Cut(target, ":[") // removes the inode of a pipe or socket
 		files[fd] = openFile{target, flags&unix.FD_CLOEXEC == 0}
 	}
 	return files, nil
@@ -195,7 +194,7 @@ func TestFactCloseOnExec(t *testing.T) {
 	fact(t, "cloexec-devices", "%s", p.must(request{Do: "descriptors"}).Text)
 	p.end()
 
-	// What the binding hands out never reaches a program that is started.
+	// Child processes do not inherit the descriptors that the binding returns.
 	m, err := dev.AllocMemory(1)
 	keep(t, m, err)
 	h, err := m.Export()
@@ -239,7 +238,7 @@ func TestFactHandleKinds(t *testing.T) {
 	fact(t, "handle-kinds", "%s", strings.Join(says, "; "))
 }
 
-// torchProgram prints what PyTorch puts before the handles of an expandable segment, and its version.
+// torchProgram prints the version of PyTorch and the bytes that it writes before the handles of an expandable segment.
 const torchProgram = `
 import torch
 x = torch.arange(1 << 20, device="cuda")

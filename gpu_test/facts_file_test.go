@@ -19,17 +19,16 @@ var (
 	factsPath = flag.String("facts-file", "FACTS.md", "the file to check or write")
 )
 
-// notMeasured is the answer to a question that no GPU has answered.
+// notMeasured is the answer to a question that was not yet measured on a GPU.
 const notMeasured = "not measured yet"
 
 const factsBegin = "<!-- facts: begin (written by TestFactsFile, see the package comment) -->"
 const factsEnd = "<!-- facts: end -->"
 
-// factRow is what FACTS.md says to a question.
+// factRow is the answer to one question in FACTS.md.
 type factRow struct{ answer, where string }
 
-// TestFactsFile holds FACTS.md to the questions: each has its row, and nothing else has. With -facts it writes the
-// file.
+// FACTS.md has one row for each question and no other rows. With -facts the test writes the file.
 func TestFactsFile(t *testing.T) {
 	text, err := os.ReadFile(*factsPath)
 	if os.IsNotExist(err) && *factsLog == "" {
@@ -53,7 +52,7 @@ func TestFactsFile(t *testing.T) {
 	require.True(t, table == formatTable(rows), "the table is not that of the questions: go test ./gpu_test -run '^TestFactsFile$' -facts none")
 }
 
-// parseTable reads the rows: name, question, answer, where, test.
+// parseTable parses the rows: name, question, answer, where it was measured, test.
 func parseTable(table string) map[string]factRow {
 	rows := map[string]factRow{}
 	for line := range strings.Lines(table) {
@@ -78,11 +77,11 @@ func formatTable(rows map[string]factRow) string {
 	return b.String()
 }
 
-// mergeFacts takes the answers of a log. A log of the stand-in is refused.
+// mergeFacts adds the answers of a log to rows. It refuses a log of the stand-in.
 func mergeFacts(rows map[string]factRow, log string) error {
 	said := parseLog(log)
 	if said["library"] == standIn || said["library"] == "" {
-		return fmt.Errorf("the log is not of a real driver: library %q", said["library"])
+		return fmt.Errorf("the log is not from a real driver: library %q", said["library"])
 	}
 	where := fmt.Sprintf("%s, %s, driver %s, CUDA %s", said["date"], said["gpu"], said["driver"], said["cuda"])
 	for _, q := range questions {
@@ -93,7 +92,7 @@ func mergeFacts(rows map[string]factRow, log string) error {
 	return nil
 }
 
-// parseLog collects the FACT lines; the last of a name counts.
+// parseLog returns the FACT lines by name. If a name is repeated, the last line counts.
 func parseLog(log string) map[string]string {
 	said := map[string]string{}
 	lines := bufio.NewScanner(strings.NewReader(log))
@@ -123,8 +122,8 @@ func TestCollectingFacts(t *testing.T) {
 	require.Error(t, mergeFacts(rows, "FACT load: 1\n"))
 }
 
-// TestQuestionsNameTheirTests finds each test in the sources.
-func TestQuestionsNameTheirTests(t *testing.T) {
+// Every test that a question names exists in the sources.
+func TestQuestionsNameTests(t *testing.T) {
 	files, err := filepath.Glob("*_test.go")
 	require.NoError(t, err)
 	if len(files) == 0 {

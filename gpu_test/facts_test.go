@@ -14,22 +14,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// A question is one row of FACTS.md.
+// question is one row of FACTS.md.
 type question struct {
 	// Name is the fact's name in the log.
 	Name string
-	// Text is the question.
 	Text string
-	// Test is the test that answers it.
+	// Test is the name of the test that answers the question.
 	Test string
 }
 
-// slabs are the sizes for which opening and attaching are measured.
+// slabs holds the sizes in bytes for which importing and attaching are measured.
 var slabs = []int64{2 << 20, 64 << 20, 1 << 30, 16 << 30, 64 << 30}
 
-// questions are all rows of FACTS.md, in their order.
+// questions holds the rows of FACTS.md in order.
 var questions = slices.Concat([]question{
-	{"ipc-owner-killed", "`cuda-ipc`: the exporter is killed while another process has the memory open. What does that one read?", "TestFactOwnerKilled"},
+	{"ipc-owner-killed", "`cuda-ipc`: the exporter is killed while another process has the memory open. What does the other process read?", "TestFactOwnerKilled"},
 	{"fd-owner-killed", "`cuda-fd`: the same", "TestFactOwnerKilled"},
 	{"ipc-open-after-kill", "`cuda-ipc`: can a handle be opened after its exporter was killed?", "TestFactOwnerKilled"},
 	{"fd-kept-by-bystander", "`cuda-fd`: a process without CUDA keeps the descriptor, the creator is killed. Can a third process import it?", "TestFactBystanderKeepsMemory"},
@@ -38,7 +37,7 @@ var questions = slices.Concat([]question{
 	{"ipc-pid-namespaces-equal-pid", "`cuda-ipc` between two PID namespaces, both processes have the number 1", "TestFactPIDNamespaces"},
 	{"fd-namespaces", "`cuda-fd` over SCM_RIGHTS between PID, mount and IPC namespaces", "TestFactDescriptorAcrossNamespaces"},
 	{"event-shared-shm", "Interprocess event, both processes have the same /dev/shm", "TestFactEvents"},
-	{"event-private-shm", "Interprocess event, each process has a /dev/shm of its own", "TestFactEvents"},
+	{"event-private-shm", "Interprocess event, each process has a private /dev/shm", "TestFactEvents"},
 	{"event-owner-killed", "Interprocess event, opened after its owner was killed", "TestFactEvents"},
 	{"readonly-kernel", "A kernel writes through a read-only mapping: what happens to it, and to the owner and another reader?", "TestFactReadOnlyWrite"},
 	{"readonly-memset", "The same with cuMemsetD8", "TestFactReadOnlyWrite"},
@@ -60,7 +59,7 @@ var questions = slices.Concat([]question{
 	{"load-model", "`module.Load` of the same bytes as a safetensors file", "TestFactLoad"},
 }, slabQuestions())
 
-// slabQuestions are those that are asked for each size.
+// slabQuestions returns the questions for each slab size.
 func slabQuestions() []question {
 	var qs []question
 	for _, bytes := range slabs {
@@ -84,7 +83,7 @@ func sizedFact(what, kind string, bytes int64) string {
 	return what + "-" + kind + "-" + strings.ReplaceAll(formatBytes(bytes), " ", "")
 }
 
-// fact prints an answer; name is one of questions.
+// fact prints an answer. name must be the name of one of questions.
 func fact(tb testing.TB, name, format string, args ...any) {
 	tb.Helper()
 	if !slices.ContainsFunc(questions, func(q question) bool { return q.Name == name }) {
@@ -93,13 +92,14 @@ func fact(tb testing.TB, name, format string, args ...any) {
 	record(name, format, args...)
 }
 
-// record prints a line for the log. It begins a line of its own: with -v the test runner may have left one open.
+// record prints a line for the log. It starts with a newline because the test runner may have left a line unfinished
+// with -v.
 func record(name, format string, args ...any) {
 	value := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
 	fmt.Printf("\nFACT %s: %s\n", name, value)
 }
 
-// answer is what an error says in a fact: the driver's code where there is one.
+// answer returns an error as it is printed in a fact: the driver's code, if there is one.
 func answer(err error) string {
 	var e *cuda.Error
 	switch {
@@ -111,7 +111,7 @@ func answer(err error) string {
 	return err.Error()
 }
 
-// codeAnswer is the same for a call of package cu.
+// codeAnswer is answer for a result of package cu.
 func codeAnswer(r cu.Result) string {
 	if r == cu.SUCCESS {
 		return "success"
@@ -119,13 +119,13 @@ func codeAnswer(r cu.Result) string {
 	return fmt.Sprintf("%s (%d)", r, r)
 }
 
-// median of durations, which it sorts.
+// median returns the median of d, which it sorts.
 func median(d []time.Duration) time.Duration {
 	slices.Sort(d)
 	return d[len(d)/2]
 }
 
-// short rounds to three digits or so.
+// short rounds d to about three digits.
 func short(d time.Duration) string {
 	unit := time.Duration(1)
 	for d/unit >= 1000 {

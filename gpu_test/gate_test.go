@@ -19,20 +19,20 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
 )
 
-// What GPU_TEST can say; without it, a GPU is used if there is one.
+// Values of GPU_TEST. If it is not set, tests use a GPU if there is one.
 const (
 	gateVariable = "GPU_TEST"
 	gateRequire  = "require"
 	gateFake     = "fake"
 )
 
-// onFake reports whether the stand-in is to be used: the facts that are printed then are about the stand-in.
+// onFake reports whether the tests use the stand-in. The facts of such a run describe the stand-in.
 func onFake() bool { return os.Getenv(gateVariable) == gateFake }
 
-// fakeOptions are what the stand-in is like. Its bytes are real memory, so large slabs are left to real devices.
+// fakeOptions configures the stand-in. Its memory is host memory, so large slabs are tested on real devices only.
 var fakeOptions = cudatest.Options{Memory: 768 << 20}
 
-// skip ends a test that cannot be run here. Where a GPU is required that is a failure.
+// skip skips a test that cannot run on this machine. With GPU_TEST=require it fails the test.
 func skip(tb testing.TB, format string, args ...any) {
 	tb.Helper()
 	if os.Getenv(gateVariable) == gateRequire {
@@ -41,7 +41,7 @@ func skip(tb testing.TB, format string, args ...any) {
 	tb.Skipf(format, args...)
 }
 
-// realOnly ends a test that says nothing on the stand-in.
+// realOnly skips a test whose result on the stand-in has no meaning.
 func realOnly(tb testing.TB, why string) {
 	tb.Helper()
 	if onFake() {
@@ -49,8 +49,9 @@ func realOnly(tb testing.TB, why string) {
 	}
 }
 
-// needGPU skips the test, or fails it, where there is no GPU; the reason is the typed error that a program gets. With
-// GPU_TEST=fake it sets up the stand-in: the one that SHAREDTENSOR_LIBCUDA names, or one that it builds.
+// needGPU skips the test if there is no GPU, or fails it with GPU_TEST=require. The reason is the typed error that
+// programs receive. With GPU_TEST=fake it sets up the stand-in: the library that SHAREDTENSOR_LIBCUDA names, or one
+// that it builds.
 func needGPU(tb testing.TB) {
 	tb.Helper()
 	if onFake() && (os.Getenv("SHAREDTENSOR_LIBCUDA") == "" || fake.started) {
@@ -65,10 +66,10 @@ func needGPU(tb testing.TB) {
 	aboutOnce.Do(printAbout)
 }
 
-// fake remembers that this process, not who started it, chose the stand-in.
+// fake records that this process, and not its parent, has set up the stand-in.
 var fake struct{ started bool }
 
-// openDevice opens the first GPU for the test, or skips it. The device is closed at the end.
+// openDevice opens the first GPU, or skips the test. The device is closed when the test ends.
 func openDevice(tb testing.TB, opts ...cuda.Option) *cuda.Device {
 	tb.Helper()
 	needGPU(tb)
@@ -78,7 +79,7 @@ func openDevice(tb testing.TB, opts ...cuda.Option) *cuda.Device {
 	return dev
 }
 
-// keep closes x at the end of the test.
+// keep closes x when the test ends.
 func keep[T interface{ Close() error }](tb testing.TB, x T, err error) T {
 	tb.Helper()
 	require.NoError(tb, err)
@@ -88,7 +89,8 @@ func keep[T interface{ Close() error }](tb testing.TB, x T, err error) T {
 
 var aboutOnce sync.Once
 
-// printAbout prints what the facts are about. FACTS.md takes them from the log only if library says the driver's own.
+// printAbout prints the GPU, driver and library that the facts describe. FACTS.md accepts a log only if its library is
+// the driver's.
 func printAbout() {
 	library := cu.Path()
 	if onFake() {
@@ -108,14 +110,15 @@ func printAbout() {
 // standIn is the name of the library in a log of the stand-in.
 const standIn = "the stand-in"
 
-// driverVersion is the version of the kernel's driver, which libcuda has to match.
+// driverVersion returns the version of the kernel driver, which must match that of libcuda.
 func driverVersion() string {
 	for _, path := range []string{"/sys/module/nvidia/version", "/proc/driver/nvidia/version"} {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			continue
 		}
-		// NVRM version: NVIDIA UNIX ... Kernel Module  580.95.05  Release Build ..., or the number alone.
+		// The file contains "NVRM version: NVIDIA UNIX ... Kernel Module 580.95.05 Release Build ...", or only the
+		// number.
 		for _, word := range strings.Fields(string(data)) {
 			if strings.Count(word, ".") >= 1 && strings.Trim(word, "0123456789.") == "" {
 				return word
@@ -125,7 +128,7 @@ func driverVersion() string {
 	return "unknown"
 }
 
-// kindsHere are the kinds of handle that work between processes on this GPU.
+// kindsHere returns the handle kinds that work between processes on this GPU.
 func kindsHere(tb testing.TB, dev *cuda.Device) []driver.HandleKind {
 	tb.Helper()
 	var kinds []driver.HandleKind
@@ -139,7 +142,7 @@ func kindsHere(tb testing.TB, dev *cuda.Device) []driver.HandleKind {
 	return kinds
 }
 
-// formatBytes is a size for people.
+// formatBytes formats n with a binary unit.
 func formatBytes(n int64) string {
 	switch {
 	case n >= 1<<30 && n%(1<<30) == 0:

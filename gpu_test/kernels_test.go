@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// kernel loads one of the kernels.
+// kernel loads one of the kernels of kernelsPTX.
 func kernel(tb testing.TB, dev *cuda.Device, name string) *cuda.Function {
 	tb.Helper()
 	mod, err := dev.LoadModule([]byte(kernelsPTX))
@@ -23,7 +23,7 @@ func kernel(tb testing.TB, dev *cuda.Device, name string) *cuda.Function {
 	return f
 }
 
-// onDevice puts floats on the device.
+// onDevice copies values to a new tensor on the device.
 func onDevice(tb testing.TB, dev driver.Device, shape tensor.Shape, values []float32) (*tensor.Tensor, *cuda.Memory) {
 	tb.Helper()
 	x, err := tensor.FromSlice(dev, shape, values)
@@ -31,7 +31,7 @@ func onDevice(tb testing.TB, dev driver.Device, shape tensor.Shape, values []flo
 	return x, x.Storage().Memory().(*cuda.Memory)
 }
 
-// noise are reproducible floats in [-1, 1).
+// noise returns n reproducible values in [-1, 1).
 func noise(n int, seed uint32) []float32 {
 	v := make([]float32, n)
 	for i := range v {
@@ -54,8 +54,8 @@ func TestSaxpy(t *testing.T) {
 		got, err := tensor.Float32s(yt)
 		require.NoError(t, err)
 		for i := range got {
-			// float64 holds the product of two float32 exactly, so this is the fused operation but for rare double
-			// rounding.
+			// A float64 holds the product of two float32 exactly, so this equals the fused operation except for rare
+			// double rounding.
 			want := float32(math.FMA(float64(a), float64(xs[i]), float64(ys[i])))
 			require.InDelta(t, want, got[i], 1e-7, "element %d of %d", i, n)
 		}
@@ -87,8 +87,8 @@ func TestMatmul(t *testing.T) {
 	}
 }
 
-// TestMatmulInAGraph records the launch once and runs it again on other bytes.
-func TestMatmulInAGraph(t *testing.T) {
+// A graph that recorded the launch computes on the new bytes when it is launched again.
+func TestMatmulGraph(t *testing.T) {
 	dev := openDevice(t)
 	f := kernel(t, dev, "matmul")
 	stream, err := dev.NewStream(cuda.StreamOptions{})
@@ -118,7 +118,7 @@ func TestMatmulInAGraph(t *testing.T) {
 	}
 }
 
-func TestBadPTXIsTold(t *testing.T) {
+func TestBadPTX(t *testing.T) {
 	realOnly(t, "it compiles nothing")
 	dev := openDevice(t)
 	_, err := dev.LoadModule([]byte(".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry x() { nonsense; }\n"))

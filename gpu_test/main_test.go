@@ -11,10 +11,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// kindVariable tells the second process of the conformance suite by what kind of handle it shares.
+// kindVariable holds the handle kind for the second process of the conformance suite.
 const kindVariable = "GPU_TEST_HANDLE_KIND"
 
-// TestMain runs the tests, or is one of the other processes that they start.
+// TestMain runs the tests, or acts as one of the processes that they start.
 func TestMain(m *testing.M) {
 	if os.Getenv(agentVariable) != "" {
 		os.Exit(runAgent())

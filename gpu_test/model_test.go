@@ -17,7 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// models are safetensors files: one made up, and the real ones that are at hand.
+// models returns paths of safetensors files: a generated model and the real models in the test data.
 func models(tb testing.TB) []string {
 	tb.Helper()
 	made := filepath.Join(tb.TempDir(), "synthetic.safetensors")
@@ -33,8 +33,8 @@ func models(tb testing.TB) []string {
 	return paths
 }
 
-// TestModelsLieOnTheGPU loads, digests and saves, and compares with the host.
-func TestModelsLieOnTheGPU(t *testing.T) {
+// Loading, digesting and saving a model on the GPU gives the same bytes as on the host.
+func TestModelOnGPU(t *testing.T) {
 	dev := openDevice(t)
 	hostDevice, err := host.Open()
 	keep(t, hostDevice, err)
@@ -61,8 +61,8 @@ func TestModelsLieOnTheGPU(t *testing.T) {
 	}
 }
 
-// TestViewsOfTheGPU compares what views of GPU memory read with the same views of host memory.
-func TestViewsOfTheGPU(t *testing.T) {
+// Views of GPU memory read the same elements as the same views of host memory.
+func TestViewsOnGPU(t *testing.T) {
 	hostDevice, err := host.Open()
 	keep(t, hostDevice, err)
 	views := func(dev driver.Device) map[string]*tensor.Tensor {
@@ -95,7 +95,7 @@ func TestViewsOfTheGPU(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, x.Bytes(), y.Bytes(), name)
 
-		// And from the host into a view of the GPU, and back.
+		// Copies from the host into a view of GPU memory, and back, keep the elements.
 		target, err := tensor.Empty(dev, want.DType(), want.Shape())
 		keep(t, target, err)
 		require.NoError(t, target.CopyFrom(want))

@@ -14,8 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// inNamespaces puts an agent into new namespaces (CLONE_NEW... or'ed together). Who is not root gets a user namespace
-// too.
+// inNamespaces starts an agent in new namespaces; flags are CLONE_NEW… flags. Unless the user is root, a user namespace
+// is added.
 func inNamespaces(flags uintptr) func(*exec.Cmd) {
 	return func(c *exec.Cmd) {
 		attr := &syscall.SysProcAttr{Cloneflags: flags}
@@ -28,8 +28,8 @@ func inNamespaces(flags uintptr) func(*exec.Cmd) {
 	}
 }
 
-// needNamespaces skips the test where namespaces cannot be made, as in most rented containers; a machine that is
-// promised to make them ([drivertest.RequireEnv]) fails it. GPU_TEST=require promises a GPU only.
+// needNamespaces skips the test if namespaces cannot be created, as in most rented containers. It fails the test if the
+// environment requires them ([drivertest.RequireEnv]). GPU_TEST=require requires only a GPU.
 func needNamespaces(tb testing.TB, flags uintptr) {
 	tb.Helper()
 	p, err := tryStart(tb, inNamespaces(flags))
@@ -38,8 +38,7 @@ func needNamespaces(tb testing.TB, flags uintptr) {
 	p.kill()
 }
 
-// ownSharedMemory gives this process, which is in a mount namespace of its own, an empty /dev/shm that nobody else
-// sees.
+// ownSharedMemory mounts an empty, private /dev/shm in the mount namespace of this process.
 func ownSharedMemory() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)

@@ -20,13 +20,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// patience bounds what tests wait for. It is not what they measure.
+// patience is the timeout of waits in tests. It does not limit measurements.
 const patience = time.Minute
 
-// execVariable is what has to be put before a program of these tests, such as an emulator.
+// execVariable holds a command that is put before each program that the tests start, such as an emulator.
 const execVariable = "SHAREDTENSOR_TEST_EXEC"
 
-// process is an agent as its test sees it.
+// process is the test's side of an agent.
 type process struct {
 	tb   testing.TB
 	cmd  *exec.Cmd
@@ -65,7 +65,7 @@ func tryStart(tb testing.TB, configure ...func(*exec.Cmd)) (*process, error) {
 	return p, nil
 }
 
-// socketPair returns one end as a connection and the other as a file to inherit.
+// socketPair returns one end as a connection and the other as a file for a child process.
 func socketPair(tb testing.TB) (*wire.Conn, *os.File) {
 	tb.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -79,7 +79,7 @@ func socketPair(tb testing.TB) (*wire.Conn, *os.File) {
 	return conn, os.NewFile(uintptr(fds[1]), "socket")
 }
 
-// kill ends the process as a crash would and waits until it is gone. A second time does nothing.
+// kill kills the process with SIGKILL and waits until it has exited. Further calls do nothing.
 func (p *process) kill() {
 	if p.cmd.ProcessState == nil {
 		p.cmd.Process.Signal(syscall.SIGKILL)
@@ -88,15 +88,15 @@ func (p *process) kill() {
 	}
 }
 
-// end lets the process end by itself.
+// end closes the connection and waits until the process has exited.
 func (p *process) end() {
 	p.tb.Helper()
 	require.NoError(p.tb, p.conn.Close())
 	require.NoError(p.tb, p.cmd.Wait())
 }
 
-// exchange sends a request with a descriptor, which it borrows, or nil; the one that it returns, or nil, is the
-// caller's.
+// exchange sends a request and returns the response. It borrows in, which may be nil. The caller owns the returned
+// file, which may be nil.
 func (p *process) exchange(q request, in *os.File) (response, *os.File) {
 	p.tb.Helper()
 	body, err := message.Marshal(q)
@@ -110,7 +110,7 @@ func (p *process) exchange(q request, in *os.File) (response, *os.File) {
 	require.NoError(p.tb, p.conn.Send(wire.KindRequest, p.id, body, files...), "%s: the process has ended", q.Do)
 	frame, err := p.conn.Receive()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		p.cmd.Process.Signal(syscall.SIGQUIT) // its stacks say where it hangs
+		p.cmd.Process.Signal(syscall.SIGQUIT) // prints its stacks, which show where it hangs
 		p.cmd.Wait()
 	}
 	require.NoError(p.tb, err, "%s: the process has ended", q.Do)
@@ -124,7 +124,7 @@ func (p *process) exchange(q request, in *os.File) (response, *os.File) {
 	return r, frame.Files.Take(0)
 }
 
-// ask is exchange without descriptors; the answer may be an error.
+// ask is exchange without descriptors. The response may hold an error.
 func (p *process) ask(q request) response {
 	p.tb.Helper()
 	r, f := p.exchange(q, nil)
@@ -132,7 +132,7 @@ func (p *process) ask(q request) response {
 	return r
 }
 
-// must is ask for what has to work.
+// must is ask, and fails the test if the response holds an error.
 func (p *process) must(q request) response {
 	p.tb.Helper()
 	r := p.ask(q)
@@ -140,7 +140,7 @@ func (p *process) must(q request) response {
 	return r
 }
 
-// says is what a fact says of an answer.
+// says formats the response for a fact.
 func (r response) says() string {
 	if r.Error == "" {
 		return "works"
@@ -156,7 +156,7 @@ func open(tb testing.TB, kind driver.HandleKind, configure ...func(*exec.Cmd)) *
 	return p
 }
 
-// owner starts an agent that has memory with a pattern under the key m.
+// owner starts an agent with memory of the given size that holds the pattern of seed. Its key is "m".
 func owner(tb testing.TB, kind driver.HandleKind, bytes int64, seed byte, configure ...func(*exec.Cmd)) *process {
 	tb.Helper()
 	p := open(tb, kind, configure...)
@@ -164,7 +164,7 @@ func owner(tb testing.TB, kind driver.HandleKind, bytes int64, seed byte, config
 	return p
 }
 
-// export returns a handle of an agent's memory; it is closed at the end of the test.
+// export returns a handle to an agent's memory. It is closed when the test ends.
 func (p *process) export(key string) driver.Handle {
 	p.tb.Helper()
 	r, f := p.exchange(request{Do: "export", Key: key}, nil)
@@ -174,7 +174,7 @@ func (p *process) export(key string) driver.Handle {
 	return h
 }
 
-// give makes an agent import a handle, which it borrows, under a key.
+// give imports a handle in an agent, under the given key. It borrows the handle.
 func (p *process) give(key string, h driver.Handle, writable bool) response {
 	p.tb.Helper()
 	r, _ := p.exchange(handleRequest("import", key, h, writable), h.File)

@@ -20,21 +20,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// TestProduct drives the command sharedtensor on the GPU, with clients in other processes.
+// The command sharedtensor works on the GPU with clients in other processes.
 func TestProduct(t *testing.T) {
 	needGPU(t)
 	p := product{program(t)}
 	t.Run("Commands", p.testCommands)
-	t.Run("OwnerIsKilled", p.testOwnerIsKilled)
+	t.Run("OwnerKilled", p.testOwnerIsKilled)
 	t.Run("Doctor", p.testDoctor)
 	t.Run("WrongDevices", p.testWrongDevices)
 }
 
-// product is the path of the command.
+// product holds the path of the command sharedtensor.
 type product struct{ path string }
 
-// program is the command: what SHAREDTENSOR_PROGRAM names, the one beside this test binary, or one that is built for
-// the test.
+// program returns the path of the command: the value of SHAREDTENSOR_PROGRAM, the program beside this test binary, or
+// one that is built for the test.
 func program(tb testing.TB) string {
 	tb.Helper()
 	if path := os.Getenv("SHAREDTENSOR_PROGRAM"); path != "" {
@@ -52,12 +52,12 @@ func program(tb testing.TB) string {
 	return path
 }
 
-// command prepares a run of the program on a socket of the test's own.
+// command prepares a run of the program on the given socket.
 func (p product) command(socket string, args ...string) *exec.Cmd {
 	return exec.Command(p.path, append(args, "--socket", socket)...)
 }
 
-// run runs the program to its end, which has to be a good one, and returns what it printed.
+// run runs the program, which must succeed, and returns its output.
 func (p product) run(tb testing.TB, socket string, args ...string) string {
 	tb.Helper()
 	c := p.command(socket, args...)
@@ -68,7 +68,7 @@ func (p product) run(tb testing.TB, socket string, args ...string) string {
 	return string(out)
 }
 
-// service starts the program and returns when it has printed its first line.
+// service starts the program and returns after it has printed its first line.
 func (p product) service(tb testing.TB, socket string, args ...string) (*exec.Cmd, string) {
 	tb.Helper()
 	c := p.command(socket, args...)
@@ -91,7 +91,7 @@ func (p product) service(tb testing.TB, socket string, args ...string) (*exec.Cm
 	return c, lines.Text()
 }
 
-// modelFile writes the model that agents know by its seed.
+// modelFile writes the model that agents derive from the seed.
 func modelFile(tb testing.TB, seed byte, size int64) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "model.safetensors")
@@ -99,7 +99,7 @@ func modelFile(tb testing.TB, seed byte, size int64) string {
 	return path
 }
 
-// digestsOf are the digests of a file's tensors.
+// digestsOf returns the digests of the tensors of a file.
 func digestsOf(tb testing.TB, path string) map[string]module.Digest {
 	tb.Helper()
 	dev, err := host.Open()
@@ -111,7 +111,7 @@ func digestsOf(tb testing.TB, path string) map[string]module.Digest {
 	return d
 }
 
-// testCommands serves, lists, reads, publishes and withdraws with the command, each in a process of its own.
+// testCommands serves, lists, reads, publishes and withdraws with the command, each in a separate process.
 func (p product) testCommands(t *testing.T) {
 	socket, size := socketPath(t), int64(6<<20)
 	file, second := modelFile(t, 31, size), modelFile(t, 32, size)
@@ -140,7 +140,7 @@ func (p product) testCommands(t *testing.T) {
 	c.must(request{Do: "check", Key: "2", Seed: 32, Bytes: size})
 }
 
-// testOwnerIsKilled kills the command while a client reads what it served.
+// testOwnerIsKilled kills the command while a client reads the model that it serves.
 func (p product) testOwnerIsKilled(t *testing.T) {
 	socket, size := socketPath(t), int64(16<<20)
 	owner, _ := p.service(t, socket, "serve", "--device", "cuda:0", "m="+modelFile(t, 33, size))
@@ -160,10 +160,10 @@ func (p product) testOwnerIsKilled(t *testing.T) {
 	c.must(request{Do: "check", Key: "h", Seed: 33, Bytes: size})
 }
 
-// testDoctor finds the driver, the device, and what it can do.
+// testDoctor checks that doctor finds the driver, the device and its capabilities.
 func (p product) testDoctor(t *testing.T) {
 	dev := openDevice(t)
-	out, _ := p.command(socketPath(t), "doctor").Output() // its status is about the whole host
+	out, _ := p.command(socketPath(t), "doctor").Output() // the exit status depends on the whole host
 	text := string(out)
 	require.Contains(t, text, "CUDA driver")
 	require.Contains(t, text, dev.Info().Name)
@@ -172,7 +172,7 @@ func (p product) testDoctor(t *testing.T) {
 	}
 }
 
-// testWrongDevices asks for what there is not.
+// testWrongDevices names devices that do not exist.
 func (p product) testWrongDevices(t *testing.T) {
 	for device, says := range map[string]string{"cuda:99": "99", "gpu": "gpu", "cuda:-1": "-1"} {
 		out, err := p.command(socketPath(t), "serve", "--device", device).CombinedOutput()

@@ -2,8 +2,8 @@
 
 package gpu_test
 
-// kernelsPTX are the kernels of these tests, for any GPU since Maxwell. The stand-in knows them by name and parameters;
-// it does not run the code.
+// kernelsPTX holds the kernels of these tests, for Maxwell GPUs and newer. The stand-in does not execute PTX; it
+// implements these kernels by name and parameters.
 const kernelsPTX = `
 .version 7.0
 .target sm_50

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// python runs a program with python3, or what PYTHON names, and returns what it prints.
+// python runs a program with python3, or the interpreter that PYTHON names, and returns its output.
 func python(tb testing.TB, program string, env ...string) (string, error) {
 	tb.Helper()
 	name := os.Getenv("PYTHON")

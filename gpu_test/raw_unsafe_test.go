@@ -9,7 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// rawExport is a descriptor as the driver hands it out, before package cuda touches it. The caller owns it.
+// rawExport returns a descriptor as the driver exports it, without the changes of package cuda. The caller owns it.
 func rawExport(dev *cuda.Device) (int, error) {
 	fd := int32(-1)
 	err := dev.Do(func() error {

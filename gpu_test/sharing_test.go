@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// socketPath is a path for a socket in a directory of the test's own, short enough for the kernel.
+// socketPath returns the path of a socket in a temporary directory. It is short enough for the kernel.
 func socketPath(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "st")
@@ -22,7 +22,7 @@ func socketPath(tb testing.TB) string {
 	return filepath.Join(dir, "s.sock")
 }
 
-// eventually waits for something that another process brings about.
+// eventually waits until ok returns true.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
@@ -32,7 +32,7 @@ func eventually(tb testing.TB, what string, ok func() bool) {
 	}
 }
 
-// serving starts an owner that serves on a fresh socket.
+// serving starts an owner that serves on a new socket.
 func serving(tb testing.TB, kind driver.HandleKind) (*process, string) {
 	tb.Helper()
 	socket := socketPath(tb)
@@ -49,7 +49,7 @@ func client(tb testing.TB, kind driver.HandleKind, socket string) *process {
 	return c
 }
 
-// onEveryKind runs a test with owners that share by each kind of handle that works here.
+// onEveryKind runs a test for each handle kind that works on this machine.
 func onEveryKind(t *testing.T, run func(t *testing.T, kind driver.HandleKind)) {
 	for _, kind := range kindsHere(t, openDevice(t)) {
 		t.Run(string(kind), func(t *testing.T) { run(t, kind) })
@@ -96,7 +96,7 @@ func TestVersionsAndEvents(t *testing.T) {
 	})
 }
 
-func TestKilledClientGivesBack(t *testing.T) {
+func TestKilledClientReleasesLeases(t *testing.T) {
 	onEveryKind(t, func(t *testing.T, kind driver.HandleKind) {
 		o, socket := serving(t, kind)
 		o.must(request{Do: "publish", Name: "m", Seed: 3})
@@ -113,9 +113,9 @@ func TestKilledClientGivesBack(t *testing.T) {
 	})
 }
 
-// TestClientReadsOnAfterTheOwnerIsKilled is about cuda-fd, which promises it. What cuda-ipc does is a fact,
+// A client keeps reading cuda-fd memory after its owner was killed. For cuda-ipc this is not promised; see the fact
 // ipc-owner-killed.
-func TestClientReadsOnAfterTheOwnerIsKilled(t *testing.T) {
+func TestClientReadsAfterOwnerKilled(t *testing.T) {
 	needKind(t, driver.CUDAFD)
 	o, socket := serving(t, driver.CUDAFD)
 	o.must(request{Do: "publish", Name: "m", Seed: 4, Bytes: 32 << 20})
@@ -129,7 +129,7 @@ func TestClientReadsOnAfterTheOwnerIsKilled(t *testing.T) {
 	c.must(request{Do: "check", Key: "h", Seed: 4, Bytes: 32 << 20})
 	c.must(request{Do: "sum", Key: "h"})
 
-	// Another owner takes the socket over, and the client finds it.
+	// Another owner listens on the socket, and the client connects to it.
 	o = open(t, driver.CUDAFD)
 	o.must(request{Do: "serve", Socket: socket})
 	o.must(request{Do: "publish", Name: "m", Seed: 5})
@@ -140,7 +140,7 @@ func TestClientReadsOnAfterTheOwnerIsKilled(t *testing.T) {
 	c.must(request{Do: "check", Key: "h", Seed: 4, Bytes: 32 << 20})
 }
 
-func TestClientPublishesItsOwnMemory(t *testing.T) {
+func TestClientPublishesMemory(t *testing.T) {
 	needKind(t, driver.CUDAFD)
 	o, socket := serving(t, driver.CUDAFD)
 	publisher, reader := client(t, driver.CUDAFD, socket), client(t, driver.CUDAFD, socket)
@@ -155,9 +155,9 @@ func TestClientPublishesItsOwnMemory(t *testing.T) {
 	require.EqualValues(t, 2, o.must(request{Do: "holders"}).Bytes)
 }
 
-// TestCallsWithTensorsOfTheGPU hands memory of the client to a kernel of the owner, and the owner's result back.
-// Results are the caller's, whatever becomes of the owner, which memory of kind cuda-ipc cannot be.
-func TestCallsWithTensorsOfTheGPU(t *testing.T) {
+// A kernel of the owner runs on memory of the client, and the client receives the owner's result. Results must outlive
+// the owner, so their memory cannot be of kind cuda-ipc.
+func TestCallWithGPUTensors(t *testing.T) {
 	needKind(t, driver.CUDAFD)
 	_, socket := serving(t, driver.CUDAFD)
 	c := client(t, driver.CUDAFD, socket)

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sigaction is the kernel's struct (include/uapi/asm-generic/signal.h; on amd64 and arm64 it begins like this, and the
-// mask is 8 bytes there).
+// sigaction is the kernel's struct (include/uapi/asm-generic/signal.h). amd64 and arm64 share these first fields, with
+// a mask of 8 bytes.
 type sigaction struct {
 	handler  uintptr
 	flags    uint64
@@ -25,8 +25,8 @@ const (
 	sigIgnore  = 1
 )
 
-// sigactions asks the kernel what this process does with each signal. The library's own record is passed by: libcuda
-// might not use it.
+// sigactions reads the action of each signal from the kernel. It bypasses libc, because libcuda may not use libc to set
+// them.
 func sigactions() ([signals + 1]sigaction, error) {
 	var all [signals + 1]sigaction
 	for n := 1; n <= signals; n++ {

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// xidLine is how the kernel's driver reports an error of a GPU.
+// xidLine matches GPU errors in the kernel log.
 var xidLine = regexp.MustCompile(`NVRM: Xid \([^)]*\): (\d+)[^\n]*`)
 
-// xids are all reports in the kernel's log; nil where it cannot be read.
+// xids returns all GPU errors in the kernel log, or nil if the log cannot be read.
 func xids() []string {
 	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -21,10 +21,10 @@ func xids() []string {
 	}
 	defer unix.Close(fd)
 	found := []string{}
-	buf := make([]byte, 8192) // a record fits; each read gives one
+	buf := make([]byte, 8192) // holds one record, the result of each read
 	for {
 		n, err := unix.Read(fd, buf)
-		if err == unix.EPIPE { // records were overwritten, go on
+		if err == unix.EPIPE { // older records were overwritten
 			continue
 		}
 		if err != nil || n <= 0 {
@@ -36,7 +36,7 @@ func xids() []string {
 	}
 }
 
-// newXids says which reports came after before.
+// newXids returns the errors that were logged after before was read.
 func newXids(before []string) string {
 	now := xids()
 	if before == nil || now == nil {

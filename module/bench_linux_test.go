@@ -15,7 +15,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// BenchmarkPlainRead reads a file of the same size into fresh anonymous memory, which Go's own allocator would reuse.
+// BenchmarkPlainRead reads a file of the same size into fresh anonymous memory, because Go's allocator would reuse
+// memory.
 func BenchmarkPlainRead(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "m")
 	require.NoError(b, module.SynthesizeFile(path, module.Synthetic{Tensors: 200, Bytes: benchBytes}))
@@ -38,10 +39,10 @@ func BenchmarkPlainRead(b *testing.B) {
 	}
 }
 
-// coldBytes is the size of a model that is read from the disk again and again.
+// coldBytes is the size of the model that is read from disk.
 const coldBytes = 2 << 30
 
-// coldFile returns a model, and what drops it from the page cache.
+// coldFile returns a model, and a function that drops it from the page cache.
 func coldFile(b *testing.B) (f *os.File, size int64, drop func()) {
 	path := filepath.Join(b.TempDir(), "m.safetensors")
 	require.NoError(b, module.SynthesizeFile(path, module.Synthetic{Tensors: 200, Bytes: coldBytes}))
@@ -69,8 +70,8 @@ func BenchmarkLoadCold(b *testing.B) {
 	}
 }
 
-// BenchmarkPlainReadCold is what the disk has to give: one goroutine that reads in order, and eight that each read
-// their part, into memory that is there.
+// BenchmarkPlainReadCold measures the disk: one goroutine reading sequentially, and eight reading parts, into allocated
+// memory.
 func BenchmarkPlainReadCold(b *testing.B) {
 	f, size, drop := coldFile(b)
 	for name, readers := range map[string]int64{"one": 1, "eight": 8} {

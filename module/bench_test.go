@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// BenchmarkFromManifest is the part of an attach that grows with the number of tensors.
+// BenchmarkFromManifest measures the part of attaching that grows with the number of tensors.
 func BenchmarkFromManifest(b *testing.B) {
 	dev := openHost(b)
 	for _, n := range []int{1, 100, 1000, 10_000} {

@@ -8,17 +8,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// KeyError says how a state dict differs from the one that was wanted. Lists are sorted by name.
+// KeyError describes how a state dict differs from the expected one. Lists are sorted by name.
 type KeyError struct {
-	// Missing are wanted and not there.
+	// Missing holds expected names that are absent.
 	Missing []string
-	// Unexpected are there and not wanted.
+	// Unexpected holds names that are not expected.
 	Unexpected []string
-	// Mismatched have another dtype or shape.
+	// Mismatched holds tensors with another dtype or shape.
 	Mismatched []Mismatch
 }
 
-// Mismatch is a tensor of another dtype or shape.
+// Mismatch is a tensor with another dtype or shape.
 type Mismatch struct {
 	// Name is the tensor's name.
 	Name string
@@ -26,7 +26,7 @@ type Mismatch struct {
 	Want, Got tensor.Spec
 }
 
-// Error counts and names what differs, the first few of each kind.
+// Error returns the number of differences and the first few of each kind.
 func (e *KeyError) Error() string {
 	var parts []string
 	add := func(what string, names []string) {
@@ -61,8 +61,8 @@ func few(items []string) string {
 	return strings.Join(items[:shown], ", ") + fmt.Sprintf(" and %d more", len(items)-shown)
 }
 
-// Compare reports whether got has the names of want, each with the same dtype and shape, and returns nil or a
-// [*KeyError]. Where tensors lie, and their order, does not matter.
+// Compare returns nil if got has the names of want, each with the same dtype and shape, otherwise a [*KeyError]. Places
+// and order of tensors are ignored.
 func Compare(want, got *Manifest) error {
 	var diff KeyError
 	have := make(map[string]*TensorSpec, len(got.Tensors))

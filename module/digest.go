@@ -14,14 +14,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Digest is the SHA-256 of a tensor's elements, row-major, as they stand in a safetensors file. Shape and dtype are not
-// part of it.
+// Digest is the SHA-256 of a tensor's elements, row-major, as in a safetensors file. It excludes shape and dtype.
 type Digest [sha256.Size]byte
 
-// String is the digest in hexadecimal.
+// String returns the digest in hexadecimal.
 func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 
-// MarshalText is the digest in hexadecimal.
+// MarshalText returns the digest in hexadecimal.
 func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // UnmarshalText is [ParseDigest].
@@ -30,7 +29,7 @@ func (d *Digest) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// TensorDigest computes the digest of one tensor, whatever its strides and device. It borrows t.
+// TensorDigest computes the digest of one tensor with any strides on any device. It borrows t.
 func TensorDigest(ctx context.Context, t *tensor.Tensor) (Digest, error) {
 	h := sha256.New()
 	if _, err := t.WriteTo(&stream{ctx: ctx, w: h}); err != nil {
@@ -39,8 +38,8 @@ func TensorDigest(ctx context.Context, t *tensor.Tensor) (Digest, error) {
 	return Digest(h.Sum(nil)), nil
 }
 
-// Digests computes the digests of all tensors, several at a time: workers of them, or one a processor where workers is
-// not positive. Tied tensors are read once. It borrows sd. The first error ends the work and names the tensor.
+// Digests computes the digests of all tensors with several workers; if workers is not positive, one for each processor.
+// Tied tensors are read once. It borrows sd. The first error ends the work and names the tensor.
 func Digests(ctx context.Context, sd *StateDict, workers int) (map[string]Digest, error) {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
@@ -61,7 +60,7 @@ func Digests(ctx context.Context, sd *StateDict, workers int) (map[string]Digest
 				i := todo[n]
 				d, err := TensorDigest(ctx, sd.at(i))
 				if err != nil {
-					// Only the first cause stays; the other workers stop with it.
+					// Only the first cause is kept; the other workers stop with it.
 					cancel(fmt.Errorf("tensor %s: %w", quote(sd.names[i]), err))
 					return
 				}
@@ -80,10 +79,10 @@ func Digests(ctx context.Context, sd *StateDict, workers int) (map[string]Digest
 	return named, nil
 }
 
-// StateDictDigest computes one digest of the whole: the SHA-256 of one record a tensor, in the order of their names as
+// StateDictDigest computes one digest of the state dict: the SHA-256 of one record for each tensor, sorted by name as
 // bytes. A record is LENGTH:NAME DTYPE [DIMENSIONS] and a space, such as "4:bias float32 [3] " for a name of 4 bytes,
-// followed by the 32 bytes of the tensor's digest; dimensions stand one space apart. Metadata, strides and ties are not
-// part of it, so that a copy has the digest of its original. workers is as with [Digests]. It borrows sd.
+// followed by the 32 bytes of the tensor's digest; dimensions are separated by one space. Metadata, strides and ties
+// are excluded, so a copy has the digest of its original. workers is as in [Digests]. It borrows sd.
 func StateDictDigest(ctx context.Context, sd *StateDict, workers int) (Digest, error) {
 	each, err := Digests(ctx, sd, workers)
 	if err != nil {
@@ -92,9 +91,9 @@ func StateDictDigest(ctx context.Context, sd *StateDict, workers int) (Digest, e
 	return digestOf(sd, each), nil
 }
 
-// AddDigests computes the digest of every tensor, as [Digests] does, and puts them into the state dict: they cross with
-// the manifest when it is published, and readers get them from [StateDict.Digest] and [StateDict.ClaimedDigest]. Like
-// [StateDict.Set] it needs the state dict for itself; it is for tensors that nobody writes to any more.
+// AddDigests computes the digest of every tensor, as [Digests] does, and stores them in the state dict. They are
+// published with the manifest, and readers get them from [StateDict.Digest] and [StateDict.ClaimedDigest]. The tensors
+// must not be written afterwards. Like [StateDict.Set] it requires exclusive access.
 func AddDigests(ctx context.Context, sd *StateDict, workers int) error {
 	each, err := Digests(ctx, sd, workers)
 	if err != nil {
@@ -103,9 +102,8 @@ func AddDigests(ctx context.Context, sd *StateDict, workers int) error {
 	return sd.SetDigests(each)
 }
 
-// SetDigests puts digests that are known already into the state dict, one for each tensor, and replaces those that were
-// there. A map that lacks a tensor, or names one that is not there, is [ErrName], and changes nothing. Like
-// [StateDict.Set] it needs the state dict for itself.
+// SetDigests stores known digests in the state dict, one for each tensor, replacing existing ones. A map that lacks a
+// tensor, or names a missing one, is [ErrName] and changes nothing. Like [StateDict.Set] it requires exclusive access.
 func (sd *StateDict) SetDigests(each map[string]Digest) error {
 	all := make([]Digest, len(sd.names))
 	digests := make([]*Digest, len(sd.names))
@@ -124,9 +122,9 @@ func (sd *StateDict) SetDigests(each map[string]Digest) error {
 	return nil
 }
 
-// ClaimedDigest is the digest of the whole, as [StateDictDigest] defines it, made of the digests that the state dict
-// has of its tensors, and whether it has one of each. No tensor is read: those that came with a manifest are what the
-// publisher claims, and [Verify] compares them with the bytes.
+// ClaimedDigest returns the digest of the state dict as [StateDictDigest] defines it, computed from the stored digests,
+// and whether every tensor has one. No tensor is read: digests from a manifest are the publisher's claims, and [Verify]
+// compares them with the bytes.
 func (sd *StateDict) ClaimedDigest() (Digest, bool) {
 	each := make(map[string]Digest, len(sd.names))
 	for _, name := range sd.names {
@@ -139,7 +137,7 @@ func (sd *StateDict) ClaimedDigest() (Digest, bool) {
 	return digestOf(sd, each), true
 }
 
-// digestOf makes the digest of the whole of those of the tensors.
+// digestOf computes the digest of the state dict from those of its tensors.
 func digestOf(sd *StateDict, each map[string]Digest) Digest {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(each)) {
@@ -151,8 +149,8 @@ func digestOf(sd *StateDict, each map[string]Digest) Digest {
 	return Digest(h.Sum(nil))
 }
 
-// Verify computes the digest of the whole, as [StateDictDigest] does, and fails with [ErrDigest] where it is not the
-// one that is wanted. It borrows sd.
+// Verify computes the digest of the state dict, as [StateDictDigest] does, and returns [ErrDigest] if it is not want.
+// It borrows sd.
 func Verify(ctx context.Context, sd *StateDict, want Digest) error {
 	got, err := StateDictDigest(ctx, sd, 0)
 	if err == nil && got != want {
@@ -161,7 +159,7 @@ func Verify(ctx context.Context, sd *StateDict, want Digest) error {
 	return err
 }
 
-// ParseDigest reads a digest in hexadecimal, as String writes it.
+// ParseDigest parses a digest in hexadecimal, as String returns it.
 func ParseDigest(text string) (d Digest, err error) {
 	if len(text) != 2*len(d) {
 		return d, fmt.Errorf("a digest has %d hexadecimal digits, not %d", 2*len(d), len(text))
@@ -172,7 +170,8 @@ func ParseDigest(text string) (d Digest, err error) {
 	return d, nil
 }
 
-// distinct returns the positions of the tensors with tied ones once, and for every position the one that stands for it.
+// distinct returns the positions of the tensors with tied ones once, and for every position the position that
+// represents it.
 func (sd *StateDict) distinct() (once, sameAs []int) {
 	sameAs = make([]int, sd.Len())
 	for i := range sameAs {

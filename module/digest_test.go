@@ -29,7 +29,7 @@ func TestStateDictDigest(t *testing.T) {
 		return d
 	}
 	base := digest(func(sd *module.StateDict) { set(t, dev, sd, "b", 1, 2); set(t, dev, sd, "a", 3) })
-	// By hand, as the comment says how.
+	// Computed by hand according to the doc comment.
 	one, two := sha256.Sum256([]byte{0, 0, 0x40, 0x40}), sha256.Sum256([]byte{0, 0, 0x80, 0x3f, 0, 0, 0, 0x40})
 	text := append(append([]byte("1:a float32 [1] "), one[:]...), append([]byte("1:b float32 [2] "), two[:]...)...)
 	require.Equal(t, module.Digest(sha256.Sum256(text)), base)

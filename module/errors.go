@@ -7,24 +7,24 @@ import (
 	"unicode/utf8"
 )
 
-// Errors of this package, wrapped with the tensor. Those of files are in package safetensors, those of specs in package
-// tensor.
+// Errors of this package, wrapped with the tensor. Errors of files are in package safetensors, errors of specs in
+// package tensor.
 var (
-	// ErrName is a tensor name that is empty or not UTF-8.
+	// ErrName means that a tensor name is empty or not UTF-8.
 	ErrName = errors.New("bad tensor name")
-	// ErrDuplicateName is a name that a state dict or manifest has twice.
+	// ErrDuplicateName means that a state dict or manifest has a name twice.
 	ErrDuplicateName = errors.New("duplicate tensor name")
-	// ErrManifest is a manifest that does not hold: a storage that is not there, or not what the manifest says it is.
+	// ErrManifest means that a storage is missing, or differs from its description in the manifest.
 	ErrManifest = errors.New("manifest refused")
-	// ErrTooLarge is a model whose tensors together do not fit 63 bits of address.
+	// ErrTooLarge means that the tensors together do not fit 63 bits of address.
 	ErrTooLarge = errors.New("model is too large")
-	// ErrDigest is a state dict that has another digest than was expected.
+	// ErrDigest means that a state dict does not have the expected digest.
 	ErrDigest = errors.New("the tensors are not those that were expected")
-	// ErrIncompatible is a state dict that has another compatibility key than was expected.
+	// ErrIncompatible means that a state dict does not have the expected compatibility key.
 	ErrIncompatible = errors.New("the state dict is not compatible")
 )
 
-// quote is strconv.Quote for names that a peer or a file chose: a hostile one may be megabytes long.
+// quote is strconv.Quote for names chosen by a peer or a file, cut to a limited length.
 func quote(name string) string {
 	const limit = 120
 	if len(name) <= limit {

@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// A state dict is made in one slab of shared memory, filled, saved, and loaded again. Notes and the key of
-// compatibility go with it, in files as well as to readers.
+// A state dict is created in one slab of shared memory, filled, saved, and loaded again. Notes and the compatibility
+// key are kept in files and passed to readers.
 func Example() {
 	ctx := context.Background()
 	dev, err := host.Open()

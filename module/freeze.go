@@ -6,10 +6,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Freeze makes the state dict ready to be announced to other processes: it waits until the devices have finished all
-// work that this process started ([driver.Syncer]), so that the bytes are complete, and then closes every storage that
-// can be closed ([driver.Freezer]) against new writers. Mappings that exist stay writable, those of this process too.
-// Freezing twice is nil. It borrows sd. On error some storages may be frozen.
+// Freeze prepares the state dict for publication. It waits until the devices have finished all work that this process
+// started ([driver.Syncer]), so that the bytes are complete, and then freezes every storage that supports it against
+// new writers ([driver.Freezer]). Existing mappings stay writable, including those of this process. A second Freeze
+// returns nil. It borrows sd. After an error some storages may be frozen.
 func Freeze(sd *StateDict) error {
 	storages := sd.Storages()
 	synced := map[driver.Device]bool{}

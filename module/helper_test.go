@@ -27,10 +27,11 @@ func openHost(tb testing.TB) driver.Device {
 	return dev
 }
 
-// plainDevice is the host without the optional powers of its memory, as a device is that the processor cannot address.
+// plainDevice is the host device without optional interfaces of its memory, like a device that the processor cannot
+// address.
 type plainDevice struct {
 	driver.Device
-	// failWrite, if set, is what WriteAt returns from the write after failAfter on.
+	// failWrite, if set, is the error of WriteAt from the write after failAfter on.
 	failWrite error
 	failAfter int64
 	writes    atomic.Int64
@@ -45,7 +46,7 @@ func (d *plainDevice) Alloc(bytes int64) (driver.Memory, error) {
 	return &plainMemory{Memory: mem, device: d}, nil
 }
 
-// Synchronize makes the device a driver.Syncer.
+// Synchronize implements driver.Syncer.
 func (d *plainDevice) Synchronize() error {
 	d.syncs.Add(1)
 	return nil
@@ -65,7 +66,7 @@ func (m *plainMemory) WriteAt(p []byte, off int64) (int, error) {
 	return m.Memory.WriteAt(p, off)
 }
 
-// set puts a new float32 tensor into a state dict.
+// set adds a new float32 tensor to a state dict.
 func set(t *testing.T, dev driver.Device, sd *module.StateDict, name string, values ...float32) {
 	t.Helper()
 	x, err := tensor.FromSlice(dev, tensor.Shape{int64(len(values))}, values)
@@ -73,7 +74,7 @@ func set(t *testing.T, dev driver.Device, sd *module.StateDict, name string, val
 	require.NoError(t, sd.Set(name, x))
 }
 
-// tie puts the same tensor under another name.
+// tie adds the same tensor under another name.
 func tie(t *testing.T, sd *module.StateDict, name, to string) {
 	t.Helper()
 	x, ok := sd.Get(to)
@@ -91,7 +92,7 @@ func values(t *testing.T, sd *module.StateDict, name string) []float32 {
 	return v
 }
 
-// testData finds a file that is not part of the repository, or skips the test.
+// testData returns a file outside the repository, or skips the test.
 func testData(tb testing.TB, name string) string {
 	tb.Helper()
 	dir := os.Getenv("SHAREDTENSOR_TESTDATA")

@@ -10,18 +10,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Alignment is what the offset of every tensor in a slab is a multiple of, in bytes: what cudaMalloc aligns to, and
-// enough for every vector load there is.
+// Alignment is the alignment in bytes of every tensor in a slab: that of cudaMalloc, sufficient for all vector loads.
 const Alignment = 256
 
-// Layout says where each tensor of a model goes in one slab of device memory, and where its bytes come from. It is a
-// plain value.
+// Layout assigns each tensor of a model a place in one slab of device memory and the source of its bytes. It is a plain
+// value.
 type Layout struct {
-	// SlabBytes is the size of the slab, a multiple of the device's granularity; 0 where no tensor has elements.
+	// SlabBytes is the size of the slab, a multiple of the device's granularity; 0 if no tensor has elements.
 	SlabBytes int64
-	// Tensors are those of the model, in its order, each at an offset of its own; tied names follow, sorted.
+	// Tensors holds the tensors of the model in its order, each at a distinct offset, followed by tied names, sorted.
 	Tensors []Placement
-	// Metadata is the model's; it may be nil.
+	// Metadata is that of the model; it may be nil.
 	Metadata map[string]string
 }
 
@@ -31,18 +30,18 @@ type Placement struct {
 	Name string
 	// Spec places the tensor in the slab, row-major.
 	Spec tensor.Spec
-	// TiedTo is the name whose bytes the tensor shares, empty for a tensor with bytes of its own.
+	// TiedTo is the name whose bytes the tensor shares, or empty.
 	TiedTo string
-	// File is the file of the model that holds the bytes.
+	// File is the index of the file that contains the bytes.
 	File int
-	// FileOffset is where they begin, counted from the beginning of the file.
+	// FileOffset is the offset of the bytes in the file.
 	FileOffset int64
-	// Bytes is how many there are.
+	// Bytes is their number.
 	Bytes int64
 }
 
 // PlanLayout plans one slab for a model, rounded up to granularity bytes. It borrows the model and shares its shapes.
-// The model's Ties become names for the same bytes. Errors are [ErrName], [ErrTooLarge] and those of
+// The model's Ties become names for the same bytes. Errors are [ErrName], [ErrTooLarge] and the errors of
 // [tensor.Spec.Validate].
 func PlanLayout(model *safetensors.Model, granularity int64) (*Layout, error) {
 	l := &Layout{Tensors: make([]Placement, 0, len(model.Tensors)), Metadata: maps.Clone(model.Metadata)}
@@ -90,14 +89,14 @@ func (l *Layout) tie(ties []safetensors.Tie) error {
 		if err := checkName(t.Name); err != nil {
 			return fmt.Errorf("%w: %w", safetensors.ErrTies, err)
 		}
-		p := l.Tensors[stored[t.Kept]] // the model made sure that it is stored
+		p := l.Tensors[stored[t.Kept]] // the model guarantees that it is stored
 		p.Name, p.TiedTo = t.Name, t.Kept
 		l.Tensors = append(l.Tensors, p)
 	}
 	return nil
 }
 
-// roundUp rounds n, which is not negative, up to a multiple of unit; ok is false where that overflows.
+// roundUp rounds the nonnegative n up to a multiple of unit; ok is false on overflow.
 func roundUp(n, unit int64) (rounded int64, ok bool) {
 	rest := n % unit
 	if rest == 0 {
@@ -109,7 +108,7 @@ func roundUp(n, unit int64) (rounded int64, ok bool) {
 	return n + unit - rest, true
 }
 
-// Manifest describes the state dict that the layout becomes on a device.
+// Manifest describes the state dict of the layout on a device.
 func (l *Layout) Manifest(device driver.Info) *Manifest {
 	m := &Manifest{Tensors: make([]TensorSpec, len(l.Tensors)), Metadata: l.Metadata}
 	if len(l.Tensors) > 0 {

@@ -12,48 +12,46 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// loadPiece is how much is read between two looks at the context: some milliseconds from the page cache, and long
+// loadPiece is the number of bytes read between two checks of the context: some milliseconds from the page cache, and
 // enough for a driver.Loader to use all of its goroutines.
 const loadPiece = 64 << 20
 
 // LoadOptions are the options of [Load]. The zero value is fine.
 type LoadOptions struct {
-	// Progress, if not nil, is told how many bytes of how many are on the device: once with 0 before the first, and
+	// Progress, if not nil, receives the number of bytes on the device and the total: once with 0 before the first, and
 	// then as they arrive, from one goroutine at a time.
 	Progress func(done, total int64)
-	// PythonTies makes [Load] take metadata entries for ties as the Python library's save_model writes them, see
-	// [safetensors.Model.TieByMetadata]. Without it only ties that are recorded as such are made
-	// ([safetensors.TiedKey]).
+	// PythonTies makes [Load] treat metadata entries as ties, as the Python library's save_model writes them, see
+	// [safetensors.Model.TieByMetadata]. Without it only recorded ties are made ([safetensors.TiedKey]).
 	PythonTies bool
-	// Only, if not nil, selects the tensors to load by name. Nothing else is read, and no memory is taken for it. A
-	// tied name can be selected without the stored one.
+	// Only, if not nil, selects the tensors to load by name. The others are neither read nor allocated. A tied name can
+	// be selected without the stored one.
 	Only func(name string) bool
-	// DType, if not nil, says which type a tensor is to have; it is asked once a stored tensor, and tied names follow.
-	// The elements are converted as by [tensor.Tensor.To] while they are read. A conversion that there is not fails
-	// with [tensor.ErrDType] before memory is taken.
+	// DType, if not nil, returns the data type of a tensor; it is called once for each stored tensor, and tied names
+	// follow. The elements are converted as by [tensor.Tensor.To] while they are read. An unsupported conversion fails
+	// with [tensor.ErrDType] before memory is allocated.
 	DType func(name string, stored tensor.DType) tensor.DType
-	// Device, if not nil, says where a tensor goes; nil stands for the device of the call. It is asked once a stored
-	// tensor, and tied names follow. There is one slab a device.
+	// Device, if not nil, returns the device of a tensor; nil means the device of the call. It is called once for each
+	// stored tensor, and tied names follow. There is one slab for each device.
 	Device func(name string) driver.Device
 }
 
-// Load reads a safetensors model (see [safetensors.Open] for what path may be) into one new slab of memory on dev and
-// returns an owned state dict. Tied names are tied again. The device must outlive the state dict. Headers are checked
-// before memory is taken. When ctx ends, Load returns its error within the time of one piece of 64 MiB. On any error
-// nothing is left: no memory, no descriptor, no goroutine. Errors name the file.
+// Load reads a safetensors model (see [safetensors.Open] for path) into one new slab of memory on dev and returns an
+// owned state dict. It restores ties. The device must outlive the state dict. Headers are checked before memory is
+// allocated. When ctx ends, Load returns its error within the time of one piece of 64 MiB. After an error no memory,
+// descriptor or goroutine is left. Errors name the file.
 func Load(ctx context.Context, dev driver.Device, path string, opts LoadOptions) (*StateDict, error) {
 	model, err := safetensors.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	sd, err := loadTied(ctx, dev, model, opts)
-	// Nothing was written to these files, so closing them cannot lose anything.
+	// The files were only read, so closing them cannot lose data.
 	_ = model.Close()
 	return sd, err
 }
 
-// LoadFrom is [Load] of a safetensors file of size bytes that r reads. It borrows r, and reads parts of it at the same
-// time.
+// LoadFrom is [Load] of a safetensors file of size bytes that r reads. It borrows r and reads parts of it concurrently.
 func LoadFrom(ctx context.Context, dev driver.Device, r io.ReaderAt, size int64, opts LoadOptions) (*StateDict, error) {
 	model, err := safetensors.NewModel("safetensors", r, size)
 	if err != nil {
@@ -62,7 +60,7 @@ func LoadFrom(ctx context.Context, dev driver.Device, r io.ReaderAt, size int64,
 	return loadTied(ctx, dev, model, opts)
 }
 
-// Decode is [Load] of the bytes of a safetensors file, which it borrows. [Encode] is the way back.
+// Decode is [Load] of the bytes of a safetensors file, which it borrows. [Encode] is its inverse.
 func Decode(ctx context.Context, dev driver.Device, data []byte, opts LoadOptions) (*StateDict, error) {
 	return LoadFrom(ctx, dev, bytes.NewReader(data), int64(len(data)), opts)
 }
@@ -74,7 +72,7 @@ func loadTied(ctx context.Context, dev driver.Device, model *safetensors.Model, 
 	return LoadModel(ctx, dev, model, opts)
 }
 
-// LoadModel is [Load] for a model that is open already, with the ties that it has. It borrows the model.
+// LoadModel is [Load] for an open model, with the ties that it has. It borrows the model.
 func LoadModel(ctx context.Context, dev driver.Device, model *safetensors.Model, opts LoadOptions) (*StateDict, error) {
 	s, err := selectTensors(model, opts)
 	if err != nil {
@@ -84,7 +82,7 @@ func LoadModel(ctx context.Context, dev driver.Device, model *safetensors.Model,
 		return nil, fmt.Errorf("%s: %w", model.Path, err)
 	}
 	c := &copier{model: model, progress: opts.Progress}
-	if opts.Device == nil { // to take the memory takes time too, in which the disk has work already
+	if opts.Device == nil { // allocating memory takes time, in which the disk can work already
 		c.ahead = startReadAhead(model.Files, s.extents(model.Files))
 		defer c.ahead.stop()
 	}
@@ -99,13 +97,13 @@ func LoadModel(ctx context.Context, dev driver.Device, model *safetensors.Model,
 	return sd, nil
 }
 
-// copier brings extents of a model's files into memory.
+// copier copies extents of a model's files into memory.
 type copier struct {
 	model       *safetensors.Model
-	mem         driver.Memory // where it is at work
+	mem         driver.Memory // the current destination
 	progress    func(done, total int64)
 	done, total int64
-	ahead       *readAhead // reads the files ahead of the copy; nil if nothing is read ahead
+	ahead       *readAhead // reads the files ahead of the copy; nil without read-ahead
 }
 
 // advance reports n more bytes.
@@ -117,7 +115,7 @@ func (c *copier) advance(n int64) {
 	}
 }
 
-// copy copies the extents, the memory's own way if it has one.
+// copy copies the extents, with the memory's own method if it has one.
 func (c *copier) copy(ctx context.Context, extents []extent) error {
 	if c.ahead == nil {
 		c.ahead = startReadAhead(c.model.Files, extents)
@@ -144,7 +142,7 @@ func (c *copier) copy(ctx context.Context, extents []extent) error {
 	return nil
 }
 
-// fail names the file in an error. A file that ended early was cut off after its header was checked.
+// fail adds the file to an error. A file that ended early became shorter after its header was checked.
 func (c *copier) fail(file int, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		err = fmt.Errorf("%w: it was cut off while it was read", safetensors.ErrTruncated)

@@ -14,14 +14,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// fullDevice has no memory left.
+// fullDevice has no free memory.
 type fullDevice struct{ driver.Device }
 
 var errFull = errors.New("no memory left")
 
 func (fullDevice) Alloc(int64) (driver.Memory, error) { return nil, errFull }
 
-// headerOnly reads a file of which only the beginning is there.
+// headerOnly is a reader of a file of which only the beginning exists.
 type headerOnly []byte
 
 func (h headerOnly) ReadAt(p []byte, off int64) (int, error) {
@@ -35,8 +35,7 @@ func (h headerOnly) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// TestLoadThatGetsNoMemoryLeavesNothing loads a file that is so large that reading ahead waits for the copying, which
-// never begins.
+// A load that is refused memory leaves nothing behind, even if reading ahead waits for copying that never begins.
 func TestLoadThatGetsNoMemoryLeavesNothing(t *testing.T) {
 	const size = 1 << 30
 	header := fmt.Sprintf(`{"w":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, size, size)

@@ -18,7 +18,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// bothPaths runs a test on the host, which loads files its own way, and on a device that can only be written.
+// bothPaths runs a test on the host device, which loads files by its own method, and on a device that can only be
+// written.
 func bothPaths(t *testing.T, test func(t *testing.T, dev driver.Device)) {
 	t.Run("loader", func(t *testing.T) {
 		drivertest.Leaks(t)
@@ -30,7 +31,7 @@ func bothPaths(t *testing.T, test func(t *testing.T, dev driver.Device)) {
 	})
 }
 
-// writeModel writes tensors of the given sizes, with bytes that tell name and place.
+// writeModel writes tensors of the given sizes, with bytes that depend on name and position.
 func writeModel(t *testing.T, path string, metadata map[string]string, sizes map[string]int64) {
 	t.Helper()
 	var infos []safetensors.TensorInfo
@@ -45,7 +46,7 @@ func writeModel(t *testing.T, path string, metadata map[string]string, sizes map
 	}))
 }
 
-// content is what writeModel puts into a tensor.
+// content returns the bytes that writeModel writes for a tensor.
 func content(name string, n int64) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -56,7 +57,7 @@ func content(name string, n int64) []byte {
 
 func TestLoad(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.safetensors")
-	// Sizes around the alignment, one larger than a window, and one without elements.
+	// Sizes around the alignment, one larger than a window, and one empty.
 	sizes := map[string]int64{"a": 1, "b": 255, "c": 256, "d": 257, "e": 0, "f": 17<<20 + 3, "g": 4096, "h": 512}
 	writeModel(t, path, map[string]string{"format": "pt", "of": "d", safetensors.TiedKey: `{"tied":"d"}`}, sizes)
 	bothPaths(t, func(t *testing.T, dev driver.Device) {
@@ -166,7 +167,7 @@ func TestLoadFailures(t *testing.T) {
 		require.ErrorIs(t, err, module.ErrName)
 		require.ErrorContains(t, err, nameless)
 
-		// A file that is cut off while it is read.
+		// A file that becomes shorter while it is read.
 		m, err := safetensors.Open(path)
 		require.NoError(t, err)
 		require.NoError(t, os.Truncate(path, 1<<20))

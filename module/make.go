@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// NamedSpec describes a tensor that is to be made.
+// NamedSpec describes a tensor to create.
 type NamedSpec struct {
 	// Name is the tensor's name.
 	Name string
@@ -16,25 +16,25 @@ type NamedSpec struct {
 	DType tensor.DType
 	// Shape is the size of each dimension; it is borrowed.
 	Shape tensor.Shape
-	// TiedTo is the name of an earlier tensor whose bytes this one has, of the same type, shape and device; empty for a
-	// tensor with its own.
+	// TiedTo is the name of an earlier tensor with the same bytes, type, shape and device; empty for a tensor with
+	// separate bytes.
 	TiedTo string
-	// Device is where the tensor goes; nil for the device of the call.
+	// Device is the device of the tensor; nil means the device of the call.
 	Device driver.Device
 }
 
-// New returns an owned state dict with tensors of the given descriptions, in their order, all in one slab of new,
-// zeroed memory a device: one allocation, one descriptor and one mapping whatever their number. Tensors are on dev
-// where their description names no device. Errors are [ErrName], [ErrDuplicateName], [ErrManifest] for a tie that does
-// not hold, [ErrTooLarge], those of [tensor.Spec.Validate] and those of the devices. Nothing is allocated before all
-// descriptions were checked. The devices must outlive the state dict.
+// New returns an owned state dict with tensors of the given descriptions, in order. Each device has one slab of new,
+// zeroed memory for all its tensors: one allocation, one descriptor and one mapping. Tensors without a device are on
+// dev. Errors are [ErrName], [ErrDuplicateName], [ErrManifest] for an invalid tie, [ErrTooLarge], the errors of
+// [tensor.Spec.Validate] and those of the devices. All descriptions are checked before memory is allocated. The devices
+// must outlive the state dict.
 func New(dev driver.Device, specs []NamedSpec) (*StateDict, error) {
 	return newStateDict(dev, specs, true)
 }
 
-// Uninitialized is [New] for those who write all elements: they are not zeroed where a device has memory that need not
-// be ([driver.UninitializedAllocator], such as host.Pool), and are what this program left there before. What lies
-// between and behind the tensors is zeroed all the same, because whoever gets the memory gets that too.
+// Uninitialized is [New] for callers that write all elements. On a [driver.UninitializedAllocator], such as host.Pool,
+// elements are not zeroed and may hold data that this program left there. Gaps between tensors and the tail are always
+// zeroed, because readers of the memory can see them.
 func Uninitialized(dev driver.Device, specs []NamedSpec) (*StateDict, error) {
 	return newStateDict(dev, specs, false)
 }
@@ -62,7 +62,7 @@ func newStateDict(dev driver.Device, specs []NamedSpec, zeroed bool) (_ *StateDi
 		return NewStateDict(), nil
 	}
 	var storages []*tensor.Storage
-	// The tensors hold references of their own; without any, this frees the memory.
+	// The tensors hold their own references; without tensors this frees the memory.
 	defer func() {
 		for _, s := range storages {
 			if closeErr := s.Close(); err == nil {
@@ -90,7 +90,7 @@ func newStateDict(dev driver.Device, specs []NamedSpec, zeroed bool) (_ *StateDi
 	return FromManifest(manifest, storages)
 }
 
-// deviceSlab is what one device gets.
+// deviceSlab is the part of the model on one device.
 type deviceSlab struct {
 	device   driver.Device
 	specs    []NamedSpec
@@ -98,7 +98,7 @@ type deviceSlab struct {
 	layout   *Layout
 }
 
-// byDevice divides the descriptions among the devices, in the order in which those occur.
+// byDevice groups the descriptions by device, in order of first occurrence.
 func byDevice(dev driver.Device, specs []NamedSpec) (slabs []*deviceSlab) {
 	at := map[driver.Device]int{}
 	for i, s := range specs {
@@ -124,9 +124,8 @@ func EmptyLike(dev driver.Device, sd *StateDict) (*StateDict, error) {
 	return like(dev, sd, New)
 }
 
-// UninitializedLike is [EmptyLike] for those who write all elements; see [Uninitialized]. A trainer that publishes its
-// weights after every step makes each version with it on a pool (host.Pool), and gets the memory of the version before
-// the last.
+// UninitializedLike is [EmptyLike] for callers that write all elements; see [Uninitialized]. A trainer that publishes
+// after every step calls it with a pool (host.Pool) and reuses the memory of the version before the last.
 func UninitializedLike(dev driver.Device, sd *StateDict) (*StateDict, error) {
 	return like(dev, sd, Uninitialized)
 }
@@ -150,7 +149,7 @@ func like(dev driver.Device, sd *StateDict, make func(driver.Device, []NamedSpec
 	return made, nil
 }
 
-// planSlab puts tensors one behind the other.
+// planSlab places tensors one after another.
 func planSlab(specs []NamedSpec, granularity int64) (*Layout, error) {
 	l := &Layout{Tensors: make([]Placement, 0, len(specs))}
 	at := make(map[string]int, len(specs))
@@ -180,7 +179,7 @@ func planSlab(specs []NamedSpec, granularity int64) (*Layout, error) {
 	return l, nil
 }
 
-// zeroGaps zeroes the bytes of a slab that no tensor has.
+// zeroGaps zeroes the bytes of a slab outside all tensors.
 func (l *Layout) zeroGaps(mem driver.Memory) error {
 	var end int64
 	for i := range l.Tensors {
@@ -196,7 +195,7 @@ func (l *Layout) zeroGaps(mem driver.Memory) error {
 	return zeroRange(mem, end, mem.Bytes())
 }
 
-// zeros are written where there are none.
+// zeros is the source of zeroRange.
 var zeros [4 << 10]byte
 
 // zeroRange zeroes the bytes from one offset to another.
@@ -211,7 +210,7 @@ func zeroRange(mem driver.Memory, from, to int64) error {
 	return nil
 }
 
-// place is where bytes go behind end, and the new end.
+// place returns the aligned offset for bytes behind end, and the new end.
 func (l *Layout) place(end, bytes int64) (offset, newEnd int64, err error) {
 	offset, ok := roundUp(end, Alignment)
 	if !ok || offset+bytes < offset {

@@ -9,13 +9,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Manifest describes a state dict as a plain value: what another process needs besides the storages themselves.
+// Manifest describes a state dict as a plain value: everything that another process needs besides the storages.
 type Manifest struct {
-	// Storages are the storages, in the order in which they are handed over.
+	// Storages describes the storages in the order in which they are passed.
 	Storages []StorageSpec
-	// Tensors are the names in order, each a view of a storage.
+	// Tensors lists the names in order, each a view of a storage.
 	Tensors []TensorSpec
-	// Metadata is the state dict's; it may be nil.
+	// Metadata is that of the state dict; it may be nil.
 	Metadata map[string]string
 }
 
@@ -23,7 +23,7 @@ type Manifest struct {
 type StorageSpec struct {
 	// Bytes is its size.
 	Bytes int64
-	// Device is the device that holds it; zero where that is not known.
+	// Device is the device that holds it; zero if unknown.
 	Device driver.UUID
 	// DeviceType is the kind of that device.
 	DeviceType driver.DeviceType
@@ -33,16 +33,16 @@ type StorageSpec struct {
 type TensorSpec struct {
 	// Name is unique in the manifest, not empty, and UTF-8.
 	Name string
-	// Storage is a position in Manifest.Storages.
+	// Storage is an index of Manifest.Storages.
 	Storage uint32
 	// Spec places the tensor in that storage.
 	tensor.Spec
-	// Digest is what the publisher says that the tensor's digest is; nil where it says none.
+	// Digest is the digest that the publisher claims; nil if it claims none.
 	Digest *Digest
 }
 
 // Manifest describes the state dict, and returns the storages in the manifest's order, borrowed. The manifest shares
-// shapes and strides with the tensors and is valid for as long as nobody changes those.
+// shapes and strides with the tensors and must not be changed.
 func (sd *StateDict) Manifest() (*Manifest, []*tensor.Storage) {
 	storages, index := sd.storages()
 	m := &Manifest{
@@ -69,9 +69,8 @@ func specOf(s *tensor.Storage) StorageSpec {
 	return StorageSpec{Bytes: s.Bytes(), Device: info.UUID, DeviceType: info.Type}
 }
 
-// Validate checks the manifest by itself: names are unique, not empty and UTF-8, and every tensor lies inside the
-// storage that it names. Errors are [ErrName], [ErrDuplicateName], [ErrManifest] and those of [tensor.Spec.Validate],
-// and name the tensor.
+// Validate checks that names are unique, not empty and UTF-8, and that every tensor is inside its storage. Errors are
+// [ErrName], [ErrDuplicateName], [ErrManifest] and the errors of [tensor.Spec.Validate], wrapped with the tensor.
 func (m *Manifest) Validate() error {
 	if _, _, err := m.names(); err != nil {
 		return err
@@ -109,10 +108,10 @@ func (m *Manifest) names() ([]string, nameIndex, error) {
 	return names, index, nil
 }
 
-// FromManifest makes a state dict over storages that were mapped for m, which is not trusted: everything that Validate
-// checks is checked, and each storage has to be exactly what m says it is. It borrows the storages and adds references;
-// the state dict shares all of m, which must not change afterwards. Each tensor is made when it is first asked for.
-// Errors are those of Validate. What many state dicts are made of is checked once with [Manifest.Prepare].
+// FromManifest returns a state dict over storages that were mapped for m. m is not trusted: it is validated, and each
+// storage must match its description exactly. FromManifest borrows the storages and adds references. The state dict
+// shares all of m, which must not change afterwards. Tensors are created on first use. It returns the errors of
+// Validate. For many state dicts of one manifest use [Manifest.Prepare].
 func FromManifest(m *Manifest, storages []*tensor.Storage) (*StateDict, error) {
 	if err := checkStorages(m.Storages, storages); err != nil {
 		return nil, err
@@ -124,7 +123,7 @@ func FromManifest(m *Manifest, storages []*tensor.Storage) (*StateDict, error) {
 	return p.StateDict(storages)
 }
 
-// digests returns the tensors' digests in their order; nil where no tensor has one.
+// digests returns the tensors' digests in order; nil if no tensor has one.
 func (m *Manifest) digests() []*Digest {
 	var digests []*Digest
 	for i := range m.Tensors {
@@ -139,7 +138,7 @@ func (m *Manifest) digests() []*Digest {
 	return digests
 }
 
-// checkStorages holds storages against what a manifest says of them.
+// checkStorages compares storages with their descriptions.
 func checkStorages(want []StorageSpec, storages []*tensor.Storage) error {
 	if len(storages) != len(want) {
 		return fmt.Errorf("%w: it has %d storages, %d came with it", ErrManifest, len(want), len(storages))
@@ -152,7 +151,7 @@ func checkStorages(want []StorageSpec, storages []*tensor.Storage) error {
 	return nil
 }
 
-// check holds a storage against what the manifest says of it.
+// check compares a storage with its description.
 func (want StorageSpec) check(s *tensor.Storage) error {
 	got := specOf(s)
 	switch {
@@ -166,7 +165,7 @@ func (want StorageSpec) check(s *tensor.Storage) error {
 	return nil
 }
 
-// nameError puts the tensor's name in the place of its number.
+// nameError replaces the tensor's index in an error by its name.
 func (m *Manifest) nameError(err error) error {
 	var which *tensor.ViewsError
 	if !errors.As(err, &which) {

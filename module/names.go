@@ -5,21 +5,20 @@ import (
 	"slices"
 )
 
-// nameIndex finds the position of a name in a list of names. It takes less than half the time of a map to build, which
-// is a good part of what attaching to a model of thousands of tensors takes, and the names are kept once, in the list.
-// The zero value is an index of no name.
+// nameIndex maps names to positions in a list. Building it takes less than half the time of building a map, which
+// matters when attaching a model of thousands of tensors, and the names are stored once, in the list. The zero value is
+// empty.
 type nameIndex struct {
-	table []uint32 // a position + 1, or 0; open addressing, at most half full
+	table []uint32 // position + 1, or 0; open addressing, at most half full
 	used  int
-	// shared: the table is another index's too, and is copied before it is changed.
+	// shared: another index uses the table too; it is copied before a change.
 	shared bool
 }
 
-// nameSeed makes the places of names in the table unknown to peers, who choose the names.
+// nameSeed makes places in the table unpredictable for peers, which choose the names.
 var nameSeed = maphash.MakeSeed()
 
-// indexNames makes the index of a list of names. It returns the position of the first name that is in the list twice,
-// or -1.
+// indexNames builds the index of a list of names. It returns the position of the first duplicate name, or -1.
 func indexNames(names []string) (x nameIndex, twice int) {
 	x.grow(len(names))
 	for i, name := range names {
@@ -33,7 +32,7 @@ func indexNames(names []string) (x nameIndex, twice int) {
 	return x, -1
 }
 
-// find returns the position of a name in the list that the index is of.
+// find returns the position of a name in the indexed list.
 func (x *nameIndex) find(names []string, name string) (int, bool) {
 	if x.used == 0 {
 		return 0, false
@@ -42,7 +41,7 @@ func (x *nameIndex) find(names []string, name string) (int, bool) {
 	return int(x.table[slot]) - 1, found
 }
 
-// add enters the last name of the list, which is not in the index.
+// add adds the last name of the list, which is not in the index.
 func (x *nameIndex) add(names []string) {
 	if x.shared {
 		x.table, x.shared = slices.Clone(x.table), false
@@ -59,7 +58,7 @@ func (x *nameIndex) add(names []string) {
 	x.used = len(names)
 }
 
-// grow makes an empty table for n names.
+// grow allocates an empty table for n names.
 func (x *nameIndex) grow(n int) {
 	size := 8
 	for size < 2*n {
@@ -68,7 +67,7 @@ func (x *nameIndex) grow(n int) {
 	x.table = make([]uint32, size)
 }
 
-// slot is where a name is in the table, or where it would be.
+// slot returns the slot of a name, or the free slot for it.
 func (x *nameIndex) slot(names []string, name string) (slot int, found bool) {
 	mask := len(x.table) - 1
 	for slot = int(maphash.String(nameSeed, name)) & mask; ; slot = (slot + 1) & mask {

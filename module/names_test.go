@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNameIndex holds the index beside a map through many names, entered at once and one by one.
+// The index agrees with a map for many names, added together and one by one.
 func TestNameIndex(t *testing.T) {
 	var none nameIndex
 	_, found := none.find(nil, "a")

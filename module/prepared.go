@@ -8,9 +8,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Prepared is a manifest that was checked, with an index of its names. A state dict over storages is made of it without
-// another look at a tensor: what attaching to a model of thousands of tensors costs is paid once, however often a
-// program attaches to it, and to its later versions where only their bytes differ. It is safe for concurrent use.
+// Prepared is a validated manifest with an index of its names. State dicts over storages are created from it without
+// another validation, so a program that attaches a model repeatedly, or its later versions with the same description,
+// pays for thousands of tensors once. It is safe for concurrent use.
 type Prepared struct {
 	storages []StorageSpec
 	sizes    []int64
@@ -19,11 +19,11 @@ type Prepared struct {
 	index    nameIndex
 	digests  []*Digest
 	views    *tensor.ViewPlan
-	used     []uint32 // the storages with tensors, in the order of their first use
+	used     []uint32 // storages with tensors, in order of first use
 }
 
-// Prepare checks all that [Manifest.Validate] does, with its errors. What it returns shares all of m, which must not
-// change afterwards.
+// Prepare validates the manifest as [Manifest.Validate] does and returns its errors. The result shares all of m, which
+// must not change afterwards.
 func (m *Manifest) Prepare() (*Prepared, error) {
 	p := &Prepared{storages: m.Storages, metadata: m.Metadata, sizes: make([]int64, len(m.Storages))}
 	for i, s := range m.Storages {
@@ -55,9 +55,9 @@ func (m *Manifest) Prepare() (*Prepared, error) {
 	return p, nil
 }
 
-// StateDict makes a state dict over storages that were mapped for the manifest, each of which has to be exactly what it
-// says, or the error is [ErrManifest]. It borrows the storages and adds references. Each tensor is made when it is
-// first asked for.
+// StateDict returns a state dict over storages that were mapped for the manifest. Each must match its description
+// exactly, otherwise the error is [ErrManifest]. It borrows the storages and adds references. Tensors are created on
+// first use.
 func (p *Prepared) StateDict(storages []*tensor.Storage) (*StateDict, error) {
 	if err := checkStorages(p.storages, storages); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (p *Prepared) StateDict(storages []*tensor.Storage) (*StateDict, error) {
 		return nil, err
 	}
 	return &StateDict{
-		// Clipped, so that what one state dict appends is not another's.
+		// Clipped, so that state dicts do not share appended elements.
 		Metadata: maps.Clone(p.metadata), names: slices.Clip(p.names), index: p.index, views: views, used: p.used, digests: slices.Clip(p.digests),
 	}, nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// TestPrepared makes many state dicts of one manifest at once. What is changed in one is not seen in another.
+// Many state dicts of one manifest are created concurrently. A change of one is not visible in others.
 func TestPrepared(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := openHost(t)
@@ -53,7 +53,7 @@ func TestPrepared(t *testing.T) {
 	require.Equal(t, before, storages[0].Refs(), "no reference is left")
 }
 
-// TestPreparedChecksStorages: a manifest that was checked once is held against the storages each time.
+// A prepared manifest still checks the storages each time.
 func TestPreparedChecksStorages(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := openHost(t)

@@ -9,30 +9,28 @@ import (
 )
 
 const (
-	// readAheadLead is how far a load's files are read into the page cache before their bytes are copied: enough
-	// requests for a disk to work on at the same time, and little beside a model.
+	// readAheadLead is how far a load's files are read into the page cache ahead of copying: enough concurrent requests
+	// for a disk, and little compared with a model.
 	readAheadLead = 64 << 20
-	// readAheadHead is how far they are read before the first byte is copied, while the memory is taken.
+	// readAheadHead is how far they are read before the first byte is copied, while memory is allocated.
 	readAheadHead = 512 << 20
-	// readAheadPiece is what is asked for at a time.
+	// readAheadPiece is the size of one request.
 	readAheadPiece = 4 << 20
-	// readAheadFrom is the size of a load from which it pays: below it the kernel's own read-ahead is enough.
+	// readAheadFrom is the minimum size of a load for read-ahead; below it the kernel's own read-ahead suffices.
 	readAheadFrom = 16 << 20
 )
 
-// readAhead has the system read a load's extents some way ahead of the copying. A disk then always has work, also while
-// one core copies.
+// readAhead makes the kernel read a load's extents ahead of the copy, so that the disk works while one core copies.
 type readAhead struct {
 	files   []*safetensors.File
 	extents []extent
-	copied  atomic.Int64  // bytes of the extents, in their order
-	moved   chan struct{} // after copied has grown
+	copied  atomic.Int64  // bytes of the extents, in order
+	moved   chan struct{} // signalled after copied has grown
 	stopped chan struct{}
 	done    sync.WaitGroup
 }
 
-// startReadAhead starts the goroutine that asks, which stop ends. It returns nil for a load so small that it would not
-// pay.
+// startReadAhead starts the goroutine that requests data; stop ends it. It returns nil for a small load.
 func startReadAhead(files []*safetensors.File, extents []extent) *readAhead {
 	total := int64(0)
 	for _, e := range extents {
@@ -41,13 +39,13 @@ func startReadAhead(files []*safetensors.File, extents []extent) *readAhead {
 	if total < readAheadFrom {
 		return nil
 	}
-	// copyWindows takes from the extents while it works.
+	// copyWindows consumes the extents.
 	r := &readAhead{files: files, extents: slices.Clone(extents), moved: make(chan struct{}, 1), stopped: make(chan struct{})}
 	r.done.Go(r.run)
 	return r
 }
 
-// advance says that n more bytes were copied.
+// advance records n more copied bytes.
 func (r *readAhead) advance(n int64) {
 	if r == nil {
 		return
@@ -59,7 +57,7 @@ func (r *readAhead) advance(n int64) {
 	}
 }
 
-// stop returns when the goroutine has ended: the files can be closed then.
+// stop returns when the goroutine has ended; the files can be closed then.
 func (r *readAhead) stop() {
 	if r != nil {
 		close(r.stopped)
@@ -81,7 +79,7 @@ func (r *readAhead) run() {
 	}
 }
 
-// leads reports whether so much was asked for that the copying has to come first.
+// leads reports whether the requests are far enough ahead and must wait for the copy.
 func (r *readAhead) leads(asked int64) bool {
 	copied := r.copied.Load()
 	if copied == 0 {
@@ -90,7 +88,7 @@ func (r *readAhead) leads(asked int64) bool {
 	return asked-copied >= readAheadLead
 }
 
-// wait returns when the lead over the copying allows for more, or false after stop.
+// wait returns true when more may be requested, or false after stop.
 func (r *readAhead) wait(asked int64) bool {
 	for r.leads(asked) {
 		select {

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReadAheadLeadsFartherBeforeTheFirstByte: while the memory is taken nothing is copied, and the disk has work.
+// While memory is allocated nothing is copied, and the disk works.
 func TestReadAheadLeadsFartherBeforeTheFirstByte(t *testing.T) {
 	var r readAhead
 	require.False(t, r.leads(readAheadHead-1))

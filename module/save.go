@@ -13,21 +13,21 @@ import (
 
 // SaveOptions are the options of [Save]. The zero value is fine.
 type SaveOptions struct {
-	// Metadata is added to that of the state dict, and wins where both have a key.
+	// Metadata is added to that of the state dict, and has precedence.
 	Metadata map[string]string
-	// PythonTies adds a metadata entry `dropped name` to `kept name` for each tied name, as the Python library's
-	// save_model does. A tied name that the metadata has for something else is written in full then.
+	// PythonTies adds a metadata entry from `dropped name` to `kept name` for each tied name, as the Python library's
+	// save_model does. A tied name with another entry in the metadata is then written in full.
 	PythonTies bool
-	// Progress, if not nil, is told how many bytes of how many are written: once with 0 before the first, and then as
-	// they go out, from one goroutine.
+	// Progress, if not nil, receives the number of bytes written and the total: once with 0 before the first, and then
+	// as they are written, on one goroutine.
 	Progress func(done, total int64)
 }
 
-// Save writes the state dict to a safetensors file, row-major whatever the strides, by way of a temporary file as
-// [safetensors.WriteFile] does: on any error, and when ctx ends, path is what it was before. Tied names are written
-// once, under the name that the metadata already records as kept, else the first in alphabetical order; the metadata
-// records the others ([safetensors.TiedKey]), and Load ties them again. Views that overlap only in part are written in
-// full. Errors name the path and the tensor.
+// Save writes the state dict to a safetensors file, row-major for any strides, through a temporary file as
+// [safetensors.WriteFile] does: after an error, or when ctx ends, path is unchanged. Tied names are written once, under
+// the name that the metadata records as kept, otherwise the first in alphabetical order. The metadata records the
+// others ([safetensors.TiedKey]), and Load restores them. Views that overlap only in part are written in full. Errors
+// name the path and the tensor.
 func Save(ctx context.Context, path string, sd *StateDict, opts SaveOptions) error {
 	h, source, err := sd.file(ctx, opts)
 	if err != nil {
@@ -36,7 +36,7 @@ func Save(ctx context.Context, path string, sd *StateDict, opts SaveOptions) err
 	return safetensors.WriteFile(path, h, source)
 }
 
-// SaveTo is [Save] to a writer, which it borrows. After an error w holds a part of the file.
+// SaveTo is [Save] to a writer, which it borrows. After an error w has received part of the file.
 func SaveTo(ctx context.Context, w io.Writer, sd *StateDict, opts SaveOptions) error {
 	h, source, err := sd.file(ctx, opts)
 	if err != nil {
@@ -45,7 +45,7 @@ func SaveTo(ctx context.Context, w io.Writer, sd *StateDict, opts SaveOptions) e
 	return safetensors.Write(w, h, source)
 }
 
-// Encode returns the state dict as the bytes of a safetensors file, as [Save] writes it. [Decode] is the way back.
+// Encode returns the state dict as the bytes of a safetensors file, as [Save] writes it. [Decode] is its inverse.
 func Encode(ctx context.Context, sd *StateDict, opts SaveOptions) ([]byte, error) {
 	h, source, err := sd.file(ctx, opts)
 	if err != nil {
@@ -58,7 +58,7 @@ func Encode(ctx context.Context, sd *StateDict, opts SaveOptions) ([]byte, error
 	return file.Bytes(), nil
 }
 
-// file is the header of the state dict's file, and what writes its tensors. It tells the beginning of the progress.
+// file returns the header of the state dict's file and the source of its tensors. It reports the start of the progress.
 func (sd *StateDict) file(ctx context.Context, opts SaveOptions) (*safetensors.Header, safetensors.Source, error) {
 	c := sd.contents(opts)
 	h, err := safetensors.NewHeader(c.infos, c.metadata)
@@ -68,12 +68,12 @@ func (sd *StateDict) file(ctx context.Context, opts SaveOptions) (*safetensors.H
 	return h, sd.source(ctx, h.DataBytes(), opts.Progress), nil
 }
 
-// contents are what is written of a state dict.
+// contents is the part of a state dict that is written.
 type contents struct {
-	infos    []safetensors.TensorInfo // of the tensors that are stored, in the order of the state dict
-	dropped  map[string]string        // of the other names, what each is tied to
-	metadata map[string]string        // with the ties; nil for none
-	untied   map[string]string        // without them
+	infos    []safetensors.TensorInfo // of the stored tensors, in the order of the state dict
+	dropped  map[string]string        // maps the other names to the names that they are tied to
+	metadata map[string]string        // with the ties; nil if empty
+	untied   map[string]string        // without the ties
 }
 
 func (sd *StateDict) contents(opts SaveOptions) *contents {
@@ -98,7 +98,7 @@ func (sd *StateDict) contents(opts SaveOptions) *contents {
 	return c
 }
 
-// source writes the tensors of files that have total bytes of them. It tells the beginning of the progress.
+// source returns the source of tensors of files with total bytes. It reports the start of the progress.
 func (sd *StateDict) source(ctx context.Context, total int64, progress func(done, total int64)) safetensors.Source {
 	done := int64(0)
 	advance := func(n int64) {
@@ -116,7 +116,7 @@ func (sd *StateDict) source(ctx context.Context, total int64, progress func(done
 }
 
 // dropTied chooses one name of each group of tied ones, and returns the others with the name that each is tied to. It
-// enters them into the metadata, in the place of what was recorded there.
+// records them in the metadata, replacing earlier records.
 func (sd *StateDict) dropTied(metadata map[string]string, python bool) map[string]string {
 	recorded := map[string]string{}
 	if ties, err := safetensors.ParseTies(metadata[safetensors.TiedKey]); err == nil {

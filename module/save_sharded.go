@@ -8,25 +8,25 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
-// DefaultShardBytes is how many bytes of tensors a file of [SaveSharded] has at most, unless the options say otherwise.
+// DefaultShardBytes is the default of ShardOptions.ShardBytes.
 const DefaultShardBytes = 5_000_000_000
 
 // ShardOptions are the options of [SaveSharded]. The zero value is fine.
 type ShardOptions struct {
 	SaveOptions
-	// ShardBytes is how many bytes of tensors a file has at most; 0 stands for [DefaultShardBytes]. A larger tensor has
-	// a file of its own.
+	// ShardBytes limits the bytes of tensors in a file; 0 means [DefaultShardBytes]. A larger tensor has a separate
+	// file.
 	ShardBytes int64
 }
 
-// errShardBytes is an option that makes no sense.
+// errShardBytes is returned for a negative ShardBytes.
 var errShardBytes = errors.New("a file cannot have fewer than 0 bytes of tensors")
 
 // SaveSharded writes the state dict to several safetensors files with an index, as Transformers does, in a directory
-// that holds no model yet and is made where it is not there. Tensors are in the order of the state dict, but those that
-// others are tied to come first. The index is written last, and on any error, and when ctx ends, what was written is
-// removed: see [safetensors.WriteShards]. [Load] reads the directory. Ties and metadata are as with [Save]; the ties
-// are recorded in the first file. Errors name the path and the tensor.
+// without a model, which is created if needed. Tensors are in the order of the state dict, but tensors that others are
+// tied to come first. The index is written last, and after an error, or when ctx ends, the written files are removed:
+// see [safetensors.WriteShards]. [Load] reads the directory. Ties and metadata are as in [Save]; the first file records
+// the ties. Errors name the path and the tensor.
 func SaveSharded(ctx context.Context, dir string, sd *StateDict, opts ShardOptions) error {
 	limit := opts.ShardBytes
 	if limit == 0 {
@@ -51,7 +51,7 @@ func SaveSharded(ctx context.Context, dir string, sd *StateDict, opts ShardOptio
 	return safetensors.WriteShards(dir, shards, sd.source(ctx, total, opts.Progress))
 }
 
-// split deals the tensors out to files of at most limit bytes of them. There is at least one file.
+// split distributes the tensors over files of at most limit bytes. There is at least one file.
 func (c *contents) split(sd *StateDict, limit int64) [][]safetensors.TensorInfo {
 	first := make(map[string]bool, len(c.dropped))
 	for _, kept := range c.dropped {

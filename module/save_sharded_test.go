@@ -71,7 +71,7 @@ func TestSaveShardedIsLoadedAsOne(t *testing.T) {
 
 	for path, names := range map[string][]string{
 		dir: {"a", "b", "c", "large", "lm_head", "nothing", "wte"},
-		filepath.Join(dir, "model-00001-of-00004.safetensors"): {"lm_head", "wte"}, // a file is a model by itself
+		filepath.Join(dir, "model-00001-of-00004.safetensors"): {"lm_head", "wte"}, // each file is a valid model
 		filepath.Join(dir, "model-00004-of-00004.safetensors"): {"b", "c", "nothing"},
 	} {
 		back, err := module.Load(t.Context(), dev, path, module.LoadOptions{})
@@ -111,7 +111,7 @@ func TestSaveShardedLeavesNothingBehind(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		err := module.SaveSharded(ctx, dir, sd, module.ShardOptions{ShardBytes: 8, SaveOptions: module.SaveOptions{
 			Progress: func(done, _ int64) {
-				if done == 8 { // the first file is as good as written
+				if done == 8 { // the first file is almost written
 					cancel()
 				}
 			},
@@ -136,7 +136,7 @@ func TestSaveShardedOfNothing(t *testing.T) {
 	require.NoError(t, back.Close())
 }
 
-// A state dict is written to files of at most 16 bytes of tensors each, and read as one.
+// A state dict is written to files of at most 16 bytes of tensors each, and read back.
 func ExampleSaveSharded() {
 	ctx := context.Background()
 	dev, err := host.Open()

@@ -17,7 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// save writes a state dict and opens what it wrote.
+// save writes a state dict and opens the file.
 func save(t *testing.T, sd *module.StateDict, opts module.SaveOptions) *safetensors.Model {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "m.safetensors")

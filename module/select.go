@@ -10,21 +10,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// selection is which tensors of a model are loaded, and as what.
+// selection holds the tensors of a model to load and their types.
 type selection struct {
 	specs    []NamedSpec
-	from     []safetensors.ModelTensor // of each spec that is not tied, which come first
+	from     []safetensors.ModelTensor // of each spec that is not tied; these come first
 	metadata map[string]string
 }
 
-// selectTensors checks what the options ask of a model. Tied names follow the tensors with bytes of their own.
+// selectTensors applies the options to a model. Tied names follow the tensors with separate bytes.
 func selectTensors(model *safetensors.Model, opts LoadOptions) (*selection, error) {
 	s := &selection{
 		specs: make([]NamedSpec, 0, len(model.Tensors)+len(model.Ties)), from: make([]safetensors.ModelTensor, 0, len(model.Tensors)),
 		metadata: maps.Clone(model.Metadata),
 	}
 	wanted := func(name string) bool { return opts.Only == nil || opts.Only(name) }
-	names := map[string]string{} // under which a stored tensor that has ties is loaded
+	names := map[string]string{} // names of the loaded copies of stored tensors with ties
 	var ties []safetensors.Tie
 	for _, t := range model.Ties {
 		if err := checkName(t.Name); err != nil {
@@ -67,7 +67,7 @@ func selectTensors(model *safetensors.Model, opts LoadOptions) (*selection, erro
 	return s, nil
 }
 
-// spec says what a stored tensor becomes.
+// spec returns the description of a loaded tensor.
 func (opts *LoadOptions) spec(name string, t safetensors.ModelTensor) (NamedSpec, error) {
 	spec := NamedSpec{Name: name, DType: t.DType, Shape: t.Shape}
 	if opts.Device != nil {
@@ -82,7 +82,7 @@ func (opts *LoadOptions) spec(name string, t safetensors.ModelTensor) (NamedSpec
 	return spec, nil
 }
 
-// tie appends the tied names, but those under which the stored tensor is loaded itself.
+// tie appends the tied names, except those under which the stored tensor itself is loaded.
 func (s *selection) tie(ties []safetensors.Tie, names map[string]string) {
 	if len(ties) == 0 {
 		return
@@ -93,14 +93,14 @@ func (s *selection) tie(ties []safetensors.Tie, names map[string]string) {
 	}
 	for _, t := range ties {
 		if name := names[t.Kept]; name != t.Name {
-			spec := s.specs[at[name]] // the model made sure that it is stored
+			spec := s.specs[at[name]] // the model guarantees that it is stored
 			spec.Name, spec.TiedTo = t.Name, name
 			s.specs = append(s.specs, spec)
 		}
 	}
 }
 
-// recordTies makes the metadata's record that of the tensors which were selected.
+// recordTies reduces the metadata's record to the selected tensors.
 func (s *selection) recordTies() {
 	if _, recorded := s.metadata[safetensors.TiedKey]; !recorded {
 		return
@@ -115,12 +115,12 @@ func (s *selection) recordTies() {
 	}
 }
 
-// extents are the parts of the files that are copied as they are, in the order in which they are, where all of them go
-// to one slab. Where in that is not known yet.
+// extents returns the parts of the files that are copied unchanged, in file order, if all of them are in one slab.
+// Their places in the slab are not known yet.
 func (s *selection) extents(files []*safetensors.File) (all []extent) {
 	for i, t := range s.from {
 		if t.DType == s.specs[i].DType {
-			// In the slab tensors have gaps between them that there are not in the file; for what is read it makes no difference.
+			// The slab has gaps between tensors that the file does not have; this does not affect reading.
 			src := files[t.File].Header.DataOffset + t.Begin
 			all = appendExtent(all, extent{file: t.File, src: src, dst: src, bytes: t.Bytes()})
 		}
@@ -128,7 +128,7 @@ func (s *selection) extents(files []*safetensors.File) (all []extent) {
 	return all
 }
 
-// fill reads the tensors into the state dict that was made for them.
+// fill reads the tensors into the state dict that was created for them.
 func (s *selection) fill(ctx context.Context, sd *StateDict, c *copier) error {
 	extents, storages := map[*tensor.Storage][]extent{}, sd.Storages()
 	var casts []int
@@ -161,15 +161,15 @@ func (s *selection) fill(ctx context.Context, sd *StateDict, c *copier) error {
 	return nil
 }
 
-// extent is a run of bytes that is as long in a file as in the slab.
+// extent is a range of bytes with the same length in a file and in the slab.
 type extent struct {
 	file     int
 	src, dst int64
 	bytes    int64
 }
 
-// appendExtent makes neighbours in file and slab one extent: a model whose tensors are all multiples of [Alignment] is
-// one extent a file.
+// appendExtent merges extents that are adjacent in file and slab: a model whose tensors are multiples of [Alignment]
+// has one extent for each file.
 func appendExtent(all []extent, e extent) []extent {
 	if e.bytes == 0 {
 		return all
@@ -184,14 +184,14 @@ func appendExtent(all []extent, e extent) []extent {
 	return append(all, e)
 }
 
-// countedReader is a reader that stops when its context ends and counts what went through.
+// countedReader is a reader that stops when its context ends and counts its bytes.
 type countedReader struct {
 	ctx   context.Context
 	r     io.Reader
 	count func(bytes int64)
 }
 
-// Read reads from the reader below.
+// Read reads from the wrapped reader.
 func (c *countedReader) Read(p []byte) (int, error) {
 	if err := context.Cause(c.ctx); err != nil {
 		return 0, err

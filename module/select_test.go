@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"path/filepath"
 	"strings"
@@ -20,7 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// tiedModel is a small model whose head is its embedding, as the bytes of a file. The embedding is kept, under the
+// tiedModel returns the bytes of a small model whose head is tied to its embedding. The embedding is stored, under the
 // first name.
 func tiedModel(t *testing.T, dev driver.Device) []byte {
 	t.Helper()
@@ -188,7 +189,7 @@ func TestSeveralDevices(t *testing.T) {
 	require.ErrorIs(t, err, module.ErrDuplicateName)
 }
 
-// A model travels as bytes, and only its encoder is taken out of them, with the elements of half the size.
+// A model is passed as bytes. Only its encoder is loaded, with elements of half the size.
 func ExampleDecode() {
 	dev, err := host.Open()
 	if err != nil {
@@ -220,4 +221,33 @@ func ExampleDecode() {
 		fmt.Println(name, x.DType(), x.Shape())
 	}
 	// Output: encoder.weight bfloat16 [2, 2]
+}
+
+// eofReader returns io.EOF together with the last bytes, as io.ReaderAt allows.
+type eofReader struct{ *bytes.Reader }
+
+func (r eofReader) ReadAt(p []byte, off int64) (int, error) {
+	n, err := r.Reader.ReadAt(p, off)
+	if err == nil && off+int64(n) == r.Size() {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// A complete read with io.EOF is not a truncation.
+func TestLoadFullReadWithEOF(t *testing.T) {
+	bothPaths(t, func(t *testing.T, dev driver.Device) {
+		sd := module.NewStateDict()
+		defer sd.Close()
+		set(t, dev, sd, "a", 1, 2, 3)
+		set(t, dev, sd, "b", 4)
+		data, err := module.Encode(t.Context(), sd, module.SaveOptions{})
+		require.NoError(t, err)
+		got, err := module.LoadFrom(t.Context(), dev, eofReader{bytes.NewReader(data)}, int64(len(data)), module.LoadOptions{})
+		require.NoError(t, err)
+		defer got.Close()
+		require.Equal(t, []float32{4}, values(t, got, "b"))
+		_, err = module.LoadFrom(t.Context(), dev, eofReader{bytes.NewReader(data[:len(data)-1])}, int64(len(data)), module.LoadOptions{})
+		require.ErrorIs(t, err, safetensors.ErrTruncated)
+	})
 }

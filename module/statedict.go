@@ -10,26 +10,25 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// StateDict is the named tensors of a module, in the order in which they were set. It owns its tensors. Methods that
-// only read are safe for concurrent use; Set, Take, Rename and Close need the state dict for themselves.
+// StateDict holds the named tensors of a module in the order in which they were set. It owns its tensors. Read-only
+// methods are safe for concurrent use; Set, Take, Rename and Close require exclusive access.
 type StateDict struct {
-	// Metadata is what the file or the publisher said about the whole; it may be nil.
+	// Metadata is that of the file or the publisher; it may be nil.
 	Metadata map[string]string
 
 	names []string
 	index nameIndex
-	// The tensors are views, until one is set or taken: from then on, and where there are no views, they are in
-	// tensors.
+	// The tensors are in views until one is set or taken, and in tensors afterwards or without views.
 	views   *tensor.Views
-	used    []uint32 // the storages of the views that have tensors, in the order of their first use
+	used    []uint32 // storages of the views that have tensors, in order of first use
 	tensors []*tensor.Tensor
-	digests []*Digest // nil where no tensor has one, else one a name
+	digests []*Digest // nil if no tensor has one, otherwise one for each name
 }
 
 // NewStateDict returns an empty state dict.
 func NewStateDict() *StateDict { return &StateDict{} }
 
-// at is the tensor at a position.
+// at returns the tensor at a position.
 func (sd *StateDict) at(i int) *tensor.Tensor {
 	if sd.views != nil {
 		return sd.views.At(i)
@@ -37,7 +36,7 @@ func (sd *StateDict) at(i int) *tensor.Tensor {
 	return sd.tensors[i]
 }
 
-// place is where the tensor at a position is, for which it need not be made.
+// place returns the storage and spec of the tensor at a position without creating the tensor.
 func (sd *StateDict) place(i int) (*tensor.Storage, tensor.Spec) {
 	if sd.views != nil {
 		return sd.views.Place(i)
@@ -45,7 +44,7 @@ func (sd *StateDict) place(i int) (*tensor.Storage, tensor.Spec) {
 	return sd.tensors[i].Storage(), sd.tensors[i].Spec()
 }
 
-// makeAll makes all tensors, so that they can be set and taken.
+// makeAll creates all tensors, so that they can be set and taken.
 func (sd *StateDict) makeAll() {
 	if sd.views == nil {
 		return
@@ -54,19 +53,20 @@ func (sd *StateDict) makeAll() {
 	for i := range sd.tensors {
 		sd.tensors[i] = sd.views.Take(i)
 	}
-	// The tensors hold their storages, so nothing is freed here that could fail.
+	// The tensors hold their storages, so this frees nothing.
 	_ = sd.views.Close()
 	sd.views, sd.used = nil, nil
 }
 
-// Set puts t under a new name. It takes t: on error t is closed. Errors are [ErrName] and [ErrDuplicateName].
+// Set adds t under a new name. It takes ownership of t and closes it on an error. Errors are [ErrName] and
+// [ErrDuplicateName].
 func (sd *StateDict) Set(name string, t *tensor.Tensor) error {
 	err := checkName(name)
 	if _, twice := sd.index.find(sd.names, name); err == nil && twice {
 		err = fmt.Errorf("%w: %s", ErrDuplicateName, quote(name))
 	}
 	if err != nil {
-		// The reason why the name was refused says more than what Close may add.
+		// best effort: the reason for the refusal is returned
 		_ = t.Close()
 		return err
 	}
@@ -80,8 +80,7 @@ func (sd *StateDict) Set(name string, t *tensor.Tensor) error {
 	return nil
 }
 
-// Get returns the tensor under a name, borrowed: the caller does not close it, and clones it to keep it longer than the
-// state dict.
+// Get returns the tensor of a name, borrowed: clone it to keep it longer than the state dict.
 func (sd *StateDict) Get(name string) (*tensor.Tensor, bool) {
 	i, found := sd.index.find(sd.names, name)
 	if !found {
@@ -90,8 +89,8 @@ func (sd *StateDict) Get(name string) (*tensor.Tensor, bool) {
 	return sd.at(i), true
 }
 
-// Digest returns the digest of a tensor that came with the manifest, and whether one did. It is what the publisher
-// says; nobody has computed it here. [TensorDigest] computes it.
+// Digest returns the digest of a tensor from the manifest, and whether there is one. It is the publisher's claim;
+// [TensorDigest] computes it.
 func (sd *StateDict) Digest(name string) (Digest, bool) {
 	i, found := sd.index.find(sd.names, name)
 	if !found || sd.digests == nil || sd.digests[i] == nil {
@@ -100,8 +99,8 @@ func (sd *StateDict) Digest(name string) (Digest, bool) {
 	return *sd.digests[i], true
 }
 
-// Take removes a name and returns its tensor owned: the caller closes it. ok is false where there is no such name. It
-// takes time proportional to the number of names, and like Set needs the state dict for itself.
+// Take removes a name and returns its tensor, owned by the caller; ok is false if the name does not exist. Its cost is
+// proportional to the number of names. Like Set it requires exclusive access.
 func (sd *StateDict) Take(name string) (t *tensor.Tensor, ok bool) {
 	at, found := sd.index.find(sd.names, name)
 	if !found {
@@ -119,9 +118,8 @@ func (sd *StateDict) Take(name string) (t *tensor.Tensor, ok bool) {
 	return t, true
 }
 
-// Rename puts a tensor under another name, at the same place in the order. It takes time like Take, and like Set it
-// needs the state dict for itself. Errors are [ErrName], also where there is no tensor of the old name, and
-// [ErrDuplicateName].
+// Rename changes the name of a tensor and keeps its position. It costs as much as Take and requires exclusive access.
+// Errors are [ErrName], also for an unknown name, and [ErrDuplicateName].
 func (sd *StateDict) Rename(from, to string) error {
 	at, found := sd.index.find(sd.names, from)
 	if !found {
@@ -140,10 +138,10 @@ func (sd *StateDict) Rename(from, to string) error {
 	return nil
 }
 
-// Len is the number of names.
+// Len returns the number of names.
 func (sd *StateDict) Len() int { return len(sd.names) }
 
-// Names returns the names in order. The slice is the caller's.
+// Names returns the names in order. The caller owns the slice.
 func (sd *StateDict) Names() []string { return slices.Clone(sd.names) }
 
 // All yields names and tensors in order; the tensors are borrowed.
@@ -163,7 +161,7 @@ func (sd *StateDict) Storages() []*tensor.Storage {
 		storages, _ := sd.storages()
 		return storages
 	}
-	// No tensor need be looked at.
+	// No tensor needs to be created.
 	distinct := make([]*tensor.Storage, 0, len(sd.used))
 	known := make(map[*tensor.Storage]struct{}, len(sd.used))
 	for _, index := range sd.used {
@@ -183,7 +181,7 @@ func (sd *StateDict) storages() ([]*tensor.Storage, []uint32) {
 	index := make([]uint32, len(sd.names))
 	for i := range sd.names {
 		s, _ := sd.place(i)
-		// Most often all tensors are in one slab.
+		// Usually all tensors are in one slab.
 		if i > 0 && s == storages[index[i-1]] {
 			index[i] = index[i-1]
 			continue
@@ -199,8 +197,8 @@ func (sd *StateDict) storages() ([]*tensor.Storage, []uint32) {
 	return storages, index
 }
 
-// Bytes is the size of all tensors, in bytes, with tied ones counted once; the largest number where the sum is larger,
-// as it can be with views that repeat their elements.
+// Bytes returns the size of all tensors in bytes, with tied ones counted once; on overflow, which expanded views can
+// cause, the largest number.
 func (sd *StateDict) Bytes() int64 {
 	twice := map[int]struct{}{}
 	for _, group := range sd.aliases() {
@@ -214,7 +212,7 @@ func (sd *StateDict) Bytes() int64 {
 			continue
 		}
 		_, spec := sd.place(i)
-		n, _ := spec.ByteLen() // it was checked when the tensor was
+		n, _ := spec.ByteLen() // validated when the tensor was created
 		if n > math.MaxInt64-sum {
 			return math.MaxInt64
 		}
@@ -233,8 +231,8 @@ func (sd *StateDict) Clone() *StateDict {
 	return c
 }
 
-// Close closes all tensors, and with the last tensor of each storage its memory; it returns the first error. Names and
-// specs can still be read. A second Close, and Close of nil, are nil.
+// Close closes all tensors and returns the first error. The memory of a storage is freed with its last tensor. Names
+// and specs remain readable. A second Close, and Close of nil, return nil.
 func (sd *StateDict) Close() error {
 	if sd == nil {
 		return nil

@@ -5,10 +5,10 @@ import (
 	"io"
 )
 
-// streamPiece is how many bytes are written between two looks at the context.
+// streamPiece is the number of bytes written between two checks of the context.
 const streamPiece = 1 << 20
 
-// stream is a writer that stops when its context ends and counts what went through.
+// stream is a writer that stops when its context ends and counts its bytes.
 type stream struct {
 	ctx      context.Context
 	w        io.Writer

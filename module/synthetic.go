@@ -12,16 +12,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Synthetic describes a made-up model: float32 tensors of equal length under the names "layers.00000000.weight" and so
-// on. Equal descriptions give equal values, in every process and on every machine, so that a reader can check what it
-// was handed. It serves demos, benchmarks and tests.
+// Synthetic describes a generated model: float32 tensors of equal length with the names "layers.00000000.weight" and so
+// on. Equal descriptions give equal values in every process and on every machine, so that a reader can verify them. It
+// serves demos, benchmarks and tests.
 type Synthetic struct {
 	// Tensors is the number of tensors, at least 1.
 	Tensors int
-	// Bytes is the size of all of them together. What does not divide into whole rows of 64 elements is rounded down,
-	// to at least one row a tensor.
+	// Bytes is the total size, rounded down to whole rows of 64 elements, with at least one row for each tensor.
 	Bytes int64
-	// Seed chooses the values.
+	// Seed determines the values.
 	Seed uint64
 }
 
@@ -31,7 +30,7 @@ const (
 	maxSynthetic     = 1 << 24
 )
 
-// rows is the number of rows of each tensor.
+// rows returns the number of rows of each tensor.
 func (s Synthetic) rows() (int64, error) {
 	if s.Tensors < 1 || s.Tensors > maxSynthetic || s.Bytes < 0 || s.Bytes > 1<<50 {
 		return 0, fmt.Errorf("synthetic model of %d tensors and %d bytes: %w", s.Tensors, s.Bytes, driver.ErrInvalid)
@@ -48,13 +47,13 @@ func (s Synthetic) header() (*safetensors.Header, error) {
 	infos := make([]safetensors.TensorInfo, s.Tensors)
 	shape := tensor.Shape{rows, syntheticColumns}
 	for i := range infos {
-		// Eight digits, so that the order of the names is that of the numbers.
+		// Eight digits, so that names sort like their numbers.
 		infos[i] = safetensors.TensorInfo{Name: syntheticName(i), DType: tensor.Float32, Shape: shape}
 	}
 	return safetensors.NewHeader(infos, map[string]string{"format": "pt"})
 }
 
-// syntheticName is the name of tensor i.
+// syntheticName returns the name of tensor i.
 func syntheticName(i int) string { return fmt.Sprintf("layers.%08d.weight", i) }
 
 // Synthesize makes the model in one slab of memory on dev and returns an owned state dict: what Load would make of the

@@ -1,6 +1,9 @@
 package module
 
-import "context"
+import (
+	"context"
+	"io"
+)
 
 // windowBytes is the size of each of the two buffers between file and device.
 const windowBytes = 8 << 20
@@ -80,7 +83,7 @@ func (c *copier) read(w *window, buffer []byte, extents []extent) []extent {
 		}
 		clear(buffer[used:at])
 		used = at + n
-		if _, err := c.model.Files[e.file].Source().ReadAt(buffer[at:used], e.src); err != nil {
+		if err := readFull(c.model.Files[e.file].Source(), buffer[at:used], e.src); err != nil {
 			w.file, w.err = e.file, err
 			return nil
 		}
@@ -93,4 +96,16 @@ func (c *copier) read(w *window, buffer []byte, extents []extent) []extent {
 	}
 	w.data = buffer[:used]
 	return extents
+}
+
+// readFull fills p from offset off. A source may return io.EOF with its last bytes.
+func readFull(r io.ReaderAt, p []byte, off int64) error {
+	n, err := r.ReadAt(p, off)
+	switch {
+	case n == len(p):
+		return nil
+	case err == nil:
+		return io.ErrUnexpectedEOF
+	}
+	return err
 }

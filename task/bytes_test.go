@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sized makes a manager of which each result costs ten bytes.
+// sized returns a manager in which each result costs ten bytes.
 func sized(t *testing.T, bytes int64) *Manager[*resource] {
 	return newManager(t, Options[*resource]{Bytes: bytes, Cost: func(*resource) int64 { return 10 }})
 }
@@ -94,7 +94,7 @@ func TestLimitOfAnOwner(t *testing.T) {
 	require.NoError(t, err)
 	_, err = of(7, g)
 	require.ErrorIs(t, err, ErrCapacity)
-	for range 3 { // others are not affected, nor those without a limit
+	for range 3 { // other owners and tasks without a limit are unaffected
 		_, err = m.Submit(ctx, Spec{Owner: 8}, g.wait)
 		require.NoError(t, err)
 	}

@@ -49,8 +49,8 @@ func TestCancelRunning(t *testing.T) {
 	})
 }
 
-// TestB16 is named after a wait on a cancelled task that failed with an error nobody knew and without a message.
-func TestB16WaitOnACancelledTaskSaysSo(t *testing.T) {
+// A wait for a cancelled task returns ErrCancelled with a message.
+func TestWaitForCancelledTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{})
 		task := submit(t, m, newGate().wait)
@@ -62,6 +62,8 @@ func TestB16WaitOnACancelledTaskSaysSo(t *testing.T) {
 			var ended *Error
 			require.ErrorAs(t, err, &ended)
 			require.Equal(t, Cancelled, ended.State)
+			require.ErrorIs(t, err, context.Canceled)
+			require.NotErrorIs(t, err, ErrFailed)
 			require.NotEmpty(t, err.Error())
 		}
 	})

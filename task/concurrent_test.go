@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestB17ConcurrentSubmitsLoseNothing(t *testing.T) {
+func TestConcurrentSubmits(t *testing.T) {
 	m := newManager(t, Options[*resource]{Capacity: 2400, Workers: 3})
 	var running, most, ran atomic.Int32
 	var wg sync.WaitGroup
@@ -44,8 +44,8 @@ func TestB17ConcurrentSubmitsLoseNothing(t *testing.T) {
 	require.LessOrEqual(t, most.Load(), int32(3))
 }
 
-// TestEverythingAtOnce plays all operations at random from many goroutines. At the end every result that was made is
-// released exactly once, every reference that was fetched is whole, and no goroutine is left.
+// All operations run at random on many goroutines. Every result is released exactly once, every fetched reference is
+// valid, and no goroutine remains.
 func TestEverythingAtOnce(t *testing.T) {
 	before := runtime.NumGoroutine()
 	m := New(Options[*resource]{
@@ -138,7 +138,7 @@ func TestEverythingAtOnce(t *testing.T) {
 		require.Zero(t, r.refs.Load(), "references left")
 	}
 	for runtime.NumGoroutine() > before {
-		runtime.Gosched() // the last ones have said that they are done and are about to end
+		runtime.Gosched() // the last ones have signalled their end and are about to return
 	}
 }
 

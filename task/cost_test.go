@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPanicInCostFailsTheTask (D32): the process goes on, the result is released, and the worker takes the next task.
+// After a panic in Cost the process continues, the result is released, and the worker runs the next task.
 func TestPanicInCostFailsTheTask(t *testing.T) {
 	panics := true
 	m := newManager(t, Options[*resource]{Workers: 1, Cost: func(*resource) int64 {

@@ -1,7 +1,7 @@
 package task
 
-// EachResult shows visit every result that is kept, in no order. The results are borrowed, and the manager is locked
-// meanwhile: visit looks, is quick, and asks the manager for nothing.
+// EachResult calls visit for every kept result, in no order. The results are borrowed. The manager is locked meanwhile:
+// visit must be quick and not call the manager.
 func (m *Manager[V]) EachResult(visit func(id string, result V)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -6,27 +6,27 @@ import (
 	"strings"
 )
 
-// MaxErrorBytes is the longest text of an error that a task keeps whole.
+// MaxErrorBytes is the maximum length of an error's text that a task keeps whole.
 const MaxErrorBytes = 8 << 10
 
-// maxWrapped is how many errors are looked at, and how many are kept, of those that a long one wraps.
+// maxWrapped limits how many errors wrapped by a long one are examined, and how many are kept.
 const maxWrapped = 64
 
-// shortError stands for an error with a long text, which a task would keep for as long as it is kept itself.
+// shortError replaces an error with a long text, which a task would keep for its lifetime.
 type shortError struct {
 	text    string
-	kind    string  // the type of the error, which programs and people are told
-	wrapped []error // those with short texts
+	kind    string  // type name of the replaced error
+	wrapped []error // wrapped errors with short texts
 }
 
 func (e *shortError) Error() string { return e.text }
 
-// TypeName returns the name of the type of the error that it stands for.
+// TypeName returns the type name of the replaced error.
 func (e *shortError) TypeName() string { return e.kind }
 
 func (e *shortError) Unwrap() []error { return e.wrapped }
 
-// kindOf returns the type of an error, below what fmt.Errorf wraps around it.
+// kindOf returns the type name of an error, below wrappers of fmt.Errorf.
 func kindOf(err error) string {
 	for {
 		kind := fmt.Sprintf("%T", err)
@@ -38,15 +38,15 @@ func kindOf(err error) string {
 	}
 }
 
-// shortened is what a task keeps of an error. Where the text is long that is its beginning, and each error wrapped in
-// it whose own text is short, so that errors.Is and errors.As still find those.
+// shortened returns the form of an error that a task keeps. If its text is long, that is the beginning of the text and
+// each wrapped error with a short text, so that errors.Is and errors.As still match those.
 func shortened(err error) error {
 	text, ok := textOf(err)
 	if !ok || len(text) <= MaxErrorBytes {
 		return err
 	}
 	short := &shortError{kind: kindOf(err), text: fmt.Sprintf("%s… (%d bytes left out)", strings.ToValidUTF8(strings.Clone(text[:MaxErrorBytes]), "?"), len(text)-MaxErrorBytes)}
-	if errors.Is(err, ErrPanic) { // as a panic with a long value is, which wraps nothing
+	if errors.Is(err, ErrPanic) { // such as a panic with a long value, which wraps nothing
 		short.wrapped = append(short.wrapped, ErrPanic)
 	}
 	for list, looked := unwrap(err), 0; len(list) > 0 && looked < maxWrapped; looked++ {
@@ -63,7 +63,7 @@ func shortened(err error) error {
 	return short
 }
 
-// unwrap are the errors that err wraps.
+// unwrap returns the errors that err wraps.
 func unwrap(err error) []error {
 	switch e := err.(type) {
 	case interface{ Unwrap() error }:
@@ -76,7 +76,7 @@ func unwrap(err error) []error {
 	return nil
 }
 
-// textOf is the text of an error; false for no error, and for one that panics when it is asked.
+// textOf returns the text of an error. It returns false for nil and for an error whose Error method panics.
 func textOf(err error) (text string, ok bool) {
 	if err == nil {
 		return "", false

@@ -13,8 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLongErrorsAreCutWhenTheyAreKept: what a task keeps of an error is short, and errors.Is and errors.As find in it
-// what is short itself.
+// A kept error is short, and errors.Is and errors.As match its short wrapped errors.
 func TestLongErrorsAreCutWhenTheyAreKept(t *testing.T) {
 	m := New(Options[int]{})
 	defer m.Shutdown(context.Background())
@@ -53,8 +52,7 @@ func TestLongErrorsAreCutWhenTheyAreKept(t *testing.T) {
 	require.Same(t, short, errors.Unwrap(fail(func() error { return short })))
 }
 
-// TestKeptTextsAreCopies: the beginning of an error's text, or of a report, does not keep the rest of it in memory
-// (D9).
+// The kept beginning of an error's text or of a report does not retain the rest in memory.
 func TestKeptTextsAreCopies(t *testing.T) {
 	m := New(Options[int]{})
 	defer m.Shutdown(context.Background())

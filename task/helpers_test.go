@@ -13,7 +13,7 @@ import (
 
 var ctx = context.Background()
 
-// resource is a result with counted references: the manager's, and one for each who fetched it.
+// resource is a result with a reference count: one for the manager, and one for each fetch.
 type resource struct{ refs atomic.Int32 }
 
 func newResource() *resource {
@@ -48,7 +48,7 @@ func submit(t testing.TB, m *Manager[*resource], fn func(context.Context) (*reso
 	return task
 }
 
-// give is a function that returns r.
+// give returns a function that returns r.
 func give(r *resource) func(context.Context) (*resource, error) {
 	return func(context.Context) (*resource, error) { return r, nil }
 }
@@ -81,16 +81,16 @@ func (g *gate) wait(ctx context.Context) (*resource, error) {
 	}
 }
 
-// stubborn waits until the gate is opened, whatever happens to its context.
+// stubborn waits until the gate is opened, even if its context ends.
 func (g *gate) stubborn(context.Context) (*resource, error) {
 	<-g.opened
 	return g.result, nil
 }
 
-// state returns where the task stands.
+// state returns the state of the task.
 func state(task *Task[*resource]) State { return task.Status().State }
 
 const ttl = time.Minute
 
-// replaceID makes texts comparable.
+// replaceID replaces the id, to compare texts.
 func replaceID(text, id string) string { return strings.ReplaceAll(text, id, "ID") }

@@ -14,57 +14,58 @@ import (
 
 // Defaults of [Options].
 const (
-	// DefaultWorkers is how many tasks run at once.
+	// DefaultWorkers is the default of Options.Workers.
 	DefaultWorkers = 4
-	// DefaultCapacity is how many tasks a manager knows.
+	// DefaultCapacity is the default of Options.Capacity.
 	DefaultCapacity = 1000
-	// DefaultTTL is how long a finished task is kept.
+	// DefaultTTL is the default of Options.TTL.
 	DefaultTTL = time.Hour
 )
 
-// Options say how many tasks a manager runs and what it keeps of them. The zero value takes the defaults.
+// Options limit how many tasks a manager runs and keeps. The zero value uses the defaults.
 type Options[V any] struct {
-	// Workers bounds the number of tasks that run at once, not counting those that wait in [Blocking] or for a task;
-	// 0 means [DefaultWorkers].
+	// Workers limits the number of tasks that run at once, except those that wait in [Blocking] or for a task; 0 means
+	// [DefaultWorkers].
 	Workers int
-	// Capacity bounds the number of tasks, those that are finished and kept included; 0 means [DefaultCapacity]. A new
-	// task takes the place of one whose result was given up, else of the one that finished first; if none has finished
-	// it is refused.
+	// Capacity limits the number of tasks, including finished ones that are kept; 0 means [DefaultCapacity]. A new task
+	// replaces a finished one: first one whose result was discarded, otherwise the one that finished first. If none has
+	// finished, the new task is refused.
 	Capacity int
-	// Retain bounds the number of finished tasks that are kept; 0 means as many as the capacity allows, and a negative
-	// number none: nobody can fetch a result then.
+	// Retain limits the number of finished tasks that are kept; 0 means no limit besides the capacity. A negative
+	// number keeps none, so results cannot be fetched.
 	Retain int
-	// Bytes bounds the sum of the costs of the results that are kept; 0 means no bound. The results of the tasks that
-	// finished first go first; the tasks stay known. A result that costs more than this is not kept.
+	// Bytes limits the sum of the costs of kept results; 0 means no limit. The results of tasks that finished first are
+	// dropped first; the tasks stay known. A result over the limit is not kept.
 	Bytes int64
-	// Cost is the size of a result in bytes; nil means that results cost nothing. It is called once a result, without
-	// locks. A panic in it fails the task.
+	// Cost returns the size of a result in bytes; nil means that results cost nothing. It is called once per result,
+	// without locks. A panic in it fails the task.
 	Cost func(V) int64
-	// TTL is how long a finished task is kept; 0 means [DefaultTTL] and a negative one for ever. A timer drops it.
+	// TTL limits how long a finished task is kept; 0 means [DefaultTTL], a negative value no limit. A timer drops
+	// expired tasks.
 	TTL time.Duration
-	// Share makes a reference to a result for each that fetches it; it borrows the result. nil hands out the result
-	// itself. It is called without locks, and the result is not released meanwhile.
+	// Share returns a reference to a result for each fetch; it borrows the result. Nil returns the result itself. It is
+	// called without locks, and the result is not released meanwhile.
 	Share func(V) (V, error)
-	// Release, if not nil, takes each result that is not kept any more, exactly once, without locks, on the goroutine
-	// that dropped the task: one that called the manager, the timer's, or that of a task that has just finished.
+	// Release, if not nil, receives each dropped result exactly once, without locks, on the goroutine that dropped the
+	// task: a caller of the manager, the timer's, or that of a task that has just finished.
 	Release func(V)
 }
 
-// Spec says what a task is.
+// Spec describes a task to submit.
 type Spec struct {
-	// Name is for people and for filters; it need not be unique.
+	// Name is used for display and filters; it need not be unique.
 	Name string
-	// Owner is the session that submitted the task; 0 means nobody's.
+	// Owner is the session that submits the task; 0 means none.
 	Owner uint64
-	// Limit, if above 0, is how many tasks of the owner may be unfinished, this one included.
+	// Limit, if above 0, is the maximum number of unfinished tasks of the owner, including this one.
 	Limit int
-	// Timeout ends the context of the function so long after it started; 0 means never.
+	// Timeout ends the function's context this long after its start; 0 means never.
 	Timeout time.Duration
 }
 
 // Filter selects tasks. The zero value selects all.
 type Filter struct {
-	// States, if there are any, selects tasks in one of them.
+	// States, if not empty, selects tasks in one of them.
 	States []State
 	// Name, if not empty, selects tasks of that name.
 	Name string
@@ -84,18 +85,18 @@ type Manager[V any] struct {
 	tasks     map[string]*Task[V]
 	submitted uint64         // tasks so far
 	owners    map[uint64]int // unfinished tasks by owner
-	pending   *list.List     // tasks that wait for a worker, the first that came in front
+	pending   *list.List     // tasks that wait for a worker, in order of submission
 	resuming  []*resume[V]
-	finished  *list.List // tasks that are kept, the first that finished in front
-	bytes     int64      // costs of the results that are kept
-	busy      int        // workers that are taken
-	active    int        // goroutines that run tasks
+	finished  *list.List // finished tasks that are kept, in order of their end
+	bytes     int64      // cost of the kept results
+	busy      int        // number of occupied workers
+	active    int        // number of goroutines that run tasks
 	quiet     chan struct{}
 	timer     *time.Timer
 	subs      map[*Subscription[V]]struct{}
 	stats     Stats
 
-	// What the critical section leaves to do for unlock.
+	// Actions of a critical section that unlock performs.
 	garbage []V
 	wakes   []func()
 }
@@ -125,14 +126,14 @@ func New[V any](opts Options[V]) *Manager[V] {
 	}
 }
 
-// unlock ends a critical section and does what it left to do: results are released and watchers woken without the lock.
+// unlock ends a critical section and performs its actions without the lock: it releases results and wakes watchers.
 func (m *Manager[V]) unlock() {
 	var left leftover
 	m.unlockTo(&left)
 	left.do()
 }
 
-// unlockTo is unlock where another lock is still held: it adds to left what is to be done when that is not.
+// unlockTo is unlock for callers that hold another lock: it adds the actions to left.
 func (m *Manager[V]) unlockTo(left *leftover) {
 	garbage, wakes := m.garbage, m.wakes
 	m.garbage, m.wakes = nil, nil
@@ -145,12 +146,12 @@ func (m *Manager[V]) unlockTo(left *leftover) {
 	}
 }
 
-// Submit starts fn as a task as soon as a worker is free. fn gets a context with the values of ctx that ends when the
-// task is cancelled or its timeout is over; the deadline and the cancellation of ctx mean nothing to it. The manager
-// takes the result of fn; of an fn that returns an error it takes nothing.
+// Submit runs fn as a task when a worker is free. fn gets a context with the values of ctx that ends when the task is
+// cancelled or times out; the deadline and cancellation of ctx do not apply. The manager takes ownership of the result
+// of fn, unless fn returns an error.
 //
-// Errors are [ErrCapacity], also where the owner has as many tasks as it may have, [ErrShutdown], and the cause of ctx
-// if that has ended already.
+// Errors are [ErrCapacity], also for an owner that has reached its limit, [ErrShutdown], and the cause of ctx if it has
+// ended.
 func (m *Manager[V]) Submit(ctx context.Context, spec Spec, fn func(context.Context) (V, error)) (*Task[V], error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("submit task %q: %w", spec.Name, context.Cause(ctx))
@@ -182,14 +183,14 @@ func (m *Manager[V]) Submit(ctx context.Context, spec Spec, fn func(context.Cont
 	return t, nil
 }
 
-// newID returns 128 random bits in hexadecimal digits: ids are not to be guessed by other clients.
+// newID returns 128 random bits in hexadecimal digits, so that other clients cannot guess ids.
 func newID() string {
 	var id [16]byte
 	rand.Read(id[:]) // never fails
 	return hex.EncodeToString(id[:])
 }
 
-// Get returns the task with that id. One that does not exist or is not kept any more is [ErrNotFound].
+// Get returns the task with that id, or [ErrNotFound] if it does not exist or is no longer kept.
 func (m *Manager[V]) Get(id string) (*Task[V], error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -200,7 +201,7 @@ func (m *Manager[V]) Get(id string) (*Task[V], error) {
 	return t, nil
 }
 
-// List describes the tasks that the filter selects, in the order in which they were submitted.
+// List returns the tasks that the filter selects, in order of submission.
 func (m *Manager[V]) List(filter Filter) []Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -225,12 +226,12 @@ func (m *Manager[V]) selectLocked(filter Filter) []*Task[V] {
 	return selected
 }
 
-// match looks at everything but the state.
+// match compares everything except the state.
 func (f Filter) match(s *Status) bool {
 	return (f.Name == "" || f.Name == s.Name) && (f.Owner == 0 || f.Owner == s.Owner) && (f.ID == "" || f.ID == s.ID)
 }
 
-// statuses describes tasks in the order in which they were submitted.
+// statuses returns the states of tasks in order of submission.
 func statuses[V any](tasks []*Task[V]) []Status {
 	slices.SortFunc(tasks, func(a, b *Task[V]) int { return cmp.Compare(a.number, b.number) })
 	all := make([]Status, len(tasks))
@@ -240,32 +241,32 @@ func statuses[V any](tasks []*Task[V]) []Status {
 	return all
 }
 
-// Stats count tasks.
+// Stats holds counters of tasks.
 type Stats struct {
-	// Submitted is the number of tasks that were accepted so far.
+	// Submitted counts accepted tasks.
 	Submitted uint64
-	// Succeeded is the number of tasks that succeeded so far.
+	// Succeeded counts tasks that succeeded.
 	Succeeded uint64
-	// Failed is the number of tasks that failed so far.
+	// Failed counts tasks that failed.
 	Failed uint64
-	// Cancelled is the number of tasks that were cancelled so far.
+	// Cancelled counts tasks that were cancelled.
 	Cancelled uint64
-	// Expired is the number of finished tasks that their age dropped so far.
+	// Expired counts finished tasks dropped by age.
 	Expired uint64
 
 	// Pending is the number of tasks that wait for a worker.
 	Pending int
-	// Running is the number of tasks whose function runs, those that wait for something included.
+	// Running is the number of tasks whose function runs, including those that wait.
 	Running int
 	// Kept is the number of finished tasks that are kept.
 	Kept int
 	// Bytes is the sum of the costs of their results.
 	Bytes int64
-	// Busy is the number of workers that are taken.
+	// Busy is the number of occupied workers.
 	Busy int
 }
 
-// Stats counts the tasks at one moment.
+// Stats returns a snapshot.
 func (m *Manager[V]) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// keepLocked keeps a finished task as long as the options say, and drops what there is too much of now.
+// keepLocked keeps a finished task according to the options, and drops tasks over the limits.
 func (m *Manager[V]) keepLocked(t *Task[V]) {
 	t.at = m.finished.PushBack(t)
 	limit := max(0, m.opts.Retain)
@@ -22,7 +22,8 @@ func (m *Manager[V]) keepLocked(t *Task[V]) {
 	m.armLocked()
 }
 
-// leastLocked is the finished task that is missed least: one whose result was given up, or the one that finished first.
+// leastLocked returns the finished task to drop first: one whose result was discarded, otherwise the one that finished
+// first.
 func (m *Manager[V]) leastLocked() *Task[V] {
 	for at := m.finished.Front(); at != nil; at = at.Next() {
 		if t := at.Value.(*Task[V]); t.released {
@@ -44,8 +45,8 @@ func (m *Manager[V]) dropLocked(t *Task[V]) {
 	t.releaseLocked()
 }
 
-// armLocked sets the timer for the task that finished first, if it is not set. The TTL is the same for all, so that one
-// is the first to go, and a timer that fires for a task that has gone is set again for the next.
+// armLocked sets the timer for the task that finished first, if it is not set. The TTL is the same for all tasks, so
+// that one expires first. A timer that fires for a removed task is set again for the next.
 func (m *Manager[V]) armLocked() {
 	first := m.finished.Front()
 	if m.opts.TTL < 0 || m.timer != nil || first == nil {
@@ -54,10 +55,10 @@ func (m *Manager[V]) armLocked() {
 	m.timer = time.AfterFunc(time.Until(m.expiryOf(first.Value.(*Task[V]))), m.expire)
 }
 
-// expiryOf is when a finished task goes.
+// expiryOf returns the time when a finished task expires.
 func (m *Manager[V]) expiryOf(t *Task[V]) time.Time { return t.status.FinishedAt.Add(m.opts.TTL) }
 
-// expire drops what is too old. It runs on the timer's goroutine.
+// expire drops expired tasks. It runs on the timer's goroutine.
 func (m *Manager[V]) expire() {
 	m.mu.Lock()
 	defer m.unlock()
@@ -74,16 +75,15 @@ func (m *Manager[V]) expire() {
 	m.armLocked()
 }
 
-// Shutdown accepts no new tasks, waits until all tasks have finished, pending ones too, and then drops them. When ctx
-// ends first it cancels the rest with the cause [ErrShutdown] and returns the cause of ctx without waiting for
-// functions that do not return; their results are released when they do. Shutdown may be called again, to wait for
-// those.
+// Shutdown refuses new tasks, waits until all tasks have finished, including pending ones, and then drops them. If ctx
+// ends first, it cancels the rest with the cause [ErrShutdown] and returns the cause of ctx without waiting for
+// functions that do not return; their results are released when they do. A second Shutdown waits for those.
 //
 // Results can be fetched until Shutdown returns.
 func (m *Manager[V]) Shutdown(ctx context.Context) error {
 	m.mu.Lock()
 	m.closing = true
-	m.hushLocked()
+	m.signalIdleLocked()
 	m.mu.Unlock()
 
 	select {
@@ -107,8 +107,8 @@ func (m *Manager[V]) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// hushLocked tells Shutdown when the last task has ended.
-func (m *Manager[V]) hushLocked() {
+// signalIdleLocked signals Shutdown when the last task has ended.
+func (m *Manager[V]) signalIdleLocked() {
 	if !m.closing || m.active > 0 || m.pending.Len() > 0 {
 		return
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestB5EachFetchGivesAReferenceOfItsOwn(t *testing.T) {
+func TestEachFetchReturnsASeparateReference(t *testing.T) {
 	m := newManager(t, Options[*resource]{})
 	task, r := run(t, m)
 	for want := int32(2); want <= 4; want++ {
@@ -24,7 +24,7 @@ func TestB5EachFetchGivesAReferenceOfItsOwn(t *testing.T) {
 	require.Equal(t, int32(2), r.refs.Load(), "two of three who fetched still have theirs")
 }
 
-func TestB6DroppedTaskHoldsNoMemory(t *testing.T) {
+func TestDroppedTaskHoldsNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{TTL: ttl})
 		task, r := run(t, m)

@@ -9,8 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/task/panics"
 )
 
-// dispatchLocked gives free workers away: first to tasks that come back from waiting, then to those that have not
-// started.
+// dispatchLocked assigns free workers: first to tasks that resume after a wait, then to tasks that have not started.
 func (m *Manager[V]) dispatchLocked() {
 	for m.busy < m.opts.Workers && len(m.resuming) > 0 {
 		r := m.resuming[0]
@@ -27,7 +26,7 @@ func (m *Manager[V]) dispatchLocked() {
 	}
 }
 
-// startLocked runs the task's function on a goroutine of its own, which Shutdown waits for.
+// startLocked runs the task's function on a new goroutine, which Shutdown waits for.
 func (m *Manager[V]) startLocked(t *Task[V]) {
 	t.becomeLocked(Running)
 	t.status.StartedAt = time.Now()
@@ -37,7 +36,7 @@ func (m *Manager[V]) startLocked(t *Task[V]) {
 		t.ctx, stop = context.WithTimeoutCause(t.ctx, t.timeout, cause)
 	}
 	fn, ctx := t.fn, t.ctx
-	t.fn = nil // what it captured is the goroutine's from here on
+	t.fn = nil // the goroutine owns what fn captured
 	m.active++
 	m.noteLocked(t)
 	go func() {
@@ -59,7 +58,7 @@ func (m *Manager[V]) run(ctx context.Context, t *Task[V], fn func(context.Contex
 	v, err = fn(ctx)
 }
 
-// end takes what the function of t ended with.
+// end settles t with the outcome of its function.
 func (m *Manager[V]) end(t *Task[V], v V, err error) {
 	var cost int64
 	made := err == nil
@@ -68,7 +67,7 @@ func (m *Manager[V]) end(t *Task[V], v V, err error) {
 	}
 	err = shortened(err)
 	m.mu.Lock()
-	if made && (err != nil || t.cause != nil) { // there is a result that the task does not keep
+	if made && (err != nil || t.cause != nil) { // the task does not keep this result
 		m.garbage = append(m.garbage, v)
 	}
 	switch {
@@ -88,10 +87,10 @@ func (m *Manager[V]) end(t *Task[V], v V, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.active--
-	m.hushLocked()
+	m.signalIdleLocked()
 }
 
-// costOf asks what a result costs. A panic in that is an error of the task, like one in its function.
+// costOf returns the cost of a result. A panic in Cost is an error of the task.
 func (m *Manager[V]) costOf(v V) (cost int64, err error) {
 	if m.opts.Cost == nil {
 		return 0, nil
@@ -112,7 +111,7 @@ func (t *Task[V]) becomeLocked(next State) {
 	t.status.State = next
 }
 
-// settleLocked brings t to a terminal state, tells everybody, and keeps the task as long as the options say.
+// settleLocked moves t to a terminal state, notifies watchers and waiters, and keeps the task according to the options.
 func (m *Manager[V]) settleLocked(t *Task[V], state State, cause error) {
 	t.becomeLocked(state)
 	t.status.Cancelling = false
@@ -132,7 +131,7 @@ func (m *Manager[V]) settleLocked(t *Task[V], state State, cause error) {
 		t.status.Err = &Error{ID: t.status.ID, Name: t.status.Name, State: state, Err: cause}
 	}
 	t.cancel(nil)
-	t.fn, t.ctx, t.cancel = nil, nil, nil // a finished task holds nothing of what it was made of
+	t.fn, t.ctx, t.cancel = nil, nil, nil // a finished task retains nothing of its function
 	close(t.done)
 	m.noteLocked(t)
 	m.keepLocked(t)

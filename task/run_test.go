@@ -80,7 +80,7 @@ func TestHowAFunctionCanEnd(t *testing.T) {
 		{"panic", func(context.Context) (*resource, error) { panic("boom") }, ErrPanic, `task "job" (ID) failed: panic: boom`},
 		{"panic with an error", func(context.Context) (*resource, error) { panic(io.ErrUnexpectedEOF) }, io.ErrUnexpectedEOF, `task "job" (ID) failed: panic: unexpected EOF`},
 		{"panic with nil", func(context.Context) (*resource, error) { panic(nil) }, ErrPanic, ""},
-		{"goexit (B14)", func(context.Context) (*resource, error) { runtime.Goexit(); return nil, nil }, ErrGoexit, `task "job" (ID) failed: the function called runtime.Goexit`},
+		{"goexit", func(context.Context) (*resource, error) { runtime.Goexit(); return nil, nil }, ErrGoexit, `task "job" (ID) failed: the function called runtime.Goexit`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestContextOfTheFunction(t *testing.T) {
 	})
 	require.NoError(t, err)
 	close(submitted)
-	cancel() // means nothing to a task that was accepted
+	cancel() // has no effect on an accepted task
 	close(g.opened)
 	require.NoError(t, task.Wait(ctx))
 

@@ -54,7 +54,7 @@ func TestShutdownThatHasNoTimeCancels(t *testing.T) {
 		err := m.Shutdown(short)
 		require.ErrorIs(t, err, cause)
 		require.ErrorContains(t, err, "still running")
-		require.Equal(t, time.Second, time.Since(start), "B22: it does not wait for those that do not listen")
+		require.Equal(t, time.Second, time.Since(start), "Shutdown does not wait for runs that ignore cancellation")
 		require.ErrorIs(t, a.Wait(ctx), ErrShutdown)
 		require.ErrorIs(t, a.Err(), ErrCancelled)
 		require.ErrorIs(t, obedient.cause, ErrShutdown)

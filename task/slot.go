@@ -5,43 +5,44 @@ import (
 	"slices"
 )
 
-// worker is what a context belongs to: a task of any manager, or a [Work]. Its methods are called with the lock of all
+// worker is the owner of a context: a task of any manager, or a [Work]. Its methods are called with the lock of all
 // works.
 type worker interface {
-	// id is that of the task; empty for a work that no task waits for.
+	// id returns the id of the task, or "" for a work without a waiting task.
 	id() string
-	// has reports whether the other is the worker, or waits for it.
+	// has reports whether other is this worker, or waits for it.
 	has(other worker) bool
-	// park begins a wait of one goroutine: the worker goes to others.
+	// park begins a wait of one goroutine, which releases the worker.
 	park(left *leftover)
-	// unpark ends one. The caller calls wait without locks, which returns when there is a worker again.
+	// unpark ends a wait. The caller then calls the returned function without locks; it returns when the task has a
+	// worker again.
 	unpark(left *leftover) (wait func())
-	// arrive is unpark where nothing has waited: it returns how to wait for a worker that is on its way.
+	// arrive is unpark without a preceding wait: it returns a function that waits for a worker in transit.
 	arrive() (wait func())
 	report(p Progress, left *leftover)
 }
 
-// leftover is what critical sections leave to do without locks.
+// leftover holds the actions that critical sections leave to be done without locks.
 type leftover []func()
 
-// do does it.
+// do performs the actions.
 func (l *leftover) do() {
 	for _, f := range *l {
 		f()
 	}
 }
 
-// workerKey finds the worker in a context.
+// workerKey is the context key of the worker.
 type workerKey struct{}
 
-// workerOf returns what ctx belongs to, or nil.
+// workerOf returns the owner of ctx, or nil.
 func workerOf(ctx context.Context) worker {
 	w, _ := ctx.Value(workerKey{}).(worker)
 	return w
 }
 
-// ID returns the id of the task that ctx belongs to, and whether it belongs to one. What several tasks wait for
-// together belongs to one of them.
+// ID returns the id of the task that owns ctx, and whether there is one. Work shared by several tasks belongs to one of
+// them.
 func ID(ctx context.Context) (string, bool) {
 	w := workerOf(ctx)
 	if w == nil {
@@ -53,9 +54,9 @@ func ID(ctx context.Context) (string, bool) {
 	return id, id != ""
 }
 
-// Blocking calls wait and returns what it returns. If ctx belongs to a task, the task gives its worker to others
-// meanwhile, and takes one again, when one is free, before Blocking returns. A task uses it for whatever other tasks
-// may have to do before it can go on. wait should end when ctx does.
+// Blocking calls wait and returns its error. If ctx belongs to a task, the task releases its worker meanwhile and
+// acquires one again before Blocking returns. A task uses it for waits that depend on other tasks. wait should end when
+// ctx does.
 func Blocking(ctx context.Context, wait func() error) error {
 	if w := workerOf(ctx); w != nil {
 		park(w)
@@ -81,15 +82,15 @@ func unpark(w worker) {
 	wait()
 }
 
-// resume is a task that has waited and wants a worker again. Goroutines of one task share it: a task with a worker must
-// not have one of its goroutines wait for another worker.
+// resume is a task that has waited and needs a worker again. The goroutines of one task share it, because a task with a
+// worker must not have a goroutine that waits for another worker.
 type resume[V any] struct {
 	t       *Task[V]
 	granted chan struct{}
 }
 
-// takeSlotLocked gives the task a worker, unless another of its goroutines waits, which will ask when it comes back, or
-// the task has ended and left goroutines behind.
+// takeSlotLocked assigns a worker to the task, unless another of its goroutines waits and will request one, or the task
+// has ended and left goroutines behind.
 func (t *Task[V]) takeSlotLocked() {
 	if t.parks > 0 || t.status.State.Terminal() {
 		return
@@ -98,7 +99,7 @@ func (t *Task[V]) takeSlotLocked() {
 	t.m.busy++
 }
 
-// giveSlotLocked takes the worker back, if the task has one.
+// giveSlotLocked releases the task's worker, if it has one.
 func (t *Task[V]) giveSlotLocked() {
 	if t.slot {
 		t.slot = false
@@ -121,8 +122,8 @@ func (t *Task[V]) park(left *leftover) {
 	t.m.dispatchLocked()
 }
 
-// unpark ends a wait. What it returns waits until the task has a worker, or until the task has been cancelled or has
-// timed out: then it goes on without one, to come to its end.
+// unpark ends a wait. The returned function waits until the task has a worker, or until it was cancelled or timed out;
+// then the task continues to its end without one.
 func (t *Task[V]) unpark(left *leftover) (wait func()) {
 	m := t.m
 	m.mu.Lock()
@@ -140,7 +141,7 @@ func (t *Task[V]) unpark(left *leftover) (wait func()) {
 	return wait
 }
 
-// arrive waits for a worker that is on its way to the task.
+// arrive waits for a worker in transit to the task.
 func (t *Task[V]) arrive() (wait func()) {
 	t.m.mu.Lock()
 	defer t.m.mu.Unlock()
@@ -150,7 +151,7 @@ func (t *Task[V]) arrive() (wait func()) {
 	return t.awaitLocked()
 }
 
-// awaitLocked returns what waits for the worker that is coming.
+// awaitLocked returns a function that waits for the worker in transit.
 func (t *Task[V]) awaitLocked() func() {
 	r, ended := t.coming, t.ctx.Done()
 	return func() {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestB30TasksThatWaitForTasksDoNotLockEachOtherOut(t *testing.T) {
+func TestTasksThatWaitForTasksDoNotDeadlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		var running, most atomic.Int32
@@ -157,7 +157,7 @@ func TestSeveralGoroutinesOfOneTaskMayWait(t *testing.T) {
 	})
 }
 
-// waiter is a goroutine of a task that waits at one gate after the other.
+// waiter is a goroutine of a task that waits at one gate after another.
 func waiter(inner context.Context, done chan<- struct{}, gates ...*gate) {
 	for _, g := range gates {
 		Blocking(inner, func() error { <-g.opened; return nil })
@@ -267,7 +267,7 @@ func TestTaskThatWaitsForItself(t *testing.T) {
 	})
 }
 
-// Two tasks that wait for each other: the second one to do so is told.
+// Of two tasks that wait for each other, the second fails with ErrSelf.
 func TestTasksThatWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})

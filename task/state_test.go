@@ -49,7 +49,7 @@ func TestStateNames(t *testing.T) {
 	}
 }
 
-// taskIn returns a task in that state, in a manager of its own, and opens whatever it takes to end it.
+// taskIn returns a task in the given state in a new manager, and a function that lets it end.
 func taskIn(t *testing.T, s State) (task *Task[*resource], open func()) {
 	t.Helper()
 	m := newManager(t, Options[*resource]{Workers: 1})
@@ -78,7 +78,7 @@ func taskIn(t *testing.T, s State) (task *Task[*resource], open func()) {
 	return task, open
 }
 
-// TestWhatCanBeDoneInEachState calls everything on a task in each state.
+// Every method behaves as documented in every state.
 func TestWhatCanBeDoneInEachState(t *testing.T) {
 	tests := []struct {
 		state  State

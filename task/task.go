@@ -8,85 +8,84 @@ import (
 	"time"
 )
 
-// Status is a task at one moment. It is a copy.
+// Status is a snapshot of a task.
 type Status struct {
-	// ID names the task; it cannot be guessed.
+	// ID identifies the task; it cannot be guessed.
 	ID string
-	// Name is the name it was submitted with.
+	// Name is the name of its Spec.
 	Name string
-	// Owner is the session that submitted it; 0 means nobody's.
+	// Owner is the session that submitted it; 0 means none.
 	Owner uint64
-	// State is where it stands.
+	// State is its state.
 	State State
-	// Cancelling tells that a running task was cancelled and its function has not returned yet.
+	// Cancelling reports whether a running task was cancelled and its function has not returned yet.
 	Cancelling bool
-	// Progress is what the function reported last.
+	// Progress is the last report of the function.
 	Progress Progress
-	// Seq counts the changes of the task: of its state and of its progress. It starts at 1.
+	// Seq counts the changes of state and progress. It starts at 1.
 	Seq uint64
-	// CreatedAt is when it was submitted.
+	// CreatedAt is the time of submission.
 	CreatedAt time.Time
-	// StartedAt is when its function was called; zero if it was not.
+	// StartedAt is the time when its function was called; zero before.
 	StartedAt time.Time
-	// FinishedAt is when it came to a terminal state; zero if it has not.
+	// FinishedAt is the time when it reached a terminal state; zero before.
 	FinishedAt time.Time
 	// Err is an [*Error] if the task failed or was cancelled.
 	Err error
-	// Note is what [Task.SetNote] said last.
+	// Note is the last argument of [Task.SetNote].
 	Note string
 }
 
-// Progress is how far a task is.
+// Progress is the progress of a task.
 type Progress struct {
-	// Done is how much is done, in whatever unit the function counts.
+	// Done is the completed amount, in a unit that the function chooses.
 	Done int64
-	// Total is how much there is to do; 0 if it is not known.
+	// Total is the total amount; 0 if unknown.
 	Total int64
-	// Message says in words what goes on.
+	// Message describes the current step.
 	Message string
 }
 
-// Task is one run of a function. Its methods are safe for concurrent use. A Task stays usable when the manager has
-// dropped it, but for its result.
+// Task is one run of a function. Its methods are safe for concurrent use. A Task that the manager has dropped stays
+// usable, except for its result.
 type Task[V any] struct {
 	m       *Manager[V]
-	number  uint64 // in the order of submission
+	number  uint64 // order of submission
 	timeout time.Duration
 	done    chan struct{}
 
 	// Guarded by the manager's lock. ID, Name and Owner in status never change.
-	fn       func(context.Context) (V, error) // until it runs
-	ctx      context.Context                  // until the end
-	cancel   context.CancelCauseFunc          // until the end
+	fn       func(context.Context) (V, error) // nil once it runs
+	ctx      context.Context                  // nil after the end
+	cancel   context.CancelCauseFunc          // nil after the end
 	status   Status
 	cause    error         // of the cancellation
 	at       *list.Element // in Manager.pending or Manager.finished
 	dropped  bool
 	result   V
-	held     bool          // result is there
-	cost     int64         // of result, in Manager.bytes until the result is released
-	released bool          // nobody can fetch the result any more
-	pins     int           // fetches that look at result
+	held     bool          // result is set
+	cost     int64         // of result, included in Manager.bytes until the result is released
+	released bool          // the result can no longer be fetched
+	pins     int           // number of fetches in progress
 	slot     bool          // has a worker
-	parks    int           // goroutines of the task in Blocking
+	parks    int           // number of its goroutines in Blocking
 	coming   *resume[V]    // in Manager.resuming
-	changed  chan struct{} // closed by the next change, if anybody watches
+	changed  chan struct{} // closed by the next change; nil without watchers
 
-	waiting []worker // that wait for its end; guarded by works
+	waiting []worker // workers that wait for its end; guarded by works
 }
 
 // ID returns the task's id.
 func (t *Task[V]) ID() string { return t.status.ID }
 
-// Status describes the task.
+// Status returns a snapshot.
 func (t *Task[V]) Status() Status {
 	t.m.mu.Lock()
 	defer t.m.mu.Unlock()
 	return t.status
 }
 
-// SetNote keeps a word about the task with it, such as where its result has gone. It is no change of the task: watchers
-// are not told.
+// SetNote sets a note about the task, such as the place of its result. It does not notify watchers.
 func (t *Task[V]) SetNote(note string) {
 	t.m.mu.Lock()
 	defer t.m.mu.Unlock()
@@ -96,8 +95,8 @@ func (t *Task[V]) SetNote(note string) {
 // Done returns a channel that is closed when the task is in a terminal state.
 func (t *Task[V]) Done() <-chan struct{} { return t.done }
 
-// Err is nil if the task succeeded, an [*Error] if it failed or was cancelled, and wraps [ErrNotFinished] before its
-// end.
+// Err returns nil if the task succeeded, an [*Error] if it failed or was cancelled, and an error that wraps
+// [ErrNotFinished] before its end.
 func (t *Task[V]) Err() error {
 	t.m.mu.Lock()
 	defer t.m.mu.Unlock()
@@ -111,9 +110,9 @@ func (t *Task[V]) errLocked() error {
 	return t.status.Err
 }
 
-// Wait returns when the task is in a terminal state, with what [Task.Err] says then, or with the cause of ctx when that
-// ends first. It occupies no worker, also if ctx is that of another task. A task that waits for itself gets [ErrSelf],
-// also where it does so through others: whichever closes the circle is refused.
+// Wait returns the result of [Task.Err] when the task is in a terminal state, or the cause of ctx if that ends first.
+// It occupies no worker, even if ctx belongs to another task. A task that would wait for itself, directly or through
+// others, gets [ErrSelf]; the wait that closes the cycle is refused.
 func (t *Task[V]) Wait(ctx context.Context) error {
 	select {
 	case <-t.done:
@@ -135,8 +134,8 @@ func (t *Task[V]) Wait(ctx context.Context) error {
 	})
 }
 
-// join notes that the task or work of ctx waits for the end of t, until it calls leave. It refuses one that t waits for
-// itself.
+// join records that the task or work of ctx waits for the end of t until leave is called. It refuses one that t waits
+// for.
 func (t *Task[V]) join(ctx context.Context) (leave func(), err error) {
 	w := workerOf(ctx)
 	if w == nil {
@@ -156,9 +155,9 @@ func (t *Task[V]) join(ctx context.Context) (leave func(), err error) {
 	}, nil
 }
 
-// Result returns the result of a task that succeeded: a reference of the caller's own where [Options.Share] makes one,
-// as often as it is called. Errors are those of [Task.Err], those of Share, [ErrNotFound] when the task is not kept
-// any more, and [ErrDiscarded] when its result is not.
+// Result returns the result of a task that succeeded. With [Options.Share] each call returns a separate reference,
+// owned by the caller. It returns the errors of [Task.Err], those of Share, [ErrNotFound] if the task is no longer kept, and
+// [ErrDiscarded] if its result is not.
 func (t *Task[V]) Result() (V, error) {
 	var none V
 	m := t.m
@@ -193,7 +192,7 @@ func (t *Task[V]) unpin() {
 	t.discardLocked()
 }
 
-// releaseLocked releases the result, which cannot be fetched any more.
+// releaseLocked releases the result, which can no longer be fetched.
 func (t *Task[V]) releaseLocked() {
 	if t.held && !t.released {
 		t.released = true
@@ -202,7 +201,7 @@ func (t *Task[V]) releaseLocked() {
 	}
 }
 
-// discardLocked releases the result if nobody can or does look at it.
+// discardLocked releases the result unless it can be fetched or a fetch is in progress.
 func (t *Task[V]) discardLocked() {
 	if !t.held || !t.released || t.pins > 0 {
 		return
@@ -212,9 +211,9 @@ func (t *Task[V]) discardLocked() {
 	t.result, t.held = none, false
 }
 
-// Cancel ends a task that has not finished, and reports whether it could: a finished task stays as it is. A pending
-// task is cancelled at once. The context of a running one ends with the cause; the task is [Cancelled] when its
-// function has returned, whatever it returned. A nil cause means [ErrCancelled]; the first cause is kept.
+// Cancel ends an unfinished task and reports whether it was unfinished. A pending task is cancelled at once. The
+// context of a running one ends with the cause; the task is [Cancelled] when its function has returned, whatever it
+// returned. A nil cause means [ErrCancelled]; the first cause is kept.
 func (t *Task[V]) Cancel(cause error) bool {
 	t.m.mu.Lock()
 	defer t.m.unlock()
@@ -245,8 +244,8 @@ func (t *Task[V]) cancelLocked(cause error) bool {
 	return true
 }
 
-// Discard gives the result of a finished task up before its time. What became of the task stays known. One that has not
-// finished is [ErrNotFinished]; discarding twice is nil.
+// Discard drops the result of a finished task early. The task's outcome stays known. An unfinished task is
+// [ErrNotFinished]; a second Discard returns nil.
 func (t *Task[V]) Discard() error {
 	t.m.mu.Lock()
 	defer t.m.unlock()
@@ -257,7 +256,7 @@ func (t *Task[V]) Discard() error {
 	return nil
 }
 
-// Forget drops a finished task before its time. One that has not finished is [ErrNotFinished]; forgetting twice is nil.
+// Forget drops a finished task early. An unfinished task is [ErrNotFinished]; a second Forget returns nil.
 func (t *Task[V]) Forget() error {
 	t.m.mu.Lock()
 	defer t.m.unlock()

@@ -5,18 +5,19 @@ import (
 	"strings"
 )
 
-// MaxMessageBytes is the longest message of a progress report; a longer one is cut.
+// MaxMessageBytes is the maximum length of a report's message; longer ones are cut.
 const MaxMessageBytes = 1024
 
-// Report says how far the task is that ctx belongs to: done of total units, 0 if the total is not known, and a message
-// in words. Without a task it does nothing. Reports are cheap and replace each other; watchers see the newest.
+// Report sets the progress of the task that ctx belongs to: done of total units, where total 0 means unknown, and a
+// message for display. Without a task it does nothing. Reports are cheap and replace each other; watchers see the
+// newest.
 func Report(ctx context.Context, done, total int64, message string) {
 	w := workerOf(ctx)
 	if w == nil {
 		return
 	}
 	if len(message) > MaxMessageBytes {
-		message = strings.Clone(message[:MaxMessageBytes]) // a part of a text would keep all of it in memory
+		message = strings.Clone(message[:MaxMessageBytes]) // a substring would retain the whole text
 	}
 	var left leftover
 	works.Lock()
@@ -25,7 +26,7 @@ func Report(ctx context.Context, done, total int64, message string) {
 	left.do()
 }
 
-// report notes progress. A goroutine that the task left behind reports in vain.
+// report records progress. Reports of goroutines that outlive the task are ignored.
 func (t *Task[V]) report(p Progress, left *leftover) {
 	t.m.mu.Lock()
 	defer t.m.unlockTo(left)
@@ -35,9 +36,9 @@ func (t *Task[V]) report(p Progress, left *leftover) {
 	}
 }
 
-// Watch returns the status of the task as soon as its Seq is above after: at once for 0, and at once if the task is in
-// a terminal state, for then nothing more will change. Calling it again with the Seq it returned follows the task,
-// skipping what changed in between. When ctx ends first it returns the cause. It occupies no worker.
+// Watch returns the status of the task once its Seq is above after: at once for 0, and at once if the task is in a
+// terminal state. Calling it repeatedly with the returned Seq follows the task and may skip intermediate changes. If
+// ctx ends first it returns the cause. It occupies no worker.
 func (t *Task[V]) Watch(ctx context.Context, after uint64) (Status, error) {
 	for {
 		status, changed := t.look(after)
@@ -58,7 +59,7 @@ func (t *Task[V]) Watch(ctx context.Context, after uint64) (Status, error) {
 	}
 }
 
-// look returns the status, and what to wait for if it is not news.
+// look returns the status, and a channel to wait for if Seq is not above after.
 func (t *Task[V]) look(after uint64) (Status, <-chan struct{}) {
 	t.m.mu.Lock()
 	defer t.m.mu.Unlock()
@@ -71,7 +72,7 @@ func (t *Task[V]) look(after uint64) (Status, <-chan struct{}) {
 	return t.status, t.changed
 }
 
-// noteLocked counts a change of t and tells its watchers.
+// noteLocked counts a change of t and notifies its watchers.
 func (m *Manager[V]) noteLocked(t *Task[V]) {
 	t.status.Seq++
 	if t.changed != nil {
@@ -83,8 +84,8 @@ func (m *Manager[V]) noteLocked(t *Task[V]) {
 	}
 }
 
-// Subscription collects what happens to tasks, until somebody looks: every change of state, and of the progress in
-// between the newest. What it holds is bounded by the manager's capacity. Its methods are safe for concurrent use.
+// Subscription collects changes of tasks between calls of Next: every change of state, and the newest progress between
+// them. Its size is limited by the manager's capacity. Its methods are safe for concurrent use.
 type Subscription[V any] struct {
 	m      *Manager[V]
 	filter Filter
@@ -92,18 +93,18 @@ type Subscription[V any] struct {
 
 	// Guarded by the manager's lock.
 	changes []Status
-	latest  map[string]int // where in changes the newest of a task is
-	lost    bool           // some changes
-	awake   bool           // wake was called and Next was not
+	latest  map[string]int // index in changes of a task's newest status
+	lost    bool           // changes were lost
+	awake   bool           // wake was called since the last Next
 }
 
-// Subscribe collects changes of the tasks that the filter selects by id, name and owner; its states are not looked at,
-// for leaving a state is news too. wake, if not nil, is called when there are changes and is not called again until
-// [Subscription.Next] has been: without locks, on the goroutine that made the change, so it must return at once. Two
-// calls may overlap, and one may come late, after Next or Close.
+// Subscribe collects changes of the tasks that the filter selects by id, name and owner; its states are ignored,
+// because leaving a state is a change too. wake, if not nil, is called when there are changes, and not again until
+// [Subscription.Next] was called. It runs without locks on the goroutine that made the change, so it must return at
+// once. Two calls may overlap, and one may arrive after Next or Close.
 //
-// Only changes from now on are collected. Subscribe first and list afterwards: then nothing falls between the two. The
-// caller owns the subscription and closes it.
+// Only later changes are collected. Subscribe first and list afterwards, so that no change is missed. The caller owns
+// the subscription and closes it.
 func (m *Manager[V]) Subscribe(filter Filter, wake func()) *Subscription[V] {
 	s := &Subscription[V]{m: m, filter: filter, wake: wake, latest: make(map[string]int)}
 	m.mu.Lock()
@@ -112,10 +113,9 @@ func (m *Manager[V]) Subscribe(filter Filter, wake func()) *Subscription[V] {
 	return s
 }
 
-// Next returns what has happened since it was last called, in the order in which it did: the tasks as they were after
-// each change of state, with their newest progress in that state; also those that the manager has dropped meanwhile. It
-// never blocks. complete is false when there was so much that some of it was lost: then [Manager.List] tells what there
-// is.
+// Next returns the changes since the last call, in order: the status of a task after each change of state, with its
+// newest progress in that state. It includes tasks that the manager has dropped meanwhile. It never blocks. complete is
+// false if changes were lost because there were too many; then [Manager.List] returns the current tasks.
 func (s *Subscription[V]) Next() (changes []Status, complete bool) {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
@@ -138,7 +138,7 @@ func (s *Subscription[V]) Close() {
 	s.clearLocked()
 }
 
-// noteLocked notes a change of t, if it is wanted.
+// noteLocked records a change of t if the filter selects it.
 func (s *Subscription[V]) noteLocked(t *Task[V]) {
 	if !s.filter.match(&t.status) {
 		return

@@ -106,7 +106,7 @@ func TestSubscription(t *testing.T) {
 		woken := 0
 		s := m.Subscribe(Filter{Owner: 1, States: []State{Failed}}, func() {
 			woken++
-			m.List(Filter{}) // would deadlock under the lock
+			m.List(Filter{}) // would deadlock with the lock held
 		})
 		g := newGate()
 		mine, err := m.Submit(ctx, Spec{Name: "mine", Owner: 1}, g.wait)
@@ -140,8 +140,8 @@ func TestSubscription(t *testing.T) {
 	})
 }
 
-// However seldom somebody looks: no state is left out, not of a task that came, ended and went meanwhile either.
-// Progress is the newest.
+// A subscription that is read rarely still reports every state, including those of a task that started, ended and was
+// dropped meanwhile. Progress is the newest.
 func TestSubscriptionTellsEveryState(t *testing.T) {
 	m := newManager(t, Options[*resource]{Workers: 1, Retain: -1})
 	s := m.Subscribe(Filter{}, nil)

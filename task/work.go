@@ -7,31 +7,31 @@ import (
 	"sync"
 )
 
-// Work is something that several tasks wait for together and that is done once for all of them, such as a value that
-// many ask for at the same time. It runs on the worker of one of its waiters; the others release theirs meanwhile. When
-// that waiter leaves, another lends its worker. What the work reports ([Report]) is the progress of all that wait for
-// it, and what it waits for in [Blocking] occupies no worker.
+// Work is done once for several tasks that wait for it, such as building a cached value. It runs on the worker of one
+// of its waiters; the others release theirs meanwhile. When that waiter leaves, another lends its worker. Reports of
+// the work ([Report]) are the progress of all its waiters, and its waits in [Blocking] occupy no worker.
 //
-// A waiter need not be a task; where none is, the work has no worker and its reports go nowhere. The zero value
-// is ready for use and has no waiters. Its methods are safe for concurrent use.
+// A waiter need not be a task. Without tasks among its waiters, the work has no worker and its reports are dropped. The
+// zero value is ready for use. Its methods are safe for concurrent use.
 type Work struct {
 	// Guarded by works.
-	waiting  []worker // the tasks; the first one lends its worker
-	parks    int      // goroutines of the work in Blocking
+	waiting  []worker // the waiting tasks; the first one lends its worker
+	parks    int      // number of the work's goroutines in Blocking
 	progress *Progress
 }
 
-// works is the lock of all Work: one may wait for another, in any order. It goes before the locks of managers.
+// works is the lock of all Work values, because one may wait for another in any order. It is taken before the locks of
+// managers.
 var works sync.Mutex
 
-// Context returns the context of the work: one with the values of ctx, whose task is the work.
+// Context returns the context of the work, with the values of ctx. Tasks started with it belong to the work.
 func (w *Work) Context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, workerKey{}, worker(w))
 }
 
-// Join notes that the task of ctx waits for the work from here on, until it calls leave, once. leave returns when the
-// task has a worker again, as [Blocking] does. A task that would wait for itself, because the work waits for it, gets
-// [ErrSelf]. Without a task Join does nothing.
+// Join records that the task of ctx waits for the work until leave is called, once. leave returns when the task has a
+// worker again, as [Blocking] does. A task that would wait for itself, because the work waits for it, gets [ErrSelf].
+// Without a task Join does nothing.
 func (w *Work) Join(ctx context.Context) (leave func(), err error) {
 	member := workerOf(ctx)
 	if member == nil {
@@ -64,10 +64,10 @@ func (w *Work) leave(member worker) {
 	wait()
 }
 
-// dropLocked takes a waiter off the list and returns how it gets its worker again. Where it lent its worker, the next
-// waiter lends one, and the work goes without until that has one.
+// dropLocked removes a waiter and returns a function that waits until the waiter has a worker again. If it lent its
+// worker, the next waiter lends one, and the work has none until then.
 func (w *Work) dropLocked(member worker, left *leftover) (wait func()) {
-	// Goroutines of one task are all the same here: the last one did not lend the worker unless it is the only one.
+	// Goroutines of one task are equivalent: the last one lends the worker only if it is the only one.
 	i := len(w.waiting) - 1
 	for w.waiting[i] != member {
 		i--
@@ -82,7 +82,7 @@ func (w *Work) dropLocked(member worker, left *leftover) (wait func()) {
 	return member.arrive()
 }
 
-// id is that of the task that lends its worker.
+// id returns the id of the task that lends its worker.
 func (w *Work) id() string {
 	if len(w.waiting) == 0 {
 		return ""
@@ -90,7 +90,7 @@ func (w *Work) id() string {
 	return w.waiting[0].id()
 }
 
-// has reports whether the other is the work, or waits for it.
+// has reports whether other is the work, or waits for it.
 func (w *Work) has(other worker) bool {
 	return worker(w) == other || slices.ContainsFunc(w.waiting, func(m worker) bool { return m.has(other) })
 }
@@ -110,7 +110,7 @@ func (w *Work) unpark(left *leftover) (wait func()) {
 	return func() {}
 }
 
-// arrive waits for a worker that is on its way.
+// arrive waits for a worker in transit.
 func (w *Work) arrive() (wait func()) {
 	if w.parks == 0 && len(w.waiting) > 0 {
 		return w.waiting[0].arrive()
@@ -118,7 +118,7 @@ func (w *Work) arrive() (wait func()) {
 	return func() {}
 }
 
-// report notes progress with all waiters.
+// report records progress for all waiters.
 func (w *Work) report(p Progress, left *leftover) {
 	w.progress = &p
 	for _, member := range w.waiting {

@@ -147,7 +147,7 @@ func TestWorkThatWouldWaitForItself(t *testing.T) {
 	})
 }
 
-// A work may wait for a task that comes to it later.
+// A work may wait for a task that joins it later.
 func TestWorkWaitsForATaskThatJoinsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
@@ -173,7 +173,7 @@ func TestWorkWaitsForATaskThatJoinsIt(t *testing.T) {
 	})
 }
 
-// sharing are works by number, each done on a goroutine of its own for all who come while it runs.
+// sharing holds works by number. Each runs once on a separate goroutine for all concurrent callers.
 type sharing struct {
 	mu      sync.Mutex
 	running map[int]*sharedWork

@@ -8,12 +8,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// access is a tensor for the length of one operation: its storage is held, and its memory stays mapped as it is, so
-// that neither a Close nor a Seal of another goroutine takes it away. No slice of data outlives the operation.
+// access is a tensor during one operation. Its storage is held and its memory stays mapped, so a concurrent Close or
+// Seal does not unmap it. No slice of data outlives the operation.
 type access struct {
 	*Tensor
-	// data is the memory. It is nil where the processor does not address it, and where a read would make the pages that
-	// are not there: then ReadAt and WriteAt of the memory are the way.
+	// data is the memory. It is nil if the processor cannot address the memory, or if a read would allocate missing
+	// pages; ReadAt and WriteAt are used then.
 	data []byte
 }
 
@@ -54,7 +54,7 @@ func (t *Tensor) pinned(write bool, fn func(a access) error) error {
 	return fn(access{Tensor: t, data: data})
 }
 
-// hasHoles reports whether a touch of the memory may make pages: reading a publisher's sparse file must not cost its
+// hasHoles reports whether touching the memory may allocate pages. Reading a publisher's sparse file must not cost its
 // size in memory.
 func hasHoles(m driver.Memory) bool {
 	s, ok := m.(driver.Sparse)
@@ -65,7 +65,7 @@ func hasHoles(m driver.Memory) bool {
 	return err == nil && allocated < size
 }
 
-// checkData refuses memory of another size than the storage was checked with: it is closed.
+// checkData refuses memory whose size differs from the storage's: it is closed.
 func (t *Tensor) checkData(data []byte) error {
 	if int64(len(data)) != t.storage.bytes {
 		return fmt.Errorf("memory of %d bytes: %w", t.storage.bytes, os.ErrClosed)
@@ -73,8 +73,8 @@ func (t *Tensor) checkData(data []byte) error {
 	return nil
 }
 
-// contiguous is the tensor's part of data, or ok is false where there is none in one piece. For packed types the last
-// byte may hold bits behind the last element.
+// contiguous returns the tensor's part of data; ok is false if it is not in one piece. For packed types the last byte
+// may hold bits behind the last element.
 func (a access) contiguous() (raw []byte, ok bool) {
 	if a.data == nil || !a.Contiguous() {
 		return nil, false
@@ -82,7 +82,7 @@ func (a access) contiguous() (raw []byte, ok bool) {
 	return a.part(a.data), true
 }
 
-// part is the tensor's part of its memory.
+// part returns the tensor's part of its memory.
 func (t *Tensor) part(data []byte) []byte {
 	end := t.spec.ByteOffset + t.bytes
 	return data[t.spec.ByteOffset:end:end]

@@ -18,7 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// forgotten returns the slice of a tensor that nothing else refers to.
+// forgotten returns the slice of a tensor that is no longer reachable.
 //
 //go:noinline
 func forgotten(t *testing.T, dev driver.Device) []int32 {
@@ -29,7 +29,7 @@ func forgotten(t *testing.T, dev driver.Device) []int32 {
 	return data
 }
 
-// TestSliceOutlivesCollection keeps a slice and drops the tensor: the slice never becomes another tensor's memory. (D1)
+// The slice of an unreachable tensor never becomes another tensor's memory.
 func TestSliceOutlivesCollection(t *testing.T) {
 	dev := openHost(t)
 	told := make(chan driver.Leak, 1)
@@ -62,7 +62,7 @@ func TestSliceOutlivesCollection(t *testing.T) {
 	}
 }
 
-// twice returns a tensor and one of the same bytes from offset on, by another mapping.
+// twice returns a storage with the same bytes as x, starting at offset, through another mapping.
 func twice(t *testing.T, x *tensor.Tensor, offset int64) *tensor.Storage {
 	t.Helper()
 	h, err := x.Storage().Memory().Export()
@@ -77,11 +77,10 @@ func twice(t *testing.T, x *tensor.Tensor, offset int64) *tensor.Storage {
 	return s
 }
 
-// TestCopyBetweenMappingsOfOneMemory copies where source and destination overlap, in both directions, by one mapping
-// and by two. (D12)
+// Copies between overlapping tensors are correct in both directions, through one mapping and through two.
 func TestCopyBetweenMappingsOfOneMemory(t *testing.T) {
 	dev := openHost(t)
-	const n, part = 3<<20 + 4096, 2 << 20 // more than is copied at a time
+	const n, part = 3<<20 + 4096, 2 << 20 // more than one copy step
 	for _, move := range []struct{ from, to int64 }{{0, 777}, {777, 0}, {0, 0}, {part / 2, 0}} {
 		for _, mapped := range []int64{0, 256} {
 			x, err := tensor.Empty(dev, tensor.Uint8, shape{n})
@@ -105,8 +104,7 @@ func TestCopyBetweenMappingsOfOneMemory(t *testing.T) {
 	}
 }
 
-// TestSealDuringWrites seals the memory of a tensor that is filled and copied to: each write is done or refused, and
-// none crashes. (D2)
+// Sealing memory that is being filled and copied: each write succeeds or is refused, and none crashes.
 func TestSealDuringWrites(t *testing.T) {
 	dev := openHost(t)
 	const n = 4 << 20
@@ -128,7 +126,7 @@ func TestSealDuringWrites(t *testing.T) {
 				begun := sync.OnceFunc(writing.Done)
 				defer begun()
 				for i := 0; ; i++ {
-					if i == 1 { // in the middle of a write, as likely as not
+					if i == 1 { // probably during a write
 						begun()
 					}
 					err := write()
@@ -143,7 +141,7 @@ func TestSealDuringWrites(t *testing.T) {
 			})
 		}
 		writing.Wait()
-		time.Sleep(rand.N(2 * time.Millisecond)) // where only one is woken at a time, writes end before this goroutine runs
+		time.Sleep(rand.N(2 * time.Millisecond)) // if only one goroutine is woken at a time, writes end before this one runs
 		for err = x.Storage().Seal(); errors.Is(err, driver.ErrBusy); err = x.Storage().Seal() {
 			time.Sleep(10 * time.Microsecond)
 		}
@@ -152,7 +150,7 @@ func TestSealDuringWrites(t *testing.T) {
 	}
 }
 
-// sealing seals a tensor's memory from inside a read.
+// sealing seals a tensor's memory during a read.
 type sealing struct {
 	x    *tensor.Tensor
 	seen error
@@ -167,7 +165,7 @@ func (s *sealing) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestSealInsideFill seals in the middle of a fill, which goes on. (D2)
+// A seal during a fill does not interrupt the fill.
 func TestSealInsideFill(t *testing.T) {
 	x, err := tensor.Empty(openHost(t), tensor.Uint8, shape{100})
 	x = closing(t, x, err)
@@ -180,8 +178,7 @@ func TestSealInsideFill(t *testing.T) {
 	require.Equal(t, uint8(1), must(tensor.At[uint8](x, 99))(t))
 }
 
-// TestReadingHolesMakesNoMemory writes a tensor of a lazily made memory out, element by element too, and finds no page
-// made. (D17)
+// Writing out a tensor of lazily allocated memory, also element by element, allocates no page.
 func TestReadingHolesMakesNoMemory(t *testing.T) {
 	dev, err := host.Open(host.Lazy())
 	require.NoError(t, err)

@@ -6,21 +6,21 @@ import (
 	"math"
 )
 
-// Tolerance is how far elements may be apart that are taken for close.
+// Tolerance is the maximum distance of elements that count as close.
 type Tolerance struct {
-	// Relative is a part of the magnitude of the other element, Absolute a distance; both together are allowed.
+	// Relative is relative to the magnitude of the second element, Absolute is a distance; their sum is the tolerance.
 	Relative, Absolute float64
-	// EqualNaN takes a NaN for close to a NaN.
+	// EqualNaN makes two NaNs close.
 	EqualNaN bool
 }
 
-// DefaultTolerance is what numpy and PyTorch take for close: 1e-5 relative and 1e-8 absolute. Types of 16 bits and less
-// need more.
+// DefaultTolerance is the default of numpy and PyTorch: 1e-5 relative and 1e-8 absolute. Types of 16 bits and less need
+// more.
 var DefaultTolerance = Tolerance{Relative: 1e-5, Absolute: 1e-8}
 
-// AllClose reports whether each element of t is close to that of o, |t - o| <= Absolute + Relative * |o|, whatever
-// their data types, devices and strides. Elements are compared as float64, complex ones by the distance between them;
-// an infinity is close to itself alone. Errors are [ErrShape] for two shapes, those of the memory and [os.ErrClosed].
+// AllClose reports whether each element of t is close to that of o: |t - o| <= Absolute + Relative * |o|. Data types,
+// devices and strides may differ. Elements are compared as float64, complex ones by their distance; an infinity is
+// close only to itself. Errors are [ErrShape] for different shapes, those of the memory and [os.ErrClosed].
 func (t *Tensor) AllClose(o *Tensor, tol Tolerance) (all bool, err error) {
 	if !t.spec.Shape.Equal(o.spec.Shape) {
 		return false, fmt.Errorf("%w: %v is compared to %v", ErrShape, t.spec.Shape, o.spec.Shape)
@@ -76,21 +76,21 @@ func (tol Tolerance) close(x, y complex128) bool {
 	}
 	one := Tolerance{EqualNaN: tol.EqualNaN}
 	special := func(z complex128) bool { return infinite(real(z)) || infinite(imag(z)) }
-	if special(x) || special(y) { // each part by itself, exactly
+	if special(x) || special(y) { // each part separately, exactly
 		return one.close(complex(real(x), 0), complex(real(y), 0)) && one.close(complex(imag(x), 0), complex(imag(y), 0))
 	}
 	return math.Hypot(real(x)-real(y), imag(x)-imag(y)) <= tol.Absolute+tol.Relative*math.Hypot(real(y), imag(y))
 }
 
-// infinite is true for what has no distance to others.
+// infinite reports whether x has no finite distance to other values.
 func infinite(x float64) bool { return math.IsInf(x, 0) || math.IsNaN(x) }
 
-// numbers reads the elements of a tensor piece by piece, for the length of an access.
+// numbers reads the elements of a tensor piece by piece during an access.
 type numbers struct {
 	dt     DType
 	reader io.Reader
 	raw    []byte
-	floats []float32 // of the piece, for floats of at most 32 bits; else nil
+	floats []float32 // of the piece, for floats of at most 32 bits; otherwise nil
 }
 
 func newNumbers(t access) (*numbers, error) {
@@ -120,7 +120,7 @@ func (n *numbers) read(count int) error {
 	return nil
 }
 
-// at is an element of the piece.
+// at returns an element of the piece.
 func (n *numbers) at(i int) complex128 {
 	if n.floats != nil {
 		return complex(float64(n.floats[i]), 0)

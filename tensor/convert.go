@@ -7,9 +7,9 @@ import (
 	"math"
 )
 
-// Float32s returns the elements of a real tensor in row-major order as float32, copied from memory of any device. The
-// small floats convert exactly; Float64 and the large integers are rounded to the nearest, ties to even; Bool gives 0
-// and 1. Complex types are [ErrDType]; other errors are those of ReadBytes.
+// Float32s returns the elements of a real tensor in row-major order as float32, copied from memory of any device. Small
+// floats convert exactly. Float64 and large integers are rounded to nearest, ties to even. Bool becomes 0 and 1.
+// Complex types are [ErrDType]; other errors come from ReadBytes.
 func Float32s(t *Tensor) ([]float32, error) {
 	if !t.spec.DType.Valid() || t.spec.DType.IsComplex() {
 		return nil, fmt.Errorf("%w: %v does not convert to float32", ErrDType, t.spec.DType)
@@ -32,7 +32,7 @@ func Float32s(t *Tensor) ([]float32, error) {
 	return out, nil
 }
 
-// convertPiece is how many elements are converted at a time; a multiple of 8, so that packed ones end on a byte.
+// convertPiece is the number of elements converted at a time; a multiple of 8, so that packed elements end on a byte.
 const convertPiece = 16 << 10
 
 func readFloats(out []float32, r io.Reader, dt DType) error {
@@ -54,7 +54,7 @@ func readFloats(out []float32, r io.Reader, dt DType) error {
 	return nil
 }
 
-// toFloats converts elements that lie side by side.
+// toFloats converts adjacent elements.
 func toFloats(out []float32, raw []byte, dt DType) {
 	le := binary.LittleEndian
 	switch dt {
@@ -86,7 +86,7 @@ func lookUp(out []float32, codes []byte, table *[256]float32) {
 	}
 }
 
-// scalar is the value of one element. Which fields hold it depends on the kind.
+// scalar is the value of one element. The kind determines the fields in use.
 type scalar struct {
 	kind kind
 	i    int64
@@ -95,7 +95,7 @@ type scalar struct {
 	im   float64
 }
 
-// readScalar reads the element at the beginning of raw; for packed types that is its code, in the low bits of a byte.
+// readScalar reads the element at the beginning of raw; for packed types its code is in the low bits of a byte.
 func readScalar(dt DType, raw []byte) scalar {
 	le := binary.LittleEndian
 	s := scalar{kind: dtypes[dt].kind}

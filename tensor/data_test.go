@@ -158,7 +158,7 @@ func TestFloat32s(t *testing.T) {
 	})
 }
 
-// TestBorrowersAreApart: what one borrower took of memory is not known of another, nor of who wrote the memory.
+// Exposure by one borrower is not attributed to another borrower or to the owner.
 func TestBorrowersAreApart(t *testing.T) {
 	x, err := tensor.FromSlice(openHost(t), shape{2}, []int32{1, 2})
 	x = closing(t, x, err)

@@ -8,19 +8,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// bigEndian reports whether this processor stores numbers the other way round than tensors do.
+// bigEndian reports whether this processor's byte order differs from that of tensors.
 var bigEndian = binary.NativeEndian.Uint16([]byte{0, 1}) == 1
 
 var errBigEndian = &driver.UnsupportedError{Feature: "typed access", Requires: "a little-endian processor"}
 
-// Data returns the elements of a contiguous tensor in host memory, in row-major order, not a copy: a write to the slice
-// is a write to the tensor. T has to be the type's own, see [DTypeOf]; a Bool tensor is read as uint8. The slice is
-// valid until t is closed; using it later crashes the process, and so does writing it where the memory is not Writable.
-// Where t is forgotten instead, the memory stays as it is until the process ends ([driver.Leaks]): the garbage
-// collector does not see who has such a slice.
+// Data returns the elements of a contiguous tensor in host memory in row-major order, without a copy: writing to the
+// slice writes to the tensor. T must match the data type, see [DTypeOf]; a Bool tensor is read as uint8. The slice is
+// valid until t is closed. Using it later crashes the process, and so does writing to it if the memory is not Writable.
+// If t becomes unreachable without Close, the memory stays mapped until the process ends ([driver.Leaks]), because the
+// garbage collector cannot see users of the slice.
 //
-// Errors are [ErrDType], [ErrNotContiguous], [ErrAlignment] for a tensor at an address that T cannot have,
-// [os.ErrClosed], and [driver.UnsupportedError] for memory that the processor does not address.
+// Errors are [ErrDType], [ErrNotContiguous], [ErrAlignment] for an address that T does not allow, [os.ErrClosed], and
+// [driver.UnsupportedError] for memory that the processor cannot address.
 func Data[T Element](t *Tensor) ([]T, error) {
 	if err := holds[T](t); err != nil {
 		return nil, err
@@ -32,7 +32,7 @@ func Data[T Element](t *Tensor) ([]T, error) {
 	return cast[T](raw)
 }
 
-// cast reads bytes as elements. The bytes hold a whole number of them.
+// cast converts bytes to elements. The bytes hold a whole number of elements.
 func cast[T Element](raw []byte) ([]T, error) {
 	var zero T
 	if bigEndian && unsafe.Sizeof(zero) > 1 {
@@ -49,7 +49,7 @@ func cast[T Element](raw []byte) ([]T, error) {
 	return unsafe.Slice((*T)(p), n), nil
 }
 
-// bytesOf reads elements as the bytes that they are stored in.
+// bytesOf returns elements as the bytes that are stored.
 func bytesOf[T Element](values []T) ([]byte, error) {
 	var zero T
 	if bigEndian && unsafe.Sizeof(zero) > 1 {

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// DType is the type of a tensor's elements. Its numbers travel between processes and never change; 0 is not a type.
-// The set is that of the safetensors format (safetensors/src/tensor.rs, Dtype) and Complex128.
+// DType is the type of a tensor's elements. Its numbers are part of the protocol and never change; 0 is invalid. The
+// set is that of the safetensors format (safetensors/src/tensor.rs, Dtype) and Complex128.
 type DType uint8
 
 // The data types, named as PyTorch names them, in Go case.
 const (
-	// Bool is one byte an element, 0 for false, anything else for true.
+	// Bool is one byte for each element: 0 is false, anything else is true.
 	Bool DType = 1
 	// Uint8 is an unsigned integer of 8 bits.
 	Uint8 DType = 2
@@ -40,11 +40,11 @@ const (
 	Float64 DType = 13
 	// Complex64 is two Float32, real part first.
 	Complex64 DType = 14
-	// Complex128 is two Float64, real part first. The safetensors format does not have it.
+	// Complex128 is two Float64, real part first. The safetensors format does not support it.
 	Complex128 DType = 15
-	// Float8E4M3FN is the OCP 8-bit float E4M3: no infinity, one NaN a sign.
+	// Float8E4M3FN is the OCP 8-bit float E4M3: no infinity, one NaN for each sign.
 	Float8E4M3FN DType = 16
-	// Float8E5M2 is the OCP 8-bit float E5M2, with infinities and NaNs as IEEE 754 has them.
+	// Float8E5M2 is the OCP 8-bit float E5M2, with infinities and NaNs as in IEEE 754.
 	Float8E5M2 DType = 17
 	// Float8E8M0FNU is the OCP MX scale: an exponent, no sign, no zero, one NaN.
 	Float8E8M0FNU DType = 18
@@ -57,13 +57,13 @@ const (
 	// Float6E3M2FN is the OCP MX 6-bit float E3M2, packed; finite only.
 	Float6E3M2FN DType = 22
 	// Float4E2M1FN is the OCP MX 4-bit float E2M1, packed, the first element in the low half of a byte; finite only.
-	// PyTorch's float4_e2m1fn_x2 counts pairs, this counts elements.
+	// PyTorch's float4_e2m1fn_x2 counts pairs; this type counts elements.
 	Float4E2M1FN DType = 23
 
 	dtypeEnd DType = 24
 )
 
-// kind groups data types by how their values are read.
+// kind groups data types by the way their values are read.
 type kind uint8
 
 const (
@@ -74,7 +74,7 @@ const (
 	kindComplex
 )
 
-// dtypeInfo holds what is fixed for a data type. code is DLDataTypeCode of dlpack.h 1.1.
+// dtypeInfo holds the properties of a data type. code is DLDataTypeCode of dlpack.h 1.1.
 type dtypeInfo struct {
 	name string
 	bits uint8
@@ -108,7 +108,7 @@ var dtypes = [dtypeEnd]dtypeInfo{
 	Float4E2M1FN:   {"float4_e2m1fn", 4, 17, kindFloat},
 }
 
-// DTypes returns all data types in the order of their numbers. The slice is the caller's.
+// DTypes returns all data types in the order of their numbers. The caller owns the slice.
 func DTypes() []DType {
 	all := make([]DType, 0, dtypeEnd-1)
 	for d := DType(1); d < dtypeEnd; d++ {
@@ -120,7 +120,7 @@ func DTypes() []DType {
 // Valid reports whether d is a data type of this package.
 func (d DType) Valid() bool { return d != 0 && d < dtypeEnd }
 
-// BitSize is the size of an element in bits, 4 or 6 for the packed types; 0 for a type that is not valid.
+// BitSize returns the size of an element in bits, 4 or 6 for the packed types; 0 for an invalid type.
 func (d DType) BitSize() int {
 	if !d.Valid() {
 		return 0
@@ -128,7 +128,7 @@ func (d DType) BitSize() int {
 	return int(dtypes[d].bits)
 }
 
-// String is the name that PyTorch prints, without "torch.": "float32", "bfloat16", "float8_e4m3fn".
+// String returns PyTorch's name without "torch.": "float32", "bfloat16", "float8_e4m3fn".
 func (d DType) String() string {
 	if !d.Valid() {
 		return "dtype(" + strconv.Itoa(int(d)) + ")"
@@ -136,7 +136,7 @@ func (d DType) String() string {
 	return dtypes[d].name
 }
 
-// DLPack returns the type as the three fields of DLDataType in dlpack.h 1.1; zeros for a type that is not valid.
+// DLPack returns the type as the three fields of DLDataType in dlpack.h 1.1; zeros for an invalid type.
 func (d DType) DLPack() (code, bits uint8, lanes uint16) {
 	if !d.Valid() {
 		return 0, 0, 0
@@ -144,7 +144,7 @@ func (d DType) DLPack() (code, bits uint8, lanes uint16) {
 	return dtypes[d].code, dtypes[d].bits, 1
 }
 
-// FromDLPack is the type with these fields of DLDataType. Errors are [ErrDType]; vectors (lanes other than 1) are
+// FromDLPack returns the type with these fields of DLDataType. Errors are [ErrDType]; vectors (lanes other than 1) are
 // refused.
 func FromDLPack(code, bits uint8, lanes uint16) (DType, error) {
 	for d := DType(1); d < dtypeEnd; d++ {
@@ -155,7 +155,7 @@ func FromDLPack(code, bits uint8, lanes uint16) (DType, error) {
 	return 0, fmt.Errorf("%w: DLPack code %d, %d bits, %d lanes is not known", ErrDType, code, bits, lanes)
 }
 
-// ParseDType reads the name that String writes, also with the prefix "torch.". Errors are [ErrDType].
+// ParseDType parses the result of String, with or without the prefix "torch.". Errors are [ErrDType].
 func ParseDType(name string) (DType, error) {
 	short := strings.TrimPrefix(name, "torch.")
 	for d := DType(1); d < dtypeEnd; d++ {
@@ -180,8 +180,8 @@ func (d DType) IsInteger() bool {
 // packed reports whether several elements share a byte.
 func (d DType) packed() bool { return d.BitSize() < 8 }
 
-// bytesFor is the size of n elements of d side by side, in bytes, the last one rounded up; ok is false where it
-// overflows. n is not negative.
+// bytesFor returns the size in bytes of n adjacent elements of d, rounded up to a byte; ok is false on overflow. n is
+// not negative.
 func (d DType) bytesFor(n int64) (size int64, ok bool) {
 	bits := int64(d.BitSize())
 	if bits < 8 {

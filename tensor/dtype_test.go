@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// The numbers cross process borders: a change here breaks every peer.
+// The numbers are part of the protocol: a change here breaks every peer.
 func TestDTypeIsPinned(t *testing.T) {
 	rows := []struct {
 		dtype  tensor.DType

@@ -7,14 +7,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Element is a Go type that holds one element of a data type, bit for bit. There is none for the packed types. A Bool
-// tensor is read as uint8: its bytes may come from another process, and a Go bool other than 0 or 1 is undefined.
+// Element is a Go type that holds one element of a data type, bit for bit. The packed types have none. A Bool tensor is
+// read as uint8: its bytes may come from another process, and a Go bool other than 0 or 1 is undefined.
 type Element interface {
 	uint8 | int8 | int16 | uint16 | int32 | uint32 | int64 | uint64 | float32 | float64 | complex64 | complex128 |
 		F16 | BF16 | F8E4M3FN | F8E5M2 | F8E8M0FNU | F8E4M3FNUZ | F8E5M2FNUZ
 }
 
-// DTypeOf is the data type that T holds.
+// DTypeOf returns the data type that T holds.
 func DTypeOf[T Element]() DType {
 	var zero T
 	switch any(zero).(type) {
@@ -59,7 +59,7 @@ func DTypeOf[T Element]() DType {
 	}
 }
 
-// holds is the error of reading t as elements of T, nil where they match.
+// holds returns nil if T matches the data type of t, otherwise an error.
 func holds[T Element](t *Tensor) error {
 	want := DTypeOf[T]()
 	if want == t.spec.DType || (want == Uint8 && t.spec.DType == Bool) {
@@ -68,11 +68,11 @@ func holds[T Element](t *Tensor) error {
 	return fmt.Errorf("%w: a %v tensor is not read as %v", ErrDType, t.spec.DType, want)
 }
 
-// RawData returns the bytes of a contiguous tensor in host memory, not a copy; for packed types the last byte may hold
-// bits behind the last element. It is valid until t is closed; using it later crashes the process, and so does writing
-// it where the memory is not Writable. Where t is forgotten instead, the memory stays as it is until the process ends
-// ([driver.Leaks]). Errors are [ErrNotContiguous], [os.ErrClosed], and [driver.UnsupportedError] for memory that the
-// processor does not address.
+// RawData returns the bytes of a contiguous tensor in host memory without a copy; for packed types the last byte may
+// hold bits behind the last element. The slice is valid until t is closed. Using it later crashes the process, and so
+// does writing to it if the memory is not Writable. If t becomes unreachable without Close, the memory stays mapped
+// until the process ends ([driver.Leaks]). Errors are [ErrNotContiguous], [os.ErrClosed], and [driver.UnsupportedError]
+// for memory that the processor cannot address.
 func RawData(t *Tensor) (data []byte, err error) {
 	if err := t.hold(); err != nil {
 		return nil, err
@@ -101,8 +101,8 @@ func (t *Tensor) exposed() ([]byte, error) {
 	return t.part(data), nil
 }
 
-// FromSlice returns an owned tensor of new memory on dev with a copy of values, row-major. Errors are [ErrShape] where
-// shape has another number of elements, and those of [Empty].
+// FromSlice returns an owned, row-major tensor of new memory on dev with a copy of values. Errors are [ErrShape] if
+// shape has a different number of elements, and errors of [Empty].
 func FromSlice[T Element](dev driver.Device, shape Shape, values []T) (*Tensor, error) {
 	n, err := shape.NumElements()
 	if err != nil {
@@ -123,7 +123,7 @@ func FromSlice[T Element](dev driver.Device, shape Shape, values []T) (*Tensor, 
 		return t, nil
 	}
 	if _, err := t.storage.mem.WriteAt(raw, 0); err != nil {
-		_ = t.Close() // the write's error is the one to tell
+		_ = t.Close() // best effort: the write's error is returned
 		return nil, err
 	}
 	return t, nil
@@ -141,11 +141,11 @@ func FromBools(dev driver.Device, shape Shape, values []bool) (*Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw.spec.DType = Bool // nobody else has seen it yet
+	raw.spec.DType = Bool // not shared yet
 	return raw, nil
 }
 
-// At returns one element; negative indices count from the end. It reads memory of any device, one element a call.
+// At returns one element; negative indices count from the end. It reads memory of any device, one element per call.
 // Errors are [ErrIndex], [ErrDType] and [os.ErrClosed].
 func At[T Element](t *Tensor, index ...int64) (T, error) {
 	var value T
@@ -167,7 +167,7 @@ func At[T Element](t *Tensor, index ...int64) (T, error) {
 	return buf[0], err
 }
 
-// Item returns the element of a tensor that has only one, whatever its rank. Errors are those of [At].
+// Item returns the element of a tensor with exactly one element, of any rank. It returns the errors of [At].
 func Item[T Element](t *Tensor) (T, error) {
 	if t.elements != 1 {
 		var zero T
@@ -176,7 +176,7 @@ func Item[T Element](t *Tensor) (T, error) {
 	return At[T](t, make([]int64, t.Rank())...)
 }
 
-// elementOffset is where an element is, in elements from the first one.
+// elementOffset returns the distance of an element from the first one, in elements.
 func (t *Tensor) elementOffset(index []int64) (int64, error) {
 	if len(index) != t.Rank() {
 		return 0, fmt.Errorf("%w: %d indices for shape %v", ErrIndex, len(index), t.spec.Shape)

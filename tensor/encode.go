@@ -7,24 +7,24 @@ import (
 	"sync"
 )
 
-// NewF8E4M3FN rounds to the nearest F8E4M3FN, ties to the even one. What lies beyond 464, and infinity, becomes NaN:
-// the type has no infinity.
+// NewF8E4M3FN rounds to the nearest F8E4M3FN, ties to even. Values beyond 464, including infinity, become NaN: the type
+// has no infinity.
 func NewF8E4M3FN(f float32) F8E4M3FN { return F8E4M3FN(encoderE4M3FN.code(f)) }
 
-// NewF8E5M2 rounds to the nearest F8E5M2, ties to the even one; from 61440 on the result is infinite.
+// NewF8E5M2 rounds to the nearest F8E5M2, ties to even; from 61440 on the result is infinite.
 func NewF8E5M2(f float32) F8E5M2 { return F8E5M2(encoderE5M2.code(f)) }
 
-// NewF8E4M3FNUZ rounds to the nearest F8E4M3FNUZ, ties to the even one. From 248 on it is NaN; what rounds to zero is
+// NewF8E4M3FNUZ rounds to the nearest F8E4M3FNUZ, ties to even. From 248 on it is NaN; values that round to zero become
 // the only zero.
 func NewF8E4M3FNUZ(f float32) F8E4M3FNUZ { return F8E4M3FNUZ(encoderE4M3FNUZ.code(f)) }
 
-// NewF8E5M2FNUZ rounds to the nearest F8E5M2FNUZ, ties to the even one. From 61440 on it is NaN; what rounds to zero is
-// the only zero.
+// NewF8E5M2FNUZ rounds to the nearest F8E5M2FNUZ, ties to even. From 61440 on it is NaN; values that round to zero
+// become the only zero.
 func NewF8E5M2FNUZ(f float32) F8E5M2FNUZ { return F8E5M2FNUZ(encoderE5M2FNUZ.code(f)) }
 
-// NewF8E8M0FNU rounds to a power of two as PyTorch does: to the nearest, from 1.5 times one on to the next. The sign is
-// lost, 0 becomes the least, 2^-127, and what is larger than that and less than the next becomes the next. From 1.5
-// times 2^127 on, and for what is no number, it is NaN.
+// NewF8E8M0FNU rounds to a power of two as PyTorch does: values from 1.5 times a power of two round up. The sign is
+// dropped. 0 becomes the smallest value, 2^-127, and values between it and the next become the next. From 1.5 times
+// 2^127 on, and for NaN, the result is NaN.
 func NewF8E8M0FNU(f float32) F8E8M0FNU {
 	bits := math.Float32bits(f) &^ (1 << 31)
 	switch {
@@ -38,16 +38,16 @@ func NewF8E8M0FNU(f float32) F8E8M0FNU {
 
 // minifloatEncoder rounds to a float of at most 8 bits.
 type minifloatEncoder struct {
-	// values are those of the codes from 0 on, rising, and behind the largest what the next code would be: who is
-	// nearer to that is out of range.
+	// values holds the values of the codes from 0 on, ascending, followed by what the next code would be: values nearer
+	// to that are out of range.
 	values []float32
-	sign   byte // the bit of the sign
-	over   byte // the code of what is out of range, without its sign
+	sign   byte // the sign bit
+	over   byte // the code for values out of range, without sign
 	nan    byte
 	format minifloat
-	// table has the code for each value of a float32's upper 16 bits, the lowest of which says whether there are bits
-	// below them. That is enough: where codes meet, a number has at most four bits behind its first. It is made when it
-	// is first needed.
+	// table holds the code for each value of a float32's upper 16 bits. The lowest of these bits is set if any lower
+	// bit is. That is sufficient: boundaries between codes have at most four bits behind the first. It is computed on
+	// first use.
 	table func() *[1 << 16]byte
 }
 
@@ -73,7 +73,7 @@ func newEncoder(m minifloat) *minifloatEncoder {
 	largest := len(e.values) - 1
 	e.table = sync.OnceValue(e.makeTable)
 	step := e.values[largest] - e.values[largest-1]
-	if uint(largest+1)&(1<<m.fraction-1) == 1 { // the largest begins an exponent, so the step from it is twice the one to it
+	if uint(largest+1)&(1<<m.fraction-1) == 1 { // the largest begins an exponent, so the step above it is twice the step below
 		step *= 2
 	}
 	e.values = append(e.values, e.values[largest]+step)
@@ -84,7 +84,7 @@ func newEncoder(m minifloat) *minifloatEncoder {
 		e.over, e.nan = byte(largest+1), byte(largest+1)
 	case fnuz:
 		e.over, e.nan = e.sign, e.sign
-	default: // finite: the largest stands for all that is larger, and for NaN, which the formats leave open
+	default: // finite types: the largest value replaces all larger ones and NaN, which the formats leave open
 		e.over, e.nan = byte(largest), byte(largest)
 	}
 	return e
@@ -98,7 +98,7 @@ func (e *minifloatEncoder) makeTable() *[1 << 16]byte {
 	return t
 }
 
-// tableIndex is where the code of f is in a table.
+// tableIndex returns the index of f in a table.
 func tableIndex(f float32) uint16 {
 	bits := math.Float32bits(f)
 	index := uint16(bits >> 16)
@@ -108,7 +108,7 @@ func tableIndex(f float32) uint16 {
 	return index
 }
 
-// code rounds to the nearest code, ties to the even one.
+// code rounds to the nearest code, ties to even.
 func (e *minifloatEncoder) code(f float32) byte {
 	if f != f {
 		if e.format.special == ieee || e.format.special == topIsNaN {
@@ -144,7 +144,7 @@ func (e *minifloatEncoder) signOf(f float32) byte {
 	return 0
 }
 
-// scaleCodes is the table of E8M0, as minifloatEncoder has it.
+// scaleCodes is the table of E8M0, like that of minifloatEncoder.
 var scaleCodes = sync.OnceValue(func() *[1 << 16]byte {
 	t := new([1 << 16]byte)
 	for upper := range t {
@@ -153,7 +153,7 @@ var scaleCodes = sync.OnceValue(func() *[1 << 16]byte {
 	return t
 })
 
-// smallCodes is the table of codes of a type of at most 8 bits, see minifloatEncoder; nil for others.
+// smallCodes returns the table of codes of a type of at most 8 bits, see minifloatEncoder; nil for other types.
 func smallCodes(d DType) *[1 << 16]byte {
 	switch d {
 	case Float8E4M3FN:
@@ -176,7 +176,7 @@ func smallCodes(d DType) *[1 << 16]byte {
 	return nil
 }
 
-// fromFloats writes elements side by side, rounded to dt, a real float of at most 32 bits. Packed ones begin on a byte.
+// fromFloats writes adjacent elements, rounded to dt, a real float of at most 32 bits. Packed elements begin on a byte.
 func fromFloats(raw []byte, values []float32, dt DType) {
 	le := binary.LittleEndian
 	switch dt {

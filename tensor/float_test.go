@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sameFloat compares by bits, except that any NaN is like any other.
+// sameFloat compares bits, except that all NaNs are equal.
 func sameFloat(t *testing.T, want, got float32, code int) {
 	t.Helper()
 	if math.IsNaN(float64(want)) && math.IsNaN(float64(got)) {
@@ -18,8 +18,8 @@ func sameFloat(t *testing.T, want, got float32, code int) {
 	}
 }
 
-// ladder builds the positive values of a float format by climbing: the smallest step from 0 on, and twice the step
-// after each power of two from the second on. It shares no formula with the decoder.
+// ladder computes the positive values of a float format by addition: the smallest step from 0, and twice the step after
+// each power of two from the second on. It shares no formula with the decoder.
 func ladder(step float64, perBinade, codes int) []float32 {
 	values, v := make([]float32, codes), 0.0
 	for i := range values {
@@ -41,8 +41,8 @@ func TestSmallFloatsExhaustive(t *testing.T) {
 		signBit   int
 		largest   float32         // pinned to the specification
 		smallNorm float32         // smallest normal number, likewise
-		special   map[int]float32 // positive codes that are no numbers
-		negZero   float32         // what the sign bit alone means
+		special   map[int]float32 // positive codes that are not numbers
+		negZero   float32         // the value of the sign bit alone
 	}{
 		{Float8E4M3FN, 0x1p-9, 8, 0x80, 448, 0x1p-6, map[int]float32{0x7F: nan}, float32(math.Copysign(0, -1))},
 		{Float8E5M2, 0x1p-16, 4, 0x80, 57344, 0x1p-14, map[int]float32{0x7C: inf, 0x7D: nan, 0x7E: nan, 0x7F: nan}, float32(math.Copysign(0, -1))},
@@ -123,7 +123,7 @@ func TestFloat16Exhaustive(t *testing.T) {
 	}
 }
 
-// Between every two neighbours: the middle goes to the even one, what is beside it to the nearer one.
+// Between two neighbours the midpoint rounds to the even one, and other values to the nearer one.
 func TestFloat16Rounding(t *testing.T) {
 	values := append(ladder(0x1p-24, 1024, 0x7C00), 65536)
 	for code := range values[:0x7C00] {
@@ -156,7 +156,7 @@ func TestBFloat16Exhaustive(t *testing.T) {
 		require.Equal(t, BF16(code+code&1), NewBF16(math.Float32frombits(bits|0x8000)))
 		require.Equal(t, BF16(code+1), NewBF16(math.Float32frombits(bits|0x8001)))
 	}
-	// A NaN whose payload lies in the lower half only must not become infinite.
+	// A NaN whose payload is in the lower half only must not become infinite.
 	require.True(t, math.IsNaN(float64(NewBF16(math.Float32frombits(0x7F800001)).Float32())))
 	require.True(t, math.IsNaN(float64(NewF16(math.Float32frombits(0x7F800001)).Float32())))
 }

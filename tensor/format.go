@@ -13,9 +13,9 @@ const (
 	printMost      = 20_000
 )
 
-// String prints the tensor as PyTorch does: "tensor(", the elements in nested brackets, what is not the default
-// (device, dtype, the size of what has no elements), ")". Above 1000 elements it prints three at each end of every
-// dimension. It reads memory of any device. Where the elements cannot be read it has the error in their place.
+// String formats the tensor as PyTorch does: "tensor(", the elements in nested brackets, non-default properties
+// (device, dtype, the size of an empty tensor), ")". Above 1000 elements it prints three at each end of every
+// dimension. It reads memory of any device. If the elements cannot be read, it prints the error instead.
 func (t *Tensor) String() string {
 	text := "tensor(" + t.body()
 	out := &strings.Builder{}
@@ -36,7 +36,7 @@ func (t *Tensor) String() string {
 	return out.String()
 }
 
-// suffixes is what follows the elements.
+// suffixes returns the properties printed after the elements.
 func (t *Tensor) suffixes() []string {
 	var all []string
 	if info := t.Device().Info(); info.Type != driver.CPU {
@@ -46,7 +46,7 @@ func (t *Tensor) suffixes() []string {
 	if empty && t.Rank() != 1 || t.Closed() {
 		all = append(all, "size="+tuple(t.spec.Shape))
 	}
-	// A type that the elements show goes without saying.
+	// The dtype is omitted if the elements imply it.
 	shown := dt == Float32 || !empty && (dt == Complex64 || dt == Int64 || dt == Bool)
 	if !shown || t.Closed() {
 		all = append(all, "dtype=torch."+dt.String())
@@ -54,7 +54,7 @@ func (t *Tensor) suffixes() []string {
 	return all
 }
 
-// tuple is the shape in round brackets, one of a single size with a comma.
+// tuple formats the shape in parentheses, with a comma for a single size.
 func tuple(s Shape) string {
 	text := list(s)
 	text = text[1 : len(text)-1]
@@ -64,7 +64,7 @@ func tuple(s Shape) string {
 	return "(" + text + ")"
 }
 
-// body is the elements in brackets, or why there are none.
+// body formats the elements in brackets, or the reason why there are none.
 func (t *Tensor) body() string {
 	switch {
 	case t.Closed():
@@ -89,13 +89,13 @@ func (t *Tensor) body() string {
 	return p.out.String()
 }
 
-// shownIndices are the indices of a dimension that are printed.
+// shownIndices returns the printed indices of a dimension.
 func shownIndices(size int64, summarize bool) []int64 {
 	n, skip := size, int64(0)
 	if summarize && size > 2*printEdge {
 		n, skip = 2*printEdge, size-2*printEdge
 	}
-	if n > printMost { // a count of such a size ends the printing
+	if n > printMost { // larger counts end the printing
 		n = printMost + 1
 	}
 	indices := make([]int64, n)
@@ -110,7 +110,7 @@ func shownIndices(size int64, summarize bool) []int64 {
 
 // readShown appends the values of the shown elements in row-major order.
 func (a access) readShown(values *[]scalar, shown [][]int64) error {
-	// Blocks of this size are not staged: few elements are wanted.
+	// Blocks of this size are not staged, because few elements are needed.
 	src, err := newSource(a, stageBlock)
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (a access) readShown(values *[]scalar, shown [][]int64) error {
 	return visit(0, 0)
 }
 
-// element returns the bytes of one element, or the code of one of a packed type.
+// element returns the bytes of one element, or the code of an element of a packed type.
 func (t *Tensor) element(src *source, offset, bits int64) ([]byte, error) {
 	if bits < 8 {
 		code, err := src.code(t.spec.ByteOffset*8+offset*bits, bits)
@@ -150,7 +150,7 @@ type printer struct {
 	shape Shape
 	shown [][]int64
 	texts []string // of the shown elements that are not written yet
-	// columns is what an element takes in a row.
+	// columns is the width of an element in a row.
 	columns int
 }
 
@@ -203,12 +203,12 @@ func (p *printer) writeRow(d int) {
 	p.out.WriteByte(']')
 }
 
-// gapBefore reports whether elements are left out before the i-th shown one.
+// gapBefore reports whether elements are omitted before the i-th shown one.
 func (p *printer) gapBefore(d, i int) bool {
 	return i == printEdge && int64(len(p.shown[d])) < p.shape[d]
 }
 
-// next takes the next text.
+// next returns the next text.
 func (p *printer) next() string {
 	text := p.texts[0]
 	p.texts = p.texts[1:]

@@ -82,13 +82,13 @@ func TestStringBreaksLines(t *testing.T) {
 		"        18, 19], dtype=torch.int32)", counting(t, openHost(t), 20).String())
 }
 
-// gpuDevice says of itself that it is a GPU, to see it printed.
+// gpuDevice is a device that reports to be a GPU, to test its output.
 type gpuDevice struct{ opaqueDevice }
 
-// Info is that of an imagined second GPU.
+// Info describes a second GPU.
 func (gpuDevice) Info() driver.Info { return driver.Info{Type: driver.CUDA, Index: 1} }
 
-// Alloc makes memory of this device.
+// Alloc allocates memory of this device.
 func (d gpuDevice) Alloc(bytes int64) (driver.Memory, error) {
 	mem, err := d.Device.Alloc(bytes)
 	if err != nil {
@@ -102,7 +102,7 @@ type gpuMemory struct {
 	gpu gpuDevice
 }
 
-// Device is the imagined GPU.
+// Device returns the device.
 func (m gpuMemory) Device() driver.Device { return m.gpu }
 
 func TestStringNamesTheDevice(t *testing.T) {
@@ -110,7 +110,7 @@ func TestStringNamesTheDevice(t *testing.T) {
 	require.Equal(t, "tensor([1, 2], device='cuda:1', dtype=torch.int8)", closing(t, x, err).String())
 }
 
-// TestStringIsAsPyTorchPrints compares with what PyTorch printed, see testdata/print.py. (D31)
+// String equals PyTorch's output, see testdata/print.py.
 func TestStringIsAsPyTorchPrints(t *testing.T) {
 	dev := openHost(t)
 	f, err := os.Open(filepath.Join("testdata", "print.jsonl"))

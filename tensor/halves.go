@@ -2,15 +2,15 @@ package tensor
 
 import "encoding/binary"
 
-// Floats of 16 bits convert to and from float32 several at a time: each loop handles four of them as the lanes of
-// 64-bit integers, which in Go is several times as fast as one after the other. A group in which one needs care (what
-// is not a number, too large or too small for the usual exponents) is left to the function for a single one.
+// Floats of 16 bits are converted to and from float32 in groups: each loop handles four of them as lanes of 64-bit
+// integers, which in Go is several times as fast as one at a time. Groups with special values (NaN, infinities,
+// exponents out of range) are left to the function for single values.
 
-// lanes are the same bits in both halves of a 64-bit integer.
+// lanes has the lowest bit set in both halves of a 64-bit integer.
 const lanes = 1<<32 | 1
 
-// fromHalves converts 16-bit floats that lie side by side. quads converts groups of four, and returns how many elements
-// it did before it met one that it leaves to single.
+// fromHalves converts adjacent 16-bit floats. quads converts groups of four, and returns the number of elements
+// converted before a group that it leaves to single.
 func fromHalves[H ~uint16](out []float32, raw []byte, quads func(out, raw []byte) int, single func(H) float32) {
 	dst, err := bytesOf(out)
 	for done := 0; done < len(out); {
@@ -23,7 +23,7 @@ func fromHalves[H ~uint16](out []float32, raw []byte, quads func(out, raw []byte
 	}
 }
 
-// bf16Quads is for fromHalves.
+// bf16Quads implements quads of fromHalves.
 func bf16Quads(out, raw []byte) (done int) {
 	le := binary.LittleEndian
 	for len(raw) >= 8 && len(out) >= 16 {
@@ -35,8 +35,8 @@ func bf16Quads(out, raw []byte) (done int) {
 	return done
 }
 
-// f16Quads is for fromHalves. It stops at zeros and subnormal numbers, infinities and NaN: their exponents are 0 and
-// 31.
+// f16Quads implements quads of fromHalves. It stops at zeros, subnormal numbers, infinities and NaN, whose exponents
+// are 0 and 31.
 func f16Quads(out, raw []byte) (done int) {
 	const each = lanes<<16 | lanes // of the four
 	le := binary.LittleEndian
@@ -53,12 +53,12 @@ func f16Quads(out, raw []byte) (done int) {
 	return done
 }
 
-// f16Pair is two float32 of two F16 of usual exponents, each at the bottom of its lane.
+// f16Pair converts two F16 of usual exponents, each at the bottom of its lane, to float32.
 func f16Pair(x uint64) uint64 {
 	return x&(0x8000*lanes)<<16 | (x&(0x7FFF*lanes)<<13 + (127-15)<<23*lanes)
 }
 
-// toHalves converts to 16-bit floats side by side. pairs converts groups of two, as quads of fromHalves does groups of
+// toHalves converts to adjacent 16-bit floats. pairs converts groups of two, as quads of fromHalves converts groups of
 // four.
 func toHalves[H ~uint16](raw []byte, values []float32, pairs func(raw, values []byte) int, single func(float32) H) {
 	src, err := bytesOf(values)
@@ -72,7 +72,7 @@ func toHalves[H ~uint16](raw []byte, values []float32, pairs func(raw, values []
 	}
 }
 
-// bf16Pairs is for toHalves. It stops at NaN.
+// bf16Pairs implements pairs of toHalves. It stops at NaN.
 func bf16Pairs(raw, values []byte) (done int) {
 	le := binary.LittleEndian
 	for len(values) >= 16 && len(raw) >= 8 {
@@ -90,8 +90,8 @@ func bf16Pairs(raw, values []byte) (done int) {
 	return done
 }
 
-// f16Pairs is for toHalves. It stops at what has no usual exponent as an F16: zeros, what is below 2^-14 or from 65520
-// on, and NaN.
+// f16Pairs implements pairs of toHalves. It stops at values without a usual exponent as an F16: zeros, values below
+// 2^-14 or from 65520 on, and NaN.
 func f16Pairs(raw, values []byte) (done int) {
 	le := binary.LittleEndian
 	for len(values) >= 16 && len(raw) >= 8 {
@@ -108,7 +108,7 @@ func f16Pairs(raw, values []byte) (done int) {
 	return done
 }
 
-// f16Round is two F16 of two float32 of usual exponents, without their signs, as in [NewF16].
+// f16Round converts two float32 of usual exponents without signs to F16, as [NewF16] does.
 func f16Round(a uint64) uint64 {
 	return (a + 0xFFF*lanes + a>>13&lanes - (127-15)<<23*lanes) >> 13 & (0x7FFF * lanes)
 }

@@ -23,7 +23,7 @@ func openHost(t testing.TB) driver.Device {
 	return dev
 }
 
-// opaqueDevice is the host device without direct access to its memory: what a tensor meets on a GPU.
+// opaqueDevice is the host device without direct access to its memory, like a GPU.
 type opaqueDevice struct{ driver.Device }
 
 // Alloc hides that the host's memory is Mapped.
@@ -40,7 +40,7 @@ type opaqueMemory struct {
 	dev driver.Device
 }
 
-// Device is the opaque device.
+// Device returns the opaque device.
 func (m opaqueMemory) Device() driver.Device { return m.dev }
 
 // devices runs a test on memory with and without direct access.
@@ -57,7 +57,7 @@ func closing(t testing.TB, x *tensor.Tensor, err error) *tensor.Tensor {
 	return x
 }
 
-// counting is a tensor of the numbers from 0 on.
+// counting returns a tensor of ascending numbers from 0.
 func counting(t testing.TB, dev driver.Device, shape ...int64) *tensor.Tensor {
 	t.Helper()
 	n, err := tensor.Shape(shape).NumElements()

@@ -5,9 +5,9 @@ import (
 	"iter"
 )
 
-// Unbind visits the views of t with dimension dim taken away, at one index of it after the other; dim may be negative
-// to count from the end. A view is valid until the loop goes on: clone it to keep it. An error is the last pair; it is
-// one of [Tensor.Select].
+// Unbind iterates over the views of t without dimension dim, one for each of its indices; a negative dim counts from
+// the end. A view is valid during its iteration; clone it to keep it. An error is the last pair, one of
+// [Tensor.Select].
 //
 //	for row, err := range x.Unbind(0) {
 func (t *Tensor) Unbind(dim int) iter.Seq2[*Tensor, error] {
@@ -30,15 +30,15 @@ func (t *Tensor) Unbind(dim int) iter.Seq2[*Tensor, error] {
 	}
 }
 
-// yieldView closes the view also where the loop's body panics.
+// yieldView closes the view even if the loop's body panics.
 func yieldView(view *Tensor, yield func(*Tensor, error) bool) bool {
-	defer view.Close() // of a view that is valid, and whose storage t has too
+	defer view.Close() // the view is valid, and t also holds its storage
 	return yield(view, nil)
 }
 
-// Elements visits the elements of t in row-major order, whatever its strides, copied from memory of any device some
-// thousands at a time. What the loop's body writes to t may be seen or not. An error is the last pair: [ErrDType] where
-// T does not fit, those of the memory and [os.ErrClosed].
+// Elements iterates over the elements of t in row-major order, copied from memory of any device some thousands at a
+// time. Writes to t by the loop's body may or may not be visible. An error is the last pair: [ErrDType] if T does not
+// match, those of the memory and [os.ErrClosed].
 func Elements[T Element](t *Tensor) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		e, err := newElementReader[T](t)
@@ -59,15 +59,15 @@ func Elements[T Element](t *Tensor) iter.Seq2[T, error] {
 	}
 }
 
-// elementReader reads a tensor's elements piece by piece. It has the memory only while it reads: the tensor may be
+// elementReader reads a tensor's elements piece by piece. It holds the memory only while it reads, so the tensor may be
 // closed in between.
 type elementReader[T Element] struct {
 	from   *Tensor
 	reader *rowReader
 	buf    []T
 	raw    []byte // of buf
-	piece  []T    // that was read last
-	left   int64  // elements that were not read yet
+	piece  []T    // the last piece
+	left   int64  // number of unread elements
 }
 
 func newElementReader[T Element](t *Tensor) (*elementReader[T], error) {

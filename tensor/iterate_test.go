@@ -33,7 +33,7 @@ func TestUnbindVisitsEachIndex(t *testing.T) {
 			require.True(t, last.Closed(), "a view is the loop's")
 		}
 		for range x.Unbind(0) {
-			break // which closes the view too, as Leaks knows
+			break // also closes the view, as Leaks verifies
 		}
 		for _, err := range x.Unbind(2) {
 			require.ErrorIs(t, err, tensor.ErrIndex)
@@ -77,7 +77,7 @@ func TestElementsAreInRowMajorOrder(t *testing.T) {
 		}
 		own := x.Clone()
 		i := 0
-		for v, err := range tensor.Elements[int32](own) { // which is closed on the way
+		for v, err := range tensor.Elements[int32](own) { // closed during the iteration
 			if i++; err != nil {
 				require.ErrorIs(t, err, os.ErrClosed)
 				require.Less(t, i, n)

@@ -7,10 +7,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Cat returns an owned, contiguous tensor of new memory on dev with the elements of the tensors one behind the other
-// along dimension dim, which may be negative to count from the end; nil means the device of the first. All have one
-// data type, and one shape but for dim. It borrows them. Errors are [ErrShape], also for no tensors, [ErrDType],
-// [ErrIndex] for dim, and those of [Empty] and [Tensor.CopyFrom].
+// Cat returns an owned, contiguous tensor of new memory on dev with the tensors concatenated along dimension dim; a
+// negative dim counts from the end, and a nil dev is the device of the first. All tensors have one data type, and one
+// shape except for dim. It borrows them. Errors are [ErrShape], also for no tensors, [ErrDType], [ErrIndex] for dim,
+// and those of [Empty] and [Tensor.CopyFrom].
 func Cat(dev driver.Device, dim int, tensors ...*Tensor) (*Tensor, error) {
 	if len(tensors) == 0 {
 		return nil, fmt.Errorf("%w: there are no tensors to join", ErrShape)
@@ -53,9 +53,9 @@ func Cat(dev driver.Device, dim int, tensors ...*Tensor) (*Tensor, error) {
 	})
 }
 
-// Stack returns an owned, contiguous tensor of new memory on dev with the tensors one beside the other along a new
-// dimension dim, from 0 to their rank, negative to count from the end; nil means the device of the first. All have one
-// data type and one shape. It borrows them. Errors are those of [Cat] and [Tensor.Unsqueeze].
+// Stack returns an owned, contiguous tensor of new memory on dev with the tensors stacked along a new dimension dim,
+// from 0 to their rank; a negative dim counts from the end, and a nil dev is the device of the first. All tensors have
+// one data type and one shape. It borrows them. It returns the errors of [Cat] and [Tensor.Unsqueeze].
 func Stack(dev driver.Device, dim int, tensors ...*Tensor) (stacked *Tensor, err error) {
 	slices := make([]*Tensor, 0, len(tensors))
 	defer func() {
@@ -76,8 +76,8 @@ func Stack(dev driver.Device, dim int, tensors ...*Tensor) (stacked *Tensor, err
 	return Cat(dev, dim, slices...)
 }
 
-// Split returns owned views of t, each of size indices of dimension dim and the last of what is left. There is at least
-// one. The caller closes them. Errors are [ErrShape] for a size that is not positive, and those of [Tensor.Narrow].
+// Split returns owned views of t, each of size indices of dimension dim, and the last of the rest. There is at least
+// one. The caller closes them. Errors are [ErrShape] for a size that is not positive, and errors of [Tensor.Narrow].
 func (t *Tensor) Split(dim int, size int64) (parts []*Tensor, err error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("%w: parts of %d", ErrShape, size)

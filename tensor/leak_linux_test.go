@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// brokenDevice makes memory that cannot be written.
+// brokenDevice allocates memory that cannot be written.
 type brokenDevice struct{ driver.Device }
 
 // Alloc hides direct access and breaks WriteAt.
@@ -27,7 +27,7 @@ type brokenMemory struct{ driver.Memory }
 // WriteAt fails.
 func (brokenMemory) WriteAt([]byte, int64) (int, error) { return 0, errDisk }
 
-// open counts what this process has open and mapped from memfds.
+// open returns the number of memfds that this process has open and mapped.
 func open(t *testing.T) (files, mappings int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")

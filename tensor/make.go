@@ -7,12 +7,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Zeros returns an owned tensor of new memory on dev, row-major, whose elements are 0. It is [Empty], which zeroes too:
-// memory that another process may see never holds what was there before. Errors are those of Empty.
+// Zeros returns an owned, row-major tensor of zeros in new memory on dev. It equals [Empty], which zeroes too: memory
+// that another process may read never holds previous content. It returns the errors of Empty.
 func Zeros(dev driver.Device, dt DType, shape Shape) (*Tensor, error) { return Empty(dev, dt, shape) }
 
-// Full returns an owned tensor of new memory on dev, row-major, whose elements are all value, converted as by
-// [Tensor.To]. Errors are those of [Empty] and [Tensor.Fill].
+// Full returns an owned, row-major tensor of new memory on dev whose elements are all value, converted as by
+// [Tensor.To]. It returns the errors of [Empty] and [Tensor.Fill].
 func Full(dev driver.Device, dt DType, shape Shape, value float64) (*Tensor, error) {
 	if err := CheckConversion(Float64, dt); err != nil {
 		return nil, err
@@ -21,8 +21,7 @@ func Full(dev driver.Device, dt DType, shape Shape, value float64) (*Tensor, err
 }
 
 // Arange returns an owned vector on dev of start, start+step and so on up to but not including end. Errors are
-// [ErrShape] for a step of 0 or away from end, or more elements than a count can be; and those of [Empty] and
-// [Tensor.Fill].
+// [ErrShape] if step is 0 or points away from end, or the count overflows; and those of [Empty] and [Tensor.Fill].
 func Arange(dev driver.Device, dt DType, start, end, step float64) (*Tensor, error) {
 	if err := CheckConversion(Float64, dt); err != nil {
 		return nil, err
@@ -43,7 +42,7 @@ func made(t *Tensor, err error) func(fill func(*Tensor) error) (*Tensor, error) 
 			return nil, err
 		}
 		if err := fill(t); err != nil {
-			_ = t.Close() // the error of the fill is the one to tell
+			_ = t.Close() // best effort: the fill's error is returned
 			return nil, err
 		}
 		return t, nil

@@ -2,7 +2,7 @@ package tensor
 
 import "math"
 
-// special says which codes of a small float are not numbers.
+// special determines which codes of a small float are not numbers.
 type special uint8
 
 const (
@@ -33,7 +33,7 @@ var (
 	formatE2M1FN   = minifloat{2, 1, 1, finite}
 )
 
-// Tables are small, and one load is what a conversion should cost.
+// Tables are small, and a conversion costs one load.
 var (
 	tableE4M3FN   = formatE4M3FN.table()
 	tableE5M2     = formatE5M2.table()
@@ -45,7 +45,7 @@ var (
 	tableE8M0FNU  = scaleTable()
 )
 
-// table has the value of every code, those above the type's own bits left 0.
+// table returns the values of all codes; codes beyond the type's bits are 0.
 func (m minifloat) table() *[256]float32 {
 	t := new([256]float32)
 	for code := range uint(1) << (1 + m.exponent + m.fraction) {
@@ -54,7 +54,7 @@ func (m minifloat) table() *[256]float32 {
 	return t
 }
 
-// value is (-1)^sign * 2^(exponent-bias) * 1.fraction, and 2^(1-bias) * 0.fraction where the exponent is 0.
+// value returns (-1)^sign * 2^(exponent-bias) * 1.fraction, and 2^(1-bias) * 0.fraction if the exponent is 0.
 func (m minifloat) value(code uint) float32 {
 	frac := code & (1<<m.fraction - 1)
 	exp := code >> m.fraction & (1<<m.exponent - 1)
@@ -81,7 +81,7 @@ func (m minifloat) value(code uint) float32 {
 	return float32(math.Copysign(math.Ldexp(mantissa, power-m.bias-int(m.fraction)), sign))
 }
 
-// scaleTable is E8M0: 2^(code-127), and NaN for 255.
+// scaleTable returns the values of E8M0: 2^(code-127), and NaN for 255.
 func scaleTable() *[256]float32 {
 	t := new([256]float32)
 	for code := range t {
@@ -91,7 +91,7 @@ func scaleTable() *[256]float32 {
 	return t
 }
 
-// smallTable is the table of a type of at most 8 bits; nil for others.
+// smallTable returns the table of a type of at most 8 bits; nil for other types.
 func smallTable(d DType) *[256]float32 {
 	switch d {
 	case Float8E4M3FN:

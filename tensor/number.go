@@ -6,12 +6,11 @@ import (
 	"strings"
 )
 
-// precision is the number of digits behind the point.
+// precision is the number of digits behind the decimal point.
 const precision = 4
 
-// formatScalars prints values of one kind as PyTorch's _Formatter does. Reals are padded to one width; the two parts of
-// a complex number are padded each by itself. columns is what an element takes in a row, with the comma and the blank
-// behind it.
+// formatScalars formats values of one kind as PyTorch's _Formatter does. Reals are padded to one width; both parts of
+// complex numbers are padded separately. columns is the width of an element in a row, including comma and space.
 func formatScalars(values []scalar) (texts []string, columns int) {
 	texts = make([]string, len(values))
 	if len(values) == 0 {
@@ -43,10 +42,10 @@ func formatScalars(values []scalar) (texts []string, columns int) {
 	return texts, width + 2
 }
 
-// pad puts blanks before text.
+// pad adds spaces before text.
 func pad(text string, width int) string { return strings.Repeat(" ", max(0, width-len(text))) + text }
 
-// signed puts a plus before a number that has no minus.
+// signed adds a plus to a number without a minus.
 func signed(text string) string {
 	if text[0] != '-' {
 		return "+" + text
@@ -54,7 +53,7 @@ func signed(text string) string {
 	return text
 }
 
-// text is a number that is no float.
+// text formats a number that is not a float.
 func (s scalar) text() string {
 	switch s.kind {
 	case kindBool:
@@ -68,15 +67,15 @@ func (s scalar) text() string {
 	return strconv.FormatUint(s.u, 10)
 }
 
-// floatStyle is how the floats of one tensor are printed.
+// floatStyle is the format of the floats of one tensor.
 type floatStyle struct {
 	integers   bool // all are whole numbers: "3."
 	scientific bool
-	width      int // of the longest number, zeros and what is not finite left out
+	width      int // of the longest number, except zeros and values that are not finite
 }
 
-// newFloatStyle chooses as PyTorch does: scientific where the numbers other than 0 are more than a thousand times
-// apart, above 1e8 or, unless all are whole, under 1e-4; without digits behind the point where all are whole.
+// newFloatStyle chooses as PyTorch does: scientific if the nonzero numbers differ by more than a factor of a thousand,
+// exceed 1e8 or, unless all are whole, are below 1e-4; without decimal digits if all are whole.
 func newFloatStyle(values []scalar, part func(scalar) float64) floatStyle {
 	s := floatStyle{integers: true, width: 1}
 	least, most := math.Inf(1), 0.0
@@ -97,7 +96,7 @@ func newFloatStyle(values []scalar, part func(scalar) float64) floatStyle {
 	return s
 }
 
-// text is a number in the style's width.
+// text formats a number in the style's width.
 func (s floatStyle) text(f float64) string { return pad(s.number(f), s.width) }
 
 func (s floatStyle) number(f float64) string {

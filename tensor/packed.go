@@ -2,7 +2,7 @@ package tensor
 
 import "io"
 
-// packedReader reads the elements of a packed type in row-major order and packs them anew, lowest bits first.
+// packedReader reads the elements of a packed type in row-major order and repacks them, lowest bits first.
 type packedReader struct {
 	src   *source
 	walk  *walker
@@ -10,7 +10,7 @@ type packedReader struct {
 	first int64 // bit of the first element in the storage
 	bits  int64 // of an element
 	acc   uint  // bits that do not fill a byte yet
-	held  int64 // how many
+	held  int64 // number of bits in acc
 }
 
 func newPackedReader(t access) (*packedReader, error) {
@@ -20,7 +20,7 @@ func newPackedReader(t access) (*packedReader, error) {
 	return r, err
 }
 
-// Read fills p as far as there are elements; the last byte is filled up with zero bits.
+// Read fills p with the remaining elements; the last byte is padded with zero bits.
 func (r *packedReader) Read(p []byte) (int, error) {
 	for n := range p {
 		for r.held < 8 {
@@ -70,7 +70,7 @@ func (s *source) code(bit, bits int64) (byte, error) {
 	return byte(both>>(bit%8)) & (1<<bits - 1), nil
 }
 
-// unpack takes packed codes of so many bits apart, one a byte. dst is as long as there are codes.
+// unpack expands packed codes of the given bits to one code per byte. dst has one byte for each code.
 func unpack(dst, packed []byte, bits int64) {
 	acc, held := uint(0), int64(0)
 	for i := range dst {

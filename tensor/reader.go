@@ -2,20 +2,20 @@ package tensor
 
 import "io"
 
-// rowReader reads a tensor's bytes in row-major order, whatever its strides, for the length of an access.
+// rowReader reads a tensor's bytes in row-major order, for any strides, during an access.
 type rowReader struct {
 	src    *source
 	walk   *walker
 	base   int64 // the tensor's byte offset
 	size   int64 // bytes of an element
-	run    run   // what is left of the current run: offset and count move on
-	inside int64 // bytes of the current block that were read
-	tail   byte  // bits of the last byte that are the tensor's
-	left   int64 // bytes that are not read yet
+	run    run   // the rest of the current run: offset and count advance
+	inside int64 // number of bytes read of the current block
+	tail   byte  // mask of the tensor's bits in the last byte
+	left   int64 // number of unread bytes
 }
 
-// newReader returns a reader of all bytes of t, good for as long as the access. Bits behind the last element
-// of a packed type are read as 0.
+// newReader returns a reader of all bytes of t, valid during the access. Bits behind the last element of a packed type
+// are read as 0.
 func newReader(t access) (io.Reader, error) {
 	packed := t.spec.DType.packed()
 	if packed && !t.Contiguous() {
@@ -32,7 +32,7 @@ func newReader(t access) (io.Reader, error) {
 	return r, err
 }
 
-// tailMask has the bits of the last byte that belong to a contiguous tensor.
+// tailMask returns the mask of the bits of the last byte that belong to a contiguous tensor.
 func (t *Tensor) tailMask() byte {
 	if bits := t.elements % 8 * int64(t.spec.DType.BitSize()) % 8; bits != 0 {
 		return 1<<bits - 1
@@ -40,7 +40,7 @@ func (t *Tensor) tailMask() byte {
 	return 0xFF
 }
 
-// Read fills p as far as there are bytes.
+// Read fills p with the remaining bytes.
 func (r *rowReader) Read(p []byte) (int, error) {
 	n := 0
 	for n < len(p) {
@@ -62,7 +62,7 @@ func (r *rowReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// step reads whole blocks of the current run, or a part of one where p is too short or a part was read before.
+// step reads whole blocks of the current run, or part of one if p is short or the block was partly read before.
 func (r *rowReader) step(p []byte) (int, error) {
 	block, off := r.run.block*r.size, r.base+r.run.offset*r.size
 	if r.inside > 0 || int64(len(p)) < block {

@@ -3,7 +3,7 @@ package tensor
 import "fmt"
 
 // Reshape returns an owned view of the same elements in row-major order with another shape; one size may be -1 and is
-// worked out. It never copies: where the strides of t do not allow it the error is [ErrNotView], and Reshape of a Copy
+// inferred. It never copies: if the strides of t do not allow the view, it returns [ErrNotView], and Reshape of a Copy
 // works. Other errors are [ErrShape] and [ErrOverflow].
 func (t *Tensor) Reshape(shape Shape) (*Tensor, error) {
 	shape, err := t.inferSize(shape)
@@ -22,7 +22,7 @@ func (t *Tensor) Reshape(shape Shape) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// inferSize returns a copy of shape with a size of -1 worked out, checked to have the elements of t.
+// inferSize returns a copy of shape with -1 replaced, checked against the elements of t.
 func (t *Tensor) inferSize(shape Shape) (Shape, error) {
 	shape = shape.Clone()
 	unknown := -1
@@ -52,10 +52,9 @@ func (t *Tensor) inferSize(shape Shape) (Shape, error) {
 	return shape, nil
 }
 
-// restride finds strides for a new shape over the elements of an old one, or not. Old dimensions that lie without a gap
-// inside each other form a run, and a run can be cut anew in any way; no new dimension may reach over two runs. Both
-// shapes have the same number of elements, at least one: a tensor without elements is contiguous and does not come
-// here.
+// restride returns strides for a new shape over the elements of an old one, or false. Old dimensions without gaps
+// between them form a run, which can be divided freely; no new dimension may span two runs. Both shapes have the same
+// number of elements, at least one: empty tensors are contiguous and not passed here.
 func restride(shape Shape, strides Strides, want Shape) (Strides, bool) {
 	out := make(Strides, len(want))
 	next := len(want) - 1
@@ -86,7 +85,8 @@ func restride(shape Shape, strides Strides, want Shape) (Strides, bool) {
 	return out, true
 }
 
-// runStep is the stride of the innermost dimension of a run that is not of size 1: strides of size 1 mean nothing.
+// runStep returns the stride of the innermost dimension of a run that is not of size 1; strides of size 1 are
+// meaningless.
 func runStep(shape Shape, strides Strides, first, last int) int64 {
 	for d := last; d >= first; d-- {
 		if shape[d] != 1 {
@@ -96,9 +96,9 @@ func runStep(shape Shape, strides Strides, first, last int) int64 {
 	return 1
 }
 
-// View returns an owned tensor over the same bytes read as another data type, with PyTorch's rule: for another element
-// size the last dimension has stride 1 and its size changes so that the bytes stay the same; the other strides and,
-// towards a larger type, the last size have to be whole multiples. Errors are [ErrDType] and [ErrNotView].
+// View returns an owned tensor over the same bytes with another data type, by PyTorch's rule: if the element sizes
+// differ, the last dimension must have stride 1, and its size changes so that the bytes stay the same. For a larger
+// type, the other strides and the last size must be whole multiples. Errors are [ErrDType] and [ErrNotView].
 func (t *Tensor) View(dt DType) (*Tensor, error) {
 	if !dt.Valid() {
 		return nil, fmt.Errorf("%w: %v is not known", ErrDType, dt)
@@ -131,7 +131,7 @@ func (t *Tensor) View(dt DType) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// split makes n elements of each one; false where a size overflows.
+// split divides each element into n; it returns false if a size overflows.
 func (s *Spec) split(n int64, last int) bool {
 	var ok bool
 	if s.Shape[last], ok = mul(s.Shape[last], n); !ok {
@@ -145,7 +145,7 @@ func (s *Spec) split(n int64, last int) bool {
 	return true
 }
 
-// join makes one element of each n; false where they do not come out even.
+// join merges n elements into one; it returns false if a size is not a multiple.
 func (s *Spec) join(n int64, last int) bool {
 	if s.Shape[last]%n != 0 {
 		return false

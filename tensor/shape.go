@@ -8,20 +8,20 @@ import (
 	"strconv"
 )
 
-// MaxRank is the largest number of dimensions of a tensor.
+// MaxRank is the maximum number of dimensions of a tensor.
 const MaxRank = 64
 
-// Shape is the size of each dimension in elements, outermost first. The empty shape is a scalar; a size of 0 is allowed
-// and makes a tensor without elements.
+// Shape holds the size of each dimension in elements, outermost first. The empty shape is a scalar. A size of 0 is
+// allowed and makes an empty tensor.
 type Shape []int64
 
-// Strides says how many elements apart neighbours in each dimension are. It is as long as the shape. A stride of 0
-// repeats an element; negative strides are refused.
+// Strides holds the distance in elements between neighbours in each dimension. It has the length of the shape. A stride
+// of 0 repeats an element; negative strides are refused.
 type Strides []int64
 
-// NumElements is the product of the sizes; 1 for the empty shape. A negative size or more than [MaxRank] dimensions is
-// [ErrShape]. [ErrOverflow] is returned where the product of the sizes other than 0 does not fit 63 bits, so that
-// row-major strides exist for every shape that is accepted.
+// NumElements returns the product of the sizes; 1 for the empty shape. A negative size or more than [MaxRank]
+// dimensions is [ErrShape]. If the product of the nonzero sizes does not fit 63 bits it returns [ErrOverflow], so every
+// accepted shape has row-major strides.
 func (s Shape) NumElements() (int64, error) {
 	if len(s) > MaxRank {
 		return 0, fmt.Errorf("%w: %d dimensions, at most %d are allowed", ErrShape, len(s), MaxRank)
@@ -46,8 +46,8 @@ func (s Shape) NumElements() (int64, error) {
 	return product, nil
 }
 
-// Strides returns the row-major strides of the shape; the slice is the caller's. A size of 0 counts as 1, as PyTorch
-// does it. The shape must be one that NumElements accepts.
+// Strides returns the row-major strides of the shape; the caller owns the slice. A size of 0 counts as 1, as in
+// PyTorch. NumElements must accept the shape.
 func (s Shape) Strides() Strides {
 	strides := make(Strides, len(s))
 	step := int64(1)
@@ -61,19 +61,19 @@ func (s Shape) Strides() Strides {
 // Equal reports whether both shapes have the same sizes.
 func (s Shape) Equal(o Shape) bool { return slices.Equal(s, o) }
 
-// Clone returns a copy that is the caller's.
+// Clone returns a copy, owned by the caller.
 func (s Shape) Clone() Shape { return slices.Clone(s) }
 
-// String is the shape in brackets, such as "[2, 3]".
+// String formats the shape in brackets, such as "[2, 3]".
 func (s Shape) String() string { return list(s) }
 
 // Equal reports whether both strides are the same.
 func (s Strides) Equal(o Strides) bool { return slices.Equal(s, o) }
 
-// Clone returns a copy that is the caller's; nil stays nil.
+// Clone returns a copy, owned by the caller; nil stays nil.
 func (s Strides) Clone() Strides { return slices.Clone(s) }
 
-// String is the strides in brackets, such as "[3, 1]".
+// String formats the strides in brackets, such as "[3, 1]".
 func (s Strides) String() string { return list(s) }
 
 func list[T ~int64](values []T) string {
@@ -87,13 +87,13 @@ func list[T ~int64](values []T) string {
 	return string(append(text, ']'))
 }
 
-// mul multiplies numbers that are not negative; ok is false where the product does not fit.
+// mul multiplies nonnegative numbers; ok is false on overflow.
 func mul(a, b int64) (product int64, ok bool) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	return int64(lo), hi == 0 && lo <= math.MaxInt64
 }
 
-// add adds numbers that are not negative; ok is false where the sum does not fit.
+// add adds nonnegative numbers; ok is false on overflow.
 func add(a, b int64) (sum int64, ok bool) {
 	sum = a + b
 	return sum, sum >= 0

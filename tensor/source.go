@@ -10,27 +10,27 @@ import (
 )
 
 const (
-	// stageWhole is the largest strided tensor that is copied to the host whole, to be rearranged there: memory that
-	// the processor does not address is read far faster in one piece than in many.
+	// stageWhole is the size of the largest strided tensor that is copied to the host whole and rearranged there.
+	// Memory that the processor cannot address is read much faster in one piece.
 	stageWhole = 64 << 20
-	// stagePiece is how much of a larger one is copied at a time.
+	// stagePiece is the size of the pieces in which a larger one is copied.
 	stagePiece = 4 << 20
-	// stageBlock is the size of a block from which on it is read by itself.
+	// stageBlock is the minimum size of a block that is read separately.
 	stageBlock = 64 << 10
-	// stageWindow is how many bytes are read where single elements are asked for.
+	// stageWindow is the number of bytes read for single elements.
 	stageWindow = 4 << 10
 )
 
 // source reads a tensor's storage. Offsets are in bytes of the storage.
 type source struct {
 	mem   driver.Memory
-	data  []byte // bytes of the memory from base on, where the processor can address them or they were staged
+	data  []byte // bytes of the memory from base on, if the processor can address them or they were staged
 	base  int64
 	piece []byte
 }
 
-// newSource reads the memory behind t, for as long as the access. block is the size of the blocks that will be read, in
-// bytes.
+// newSource returns a source for the memory of t during the access. block is the size in bytes of the blocks to be
+// read.
 func newSource(t access, block int64) (*source, error) {
 	s := &source{mem: t.storage.mem, data: t.data}
 	if s.data != nil {
@@ -68,8 +68,8 @@ func (s *source) read(p []byte, off int64) error {
 	return readFull(s.mem, p, off)
 }
 
-// window returns at least n bytes from off on. Where the processor cannot address the memory a few more are read at
-// once: the next element is mostly near.
+// window returns at least n bytes starting at off. If the processor cannot address the memory, more are read at once,
+// because the next element is usually near.
 func (s *source) window(off, n int64) ([]byte, error) {
 	if s.data == nil || off < s.base || off+n > s.base+int64(len(s.data)) {
 		piece := make([]byte, max(n, min(stageWindow, s.mem.Bytes()-off)))
@@ -81,7 +81,7 @@ func (s *source) window(off, n int64) ([]byte, error) {
 	return s.data[off-s.base:], nil
 }
 
-// gather fills p with blocks that lie stride bytes apart, the first at off.
+// gather fills p with blocks that are stride bytes apart, the first at off.
 func (s *source) gather(p []byte, off, stride, block int64) error {
 	if s.data != nil {
 		gather(p, s.data[off-s.base:], stride, block)
@@ -119,8 +119,8 @@ func (s *source) gatherPiece(p []byte, off, stride, block, n int64) error {
 	return nil
 }
 
-// gather copies blocks that lie stride bytes apart in src side by side into dst. The usual element sizes are moved as
-// numbers, which is several times as fast as a copy of so few bytes.
+// gather copies blocks that are stride bytes apart in src to adjacent places in dst. Common element sizes are moved as
+// numbers, which is several times as fast as copying so few bytes.
 func gather(dst, src []byte, stride, block int64) {
 	switch block {
 	case 1:

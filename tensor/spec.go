@@ -2,7 +2,7 @@ package tensor
 
 import "fmt"
 
-// Spec describes a tensor inside a storage. It is a plain value that can be compared, sent and refused.
+// Spec describes a tensor inside a storage. It is a plain value that can be compared, sent and validated.
 type Spec struct {
 	// DType is the type of the elements.
 	DType DType
@@ -10,20 +10,20 @@ type Spec struct {
 	Shape Shape
 	// Strides are in elements; nil means row-major without gaps.
 	Strides Strides
-	// ByteOffset is where the first element begins in the storage. Any offset will do; none has to be aligned.
+	// ByteOffset is the offset of the first element in the storage. It need not be aligned.
 	ByteOffset int64
 }
 
-// extents is what one pass over a spec finds out.
+// extents holds the results of one pass over a spec.
 type extents struct {
 	elements   int64
-	bytes      int64 // of the elements side by side
-	span       int64 // bytes from the offset to behind the last element touched
+	bytes      int64 // of the adjacent elements
+	span       int64 // from the offset to the end of the last element
 	contiguous bool
 }
 
-// Contiguous reports whether the elements lie row-major without gaps. A tensor without elements does, and the stride of
-// a dimension of size 1 does not matter.
+// Contiguous reports whether the elements are row-major without gaps. Empty tensors are, and the stride of a dimension
+// of size 1 is ignored.
 func (s Spec) Contiguous() bool {
 	if s.Strides == nil {
 		return true
@@ -45,8 +45,8 @@ func rowMajor(shape Shape, strides Strides) bool {
 	return contiguous
 }
 
-// ByteLen is the size of the elements side by side, in bytes; elements under a byte are packed and the end rounded up.
-// Errors are [ErrDType], [ErrShape] and [ErrOverflow].
+// ByteLen returns the size of the adjacent elements in bytes; elements under a byte are packed and the end is rounded
+// up. Errors are [ErrDType], [ErrShape] and [ErrOverflow].
 func (s Spec) ByteLen() (int64, error) {
 	n, err := s.Shape.NumElements()
 	if err != nil {
@@ -66,16 +66,16 @@ func (s *Spec) byteLen(elements int64) (int64, error) {
 	return size, nil
 }
 
-// Extent is the number of bytes from ByteOffset to behind the last element that the tensor touches: ByteLen where it is
-// contiguous, 0 where it has no elements. Errors are [ErrDType], [ErrShape] and [ErrOverflow].
+// Extent returns the number of bytes from ByteOffset to the end of the last element: ByteLen for a contiguous tensor, 0
+// for an empty one. Errors are [ErrDType], [ErrShape] and [ErrOverflow].
 func (s Spec) Extent() (int64, error) {
 	e, err := s.measure()
 	return e.span, err
 }
 
-// Validate checks the spec by itself and against a storage of so many bytes. A tensor without elements has to begin
-// inside the storage or at its end too. Errors are [ErrDType], [ErrShape], [ErrOverflow] and [ErrBounds]. It allocates
-// nothing unless it fails.
+// Validate checks the spec and that it fits a storage of the given size. An empty tensor must also begin inside the
+// storage or at its end. Errors are [ErrDType], [ErrShape], [ErrOverflow] and [ErrBounds]. It allocates only on
+// failure.
 func (s Spec) Validate(storageBytes int64) error {
 	_, err := s.check(storageBytes)
 	return err
@@ -134,7 +134,7 @@ func (s *Spec) measure() (e extents, err error) {
 	return e, nil
 }
 
-// filled returns the strides, made from the shape where they are nil.
+// filled returns the strides, computed from the shape if they are nil.
 func (s *Spec) filled() Strides {
 	if s.Strides == nil {
 		return s.Shape.Strides()
@@ -142,14 +142,14 @@ func (s *Spec) filled() Strides {
 	return s.Strides
 }
 
-// Clone returns a copy with slices of its own.
+// Clone returns a deep copy.
 func (s Spec) Clone() Spec {
 	s.Shape, s.Strides = s.Shape.Clone(), s.Strides.Clone()
 	return s
 }
 
-// Equal reports whether both specs name the same elements of a storage in the same order: nil strides equal the
-// row-major ones. Both have to be valid.
+// Equal reports whether both specs, which must be valid, name the same elements of a storage in the same order: nil
+// strides equal row-major ones.
 func (s Spec) Equal(o Spec) bool {
 	if s.DType != o.DType || s.ByteOffset != o.ByteOffset || !s.Shape.Equal(o.Shape) {
 		return false

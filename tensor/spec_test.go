@@ -130,7 +130,7 @@ func TestSpecEqual(t *testing.T) {
 	require.False(t, c.Equal(b))
 }
 
-// FuzzSpec holds that what Validate accepts lies inside the storage, whatever the numbers.
+// A spec that Validate accepts is inside the storage, for any numbers.
 func FuzzSpec(f *testing.F) {
 	f.Add(uint8(12), int64(2), int64(3), int64(3), int64(1), int64(0), int64(24))
 	f.Add(uint8(23), int64(1)<<62, int64(2), int64(0), int64(1)<<62, int64(5), int64(1)<<40)

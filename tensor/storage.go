@@ -16,21 +16,21 @@ type Storage struct {
 	mem    driver.Memory
 	bytes  int64
 	id     uint64
-	origin *Storage // whose references count; nil for a storage of its own
+	origin *Storage // the storage that counts the references; nil for s itself
 
-	exposed *atomic.Bool // apart, so that cleanups can look at it
-	shared  bool         // made by Borrow
+	exposed *atomic.Bool // separate, so that cleanups can access it
+	shared  bool         // created by Borrow
 
 	refs     atomic.Int64
-	readOnly atomic.Pointer[Storage]       // made when it is first asked for
-	handle   atomic.Pointer[driver.Handle] // without its descriptor; made when it is first asked for
+	readOnly atomic.Pointer[Storage]       // created on first use
+	handle   atomic.Pointer[driver.Handle] // without its descriptor; created on first use
 
 	version atomic.Uint64
 	lent    bool
 	name    string
 }
 
-// NewStorage takes mem and returns a storage with one reference, which is the caller's.
+// NewStorage takes ownership of mem and returns a storage with one reference, owned by the caller.
 func NewStorage(mem driver.Memory) *Storage {
 	s := &Storage{mem: mem, bytes: mem.Bytes(), id: storageIDs.Add(1)}
 	if m, can := mem.(driver.Exposer); can {
@@ -42,16 +42,16 @@ func NewStorage(mem driver.Memory) *Storage {
 	return s
 }
 
-// NewLentStorage is NewStorage for memory that another process lent to this one. name is what whoever imported the
-// memory knows it by, to give it back by that name, and empty where it has none.
+// NewLentStorage is NewStorage for memory lent by another process. name identifies the memory to its importer for its
+// return; empty if it has none.
 func NewLentStorage(mem driver.Memory, name string) *Storage {
 	s := NewStorage(mem)
 	s.lent, s.name = true, name
 	return s
 }
 
-// Retain adds a reference, to be given back with Close, and returns s. A storage that is closed already stays closed:
-// what is done with it fails with [os.ErrClosed], and so does its Close.
+// Retain adds a reference, released with Close, and returns s. If s is closed it stays closed: its use fails with
+// [os.ErrClosed], and so does the additional Close.
 func (s *Storage) Retain() *Storage {
 	s.retain(1)
 	return s
@@ -71,7 +71,7 @@ func (s *Storage) retain(n int64) bool {
 	}
 }
 
-// Close gives one reference back. The last one closes the memory and returns its error. Close without a reference is
+// Close releases one reference. The last one closes the memory and returns its error. Close without a reference returns
 // [os.ErrClosed].
 func (s *Storage) Close() error {
 	s = s.Origin()
@@ -89,21 +89,21 @@ func (s *Storage) Close() error {
 	}
 }
 
-// Memory is the memory behind the storage, borrowed: the caller does not close it.
+// Memory returns the memory of the storage, borrowed: the caller does not close it.
 func (s *Storage) Memory() driver.Memory { return s.mem }
 
-// Bytes is the size of the memory.
+// Bytes returns the size of the memory.
 func (s *Storage) Bytes() int64 { return s.bytes }
 
-// ID names the storage in this process. No other storage of the process ever has the same.
+// ID identifies the storage in this process. It is never reused.
 func (s *Storage) ID() uint64 { return s.id }
 
-// Refs is the number of references now; 0 means closed.
+// Refs returns the current number of references; 0 means closed.
 func (s *Storage) Refs() int64 { return s.Origin().refs.Load() }
 
-// ReadOnly is the same storage, with the same memory and the same references, for users that must not write it:
-// what tensors write is refused with [driver.ErrReadOnly]. The memory itself is mapped as it was, so slices of its
-// elements and kernels still can. It is always the same one, and s itself where that cannot be written.
+// ReadOnly returns the same storage, with the same memory and references, for users that must not write: writes by
+// tensors fail with [driver.ErrReadOnly]. The mapping does not change, so slices of elements and kernels can still
+// write. It always returns the same storage, and s itself if s is not writable.
 func (s *Storage) ReadOnly() *Storage {
 	if !s.Writable() {
 		return s
@@ -114,17 +114,16 @@ func (s *Storage) ReadOnly() *Storage {
 	return s.readOnly.Load()
 }
 
-// Borrow is ReadOnly for one borrower within the process: a storage of its own each time, with the same memory and the
-// same references. It becomes unreachable when the borrower has forgotten it, whoever else uses the memory, and
-// [Storage.Borrowed] knows what this borrower took.
+// Borrow is ReadOnly for one borrower within the process: a new storage for each call, with the same memory and
+// references. It becomes unreachable when its borrower has dropped it, and [Storage.Borrowed] reports what this
+// borrower exposed.
 func (s *Storage) Borrow() *Storage {
 	return &Storage{mem: s.mem, bytes: s.bytes, id: s.id, origin: s.Origin(), exposed: new(atomic.Bool), shared: true}
 }
 
-// Borrowed is for whoever gives borrowed memory back that was forgotten. While borrower is reachable, a tensor of s may
-// be in use. exposed is true once somebody has a slice ([Data], [RawData]) or an address of the memory, which may be in
-// use for ever; it does not keep the storage reachable. ok is false for memory that belongs to the process and was not
-// lent by [Storage.Borrow].
+// Borrowed serves cleanups of borrowed memory that was not released. While borrower is reachable, a tensor of s may be
+// in use. exposed becomes true when a slice ([Data], [RawData]) or an address of the memory was returned, which may be
+// in use forever; it does not keep the storage reachable. ok is false if the memory was not lent by [Storage.Borrow].
 func (s *Storage) Borrowed() (borrower *Storage, exposed *atomic.Bool, ok bool) {
 	if s.shared {
 		return s, s.exposed, true
@@ -133,7 +132,7 @@ func (s *Storage) Borrowed() (borrower *Storage, exposed *atomic.Bool, ok bool) 
 	return s, s.exposed, s.lent
 }
 
-// Origin is the storage that [Storage.ReadOnly] or [Storage.Borrow] made s of; others are their own.
+// Origin returns the storage of which [Storage.ReadOnly] or [Storage.Borrow] created s, otherwise s.
 func (s *Storage) Origin() *Storage {
 	if s.origin != nil {
 		return s.origin
@@ -144,9 +143,9 @@ func (s *Storage) Origin() *Storage {
 // Writable reports whether tensors of the storage may be written.
 func (s *Storage) Writable() bool { return s.origin == nil && s.mem.Writable() }
 
-// Shareable tells how other processes can have the memory: by the handle that it returns, without the descriptor that
-// may belong to it. Memory that is no [driver.Describer] is exported for the first answer; the others cost nothing. Its
-// errors are those of Export. The handle's Blob is borrowed.
+// Shareable returns the handle by which other processes can import the memory, without its descriptor. Memory that is
+// not a [driver.Describer] is exported on the first call; later calls are free. Its errors are those of Export. The
+// handle's Blob is borrowed.
 func (s *Storage) Shareable() (driver.Handle, error) {
 	s = s.Origin()
 	if h := s.handle.Load(); h != nil {
@@ -160,7 +159,7 @@ func (s *Storage) Shareable() (driver.Handle, error) {
 	return h, nil
 }
 
-// describe is how memory is exported, without its descriptor.
+// describe returns the handle of an export, without its descriptor.
 func describe(mem driver.Memory) (driver.Handle, error) {
 	if d, ok := mem.(driver.Describer); ok {
 		return d.Describe()
@@ -174,27 +173,25 @@ func describe(mem driver.Memory) (driver.Handle, error) {
 	return h, err
 }
 
-// Lent reports whether another process lent the memory, and by which name; see [NewLentStorage].
+// Lent reports whether another process lent the memory, and its name; see [NewLentStorage].
 func (s *Storage) Lent() (name string, lent bool) {
 	s = s.Origin()
 	return s.name, s.lent
 }
 
-// Version is the number of the bytes that the storage has now. 0, which it begins with, says nothing. From the first
-// [Storage.Touch] on it is a promise: as long as the version is the same, so are the bytes, which lets the endpoint
-// package cache what was made of them.
+// Version is the content generation; 0 means untracked. After the first [Storage.Touch] equal versions promise equal
+// bytes, so that package endpoint can cache results computed from them.
 func (s *Storage) Version() uint64 { return s.Origin().version.Load() }
 
-// Touch says that the bytes are others from here on, and begins with the promise that [Storage.Version] makes, if it
-// was not made before. Who makes it calls Touch whenever the bytes were written by other means than the methods of this
-// package: through [Data] or [RawData], by the device, or by another process. The methods that write do it by
-// themselves.
+// Touch increments the version, and starts tracking if it was untracked. A program that tracks must call Touch after
+// every write that bypasses this package: through [Data] or [RawData], by the device, or by another process. The
+// methods of this package call it automatically.
 func (s *Storage) Touch() { s.Origin().version.Add(1) }
 
-// Seal refuses all writes to the memory, also those of this process ([driver.Sealer]): the bytes are final, and known
-// by that to every process that gets the memory, so the endpoint package caches what is made of them for all callers.
-// It is for memory that no other process has yet. A write to a slice of its elements then kills the process. Memory
-// that cannot be sealed is an [driver.UnsupportedError].
+// Seal refuses all further writes to the memory, including those of this process ([driver.Sealer]). The bytes are then
+// final for every process that gets the memory, so package endpoint caches results computed from them for all callers.
+// The memory must not be shared yet. A later write to a slice of its elements kills the process. Memory that cannot be
+// sealed is a [driver.UnsupportedError].
 func (s *Storage) Seal() error {
 	sealer, ok := s.mem.(driver.Sealer)
 	if !ok {
@@ -203,7 +200,7 @@ func (s *Storage) Seal() error {
 	return sealer.Seal()
 }
 
-// written is Touch where the promise was made.
+// written calls Touch if the storage is tracked.
 func (s *Storage) written() {
 	if s.Version() > 0 {
 		s.Touch()

@@ -9,20 +9,20 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Tensor is a [Spec] that was checked against a [Storage], and a reference to that storage. All but the elements'
-// values is fixed until Close. Its methods are safe for concurrent use; concurrent writes to the same elements are
-// ordered by the callers. After Close what describes the tensor (Spec, Shape, Bytes and so on) still answers, and what
-// touches its elements or makes a view fails with [os.ErrClosed].
+// Tensor is a [Spec] validated against a [Storage], with a reference to that storage. Everything except the elements'
+// values is constant until Close. Its methods are safe for concurrent use; callers order concurrent writes to the same
+// elements. After Close, the description (Spec, Shape, Bytes and so on) remains available, and access to elements or
+// views fails with [os.ErrClosed].
 type Tensor struct {
-	spec     Spec // Strides is nil where contiguous
+	spec     Spec // Strides is nil if contiguous
 	elements int64
 	bytes    int64
 	storage  *Storage
 	closed   atomic.Bool
 }
 
-// New returns an owned tensor over s. It borrows s, adds a reference of its own and copies the slices of spec. Errors
-// are those of [Spec.Validate], and [os.ErrClosed] for a closed storage.
+// New returns an owned tensor over s. It borrows s, adds a reference and copies the slices of spec. It returns the errors of
+// [Spec.Validate], and [os.ErrClosed] for a closed storage.
 func New(s *Storage, spec Spec) (*Tensor, error) {
 	spec = spec.Clone()
 	t := new(Tensor)
@@ -35,7 +35,7 @@ func New(s *Storage, spec Spec) (*Tensor, error) {
 	return t, nil
 }
 
-// init checks spec and fills t in, without adding a reference.
+// init checks spec and initializes t without adding a reference.
 func (t *Tensor) init(s *Storage, spec *Spec) error {
 	e, err := spec.check(s.bytes)
 	if err != nil {
@@ -48,14 +48,14 @@ func (t *Tensor) init(s *Storage, spec *Spec) error {
 	return nil
 }
 
-// Empty returns an owned, zeroed tensor of new memory on dev, row-major. Errors are those of [Spec.Validate] and of
+// Empty returns an owned, zeroed tensor of new memory on dev, row-major. It returns the errors of [Spec.Validate] and of
 // Alloc.
 func Empty(dev driver.Device, dt DType, shape Shape) (*Tensor, error) {
 	return newTensor(dev.Alloc, dt, shape)
 }
 
-// Uninitialized is [Empty] for those who write all elements: they are not zeroed where the device has memory that need
-// not be ([driver.UninitializedAllocator]), and are what this program left there before. Of other devices they are 0.
+// Uninitialized is [Empty] for callers that write all elements. On a [driver.UninitializedAllocator] they are not
+// zeroed and may hold data that this program left there; on other devices they are 0.
 func Uninitialized(dev driver.Device, dt DType, shape Shape) (*Tensor, error) {
 	if u, can := dev.(driver.UninitializedAllocator); can {
 		return newTensor(u.AllocUninitialized, dt, shape)
@@ -75,45 +75,44 @@ func newTensor(alloc func(bytes int64) (driver.Memory, error), dt DType, shape S
 	}
 	s := NewStorage(mem)
 	t, err := New(s, spec)
-	// The tensor has a reference of its own by now; closing ours frees the memory where there is no tensor.
+	// The tensor has its own reference; closing this one frees the memory if there is no tensor.
 	return t, errors.Join(err, s.Close())
 }
 
-// Spec describes the tensor inside its storage. The slices are shared: do not change them. Strides is nil where the
-// tensor is contiguous, also when it was made with row-major strides.
+// Spec describes the tensor inside its storage. Its slices are shared and must not be changed. Strides is nil if the
+// tensor is contiguous, even if it was created with row-major strides.
 func (t *Tensor) Spec() Spec { return t.spec }
 
-// DType is the type of the elements.
+// DType returns the type of the elements.
 func (t *Tensor) DType() DType { return t.spec.DType }
 
-// Shape is the size of each dimension. The slice is shared: do not change it.
+// Shape returns the size of each dimension. The slice is shared and must not be changed.
 func (t *Tensor) Shape() Shape { return t.spec.Shape }
 
-// Strides are the strides in elements, always filled in. Do not change the slice.
+// Strides returns the strides in elements, always filled in. The slice must not be changed.
 func (t *Tensor) Strides() Strides { return t.spec.filled() }
 
-// Rank is the number of dimensions.
+// Rank returns the number of dimensions.
 func (t *Tensor) Rank() int { return len(t.spec.Shape) }
 
-// NumElements is the number of elements.
+// NumElements returns the number of elements.
 func (t *Tensor) NumElements() int64 { return t.elements }
 
-// Bytes is the size of the elements side by side, in bytes, and what WriteTo writes. The storage may be larger, or,
-// behind an expanded view, smaller.
+// Bytes returns the size of the adjacent elements in bytes, which is what WriteTo writes. The storage may be larger or,
+// for an expanded view, smaller.
 func (t *Tensor) Bytes() int64 { return t.bytes }
 
-// Storage is the storage that the tensor is a view of, borrowed: the caller does not close it, and calls Retain to keep
-// it.
+// Storage returns the storage of the tensor, borrowed: call Retain to keep it.
 func (t *Tensor) Storage() *Storage { return t.storage }
 
-// Device is the device that holds the elements, borrowed.
+// Device returns the device of the elements, borrowed.
 func (t *Tensor) Device() driver.Device { return t.storage.mem.Device() }
 
-// Contiguous reports whether the elements lie row-major without gaps.
+// Contiguous reports whether the elements are row-major without gaps.
 func (t *Tensor) Contiguous() bool { return t.spec.Strides == nil }
 
-// Clone returns another owned tensor over the same bytes, as a second holder of them. Copy makes new bytes. The clone
-// of a closed tensor is closed.
+// Clone returns another owned tensor over the same bytes. Copy creates new bytes. The clone of a closed tensor is
+// closed.
 func (t *Tensor) Clone() *Tensor {
 	c := &Tensor{spec: t.spec, elements: t.elements, bytes: t.bytes, storage: t.storage}
 	if t.closed.Load() || !t.storage.retain(1) {
@@ -122,8 +121,8 @@ func (t *Tensor) Clone() *Tensor {
 	return c
 }
 
-// Close gives the reference to the storage back; the last one closes the memory and returns its error. A second Close
-// is nil. Slices from [Data] and [RawData] must not be used after it.
+// Close releases the reference to the storage; the last one closes the memory and returns its error. A second Close
+// returns nil. Slices from [Data] and [RawData] must not be used afterwards.
 func (t *Tensor) Close() error {
 	if t.closed.Swap(true) {
 		return nil
@@ -134,8 +133,8 @@ func (t *Tensor) Close() error {
 // Closed reports whether Close was called.
 func (t *Tensor) Closed() bool { return t.closed.Load() }
 
-// hold keeps the memory mapped for the length of one operation, so that a Close meanwhile cannot take it away. The
-// caller calls the storage's Close after it.
+// hold keeps the memory mapped during one operation, so that a concurrent Close does not unmap it. The caller calls the
+// storage's Close afterwards.
 func (t *Tensor) hold() error {
 	if t.closed.Load() || !t.storage.retain(1) {
 		return fmt.Errorf("tensor %v%v: %w", t.spec.DType, t.spec.Shape, os.ErrClosed)

@@ -10,8 +10,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// BenchmarkNewViews is the attach path: specs are checked, and with made=true all tensors asked for. ns/tensor leaves
-// the closing out.
+// BenchmarkNewViews measures attaching: specs are validated, and with made=true all tensors are created. ns/tensor
+// excludes closing.
 func BenchmarkNewViews(b *testing.B) {
 	for _, n := range []int{100, 10_000} {
 		for _, made := range []bool{false, true} {
@@ -49,8 +49,8 @@ func BenchmarkNewViews(b *testing.B) {
 	}
 }
 
-// BenchmarkWriteTo streams 16 MiB: as they lie, with gaps between rows, and transposed, with the processor's access to
-// the memory and without.
+// BenchmarkWriteTo streams 16 MiB: contiguous, with gaps between rows, and transposed, with and without direct access
+// to the memory.
 func BenchmarkWriteTo(b *testing.B) {
 	for _, opaque := range []bool{false, true} {
 		dev := openHost(b)
@@ -95,8 +95,8 @@ func BenchmarkFloat32s(b *testing.B) {
 	}
 }
 
-// BenchmarkHalvesInto converts a million elements between float32 in Go's memory and 16-bit floats in a tensor, both of
-// which are there, beside a copy of the float32s.
+// BenchmarkHalvesInto converts a million elements between float32 in Go's memory and 16-bit floats in a tensor, both
+// allocated, beside a copy of the float32s.
 func BenchmarkHalvesInto(b *testing.B) {
 	const n = 1 << 20
 	dev := openHost(b)

@@ -222,7 +222,7 @@ func TestViewsAreMadeOnDemand(t *testing.T) {
 	require.EqualValues(t, 1, storages[0].Refs())
 }
 
-// otherSize is a storage that is one byte smaller.
+// otherSize returns a storage that is one byte smaller.
 func otherSize(t *testing.T, dev driver.Device, than *tensor.Storage) *tensor.Storage {
 	t.Helper()
 	mem, err := dev.Alloc(than.Bytes() - 1)
@@ -232,7 +232,7 @@ func otherSize(t *testing.T, dev driver.Device, than *tensor.Storage) *tensor.St
 	return s
 }
 
-// TestViewsAtOnce has tensors made by many goroutines at once: each is made once, and no reference is left.
+// Many goroutines create tensors at once: each is created once, and no reference is left.
 func TestViewsAtOnce(t *testing.T) {
 	drivertest.Leaks(t)
 	s := counting(t, openHost(t), 6).Storage()
@@ -329,7 +329,7 @@ func TestClosedTensor(t *testing.T) {
 	require.Equal(t, "tensor(<closed>, size=(2, 3), dtype=torch.int32)", x.String())
 }
 
-// Whoever closes while others read: they get the bytes or os.ErrClosed, and never a fault.
+// Concurrent readers of a closing tensor get the bytes or os.ErrClosed, and never a fault.
 func TestCloseWhileReading(t *testing.T) {
 	dev := openHost(t)
 	for range 50 {

@@ -10,12 +10,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// To returns an owned, contiguous tensor of new memory on dev with the elements of t as another data type; nil means
-// the device of t. With the same type it is Copy. Floats round to the nearest, ties to even; what a small float cannot
-// hold becomes what its New function says, and the largest for the finite ones. A float becomes an integer by cutting
-// off its fraction, at most the largest and least the integer has, and 0 for NaN; integers keep their lowest bits; Bool
-// is whether the element is not 0. Complex numbers convert to complex ones only, else the error is [ErrDType]. Other
-// errors are those of Copy.
+// To returns an owned, contiguous tensor of new memory on dev with the elements of t converted to another data type; a
+// nil dev is the device of t. With the same type it equals Copy. Floats are rounded to nearest, ties to even; values
+// out of range of a small float become what its New function documents, and the largest value for finite types. Floats
+// are truncated to integers, clamped to the integer's range, and NaN becomes 0. Integers keep their lowest bits. Bool
+// is whether the element is not 0. Complex numbers convert to complex types only, otherwise the error is [ErrDType].
+// Other errors come from Copy.
 func (t *Tensor) To(dev driver.Device, dt DType) (*Tensor, error) {
 	if dt == t.spec.DType {
 		return t.Copy(dev)
@@ -42,8 +42,7 @@ func (t *Tensor) To(dev driver.Device, dt DType) (*Tensor, error) {
 	return c, nil
 }
 
-// CheckConversion is nil where elements of one type convert to another, as by [Tensor.To], and [ErrDType] where they do
-// not.
+// CheckConversion returns nil if elements of one type convert to another, as by [Tensor.To], otherwise [ErrDType].
 func CheckConversion(from, to DType) error {
 	if !from.Valid() || !to.Valid() || from.IsComplex() && !to.IsComplex() {
 		return fmt.Errorf("%w: %v does not convert to %v", ErrDType, from, to)
@@ -51,7 +50,7 @@ func CheckConversion(from, to DType) error {
 	return nil
 }
 
-// convertFrom writes the elements of src, which has the same shape, as those of t, which nobody else has yet.
+// convertFrom writes the converted elements of src, which has the same shape, to t, which is not shared yet.
 func (t *Tensor) convertFrom(src *Tensor) error {
 	return src.reading(func(from access) error {
 		r, err := newReader(from)
@@ -62,9 +61,8 @@ func (t *Tensor) convertFrom(src *Tensor) error {
 	})
 }
 
-// FillFromAs is [Tensor.FillFrom] for elements of another type, of a file or stream: it reads exactly as many bytes as
-// they have, packed where the type is, and converts them as [Tensor.To] does. Errors are [ErrDType] and those of
-// FillFrom.
+// FillFromAs is [Tensor.FillFrom] for elements of another type in a file or stream: it reads exactly their bytes,
+// packed if the type is, and converts them as [Tensor.To] does. Errors are [ErrDType] and those of FillFrom.
 func (t *Tensor) FillFromAs(r io.Reader, dt DType) error {
 	if dt == t.spec.DType {
 		return t.FillFrom(r)
@@ -89,8 +87,8 @@ func (t *Tensor) FillFromAs(r io.Reader, dt DType) error {
 	})
 }
 
-// FillFloat32s writes values, one an element in row-major order, as a real tensor's elements, converted as by To.
-// Another number of values is [ErrShape]; other errors are [ErrDType] and those of FillFrom.
+// FillFloat32s writes values, one for each element in row-major order, converted as by To. A different number of values
+// is [ErrShape]; other errors are [ErrDType] and those of FillFrom.
 func (t *Tensor) FillFloat32s(values []float32) error {
 	if int64(len(values)) != t.elements {
 		return fmt.Errorf("%w: %d values for shape %v", ErrShape, len(values), t.spec.Shape)
@@ -112,7 +110,7 @@ func (t *Tensor) FillFloat32s(values []float32) error {
 	})
 }
 
-// ReadFloat32s is [Float32s] into memory that is there: dst has room for exactly the elements of t, else the error is
+// ReadFloat32s is [Float32s] into dst, whose length must be the number of elements of t; otherwise the error is
 // [ErrShape].
 func ReadFloat32s(t *Tensor, dst []float32) error {
 	if !t.spec.DType.Valid() || t.spec.DType.IsComplex() {
@@ -130,10 +128,10 @@ func ReadFloat32s(t *Tensor, dst []float32) error {
 	})
 }
 
-// converter converts pieces of elements that lie side by side.
+// converter converts pieces of adjacent elements.
 type converter struct {
 	from, to DType
-	floats   []float32 // between real floats of at most 32 bits; else nil
+	floats   []float32 // between real floats of at most 32 bits; otherwise nil
 	codes    []byte
 	in, out  []byte
 }
@@ -152,13 +150,13 @@ func newConverter(from, to DType) *converter {
 	return c
 }
 
-// piece is where n elements are to be put before convert.
+// piece returns the buffer for n elements, to be filled before convert.
 func (c *converter) piece(n int) []byte {
 	size, _ := c.from.bytesFor(int64(n))
 	return c.in[:size]
 }
 
-// convert returns the n elements of the piece in the other type, until the next call.
+// convert returns the n elements of the piece in the other type, valid until the next call.
 func (c *converter) convert(n int) []byte {
 	if c.floats == nil {
 		return c.convertScalars(n)
@@ -238,7 +236,7 @@ func (s scalar) float64() float64 {
 	return float64(s.u)
 }
 
-// integer is the value as the bits of an integer of type dt.
+// integer returns the value as the bits of an integer of type dt.
 func (s scalar) integer(dt DType) uint64 {
 	switch s.kind {
 	case kindInt:
@@ -262,7 +260,7 @@ func (s scalar) integer(dt DType) uint64 {
 	case f >= high && signed:
 		return 1<<(bits-1) - 1
 	case f >= high:
-		return math.MaxUint64 // its lowest bits are the largest
+		return math.MaxUint64 // its lowest bits equal those of the largest integer
 	case signed:
 		return uint64(int64(f))
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// smallFloats are the 8-bit types that are rounded to.
+// smallFloats are the 8-bit target types.
 var smallFloats = map[string]struct {
 	encode func(float32) byte
 	decode func(byte) float32
@@ -23,7 +23,7 @@ var smallFloats = map[string]struct {
 	"e5m2fnuz": {func(f float32) byte { return byte(tensor.NewF8E5M2FNUZ(f)) }, func(c byte) float32 { return tensor.F8E5M2FNUZ(c).Float32() }},
 }
 
-// TestSmallFloatsRound encodes every value that there is, and random ones, of which none may have a nearer neighbour.
+// Every value and random ones are encoded; none may have a nearer neighbour than the result.
 func TestSmallFloatsRound(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for name, f := range smallFloats {
@@ -65,8 +65,7 @@ func TestSmallFloatsRound(t *testing.T) {
 	}
 }
 
-// TestTensorsRoundAsElements fills tensors with what single elements were tested with: random numbers, ties and their
-// neighbours.
+// Tensors round random numbers, ties and their neighbours like single elements.
 func TestTensorsRoundAsElements(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	var values []float32
@@ -117,7 +116,7 @@ func TestTo(t *testing.T) {
 	})
 }
 
-// TestToAndBack takes every type that there is, with more elements than are converted at a time, to float32 and back.
+// Every type converts to float32 and back, with more elements than are converted at a time.
 func TestToAndBack(t *testing.T) {
 	dev := openHost(t)
 	const n = 16<<10 + 40
@@ -188,7 +187,7 @@ func BenchmarkFillFloat32s(b *testing.B) {
 	}
 }
 
-// TestScaleRounds: every power of two is itself, and what is between two goes to the nearer.
+// Every power of two is kept, and values between two round to the nearer one.
 func TestScaleRounds(t *testing.T) {
 	for code := range 255 {
 		v := tensor.F8E8M0FNU(code).Float32()
@@ -206,9 +205,8 @@ func TestScaleRounds(t *testing.T) {
 	}
 }
 
-// TestHalvesInGroups converts all bits of the 16-bit floats, and those of float32 around each of their limits, by the
-// loops that take several at a time, in rows of every length and at every place in a group, and holds the results to
-// the functions for a single one.
+// The loops for groups agree with the functions for single values: for all bits of the 16-bit floats, for float32
+// around each limit, for rows of every length and every place in a group.
 func TestHalvesInGroups(t *testing.T) {
 	dev := openHost(t)
 	random := rand.New(rand.NewPCG(3, 4))
@@ -262,8 +260,8 @@ func TestHalvesInGroups(t *testing.T) {
 	}
 }
 
-// BenchmarkConversion sets the conversions of the 16-bit floats beside a copy of as many bytes as they read and write
-// together, halved: what the memory allows.
+// BenchmarkConversion compares the conversions of the 16-bit floats with a copy of half the bytes that they read and
+// write, which is the limit of the memory.
 func BenchmarkConversion(b *testing.B) {
 	const n = 1 << 20
 	dev := openHost(b)

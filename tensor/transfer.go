@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// transferPiece is how many bytes pass through the host at a time where they cannot be handed on directly.
+	// transferPiece is the number of bytes that pass through the host at a time if they cannot be passed on directly.
 	transferPiece = 1 << 20
-	// directPiece is how many bytes of the memory itself a writer gets at a time: few enough that it can stop in
+	// directPiece is the number of bytes of the memory that a writer gets at a time, small enough to be interrupted in
 	// between.
 	directPiece = 8 << 20
 )
 
-// maxRepeated is the largest expanded tensor that is copied into Go memory: its size says nothing about the storage,
-// and may come from another process.
+// maxRepeated is the size of the largest expanded tensor that is copied into Go memory. Its size is independent of the
+// storage and may come from another process.
 const maxRepeated = 1 << 30
 
-// WriteTo writes the elements to w in row-major order, whatever the strides, as Bytes bytes. Bits behind the last
-// element of a packed type are written as 0. Where t is contiguous in host memory w gets pieces of the memory itself,
-// which it must not change. It implements [io.WriterTo]; errors are those of w and of the memory, and [os.ErrClosed].
+// WriteTo writes the elements to w in row-major order as Bytes bytes. Bits behind the last element of a packed type are
+// written as 0. If t is contiguous in host memory, w gets pieces of the memory itself, which it must not change. It
+// implements [io.WriterTo]; errors are those of w and of the memory, and [os.ErrClosed].
 func (t *Tensor) WriteTo(w io.Writer) (n int64, err error) {
 	err = t.reading(func(a access) error {
 		n, err = a.writeTo(w)
@@ -58,7 +58,7 @@ func (t access) writeTo(w io.Writer) (int64, error) {
 	return done, nil
 }
 
-// writePieces writes all of p. A writer that takes less without an error is one with an error.
+// writePieces writes all of p. A short write without an error is an error.
 func writePieces(w io.Writer, p []byte) (int64, error) {
 	done := int64(0)
 	for len(p) > 0 {
@@ -76,7 +76,7 @@ func writePieces(w io.Writer, p []byte) (int64, error) {
 	return done, nil
 }
 
-// copyable is the error of copying t into Go memory, nil where it may be.
+// copyable returns nil if t may be copied into Go memory, otherwise an error.
 func (t *Tensor) copyable() error {
 	if t.bytes > t.storage.bytes && t.bytes > maxRepeated {
 		return fmt.Errorf("%w: shape %v repeats a storage of %d bytes to %d", ErrBounds, t.spec.Shape, t.storage.bytes, t.bytes)
@@ -84,8 +84,8 @@ func (t *Tensor) copyable() error {
 	return nil
 }
 
-// ReadBytes returns a copy of the elements in row-major order, as WriteTo writes them. A tensor that repeats its
-// storage to more than 1 GiB is refused with [ErrBounds].
+// ReadBytes returns a copy of the elements in row-major order, as WriteTo writes them. An expanded tensor over 1 GiB is
+// refused with [ErrBounds].
 func (t *Tensor) ReadBytes() ([]byte, error) {
 	if err := t.copyable(); err != nil {
 		return nil, err
@@ -106,9 +106,9 @@ func (t *Tensor) ReadBytes() ([]byte, error) {
 	return out, nil
 }
 
-// FillFrom reads exactly Bytes bytes from r and writes them as the elements in row-major order. Where r has fewer the
-// error is [io.ErrUnexpectedEOF] and the elements before stay written. Other errors are [driver.ErrReadOnly],
-// [ErrNotContiguous] for a tensor that cannot be written (expanded, or a strided view of a packed type), and
+// FillFrom reads exactly Bytes bytes from r and writes them as the elements in row-major order. If r has fewer, the
+// error is [io.ErrUnexpectedEOF] and the elements before it stay written. Other errors are [driver.ErrReadOnly],
+// [ErrNotContiguous] for a tensor that cannot be filled (expanded, or a strided view of a packed type), and
 // [os.ErrClosed].
 func (t *Tensor) FillFrom(r io.Reader) error {
 	return t.writing(func(a access) error {
@@ -132,7 +132,7 @@ func (t *Tensor) FillFrom(r io.Reader) error {
 	})
 }
 
-// fill reads all of p. It begins no read for nothing, and to end early is always unexpected.
+// fill reads all of p. It does not read if p is empty, and an early end is always unexpected.
 func fill(r io.Reader, p []byte) error {
 	if len(p) == 0 {
 		return nil
@@ -144,7 +144,7 @@ func fill(r io.Reader, p []byte) error {
 	return err
 }
 
-// zeros is an endless row of zero bytes.
+// zeros is an endless source of zero bytes.
 type zeros struct{}
 
 // Read fills p with zeros.
@@ -153,13 +153,12 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Zero sets all elements to the zero bits. Errors are those of FillFrom.
+// Zero sets all elements to the zero bits. It returns the errors of FillFrom.
 func (t *Tensor) Zero() error { return t.FillFrom(zeros{}) }
 
-// CopyFrom copies the elements of src, which has the same data type and may be on another device and strided. Its shape
-// is that of t, or one that [Tensor.Expand] makes that of t: then its elements are repeated. Where both overlap in one
-// memory, also one that is mapped twice, src is copied to the host whole first. It borrows src. Errors are [ErrDType],
-// [ErrShape] and those of FillFrom.
+// CopyFrom copies the elements of src, which has the same data type and may be strided and on another device. Its shape
+// is that of t, or one that [Tensor.Expand] expands to that of t. If both overlap in memory, even through two mappings,
+// src is first copied to the host. It borrows src. Errors are [ErrDType], [ErrShape] and those of FillFrom.
 func (t *Tensor) CopyFrom(src *Tensor) error {
 	if t.spec.DType != src.spec.DType {
 		return fmt.Errorf("%w: a copy from %v to %v", ErrDType, src.spec.DType, t.spec.DType)
@@ -199,7 +198,7 @@ func (t access) copyFrom(src access) error {
 	return err
 }
 
-// overlap reports whether two tensors may touch the same bytes, which may be mapped more than once.
+// overlap reports whether two tensors may share bytes, which may be mapped more than once.
 func overlap(a, b *Tensor) bool {
 	beginA, beginB := a.spec.ByteOffset, b.spec.ByteOffset
 	if a.storage.Origin() != b.storage.Origin() {
@@ -215,7 +214,7 @@ func overlap(a, b *Tensor) bool {
 	return errA != nil || errB != nil || beginA < beginB+spanB && beginB < beginA+spanA
 }
 
-// place is where the system says that the memory of t is.
+// place returns the system's identification of the memory of t.
 func place(t *Tensor) (driver.Place, bool) {
 	p, ok := t.storage.mem.(driver.Placed)
 	if !ok {
@@ -224,8 +223,8 @@ func place(t *Tensor) (driver.Place, bool) {
 	return p.Place()
 }
 
-// Copy returns an owned, contiguous tensor of new memory on dev with the same elements; nil means the device of t.
-// Errors are those of [Empty] and CopyFrom, and [ErrBounds] as for ReadBytes.
+// Copy returns an owned, contiguous tensor of new memory on dev with the same elements; a nil dev is the device of t.
+// It returns the errors of [Empty] and CopyFrom, and [ErrBounds] as for ReadBytes.
 func (t *Tensor) Copy(dev driver.Device) (*Tensor, error) {
 	if err := t.copyable(); err != nil {
 		return nil, err
@@ -247,7 +246,7 @@ func (t *Tensor) Copy(dev driver.Device) (*Tensor, error) {
 }
 
 // Equal reports whether both tensors have the same data type, shape and elements, bit for bit: a NaN equals itself, and
-// zeros of two signs differ. Devices and strides do not matter. Errors are those of the memory and [os.ErrClosed].
+// zeros of different signs differ. Devices and strides may differ. It returns the errors of the memory and [os.ErrClosed].
 func (t *Tensor) Equal(o *Tensor) (equal bool, err error) {
 	err = t.reading(func(a access) error {
 		return o.reading(func(b access) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// elementBytes is the plainest gather: each element by its index.
+// elementBytes gathers each element by its index.
 func elementBytes(x *tensor.Tensor, storage []byte) []byte {
 	s, size := x.Spec(), int64(x.DType().BitSize()/8)
 	out := []byte{}
@@ -86,7 +86,7 @@ func TestRowMajorWhateverTheStrides(t *testing.T) {
 	})
 }
 
-// Blocks above and below the sizes from which on memory is read another way.
+// Block sizes above and below the thresholds between the ways of reading memory.
 func TestLargeStrided(t *testing.T) {
 	devices(t, func(t *testing.T, dev driver.Device) {
 		const rows, row = 80, 1 << 20
@@ -149,7 +149,7 @@ func (failingWriter) Write([]byte) (int, error) { return 0, errDisk }
 
 type lazyWriter struct{}
 
-// Write takes a byte at most and says nothing.
+// Write accepts at most one byte without an error.
 func (lazyWriter) Write(p []byte) (int, error) { return min(len(p), 1), nil }
 
 func TestCopyFrom(t *testing.T) {
@@ -215,7 +215,7 @@ func TestWritesRefused(t *testing.T) {
 	require.Equal(t, []int32{0, 1, 2}, ints(t, ro))
 }
 
-// An expanded tensor may name any number of elements; it is refused before they are allocated.
+// An expanded tensor may have any number of elements; it is refused before they are allocated.
 func TestRepeatedWithoutEnd(t *testing.T) {
 	x := counting(t, openHost(t), 1)
 	huge, err := x.Expand(shape{1 << 40})

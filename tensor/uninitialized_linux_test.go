@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// usedMemory is a device with memory that somebody has left, for those who ask for no other.
+// usedMemory is a device whose uninitialized memory holds previous data.
 type usedMemory struct {
 	driver.Device
 	asked int

@@ -2,21 +2,21 @@ package tensor
 
 import "fmt"
 
-// derive returns an owned tensor over the same storage. It takes the slices of spec.
+// derive returns an owned tensor over the same storage. It takes ownership of the slices of spec.
 func (t *Tensor) derive(spec Spec) (*Tensor, error) {
 	if err := t.hold(); err != nil {
 		return nil, err
 	}
 	v := new(Tensor)
 	if err := v.init(t.storage, &spec); err != nil {
-		_ = t.storage.Close() // t still holds the storage: this gives back what hold took
+		_ = t.storage.Close() // t still holds the storage: this releases what hold took
 		return nil, err
 	}
-	// The reference that hold took is the view's now.
+	// The view takes over the reference of hold.
 	return v, nil
 }
 
-// own returns the spec with slices of its own and the strides filled in.
+// own returns a deep copy of the spec with the strides filled in.
 func (t *Tensor) own() Spec {
 	s := t.spec
 	s.Shape, s.Strides = s.Shape.Clone(), s.filled().Clone()
@@ -35,7 +35,8 @@ func (t *Tensor) dim(d int) (int, error) {
 	return d, nil
 }
 
-// advance moves the offset of s by so many elements. It fails for a packed type where that is not on a byte.
+// advance moves the offset of s by the given elements. It fails if an element of a packed type would not begin on a
+// byte.
 func (s *Spec) advance(elements int64) error {
 	bits := int64(s.DType.BitSize())
 	if bits >= 8 {
@@ -51,7 +52,7 @@ func (s *Spec) advance(elements int64) error {
 }
 
 // Narrow returns an owned view of the elements start to start+length-1 of one dimension. A negative dim or start counts
-// from the end. Errors are [ErrIndex], and [ErrNotView] where elements under a byte would not begin on one.
+// from the end. Errors are [ErrIndex], and [ErrNotView] if packed elements would not begin on a byte.
 func (t *Tensor) Narrow(dim int, start, length int64) (*Tensor, error) {
 	d, err := t.dim(dim)
 	if err != nil {
@@ -66,7 +67,7 @@ func (t *Tensor) Narrow(dim int, start, length int64) (*Tensor, error) {
 	}
 	s := t.own()
 	s.Shape[d] = length
-	// A view without elements stays where it is: its start may lie behind the end of the storage.
+	// An empty view keeps the offset: its start may be behind the end of the storage.
 	if length > 0 && t.elements > 0 {
 		if err := s.advance(start * s.Strides[d]); err != nil {
 			return nil, err
@@ -75,8 +76,8 @@ func (t *Tensor) Narrow(dim int, start, length int64) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Select returns an owned view with one dimension taken away, at an index of it. A negative dim or index counts from
-// the end. Errors are those of Narrow.
+// Select returns an owned view without one dimension, at an index of it. A negative dim or index counts from the end.
+// It returns the errors of Narrow.
 func (t *Tensor) Select(dim int, index int64) (*Tensor, error) {
 	d, err := t.dim(dim)
 	if err != nil {
@@ -100,7 +101,7 @@ func (t *Tensor) Select(dim int, index int64) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Transpose returns an owned view with two dimensions exchanged. Errors are [ErrIndex].
+// Transpose returns an owned view with two dimensions swapped. Errors are [ErrIndex].
 func (t *Tensor) Transpose(dim0, dim1 int) (*Tensor, error) {
 	a, err := t.dim(dim0)
 	if err != nil {
@@ -116,8 +117,8 @@ func (t *Tensor) Transpose(dim0, dim1 int) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Permute returns an owned view with the dimensions in another order: dimension i of the view is dimension dims[i] of
-// t. Errors are [ErrIndex], also where dims does not name each dimension once.
+// Permute returns an owned view with reordered dimensions: dimension i of the view is dimension dims[i] of t. Errors
+// are [ErrIndex], also if dims does not name each dimension once.
 func (t *Tensor) Permute(dims ...int) (*Tensor, error) {
 	s := t.own()
 	if len(dims) != len(s.Shape) {
@@ -138,8 +139,8 @@ func (t *Tensor) Permute(dims ...int) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Squeeze returns an owned view without the dimensions of size 1: the named ones (those of another size stay), or all
-// of them where none is named. Errors are [ErrIndex].
+// Squeeze returns an owned view without dimensions of size 1: the named ones (named ones of another size stay), or all
+// if none is named. Errors are [ErrIndex].
 func (t *Tensor) Squeeze(dims ...int) (*Tensor, error) {
 	drop := ^uint64(0)
 	if len(dims) > 0 {
@@ -165,8 +166,8 @@ func (t *Tensor) Squeeze(dims ...int) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Unsqueeze returns an owned view with a dimension of size 1 put in before dimension dim; dim may be the rank, to put
-// it last, and negative ones count from there. Errors are [ErrIndex], and [ErrShape] for more than [MaxRank]
+// Unsqueeze returns an owned view with a new dimension of size 1 before dimension dim; dim may be the rank, for the
+// last place, and negative ones count from there. Errors are [ErrIndex], and [ErrShape] for more than [MaxRank]
 // dimensions.
 func (t *Tensor) Unsqueeze(dim int) (*Tensor, error) {
 	rank := t.Rank()

@@ -126,8 +126,8 @@ func TestViewsRefuse(t *testing.T) {
 	require.ErrorContains(t, one(y.Reshape(shape{6})), "Copy it first")
 }
 
-// Reshape of a strided tensor either has the same elements in the same order or says that it cannot. Every pair of a
-// strided source and a target is tried, and what it refuses is checked to be impossible.
+// Reshape of a strided tensor either has the same elements in the same order or fails. Every pair of a strided source
+// and a target is tried, and each refusal is verified to be necessary.
 func TestReshapeStrided(t *testing.T) {
 	dev := openHost(t)
 	x := counting(t, dev, 4, 2, 6)
@@ -152,7 +152,7 @@ func TestReshapeStrided(t *testing.T) {
 	}
 }
 
-// factorizations are shapes of up to three dimensions with n elements, with sizes of 1 mixed in.
+// factorizations returns shapes of up to three dimensions with n elements, including sizes of 1.
 func factorizations(n int64) (all []shape) {
 	for a := int64(1); a <= n; a++ {
 		for b := int64(1); n%a == 0 && b <= n/a; b++ {
@@ -275,7 +275,7 @@ func TestPackedViews(t *testing.T) {
 	})
 }
 
-// Bits behind the last element belong to a neighbour: they are not read and not overwritten.
+// Bits behind the last element belong to a neighbour: they are neither read nor overwritten.
 func TestPackedTail(t *testing.T) {
 	devices(t, func(t *testing.T, dev driver.Device) {
 		x, err := tensor.Empty(dev, tensor.Float4E2M1FN, shape{8})
@@ -293,7 +293,7 @@ func TestPackedTail(t *testing.T) {
 	})
 }
 
-// pack puts codes side by side, lowest bits first, one bit at a time.
+// pack packs codes, lowest bits first, one bit at a time.
 func pack(codes []byte, bits int) []byte {
 	out := make([]byte, (len(codes)*bits+7)/8)
 	for i, c := range codes {

@@ -6,9 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Views are many tensors of few storages, each made when it is first asked for: a model has thousands, and a program
-// that attaches to one may use a part of them, or none before the next version. At is safe for concurrent use; Close
-// needs the views for itself.
+// Views are many tensors over few storages, each created on first use. A model has thousands of tensors, and a client
+// may use only some of them before the next version. At is safe for concurrent use; Close requires exclusive access.
 type Views struct {
 	storages []*Storage
 	at       func(i int) (storage uint32, spec *Spec)
@@ -16,20 +15,19 @@ type Views struct {
 	closed   bool
 }
 
-// ViewPlan is a list of specs that were checked against the sizes of the storages that they are to be in. Views are
-// made of it without another look at a spec, so that programs which attach to the same model again and again pay for
-// its thousands of tensors once. It is safe for concurrent use.
+// ViewPlan is a list of specs validated against the sizes of their storages. Views are created from it without another
+// validation, so programs that attach the same model repeatedly validate it once. It is safe for concurrent use.
 type ViewPlan struct {
 	sizes []int64
 	n     int
 	at    func(i int) (storage uint32, spec *Spec)
 }
 
-// PlanViews checks n specs against storages of the given sizes, in bytes. It borrows sizes and at for as long as the
-// plan or views of it live. at returns the index of the storage and the spec of a tensor; it is called for each in
-// order, and again when the tensor is made, and must return the same. The specs and the slices in them are borrowed for
-// as long as the plan, views of it or one of their tensors live, and must not change. An error is a [*ViewsError] that
-// wraps one of those of [New], or [ErrIndex] for an index without a storage.
+// PlanViews validates n specs against storages of the given sizes in bytes. It borrows sizes and at while the plan or
+// views of it exist. at returns the index of the storage and the spec of a tensor. It is called for each tensor in
+// order, and again when the tensor is created, and must return the same values. The specs and their slices are borrowed
+// while the plan, its views or their tensors exist, and must not change. An error is a [*ViewsError] that wraps an
+// error of [New], or [ErrIndex] for an invalid index.
 func PlanViews(sizes []int64, n int, at func(i int) (storage uint32, spec *Spec)) (*ViewPlan, error) {
 	for i := range n {
 		index, spec := at(i)
@@ -43,9 +41,9 @@ func PlanViews(sizes []int64, n int, at func(i int) (storage uint32, spec *Spec)
 	return &ViewPlan{sizes, n, at}, nil
 }
 
-// Over returns the views of a plan over storages, and makes no tensor yet. It borrows the storages and adds a reference
-// to each. Errors are [ErrBounds] where their number or the size of one is not that of the plan, and [os.ErrClosed];
-// then no reference was added.
+// Over returns the views of a plan over storages without creating tensors. It borrows the storages and adds a reference
+// to each. If their number or sizes differ from the plan's, it returns [ErrBounds], for a closed storage
+// [os.ErrClosed], and adds no reference.
 func (p *ViewPlan) Over(storages []*Storage) (*Views, error) {
 	if len(storages) != len(p.sizes) {
 		return nil, fmt.Errorf("%w: %d storages, the views are of %d", ErrBounds, len(storages), len(p.sizes))
@@ -56,7 +54,7 @@ func (p *ViewPlan) Over(storages []*Storage) (*Views, error) {
 		}
 	}
 	if p.n == 0 {
-		storages = nil // without a tensor there is nothing to close
+		storages = nil // without tensors there is nothing to close
 	}
 	for i, s := range storages {
 		if !s.retain(1) {
@@ -67,7 +65,8 @@ func (p *ViewPlan) Over(storages []*Storage) (*Views, error) {
 	return &Views{storages: storages, at: p.at, made: make([]atomic.Pointer[Tensor], p.n)}, nil
 }
 
-// NewViews is [PlanViews] for the sizes of the storages, and the views over them. An error is one of either.
+// NewViews returns the views of [PlanViews] for the sizes of the storages. It returns the errors of PlanViews and
+// [ViewPlan.Over].
 func NewViews(storages []*Storage, n int, at func(i int) (storage uint32, spec *Spec)) (*Views, error) {
 	sizes := make([]int64, len(storages))
 	for i, s := range storages {
@@ -80,14 +79,14 @@ func NewViews(storages []*Storage, n int, at func(i int) (storage uint32, spec *
 	return plan.Over(storages)
 }
 
-// closeStorages gives back what was retained a moment ago, by a caller that holds the storages itself.
+// closeStorages releases references of a caller that holds the storages itself.
 func closeStorages(storages []*Storage) {
 	for _, s := range storages {
 		_ = s.Close()
 	}
 }
 
-// Len is how many tensors there are.
+// Len returns the number of tensors.
 func (v *Views) Len() int { return len(v.made) }
 
 // At returns tensor i, borrowed: always the same one, closed if the views were.
@@ -97,7 +96,7 @@ func (v *Views) At(i int) *Tensor {
 	}
 	index, spec := v.at(i)
 	t := new(Tensor)
-	// It was checked by PlanViews, so it fits.
+	// PlanViews validated it.
 	_ = t.init(v.storages[index], spec)
 	if v.closed || !t.storage.retain(1) {
 		t.closed.Store(true)
@@ -108,8 +107,8 @@ func (v *Views) At(i int) *Tensor {
 	return v.made[i].Load()
 }
 
-// Take is At for tensors that are to live longer than the views: the caller closes it, and Close of the views does not.
-// It needs the views for itself, and is called once for a tensor.
+// Take is At for tensors that outlive the views: the caller owns the tensor, and Close of the views does not close it.
+// It requires exclusive access and is called once for each tensor.
 func (v *Views) Take(i int) *Tensor {
 	t := v.At(i)
 	v.made[i].Store(nil)

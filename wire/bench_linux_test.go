@@ -44,8 +44,8 @@ func init() {
 	}
 }
 
-// BenchmarkPing is a round trip of 64 bytes to another process, bare, as frames, and as calls through a Receiver, in
-// turn, so that all meet the same machine. The ratios of the medians are what frames and calls cost.
+// BenchmarkPing measures a round trip of 64 bytes to another process: bare, as frames, and as calls through a Receiver,
+// in turns. The ratios of the medians are the cost of frames and of calls.
 func BenchmarkPing(b *testing.B) {
 	c, _ := startRole(b, "bare echo")
 	var buf [64]byte
@@ -86,7 +86,7 @@ func BenchmarkPing(b *testing.B) {
 		receiver.Wait(context.Background(), answer)
 	}
 	var times [3][]time.Duration
-	const stretch = 200 // rounds of one sort in a row, so that neither finds the other's cold caches
+	const stretch = 200 // consecutive rounds of one kind, so that each starts with warm caches
 	for b.Loop() {
 		for i, round := range []func(){bare, frames, calls} {
 			for range stretch {
@@ -111,11 +111,11 @@ func BenchmarkPing(b *testing.B) {
 	b.ReportMetric(p50[2]/p50[0], "calls-ratio")
 }
 
-// body48 makes a frame of 64 bytes.
+// body48 is the body of a frame of 64 bytes.
 var body48 = append([]byte{0x58, 46}, make([]byte, 46)...)
 
-// BenchmarkCallers is the throughput of round trips that many goroutines make over one connection, each waiting for its
-// own answer, and their median with one of them.
+// BenchmarkCallers measures the throughput of round trips by many goroutines over one connection, and the median with
+// one goroutine.
 func BenchmarkCallers(b *testing.B) {
 	for _, callers := range []int{1, 8, 64} {
 		b.Run(strconv.Itoa(callers), func(b *testing.B) {
@@ -154,8 +154,8 @@ func BenchmarkCallers(b *testing.B) {
 	}
 }
 
-// BenchmarkSendReceive is one frame through a pair of connections of this process, on one goroutine: what the package
-// costs without the scheduler.
+// BenchmarkSendReceive measures one frame through a pair of connections on one goroutine: the cost of the package
+// without the scheduler.
 func BenchmarkSendReceive(b *testing.B) {
 	x, y, err := Pipe(Limits{})
 	require.NoError(b, err)
@@ -172,8 +172,8 @@ func BenchmarkSendReceive(b *testing.B) {
 	}
 }
 
-// BenchmarkIdle is what a waiting connection costs its owner in memory, its receiving goroutine included and the
-// kernel's part left out.
+// BenchmarkIdle measures the memory that a waiting connection costs its process, including its receiving goroutine and
+// excluding the kernel.
 func BenchmarkIdle(b *testing.B) {
 	const connections = 1000
 	memory := func() uint64 {
@@ -207,7 +207,7 @@ func BenchmarkIdle(b *testing.B) {
 		for received.Load() < 3*connections {
 			runtime.Gosched()
 		}
-		// Both ends are in this process, so this is the most that one end with its goroutine takes.
+		// Both ends are in this process, so this is an upper bound for one end with its goroutine.
 		b.ReportMetric(float64(memory()-before)/connections, "B/connection")
 		for _, c := range ends {
 			c.Close()

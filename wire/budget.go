@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// Budget bounds something that all connections of a process have together: descriptors, or bytes. Each connection has
-// an [Account] of it. An account gets at most twice of what is free after it: one alone has two thirds of the budget,
-// two have two fifths each, and something is always left for the next. Its methods are safe for concurrent use; a nil
-// *Budget bounds and counts nothing.
+// Budget limits a resource that all connections of a process share: descriptors or bytes. Each connection has an
+// [Account]. An account may hold at most twice the amount that remains free: a single account gets two thirds of the
+// budget, two get two fifths each, and some room always remains for the next. Its methods are safe for concurrent use.
+// A nil *Budget counts nothing and has no limit.
 type Budget struct {
 	what        string
 	limit, each int64
@@ -18,24 +18,24 @@ type Budget struct {
 	refused uint64
 }
 
-// budgetShare is how many times as much as what is free one account may have.
+// budgetShare is the maximum ratio of one account to the free amount.
 const budgetShare = 2
 
-// NewBudget makes a budget of so many of what, a plural noun for errors, of which one account may have at most each; 0
-// stands for no other bound than that of the share.
+// NewBudget returns a budget of limit units. what is their plural noun, for errors. each limits one account; 0 means
+// that only the share applies.
 func NewBudget(what string, limit, each int64) *Budget {
 	return &Budget{what: what, limit: limit, each: each}
 }
 
-// BudgetUse is a budget at one moment.
+// BudgetUse is a snapshot of a budget.
 type BudgetUse struct {
-	// Used is how much is counted, Limit how much may be. Each bounds one account; 0 for no bound of its own.
+	// Used is the amount counted, Limit its maximum. Each limits one account; 0 means no separate limit.
 	Used, Limit, Each int64
-	// Refused counts what found no room so far.
+	// Refused counts the requests that did not fit.
 	Refused uint64
 }
 
-// Use returns what is counted at the moment.
+// Use returns a snapshot.
 func (b *Budget) Use() BudgetUse {
 	if b == nil {
 		return BudgetUse{}
@@ -45,23 +45,23 @@ func (b *Budget) Use() BudgetUse {
 	return BudgetUse{Used: b.used, Limit: b.limit, Each: b.each, Refused: b.refused}
 }
 
-// Refuse counts one more that found no room, for a reason that the budget does not know.
+// Refuse counts one refusal whose reason lies outside the budget.
 func (b *Budget) Refuse() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.refused++
 }
 
-// Account returns an account with nothing on it.
+// Account returns an empty account.
 func (b *Budget) Account() *Account { return &Account{budget: b} }
 
-// Account is what one connection has of a [Budget]. A nil *Account is one of no budget.
+// Account is the share of one connection in a [Budget]. A nil *Account counts nothing.
 type Account struct {
 	budget *Budget
 	used   int64 // guarded by budget.mu
 }
 
-// Take counts n more, or says by an [ErrBudget] why there is no room.
+// Take adds n to the account. It returns an [ErrBudget] with the reason if n does not fit.
 func (a *Account) Take(n int64) error {
 	if a == nil || a.budget == nil || n == 0 {
 		return nil
@@ -83,7 +83,7 @@ func (a *Account) Take(n int64) error {
 	return nil
 }
 
-// Give takes n off the count.
+// Give subtracts n from the account.
 func (a *Account) Give(n int64) {
 	if a == nil || a.budget == nil || n == 0 {
 		return
@@ -94,14 +94,14 @@ func (a *Account) Give(n int64) {
 	a.used -= n
 }
 
-// Charge is what one message counts on an [Account]. A nil *Charge counts nothing.
+// Charge is the amount that one message holds on an [Account]. A nil *Charge counts nothing.
 type Charge struct {
 	of   *Account
 	n    int64
 	refs int // guarded by the budget's lock
 }
 
-// newCharge takes over what was taken; nil where nothing is counted.
+// newCharge takes ownership of n units that were taken from a. It returns nil if nothing is counted.
 func newCharge(a *Account, n int64) *Charge {
 	if a == nil || a.budget == nil || n == 0 {
 		return nil
@@ -109,7 +109,7 @@ func newCharge(a *Account, n int64) *Charge {
 	return &Charge{of: a, n: n, refs: 1}
 }
 
-// hold keeps the count for one more Release.
+// hold adds a reference, which requires one more Release.
 func (c *Charge) hold() *Charge {
 	if c != nil {
 		c.of.budget.mu.Lock()
@@ -119,7 +119,7 @@ func (c *Charge) hold() *Charge {
 	return c
 }
 
-// Release takes the message off the count, once all that hold the charge have released it. Each calls it once.
+// Release drops one reference. The amount is returned to the account with the last one. Each holder calls it once.
 func (c *Charge) Release() {
 	if c == nil {
 		return

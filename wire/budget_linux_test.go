@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// budgetPair is a connection whose received descriptors are counted, and the one at its other end.
+// budgetPair returns a connection whose received descriptors are counted, and its peer.
 func budgetPair(t *testing.T, b *Budget) (here, there *Conn) {
 	t.Helper()
 	var ends [2]*Conn
@@ -29,14 +29,14 @@ func budgetPair(t *testing.T, b *Budget) (here, there *Conn) {
 
 func used(b *Budget) int { return int(b.Use().Used) }
 
-// TestDescriptorBudgetLeavesRoomForOthers: what one connection has in flight never fills the budget, a message beyond
-// it loses its descriptors and is passed on all the same (D6).
+// The descriptors of one connection never fill the budget. A message over the limit loses its descriptors and is still
+// delivered.
 func TestDescriptorBudgetLeavesRoomForOthers(t *testing.T) {
 	requireSameDescriptors(t)
 	b := NewBudget("descriptors", 30, 0)
 	greedy, sender := budgetPair(t, b)
 	var held []Frame
-	for i := range 3 { // of 12 each: the second would leave less than half as much
+	for i := range 3 { // 12 each: the second would leave less than half as much
 		require.NoError(t, sender.Send(KindRequest, uint64(i+1), item(10), memfds(t, 12)...))
 		f, err := greedy.Receive()
 		require.NoError(t, err)
@@ -70,8 +70,8 @@ func TestDescriptorBudgetLeavesRoomForOthers(t *testing.T) {
 	require.NoError(t, f.Files.Close())
 }
 
-// TestDescriptorBudgetCountsFilesFrames: descriptors that are sent ahead count from their arrival, and go back when the
-// connection ends before their frame has come (D6).
+// Descriptors that arrive before their frame count on arrival, and are released if the connection ends before the
+// frame.
 func TestDescriptorBudgetCountsFilesFrames(t *testing.T) {
 	requireSameDescriptors(t)
 	b := NewBudget("descriptors", 600, 0)
@@ -105,7 +105,7 @@ func TestDescriptorBudgetCountsFilesFrames(t *testing.T) {
 	require.Zero(t, used(b))
 }
 
-// TestSendShared: the two parts arrive as one body, whatever their sizes (D3).
+// Both parts arrive as one body, whatever their sizes.
 func TestSendShared(t *testing.T) {
 	a, b := pipe(t, Limits{})
 	for _, size := range []int{0, 1, copyBytes, 1 << 20} {
@@ -126,8 +126,8 @@ func TestSendShared(t *testing.T) {
 	require.ErrorIs(t, a.SendShared(KindResponse, 5, make([]byte, 1), make([]byte, DefaultFrame)), ErrTooLarge)
 }
 
-// TestBodyBudget: bodies count while they come and until their receiver is done with them; one for which there is no
-// room is read to its end and forgotten, and the next frame is found (D3).
+// Bodies count from arrival until their receiver releases them. A body that does not fit is read and discarded, and the
+// next frame is received.
 func TestBodyBudget(t *testing.T) {
 	b := NewBudget("bytes", 3<<20, 0)
 	conn, raw := rawPair(t, Limits{BodyBudget: b})

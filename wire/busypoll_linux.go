@@ -9,52 +9,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// busyPoll decides whether a read that found nothing looks again for a while before it sleeps. To sleep and be woken
-// costs a small call more than all the rest of it, once on each side, while the answer of a peer that is awake takes a
-// few microseconds.
+// busyPoll decides whether a read that found nothing polls for a while before it sleeps. Sleeping and waking costs a
+// small call more than everything else, once on each side. A peer that is awake answers within a few microseconds.
 //
-// It must cost little where it does not help. It lasts about as long as the sleep that it saves would have cost, so at
-// worst it doubles that; after a miss it is skipped for the next reads, for twice as many after each miss in a row; and
-// few goroutines of a process do it at a time, none where there is one processor, which the peer needs.
+// Polling must cost little if it does not help. It lasts about as long as the sleep that it avoids, so it at most
+// doubles that cost. After a miss the next reads skip it; consecutive misses double the number of skipped reads. Few
+// goroutines of a process poll at a time, and none on a single processor, which the peer needs.
 type busyPoll struct {
 	limit   time.Duration
-	misses  uint8 // polls in a row that found nothing, as one less than a power of two
-	skips   uint8 // reads that are still to be skipped
-	batched bool  // the last read brought several frames: the next one gets more of them if it is late
-	yielded uint8 // polls in a row, up to sharedAfter, that found something as soon as they had yielded
+	misses  uint8 // consecutive polls that found nothing, as a power of two minus one
+	skips   uint8 // number of reads to skip
+	batched bool  // the last read returned several frames: a late read returns more
+	yielded uint8 // consecutive polls, up to sharedAfter, that found data right after a yield
 }
 
-// sharedAfter is how many polls in a row have to end with a yield until the peer is taken to wait for this very
-// processor. Then a poll begins with a yield: until that the peer could not run, and each side would look in vain for
-// as long as it looks between two yields.
+// sharedAfter is the number of consecutive polls that ended with a yield after which the peer is assumed to wait for
+// this processor. Polls then start with a yield. Otherwise the peer could not run, and each side would poll in vain
+// between two yields.
 const sharedAfter = 2
 
-// How often a goroutine looks before it lets others have the processor: the peer may be waiting for that very one,
-// where the kernel likes to put it. To yield each time would cost more than a look does, which is a system call at a
-// socket and a load at a ring. The clock, which takes as long as some dozen loads, is asked as often as batch says.
+// The number of polls between yields. The kernel often places the peer on this processor, so polls must yield. A yield
+// costs more than a poll, which is a system call for a socket and a load for a ring. The clock costs some dozen loads
+// and is read once per batch.
 var (
 	lookAtSocket = looking{batch: 1, yield: 8}
 	lookAtRing   = looking{batch: 32, yield: 32}
 )
 
-// looking is how often a goroutine looks between two looks at the clock, and how many of these there are between two
+// looking holds the number of polls between two readings of the clock, and the number of such batches between two
 // yields.
 type looking struct{ batch, yield int }
 
-// maxMisses bounds how many reads are left out, and so how late it is noticed that a peer has become quick.
+// maxMisses limits the number of skipped reads, and thereby the time until a faster peer is noticed.
 const maxMisses = 63
 
-// polling is how many goroutines of this process are looking.
+// polling counts the goroutines of this process that poll.
 var polling atomic.Int32
 
-// missesInARow counts polls of this process, on any connection, that found nothing since one found something. A process
-// with many connections, on each of which little happens, would else poll each of them several times before it knows.
+// missesInARow counts consecutive polls in vain on all connections of this process. Without it, a process with many
+// quiet connections would poll each of them several times.
 var missesInARow atomic.Int32
 
-// fewMisses is how many misses in a row say nothing about other connections yet.
+// fewMisses is the number of consecutive misses that does not affect other connections yet.
 const fewMisses = 8
 
-// pollers is how many may. Where they could keep the peers, or this process's other work, from running there are none.
+// pollers limits the number of polling goroutines. It is 0 if polling could keep peers or other work of this process
+// from running.
 var pollers = sync.OnceValue(func() int32 {
 	n := min(runtime.GOMAXPROCS(0), runtime.NumCPU())
 	if n == 1 {
@@ -63,8 +63,8 @@ var pollers = sync.OnceValue(func() int32 {
 	return int32(max(1, n/4))
 })
 
-// until looks again and again until look is true, as long as that seems worth while, and returns what look said last.
-// It began with false.
+// until polls look until it returns true or polling is no longer worthwhile. It returns the last result. look has
+// returned false before the call.
 func (p *busyPoll) until(look func() bool, how looking) bool {
 	if p.skips > 0 {
 		p.skips--
@@ -105,7 +105,7 @@ func (p *busyPoll) until(look func() bool, how looking) bool {
 	return false
 }
 
-// found notes that a poll found something, and whether it did so as soon as it had yielded.
+// found records a poll that found data. yielded reports whether it did so right after a yield.
 func (p *busyPoll) found(yielded bool) {
 	p.misses = 0
 	if !yielded {
@@ -115,6 +115,6 @@ func (p *busyPoll) found(yielded bool) {
 	}
 }
 
-// yield lets others have this processor. The call tells Go's scheduler nothing, like those in recvmsg_unsafe_linux.go.
-// Tests put another one in its place.
+// yield releases this processor. Like the calls in recvmsg_unsafe_linux.go it does not notify Go's scheduler. Tests
+// replace it.
 var yield = func() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

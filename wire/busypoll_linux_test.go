@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// requirePollers skips a test where nobody may look again and again.
+// requirePollers skips a test if polling is disabled.
 func requirePollers(t *testing.T) {
 	t.Helper()
 	drivertest.Needs(t, "processors", pollers() > 0, "with one processor nobody may look again and again")
@@ -45,8 +45,8 @@ func TestBusyPollIsRareWhereItIsInVain(t *testing.T) {
 	require.True(t, (&busyPoll{limit: time.Minute}).until(func() bool { return true }, lookAtSocket))
 }
 
-// Where the peer waits for the same processor, what it sends comes with a yield. Then a poll begins with one, until
-// something comes while it looks.
+// If the peer waits for the same processor, its data arrives with a yield. Polls then start with a yield until data
+// arrives during a poll.
 func TestBusyPollYieldsToThePeer(t *testing.T) {
 	requirePollers(t)
 	yields, looks := 0, 0
@@ -77,14 +77,13 @@ func TestBusyPollYieldsToThePeer(t *testing.T) {
 	require.Equal(t, 1, looked)
 }
 
-// A process with many connections, on each of which nothing comes soon, does not find that out on each of them anew: once
-// some reads in a row were in vain, one in vain is enough to leave the next ones of a connection alone. What is found on
-// any connection ends that.
+// A process with many quiet connections does not relearn this on each of them. After some consecutive misses, one miss
+// is enough to skip the next reads of a connection. Data on any connection ends this.
 func TestBusyPollOfManyConnections(t *testing.T) {
 	requirePollers(t)
 	before := missesInARow.Swap(0)
 	defer missesInARow.Store(before)
-	// leftOut reads in vain on a new connection, and counts the reads behind it that do not look.
+	// leftOut reads in vain on a new connection and counts the following reads that do not poll.
 	leftOut := func() (n int) {
 		p := busyPoll{limit: time.Millisecond}
 		looked := false
@@ -119,7 +118,7 @@ func TestBusyPollIsLeftOut(t *testing.T) {
 	require.False(t, (&busyPoll{limit: time.Minute}).until(never, lookAtSocket), "where others do it")
 }
 
-// A connection whose peer answers at once is not put to sleep between frames; one that is idle is.
+// A connection whose peer answers quickly polls between frames. An idle one sleeps.
 func TestReceiveLooksAgainBeforeItSleeps(t *testing.T) {
 	requirePollers(t)
 	requireSameDescriptors(t)
@@ -137,7 +136,7 @@ func TestReceiveLooksAgainBeforeItSleeps(t *testing.T) {
 	require.NoError(t, b.Close())
 }
 
-// What comes together makes the next read sleep at once: to wait a moment longer lets more come together.
+// After several frames in one read, the next read sleeps at once, so that more frames arrive together.
 func TestReceiveSleepsAtOnceAfterACrowd(t *testing.T) {
 	a, b := pipe(t, Limits{BusyPoll: time.Minute})
 	require.NoError(t, b.SendLater(KindRequest, 1, body48))

@@ -12,7 +12,7 @@ import (
 )
 
 // Conn sends and receives frames over a Unix stream socket. Send may be called from any goroutine, Receive from one at
-// a time. A waiting Conn holds no buffer. Close it when done, also after an error.
+// a time. A waiting Conn holds no buffer. The caller closes it, also after an error.
 type Conn struct {
 	conn   *net.UnixConn
 	limits Limits
@@ -25,9 +25,9 @@ type Conn struct {
 	closeErr  error
 }
 
-// NewConn takes c, a connected Unix stream socket of which nothing was read yet, and asks the kernel who is at the
-// other end. It checks neither that nor anything else: see [Credentials.SameUser] and [ServerHandshake]. On systems
-// other than Linux it fails with [errors.ErrUnsupported].
+// NewConn takes c, a connected Unix stream socket from which nothing was read, and reads the peer's credentials from
+// the kernel. It does not check them: see [Credentials.SameUser] and [ServerHandshake]. On systems other than Linux it
+// returns [errors.ErrUnsupported].
 func NewConn(c *net.UnixConn, limits Limits) (*Conn, error) {
 	conn := &Conn{conn: c, limits: limits.withDefaults()}
 	conn.writer.free.L = &conn.writer.mu
@@ -40,50 +40,49 @@ func NewConn(c *net.UnixConn, limits Limits) (*Conn, error) {
 	return conn, nil
 }
 
-// Peer describes the process at the other end.
+// Peer returns the credentials of the peer.
 func (c *Conn) Peer() Credentials { return c.peer }
 
-// Limits are the limits in force, defaults filled in.
+// Limits returns the limits in force, with defaults filled in.
 func (c *Conn) Limits() Limits { return c.limits }
 
 // Send sends one frame with its descriptors. It borrows body, which must be one CBOR item ([Marshal]) or nil for an
-// empty map, and files, which must stay open until it returns. More descriptors than a frame can carry go ahead in
-// frames of their own.
+// empty map, and files, which must stay open until Send returns. Descriptors beyond the capacity of one frame precede
+// it in separate frames.
 //
-// Frames of concurrent Sends do not mix, and those of one goroutine stay in order. A small frame without descriptors
-// may be left to the goroutine that is writing at that moment; if that write fails, the next Send and Receive say so. A
-// goodbye is with the kernel when Send returns, and so is everything sent before it.
+// Frames of concurrent Sends do not mix. Frames of one goroutine stay in order. A small frame without descriptors may
+// be left to the goroutine that is writing; if that write fails, the next Send and Receive return the error. After a
+// goodbye, Send returns when the kernel has it and everything sent before it.
 //
-// Send waits only while the socket is full, and no longer than [Limits.WriteTimeout]: then, or when a write fails for
-// another reason within a frame, it closes the connection, since the peer could not find the next frame. What is larger
-// than the limits is [ErrTooLarge] and sends nothing.
+// Send waits only while the socket is full, at most [Limits.WriteTimeout]. After that, or if a write fails within a
+// frame, it closes the connection, because the peer could not find the next frame. A frame over the limits is refused
+// with [ErrTooLarge], and nothing is sent.
 func (c *Conn) Send(kind Kind, id uint64, body []byte, files ...*os.File) error {
 	return c.send(context.Background(), kind, id, body, nil, files, true)
 }
 
-// SendShared is Send of a body that is head followed by tail. Neither is copied, so a tail that many connections are
-// sent is in memory once.
+// SendShared is Send with a body of head followed by tail. Neither is copied, so connections can share a tail.
 func (c *Conn) SendShared(kind Kind, id uint64, head, tail []byte, files ...*os.File) error {
 	return c.send(context.Background(), kind, id, head, tail, files, true)
 }
 
-// SendContext is Send that waits no longer than ctx lasts. When ctx ends while the socket is full, there are two cases.
-// Nothing of the frame was sent, and nothing will be: that is [ErrNotSent], with the cause of ctx. Or some of it was,
-// or it is among the frames that go out next: then a goroutine sends the rest, and the error is nil. Body and files are
-// the caller's again in both cases. (A frame with more descriptors than one can carry is waited for once the first of
-// them are on their way.) A ctx that has ended makes a SendContext that does not wait at all.
+// SendContext is Send that waits until ctx ends at most. If ctx ends while the socket is full and nothing of the frame
+// was sent, it returns [ErrNotSent] with the cause of ctx, and nothing will be sent. If part of it was sent or queued,
+// a goroutine sends the rest and the error is nil. The caller owns body and files again in both cases. Once the first
+// descriptors of a frame with more than one frame can carry are sent, SendContext waits for the rest. It does not wait
+// if ctx has ended.
 func (c *Conn) SendContext(ctx context.Context, kind Kind, id uint64, body []byte, files ...*os.File) error {
 	return c.send(ctx, kind, id, body, nil, files, true)
 }
 
-// SendLater is Send, except that a small frame may stay in this process until the next Send or [Conn.Flush], or until
-// Receive has to wait. It is for servers that answer requests in the goroutine that receives them: the answers to
-// requests that came together go out together.
+// SendLater is Send, but a small frame may stay in this process until the next Send, [Conn.Flush] or waiting Receive.
+// Servers that answer requests on the receiving goroutine use it to send the answers of requests that arrived together
+// in one write.
 func (c *Conn) SendLater(kind Kind, id uint64, body []byte, files ...*os.File) error {
 	return c.send(context.Background(), kind, id, body, nil, files, false)
 }
 
-// Flush sends what [Conn.SendLater] left.
+// Flush sends the frames that [Conn.SendLater] has queued.
 func (c *Conn) Flush() error {
 	fatal, err := c.writer.flush()
 	if fatal {
@@ -95,7 +94,7 @@ func (c *Conn) Flush() error {
 	return nil
 }
 
-// flushBeforeRead runs within Receive, so it must not close the reader.
+// flushBeforeRead runs within Receive and must not close the reader.
 func (c *Conn) flushBeforeRead() error {
 	fatal, err := c.writer.flush()
 	switch {
@@ -108,7 +107,7 @@ func (c *Conn) flushBeforeRead() error {
 	return fmt.Errorf("send: %w", err)
 }
 
-// writeFailed ends the connection after a write that failed within a frame.
+// writeFailed ends the connection after a write failed within a frame.
 func (c *Conn) writeFailed(err error) {
 	if peerGone(err) {
 		c.endReading()
@@ -117,12 +116,11 @@ func (c *Conn) writeFailed(err error) {
 	c.Close()
 }
 
-// endReading lets Receive get what a peer sent before it stopped reading, and then the end, also from a peer that has
-// not closed its end altogether: nobody could answer what else it sends.
+// endReading lets Receive return what the peer sent before it stopped reading, and then the end, even if the peer keeps
+// its end open. Further requests could not be answered.
 func (c *Conn) endReading() { _ = c.conn.CloseRead() }
 
-// peerGone reports whether a write failed because the peer has closed its end, before or after it read all that it was
-// sent.
+// peerGone reports whether a write failed because the peer closed its end, before or after it read everything.
 func peerGone(err error) bool {
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
@@ -151,30 +149,30 @@ func (c *Conn) send(ctx context.Context, kind Kind, id uint64, body, tail []byte
 
 var emptyMap = []byte{0xa0}
 
-// Receive returns the next frame. It waits for as long as the peer is silent; [Conn.SetReadDeadline] bounds that. The
-// frame's body and descriptors are the caller's. Between two frames the end of the connection is io.EOF. A frame that
-// stops for longer than [Limits.FrameTimeout] is [ErrTimeout]. Any error but that of a deadline is final: descriptors
-// that came are closed, and Receive returns the same error again.
+// Receive returns the next frame. It waits until the peer sends; [Conn.SetReadDeadline] limits that. The caller owns
+// the frame's body and descriptors. The end of the connection between two frames is io.EOF. A frame that takes longer
+// than [Limits.FrameTimeout] is [ErrTimeout]. Every error except that of a deadline is final: received descriptors are
+// closed, and Receive returns the same error again.
 func (c *Conn) Receive() (Frame, error) { return c.reader.receive() }
 
-// ReceiveFirst is Receive for the first frame of a connection, which is a hello if all is well: one with more than
-// [MaxHello] bytes, or with descriptors, is refused with [ErrProtocol] before memory is allocated.
+// ReceiveFirst is Receive for the first frame of a connection, which must be a hello. A first frame over [MaxHello]
+// bytes, or with descriptors, is refused with [ErrProtocol] before memory is allocated.
 func (c *Conn) ReceiveFirst() (Frame, error) { return c.reader.receiveFirst() }
 
-// Buffered tells that Receive would return without waiting for the peer, because a whole frame, or what ended the
-// connection, is there.
+// Buffered reports whether Receive would return without waiting for the peer, because a whole frame or the end of the
+// connection has been read.
 func (c *Conn) Buffered() bool { return c.reader.buffered() }
 
-// SetReadDeadline bounds Receive as [net.Conn] does, one that waits already included; the zero time ends the bound. A
-// deadline that passes makes Receive fail with [os.ErrDeadlineExceeded]. Nothing is lost: a later Receive goes on,
-// within a frame too.
+// SetReadDeadline limits Receive as [net.Conn] does, including one that is waiting. The zero time removes the limit.
+// After the deadline, Receive fails with [os.ErrDeadlineExceeded]. A later Receive continues without loss, even within
+// a frame.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.conn.SetReadDeadline(t) }
 
-// CloseWrite says that nothing more is sent: the peer's Receive gets io.EOF. Receive goes on.
+// CloseWrite ends the sending side: the peer's Receive returns io.EOF. Receive continues.
 func (c *Conn) CloseWrite() error { return c.conn.CloseWrite() }
 
-// Close closes the socket and every descriptor that was received but not yet returned by Receive, which ends with
-// [net.ErrClosed]. A second Close returns what the first did.
+// Close closes the socket and every received descriptor that Receive has not returned. Receive then fails with
+// [net.ErrClosed]. A second Close returns the result of the first.
 func (c *Conn) Close() error {
 	c.closeOnce.Do(func() {
 		c.closeErr = c.conn.Close()

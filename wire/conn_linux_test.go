@@ -167,7 +167,7 @@ func TestSendLater(t *testing.T) {
 				t.Error(f, err)
 			}
 		})
-		_, err := a.Receive() // sends the request before it waits
+		_, err := a.Receive() // sends the queued request before it waits
 		require.NoError(t, err)
 		wg.Wait()
 	})
@@ -197,7 +197,7 @@ func TestSendLater(t *testing.T) {
 	})
 }
 
-// A peer that does not read costs its own connection, after a bounded time, and nobody else's.
+// A peer that does not read loses its own connection after a limited time. Other connections are not affected.
 func TestWriteTimeout(t *testing.T) {
 	requireSameDescriptors(t)
 	deaf, _ := pipe(t, Limits{WriteTimeout: 20 * time.Millisecond})
@@ -272,7 +272,7 @@ func TestClose(t *testing.T) {
 	wg.Wait()
 
 	a, b := pipe(t, Limits{})
-	// Two frames in one read: closing gives back the descriptors of the one that was not received.
+	// Two frames arrive in one read. Close also closes the descriptors of the frame that was not received.
 	require.NoError(t, a.Send(KindRequest, 1, item(10)))
 	require.NoError(t, a.Send(KindRequest, 2, item(10), memfds(t, 3)...))
 	f, err := b.Receive()
@@ -285,7 +285,7 @@ func TestClose(t *testing.T) {
 	require.ErrorIs(t, b.Send(KindRequest, 1, item(10)), net.ErrClosed)
 }
 
-// A deadline loses nothing, wherever in a frame it passes.
+// No data is lost when a deadline passes at any place in a frame.
 func TestReadDeadline(t *testing.T) {
 	requireSameDescriptors(t)
 	for _, size := range []int{10, 20_000} {
@@ -332,7 +332,7 @@ func TestBuffered(t *testing.T) {
 	require.True(t, c.Buffered())
 }
 
-// Announcing a large frame and sending little of it must cost the receiver little.
+// A peer that announces a large frame and sends little of it costs the receiver little memory.
 func TestLiarCostsLittle(t *testing.T) {
 	c, raw := rawPair(t, Limits{})
 	var before, after runtime.MemStats
@@ -367,8 +367,7 @@ func TestNewConnRefusesOtherSockets(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrInvalid)
 }
 
-// A peer that reads no more but keeps its end open is at an end all the same: what it sent before is received, and no
-// more is waited for.
+// If a peer stops reading but keeps its end open, Receive returns what it sent before and then the end.
 func TestAPeerThatStopsReadingIsAtItsEnd(t *testing.T) {
 	requireSameDescriptors(t)
 	for _, later := range []bool{false, true} {

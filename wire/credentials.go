@@ -2,16 +2,16 @@ package wire
 
 import "os"
 
-// Credentials are those of the process that made the other end of a connection. The kernel recorded them at connect or
-// listen; the peer cannot forge them, but it may have handed the socket to another process since.
+// Credentials identify the process that created the peer's socket. The kernel recorded them at connect or listen. The
+// peer cannot forge them, but it may have passed the socket to another process since.
 type Credentials struct {
-	// PID is the process, as seen from here; 0 if it is in a PID namespace that this process cannot see.
+	// PID is the process id in this PID namespace, or 0 if the process is not visible from it.
 	PID int32
-	// UID and GID are the effective user and group. An id that has no place in this user namespace shows as the
-	// overflow id, usually 65534.
+	// UID and GID are the effective user and group. An id without a mapping in this user namespace is the overflow id,
+	// usually 65534.
 	UID, GID uint32
 }
 
-// SameUser reports whether the peer runs as the effective user of this process. It is the usual policy on both sides:
-// neither memory nor names are for other users, not even for root.
+// SameUser reports whether the peer runs as the effective user of this process. Both sides usually require it: memory
+// and names are not for other users, root included.
 func (c Credentials) SameUser() bool { return int64(c.UID) == int64(os.Geteuid()) }

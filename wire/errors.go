@@ -5,20 +5,20 @@ import (
 	"os"
 )
 
-// Errors of this package, wrapped with what was refused. A connection that was closed on this side answers
-// [net.ErrClosed]; one that the peer closed answers io.EOF between two frames and io.ErrUnexpectedEOF within one.
+// Errors of this package, wrapped with details. A connection closed by this process returns [net.ErrClosed]. One closed
+// by the peer returns io.EOF between two frames and io.ErrUnexpectedEOF within a frame.
 var (
-	// ErrProtocol is a peer that broke the protocol. The connection is of no use any more.
+	// ErrProtocol means that the peer violated the protocol. The connection cannot be used further.
 	ErrProtocol = errors.New("protocol violation")
-	// ErrTooLarge is a frame or a set of descriptors beyond the [Limits].
+	// ErrTooLarge means that a frame or a set of descriptors exceeds the [Limits].
 	ErrTooLarge = errors.New("larger than the limit")
-	// ErrBudget is a message for whose body or descriptors there was no room: a [Budget] is used up, or this process
-	// has no descriptor left.
+	// ErrBudget means that the body or the descriptors of a message did not fit: a [Budget] is used up, or the process
+	// has no free descriptor.
 	ErrBudget = errors.New("no room")
-	// ErrNotSent is a frame of which nothing was sent, because the context of [Conn.SendContext] ended while the socket
-	// was full. The connection goes on.
+	// ErrNotSent means that nothing of a frame was sent because the context of [Conn.SendContext] ended while the
+	// socket was full. The connection remains usable.
 	ErrNotSent = errors.New("not sent")
-	// ErrTimeout is a peer that did not read or answer in time. It is [os.ErrDeadlineExceeded] too.
+	// ErrTimeout means that the peer did not read or answer in time. It is also an [os.ErrDeadlineExceeded].
 	ErrTimeout = &timeoutError{}
 )
 

@@ -8,15 +8,15 @@ import (
 	"sync"
 )
 
-// Files are descriptors that came with a frame. They are close-on-exec. They stay plain descriptors until taken. All
-// methods are safe for concurrent use and on a nil *Files, which has none.
+// Files holds the descriptors that arrived with a frame. They are close-on-exec. All methods are safe for concurrent
+// use. A nil *Files is empty.
 type Files struct {
 	set     *descriptors
 	cleanup runtime.Cleanup
 }
 
-// Hold keeps the descriptors counted in the [Limits.FileBudget] after Close, until the charge is released: for what
-// keeps duplicates of them. It returns nil where nothing is counted.
+// Hold keeps the descriptors counted in [Limits.FileBudget] after Close until the returned charge is released. Callers
+// that keep duplicates use it. It returns nil if nothing is counted.
 func (f *Files) Hold() *Charge {
 	if f == nil {
 		return nil
@@ -26,33 +26,34 @@ func (f *Files) Hold() *Charge {
 	return f.set.charge.hold()
 }
 
-// descriptors is what Files holds, apart so that the cleanup does not keep Files alive.
+// descriptors is the content of Files. It is separate so that the cleanup does not keep Files reachable.
 type descriptors struct {
 	mu sync.Mutex
-	fd []int // -1 where taken or closed
+	fd []int // -1 if taken or closed
 
-	charge *Charge // nil when closed, or where nothing is counted
+	charge *Charge // nil if closed, or if nothing is counted
 
-	objects []io.Closer // nil when closed
-	count   int         // how many there were
+	objects []io.Closer // nil if closed
+	count   int         // number of descriptors received
 }
 
-// newFiles takes the descriptors.
+// newFiles takes ownership of fds.
 func newFiles(fds []int) *Files {
 	f := &Files{set: &descriptors{fd: fds}}
 	f.cleanup = runtime.AddCleanup(f, func(d *descriptors) { _ = d.close() }, f.set)
 	return f
 }
 
-// InProcessFiles are the Files of a frame that stays within a process: the items stand where its descriptors would. It
-// takes the items: Close closes them.
-func InProcessFiles(count []io.Closer) *Files {
+// InProcessFiles returns the Files of a frame that stays within the process: objects replace its descriptors. It takes
+// ownership of the objects, and Close closes them.
+func InProcessFiles(objects []io.Closer) *Files {
 	f := newFiles(nil)
-	f.set.objects, f.set.count = count, len(count)
+	f.set.objects, f.set.count = objects, len(objects)
 	return f
 }
 
-// InProcess are the items of [InProcessFiles], borrowed until Close; none after it, or of a frame from a socket.
+// InProcess returns the objects of [InProcessFiles], borrowed until Close. It returns nil after Close and for a frame
+// from a socket.
 func (f *Files) InProcess() []io.Closer {
 	if f == nil {
 		return nil
@@ -62,7 +63,7 @@ func (f *Files) InProcess() []io.Closer {
 	return f.set.objects
 }
 
-// Len is how many descriptors, or items in their place, came, taken ones included.
+// Len returns the number of descriptors or objects received, including those taken.
 func (f *Files) Len() int {
 	if f == nil {
 		return 0
@@ -72,8 +73,8 @@ func (f *Files) Len() int {
 	return len(f.set.fd) + f.set.count
 }
 
-// Take returns descriptor i, owned by the caller. It is nil where there is no such descriptor, or it was taken or
-// closed before: an index that came from the peer needs no other check.
+// Take returns descriptor i, owned by the caller. It returns nil if i is out of range, or if the descriptor was taken
+// or closed. An index from the peer needs no other check.
 func (f *Files) Take(i int) *os.File {
 	if f == nil {
 		return nil
@@ -88,8 +89,8 @@ func (f *Files) Take(i int) *os.File {
 	return os.NewFile(uintptr(fd), "received")
 }
 
-// Size is the size of the file behind descriptor i, in bytes; 0 where there is no such descriptor, it was taken or
-// closed before, or it has no size. A peer can say less of its memory than its descriptor keeps.
+// Size returns the size in bytes of the file behind descriptor i, or 0 if there is no such descriptor, it was taken or
+// closed, or it has no size. A peer may declare less memory than its descriptor keeps.
 func (f *Files) Size(i int) int64 {
 	if f == nil {
 		return 0
@@ -102,7 +103,7 @@ func (f *Files) Size(i int) int64 {
 	return sizeOf(f.set.fd[i])
 }
 
-// Close closes what was not taken. A second Close is nil.
+// Close closes the descriptors that were not taken. A second Close returns nil.
 func (f *Files) Close() error {
 	if f == nil {
 		return nil

@@ -2,7 +2,7 @@ package wire
 
 import "golang.org/x/sys/unix"
 
-// sizeOf is the size of the file behind a descriptor; 0 where it has none.
+// sizeOf returns the size of the file behind a descriptor, or 0 if it has none.
 func sizeOf(fd int) int64 {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

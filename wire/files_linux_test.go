@@ -44,7 +44,7 @@ func TestFiles(t *testing.T) {
 	require.NoError(t, none.Close())
 }
 
-// lentItem counts how often it was closed.
+// lentItem counts its calls of Close.
 type lentItem struct{ closed int }
 
 func (l *lentItem) Close() error { l.closed++; return nil }
@@ -62,7 +62,7 @@ func TestLentFiles(t *testing.T) {
 	require.Empty(t, (*Files)(nil).InProcess())
 }
 
-// Files that nobody closes are closed when nobody can any more. It is a net, not the plan.
+// Unreachable Files that were never closed are closed by a cleanup. This is a safety net.
 func TestForgottenFiles(t *testing.T) {
 	a, b := pipe(t, Limits{})
 	files := memfds(t, 3)

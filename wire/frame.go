@@ -7,34 +7,35 @@ import (
 	"strconv"
 )
 
-// Kind says what a frame is.
+// Kind is the kind of a frame.
 type Kind uint16
 
-// The kinds of frames. Numbers are stable.
+// The kinds of frames. Their numbers are stable.
 const (
-	// KindHello opens a connection, once from each side; its body is a [Hello].
+	// KindHello opens a connection, once from each side. Its body is a [Hello].
 	KindHello Kind = 1
-	// KindRequest asks for an operation; its body is a [Request] and its ID is new on the connection.
+	// KindRequest requests an operation. Its body is a [Request], and its ID is new on the connection.
 	KindRequest Kind = 2
-	// KindResponse answers the request of the same ID; its body is the result of the operation.
+	// KindResponse answers the request of the same ID. Its body is the result of the operation.
 	KindResponse Kind = 3
 	// KindError answers the request of the same ID with an [Error].
 	KindError Kind = 4
-	// KindCancel asks to stop the request of the same ID; its body is a [Cancel].
+	// KindCancel requests that the request of the same ID is stopped. Its body is a [Cancel].
 	KindCancel Kind = 5
-	// KindEvent reports something to the request of the same ID, which stays open; its body is an [Event].
+	// KindEvent reports an event to the open request of the same ID. Its body is an [Event].
 	KindEvent Kind = 6
-	// KindGoodbye says that its sender asks for nothing more, or takes no more requests; only answers that it owes
+	// KindGoodbye announces that its sender sends no more requests, or accepts no more. Only outstanding answers
 	// follow. Its body is a [Goodbye].
 	KindGoodbye Kind = 7
-	// KindFiles carries descriptors for the next frame, which has the same ID; it has no body. [Conn] sends and
-	// receives these frames by itself.
+	// KindFiles carries descriptors for the next frame, which has the same ID. It has no body. [Conn] sends and
+	// receives these frames internally.
 	KindFiles Kind = 8
-	// KindRing says that what follows from its sender comes by the other way: in the ring where it stands in the stream
-	// of the socket, over the socket where it stands in the ring. With a descriptor it offers the ring. It has no body,
-	// and exists only where both sides have them ([Limits.Rings]); [Conn] sends and receives these frames by itself.
+	// KindRing switches the sender's stream between the ring and the socket: in the ring it means that the socket
+	// follows, on the socket that the ring follows. With a descriptor it offers the ring. It has no body and requires
+	// rings on both sides ([Limits.Rings]). [Conn] sends and receives these frames internally.
 	KindRing Kind = 9
-	// KindBell wakes a peer that sleeps and has something in its ring. The same holds for it.
+	// KindBell wakes a peer that sleeps while its ring has data. It requires rings on both sides, and [Conn] handles it
+	// internally.
 	KindBell Kind = 10
 )
 
@@ -43,13 +44,13 @@ var kindNames = [...]string{
 	KindCancel: "cancel", KindEvent: "event", KindGoodbye: "goodbye", KindFiles: "files", KindRing: "ring", KindBell: "bell",
 }
 
-// Valid reports whether the kind is one of this package.
+// Valid reports whether k is a kind of this package.
 func (k Kind) Valid() bool { return k >= KindHello && k <= KindBell }
 
-// carries reports whether frames of the kind are messages, rather than sent and received by a Conn itself.
+// carries reports whether frames of the kind are messages, as opposed to frames that Conn handles internally.
 func (k Kind) carries() bool { return k >= KindHello && k <= KindGoodbye }
 
-// String is the name of the kind, or its number in words.
+// String returns the name of the kind, or its number as text.
 func (k Kind) String() string {
 	if k.Valid() {
 		return kindNames[k]
@@ -57,31 +58,30 @@ func (k Kind) String() string {
 	return "kind " + strconv.Itoa(int(k))
 }
 
-// Frame is one message as it was received.
+// Frame is one received message.
 type Frame struct {
-	// Kind says what the frame is.
+	// Kind is the kind of the frame.
 	Kind Kind
-	// ID is the request that the frame belongs to; 0 for hello and goodbye.
+	// ID identifies the request that the frame belongs to; 0 for hello and goodbye.
 	ID uint64
-	// Body is the frame's bytes, one CBOR item that is not yet checked: [Unmarshal] does that. It is the receiver's.
+	// Body is one CBOR item, not yet validated: [Unmarshal] does that. The receiver owns it.
 	Body []byte
-	// Files are the descriptors that came with the frame, nil if there were none. They are the receiver's, who closes
-	// them.
+	// Files holds the descriptors of the frame, or is nil. The receiver owns and closes them.
 	Files *Files
-	// Context is the sender's, of a frame that is handed over within a process and has one; nil for others.
+	// Context is the sender's context if the frame was passed within the process, otherwise nil.
 	Context context.Context
-	// Refused is why the frame's body or descriptors were given up, an [ErrBudget]; what was given up is nil. It is set
-	// on connections with a [Budget] only.
+	// Refused is the [ErrBudget] for which the frame's body or descriptors were discarded. The discarded field is nil.
+	// It is set only on connections with a [Budget].
 	Refused error
-	// Charge is what the body counts in the [Limits.BodyBudget]; the receiver releases it when it is done with the
-	// body. Small bodies count nothing.
+	// Charge is the amount that the body holds of [Limits.BodyBudget]. The receiver releases it when it no longer needs
+	// the body. Small bodies are not counted.
 	Charge *Charge
 }
 
 // HeaderBytes is the size of a frame's header.
 const HeaderBytes = 16
 
-// MaxFilesPerFrame is how many descriptors one frame can carry: the kernel's own limit (SCM_MAX_FD).
+// MaxFilesPerFrame is the maximum number of descriptors in one frame, the kernel's SCM_MAX_FD.
 const MaxFilesPerFrame = 253
 
 // header is the fixed part of a frame: length u32, kind u16, files u16, id u64, all big-endian.
@@ -108,7 +108,7 @@ func parseHeader(b []byte) header {
 	}
 }
 
-// check refuses a header that no frame may have. It is called before anything is allocated for the frame.
+// check refuses an invalid header before anything is allocated for the frame.
 func (h header) check(limits *Limits) error {
 	switch {
 	case !h.kind.Valid():

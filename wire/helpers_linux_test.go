@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipe is a pair of connections that the test closes.
+// pipe returns a pair of connections that the test closes.
 func pipe(t testing.TB, limits Limits) (a, b *Conn) {
 	t.Helper()
 	a, b, err := Pipe(limits)
@@ -23,7 +23,7 @@ func pipe(t testing.TB, limits Limits) (a, b *Conn) {
 	return a, b
 }
 
-// rawPair is a connection and the bare socket at its other end, through which a test sends what no Conn would.
+// rawPair returns a connection and the bare socket of its peer, which can send invalid data.
 func rawPair(t testing.TB, limits Limits) (*Conn, *net.UnixConn) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -43,7 +43,7 @@ func rawPair(t testing.TB, limits Limits) (*Conn, *net.UnixConn) {
 	return conn, ends[1]
 }
 
-// memfds are n files that hold their own number as text.
+// memfds returns n files, each containing its index as text.
 func memfds(t testing.TB, n int) []*os.File {
 	t.Helper()
 	files := make([]*os.File, n)
@@ -75,7 +75,7 @@ func requireMemfds(t testing.TB, files *Files, n int) {
 	}
 }
 
-// descriptorCount is how many descriptors this process has open.
+// descriptorCount returns the number of open descriptors of this process.
 func descriptorCount(t testing.TB) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -83,8 +83,8 @@ func descriptorCount(t testing.TB) int {
 	return len(entries)
 }
 
-// requireSameDescriptors checks, when the test has closed everything, that no descriptor is left of it. It must be
-// called before anything else of the test registers its cleanup.
+// requireSameDescriptors checks at the end of the test that it left no descriptor open. It must be called before the
+// test registers other cleanups.
 func requireSameDescriptors(t testing.TB) {
 	t.Helper()
 	warmUpPoller(t)
@@ -92,7 +92,7 @@ func requireSameDescriptors(t testing.TB) {
 	t.Cleanup(func() { require.Equal(t, before, descriptorCount(t), "descriptors") })
 }
 
-// warmUpPoller makes the runtime open the descriptors of its own that it keeps.
+// warmUpPoller makes the runtime open the descriptors that it keeps.
 func warmUpPoller(t testing.TB) {
 	a, b, err := Pipe(Limits{})
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func warmUpPoller(t testing.TB) {
 	b.Close()
 }
 
-// sendRaw sends bytes with descriptors on the first of them, in one message.
+// sendRaw sends b in one message, with the descriptors on its first byte.
 func sendRaw(t testing.TB, c *net.UnixConn, b []byte, files ...*os.File) {
 	t.Helper()
 	var rights []byte

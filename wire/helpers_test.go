@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// frameBytes is a frame as it goes over the wire.
+// frameBytes returns the encoding of a frame.
 func frameBytes(kind Kind, files int, id uint64, body []byte) []byte {
 	b := make([]byte, HeaderBytes)
 	header{length: uint32(len(body)), kind: kind, files: uint16(files), id: id}.put(b)
 	return append(b, body...)
 }
 
-// item is a byte string of n bytes of CBOR in all; n is at least 9 or 1.
+// item returns a CBOR byte string of n bytes in total; n is 1 or at least 9.
 func item(n int) []byte {
 	if n == 1 {
 		return []byte{0}
@@ -28,7 +28,7 @@ func item(n int) []byte {
 
 func name(format string, args ...any) string { return fmt.Sprintf(format, args...) }
 
-// How long to wait for what other goroutines do by themselves, and how often to look.
+// The time limit and the interval for waiting for other goroutines.
 const (
 	waitLong = 10 * time.Second
 	waitStep = time.Millisecond

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// piece is bytes that a hostile peer sends in one message, with descriptors on the first.
+// piece is one message of a hostile peer, with descriptors on its first byte.
 type piece struct {
 	bytes []byte
 	files int
@@ -30,7 +30,7 @@ func TestHostileStreams(t *testing.T) {
 	tests := []struct {
 		name   string
 		pieces []piece
-		good   int // frames that arrive before the error
+		good   int // number of frames received before the error
 		want   []error
 	}{
 		{"unknown kind", []piece{one(0, frameBytes(9, 0, 1, item(10)))}, 0, []error{ErrProtocol}},
@@ -91,7 +91,7 @@ func TestHostileStreams(t *testing.T) {
 	}
 }
 
-// Descriptors sent ahead are good also for a frame that announces none of its own.
+// Descriptors in files frames also count for a frame that announces none.
 func TestAllDescriptorsAhead(t *testing.T) {
 	c, raw := rawPair(t, Limits{})
 	sendRaw(t, raw, frameBytes(KindFiles, 2, 5, nil), memfds(t, 2)...)
@@ -101,8 +101,8 @@ func TestAllDescriptorsAhead(t *testing.T) {
 	requireMemfds(t, f.Files, 2)
 }
 
-// Descriptors that are attached not to a frame's first byte but a little behind it break the rule. The receiver sees
-// that only if two reads lie between; it must lose nothing either way.
+// Descriptors attached behind a frame's first byte violate the protocol. The receiver notices only if two reads lie
+// between. It must lose nothing in either case.
 func TestDescriptorsBehindTheFirstByte(t *testing.T) {
 	requireSameDescriptors(t)
 	for range 20 {
@@ -140,8 +140,8 @@ func TestCutOffAtEveryByte(t *testing.T) {
 	}
 }
 
-// sendPieces sends a stream in messages that end at the given places, with each frame's descriptors on its first byte,
-// and at least one message a frame that has some.
+// sendPieces sends a stream in messages that end at the given places. Each frame's descriptors are on its first byte,
+// and a frame with descriptors starts a message.
 func sendPieces(t testing.TB, raw *net.UnixConn, stream []byte, files map[int][]*os.File, cuts func(left int) int) {
 	for at := 0; at < len(stream); {
 		n := cuts(len(stream) - at)
@@ -205,9 +205,9 @@ func TestSegmentation(t *testing.T) {
 	}
 }
 
-// The reader pairs descriptors with frames by what the kernel does, and this is it: a read takes segments without
-// descriptors and the one with them together, ends within or behind that one, and gives its descriptors with its first
-// byte.
+// The reader assigns descriptors to frames based on this behaviour of the kernel: one read returns segments without
+// descriptors and the first segment with them, ends within or behind that segment, and delivers its descriptors with
+// its first byte.
 func TestKernelEndsAReadBehindDescriptors(t *testing.T) {
 	requireSameDescriptors(t)
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -258,7 +258,7 @@ func FuzzStream(f *testing.F) {
 		files := memfds(t, 2)
 		c, raw := rawPair(t, Limits{Frame: 1 << 15, Files: 6})
 		var sender sync.WaitGroup
-		// The bits of cuts and fileBits say how long each message is and how many descriptors it has.
+		// The bits of cuts and fileBits determine the length of each message and its number of descriptors.
 		sender.Go(func() {
 			defer raw.Close()
 			for at, i := 0, 0; at < len(stream); i++ {

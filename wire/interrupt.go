@@ -6,20 +6,19 @@ import (
 	"time"
 )
 
-// interrupt lets the end of a context interrupt reads of a connection. To register with a context costs several
-// allocations, and callers mostly make one call after the other with the same one, so it stays registered from one read
-// to the next.
+// interrupt ends reads of a connection when a context ends. Registering with a context costs several allocations, and a
+// caller often makes many calls with one context, so the registration is kept between reads.
 type interrupt struct {
 	conn *Conn
 	done <-chan struct{} // of the context
 	stop func() bool
 
 	mu      sync.Mutex
-	reading bool // somebody reads for a caller with that context
-	set     bool // the read deadline has passed because the context ended
+	reading bool // a goroutine reads for a caller with this context
+	set     bool // the read deadline was set because the context ended
 }
 
-// newInterrupt registers with ctx, which can end. The caller calls stop when it is of no use any more.
+// newInterrupt registers with ctx, which must be cancellable. The caller calls stop when it is no longer needed.
 func newInterrupt(ctx context.Context, c *Conn) *interrupt {
 	i := &interrupt{conn: c, done: ctx.Done()}
 	i.stop = context.AfterFunc(ctx, i.fire)
@@ -32,11 +31,11 @@ func (i *interrupt) fire() {
 	defer i.mu.Unlock()
 	if i.reading {
 		i.set = true
-		_ = i.conn.SetReadDeadline(time.Unix(1, 0)) // long ago; a connection that is closed ends the read too
+		_ = i.conn.SetReadDeadline(time.Unix(1, 0)) // a time in the past; a closed connection also ends the read
 	}
 }
 
-// begin lets reads be interrupted from now on. One that begins after the context has ended is not: the caller asks the
+// begin allows interrupts. A read that begins after the context has ended is not interrupted, so the caller checks the
 // context first.
 func (i *interrupt) begin() {
 	i.mu.Lock()
@@ -44,7 +43,7 @@ func (i *interrupt) begin() {
 	i.reading = true
 }
 
-// end lets nothing be interrupted from now on, whatever was before. A nil interrupt has nothing to end.
+// end disallows interrupts and removes the deadline. A nil interrupt does nothing.
 func (i *interrupt) end() {
 	if i == nil {
 		return
@@ -54,6 +53,6 @@ func (i *interrupt) end() {
 	i.reading = false
 	if i.set {
 		i.set = false
-		_ = i.conn.SetReadDeadline(time.Time{}) // a connection that is closed tells the next read
+		_ = i.conn.SetReadDeadline(time.Time{}) // on a closed connection the next read fails
 	}
 }

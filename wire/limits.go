@@ -5,47 +5,47 @@ import (
 	"time"
 )
 
-// Limits bound what one peer can cost. A zero field means its default.
+// Limits bound the cost of one peer. A zero field means its default.
 type Limits struct {
-	// Frame is the most bytes a frame's body may have, sent or received; default 64 MiB, at most 4 GiB - 1.
+	// Frame is the maximum size of a frame's body in bytes, sent or received. Default 64 MiB, at most 4 GiB - 1.
 	Frame int64
-	// Files is the most descriptors a message may have, those in files frames included; default 4096.
+	// Files is the maximum number of descriptors of a message, including those in files frames. Default 4096.
 	Files int
-	// WriteTimeout is how long one Send may wait for a peer that does not read before the connection is closed;
-	// default 10 s. It starts when the socket is found full. Negative means no limit.
+	// WriteTimeout limits how long one Send waits for a peer that does not read before the connection is closed.
+	// Default 10 s. It starts when the socket is full. Negative means no limit.
 	WriteTimeout time.Duration
-	// HandshakeTimeout is how long [ServerHandshake] and [ClientHandshake] wait for the peer; default 5 s. Negative
+	// HandshakeTimeout limits how long [ServerHandshake] and [ClientHandshake] wait for the peer. Default 5 s. Negative
 	// means no limit.
 	HandshakeTimeout time.Duration
-	// FrameTimeout is how long a frame that has begun may take until all of it has come, files frames before it
-	// included; default 30 s. However steadily it comes, Receive fails with [ErrTimeout] then, and the connection is of
-	// use only to say so. Negative means no limit.
+	// FrameTimeout limits the time from the first to the last byte of a frame, including preceding files frames.
+	// Default 30 s. Receive then fails with [ErrTimeout], however steadily bytes arrive, and the connection can only
+	// report that. Negative means no limit.
 	FrameTimeout time.Duration
-	// FileBudget bounds the descriptors, and BodyBudget the bytes of larger bodies, that all connections which share
-	// them have received and are not done with; nil for no bound beside Files and Frame.
+	// FileBudget limits the descriptors, and BodyBudget the bytes of larger bodies, that all connections sharing them
+	// have received and not released. Nil means no limit other than Files and Frame.
 	FileBudget, BodyBudget *Budget
-	// BusyPoll is how long a Receive that finds nothing may look again and again before it sleeps; default 30 µs. That
-	// is tried where answers came as quickly before, by few goroutines of a process at a time, and never on one
-	// processor. It makes small calls in a row several times as fast. Negative means never, for processes whose
-	// processor time is rationed.
+	// BusyPoll limits how long a Receive that finds nothing polls before it sleeps. Default 30 µs. Polling happens only
+	// if earlier answers arrived as quickly, on few goroutines of a process at a time, and never on a single processor.
+	// It makes consecutive small calls several times faster. Negative disables it, for processes with rationed
+	// processor time.
 	BusyPoll time.Duration
-	// Ring is how many bytes each of the two rings has by which small frames go where both sides have them; default
-	// 32 KiB, at most 1 MiB, rounded up to a power of two. Only the size that the server says counts. Negative means
-	// none, as it is on one processor, or where the environment variable SHARED_TENSOR_RING is "off". See [Limits.Rings].
+	// Ring is the size in bytes of each of the two rings for small frames. Default 32 KiB, at most 1 MiB, rounded up to
+	// a power of two. The server's size applies. Negative disables rings; a single processor or SHARED_TENSOR_RING=off
+	// does too. See [Limits.Rings].
 	Ring int
-	// RingBudget bounds the bytes of the rings of all connections that share it; nil for no bound. A connection for
-	// which there is no room goes on without.
+	// RingBudget limits the bytes of the rings of all connections that share it; nil means no limit. A connection whose
+	// ring does not fit works without one.
 	RingBudget *Budget
 }
 
 // Defaults of [Limits].
 const (
-	// DefaultFrame is the bound on a frame's body, in bytes.
+	// DefaultFrame is the default of Limits.Frame, in bytes.
 	DefaultFrame = 64 << 20
-	// DefaultFiles is the bound on descriptors.
+	// DefaultFiles is the default of Limits.Files.
 	DefaultFiles = 4096
-	// MaxHello is how many bytes a hello may have, and whatever else comes in its place: a peer that has not introduced
-	// itself gets no more memory.
+	// MaxHello is the maximum size in bytes of the first frame of a connection, which limits the memory of
+	// unauthenticated peers.
 	MaxHello = 64 << 10
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// roles are what the test binary does when it is run again as another process: it serves one connection and ends.
+// roles are the functions of the test binary when it runs as another process. Each serves one connection and ends.
 var roles = map[string]func(*net.UnixConn) error{}
 
 const roleVariable = "WIRE_TEST_ROLE"
@@ -35,8 +35,8 @@ func runRole(role, socket string) error {
 	return roles[role](c)
 }
 
-// startRole runs this binary again in the given role and returns the connection to it. It listens on a path, as a
-// server does, so that this side's socket has a name and the other's has not.
+// startRole runs this binary in the given role and returns the connection to it. It listens on a path as a server does,
+// so only this side's socket has a name.
 func startRole(t testing.TB, role string) (*net.UnixConn, *exec.Cmd) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")

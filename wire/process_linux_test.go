@@ -23,7 +23,7 @@ func init() {
 			return c.Send(KindResponse, f.ID, f.Body, files...)
 		})
 	}
-	// has no descriptor to spare for what it receives, and says what became of it
+	// receives with no free descriptor and reports the result
 	roles["full"] = func(u *net.UnixConn) error {
 		c, err := NewConn(u, Limits{})
 		if err != nil {
@@ -46,14 +46,14 @@ func init() {
 		return c.Send(KindGoodbye, 0, textItem(fmt.Sprint(
 			errors.Is(err, ErrBudget), errors.Is(err, unix.EMFILE))))
 	}
-	// leaves in the middle of a frame
+	// ends in the middle of a frame
 	roles["quitter"] = func(u *net.UnixConn) error {
 		_, err := u.Write(frameBytes(KindRequest, 0, 1, item(100))[:50])
 		return err
 	}
 }
 
-// textItem is a text of at most 23 bytes as a CBOR item.
+// textItem returns a text of at most 23 bytes as a CBOR item.
 func textItem(text string) []byte { return append([]byte{0x60 + byte(len(text))}, text...) }
 
 func serve(u *net.UnixConn, answer func(*Conn, Frame) error) error {

@@ -10,24 +10,24 @@ import (
 	"syscall"
 )
 
-// bufferBytes is how much one read takes at most. Frames that fit are cut out of the buffer, so that many small frames
-// cost one system call; larger bodies are read straight into their own memory.
+// bufferBytes is the maximum size of one read. Frames that fit are cut out of the buffer, so many small frames cost one
+// system call. Larger bodies are read directly into their own memory.
 const bufferBytes = 8 << 10
 
-// firstBody is how much is allocated for a large body before any of it has come. The allocation then grows by
-// bodyGrowth as bytes arrive, so that announcing 64 MiB and sending nothing costs the receiver only this.
+// firstBody is allocated for a large body before any of it has arrived. The allocation then grows by the factor
+// bodyGrowth as bytes arrive, so announcing 64 MiB without sending them costs the receiver only firstBody.
 const (
 	firstBody  = 256 << 10
 	bodyGrowth = 4
 )
 
-// batch is the descriptors of one read, with the stretch of the stream that came with them. The kernel ends a read
-// after the segment that carried descriptors, so that segment begins inside the stretch and no other in it has any.
-// RATIONALE.md has the argument.
+// batch holds the descriptors of one read and the range of the stream that arrived with them. The kernel ends a read
+// after the segment that carried descriptors, so that segment begins inside the range and no other segment in it has
+// any. RATIONALE.md has the argument.
 type batch struct {
 	start, end uint64
 	fds        []int
-	count      int   // how many came; -1 where the kernel dropped some
+	count      int   // number received; -1 if the kernel dropped some
 	lost       error // why they were closed at once; nil for those in fds
 }
 
@@ -36,39 +36,38 @@ type reader struct {
 	mu     sync.Mutex
 	limits *Limits
 	src    source
-	flush  func() error // called before a read, which may wait
-	err    error        // what ended the reader
+	flush  func() error // called before a read that may wait
+	err    error        // the final error
 
-	// start and end bound the bytes of src.buf that no frame has taken yet. pos is the offset in the stream of the byte
-	// that the next read brings.
+	// start and end bound the unconsumed bytes of src.buf. pos is the stream offset of the next byte to be read.
 	start, end int
 	pos        uint64
-	frames     int // complete ones since the last read
+	frames     int // complete frames since the last read
 
-	// batches are descriptors that no frame has taken yet. Two are the most an honest sender can cause: one whose frame
-	// has not all of its header yet, and one of the read that completed that header.
+	// batches holds the unclaimed descriptors. A correct sender causes at most two: one whose frame header is
+	// incomplete, and one of the read that completed this header.
 	batches [2]batch
 	pending int
 
-	// ahead are the descriptors of the frame in progress, those of files frames before it included, of which announced
-	// came so far; lost is why they were given up. aheadID is the frame's ID.
+	// ahead holds the descriptors of the frame in progress, including those of preceding files frames. announced is how
+	// many arrived so far. lost is why they were closed. aheadID is the frame's ID.
 	ahead     []int
 	announced int
 	lost      error
 	aheadID   uint64
 
-	files, bodies *Account // of the budgets in limits; nil for none
-	taken         int64    // of bodies, for large
+	files, bodies *Account // accounts of the budgets in limits; nil without budgets
+	taken         int64    // of the bodies budget, for large
 
-	// inFrame tells that a header was taken and its frame is not complete. current is that header, and large the body,
-	// of which have bytes have come, if it does not fit the buffer.
+	// inFrame is set if a header was taken and its frame is incomplete. current is that header. large is the body if it
+	// does not fit the buffer, of which have bytes have arrived.
 	inFrame bool
 	current header
 	large   []byte
 	have    int
-	refused bool // large is only where the body is read to, to be forgotten
+	refused bool // large is a buffer for a body that is discarded
 
-	greeting bool // the hello is awaited: until it is there, frames are small and have no descriptors
+	greeting bool // waiting for the hello: until then frames are small and have no descriptors
 
 	ring ringReader
 }
@@ -84,7 +83,7 @@ func (r *reader) begin(limits *Limits) {
 	}
 }
 
-// receiveFirst is receive for the first frame, which is a hello if all is well.
+// receiveFirst is receive for the first frame, which must be a hello.
 func (r *reader) receiveFirst() (Frame, error) {
 	set := func(greeting bool) {
 		r.mu.Lock()
@@ -105,7 +104,7 @@ func (r *reader) receive() (Frame, error) {
 	f, err := r.next()
 	if err != nil {
 		if interrupted(err) {
-			return Frame{}, err // nothing is lost, the next Receive goes on
+			return Frame{}, err // nothing is lost; the next Receive continues
 		}
 		r.fail(err)
 		return Frame{}, err
@@ -113,12 +112,12 @@ func (r *reader) receive() (Frame, error) {
 	return f, nil
 }
 
-// interrupted reports whether err is that of a read deadline, which ends nothing.
+// interrupted reports whether err is that of a read deadline, which is not final.
 func interrupted(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, ErrTimeout)
 }
 
-// close ends the reader once Receive, which the closed socket has ended, is out of the way.
+// close ends the reader after Receive, which the closed socket has ended, has returned.
 func (r *reader) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,7 +125,7 @@ func (r *reader) close() {
 	r.closeRing()
 }
 
-// fail makes err final and gives back what the reader holds.
+// fail makes err final and releases the resources of the reader.
 func (r *reader) fail(err error) {
 	if r.err == nil {
 		r.err = err
@@ -146,11 +145,11 @@ func (r *reader) fail(err error) {
 
 // closeCounted closes descriptors that are counted in the budget.
 func (r *reader) closeCounted(fds []int) {
-	_ = closeDescriptors(fds) // nobody can be told
+	_ = closeDescriptors(fds) // best effort
 	r.files.Give(int64(len(fds)))
 }
 
-// buffered tells that receive would return a frame, or an error, without reading.
+// buffered reports whether receive would return a frame or an error without reading.
 func (r *reader) buffered() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,12 +166,12 @@ func (r *reader) buffered() bool {
 	return h.kind.carries() && int64(h.length) <= int64(n-HeaderBytes)
 }
 
-// idle tells that no byte and no descriptor of a frame in progress is held.
+// idle reports whether no byte and no descriptor of a frame in progress is held.
 func (r *reader) idle() bool {
 	return !r.inFrame && r.start == r.end && r.pending == 0 && r.announced == 0
 }
 
-// next returns the next frame, with the descriptors of the files frames before it.
+// next returns the next frame, with the descriptors of the preceding files frames.
 func (r *reader) next() (Frame, error) {
 	for !r.inFrame {
 		if r.ring.in != nil {
@@ -187,7 +186,7 @@ func (r *reader) next() (Frame, error) {
 			return Frame{}, err
 		}
 		if h.kind == KindRing || h.kind == KindBell {
-			if err := r.aboutRing(h); err != nil {
+			if err := r.handleRingFrame(h); err != nil {
 				return Frame{}, err
 			}
 			continue
@@ -208,7 +207,7 @@ func (r *reader) next() (Frame, error) {
 	r.src.frameDone()
 	f := Frame{Kind: r.current.kind, ID: r.current.id, Body: body, Refused: r.lost, Charge: newCharge(r.bodies, r.taken)}
 	r.taken = 0
-	if r.lost != nil { // what is left of the message is of no use
+	if r.lost != nil { // the rest of the message is discarded
 		r.closeCounted(r.ahead)
 		r.ahead = nil
 	}
@@ -263,7 +262,7 @@ func (r *reader) take(begin uint64, h header) error {
 	r.pending--
 	r.announced += int(h.files)
 	switch {
-	case b.lost != nil || r.lost != nil: // a message that has lost some of its descriptors has no use for the others
+	case b.lost != nil || r.lost != nil: // a message that lost some descriptors cannot use the rest
 		r.closeCounted(b.fds)
 		r.closeCounted(r.ahead)
 		r.ahead, r.lost = nil, firstError(r.lost, b.lost)
@@ -275,7 +274,7 @@ func (r *reader) take(begin uint64, h header) error {
 	return nil
 }
 
-// firstError is the first of two that is one.
+// firstError returns the first non-nil error.
 func firstError(a, b error) error {
 	if a != nil {
 		return a
@@ -292,7 +291,7 @@ func (r *reader) refuseSurplus(frameEnd uint64) error {
 	return nil
 }
 
-// body returns the next n bytes of the stream in memory of their own.
+// body returns the next n bytes of the stream in new memory.
 func (r *reader) body(n int) ([]byte, error) {
 	if HeaderBytes+n <= bufferBytes {
 		if err := r.fill(n); err != nil {
@@ -327,17 +326,17 @@ func (r *reader) body(n int) ([]byte, error) {
 	}
 	body := r.large
 	if r.refused {
-		body = nil // and the descriptors are of no use without it: see next
+		body = nil // the descriptors are useless without it: see next
 	}
 	r.large, r.refused = nil, false
 	return body, nil
 }
 
-// skipBytes is the size of the buffer into which a refused body is read.
+// skipBytes is the size of the buffer for a discarded body.
 const skipBytes = 32 << 10
 
-// grow gives a large body more room, with what has come of it. Where the budget has none, the rest is read and
-// forgotten.
+// grow enlarges a large body and copies what has arrived. If it does not fit the budget, the rest is read and
+// discarded.
 func (r *reader) grow(size int) {
 	if err := r.bodies.Take(int64(size) - r.taken); err != nil {
 		r.dropLarge()
@@ -353,13 +352,13 @@ func (r *reader) grow(size int) {
 	r.large = grown
 }
 
-// dropLarge forgets a body of which not all has come.
+// dropLarge discards an incomplete body.
 func (r *reader) dropLarge() {
 	r.bodies.Give(r.taken)
 	r.large, r.taken, r.refused = nil, 0, false
 }
 
-// fill reads until at least n bytes wait in the buffer; n is at most bufferBytes.
+// fill reads until at least n bytes are in the buffer; n is at most bufferBytes.
 func (r *reader) fill(n int) error {
 	for r.end-r.start < n {
 		if err := r.more(n); err != nil {
@@ -369,7 +368,7 @@ func (r *reader) fill(n int) error {
 	return nil
 }
 
-// more makes one read into the buffer, in which n bytes shall have room together.
+// more makes one read into the buffer, which must hold n bytes in total.
 func (r *reader) more(n int) error {
 	if r.start == r.end {
 		r.start, r.end = 0, 0
@@ -377,7 +376,7 @@ func (r *reader) more(n int) error {
 		r.end = copy(r.src.buf.data[:], r.src.buf.data[r.start:r.end])
 		r.start = 0
 	}
-	var dst []byte // nil lets the source borrow a buffer once there is something to read
+	var dst []byte // nil makes the source borrow a buffer when data is available
 	if r.end > 0 || !r.idle() {
 		dst = r.src.buf.data[r.end:]
 	}
@@ -389,7 +388,7 @@ func (r *reader) more(n int) error {
 	return nil
 }
 
-// read makes one read and keeps the descriptors that came with it.
+// read makes one read and keeps the descriptors that arrived with it.
 func (r *reader) read(dst []byte) (int, error) {
 	if err := r.flush(); err != nil {
 		return 0, err
@@ -398,7 +397,7 @@ func (r *reader) read(dst []byte) (int, error) {
 	r.frames = 0
 	n, fds, err := r.src.read(dst, !r.idle(), batched)
 	b := batch{start: r.pos, end: r.pos + uint64(n), fds: fds, count: len(fds)}
-	if r.files != nil && errors.Is(err, ErrBudget) { // the process has no descriptor left
+	if r.files != nil && errors.Is(err, ErrBudget) { // the process has no free descriptor
 		r.limits.FileBudget.Refuse()
 		b.count, b.lost, err = -1, err, nil
 	}
@@ -416,7 +415,7 @@ func (r *reader) read(dst []byte) (int, error) {
 	}
 	r.pos += uint64(n)
 	if r.ring.memory != nil && errors.Is(err, syscall.ECONNRESET) {
-		err = io.EOF // a peer that has left a bell unread has lost nothing
+		err = io.EOF // a peer that left a bell unread has lost nothing
 	}
 	if err == io.EOF && !r.idle() {
 		err = io.ErrUnexpectedEOF
@@ -427,5 +426,5 @@ func (r *reader) read(dst []byte) (int, error) {
 	return n, nil
 }
 
-// offset is the place in the stream of the next byte that no frame has taken.
+// offset returns the stream offset of the next unconsumed byte.
 func (r *reader) offset() uint64 { return r.pos - uint64(r.end-r.start) }

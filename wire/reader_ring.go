@@ -9,25 +9,25 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
 )
 
-// ringReader is what a reader has of a ring. What the peer sends is one stream of frames, of which each stretch comes
-// either in the ring or over the socket; a ring frame at the end of the stretch says that the next one is in the other.
+// ringReader is the ring part of a reader. The peer sends one stream of frames. Each section of it is in the ring or on
+// the socket, and a ring frame at its end announces that the next section is in the other.
 type ringReader struct {
 	in     *ring.Consumer // set while the stream is in the ring
-	idle   *ring.Consumer // set while there is a ring and the stream is in the socket
+	idle   *ring.Consumer // set while there is a ring and the stream is on the socket
 	memory *ring.Memory
 
-	writer  *writer // the other direction; nil where no ring is allowed
-	offers  bool    // this side makes the memory
-	frames  int     // that came since began
+	writer  *writer // the other direction; nil if rings are not allowed
+	offers  bool    // this side creates the memory
+	frames  int     // frames received since began
 	began   time.Time
-	within  time.Duration // in which next frames must come before it is offered
+	within  time.Duration // time within which the next frames must arrive before a ring is offered
 	next    int
 	account *Account
 	charged int64
-	end     error // why the socket has ended, while the ring still has frames
+	end     error // why the socket ended, while the ring still has frames
 }
 
-// allowRing lets a ring be offered to the peer, or accepted from it.
+// allowRing allows offering a ring to the peer, or accepting one.
 func (r *reader) allowRing(w *writer, offers bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,15 +42,15 @@ func (r *reader) allowRing(w *writer, offers bool) {
 func (r *reader) closeRing() {
 	g := &r.ring
 	if g.memory != nil {
-		_ = g.memory.Close() // nothing could be done about it
+		_ = g.memory.Close() // best effort
 	}
 	g.account.Give(g.charged)
 	*g = ringReader{}
 	r.src.ring = nil
 }
 
-// offerRing offers a ring to a peer that has sent enough frames in a short time. Where that fails, or would have to
-// wait, it is tried again later: the connection is as good as it was.
+// offerRing offers a ring to a peer that sent enough frames in a short time. If that fails or would wait, it is retried
+// later; the connection works without it.
 func (r *reader) offerRing() {
 	g := &r.ring
 	if !g.offers || g.memory != nil {
@@ -64,7 +64,7 @@ func (r *reader) offerRing() {
 	if g.frames, g.began = 0, now; took > g.within {
 		return
 	}
-	g.next, g.within = 2*g.next, 2*g.within // for the next time
+	g.next, g.within = 2*g.next, 2*g.within // for the next attempt
 	bytes := int64(ring.Bytes(r.limits.Ring))
 	if g.account.Take(bytes) != nil {
 		return
@@ -74,7 +74,7 @@ func (r *reader) offerRing() {
 		err = g.writer.sendRing(file)
 		file.Close()
 		if err != nil {
-			_ = memory.Close() // nothing could be done about it
+			_ = memory.Close() // best effort
 		}
 	}
 	if err != nil {
@@ -84,14 +84,14 @@ func (r *reader) offerRing() {
 	g.memory, g.charged = memory, bytes
 }
 
-// aboutRing deals with a ring frame or a bell that came over the socket, with its descriptors.
-func (r *reader) aboutRing(h header) error {
+// handleRingFrame handles a ring frame or a bell from the socket, with its descriptors.
+func (r *reader) handleRingFrame(h header) error {
 	g := &r.ring
 	r.src.frameDone()
 	switch {
 	case g.writer == nil:
 		return fmt.Errorf("%w: a %s frame, and no ring was agreed on", ErrProtocol, h.kind)
-	case h.kind == KindBell: // rung before the stream left the ring
+	case h.kind == KindBell: // sent before the stream left the ring
 		return r.bell()
 	case h.files > 0:
 		return r.acceptRing()
@@ -108,7 +108,7 @@ func (r *reader) aboutRing(h header) error {
 	return nil
 }
 
-// acceptRing maps the ring that came with the last header.
+// acceptRing maps the ring that arrived with the last header.
 func (r *reader) acceptRing() error {
 	g := &r.ring
 	fds, lost := r.ahead, r.lost
@@ -118,24 +118,24 @@ func (r *reader) acceptRing() error {
 	case g.offers || g.memory != nil:
 		return fmt.Errorf("%w: a ring is offered that was not asked for", ErrProtocol)
 	case lost != nil:
-		return nil // it did not fit into a budget; the peer goes on without
+		return nil // it exceeds a budget; the connection continues without a ring
 	}
 	memory, err := ring.Open(fds[0])
 	switch {
 	case errors.Is(err, ring.ErrRefused):
 		return fmt.Errorf("%w: the ring is %w", ErrProtocol, err)
 	case err != nil:
-		return nil // this system has no room for it; the peer goes on without
+		return nil // mapping failed; the connection continues without a ring
 	}
 	g.memory, g.idle = memory, memory.Consumer(ring.Second)
 	g.writer.useRing(memory.Producer(ring.First))
 	return nil
 }
 
-// ringFrame takes the next frame out of the ring. It is false where the stream goes on in the socket.
+// ringFrame takes the next frame out of the ring. It returns false if the stream continues on the socket.
 //
-// The header is copied before it is looked at, and its length is held against what has been published: nothing that the
-// peer changes meanwhile is looked at twice.
+// The header is copied before it is parsed, and its length is checked against the published tail: data that the peer
+// can change is read once.
 func (r *reader) ringFrame() (Frame, bool, error) {
 	g := &r.ring
 	n, err := g.in.Available()
@@ -179,7 +179,7 @@ func (r *reader) ringFrame() (Frame, bool, error) {
 	return Frame{Kind: h.kind, ID: h.id, Body: body}, true, nil
 }
 
-// awaitRing waits until the ring has something. Over the socket come bells meanwhile, and the end.
+// awaitRing waits until the ring has data. The socket delivers bells and the end meanwhile.
 func (r *reader) awaitRing() error {
 	g := &r.ring
 	for {
@@ -198,8 +198,8 @@ func (r *reader) awaitRing() error {
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			// What the peer has put into the ring before is read first. After that it could put as much as it likes
-			// where nobody can answer.
+			// Data that the peer put into the ring before the end is read first. Later data is ignored, because it
+			// could be endless and unanswerable.
 			if g.end = err; g.in.End() != nil {
 				return fmt.Errorf("%w: %w", ErrProtocol, ring.ErrCorrupt)
 			}
@@ -209,8 +209,8 @@ func (r *reader) awaitRing() error {
 	}
 }
 
-// takeBells takes the bells out of what was read from the socket. Anything else may stand there only where the ring
-// says so, which is read first.
+// takeBells consumes the bells read from the socket. Other frames are valid there only after the ring announces them,
+// and the ring is read first.
 func (r *reader) takeBells() error {
 	for r.end-r.start >= HeaderBytes {
 		h := parseHeader(r.src.buf.data[r.start:])
@@ -231,7 +231,7 @@ func (r *reader) takeBells() error {
 	return nil
 }
 
-// bell notes a bell of the peer: one for each time that this side has slept.
+// bell records a bell of the peer. At most one is valid for each time that this side slept.
 func (r *reader) bell() error {
 	g := &r.ring
 	in := g.in
@@ -245,12 +245,12 @@ func (r *reader) bell() error {
 	return nil
 }
 
-// inRing reports whether a frame could be taken out of the ring.
+// inRing reports whether a frame can be taken out of the ring.
 func (r *reader) inRing() bool {
 	in := r.ring.in
 	n, err := in.Available()
 	if err != nil || n < HeaderBytes {
-		return n > 0 || err != nil // which ends the connection
+		return n > 0 || err != nil // an error ends the connection
 	}
 	var head [HeaderBytes]byte
 	in.Peek(0, head[:])

@@ -7,56 +7,56 @@ import (
 	"time"
 )
 
-// Receiver lets goroutines that wait for answers on a connection read it themselves. A goroutine that only reads and
-// passes frames on costs each answer a second switch, and a wake-up of another processor, which is more than all the
-// rest of a small call.
+// Receiver lets goroutines that wait for answers read the connection themselves. A dedicated reading goroutine would
+// cost each answer a second switch and the wake-up of another processor, more than the rest of a small call.
 //
-// One goroutine at a time has the turn to read. It hands every frame to dispatch, its own answer among them, and
-// passes the turn on when it has that. [Receiver.Run] reads while nobody waits, so that events and the end of the
-// connection are seen.
+// One goroutine at a time holds the token to read. It passes every frame to dispatch, including its own answer, and
+// releases the token once it has that. [Receiver.Run] reads while no goroutine waits, so that events and the end of the
+// connection are noticed.
 type Receiver struct {
 	conn     *Conn
 	dispatch func(Frame) error
 
-	turn      chan struct{} // holds the turn while nobody has it
-	waits     atomic.Uint64 // aWait for each call of Wait so far, and how many of them go on
+	readToken chan struct{} // holds one token while no goroutine is reading
+	waits     atomic.Uint64 // oneCall for each call of Wait so far, plus the number of those in progress
 	listeners atomic.Int64
-	heard     chan struct{} // has something while Run does not know that listeners came
-	interrupt *interrupt    // of the last read; who has the turn uses it
+	listening chan struct{} // signals Run that the number of listeners grew
+	interrupt *interrupt    // of the last read; guarded by the token
 
 	once sync.Once
 	done chan struct{} // closed when err is set
 	err  error
 }
 
-// How long nobody must have waited before Run reads again. Until then what comes right behind an answer may lie in the
-// socket.
+// Run resumes reading after the connection has had no waiters for this long. Until then, data that follows an answer
+// may stay in the socket.
 const (
-	// quietTime is for connections from which nothing is expected but answers and their end. A shorter one makes the
-	// clock wake a processor more often than calls do.
+	// quietTime applies to connections that expect only answers and their end. A shorter time makes the timer wake a
+	// processor more often than calls do.
 	quietTime = 10 * time.Millisecond
-	// listeningTime is for those where somebody waits for events.
+	// listeningTime applies to connections with listeners for events.
 	listeningTime = time.Millisecond
 )
 
-// longestQuiet bounds the times that Run leaves between looks while somebody waits, who reads: each is twice the last.
+// longestQuiet limits the intervals at which Run checks while callers wait and read. Each interval is twice the
+// previous one.
 const longestQuiet = 8 * quietTime
 
-// aWait is one call of Wait in Receiver.waits: the lower half has those that go on.
-const aWait = 1 << 32
+// oneCall is one call of Wait in Receiver.waits. The lower half counts the calls in progress.
+const oneCall = 1 << 32
 
-// NewReceiver receives on c, which it borrows; nobody else may call its Receive or set its read deadline from then on.
-// dispatch takes each frame, in order, and must not wait. It is called by one goroutine at a time; an error from it
-// ends the receiver.
+// NewReceiver receives on c, which it borrows. No other goroutine may call its Receive or set its read deadline.
+// dispatch receives each frame in order, on one goroutine at a time, and must not wait. An error from it ends the
+// receiver.
 func NewReceiver(c *Conn, dispatch func(Frame) error) *Receiver {
-	r := &Receiver{conn: c, dispatch: dispatch, turn: make(chan struct{}, 1), heard: make(chan struct{}, 1), done: make(chan struct{})}
-	r.turn <- struct{}{}
+	r := &Receiver{conn: c, dispatch: dispatch, readToken: make(chan struct{}, 1), listening: make(chan struct{}, 1), done: make(chan struct{})}
+	r.readToken <- struct{}{}
 	return r
 }
 
-// Run reads whenever nobody waits, until the connection ends, and returns why: the error of Receive or of dispatch. It
-// must run as long as the receiver is used, since it also notices an end that someone else's turn brought. Close the
-// connection to end it.
+// Run reads while there are no waiters until the connection ends, and returns the error of Receive or of dispatch. It
+// must run as long as the receiver is used, because it also reports an end that a waiter has seen. Close the connection
+// to end it.
 func (r *Receiver) Run() error {
 	quiet := time.NewTimer(quietTime)
 	defer quiet.Stop()
@@ -64,24 +64,24 @@ func (r *Receiver) Run() error {
 		select {
 		case <-r.done:
 			return r.err
-		case <-r.turn:
+		case <-r.readToken:
 		}
-		r.forget() // nobody has waited for a while
+		r.forget() // there were no waiters for a while
 		before := r.waits.Load()
 		for r.waits.Load() == before || r.conn.Buffered() {
 			if !r.step() {
 				return r.err
 			}
 		}
-		r.turn <- struct{}{}
+		r.readToken <- struct{}{}
 		if !r.rest(quiet) {
 			return r.err
 		}
 	}
 }
 
-// rest waits until nobody has waited for a while. It is false when the receiver has ended. With many connections, on
-// each of which somebody waits for longer than that, to look at all of them so often would cost more than they do.
+// rest waits until there have been no waiters for a while. It returns false when the receiver has ended. Its intervals
+// grow: checking many connections with long waits often would cost more than their calls.
 func (r *Receiver) rest(quiet *time.Timer) bool {
 	for longer := time.Duration(1); ; {
 		before := r.waits.Load()
@@ -89,13 +89,13 @@ func (r *Receiver) rest(quiet *time.Timer) bool {
 		select {
 		case <-r.done:
 			return false
-		case <-r.heard:
+		case <-r.listening:
 			longer = 1
 			continue
 		case <-quiet.C:
 		}
 		switch now := r.waits.Load(); {
-		case now%aWait > 0:
+		case now%oneCall > 0:
 			longer = min(2*longer, longestQuiet/quietTime)
 		case now == before:
 			return true
@@ -105,11 +105,12 @@ func (r *Receiver) rest(quiet *time.Timer) bool {
 	}
 }
 
-// Listen says that so many more, or fewer, wait for events, which Run then takes less time to see while others call.
+// Listen adds more, which may be negative, to the number of listeners for events. With listeners, Run resumes reading
+// sooner.
 func (r *Receiver) Listen(more int) {
 	if r.listeners.Add(int64(more)) == int64(more) && more > 0 {
 		select {
-		case r.heard <- struct{}{}:
+		case r.listening <- struct{}{}:
 		default:
 		}
 	}
@@ -122,11 +123,11 @@ func (r *Receiver) quietTime() time.Duration {
 	return quietTime
 }
 
-// Wait waits until dispatch has put the caller's answer into answer, which must have room for it, or has closed it,
-// reading the connection where nobody else does. ok is false where answer was closed. The error is that of ctx. When
-// the connection ends Wait still waits for answer: whoever runs Run closes it then.
+// Wait waits until dispatch has sent the caller's answer to answer, which must be buffered, or has closed it. It reads
+// the connection if no other goroutine does. ok is false if answer was closed. The error is that of ctx. When the
+// connection ends, Wait continues until the caller of Run closes answer.
 func (r *Receiver) Wait(ctx context.Context, answer <-chan Frame) (f Frame, ok bool, err error) {
-	r.waits.Add(aWait + 1)
+	r.waits.Add(oneCall + 1)
 	defer r.waits.Add(^uint64(0))
 	select {
 	case f, ok = <-answer:
@@ -138,16 +139,16 @@ func (r *Receiver) Wait(ctx context.Context, answer <-chan Frame) (f Frame, ok b
 		return f, ok, nil
 	case <-ctx.Done():
 		return Frame{}, false, context.Cause(ctx)
-	case <-r.turn:
+	case <-r.readToken:
 	}
 	return r.read(ctx, answer)
 }
 
-// read has the turn. It reads until answer comes, and what else is there by then.
+// read runs with the token. It reads until answer is available, and then what else has arrived.
 func (r *Receiver) read(ctx context.Context, answer <-chan Frame) (f Frame, ok bool, err error) {
 	select {
-	case f, ok = <-answer: // whoever had the turn before dispatched it, and nobody would send anything more
-		r.turn <- struct{}{}
+	case f, ok = <-answer: // the previous reader dispatched it; the peer may send nothing more
+		r.readToken <- struct{}{}
 		return f, ok, nil
 	default:
 	}
@@ -158,24 +159,24 @@ func (r *Receiver) read(ctx context.Context, answer <-chan Frame) (f Frame, ok b
 		}
 		if !r.step() {
 			interrupt.end()
-			return awaitAnswer(ctx, answer) // the turn is lost, with the connection
+			return awaitAnswer(ctx, answer) // the token is lost with the connection
 		}
 		select {
 		case f, ok = <-answer:
 			for r.conn.Buffered() && r.step() {
 			}
 			interrupt.end()
-			r.turn <- struct{}{}
+			r.readToken <- struct{}{}
 			return f, ok, nil
 		default:
 		}
 	}
 	interrupt.end()
-	r.turn <- struct{}{}
+	r.readToken <- struct{}{}
 	return awaitAnswer(ctx, answer)
 }
 
-// awaitAnswer prefers an answer that has come over the end of ctx.
+// awaitAnswer prefers an available answer to the end of ctx.
 func awaitAnswer(ctx context.Context, answer <-chan Frame) (Frame, bool, error) {
 	select {
 	case f, ok := <-answer:
@@ -190,8 +191,8 @@ func awaitAnswer(ctx context.Context, answer <-chan Frame) (Frame, bool, error) 
 	}
 }
 
-// interruptible makes the end of ctx interrupt the reads of the caller, who has the turn, until the returned interrupt
-// ends; nil for a context that does not end.
+// interruptible lets the end of ctx interrupt the reads of the caller, which holds the token, until the returned
+// interrupt ends. It returns nil if ctx is never cancelled.
 func (r *Receiver) interruptible(ctx context.Context) *interrupt {
 	done := ctx.Done()
 	if done == nil {
@@ -205,7 +206,7 @@ func (r *Receiver) interruptible(ctx context.Context) *interrupt {
 	return r.interrupt
 }
 
-// forget gives up the context of the last read. The caller has the turn.
+// forget releases the context of the last read. The caller holds the token.
 func (r *Receiver) forget() {
 	if r.interrupt != nil {
 		r.interrupt.stop()
@@ -213,7 +214,8 @@ func (r *Receiver) forget() {
 	}
 }
 
-// step receives one frame and hands it on. It is false when the connection has ended; an interruption is no end.
+// step receives one frame and dispatches it. It returns false when the connection has ended; an interruption is not an
+// end.
 func (r *Receiver) step() bool {
 	f, err := r.conn.Receive()
 	if err == nil {
@@ -224,7 +226,7 @@ func (r *Receiver) step() bool {
 	if err == nil {
 		return true
 	}
-	r.forget() // the turn is nobody's any more
+	r.forget() // the token was released
 	r.once.Do(func() {
 		r.err = err
 		close(r.done)

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// caller is the least that a client needs over a Receiver: answers by ID.
+// caller is a minimal client over a Receiver: it assigns answers by ID.
 type caller struct {
 	conn     *Conn
 	receiver *Receiver
@@ -46,7 +46,7 @@ func (c *caller) dispatch(f Frame) error {
 	return nil
 }
 
-// run is what a client's goroutine does.
+// run is the receiving goroutine of a client.
 func (c *caller) run() error {
 	err := c.receiver.Run()
 	c.mu.Lock()
@@ -115,7 +115,7 @@ func TestReceiverAnswersEveryCaller(t *testing.T) {
 	echoing.Wait()
 }
 
-// Events arrive while nobody waits, while someone waits for something else, and behind answers.
+// Events arrive while there are no waiters, while a caller waits, and behind answers.
 func TestReceiverPassesEvents(t *testing.T) {
 	c, peer, _ := startCaller(t)
 	event := func() {
@@ -148,7 +148,8 @@ func TestReceiverPassesEvents(t *testing.T) {
 	event()
 }
 
-// Who stops waiting passes the turn on; the connection and the others go on, and a frame half read is not lost.
+// A caller that stops waiting passes the token on. The connection and other callers continue, and a partly read frame
+// is not lost.
 func TestReceiverWaitEndsWithContext(t *testing.T) {
 	c, peer, _ := startCaller(t)
 	for n := range uint64(20) {
@@ -214,8 +215,8 @@ func TestReceiverEnds(t *testing.T) {
 	})
 }
 
-// Where the answer and the turn are there at the same time, the answer must win: a waiter that reads although its
-// answer has been dispatched waits for a frame that may never come.
+// If the answer and the token are available at the same time, the answer must win. Otherwise the waiter would wait for
+// a frame that may never arrive.
 func TestReceiverPrefersAnAnswerToTheTurn(t *testing.T) {
 	for range 200 {
 		a, b, err := Pipe(Limits{})
@@ -223,7 +224,7 @@ func TestReceiverPrefersAnAnswerToTheTurn(t *testing.T) {
 		r := NewReceiver(a, func(Frame) error { return nil })
 		answer := make(chan Frame, 1)
 		answer <- Frame{ID: 7}
-		<-r.turn
+		<-r.readToken
 		done := make(chan uint64)
 		go func() {
 			f, _, _ := r.read(context.Background(), answer)
@@ -240,7 +241,7 @@ func TestReceiverPrefersAnAnswerToTheTurn(t *testing.T) {
 	}
 }
 
-// Where somebody waits for events, one that comes a moment behind an answer is seen sooner than elsewhere.
+// With listeners, an event that arrives shortly after an answer is seen sooner than without.
 func TestReceiverHurriesForListeners(t *testing.T) {
 	c, peer, _ := startCaller(t)
 	seen := func(id uint64) time.Duration {
@@ -273,8 +274,8 @@ func TestReceiverHurriesForListeners(t *testing.T) {
 	t.Logf("%v, with listeners %v", idle, listening)
 }
 
-// While somebody waits for an answer that takes its time, Run leaves the reading alone: it would take the turn with the
-// answer, and the next one would have to come by it, so that no two answers in a row would leave the turn free.
+// While a caller waits for a slow answer, Run does not take the token. Otherwise every second answer would have to pass
+// through Run.
 func TestReceiverLeavesTheTurnToWhoWaits(t *testing.T) {
 	c, peer, _ := startCaller(t)
 	inARow := 0
@@ -288,15 +289,15 @@ func TestReceiverLeavesTheTurnToWhoWaits(t *testing.T) {
 			}
 		})
 		_, _, err := c.call(context.Background(), id, make(chan Frame, 1))
-		free := len(c.receiver.turn) > 0
+		free := len(c.receiver.readToken) > 0
 		require.NoError(t, err)
 		answering.Wait()
-		if inARow++; !free { // Run reads at first, and again where this test was put to sleep
+		if inARow++; !free { // Run reads at first, and again if this test was suspended
 			inARow = 0
 		}
 		if inARow == 2 {
 			return
 		}
 	}
-	require.Fail(t, "Run has the turn behind each answer")
+	require.Fail(t, "Run takes the token behind each answer")
 }

@@ -6,20 +6,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message is the argument of recvmsg, kept between calls. unix.Recvmsg allocates room for the sender's address on each
-// call, and again to decode it, which is most of what receiving a small frame costs here; a connected socket needs no
-// address.
+// message is the argument of recvmsg, kept between calls. unix.Recvmsg allocates and decodes the sender's address on
+// each call, which is most of the cost of receiving a small frame. A connected socket needs no address.
 type message struct {
 	hdr unix.Msghdr
 	iov unix.Iovec
 }
 
-// The calls below tell the scheduler nothing, for the socket never blocks them: announced as calls that might, they
-// wake the runtime's monitor thread whenever the process was idle before, that is, for each call of a client that makes
-// one after the other.
+// The calls below bypass the scheduler because the socket never blocks. With a scheduler notification, each call of a
+// client that makes one call after another would wake the runtime's monitor thread.
 
-// receive calls recvmsg once, with flags that keep it from blocking. It returns how many bytes went to data and to
-// control, and the message's flags. data and control must not be empty.
+// receive calls recvmsg once. flags must make it non-blocking. It returns the number of bytes in data and control, and
+// the flags of the message. data and control must not be empty.
 func (m *message) receive(fd int, data, control []byte, flags int) (n, controlBytes, recvFlags int, err unix.Errno) {
 	m.iov.Base = &data[0]
 	m.iov.SetLen(len(data))
@@ -36,8 +34,7 @@ func (m *message) receive(fd int, data, control []byte, flags int) (n, controlBy
 	return int(r), int(m.hdr.Controllen), int(m.hdr.Flags), 0
 }
 
-// send calls sendto once, which costs less than sendmsg and does the same where there is one piece and no descriptor.
-// data must not be empty.
+// send calls sendto once, which is cheaper than sendmsg for one piece without descriptors. data must not be empty.
 func send(fd int, data []byte, flags int) (int, error) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&data[0])), uintptr(len(data)), uintptr(flags), 0, 0)
 	if errno != 0 {

@@ -9,31 +9,30 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
 )
 
-// RingEnv is the environment variable that keeps a process from using rings where it is "off".
+// RingEnv is the environment variable that disables rings for a process if it is "off".
 const RingEnv = "SHARED_TENSOR_RING"
 
-// ringFrameBytes is the largest body that goes by a ring. What is larger gains nothing by it.
+// ringFrameBytes is the maximum size of a body in a ring. Larger bodies gain nothing.
 const ringFrameBytes = copyBytes
 
-// ringAfter is how many frames a connection must have brought before rings are offered: those that ask one thing and
-// leave are better off without.
+// ringAfter is the number of frames that a connection must receive before a ring is offered. Short connections do not
+// need one.
 const ringAfter = 16
 
-// ringWithin is the time in which they must have come. Of frames that come one at a time, with a while between them,
-// each finds a peer that sleeps: to wake it costs as much as the frame itself would, and the memory is better spent on
-// others.
+// ringWithin is the time in which these frames must arrive. If frames arrive slowly one at a time, each finds a
+// sleeping peer. Waking it costs as much as sending the frame, so the memory would be wasted.
 const ringWithin = 160 * time.Millisecond
 
-// maxDue is how many bells may be on their way before the socket is read though the ring has something.
+// maxDue is the number of outstanding bells at which the socket is read although the ring has data.
 const maxDue = 8
 
-// ringsHere reports whether this process may use rings. With one processor a side never sees what the other does while
-// it looks, and each bell costs what the frame itself would.
+// ringsHere reports whether this process may use rings. With one processor, polling never sees the peer's progress, and
+// each bell costs as much as a frame.
 var ringsHere = sync.OnceValue(func() bool {
 	return os.Getenv(RingEnv) != "off" && min(runtime.GOMAXPROCS(0), runtime.NumCPU()) > 1
 })
 
-// ringBytes is the size of a ring that a limit stands for; negative for none.
+// ringBytes returns the size of a ring for a limit; negative means none.
 func ringBytes(limit int) int {
 	switch {
 	case limit < 0 || !ringsHere():
@@ -44,13 +43,12 @@ func ringBytes(limit int) int {
 	return ring.Fit(limit)
 }
 
-// Rings reports whether a connection with these limits may use a ring: small frames without descriptors then go through
-// memory that both processes have mapped, and the socket wakes a peer that sleeps, carries everything else, and tells
-// the end. Whoever speaks for both sides, as a handshake does, calls [Conn.OfferRing] on one and [Conn.AcceptRing] on
-// the other.
+// Rings reports whether a connection with these limits may use a ring. Small frames without descriptors are then passed
+// through memory mapped by both processes. The socket wakes a sleeping peer, carries everything else, and reports the
+// end. After the handshake, the caller calls [Conn.OfferRing] on one side and [Conn.AcceptRing] on the other.
 func (l Limits) Rings() bool { return l.withDefaults().Ring > 0 }
 
-// RingBytes is how much memory the rings of one connection take; 0 where there are none.
+// RingBytes returns the memory of one connection's rings, or 0 without rings.
 func (l Limits) RingBytes() int {
 	if l = l.withDefaults(); l.Ring <= 0 {
 		return 0
@@ -58,15 +56,15 @@ func (l Limits) RingBytes() int {
 	return ring.Bytes(l.Ring)
 }
 
-// OfferRing lets the connection offer a ring to its peer, which has called [Conn.AcceptRing], once it has seen enough
-// frames. Only one side may. Call it before frames are received by other goroutines.
+// OfferRing lets the connection offer a ring to its peer, which has called [Conn.AcceptRing], once it has received
+// enough frames. Only one side may do so. Call it before other goroutines receive frames.
 func (c *Conn) OfferRing() {
 	if c.limits.Ring > 0 {
 		c.reader.allowRing(&c.writer, true)
 	}
 }
 
-// AcceptRing lets the connection take the ring that its peer offers.
+// AcceptRing lets the connection accept the ring that its peer offers.
 func (c *Conn) AcceptRing() {
 	if c.limits.Ring > 0 {
 		c.reader.allowRing(&c.writer, false)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCloseDuringUse closes connections while both sides send and receive: nothing touches memory that is unmapped.
+// Closing connections while both sides send and receive never accesses unmapped memory.
 func TestCloseDuringUse(t *testing.T) {
 	rounds := 40
 	if testing.Short() {
@@ -55,19 +55,18 @@ func TestCloseDuringUse(t *testing.T) {
 	}
 }
 
-// TestClosedWriterStaysOutOfItsRing: a connection may be closed when a frame has been sent that says that the stream
-// goes on in the ring, and before that is noted.
+// A connection may be closed between sending a frame that moves the stream to the ring and recording that.
 func TestClosedWriterStaysOutOfItsRing(t *testing.T) {
 	server, _ := ringPipe(t, Limits{Ring: 4096})
 	w := &server.writer
 	w.mu.Lock()
-	w.wentBackLocked(true)
+	w.recordMoveLocked(true)
 	require.True(t, w.ring.on)
 	w.mu.Unlock()
 	w.close()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.wentBackLocked(true)
+	w.recordMoveLocked(true)
 	require.False(t, w.ring.on)
 	done, err := w.putLocked(item(10), nil)
 	require.NoError(t, err)
@@ -75,7 +74,7 @@ func TestClosedWriterStaysOutOfItsRing(t *testing.T) {
 }
 
 func init() {
-	// answers what it gets, by a ring
+	// answers each frame, by a ring
 	roles["ring mirror"] = func(u *net.UnixConn) error {
 		c, err := NewConn(u, Limits{})
 		if err != nil {
@@ -94,8 +93,8 @@ func init() {
 	}
 }
 
-// TestPeerOfARingIsKilled kills the other process again and again, in the middle of whatever it does: what arrives is
-// whole and in order, then comes the end, and nothing is left.
+// The other process is killed repeatedly at random moments. Received frames are whole and in order, the end follows,
+// and nothing is left behind.
 func TestPeerOfARingIsKilled(t *testing.T) {
 	requireRings(t)
 	requireNoRings(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
 )
 
-// ringPeer is a hostile peer that has a ring: all of its memory, and the bare socket.
+// ringPeer is a hostile peer with full access to the ring's memory and the bare socket.
 type ringPeer struct {
 	t    testing.TB
 	conn *Conn // the honest side
@@ -26,14 +26,14 @@ type ringPeer struct {
 	out  *ring.Producer // to the honest side
 }
 
-// Where things lie in the memory, as PROTOCOL.md says.
+// Offsets in the memory, as PROTOCOL.md specifies.
 const (
 	firstTail, firstHead, firstAsleep    = 0, 128, 256
 	secondTail, secondHead, secondAsleep = 512, 640, 768
 	firstData                            = 4096
 )
 
-// hostileClient is a peer to which conn has offered a ring, which the stream of both sides is in.
+// hostileClient returns a peer to which conn has offered a ring that both streams use.
 func hostileClient(t testing.TB, limits Limits) *ringPeer {
 	t.Helper()
 	requireRings(t)
@@ -84,7 +84,7 @@ func (p *ringPeer) open(fd int) {
 	})
 }
 
-// put publishes bytes as a peer does that goes by the rules.
+// put publishes bytes as a correct peer does.
 func (p *ringPeer) put(parts ...[]byte) {
 	p.t.Helper()
 	done, err := p.out.Put(bytes.Join(parts, nil), nil, 0)
@@ -102,7 +102,7 @@ func TestHostileRings(t *testing.T) {
 	tests := []struct {
 		name   string
 		attack func(*ringPeer)
-		good   int // frames that arrive before the end
+		good   int // frames received before the end
 		want   error
 	}{
 		{"tail far ahead", func(p *ringPeer) { p.set(firstTail, p.get(firstTail)+4097) }, 0, ErrProtocol},
@@ -128,7 +128,7 @@ func TestHostileRings(t *testing.T) {
 		{"an offer in the ring", func(p *ringPeer) { p.put(frameBytes(KindRing, 1, 0, nil)) }, 0, ErrProtocol},
 		{"a frame over the socket that belongs in the ring", func(p *ringPeer) { sendRaw(p.t, p.raw, plain) }, 0, ErrProtocol},
 		{"a bell that nobody waits for", func(p *ringPeer) {
-			for range 3 { // one may be due, if the other side slept meanwhile
+			for range 3 { // one may be expected if the other side slept meanwhile
 				sendRaw(p.t, p.raw, frameBytes(KindBell, 0, 0, nil))
 			}
 		}, 0, ErrProtocol},
@@ -142,7 +142,7 @@ func TestHostileRings(t *testing.T) {
 			sendRaw(p.t, p.raw, plain)
 			sendRaw(p.t, p.raw, frameBytes(KindRing, 0, 0, nil))
 			p.raw.CloseWrite()
-		}, 2, io.EOF}, // as it should be: out, back, out, back
+		}, 2, io.EOF}, // correct: out, back, out, back
 		{"a client that offers", func(p *ringPeer) {
 			p.put(frameBytes(KindRing, 0, 0, nil))
 			sendRaw(p.t, p.raw, frameBytes(KindRing, 1, 0, nil), memfds(p.t, 1)...)
@@ -194,7 +194,7 @@ func TestHostileRings(t *testing.T) {
 	}
 }
 
-// TestHostileReaders lie about what they have taken.
+// A reader that publishes false heads violates the protocol.
 func TestHostileReaders(t *testing.T) {
 	for name, head := range map[string]func(*ringPeer) uint64{
 		"head ahead of what was written": func(p *ringPeer) uint64 { return p.get(secondTail) + 1 },
@@ -220,8 +220,8 @@ func TestHostileReaders(t *testing.T) {
 	}
 }
 
-// TestBytesThatChangeWhileRead has a peer that writes over frames all the time while they are read. Whatever a frame
-// says then, it was looked at once: its body is as long as its header said, and nobody reads beyond it.
+// The peer overwrites frames while they are read. Each header is evaluated once: the body has the length in its header,
+// and no byte beyond it is read.
 func TestBytesThatChangeWhileRead(t *testing.T) {
 	p := hostileClient(t, Limits{FrameTimeout: time.Second})
 	stop := make(chan struct{})
@@ -238,7 +238,7 @@ func TestBytesThatChangeWhileRead(t *testing.T) {
 			if n%2 == 0 {
 				part = long
 			}
-			for at := firstData; at < firstData+4096-4; at += 26 { // a frame of 10 bytes takes as many
+			for at := firstData; at < firstData+4096-4; at += 26 { // a frame of 10 bytes occupies 26
 				copy(p.mem[at:], part)
 			}
 		}
@@ -267,8 +267,7 @@ func TestBytesThatChangeWhileRead(t *testing.T) {
 	}
 }
 
-// TestDoorbellStorm: a peer may ring once for each time that this side has slept, and says nothing by ringing more
-// often than that it wants to leave.
+// A peer may ring once for each time that this side slept. One more bell ends the connection.
 func TestDoorbellStorm(t *testing.T) {
 	p := hostileClient(t, Limits{})
 	var ringer sync.WaitGroup
@@ -285,8 +284,8 @@ func TestDoorbellStorm(t *testing.T) {
 	ringer.Wait()
 }
 
-// TestSleeperThatLies says all the time that it sleeps: each frame costs a bell, and that is all; and it is cut off
-// when it reads none of them, as the limits say.
+// A peer that always claims to sleep causes one bell per frame, and is disconnected by the limits if it reads none of
+// them.
 func TestSleeperThatLies(t *testing.T) {
 	p := hostileClient(t, Limits{WriteTimeout: 100 * time.Millisecond})
 	var err error
@@ -298,8 +297,7 @@ func TestSleeperThatLies(t *testing.T) {
 	require.ErrorIs(t, err, ErrTimeout)
 }
 
-// TestHolesInARing: the memory is sealed, so that its size stays; a peer that takes pages out of it reads zeros there,
-// and so does this side.
+// The memory's seals keep its size. If a peer punches holes into it, both sides read zeros there.
 func TestHolesInARing(t *testing.T) {
 	p := hostileClient(t, Limits{})
 	p.put(frameBytes(KindRequest, 0, 1, item(10)))
@@ -313,7 +311,7 @@ func TestHolesInARing(t *testing.T) {
 	require.NoError(t, p.conn.Close())
 }
 
-// reopenRing opens the memory of a ring by a mapping of this process.
+// reopenRing opens the memory of a ring through a mapping of this process.
 func reopenRing(t testing.TB) int {
 	t.Helper()
 	maps, err := os.ReadDir("/proc/self/map_files")
@@ -331,7 +329,7 @@ func reopenRing(t testing.TB) int {
 	return -1
 }
 
-// TestHostileOffers: memory that a server offers is checked before it is mapped, and taken once.
+// Memory that a server offers is checked before it is mapped, and accepted once.
 func TestHostileOffers(t *testing.T) {
 	requireRings(t)
 	good := int64(ring.Bytes(4096))
@@ -399,7 +397,7 @@ func TestHostileOffers(t *testing.T) {
 		_, err := conn.Receive()
 		require.ErrorIs(t, err, ErrProtocol)
 	})
-	t.Run("memory that cannot be written", func(t *testing.T) { // it goes on without
+	t.Run("memory that cannot be written", func(t *testing.T) { // the connection continues without a ring
 		requireNoRings(t)
 		conn, raw := rawPair(t, Limits{})
 		conn.AcceptRing()
@@ -413,8 +411,8 @@ func TestHostileOffers(t *testing.T) {
 	})
 }
 
-// FuzzRing lets a client put anything into the ring, with any tail, and over the socket behind it: frames and errors
-// come out, nobody waits, and nothing is left.
+// FuzzRing lets a client write anything into the ring, with any tail, and send anything over the socket. Receive
+// returns frames and errors, never blocks, and leaves nothing behind.
 func FuzzRing(f *testing.F) {
 	plain := frameBytes(KindRequest, 0, 1, item(10))
 	word := frameBytes(KindRing, 0, 0, nil)

@@ -18,21 +18,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
 )
 
-// requireRings skips a test where this process has no rings.
+// requireRings skips a test if rings are disabled.
 func requireRings(t testing.TB) {
 	t.Helper()
 	drivertest.Needs(t, "rings", os.Getenv(RingEnv) != "off", RingEnv+" is off")
 	drivertest.Needs(t, "processors", ringsHere(), "with one processor there are no rings")
 }
 
-// requireNoRings checks at the end of a test that nothing of a ring is left.
+// requireNoRings checks at the end of a test that no ring is left.
 func requireNoRings(t testing.TB) {
 	t.Helper()
 	requireSameDescriptors(t)
 	t.Cleanup(func() { require.Zero(t, ringMappings(t)) })
 }
 
-// ringMappings is how many rings are mapped in this process.
+// ringMappings returns the number of mapped rings of this process.
 func ringMappings(t testing.TB) int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -40,7 +40,7 @@ func ringMappings(t testing.TB) int {
 	return strings.Count(string(maps), "sharedtensor-ring")
 }
 
-// ringPipe is a pair of connections whose frames go by the ring in both directions.
+// ringPipe returns a pair of connections whose streams are in the ring in both directions.
 func ringPipe(t testing.TB, limits Limits) (server, client *Conn) {
 	t.Helper()
 	requireRings(t)
@@ -57,7 +57,7 @@ func ringPipe(t testing.TB, limits Limits) (server, client *Conn) {
 	return server, client
 }
 
-// offerRing has c offer a ring however slowly the frames come.
+// offerRing makes c offer a ring however slowly frames arrive.
 func offerRing(c *Conn) {
 	c.OfferRing()
 	c.reader.ring.within = time.Hour
@@ -72,7 +72,7 @@ func exchange(t testing.TB, a, b *Conn) {
 	require.Equal(t, Frame{Kind: KindRequest, ID: 7, Body: item(20)}, f)
 }
 
-// onRing reports whether what c sends next goes by the ring.
+// onRing reports whether the stream of c is in the ring.
 func onRing(c *Conn) bool {
 	c.writer.mu.Lock()
 	defer c.writer.mu.Unlock()
@@ -91,18 +91,17 @@ func TestRingIsOfferedToThoseThatStay(t *testing.T) {
 	require.Zero(t, ringMappings(t))
 	exchange(t, client, server)
 	require.Equal(t, 1, ringMappings(t))
-	exchange(t, server, client) // brings the offer
+	exchange(t, server, client) // carries the offer
 	require.Equal(t, 2, ringMappings(t))
-	exchange(t, client, server) // says that the client goes on in the ring
+	exchange(t, client, server) // announces that the client's stream moves to the ring
 	require.True(t, onRing(client))
 	require.False(t, onRing(server))
-	exchange(t, client, server) // with the first frame from the ring it is known that the client has mapped it
+	exchange(t, client, server) // the first frame from the ring proves that the client has mapped it
 	exchange(t, server, client)
 	require.True(t, onRing(server))
 }
 
-// TestRingIsNotOfferedToThoseThatSeldomAsk: frames that come with a while between them have no use for a ring, however
-// many there are.
+// Frames that arrive slowly get no ring, however many there are.
 func TestRingIsNotOfferedToThoseThatSeldomAsk(t *testing.T) {
 	requireRings(t)
 	requireNoRings(t)
@@ -169,8 +168,8 @@ func TestSmallFramesTouchNoSocket(t *testing.T) {
 	require.Equal(t, pos, server.reader.pos, "bytes of the socket")
 }
 
-// TestRingKeepsOrder has several goroutines send frames of random sizes, some with descriptors, in both directions:
-// what each has sent arrives in order and whole.
+// Several goroutines send frames of random sizes, some with descriptors, in both directions. The frames of each arrive
+// whole and in order.
 func TestRingKeepsOrder(t *testing.T) {
 	for _, size := range []int{4096, 32 << 10} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -236,7 +235,7 @@ func TestRingKeepsOrder(t *testing.T) {
 						next[sender]++
 						f.Files.Close()
 						if rng.IntN(100) == 0 {
-							time.Sleep(time.Millisecond) // so that the ring gets full
+							time.Sleep(time.Millisecond) // so that the ring fills up
 						}
 					}
 				})
@@ -246,8 +245,7 @@ func TestRingKeepsOrder(t *testing.T) {
 	}
 }
 
-// TestFullRingGoesOverTheSocket has a peer that does not read: sends wait as they do at a socket, for as long as they
-// may, and what was sent arrives in order.
+// Sends to a peer that does not read wait as on a socket, up to the same limit, and the frames arrive in order.
 func TestFullRingGoesOverTheSocket(t *testing.T) {
 	server, client := ringPipe(t, Limits{Ring: 4096, WriteTimeout: time.Minute})
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
@@ -266,7 +264,7 @@ func TestFullRingGoesOverTheSocket(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, n, f.ID)
 	}
-	for range 3 { // the next one says that the stream is in the ring again
+	for range 3 { // the next one announces that the stream is in the ring again
 		exchange(t, client, server)
 	}
 	require.True(t, onRing(client))
@@ -283,7 +281,7 @@ func TestPeerThatNeverReadsARing(t *testing.T) {
 	require.Error(t, err, "the connection is closed")
 }
 
-// TestRingIsReadToItsEnd: what a peer has put into the ring before it left arrives, and the end after it.
+// Data that a peer put into the ring before it left arrives before the end.
 func TestRingIsReadToItsEnd(t *testing.T) {
 	for _, how := range []string{"close", "goodbye", "close write", "large"} {
 		t.Run(how, func(t *testing.T) {
@@ -320,7 +318,7 @@ func TestRingIsReadToItsEnd(t *testing.T) {
 	}
 }
 
-// TestSleeperIsWoken has one side wait in the poller when the other sends.
+// One side waits in the poller when the other sends.
 func TestSleeperIsWoken(t *testing.T) {
 	server, client := ringPipe(t, Limits{BusyPoll: -1})
 	got := make(chan error)
@@ -329,15 +327,14 @@ func TestSleeperIsWoken(t *testing.T) {
 			_, err := server.Receive()
 			got <- err
 		}()
-		time.Sleep(200 * time.Microsecond) // mostly it sleeps by then; it is found either way
+		time.Sleep(200 * time.Microsecond) // usually it sleeps by then; both cases must work
 		require.NoError(t, client.Send(KindRequest, 1, item(30)))
 		require.NoError(t, <-got)
 	}
 }
 
-// TestFrameThatComesAsTheReaderGoesToSleep sends at the two moments at which a wake-up could be lost: after the reader
-// has looked into the ring for the last time and before it says that it sleeps, and after it has said so and before it
-// waits in the poller.
+// Frames are sent at the two moments at which a wake-up could be lost: between the reader's last check of the ring and
+// its announcement, and between its announcement and its wait in the poller.
 func TestFrameThatComesAsTheReaderGoesToSleep(t *testing.T) {
 	for name, asleep := range map[string]bool{"before it says so": false, "after it has said so": true} {
 		t.Run(name, func(t *testing.T) {
@@ -354,7 +351,7 @@ func TestFrameThatComesAsTheReaderGoesToSleep(t *testing.T) {
 					send()
 				}
 				done := ready(fd)
-				if sent == 0 && !done { // else it has read bells, and will look again
+				if sent == 0 && !done { // otherwise it has read bells and checks again
 					send()
 				}
 				return done

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fill sends frames until the socket is full, with a context that has ended, and returns how many were sent.
+// fill sends frames with an ended context until the socket is full, and returns their number.
 func fill(t *testing.T, c *Conn) (sent uint64) {
 	t.Helper()
 	ended, cancel := context.WithCancel(context.Background())
@@ -30,7 +30,7 @@ func fill(t *testing.T, c *Conn) (sent uint64) {
 	}
 }
 
-// drain receives frames of that body.
+// drain receives frames with the given body.
 func drain(t *testing.T, c *Conn, from, to uint64, body []byte) {
 	t.Helper()
 	require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
@@ -62,13 +62,13 @@ func TestASendEndsWithItsContext(t *testing.T) {
 		require.ErrorIs(t, err, ErrNotSent)
 		require.ErrorIs(t, err, mine)
 	}
-	// Nothing of those three arrives, everything else does, and the connection goes on.
+	// None of those three arrives, everything else does, and the connection remains usable.
 	drain(t, b, 1, sent, item(4<<10))
 	require.NoError(t, a.Send(KindRequest, sent+1, item(4<<10)))
 	drain(t, b, sent+1, sent+1, item(4<<10))
 }
 
-// TestFramesQueuedBehindOneThatIsNotSent: their senders have gone on, so nobody else would write them.
+// Frames queued behind one that is not sent are still written, although their senders have returned.
 func TestFramesQueuedBehindOneThatIsNotSent(t *testing.T) {
 	a, b := pipe(t, Limits{})
 	sent := fillBySystemCalls(t, a)
@@ -86,8 +86,8 @@ func TestFramesQueuedBehindOneThatIsNotSent(t *testing.T) {
 	drain(t, b, 1, sent+1, item(100))
 }
 
-// fillBySystemCalls fills the socket behind the back of the connection, so that no goroutine of its writes, and returns
-// how many frames it sent.
+// fillBySystemCalls fills the socket without the connection, so that no goroutine of it writes, and returns the number
+// of frames sent.
 func fillBySystemCalls(t *testing.T, c *Conn) (sent uint64) {
 	t.Helper()
 	body := item(100)
@@ -115,7 +115,7 @@ func TestAFrameThatHasBegunIsSentWithoutItsSender(t *testing.T) {
 	body, want := item(4<<20), item(4<<20)
 	file := memfds(t, 1)[0]
 	require.NoError(t, a.SendContext(ctx, KindRequest, 1, body, file))
-	clear(body) // it is the caller's again
+	clear(body) // the caller owns it again
 	require.NoError(t, file.Close())
 	require.NoError(t, a.SendContext(ctx, KindRequest, 2, item(100)), "it waits behind the other, in a queue")
 	drain(t, b, 1, 1, want)

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sink writes the socket. Its fields below ready are the arguments and results of one write, in the struct for the same
-// reason as those of source.
+// sink writes the socket. The fields below ready are arguments and results of one write; they are in the struct to
+// avoid allocations, as in source.
 type sink struct {
 	conn    *net.UnixConn
 	raw     syscall.RawConn
@@ -24,16 +24,16 @@ type sink struct {
 	ring    func(fd uintptr)
 
 	out     []byte
-	tail    []byte // what follows out
+	tail    []byte // follows out
 	control []byte
-	started bool // some byte was sent
+	started bool // at least one byte was sent
 	bounded bool // the socket was full, and a deadline is set
 	err     error
 	bellErr error
 
 	ctx         context.Context
 	interrupted atomic.Bool // ctx ended while the socket was full
-	unbind      func()      // ends what interrupts; nil while nothing does
+	unbind      func()      // ends the registration with ctx; nil if there is none
 }
 
 func (w *sink) init(conn *net.UnixConn, raw syscall.RawConn, timeout time.Duration) {
@@ -41,9 +41,9 @@ func (w *sink) init(conn *net.UnixConn, raw syscall.RawConn, timeout time.Durati
 	w.ready, w.ring = w.writeReady, w.ringNow
 }
 
-// write sends out and tail with the descriptors on the first byte. started reports whether any of it was sent. The end
-// of ctx while the socket is full is errInterrupted; then the caller takes the rest, while out and tail are still as
-// they were.
+// write sends out and tail with the descriptors on the first byte. started reports whether any of it was sent. If ctx
+// ends while the socket is full, it returns errInterrupted; the caller then takes the rest while out and tail are
+// unchanged.
 func (w *sink) write(ctx context.Context, out, tail []byte, fds []int) (started bool, err error) {
 	w.out, w.tail, w.control, w.started, w.bounded, w.err = out, tail, nil, false, false, nil
 	w.ctx = ctx
@@ -59,11 +59,11 @@ func (w *sink) write(ctx context.Context, out, tail []byte, fds []int) (started 
 			w.unbind()
 			w.unbind = nil
 		}
-		_ = w.conn.SetWriteDeadline(time.Time{}) // a connection that is closed tells the next write
+		_ = w.conn.SetWriteDeadline(time.Time{}) // on a closed connection the next write fails
 		switch {
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 		case w.interrupted.Load():
-			return w.started, errInterrupted // out and tail are for rest
+			return w.started, errInterrupted // rest needs out and tail
 		default:
 			err = ErrTimeout
 		}
@@ -72,14 +72,14 @@ func (w *sink) write(ctx context.Context, out, tail []byte, fds []int) (started 
 	return w.started, err
 }
 
-// rest returns, once, a copy of what an interrupted write did not send.
+// rest returns, once, a copy of the unsent part of an interrupted write.
 func (w *sink) rest() []byte {
 	rest := slices.Concat(w.out, w.tail)
 	w.out, w.tail = nil, nil
 	return rest
 }
 
-// writeReady writes as much as the socket takes and answers whether that was all, or failed.
+// writeReady writes as much as the socket accepts. It reports whether everything was written, or the write failed.
 func (w *sink) writeReady(fd uintptr) bool {
 	for {
 		n, err := w.sendmsg(int(fd))
@@ -117,8 +117,8 @@ func (w *sink) sendmsg(fd int) (int, error) {
 	return unix.SendmsgBuffers(fd, [][]byte{w.out, w.tail}, w.control, nil, flags)
 }
 
-// bell wakes the peer, and does not wait. Where the socket is full the peer has something to read, and is awake. The
-// caller has the turn to write.
+// bell wakes the peer without waiting. If the socket is full, the peer has something to read and is awake. The caller
+// holds the turn to write.
 func (w *sink) bell() error {
 	if err := w.raw.Control(w.ring); err != nil {
 		return err
@@ -141,8 +141,8 @@ func (w *sink) ringNow(fd uintptr) {
 	}
 }
 
-// sendError says what a refused message means. Descriptors that are sent and not yet received count against the
-// sender's own limit of open files; too many of them, or no memory, is no reason to give up the connection.
+// sendError explains a refused message. Sent descriptors that the peer has not received count against the sender's
+// limit of open files. Too many of them, or a lack of memory, does not end the connection.
 func sendError(err error, files bool) error {
 	e := os.NewSyscallError("sendmsg", err)
 	switch {
@@ -154,8 +154,8 @@ func sendError(err error, files bool) error {
 	return e
 }
 
-// bound sets the deadline of a write, and lets the end of its context interrupt it, when it must wait for the first
-// time: a socket that takes everything at once costs neither.
+// bound sets the deadline of a write, and registers with its context, the first time that the write must wait. A write
+// that completes at once costs neither.
 func (w *sink) bound() {
 	if w.bounded {
 		return
@@ -163,7 +163,7 @@ func (w *sink) bound() {
 	w.bounded = true
 	w.interrupted.Store(false)
 	if w.timeout > 0 {
-		_ = w.conn.SetWriteDeadline(time.Now().Add(w.timeout)) // as above
+		_ = w.conn.SetWriteDeadline(time.Now().Add(w.timeout)) // best effort, as above
 	}
 	if w.ctx.Done() == nil {
 		return
@@ -172,7 +172,7 @@ func (w *sink) bound() {
 	stop := context.AfterFunc(w.ctx, func() {
 		defer close(fired)
 		w.interrupted.Store(true)
-		_ = w.conn.SetWriteDeadline(time.Unix(1, 0)) // long ago
+		_ = w.conn.SetWriteDeadline(time.Unix(1, 0)) // a time in the past
 	})
 	w.unbind = func() {
 		if !stop() {
@@ -181,7 +181,8 @@ func (w *sink) bound() {
 	}
 }
 
-// fileDescriptors are the numbers behind files. Not f.Fd: that makes the file blocking, for the peer too.
+// fileDescriptors returns the descriptors of files. It does not use f.Fd, which would make the file blocking, also for
+// the peer.
 func fileDescriptors(files []*os.File) ([]int, error) {
 	if len(files) == 0 {
 		return nil, nil

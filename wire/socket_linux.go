@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// init fills in what depends on the socket.
+// init initializes the parts that depend on the socket.
 func (c *Conn) init() error {
 	if network := c.conn.LocalAddr().Network(); network != "unix" {
 		return fmt.Errorf("%s socket: %w: use a stream socket", network, os.ErrInvalid)

@@ -46,5 +46,5 @@ func closeDescriptors([]int) error { return nil }
 
 func sizeOf(int) int64 { return 0 }
 
-// Pipe fails with [errors.ErrUnsupported]: passing descriptors is written for Linux.
+// Pipe returns [errors.ErrUnsupported]: descriptors can be passed on Linux only.
 func Pipe(Limits) (a, b *Conn, err error) { return nil, nil, errLinuxOnly }

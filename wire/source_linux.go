@@ -15,11 +15,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
 )
 
-// controlBytes is room for the descriptors of one message: the kernel sends no more than MaxFilesPerFrame at a time,
-// and asks for nothing else in the control data of a socket without further options.
+// controlBytes is the room for the descriptors of one message. The kernel passes at most MaxFilesPerFrame at a time,
+// and nothing else in the control data of a socket without further options.
 var controlBytes = unix.CmsgSpace(MaxFilesPerFrame * 4)
 
-// buffer is what reading needs, borrowed from a pool while there is something to read.
+// buffer is the memory for reading, borrowed from a pool while data is available.
 type buffer struct {
 	data    [bufferBytes]byte
 	control []byte
@@ -27,8 +27,8 @@ type buffer struct {
 
 var buffers = sync.Pool{New: func() any { return &buffer{control: make([]byte, controlBytes)} }}
 
-// source reads the socket. Its fields below raw are the arguments and results of one read, in the struct so that the
-// function handed to raw.Read is made once and nothing is allocated.
+// source reads the socket. The fields below raw are arguments and results of one read. They are in the struct so that
+// the function passed to raw.Read is created once and nothing is allocated.
 type source struct {
 	raw   syscall.RawConn
 	ready func(fd uintptr) bool
@@ -38,10 +38,10 @@ type source struct {
 
 	within bool // the read is within a frame
 
-	ring   *ring.Consumer // what is waited for beside the socket; nil for nothing
-	inRing bool           // the read has ended because the ring has something
+	ring   *ring.Consumer // also waited for; nil without a ring
+	inRing bool           // the read ended because the ring has data
 
-	buf   *buffer // nil while nothing is to be read
+	buf   *buffer // nil while there is nothing to read
 	fd    int
 	dst   []byte
 	n     int
@@ -59,9 +59,9 @@ func (s *source) init(conn *net.UnixConn, raw syscall.RawConn, limits *Limits) {
 	s.poll.limit = limits.BusyPoll
 }
 
-// read waits until there are bytes and returns how many went to dst, or to buf.data if dst is nil, and the descriptors,
-// owned, that came with them. within says that a frame has begun, batched that the last read brought several frames.
-// The end of the stream is io.EOF. Descriptors are returned also with an error.
+// read waits for data. It returns the number of bytes read into dst, or into buf.data if dst is nil, and the
+// descriptors that arrived with them, owned by the caller. within reports that a frame has begun, batched that the last
+// read returned several frames. The end of the stream is io.EOF. Descriptors may be returned with an error.
 func (s *source) read(dst []byte, within, batched bool) (n int, fds []int, err error) {
 	s.dst, s.within, s.poll.batched, s.inRing = dst, within, batched, false
 	if s.ring != nil && s.poll.until(s.ring.Ready, lookAtRing) {
@@ -97,9 +97,9 @@ func (s *source) read(dst []byte, within, batched bool) (n int, fds []int, err e
 	return s.n, fds, err
 }
 
-// readReady reads once. It is called when the socket may be readable and answers whether it was.
+// readReady reads once. It is called when the socket may be readable, and reports whether it was.
 func (s *source) readReady(fd uintptr) bool {
-	// The ring first; but bells that nobody reads would fill the socket.
+	// The ring comes first, but unread bells would fill the socket.
 	awake := s.ring != nil && !s.ring.Sleep()
 	if awake && s.ring.Due() < maxDue {
 		s.inRing = true
@@ -123,7 +123,7 @@ func (s *source) readReady(fd uintptr) bool {
 	return false
 }
 
-// readNow reads once if there is anything to be read, and answers whether there was.
+// readNow reads once without waiting and reports whether there was data.
 func (s *source) readNow() bool {
 	dst := s.dst
 	if dst == nil {
@@ -137,7 +137,7 @@ func (s *source) readNow() bool {
 	}
 }
 
-// releaseIfIdle gives the buffer back if nothing is in it.
+// releaseIfIdle returns the buffer to the pool if it is empty.
 func (s *source) releaseIfIdle(dst []byte) {
 	if dst == nil {
 		s.release()
@@ -189,13 +189,12 @@ func appendDescriptors(fds []int, data []byte) []int {
 	return fds
 }
 
-// explainTruncation finds out why the kernel dropped descriptors, since the flag says only that it did: there is room
-// for all that one message can carry, so mostly this process has no free descriptor. Those that came must still be
-// open.
+// explainTruncation determines why the kernel dropped descriptors. The buffer holds all descriptors of a message, so
+// usually the process has no free descriptor. Those that arrived must still be open.
 func explainTruncation(got int) error {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err == nil {
-		_ = unix.Close(fd) // it was opened to see whether it can be
+		_ = unix.Close(fd) // it was opened to test for a free descriptor
 	}
 	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
 		return fmt.Errorf("%w: descriptors were lost after %d of them: %w", ErrBudget, got, err)
@@ -203,5 +202,5 @@ func explainTruncation(got int) error {
 	return fmt.Errorf("%w: descriptors were lost after %d of them", ErrProtocol, got)
 }
 
-// frameDone notes that all of a frame has come.
+// frameDone records that the whole frame has arrived.
 func (s *source) frameDone() { s.stall.complete() }

@@ -7,17 +7,17 @@ import (
 )
 
 // stall ends the reading of a connection whose peer has begun a frame and does not complete it in time, however
-// steadily it sends. Its timer is set when a read must wait within a frame, so a frame that comes as a whole costs
-// none. It is not the socket's read deadline: that is the receiver's, to interrupt itself.
+// steadily it sends. The timer is set when a read must wait within a frame, so a frame that arrives whole costs none.
+// The socket's read deadline is not used; the receiver uses it to interrupt itself.
 type stall struct {
 	conn  *net.UnixConn
-	limit time.Duration // 0 or less for none
-	timer *time.Timer   // made by the first read that waits within a frame
+	limit time.Duration // 0 or less means no limit
+	timer *time.Timer   // created by the first read that waits within a frame
 	set   bool
-	over  atomic.Bool // the time is over: the end of the stream that follows is ours
+	over  atomic.Bool // the time has passed: this side caused the end of the stream
 }
 
-// begin sets the timer, if it is not set.
+// begin starts the timer if it is not running.
 func (s *stall) begin() {
 	switch {
 	case s.set || s.limit <= 0:
@@ -30,7 +30,7 @@ func (s *stall) begin() {
 	s.set = true
 }
 
-// complete stops the timer: all of the frame has come.
+// complete stops the timer: the whole frame has arrived.
 func (s *stall) complete() {
 	if s.set {
 		s.set = false
@@ -38,8 +38,8 @@ func (s *stall) complete() {
 	}
 }
 
-// end wakes the read that waits.
+// end wakes the waiting read.
 func (s *stall) end() {
 	s.over.Store(true)
-	_ = s.conn.CloseRead() // where it is closed, the read has ended
+	_ = s.conn.CloseRead() // on a closed connection the read has ended
 }

@@ -54,8 +54,7 @@ func TestAFrameThatDoesNotGoOnEndsTheReading(t *testing.T) {
 	})
 }
 
-// TestFrameThatDripsIsCutOff: a peer that sends a byte now and then pins its descriptors for no longer than the limit
-// (D6).
+// A peer that sends a byte now and then holds its descriptors no longer than the limit.
 func TestFrameThatDripsIsCutOff(t *testing.T) {
 	requireSameDescriptors(t)
 	conn, raw := rawPair(t, Limits{FrameTimeout: 200 * time.Millisecond})
@@ -97,7 +96,7 @@ func TestFrameMayPauseWithinItsTime(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 7, f.ID)
 	sender.Wait()
-	// Between frames there is no limit, and a deadline is an interruption still.
+	// There is no limit between frames, and a deadline remains an interruption.
 	require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
 	_, err = conn.Receive()
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)

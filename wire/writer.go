@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// copyBytes is the largest body that is copied behind its header, into the queue; a larger one is gathered from where
-// it is. queueBytes is how much may wait in the queue before Send waits too.
+// copyBytes is the maximum size of a body that is copied into the queue behind its header; larger ones are written from
+// their own memory. queueBytes is the size of the queue at which Send waits.
 const (
 	copyBytes  = 8 << 10
 	queueBytes = 32 << 10
@@ -20,29 +20,29 @@ const (
 
 var queues = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
-// writer sends frames. Whoever finds nobody writing writes; the frames of others queue meanwhile and go out together in
-// the writer's next system call, without their senders waiting. So one busy connection costs few system calls, an idle
-// one holds no buffer, and no goroutine exists only to write.
+// writer sends frames. A sender that finds no active writer writes. Frames of other senders are queued and leave in the
+// writer's next system call without their senders waiting. A busy connection thus makes few system calls, an idle one
+// holds no buffer, and no goroutine exists only to write.
 type writer struct {
 	mu      sync.Mutex
-	free    sync.Cond // writing has become false
+	free    sync.Cond // signalled when writing becomes false
 	writing bool      // one goroutine uses sink
 	sink    sink
-	queue   *[]byte // whole frames; nil where none wait
-	queued  int     // how many
-	batched bool    // the last sends found frames of others queued
-	broken  error   // the peer cannot find the next frame any more
+	queue   *[]byte // whole frames; nil if empty
+	queued  int     // number of frames in queue
+	batched bool    // recent sends found queued frames of others
+	broken  error   // the peer cannot find the next frame
 	ring    ringWriter
 
-	failed func(error) // is told of a write that failed when nobody waited for it
+	failed func(error) // called after a failed write without a waiting sender
 }
 
 // send sends one message. If now is false, it may stay in the queue until the next send or flush. A message without
-// descriptors that fits goes through the queue; others, and the last ones of a connection, wait for their turn and are
-// with the kernel when send returns. fatal tells that the connection is of no use any more. When ctx ends while the
-// socket is full, the message is either not sent, which is [ErrNotSent], or left to a goroutine.
+// descriptors that fits is queued. Others, and the last message of a connection, wait for their turn and are in the
+// kernel when send returns. fatal reports that the connection cannot be used further. If ctx ends while the socket is
+// full, the message is either not sent, which is [ErrNotSent], or a goroutine sends the rest.
 func (w *writer) send(ctx context.Context, kind Kind, id uint64, body, tail []byte, files []*os.File, now bool) (fatal bool, err error) {
-	last := kind == KindGoodbye || kind == KindError && id == 0 // the connection is closed when it has been written
+	last := kind == KindGoodbye || kind == KindError && id == 0 // the connection is closed after it was written
 	if len(files) == 0 && len(tail) == 0 && len(body) <= copyBytes && !last {
 		return w.sendQueued(ctx, header{length: uint32(len(body)), kind: kind, id: id}, body, now)
 	}
@@ -94,11 +94,11 @@ func (w *writer) send(ctx context.Context, kind Kind, id uint64, body, tail []by
 		w.done()
 		return true, err
 	}
-	w.wentBackLocked(back)
+	w.recordMoveLocked(back)
 	return w.endTurnLocked(ctx)
 }
 
-// sendQueued puts a small frame into the queue, and writes the queue if nobody else does.
+// sendQueued queues a small frame, and writes the queue if no other goroutine does.
 func (w *writer) sendQueued(ctx context.Context, h header, body []byte, now bool) (fatal bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -132,7 +132,7 @@ func (w *writer) sendQueued(ctx context.Context, h header, body []byte, now bool
 	}
 	w.writing = true
 	if w.batched && now {
-		// Others are likely to send at this moment too: let those that can run put their frames into the queue first.
+		// Other goroutines probably send at this moment too: let them queue their frames first.
 		w.mu.Unlock()
 		runtime.Gosched()
 		w.mu.Lock()
@@ -141,7 +141,7 @@ func (w *writer) sendQueued(ctx context.Context, h header, body []byte, now bool
 	return w.endTurnLocked(ctx)
 }
 
-// endTurnLocked writes the queue and ends the turn of the caller, or leaves both to a goroutine when ctx ends.
+// endTurnLocked writes the queue and ends the caller's turn, or leaves both to a goroutine when ctx ends.
 func (w *writer) endTurnLocked(ctx context.Context) (fatal bool, err error) {
 	for {
 		left, err := w.flushLocked(ctx)
@@ -158,8 +158,8 @@ func (w *writer) endTurnLocked(ctx context.Context) (fatal bool, err error) {
 	}
 }
 
-// leaveTurnLocked ends the turn of a message that was not sent. What others have queued meanwhile, and do not wait for,
-// is written by a goroutine.
+// leaveTurnLocked ends the turn of a message that was not sent. A goroutine writes the frames that others have queued
+// meanwhile and do not wait for.
 func (w *writer) leaveTurnLocked() {
 	if w.queued == 0 {
 		w.done()
@@ -175,7 +175,7 @@ func (w *writer) leaveTurnLocked() {
 	}()
 }
 
-// waitLocked waits until the turn may be free, or ctx ends. mu is released meanwhile.
+// waitLocked waits until the turn may be free, or ctx ends. It releases mu while it waits.
 func (w *writer) waitLocked(ctx context.Context) error {
 	if ctx.Done() == nil {
 		w.free.Wait()
@@ -210,7 +210,7 @@ func (w *writer) enqueue(h header, body []byte) {
 	w.queued++
 }
 
-// flush writes what waits in the queue.
+// flush writes the queue.
 func (w *writer) flush() (fatal bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -218,7 +218,7 @@ func (w *writer) flush() (fatal bool, err error) {
 		return false, w.broken
 	}
 	if w.writing {
-		return false, nil // who writes takes the queue along
+		return false, nil // the current writer also writes the queue
 	}
 	if w.queued == 0 {
 		return w.published(context.Background(), true)
@@ -227,13 +227,13 @@ func (w *writer) flush() (fatal bool, err error) {
 	return w.endTurnLocked(context.Background())
 }
 
-// flushLocked writes the queue until it stays empty. The caller has set writing; mu is released while it writes. An
-// error is fatal. When ctx ends before that, the queue and the turn are left to a goroutine.
+// flushLocked writes the queue until it stays empty. The caller has set writing; mu is released during writes. An error
+// is fatal. If ctx ends before that, the queue and the turn are left to a goroutine.
 func (w *writer) flushLocked(ctx context.Context) (left bool, err error) {
 	for w.queued > 0 {
 		q := w.queue
 		w.queue, w.queued = nil, 0
-		done, err := w.putLocked(*q, nil) // if the stream has gone back to the ring meanwhile
+		done, err := w.putLocked(*q, nil) // if the stream has moved back to the ring meanwhile
 		back := false
 		if err == nil && !done {
 			if back, err = w.returnsLocked(); back {
@@ -244,7 +244,7 @@ func (w *writer) flushLocked(ctx context.Context) (left bool, err error) {
 			w.mu.Unlock()
 			_, err = w.sink.write(ctx, *q, nil, nil)
 			if left = errors.Is(err, errInterrupted); left {
-				go w.carryOn(w.sink.rest(), back)
+				go w.finishAbandonedWrite(w.sink.rest(), back)
 			}
 			w.mu.Lock()
 		}
@@ -257,21 +257,21 @@ func (w *writer) flushLocked(ctx context.Context) (left bool, err error) {
 			w.broken = err
 			return false, err
 		}
-		w.wentBackLocked(back)
+		w.recordMoveLocked(back)
 	}
 	return false, nil
 }
 
-// carryOn has the turn of a sender that has left. It writes what is left of that one's message, then the queue. back
-// tells that the stream goes on in the ring behind that message.
-func (w *writer) carryOn(rest []byte, back bool) {
+// finishAbandonedWrite runs with the turn of a sender that has returned. It writes the rest of that sender's message, then the
+// queue. back reports that the stream continues in the ring behind the message.
+func (w *writer) finishAbandonedWrite(rest []byte, back bool) {
 	_, err := w.sink.write(context.Background(), rest, nil, nil)
 	w.mu.Lock()
 	if err != nil {
 		w.broken = err
 		w.done()
 	} else {
-		w.wentBackLocked(back)
+		w.recordMoveLocked(back)
 		_, err = w.endTurnLocked(context.Background())
 	}
 	w.mu.Unlock()
@@ -280,7 +280,7 @@ func (w *writer) carryOn(rest []byte, back bool) {
 	}
 }
 
-// done ends a turn. mu is held.
+// done ends a turn. The caller holds mu.
 func (w *writer) done() {
 	w.writing = false
 	if w.broken != nil && w.queue != nil {
@@ -289,15 +289,15 @@ func (w *writer) done() {
 	w.free.Broadcast()
 }
 
-// sendParts writes a message that does not go through the queue: files frames for the descriptors that one frame cannot
-// carry, then the frame. The caller has set writing and does not hold mu. The end of ctx interrupts it until
-// descriptors are on their way in a frame of their own: the others are the caller's only until it returns. back has the
-// stream go on in the ring behind a small message.
+// sendParts writes a message that is not queued: files frames for the descriptors beyond the capacity of one frame,
+// then the frame. The caller has set writing and does not hold mu. The end of ctx interrupts it until descriptors were
+// sent in a separate frame, because the caller owns the others only until it returns. With back, the stream continues
+// in the ring behind a small message.
 func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body, tail []byte, fds []int, back bool) (started bool, err error) {
 	for len(fds) > MaxFilesPerFrame {
 		var head [HeaderBytes]byte
 		header{kind: KindFiles, files: MaxFilesPerFrame, id: id}.put(head[:])
-		part, err := w.sink.write(ctx, head[:], nil, fds[:MaxFilesPerFrame]) // all of so few bytes, or none
+		part, err := w.sink.write(ctx, head[:], nil, fds[:MaxFilesPerFrame]) // so few bytes are sent whole or not at all
 		started = started || part
 		if err != nil {
 			return started, err
@@ -324,19 +324,18 @@ func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body, tail
 	*p = out[:0]
 	part, err := w.sink.write(ctx, out, tail, fds)
 	if part && errors.Is(err, errInterrupted) {
-		go w.carryOn(w.sink.rest(), back)
+		go w.finishAbandonedWrite(w.sink.rest(), back)
 	}
 	return started || part, err
 }
 
-// errRefused marks a write that the kernel refused before it took anything, for a reason that passes.
+// errRefused marks a write that the kernel refused before it accepted any byte, for a temporary reason.
 var errRefused = errors.New("the system refused the message")
 
-// errInterrupted marks a write whose context ended while the socket was full. What was not written is in the sink's
-// rest.
+// errInterrupted marks a write whose context ended while the socket was full. The sink's rest holds the unsent bytes.
 var errInterrupted = errors.New("interrupted")
 
-// close wakes the senders that wait. Writes in progress end with the socket.
+// close wakes the waiting senders. Writes in progress end with the socket.
 func (w *writer) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,15 +9,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
 )
 
-// ringWriter is what a writer has of a ring. All of it is used with the writer's lock, and never waits: what finds no
-// room goes over the socket, where waiting has its limits, and everything behind it as well until the peer has read
-// enough of the ring.
+// ringWriter is the ring part of a writer. It is guarded by the writer's lock and never waits. A frame that does not
+// fit goes over the socket, where waiting is limited, and so do all later frames until the peer has read enough of the
+// ring.
 type ringWriter struct {
-	out *ring.Producer // nil where there is none
+	out *ring.Producer // nil without a ring
 	on  bool           // the stream is in the ring
 }
 
-// ringHeader is the frame that says that the stream goes on in the other place.
+// ringHeader is the frame that moves the stream between ring and socket.
 var ringHeader = func() (b [HeaderBytes]byte) {
 	header{kind: KindRing}.put(b[:])
 	return b
@@ -29,7 +29,7 @@ var bellHeader = func() (b [HeaderBytes]byte) {
 	return b
 }()
 
-// noWait is a context that has ended, for what must not wait.
+// noWait is an ended context, for sends that must not wait.
 var noWait = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -42,7 +42,7 @@ func (w *writer) sendRing(file *os.File) error {
 	return err
 }
 
-// useRing lets small frames go by the ring from the next one that is sent over the socket on, which says so.
+// useRing lets small frames use the ring after the next frame on the socket, which announces it.
 func (w *writer) useRing(out *ring.Producer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,13 +51,13 @@ func (w *writer) useRing(out *ring.Producer) {
 	}
 }
 
-// putLocked puts a small frame, or the whole queue, into the ring, if the stream is there. Where there is no room the
+// putLocked puts a small frame, or the whole queue, into the ring if the stream is there. If it does not fit, the
 // stream leaves the ring.
 func (w *writer) putLocked(head, body []byte) (done bool, err error) {
 	if !w.ring.on {
 		return false, nil
 	}
-	done, err = w.ring.out.Put(head, body, HeaderBytes) // room is kept for the word that the stream leaves
+	done, err = w.ring.out.Put(head, body, HeaderBytes) // reserves room for the frame that announces leaving the ring
 	switch {
 	case err != nil:
 		return false, w.corruptLocked(err)
@@ -67,7 +67,7 @@ func (w *writer) putLocked(head, body []byte) (done bool, err error) {
 	return true, nil
 }
 
-// leaveRingLocked sends the stream on over the socket.
+// leaveRingLocked moves the stream to the socket.
 func (w *writer) leaveRingLocked() error {
 	if !w.ring.on {
 		return nil
@@ -79,8 +79,8 @@ func (w *writer) leaveRingLocked() error {
 	return nil
 }
 
-// returnsLocked reports whether the stream should go on in the ring behind what is sent next: not until the peer has
-// read half of it.
+// returnsLocked reports whether the stream should return to the ring after the next message: only once the peer has
+// read half of the ring.
 func (w *writer) returnsLocked() (bool, error) {
 	if w.ring.out == nil || w.ring.on {
 		return false, nil
@@ -92,9 +92,9 @@ func (w *writer) returnsLocked() (bool, error) {
 	return free >= w.ring.out.Size()/2, nil
 }
 
-// wentBackLocked notes, where back is true, that what was just sent said that the stream goes on in the ring. The
-// connection may have been closed while it was sent, and the ring with it.
-func (w *writer) wentBackLocked(back bool) {
+// recordMoveLocked records, if back is true, that the message just sent moved the stream to the ring. The connection and
+// the ring may have been closed meanwhile.
+func (w *writer) recordMoveLocked(back bool) {
 	if back && w.ring.out != nil {
 		w.ring.on = true
 	}
@@ -105,8 +105,7 @@ func (w *writer) corruptLocked(err error) error {
 	return w.broken
 }
 
-// ringLocked wakes the peer for what was put into the ring, where it sleeps. The caller has the turn; mu is released
-// while it does so.
+// ringLocked wakes a sleeping peer for what was put into the ring. The caller holds the turn; mu is released meanwhile.
 func (w *writer) ringLocked() error {
 	for w.ring.on && w.ring.out.MustWake() {
 		w.mu.Unlock()
@@ -120,7 +119,7 @@ func (w *writer) ringLocked() error {
 	return nil
 }
 
-// published ends the sending of a frame that was put into the ring. Whoever has the turn rings for it at its end.
+// published completes a frame that was put into the ring. The holder of the turn rings for it at the end of its turn.
 func (w *writer) published(ctx context.Context, now bool) (fatal bool, err error) {
 	if !now || w.writing || !w.ring.on || !w.ring.out.MustWake() {
 		return false, nil

@@ -1,13 +1,14 @@
-// Command sharedtensor keeps models in memory that every process of a host can use in place, and shows their users.
+// Command sharedtensor keeps models in memory that every process of a host can use in place, and lists the processes
+// that use them.
 //
-// One process owns them:
+// One process owns the models:
 //
 //	sharedtensor serve llm=model.safetensors
 //
-// and others attach to them by name, in microseconds and without a copy, through package endpoint or with the other
-// commands: ls, inspect, get, publish, withdraw, watch, ping. The command doctor says what this host can share, how,
-// and why not.
+// Other processes attach to them by name, in microseconds and without a copy, through package endpoint or with the
+// other commands, such as ls, inspect, get, publish, withdraw, watch and ping. The command doctor reports what this
+// host can share, and why something cannot be shared.
 //
-// The exit status is 0 when all went well, 1 when it did not, and 2 when the command line makes no sense. Errors are
-// one line on standard error.
+// The exit status is 0 on success, 1 on failure, and 2 if the command line is invalid. Errors are one line on standard
+// error.
 package main

@@ -9,10 +9,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// unknownSize is the size of a parameter that the driver does not tell.
+// unknownSize is the size of a parameter if the driver does not report it.
 const unknownSize = -1
 
-// arguments are a kernel's arguments as bytes, each at an offset that suits its size.
+// arguments holds a kernel's arguments as bytes, each aligned for its size.
 type arguments struct {
 	values  []byte
 	offsets []int
@@ -23,10 +23,10 @@ type arguments struct {
 func (a *arguments) add(arg any, size int) error {
 	switch v := arg.(type) {
 	case nil:
-		return invalid("nil is no argument; for a null pointer use cu.DevicePtr(0)")
+		return invalid("nil argument: for a null pointer use cu.DevicePtr(0)")
 	case *Memory:
 		if v == nil {
-			return invalid("nil is no memory; for a null pointer use cu.DevicePtr(0)")
+			return invalid("nil memory: for a null pointer use cu.DevicePtr(0)")
 		}
 		a.used = append(a.used, &v.resource)
 		return a.number(uint64(v.ptr), 8, size, arg)
@@ -38,7 +38,7 @@ func (a *arguments) add(arg any, size int) error {
 		return a.number(p, 8, size, arg)
 	case cu.DevicePtr:
 		return a.number(uint64(v), 8, size, arg)
-	case float32: // what kernels mostly take goes without reflection
+	case float32: // the most common types avoid reflection
 		return a.number(uint64(math.Float32bits(v)), 4, size, arg)
 	case int32:
 		return a.number(uint64(v), 4, size, arg)
@@ -76,12 +76,12 @@ func (a *arguments) put(b []byte, size int, arg any) error {
 	}
 	a.values = append(a.values, b...)
 	if len(b) == 0 {
-		a.values = append(a.values, 0) // an address is needed also for nothing
+		a.values = append(a.values, 0) // an empty value needs an address too
 	}
 	return nil
 }
 
-// begin makes room for an argument, which has to have as many bytes as the parameter.
+// begin reserves space for an argument. It fails if the parameter has a different size.
 func (a *arguments) begin(bytes, size int, arg any) error {
 	if size != unknownSize && size != bytes {
 		return invalid("%T has %d bytes, the kernel takes %d", arg, bytes, size)
@@ -110,12 +110,12 @@ func (a *arguments) addSized(v reflect.Value, size int) error {
 		}
 		return a.number(n, size, size, nil)
 	case unknownSize:
-		return invalid("the driver does not tell what size the kernel takes: give the %s a size, such as %s32", v.Kind(), v.Kind())
+		return invalid("the driver does not report the size of the parameter: instead of %s use a sized type such as %s32", v.Kind(), v.Kind())
 	}
 	return invalid("%s is a number, the kernel takes %d bytes", v.Type(), size)
 }
 
-// appendValue appends a value as C lays it out: Go does the same for numbers, and for arrays and structs of them.
+// appendValue appends a value in C's layout, which is Go's for numbers, arrays and structs of them.
 func appendValue(b []byte, v reflect.Value) ([]byte, error) {
 	var err error
 	switch v.Kind() {
@@ -152,7 +152,7 @@ func appendValue(b []byte, v reflect.Value) ([]byte, error) {
 	return nil, invalid("%s cannot be passed to a kernel", v.Type())
 }
 
-// appendInt appends the lowest bytes of n; both architectures are little-endian.
+// appendInt appends the lowest bytes of n. Both supported architectures are little-endian.
 func appendInt(b []byte, n uint64, size int) []byte {
 	for range size {
 		b = append(b, byte(n))

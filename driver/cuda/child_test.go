@@ -13,9 +13,8 @@ import (
 
 const childVariable = "SHAREDTENSOR_TEST_CHILD"
 
-// child runs the calling test a second time in a process of its own with additional environment variables, and reports
-// that it did. In that process it returns false. It is for tests that lose the context, or need another library than
-// the other tests.
+// child runs the calling test again in a separate process with additional environment variables, and returns true. In
+// that process it returns false. Tests use it if they lose the context, or need a library with other options.
 func child(t *testing.T, name string, env ...string) bool {
 	t.Helper()
 	if os.Getenv(childVariable) == name {
@@ -29,7 +28,7 @@ func child(t *testing.T, name string, env ...string) bool {
 	return true
 }
 
-// childWith is child with a library of its own.
+// childWith is child with other options for the library.
 func childWith(t *testing.T, name string, o cudatest.Options) bool {
 	t.Helper()
 	if os.Getenv(childVariable) == name {
@@ -38,8 +37,8 @@ func childWith(t *testing.T, name string, o cudatest.Options) bool {
 	return child(t, name, o.Env(t)...)
 }
 
-// selfCommand starts this test binary again. SHAREDTENSOR_TEST_EXEC is what has to be put before it, such as an
-// emulator.
+// selfCommand returns a command that runs this test binary again. SHAREDTENSOR_TEST_EXEC is a prefix of the command
+// line, such as an emulator.
 func selfCommand(args ...string) *exec.Cmd {
 	words := append(strings.Fields(os.Getenv("SHAREDTENSOR_TEST_EXEC")), os.Args[0])
 	return exec.Command(words[0], append(words[1:], args...)...)
@@ -54,7 +53,7 @@ func pattern(name string) string {
 	return strings.Join(parts, "/")
 }
 
-// collect runs the garbage collector until done, or fails.
+// collect runs the garbage collector until done returns true, or fails the test.
 func collect(t *testing.T, done func() bool) {
 	t.Helper()
 	for range 1000 {

@@ -2,25 +2,27 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"sync"
-	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 	"github.com/sharedtensor/sharedtensor/driver/internal/reaper"
 )
 
-// primary is a device's retained primary context. The Device and each object made from it hold a reference; the last
-// one gone, it is released.
+// primary is a device's retained primary context. The Device and each object made from it hold a reference. The context
+// is released with the last one.
 type primary struct {
 	device cu.Device
 	ctx    cu.Context
 
 	name string // of the device
-	// forgotten are the objects that the garbage collector found unclosed. Giving them back may wait for the device's
-	// work, which must stall nothing but the objects of this device.
+	// forgotten queues the objects that became unreachable without Close. Releasing them may wait for the device's
+	// work, so each device has its own queue.
 	forgotten reaper.Queue
+	postponed postponed
+	legacy    *track // the default stream
 
 	mu   sync.Mutex
 	refs int
@@ -31,10 +33,11 @@ func retainPrimary(device cu.Device, name string) (*primary, error) {
 	if err := check("cuDevicePrimaryCtxRetain", cu.DevicePrimaryCtxRetain(&p.ctx, device)); err != nil {
 		return nil, err
 	}
+	p.legacy = newTrack(p, 0)
 	return p, nil
 }
 
-// get adds a reference; it fails where the last one is gone.
+// get adds a reference. It fails if the context has been released.
 func (p *primary) get() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +48,14 @@ func (p *primary) get() error {
 	return nil
 }
 
-// put gives a reference back.
+// released reports whether the last reference is gone.
+func (p *primary) released() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refs == 0
+}
+
+// put releases a reference.
 func (p *primary) put() error {
 	p.mu.Lock()
 	p.refs--
@@ -54,21 +64,25 @@ func (p *primary) put() error {
 	if !last {
 		return nil
 	}
+	p.legacy.forget()
 	return check("cuDevicePrimaryCtxRelease", cu.DevicePrimaryCtxRelease(p.device))
 }
 
-// enter locks the goroutine to its thread and makes the context current on it. Where it succeeds, leave must follow.
-// The context that was current before is not restored: threads of a Go program have none of their own.
+// enter locks the goroutine to its thread and makes the context current on it. If it succeeds, leave must follow, which
+// restores the context that was current before.
 func (p *primary) enter() error {
 	runtime.LockOSThread()
-	if r := cu.CtxSetCurrent(p.ctx); r != cu.SUCCESS {
+	if r := cu.CtxPushCurrent(p.ctx); r != cu.SUCCESS {
 		runtime.UnlockOSThread()
-		return check("cuCtxSetCurrent", r)
+		return check("cuCtxPushCurrent", r)
 	}
 	return nil
 }
 
-func leave() { runtime.UnlockOSThread() }
+func leave() {
+	cu.CtxPopCurrent(nil)
+	runtime.UnlockOSThread()
+}
 
 // do runs fn with the context current.
 func (p *primary) do(fn func() error) error {
@@ -79,50 +93,45 @@ func (p *primary) do(fn func() error) error {
 	return fn()
 }
 
-// errNotReleased marks an error that came before anything was given back: the object is as it was, and Close can be
-// tried again.
+// errNotReleased marks an error that occurred before anything was released. The object is unchanged, and Close can be
+// called again.
 type errNotReleased struct{ error }
 
 func (e errNotReleased) Unwrap() error { return e.error }
 
-// resource is what all objects share: a lock that keeps Close away from calls under way, and what Close gives back.
+// resource is embedded in all objects.
 type resource struct {
-	p  *primary
-	mu sync.RWMutex
-	// owned is what the object stands for; nil once that was given back.
+	p    *primary
+	life *lifetime
+	// owned is the driver's resource. Only the closer uses it, between life.begin and life.end. It is nil after the
+	// release.
 	owned   *holding
-	exposed *atomic.Bool // that of owned, which outlives it
 	cleanup runtime.Cleanup
 }
 
-// own makes r responsible for what release gives back, and takes a reference to the context. Where it fails, it has
-// called release. release runs with the context current. It must not refer to the object that r is part of, or the
-// cleanup would keep that alive. kind and bytes say what it is.
-func (r *resource) own(p *primary, kind string, bytes int64, release func() error) error {
+// own makes r responsible for a resource and takes a reference to the context. If own fails, it has called free. free
+// runs with the context current when no queued work uses the resource. It must not refer to the object that contains r,
+// because that would keep the object reachable. kind and bytes describe the resource.
+func (r *resource) own(p *primary, kind string, bytes int64, free func() error) error {
 	if err := p.get(); err != nil {
-		return errors.Join(err, p.do(release))
+		return errors.Join(err, p.do(free))
 	}
 	r.p = p
-	r.exposed = new(atomic.Bool)
-	r.owned = &holding{p: p, kind: kind, bytes: bytes, free: release, exposed: r.exposed}
+	r.life = newLifetime()
+	r.owned = &holding{p: p, kind: kind, bytes: bytes, free: free, life: r.life}
 	r.cleanup = runtime.AddCleanup(r, func(h *holding) { h.p.forgotten.Add(h.reap) }, r.owned)
 	return nil
 }
 
-// expose notes that an address or a handle of the object is handed out; the caller is between use and done.
-func (r *resource) expose() { r.exposed.Store(true) }
+// expose records that an address or a handle of the object was returned to the caller. It is called between use and
+// done.
+func (r *resource) expose() { r.life.exposed.Store(true) }
 
-// use keeps Close waiting until done. It fails with [os.ErrClosed] after Close.
-func (r *resource) use() error {
-	r.mu.RLock()
-	if r.owned == nil {
-		r.mu.RUnlock()
-		return os.ErrClosed
-	}
-	return nil
-}
+// use keeps the object from being released until done. It never blocks, and fails with [os.ErrClosed] once Close has
+// begun.
+func (r *resource) use() error { return r.life.use() }
 
-func (r *resource) done() { r.mu.RUnlock() }
+func (r *resource) done() { r.life.done() }
 
 // call runs fn with the context current, between use and done.
 func (r *resource) call(fn func() error) error {
@@ -133,28 +142,66 @@ func (r *resource) call(fn func() error) error {
 	return r.p.do(fn)
 }
 
-// close gives the object back. A second call is nil.
+// callAndWait is call for an fn that waits for its work in the default stream. If fn fails, the work may be unfinished.
+func (r *resource) callAndWait(fn func() error) error {
+	return r.call(func() error {
+		err := fn()
+		if err != nil {
+			r.p.legacy.mark(r.life)
+		}
+		return err
+	})
+}
+
+// withAll runs fn while none of the objects can be released.
+func withAll(used []*resource, fn func() error) error {
+	for i, r := range used {
+		if err := r.use(); err != nil {
+			doneAll(used[:i])
+			return err
+		}
+	}
+	defer doneAll(used)
+	return fn()
+}
+
+func doneAll(used []*resource) {
+	for _, r := range used {
+		r.done()
+	}
+}
+
+// close releases the object. A second call returns nil. If a capture forbids the release, it is postponed.
 func (r *resource) close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.owned == nil {
+	if !r.life.begin() {
 		return nil
 	}
-	err := r.owned.release()
+	return r.finish(r.owned.release())
+}
+
+// finish ends a release that began with life.begin. err is its result.
+func (r *resource) finish(err error) error {
+	h := r.owned
+	capturing := errors.Is(err, ErrCapturing)
+	if capturing && h.captured {
+		err = errNotReleased{fmt.Errorf("%w: close the %s when the capture has ended", ErrCapturing, h.kind)}
+	}
 	if errors.As(err, &errNotReleased{}) {
+		r.life.end(false)
 		return err
 	}
-	return errors.Join(err, r.disownLocked())
-}
-
-// disownLocked ends the responsibility for what was given back.
-func (r *resource) disownLocked() error {
 	r.cleanup.Stop()
 	r.owned = nil
-	return r.p.put()
+	r.life.end(true)
+	if capturing {
+		h.p.postponed.add(h)
+		return nil
+	}
+	return errors.Join(err, h.p.put())
 }
 
-// discard closes what no caller has to close: where the first try could not begin, it tries again.
+// discard closes an object that was not returned to a caller. If the first close fails before it released anything,
+// discard retries.
 func (r *resource) discard() error {
 	err := r.close()
 	if errors.As(err, &errNotReleased{}) {
@@ -163,12 +210,12 @@ func (r *resource) discard() error {
 	return err
 }
 
-// undo is a list of steps back, run in reverse where an operation of many steps fails.
+// undo is a list of clean-up functions that run in reverse order if an operation of several steps fails.
 type undo []func() error
 
 func (u *undo) add(f func() error) { *u = append(*u, f) }
 
-// onError runs the steps if *err is set, and adds what they report.
+// onError runs the functions if *err is set, and joins their errors to it.
 func (u *undo) onError(err *error) {
 	if *err == nil {
 		return

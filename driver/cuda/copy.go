@@ -7,7 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// hostRange is n bytes of pinned memory at off.
+// hostRange returns n bytes of pinned memory at off.
 func (m *HostMemory) hostRange(off, n int64) ([]byte, error) {
 	if off < 0 || n < 0 || off > int64(len(m.data)) || n > int64(len(m.data))-off {
 		return nil, fmt.Errorf("%w: %d bytes at %d in %d of pinned memory", driver.ErrRange, n, off, len(m.data))
@@ -15,14 +15,14 @@ func (m *HostMemory) hostRange(off, n int64) ([]byte, error) {
 	return m.data[off : off+n], nil
 }
 
-// CopyToDevice queues a copy of n bytes of pinned memory at srcOff to device memory at dstOff. src must not be changed
-// before the copy is done. It borrows both.
+// CopyToDevice queues a copy of n bytes of pinned memory at srcOff to device memory at dstOff. It borrows both. The
+// caller must not change src before the copy is done.
 func (s *Stream) CopyToDevice(dst *Memory, dstOff int64, src *HostMemory, srcOff, n int64) error {
 	return s.dev.opError("copy to device", s.copyHost(dst, dstOff, src, srcOff, n, true))
 }
 
-// CopyToHost queues a copy of n bytes of device memory at srcOff to pinned memory at dstOff, where they are when the
-// stream got there. It borrows both.
+// CopyToHost queues a copy of n bytes of device memory at srcOff to pinned memory at dstOff. It borrows both. The bytes
+// are in dst once the stream has executed the copy.
 func (s *Stream) CopyToHost(dst *HostMemory, dstOff int64, src *Memory, srcOff, n int64) error {
 	return s.dev.opError("copy to host", s.copyHost(src, srcOff, dst, dstOff, n, false))
 }
@@ -35,10 +35,6 @@ func (s *Stream) copyHost(m *Memory, off int64, h *HostMemory, hostOff, n int64,
 	if err := check(off, n); err != nil {
 		return err
 	}
-	if err := h.use(); err != nil {
-		return err
-	}
-	defer h.done()
 	if h.readOnly && !toDevice {
 		return driver.ErrReadOnly
 	}
@@ -46,7 +42,7 @@ func (s *Stream) copyHost(m *Memory, off int64, h *HostMemory, hostOff, n int64,
 	if err != nil || n == 0 {
 		return err
 	}
-	return s.with(&m.resource, func() error {
+	return s.queue([]*resource{&m.resource, &h.resource}, func() error {
 		if toDevice {
 			return queueToDevice(m.ptr+cu.DevicePtr(off), buf, s.handle)
 		}
@@ -54,9 +50,9 @@ func (s *Stream) copyHost(m *Memory, off int64, h *HostMemory, hostOff, n int64,
 	})
 }
 
-// CopyOnDevice queues a copy of n bytes from device memory to device memory, also of another device, to which the
-// stream's device gets access where it needs some ([driver.UnsupportedError] where it cannot). It borrows both. Within
-// one memory the two runs of bytes must not overlap.
+// CopyOnDevice queues a copy of n bytes between device memory, also memory of another device. It borrows both. The
+// stream's device gets access to the other device's memory if it needs that, and CopyOnDevice returns a
+// [driver.UnsupportedError] if that is not possible. The two ranges must not overlap.
 func (s *Stream) CopyOnDevice(dst *Memory, dstOff int64, src *Memory, srcOff, n int64) error {
 	return s.dev.opError("copy on device", s.copyOnDevice(dst, dstOff, src, srcOff, n))
 }
@@ -71,44 +67,35 @@ func (s *Stream) copyOnDevice(dst *Memory, dstOff int64, src *Memory, srcOff, n 
 	if dst == src && dstOff < srcOff+n && srcOff < dstOff+n {
 		return invalid("the %d bytes at %d and at %d overlap", n, srcOff, dstOff)
 	}
-	if err := s.use(); err != nil {
-		return err
-	}
-	defer s.done()
-	done, err := useBoth(&dst.resource, &src.resource)
-	if err != nil {
-		return err
-	}
-	defer done()
-	if n == 0 {
-		return nil
-	}
-	for _, m := range []*Memory{dst, src} {
-		if err := m.reachFrom(s.dev); err != nil {
-			return err
+	return s.queue([]*resource{&dst.resource, &src.resource}, func() error {
+		if n == 0 {
+			return nil
 		}
-	}
-	return s.p.do(func() error {
+		for _, m := range []*Memory{dst, src} {
+			if err := m.reachFrom(s.dev); err != nil {
+				return err
+			}
+		}
 		return check("cuMemcpyDtoDAsync",
 			cu.MemcpyDtoDAsync(dst.ptr+cu.DevicePtr(dstOff), src.ptr+cu.DevicePtr(srcOff), uint64(n), s.handle))
 	})
 }
 
-// Fill8 queues setting n bytes at off to value.
+// Fill8 queues an operation that sets n bytes at off to value.
 func (s *Stream) Fill8(m *Memory, off, n int64, value uint8) error {
 	return s.fill(m, off, n, 1, func(p cu.DevicePtr, n uint64) error {
 		return check("cuMemsetD8Async", cu.MemsetD8Async(p, value, n, s.handle))
 	})
 }
 
-// Fill16 queues setting n values of 2 bytes at off, a multiple of 2.
+// Fill16 queues an operation that sets n values of 2 bytes at off, which must be a multiple of 2.
 func (s *Stream) Fill16(m *Memory, off, n int64, value uint16) error {
 	return s.fill(m, off, n, 2, func(p cu.DevicePtr, n uint64) error {
 		return check("cuMemsetD16Async", cu.MemsetD16Async(p, value, n, s.handle))
 	})
 }
 
-// Fill32 queues setting n values of 4 bytes at off, a multiple of 4.
+// Fill32 queues an operation that sets n values of 4 bytes at off, which must be a multiple of 4.
 func (s *Stream) Fill32(m *Memory, off, n int64, value uint32) error {
 	return s.fill(m, off, n, 4, func(p cu.DevicePtr, n uint64) error {
 		return check("cuMemsetD32Async", cu.MemsetD32Async(p, value, n, s.handle))
@@ -125,7 +112,7 @@ func (s *Stream) fill(m *Memory, off, n, width int64, queue func(p cu.DevicePtr,
 	if err := aligned(off, width); err != nil {
 		return s.dev.opError("fill", err)
 	}
-	return s.dev.opError("fill", s.with(&m.resource, func() error {
+	return s.dev.opError("fill", s.queue([]*resource{&m.resource}, func() error {
 		if n == 0 {
 			return nil
 		}

@@ -6,13 +6,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// copyFromDevice copies len(p) bytes to host memory, with the context current, and returns when they are there.
+// copyFromDevice copies len(p) bytes to host memory and returns when they have arrived. The context must be current.
 func copyFromDevice(p []byte, src cu.DevicePtr) error {
 	return check("cuMemcpyDtoH", cu.MemcpyDtoH(unsafe.Pointer(unsafe.SliceData(p)), src, uint64(len(p))))
 }
 
-// copyToDevice copies from host memory, with the context current. It returns when p can be changed, which for pageable
-// memory is before the device has the bytes.
+// copyToDevice copies p from host memory. The context must be current. It returns when p can be changed, which for
+// pageable memory is before the device has the bytes.
 func copyToDevice(dst cu.DevicePtr, p []byte) error {
 	return check("cuMemcpyHtoD", cu.MemcpyHtoD(dst, unsafe.Pointer(unsafe.SliceData(p)), uint64(len(p))))
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// On the stand-in, these measure this package and the copying of the host, not a GPU.
+// On the stand-in, these benchmarks measure this package and host copies, not a GPU.
 
 func BenchmarkDo(b *testing.B) {
 	d := openDevice(b, 0)
@@ -59,7 +59,8 @@ func BenchmarkLaunch(b *testing.B) {
 	require.NoError(b, s.Synchronize())
 }
 
-// BenchmarkLoad compares loading a file with reading it, and with copying as much from one pinned buffer.
+// BenchmarkLoad compares loading a file with reading it, and with copying the same number of bytes from one pinned
+// buffer.
 func BenchmarkLoad(b *testing.B) {
 	const size = 128 << 20
 	d := openDevice(b, 0)

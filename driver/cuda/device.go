@@ -23,18 +23,18 @@ type Device struct {
 	staging *staging
 }
 
-// options are what Open was asked for.
+// options holds the settings of Open.
 type options struct {
 	kind        driver.HandleKind
 	buffers     int
 	bufferBytes int64
 }
 
-// Option changes how a device is opened.
+// Option configures a device that is opened.
 type Option func(*options) error
 
-// WithHandleKind says how memory of [Device.Alloc] is shared: [driver.CUDAFD], which is the default; [driver.CUDAIPC],
-// for peers that know nothing else; or [driver.CUDAFabric]. Import takes all kinds whatever is chosen here.
+// WithHandleKind sets how memory of [Device.Alloc] is shared: [driver.CUDAFD] (the default), [driver.CUDAIPC] for peers
+// that support only that, or [driver.CUDAFabric]. Import accepts all kinds regardless of this option.
 func WithHandleKind(kind driver.HandleKind) Option {
 	return func(o *options) error {
 		switch kind {
@@ -42,13 +42,13 @@ func WithHandleKind(kind driver.HandleKind) Option {
 			o.kind = kind
 			return nil
 		}
-		return invalid("%q is no kind of CUDA handle", string(kind))
+		return invalid("%q is not a kind of CUDA handle", string(kind))
 	}
 }
 
-// WithStaging says through how many pinned buffers of how many bytes [Memory.LoadAt] copies; reading and copying
-// overlap with two or more. They are allocated at the first load and kept until Close. The default is 4 buffers of 8
-// MiB.
+// WithStaging sets the number and size in bytes of the pinned buffers through which [Memory.LoadAt] copies. With two or
+// more buffers, reading and copying overlap. They are allocated at the first load and kept until Close. The default is
+// 4 buffers of 8 MiB.
 func WithStaging(buffers int, bytes int64) Option {
 	return func(o *options) error {
 		if buffers < 1 || buffers > 64 || bytes < 4096 || bytes > 1<<30 {
@@ -59,9 +59,9 @@ func WithStaging(buffers int, bytes int64) Option {
 	}
 }
 
-// Open opens a device by its ordinal in this process and returns it owned. Where there is no driver, no device, or the
-// build is without CUDA, the error is a [*driver.UnsupportedError]; an ordinal that no device has is
-// [driver.ErrInvalid].
+// Open opens a device by its ordinal in this process. The caller owns the device. Open returns a
+// [*driver.UnsupportedError] if the driver or the device is missing, or if the build does not support CUDA. It returns
+// [driver.ErrInvalid] if no device has the ordinal.
 func Open(ordinal int, opts ...Option) (*Device, error) {
 	n, err := count()
 	if err != nil {
@@ -79,7 +79,8 @@ func Open(ordinal int, opts ...Option) (*Device, error) {
 	return open(ordinal, o)
 }
 
-// OpenUUID opens the device that has the UUID: a GPU's, or a MIG instance's. Errors are those of [Open].
+// OpenUUID opens the device with the UUID, which is that of a GPU or of a MIG instance. It returns the same errors as
+// [Open].
 func OpenUUID(uuid driver.UUID, opts ...Option) (*Device, error) {
 	infos, err := Devices()
 	if err != nil {
@@ -113,8 +114,8 @@ func open(ordinal int, o options) (_ *Device, err error) {
 	return d, nil
 }
 
-// Devices describes the devices that this process sees, in the order of their ordinals, and opens none. Errors are
-// those of [Open].
+// Devices describes the devices visible to this process, ordered by ordinal, without opening them. It returns the same
+// errors as [Open].
 func Devices() ([]driver.Info, error) {
 	n, err := count()
 	if err != nil {
@@ -135,7 +136,7 @@ func Devices() ([]driver.Info, error) {
 	return infos, nil
 }
 
-// count initialises the driver and counts devices; none is an error.
+// count initialises the driver and returns the number of devices. It fails if there are none.
 func count() (int, error) {
 	r := cu.Init(0)
 	if r == cu.ERROR_NO_DEVICE {
@@ -158,7 +159,7 @@ func count() (int, error) {
 	return int(n), nil
 }
 
-// DriverVersion is the CUDA version that the driver supports. Without a driver the error is a
+// DriverVersion returns the CUDA version that the driver supports. Without a driver it returns a
 // [*driver.UnsupportedError].
 func DriverVersion() (cu.Version, error) {
 	var v int32
@@ -166,31 +167,33 @@ func DriverVersion() (cu.Version, error) {
 	return cu.Version(v), err
 }
 
-// Info describes the device. It never fails and never blocks.
+// Info describes the device. It always succeeds and never blocks.
 func (d *Device) Info() driver.Info { return d.info }
 
-// String is the device's short name, such as cuda:0.
+// String returns the device's short name, such as cuda:0.
 func (d *Device) String() string { return d.info.String() }
 
-// Handle is the device for calls of package cu.
+// Handle returns the device for calls of package cu.
 func (d *Device) Handle() cu.Device { return d.handle }
 
-// Context is the primary context for calls of package cu. It stays the device's.
+// Context returns the primary context for calls of package cu. The device keeps ownership.
 func (d *Device) Context() cu.Context { return d.p.ctx }
 
-// Do locks the goroutine to its thread, makes the device's context current on it and runs fn. Calls of package cu
-// belong inside. fn must leave the context current.
-func (d *Device) Do(fn func() error) error {
+// Do locks the goroutine to its thread, makes the device's context current on it and runs fn. fn may call functions of
+// package cu and methods of other devices and their objects. Do restores the context that was current before, also if
+// fn panics.
+func (d *Device) Do(fn func() error) (err error) {
 	if err := d.hold(); err != nil {
 		return err
 	}
-	return errors.Join(d.p.do(fn), d.p.put())
+	defer func() { err = joinErrors([]error{err, d.p.put()}) }()
+	return d.p.do(fn)
 }
 
-// do is Do for the package's own calls.
+// do is Do for calls within the package.
 func (d *Device) do(fn func() error) error { return d.Do(fn) }
 
-// hold takes a reference to the context while the device is open; the caller gives it back with d.p.put.
+// hold takes a reference to the context if the device is open. The caller releases it with d.p.put.
 func (d *Device) hold() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -205,9 +208,8 @@ func (d *Device) Synchronize() error {
 	return d.opError("synchronize", d.do(func() error { return check("cuCtxSynchronize", cu.CtxSynchronize()) }))
 }
 
-// Close gives the staging buffers back and releases the device's reference to the primary context; the context goes
-// when the last memory, stream and so on is closed. A second Close is nil, unless the first could not give back
-// everything: then it tries again.
+// Close frees the staging buffers and releases the device's reference to the primary context. The context is released
+// when the last object made from the device is closed. A second Close returns nil, or retries if the first failed.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	first := !d.closed
@@ -222,7 +224,7 @@ func (d *Device) Close() error {
 		return d.opError("close", err)
 	}
 	d.mu.Lock()
-	if s != nil && d.staging == nil { // another Close was faster
+	if s != nil && d.staging == nil { // a concurrent Close has freed the buffers
 		d.mu.Unlock()
 		return nil
 	}

@@ -79,6 +79,8 @@ func TestErrorClasses(t *testing.T) {
 		cu.ERROR_NOT_SUPPORTED:   errors.ErrUnsupported,
 		cu.ERROR_ILLEGAL_ADDRESS: cuda.ErrFault,
 		cu.ERROR_INVALID_VALUE:   driver.ErrInvalid,
+
+		cu.ERROR_STREAM_CAPTURE_UNSUPPORTED: cuda.ErrCapturing,
 	} {
 		err := error(&cuda.Error{Func: "cuX", Code: code})
 		require.ErrorIs(t, err, want)
@@ -90,8 +92,8 @@ func TestErrorClasses(t *testing.T) {
 	require.NotErrorIs(t, &cuda.Error{Func: "cuStreamQuery", Code: cu.ERROR_INVALID_HANDLE}, cuda.ErrPeerGone)
 }
 
-// TestFaults are the codes after which the process cannot use the device, or at least the context, any more. (D36)
-func TestFaults(t *testing.T) {
+// These codes mean that the context, and for most of them the process, can no longer use the device.
+func TestFaultCodes(t *testing.T) {
 	for _, code := range []cu.Result{cu.ERROR_CONTAINED, cu.ERROR_NVLINK_UNCORRECTABLE, cu.ERROR_EXTERNAL_DEVICE, cu.ERROR_TENSOR_MEMORY_LEAK,
 		cu.ERROR_MPS_CLIENT_TERMINATED, cu.ERROR_ECC_UNCORRECTABLE, cu.ERROR_LAUNCH_FAILED} {
 		require.ErrorIs(t, &cuda.Error{Func: "cuX", Code: code}, cuda.ErrFault)
@@ -99,7 +101,7 @@ func TestFaults(t *testing.T) {
 	require.ErrorIs(t, &cuda.Error{Func: "cuX", Code: cu.ERROR_STUB_LIBRARY}, errors.ErrUnsupported)
 }
 
-// TestStubLibrary runs on the library that toolkits have for linking. (D36)
+// The toolkit's stub library, which exists for linking, is reported as a missing driver.
 func TestStubLibrary(t *testing.T) {
 	if childWith(t, "stub", cudatest.Options{Stub: true}) {
 		return
@@ -109,8 +111,7 @@ func TestStubLibrary(t *testing.T) {
 	require.ErrorContains(t, err, "stub")
 }
 
-// TestFabricWithoutChannel has devices that say they have a fabric, and a driver that does not let this user have it.
-// (D33)
+// Devices may report support for fabric handles while the driver does not allow this user to make them.
 func TestFabricWithoutChannel(t *testing.T) {
 	if childWith(t, "noimex", cudatest.Options{NoIMEX: true}) {
 		return
@@ -142,7 +143,7 @@ func TestFabricWithoutChannel(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// TestGranularityByKind opens a device for each kind of handle: what sizes are rounded up to depends on it. (D36)
+// Sizes are rounded up to the granularity of the handle kind with which a device is opened.
 func TestGranularityByKind(t *testing.T) {
 	startFake(t)
 	for kind, want := range map[driver.HandleKind]int64{driver.CUDAFD: 2 << 20, driver.CUDAIPC: 2 << 20, driver.CUDAFabric: 4 << 20} {
@@ -152,7 +153,7 @@ func TestGranularityByKind(t *testing.T) {
 		m := alloc(t, d, 5)
 		h, err := m.Export()
 		require.NoError(t, err)
-		if kind != driver.CUDAIPC { // which the same process does not open
+		if kind != driver.CUDAIPC { // the same process cannot open these
 			other, err := cuda.Open(0)
 			require.NoError(t, err)
 			in, err := other.Import(h, driver.ImportOptions{})
@@ -165,8 +166,8 @@ func TestGranularityByKind(t *testing.T) {
 	}
 }
 
-// TestOrdinalsDiffer opens the same GPU under another number.
-func TestOrdinalsDiffer(t *testing.T) {
+// The same GPU can be opened under another ordinal.
+func TestOrdinalsDependOnVisibleDevices(t *testing.T) {
 	if childWith(t, "visible", cudatest.Options{Devices: 3, Visible: "2,0"}) {
 		return
 	}
@@ -199,7 +200,7 @@ func TestMIG(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// TestOldDriver runs on a library without what CUDA 13 brought.
+// A driver without the functions that CUDA 13 added works.
 func TestOldDriver(t *testing.T) {
 	if childWith(t, "old", cudatest.Options{Old: true}) {
 		return
@@ -230,8 +231,8 @@ func TestNoLibrary(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
-// TestNotTheLibrary names a library that has none of the functions.
-func TestNotTheLibrary(t *testing.T) {
+// A library without any of the functions is refused.
+func TestLibraryWithoutFunctions(t *testing.T) {
 	if os.Getenv(childVariable) == "" {
 		cudatest.Build(t)
 	}
@@ -267,8 +268,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestLesserDevices has devices without one feature each; the reason is told.
-func TestLesserDevices(t *testing.T) {
+// A device that lacks a feature is reported with the reason.
+func TestDeviceWithoutFeature(t *testing.T) {
 	for feature, broken := range map[string][]driver.HandleKind{
 		"vmm": {driver.CUDAFD, driver.CUDAFabric},
 		"fd":  {driver.CUDAFD, driver.CUDAFabric},

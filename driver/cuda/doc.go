@@ -1,34 +1,41 @@
-// Package cuda is the CUDA driver API with types that are hard to misuse, and a [driver.Device] over it. It needs the
-// driver's library (libcuda.so.1, which comes with the NVIDIA driver) when it runs, and nothing when it is built: no
-// cgo, no CUDA toolkit.
+// Package cuda is the CUDA driver API with types that are hard to misuse, and implements [driver.Device]. It loads the
+// driver's library (libcuda.so.1, part of the NVIDIA driver) at run time. It builds without cgo and without the CUDA
+// toolkit.
 //
-// [Open] retains the primary context of a device. Everything else is made from the [Device]: [Memory], [HostMemory],
-// [Stream], [Event], [Module] with its [Function] values, [Graph], [Pool]. The package cuda/cu has every function of
-// the driver under its own name; [Device.Do] runs such calls in the device's context.
+// [Open] retains the primary context of a device. All other objects are made from the [Device]: [Memory], [HostMemory],
+// [Stream], [Event], [Module] with its [Function] values, [Graph], [Pool]. Package cuda/cu has every function of the
+// driver under its C name. [Device.Do] runs such calls in the device's context.
 //
 // # Lifetimes
 //
-// Close is the contract. What a program forgets is given back when the garbage collector finds it, but nobody knows
-// when. A second Close is nil. What is used after Close fails with [os.ErrClosed]. Close waits for calls on the same
-// object that are under way. Each object keeps the context alive, so the order of closing does not matter for safety;
-// memory counts against the device until it is closed.
+// Close releases an object. If it is not called, the garbage collector releases the object later. A second Close
+// returns nil. Use after Close has begun fails with [os.ErrClosed]. Close waits for calls in flight on the same object.
+// No call waits for a Close.
+//
+// Close then waits for queued work that uses the object, in streams of all devices, by one event for each stream. While
+// a stream is captured the driver may refuse that wait. Close then returns nil, and the object is released after the
+// capture. [Device.Stats] counts such releases.
+//
+// Each object keeps the context alive, so objects can be closed in any order. Memory counts against the device until it
+// is released.
 //
 // # Threads
 //
-// CUDA's current context belongs to a thread of the operating system, and goroutines wander between threads. Every
-// method here locks its thread, makes the context current, calls and unlocks, so nobody has to think of it.
+// CUDA's current context is a property of an operating system thread, and goroutines move between threads. Each method
+// locks its thread, makes the context current, calls the driver and restores the previous context.
 //
 // # Sharing memory
 //
-// [Device.Alloc] makes virtual memory (cuMemCreate) and exports it as a descriptor, kind cuda-fd: no rules about
-// process numbers, it crosses containers, and whoever imported it keeps it when the owner dies. What surprises:
+// [Device.Alloc] makes virtual memory (cuMemCreate) and exports it as a descriptor, kind cuda-fd. A descriptor does not
+// depend on process numbers, can be passed between containers, and an importer keeps the memory if the owner exits.
+// Note:
 //
-//   - The importer chooses whether its mapping is read-only; the owner cannot enforce it. So Memory is no [driver.Freezer].
-//     A write through a read-only mapping kills the writer's context.
-//   - Which kinds of handle an allocation can have is fixed when it is made ([WithHandleKind]). Memory of cuMemAlloc has only
-//     cuda-ipc, memory of a pool none.
-//   - cuda-ipc handles cannot be opened in the process that made them, nor twice in one process: a table of this package
-//     counts their users. What happens to an opener when the owner frees the memory is undefined.
-//   - A device is known to others by its UUID. Ordinals depend on CUDA_VISIBLE_DEVICES of each process.
-//   - Most work is asynchronous. Finish it ([Device.Synchronize], [Stream.Synchronize]) before telling anyone that memory is ready.
+//   - The importer chooses whether its mapping is read-only; the owner cannot enforce it. So Memory does not implement
+//     [driver.Freezer]. A write through a read-only mapping destroys the writer's context.
+//   - The kinds of handle that an allocation supports are fixed when it is made ([WithHandleKind]). Memory of cuMemAlloc
+//     supports only cuda-ipc, memory of a pool none.
+//   - A cuda-ipc handle cannot be opened in the process that made it, nor twice in one process: this package counts the
+//     users of each open handle. What an opener sees after the owner frees the memory is undefined.
+//   - A device is identified to other processes by its UUID. Ordinals depend on CUDA_VISIBLE_DEVICES of each process.
+//   - Most work is asynchronous. Wait for it ([Device.Synchronize], [Stream.Synchronize]) before you announce that memory is ready.
 package cuda

@@ -8,40 +8,42 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// Errors that an [*Error] answers to with errors.Is, besides [driver.ErrOutOfMemory], [driver.ErrInvalid] and
+// Errors that an [*Error] matches with errors.Is, in addition to [driver.ErrOutOfMemory], [driver.ErrInvalid] and
 // [errors.ErrUnsupported].
 var (
-	// ErrContext is a call in a context that does not exist, was destroyed, or belongs to somebody else.
+	// ErrContext means that the context of a call does not exist, was destroyed, or has another owner.
 	ErrContext = errors.New("invalid CUDA context")
-	// ErrPeerGone is a handle whose owner is gone or has freed what it named.
+	// ErrCapturing means that the driver does not allow the call while a stream captures.
+	ErrCapturing = errors.New("a stream of the device is being captured")
+	// ErrPeerGone means that the owner of a handle has exited or has freed the object.
 	ErrPeerGone = errors.New("the owner of the handle is gone")
-	// ErrFault is a fault on the device, such as a write to read-only memory, or of what it depends on (memory, NVLink,
-	// the MPS server). The context is lost: every call in it fails from then on, and the process has to start again to
+	// ErrFault means a fault on the device, such as a write to read-only memory, or of a part it depends on (memory,
+	// NVLink, the MPS server). The context is lost: all further calls in it fail, and the process must be restarted to
 	// use the device.
 	ErrFault = errors.New("fault on the CUDA device")
 )
 
-// Error is what the driver answered to one call.
+// Error is a driver call that failed.
 type Error struct {
-	// Func is the function in C, such as cuMemCreate.
+	// Func is the C function, such as cuMemCreate.
 	Func string
-	// Code is the driver's answer; never success.
+	// Code is the driver's result, never success.
 	Code cu.Result
 }
 
-// Error is the function, the code's name and number, and what it means.
+// Error returns the function, the name and number of the code, and its meaning.
 func (e *Error) Error() string { return e.Func + ": " + cu.Error{Result: e.Code}.Error() }
 
-// Name is the vendor's name of the code, such as CUDA_ERROR_OUT_OF_MEMORY.
+// Name returns the vendor's name of the code, such as CUDA_ERROR_OUT_OF_MEMORY.
 func (e *Error) Name() string { return e.Code.String() }
 
-// Text says in a few words what the code means.
+// Text describes the code in a few words.
 func (e *Error) Text() string { return e.Code.Text() }
 
 // Unwrap returns the code as an error of package cu.
 func (e *Error) Unwrap() error { return cu.Error{Result: e.Code} }
 
-// classes are the errors that codes answer to.
+// classes maps codes to the errors they match.
 var classes = map[cu.Result]error{
 	cu.ERROR_OUT_OF_MEMORY:              driver.ErrOutOfMemory,
 	cu.ERROR_INVALID_VALUE:              driver.ErrInvalid,
@@ -66,9 +68,12 @@ var classes = map[cu.Result]error{
 	cu.ERROR_MPS_CLIENT_TERMINATED:      ErrFault,
 	cu.ERROR_EXTERNAL_DEVICE:            ErrFault,
 	cu.ERROR_STUB_LIBRARY:               errors.ErrUnsupported,
+	cu.ERROR_STREAM_CAPTURE_UNSUPPORTED: ErrCapturing,
+	cu.ERROR_STREAM_CAPTURE_IMPLICIT:    ErrCapturing,
+	cu.ERROR_CAPTURED_EVENT:             ErrCapturing,
 }
 
-// Is answers for the errors of this package and of package driver that the code means.
+// Is reports whether the code means target, an error of this package or of package driver.
 func (e *Error) Is(target error) bool {
 	if class, ok := classes[e.Code]; ok && class == target {
 		return true
@@ -76,7 +81,7 @@ func (e *Error) Is(target error) bool {
 	return target == ErrPeerGone && e.peerGone()
 }
 
-// peerGone: a handle that was good once names nothing any more.
+// peerGone reports whether the code means that a handle that was valid is no longer.
 func (e *Error) peerGone() bool {
 	switch e.Func {
 	case "cuIpcOpenMemHandle", "cuIpcOpenEventHandle":
@@ -85,8 +90,8 @@ func (e *Error) peerGone() bool {
 	return false
 }
 
-// check is nil for success. A function that the driver does not have, or a driver that is not there, is a
-// [*driver.UnsupportedError].
+// check returns nil for success. It returns a [*driver.UnsupportedError] if the driver is missing or lacks the
+// function.
 func check(fn string, r cu.Result) error {
 	switch {
 	case r == cu.SUCCESS:
@@ -104,7 +109,7 @@ func missing(fn string, err error) error {
 	return &driver.UnsupportedError{Feature: fn, Reason: err.Error()}
 }
 
-// opError says on which device what was tried.
+// opError adds the device and the operation to an error.
 func (d *Device) opError(op string, err error) error {
 	if err == nil {
 		return nil
@@ -116,7 +121,7 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", driver.ErrInvalid, fmt.Sprintf(format, args...))
 }
 
-// joinErrors is the one error there is, or all of them together.
+// joinErrors returns a single error as it is, and joins several.
 func joinErrors(errs []error) error {
 	var found []error
 	for _, e := range errs {

@@ -6,12 +6,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// EventOptions say how an event is made. The zero value orders work and measures nothing.
+// EventOptions configures an event. The zero value makes an event that orders work and does not measure time.
 type EventOptions struct {
-	// Timing makes [Event.Since] work; it costs a little at each record.
+	// Timing enables [Event.Since], at a small cost for each record.
 	Timing bool
-	// Interprocess makes the event one that other processes can open. It excludes Timing. There are about 22,000 of
-	// them.
+	// Interprocess allows other processes to open the event. It excludes Timing. The driver limits the number of such
+	// events to about 22,000.
 	Interprocess bool
 	// BlockingSync makes [Event.Synchronize] sleep rather than spin.
 	BlockingSync bool
@@ -24,7 +24,7 @@ type Event struct {
 	handle cu.Event
 }
 
-// NewEvent returns an owned event.
+// NewEvent returns an event, which the caller owns.
 func (d *Device) NewEvent(opts EventOptions) (*Event, error) {
 	if opts.Timing && opts.Interprocess {
 		return nil, d.opError("new event", invalid("an event between processes cannot measure time"))
@@ -46,8 +46,8 @@ func (d *Device) NewEvent(opts EventOptions) (*Event, error) {
 	return e, nil
 }
 
-// OpenEvent returns an owned event that another process made with Interprocess and named by [Event.IPCHandle]. Both
-// processes need the same /dev/shm. An event of this process is refused with [driver.ErrHandle].
+// OpenEvent returns an event that another process made with Interprocess and exported with [Event.IPCHandle]. The
+// caller owns it. Both processes need the same /dev/shm. An event of this process is refused with [driver.ErrHandle].
 func (d *Device) OpenEvent(handle [64]byte) (*Event, error) {
 	e, err := d.makeEvent(func(h *cu.Event) error {
 		return check("cuIpcOpenEventHandle", cu.IpcOpenEventHandle(h, cu.IpcEventHandle{Reserved: handle}))
@@ -74,7 +74,7 @@ func (d *Device) makeEvent(create func(*cu.Event) error) (*Event, error) {
 	return e, nil
 }
 
-// Handle is the event for calls of package cu, valid until Close; 0 after it.
+// Handle returns the event for calls of package cu. It is valid until Close, and 0 after it.
 func (e *Event) Handle() cu.Event {
 	if e.use() != nil {
 		return 0
@@ -84,14 +84,14 @@ func (e *Event) Handle() cu.Event {
 	return e.handle
 }
 
-// Record makes the event stand for all work that is in the stream now. The stream is of the event's device.
+// Record makes the event represent all work that is in the stream now. The stream must be of the event's device.
 func (e *Event) Record(s *Stream) error {
 	return e.dev.opError("record event", s.with(&e.resource, func() error {
 		return check("cuEventRecord", cu.EventRecord(e.handle, s.handle))
 	}))
 }
 
-// Done reports whether the work that the event stands for is done; it is where the event was never recorded.
+// Done reports whether the event's work is done. It returns true if the event was never recorded.
 func (e *Event) Done() (bool, error) {
 	done := false
 	err := e.call(func() error {
@@ -105,14 +105,14 @@ func (e *Event) Done() (bool, error) {
 	return done, e.dev.opError("query event", err)
 }
 
-// Synchronize returns when the work that the event stands for is done. It holds a thread while it waits.
+// Synchronize returns when the event's work is done. It occupies a thread while it waits.
 func (e *Event) Synchronize() error {
 	return e.dev.opError("synchronize event", e.call(func() error {
 		return check("cuEventSynchronize", cu.EventSynchronize(e.handle))
 	}))
 }
 
-// Since is the time on the device between two events with Timing that are done: from start to e.
+// Since returns the time on the device from start to e. Both events need Timing and must be done.
 func (e *Event) Since(start *Event) (time.Duration, error) {
 	var ms float32
 	err := e.elapsed(start, &ms)
@@ -120,27 +120,24 @@ func (e *Event) Since(start *Event) (time.Duration, error) {
 }
 
 func (e *Event) elapsed(start *Event, ms *float32) error {
-	done, err := useBoth(&e.resource, &start.resource)
-	if err != nil {
-		return err
-	}
-	defer done()
-	return e.p.do(func() error {
-		r := cu.EventElapsedTime(ms, start.handle, e.handle)
-		if r.Missing() { // drivers before CUDA 12.8
-			r = cu.EventElapsedTime_v1(ms, start.handle, e.handle)
-		}
-		return check("cuEventElapsedTime", r)
+	return withAll([]*resource{&e.resource, &start.resource}, func() error {
+		return e.p.do(func() error {
+			r := cu.EventElapsedTime(ms, start.handle, e.handle)
+			if r.Missing() { // drivers before CUDA 12.8
+				r = cu.EventElapsedTime_v1(ms, start.handle, e.handle)
+			}
+			return check("cuEventElapsedTime", r)
+		})
 	})
 }
 
-// IPCHandle returns 64 bytes with which another process opens the event, which was made with Interprocess. The event
-// has to stay open until it did.
+// IPCHandle returns 64 bytes with which another process can open the event, which must have been made with
+// Interprocess. The event must stay open until the other process has opened it.
 func (e *Event) IPCHandle() ([64]byte, error) {
 	var h cu.IpcEventHandle
 	err := e.call(func() error { return check("cuIpcGetEventHandle", cu.IpcGetEventHandle(&h, e.handle)) })
 	return h.Reserved, e.dev.opError("export event", err)
 }
 
-// Close gives the event back. A second Close is nil.
+// Close destroys the event. A second Close returns nil.
 func (e *Event) Close() error { return e.dev.opError("close event", e.close()) }

@@ -7,18 +7,18 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 )
 
-// The devices of the host, without opening one.
+// This lists the devices of the host without opening them.
 func ExampleDevices() {
 	devices, err := cuda.Devices()
 	if err != nil {
-		log.Fatal(err) // also where there is no driver: errors.Is(err, errors.ErrUnsupported)
+		log.Fatal(err) // without a driver, errors.Is(err, errors.ErrUnsupported)
 	}
 	for _, d := range devices {
 		fmt.Println(d, d.Name, d.UUID, d.TotalBytes>>30, "GiB")
 	}
 }
 
-// Memory, a stream and a kernel: y = a*x + y. Errors are left out for the shape of it.
+// This runs the kernel y = a*x + y in a stream. Error handling is omitted.
 func ExampleFunction_Launch() {
 	dev, _ := cuda.Open(0)
 	defer dev.Close()

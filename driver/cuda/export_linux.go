@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exportedFile makes a file of a descriptor that the driver made. Whether the driver made it close-on-exec is its
-// secret, so it is set here, with fork held off: no program started meanwhile inherits it.
+// exportedFile makes a file of a descriptor that the driver created. Whether the driver sets close-on-exec is not
+// documented, so exportedFile sets it while it prevents forks: programs started concurrently do not inherit the
+// descriptor.
 func exportedFile(export func(fd *int32) error) (*os.File, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

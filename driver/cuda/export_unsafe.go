@@ -7,8 +7,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// ExportFile returns an owned descriptor, close-on-exec, with which another process can import the allocation, which
-// was made with [FileHandle]. It keeps the memory alive while it is open.
+// ExportFile returns a close-on-exec descriptor with which another process can import the allocation. The caller owns
+// it. It keeps the memory alive while it is open. The allocation must have been made with [FileHandle].
 func (a *Allocation) ExportFile() (*os.File, error) {
 	f, err := a.exportFile()
 	return f, a.dev.opError("export", err)
@@ -26,8 +26,8 @@ func (a *Allocation) exportFile() (*os.File, error) {
 	return f, err
 }
 
-// ExportFabric returns the 64 bytes with which a process of the same NVLink domain can import the allocation, which was
-// made with [FabricHandle].
+// ExportFabric returns 64 bytes with which a process of the same NVLink domain can import the allocation. The
+// allocation must have been made with [FabricHandle].
 func (a *Allocation) ExportFabric() ([64]byte, error) {
 	h, err := a.exportFabric()
 	return h, a.dev.opError("export", err)
@@ -42,8 +42,8 @@ func (a *Allocation) exportFabric() ([64]byte, error) {
 	return h.Data, err
 }
 
-// ImportFabric returns an owned allocation that another process exported as a fabric handle. It must be memory of this
-// device's kind; the checks are those of [Device.ImportFile].
+// ImportFabric returns an allocation that another process exported as a fabric handle. The caller owns it. It is
+// checked like that of [Device.ImportFile].
 func (d *Device) ImportFabric(handle [64]byte) (*Allocation, error) {
 	a, err := d.importFabric(handle)
 	return a, d.opError("import", err)
@@ -51,8 +51,8 @@ func (d *Device) ImportFabric(handle [64]byte) (*Allocation, error) {
 
 func (d *Device) importFabric(handle [64]byte) (*Allocation, error) {
 	a := &Allocation{dev: d}
-	// The driver takes the handle by address, in a parameter that holds a descriptor otherwise. A heap object does not
-	// move, and the closure keeps it alive.
+	// The driver takes the address of the handle in a parameter that otherwise contains a descriptor. A heap object
+	// does not move, and the closure keeps it alive.
 	h := &cu.MemFabricHandle{Data: handle}
 	err := d.makeAllocation(a, func() error { return importFabric(&a.handle, h) })
 	if err != nil {

@@ -13,9 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
 )
 
-// TestHandedOutIsNotCollected keeps a slice, an address and a handle of objects that nobody closed: what they name
-// stays. (D1)
-func TestHandedOutIsNotCollected(t *testing.T) {
+// Objects with an exposed slice, address or handle are kept when they become unreachable without Close.
+func TestExposedObjectsAreNotCollected(t *testing.T) {
 	if childWith(t, "forget", cudatest.Options{}) {
 		return
 	}
@@ -31,7 +30,7 @@ func TestHandedOutIsNotCollected(t *testing.T) {
 			data = m.Data()
 		},
 		"memory": func() {
-			m, err := d.AllocMemory(5 << 20) // its addresses and its allocation are objects of their own
+			m, err := d.AllocMemory(5 << 20) // has objects for its addresses and its allocation
 			require.NoError(t, err)
 			base = m.DevicePointer()
 		},
@@ -68,7 +67,7 @@ func TestHandedOutIsNotCollected(t *testing.T) {
 		require.Equal(t, "cuda:0", leak.Device)
 		require.True(t, leak.Kept, name)
 	}
-	for range 5 { // nothing of them goes later, by a cleanup of a part
+	for range 5 { // cleanups of a part must not release them later
 		runtime.GC()
 		time.Sleep(time.Millisecond)
 	}
@@ -90,25 +89,25 @@ func TestHandedOutIsNotCollected(t *testing.T) {
 	func() {
 		r, err := d.RegisterHost(page)
 		require.NoError(t, err)
-		_ = r.Data() // the caller's memory, which stays anyhow
+		_ = r.Data() // the caller owns this memory
 	}()
 	collect(t, func() bool { time.Sleep(time.Millisecond); return driver.Leaks().Released > before.Released })
 	require.Equal(t, before.Kept, driver.Leaks().Kept)
 }
 
-// TestForgottenObjectsStallNobody forgets memory of a device whose work waits: the cleanups of the rest of the process
-// go on. (D35)
-func TestForgottenObjectsStallNobody(t *testing.T) {
+// Cleanups of the rest of the process continue while queued work uses unreachable memory.
+func TestForgottenObjectsDoNotBlockCleanups(t *testing.T) {
 	d := openDevice(t, 0)
 	s := newStream(t, d)
 	flag := alloc(t, d, 8)
 	require.NoError(t, s.WaitValue64(flag, 0, 1))
 	before := driver.Leaks()
 	func() {
-		_, err := d.AllocLegacy(4096) // not from Alloc, which waits for the device to zero the memory
+		m, err := d.AllocLegacy(4096)
 		require.NoError(t, err)
+		require.NoError(t, s.Fill8(m, 0, 4096, 1))
 	}()
-	for range 3 { // the forgotten memory is found in one of them
+	for range 3 { // one of these cycles finds the unreachable memory
 		runtime.GC()
 		time.Sleep(5 * time.Millisecond)
 	}

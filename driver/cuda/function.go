@@ -6,23 +6,23 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// Function is a kernel of a module. It keeps the module from being collected and is of no use after the module's Close.
+// Function is a kernel of a module. It keeps the module reachable, and cannot be used after the module's Close.
 type Function struct {
 	mod    *Module
 	name   string
 	handle cu.Function
 	params []param
-	known  bool // whether params is what the kernel takes; drivers before CUDA 12.4 do not tell
+	known  bool // whether params is valid; drivers before CUDA 12.4 do not report parameters
 }
 
-// param is where a parameter lies among a kernel's arguments.
+// param is the place of a parameter among a kernel's arguments.
 type param struct{ offset, bytes uint64 }
 
-// maxParams is more than a kernel can have: 32,764 bytes of arguments are the limit.
+// maxParams exceeds the number of parameters that a kernel can have: its arguments are limited to 32,764 bytes.
 const maxParams = 32764
 
-// Function returns the kernel of the name, which for C++ is the mangled one unless the kernel is extern "C". A name
-// that there is not is [ErrNoSymbol].
+// Function returns the kernel with the name, which for C++ is mangled unless the kernel is extern "C". It returns
+// [ErrNoSymbol] if the module has no such kernel.
 func (m *Module) Function(name string) (*Function, error) {
 	f := &Function{mod: m, name: name}
 	err := m.lookup(name, func(c *byte) (string, cu.Result) {
@@ -37,7 +37,7 @@ func (m *Module) Function(name string) (*Function, error) {
 	return f, nil
 }
 
-// readParams asks where each parameter lies, until there are no more.
+// readParams queries the place of each parameter until the driver reports that there are no further ones.
 func (f *Function) readParams() error {
 	for i := range uint64(maxParams) {
 		var p param
@@ -58,10 +58,10 @@ func (f *Function) readParams() error {
 	return fmt.Errorf("kernel %s: more than %d parameters", f.name, maxParams)
 }
 
-// Name is the kernel's name.
+// Name returns the kernel's name.
 func (f *Function) Name() string { return f.name }
 
-// Handle is the function for calls of package cu, valid while the module is open.
+// Handle returns the function for calls of package cu. It is valid while the module is open.
 func (f *Function) Handle() cu.Function {
 	if f.mod.use() == nil {
 		defer f.mod.done()
@@ -70,15 +70,14 @@ func (f *Function) Handle() cu.Function {
 	return f.handle
 }
 
-// Attribute asks for one of the driver's numbers about the kernel, such as [cu.FUNC_ATTRIBUTE_NUM_REGS].
+// Attribute returns a numeric attribute of the kernel, such as [cu.FUNC_ATTRIBUTE_NUM_REGS].
 func (f *Function) Attribute(a cu.Function_attribute) (int, error) {
 	var v int32
 	err := f.mod.call(func() error { return check("cuFuncGetAttribute", cu.FuncGetAttribute(&v, a, f.handle)) })
 	return int(v), f.mod.dev.opError("attribute of "+f.name, err)
 }
 
-// SetSharedBytes lets the kernel be launched with up to the given number of bytes of dynamic shared memory; without it
-// there are 48 KiB.
+// SetSharedBytes sets the limit of dynamic shared memory with which the kernel can be launched. The default is 48 KiB.
 func (f *Function) SetSharedBytes(bytes uint32) error {
 	return f.mod.dev.opError("shared memory of "+f.name, f.mod.call(func() error {
 		return check("cuFuncSetAttribute",
@@ -86,8 +85,8 @@ func (f *Function) SetSharedBytes(bytes uint32) error {
 	}))
 }
 
-// MaxActiveBlocks is how many blocks of the given number of threads and bytes of dynamic shared memory run on one
-// multiprocessor at a time.
+// MaxActiveBlocks returns the number of blocks of the given number of threads and bytes of dynamic shared memory that
+// run on one multiprocessor at a time.
 func (f *Function) MaxActiveBlocks(threads int, sharedBytes uint64) (int, error) {
 	var n int32
 	err := f.mod.call(func() error {
@@ -97,8 +96,8 @@ func (f *Function) MaxActiveBlocks(threads int, sharedBytes uint64) (int, error)
 	return int(n), f.mod.dev.opError("occupancy of "+f.name, err)
 }
 
-// SuggestBlock is the number of threads of a block that keeps the device busiest, not above limit unless that is 0, and
-// the least number of blocks that does so.
+// SuggestBlock returns the number of threads of a block that maximises occupancy, and the minimum number of blocks that
+// does so. limit is the maximum number of threads of a block; 0 means no limit.
 func (f *Function) SuggestBlock(sharedBytes uint64, limit int) (threads, blocks int, err error) {
 	var grid, block int32
 	err = f.mod.call(func() error {

@@ -76,7 +76,7 @@ func TestLaunch(t *testing.T) {
 	require.NoError(t, d.Synchronize())
 }
 
-func TestArgumentsOfAllShapes(t *testing.T) {
+func TestArgumentsOfAllTypes(t *testing.T) {
 	d := openDevice(t, 0)
 	shapes := function(t, loadKernels(t, d), "shapes")
 	type pair struct {
@@ -84,7 +84,7 @@ func TestArgumentsOfAllShapes(t *testing.T) {
 		B float64
 		C [2]uint32
 	}
-	// The stand-in cannot run the kernel, and says so only after it took the arguments.
+	// The stand-in cannot run the kernel. It reports that after it has read the arguments.
 	var e *cuda.Error
 	err := shapes.Launch(cuda.LaunchConfig{}, pair{1, 2, [2]uint32{3, 4}}, true, int16(5), -6, 7.0)
 	require.ErrorAs(t, err, &e)
@@ -94,7 +94,7 @@ func TestArgumentsOfAllShapes(t *testing.T) {
 	require.ErrorIs(t, shapes.Launch(cuda.LaunchConfig{}, pair{}, true, int32(5), 6, 7.0), driver.ErrInvalid)
 }
 
-func TestFaultLosesTheContext(t *testing.T) {
+func TestFaultInvalidatesContext(t *testing.T) {
 	if child(t, "fault") {
 		return
 	}

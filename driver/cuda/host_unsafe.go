@@ -8,16 +8,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// HostMemory is host memory that the device copies from and to by itself, without the driver's staging: pinned memory.
+// HostMemory is pinned memory: host memory that the device reads and writes directly, without the driver's staging.
 type HostMemory struct {
 	resource
 	dev        *Device
 	data       []byte
-	registered bool // the caller's
-	readOnly   bool // mapped so
+	registered bool // the caller owns the memory
+	readOnly   bool // the caller's mapping is read-only
 }
 
-// AllocHost returns owned pinned memory. It is a scarce thing: it cannot be swapped out.
+// AllocHost returns pinned memory, which the caller owns. Pinned memory cannot be swapped out, so use it sparingly.
 func (d *Device) AllocHost(bytes int64) (*HostMemory, error) {
 	if err := d.hold(); err != nil {
 		return nil, d.opError("alloc host", err)
@@ -30,7 +30,7 @@ func (d *Device) AllocHost(bytes int64) (*HostMemory, error) {
 	return m, nil
 }
 
-// pinnedHost needs a reference to the context held.
+// pinnedHost is AllocHost for callers that hold a reference to the context.
 func (d *Device) pinnedHost(bytes int64) (*HostMemory, error) {
 	if bytes <= 0 || int64(int(bytes)) != bytes {
 		return nil, invalid("%d bytes of pinned memory", bytes)
@@ -43,18 +43,15 @@ func (d *Device) pinnedHost(bytes int64) (*HostMemory, error) {
 		return nil, err
 	}
 	m := &HostMemory{dev: d, data: unsafe.Slice((*byte)(at), int(bytes))}
-	err = m.own(d.p, "pinned host memory", bytes, func() error {
-		cu.CtxSynchronize() // copies under way; what it reports is theirs
-		return check("cuMemFreeHost", cu.MemFreeHost(at))
-	})
+	err = m.own(d.p, "pinned host memory", bytes, func() error { return check("cuMemFreeHost", cu.MemFreeHost(at)) })
 	if err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
-// RegisterHost pins memory that there is, such as a mapped file, until Close. It borrows data, which must stay mapped
-// until then; memory of the Go heap stays because the result refers to it. The driver pins whole pages.
+// RegisterHost pins existing memory, such as a mapped file, until Close. It borrows data, which must stay mapped until
+// then. Memory of the Go heap stays reachable through the result. The driver pins whole pages.
 func (d *Device) RegisterHost(data []byte) (*HostMemory, error) {
 	m, err := d.registerHost(data, false)
 	if err != nil {
@@ -63,9 +60,9 @@ func (d *Device) RegisterHost(data []byte) (*HostMemory, error) {
 	return m, nil
 }
 
-// RegisterHostReadOnly is RegisterHost for memory that is mapped read-only, such as an imported slab:
-// [Device.RegisterHost] fails for that. What copies to it is refused with [driver.ErrReadOnly]. A device without the
-// feature is an [*driver.UnsupportedError].
+// RegisterHostReadOnly is RegisterHost for memory that is mapped read-only, such as an imported slab, for which
+// [Device.RegisterHost] fails. Copies to it are refused with [driver.ErrReadOnly]. If the device does not support it,
+// the error is a [*driver.UnsupportedError].
 func (d *Device) RegisterHostReadOnly(data []byte) (*HostMemory, error) {
 	m, err := d.registerHost(data, true)
 	if err != nil {
@@ -98,7 +95,6 @@ func (d *Device) registerHost(data []byte, readOnly bool) (*HostMemory, error) {
 	}
 	m := &HostMemory{dev: d, data: data, registered: true, readOnly: readOnly}
 	err = m.own(d.p, "registered host memory", int64(len(data)), func() error {
-		cu.CtxSynchronize()
 		err := check("cuMemHostUnregister", cu.MemHostUnregister(at))
 		runtime.KeepAlive(data)
 		return err
@@ -106,21 +102,23 @@ func (d *Device) registerHost(data []byte, readOnly bool) (*HostMemory, error) {
 	if err != nil {
 		return nil, err
 	}
+	m.life.wide = true
 	return m, nil
 }
 
-// Data is the memory itself, valid until Close; nil after it. Where the HostMemory is forgotten instead, memory of
-// [Device.AllocHost] stays until the process ends ([driver.Leaks]): a slice of it may be in use.
+// Data returns the memory, valid until Close, and nil after it. If the HostMemory becomes unreachable without Close,
+// memory of [Device.AllocHost] is kept until the process ends ([driver.Leaks]), because a slice of it may be in use.
 func (m *HostMemory) Data() []byte {
 	if m.use() != nil {
 		return nil
 	}
 	defer m.done()
-	if !m.registered { // which is not given back, only unpinned
+	if !m.registered { // registered memory is only unpinned
 		m.expose()
 	}
 	return m.data
 }
 
-// Close waits for all work of the context and gives the memory back. A second Close is nil.
+// Close waits for the work that uses the memory, like [Memory.Close], and releases it. Work that was queued with
+// package cu in the context of another device must be done before. A second Close returns nil.
 func (m *HostMemory) Close() error { return m.dev.opError("close host memory", m.close()) }

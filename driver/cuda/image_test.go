@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// FuzzCheckImage holds an image that is let through to what keeps the driver, which is told no length, inside it.
+// An image that is accepted keeps the driver, which does not receive a length, within its bounds.
 func FuzzCheckImage(f *testing.F) {
 	f.Add([]byte(".version 7.0\n.target sm_50\n"))
 	f.Add([]byte("\x7fELF\x02\x01\x01\x00"))
@@ -34,7 +34,7 @@ func FuzzCheckImage(f *testing.F) {
 	})
 }
 
-// FuzzArguments packs numbers of every kind and reads them back.
+// Numbers of every kind are packed and read back unchanged.
 func FuzzArguments(f *testing.F) {
 	f.Add(int8(-1), uint16(2), int32(-3), uint64(4), 5, float32(6), 7.0)
 	f.Fuzz(func(t *testing.T, a int8, b uint16, c int32, d uint64, e int, g float32, h float64) {

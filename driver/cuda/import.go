@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// exporter makes handles of an allocation in which the memory begins at offset.
+// exporter returns a function that makes handles of an allocation in which the memory begins at offset.
 func (a *Allocation) exporter(types HandleTypes, offset int64) func() (driver.Handle, error) {
 	if types == FabricHandle {
 		return func() (driver.Handle, error) {
@@ -22,11 +22,11 @@ func (a *Allocation) exporter(types HandleTypes, offset int64) func() (driver.Ha
 	}
 }
 
-// Import maps memory that another process exported, read-only unless opts asks otherwise. It borrows h. The driver's
-// word counts, not the handle's: the object has to be memory of this device, and at least as large as the handle says.
-// What does not hold is refused with [driver.ErrHandle].
+// Import maps memory that another process exported, read-only unless opts requests otherwise. It borrows h. It checks
+// the properties that the driver reports, because the handle is from a peer: the object must be memory of this device,
+// and at least as large as the handle states. Otherwise Import returns [driver.ErrHandle].
 //
-// Legacy memory (cuda-ipc) cannot be mapped read-only; there, read-only means that the methods of Memory refuse to
+// Legacy memory (cuda-ipc) cannot be mapped read-only. For it, read-only means that the methods of Memory refuse to
 // write.
 func (d *Device) Import(h driver.Handle, opts driver.ImportOptions) (driver.Memory, error) {
 	m, err := d.importMemory(h, opts)
@@ -63,7 +63,7 @@ func (d *Device) importMemory(h driver.Handle, opts driver.ImportOptions) (*Memo
 	return m, nil
 }
 
-// importShared imports virtual memory. Mapping fails where the allocation is smaller than what the handle names.
+// importShared imports virtual memory. Mapping fails if the allocation is smaller than the handle states.
 func (d *Device) importShared(h driver.Handle, opts driver.ImportOptions) (*Memory, error) {
 	types := handleTypes(h.Kind)
 	unit, err := granularity(d.handle, types, cu.MEM_ALLOC_GRANULARITY_MINIMUM)
@@ -97,8 +97,8 @@ func (d *Device) importShared(h driver.Handle, opts driver.ImportOptions) (*Memo
 	return m, nil
 }
 
-// handleError says that a handle did not hold where that is what the driver's answer means: on import its arguments are
-// the peer's.
+// handleError converts errors of an import that mean an invalid handle to [driver.ErrHandle]. On import, the arguments
+// of the driver call are from the peer.
 func handleError(err error) error {
 	var e *Error
 	if !errors.As(err, &e) || errors.Is(err, driver.ErrHandle) {
@@ -113,7 +113,7 @@ func handleError(err error) error {
 			return fmt.Errorf("%w: made by this process, or by one with the same process number: %w", driver.ErrHandle, err)
 		}
 	case cu.ERROR_ALREADY_MAPPED:
-		return fmt.Errorf("%w: opened in this process already, by other means: %w", driver.ErrHandle, err)
+		return fmt.Errorf("%w: already opened in this process by other code: %w", driver.ErrHandle, err)
 	}
 	return err
 }

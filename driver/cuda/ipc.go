@@ -8,9 +8,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// AllocLegacy returns owned memory of cuMemAlloc, not zeroed, which is shared by cuda-ipc handles only. Sizes that are
-// no multiple of 2 MiB may share a block with other allocations of this process, and whoever opens the handle can reach
-// the whole block: [Device.Alloc] with [WithHandleKind] rounds up for that reason.
+// AllocLegacy returns memory of cuMemAlloc, which the caller owns. It is not zeroed, and is shared by cuda-ipc handles
+// only. Unless the size is a multiple of 2 MiB, the memory may share a block with other allocations of this process,
+// and a process that opens the handle can access the whole block. [Device.Alloc] with [WithHandleKind] rounds up for
+// that reason.
 func (d *Device) AllocLegacy(bytes int64) (*Memory, error) {
 	if bytes <= 0 {
 		return nil, d.opError("alloc", invalid("%d bytes", bytes))
@@ -33,10 +34,7 @@ func (d *Device) allocLegacy(bytes int64) (*Memory, error) {
 		return nil, err
 	}
 	p, ptr := d.p, m.ptr
-	err = m.own(p, "memory", bytes, func() error {
-		cu.CtxSynchronize() // what it reports is the work's
-		return check("cuMemFree", cu.MemFree(ptr))
-	})
+	err = m.own(p, "memory", bytes, func() error { return check("cuMemFree", cu.MemFree(ptr)) })
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +45,8 @@ func (d *Device) allocLegacy(bytes int64) (*Memory, error) {
 	return m, nil
 }
 
-// ipcHandle names the allocation around ptr, and says where in it ptr is: a handle is always of the whole.
+// ipcHandle returns a handle of the allocation that contains ptr, and the offset of ptr in it. A handle always refers
+// to the whole allocation.
 func (p *primary) ipcHandle(ptr cu.DevicePtr) (blob [64]byte, offset int64, err error) {
 	var h cu.IpcMemHandle
 	err = p.do(func() error {
@@ -61,8 +60,8 @@ func (p *primary) ipcHandle(ptr cu.DevicePtr) (blob [64]byte, offset int64, err 
 	return h.Reserved, offset, err
 }
 
-// IPCHandle returns the legacy handle of the allocation around an address of this process, which anyone made with
-// cuMemAlloc in this device's primary context, and the address's offset in bytes from the allocation's beginning.
+// IPCHandle returns the legacy handle of the allocation that contains ptr, and the offset of ptr in it in bytes. The
+// allocation must be of cuMemAlloc, by any code of this process, in this device's primary context.
 func (d *Device) IPCHandle(ptr cu.DevicePtr) (handle [64]byte, offset int64, err error) {
 	if err := d.hold(); err != nil {
 		return handle, 0, d.opError("export", err)
@@ -72,8 +71,8 @@ func (d *Device) IPCHandle(ptr cu.DevicePtr) (handle [64]byte, offset int64, err
 	return handle, offset, d.opError("export", err)
 }
 
-// opened are the legacy handles that this process has open, each once: the driver refuses a second time, or counts in
-// its own way. The key is the whole handle; parts of it repeat when addresses are used again.
+// opened are the legacy handles that this process has open, each once: the driver refuses to open a handle twice, or
+// counts in its own way. The key is the whole handle, because parts of it repeat when addresses are reused.
 var opened = struct {
 	mu sync.Mutex
 	m  map[ipcKey]*ipcMapping
@@ -90,7 +89,7 @@ type ipcMapping struct {
 	users int
 }
 
-// openIPC opens a handle, or counts one more user of it. The context is current.
+// openIPC opens a handle, or adds a user if it is open already. The context is current.
 func openIPC(key ipcKey) (*ipcMapping, error) {
 	opened.mu.Lock()
 	defer opened.mu.Unlock()
@@ -118,7 +117,7 @@ func openIPC(key ipcKey) (*ipcMapping, error) {
 	return m, nil
 }
 
-// closeIPC takes one user away; the last one closes the handle. The context is current.
+// closeIPC removes a user, whose work is done. The last one closes the handle. The context is current.
 func closeIPC(key ipcKey) error {
 	opened.mu.Lock()
 	defer opened.mu.Unlock()
@@ -127,16 +126,15 @@ func closeIPC(key ipcKey) error {
 		return nil
 	}
 	delete(opened.m, key)
-	cu.CtxSynchronize() // what it reports is the work's
 	return check("cuIpcCloseMemHandle", cu.IpcCloseMemHandle(m.base))
 }
 
-// OpenIPC returns owned, writable memory over the whole allocation that a legacy handle of another process names; Bytes
-// is what the driver says its size is. A handle that is open already is opened once and counted. The allocation must be
-// on this device. A handle of this process is refused with [driver.ErrHandle], one whose owner is gone with
-// [ErrPeerGone].
+// OpenIPC returns writable memory over the whole allocation of a legacy handle from another process. The caller owns
+// it. Its size is the one that the driver reports. A handle that is already open is opened once and counted. The
+// allocation must be on this device. A handle of this process is refused with [driver.ErrHandle], one whose owner has
+// exited with [ErrPeerGone].
 //
-// What happens to the mapping when the owner frees the memory is undefined.
+// What the mapping contains after the owner frees the memory is undefined.
 func (d *Device) OpenIPC(handle [64]byte) (*Memory, error) {
 	m, err := d.openMemory(handle)
 	if err != nil {
@@ -169,7 +167,7 @@ func (d *Device) openMemory(handle [64]byte) (*Memory, error) {
 	return m, nil
 }
 
-// importIPC is memory inside an opened allocation.
+// importIPC returns memory inside an opened allocation.
 func (d *Device) importIPC(h driver.Handle) (*Memory, error) {
 	m, err := d.openMemory([64]byte(h.Blob))
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 )
 
-// owner is another process that owns legacy memory and an event, and does what it is told line by line.
+// owner is a process that owns legacy memory and an event, and executes commands, one for each line.
 type owner struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	out    *bufio.Scanner
-	handle [64]byte // of an allocation of 3 MiB that begins with "owner"
+	handle [64]byte // of an allocation of 3 MiB whose content begins with "owner"
 	event  [64]byte
 	offset int64
 }
@@ -41,7 +41,7 @@ func startOwner(t *testing.T) *owner {
 	require.NoError(t, o.cmd.Start())
 	t.Cleanup(func() {
 		o.in.Close()
-		o.cmd.Wait() // also of one that was killed
+		o.cmd.Wait() // also if it was killed
 	})
 	line := o.line(t)
 	var memory, event []byte
@@ -64,7 +64,7 @@ func (o *owner) tell(t *testing.T, what string) {
 	require.Equal(t, "done "+what, o.line(t))
 }
 
-// TestOwnerProcess is the other process.
+// This is the owner's process, which other tests start.
 func TestOwnerProcess(t *testing.T) {
 	if os.Getenv(ownerVariable) == "" {
 		t.Skip("runs as the second process of other tests")
@@ -88,7 +88,7 @@ func TestOwnerProcess(t *testing.T) {
 		switch in.Text() {
 		case "free":
 			require.NoError(t, m.Close())
-		case "work": // asynchronous, and marked by the event
+		case "work": // asynchronous; the event marks its end
 			require.NoError(t, s.Fill8(m, 0, 5, 'w'))
 			require.NoError(t, e.Record(s))
 		}
@@ -137,7 +137,7 @@ func TestLegacyIPC(t *testing.T) {
 	require.NoError(t, second.Close())
 	require.Zero(t, fake.Live()["ipc"])
 
-	// Opened, closed and opened again.
+	// The handle can be opened again after Close.
 	again, err := d.OpenIPC(o.handle)
 	require.NoError(t, err)
 	require.NoError(t, again.Close())
@@ -148,7 +148,7 @@ func TestLegacyIPC(t *testing.T) {
 	require.ErrorIs(t, err, cuda.ErrPeerGone)
 }
 
-func TestLegacyIPCOfADeadOwner(t *testing.T) {
+func TestLegacyIPCOfDeadOwner(t *testing.T) {
 	d := openDevice(t, 0)
 	o := startOwner(t)
 	require.NoError(t, o.cmd.Process.Kill())
@@ -182,7 +182,7 @@ func TestForgedIPCHandles(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestEventsBetweenProcesses waits on the device for work of another process.
+// The device can wait for work of another process.
 func TestEventsBetweenProcesses(t *testing.T) {
 	d := openDevice(t, 0)
 	o := startOwner(t)

@@ -1,6 +1,6 @@
 package cuda_test
 
-// kernelsPTX has kernels that the stand-in can run. The bodies are for real devices.
+// kernelsPTX contains kernels that the stand-in can run. Their bodies are for real devices.
 const kernelsPTX = `
 .version 7.0
 .target sm_50

@@ -3,25 +3,24 @@ package cuda
 import (
 	"fmt"
 	"runtime"
-	"slices"
 	"unsafe"
 
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// Dim3 are the dimensions of a grid or a block; 0 counts as 1.
+// Dim3 holds the dimensions of a grid or a block. 0 counts as 1.
 type Dim3 struct {
-	// X, Y and Z are numbers of blocks, or of threads.
+	// X, Y and Z are in blocks for a grid and in threads for a block.
 	X, Y, Z uint32
 }
 
 func (d Dim3) orOne() (x, y, z uint32) { return max(d.X, 1), max(d.Y, 1), max(d.Z, 1) }
 
-// LaunchConfig says how a kernel runs.
+// LaunchConfig describes how a kernel is launched.
 type LaunchConfig struct {
-	// Grid is the number of blocks, Block the number of threads of each.
+	// Grid is in blocks, Block in threads.
 	Grid, Block Dim3
-	// SharedBytes is the dynamic shared memory of a block.
+	// SharedBytes is the dynamic shared memory of each block.
 	SharedBytes uint32
 	// Stream is the queue; nil means the default stream.
 	Stream *Stream
@@ -29,14 +28,14 @@ type LaunchConfig struct {
 
 // Launch queues the kernel. The arguments are, in order:
 //
-//   - [*Memory], or a [cu.DevicePtr], or any [driver.Addressable], for a pointer;
-//   - bool, int8 to int64, uint8 to uint64, float32, float64, and types made of these, for a number of exactly that size;
+//   - [*Memory], [cu.DevicePtr] or any [driver.Addressable], for a pointer;
+//   - bool, int8 to int64, uint8 to uint64, float32, float64, and types based on them, for a number of exactly that size;
 //   - int and uint, for a number of the size that the kernel takes, if the value fits;
 //   - arrays and structs of numbers, for a struct with the same layout in C.
 //
-// Their number and sizes are checked against what the kernel takes, where the driver tells (CUDA 12.4 and newer), and a
-// mismatch is refused with [driver.ErrInvalid] before anything is queued. Whether four bytes are a float or an int
-// nobody can check. What goes wrong while the kernel runs is reported by a later call.
+// If the driver reports the parameters (CUDA 12.4 and newer), Launch checks the number and sizes of the arguments. It
+// refuses a mismatch with [driver.ErrInvalid] and queues nothing. It cannot check whether four bytes are a float or an
+// int. Errors of a running kernel are reported by a later call.
 func (f *Function) Launch(cfg LaunchConfig, args ...any) error {
 	return f.mod.dev.opError("launch "+f.name, f.launch(cfg, args))
 }
@@ -55,31 +54,24 @@ func (f *Function) launch(cfg LaunchConfig, args []any) error {
 			return fmt.Errorf("argument %d: %w", i, err)
 		}
 	}
-	used := a.used
-	var stream cu.Stream
-	if cfg.Stream != nil {
-		used = append(used, &cfg.Stream.resource)
-		stream = cfg.Stream.handle
+	used := append(a.used, &f.mod.resource)
+	if cfg.Stream == nil {
+		return withAll(used, func() error {
+			return f.mod.p.do(func() error { return f.queueAndMark(cfg, f.mod.p.legacy, used, &a) })
+		})
 	}
-	used = append(used, &f.mod.resource)
-	return withAll(used, func() error {
-		return f.mod.p.do(func() error { return f.queue(cfg, stream, a.pointers()) })
+	return withAll(append(used, &cfg.Stream.resource), func() error {
+		return f.mod.p.do(func() error { return f.queueAndMark(cfg, cfg.Stream.track, used, &a) })
 	})
 }
 
-// withAll runs fn with all objects kept from being closed. Each is locked once: a lock for reading taken twice would
-// wait for ever behind a Close.
-func withAll(used []*resource, fn func() error) error {
-	for i, r := range used {
-		if slices.Contains(used[:i], r) {
-			continue
-		}
-		if err := r.use(); err != nil {
-			return err
-		}
-		defer r.done()
+// queueAndMark queues the kernel and records its use of the module and of the memory among its arguments.
+func (f *Function) queueAndMark(cfg LaunchConfig, t *track, used []*resource, a *arguments) error {
+	err := f.queue(cfg, t.handle, a.pointers())
+	for _, r := range used {
+		t.mark(r.life)
 	}
-	return fn()
+	return err
 }
 
 func (f *Function) queue(cfg LaunchConfig, stream cu.Stream, pointers []unsafe.Pointer) error {
@@ -90,7 +82,7 @@ func (f *Function) queue(cfg LaunchConfig, stream cu.Stream, pointers []unsafe.P
 	return check("cuLaunchKernel", r)
 }
 
-// pointers are the addresses of the values, for the driver, which copies them before it returns.
+// pointers returns the addresses of the values. The driver copies the values before it returns.
 func (a *arguments) pointers() []unsafe.Pointer {
 	out := make([]unsafe.Pointer, len(a.offsets), len(a.offsets)+1)
 	for i, off := range a.offsets {

@@ -11,11 +11,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// staging are the pinned buffers through which files are loaded, each with a stream of its own: while one is read into,
-// others are copied to the device. They are made at the first load and kept until the device is closed.
+// staging is the set of pinned buffers through which files are loaded, each with a separate stream. While one buffer is
+// read into, others are copied to the device. They are made at the first load and kept until the device is closed.
 type staging struct {
 	all  []*stage
-	free chan *stage // those that no load has
+	free chan *stage // buffers that no load uses
 	stop sync.Once
 }
 
@@ -24,7 +24,7 @@ type stage struct {
 	stream *Stream
 }
 
-// stages returns the device's staging buffers.
+// stages returns the device's staging buffers, and makes them at the first call.
 func (d *Device) stages() (*staging, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -41,7 +41,7 @@ func (d *Device) stages() (*staging, error) {
 	return d.staging, nil
 }
 
-// makeStaging needs d.mu held and the device open. The constructors it calls must not take d.mu.
+// makeStaging is called with d.mu held and the device open. The constructors it calls must not lock d.mu.
 func (d *Device) makeStaging() (_ *staging, err error) {
 	s := &staging{free: make(chan *stage, d.options.buffers)}
 	var back undo
@@ -64,8 +64,8 @@ func (d *Device) makeStaging() (_ *staging, err error) {
 	return s, nil
 }
 
-// close waits for loads that have a buffer and gives the buffers back; loads that wait for one fail. It can be tried
-// again.
+// close waits for loads that have a buffer and frees the buffers. Loads that wait for a buffer fail. close can be
+// called again after an error.
 func (s *staging) close() error {
 	if s == nil {
 		return nil
@@ -84,10 +84,10 @@ func (s *staging) close() error {
 }
 
 // LoadAt copies n bytes of src from offset srcOff to the memory at dstOff and returns when they are on the device.
-// Reading and copying overlap; src must allow concurrent reads, as [io.ReaderAt] says. See [driver.Loader].
+// Reading and copying overlap. src must allow concurrent reads, as [io.ReaderAt] requires. See [driver.Loader].
 func (m *Memory) LoadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(bytes int64)) error {
-	// The memory is kept from being closed for one piece at a time: a Close does not wait for the whole file, and
-	// progress may close it.
+	// The memory is kept open for one piece at a time. Close thus does not wait for the whole file, and progress may
+	// call it.
 	if err := m.use(); err != nil {
 		return m.dev.opError("load", err)
 	}
@@ -109,13 +109,13 @@ func (m *Memory) LoadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(
 	return m.dev.opError("load", l.run(s))
 }
 
-// load is one LoadAt.
+// load is the state of one LoadAt.
 type load struct {
 	m                 *Memory
 	src               io.ReaderAt
 	srcOff, dstOff, n int64
 	piece             int64
-	next              atomic.Int64 // where the next piece begins
+	next              atomic.Int64 // offset of the next piece
 	failed            atomic.Bool
 
 	mu       sync.Mutex
@@ -123,7 +123,7 @@ type load struct {
 	err      error
 }
 
-// run copies with one goroutine for each buffer that the load can use, and waits for all of them.
+// run copies with one goroutine for each buffer that the load can use, and waits for the goroutines.
 func (l *load) run(s *staging) error {
 	workers := int(min(int64(len(s.all)), (l.n+l.piece-1)/l.piece))
 	var group sync.WaitGroup
@@ -143,7 +143,7 @@ func (l *load) run(s *staging) error {
 }
 
 func (l *load) work(b *stage) {
-	buf := b.host.data // nobody else has it
+	buf := b.host.data // this goroutine owns the buffer
 	for !l.failed.Load() {
 		at := l.next.Add(l.piece) - l.piece
 		if at >= l.n {
@@ -163,14 +163,19 @@ func (l *load) copyPiece(b *stage, buf []byte, at int64) error {
 		return err
 	}
 	return l.m.call(func() error {
-		if err := queueToDevice(l.m.ptr+cu.DevicePtr(l.dstOff+at), buf, b.stream.handle); err != nil {
-			return err
+		err := queueToDevice(l.m.ptr+cu.DevicePtr(l.dstOff+at), buf, b.stream.handle)
+		if err == nil {
+			err = check("cuStreamSynchronize", cu.StreamSynchronize(b.stream.handle))
 		}
-		return check("cuStreamSynchronize", cu.StreamSynchronize(b.stream.handle))
+		if err != nil { // the copy may be unfinished
+			b.stream.track.mark(l.m.life)
+			b.stream.track.mark(b.host.life)
+		}
+		return err
 	})
 }
 
-// readFull fills buf; a source that ends before is [io.ErrUnexpectedEOF].
+// readFull fills buf. It returns [io.ErrUnexpectedEOF] if the source is shorter.
 func readFull(src io.ReaderAt, buf []byte, off int64) error {
 	n, err := src.ReadAt(buf, off)
 	switch {

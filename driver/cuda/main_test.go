@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// kindVariable tells the second process by what kind of handle it shares.
+// kindVariable passes the handle kind to the second process.
 const kindVariable = "SHAREDTENSOR_TEST_HANDLE_KIND"
 
 func TestMain(m *testing.M) {
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// fakeOptions are what the library of this test process is like.
+// fakeOptions configure the library of this test process.
 var fakeOptions = cudatest.Options{Devices: 3, Memory: 512 << 20, Fabric: true}
 
 func startFake(tb testing.TB) *cudatest.Fake {
@@ -35,7 +35,7 @@ func startFake(tb testing.TB) *cudatest.Fake {
 	return f
 }
 
-// openDevice returns a device of the stand-in that ends with the test.
+// openDevice returns a device of the stand-in that is closed at the end of the test.
 func openDevice(tb testing.TB, ordinal int, opts ...cuda.Option) *cuda.Device {
 	tb.Helper()
 	startFake(tb)

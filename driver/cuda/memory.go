@@ -12,21 +12,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// Memory is memory of a device with an address, wherever it came from: [Device.Alloc], [Device.Import],
-// [Device.AllocLegacy], [Device.OpenIPC] or [Stream.Alloc]. It implements [driver.Addressable] and [driver.Loader]. It
-// is no [driver.Freezer]: whether a mapping can be written is each importer's own choice on CUDA.
+// Memory is addressable memory of a device, from [Device.Alloc], [Device.Import], [Device.AllocLegacy],
+// [Device.OpenIPC] or [Stream.Alloc]. It implements [driver.Addressable] and [driver.Loader]. It does not implement
+// [driver.Freezer], because on CUDA each importer chooses whether its mapping is writable.
 //
-// ReadAt and WriteAt are ordered behind all work of the default stream and of streams that synchronise with it; work of
-// other streams has to be waited for. They are done when they return, also for other processes.
+// ReadAt and WriteAt are ordered after all work of the default stream and of streams that synchronise with it. The
+// caller must wait for work of other streams. When they return, the copy is done, also for other processes.
 type Memory struct {
 	resource
 	dev      *Device
 	ptr      cu.DevicePtr
 	bytes    int64
 	writable bool
-	// export makes a handle; nil where the memory cannot be shared.
+	// export makes a handle. It is nil if the memory cannot be shared.
 	export func() (driver.Handle, error)
-	// pages are the addresses of virtual memory, nil for other memory. Each device's access to them is set by itself.
+	// pages is the address range of virtual memory, nil for other memory. Access is set for each device separately.
 	pages   *AddressRange
 	reached sync.Map // cu.Device of another device that was given access
 	// pooled memory can be freed in stream order.
@@ -42,11 +42,11 @@ var (
 	_ driver.Prober      = (*Device)(nil)
 )
 
-// Alloc returns owned, zeroed memory of the given number of bytes, which another process can import by the kind of
-// handle that the device was opened with. The allocation behind it is rounded up to the device's granularity.
+// Alloc returns zeroed memory of the given number of bytes, which the caller owns. Other processes can import it by the
+// handle kind with which the device was opened. The underlying allocation is rounded up to the device's granularity.
 func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
 	m, err := d.AllocMemory(bytes)
-	for err != nil && d.Again(bytes, err) {
+	for err != nil && d.RetryAfterReclaim(bytes, err) {
 		m, err = d.AllocMemory(bytes)
 	}
 	if err != nil {
@@ -55,7 +55,7 @@ func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
 	return m, nil
 }
 
-// AllocMemory is [Device.Alloc] with the type of this package.
+// AllocMemory is [Device.Alloc] that returns the type of this package.
 func (d *Device) AllocMemory(bytes int64) (*Memory, error) {
 	if bytes < 0 {
 		return nil, d.opError("alloc", invalid("%d bytes", bytes))
@@ -98,7 +98,7 @@ func (d *Device) allocShared(bytes int64, types HandleTypes) (*Memory, error) {
 	return m, nil
 }
 
-// mapWhole takes a and returns memory over its first bytes. What fails leaves nothing behind, a included.
+// mapWhole returns memory over the first bytes of a. It takes ownership of a, and closes it if it fails.
 func (d *Device) mapWhole(a *Allocation, bytes int64, access Access) (_ *Memory, err error) {
 	var back undo
 	defer back.onError(&err)
@@ -123,27 +123,27 @@ func (d *Device) mapWhole(a *Allocation, bytes int64, access Access) (_ *Memory,
 }
 
 func (m *Memory) zero(padded int64) error {
-	return m.call(func() error {
+	return m.callAndWait(func() error {
 		if err := check("cuMemsetD8", cu.MemsetD8(m.ptr, 0, uint64(padded))); err != nil {
 			return err
 		}
-		return check("cuStreamSynchronize", cu.StreamSynchronize(0)) // filling is asynchronous for the host
+		return check("cuStreamSynchronize", cu.StreamSynchronize(0)) // the fill is asynchronous to the host
 	})
 }
 
-// Device is the device that made the memory; borrowed.
+// Device returns the device that made the memory. The caller borrows it.
 func (m *Memory) Device() driver.Device { return m.dev }
 
-// Bytes is the size asked for, or checked on import.
+// Bytes returns the size that was requested, or that was checked on import.
 func (m *Memory) Bytes() int64 { return m.bytes }
 
 // Writable reports whether this mapping may be written.
 func (m *Memory) Writable() bool { return m.writable }
 
-// DevicePointer is the address on the device, valid until Close; 0 after it.
+// DevicePointer returns the address on the device. It is valid until Close, and 0 after it.
 func (m *Memory) DevicePointer() uint64 { return uint64(m.Pointer()) }
 
-// Pointer is the address for calls of package cu, valid until Close; 0 after it.
+// Pointer returns the address for calls of package cu. It is valid until Close, and 0 after it.
 func (m *Memory) Pointer() cu.DevicePtr {
 	if m.use() != nil {
 		return 0
@@ -153,9 +153,9 @@ func (m *Memory) Pointer() cu.DevicePtr {
 	return m.ptr
 }
 
-// Place implements [driver.Placed]: the range of addresses on the device. A legacy handle is opened once in a process,
-// so its memory is always in one place; memory by the other kinds of handle has another address each time it is
-// imported.
+// Place implements [driver.Placed]. It returns the range of addresses on the device. A legacy handle is opened once in
+// a process, so its memory is always at the same place. Memory of the other kinds of handle has a new address at each
+// import.
 func (m *Memory) Place() (place driver.Place, ok bool) {
 	if m.use() != nil {
 		return driver.Place{}, false
@@ -165,9 +165,9 @@ func (m *Memory) Place() (place driver.Place, ok bool) {
 }
 
 // Exposed implements [driver.Exposer].
-func (m *Memory) Exposed() *atomic.Bool { return m.exposed }
+func (m *Memory) Exposed() *atomic.Bool { return &m.life.exposed }
 
-// ReadAt copies bytes to host memory, with the contract of [io.ReaderAt].
+// ReadAt copies bytes to host memory. It implements [io.ReaderAt].
 func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
 	if err := m.use(); err != nil {
 		return 0, m.dev.opError("read", err)
@@ -178,7 +178,7 @@ func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
 	}
 	n := int(min(int64(len(p)), max(m.bytes-off, 0)))
 	if n > 0 {
-		err := m.p.do(func() error { return copyFromDevice(p[:n], m.ptr+cu.DevicePtr(off)) })
+		err := m.callAndWait(func() error { return copyFromDevice(p[:n], m.ptr+cu.DevicePtr(off)) })
 		if err != nil {
 			return 0, m.dev.opError("read", err)
 		}
@@ -189,8 +189,8 @@ func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// WriteAt copies bytes from host memory, with the contract of [io.WriterAt]. A write past the end fails with
-// [driver.ErrRange] and writes nothing. Read-only memory refuses it with [driver.ErrReadOnly].
+// WriteAt copies bytes from host memory. It implements [io.WriterAt]. A write past the end fails with [driver.ErrRange]
+// and writes nothing. A write to read-only memory fails with [driver.ErrReadOnly].
 func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
 	if err := m.use(); err != nil {
 		return 0, m.dev.opError("write", err)
@@ -202,7 +202,7 @@ func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	err := m.p.do(func() error {
+	err := m.callAndWait(func() error {
 		if err := copyToDevice(m.ptr+cu.DevicePtr(off), p); err != nil {
 			return err
 		}
@@ -215,7 +215,7 @@ func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// inRange checks n bytes at off.
+// inRange checks that the memory contains n bytes at off.
 func (m *Memory) inRange(off, n int64) error {
 	if off < 0 || n < 0 || off > m.bytes || n > m.bytes-off {
 		return fmt.Errorf("%w: %d bytes at %d in %d", driver.ErrRange, n, off, m.bytes)
@@ -230,12 +230,12 @@ func (m *Memory) writableRange(off, n int64) error {
 	return m.inRange(off, n)
 }
 
-// Fill sets n bytes at off to value and returns when that is done.
+// Fill sets n bytes at off to value and returns when the device has done so.
 func (m *Memory) Fill(off, n int64, value byte) error {
 	if err := m.writableRange(off, n); err != nil {
 		return m.dev.opError("fill", err)
 	}
-	return m.dev.opError("fill", m.call(func() error {
+	return m.dev.opError("fill", m.callAndWait(func() error {
 		if n == 0 {
 			return nil
 		}
@@ -246,8 +246,8 @@ func (m *Memory) Fill(off, n int64, value byte) error {
 	}))
 }
 
-// Export returns an owned handle with which another process can import the memory. Work that still writes it is the
-// caller's to finish first.
+// Export returns a handle with which another process can import the memory. The caller owns the handle, and must first
+// wait for work that still writes the memory.
 func (m *Memory) Export() (driver.Handle, error) {
 	if err := m.use(); err != nil {
 		return driver.Handle{}, m.dev.opError("export", err)
@@ -265,30 +265,17 @@ func (m *Memory) Export() (driver.Handle, error) {
 	return h, nil
 }
 
-// Close waits for all work of the context and gives the memory back. The bytes live on while anyone else has them
-// mapped or holds a handle of kind cuda-fd or cuda-fabric. A second Close is nil.
+// Close waits for the work that uses the memory and releases it. That is the work queued by methods of this package, in
+// streams of all devices. If the address was exposed, it is all work of the device and of the devices that have access.
+// During a stream capture that forbids the wait, the release is deferred ([Device.Stats]) and Close returns nil. Other
+// processes keep the bytes while they map them or hold a handle of kind cuda-fd or cuda-fabric. A second Close returns
+// nil.
 func (m *Memory) Close() error { return m.dev.opError("close memory", m.close()) }
 
-// roundUp is n rounded up to a multiple of to; ok is false where that does not fit.
+// roundUp returns n rounded up to a multiple of to. ok is false if that overflows.
 func roundUp(n, to int64) (int64, bool) {
 	if n > math.MaxInt64-to {
 		return 0, false
 	}
 	return (n + to - 1) / to * to, true
-}
-
-// useBoth is use of two objects, which may be the same: a lock for reading taken twice would wait for ever behind a
-// Close.
-func useBoth(a, b *resource) (done func(), err error) {
-	if err := a.use(); err != nil {
-		return nil, err
-	}
-	if a == b {
-		return a.done, nil
-	}
-	if err := b.use(); err != nil {
-		a.done()
-		return nil, err
-	}
-	return func() { b.done(); a.done() }, nil
 }

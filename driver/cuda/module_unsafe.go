@@ -20,15 +20,15 @@ type Module struct {
 	handle cu.Module
 }
 
-// fatbinMagic begins a fatbin: binaries and PTX for several architectures.
+// fatbinMagic begins a fatbin, which contains binaries and PTX for several architectures.
 const fatbinMagic = 0xba55ed50
 
-// emCUDA is the machine of a cubin, in ELF's numbers.
+// emCUDA is the ELF machine number of a cubin.
 const emCUDA = 190
 
-// LoadModule returns an owned module of PTX text, a cubin or a fatbin; it borrows image. PTX is compiled for the
-// device, which takes time; what the compiler complains about is in the error. An image that is none of these, or is
-// cut off, is refused before the driver sees it.
+// LoadModule returns a module of PTX text, a cubin or a fatbin. The caller owns it. LoadModule borrows image. PTX is
+// compiled for the device, which takes time; the error includes the compiler's messages. An image of another format, or
+// a truncated one, is refused before the driver reads it.
 func (d *Device) LoadModule(image []byte) (*Module, error) {
 	m, err := d.loadModule(image)
 	if err != nil {
@@ -51,27 +51,24 @@ func (d *Device) loadModule(image []byte) (*Module, error) {
 		return nil, err
 	}
 	h := m.handle
-	err = m.own(d.p, "module", 0, func() error {
-		cu.CtxSynchronize() // kernels under way; what it reports is theirs
-		return check("cuModuleUnload", cu.ModuleUnload(h))
-	})
+	err = m.own(d.p, "module", 0, func() error { return check("cuModuleUnload", cu.ModuleUnload(h)) })
 	if err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
-// checkImage makes sure that the driver, which is told no length, does not read past the end.
+// checkImage ensures that the driver, which receives no length, stays within the image.
 func checkImage(image []byte) ([]byte, error) {
 	switch {
 	case len(image) >= 4 && binary.LittleEndian.Uint32(image) == fatbinMagic:
-		// magic u32, version u16, header size u16, size u64 of what follows
+		// magic u32, version u16, header size u16, size u64 of the rest
 		if len(image) < 16 {
 			return nil, invalid("a fatbin of %d bytes", len(image))
 		}
 		header, size := uint64(binary.LittleEndian.Uint16(image[6:])), binary.LittleEndian.Uint64(image[8:])
 		if header < 16 || header > uint64(len(image)) || size > uint64(len(image))-header {
-			return nil, invalid("a fatbin of %d bytes that says it has %d", len(image), size)
+			return nil, invalid("a fatbin of %d bytes whose header has %d", len(image), size)
 		}
 		return image, nil
 	case bytes.HasPrefix(image, []byte(elf.ELFMAG)):
@@ -83,7 +80,7 @@ func checkImage(image []byte) ([]byte, error) {
 		}
 		return append(bytes.Clone(text), 0), nil
 	}
-	return nil, invalid("%d bytes that are neither PTX text nor a cubin nor a fatbin", len(image))
+	return nil, invalid("an image of %d bytes that is not PTX text, a cubin or a fatbin", len(image))
 }
 
 func checkCubin(image []byte) error {
@@ -96,13 +93,13 @@ func checkCubin(image []byte) error {
 	}
 	for _, s := range f.Sections {
 		if s.Type != elf.SHT_NOBITS && (s.Offset > uint64(len(image)) || s.FileSize > uint64(len(image))-s.Offset) {
-			return invalid("a cubin whose section %s is cut off", s.Name)
+			return invalid("a cubin with truncated section %s", s.Name)
 		}
 	}
 	return nil
 }
 
-// loadImage asks the compiler for its complaints and adds them to the error.
+// loadImage loads an image and adds the compiler's messages to the error.
 func loadImage(h *cu.Module, image []byte) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -118,19 +115,19 @@ func loadImage(h *cu.Module, image []byte) error {
 	return err
 }
 
-// cName is a name for C; one with a zero byte inside names nothing.
+// cName converts a name to a C string. It fails if the name is empty or contains a zero byte.
 func cName(name string) (*byte, error) {
 	if name == "" || strings.IndexByte(name, 0) >= 0 {
-		return nil, invalid("the name %q", name)
+		return nil, invalid("name %q is empty or contains a zero byte", name)
 	}
 	return &append([]byte(name), 0)[0], nil
 }
 
-// ErrNoSymbol is a function or variable that the module does not have.
+// ErrNoSymbol means that the module has no function or variable with the name.
 var ErrNoSymbol = errors.New("the module has no such symbol")
 
-// Global returns the address and size in bytes of a variable of the module, valid until the module is closed. A name
-// that there is not is [ErrNoSymbol].
+// Global returns the address and size in bytes of a variable of the module, valid until the module is closed. It
+// returns [ErrNoSymbol] if the module has no such variable.
 func (m *Module) Global(name string) (cu.DevicePtr, int64, error) {
 	var p cu.DevicePtr
 	var size uint64
@@ -155,6 +152,7 @@ func (m *Module) lookup(name string, get func(c *byte) (string, cu.Result)) erro
 	})
 }
 
-// Close waits for all work of the context and unloads the module; its functions are of no use then. A second Close is
-// nil.
+// Close waits for the module's kernels and unloads it. Its functions cannot be used after that. If the address of a
+// variable or the handle of a function was exposed, Close waits for all work of the device. During a stream capture
+// that forbids the wait, the unloading is deferred ([Device.Stats]). A second Close returns nil.
 func (m *Module) Close() error { return m.dev.opError("close module", m.close()) }

@@ -2,20 +2,22 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// CanAccess reports whether kernels of d can reach memory of the other device.
+// CanAccess reports whether kernels of d can access memory of the other device.
 func (d *Device) CanAccess(other *Device) (bool, error) {
 	var can int32
 	err := check("cuDeviceCanAccessPeer", cu.DeviceCanAccessPeer(&can, d.handle, other.handle))
 	return can != 0, d.opError("peer access", err)
 }
 
-// EnablePeer lets kernels of d reach memory that the other device's primary context has with cuMemAlloc. Virtual memory
-// has its own rule: [AddressRange.SetAccess]. Doing it twice is nil. Where the devices cannot, the error is an
+// EnablePeer lets kernels of d access memory of cuMemAlloc in the other device's primary context. For virtual memory,
+// use [AddressRange.SetAccess]. A second call returns nil. If the devices do not support it, the error is a
 // [*driver.UnsupportedError].
 func (d *Device) EnablePeer(other *Device) error {
 	can, err := d.CanAccess(other)
@@ -26,17 +28,52 @@ func (d *Device) EnablePeer(other *Device) error {
 		return d.opError("peer access", &driver.UnsupportedError{Feature: fmt.Sprintf("access to %s", other.info),
 			Requires: "a connection between the two devices (NVLink or PCIe peer to peer)"})
 	}
-	return d.opError("peer access", d.do(func() error {
+	return d.opError("peer access", d.withPeer(other, func() error {
 		r := cu.CtxEnablePeerAccess(other.p.ctx, 0)
-		if r == cu.ERROR_PEER_ACCESS_ALREADY_ENABLED {
-			return nil
+		if r != cu.SUCCESS && r != cu.ERROR_PEER_ACCESS_ALREADY_ENABLED {
+			return check("cuCtxEnablePeerAccess", r)
 		}
-		return check("cuCtxEnablePeerAccess", r)
+		other.p.peerOf(d.p)
+		return nil
 	}))
 }
 
-// reachFrom gives a device access to virtual memory of another one, once. Copies of other memory go by themselves
-// between all devices. The caller keeps m from being closed.
+// withPeer runs fn in the context of d while the context of the other device cannot be released.
+func (d *Device) withPeer(other *Device, fn func() error) (err error) {
+	if err := other.hold(); err != nil {
+		return fmt.Errorf("%s: %w", other.info, err)
+	}
+	defer func() { err = joinErrors([]error{err, other.p.put()}) }()
+	return d.do(fn)
+}
+
+// peerAccess lists, for each context, the contexts whose kernels can access its memory of cuMemAlloc. An entry remains
+// when the access ends, because kernels may still run.
+var peerAccess struct {
+	mu sync.Mutex
+	to map[cu.Context][]*primary
+}
+
+// peerOf records that kernels of the other context can access memory of p.
+func (p *primary) peerOf(other *primary) {
+	peerAccess.mu.Lock()
+	defer peerAccess.mu.Unlock()
+	if peerAccess.to == nil {
+		peerAccess.to = map[cu.Context][]*primary{}
+	}
+	list := slices.DeleteFunc(peerAccess.to[p.ctx], func(q *primary) bool { return q == other || q.released() })
+	peerAccess.to[p.ctx] = append(list, other)
+}
+
+// peers returns the contexts whose kernels can access memory of p.
+func (p *primary) peers() []*primary {
+	peerAccess.mu.Lock()
+	defer peerAccess.mu.Unlock()
+	return slices.Clone(peerAccess.to[p.ctx])
+}
+
+// reachFrom gives a device access to virtual memory of another one, once. For other memory the driver copies between
+// all devices without it. The caller keeps m open.
 func (m *Memory) reachFrom(d *Device) error {
 	if m.pages == nil || m.dev.handle == d.handle {
 		return nil
@@ -57,13 +94,14 @@ func (m *Memory) reachFrom(d *Device) error {
 	if err := m.pages.setAccess(d, 0, m.pages.bytes, access); err != nil {
 		return err
 	}
+	m.life.reachedFrom(d.p)
 	m.reached.Store(d.handle, struct{}{})
 	return nil
 }
 
-// DisablePeer takes the access away. Where there is none, that is nil.
+// DisablePeer removes the access. It returns nil if there is none.
 func (d *Device) DisablePeer(other *Device) error {
-	return d.opError("peer access", d.do(func() error {
+	return d.opError("peer access", d.withPeer(other, func() error {
 		r := cu.CtxDisablePeerAccess(other.p.ctx)
 		if r == cu.ERROR_PEER_ACCESS_NOT_ENABLED {
 			return nil

@@ -1,20 +1,21 @@
 package cuda
 
 import (
+	"errors"
 	"unsafe"
 
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// Pool is memory that the driver keeps for allocations in stream order. Nothing of it can be shared with other
-// processes: what has to travel comes from [Device.Alloc].
+// Pool is memory that the driver keeps for allocations in stream order. It cannot be shared with other processes; use
+// [Device.Alloc] for memory to share.
 type Pool struct {
 	resource
 	dev    *Device
 	handle cu.MemoryPool
 }
 
-// NewPool returns an owned pool of the device.
+// NewPool returns a new pool of the device, which the caller owns.
 func (d *Device) NewPool() (*Pool, error) {
 	if err := d.hold(); err != nil {
 		return nil, d.opError("new pool", err)
@@ -35,7 +36,7 @@ func (d *Device) NewPool() (*Pool, error) {
 	return p, nil
 }
 
-// DefaultPool returns the device's own pool. Closing it does nothing to the driver's.
+// DefaultPool returns the device's default pool. Closing it does not affect the driver's pool.
 func (d *Device) DefaultPool() (*Pool, error) {
 	if err := d.hold(); err != nil {
 		return nil, d.opError("default pool", err)
@@ -52,15 +53,16 @@ func (d *Device) DefaultPool() (*Pool, error) {
 	return p, nil
 }
 
-// PoolUsage is how many bytes a pool has from the system, and how many of them are allocated; now and at most so far.
+// PoolUsage reports how many bytes a pool has reserved from the system and how many of them are allocated, each with
+// its maximum so far.
 type PoolUsage struct {
-	// Reserved and ReservedHigh are what the pool holds.
+	// Reserved and ReservedHigh count the bytes that the pool holds.
 	Reserved, ReservedHigh uint64
-	// Used and UsedHigh are what is allocated from it.
+	// Used and UsedHigh count the bytes that are allocated from it.
 	Used, UsedHigh uint64
 }
 
-// Usage asks the driver.
+// Usage returns the pool's current usage.
 func (p *Pool) Usage() (PoolUsage, error) {
 	var u PoolUsage
 	err := p.call(func() error {
@@ -80,8 +82,7 @@ func (p *Pool) Usage() (PoolUsage, error) {
 	return u, p.dev.opError("pool usage", err)
 }
 
-// SetReleaseThreshold says how many unused bytes the pool keeps when the device is synchronised; the driver's choice is
-// 0.
+// SetReleaseThreshold sets how many unused bytes the pool keeps when the device is synchronised. The default is 0.
 func (p *Pool) SetReleaseThreshold(bytes uint64) error {
 	return p.dev.opError("pool threshold", p.call(func() error {
 		return check("cuMemPoolSetAttribute",
@@ -89,33 +90,35 @@ func (p *Pool) SetReleaseThreshold(bytes uint64) error {
 	}))
 }
 
-// Trim gives unused memory back to the system until no more than keep bytes are held.
+// Trim releases unused memory to the system until the pool holds at most keep bytes.
 func (p *Pool) Trim(keep uint64) error {
 	return p.dev.opError("trim pool", p.call(func() error {
 		return check("cuMemPoolTrimTo", cu.MemPoolTrimTo(p.handle, keep))
 	}))
 }
 
-// Close gives the pool back; memory from it must be closed before. A second Close is nil.
+// Close waits for queued frees and destroys the pool. Close memory from the pool before it. A second Close returns nil.
 func (p *Pool) Close() error { return p.dev.opError("close pool", p.close()) }
 
-// Alloc returns owned memory from the pool, not zeroed, which work queued in the stream from now on can use. Close
-// frees it at once and waits for the device; [Stream.Free] frees it in stream order.
+// Alloc returns memory from the pool, which the caller owns. It is not zeroed. Work that is queued in the stream later
+// can use it. Close waits for the work that uses it and frees it; [Stream.Free] frees it in stream order.
 func (s *Stream) Alloc(pool *Pool, bytes int64) (*Memory, error) {
 	if bytes <= 0 {
 		return nil, s.dev.opError("alloc from pool", invalid("%d bytes", bytes))
 	}
 	m := &Memory{dev: s.dev, bytes: bytes, writable: true, pooled: true}
-	err := s.with(&pool.resource, func() error {
+	err := s.queue([]*resource{&pool.resource}, func() error {
 		err := check("cuMemAllocFromPoolAsync", cu.MemAllocFromPoolAsync(&m.ptr, uint64(bytes), pool.handle, s.handle))
 		if err != nil {
 			return err
 		}
 		ptr := m.ptr
-		return m.own(s.p, "memory", bytes, func() error {
-			cu.CtxSynchronize() // what it reports is the work's
-			return check("cuMemFree", cu.MemFree(ptr))
-		})
+		if err := m.own(s.p, "memory", bytes, func() error { return check("cuMemFree", cu.MemFree(ptr)) }); err != nil {
+			return err
+		}
+		m.owned.source = pool.life
+		s.track.mark(m.life)
+		return nil
 	})
 	if err != nil {
 		return nil, s.dev.opError("alloc from pool", err)
@@ -123,21 +126,58 @@ func (s *Stream) Alloc(pool *Pool, bytes int64) (*Memory, error) {
 	return m, nil
 }
 
-// Free takes m, memory from a pool, and frees it when the stream gets there. Where it fails before that, m stays as it
-// is.
+// Free takes ownership of m, memory from a pool, and frees it in stream order, after the work of other streams that
+// uses it. If Free fails, m stays open. If one of these streams captures, m is closed like by [Memory.Close].
 func (s *Stream) Free(m *Memory) error {
 	if !m.pooled {
 		return s.dev.opError("free", invalid("the memory is not from a pool"))
 	}
 	return s.dev.opError("free", s.call(func() error {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if m.owned == nil {
+		if !m.life.begin() {
 			return nil
 		}
-		if r := cu.MemFreeAsync(m.ptr, s.handle); r != cu.SUCCESS {
-			return check("cuMemFreeAsync", r)
-		}
-		return m.disownLocked()
+		return m.finish(s.freeOrdered(m))
 	}))
+}
+
+// freeOrdered makes the stream wait for other streams that use m and queues the free. The context is current.
+func (s *Stream) freeOrdered(m *Memory) error {
+	freed := false
+	err := relaxed(func() error {
+		if capturing, err := isCapturing(s.handle); err != nil || capturing {
+			return errors.Join(err, errIf(capturing, ErrCapturing))
+		}
+		last, _ := m.life.uses()
+		for _, u := range last {
+			if err := s.waitFor(u); err != nil {
+				return err
+			}
+		}
+		err := check("cuMemFreeAsync", cu.MemFreeAsync(m.ptr, s.handle))
+		freed = err == nil
+		s.track.mark(m.owned.source)
+		return err
+	})
+	if err != nil && !freed {
+		return notReleased(err)
+	}
+	return err
+}
+
+// waitFor makes work that is queued later wait for a use in another stream.
+func (s *Stream) waitFor(u lastUse) error {
+	if u.stream == s.track || u.stream.completed(u.number) {
+		return nil
+	}
+	return u.stream.p.waitIfOpen(func() error {
+		e := new(cu.Event)
+		if err := check("cuEventCreate", cu.EventCreate(e, uint32(cu.EVENT_DISABLE_TIMING))); err != nil {
+			return err
+		}
+		defer cu.EventDestroy(*e) // the driver keeps the event until the stream has waited
+		if _, err := u.stream.record(*e); err != nil {
+			return err
+		}
+		return check("cuStreamWaitEvent", cu.StreamWaitEvent(s.handle, *e, 0))
+	})
 }

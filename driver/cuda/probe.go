@@ -8,12 +8,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// kinds are the kinds of handle that a CUDA device knows, the preferred one first.
+// kinds are the handle kinds that a CUDA device may support, in order of preference.
 var kinds = []driver.HandleKind{driver.CUDAFD, driver.CUDAIPC, driver.CUDAFabric}
 
-// Probe tries each kind of handle that the device knows: it makes a piece of memory, exports it, and where the driver
-// lets the same process do that, imports it. Legacy handles (cuda-ipc) cannot be opened by the process that made them,
-// so of those only the export is tried.
+// Probe tries each kind of handle. It allocates memory, exports it, and imports it if the driver allows that in the
+// same process. A process cannot open its own legacy handles (cuda-ipc), so Probe only exports those.
 func (d *Device) Probe() []driver.Support {
 	var out []driver.Support
 	for _, k := range kinds {
@@ -22,10 +21,10 @@ func (d *Device) Probe() []driver.Support {
 	return out
 }
 
-// supports tells, from what the driver says of the device, why a kind of handle cannot work.
+// supports returns the reason why a kind of handle cannot work, according to the device's attributes.
 func (d *Device) supports(kind driver.HandleKind) error {
 	if kind == driver.CUDAIPC {
-		return nil // there is nothing to ask
+		return nil // the device has no attribute for it
 	}
 	if has, err := d.has(cu.DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED); err != nil {
 		return err
@@ -55,8 +54,8 @@ func (d *Device) has(a cu.Device_attribute) (bool, error) {
 	return v != 0, err
 }
 
-// explain says why making memory failed, where the reason is that the device cannot do what it was opened for. It asks
-// only after a failure.
+// explain adds the reason if making memory failed because the device lacks a feature that it was opened for. It queries
+// the device only after a failure.
 func (d *Device) explain(err error) error {
 	if errors.Is(err, driver.ErrOutOfMemory) {
 		return err
@@ -76,13 +75,13 @@ func (d *Device) try(kind driver.HandleKind) error {
 		return err
 	}
 	if err != nil {
-		return fmt.Errorf("making memory for %s: %w", kind, err)
+		return fmt.Errorf("allocate memory for %s: %w", kind, err)
 	}
 	err = d.tryExport(m, kind)
 	return joinErrors([]error{err, m.discard()})
 }
 
-// makeFor makes the least memory that is shared by handles of a kind.
+// makeFor allocates memory of the minimum size that is shared by handles of a kind.
 func (d *Device) makeFor(kind driver.HandleKind) (*Memory, error) {
 	types := handleTypes(kind)
 	if types == 0 {
@@ -99,16 +98,16 @@ func (d *Device) tryExport(m *Memory, kind driver.HandleKind) error {
 	h, err := m.export()
 	switch {
 	case kind == driver.CUDAIPC && errors.Is(err, driver.ErrInvalid):
-		return &driver.UnsupportedError{Feature: "legacy CUDA IPC", Reason: err.Error(), Requires: "a driver that has it, which Tegra's has not"}
+		return &driver.UnsupportedError{Feature: "legacy CUDA IPC", Reason: err.Error(), Requires: "a driver with legacy IPC, which Tegra lacks"}
 	case err != nil:
-		return fmt.Errorf("exporting %s: %w", kind, err)
+		return fmt.Errorf("export %s: %w", kind, err)
 	case kind == driver.CUDAIPC:
 		return nil
 	}
 	h.Device, h.Bytes = d.info.UUID, m.bytes
 	back, err := d.importShared(h, driver.ImportOptions{})
 	if err != nil {
-		return joinErrors([]error{fmt.Errorf("importing %s: %w", kind, err), h.Close()})
+		return joinErrors([]error{fmt.Errorf("import %s: %w", kind, err), h.Close()})
 	}
 	return joinErrors([]error{back.discard(), h.Close()})
 }

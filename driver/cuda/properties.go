@@ -9,11 +9,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// legacyGranularity is what cuMemAlloc takes memory from the system in; what describes allocations of a device without
-// virtual memory management.
+// legacyGranularity is the size of the blocks that cuMemAlloc reserves from the system. It describes allocations of a
+// device without virtual memory management.
 const legacyGranularity = 2 << 20
 
-// describe asks the driver about a device whose memory is to be shared by handles of a kind.
+// describe returns the properties of a device whose memory is to be shared by handles of a kind.
 func describe(ordinal int, h cu.Device, kind driver.HandleKind) (driver.Info, error) {
 	info := driver.Info{Type: driver.CUDA, Index: ordinal, Granularity: legacyGranularity}
 	var err error
@@ -41,12 +41,13 @@ func describe(ordinal int, h cu.Device, kind driver.HandleKind) (driver.Info, er
 			info.Granularity = g
 		case kind != driver.CUDAFabric || !errors.Is(err, errors.ErrUnsupported):
 			return info, err
-		} // else there is no fabric, which Alloc says
+		} // otherwise there is no fabric, which Alloc reports
 	}
 	return info, nil
 }
 
-// uuidOf is a MIG instance's own UUID where the device is one. Drivers before CUDA 11.4 know only the GPU's.
+// uuidOf returns the UUID of the MIG instance if the device is one, otherwise that of the GPU. Drivers before CUDA 11.4
+// report only the GPU's.
 func uuidOf(h cu.Device) (driver.UUID, error) {
 	var u cu.UUID
 	r := cu.DeviceGetUuid(&u, h)
@@ -69,22 +70,22 @@ func attribute(h cu.Device, a cu.Device_attribute) (int, error) {
 	return int(v), err
 }
 
-// Attribute asks for one of the driver's numbers about the device. A driver that does not know the attribute answers
-// [driver.ErrInvalid].
+// Attribute returns a numeric attribute of the device. It returns [driver.ErrInvalid] if the driver does not support
+// the attribute.
 func (d *Device) Attribute(a cu.Device_attribute) (int, error) {
 	v, err := attribute(d.handle, a)
 	return v, d.opError("attribute", err)
 }
 
-// Properties are what programs commonly ask of a device. Sizes are in bytes.
+// Properties holds commonly used properties of a device. Sizes are in bytes.
 type Properties struct {
-	// Name is what the vendor calls the device.
+	// Name is the vendor's name of the device.
 	Name string
-	// UUID names the device, or the MIG instance, across processes.
+	// UUID identifies the device, or the MIG instance, across processes.
 	UUID driver.UUID
-	// GPU is the UUID of the GPU itself; it differs from UUID for a MIG instance.
+	// GPU is the UUID of the physical GPU. It differs from UUID for a MIG instance.
 	GPU driver.UUID
-	// PCIBusID is the device's place in the machine, as domain:bus:device.function in hexadecimal.
+	// PCIBusID is the device's PCI address, as domain:bus:device.function in hexadecimal.
 	PCIBusID string
 	// ComputeMajor and ComputeMinor are the compute capability.
 	ComputeMajor, ComputeMinor int
@@ -94,22 +95,23 @@ type Properties struct {
 	WarpSize, MaxThreadsPerBlock, MaxThreadsPerMultiprocessor int
 	// MaxBlock and MaxGrid are the largest dimensions of a block, in threads, and of a grid, in blocks.
 	MaxBlock, MaxGrid Dim3
-	// SharedBytesPerBlock is what a block can have without asking, SharedBytesPerBlockOptIn what it can ask for.
+	// SharedBytesPerBlock is the default limit of a block's shared memory. SharedBytesPerBlockOptIn is the maximum with
+	// [Function.SetSharedBytes].
 	SharedBytesPerBlock, SharedBytesPerBlockOptIn int
 	// L2Bytes is the size of the second-level cache.
 	L2Bytes int
-	// TotalBytes is the size of the memory.
+	// TotalBytes is the size of the device's memory.
 	TotalBytes int64
-	// CopyEngines is how many copies run beside each other and beside kernels.
+	// CopyEngines is the number of copies that run concurrently with each other and with kernels.
 	CopyEngines int
-	// VirtualMemory, FileHandles, FabricHandles, Pools, ManagedMemory and EventIPC tell which ways of having and
-	// sharing memory the device has.
+	// VirtualMemory, FileHandles, FabricHandles, Pools, ManagedMemory and EventIPC report which ways to allocate and
+	// share memory the device supports.
 	VirtualMemory, FileHandles, FabricHandles, Pools, ManagedMemory, EventIPC bool
-	// Integrated tells a device that shares the host's memory.
+	// Integrated reports whether the device shares the host's memory.
 	Integrated bool
 }
 
-// Properties asks the driver for all of them.
+// Properties queries the driver for all properties.
 func (d *Device) Properties() (Properties, error) {
 	p := Properties{Name: d.info.Name, UUID: d.info.UUID, TotalBytes: d.info.TotalBytes}
 	var gpu cu.UUID
@@ -172,7 +174,7 @@ func (d *Device) Properties() (Properties, error) {
 	return p, nil
 }
 
-// MemoryInfo is how many bytes of the device's memory are free, and how many there are. Other processes use it too.
+// MemoryInfo returns the free and the total bytes of the device's memory. Other processes use the memory too.
 func (d *Device) MemoryInfo() (free, total int64, err error) {
 	var f, t uint64
 	err = d.do(func() error { return check("cuMemGetInfo", cu.MemGetInfo(&f, &t)) })

@@ -6,24 +6,25 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// StreamOptions say how a stream is made. The zero value does not synchronise with the default stream.
+// StreamOptions configures a stream. The zero value does not synchronise with the default stream.
 type StreamOptions struct {
-	// Blocking makes the stream wait for work of the default stream and the other way round.
+	// Blocking makes work of the stream wait for work of the default stream, and vice versa.
 	Blocking bool
-	// Priority: lower numbers go first; the device says how far it goes ([Device.PriorityRange]), and what is outside
-	// is taken to its edge.
+	// Priority is the stream's priority; lower numbers are served first. Values outside of [Device.PriorityRange] are
+	// clamped.
 	Priority int
 }
 
-// Stream is a queue of work on a device. Work in one stream is done in order, work of different streams in any. Memory
-// that queued work uses may be closed: closing waits for the work.
+// Stream is a queue of work on a device. Work in one stream is executed in order, work of different streams in any
+// order. Memory that queued work uses may be closed, because Close waits for the work.
 type Stream struct {
 	resource
 	dev    *Device
 	handle cu.Stream
+	track  *track
 }
 
-// NewStream returns an owned stream.
+// NewStream returns a stream, which the caller owns.
 func (d *Device) NewStream(opts StreamOptions) (*Stream, error) {
 	if err := d.hold(); err != nil {
 		return nil, d.opError("new stream", err)
@@ -36,7 +37,7 @@ func (d *Device) NewStream(opts StreamOptions) (*Stream, error) {
 	return s, nil
 }
 
-// newStream needs a reference to the context held.
+// newStream is NewStream for callers that hold a reference to the context.
 func (d *Device) newStream(opts StreamOptions) (*Stream, error) {
 	flags := cu.STREAM_NON_BLOCKING
 	if opts.Blocking {
@@ -52,28 +53,26 @@ func (d *Device) newStream(opts StreamOptions) (*Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := s.handle
-	err = s.own(d.p, "stream", 0, func() error {
-		cu.StreamSynchronize(h) // what it reports is the work's
-		return check("cuStreamDestroy", cu.StreamDestroy(h))
-	})
-	if err != nil {
+	s.track = newTrack(d.p, s.handle)
+	if err := s.own(d.p, "stream", 0, s.track.destroy); err != nil {
 		return nil, err
 	}
+	s.owned.captured = true
 	return s, nil
 }
 
-// PriorityRange is the least and the greatest priority of streams; the greatest is the lower number.
+// PriorityRange returns the least and the greatest priority of streams. The greatest is the lower number.
 func (d *Device) PriorityRange() (least, greatest int, err error) {
 	var l, g int32
 	err = d.do(func() error { return check("cuCtxGetStreamPriorityRange", cu.CtxGetStreamPriorityRange(&l, &g)) })
 	return int(l), int(g), d.opError("stream priorities", err)
 }
 
-// Device is the stream's device; borrowed.
+// Device returns the stream's device. The caller borrows it.
 func (s *Stream) Device() *Device { return s.dev }
 
-// Handle is the stream for calls of package cu, valid until Close; 0, which is the default stream, after it.
+// Handle returns the stream for calls of package cu. It is valid until Close. After Close it is 0, which is the default
+// stream.
 func (s *Stream) Handle() cu.Stream {
 	if s.use() != nil {
 		return 0
@@ -83,20 +82,28 @@ func (s *Stream) Handle() cu.Stream {
 	return s.handle
 }
 
-// Synchronize returns when all work queued so far is done. It holds a thread while it waits. Errors of the work are
-// reported here.
+// Synchronize returns when all work queued so far is done, and reports errors of that work. It occupies a thread while
+// it waits.
 func (s *Stream) Synchronize() error {
 	return s.dev.opError("synchronize stream", s.call(func() error {
-		return check("cuStreamSynchronize", cu.StreamSynchronize(s.handle))
+		last := s.track.issued.Load()
+		err := check("cuStreamSynchronize", cu.StreamSynchronize(s.handle))
+		if err == nil {
+			s.track.complete(last)
+		}
+		return err
 	}))
 }
 
-// Idle reports whether all work queued so far is done. Errors of the work are reported here.
+// Idle reports whether all work queued so far is done, and returns errors of that work.
 func (s *Stream) Idle() (bool, error) {
 	idle := false
 	err := s.call(func() error {
+		last := s.track.issued.Load()
 		r := cu.StreamQuery(s.handle)
-		idle = r == cu.SUCCESS
+		if idle = r == cu.SUCCESS; idle {
+			s.track.complete(last)
+		}
 		if r == cu.ERROR_NOT_READY {
 			return nil
 		}
@@ -105,44 +112,57 @@ func (s *Stream) Idle() (bool, error) {
 	return idle, s.dev.opError("query stream", err)
 }
 
-// Wait makes work that is queued from now on wait for the event, as it was last recorded. It borrows e, which may be of
+// Wait makes work that is queued later wait for the event, as it was last recorded. It borrows e, which may be of
 // another device or process.
 func (s *Stream) Wait(e *Event) error {
 	return s.dev.opError("wait", s.with(&e.resource, func() error {
+		if recordings.active.Load() > 0 { // the wait may make the stream part of a capture
+			defer s.track.lockCapture()()
+		}
 		return check("cuStreamWaitEvent", cu.StreamWaitEvent(s.handle, e.handle, 0))
 	}))
 }
 
-// with runs fn with the stream and another object kept from being closed.
+// with runs fn while the stream and the other object cannot be released.
 func (s *Stream) with(other *resource, fn func() error) error {
-	done, err := useBoth(&s.resource, other)
-	if err != nil {
-		return err
-	}
-	defer done()
-	return s.p.do(fn)
+	return withAll([]*resource{&s.resource, other}, func() error { return s.p.do(fn) })
 }
 
-// Close waits for the work and gives the stream back. A second Close is nil.
+// queue runs fn, which queues work in the stream, and records that the work uses the objects.
+func (s *Stream) queue(used []*resource, fn func() error) error {
+	return withAll(append(used, &s.resource), func() error {
+		return s.p.do(func() error {
+			err := fn()
+			for _, r := range used {
+				s.track.mark(r.life)
+			}
+			return err
+		})
+	})
+}
+
+// Close waits for the work and destroys the stream. It fails with [ErrCapturing] while the stream captures. A second
+// Close returns nil.
 func (s *Stream) Close() error { return s.dev.opError("close stream", s.close()) }
 
-// WriteValue64 queues a write of value to 8 bytes of memory at off, a multiple of 8, behind all work queued before.
+// WriteValue64 queues a write of value to 8 bytes of memory at off, which must be a multiple of 8. The write is ordered
+// after all work queued before.
 func (s *Stream) WriteValue64(m *Memory, off int64, value uint64) error {
 	if err := errors.Join(m.writableRange(off, 8), aligned(off, 8)); err != nil {
 		return s.dev.opError("write value", err)
 	}
-	return s.dev.opError("write value", s.with(&m.resource, func() error {
+	return s.dev.opError("write value", s.queue([]*resource{&m.resource}, func() error {
 		return check("cuStreamWriteValue64", cu.StreamWriteValue64(s.handle, m.ptr+cu.DevicePtr(off), value, 0))
 	}))
 }
 
-// WaitValue64 makes work queued from now on wait until the 8 bytes at off, a multiple of 8, are at least value, as
-// numbers that wrap around. Whoever is to write it may die: the stream waits for ever then.
+// WaitValue64 makes work that is queued later wait until the 8 bytes at off, a multiple of 8, are at least value. The
+// comparison wraps around. If the writer dies, the stream waits forever.
 func (s *Stream) WaitValue64(m *Memory, off int64, value uint64) error {
 	if err := errors.Join(m.inRange(off, 8), aligned(off, 8)); err != nil {
 		return s.dev.opError("wait value", err)
 	}
-	return s.dev.opError("wait value", s.with(&m.resource, func() error {
+	return s.dev.opError("wait value", s.queue([]*resource{&m.resource}, func() error {
 		return check("cuStreamWaitValue64",
 			cu.StreamWaitValue64(s.handle, m.ptr+cu.DevicePtr(off), value, uint32(cu.STREAM_WAIT_VALUE_GEQ)))
 	}))
@@ -150,7 +170,7 @@ func (s *Stream) WaitValue64(m *Memory, off int64, value uint64) error {
 
 func aligned(off, to int64) error {
 	if off%to != 0 {
-		return invalid("offset %d is no multiple of %d", off, to)
+		return invalid("offset %d is not a multiple of %d", off, to)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
 )
 
-// keep closes what a test made at its end.
+// keep closes an object at the end of the test.
 func keep[T closer](t testing.TB, c T, err error) T {
 	t.Helper()
 	require.NoError(t, err)
@@ -114,7 +114,7 @@ func TestUseAfterClose(t *testing.T) {
 	require.ErrorIs(t, closed.Synchronize(), os.ErrClosed)
 }
 
-// TestObjectsOutliveTheDevice closes in the wrong order: each object keeps the context.
+// Each object keeps the context alive, so the device can be closed first.
 func TestObjectsOutliveTheDevice(t *testing.T) {
 	fake := startFake(t)
 	d, err := cuda.Open(0)
@@ -155,7 +155,7 @@ func TestEventsOrderStreams(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrInvalid)
 }
 
-func TestValuesInMemory(t *testing.T) {
+func TestMemoryValues(t *testing.T) {
 	d := openDevice(t, 0)
 	m := alloc(t, d, 64)
 	waiter, writer := newStream(t, d), newStream(t, d)
@@ -203,7 +203,7 @@ func TestPools(t *testing.T) {
 	require.ErrorIs(t, s.Free(alloc(t, d, 1)), driver.ErrInvalid)
 }
 
-// TestRegisterReadOnlyHostMemory pins a mapping that cannot be written, as an imported slab is. (D36)
+// A read-only mapping, such as an imported slab, can be pinned.
 func TestRegisterReadOnlyHostMemory(t *testing.T) {
 	d := openDevice(t, 0)
 	page, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -226,7 +226,7 @@ func TestRegisterReadOnlyHostMemory(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// TestCopyAcrossDevices copies between memory of two devices, of which each is mapped for its own alone. (D36)
+// Memory of two devices, each mapped only for its own device, can be copied.
 func TestCopyAcrossDevices(t *testing.T) {
 	d, other := openDevice(t, 0), openDevice(t, 1)
 	s := newStream(t, d)
@@ -255,7 +255,7 @@ func TestCopyAcrossDevices(t *testing.T) {
 	require.NoError(t, s.Synchronize())
 }
 
-// TestCopyAcrossUnconnectedDevices has two devices that cannot reach each other. (D36)
+// A copy between devices that cannot access each other is refused.
 func TestCopyAcrossUnconnectedDevices(t *testing.T) {
 	if childWith(t, "nop2p", cudatest.Options{Devices: 2, Without: []string{"p2p", "rohost"}}) {
 		return

@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// Access says what a device may do with mapped memory.
+// Access is the access that a device has to mapped memory.
 type Access uint8
 
 // The kinds of access.
@@ -20,7 +21,7 @@ const (
 	ReadWrite Access = 3
 )
 
-// HandleTypes are ways in which an [Allocation] can be shared, or'ed together. They are fixed when it is made.
+// HandleTypes is a bit set of the ways in which an [Allocation] can be shared. It is fixed when the allocation is made.
 type HandleTypes uint32
 
 // The handle types.
@@ -39,17 +40,17 @@ func allocationProp(h cu.Device, types HandleTypes) cu.MemAllocationProp {
 	return p
 }
 
-// Allocation is memory of a device without an address: map it with an [AddressRange]. The bytes live while anyone, in
-// any process, has them mapped or holds a handle.
+// Allocation is memory of a device without an address. Use an [AddressRange] to map it. The bytes exist while any
+// process maps them or holds a handle.
 type Allocation struct {
 	resource
 	dev    *Device
 	handle cu.MemGenericAllocationHandle
-	bytes  int64 // 0 where it is not known: an import
+	bytes  int64 // 0 if unknown, after an import
 }
 
-// Granularity is what sizes of allocations, and addresses and sizes of mappings, are multiples of, in bytes.
-// recommended asks for what is best for speed rather than for the least.
+// Granularity returns the granularity in bytes: all sizes of allocations, and all addresses and sizes of mappings, are
+// multiples of it. If recommended is true, it is the best one for speed, otherwise the minimum.
 func (d *Device) Granularity(types HandleTypes, recommended bool) (int64, error) {
 	option := cu.MEM_ALLOC_GRANULARITY_MINIMUM
 	if recommended {
@@ -59,7 +60,7 @@ func (d *Device) Granularity(types HandleTypes, recommended bool) (int64, error)
 	return g, d.opError("granularity", err)
 }
 
-// granularity may differ with how the memory is to be shared.
+// granularity may depend on how the memory is shared.
 func granularity(h cu.Device, types HandleTypes, option cu.MemAllocationGranularity_flags) (int64, error) {
 	prop := allocationProp(h, types)
 	var g uint64
@@ -67,7 +68,7 @@ func granularity(h cu.Device, types HandleTypes, option cu.MemAllocationGranular
 	return int64(g), err
 }
 
-// handleTypes are those with which memory is made to be shared by a kind of handle; none for legacy memory.
+// handleTypes returns the types for memory that is shared by a kind of handle. It returns 0 for legacy memory.
 func handleTypes(kind driver.HandleKind) HandleTypes {
 	switch kind {
 	case driver.CUDAFD:
@@ -78,8 +79,8 @@ func handleTypes(kind driver.HandleKind) HandleTypes {
 	return 0
 }
 
-// fabricError says what is missing where the driver refuses fabric handles on a device that says it has them: without
-// an IMEX channel that this user may open it answers "not permitted", and without a fabric "not supported".
+// fabricError adds what is missing if the driver refuses fabric handles on a device that reports support for them. The
+// driver returns "not permitted" without an IMEX channel that this user may open, and "not supported" without a fabric.
 func fabricError(types HandleTypes, err error) error {
 	var e *Error
 	if types&FabricHandle == 0 || !errors.As(err, &e) || e.Code != cu.ERROR_NOT_PERMITTED && e.Code != cu.ERROR_NOT_SUPPORTED {
@@ -89,8 +90,8 @@ func fabricError(types HandleTypes, err error) error {
 		Reason: err.Error(), Requires: "an NVLink fabric, and an IMEX channel that this user may open (/dev/nvidia-caps-imex-channels)"}
 }
 
-// CreateAllocation returns an owned allocation of the given size, a multiple of [Device.Granularity]. Its bytes are
-// whatever was there before.
+// CreateAllocation returns an allocation of the given size, which must be a multiple of [Device.Granularity]. The
+// caller owns it. The memory is not cleared.
 func (d *Device) CreateAllocation(bytes int64, types HandleTypes) (*Allocation, error) {
 	a, err := d.createAllocation(bytes, types)
 	return a, d.opError("create allocation", err)
@@ -124,9 +125,9 @@ func (d *Device) makeAllocation(a *Allocation, create func() error) error {
 	return a.own(d.p, "allocation", a.bytes, func() error { return check("cuMemRelease", cu.MemRelease(h)) })
 }
 
-// ImportFile returns an owned allocation that another process exported as a descriptor. It borrows f. What f is, is
-// checked: it must be memory of this device. The size of the allocation cannot be asked for; mapping more of it than
-// there is fails.
+// ImportFile returns an allocation that another process exported as a descriptor. The caller owns it. ImportFile
+// borrows f, and checks that it is memory of this device. The driver does not report the allocation's size, but mapping
+// fails if the allocation is too small.
 func (d *Device) ImportFile(f *os.File) (*Allocation, error) {
 	a, err := d.importFile(f)
 	return a, d.opError("import", err)
@@ -134,7 +135,7 @@ func (d *Device) ImportFile(f *os.File) (*Allocation, error) {
 
 func (d *Device) importFile(f *os.File) (*Allocation, error) {
 	a := &Allocation{dev: d}
-	// SyscallConn keeps the descriptor open during the call; Fd would make it blocking besides.
+	// SyscallConn keeps the descriptor open during the call. Fd would also make it blocking.
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -158,13 +159,13 @@ func (d *Device) importFile(f *os.File) (*Allocation, error) {
 	return a, nil
 }
 
-// verify refuses an imported allocation that is not pinned memory of this device, and closes it.
+// verify checks that an imported allocation is pinned memory of this device, and closes it if not.
 func (d *Device) verify(a *Allocation) error {
 	var prop cu.MemAllocationProp
 	err := check("cuMemGetAllocationPropertiesFromHandle", cu.MemGetAllocationPropertiesFromHandle(&prop, a.handle))
 	if err == nil && (prop.Type != cu.MEM_ALLOCATION_TYPE_PINNED || prop.Location.Type != cu.MEM_LOCATION_TYPE_DEVICE ||
 		*prop.Location.Id() != int32(d.handle)) {
-		err = fmt.Errorf("%w: the descriptor is of memory elsewhere than on %s", driver.ErrHandle, d.info)
+		err = fmt.Errorf("%w: the descriptor is not memory of %s", driver.ErrHandle, d.info)
 	}
 	if err != nil {
 		return joinErrors([]error{err, a.discard()})
@@ -172,13 +173,13 @@ func (d *Device) verify(a *Allocation) error {
 	return nil
 }
 
-// Bytes is the size; 0 for an imported allocation, whose size the driver does not tell.
+// Bytes returns the size. It is 0 for an imported allocation, because the driver does not report its size.
 func (a *Allocation) Bytes() int64 { return a.bytes }
 
-// Close gives the handle back. Mappings stay. A second Close is nil.
+// Close releases the handle. Mappings remain. A second Close returns nil.
 func (a *Allocation) Close() error { return a.dev.opError("release allocation", a.close()) }
 
-// AddressRange is a run of device addresses into which allocations are mapped.
+// AddressRange is a range of device addresses into which allocations are mapped.
 type AddressRange struct {
 	resource
 	dev   *Device
@@ -187,17 +188,51 @@ type AddressRange struct {
 	state *mappings
 }
 
-// mappings are the mappings of a range, by offset. The cleanup of a forgotten range needs them too, so they are apart.
-// The range's lock guards them.
+// mappings holds the mappings of a range. It is separate from the range because the range's cleanup needs it.
 type mappings struct {
-	base  cu.DevicePtr
+	base cu.DevicePtr
+
+	mu    sync.Mutex
 	spans []span
 }
 
-type span struct{ offset, bytes int64 }
+type span struct {
+	offset, bytes int64
+	leaving       bool // an Unmap is waiting for the work that uses it
+}
 
-// ReserveAddresses returns an owned range of the given size, a multiple of [Device.Granularity], at an address that is
-// a multiple of align, a power of two or 0.
+// leave finds the mapping at offset and reserves it for one Unmap.
+func (m *mappings) leave(offset int64) (span, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.IndexFunc(m.spans, func(s span) bool { return s.offset == offset && !s.leaving })
+	if i < 0 {
+		return span{}, invalid("nothing is mapped at offset %d", offset)
+	}
+	m.spans[i].leaving = true
+	return m.spans[i], nil
+}
+
+// left ends the reservation of leave.
+func (m *mappings) left(offset int64, unmapped bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.IndexFunc(m.spans, func(s span) bool { return s.offset == offset })
+	if unmapped {
+		m.spans = slices.Delete(m.spans, i, i+1)
+	} else {
+		m.spans[i].leaving = false
+	}
+}
+
+func (m *mappings) add(s span) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.spans = append(m.spans, s)
+}
+
+// ReserveAddresses returns a range of the given size, which must be a multiple of [Device.Granularity]. The caller owns
+// it. Its address is a multiple of align, which must be a power of two or 0.
 func (d *Device) ReserveAddresses(bytes, align int64) (*AddressRange, error) {
 	r, err := d.reserve(bytes, align)
 	return r, d.opError("reserve addresses", err)
@@ -227,12 +262,8 @@ func (d *Device) reserve(bytes, align int64) (*AddressRange, error) {
 	return r, nil
 }
 
-// free unmaps everything and gives the addresses back. Unmapping does not wait for work that uses the memory, so this
-// does; what the wait reports concerns that work and not the range.
+// free unmaps everything and frees the addresses. It needs no lock because the range is not in use.
 func (m *mappings) free(bytes int64) error {
-	if len(m.spans) > 0 {
-		cu.CtxSynchronize()
-	}
 	var errs []error
 	for _, s := range m.spans {
 		errs = append(errs, check("cuMemUnmap", cu.MemUnmap(m.base+cu.DevicePtr(s.offset), uint64(s.bytes))))
@@ -242,7 +273,7 @@ func (m *mappings) free(bytes int64) error {
 	return joinErrors(errs)
 }
 
-// Base is the first address, valid until Close; 0 after it.
+// Base returns the first address. It is valid until Close, and 0 after it.
 func (r *AddressRange) Base() cu.DevicePtr {
 	if r.use() != nil {
 		return 0
@@ -252,12 +283,12 @@ func (r *AddressRange) Base() cu.DevicePtr {
 	return r.base
 }
 
-// Bytes is the size of the range.
+// Bytes returns the size of the range.
 func (r *AddressRange) Bytes() int64 { return r.bytes }
 
-// Map puts the first bytes of the allocation, which it borrows, at offset in the range. Nobody may access them before
-// [AddressRange.SetAccess]. offset and bytes are multiples of [Device.Granularity]; nothing may be mapped there yet.
-// More bytes than the allocation has are refused.
+// Map maps the first bytes of the allocation, which it borrows, at offset in the range. They cannot be accessed before
+// [AddressRange.SetAccess]. offset and bytes must be multiples of [Device.Granularity], and the range must be unmapped
+// there. Map fails if the allocation is smaller than bytes.
 func (r *AddressRange) Map(offset int64, a *Allocation, bytes int64) error {
 	return r.dev.opError("map", r.mapAllocation(offset, a, bytes))
 }
@@ -270,41 +301,43 @@ func (r *AddressRange) mapAllocation(offset int64, a *Allocation, bytes int64) e
 		return err
 	}
 	defer a.done()
-	return r.change(func() error {
+	return r.call(func() error {
 		err := check("cuMemMap", cu.MemMap(r.base+cu.DevicePtr(offset), uint64(bytes), 0, a.handle, 0))
 		if err == nil {
-			r.state.spans = append(r.state.spans, span{offset, bytes})
+			r.state.add(span{offset: offset, bytes: bytes})
 		}
 		return err
 	})
 }
 
-// change runs fn with the context current and the range's lock held for writing.
-func (r *AddressRange) change(fn func() error) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.owned == nil {
-		return os.ErrClosed
-	}
-	return r.p.do(fn)
-}
-
-// Unmap takes away what was mapped at offset, after all work of the context is done.
+// Unmap removes the mapping at offset. If an address of the range was exposed, it waits for all work of the devices
+// that have access. During a capture that forbids the wait, it fails with [ErrCapturing] and the mapping remains.
 func (r *AddressRange) Unmap(offset int64) error {
-	return r.dev.opError("unmap", r.change(func() error {
-		i := slices.IndexFunc(r.state.spans, func(s span) bool { return s.offset == offset })
-		if i < 0 {
-			return invalid("nothing is mapped at offset %d", offset)
-		}
-		cu.CtxSynchronize() // what it reports is the work's
-		s := r.state.spans[i]
-		r.state.spans = slices.Delete(r.state.spans, i, i+1)
-		return check("cuMemUnmap", cu.MemUnmap(r.base+cu.DevicePtr(offset), uint64(s.bytes)))
-	}))
+	return r.dev.opError("unmap", r.call(func() error { return r.unmap(offset) }))
 }
 
-// SetAccess says what device dev may do with the bytes at offset, which whole mappings make up. It is this process's
-// own choice: an exporter has no say in how an importer maps.
+func (r *AddressRange) unmap(offset int64) error {
+	s, err := r.state.leave(offset)
+	if err != nil {
+		return err
+	}
+	unmapped := false
+	defer func() { r.state.left(offset, unmapped) }()
+	err = relaxed(func() error {
+		if err := r.life.wait(r.p); err != nil {
+			return err
+		}
+		unmapped = true
+		return check("cuMemUnmap", cu.MemUnmap(r.base+cu.DevicePtr(offset), uint64(s.bytes)))
+	})
+	if errors.Is(err, ErrCapturing) {
+		return fmt.Errorf("%w: unmap when the capture has ended", err)
+	}
+	return err
+}
+
+// SetAccess sets the access of device dev to bytes at offset, which must be a sequence of whole mappings. It applies to
+// this process only: an exporter cannot restrict the access of an importer.
 func (r *AddressRange) SetAccess(dev *Device, offset, bytes int64, access Access) error {
 	return r.dev.opError("set access", r.setAccess(dev, offset, bytes, access))
 }
@@ -317,9 +350,13 @@ func (r *AddressRange) setAccess(dev *Device, offset, bytes int64, access Access
 		desc := cu.MemAccessDesc{Flags: cu.MemAccess_flags(access)}
 		desc.Location.Type = cu.MEM_LOCATION_TYPE_DEVICE
 		*desc.Location.Id() = int32(dev.handle)
+		if dev.p != r.p {
+			r.life.reachedFrom(dev.p)
+		}
 		return check("cuMemSetAccess", cu.MemSetAccess(r.base+cu.DevicePtr(offset), uint64(bytes), &desc, 1))
 	})
 }
 
-// Close waits for all work of the context, unmaps what is mapped and gives the addresses back. A second Close is nil.
+// Close waits for the work that may use the addresses, unmaps all memory and frees the addresses. It waits, and is
+// deferred during a capture, like [Memory.Close]. A second Close returns nil.
 func (r *AddressRange) Close() error { return r.dev.opError("free addresses", r.close()) }

@@ -65,7 +65,7 @@ func TestHandleTypesAreFixed(t *testing.T) {
 	_, err = plain.ExportFabric()
 	require.ErrorIs(t, err, driver.ErrInvalid)
 
-	both, err := d.CreateAllocation(2*granule, cuda.FileHandle|cuda.FabricHandle) // what fabric handles need
+	both, err := d.CreateAllocation(2*granule, cuda.FileHandle|cuda.FabricHandle) // fabric handles need this granularity
 	keep(t, both, err)
 	f, err := both.ExportFile()
 	keep(t, f, err)
@@ -80,7 +80,7 @@ func TestHandleTypesAreFixed(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestMemoryOfAnotherDevice passes a true descriptor under the name of the wrong device.
+// A valid descriptor with the UUID of another device is refused.
 func TestMemoryOfAnotherDevice(t *testing.T) {
 	d, other := openDevice(t, 0), openDevice(t, 1)
 	h, err := alloc(t, other, 10).Export()
@@ -93,7 +93,7 @@ func TestMemoryOfAnotherDevice(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrHandle, "what the driver says counts")
 }
 
-// TestCloseWaitsForWork closes memory that queued work uses.
+// Close waits for queued work that uses the memory.
 func TestCloseWaitsForWork(t *testing.T) {
 	d := openDevice(t, 0)
 	s := newStream(t, d)
@@ -109,7 +109,7 @@ func TestCloseWaitsForWork(t *testing.T) {
 	}
 }
 
-// TestForgottenObjects leaves closing to the garbage collector; the context goes with the last of them.
+// The garbage collector releases objects without Close. The context is released with the last one.
 func TestForgottenObjects(t *testing.T) {
 	fake := startFake(t)
 	before := fake.Live()

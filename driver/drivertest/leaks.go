@@ -14,16 +14,15 @@ import (
 	"time"
 )
 
-// settle is how long what a test left running may take to end. It is waited for only where something is still there.
+// settle is how long resources of a test may take to disappear. The wait happens only if some are left.
 const settle = 5 * time.Second
 
-// Leaks records the descriptors, shared mappings and goroutines of this process and compares at the end of the test,
-// after all cleanups that the test registers later. What is new by then and does not go within a few seconds fails the
-// test and is listed: descriptors with what they point to, mappings with their line of /proc/self/maps, goroutines with
-// their stack. Call it first in a test. It counts the whole process, so neither the test nor one beside it may be
-// parallel.
+// Leaks records the descriptors, shared mappings and goroutines of this process and compares them at the end of the
+// test, after all cleanups registered later. New ones that do not disappear within a few seconds fail the test and are
+// listed: descriptors with their target, mappings with their line of /proc/self/maps, goroutines with their stack. Call
+// it first in a test. It counts the whole process, so neither the test nor a concurrent one may be parallel.
 //
-// Descriptors and mappings are counted where there is a /proc (Linux), goroutines everywhere. Entries that contain one
+// Descriptors and mappings are counted on systems with /proc (Linux), goroutines everywhere. Entries that contain one
 // of the ignore strings are not counted.
 func Leaks(tb testing.TB, ignore ...string) {
 	tb.Helper()
@@ -36,7 +35,7 @@ func Leaks(tb testing.TB, ignore ...string) {
 	})
 }
 
-// Snapshot is what a process held at one moment.
+// Snapshot is the set of resources of a process at one moment.
 type Snapshot struct {
 	ignore     []string
 	files      map[string]bool
@@ -45,13 +44,13 @@ type Snapshot struct {
 }
 
 // TakeSnapshot records the descriptors, shared mappings and goroutines of this process. Entries that contain one of the
-// ignore strings are left out, now and in comparisons with the snapshot.
+// ignore strings are excluded, now and in comparisons with the snapshot.
 func TakeSnapshot(ignore ...string) *Snapshot {
 	startPoller()
 	return capture(ignore)
 }
 
-// Left lists what the process holds now and did not hold at the time of the snapshot.
+// Left returns the resources that the process has now and did not have at the time of the snapshot.
 func (s *Snapshot) Left() []string {
 	now := capture(s.ignore)
 	var left []string
@@ -73,7 +72,7 @@ func (s *Snapshot) Left() []string {
 	return left
 }
 
-// WaitNone is Left, but what ends on its own accord, such as a goroutine on its way out, is given until limit to do so.
+// WaitNone is Left, but waits until limit for resources that are about to disappear, such as an ending goroutine.
 func (s *Snapshot) WaitNone(limit time.Duration) []string {
 	deadline := time.Now().Add(limit)
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -85,16 +84,16 @@ func (s *Snapshot) WaitNone(limit time.Duration) []string {
 	}
 }
 
-// OpenFiles is the number of descriptors this process has open, or -1 where there is no /proc.
+// OpenFiles returns the number of open descriptors of this process, or -1 without /proc.
 func OpenFiles() int {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return -1
 	}
-	return len(entries) - 1 // the one that read the directory
+	return len(entries) - 1 // without the one that reads the directory
 }
 
-// SharedMappings is the number of shared mappings this process has, or -1 where there is no /proc.
+// SharedMappings returns the number of shared mappings of this process, or -1 without /proc.
 func SharedMappings() int {
 	if _, err := os.Stat("/proc/self/maps"); err != nil {
 		return -1
@@ -117,8 +116,7 @@ func capture(ignore []string) *Snapshot {
 	return s
 }
 
-// startPoller makes the runtime open its epoll and event descriptors, which it keeps, before they could be taken for a
-// leak.
+// startPoller makes the runtime open its epoll and event descriptors, which it keeps, before they could count as leaks.
 func startPoller() {
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
@@ -141,8 +139,8 @@ func openFiles() map[string]bool {
 	return files
 }
 
-// sharedMappings counts the mappings whose permissions end in s. Private ones come and go with the Go heap, thread
-// stacks and loaded libraries. The address is left out of the key: the kernel joins and splits neighbours.
+// sharedMappings counts the mappings whose permissions end in s. Private mappings change with the Go heap, thread
+// stacks and loaded libraries. The key excludes the address because the kernel merges and splits neighbours.
 func sharedMappings() map[string]int {
 	mappings := map[string]int{}
 	data, err := os.ReadFile("/proc/self/maps")
@@ -162,7 +160,7 @@ func sharedMappings() map[string]int {
 // systemGoroutines are frames of goroutines that the standard library starts once and keeps.
 var systemGoroutines = []string{"os/signal.signal_recv", "os/signal.loop", "runtime.ensureSigM", "testing.(*M).startAlarm", "runtime.runFinalizers", "runtime.runCleanups"}
 
-// goroutines maps the numbers of the goroutines to their stacks.
+// goroutines maps the numbers of goroutines to their stacks.
 func goroutines() map[string]string {
 	buf := make([]byte, 1<<16)
 	for {

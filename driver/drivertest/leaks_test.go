@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// recorder is a testing.TB that keeps what it is told. Only the methods that Leaks calls are there.
+// recorder is a testing.TB that records calls. It implements only the methods that Leaks calls.
 type recorder struct {
 	testing.TB
 	cleanups []func()

@@ -17,9 +17,9 @@ const (
 	peerSocket   = 3 // the first of exec.Cmd's ExtraFiles
 )
 
-// Main is the TestMain of a package that calls [TestDevice]. It runs the tests, or, where the suite started this binary
-// as the second process, serves the suite with a device from open, and exits. open returns the device owned; it may
-// look at the environment, which is the test's own besides what [PeerEnv] added.
+// Main is the TestMain of a package that calls [TestDevice]. It runs the tests, or, if the suite started this binary as
+// the second process, serves the suite with a device from open, and exits. open returns the device owned. Its
+// environment is that of the test and the variables of [PeerEnv].
 func Main(m *testing.M, open func() (driver.Device, error)) {
 	if os.Getenv(peerVariable) == "" {
 		os.Exit(m.Run())
@@ -31,7 +31,7 @@ func Main(m *testing.M, open func() (driver.Device, error)) {
 	os.Exit(0)
 }
 
-// servePeer answers requests until the suite hangs up, and fails if anything is left after everything was closed.
+// servePeer answers requests until the suite disconnects, and fails if resources are left after everything was closed.
 func servePeer(open func() (driver.Device, error)) error {
 	s, err := newSocket(os.NewFile(peerSocket, "suite socket"))
 	if err != nil {
@@ -70,7 +70,7 @@ type peerServer struct {
 	device   driver.Device
 	memories map[int]driver.Memory
 	last     int
-	leaky    bool // it was told to leave something behind
+	leaky    bool // it was asked to leak
 }
 
 func (p *peerServer) serve(s *socket) error {
@@ -98,7 +98,7 @@ func (p *peerServer) serve(s *socket) error {
 	}
 }
 
-// answer carries out one request. It borrows file; the returned file is owned by the caller.
+// answer executes one request. It borrows file; the returned file is owned by the caller.
 func (p *peerServer) answer(q request, file *os.File) (response, *os.File, error) {
 	switch q.Op {
 	case "info":

@@ -8,10 +8,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// pieceBytes is the most that one message carries of a memory's bytes.
+// pieceBytes is the maximum number of a memory's bytes in one message.
 const pieceBytes = 32 << 10
 
-// request is what the suite asks of a peer. Memories are named by numbers that the peer gave out.
+// request is a request of the suite to a peer. Memories have numbers assigned by the peer.
 type request struct {
 	Op       string
 	Memory   int
@@ -34,7 +34,7 @@ type response struct {
 	Handle   *handle
 }
 
-// handle is a driver.Handle without its descriptor, which travels beside the message.
+// handle is a driver.Handle without its descriptor, which is sent with the message.
 type handle struct {
 	Kind    driver.HandleKind
 	Device  driver.UUID
@@ -52,7 +52,7 @@ func (h *handle) unpack(file *os.File) driver.Handle {
 	return driver.Handle{Kind: h.Kind, Device: h.Device, Bytes: h.Bytes, Offset: h.Offset, Blob: h.Blob, File: file}
 }
 
-// sentinels are the errors that keep their identity on the way from a peer.
+// sentinels are the errors that keep their identity in answers of a peer.
 var sentinels = map[string]error{
 	"invalid":     driver.ErrInvalid,
 	"memory":      driver.ErrOutOfMemory,
@@ -64,7 +64,7 @@ var sentinels = map[string]error{
 	"eof":         io.EOF,
 }
 
-// remoteError is an error of the other process. It answers errors.Is for the sentinels that the original did.
+// remoteError is an error of the other process. It matches errors.Is for the sentinels of the original.
 type remoteError struct {
 	Text      string
 	Sentinels []string

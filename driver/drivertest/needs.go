@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// RequireEnv is the variable that lists what the machine of a test run is promised to have, such as "root,processors":
-// a test that needs it and does not find it fails instead of being skipped.
+// RequireEnv is the variable that lists what the machine of a test run must have, such as "root,processors": a test
+// that needs one of these fails instead of being skipped if it is missing.
 const RequireEnv = "SHAREDTENSOR_REQUIRE"
 
-// Needs skips a test where ok is false, since the machine lacks what is called what; why says what for. Where the
-// machine is promised to have it, see [RequireEnv], the test fails.
+// Needs skips a test if ok is false because the machine lacks what; why is the reason. If [RequireEnv] requires what,
+// the test fails instead.
 func Needs(tb testing.TB, what string, ok bool, why string) {
 	tb.Helper()
 	switch {

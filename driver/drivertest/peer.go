@@ -17,7 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// ignoreVariable carries the strings of IgnoreLeaks to the peer.
+// ignoreVariable passes the strings of IgnoreLeaks to the peer.
 const ignoreVariable = "SHAREDTENSOR_DRIVERTEST_IGNORE"
 
 // memory is driver.Memory without its device, which another process does not have.
@@ -30,7 +30,7 @@ type memory interface {
 	Close() error
 }
 
-// process allocates or imports: it is this one or a peer.
+// process allocates or imports memory; it is this process or a peer.
 type process interface {
 	alloc(bytes int64) (memory, error)
 	importHandle(h driver.Handle, opts driver.ImportOptions) (memory, error)
@@ -45,7 +45,7 @@ func (l local) importHandle(h driver.Handle, opts driver.ImportOptions) (memory,
 	return known(l.device.Import(h, opts))
 }
 
-// known keeps a nil driver.Memory from becoming a memory that is not nil.
+// known converts a nil driver.Memory to a nil memory.
 func known(m driver.Memory, err error) (memory, error) {
 	if m == nil {
 		return nil, err
@@ -61,7 +61,7 @@ type peer struct {
 	mu     sync.Mutex // one request at a time
 }
 
-// startPeer starts a peer, which ends with the test. A peer that left anything behind fails the test.
+// startPeer starts a peer that ends with the test. A peer that leaks fails the test.
 func startPeer(t *testing.T, o options) *peer {
 	t.Helper()
 	if runtime.GOOS == "windows" {
@@ -72,7 +72,7 @@ func startPeer(t *testing.T, o options) *peer {
 	exe, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.Command(exe, "-test.run=^$")
-	// Under the race detector a process by itself sleeps a second before it ends.
+	// With the race detector a process sleeps a second before it exits.
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	cmd.Env = append(cmd.Env, o.peerEnv...)
 	cmd.Env = append(cmd.Env, peerVariable+"="+strconv.Itoa(peerSocket), ignoreVariable+"="+strings.Join(o.ignore, " "))
@@ -94,7 +94,7 @@ func startPeer(t *testing.T, o options) *peer {
 	return p
 }
 
-// kill ends the peer at once, as a crash would, and returns when it is gone.
+// kill kills the peer and returns when it has ended.
 func (p *peer) kill(t *testing.T) {
 	t.Helper()
 	p.killed = true
@@ -130,7 +130,7 @@ func (p *peer) alloc(bytes int64) (memory, error) {
 	return p.made(p.call(request{Op: "alloc", Bytes: bytes}, nil))
 }
 
-// forget makes the peer forget memory while a slice or address of it is in use: memory of its own, or of h, which it
+// forget makes the peer drop memory while a slice or address of it is in use: its own memory, or that of h, which it
 // borrows.
 func (p *peer) forget(bytes int64, h *driver.Handle, opts driver.ImportOptions) error {
 	q := request{Op: "forget", Bytes: bytes, Writable: opts.Writable}
@@ -170,7 +170,7 @@ func (m *peerMemory) ReadAt(b []byte, off int64) (int, error) {
 		r, _, err := m.peer.call(request{Op: "read", Memory: m.id, Offset: off + int64(n), Bytes: int64(len(b) - n)}, nil)
 		n += copy(b[n:], r.Data)
 		if errors.Is(err, io.EOF) {
-			err = io.EOF // as an io.ReaderAt says it, unwrapped
+			err = io.EOF // io.ReaderAt returns it unwrapped
 		}
 		if err != nil || n == len(b) {
 			return n, err

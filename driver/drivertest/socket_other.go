@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// socket is not there on this system: tests with a second process are skipped.
+// socket does not exist on this system: tests with a second process are skipped.
 type socket struct{}
 
 func socketPair() (*socket, *os.File, error)           { return nil, nil, errors.ErrUnsupported }

@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// messageBytes is the room for one message: a piece in base64 and the fields around it.
+// messageBytes is the size of one message: a piece in base64 and the other fields.
 const messageBytes = 4 * pieceBytes
 
-// socket carries JSON messages, each in a packet of its own, with at most one descriptor.
+// socket carries JSON messages, one packet each, with at most one descriptor.
 type socket struct{ conn *net.UnixConn }
 
-// socketPair returns one end as a socket and the other as a file for a child to inherit, both owned by the caller.
+// socketPair returns one end as a socket and the other as a file for a child process, both owned by the caller.
 func socketPair() (*socket, *os.File, error) {
 	syscall.ForkLock.RLock()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET, 0)
@@ -39,7 +39,7 @@ func socketPair() (*socket, *os.File, error) {
 	return ours, theirs, nil
 }
 
-// newSocket takes f.
+// newSocket takes ownership of f.
 func newSocket(f *os.File) (*socket, error) {
 	defer f.Close()
 	conn, err := net.FileConn(f)
@@ -76,7 +76,7 @@ func (s *socket) send(message any, file *os.File) error {
 	return errors.Join(controlErr, err)
 }
 
-// receive returns the descriptor that came with the message, owned by the caller, or nil.
+// receive returns the descriptor of the message, owned by the caller, or nil.
 func (s *socket) receive(message any) (*os.File, error) {
 	data, control := make([]byte, messageBytes), make([]byte, syscall.CmsgSpace(4))
 	n, controlBytes, _, _, err := s.conn.ReadMsgUnix(data, control)

@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Option changes what [TestDevice] expects.
+// Option changes the expectations of [TestDevice].
 type Option func(*options)
 
 type options struct {
@@ -17,12 +17,12 @@ type options struct {
 	peerEnv   []string
 }
 
-// ImportElsewhere is for a device that does not import what the same process exported. Imports are then tested in a
+// ImportElsewhere is for a device that cannot import what the same process exported. Imports are then tested in a
 // second process only.
 func ImportElsewhere() Option { return func(o *options) { o.elsewhere = true } }
 
-// IgnoreLeaks does not count descriptors, mappings and goroutines whose description contains one of the parts, which
-// may not contain blanks: what a vendor's library keeps for itself.
+// IgnoreLeaks excludes descriptors, mappings and goroutines whose description contains one of the parts, which must not
+// contain spaces. It is for resources that a vendor's library keeps.
 func IgnoreLeaks(parts ...string) Option {
 	return func(o *options) { o.ignore = append(o.ignore, parts...) }
 }
@@ -32,15 +32,15 @@ func PeerEnv(variables ...string) Option {
 	return func(o *options) { o.peerEnv = append(o.peerEnv, variables...) }
 }
 
-// TestDevice runs the conformance suite. open returns a device owned by the suite, which closes it, and is called once
-// for each subtest; it may skip the test where there is no such device. The package's TestMain must call [Main]. Each
-// subtest counts descriptors, shared mappings and goroutines of both processes before and after.
+// TestDevice runs the conformance suite. open returns a device owned by the suite and is called once for each subtest;
+// it may skip the test if there is no such device. The package's TestMain must call [Main]. Each subtest counts
+// descriptors, shared mappings and goroutines of both processes before and after.
 func TestDevice(t *testing.T, open func(testing.TB) driver.Device, opts ...Option) {
 	var o options
 	for _, opt := range opts {
 		opt(&o)
 	}
-	dev := open(t) // what a vendor's library opens once must be open before descriptors are counted
+	dev := open(t) // a vendor's library opens its descriptors before they are counted
 	require.NoError(t, warmUp(dev))
 	require.NoError(t, dev.Close())
 	for _, test := range []struct {
@@ -59,6 +59,7 @@ func TestDevice(t *testing.T, open func(testing.TB) driver.Device, opts ...Optio
 		{"SealDuringLoad", testSealDuringLoad},
 		{"SealDuringWrites", testSealDuringWrites},
 		{"CloseDuringPin", testCloseDuringPin},
+		{"UnpinTwice", testUnpinTwice},
 		{"ForgottenMemory", testForgottenMemory},
 		{"SliceOutlivesCollection", testSliceOutlivesCollection},
 		{"UseAfterClose", testUseAfterClose},
@@ -86,7 +87,7 @@ func TestDevice(t *testing.T, open func(testing.TB) driver.Device, opts ...Optio
 	}
 }
 
-// warmUp makes the device do everything once.
+// warmUp calls every method of the device once.
 func warmUp(dev driver.Device) error {
 	m, err := dev.Alloc(1)
 	if err != nil {
@@ -103,13 +104,13 @@ func warmUp(dev driver.Device) error {
 	return h.Close()
 }
 
-// env is what a subtest works with.
+// env holds the device and the peer of a subtest.
 type env struct {
 	driver.Device
 	options options
 }
 
-// onEveryImporter runs a test with this process as the importer, where the device can, and with a second one.
+// onEveryImporter runs a test with this process as the importer, if the device supports it, and with a second one.
 func onEveryImporter(run func(*testing.T, *env, process)) func(*testing.T, *env) {
 	return func(t *testing.T, e *env) {
 		if !e.options.elsewhere {
@@ -119,7 +120,7 @@ func onEveryImporter(run func(*testing.T, *env, process)) func(*testing.T, *env)
 	}
 }
 
-// alloc returns memory that ends with the test.
+// alloc returns memory that is closed with the test.
 func (e *env) alloc(t *testing.T, bytes int64) driver.Memory {
 	t.Helper()
 	m, err := e.Alloc(bytes)
@@ -128,7 +129,7 @@ func (e *env) alloc(t *testing.T, bytes int64) driver.Memory {
 	return m
 }
 
-// filled returns memory that ends with the test and holds a pattern, and the pattern.
+// filled returns memory with a pattern that is closed with the test, and the pattern.
 func (e *env) filled(t *testing.T, bytes int64, seed byte) (driver.Memory, []byte) {
 	t.Helper()
 	m := e.alloc(t, bytes)
@@ -137,7 +138,7 @@ func (e *env) filled(t *testing.T, bytes int64, seed byte) (driver.Memory, []byt
 	return m, data
 }
 
-// export returns a handle that ends with the test.
+// export returns a handle that is closed with the test.
 func export(t *testing.T, m memory) driver.Handle {
 	t.Helper()
 	h, err := m.Export()
@@ -149,11 +150,11 @@ func export(t *testing.T, m memory) driver.Handle {
 		want.File = nil
 		require.Equal(t, want, described)
 	}
-	t.Cleanup(func() { _ = h.Close() }) // a test may have closed it before
+	t.Cleanup(func() { _ = h.Close() }) // the test may have closed it
 	return h
 }
 
-// imported returns memory that ends with the test.
+// imported returns memory that is closed with the test.
 func imported(t *testing.T, p process, h driver.Handle, opts driver.ImportOptions) memory {
 	t.Helper()
 	m, err := p.importHandle(h, opts)
@@ -174,7 +175,7 @@ func write(t *testing.T, m memory, data []byte) {
 	require.Equal(t, len(data), n)
 }
 
-// requireBytes compares the whole memory to want.
+// requireBytes compares the whole memory with want.
 func requireBytes(t *testing.T, m memory, want []byte) {
 	t.Helper()
 	require.Equal(t, int64(len(want)), m.Bytes())
@@ -182,7 +183,7 @@ func requireBytes(t *testing.T, m memory, want []byte) {
 	n, err := m.ReadAt(got, 0)
 	require.NoError(t, err)
 	require.Equal(t, len(want), n)
-	if string(got) != string(want) { // no diff of megabytes
+	if string(got) != string(want) { // avoids a diff of megabytes
 		i := 0
 		for got[i] == want[i] {
 			i++
@@ -191,7 +192,7 @@ func requireBytes(t *testing.T, m memory, want []byte) {
 	}
 }
 
-// pattern is bytes that differ from seed to seed and from page to page.
+// pattern returns bytes that differ between seeds and between pages.
 func pattern(n int, seed byte) []byte {
 	data := make([]byte, n)
 	for i := range data {

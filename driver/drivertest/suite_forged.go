@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// requireRefused checks that the handle is refused by the right error, for both kinds of mapping.
+// requireRefused checks that the handle is refused with the right error, for both kinds of mapping.
 func requireRefused(t *testing.T, p process, h driver.Handle) {
 	t.Helper()
 	for _, opts := range []driver.ImportOptions{{}, {Writable: true}} {
@@ -32,7 +32,7 @@ func testForged(t *testing.T, e *env, p process) {
 	granularity := e.Info().Granularity
 	m, data := e.filled(t, granularity+10, 25)
 	genuine := export(t, m)
-	allocated := 2 * granularity // what is behind granularity+10 bytes
+	allocated := 2 * granularity // the allocation behind granularity+10 bytes
 	blob := make([]byte, 64)
 	for _, test := range []struct {
 		name  string
@@ -69,11 +69,11 @@ func testForged(t *testing.T, e *env, p process) {
 			requireRefused(t, p, h)
 		})
 	}
-	// Nothing of that disturbed the true one.
+	// The genuine memory is unaffected.
 	requireBytes(t, imported(t, p, genuine, driver.ImportOptions{}), data)
 }
 
-// otherKind is a kind that carries what k does and is another device's.
+// otherKind returns a kind of another device with the same parts as k.
 func otherKind(k driver.HandleKind) driver.HandleKind {
 	switch k {
 	case driver.Memfd:
@@ -84,7 +84,7 @@ func otherKind(k driver.HandleKind) driver.HandleKind {
 	return driver.Memfd
 }
 
-// testWrongDescriptors passes descriptors of something else under a true name.
+// testWrongDescriptors passes descriptors of other objects with a valid description.
 func testWrongDescriptors(t *testing.T, e *env, p process) {
 	h := export(t, e.alloc(t, 10))
 	if h.File == nil {
@@ -120,7 +120,7 @@ func testWrongDescriptors(t *testing.T, e *env, p process) {
 	requireRefused(t, p, closed)
 }
 
-// closedOnExec reads the descriptor's flags where the system tells them.
+// closedOnExec reports whether the descriptor is close-on-exec, if the system reports it.
 func closedOnExec(t *testing.T, f *os.File) bool {
 	t.Helper()
 	raw, err := f.SyscallConn()
@@ -130,7 +130,7 @@ func closedOnExec(t *testing.T, f *os.File) bool {
 	return closed
 }
 
-// closeOnExecFlag is true where the system has no /proc.
+// closeOnExecFlag returns true on systems without /proc.
 func closeOnExecFlag(fd uintptr) bool {
 	text, err := os.ReadFile("/proc/self/fdinfo/" + strconv.FormatUint(uint64(fd), 10))
 	if err != nil {

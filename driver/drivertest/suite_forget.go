@@ -13,11 +13,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// collectLimit is how long the garbage collector may take to find what nobody refers to.
+// collectLimit is how long the garbage collector may take to find unreachable memory.
 const collectLimit = 20 * time.Second
 
-// testSliceOutlivesCollection drops memory of which a slice, or an address, is still in use, and makes other memory of
-// the same size. It runs in a process of its own: what is kept there, is kept until that ends. (D1)
+// testSliceOutlivesCollection drops memory whose slice, or address, is still in use, and allocates other memory of the
+// same size. It runs in a separate process, because what is kept is kept until the process ends.
 func testSliceOutlivesCollection(t *testing.T, e *env) {
 	size := 2*e.Info().Granularity + 100
 	p := startPeer(t, e.options)
@@ -36,8 +36,7 @@ func testSliceOutlivesCollection(t *testing.T, e *env) {
 	}
 }
 
-// testForgottenMemory drops memory that nobody can have a slice of: it is given back, which the count of mappings
-// shows.
+// Unreachable memory without a slice is released, which the count of mappings shows.
 func testForgottenMemory(t *testing.T, e *env) {
 	before := driver.Leaks()
 	func() {
@@ -57,7 +56,7 @@ func testForgottenMemory(t *testing.T, e *env) {
 	require.Equal(t, after, driver.Leaks(), "what was closed is no leak")
 }
 
-// collect runs the garbage collector until done.
+// collect runs the garbage collector until done returns true.
 func collect(done func() bool) error {
 	for deadline := time.Now().Add(collectLimit); !done(); {
 		if time.Now().After(deadline) {
@@ -69,15 +68,15 @@ func collect(done func() bool) error {
 	return nil
 }
 
-// remains is what is left of a memory that was dropped.
+// remains describes memory that was dropped.
 type remains struct {
 	bytes    int64
-	data     []byte // its slice; nil where the processor does not address it
+	data     []byte // its slice; nil if the processor cannot address it
 	writable bool
 	pointer  uint64
 }
 
-// forget makes memory with the pattern of seed and returns what somebody may keep of it.
+// forget creates memory with the pattern of seed and returns the references that a program may keep.
 //
 //go:noinline
 func forget(make func() (driver.Memory, error)) (remains, error) {
@@ -100,7 +99,7 @@ func forget(make func() (driver.Memory, error)) (remains, error) {
 	return r, nil
 }
 
-// forgetMemory forgets memory and checks that other memory does not get its place. It runs in the peer.
+// forgetMemory drops memory and checks that other memory does not get its address. It runs in the peer.
 func forgetMemory(dev driver.Device, make func() (driver.Memory, error)) error {
 	before := driver.Leaks()
 	r, err := forget(make)
@@ -125,7 +124,7 @@ func forgetMemory(dev driver.Device, make func() (driver.Memory, error)) error {
 	return nil
 }
 
-// collides makes new memory and looks whether it is where the forgotten one was.
+// collides allocates memory and reports whether it has the address of the dropped one.
 func (r remains) collides(dev driver.Device, seed byte) error {
 	m, err := dev.Alloc(r.bytes)
 	if err != nil {

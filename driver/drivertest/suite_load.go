@@ -24,7 +24,7 @@ func (zeros) ReadAt(p []byte, _ int64) (int, error) {
 
 var errSource = errors.New("the source broke")
 
-// broken gives bytes up to an offset and fails there.
+// broken returns bytes up to an offset and fails there.
 type broken struct{ at int64 }
 
 func (b broken) ReadAt(p []byte, off int64) (int, error) {
@@ -36,7 +36,7 @@ func (b broken) ReadAt(p []byte, off int64) (int, error) {
 	return int(n), nil
 }
 
-// loader returns memory that loads, or skips.
+// loader returns memory that implements driver.Loader, or skips.
 func (e *env) loader(t *testing.T, bytes int64) driver.Loader {
 	t.Helper()
 	m := e.alloc(t, bytes)
@@ -59,7 +59,7 @@ func sourceFile(t *testing.T, data []byte) *os.File {
 }
 
 func testLoad(t *testing.T, e *env) {
-	const size = 9<<20 + 123 // more than a piece or two of any device
+	const size = 9<<20 + 123 // more than one or two pieces of any device
 	data := pattern(size, 5)
 	file := sourceFile(t, data)
 	for _, test := range []struct {
@@ -128,7 +128,7 @@ func testLoadErrors(t *testing.T, e *env) {
 			t.Error(err)
 		}
 	})
-	if err != nil { // nil where all of it was one piece
+	if err != nil { // nil if it was a single piece
 		require.ErrorIs(t, err, os.ErrClosed)
 	}
 	require.NoError(t, l2.Close())

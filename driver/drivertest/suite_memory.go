@@ -30,7 +30,7 @@ func testInfo(t *testing.T, e *env) {
 	require.Equal(t, info.Granularity, other.Granularity)
 }
 
-// sizes are sizes around everything that a device rounds to.
+// sizes returns sizes around every rounding boundary of a device.
 func sizes(granularity int64) []int64 {
 	return []int64{0, 1, 2, 3, 255, 4095, 4096, 4097, granularity - 1, granularity, granularity + 1, 3*granularity + 5, 1<<20 + 13}
 }
@@ -77,7 +77,7 @@ func testRefusedSizes(t *testing.T, e *env) {
 		require.ErrorIs(t, err, test.want, "%d bytes", test.bytes)
 		require.Nil(t, m)
 	}
-	e.alloc(t, 1) // the device goes on
+	e.alloc(t, 1) // the device still works
 }
 
 func testRanges(t *testing.T, e *env) {
@@ -114,7 +114,7 @@ func testRanges(t *testing.T, e *env) {
 	requireBytes(t, m, data)
 }
 
-// ignoreEOF is for the read that ends where the memory does: [io.ReaderAt] may say so or not.
+// ignoreEOF drops io.EOF of a read that ends at the end of the memory: [io.ReaderAt] may return it or not.
 func ignoreEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -163,7 +163,7 @@ func testConcurrentCopies(t *testing.T, e *env) {
 	group.Wait()
 }
 
-// testCloseDuringCopies closes memory under its users. They may get their bytes or be told that it is closed.
+// testCloseDuringCopies closes memory during copies. They succeed or return os.ErrClosed.
 func testCloseDuringCopies(t *testing.T, e *env) {
 	m, data := e.filled(t, 64<<10, 4)
 	var group, started sync.WaitGroup

@@ -23,7 +23,7 @@ func (e *env) sealer(t *testing.T, bytes int64) driver.Sealer {
 	return s
 }
 
-// testSealDuringLoad seals from inside a load, which goes on. (D2)
+// A seal during a load does not interrupt the load.
 func testSealDuringLoad(t *testing.T, e *env) {
 	const size = 9<<20 + 5
 	data := pattern(size, 42)
@@ -63,8 +63,8 @@ func testSealDuringLoad(t *testing.T, e *env) {
 	}
 }
 
-// testSealDuringWrites seals memory that is written by every way there is. The writers go on until they are refused,
-// the seal until it is granted. (D2)
+// Memory is sealed while it is written by every method. Writers continue until they are refused, the seal is retried
+// until it succeeds.
 func testSealDuringWrites(t *testing.T, e *env) {
 	file := sourceFile(t, pattern(sealedSize, 43))
 	for range 5 {
@@ -83,7 +83,7 @@ func sealDuringWrites(t *testing.T, s driver.Sealer, file *os.File) {
 			begun := sync.OnceFunc(writing.Done)
 			defer begun()
 			for i := 0; ; i++ {
-				if i == 1 { // in the middle of a write, as likely as not
+				if i == 1 { // probably during a write
 					begun()
 				}
 				err := how()
@@ -93,7 +93,7 @@ func sealDuringWrites(t *testing.T, s driver.Sealer, file *os.File) {
 					t.Errorf("neither written nor refused: %v", err)
 					return
 				}
-				time.Sleep(50 * time.Microsecond) // with no pause the writers would keep each other going for ever
+				time.Sleep(50 * time.Microsecond) // without a pause the writers would never leave a gap
 			}
 		})
 	}
@@ -127,7 +127,7 @@ func sealDuringWrites(t *testing.T, s driver.Sealer, file *os.File) {
 	requireBytes(t, s, final)
 }
 
-// testCloseDuringPin closes pinned memory: the slice stays good until it is unpinned.
+// A pinned slice of closed memory stays valid until it is unpinned.
 func testCloseDuringPin(t *testing.T, e *env) {
 	m, data := e.filled(t, 70_000, 45)
 	mapped, ok := m.(driver.Mapped)
@@ -145,5 +145,29 @@ func testCloseDuringPin(t *testing.T, e *env) {
 	require.True(t, bytes.Equal(data, second))
 	second[0]++
 	require.Equal(t, second[0], first[0])
-	unpinSecond() // that nothing is left mapped, the count shows
+	unpinSecond() // the count of mappings shows that none is left
+}
+
+// A second call of an unpin has no effect: the pins of others still keep closed memory mapped, and keep it from being
+// sealed.
+func testUnpinTwice(t *testing.T, e *env) {
+	m, data := e.filled(t, 70_000, 46)
+	mapped, ok := m.(driver.Mapped)
+	if !ok {
+		t.Skip("the device's memory is no driver.Mapped")
+	}
+	_, unpinFirst, err := mapped.Pin(true)
+	require.NoError(t, err)
+	second, unpinSecond, err := mapped.Pin(true)
+	require.NoError(t, err)
+	unpinFirst()
+	unpinFirst()
+	if s, ok := m.(driver.Sealer); ok {
+		require.ErrorIs(t, s.Seal(), driver.ErrBusy)
+	}
+	require.NoError(t, m.Close())
+	unpinFirst()
+	require.True(t, bytes.Equal(data, second))
+	unpinSecond()
+	unpinSecond()
 }

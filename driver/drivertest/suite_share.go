@@ -42,7 +42,7 @@ func testShare(t *testing.T, e *env, p process) {
 	h := export(t, m)
 	reader := imported(t, p, h, driver.ImportOptions{})
 	again := imported(t, p, h, driver.ImportOptions{})
-	require.NoError(t, h.Close()) // import borrows the handle and needs it no longer
+	require.NoError(t, h.Close()) // the import borrowed the handle and no longer needs it
 	require.False(t, reader.Writable())
 	requireBytes(t, reader, data)
 	requireBytes(t, again, data)
@@ -51,7 +51,7 @@ func testShare(t *testing.T, e *env, p process) {
 	require.ErrorIs(t, err, driver.ErrReadOnly)
 	requireBytes(t, m, data)
 
-	data = pattern(len(data), 10) // in place: what the owner writes is there at once
+	data = pattern(len(data), 10) // in place: the owner's writes are visible at once
 	write(t, m, data)
 	requireBytes(t, reader, data)
 	require.NoError(t, again.Close())
@@ -67,7 +67,7 @@ func testShareSizes(t *testing.T, e *env, p process) {
 	}
 }
 
-// testSharePart imports a part of an allocation, wherever it begins.
+// testSharePart imports parts of an allocation at various offsets.
 func testSharePart(t *testing.T, e *env, p process) {
 	size := 2*e.Info().Granularity + 500
 	m, data := e.filled(t, size, 11)
@@ -93,7 +93,7 @@ func testShareWritable(t *testing.T, e *env, p process) {
 	require.ErrorIs(t, err, driver.ErrRange)
 }
 
-// testImportOutlivesExporter closes the exporter's memory first. Kinds without a descriptor do not promise this.
+// Imported memory stays valid after the exporter's memory is closed. Kinds without a descriptor do not promise this.
 func testImportOutlivesExporter(t *testing.T, e *env, p process) {
 	m, err := e.Alloc(70_001)
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func testImportOutlivesExporter(t *testing.T, e *env, p process) {
 	requireBytes(t, imported(t, p, h, driver.ImportOptions{}), data)
 }
 
-// testReexport passes memory on from the process that imported it.
+// Imported memory can be exported again.
 func testReexport(t *testing.T, e *env, p process) {
 	m, data := e.filled(t, 30_011, 15)
 	whole := export(t, m)
@@ -154,7 +154,7 @@ func testFreeze(t *testing.T, e *env, p process) {
 			require.Error(t, err, "frozen memory was written through its descriptor")
 		}
 	}
-	data = pattern(len(data), 17) // mappings that were there before stay as they are
+	data = pattern(len(data), 17) // existing mappings do not change
 	write(t, m, data)
 	requireBytes(t, earlier, data)
 	data = pattern(len(data), 18)
@@ -202,7 +202,7 @@ func testConcurrentShares(t *testing.T, e *env, p process) {
 	group.Wait()
 }
 
-// testOwnerKilled reads on after the process that made the memory has crashed.
+// Imported memory stays valid after its owner was killed.
 func testOwnerKilled(t *testing.T, e *env) {
 	owner := startPeer(t, e.options)
 	m, err := owner.alloc(200_003)
@@ -224,7 +224,7 @@ func testOwnerKilled(t *testing.T, e *env) {
 	requireBytes(t, imported(t, local{e.Device}, h, driver.ImportOptions{}), data)
 }
 
-// testImporterKilled goes on in the owner after a process that had the memory mapped has crashed.
+// The owner continues after a process that had mapped its memory was killed.
 func testImporterKilled(t *testing.T, e *env) {
 	m, data := e.filled(t, 60_013, 23)
 	user := startPeer(t, e.options)

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// reservePiece bounds one call that takes pages. Older kernels give up such a call when a signal arrives and undo
-	// all of it, so a large one might never finish in a program that has a profiler or a preempting scheduler.
+	// reservePiece limits one call that allocates pages. Older kernels abort and undo such a call on a signal, so a
+	// large one might never finish in a program with a profiler or a preempting scheduler.
 	reservePiece = 64 << 20
-	// checkedBytes is the size from which an allocation is compared with the memory that the system has. Below it the
-	// comparison costs more than it protects.
+	// checkedBytes is the size from which an allocation is compared with the available memory. Below it the comparison
+	// costs too much.
 	checkedBytes = 16 << 20
 
 	sizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
@@ -30,7 +30,7 @@ func (d *Device) alloc(bytes int64) (*memory, error) {
 	return newMemory(d, b, span{bytes: bytes}, true), nil
 }
 
-// allocBacking is what an allocation owns. counted memory is of a descriptor that [exclusive] can be asked about.
+// allocBacking allocates the resources of an allocation. counted memory has a descriptor that [exclusive] supports.
 func (d *Device) allocBacking(bytes int64, counted bool) (_ *backing, err error) {
 	if d.closed.Load() {
 		return nil, os.ErrClosed
@@ -45,7 +45,7 @@ func (d *Device) allocBacking(bytes int64, counted bool) (_ *backing, err error)
 	}
 	defer func() {
 		if err != nil {
-			_ = unix.Close(fd) // nothing was written to it, and err says what went wrong
+			_ = unix.Close(fd) // best effort: nothing was written, and err is returned
 		}
 	}()
 	if counted {
@@ -59,11 +59,11 @@ func (d *Device) allocBacking(bytes int64, counted bool) (_ *backing, err error)
 	}
 	defer func() {
 		if err != nil {
-			_ = unix.Munmap(mapping) // whole pages that are mapped: it does not fail
+			_ = unix.Munmap(mapping) // whole mapped pages: it cannot fail
 		}
 	}()
 	if size >= hugePageBytes {
-		// Only advice: a kernel built without huge pages refuses it, and nothing is lost but speed.
+		// Advice: a kernel without huge pages refuses it, which only costs speed.
 		_ = unix.Madvise(mapping, unix.MADV_HUGEPAGE)
 	}
 	if !d.options.lazy {
@@ -76,8 +76,8 @@ func (d *Device) allocBacking(bytes int64, counted bool) (_ *backing, err error)
 	return b, nil
 }
 
-// checkSize returns the size of the memfd behind an allocation, or why it cannot be had. It looks before anything is
-// made.
+// checkSize returns the size of the memfd for an allocation, or the reason why it cannot be allocated. It runs before
+// anything is created.
 func (d *Device) checkSize(bytes int64) (int64, error) {
 	if bytes < 0 {
 		return 0, fmt.Errorf("%w: %d bytes", driver.ErrInvalid, bytes)
@@ -86,7 +86,7 @@ func (d *Device) checkSize(bytes int64) (int64, error) {
 	if !ok || size > math.MaxInt {
 		return 0, fmt.Errorf("%w: %d bytes are more than this system can address", driver.ErrOutOfMemory, bytes)
 	}
-	// The kernel answers a file past this limit with SIGXFSZ, which ends a Go program, so it must not be asked.
+	// A file over this limit raises SIGXFSZ, which ends a Go program, so it must not be requested.
 	if limit := fileSizeLimit(); size > limit {
 		return 0, fmt.Errorf("%w: %d bytes are more than the %d that this process may give a file (RLIMIT_FSIZE, ulimit -f)",
 			driver.ErrOutOfMemory, size, limit)
@@ -107,7 +107,7 @@ func createMemfd(size int64) (fd int, err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = unix.Close(fd) // nothing was written to it, and err says what went wrong
+			_ = unix.Close(fd) // best effort: nothing was written, and err is returned
 		}
 	}()
 	if err := unix.Ftruncate(fd, size); err != nil {
@@ -128,11 +128,10 @@ func memfdCreate() (int, error) {
 	return fd, err
 }
 
-// reserve takes the pages of a new memfd.
+// reserve allocates the pages of a new memfd.
 func (d *Device) reserve(fd int, mapping []byte) error {
 	if d.huge == hugeAdvise && len(mapping) >= hugePageBytes {
-		// The advice stands on the mapping, and fallocate does not see it: only a touch of the mapping gets a huge
-		// page.
+		// fallocate ignores the mapping's advice: only touching the mapping allocates a huge page.
 		err := populate(mapping)
 		if !errors.Is(err, unix.EINVAL) { // before Linux 5.14
 			return err
@@ -158,7 +157,7 @@ func populate(mapping []byte) error {
 		case nil:
 			mapping = mapping[n:]
 		case unix.EINTR, unix.EAGAIN:
-		case unix.EFAULT: // what the kernel answers where a touch would have been SIGBUS
+		case unix.EFAULT: // the kernel's result where a touch would raise SIGBUS
 			return unix.ENOMEM
 		default:
 			return err
@@ -167,7 +166,7 @@ func populate(mapping []byte) error {
 	return nil
 }
 
-// refused says what the kernel's errno means for memory of the given size.
+// refused converts the kernel's errno for memory of the given size.
 func refused(call string, size int64, err error) error {
 	cause := os.NewSyscallError(call, err)
 	switch {

@@ -11,19 +11,20 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/internal/reaper"
 )
 
-// backing is what a memory owns. The cleanup of a forgotten memory gets it, so it does not refer to the memory.
+// backing holds the resources of a memory. The cleanup of an unreachable memory receives it, so it does not refer to
+// the memory.
 type backing struct {
-	mapping []byte // whole pages; nil once it was unmapped
+	mapping []byte // whole pages; nil after it was unmapped
 	fd      int
 	bytes   int64
-	// exposed: slices of the mapping may be anywhere, and the garbage collector does not see them.
+	// exposed: slices of the mapping may exist that the garbage collector does not see.
 	exposed atomic.Bool
-	// complete: there is a page behind every byte, and nobody can take one away.
+	// complete: every byte has a page that cannot be removed.
 	complete atomic.Bool
 	fresh    freshMarks
 }
 
-// release unmaps and closes. A second call is nil.
+// release unmaps and closes. A second call returns nil.
 func (b *backing) release() error {
 	if b.mapping == nil {
 		return nil
@@ -42,23 +43,23 @@ func (b *backing) closeFile() error {
 	return os.NewSyscallError("close", unix.Close(fd))
 }
 
-// forgotten are the memories that the garbage collector found unclosed. Unmapping many pages takes its time.
+// forgotten queues memories that became unreachable without Close. Unmapping many pages takes time.
 var forgotten reaper.Queue
 
-// reap gives back what a forgotten memory owned. An address that was handed out must never become another memory's:
-// slices of it would read and write that. So an exposed mapping stays, with its pages, and is counted; only the
-// descriptor goes.
+// reap releases the resources of an unreachable memory. An exposed address must never become another memory's, because
+// slices would access it. An exposed mapping therefore stays with its pages and is counted; only the descriptor is
+// closed.
 func (b *backing) reap() {
 	kept := b.exposed.Load()
 	if kept {
-		_ = b.closeFile() // nobody is left to be told
+		_ = b.closeFile() // best effort
 	} else {
 		_ = b.release()
 	}
 	driver.ReportLeak(driver.Leak{Device: "host", Kind: "memory", Bytes: b.bytes, Kept: kept})
 }
 
-// allocated is the memory behind the whole memfd, and its size.
+// allocated returns the allocated bytes of the whole memfd, and its size.
 func (b *backing) allocated() (allocated, size int64, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(b.fd, &st); err != nil {
@@ -67,7 +68,7 @@ func (b *backing) allocated() (allocated, size int64, err error) {
 	return min(st.Blocks*512, st.Size), st.Size, nil
 }
 
-// pread reads without making the pages that are not there.
+// pread reads without allocating missing pages.
 func (b *backing) pread(p []byte, off int64) error {
 	for len(p) > 0 {
 		n, err := unix.Pread(b.fd, p, off)
@@ -97,8 +98,8 @@ func (m *memory) Allocated() (allocated, size int64, err error) {
 	return allocated, size, nil
 }
 
-// hasHoles reports whether pages of the memfd are missing, which a touch would make. m.mu is read-locked. Memory that
-// others can write may lose pages again; frozen memory cannot.
+// hasHoles reports whether pages of the memfd are missing, which a touch would allocate. m.mu is read-locked. Memory
+// that others can write may lose pages again; frozen memory cannot.
 func (m *memory) hasHoles() bool {
 	if m.backing.complete.Load() {
 		return false

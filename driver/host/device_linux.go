@@ -17,8 +17,8 @@ const (
 )
 
 // Device is the memory of this host. It implements [driver.Device] and [driver.Prober]; its memory implements
-// [driver.Mapped], [driver.Freezer] and [driver.Loader]. Devices hold no resources of their own, and every Device of a
-// host is the same one to other processes: they have the same UUID.
+// [driver.Mapped], [driver.Freezer] and [driver.Loader]. Devices hold no resources. All Devices of a host have the same
+// UUID, so they are one device for other processes.
 type Device struct {
 	info    driver.Info
 	options options
@@ -33,8 +33,8 @@ var (
 	_ driver.Prober = (*Device)(nil)
 )
 
-// Open returns the host's device, owned by the caller. Its UUID is the kernel's boot id, so that a handle from another
-// host, or from before a restart, is recognised as foreign. It fails where /proc is not there to tell it.
+// Open returns the host's device, owned by the caller. Its UUID is the kernel's boot id, so handles from another host,
+// or from before a reboot, are recognised. It fails without /proc.
 func Open(opts ...Option) (*Device, error) {
 	id, err := os.ReadFile(bootIDPath)
 	if err != nil {
@@ -64,18 +64,19 @@ func Open(opts ...Option) (*Device, error) {
 // Info describes the device. Granularity is the page size.
 func (d *Device) Info() driver.Info { return d.info }
 
-// Close makes Alloc and Import fail with [os.ErrClosed]. Memory that exists stays usable until it is closed itself.
+// Close makes Alloc and Import fail with [os.ErrClosed]. Existing memory stays usable until it is closed.
 func (d *Device) Close() error {
 	d.closed.Store(true)
 	return nil
 }
 
-// Alloc returns owned, zeroed memory: a new memfd, sealed against shrinking and growing and mapped. Size 0 has one page
-// behind it. Memory that the system does not have, or that a limit of this process forbids, is [driver.ErrOutOfMemory]
-// with the reason; no descriptor left is [syscall.EMFILE] or [syscall.ENFILE]. On failure nothing is left behind.
+// Alloc returns owned, zeroed memory: a new memfd, sealed against shrinking and growing and mapped. Size 0 allocates
+// one page. Memory that the system does not have, or that exceeds a limit of this process, is [driver.ErrOutOfMemory]
+// with the reason; a lack of descriptors is [syscall.EMFILE] or [syscall.ENFILE]. After a failure no resources are
+// left.
 func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
 	m, err := d.alloc(bytes)
-	for err != nil && d.Again(bytes, err) {
+	for err != nil && d.RetryAfterReclaim(bytes, err) {
 		m, err = d.alloc(bytes)
 	}
 	if err != nil {
@@ -84,11 +85,11 @@ func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
 	return m, nil
 }
 
-// Import maps a memfd of another process, or of this one, without copying or touching its bytes. It checks what the
-// kernel says of the descriptor, not what the handle claims: a descriptor that is no memfd, is not sealed against
-// shrinking and growing, or is smaller than the handle says is refused with [driver.ErrHandle], as is a handle of
-// another host. Frozen memory, and a descriptor opened read-only, refuse a writable mapping with [driver.ErrReadOnly].
-// The memory keeps a descriptor of its own, so that it can be exported again.
+// Import maps a memfd of another process, or of this one, without copying or touching its bytes. It verifies the
+// descriptor with the kernel: one that is not a memfd, is not sealed against shrinking and growing, or is smaller than
+// the handle claims is refused with [driver.ErrHandle], as is a handle of another host. Frozen memory, and a descriptor
+// opened read-only, refuse a writable mapping with [driver.ErrReadOnly]. The memory keeps a duplicate of the
+// descriptor, so that it can be exported again.
 func (d *Device) Import(h driver.Handle, opts driver.ImportOptions) (driver.Memory, error) {
 	m, err := d.importHandle(h, opts)
 	if err != nil {
@@ -101,7 +102,7 @@ func (d *Device) opError(op string, err error) error {
 	return &driver.OpError{Op: op, Device: "host", Err: err}
 }
 
-// roundUp rounds n up to a multiple of the power of two unit; ok is false where the result does not fit.
+// roundUp rounds n up to a multiple of the power of two unit; ok is false on overflow.
 func roundUp(n, unit int64) (rounded int64, ok bool) {
 	if n > math.MaxInt64-unit+1 {
 		return 0, false

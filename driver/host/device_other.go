@@ -6,19 +6,19 @@ import "github.com/sharedtensor/sharedtensor/driver"
 
 var errUnsupported = &driver.UnsupportedError{Feature: "shared host memory", Requires: "Linux with memfd_create and file sealing"}
 
-// Device is the host's memory. On this system there is none that can be shared, so there is no Device: Open fails.
+// Device is the host's memory. This system cannot share memory, so Open fails.
 type Device struct{}
 
-// Open fails on this system with an error that answers for [errors.ErrUnsupported].
+// Open returns an error that matches [errors.ErrUnsupported].
 func Open(...Option) (*Device, error) { return nil, errUnsupported }
 
 // Info describes the device by its type alone.
 func (*Device) Info() driver.Info { return driver.Info{Type: driver.CPU, Name: "host memory"} }
 
-// Alloc fails with an error that answers for [errors.ErrUnsupported].
+// Alloc returns an error that matches [errors.ErrUnsupported].
 func (*Device) Alloc(int64) (driver.Memory, error) { return nil, errUnsupported }
 
-// Import fails with an error that answers for [errors.ErrUnsupported].
+// Import returns an error that matches [errors.ErrUnsupported].
 func (*Device) Import(driver.Handle, driver.ImportOptions) (driver.Memory, error) {
 	return nil, errUnsupported
 }

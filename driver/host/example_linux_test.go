@@ -22,7 +22,7 @@ func Example() {
 	if _, err := owned.WriteAt([]byte("hello"), 0); err != nil {
 		log.Fatal(err)
 	}
-	handle, err := owned.Export() // its descriptor goes over a socket
+	handle, err := owned.Export() // its descriptor is sent over a socket
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func Example() {
 	if err := handle.Close(); err != nil {
 		log.Fatal(err)
 	}
-	if err := owned.Close(); err != nil { // the bytes stay as long as anybody has them mapped
+	if err := owned.Close(); err != nil { // the bytes remain while they are mapped
 		log.Fatal(err)
 	}
 	text := make([]byte, mapped.Bytes())

@@ -12,20 +12,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// The kernel knows whether anybody else still has a memfd. It counts the times that a file was opened, for reading and
-// for writing, and each counts until the last descriptor made of it and the last mapping of that are gone, in whichever
-// process: those passed on are among them, those in messages that nobody has read, and those of a process that was
-// killed until the kernel has buried it. It grants a write lease (fcntl F_SETLEASE) on a file that is open once. So
-// memory that is to come back is opened anew by its owner, since what memfd_create opens is not counted; others get
-// read-only descriptors that were opened for them alone ([memory.exportCounted]); and where the lease is granted,
-// nobody has one.
+// The kernel knows whether another process holds a memfd. It counts the open file descriptions for reading and for
+// writing. Each one counts until its last descriptor and its last mapping are gone in every process: including passed
+// descriptors, those in unread messages, and those of a killed process until its exit completes. The kernel grants a
+// write lease (fcntl F_SETLEASE) on a file that is open once. So the owner of reusable memory opens it again, because
+// the description of memfd_create is not counted. Others get read-only descriptors from a separate open
+// ([memory.exportCounted]). If the lease is granted, no other process holds one.
 //
-// What is not counted is a descriptor that cannot be read (O_PATH), by which the file could be opened again later. Its
-// mode keeps other users from that. A process of the same user can look into its owner's memory by other means too.
+// Descriptors opened with O_PATH are not counted, and the file could be opened again through them. The file's mode
+// prevents that for other users. A process of the same user can inspect its owner's memory by other means too.
 
 var _ driver.Reusable = (*memory)(nil)
 
-// openAgain opens a descriptor's file anew.
+// openAgain opens a descriptor's file again.
 func openAgain(fd, flags int) (int, error) {
 	again, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), flags|unix.O_CLOEXEC, 0)
 	for err == unix.EINTR {
@@ -34,7 +33,7 @@ func openAgain(fd, flags int) (int, error) {
 	return again, err
 }
 
-// count puts a descriptor of the same memfd that the kernel counts in the place of fd.
+// count replaces fd by a descriptor of the same memfd that the kernel counts.
 func count(fd *int) error {
 	if err := unix.Fchmod(*fd, 0o600); err != nil {
 		return os.NewSyscallError("fchmod", err)
@@ -48,7 +47,7 @@ func count(fd *int) error {
 	return os.NewSyscallError("close", err)
 }
 
-// exclusive reports whether nobody but this descriptor, which was counted, and its own mappings has the memfd.
+// exclusive reports whether only this descriptor, which was counted, and its mappings hold the memfd.
 func exclusive(fd int) (bool, error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK); err == unix.EAGAIN {
 		return false, nil
@@ -61,10 +60,9 @@ func exclusive(fd int) (bool, error) {
 	return true, nil
 }
 
-// exportCounted is the export of memory that is to come back: a descriptor that was opened for reading, whose copies
-// and mappings the kernel counts. It is for frozen memory: of other memory the receiver may want to write, and what it
-// writes with is not told from the owner's own descriptor, so that such memory does not come back. ok is false for
-// that.
+// exportCounted exports reusable memory: a descriptor opened for reading, whose copies and mappings the kernel counts.
+// It requires frozen memory. A receiver of other memory may need to write, and its writable descriptor could not be
+// distinguished from the owner's, so such memory is not reusable; ok is then false.
 func (m *memory) exportCounted() (h driver.Handle, ok bool) {
 	seals, err := unix.FcntlInt(uintptr(m.backing.fd), unix.F_GET_SEALS, 0)
 	if err != nil || seals&writeSeals == 0 {
@@ -83,7 +81,7 @@ func (m *memory) exportCounted() (h driver.Handle, ok bool) {
 	}, true
 }
 
-// Reusable implements [driver.Reusable]. Others know memory of a pool by its descriptor, which cannot be written.
+// Reusable implements [driver.Reusable]. Receivers of pool memory get a descriptor that cannot be written.
 func (m *memory) Reusable() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -94,7 +92,7 @@ func (m *memory) Reusable() bool {
 	return err != nil || flags&unix.O_ACCMODE == unix.O_RDONLY
 }
 
-// canCount reports why memory cannot come back on this system; nil where it can. It is tried once.
+// canCount returns nil if memory can be reused on this system, otherwise the reason. It is tested once.
 var canCount = sync.OnceValue(func() error {
 	err := tryCounting()
 	if err == nil {
@@ -105,7 +103,7 @@ var canCount = sync.OnceValue(func() error {
 	}, err)
 })
 
-// tryCounting holds what the kernel says of a page against what is known of it.
+// tryCounting compares the kernel's answers about a page with the known state.
 func tryCounting() (err error) {
 	page := os.Getpagesize()
 	fd, err := createMemfd(int64(page))
@@ -140,7 +138,7 @@ func tryCounting() (err error) {
 	return expectExclusive(fd, true)
 }
 
-// expectExclusive is an error where the kernel does not say what is true.
+// expectExclusive returns an error if the kernel's answer is not want.
 func expectExclusive(fd int, want bool) error {
 	got, err := exclusive(fd)
 	if err == nil && got != want {

@@ -1,18 +1,18 @@
 package host
 
-// Feature is one thing that sharing host memory builds on or gains from.
+// Feature is a property of the system that sharing host memory requires or benefits from.
 type Feature struct {
-	// Name is what it is, such as "memfd" or "huge pages".
+	// Name is its name, such as "memfd" or "huge pages".
 	Name string
 	// Detail is what was found, in a few words, such as a limit's value; it may be empty.
 	Detail string
 	// Required reports whether sharing host memory needs it. Without an optional feature sharing works, but slower or
-	// with a lower bound.
+	// with a lower limit.
 	Required bool
-	// Bytes is the amount that Detail is about, such as memory that is available; 0 where it is about none.
+	// Bytes is the amount in Detail, such as available memory; 0 if it has none.
 	Bytes int64
-	// Err is nil where it is there, else the reason in one sentence.
+	// Err is nil if the feature is available, otherwise the reason in one sentence.
 	Err error
-	// Advice is what to do where Err is not nil, in a few words; it may be empty.
+	// Advice is the remedy if Err is not nil, in a few words; it may be empty.
 	Advice string
 }

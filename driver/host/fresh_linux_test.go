@@ -14,8 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 )
 
-// TestWritesOfFreshMemory writes pieces of all sizes in order, out of order and over each other, some by the mapping,
-// to memory with and without its pages, before and after it was frozen and imported.
+// Writes of all sizes in order, out of order and overlapping, some through the mapping, are correct in memory with and
+// without its pages, before and after it was frozen and imported.
 func TestWritesOfFreshMemory(t *testing.T) {
 	for name, options := range map[string][]host.Option{"reserved": nil, "lazy": {host.Lazy()}} {
 		t.Run(name, func(t *testing.T) {
@@ -79,8 +79,7 @@ func TestWritesOfFreshMemory(t *testing.T) {
 	}
 }
 
-// TestRangesOfFreshMemory has goroutines fill ranges that meet within pieces and pages, as parts of a file arrive over
-// several connections.
+// Goroutines fill ranges that meet within pieces and pages, as parts of a file arrive over several connections.
 func TestRangesOfFreshMemory(t *testing.T) {
 	dev, err := host.Open(host.Lazy())
 	require.NoError(t, err)
@@ -110,7 +109,7 @@ func TestRangesOfFreshMemory(t *testing.T) {
 	require.True(t, bytes.Equal(want, mem.(driver.Mapped).Data()))
 }
 
-// BenchmarkFill writes 64 MiB to new memory, by WriteAt and by its mapping.
+// BenchmarkFill writes 64 MiB to new memory, by WriteAt and through its mapping.
 func BenchmarkFill(b *testing.B) {
 	const size = 64 << 20
 	piece := make([]byte, 1<<20)
@@ -128,7 +127,7 @@ func BenchmarkFill(b *testing.B) {
 				}
 				return nil
 			},
-			"WriteAt/backwards": func(m driver.Memory) error { // as ranges that come out of order
+			"WriteAt/backwards": func(m driver.Memory) error { // as ranges arrive out of order
 				for off := size - len(piece); off >= 0; off -= len(piece) {
 					if _, err := m.WriteAt(piece, int64(off)); err != nil {
 						return err

@@ -19,7 +19,7 @@ const benchFileBytes = 1 << 30
 // touched keeps the compiler from dropping the reads.
 var touched byte
 
-// benchFile is a file of 1 GiB in the page cache.
+// benchFile returns a file of 1 GiB in the page cache.
 func benchFile(b *testing.B) *os.File {
 	b.Helper()
 	f, err := os.Create(filepath.Join(b.TempDir(), "weights"))
@@ -37,8 +37,8 @@ func benchFile(b *testing.B) *os.File {
 	return f
 }
 
-// BenchmarkLoad compares LoadAt, with and without the Alloc before it, to its floor: a plain read of the same file into
-// fresh anonymous memory. "mapped" also touches every page of the result through the mapping.
+// BenchmarkLoad compares LoadAt, with and without the preceding Alloc, with its floor: a plain read of the same file
+// into fresh anonymous memory. "mapped" also touches every page of the result through the mapping.
 func BenchmarkLoad(b *testing.B) {
 	f := benchFile(b)
 	dev, err := Open()
@@ -88,7 +88,7 @@ func BenchmarkLoad(b *testing.B) {
 	})
 }
 
-// BenchmarkImport is the device's part of an attach: one handle in, one mapping, and out again.
+// BenchmarkImport measures the device's part of attaching: importing, mapping and closing one handle.
 func BenchmarkImport(b *testing.B) {
 	for _, size := range []struct {
 		name  string
@@ -115,7 +115,7 @@ func BenchmarkImport(b *testing.B) {
 	}
 }
 
-// BenchmarkAlloc shows what taking the pages at once costs.
+// BenchmarkAlloc measures the cost of allocating pages at once.
 func BenchmarkAlloc(b *testing.B) {
 	for _, mode := range []struct {
 		name string

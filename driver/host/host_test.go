@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 	drivertest.Main(m, func() (driver.Device, error) { return Open() })
 }
 
-// open returns a device, or skips where host memory cannot be shared.
+// open returns a device, or skips if host memory cannot be shared.
 func open(tb testing.TB) driver.Device {
 	tb.Helper()
 	d, err := Open()

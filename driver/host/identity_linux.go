@@ -13,10 +13,10 @@ var (
 	_ driver.Placed     = (*memory)(nil)
 )
 
-// Identity implements [driver.Identifier]: the device, inode and time of change of the memfd, and the range of it that
-// the memory is. The kernel grants the seal against writing only while no mapping can be written, so with it the bytes
-// are final; the seal against future writers that Freeze sets leaves the mappings that there are. The time tells memory
-// from that of a later memfd with the same inode number, which old kernels give out again.
+// Identity implements [driver.Identifier]: device, inode and change time of the memfd, and the range of the memory in
+// it. The kernel grants the seal against writing only while no mapping is writable, so the bytes are final; the seal
+// against future writers, which Freeze adds, permits existing mappings. The time distinguishes memory from a later
+// memfd with the same inode number, which old kernels reuse.
 func (m *memory) Identity() (id string, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -34,8 +34,8 @@ func (m *memory) Identity() (id string, ok bool) {
 	return fmt.Sprintf("memfd:%d:%d:%d:%d:%d", st.Dev, st.Ino, st.Ctim.Nano(), m.span.fileOffset, m.span.bytes), true
 }
 
-// Place implements [driver.Placed]: the device and inode of the memfd, and the range of it that the memory is. The
-// system is asked once.
+// Place implements [driver.Placed]: device and inode of the memfd, and the range of the memory in it. The system is
+// queried once.
 func (m *memory) Place() (place driver.Place, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -21,7 +21,7 @@ func (d *Device) importHandle(h driver.Handle, opts driver.ImportOptions) (*memo
 	return newMemory(d, b, s, opts.Writable), nil
 }
 
-// importBacking maps what a handle names.
+// importBacking maps the memory of a handle.
 func (d *Device) importBacking(h driver.Handle, writable bool) (b *backing, s span, err error) {
 	if d.closed.Load() {
 		return nil, span{}, os.ErrClosed
@@ -33,14 +33,14 @@ func (d *Device) importBacking(h driver.Handle, writable bool) (b *backing, s sp
 	if err != nil {
 		return nil, span{}, err
 	}
-	// Control holds the file open against a Close of it elsewhere.
+	// Control keeps the file open during a concurrent Close.
 	if controlErr := conn.Control(func(fd uintptr) { b, s, err = d.importFile(int(fd), h, writable) }); controlErr != nil {
 		return nil, span{}, fmt.Errorf("%w: %w", driver.ErrHandle, controlErr)
 	}
 	return b, s, err
 }
 
-// checkHandle is what can be said without asking the kernel.
+// checkHandle checks what does not require the kernel.
 func (d *Device) checkHandle(h driver.Handle) error {
 	if err := h.Validate(); err != nil {
 		return err
@@ -72,23 +72,22 @@ func (d *Device) importFile(fd int, h driver.Handle, writable bool) (*backing, s
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, span{}, os.NewSyscallError("fstat", err)
 	}
-	if h.Offset+h.Bytes > st.Size { // Validate made sure that the sum does not overflow
+	if h.Offset+h.Bytes > st.Size { // Validate has checked that the sum does not overflow
 		return nil, span{}, fmt.Errorf("%w: %d bytes at offset %d of a memfd of %d bytes", driver.ErrHandle, h.Bytes, h.Offset, st.Size)
 	}
 	return mapRange(fd, &st, seals, h, writable)
 }
 
-// mapRange maps the pages that hold the handle's bytes and duplicates the descriptor. What it returns is owned by the
-// caller.
+// mapRange maps the pages of the handle's bytes and duplicates the descriptor. The caller owns the result.
 func mapRange(fd int, st *unix.Stat_t, seals int, h driver.Handle, writable bool) (*backing, span, error) {
-	// Of hugetlbfs the block size is the size of its pages, and only whole ones map.
+	// On hugetlbfs the block size is the page size, and only whole pages can be mapped.
 	page := int64(os.Getpagesize())
 	if b := int64(st.Blksize); b > page && b&(b-1) == 0 {
 		page = b
 	}
 	offset := h.Offset
 	if h.Bytes == 0 {
-		offset = 0 // nothing may begin at the very end, where nothing maps
+		offset = 0 // the range may begin at the very end, which cannot be mapped
 	}
 	start := offset &^ (page - 1)
 	length, ok := roundUp(max(offset-start+h.Bytes, 1), page)
@@ -105,12 +104,12 @@ func mapRange(fd int, st *unix.Stat_t, seals int, h driver.Handle, writable bool
 	}
 	mapping, err := unix.Mmap(own, start, int(length), prot, unix.MAP_SHARED)
 	if err == unix.EPERM && seals&unix.F_SEAL_WRITE != 0 && !writable {
-		// Before Linux 6.7. Nobody writes these bytes any more, so private is the same memory. A debugger could still
-		// change what this process sees of it, not what others see.
+		// Before Linux 6.7. These bytes are no longer written, so a private mapping has the same content. A debugger
+		// could change only what this process sees.
 		mapping, err = unix.Mmap(own, start, int(length), prot, unix.MAP_PRIVATE)
 	}
 	if err != nil {
-		_ = unix.Close(own) // a duplicate, and err says what went wrong
+		_ = unix.Close(own) // best effort: a duplicate, and err is returned
 		if writable && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) {
 			return nil, span{}, fmt.Errorf("%w: the descriptor does not allow writing: %w", driver.ErrReadOnly, os.NewSyscallError("mmap", err))
 		}

@@ -14,7 +14,7 @@ func (d *Device) MemoryLimit() (bytes int64, why string) {
 	return d.system.limit(d.info.TotalBytes)
 }
 
-// limit is the least of total and the limits of the control groups, and whose it is.
+// limit returns the smallest of total and the limits of the control groups, and its origin.
 func (s system) limit(total int64) (bytes int64, why string) {
 	bytes, why = total, "this machine's memory"
 	for _, g := range s.memoryGroups() {

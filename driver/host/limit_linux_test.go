@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMemoryLimit: the machine's memory, or the least of the limits of the control groups, and which (D8).
+// The limit is the machine's memory, or the smallest limit of the control groups, with its origin.
 func TestMemoryLimit(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -20,7 +20,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// The kernel refuses memory to a process of its own, which has the limit. limitedVariable names what it does.
+// A separate process with the limit is refused memory by the kernel. limitedVariable names its action.
 const limitedVariable = "SHAREDTENSOR_HOST_LIMITED"
 
 const mib = 1 << 20
@@ -61,7 +61,7 @@ func TestMemoryRefusedByTheKernel(t *testing.T) {
 	}
 }
 
-// TestTmpfs runs on file systems of its own, for which it needs to be root somewhere.
+// TestTmpfs needs root in a user namespace to mount its file systems.
 func TestTmpfs(t *testing.T) {
 	for name, mount := range map[string]string{"full tmpfs": "size=1m", "huge page tmpfs": "huge=advise"} {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func check(ok bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// refusals collects what failed otherwise than it should, and what a failure left behind.
+// refusals collects unexpected errors, and resources that failures left behind.
 type refusals struct {
 	before *drivertest.Snapshot
 	errs   []error
@@ -149,7 +149,7 @@ func limitedFileSize(d *Device) error {
 	if err == nil {
 		small.Close()
 	}
-	// A write by descriptor at this place would end the process with SIGXFSZ.
+	// A write by descriptor at this place would raise SIGXFSZ.
 	r.errs = append(r.errs, made.(driver.Loader).LoadAt(f, 0, 2*mib, 2*mib, nil))
 	r.errs = append(r.errs, check(made.(driver.Mapped).Data()[4*mib-1] == 7, "the load did not arrive"))
 	r.nothingLeft("load")
@@ -178,7 +178,7 @@ func limitedAddressSpace(d *Device) error {
 	if _, err := fmt.Sscan(string(statm), &pages); err != nil {
 		return err
 	}
-	// Room for the Go heap to grow by an arena or two, and for none of the memory.
+	// Room for the Go heap to grow by an arena or two, but not for the memory.
 	if err := setLimit(unix.RLIMIT_AS, uint64(pages)*uint64(os.Getpagesize())+192*mib); err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func limitedDescriptors(d *Device) error {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
 		return err
 	}
-	free, err := unix.FcntlInt(h.File.Fd(), unix.F_DUPFD_CLOEXEC, 0) // the lowest number that is free
+	free, err := unix.FcntlInt(h.File.Fd(), unix.F_DUPFD_CLOEXEC, 0) // the lowest free number
 	if err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func limitedDescriptors(d *Device) error {
 
 var errNoMount = errors.New("mount refused")
 
-// tmpfsMapping mounts a tmpfs and maps a file of it.
+// tmpfsMapping mounts a tmpfs and maps a file in it.
 func tmpfsMapping(size int64) (fd int, mapping []byte, err error) {
 	point := os.Getenv("MOUNT_POINT")
 	if err := unix.Mount("tmpfs", point, "tmpfs", 0, os.Getenv("MOUNT_OPTIONS")); err != nil {

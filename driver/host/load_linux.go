@@ -13,15 +13,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// loadPiece is what is copied between two calls of progress, and between two looks whether the memory was closed.
+// loadPiece is the number of bytes copied between two calls of progress, and between two checks whether the memory was
+// closed.
 const loadPiece = 4 << 20
 
-// LoadAt implements [driver.Loader]. A source that ends early is [io.ErrUnexpectedEOF]; what was copied by then stays.
+// LoadAt implements [driver.Loader]. A source that ends early is [io.ErrUnexpectedEOF]; the bytes copied before remain.
 //
-// Bytes of a regular file are copied inside the kernel, from the page cache into the memfd. That beats a read into the
-// mapping because no page has to be cleared before it is overwritten and none faults; it even beats a read into fresh
-// private memory. It is one goroutine's work: the kernel lets one writer at a time into a file, and a second one only
-// waits.
+// Bytes of a regular file are copied inside the kernel, from the page cache into the memfd. This is faster than a read
+// into the mapping, and even than a read into fresh private memory, because no page is cleared before it is overwritten
+// and none faults. It uses one goroutine: the kernel allows one writer of a file at a time.
 func (m *memory) LoadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(bytes int64)) error {
 	if err := m.loadAt(src, srcOff, dstOff, n, progress); err != nil {
 		return m.device.opError("load", err)
@@ -39,8 +39,7 @@ func (m *memory) loadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(
 	if srcOff < 0 || srcOff > math.MaxInt64-n {
 		return fmt.Errorf("%w: %d bytes of the source at offset %d", driver.ErrInvalid, n, srcOff)
 	}
-	// The source is somebody else's code and may take its time, or use this memory itself: no lock is held while it
-	// runs.
+	// The source is foreign code that may be slow or use this memory: no lock is held while it runs.
 	if err := m.pin(true); err != nil {
 		return err
 	}
@@ -63,7 +62,7 @@ func (m *memory) loadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(
 	return nil
 }
 
-// readPiece reads straight into the mapping, which the caller has pinned.
+// readPiece reads directly into the mapping, which the caller has pinned.
 func (m *memory) readPiece(src io.ReaderAt, srcOff, dstOff int64, n int) (int, error) {
 	if m.isClosed() {
 		return 0, os.ErrClosed
@@ -78,17 +77,17 @@ func (m *memory) readPiece(src io.ReaderAt, srcOff, dstOff int64, n int) (int, e
 	return k, err
 }
 
-// kernelCopier copies from a file to the memory without passing through this process.
+// kernelCopier copies from a file to the memory inside the kernel.
 type kernelCopier struct {
 	m       *memory
 	src     *os.File
 	srcBase int64 // added to offsets of the source
-	srcEnd  int64 // the source ends here, in offsets of the file
+	srcEnd  int64 // the end of the source, as an offset of the file
 	dst     *os.File
 }
 
-// kernelCopier returns nil where the kernel cannot do the copy: the source is no regular file, the memory is closed
-// against writes by descriptor, or such a write could meet a limit that ends the process.
+// kernelCopier returns nil if the kernel cannot copy: the source is not a regular file, the memory is frozen, or the
+// write could exceed a limit that ends the process.
 func (m *memory) kernelCopier(src io.ReaderAt, end int64) *kernelCopier {
 	k := &kernelCopier{m: m, srcEnd: math.MaxInt64}
 	if section, ok := src.(*io.SectionReader); ok {
@@ -102,7 +101,7 @@ func (m *memory) kernelCopier(src io.ReaderAt, end int64) *kernelCopier {
 	if st, err := file.Stat(); err != nil || !st.Mode().IsRegular() {
 		return nil
 	}
-	if fileSizeLimit() < m.span.fileOffset+end { // answered with SIGXFSZ
+	if fileSizeLimit() < m.span.fileOffset+end { // would raise SIGXFSZ
 		return nil
 	}
 	k.src = file
@@ -112,8 +111,8 @@ func (m *memory) kernelCopier(src io.ReaderAt, end int64) *kernelCopier {
 	return k
 }
 
-// reopen returns the memfd with a file position of its own. sendfile writes at the position, and the one of our
-// descriptor is shared with everybody who has a duplicate of it.
+// reopen returns the memfd with a separate file position. sendfile writes at the position, and all duplicates of a
+// descriptor share theirs.
 func (m *memory) reopen() *os.File {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -149,7 +148,7 @@ func (k *kernelCopier) copyPiece(srcOff, dstOff int64, n int) (int, error) {
 	case err == nil && done < n:
 		return done, io.ErrUnexpectedEOF
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSYS):
-		// A file system that cannot do this, or a Freeze since we looked: the mapping always can.
+		// The file system does not support it, or the memory was frozen meanwhile: the mapping always works.
 		rest, err := k.m.readPiece(k.src, k.srcBase+srcOff+int64(done), dstOff+int64(done), want-done)
 		return done + rest, err
 	case err != nil:
@@ -158,8 +157,8 @@ func (k *kernelCopier) copyPiece(srcOff, dstOff int64, n int) (int, error) {
 	return done, nil
 }
 
-// send moves up to n bytes of the file from offset off to the position of the memfd. Fewer without an error is the
-// file's end.
+// send moves up to n bytes of the file from offset off to the position of the memfd. Fewer without an error mean the
+// end of the file.
 func (k *kernelCopier) send(off int64, n int) (done int, err error) {
 	conn, err := k.src.SyscallConn()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// span is where a memory's bytes lie.
+// span is the place of a memory's bytes.
 type span struct {
 	bytes      int64
 	fileOffset int64 // from the beginning of the memfd
@@ -25,16 +25,16 @@ type memory struct {
 	device  *Device
 	span    span
 	cleanup runtime.Cleanup
-	place   atomic.Pointer[driver.Place] // once it was asked for
+	place   atomic.Pointer[driver.Place] // set on first use
 
-	// mu is read-locked while the mapping or the descriptor is in use for a short time, so that Close and Seal wait.
-	// Pins are for what may take long: Close leaves the mapping to the last of them, and Seal refuses while one of them
-	// writes. They are counted with mu read-locked, so that whoever has it locked sees all of them.
+	// mu is read-locked during short uses of the mapping or the descriptor, so that Close and Seal wait. Pins are for
+	// long uses: Close leaves unmapping to the last pin, and Seal refuses while a pin writes. Pins are counted with mu
+	// read-locked, so the holder of the write lock sees all of them.
 	mu       sync.RWMutex
 	closed   bool
 	writable bool
 	backing  *backing
-	use      *slabUse     // of the slab that the memory is of; nil where it has the backing for itself
+	use      *slabUse     // of the memory's slab; nil if the memory has its own backing
 	exposed  *atomic.Bool // see backing
 	data     []byte
 	pins     atomic.Int64
@@ -50,14 +50,14 @@ var (
 	_ driver.Loader    = (*memory)(nil)
 )
 
-// newMemory takes b.
+// newMemory takes ownership of b.
 func newMemory(d *Device, b *backing, s span, writable bool) *memory {
 	m := makeMemory(d, b, s, writable)
 	m.cleanup = runtime.AddCleanup(m, func(b *backing) { forgotten.Add(b.reap) }, b)
 	return m
 }
 
-// makeMemory is memory without its cleanup.
+// makeMemory returns memory without its cleanup.
 func makeMemory(d *Device, b *backing, s span, writable bool) *memory {
 	end := s.skip + int(s.bytes)
 	return &memory{device: d, span: s, writable: writable, backing: b, exposed: &b.exposed, data: b.mapping[s.skip:end:end]}
@@ -92,7 +92,8 @@ func (m *memory) Pin(write bool) (data []byte, unpin func(), err error) {
 	if err := m.pin(write); err != nil {
 		return nil, nil, m.device.opError("pin", err)
 	}
-	return m.data, func() { m.unpin(write) }, nil
+	var once sync.Once
+	return m.data, func() { once.Do(func() { m.unpin(write) }) }, nil
 }
 
 func (m *memory) pin(write bool) error {
@@ -111,7 +112,7 @@ func (m *memory) pin(write bool) error {
 	return nil
 }
 
-// unpin also gives a closed memory back where it is the last.
+// unpin releases closed memory if it is the last pin.
 func (m *memory) unpin(write bool) {
 	if write {
 		m.writers.Add(-1)
@@ -119,10 +120,10 @@ func (m *memory) unpin(write bool) {
 	if m.pins.Add(-1) > 0 || !m.isClosed() {
 		return
 	}
-	_ = m.release() // Close has answered; unmapping whole pages that are mapped does not fail
+	_ = m.release() // Close has returned; unmapping whole mapped pages cannot fail
 }
 
-// release gives up the mapping of closed memory without pins. A second call is nil.
+// release unmaps closed memory without pins. A second call returns nil.
 func (m *memory) release() error {
 	m.mu.Lock()
 	if m.use == nil {
@@ -227,8 +228,8 @@ func (m *memory) Describe() (driver.Handle, error) {
 	return driver.Handle{Kind: driver.Memfd, Device: m.device.info.UUID, Bytes: m.span.bytes, Offset: m.span.fileOffset}, nil
 }
 
-// Freeze implements [driver.Freezer]. Memory that is itself mapped read-only cannot be frozen: that is its owner's
-// decision. Before Linux 5.1 it fails with an error that answers for [errors.ErrUnsupported].
+// Freeze implements [driver.Freezer]. Memory that is mapped read-only cannot be frozen, because its owner decides.
+// Before Linux 5.1 it returns an error that matches [errors.ErrUnsupported].
 func (m *memory) Freeze() error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -276,8 +277,8 @@ func freeze(fd int, writable bool) error {
 	return os.NewSyscallError("fcntl F_ADD_SEALS", err)
 }
 
-// Close implements [driver.Memory]. It waits for short copies that are under way. What is pinned stays mapped until it
-// is unpinned, and a load stops at its next piece.
+// Close implements [driver.Memory]. It waits for short copies in progress. Pinned memory stays mapped until it is
+// unpinned, and a load stops at its next piece.
 func (m *memory) Close() error {
 	m.mu.Lock()
 	if m.closed {

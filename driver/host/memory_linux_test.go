@@ -17,7 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// blocks is how many bytes of pages the memory's file has.
+// blocks returns the allocated bytes of the memory's file.
 func blocks(t *testing.T, m driver.Memory) int64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -33,7 +33,7 @@ func alloc(t *testing.T, d *Device, bytes int64) *memory {
 	return m.(*memory)
 }
 
-// TestPages checks when the pages of an allocation are taken.
+// TestPages checks when the pages of an allocation are allocated.
 func TestPages(t *testing.T) {
 	drivertest.Leaks(t)
 	const size = 5<<20 + 1
@@ -51,7 +51,7 @@ func TestPages(t *testing.T) {
 	require.NotZero(t, blocks(t, m))
 }
 
-// TestSizeIsSealed tries to change the size of a memory through an exported descriptor.
+// The size of a memory cannot be changed through an exported descriptor.
 func TestSizeIsSealed(t *testing.T) {
 	drivertest.Leaks(t)
 	m := alloc(t, open(t).(*Device), 10000)
@@ -66,7 +66,7 @@ func TestSizeIsSealed(t *testing.T) {
 	require.ErrorIs(t, err, unix.EPERM)
 }
 
-// foreignMemfd is a memfd that somebody else made.
+// foreignMemfd returns a memfd that this package did not create.
 func foreignMemfd(t *testing.T, size int64, seals int) *os.File {
 	t.Helper()
 	fd, err := memfdCreate()
@@ -120,8 +120,8 @@ func TestImportForeignMemfd(t *testing.T) {
 	}
 }
 
-// TestIdentityIsOfFinalBytesOnly asks for the name of memory under each of the seals: only what nobody can write any
-// more has one, and it is the same in every mapping of the same bytes and in no other.
+// Only memory that can no longer be written has an identity. It is the same in every mapping of the same bytes and in
+// no other.
 func TestIdentityIsOfFinalBytesOnly(t *testing.T) {
 	drivertest.Leaks(t)
 	d := open(t).(*Device)
@@ -157,7 +157,7 @@ func TestIdentityIsOfFinalBytesOnly(t *testing.T) {
 	require.Len(t, names, 5)
 }
 
-// TestPlace asks for the place of memory and of its mappings: it is one, whoever may write it.
+// A memory and its mappings have the same place, writable or not.
 func TestPlace(t *testing.T) {
 	drivertest.Leaks(t)
 	d := open(t).(*Device)
@@ -180,7 +180,7 @@ func TestPlace(t *testing.T) {
 	require.False(t, ok, "closed")
 }
 
-// TestSeal closes memory against its own process too, and finds the bytes where they were.
+// Sealed memory refuses writes of its own process too, and keeps its bytes.
 func TestSeal(t *testing.T) {
 	drivertest.Leaks(t)
 	d := open(t).(*Device)
@@ -192,7 +192,7 @@ func TestSeal(t *testing.T) {
 	h, err := m.Export()
 	require.NoError(t, err)
 	defer h.Close()
-	for _, writable := range []bool{true, false} { // which could be made writable
+	for _, writable := range []bool{true, false} { // which could become writable
 		other, err := d.Import(h, driver.ImportOptions{Writable: writable})
 		require.NoError(t, err)
 		err = m.Seal()
@@ -254,7 +254,7 @@ func TestSeal(t *testing.T) {
 	require.NoError(t, alloc(t, d, 0).Seal())
 }
 
-// TestImportReadOnlyDescriptor passes a descriptor that was opened for reading.
+// A descriptor opened for reading can be imported.
 func TestImportReadOnlyDescriptor(t *testing.T) {
 	drivertest.Leaks(t)
 	d := open(t).(*Device)
@@ -275,7 +275,7 @@ func TestImportReadOnlyDescriptor(t *testing.T) {
 	require.ErrorIs(t, reader.(driver.Freezer).Freeze(), driver.ErrReadOnly)
 }
 
-// TestLoadKeepsFilePosition shares the memfd's position with an importer, who may move it.
+// A load is not affected by an importer that moves the shared file position of the memfd.
 func TestLoadKeepsFilePosition(t *testing.T) {
 	drivertest.Leaks(t)
 	const size = 3*loadPiece + 11
@@ -300,7 +300,7 @@ func TestLoadKeepsFilePosition(t *testing.T) {
 	require.Zero(t, at, "the source's position moved")
 }
 
-// TestFreezeDuringLoad takes the descriptor's way in from a load under way.
+// Freezing during a load refuses writes by descriptor; the load continues.
 func TestFreezeDuringLoad(t *testing.T) {
 	drivertest.Leaks(t)
 	const size = 3*loadPiece + 11
@@ -310,7 +310,7 @@ func TestFreezeDuringLoad(t *testing.T) {
 	require.True(t, bytes.Equal(data, m.Data()))
 }
 
-// TestLoadFromPipe has a source that is a file and cannot be read at an offset.
+// The source is a file that cannot be read at an offset.
 func TestLoadFromPipe(t *testing.T) {
 	drivertest.Leaks(t)
 	r, w, err := os.Pipe()
@@ -320,8 +320,7 @@ func TestLoadFromPipe(t *testing.T) {
 	require.Error(t, alloc(t, open(t).(*Device), 10).LoadAt(r, 0, 0, 10, nil))
 }
 
-// TestReadingHolesMakesNoMemory reads a large memfd of which no page exists, as a hostile publisher may hand it over.
-// (D17)
+// Reading a large memfd without pages, as a hostile publisher may send it, allocates no memory.
 func TestReadingHolesMakesNoMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	d := open(t).(*Device)
@@ -358,8 +357,8 @@ func TestReadingHolesMakesNoMemory(t *testing.T) {
 	require.Equal(t, whole, allocated)
 }
 
-// TestDebuggerCannotWriteSealedMemory writes through /proc/self/mem, which goes past the protection of private mappings
-// and of shared ones that could become writable. (D16)
+// Sealed memory cannot be written through /proc/self/mem, which bypasses the protection of private mappings and of
+// shared ones that could become writable.
 func TestDebuggerCannotWriteSealedMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	d := open(t).(*Device)

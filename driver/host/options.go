@@ -1,13 +1,13 @@
 package host
 
-// Option changes how a device works. Options are given to [Open].
+// Option configures a device. Options are passed to [Open].
 type Option func(*options)
 
 type options struct {
 	lazy bool
 }
 
-// Lazy leaves the pages of an allocation to its first touch. Alloc costs the same few microseconds for every size, and
-// promises less: memory that the system does not have then is found out by the process that touches it, which the
-// kernel kills. It is meant for sparse memory. The size is checked against the system's memory all the same.
+// Lazy allocates pages on first touch. Alloc then costs a few microseconds for any size, but the kernel kills the
+// process that touches memory which the system does not have. It is meant for sparse memory. The size is still checked
+// against the system's memory.
 func Lazy() Option { return func(o *options) { o.lazy = true } }

@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// keptSlab is memory that this process has closed. Others may have it still.
+// keptSlab is memory that this process has closed. Other processes may still hold it.
 type keptSlab struct {
 	*slab
 	since time.Time
@@ -27,10 +27,10 @@ func NewPool(dev *Device, opts PoolOptions) *Pool {
 	return p
 }
 
-// Reuses is nil where memory of the pool is used again, and else says why not ([errors.ErrUnsupported]).
+// Reuses returns nil if memory of the pool is reused, otherwise the reason ([errors.ErrUnsupported]).
 func (p *Pool) Reuses() error { return canCount() }
 
-// Alloc implements [driver.Device]. Errors are those of [Device.Alloc].
+// Alloc implements [driver.Device]. It returns the errors of [Device.Alloc].
 func (p *Pool) Alloc(bytes int64) (driver.Memory, error) { return p.alloc(bytes, true) }
 
 // AllocUninitialized implements [driver.UninitializedAllocator].
@@ -49,14 +49,14 @@ func (p *Pool) alloc(bytes int64, zeroed bool) (driver.Memory, error) {
 			return nil, p.opError("alloc", err)
 		}
 	}
-	mem, err := s.Use(bytes, func(clean bool) { p.ended(s, clean) })
+	mem, err := s.Use(bytes, func(clean bool) { p.recycle(s, clean) })
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	count := driver.PoolStats{Fresh: 1}
 	if again {
 		count = driver.PoolStats{Reused: 1}
-		from := bytes // the rest of the last page goes along, wherever the memory goes
+		from := bytes // the rest of the last page is shared with the memory
 		if zeroed {
 			from = 0
 		}
@@ -68,8 +68,8 @@ func (p *Pool) alloc(bytes int64, zeroed bool) (driver.Memory, error) {
 	return mem, nil
 }
 
-// take returns, of the memory of that size that no other process has, the one closed last; nil if all is in use. busy
-// is true where there was some that others have.
+// take returns the most recently closed slab of that size that no other process holds, or nil. busy reports whether
+// other processes hold one.
 func (p *Pool) take(size int64) (s *slab, busy bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +86,7 @@ func (p *Pool) take(size int64) (s *slab, busy bool) {
 	return nil, busy
 }
 
-// removeLocked takes what is kept at an index off the list.
+// removeLocked removes the slab at an index.
 func (p *Pool) removeLocked(i int) {
 	bytes := p.kept[i].span.bytes
 	p.kept = slices.Delete(p.kept, i, i+1)
@@ -94,15 +94,14 @@ func (p *Pool) removeLocked(i int) {
 	driver.CountPool(driver.PoolStats{Slabs: -1, Bytes: -bytes})
 }
 
-// ended keeps memory that this process has closed, or gives it up where it must not be used again.
-func (p *Pool) ended(s *slab, clean bool) {
+// recycle puts a closed slab on the free list, or frees it if it is not clean.
+func (p *Pool) recycle(s *slab, clean bool) {
 	if !clean || !p.keep(s) {
-		_ = s.Close() // nobody is left to be told
+		_ = s.Close() // best effort
 	}
 }
 
-// keep puts memory on the list, for which the memory that was closed the longest time ago makes room. It is false where
-// the pool is closed.
+// keep adds a slab to the free list, replacing those closed first. It returns false if the pool is closed.
 func (p *Pool) keep(s *slab) bool {
 	p.mu.Lock()
 	var dropped []*slab
@@ -126,7 +125,7 @@ func (p *Pool) keep(s *slab) bool {
 	return true
 }
 
-// dropIdle gives up what was not asked for.
+// dropIdle frees slabs that were not used.
 func (p *Pool) dropIdle() {
 	p.mu.Lock()
 	var dropped []*slab
@@ -145,8 +144,8 @@ func (p *Pool) dropIdle() {
 	p.sweep = nil
 }
 
-// Trim gives up all that is kept, and returns how many bytes of it nobody else has, which are free now. It is called
-// where an allocation of the device is refused.
+// Trim frees all kept slabs, and returns the bytes that no other process holds and that are free now. It is called
+// after an allocation of the device was refused.
 func (p *Pool) Trim() (bytes int64) {
 	p.mu.Lock()
 	var dropped []*slab
@@ -165,15 +164,15 @@ func (p *Pool) Trim() (bytes int64) {
 	return bytes
 }
 
-// closeSlabs gives up memory that nobody here uses.
+// closeSlabs frees slabs that this process does not use.
 func closeSlabs(slabs []*slab) {
 	for _, s := range slabs {
-		_ = s.Close() // nobody is left to be told
+		_ = s.Close() // best effort
 	}
 }
 
-// Close gives up what the pool keeps. Memory that is in use stays so, and does not come back when it is closed;
-// allocations are those of the device. The device stays open. A second Close is nil.
+// Close frees the kept slabs. Memory in use stays valid and is not reused after it is closed; later allocations are
+// those of the device. The device stays open. A second Close returns nil.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true

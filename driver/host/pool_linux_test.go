@@ -20,7 +20,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// openPool opens a pool that keeps memory for as long as the test runs.
+// openPool returns a pool that keeps memory during the test.
 func openPool(t *testing.T, opts PoolOptions) *Pool {
 	t.Helper()
 	if opts.Idle == 0 {
@@ -32,7 +32,7 @@ func openPool(t *testing.T, opts PoolOptions) *Pool {
 	return p
 }
 
-// allocPool allocates memory whose bytes are all the same number.
+// allocPool allocates memory filled with one value.
 func allocPool(t *testing.T, p *Pool, size int64, fill byte) *memory {
 	t.Helper()
 	mem, err := p.AllocUninitialized(size)
@@ -45,7 +45,7 @@ func allocPool(t *testing.T, p *Pool, size int64, fill byte) *memory {
 	return m
 }
 
-// handOver freezes and exports memory as a publication does, and returns the descriptor.
+// handOver freezes and exports memory like a publication, and returns the descriptor.
 func handOver(t *testing.T, m *memory) *os.File {
 	t.Helper()
 	require.NoError(t, m.Freeze())
@@ -98,8 +98,7 @@ func TestPoolMemoryComesBack(t *testing.T) {
 	require.NoError(t, plain.Close())
 }
 
-// TestPoolMemoryStaysWithThoseThatHaveIt looks at every way in which somebody else can still see memory: it does not
-// come back before the last of them is gone.
+// Memory is not reused until the last process that can see it has released it, for every way to hold it.
 func TestPoolMemoryStaysWithThoseThatHaveIt(t *testing.T) {
 	drivertest.Leaks(t)
 	page := os.Getpagesize()
@@ -162,7 +161,7 @@ func TestPoolMemoryStaysWithThoseThatHaveIt(t *testing.T) {
 	}
 }
 
-// TestPoolMemoryIsNotWritable: what a pool hands over can be mapped for reading alone, whatever the receiver tries.
+// Memory of a pool can only be mapped for reading, whatever its receiver tries.
 func TestPoolMemoryIsNotWritable(t *testing.T) {
 	drivertest.Leaks(t)
 	p := openPool(t, PoolOptions{})
@@ -191,7 +190,7 @@ func TestPoolMemoryIsNotWritable(t *testing.T) {
 	require.NoError(t, errors.Join(theirs.Close(), plain.Close(), m.Close()))
 }
 
-// TestPoolMemoryThatMustNotComeBack is given up when it is closed.
+// Memory that must not be reused is freed when it is closed.
 func TestPoolMemoryThatMustNotComeBack(t *testing.T) {
 	drivertest.Leaks(t)
 	for name, spoil := range map[string]func(t *testing.T, m *memory){
@@ -222,7 +221,7 @@ func TestPoolMemoryThatMustNotComeBack(t *testing.T) {
 	})
 }
 
-// TestPoolMemoryThatIsForgotten never comes back: nobody can tell whether it is used.
+// Memory that became unreachable without Close is never reused.
 func TestPoolMemoryThatIsForgotten(t *testing.T) {
 	p := openPool(t, PoolOptions{})
 	lost := make(chan driver.Leak, 1)
@@ -264,9 +263,9 @@ func TestPoolIsBounded(t *testing.T) {
 	require.NoError(t, allocPool(t, p, 7*page, 1).Close())
 	require.Len(t, p.kept, 2)
 
-	require.True(t, p.Again(1, driver.ErrOutOfMemory), "memory is refused")
+	require.True(t, p.RetryAfterReclaim(1, driver.ErrOutOfMemory), "memory is refused")
 	require.Empty(t, p.kept)
-	require.False(t, p.Again(1, driver.ErrOutOfMemory))
+	require.False(t, p.RetryAfterReclaim(1, driver.ErrOutOfMemory))
 
 	m := allocPool(t, p, page, 1)
 	handed := handOver(t, m)
@@ -295,8 +294,8 @@ func TestPoolGivesUpWhatNobodyAsksFor(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 }
 
-// TestPoolUnderLoad has writers fill what comes back while readers look at what they were given: no byte changes under
-// a reader, and memory that two have at once is found by its pattern.
+// Writers fill reused memory while readers compare what they received: no byte changes under a reader, and memory with
+// two users would be detected by its pattern.
 func TestPoolUnderLoad(t *testing.T) {
 	drivertest.Leaks(t)
 	p := openPool(t, PoolOptions{})
@@ -343,7 +342,7 @@ func TestPoolUnderLoad(t *testing.T) {
 	require.Positive(t, driver.Pools().Reused-before.Reused)
 }
 
-// BenchmarkPool is an allocation that is closed again.
+// BenchmarkPool measures allocating and closing.
 func BenchmarkPool(b *testing.B) {
 	dev, err := Open()
 	require.NoError(b, err)

@@ -9,13 +9,13 @@ type keptSlab struct{}
 // NewPool returns a pool of a device's memory.
 func NewPool(dev *Device, opts PoolOptions) *Pool { return &Pool{Device: dev, opts: opts} }
 
-// Reuses says why memory is not used again.
+// Reuses returns the reason why memory is not reused.
 func (p *Pool) Reuses() error { return errUnsupported }
 
 // AllocUninitialized implements [driver.UninitializedAllocator].
 func (p *Pool) AllocUninitialized(bytes int64) (driver.Memory, error) { return p.Alloc(bytes) }
 
-// Trim gives up nothing.
+// Trim does nothing.
 func (p *Pool) Trim() (bytes int64) { return 0 }
 
 // Close does nothing.

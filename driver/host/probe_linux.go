@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Probe tries the one kind of handle that this device has: it makes a page of memory, seals, exports and imports it.
+// Probe tests this device's only kind of handle: it allocates a page of memory, seals, exports and imports it.
 func (d *Device) Probe() []driver.Support {
 	return []driver.Support{{Kind: driver.Memfd, Err: d.tryShare()}}
 }
@@ -34,8 +34,8 @@ func (d *Device) tryShare() error {
 	return peer.Close()
 }
 
-// Features reports on what sharing host memory builds on, for people who ask why it does not work or is slow here. It
-// makes one page of memory and gives it back.
+// Features reports the properties of the system that sharing depends on, for diagnosis. It allocates and frees one page
+// of memory.
 func (d *Device) Features() []Feature {
 	return append([]Feature{memfdFeature()}, d.system.features()...)
 }
@@ -54,7 +54,7 @@ func memfdFeature() Feature {
 		f.Err = fmt.Errorf("this host gives no sealed shared memory: %w", err)
 		return f
 	}
-	_ = unix.Close(fd) // nothing was written to it
+	_ = unix.Close(fd) // best effort
 	return f
 }
 
@@ -115,7 +115,7 @@ func fileSizeFeature() Feature {
 	return f
 }
 
-// fewDescriptors is a soft limit under which an owner with many slabs and clients runs out.
+// fewDescriptors is a soft limit that is too low for an owner with many slabs and clients.
 const fewDescriptors = 1024
 
 func descriptorFeature() Feature {

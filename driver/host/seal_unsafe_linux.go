@@ -13,8 +13,8 @@ import (
 
 var _ driver.Sealer = (*memory)(nil)
 
-// Seal implements [driver.Sealer]. The kernel grants the seal only while no shared mapping of the memfd can be written,
-// so this one makes way for a private one of the same pages, at the same place, before it asks.
+// Seal implements [driver.Sealer]. The kernel grants the seal only while no shared mapping of the memfd is writable, so
+// Seal first replaces this one by a private mapping of the same pages at the same address.
 func (m *memory) Seal() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -38,7 +38,7 @@ func (m *memory) sealLocked() error {
 		return driver.ErrReadOnly
 	case seals&unix.F_SEAL_SEAL != 0:
 		return fmt.Errorf("%w: it is frozen, and takes no other seal", driver.ErrReadOnly)
-	case m.writers.Load() > 0: // they go on writing to the mapping, without the lock
+	case m.writers.Load() > 0: // they continue to write to the mapping without the lock
 		return fmt.Errorf("%w: wait for the load or copy into it to end", driver.ErrBusy)
 	}
 	if err := m.remapLocked(unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_NORESERVE); err != nil {
@@ -47,8 +47,8 @@ func (m *memory) sealLocked() error {
 	_, err = unix.FcntlInt(uintptr(m.backing.fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
 	if err == nil {
 		m.writable = false
-		// A shared mapping that can never be written is out of reach of debuggers too. Before Linux 6.7 it is refused,
-		// and the private one stays.
+		// A shared mapping that can never become writable is also protected from debuggers. Before Linux 6.7 it is
+		// refused, and the private one stays.
 		_ = m.remapLocked(unix.PROT_READ, unix.MAP_SHARED)
 		return nil
 	}
@@ -62,7 +62,7 @@ func (m *memory) sealLocked() error {
 	return errors.Join(err, back)
 }
 
-// remapLocked maps the same pages anew at the place where they are, in one step: readers meanwhile see nothing of it.
+// remapLocked maps the same pages again at the same address in one step, invisible to readers.
 func (m *memory) remapLocked(prot, flags int) error {
 	mapping := m.backing.mapping
 	offset := m.span.fileOffset - int64(m.span.skip)

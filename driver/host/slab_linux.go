@@ -17,7 +17,7 @@ var (
 	_ driver.Slabbed = (*memory)(nil)
 )
 
-// slab is a mapping that one memory after the other uses.
+// slab is a mapping that several memories use, one after another.
 type slab struct {
 	device   *Device
 	backing  *backing
@@ -27,12 +27,13 @@ type slab struct {
 	cleanup  runtime.Cleanup
 
 	mu     sync.Mutex
-	use    *slabUse // nil while there is none
+	use    *slabUse // nil without a user
 	closed bool
-	frozen bool // nobody else can write it
+	frozen bool // no other process can write it
 }
 
-// slabUse is the time of one memory. The cleanup of a forgotten memory gets it, so it does not refer to the memory.
+// slabUse is the use of a slab by one memory. The cleanup of an unreachable memory receives it, so it does not refer to
+// the memory.
 type slabUse struct {
 	slab     *slab
 	bytes    int64
@@ -42,7 +43,7 @@ type slabUse struct {
 	ended    atomic.Bool
 }
 
-// AllocSlab implements [driver.Slabber]. Errors are those of Alloc.
+// AllocSlab implements [driver.Slabber]. It returns the errors of Alloc.
 func (d *Device) AllocSlab(bytes int64) (driver.Slab, error) {
 	s, err := d.allocSlab(bytes, false)
 	if err != nil {
@@ -51,10 +52,10 @@ func (d *Device) AllocSlab(bytes int64) (driver.Slab, error) {
 	return s, nil
 }
 
-// allocSlab allocates a slab. When memory is short it has pools free what they keep, and tries again.
+// allocSlab allocates a slab. If memory is short it makes pools free theirs and tries again.
 func (d *Device) allocSlab(bytes int64, counted bool) (*slab, error) {
 	b, err := d.allocBacking(bytes, counted)
-	for err != nil && d.Again(bytes, err) {
+	for err != nil && d.RetryAfterReclaim(bytes, err) {
 		b, err = d.allocBacking(bytes, counted)
 	}
 	if err != nil {
@@ -65,7 +66,7 @@ func (d *Device) allocSlab(bytes int64, counted bool) (*slab, error) {
 	return s, nil
 }
 
-// ImportSlab implements [driver.Slabber]. Errors are those of Import.
+// ImportSlab implements [driver.Slabber]. It returns the errors of Import.
 func (d *Device) ImportSlab(h driver.Handle) (driver.Slab, error) {
 	b, s, err := d.importBacking(h, false)
 	if err != nil {
@@ -74,7 +75,7 @@ func (d *Device) ImportSlab(h driver.Handle) (driver.Slab, error) {
 	return newSlab(d, b, s, false), nil
 }
 
-// newSlab takes b.
+// newSlab takes ownership of b.
 func newSlab(d *Device, b *backing, where span, writable bool) *slab {
 	s := &slab{device: d, backing: b, span: where, writable: writable}
 	s.cleanup = runtime.AddCleanup(s, func(b *backing) { forgotten.Add(b.reap) }, b)
@@ -144,7 +145,7 @@ func (s *slab) Close() error {
 	return nil
 }
 
-// releaseLocked gives up what a closed slab has. A mapping of which a slice may be in use stays.
+// releaseLocked releases the resources of a closed slab. A mapping with an exposed slice stays.
 func (s *slab) releaseLocked() error {
 	if s.backing.exposed.Load() {
 		return s.backing.closeFile()
@@ -152,7 +153,7 @@ func (s *slab) releaseLocked() error {
 	return s.backing.release()
 }
 
-// end is the end of a use; the first counts.
+// end ends a use; only the first call counts.
 func (u *slabUse) end(clean bool) {
 	if u.ended.Swap(true) {
 		return
@@ -161,14 +162,14 @@ func (u *slabUse) end(clean bool) {
 	s.mu.Lock()
 	s.use = nil
 	if s.closed {
-		_ = s.releaseLocked() // Close has answered; unmapping whole pages that are mapped does not fail
+		_ = s.releaseLocked() // Close has returned; unmapping whole mapped pages cannot fail
 	}
 	s.mu.Unlock()
 	u.done(clean)
 }
 
-// forget ends the use of memory that the garbage collector found unclosed. Where a slice of it was handed out, the
-// mapping stays for ever.
+// forget ends the use of memory that became unreachable without Close. If a slice of it was exposed, the mapping stays
+// forever.
 func (u *slabUse) forget() {
 	kept := u.exposed.Load()
 	if kept {
@@ -186,7 +187,7 @@ func (m *memory) Slab() driver.Slab {
 	return m.use.slab
 }
 
-// export makes a handle of a part of the memfd.
+// export returns a handle of a part of the memfd.
 func (b *backing) export(d *Device, s span) (driver.Handle, error) {
 	fd, err := unix.FcntlInt(uintptr(b.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// slabOf is a slab of 64 KiB, whose uses say in a channel how they ended.
+// slabOf returns a slab of 64 KiB whose uses report their end to a channel.
 func slabOf(t *testing.T, d *Device) (driver.Slab, func(bytes int64) driver.Memory, chan bool) {
 	t.Helper()
 	s, err := d.AllocSlab(1 << 16)
@@ -57,7 +57,7 @@ func TestSlabIsUsedAgain(t *testing.T) {
 	}
 }
 
-// TestSlabOfWhatOthersMayHave has memory end unclean that somebody may still have, or that cannot be written any more.
+// Memory that other processes may hold, or that can no longer be written, ends unclean.
 func TestSlabOfWhatOthersMayHave(t *testing.T) {
 	drivertest.Leaks(t)
 	d := open(t).(*Device)
@@ -81,7 +81,7 @@ func TestSlabOfWhatOthersMayHave(t *testing.T) {
 	}
 }
 
-// TestSlabOfAnotherProcess imports what Export gives: nobody but the owner writes it, and the owner still does.
+// Memory imported from Export can be written by its owner only.
 func TestSlabOfAnotherProcess(t *testing.T) {
 	drivertest.Leaks(t)
 	d := open(t).(*Device)
@@ -129,8 +129,7 @@ func TestSlabWaitsForPins(t *testing.T) {
 	require.True(t, <-ended)
 }
 
-// TestSlabOfForgottenMemory has memory that nobody closed end unclean; its mapping stays where a slice of it was handed
-// out.
+// Unreachable memory ends unclean. Its mapping stays if a slice of it was exposed.
 func TestSlabOfForgottenMemory(t *testing.T) {
 	d := open(t).(*Device)
 	for _, exposed := range []bool{false, true} {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// system reads what the kernel tells of itself, below /proc and /sys. Tests put another tree in its place.
+// system reads the kernel's files below /proc and /sys. Tests replace the root.
 type system struct{ root fs.FS }
 
 func systemFrom(dir string) system { return system{os.DirFS(dir)} }
@@ -21,13 +21,13 @@ type hugePolicy int
 
 const (
 	hugeNever  hugePolicy = iota // none, or the kernel has no huge pages
-	hugeAdvise                   // where the mapping is advised with MADV_HUGEPAGE and touched
+	hugeAdvise                   // if the mapping is advised with MADV_HUGEPAGE and touched
 	hugeAlways                   // wherever they fit
 )
 
 const shmemEnabled = "sys/kernel/mm/transparent_hugepage/shmem_enabled"
 
-// hugeSetting is the word in brackets in the kernel's list, such as "advise"; empty where there is none.
+// hugeSetting returns the word in brackets in the kernel's list, such as "advise", or "".
 func (s system) hugeSetting() string {
 	text := s.read(shmemEnabled)
 	_, rest, _ := strings.Cut(text, "[")
@@ -48,8 +48,8 @@ func (s system) hugePolicy() hugePolicy {
 	return hugeNever
 }
 
-// available is how much memory can be taken before something has to be killed, and whose bound it is. It is an
-// estimate: other processes take memory too. Where the kernel tells nothing it is the largest number.
+// available returns how much memory can be allocated before the kernel kills processes, and the origin of the limit. It
+// is an estimate, because other processes allocate too. Without information it is the largest number.
 func (s system) available() (bytes int64, source string) {
 	bytes, source = math.MaxInt64, "unknown"
 	if mem := table(s.read("proc/meminfo")); mem["MemAvailable"] > 0 {
@@ -63,14 +63,14 @@ func (s system) available() (bytes int64, source string) {
 	return bytes, source
 }
 
-// memoryGroup is one directory of the control group hierarchy, with the names that its version has for the files.
+// memoryGroup is one directory of the control group hierarchy, with the file names of its version.
 type memoryGroup struct {
 	system           system
 	dir              string
 	limitName, usage string
 }
 
-// memoryGroups are the control groups whose limits bind this process: its own and all above it.
+// memoryGroups returns the control groups whose limits apply to this process: its own and all above it.
 func (s system) memoryGroups() []memoryGroup {
 	var groups []memoryGroup
 	for line := range strings.Lines(s.read("proc/self/cgroup")) {
@@ -87,7 +87,8 @@ func (s system) memoryGroups() []memoryGroup {
 		default:
 			continue
 		}
-		// In a container the path may be the host's, and not be there; the directory at the top then is our own group.
+		// In a container the path may be the host's and not exist; the directory at the top is then this process's
+		// group.
 		top := g.dir
 		for p := path.Clean("/" + fields[2]); ; p = path.Dir(p) {
 			g.dir = path.Join(top, p)
@@ -100,8 +101,7 @@ func (s system) memoryGroups() []memoryGroup {
 	return groups
 }
 
-// room is what the group may still take. The page cache that it is charged with is counted as free: it is given up
-// first.
+// room returns how much the group may still allocate. Its page cache counts as free, because it is reclaimed first.
 func (g memoryGroup) room() (int64, bool) {
 	limit, ok := g.number(g.limitName)
 	if !ok {
@@ -114,7 +114,7 @@ func (g memoryGroup) room() (int64, bool) {
 	stat := table(g.system.read(path.Join(g.dir, "memory.stat")))
 	cache := stat["inactive_file"] + stat["active_file"]
 	if total := stat["total_inactive_file"] + stat["total_active_file"]; total > cache {
-		cache = total // version 1: with the groups below
+		cache = total // version 1: including the groups below
 	}
 	return max(limit-max(used-cache, 0), 0), true
 }
@@ -124,7 +124,7 @@ func (g memoryGroup) number(name string) (int64, bool) {
 	return n, err == nil
 }
 
-// read returns the file's text, empty where it cannot be had: every reader treats that as nothing said.
+// read returns the file's text, or "" if it cannot be read: every caller treats that as missing.
 func (s system) read(name string) string {
 	text, err := fs.ReadFile(s.root, name)
 	if err != nil {
@@ -133,7 +133,7 @@ func (s system) read(name string) string {
 	return string(text)
 }
 
-// table reads lines of a name, an optional colon and a number.
+// table parses lines of a name, an optional colon and a number.
 func table(text string) map[string]int64 {
 	rows := map[string]int64{}
 	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tree is a system with the given files.
+// tree returns a system with the given files.
 func tree(files map[string]string) system {
 	root := fstest.MapFS{}
 	for name, text := range files {
@@ -85,7 +85,7 @@ func TestFeaturesExplain(t *testing.T) {
 	require.Contains(t, s.hugeFeature().Advice, "advise")
 	require.ErrorContains(t, s.memoryFeature().Err, "MemAvailable")
 	require.EqualValues(t, 10240, s.memoryFeature().Bytes)
-	// D30: a number that stands for "no bound is known" is not shown as bytes.
+	// The number for "no known limit" is not reported as bytes.
 	require.Zero(t, tree(nil).memoryFeature().Bytes)
 	require.Contains(t, tree(nil).memoryFeature().Detail, "not known")
 	require.ErrorContains(t, s.bootIDFeature().Err, bootIDPath)

@@ -1,11 +1,10 @@
-// Package endpointtest helps a program to test what it does with package endpoint: with an owner of its own, or with a
-// stand-in for one.
+// Package endpointtest provides an owner and a test double for tests of programs that use package endpoint.
 //
 //	o := endpointtest.Start(t, endpoint.ServerOptions{Registry: functions})
 //	y, err := endpoint.Call[float64](t.Context(), o.Client, "norm", x)
 //
-// The owner and its client are those of a program: the same checks, encodings, caches, tasks, leases and errors.
-// Nothing crosses to another process, and no test disturbs another.
+// The owner and its client are real, with the same checks, encodings, caches, tasks, leases and errors. They run in the
+// test's process, and tests do not affect each other.
 package endpointtest
 
 import (
@@ -21,23 +20,23 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// Owner is an owner in this process that serves on a socket of its own, and a client of it.
+// Owner is a server in this process on a private socket, and a client of it.
 type Owner struct {
-	// Server is the owner. Borrowed.
+	// Server is the server. It is borrowed.
 	Server *endpoint.Server
-	// Client is connected to it, within the process, with a session of its own. Borrowed.
+	// Client is connected to Server within the process, in a separate session. It is borrowed.
 	Client *endpoint.Client
-	// Device is the first of the owner's devices: host memory, where the options named none. Borrowed.
+	// Device is the first of the server's devices: host memory if the options named none. It is borrowed.
 	Device driver.Device
 
 	dir    string
-	opened bool // Device was opened here
+	opened bool // Device was opened by Open
 	served chan struct{}
 }
 
-// Open begins an owner. A socket in a fresh directory and host memory stand for what the options leave out. The caller
-// closes it. Errors are those of [endpoint.NewServer] and [endpoint.Dial], and errors.ErrUnsupported where there is no
-// shared host memory.
+// Open starts an owner. By default it uses a socket in a new directory and host memory. The caller closes it. Errors
+// are those of [endpoint.NewServer] and [endpoint.Dial], and errors.ErrUnsupported if the system has no shared host
+// memory.
 func Open(opts endpoint.ServerOptions) (_ *Owner, err error) {
 	o := new(Owner)
 	defer func() {
@@ -46,7 +45,7 @@ func Open(opts endpoint.ServerOptions) (_ *Owner, err error) {
 		}
 	}()
 	if opts.Socket == "" {
-		if o.dir, err = os.MkdirTemp("", "endpointtest"); err != nil { // short enough for the path of a socket
+		if o.dir, err = os.MkdirTemp("", "endpointtest"); err != nil { // short enough for a socket path
 			return nil, err
 		}
 		opts.Socket = filepath.Join(o.dir, "owner.sock")
@@ -74,11 +73,11 @@ func Open(opts endpoint.ServerOptions) (_ *Owner, err error) {
 	return o, err
 }
 
-// dialLimit is how long connecting may take, on a machine that is busy.
+// dialLimit limits the time to connect on a busy machine.
 const dialLimit = time.Minute
 
-// Close ends the client and the owner, and removes the socket. What the test has of their memory stays valid, where the
-// device is its own; else it has to be closed before. A second Close is nil.
+// Close closes the client and the server and removes the socket. The test's memory stays valid if it passed its own
+// device. Otherwise, close it first. A second Close returns nil.
 func (o *Owner) Close() error {
 	var errs []error
 	if o.Client != nil {
@@ -98,8 +97,8 @@ func (o *Owner) Close() error {
 	return errors.Join(errs...)
 }
 
-// Start is [Open] for a test: what fails ends the test, and the owner is closed with it. Where there is no shared host
-// memory the test is skipped.
+// Start is [Open] for a test: a failure ends the test, and the test's cleanup closes the owner. If the system has no
+// shared host memory, the test is skipped.
 func Start(t testing.TB, opts endpoint.ServerOptions) *Owner {
 	t.Helper()
 	o, err := Open(opts)

@@ -34,7 +34,7 @@ func functions(t *testing.T) *endpoint.Registry {
 	return r
 }
 
-// fake has the functions above without an owner.
+// fake returns a Fake with the functions above.
 func fake() *endpointtest.Fake {
 	return &endpointtest.Fake{
 		Funcs: map[string]func(context.Context, any) (any, error){
@@ -56,7 +56,7 @@ func fake() *endpointtest.Fake {
 	}
 }
 
-// TestCalls makes the same calls of an owner and of what stands in for one.
+// A call returns the same from an owner and from a Fake.
 func TestCalls(t *testing.T) {
 	drivertest.Leaks(t)
 	o, err := endpointtest.Open(endpoint.ServerOptions{Registry: functions(t)})
@@ -101,7 +101,7 @@ func TestOpenFails(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestStart has two owners at a time, which know nothing of each other.
+// Two owners at the same time are independent.
 func TestStart(t *testing.T) {
 	one, two := endpointtest.Start(t, endpoint.ServerOptions{}), endpointtest.Start(t, endpoint.ServerOptions{})
 	require.NotEqual(t, one.Client.ServerID(), two.Client.ServerID())

@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// A test has an owner and a client in a few lines; a test function calls Start, which closes them.
+// A test starts an owner and a client in a few lines. A test function calls Start, which also closes them.
 func ExampleOpen() {
 	ctx := context.Background()
 	o, err := endpointtest.Open(endpoint.ServerOptions{})
@@ -42,12 +42,12 @@ func ExampleOpen() {
 	// Output: 1 tensor([1., 2., 3.])
 }
 
-// greet is what a program does with an owner's functions.
+// greet is the code under test, which calls an owner's function.
 func greet(ctx context.Context, c endpoint.Calls, who string) (string, error) {
 	return endpoint.Call[string](ctx, c, "greeting", who)
 }
 
-// A program that takes endpoint.Calls is tested without an owner.
+// A program that accepts endpoint.Calls is tested without an owner.
 func ExampleFake() {
 	fake := &endpointtest.Fake{Funcs: map[string]func(context.Context, any) (any, error){
 		"greeting": func(_ context.Context, in any) (any, error) { return "hello, " + in.(string), nil },

@@ -11,15 +11,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// Fake stands in for a client where a program takes [endpoint.Calls]: functions of the test answer its calls, without
-// an owner, a socket or an encoding. Arguments and results are passed as they are, tensors too: the program closes what
-// the functions return. For all else that owners do there is [Open]. Its methods are safe for concurrent use once the
-// maps are filled.
+// Fake implements [endpoint.Calls] with functions of the test, without an owner, a socket or encoding. Arguments and
+// results, including tensors, are passed unchanged: the program closes what the functions return. Use [Open] for
+// everything else. Its methods are safe for concurrent use once the maps are filled.
 type Fake struct {
-	// Funcs answer calls, by the name of the endpoint. What they return goes where the caller wants it, which has to be
-	// of the same type.
+	// Funcs maps endpoint names to functions for Call. Their results must have the type that the caller expects.
 	Funcs map[string]func(ctx context.Context, in any) (any, error)
-	// Streams answer calls of endpoints whose results come one by one.
+	// Streams maps endpoint names to functions for Stream.
 	Streams map[string]func(ctx context.Context, in any) iter.Seq2[any, error]
 
 	mu    sync.Mutex
@@ -28,14 +26,14 @@ type Fake struct {
 
 var _ endpoint.Calls = (*Fake)(nil)
 
-// Invocation is a call that a program made.
+// Invocation is a call that the program made.
 type Invocation struct {
-	// Endpoint is the name of the endpoint, In the argument.
+	// Endpoint is the name of the endpoint and In the argument.
 	Endpoint string
 	In       any
 }
 
-// Invocations are the calls and streams that the program made, the first one first.
+// Invocations returns the program's calls and streams, oldest first.
 func (f *Fake) Invocations() []Invocation {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -48,7 +46,7 @@ func (f *Fake) note(name string, in any) {
 	f.calls = append(f.calls, Invocation{name, in})
 }
 
-// Call implements [endpoint.Calls]. A name without a function is [endpoint.ErrNoEndpoint].
+// Call implements [endpoint.Calls]. It returns [endpoint.ErrNoEndpoint] if there is no function with the name.
 func (f *Fake) Call(ctx context.Context, name string, in, out any) error {
 	f.note(name, in)
 	if err := context.Cause(ctx); err != nil {
@@ -92,14 +90,14 @@ func (f *Fake) Stream(ctx context.Context, name string, in any) iter.Seq2[func(o
 	}
 }
 
-// assign puts a result where the caller wants it, which is nowhere for nil.
+// assign sets *out to got. It does nothing if out is nil.
 func assign(out, got any) error {
 	if out == nil {
 		return nil
 	}
 	to := reflect.ValueOf(out)
 	if to.Kind() != reflect.Pointer || to.IsNil() {
-		return fmt.Errorf("%w: results go into a pointer, not a %T", endpoint.ErrInvalid, out)
+		return fmt.Errorf("%w: the result needs a pointer, not %T", endpoint.ErrInvalid, out)
 	}
 	to = to.Elem()
 	from := reflect.ValueOf(got)
@@ -109,7 +107,7 @@ func assign(out, got any) error {
 	case from.Type().AssignableTo(to.Type()):
 		to.Set(from)
 	default:
-		return fmt.Errorf("%w: the function returned a %T, the caller wants a %v", endpoint.ErrInvalid, got, to.Type())
+		return fmt.Errorf("%w: the function returned %T, but the caller expects %v", endpoint.ErrInvalid, got, to.Type())
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
-// Package intercept has interceptors that are ready to stand in front of calls, tasks and streams, at a server or at a
-// client: logging, traces of W3C Trace Context, and who may call what.
+// Package intercept provides interceptors for calls, tasks and streams, at a server or a client: logging, W3C Trace
+// Context, and access control.
 //
 //	server, err := endpoint.NewServer(endpoint.ServerOptions{
 //		Devices: devices, Registry: functions,
@@ -10,6 +10,5 @@
 //		},
 //	})
 //
-// Their order matters: what stands behind Tracing logs the trace, and what stands behind Logging is logged when it
-// refuses a call.
+// Their order matters: Logging after Tracing logs the trace, and refusals of Only after Logging are logged.
 package intercept

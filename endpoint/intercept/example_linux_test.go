@@ -12,8 +12,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 )
 
-// A server lets everybody whom it serves ask and only the trainer's user train, and its functions know the trace of
-// whoever called them.
+// A server lets all permitted users call "ask" but only the trainer's user call "train". Its functions can read their
+// caller's trace.
 func Example() {
 	functions := endpoint.NewRegistry()
 	ask := func(ctx context.Context, question string) (string, error) {
@@ -29,7 +29,7 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 	quota := 1
-	limited := func(next endpoint.Invoke) endpoint.Invoke { // an interceptor of the program's own
+	limited := func(next endpoint.Invoke) endpoint.Invoke { // an interceptor of the program
 		return func(ctx context.Context, call *endpoint.Invocation) error {
 			if quota--; quota < 0 {
 				return endpoint.NewError("quota", fmt.Sprintf("%s is called too often", call.Endpoint))

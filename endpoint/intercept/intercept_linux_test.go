@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { endpointtest.Main(m) }
 
-// The test binary is also the owner and the client, as processes of their own.
+// The test binary also runs as the owner and the client in separate processes.
 var (
 	owners = endpointtest.NewRole("owner", nil, func() (*ownerState, error) { return &ownerState{}, nil })
 	serve  = endpointtest.NewOp(owners, "serve", (*ownerState).serve)
@@ -34,12 +34,12 @@ var (
 	callAll = endpointtest.NewOp(callers, "call", func(_ *struct{}, socket string) (callerSaw, error) { return callOwner(socket) })
 )
 
-// traceSeen is what the owner's function tells of its context.
+// traceSeen is the trace in the context of the owner's function.
 type traceSeen struct{ Trace, Span, Parent string }
 
 type parentKey struct{}
 
-// ownerState is a server, and what it has logged.
+// ownerState is a server and its log.
 type ownerState struct {
 	server *endpoint.Server
 	log    lines
@@ -77,13 +77,13 @@ func (o *ownerState) serve(socket string) (struct{}, error) {
 	return struct{}{}, err
 }
 
-// stop closes the server and returns what it has logged: each call is a line of JSON.
+// stop closes the server and returns its log, one JSON object per call.
 func (o *ownerState) stop(struct{}) (string, error) {
 	err := o.server.Close() // waits for the calls
 	return o.log.String(), err
 }
 
-// callerSaw is what a client got from each function: a trace, or that it was refused.
+// callerSaw is the result of each function for a client: a trace, or a refusal.
 type callerSaw struct {
 	Mine    traceSeen
 	Got     map[string]traceSeen
@@ -173,7 +173,7 @@ func TestOwnerAndClientsOfOtherUsers(t *testing.T) {
 	require.Positive(t, fine)
 }
 
-// TestCallsHaveSpansOfTheirHook has a hook that makes spans itself, as OpenTelemetry's would.
+// A program's hook, such as OpenTelemetry's, can create the spans.
 func TestCallsHaveSpansOfTheirHook(t *testing.T) {
 	functions := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(functions, "span", func(ctx context.Context, fail bool) (string, error) {
@@ -183,7 +183,7 @@ func TestCallsHaveSpansOfTheirHook(t *testing.T) {
 		trace, _ := intercept.TraceFrom(ctx)
 		return trace.String() + " " + trace.State, nil
 	}))
-	var mu sync.Mutex // both ends of a connection have a hook
+	var mu sync.Mutex // both sides of the connection run a hook
 	var began, ended []string
 	hook := func(name string) intercept.StartSpan {
 		return func(ctx context.Context, call *endpoint.Invocation) (context.Context, func(error)) {
@@ -235,7 +235,7 @@ func TestCallsHaveSpansOfTheirHook(t *testing.T) {
 	}
 }
 
-// lines keeps what a logger writes.
+// lines collects the lines of a logger.
 type lines struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

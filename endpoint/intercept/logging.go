@@ -8,9 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// Logging writes a line for each call, task and stream when it ends: at level Info, or Warn where it ended with an
-// error, with the function, the kind, the peer, the duration, and the trace where [Tracing] stands in front. Neither
-// arguments nor results are written.
+// Logging logs each call, task and stream when it ends, at level Info, or Warn if it failed. A line has the function,
+// kind, peer, duration, and the trace if [Tracing] precedes it. Arguments and results are not logged.
 func Logging(log *slog.Logger) endpoint.Interceptor {
 	return func(next endpoint.Invoke) endpoint.Invoke {
 		return func(ctx context.Context, call *endpoint.Invocation) error {

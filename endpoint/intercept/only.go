@@ -9,16 +9,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// Callers are processes, by what the kernel says of them: those of one of the users, or with one of the groups as their
-// effective one. Supplementary groups do not count.
+// Callers selects processes by their kernel credentials: those with one of the effective users or groups. Supplementary
+// groups do not count.
 type Callers struct {
-	// UIDs are the users, GIDs the groups. Nobody is meant where both are empty.
+	// UIDs lists user ids and GIDs group ids. If both are empty, no process is selected.
 	UIDs, GIDs []uint32
 }
 
-// Only lets no other callers than those call the endpoints, or any where none is named; others get
-// [endpoint.ErrPermission], and nothing of their arguments is looked at. The server's own process may always. It is for
-// a server, whose AllowUIDs say who may connect at all; at a client it does nothing.
+// Only restricts the endpoints, or all if none is named, to callers. Other processes get [endpoint.ErrPermission]
+// before their arguments are decoded. The server's own process is always permitted. Use it at a server, in addition to
+// AllowUIDs, which determines who may connect. At a client it does nothing.
 func Only(callers Callers, endpoints ...string) endpoint.Interceptor {
 	callers = Callers{UIDs: slices.Clone(callers.UIDs), GIDs: slices.Clone(callers.GIDs)}
 	endpoints = slices.Clone(endpoints)

@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// Names of W3C Trace Context, in metadata and in headers of HTTP and gRPC.
+// Names of W3C Trace Context fields, in metadata and in HTTP and gRPC headers.
 const (
 	// TraceParent carries [Trace.String].
 	TraceParent = "traceparent"
@@ -19,23 +19,21 @@ const (
 	TraceState = "tracestate"
 )
 
-// Trace names the operation that a request belongs to, over all processes that take part in it, by the W3C's Trace
-// Context.
+// Trace identifies the operation that a request is part of, across processes, as in W3C Trace Context.
 type Trace struct {
-	// TraceID names the operation, SpanID the part of it that is in this process, both in lower-case hexadecimal, of 32
-	// and 16 digits.
+	// TraceID identifies the operation and SpanID its part in this process, as 32 and 16 lower-case hexadecimal digits.
 	TraceID, SpanID string
-	// Flags are two hexadecimal digits; "01" asks for the trace to be recorded.
+	// Flags is two hexadecimal digits; "01" requests that the trace be recorded.
 	Flags string
-	// State is what tracing systems pass on between themselves; empty for nothing.
+	// State is data of tracing systems that is passed on unchanged; it may be empty.
 	State string
 }
 
-// NewTrace begins a trace that nobody asks to record.
+// NewTrace returns a new trace that does not request recording.
 func NewTrace() Trace { return Trace{TraceID: randomHex(16), SpanID: randomHex(8), Flags: "00"} }
 
-// ParseTrace reads the two headers; false where the first has not the form of W3C Trace Context. One of a later version
-// is read as far as version 00 goes, as the standard asks. A state that has not the form is left out.
+// ParseTrace parses the two headers. It returns false if parent is not valid W3C Trace Context. Later versions are
+// parsed like version 00, as the standard requires. An invalid state is ignored.
 func ParseTrace(parent, state string) (Trace, bool) {
 	if len(parent) > maxParent {
 		return Trace{}, false
@@ -59,8 +57,8 @@ func ParseTrace(parent, state string) (Trace, bool) {
 	return t, true
 }
 
-// Bounds of the headers: later versions of the first may be longer than 55 bytes, and the standard asks for 512 bytes
-// and 32 members of the second.
+// Maximum lengths of headers. Later versions of traceparent may be longer than 55 bytes. The standard requires support
+// for 512 bytes and 32 members of tracestate.
 const (
 	maxParent  = 256
 	maxState   = 512
@@ -83,10 +81,10 @@ func validState(text string) bool {
 	return len(members) <= maxMembers
 }
 
-// String is the value of [TraceParent] for requests that are sent on.
+// String returns the value of [TraceParent] for outgoing requests.
 func (t Trace) String() string { return "00-" + t.TraceID + "-" + t.SpanID + "-" + t.Flags }
 
-// Child is the same trace with a new span.
+// Child returns the same trace with a new span.
 func (t Trace) Child() Trace {
 	t.SpanID = randomHex(8)
 	return t
@@ -99,23 +97,23 @@ func WithTrace(ctx context.Context, t Trace) context.Context {
 	return context.WithValue(ctx, traceKey{}, t)
 }
 
-// TraceFrom returns the trace that ctx carries; false for none.
+// TraceFrom returns the trace that ctx carries, or false if there is none.
 func TraceFrom(ctx context.Context) (Trace, bool) {
 	t, ok := ctx.Value(traceKey{}).(Trace)
 	return t, ok
 }
 
-// StartSpan begins the span of a call: ctx carries its parent, if there is one ([TraceFrom]). It returns the context of
-// the span, into which it may have put a Trace of its own ([WithTrace]), and what is to be told how the call ended; nil
-// for nothing.
+// StartSpan starts the span of a call. ctx carries its parent, if there is one ([TraceFrom]). It returns the context of
+// the span, to which it may have added a Trace ([WithTrace]), and a function that receives the call's error when it
+// ends, which may be nil.
 type StartSpan func(ctx context.Context, call *endpoint.Invocation) (context.Context, func(error))
 
-// Tracing has calls, tasks and streams belong to traces. At the server's side a function's context carries the trace of
-// its caller, with a span of its own; at the client's side the trace of the context goes with the call. Where there is
-// none, one begins. The trace of a submitted task is that of its submission.
+// Tracing associates calls, tasks and streams with traces. At the server, the function's context carries the caller's
+// trace with a new span. At the client, the context's trace is sent with the call. If there is none, a new trace is
+// started. A submitted task has the trace of its submission.
 //
-// start begins the span with the tracing system that the program has, OpenTelemetry's say; nil for none: then traces
-// are passed on, and there is one for logs to tell.
+// start starts the span in the program's tracing system, such as OpenTelemetry. It may be nil: traces are then only
+// propagated and available to logs.
 func Tracing(start StartSpan) endpoint.Interceptor {
 	return func(next endpoint.Invoke) endpoint.Invoke {
 		return func(ctx context.Context, call *endpoint.Invocation) error {
@@ -140,7 +138,8 @@ func Tracing(start StartSpan) endpoint.Interceptor {
 
 var errPanicked = errors.New("the call ended with a panic")
 
-// parent is ctx with the trace that came with a call, if one did. A task has that of its submission in its context.
+// parent returns ctx with the trace that was sent with the call, if any. The context of a task already has the trace of
+// its submission.
 func parent(ctx context.Context, call *endpoint.Invocation) context.Context {
 	if call.Client || call.Kind == endpoint.KindTask {
 		return ctx
@@ -151,7 +150,7 @@ func parent(ctx context.Context, call *endpoint.Invocation) context.Context {
 	return ctx
 }
 
-// span begins a span. The context that it returns carries a trace.
+// span starts a span. The returned context carries a trace.
 func span(ctx context.Context, call *endpoint.Invocation, start StartSpan) (context.Context, func(error)) {
 	before, there := TraceFrom(ctx)
 	var end func(error)
@@ -159,7 +158,7 @@ func span(ctx context.Context, call *endpoint.Invocation, start StartSpan) (cont
 		ctx, end = start(ctx, call)
 	}
 	switch now, has := TraceFrom(ctx); {
-	case has && now != before: // start has put it there
+	case has && now != before: // set by start
 	case there:
 		ctx = WithTrace(ctx, before.Child())
 	default:
@@ -168,11 +167,11 @@ func span(ctx context.Context, call *endpoint.Invocation, start StartSpan) (cont
 	return ctx, end
 }
 
-// randomHex is a number nobody else has by chance. It protects nothing, so it need not be hard to guess.
+// randomHex returns a random number in hexadecimal. It is not a secret, so it need not be unpredictable.
 func randomHex(bytes int) string {
 	b := make([]byte, 0, 16)
 	for len(b) < bytes {
-		b = binary.NativeEndian.AppendUint64(b, rand.Uint64()|1) // not 0, which is no trace
+		b = binary.NativeEndian.AppendUint64(b, rand.Uint64()|1) // 0 is not a valid id
 	}
 	return hex.EncodeToString(b[:bytes])
 }

@@ -17,7 +17,7 @@ import (
 
 const numbers = "tensor([0.5000, 1.5000, 2.5000, 3.5000])"
 
-// TestThreeRoles runs the program alone, as an owner, and as a client of that.
+// The program runs alone, as an owner, and as a client of that owner.
 func TestThreeRoles(t *testing.T) {
 	dir, err := os.MkdirTemp("", "st") // short enough for a socket's path
 	require.NoError(t, err)

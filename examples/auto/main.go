@@ -1,12 +1,11 @@
-// Command auto is one program in three roles. It calls a function; whether that runs in this process or in another one,
-// the owner's, is said by the environment, and the code is the same:
+// Command auto is one program in three roles. It calls a function that runs in this process or in the owner. The
+// environment decides; the code is the same:
 //
 //	go run ./examples/auto                                                     # alone: the function runs here
 //	SHARED_TENSOR_ENABLED=1 SHARED_TENSOR_ROLE=server go run ./examples/auto   # the owner: calls it once, and serves it to others
-//	SHARED_TENSOR_ENABLED=1 go run ./examples/auto                             # a client: has the owner run it
+//	SHARED_TENSOR_ENABLED=1 go run ./examples/auto                             # a client: the owner runs it
 //
-// Owner and client print the same numbers, and the second one who asks does not wait: the weights are the owner's, in
-// place.
+// Owner and client print the same numbers. The second caller does not wait: the weights are the owner's, in place.
 package main
 
 import (
@@ -31,7 +30,7 @@ func main() {
 	}
 }
 
-// weightsArgs says which weights to make.
+// weightsArgs describes the weights to create.
 type weightsArgs struct {
 	Size int64   `json:"size"`
 	Seed float32 `json:"seed"`
@@ -51,7 +50,7 @@ func run(ctx context.Context) error {
 	}
 	defer node.Close()
 
-	// The function as anybody would write it. Where it runs, it says so.
+	// An ordinary function. Share decides where it runs.
 	weights, err := endpoint.Share(node, "weights", func(_ context.Context, in weightsArgs) (*tensor.Tensor, error) {
 		fmt.Println("making weights in process", os.Getpid())
 		values := make([]float32, in.Size)
@@ -59,16 +58,16 @@ func run(ctx context.Context) error {
 			values[i] = in.Seed + float32(i)
 		}
 		return tensor.FromSlice(dev, tensor.Shape{in.Size}, values)
-	}, endpoint.Cached()) // once for each size and seed, whoever asks
+	}, endpoint.Cached()) // one run for each size and seed
 	if err != nil {
 		return err
 	}
 
-	w, err := weights(ctx, weightsArgs{Size: 4, Seed: 0.5}) // here or there, with the same type and the same errors
+	w, err := weights(ctx, weightsArgs{Size: 4, Seed: 0.5}) // local or remote, with the same type and errors
 	if err != nil {
 		return err
 	}
 	defer w.Close()
 	fmt.Printf("%s in process %d has %v\n", node.Mode(), os.Getpid(), w)
-	return node.Serve(ctx) // which only an owner waits in
+	return node.Serve(ctx) // only an owner waits here
 }

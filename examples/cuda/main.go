@@ -1,6 +1,5 @@
-// Command cuda uses the CUDA binding by itself: it lists the GPUs, copies numbers to one, runs a kernel on them and
-// copies the result back. It is built without a C compiler and without the CUDA toolkit; it needs the driver when it
-// runs.
+// Command cuda uses the CUDA binding directly: it lists the GPUs, copies numbers to one, runs a kernel on them and
+// copies the result back. It is built without a C compiler and the CUDA toolkit; it needs the driver at run time.
 //
 //	go run ./examples/cuda
 package main
@@ -29,7 +28,7 @@ func main() {
 	fmt.Printf("2*x + y over %d elements sums to %.0f\n", 1<<20, sum)
 }
 
-// list prints what the driver says of every GPU.
+// list prints the driver's description of every GPU.
 func list() error {
 	version, err := cuda.DriverVersion()
 	if err != nil {
@@ -46,7 +45,7 @@ func list() error {
 	return nil
 }
 
-// compute makes y = 2*x + y of n elements on the first GPU and returns the sum of y.
+// compute computes y = 2*x + y for n elements on the first GPU and returns the sum of y.
 func compute(n int) (sum float64, err error) {
 	dev, err := cuda.Open(0)
 	if err != nil {
@@ -64,7 +63,7 @@ func compute(n int) (sum float64, err error) {
 	}
 	defer y.Close()
 
-	code, err := dev.LoadModule(saxpy) // compiled for the GPU here and now
+	code, err := dev.LoadModule(saxpy) // compiled for the GPU at run time
 	if err != nil {
 		return 0, err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
 )
 
-// TestProgram runs the program as a newcomer would, on the stand-in for the driver.
+// The program runs on the stand-in for the driver.
 func TestProgram(t *testing.T) {
 	env := cudatest.Options{Devices: 2}.Env(t)
 	path := filepath.Join(t.TempDir(), "cuda")
@@ -29,7 +29,7 @@ func TestProgram(t *testing.T) {
 	}
 	require.Regexp(t, `sums to `+strconv.Itoa(want)+`\n$`, string(out))
 
-	// Without a driver it says what is missing.
+	// Without a driver it reports what is missing.
 	c = exec.Command(path)
 	c.Env = []string{"SHAREDTENSOR_LIBCUDA=/nonexistent/libcuda.so.1"}
 	out, err = c.CombinedOutput()

@@ -1,11 +1,12 @@
-// Command first is the example of the README: an owner of a model of bfloat16, and a reader that uses it in place.
+// Command first is the program of the README: an owner of a bfloat16 model and a worker that follows its versions.
 //
 //	go run ./examples/first own model.safetensors &
-//	go run ./examples/first read
+//	go run ./examples/first work
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -17,45 +18,64 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-func own(ctx context.Context, file string) {
-	dev := must(host.Open()) // this host's shared memory
-	server := must(endpoint.NewServer(endpoint.ServerOptions{Devices: []driver.Device{dev}}))
-	weights := must(module.Load(ctx, dev, file, module.LoadOptions{})) // a file, a sharded index or a folder
-	version := must(server.Publish(ctx, "llm", weights))               // the server refers to the memory now
-	fmt.Println("serving version", version)
-	log.Fatal(server.Serve(ctx))
-}
-
-func read(ctx context.Context) {
-	dev := must(host.Open())
-	client := must(endpoint.Dial(ctx, endpoint.ClientOptions{Devices: []driver.Device{dev}, Wait: true}))
-	llm := must(client.Acquire(ctx, "llm")) // one message, one descriptor, one mmap, whatever its size
-	defer llm.Close()
-	head, ok := llm.StateDict().Get("lm_head.weight")
-	if !ok { // a file has tied weights once
-		head, ok = llm.StateDict().Get("model.embed_tokens.weight")
-	}
-	if !ok {
-		log.Fatal("the model has no embedding")
-	}
-	values := must(tensor.Data[tensor.BF16](head)) // the owner's bytes, read-only
-	fmt.Println(head.DType(), head.Shape(), values[0].Float32())
-}
-
-func must[T any](value T, err error) T {
+func own(ctx context.Context, dev driver.Device, file string) error {
+	server, err := endpoint.NewServer(endpoint.ServerOptions{Devices: []driver.Device{dev}})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	return value
+	weights, err := module.Load(ctx, dev, file, module.LoadOptions{}) // a file, a sharded index or a directory
+	if err != nil {
+		return err
+	}
+	if _, err = server.Publish(ctx, "llm", weights); err != nil {
+		return err
+	}
+	return server.Serve(ctx) // until ctx ends
+}
+
+func work(ctx context.Context, dev driver.Device) error {
+	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Devices: []driver.Device{dev}, Wait: true})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	llm, err := client.Follow(ctx, "llm", endpoint.FollowOptions{}) // always holds the newest version
+	if err != nil {
+		return err
+	}
+	defer llm.Close()
+	return llm.Use(answer) // one request: its version stays mapped until answer returns
+}
+
+// answer reads the embedding, which is the owner's memory, mapped read-only.
+func answer(weights *module.StateDict) error {
+	embedding, ok := weights.Get("model.embed_tokens.weight")
+	if !ok {
+		return errors.New("the model has no embedding")
+	}
+	values, err := tensor.Data[tensor.BF16](embedding)
+	if err != nil {
+		return err
+	}
+	fmt.Println(embedding.DType(), embedding.Shape(), values[0].Float32())
+	return nil
 }
 
 func main() {
+	dev, err := host.Open() // shared memory of this host
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
 	switch {
 	case len(os.Args) == 3 && os.Args[1] == "own":
-		own(context.Background(), os.Args[2])
-	case len(os.Args) == 2 && os.Args[1] == "read":
-		read(context.Background())
+		err = own(ctx, dev, os.Args[2])
+	case len(os.Args) == 2 && os.Args[1] == "work":
+		err = work(ctx, dev)
 	default:
-		log.Fatal("usage: first own FILE | first read")
+		err = errors.New("usage: first own FILE | first work")
+	}
+	if err != nil {
+		log.Fatal(err)
 	}
 }

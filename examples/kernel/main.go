@@ -1,6 +1,5 @@
-// Command kernel runs a kernel of its own on weights that another process owns: it attaches a model, multiplies each
-// matrix in it by a vector of ones, on the GPU and in the owner's memory, and prints what comes out. No weight is
-// copied.
+// Command kernel runs its own kernel on weights that another process owns: it attaches a model, multiplies each matrix
+// in it by a vector of ones, on the GPU and in the owner's memory, and prints the result. No weight is copied.
 //
 //	sharedtensor serve --device cuda:0 m=model.safetensors
 //	go run ./examples/kernel m
@@ -72,7 +71,7 @@ func run(name string) error {
 	return nil
 }
 
-// rowSums is the matrix times a vector of ones.
+// rowSums returns the product of the matrix and a vector of ones.
 func rowSums(dev *cuda.Device, kernel *cuda.Function, weight *tensor.Tensor) ([]float32, error) {
 	rows, columns := weight.Shape()[0], weight.Shape()[1]
 	ones := make([]float32, columns)
@@ -102,7 +101,7 @@ func rowSums(dev *cuda.Device, kernel *cuda.Function, weight *tensor.Tensor) ([]
 	return tensor.Float32s(y) // waits for the kernel
 }
 
-// address is where the elements of a tensor begin on the GPU.
+// address returns the address of a tensor's elements on the GPU.
 func address(t *tensor.Tensor) (cu.DevicePtr, error) {
 	memory, ok := t.Storage().Memory().(driver.Addressable)
 	if !ok || !t.Contiguous() {

@@ -18,8 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// TestProgram runs the command and the example as a newcomer would, on the stand-in for the driver, and compares with
-// Go.
+// The command and the example run on the stand-in for the driver and agree with Go.
 func TestProgram(t *testing.T) {
 	env := cudatest.Options{}.Env(t)
 	dir, err := os.MkdirTemp("", "st") // short enough for a socket's path
@@ -46,7 +45,7 @@ func TestProgram(t *testing.T) {
 	require.Equal(t, expected(t, file), string(out))
 }
 
-// expected is the output, computed in Go from the file: in the order in which the kernel adds, so with the same
+// expected returns the output, computed in Go from the file in the kernel's order of additions, so with the same
 // rounding.
 func expected(t *testing.T, file string) (text string) {
 	dev, err := host.Open()

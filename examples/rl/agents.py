@@ -1,5 +1,5 @@
-"""Policy gradient (PPO with clipping and generalised advantages) for two actions, on torch or, where that is not
-installed, on numpy."""
+"""Policy gradient (PPO with clipping and generalised advantages) for two actions, with torch if it is installed and
+with numpy otherwise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class Batch:
-    """What is learned from: one row a step."""
+    """Training data with one row for each step."""
 
     observations: Array
     actions: Array
@@ -34,13 +34,13 @@ class Batch:
 
 
 def join(rollouts: list[dict[str, Array]], value: Any) -> Batch:
-    """Makes a batch of the workers' rollouts; `value` gives the worth of observations."""
+    """Joins the workers' rollouts into a batch. `value` estimates the returns of observations."""
     parts = []
     for r in rollouts:
         now, after = value(r["observations"]), value(r["next"])
         ends = r["ends"]
-        # A pole that fell has no future; where the time was up, or the rollout is over, its worth is that of the next
-        # state.
+        # A fallen pole has no further reward. If the time limit or the rollout ended, the value of the next state
+        # counts.
         delta = 1 + GAMMA * after * (ends != FELL) - now
         advantages = np.zeros_like(now)
         running = 0.0
@@ -55,7 +55,7 @@ def join(rollouts: list[dict[str, Array]], value: Any) -> Batch:
 
 
 class NumpyAgent:
-    """Actor and critic with gradients by hand, and Adam."""
+    """Actor and critic in numpy, with explicit gradients and Adam."""
 
     name = "numpy"
 
@@ -73,7 +73,7 @@ class NumpyAgent:
         self.steps = 0
 
     def state_dict(self) -> dict[str, Array]:
-        """Returns the parameters by their names; the workers know those of the actor."""
+        """Returns the parameters by name. The workers use those named actor."""
         return self.parameters
 
     def _forward(self, net: str, x: Array) -> list[Array]:
@@ -92,11 +92,11 @@ class NumpyAgent:
             gradient = gradient @ self.parameters[f"{net}.{i}.weight"]
 
     def value(self, observations: Array) -> Array:
-        """Returns the worth of each observation."""
+        """Returns the estimated return of each observation."""
         return self._forward("critic", observations)[-1][:, 0]
 
     def learn(self, batch: Batch, rate: float) -> None:
-        """Takes gradient steps on a batch."""
+        """Runs the gradient steps for a batch."""
         for _ in range(EPOCHS):
             for rows in batch.minibatches(self.random):
                 self._step(batch, rows, rate)
@@ -132,7 +132,7 @@ class NumpyAgent:
 
 
 class TorchAgent:
-    """The same on torch."""
+    """Actor and critic in torch."""
 
     name = "torch"
 
@@ -140,7 +140,7 @@ class TorchAgent:
         import torch
 
         self.torch = torch
-        torch.set_num_threads(1)  # the nets are small, and the workers want the other processor
+        torch.set_num_threads(1)  # the networks are small, and the workers need the other processor
         torch.manual_seed(seed)
         self.random = np.random.default_rng(seed)
         self.actor, self.critic = self._net(2, 0.01), self._net(1, 1.0)
@@ -160,18 +160,18 @@ class TorchAgent:
         return net[-1](x)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the parameters by their names; the workers know those of the actor."""
+        """Returns the parameters by name. The workers use those named actor."""
         nets = (("actor", self.actor), ("critic", self.critic))
         return {f"{name}.{key}": value for name, net in nets for key, value in net.state_dict().items()}
 
     def value(self, observations: Array) -> Array:
-        """Returns the worth of each observation."""
+        """Returns the estimated return of each observation."""
         with self.torch.no_grad():
             found: Array = self._forward(self.critic, self.torch.as_tensor(np.array(observations)))[:, 0].numpy()
             return found
 
     def learn(self, batch: Batch, rate: float) -> None:
-        """Takes gradient steps on a batch."""
+        """Runs the gradient steps for a batch."""
         torch = self.torch
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -195,7 +195,7 @@ class TorchAgent:
 
 
 def make(framework: str | None, seed: int) -> NumpyAgent | TorchAgent:
-    """Returns an agent: on torch where that is installed, unless another is asked for."""
+    """Returns an agent for the framework. The default is torch if it is installed, numpy otherwise."""
     if framework != "numpy":
         try:
             return TorchAgent(seed)

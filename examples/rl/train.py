@@ -1,12 +1,11 @@
-"""A trainer and three rollout workers on one memory: the trainer, here, in Python; the workers, in Go, read its weights
-in place.
+"""A trainer in Python and three rollout workers in Go, which read its weights in place.
 
     go build -o /tmp/rl/ ./cmd/sharedtensor ./examples/rl/worker
     python examples/rl/train.py --programs /tmp/rl
 
-Each step the trainer publishes its parameters, the workers play cart and pole with them, and what they saw comes back
-as shared tensors. One worker is killed on the way and started again. It ends when the mean reward of the last hundred
-episodes is above the goal.
+In each step the trainer publishes its parameters. The workers play cart and pole with them and publish their
+observations as shared tensors. One worker is killed and started again. Training ends when the mean reward of the last
+hundred episodes is above the goal.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-# The nets are small: a second thread of the linear algebra would only take the processor from the workers. Read when
-# numpy is imported.
+# The networks are small, so more threads for linear algebra would only slow down the workers. numpy reads these
+# variables when it is imported.
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
@@ -38,7 +37,7 @@ KEYS = ("observations", "next", "actions", "log_probs", "ends")
 
 
 class Workers:
-    """The rollout workers: processes, and what they publish."""
+    """The processes of the rollout workers, and followers of their rollouts."""
 
     def __init__(self, client: st.Client, program: Path, count: int, steps: int) -> None:
         self.client = client
@@ -52,22 +51,22 @@ class Workers:
         return subprocess.Popen([self.program, self.client.path, str(number), str(self.steps)])
 
     def alive(self) -> list[int]:
-        """Returns the numbers of those that run."""
+        """Returns the numbers of the running workers."""
         return [i for i, p in enumerate(self.processes) if p.poll() is None]
 
     def kill(self, number: int) -> None:
-        """Kills one, as a machine out of memory would."""
+        """Kills a worker with SIGKILL, as the OOM killer does."""
         self.processes[number].send_signal(signal.SIGKILL)
         self.processes[number].wait()
 
     def start(self, number: int) -> None:
-        """Starts one again."""
+        """Starts a killed worker again."""
         self.processes[number] = self._start(number)
 
     def collect(self, patience: float) -> list[st.Model]:
-        """Returns what each has published since the last time, waiting for those that run."""
+        """Returns the new rollout of each worker. Waits for running workers, for up to `patience` seconds."""
         if not self.alive():
-            raise SystemExit("all workers have ended: what they said is above")
+            raise SystemExit("all workers have ended; their errors are printed above")
         until = time.monotonic() + patience
         found: list[st.Model] = []
         for i in self.alive():
@@ -85,7 +84,7 @@ class Workers:
         return found
 
     def close(self) -> None:
-        """Ends all of them."""
+        """Stops all workers."""
         for follower in self.followers:
             follower.close()
         for process in self.processes:
@@ -98,7 +97,7 @@ class Workers:
 
 
 class Report:
-    """What is printed: a line every other second."""
+    """Prints a line of statistics every two seconds."""
 
     HEAD = (
         f"{'seconds':>7} {'version':>7} {'per s':>6} {'reward':>6} {'workers':>7} {'publish → worker':>17} "
@@ -114,7 +113,7 @@ class Report:
         print(self.HEAD, flush=True)
 
     def add(self, model: st.Model) -> None:
-        """Counts what came from a worker, and how it came."""
+        """Counts the episodes of a rollout, and its bytes that were shared and copied."""
         for name in model:
             array = model[name]
             shared = memory.find(array.__array_interface__["data"][0], array.nbytes) is not None
@@ -130,7 +129,7 @@ class Report:
         return float(np.mean(self.lengths)) if self.lengths else 0.0
 
     def line(self, version: int, workers: int, *, now: bool = False) -> None:
-        """Prints a line if it is time, or `now`."""
+        """Prints a line if two seconds have passed or `now` is set."""
         seconds = time.monotonic() - self.last
         if seconds < 2 and not now:
             return
@@ -146,10 +145,10 @@ class Report:
 
 
 def train(client: st.Client, options: argparse.Namespace) -> dict[str, Any]:
-    """Trains until the goal is reached and a worker was killed and came back, or the time is up. Returns what came of
-    it."""
+    """Trains until the goal is reached and a worker was killed and started again, or the time is over. Returns the
+    results."""
     agent = agents.make(options.framework, options.seed)
-    print(f"training with {agent.name}; the workers are {options.workers} processes of Go")
+    print(f"training with {agent.name}; the {options.workers} workers are Go processes")
     report = Report()
     at = np.zeros(1, np.int64)
 
@@ -182,7 +181,7 @@ def train(client: st.Client, options: argparse.Namespace) -> dict[str, Any]:
                 workers.start(1)
                 workers.seen[1] = workers.followers[1].newest
                 returned = seconds
-                print(f"{seconds:7.1f} worker 1 comes back")
+                print(f"{seconds:7.1f} worker 1 is started again")
             report.line(version, len(models))
     finally:
         workers.close()
@@ -203,17 +202,17 @@ def train(client: st.Client, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Starts an owner, trains, and says whether it has learned."""
+    """Starts an owner, trains, and reports whether the goal was reached."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument(
         "--programs", type=Path, required=True, help="the folder with the programs sharedtensor and worker"
     )
     parser.add_argument("--goal", type=float, default=400, help="mean reward to reach, of 500")
-    parser.add_argument("--seconds", type=float, default=120, help="give up after that")
+    parser.add_argument("--seconds", type=float, default=120, help="time limit")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--steps", type=int, default=512, help="steps of a rollout")
     parser.add_argument(
-        "--kill-after", type=float, default=6, help="seconds until a worker is killed; none is, if beyond --seconds"
+        "--kill-after", type=float, default=6, help="seconds until a worker is killed; more than --seconds kills none"
     )
     parser.add_argument("--framework", choices=["torch", "numpy"])
     parser.add_argument("--seed", type=int, default=1)

@@ -2,12 +2,14 @@ package service_test
 
 import (
 	"bufio"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -41,7 +43,7 @@ func programs(t *testing.T) string {
 	return built.folder
 }
 
-// socketPath is in a folder whose name is short enough for a socket.
+// socketPath returns a path that is short enough for a socket.
 func socketPath(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "st")
@@ -64,7 +66,19 @@ func startOwner(t *testing.T, socket string) *exec.Cmd {
 	return owner
 }
 
-// TestOwnerAndClient runs the two programs of this example as a newcomer would.
+// An option is not taken for the path of a socket.
+func TestOwnerUsage(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	owner := exec.CommandContext(ctx, filepath.Join(programs(t), "owner"), "--help")
+	owner.Dir = t.TempDir()
+	out, err := owner.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "usage: owner SOCKET")
+	require.NoFileExists(t, filepath.Join(owner.Dir, "--help"))
+}
+
+// The owner and the client of this example run as separate processes.
 func TestOwnerAndClient(t *testing.T) {
 	dir := programs(t)
 	socket := socketPath(t)

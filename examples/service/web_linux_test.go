@@ -27,7 +27,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// web is the HTTP service of the example in processes of its own.
+// web is the HTTP service of the example in separate processes.
 type web struct {
 	t       *testing.T
 	process *exec.Cmd
@@ -47,7 +47,7 @@ func startWeb(t *testing.T, socket string) *web {
 	require.NoError(t, w.process.Start())
 	ended := make(chan struct{})
 	t.Cleanup(func() {
-		w.process.Process.Kill() // the workers end with it, and with them the log
+		w.process.Process.Kill() // the workers end with it
 		<-ended
 		w.process.Wait()
 		if t.Failed() {
@@ -74,7 +74,7 @@ func startWeb(t *testing.T, socket string) *web {
 	return w
 }
 
-// said is what has been logged.
+// said returns the log.
 func (w *web) said() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,7 +93,7 @@ type answer struct {
 	Worker  int       `json:"worker"`
 }
 
-// ask makes a request on a connection of its own, so that any worker may take it.
+// ask sends a request on a new connection, so that any worker may answer.
 func (w *web) ask(body string) (answer, error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
 	r, err := client.Post(w.url+"/forward", "application/json", strings.NewReader(body))
@@ -112,7 +112,7 @@ func (w *web) ask(body string) (answer, error) {
 	return a, json.Unmarshal(raw, &a)
 }
 
-// trainer publishes versions of the model from a process of its own as the service sees it: this one.
+// trainer publishes versions of the model from this process.
 type trainer struct {
 	t      *testing.T
 	dev    driver.Device
@@ -132,7 +132,7 @@ func newTrainer(t *testing.T, socket string) trainer {
 	return trainer{t, dev, client}
 }
 
-// publish makes a version of two layers, each of them factor times the identity: its answer to x is factor² x.
+// publish publishes a version of two layers, each factor times the identity: its answer to x is factor² x.
 func (tr trainer) publish(factor float32, width int64) uint64 {
 	tr.t.Helper()
 	sd := module.NewStateDict()
@@ -164,7 +164,7 @@ func (tr trainer) refused() uint64 {
 	return version
 }
 
-// taken is what a worker logs when it has taken a version.
+// taken returns the log text of a worker that uses a version.
 func taken(version uint64) string {
 	return fmt.Sprintf("a version was taken name=base version=%d ", version)
 }
@@ -178,7 +178,7 @@ func TestWebSwitchesVersionsWhileRequestsRun(t *testing.T) {
 	require.EqualValues(t, 2, train.publish(2, 8))
 	w.eventually(4, taken(2))
 
-	// Requests go on all the time. Each is answered, and by one version from the first layer to the last.
+	// Requests run continuously. Each is answered by one version for all layers.
 	var group sync.WaitGroup
 	stop := make(chan struct{})
 	failures := make(chan error, 100)
@@ -274,7 +274,7 @@ func TestWebDrains(t *testing.T) {
 			outcomes <- outcome{a, err}
 		}()
 	}
-	time.Sleep(700 * time.Millisecond) // they have begun by then; one that has not would fail here, not pass
+	time.Sleep(700 * time.Millisecond) // they have started by then; a late one fails the test
 	require.NoError(t, w.process.Process.Signal(syscall.SIGTERM))
 	for range running {
 		got := <-outcomes

@@ -1,4 +1,4 @@
-// Package share_test runs the two programs of this example as a newcomer would.
+// Package share_test runs the two programs of this example.
 package share_test
 
 import (

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// withAttached attaches to the model of that name at the owner on the socket and lends it to use.
+// withAttached attaches the model of that name at the owner on the socket and lends it to use.
 func withAttached(ctx context.Context, socket, name string, use func(*module.StateDict) error) (err error) {
 	dev, err := host.Open()
 	if err != nil {
@@ -36,8 +36,8 @@ func withAttached(ctx context.Context, socket, name string, use func(*module.Sta
 	return nil
 }
 
-// withOwner starts an owner of the weights in the file on a socket of its own, attaches to it as any client would, and
-// lends the weights to use. Owner and socket are gone when it returns.
+// withOwner starts an owner of the weights in the file on a private socket, attaches to it like any client, and lends
+// the weights to use. Owner and socket are gone when it returns.
 func withOwner(ctx context.Context, weights string, use func(*module.StateDict) error) (err error) {
 	dev, err := host.Open()
 	if err != nil {
@@ -62,13 +62,13 @@ func withOwner(ctx context.Context, weights string, use func(*module.StateDict) 
 	stop := serve(server)
 	defer func() { err = errors.Join(err, stop()) }()
 	_, err = server.Publish(ctx, "vad", sd)
-	if err = errors.Join(err, sd.Close()); err != nil { // the server has the memory
+	if err = errors.Join(err, sd.Close()); err != nil { // the server holds the memory
 		return err
 	}
 	return withAttached(ctx, server.Socket(), "vad", use)
 }
 
-// serve runs the server beside the caller until stop, which closes it.
+// serve runs the server in the background until stop, which closes it.
 func serve(server *endpoint.Server) (stop func() error) {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(context.Background()) }()

@@ -22,7 +22,7 @@ func main() {
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "vad:", err)
-		os.Exit(1) // the deferred call has nothing left to undo
+		os.Exit(1) // no deferred call has work left
 	}
 }
 
@@ -56,7 +56,7 @@ func command() *cobra.Command {
 	return c
 }
 
-// run reads the clip, attaches the weights, and prints what the network makes of them.
+// run reads the clip, attaches the weights, and prints the network's output.
 func run(ctx context.Context, o options, clipPath string, out io.Writer) error {
 	clip, err := wav.ReadFile(clipPath, silero.SampleRate)
 	if err != nil {
@@ -75,7 +75,7 @@ func run(ctx context.Context, o options, clipPath string, out io.Writer) error {
 	return withAttached(ctx, o.socket, o.name, use)
 }
 
-// detect returns one probability for each chunk of the clip, the last one filled up with silence.
+// detect returns one probability for each chunk of the clip, the last one padded with silence.
 func detect(ctx context.Context, sd *module.StateDict, clip *wav.Clip) ([]float32, error) {
 	network, err := silero.New(sd)
 	if err != nil {

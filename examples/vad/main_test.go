@@ -27,7 +27,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// The test binary is the owner process too: with this variable set to a socket it serves the file in its first
+// The test binary is also the owner process: with this variable set to a socket it serves the file in its first
 // argument.
 const ownerVariable = "VAD_TEST_OWNER"
 
@@ -44,10 +44,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// buildFolder holds the command, once a test has asked for it.
+// buildFolder contains the command after its first build.
 var buildFolder string
 
-// own serves the weights as "vad" until it is killed, and says so when it is ready.
+// own serves the weights as "vad" until it is killed, and prints a line when it is ready.
 func own(socket, weights string) error {
 	ctx := context.Background()
 	dev, err := host.Open()
@@ -91,7 +91,7 @@ func startOwner(t *testing.T, weights string) string {
 	return socket
 }
 
-// build compiles the command, the first time, and returns its path.
+// build compiles the command on its first call and returns its path.
 func build(t *testing.T) string {
 	if runtime.GOOS != "linux" {
 		t.Skip("sharing between processes needs Linux")
@@ -114,7 +114,7 @@ var compile = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// vad runs the command and returns what it wrote.
+// vad runs the command and returns its output.
 func vad(t *testing.T, path string, args ...string) (stdout, stderr string, err error) {
 	var out, errs bytes.Buffer
 	c := exec.Command(path, args...)
@@ -169,7 +169,7 @@ func TestCommand(t *testing.T) {
 	})
 }
 
-// silence is a clip of so many samples.
+// silence returns a clip of the given number of samples.
 func silence(t *testing.T, samples, rate int) string {
 	var b bytes.Buffer
 	require.NoError(t, wav.Encode(&b, &wav.Clip{SampleRate: rate, Samples: make([]int16, samples)}))

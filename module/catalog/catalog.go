@@ -9,36 +9,35 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// Errors of a catalog, wrapped with the name, version or lease that they are about.
+// Errors of a catalog, wrapped with the name, version or lease.
 var (
-	// ErrNotFound is a name that is not published, or a lease that does not exist (any more).
+	// ErrNotFound means that a name is not published, or a lease does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrNoVersion is a version of a published name that never was, is no longer kept, or was withdrawn.
+	// ErrNoVersion means that a version of a published name never existed, is no longer kept, or was withdrawn.
 	ErrNoVersion = errors.New("no such version")
-	// ErrNotHolder is a lease that belongs to another holder.
+	// ErrNotHolder means that a lease belongs to another holder.
 	ErrNotHolder = errors.New("held by another session")
-	// ErrName is a name that breaks the rules of [CheckName].
+	// ErrName means that a name violates the rules of [CheckName].
 	ErrName = errors.New("bad name")
-	// ErrNoStateDict is an attempt to publish nothing.
+	// ErrNoStateDict means that the state dict to publish is nil.
 	ErrNoStateDict = errors.New("no state dict")
-	// ErrClosed is a catalog that was closed.
+	// ErrClosed means that the catalog was closed.
 	ErrClosed = errors.New("catalog is closed")
 )
 
-// NameError says what was tried with which name. It unwraps to the cause. Whoever names both by other means passes on
-// Err alone.
+// NameError is an error about a name. It unwraps to the cause. Callers that report the name otherwise return Err alone.
 type NameError struct {
-	// Op is what was tried, such as "acquire".
+	// Op is the operation, such as "acquire".
 	Op string
 	// Name is the name.
 	Name string
-	// Version is the version that was asked for; 0 for the newest, or none.
+	// Version is the requested version; 0 means the newest, or none.
 	Version uint64
 	// Err is the cause.
 	Err error
 }
 
-// Error names the operation, the name and the version.
+// Error returns the operation, the name, the version and the cause.
 func (e *NameError) Error() string {
 	if e.Version != 0 {
 		return fmt.Sprintf("%s version %d of %q: %v", e.Op, e.Version, e.Name, e.Err)
@@ -49,27 +48,27 @@ func (e *NameError) Error() string {
 // Unwrap returns the cause.
 func (e *NameError) Unwrap() error { return e.Err }
 
-// Options say how long a catalog keeps versions. The zero value is useful.
+// Options limit how long a catalog keeps versions. The zero value is valid.
 type Options struct {
-	// Retain is how many old versions of a name are kept although nobody holds them, the newest first. A held version
-	// does not count. 0 frees an old version as soon as nobody holds it. Withdrawn versions are never retained.
+	// Retain is the number of old versions of a name that are kept without holders, newest first. Held versions do not
+	// count. With 0 an old version is freed when its last holder leaves. Withdrawn versions are never retained.
 	Retain int
-	// PendingNames bounds what a watcher that does not look may have waiting, in names; 0 means [DefaultPendingNames].
-	// Past it the watcher's events are dropped for one of kind [Overflow].
+	// PendingNames limits the names with pending events of a watcher; 0 means [DefaultPendingNames]. Over the limit the
+	// watcher's events are replaced by one of kind [Overflow].
 	PendingNames int
-	// Now is the clock for times in infos and leases; nil means [time.Now].
+	// Now returns the time for infos and leases; nil means [time.Now].
 	Now func() time.Time
-	// Freed, if not nil, is told of each version whose state dict was closed, with the closed state dict and the error
-	// of closing it. It is called outside the lock by whichever goroutine freed the version, so it may call the
+	// Freed, if not nil, is called for each version whose state dict was closed, with the closed state dict and the
+	// error of closing it. It is called without the lock on the goroutine that freed the version, so it may call the
 	// catalog.
 	Freed func(name string, version uint64, sd *module.StateDict, err error)
 }
 
-// Origin says where a version came from. It is for people; the catalog only keeps it.
+// Origin describes the source of a version, for display only.
 type Origin struct {
-	// Source is the file or other place the bytes were read from; it may be empty.
+	// Source is the file or other source of the bytes; it may be empty.
 	Source string
-	// Publisher is the session that published the version; zero where the owner itself did.
+	// Publisher is the session that published the version; zero if the owner did.
 	Publisher Holder
 }
 
@@ -80,8 +79,8 @@ type Catalog struct {
 	mu       sync.Mutex
 	closed   bool
 	entries  map[string]*entry
-	empty    int    // entries without a version, which only remember a number
-	floor    uint64 // the highest number among the entries that were forgotten
+	empty    int    // entries without a version, which only hold a number
+	floor    uint64 // the highest number among removed entries
 	leases   map[uint64]*Lease
 	holders  map[uint64]map[uint64]*Lease // by holder, by lease
 	lastID   uint64                       // of leases
@@ -89,9 +88,9 @@ type Catalog struct {
 	watchers watchers
 }
 
-// rememberedNames is how many names without a version keep their last number. Past it they are all forgotten and
-// names that are new start above the highest number among them: numbers still never repeat, and a publisher that makes
-// up a new name each time costs no memory.
+// rememberedNames is the number of names without a version that keep their last number. Over the limit all of them are
+// removed, and new names start above the highest number among them. So numbers never repeat, and a publisher that
+// always uses new names costs no memory.
 const rememberedNames = 1024
 
 // New returns an empty catalog.
@@ -111,10 +110,10 @@ func New(opts Options) *Catalog {
 	}
 }
 
-// Publish makes sd the newest version of name and returns the version's number. It takes sd, also when it fails: the
-// catalog closes it when nobody can reach it any more. The same state dict must not be published twice; publish a
-// clone. Numbers count from 1 and never repeat for a name, also not after [Catalog.Withdraw]; they start higher for a
-// new name once more than a thousand withdrawn names were forgotten.
+// Publish makes sd the newest version of name and returns its number. It takes ownership of sd, even on an error: the
+// catalog closes it when it is no longer reachable. A state dict must not be published twice; publish a clone. Numbers
+// count from 1 and never repeat for a name, even after [Catalog.Withdraw]. New names start higher after more than a
+// thousand withdrawn names.
 //
 // Errors are [ErrName], [ErrNoStateDict] and [ErrClosed].
 func (c *Catalog) Publish(name string, sd *module.StateDict, origin Origin) (uint64, error) {
@@ -133,11 +132,11 @@ func (c *Catalog) Publish(name string, sd *module.StateDict, origin Origin) (uin
 		return 0, errors.Join(err, sd.Close())
 	}
 	wakeAll(wake)
-	_ = c.free(freed) // Options.Freed is told; what was asked for is done
+	_ = c.free(freed) // Options.Freed receives the error; the operation has succeeded
 	return v.number, nil
 }
 
-// publish enters v.
+// publish adds v.
 func (c *Catalog) publish(v *version) (freed []*version, wake []func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,15 +158,15 @@ func (c *Catalog) publish(v *version) (freed []*version, wake []func(), err erro
 	return freed, c.tellLocked(Published, v.name, v.number), nil
 }
 
-// Withdraw takes name out of the catalog: nobody can acquire any of its versions any more, and each is freed when
-// its last reader leaves, at once if it has none. A name that is not published is [ErrNotFound].
+// Withdraw removes name from the catalog. Its versions can no longer be acquired, and each is freed when its last
+// reader leaves, at once without readers. A name that is not published is [ErrNotFound].
 func (c *Catalog) Withdraw(name string) error {
 	freed, wake, err := c.withdraw(name)
 	if err != nil {
 		return err
 	}
 	wakeAll(wake)
-	_ = c.free(freed) // Options.Freed is told; what was asked for is done
+	_ = c.free(freed) // Options.Freed receives the error; the operation has succeeded
 	return nil
 }
 
@@ -205,9 +204,9 @@ func (c *Catalog) Newest(name string) (uint64, error) {
 	return e.current.number, nil
 }
 
-// Close drops everything: all versions are closed, held or not, leases and watchers end. It returns what closing the
-// state dicts returned. Everything but Close, [Watcher.Next] and [Watcher.Close] fails with [ErrClosed] afterwards or
-// reports nothing. A second Close is nil.
+// Close closes all versions, held or not, and ends leases and watchers. It returns the errors of closing the state
+// dicts. All methods except Close, [Watcher.Next] and [Watcher.Close] then fail with [ErrClosed] or return nothing. A
+// second Close returns nil.
 func (c *Catalog) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -226,7 +225,7 @@ func (c *Catalog) Close() error {
 }
 
 // free closes state dicts that were removed. The lock must not be held: closing unmaps memory, and the hook may call
-// back.
+// the catalog.
 func (c *Catalog) free(versions []*version) error {
 	var errs []error
 	for _, v := range versions {

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
-// testCatalog is a catalog and the probes of what was published to it.
+// testCatalog is a catalog and the probes that were published to it.
 type testCatalog struct {
 	*catalog.Catalog
 	t testing.TB
@@ -260,7 +260,7 @@ func TestFreedIsToldOfFailuresAndMayCallBack(t *testing.T) {
 	var told error
 	c = catalog.New(catalog.Options{Freed: func(name string, version uint64, _ *module.StateDict, err error) {
 		told = err
-		c.List() // would deadlock under the lock
+		c.List() // would deadlock with the lock held
 	}})
 	p := &probe{bytes: 1, fail: errors.New("unmap failed")}
 	_, err := c.Publish("model", p.stateDict(t), catalog.Origin{})
@@ -327,12 +327,13 @@ func TestInfoTellsWhoHoldsWhat(t *testing.T) {
 }
 
 func TestCheckName(t *testing.T) {
-	for _, name := range []string{"a", "silero/vad 16k", "モデル", strings.Repeat("x", 255), ".."} {
+	for _, name := range []string{"a", "silero/vad 16k", "モデル", strings.Repeat("x", 255), "...", "a..b", "/a//b"} {
 		require.NoError(t, catalog.CheckName(name), name)
 	}
 	for what, name := range map[string]string{
 		"empty": "", "too long": strings.Repeat("x", 256), "too long in bytes": strings.Repeat("é", 128),
 		"not UTF-8": "a\xff", "NUL": "a\x00", "newline": "a\nb", "DEL": "\x7f", "C1": "\u0085", "escape": "\x1b[2J",
+		"parent": "..", "folder": ".", "other folder": "../../etc", "inner": "a/../b", "at the end": "a/..",
 	} {
 		require.ErrorIs(t, catalog.CheckName(name), catalog.ErrName, what)
 	}

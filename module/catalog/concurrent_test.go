@@ -14,8 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
-// TestConcurrentPublishersReadersAndSessionsThatEnd lets everybody work at once. A reader that holds a lease must find
-// its memory open; at the end everything is closed exactly once.
+// Publishers, readers and ending sessions run concurrently. The memory of a leased version is open, and at the end
+// everything is closed exactly once.
 func TestConcurrentPublishersReadersAndSessionsThatEnd(t *testing.T) {
 	const publications, readers, rounds = 300, 8, 400
 	var freed atomic.Int64
@@ -33,6 +33,22 @@ func TestConcurrentPublishersReadersAndSessionsThatEnd(t *testing.T) {
 	}
 	publish()
 
+	watch, done, watched := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	w := c.Subscribe(nil, func() {
+		select {
+		case watch <- struct{}{}:
+		default:
+		}
+	})
+	var last uint64
+	look := func() {
+		for _, e := range w.Next() {
+			assert.Greater(t, e.Seq, last)
+			last = e.Seq
+		}
+		c.List()
+		c.Holdings()
+	}
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
@@ -65,22 +81,6 @@ func TestConcurrentPublishersReadersAndSessionsThatEnd(t *testing.T) {
 			}
 		})
 	}
-	watch, done, watched := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
-	w := c.Subscribe(nil, func() {
-		select {
-		case watch <- struct{}{}:
-		default:
-		}
-	})
-	var last uint64
-	look := func() {
-		for _, e := range w.Next() {
-			assert.Greater(t, e.Seq, last)
-			last = e.Seq
-		}
-		c.List()
-		c.Holdings()
-	}
 	go func() {
 		defer close(watched)
 		for {
@@ -107,7 +107,7 @@ func TestConcurrentPublishersReadersAndSessionsThatEnd(t *testing.T) {
 	})
 }
 
-// TestCloseAgainstEverythingElse closes while others work: what they publish afterwards is closed too.
+// The catalog closes while others use it. Versions published afterwards are closed too.
 func TestCloseAgainstEverythingElse(t *testing.T) {
 	for range 50 {
 		c := catalog.New(catalog.Options{})
@@ -149,7 +149,7 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	}
 }
 
-// BenchmarkPublishWatched publishes with 1,000 watchers that never look.
+// BenchmarkPublishWatched publishes with 1,000 watchers that never read.
 func BenchmarkPublishWatched(b *testing.B) {
 	c := catalog.New(catalog.Options{})
 	for range 1000 {

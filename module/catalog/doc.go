@@ -1,22 +1,21 @@
-// Package catalog keeps what an owner has published: named, versioned state dicts, and their holders.
+// Package catalog keeps the named, versioned state dicts that an owner has published, and their holders.
 //
-// Publishing a name that exists makes the next version beside the old one. Readers of the old version stay on it, new
-// readers get the new one, watchers are told, and the old version is freed when its last reader has gone. Nobody waits
-// for anybody: a publisher does not wait for readers, a reader does not wait for a publisher, and nothing waits for a
-// watcher that is slow to look.
+// Publishing an existing name creates the next version beside the old one. Readers keep the old version, new readers
+// get the new one, and watchers receive an event. The old version is freed when its last reader leaves. Publishers,
+// readers and watchers never wait for each other.
 //
-// A reader's hold on a version is a [Lease]. A lease belongs to a [Holder], which is a session: when the session ends,
-// [Catalog.ReleaseHolder] takes all its leases back.
+// A reader holds a version by a [Lease]. A lease belongs to a [Holder], which is a session. When the session ends,
+// [Catalog.ReleaseHolder] releases all its leases.
 //
 //	             Publish                 Publish of the next         last lease released, or
 //	(nothing) ────────────> current ──────────────────────> old ──── retention used up ────> freed
 //	                           │                              │                                 ^
 //	                           └──────── Withdraw ────────────┴──> withdrawn ── last lease ─────┘
 //
-// The catalog is a data structure and no more: one mutex, no goroutines, no clock but the one it is given. It closes a
-// state dict outside its lock, exactly once, at the moment when no holder and no name refers to it any more.
+// The catalog is a pure data structure: one mutex, no goroutines, and a clock from its options. It closes a state dict
+// outside its lock, exactly once, when neither a holder nor a name refers to it.
 //
-// What surprises: a version number is never given twice for a name, also not after the name was withdrawn, so "name and
-// version" names the same bytes for the life of the owner. The state dict of a lease is borrowed: it is closed when
-// the lease is released, however many pointers to it the caller has kept.
+// Surprises: a version number is never reused for a name, even after the name was withdrawn, so name and version
+// identify the same bytes during the life of the owner. The state dict of a lease is borrowed: it is closed when the
+// lease is released, even if the caller still has pointers to it.
 package catalog

@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Readers keep the version that they have, whatever is published; it goes with the last of them.
+// Readers keep their version when others are published; it is freed with the last reader.
 func Example() {
 	dev, err := host.Open()
 	if err != nil {
@@ -26,7 +26,7 @@ func Example() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		version, err := models.Publish("llm", sd, catalog.Origin{}) // takes sd
+		version, err := models.Publish("llm", sd, catalog.Origin{}) // takes ownership of sd
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -10,17 +10,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Info is a name and its versions at one moment. It is a copy.
+// Info is a snapshot of a name and its versions.
 type Info struct {
 	// Name is the name.
 	Name string
-	// Current is the number of the newest version, or 0 if the name is withdrawn and some reader still holds a version.
+	// Current is the number of the newest version, or 0 if the name is withdrawn and a reader still holds a version.
 	Current uint64
-	// Versions are those whose memory is not freed, the newest first.
+	// Versions holds the versions whose memory is not freed, newest first.
 	Versions []VersionInfo
 }
 
-// VersionInfo is one version at one moment.
+// VersionInfo is a snapshot of one version.
 type VersionInfo struct {
 	// Version is the version's number.
 	Version uint64
@@ -28,47 +28,47 @@ type VersionInfo struct {
 	Bytes int64
 	// Tensors is the number of names in its state dict.
 	Tensors int
-	// Devices are those that its memory is on, each once. They are the catalog's own: read them, nothing else.
+	// Devices lists the devices of its memory, each once. The catalog owns the slice; callers must not change it.
 	Devices []driver.Info
-	// PublishedAt is when it was published.
+	// PublishedAt is the time of publication.
 	PublishedAt time.Time
 	// Current reports whether new readers get this version.
 	Current bool
 	// Withdrawn reports whether new readers are refused.
 	Withdrawn bool
-	// Origin says where it came from.
+	// Origin is its source.
 	Origin Origin
-	// Holders are the sessions that hold it, by the age of their oldest lease.
+	// Holders lists the sessions that hold it, by the age of their oldest lease.
 	Holders []HolderInfo
 }
 
-// HolderInfo is what one session holds of one version.
+// HolderInfo describes the leases of one session on one version.
 type HolderInfo struct {
 	// Holder is the session.
 	Holder
-	// Leases is how many leases it has on the version.
+	// Leases is the number of its leases on the version.
 	Leases int
-	// Since is when it took the oldest of them.
+	// Since is the time of its oldest lease.
 	Since time.Time
 }
 
-// Holding is everything that one session holds.
+// Holding describes all leases of one session.
 type Holding struct {
-	// Holder is the session, as it was when it took its newest lease.
+	// Holder is the session, as of its newest lease.
 	Holder
-	// Leases are its leases by age. They are the catalog's own: read them, nothing else.
+	// Leases holds its leases by age. The catalog owns them; callers must not change them.
 	Leases []*Lease
-	// Bytes is the size of the versions it holds; a version held twice counts once.
+	// Bytes is the size of the versions it holds, each counted once.
 	Bytes int64
 }
 
-// Stats are the sums over a catalog.
+// Stats holds the totals of a catalog.
 type Stats struct {
 	// Names is the number of names that new readers can acquire.
 	Names int
 	// Versions is the number of versions whose memory is not freed.
 	Versions int
-	// Bytes is the size of their memory. Versions that share storages count each for itself.
+	// Bytes is the size of their memory. Shared storages count once for each version.
 	Bytes int64
 	// Leases is the number of leases.
 	Leases int
@@ -80,7 +80,7 @@ type Stats struct {
 	Seq uint64
 }
 
-// List describes all names that have a version whose memory is not freed, in the order of the names.
+// List describes all names with a version whose memory is not freed, sorted by name.
 func (c *Catalog) List() []Info {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,7 +93,7 @@ func (c *Catalog) List() []Info {
 	return infos
 }
 
-// Info describes one name. A name that has no version whose memory is not freed is [ErrNotFound].
+// Info describes one name. It returns [ErrNotFound] if no version of the name has memory that is not freed.
 func (c *Catalog) Info(name string) (Info, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +107,7 @@ func (c *Catalog) Info(name string) (Info, error) {
 	return e.info(name), nil
 }
 
-// Holdings lists the leases of each holder, in the order of the holders' ids.
+// Holdings lists the leases of each holder, sorted by the holders' ids.
 func (c *Catalog) Holdings() []Holding {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +128,7 @@ func (c *Catalog) Holdings() []Holding {
 	return all
 }
 
-// Stats sums up the catalog.
+// Stats returns the totals of the catalog.
 func (c *Catalog) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,7 +146,7 @@ func (c *Catalog) Stats() Stats {
 	return s
 }
 
-// addBytes adds sizes; the largest number where the sum is larger.
+// addBytes adds sizes; on overflow it returns the largest number.
 func addBytes(a, b int64) int64 {
 	if b > math.MaxInt64-a {
 		return math.MaxInt64
@@ -154,9 +154,9 @@ func addBytes(a, b int64) int64 {
 	return a + b
 }
 
-// Page yields versions in the order of their names, the newest of a name first, from behind the given one on: an empty
-// name stands for the beginning. take is given a name, its current version (0 for none) and one of its versions, and
-// returns false to end the page. It runs under the catalog's lock: it must return at once and not call the catalog.
+// Page calls take for each version behind the given one, sorted by name, newest first; an empty name starts at the
+// beginning. take receives the name, its current version (0 for none) and one of its versions, and returns false to end
+// the page. It runs with the catalog's lock held: it must return at once and not call the catalog.
 func (c *Catalog) Page(name string, version uint64, take func(name string, current uint64, v VersionInfo) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,7 +175,7 @@ func (c *Catalog) Page(name string, version uint64, take func(name string, curre
 	}
 }
 
-// currentNumber is the number of the current version; 0 for none.
+// currentNumber returns the number of the current version; 0 for none.
 func (e *entry) currentNumber() uint64 {
 	if e.current == nil {
 		return 0
@@ -200,7 +200,7 @@ func (e *entry) info(name string) Info {
 	return info
 }
 
-// holders sums up the version's leases by session.
+// holders groups the version's leases by session.
 func (v *version) holders() []HolderInfo {
 	var infos []HolderInfo
 	at := make(map[uint64]int)
@@ -216,10 +216,10 @@ func (v *version) holders() []HolderInfo {
 	return infos
 }
 
-// byAge returns the leases in the order in which they were taken, which is that of their ids.
+// byAge returns the leases sorted by id, which is their order of acquisition.
 func byAge(leases map[uint64]*Lease) []*Lease {
 	return slices.SortedFunc(maps.Values(leases), func(a, b *Lease) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// sortedNames returns the names in order.
+// sortedNames returns the names, sorted.
 func sortedNames(entries map[string]*entry) []string { return slices.Sorted(maps.Keys(entries)) }

@@ -7,43 +7,43 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// Holder is a session: what holds leases, and what loses them all when it ends.
+// Holder is a session that holds leases and releases all of them when it ends.
 type Holder struct {
-	// ID names the session, uniquely in the life of the catalog.
+	// ID identifies the session, uniquely in the life of the catalog.
 	ID uint64
-	// PID is the peer's process id, as the kernel told it.
+	// PID is the peer's process id as reported by the kernel.
 	PID int32
-	// UID is the peer's user id, as the kernel told it.
+	// UID is the peer's user id as reported by the kernel.
 	UID uint32
-	// Label is what the peer calls itself. It is not checked.
+	// Label is the peer's display name. It is not verified.
 	Label string
 }
 
 // Lease is a hold on one version. Its fields never change.
 type Lease struct {
-	// ID names the lease, uniquely in the life of the catalog.
+	// ID identifies the lease, uniquely in the life of the catalog.
 	ID uint64
-	// Name is the name that was acquired.
+	// Name is the acquired name.
 	Name string
-	// Version is the version that was acquired.
+	// Version is the acquired version.
 	Version uint64
 	// Holder is the session that holds the lease.
 	Holder Holder
-	// Since is when the lease was taken.
+	// Since is the time of acquisition.
 	Since time.Time
 
 	version *version
 }
 
-// StateDict returns the state dict under lease. It is borrowed: valid until the lease is released, never to be closed
-// by the caller. A caller that needs it longer takes a clone before.
+// StateDict returns the state dict under lease. It is borrowed until the lease is released and must not be closed. A
+// caller that needs it longer clones it before.
 func (l *Lease) StateDict() *module.StateDict { return l.version.sd }
 
 // Acquire takes a lease on a version of name for h; version 0 means the newest. An old version can be acquired while it
-// is kept, because it is held or retained, and the name has not been withdrawn since.
+// is held or retained, unless the name was withdrawn since.
 //
-// The caller owns the lease and gives it back with [Catalog.Release] or [Catalog.ReleaseHolder]. A session that has
-// ended must not acquire: nobody would give the lease back.
+// The caller owns the lease and releases it with [Catalog.Release] or [Catalog.ReleaseHolder]. An ended session must
+// not acquire, because its lease would never be released.
 //
 // Errors are [ErrNotFound], [ErrNoVersion] and [ErrClosed].
 func (c *Catalog) Acquire(name string, version uint64, h Holder) (*Lease, error) {
@@ -76,7 +76,7 @@ func (c *Catalog) Acquire(name string, version uint64, h Holder) (*Lease, error)
 	return l, nil
 }
 
-// find returns the version with that number, 0 for the current one, if new readers may have it.
+// find returns the version with that number, 0 for the current one, if it can be acquired.
 func (e *entry) find(number uint64) (*version, error) {
 	if number == 0 || number == e.current.number {
 		return e.current, nil
@@ -95,15 +95,14 @@ func (e *entry) find(number uint64) (*version, error) {
 	return nil, fmt.Errorf("%w: it is no longer kept", ErrNoVersion)
 }
 
-// Release gives back the lease of that holder. The version is freed if it is old and this was its last lease. Errors
-// are [ErrNotFound] for a lease that does not exist or was given back before, [ErrNotHolder] for one that belongs to
-// another holder, and [ErrClosed].
+// Release releases the lease of that holder. An old version is freed with its last lease. Errors are [ErrNotFound] for
+// a lease that does not exist or was released before, [ErrNotHolder] for a lease of another holder, and [ErrClosed].
 func (c *Catalog) Release(leaseID, holder uint64) error {
 	freed, err := c.release(leaseID, holder)
 	if err != nil {
 		return err
 	}
-	_ = c.free(freed) // Options.Freed is told; what was asked for is done
+	_ = c.free(freed) // Options.Freed receives the error; the operation has succeeded
 	return nil
 }
 
@@ -123,7 +122,7 @@ func (c *Catalog) release(leaseID, holder uint64) ([]*version, error) {
 	return c.dropLocked(l), nil
 }
 
-// ReleaseHolder gives back all leases of a holder, because its session has ended, and returns how many there were.
+// ReleaseHolder releases all leases of a holder whose session has ended, and returns their number.
 func (c *Catalog) ReleaseHolder(holder uint64) int {
 	c.mu.Lock()
 	var freed []*version
@@ -133,7 +132,7 @@ func (c *Catalog) ReleaseHolder(holder uint64) int {
 		freed = append(freed, c.dropLocked(l)...)
 	}
 	c.mu.Unlock()
-	_ = c.free(freed) // Options.Freed is told; what was asked for is done
+	_ = c.free(freed) // Options.Freed receives the error; the operation has succeeded
 	return n
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
-// modelVersion is what the reference model knows of a version. It is never forgotten.
+// modelVersion is a version in the reference model. It is never removed.
 type modelVersion struct {
 	name      string
 	number    uint64
@@ -23,12 +23,12 @@ type modelVersion struct {
 	freed     bool
 }
 
-// model is the reference: plain lists, searched from one end to the other, and every rule written out once.
+// model is the reference model: plain lists with linear search, and every rule written out once.
 type model struct {
 	retain   int
 	versions []*modelVersion
 	last     map[string]uint64
-	events   []catalog.Event // since the watcher looked
+	events   []catalog.Event // since the last read of the watcher
 	seq      uint64
 }
 
@@ -51,7 +51,7 @@ func (m *model) current(name string) *modelVersion {
 	return nil
 }
 
-// settle frees what nobody can reach.
+// settle frees unreachable versions.
 func (m *model) settle() {
 	for name := range m.last {
 		spare := 0
@@ -71,7 +71,7 @@ func (m *model) note(kind catalog.EventKind, name string) {
 	m.events = append(m.events, catalog.Event{Seq: m.seq, Kind: kind, Name: name, Version: m.last[name]})
 }
 
-// coalesced is what a watcher must be told of the events since it last looked.
+// coalesced returns the events that a watcher must receive for those since its last read.
 func (m *model) coalesced() []catalog.Event {
 	var out []catalog.Event
 	for i, e := range m.events {
@@ -164,7 +164,7 @@ func (r *run) release() {
 	l := r.leases[i]
 	_, held := l.v.leases[l.id]
 	switch {
-	case !held: // taken back with its session
+	case !held: // released with its session
 		require.ErrorIs(r.t, r.c.Release(l.id, l.holder), catalog.ErrNotFound)
 	case r.rng.IntN(4) == 0:
 		require.ErrorIs(r.t, r.c.Release(l.id, l.holder+1), catalog.ErrNotHolder)
@@ -189,7 +189,7 @@ func (r *run) gone(holder uint64) {
 	require.Equal(r.t, want, r.c.ReleaseHolder(holder))
 }
 
-// check holds the catalog against the model.
+// check compares the catalog with the model.
 func (r *run) check() {
 	r.m.settle()
 	var want []string
@@ -241,8 +241,8 @@ func (r *run) step() {
 	r.check()
 }
 
-// TestRandomSequencesAgainstAModel plays random sequences on the catalog and on a model of it, and holds the two
-// against each other after each step: what is closed, how often, what can be acquired, what a watcher is told.
+// Random sequences on the catalog and on a model of it agree after each step: which versions are closed and how often,
+// which can be acquired, and which events a watcher receives.
 func TestRandomSequencesAgainstAModel(t *testing.T) {
 	for seed := range uint64(60) {
 		retain := int(seed % 4)

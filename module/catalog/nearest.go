@@ -8,15 +8,14 @@ import (
 )
 
 const (
-	// nearestNames is how many names [Nearest] looks at: it runs for requests that fail, which anybody can make.
+	// nearestNames limits the names that [Nearest] compares: it runs for failing requests of any client.
 	nearestNames = 1024
-	// nearestBytes is the longest name that is suggested.
+	// nearestBytes is the maximum length of a suggested name.
 	nearestBytes = 128
 )
 
-// Nearest returns the one of names that was probably meant by name: one that differs by a few letters or in upper and
-// lower case, or that begins with it. It is "" where none is like it. Of more than 1024 names it looks at the first
-// 1024, and at none of more than 128 bytes.
+// Nearest returns the most similar of names: one that differs in a few letters or in case, or that begins with name. It
+// returns "" if none is similar. It compares the first 1024 names of at most 128 bytes.
 func Nearest(name string, names iter.Seq[string]) string {
 	if len(name) > nearestBytes || !utf8.ValidString(name) {
 		return ""
@@ -40,8 +39,8 @@ func Nearest(name string, names iter.Seq[string]) string {
 	return nearest
 }
 
-// likeness is the number of letters by which the names differ, if that is limit at most; limit+1 where other begins
-// with name, and more where the names are not alike.
+// likeness returns the number of different letters, if at most limit; limit+1 if other begins with name, and more if
+// the names are not similar.
 func likeness(name, other []rune, limit int) int {
 	if d := editDistance(name, other, limit); d <= limit {
 		return d
@@ -52,8 +51,7 @@ func likeness(name, other []rune, limit int) int {
 	return limit + 2
 }
 
-// editDistance is how many letters have to be put in, left out or changed to make b of a; limit+1 where it is more than
-// limit.
+// editDistance returns the number of insertions, deletions and changes from a to b; limit+1 if it exceeds limit.
 func editDistance(a, b []rune, limit int) int {
 	if len(a)-len(b) > limit || len(b)-len(a) > limit {
 		return limit + 1
@@ -80,7 +78,7 @@ func editDistance(a, b []rune, limit int) int {
 	return min(row[len(b)], limit+1)
 }
 
-// unknownLocked is the error for a name that is not published. It names the one that was probably meant.
+// unknownLocked returns the error for a name that is not published, with the most similar published name.
 func (c *Catalog) unknownLocked(op, name string) error {
 	published := func(yield func(string) bool) {
 		for n, e := range c.entries {

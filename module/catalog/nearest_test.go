@@ -29,7 +29,7 @@ func TestNearest(t *testing.T) {
 	require.Equal(t, 1024, looked, "a request that fails costs a bounded time")
 }
 
-// TestUnknownNamesAreSuggested: an error for a name that is not published names the one that was probably meant. (D29)
+// An error for an unpublished name suggests the most similar published name.
 func TestUnknownNamesAreSuggested(t *testing.T) {
 	b := newTestCatalog(t, catalog.Options{})
 	b.publish("llama")

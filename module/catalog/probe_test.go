@@ -12,11 +12,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// probe is memory without bytes behind it that counts how often it was closed.
+// probe is memory without bytes that counts calls of Close.
 type probe struct {
 	bytes  int64
 	closed atomic.Int32
-	fail   error // what Close returns
+	fail   error // returned by Close
 }
 
 func (p *probe) Device() driver.Device              { return probeDevice{} }
@@ -28,7 +28,7 @@ func (p *probe) Export() (driver.Handle, error)     { return driver.Handle{}, dr
 func (p *probe) Close() error                       { p.closed.Add(1); return p.fail }
 func (p *probe) isClosed() bool                     { return p.closed.Load() > 0 }
 
-// probeDevice is the device that probes are on. It can describe itself and nothing else.
+// probeDevice is the device of probes. It only describes itself.
 type probeDevice struct{ driver.Device }
 
 var probeInfo = driver.Info{Type: driver.CPU, Index: 3, UUID: driver.UUID{1}}

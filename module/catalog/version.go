@@ -8,14 +8,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// entry is a name. Its versions are in the order of their numbers, and those that are freed are not in it.
+// entry is a name. Its versions are sorted by number and exclude freed ones.
 type entry struct {
-	last     uint64 // the highest number given so far
+	last     uint64 // the highest number used so far
 	current  *version
 	versions []*version
 }
 
-// version is one published state dict. All fields but withdrawn and leases are set once.
+// version is one published state dict. All fields except withdrawn and leases are constant.
 type version struct {
 	name    string
 	number  uint64
@@ -30,9 +30,9 @@ type version struct {
 	leases    map[uint64]*Lease
 }
 
-// settleLocked removes the versions of e that nobody can reach any more and returns them: unheld ones that are
-// withdrawn, and unheld old ones beyond the retention. It is called after every change, and the caller frees what it
-// returns outside the lock.
+// settleLocked removes the unreachable versions of e and returns them: withdrawn ones without leases, and old ones
+// without leases beyond the retention. It is called after every change, and the caller frees the result outside the
+// lock.
 func (c *Catalog) settleLocked(name string, e *entry) []*version {
 	retain := c.opts.Retain
 	var freed []*version
@@ -53,7 +53,7 @@ func (c *Catalog) settleLocked(name string, e *entry) []*version {
 	return freed
 }
 
-// devicesOf are the devices that the memory of sd is on, each once.
+// devicesOf returns the devices of the memory of sd, each once.
 func devicesOf(sd *module.StateDict) []driver.Info {
 	var list []driver.Info
 	for _, s := range sd.Storages() {
@@ -65,7 +65,7 @@ func devicesOf(sd *module.StateDict) []driver.Info {
 	return list
 }
 
-// remove drops the versions in gone, which are in the reverse order of e.versions.
+// remove removes the versions in gone, which are in the reverse order of e.versions.
 func (e *entry) remove(gone []*version) {
 	kept := e.versions[:0]
 	for _, v := range e.versions {
@@ -79,7 +79,7 @@ func (e *entry) remove(gone []*version) {
 	e.versions = kept
 }
 
-// forgetLocked notes that e has no version left, and forgets all such entries once there are too many of them.
+// forgetLocked records that e has no version, and removes all such entries if there are too many.
 func (c *Catalog) forgetLocked(name string, e *entry) {
 	if len(e.versions) > 0 {
 		return

@@ -6,20 +6,20 @@ import (
 	"slices"
 )
 
-// EventKind says what happened.
+// EventKind is the kind of an event.
 type EventKind uint8
 
 const (
-	// Published is a new version of a name, which is now the newest.
+	// Published means that a name has a new newest version.
 	Published EventKind = iota + 1
-	// Withdrawn is a name that was taken out of the catalog.
+	// Withdrawn means that a name was removed from the catalog.
 	Withdrawn
-	// Overflow tells that the watcher did not look for so long that events were dropped: what it knows is no longer
-	// complete, and it should ask for the list. Name and version are empty.
+	// Overflow means that events were dropped because the watcher did not read them. It should list the catalog. Name
+	// and version are empty.
 	Overflow
 )
 
-// String is "published", "withdrawn" or "overflow".
+// String returns "published", "withdrawn" or "overflow".
 func (k EventKind) String() string {
 	switch k {
 	case Published:
@@ -32,40 +32,40 @@ func (k EventKind) String() string {
 	return "unknown"
 }
 
-// Event is something that happened to a name.
+// Event is a change of a name.
 type Event struct {
-	// Seq numbers all events of the catalog from 1, whether or not anybody watches. A watcher sees rising numbers with
-	// gaps: events of other names, and events that newer ones replaced.
+	// Seq numbers all events of the catalog from 1, with or without watchers. A watcher sees ascending numbers with
+	// gaps: events of other names, and events replaced by newer ones.
 	Seq uint64
-	// Kind says what happened.
+	// Kind is the kind of the event.
 	Kind EventKind
-	// Name is the name it happened to.
+	// Name is the changed name.
 	Name string
-	// Version is the version that was published, or that was the newest when the name was withdrawn.
+	// Version is the published version, or the newest one when the name was withdrawn.
 	Version uint64
 }
 
-// DefaultPendingNames is how many names a watcher may have events waiting of, unless [Options] say otherwise.
+// DefaultPendingNames is the default of Options.PendingNames.
 const DefaultPendingNames = 4096
 
-// Watcher collects events of some or all names until somebody looks. It keeps, for each name, at most the last
-// withdrawal and the last publication after it, so what it holds is bounded by the number of names, and that by
+// Watcher collects events of some or all names between calls of Next. For each name it keeps at most the last
+// withdrawal and the last publication after it, so its size is limited by the number of names, and that by
 // [Options.PendingNames]. Its methods are safe for concurrent use.
 type Watcher struct {
 	c     *Catalog
-	names []string // nil for all
+	names []string // nil means all
 	wake  func()
 
 	// Guarded by the catalog's lock.
 	pending  map[string]pending
-	overflow uint64 // the last event that was dropped
-	awake    bool   // wake was called and Next was not
+	overflow uint64 // the last dropped event
+	awake    bool   // wake was called since the last Next
 }
 
-// pending is what a watcher has waiting of one name. An event that is not there has sequence number 0.
+// pending holds the pending events of one name. A missing event has sequence number 0.
 type pending struct{ withdrawn, published Event }
 
-// watchers finds the watchers of a name.
+// watchers maps names to their watchers.
 type watchers struct {
 	all    map[*Watcher]struct{}
 	byName map[string]map[*Watcher]struct{}
@@ -75,7 +75,7 @@ func newWatchers() watchers {
 	return watchers{all: make(map[*Watcher]struct{}), byName: make(map[string]map[*Watcher]struct{})}
 }
 
-// count is the number of subscriptions.
+// count returns the number of subscriptions.
 func (w watchers) count() int {
 	distinct := maps.Clone(w.all)
 	for _, of := range w.byName {
@@ -84,14 +84,13 @@ func (w watchers) count() int {
 	return len(distinct)
 }
 
-// Subscribe starts to collect events of the given names, which need not exist; nil means all names, and an empty list
-// none. wake, if not nil, is called when events are waiting and is not called again until [Watcher.Next] has been: it
-// runs outside the lock, on the goroutine that published or withdrew, so it must return at once. A send on a buffered
-// channel that gives up when the channel is full is the usual one. Two calls may overlap, and one may come late, after
-// Next has taken the events or after Close.
+// Subscribe collects events of the given names, which need not exist; nil means all names, an empty list none. wake, if
+// not nil, is called when events are pending, and not again until [Watcher.Next] was called. It runs without the lock
+// on the goroutine that published or withdrew, so it must return at once, for example by a non-blocking send on a
+// buffered channel. Two calls may overlap, and one may arrive after Next has taken the events or after Close.
 //
-// Only events from now on are collected. Subscribe first and list afterwards: then nothing falls between the two. The
-// caller owns the watcher and closes it. A watcher of a closed catalog stays empty.
+// Only later events are collected. Subscribe first and list afterwards, so that no event is missed. The caller owns the
+// watcher and closes it. A watcher of a closed catalog stays empty.
 func (c *Catalog) Subscribe(names []string, wake func()) *Watcher {
 	w := &Watcher{c: c, names: slices.Clone(names), wake: wake, pending: make(map[string]pending)}
 	c.mu.Lock()
@@ -113,7 +112,7 @@ func (c *Catalog) Subscribe(names []string, wake func()) *Watcher {
 	return w
 }
 
-// Next takes the waiting events, in the order of their sequence numbers; none if nothing happened. It never blocks.
+// Next returns the pending events, sorted by sequence number. It never blocks.
 func (w *Watcher) Next() []Event {
 	w.c.mu.Lock()
 	waiting, overflow := w.pending, w.overflow
@@ -135,7 +134,7 @@ func (w *Watcher) Next() []Event {
 	return events
 }
 
-// Close ends the subscription and drops what is waiting. A second Close does nothing.
+// Close ends the subscription and drops pending events. A second Close does nothing.
 func (w *Watcher) Close() {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
@@ -151,7 +150,7 @@ func (w *Watcher) Close() {
 	w.overflow = 0
 }
 
-// tellLocked notes an event with all watchers of the name and returns the wakes to call outside the lock.
+// tellLocked records an event at all watchers of the name and returns the wakes to call outside the lock.
 func (c *Catalog) tellLocked(kind EventKind, name string, version uint64) []func() {
 	c.seq++
 	e := Event{Seq: c.seq, Kind: kind, Name: name, Version: version}
@@ -168,7 +167,7 @@ func (c *Catalog) tellLocked(kind EventKind, name string, version uint64) []func
 	return wake
 }
 
-// noteLocked adds e to what is waiting and drops what it replaces.
+// noteLocked adds e to the pending events and drops those that it replaces.
 func (w *Watcher) noteLocked(e Event, limit int) {
 	p, known := w.pending[e.Name]
 	if !known && len(w.pending) >= limit {
@@ -184,7 +183,7 @@ func (w *Watcher) noteLocked(e Event, limit int) {
 	w.pending[e.Name] = p
 }
 
-// wakeAll calls what tellLocked returned.
+// wakeAll calls the wakes that tellLocked returned.
 func wakeAll(wake []func()) {
 	for _, f := range wake {
 		f()

@@ -9,7 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
-// ev writes an event in short.
+// ev returns an event.
 func ev(seq uint64, kind catalog.EventKind, name string, version uint64) catalog.Event {
 	return catalog.Event{Seq: seq, Kind: kind, Name: name, Version: version}
 }
@@ -61,7 +61,7 @@ func TestWakeIsCalledOutsideTheLockAndOnceUntilNext(t *testing.T) {
 	woken := 0
 	w := b.Subscribe(nil, func() {
 		woken++
-		b.List() // would deadlock under the lock
+		b.List() // would deadlock with the lock held
 	})
 	defer w.Close()
 	b.publish("a")

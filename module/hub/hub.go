@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// DefaultRevision is the revision of a [Repo] that names none.
+// DefaultRevision is the revision of a [Repo] without one.
 const DefaultRevision = "main"
 
 var (
-	// ErrNotCached is a repository or a revision that the cache does not have.
+	// ErrNotCached means that the cache lacks a repository or a revision.
 	ErrNotCached = errors.New("not in the local Hugging Face cache")
-	// ErrName is a text that names no repository.
+	// ErrName means that a text is not the name of a repository.
 	ErrName = errors.New("not ORG/MODEL or ORG/MODEL@REVISION")
 )
 
@@ -29,13 +29,13 @@ var (
 
 // Repo is a model of the hub at a revision.
 type Repo struct {
-	// ID is ORG/MODEL, or MODEL alone for the few that have no organisation.
+	// ID is ORG/MODEL, or MODEL for the few without an organisation.
 	ID string
 	// Revision is a branch, a tag or a commit.
 	Revision string
 }
 
-// ParseRepo reads ORG/MODEL[@REVISION]; the revision is [DefaultRevision] where there is none. Errors are [ErrName].
+// ParseRepo parses ORG/MODEL[@REVISION]; the default revision is [DefaultRevision]. Errors are [ErrName].
 func ParseRepo(text string) (Repo, error) {
 	id, at, found := strings.Cut(text, "@")
 	r := Repo{ID: id, Revision: at}
@@ -51,7 +51,7 @@ func ParseRepo(text string) (Repo, error) {
 	return r, nil
 }
 
-// String is the text that [ParseRepo] reads.
+// String returns the text that [ParseRepo] parses.
 func (r Repo) String() string {
 	if r.Revision == DefaultRevision {
 		return r.ID
@@ -62,7 +62,7 @@ func (r Repo) String() string {
 // Pinned reports whether the revision is a commit, which never changes.
 func (r Repo) Pinned() bool { return commit.MatchString(r.Revision) }
 
-// CacheDir is the folder of the cache as the hub's tools find it: $HF_HUB_CACHE, $HF_HOME/hub,
+// CacheDir returns the folder of the cache as the hub's tools locate it: $HF_HUB_CACHE, $HF_HOME/hub,
 // $XDG_CACHE_HOME/huggingface/hub, or .cache/huggingface/hub in the user's home. It need not exist.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("HF_HUB_CACHE"); dir != "" {
@@ -75,7 +75,7 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "hub"), nil
 }
 
-// HomeDir is the folder of the hub's tools, in which the cache and the user's token lie: $HF_HOME,
+// HomeDir returns the folder of the hub's tools, which contains the cache and the user's token: $HF_HOME,
 // $XDG_CACHE_HOME/huggingface, or .cache/huggingface in the user's home.
 func HomeDir() (string, error) {
 	if dir := os.Getenv("HF_HOME"); dir != "" {
@@ -91,7 +91,7 @@ func HomeDir() (string, error) {
 	return filepath.Join(home, ".cache", "huggingface"), nil
 }
 
-// folder is that of the repository in a cache; that of the environment where cache is empty.
+// folder returns the repository's folder in a cache; an empty cache means that of the environment.
 func (r Repo) folder(cache string) (string, error) {
 	if cache == "" {
 		var err error
@@ -102,9 +102,8 @@ func (r Repo) folder(cache string) (string, error) {
 	return filepath.Join(cache, "models--"+strings.ReplaceAll(r.ID, "/", "--")), nil
 }
 
-// Snapshot is the folder of the repository's files at its revision, and the commit that this is, in a cache: that of
-// [CacheDir] where cache is empty. A folder can hold less than the repository does, as where a download was cut off.
-// Errors are [ErrNotCached].
+// Snapshot returns the folder of the repository's files at its revision, and the commit, in a cache; an empty cache
+// means [CacheDir]. The folder may be incomplete, for example after an interrupted download. Errors are [ErrNotCached].
 func (r Repo) Snapshot(cache string) (dir, at string, err error) {
 	folder, err := r.folder(cache)
 	if err != nil {
@@ -129,8 +128,8 @@ func (r Repo) Snapshot(cache string) (dir, at string, err error) {
 	return dir, at, nil
 }
 
-// Blob is the path of bytes that the hub calls etag (the SHA-256 of a large file, in hexadecimal), if the cache has so
-// many bytes under that name. They may have been changed since: they have to be compared with their digest.
+// Blob returns the path of the blob named etag (the SHA-256 of a large file, in hexadecimal), if the cache has one of
+// the given size. It may have been changed: compare it with its digest.
 func (r Repo) Blob(cache, etag string, bytes int64) (path string, found bool) {
 	folder, err := r.folder(cache)
 	if err != nil || !etagBytes.MatchString(etag) {
@@ -141,7 +140,7 @@ func (r Repo) Blob(cache, etag string, bytes int64) (path string, found bool) {
 	return path, err == nil && info.Mode().IsRegular() && info.Size() == bytes
 }
 
-// notCached says what to do about a repository that is not there.
+// notCached returns the error for a missing repository, with the remedy.
 func (r Repo) notCached(folder string, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrInvalid) {
 		return fmt.Errorf("%s: %w", r, err)

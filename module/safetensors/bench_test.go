@@ -9,7 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// manyTensors is the beginning of a file of 10,000 tensors, with the size of the whole file.
+// manyTensors returns the beginning of a file of 10,000 tensors and the size of the whole file.
 func manyTensors(tb testing.TB) (headerOnly, int64) {
 	infos := make([]TensorInfo, 10_000)
 	for i := range infos {

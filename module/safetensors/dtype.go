@@ -6,8 +6,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// dtypes are the format's names in the order of the reference implementation's Dtype enum (safetensors/src/tensor.rs),
-// which is the order of increasing alignment. Its writer sorts by this order, from the end.
+// dtypes holds the format's names in the order of the reference implementation's Dtype enum
+// (safetensors/src/tensor.rs), which is the order of increasing alignment. Its writer sorts in the reverse order.
 var dtypes = [...]struct {
 	name  string
 	dtype tensor.DType
@@ -36,7 +36,7 @@ var dtypes = [...]struct {
 	{"U64", tensor.Uint64},
 }
 
-// rank is the position of a dtype in the reference implementation's order, -1 for one the format does not have.
+// rank returns the position of a dtype in the reference implementation's order, or -1.
 func rank(dt tensor.DType) int {
 	for i, d := range dtypes {
 		if d.dtype == dt {
@@ -46,8 +46,7 @@ func rank(dt tensor.DType) int {
 	return -1
 }
 
-// Name is the format's name for a dtype, such as "F32" or "BF16". A dtype that the format does not have fails with
-// [ErrDType].
+// Name returns the format's name for a dtype, such as "F32" or "BF16". An unsupported dtype is [ErrDType].
 func Name(dt tensor.DType) (string, error) {
 	if i := rank(dt); i >= 0 {
 		return dtypes[i].name, nil
@@ -55,7 +54,7 @@ func Name(dt tensor.DType) (string, error) {
 	return "", fmt.Errorf("%w: the format has no name for %s", ErrDType, dt)
 }
 
-// ParseDType is the dtype that the format calls name; case matters. An unknown name fails with [ErrDType].
+// ParseDType returns the dtype with the format's name, which is case-sensitive. An unknown name is [ErrDType].
 func ParseDType(name string) (tensor.DType, error) {
 	for _, d := range dtypes {
 		if d.name == name {

@@ -13,10 +13,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// NewHeader makes the header of a new file. Begin and End of the tensors are ignored and set anew: the order in the
-// file is that of the reference implementation, widest alignment first and then by name, whatever the order given. It
-// borrows the slice, and shares the shapes and the metadata. Everything that [ReadHeader] would refuse is refused here,
-// with the same errors.
+// NewHeader returns the header of a new file. Begin and End of the tensors are ignored and computed: the order in the
+// file is that of the reference implementation, widest alignment first and then by name. It borrows the slice, and
+// shares the shapes and the metadata. It refuses everything that [ReadHeader] refuses, with the same errors.
 func NewHeader(tensors []TensorInfo, metadata map[string]string) (*Header, error) {
 	infos := slices.Clone(tensors)
 	slices.SortStableFunc(infos, byRank)
@@ -46,7 +45,7 @@ func NewHeader(tensors []TensorInfo, metadata map[string]string) (*Header, error
 	return h, nil
 }
 
-// checkNames refuses names that occur twice or that the format keeps for itself.
+// checkNames refuses duplicate and reserved names.
 func checkNames(infos []TensorInfo) error {
 	seen := make(map[string]struct{}, len(infos))
 	for i := range infos {
@@ -62,7 +61,7 @@ func checkNames(infos []TensorInfo) error {
 	return nil
 }
 
-// checkInfo checks one tensor by itself and returns its length in the file.
+// checkInfo checks one tensor and returns its length in the file.
 func checkInfo(t *TensorInfo) (int64, error) {
 	if _, err := Name(t.DType); err != nil {
 		return 0, err
@@ -78,9 +77,9 @@ func checkInfo(t *TensorInfo) (int64, error) {
 	return byteLen(t.DType, t.Shape)
 }
 
-// Encode returns the beginning of the file: the length, the JSON, and spaces up to the next multiple of 8 bytes. Of a
-// header from [NewHeader] it is exactly DataOffset bytes long; one that was read may have been written with other
-// spacing. Keys of the metadata are sorted, so equal headers give equal bytes.
+// Encode returns the beginning of the file: the length, the JSON, and spaces up to the next multiple of 8 bytes. For a
+// header from [NewHeader] it is exactly DataOffset bytes long; a header that was read may have had other spacing.
+// Metadata keys are sorted, so equal headers give equal bytes.
 func (h *Header) Encode() ([]byte, error) {
 	b := make([]byte, prefixBytes, prefixBytes+64+len(h.Tensors)*96)
 	b = append(b, '{')
@@ -148,7 +147,7 @@ func (t *TensorInfo) appendEntry(b []byte) ([]byte, error) {
 	return append(b, "]}"...), nil
 }
 
-// appendQuoted appends s, which is UTF-8, as a JSON string. Only what JSON demands is escaped, in its shortest form.
+// appendQuoted appends s, which is UTF-8, as a JSON string with the minimum of escapes, in their shortest form.
 func appendQuoted(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')

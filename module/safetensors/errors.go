@@ -6,81 +6,81 @@ import (
 	"unicode/utf8"
 )
 
-// Errors about one file's header and length. They come wrapped with the file, where there is one, and the tensor.
+// Errors about one file's header and length, wrapped with the file, if known, and the tensor.
 var (
-	// ErrTruncated is a file that ends before its header does, or before its last tensor does.
+	// ErrTruncated means that a file ends before its header, or before its last tensor.
 	ErrTruncated = errors.New("file is truncated")
-	// ErrTrailingData is a file that goes on after its last tensor.
+	// ErrTrailingData means that a file continues after its last tensor.
 	ErrTrailingData = errors.New("file has bytes after the last tensor")
-	// ErrHeaderTooLarge is a header longer than [MaxHeaderBytes]. It is found before the header is read.
+	// ErrHeaderTooLarge means that a header exceeds [MaxHeaderBytes]. It is detected before the header is read.
 	ErrHeaderTooLarge = errors.New("header is too large")
-	// ErrHeaderStart is a header whose first byte is not '{'.
+	// ErrHeaderStart means that the first byte of a header is not '{'.
 	ErrHeaderStart = errors.New("header does not begin with '{'")
-	// ErrHeaderJSON is a header that is not JSON.
+	// ErrHeaderJSON means that a header is not JSON.
 	ErrHeaderJSON = errors.New("header is not valid JSON")
-	// ErrTrailingJSON is a header with something other than white space behind the JSON object.
+	// ErrTrailingJSON means that a header has data other than white space behind the JSON object.
 	ErrTrailingJSON = errors.New("data after the JSON object")
-	// ErrUTF8 is text that is not UTF-8.
+	// ErrUTF8 means that text is not UTF-8.
 	ErrUTF8 = errors.New("text is not valid UTF-8")
-	// ErrNesting is JSON nested deeper than the format has any use for.
+	// ErrNesting means that JSON is nested deeper than the format allows.
 	ErrNesting = errors.New("JSON is nested too deep")
-	// ErrType is a JSON value of the wrong type.
+	// ErrType means that a JSON value has the wrong type.
 	ErrType = errors.New("JSON value has the wrong type")
-	// ErrDuplicateName is a tensor name that occurs twice, in one file or in two shards.
+	// ErrDuplicateName means that a tensor name occurs twice, in one file or in two shards.
 	ErrDuplicateName = errors.New("duplicate tensor name")
-	// ErrDuplicateKey is any other key that occurs twice in one JSON object.
+	// ErrDuplicateKey means that another key occurs twice in one JSON object.
 	ErrDuplicateKey = errors.New("duplicate key")
-	// ErrUnknownKey is a key of a tensor's entry that the format does not have.
+	// ErrUnknownKey means that a tensor's entry has an unknown key.
 	ErrUnknownKey = errors.New("unknown key")
-	// ErrMissingKey is a tensor's entry without dtype, shape or data_offsets.
+	// ErrMissingKey means that a tensor's entry lacks dtype, shape or data_offsets.
 	ErrMissingKey = errors.New("missing key")
-	// ErrDType is a dtype that the format, or this package, has no name for.
+	// ErrDType means that the format, or this package, does not know the dtype.
 	ErrDType = errors.New("unknown dtype")
-	// ErrShape is a shape with a negative dimension or with more of them than [tensor.MaxRank].
+	// ErrShape means that a shape has a negative dimension or more than [tensor.MaxRank] dimensions.
 	ErrShape = errors.New("bad shape")
-	// ErrOverflow is a number, or a product of dimensions, that does not fit 63 bits.
+	// ErrOverflow means that a number, or a product of dimensions, does not fit 63 bits.
 	ErrOverflow = errors.New("number overflows")
-	// ErrMisaligned is a tensor of a dtype narrower than a byte whose bits do not fill whole bytes.
+	// ErrMisaligned means that the bits of a tensor of a packed dtype do not fill whole bytes.
 	ErrMisaligned = errors.New("tensor does not end on a whole byte")
-	// ErrOffset is a data_offsets pair that is negative, backwards, or not a pair.
+	// ErrOffset means that a data_offsets pair is negative, backwards, or not a pair.
 	ErrOffset = errors.New("bad data offsets")
-	// ErrLength is a range of bytes whose length is not what shape and dtype say.
+	// ErrLength means that the length of a byte range does not match shape and dtype.
 	ErrLength = errors.New("length does not match shape and dtype")
-	// ErrOverlap is two tensors that share bytes of the file.
+	// ErrOverlap means that two tensors share bytes of the file.
 	ErrOverlap = errors.New("tensors overlap")
-	// ErrHole is bytes of the data section that no tensor covers.
+	// ErrHole means that the data section has bytes that no tensor covers.
 	ErrHole = errors.New("hole between tensors")
-	// ErrMetadata is a __metadata__ that is not a map of strings to strings.
+	// ErrMetadata means that __metadata__ is not a map of strings to strings.
 	ErrMetadata = errors.New("bad __metadata__")
-	// ErrReservedName is a tensor that is to be written under the name __metadata__.
+	// ErrReservedName means that a tensor to be written has the name __metadata__.
 	ErrReservedName = errors.New("tensor name is reserved by the format")
 )
 
 // Errors about a path and about models sharded over several files.
 var (
-	// ErrNoModel is a directory that holds no safetensors model.
+	// ErrNoModel means that a directory holds no safetensors model.
 	ErrNoModel = errors.New("no safetensors model here")
-	// ErrAmbiguous is a directory that holds more than one model.
+	// ErrAmbiguous means that a directory holds more than one model.
 	ErrAmbiguous = errors.New("more than one safetensors model here")
-	// ErrNoIndex is a directory with shards of a model and without the index that says which there are.
+	// ErrNoIndex means that a directory holds shards of a model without their index.
 	ErrNoIndex = errors.New("shards without their index")
-	// ErrMissingShards is an index whose shards are not all beside it.
+	// ErrMissingShards means that some shards of an index are missing beside it.
 	ErrMissingShards = errors.New("shards are missing")
-	// ErrNotRegular is a path that is not a regular file where one is needed.
+	// ErrNotRegular means that a path is not a regular file.
 	ErrNotRegular = errors.New("not a regular file")
-	// ErrIndexTooLarge is an index longer than [MaxHeaderBytes].
+	// ErrIndexTooLarge means that an index exceeds [MaxHeaderBytes].
 	ErrIndexTooLarge = errors.New("index is too large")
-	// ErrIndexJSON is an index that is not JSON.
+	// ErrIndexJSON means that an index is not JSON.
 	ErrIndexJSON = errors.New("index is not valid JSON")
-	// ErrShardName is a shard that the index names with a path instead of a plain file name.
+	// ErrShardName means that the index names a shard with a path instead of a plain file name.
 	ErrShardName = errors.New("shard is not a plain file name")
-	// ErrNotInShard is a tensor that the index places in a shard which does not hold it.
+	// ErrNotInShard means that the index places a tensor in a shard that does not contain it.
 	ErrNotInShard = errors.New("tensor is not in the shard that the index names")
-	// ErrNotInIndex is a tensor in a shard that the index does not list.
+	// ErrNotInIndex means that the index does not list a tensor of a shard.
 	ErrNotInIndex = errors.New("tensor is not listed in the index")
 )
 
-// quote is strconv.Quote for names out of files: a hostile one may be megabytes long.
+// quote is strconv.Quote for names from files, cut to a limited length.
 func quote(name string) string {
 	const limit = 120
 	if len(name) <= limit {

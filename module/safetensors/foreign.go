@@ -11,23 +11,23 @@ import (
 	"strings"
 )
 
-// ErrForeignFormat is what a [FormatError] answers to.
+// ErrForeignFormat is matched by every [FormatError].
 var ErrForeignFormat = errors.New("not a safetensors file")
 
-// FormatError is a file of another format, recognised by its first bytes. It answers errors.Is for [ErrForeignFormat]
-// and for the rule of the format that the file broke.
+// FormatError is a file of another format, detected by its first bytes. It matches errors.Is for [ErrForeignFormat] and
+// for the violated rule of the format.
 type FormatError struct {
-	// Format is what the file is, such as "GGUF".
+	// Format is the detected format, such as "GGUF".
 	Format string
-	// Advice is what to do, in one clause.
+	// Advice is the remedy, in one clause.
 	Advice string
-	// File is the file's name where the path that was opened is a directory; else empty.
+	// File is the file's name if the opened path is a directory, otherwise empty.
 	File string
-	// Err is the rule that the file broke, such as [ErrHeaderTooLarge].
+	// Err is the violated rule, such as [ErrHeaderTooLarge].
 	Err error
 }
 
-// Error says what the file is and what to do.
+// Error returns the format and the remedy.
 func (e *FormatError) Error() string {
 	text := "this is " + e.Format + ", not safetensors: " + e.Advice
 	if e.File != "" {
@@ -36,10 +36,10 @@ func (e *FormatError) Error() string {
 	return text
 }
 
-// Unwrap returns the rule that the file broke.
+// Unwrap returns the violated rule.
 func (e *FormatError) Unwrap() error { return e.Err }
 
-// Is makes the error answer for [ErrForeignFormat].
+// Is reports whether target is [ErrForeignFormat].
 func (e *FormatError) Is(target error) bool { return target == ErrForeignFormat }
 
 const (
@@ -49,7 +49,7 @@ const (
 	adviceUnpack   = "unpack it first"
 )
 
-// magics are formats that begin with fixed bytes.
+// magics lists formats that begin with fixed bytes.
 var magics = []struct{ prefix, format, advice string }{
 	{"GGUF", "GGUF (llama.cpp)", "use the model's safetensors files; GGUF is quantised in ways of its own"},
 	{"lmgg", "GGML (llama.cpp)", "use the model's safetensors files"},
@@ -66,11 +66,11 @@ var magics = []struct{ prefix, format, advice string }{
 	{"7z\xbc\xaf\x27\x1c", "a 7z archive", adviceUnpack},
 }
 
-// sniffBytes is how much of a file is looked at.
+// sniffBytes is the number of bytes examined.
 const sniffBytes = 512
 
-// sniff recognises a file of size bytes that is no safetensors file, which broke a rule. It returns the rule's error
-// where it does not know the format.
+// sniff detects the format of a file of size bytes that violated a rule of safetensors. It returns broken if the format
+// is unknown.
 func sniff(r io.ReaderAt, size int64, broken error) error {
 	head := make([]byte, max(0, min(sniffBytes, size)))
 	if n, err := r.ReadAt(head, 0); n < len(head) && err != nil {
@@ -85,12 +85,12 @@ func sniff(r io.ReaderAt, size int64, broken error) error {
 	return broken
 }
 
-// looksRight reports whether the file begins as the format does; then it is a bad file of the right format.
+// looksRight reports whether the file begins like a safetensors file; then it is a damaged one.
 func looksRight(head []byte) bool {
 	return len(head) > prefixBytes && head[prefixBytes] == '{' && binary.LittleEndian.Uint64(head) <= MaxHeaderBytes
 }
 
-// foreign names the format of a file that begins with head; it is empty where that is not known.
+// foreign returns the format of a file that begins with head, or "".
 func foreign(head []byte) (format, advice string) {
 	for _, m := range magics {
 		if bytes.HasPrefix(head, []byte(m.prefix)) {
@@ -116,7 +116,7 @@ func foreign(head []byte) (format, advice string) {
 	return text(head)
 }
 
-// zipped looks at the name of a zip archive's first entry.
+// zipped examines the name of a zip archive's first entry.
 func zipped(head []byte) (format, advice string) {
 	name := ""
 	if len(head) > 30 {
@@ -133,12 +133,12 @@ func zipped(head []byte) (format, advice string) {
 	return "a zip archive", adviceUnpack
 }
 
-// onnx recognises a ModelProto: its version of the format, field 1, and then one of the fields that follow.
+// onnx detects a ModelProto: its version of the format, field 1, and then one of the fields that follow.
 func onnx(head []byte) bool {
 	return len(head) > 3 && head[0] == 0x08 && head[1] >= 1 && head[1] <= 32 && bytes.IndexByte([]byte("\x12\x1a\x22\x28\x32\x3a\x42\x72"), head[2]) >= 0
 }
 
-// text recognises documents: what a server sent in the place of a file.
+// text detects documents that a server sent instead of the file.
 func text(head []byte) (format, advice string) {
 	begin := strings.ToLower(string(bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\xef\xbb\xbf")), " \t\r\n")))
 	switch {
@@ -152,8 +152,8 @@ func text(head []byte) (format, advice string) {
 	return "", ""
 }
 
-// foreignIn looks for a known file of another format in a directory that has no safetensors files. It is nil where
-// there is none.
+// foreignIn returns an error for a known file of another format in a directory without safetensors files, otherwise
+// nil.
 func foreignIn(dir string, entries []fs.DirEntry) error {
 	looked := 0
 	for _, entry := range entries {

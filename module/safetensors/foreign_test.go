@@ -27,7 +27,7 @@ func zipOf(t *testing.T, names ...string) []byte {
 	return b.Bytes()
 }
 
-// foreignFiles are the beginnings of files as their own tools write them.
+// foreignFiles returns the beginnings of files as their tools write them.
 func foreignFiles(t *testing.T) map[string][]byte {
 	var gzipped bytes.Buffer
 	w := gzip.NewWriter(&gzipped)
@@ -61,7 +61,7 @@ func foreignFiles(t *testing.T) map[string][]byte {
 	}
 }
 
-// TestForeignFilesAreNamed opens files of other formats under the name of a safetensors file. (D22)
+// Files of other formats with the extension of a safetensors file are recognised.
 func TestForeignFilesAreNamed(t *testing.T) {
 	for format, data := range foreignFiles(t) {
 		t.Run(format, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestForeignFilesAreNamed(t *testing.T) {
 			require.True(t, strings.HasPrefix(err.Error(), path+": this is "), err.Error())
 			require.NotContains(t, err.Error(), "too large")
 
-			// The directory that has it under a name of its own.
+			// The same file under its usual name in the directory.
 			other := filepath.Join(filepath.Dir(path), "pytorch_model.bin")
 			require.NoError(t, os.Rename(path, other))
 			_, err = Open(filepath.Dir(path))
@@ -89,7 +89,7 @@ func TestForeignFilesAreNamed(t *testing.T) {
 	}
 }
 
-// TestBadFilesAreNotCalledForeign cuts and spoils a safetensors file: that is told as it is.
+// Truncated and damaged safetensors files are reported as such.
 func TestBadFilesAreNotCalledForeign(t *testing.T) {
 	good := file(`{"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}`, 4)
 	for n := 1; n < len(good); n++ {
@@ -104,7 +104,7 @@ func TestBadFilesAreNotCalledForeign(t *testing.T) {
 	}
 }
 
-// TestShardsAndIndexNeedEachOther has a directory in which one or the other was not downloaded. (D22)
+// A directory with shards but no index, or an index without shards, is refused with the remedy.
 func TestShardsAndIndexNeedEachOther(t *testing.T) {
 	write := func(dir, name string, data []byte) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o600))

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzReadHeader holds the reader to: an error, or a header that encodes to a file which reads as the same header.
+// ReadHeader returns an error, or a header that encodes to a file with the same header.
 func FuzzReadHeader(f *testing.F) {
 	f.Add(file(`{}`, 0))
 	f.Add(file(`{"w":`+f32(1, 0, 4)+`,"\ud83d\ude00":`+f32(0, 4, 4)+`,"__metadata__":{"a":"\u0000"}}  `, 4))
@@ -29,8 +29,7 @@ func FuzzReadHeader(f *testing.F) {
 	})
 }
 
-// FuzzParseIndex holds the index reader to: an error, or an index whose entries name shards that exist and stay in
-// place.
+// ParseIndex returns an error, or an index whose entries name existing shards with plain names.
 func FuzzParseIndex(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"total_size":8.0},"weight_map":{"b":"y.safetensors","a":"x.safetensors"}}`))
 	f.Add([]byte(`{"weight_map":{},"other":[1,{"deep":[true,null,"x"]}]}`))

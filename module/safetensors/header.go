@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// MaxHeaderBytes is the longest header that is read or written: the reference implementation's limit.
+	// MaxHeaderBytes is the maximum size of a header, the reference implementation's limit.
 	MaxHeaderBytes = 100_000_000
 
 	prefixBytes = 8
@@ -24,7 +24,7 @@ const (
 	headerDepth = 3
 )
 
-// TensorInfo is what a header says of one tensor.
+// TensorInfo is the entry of one tensor in a header.
 type TensorInfo struct {
 	// Name is unique in the file.
 	Name string
@@ -36,29 +36,28 @@ type TensorInfo struct {
 	Begin, End int64
 }
 
-// Bytes is the length of the tensor in the file.
+// Bytes returns the length of the tensor in the file.
 func (t TensorInfo) Bytes() int64 { return t.End - t.Begin }
 
-// Header is the header of one file, checked. It is a plain value; nothing in it refers to the file.
+// Header is the validated header of one file. It is a plain value without references to the file.
 type Header struct {
-	// Tensors are in the order of their bytes in the file: by Begin, then End; those without elements as the reference
-	// implementation writes them.
+	// Tensors is sorted by the place in the file: by Begin, then End; empty tensors as the reference implementation
+	// writes them.
 	Tensors []TensorInfo
-	// Metadata is the file's __metadata__, nil where it has none.
+	// Metadata is the file's __metadata__, nil if there is none.
 	Metadata map[string]string
-	// DataOffset is where the data section begins in the file, in bytes.
+	// DataOffset is the offset of the data section in the file, in bytes.
 	DataOffset int64
 	// FileBytes is the length of the whole file.
 	FileBytes int64
 }
 
-// DataBytes is the length of the data section.
+// DataBytes returns the length of the data section.
 func (h *Header) DataBytes() int64 { return h.FileBytes - h.DataOffset }
 
-// ReadHeader reads and checks the header of a file of size bytes. It borrows r and reads nothing behind the header. The
-// header's length is checked before memory is taken for it. What is not valid fails with the error of the rule that it
-// breaks, such as [ErrHole], and a file of another format with a [*FormatError] that says what it is; errors of r come
-// wrapped.
+// ReadHeader reads and validates the header of a file of size bytes. It borrows r and reads nothing behind the header.
+// The header's length is checked before memory is allocated. Invalid input is the error of the violated rule, such as
+// [ErrHole], and a file of another format a [*FormatError]; errors of r are wrapped.
 func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
 	h, err := readHeader(r, size)
 	if err != nil {
@@ -109,7 +108,7 @@ func readFull(r io.ReaderAt, p []byte, off int64) error {
 	return fmt.Errorf("read the header: %w", err)
 }
 
-// check holds the tensors, sorted by their place in the file, to the rules on ranges.
+// check applies the rules on ranges to the tensors, which are sorted by place.
 func (h *Header) check() error {
 	var at int64
 	for i := range h.Tensors {
@@ -131,21 +130,20 @@ func (h *Header) check() error {
 	return nil
 }
 
-// sortByPlace puts tensors into the order of their bytes. One without elements comes before the one it shares its
-// beginning with, or it would seem to overlap it; several of those come in the order in which the reference
-// implementation writes them.
+// sortByPlace sorts tensors by place in the file. An empty tensor precedes the one with the same beginning, otherwise
+// it would seem to overlap it; several empty ones are in the order of the reference implementation.
 func sortByPlace(tensors []TensorInfo) {
 	slices.SortFunc(tensors, func(a, b TensorInfo) int {
 		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End), byRank(a, b))
 	})
 }
 
-// byRank is the reference implementation's order of writing: the widest alignment first, then by name.
+// byRank is the reference implementation's order of writing: widest alignment first, then by name.
 func byRank(a, b TensorInfo) int {
 	return cmp.Or(rank(b.DType)-rank(a.DType), strings.Compare(a.Name, b.Name))
 }
 
-// byteLen is the number of bytes that a tensor takes in a file.
+// byteLen returns the length of a tensor in a file.
 func byteLen(dt tensor.DType, shape tensor.Shape) (int64, error) {
 	n, err := shape.NumElements()
 	if err != nil {
@@ -164,8 +162,8 @@ func byteLen(dt tensor.DType, shape tensor.Shape) (int64, error) {
 	return n * (bits / 8), nil
 }
 
-// parseHeader reads the JSON of a header. The ranges of its tensors are each right by themselves and sorted; how they
-// lie to each other is for check.
+// parseHeader parses the JSON of a header. Each range is valid and they are sorted; check compares them with each
+// other.
 func parseHeader(text []byte) (*Header, error) {
 	if len(text) == 0 || text[0] != '{' {
 		return nil, ErrHeaderStart

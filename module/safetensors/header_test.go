@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// file builds a file of a header's text and data of n zero bytes.
+// file returns a file with the header's text and n zero bytes of data.
 func file(header string, n int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), make([]byte, n)...)
@@ -47,10 +47,10 @@ func TestReadHeaderWithoutTensors(t *testing.T) {
 	}
 }
 
-// one is the header of a single tensor with the given entry.
+// one returns the header of a single tensor with the given entry.
 func one(entry string) string { return `{"w":` + entry + `}` }
 
-// f32 is the entry of n float32 elements at a place.
+// f32 returns the entry of n float32 elements at a place.
 func f32(n, begin, end int) string {
 	return fmt.Sprintf(`{"dtype":"F32","shape":[%d],"data_offsets":[%d,%d]}`, n, begin, end)
 }
@@ -176,12 +176,12 @@ func TestErrorsCutLongNames(t *testing.T) {
 	}
 }
 
-// TestPackedLengths has elements of less than a byte, fewer than fill eight and more. (D32)
+// Tensors of packed dtypes with fewer and more than eight elements.
 func TestPackedLengths(t *testing.T) {
 	for _, test := range []struct {
 		dtype string
 		n     int
-		bytes int // -1 where they do not end on a byte
+		bytes int // -1 if they do not end on a byte
 	}{
 		{"F4", 0, 0}, {"F4", 2, 1}, {"F4", 7, -1}, {"F4", 8, 4}, {"F4", 9, -1}, {"F4", 10, 5}, {"F4", 16, 8}, {"F4", 22, 11},
 		{"F6_E2M3", 4, 3}, {"F6_E2M3", 8, 6}, {"F6_E2M3", 10, -1}, {"F6_E2M3", 12, 9}, {"F6_E3M2", 16, 12}, {"F6_E3M2", 20, 15}, {"F6_E3M2", 21, -1},
@@ -203,8 +203,8 @@ func TestPackedLengths(t *testing.T) {
 	}
 }
 
-// TestOrderOfEmptyTensors writes the header in the order of the reference implementation: among tensors that begin at
-// the same byte too, the widest alignment comes first, and then the name decides. (D31)
+// Tensors that begin at the same byte are written in the order of the reference implementation: widest alignment first,
+// then by name.
 func TestOrderOfEmptyTensors(t *testing.T) {
 	none := tensor.Shape{0}
 	h, err := NewHeader([]TensorInfo{
@@ -224,7 +224,7 @@ func TestOrderOfEmptyTensors(t *testing.T) {
 	require.Equal(t, h.Tensors, back.Tensors)
 }
 
-// limitReader fails the test when it is asked for more than limit bytes at once.
+// limitReader fails the test if a read exceeds limit bytes.
 type limitReader struct {
 	t     *testing.T
 	bytes []byte
@@ -262,12 +262,12 @@ func TestReadErrorsPass(t *testing.T) {
 		_, err := ReadHeader(brokenReader{after}, 10)
 		require.ErrorIs(t, err, errBroken)
 	}
-	// A file that was cut off between its stat and the read.
+	// A file that became shorter between its stat and the read.
 	_, err := ReadHeader(bytes.NewReader(file("{}", 0)[:9]), 10)
 	require.ErrorIs(t, err, ErrTruncated)
 }
 
-// headerOnly is a file of size bytes of which only the header is there.
+// headerOnly is a file of size bytes of which only the header exists.
 type headerOnly struct{ header []byte }
 
 func (f headerOnly) ReadAt(p []byte, off int64) (int, error) {

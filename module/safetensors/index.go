@@ -11,18 +11,17 @@ import (
 	"unicode/utf8"
 )
 
-// indexDepth bounds the values inside an index that are skipped; the index itself uses two levels.
+// indexDepth limits the nesting of skipped values in an index; the index itself uses two levels.
 const indexDepth = 32
 
-// Index says which file holds which tensor of a model that is sharded over several: the content of
-// model.safetensors.index.json.
+// Index maps the tensors of a sharded model to files: the content of model.safetensors.index.json.
 type Index struct {
-	// Shards are the files' names, sorted, each once. They are plain names in the directory of the index.
+	// Shards holds the files' names, sorted and unique. They are plain names in the directory of the index.
 	Shards []string
-	// Tensors are all tensors, sorted by name.
+	// Tensors holds all tensors, sorted by name.
 	Tensors []IndexEntry
-	// TotalSize is metadata.total_size, which should be the length of all tensors in bytes, and -1 where it is missing.
-	// It is a claim: tools that write it differ over tied tensors, so it is not held against the shards.
+	// TotalSize is metadata.total_size, which should be the length of all tensors in bytes, or -1 if it is missing. It
+	// is not compared with the shards, because tools differ over tied tensors.
 	TotalSize int64
 }
 
@@ -30,12 +29,12 @@ type Index struct {
 type IndexEntry struct {
 	// Name is the tensor's name.
 	Name string
-	// Shard is a position in Index.Shards.
+	// Shard is an index of Index.Shards.
 	Shard int
 }
 
-// ParseIndex reads an index. weight_map must map strings to plain file names, and no name may occur twice; a shard with
-// a path fails with [ErrShardName]. Keys besides weight_map and metadata are skipped.
+// ParseIndex parses an index. weight_map must map unique strings to plain file names; a shard with a path is
+// [ErrShardName]. Keys besides weight_map and metadata are skipped.
 func ParseIndex(text []byte) (*Index, error) {
 	if len(text) > MaxHeaderBytes {
 		return nil, fmt.Errorf("%w: %d bytes; the limit is %d", ErrIndexTooLarge, len(text), MaxHeaderBytes)
@@ -64,12 +63,12 @@ func ParseIndex(text []byte) (*Index, error) {
 type indexParser struct {
 	scanner
 	index *Index
-	// shards numbers the files in the order in which they occur.
+	// shards numbers the files in order of occurrence.
 	shards map[string]int
 	mapped bool
 }
 
-// unique walks an object whose keys may occur once only.
+// unique iterates over an object with unique keys.
 func (p *indexParser) unique(member func(key string) error) error {
 	seen := map[string]struct{}{}
 	return p.object(func(key string) error {
@@ -92,7 +91,7 @@ func (p *indexParser) member(key string) error {
 	return p.skip()
 }
 
-// place reads one entry of weight_map.
+// place parses one entry of weight_map.
 func (p *indexParser) place(name string) error {
 	shard, err := p.string()
 	if err == nil && !plainName(shard) {
@@ -111,12 +110,12 @@ func (p *indexParser) place(name string) error {
 	return nil
 }
 
-// plainName reports whether a name stays in its directory, on every system.
+// plainName reports whether a name stays in its directory on every system.
 func plainName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\\:\x00")
 }
 
-// claim reads one entry of metadata.
+// claim parses one entry of metadata.
 func (p *indexParser) claim(key string) error {
 	if key != "total_size" {
 		return p.skip()
@@ -140,7 +139,7 @@ func (p *indexParser) claim(key string) error {
 	return nil
 }
 
-// sort brings shards and tensors into the order of their names.
+// sort sorts shards and tensors by name.
 func (p *indexParser) sort() {
 	x := p.index
 	asRead := slices.Clone(x.Shards)

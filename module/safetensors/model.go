@@ -13,24 +13,24 @@ import (
 )
 
 const (
-	// fileName and indexName are what Transformers calls a model's only file, and the index of one with shards.
+	// fileName and indexName are Transformers' names for the only file of a model, and for the index of shards.
 	fileName  = "model.safetensors"
 	indexName = "model.safetensors.index.json"
 )
 
-// Model is a model on disk: one file, or several with an index. It holds the files open and no tensor's bytes.
+// Model is a model on disk: one file, or several with an index. It keeps the files open and does not read tensors.
 type Model struct {
-	// Path is the file or index that the model was opened by.
+	// Path is the file or index that was opened.
 	Path string
 	// Files are the model's files; those of an index are sorted by name.
 	Files []*File
-	// Tensors are the tensors of all files: in the order of Files, and inside a file in the order of their bytes.
+	// Tensors holds the tensors of all files: in the order of Files, and within a file by place.
 	Tensors []ModelTensor
-	// Metadata is the __metadata__ of all files; where two files differ over a key, the first file's value.
+	// Metadata is the __metadata__ of all files; if two files differ in a key, the first file's value.
 	Metadata map[string]string
 	// Index is the index, nil for a model of one file.
 	Index *Index
-	// Ties are the names that have a stored tensor's bytes, sorted by name, as recorded in the metadata under
+	// Ties holds the names that share a stored tensor's bytes, sorted by name, as recorded in the metadata under
 	// [TiedKey].
 	Ties []Tie
 
@@ -41,27 +41,26 @@ type Model struct {
 // ModelTensor is a tensor of a model.
 type ModelTensor struct {
 	TensorInfo
-	// File is a position in Model.Files.
+	// File is an index of Model.Files.
 	File int
 }
 
 // File is one open file of a model.
 type File struct {
-	// Path is where the file was opened.
+	// Path is the path or name of the file.
 	Path string
 	// Header is the file's header.
 	Header *Header
 
 	source io.ReaderAt
-	f      *os.File // nil for a reader that somebody else closes
+	f      *os.File // nil for a reader owned by the caller
 }
 
-// Source is what the file is read from, borrowed: an [os.File] where the model was opened by a path.
+// Source returns the reader of the file, borrowed: an [os.File] if the model was opened by a path.
 func (f *File) Source() io.ReaderAt { return f.source }
 
-// NewModel is [Open] for one file of size bytes that r reads, such as a [bytes.Reader]. It borrows r, which must be
-// readable until the last use of the model. path is what errors call it. Errors are those of [ReadHeader], and
-// [ErrTies].
+// NewModel is [Open] for one file of size bytes that r reads, such as a [bytes.Reader]. It borrows r until the last use
+// of the model. path is used in errors. It returns the errors of [ReadHeader], and [ErrTies].
 func NewModel(path string, r io.ReaderAt, size int64) (*Model, error) {
 	h, err := ReadHeader(r, size)
 	if err != nil {
@@ -74,19 +73,19 @@ func NewModel(path string, r io.ReaderAt, size int64) (*Model, error) {
 	return m, nil
 }
 
-// Shard is a file of a model that is sharded over several, for [NewShards].
+// Shard is a file of a sharded model, for [NewShards].
 type Shard struct {
-	// Path is what errors call the file; its last element is the name that an index knows it by.
+	// Path is the file's name in errors; its last element is its name in the index.
 	Path string
-	// Source reads it, and is readable until the last use of the model. Borrowed.
+	// Source reads the file until the last use of the model. Borrowed.
 	Source io.ReaderAt
 	// Bytes is its length.
 	Bytes int64
 }
 
-// NewShards is [Open] for files that readers read, such as objects of a store. index says which tensor is in which
-// file, and shards are those that it names, in its order; where index is nil, the shards are simply all there is. path
-// is what errors call the whole. Errors are those of Open that are about contents.
+// NewShards is [Open] for files behind readers, such as objects of a store. index maps tensors to files, and shards are
+// its files in order; with a nil index, shards are the whole model. path is used in errors. It returns the errors of
+// Open about contents.
 func NewShards(path string, index *Index, shards []Shard) (*Model, error) {
 	m := &Model{Path: path, Index: index}
 	if index != nil && !slices.EqualFunc(index.Shards, shards, func(name string, s Shard) bool { return name == pathpkg.Base(filepath.ToSlash(s.Path)) }) {
@@ -105,7 +104,7 @@ func NewShards(path string, index *Index, shards []Shard) (*Model, error) {
 	return m, nil
 }
 
-// complete makes one model of the files, once their headers were read.
+// complete combines the files into one model after their headers were read.
 func (m *Model) complete() error {
 	if err := m.merge(); err != nil {
 		return err
@@ -118,11 +117,11 @@ func (m *Model) complete() error {
 	return m.tie()
 }
 
-// Open opens a model: a safetensors file, an index (a name that ends in .json), or a directory with one of the two. Of
-// a directory with both model.safetensors and an index the former is taken, as Transformers does. All headers are read
-// and checked, and held against the index. The caller closes the model. Errors name the file and the tensor, and are
-// those of [ReadHeader], [ParseIndex], [ErrNoModel], [ErrAmbiguous], [ErrNoIndex], [ErrMissingShards], [ErrNotRegular],
-// [ErrNotInShard], [ErrNotInIndex], [ErrTies] and [ErrDuplicateName].
+// Open opens a model: a safetensors file, an index (a name that ends in .json), or a directory with one of the two. If
+// a directory has model.safetensors and an index, the former is used, as in Transformers. All headers are read,
+// validated and compared with the index. The caller closes the model. Errors name the file and the tensor; they are the
+// errors of [ReadHeader] and [ParseIndex], [ErrNoModel], [ErrAmbiguous], [ErrNoIndex], [ErrMissingShards],
+// [ErrNotRegular], [ErrNotInShard], [ErrNotInIndex], [ErrTies] and [ErrDuplicateName].
 func Open(path string) (*Model, error) {
 	file, err := resolve(path)
 	if err != nil {
@@ -144,7 +143,7 @@ func Open(path string) (*Model, error) {
 	return m, nil
 }
 
-// resolve finds the file that a path means.
+// resolve returns the file for a path.
 func resolve(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
@@ -160,7 +159,7 @@ func resolve(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// An index names all of its shards, so where there is one, the files beside it are not models.
+	// An index names all of its shards, so files beside it are not models.
 	for _, suffix := range [...]string{".safetensors.index.json", ".safetensors"} {
 		var found []string
 		for _, entry := range entries {
@@ -184,7 +183,7 @@ func resolve(path string) (string, error) {
 	return "", fmt.Errorf("%s: %w", path, ErrNoModel)
 }
 
-// openRegular opens a file that must be a regular one, or a link to one: opening a pipe would wait for a writer.
+// openRegular opens a regular file, or a link to one: opening a pipe would wait for a writer.
 func openRegular(path string) (*os.File, int64, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -240,7 +239,7 @@ func (m *Model) openShards() error {
 	return nil
 }
 
-// merge makes one list of the tensors of all files.
+// merge combines the tensors of all files into one list.
 func (m *Model) merge() error {
 	count, bytes := 0, int64(0)
 	for _, f := range m.Files {
@@ -273,7 +272,7 @@ func (m *Model) merge() error {
 	return nil
 }
 
-// checkIndex holds the tensors of the files against those of the index. Both are without duplicates.
+// checkIndex compares the tensors of the files with those of the index. Both are without duplicates.
 func (m *Model) checkIndex() error {
 	for _, entry := range m.Index.Tensors {
 		i, found := m.byName[entry.Name]
@@ -295,7 +294,7 @@ func (m *Model) checkIndex() error {
 	return nil
 }
 
-// Lookup finds a tensor by its name. A tied name finds the stored tensor whose bytes it has, under that one's name.
+// Lookup returns a tensor by name. For a tied name it returns the stored tensor, with the stored name.
 func (m *Model) Lookup(name string) (ModelTensor, bool) {
 	if kept, tied := m.tied[name]; tied {
 		name = kept
@@ -307,7 +306,7 @@ func (m *Model) Lookup(name string) (ModelTensor, bool) {
 	return m.Tensors[i], true
 }
 
-// Bytes is the length of all tensors.
+// Bytes returns the length of all tensors.
 func (m *Model) Bytes() int64 {
 	var sum int64
 	for _, f := range m.Files {
@@ -316,13 +315,13 @@ func (m *Model) Bytes() int64 {
 	return sum
 }
 
-// Reader reads the bytes of t, which is one of m.Tensors, as long as the model is open.
+// Reader reads the bytes of t, an element of m.Tensors, while the model is open.
 func (m *Model) Reader(t ModelTensor) *io.SectionReader {
 	f := m.Files[t.File]
 	return io.NewSectionReader(f.source, f.Header.DataOffset+t.Begin, t.Bytes())
 }
 
-// Close closes the files. Headers and the lists of tensors stay usable. A second Close is nil.
+// Close closes the files. Headers and lists of tensors remain usable. A second Close returns nil.
 func (m *Model) Close() error {
 	var first error
 	for _, f := range m.Files {

@@ -22,7 +22,7 @@ func put(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// bytesOf is a file with the named one-byte tensors.
+// bytesOf returns a file with the named one-byte tensors.
 func bytesOf(t *testing.T, metadata map[string]string, names ...string) string {
 	var infos []TensorInfo
 	for _, name := range names {
@@ -85,7 +85,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestNewShards makes one model of files that readers read, and refuses what Open refuses.
+// NewShards builds one model from readers, and refuses what Open refuses.
 func TestNewShards(t *testing.T) {
 	shard := func(path, text string) Shard {
 		return Shard{Path: path, Source: strings.NewReader(text), Bytes: int64(len(text))}
@@ -224,7 +224,7 @@ func TestSilero(t *testing.T) {
 	require.Equal(t, tensor.Float32, w.DType)
 }
 
-// testData finds a file that is not part of the repository, or skips the test.
+// testData returns a file outside the repository, or skips the test.
 func testData(t testing.TB, name string) string {
 	dir := os.Getenv("SHAREDTENSOR_TESTDATA")
 	if dir == "" {

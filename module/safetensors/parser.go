@@ -7,19 +7,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// parser builds a Header from its JSON.
+// parser parses the JSON of a Header.
 type parser struct {
 	scanner
 	header *Header
-	// seen are the names so far; encoding/json would let the last of two win.
+	// seen holds the names so far; encoding/json would keep the last of two.
 	seen map[string]struct{}
-	// dims are the shapes of all tensors, end to end: one slice that grows instead of one allocation a tensor.
+	// dims holds the shapes of all tensors: one growing slice instead of one allocation for each tensor.
 	dims []int64
-	// ends is where each tensor's shape ends in dims.
+	// ends holds the end of each tensor's shape in dims.
 	ends []int
 }
 
-// member reads one entry of the header.
+// member parses one entry of the header.
 func (p *parser) member(name string) error {
 	if name == metadataKey {
 		return p.metadata()
@@ -37,7 +37,7 @@ func (p *parser) member(name string) error {
 	return nil
 }
 
-// The keys of an entry, as bits of what was seen.
+// The keys of an entry, as bits.
 const (
 	sawDType = 1 << iota
 	sawShape
@@ -45,7 +45,7 @@ const (
 	sawAll = sawDType | sawShape | sawOffsets
 )
 
-// entry reads the object that describes a tensor, and checks it by itself.
+// entry parses and checks the object of one tensor.
 func (p *parser) entry(info *TensorInfo) error {
 	saw, first := 0, len(p.dims)
 	err := p.object(func(key string) error {
@@ -81,7 +81,7 @@ func (p *parser) entry(info *TensorInfo) error {
 	return nil
 }
 
-// keyBit is the bit of a key, 0 for one that the format does not have.
+// keyBit returns the bit of a key, 0 for an unknown one.
 func keyBit(key string) int {
 	switch key {
 	case "dtype":
@@ -94,7 +94,7 @@ func keyBit(key string) int {
 	return 0
 }
 
-// missingKeys names what an entry lacks.
+// missingKeys returns the names of missing keys.
 func missingKeys(saw int) string {
 	var missing []string
 	for i, key := range [...]string{"dtype", "shape", "data_offsets"} {
@@ -154,7 +154,7 @@ func (p *parser) offsets(info *TensorInfo) error {
 	return nil
 }
 
-// metadata reads the object of strings under __metadata__.
+// metadata parses the object of strings under __metadata__.
 func (p *parser) metadata() error {
 	if p.header.Metadata != nil {
 		return fmt.Errorf("%w: %s", ErrDuplicateKey, metadataKey)
@@ -178,7 +178,7 @@ func (p *parser) metadata() error {
 	return nil
 }
 
-// cutShapes gives every tensor its part of dims, once dims has stopped moving.
+// cutShapes assigns every tensor its part of dims after dims has stopped growing.
 func (p *parser) cutShapes() {
 	first := 0
 	for i := range p.header.Tensors {

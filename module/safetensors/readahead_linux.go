@@ -2,12 +2,11 @@ package safetensors
 
 import "golang.org/x/sys/unix"
 
-// readAheadCall is how much one call asks for: the kernel reads no more for one than the device takes in one request,
-// and leaves the rest out without a word.
+// readAheadCall is the size of one request: the kernel silently limits a request to what the device takes at once.
 const readAheadCall = 256 << 10
 
-// ReadAhead asks the kernel to bring n bytes at offset off of the file into the page cache, and does not wait for them.
-// It is advice: a source that is no file, or a file system that cannot, ignores it. It must not be called during or
+// ReadAhead makes the kernel read n bytes at offset off of the file into the page cache, without waiting. It is a hint:
+// it has no effect if the source is not a file or the file system does not support it. It must not be called during or
 // after Close of the model.
 func (f *File) ReadAhead(off, n int64) {
 	if f.f == nil {

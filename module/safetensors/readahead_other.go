@@ -2,5 +2,5 @@
 
 package safetensors
 
-// ReadAhead does nothing: it is advice, and this system takes none.
+// ReadAhead does nothing: it is a hint that this system does not support.
 func (f *File) ReadAhead(off, n int64) {}

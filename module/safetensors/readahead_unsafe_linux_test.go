@@ -15,8 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// TestReadAhead has bytes of a file brought into the page cache before anybody reads them: those that were asked for,
-// and not the rest.
+// ReadAhead brings the requested bytes of a file into the page cache, and no others.
 func TestReadAhead(t *testing.T) {
 	const size = 16 << 20
 	path := filepath.Join(t.TempDir(), "m.safetensors")
@@ -38,7 +37,7 @@ func TestReadAhead(t *testing.T) {
 	}
 	require.Less(t, resident(t, f.f, size/2, size/2), int64(size/4))
 	f.ReadAhead(-5, 10)
-	f.ReadAhead(size*2, size) // nothing is there
+	f.ReadAhead(size*2, size) // outside the file
 }
 
 // writeZeros writes a tensor of zeros.
@@ -47,7 +46,7 @@ func writeZeros(w io.Writer, info TensorInfo) error {
 	return err
 }
 
-// resident is how many bytes of a part of a file are in the page cache.
+// resident returns how many bytes of a part of a file are in the page cache.
 func resident(t *testing.T, f *os.File, off, n int64) int64 {
 	t.Helper()
 	mapping, err := unix.Mmap(int(f.Fd()), off, int(n), unix.PROT_READ, unix.MAP_SHARED)

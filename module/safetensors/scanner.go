@@ -8,19 +8,19 @@ import (
 	"unicode/utf8"
 )
 
-// scanner walks JSON text (RFC 8259) once, from left to right, and never recurses deeper than maxDepth. It exists
-// because encoding/json keeps the last of two equal keys, in silence. The text must be valid UTF-8. Strings without
-// escapes are returned as parts of it, so the text lives as long as they do.
+// scanner scans JSON text (RFC 8259) once, from left to right, and never recurses deeper than maxDepth. It exists
+// because encoding/json silently keeps the last of two equal keys. The text must be valid UTF-8. Strings without
+// escapes are substrings of it, so they keep the text in memory.
 type scanner struct {
 	text     string
 	pos      int
 	depth    int
 	maxDepth int
-	// syntax is the error that malformed text is reported as.
+	// syntax is the error for malformed text.
 	syntax error
 }
 
-// fail reports malformed text at the current position.
+// fail returns an error for malformed text at the current position.
 func (s *scanner) fail(why string) error {
 	return fmt.Errorf("%w: byte %d: %s", s.syntax, s.pos, why)
 }
@@ -37,7 +37,7 @@ func (s *scanner) next() byte {
 	return 0
 }
 
-// mismatch explains why the value that comes next is not the one wanted.
+// mismatch returns the error for an unexpected type of the next value.
 func (s *scanner) mismatch(want string) error {
 	switch c := s.next(); {
 	case (c == '{' || c == '[') && s.depth >= s.maxDepth:
@@ -60,7 +60,7 @@ func (s *scanner) open(c byte, want string) error {
 	return nil
 }
 
-// more consumes what follows a member: a comma, or the bracket c that ends the object or array.
+// more consumes the separator after a member: a comma, or the bracket c that ends the object or array.
 func (s *scanner) more(c byte) (bool, error) {
 	switch s.next() {
 	case ',':
@@ -74,7 +74,7 @@ func (s *scanner) more(c byte) (bool, error) {
 	return false, s.fail("a comma or '" + string(c) + "' belongs here")
 }
 
-// object walks an object. member is called with each key when the scanner stands before its value, and consumes that.
+// object iterates over an object. member is called with each key and consumes its value.
 func (s *scanner) object(member func(key string) error) error {
 	if err := s.open('{', "an object"); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (s *scanner) object(member func(key string) error) error {
 	}
 }
 
-// array walks an array. element is called when the scanner stands before each value, and consumes it.
+// array iterates over an array. element consumes each value.
 func (s *scanner) array(element func() error) error {
 	if err := s.open('[', "an array"); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (s *scanner) string() (string, error) {
 	return "", s.fail("ends inside a string")
 }
 
-// escaped is the rest of string for one whose first escape is at byte i.
+// escaped continues string from its first escape at byte i.
 func (s *scanner) escaped(start, i int) (string, error) {
 	var b strings.Builder
 	b.WriteString(s.text[start:i])
@@ -173,7 +173,7 @@ func (s *scanner) escaped(start, i int) (string, error) {
 	return "", s.fail("ends inside a string")
 }
 
-// escape consumes one escape sequence, of which a surrogate pair is one.
+// escape consumes one escape sequence, or two that form a surrogate pair.
 func (s *scanner) escape() (rune, error) {
 	if s.pos+1 >= len(s.text) {
 		return 0, s.fail("ends inside an escape")
@@ -256,10 +256,10 @@ func (s *scanner) number() (string, error) {
 	return s.text[start:s.pos], nil
 }
 
-// at reports whether the very next byte is c.
+// at reports whether the next byte is c.
 func (s *scanner) at(c byte) bool { return s.pos < len(s.text) && s.text[s.pos] == c }
 
-// digits consumes decimal digits and returns how many there were.
+// digits consumes decimal digits and returns their number.
 func (s *scanner) digits() int {
 	start := s.pos
 	for s.pos < len(s.text) && s.text[s.pos] >= '0' && s.text[s.pos] <= '9' {
@@ -268,7 +268,7 @@ func (s *scanner) digits() int {
 	return s.pos - start
 }
 
-// natural consumes an integer that is not negative; a negative one is reported as the error below.
+// natural consumes a nonnegative integer; a negative one is the error below.
 func (s *scanner) natural(below error) (int64, error) {
 	number, err := s.number()
 	switch {
@@ -309,7 +309,7 @@ func (s *scanner) skip() error {
 	return err
 }
 
-// end checks that nothing but white space is left.
+// end checks that only white space is left.
 func (s *scanner) end() error {
 	if s.next(); s.pos < len(s.text) {
 		return fmt.Errorf("%w: byte %d", ErrTrailingJSON, s.pos)

@@ -11,11 +11,10 @@ import (
 	"strings"
 )
 
-// shardName is how Transformers names shards: model-00001-of-00005.safetensors.
+// shardName matches Transformers' names of shards: model-00001-of-00005.safetensors.
 var shardName = regexp.MustCompile(`^(.+)-(\d{1,9})-of-(\d{1,9})\.safetensors$`)
 
-// shardsWithoutIndex refuses a directory in which one of the names is a shard of several: its files are not a model
-// each.
+// shardsWithoutIndex refuses a directory in which a name is one shard of several: its files are not separate models.
 func shardsWithoutIndex(names []string) error {
 	for _, name := range names {
 		parts := shardName.FindStringSubmatch(name)
@@ -38,7 +37,7 @@ func shardsWithoutIndex(names []string) error {
 	return nil
 }
 
-// findShards refuses an index whose shards are not there, with all that are missing.
+// findShards returns an error that lists all missing shards of the index.
 func (m *Model) findShards() error {
 	var missing []string
 	for _, shard := range m.Index.Shards {

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// Encode is the text of the index, which [ParseIndex] reads. A negative TotalSize is left out. Errors are
-// [ErrShardName], and [ErrNotInShard] for an entry whose shard is none of the index.
+// Encode returns the text of the index, which [ParseIndex] parses. A negative TotalSize is omitted. Errors are
+// [ErrShardName], and [ErrNotInShard] for an entry with an invalid shard.
 func (x *Index) Encode() ([]byte, error) {
 	type metadata struct {
 		TotalSize int64 `json:"total_size"`
@@ -37,10 +37,10 @@ func (x *Index) Encode() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// WriteShards writes a model of several files, one a header, into a directory that holds none yet, and is made where it
-// is not there: model-00001-of-00003.safetensors and so on, each as [WriteFile] does, and then
-// model.safetensors.index.json. So whoever finds the index finds a whole model. On any error what was written is
-// removed. A directory with a model or an index fails with [fs.ErrExist], a tensor in two headers with
+// WriteShards writes a model of several files, one for each header, into a directory without a model, which is created
+// if needed: model-00001-of-00003.safetensors and so on, each as [WriteFile] does, and then
+// model.safetensors.index.json. The index is written last, so it always describes a complete model. After an error the
+// written files are removed. A directory with a model or an index is [fs.ErrExist], a tensor in two headers
 // [ErrDuplicateName]; errors name the path.
 func WriteShards(dir string, shards []*Header, source Source) (err error) {
 	index, err := newIndex(shards)
@@ -54,7 +54,7 @@ func WriteShards(dir string, shards []*Header, source Source) (err error) {
 	var made []string
 	defer func() {
 		for i := len(made) - 1; err != nil && i >= 0; i-- {
-			_ = os.Remove(made[i]) // err says what went wrong
+			_ = os.Remove(made[i]) // best effort: err is returned
 		}
 	}()
 	switch err := os.Mkdir(dir, 0o777); {
@@ -86,7 +86,7 @@ func WriteShards(dir string, shards []*Header, source Source) (err error) {
 	return nil
 }
 
-// newIndex is the index of a model with these files.
+// newIndex returns the index of a model with these files.
 func newIndex(shards []*Header) (*Index, error) {
 	x := &Index{}
 	seen := map[string]struct{}{}

@@ -2,5 +2,5 @@
 
 package safetensors
 
-// syncDir does nothing: this system has no way to sync a directory.
+// syncDir does nothing: this system cannot sync a directory.
 func syncDir(string) error { return nil }

@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// TiedKey is the metadata key under which a file records tied names: a JSON object in text from each name that is not
-// stored to the stored name whose bytes it has, such as {"lm_head.weight":"model.embed_tokens.weight"}. Metadata
-// without it ties nothing.
+// TiedKey is the metadata key of tied names: a JSON object, as text, from each name that is not stored to the stored
+// name with the same bytes, such as {"lm_head.weight":"model.embed_tokens.weight"}. Metadata without it ties nothing.
 const TiedKey = "sharedtensor.tied"
 
-// ErrTies is a record of tied names that does not hold.
+// ErrTies means that a record of tied names is invalid.
 var ErrTies = errors.New("bad record of tied tensors")
 
-// Tie is a name that has the bytes of a stored tensor.
+// Tie is a name that shares the bytes of a stored tensor.
 type Tie struct {
 	// Name is not stored.
 	Name string
@@ -24,8 +23,8 @@ type Tie struct {
 	Kept string
 }
 
-// EncodeTies is the value of [TiedKey] for ties, a map from names that are not stored to stored ones. Equal maps give
-// equal text. Names are UTF-8.
+// EncodeTies returns the value of [TiedKey] for ties, a map from names that are not stored to stored ones. Equal maps
+// give equal text. Names are UTF-8.
 func EncodeTies(ties map[string]string) string {
 	b := []byte{'{'}
 	for i, name := range slices.Sorted(maps.Keys(ties)) {
@@ -39,7 +38,7 @@ func EncodeTies(ties map[string]string) string {
 	return string(append(b, '}'))
 }
 
-// ParseTies reads a value of [TiedKey]. The ties are sorted by name. Errors are [ErrTies].
+// ParseTies parses a value of [TiedKey]. The ties are sorted by name. Errors are [ErrTies].
 func ParseTies(text string) ([]Tie, error) {
 	var ties []Tie
 	seen := map[string]struct{}{}
@@ -70,7 +69,7 @@ func sortTies(ties []Tie) {
 	slices.SortFunc(ties, func(a, b Tie) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// tie takes the ties from the metadata of all files. Each has to name a stored tensor and must not be stored itself.
+// tie reads the ties from the metadata of all files. Each must name a stored tensor and must not be stored itself.
 func (m *Model) tie() error {
 	for _, f := range m.Files {
 		text, recorded := f.Header.Metadata[TiedKey]
@@ -93,7 +92,7 @@ func (m *Model) tie() error {
 
 func (m *Model) addTie(t Tie) error {
 	if kept, known := m.tied[t.Name]; known {
-		if kept == t.Kept { // the files of a model may all say it
+		if kept == t.Kept { // all files of a model may record it
 			return nil
 		}
 		return fmt.Errorf("%w: %s is tied to %s and to %s", ErrTies, quote(t.Name), quote(kept), quote(t.Kept))
@@ -112,20 +111,19 @@ func (m *Model) addTie(t Tie) error {
 	return nil
 }
 
-// TieByMetadata also takes the [Model.PossibleTies] for ties, and returns how many there were. It is for files that are
-// known to be written by the Python library's save_model.
+// TieByMetadata also adds the [Model.PossibleTies], and returns their number. It is for files known to be written by
+// the Python library's save_model.
 func (m *Model) TieByMetadata() int {
 	ties := m.PossibleTies()
 	for _, t := range ties {
-		_ = m.addTie(t) // it holds, or it would not be possible
+		_ = m.addTie(t) // valid, otherwise it would not be possible
 	}
 	sortTies(m.Ties)
 	return len(ties)
 }
 
-// PossibleTies are the metadata entries from a name that is not stored to a name that is, sorted, without those that
-// are Ties already. That is how the Python library's save_model notes what it dropped, but nothing in a file tells such
-// entries from others.
+// PossibleTies returns the metadata entries from a name that is not stored to a stored name, sorted, except those in
+// Ties. The Python library's save_model records dropped names this way, but other metadata may look the same.
 func (m *Model) PossibleTies() []Tie {
 	var ties []Tie
 	for name, kept := range m.Metadata {

@@ -25,7 +25,7 @@ func openWith(t *testing.T, metadata map[string]string) (*Model, error) {
 	return m, err
 }
 
-// TestOnlyTheRecordTies has metadata whose values are names of tensors: none of that invents a tensor. (D11)
+// Metadata whose values are names of tensors does not create tensors.
 func TestOnlyTheRecordTies(t *testing.T) {
 	m, err := openWith(t, map[string]string{"format": "a", "head": "b", "sharedtensor.tied ": `{"x":"a"}`})
 	require.NoError(t, err)
@@ -47,8 +47,8 @@ func TestOnlyTheRecordTies(t *testing.T) {
 
 func TestBadTiesAreRefused(t *testing.T) {
 	for _, text := range []string{
-		"", "[]", "a", `{"x":1}`, `{"x":["a"]}`, `{"x":"a"`, `{"x":"a"} {}`, `{"x":"a","x":"b"}`, // no record
-		`{"x":"c"}`, `{"a":"b"}`, `{"a":"a"}`, `{"x":"y","y":"a"}`, // of what is not stored, or is
+		"", "[]", "a", `{"x":1}`, `{"x":["a"]}`, `{"x":"a"`, `{"x":"a"} {}`, `{"x":"a","x":"b"}`, // not a record
+		`{"x":"c"}`, `{"a":"b"}`, `{"a":"a"}`, `{"x":"y","y":"a"}`, // names that are not stored, or are
 	} {
 		_, err := openWith(t, map[string]string{TiedKey: text})
 		require.ErrorIs(t, err, ErrTies, text)

@@ -12,16 +12,16 @@ import (
 	"path/filepath"
 )
 
-// writeBuffer gathers the header and small tensors into larger writes; what is larger goes past it.
+// writeBuffer combines the header and small tensors into larger writes; larger data bypasses it.
 const writeBuffer = 256 << 10
 
-// Source writes the bytes of one tensor, little-endian and row-major, exactly t.Bytes of them. It is called once a
-// tensor, in the order of the file, from one goroutine.
+// Source writes the bytes of one tensor, little-endian and row-major, exactly t.Bytes of them. It is called once for
+// each tensor, in the order of the file, on one goroutine.
 type Source func(w io.Writer, t TensorInfo) error
 
-// Write writes a file to w: h, which comes from [NewHeader], and then what source writes for each tensor. It borrows w.
-// A tensor whose source writes too little or too much fails with [ErrLength]; errors of w and source come wrapped with
-// the tensor. After an error w holds a part of the file.
+// Write writes a file to w: h, which comes from [NewHeader], and then the output of source for each tensor. It borrows
+// w. If source writes too little or too much, the error is [ErrLength]; errors of w and source are wrapped with the
+// tensor. After an error w has received part of the file.
 func Write(w io.Writer, h *Header, source Source) error {
 	text, err := h.Encode()
 	if err != nil {
@@ -53,7 +53,7 @@ func Write(w io.Writer, h *Header, source Source) error {
 	return nil
 }
 
-// exactWriter refuses what goes beyond left bytes.
+// exactWriter refuses writes beyond left bytes.
 type exactWriter struct {
 	w    io.Writer
 	left int64
@@ -68,11 +68,10 @@ func (e *exactWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// WriteFile writes a file as [Write] does, so that path is either the whole new file or what it was before. The bytes
-// go to a temporary file beside it, are synced, and take the name by a rename: a process that has the old file mapped
-// keeps its bytes. A symbolic link to a regular file, or to nothing, is replaced, not followed. A path that is
-// something else, or a link to something else, such as /dev/stdout, fails with [ErrNotRegular]. On any error, a full
-// disk among them, the temporary file is removed. Errors name the path.
+// WriteFile writes a file as [Write] does and replaces path atomically. The bytes are written to a temporary file
+// beside it, synced, and renamed: a process that has the old file mapped keeps its bytes. A symbolic link to a regular
+// file, or a dangling one, is replaced, not followed. Any other path, or a link to one, such as /dev/stdout, is
+// [ErrNotRegular]. After an error, such as a full disk, the temporary file is removed. Errors name the path.
 func WriteFile(path string, h *Header, source Source) (err error) {
 	defer func() {
 		if err != nil {
@@ -89,7 +88,7 @@ func WriteFile(path string, h *Header, source Source) (err error) {
 	case info.Mode()&fs.ModeSymlink == 0:
 		return ErrNotRegular
 	default:
-		// A link to a device, a pipe or a directory is meant for what is behind it, which a rename would not reach.
+		// A link to a device, a pipe or a directory means its target, which a rename would not reach.
 		if target, err := os.Stat(path); err == nil && !target.Mode().IsRegular() {
 			return fmt.Errorf("%w: it is a link to something else", ErrNotRegular)
 		}
@@ -97,8 +96,7 @@ func WriteFile(path string, h *Header, source Source) (err error) {
 	return replace(path, mode, keep, func(w io.Writer) error { return Write(w, h, source) })
 }
 
-// replace puts a file with what write writes in the place of path. With keep it gets just that mode, whatever the
-// umask.
+// replace writes a file with write and renames it to path. With keep it gets exactly mode, regardless of the umask.
 func replace(path string, mode fs.FileMode, keep bool, write func(w io.Writer) error) (err error) {
 	f, err := createSibling(path, mode)
 	if err != nil {
@@ -106,13 +104,13 @@ func replace(path string, mode fs.FileMode, keep bool, write func(w io.Writer) e
 	}
 	defer func() {
 		if err != nil {
-			// Close a second time is harmless, and a file that is gone by rename is not reached here.
+			// A second Close is harmless, and a renamed file does not get here.
 			_ = f.Close()
-			_ = os.Remove(f.Name()) // err says what went wrong
+			_ = os.Remove(f.Name()) // best effort: err is returned
 		}
 	}()
 	if keep {
-		// The file replaces one that has permissions of its own; the umask must not take any away.
+		// The file replaces one with its own permissions; the umask must not change them.
 		if err := f.Chmod(mode); err != nil {
 			return err
 		}
@@ -133,11 +131,11 @@ func replace(path string, mode fs.FileMode, keep bool, write func(w io.Writer) e
 	return syncDir(filepath.Dir(path))
 }
 
-// createSibling makes a new file in path's directory, where a rename to path is atomic. The umask applies to mode,
-// which os.CreateTemp would not give.
+// createSibling creates a new file in path's directory, where a rename to path is atomic. The umask applies to mode,
+// unlike in os.CreateTemp.
 func createSibling(path string, mode fs.FileMode) (*os.File, error) {
 	dir, base := filepath.Split(path)
-	// The name has to fit the file system's 255 bytes whatever the base is.
+	// The name must fit the file system's 255 bytes for any base.
 	base = base[:min(len(base), 200)]
 	for attempt := 0; ; attempt++ {
 		var random [8]byte

@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// large is a header of a file of some 8 MiB.
+// large returns the header of a file of about 8 MiB.
 func large(t *testing.T) *Header {
 	h, err := NewHeader([]TensorInfo{info("w", tensor.Uint8, 8<<20)}, nil)
 	require.NoError(t, err)
@@ -54,7 +54,7 @@ func TestWriteFileDiskFull(t *testing.T) {
 
 const limitedEnv = "SAFETENSORS_TEST_LIMITED"
 
-// TestWriteFileSizeLimit writes in a process of its own, because the limit cannot be taken back.
+// TestWriteFileSizeLimit writes in a separate process, because the limit cannot be removed.
 func TestWriteFileSizeLimit(t *testing.T) {
 	if path := os.Getenv(limitedEnv); path != "" {
 		signal.Ignore(syscall.SIGXFSZ)

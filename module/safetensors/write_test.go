@@ -165,7 +165,7 @@ func TestWriteFileFailureLeavesTheOldFile(t *testing.T) {
 	requireOld(t, path)
 }
 
-// requireOld checks that path still holds "old", and that nothing lies beside it.
+// requireOld checks that path still contains "old" and no other file is beside it.
 func requireOld(t *testing.T, path string) {
 	old, err := os.ReadFile(path)
 	require.NoError(t, err)

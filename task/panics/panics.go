@@ -1,5 +1,4 @@
-// Package panics is what becomes of a function that does not return: of its panic, and of the end of its goroutine.
-// Whoever runs functions of others gives their callers these errors.
+// Package panics converts a panic or a Goexit of a function into an error for its callers.
 package panics
 
 import (
@@ -9,30 +8,31 @@ import (
 )
 
 var (
-	// ErrPanic is a function that panicked; the error is an [*Error].
+	// ErrPanic means that a function panicked; the error is an [*Error].
 	ErrPanic = errors.New("panic")
-	// ErrGoexit is a function that ended its goroutine instead of returning.
+	// ErrGoexit means that a function ended its goroutine instead of returning.
 	ErrGoexit = errors.New("the function called runtime.Goexit")
 )
 
-// Error is a panic. It answers errors.Is for [ErrPanic] and, if the value of the panic is an error, for that too.
+// Error is a panic. It matches errors.Is for [ErrPanic] and, if the value of the panic is an error, for that error.
 type Error struct {
-	// Value is what the function panicked with.
+	// Value is the argument of the panic.
 	Value any
-	// Stack is the stack of the goroutine at the panic. It is for logs, not for the caller.
+	// Stack is the stack of the goroutine at the panic, for logs.
 	Stack []byte
 }
 
-// New is the error for a recovered value. It is called by the deferred function that has recovered it, for the stack.
+// New returns the error for a recovered value. The deferred function that recovered it must call New, because of the
+// stack.
 func New(value any) *Error { return &Error{Value: value, Stack: debug.Stack()} }
 
-// Error is the value of the panic, without the stack.
+// Error returns the value of the panic as text, without the stack.
 func (e *Error) Error() string { return ErrPanic.Error() + ": " + e.Text() }
 
-// Text is the value of the panic in words. Package fmt survives one that panics itself.
+// Text returns the value of the panic as text. Package fmt handles a value that panics when printed.
 func (e *Error) Text() string { return fmt.Sprint(e.Value) }
 
-// Is makes the error answer for [ErrPanic].
+// Is reports whether target is [ErrPanic].
 func (e *Error) Is(target error) bool { return target == ErrPanic }
 
 // Unwrap returns the value of the panic if it is an error.

@@ -12,20 +12,20 @@ var (
 	scratch    = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 )
 
-// maxScratch is the largest buffer that is kept for another value.
+// maxScratch is the size of the largest buffer that is kept for reuse.
 const maxScratch = 64 << 10
 
-// mustAppendMode is the mode of [Marshal] with buffers of our own.
+// mustAppendMode returns the mode of [Marshal] for caller-provided buffers.
 func mustAppendMode() cbor.UserBufferEncMode {
 	m, err := encMode.EncOptions().UserBufferEncMode()
 	if err != nil {
-		panic(err) // the options are those of a mode that there is
+		panic(err) // the options are constants
 	}
 	return m
 }
 
-// AppendMarshal appends v, as [Marshal] would encode it, and returns the extended slice. On an error, which is one of
-// Marshal's, nothing is appended.
+// AppendMarshal appends the encoding of v, as [Marshal] returns it, and returns the extended slice. On an error, which
+// is one of Marshal's, nothing is appended.
 func AppendMarshal(b []byte, v any) ([]byte, error) {
 	buf := scratch.Get().(*bytes.Buffer)
 	buf.Reset()

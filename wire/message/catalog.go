@@ -1,8 +1,8 @@
 package message
 
-// Ping asks for a [Pong].
+// Ping requests a [Pong].
 type Ping struct {
-	// Timestamp is anything the client likes, usually nanoseconds of its own clock.
+	// Timestamp is an arbitrary number, usually nanoseconds of the client's clock.
 	Timestamp int64 `cbor:"1,keyasint,omitempty"`
 }
 
@@ -12,7 +12,7 @@ type Pong struct {
 	Timestamp int64 `cbor:"1,keyasint,omitempty"`
 }
 
-// Acquire asks for a lease on a version of a name.
+// Acquire requests a lease on a version of a name.
 type Acquire struct {
 	// Name is the published name.
 	Name string `cbor:"1,keyasint"`
@@ -22,28 +22,28 @@ type Acquire struct {
 
 // Acquired answers an [Acquire]. Its frame carries the descriptors that Handles name.
 type Acquired struct {
-	// Lease is what [Release] gives back. It belongs to the session and ends with it.
+	// Lease is the argument of [Release]. It belongs to the session and ends with it.
 	Lease uint64 `cbor:"1,keyasint"`
 	// Name is the published name.
 	Name string `cbor:"2,keyasint"`
 	// Version is the version that was leased.
 	Version uint64 `cbor:"3,keyasint"`
-	// Manifest says which tensors lie where.
+	// Manifest describes the tensors and their places.
 	Manifest Manifest `cbor:"4,keyasint"`
 	// Handles are the manifest's storages, in its order.
 	Handles []Handle `cbor:"5,keyasint"`
 }
 
-// Release gives leases back. Leases of other sessions are refused with [CodePermissionDenied], unknown ones with
-// [CodeNotFound]; the others of the same message are released all the same.
+// Release releases leases. Leases of other sessions are refused with [CodePermissionDenied], unknown ones with
+// [CodeNotFound]; the remaining leases of the message are still released.
 type Release struct {
-	// Leases are the leases.
+	// Leases holds the numbers of the leases.
 	Leases []uint64 `cbor:"1,keyasint"`
 }
 
 // Released answers a [Release].
 type Released struct {
-	// Count is how many leases were released.
+	// Count is the number of leases released.
 	Count uint64 `cbor:"1,keyasint"`
 }
 
@@ -52,24 +52,24 @@ type Released struct {
 type Publish struct {
 	// Name is the name to publish under.
 	Name string `cbor:"1,keyasint"`
-	// Manifest says which tensors lie where.
+	// Manifest describes the tensors and their places.
 	Manifest Manifest `cbor:"2,keyasint"`
 	// Handles are the manifest's storages, in its order.
 	Handles []Handle `cbor:"3,keyasint"`
-	// Source says where the tensors come from, for people; it may be empty.
+	// Source describes the origin of the tensors, for display; it may be empty.
 	Source string `cbor:"4,keyasint,omitempty"`
-	// Digests asks the server to compute the digests of the version when it is published, where [FeatureDigests] was
+	// Digests makes the server compute the digests of the version after it is published, if [FeatureDigests] was
 	// agreed. [OpDigests] waits for them.
 	Digests bool `cbor:"5,keyasint,omitempty"`
 }
 
 // Published answers a [Publish].
 type Published struct {
-	// Version is the version that the name now has.
+	// Version is the new version of the name.
 	Version uint64 `cbor:"1,keyasint"`
 }
 
-// Withdraw takes a name off the catalog. Holders of a version keep it.
+// Withdraw removes a name from the catalog. Holders of a version keep it.
 type Withdraw struct {
 	// Name is the published name.
 	Name string `cbor:"1,keyasint"`
@@ -78,24 +78,23 @@ type Withdraw struct {
 // Withdrawn answers a [Withdraw].
 type Withdrawn struct{}
 
-// List asks what is published. An answer has as many versions as fit; where there are more, it says how to go on.
+// List requests the published names. An answer holds as many versions as fit and the position to continue at.
 type List struct {
-	// After is the name behind which the list begins, or where it goes on: the Next of the answer before. Empty for the
-	// beginning.
+	// After is the name behind which the list continues: Next of the previous answer. Empty for the beginning.
 	After string `cbor:"1,keyasint,omitempty"`
-	// AfterVersion is the NextVersion of the answer before: versions of that name are listed from behind it on.
+	// AfterVersion is NextVersion of the previous answer: the versions of that name continue behind it.
 	AfterVersion uint64 `cbor:"2,keyasint,omitempty"`
 }
 
 // Listed answers a [List].
 type Listed struct {
-	// Models are the names, sorted.
+	// Models holds the names, sorted.
 	Models []ModelInfo `cbor:"1,keyasint"`
-	// Loading are the names that the server loads a version of, or failed to, sorted. They need not be among Models.
-	// They stand in the first answer of a list.
+	// Loading holds the names of which the server loads a version or failed to, sorted. They need not be in Models.
+	// They are in the first answer of a list.
 	Loading []Loading `cbor:"2,keyasint,omitempty"`
-	// Next and NextVersion are the name and the version that came last, where there are more; empty at the end. The
-	// next answer may begin with more versions of the same name.
+	// Next and NextVersion are the last name and version if there are more, otherwise empty. The next answer may begin
+	// with more versions of the same name.
 	Next        string `cbor:"3,keyasint,omitempty"`
 	NextVersion uint64 `cbor:"4,keyasint,omitempty"`
 }
@@ -104,36 +103,36 @@ type Listed struct {
 type Loading struct {
 	// Name is the name under which it will be published.
 	Name string `cbor:"1,keyasint"`
-	// State says how it stands.
+	// State is the state of loading.
 	State LoadState `cbor:"2,keyasint"`
-	// Done is how many bytes are loaded.
+	// Done is the number of bytes loaded.
 	Done uint64 `cbor:"3,keyasint,omitempty"`
-	// Total is how many there are; 0 if that is not known yet.
+	// Total is the number of bytes; 0 if unknown.
 	Total uint64 `cbor:"4,keyasint,omitempty"`
-	// StartedAt is when it began, in nanoseconds since 1970, UTC; 0 before.
+	// StartedAt is the time when loading began, in nanoseconds since 1970, UTC; 0 before.
 	StartedAt int64 `cbor:"5,keyasint,omitempty"`
-	// UpdatedAt is when Done was counted, or when it failed.
+	// UpdatedAt is the time of Done, or of the failure.
 	UpdatedAt int64 `cbor:"6,keyasint,omitempty"`
-	// Source is where the tensors come from, usually a file.
+	// Source is the origin of the tensors, usually a file.
 	Source string `cbor:"7,keyasint,omitempty"`
-	// Error is why it failed; nil in other states.
+	// Error is the reason of the failure; nil in other states.
 	Error *Error `cbor:"8,keyasint,omitempty"`
 }
 
-// LoadState says how a version stands that is being loaded.
+// LoadState is the state of a version that is being loaded.
 type LoadState uint8
 
-// The states of loading. Numbers are stable; a client takes one that it does not know for LoadRunning.
+// The states of loading. Numbers are stable; a client treats an unknown state as LoadRunning.
 const (
-	// LoadWaiting has not begun.
+	// LoadWaiting means that loading has not begun.
 	LoadWaiting LoadState = 1
-	// LoadRunning is being loaded.
+	// LoadRunning means that loading is in progress.
 	LoadRunning LoadState = 2
-	// LoadFailed was not loaded. It stays on the list until the name is loaded again or published.
+	// LoadFailed means that loading failed. The entry remains until the name is loaded again or published.
 	LoadFailed LoadState = 3
 )
 
-// String is "waiting", "loading" or "failed".
+// String returns "waiting", "loading" or "failed".
 func (s LoadState) String() string {
 	switch s {
 	case LoadWaiting:
@@ -144,13 +143,13 @@ func (s LoadState) String() string {
 	return "loading"
 }
 
-// Info asks about one name.
+// Info requests information about one name.
 type Info struct {
 	// Name is the published name.
 	Name string `cbor:"1,keyasint"`
-	// Version is the version whose manifest is asked for, or 0 for the newest.
+	// Version selects the version of the manifest; 0 means the newest.
 	Version uint64 `cbor:"2,keyasint,omitempty"`
-	// Manifest asks for the manifest too.
+	// Manifest requests the manifest too.
 	Manifest bool `cbor:"3,keyasint,omitempty"`
 }
 
@@ -158,9 +157,9 @@ type Info struct {
 type InfoResult struct {
 	// Model describes the name.
 	Model ModelInfo `cbor:"1,keyasint"`
-	// Manifest is the manifest that was asked for, else nil. It takes no lease.
+	// Manifest is the requested manifest, otherwise nil. It takes no lease.
 	Manifest *Manifest `cbor:"2,keyasint,omitempty"`
-	// Loading is the next version, if the server loads one or failed to, else nil.
+	// Loading is the next version if the server loads one or failed to, otherwise nil.
 	Loading *Loading `cbor:"3,keyasint,omitempty"`
 }
 
@@ -168,11 +167,11 @@ type InfoResult struct {
 type ModelInfo struct {
 	// Name is the name.
 	Name string `cbor:"1,keyasint"`
-	// Versions are the versions that still have memory, newest first.
+	// Versions holds the versions that still have memory, newest first.
 	Versions []VersionInfo `cbor:"2,keyasint"`
-	// Withdrawn tells that there is no current version.
+	// Withdrawn reports whether there is no current version.
 	Withdrawn bool `cbor:"3,keyasint,omitempty"`
-	// More is how many older versions were left off, for which there was no room.
+	// More is the number of older versions that did not fit.
 	More uint64 `cbor:"4,keyasint,omitempty"`
 }
 
@@ -180,27 +179,28 @@ type ModelInfo struct {
 type VersionInfo struct {
 	// Version is the version.
 	Version uint64 `cbor:"1,keyasint"`
-	// Bytes is the memory it has, every storage counted once.
+	// Bytes is the size of its memory; each storage counts once.
 	Bytes uint64 `cbor:"2,keyasint"`
-	// Tensors is how many names it has.
+	// Tensors is the number of names.
 	Tensors uint64 `cbor:"3,keyasint"`
-	// Current tells that new readers get this version.
+	// Current reports whether new readers get this version.
 	Current bool `cbor:"4,keyasint,omitempty"`
-	// PublishedAt is when, in nanoseconds since 1970, UTC.
+	// PublishedAt is the time of publication, in nanoseconds since 1970, UTC.
 	PublishedAt int64 `cbor:"5,keyasint,omitempty"`
 	// Origin is the session that published it.
 	Origin Origin `cbor:"6,keyasint"`
 	// Holders are the sessions that hold it.
 	Holders []Holder `cbor:"7,keyasint,omitempty"`
-	// Devices are the devices its memory is on, each once.
+	// Devices lists the devices of its memory, each once.
 	Devices []DeviceInfo `cbor:"8,keyasint,omitempty"`
-	// Sessions is how many hold it, where Holders does not name all of them; else 0.
+	// Sessions is the number of holders if Holders is incomplete, otherwise 0.
 	Sessions uint64 `cbor:"9,keyasint,omitempty"`
-	// Withdrawn tells that new readers are refused, for its name was withdrawn since. The name may have newer versions.
+	// Withdrawn reports whether new readers are refused because the name was withdrawn. The name may have newer
+	// versions.
 	Withdrawn bool `cbor:"10,keyasint,omitempty"`
-	// DigestState says how the digests stand that the server computes of it; 0 where it computes none.
+	// DigestState is the state of the digests that the server computes; 0 if it computes none.
 	DigestState DigestState `cbor:"11,keyasint,omitempty"`
-	// Digest is the digest of the whole, 32 bytes, where they are computed.
+	// Digest is the digest of the whole version, 32 bytes, if it is computed.
 	Digest []byte `cbor:"12,keyasint,omitempty"`
 }
 
@@ -210,39 +210,39 @@ type Origin struct {
 	PID int32 `cbor:"1,keyasint,omitempty"`
 	// UID is its user.
 	UID uint32 `cbor:"2,keyasint,omitempty"`
-	// Label is its name for people.
+	// Label is its display name.
 	Label string `cbor:"3,keyasint,omitempty"`
-	// Source is where the tensors came from, usually a file.
+	// Source is the origin of the tensors, usually a file.
 	Source string `cbor:"4,keyasint,omitempty"`
 }
 
-// Holder is a session that holds a version, as others see it.
+// Holder describes a session that holds a version.
 type Holder struct {
 	// Session numbers the holder's connection within the server's life.
 	Session uint64 `cbor:"1,keyasint"`
-	// Leases is how many leases it has on the version.
+	// Leases is the number of its leases on the version.
 	Leases uint64 `cbor:"2,keyasint"`
 	// PID is the process.
 	PID int32 `cbor:"3,keyasint,omitempty"`
 	// UID is its user.
 	UID uint32 `cbor:"4,keyasint,omitempty"`
-	// Label is its name for people.
+	// Label is its display name.
 	Label string `cbor:"5,keyasint,omitempty"`
-	// Since is when the oldest of them was taken, in nanoseconds since 1970, UTC.
+	// Since is the time of its oldest lease, in nanoseconds since 1970, UTC.
 	Since int64 `cbor:"6,keyasint,omitempty"`
 }
 
-// Watch asks for an event for each change of the names, or of all where there are none. The events' frames have the ID
-// of this request. The current version of each name is reported first.
+// Watch requests an event for each change of the names, or of all names if the list is empty. The events' frames have
+// the ID of this request. The current version of each name is reported first.
 type Watch struct {
-	// Names are the names to watch; they need not exist yet.
+	// Names lists the names to watch; they need not exist yet.
 	Names []string `cbor:"1,keyasint,omitempty"`
 }
 
 // Watching answers a [Watch], before its first event.
 type Watching struct{}
 
-// Unwatch ends a watch. After its answer no event of that watch comes.
+// Unwatch ends a watch. No event of that watch follows its answer.
 type Unwatch struct {
 	// Watch is the ID of the watch's request.
 	Watch uint64 `cbor:"1,keyasint"`
@@ -251,18 +251,18 @@ type Unwatch struct {
 // Unwatched answers an [Unwatch].
 type Unwatched struct{}
 
-// EventKind says what happened.
+// EventKind is the kind of an event.
 type EventKind uint8
 
 // The kinds of events. Numbers are stable; a client ignores those it does not know.
 const (
 	// EventPublished is a new current version.
 	EventPublished EventKind = 1
-	// EventWithdrawn is a name that has no current version any more.
+	// EventWithdrawn means that a name has no current version.
 	EventWithdrawn EventKind = 2
 )
 
-// String is "published", "withdrawn" or "event".
+// String returns "published", "withdrawn" or "event".
 func (k EventKind) String() string {
 	switch k {
 	case EventPublished:
@@ -273,15 +273,15 @@ func (k EventKind) String() string {
 	return "event"
 }
 
-// Event reports a change to a watch. A slow reader gets fewer of them, never stale ones: of several published versions
-// of a name only the newest is sure to be reported.
+// Event reports a change to a watch. A slow reader receives fewer events, but no stale ones: of several versions of a
+// name only the newest is certain to be reported.
 type Event struct {
-	// Seq counts the server's events upwards; gaps are changes that were not reported.
+	// Seq increases with each event of the server; gaps are changes that were not reported.
 	Seq uint64 `cbor:"1,keyasint"`
-	// Kind says what happened.
+	// Kind is the kind of the event.
 	Kind EventKind `cbor:"2,keyasint"`
-	// Name is the name that it happened to.
+	// Name is the changed name.
 	Name string `cbor:"3,keyasint"`
-	// Version is the version that it happened to.
+	// Version is the changed version.
 	Version uint64 `cbor:"4,keyasint,omitempty"`
 }

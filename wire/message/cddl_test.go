@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// ruleName is a Go name as protocol.cddl writes it: VersionInfo is version-info, PID is pid.
+// ruleName converts a Go name to its name in protocol.cddl: VersionInfo is version-info, PID is pid.
 func ruleName(goName string) string {
 	var b strings.Builder
 	runes := []rune(goName)
@@ -30,7 +30,7 @@ func ruleName(goName string) string {
 	return b.String()
 }
 
-// The schema must name every message with every key, optional where the encoder leaves it out, and nothing else.
+// The schema names every message with every key, marks keys optional that the encoder may omit, and names nothing else.
 func TestSchemaNamesEveryKey(t *testing.T) {
 	text, err := os.ReadFile("../protocol.cddl")
 	require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestSchemaNamesEveryKey(t *testing.T) {
 	require.Equal(t, len(rules), len(seen), "protocol.cddl has rules for maps that no message is")
 }
 
-// The schema and PROTOCOL.md must have every number of the Go constants.
+// The schema and PROTOCOL.md contain every number of the Go constants.
 func TestSchemaNamesEveryNumber(t *testing.T) {
 	schema, err := os.ReadFile("../protocol.cddl")
 	require.NoError(t, err)
@@ -83,7 +83,7 @@ func TestSchemaNamesEveryNumber(t *testing.T) {
 	}
 	for op, name := range opNames {
 		if name == "" {
-			continue // not taken
+			continue // unassigned
 		}
 		require.Regexp(t, fmt.Sprintf(`(?m)^op-%s = %d$`, strings.ReplaceAll(name, " ", "-"), op), string(schema))
 		require.Regexp(t, fmt.Sprintf(`(?m)^\| %d \| %s \|`, op, name), string(prose))

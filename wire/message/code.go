@@ -2,57 +2,57 @@ package message
 
 import "strconv"
 
-// Code names the class of an error across processes. It is itself an error, so that errors.Is(err, wire.CodeNotFound)
-// asks for the class of an [Error] anywhere in a chain.
+// Code is the class of an error across processes. It is itself an error, so errors.Is(err, message.CodeNotFound) tests
+// the class of an [Error] in a chain.
 type Code uint16
 
-// The codes. Numbers are stable; 1 to 8 are those of shared-tensor 0.2, 9 to 15 are free.
+// The codes. Numbers are stable; 1 to 8 are those of shared-tensor 0.2, 9 to 15 are unassigned.
 const (
-	// CodeProtocol is a peer that broke the protocol.
+	// CodeProtocol means that the peer violated the protocol.
 	CodeProtocol Code = 1
-	// CodeProvider is something that is not registered, or registered twice.
+	// CodeProvider means that an endpoint is not registered, or registered twice.
 	CodeProvider Code = 2
-	// CodeSerialization is a value that cannot be written or read.
+	// CodeSerialization means that a value cannot be encoded or decoded.
 	CodeSerialization Code = 3
-	// CodeCapability is a payload that cannot be shared in place.
+	// CodeCapability means that a payload cannot be shared in place.
 	CodeCapability Code = 4
-	// CodeTask is a task that failed, was cancelled, or is not known.
+	// CodeTask means that a task failed, was cancelled, or is unknown.
 	CodeTask Code = 5
-	// CodeConfiguration is a setting or argument that makes no sense.
+	// CodeConfiguration means that a setting or argument is invalid.
 	CodeConfiguration Code = 6
-	// CodeInternal is anything else.
+	// CodeInternal is the class of all other errors.
 	CodeInternal Code = 7
-	// CodeStaleHandle is a handle whose object or server is gone.
+	// CodeStaleHandle means that the object or server of a handle is gone.
 	CodeStaleHandle Code = 8
 
-	// CodeNotFound is a name, version, lease or request that does not exist.
+	// CodeNotFound means that a name, version, lease or request does not exist.
 	CodeNotFound Code = 16
-	// CodeAlreadyExists is a name that is taken.
+	// CodeAlreadyExists means that a name is in use.
 	CodeAlreadyExists Code = 17
-	// CodeInvalidArgument is an argument that is refused.
+	// CodeInvalidArgument means that an argument is refused.
 	CodeInvalidArgument Code = 18
-	// CodePermissionDenied is something the peer may not do.
+	// CodePermissionDenied means that the peer lacks permission.
 	CodePermissionDenied Code = 19
-	// CodeResourceExhausted is a limit that is reached.
+	// CodeResourceExhausted means that a limit is reached.
 	CodeResourceExhausted Code = 20
-	// CodeUnsupported is an operation, kind of handle or feature that the peer does not have.
+	// CodeUnsupported means that the peer does not support the operation, kind of handle or feature.
 	CodeUnsupported Code = 21
-	// CodeUnavailable is a server that is stopping or not ready.
+	// CodeUnavailable means that the server is stopping or not ready.
 	CodeUnavailable Code = 22
-	// CodeCanceled is a request that was cancelled.
+	// CodeCanceled means that a request was cancelled.
 	CodeCanceled Code = 23
-	// CodeDeadlineExceeded is a request whose time ran out.
+	// CodeDeadlineExceeded means that a request timed out.
 	CodeDeadlineExceeded Code = 24
-	// CodeOutOfMemory is memory that the system refused.
+	// CodeOutOfMemory means that the system refused memory.
 	CodeOutOfMemory Code = 25
-	// CodeClosed is a thing that was closed before.
+	// CodeClosed means that the object was closed before.
 	CodeClosed Code = 26
-	// CodeApplication is an error of the program's own: its type is the program's word for it, its data an
+	// CodeApplication is an error defined by the program: its type is the program's name for it, its data an
 	// [ApplicationError].
 	CodeApplication Code = 27
 )
 
-// Codes are all codes of this package, by number, with their names.
+// codeNames maps each code to its name.
 var codeNames = map[Code]string{
 	CodeProtocol: "Protocol", CodeProvider: "Provider", CodeSerialization: "Serialization", CodeCapability: "Capability",
 	CodeTask: "Task", CodeConfiguration: "Configuration", CodeInternal: "Internal", CodeStaleHandle: "StaleHandle",
@@ -63,7 +63,7 @@ var codeNames = map[Code]string{
 	CodeApplication: "Application",
 }
 
-// String is the name of the code, such as "NotFound", or its number in words.
+// String returns the name of the code, such as "NotFound", or its number as text.
 func (c Code) String() string {
 	if s, ok := codeNames[c]; ok {
 		return s
@@ -71,5 +71,5 @@ func (c Code) String() string {
 	return "code " + strconv.Itoa(int(c))
 }
 
-// Error is the name of the code.
+// Error returns the name of the code.
 func (c Code) Error() string { return c.String() }

@@ -10,36 +10,35 @@ import (
 	"github.com/fxamacker/cbor/v2"
 )
 
-// CodeRow ties a code and a type to the error by which Go code knows them.
+// CodeRow maps a Go error to a code and a type.
 type CodeRow struct {
-	// Code is the class that crosses.
+	// Code is the class on the wire.
 	Code Code
-	// Type is the word that tells the errors of the class apart. No two rows of a code have the same.
+	// Type distinguishes the errors of the class. It is unique among the rows of a code.
 	Type string
 	// Err is the sentinel on both sides.
 	Err error
-	// Class makes the row stand for received errors of the code whose type no row has. At most one row of a code has
-	// it.
+	// Class makes the row match received errors of the code whose type has no row. At most one row of a code has it.
 	Class bool
 }
 
-// CodeTable translates between errors and codes. Of several rows that an error answers to the first is its class, and
-// the others are sent along. It is immutable.
+// CodeTable translates between errors and codes. If an error matches several rows, the first is its class and the
+// others are sent with it. It is immutable.
 type CodeTable struct{ rows []CodeRow }
 
-// NewCodeTable makes a table of the given rows, followed by those for the errors of this package and of the standard
-// library: cancellation, deadlines, permission, closed things, unsupported features.
+// NewCodeTable returns a table of the given rows, followed by rows for the errors of this package and of the standard
+// library: cancellation, deadlines, permission, closed objects, unsupported features.
 func NewCodeTable(rows ...CodeRow) *CodeTable {
 	return &CodeTable{rows: append(slices.Clone(rows), standardRows...)}
 }
 
-// standard is the table without rows of anybody's own.
+// standard is the table without additional rows.
 var standard = NewCodeTable()
 
-// Rows are all rows, in order.
+// Rows returns all rows, in order.
 func (t *CodeTable) Rows() []CodeRow { return slices.Clone(t.rows) }
 
-// Named are the sentinels of the first row with the type, and its code; none where no row has it.
+// Named returns the sentinel and the code of the first row with the type, or nothing if there is none.
 func (t *CodeTable) Named(name string) []error {
 	for _, row := range t.rows {
 		if row.Type == name {
@@ -52,11 +51,10 @@ func (t *CodeTable) Named(name string) []error {
 // Encode is [CodeTable.EncodeWith] without details.
 func (t *CodeTable) Encode(err error) *Error { return t.EncodeWith(err, ErrorDetails{}) }
 
-// EncodeWith returns err as it is sent. An *Error in its chain that came from another process, or was made by the
-// program, keeps its code, type and data, and a Code in its chain is its code; else the first row that it answers to
-// decides, and an error that no row knows is [CodeInternal] with its Go type. The message is the text of the whole
-// chain, cut at [MaxErrorMessage]. The details go along, with the other rows that err answers to. EncodeWith of nil is
-// nil.
+// EncodeWith returns err as it is sent. A received or program-made *Error in its chain keeps its code, type and data,
+// and a Code in its chain is its code. Otherwise the first matching row decides; an error without a row is
+// [CodeInternal] with its Go type. The message is the text of the whole chain, cut at [MaxErrorMessage]. The details
+// are sent with it, and the other rows that err matches. EncodeWith of nil is nil.
 func (t *CodeTable) EncodeWith(err error, details ErrorDetails) *Error {
 	if err == nil {
 		return nil
@@ -70,7 +68,7 @@ func (t *CodeTable) EncodeWith(err error, details ErrorDetails) *Error {
 		if len(out.Data) > 0 {
 			details = found.remote.Details()
 		}
-		if len(out.Data) == 0 || !details.empty() { // data of the program's own stays as it is
+		if len(out.Data) == 0 || !details.empty() { // the program's data is kept
 			details.Classes = append(details.Classes, classes...)
 		}
 	case len(classes) == 0:
@@ -90,7 +88,7 @@ func (t *CodeTable) EncodeWith(err error, details ErrorDetails) *Error {
 	return out
 }
 
-// classType is the type of a code without one.
+// classType returns the type of a code's class row.
 func (t *CodeTable) classType(code Code) string {
 	for _, row := range t.rows {
 		if row.Code == code && row.Class {
@@ -100,7 +98,8 @@ func (t *CodeTable) classType(code Code) string {
 	return strings.ToLower(code.String())
 }
 
-// typeName is the Go type of an error, below what only wraps another, or what an error that stands for another says.
+// typeName returns the Go type of an error, below errors that only wrap another, or the name that a replacement error
+// reports.
 func typeName(err error) string {
 	for {
 		if named, ok := err.(interface{ TypeName() string }); ok {
@@ -114,16 +113,16 @@ func typeName(err error) string {
 	}
 }
 
-// found is what a chain of errors answers to.
+// found holds the matches in a chain of errors.
 type found struct {
 	rows        []bool // by row of the table
-	codes       []Code // that stand in the chain themselves
-	remote      *Error // that is in it
-	remoteFirst bool   // nothing else was found before it
+	codes       []Code // codes in the chain itself
+	remote      *Error // *Error in the chain
+	remoteFirst bool   // no other match precedes it
 	more        []ErrorClass
 }
 
-// classes are the classes that were found, the first one first.
+// classes returns the classes that were found, in order.
 func (f *found) classes(rows []CodeRow) []ErrorClass {
 	var list []ErrorClass
 	add := func(c ErrorClass) {
@@ -145,7 +144,7 @@ func (f *found) classes(rows []CodeRow) []ErrorClass {
 	return list
 }
 
-// without is list without the classes that a cause says itself.
+// without returns list without the classes that a cause reports itself.
 func without(list []ErrorClass, cause *Error) []ErrorClass {
 	if cause == nil {
 		return list
@@ -156,7 +155,7 @@ func without(list []ErrorClass, cause *Error) []ErrorClass {
 	})
 }
 
-// look walks through a chain of errors. What an *Error answers to it says itself.
+// look searches a chain of errors. The matches of an *Error are its own.
 func (t *CodeTable) look(err error) *found {
 	f := &found{rows: make([]bool, len(t.rows))}
 	any := false
@@ -195,7 +194,7 @@ func (t *CodeTable) look(err error) *found {
 	return f
 }
 
-// meet notes an *Error in the chain. Of several the first stands for itself, and of the others the class is noted.
+// meet records an *Error in the chain. The first of several is kept whole; of the others only the class is recorded.
 func (f *found) meet(e *Error, first bool) {
 	if f.remote == nil {
 		f.remote, f.remoteFirst = e, first
@@ -204,7 +203,7 @@ func (f *found) meet(e *Error, first bool) {
 	f.more = append(f.more, ErrorClass{Code: e.Code, Type: e.Type})
 }
 
-// dataOf is the data of an error with details. What a receiver would not read is left out, the causes first.
+// dataOf returns the data of an error with details. What a receiver would not read is omitted, causes first.
 func dataOf(e *Error, details ErrorDetails) RawMessage {
 	if details.empty() {
 		if len(e.Data) > MaxErrorData || len(e.Data) > 0 && dataDecMode.Wellformed(e.Data) != nil {
@@ -225,7 +224,7 @@ func dataOf(e *Error, details ErrorDetails) RawMessage {
 	return data
 }
 
-// bounded is a cause with at most so many errors in a row.
+// bounded returns a cause with at most the given number of nested causes.
 func bounded(e *Error, causes int) *Error {
 	out := &Error{Code: e.Code, Message: CutText(e.Message, MaxErrorMessage), Type: CutText(e.Type, MaxErrorType), Data: e.Data}
 	if d := e.Details(); !d.empty() {
@@ -244,8 +243,8 @@ func bounded(e *Error, causes int) *Error {
 	return out
 }
 
-// dataDecMode bounds how deep the program's own data of an error is: in the last cause of a task of a list there must
-// be room for it.
+// dataDecMode limits the depth of the program's data of an error, which must fit into the last cause of a task in a
+// list.
 var dataDecMode = mustDataDecMode()
 
 func mustDataDecMode() cbor.DecMode {
@@ -258,8 +257,8 @@ func mustDataDecMode() cbor.DecMode {
 	return m
 }
 
-// Decode returns a received error as one that answers errors.Is for the sentinels of its class and of those in its
-// details, and for those of more, and errors.As for *Error. Its text is the peer's message. Decode of nil is nil.
+// Decode returns a received error that matches errors.Is for the sentinels of its class, of its details and of more,
+// and errors.As for *Error. Its text is the peer's message. Decode of nil is nil.
 func (t *CodeTable) Decode(e *Error, more ...error) error {
 	if e == nil {
 		return nil
@@ -275,7 +274,7 @@ func (t *CodeTable) Decode(e *Error, more ...error) error {
 	return r
 }
 
-// sentinels are those of a class: of the rows with its type, or else of the row that stands for its code.
+// sentinels returns those of the rows with the class's type, or of the class row of its code.
 func (t *CodeTable) sentinels(class ErrorClass) (list []error) {
 	var fallback []error
 	for _, row := range t.rows {
@@ -293,7 +292,7 @@ func (t *CodeTable) sentinels(class ErrorClass) (list []error) {
 	return list
 }
 
-// remoteError is an *Error and what it answers to.
+// remoteError is an *Error with the sentinels that it matches.
 type remoteError struct {
 	err  *Error
 	also []error
@@ -303,8 +302,8 @@ func (r *remoteError) Error() string { return r.err.Error() }
 
 func (r *remoteError) Unwrap() []error { return append([]error{r.err}, r.also...) }
 
-// CutText is a text of at most max bytes, which must be 8 or more: a longer one is cut and, where max is 64 or more,
-// says how much was left out. The result is UTF-8 whatever the text was.
+// CutText returns text cut to max bytes, which must be at least 8. If max is 64 or more, a cut text ends with the
+// number of omitted bytes. The result is valid UTF-8.
 func CutText(text string, max int) string {
 	if len(text) <= max && utf8.ValidString(text) {
 		return text

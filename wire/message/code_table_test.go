@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// received is an error as the other side gets it.
+// received returns an error as the peer receives it.
 func received(t *testing.T, e *Error) *Error {
 	t.Helper()
 	var out Error
@@ -23,7 +23,7 @@ func received(t *testing.T, e *Error) *Error {
 	return &out
 }
 
-// Every row goes through and back, and answers for its sentinel and its code on the other side, and for no other row's.
+// Every row survives a round trip and matches its own sentinel and code on the other side, and no other row's.
 func TestCodeTable(t *testing.T) {
 	gone, missing := errors.New("gone"), errors.New("missing")
 	table := NewCodeTable(
@@ -56,7 +56,7 @@ func TestCodeTable(t *testing.T) {
 	require.NoError(t, table.Decode(nil))
 }
 
-// An error can be of several classes. The first row decides, and the others arrive too.
+// An error can have several classes. The first row decides, and the others arrive too.
 func TestErrorsOfSeveralClasses(t *testing.T) {
 	missing := errors.New("missing")
 	table := NewCodeTable(CodeRow{Code: CodeNotFound, Type: "missing", Err: missing})
@@ -98,7 +98,7 @@ func TestErrorsThatNoRowKnows(t *testing.T) {
 	}
 }
 
-// An error that came from elsewhere is passed on as it is, unless it is the reason for something else.
+// A received error is passed on unchanged unless it is the cause of another error.
 func TestErrorsOfOthersArePassedOn(t *testing.T) {
 	table := NewCodeTable()
 	data := encoded(t, map[string]int{"limit": 4096})
@@ -132,7 +132,7 @@ func TestErrorsAreBounded(t *testing.T) {
 		sent = received(t, table.Encode(fmt.Errorf("%w: %w", os.ErrClosed, &Error{Code: 40, Data: data})))
 		require.Nil(t, sent.Details().Cause.Data, name)
 	}
-	// The deepest error that there is can be read where it stands deepest.
+	// The deepest error can be decoded at the deepest place.
 	own := encoded(t, [][][][]string{{{{"x"}}}})
 	require.Error(t, dataDecMode.Wellformed(encoded(t, [][][][][][][]int{{{{{{{1}}}}}}})))
 	err := &Error{Code: 40, Message: strings.Repeat("m", 1<<20), Data: own}
@@ -160,7 +160,7 @@ func TestTextIsCut(t *testing.T) {
 		require.Equal(t, fmt.Sprintf(" (%d bytes left out)", len(text)-len(kept)), left)
 		require.True(t, strings.HasPrefix(text, kept))
 	}
-	for max := 8; max < 64; max++ { // too few for the note of what was left out
+	for max := 8; max < 64; max++ { // too few bytes for the note about omitted ones
 		cut := CutText("a\xff"+strings.Repeat("€", 100), max)
 		require.LessOrEqual(t, len(cut), max)
 		require.Greater(t, len(cut), max-6)

@@ -11,13 +11,13 @@ import (
 // RawMessage is one encoded CBOR item inside a message.
 type RawMessage = cbor.RawMessage
 
-// Bounds of the decoder. They hold for every message; the size of the input bounds the rest.
+// Limits of the decoder. They hold for every message; the size of the input bounds the rest.
 const (
-	// MaxDepth is how deep arrays and maps may be nested.
+	// MaxDepth is the maximum nesting of arrays and maps.
 	MaxDepth = 16
-	// MaxElements is how many elements an array may have.
+	// MaxElements is the maximum number of elements of an array.
 	MaxElements = 1 << 20
-	// MaxPairs is how many pairs a map may have.
+	// MaxPairs is the maximum number of pairs of a map.
 	MaxPairs = 1 << 16
 )
 
@@ -26,12 +26,12 @@ var (
 	decMode = mustDecMode()
 )
 
-// mustEncMode is RFC 8949 core deterministic encoding (§4.2.1): equal values have equal bytes.
+// mustEncMode returns RFC 8949 core deterministic encoding (§4.2.1): equal values have equal bytes.
 func mustEncMode() cbor.EncMode {
 	o := cbor.CoreDetEncOptions()
 	o.TagsMd = cbor.TagsForbidden
 	o.NilContainers = cbor.NilContainerAsEmpty
-	o.Time = cbor.TimeRFC3339NanoUTC // the default of the library drops fractions of a second
+	o.Time = cbor.TimeRFC3339NanoUTC // the library's default drops fractions of a second
 	m, err := o.EncMode()
 	if err != nil {
 		panic(err) // the options are constants
@@ -56,8 +56,8 @@ func mustDecMode() cbor.DecMode {
 	return m
 }
 
-// Marshal encodes a message deterministically: equal values give equal bytes. Errors are [ErrEncoding], and [ErrType]
-// for what has no encoding.
+// Marshal encodes a message deterministically: equal values have equal bytes. Errors are [ErrEncoding], and [ErrType]
+// for a type without encoding.
 func Marshal(v any) ([]byte, error) {
 	b, err := encMode.Marshal(v)
 	if err != nil {
@@ -66,7 +66,7 @@ func Marshal(v any) ([]byte, error) {
 	return b, nil
 }
 
-// encodingError is what the encoder's error is to callers.
+// encodingError converts an error of the encoder.
 func encodingError(err error) error {
 	var unsupported *cbor.UnsupportedTypeError
 	if errors.As(err, &unsupported) {
@@ -86,7 +86,7 @@ func Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-// decodingError is what the decoder's error is to callers.
+// decodingError converts an error of the decoder.
 func decodingError(err error) error {
 	var depth *cbor.MaxNestedLevelError
 	var elements *cbor.MaxArrayElementsError
@@ -102,7 +102,7 @@ func decodingError(err error) error {
 	return fmt.Errorf("%w: %w", ErrEncoding, err)
 }
 
-// misfit says which item does not fit where. The types of Go that the codec speaks of mean nothing to a peer in another
+// misfit describes an item of the wrong type. It omits the codec's Go types, which mean nothing to a peer in another
 // language.
 func misfit(e *cbor.UnmarshalTypeError) string {
 	text := "an item of type " + e.CBORType

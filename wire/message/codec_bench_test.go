@@ -2,7 +2,7 @@ package message
 
 import "testing"
 
-// BenchmarkCodec is what a small request costs to write and to read.
+// BenchmarkCodec measures encoding and decoding a small request.
 func BenchmarkCodec(b *testing.B) {
 	ping, err := Marshal(Ping{Timestamp: 1 << 40})
 	if err != nil {

@@ -132,8 +132,8 @@ func TestRequestEnvelope(t *testing.T) {
 	require.ErrorIs(t, err, ErrEncoding)
 }
 
-// FuzzRequest holds the envelope's own code against the general codec: both accept and refuse the same, with the same
-// result, apart from bodies that are refused a step later.
+// FuzzRequest compares the hand-written envelope code with the general codec: both accept and refuse the same input
+// with the same result, except for bodies that are refused a step later.
 func FuzzRequest(f *testing.F) {
 	for _, s := range samples() {
 		body, _ := Marshal(s.value)
@@ -144,7 +144,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte{0xa3, 1, 1, 3, 0xa0, 4, 0xa1, 0x61, 'a', 0x61, 'b'})
 	f.Add([]byte{0xa3, 1, 1, 3, 0xa0, 4, 0xa2, 0x61, 'a', 0x61, 'b', 0x61, 'a', 0x61, 'b'})
 	f.Add([]byte{0xa2, 1, 1, 3, 0xd9, 0xc3, 0x51, 0x80})
-	f.Add([]byte{0xa2, 1, 1, 3, 0xd9, 0xc3, 0x51, 0xc3, 0x80}) // a big number that is an array
+	f.Add([]byte{0xa2, 1, 1, 3, 0xd9, 0xc3, 0x51, 0xc3, 0x80}) // a bignum that is an array
 	f.Add([]byte{0xa2, 2, 1, 1, 1})
 	f.Add([]byte{0xa1, 1, 0x1b, 0, 0, 0, 0, 0, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -154,11 +154,11 @@ func FuzzRequest(f *testing.F) {
 		if want.Timeout < 0 && wantErr == nil {
 			wantErr = ErrEncoding
 		}
-		if wantErr == nil { // the general decoder skips what it has no field for, tags too
+		if wantErr == nil { // the general decoder skips unknown fields, including their tags
 			wantErr = checkEnvelopeTags(data, 3)
 		}
 		if err == nil && wantErr != nil {
-			// The envelope was good; its body must then be what is bad, and be refused when it is decoded.
+			// The envelope is valid, so the body must be invalid and be refused when it is decoded.
 			require.ErrorIs(t, UnmarshalPayload(got.Body, new(RawMessage)), ErrEncoding, "%v", wantErr)
 			return
 		}
@@ -177,7 +177,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzMessages feeds every message's decoder. What it accepts must encode, and decode to the same value again.
+// FuzzMessages decodes every message. Accepted input must encode, and decode to the same value again.
 func FuzzMessages(f *testing.F) {
 	all := samples()
 	for i, s := range all {

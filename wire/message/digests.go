@@ -1,24 +1,24 @@
 package message
 
-// FeatureDigests is the feature of servers that compute digests of what is published ([Publish].Digests, [OpDigests]),
-// and of clients that know them.
+// FeatureDigests is the feature of servers that compute digests of published versions ([Publish].Digests, [OpDigests]),
+// and of clients that use them.
 const FeatureDigests = "digests"
 
-// DigestState says how the digests stand that a server computes of a version.
+// DigestState is the state of the digests that a server computes of a version.
 type DigestState uint8
 
-// The states of digests. Numbers are stable; 0 is a version of which the server computes none, and a client takes one
-// that it does not know for that.
+// The states of digests. Numbers are stable; 0 is a version without computed digests, and a client treats an unknown
+// state as 0.
 const (
-	// DigestPending are digests that are not computed yet.
+	// DigestPending means that the digests are not computed yet.
 	DigestPending DigestState = 1
-	// DigestComputed are digests that the server has computed.
+	// DigestComputed means that the server has computed the digests.
 	DigestComputed DigestState = 2
-	// DigestFailed are digests that could not be computed.
+	// DigestFailed means that the digests could not be computed.
 	DigestFailed DigestState = 3
 )
 
-// String is "pending", "computed", "failed", or nothing.
+// String returns "pending", "computed", "failed", or an empty text.
 func (s DigestState) String() string {
 	switch s {
 	case DigestPending:
@@ -31,7 +31,7 @@ func (s DigestState) String() string {
 	return ""
 }
 
-// Digests asks for the digests that the server computes of a version. The answer comes when they are computed.
+// Digests requests the digests that the server computes of a version. The answer is sent when they are computed.
 type Digests struct {
 	// Name is the published name.
 	Name string `cbor:"1,keyasint"`
@@ -43,8 +43,8 @@ type Digests struct {
 type Digested struct {
 	// Version is the version.
 	Version uint64 `cbor:"1,keyasint"`
-	// Whole is the digest of the whole: 32 bytes.
+	// Whole is the digest of the whole version: 32 bytes.
 	Whole []byte `cbor:"2,keyasint"`
-	// Tensors has 32 bytes a tensor, in the order of the manifest: the SHA-256 of its row-major bytes.
+	// Tensors has 32 bytes for each tensor, in the order of the manifest: the SHA-256 of its row-major bytes.
 	Tensors []byte `cbor:"3,keyasint,omitempty"`
 }

@@ -1,14 +1,14 @@
-// Package message has the messages of the protocol: what the bodies of frames say.
+// Package message defines the messages of the protocol: the bodies of frames.
 //
 //	body, err := message.Marshal(message.Acquire{Name: "llm"})
 //	var answer message.Acquired
 //	err = message.Unmarshal(frame.Body, &answer)
 //
-// A request names an operation ([Op]) and has the body of that operation; answers, errors ([Error], with a [Code]) and
-// events have theirs. Messages are plain numbers, strings and bytes: the package knows nothing of tensors or devices.
-// [Marshal] writes deterministic CBOR; [Unmarshal] refuses what is not strictly encoded, too deep or too long, before
-// it allocates. Manifests are columns, one for each property of all tensors, since a model has thousands of them
-// ([Manifest]). [ClientHandshake] and [ServerHandshake] are the handshake on a wire.Conn.
+// A request names an operation ([Op]) and contains the body of that operation. Answers, errors ([Error] with a [Code])
+// and events have their own messages. Messages consist of numbers, strings and bytes; the package does not depend on
+// tensors or devices. [Marshal] writes deterministic CBOR. [Unmarshal] refuses input that is not strictly encoded, too
+// deep or too long before it allocates. Manifests are columns, one for each property of all tensors, because a model
+// has thousands of tensors ([Manifest]). [ClientHandshake] and [ServerHandshake] run the handshake on a wire.Conn.
 //
-// PROTOCOL.md beside package wire describes all of it in words.
+// PROTOCOL.md in package wire is the specification.
 package message

@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// A request's envelope is written and read by hand, for speed: it is in the way of every call, and the general codec
-// takes most of a microsecond and four allocations for it. The bytes are the same, and so is what is refused; a fuzz
-// test holds both against each other. Tags are let through inside the body: which of them an operation allows is for
-// whoever decodes it.
+// The envelope of a request is encoded and decoded by hand because every call passes through it, and the general codec
+// takes most of a microsecond and four allocations. The bytes and the refusals are the same; a fuzz test compares both.
+// Tags inside the body are accepted here: the decoder of the body decides which of them its operation allows.
 
-// AppendRequest appends r to b, as [Marshal] would encode it, and returns the extended slice. r.Body must be nil or one
-// encoded item; it is copied. A negative timeout has passed already and is sent as one nanosecond. The metadata must
+// AppendRequest appends the encoding of r, as [Marshal] returns it, and returns the extended slice. r.Body must be nil
+// or one encoded item; it is copied. A negative timeout has expired and is sent as one nanosecond. The metadata must
 // have passed [Metadata.Check].
 func AppendRequest(b []byte, r Request) []byte {
 	b = appendRequestHead(b, &r, len(r.Body) > 0)
@@ -24,7 +23,7 @@ func AppendRequest(b []byte, r Request) []byte {
 	return appendRequestTail(b, &r)
 }
 
-// appendRequestHead appends what stands in front of the body.
+// appendRequestHead appends the part before the body.
 func appendRequestHead(b []byte, r *Request, body bool) []byte {
 	pairs := byte(1)
 	for _, there := range [...]bool{r.Timeout != 0, body, len(r.Metadata) > 0} {
@@ -44,7 +43,7 @@ func appendRequestHead(b []byte, r *Request, body bool) []byte {
 	return b
 }
 
-// appendRequestTail appends what stands behind the body.
+// appendRequestTail appends the part after the body.
 func appendRequestTail(b []byte, r *Request) []byte {
 	if len(r.Metadata) == 0 {
 		return b
@@ -52,7 +51,7 @@ func appendRequestTail(b []byte, r *Request) []byte {
 	return appendMetadata(append(b, 4), r.Metadata)
 }
 
-// MarshalRequest encodes a request whose body is the message v, or empty where v is nil.
+// MarshalRequest encodes a request whose body is the message v, or empty if v is nil.
 func MarshalRequest(op Op, timeout time.Duration, v any) ([]byte, error) {
 	r := Request{Op: op, Timeout: timeout}
 	if v != nil {
@@ -65,14 +64,14 @@ func MarshalRequest(op Op, timeout time.Duration, v any) ([]byte, error) {
 	return AppendRequest(make([]byte, 0, 24+len(r.Body)), r), nil
 }
 
-// ParseRequest decodes the body of a request frame, with the checks of [UnmarshalPayload]. The request's Body is a part
-// of data, which must stay as it is while that is in use; it is well-formed, and checked further by whoever decodes it.
-// Errors are [ErrEncoding], and [ErrBounds] where the envelope is one and what stands in it is beyond the bounds.
+// ParseRequest decodes the body of a request frame with the checks of [UnmarshalPayload]. The request's Body is part of
+// data, which must not change while it is in use. It is well-formed; its decoder checks the rest. Errors are
+// [ErrEncoding], and [ErrBounds] if the envelope is valid but its content exceeds the bounds.
 func ParseRequest(data []byte) (Request, error) {
 	if r, ok := parsePlainRequest(data); ok {
 		return r, nil
 	}
-	var r Request // apart from the one above, which stays on the stack
+	var r Request // separate from the one above, which stays on the stack
 	if err := unmarshalEnvelope(data, 3, &r); err != nil {
 		if errors.Is(err, ErrBounds) && !definiteMap(data) {
 			return Request{}, fmt.Errorf("%w: request that is no map of definite length", ErrEncoding)
@@ -85,13 +84,13 @@ func ParseRequest(data []byte) (Request, error) {
 	return r, nil
 }
 
-// definiteMap reports whether data begins as an envelope does: a map of few pairs.
+// definiteMap reports whether data begins like an envelope: a map of few pairs.
 func definiteMap(data []byte) bool {
 	return len(data) > 0 && data[0] > cborMap<<5 && data[0] < cborMap<<5|24
 }
 
-// parsePlainRequest reads a request as AppendRequest writes it. Whatever else it is, valid or not, is for
-// UnmarshalPayload.
+// parsePlainRequest decodes a request as AppendRequest writes it. It returns false for everything else, which
+// UnmarshalPayload then decodes or refuses.
 func parsePlainRequest(data []byte) (r Request, ok bool) {
 	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|4 || data[1] != 1 {
 		return Request{}, false
@@ -152,7 +151,7 @@ const (
 // cborTrue is the simple value true.
 const cborTrue = 0xf5
 
-// appendHead writes the head of an item in the shortest form.
+// appendHead appends the head of an item in the shortest form.
 func appendHead(b []byte, major byte, n uint64) []byte {
 	major <<= 5
 	switch {

@@ -1,10 +1,10 @@
 package message
 
-// Readers of a version differ in their lease alone. What is large, the manifest and the handles, is encoded once, and
-// sent to each behind a head of its own ([Conn.SendShared]).
+// Answers to readers of a version differ only in the lease. The large part, manifest and handles, is encoded once and
+// sent behind a separate head for each reader ([wire.Conn.SendShared]).
 
-// MarshalAcquiredTail encodes what follows the head of an [Acquired]: the manifest and the handles. manifest is the
-// part of it that is the manifest. Errors are those of [Marshal].
+// MarshalAcquiredTail encodes the part of an [Acquired] after its head: the manifest and the handles. manifest is the
+// encoded manifest within tail. It returns the errors of [Marshal].
 func MarshalAcquiredTail(m *Manifest, handles []Handle) (tail []byte, manifest RawMessage, err error) {
 	columns, err := Marshal(m)
 	if err != nil {
@@ -20,15 +20,15 @@ func MarshalAcquiredTail(m *Manifest, handles []Handle) (tail []byte, manifest R
 	return tail, tail[1 : 1+len(columns) : 1+len(columns)], nil
 }
 
-// AppendAcquiredHead appends the head of an [Acquired]: with a tail behind it, it is what [Marshal] would make. The
-// name must be valid UTF-8.
+// AppendAcquiredHead appends the head of an [Acquired]. Followed by a tail it equals the result of [Marshal]. The name
+// must be valid UTF-8.
 func AppendAcquiredHead(b []byte, lease uint64, name string, version uint64) []byte {
 	b = appendHead(append(b, cborMap<<5|5, 1), cborUnsigned, lease)
 	b = append(appendHead(append(b, 2), cborText, uint64(len(name))), name...)
 	return appendHead(append(b, 3), cborUnsigned, version)
 }
 
-// MarshalInfoHead encodes an [InfoResult] up to its manifest, which is to follow.
+// MarshalInfoHead encodes an [InfoResult] up to its manifest, which must follow.
 func MarshalInfoHead(model *ModelInfo) ([]byte, error) {
 	item, err := Marshal(model)
 	if err != nil {
@@ -38,20 +38,19 @@ func MarshalInfoHead(model *ModelInfo) ([]byte, error) {
 	return append(append(b, item...), 2), nil
 }
 
-// AcquiredHead is an [Acquired] whose manifest is still encoded: whoever has decoded the same one before need not do it
-// again.
+// AcquiredHead is an [Acquired] with its manifest still encoded, for readers that have decoded the same manifest
+// before.
 type AcquiredHead struct {
 	// Lease, Name, Version and Handles are those of the message.
 	Lease   uint64   `cbor:"1,keyasint"`
 	Name    string   `cbor:"2,keyasint"`
 	Version uint64   `cbor:"3,keyasint"`
 	Handles []Handle `cbor:"5,keyasint"`
-	// Manifest is the encoded [Manifest], a part of the data that was decoded. It is well-formed; [Unmarshal] checks the
-	// rest.
+	// Manifest is the encoded [Manifest], part of the decoded data. It is well-formed; [Unmarshal] checks the rest.
 	Manifest EncodedItem `cbor:"4,keyasint"`
 }
 
-// EncodedItem is an encoded item that is decoded without a copy: it is a part of the data.
+// EncodedItem is an encoded item that is part of the decoded data, without a copy.
 type EncodedItem []byte
 
 // UnmarshalCBOR implements cbor.Unmarshaler.
@@ -60,7 +59,7 @@ func (e *EncodedItem) UnmarshalCBOR(data []byte) error {
 	return nil
 }
 
-// UnmarshalAcquired decodes an [Acquired] up to its manifest, with the checks of [Unmarshal] for the rest.
+// UnmarshalAcquired decodes an [Acquired] except its manifest, with the checks of [Unmarshal].
 func UnmarshalAcquired(data []byte) (AcquiredHead, error) {
 	var head AcquiredHead
 	if err := Unmarshal(data, &head); err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAcquiredInParts: a head and the tail that all readers share are the message that the general codec makes (D3).
+// A head followed by the shared tail equals the message of the general codec.
 func TestAcquiredInParts(t *testing.T) {
 	m, err := NewManifest([]Tensor{{Name: "w", DType: 12, Shape: []int64{3}}}, []Storage{{Bytes: 64, Type: 1}}, map[string]string{"a": "b"})
 	require.NoError(t, err)

@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// Calls and their answers are written and read by hand for the same reason as a request's envelope, and held against
-// the general codec by a fuzz test too. What stands in them is left to whoever decodes it.
+// Calls and their answers are also encoded and decoded by hand, and a fuzz test compares them with the general codec.
+// The content of arguments and results is checked by their decoders.
 
-// CallParts is a [Call] as it stands in a message.
+// CallParts is a decoded [Call] whose arguments are still encoded.
 type CallParts struct {
-	// Endpoint is the endpoint's name, valid UTF-8; a part of the message.
+	// Endpoint is the endpoint's name, valid UTF-8, part of the message.
 	Endpoint []byte
-	// Args are the arguments; a part of the message, checked by whoever decodes them. Nil where there are none.
+	// Args holds the arguments, part of the message, not yet validated. Nil if there are none.
 	Args RawMessage
 	// Handles are the storages that the arguments refer to.
 	Handles []Handle
@@ -21,8 +21,8 @@ type CallParts struct {
 	SlabsReturned, SlabsDropped []uint64
 }
 
-// ParseCall decodes a [Call] as [UnmarshalPayload] would, but for what is inside of the arguments. Endpoint and Args
-// are parts of data, which must stay as it is while they are in use. Errors are [ErrEncoding].
+// ParseCall decodes a [Call] as [UnmarshalPayload] would, except for the content of the arguments. Endpoint and Args
+// are parts of data, which must not change while they are in use. Errors are [ErrEncoding].
 func ParseCall(data []byte) (CallParts, error) {
 	if p, ok := parsePlainCall(data); ok {
 		return p, nil
@@ -36,7 +36,7 @@ func ParseCall(data []byte) (CallParts, error) {
 	}, nil
 }
 
-// parsePlainCall reads a call as AppendCall writes it.
+// parsePlainCall decodes a call as AppendCallRequest writes it.
 func parsePlainCall(data []byte) (p CallParts, ok bool) {
 	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|5 || data[1] != 1 {
 		return CallParts{}, false
@@ -55,7 +55,7 @@ func parsePlainCall(data []byte) (p CallParts, ok bool) {
 	}
 	if pairs > 0 && len(rest) > 0 && rest[0] == 3 {
 		item := RawMessage(rest[1:])
-		if pairs--; pairs > 0 { // else the codec says whether something follows
+		if pairs--; pairs > 0 { // otherwise the codec checks whether something follows
 			if item, rest, ok = cutItem(item); !ok {
 				return CallParts{}, false
 			}
@@ -82,10 +82,10 @@ func parsePlainCall(data []byte) (p CallParts, ok bool) {
 	return p, pairs == 0 && len(rest) == 0
 }
 
-// maxPlainNumbers is how many numbers a list may have that is read by hand; a longer one is the codec's.
+// maxPlainNumbers is the maximum length of a list that is decoded by hand; the codec decodes longer ones.
 const maxPlainNumbers = 4096
 
-// readNumbers reads an array of unsigned integers.
+// readNumbers decodes an array of unsigned integers.
 func readNumbers(b []byte) (list []uint64, rest []byte, ok bool) {
 	if len(b) == 0 || b[0]>>5 != cborArray {
 		return nil, nil, false
@@ -106,7 +106,7 @@ func readNumbers(b []byte) (list []uint64, rest []byte, ok bool) {
 	return list, rest, true
 }
 
-// appendNumbers appends a pair of key and numbers, if there are any.
+// appendNumbers appends a pair of key and numbers unless numbers is empty.
 func appendNumbers(b []byte, key byte, numbers []uint64) []byte {
 	if len(numbers) == 0 {
 		return b
@@ -118,8 +118,8 @@ func appendNumbers(b []byte, key byte, numbers []uint64) []byte {
 	return b
 }
 
-// AppendCallRequest appends a request whose body is the call, as [MarshalPayload] would encode the two, and returns the
-// extended slice. r.Body is not used; c.Args must be nil or one encoded item; the metadata must have passed
+// AppendCallRequest appends a request whose body is the call, as [MarshalPayload] would encode both, and returns the
+// extended slice. r.Body is not used. c.Args must be nil or one encoded item. The metadata must have passed
 // [Metadata.Check]. Errors are [ErrEncoding].
 func AppendCallRequest(b []byte, r Request, c Call) ([]byte, error) {
 	if !utf8.ValidString(c.Endpoint) {
@@ -144,7 +144,7 @@ func AppendCallRequest(b []byte, r Request, c Call) ([]byte, error) {
 	return appendRequestTail(appendNumbers(appendNumbers(b, 4, c.SlabsReturned), 5, c.SlabsDropped), &r), err
 }
 
-// appendHandles appends a pair of key and handles, if there are any.
+// appendHandles appends a pair of key and handles unless handles is empty.
 func appendHandles(b []byte, key byte, handles []Handle) ([]byte, error) {
 	if len(handles) == 0 {
 		return b, nil
@@ -156,8 +156,8 @@ func appendHandles(b []byte, key byte, handles []Handle) ([]byte, error) {
 	return append(append(b, key), item...), nil
 }
 
-// AppendReturned appends r, as [MarshalPayload] would encode it, and returns the extended slice. r.Value must be nil or
-// one encoded item. Errors are [ErrEncoding].
+// AppendReturned appends the encoding of r, as [MarshalPayload] returns it, and returns the extended slice. r.Value
+// must be nil or one encoded item. Errors are [ErrEncoding].
 func AppendReturned(b []byte, r *Returned) ([]byte, error) {
 	var pairs byte
 	for _, there := range [...]bool{len(r.Value) > 0, len(r.Handles) > 0, r.Object != nil, r.Cached} {
@@ -186,8 +186,8 @@ func AppendReturned(b []byte, r *Returned) ([]byte, error) {
 	return b, nil
 }
 
-// ParseReturned decodes a [Returned] as [UnmarshalPayload] would, but for what is inside of the value. That is a part
-// of data, which must stay as it is while it is in use. Errors are [ErrEncoding].
+// ParseReturned decodes a [Returned] as [UnmarshalPayload] would, except for the content of the value, which is part of
+// data. data must not change while it is in use. Errors are [ErrEncoding].
 func ParseReturned(data []byte) (Returned, error) {
 	if r, ok := parsePlainReturned(data); ok {
 		return r, nil
@@ -197,7 +197,7 @@ func ParseReturned(data []byte) (Returned, error) {
 	return r, err
 }
 
-// parsePlainReturned reads an answer that has nothing but a value, and may say that it is cached.
+// parsePlainReturned decodes an answer that consists of a value and optionally Cached.
 func parsePlainReturned(data []byte) (r Returned, ok bool) {
 	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|2 || data[1] != 1 {
 		return Returned{}, false
@@ -214,7 +214,7 @@ func parsePlainReturned(data []byte) (r Returned, ok bool) {
 	return r, len(rest) == 2 && rest[0] == 4 && rest[1] == cborTrue
 }
 
-// readText reads a text string of definite length.
+// readText decodes a text string of definite length.
 func readText(b []byte) (text, rest []byte, ok bool) {
 	if len(b) == 0 || b[0]>>5 != cborText {
 		return nil, nil, false
@@ -226,7 +226,7 @@ func readText(b []byte) (text, rest []byte, ok bool) {
 	return rest[:n:n], rest[n:], true
 }
 
-// readLength reads the argument of an item's head (RFC 8949 §3).
+// readLength decodes the argument of an item's head (RFC 8949 §3).
 func readLength(b []byte) (n uint64, rest []byte, ok bool) {
 	info := b[0] & 31
 	b = b[1:]
@@ -247,7 +247,7 @@ func readLength(b []byte) (n uint64, rest []byte, ok bool) {
 	return binary.BigEndian.Uint64(b), b[8:], true
 }
 
-// cutItem splits off the first item. Only its heads are looked at: whoever decodes it checks the rest.
+// cutItem splits off the first item. It checks only the heads; the decoder of the item checks the rest.
 func cutItem(data []byte) (item RawMessage, rest []byte, ok bool) {
 	rest = data
 	for left := uint64(1); left > 0; left-- {
@@ -267,7 +267,7 @@ func cutItem(data []byte) (item RawMessage, rest []byte, ok bool) {
 			}
 			rest = rest[n:]
 		case cborArray, cborMap:
-			if n > uint64(len(rest)) { // each element has a byte at least
+			if n > uint64(len(rest)) { // each element has at least one byte
 				return nil, nil, false
 			}
 			if major == cborMap {

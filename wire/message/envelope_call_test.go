@@ -9,7 +9,7 @@ import (
 
 var someHandles = []Handle{{Kind: "memfd", Bytes: 4096, File: 0}, {Kind: "cuda-ipc", Bytes: 1, Blob: []byte{1, 2}, File: -1}}
 
-// someCalls have every part that a call can have, and sizes on both sides of each length of a head.
+// someCalls returns calls with all optional parts, and with sizes on both sides of each length of a head.
 func someCalls() []Call {
 	calls := []Call{
 		{}, {Endpoint: "echo"}, {Endpoint: strings.Repeat("é", 12)}, {Endpoint: strings.Repeat("x", 70_000)},
@@ -66,9 +66,8 @@ func TestAnswersAreWrittenAndReadAsByTheCodec(t *testing.T) {
 	}
 }
 
-// FuzzCall holds the hand-written reading of calls and answers against the general codec. What the first accepts the
-// second does too, with the same value, unless something inside of the argument is not valid; and what the first leaves
-// alone is none of its business.
+// FuzzCall compares the hand-written decoding of calls and answers with the general codec. Input that the first accepts
+// must be accepted by the second with the same value, unless the content of the argument is invalid.
 func FuzzCall(f *testing.F) {
 	for _, c := range someCalls() {
 		body, _ := MarshalPayload(c)
@@ -108,8 +107,7 @@ func FuzzCall(f *testing.F) {
 	})
 }
 
-// refusedWithin holds that the general codec refuses something inside of an argument or value, such as a tag of its own
-// around what does not belong there: whoever decodes that will be told.
+// refusedWithin checks that the general codec refuses the content of an argument or value, such as an unknown tag.
 func refusedWithin(t *testing.T, raw RawMessage) {
 	t.Helper()
 	require.Error(t, UnmarshalPayload(raw, new(any)))

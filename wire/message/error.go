@@ -1,32 +1,31 @@
 package message
 
-// Bounds of what an error says, so that an error can be sent whatever it is about. What is beyond them is left out by
-// the sender.
+// Limits of an error, so that every error can be sent. The sender omits what exceeds them.
 const (
-	// MaxErrorMessage is how many bytes the message of an error has.
+	// MaxErrorMessage is the maximum size of an error's message in bytes.
 	MaxErrorMessage = 4096
-	// MaxErrorType is how many bytes its type has.
+	// MaxErrorType is the maximum size of its type in bytes.
 	MaxErrorType = 128
-	// MaxErrorData is how many bytes its data has, its causes included.
+	// MaxErrorData is the maximum size of its data in bytes, including causes.
 	MaxErrorData = 32 << 10
-	// MaxErrorCauses is how many causes follow one behind the other.
+	// MaxErrorCauses is the maximum number of nested causes.
 	MaxErrorCauses = 3
 )
 
-// Error is an error as it crosses to another process: the body of a frame of [KindError].
+// Error is an error on the wire: the body of a frame of [KindError].
 type Error struct {
 	// Code is the class of the error.
 	Code Code `cbor:"1,keyasint"`
-	// Message is one sentence for people.
+	// Message is one sentence for display.
 	Message string `cbor:"2,keyasint"`
-	// Type tells errors of one code apart: a word of the table in PROTOCOL.md, or for what that does not have the
-	// sender's own name of it, such as a Go type. It may be empty.
+	// Type distinguishes errors of one code: a word of the table in PROTOCOL.md, or the sender's name for it, such as a
+	// Go type. It may be empty.
 	Type string `cbor:"3,keyasint,omitempty"`
-	// Data is one CBOR item with more about it, mostly an [ErrorDetails]; it may be nil.
+	// Data is one CBOR item with details, usually an [ErrorDetails]; it may be nil.
 	Data RawMessage `cbor:"4,keyasint,omitempty"`
 }
 
-// Error is the message, or the name of the code where there is none.
+// Error returns the message, or the name of the code if the message is empty.
 func (e *Error) Error() string {
 	if e.Message == "" {
 		return e.Code.String()
@@ -34,7 +33,7 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
-// Is makes the error answer for its [Code], and for an *Error that has the same code and no message.
+// Is reports whether target is the error's [Code], or an *Error with the same code and no message.
 func (e *Error) Is(target error) bool {
 	switch t := target.(type) {
 	case Code:
@@ -45,7 +44,7 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// Details is what the Data of the error says, as far as it is an [ErrorDetails].
+// Details decodes Data as [ErrorDetails] as far as possible.
 func (e *Error) Details() ErrorDetails {
 	var d ErrorDetails
 	if len(e.Data) == 0 || Unmarshal(e.Data, &d) != nil {
@@ -56,38 +55,38 @@ func (e *Error) Details() ErrorDetails {
 
 // ApplicationError is the data of an error with [CodeApplication].
 type ApplicationError struct {
-	// Message is what the program says of it, without what the way here added.
+	// Message is the program's text, without prefixes added on the way.
 	Message string `cbor:"1,keyasint,omitempty"`
-	// Data is one CBOR item of the program's own; it may be nil.
+	// Data is one CBOR item defined by the program; it may be nil.
 	Data RawMessage `cbor:"2,keyasint,omitempty"`
 }
 
-// ErrorDetails are what there is to say of an error beside its class and its message.
+// ErrorDetails holds information about an error beyond its class and message.
 type ErrorDetails struct {
-	// Classes are what else the error is: one that says that memory cannot be shared may also say that the device is
-	// not supported.
+	// Classes lists further classes of the error. For example, an error that memory cannot be shared may also have the
+	// class of an unsupported device.
 	Classes []ErrorClass `cbor:"1,keyasint,omitempty"`
-	// Cause is why a task failed or was cancelled; nil for other errors.
+	// Cause is the reason why a task failed or was cancelled; nil for other errors.
 	Cause *Error `cbor:"2,keyasint,omitempty"`
-	// Object is the managed object that is gone, for [CodeStaleHandle].
+	// Object is the missing managed object, for [CodeStaleHandle].
 	Object string `cbor:"3,keyasint,omitempty"`
-	// Server is the server that had it.
+	// Server is the server that held it.
 	Server string `cbor:"4,keyasint,omitempty"`
 	// Reason is "object_missing" or "server_mismatch".
 	Reason string `cbor:"5,keyasint,omitempty"`
-	// Detail is more about it, for people.
+	// Detail is additional text for display.
 	Detail string `cbor:"6,keyasint,omitempty"`
 }
 
-// empty reports whether there is nothing to say.
+// empty reports whether no field is set.
 func (d *ErrorDetails) empty() bool {
 	return len(d.Classes) == 0 && d.Cause == nil && d.Object == "" && d.Server == "" && d.Reason == "" && d.Detail == ""
 }
 
-// ErrorClass is a class that an error belongs to.
+// ErrorClass is a class of an error.
 type ErrorClass struct {
 	// Code is the class.
 	Code Code `cbor:"1,keyasint"`
-	// Type is as in [Error].
+	// Type is that of [Error].
 	Type string `cbor:"2,keyasint,omitempty"`
 }

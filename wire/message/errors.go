@@ -9,20 +9,20 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Errors of encoding and decoding, wrapped with what was refused.
+// Errors of encoding and decoding, wrapped with details.
 var (
-	// ErrEncoding is a body that is not one strictly encoded CBOR item of the expected type.
+	// ErrEncoding means that a body is not one strictly encoded CBOR item of the expected type.
 	ErrEncoding = errors.New("bad encoding")
-	// ErrBounds is an item beyond what a message may hold ([MaxDepth], [MaxPayloadDepth], [MaxElements], [MaxPairs]),
-	// or one of indefinite length. It is [ErrEncoding] too.
+	// ErrBounds means that an item exceeds the bounds of a message ([MaxDepth], [MaxPayloadDepth], [MaxElements],
+	// [MaxPairs]), or has indefinite length. It is [ErrEncoding] too.
 	ErrBounds = errors.New("beyond the bounds of a message")
-	// ErrType is a value of a type that has no encoding, such as a channel. It is [ErrEncoding] too.
+	// ErrType means that a type has no encoding, such as a channel. It is [ErrEncoding] too.
 	ErrType = errors.New("a value of this type cannot cross to another process")
-	// ErrManifest is a manifest whose columns do not agree with each other.
+	// ErrManifest means that the columns of a manifest are inconsistent.
 	ErrManifest = errors.New("bad manifest")
 )
 
-// standardRows are the errors of this package and of the standard library.
+// standardRows are the rows for errors of this package and of the standard library.
 var standardRows = []CodeRow{
 	{Code: CodeProtocol, Type: "protocol", Err: wire.ErrProtocol, Class: true},
 	{Code: CodeSerialization, Type: "bounds", Err: ErrBounds},

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// fields is what fields.json has: the tables of PROTOCOL.md and the maps of protocol.cddl, for programs in other
+// fields is the content of fields.json: the tables of PROTOCOL.md and the maps of protocol.cddl, for programs in other
 // languages.
 type fields struct {
 	Protocol   int                       `json:"protocol"`
@@ -40,7 +40,7 @@ type messageField struct {
 	Optional bool   `json:"optional,omitempty"`
 }
 
-// eventsOf are the bodies of the events of each operation that has some.
+// eventsOf holds the bodies of the events of operations that send events.
 var eventsOf = map[Op]string{
 	OpAcquire: "event", OpWatch: "event", OpTaskWatch: "task-event", OpObjectWatch: "object-gone", OpStream: "stream-item",
 	OpOffer: "offer-event",
@@ -53,8 +53,7 @@ var (
 	operationRow = regexp.MustCompile(`(?m)^\| (\d+) \| ([a-z ]+) \|([a-z -]*)\|([a-z, -]*)\|[^|]*\|$`)
 )
 
-// TestFieldsAreThoseOfTheSchema keeps fields.json equal to the schema and the prose. `go test ./wire/message -run
-// TestFields -update` writes it.
+// fields.json equals the schema and the prose. `go test ./wire/message -run TestFields -update` writes it.
 func TestFieldsAreThoseOfTheSchema(t *testing.T) {
 	schema, err := os.ReadFile("../protocol.cddl")
 	require.NoError(t, err)
@@ -90,7 +89,7 @@ func TestFieldsAreThoseOfTheSchema(t *testing.T) {
 	section = section[strings.Index(section, "\n## Requests"):strings.Index(section, "\n## Calls")]
 	for _, m := range operationRow.FindAllStringSubmatch(section, -1) {
 		op := operationFields{Number: number(m[1]), Name: m[2], Request: name(m[3]), Response: name(m[4]), Event: eventsOf[Op(number(m[1]))]}
-		if op.Event == "stream-item" { // its answers come as events, and the response is empty
+		if op.Event == "stream-item" { // its answers are events, and the response is empty
 			op.Response = ""
 		}
 		for _, message := range []string{op.Request, op.Response, op.Event} {

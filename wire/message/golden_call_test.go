@@ -6,7 +6,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// callSamples are the messages of calls, tasks, objects, streams and the server.
+// callSamples returns the messages of calls, tasks, objects, streams and the server.
 func callSamples() []sample {
 	handles := []Handle{{Kind: "memfd", Device: uuid(0x10), Bytes: 4096, File: 0}}
 	promised := []Handle{{Kind: "memfd", Device: uuid(0x10), Bytes: 4096, File: 0, Storage: 3, Version: 2}}

@@ -52,7 +52,7 @@ func sampleManifest() Manifest {
 	return *m
 }
 
-// samples are all messages, each once with all fields and, where that differs, once with none.
+// samples returns all messages, each once with all fields and, if that differs, once with none.
 func samples() []sample {
 	device := DeviceInfo{UUID: uuid(0x20), Type: 2, Index: 1, Name: "NVIDIA H200"}
 	origin := Origin{PID: 4242, UID: 1000, Label: "trainer", Source: "model.safetensors"}
@@ -120,23 +120,22 @@ func samples() []sample {
 	)...)
 }
 
-// outgrown are vectors of messages that have lost a key since: receivers ignore it, and encode what they decoded as
-// the sample of the second name. Acquire had the key 3, writable, which did nothing.
+// outgrown lists vectors of messages that have lost a key since. Receivers ignore the key, and encode the decoded
+// message as the sample of the second name. Acquire had the key 3, writable, which had no effect.
 var outgrown = [][2]string{{"acquire", "acquire-version"}}
 
 // vector is one line of testdata/index.json.
 type vector struct {
-	File    string `json:"file"`    // the message's bytes; the same name with .diag has them in diagnostic notation
+	File    string `json:"file"`    // the encoded message; the same name with .diag has diagnostic notation
 	Message string `json:"message"` // the rule in protocol.cddl
 	Frame   string `json:"frame"`   // the kind of frame that carries it
 	Op      string `json:"op,omitempty"`
 	Within  string `json:"within,omitempty"` // the message whose body it is
 	Bytes   int    `json:"bytes"`
-	Encodes string `json:"encodes,omitempty"` // the vector that it is encoded as, where the message has lost a key
+	Encodes string `json:"encodes,omitempty"` // the vector that it encodes to, if the message has lost a key
 }
 
-// TestGolden holds this implementation to the vectors, as every other one: they never change. `go test -run Golden
-// -update ./wire/message` writes those of new samples, and leaves those that there are as they are.
+// Vectors never change. `go test -run Golden -update ./wire/message` writes those of new samples only.
 func TestGolden(t *testing.T) {
 	var index []vector
 	for _, s := range samples() {
@@ -183,8 +182,7 @@ func TestGolden(t *testing.T) {
 	golden(t, "frame-response-files.bin", bytesOfFrame(wire.KindResponse, 2, 7, []byte{0xa0}))
 }
 
-// outgrownVector holds a vector with a key that its message had once to what it is now: the other fields are as they
-// are in the bytes now, and the bytes differ.
+// outgrownVector checks a vector with a removed key: its other fields equal the current ones, and its bytes differ.
 func outgrownVector(t *testing.T, name string, now vector, bytes []byte, value any) vector {
 	t.Helper()
 	body, err := os.ReadFile(filepath.Join("../testdata", name+".cbor"))
@@ -201,7 +199,7 @@ func outgrownVector(t *testing.T, name string, now vector, bytes []byte, value a
 	return now
 }
 
-// golden compares with a vector, and with -update writes it where there is none.
+// golden compares with a vector. With -update it writes a missing one.
 func golden(t *testing.T, name string, want []byte) {
 	t.Helper()
 	path := filepath.Join("../testdata", name)

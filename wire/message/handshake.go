@@ -10,22 +10,22 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Agreement is what two hellos have in common.
+// Agreement is the common part of two hellos.
 type Agreement struct {
-	// Peer is the other side's hello.
+	// Peer is the peer's hello.
 	Peer Hello
-	// Protocol is the version that both speak from here on.
+	// Protocol is the version that both sides use.
 	Protocol uint32
-	// Features are those that both named, sorted.
+	// Features holds the features of both sides, sorted.
 	Features []string
 }
 
 // Has reports whether both sides have the feature.
 func (a *Agreement) Has(feature string) bool { return slices.Contains(a.Features, feature) }
 
-// ClientHandshake sends mine and waits for the server's hello. Zero Protocol and Oldest mean this package's. If the
-// server refuses, the error is its *[Error]; if it says goodbye instead, one with [CodeUnavailable]. The caller closes
-// c on an error.
+// ClientHandshake sends mine and waits for the server's hello. Zero Protocol and Oldest mean those of this package. If
+// the server refuses, the error is its *[Error]; after a goodbye it has [CodeUnavailable]. The caller closes c on an
+// error.
 func ClientHandshake(c *wire.Conn, mine Hello) (*Agreement, error) {
 	mine = mine.withDefaults()
 	if err := sendHello(c, mine); err != nil {
@@ -45,9 +45,9 @@ func ClientHandshake(c *wire.Conn, mine Hello) (*Agreement, error) {
 	return a, err
 }
 
-// ServerHandshake waits for the client's hello and answers with mine. Zero Protocol and Oldest mean this package's. A
-// client that sends anything else first, or speaks no common version, is told so and is an error. check, if not nil,
-// may refuse the client: its error is sent as it is if it is an *[Error], else as [CodePermissionDenied]. The caller
+// ServerHandshake waits for the client's hello and answers with mine. Zero Protocol and Oldest mean those of this
+// package. A client that sends another first frame, or has no common version, receives an error. check, if not nil, may
+// refuse the client: its error is sent unchanged if it is an *[Error], otherwise as [CodePermissionDenied]. The caller
 // closes c on an error.
 func ServerHandshake(c *wire.Conn, mine Hello, check func(*Hello) error) (*Agreement, error) {
 	mine = mine.withDefaults()
@@ -87,7 +87,7 @@ func (h Hello) withDefaults() Hello {
 	return h
 }
 
-// agree finds what two hellos have in common, or why there is nothing.
+// agree returns the common part of two hellos, or an error if there is none.
 func agree(mine, theirs Hello) (*Agreement, error) {
 	version := min(mine.Protocol, theirs.Protocol)
 	if version < max(mine.Oldest, theirs.Oldest) {
@@ -111,10 +111,10 @@ func sendHello(c *wire.Conn, h Hello) error {
 	return c.Send(wire.KindHello, 0, body)
 }
 
-// errGoodbye is a peer that leaves without a hello. A server may do that when it stops.
+// errGoodbye means that the peer left without a hello. A stopping server may do that.
 var errGoodbye = fmt.Errorf("%w: goodbye before the hello", wire.ErrProtocol)
 
-// receiveHello waits for the first frame, no longer than the limits say.
+// receiveHello waits for the first frame within the handshake timeout.
 func receiveHello(c *wire.Conn) (Hello, error) {
 	if c.Limits().HandshakeTimeout > 0 {
 		if err := c.SetReadDeadline(time.Now().Add(c.Limits().HandshakeTimeout)); err != nil {
@@ -128,7 +128,7 @@ func receiveHello(c *wire.Conn) (Hello, error) {
 	if err != nil {
 		return Hello{}, err
 	}
-	defer f.Charge.Release() // nothing of it is kept that is large
+	defer f.Charge.Release() // no large part of it is kept
 	switch {
 	case f.Kind == wire.KindError:
 		e := new(Error)
@@ -151,7 +151,7 @@ func receiveHello(c *wire.Conn) (Hello, error) {
 	return h, c.SetReadDeadline(time.Time{})
 }
 
-// refuse tells the peer why the connection ends, if it still listens.
+// refuse sends the reason for the end of the connection.
 func refuse(c *wire.Conn, code Code, err error) {
 	e := &Error{Code: code, Type: standard.classType(code), Message: CutText(err.Error(), MaxErrorMessage)}
 	var given *Error
@@ -159,6 +159,6 @@ func refuse(c *wire.Conn, code Code, err error) {
 		e = given
 	}
 	if body, err := Marshal(e); err == nil {
-		_ = c.Send(wire.KindError, 0, body) // the handshake has failed already
+		_ = c.Send(wire.KindError, 0, body) // best effort: the handshake has failed already
 	}
 }

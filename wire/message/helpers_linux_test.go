@@ -23,7 +23,7 @@ func openPipe(t testing.TB, limits wire.Limits) (a, b *wire.Conn) {
 	return a, b
 }
 
-// numberedFiles returns n memory files that hold their own number as text.
+// numberedFiles returns n memory files, each containing its index as text.
 func numberedFiles(t testing.TB, n int) []*os.File {
 	t.Helper()
 	files := make([]*os.File, n)
@@ -38,11 +38,11 @@ func numberedFiles(t testing.TB, n int) []*os.File {
 	return files
 }
 
-// checkDescriptors checks, when the test has closed everything, that no descriptor is left of it. It must be called
-// before anything else of the test registers its cleanup.
+// checkDescriptors checks at the end of the test that it left no descriptor open. It must be called before the test
+// registers other cleanups.
 func checkDescriptors(t testing.TB) {
 	t.Helper()
-	a, b, err := wire.Pipe(wire.Limits{}) // the runtime opens the descriptors of its own that it keeps
+	a, b, err := wire.Pipe(wire.Limits{}) // makes the runtime open the descriptors that it keeps
 	require.NoError(t, err)
 	_ = a.Close()
 	_ = b.Close()

@@ -17,7 +17,7 @@ func encoded(t testing.TB, v any) []byte {
 	return b
 }
 
-// bytesOfFrame is a frame as it goes over the wire.
+// bytesOfFrame returns the encoding of a frame.
 func bytesOfFrame(kind wire.Kind, files int, id uint64, body []byte) []byte {
 	b := binary.BigEndian.AppendUint32(nil, uint32(len(body)))
 	b = binary.BigEndian.AppendUint16(b, uint16(kind))

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A client that knows nothing of loading reads the names that are published, as before.
+// A client without support for loading reads the published names as before.
 func TestLoadingIsIgnoredByOldClients(t *testing.T) {
 	body, err := os.ReadFile("../testdata/listed-loading.cbor")
 	require.NoError(t, err)

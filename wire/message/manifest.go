@@ -1,39 +1,39 @@
 package message
 
-// Manifest lists the tensors of a state dict in columns: one column a property, so that ten thousand tensors are a
-// handful of CBOR items. All numbers in byte strings are little-endian. [NewManifest] fills it, [Manifest.Decode]
-// checks it and reads it; nothing in it may be used before that.
+// Manifest lists the tensors of a state dict in columns, one for each property, so that ten thousand tensors are a
+// handful of CBOR items. All numbers in byte strings are little-endian. [NewManifest] fills it. [Manifest.Decode]
+// validates it; its content must not be used before.
 type Manifest struct {
-	// Names are all tensors' names, one after the other.
+	// Names is the concatenation of all names.
 	Names string `cbor:"1,keyasint"`
-	// NameLengths has one uint32 a tensor: how many bytes of Names are its name.
+	// NameLengths has one uint32 for each tensor: the length of its name in bytes.
 	NameLengths []byte `cbor:"2,keyasint"`
-	// DTypes has one byte a tensor: the number of its data type.
+	// DTypes has one byte for each tensor: the number of its data type.
 	DTypes []byte `cbor:"3,keyasint"`
-	// Ranks has one byte a tensor: the number of its dimensions.
+	// Ranks has one byte for each tensor: the number of its dimensions.
 	Ranks []byte `cbor:"4,keyasint"`
-	// Dims are all tensors' dimensions, one after the other: int64 each.
+	// Dims is the concatenation of all dimensions, as int64.
 	Dims []byte `cbor:"5,keyasint"`
-	// Storage has one uint32 a tensor: the index of its storage.
+	// Storage has one uint32 for each tensor: the index of its storage.
 	Storage []byte `cbor:"6,keyasint"`
-	// Offsets has one int64 a tensor: the byte offset of its first element in the storage.
+	// Offsets has one int64 for each tensor: the byte offset of its first element in the storage.
 	Offsets []byte `cbor:"7,keyasint"`
-	// Strided are the indices of the tensors that are not contiguous, uint32 each, ascending.
+	// Strided holds the indices of the tensors that are not contiguous, as uint32, ascending.
 	Strided []byte `cbor:"8,keyasint,omitempty"`
-	// Strides are the strides, in elements, of the tensors in Strided, one after the other: int64 each.
+	// Strides is the concatenation of the strides in elements of the tensors in Strided, as int64.
 	Strides []byte `cbor:"9,keyasint,omitempty"`
-	// Digests has 32 bytes a tensor, the SHA-256 of its row-major bytes, or nothing at all.
+	// Digests has 32 bytes for each tensor, the SHA-256 of its row-major bytes, or is empty.
 	Digests []byte `cbor:"10,keyasint,omitempty"`
 	// Storages are the storages.
 	Storages []Storage `cbor:"11,keyasint"`
-	// Metadata are free texts.
+	// Metadata holds free texts.
 	Metadata map[string]string `cbor:"12,keyasint,omitempty"`
 }
 
-// Len is how many tensors the manifest lists.
+// Len returns the number of tensors.
 func (m *Manifest) Len() int { return len(m.NameLengths) / 4 }
 
-// Storage is a run of bytes on one device that tensors lie in.
+// Storage is a range of bytes on one device.
 type Storage struct {
 	_ struct{} `cbor:",toarray"`
 	// Bytes is its size.
@@ -52,7 +52,7 @@ type Tensor struct {
 	DType uint8
 	// Storage is an index into [Manifest.Storages].
 	Storage uint32
-	// ByteOffset is where the first element lies in the storage.
+	// ByteOffset is the offset of the first element in the storage.
 	ByteOffset int64
 	// Shape are the dimensions.
 	Shape []int64

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkManifest is the way of 10,000 tensors into bytes and back.
+// BenchmarkManifest measures encoding and decoding 10,000 tensors.
 func BenchmarkManifest(b *testing.B) {
 	const n = 10_000
 	tensors := sampleTensors(n)
-	// Processor time counts, garbage collection included, so that what else the machine does counts little.
+	// It reports processor time, including garbage collection, which depends little on other load.
 	perTensor := func(b *testing.B, begin time.Duration) {
 		b.ReportMetric(float64(processorTime(b)-begin)/float64(b.N)/n, "cpu-ns/tensor")
 	}
@@ -54,7 +54,7 @@ func BenchmarkManifest(b *testing.B) {
 	})
 }
 
-// processorTime is what this process has used so far.
+// processorTime returns the processor time of this process.
 func processorTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))

@@ -8,16 +8,16 @@ import (
 	"unicode/utf8"
 )
 
-// MaxRank is how many dimensions a tensor may have on the wire.
+// MaxRank is the maximum number of dimensions of a tensor.
 const MaxRank = 64
 
-// MaxTensors is how many tensors a manifest may list.
+// MaxTensors is the maximum number of tensors of a manifest.
 const MaxTensors = 1 << 20
 
 const digestBytes = 32
 
-// NewManifest puts tensors into columns. It borrows all of its arguments but keeps names, storages and metadata. Either
-// every tensor has a digest or none. What [Manifest.Decode] would refuse is an [ErrManifest].
+// NewManifest arranges tensors in columns. It borrows its arguments but keeps names, storages and metadata. Either
+// every tensor has a digest or none. Input that [Manifest.Decode] would refuse is an [ErrManifest].
 func NewManifest(tensors []Tensor, storages []Storage, metadata map[string]string) (*Manifest, error) {
 	if len(tensors) > MaxTensors {
 		return nil, fmt.Errorf("%w: %d tensors, at most %d are allowed", ErrManifest, len(tensors), MaxTensors)
@@ -47,7 +47,7 @@ func NewManifest(tensors []Tensor, storages []Storage, metadata map[string]strin
 	return m, nil
 }
 
-// counts are how much the columns have to hold.
+// counts holds the sizes of the columns.
 type counts struct{ names, dims, strided, strides, digests int }
 
 func (c *counts) add(t *Tensor) {
@@ -62,7 +62,7 @@ func (c *counts) add(t *Tensor) {
 	}
 }
 
-// fillColumns writes checked tensors into columns whose sizes are known, all in one allocation.
+// fillColumns writes validated tensors into columns of known size, all in one allocation.
 func fillColumns(tensors []Tensor, c counts) *Manifest {
 	n := len(tensors)
 	all := make([]byte, 4*n+n+n+8*c.dims+4*n+8*n+4*c.strided+8*c.strides+digestBytes*c.digests)
@@ -100,12 +100,12 @@ func fillColumns(tensors []Tensor, c counts) *Manifest {
 	return m
 }
 
-// Decode is [Manifest.Rows] in a slice.
+// Decode returns [Manifest.Rows] as a slice.
 func (m *Manifest) Decode() ([]Tensor, error) {
 	tensors := []Tensor{}
 	err := m.Rows(func(i int, t *Tensor) {
 		if i == 0 {
-			tensors = make([]Tensor, m.Len()) // not before the columns were checked
+			tensors = make([]Tensor, m.Len()) // after the columns were validated
 		}
 		tensors[i] = *t
 	})
@@ -115,11 +115,10 @@ func (m *Manifest) Decode() ([]Tensor, error) {
 	return tensors, nil
 }
 
-// Rows checks that the columns agree with each other and calls row with one tensor after the other, in a Tensor that is
-// used again for the next one. The slices in it share one allocation between them, the names are parts of m.Names and
-// the digests lie in m. It checks lengths, ranks, indices, signs and that no product of dimensions overflows; whether
-// data types exist, names are unique and tensors lie inside their storages is checked by packages that know tensors.
-// Errors are [ErrManifest]; what row was called with before is worth nothing then.
+// Rows validates the columns and calls row for each tensor with a Tensor that is reused for the next one. Its slices
+// share one allocation, and names and digests are parts of m. Rows checks lengths, ranks, indices, signs, and that no
+// product of dimensions overflows. Packages that know tensors check data types, unique names and the bounds of
+// storages. Errors are [ErrManifest]; rows passed before the error must be discarded.
 func (m *Manifest) Rows(row func(i int, t *Tensor)) error {
 	dims, strides, err := m.checkColumns()
 	if err != nil {
@@ -152,8 +151,8 @@ func (m *Manifest) Rows(row func(i int, t *Tensor)) error {
 	return nil
 }
 
-// checkColumns checks every column's length before anything is allocated by it, and returns how many dimensions and
-// strides there are.
+// checkColumns checks the length of every column before anything is allocated, and returns the number of dimensions and
+// strides.
 func (m *Manifest) checkColumns() (dims, strides int, err error) {
 	n := m.Len()
 	if n > MaxTensors {
@@ -201,8 +200,8 @@ func columnLength(tensors int, name string, got, want int) error {
 	return nil
 }
 
-// checkNames checks that the names fill their column and that none begins within a character: the column as a whole is
-// UTF-8, so each name is too.
+// checkNames checks that the names fill their column and that none begins within a character. The column as a whole is
+// valid UTF-8, so each name is too.
 func (m *Manifest) checkNames() error {
 	at := int64(0)
 	for i := range m.Len() {
@@ -237,7 +236,7 @@ func (m *Manifest) countDims() (dims, strides int, err error) {
 	return dims, strides, nil
 }
 
-// check refuses a row that no tensor can have.
+// check refuses an invalid row.
 func (t *Tensor) check(storages int) error {
 	switch {
 	case t.DType == 0:
@@ -258,7 +257,7 @@ func (t *Tensor) check(storages int) error {
 		if d < 0 {
 			return fmt.Errorf("dimension %d", d)
 		}
-		// Dimensions of 0 count as 1: a product that overflows is refused also where the tensor has no elements.
+		// A dimension of 0 counts as 1: an overflowing product is refused even if the tensor has no elements.
 		if d > 1 && elements > math.MaxInt64/d {
 			return fmt.Errorf("the dimensions %d multiply beyond 63 bits", t.Shape)
 		}
@@ -288,7 +287,7 @@ func checkMetadata(metadata map[string]string) error {
 	return nil
 }
 
-// putInt64s writes v into b and returns what is left of b.
+// putInt64s writes v into b and returns the rest of b.
 func putInt64s(b []byte, v []int64) []byte {
 	for _, x := range v {
 		binary.LittleEndian.PutUint64(b, uint64(x))
@@ -297,7 +296,7 @@ func putInt64s(b []byte, v []int64) []byte {
 	return b
 }
 
-// readInt64s fills v from b, which has 8 bytes for each.
+// readInt64s fills v from b, which has 8 bytes for each element.
 func readInt64s(v []int64, b []byte) {
 	for i := range v {
 		v[i] = int64(binary.LittleEndian.Uint64(b[8*i:]))

@@ -109,7 +109,7 @@ func TestHostileManifests(t *testing.T) {
 			m := sampleManifest()
 			body, err := Marshal(&m)
 			require.NoError(t, err)
-			m = Manifest{} // columns of their own, since changes append to them
+			m = Manifest{} // separate columns, because changes append to them
 			require.NoError(t, Unmarshal(body, &m))
 			_, err = m.Decode()
 			require.NoError(t, err)
@@ -120,7 +120,7 @@ func TestHostileManifests(t *testing.T) {
 	}
 }
 
-// A tiny body that announces much must cost little.
+// A small body that announces large columns costs little memory.
 func TestManifestAnnouncesMuch(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -172,7 +172,7 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// sampleTensors are n tensors as a transformer has them.
+// sampleTensors returns n tensors like those of a transformer.
 func sampleTensors(n int) []Tensor {
 	tensors := make([]Tensor, n)
 	offset := int64(0)

@@ -10,16 +10,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Protocol is the version of the protocol that this package speaks, and OldestProtocol the oldest one it still accepts.
+// Protocol is the version of the protocol of this package, and OldestProtocol the oldest one that it accepts.
 const (
 	Protocol       uint32 = 1
 	OldestProtocol uint32 = 1
 )
 
-// UUID names a device, or is zero where none is meant. It is a byte string of exactly 16 bytes.
+// UUID identifies a device; zero means none. It is a byte string of exactly 16 bytes.
 type UUID [16]byte
 
-// UnmarshalCBOR reads a byte string of exactly 16 bytes.
+// UnmarshalCBOR decodes a byte string of exactly 16 bytes.
 func (u *UUID) UnmarshalCBOR(data []byte) error {
 	if len(data) != 17 || data[0] != 0x50 {
 		return &cbor.UnmarshalTypeError{CBORType: "item", GoType: "wire.UUID (byte string of 16 bytes)"}
@@ -34,18 +34,18 @@ type Hello struct {
 	Protocol uint32 `cbor:"1,keyasint"`
 	// Oldest is the oldest version that the sender speaks.
 	Oldest uint32 `cbor:"2,keyasint"`
-	// Features are optional parts of the protocol that the sender has, sorted. What both sides name may be used.
+	// Features lists the optional parts of the protocol that the sender supports, sorted. Those that both sides support
+	// may be used.
 	Features []string `cbor:"3,keyasint,omitempty"`
-	// Server identifies a server's life: another process, or the same one restarted, has another. A client leaves
-	// it empty.
+	// Server identifies a server's life: a restarted server has a new id. A client leaves it empty.
 	Server string `cbor:"4,keyasint,omitempty"`
-	// Version is the sender's program version, for people.
+	// Version is the version of the sender's program, for display.
 	Version string `cbor:"5,keyasint,omitempty"`
-	// PID is the sender's process id in its own namespace, for people; [Conn.Peer] has the one to rely on.
+	// PID is the sender's process id in its own namespace, for display; use [wire.Conn.Peer] for checks.
 	PID int32 `cbor:"6,keyasint,omitempty"`
-	// Devices are the devices on which the sender can export or import memory.
+	// Devices lists the devices on which the sender can export or import memory.
 	Devices []DeviceInfo `cbor:"7,keyasint,omitempty"`
-	// Label is a name of the sender for people, shown where holders are listed.
+	// Label is the sender's display name in lists of holders.
 	Label string `cbor:"8,keyasint,omitempty"`
 }
 
@@ -57,87 +57,88 @@ type DeviceInfo struct {
 	Type int32 `cbor:"2,keyasint"`
 	// Index is the device's ordinal in the sender's process.
 	Index int32 `cbor:"3,keyasint,omitempty"`
-	// Name is what the vendor calls it.
+	// Name is the vendor's name of the device.
 	Name string `cbor:"4,keyasint,omitempty"`
 }
 
-// Request asks for an operation.
+// Request requests an operation.
 type Request struct {
 	// Op is the operation.
 	Op Op `cbor:"1,keyasint"`
-	// Timeout is how long the client waits for the answer, 0 for as long as it takes. It is a duration, not a time,
-	// so that clocks do not matter; the server stops the work when it has passed.
+	// Timeout is how long the client waits for the answer; 0 means no limit. It is a duration, so clocks need not
+	// agree. The server stops the work after it.
 	Timeout time.Duration `cbor:"2,keyasint,omitempty"`
-	// Body is the operation's own message; nil where that is empty.
+	// Body is the operation's message; nil if it is empty.
 	Body RawMessage `cbor:"3,keyasint,omitempty"`
-	// Metadata goes with calls, tasks and streams; other operations ignore it.
+	// Metadata accompanies calls, tasks and streams; other operations ignore it.
 	Metadata Metadata `cbor:"4,keyasint,omitempty"`
 }
 
-// Cancel asks to stop the request whose ID the frame has. The request is still answered, mostly with [CodeCanceled].
+// Cancel requests the end of the request with the frame's ID. The request is still answered, usually with
+// [CodeCanceled].
 type Cancel struct {
-	// Reason is one sentence for people; it may be empty.
+	// Reason is one sentence for display; it may be empty.
 	Reason string `cbor:"1,keyasint,omitempty"`
 }
 
-// Goodbye is the last message of its sender. After it the sender reads no further request and answers those it has.
+// Goodbye is the last message of its sender, which reads no further requests and answers those in flight.
 type Goodbye struct {
-	// Code is why; 0 for an ordinary end.
+	// Code is the reason; 0 for a normal end.
 	Code Code `cbor:"1,keyasint,omitempty"`
-	// Reason is one sentence for people; it may be empty.
+	// Reason is one sentence for display; it may be empty.
 	Reason string `cbor:"2,keyasint,omitempty"`
 }
 
-// Handle names memory of one process so that another can import it. What it says is a claim that the importer checks.
+// Handle describes memory of one process that another can import. Its fields are claims that the importer validates.
 type Handle struct {
-	// Kind says how to import the memory: "memfd", "cuda-fd", "cuda-ipc", "cuda-fabric".
+	// Kind is the way to import the memory: "memfd", "cuda-fd", "cuda-ipc", "cuda-fabric".
 	Kind string `cbor:"1,keyasint"`
 	// Device is the device that holds the memory.
 	Device UUID `cbor:"2,keyasint"`
 	// Bytes is the size of the memory.
 	Bytes uint64 `cbor:"3,keyasint"`
-	// Offset is where the memory begins inside the allocation that Blob or File names, in bytes.
+	// Offset is the byte offset of the memory in the allocation of Blob or File.
 	Offset uint64 `cbor:"4,keyasint"`
 	// Blob is the driver's opaque handle, for kinds without a descriptor.
 	Blob []byte `cbor:"5,keyasint,omitempty"`
 	// File is the index of the descriptor among those of the frame, or -1 for kinds without one.
 	File int32 `cbor:"6,keyasint"`
-	// Name is what the owner calls memory that it lends and that nobody writes any more, at most [MaxHandleName] bytes;
-	// empty for other memory. Nobody can guess it. A client that passes the memory to the same owner sends it along.
+	// Name is the owner's unguessable name of memory that it lends and that is no longer written, at most
+	// [MaxHandleName] bytes; empty for other memory. A client that passes the memory to the same owner sends it.
 	Name string `cbor:"7,keyasint,omitempty"`
-	// Storage is what a client calls memory of its own, if Version is not 0 or [FeatureKeep] was agreed. It means
-	// nothing to others than this client.
+	// Storage is the client's number of its own memory, if Version is not 0 or [FeatureKeep] was agreed. It is
+	// meaningful for this client only.
 	Storage uint64 `cbor:"8,keyasint,omitempty"`
-	// Version numbers the bytes of that memory: the client promises that they are the same as long as it is. 0 promises
-	// nothing.
+	// Version is the content generation of that memory: equal versions promise equal bytes. 0 promises nothing.
 	Version uint64 `cbor:"9,keyasint,omitempty"`
-	// Slab numbers memory of a result that the owner uses again when the client has given it back, if [FeaturePool] was
-	// agreed: the memory is the first Bytes of it. 0 for other memory.
+	// Slab numbers memory of a result that the owner reuses after the client has returned it, if [FeaturePool] was
+	// agreed: the memory is its first Bytes. 0 for other memory.
 	Slab uint64 `cbor:"10,keyasint,omitempty"`
-	// SlabBytes is the size of that memory, where it comes with a descriptor; 0 where the client has it mapped.
+	// SlabBytes is the size of that slab if it has a descriptor; 0 if the client has mapped it.
 	SlabBytes uint64 `cbor:"11,keyasint,omitempty"`
 }
 
-// FeaturePool is the feature of servers whose results are in memory that is used again ([Handle.Slab]), and of clients
-// that keep it mapped and give it back ([Call.SlabsReturned], [OpReturnSlabs]).
+// FeaturePool is the feature of servers that reuse the memory of results ([Handle.Slab]), and of clients that keep it
+// mapped and return it ([Call.SlabsReturned], [OpReturnSlabs]).
 const FeaturePool = "pool"
 
-// FeatureRing is the feature of sides that have rings for small frames beside the socket ([wire.Limits.Rings]). The
-// handshakes see to the rest.
+// FeatureRing is the feature of peers that support rings for small frames beside the socket ([wire.Limits.Rings]). The
+// handshake functions set them up.
 const FeatureRing = "ring"
 
-// FeatureKeep is the feature of servers that keep memory of arguments mapped: a handle in a call with a Storage asks
-// for that, and a later one with the same Storage and neither File nor Blob names what is kept ([Handle.Kept]).
+// FeatureKeep is the feature of servers that keep memory of arguments mapped. A handle in a call with a Storage
+// requests it, and a later handle with the same Storage and neither File nor Blob refers to the kept memory
+// ([Handle.Kept]).
 const FeatureKeep = "keep"
 
-// Kept reports whether the handle names memory that the receiver is to have kept, by its number alone.
+// Kept reports whether the handle refers to memory that the receiver kept, by its number alone.
 func (h Handle) Kept() bool { return h.Storage != 0 && h.File < 0 && len(h.Blob) == 0 }
 
-// MaxHandleName is how long the name of a handle may be, in bytes.
+// MaxHandleName is the maximum length of a handle's name in bytes.
 const MaxHandleName = 64
 
-// Validate checks the handle by itself, for a frame that came with the given number of descriptors: sizes fit int64 and
-// add up, File is -1 or an index. Errors are [ErrProtocol].
+// Validate checks the handle for a frame with the given number of descriptors: sizes fit int64 and add up, File is -1
+// or an index. Errors are [ErrProtocol].
 func (h Handle) Validate(files int) error {
 	switch {
 	case h.Bytes > math.MaxInt64 || h.Offset > math.MaxInt64 || h.Bytes+h.Offset > math.MaxInt64:
@@ -154,8 +155,8 @@ func (h Handle) Validate(files int) error {
 	return nil
 }
 
-// ValidateHandles checks every handle by itself, and that each of the message's descriptors is named by one of them and
-// no more. Errors are [ErrProtocol].
+// ValidateHandles checks every handle, and that exactly one handle names each descriptor of the message. Errors are
+// [ErrProtocol].
 func ValidateHandles(handles []Handle, files int) error {
 	used := make([]bool, files)
 	for i, h := range handles {

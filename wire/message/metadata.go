@@ -7,23 +7,22 @@ import (
 	"strings"
 )
 
-// Metadata are texts that go with a request, by name: the trace that it belongs to, say. What they mean is between the
-// two programs.
+// Metadata holds texts of a request by name, such as its trace. Their meaning is a matter of the two programs.
 type Metadata map[string]string
 
-// Bounds of what goes with one request, so that a server can read and keep it without counting it.
+// Limits of the metadata of one request, so that a server can keep it without accounting.
 const (
-	// MaxMetadata is how many texts there may be.
+	// MaxMetadata is the maximum number of texts.
 	MaxMetadata = 32
-	// MaxMetadataName is how many bytes a name may have.
+	// MaxMetadataName is the maximum length of a name in bytes.
 	MaxMetadataName = 64
-	// MaxMetadataBytes is how many bytes names and texts may have together.
+	// MaxMetadataBytes is the maximum size of names and texts together in bytes.
 	MaxMetadataBytes = 8 << 10
 )
 
-// Check refuses what no receiver would take: too many texts, too many bytes, names that are empty, longer than
-// [MaxMetadataName] or of other characters than a to z, 0 to 9, '-', '_' and '.', and texts with other characters than
-// the printable ones of ASCII. Errors are [ErrBounds], which is [ErrEncoding] too.
+// Check refuses metadata that receivers refuse: too many texts or bytes; names that are empty, longer than
+// [MaxMetadataName] or contain characters other than a to z, 0 to 9, '-', '_' and '.'; texts with characters other than
+// printable ASCII. Errors are [ErrBounds], which is [ErrEncoding] too.
 func (m Metadata) Check() error {
 	if len(m) > MaxMetadata {
 		return metadataError("%d texts, at most %d may go with a request", len(m), MaxMetadata)
@@ -65,7 +64,7 @@ func metadataError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w: metadata: "+format, append([]any{ErrEncoding, ErrBounds}, args...)...)
 }
 
-// UnmarshalCBOR reads a map of texts, and refuses what Check does before it keeps any of it.
+// UnmarshalCBOR decodes a map of texts, and applies Check before it keeps any of it.
 func (m *Metadata) UnmarshalCBOR(data []byte) error {
 	got, err := parseMetadata(data)
 	if err == nil {
@@ -74,7 +73,7 @@ func (m *Metadata) UnmarshalCBOR(data []byte) error {
 	return err
 }
 
-// parseMetadata reads one well-formed item.
+// parseMetadata decodes one well-formed item.
 func parseMetadata(data []byte) (Metadata, error) {
 	if len(data) == 0 || data[0]>>5 != cborMap {
 		return nil, fmt.Errorf("%w: the metadata of a request is no map", ErrEncoding)
@@ -83,7 +82,7 @@ func parseMetadata(data []byte) (Metadata, error) {
 	if ok && n > MaxMetadata {
 		return nil, metadataError("%d texts, at most %d may go with a request", n, MaxMetadata)
 	}
-	if len(data) > 2*MaxMetadataBytes { // heads included
+	if len(data) > 2*MaxMetadataBytes { // including heads
 		return nil, checkMetadataBytes(len(data))
 	}
 	m, bytes := make(Metadata, n), 0
@@ -110,10 +109,10 @@ func parseMetadata(data []byte) (Metadata, error) {
 	return m, checkMetadataBytes(bytes)
 }
 
-// appendMetadata appends m, which must have passed Check, as [Marshal] would encode it.
+// appendMetadata appends the encoding of m, which must have passed Check, as [Marshal] returns it.
 func appendMetadata(b []byte, m Metadata) []byte {
 	b = appendHead(b, cborMap, uint64(len(m)))
-	names := slices.SortedFunc(maps.Keys(m), func(a, b string) int { // by their encoding: the shorter one first
+	names := slices.SortedFunc(maps.Keys(m), func(a, b string) int { // by their encoding: shorter names first
 		if len(a) != len(b) {
 			return len(a) - len(b)
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMetadataIsBounded sends metadata that nobody should keep, in a request as it is written and in one that only the
-// general codec reads.
+// Metadata over the limits is refused, in a request as it is usually written and in one that only the general codec
+// decodes.
 func TestMetadataIsBounded(t *testing.T) {
 	many := Metadata{}
 	for i := range MaxMetadata + 1 {
@@ -35,7 +35,7 @@ func TestMetadataIsBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			plain, err := Marshal(Request{Op: OpCall, Body: RawMessage{0xa0}, Metadata: c.m})
 			require.NoError(t, err)
-			unknown := append([]byte{plain[0] + 1}, append(plain[1:len(plain):len(plain)], 9, 1)...) // with a key that nobody knows
+			unknown := append([]byte{plain[0] + 1}, append(plain[1:len(plain):len(plain)], 9, 1)...) // with an unknown key
 			for _, data := range [][]byte{plain, unknown} {
 				got, err := ParseRequest(data)
 				if !c.fine {

@@ -5,68 +5,80 @@ import (
 	"time"
 )
 
-// FeatureOffer is the feature of servers that take offers of endpoints ([OpOffer]), and of clients that know them.
+// FeatureOffer is the feature of servers that accept offers of endpoints ([OpOffer]), and of clients that use them.
 const FeatureOffer = "offer"
 
-// Offer offers endpoints whose functions the client runs: calls of them come as an [OfferEvent] each, with the
-// request's ID, until [OpUnwatch]. All of them are offered, or none.
+// Offer offers endpoints whose functions the client runs. Each call is an [OfferEvent] with the request's ID, until
+// [OpUnwatch]. Either all endpoints are offered, or none.
 type Offer struct {
-	// Endpoints describe them. Of each the name, what it is (task, managed, stream, cache, single flight, serialized,
-	// timeout) and the texts for people count; the other keys are ignored.
+	// Endpoints describes them. The name, the options (task, managed, stream, cache, single flight, serialized,
+	// timeout) and the display texts are used; other keys are ignored.
 	Endpoints []EndpointInfo `cbor:"1,keyasint"`
-	// Calls is how many calls the client takes at once; 0 for as many as the server allows.
+	// Calls is the maximum number of concurrent calls; 0 means the server's limit.
 	Calls uint64 `cbor:"2,keyasint,omitempty"`
 }
 
 // Offering answers [OpOffer]. Events follow.
 type Offering struct {
-	// Calls is how many calls come at once at most: not more than was asked for.
+	// Calls is the maximum number of concurrent calls, at most the requested one.
 	Calls uint64 `cbor:"1,keyasint"`
 }
 
-// OfferEventKind says what a client that offers endpoints is told.
+// OfferEventKind is the kind of an event for a client that offers endpoints.
 type OfferEventKind uint8
 
 const (
 	// OfferCall is a call, which the client answers with [OpAnswer].
 	OfferCall OfferEventKind = 1
-	// OfferCancel tells that nobody waits for the answer to a call any more. It is answered all the same.
+	// OfferCancel means that the caller of a call has left. The client still answers the call.
 	OfferCancel OfferEventKind = 2
 )
 
 // OfferEvent is the body of an event frame with the ID of the offer's request, whose descriptors Handles name.
 type OfferEvent struct {
-	// Kind is what it tells.
+	// Kind is the kind of the event.
 	Kind OfferEventKind `cbor:"1,keyasint"`
 	// Call is the number of the call, new on the connection.
 	Call uint64 `cbor:"2,keyasint"`
-	// Endpoint is the name of the endpoint, of a call.
+	// Endpoint is the endpoint of a call.
 	Endpoint string `cbor:"3,keyasint,omitempty"`
 	// Args are the arguments, as in [Call].
 	Args RawMessage `cbor:"4,keyasint,omitempty"`
-	// Handles are the storages that the arguments refer to. Each has a name, by which a result that lies in the same
-	// memory says so.
+	// Handles are the storages that the arguments refer to. Each has a name, which a result in the same memory repeats.
 	Handles []Handle `cbor:"5,keyasint,omitempty"`
-	// Timeout is how long the caller waits, in nanoseconds; 0 for as long as it takes.
+	// Timeout is how long the caller waits, in nanoseconds; 0 means no limit.
 	Timeout time.Duration `cbor:"6,keyasint,omitempty"`
-	// Reason says why nobody waits any more, for people.
+	// Reason explains a cancellation, for display.
 	Reason string `cbor:"7,keyasint,omitempty"`
 }
 
 // Answer answers a call of an [OfferEvent]: the body of [OpAnswer]. Its frame carries the descriptors that Handles
-// name. A stream has one with More for each of its results and one without, and without a value, at its end.
+// name. A stream sends one with More for each result, and one without More and value at its end.
 type Answer struct {
 	// Call is the number of the call.
 	Call uint64 `cbor:"1,keyasint"`
-	// Value is the result: one CBOR item, in which [TagTensor] and [TagStateDict] may stand.
+	// Value is the result: one CBOR item, which may contain [TagTensor] and [TagStateDict].
 	Value RawMessage `cbor:"2,keyasint,omitempty"`
 	// Handles are the storages that the result refers to.
 	Handles []Handle `cbor:"3,keyasint,omitempty"`
-	// Error is why there is no result; nil where there is one.
+	// Error is the reason for the missing result; nil if there is one.
 	Error *Error `cbor:"4,keyasint,omitempty"`
-	// More tells that another answer follows: of a stream.
+	// More reports whether another answer of a stream follows.
 	More bool `cbor:"5,keyasint,omitempty"`
 }
+
+// Answered answers [OpAnswer]: the server owns the result. For a stream it is sent when there is room for the next
+// result.
+const typeBusy = "busy"
+
+// ParseAnswer decodes the body of [OpAnswer]. Its value may contain tags, which the decoder of the value checks.
+func Decline(reason string) *Error {
+	return &Error{Code: CodeUnavailable, Type: typeBusy, Message: CutText(reason, MaxErrorMessage)}
+}
+
+// EachRef calls f for every tensor and state dict of a well-formed payload, with their tags. Their content is not
+// checked. Other tags are refused.
+func (e *Error) Declines() bool { return e != nil && e.Code == CodeUnavailable && e.Type == typeBusy }
 
 // Answered answers [OpAnswer]: the result was taken over. For a stream it comes when there is room for the next one.
 type Answered struct{}

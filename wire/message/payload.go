@@ -6,8 +6,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 )
 
-// The tags by which tensors and state dicts stand in arguments and results (RFC 8949 §3.4; the numbers are of the range
-// that anyone may use).
+// The tags of tensors and state dicts in arguments and results (RFC 8949 §3.4, from the first-come range).
 const (
 	// TagTensor marks a [TensorRef].
 	TagTensor = 50001
@@ -15,14 +14,14 @@ const (
 	TagStateDict = 50002
 )
 
-// TensorRef stands for a tensor in a payload.
+// TensorRef is a tensor in a payload.
 type TensorRef struct {
 	_ struct{} `cbor:",toarray"`
 	// Handle is the index of its storage among the message's handles.
 	Handle uint32
 	// DType is the number of the data type.
 	DType uint8
-	// ByteOffset is where the first element lies in the storage.
+	// ByteOffset is the offset of the first element in the storage.
 	ByteOffset int64
 	// Shape are the dimensions.
 	Shape []int64
@@ -30,7 +29,7 @@ type TensorRef struct {
 	Strides []int64
 }
 
-// StateDictRef stands for a state dict in a payload.
+// StateDictRef is a state dict in a payload.
 type StateDictRef struct {
 	_ struct{} `cbor:",toarray"`
 	// Handles are the indices of the manifest's storages among the message's handles.
@@ -75,10 +74,10 @@ func mustPayloadDecMode(tags cbor.TagsMode, extra cbor.ExtraDecErrorCond) cbor.D
 	return m
 }
 
-// MaxPayloadDepth is how deep arrays, maps and tags may be nested in arguments and results.
+// MaxPayloadDepth is the maximum nesting of arrays, maps and tags in arguments and results.
 const MaxPayloadDepth = 64
 
-// MarshalPayload encodes a part of a payload deterministically. Unlike [Marshal] it lets raw parts hold the two tags.
+// MarshalPayload encodes part of a payload deterministically. Unlike [Marshal] it allows the two tags in raw parts.
 func MarshalPayload(v any) (RawMessage, error) {
 	b, err := payloadEncMode.Marshal(v)
 	if err != nil {
@@ -87,8 +86,8 @@ func MarshalPayload(v any) (RawMessage, error) {
 	return b, nil
 }
 
-// UnmarshalPayload decodes a part of a payload with the strictness of [Unmarshal]. Raw parts may hold tags; whoever
-// decodes those checks them.
+// UnmarshalPayload decodes part of a payload with the strictness of [Unmarshal]. Raw parts may contain tags, which
+// their decoders check.
 func UnmarshalPayload(data []byte, v any) error {
 	if err := payloadDecMode.Unmarshal(data, v); err != nil {
 		return decodingError(err)
@@ -96,8 +95,7 @@ func UnmarshalPayload(data []byte, v any) error {
 	return checkPayloadTags(data)
 }
 
-// unmarshalEnvelope decodes a message in which tags may stand under one key only. That value is left to whoever decodes
-// it.
+// unmarshalEnvelope decodes a message that may contain tags under one key only. The decoder of that value checks them.
 func unmarshalEnvelope(data []byte, free uint64, v any) error {
 	if err := payloadDecMode.Unmarshal(data, v); err != nil {
 		return decodingError(err)
@@ -105,7 +103,7 @@ func unmarshalEnvelope(data []byte, free uint64, v any) error {
 	return checkEnvelopeTags(data, free)
 }
 
-// UnmarshalPlain decodes a part of a payload that has no tags. It is [Unmarshal] with room for the depth of payloads.
+// UnmarshalPlain decodes part of a payload without tags. It is [Unmarshal] with the depth of payloads.
 func UnmarshalPlain(data []byte, v any) error {
 	if err := plainDecMode.Unmarshal(data, v); err != nil {
 		return decodingError(err)
@@ -113,8 +111,8 @@ func UnmarshalPlain(data []byte, v any) error {
 	return nil
 }
 
-// CheckPayload refuses what no receiver would decode: a payload that is nested too deep, or has too long an array or
-// map. A sender that asks gets the reason instead of leaving it to every receiver.
+// CheckPayload refuses a payload that every receiver would refuse: nested too deep, or with too long an array or map.
+// The sender thus gets the reason.
 func CheckPayload(data []byte) error {
 	if err := payloadDecMode.Wellformed(data); err != nil {
 		return decodingError(err)
@@ -122,7 +120,7 @@ func CheckPayload(data []byte) error {
 	return nil
 }
 
-// UnmarshalStrict is [UnmarshalPlain] that also refuses map keys for which v has no field.
+// UnmarshalStrict is [UnmarshalPlain] that also refuses map keys without a field in v.
 func UnmarshalStrict(data []byte, v any) error {
 	if err := strictDecMode.Unmarshal(data, v); err != nil {
 		return decodingError(err)
@@ -135,7 +133,7 @@ func MarshalTagged(tag uint64, ref any) (RawMessage, error) {
 	return MarshalPayload(cbor.Tag{Number: tag, Content: ref})
 }
 
-// UnmarshalTagged decodes what MarshalTagged wrote. Another tag, or none, is [ErrEncoding].
+// UnmarshalTagged decodes the result of MarshalTagged. Another tag, or none, is [ErrEncoding].
 func UnmarshalTagged(data []byte, tag uint64, ref any) error {
 	var raw cbor.RawTag
 	if err := UnmarshalPayload(data, &raw); err != nil {
@@ -147,7 +145,7 @@ func UnmarshalTagged(data []byte, tag uint64, ref any) error {
 	return Unmarshal(raw.Content, ref)
 }
 
-// PayloadTag is the tag that data begins with; false where it begins with none.
+// PayloadTag returns the first tag of data, or false if data does not begin with a tag.
 func PayloadTag(data []byte) (uint64, bool) {
 	if len(data) == 0 || data[0]>>5 != cborTag || payloadDecMode.Wellformed(data) != nil {
 		return 0, false

@@ -2,17 +2,17 @@ package message
 
 import "fmt"
 
-// Tags stand in one place of a message, the arguments or the result of a call, and only two of them. The general codec
-// lets more through: it drops the tag of self-described CBOR (55799) wherever that stands, and reads others as what is
-// inside of them. So messages that may hold tags are looked at here.
+// A message may contain tags only in the arguments or the result of a call, and only two tags. The general codec
+// accepts more: it drops the tag of self-described CBOR (55799) anywhere and reads other tags as their content.
+// Messages that may contain tags are therefore checked here.
 
-// checkPayloadTags refuses any tag but those of tensors and state dicts in an item that is well-formed.
+// checkPayloadTags refuses tags other than those of tensors and state dicts in a well-formed item.
 func checkPayloadTags(item []byte) error {
 	return eachTag(item, func(tag uint64) bool { return tag == TagTensor || tag == TagStateDict })
 }
 
-// checkEnvelopeTags refuses tags in an encoded map that is well-formed, but in the value under the key free those of a
-// payload. A message that is no map is refused.
+// checkEnvelopeTags refuses tags in a well-formed map, except those of a payload under the key free. A message that is
+// not a map is refused.
 func checkEnvelopeTags(data []byte, free uint64) error {
 	if len(data) == 0 || data[0]>>5 != cborMap {
 		return fmt.Errorf("%w: the message is no map", ErrEncoding)
@@ -30,7 +30,7 @@ func checkEnvelopeTags(data []byte, free uint64) error {
 			return err
 		}
 		if n, _, isNumber := readUnsigned(key); isNumber && n == free {
-			continue // its own message, or a payload: who decodes that looks at it
+			continue // a message or payload whose decoder checks it
 		}
 		if err := eachTag(value, noTag); err != nil {
 			return err
@@ -44,7 +44,7 @@ func checkEnvelopeTags(data []byte, free uint64) error {
 
 func noTag(uint64) bool { return false }
 
-// eachTag looks at every tag of a well-formed item and refuses those that are not allowed.
+// eachTag checks every tag of a well-formed item.
 func eachTag(item []byte, allowed func(tag uint64) bool) error {
 	for rest := item; len(rest) > 0; {
 		major := rest[0] >> 5

@@ -8,8 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// TestTagsOutsideOfPayloadsAreRefused: no tag stands in an envelope, that of self-described CBOR included, and within a
-// payload only the two that PROTOCOL.md names (D28).
+// Envelopes contain no tags, including that of self-described CBOR. Payloads contain only the two that PROTOCOL.md
+// names.
 func TestTagsOutsideOfPayloadsAreRefused(t *testing.T) {
 	self := []byte{0xd9, 0xd9, 0xf7} // 55799
 	tensor := []byte{0xd9, 0xc3, 0x51}
@@ -63,7 +63,6 @@ func TestTagsOutsideOfPayloadsAreRefused(t *testing.T) {
 	require.EqualValues(t, 55799, tag, "it is no tensor")
 }
 
-// TestDescriptorsWithoutHandleAreRefused (D28).
 func TestDescriptorsWithoutHandleAreRefused(t *testing.T) {
 	at := func(file int32) Handle { return Handle{Kind: "memfd", Bytes: 1, File: file} }
 	require.NoError(t, ValidateHandles([]Handle{at(1), at(0)}, 2))

@@ -4,8 +4,7 @@ package message
 type Task struct {
 	// ID is the task.
 	ID string `cbor:"1,keyasint"`
-	// After makes [OpTaskWait] answer at the first change after this number too, not only at the end; 0 for the end
-	// only.
+	// After makes [OpTaskWait] also return at the first change after this number; 0 means at the end only.
 	After uint64 `cbor:"2,keyasint,omitempty"`
 }
 
@@ -13,86 +12,85 @@ type Task struct {
 type TaskInfo struct {
 	// ID is the task.
 	ID string `cbor:"1,keyasint"`
-	// Endpoint is what runs.
+	// Endpoint is the endpoint that runs.
 	Endpoint string `cbor:"2,keyasint"`
 	// State is "pending", "running", "completed", "failed" or "cancelled".
 	State string `cbor:"3,keyasint"`
 	// Seq counts the changes of the task.
 	Seq uint64 `cbor:"4,keyasint"`
-	// CreatedAt is when it was submitted, in nanoseconds since 1970, UTC.
+	// CreatedAt is the time of submission, in nanoseconds since 1970, UTC.
 	CreatedAt int64 `cbor:"5,keyasint"`
-	// StartedAt is when its function began; 0 if it has not.
+	// StartedAt is the time when its function started; 0 before.
 	StartedAt int64 `cbor:"6,keyasint,omitempty"`
-	// FinishedAt is when it ended; 0 if it has not.
+	// FinishedAt is the time when it ended; 0 before.
 	FinishedAt int64 `cbor:"7,keyasint,omitempty"`
-	// Done is the progress, in units of the endpoint's own.
+	// Done is the progress in units of the endpoint.
 	Done int64 `cbor:"8,keyasint,omitempty"`
-	// Total is how much there is to do; 0 where that is not known.
+	// Total is the total amount; 0 if unknown.
 	Total int64 `cbor:"9,keyasint,omitempty"`
-	// Message is the progress in words.
+	// Message is the progress as text.
 	Message string `cbor:"10,keyasint,omitempty"`
-	// Error is why the task failed or was cancelled; nil for others.
+	// Error is why the task failed or was cancelled, otherwise nil.
 	Error *Error `cbor:"11,keyasint,omitempty"`
 	// Session is the session that submitted it.
 	Session uint64 `cbor:"12,keyasint,omitempty"`
-	// Object is the managed object that its result is; empty while nobody has fetched it as one, and for other results.
+	// Object is the managed object of its result; empty until it is fetched as one, and for other results.
 	Object string `cbor:"13,keyasint,omitempty"`
 }
 
 // TaskCancelled answers [OpTaskCancel].
 type TaskCancelled struct {
-	// Cancelled is false for a task that had finished.
+	// Cancelled is false if the task had finished.
 	Cancelled bool `cbor:"1,keyasint,omitempty"`
 }
 
-// Tasks asks for tasks. Empty fields select all.
+// Tasks requests tasks. Empty fields select all.
 type Tasks struct {
 	// States are the states to select.
 	States []string `cbor:"1,keyasint,omitempty"`
 	// Endpoint is the endpoint to select.
 	Endpoint string `cbor:"2,keyasint,omitempty"`
-	// Mine selects those that the asking session submitted.
+	// Mine selects the tasks of the requesting session.
 	Mine bool `cbor:"3,keyasint,omitempty"`
 }
 
 // TasksListed answers [OpTasks].
 type TasksListed struct {
-	// Tasks are they, in the order of their submission.
+	// Tasks is in the order of submission.
 	Tasks []TaskInfo `cbor:"1,keyasint"`
 }
 
-// WatchTasks asks to be told of tasks. Empty fields select all.
+// WatchTasks requests events of tasks. Empty fields select all.
 type WatchTasks struct {
 	// ID is the task to select.
 	ID string `cbor:"1,keyasint,omitempty"`
 	// Endpoint is the endpoint to select.
 	Endpoint string `cbor:"2,keyasint,omitempty"`
-	// Mine selects those that the asking session submitted.
+	// Mine selects the tasks of the requesting session.
 	Mine bool `cbor:"3,keyasint,omitempty"`
 }
 
-// WatchingTasks answers [OpTaskWatch]. From now on event frames with the ID of the request may come.
+// WatchingTasks answers [OpTaskWatch]. Event frames with the ID of the request may follow.
 type WatchingTasks struct{}
 
-// TaskEventKind says what a [TaskEvent] is.
+// TaskEventKind is the kind of a [TaskEvent].
 type TaskEventKind uint8
 
 // The kinds of events of tasks. Numbers are stable; a client ignores those it does not know.
 const (
-	// TaskListed is a task as it is: at the beginning of a watch, and after TasksMissed.
+	// TaskListed describes an existing task: at the beginning of a watch, and after TasksMissed.
 	TaskListed TaskEventKind = 1
-	// TaskChanged is a task that has come, or whose state or progress has changed.
+	// TaskChanged describes a new task, or a change of state or progress.
 	TaskChanged TaskEventKind = 2
-	// TasksMissed says that there were more changes than the server keeps for a slow reader: some of them are lost. All
-	// tasks are listed again.
+	// TasksMissed means that changes were lost because the reader is slow. All tasks are listed again.
 	TasksMissed TaskEventKind = 3
 )
 
-// TaskEvent tells of a task to a watch. A slow reader gets every change of state, until there are too many, and the
-// newest progress of each.
+// TaskEvent reports a task to a watch. A slow reader receives every change of state, up to a limit, and the newest
+// progress of each task.
 type TaskEvent struct {
-	// Kind says what it is.
+	// Kind is the kind of the event.
 	Kind TaskEventKind `cbor:"1,keyasint"`
-	// Task is the task; nil where Kind is of none.
+	// Task is the task; nil for TasksMissed.
 	Task *TaskInfo `cbor:"2,keyasint,omitempty"`
 }

@@ -2,8 +2,8 @@ package message
 
 import "iter"
 
-// Items are the elements of an encoded array, as they stand there; none of another item. The data is one that the
-// codec has read: of one that is cut off the rest is left out.
+// Items returns the elements of an encoded array, or nothing for another item. The data must have been validated; the
+// rest of truncated data is omitted.
 func Items(array []byte) iter.Seq[RawMessage] {
 	return func(yield func(RawMessage) bool) {
 		if len(array) == 0 || array[0]>>5 != cborArray {
@@ -19,7 +19,7 @@ func Items(array []byte) iter.Seq[RawMessage] {
 	}
 }
 
-// Pairs are the keys and values of an encoded map, as Items are the elements of an array.
+// Pairs returns the keys and values of an encoded map, as Items does for an array.
 func Pairs(encoded []byte) iter.Seq2[RawMessage, RawMessage] {
 	return func(yield func(RawMessage, RawMessage) bool) {
 		if len(encoded) == 0 || encoded[0]>>5 != cborMap {
@@ -38,7 +38,7 @@ func Pairs(encoded []byte) iter.Seq2[RawMessage, RawMessage] {
 	}
 }
 
-// Text is an encoded text, without a copy; false for another item.
+// Text returns an encoded text without a copy, or false for another item.
 func Text(item []byte) (text []byte, ok bool) {
 	text, rest, ok := readText(item)
 	return text, ok && len(rest) == 0

@@ -26,7 +26,7 @@ func TestWalk(t *testing.T) {
 			}
 		}
 	}), 1)
-	for n := range len(list) { // what is cut off has fewer items, and never one that is not there
+	for n := range len(list) { // truncated data has fewer items and no wrong ones
 		require.Less(t, len(slices.Collect(Items(list[:n]))), 4)
 	}
 	require.Empty(t, slices.Collect(Items(items[3])))
@@ -35,8 +35,7 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// TestMessagesThatDoNotFitAreToldWithoutGo refuses a message with an item that does not fit: by its key, without the
-// names that the codec gives to things. (D27)
+// A message with an item of the wrong type is refused by its key, without the codec's names of types.
 func TestMessagesThatDoNotFitAreToldWithoutGo(t *testing.T) {
 	type message struct {
 		Name    string `cbor:"1,keyasint"`

@@ -1,4 +1,5 @@
-//! Holds every vector in wire/testdata to its rule in wire/protocol.cddl, with the cddl crate, and a broken one to a refusal.
+//! Checks with the cddl crate that each vector in wire/testdata matches its rule in wire/protocol.cddl, and that an altered
+//! one does not.
 //!
 //!     vectors wire
 
@@ -10,7 +11,7 @@ use cddl::{
     validator::{cbor::CBORValidator, cbor_value::decode_cbor, Validator},
 };
 
-/// Why body is no message of the schema's first rule.
+/// Returns an error if body does not match the schema's first rule.
 fn validate(schema: &CDDL, body: &[u8]) -> Result<(), String> {
     let value = decode_cbor(body).map_err(|err| err.to_string())?;
     CBORValidator::new(schema, value, None)
@@ -18,7 +19,7 @@ fn validate(schema: &CDDL, body: &[u8]) -> Result<(), String> {
         .map_err(|err| err.to_string())
 }
 
-/// Returns how many vectors the schema does not describe, or describes too loosely.
+/// Returns the number of vectors that do not match their rule, or whose altered copies match it.
 fn check(wire: &Path) -> Result<usize, Box<dyn Error>> {
     let text = fs::read_to_string(wire.join("protocol.cddl"))?;
     let mut schema = cddl_from_str(&text, true)?;
@@ -32,7 +33,7 @@ fn check(wire: &Path) -> Result<usize, Box<dyn Error>> {
                 .ok_or(format!("a vector without {key}: {vector}"))
         };
         let (file, rule) = (word("file")?, word("message")?);
-        // The validator takes the first rule for the message.
+        // The validator uses the first rule.
         let Some(place) = schema.rules.iter().position(|r| r.name() == rule) else {
             println!("{file}: protocol.cddl has no rule {rule}");
             failures += 1;
@@ -41,12 +42,12 @@ fn check(wire: &Path) -> Result<usize, Box<dyn Error>> {
         schema.rules.swap(0, place);
         let body = fs::read(wire.join("testdata").join(file))?;
         if let Err(err) = validate(&schema, &body) {
-            println!("{file} is no {rule}: {err}");
+            println!("{file} does not match {rule}: {err}");
             failures += 1;
         }
-        let broken = [&[0x82], &body[..], &[0xf6]].concat(); // an array of it and null
+        let broken = [&[0x82], &body[..], &[0xf6]].concat(); // an array of the message and null
         if validate(&schema, &broken).is_ok() {
-            println!("{rule} accepts what it is not");
+            println!("{rule} matches an altered message");
             failures += 1;
         }
     }

@@ -9,7 +9,7 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// The benchmarks set this package's calls beside purego.RegisterFunc on the same C functions.
+// The benchmarks compare this package's calls with purego.RegisterFunc on the same C functions.
 
 func BenchmarkNoArguments(b *testing.B) {
 	use(b, "tiny")

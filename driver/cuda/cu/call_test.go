@@ -34,7 +34,7 @@ func TestHandleByValue(t *testing.T) {
 	require.True(t, IpcOpenMemHandle(&got, h, 3).OK())
 	require.Equal(t, DevicePtr(sum), got)
 
-	// purego's own way of passing structs is the second opinion.
+	// purego's support for structs is an independent check.
 	var open func(out *uint64, h IpcMemHandle, flags uint32) int32
 	purego.RegisterFunc(&open, symbol(t, "cuIpcOpenMemHandle_v2"))
 	var second uint64
@@ -49,9 +49,8 @@ func TestLaunchArguments(t *testing.T) {
 	require.Equal(t, Result(7), LaunchKernel(1, 1, 1, 1, 1, 1, 1, 0, 0, &params[0], nil))
 }
 
-// TestStackGrowth is about the trap of the call path: an address of a variable on a goroutine's stack that was turned
-// into a number too early is stale once the call has made the stack grow. Fresh goroutines with stacks of many depths
-// make it grow at every point.
+// An address of a stack variable that is converted to a number too early is stale once the call grows the stack. New
+// goroutines with stacks of many depths make it grow at every point.
 func TestStackGrowth(t *testing.T) {
 	use(t, "tiny")
 	const goroutines = 4000
@@ -85,9 +84,9 @@ func deep(depth int, n uint64) bool {
 	return r == SUCCESS && out == DevicePtr(n+1000000)
 }
 
-func TestNothingAllocates(t *testing.T) {
+func TestCallsDoNotAllocate(t *testing.T) {
 	if raceDetector {
-		t.Skip("the race detector makes sync.Pool forget on purpose")
+		t.Skip("with the race detector, sync.Pool drops items at random")
 	}
 	use(t, "tiny")
 	s := new(struct {
@@ -130,7 +129,7 @@ func TestMissingFunction(t *testing.T) {
 	require.Contains(t, err.Error(), "needs a driver for CUDA 13.0 or newer")
 	require.Error(t, unsupported.Err, "what the dynamic linker said")
 
-	// By value, with floating point, and with the most arguments: no other way to be missing.
+	// Calls by value, with floating point, and with the most arguments use different code paths.
 	for _, r := range []Result{
 		IpcOpenEventHandle(nil, IpcEventHandle{}), MemAdvise(0, 0, 0, MemLocation{}), ParamSetf(0, 0, 1),
 		TensorMapEncodeIm2colWide(nil, 0, 0, 0, nil, nil, 0, 0, 0, 0, nil, 0, 0, 0, 0, 0),
@@ -156,7 +155,7 @@ func TestNoLibrary(t *testing.T) {
 	require.ErrorContains(t, err, missing)
 	require.Empty(t, Path())
 
-	// A call says the same, and does not look for another library behind the back of who asked for this one.
+	// A call returns the same error, and does not load another library than the requested one.
 	err = Init(0).Err()
 	var unsupported *UnsupportedError
 	require.ErrorAs(t, err, &unsupported)
@@ -169,7 +168,7 @@ func TestNoLibrary(t *testing.T) {
 	require.ErrorIs(t, Load(text), ErrNoLibrary)
 }
 
-func TestLibraryOfTheEnvironment(t *testing.T) {
+func TestLibraryFromEnvironment(t *testing.T) {
 	if libraries == "" {
 		t.Skip("no C compiler")
 	}
@@ -194,7 +193,7 @@ func TestPerThreadDefaultStream(t *testing.T) {
 	require.NoError(t, UsePerThreadDefaultStream())
 }
 
-// TestProcAddressOfPerThreadStream asks for functions as the header's own inline function does. (D34)
+// Function addresses are queried as the header's inline function does it.
 func TestProcAddressOfPerThreadStream(t *testing.T) {
 	ask := func(flags DriverProcAddress_flags) uintptr {
 		var fn uintptr
@@ -223,8 +222,8 @@ func TestCallback(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestManyAtOnce has the first call of a function come from many goroutines.
-func TestManyAtOnce(t *testing.T) {
+// Many goroutines can make the first call of a function at the same time.
+func TestConcurrentFirstCalls(t *testing.T) {
 	use(t, "tiny")
 	var wg sync.WaitGroup
 	for i := range 32 {
@@ -238,7 +237,7 @@ func TestManyAtOnce(t *testing.T) {
 					return
 				}
 				if !DeviceGetCount(nil).Missing() {
-					t.Error("a function that is not there was called")
+					t.Error("a missing function was called")
 					return
 				}
 			}

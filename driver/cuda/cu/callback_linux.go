@@ -8,9 +8,9 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// NewCallback makes a C function of a Go function, for the callback types such as [HostFn]. fn takes and gives what
-// fits in a word: handles, integers, pointers to records. A process can make 2000 of them and they are never freed, so
-// a program makes one of a kind and tells calls apart by the word userData. The driver calls it on a thread of its own;
+// NewCallback returns a C function that calls fn, for callback types such as [HostFn]. Parameters and the result of fn
+// must fit in a word: handles, integers, pointers to records. A process can make at most 2000 callbacks, which are
+// never freed, so make one for each purpose and distinguish calls by userData. The driver calls it on its own thread.
 // fn must not panic and, for most callbacks, must not call the driver.
 func NewCallback(fn any) (callback uintptr, err error) {
 	defer func() {

@@ -14,18 +14,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the header of the version that the package was generated from declares: counted once by hand, so that a
-// generator that loses functions is noticed without a header.
+// These counts of declarations in the header were made by hand for the version from which the package was generated.
+// They detect a generator that loses functions, also without a header.
 const (
-	wantBound    = 539 // functions of this package: 493 names of today, 46 older forms
-	wantDeclared = 685 // declarations in the header, older forms and both kinds of default stream included
-	wantUnbound  = 42  // forms from before CUDA 3.2, whose device pointers have 32 bits
+	wantBound    = 539 // functions of this package: 493 current names, 46 older forms
+	wantDeclared = 685 // declarations in the header, including older forms and both kinds of default stream
+	wantUnbound  = 42  // forms from before CUDA 3.2, with 32-bit device pointers
 )
 
-// declared finds declarations without the help of the parser that the generator uses.
+// declared finds declarations independently of the generator's parser.
 var declared = regexp.MustCompile(`CUresult\s+CUDAAPI\s+(cu\w+)\s*\(`)
 
-// TestCoverage counts the functions that cuda.h declares and those that this package calls.
+// The package binds all functions that cuda.h declares.
 func TestCoverage(t *testing.T) {
 	require.Len(t, table, wantBound)
 	require.Len(t, unboundSymbols, wantUnbound)
@@ -47,7 +47,7 @@ func TestCoverage(t *testing.T) {
 		unbound[s] = true
 	}
 
-	// The part behind the mark is for the driver's own sources; what stands before it is what a program sees.
+	// The part after the mark is for the driver's own sources. Programs see the part before it.
 	mark := strings.Index(string(text), "CUDA API versioning support")
 	require.Positive(t, mark)
 	end := mark + strings.Index(string(text[mark:]), "#elif")
@@ -75,8 +75,8 @@ func TestCoverage(t *testing.T) {
 	require.Len(t, all, wantDeclared)
 }
 
-// TestEveryFunctionSaysItsVersion holds the table to what the typed errors need.
-func TestEveryFunctionSaysItsVersion(t *testing.T) {
+// Every function has the version and symbol that the typed errors need.
+func TestEveryFunctionHasVersion(t *testing.T) {
 	names := map[string]bool{}
 	for _, f := range Functions() {
 		require.GreaterOrEqual(t, f.Since, Version(2000), f.Name)
@@ -91,7 +91,7 @@ func TestEveryFunctionSaysItsVersion(t *testing.T) {
 	}
 }
 
-// TestEverythingIsDocumented finds exported names without a comment that starts with the name.
+// Every exported name has a comment that starts with the name.
 func TestEverythingIsDocumented(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
@@ -124,7 +124,7 @@ func TestEverythingIsDocumented(t *testing.T) {
 	require.Greater(t, functions, wantBound)
 }
 
-// requireDoc wants a comment of at least a short sentence besides the line that names the C function.
+// requireDoc requires a comment of at least a short sentence in addition to the line with the C name.
 func requireDoc(t *testing.T, name string, doc *ast.CommentGroup) {
 	t.Helper()
 	require.NotNil(t, doc, name)

@@ -18,28 +18,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// layout is the size, the alignment and the fields' offsets of a record, in bytes.
+// layout is the size, the alignment and the field offsets of a record, in bytes.
 type layout struct {
 	Size   uintptr            `json:"size"`
 	Align  uintptr            `json:"align"`
 	Fields map[string]uintptr `json:"fields"`
 }
 
-// layouts are the records and the sizes of all other types, by their names in C.
+// layouts holds the layouts of records and the sizes of all other types, by their C names.
 type layouts struct {
 	Version Version            `json:"version"`
 	Records map[string]layout  `json:"records"`
 	Sizes   map[string]uintptr `json:"sizes"`
 }
 
-// layoutFile holds what a C compiler said. amd64 and arm64 lay records out alike.
+// layoutFile holds the C compiler's results, which are the same for amd64 and arm64.
 const layoutFile = "testdata/layout_lp64.json"
 
 var update = flag.Bool("update", false, "write testdata/layout_lp64.json from what cc says of the header in CUDA_H")
 
-// TestLayout compares size, alignment and every field's offset of every record, and the size of every other type, with
-// what the C compiler says of cuda.h, and that with the numbers in testdata. Without a header or a compiler the numbers
-// are all.
+// The size, alignment and field offsets of every record, and the size of every other type, equal the C compiler's
+// results for cuda.h and the numbers in testdata. Without a header or a compiler, only the numbers are compared.
 func TestLayout(t *testing.T) {
 	committed := layouts{}
 	text, err := os.ReadFile(layoutFile)
@@ -63,7 +62,7 @@ func TestLayout(t *testing.T) {
 	for c, want := range committed.Records {
 		got := goLayouts[c]
 		if c == "CUtensorMap" {
-			// Go has no type that is aligned to 128 bytes; NewTensorMap makes up for it.
+			// Go has no type that is aligned to 128 bytes. NewTensorMap aligns it instead.
 			got.Align = want.Align
 		}
 		require.Equal(t, want, got, c)
@@ -73,7 +72,7 @@ func TestLayout(t *testing.T) {
 	t.Logf("%d records with %d fields, %d other types", len(goLayouts), fields, len(goSizes))
 }
 
-// headerOrLog is the cuda.h in CUDA_H, or empty, which is said.
+// headerOrLog returns the cuda.h in CUDA_H. Otherwise it logs that it is not set and returns an empty string.
 func headerOrLog(t *testing.T) string {
 	header := os.Getenv("CUDA_H")
 	if header == "" {

@@ -13,29 +13,29 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// defaultNames are where the driver's library is looked for when nobody says: by its name in the places of the dynamic
-// linker, then by the name that only development packages have, then in the directory that WSL mounts.
+// defaultNames are the default places of the driver's library: its name for the dynamic linker, the name in development
+// packages, and the directory that WSL mounts.
 var defaultNames = []string{"libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"}
 
-// library is the one driver library of the process. It is never closed: threads of the driver may run in it.
+// library is the driver library of the process. It is never closed, because threads of the driver may run in it.
 var library struct {
 	mu     sync.Mutex
 	handle uintptr
 	path   string
 	err    error // why loading failed; kept until the next Load
-	// perThread selects the symbols for a default stream per thread.
+	// perThread selects the symbols for per-thread default streams.
 	perThread bool
 	used      bool
 	absent    [functionCount]error
 }
 
-// addresses are the functions found so far; 0 means not looked for, or not there.
+// addresses are the functions found so far. 0 means not looked up, or missing.
 var addresses [functionCount]atomic.Uintptr
 
-// Load opens the driver's library from path, which names a file or is a name for the dynamic linker; the empty path
-// means the environment variable SHAREDTENSOR_LIBCUDA or, where that is not set, the usual places. Nobody has to call
-// it: the first function called does so with the empty path. There is one library in a process: once it is open, Load
-// with another path is an error. Load does not initialise CUDA; that is [Init].
+// Load opens the driver's library from path, which is a file or a name for the dynamic linker. If path is empty, Load
+// uses the environment variable SHAREDTENSOR_LIBCUDA or, if that is not set, the default places. Calling Load is
+// optional: the first call of a function loads the library with an empty path. A process uses one library: once it is
+// open, Load with another path is an error. Load does not initialise CUDA; use [Init].
 func Load(path string) error {
 	library.mu.Lock()
 	defer library.mu.Unlock()
@@ -48,16 +48,16 @@ func Load(path string) error {
 	return loadLocked(path)
 }
 
-// Path is the name under which the library was opened; empty before.
+// Path returns the name under which the library was opened. It is empty before.
 func Path() string {
 	library.mu.Lock()
 	defer library.mu.Unlock()
 	return library.path
 }
 
-// UsePerThreadDefaultStream makes the functions that work on the default stream use one per thread, as programs
-// compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM do. It has to come before the first call of any function. A
-// goroutine that relies on it keeps its thread with [runtime.LockOSThread].
+// UsePerThreadDefaultStream makes functions use a default stream for each thread, as programs compiled with
+// CUDA_API_PER_THREAD_DEFAULT_STREAM do. It must precede the first call of any function. A goroutine that relies on it
+// must keep its thread with [runtime.LockOSThread].
 func UsePerThreadDefaultStream() error {
 	library.mu.Lock()
 	defer library.mu.Unlock()
@@ -68,8 +68,7 @@ func UsePerThreadDefaultStream() error {
 	return nil
 }
 
-// procAddressFlags are the flags of [GetProcAddress] with the default stream that the process chose, where they choose
-// none.
+// procAddressFlags adds the default stream that the process chose to flags of [GetProcAddress] that choose none.
 func procAddressFlags(flags uint64) uint64 {
 	library.mu.Lock()
 	defer library.mu.Unlock()
@@ -80,7 +79,7 @@ func procAddressFlags(flags uint64) uint64 {
 	return flags
 }
 
-// loadLocked needs library.mu held.
+// loadLocked is called with library.mu held.
 func loadLocked(path string) error {
 	names := []string{path}
 	if path == "" {
@@ -90,7 +89,7 @@ func loadLocked(path string) error {
 			names = defaultNames
 		}
 	}
-	// purego asks dlerror in a call of its own, which has to come from the same thread.
+	// purego calls dlerror separately, which must happen on the same thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var first error
@@ -108,7 +107,7 @@ func loadLocked(path string) error {
 	return library.err
 }
 
-// address is where f is, or the code that says that it is not there.
+// address returns the address of f, or a code that means that f is missing.
 func address(f function) (uintptr, Result) {
 	if fn := addresses[f].Load(); fn != 0 {
 		return fn, SUCCESS
@@ -116,7 +115,7 @@ func address(f function) (uintptr, Result) {
 	return resolve(f)
 }
 
-// resolve looks a function up when it is called for the first time. What is not there is looked for once.
+// resolve looks up a function at its first call. A missing function is looked up once.
 //
 //go:noinline
 func resolve(f function) (uintptr, Result) {
@@ -147,7 +146,7 @@ func resolve(f function) (uintptr, Result) {
 	return fn, SUCCESS
 }
 
-// unsupported says why f could not be called.
+// unsupported returns the reason why f could not be called.
 func unsupported(f function) error {
 	library.mu.Lock()
 	defer library.mu.Unlock()

@@ -6,13 +6,13 @@ import "errors"
 
 var errBuild = errors.New("this build has no support for CUDA: it needs Linux on amd64 or arm64, and no build tag nocuda")
 
-// Load opens the driver's library. In this build it always fails, with a [*LibraryError].
+// Load opens the driver's library. In this build it always returns a [*LibraryError].
 func Load(path string) error { return &LibraryError{Err: errBuild} }
 
-// Path is the name under which the library was opened; in this build it is always empty.
+// Path returns the name under which the library was opened. In this build it is always empty.
 func Path() string { return "" }
 
-// UsePerThreadDefaultStream selects a default stream per thread. In this build it always fails, with a [*LibraryError].
+// UsePerThreadDefaultStream selects per-thread default streams. In this build it always returns a [*LibraryError].
 func UsePerThreadDefaultStream() error { return &LibraryError{Err: errBuild} }
 
 func address(f function) (uintptr, Result) { return 0, missingResult(f) }
@@ -24,7 +24,7 @@ func unsupported(f function) error {
 	return &UnsupportedError{Function: e.name, Symbol: e.symbol, Since: e.since, Err: &LibraryError{Err: errBuild}}
 }
 
-// NewCallback makes a C function of a Go function. In this build it always fails, with a [*LibraryError].
+// NewCallback returns a C function that calls fn. In this build it always returns a [*LibraryError].
 func NewCallback(fn any) (callback uintptr, err error) { return 0, &LibraryError{Err: errBuild} }
 
 func procAddressFlags(flags uint64) uint64 { return flags }

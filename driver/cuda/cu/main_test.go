@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// libraries is the directory of the test libraries; empty where there is no C compiler.
+// libraries is the directory of the test libraries. It is empty if there is no C compiler.
 var libraries string
 
-// TestMain compiles the test libraries. CU_TEST_LIBRARIES names a directory that has them already: under qemu there is
-// no compiler, see testdata/qemu.sh.
+// TestMain compiles the test libraries. CU_TEST_LIBRARIES is a directory of compiled libraries, for qemu, where there
+// is no compiler. See testdata/qemu.sh.
 func TestMain(m *testing.M) {
 	code, err := func() (int, error) {
 		if libraries = os.Getenv("CU_TEST_LIBRARIES"); libraries != "" {
@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// use makes one of the test libraries the driver for this test, and none afterwards.
+// use makes one of the test libraries the driver for this test, and unloads it at the end.
 func use(t testing.TB, name string) {
 	t.Helper()
 	if libraries == "" {
@@ -60,7 +60,7 @@ func use(t testing.TB, name string) {
 	require.NoError(t, Load(filepath.Join(libraries, name+".so")))
 }
 
-// forget puts the package back to where nothing was loaded. What is open stays open, as in a program.
+// forget resets the package to the state before loading. Open libraries stay open.
 func forget() {
 	library.mu.Lock()
 	defer library.mu.Unlock()
@@ -72,7 +72,7 @@ func forget() {
 	}
 }
 
-// symbol is the address of a variable or function of the library in use.
+// symbol returns the address of a variable or function of the library in use.
 func symbol(t testing.TB, name string) uintptr {
 	t.Helper()
 	library.mu.Lock()

@@ -9,17 +9,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// want collects what the arguments of a call look like in memory, one after the other.
+// want collects the expected bytes of the arguments of a call, in order.
 type want struct {
 	bytes []byte
 	next  int
 }
 
-// targets is what pointer arguments point into: memory that is neither on the stack nor on the heap, so that an address
-// stays what it is. It is large enough for any type behind any of the pointers.
+// targets is the memory to which pointer arguments point. It is outside of stack and heap, so its address does not
+// change, and large enough for the target type of any pointer.
 var targets [64]uint64
 
-// pointerTo is an argument that is a pointer, different for each argument of a call.
+// pointerTo returns a pointer argument that is unique within a call.
 func pointerTo[T any](w *want) *T {
 	w.next++
 	p := unsafe.Pointer(&targets[w.next])
@@ -28,7 +28,7 @@ func pointerTo[T any](w *want) *T {
 	return (*T)(p)
 }
 
-// value is an argument that is no pointer: every byte of it is different from the others, and its highest bit is set.
+// value returns an argument that is not a pointer. All its bytes differ, and its highest bit is set.
 func value[T any](w *want) T {
 	w.next++
 	var v T
@@ -37,19 +37,19 @@ func value[T any](w *want) T {
 		b[i] = byte(0x80 + 13*w.next + 7*i)
 	}
 	b[len(b)-1] |= 0x80
-	// No floating-point number that is not one: the exponent has a 0.
+	// A 0 in the exponent avoids values that are not a number.
 	b[len(b)-1] &^= 0x20
 	w.bytes = append(w.bytes, b...)
 	return v
 }
 
-// memoryOfC makes a pointer of an address that the dynamic linker gave. It is no address of Go's, so it stays what it
-// is; vet cannot know that.
+// memoryOfC converts an address of the dynamic linker to a pointer. The memory is outside of Go's heap, so its address
+// is constant, but vet cannot verify that.
 func memoryOfC(address uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&address)) }
 
-// TestCallingConvention calls every function of the package in a library whose functions record the bytes that arrive,
-// compiled by the C compiler of the architecture: each argument has to arrive whole and in its place, in registers, on
-// the stack, by value or by pointer.
+// Each argument of every function arrives unchanged and at the right place: in registers, on the stack, by value or by
+// pointer. The C functions of the test library, compiled by the architecture's C compiler, record the bytes they
+// receive.
 func TestCallingConvention(t *testing.T) {
 	use(t, "recorder")
 	recorded := (*byte)(memoryOfC(symbol(t, "recorded")))

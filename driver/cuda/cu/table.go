@@ -2,12 +2,12 @@ package cu
 
 import "fmt"
 
-// function is the number of a function in the table.
+// function is the index of a function in the table.
 type function uint16
 
-// entry is what is known of a function without a driver.
+// entry describes a function, for use without a driver.
 type entry struct {
-	name       string // in C
+	name       string // C name
 	goName     string
 	symbol     string
 	perThread  string
@@ -18,23 +18,23 @@ type entry struct {
 
 // FunctionInfo describes a function that this package binds.
 type FunctionInfo struct {
-	// Name is the function's name in C, such as cuMemAlloc; of an older form, its symbol.
+	// Name is the function's C name, such as cuMemAlloc. For an older form it is the symbol.
 	Name string
-	// GoName is its name in this package.
+	// GoName is the name in this package.
 	GoName string
-	// Symbol is what is looked for in the library, such as cuMemAlloc_v2.
+	// Symbol is the symbol that is looked up in the library, such as cuMemAlloc_v2.
 	Symbol string
-	// PerThread is the symbol for a default stream per thread, if that is another one.
+	// PerThread is the symbol for per-thread default streams, if it differs.
 	PerThread string
-	// Since is the CUDA version that brought the symbol.
+	// Since is the CUDA version that introduced the symbol.
 	Since Version
-	// Replaced is the CUDA version whose headers give the name to a newer form; 0 if this is the newest.
+	// Replaced is the CUDA version whose headers use the name for a newer form. It is 0 if this is the newest.
 	Replaced Version
-	// Deprecated reports whether cuda.h marks the function so.
+	// Deprecated reports whether cuda.h marks the function as deprecated.
 	Deprecated bool
 }
 
-// Functions describes every function that this package binds, in the header's order, older forms last.
+// Functions describes every function that this package binds, in the order of the header, with older forms last.
 func Functions() []FunctionInfo {
 	out := make([]FunctionInfo, 0, len(table))
 	for _, e := range &table {
@@ -43,9 +43,9 @@ func Functions() []FunctionInfo {
 	return out
 }
 
-// Available is nil where the function can be called. name is its name in C, such as cuMemAlloc, or in this package,
-// such as MemAlloc. Where the library or the function is missing the error is an [*UnsupportedError]. The library is
-// loaded if it is not yet, and nothing is called.
+// Available returns nil if the function can be called. name is its C name, such as cuMemAlloc, or its name in this
+// package, such as MemAlloc. If the library or the function is missing, the error is an [*UnsupportedError]. Available
+// loads the library if necessary, and does not call the function.
 func Available(name string) error {
 	for f := range functionCount {
 		if e := &table[f]; e.name == name || e.goName == name {

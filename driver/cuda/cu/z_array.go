@@ -4,8 +4,8 @@ package cu
 
 import "unsafe"
 
-// ArrayCreate allocates a one- or two-dimensional array as pAllocateArray describes it and stores it in pHandle.
-// [ArrayDestroy] frees it.
+// ArrayCreate allocates a one- or two-dimensional array described by pAllocateArray and stores it in pHandle. Destroy
+// it with [ArrayDestroy].
 //
 // C: cuArrayCreate, symbol cuArrayCreate_v2, since CUDA 3.2.
 func ArrayCreate(pHandle *Array, pAllocateArray *ARRAY_DESCRIPTOR) Result {
@@ -33,23 +33,24 @@ func MipmappedArrayGetSparseProperties(sparseProperties *ARRAY_SPARSE_PROPERTIES
 	return call2(fnMipmappedArrayGetSparseProperties, uintptr(unsafe.Pointer(sparseProperties)), uintptr(mipmap))
 }
 
-// ArrayGetMemoryRequirements stores how many bytes, aligned to what, have to be mapped to back the array on the
-// device. The array was made with [ARRAY3D_DEFERRED_MAPPING].
+// ArrayGetMemoryRequirements stores the size and alignment in bytes of the memory that the array requires on the
+// device. The array must have been made with [ARRAY3D_DEFERRED_MAPPING].
 //
 // C: cuArrayGetMemoryRequirements, since CUDA 11.6.
 func ArrayGetMemoryRequirements(memoryRequirements *ARRAY_MEMORY_REQUIREMENTS, array Array, device Device) Result {
 	return call3(fnArrayGetMemoryRequirements, uintptr(unsafe.Pointer(memoryRequirements)), uintptr(array), uintptr(device))
 }
 
-// MipmappedArrayGetMemoryRequirements stores how many bytes, aligned to what, have to be mapped to back the mipmapped
-// array on the device.
+// MipmappedArrayGetMemoryRequirements stores the size and alignment in bytes of the memory that the mipmapped array
+// requires on the device.
 //
 // C: cuMipmappedArrayGetMemoryRequirements, since CUDA 11.6.
 func MipmappedArrayGetMemoryRequirements(memoryRequirements *ARRAY_MEMORY_REQUIREMENTS, mipmap MipmappedArray, device Device) Result {
 	return call3(fnMipmappedArrayGetMemoryRequirements, uintptr(unsafe.Pointer(memoryRequirements)), uintptr(mipmap), uintptr(device))
 }
 
-// ArrayGetPlane stores the array that is one plane of an array of a planar format. It lives as long as hArray.
+// ArrayGetPlane stores the array of one plane of an array with a planar format. It is valid until hArray is
+// destroyed.
 //
 // C: cuArrayGetPlane, since CUDA 11.2.
 func ArrayGetPlane(pPlaneArray *Array, hArray Array, planeIdx uint32) Result {
@@ -63,8 +64,8 @@ func ArrayDestroy(hArray Array) Result {
 	return call1(fnArrayDestroy, uintptr(hArray))
 }
 
-// Array3DCreate allocates an array of up to three dimensions as pAllocateArray describes it, also layered, cubemap,
-// sparse. [ArrayDestroy] frees it.
+// Array3DCreate allocates an array of up to three dimensions described by pAllocateArray, also layered, cubemap,
+// sparse. Destroy it with [ArrayDestroy].
 //
 // C: cuArray3DCreate, symbol cuArray3DCreate_v2, since CUDA 3.2.
 func Array3DCreate(pHandle *Array, pAllocateArray *ARRAY3D_DESCRIPTOR) Result {
@@ -78,15 +79,16 @@ func Array3DGetDescriptor(pArrayDescriptor *ARRAY3D_DESCRIPTOR, hArray Array) Re
 	return call2(fnArray3DGetDescriptor, uintptr(unsafe.Pointer(pArrayDescriptor)), uintptr(hArray))
 }
 
-// MipmappedArrayCreate allocates an array with numMipmapLevels mipmap levels; the description is that of the first.
-// [MipmappedArrayDestroy] frees it.
+// MipmappedArrayCreate allocates an array with numMipmapLevels mipmap levels. The description is that of the first
+// level. Free it with [MipmappedArrayDestroy].
 //
 // C: cuMipmappedArrayCreate, since CUDA 5.0.
 func MipmappedArrayCreate(pHandle *MipmappedArray, pMipmappedArrayDesc *ARRAY3D_DESCRIPTOR, numMipmapLevels uint32) Result {
 	return call3(fnMipmappedArrayCreate, uintptr(unsafe.Pointer(pHandle)), uintptr(unsafe.Pointer(pMipmappedArrayDesc)), uintptr(numMipmapLevels))
 }
 
-// MipmappedArrayGetLevel stores the array that is one level of a mipmapped array. It lives as long as that.
+// MipmappedArrayGetLevel stores the array of one level of a mipmapped array. It is valid until the mipmapped array is
+// destroyed.
 //
 // C: cuMipmappedArrayGetLevel, since CUDA 5.0.
 func MipmappedArrayGetLevel(pLevelArray *Array, hMipmappedArray MipmappedArray, level uint32) Result {

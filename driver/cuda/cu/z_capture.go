@@ -18,55 +18,55 @@ func StreamEndCaptureToCig(hStream Stream) Result {
 	return call1(fnStreamEndCaptureToCig, uintptr(hStream))
 }
 
-// StreamBeginCapture starts to record what is put in the stream instead of doing it. mode says which calls of which
-// threads are refused meanwhile. The default stream cannot be captured.
+// StreamBeginCapture starts to record the work that is queued in the stream instead of executing it. mode selects the
+// calls that are refused during the capture, and for which threads. The default stream cannot be captured.
 //
 // C: cuStreamBeginCapture, symbol cuStreamBeginCapture_v2, since CUDA 10.1.
 func StreamBeginCapture(hStream Stream, mode StreamCaptureMode) Result {
 	return call2(fnStreamBeginCapture, uintptr(hStream), uintptr(mode))
 }
 
-// StreamBeginRecaptureToGraph starts to record again into a graph that was captured before, to renew the parameters
-// of its nodes. callbackFunc is asked, with userData, what to do where a node differs.
+// StreamBeginRecaptureToGraph starts to record again into a graph that was captured before, to update the parameters
+// of its nodes. callbackFunc is called with userData for each node that differs, and decides what to do.
 //
 // C: cuStreamBeginRecaptureToGraph, since CUDA 13.3.
 func StreamBeginRecaptureToGraph(hStream Stream, mode StreamCaptureMode, hGraph Graph, callbackFunc GraphRecaptureCallback, userData uintptr) Result {
 	return call5(fnStreamBeginRecaptureToGraph, uintptr(hStream), uintptr(mode), uintptr(hGraph), uintptr(callbackFunc), uintptr(userData))
 }
 
-// StreamBeginCaptureToGraph starts to record what is put in the stream into an existing graph, behind numDependencies
-// of its nodes. dependencyData describes the edges and may be nil.
+// StreamBeginCaptureToGraph starts to record the work that is queued in the stream into an existing graph, after
+// numDependencies of its nodes. dependencyData describes the edges and may be nil.
 //
 // C: cuStreamBeginCaptureToGraph, since CUDA 12.3.
 func StreamBeginCaptureToGraph(hStream Stream, hGraph Graph, dependencies *GraphNode, dependencyData *GraphEdgeData, numDependencies uint64, mode StreamCaptureMode) Result {
 	return call6(fnStreamBeginCaptureToGraph, uintptr(hStream), uintptr(hGraph), uintptr(unsafe.Pointer(dependencies)), uintptr(unsafe.Pointer(dependencyData)), uintptr(numDependencies), uintptr(mode))
 }
 
-// StreamEndCapture ends the capture and stores the graph, which the caller owns. A capture that went wrong stores 0
-// and gives an error.
+// StreamEndCapture ends the capture and stores the graph, which the caller owns. If the capture was invalidated, it
+// stores 0 and returns an error.
 //
 // C: cuStreamEndCapture, since CUDA 10.0.
 func StreamEndCapture(hStream Stream, phGraph *Graph) Result {
 	return call2(fnStreamEndCapture, uintptr(hStream), uintptr(unsafe.Pointer(phGraph)))
 }
 
-// StreamIsCapturing stores whether the stream is being captured, and whether the capture went wrong.
+// StreamIsCapturing stores whether the stream is being captured, and whether the capture was invalidated.
 //
 // C: cuStreamIsCapturing, since CUDA 10.0.
 func StreamIsCapturing(hStream Stream, captureStatus *StreamCaptureStatus) Result {
 	return call2(fnStreamIsCapturing, uintptr(hStream), uintptr(unsafe.Pointer(captureStatus)))
 }
 
-// StreamGetCaptureInfo stores the state of a capture: its id, its graph, and the nodes that the next one will depend
-// on, with the data of their edges. All but captureStatus_out may be nil. The arrays belong to the driver and hold
-// until the next call on the stream.
+// StreamGetCaptureInfo stores the state of a capture: its id, its graph, and the nodes on which the next node will
+// depend, with the data of their edges. All but captureStatus_out may be nil. The driver owns the arrays, which are
+// valid until the next call on the stream.
 //
 // C: cuStreamGetCaptureInfo, symbol cuStreamGetCaptureInfo_v3, since CUDA 12.3.
 func StreamGetCaptureInfo(hStream Stream, captureStatus_out *StreamCaptureStatus, id_out *uint64, graph_out *Graph, dependencies_out **GraphNode, edgeData_out **GraphEdgeData, numDependencies_out *uint64) Result {
 	return call7(fnStreamGetCaptureInfo, uintptr(hStream), uintptr(unsafe.Pointer(captureStatus_out)), uintptr(unsafe.Pointer(id_out)), uintptr(unsafe.Pointer(graph_out)), uintptr(unsafe.Pointer(dependencies_out)), uintptr(unsafe.Pointer(edgeData_out)), uintptr(unsafe.Pointer(numDependencies_out)))
 }
 
-// StreamUpdateCaptureDependencies adds to, or replaces, the nodes on which the next one captured will depend. flags
+// StreamUpdateCaptureDependencies adds to, or replaces, the nodes on which the next captured node will depend. flags
 // is one of [StreamUpdateCaptureDependencies_flags].
 //
 // C: cuStreamUpdateCaptureDependencies, symbol cuStreamUpdateCaptureDependencies_v2, since CUDA 12.3.

@@ -4,14 +4,14 @@ package cu
 
 import "unsafe"
 
-// CheckpointProcessGetRestoreThreadId stores the thread of the process that has to call CUDA for a restore.
+// CheckpointProcessGetRestoreThreadId stores the id of the thread in the process that must call CUDA for a restore.
 //
 // C: cuCheckpointProcessGetRestoreThreadId, since CUDA 12.8.
 func CheckpointProcessGetRestoreThreadId(pid int32, tid *int32) Result {
 	return call2(fnCheckpointProcessGetRestoreThreadId, uintptr(pid), uintptr(unsafe.Pointer(tid)))
 }
 
-// CheckpointProcessGetState stores how far a checkpoint of the process is.
+// CheckpointProcessGetState stores the state of the checkpoint of the process.
 //
 // C: cuCheckpointProcessGetState, since CUDA 12.8.
 func CheckpointProcessGetState(pid int32, state *ProcessState) Result {
@@ -25,22 +25,22 @@ func CheckpointProcessLock(pid int32, args *CheckpointLockArgs) Result {
 	return call2(fnCheckpointProcessLock, uintptr(pid), uintptr(unsafe.Pointer(args)))
 }
 
-// CheckpointProcessCheckpoint copies the locked process's device memory to its host memory, or where args says, and
-// gives the devices up.
+// CheckpointProcessCheckpoint copies the locked process's device memory to its host memory, or to the storage in
+// args, and releases the devices.
 //
 // C: cuCheckpointProcessCheckpoint, since CUDA 12.8.
 func CheckpointProcessCheckpoint(pid int32, args *CheckpointCheckpointArgs) Result {
 	return call2(fnCheckpointProcessCheckpoint, uintptr(pid), uintptr(unsafe.Pointer(args)))
 }
 
-// CheckpointProcessRestore brings the process's state back to devices, to the same or those that args names.
+// CheckpointProcessRestore restores the process's state to the same devices, or to those in args.
 //
 // C: cuCheckpointProcessRestore, since CUDA 12.8.
 func CheckpointProcessRestore(pid int32, args *CheckpointRestoreArgs) Result {
 	return call2(fnCheckpointProcessRestore, uintptr(pid), uintptr(unsafe.Pointer(args)))
 }
 
-// CheckpointOperationComplete ends a checkpoint or a restore whose data the caller copied itself. handle is in
+// CheckpointOperationComplete ends a checkpoint or a restore whose data the caller has copied. handle is in
 // [CheckpointCustomStorageInfo].
 //
 // C: cuCheckpointOperationComplete, since CUDA 13.4.
@@ -48,7 +48,7 @@ func CheckpointOperationComplete(handle CheckpointOperationHandle) Result {
 	return call1(fnCheckpointOperationComplete, uintptr(handle))
 }
 
-// CheckpointProcessUnlock lets the process's CUDA calls go on. args may be nil.
+// CheckpointProcessUnlock lets the process's CUDA calls continue. args may be nil.
 //
 // C: cuCheckpointProcessUnlock, since CUDA 12.8.
 func CheckpointProcessUnlock(pid int32, args *CheckpointUnlockArgs) Result {

@@ -4,8 +4,8 @@ package cu
 
 import "unsafe"
 
-// DevicePrimaryCtxRetain stores the device's primary context, which every library in the process shares, and counts
-// one more user; the first creates it. It is not made current. Each call is matched by one of
+// DevicePrimaryCtxRetain adds a reference to the device's primary context, which all libraries in the process share,
+// and stores the context. The first reference creates it. It is not made current. Each call requires a call of
 // [DevicePrimaryCtxRelease].
 //
 // C: cuDevicePrimaryCtxRetain, since CUDA 7.0.
@@ -13,16 +13,15 @@ func DevicePrimaryCtxRetain(pctx *Context, dev Device) Result {
 	return call2(fnDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(pctx)), uintptr(dev))
 }
 
-// DevicePrimaryCtxRelease counts one user of the device's primary context less. The last one destroys what is left in
-// it.
+// DevicePrimaryCtxRelease removes a reference to the device's primary context. The last one destroys the context and
+// its remaining objects.
 //
 // C: cuDevicePrimaryCtxRelease, symbol cuDevicePrimaryCtxRelease_v2, since CUDA 11.0.
 func DevicePrimaryCtxRelease(dev Device) Result {
 	return call1(fnDevicePrimaryCtxRelease, uintptr(dev))
 }
 
-// DevicePrimaryCtxSetFlags sets the flags ([Ctx_flags]) with which the device's primary context works, or will be
-// created.
+// DevicePrimaryCtxSetFlags sets the flags ([Ctx_flags]) of the device's primary context, existing or future.
 //
 // C: cuDevicePrimaryCtxSetFlags, symbol cuDevicePrimaryCtxSetFlags_v2, since CUDA 11.0.
 func DevicePrimaryCtxSetFlags(dev Device, flags uint32) Result {
@@ -45,45 +44,45 @@ func DevicePrimaryCtxReset(dev Device) Result {
 }
 
 // CtxCreate creates a context on the device and makes it current on the calling thread. ctxCreateParams may be nil;
-// it limits the context to a part of the device or shares it with a graphics client. flags are [Ctx_flags].
-// [CtxDestroy] ends it. Most programs share the primary context instead.
+// it limits the context to a part of the device or shares it with a graphics client. flags are [Ctx_flags]. Destroy
+// it with [CtxDestroy]. Most programs use the primary context instead.
 //
 // C: cuCtxCreate, symbol cuCtxCreate_v4, since CUDA 12.5.
 func CtxCreate(pctx *Context, ctxCreateParams *CtxCreateParams, flags uint32, dev Device) Result {
 	return call4(fnCtxCreate, uintptr(unsafe.Pointer(pctx)), uintptr(unsafe.Pointer(ctxCreateParams)), uintptr(flags), uintptr(dev))
 }
 
-// CtxDestroy destroys a context made by [CtxCreate] with everything in it, also if it is current on another thread.
+// CtxDestroy destroys a context of [CtxCreate] with all its objects, even if it is current on another thread.
 //
 // C: cuCtxDestroy, symbol cuCtxDestroy_v2, since CUDA 4.0.
 func CtxDestroy(ctx Context) Result {
 	return call1(fnCtxDestroy, uintptr(ctx))
 }
 
-// CtxPushCurrent makes ctx current on the calling thread and keeps the one before beneath it on the thread's stack.
+// CtxPushCurrent makes ctx current on the calling thread and keeps the previous context on the thread's stack.
 //
 // C: cuCtxPushCurrent, symbol cuCtxPushCurrent_v2, since CUDA 4.0.
 func CtxPushCurrent(ctx Context) Result {
 	return call1(fnCtxPushCurrent, uintptr(ctx))
 }
 
-// CtxPopCurrent takes the calling thread's current context off its stack and stores it in pctx; the one beneath is
-// current again.
+// CtxPopCurrent removes the calling thread's current context from its stack and stores it in pctx. The previous
+// context becomes current again.
 //
 // C: cuCtxPopCurrent, symbol cuCtxPopCurrent_v2, since CUDA 4.0.
 func CtxPopCurrent(pctx *Context) Result {
 	return call1(fnCtxPopCurrent, uintptr(unsafe.Pointer(pctx)))
 }
 
-// CtxSetCurrent makes ctx the calling thread's current context in the place of the one there; 0 leaves the thread
-// without. A goroutine needs [runtime.LockOSThread] around it and the calls that depend on it.
+// CtxSetCurrent replaces the calling thread's current context by ctx. 0 leaves the thread without a context. A
+// goroutine needs [runtime.LockOSThread] around it and the calls that depend on it.
 //
 // C: cuCtxSetCurrent, since CUDA 4.0.
 func CtxSetCurrent(ctx Context) Result {
 	return call1(fnCtxSetCurrent, uintptr(ctx))
 }
 
-// CtxGetCurrent stores the calling thread's current context; 0 if there is none, which is no error.
+// CtxGetCurrent stores the calling thread's current context, or 0 without an error if there is none.
 //
 // C: cuCtxGetCurrent, since CUDA 4.0.
 func CtxGetCurrent(pctx *Context) Result {
@@ -111,23 +110,22 @@ func CtxGetFlags(flags *uint32) Result {
 	return call1(fnCtxGetFlags, uintptr(unsafe.Pointer(flags)))
 }
 
-// CtxSetFlags sets the flags ([Ctx_flags]) of the current context. Those that only count at creation cannot be
-// changed.
+// CtxSetFlags sets the flags ([Ctx_flags]) of the current context. Flags that apply at creation cannot be changed.
 //
 // C: cuCtxSetFlags, since CUDA 12.1.
 func CtxSetFlags(flags uint32) Result {
 	return call1(fnCtxSetFlags, uintptr(flags))
 }
 
-// CtxGetId stores a number for the context that is unique in the process and never used again.
+// CtxGetId stores the context's id, which is unique in the process and never reused.
 //
 // C: cuCtxGetId, since CUDA 12.0.
 func CtxGetId(ctx Context, ctxId *uint64) Result {
 	return call2(fnCtxGetId, uintptr(ctx), uintptr(unsafe.Pointer(ctxId)))
 }
 
-// CtxSynchronize waits until all work of the current context is done. How it waits, spinning or blocked, is the
-// context's flag. Errors of earlier asynchronous work may come out here.
+// CtxSynchronize waits until all work of the current context is done. The context's flags select whether it spins or
+// blocks. It may return errors of earlier asynchronous work.
 //
 // C: cuCtxSynchronize, since CUDA 2.0.
 func CtxSynchronize() Result {
@@ -141,8 +139,8 @@ func CtxSynchronize_v2(ctx Context) Result {
 	return call1(fnCtxSynchronize_v2, uintptr(ctx))
 }
 
-// CtxSetLimit asks for another size or number of a resource of the current context: stack bytes per thread, heap
-// bytes, printf buffer bytes, and others. The driver may round it; [CtxGetLimit] tells.
+// CtxSetLimit requests another limit of the current context: stack bytes per thread, heap bytes, printf buffer bytes,
+// and others. The driver may round it; [CtxGetLimit] returns the result.
 //
 // C: cuCtxSetLimit, since CUDA 3.1.
 func CtxSetLimit(limit Limit, value uint64) Result {
@@ -165,7 +163,7 @@ func CtxGetCacheConfig(pconfig *Func_cache) Result {
 }
 
 // CtxSetCacheConfig sets how the current context prefers to split on-chip memory between L1 cache and shared memory.
-// A hint.
+// This is a hint.
 //
 // C: cuCtxSetCacheConfig, since CUDA 3.2.
 func CtxSetCacheConfig(config Func_cache) Result {
@@ -179,29 +177,29 @@ func CtxGetApiVersion(ctx Context, version *uint32) Result {
 	return call2(fnCtxGetApiVersion, uintptr(ctx), uintptr(unsafe.Pointer(version)))
 }
 
-// CtxGetStreamPriorityRange stores the numbers of the lowest and the greatest priority of streams. Smaller numbers
-// are greater priorities; both are 0 where the device has none. Either may be nil.
+// CtxGetStreamPriorityRange stores the least and the greatest priority of streams. Lower numbers are greater
+// priorities; both are 0 if the device has no priorities. Either may be nil.
 //
 // C: cuCtxGetStreamPriorityRange, since CUDA 5.5.
 func CtxGetStreamPriorityRange(leastPriority, greatestPriority *int32) Result {
 	return call2(fnCtxGetStreamPriorityRange, uintptr(unsafe.Pointer(leastPriority)), uintptr(unsafe.Pointer(greatestPriority)))
 }
 
-// CtxResetPersistingL2Cache makes all lines of the L2 cache normal ones that were kept for persisting accesses.
+// CtxResetPersistingL2Cache resets all lines of the L2 cache that are kept for persisting accesses to normal.
 //
 // C: cuCtxResetPersistingL2Cache, since CUDA 11.0.
 func CtxResetPersistingL2Cache() Result {
 	return call0(fnCtxResetPersistingL2Cache)
 }
 
-// CtxGetExecAffinity stores how the current context is limited to a part of the device.
+// CtxGetExecAffinity stores the limits of the current context to a part of the device.
 //
 // C: cuCtxGetExecAffinity, since CUDA 11.4.
 func CtxGetExecAffinity(pExecAffinity *ExecAffinityParam, type_ ExecAffinityType) Result {
 	return call2(fnCtxGetExecAffinity, uintptr(unsafe.Pointer(pExecAffinity)), uintptr(type_))
 }
 
-// CtxRecordEvent records in hEvent all work of the context up to now. Event and context belong together.
+// CtxRecordEvent records in hEvent all work of the context so far. The event must be of the context.
 //
 // C: cuCtxRecordEvent, since CUDA 12.5.
 func CtxRecordEvent(hCtx Context, hEvent Event) Result {
@@ -215,7 +213,7 @@ func CtxWaitEvent(hCtx Context, hEvent Event) Result {
 	return call2(fnCtxWaitEvent, uintptr(hCtx), uintptr(hEvent))
 }
 
-// CtxAttach counts one more user of the current context and stores it in pctx. flags is 0.
+// CtxAttach adds a reference to the current context and stores it in pctx. flags is 0.
 //
 // C: cuCtxAttach, since CUDA 2.0.
 //
@@ -224,7 +222,7 @@ func CtxAttach(pctx *Context, flags uint32) Result {
 	return call2(fnCtxAttach, uintptr(unsafe.Pointer(pctx)), uintptr(flags))
 }
 
-// CtxDetach counts one user of ctx less and destroys it with the last.
+// CtxDetach removes a reference to ctx and destroys it with the last one.
 //
 // C: cuCtxDetach, since CUDA 2.0.
 //
@@ -233,8 +231,8 @@ func CtxDetach(ctx Context) Result {
 	return call1(fnCtxDetach, uintptr(ctx))
 }
 
-// CtxGetSharedMemConfig stores the width of shared memory banks of the current context. It has no effect on devices
-// of today.
+// CtxGetSharedMemConfig stores the width of shared memory banks of the current context. It has no effect on current
+// devices.
 //
 // C: cuCtxGetSharedMemConfig, since CUDA 4.2.
 //
@@ -243,8 +241,8 @@ func CtxGetSharedMemConfig(pConfig *Sharedconfig) Result {
 	return call1(fnCtxGetSharedMemConfig, uintptr(unsafe.Pointer(pConfig)))
 }
 
-// CtxSetSharedMemConfig sets the width of shared memory banks of the current context. It has no effect on devices of
-// today.
+// CtxSetSharedMemConfig sets the width of shared memory banks of the current context. It has no effect on current
+// devices.
 //
 // C: cuCtxSetSharedMemConfig, since CUDA 4.2.
 //
@@ -253,16 +251,16 @@ func CtxSetSharedMemConfig(config Sharedconfig) Result {
 	return call1(fnCtxSetSharedMemConfig, uintptr(config))
 }
 
-// ThreadExchangeStreamCaptureMode sets the calling thread's mode of stream capture to the one at mode and stores the
-// one before there. It says which calls are refused while a capture is going on.
+// ThreadExchangeStreamCaptureMode sets the calling thread's capture mode to *mode and stores the previous one there.
+// The mode selects the calls that are refused during a capture.
 //
 // C: cuThreadExchangeStreamCaptureMode, since CUDA 10.1.
 func ThreadExchangeStreamCaptureMode(mode *StreamCaptureMode) Result {
 	return call1(fnThreadExchangeStreamCaptureMode, uintptr(unsafe.Pointer(mode)))
 }
 
-// CtxEnablePeerAccess lets kernels of the current context use the memory of peerContext, which is on another device.
-// The other direction is a call of its own. flags is 0.
+// CtxEnablePeerAccess lets kernels of the current context access the memory of peerContext, which is on another
+// device. The other direction requires a separate call. flags is 0.
 //
 // C: cuCtxEnablePeerAccess, since CUDA 4.0.
 func CtxEnablePeerAccess(peerContext Context, flags uint32) Result {

@@ -4,16 +4,16 @@ package cu
 
 import "unsafe"
 
-// CoredumpGetAttribute stores a setting of core dumps of the current context in the size bytes at value; size
-// receives how many it takes.
+// CoredumpGetAttribute stores a setting of core dumps of the current context in the size bytes at value. size
+// receives the required number of bytes.
 //
 // C: cuCoredumpGetAttribute, since CUDA 12.1.
 func CoredumpGetAttribute(attrib CoredumpSettings, value unsafe.Pointer, size *uint64) Result {
 	return call3(fnCoredumpGetAttribute, uintptr(attrib), uintptr(value), uintptr(unsafe.Pointer(size)))
 }
 
-// CoredumpGetAttributeGlobal stores a setting of core dumps of the process in the size bytes at value; size receives
-// how many it takes.
+// CoredumpGetAttributeGlobal stores a setting of core dumps of the process in the size bytes at value. size receives
+// the required number of bytes.
 //
 // C: cuCoredumpGetAttributeGlobal, since CUDA 12.1.
 func CoredumpGetAttributeGlobal(attrib CoredumpSettings, value unsafe.Pointer, size *uint64) Result {
@@ -34,30 +34,30 @@ func CoredumpSetAttributeGlobal(attrib CoredumpSettings, value unsafe.Pointer, s
 	return call3(fnCoredumpSetAttributeGlobal, uintptr(attrib), uintptr(value), uintptr(unsafe.Pointer(size)))
 }
 
-// CoredumpRegisterStartCallback has callback called with userData, on a thread of the driver, when a core dump
-// begins. callbackOut receives what [CoredumpDeregisterStartCallback] needs.
+// CoredumpRegisterStartCallback registers callback, which is called with userData on a thread of the driver when a
+// core dump begins. callbackOut receives the handle for [CoredumpDeregisterStartCallback].
 //
 // C: cuCoredumpRegisterStartCallback, since CUDA 13.2.
 func CoredumpRegisterStartCallback(callback CoredumpStatusCallback, userData uintptr, callbackOut *CoredumpCallbackHandle) Result {
 	return call3(fnCoredumpRegisterStartCallback, uintptr(callback), uintptr(userData), uintptr(unsafe.Pointer(callbackOut)))
 }
 
-// CoredumpRegisterCompleteCallback has callback called with userData, on a thread of the driver, when a core dump is
-// done. callbackOut receives what [CoredumpDeregisterCompleteCallback] needs.
+// CoredumpRegisterCompleteCallback registers callback, which is called with userData on a thread of the driver when a
+// core dump is done. callbackOut receives the handle for [CoredumpDeregisterCompleteCallback].
 //
 // C: cuCoredumpRegisterCompleteCallback, since CUDA 13.2.
 func CoredumpRegisterCompleteCallback(callback CoredumpStatusCallback, userData uintptr, callbackOut *CoredumpCallbackHandle) Result {
 	return call3(fnCoredumpRegisterCompleteCallback, uintptr(callback), uintptr(userData), uintptr(unsafe.Pointer(callbackOut)))
 }
 
-// CoredumpDeregisterStartCallback ends the calls of a callback of [CoredumpRegisterStartCallback].
+// CoredumpDeregisterStartCallback removes a callback of [CoredumpRegisterStartCallback].
 //
 // C: cuCoredumpDeregisterStartCallback, since CUDA 13.2.
 func CoredumpDeregisterStartCallback(callback CoredumpCallbackHandle) Result {
 	return call1(fnCoredumpDeregisterStartCallback, uintptr(callback))
 }
 
-// CoredumpDeregisterCompleteCallback ends the calls of a callback of [CoredumpRegisterCompleteCallback].
+// CoredumpDeregisterCompleteCallback removes a callback of [CoredumpRegisterCompleteCallback].
 //
 // C: cuCoredumpDeregisterCompleteCallback, since CUDA 13.2.
 func CoredumpDeregisterCompleteCallback(callback CoredumpCallbackHandle) Result {

@@ -4,8 +4,8 @@ package cu
 
 import "unsafe"
 
-// DeviceGet stores a handle for the device with the given ordinal, which counts from 0 to below [DeviceGetCount].
-// Ordinals follow CUDA_VISIBLE_DEVICES and mean nothing in another process; the UUID does.
+// DeviceGet stores a handle for the device with the given ordinal, which is less than [DeviceGetCount]. Ordinals
+// depend on CUDA_VISIBLE_DEVICES and are only valid in this process; UUIDs are valid in all.
 //
 // C: cuDeviceGet, since CUDA 2.0.
 func DeviceGet(device *Device, ordinal int32) Result {
@@ -34,8 +34,8 @@ func DeviceGetUuid(uuid *UUID, dev Device) Result {
 	return call2(fnDeviceGetUuid, uintptr(unsafe.Pointer(uuid)), uintptr(dev))
 }
 
-// DeviceGetLuid writes the 8 bytes of the device's locally unique id to luid and the node mask to deviceNodeMask. It
-// is for Windows; elsewhere the driver answers ERROR_NOT_SUPPORTED.
+// DeviceGetLuid writes the 8 bytes of the device's locally unique id to luid and the node mask to deviceNodeMask. On
+// systems other than Windows the driver returns ERROR_NOT_SUPPORTED.
 //
 // C: cuDeviceGetLuid, since CUDA 10.0.
 func DeviceGetLuid(luid *byte, deviceNodeMask *uint32, dev Device) Result {
@@ -65,25 +65,25 @@ func DeviceGetAttribute(pi *int32, attrib Device_attribute, dev Device) Result {
 	return call3(fnDeviceGetAttribute, uintptr(unsafe.Pointer(pi)), uintptr(attrib), uintptr(dev))
 }
 
-// DeviceGetHostAtomicCapabilities stores for each of the count operations a mask of [AtomicOperationCapability] that
-// the device can do on host memory natively.
+// DeviceGetHostAtomicCapabilities stores, for each of the count operations, a mask of the [AtomicOperationCapability]
+// values that the device supports natively on host memory.
 //
 // C: cuDeviceGetHostAtomicCapabilities, since CUDA 13.0.
 func DeviceGetHostAtomicCapabilities(capabilities *uint32, operations *AtomicOperation, count uint32, dev Device) Result {
 	return call4(fnDeviceGetHostAtomicCapabilities, uintptr(unsafe.Pointer(capabilities)), uintptr(unsafe.Pointer(operations)), uintptr(count), uintptr(dev))
 }
 
-// DeviceGetNvSciSyncAttributes fills the NvSciSync attribute list with what the device needs to signal
-// ([NVSCISYNC_ATTR_SIGNAL]) or wait ([NVSCISYNC_ATTR_WAIT]) on an NvSciSync object. The list is the NvSciSync
-// library's.
+// DeviceGetNvSciSyncAttributes fills the NvSciSync attribute list with the requirements of the device to signal
+// ([NVSCISYNC_ATTR_SIGNAL]) or wait ([NVSCISYNC_ATTR_WAIT]) on an NvSciSync object. The NvSciSync library owns the
+// list.
 //
 // C: cuDeviceGetNvSciSyncAttributes, since CUDA 10.2.
 func DeviceGetNvSciSyncAttributes(nvSciSyncAttrList unsafe.Pointer, dev Device, flags int32) Result {
 	return call3(fnDeviceGetNvSciSyncAttributes, uintptr(nvSciSyncAttrList), uintptr(dev), uintptr(flags))
 }
 
-// DeviceSetMemPool makes pool the device's current pool, from which [MemAllocAsync] takes. The pool has to be on the
-// device.
+// DeviceSetMemPool makes pool the device's current pool, from which [MemAllocAsync] allocates. The pool must be on
+// the device.
 //
 // C: cuDeviceSetMemPool, since CUDA 11.2.
 func DeviceSetMemPool(dev Device, pool MemoryPool) Result {
@@ -97,29 +97,29 @@ func DeviceGetMemPool(pool *MemoryPool, dev Device) Result {
 	return call2(fnDeviceGetMemPool, uintptr(unsafe.Pointer(pool)), uintptr(dev))
 }
 
-// DeviceGetDefaultMemPool stores the pool that the device has from the start. It cannot be destroyed.
+// DeviceGetDefaultMemPool stores the device's default pool, which cannot be destroyed.
 //
 // C: cuDeviceGetDefaultMemPool, since CUDA 11.2.
 func DeviceGetDefaultMemPool(pool_out *MemoryPool, dev Device) Result {
 	return call2(fnDeviceGetDefaultMemPool, uintptr(unsafe.Pointer(pool_out)), uintptr(dev))
 }
 
-// DeviceGetExecAffinitySupport stores 1 in pi if contexts on the device may be limited in the way type names, else 0.
+// DeviceGetExecAffinitySupport stores 1 in pi if contexts on the device can be limited in the way of type, else 0.
 //
 // C: cuDeviceGetExecAffinitySupport, since CUDA 11.4.
 func DeviceGetExecAffinitySupport(pi *int32, type_ ExecAffinityType, dev Device) Result {
 	return call3(fnDeviceGetExecAffinitySupport, uintptr(unsafe.Pointer(pi)), uintptr(type_), uintptr(dev))
 }
 
-// FlushGPUDirectRDMAWrites waits until writes that other devices made to this context's memory by remote DMA can be
-// seen by the owner named in scope. It blocks the calling thread only; ordinary synchronisation makes it unnecessary.
+// FlushGPUDirectRDMAWrites waits until other devices' remote DMA writes to this context's memory are visible to the
+// owner in scope. It blocks only the calling thread. Ordinary synchronisation makes it unnecessary.
 //
 // C: cuFlushGPUDirectRDMAWrites, since CUDA 11.3.
 func FlushGPUDirectRDMAWrites(target FlushGPUDirectRDMAWritesTarget, scope FlushGPUDirectRDMAWritesScope) Result {
 	return call2(fnFlushGPUDirectRDMAWrites, uintptr(target), uintptr(scope))
 }
 
-// DeviceGetProperties fills a fixed list of the device's limits. [DeviceGetAttribute] gives all of them and more.
+// DeviceGetProperties stores a fixed list of the device's limits. [DeviceGetAttribute] returns all of them and more.
 //
 // C: cuDeviceGetProperties, since CUDA 2.0.
 //
@@ -128,7 +128,7 @@ func DeviceGetProperties(prop *Devprop, dev Device) Result {
 	return call2(fnDeviceGetProperties, uintptr(unsafe.Pointer(prop)), uintptr(dev))
 }
 
-// DeviceComputeCapability stores the two parts of the compute capability. [DeviceGetAttribute] gives them too.
+// DeviceComputeCapability stores the two parts of the compute capability. [DeviceGetAttribute] also returns them.
 //
 // C: cuDeviceComputeCapability, since CUDA 2.0.
 //
@@ -137,33 +137,32 @@ func DeviceComputeCapability(major, minor *int32, dev Device) Result {
 	return call3(fnDeviceComputeCapability, uintptr(unsafe.Pointer(major)), uintptr(unsafe.Pointer(minor)), uintptr(dev))
 }
 
-// DeviceRegisterAsyncNotification has callbackFunc called, on a thread of the driver, when something of note happens
-// to the device, such as the process using more memory than its budget. userData is handed on; callback receives what
-// [DeviceUnregisterAsyncNotification] needs.
+// DeviceRegisterAsyncNotification registers callbackFunc, which is called with userData on a thread of the driver at
+// notable events of the device, such as memory use of the process above its budget. callback receives the handle for
+// [DeviceUnregisterAsyncNotification].
 //
 // C: cuDeviceRegisterAsyncNotification, since CUDA 12.4.
 func DeviceRegisterAsyncNotification(device Device, callbackFunc AsyncCallback, userData uintptr, callback *AsyncCallbackHandle) Result {
 	return call4(fnDeviceRegisterAsyncNotification, uintptr(device), uintptr(callbackFunc), uintptr(userData), uintptr(unsafe.Pointer(callback)))
 }
 
-// DeviceUnregisterAsyncNotification ends the calls of a callback. A call that runs at that moment has ended when it
-// returns.
+// DeviceUnregisterAsyncNotification removes a callback. It returns after a call in progress has ended.
 //
 // C: cuDeviceUnregisterAsyncNotification, since CUDA 12.4.
 func DeviceUnregisterAsyncNotification(device Device, callback AsyncCallbackHandle) Result {
 	return call2(fnDeviceUnregisterAsyncNotification, uintptr(device), uintptr(callback))
 }
 
-// DeviceGetByPCIBusId stores the device at a PCI address, given as NUL-terminated text: domain:bus:device.function,
-// all hexadecimal; domain and function may be left out.
+// DeviceGetByPCIBusId stores the device at a PCI address, which is NUL-terminated text: domain:bus:device.function,
+// in hexadecimal. domain and function may be omitted.
 //
 // C: cuDeviceGetByPCIBusId, since CUDA 4.1.
 func DeviceGetByPCIBusId(dev *Device, pciBusId *byte) Result {
 	return call2(fnDeviceGetByPCIBusId, uintptr(unsafe.Pointer(dev)), uintptr(unsafe.Pointer(pciBusId)))
 }
 
-// DeviceGetPCIBusId writes the device's PCI address as NUL-terminated text to the len bytes at pciBusId; 13 bytes
-// hold it.
+// DeviceGetPCIBusId writes the device's PCI address as NUL-terminated text to the len bytes at pciBusId. 13 bytes are
+// enough.
 //
 // C: cuDeviceGetPCIBusId, since CUDA 4.1.
 func DeviceGetPCIBusId(pciBusId *byte, len int32, dev Device) Result {
@@ -177,32 +176,31 @@ func DeviceGetFabricClusterUuid(uuid *UUID, dev Device) Result {
 	return call2(fnDeviceGetFabricClusterUuid, uintptr(unsafe.Pointer(uuid)), uintptr(dev))
 }
 
-// DeviceGetCliqueCount stores the number of cliques, sets of devices that reach each other over the fabric, that the
-// device is in.
+// DeviceGetCliqueCount stores the number of cliques of the device. A clique is a set of devices that can access each
+// other over the fabric.
 //
 // C: cuDeviceGetCliqueCount, since CUDA 13.4.
 func DeviceGetCliqueCount(count *uint64, dev Device) Result {
 	return call2(fnDeviceGetCliqueCount, uintptr(unsafe.Pointer(count)), uintptr(dev))
 }
 
-// DeviceGetCliqueInfo fills cliqueInfo with up to count entries about the device's cliques and stores in count how
-// many there are.
+// DeviceGetCliqueInfo fills cliqueInfo with up to count entries for the device's cliques and stores their number in
+// count.
 //
 // C: cuDeviceGetCliqueInfo, since CUDA 13.4.
 func DeviceGetCliqueInfo(cliqueInfo *CliqueInfo, count *uint64, dev Device) Result {
 	return call3(fnDeviceGetCliqueInfo, uintptr(unsafe.Pointer(cliqueInfo)), uintptr(unsafe.Pointer(count)), uintptr(dev))
 }
 
-// DeviceGraphMemTrim gives memory back to the system that graphs keep for their allocations on the device and do not
-// use now.
+// DeviceGraphMemTrim releases unused memory that is reserved for graph allocations on the device to the system.
 //
 // C: cuDeviceGraphMemTrim, since CUDA 11.4.
 func DeviceGraphMemTrim(device Device) Result {
 	return call1(fnDeviceGraphMemTrim, uintptr(device))
 }
 
-// DeviceGetGraphMemAttribute stores how much memory graphs use on the device, in bytes, as an unsigned 64-bit number
-// at value.
+// DeviceGetGraphMemAttribute stores a figure of the memory that graphs use on the device, in bytes, as an unsigned
+// 64-bit number at value.
 //
 // C: cuDeviceGetGraphMemAttribute, since CUDA 11.4.
 func DeviceGetGraphMemAttribute(device Device, attr GraphMem_attribute, value unsafe.Pointer) Result {
@@ -224,24 +222,23 @@ func DeviceCanAccessPeer(canAccessPeer *int32, dev, peerDev Device) Result {
 	return call3(fnDeviceCanAccessPeer, uintptr(unsafe.Pointer(canAccessPeer)), uintptr(dev), uintptr(peerDev))
 }
 
-// DeviceGetP2PAttribute stores one property of the link from srcDevice to dstDevice, such as its rank among the links
-// or whether native atomics work over it. The two devices have to be different.
+// DeviceGetP2PAttribute stores one property of the link from srcDevice to dstDevice, such as its rank or support for
+// native atomics. The devices must differ.
 //
 // C: cuDeviceGetP2PAttribute, since CUDA 8.0.
 func DeviceGetP2PAttribute(value *int32, attrib Device_P2PAttribute, srcDevice, dstDevice Device) Result {
 	return call4(fnDeviceGetP2PAttribute, uintptr(unsafe.Pointer(value)), uintptr(attrib), uintptr(srcDevice), uintptr(dstDevice))
 }
 
-// DeviceGetP2PAtomicCapabilities stores for each of the count operations a mask of [AtomicOperationCapability] that
-// srcDevice can do on the memory of dstDevice natively.
+// DeviceGetP2PAtomicCapabilities stores, for each of the count operations, a mask of the [AtomicOperationCapability]
+// values that srcDevice supports natively on the memory of dstDevice.
 //
 // C: cuDeviceGetP2PAtomicCapabilities, since CUDA 13.0.
 func DeviceGetP2PAtomicCapabilities(capabilities *uint32, operations *AtomicOperation, count uint32, srcDevice, dstDevice Device) Result {
 	return call5(fnDeviceGetP2PAtomicCapabilities, uintptr(unsafe.Pointer(capabilities)), uintptr(unsafe.Pointer(operations)), uintptr(count), uintptr(srcDevice), uintptr(dstDevice))
 }
 
-// DeviceGetDevResource stores all of the device's resources of the given type in resource: the start for dividing
-// them.
+// DeviceGetDevResource stores all of the device's resources of the given type in resource, to be divided further.
 //
 // C: cuDeviceGetDevResource, since CUDA 12.4.
 func DeviceGetDevResource(device Device, resource *DevResource, type_ DevResourceType) Result {

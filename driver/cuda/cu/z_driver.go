@@ -4,24 +4,24 @@ package cu
 
 import "unsafe"
 
-// GetErrorString sets pStr to a NUL-terminated description of the code result. The text belongs to the driver. An
-// unknown code sets pStr to nil and gives ERROR_INVALID_VALUE.
+// GetErrorString sets pStr to a NUL-terminated description of the code result. The driver owns the text. For an
+// unknown code it sets pStr to nil and returns ERROR_INVALID_VALUE.
 //
 // C: cuGetErrorString, since CUDA 6.0.
 func GetErrorString(result Result, pStr **byte) Result {
 	return call2(fnGetErrorString, uintptr(result), uintptr(unsafe.Pointer(pStr)))
 }
 
-// GetErrorName sets pStr to the NUL-terminated name of the code result, such as "CUDA_ERROR_OUT_OF_MEMORY". The text
-// belongs to the driver. An unknown code sets pStr to nil and gives ERROR_INVALID_VALUE.
+// GetErrorName sets pStr to the NUL-terminated name of the code result, such as "CUDA_ERROR_OUT_OF_MEMORY". The
+// driver owns the text. For an unknown code it sets pStr to nil and returns ERROR_INVALID_VALUE.
 //
 // C: cuGetErrorName, since CUDA 6.0.
 func GetErrorName(result Result, pStr **byte) Result {
 	return call2(fnGetErrorName, uintptr(result), uintptr(unsafe.Pointer(pStr)))
 }
 
-// Init initialises the driver for this process. It comes before every other call; calling it again does nothing.
-// flags is 0. After fork without exec the driver does not work in the child.
+// Init initialises the driver for this process. It must precede all other calls; further calls have no effect. flags
+// is 0. After fork without exec the driver does not work in the child.
 //
 // C: cuInit, since CUDA 2.0.
 func Init(flags uint32) Result {
@@ -37,9 +37,9 @@ func DriverGetVersion(driverVersion *int32) Result {
 }
 
 // GetProcAddress stores in pfn the address of the function named symbol (NUL-terminated, without form suffix) in the
-// form that programs for CUDA version cudaVersion (1000 times major plus 10 times minor) use. flags choose the
-// default stream; [GET_PROC_ADDRESS_DEFAULT] is the one that [UsePerThreadDefaultStream] chose. symbolStatus, which
-// may be nil, tells why nothing was found.
+// form for programs of CUDA version cudaVersion (1000 times major plus 10 times minor). flags select the default
+// stream; [GET_PROC_ADDRESS_DEFAULT] is the one of [UsePerThreadDefaultStream]. symbolStatus, which may be nil,
+// receives the reason if the function is not found.
 //
 // C: cuGetProcAddress, symbol cuGetProcAddress_v2, since CUDA 12.0.
 func GetProcAddress(symbol *byte, pfn *uintptr, cudaVersion int32, flags uint64, symbolStatus *DriverProcAddressQueryResult) Result {
@@ -47,8 +47,8 @@ func GetProcAddress(symbol *byte, pfn *uintptr, cudaVersion int32, flags uint64,
 	return call5(fnGetProcAddress, uintptr(unsafe.Pointer(symbol)), uintptr(unsafe.Pointer(pfn)), uintptr(cudaVersion), uintptr(flags), uintptr(unsafe.Pointer(symbolStatus)))
 }
 
-// GetExportTable stores in ppExportTable a table of functions that the driver keeps for tools, chosen by the id in
-// pExportTableId. The tables are not documented by the vendor.
+// GetExportTable stores in ppExportTable a table of functions for tools, selected by the id in pExportTableId. The
+// vendor does not document the tables.
 //
 // C: cuGetExportTable, since CUDA 3.0.
 func GetExportTable(ppExportTable *unsafe.Pointer, pExportTableId *UUID) Result {

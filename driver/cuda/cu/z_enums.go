@@ -12,7 +12,7 @@ const (
 	IPC_MEM_LAZY_ENABLE_PEER_ACCESS IpcMem_flags = 1
 )
 
-// MemAttach_flags say who may use managed memory.
+// MemAttach_flags select who may access managed memory.
 //
 // C: CUmemAttach_flags.
 type MemAttach_flags int32
@@ -24,7 +24,7 @@ const (
 	MEM_ATTACH_SINGLE MemAttach_flags = 4
 )
 
-// Ctx_flags are the flags of contexts; those with SCHED in their name say how a thread waits for the device.
+// Ctx_flags are the flags of contexts. Those with SCHED in their name select how a thread waits for the device.
 //
 // C: CUctx_flags.
 type Ctx_flags int32
@@ -45,7 +45,7 @@ const (
 	CTX_FLAGS_MASK           Ctx_flags = 255
 )
 
-// Event_sched_flags say how a thread waits for an event.
+// Event_sched_flags select how a thread waits for an event.
 //
 // C: CUevent_sched_flags.
 type Event_sched_flags int32
@@ -58,7 +58,7 @@ const (
 	EVENT_SCHED_BLOCKING_SYNC Event_sched_flags = 4
 )
 
-// Cl_event_flags say how a thread waits for an event of OpenCL.
+// Cl_event_flags select how a thread waits for an event of OpenCL.
 //
 // C: cl_event_flags.
 type Cl_event_flags int32
@@ -71,7 +71,7 @@ const (
 	NVCL_EVENT_SCHED_BLOCKING_SYNC Cl_event_flags = 4
 )
 
-// Cl_context_flags say how a thread waits for the device in OpenCL.
+// Cl_context_flags select how a thread waits for the device in OpenCL.
 //
 // C: cl_context_flags.
 type Cl_context_flags int32
@@ -84,7 +84,7 @@ const (
 	NVCL_CTX_SCHED_BLOCKING_SYNC Cl_context_flags = 4
 )
 
-// HostTaskSyncMode says how a thread of the driver waits before it calls a host function.
+// HostTaskSyncMode selects how a thread of the driver waits before it calls a host function.
 //
 // C: CUhostTaskSyncMode.
 type HostTaskSyncMode int32
@@ -180,8 +180,8 @@ const (
 	ATOMIC_CAPABILITY_VECTOR_32x4 AtomicOperationCapability = 64
 )
 
-// StreamWaitValue_flags say how a stream compares what it waits for: signed greater or equal, equal, any bit, or
-// not-or; and whether remote writes are made visible first.
+// StreamWaitValue_flags select the comparison of a wait: signed greater or equal, equal, any bit, or not-or; and
+// whether remote writes are made visible first.
 //
 // C: CUstreamWaitValue_flags.
 type StreamWaitValue_flags int32
@@ -222,7 +222,7 @@ const (
 	STREAM_MEM_OP_FLUSH_REMOTE_WRITES StreamBatchMemOpType = 3
 )
 
-// StreamMemoryBarrier_flags say how far a memory barrier reaches: the system or the device.
+// StreamMemoryBarrier_flags select the scope of a memory barrier: the system or the device.
 //
 // C: CUstreamMemoryBarrier_flags.
 type StreamMemoryBarrier_flags int32
@@ -267,7 +267,7 @@ const (
 	OCCUPANCY_DISABLE_CACHING_OVERRIDE Occupancy_flags = 1
 )
 
-// StreamUpdateCaptureDependencies_flags say whether dependencies are added or replaced.
+// StreamUpdateCaptureDependencies_flags select whether dependencies are added or replaced.
 //
 // C: CUstreamUpdateCaptureDependencies_flags.
 type StreamUpdateCaptureDependencies_flags int32
@@ -363,7 +363,7 @@ const (
 	AD_FORMAT_MAX                     Array_format = 0x7fffffff
 )
 
-// Address_mode says what happens to coordinates outside a texture.
+// Address_mode selects how coordinates outside a texture are handled.
 //
 // C: CUaddress_mode.
 type Address_mode int32
@@ -376,7 +376,7 @@ const (
 	TR_ADDRESS_MODE_BORDER Address_mode = 3
 )
 
-// Filter_mode says how a texture is read between elements.
+// Filter_mode selects how a texture is interpolated between elements.
 //
 // C: CUfilter_mode.
 type Filter_mode int32
@@ -623,7 +623,7 @@ const (
 	FUNC_ATTRIBUTE_MAX                                  Function_attribute = 18
 )
 
-// Func_cache says how on-chip memory is split between L1 cache and shared memory.
+// Func_cache selects how on-chip memory is split between L1 cache and shared memory.
 //
 // C: CUfunc_cache.
 type Func_cache int32
@@ -673,7 +673,7 @@ const (
 	MEMORYTYPE_UNIFIED Memorytype = 4
 )
 
-// Computemode says how many processes may use a device.
+// Computemode is the rule on how many processes may use a device.
 //
 // C: CUcomputemode.
 type Computemode int32
@@ -685,7 +685,7 @@ const (
 	COMPUTEMODE_EXCLUSIVE_PROCESS Computemode = 3
 )
 
-// Mem_advise is what [MemAdvise] can tell about managed memory.
+// Mem_advise is a hint of [MemAdvise] about managed memory.
 //
 // C: CUmem_advise.
 type Mem_advise int32
@@ -717,8 +717,7 @@ const (
 	MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID   Mem_range_attribute = 8
 )
 
-// Jit_option is an option of the compiler and linker in the driver; the comments of [ModuleLoadDataEx] say how its
-// value is given.
+// Jit_option is an option of the compiler and linker in the driver. See [ModuleLoadDataEx] for the form of its value.
 //
 // C: CUjit_option.
 type Jit_option int32
@@ -810,7 +809,7 @@ const (
 	TARGET_COMPUTE_121F Jit_target = 131193
 )
 
-// Jit_fallback says what to do where no code for the device is found.
+// Jit_fallback selects the behaviour if there is no code for the device.
 //
 // C: CUjit_fallback.
 type Jit_fallback int32
@@ -821,7 +820,7 @@ const (
 	PREFER_BINARY Jit_fallback = 1
 )
 
-// Jit_cacheMode says how compiled code is cached.
+// Jit_cacheMode selects how compiled code is cached.
 //
 // C: CUjit_cacheMode.
 type Jit_cacheMode int32
@@ -849,7 +848,7 @@ const (
 	JIT_NUM_INPUT_TYPES JitInputType = 6
 )
 
-// GraphicsRegisterFlags say how a registered graphics resource will be used.
+// GraphicsRegisterFlags select how a registered graphics resource will be used.
 //
 // C: CUgraphicsRegisterFlags.
 type GraphicsRegisterFlags int32
@@ -863,7 +862,7 @@ const (
 	GRAPHICS_REGISTER_FLAGS_TEXTURE_GATHER GraphicsRegisterFlags = 8
 )
 
-// GraphicsMapResourceFlags say how a mapped graphics resource will be used.
+// GraphicsMapResourceFlags select how a mapped graphics resource will be used.
 //
 // C: CUgraphicsMapResourceFlags.
 type GraphicsMapResourceFlags int32
@@ -924,7 +923,7 @@ const (
 	RESOURCE_TYPE_PITCH2D         Resourcetype = 3
 )
 
-// AccessProperty says how the L2 cache treats an access.
+// AccessProperty selects how the L2 cache treats an access.
 //
 // C: CUaccessProperty.
 type AccessProperty int32
@@ -986,7 +985,7 @@ const (
 	GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC GraphDependencyType = 1
 )
 
-// GraphInstantiateResult says how instantiating a graph went.
+// GraphInstantiateResult is the outcome of instantiating a graph.
 //
 // C: CUgraphInstantiateResult.
 type GraphInstantiateResult int32
@@ -1001,7 +1000,7 @@ const (
 	GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED    GraphInstantiateResult = 5
 )
 
-// SynchronizationPolicy says how a thread waits for a stream.
+// SynchronizationPolicy selects how a thread waits for a stream.
 //
 // C: CUsynchronizationPolicy.
 type SynchronizationPolicy int32
@@ -1014,7 +1013,7 @@ const (
 	SYNC_POLICY_BLOCKING_SYNC SynchronizationPolicy = 4
 )
 
-// ClusterSchedulingPolicy says how the blocks of clusters are spread over the device.
+// ClusterSchedulingPolicy selects how the blocks of clusters are distributed on the device.
 //
 // C: CUclusterSchedulingPolicy.
 type ClusterSchedulingPolicy int32
@@ -1027,7 +1026,7 @@ const (
 	CLUSTER_SCHEDULING_POLICY_RUBIN_DSMEM_LOCALITY ClusterSchedulingPolicy = 3
 )
 
-// LaunchMemSyncDomain is a domain of memory order: fences wait only for writes of their own.
+// LaunchMemSyncDomain is a memory synchronisation domain: fences wait only for writes of their own domain.
 //
 // C: CUlaunchMemSyncDomain.
 type LaunchMemSyncDomain int32
@@ -1038,7 +1037,8 @@ const (
 	LAUNCH_MEM_SYNC_DOMAIN_REMOTE  LaunchMemSyncDomain = 1
 )
 
-// LaunchAttributePortableClusterMode says whether a launch may use a cluster size that not all devices have.
+// LaunchAttributePortableClusterMode selects whether a launch may use a cluster size that some devices do not
+// support.
 //
 // C: CUlaunchAttributePortableClusterMode.
 type LaunchAttributePortableClusterMode int32
@@ -1050,7 +1050,7 @@ const (
 	LAUNCH_PORTABLE_CLUSTER_MODE_ALLOW_NON_PORTABLE LaunchAttributePortableClusterMode = 2
 )
 
-// SharedMemoryMode says whether a launch may use more shared memory than all devices have.
+// SharedMemoryMode selects whether a launch may use more shared memory than some devices have.
 //
 // C: CUsharedMemoryMode.
 type SharedMemoryMode int32
@@ -1091,7 +1091,7 @@ const (
 	LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE                   LaunchAttributeID = 18
 )
 
-// StreamCaptureStatus says whether a stream is being captured.
+// StreamCaptureStatus is the status of a capture of a stream.
 //
 // C: CUstreamCaptureStatus.
 type StreamCaptureStatus int32
@@ -1103,7 +1103,8 @@ const (
 	STREAM_CAPTURE_STATUS_INVALIDATED StreamCaptureStatus = 2
 )
 
-// StreamCaptureMode says what is refused during a capture: what any thread does, what this one does, or nothing.
+// StreamCaptureMode selects the calls that are refused during a capture: those of any thread, those of this thread,
+// or none.
 //
 // C: CUstreamCaptureMode.
 type StreamCaptureMode int32
@@ -1127,7 +1128,7 @@ const (
 	GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM DriverProcAddress_flags = 2
 )
 
-// DriverProcAddressQueryResult says whether [GetProcAddress] found the function, and if not, why.
+// DriverProcAddressQueryResult reports whether [GetProcAddress] found the function, and the reason if not.
 //
 // C: CUdriverProcAddressQueryResult.
 type DriverProcAddressQueryResult int32
@@ -1184,8 +1185,8 @@ const (
 	LIBRARY_NUM_OPTIONS                            LibraryOption = 2
 )
 
-// Result is what every function returns: a code of the driver, or one of this package's own, which are negative. It
-// is no error by itself; [Result.Err] makes one.
+// Result is the result of every function: a code of the driver, or a negative one of this package. It does not
+// implement error; [Result.Err] converts it.
 //
 // C: CUresult.
 type Result int32
@@ -1194,37 +1195,37 @@ type Result int32
 const (
 	// SUCCESS: no error
 	SUCCESS Result = 0
-	// ERROR_INVALID_VALUE: an argument is outside what the function accepts
+	// ERROR_INVALID_VALUE: an argument is not in the range that the function accepts
 	ERROR_INVALID_VALUE Result = 1
-	// ERROR_OUT_OF_MEMORY: the memory asked for is not there
+	// ERROR_OUT_OF_MEMORY: not enough memory
 	ERROR_OUT_OF_MEMORY Result = 2
 	// ERROR_NOT_INITIALIZED: cuInit was not called, or failed
 	ERROR_NOT_INITIALIZED Result = 3
 	// ERROR_DEINITIALIZED: the driver is shutting down in this process
 	ERROR_DEINITIALIZED Result = 4
-	// ERROR_PROFILER_DISABLED: profiling cannot be used in this run
+	// ERROR_PROFILER_DISABLED: profiling is disabled in this run
 	ERROR_PROFILER_DISABLED Result = 5
 	// ERROR_PROFILER_NOT_INITIALIZED: profiling was not initialised; no longer returned
 	ERROR_PROFILER_NOT_INITIALIZED Result = 6
-	// ERROR_PROFILER_ALREADY_STARTED: profiling is on already; no longer returned
+	// ERROR_PROFILER_ALREADY_STARTED: profiling has already started; no longer returned
 	ERROR_PROFILER_ALREADY_STARTED Result = 7
-	// ERROR_PROFILER_ALREADY_STOPPED: profiling is off already; no longer returned
+	// ERROR_PROFILER_ALREADY_STOPPED: profiling has already stopped; no longer returned
 	ERROR_PROFILER_ALREADY_STOPPED Result = 8
 	// ERROR_STUB_LIBRARY: the library is the stub for linking, not the driver's
 	ERROR_STUB_LIBRARY Result = 34
 	// ERROR_CALL_REQUIRES_NEWER_DRIVER: the call needs a newer driver
 	ERROR_CALL_REQUIRES_NEWER_DRIVER Result = 36
-	// ERROR_DEVICE_UNAVAILABLE: the device cannot be used now, for instance because another process has it to itself
+	// ERROR_DEVICE_UNAVAILABLE: the device is not available now, for example because another process uses it exclusively
 	ERROR_DEVICE_UNAVAILABLE Result = 46
-	// ERROR_MULTICAST_RESOURCE_FULL: the fabric has no room for another multicast object
+	// ERROR_MULTICAST_RESOURCE_FULL: the fabric has reached its limit of multicast objects
 	ERROR_MULTICAST_RESOURCE_FULL Result = 47
-	// ERROR_NO_DEVICE: no device that this process may use
+	// ERROR_NO_DEVICE: no device is available to this process
 	ERROR_NO_DEVICE Result = 100
-	// ERROR_INVALID_DEVICE: no device with this ordinal, or the operation does not fit the device
+	// ERROR_INVALID_DEVICE: no device has this ordinal, or the operation does not apply to the device
 	ERROR_INVALID_DEVICE Result = 101
 	// ERROR_DEVICE_NOT_LICENSED: the device has no valid vGPU licence
 	ERROR_DEVICE_NOT_LICENSED Result = 102
-	// ERROR_INVALID_IMAGE: the module is damaged or in a form that the driver does not know
+	// ERROR_INVALID_IMAGE: the module is damaged or has an unknown format
 	ERROR_INVALID_IMAGE Result = 200
 	// ERROR_INVALID_CONTEXT: no context is current on the thread, or the context is not valid
 	ERROR_INVALID_CONTEXT Result = 201
@@ -1254,7 +1255,7 @@ const (
 	ERROR_UNSUPPORTED_LIMIT Result = 215
 	// ERROR_CONTEXT_ALREADY_IN_USE: the context is current on another thread
 	ERROR_CONTEXT_ALREADY_IN_USE Result = 216
-	// ERROR_PEER_ACCESS_UNSUPPORTED: the two devices cannot use each other's memory
+	// ERROR_PEER_ACCESS_UNSUPPORTED: the two devices cannot access the memory of each other
 	ERROR_PEER_ACCESS_UNSUPPORTED Result = 217
 	// ERROR_INVALID_PTX: the PTX does not compile
 	ERROR_INVALID_PTX Result = 218
@@ -1266,11 +1267,11 @@ const (
 	ERROR_JIT_COMPILER_NOT_FOUND Result = 221
 	// ERROR_UNSUPPORTED_PTX_VERSION: the PTX is newer than the driver's compiler
 	ERROR_UNSUPPORTED_PTX_VERSION Result = 222
-	// ERROR_JIT_COMPILATION_DISABLED: compiling PTX is switched off
+	// ERROR_JIT_COMPILATION_DISABLED: compiling PTX is disabled
 	ERROR_JIT_COMPILATION_DISABLED Result = 223
 	// ERROR_UNSUPPORTED_EXEC_AFFINITY: the device cannot be limited in this way
 	ERROR_UNSUPPORTED_EXEC_AFFINITY Result = 224
-	// ERROR_UNSUPPORTED_DEVSIDE_SYNC: the code synchronises on the device in a way that this device does not do
+	// ERROR_UNSUPPORTED_DEVSIDE_SYNC: the code synchronises on the device in an unsupported way
 	ERROR_UNSUPPORTED_DEVSIDE_SYNC Result = 225
 	// ERROR_CONTAINED: a device error that was contained; the process cannot use the device further
 	ERROR_CONTAINED Result = 226
@@ -1284,25 +1285,25 @@ const (
 	ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND Result = 302
 	// ERROR_SHARED_OBJECT_INIT_FAILED: a shared object failed to initialise
 	ERROR_SHARED_OBJECT_INIT_FAILED Result = 303
-	// ERROR_OPERATING_SYSTEM: a call of the operating system failed
+	// ERROR_OPERATING_SYSTEM: a call to the operating system failed
 	ERROR_OPERATING_SYSTEM Result = 304
 	// ERROR_INVALID_HANDLE: the handle is not valid
 	ERROR_INVALID_HANDLE Result = 400
-	// ERROR_ILLEGAL_STATE: something that the call needs is not in the right state
+	// ERROR_ILLEGAL_STATE: an object that the call requires is in the wrong state
 	ERROR_ILLEGAL_STATE Result = 401
-	// ERROR_LOSSY_QUERY: the answer would leave out part of the information
+	// ERROR_LOSSY_QUERY: the result would omit part of the information
 	ERROR_LOSSY_QUERY Result = 402
-	// ERROR_NOT_FOUND: nothing of this name
+	// ERROR_NOT_FOUND: no object has this name
 	ERROR_NOT_FOUND Result = 500
 	// ERROR_NOT_READY: the work is not done yet; not a failure
 	ERROR_NOT_READY Result = 600
-	// ERROR_ILLEGAL_ADDRESS: a kernel used an address that is not its to use; the process cannot use the device further
+	// ERROR_ILLEGAL_ADDRESS: a kernel accessed an invalid address; the process cannot use the device further
 	ERROR_ILLEGAL_ADDRESS Result = 700
-	// ERROR_LAUNCH_OUT_OF_RESOURCES: the launch needs more registers, threads or shared memory than there are
+	// ERROR_LAUNCH_OUT_OF_RESOURCES: the launch requires more registers, threads or shared memory than available
 	ERROR_LAUNCH_OUT_OF_RESOURCES Result = 701
 	// ERROR_LAUNCH_TIMEOUT: the kernel ran longer than the device allows; the process cannot use the device further
 	ERROR_LAUNCH_TIMEOUT Result = 702
-	// ERROR_LAUNCH_INCOMPATIBLE_TEXTURING: the kernel's way of texturing does not fit
+	// ERROR_LAUNCH_INCOMPATIBLE_TEXTURING: the texturing mode of the kernel is not compatible
 	ERROR_LAUNCH_INCOMPATIBLE_TEXTURING Result = 703
 	// ERROR_PEER_ACCESS_ALREADY_ENABLED: peer access is enabled already
 	ERROR_PEER_ACCESS_ALREADY_ENABLED Result = 704
@@ -1314,27 +1315,27 @@ const (
 	ERROR_CONTEXT_IS_DESTROYED Result = 709
 	// ERROR_ASSERT: an assertion failed in a kernel; the process cannot use the device further
 	ERROR_ASSERT Result = 710
-	// ERROR_TOO_MANY_PEERS: no room for another peer
+	// ERROR_TOO_MANY_PEERS: the limit of peers is reached
 	ERROR_TOO_MANY_PEERS Result = 711
 	// ERROR_HOST_MEMORY_ALREADY_REGISTERED: the host memory is page-locked already
 	ERROR_HOST_MEMORY_ALREADY_REGISTERED Result = 712
-	// ERROR_HOST_MEMORY_NOT_REGISTERED: the host memory is not one that was page-locked here
+	// ERROR_HOST_MEMORY_NOT_REGISTERED: the host memory was not page-locked
 	ERROR_HOST_MEMORY_NOT_REGISTERED Result = 713
 	// ERROR_HARDWARE_STACK_ERROR: a kernel's stack is damaged; the process cannot use the device further
 	ERROR_HARDWARE_STACK_ERROR Result = 714
-	// ERROR_ILLEGAL_INSTRUCTION: a kernel ran into an instruction that there is not; the process cannot use the device
-	// further
+	// ERROR_ILLEGAL_INSTRUCTION: a kernel executed an invalid instruction; the process cannot use the device further
 	ERROR_ILLEGAL_INSTRUCTION Result = 715
-	// ERROR_MISALIGNED_ADDRESS: a kernel used an address that is not aligned; the process cannot use the device further
+	// ERROR_MISALIGNED_ADDRESS: a kernel accessed an address that is not aligned; the process cannot use the device
+	// further
 	ERROR_MISALIGNED_ADDRESS Result = 716
-	// ERROR_INVALID_ADDRESS_SPACE: a kernel used an address of the wrong space; the process cannot use the device
+	// ERROR_INVALID_ADDRESS_SPACE: a kernel accessed an address of the wrong space; the process cannot use the device
 	// further
 	ERROR_INVALID_ADDRESS_SPACE Result = 717
 	// ERROR_INVALID_PC: a kernel jumped out of its code; the process cannot use the device further
 	ERROR_INVALID_PC Result = 718
 	// ERROR_LAUNCH_FAILED: a kernel failed; the process cannot use the device further
 	ERROR_LAUNCH_FAILED Result = 719
-	// ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: the cooperative grid does not fit on the device at once
+	// ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: the cooperative grid does not fit on the device
 	ERROR_COOPERATIVE_LAUNCH_TOO_LARGE Result = 720
 	// ERROR_TENSOR_MEMORY_LEAK: a kernel ended without freeing its tensor memory
 	ERROR_TENSOR_MEMORY_LEAK Result = 721
@@ -1342,7 +1343,7 @@ const (
 	ERROR_NOT_PERMITTED Result = 800
 	// ERROR_NOT_SUPPORTED: the operation is not supported on this system or device
 	ERROR_NOT_SUPPORTED Result = 801
-	// ERROR_SYSTEM_NOT_READY: a part of the system that CUDA needs is not running yet
+	// ERROR_SYSTEM_NOT_READY: a service that CUDA requires is not running yet
 	ERROR_SYSTEM_NOT_READY Result = 802
 	// ERROR_SYSTEM_DRIVER_MISMATCH: the kernel driver and the library are of different versions
 	ERROR_SYSTEM_DRIVER_MISMATCH Result = 803
@@ -1352,27 +1353,27 @@ const (
 	ERROR_MPS_CONNECTION_FAILED Result = 805
 	// ERROR_MPS_RPC_FAILURE: a call between the MPS server and its client failed
 	ERROR_MPS_RPC_FAILURE Result = 806
-	// ERROR_MPS_SERVER_NOT_READY: the MPS server takes no clients now
+	// ERROR_MPS_SERVER_NOT_READY: the MPS server does not accept clients now
 	ERROR_MPS_SERVER_NOT_READY Result = 807
-	// ERROR_MPS_MAX_CLIENTS_REACHED: the MPS server has no room for another client
+	// ERROR_MPS_MAX_CLIENTS_REACHED: the MPS server has reached its limit of clients
 	ERROR_MPS_MAX_CLIENTS_REACHED Result = 808
-	// ERROR_MPS_MAX_CONNECTIONS_REACHED: the device has no room for another MPS connection
+	// ERROR_MPS_MAX_CONNECTIONS_REACHED: the device has reached its limit of MPS connections
 	ERROR_MPS_MAX_CONNECTIONS_REACHED Result = 809
 	// ERROR_MPS_CLIENT_TERMINATED: the MPS server ended this client
 	ERROR_MPS_CLIENT_TERMINATED Result = 810
-	// ERROR_CDP_NOT_SUPPORTED: kernels cannot launch kernels here
+	// ERROR_CDP_NOT_SUPPORTED: kernels cannot launch kernels on this device
 	ERROR_CDP_NOT_SUPPORTED Result = 811
 	// ERROR_CDP_VERSION_MISMATCH: the code mixes two versions of launching kernels from kernels
 	ERROR_CDP_VERSION_MISMATCH Result = 812
 	// ERROR_STREAM_CAPTURE_UNSUPPORTED: the operation is not allowed while a stream is captured
 	ERROR_STREAM_CAPTURE_UNSUPPORTED Result = 900
-	// ERROR_STREAM_CAPTURE_INVALIDATED: the capture went wrong before
+	// ERROR_STREAM_CAPTURE_INVALIDATED: an earlier error has invalidated the capture
 	ERROR_STREAM_CAPTURE_INVALIDATED Result = 901
 	// ERROR_STREAM_CAPTURE_MERGE: the operation would join two captures
 	ERROR_STREAM_CAPTURE_MERGE Result = 902
 	// ERROR_STREAM_CAPTURE_UNMATCHED: the capture did not begin in this stream
 	ERROR_STREAM_CAPTURE_UNMATCHED Result = 903
-	// ERROR_STREAM_CAPTURE_UNJOINED: the capture has a branch that does not come back to the first stream
+	// ERROR_STREAM_CAPTURE_UNJOINED: the capture has a branch that was not joined to the first stream
 	ERROR_STREAM_CAPTURE_UNJOINED Result = 904
 	// ERROR_STREAM_CAPTURE_ISOLATION: the operation would make the capture depend on work outside it
 	ERROR_STREAM_CAPTURE_ISOLATION Result = 905
@@ -1380,31 +1381,31 @@ const (
 	ERROR_STREAM_CAPTURE_IMPLICIT Result = 906
 	// ERROR_CAPTURED_EVENT: the event was last recorded in a capture
 	ERROR_CAPTURED_EVENT Result = 907
-	// ERROR_STREAM_CAPTURE_WRONG_THREAD: the capture has to be ended by the thread that began it
+	// ERROR_STREAM_CAPTURE_WRONG_THREAD: the thread that began the capture must end it
 	ERROR_STREAM_CAPTURE_WRONG_THREAD Result = 908
 	// ERROR_TIMEOUT: the time limit passed
 	ERROR_TIMEOUT Result = 909
-	// ERROR_GRAPH_EXEC_UPDATE_FAILURE: the graph does not have the shape of the executable graph
+	// ERROR_GRAPH_EXEC_UPDATE_FAILURE: the structures of the graph and the executable graph differ
 	ERROR_GRAPH_EXEC_UPDATE_FAILURE Result = 910
 	// ERROR_EXTERNAL_DEVICE: a device outside CUDA's control failed; the process cannot use the device further
 	ERROR_EXTERNAL_DEVICE Result = 911
-	// ERROR_INVALID_CLUSTER_SIZE: the cluster does not fit
+	// ERROR_INVALID_CLUSTER_SIZE: the cluster size is not valid
 	ERROR_INVALID_CLUSTER_SIZE Result = 912
 	// ERROR_FUNCTION_NOT_LOADED: the function is not loaded yet
 	ERROR_FUNCTION_NOT_LOADED Result = 913
-	// ERROR_INVALID_RESOURCE_TYPE: the resource is of a type that does not fit here
+	// ERROR_INVALID_RESOURCE_TYPE: the type of the resource is not valid for this operation
 	ERROR_INVALID_RESOURCE_TYPE Result = 914
-	// ERROR_INVALID_RESOURCE_CONFIGURATION: the resources do not make sense together
+	// ERROR_INVALID_RESOURCE_CONFIGURATION: the combination of resources is not valid
 	ERROR_INVALID_RESOURCE_CONFIGURATION Result = 915
 	// ERROR_KEY_ROTATION: an encryption key was being changed
 	ERROR_KEY_ROTATION Result = 916
 	// ERROR_STREAM_DETACHED: the stream's green context was destroyed
 	ERROR_STREAM_DETACHED Result = 917
-	// ERROR_GRAPH_RECAPTURE_FAILURE: the new capture does not fit the graph
+	// ERROR_GRAPH_RECAPTURE_FAILURE: the new capture is not compatible with the graph
 	ERROR_GRAPH_RECAPTURE_FAILURE Result = 918
 	// ERROR_FABRIC_NOT_READY: the fabric is not ready yet
 	ERROR_FABRIC_NOT_READY Result = 919
-	// ERROR_UNKNOWN: an error inside the driver that has no code of its own
+	// ERROR_UNKNOWN: an internal error of the driver without a specific code
 	ERROR_UNKNOWN Result = 999
 )
 
@@ -1504,7 +1505,7 @@ const (
 	TENSOR_MAP_INTERLEAVE_32B  TensorMapInterleave = 2
 )
 
-// TensorMapSwizzle says how a tensor map permutes shared memory against bank conflicts.
+// TensorMapSwizzle selects how a tensor map permutes shared memory against bank conflicts.
 //
 // C: CUtensorMapSwizzle.
 type TensorMapSwizzle int32
@@ -1533,7 +1534,7 @@ const (
 	TENSOR_MAP_L2_PROMOTION_L2_256B TensorMapL2promotion = 3
 )
 
-// TensorMapFloatOOBfill says what a tensor map reads outside the tensor.
+// TensorMapFloatOOBfill selects what a tensor map reads outside the tensor.
 //
 // C: CUtensorMapFloatOOBfill.
 type TensorMapFloatOOBfill int32
@@ -1567,7 +1568,7 @@ const (
 	TENSOR_MAP_ALLOC_CLASS_LARGE TensorMapAllocClass = 2
 )
 
-// CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS says how the current context may use memory.
+// CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS is the access of the current context to memory.
 //
 // C: CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS.
 type CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS int32
@@ -1631,7 +1632,7 @@ const (
 	MEM_HANDLE_TYPE_MAX                   MemAllocationHandleType = 0x7fffffff
 )
 
-// MemAccess_flags says how a device may use memory.
+// MemAccess_flags is the access of a device to memory.
 //
 // C: CUmemAccess_flags.
 type MemAccess_flags int32
@@ -1707,7 +1708,7 @@ const (
 	MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE MemRangeFlags = 1
 )
 
-// ArraySparseSubresourceType is the part of a sparse array that is mapped.
+// ArraySparseSubresourceType is the kind of the mapped part of a sparse array.
 //
 // C: CUarraySparseSubresourceType.
 type ArraySparseSubresourceType int32
@@ -1718,7 +1719,7 @@ const (
 	ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL      ArraySparseSubresourceType = 1
 )
 
-// MemOperationType says whether memory of a sparse array is mapped or unmapped.
+// MemOperationType selects whether memory of a sparse array is mapped or unmapped.
 //
 // C: CUmemOperationType.
 type MemOperationType int32
@@ -1739,7 +1740,7 @@ const (
 	MEM_HANDLE_TYPE_GENERIC MemHandleType = 0
 )
 
-// MemAllocationCompType says whether memory is compressed by the device.
+// MemAllocationCompType selects whether the device compresses memory.
 //
 // C: CUmemAllocationCompType.
 type MemAllocationCompType int32
@@ -1761,7 +1762,7 @@ const (
 	MULTICAST_GRANULARITY_RECOMMENDED MulticastGranularity_flags = 1
 )
 
-// GraphExecUpdateResult says how updating an executable graph went.
+// GraphExecUpdateResult is the outcome of updating an executable graph.
 //
 // C: CUgraphExecUpdateResult.
 type GraphExecUpdateResult int32
@@ -1814,7 +1815,7 @@ const (
 	MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE MemcpyFlags = 1
 )
 
-// MemcpySrcAccessOrder says when a copy reads its source: in stream order, during the call, or at any time.
+// MemcpySrcAccessOrder selects when a copy reads its source: in stream order, during the call, or at any time.
 //
 // C: CUmemcpySrcAccessOrder.
 type MemcpySrcAccessOrder int32
@@ -1828,7 +1829,7 @@ const (
 	MEMCPY_SRC_ACCESS_ORDER_MAX             MemcpySrcAccessOrder = 0x7fffffff
 )
 
-// Memcpy3DOperandType says whether a side of a copy is memory or an array.
+// Memcpy3DOperandType is the kind of one side of a copy: memory or an array.
 //
 // C: CUmemcpy3DOperandType.
 type Memcpy3DOperandType int32
@@ -1853,7 +1854,7 @@ const (
 	GRAPH_MEM_ATTR_RESERVED_MEM_HIGH    GraphMem_attribute = 3
 )
 
-// GraphChildGraphNodeOwnership says who owns the graph of a child graph node.
+// GraphChildGraphNodeOwnership selects the owner of the graph of a child graph node.
 //
 // C: CUgraphChildGraphNodeOwnership.
 type GraphChildGraphNodeOwnership int32
@@ -1876,7 +1877,7 @@ const (
 	FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_MEMOPS FlushGPUDirectRDMAWritesOptions = 2
 )
 
-// GPUDirectRDMAWritesOrdering says who sees remote writes without flushing.
+// GPUDirectRDMAWritesOrdering is the scope in which remote writes are visible without flushing.
 //
 // C: CUGPUDirectRDMAWritesOrdering.
 type GPUDirectRDMAWritesOrdering int32
@@ -1888,7 +1889,7 @@ const (
 	GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES GPUDirectRDMAWritesOrdering = 200
 )
 
-// FlushGPUDirectRDMAWritesScope says who shall see remote writes.
+// FlushGPUDirectRDMAWritesScope is the scope in which remote writes become visible.
 //
 // C: CUflushGPUDirectRDMAWritesScope.
 type FlushGPUDirectRDMAWritesScope int32
@@ -1899,7 +1900,7 @@ const (
 	FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES FlushGPUDirectRDMAWritesScope = 200
 )
 
-// FlushGPUDirectRDMAWritesTarget says whose memory remote writes went to.
+// FlushGPUDirectRDMAWritesTarget is the memory whose remote writes are flushed.
 //
 // C: CUflushGPUDirectRDMAWritesTarget.
 type FlushGPUDirectRDMAWritesTarget int32
@@ -1909,7 +1910,7 @@ const (
 	FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX FlushGPUDirectRDMAWritesTarget = 0
 )
 
-// GraphDebugDot_flags say what [GraphDebugDotPrint] writes.
+// GraphDebugDot_flags select the output of [GraphDebugDotPrint].
 //
 // C: CUgraphDebugDot_flags.
 type GraphDebugDot_flags int32
@@ -1969,7 +1970,7 @@ const (
 	GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY   GraphInstantiate_flags = 8
 )
 
-// DeviceNumaConfig says whether a device's memory is a NUMA node of the host.
+// DeviceNumaConfig reports whether a device's memory is a NUMA node of the host.
 //
 // C: CUdeviceNumaConfig.
 type DeviceNumaConfig int32
@@ -1980,7 +1981,7 @@ const (
 	DEVICE_NUMA_CONFIG_NUMA_NODE DeviceNumaConfig = 1
 )
 
-// ProcessState says how far a checkpoint of a process is.
+// ProcessState is the state of the checkpoint of a process.
 //
 // C: CUprocessState.
 type ProcessState int32
@@ -1995,7 +1996,7 @@ const (
 	PROCESS_STATE_RESTORING     ProcessState = 5
 )
 
-// ModuleLoadingMode says whether kernels are loaded at once or when used.
+// ModuleLoadingMode selects whether kernels are loaded with their module or at their first use.
 //
 // C: CUmoduleLoadingMode.
 type ModuleLoadingMode int32
@@ -2006,7 +2007,7 @@ const (
 	MODULE_LAZY_LOADING  ModuleLoadingMode = 2
 )
 
-// MemDecompressAlgorithm is a compression that the device undoes.
+// MemDecompressAlgorithm is a compression format that the device can decompress.
 //
 // C: CUmemDecompressAlgorithm.
 type MemDecompressAlgorithm int32
@@ -2019,7 +2020,7 @@ const (
 	MEM_DECOMPRESS_ALGORITHM_LZ4     MemDecompressAlgorithm = 4
 )
 
-// CliqueType is the way in which devices of a clique reach each other.
+// CliqueType is the connection between the devices of a clique.
 //
 // C: CUcliqueType.
 type CliqueType int32
@@ -2043,7 +2044,7 @@ const (
 	LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC LogicalEndpointIpcHandleType = 1
 )
 
-// LogicalEndpointType says whether a logical endpoint is one device's or several's.
+// LogicalEndpointType is the kind of a logical endpoint: of one device or of several.
 //
 // C: CUlogicalEndpointType.
 type LogicalEndpointType int32
@@ -2066,7 +2067,7 @@ const (
 	LOGICAL_ENDPOINT_FLAG_COUNTED_OPS LogicalEndpointFlag = 1
 )
 
-// FabricCpyOperandType says whether a side of a fabric copy is memory or a logical endpoint.
+// FabricCpyOperandType is the kind of one side of a fabric copy: memory or a logical endpoint.
 //
 // C: CUfabricCpyOperandType.
 type FabricCpyOperandType int32
@@ -2078,7 +2079,7 @@ const (
 	FABRIC_COPY_OPERAND_TYPE_MAX              FabricCpyOperandType = 0x7fffffff
 )
 
-// GraphRecaptureStatus says whether a node's new parameters fit.
+// GraphRecaptureStatus reports whether a node's new parameters are compatible.
 //
 // C: CUgraphRecaptureStatus.
 type GraphRecaptureStatus int32
@@ -2090,7 +2091,7 @@ const (
 	GRAPH_RECAPTURE_ERROR                 GraphRecaptureStatus = 2
 )
 
-// FunctionLoadingState says whether a function is loaded.
+// FunctionLoadingState reports whether a function is loaded.
 //
 // C: CUfunctionLoadingState.
 type FunctionLoadingState int32
@@ -2119,7 +2120,7 @@ const (
 	COREDUMP_MAX                 CoredumpSettings = 8
 )
 
-// CoredumpGenerationFlags say what a core dump leaves out.
+// CoredumpGenerationFlags select the parts that a core dump omits.
 //
 // C: CUCoredumpGenerationFlags.
 type CoredumpGenerationFlags int32
@@ -2189,7 +2190,7 @@ const (
 	DEV_RESOURCE_TYPE_WORKQUEUE        DevResourceType = 10000
 )
 
-// DevWorkqueueConfigScope says with whom work queues are shared.
+// DevWorkqueueConfigScope selects the sharing of work queues.
 //
 // C: CUdevWorkqueueConfigScope.
 type DevWorkqueueConfigScope int32

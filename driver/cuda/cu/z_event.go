@@ -4,29 +4,29 @@ package cu
 
 import "unsafe"
 
-// EventCreate creates an event in the current context. flags are [Event_flags]. [EventDestroy] ends it.
+// EventCreate creates an event in the current context. flags are [Event_flags]. Destroy it with [EventDestroy].
 //
 // C: cuEventCreate, since CUDA 2.0.
 func EventCreate(phEvent *Event, flags uint32) Result {
 	return call2(fnEventCreate, uintptr(unsafe.Pointer(phEvent)), uintptr(flags))
 }
 
-// EventRecord records in the event the work now in the stream. Recording again replaces what was recorded.
+// EventRecord records in the event the work that is in the stream now. It replaces an earlier record.
 //
 // C: cuEventRecord, since CUDA 2.0.
 func EventRecord(hEvent Event, hStream Stream) Result {
 	return call2(fnEventRecord, uintptr(hEvent), uintptr(hStream))
 }
 
-// EventRecordWithFlags records in the event the work now in the stream. flags are [Event_record_flags].
+// EventRecordWithFlags records in the event the work that is in the stream now. flags are [Event_record_flags].
 //
 // C: cuEventRecordWithFlags, since CUDA 11.1.
 func EventRecordWithFlags(hEvent Event, hStream Stream, flags uint32) Result {
 	return call3(fnEventRecordWithFlags, uintptr(hEvent), uintptr(hStream), uintptr(flags))
 }
 
-// EventQuery gives SUCCESS if the recorded work is done, or nothing was recorded, and ERROR_NOT_READY if not. It does
-// not wait.
+// EventQuery returns SUCCESS if the recorded work is done, or nothing was recorded, and ERROR_NOT_READY otherwise. It
+// does not wait.
 //
 // C: cuEventQuery, since CUDA 2.0.
 func EventQuery(hEvent Event) Result {
@@ -41,15 +41,15 @@ func EventSynchronize(hEvent Event) Result {
 	return call1(fnEventSynchronize, uintptr(hEvent))
 }
 
-// EventDestroy destroys an event. It may still be waited for by work given before.
+// EventDestroy destroys an event. Work that was queued earlier may still wait for it.
 //
 // C: cuEventDestroy, symbol cuEventDestroy_v2, since CUDA 4.0.
 func EventDestroy(hEvent Event) Result {
 	return call1(fnEventDestroy, uintptr(hEvent))
 }
 
-// EventElapsedTime stores the time between two events in milliseconds, good to about half a microsecond.
-// ERROR_NOT_READY if either is not done; events made with [EVENT_DISABLE_TIMING] are refused.
+// EventElapsedTime stores the time between two events in milliseconds, with a resolution of about half a microsecond.
+// It returns ERROR_NOT_READY if either is not done. Events with [EVENT_DISABLE_TIMING] are refused.
 //
 // C: cuEventElapsedTime, symbol cuEventElapsedTime_v2, since CUDA 12.8.
 func EventElapsedTime(pMilliseconds *float32, hStart, hEnd Event) Result {

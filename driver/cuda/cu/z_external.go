@@ -4,8 +4,8 @@ package cu
 
 import "unsafe"
 
-// ImportExternalMemory imports memory of another interface as memHandleDesc describes it and stores it in extMem_out.
-// A descriptor given there belongs to the driver from then on. [DestroyExternalMemory] ends it.
+// ImportExternalMemory imports memory of another interface, described by memHandleDesc, and stores it in extMem_out.
+// The driver takes ownership of a descriptor in it. Release the memory with [DestroyExternalMemory].
 //
 // C: cuImportExternalMemory, since CUDA 10.0.
 func ImportExternalMemory(extMem_out *ExternalMemory, memHandleDesc *EXTERNAL_MEMORY_HANDLE_DESC) Result {
@@ -13,30 +13,30 @@ func ImportExternalMemory(extMem_out *ExternalMemory, memHandleDesc *EXTERNAL_ME
 }
 
 // ExternalMemoryGetMappedBuffer maps a range of imported memory, offset and size in bytes, and stores its address.
-// [MemFree] unmaps it.
+// Unmap it with [MemFree].
 //
 // C: cuExternalMemoryGetMappedBuffer, since CUDA 10.0.
 func ExternalMemoryGetMappedBuffer(devPtr *DevicePtr, extMem ExternalMemory, bufferDesc *EXTERNAL_MEMORY_BUFFER_DESC) Result {
 	return call3(fnExternalMemoryGetMappedBuffer, uintptr(unsafe.Pointer(devPtr)), uintptr(extMem), uintptr(unsafe.Pointer(bufferDesc)))
 }
 
-// ExternalMemoryGetMappedMipmappedArray maps a range of imported memory as a mipmapped array. [MipmappedArrayDestroy]
-// unmaps it.
+// ExternalMemoryGetMappedMipmappedArray maps a range of imported memory as a mipmapped array. Unmap it with
+// [MipmappedArrayDestroy].
 //
 // C: cuExternalMemoryGetMappedMipmappedArray, since CUDA 10.0.
 func ExternalMemoryGetMappedMipmappedArray(mipmap *MipmappedArray, extMem ExternalMemory, mipmapDesc *EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC) Result {
 	return call3(fnExternalMemoryGetMappedMipmappedArray, uintptr(unsafe.Pointer(mipmap)), uintptr(extMem), uintptr(unsafe.Pointer(mipmapDesc)))
 }
 
-// DestroyExternalMemory gives imported memory up. What is mapped from it has to be unmapped before.
+// DestroyExternalMemory releases imported memory. Its mappings must be unmapped before.
 //
 // C: cuDestroyExternalMemory, since CUDA 10.0.
 func DestroyExternalMemory(extMem ExternalMemory) Result {
 	return call1(fnDestroyExternalMemory, uintptr(extMem))
 }
 
-// ImportExternalSemaphore imports a semaphore of another interface as semHandleDesc describes it. A descriptor given
-// there belongs to the driver from then on. [DestroyExternalSemaphore] ends it.
+// ImportExternalSemaphore imports a semaphore of another interface, described by semHandleDesc. The driver takes
+// ownership of a descriptor in it. Release the semaphore with [DestroyExternalSemaphore].
 //
 // C: cuImportExternalSemaphore, since CUDA 10.0.
 func ImportExternalSemaphore(extSem_out *ExternalSemaphore, semHandleDesc *EXTERNAL_SEMAPHORE_HANDLE_DESC) Result {
@@ -57,7 +57,7 @@ func WaitExternalSemaphoresAsync(extSemArray *ExternalSemaphore, paramsArray *EX
 	return call4(fnWaitExternalSemaphoresAsync, uintptr(unsafe.Pointer(extSemArray)), uintptr(unsafe.Pointer(paramsArray)), uintptr(numExtSems), uintptr(stream))
 }
 
-// DestroyExternalSemaphore gives an imported semaphore up. Work that uses it has to be done.
+// DestroyExternalSemaphore releases an imported semaphore. Work that uses it must be done.
 //
 // C: cuDestroyExternalSemaphore, since CUDA 10.0.
 func DestroyExternalSemaphore(extSem ExternalSemaphore) Result {

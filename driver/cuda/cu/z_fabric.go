@@ -11,7 +11,7 @@ func LogicalEndpointIdReserve(baseLeId *LogicalEndpointId, count uint32) Result 
 	return call2(fnLogicalEndpointIdReserve, uintptr(unsafe.Pointer(baseLeId)), uintptr(count))
 }
 
-// LogicalEndpointIdRelease gives count ids back that were reserved from baseLeId on.
+// LogicalEndpointIdRelease releases count reserved ids, starting with baseLeId.
 //
 // C: cuLogicalEndpointIdRelease, since CUDA 13.3.
 func LogicalEndpointIdRelease(baseLeId LogicalEndpointId, count uint32) Result {
@@ -39,44 +39,44 @@ func LogicalEndpointDestroy(leId LogicalEndpointId) Result {
 	return call1(fnLogicalEndpointDestroy, uintptr(leId))
 }
 
-// LogicalEndpointBindAddr binds size bytes mapped at ptr on dev to the endpoint, from offset on. flags is 0.
+// LogicalEndpointBindAddr binds size bytes mapped at ptr on dev to the endpoint, starting at offset. flags is 0.
 //
 // C: cuLogicalEndpointBindAddr, since CUDA 13.3.
 func LogicalEndpointBindAddr(leId LogicalEndpointId, dev Device, offset uint64, ptr DevicePtr, size, flags uint64) Result {
 	return call6(fnLogicalEndpointBindAddr, uintptr(leId), uintptr(dev), uintptr(offset), uintptr(ptr), uintptr(size), uintptr(flags))
 }
 
-// LogicalEndpointBindMem binds size bytes of the memory memHandle, from memOffset on, to the endpoint, from offset
-// on. flags is 0.
+// LogicalEndpointBindMem binds size bytes of the memory memHandle, starting at memOffset, to the endpoint, starting
+// at offset. flags is 0.
 //
 // C: cuLogicalEndpointBindMem, since CUDA 13.3.
 func LogicalEndpointBindMem(leId LogicalEndpointId, dev Device, offset uint64, memHandle MemGenericAllocationHandle, memOffset, size, flags uint64) Result {
 	return call7(fnLogicalEndpointBindMem, uintptr(leId), uintptr(dev), uintptr(offset), uintptr(memHandle), uintptr(memOffset), uintptr(size), uintptr(flags))
 }
 
-// LogicalEndpointUnbind unbinds size bytes, from offset on, for one device.
+// LogicalEndpointUnbind unbinds size bytes, starting at offset, for one device.
 //
 // C: cuLogicalEndpointUnbind, since CUDA 13.3.
 func LogicalEndpointUnbind(leId LogicalEndpointId, dev Device, offset, size uint64) Result {
 	return call4(fnLogicalEndpointUnbind, uintptr(leId), uintptr(dev), uintptr(offset), uintptr(size))
 }
 
-// LogicalEndpointExport stores at handle what another process needs to import the endpoint; its form depends on
-// handleType.
+// LogicalEndpointExport stores at handle the data with which another process can import the endpoint. Its form
+// depends on handleType.
 //
 // C: cuLogicalEndpointExport, since CUDA 13.3.
 func LogicalEndpointExport(handle unsafe.Pointer, leId LogicalEndpointId, handleType LogicalEndpointIpcHandleType) Result {
 	return call3(fnLogicalEndpointExport, uintptr(handle), uintptr(leId), uintptr(handleType))
 }
 
-// LogicalEndpointImport makes the endpoint that handle stands for available under the reserved id leId.
+// LogicalEndpointImport makes the endpoint of handle available under the reserved id leId.
 //
 // C: cuLogicalEndpointImport, since CUDA 13.3.
 func LogicalEndpointImport(leId LogicalEndpointId, handle unsafe.Pointer, handleType LogicalEndpointIpcHandleType) Result {
 	return call3(fnLogicalEndpointImport, uintptr(leId), uintptr(handle), uintptr(handleType))
 }
 
-// LogicalEndpointGetLimits stores what bound ranges have to be aligned to and the largest size of an endpoint with
+// LogicalEndpointGetLimits stores the required alignment of bound ranges and the maximum size of an endpoint with
 // these properties.
 //
 // C: cuLogicalEndpointGetLimits, since CUDA 13.3.
@@ -84,14 +84,15 @@ func LogicalEndpointGetLimits(bindAlignment, maxSize *uint64, prop *LogicalEndpo
 	return call3(fnLogicalEndpointGetLimits, uintptr(unsafe.Pointer(bindAlignment)), uintptr(unsafe.Pointer(maxSize)), uintptr(unsafe.Pointer(prop)))
 }
 
-// LogicalEndpointQuery stores for each of count endpoints from leId on, in queryStatus, whether it can be used yet.
+// LogicalEndpointQuery stores in queryStatus, for each of count endpoints starting with leId, whether it can be used
+// yet.
 //
 // C: cuLogicalEndpointQuery, since CUDA 13.3.
 func LogicalEndpointQuery(leId LogicalEndpointId, count uint32, queryStatus *int32) Result {
 	return call3(fnLogicalEndpointQuery, uintptr(leId), uintptr(count), uintptr(unsafe.Pointer(queryStatus)))
 }
 
-// FabricCpyBatchAsync does numOps copies over the fabric in stream order, in no order among themselves. flags is 0.
+// FabricCpyBatchAsync executes numOps copies over the fabric in stream order, unordered among each other. flags is 0.
 //
 // C: cuFabricCpyBatchAsync, since CUDA 13.5.
 func FabricCpyBatchAsync(numOps uint64, opList *FABRIC_COPY_BATCH_OP, flags uint64, hStream Stream) Result {

@@ -4,7 +4,7 @@ package cu
 
 import "unsafe"
 
-// GraphCreate makes an empty graph. flags is 0. [GraphDestroy] ends it.
+// GraphCreate makes an empty graph. flags is 0. Destroy it with [GraphDestroy].
 //
 // C: cuGraphCreate, since CUDA 10.0.
 func GraphCreate(phGraph *Graph, flags uint32) Result {
@@ -46,7 +46,7 @@ func GraphNodeGetLocalId(hNode GraphNode, nodeId *uint32) Result {
 	return call2(fnGraphNodeGetLocalId, uintptr(hNode), uintptr(unsafe.Pointer(nodeId)))
 }
 
-// GraphNodeGetToolsId stores the number under which tools know the node.
+// GraphNodeGetToolsId stores the node's id for tools.
 //
 // C: cuGraphNodeGetToolsId, since CUDA 13.1.
 func GraphNodeGetToolsId(hNode GraphNode, toolsNodeId *uint64) Result {
@@ -67,24 +67,24 @@ func GraphExecGetId(hGraphExec GraphExec, graphId *uint32) Result {
 	return call2(fnGraphExecGetId, uintptr(hGraphExec), uintptr(unsafe.Pointer(graphId)))
 }
 
-// GraphGetNodes writes up to numNodes nodes of the graph to nodes and stores their number in numNodes. With nil nodes
-// only the number is stored.
+// GraphGetNodes writes up to numNodes nodes of the graph to nodes and stores their number in numNodes. If nodes is
+// nil, it stores only the number.
 //
 // C: cuGraphGetNodes, since CUDA 10.0.
 func GraphGetNodes(hGraph Graph, nodes *GraphNode, numNodes *uint64) Result {
 	return call3(fnGraphGetNodes, uintptr(hGraph), uintptr(unsafe.Pointer(nodes)), uintptr(unsafe.Pointer(numNodes)))
 }
 
-// GraphGetRootNodes writes up to numRootNodes nodes without dependencies to rootNodes and stores their number. With
-// nil rootNodes only the number.
+// GraphGetRootNodes writes up to numRootNodes nodes without dependencies to rootNodes and stores their number. If
+// rootNodes is nil, it stores only the number.
 //
 // C: cuGraphGetRootNodes, since CUDA 10.0.
 func GraphGetRootNodes(hGraph Graph, rootNodes *GraphNode, numRootNodes *uint64) Result {
 	return call3(fnGraphGetRootNodes, uintptr(hGraph), uintptr(unsafe.Pointer(rootNodes)), uintptr(unsafe.Pointer(numRootNodes)))
 }
 
-// GraphGetEdges writes up to numEdges edges, from[i] to to[i] with edgeData[i], and stores their number. With nil
-// arrays only the number.
+// GraphGetEdges writes up to numEdges edges, from[i] to to[i] with edgeData[i], and stores their number. If the
+// arrays are nil, it stores only the number.
 //
 // C: cuGraphGetEdges, symbol cuGraphGetEdges_v2, since CUDA 12.3.
 func GraphGetEdges(hGraph Graph, from, to *GraphNode, edgeData *GraphEdgeData, numEdges *uint64) Result {
@@ -114,30 +114,30 @@ func GraphAddDependencies(hGraph Graph, from, to *GraphNode, edgeData *GraphEdge
 	return call5(fnGraphAddDependencies, uintptr(hGraph), uintptr(unsafe.Pointer(from)), uintptr(unsafe.Pointer(to)), uintptr(unsafe.Pointer(edgeData)), uintptr(numDependencies))
 }
 
-// GraphRemoveDependencies takes numDependencies edges out, from[i] to to[i]. edgeData may be nil.
+// GraphRemoveDependencies removes numDependencies edges, from[i] to to[i]. edgeData may be nil.
 //
 // C: cuGraphRemoveDependencies, symbol cuGraphRemoveDependencies_v2, since CUDA 12.3.
 func GraphRemoveDependencies(hGraph Graph, from, to *GraphNode, edgeData *GraphEdgeData, numDependencies uint64) Result {
 	return call5(fnGraphRemoveDependencies, uintptr(hGraph), uintptr(unsafe.Pointer(from)), uintptr(unsafe.Pointer(to)), uintptr(unsafe.Pointer(edgeData)), uintptr(numDependencies))
 }
 
-// GraphDestroyNode takes a node and its edges out of its graph.
+// GraphDestroyNode removes a node and its edges from its graph and destroys it.
 //
 // C: cuGraphDestroyNode, since CUDA 10.0.
 func GraphDestroyNode(hNode GraphNode) Result {
 	return call1(fnGraphDestroyNode, uintptr(hNode))
 }
 
-// GraphInstantiate makes an executable graph from hGraph. flags are [GraphInstantiate_flags]. [GraphExecDestroy] ends
-// it.
+// GraphInstantiate makes an executable graph from hGraph. flags are [GraphInstantiate_flags]. Destroy it with
+// [GraphExecDestroy].
 //
 // C: cuGraphInstantiate, symbol cuGraphInstantiateWithFlags, since CUDA 11.4.
 func GraphInstantiate(phGraphExec *GraphExec, hGraph Graph, flags uint64) Result {
 	return call3(fnGraphInstantiate, uintptr(unsafe.Pointer(phGraphExec)), uintptr(hGraph), uintptr(flags))
 }
 
-// GraphInstantiateWithParams makes an executable graph from hGraph as instantiateParams says, which also receives
-// what went wrong and where.
+// GraphInstantiateWithParams makes an executable graph from hGraph as described by instantiateParams, which also
+// receives the reason and place of a failure.
 //
 // C: cuGraphInstantiateWithParams, since CUDA 12.0.
 func GraphInstantiateWithParams(phGraphExec *GraphExec, hGraph Graph, instantiateParams *GRAPH_INSTANTIATE_PARAMS) Result {
@@ -151,36 +151,36 @@ func GraphExecGetFlags(hGraphExec GraphExec, flags *uint64) Result {
 	return call2(fnGraphExecGetFlags, uintptr(hGraphExec), uintptr(unsafe.Pointer(flags)))
 }
 
-// GraphUpload brings an executable graph to the device in stream order, so that the first launch does not have to.
+// GraphUpload uploads an executable graph to the device in stream order, which makes its first launch faster.
 //
 // C: cuGraphUpload, since CUDA 11.1.
 func GraphUpload(hGraphExec GraphExec, hStream Stream) Result {
 	return call2(fnGraphUpload, uintptr(hGraphExec), uintptr(hStream))
 }
 
-// GraphLaunch launches an executable graph in stream order. One executable graph runs once at a time.
+// GraphLaunch launches an executable graph in stream order. Launches of one executable graph do not overlap.
 //
 // C: cuGraphLaunch, since CUDA 10.0.
 func GraphLaunch(hGraphExec GraphExec, hStream Stream) Result {
 	return call2(fnGraphLaunch, uintptr(hGraphExec), uintptr(hStream))
 }
 
-// GraphExecDestroy destroys an executable graph. If it runs, it runs to its end.
+// GraphExecDestroy destroys an executable graph. A running launch completes.
 //
 // C: cuGraphExecDestroy, since CUDA 10.0.
 func GraphExecDestroy(hGraphExec GraphExec) Result {
 	return call1(fnGraphExecDestroy, uintptr(hGraphExec))
 }
 
-// GraphDestroy destroys a graph with its nodes. Executable graphs made from it live on.
+// GraphDestroy destroys a graph with its nodes. Executable graphs made from it remain valid.
 //
 // C: cuGraphDestroy, since CUDA 10.0.
 func GraphDestroy(hGraph Graph) Result {
 	return call1(fnGraphDestroy, uintptr(hGraph))
 }
 
-// GraphExecUpdate gives an executable graph the parameters of hGraph, which has to have the same shape. resultInfo
-// tells what did not fit.
+// GraphExecUpdate sets the parameters of an executable graph to those of hGraph, which must have the same structure.
+// resultInfo receives the reason of a failure.
 //
 // C: cuGraphExecUpdate, symbol cuGraphExecUpdate_v2, since CUDA 12.0.
 func GraphExecUpdate(hGraphExec GraphExec, hGraph Graph, resultInfo *GraphExecUpdateResultInfo) Result {
@@ -195,53 +195,53 @@ func GraphDebugDotPrint(hGraph Graph, path *byte, flags uint32) Result {
 	return call3(fnGraphDebugDotPrint, uintptr(hGraph), uintptr(unsafe.Pointer(path)), uintptr(flags))
 }
 
-// UserObjectCreate makes a counted object around ptr, a word that destroy is called with, on a thread of the driver,
-// when the count falls to 0. flags has to be [USER_OBJECT_NO_DESTRUCTOR_SYNC].
+// UserObjectCreate makes a reference-counted object. destroy is called with ptr on a thread of the driver when the
+// count becomes 0. flags must be [USER_OBJECT_NO_DESTRUCTOR_SYNC].
 //
 // C: cuUserObjectCreate, since CUDA 11.3.
 func UserObjectCreate(object_out *UserObject, ptr uintptr, destroy HostFn, initialRefcount, flags uint32) Result {
 	return call5(fnUserObjectCreate, uintptr(unsafe.Pointer(object_out)), uintptr(ptr), uintptr(destroy), uintptr(initialRefcount), uintptr(flags))
 }
 
-// UserObjectRetain adds count to the object's count.
+// UserObjectRetain adds count references to the object.
 //
 // C: cuUserObjectRetain, since CUDA 11.3.
 func UserObjectRetain(object UserObject, count uint32) Result {
 	return call2(fnUserObjectRetain, uintptr(object), uintptr(count))
 }
 
-// UserObjectRelease takes count from the object's count.
+// UserObjectRelease removes count references to the object.
 //
 // C: cuUserObjectRelease, since CUDA 11.3.
 func UserObjectRelease(object UserObject, count uint32) Result {
 	return call2(fnUserObjectRelease, uintptr(object), uintptr(count))
 }
 
-// GraphRetainUserObject makes the graph a holder of the object. With [GRAPH_USER_OBJECT_MOVE] it takes over the
-// caller's count.
+// GraphRetainUserObject adds references of the graph to the object. With [GRAPH_USER_OBJECT_MOVE] it takes over the
+// caller's references.
 //
 // C: cuGraphRetainUserObject, since CUDA 11.3.
 func GraphRetainUserObject(graph Graph, object UserObject, count, flags uint32) Result {
 	return call4(fnGraphRetainUserObject, uintptr(graph), uintptr(object), uintptr(count), uintptr(flags))
 }
 
-// GraphReleaseUserObject takes count of the graph's references to the object back.
+// GraphReleaseUserObject removes count of the graph's references to the object.
 //
 // C: cuGraphReleaseUserObject, since CUDA 11.3.
 func GraphReleaseUserObject(graph Graph, object UserObject, count uint32) Result {
 	return call3(fnGraphReleaseUserObject, uintptr(graph), uintptr(object), uintptr(count))
 }
 
-// GraphConditionalHandleCreate makes a handle by which kernels of the graph set a condition. defaultLaunchValue is
-// its value at each launch if flags is [GRAPH_COND_ASSIGN_DEFAULT]. It belongs to the graph.
+// GraphConditionalHandleCreate makes a handle with which kernels of the graph set a condition. If flags is
+// [GRAPH_COND_ASSIGN_DEFAULT], each launch sets it to defaultLaunchValue. The graph owns the handle.
 //
 // C: cuGraphConditionalHandleCreate, since CUDA 12.3.
 func GraphConditionalHandleCreate(pHandle_out *GraphConditionalHandle, hGraph Graph, ctx Context, defaultLaunchValue, flags uint32) Result {
 	return call5(fnGraphConditionalHandleCreate, uintptr(unsafe.Pointer(pHandle_out)), uintptr(hGraph), uintptr(ctx), uintptr(defaultLaunchValue), uintptr(flags))
 }
 
-// GraphInstantiateWithFlags makes an executable graph from hGraph. flags are [GraphInstantiate_flags].
-// [GraphExecDestroy] ends it. It is the same function as [GraphInstantiate].
+// GraphInstantiateWithFlags makes an executable graph from hGraph. flags are [GraphInstantiate_flags]. Destroy it
+// with [GraphExecDestroy]. It is the same function as [GraphInstantiate].
 //
 // C: cuGraphInstantiateWithFlags, since CUDA 11.4.
 func GraphInstantiateWithFlags(phGraphExec *GraphExec, hGraph Graph, flags uint64) Result {

@@ -11,15 +11,15 @@ func GraphicsUnregisterResource(resource GraphicsResource) Result {
 	return call1(fnGraphicsUnregisterResource, uintptr(resource))
 }
 
-// GraphicsSubResourceGetMappedArray stores the array that is one layer and mipmap level of a mapped resource. It
-// holds until the resource is unmapped.
+// GraphicsSubResourceGetMappedArray stores the array of one layer and mipmap level of a mapped resource. It is valid
+// until the resource is unmapped.
 //
 // C: cuGraphicsSubResourceGetMappedArray, since CUDA 3.0.
 func GraphicsSubResourceGetMappedArray(pArray *Array, resource GraphicsResource, arrayIndex, mipLevel uint32) Result {
 	return call4(fnGraphicsSubResourceGetMappedArray, uintptr(unsafe.Pointer(pArray)), uintptr(resource), uintptr(arrayIndex), uintptr(mipLevel))
 }
 
-// GraphicsResourceGetMappedMipmappedArray stores the mipmapped array that a mapped resource is.
+// GraphicsResourceGetMappedMipmappedArray stores the mipmapped array of a mapped resource.
 //
 // C: cuGraphicsResourceGetMappedMipmappedArray, since CUDA 5.0.
 func GraphicsResourceGetMappedMipmappedArray(pMipmappedArray *MipmappedArray, resource GraphicsResource) Result {
@@ -33,15 +33,15 @@ func GraphicsResourceGetMappedPointer(pDevPtr *DevicePtr, pSize *uint64, resourc
 	return call3(fnGraphicsResourceGetMappedPointer, uintptr(unsafe.Pointer(pDevPtr)), uintptr(unsafe.Pointer(pSize)), uintptr(resource))
 }
 
-// GraphicsResourceSetMapFlags says how CUDA will use the resource: the [GraphicsMapResourceFlags].
+// GraphicsResourceSetMapFlags sets how CUDA will use the resource. flags are [GraphicsMapResourceFlags].
 //
 // C: cuGraphicsResourceSetMapFlags, symbol cuGraphicsResourceSetMapFlags_v2, since CUDA 6.5.
 func GraphicsResourceSetMapFlags(resource GraphicsResource, flags uint32) Result {
 	return call2(fnGraphicsResourceSetMapFlags, uintptr(resource), uintptr(flags))
 }
 
-// GraphicsMapResources maps count resources for use by CUDA, in stream order; the graphics interface leaves them
-// alone until they are unmapped.
+// GraphicsMapResources maps count resources for use by CUDA, in stream order. The graphics interface must not use
+// them until they are unmapped.
 //
 // C: cuGraphicsMapResources, since CUDA 3.0.
 func GraphicsMapResources(count uint32, resources *GraphicsResource, hStream Stream) Result {

@@ -11,7 +11,7 @@ func GraphAddKernelNode(phGraphNode *GraphNode, hGraph Graph, dependencies *Grap
 	return call5(fnGraphAddKernelNode, uintptr(unsafe.Pointer(phGraphNode)), uintptr(hGraph), uintptr(unsafe.Pointer(dependencies)), uintptr(numDependencies), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphKernelNodeGetParams stores the parameters of a kernel node. The arrays in it belong to the node.
+// GraphKernelNodeGetParams stores the parameters of a kernel node. The node owns the arrays in it.
 //
 // C: cuGraphKernelNodeGetParams, symbol cuGraphKernelNodeGetParams_v2, since CUDA 12.0.
 func GraphKernelNodeGetParams(hNode GraphNode, nodeParams *KERNEL_NODE_PARAMS) Result {
@@ -25,7 +25,7 @@ func GraphKernelNodeSetParams(hNode GraphNode, nodeParams *KERNEL_NODE_PARAMS) R
 	return call2(fnGraphKernelNodeSetParams, uintptr(hNode), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphAddMemcpyNode adds a copy, done in the context ctx.
+// GraphAddMemcpyNode adds a copy, executed in the context ctx.
 //
 // C: cuGraphAddMemcpyNode, since CUDA 10.0.
 func GraphAddMemcpyNode(phGraphNode *GraphNode, hGraph Graph, dependencies *GraphNode, numDependencies uint64, copyParams *MEMCPY3D, ctx Context) Result {
@@ -46,7 +46,7 @@ func GraphMemcpyNodeSetParams(hNode GraphNode, nodeParams *MEMCPY3D) Result {
 	return call2(fnGraphMemcpyNodeSetParams, uintptr(hNode), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphAddMemsetNode adds a filling of memory, done in the context ctx.
+// GraphAddMemsetNode adds a fill of memory, executed in the context ctx.
 //
 // C: cuGraphAddMemsetNode, since CUDA 10.0.
 func GraphAddMemsetNode(phGraphNode *GraphNode, hGraph Graph, dependencies *GraphNode, numDependencies uint64, memsetParams *MEMSET_NODE_PARAMS, ctx Context) Result {
@@ -95,14 +95,14 @@ func GraphAddChildGraphNode(phGraphNode *GraphNode, hGraph Graph, dependencies *
 	return call5(fnGraphAddChildGraphNode, uintptr(unsafe.Pointer(phGraphNode)), uintptr(hGraph), uintptr(unsafe.Pointer(dependencies)), uintptr(numDependencies), uintptr(childGraph))
 }
 
-// GraphChildGraphNodeGetGraph stores the graph inside a child graph node. It belongs to the node.
+// GraphChildGraphNodeGetGraph stores the graph inside a child graph node, which the node owns.
 //
 // C: cuGraphChildGraphNodeGetGraph, since CUDA 10.0.
 func GraphChildGraphNodeGetGraph(hNode GraphNode, phGraph *Graph) Result {
 	return call2(fnGraphChildGraphNodeGetGraph, uintptr(hNode), uintptr(unsafe.Pointer(phGraph)))
 }
 
-// GraphAddEmptyNode adds a node that does nothing but hold dependencies together.
+// GraphAddEmptyNode adds a node without work, which joins dependencies.
 //
 // C: cuGraphAddEmptyNode, since CUDA 10.0.
 func GraphAddEmptyNode(phGraphNode *GraphNode, hGraph Graph, dependencies *GraphNode, numDependencies uint64) Result {
@@ -158,8 +158,7 @@ func GraphAddExternalSemaphoresSignalNode(phGraphNode *GraphNode, hGraph Graph, 
 	return call5(fnGraphAddExternalSemaphoresSignalNode, uintptr(unsafe.Pointer(phGraphNode)), uintptr(hGraph), uintptr(unsafe.Pointer(dependencies)), uintptr(numDependencies), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphExternalSemaphoresSignalNodeGetParams stores the parameters of a signal node. The arrays in it belong to the
-// node.
+// GraphExternalSemaphoresSignalNodeGetParams stores the parameters of a signal node. The node owns the arrays in it.
 //
 // C: cuGraphExternalSemaphoresSignalNodeGetParams, since CUDA 11.2.
 func GraphExternalSemaphoresSignalNodeGetParams(hNode GraphNode, params_out *EXT_SEM_SIGNAL_NODE_PARAMS) Result {
@@ -180,7 +179,7 @@ func GraphAddExternalSemaphoresWaitNode(phGraphNode *GraphNode, hGraph Graph, de
 	return call5(fnGraphAddExternalSemaphoresWaitNode, uintptr(unsafe.Pointer(phGraphNode)), uintptr(hGraph), uintptr(unsafe.Pointer(dependencies)), uintptr(numDependencies), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphExternalSemaphoresWaitNodeGetParams stores the parameters of a wait node. The arrays in it belong to the node.
+// GraphExternalSemaphoresWaitNodeGetParams stores the parameters of a wait node. The node owns the arrays in it.
 //
 // C: cuGraphExternalSemaphoresWaitNodeGetParams, since CUDA 11.2.
 func GraphExternalSemaphoresWaitNodeGetParams(hNode GraphNode, params_out *EXT_SEM_WAIT_NODE_PARAMS) Result {
@@ -201,8 +200,7 @@ func GraphAddBatchMemOpNode(phGraphNode *GraphNode, hGraph Graph, dependencies *
 	return call5(fnGraphAddBatchMemOpNode, uintptr(unsafe.Pointer(phGraphNode)), uintptr(hGraph), uintptr(unsafe.Pointer(dependencies)), uintptr(numDependencies), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphBatchMemOpNodeGetParams stores the parameters of a node of waits and writes. The array in it belongs to the
-// node.
+// GraphBatchMemOpNodeGetParams stores the parameters of a node of waits and writes. The node owns the arrays in it.
 //
 // C: cuGraphBatchMemOpNodeGetParams, since CUDA 11.7.
 func GraphBatchMemOpNodeGetParams(hNode GraphNode, nodeParams_out *BATCH_MEM_OP_NODE_PARAMS) Result {
@@ -223,7 +221,8 @@ func GraphExecBatchMemOpNodeSetParams(hGraphExec GraphExec, hNode GraphNode, nod
 	return call3(fnGraphExecBatchMemOpNodeSetParams, uintptr(hGraphExec), uintptr(hNode), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphAddMemAllocNode adds an allocation; its address is stored in nodeParams at once and holds in every launch.
+// GraphAddMemAllocNode adds an allocation. Its address is stored in nodeParams immediately and is the same in every
+// launch.
 //
 // C: cuGraphAddMemAllocNode, since CUDA 11.4.
 func GraphAddMemAllocNode(phGraphNode *GraphNode, hGraph Graph, dependencies *GraphNode, numDependencies uint64, nodeParams *MEM_ALLOC_NODE_PARAMS) Result {
@@ -258,16 +257,16 @@ func GraphExecKernelNodeSetParams(hGraphExec GraphExec, hNode GraphNode, nodePar
 	return call3(fnGraphExecKernelNodeSetParams, uintptr(hGraphExec), uintptr(hNode), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphExecMemcpyNodeSetParams sets the parameters of a copy node in an executable graph. Kinds of memory and context
-// have to stay.
+// GraphExecMemcpyNodeSetParams sets the parameters of a copy node in an executable graph. The kinds of memory and the
+// context cannot change.
 //
 // C: cuGraphExecMemcpyNodeSetParams, since CUDA 10.2.
 func GraphExecMemcpyNodeSetParams(hGraphExec GraphExec, hNode GraphNode, copyParams *MEMCPY3D, ctx Context) Result {
 	return call4(fnGraphExecMemcpyNodeSetParams, uintptr(hGraphExec), uintptr(hNode), uintptr(unsafe.Pointer(copyParams)), uintptr(ctx))
 }
 
-// GraphExecMemsetNodeSetParams sets the parameters of a fill node in an executable graph. Kind of memory and context
-// have to stay.
+// GraphExecMemsetNodeSetParams sets the parameters of a fill node in an executable graph. The kind of memory and the
+// context cannot change.
 //
 // C: cuGraphExecMemsetNodeSetParams, since CUDA 10.2.
 func GraphExecMemsetNodeSetParams(hGraphExec GraphExec, hNode GraphNode, memsetParams *MEMSET_NODE_PARAMS, ctx Context) Result {
@@ -281,8 +280,8 @@ func GraphExecHostNodeSetParams(hGraphExec GraphExec, hNode GraphNode, nodeParam
 	return call3(fnGraphExecHostNodeSetParams, uintptr(hGraphExec), uintptr(hNode), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphExecChildGraphNodeSetParams gives a child graph node of an executable graph the parameters of childGraph,
-// which has to have the same shape.
+// GraphExecChildGraphNodeSetParams sets the parameters of a child graph node of an executable graph to those of
+// childGraph, which must have the same structure.
 //
 // C: cuGraphExecChildGraphNodeSetParams, since CUDA 11.1.
 func GraphExecChildGraphNodeSetParams(hGraphExec GraphExec, hNode GraphNode, childGraph Graph) Result {
@@ -317,14 +316,14 @@ func GraphExecExternalSemaphoresWaitNodeSetParams(hGraphExec GraphExec, hNode Gr
 	return call3(fnGraphExecExternalSemaphoresWaitNodeSetParams, uintptr(hGraphExec), uintptr(hNode), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphNodeSetEnabled says whether a kernel, copy or fill node of an executable graph is done (1) or skipped (0).
+// GraphNodeSetEnabled sets whether a kernel, copy or fill node of an executable graph is executed (1) or skipped (0).
 //
 // C: cuGraphNodeSetEnabled, since CUDA 11.6.
 func GraphNodeSetEnabled(hGraphExec GraphExec, hNode GraphNode, isEnabled uint32) Result {
 	return call3(fnGraphNodeSetEnabled, uintptr(hGraphExec), uintptr(hNode), uintptr(isEnabled))
 }
 
-// GraphNodeGetEnabled stores whether a node of an executable graph is done (1) or skipped (0).
+// GraphNodeGetEnabled stores whether a node of an executable graph is executed (1) or skipped (0).
 //
 // C: cuGraphNodeGetEnabled, since CUDA 11.6.
 func GraphNodeGetEnabled(hGraphExec GraphExec, hNode GraphNode, isEnabled *uint32) Result {
@@ -352,16 +351,16 @@ func GraphKernelNodeSetAttribute(hNode GraphNode, attr KernelNodeAttrID, value *
 	return call3(fnGraphKernelNodeSetAttribute, uintptr(hNode), uintptr(attr), uintptr(unsafe.Pointer(value)))
 }
 
-// GraphAddNode adds a node of any kind as nodeParams describes it, behind numDependencies nodes. dependencyData
-// describes the edges and may be nil. Pointers stored in nodeParams' union are not seen by the garbage collector:
-// what they point to has to be pinned.
+// GraphAddNode adds a node of any kind, described by nodeParams, after numDependencies nodes. dependencyData
+// describes the edges and may be nil. The garbage collector does not see pointers in the union of nodeParams, so
+// their targets must be pinned.
 //
 // C: cuGraphAddNode, symbol cuGraphAddNode_v2, since CUDA 12.3.
 func GraphAddNode(phGraphNode *GraphNode, hGraph Graph, dependencies *GraphNode, dependencyData *GraphEdgeData, numDependencies uint64, nodeParams *GraphNodeParams) Result {
 	return call6(fnGraphAddNode, uintptr(unsafe.Pointer(phGraphNode)), uintptr(hGraph), uintptr(unsafe.Pointer(dependencies)), uintptr(unsafe.Pointer(dependencyData)), uintptr(numDependencies), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphAddNode_v3 adds a node of any kind as nodeParams describes it, also kinds that take a context of their own.
+// GraphAddNode_v3 adds a node of any kind, described by nodeParams, including kinds that have a context parameter.
 // See [GraphAddNode].
 //
 // C: cuGraphAddNode_v3, since CUDA 13.4.
@@ -376,14 +375,14 @@ func GraphNodeSetParams(hNode GraphNode, nodeParams *GraphNodeParams) Result {
 	return call2(fnGraphNodeSetParams, uintptr(hNode), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphNodeSetParams_v2 sets the parameters of a node of any kind, also those that take a context of their own.
+// GraphNodeSetParams_v2 sets the parameters of a node of any kind, including kinds that have a context parameter.
 //
 // C: cuGraphNodeSetParams_v2, since CUDA 13.4.
 func GraphNodeSetParams_v2(hNode GraphNode, nodeParams *GraphNodeParams) Result {
 	return call2(fnGraphNodeSetParams_v2, uintptr(hNode), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphNodeGetParams stores the parameters of a node of any kind. Arrays in it belong to the node.
+// GraphNodeGetParams stores the parameters of a node of any kind. The node owns the arrays in it.
 //
 // C: cuGraphNodeGetParams, since CUDA 13.2.
 func GraphNodeGetParams(hNode GraphNode, nodeParams *GraphNodeParams) Result {

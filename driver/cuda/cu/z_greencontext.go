@@ -5,54 +5,54 @@ package cu
 import "unsafe"
 
 // GreenCtxCreate creates a green context, a part of the device with the resources that desc describes, and stores it
-// in phCtx. flags are [GreenCtxCreate_flags]. It is used by one thread at a time.
+// in phCtx. flags are [GreenCtxCreate_flags]. One thread at a time may use it.
 //
 // C: cuGreenCtxCreate, since CUDA 12.4.
 func GreenCtxCreate(phCtx *GreenCtx, desc DevResourceDesc, dev Device, flags uint32) Result {
 	return call4(fnGreenCtxCreate, uintptr(unsafe.Pointer(phCtx)), uintptr(desc), uintptr(dev), uintptr(flags))
 }
 
-// GreenCtxDestroy destroys a green context. Its streams live on, but no longer work.
+// GreenCtxDestroy destroys a green context. Its streams remain valid handles, but do not execute work.
 //
 // C: cuGreenCtxDestroy, since CUDA 12.4.
 func GreenCtxDestroy(hCtx GreenCtx) Result {
 	return call1(fnGreenCtxDestroy, uintptr(hCtx))
 }
 
-// CtxFromGreenCtx stores a context handle that stands for the green context, to be made current. It needs no
-// destruction of its own.
+// CtxFromGreenCtx stores a context handle for the green context, to be made current. It must not be destroyed
+// separately.
 //
 // C: cuCtxFromGreenCtx, since CUDA 12.4.
 func CtxFromGreenCtx(pContext *Context, hCtx GreenCtx) Result {
 	return call2(fnCtxFromGreenCtx, uintptr(unsafe.Pointer(pContext)), uintptr(hCtx))
 }
 
-// CtxGetDevResource stores the resources of the given type that the context hCtx has.
+// CtxGetDevResource stores the resources of the given type in the context hCtx.
 //
 // C: cuCtxGetDevResource, since CUDA 12.4.
 func CtxGetDevResource(hCtx Context, resource *DevResource, type_ DevResourceType) Result {
 	return call3(fnCtxGetDevResource, uintptr(hCtx), uintptr(unsafe.Pointer(resource)), uintptr(type_))
 }
 
-// GreenCtxGetDevResource stores the resources of the given type that the green context hCtx has.
+// GreenCtxGetDevResource stores the resources of the given type in the green context hCtx.
 //
 // C: cuGreenCtxGetDevResource, since CUDA 12.4.
 func GreenCtxGetDevResource(hCtx GreenCtx, resource *DevResource, type_ DevResourceType) Result {
 	return call3(fnGreenCtxGetDevResource, uintptr(hCtx), uintptr(unsafe.Pointer(resource)), uintptr(type_))
 }
 
-// DevSmResourceSplitByCount splits the multiprocessors of input into equal groups of at least minCount. nbGroups says
-// how many groups result has room for and receives how many were made; with a nil result it only receives how many
-// could be. remainder, which may be nil, receives what is left. flags are [DevSmResourceSplitByCount_flags].
+// DevSmResourceSplitByCount splits the multiprocessors of input into equal groups of at least minCount. nbGroups
+// contains the length of result and receives the number of groups made, or the possible number if result is nil.
+// remainder, which may be nil, receives the rest. flags are [DevSmResourceSplitByCount_flags].
 //
 // C: cuDevSmResourceSplitByCount, since CUDA 12.4.
 func DevSmResourceSplitByCount(result *DevResource, nbGroups *uint32, input, remainder *DevResource, flags, minCount uint32) Result {
 	return call6(fnDevSmResourceSplitByCount, uintptr(unsafe.Pointer(result)), uintptr(unsafe.Pointer(nbGroups)), uintptr(unsafe.Pointer(input)), uintptr(unsafe.Pointer(remainder)), uintptr(flags), uintptr(minCount))
 }
 
-// DevSmResourceSplit splits the multiprocessors of input into nbGroups groups of the sizes that groupParams asks for;
-// 0 there receives the size chosen. result may be nil for a trial. remainder, which may be nil, receives what is
-// left. flags is 0.
+// DevSmResourceSplit splits the multiprocessors of input into nbGroups groups of the sizes in groupParams. A size of
+// 0 there is replaced by the chosen size. If result is nil, the split is only tried. remainder, which may be nil,
+// receives the rest. flags is 0.
 //
 // C: cuDevSmResourceSplit, since CUDA 13.1.
 func DevSmResourceSplit(result *DevResource, nbGroups uint32, input, remainder *DevResource, flags uint32, groupParams *DEV_SM_RESOURCE_GROUP_PARAMS) Result {
@@ -67,7 +67,7 @@ func DevResourceGenerateDesc(phDesc *DevResourceDesc, resources *DevResource, nb
 	return call3(fnDevResourceGenerateDesc, uintptr(unsafe.Pointer(phDesc)), uintptr(unsafe.Pointer(resources)), uintptr(nbResources))
 }
 
-// GreenCtxRecordEvent records in hEvent all work of the green context up to now.
+// GreenCtxRecordEvent records in hEvent all work of the green context so far.
 //
 // C: cuGreenCtxRecordEvent, since CUDA 12.4.
 func GreenCtxRecordEvent(hCtx GreenCtx, hEvent Event) Result {
@@ -81,15 +81,15 @@ func GreenCtxWaitEvent(hCtx GreenCtx, hEvent Event) Result {
 	return call2(fnGreenCtxWaitEvent, uintptr(hCtx), uintptr(hEvent))
 }
 
-// StreamGetGreenCtx stores the green context that the stream belongs to; 0 if none.
+// StreamGetGreenCtx stores the stream's green context, or 0 if it has none.
 //
 // C: cuStreamGetGreenCtx, since CUDA 12.4.
 func StreamGetGreenCtx(hStream Stream, phCtx *GreenCtx) Result {
 	return call2(fnStreamGetGreenCtx, uintptr(hStream), uintptr(unsafe.Pointer(phCtx)))
 }
 
-// GreenCtxStreamCreate creates a stream in the green context and stores it in phStream. flags has to have
-// [STREAM_NON_BLOCKING]; smaller numbers of priority are greater priorities. [StreamDestroy] ends it.
+// GreenCtxStreamCreate creates a stream in the green context and stores it in phStream. flags must contain
+// [STREAM_NON_BLOCKING]. Lower values of priority are greater priorities. Destroy it with [StreamDestroy].
 //
 // C: cuGreenCtxStreamCreate, since CUDA 12.5.
 func GreenCtxStreamCreate(phStream *Stream, greenCtx GreenCtx, flags uint32, priority int32) Result {

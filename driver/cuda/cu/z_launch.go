@@ -11,15 +11,16 @@ func FuncGetAttribute(pi *int32, attrib Function_attribute, hfunc Function) Resu
 	return call3(fnFuncGetAttribute, uintptr(unsafe.Pointer(pi)), uintptr(attrib), uintptr(hfunc))
 }
 
-// FuncSetAttribute sets one property of the function, such as how many bytes of shared memory a launch may ask for.
+// FuncSetAttribute sets one property of the function, such as the maximum number of bytes of shared memory for a
+// launch.
 //
 // C: cuFuncSetAttribute, since CUDA 9.0.
 func FuncSetAttribute(hfunc Function, attrib Function_attribute, value int32) Result {
 	return call3(fnFuncSetAttribute, uintptr(hfunc), uintptr(attrib), uintptr(value))
 }
 
-// FuncSetCacheConfig sets how the function prefers to split on-chip memory between L1 cache and shared memory. A
-// hint.
+// FuncSetCacheConfig sets how the function prefers to split on-chip memory between L1 cache and shared memory. This
+// is a hint.
 //
 // C: cuFuncSetCacheConfig, since CUDA 3.0.
 func FuncSetCacheConfig(hfunc Function, config Func_cache) Result {
@@ -33,15 +34,15 @@ func FuncGetModule(hmod *Module, hfunc Function) Result {
 	return call2(fnFuncGetModule, uintptr(unsafe.Pointer(hmod)), uintptr(hfunc))
 }
 
-// FuncGetName stores the function's NUL-terminated name, mangled if it is C++. The text belongs to the driver.
+// FuncGetName stores the function's NUL-terminated name, mangled if it is C++. The driver owns the text.
 //
 // C: cuFuncGetName, since CUDA 12.3.
 func FuncGetName(name **byte, hfunc Function) Result {
 	return call2(fnFuncGetName, uintptr(unsafe.Pointer(name)), uintptr(hfunc))
 }
 
-// FuncGetParamInfo stores offset and size, in bytes, of the function's parameter with the given index. paramSize may
-// be nil. An index behind the last gives ERROR_INVALID_VALUE.
+// FuncGetParamInfo stores the offset and size, in bytes, of the function's parameter with the given index. paramSize
+// may be nil. An index past the last returns ERROR_INVALID_VALUE.
 //
 // C: cuFuncGetParamInfo, since CUDA 12.4.
 func FuncGetParamInfo(func_ Function, paramIndex uint64, paramOffset, paramSize *uint64) Result {
@@ -55,7 +56,7 @@ func FuncGetParamCount(func_ Function, paramCount *uint64) Result {
 	return call2(fnFuncGetParamCount, uintptr(func_), uintptr(unsafe.Pointer(paramCount)))
 }
 
-// FuncIsLoaded stores whether the function is loaded already; with lazy loading it may not be.
+// FuncIsLoaded stores whether the function is loaded. With lazy loading it may not be loaded yet.
 //
 // C: cuFuncIsLoaded, since CUDA 12.4.
 func FuncIsLoaded(state *FunctionLoadingState, function Function) Result {
@@ -70,15 +71,16 @@ func FuncLoad(function Function) Result {
 }
 
 // LaunchKernel launches f on a grid of gridDimX*gridDimY*gridDimZ blocks of blockDimX*blockDimY*blockDimZ threads,
-// with sharedMemBytes bytes of dynamic shared memory a block, in stream order. kernelParams points to one pointer per
-// parameter, each to the parameter's value, which is copied before the call returns; extra is nil then.
+// with sharedMemBytes bytes of dynamic shared memory for each block, in stream order. kernelParams points to one
+// pointer for each parameter, which points to the parameter's value. The values are copied before the call returns.
+// extra is nil in this case.
 //
 // C: cuLaunchKernel, since CUDA 4.0.
 func LaunchKernel(f Function, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes uint32, hStream Stream, kernelParams *unsafe.Pointer, extra *uintptr) Result {
 	return call11(fnLaunchKernel, uintptr(f), uintptr(gridDimX), uintptr(gridDimY), uintptr(gridDimZ), uintptr(blockDimX), uintptr(blockDimY), uintptr(blockDimZ), uintptr(sharedMemBytes), uintptr(hStream), uintptr(unsafe.Pointer(kernelParams)), uintptr(unsafe.Pointer(extra)))
 }
 
-// LaunchKernelEx launches f as config describes it, which besides grid and block may hold attributes such as a
+// LaunchKernelEx launches f as described by config, which contains grid, block and optional attributes such as a
 // cluster size.
 //
 // C: cuLaunchKernelEx, since CUDA 11.6.
@@ -86,30 +88,30 @@ func LaunchKernelEx(config *LaunchConfig, f Function, kernelParams *unsafe.Point
 	return call4(fnLaunchKernelEx, uintptr(unsafe.Pointer(config)), uintptr(f), uintptr(unsafe.Pointer(kernelParams)), uintptr(unsafe.Pointer(extra)))
 }
 
-// LaunchCooperativeKernel launches f so that all its blocks run at the same time and can wait for each other. A grid
-// that does not fit is refused.
+// LaunchCooperativeKernel launches f such that all its blocks run at the same time and can wait for each other. A
+// grid that does not fit is refused.
 //
 // C: cuLaunchCooperativeKernel, since CUDA 9.0.
 func LaunchCooperativeKernel(f Function, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes uint32, hStream Stream, kernelParams *unsafe.Pointer) Result {
 	return call10(fnLaunchCooperativeKernel, uintptr(f), uintptr(gridDimX), uintptr(gridDimY), uintptr(gridDimZ), uintptr(blockDimX), uintptr(blockDimY), uintptr(blockDimZ), uintptr(sharedMemBytes), uintptr(hStream), uintptr(unsafe.Pointer(kernelParams)))
 }
 
-// LaunchHostFunc has fn called with userData, on a thread of the driver, in stream order. It calls no CUDA function.
+// LaunchHostFunc calls fn with userData on a thread of the driver, in stream order. fn must not call CUDA functions.
 //
 // C: cuLaunchHostFunc, since CUDA 10.0.
 func LaunchHostFunc(hStream Stream, fn HostFn, userData uintptr) Result {
 	return call3(fnLaunchHostFunc, uintptr(hStream), uintptr(fn), uintptr(userData))
 }
 
-// LaunchHostFunc_v2 has fn called with userData, on a thread of the driver, in stream order. syncMode, one of
-// [HostTaskSyncMode], says how the thread waits for its turn.
+// LaunchHostFunc_v2 calls fn with userData on a thread of the driver, in stream order. syncMode, one of
+// [HostTaskSyncMode], selects how the thread waits for preceding work.
 //
 // C: cuLaunchHostFunc_v2, since CUDA 13.1.
 func LaunchHostFunc_v2(hStream Stream, fn HostFn, userData uintptr, syncMode uint32) Result {
 	return call4(fnLaunchHostFunc_v2, uintptr(hStream), uintptr(fn), uintptr(userData), uintptr(syncMode))
 }
 
-// FuncSetBlockShape sets the size of the blocks with which [Launch] launches the function.
+// FuncSetBlockShape sets the block size with which [Launch] launches the function.
 //
 // C: cuFuncSetBlockShape, since CUDA 2.0.
 //
@@ -118,8 +120,7 @@ func FuncSetBlockShape(hfunc Function, x, y, z int32) Result {
 	return call4(fnFuncSetBlockShape, uintptr(hfunc), uintptr(x), uintptr(y), uintptr(z))
 }
 
-// FuncSetSharedSize sets how many bytes of dynamic shared memory a block has with which [Launch] launches the
-// function.
+// FuncSetSharedSize sets the bytes of dynamic shared memory for each block with which [Launch] launches the function.
 //
 // C: cuFuncSetSharedSize, since CUDA 2.0.
 //
@@ -164,7 +165,7 @@ func ParamSetv(hfunc Function, offset int32, ptr unsafe.Pointer, numbytes uint32
 	return call4(fnParamSetv, uintptr(hfunc), uintptr(offset), uintptr(ptr), uintptr(numbytes))
 }
 
-// Launch launches f on one block, with the parameters set before.
+// Launch launches f on one block, with the parameters that were set before.
 //
 // C: cuLaunch, since CUDA 2.0.
 //
@@ -173,7 +174,7 @@ func Launch(f Function) Result {
 	return call1(fnLaunch, uintptr(f))
 }
 
-// LaunchGrid launches f on grid_width*grid_height blocks, with the parameters set before.
+// LaunchGrid launches f on grid_width*grid_height blocks, with the parameters that were set before.
 //
 // C: cuLaunchGrid, since CUDA 2.0.
 //
@@ -182,7 +183,8 @@ func LaunchGrid(f Function, grid_width, grid_height int32) Result {
 	return call3(fnLaunchGrid, uintptr(f), uintptr(grid_width), uintptr(grid_height))
 }
 
-// LaunchGridAsync launches f on grid_width*grid_height blocks in stream order, with the parameters set before.
+// LaunchGridAsync launches f on grid_width*grid_height blocks in stream order, with the parameters that were set
+// before.
 //
 // C: cuLaunchGridAsync, since CUDA 2.0.
 //
@@ -200,7 +202,7 @@ func LaunchCooperativeKernelMultiDevice(launchParamsList *LAUNCH_PARAMS, numDevi
 	return call3(fnLaunchCooperativeKernelMultiDevice, uintptr(unsafe.Pointer(launchParamsList)), uintptr(numDevices), uintptr(flags))
 }
 
-// ParamSetTexRef gives the function a texture reference; texunit is [PARAM_TR_DEFAULT].
+// ParamSetTexRef binds a texture reference to the function. texunit is [PARAM_TR_DEFAULT].
 //
 // C: cuParamSetTexRef, since CUDA 2.0.
 //
@@ -209,8 +211,7 @@ func ParamSetTexRef(hfunc Function, texunit int32, hTexRef Texref) Result {
 	return call3(fnParamSetTexRef, uintptr(hfunc), uintptr(texunit), uintptr(hTexRef))
 }
 
-// FuncSetSharedMemConfig sets the width of shared memory banks for the function. It has no effect on devices of
-// today.
+// FuncSetSharedMemConfig sets the width of shared memory banks for the function. It has no effect on current devices.
 //
 // C: cuFuncSetSharedMemConfig, since CUDA 4.2.
 //

@@ -6,7 +6,7 @@ package cu
 
 import "unsafe"
 
-// goLayouts is what the compiler made of the records, with the fields of records inside them.
+// goLayouts are the Go layouts of the records, including the fields of nested records.
 var goLayouts = map[string]layout{
 	"CUDA_ARRAY3D_DESCRIPTOR": {Size: unsafe.Sizeof(ARRAY3D_DESCRIPTOR{}), Align: unsafe.Alignof(ARRAY3D_DESCRIPTOR{}), Fields: map[string]uintptr{
 		"Width":       unsafe.Offsetof(ARRAY3D_DESCRIPTOR{}.Width),
@@ -806,7 +806,7 @@ var goLayouts = map[string]layout{
 	}},
 }
 
-// goSizes are the sizes of the types that are no records.
+// goSizes are the Go sizes of the other types.
 var goSizes = map[string]uintptr{
 	"CUdeviceptr":                     unsafe.Sizeof(*new(DevicePtr)),
 	"CUdevice":                        unsafe.Sizeof(*new(Device)),

@@ -4,9 +4,9 @@ package cu
 
 import "unsafe"
 
-// LibraryLoadData loads code (cubin, fatbin or NUL-terminated PTX) as a library, which every context of the process
+// LibraryLoadData loads code (cubin, fatbin or NUL-terminated PTX) as a library, which all contexts of the process
 // can use. The options are pairs as for [ModuleLoadDataEx]. code may be freed after the call unless a library option
-// says otherwise.
+// forbids it.
 //
 // C: cuLibraryLoadData, since CUDA 12.0.
 func LibraryLoadData(library *Library, code unsafe.Pointer, jitOptions *Jit_option, jitOptionsValues *uintptr, numJitOptions uint32, libraryOptions *LibraryOption, libraryOptionValues *uintptr, numLibraryOptions uint32) Result {
@@ -48,14 +48,14 @@ func LibraryEnumerateKernels(kernels *Kernel, numKernels uint32, lib Library) Re
 	return call3(fnLibraryEnumerateKernels, uintptr(unsafe.Pointer(kernels)), uintptr(numKernels), uintptr(lib))
 }
 
-// LibraryGetModule stores the module that the library is in the current context.
+// LibraryGetModule stores the library's module in the current context.
 //
 // C: cuLibraryGetModule, since CUDA 12.0.
 func LibraryGetModule(pMod *Module, library Library) Result {
 	return call2(fnLibraryGetModule, uintptr(unsafe.Pointer(pMod)), uintptr(library))
 }
 
-// KernelGetFunction stores the function that the kernel is in the current context, loading it if necessary.
+// KernelGetFunction stores the kernel's function in the current context. It loads the function if necessary.
 //
 // C: cuKernelGetFunction, since CUDA 12.0.
 func KernelGetFunction(pFunc *Function, kernel Kernel) Result {
@@ -69,8 +69,8 @@ func KernelGetLibrary(pLib *Library, kernel Kernel) Result {
 	return call2(fnKernelGetLibrary, uintptr(unsafe.Pointer(pLib)), uintptr(kernel))
 }
 
-// LibraryGetGlobal stores address in the current context and size in bytes of the library's global variable named
-// name (NUL-terminated).
+// LibraryGetGlobal stores the address in the current context and the size in bytes of the library's global variable
+// named name (NUL-terminated).
 //
 // C: cuLibraryGetGlobal, since CUDA 12.0.
 func LibraryGetGlobal(dptr *DevicePtr, bytes *uint64, library Library, name *byte) Result {
@@ -99,22 +99,22 @@ func KernelGetAttribute(pi *int32, attrib Function_attribute, kernel Kernel, dev
 	return call4(fnKernelGetAttribute, uintptr(unsafe.Pointer(pi)), uintptr(attrib), uintptr(kernel), uintptr(dev))
 }
 
-// KernelSetAttribute sets one property of the kernel on the device, see [FuncSetAttribute]. It counts in all contexts
-// on the device.
+// KernelSetAttribute sets one property of the kernel on the device, see [FuncSetAttribute]. It applies to all
+// contexts on the device.
 //
 // C: cuKernelSetAttribute, since CUDA 12.0.
 func KernelSetAttribute(attrib Function_attribute, val int32, kernel Kernel, dev Device) Result {
 	return call4(fnKernelSetAttribute, uintptr(attrib), uintptr(val), uintptr(kernel), uintptr(dev))
 }
 
-// KernelSetCacheConfig sets how the kernel prefers to split on-chip memory on the device. A hint.
+// KernelSetCacheConfig sets how the kernel prefers to split on-chip memory on the device. This is a hint.
 //
 // C: cuKernelSetCacheConfig, since CUDA 12.0.
 func KernelSetCacheConfig(kernel Kernel, config Func_cache, dev Device) Result {
 	return call3(fnKernelSetCacheConfig, uintptr(kernel), uintptr(config), uintptr(dev))
 }
 
-// KernelGetName stores the kernel's NUL-terminated name, mangled if it is C++. The text belongs to the driver.
+// KernelGetName stores the kernel's NUL-terminated name, mangled if it is C++. The driver owns the text.
 //
 // C: cuKernelGetName, since CUDA 12.3.
 func KernelGetName(name **byte, hfunc Kernel) Result {

@@ -4,38 +4,38 @@ package cu
 
 import "unsafe"
 
-// LogsRegisterCallback has callbackFunc called with userData for each new entry of the driver's log. callback_out
-// receives what [LogsUnregisterCallback] needs.
+// LogsRegisterCallback registers callbackFunc, which is called with userData for each new entry of the driver's log.
+// callback_out receives the handle for [LogsUnregisterCallback].
 //
 // C: cuLogsRegisterCallback, since CUDA 12.9.
 func LogsRegisterCallback(callbackFunc LogsCallback, userData uintptr, callback_out *LogsCallbackHandle) Result {
 	return call3(fnLogsRegisterCallback, uintptr(callbackFunc), uintptr(userData), uintptr(unsafe.Pointer(callback_out)))
 }
 
-// LogsUnregisterCallback ends the calls of a callback.
+// LogsUnregisterCallback removes a callback.
 //
 // C: cuLogsUnregisterCallback, since CUDA 12.9.
 func LogsUnregisterCallback(callback LogsCallbackHandle) Result {
 	return call1(fnLogsUnregisterCallback, uintptr(callback))
 }
 
-// LogsCurrent stores an iterator at the end of the log, from which later entries can be read. flags is 0.
+// LogsCurrent stores an iterator at the end of the log, to read later entries. flags is 0.
 //
 // C: cuLogsCurrent, since CUDA 12.9.
 func LogsCurrent(iterator_out *LogIterator, flags uint32) Result {
 	return call2(fnLogsCurrent, uintptr(unsafe.Pointer(iterator_out)), uintptr(flags))
 }
 
-// LogsDumpToFile writes the log's entries from the iterator on to the file at pathToFile (NUL-terminated) and moves
-// the iterator behind them. A nil iterator means all that are kept. flags is 0.
+// LogsDumpToFile writes the log's entries after the iterator to the file at pathToFile (NUL-terminated) and advances
+// the iterator. A nil iterator selects all available entries. flags is 0.
 //
 // C: cuLogsDumpToFile, since CUDA 12.9.
 func LogsDumpToFile(iterator *LogIterator, pathToFile *byte, flags uint32) Result {
 	return call3(fnLogsDumpToFile, uintptr(unsafe.Pointer(iterator)), uintptr(unsafe.Pointer(pathToFile)), uintptr(flags))
 }
 
-// LogsDumpToMemory writes the log's entries from the iterator on to the size bytes at buffer and stores how many
-// bytes they took. A nil iterator means all that are kept. flags is 0.
+// LogsDumpToMemory writes the log's entries after the iterator to the size bytes at buffer and stores their length in
+// bytes. A nil iterator selects all available entries. flags is 0.
 //
 // C: cuLogsDumpToMemory, since CUDA 12.9.
 func LogsDumpToMemory(iterator *LogIterator, buffer *byte, size *uint64, flags uint32) Result {

@@ -4,8 +4,8 @@ package cu
 
 import "unsafe"
 
-// Memcpy copies byteCount bytes from src to dst, each an address that CUDA knows: device memory, or page-locked host
-// memory with a unified address.
+// Memcpy copies byteCount bytes from src to dst, which are device memory, or page-locked host memory with a unified
+// address.
 //
 // C: cuMemcpy, since CUDA 4.0.
 func Memcpy(dst, src DevicePtr, byteCount uint64) Result {
@@ -19,14 +19,14 @@ func MemcpyPeer(dstDevice DevicePtr, dstContext Context, srcDevice DevicePtr, sr
 	return call5(fnMemcpyPeer, uintptr(dstDevice), uintptr(dstContext), uintptr(srcDevice), uintptr(srcContext), uintptr(byteCount))
 }
 
-// MemcpyHtoD copies byteCount bytes from host memory to device memory and returns when the source may be used again.
+// MemcpyHtoD copies byteCount bytes from host memory to device memory and returns when the source can be reused.
 //
 // C: cuMemcpyHtoD, symbol cuMemcpyHtoD_v2, since CUDA 3.2.
 func MemcpyHtoD(dstDevice DevicePtr, srcHost unsafe.Pointer, byteCount uint64) Result {
 	return call3(fnMemcpyHtoD, uintptr(dstDevice), uintptr(srcHost), uintptr(byteCount))
 }
 
-// MemcpyDtoH copies byteCount bytes from device memory to host memory and returns when they are there.
+// MemcpyDtoH copies byteCount bytes from device memory to host memory and returns when the copy is done.
 //
 // C: cuMemcpyDtoH, symbol cuMemcpyDtoH_v2, since CUDA 3.2.
 func MemcpyDtoH(dstHost unsafe.Pointer, srcDevice DevicePtr, byteCount uint64) Result {
@@ -76,36 +76,36 @@ func MemcpyAtoA(dstArray Array, dstOffset uint64, srcArray Array, srcOffset, byt
 	return call5(fnMemcpyAtoA, uintptr(dstArray), uintptr(dstOffset), uintptr(srcArray), uintptr(srcOffset), uintptr(byteCount))
 }
 
-// Memcpy2D copies a rectangle as pCopy describes it. Pitches have to be within what the device allows.
+// Memcpy2D copies a rectangle described by pCopy. Pitches must be in the range that the device supports.
 //
 // C: cuMemcpy2D, symbol cuMemcpy2D_v2, since CUDA 3.2.
 func Memcpy2D(pCopy *MEMCPY2D) Result {
 	return call1(fnMemcpy2D, uintptr(unsafe.Pointer(pCopy)))
 }
 
-// Memcpy2DUnaligned copies a rectangle as pCopy describes it, also with pitches that [Memcpy2D] refuses; slower where
-// they are bad.
+// Memcpy2DUnaligned copies a rectangle described by pCopy. It accepts pitches that [Memcpy2D] refuses, and is slower
+// for those.
 //
 // C: cuMemcpy2DUnaligned, symbol cuMemcpy2DUnaligned_v2, since CUDA 3.2.
 func Memcpy2DUnaligned(pCopy *MEMCPY2D) Result {
 	return call1(fnMemcpy2DUnaligned, uintptr(unsafe.Pointer(pCopy)))
 }
 
-// Memcpy3D copies a box as pCopy describes it.
+// Memcpy3D copies a box described by pCopy.
 //
 // C: cuMemcpy3D, symbol cuMemcpy3D_v2, since CUDA 3.2.
 func Memcpy3D(pCopy *MEMCPY3D) Result {
 	return call1(fnMemcpy3D, uintptr(unsafe.Pointer(pCopy)))
 }
 
-// Memcpy3DPeer copies a box between the memories of two contexts as pCopy describes it.
+// Memcpy3DPeer copies a box between the memories of two contexts described by pCopy.
 //
 // C: cuMemcpy3DPeer, since CUDA 4.0.
 func Memcpy3DPeer(pCopy *MEMCPY3D_PEER) Result {
 	return call1(fnMemcpy3DPeer, uintptr(unsafe.Pointer(pCopy)))
 }
 
-// MemcpyAsync copies byteCount bytes between two addresses that CUDA knows, in stream order.
+// MemcpyAsync copies byteCount bytes in stream order. src and dst are addresses as for [Memcpy].
 //
 // C: cuMemcpyAsync, since CUDA 4.0.
 func MemcpyAsync(dst, src DevicePtr, byteCount uint64, hStream Stream) Result {
@@ -119,18 +119,17 @@ func MemcpyPeerAsync(dstDevice DevicePtr, dstContext Context, srcDevice DevicePt
 	return call6(fnMemcpyPeerAsync, uintptr(dstDevice), uintptr(dstContext), uintptr(srcDevice), uintptr(srcContext), uintptr(byteCount), uintptr(hStream))
 }
 
-// MemcpyHtoDAsync copies byteCount bytes from host memory to device memory, in stream order. With page-locked memory
-// the call returns at once and the source must stay as it is until the copy is done; other memory is first copied
-// aside. Memory of Go's heap has to be pinned that long.
+// MemcpyHtoDAsync copies byteCount bytes from host memory to device memory, in stream order. If the memory is
+// page-locked, the call returns immediately and the source must not change until the copy is done. Other memory is
+// copied to a staging buffer first. Memory of Go's heap must be pinned until the copy is done.
 //
 // C: cuMemcpyHtoDAsync, symbol cuMemcpyHtoDAsync_v2, since CUDA 3.2.
 func MemcpyHtoDAsync(dstDevice DevicePtr, srcHost unsafe.Pointer, byteCount uint64, hStream Stream) Result {
 	return call4(fnMemcpyHtoDAsync, uintptr(dstDevice), uintptr(srcHost), uintptr(byteCount), uintptr(hStream))
 }
 
-// MemcpyDtoHAsync copies byteCount bytes from device memory to host memory, in stream order. The bytes are there when
-// the stream has come that far. Only page-locked memory makes it asynchronous; memory of Go's heap has to be pinned
-// that long.
+// MemcpyDtoHAsync copies byteCount bytes from device memory to host memory, in stream order. The copy is asynchronous
+// only for page-locked memory. Memory of Go's heap must be pinned until it is done.
 //
 // C: cuMemcpyDtoHAsync, symbol cuMemcpyDtoHAsync_v2, since CUDA 3.2.
 func MemcpyDtoHAsync(dstHost unsafe.Pointer, srcDevice DevicePtr, byteCount uint64, hStream Stream) Result {
@@ -158,44 +157,44 @@ func MemcpyAtoHAsync(dstHost unsafe.Pointer, srcArray Array, srcOffset, byteCoun
 	return call5(fnMemcpyAtoHAsync, uintptr(dstHost), uintptr(srcArray), uintptr(srcOffset), uintptr(byteCount), uintptr(hStream))
 }
 
-// Memcpy2DAsync copies a rectangle as pCopy describes it, in stream order.
+// Memcpy2DAsync copies a rectangle described by pCopy, in stream order.
 //
 // C: cuMemcpy2DAsync, symbol cuMemcpy2DAsync_v2, since CUDA 3.2.
 func Memcpy2DAsync(pCopy *MEMCPY2D, hStream Stream) Result {
 	return call2(fnMemcpy2DAsync, uintptr(unsafe.Pointer(pCopy)), uintptr(hStream))
 }
 
-// Memcpy3DAsync copies a box as pCopy describes it, in stream order.
+// Memcpy3DAsync copies a box described by pCopy, in stream order.
 //
 // C: cuMemcpy3DAsync, symbol cuMemcpy3DAsync_v2, since CUDA 3.2.
 func Memcpy3DAsync(pCopy *MEMCPY3D, hStream Stream) Result {
 	return call2(fnMemcpy3DAsync, uintptr(unsafe.Pointer(pCopy)), uintptr(hStream))
 }
 
-// Memcpy3DPeerAsync copies a box between the memories of two contexts as pCopy describes it, in stream order.
+// Memcpy3DPeerAsync copies a box between the memories of two contexts described by pCopy, in stream order.
 //
 // C: cuMemcpy3DPeerAsync, since CUDA 4.0.
 func Memcpy3DPeerAsync(pCopy *MEMCPY3D_PEER, hStream Stream) Result {
 	return call2(fnMemcpy3DPeerAsync, uintptr(unsafe.Pointer(pCopy)), uintptr(hStream))
 }
 
-// MemcpyBatchAsync does count copies in stream order, in no order among themselves. Copy i takes sizes[i] bytes from
-// srcs[i] to dsts[i]; attrs[k] holds for copies attrsIdxs[k] to before attrsIdxs[k+1].
+// MemcpyBatchAsync executes count copies in stream order, unordered among each other. Copy i copies sizes[i] bytes
+// from srcs[i] to dsts[i]. attrs[k] applies to the copies from attrsIdxs[k] up to, but excluding, attrsIdxs[k+1].
 //
 // C: cuMemcpyBatchAsync, symbol cuMemcpyBatchAsync_v2, since CUDA 13.0.
 func MemcpyBatchAsync(dsts, srcs *DevicePtr, sizes *uint64, count uint64, attrs *MemcpyAttributes, attrsIdxs *uint64, numAttrs uint64, hStream Stream) Result {
 	return call8(fnMemcpyBatchAsync, uintptr(unsafe.Pointer(dsts)), uintptr(unsafe.Pointer(srcs)), uintptr(unsafe.Pointer(sizes)), uintptr(count), uintptr(unsafe.Pointer(attrs)), uintptr(unsafe.Pointer(attrsIdxs)), uintptr(numAttrs), uintptr(hStream))
 }
 
-// Memcpy3DBatchAsync does numOps copies of boxes in stream order, in no order among themselves. flags is 0.
+// Memcpy3DBatchAsync executes numOps copies of boxes in stream order, unordered among each other. flags is 0.
 //
 // C: cuMemcpy3DBatchAsync, symbol cuMemcpy3DBatchAsync_v2, since CUDA 13.0.
 func Memcpy3DBatchAsync(numOps uint64, opList *MEMCPY3D_BATCH_OP, flags uint64, hStream Stream) Result {
 	return call4(fnMemcpy3DBatchAsync, uintptr(numOps), uintptr(unsafe.Pointer(opList)), uintptr(flags), uintptr(hStream))
 }
 
-// MemcpyWithAttributesAsync copies size bytes from src to dst in stream order, with the hints in attr on where they
-// are and when the source is read.
+// MemcpyWithAttributesAsync copies size bytes from src to dst in stream order. attr contains hints about their
+// locations and about when the source is read.
 //
 // C: cuMemcpyWithAttributesAsync, since CUDA 13.2.
 func MemcpyWithAttributesAsync(dst, src DevicePtr, size uint64, attr *MemcpyAttributes, hStream Stream) Result {

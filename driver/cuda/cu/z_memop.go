@@ -4,16 +4,16 @@ package cu
 
 import "unsafe"
 
-// StreamWaitValue32 makes the stream wait until the 32-bit word at addr compares with value as flags
-// ([StreamWaitValue_flags]) says.
+// StreamWaitValue32 makes the stream wait until the 32-bit word at addr matches value in the comparison selected by
+// flags ([StreamWaitValue_flags]).
 //
 // C: cuStreamWaitValue32, symbol cuStreamWaitValue32_v2, since CUDA 11.7.
 func StreamWaitValue32(stream Stream, addr DevicePtr, value, flags uint32) Result {
 	return call4(fnStreamWaitValue32, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 
-// StreamWaitValue64 makes the stream wait until the 64-bit word at addr compares with value as flags
-// ([StreamWaitValue_flags]) says.
+// StreamWaitValue64 makes the stream wait until the 64-bit word at addr matches value in the comparison selected by
+// flags ([StreamWaitValue_flags]).
 //
 // C: cuStreamWaitValue64, symbol cuStreamWaitValue64_v2, since CUDA 11.7.
 func StreamWaitValue64(stream Stream, addr DevicePtr, value uint64, flags uint32) Result {
@@ -34,7 +34,7 @@ func StreamWriteValue64(stream Stream, addr DevicePtr, value uint64, flags uint3
 	return call4(fnStreamWriteValue64, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 
-// StreamBatchMemOp does count waits and writes in the order of paramArray, in stream order. flags is 0.
+// StreamBatchMemOp executes count waits and writes in the order of paramArray, in stream order. flags is 0.
 //
 // C: cuStreamBatchMemOp, symbol cuStreamBatchMemOp_v2, since CUDA 11.7.
 func StreamBatchMemOp(stream Stream, count uint32, paramArray *StreamBatchMemOpParams, flags uint32) Result {

@@ -4,24 +4,23 @@ package cu
 
 import "unsafe"
 
-// MemGetInfo stores how many bytes of the device's memory are free, for anyone, and how many there are.
+// MemGetInfo stores the free bytes of the device's memory, which are shared by all processes, and the total bytes.
 //
 // C: cuMemGetInfo, symbol cuMemGetInfo_v2, since CUDA 3.2.
 func MemGetInfo(free, total *uint64) Result {
 	return call2(fnMemGetInfo, uintptr(unsafe.Pointer(free)), uintptr(unsafe.Pointer(total)))
 }
 
-// MemAlloc allocates bytesize bytes on the current context's device and stores the address, aligned to 256 bytes. The
-// content is not set. 0 bytes are refused. [MemFree] frees it.
+// MemAlloc allocates bytesize bytes on the current context's device and stores the address, which is aligned to 256
+// bytes. The content is undefined. bytesize must not be 0. Free it with [MemFree].
 //
 // C: cuMemAlloc, symbol cuMemAlloc_v2, since CUDA 3.2.
 func MemAlloc(dptr *DevicePtr, bytesize uint64) Result {
 	return call2(fnMemAlloc, uintptr(unsafe.Pointer(dptr)), uintptr(bytesize))
 }
 
-// MemAllocPitch allocates height rows of widthInBytes bytes, each row padded so that rows start aligned, and stores
-// the distance between rows in bytes in pPitch. elementSizeBytes, 4, 8 or 16, is the largest access that is to be
-// fast.
+// MemAllocPitch allocates height rows of widthInBytes bytes, padded to align the start of each row, and stores the
+// distance between rows in bytes in pPitch. elementSizeBytes (4, 8 or 16) is the largest access that must be fast.
 //
 // C: cuMemAllocPitch, symbol cuMemAllocPitch_v2, since CUDA 3.2.
 func MemAllocPitch(dptr *DevicePtr, pPitch *uint64, widthInBytes, height uint64, elementSizeBytes uint32) Result {
@@ -36,15 +35,15 @@ func MemFree(dptr DevicePtr) Result {
 	return call1(fnMemFree, uintptr(dptr))
 }
 
-// MemGetAddressRange stores base and size in bytes of the allocation that dptr lies in. Either may be nil.
+// MemGetAddressRange stores the base and the size in bytes of the allocation that contains dptr. Either may be nil.
 //
 // C: cuMemGetAddressRange, symbol cuMemGetAddressRange_v2, since CUDA 3.2.
 func MemGetAddressRange(pbase *DevicePtr, psize *uint64, dptr DevicePtr) Result {
 	return call3(fnMemGetAddressRange, uintptr(unsafe.Pointer(pbase)), uintptr(unsafe.Pointer(psize)), uintptr(dptr))
 }
 
-// MemAllocHost allocates bytesize bytes of page-locked host memory, which the device copies fastest and
-// asynchronously. [MemFreeHost] frees it. It is no memory of Go's.
+// MemAllocHost allocates bytesize bytes of page-locked host memory, for the fastest copies and for asynchronous ones.
+// Free it with [MemFreeHost]. Go does not manage this memory.
 //
 // C: cuMemAllocHost, symbol cuMemAllocHost_v2, since CUDA 3.2.
 func MemAllocHost(pp *unsafe.Pointer, bytesize uint64) Result {
@@ -81,15 +80,15 @@ func MemHostGetFlags(pFlags *uint32, p unsafe.Pointer) Result {
 	return call2(fnMemHostGetFlags, uintptr(unsafe.Pointer(pFlags)), uintptr(p))
 }
 
-// MemAllocManaged allocates bytesize bytes that host and devices use at one address and that move by themselves.
-// flags is [MEM_ATTACH_GLOBAL] or [MEM_ATTACH_HOST]. [MemFree] frees it.
+// MemAllocManaged allocates bytesize bytes that host and devices access at the same address and that migrate
+// automatically. flags is [MEM_ATTACH_GLOBAL] or [MEM_ATTACH_HOST]. Free it with [MemFree].
 //
 // C: cuMemAllocManaged, since CUDA 6.0.
 func MemAllocManaged(dptr *DevicePtr, bytesize uint64, flags uint32) Result {
 	return call3(fnMemAllocManaged, uintptr(unsafe.Pointer(dptr)), uintptr(bytesize), uintptr(flags))
 }
 
-// IpcGetEventHandle stores 64 bytes with which another process can open the event. The event has to be made with
+// IpcGetEventHandle stores 64 bytes with which another process can open the event. The event must have been made with
 // [EVENT_INTERPROCESS] and [EVENT_DISABLE_TIMING].
 //
 // C: cuIpcGetEventHandle, since CUDA 4.1.
@@ -97,17 +96,16 @@ func IpcGetEventHandle(pHandle *IpcEventHandle, event Event) Result {
 	return call2(fnIpcGetEventHandle, uintptr(unsafe.Pointer(pHandle)), uintptr(event))
 }
 
-// IpcOpenEventHandle opens another process's event from its 64 bytes. It is ended with [EventDestroy]. The handle of
-// the same process is refused.
+// IpcOpenEventHandle opens another process's event from its 64 bytes. Destroy it with [EventDestroy]. A handle of the
+// same process is refused.
 //
 // C: cuIpcOpenEventHandle, since CUDA 4.1.
 func IpcOpenEventHandle(phEvent *Event, handle IpcEventHandle) Result {
 	return callIpcOpenEventHandle(phEvent, handle)
 }
 
-// IpcGetMemHandle stores 64 bytes with which another process on the host can open the allocation that dptr lies in.
-// Only memory of [MemAlloc] has such a handle, and it stands for the whole allocation, whatever address inside it is
-// given.
+// IpcGetMemHandle stores 64 bytes with which another process on the host can open the allocation that contains dptr.
+// Only memory of [MemAlloc] has such a handle. The handle always refers to the whole allocation.
 //
 // C: cuIpcGetMemHandle, since CUDA 4.1.
 func IpcGetMemHandle(pHandle *IpcMemHandle, dptr DevicePtr) Result {
@@ -115,16 +113,16 @@ func IpcGetMemHandle(pHandle *IpcMemHandle, dptr DevicePtr) Result {
 }
 
 // IpcOpenMemHandle maps another process's allocation from its 64 bytes and stores the address of the allocation's
-// start. flags is [IPC_MEM_LAZY_ENABLE_PEER_ACCESS]. One process opens an allocation once per context;
-// [IpcCloseMemHandle] ends it. The handle of the same process is refused. When the exporting process frees the memory
-// or ends, the mapping is invalid.
+// start. flags is [IPC_MEM_LAZY_ENABLE_PEER_ACCESS]. A process can open an allocation once per context. Close it with
+// [IpcCloseMemHandle]. A handle of the same process is refused. The mapping becomes invalid when the exporting
+// process frees the memory or exits.
 //
 // C: cuIpcOpenMemHandle, symbol cuIpcOpenMemHandle_v2, since CUDA 11.0.
 func IpcOpenMemHandle(pdptr *DevicePtr, handle IpcMemHandle, flags uint32) Result {
 	return callIpcOpenMemHandle(pdptr, handle, flags)
 }
 
-// IpcCloseMemHandle unmaps memory of [IpcOpenMemHandle]. The exporting process's allocation is not touched.
+// IpcCloseMemHandle unmaps memory of [IpcOpenMemHandle]. It does not affect the exporting process's allocation.
 //
 // C: cuIpcCloseMemHandle, since CUDA 4.1.
 func IpcCloseMemHandle(dptr DevicePtr) Result {
@@ -132,31 +130,31 @@ func IpcCloseMemHandle(dptr DevicePtr) Result {
 }
 
 // MemHostRegister page-locks bytesize bytes of existing host memory at p for fast copies. flags are the
-// MEMHOSTREGISTER constants. The memory must not move or be freed before [MemHostUnregister]: memory from mmap
-// serves, memory of Go's heap only while pinned.
+// MEMHOSTREGISTER constants. The memory must not move or be freed before [MemHostUnregister], so use memory of mmap,
+// or pinned memory of Go's heap.
 //
 // C: cuMemHostRegister, symbol cuMemHostRegister_v2, since CUDA 6.5.
 func MemHostRegister(p unsafe.Pointer, bytesize uint64, flags uint32) Result {
 	return call3(fnMemHostRegister, uintptr(p), uintptr(bytesize), uintptr(flags))
 }
 
-// MemHostUnregister ends the page lock of the memory at p, which is the start of a registered range.
+// MemHostUnregister unlocks the memory at p, which must be the start of a registered range.
 //
 // C: cuMemHostUnregister, since CUDA 4.0.
 func MemHostUnregister(p unsafe.Pointer) Result {
 	return call1(fnMemHostUnregister, uintptr(p))
 }
 
-// MemGetHandleForAddressRange stores at handle a descriptor (int32, for dma-buf) that stands for size bytes at dptr.
-// Both have to be multiples of the host's page size. The caller owns the descriptor.
+// MemGetHandleForAddressRange stores at handle a descriptor (int32, for dma-buf) of size bytes at dptr. Both must be
+// multiples of the host's page size. The caller owns the descriptor.
 //
 // C: cuMemGetHandleForAddressRange, since CUDA 11.7.
 func MemGetHandleForAddressRange(handle unsafe.Pointer, dptr DevicePtr, size uint64, handleType MemRangeHandleType, flags uint64) Result {
 	return call5(fnMemGetHandleForAddressRange, uintptr(handle), uintptr(dptr), uintptr(size), uintptr(handleType), uintptr(flags))
 }
 
-// MemBatchDecompressAsync has the device decompress count pieces in stream order. Each piece has its own entry in
-// paramsArray; errorIndex, which may be nil, receives the first entry that was refused. flags is 0.
+// MemBatchDecompressAsync decompresses count pieces on the device in stream order. Each piece has an entry in
+// paramsArray. errorIndex, which may be nil, receives the index of the first entry that was refused. flags is 0.
 //
 // C: cuMemBatchDecompressAsync, since CUDA 12.6.
 func MemBatchDecompressAsync(paramsArray *MemDecompressParams, count uint64, flags uint32, errorIndex *uint64, stream Stream) Result {
@@ -170,15 +168,15 @@ func PointerGetAttribute(data unsafe.Pointer, attribute Pointer_attribute, ptr D
 	return call3(fnPointerGetAttribute, uintptr(data), uintptr(attribute), uintptr(ptr))
 }
 
-// PointerSetAttribute sets one property of the memory at ptr to what value points to.
+// PointerSetAttribute sets one property of the memory at ptr to *value.
 //
 // C: cuPointerSetAttribute, since CUDA 6.0.
 func PointerSetAttribute(value unsafe.Pointer, attribute Pointer_attribute, ptr DevicePtr) Result {
 	return call3(fnPointerSetAttribute, uintptr(value), uintptr(attribute), uintptr(ptr))
 }
 
-// PointerGetAttributes stores numAttributes properties of the memory at ptr, the i-th at data[i]. What does not apply
-// is set to 0 or nil, and for memory that CUDA does not know there is no error.
+// PointerGetAttributes stores numAttributes properties of the memory at ptr, the i-th at data[i]. Properties that do
+// not apply are set to 0 or nil. Memory unknown to CUDA is not an error.
 //
 // C: cuPointerGetAttributes, since CUDA 7.0.
 func PointerGetAttributes(numAttributes uint32, attributes *Pointer_attribute, data *unsafe.Pointer, ptr DevicePtr) Result {

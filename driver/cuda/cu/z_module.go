@@ -13,31 +13,30 @@ func ModuleLoad(module *Module, fname *byte) Result {
 }
 
 // ModuleLoadData loads the module at image into the current context. image is a cubin, a fatbin, or NUL-terminated
-// PTX; it is not needed after the call.
+// PTX. It is not used after the call.
 //
 // C: cuModuleLoadData, since CUDA 2.0.
 func ModuleLoadData(module *Module, image unsafe.Pointer) Result {
 	return call2(fnModuleLoadData, uintptr(unsafe.Pointer(module)), uintptr(image))
 }
 
-// ModuleLoadDataEx loads the module at image, with numOptions options of the compiler. The value of option i is
-// options[i]'s at optionValues[i], as a number or an address in one word. Memory of Go that such a word points to has
-// to be pinned ([runtime.Pinner]).
+// ModuleLoadDataEx loads the module at image, with numOptions options of the compiler. The value of options[i] is
+// optionValues[i], a number or an address in one word. Go memory at such an address must be pinned
+// ([runtime.Pinner]).
 //
 // C: cuModuleLoadDataEx, since CUDA 2.1.
 func ModuleLoadDataEx(module *Module, image unsafe.Pointer, numOptions uint32, options *Jit_option, optionValues *uintptr) Result {
 	return call5(fnModuleLoadDataEx, uintptr(unsafe.Pointer(module)), uintptr(image), uintptr(numOptions), uintptr(unsafe.Pointer(options)), uintptr(unsafe.Pointer(optionValues)))
 }
 
-// ModuleLoadFatBinary loads the module at fatCubin, which holds several forms for several devices; the driver picks
-// one.
+// ModuleLoadFatBinary loads the module at fatCubin, which contains code for several devices. The driver selects one.
 //
 // C: cuModuleLoadFatBinary, since CUDA 2.0.
 func ModuleLoadFatBinary(module *Module, fatCubin unsafe.Pointer) Result {
 	return call2(fnModuleLoadFatBinary, uintptr(unsafe.Pointer(module)), uintptr(fatCubin))
 }
 
-// ModuleUnload unloads a module from the current context. Its functions and globals are then invalid.
+// ModuleUnload unloads a module from the current context. Its functions and globals become invalid.
 //
 // C: cuModuleUnload, since CUDA 2.0.
 func ModuleUnload(hmod Module) Result {
@@ -52,7 +51,7 @@ func ModuleGetLoadingMode(mode *ModuleLoadingMode) Result {
 }
 
 // ModuleGetFunction stores the kernel named name (NUL-terminated; mangled for C++) of the module. An unknown name
-// gives ERROR_NOT_FOUND.
+// returns ERROR_NOT_FOUND.
 //
 // C: cuModuleGetFunction, since CUDA 2.0.
 func ModuleGetFunction(hfunc *Function, hmod Module, name *byte) Result {
@@ -73,8 +72,8 @@ func ModuleEnumerateFunctions(functions *Function, numFunctions uint32, mod Modu
 	return call3(fnModuleEnumerateFunctions, uintptr(unsafe.Pointer(functions)), uintptr(numFunctions), uintptr(mod))
 }
 
-// ModuleGetGlobal stores address and size in bytes of the global variable named name (NUL-terminated) of the module.
-// dptr or bytes may be nil.
+// ModuleGetGlobal stores the address and the size in bytes of the global variable named name (NUL-terminated) of the
+// module. dptr or bytes may be nil.
 //
 // C: cuModuleGetGlobal, symbol cuModuleGetGlobal_v2, since CUDA 3.2.
 func ModuleGetGlobal(dptr *DevicePtr, bytes *uint64, hmod Module, name *byte) Result {
@@ -89,8 +88,8 @@ func LinkCreate(numOptions uint32, options *Jit_option, optionValues *uintptr, s
 	return call4(fnLinkCreate, uintptr(numOptions), uintptr(unsafe.Pointer(options)), uintptr(unsafe.Pointer(optionValues)), uintptr(unsafe.Pointer(stateOut)))
 }
 
-// LinkAddData adds size bytes of input at data to the link, under the NUL-terminated name for messages. PTX comes
-// with its NUL.
+// LinkAddData adds size bytes of input at data to the link, with a NUL-terminated name for messages. PTX includes its
+// NUL.
 //
 // C: cuLinkAddData, symbol cuLinkAddData_v2, since CUDA 6.5.
 func LinkAddData(state LinkState, type_ JitInputType, data unsafe.Pointer, size uint64, name *byte, numOptions uint32, options *Jit_option, optionValues *uintptr) Result {
@@ -104,7 +103,7 @@ func LinkAddFile(state LinkState, type_ JitInputType, path *byte, numOptions uin
 	return call6(fnLinkAddFile, uintptr(state), uintptr(type_), uintptr(unsafe.Pointer(path)), uintptr(numOptions), uintptr(unsafe.Pointer(options)), uintptr(unsafe.Pointer(optionValues)))
 }
 
-// LinkComplete ends the link and stores address and size in bytes of the cubin, which belongs to the link until
+// LinkComplete ends the link and stores the address and the size in bytes of the cubin. The link owns it until
 // [LinkDestroy].
 //
 // C: cuLinkComplete, since CUDA 5.5.

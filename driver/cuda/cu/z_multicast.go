@@ -4,45 +4,45 @@ package cu
 
 import "unsafe"
 
-// MulticastCreate makes a multicast object for prop.numDevices devices and stores its handle. Devices are added and
-// memory bound before use; [MemRelease] gives it up.
+// MulticastCreate makes a multicast object for prop.numDevices devices and stores its handle. Add devices and bind
+// memory before use. Release it with [MemRelease].
 //
 // C: cuMulticastCreate, since CUDA 12.1.
 func MulticastCreate(mcHandle *MemGenericAllocationHandle, prop *MulticastObjectProp) Result {
 	return call2(fnMulticastCreate, uintptr(unsafe.Pointer(mcHandle)), uintptr(unsafe.Pointer(prop)))
 }
 
-// MulticastAddDevice adds a device. All devices have to be added before any memory is bound.
+// MulticastAddDevice adds a device. All devices must be added before memory is bound.
 //
 // C: cuMulticastAddDevice, since CUDA 12.1.
 func MulticastAddDevice(mcHandle MemGenericAllocationHandle, dev Device) Result {
 	return call2(fnMulticastAddDevice, uintptr(mcHandle), uintptr(dev))
 }
 
-// MulticastBindMem binds size bytes of the memory memHandle, from memOffset on, to the multicast object from mcOffset
-// on, for the device that has the memory. flags is 0.
+// MulticastBindMem binds size bytes of the memory memHandle, starting at memOffset, to the multicast object starting
+// at mcOffset, for the device that has the memory. flags is 0.
 //
 // C: cuMulticastBindMem, since CUDA 12.1.
 func MulticastBindMem(mcHandle MemGenericAllocationHandle, mcOffset uint64, memHandle MemGenericAllocationHandle, memOffset, size, flags uint64) Result {
 	return call6(fnMulticastBindMem, uintptr(mcHandle), uintptr(mcOffset), uintptr(memHandle), uintptr(memOffset), uintptr(size), uintptr(flags))
 }
 
-// MulticastBindMem_v2 binds size bytes of the memory memHandle, from memOffset on, to the multicast object from
-// mcOffset on, for the device dev. flags is 0.
+// MulticastBindMem_v2 binds size bytes of the memory memHandle, starting at memOffset, to the multicast object
+// starting at mcOffset, for the device dev. flags is 0.
 //
 // C: cuMulticastBindMem_v2, since CUDA 13.1.
 func MulticastBindMem_v2(mcHandle MemGenericAllocationHandle, dev Device, mcOffset uint64, memHandle MemGenericAllocationHandle, memOffset, size, flags uint64) Result {
 	return call7(fnMulticastBindMem_v2, uintptr(mcHandle), uintptr(dev), uintptr(mcOffset), uintptr(memHandle), uintptr(memOffset), uintptr(size), uintptr(flags))
 }
 
-// MulticastBindAddr binds size bytes mapped at memptr to the multicast object from mcOffset on. flags is 0.
+// MulticastBindAddr binds size bytes mapped at memptr to the multicast object starting at mcOffset. flags is 0.
 //
 // C: cuMulticastBindAddr, since CUDA 12.1.
 func MulticastBindAddr(mcHandle MemGenericAllocationHandle, mcOffset uint64, memptr DevicePtr, size, flags uint64) Result {
 	return call5(fnMulticastBindAddr, uintptr(mcHandle), uintptr(mcOffset), uintptr(memptr), uintptr(size), uintptr(flags))
 }
 
-// MulticastBindAddr_v2 binds size bytes mapped at memptr to the multicast object from mcOffset on, for the device
+// MulticastBindAddr_v2 binds size bytes mapped at memptr to the multicast object starting at mcOffset, for the device
 // dev. flags is 0.
 //
 // C: cuMulticastBindAddr_v2, since CUDA 13.1.
@@ -50,15 +50,15 @@ func MulticastBindAddr_v2(mcHandle MemGenericAllocationHandle, dev Device, mcOff
 	return call6(fnMulticastBindAddr_v2, uintptr(mcHandle), uintptr(dev), uintptr(mcOffset), uintptr(memptr), uintptr(size), uintptr(flags))
 }
 
-// MulticastUnbind unbinds size bytes from mcOffset on for one device.
+// MulticastUnbind unbinds size bytes starting at mcOffset for one device.
 //
 // C: cuMulticastUnbind, since CUDA 12.1.
 func MulticastUnbind(mcHandle MemGenericAllocationHandle, dev Device, mcOffset, size uint64) Result {
 	return call4(fnMulticastUnbind, uintptr(mcHandle), uintptr(dev), uintptr(mcOffset), uintptr(size))
 }
 
-// MulticastGetGranularity stores what sizes and offsets of such a multicast object have to be multiples of: the
-// smallest or the recommended.
+// MulticastGetGranularity stores the minimum or the recommended granularity of sizes and offsets of such a multicast
+// object.
 //
 // C: cuMulticastGetGranularity, since CUDA 12.1.
 func MulticastGetGranularity(granularity *uint64, prop *MulticastObjectProp, option MulticastGranularity_flags) Result {

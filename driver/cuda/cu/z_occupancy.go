@@ -21,9 +21,9 @@ func OccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks *int32, func_ 
 	return call5(fnOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, uintptr(unsafe.Pointer(numBlocks)), uintptr(func_), uintptr(blockSize), uintptr(dynamicSMemSize), uintptr(flags))
 }
 
-// OccupancyMaxPotentialBlockSize stores the block size with the best occupancy and the smallest grid that then fills
-// the device. Dynamic shared memory is dynamicSMemSize bytes a block, or what blockSizeToDynamicSMemSize says for a
-// block size, if it is not 0. blockSizeLimit, if not 0, bounds the size.
+// OccupancyMaxPotentialBlockSize stores the block size with the best occupancy and the minimum grid that fills the
+// device with it. Dynamic shared memory is dynamicSMemSize bytes for each block, or the result of
+// blockSizeToDynamicSMemSize, if not 0, for a block size. blockSizeLimit, if not 0, limits the block size.
 //
 // C: cuOccupancyMaxPotentialBlockSize, since CUDA 6.5.
 func OccupancyMaxPotentialBlockSize(minGridSize, blockSize *int32, func_ Function, blockSizeToDynamicSMemSize OccupancyB2DSize, dynamicSMemSize uint64, blockSizeLimit int32) Result {
@@ -37,7 +37,7 @@ func OccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize *int32, func
 	return call7(fnOccupancyMaxPotentialBlockSizeWithFlags, uintptr(unsafe.Pointer(minGridSize)), uintptr(unsafe.Pointer(blockSize)), uintptr(func_), uintptr(blockSizeToDynamicSMemSize), uintptr(dynamicSMemSize), uintptr(blockSizeLimit), uintptr(flags))
 }
 
-// OccupancyAvailableDynamicSMemPerBlock stores how many bytes of dynamic shared memory each block may use so that
+// OccupancyAvailableDynamicSMemPerBlock stores the maximum bytes of dynamic shared memory for each block with which
 // numBlocks blocks of blockSize threads run on a multiprocessor at a time.
 //
 // C: cuOccupancyAvailableDynamicSMemPerBlock, since CUDA 10.2.

@@ -4,368 +4,342 @@ package cu
 
 import "unsafe"
 
-// MemHostRegister_v1 is the form of [MemHostRegister] that CUDA 6.5 replaced. It is there for drivers that do not
-// have the newer one.
+// MemHostRegister_v1 is the form of [MemHostRegister] that CUDA 6.5 replaced, for drivers without the newer one.
 //
 // C: cuMemHostRegister, since CUDA 4.0.
 func MemHostRegister_v1(p unsafe.Pointer, bytesize uint64, flags uint32) Result {
 	return call3(fnMemHostRegister_v1, uintptr(p), uintptr(bytesize), uintptr(flags))
 }
 
-// GraphicsResourceSetMapFlags_v1 is the form of [GraphicsResourceSetMapFlags] that CUDA 6.5 replaced. It is there for
-// drivers that do not have the newer one.
+// GraphicsResourceSetMapFlags_v1 is the form of [GraphicsResourceSetMapFlags] that CUDA 6.5 replaced, for drivers
+// without the newer one.
 //
 // C: cuGraphicsResourceSetMapFlags, since CUDA 3.0.
 func GraphicsResourceSetMapFlags_v1(resource GraphicsResource, flags uint32) Result {
 	return call2(fnGraphicsResourceSetMapFlags_v1, uintptr(resource), uintptr(flags))
 }
 
-// LinkCreate_v1 is the form of [LinkCreate] that CUDA 6.5 replaced. It is there for drivers that do not have the
-// newer one.
+// LinkCreate_v1 is the form of [LinkCreate] that CUDA 6.5 replaced, for drivers without the newer one.
 //
 // C: cuLinkCreate, since CUDA 5.5.
 func LinkCreate_v1(numOptions uint32, options *Jit_option, optionValues *uintptr, stateOut *LinkState) Result {
 	return call4(fnLinkCreate_v1, uintptr(numOptions), uintptr(unsafe.Pointer(options)), uintptr(unsafe.Pointer(optionValues)), uintptr(unsafe.Pointer(stateOut)))
 }
 
-// LinkAddData_v1 is the form of [LinkAddData] that CUDA 6.5 replaced. It is there for drivers that do not have the
-// newer one.
+// LinkAddData_v1 is the form of [LinkAddData] that CUDA 6.5 replaced, for drivers without the newer one.
 //
 // C: cuLinkAddData, since CUDA 5.5.
 func LinkAddData_v1(state LinkState, type_ JitInputType, data unsafe.Pointer, size uint64, name *byte, numOptions uint32, options *Jit_option, optionValues *uintptr) Result {
 	return call8(fnLinkAddData_v1, uintptr(state), uintptr(type_), uintptr(data), uintptr(size), uintptr(unsafe.Pointer(name)), uintptr(numOptions), uintptr(unsafe.Pointer(options)), uintptr(unsafe.Pointer(optionValues)))
 }
 
-// LinkAddFile_v1 is the form of [LinkAddFile] that CUDA 6.5 replaced. It is there for drivers that do not have the
-// newer one.
+// LinkAddFile_v1 is the form of [LinkAddFile] that CUDA 6.5 replaced, for drivers without the newer one.
 //
 // C: cuLinkAddFile, since CUDA 5.5.
 func LinkAddFile_v1(state LinkState, type_ JitInputType, path *byte, numOptions uint32, options *Jit_option, optionValues *uintptr) Result {
 	return call6(fnLinkAddFile_v1, uintptr(state), uintptr(type_), uintptr(unsafe.Pointer(path)), uintptr(numOptions), uintptr(unsafe.Pointer(options)), uintptr(unsafe.Pointer(optionValues)))
 }
 
-// TexRefSetAddress2D_v2 is the form of [TexRefSetAddress2D] that CUDA 4.1 replaced. It is there for drivers that do
-// not have the newer one.
+// TexRefSetAddress2D_v2 is the form of [TexRefSetAddress2D] that CUDA 4.1 replaced, for drivers without the newer
+// one.
 //
 // C: cuTexRefSetAddress2D_v2, since CUDA 3.2.
 func TexRefSetAddress2D_v2(hTexRef Texref, desc *ARRAY_DESCRIPTOR, dptr DevicePtr, pitch uint64) Result {
 	return call4(fnTexRefSetAddress2D_v2, uintptr(hTexRef), uintptr(unsafe.Pointer(desc)), uintptr(dptr), uintptr(pitch))
 }
 
-// CtxCreate_v2 is the form of [CtxCreate] that CUDA 12.5 replaced. It is there for drivers that do not have the newer
-// one.
+// CtxCreate_v2 is the form of [CtxCreate] that CUDA 12.5 replaced, for drivers without the newer one.
 //
 // C: cuCtxCreate_v2, since CUDA 3.2.
 func CtxCreate_v2(pctx *Context, flags uint32, dev Device) Result {
 	return call3(fnCtxCreate_v2, uintptr(unsafe.Pointer(pctx)), uintptr(flags), uintptr(dev))
 }
 
-// CtxCreate_v3 is the form of [CtxCreate] that CUDA 12.5 replaced. It is there for drivers that do not have the newer
-// one.
+// CtxCreate_v3 is the form of [CtxCreate] that CUDA 12.5 replaced, for drivers without the newer one.
 //
 // C: cuCtxCreate_v3, since CUDA 11.4.
 func CtxCreate_v3(pctx *Context, paramsArray *ExecAffinityParam, numParams int32, flags uint32, dev Device) Result {
 	return call5(fnCtxCreate_v3, uintptr(unsafe.Pointer(pctx)), uintptr(unsafe.Pointer(paramsArray)), uintptr(numParams), uintptr(flags), uintptr(dev))
 }
 
-// CtxDestroy_v1 is the form of [CtxDestroy] that CUDA 4.0 replaced. It is there for drivers that do not have the
-// newer one.
+// CtxDestroy_v1 is the form of [CtxDestroy] that CUDA 4.0 replaced, for drivers without the newer one.
 //
 // C: cuCtxDestroy, since CUDA 2.0.
 func CtxDestroy_v1(ctx Context) Result {
 	return call1(fnCtxDestroy_v1, uintptr(ctx))
 }
 
-// CtxPopCurrent_v1 is the form of [CtxPopCurrent] that CUDA 4.0 replaced. It is there for drivers that do not have
-// the newer one.
+// CtxPopCurrent_v1 is the form of [CtxPopCurrent] that CUDA 4.0 replaced, for drivers without the newer one.
 //
 // C: cuCtxPopCurrent, since CUDA 2.0.
 func CtxPopCurrent_v1(pctx *Context) Result {
 	return call1(fnCtxPopCurrent_v1, uintptr(unsafe.Pointer(pctx)))
 }
 
-// CtxPushCurrent_v1 is the form of [CtxPushCurrent] that CUDA 4.0 replaced. It is there for drivers that do not have
-// the newer one.
+// CtxPushCurrent_v1 is the form of [CtxPushCurrent] that CUDA 4.0 replaced, for drivers without the newer one.
 //
 // C: cuCtxPushCurrent, since CUDA 2.0.
 func CtxPushCurrent_v1(ctx Context) Result {
 	return call1(fnCtxPushCurrent_v1, uintptr(ctx))
 }
 
-// StreamDestroy_v1 is the form of [StreamDestroy] that CUDA 4.0 replaced. It is there for drivers that do not have
-// the newer one.
+// StreamDestroy_v1 is the form of [StreamDestroy] that CUDA 4.0 replaced, for drivers without the newer one.
 //
 // C: cuStreamDestroy, since CUDA 2.0.
 func StreamDestroy_v1(hStream Stream) Result {
 	return call1(fnStreamDestroy_v1, uintptr(hStream))
 }
 
-// EventDestroy_v1 is the form of [EventDestroy] that CUDA 4.0 replaced. It is there for drivers that do not have the
-// newer one.
+// EventDestroy_v1 is the form of [EventDestroy] that CUDA 4.0 replaced, for drivers without the newer one.
 //
 // C: cuEventDestroy, since CUDA 2.0.
 func EventDestroy_v1(hEvent Event) Result {
 	return call1(fnEventDestroy_v1, uintptr(hEvent))
 }
 
-// EventElapsedTime_v1 is the form of [EventElapsedTime] that CUDA 12.8 replaced. It is there for drivers that do not
-// have the newer one.
+// EventElapsedTime_v1 is the form of [EventElapsedTime] that CUDA 12.8 replaced, for drivers without the newer one.
 //
 // C: cuEventElapsedTime, since CUDA 2.0.
 func EventElapsedTime_v1(pMilliseconds *float32, hStart, hEnd Event) Result {
 	return call3(fnEventElapsedTime_v1, uintptr(unsafe.Pointer(pMilliseconds)), uintptr(hStart), uintptr(hEnd))
 }
 
-// DevicePrimaryCtxRelease_v1 is the form of [DevicePrimaryCtxRelease] that CUDA 11.0 replaced. It is there for
-// drivers that do not have the newer one.
+// DevicePrimaryCtxRelease_v1 is the form of [DevicePrimaryCtxRelease] that CUDA 11.0 replaced, for drivers without
+// the newer one.
 //
 // C: cuDevicePrimaryCtxRelease, since CUDA 7.0.
 func DevicePrimaryCtxRelease_v1(dev Device) Result {
 	return call1(fnDevicePrimaryCtxRelease_v1, uintptr(dev))
 }
 
-// DevicePrimaryCtxReset_v1 is the form of [DevicePrimaryCtxReset] that CUDA 11.0 replaced. It is there for drivers
-// that do not have the newer one.
+// DevicePrimaryCtxReset_v1 is the form of [DevicePrimaryCtxReset] that CUDA 11.0 replaced, for drivers without the
+// newer one.
 //
 // C: cuDevicePrimaryCtxReset, since CUDA 7.0.
 func DevicePrimaryCtxReset_v1(dev Device) Result {
 	return call1(fnDevicePrimaryCtxReset_v1, uintptr(dev))
 }
 
-// DevicePrimaryCtxSetFlags_v1 is the form of [DevicePrimaryCtxSetFlags] that CUDA 11.0 replaced. It is there for
-// drivers that do not have the newer one.
+// DevicePrimaryCtxSetFlags_v1 is the form of [DevicePrimaryCtxSetFlags] that CUDA 11.0 replaced, for drivers without
+// the newer one.
 //
 // C: cuDevicePrimaryCtxSetFlags, since CUDA 7.0.
 func DevicePrimaryCtxSetFlags_v1(dev Device, flags uint32) Result {
 	return call2(fnDevicePrimaryCtxSetFlags_v1, uintptr(dev), uintptr(flags))
 }
 
-// DeviceGetUuid_v1 is the form of [DeviceGetUuid] that CUDA 11.4 replaced. It is there for drivers that do not have
-// the newer one.
+// DeviceGetUuid_v1 is the form of [DeviceGetUuid] that CUDA 11.4 replaced, for drivers without the newer one.
 //
 // C: cuDeviceGetUuid, since CUDA 9.2.
 func DeviceGetUuid_v1(uuid *UUID, dev Device) Result {
 	return call2(fnDeviceGetUuid_v1, uintptr(unsafe.Pointer(uuid)), uintptr(dev))
 }
 
-// MemcpyBatchAsync_v1 is the form of [MemcpyBatchAsync] that CUDA 13.0 replaced. It is there for drivers that do not
-// have the newer one.
+// MemcpyBatchAsync_v1 is the form of [MemcpyBatchAsync] that CUDA 13.0 replaced, for drivers without the newer one.
 //
 // C: cuMemcpyBatchAsync, since CUDA 12.8.
 func MemcpyBatchAsync_v1(dsts, srcs *DevicePtr, sizes *uint64, count uint64, attrs *MemcpyAttributes, attrsIdxs *uint64, numAttrs uint64, failIdx *uint64, hStream Stream) Result {
 	return call9(fnMemcpyBatchAsync_v1, uintptr(unsafe.Pointer(dsts)), uintptr(unsafe.Pointer(srcs)), uintptr(unsafe.Pointer(sizes)), uintptr(count), uintptr(unsafe.Pointer(attrs)), uintptr(unsafe.Pointer(attrsIdxs)), uintptr(numAttrs), uintptr(unsafe.Pointer(failIdx)), uintptr(hStream))
 }
 
-// Memcpy3DBatchAsync_v1 is the form of [Memcpy3DBatchAsync] that CUDA 13.0 replaced. It is there for drivers that do
-// not have the newer one.
+// Memcpy3DBatchAsync_v1 is the form of [Memcpy3DBatchAsync] that CUDA 13.0 replaced, for drivers without the newer
+// one.
 //
 // C: cuMemcpy3DBatchAsync, since CUDA 12.8.
 func Memcpy3DBatchAsync_v1(numOps uint64, opList *MEMCPY3D_BATCH_OP, failIdx *uint64, flags uint64, hStream Stream) Result {
 	return call5(fnMemcpy3DBatchAsync_v1, uintptr(numOps), uintptr(unsafe.Pointer(opList)), uintptr(unsafe.Pointer(failIdx)), uintptr(flags), uintptr(hStream))
 }
 
-// StreamWriteValue32_v1 is the form of [StreamWriteValue32] that CUDA 11.7 replaced. It is there for drivers that do
-// not have the newer one.
+// StreamWriteValue32_v1 is the form of [StreamWriteValue32] that CUDA 11.7 replaced, for drivers without the newer
+// one.
 //
 // C: cuStreamWriteValue32, since CUDA 8.0.
 func StreamWriteValue32_v1(stream Stream, addr DevicePtr, value, flags uint32) Result {
 	return call4(fnStreamWriteValue32_v1, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 
-// StreamWaitValue32_v1 is the form of [StreamWaitValue32] that CUDA 11.7 replaced. It is there for drivers that do
-// not have the newer one.
+// StreamWaitValue32_v1 is the form of [StreamWaitValue32] that CUDA 11.7 replaced, for drivers without the newer one.
 //
 // C: cuStreamWaitValue32, since CUDA 8.0.
 func StreamWaitValue32_v1(stream Stream, addr DevicePtr, value, flags uint32) Result {
 	return call4(fnStreamWaitValue32_v1, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 
-// StreamWriteValue64_v1 is the form of [StreamWriteValue64] that CUDA 11.7 replaced. It is there for drivers that do
-// not have the newer one.
+// StreamWriteValue64_v1 is the form of [StreamWriteValue64] that CUDA 11.7 replaced, for drivers without the newer
+// one.
 //
 // C: cuStreamWriteValue64, since CUDA 9.0.
 func StreamWriteValue64_v1(stream Stream, addr DevicePtr, value uint64, flags uint32) Result {
 	return call4(fnStreamWriteValue64_v1, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 
-// StreamWaitValue64_v1 is the form of [StreamWaitValue64] that CUDA 11.7 replaced. It is there for drivers that do
-// not have the newer one.
+// StreamWaitValue64_v1 is the form of [StreamWaitValue64] that CUDA 11.7 replaced, for drivers without the newer one.
 //
 // C: cuStreamWaitValue64, since CUDA 9.0.
 func StreamWaitValue64_v1(stream Stream, addr DevicePtr, value uint64, flags uint32) Result {
 	return call4(fnStreamWaitValue64_v1, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 
-// StreamBatchMemOp_v1 is the form of [StreamBatchMemOp] that CUDA 11.7 replaced. It is there for drivers that do not
-// have the newer one.
+// StreamBatchMemOp_v1 is the form of [StreamBatchMemOp] that CUDA 11.7 replaced, for drivers without the newer one.
 //
 // C: cuStreamBatchMemOp, since CUDA 8.0.
 func StreamBatchMemOp_v1(stream Stream, count uint32, paramArray *StreamBatchMemOpParams, flags uint32) Result {
 	return call4(fnStreamBatchMemOp_v1, uintptr(stream), uintptr(count), uintptr(unsafe.Pointer(paramArray)), uintptr(flags))
 }
 
-// MemPrefetchAsync_v1 is the form of [MemPrefetchAsync] that CUDA 12.2 replaced. It is there for drivers that do not
-// have the newer one.
+// MemPrefetchAsync_v1 is the form of [MemPrefetchAsync] that CUDA 12.2 replaced, for drivers without the newer one.
 //
 // C: cuMemPrefetchAsync, since CUDA 8.0.
 func MemPrefetchAsync_v1(devPtr DevicePtr, count uint64, dstDevice Device, hStream Stream) Result {
 	return call4(fnMemPrefetchAsync_v1, uintptr(devPtr), uintptr(count), uintptr(dstDevice), uintptr(hStream))
 }
 
-// MemAdvise_v1 is the form of [MemAdvise] that CUDA 12.2 replaced. It is there for drivers that do not have the newer
-// one.
+// MemAdvise_v1 is the form of [MemAdvise] that CUDA 12.2 replaced, for drivers without the newer one.
 //
 // C: cuMemAdvise, since CUDA 8.0.
 func MemAdvise_v1(devPtr DevicePtr, count uint64, advice Mem_advise, device Device) Result {
 	return call4(fnMemAdvise_v1, uintptr(devPtr), uintptr(count), uintptr(advice), uintptr(device))
 }
 
-// StreamBeginCapture_v1 is the form of [StreamBeginCapture] that CUDA 10.1 replaced. It is there for drivers that do
-// not have the newer one.
+// StreamBeginCapture_v1 is the form of [StreamBeginCapture] that CUDA 10.1 replaced, for drivers without the newer
+// one.
 //
 // C: cuStreamBeginCapture, since CUDA 10.0.
 func StreamBeginCapture_v1(hStream Stream) Result {
 	return call1(fnStreamBeginCapture_v1, uintptr(hStream))
 }
 
-// StreamGetCaptureInfo_v1 is the form of [StreamGetCaptureInfo] that CUDA 12.3 replaced. It is there for drivers that
-// do not have the newer one.
+// StreamGetCaptureInfo_v1 is the form of [StreamGetCaptureInfo] that CUDA 12.3 replaced, for drivers without the
+// newer one.
 //
 // C: cuStreamGetCaptureInfo, since CUDA 10.1.
 func StreamGetCaptureInfo_v1(hStream Stream, captureStatus_out *StreamCaptureStatus, id_out *uint64) Result {
 	return call3(fnStreamGetCaptureInfo_v1, uintptr(hStream), uintptr(unsafe.Pointer(captureStatus_out)), uintptr(unsafe.Pointer(id_out)))
 }
 
-// StreamGetCaptureInfo_v2 is the form of [StreamGetCaptureInfo] that CUDA 12.3 replaced. It is there for drivers that
-// do not have the newer one.
+// StreamGetCaptureInfo_v2 is the form of [StreamGetCaptureInfo] that CUDA 12.3 replaced, for drivers without the
+// newer one.
 //
 // C: cuStreamGetCaptureInfo_v2, since CUDA 11.3.
 func StreamGetCaptureInfo_v2(hStream Stream, captureStatus_out *StreamCaptureStatus, id_out *uint64, graph_out *Graph, dependencies_out **GraphNode, numDependencies_out *uint64) Result {
 	return call6(fnStreamGetCaptureInfo_v2, uintptr(hStream), uintptr(unsafe.Pointer(captureStatus_out)), uintptr(unsafe.Pointer(id_out)), uintptr(unsafe.Pointer(graph_out)), uintptr(unsafe.Pointer(dependencies_out)), uintptr(unsafe.Pointer(numDependencies_out)))
 }
 
-// GraphAddKernelNode_v1 is the form of [GraphAddKernelNode] that CUDA 12.0 replaced. It is there for drivers that do
-// not have the newer one.
+// GraphAddKernelNode_v1 is the form of [GraphAddKernelNode] that CUDA 12.0 replaced, for drivers without the newer
+// one.
 //
 // C: cuGraphAddKernelNode, since CUDA 10.0.
 func GraphAddKernelNode_v1(phGraphNode *GraphNode, hGraph Graph, dependencies *GraphNode, numDependencies uint64, nodeParams *KERNEL_NODE_PARAMS_v1) Result {
 	return call5(fnGraphAddKernelNode_v1, uintptr(unsafe.Pointer(phGraphNode)), uintptr(hGraph), uintptr(unsafe.Pointer(dependencies)), uintptr(numDependencies), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphKernelNodeGetParams_v1 is the form of [GraphKernelNodeGetParams] that CUDA 12.0 replaced. It is there for
-// drivers that do not have the newer one.
+// GraphKernelNodeGetParams_v1 is the form of [GraphKernelNodeGetParams] that CUDA 12.0 replaced, for drivers without
+// the newer one.
 //
 // C: cuGraphKernelNodeGetParams, since CUDA 10.0.
 func GraphKernelNodeGetParams_v1(hNode GraphNode, nodeParams *KERNEL_NODE_PARAMS_v1) Result {
 	return call2(fnGraphKernelNodeGetParams_v1, uintptr(hNode), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphKernelNodeSetParams_v1 is the form of [GraphKernelNodeSetParams] that CUDA 12.0 replaced. It is there for
-// drivers that do not have the newer one.
+// GraphKernelNodeSetParams_v1 is the form of [GraphKernelNodeSetParams] that CUDA 12.0 replaced, for drivers without
+// the newer one.
 //
 // C: cuGraphKernelNodeSetParams, since CUDA 10.0.
 func GraphKernelNodeSetParams_v1(hNode GraphNode, nodeParams *KERNEL_NODE_PARAMS_v1) Result {
 	return call2(fnGraphKernelNodeSetParams_v1, uintptr(hNode), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphExecKernelNodeSetParams_v1 is the form of [GraphExecKernelNodeSetParams] that CUDA 12.0 replaced. It is there
-// for drivers that do not have the newer one.
+// GraphExecKernelNodeSetParams_v1 is the form of [GraphExecKernelNodeSetParams] that CUDA 12.0 replaced, for drivers
+// without the newer one.
 //
 // C: cuGraphExecKernelNodeSetParams, since CUDA 10.1.
 func GraphExecKernelNodeSetParams_v1(hGraphExec GraphExec, hNode GraphNode, nodeParams *KERNEL_NODE_PARAMS_v1) Result {
 	return call3(fnGraphExecKernelNodeSetParams_v1, uintptr(hGraphExec), uintptr(hNode), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// GraphExecUpdate_v1 is the form of [GraphExecUpdate] that CUDA 12.0 replaced. It is there for drivers that do not
-// have the newer one.
+// GraphExecUpdate_v1 is the form of [GraphExecUpdate] that CUDA 12.0 replaced, for drivers without the newer one.
 //
 // C: cuGraphExecUpdate, since CUDA 10.2.
 func GraphExecUpdate_v1(hGraphExec GraphExec, hGraph Graph, hErrorNode_out *GraphNode, updateResult_out *GraphExecUpdateResult) Result {
 	return call4(fnGraphExecUpdate_v1, uintptr(hGraphExec), uintptr(hGraph), uintptr(unsafe.Pointer(hErrorNode_out)), uintptr(unsafe.Pointer(updateResult_out)))
 }
 
-// GraphGetEdges_v1 is the form of [GraphGetEdges] that CUDA 12.3 replaced. It is there for drivers that do not have
-// the newer one.
+// GraphGetEdges_v1 is the form of [GraphGetEdges] that CUDA 12.3 replaced, for drivers without the newer one.
 //
 // C: cuGraphGetEdges, since CUDA 10.0.
 func GraphGetEdges_v1(hGraph Graph, from, to *GraphNode, numEdges *uint64) Result {
 	return call4(fnGraphGetEdges_v1, uintptr(hGraph), uintptr(unsafe.Pointer(from)), uintptr(unsafe.Pointer(to)), uintptr(unsafe.Pointer(numEdges)))
 }
 
-// GraphNodeGetDependencies_v1 is the form of [GraphNodeGetDependencies] that CUDA 12.3 replaced. It is there for
-// drivers that do not have the newer one.
+// GraphNodeGetDependencies_v1 is the form of [GraphNodeGetDependencies] that CUDA 12.3 replaced, for drivers without
+// the newer one.
 //
 // C: cuGraphNodeGetDependencies, since CUDA 10.0.
 func GraphNodeGetDependencies_v1(hNode GraphNode, dependencies *GraphNode, numDependencies *uint64) Result {
 	return call3(fnGraphNodeGetDependencies_v1, uintptr(hNode), uintptr(unsafe.Pointer(dependencies)), uintptr(unsafe.Pointer(numDependencies)))
 }
 
-// GraphNodeGetDependentNodes_v1 is the form of [GraphNodeGetDependentNodes] that CUDA 12.3 replaced. It is there for
-// drivers that do not have the newer one.
+// GraphNodeGetDependentNodes_v1 is the form of [GraphNodeGetDependentNodes] that CUDA 12.3 replaced, for drivers
+// without the newer one.
 //
 // C: cuGraphNodeGetDependentNodes, since CUDA 10.0.
 func GraphNodeGetDependentNodes_v1(hNode GraphNode, dependentNodes *GraphNode, numDependentNodes *uint64) Result {
 	return call3(fnGraphNodeGetDependentNodes_v1, uintptr(hNode), uintptr(unsafe.Pointer(dependentNodes)), uintptr(unsafe.Pointer(numDependentNodes)))
 }
 
-// GraphAddDependencies_v1 is the form of [GraphAddDependencies] that CUDA 12.3 replaced. It is there for drivers that
-// do not have the newer one.
+// GraphAddDependencies_v1 is the form of [GraphAddDependencies] that CUDA 12.3 replaced, for drivers without the
+// newer one.
 //
 // C: cuGraphAddDependencies, since CUDA 10.0.
 func GraphAddDependencies_v1(hGraph Graph, from, to *GraphNode, numDependencies uint64) Result {
 	return call4(fnGraphAddDependencies_v1, uintptr(hGraph), uintptr(unsafe.Pointer(from)), uintptr(unsafe.Pointer(to)), uintptr(numDependencies))
 }
 
-// GraphRemoveDependencies_v1 is the form of [GraphRemoveDependencies] that CUDA 12.3 replaced. It is there for
-// drivers that do not have the newer one.
+// GraphRemoveDependencies_v1 is the form of [GraphRemoveDependencies] that CUDA 12.3 replaced, for drivers without
+// the newer one.
 //
 // C: cuGraphRemoveDependencies, since CUDA 10.0.
 func GraphRemoveDependencies_v1(hGraph Graph, from, to *GraphNode, numDependencies uint64) Result {
 	return call4(fnGraphRemoveDependencies_v1, uintptr(hGraph), uintptr(unsafe.Pointer(from)), uintptr(unsafe.Pointer(to)), uintptr(numDependencies))
 }
 
-// GraphAddNode_v1 is the form of [GraphAddNode] that CUDA 12.3 replaced. It is there for drivers that do not have the
-// newer one.
+// GraphAddNode_v1 is the form of [GraphAddNode] that CUDA 12.3 replaced, for drivers without the newer one.
 //
 // C: cuGraphAddNode, since CUDA 12.2.
 func GraphAddNode_v1(phGraphNode *GraphNode, hGraph Graph, dependencies *GraphNode, numDependencies uint64, nodeParams *GraphNodeParams) Result {
 	return call5(fnGraphAddNode_v1, uintptr(unsafe.Pointer(phGraphNode)), uintptr(hGraph), uintptr(unsafe.Pointer(dependencies)), uintptr(numDependencies), uintptr(unsafe.Pointer(nodeParams)))
 }
 
-// IpcOpenMemHandle_v1 is the form of [IpcOpenMemHandle] that CUDA 11.0 replaced. It is there for drivers that do not
-// have the newer one.
+// IpcOpenMemHandle_v1 is the form of [IpcOpenMemHandle] that CUDA 11.0 replaced, for drivers without the newer one.
 //
 // C: cuIpcOpenMemHandle, since CUDA 4.1.
 func IpcOpenMemHandle_v1(pdptr *DevicePtr, handle IpcMemHandle, flags uint32) Result {
 	return callIpcOpenMemHandle_v1(pdptr, handle, flags)
 }
 
-// GraphInstantiate_v1 is the form of [GraphInstantiate] that CUDA 11.4 replaced. It is there for drivers that do not
-// have the newer one.
+// GraphInstantiate_v1 is the form of [GraphInstantiate] that CUDA 11.4 replaced, for drivers without the newer one.
 //
 // C: cuGraphInstantiate, since CUDA 10.0.
 func GraphInstantiate_v1(phGraphExec *GraphExec, hGraph Graph, phErrorNode *GraphNode, logBuffer *byte, bufferSize uint64) Result {
 	return call5(fnGraphInstantiate_v1, uintptr(unsafe.Pointer(phGraphExec)), uintptr(hGraph), uintptr(unsafe.Pointer(phErrorNode)), uintptr(unsafe.Pointer(logBuffer)), uintptr(bufferSize))
 }
 
-// GraphInstantiate_v2 is the form of [GraphInstantiate] that CUDA 11.4 replaced. It is there for drivers that do not
-// have the newer one.
+// GraphInstantiate_v2 is the form of [GraphInstantiate] that CUDA 11.4 replaced, for drivers without the newer one.
 //
 // C: cuGraphInstantiate_v2, since CUDA 11.0.
 func GraphInstantiate_v2(phGraphExec *GraphExec, hGraph Graph, phErrorNode *GraphNode, logBuffer *byte, bufferSize uint64) Result {
 	return call5(fnGraphInstantiate_v2, uintptr(unsafe.Pointer(phGraphExec)), uintptr(hGraph), uintptr(unsafe.Pointer(phErrorNode)), uintptr(unsafe.Pointer(logBuffer)), uintptr(bufferSize))
 }
 
-// StreamUpdateCaptureDependencies_v1 is the form of [StreamUpdateCaptureDependencies] that CUDA 12.3 replaced. It is
-// there for drivers that do not have the newer one.
+// StreamUpdateCaptureDependencies_v1 is the form of [StreamUpdateCaptureDependencies] that CUDA 12.3 replaced, for
+// drivers without the newer one.
 //
 // C: cuStreamUpdateCaptureDependencies, since CUDA 11.3.
 func StreamUpdateCaptureDependencies_v1(hStream Stream, dependencies *GraphNode, numDependencies uint64, flags uint32) Result {
 	return call4(fnStreamUpdateCaptureDependencies_v1, uintptr(hStream), uintptr(unsafe.Pointer(dependencies)), uintptr(numDependencies), uintptr(flags))
 }
 
-// GetProcAddress_v1 is the form of [GetProcAddress] that CUDA 12.0 replaced. It is there for drivers that do not have
-// the newer one.
+// GetProcAddress_v1 is the form of [GetProcAddress] that CUDA 12.0 replaced, for drivers without the newer one.
 //
 // C: cuGetProcAddress, since CUDA 11.3.
 func GetProcAddress_v1(symbol *byte, pfn *uintptr, cudaVersion int32, flags uint64) Result {

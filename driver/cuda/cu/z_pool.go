@@ -4,7 +4,7 @@ package cu
 
 import "unsafe"
 
-// MemFreeAsync frees memory of [MemAllocAsync] in stream order: work before it in the stream may still use it.
+// MemFreeAsync frees memory of [MemAllocAsync] in stream order: earlier work in the stream may still use it.
 //
 // C: cuMemFreeAsync, since CUDA 11.2.
 func MemFreeAsync(dptr DevicePtr, hStream Stream) Result {
@@ -12,58 +12,59 @@ func MemFreeAsync(dptr DevicePtr, hStream Stream) Result {
 }
 
 // MemAllocAsync allocates bytesize bytes from the current pool of the stream's device, in stream order, and stores
-// the address at once. Work after it in the stream may use it. Such memory has no handle of [IpcGetMemHandle].
+// the address immediately. Later work in the stream may use it. Such memory cannot be exported with
+// [IpcGetMemHandle].
 //
 // C: cuMemAllocAsync, since CUDA 11.2.
 func MemAllocAsync(dptr *DevicePtr, bytesize uint64, hStream Stream) Result {
 	return call3(fnMemAllocAsync, uintptr(unsafe.Pointer(dptr)), uintptr(bytesize), uintptr(hStream))
 }
 
-// MemPoolTrimTo gives memory back to the system that the pool keeps and nobody uses, down to minBytesToKeep bytes.
+// MemPoolTrimTo releases unused memory of the pool to the system, down to minBytesToKeep bytes.
 //
 // C: cuMemPoolTrimTo, since CUDA 11.2.
 func MemPoolTrimTo(pool MemoryPool, minBytesToKeep uint64) Result {
 	return call2(fnMemPoolTrimTo, uintptr(pool), uintptr(minBytesToKeep))
 }
 
-// MemPoolSetAttribute sets a property of the pool to what value points to: an unsigned 64-bit number of bytes, or an
-// int32 for yes (1) or no (0).
+// MemPoolSetAttribute sets a property of the pool to the value at value: an unsigned 64-bit number of bytes, or an
+// int32 that is 1 or 0.
 //
 // C: cuMemPoolSetAttribute, since CUDA 11.2.
 func MemPoolSetAttribute(pool MemoryPool, attr MemPool_attribute, value unsafe.Pointer) Result {
 	return call3(fnMemPoolSetAttribute, uintptr(pool), uintptr(attr), uintptr(value))
 }
 
-// MemPoolGetAttribute stores a property of the pool at value, an unsigned 64-bit number of bytes or an int32 for yes
-// or no.
+// MemPoolGetAttribute stores a property of the pool at value: an unsigned 64-bit number of bytes, or an int32 that is
+// 1 or 0.
 //
 // C: cuMemPoolGetAttribute, since CUDA 11.2.
 func MemPoolGetAttribute(pool MemoryPool, attr MemPool_attribute, value unsafe.Pointer) Result {
 	return call3(fnMemPoolGetAttribute, uintptr(pool), uintptr(attr), uintptr(value))
 }
 
-// MemPoolSetAccess says for count devices how they may use the memory of the pool, present and future.
+// MemPoolSetAccess sets the access of count devices to all present and future memory of the pool.
 //
 // C: cuMemPoolSetAccess, since CUDA 11.2.
 func MemPoolSetAccess(pool MemoryPool, map_ *MemAccessDesc, count uint64) Result {
 	return call3(fnMemPoolSetAccess, uintptr(pool), uintptr(unsafe.Pointer(map_)), uintptr(count))
 }
 
-// MemPoolGetAccess stores how the device at location may use the memory of the pool.
+// MemPoolGetAccess stores the access of the device at location to the memory of the pool.
 //
 // C: cuMemPoolGetAccess, since CUDA 11.2.
 func MemPoolGetAccess(flags *MemAccess_flags, memPool MemoryPool, location *MemLocation) Result {
 	return call3(fnMemPoolGetAccess, uintptr(unsafe.Pointer(flags)), uintptr(memPool), uintptr(unsafe.Pointer(location)))
 }
 
-// MemPoolCreate makes a pool on the device that poolProps names. [MemPoolDestroy] ends it.
+// MemPoolCreate makes a pool on the device in poolProps. Destroy it with [MemPoolDestroy].
 //
 // C: cuMemPoolCreate, since CUDA 11.2.
 func MemPoolCreate(pool *MemoryPool, poolProps *MemPoolProps) Result {
 	return call2(fnMemPoolCreate, uintptr(unsafe.Pointer(pool)), uintptr(unsafe.Pointer(poolProps)))
 }
 
-// MemPoolDestroy ends a pool. Its memory is freed when the last allocation from it is.
+// MemPoolDestroy destroys a pool. Its memory is freed with the last allocation from it.
 //
 // C: cuMemPoolDestroy, since CUDA 11.2.
 func MemPoolDestroy(pool MemoryPool) Result {
@@ -91,24 +92,24 @@ func MemSetMemPool(location *MemLocation, type_ MemAllocationType, pool MemoryPo
 	return call3(fnMemSetMemPool, uintptr(unsafe.Pointer(location)), uintptr(type_), uintptr(pool))
 }
 
-// MemAllocFromPoolAsync allocates bytesize bytes from the pool, in stream order, and stores the address at once.
+// MemAllocFromPoolAsync allocates bytesize bytes from the pool, in stream order, and stores the address immediately.
 //
 // C: cuMemAllocFromPoolAsync, since CUDA 11.2.
 func MemAllocFromPoolAsync(dptr *DevicePtr, bytesize uint64, pool MemoryPool, hStream Stream) Result {
 	return call4(fnMemAllocFromPoolAsync, uintptr(unsafe.Pointer(dptr)), uintptr(bytesize), uintptr(pool), uintptr(hStream))
 }
 
-// MemPoolExportToShareableHandle makes something with which another process can import the pool and stores it at
-// handle_out: an int32 descriptor, which the caller owns, for [MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR]. Allocations
-// are shared one by one with [MemPoolExportPointer]. flags is 0.
+// MemPoolExportToShareableHandle makes a handle with which another process can import the pool and stores it at
+// handle_out. For [MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR] it is an int32 descriptor, which the caller owns. Each
+// allocation is shared separately with [MemPoolExportPointer]. flags is 0.
 //
 // C: cuMemPoolExportToShareableHandle, since CUDA 11.2.
 func MemPoolExportToShareableHandle(handle_out unsafe.Pointer, pool MemoryPool, handleType MemAllocationHandleType, flags uint64) Result {
 	return call4(fnMemPoolExportToShareableHandle, uintptr(handle_out), uintptr(pool), uintptr(handleType), uintptr(flags))
 }
 
-// MemPoolImportFromShareableHandle makes a pool from another process's handle: the descriptor itself, not an address
-// of it. Nothing can be allocated from such a pool. flags is 0.
+// MemPoolImportFromShareableHandle makes a pool from another process's handle, which is the descriptor, not an
+// address of it. Such a pool cannot allocate. flags is 0.
 //
 // C: cuMemPoolImportFromShareableHandle, since CUDA 11.2.
 func MemPoolImportFromShareableHandle(pool_out *MemoryPool, handle uintptr, handleType MemAllocationHandleType, flags uint64) Result {
@@ -124,7 +125,7 @@ func MemPoolExportPointer(shareData_out *MemPoolPtrExportData, ptr DevicePtr) Re
 }
 
 // MemPoolImportPointer maps another process's allocation from its 64 bytes and stores its address. The importing
-// process frees it before the exporting one does.
+// process must free it before the exporting one does.
 //
 // C: cuMemPoolImportPointer, since CUDA 11.2.
 func MemPoolImportPointer(ptr_out *DevicePtr, pool MemoryPool, shareData *MemPoolPtrExportData) Result {

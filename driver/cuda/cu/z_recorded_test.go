@@ -6,7 +6,7 @@ package cu
 
 import "unsafe"
 
-// recordedCalls calls every function once; the helpers note what each argument looks like in memory.
+// recordedCalls calls every function once; the helpers record the expected bytes of each argument.
 var recordedCalls = [functionCount]func(w *want) Result{
 	fnGetErrorString:   func(w *want) Result { return GetErrorString(value[Result](w), pointerTo[*byte](w)) },
 	fnGetErrorName:     func(w *want) Result { return GetErrorName(value[Result](w), pointerTo[*byte](w)) },

@@ -5,15 +5,15 @@ package cu
 import "unsafe"
 
 // StreamCreate creates a stream in the current context. flags is [STREAM_DEFAULT], or [STREAM_NON_BLOCKING] for one
-// that does not wait for the default stream. [StreamDestroy] ends it.
+// that does not wait for the default stream. Destroy it with [StreamDestroy].
 //
 // C: cuStreamCreate, since CUDA 2.0.
 func StreamCreate(phStream *Stream, flags uint32) Result {
 	return call2(fnStreamCreate, uintptr(unsafe.Pointer(phStream)), uintptr(flags))
 }
 
-// StreamCreateWithPriority creates a stream with a priority; smaller numbers go first, and numbers outside the range
-// of [CtxGetStreamPriorityRange] are moved into it.
+// StreamCreateWithPriority creates a stream with a priority. Lower numbers are greater priorities. Numbers outside of
+// the range of [CtxGetStreamPriorityRange] are clamped.
 //
 // C: cuStreamCreateWithPriority, since CUDA 5.5.
 func StreamCreateWithPriority(phStream *Stream, flags uint32, priority int32) Result {
@@ -55,8 +55,8 @@ func StreamGetCtx(hStream Stream, pctx *Context) Result {
 	return call2(fnStreamGetCtx, uintptr(hStream), uintptr(unsafe.Pointer(pctx)))
 }
 
-// StreamGetCtx_v2 stores the context of the stream in pCtx, or, if it belongs to a green context, that in pGreenCtx;
-// the other is set to 0.
+// StreamGetCtx_v2 stores the stream's context in pCtx, or its green context in pGreenCtx if it has one. The other is
+// set to 0.
 //
 // C: cuStreamGetCtx_v2, since CUDA 12.5.
 func StreamGetCtx_v2(hStream Stream, pCtx *Context, pGreenCtx *GreenCtx) Result {
@@ -71,39 +71,37 @@ func StreamWaitEvent(hStream Stream, hEvent Event, flags uint32) Result {
 	return call3(fnStreamWaitEvent, uintptr(hStream), uintptr(hEvent), uintptr(flags))
 }
 
-// StreamAddCallback has callback called, on a thread of the driver, when the work now in the stream is done; work
-// that comes later waits for it. The callback calls no CUDA function. userData is handed on. flags is 0.
-// [LaunchHostFunc] is the newer way.
+// StreamAddCallback calls callback with userData on a thread of the driver when the work that is in the stream now is
+// done. Later work waits for it. The callback must not call CUDA functions. flags is 0. [LaunchHostFunc] replaces it.
 //
 // C: cuStreamAddCallback, since CUDA 5.0.
 func StreamAddCallback(hStream Stream, callback StreamCallback, userData uintptr, flags uint32) Result {
 	return call4(fnStreamAddCallback, uintptr(hStream), uintptr(callback), uintptr(userData), uintptr(flags))
 }
 
-// StreamAttachMemAsync attaches length bytes (0: all) of managed memory at dptr to the stream, in stream order;
-// flags, one of [MemAttach_flags], says who may use it.
+// StreamAttachMemAsync attaches length bytes (0: all) of managed memory at dptr to the stream, in stream order.
+// flags, one of [MemAttach_flags], selects who may access it.
 //
 // C: cuStreamAttachMemAsync, since CUDA 6.0.
 func StreamAttachMemAsync(hStream Stream, dptr DevicePtr, length uint64, flags uint32) Result {
 	return call4(fnStreamAttachMemAsync, uintptr(hStream), uintptr(dptr), uintptr(length), uintptr(flags))
 }
 
-// StreamQuery gives SUCCESS if all work in the stream is done and ERROR_NOT_READY if not. It does not wait.
+// StreamQuery returns SUCCESS if all work in the stream is done, and ERROR_NOT_READY otherwise. It does not wait.
 //
 // C: cuStreamQuery, since CUDA 2.0.
 func StreamQuery(hStream Stream) Result {
 	return call1(fnStreamQuery, uintptr(hStream))
 }
 
-// StreamSynchronize waits until all work in the stream is done. It blocks the thread; errors of the work come out
-// here.
+// StreamSynchronize waits until all work in the stream is done, and returns errors of the work. It blocks the thread.
 //
 // C: cuStreamSynchronize, since CUDA 2.0.
 func StreamSynchronize(hStream Stream) Result {
 	return call1(fnStreamSynchronize, uintptr(hStream))
 }
 
-// StreamDestroy destroys a stream. It returns at once; work in the stream is still done.
+// StreamDestroy destroys a stream. It returns immediately; work in the stream is still executed.
 //
 // C: cuStreamDestroy, symbol cuStreamDestroy_v2, since CUDA 4.0.
 func StreamDestroy(hStream Stream) Result {
@@ -124,14 +122,14 @@ func StreamGetAttribute(hStream Stream, attr StreamAttrID, value_out *StreamAttr
 	return call3(fnStreamGetAttribute, uintptr(hStream), uintptr(attr), uintptr(unsafe.Pointer(value_out)))
 }
 
-// StreamSetAttribute sets one attribute of the stream, for work that comes later.
+// StreamSetAttribute sets one attribute of the stream, for later work.
 //
 // C: cuStreamSetAttribute, since CUDA 11.0.
 func StreamSetAttribute(hStream Stream, attr StreamAttrID, value *StreamAttrValue) Result {
 	return call3(fnStreamSetAttribute, uintptr(hStream), uintptr(attr), uintptr(unsafe.Pointer(value)))
 }
 
-// StreamGetDevResource stores the resources of the given type that the stream has.
+// StreamGetDevResource stores the resources of the given type of the stream.
 //
 // C: cuStreamGetDevResource, since CUDA 13.1.
 func StreamGetDevResource(hStream Stream, resource *DevResource, type_ DevResourceType) Result {

@@ -4,17 +4,17 @@ package cu
 
 import "unsafe"
 
-// TensorMapEncodeTiled fills tensorMap, which is aligned to 64 bytes (see [NewTensorMap]), for copies of boxes of a
-// tensor of tensorRank dimensions at globalAddress. globalDim and boxDim are elements, globalStrides bytes for all
-// but the innermost dimension, elementStrides elements.
+// TensorMapEncodeTiled fills tensorMap, which must be aligned to 64 bytes (see [NewTensorMap]), for copies of boxes
+// of a tensor of tensorRank dimensions at globalAddress. globalDim, boxDim and elementStrides are in elements,
+// globalStrides in bytes for all but the innermost dimension.
 //
 // C: cuTensorMapEncodeTiled, since CUDA 12.0.
 func TensorMapEncodeTiled(tensorMap *TensorMap, tensorDataType TensorMapDataType, tensorRank uint32, globalAddress DevicePtr, globalDim, globalStrides *uint64, boxDim, elementStrides *uint32, interleave TensorMapInterleave, swizzle TensorMapSwizzle, l2Promotion TensorMapL2promotion, oobFill TensorMapFloatOOBfill) Result {
 	return call12(fnTensorMapEncodeTiled, uintptr(unsafe.Pointer(tensorMap)), uintptr(tensorDataType), uintptr(tensorRank), uintptr(globalAddress), uintptr(unsafe.Pointer(globalDim)), uintptr(unsafe.Pointer(globalStrides)), uintptr(unsafe.Pointer(boxDim)), uintptr(unsafe.Pointer(elementStrides)), uintptr(interleave), uintptr(swizzle), uintptr(l2Promotion), uintptr(oobFill))
 }
 
-// TensorMapEncodeIm2col fills tensorMap for copies in im2col order, as convolutions need them. The corners are
-// offsets of the box in elements; channelsPerPixel and pixelsPerColumn bound what one copy takes. The rest is as for
+// TensorMapEncodeIm2col fills tensorMap for copies in im2col order, for convolutions. The corners are offsets of the
+// box in elements. channelsPerPixel and pixelsPerColumn limit one copy. The other parameters are as for
 // [TensorMapEncodeTiled].
 //
 // C: cuTensorMapEncodeIm2col, since CUDA 12.0.
@@ -22,8 +22,8 @@ func TensorMapEncodeIm2col(tensorMap *TensorMap, tensorDataType TensorMapDataTyp
 	return call15(fnTensorMapEncodeIm2col, uintptr(unsafe.Pointer(tensorMap)), uintptr(tensorDataType), uintptr(tensorRank), uintptr(globalAddress), uintptr(unsafe.Pointer(globalDim)), uintptr(unsafe.Pointer(globalStrides)), uintptr(unsafe.Pointer(pixelBoxLowerCorner)), uintptr(unsafe.Pointer(pixelBoxUpperCorner)), uintptr(channelsPerPixel), uintptr(pixelsPerColumn), uintptr(unsafe.Pointer(elementStrides)), uintptr(interleave), uintptr(swizzle), uintptr(l2Promotion), uintptr(oobFill))
 }
 
-// TensorMapEncodeIm2colWide fills tensorMap for copies in im2col order along the width alone. The rest is as for
-// [TensorMapEncodeIm2col].
+// TensorMapEncodeIm2colWide fills tensorMap for copies in im2col order along the width only. The other parameters are
+// as for [TensorMapEncodeIm2col].
 //
 // C: cuTensorMapEncodeIm2colWide, since CUDA 12.8.
 func TensorMapEncodeIm2colWide(tensorMap *TensorMap, tensorDataType TensorMapDataType, tensorRank uint32, globalAddress DevicePtr, globalDim, globalStrides *uint64, pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth int32, channelsPerPixel, pixelsPerColumn uint32, elementStrides *uint32, interleave TensorMapInterleave, mode TensorMapIm2ColWideMode, swizzle TensorMapSwizzle, l2Promotion TensorMapL2promotion, oobFill TensorMapFloatOOBfill) Result {
@@ -37,8 +37,8 @@ func TensorMapReplaceAddress(tensorMap *TensorMap, globalAddress DevicePtr) Resu
 	return call2(fnTensorMapReplaceAddress, uintptr(unsafe.Pointer(tensorMap)), uintptr(globalAddress))
 }
 
-// TensorMapSetAllocationClass sets the class of allocation that the tensor map's memory belongs to; outAllocClass,
-// which may be nil, receives the one before.
+// TensorMapSetAllocationClass sets the allocation class of the tensor map's memory. outAllocClass, which may be nil,
+// receives the previous one.
 //
 // C: cuTensorMapSetAllocationClass, since CUDA 13.5.
 func TensorMapSetAllocationClass(tensorMap *TensorMap, allocClass TensorMapAllocClass, outAllocClass *TensorMapAllocClass) Result {

@@ -22,8 +22,8 @@ func TexRefSetMipmappedArray(hTexRef Texref, hMipmappedArray MipmappedArray, fla
 	return call3(fnTexRefSetMipmappedArray, uintptr(hTexRef), uintptr(hMipmappedArray), uintptr(flags))
 }
 
-// TexRefSetAddress binds bytes bytes of linear memory to the texture reference and stores in byteOffset what reads
-// have to add, in bytes.
+// TexRefSetAddress binds bytes bytes of linear memory to the texture reference and stores in byteOffset the offset
+// that reads must add, in bytes.
 //
 // C: cuTexRefSetAddress, symbol cuTexRefSetAddress_v2, since CUDA 3.2.
 //
@@ -41,7 +41,7 @@ func TexRefSetAddress2D(hTexRef Texref, desc *ARRAY_DESCRIPTOR, dptr DevicePtr, 
 	return call4(fnTexRefSetAddress2D, uintptr(hTexRef), uintptr(unsafe.Pointer(desc)), uintptr(dptr), uintptr(pitch))
 }
 
-// TexRefSetFormat sets format and number of channels of the elements that the texture reference reads.
+// TexRefSetFormat sets the format and number of channels of the elements that the texture reference reads.
 //
 // C: cuTexRefSetFormat, since CUDA 2.0.
 //
@@ -50,7 +50,7 @@ func TexRefSetFormat(hTexRef Texref, fmt Array_format, numPackedComponents int32
 	return call3(fnTexRefSetFormat, uintptr(hTexRef), uintptr(fmt), uintptr(numPackedComponents))
 }
 
-// TexRefSetAddressMode sets what happens to coordinates outside the texture, for one dimension.
+// TexRefSetAddressMode sets how coordinates outside the texture are handled, for one dimension.
 //
 // C: cuTexRefSetAddressMode, since CUDA 2.0.
 //
@@ -59,7 +59,7 @@ func TexRefSetAddressMode(hTexRef Texref, dim int32, am Address_mode) Result {
 	return call3(fnTexRefSetAddressMode, uintptr(hTexRef), uintptr(dim), uintptr(am))
 }
 
-// TexRefSetFilterMode sets how the texture reference reads between elements.
+// TexRefSetFilterMode sets how the texture reference interpolates between elements.
 //
 // C: cuTexRefSetFilterMode, since CUDA 2.0.
 //
@@ -68,7 +68,7 @@ func TexRefSetFilterMode(hTexRef Texref, fm Filter_mode) Result {
 	return call2(fnTexRefSetFilterMode, uintptr(hTexRef), uintptr(fm))
 }
 
-// TexRefSetMipmapFilterMode sets how the texture reference reads between mipmap levels.
+// TexRefSetMipmapFilterMode sets how the texture reference interpolates between mipmap levels.
 //
 // C: cuTexRefSetMipmapFilterMode, since CUDA 5.0.
 //
@@ -77,7 +77,7 @@ func TexRefSetMipmapFilterMode(hTexRef Texref, fm Filter_mode) Result {
 	return call2(fnTexRefSetMipmapFilterMode, uintptr(hTexRef), uintptr(fm))
 }
 
-// TexRefSetMipmapLevelBias sets what is added to the mipmap level.
+// TexRefSetMipmapLevelBias sets the offset that is added to the mipmap level.
 //
 // C: cuTexRefSetMipmapLevelBias, since CUDA 5.0.
 //
@@ -104,7 +104,7 @@ func TexRefSetMaxAnisotropy(hTexRef Texref, maxAniso uint32) Result {
 	return call2(fnTexRefSetMaxAnisotropy, uintptr(hTexRef), uintptr(maxAniso))
 }
 
-// TexRefSetBorderColor sets the colour, four numbers, that reads outside the texture give.
+// TexRefSetBorderColor sets the colour (four numbers) of reads outside the texture.
 //
 // C: cuTexRefSetBorderColor, since CUDA 8.0.
 //
@@ -149,7 +149,7 @@ func TexRefGetMipmappedArray(phMipmappedArray *MipmappedArray, hTexRef Texref) R
 	return call2(fnTexRefGetMipmappedArray, uintptr(unsafe.Pointer(phMipmappedArray)), uintptr(hTexRef))
 }
 
-// TexRefGetAddressMode stores what happens to coordinates outside the texture, for one dimension.
+// TexRefGetAddressMode stores how coordinates outside the texture are handled, for one dimension.
 //
 // C: cuTexRefGetAddressMode, since CUDA 2.0.
 //
@@ -158,7 +158,7 @@ func TexRefGetAddressMode(pam *Address_mode, hTexRef Texref, dim int32) Result {
 	return call3(fnTexRefGetAddressMode, uintptr(unsafe.Pointer(pam)), uintptr(hTexRef), uintptr(dim))
 }
 
-// TexRefGetFilterMode stores how the texture reference reads between elements.
+// TexRefGetFilterMode stores how the texture reference interpolates between elements.
 //
 // C: cuTexRefGetFilterMode, since CUDA 2.0.
 //
@@ -167,7 +167,7 @@ func TexRefGetFilterMode(pfm *Filter_mode, hTexRef Texref) Result {
 	return call2(fnTexRefGetFilterMode, uintptr(unsafe.Pointer(pfm)), uintptr(hTexRef))
 }
 
-// TexRefGetFormat stores format and number of channels of the elements that the texture reference reads.
+// TexRefGetFormat stores the format and number of channels of the elements that the texture reference reads.
 //
 // C: cuTexRefGetFormat, since CUDA 2.0.
 //
@@ -176,7 +176,7 @@ func TexRefGetFormat(pFormat *Array_format, pNumChannels *int32, hTexRef Texref)
 	return call3(fnTexRefGetFormat, uintptr(unsafe.Pointer(pFormat)), uintptr(unsafe.Pointer(pNumChannels)), uintptr(hTexRef))
 }
 
-// TexRefGetMipmapFilterMode stores how the texture reference reads between mipmap levels.
+// TexRefGetMipmapFilterMode stores how the texture reference interpolates between mipmap levels.
 //
 // C: cuTexRefGetMipmapFilterMode, since CUDA 5.0.
 //
@@ -185,7 +185,7 @@ func TexRefGetMipmapFilterMode(pfm *Filter_mode, hTexRef Texref) Result {
 	return call2(fnTexRefGetMipmapFilterMode, uintptr(unsafe.Pointer(pfm)), uintptr(hTexRef))
 }
 
-// TexRefGetMipmapLevelBias stores what is added to the mipmap level.
+// TexRefGetMipmapLevelBias stores the offset that is added to the mipmap level.
 //
 // C: cuTexRefGetMipmapLevelBias, since CUDA 5.0.
 //
@@ -212,7 +212,7 @@ func TexRefGetMaxAnisotropy(pmaxAniso *int32, hTexRef Texref) Result {
 	return call2(fnTexRefGetMaxAnisotropy, uintptr(unsafe.Pointer(pmaxAniso)), uintptr(hTexRef))
 }
 
-// TexRefGetBorderColor stores the colour, four numbers, that reads outside the texture give.
+// TexRefGetBorderColor stores the colour (four numbers) of reads outside the texture.
 //
 // C: cuTexRefGetBorderColor, since CUDA 8.0.
 //
@@ -230,7 +230,7 @@ func TexRefGetFlags(pFlags *uint32, hTexRef Texref) Result {
 	return call2(fnTexRefGetFlags, uintptr(unsafe.Pointer(pFlags)), uintptr(hTexRef))
 }
 
-// TexRefCreate makes a texture reference. [TexRefDestroy] ends it.
+// TexRefCreate makes a texture reference. Destroy it with [TexRefDestroy].
 //
 // C: cuTexRefCreate, since CUDA 2.0.
 //
@@ -266,8 +266,8 @@ func SurfRefGetArray(phArray *Array, hSurfRef Surfref) Result {
 	return call2(fnSurfRefGetArray, uintptr(unsafe.Pointer(phArray)), uintptr(hSurfRef))
 }
 
-// TexObjectCreate makes a texture object over the memory of pResDesc, read as pTexDesc says; pResViewDesc may be nil.
-// [TexObjectDestroy] ends it.
+// TexObjectCreate makes a texture object over the memory of pResDesc, which pTexDesc describes how to read.
+// pResViewDesc may be nil. Destroy it with [TexObjectDestroy].
 //
 // C: cuTexObjectCreate, since CUDA 5.0.
 func TexObjectCreate(pTexObject *TexObject, pResDesc *RESOURCE_DESC, pTexDesc *TEXTURE_DESC, pResViewDesc *RESOURCE_VIEW_DESC) Result {
@@ -281,14 +281,14 @@ func TexObjectDestroy(texObject TexObject) Result {
 	return call1(fnTexObjectDestroy, uintptr(texObject))
 }
 
-// TexObjectGetResourceDesc stores what memory the texture object reads.
+// TexObjectGetResourceDesc stores the description of the texture object's memory.
 //
 // C: cuTexObjectGetResourceDesc, since CUDA 5.0.
 func TexObjectGetResourceDesc(pResDesc *RESOURCE_DESC, texObject TexObject) Result {
 	return call2(fnTexObjectGetResourceDesc, uintptr(unsafe.Pointer(pResDesc)), uintptr(texObject))
 }
 
-// TexObjectGetTextureDesc stores how the texture object reads.
+// TexObjectGetTextureDesc stores the description of how the texture object reads.
 //
 // C: cuTexObjectGetTextureDesc, since CUDA 5.0.
 func TexObjectGetTextureDesc(pTexDesc *TEXTURE_DESC, texObject TexObject) Result {
@@ -302,7 +302,7 @@ func TexObjectGetResourceViewDesc(pResViewDesc *RESOURCE_VIEW_DESC, texObject Te
 	return call2(fnTexObjectGetResourceViewDesc, uintptr(unsafe.Pointer(pResViewDesc)), uintptr(texObject))
 }
 
-// SurfObjectCreate makes a surface object over the array of pResDesc. [SurfObjectDestroy] ends it.
+// SurfObjectCreate makes a surface object over the array of pResDesc. Destroy it with [SurfObjectDestroy].
 //
 // C: cuSurfObjectCreate, since CUDA 5.0.
 func SurfObjectCreate(pSurfObject *SurfObject, pResDesc *RESOURCE_DESC) Result {
@@ -316,7 +316,7 @@ func SurfObjectDestroy(surfObject SurfObject) Result {
 	return call1(fnSurfObjectDestroy, uintptr(surfObject))
 }
 
-// SurfObjectGetResourceDesc stores what array the surface object works on.
+// SurfObjectGetResourceDesc stores the description of the surface object's array.
 //
 // C: cuSurfObjectGetResourceDesc, since CUDA 5.0.
 func SurfObjectGetResourceDesc(pResDesc *RESOURCE_DESC, surfObject SurfObject) Result {

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// DevicePtr is an address on the device. It is never a Go pointer; 0 is none.
+// DevicePtr is an address on the device. It is never a Go pointer. 0 is the nil address.
 //
 // C: CUdeviceptr.
 type DevicePtr uint64
@@ -17,7 +17,7 @@ type DevicePtr uint64
 // C: CUdevice.
 type Device int32
 
-// Context is a handle of a context: a process's state on a device. 0 is none.
+// Context is a handle of a context, which is the state of a process on a device. 0 means none.
 //
 // C: CUcontext.
 type Context uintptr
@@ -37,7 +37,7 @@ type Function uintptr
 // C: CUlibrary.
 type Library uintptr
 
-// Kernel is a handle of a kernel of a library. Where a [Function] is asked for it serves too, by its number.
+// Kernel is a handle of a kernel of a library. Its value can be used as a [Function].
 //
 // C: CUkernel.
 type Kernel uintptr
@@ -67,7 +67,7 @@ type Surfref uintptr
 // C: CUevent.
 type Event uintptr
 
-// Stream is a handle of a stream. 0 is the default stream; [STREAM_LEGACY] and [STREAM_PER_THREAD] name its two
+// Stream is a handle of a stream. 0 is the default stream. [STREAM_LEGACY] and [STREAM_PER_THREAD] select its two
 // kinds.
 //
 // C: CUstream.
@@ -118,17 +118,17 @@ type GraphExec uintptr
 // C: CUmemoryPool.
 type MemoryPool uintptr
 
-// UserObject is a handle of a counted object that graphs hold.
+// UserObject is a handle of a reference-counted object that graphs hold.
 //
 // C: CUuserObject.
 type UserObject uintptr
 
-// GraphConditionalHandle is a handle by which kernels set a condition of a graph.
+// GraphConditionalHandle is a handle with which kernels set a condition of a graph.
 //
 // C: CUgraphConditionalHandle.
 type GraphConditionalHandle uint64
 
-// GraphDeviceNode is a handle by which kernels change a node of the graph that they run in.
+// GraphDeviceNode is a handle with which kernels change a node of the graph that they run in.
 //
 // C: CUgraphDeviceNode.
 type GraphDeviceNode uintptr
@@ -143,7 +143,7 @@ type AsyncCallbackHandle uintptr
 // C: CUgreenCtx.
 type GreenCtx uintptr
 
-// UUID is the UUID of a device, 16 bytes in the order in which they are written.
+// UUID is the UUID of a device, 16 bytes in the order of its text form.
 //
 // C: CUuuid.
 type UUID struct {
@@ -151,7 +151,7 @@ type UUID struct {
 	Bytes [16]byte
 }
 
-// MemFabricHandle is memory as another node of the fabric can import it.
+// MemFabricHandle is a handle with which another node of the fabric can import memory.
 //
 // C: CUmemFabricHandle.
 type MemFabricHandle struct {
@@ -159,7 +159,7 @@ type MemFabricHandle struct {
 	Data [64]byte
 }
 
-// IpcEventHandle is an event as another process can open it.
+// IpcEventHandle is a handle with which another process can open an event.
 //
 // C: CUipcEventHandle.
 type IpcEventHandle struct {
@@ -167,7 +167,7 @@ type IpcEventHandle struct {
 	Reserved [64]byte
 }
 
-// IpcMemHandle is an allocation of [MemAlloc] as another process can open it.
+// IpcMemHandle is a handle with which another process can open an allocation of [MemAlloc].
 //
 // C: CUipcMemHandle.
 type IpcMemHandle struct {
@@ -175,8 +175,7 @@ type IpcMemHandle struct {
 	Reserved [64]byte
 }
 
-// StreamBatchMemOpParams is one wait or write of [StreamBatchMemOp]; its member operation says which other member
-// holds.
+// StreamBatchMemOpParams is one wait or write of [StreamBatchMemOp]. Its member operation selects the valid member.
 //
 // C: CUstreamBatchMemOpParams.
 type StreamBatchMemOpParams struct {
@@ -184,37 +183,37 @@ type StreamBatchMemOpParams struct {
 	data [6]uint64
 }
 
-// Operation views the union as its member operation.
+// Operation returns a pointer to the member operation of the union.
 func (u *StreamBatchMemOpParams) Operation() *StreamBatchMemOpType {
 	return (*StreamBatchMemOpType)(unsafe.Pointer(u))
 }
 
-// WaitValue views the union as its member waitValue.
+// WaitValue returns a pointer to the member waitValue of the union.
 func (u *StreamBatchMemOpParams) WaitValue() *StreamBatchMemOpParams_waitValue {
 	return (*StreamBatchMemOpParams_waitValue)(unsafe.Pointer(u))
 }
 
-// WriteValue views the union as its member writeValue.
+// WriteValue returns a pointer to the member writeValue of the union.
 func (u *StreamBatchMemOpParams) WriteValue() *StreamBatchMemOpParams_writeValue {
 	return (*StreamBatchMemOpParams_writeValue)(unsafe.Pointer(u))
 }
 
-// FlushRemoteWrites views the union as its member flushRemoteWrites.
+// FlushRemoteWrites returns a pointer to the member flushRemoteWrites of the union.
 func (u *StreamBatchMemOpParams) FlushRemoteWrites() *StreamBatchMemOpParams_flushRemoteWrites {
 	return (*StreamBatchMemOpParams_flushRemoteWrites)(unsafe.Pointer(u))
 }
 
-// MemoryBarrier views the union as its member memoryBarrier.
+// MemoryBarrier returns a pointer to the member memoryBarrier of the union.
 func (u *StreamBatchMemOpParams) MemoryBarrier() *StreamBatchMemOpParams_memoryBarrier {
 	return (*StreamBatchMemOpParams_memoryBarrier)(unsafe.Pointer(u))
 }
 
-// AtomicReduction views the union as its member atomicReduction.
+// AtomicReduction returns a pointer to the member atomicReduction of the union.
 func (u *StreamBatchMemOpParams) AtomicReduction() *StreamBatchMemOpParams_atomicReduction {
 	return (*StreamBatchMemOpParams_atomicReduction)(unsafe.Pointer(u))
 }
 
-// Pad views the union as its member pad.
+// Pad returns a pointer to the member pad of the union.
 func (u *StreamBatchMemOpParams) Pad() *[6]uint64 { return (*[6]uint64)(unsafe.Pointer(u)) }
 
 // StreamBatchMemOpParams_waitValue is the struct inside [StreamBatchMemOpParams].
@@ -233,10 +232,10 @@ type StreamBatchMemOpParams_waitValue_union struct {
 	data [1]uint64
 }
 
-// Value views the union as its member value.
+// Value returns a pointer to the member value of the union.
 func (u *StreamBatchMemOpParams_waitValue_union) Value() *uint32 { return (*uint32)(unsafe.Pointer(u)) }
 
-// Value64 views the union as its member value64.
+// Value64 returns a pointer to the member value64 of the union.
 func (u *StreamBatchMemOpParams_waitValue_union) Value64() *uint64 {
 	return (*uint64)(unsafe.Pointer(u))
 }
@@ -257,12 +256,12 @@ type StreamBatchMemOpParams_writeValue_union struct {
 	data [1]uint64
 }
 
-// Value views the union as its member value.
+// Value returns a pointer to the member value of the union.
 func (u *StreamBatchMemOpParams_writeValue_union) Value() *uint32 {
 	return (*uint32)(unsafe.Pointer(u))
 }
 
-// Value64 views the union as its member value64.
+// Value64 returns a pointer to the member value64 of the union.
 func (u *StreamBatchMemOpParams_writeValue_union) Value64() *uint64 {
 	return (*uint64)(unsafe.Pointer(u))
 }
@@ -330,7 +329,7 @@ type AsyncNotificationInfo_info struct {
 	data [1]uint64
 }
 
-// OverBudget views the union as its member overBudget.
+// OverBudget returns a pointer to the member overBudget of the union.
 func (u *AsyncNotificationInfo_info) OverBudget() *AsyncNotificationInfo_info_overBudget {
 	return (*AsyncNotificationInfo_info_overBudget)(unsafe.Pointer(u))
 }
@@ -364,7 +363,7 @@ type Devprop struct {
 	TextureAlign        int32
 }
 
-// LinkState is a handle of a link that is going on.
+// LinkState is a handle of a link in progress.
 //
 // C: CUlinkState.
 type LinkState uintptr
@@ -374,8 +373,8 @@ type LinkState uintptr
 // C: CUhostFn.
 type HostFn uintptr
 
-// AccessPolicyWindow is a range of device memory, in bytes, whose share hitRatio (0 to 1) the L2 cache treats in one
-// way and the rest in another.
+// AccessPolicyWindow is a range of device memory, in bytes. The L2 cache treats a fraction hitRatio (0 to 1) of it in
+// one way and the rest in another.
 //
 // C: CUaccessPolicyWindow.
 type AccessPolicyWindow struct {
@@ -404,7 +403,7 @@ type KERNEL_NODE_PARAMS_v1 struct {
 	Extra          *uintptr
 }
 
-// KERNEL_NODE_PARAMS are the parameters of a kernel node: those of [LaunchKernel].
+// KERNEL_NODE_PARAMS are the parameters of a kernel node, as for [LaunchKernel].
 //
 // C: CUDA_KERNEL_NODE_PARAMS.
 type KERNEL_NODE_PARAMS struct {
@@ -496,10 +495,10 @@ type HOST_NODE_PARAMS_v2_union struct {
 	data [1]uint64
 }
 
-// Ctx views the union as its member ctx.
+// Ctx returns a pointer to the member ctx of the union.
 func (u *HOST_NODE_PARAMS_v2_union) Ctx() *Context { return (*Context)(unsafe.Pointer(u)) }
 
-// GCtx views the union as its member gCtx.
+// GCtx returns a pointer to the member gCtx of the union.
 func (u *HOST_NODE_PARAMS_v2_union) GCtx() *GreenCtx { return (*GreenCtx)(unsafe.Pointer(u)) }
 
 // CONDITIONAL_NODE_PARAMS are the parameters of a conditional node. The driver stores its size graphs in phGraph_out.
@@ -514,7 +513,7 @@ type CONDITIONAL_NODE_PARAMS struct {
 	Ctx         Context
 }
 
-// GraphEdgeData describes an edge. Zero is an ordinary dependency.
+// GraphEdgeData describes an edge. The zero value is an ordinary dependency.
 //
 // C: CUgraphEdgeData.
 type GraphEdgeData struct {
@@ -525,7 +524,7 @@ type GraphEdgeData struct {
 	Reserved  [5]byte
 }
 
-// GRAPH_INSTANTIATE_PARAMS says how to instantiate a graph, and receives what went wrong.
+// GRAPH_INSTANTIATE_PARAMS describes how to instantiate a graph, and receives the reason of a failure.
 //
 // C: CUDA_GRAPH_INSTANTIATE_PARAMS.
 type GRAPH_INSTANTIATE_PARAMS struct {
@@ -536,7 +535,7 @@ type GRAPH_INSTANTIATE_PARAMS struct {
 	Result_out    GraphInstantiateResult
 }
 
-// LaunchMemSyncDomainMap says which physical domain stands for the default and for the remote one.
+// LaunchMemSyncDomainMap maps the default and the remote memory synchronisation domain to physical ones.
 //
 // C: CUlaunchMemSyncDomainMap.
 type LaunchMemSyncDomainMap struct {
@@ -545,7 +544,7 @@ type LaunchMemSyncDomainMap struct {
 	Remote   byte
 }
 
-// LaunchAttributeValue is the value of an attribute; the attribute's kind says which member holds.
+// LaunchAttributeValue is the value of an attribute. The attribute's kind selects the valid member.
 //
 // C: CUlaunchAttributeValue.
 type LaunchAttributeValue struct {
@@ -553,84 +552,85 @@ type LaunchAttributeValue struct {
 	data [8]uint64
 }
 
-// Pad views the union as its member pad.
+// Pad returns a pointer to the member pad of the union.
 func (u *LaunchAttributeValue) Pad() *[64]byte { return (*[64]byte)(unsafe.Pointer(u)) }
 
-// AccessPolicyWindow views the union as its member accessPolicyWindow.
+// AccessPolicyWindow returns a pointer to the member accessPolicyWindow of the union.
 func (u *LaunchAttributeValue) AccessPolicyWindow() *AccessPolicyWindow {
 	return (*AccessPolicyWindow)(unsafe.Pointer(u))
 }
 
-// Cooperative views the union as its member cooperative.
+// Cooperative returns a pointer to the member cooperative of the union.
 func (u *LaunchAttributeValue) Cooperative() *int32 { return (*int32)(unsafe.Pointer(u)) }
 
-// SyncPolicy views the union as its member syncPolicy.
+// SyncPolicy returns a pointer to the member syncPolicy of the union.
 func (u *LaunchAttributeValue) SyncPolicy() *SynchronizationPolicy {
 	return (*SynchronizationPolicy)(unsafe.Pointer(u))
 }
 
-// ClusterDim views the union as its member clusterDim.
+// ClusterDim returns a pointer to the member clusterDim of the union.
 func (u *LaunchAttributeValue) ClusterDim() *LaunchAttributeValue_clusterDim {
 	return (*LaunchAttributeValue_clusterDim)(unsafe.Pointer(u))
 }
 
-// ClusterSchedulingPolicyPreference views the union as its member clusterSchedulingPolicyPreference.
+// ClusterSchedulingPolicyPreference returns a pointer to the member clusterSchedulingPolicyPreference of the union.
 func (u *LaunchAttributeValue) ClusterSchedulingPolicyPreference() *ClusterSchedulingPolicy {
 	return (*ClusterSchedulingPolicy)(unsafe.Pointer(u))
 }
 
-// ProgrammaticStreamSerializationAllowed views the union as its member programmaticStreamSerializationAllowed.
+// ProgrammaticStreamSerializationAllowed returns a pointer to the member programmaticStreamSerializationAllowed of
+// the union.
 func (u *LaunchAttributeValue) ProgrammaticStreamSerializationAllowed() *int32 {
 	return (*int32)(unsafe.Pointer(u))
 }
 
-// ProgrammaticEvent views the union as its member programmaticEvent.
+// ProgrammaticEvent returns a pointer to the member programmaticEvent of the union.
 func (u *LaunchAttributeValue) ProgrammaticEvent() *LaunchAttributeValue_programmaticEvent {
 	return (*LaunchAttributeValue_programmaticEvent)(unsafe.Pointer(u))
 }
 
-// LaunchCompletionEvent views the union as its member launchCompletionEvent.
+// LaunchCompletionEvent returns a pointer to the member launchCompletionEvent of the union.
 func (u *LaunchAttributeValue) LaunchCompletionEvent() *LaunchAttributeValue_launchCompletionEvent {
 	return (*LaunchAttributeValue_launchCompletionEvent)(unsafe.Pointer(u))
 }
 
-// Priority views the union as its member priority.
+// Priority returns a pointer to the member priority of the union.
 func (u *LaunchAttributeValue) Priority() *int32 { return (*int32)(unsafe.Pointer(u)) }
 
-// MemSyncDomainMap views the union as its member memSyncDomainMap.
+// MemSyncDomainMap returns a pointer to the member memSyncDomainMap of the union.
 func (u *LaunchAttributeValue) MemSyncDomainMap() *LaunchMemSyncDomainMap {
 	return (*LaunchMemSyncDomainMap)(unsafe.Pointer(u))
 }
 
-// MemSyncDomain views the union as its member memSyncDomain.
+// MemSyncDomain returns a pointer to the member memSyncDomain of the union.
 func (u *LaunchAttributeValue) MemSyncDomain() *LaunchMemSyncDomain {
 	return (*LaunchMemSyncDomain)(unsafe.Pointer(u))
 }
 
-// PreferredClusterDim views the union as its member preferredClusterDim.
+// PreferredClusterDim returns a pointer to the member preferredClusterDim of the union.
 func (u *LaunchAttributeValue) PreferredClusterDim() *LaunchAttributeValue_preferredClusterDim {
 	return (*LaunchAttributeValue_preferredClusterDim)(unsafe.Pointer(u))
 }
 
-// DeviceUpdatableKernelNode views the union as its member deviceUpdatableKernelNode.
+// DeviceUpdatableKernelNode returns a pointer to the member deviceUpdatableKernelNode of the union.
 func (u *LaunchAttributeValue) DeviceUpdatableKernelNode() *LaunchAttributeValue_deviceUpdatableKernelNode {
 	return (*LaunchAttributeValue_deviceUpdatableKernelNode)(unsafe.Pointer(u))
 }
 
-// SharedMemCarveout views the union as its member sharedMemCarveout.
+// SharedMemCarveout returns a pointer to the member sharedMemCarveout of the union.
 func (u *LaunchAttributeValue) SharedMemCarveout() *uint32 { return (*uint32)(unsafe.Pointer(u)) }
 
-// NvlinkUtilCentricScheduling views the union as its member nvlinkUtilCentricScheduling.
+// NvlinkUtilCentricScheduling returns a pointer to the member nvlinkUtilCentricScheduling of the union.
 func (u *LaunchAttributeValue) NvlinkUtilCentricScheduling() *uint32 {
 	return (*uint32)(unsafe.Pointer(u))
 }
 
-// PortableClusterSizeMode views the union as its member portableClusterSizeMode.
+// PortableClusterSizeMode returns a pointer to the member portableClusterSizeMode of the union.
 func (u *LaunchAttributeValue) PortableClusterSizeMode() *LaunchAttributePortableClusterMode {
 	return (*LaunchAttributePortableClusterMode)(unsafe.Pointer(u))
 }
 
-// SharedMemoryMode views the union as its member sharedMemoryMode.
+// SharedMemoryMode returns a pointer to the member sharedMemoryMode of the union.
 func (u *LaunchAttributeValue) SharedMemoryMode() *SharedMemoryMode {
 	return (*SharedMemoryMode)(unsafe.Pointer(u))
 }
@@ -744,12 +744,12 @@ type ExecAffinityParam_param struct {
 	data [1]uint32
 }
 
-// SmCount views the union as its member smCount.
+// SmCount returns a pointer to the member smCount of the union.
 func (u *ExecAffinityParam_param) SmCount() *ExecAffinitySmCount {
 	return (*ExecAffinitySmCount)(unsafe.Pointer(u))
 }
 
-// CtxCigParam names a graphics client that shares a context.
+// CtxCigParam identifies a graphics client that shares a context.
 //
 // C: CUctxCigParam.
 type CtxCigParam struct {
@@ -758,7 +758,7 @@ type CtxCigParam struct {
 	SharedData     unsafe.Pointer
 }
 
-// CtxCreateParams says how [CtxCreate] limits or shares a context.
+// CtxCreateParams describes how [CtxCreate] limits or shares a context.
 //
 // C: CUctxCreateParams.
 type CtxCreateParams struct {
@@ -768,7 +768,7 @@ type CtxCreateParams struct {
 	CigParams             *CtxCigParam
 }
 
-// StreamCigParam names a command list that a stream is captured to.
+// StreamCigParam identifies a command list that a stream is captured to.
 //
 // C: CUstreamCigParam.
 type StreamCigParam struct {
@@ -803,14 +803,14 @@ type LibraryHostUniversalFunctionAndDataTable struct {
 // C: CUstreamCallback.
 type StreamCallback uintptr
 
-// OccupancyB2DSize is the address of a C function that takes a block size in threads and gives the dynamic shared
+// OccupancyB2DSize is the address of a C function that takes a block size in threads and returns the dynamic shared
 // memory in bytes. [NewCallback] makes one from a Go function.
 //
 // C: CUoccupancyB2DSize.
 type OccupancyB2DSize uintptr
 
-// MEMCPY2D describes a copy of a rectangle: sizes, offsets in a row and pitches are bytes, Y and Height rows. The
-// memory types say which of host, device and array hold.
+// MEMCPY2D describes a copy of a rectangle. Sizes, offsets in a row and pitches are in bytes, Y and Height in rows.
+// The memory types select which of host, device and array are used.
 //
 // C: CUDA_MEMCPY2D.
 type MEMCPY2D struct {
@@ -833,8 +833,8 @@ type MEMCPY2D struct {
 	Height        uint64
 }
 
-// MEMCPY3D describes a copy of a box: sizes, offsets in a row and pitches are bytes, the rest rows and layers. The
-// memory types say which of host, device and array hold.
+// MEMCPY3D describes a copy of a box. Sizes, offsets in a row and pitches are in bytes, the rest in rows and layers.
+// The memory types select which of host, device and array are used.
 //
 // C: CUDA_MEMCPY3D.
 type MEMCPY3D struct {
@@ -866,7 +866,7 @@ type MEMCPY3D struct {
 	Depth         uint64
 }
 
-// MEMCPY3D_PEER describes a copy of a box between two contexts, as [MEMCPY3D] does.
+// MEMCPY3D_PEER describes a copy of a box between two contexts, like [MEMCPY3D].
 //
 // C: CUDA_MEMCPY3D_PEER.
 type MEMCPY3D_PEER struct {
@@ -909,8 +909,8 @@ type MEMCPY_NODE_PARAMS struct {
 	CopyParams MEMCPY3D
 }
 
-// ARRAY_DESCRIPTOR describes an array of one or two dimensions: Width and Height are elements, Height 0 for one
-// dimension, each element of NumChannels (1, 2 or 4) numbers.
+// ARRAY_DESCRIPTOR describes an array of one or two dimensions. Width and Height are in elements of NumChannels (1, 2
+// or 4) numbers. Height is 0 for one dimension.
 //
 // C: CUDA_ARRAY_DESCRIPTOR.
 type ARRAY_DESCRIPTOR struct {
@@ -921,8 +921,8 @@ type ARRAY_DESCRIPTOR struct {
 	NumChannels uint32
 }
 
-// ARRAY3D_DESCRIPTOR describes an array of up to three dimensions in elements; 0 is a dimension that there is not.
-// Flags are the ARRAY3D constants.
+// ARRAY3D_DESCRIPTOR describes an array of up to three dimensions in elements. An unused dimension is 0. Flags are
+// the ARRAY3D constants.
 //
 // C: CUDA_ARRAY3D_DESCRIPTOR.
 type ARRAY3D_DESCRIPTOR struct {
@@ -955,7 +955,7 @@ type ARRAY_SPARSE_PROPERTIES_tileExtent struct {
 	Depth  uint32
 }
 
-// ARRAY_MEMORY_REQUIREMENTS is the memory behind an array: size and alignment in bytes.
+// ARRAY_MEMORY_REQUIREMENTS describes the memory of an array: size and alignment in bytes.
 //
 // C: CUDA_ARRAY_MEMORY_REQUIREMENTS.
 type ARRAY_MEMORY_REQUIREMENTS struct {
@@ -965,7 +965,7 @@ type ARRAY_MEMORY_REQUIREMENTS struct {
 	Reserved  [4]uint32
 }
 
-// RESOURCE_DESC is the memory under a texture or surface; resType says which member of the union holds.
+// RESOURCE_DESC describes the memory under a texture or surface. resType selects the valid member of the union.
 //
 // C: CUDA_RESOURCE_DESC.
 type RESOURCE_DESC struct {
@@ -981,27 +981,27 @@ type RESOURCE_DESC_res struct {
 	data [16]uint64
 }
 
-// Array views the union as its member array.
+// Array returns a pointer to the member array of the union.
 func (u *RESOURCE_DESC_res) Array() *RESOURCE_DESC_res_array {
 	return (*RESOURCE_DESC_res_array)(unsafe.Pointer(u))
 }
 
-// Mipmap views the union as its member mipmap.
+// Mipmap returns a pointer to the member mipmap of the union.
 func (u *RESOURCE_DESC_res) Mipmap() *RESOURCE_DESC_res_mipmap {
 	return (*RESOURCE_DESC_res_mipmap)(unsafe.Pointer(u))
 }
 
-// Linear views the union as its member linear.
+// Linear returns a pointer to the member linear of the union.
 func (u *RESOURCE_DESC_res) Linear() *RESOURCE_DESC_res_linear {
 	return (*RESOURCE_DESC_res_linear)(unsafe.Pointer(u))
 }
 
-// Pitch2D views the union as its member pitch2D.
+// Pitch2D returns a pointer to the member pitch2D of the union.
 func (u *RESOURCE_DESC_res) Pitch2D() *RESOURCE_DESC_res_pitch2D {
 	return (*RESOURCE_DESC_res_pitch2D)(unsafe.Pointer(u))
 }
 
-// Reserved views the union as its member reserved.
+// Reserved returns a pointer to the member reserved of the union.
 func (u *RESOURCE_DESC_res) Reserved() *RESOURCE_DESC_res_reserved {
 	return (*RESOURCE_DESC_res_reserved)(unsafe.Pointer(u))
 }
@@ -1044,7 +1044,7 @@ type RESOURCE_DESC_res_reserved struct {
 	Reserved [32]int32
 }
 
-// TEXTURE_DESC says how a texture object reads.
+// TEXTURE_DESC describes how a texture object reads.
 //
 // C: CUDA_TEXTURE_DESC.
 type TEXTURE_DESC struct {
@@ -1077,8 +1077,8 @@ type RESOURCE_VIEW_DESC struct {
 	Reserved         [16]uint32
 }
 
-// TensorMap describes a tensor to the copy engines of a multiprocessor. It has to be aligned to 64 bytes, which Go
-// does not promise: [NewTensorMap] makes one that is. C aligns it to 128 bytes where it can.
+// TensorMap describes a tensor to the copy engines of a multiprocessor. It must be aligned to 64 bytes, which Go does
+// not guarantee: use [NewTensorMap]. C aligns it to 128 bytes if possible.
 //
 // C: CUtensorMap.
 type TensorMap struct {
@@ -1086,7 +1086,7 @@ type TensorMap struct {
 	Opaque [16]uint64
 }
 
-// CUDA_POINTER_ATTRIBUTE_P2P_TOKENS are the tokens with which a kernel module of Linux reaches device memory.
+// CUDA_POINTER_ATTRIBUTE_P2P_TOKENS are the tokens with which a module of the Linux kernel accesses device memory.
 //
 // C: CUDA_POINTER_ATTRIBUTE_P2P_TOKENS.
 type CUDA_POINTER_ATTRIBUTE_P2P_TOKENS struct {
@@ -1112,7 +1112,8 @@ type LAUNCH_PARAMS struct {
 	KernelParams   *unsafe.Pointer
 }
 
-// EXTERNAL_MEMORY_HANDLE_DESC describes memory to import; type says which member of the union holds. size is bytes.
+// EXTERNAL_MEMORY_HANDLE_DESC describes memory to import. type selects the valid member of the union. size is in
+// bytes.
 //
 // C: CUDA_EXTERNAL_MEMORY_HANDLE_DESC.
 type EXTERNAL_MEMORY_HANDLE_DESC struct {
@@ -1130,15 +1131,15 @@ type EXTERNAL_MEMORY_HANDLE_DESC_handle struct {
 	data [2]uint64
 }
 
-// Fd views the union as its member fd.
+// Fd returns a pointer to the member fd of the union.
 func (u *EXTERNAL_MEMORY_HANDLE_DESC_handle) Fd() *int32 { return (*int32)(unsafe.Pointer(u)) }
 
-// Win32 views the union as its member win32.
+// Win32 returns a pointer to the member win32 of the union.
 func (u *EXTERNAL_MEMORY_HANDLE_DESC_handle) Win32() *EXTERNAL_MEMORY_HANDLE_DESC_handle_win32 {
 	return (*EXTERNAL_MEMORY_HANDLE_DESC_handle_win32)(unsafe.Pointer(u))
 }
 
-// NvSciBufObject views the union as its member nvSciBufObject.
+// NvSciBufObject returns a pointer to the member nvSciBufObject of the union.
 func (u *EXTERNAL_MEMORY_HANDLE_DESC_handle) NvSciBufObject() *unsafe.Pointer {
 	return (*unsafe.Pointer)(unsafe.Pointer(u))
 }
@@ -1172,7 +1173,7 @@ type EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC struct {
 	Reserved  [16]uint32
 }
 
-// EXTERNAL_SEMAPHORE_HANDLE_DESC describes a semaphore to import; type says which member of the union holds.
+// EXTERNAL_SEMAPHORE_HANDLE_DESC describes a semaphore to import. type selects the valid member of the union.
 //
 // C: CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC.
 type EXTERNAL_SEMAPHORE_HANDLE_DESC struct {
@@ -1189,15 +1190,15 @@ type EXTERNAL_SEMAPHORE_HANDLE_DESC_handle struct {
 	data [2]uint64
 }
 
-// Fd views the union as its member fd.
+// Fd returns a pointer to the member fd of the union.
 func (u *EXTERNAL_SEMAPHORE_HANDLE_DESC_handle) Fd() *int32 { return (*int32)(unsafe.Pointer(u)) }
 
-// Win32 views the union as its member win32.
+// Win32 returns a pointer to the member win32 of the union.
 func (u *EXTERNAL_SEMAPHORE_HANDLE_DESC_handle) Win32() *EXTERNAL_SEMAPHORE_HANDLE_DESC_handle_win32 {
 	return (*EXTERNAL_SEMAPHORE_HANDLE_DESC_handle_win32)(unsafe.Pointer(u))
 }
 
-// NvSciSyncObj views the union as its member nvSciSyncObj.
+// NvSciSyncObj returns a pointer to the member nvSciSyncObj of the union.
 func (u *EXTERNAL_SEMAPHORE_HANDLE_DESC_handle) NvSciSyncObj() *unsafe.Pointer {
 	return (*unsafe.Pointer)(unsafe.Pointer(u))
 }
@@ -1209,7 +1210,7 @@ type EXTERNAL_SEMAPHORE_HANDLE_DESC_handle_win32 struct {
 	Name   unsafe.Pointer
 }
 
-// EXTERNAL_SEMAPHORE_SIGNAL_PARAMS is what a semaphore is set to.
+// EXTERNAL_SEMAPHORE_SIGNAL_PARAMS contains the value to which a semaphore is set.
 //
 // C: CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS.
 type EXTERNAL_SEMAPHORE_SIGNAL_PARAMS struct {
@@ -1240,12 +1241,12 @@ type EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_nvSciSync struct {
 	data [1]uint64
 }
 
-// Fence views the union as its member fence.
+// Fence returns a pointer to the member fence of the union.
 func (u *EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_nvSciSync) Fence() *unsafe.Pointer {
 	return (*unsafe.Pointer)(unsafe.Pointer(u))
 }
 
-// Reserved views the union as its member reserved.
+// Reserved returns a pointer to the member reserved of the union.
 func (u *EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_nvSciSync) Reserved() *uint64 {
 	return (*uint64)(unsafe.Pointer(u))
 }
@@ -1256,7 +1257,8 @@ type EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_keyedMutex struct {
 	Key uint64
 }
 
-// EXTERNAL_SEMAPHORE_WAIT_PARAMS is what a semaphore is waited for; the time limit is milliseconds.
+// EXTERNAL_SEMAPHORE_WAIT_PARAMS contains the value for which a semaphore is waited. The time limit is in
+// milliseconds.
 //
 // C: CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS.
 type EXTERNAL_SEMAPHORE_WAIT_PARAMS struct {
@@ -1287,12 +1289,12 @@ type EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_nvSciSync struct {
 	data [1]uint64
 }
 
-// Fence views the union as its member fence.
+// Fence returns a pointer to the member fence of the union.
 func (u *EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_nvSciSync) Fence() *unsafe.Pointer {
 	return (*unsafe.Pointer)(unsafe.Pointer(u))
 }
 
-// Reserved views the union as its member reserved.
+// Reserved returns a pointer to the member reserved of the union.
 func (u *EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_nvSciSync) Reserved() *uint64 {
 	return (*uint64)(unsafe.Pointer(u))
 }
@@ -1331,10 +1333,10 @@ type EXT_SEM_SIGNAL_NODE_PARAMS_v2_union struct {
 	data [1]uint64
 }
 
-// Ctx views the union as its member ctx.
+// Ctx returns a pointer to the member ctx of the union.
 func (u *EXT_SEM_SIGNAL_NODE_PARAMS_v2_union) Ctx() *Context { return (*Context)(unsafe.Pointer(u)) }
 
-// GCtx views the union as its member gCtx.
+// GCtx returns a pointer to the member gCtx of the union.
 func (u *EXT_SEM_SIGNAL_NODE_PARAMS_v2_union) GCtx() *GreenCtx { return (*GreenCtx)(unsafe.Pointer(u)) }
 
 // EXT_SEM_WAIT_NODE_PARAMS are the parameters of a wait node.
@@ -1364,10 +1366,10 @@ type EXT_SEM_WAIT_NODE_PARAMS_v2_union struct {
 	data [1]uint64
 }
 
-// Ctx views the union as its member ctx.
+// Ctx returns a pointer to the member ctx of the union.
 func (u *EXT_SEM_WAIT_NODE_PARAMS_v2_union) Ctx() *Context { return (*Context)(unsafe.Pointer(u)) }
 
-// GCtx views the union as its member gCtx.
+// GCtx returns a pointer to the member gCtx of the union.
 func (u *EXT_SEM_WAIT_NODE_PARAMS_v2_union) GCtx() *GreenCtx { return (*GreenCtx)(unsafe.Pointer(u)) }
 
 // MemGenericAllocationHandle is a handle of memory of [MemCreate], or of a multicast object.
@@ -1400,10 +1402,10 @@ type ArrayMapInfo_resource struct {
 	data [1]uint64
 }
 
-// Mipmap views the union as its member mipmap.
+// Mipmap returns a pointer to the member mipmap of the union.
 func (u *ArrayMapInfo_resource) Mipmap() *MipmappedArray { return (*MipmappedArray)(unsafe.Pointer(u)) }
 
-// Array views the union as its member array.
+// Array returns a pointer to the member array of the union.
 func (u *ArrayMapInfo_resource) Array() *Array { return (*Array)(unsafe.Pointer(u)) }
 
 // ArrayMapInfo_subresource is the union inside [ArrayMapInfo].
@@ -1412,12 +1414,12 @@ type ArrayMapInfo_subresource struct {
 	data [4]uint64
 }
 
-// SparseLevel views the union as its member sparseLevel.
+// SparseLevel returns a pointer to the member sparseLevel of the union.
 func (u *ArrayMapInfo_subresource) SparseLevel() *ArrayMapInfo_subresource_sparseLevel {
 	return (*ArrayMapInfo_subresource_sparseLevel)(unsafe.Pointer(u))
 }
 
-// Miptail views the union as its member miptail.
+// Miptail returns a pointer to the member miptail of the union.
 func (u *ArrayMapInfo_subresource) Miptail() *ArrayMapInfo_subresource_miptail {
 	return (*ArrayMapInfo_subresource_miptail)(unsafe.Pointer(u))
 }
@@ -1449,12 +1451,12 @@ type ArrayMapInfo_memHandle struct {
 	data [1]uint64
 }
 
-// MemHandle views the union as its member memHandle.
+// MemHandle returns a pointer to the member memHandle of the union.
 func (u *ArrayMapInfo_memHandle) MemHandle() *MemGenericAllocationHandle {
 	return (*MemGenericAllocationHandle)(unsafe.Pointer(u))
 }
 
-// MemLocation is where memory is or belongs: its type, and the number that goes with the type, such as the device's
+// MemLocation is the location of memory: its type, and a number that depends on the type, such as the device's
 // ordinal. See [DeviceLocation].
 //
 // C: CUmemLocation.
@@ -1470,10 +1472,10 @@ type MemLocation_union struct {
 	data [1]uint32
 }
 
-// Id views the union as its member id.
+// Id returns a pointer to the member id of the union.
 func (u *MemLocation_union) Id() *int32 { return (*int32)(unsafe.Pointer(u)) }
 
-// Localized views the union as its member localized.
+// Localized returns a pointer to the member localized of the union.
 func (u *MemLocation_union) Localized() *MemLocation_union_localized {
 	return (*MemLocation_union_localized)(unsafe.Pointer(u))
 }
@@ -1485,8 +1487,8 @@ type MemLocation_union_localized struct {
 	LocalityDomainId byte
 }
 
-// MemAllocationProp says what memory [MemCreate] makes: pinned or managed, where, and as which handle types it can be
-// exported.
+// MemAllocationProp describes memory of [MemCreate]: pinned or managed, its location, and the handle types for
+// export.
 //
 // C: CUmemAllocationProp.
 type MemAllocationProp struct {
@@ -1518,7 +1520,7 @@ type MulticastObjectProp struct {
 	Flags       uint64
 }
 
-// MemAccessDesc says how the device at a location may use memory.
+// MemAccessDesc describes the access of the device at a location to memory.
 //
 // C: CUmemAccessDesc.
 type MemAccessDesc struct {
@@ -1527,7 +1529,7 @@ type MemAccessDesc struct {
 	Flags    MemAccess_flags
 }
 
-// GraphExecUpdateResultInfo says why an executable graph could not be updated, and at which node.
+// GraphExecUpdateResultInfo describes why an executable graph could not be updated, and the node.
 //
 // C: CUgraphExecUpdateResultInfo.
 type GraphExecUpdateResultInfo struct {
@@ -1537,7 +1539,7 @@ type GraphExecUpdateResultInfo struct {
 	ErrorFromNode GraphNode
 }
 
-// MemPoolProps describes a pool; maxSize is bytes, 0 for the driver's choice.
+// MemPoolProps describes a pool. maxSize is in bytes; 0 means the driver's default.
 //
 // C: CUmemPoolProps.
 type MemPoolProps struct {
@@ -1552,7 +1554,7 @@ type MemPoolProps struct {
 	Reserved                [53]byte
 }
 
-// MemPoolPtrExportData is an allocation of a pool as another process can import it.
+// MemPoolPtrExportData is the data with which another process can import an allocation of a pool.
 //
 // C: CUmemPoolPtrExportData.
 type MemPoolPtrExportData struct {
@@ -1560,7 +1562,7 @@ type MemPoolPtrExportData struct {
 	Reserved [64]byte
 }
 
-// MemcpyAttributes are hints for a copy: when the source is read, and where both sides are.
+// MemcpyAttributes contains hints for a copy: when the source is read, and the locations of both sides.
 //
 // C: CUmemcpyAttributes.
 type MemcpyAttributes struct {
@@ -1571,7 +1573,7 @@ type MemcpyAttributes struct {
 	Flags          uint32
 }
 
-// Offset3D is a place in an array, in elements.
+// Offset3D is a position in an array, in elements.
 //
 // C: CUoffset3D.
 type Offset3D struct {
@@ -1591,7 +1593,7 @@ type Extent3D struct {
 	Depth  uint64
 }
 
-// Memcpy3DOperand is one side of a copy of a box; type says which member of the union holds.
+// Memcpy3DOperand is one side of a copy of a box. type selects the valid member of the union.
 //
 // C: CUmemcpy3DOperand.
 type Memcpy3DOperand struct {
@@ -1606,12 +1608,12 @@ type Memcpy3DOperand_op struct {
 	data [4]uint64
 }
 
-// Ptr views the union as its member ptr.
+// Ptr returns a pointer to the member ptr of the union.
 func (u *Memcpy3DOperand_op) Ptr() *Memcpy3DOperand_op_ptr {
 	return (*Memcpy3DOperand_op_ptr)(unsafe.Pointer(u))
 }
 
-// Array views the union as its member array.
+// Array returns a pointer to the member array of the union.
 func (u *Memcpy3DOperand_op) Array() *Memcpy3DOperand_op_array {
 	return (*Memcpy3DOperand_op_array)(unsafe.Pointer(u))
 }
@@ -1701,10 +1703,10 @@ type EVENT_RECORD_NODE_PARAMS_union struct {
 	data [1]uint64
 }
 
-// Ctx views the union as its member ctx.
+// Ctx returns a pointer to the member ctx of the union.
 func (u *EVENT_RECORD_NODE_PARAMS_union) Ctx() *Context { return (*Context)(unsafe.Pointer(u)) }
 
-// GCtx views the union as its member gCtx.
+// GCtx returns a pointer to the member gCtx of the union.
 func (u *EVENT_RECORD_NODE_PARAMS_union) GCtx() *GreenCtx { return (*GreenCtx)(unsafe.Pointer(u)) }
 
 // EVENT_WAIT_NODE_PARAMS are the parameters of a node that waits for an event in [GraphNodeParams].
@@ -1737,10 +1739,10 @@ type MEMCPY_BATCH_NODE_PARAMS_union struct {
 	data [1]uint64
 }
 
-// Ctx views the union as its member ctx.
+// Ctx returns a pointer to the member ctx of the union.
 func (u *MEMCPY_BATCH_NODE_PARAMS_union) Ctx() *Context { return (*Context)(unsafe.Pointer(u)) }
 
-// GCtx views the union as its member gCtx.
+// GCtx returns a pointer to the member gCtx of the union.
 func (u *MEMCPY_BATCH_NODE_PARAMS_union) GCtx() *GreenCtx { return (*GreenCtx)(unsafe.Pointer(u)) }
 
 // FABRIC_COPY_BATCH_OP is one copy of [FabricCpyBatchAsync]; size is bytes.
@@ -1771,15 +1773,14 @@ type FABRIC_CPY_BATCH_NODE_PARAMS_union struct {
 	data [1]uint64
 }
 
-// Ctx views the union as its member ctx.
+// Ctx returns a pointer to the member ctx of the union.
 func (u *FABRIC_CPY_BATCH_NODE_PARAMS_union) Ctx() *Context { return (*Context)(unsafe.Pointer(u)) }
 
-// GCtx views the union as its member gCtx.
+// GCtx returns a pointer to the member gCtx of the union.
 func (u *FABRIC_CPY_BATCH_NODE_PARAMS_union) GCtx() *GreenCtx { return (*GreenCtx)(unsafe.Pointer(u)) }
 
-// GraphNodeParams are the parameters of a node of any kind; type says which member of the union holds. Pointers in
-// the union are not seen by the garbage collector: what they point to has to be pinned ([runtime.Pinner]) as long as
-// the driver may read it.
+// GraphNodeParams are the parameters of a node of any kind. type selects the valid member of the union. The garbage
+// collector does not see pointers in the union: pin their targets ([runtime.Pinner]) while the driver may read them.
 //
 // C: CUgraphNodeParams.
 type GraphNodeParams struct {
@@ -1796,85 +1797,85 @@ type GraphNodeParams_union struct {
 	data [29]uint64
 }
 
-// Reserved1 views the union as its member reserved1.
+// Reserved1 returns a pointer to the member reserved1 of the union.
 func (u *GraphNodeParams_union) Reserved1() *[29]int64 { return (*[29]int64)(unsafe.Pointer(u)) }
 
-// Kernel views the union as its member kernel.
+// Kernel returns a pointer to the member kernel of the union.
 func (u *GraphNodeParams_union) Kernel() *KERNEL_NODE_PARAMS_v3 {
 	return (*KERNEL_NODE_PARAMS_v3)(unsafe.Pointer(u))
 }
 
-// Memcpy views the union as its member memcpy.
+// Memcpy returns a pointer to the member memcpy of the union.
 func (u *GraphNodeParams_union) Memcpy() *MEMCPY_NODE_PARAMS {
 	return (*MEMCPY_NODE_PARAMS)(unsafe.Pointer(u))
 }
 
-// Memset views the union as its member memset.
+// Memset returns a pointer to the member memset of the union.
 func (u *GraphNodeParams_union) Memset() *MEMSET_NODE_PARAMS_v2 {
 	return (*MEMSET_NODE_PARAMS_v2)(unsafe.Pointer(u))
 }
 
-// Host views the union as its member host.
+// Host returns a pointer to the member host of the union.
 func (u *GraphNodeParams_union) Host() *HOST_NODE_PARAMS_v2 {
 	return (*HOST_NODE_PARAMS_v2)(unsafe.Pointer(u))
 }
 
-// Graph views the union as its member graph.
+// Graph returns a pointer to the member graph of the union.
 func (u *GraphNodeParams_union) Graph() *CHILD_GRAPH_NODE_PARAMS {
 	return (*CHILD_GRAPH_NODE_PARAMS)(unsafe.Pointer(u))
 }
 
-// EventWait views the union as its member eventWait.
+// EventWait returns a pointer to the member eventWait of the union.
 func (u *GraphNodeParams_union) EventWait() *EVENT_WAIT_NODE_PARAMS {
 	return (*EVENT_WAIT_NODE_PARAMS)(unsafe.Pointer(u))
 }
 
-// EventRecord views the union as its member eventRecord.
+// EventRecord returns a pointer to the member eventRecord of the union.
 func (u *GraphNodeParams_union) EventRecord() *EVENT_RECORD_NODE_PARAMS {
 	return (*EVENT_RECORD_NODE_PARAMS)(unsafe.Pointer(u))
 }
 
-// ExtSemSignal views the union as its member extSemSignal.
+// ExtSemSignal returns a pointer to the member extSemSignal of the union.
 func (u *GraphNodeParams_union) ExtSemSignal() *EXT_SEM_SIGNAL_NODE_PARAMS_v2 {
 	return (*EXT_SEM_SIGNAL_NODE_PARAMS_v2)(unsafe.Pointer(u))
 }
 
-// ExtSemWait views the union as its member extSemWait.
+// ExtSemWait returns a pointer to the member extSemWait of the union.
 func (u *GraphNodeParams_union) ExtSemWait() *EXT_SEM_WAIT_NODE_PARAMS_v2 {
 	return (*EXT_SEM_WAIT_NODE_PARAMS_v2)(unsafe.Pointer(u))
 }
 
-// Alloc views the union as its member alloc.
+// Alloc returns a pointer to the member alloc of the union.
 func (u *GraphNodeParams_union) Alloc() *MEM_ALLOC_NODE_PARAMS_v2 {
 	return (*MEM_ALLOC_NODE_PARAMS_v2)(unsafe.Pointer(u))
 }
 
-// Free views the union as its member free.
+// Free returns a pointer to the member free of the union.
 func (u *GraphNodeParams_union) Free() *MEM_FREE_NODE_PARAMS {
 	return (*MEM_FREE_NODE_PARAMS)(unsafe.Pointer(u))
 }
 
-// MemOp views the union as its member memOp.
+// MemOp returns a pointer to the member memOp of the union.
 func (u *GraphNodeParams_union) MemOp() *BATCH_MEM_OP_NODE_PARAMS_v2 {
 	return (*BATCH_MEM_OP_NODE_PARAMS_v2)(unsafe.Pointer(u))
 }
 
-// Conditional views the union as its member conditional.
+// Conditional returns a pointer to the member conditional of the union.
 func (u *GraphNodeParams_union) Conditional() *CONDITIONAL_NODE_PARAMS {
 	return (*CONDITIONAL_NODE_PARAMS)(unsafe.Pointer(u))
 }
 
-// MemcpyBatch views the union as its member memcpyBatch.
+// MemcpyBatch returns a pointer to the member memcpyBatch of the union.
 func (u *GraphNodeParams_union) MemcpyBatch() *MEMCPY_BATCH_NODE_PARAMS {
 	return (*MEMCPY_BATCH_NODE_PARAMS)(unsafe.Pointer(u))
 }
 
-// FabricCpyBatch views the union as its member fabricCpyBatch.
+// FabricCpyBatch returns a pointer to the member fabricCpyBatch of the union.
 func (u *GraphNodeParams_union) FabricCpyBatch() *FABRIC_CPY_BATCH_NODE_PARAMS {
 	return (*FABRIC_CPY_BATCH_NODE_PARAMS)(unsafe.Pointer(u))
 }
 
-// AsBytes views the union as its member asBytes.
+// AsBytes returns a pointer to the member asBytes of the union.
 func (u *GraphNodeParams_union) AsBytes() *[232]byte { return (*[232]byte)(unsafe.Pointer(u)) }
 
 // CheckpointCustomStoragePerDeviceData is one device's data of a checkpoint, size bytes at devPtr, for the caller to
@@ -1903,7 +1904,7 @@ type CheckpointCustomStorageInfo struct {
 	DeviceCount   uint32
 }
 
-// CheckpointLockArgs are the arguments of [CheckpointProcessLock]; the time limit is milliseconds, 0 for none.
+// CheckpointLockArgs are the arguments of [CheckpointProcessLock]. The time limit is in milliseconds; 0 means none.
 //
 // C: CUcheckpointLockArgs.
 type CheckpointLockArgs struct {
@@ -1922,7 +1923,7 @@ type CheckpointCheckpointArgs struct {
 	Reserved              [56]byte
 }
 
-// CheckpointGpuPair names a device that was checkpointed and the one to restore to.
+// CheckpointGpuPair contains a device that was checkpointed and the one to restore to.
 //
 // C: CUcheckpointGpuPair.
 type CheckpointGpuPair struct {
@@ -1979,7 +1980,7 @@ type CliqueInfo struct {
 // C: CUlogicalEndpointId.
 type LogicalEndpointId uint32
 
-// LogicalEndpointFabricHandle is a logical endpoint as another node of the fabric can import it.
+// LogicalEndpointFabricHandle is a handle with which another node of the fabric can import a logical endpoint.
 //
 // C: CUlogicalEndpointFabricHandle.
 type LogicalEndpointFabricHandle struct {
@@ -1987,7 +1988,7 @@ type LogicalEndpointFabricHandle struct {
 	Data [64]byte
 }
 
-// LogicalEndpointProp describes a logical endpoint; type says which member of the union holds, size is bytes.
+// LogicalEndpointProp describes a logical endpoint. type selects the valid member of the union. size is in bytes.
 //
 // C: CUlogicalEndpointProp.
 type LogicalEndpointProp struct {
@@ -2005,12 +2006,12 @@ type LogicalEndpointProp_union struct {
 	data [1]uint32
 }
 
-// Unicast views the union as its member unicast.
+// Unicast returns a pointer to the member unicast of the union.
 func (u *LogicalEndpointProp_union) Unicast() *LogicalEndpointProp_union_unicast {
 	return (*LogicalEndpointProp_union_unicast)(unsafe.Pointer(u))
 }
 
-// Multicast views the union as its member multicast.
+// Multicast returns a pointer to the member multicast of the union.
 func (u *LogicalEndpointProp_union) Multicast() *LogicalEndpointProp_union_multicast {
 	return (*LogicalEndpointProp_union_multicast)(unsafe.Pointer(u))
 }
@@ -2027,7 +2028,7 @@ type LogicalEndpointProp_union_multicast struct {
 	NumDevices uint32
 }
 
-// FabricCpyOperand is one side of a fabric copy; type says which member of the union holds.
+// FabricCpyOperand is one side of a fabric copy. type selects the valid member of the union.
 //
 // C: CUfabricCpyOperand.
 type FabricCpyOperand struct {
@@ -2042,12 +2043,12 @@ type FabricCpyOperand_op struct {
 	data [2]uint64
 }
 
-// Ptr views the union as its member ptr.
+// Ptr returns a pointer to the member ptr of the union.
 func (u *FabricCpyOperand_op) Ptr() *FabricCpyOperand_op_ptr {
 	return (*FabricCpyOperand_op_ptr)(unsafe.Pointer(u))
 }
 
-// Le views the union as its member le.
+// Le returns a pointer to the member le of the union.
 func (u *FabricCpyOperand_op) Le() *FabricCpyOperand_op_le {
 	return (*FabricCpyOperand_op_le)(unsafe.Pointer(u))
 }
@@ -2066,9 +2067,9 @@ type FabricCpyOperand_op_le struct {
 	Offset uint64
 }
 
-// GraphRecaptureCallback is the address of a C function that is asked about a node whose parameters differ: it takes
-// the word data, the node, the old and the new [GraphNodeParams] by pointer and the [GraphRecaptureStatus], and gives
-// a [Result].
+// GraphRecaptureCallback is the address of a C function that is called for a node whose parameters differ. It takes
+// the word data, the node, the old and the new [GraphNodeParams] by pointer and the [GraphRecaptureStatus], and
+// returns a [Result].
 //
 // C: CUgraphRecaptureCallback.
 type GraphRecaptureCallback uintptr
@@ -2088,7 +2089,7 @@ type CoredumpStatusCallback uintptr
 // C: CUdevResourceDesc.
 type DevResourceDesc uintptr
 
-// DevSmResource is a number of multiprocessors, with what they can be divided into.
+// DevSmResource is a number of multiprocessors and how they can be divided.
 //
 // C: CUdevSmResource.
 type DevSmResource struct {
@@ -2100,7 +2101,7 @@ type DevSmResource struct {
 	LocalityDomainId       uint32
 }
 
-// DevWorkqueueConfigResource says how work queues are set up.
+// DevWorkqueueConfigResource describes the configuration of work queues.
 //
 // C: CUdevWorkqueueConfigResource.
 type DevWorkqueueConfigResource struct {
@@ -2131,7 +2132,7 @@ type DEV_SM_RESOURCE_GROUP_PARAMS struct {
 	Reserved                    [11]uint32
 }
 
-// DevResource is a resource of a device; type says which member of the union holds.
+// DevResource is a resource of a device. type selects the valid member of the union.
 //
 // C: CUdevResource.
 type DevResource struct {
@@ -2148,20 +2149,20 @@ type DevResource_union struct {
 	data [10]uint32
 }
 
-// Sm views the union as its member sm.
+// Sm returns a pointer to the member sm of the union.
 func (u *DevResource_union) Sm() *DevSmResource { return (*DevSmResource)(unsafe.Pointer(u)) }
 
-// WqConfig views the union as its member wqConfig.
+// WqConfig returns a pointer to the member wqConfig of the union.
 func (u *DevResource_union) WqConfig() *DevWorkqueueConfigResource {
 	return (*DevWorkqueueConfigResource)(unsafe.Pointer(u))
 }
 
-// Wq views the union as its member wq.
+// Wq returns a pointer to the member wq of the union.
 func (u *DevResource_union) Wq() *DevWorkqueueResource {
 	return (*DevWorkqueueResource)(unsafe.Pointer(u))
 }
 
-// Oversize views the union as its member _oversize.
+// Oversize returns a pointer to the member _oversize of the union.
 func (u *DevResource_union) Oversize() *[40]byte { return (*[40]byte)(unsafe.Pointer(u)) }
 
 // LogsCallbackHandle is a handle of a callback for the log.
@@ -2175,7 +2176,7 @@ type LogsCallbackHandle uintptr
 // C: CUlogsCallback.
 type LogsCallback uintptr
 
-// LogIterator is a place in the driver's log.
+// LogIterator is a position in the driver's log.
 //
 // C: CUlogIterator.
 type LogIterator uint32

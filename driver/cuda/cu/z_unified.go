@@ -12,7 +12,7 @@ func MemPrefetchAsync(devPtr DevicePtr, count uint64, location MemLocation, flag
 	return call5(fnMemPrefetchAsync, uintptr(devPtr), uintptr(count), locationWords[0], uintptr(flags), uintptr(hStream))
 }
 
-// MemAdvise tells the driver how count bytes of managed memory at devPtr will be used, and where.
+// MemAdvise advises the driver how count bytes of managed memory at devPtr will be used, and where.
 //
 // C: cuMemAdvise, symbol cuMemAdvise_v2, since CUDA 12.2.
 func MemAdvise(devPtr DevicePtr, count uint64, advice Mem_advise, location MemLocation) Result {
@@ -20,32 +20,33 @@ func MemAdvise(devPtr DevicePtr, count uint64, advice Mem_advise, location MemLo
 	return call4(fnMemAdvise, uintptr(devPtr), uintptr(count), uintptr(advice), locationWords[0])
 }
 
-// MemPrefetchBatchAsync moves count ranges of managed memory in stream order. Range i is sizes[i] bytes at dptrs[i];
-// prefetchLocs[k] holds for ranges prefetchLocIdxs[k] to before prefetchLocIdxs[k+1]. flags is 0.
+// MemPrefetchBatchAsync moves count ranges of managed memory in stream order. Range i is sizes[i] bytes at dptrs[i].
+// prefetchLocs[k] applies to the ranges from prefetchLocIdxs[k] up to, but excluding, prefetchLocIdxs[k+1]. flags is
+// 0.
 //
 // C: cuMemPrefetchBatchAsync, since CUDA 13.0.
 func MemPrefetchBatchAsync(dptrs *DevicePtr, sizes *uint64, count uint64, prefetchLocs *MemLocation, prefetchLocIdxs *uint64, numPrefetchLocs, flags uint64, hStream Stream) Result {
 	return call8(fnMemPrefetchBatchAsync, uintptr(unsafe.Pointer(dptrs)), uintptr(unsafe.Pointer(sizes)), uintptr(count), uintptr(unsafe.Pointer(prefetchLocs)), uintptr(unsafe.Pointer(prefetchLocIdxs)), uintptr(numPrefetchLocs), uintptr(flags), uintptr(hStream))
 }
 
-// MemDiscardBatchAsync declares the content of count ranges of managed memory worthless, in stream order, so that it
-// need not be moved. flags is 0.
+// MemDiscardBatchAsync discards the content of count ranges of managed memory, in stream order, so that it is not
+// moved. flags is 0.
 //
 // C: cuMemDiscardBatchAsync, since CUDA 13.0.
 func MemDiscardBatchAsync(dptrs *DevicePtr, sizes *uint64, count, flags uint64, hStream Stream) Result {
 	return call5(fnMemDiscardBatchAsync, uintptr(unsafe.Pointer(dptrs)), uintptr(unsafe.Pointer(sizes)), uintptr(count), uintptr(flags), uintptr(hStream))
 }
 
-// MemDiscardAndPrefetchBatchAsync declares the content of count ranges of managed memory worthless and moves the
-// ranges, in stream order. flags is 0.
+// MemDiscardAndPrefetchBatchAsync discards the content of count ranges of managed memory and moves the ranges, in
+// stream order. flags is 0.
 //
 // C: cuMemDiscardAndPrefetchBatchAsync, since CUDA 13.0.
 func MemDiscardAndPrefetchBatchAsync(dptrs *DevicePtr, sizes *uint64, count uint64, prefetchLocs *MemLocation, prefetchLocIdxs *uint64, numPrefetchLocs, flags uint64, hStream Stream) Result {
 	return call8(fnMemDiscardAndPrefetchBatchAsync, uintptr(unsafe.Pointer(dptrs)), uintptr(unsafe.Pointer(sizes)), uintptr(count), uintptr(unsafe.Pointer(prefetchLocs)), uintptr(unsafe.Pointer(prefetchLocIdxs)), uintptr(numPrefetchLocs), uintptr(flags), uintptr(hStream))
 }
 
-// MemGetLocationInfo stores where the size bytes at ptr are, as far as they are in one place; the granularities say
-// how finely to look.
+// MemGetLocationInfo stores the location of the size bytes at ptr, if they are in one place. The granularities select
+// the resolution of the query.
 //
 // C: cuMemGetLocationInfo, since CUDA 13.4.
 func MemGetLocationInfo(ptr DevicePtr, size, summaryGranularity, samplingGranularity uint64, location_out *MemLocation) Result {

@@ -5,39 +5,37 @@ package cu
 import "unsafe"
 
 // MemAddressReserve reserves size bytes of addresses, a multiple of the granularity, and stores the start. alignment
-// is a power of two or 0; addr is a wish or 0; flags is 0. No memory is behind them yet.
+// is a power of two or 0. addr is the preferred address or 0. flags is 0. The addresses have no memory yet.
 //
 // C: cuMemAddressReserve, since CUDA 10.2.
 func MemAddressReserve(ptr *DevicePtr, size, alignment uint64, addr DevicePtr, flags uint64) Result {
 	return call5(fnMemAddressReserve, uintptr(unsafe.Pointer(ptr)), uintptr(size), uintptr(alignment), uintptr(addr), uintptr(flags))
 }
 
-// MemAddressFree gives reserved addresses back: exactly a range of [MemAddressReserve], with nothing mapped.
+// MemAddressFree frees reserved addresses. The range must be one of [MemAddressReserve], without mappings.
 //
 // C: cuMemAddressFree, since CUDA 10.2.
 func MemAddressFree(ptr DevicePtr, size uint64) Result {
 	return call2(fnMemAddressFree, uintptr(ptr), uintptr(size))
 }
 
-// MemCreate allocates size bytes of memory, a multiple of the granularity of [MemGetAllocationGranularity], as prop
-// says, and stores a handle. The memory has no address until [MemMap]. Which handle types it can be exported as is
-// fixed here. flags is 0.
+// MemCreate allocates size bytes of memory described by prop, a multiple of [MemGetAllocationGranularity], and stores
+// a handle. The memory has no address until [MemMap]. The handle types for export are fixed here. flags is 0.
 //
 // C: cuMemCreate, since CUDA 10.2.
 func MemCreate(handle *MemGenericAllocationHandle, size uint64, prop *MemAllocationProp, flags uint64) Result {
 	return call4(fnMemCreate, uintptr(unsafe.Pointer(handle)), uintptr(size), uintptr(unsafe.Pointer(prop)), uintptr(flags))
 }
 
-// MemRelease gives a handle up. The memory is freed when nobody has it mapped or holds a handle any more, other
-// processes included.
+// MemRelease releases a handle. The memory is freed when no process maps it or holds a handle.
 //
 // C: cuMemRelease, since CUDA 10.2.
 func MemRelease(handle MemGenericAllocationHandle) Result {
 	return call1(fnMemRelease, uintptr(handle))
 }
 
-// MemMap maps size bytes of the memory behind handle, from offset (0) on, at reserved addresses. They can be used
-// only after [MemSetAccess]. flags is 0.
+// MemMap maps size bytes of the memory of handle, from offset, which must be 0, at reserved addresses. They can be
+// accessed only after [MemSetAccess]. flags is 0.
 //
 // C: cuMemMap, since CUDA 10.2.
 func MemMap(ptr DevicePtr, size, offset uint64, handle MemGenericAllocationHandle, flags uint64) Result {
@@ -51,64 +49,63 @@ func MemMapArrayAsync(mapInfoList *ArrayMapInfo, count uint32, hStream Stream) R
 	return call3(fnMemMapArrayAsync, uintptr(unsafe.Pointer(mapInfoList)), uintptr(count), uintptr(hStream))
 }
 
-// MemUnmap unmaps size bytes at ptr: whole mappings only. It waits for nothing; no work may use them any more.
+// MemUnmap unmaps size bytes at ptr, which must be whole mappings. It does not wait, so no work may use them.
 //
 // C: cuMemUnmap, since CUDA 10.2.
 func MemUnmap(ptr DevicePtr, size uint64) Result {
 	return call2(fnMemUnmap, uintptr(ptr), uintptr(size))
 }
 
-// MemSetAccess says for count devices how they may use the size bytes mapped at ptr: not at all, reading, or reading
-// and writing.
+// MemSetAccess sets the access of count devices to the size bytes mapped at ptr: none, reading, or reading and
+// writing.
 //
 // C: cuMemSetAccess, since CUDA 10.2.
 func MemSetAccess(ptr DevicePtr, size uint64, desc *MemAccessDesc, count uint64) Result {
 	return call4(fnMemSetAccess, uintptr(ptr), uintptr(size), uintptr(unsafe.Pointer(desc)), uintptr(count))
 }
 
-// MemGetAccess stores how the device at location may use the memory at ptr, as one of [MemAccess_flags].
+// MemGetAccess stores the access of the device at location to the memory at ptr, as one of [MemAccess_flags].
 //
 // C: cuMemGetAccess, since CUDA 10.2.
 func MemGetAccess(flags *uint64, location *MemLocation, ptr DevicePtr) Result {
 	return call3(fnMemGetAccess, uintptr(unsafe.Pointer(flags)), uintptr(unsafe.Pointer(location)), uintptr(ptr))
 }
 
-// MemExportToShareableHandle makes something with which another process can import the memory, and stores it at
+// MemExportToShareableHandle makes a handle with which another process can import the memory, and stores it at
 // shareableHandle: an int32 descriptor, which the caller owns, for [MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR], 64 bytes
-// for [MEM_HANDLE_TYPE_FABRIC]. The type has to be one that [MemCreate] was told. flags is 0.
+// for [MEM_HANDLE_TYPE_FABRIC]. The type must have been passed to [MemCreate]. flags is 0.
 //
 // C: cuMemExportToShareableHandle, since CUDA 10.2.
 func MemExportToShareableHandle(shareableHandle unsafe.Pointer, handle MemGenericAllocationHandle, handleType MemAllocationHandleType, flags uint64) Result {
 	return call4(fnMemExportToShareableHandle, uintptr(shareableHandle), uintptr(handle), uintptr(handleType), uintptr(flags))
 }
 
-// MemImportFromShareableHandle makes a handle for another process's memory. osHandle is the descriptor itself, not an
-// address of it, for [MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR]; for a type of bytes it is their address, in memory that
-// is pinned or not Go's. The descriptor stays the caller's.
+// MemImportFromShareableHandle makes a handle for another process's memory. For
+// [MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR], osHandle is the descriptor, not an address of it. For a type of bytes it
+// is their address, in memory that is pinned or not Go's. The caller keeps ownership of the descriptor.
 //
 // C: cuMemImportFromShareableHandle, since CUDA 10.2.
 func MemImportFromShareableHandle(handle *MemGenericAllocationHandle, osHandle uintptr, shHandleType MemAllocationHandleType) Result {
 	return call3(fnMemImportFromShareableHandle, uintptr(unsafe.Pointer(handle)), uintptr(osHandle), uintptr(shHandleType))
 }
 
-// MemGetAllocationGranularity stores what sizes and addresses of memory with these properties have to be multiples
-// of, in bytes: the smallest or the recommended.
+// MemGetAllocationGranularity stores the minimum or the recommended granularity in bytes of sizes and addresses of
+// memory with these properties.
 //
 // C: cuMemGetAllocationGranularity, since CUDA 10.2.
 func MemGetAllocationGranularity(granularity *uint64, prop *MemAllocationProp, option MemAllocationGranularity_flags) Result {
 	return call3(fnMemGetAllocationGranularity, uintptr(unsafe.Pointer(granularity)), uintptr(unsafe.Pointer(prop)), uintptr(option))
 }
 
-// MemGetAllocationPropertiesFromHandle stores the properties with which the memory was made; also for imported
-// memory.
+// MemGetAllocationPropertiesFromHandle stores the properties of the memory, including imported memory.
 //
 // C: cuMemGetAllocationPropertiesFromHandle, since CUDA 10.2.
 func MemGetAllocationPropertiesFromHandle(prop *MemAllocationProp, handle MemGenericAllocationHandle) Result {
 	return call2(fnMemGetAllocationPropertiesFromHandle, uintptr(unsafe.Pointer(prop)), uintptr(handle))
 }
 
-// MemRetainAllocationHandle stores a handle for the memory that is mapped at the device address addr. [MemRelease]
-// gives it up.
+// MemRetainAllocationHandle stores a handle for the memory that is mapped at the device address addr. Release it with
+// [MemRelease].
 //
 // C: cuMemRetainAllocationHandle, since CUDA 11.0.
 func MemRetainAllocationHandle(handle *MemGenericAllocationHandle, addr DevicePtr) Result {

@@ -2,9 +2,11 @@ package cudatest
 
 import (
 	"crypto/sha256"
+	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,14 +16,19 @@ import (
 	"testing"
 )
 
-// flags are what the library is compiled with. It compiles without warnings, which a test sees to; a warning of a
-// compiler that is not known here yet does not stop everybody's tests.
+// source holds the library's sources, so that tests of other modules can build it too.
+//
+//go:embed libcuda
+var source embed.FS
+
+// flags are the compiler flags of the library. Warnings are not errors here, because an unknown compiler may add new
+// ones; a test compiles the library with -Werror.
 var flags = []string{"-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra",
 	"-Wl,-soname,libcuda.so.1"}
 
-// Build compiles the library, or finds it where it was compiled before, and returns its path. It skips the test where
-// there is no C compiler, or fails it if SHAREDTENSOR_REQUIRE_CC=1 is set. Each of defines becomes a -D of the
-// compiler; FAKECUDA_OLD leaves out what only drivers from CUDA 13 on have.
+// Build compiles the library, or reuses an earlier build, and returns its path. Without a C compiler it skips the test,
+// or fails it if SHAREDTENSOR_REQUIRE_CC=1 is set. Each of defines is passed to the compiler with -D. FAKECUDA_OLD
+// omits the functions that CUDA 13 added.
 func Build(tb testing.TB, defines ...string) string {
 	tb.Helper()
 	path, err := buildOnce(defines)
@@ -34,7 +41,7 @@ func Build(tb testing.TB, defines ...string) string {
 	return path
 }
 
-// built keeps what a build came to, also an error: a library that does not compile is not tried for each test.
+// built caches the result of each build, including errors, so a library that does not compile is tried once.
 var built sync.Map
 
 type result struct {
@@ -55,7 +62,7 @@ var errNoCompiler = errors.New("no C compiler")
 
 func build(defines []string) (string, error) {
 	if runtime.GOOS != "linux" {
-		return "", fmt.Errorf("%w for it on %s", errNoCompiler, runtime.GOOS)
+		return "", fmt.Errorf("%w for the stand-in on %s", errNoCompiler, runtime.GOOS)
 	}
 	name := os.Getenv("CC")
 	if name == "" {
@@ -65,19 +72,11 @@ func build(defines []string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", errNoCompiler, err)
 	}
-	dir, err := sources()
-	if err != nil {
-		return "", err
-	}
-	files, err := filepath.Glob(filepath.Join(dir, "*.c"))
-	if err != nil {
-		return "", err
-	}
 	args := append([]string(nil), flags...)
 	for _, d := range defines {
 		args = append(args, "-D"+d)
 	}
-	key, err := fingerprint(append([]string{cc, runtime.GOARCH}, args...), append(files, filepath.Join(dir, "fake.h")))
+	key, err := fingerprint(append([]string{cc, runtime.GOARCH}, args...))
 	if err != nil {
 		return "", err
 	}
@@ -85,10 +84,19 @@ func build(defines []string) (string, error) {
 	if _, err := os.Stat(out); err == nil {
 		return out, nil
 	}
+	dir, err := os.MkdirTemp("", "fakecuda-src-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // best effort: the library is built
+	files, err := unpack(dir)
+	if err != nil {
+		return "", err
+	}
 	return out, compile(cc, append(args, files...), out)
 }
 
-// compile writes beside out and renames: several test binaries may build at the same time.
+// compile writes to a temporary file and renames it to out, because several test binaries may build at the same time.
 func compile(cc string, args []string, out string) error {
 	if err := os.MkdirAll(filepath.Dir(out), 0o700); err != nil {
 		return err
@@ -98,7 +106,7 @@ func compile(cc string, args []string, out string) error {
 		return err
 	}
 	tmp.Close()
-	defer func() { _ = os.Remove(tmp.Name()) }() // after the rename there is none
+	defer func() { _ = os.Remove(tmp.Name()) }() // best effort: gone after the rename
 	text, err := exec.Command(cc, append(args, "-o", tmp.Name(), "-ldl", "-lm")...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s: %w\n%s", cc, err, text)
@@ -113,36 +121,43 @@ func cacheDir() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("sharedtensor-fakecuda-%d", os.Getuid()))
 }
 
-// sources finds the library's sources: above the directory that the test runs in, which is that of its package.
-func sources() (string, error) {
-	at, err := os.Getwd()
+// unpack writes the library's sources to a folder and returns the paths of the files to compile.
+func unpack(dir string) (files []string, err error) {
+	entries, err := source.ReadDir("libcuda")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	for {
-		dir := filepath.Join(at, "driver", "cuda", "testdata")
-		if _, err := os.Stat(filepath.Join(dir, "fake.h")); err == nil {
-			return dir, nil
+	for _, e := range entries {
+		text, err := source.ReadFile("libcuda/" + e.Name())
+		if err != nil {
+			return nil, err
 		}
-		up := filepath.Dir(at)
-		if up == at {
-			return "", errors.New("driver/cuda/testdata is not above the working directory")
+		path := filepath.Join(dir, e.Name())
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			return nil, err
 		}
-		at = up
+		if filepath.Ext(path) == ".c" {
+			files = append(files, path)
+		}
 	}
+	return files, nil
 }
 
-// fingerprint names a build by everything that goes into it.
-func fingerprint(words, files []string) (string, error) {
+// fingerprint identifies a build by the compiler's arguments and the sources.
+func fingerprint(words []string) (string, error) {
 	h := sha256.New()
 	h.Write([]byte(strings.Join(words, "\x00")))
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			return "", err
+	err := fs.WalkDir(source, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
 		}
-		fmt.Fprintf(h, "\x00%s\x00%d\x00", filepath.Base(f), len(text))
+		text, err := source.ReadFile(path)
+		fmt.Fprintf(h, "\x00%s\x00%d\x00", path, len(text))
 		h.Write(text)
+		return err
+	})
+	if err != nil {
+		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)[:12]), nil
 }

@@ -1,9 +1,11 @@
 package cudatest
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,18 +31,16 @@ func TestFakeCountsAndFails(t *testing.T) {
 	require.Equal(t, "cuDeviceGetCount", f.Failed())
 	require.Equal(t, cu.SUCCESS, cu.DeviceGetCount(&n))
 
-	// A releasing call that is made to fail has done its work.
+	// A failing call that releases a resource has released it.
 	f.FailCall(1, cu.ERROR_UNKNOWN)
 	require.Equal(t, cu.ERROR_UNKNOWN, cu.DevicePrimaryCtxRelease(1))
 	require.Empty(t, f.Live())
 }
 
-// TestNoWarnings holds the library to the compiler that is here.
+// The library compiles without warnings with the installed compiler.
 func TestNoWarnings(t *testing.T) {
-	Build(t) // skips where there is no compiler
-	dir, err := sources()
-	require.NoError(t, err)
-	files, err := filepath.Glob(filepath.Join(dir, "*.c"))
+	Build(t) // skips the test if there is no compiler
+	files, err := unpack(t.TempDir())
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	name := os.Getenv("CC")
@@ -49,6 +49,53 @@ func TestNoWarnings(t *testing.T) {
 	}
 	out, err := exec.Command(name, append([]string{"-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"}, files...)...).CombinedOutput()
 	require.NoError(t, err, string(out))
+}
+
+// The example of the package's documentation runs as a test of another module.
+func TestStartFromAnotherModule(t *testing.T) {
+	Build(t)
+	tool, err := exec.LookPath("go")
+	if err != nil {
+		t.Skip("no go command")
+	}
+	root, err := filepath.Abs("../../..")
+	require.NoError(t, err)
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	require.NoError(t, err)
+	_, rest, _ := strings.Cut(string(mod), "\n") // the Go version and the requirements
+	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	require.NoError(t, err)
+
+	const ours = "github.com/sharedtensor/sharedtensor"
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":       fmt.Sprintf("module example.com/other\n%s\nrequire %s v0.0.0\n\nreplace %s => %s\n", rest, ours, ours, root),
+		"go.sum":       string(sums),
+		"main_test.go": documented(t),
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	cmd := exec.Command(tool, "test", "-mod=mod", "-count=1", "-timeout=60s", ".")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "SHAREDTENSOR_REQUIRE_CC=1", "SHAREDTENSOR_LIBCUDA=", "GOWORK=off")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+// documented returns the example of doc.go as a test file.
+func documented(t *testing.T) string {
+	t.Helper()
+	doc, err := os.ReadFile("doc.go")
+	require.NoError(t, err)
+	text := "package other\n\nimport (\n\t\"errors\"\n\t\"testing\"\n\n" +
+		"\t\"github.com/sharedtensor/sharedtensor/driver\"\n\t\"github.com/sharedtensor/sharedtensor/driver/cuda\"\n" +
+		"\t\"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest\"\n)\n\n"
+	for line := range strings.Lines(string(doc)) {
+		if code, ok := strings.CutPrefix(line, "//\t"); ok {
+			text += code
+		}
+	}
+	return text
 }
 
 func TestOldLibraryBuilds(t *testing.T) {

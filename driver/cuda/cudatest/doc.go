@@ -1,17 +1,25 @@
-// Package cudatest builds the stand-in for the CUDA driver that lies in driver/cuda/testdata and runs tests on it, with
-// no GPU.
+// Package cudatest builds a stand-in for the CUDA driver from embedded C sources and runs tests on it, without a GPU.
+// It works in tests of any module.
 //
-// The driver's library is loaded once in a process, so [Start] has to come before the first CUDA call, and all tests of
-// a package share one configuration:
+// A process loads the driver's library once, so [Start] must precede the first CUDA call, and all tests of a package
+// share one configuration:
 //
-//	func TestX(t *testing.T) {
-//		fake := cudatest.Start(t, cudatest.Options{Devices: 2})
+//	func TestAlloc(t *testing.T) {
+//		fake := cudatest.Start(t, cudatest.Options{Devices: 2, Memory: 64 << 20})
 //		fake.Leaks(t)
-//		dev, err := cuda.Open("0")
+//		dev, err := cuda.Open(0)
+//		if err != nil {
+//			t.Fatal(err)
+//		}
+//		defer dev.Close()
+//		if _, err := dev.AllocMemory(128 << 20); !errors.Is(err, driver.ErrOutOfMemory) {
+//			t.Fatal(err)
+//		}
+//	}
 //
-// Programs that the tests start inherit the library by environment variables; [Options.Env] gives them for a program
-// that is to see another configuration.
+// Programs that the tests start inherit the library through environment variables. [Options.Env] returns the variables
+// for a program that needs another configuration.
 //
-// There has to be a C compiler (cc, or what CC names). Without one the tests that need the library skip and say so,
-// unless SHAREDTENSOR_REQUIRE_CC=1 is set, which makes them fail.
+// The package needs a C compiler (cc, or the value of CC). Without one, tests that need the library are skipped, or
+// fail if SHAREDTENSOR_REQUIRE_CC=1 is set.
 package cudatest

@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// Fake is the library in this process: what it holds, and a switch to make its calls fail.
+// Fake controls the library in this process: it counts live objects and makes calls fail.
 type Fake struct {
 	control *os.File
 	options Options
@@ -26,9 +26,9 @@ var started struct {
 	fake *Fake
 }
 
-// Start makes this process use the library with the given options, and the programs that it starts too. It skips or
-// fails the test like [Build]. The library stays loaded until the process ends, so a second Start with other options
-// fails the test.
+// Start makes this process, and the programs that it starts, use the library with the given options. It skips or fails
+// the test like [Build]. The library stays loaded until the process ends, so a second Start with other options fails
+// the test.
 func Start(tb testing.TB, o Options) *Fake {
 	tb.Helper()
 	started.mu.Lock()
@@ -40,7 +40,7 @@ func Start(tb testing.TB, o Options) *Fake {
 		return started.fake
 	}
 	if path := cu.Path(); path != "" {
-		tb.Fatalf("%s is loaded already", path)
+		tb.Fatalf("%s is already loaded", path)
 	}
 	f := &Fake{options: o}
 	for _, v := range o.Env(tb) {
@@ -59,8 +59,8 @@ func Start(tb testing.TB, o Options) *Fake {
 	return f
 }
 
-// makeControl makes the page that the library finds by name and this process keeps open; the name goes at once when the
-// library has it, which is after the first call.
+// makeControl creates the shared page that the library opens by name. The name is removed after the first call, when
+// the library has opened it.
 func (f *Fake) makeControl() error {
 	dir, err := os.MkdirTemp("", "fakecuda-")
 	if err != nil {
@@ -81,7 +81,7 @@ func (f *Fake) makeControl() error {
 	if err := cu.Load(""); err != nil {
 		return err
 	}
-	cu.Init(^uint32(0)) // refused, and it reads the environment
+	cu.Init(^uint32(0)) // fails, but makes the library read the environment
 	if _, err := f.control.ReadAt(make([]byte, 8), 0); err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (f *Fake) makeControl() error {
 	return nil
 }
 
-// Where things are in struct control of fake.h.
+// Offsets in struct control of fake.h.
 const (
 	offCalls, offFailAfter, offFailCode, offFailed, offLive = 8, 16, 24, 32, 40
 
@@ -121,9 +121,9 @@ func (f *Fake) write(off int64, b []byte) {
 
 func (f *Fake) set(off, v int64) { f.write(off, binary.LittleEndian.AppendUint64(nil, uint64(v))) }
 
-// Live counts, by kind, what this process made with the library and has not given back: allocations, mappings,
-// reservations, handles (of cuMemCreate), ipc (opened handles), streams, events, contexts (retained or created),
-// modules, graphs (also instantiated), pools and host (pinned memory). Kinds of which there is nothing are not in the
+// Live counts, by kind, the objects that this process made with the library and has not released: allocations,
+// mappings, reservations, handles (of cuMemCreate), ipc (opened handles), streams, events, contexts (retained or
+// created), modules, graphs (also instantiated), pools and host (pinned memory). Kinds without objects are not in the
 // map.
 func (f *Fake) Live() map[string]int64 {
 	live := map[string]int64{}
@@ -135,27 +135,28 @@ func (f *Fake) Live() map[string]int64 {
 	return live
 }
 
-// Leaks records what is live now and compares at the end of the test, after the cleanups that the test registers later.
+// Leaks records the live objects and compares them at the end of the test, after the cleanups that the test registers
+// later.
 func (f *Fake) Leaks(tb testing.TB) {
 	tb.Helper()
 	before := f.Live()
 	tb.Cleanup(func() {
 		f.FailNone()
 		if after := f.Live(); !reflect.DeepEqual(before, after) {
-			tb.Errorf("the test left CUDA objects behind: %v before, %v after", before, after)
+			tb.Errorf("leaked CUDA objects: %v before the test, %v after", before, after)
 		}
 	})
 }
 
-// Calls is the number of calls into the library so far; those that answer from tables alone (cuGetErrorName,
-// cuGetErrorString, cuDriverGetVersion, cuGetProcAddress) are not counted.
+// Calls returns the number of calls into the library so far. It excludes calls that only read tables (cuGetErrorName,
+// cuGetErrorString, cuDriverGetVersion, cuGetProcAddress).
 func (f *Fake) Calls() int64 { return f.number(offCalls) }
 
-// FailCall makes the k-th counted call from now on, from 1, fail with code.
+// FailCall makes the k-th counted call after it fail with code. The next call is number 1.
 func (f *Fake) FailCall(k int64, code cu.Result) { f.FailFunction("", k, code) }
 
-// FailFunction makes the k-th call of the named function from now on fail with code, such as cuMemMap; a version suffix
-// need not be given. The empty name stands for any function.
+// FailFunction makes the k-th call of the named function after it, such as cuMemMap, fail with code. A version suffix
+// may be omitted. The empty name matches any function.
 func (f *Fake) FailFunction(name string, k int64, code cu.Result) {
 	f.set(offFailAfter, 0)
 	f.write(offFailName, append([]byte(name), make([]byte, 64-len(name))...))
@@ -164,10 +165,11 @@ func (f *Fake) FailFunction(name string, k int64, code cu.Result) {
 	f.set(offFailAfter, k)
 }
 
-// FailNone switches failures off.
+// FailNone cancels the failures that were set.
 func (f *Fake) FailNone() { f.set(offFailAfter, 0) }
 
-// Failed tells the function that was made to fail since the last FailCall or FailFunction; empty if none was.
+// Failed returns the function that was made to fail since the last FailCall or FailFunction. It is empty if there was
+// none.
 func (f *Fake) Failed() string {
 	if f.number(offFailed) == 0 {
 		return ""

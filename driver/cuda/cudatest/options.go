@@ -7,40 +7,42 @@ import (
 	"testing"
 )
 
-// Options configure the stand-in. The zero value is one device with 1 GiB and all features but fabric handles.
+// Options configures the stand-in. The zero value is one device with 1 GiB and all features except fabric handles.
 type Options struct {
 	// Devices is the number of devices; 0 means 1, -1 none.
 	Devices int
 	// Memory is the size of each device's memory in bytes; 0 means 1 GiB. It is counted per process.
 	Memory int64
-	// UUIDs are the UUIDs of the devices, for those who want to choose them.
+	// UUIDs sets the UUIDs of the devices. If it is empty, the library chooses them.
 	UUIDs []string
-	// MIG makes the devices MIG instances, whose UUID is not that of the GPU.
+	// MIG makes the devices MIG instances, whose UUID differs from that of the GPU.
 	MIG bool
-	// Visible is CUDA_VISIBLE_DEVICES: which devices in which order. Empty means all.
+	// Visible sets CUDA_VISIBLE_DEVICES, the visible devices in their order. Empty means all.
 	Visible string
-	// DriverVersion is what cuDriverGetVersion answers; 0 means 13000.
+	// DriverVersion is the result of cuDriverGetVersion. 0 means 13000.
 	DriverVersion int
-	// Old leaves out the functions that drivers before CUDA 13 do not have.
+	// Old omits the functions that CUDA 13 added.
 	Old bool
-	// Without are features that the devices lack: vmm, fd, ipc, p2p, pool, rohost (pinning of memory mapped read-only).
+	// Without lists features that the devices lack: vmm, fd, ipc, p2p, pool, rohost (pinning of memory mapped
+	// read-only).
 	Without []string
-	// Fabric makes fabric handles work.
+	// Fabric enables fabric handles.
 	Fabric bool
-	// NoIMEX makes the devices say that fabric handles work while the driver refuses them, as where there is no IMEX
-	// channel.
+	// NoIMEX makes the devices report support for fabric handles while the driver refuses them, as on a host without an
+	// IMEX channel.
 	NoIMEX bool
-	// Stub makes the library answer cuInit as the toolkit's stub for linking does.
+	// Stub makes cuInit return the result of the toolkit's stub for linking.
 	Stub bool
-	// CountReopen makes a second cuIpcOpenMemHandle of one handle succeed and count, as newer drivers do; otherwise it
+	// CountReopen makes a second cuIpcOpenMemHandle of a handle succeed and count, like newer drivers. Otherwise it
 	// fails.
 	CountReopen bool
-	// DelayMicros is how long queued work stays undone while nobody waits for it; 0 means 2000.
+	// DelayMicros is the time in microseconds for which queued work stays unfinished if no caller waits for it. 0 means
+	// 2000.
 	DelayMicros int
 }
 
-// Env builds the library and returns the environment variables, as NAME=value, with which a program loads it and finds
-// these options. All variables of the library are in the list, so that none of the test's own is inherited.
+// Env builds the library and returns the environment variables, as NAME=value, with which a program loads it with these
+// options. The list sets all variables of the library, so the program does not inherit values from the test.
 func (o Options) Env(tb testing.TB) []string {
 	tb.Helper()
 	var defines []string
@@ -84,7 +86,7 @@ func (o Options) Env(tb testing.TB) []string {
 	}
 	var env []string
 	for _, v := range vars {
-		// An empty CUDA_VISIBLE_DEVICES hides all devices; the list of all is the same as none.
+		// An empty CUDA_VISIBLE_DEVICES hides all devices, so all are listed instead.
 		if v[0] == "CUDA_VISIBLE_DEVICES" && v[1] == "" {
 			v[1] = list(devices)
 		}

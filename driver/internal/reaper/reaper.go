@@ -1,40 +1,53 @@
-// Package reaper gives back what the garbage collector found without an owner. The runtime runs all cleanups of a
-// process on goroutines that it shares among them; what may wait for a device, or for the kernel to take many pages
-// away, must not run there.
+// Package reaper releases resources that became unreachable without Close. The runtime runs all cleanups of a process
+// on shared goroutines. A release that waits for a device, or for the kernel to unmap many pages, must not run there.
 package reaper
 
-import "sync"
+import "sync/atomic"
 
-// Queue runs functions one after the other on a goroutine of its own, which is there only while there are some. The
-// zero value is ready.
+// Queue runs functions in order on a goroutine that exists only while there are some. The zero value is ready for use.
 type Queue struct {
-	mu      sync.Mutex
-	todo    []func()
-	running bool
+	added   atomic.Pointer[entry] // newest first
+	running atomic.Bool
 }
 
-// Add queues f and returns at once. It may be called from a cleanup.
+type entry struct {
+	f    func()
+	next *entry
+}
+
+// Add queues f and returns at once. A cleanup may call it, because it takes no lock.
 func (q *Queue) Add(f func()) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.todo = append(q.todo, f)
-	if !q.running {
-		q.running = true
+	e := &entry{f: f}
+	for {
+		e.next = q.added.Load()
+		if q.added.CompareAndSwap(e.next, e) {
+			break
+		}
+	}
+	if q.running.CompareAndSwap(false, true) {
 		go q.run()
 	}
 }
 
 func (q *Queue) run() {
 	for {
-		q.mu.Lock()
-		if len(q.todo) == 0 {
-			q.running, q.todo = false, nil
-			q.mu.Unlock()
+		for e := reversed(q.added.Swap(nil)); e != nil; e = e.next {
+			e.f()
+		}
+		q.running.Store(false)
+		// An Add that saw the goroutine running depends on this check.
+		if q.added.Load() == nil || !q.running.CompareAndSwap(false, true) {
 			return
 		}
-		f := q.todo[0]
-		q.todo[0], q.todo = nil, q.todo[1:]
-		q.mu.Unlock()
-		f()
 	}
+}
+
+func reversed(e *entry) *entry {
+	var first *entry
+	for e != nil {
+		next := e.next
+		e.next = first
+		first, e = e, next
+	}
+	return first
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestQueueRunsAllInOrder adds from several goroutines, and from a function of the queue.
+// Functions added by several goroutines, and by a function of the queue, run in order.
 func TestQueueRunsAllInOrder(t *testing.T) {
 	var q Queue
 	var done sync.WaitGroup
@@ -28,7 +28,7 @@ func TestQueueRunsAllInOrder(t *testing.T) {
 	}
 }
 
-// TestQueuesDoNotWaitForEachOther stalls one.
+// A stalled queue does not delay another.
 func TestQueuesDoNotWaitForEachOther(t *testing.T) {
 	var stalled, other Queue
 	release, ran := make(chan struct{}), make(chan struct{})

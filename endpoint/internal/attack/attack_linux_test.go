@@ -22,16 +22,15 @@ func TestMain(m *testing.M) {
 	if os.Getenv(roleEnv) != "" {
 		os.Exit(childMain())
 	}
-	// Attacks wait most of their time, each on processes of its own. The flag of that name overrides this.
+	// Attacks mostly wait, each with separate processes. The command-line flag overrides this.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
 }
 
-// TestOwnersWithstandAttacks is the program, shortened, on owners that take the machine's memory for 1 GiB: the attacks
-// may make them grow by so much and no more, and clients that behave are served meanwhile (D3, D4, D5, D6, D8, D9,
-// D17).
+// Attacks increase the memory of owners with 1 GiB by a limited amount only, and honest clients are served meanwhile.
+// The test runs the program at a smaller scale.
 func TestOwnersWithstandAttacks(t *testing.T) {
 	dev, err := host.Open()
 	require.NoError(t, err)
@@ -65,8 +64,8 @@ func TestOwnersWithstandAttacks(t *testing.T) {
 	}
 }
 
-// plainOwner is this program without the race detector, which takes more address space than the owners have; "" for the
-// test's own binary where that has none.
+// plainOwner builds this program without the race detector, because its address space exceeds the limits of the owners.
+// It returns "" if the test binary has no race detector.
 func plainOwner(t *testing.T) string {
 	t.Helper()
 	if !raceDetector {
@@ -80,13 +79,13 @@ func plainOwner(t *testing.T) string {
 	return program
 }
 
-func TestUsageIsRefused(t *testing.T) {
+func TestInvalidFlags(t *testing.T) {
 	for _, args := range [][]string{{"x"}, {"-scale", "0"}, {"-scale", "2"}, {"-hold", "-1s"}, {"-only", "nonsense"}, {"-nonsense"}} {
 		require.Equal(t, 2, run(context.Background(), args, new(bytes.Buffer)), args)
 	}
 }
 
-// TestReport: as JSON for programs, as a table for people, which shows what could not be measured too.
+// The report is JSON for programs and a table for people. The table includes attacks that could not be measured.
 func TestReport(t *testing.T) {
 	rows := []measured{
 		{Attack: "a", Before: state{Memory: 3 << 20}, Peak: 5 << 20, After: state{Memory: 4 << 20, Heap: 1 << 20}, Heard: []string{"2 × error 20"},

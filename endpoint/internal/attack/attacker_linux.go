@@ -12,19 +12,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// attacker is the process that attacks.
+// attacker is the attacking process.
 type attacker struct {
 	assignment
-	heard
-	ends time.Time // of the time for which it holds on
+	responses
+	ends time.Time // end of the time for which it holds its resources
 
 	mu    sync.Mutex
 	conns []*raw
 }
 
-// attackerMain is the main function of an attacker. It reports twice: when it has the owner where it wants it, and what
-// it heard. What it has stays open until a line, or the end of the input, comes after that.
-func attackerMain(a assignment, say func(report), next func() bool) error {
+// attackerMain is the main function of an attacker. It sends two reports: one when the attack is in place, and one with
+// the responses of the owner. It keeps its connections open until it then reads a line or the end of its input.
+func attackerMain(a assignment, send func(report), next func() bool) error {
 	chosen, err := choose(a.Attack)
 	if err != nil {
 		return err
@@ -33,23 +33,23 @@ func attackerMain(a assignment, say func(report), next func() bool) error {
 	if err := chosen[0].run(at); err != nil {
 		return err
 	}
-	say(report{Ready: true})
+	send(report{Ready: true})
 	time.Sleep(time.Until(at.ends))
 	var all sync.WaitGroup
 	for _, c := range at.conns {
 		all.Go(func() { at.drain(c, 500*time.Millisecond) })
 	}
 	all.Wait()
-	say(report{Heard: at.lines()})
+	send(report{Heard: at.lines()})
 	next()
 	return nil
 }
 
-// many is how many of so many there are at this scale, at least two.
-func (a *attacker) many(n int) int { return max(2, int(float64(n)*a.Scale)) }
+// scaled returns n scaled by Scale, at least 2.
+func (a *attacker) scaled(n int) int { return max(2, int(float64(n)*a.Scale)) }
 
-// each runs an attack on so many connections at once, each of which has introduced itself. What ends a connection is
-// part of what is heard.
+// each runs an attack on n connections at once, after their handshakes. Errors of connections are recorded as
+// responses.
 func (a *attacker) each(n int, attack func(i int, c *raw) error) {
 	var all sync.WaitGroup
 	for i := range n {
@@ -71,11 +71,10 @@ func (a *attacker) each(n int, attack func(i int, c *raw) error) {
 	all.Wait()
 }
 
-// holding reports whether the attacker still holds on.
+// holding reports whether the attacker still holds its resources.
 func (a *attacker) holding() bool { return time.Now().Before(a.ends) }
 
-// memory is a memfd of so many bytes, without any in it, sealed as publications must be, and the handle that describes
-// it.
+// memory returns a sparse memfd of that size, sealed as publications must be, and its handle.
 func memory(bytes int64) (fd int, h message.Handle, err error) {
 	if fd, err = unix.MemfdCreate("attack", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
 		return -1, h, err
@@ -94,7 +93,7 @@ func memory(bytes int64) (fd int, h message.Handle, err error) {
 	return fd, message.Handle{Kind: "memfd", Device: message.UUID(dev.Info().UUID), Bytes: uint64(bytes), File: 0}, nil
 }
 
-// publication publishes n tensors of 4 bytes with names of so many bytes, all of them the same bytes of the same
+// publication returns a publication of n tensors of 4 bytes, with names of nameBytes bytes. All tensors share the same
 // memory.
 func publication(name string, h message.Handle, n, nameBytes int) message.Publish {
 	m := message.Manifest{
@@ -113,7 +112,7 @@ func publication(name string, h message.Handle, n, nameBytes int) message.Publis
 	return message.Publish{Name: name, Manifest: m, Handles: []message.Handle{h}}
 }
 
-// argument is a call with one value.
+// argument returns a call with one value.
 func argument(endpoint string, value any) (message.Call, error) {
 	args, err := message.MarshalPayload(value)
 	return message.Call{Endpoint: endpoint, Args: args}, err

@@ -13,39 +13,39 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// attack is one way to make an owner hold more than it should.
+// attack is one way to make an owner use more memory than it should.
 type attack struct {
 	name, what string
-	// What the owner may have: descriptors, address space beyond what it starts with, bytes of its control group. 0 for
-	// no limit.
+	// Limits of the owner: descriptors, address space in addition to that at its start, and bytes of its control group.
+	// 0 means no limit.
 	files, address, group uint64
 	run                   func(*attacker) error
-	// peak and kept are by how many MiB an owner that takes the memory for 1 GiB may grow, at its peak and in the end,
-	// at the scale of the test.
+	// peak and kept are the maximum growth, in MiB, of an owner with 1 GiB of memory, at its peak and after the attack.
+	// They apply to the scale of the test.
 	peak, kept int64
 }
 
-// attacks are all of them.
+// attacks lists all attacks.
 var attacks = []attack{
-	{name: "unread", what: "24 clients ask 4 times each for a manifest of 56 MB and do not read it", run: unread, peak: 700, kept: 150},
-	{name: "manifests", what: "6 publications of 1,000,000 tensors on 4 KiB, whose publisher leaves", run: manifests, peak: 500, kept: 32},
+	{name: "unread", what: "24 clients request a manifest of 56 MB 4 times each and do not read it", run: unread, peak: 700, kept: 150},
+	{name: "manifests", what: "6 publications of 1,000,000 tensors in 4 KiB by a publisher that leaves", run: manifests, peak: 500, kept: 32},
 	{name: "sources", what: "8 publications with a source of 16 MiB each", run: sources, peak: 500, kept: 32},
-	{name: "names", what: "8 clients watch 400,000 names of 100 bytes each, and ask for as many objects to be released", run: names, peak: 600, kept: 32},
+	{name: "names", what: "8 clients watch 400,000 names of 100 bytes each, and release as many objects", run: names, peak: 600, kept: 32},
 	{name: "descriptors", what: "5 clients send descriptors ahead of a frame that never ends; RLIMIT_NOFILE 1024", files: 1024, run: descriptors, peak: 100, kept: 32},
-	{name: "results", what: "40 calls whose results have 64 MiB each and are cached; 1 GiB of address space", address: 1 << 30, run: results, peak: 1100, kept: 1100},
+	{name: "results", what: "40 calls with cached results of 64 MiB each; 1 GiB of address space", address: 1 << 30, run: results, peak: 1100, kept: 1100},
 	{name: "results-group", what: "the same in a control group of 1 GiB", group: 1 << 30, run: results, peak: 400, kept: 400},
-	{name: "managed", what: "a client keeps references to managed results of 64 MiB, as many as it gets; 1 GiB of address space", address: 1 << 30, run: managed, peak: 1100, kept: 32},
-	{name: "objects", what: "4 clients keep references to managed results of 64 MiB, as many as they get, and begin a stream of them that they do not take", run: objects, peak: 1024 + 4*64 + 40, kept: 32},
-	{name: "labels", what: "40 clients introduce themselves with a label of 32 MiB", run: labels, peak: 500, kept: 32},
-	{name: "sparse", what: "a file of 1 TiB without a byte is published, and one of 2 GiB passed to a function that reads it", run: sparse, peak: 100, kept: 32},
+	{name: "managed", what: "a client keeps as many references to managed results of 64 MiB as possible; 1 GiB of address space", address: 1 << 30, run: managed, peak: 1100, kept: 32},
+	{name: "objects", what: "4 clients keep as many references to managed results of 64 MiB as possible, and do not read a stream of them", run: objects, peak: 1024 + 4*64 + 40, kept: 32},
+	{name: "labels", what: "40 clients connect with a label of 32 MiB", run: labels, peak: 500, kept: 32},
+	{name: "sparse", what: "a sparse file of 1 TiB is published, and one of 2 GiB is passed to a function that reads it", run: sparse, peak: 100, kept: 32},
 	{name: "bodies", what: "60 clients send 32 MiB as the arguments of calls that do not end, 4 times each", run: waiting, peak: 950, kept: 32},
-	{name: "halves", what: "60 clients send 48 MiB of a frame of 60 MiB, and no more", run: halves, peak: 600, kept: 32},
+	{name: "halves", what: "60 clients send the first 48 MiB of a frame of 60 MiB", run: halves, peak: 600, kept: 32},
 	{name: "errors", what: "4 clients submit 200 tasks each that fail with a text of 1 MiB", run: failures, peak: 500, kept: 48},
-	{name: "pings", what: "8 clients send requests as fast as they can, and read no answer", run: pings, peak: 100, kept: 32},
-	{name: "silence", what: "2000 connections that say nothing", run: silence, peak: 100, kept: 32},
+	{name: "pings", what: "8 clients send requests as fast as they can, and do not read the answers", run: pings, peak: 100, kept: 32},
+	{name: "silence", what: "2000 connections that send nothing", run: silence, peak: 100, kept: 32},
 }
 
-// unread asks for answers and does not read them (D3).
+// unread sends requests and does not read the answers.
 func unread(a *attacker) error {
 	fd, h, err := memory(4096)
 	if err != nil {
@@ -59,7 +59,7 @@ func unread(a *attacker) error {
 	if err := c.handshake("publisher"); err != nil {
 		return err
 	}
-	if err := c.request(message.OpPublish, publication("large", h, a.many(250_000), 200), fd); err != nil {
+	if err := c.request(message.OpPublish, publication("large", h, a.scaled(250_000), 200), fd); err != nil {
 		return err
 	}
 	kind, body, err := c.receive(30 * time.Second)
@@ -78,7 +78,7 @@ func unread(a *attacker) error {
 	return nil
 }
 
-// manifests publishes on tiny memory (D4).
+// manifests publishes large manifests with little memory.
 func manifests(a *attacker) error {
 	fd, h, err := memory(4096)
 	if err != nil {
@@ -86,7 +86,7 @@ func manifests(a *attacker) error {
 	}
 	a.each(1, func(_ int, c *raw) error {
 		for i := range 6 {
-			if err := a.answered(c, message.OpPublish, publication(fmt.Sprintf("tiny-%d", i), h, a.many(1_000_000), 7), fd); err != nil {
+			if err := a.answered(c, message.OpPublish, publication(fmt.Sprintf("tiny-%d", i), h, a.scaled(1_000_000), 7), fd); err != nil {
 				return err
 			}
 		}
@@ -95,7 +95,7 @@ func manifests(a *attacker) error {
 	return nil
 }
 
-// answered sends a request, waits for the answer and notes it.
+// answered sends a request, waits for the answer and records it.
 func (a *attacker) answered(c *raw, op message.Op, value any, files ...int) error {
 	if err := c.request(op, value, files...); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (a *attacker) answered(c *raw, op message.Op, value any, files ...int) erro
 	return err
 }
 
-// sources publishes with long texts (D5).
+// sources publishes with a long source text.
 func sources(a *attacker) error {
 	fd, h, err := memory(4096)
 	if err != nil {
@@ -129,7 +129,7 @@ func sources(a *attacker) error {
 // names sends long lists.
 func names(a *attacker) error {
 	a.each(8, func(i int, c *raw) error {
-		list := make([]string, a.many(400_000))
+		list := make([]string, a.scaled(400_000))
 		for j := range list {
 			list[j] = fmt.Sprintf("%0100d", i*len(list)+j)
 		}
@@ -141,7 +141,7 @@ func names(a *attacker) error {
 	return nil
 }
 
-// descriptors pins them (D6).
+// descriptors sends descriptors ahead of frames that do not end.
 func descriptors(a *attacker) error {
 	fd, _, err := memory(4096)
 	if err != nil {
@@ -159,11 +159,11 @@ func descriptors(a *attacker) error {
 		}
 		return nil
 	})
-	go func() { // a byte now and then of the frame that they belong to
+	go func() { // completes the frame slowly
 		head := header(1<<20, wire.KindRequest, 0, 1)
 		for i := 0; a.holding() && i < len(head); i++ {
 			for _, c := range a.conns {
-				_ = c.write(head[i:i+1], nil) // that it is gone is heard at the end
+				_ = c.write(head[i:i+1], nil) // best effort: the end of the connection is recorded later
 			}
 			time.Sleep(a.Hold / 20)
 		}
@@ -171,7 +171,7 @@ func descriptors(a *attacker) error {
 	return nil
 }
 
-// results fills the cache (D8).
+// results fills the cache.
 func results(a *attacker) error {
 	a.each(1, func(_ int, c *raw) error {
 		for i := range 40 {
@@ -188,7 +188,7 @@ func results(a *attacker) error {
 	return nil
 }
 
-// managed collects references.
+// managed holds references to managed results.
 func managed(a *attacker) error {
 	a.each(1, func(_ int, c *raw) error {
 		for i := range 40 {
@@ -205,9 +205,9 @@ func managed(a *attacker) error {
 	return nil
 }
 
-// objects has several clients collect references until the owner has no room, and leave items of a stream where they
-// are. A result counts when its function has returned it, so each client may have the owner make one more than there is
-// room for.
+// objects runs several clients that hold references until the owner refuses more, and that do not read the items of a
+// stream. A result counts only after its function has returned it, so each client can make the owner exceed the limit
+// by one.
 func objects(a *attacker) error {
 	stream, err := argument("items", 1)
 	if err != nil {
@@ -228,10 +228,10 @@ func objects(a *attacker) error {
 	return nil
 }
 
-// labels introduces clients at length (D9).
+// labels connects clients with long labels.
 func labels(a *attacker) error {
 	label := strings.Repeat("l", 32<<20)
-	for range a.many(40) {
+	for range a.scaled(40) {
 		c, err := dial(a.Socket)
 		if err != nil {
 			return err
@@ -246,7 +246,7 @@ func labels(a *attacker) error {
 	return nil
 }
 
-// sparse passes memory that has no bytes yet (D17).
+// sparse passes sparse memory files.
 func sparse(a *attacker) error {
 	large, h, err := memory(1 << 40)
 	if err != nil {
@@ -280,7 +280,7 @@ func sparse(a *attacker) error {
 	return nil
 }
 
-// waiting has large requests in flight.
+// waiting keeps large requests in flight.
 func waiting(a *attacker) error {
 	call, err := argument("wait", strings.Repeat("w", 32<<20))
 	if err != nil {
@@ -290,7 +290,7 @@ func waiting(a *attacker) error {
 	if err != nil {
 		return err
 	}
-	a.each(a.many(60), func(_ int, c *raw) error {
+	a.each(a.scaled(60), func(_ int, c *raw) error {
 		for range 4 {
 			if err := c.encoded(body); err != nil {
 				return err
@@ -301,16 +301,16 @@ func waiting(a *attacker) error {
 	return nil
 }
 
-// halves never ends its frames.
+// halves sends frames that do not end.
 func halves(a *attacker) error {
 	part := make([]byte, 48<<20)
-	a.each(a.many(60), func(_ int, c *raw) error {
+	a.each(a.scaled(60), func(_ int, c *raw) error {
 		return errors.Join(c.write(header(60<<20, wire.KindRequest, 0, 1), nil), c.write(part, nil))
 	})
 	return nil
 }
 
-// failures leaves long texts behind.
+// failures leaves tasks with long error texts.
 func failures(a *attacker) error {
 	call, err := argument("fail", strings.Repeat("e", 1<<20))
 	if err != nil {
@@ -321,7 +321,7 @@ func failures(a *attacker) error {
 		return err
 	}
 	a.each(4, func(_ int, c *raw) error {
-		for range a.many(200) {
+		for range a.scaled(200) {
 			if err := c.encoded(body); err != nil {
 				return err
 			}
@@ -336,7 +336,7 @@ func failures(a *attacker) error {
 	return nil
 }
 
-// pings asks without end and listens to nothing.
+// pings sends requests continuously and reads no answers.
 func pings(a *attacker) error {
 	body, err := message.MarshalRequest(message.OpPing, 0, message.Ping{})
 	if err != nil {
@@ -345,7 +345,7 @@ func pings(a *attacker) error {
 	a.each(8, func(_ int, c *raw) error {
 		for a.holding() {
 			if err := c.encoded(body); err != nil {
-				if errors.Is(err, unix.EAGAIN) { // the owner stopped reading, for nobody reads its answers
+				if errors.Is(err, unix.EAGAIN) { // the owner has stopped reading, because its answers are not read
 					return nil
 				}
 				return err
@@ -356,9 +356,9 @@ func pings(a *attacker) error {
 	return nil
 }
 
-// silence only connects.
+// silence connects and sends nothing.
 func silence(a *attacker) error {
-	for range a.many(2000) {
+	for range a.scaled(2000) {
 		c, err := dial(a.Socket)
 		if err != nil {
 			return err

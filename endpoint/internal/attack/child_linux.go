@@ -14,30 +14,31 @@ import (
 	"time"
 )
 
-// roleEnv has the assignment of a child, as JSON. Children get commands as lines on standard input and write reports as
-// lines of JSON on standard output; the end of the input ends them, so they outlive nobody.
+// roleEnv is the variable with the assignment of a child, as JSON. A child reads commands as lines from standard input
+// and writes reports as lines of JSON to standard output. It ends at the end of its input, so that it does not outlive
+// its parent.
 const roleEnv = "ATTACK_CHILD"
 
-// assignment says what a child is.
+// assignment is the configuration of a child.
 type assignment struct {
 	Role   string // "owner", "honest" or "attacker"
 	Socket string
 	Attack string        `json:",omitempty"`
 	Scale  float64       `json:",omitempty"`
 	Hold   time.Duration `json:",omitempty"`
-	// What the owner may have.
+	// Limits of the owner.
 	Files   uint64 `json:",omitempty"` // RLIMIT_NOFILE
-	Address uint64 `json:",omitempty"` // RLIMIT_AS, beyond what it has when it starts
-	Memory  int64  `json:",omitempty"` // what its device says that there is
-	Group   string `json:",omitempty"` // the control group that it goes into
+	Address uint64 `json:",omitempty"` // RLIMIT_AS, in addition to the address space in use at the start
+	Memory  int64  `json:",omitempty"` // memory size that the owner's device reports
+	Group   string `json:",omitempty"` // control group of the owner
 }
 
-// report is what a child says.
+// report is one message of a child.
 type report struct {
 	Ready   bool     `json:",omitempty"`
 	Failure string   `json:",omitempty"`
-	Heap    int64    `json:",omitempty"` // of the owner, after a collection
-	Heard   []string `json:",omitempty"` // by the attacker
+	Heap    int64    `json:",omitempty"` // of the owner, after a garbage collection
+	Heard   []string `json:",omitempty"` // received by the attacker
 	Honest  *honest  `json:",omitempty"`
 }
 
@@ -48,43 +49,43 @@ func childMain() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // that owners and clients warn is expected here
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // warnings of owners and clients are expected here
 	lines := bufio.NewScanner(os.Stdin)
 	next := func() bool { return lines.Scan() }
 	out := json.NewEncoder(os.Stdout)
-	say := func(r report) { _ = out.Encode(r) } // a parent that is gone ends the input too
-	err := fmt.Errorf("no role %q", a.Role)
+	send := func(r report) { _ = out.Encode(r) } // best effort: if the parent has ended, so has the input
+	err := fmt.Errorf("unknown role %q", a.Role)
 	switch a.Role {
 	case "owner":
-		err = ownerMain(a, say, next)
+		err = ownerMain(a, send, next)
 	case "honest":
-		err = honestMain(a, say, next)
+		err = honestMain(a, send, next)
 	case "attacker":
-		err = attackerMain(a, say, next)
+		err = attackerMain(a, send, next)
 	}
 	if err != nil {
-		say(report{Failure: err.Error()})
+		send(report{Failure: err.Error()})
 		return 1
 	}
 	return 0
 }
 
-// process is a child, seen by its parent.
+// process is a child, as seen by its parent.
 type process struct {
 	role    string
 	cmd     *exec.Cmd
 	in      io.WriteCloser
-	reports chan report // closed when it ends
-	errors  lastWords
+	reports chan report // closed when the process ends
+	errors  outputTail
 }
 
-// lastWords is the end of what was written to it.
-type lastWords struct {
+// outputTail keeps the last bytes that were written to it.
+type outputTail struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-func (w *lastWords) Write(p []byte) (int, error) {
+func (w *outputTail) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.text = append(w.text, p...)
@@ -94,13 +95,13 @@ func (w *lastWords) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (w *lastWords) String() string {
+func (w *outputTail) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return strings.TrimSpace(string(w.text))
 }
 
-// startChild starts a child with a program, or with this one.
+// startChild starts a child. If program is "", it uses this executable.
 func startChild(program string, a assignment) (*process, error) {
 	if program == "" {
 		var err error
@@ -130,7 +131,7 @@ func startChild(program string, a assignment) (*process, error) {
 		for d := json.NewDecoder(out); ; {
 			var r report
 			if d.Decode(&r) != nil {
-				_ = p.cmd.Wait() // whether it was killed or not is seen by what it reported
+				_ = p.cmd.Wait() // failures are reported by the child
 				return
 			}
 			p.reports <- r
@@ -139,8 +140,8 @@ func startChild(program string, a assignment) (*process, error) {
 	return p, nil
 }
 
-// hear waits for a report.
-func (p *process) hear(limit time.Duration) (report, error) {
+// receive waits for a report.
+func (p *process) receive(limit time.Duration) (report, error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
@@ -153,19 +154,19 @@ func (p *process) hear(limit time.Duration) (report, error) {
 		}
 		return r, nil
 	case <-timer.C:
-		return report{}, fmt.Errorf("the %s says nothing for %v", p.role, limit)
+		return report{}, fmt.Errorf("no report from the %s within %v", p.role, limit)
 	}
 }
 
-// ask sends a line and waits for the report that answers it.
-func (p *process) ask(line string, limit time.Duration) (report, error) {
+// request sends a line and waits for the report in response.
+func (p *process) request(line string, limit time.Duration) (report, error) {
 	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
-		return report{}, fmt.Errorf("the %s is gone: %w", p.role, err)
+		return report{}, fmt.Errorf("the %s has ended: %w", p.role, err)
 	}
-	return p.hear(limit)
+	return p.receive(limit)
 }
 
-// kill ends the process at once and waits for it.
+// kill kills the process and waits for its end.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	for range p.reports { // until it has ended

@@ -15,30 +15,30 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// honest is what a client that behaves has seen.
+// honest is the report of an honest client.
 type honest struct {
-	// Pings on a connection that was there before the attack; times in milliseconds.
+	// Pings is the number of pings on a connection made before the attack. Times are in milliseconds.
 	Pings int     `json:"pings"`
 	P50   float64 `json:"p50_ms"`
 	P99   float64 `json:"p99_ms"`
 	Max   float64 `json:"max_ms"`
-	// Visits are clients that came anew, listed what there is, published a model, attached it and left; Served are
-	// those to which all of that was granted.
+	// Visits is the number of clients that connected, listed, published a model, attached it and disconnected. Served
+	// is the number of visits without an error.
 	Visits int `json:"visits"`
 	Served int `json:"served"`
-	// Errors are the first that there were.
+	// Errors are the first errors.
 	Errors []string `json:"errors,omitempty"`
 
 	mu    sync.Mutex
 	times []time.Duration
 }
 
-// visitLimit is how long a visit may take.
+// visitLimit is the timeout of a visit.
 const visitLimit = 10 * time.Second
 
-// honestMain is the main function of a client that behaves. The first line starts it anew, the second ends it with a
-// report.
-func honestMain(a assignment, say func(report), next func() bool) error {
+// honestMain is the main function of an honest client. The first line resets its measurements, the second ends it with
+// a report.
+func honestMain(a assignment, send func(report), next func() bool) error {
 	dev, err := host.Open()
 	if err != nil {
 		return err
@@ -50,10 +50,10 @@ func honestMain(a assignment, say func(report), next func() bool) error {
 		return err
 	}
 	defer c.Close()
-	if err := visit(ctx, a.Socket, dev); err != nil { // what is made at the first time is there before the attack
+	if err := visit(ctx, a.Socket, dev); err != nil { // the first visit initializes what stays in use, before the attack
 		return fmt.Errorf("before the attack: %w", err)
 	}
-	say(report{Ready: true})
+	send(report{Ready: true})
 	if !next() {
 		return nil
 	}
@@ -65,11 +65,11 @@ func honestMain(a assignment, say func(report), next func() bool) error {
 	cancel()
 	all.Wait()
 	h.sum()
-	say(report{Honest: h})
+	send(report{Honest: h})
 	return nil
 }
 
-// ping pings until ctx ends. A ping that ctx cuts short counts with the time that it took so far, for it may have been
+// ping pings until ctx ends. A ping that ctx interrupts counts with the time until then, because it may have been
 // stuck.
 func (h *honest) ping(ctx context.Context, c *endpoint.Client) {
 	for ctx.Err() == nil {
@@ -86,7 +86,7 @@ func (h *honest) ping(ctx context.Context, c *endpoint.Client) {
 	}
 }
 
-// visit visits until ctx ends.
+// visit makes visits until ctx ends.
 func (h *honest) visit(ctx context.Context, socket string, dev driver.Device) {
 	for ctx.Err() == nil {
 		err := visit(ctx, socket, dev)
@@ -104,7 +104,7 @@ func (h *honest) visit(ctx context.Context, socket string, dev driver.Device) {
 	}
 }
 
-// visit is a client that comes, publishes, lists, attaches and leaves.
+// visit connects a client that publishes, lists, attaches and disconnects.
 func visit(ctx context.Context, socket string, dev driver.Device) error {
 	ctx, cancel := context.WithTimeout(ctx, visitLimit)
 	defer cancel()
@@ -143,7 +143,7 @@ func (h *honest) fail(what string, err error) {
 	}
 }
 
-// sum works the times out.
+// sum computes the statistics of the times.
 func (h *honest) sum() {
 	slices.Sort(h.times)
 	h.Pings = len(h.times)

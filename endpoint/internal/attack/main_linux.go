@@ -1,18 +1,18 @@
-// Command attack measures what hostile clients can make an owner hold. For each attack it starts an owner, a client
-// that behaves (it pings all the time, and again and again comes anew, lists and publishes) and an attacker, each a
-// process, and reads what the owner has before, at its peak, and after the attacker has gone:
+// Command attack measures how much memory hostile clients can make an owner use. For each attack it starts three
+// processes: an owner, an honest client and an attacker. The honest client pings all the time and repeatedly connects,
+// lists and publishes. The command measures the owner before the attack, at its peak, and after the attacker has left:
 //
 //	go run ./endpoint/internal/attack
 //	go run ./endpoint/internal/attack -only unread,labels -json
 //
-// The attacker speaks the protocol through frames of its own making, so it can attack the owner of another version of
-// this module. The owner is this program too, and uses nothing that early versions lack: to compare two versions, copy
-// this folder into a checkout of the other one, build it there (where messages are part of package wire, say wire for
-// message), and name what was built:
+// The attacker encodes its own frames, so it can attack owners of other versions of this module. The owner is this
+// program too, and uses only functions that early versions have. To compare two versions, copy this folder into a
+// checkout of the other version, build it there (if messages are part of package wire, replace message by wire), and
+// pass the executable:
 //
 //	go run ./endpoint/internal/attack -owner /tmp/attack-of-before
 //
-// The exit status is 1 where an attack could not be measured.
+// The exit status is 1 if an attack could not be measured.
 package main
 
 import (
@@ -38,28 +38,28 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout))
 }
 
-// run is the program. It returns the exit status.
+// run runs the program and returns the exit status.
 func run(ctx context.Context, args []string, out io.Writer) int {
 	p := plan{Scale: 1, Hold: 5 * time.Second}
 	flags := flag.NewFlagSet("attack", flag.ContinueOnError)
 	flags.SetOutput(out)
-	only := flags.String("only", "", "which attacks, by name, with commas between them; all where it is empty")
+	only := flags.String("only", "", "comma-separated names of attacks; all if empty")
 	asJSON := flags.Bool("json", false, "print JSON instead of a table")
-	flags.StringVar(&p.Owner, "owner", "", "the owner's program, where it is another build of this one")
-	flags.Float64Var(&p.Scale, "scale", p.Scale, "how much of each attack, above 0 and at most 1")
-	flags.DurationVar(&p.Hold, "hold", p.Hold, "how long the attacker holds on")
+	flags.StringVar(&p.Owner, "owner", "", "executable of the owner, a build of this program from another version")
+	flags.Float64Var(&p.Scale, "scale", p.Scale, "scale of each attack, above 0 and at most 1")
+	flags.DurationVar(&p.Hold, "hold", p.Hold, "time for which the attacker holds its resources")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
 	chosen, err := choose(*only)
 	if err != nil || flags.NArg() > 0 || p.Scale <= 0 || p.Scale > 1 || p.Hold <= 0 {
-		fmt.Fprintln(out, "attack takes no arguments, and wants names of attacks, a scale above 0 and at most 1, and a time above 0:", err)
+		fmt.Fprintln(out, "attack takes no arguments and requires valid names of attacks, a scale above 0 and at most 1, and a positive time:", err)
 		return 2
 	}
 	status := 0
 	var rows []measured
 	for _, a := range chosen {
-		if ctx.Err() != nil { // what was measured is printed all the same
+		if ctx.Err() != nil { // the completed measurements are printed
 			status = 1
 			break
 		}
@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 	return status
 }
 
-// choose finds attacks by their names.
+// choose returns the attacks with these names.
 func choose(names string) ([]attack, error) {
 	if names == "" {
 		return attacks, nil
@@ -93,17 +93,17 @@ func choose(names string) ([]attack, error) {
 	for name := range strings.SplitSeq(names, ",") {
 		i := slices.IndexFunc(attacks, func(a attack) bool { return a.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("there is no attack %q", name)
+			return nil, fmt.Errorf("unknown attack %q", name)
 		}
 		chosen = append(chosen, attacks[i])
 	}
 	return chosen, nil
 }
 
-// plan says how attacks are measured.
+// plan is the configuration of a run.
 type plan struct {
-	Owner  string // its program; this one where it is empty
+	Owner  string // executable of the owner; "" for this one
 	Scale  float64
 	Hold   time.Duration
-	Memory int64 // what the owner's device says that there is; all where it is 0
+	Memory int64 // memory size that the owner's device reports; 0 for the machine's
 }

@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// state is what an owner has, in bytes: memory, which is what only it has and what the files in memory have that it has
-// open, and of that the heap that is in use.
+// state is the memory of an owner in bytes. Memory is its private memory plus the content of the memory files that it
+// has open. Heap is the Go heap in use, which is part of it.
 type state struct {
 	Memory int64 `json:"memory"`
 	Heap   int64 `json:"heap"`
 }
 
-// measured is one attack. Sizes are bytes.
+// measured is the result of one attack. Sizes are bytes.
 type measured struct {
 	Attack  string   `json:"attack"`
 	What    string   `json:"what"`
@@ -32,20 +32,20 @@ type measured struct {
 	Seconds float64  `json:"seconds"`
 	Honest  *honest  `json:"honest,omitempty"`
 	Heard   []string `json:"attacker_heard,omitempty"`
-	// Ended reports whether the attack ended the owner, Skipped why the attack was not possible here.
+	// Ended reports whether the attack ended the owner. Skipped is the reason why the attack could not run.
 	Ended   bool   `json:"owner_ended,omitempty"`
 	Skipped string `json:"skipped,omitempty"`
 	Failure string `json:"failure,omitempty"`
 }
 
-// Limits on how long children may take.
+// Timeouts for reports of children.
 const (
 	startLimit  = 20 * time.Second
 	attackLimit = 3 * time.Minute
 	settleLimit = 10 * time.Second
 )
 
-// measure does one attack on an owner of its own.
+// measure runs one attack on a new owner.
 func (p *plan) measure(ctx context.Context, a attack) (row measured, err error) {
 	row = measured{Attack: a.name, What: a.what}
 	dir, err := os.MkdirTemp("", "attack")
@@ -71,7 +71,7 @@ func (p *plan) measure(ctx context.Context, a attack) (row measured, err error) 
 		return row, err
 	}
 	defer owner.kill()
-	if _, err := owner.hear(startLimit); err != nil {
+	if _, err := owner.receive(startLimit); err != nil {
 		return row, err
 	}
 	role.Role = "honest"
@@ -80,13 +80,13 @@ func (p *plan) measure(ctx context.Context, a attack) (row measured, err error) 
 		return row, err
 	}
 	defer good.kill()
-	if _, err := good.hear(startLimit); err != nil {
+	if _, err := good.receive(startLimit); err != nil {
 		return row, err
 	}
 	return row, p.attack(ctx, a, role, owner, good, &row)
 }
 
-// attack runs the attacker, and fills in the row.
+// attack runs the attacker and fills in the row.
 func (p *plan) attack(ctx context.Context, a attack, role assignment, owner, good *process, row *measured) error {
 	var err error
 	if row.Before, err = owner.state(); err != nil {
@@ -106,20 +106,20 @@ func (p *plan) attack(ctx context.Context, a attack, role assignment, owner, goo
 	stop := context.AfterFunc(ctx, func() { _ = bad.cmd.Process.Kill() })
 	defer stop()
 	start := time.Now()
-	if _, err := bad.hear(attackLimit); err != nil && !owner.gone() {
+	if _, err := bad.receive(attackLimit); err != nil && !owner.exited() {
 		return err
 	}
 	row.Seconds = time.Since(start).Seconds()
-	if last, err := bad.hear(attackLimit); err == nil {
+	if last, err := bad.receive(attackLimit); err == nil {
 		row.Heard = last.Heard
-	} else if !owner.gone() {
+	} else if !owner.exited() {
 		return err
 	}
-	if seen, err := good.ask("stop", attackLimit); err == nil {
+	if seen, err := good.request("stop", attackLimit); err == nil {
 		row.Honest = seen.Honest
 	}
 	bad.kill()
-	time.Sleep(p.Hold / 2) // until what was left is closed
+	time.Sleep(p.Hold / 2) // until the owner has closed the connections
 	row.Peak = peak()
 	if err := owner.settle(a.kept<<20, row); err != nil {
 		row.Ended, row.Failure = true, err.Error()
@@ -127,8 +127,8 @@ func (p *plan) attack(ctx context.Context, a attack, role assignment, owner, goo
 	return nil
 }
 
-// settle notes what the owner has after an attack. Results that were still computed when the attacker was killed are
-// closed when they are done: it waits until no more than kept bytes are left, or for settleLimit.
+// settle records the state of the owner after an attack. Results that were in progress when the attacker was killed are
+// closed when they are done, so settle waits until no more than kept bytes remain, at most settleLimit.
 func (p *process) settle(kept int64, row *measured) error {
 	for end := time.Now().Add(settleLimit); ; time.Sleep(50 * time.Millisecond) {
 		var err error
@@ -141,17 +141,17 @@ func (p *process) settle(kept int64, row *measured) error {
 	}
 }
 
-// gone reports whether the process has ended.
-func (p *process) gone() bool { return p.cmd.Process.Signal(unix.Signal(0)) != nil }
+// exited reports whether the process has ended.
+func (p *process) exited() bool { return p.cmd.Process.Signal(unix.Signal(0)) != nil }
 
-// state asks an owner what it has.
+// state requests the state of an owner.
 func (p *process) state() (state, error) {
-	r, err := p.ask("heap", startLimit)
+	r, err := p.request("heap", startLimit)
 	return state{Memory: resident(p.cmd.Process.Pid), Heap: r.Heap}, err
 }
 
-// resident is the memory of a process: anonymous memory, and what has been written or allocated of each file in memory
-// that it has a descriptor of, whether it has it mapped or not; 0 when it has ended.
+// resident returns the memory of a process: its anonymous memory, and the allocated size of each memory file that it
+// has open, mapped or not. It returns 0 if the process has ended.
 func resident(pid int) (sum int64) {
 	folder := fmt.Sprintf("/proc/%d/fd", pid)
 	open, err := os.ReadDir(folder)
@@ -175,14 +175,14 @@ func resident(pid int) (sum int64) {
 	for line := range bytes.Lines(text) {
 		f := bytes.Fields(line)
 		if len(f) > 1 && string(f[0]) == "RssAnon:" {
-			n, _ := strconv.ParseInt(string(f[1]), 10, 64) // the kernel's own
+			n, _ := strconv.ParseInt(string(f[1]), 10, 64) // the kernel's number is valid
 			sum += n << 10
 		}
 	}
 	return sum
 }
 
-// watchPeak samples the memory of a process until the function that it returns is called, which says what the most was.
+// watchPeak samples the memory of a process until the returned function is called. That function returns the maximum.
 func watchPeak(pid int) (end func() int64) {
 	stop, peak := make(chan struct{}), make(chan int64, 1)
 	go func() {
@@ -203,10 +203,10 @@ func watchPeak(pid int) (end func() int64) {
 	})
 }
 
-// group is the folder of a control group for memory.
+// group is the directory of a memory control group.
 type group string
 
-// newGroup makes one for an attack, with a limit, where this process may.
+// newGroup creates a control group with a limit for an attack. It returns an error if this process lacks permission.
 func newGroup(attack string, bytes uint64) (group, error) {
 	name := fmt.Sprintf("attack-%s-%d", attack, os.Getpid())
 	var errs error
@@ -221,7 +221,7 @@ func newGroup(attack string, bytes uint64) (group, error) {
 		}
 		errs = errors.Join(errs, err)
 	}
-	return "", fmt.Errorf("no control group can be made: %w", errs)
+	return "", fmt.Errorf("cannot create a control group: %w", errs)
 }
 
-func (g group) remove() { _ = os.Remove(string(g)) } // one that is not empty yet stays, and costs nothing
+func (g group) remove() { _ = os.Remove(string(g)) } // best effort: a remaining group costs nothing

@@ -21,11 +21,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// resultBytes is the size of what the endpoint "zeros" makes.
+// resultBytes is the size of the result of the endpoint "zeros".
 const resultBytes = 64 << 20
 
-// ownerMain is the main function of an owner. It answers each line with its heap. The options are the defaults.
-func ownerMain(a assignment, say func(report), next func() bool) error {
+// ownerMain is the main function of an owner with default options. It answers each line with the size of its heap.
+func ownerMain(a assignment, send func(report), next func() bool) error {
 	real, err := host.Open()
 	if err != nil {
 		return err
@@ -45,25 +45,25 @@ func ownerMain(a assignment, say func(report), next func() bool) error {
 	if err != nil {
 		return err
 	}
-	go func() { _ = s.Serve(context.Background()) }() // it ends with the process
-	say(report{Ready: true})
+	go func() { _ = s.Serve(context.Background()) }() // ends with the process
+	send(report{Ready: true})
 	for next() {
 		runtime.GC()
 		debug.FreeOSMemory()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		say(report{Heap: int64(m.HeapAlloc)})
+		send(report{Heap: int64(m.HeapAlloc)})
 	}
 	return nil
 }
 
-// smallHost is host memory of which this process may have only so much: by that the defaults of owners go.
+// smallHost is a host device that reports a smaller memory, from which an owner derives its default limits.
 type smallHost struct {
 	*host.Device
 	bytes int64
 }
 
-// MemoryLimit is how much.
+// MemoryLimit returns the configured size.
 func (d smallHost) MemoryLimit() (bytes int64, why string) { return d.bytes, "the attack's choice" }
 
 // confine sets the limits of this process.
@@ -88,7 +88,7 @@ func (a assignment) confine() error {
 	return nil
 }
 
-// addressSpace is how many bytes of it this process has mapped.
+// addressSpace returns the size of the process's address space in bytes.
 func addressSpace() (uint64, error) {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -99,7 +99,7 @@ func addressSpace() (uint64, error) {
 	return n * uint64(os.Getpagesize()), err
 }
 
-// endpoints are what clients call.
+// endpoints returns the endpoints that clients call.
 func endpoints(dev driver.Device) (*endpoint.Registry, error) {
 	r := endpoint.NewRegistry()
 	zeros := func(_ context.Context, _ int) (*tensor.Tensor, error) {

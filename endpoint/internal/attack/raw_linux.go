@@ -17,16 +17,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// sendTimeout is how long an attacker waits for an owner that does not read.
+// sendTimeout is the time that an attacker waits for an owner that does not read.
 const sendTimeout = 3 * time.Second
 
-// raw is a connection whose bytes the attacker makes. One goroutine uses it at a time.
+// raw is a connection on which the attacker writes arbitrary bytes. It must be used by one goroutine at a time.
 type raw struct {
 	fd   int
-	last uint64 // the number of the last request
+	last uint64 // id of the last request
 }
 
-// dial connects without a word.
+// dial connects without a handshake.
 func dial(socket string) (*raw, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -40,14 +40,14 @@ func dial(socket string) (*raw, error) {
 	return &raw{fd: fd}, nil
 }
 
-// handshake sends a hello and takes the answer.
+// handshake sends a hello and receives the answer.
 func (c *raw) handshake(label string) error {
 	if err := c.message(wire.KindHello, 0, message.Hello{Protocol: 1, Oldest: 1, Label: label}); err != nil {
 		return err
 	}
 	kind, body, err := c.receive(10 * time.Second)
 	if err == nil && kind != wire.KindHello {
-		err = fmt.Errorf("instead of a hello came %s", describe(kind, body))
+		err = fmt.Errorf("expected a hello, received %s", describe(kind, body))
 	}
 	return err
 }
@@ -61,7 +61,7 @@ func (c *raw) message(kind wire.Kind, id uint64, value any) error {
 	return c.frame(kind, id, body, 0)
 }
 
-// request sends a request and does not wait for what comes of it.
+// request sends a request and does not wait for the answer.
 func (c *raw) request(op message.Op, value any, files ...int) error {
 	body, err := message.MarshalRequest(op, 0, value)
 	if err != nil {
@@ -70,13 +70,13 @@ func (c *raw) request(op message.Op, value any, files ...int) error {
 	return c.encoded(body, files...)
 }
 
-// encoded sends a request that is encoded already.
+// encoded sends a request with an encoded body.
 func (c *raw) encoded(body []byte, files ...int) error {
 	c.last++
 	return c.frame(wire.KindRequest, c.last, body, len(files), files...)
 }
 
-// frame sends a frame that announces so many descriptors, with some.
+// frame sends a frame whose header announces a number of descriptors, with files.
 func (c *raw) frame(kind wire.Kind, id uint64, body []byte, announced int, files ...int) error {
 	head := header(len(body), kind, announced, id)
 	var control []byte
@@ -89,7 +89,7 @@ func (c *raw) frame(kind wire.Kind, id uint64, body []byte, announced int, files
 	return c.write(body, nil)
 }
 
-// header is that of a frame.
+// header returns the header of a frame.
 func header(length int, kind wire.Kind, files int, id uint64) []byte {
 	b := binary.BigEndian.AppendUint32(nil, uint32(length))
 	b = binary.BigEndian.AppendUint16(b, uint16(kind))
@@ -111,11 +111,11 @@ func (c *raw) write(b, control []byte) error {
 	return nil
 }
 
-// keptBody is how much of a body is kept: an error's fits.
+// keptBody is the maximum number of bytes of a body that are kept, enough for any error.
 const keptBody = 64 << 10
 
-// receive takes a frame, and of its body the beginning. Descriptors are dropped by the kernel, for which there is no
-// room.
+// receive returns the kind of the next frame and the beginning of its body. The kernel drops descriptors, because there
+// is no buffer for them.
 func (c *raw) receive(limit time.Duration) (wire.Kind, []byte, error) {
 	timeout := unix.NsecToTimeval(int64(limit))
 	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
@@ -156,7 +156,7 @@ func (c *raw) read(b []byte) error {
 	return nil
 }
 
-// describe says what came, without numbers and lengths that differ from one to the next.
+// describe describes a frame. It omits numbers and lengths, so that similar responses compare equal.
 func describe(kind wire.Kind, body []byte) string {
 	if kind != wire.KindError {
 		return fmt.Sprint(kind)
@@ -168,14 +168,14 @@ func describe(kind wire.Kind, body []byte) string {
 	return fmt.Sprintf("error %d %s: %s", e.Code, e.Type, e.Message)
 }
 
-// heard counts what attackers hear. Of the texts with the same beginning the first one is kept.
-type heard struct {
+// responses counts the responses that attackers receive. It keeps the first of the texts with the same beginning.
+type responses struct {
 	mu    sync.Mutex
 	count map[string]int
 	text  map[string]string
 }
 
-func (h *heard) note(text string) {
+func (h *responses) note(text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.count == nil {
@@ -188,8 +188,8 @@ func (h *heard) note(text string) {
 	}
 }
 
-// noteError notes the end of a connection.
-func (h *heard) noteError(err error) {
+// noteError records the end of a connection.
+func (h *responses) noteError(err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
@@ -201,12 +201,12 @@ func (h *heard) noteError(err error) {
 	}
 }
 
-// drain takes what has come, and notes it.
-func (h *heard) drain(c *raw, timeout time.Duration) {
+// drain receives frames until timeout and records them.
+func (h *responses) drain(c *raw, timeout time.Duration) {
 	for {
 		kind, body, err := c.receive(timeout)
 		if errors.Is(err, unix.EAGAIN) {
-			return // nothing more comes
+			return // the connection has ended
 		}
 		if err != nil {
 			h.noteError(err)
@@ -216,8 +216,8 @@ func (h *heard) drain(c *raw, timeout time.Duration) {
 	}
 }
 
-// lines are what was heard, as sentences, most often first.
-func (h *heard) lines() []string {
+// lines returns the responses as sentences, most frequent first.
+func (h *responses) lines() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	keys := slices.SortedFunc(maps.Keys(h.count), func(a, b string) int {

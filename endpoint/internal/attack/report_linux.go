@@ -6,7 +6,7 @@ import (
 	"text/tabwriter"
 )
 
-// printTable prints what was measured, and below it what attackers heard and honest clients met.
+// printTable prints the measurements, then the responses to attackers and the errors of honest clients.
 func printTable(out io.Writer, rows []measured) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "attack\tbefore\tpeak\tafter\theap after\tping p50\tp99\tmax\tserved\t")
@@ -23,7 +23,7 @@ func printTable(out io.Writer, rows []measured) {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%.2f ms\t%.1f ms\t%.0f ms\t%d of %d\t\n", r.Attack, mib(r.Before.Memory), mib(r.Peak),
 			r.end(mib(r.After.Memory)), mib(r.After.Heap), h.P50, h.P99, h.Max, h.Served, h.Visits)
 	}
-	_ = w.Flush() // out is a terminal or a file of the caller's, as below
+	_ = w.Flush() // best effort: out is a terminal or a file
 	for _, r := range rows {
 		fmt.Fprintf(out, "\n%s: %s\n", r.Attack, r.What)
 		for _, line := range []string{r.Skipped, r.Failure} {
@@ -42,7 +42,7 @@ func printTable(out io.Writer, rows []measured) {
 	}
 }
 
-// end is the word for what an owner has, if there still is one.
+// end returns has, or the word for an owner that has ended.
 func (r *measured) end(has string) string {
 	if r.Ended {
 		return "ended"

@@ -1,18 +1,18 @@
-// Package bufpool keeps buffers for the bodies of frames.
+// Package bufpool pools buffers for frame bodies.
 package bufpool
 
 import "sync"
 
-// Pool keeps buffers for the bodies of frames to be sent.
+// Pool is a pool of buffers for the bodies of outgoing frames.
 type Pool struct{ pool sync.Pool }
 
-// Bodies are the buffers of this process.
+// Bodies is the process-wide pool.
 var Bodies Pool
 
-// maxBody is the largest buffer that is kept for another frame.
+// maxBody is the maximum size of a pooled buffer.
 const maxBody = 64 << 10
 
-// Get returns an empty buffer. The caller puts it back when the frame has been sent.
+// Get returns an empty buffer. The caller calls Put after the frame has been sent.
 func (p *Pool) Get() *[]byte {
 	if b, ok := p.pool.Get().(*[]byte); ok {
 		return b
@@ -20,7 +20,7 @@ func (p *Pool) Get() *[]byte {
 	return new([]byte)
 }
 
-// Put takes a buffer back, unless it is too large to be kept.
+// Put returns a buffer to the pool unless it is larger than maxBody.
 func (p *Pool) Put(b *[]byte) {
 	if cap(*b) <= maxBody {
 		*b = (*b)[:0]

@@ -1,4 +1,4 @@
-// Package calls makes calls at an owner: it encodes arguments, shares their memory, and decodes and maps results.
+// Package calls makes calls to an owner: it encodes arguments, shares their memory, and decodes and maps results.
 package calls
 
 import (
@@ -17,15 +17,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Call says which value is wanted: that of a call, or the result of a task.
+// Call identifies a value: the result of a call or of a task.
 type Call struct {
 	Name     string           // of the endpoint
-	In       any              // the argument; nil for none
-	Metadata message.Metadata // goes with the call
-	Task     string           // the task, instead of the three above
+	In       any              // argument; nil for none
+	Metadata message.Metadata // sent with the call
+	Task     string           // id of a task; replaces the other fields
 }
 
-// String says it for errors.
+// String describes the call for errors.
 func (c Call) String() string {
 	if c.Task != "" {
 		return "result of task " + message.CutText(c.Task, status.MaxShown)
@@ -40,30 +40,34 @@ type Invoker struct {
 	importer transfer.Importer
 }
 
-// New makes an invoker. References that come with results are kept in refs, and their memory is mapped by the importer.
+// New returns the invoker of a client. It registers references of results in refs; importer maps their memory.
 func New(conn *connector.Connector, refs *reference.Table, importer transfer.Importer) *Invoker {
 	return &Invoker{conn: conn, refs: refs, importer: importer}
 }
 
-// Fetch fetches a value and decodes it into out. The reference that may come with it goes back.
+// Fetch obtains a value and decodes it into out. It releases the reference, if the value has one.
 func (i *Invoker) Fetch(ctx context.Context, c Call, out any) error {
-	for {
-		l, err := i.conn.Connected(ctx)
-		if err != nil {
-			return err
-		}
-		got, err := i.fetchOn(ctx, l, c, out)
-		if link.IsUnasked(err) {
-			continue
-		}
-		if err == nil && got.Object != nil {
-			l.ReleaseObject(got.Object.ID, got.Object.Token)
-		}
+	l, err := i.conn.ForRequest(ctx)
+	if err == nil {
+		err = i.fetchValueOn(ctx, l, c, out)
+	}
+	if !link.IsNotSent(err) {
 		return err
 	}
+	// OnLink allocates; most calls return before.
+	return i.conn.OnLink(ctx, func(l *link.Link) error { return i.fetchValueOn(ctx, l, c, out) })
 }
 
-// fetchOn is Fetch on a certain connection.
+// fetchValueOn is Fetch on l.
+func (i *Invoker) fetchValueOn(ctx context.Context, l *link.Link, c Call, out any) error {
+	got, err := i.fetchOn(ctx, l, c, out)
+	if err == nil && got.Object != nil {
+		l.ReleaseObject(got.Object.ID, got.Object.Token)
+	}
+	return err
+}
+
+// fetchOn is Fetch on l, but does not release the reference.
 func (i *Invoker) fetchOn(ctx context.Context, l *link.Link, c Call, out any) (message.Returned, error) {
 	if c.Task == "" {
 		return i.callOn(ctx, l, c, out)
@@ -77,7 +81,7 @@ func (i *Invoker) fetchOn(ctx context.Context, l *link.Link, c Call, out any) (m
 	return i.takeResult(l, frame, out)
 }
 
-// Hold is Fetch that keeps the reference; nil where none comes.
+// Hold is Fetch, but keeps and returns the reference, which is nil if the value has none.
 func (i *Invoker) Hold(ctx context.Context, c Call, out any) (ref *reference.Reference, err error) {
 	err = i.conn.OnLink(ctx, func(l *link.Link) (err error) {
 		ref, err = i.holdOn(ctx, l, c, out)
@@ -86,9 +90,9 @@ func (i *Invoker) Hold(ctx context.Context, c Call, out any) (ref *reference.Ref
 	return ref, err
 }
 
-// holdOn is Hold on a certain connection.
+// holdOn is Hold on l.
 func (i *Invoker) holdOn(ctx context.Context, l *link.Link, c Call, out any) (*reference.Reference, error) {
-	defer l.ObjectEvents.Expect()()
+	defer l.ObjectEvents.Track()()
 	if err := i.refs.Watch(ctx, l); err != nil {
 		return nil, err
 	}
@@ -99,12 +103,22 @@ func (i *Invoker) holdOn(ctx context.Context, l *link.Link, c Call, out any) (*r
 	return i.refs.Keep(l, got.Object), nil
 }
 
-// Ask makes a request with the argument of a call, whose answer has no memory, and decodes that into out.
+// Submit starts a call as a task. cancel cancels the task on the connection of the submission without waiting. It does
+// nothing if the connection has ended.
+func (i *Invoker) Submit(ctx context.Context, c Call) (info message.TaskInfo, cancel func(), err error) {
+	err = i.conn.OnLink(ctx, func(l *link.Link) error {
+		cancel = func() { l.CancelTask(info.ID) }
+		return i.askOn(ctx, l, message.OpSubmit, c, &info)
+	})
+	return info, cancel, err
+}
+
+// Ask sends a request with the argument of a call and decodes the answer, which has no memory, into out.
 func (i *Invoker) Ask(ctx context.Context, op message.Op, c Call, out any) error {
 	return i.conn.OnLink(ctx, func(l *link.Link) error { return i.askOn(ctx, l, op, c, out) })
 }
 
-// askOn is Ask on a certain connection.
+// askOn is Ask on l.
 func (i *Invoker) askOn(ctx context.Context, l *link.Link, op message.Op, c Call, out any) error {
 	ask, err := i.newCall(l, op, c)
 	if err != nil {
@@ -112,7 +126,7 @@ func (i *Invoker) askOn(ctx context.Context, l *link.Link, op message.Op, c Call
 	}
 	defer ask.close()
 	if op == message.OpSubmit {
-		ask.Late = l.CancelTask
+		ask.Late = l.CancelLateTask
 	}
 	_, frame, err := l.RoundTrip(ctx, ask.Request)
 	if err != nil {
@@ -123,10 +137,10 @@ func (i *Invoker) askOn(ctx context.Context, l *link.Link, op message.Op, c Call
 }
 
 func (i *Invoker) callOn(ctx context.Context, l *link.Link, c Call, out any) (message.Returned, error) {
-	l.Slabs.Expect()
-	defer l.Slabs.Looked()
+	l.Slabs.BeginCall()
+	defer l.Slabs.EndCall()
 	frame, again, err := i.roundTrip(ctx, l, c)
-	if again { // the function did not run; now all memory goes along
+	if again { // the function did not run; this time all memory is sent
 		frame, _, err = i.roundTrip(ctx, l, c)
 	}
 	if err != nil {
@@ -136,8 +150,8 @@ func (i *Invoker) callOn(ctx context.Context, l *link.Link, c Call, out any) (me
 	return i.takeResult(l, frame, out)
 }
 
-// roundTrip makes a call, and notes what its answer says of the memory that the owner keeps. again is true where the
-// call was refused because memory is not kept that it named. The caller closes the frame.
+// roundTrip makes a call and records which memory the owner keeps. again is true if the owner refused the call because
+// it no longer keeps memory that the call refers to. The caller closes the frame.
 func (i *Invoker) roundTrip(ctx context.Context, l *link.Link, c Call) (frame wire.Frame, again bool, err error) {
 	ask, err := i.newCall(l, message.OpCall, c)
 	if err != nil {
@@ -156,7 +170,7 @@ func (i *Invoker) roundTrip(ctx context.Context, l *link.Link, c Call) (frame wi
 	return frame, again, err
 }
 
-// outgoing is a call with the memory that goes with it.
+// outgoing is a call with its exported memory.
 type outgoing struct {
 	link.Request
 	shared *transfer.Export
@@ -170,7 +184,7 @@ func (o *outgoing) close() {
 	o.load.Close()
 }
 
-// newCall encodes a call to be made on l. The caller closes it when it has been sent.
+// newCall encodes a call for l. The caller closes it after sending.
 func (i *Invoker) newCall(l *link.Link, op message.Op, c Call) (o outgoing, err error) {
 	o.Op, o.Calls, o.Callee.Endpoint, o.Metadata = op, true, c.Name, c.Metadata
 	in := c.In
@@ -190,7 +204,7 @@ func (i *Invoker) newCall(l *link.Link, op message.Op, c Call) (o outgoing, err 
 			o.load.Close()
 			return outgoing{}, fmt.Errorf("share the argument: %w", err)
 		}
-		o.shared.Claim(o.load.Storages, i.importer.Socket)
+		o.shared.AddNames(o.load.Storages, i.importer.Socket)
 		o.Callee.Handles, o.Files, o.Storages = o.shared.Handles, o.shared.Files, o.shared.Storages
 	}
 	return o, nil
@@ -213,7 +227,7 @@ func (i *Invoker) takeResult(l *link.Link, frame wire.Frame, out any) (message.R
 	return got, nil
 }
 
-// decodeValue decodes a value of the owner into out, which may be nil.
+// decodeValue decodes a value from the owner into out, which may be nil.
 func decodeValue(im transfer.Importer, value message.RawMessage, handles []message.Handle, files *wire.Files, out any) error {
 	var err error
 	if out != nil {
@@ -229,14 +243,14 @@ func decodeValue(im transfer.Importer, value message.RawMessage, handles []messa
 	if err != nil {
 		return fmt.Errorf("result: %w", link.BadClaim(err))
 	}
-	defer transfer.CloseStorages(storages) // what is made has other references
+	defer transfer.CloseStorages(storages) // the decoded value has its own references
 	if _, err := codec.DecodePayload(value, storages, out, false); err != nil {
 		return fmt.Errorf("result: %w", err)
 	}
 	return nil
 }
 
-// checkTarget refuses what no result can be decoded into.
+// checkTarget returns an error if results cannot be decoded into out.
 func checkTarget(out any) error {
 	if v := reflect.ValueOf(out); v.Kind() != reflect.Pointer || v.IsNil() {
 		return fmt.Errorf("%w: the result needs a pointer, not a %T", status.ErrInvalid, out)

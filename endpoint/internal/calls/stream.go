@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Stream is the client's side of a stream. Items wait in it, at most as many as the owner was allowed to send.
+// Stream is the client's side of a stream. It queues items, at most the number that the owner was allowed to send.
 type Stream struct {
 	invoker *Invoker
 	link    *link.Link
@@ -22,10 +22,10 @@ type Stream struct {
 	mu    sync.Mutex
 	items []wire.Frame
 	ended bool
-	err   error // why it ended; io.EOF in good order
+	err   error // why it ended; io.EOF after the last item
 
-	wake  chan struct{} // has room for one
-	taken uint64        // items since the owner was last allowed more
+	wake  chan struct{} // capacity 1
+	taken uint64        // items taken since the last grant to the owner
 }
 
 // Stream starts a stream. The caller closes it.
@@ -37,7 +37,7 @@ func (i *Invoker) Stream(ctx context.Context, c Call) (s *Stream, err error) {
 	return s, err
 }
 
-// streamOn is Stream on a certain connection.
+// streamOn is Stream on l.
 func (i *Invoker) streamOn(ctx context.Context, l *link.Link, c Call) (*Stream, error) {
 	ask, err := i.newCall(l, message.OpStream, c)
 	if err != nil {
@@ -53,7 +53,8 @@ func (i *Invoker) streamOn(ctx context.Context, l *link.Link, c Call) (*Stream, 
 	return s, nil
 }
 
-// arrived is called by whoever reads the connection with an item. It takes the frame.
+// arrived handles the frame of an item. It runs in the goroutine that reads the connection and takes ownership of the
+// frame.
 func (s *Stream) arrived(frame wire.Frame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,14 +64,14 @@ func (s *Stream) arrived(frame wire.Frame) error {
 	}
 	if len(s.items) >= 2*message.StreamWindow {
 		frame.Files.Close()
-		return fmt.Errorf("%w: the owner sends more of a stream than it may", status.ErrProtocol)
+		return fmt.Errorf("%w: the owner sent more stream items than allowed", status.ErrProtocol)
 	}
 	s.items = append(s.items, frame)
 	s.signal()
 	return nil
 }
 
-// finished is called with the end of the stream, once. It takes the frame.
+// finished handles the end of the stream. It is called once and takes ownership of the frame.
 func (s *Stream) finished(frame wire.Frame, err error) {
 	if err == nil {
 		err = io.EOF
@@ -94,7 +95,7 @@ func (s *Stream) signal() {
 	}
 }
 
-// Next waits for the next item, which the caller takes, or returns io.EOF.
+// Next waits for the next item. The caller owns the frame. At the end it returns io.EOF.
 func (s *Stream) Next(ctx context.Context) (wire.Frame, error) {
 	for {
 		s.mu.Lock()
@@ -117,11 +118,11 @@ func (s *Stream) Next(ctx context.Context) (wire.Frame, error) {
 	}
 }
 
-// Take decodes an item into out, or drops it where out is nil, and lets the owner send more.
+// Take decodes an item into out, or drops it if out is nil, and allows the owner to send more items.
 func (s *Stream) Take(frame wire.Frame, out any) error {
 	defer frame.Files.Close()
 	if s.taken++; s.taken >= message.StreamWindow/2 {
-		s.link.Tell(link.Request{Op: message.OpStreamMore, Body: message.StreamMore{Stream: s.id, Items: s.taken}})
+		s.link.SendNoReply(link.Request{Op: message.OpStreamMore, Body: message.StreamMore{Stream: s.id, Items: s.taken}})
 		s.taken = 0
 	}
 	var item message.StreamItem
@@ -133,7 +134,8 @@ func (s *Stream) Take(frame wire.Frame, out any) error {
 
 var errStreamClosed = errors.New("the reader closed the stream")
 
-// Close ends the stream: the owner is told to stop if it has not, and why, and items that nobody took are dropped.
+// Close ends the stream and drops remaining items. If the owner has not ended the stream, Close cancels it with the
+// cause of ctx.
 func (s *Stream) Close(ctx context.Context) {
 	s.mu.Lock()
 	running := !s.ended && s.err == nil

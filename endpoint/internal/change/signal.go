@@ -1,14 +1,14 @@
-// Package change tells those that wait for it of the next change of a state.
+// Package change notifies waiters of changes of a state.
 package change
 
-// Signal wakes those that wait for the next change of a state: what Changed methods return. The lock of the state
-// guards it. The zero value is ready.
+// Signal notifies waiters of the next change of a state. It implements Changed methods. The lock of the state guards
+// it. The zero value is ready to use.
 type Signal struct {
-	next  chan struct{} // closed at the next change; nil while nobody waits for it
+	next  chan struct{} // closed at the next change; nil without waiters
 	ended bool
 }
 
-// Channel is closed at the next change, and at once where there will be none.
+// Channel returns a channel that is closed at the next change, or already closed after End.
 func (s *Signal) Channel() <-chan struct{} {
 	if s.next == nil {
 		s.next = make(chan struct{})
@@ -19,7 +19,7 @@ func (s *Signal) Channel() <-chan struct{} {
 	return s.next
 }
 
-// Notify tells of a change.
+// Notify wakes the waiters.
 func (s *Signal) Notify() {
 	if s.next != nil && !s.ended {
 		close(s.next)
@@ -27,7 +27,7 @@ func (s *Signal) Notify() {
 	}
 }
 
-// End tells of the last change.
+// End wakes the waiters and makes Channel return a closed channel from now on.
 func (s *Signal) End() {
 	s.Notify()
 	s.ended = true

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// needsHost skips where there is no host memory to share.
+// needsHost skips the test if the system cannot share host memory.
 func needsHost(t *testing.T) {
 	t.Helper()
 	dev, err := host.Open()
@@ -35,8 +35,8 @@ func needsHost(t *testing.T) {
 	require.NoError(t, dev.Close())
 }
 
-// TestChaosForSomeSeconds is the program, shortened.
-func TestChaosForSomeSeconds(t *testing.T) {
+// A short run of the program finds nothing.
+func TestChaosShortRun(t *testing.T) {
 	needsHost(t)
 	var out bytes.Buffer
 	status := run(context.Background(), []string{"-seed", "7", "-duration", "6s", "-clients", "3", "-quiet", "3s"}, &out)
@@ -45,14 +45,14 @@ func TestChaosForSomeSeconds(t *testing.T) {
 	require.Contains(t, out.String(), "quiet 2 times")
 }
 
-func TestUsageIsRefused(t *testing.T) {
+func TestInvalidFlags(t *testing.T) {
 	for _, args := range [][]string{{"x"}, {"-clients", "0"}, {"-duration", "-1s"}, {"-nonsense"}} {
 		require.Equal(t, 2, run(context.Background(), args, new(bytes.Buffer)), args)
 	}
 }
 
-// TestOneWrongByteIsFound changes one byte of each tensor in turn.
-func TestOneWrongByteIsFound(t *testing.T) {
+// checkModel finds a single wrong byte in each tensor.
+func TestCheckModelFindsWrongByte(t *testing.T) {
 	needsHost(t)
 	dev, err := host.Open()
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestOneWrongByteIsFound(t *testing.T) {
 	}
 }
 
-func TestTwoContentsOfOneVersionAreFound(t *testing.T) {
+func TestSaltsFindConflict(t *testing.T) {
 	var s salts
 	require.NoError(t, s.note("a", "m", 1, 5))
 	require.NoError(t, s.note("a", "m", 1, 5))
@@ -88,22 +88,22 @@ func TestTwoContentsOfOneVersionAreFound(t *testing.T) {
 	require.Len(t, s.take(), 2)
 
 	r := newRunner(plan{}, new(bytes.Buffer))
-	r.hear(&process{}, report{Salts: map[string]uint64{"a m 1": 5}})
+	r.onReport(&process{}, report{Salts: map[string]uint64{"a m 1": 5}})
 	require.NoError(t, r.found(nil))
-	r.hear(&process{}, report{Salts: map[string]uint64{"a m 1": 6}})
+	r.onReport(&process{}, report{Salts: map[string]uint64{"a m 1": 6}})
 	require.ErrorContains(t, r.found(nil), "elsewhere")
 }
 
-func TestLeaksAreFound(t *testing.T) {
+func TestCountsFindLeak(t *testing.T) {
 	needsHost(t)
 	base := count()
 	f, err := os.Open(os.DevNull)
 	require.NoError(t, err)
-	require.ErrorContains(t, back(base, 100*time.Millisecond), os.DevNull)
+	require.ErrorContains(t, awaitCounts(base, 100*time.Millisecond), os.DevNull)
 	require.NoError(t, f.Close())
-	require.NoError(t, back(base, 5*time.Second))
+	require.NoError(t, awaitCounts(base, 5*time.Second))
 	stop := make(chan struct{})
 	go func() { <-stop }()
-	require.ErrorContains(t, back(base, 100*time.Millisecond), "TestLeaksAreFound")
+	require.ErrorContains(t, awaitCounts(base, 100*time.Millisecond), "TestCountsFindLeak")
 	close(stop)
 }

@@ -15,38 +15,40 @@ import (
 	"time"
 )
 
-// roleEnv has the assignment of a child, as JSON. Children get commands as lines on standard input and write reports as
-// lines of JSON on standard output; the end of the input ends them, so they outlive nobody.
+// roleEnv is the variable with the assignment of a child, as JSON. A child reads commands as lines from standard input
+// and writes reports as lines of JSON to standard output. It ends at the end of its input, so that it does not outlive
+// its parent.
 const roleEnv = "CHAOS_CHILD"
 
-// assignment says what a child is.
+// assignment is the configuration of a child.
 type assignment struct {
 	Role   string // "owner" or "client"
 	Socket string
 	Seed   uint64
-	Index  int // of the client
-	Life   int // how many processes had its place before
+	Index  int // number of the client
+	Life   int // number of earlier processes with the same index
 }
 
-// command is what a child can be told.
+// command is an instruction to a child.
 type command string
 
 const (
-	pause  command = "pause"  // finish what is begun and begin nothing
-	verify command = "verify" // compare what this process knows with what the owner says
-	drop   command = "drop"   // give back everything, and see that nothing is left
+	pause  command = "pause"  // finish the current operations and start none
+	verify command = "verify" // compare the state of this process with the owner's
+	drop   command = "drop"   // release everything, and check that nothing remains
 	resume command = "resume"
-	drain  command = "drain" // owner: shut down, and end
+	drain  command = "drain" // owner: shut down and exit
 )
 
-// report is what a child says.
+// report is one message of a child.
 type report struct {
-	Done    command `json:",omitempty"` // the command that was carried out
+	Done    command `json:",omitempty"` // the completed command
 	Ready   bool    `json:",omitempty"`
 	Failure string  `json:",omitempty"`
-	// Ops counts operations since the last report; Cut those whose context ended first, Away those that found no owner.
+	// Ops is the number of operations since the last report. Cut is the number whose context ended first. Away is the
+	// number that found no owner.
 	Ops, Cut, Away, Bytes int64 `json:",omitempty"`
-	// Salts are what was seen of versions, under "server name version".
+	// Salts are the salts of versions, by "server name version".
 	Salts map[string]uint64 `json:",omitempty"`
 	Note  string            `json:",omitempty"`
 }
@@ -60,10 +62,10 @@ type reporter struct {
 func (r *reporter) send(what report) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_ = r.out.Encode(what) // a parent that is gone ends the input too
+	_ = r.out.Encode(what) // best effort: if the parent has ended, so has the input
 }
 
-// fail reports what was found. The parent ends everything then.
+// fail reports a failure, upon which the parent ends all processes.
 func (r *reporter) fail(format string, args ...any) {
 	r.send(report{Failure: fmt.Sprintf(format, args...)})
 }
@@ -75,7 +77,7 @@ func childMain() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	// Nothing that a client or an owner warns of is expected here but what the disturbances bring about.
+	// Disturbances cause many warnings, and no other warnings are expected.
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	r := &reporter{out: json.NewEncoder(os.Stdout)}
 	lines := bufio.NewScanner(os.Stdin)
@@ -103,21 +105,22 @@ func (a assignment) String() string {
 	return fmt.Sprintf("client %d.%d", a.Index, a.Life)
 }
 
-// counts is what a process has of what must not grow. Maps are shared mappings but for Rings, of which a connection has
-// one once it has been used for a while.
+// counts are the resources of a process that must not leak. Maps counts the shared mappings except rings. A connection
+// gets a ring after some use.
 type counts struct{ Files, Maps, Rings, Goroutines int }
 
 func (c counts) String() string {
 	return fmt.Sprintf("%d descriptors, %d shared mappings, %d rings, %d goroutines", c.Files, c.Maps, c.Rings, c.Goroutines)
 }
 
-// count counts this process, after two collections: what the first finds unused, it may be the second that frees.
+// count returns the counts of this process after two garbage collections, because cleanups queued by the first run
+// before the second.
 func count() counts {
 	runtime.GC()
 	runtime.GC()
 	c := counts{Goroutines: runtime.NumGoroutine()}
 	if files, err := os.ReadDir("/proc/self/fd"); err == nil {
-		c.Files = len(files) - 1 // without the one that reads the directory
+		c.Files = len(files) - 1 // without the directory's own descriptor
 	}
 	if maps, err := os.ReadFile("/proc/self/maps"); err == nil {
 		for line := range bytes.Lines(maps) {
@@ -134,8 +137,8 @@ func count() counts {
 	return c
 }
 
-// back waits until this process has no more than that, and otherwise says what it has.
-func back(base counts, limit time.Duration) error {
+// awaitCounts waits until the counts are at most base. After limit it returns an error that lists what remains.
+func awaitCounts(base counts, limit time.Duration) error {
 	for end := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
 		now := count()
 		if now.Files <= base.Files && now.Maps <= base.Maps && now.Rings <= base.Rings && now.Goroutines <= base.Goroutines {
@@ -167,7 +170,7 @@ func holdings() string {
 	return b.String()
 }
 
-// stacks are those of all goroutines.
+// stacks returns the stacks of all goroutines.
 func stacks() string {
 	buf := make([]byte, 1<<20)
 	return string(buf[:runtime.Stack(buf, true)])

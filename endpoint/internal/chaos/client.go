@@ -18,27 +18,28 @@ import (
 )
 
 const (
-	// workers do operations in one client at the same time.
+	// workers is the number of concurrent operations in one client.
 	workers = 4
-	// maxKept is how many handles, watchers and references a client keeps of each; the next one puts an older one out.
+	// maxKept is the maximum number of handles, of watchers and of references that a client keeps. The next one
+	// replaces an older one.
 	maxKept = 10
-	// opTimeout is how long an operation may take whose context is not meant to end. An owner may be stopped or away
-	// meanwhile.
+	// opTimeout is the maximum duration of an operation whose context is not meant to end. The owner may be stopped or
+	// unavailable in that time.
 	opTimeout = 60 * time.Second
 )
 
 // client is a process that uses the owner.
 type client struct {
-	a      assignment
-	r      *reporter
-	dev    driver.Device
-	gate   sync.RWMutex // held for writing while it rests
-	salts  salts
-	base   counts // after the first connection
-	took   [numOperations]atomic.Int64
-	report struct{ ops, cut, away, bytes atomic.Int64 }
-	next   atomic.Uint64 // salts
-	doing  [workers]doing
+	a              assignment
+	r              *reporter
+	dev            driver.Device
+	gate           sync.RWMutex // locked for writing while the client is paused
+	salts          salts
+	base           counts // after the first connection
+	durations      [numOperations]atomic.Int64
+	report         struct{ ops, cut, away, bytes atomic.Int64 }
+	next           atomic.Uint64 // last salt
+	operationState [workers]operationState
 
 	mu       sync.Mutex
 	c        *endpoint.Client
@@ -48,8 +49,8 @@ type client struct {
 	tasks    []string
 }
 
-// doing is what a worker does at the moment.
-type doing struct {
+// operationState is the current operation of a worker.
+type operationState struct {
 	mu    sync.Mutex
 	what  string
 	since time.Time
@@ -68,12 +69,12 @@ func clientMain(a assignment, r *reporter, commands func() (command, bool)) erro
 	for i := range workers {
 		go c.work(i)
 	}
-	go c.watchOver()
+	go c.monitor()
 	r.send(report{Ready: true})
 	for {
 		what, ok := commands()
 		if !ok {
-			os.Exit(0) // the parent is gone
+			os.Exit(0) // the parent has ended
 		}
 		done := report{Done: what}
 		switch what {
@@ -95,7 +96,7 @@ func clientMain(a assignment, r *reporter, commands func() (command, bool)) erro
 	}
 }
 
-// warm connects, uses what keeps something the first time, and counts.
+// warm connects, initializes everything that is kept after its first use, and sets the base counts.
 func (c *client) warm() error {
 	if err := c.dial(context.Background()); err != nil {
 		return err
@@ -109,11 +110,11 @@ func (c *client) warm() error {
 	}
 	c.base = count()
 	c.base.Rings = 1
-	c.base.Goroutines += workers + 1 // those that are to come
+	c.base.Goroutines += workers + 1 // for the goroutines started next
 	return nil
 }
 
-// dial connects anew, and closes the client that there was. Another worker may do the same meanwhile.
+// dial connects and closes the previous client. Another worker may do the same concurrently.
 func (c *client) dial(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -135,13 +136,13 @@ func (c *client) addCounts(to *report) {
 	to.Ops, to.Cut, to.Away, to.Bytes = c.report.ops.Swap(0), c.report.cut.Swap(0), c.report.away.Swap(0), c.report.bytes.Swap(0)
 }
 
-// work does one operation after the other.
+// work runs operations in a loop.
 func (c *client) work(number int) {
 	w := &worker{client: c, rng: rand.New(rand.NewPCG(c.a.Seed, uint64(c.a.Index)<<32|uint64(c.a.Life)<<8|uint64(number)))}
 	for {
 		c.gate.RLock()
 		op := pick(w.rng)
-		d := &c.doing[number]
+		d := &c.operationState[number]
 		d.mu.Lock()
 		d.what, d.since = operations[op].name, time.Now()
 		d.mu.Unlock()
@@ -153,14 +154,14 @@ func (c *client) work(number int) {
 	}
 }
 
-// watchOver reports progress, and operations that hang.
-func (c *client) watchOver() {
+// monitor reports progress, and operations that hang.
+func (c *client) monitor() {
 	for range time.Tick(500 * time.Millisecond) {
 		var now report
 		c.addCounts(&now)
 		c.r.send(now)
-		for i := range c.doing {
-			d := &c.doing[i]
+		for i := range c.operationState {
+			d := &c.operationState[i]
 			d.mu.Lock()
 			what, since := d.what, d.since
 			d.mu.Unlock()
@@ -172,17 +173,17 @@ func (c *client) watchOver() {
 	}
 }
 
-// worker does operations.
+// worker runs operations.
 type worker struct {
 	*client
 	rng *rand.Rand
 }
 
-// step does one operation and judges its error.
+// step runs one operation and checks its error.
 func (w *worker) step(op int) {
 	c := w.current()
 	o := operations[op]
-	ctx, cancel, short := w.context(op, o.rests)
+	ctx, cancel, short := w.context(op, o.mayBlock)
 	defer cancel()
 	began := time.Now()
 	err := o.do(w, ctx, c)
@@ -190,7 +191,7 @@ func (w *worker) step(op int) {
 	switch {
 	case err == nil:
 		if !short {
-			w.took[op].Store((3*w.took[op].Load() + int64(time.Since(began))) / 4)
+			w.durations[op].Store((3*w.durations[op].Load() + int64(time.Since(began))) / 4)
 		}
 	case errors.Is(err, errFound):
 		w.r.fail("%s: %s: %v", w.a, o.name, err)
@@ -206,25 +207,26 @@ func (w *worker) step(op int) {
 	}
 }
 
-// errFound marks what is wrong whatever the circumstances.
+// errFound marks errors that are never expected.
 var errFound = errors.New("FOUND")
 
 func found(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", errFound, fmt.Errorf(format, args...))
 }
 
-// isEnd reports whether an error says that a context ended.
+// isEnd reports whether an error is due to the end of a context.
 func isEnd(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errNearTheAnswer)
 }
 
 var errNearTheAnswer = errors.New("chaos: this context ends near the answer")
 
-// context is one for an operation. Two of five end about when the answer comes, by deadline or by cancel; the others
-// last. One for an operation that rests, because it waits for what may never come, always ends.
-func (w *worker) context(op int, rests bool) (ctx context.Context, cancel func(), short bool) {
-	usual := time.Duration(w.took[op].Load())
-	if rests {
+// context returns a context for an operation. In two of five cases it ends near the expected answer, by deadline or by
+// cancel, and short is true. Otherwise it lasts for opTimeout. If rests is true it always ends early, because the
+// operation waits for an event that may not occur.
+func (w *worker) context(op int, mayBlock bool) (ctx context.Context, cancel func(), short bool) {
+	usual := time.Duration(w.durations[op].Load())
+	if mayBlock {
 		usual = max(usual, 20*time.Millisecond)
 	} else if w.rng.IntN(5) > 1 {
 		ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
@@ -244,20 +246,20 @@ func (w *worker) context(op int, rests bool) (ctx context.Context, cancel func()
 	return ctx, func() { timer.Stop(); cause(nil) }, true
 }
 
-// current is the client at the moment.
+// current returns the current client.
 func (c *client) current() *endpoint.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.c
 }
 
-// salts remembers which salt each version has.
+// salts records the salt of each version.
 type salts struct {
 	mu   sync.Mutex
 	seen map[string]uint64
 }
 
-// note compares a version's salt with what was seen of it before.
+// note records the salt of a version and returns an error if a different one was recorded.
 func (s *salts) note(server, name string, version, salt uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,18 +15,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// A salt defines the content of a model or of a result. It stands in the name of each tensor of a model, so that
-// whoever attaches the model can check it without having heard from its publisher, and a version of a name has one
-// salt, which all readers compare.
+// A salt defines the content of a model or result. The name of each tensor contains the salt of its model, so any
+// reader can check the model without contact to its publisher. A version has one salt, which all readers compare.
 
-// specs are the tensors of a model with that salt: their number, data types and shapes follow from it.
+// specs returns the specs of the tensors in a model, derived from its salt.
 func specs(salt uint64) []tensor.Spec {
 	r := mix(salt)
 	list := make([]tensor.Spec, 1+r%6)
 	for i := range list {
 		r = mix(r + uint64(i))
 		dt := []tensor.DType{tensor.Uint8, tensor.BFloat16, tensor.Float32, tensor.Int64}[r%4]
-		shape := tensor.Shape{int64(1 + r>>8%61), int64(r >> 16 % 67)} // sometimes without an element
+		shape := tensor.Shape{int64(1 + r>>8%61), int64(r >> 16 % 67)} // some shapes are empty
 		if r>>24%16 == 0 {
 			shape[0] *= 97
 		}
@@ -35,7 +34,7 @@ func specs(salt uint64) []tensor.Spec {
 	return list
 }
 
-// content is what tensor i of a salt holds, in row-major order.
+// content returns the bytes of tensor i of a salt, in row-major order.
 func content(salt uint64, i int, size int64) []byte {
 	data := make([]byte, (size+7)/8*8)
 	state := mix(salt ^ mix(uint64(i)+1))
@@ -53,7 +52,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// makeTensor makes tensor i of a salt.
+// makeTensor creates tensor i of a salt.
 func makeTensor(dev driver.Device, salt uint64, i int, spec tensor.Spec) (*tensor.Tensor, error) {
 	t, err := tensor.Empty(dev, spec.DType, spec.Shape)
 	if err != nil {
@@ -65,8 +64,8 @@ func makeTensor(dev driver.Device, salt uint64, i int, spec tensor.Spec) (*tenso
 	return t, nil
 }
 
-// makeModel makes the model of a salt. A transposed view of each tensor of two columns or more goes along under a name
-// of its own.
+// makeModel creates the model of a salt. For each tensor of two or more columns it contains a transposed view under a
+// separate name.
 func makeModel(dev driver.Device, salt uint64) (_ *module.StateDict, err error) {
 	sd := module.NewStateDict()
 	defer func() {
@@ -102,7 +101,7 @@ func checkModel(sd *module.StateDict) (uint64, error) {
 	}
 	salt, err := strconv.ParseUint(strings.SplitN(names[0], ".", 2)[0], 16, 64)
 	if err != nil {
-		return 0, fmt.Errorf("a tensor is called %q", names[0])
+		return 0, fmt.Errorf("unexpected tensor name %q", names[0])
 	}
 	list := specs(salt)
 	if len(names) != 2*len(list) {
@@ -117,12 +116,12 @@ func checkModel(sd *module.StateDict) (uint64, error) {
 		if err := checkTensor(t, salt, i, spec); err != nil {
 			return salt, err
 		}
-		back, err := view.Transpose(0, 1)
+		awaitCounts, err := view.Transpose(0, 1)
 		if err != nil {
 			return salt, err
 		}
-		err = checkTensor(back, salt, i, spec)
-		if err = errors.Join(err, back.Close()); err != nil {
+		err = checkTensor(awaitCounts, salt, i, spec)
+		if err = errors.Join(err, awaitCounts.Close()); err != nil {
 			return salt, fmt.Errorf("the transposed view: %w", err)
 		}
 	}
@@ -150,10 +149,10 @@ func checkTensor(t *tensor.Tensor, salt uint64, i int, spec tensor.Spec) error {
 	return nil
 }
 
-// oneSpec is the tensor that endpoints make of a key.
+// oneSpec returns the spec of the tensor that endpoints return for a key.
 func oneSpec(key uint64) tensor.Spec { return specs(key)[0] }
 
-// sum adds the bytes of a tensor up, so that the owner can show what it saw of a client's memory.
+// sum returns the sum of a tensor's bytes, which shows that the owner has read a client's memory.
 func sum(t *tensor.Tensor) (uint64, error) {
 	data, err := t.ReadBytes()
 	h := uint64(len(data))

@@ -1,18 +1,17 @@
 //go:build unix
 
-// Command chaos looks for what no test of one subject finds. An owner and some clients, each a process, do random
-// operations for a while: clients publish, acquire, watch, call, submit, hold and give back, many at once, with
-// contexts that often end near the answer. Meanwhile processes are killed, stopped, drained and started again. Every
-// element of every tensor that anybody gets is checked against what defines it. Now and then all rest: then watchers
-// and handles must know what the owner has, and after everything was given back, leases, references, bytes,
-// descriptors, mappings and goroutines must be back where they began.
+// Command chaos searches for bugs with random operations. An owner and several clients, each a process, run for a
+// while. Clients publish, acquire, watch, call, submit, and hold and release references concurrently, with contexts
+// that often end near the answer. Meanwhile processes are killed, stopped, drained and restarted. Every element of
+// every received tensor is checked. At intervals all processes pause: the state of watchers and handles must then match
+// the owner's. After everything was released, the numbers of leases, references, bytes, descriptors, mappings and
+// goroutines must equal the initial ones.
 //
 //	go run -race ./endpoint/internal/chaos -duration 20m
 //	go run -race ./endpoint/internal/chaos -seed 17 -duration 1m -clients 4
 //
-// The seed decides on the operations of each process and on which process is disturbed when. It does not decide on how
-// the system schedules them, so a failure may take more than one run to come back. The exit status is 1 where something
-// was found.
+// The seed determines the operations and the disturbances of each process, but not how the system schedules them. A
+// failure may take several runs to reproduce. The exit status is 1 if something was found.
 package main
 
 import (
@@ -35,20 +34,20 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout))
 }
 
-// run is the program. It returns the exit status.
+// run runs the program and returns the exit status.
 func run(ctx context.Context, args []string, out io.Writer) int {
 	p := plan{Quiet: 90 * time.Second}
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.SetOutput(out)
-	flags.Uint64Var(&p.Seed, "seed", uint64(time.Now().UnixNano())%1_000_000, "what decides on the operations")
-	flags.DurationVar(&p.Duration, "duration", time.Minute, "how long")
-	flags.IntVar(&p.Clients, "clients", 8, "how many client processes")
-	flags.DurationVar(&p.Quiet, "quiet", p.Quiet, "how often all rest and are counted")
+	flags.Uint64Var(&p.Seed, "seed", uint64(time.Now().UnixNano())%1_000_000, "seed of the random operations")
+	flags.DurationVar(&p.Duration, "duration", time.Minute, "duration of the run")
+	flags.IntVar(&p.Clients, "clients", 8, "number of client processes")
+	flags.DurationVar(&p.Quiet, "quiet", p.Quiet, "interval at which all processes pause and are checked")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
 	if flags.NArg() > 0 || p.Clients < 1 || p.Duration <= 0 || p.Quiet <= 0 {
-		fmt.Fprintln(out, "chaos takes no arguments, and wants at least one client, a duration and an interval above zero")
+		fmt.Fprintln(out, "chaos takes no arguments and requires at least one client, a positive duration and a positive interval")
 		return 2
 	}
 	r := newRunner(p, out)
@@ -59,7 +58,7 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 	return 0
 }
 
-// plan says what to do.
+// plan is the configuration of a run.
 type plan struct {
 	Seed     uint64
 	Duration time.Duration
@@ -67,7 +66,7 @@ type plan struct {
 	Quiet    time.Duration
 }
 
-// command is the line that repeats it.
+// command returns the command line that repeats the run.
 func (p plan) command() string {
 	return fmt.Sprintf("go run -race ./endpoint/internal/chaos -seed %d -duration %s -clients %d -quiet %s", p.Seed, p.Duration, p.Clients, p.Quiet)
 }

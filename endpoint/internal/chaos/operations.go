@@ -16,14 +16,14 @@ import (
 
 // operation is something that a client does.
 type operation struct {
-	name   string
-	weight int
-	rests  bool    // it waits for what may never come
-	errs   []error // what it may fail with beside the end of its context and an owner that is away
-	do     func(w *worker, ctx context.Context, c *endpoint.Client) error
+	name     string
+	weight   int
+	mayBlock bool    // waits for an event that may not occur
+	errs     []error // expected errors, besides the end of the context and an unavailable owner
+	do       func(w *worker, ctx context.Context, c *endpoint.Client) error
 }
 
-// expected reports whether the operation may fail so.
+// expected reports whether err is an expected error of the operation.
 func (o operation) expected(err error) bool {
 	for _, e := range o.errs {
 		if errors.Is(err, e) {
@@ -33,7 +33,7 @@ func (o operation) expected(err error) bool {
 	return false
 }
 
-// numOperations is at least how many operations there are.
+// numOperations is an upper bound for len(operations).
 const numOperations = 40
 
 var operations = []operation{
@@ -45,7 +45,7 @@ var operations = []operation{
 	{name: "publish", weight: 10, do: (*worker).publish},
 	{name: "withdraw", weight: 2, errs: []error{endpoint.ErrNotFound}, do: (*worker).withdraw},
 	{name: "watch", weight: 14, do: (*worker).watch},
-	{name: "next event", weight: 6, rests: true, errs: []error{endpoint.ErrClosed}, do: (*worker).nextEvent},
+	{name: "next event", weight: 6, mayBlock: true, errs: []error{endpoint.ErrClosed}, do: (*worker).nextEvent},
 	{name: "close a watcher", weight: 10, do: (*worker).closeWatcher},
 	{name: "ping", weight: 4, do: (*worker).ping},
 	{name: "list", weight: 2, do: (*worker).list},
@@ -70,17 +70,17 @@ var operations = []operation{
 	{name: "follow a task", weight: 3, errs: taskErrors, do: (*worker).followTask},
 	{name: "result of a task", weight: 4, errs: taskErrors, do: (*worker).result},
 	{name: "cancel a task", weight: 2, errs: taskErrors, do: (*worker).cancelTask},
-	{name: "watch tasks", weight: 2, rests: true, do: (*worker).watchTasks},
+	{name: "watch tasks", weight: 2, mayBlock: true, do: (*worker).watchTasks},
 	{name: "connect anew", weight: 1, do: (*worker).redial},
 }
 
-// runErrors are those of a run that was given up: its owner is shutting down, or its waiters have left.
+// runErrors are the errors of a run that was cancelled because its owner is shutting down or its waiters have left.
 var runErrors = []error{task.ErrShutdown, context.Canceled}
 
-// taskErrors are those of tasks that were cancelled, have gone or are about to.
+// taskErrors are the errors of tasks that were cancelled, were dropped or have not finished.
 var taskErrors = []error{task.ErrNotFound, task.ErrNotFinished, task.ErrCancelled, task.ErrShutdown, task.ErrCapacity, task.ErrDiscarded}
 
-// weights is the sum of all.
+// weights is the sum of the operations' weights.
 var weights = func() (sum int) {
 	for _, o := range operations {
 		sum += o.weight
@@ -91,7 +91,7 @@ var weights = func() (sum int) {
 	return sum
 }()
 
-// pick chooses an operation by its weight.
+// pick selects a random operation by weight.
 func pick(rng *rand.Rand) int {
 	n := rng.IntN(weights)
 	for i, o := range operations {
@@ -102,10 +102,10 @@ func pick(rng *rand.Rand) int {
 	panic("unreachable")
 }
 
-// key is one of few, so that results are shared.
+// key returns one of a few keys, so that results are shared.
 func (w *worker) key() uint64 { return uint64(w.rng.IntN(24)) }
 
-// millis is how long a function takes: mostly not at all.
+// millis returns the duration of a function in milliseconds, mostly 0.
 func (w *worker) millis() int64 {
 	if w.rng.IntN(4) > 0 {
 		return 0
@@ -113,7 +113,7 @@ func (w *worker) millis() int64 {
 	return int64(w.rng.IntN(30))
 }
 
-// checkMade checks a tensor that an endpoint made of a key, and closes it.
+// checkMade checks a tensor that an endpoint returned for a key, and closes it.
 func (w *worker) checkMade(t *tensor.Tensor, key uint64) error {
 	if t == nil {
 		return found("no tensor")
@@ -130,7 +130,7 @@ func (w *worker) check(t *tensor.Tensor, key uint64) error {
 	return nil
 }
 
-// argument is a tensor of this process, with the salt that it has.
+// argument returns a new tensor and its salt.
 func (w *worker) argument() (*tensor.Tensor, uint64, error) {
 	salt := w.rng.Uint64()
 	t, err := makeTensor(w.dev, salt, 0, oneSpec(salt))
@@ -249,7 +249,7 @@ func (w *worker) serverInfo(ctx context.Context, c *endpoint.Client) error {
 	return err
 }
 
-// redial replaces the client, and with it all that belongs to the connection.
+// redial replaces the client and everything that belongs to its connection.
 func (w *worker) redial(ctx context.Context, _ *endpoint.Client) error {
 	return w.dial(context.WithoutCancel(ctx))
 }

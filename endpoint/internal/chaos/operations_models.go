@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// watched is a watcher with what it has told.
+// watched is a watcher and the events that it has returned.
 type watched struct {
 	*endpoint.Watcher
 	client *endpoint.Client
@@ -19,7 +19,8 @@ type watched struct {
 	last   map[string]endpoint.Event
 }
 
-// name is one that somebody publishes: most are a client's own, some are the owner's, two are everybody's.
+// name returns a name that some process publishes: mostly one of this client's own, sometimes the owner's, sometimes
+// one of two that all share.
 func (w *worker) name() string {
 	switch n := w.rng.IntN(10); {
 	case n < 3:
@@ -31,7 +32,7 @@ func (w *worker) name() string {
 	}
 }
 
-// myName is one that this client may publish.
+// myName returns a name that this client may publish.
 func (w *worker) myName() string {
 	if w.rng.IntN(3) == 0 {
 		return fmt.Sprintf("all-%d", w.rng.IntN(2))
@@ -39,7 +40,7 @@ func (w *worker) myName() string {
 	return fmt.Sprintf("client-%d-%d", w.a.Index, w.rng.IntN(2))
 }
 
-// checkModel checks what a handle holds.
+// checkModel checks the content of a handle.
 func (w *worker) checkModel(h *endpoint.Handle) error {
 	salt, err := checkModel(h.StateDict())
 	if err != nil {
@@ -97,7 +98,7 @@ func (w *worker) acquireVersion(ctx context.Context, c *endpoint.Client) error {
 	return errors.Join(err, w.checkModel(h), h.Close())
 }
 
-// takeHandle takes one of the handles out, so that nobody closes it meanwhile.
+// takeHandle removes and returns one of the handles, so that no other worker closes it.
 func (w *worker) takeHandle() *endpoint.Handle {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -193,7 +194,7 @@ func (w *worker) watch(ctx context.Context, c *endpoint.Client) error {
 	return nil
 }
 
-// takeWatcher takes one of the watchers out.
+// takeWatcher removes and returns one of the watchers.
 func (w *worker) takeWatcher() *watched {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -224,7 +225,7 @@ func (w *worker) nextEvent(ctx context.Context, _ *endpoint.Client) error {
 	return err
 }
 
-// next notes the next event.
+// next waits for the next event and checks it.
 func (w *watched) next(ctx context.Context) error {
 	for e, err := range w.Events(ctx) {
 		if err != nil {
@@ -235,7 +236,7 @@ func (w *watched) next(ctx context.Context) error {
 	return nil
 }
 
-// note checks an event.
+// note checks and records an event.
 func (w *watched) note(e endpoint.Event) error {
 	switch e.Kind {
 	case endpoint.EventPublished, endpoint.EventWithdrawn:

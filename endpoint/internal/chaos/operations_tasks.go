@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// keptRef is a reference, and the key of which its value was made.
+// keptRef is a reference, and the key of its value.
 type keptRef struct {
 	*endpoint.Ref[*tensor.Tensor]
 	key uint64
@@ -33,7 +33,7 @@ func (w *worker) callManaged(ctx context.Context, c *endpoint.Client) error {
 	return err
 }
 
-// takeRef takes one of the references out, if there are more than a number of them.
+// takeRef removes and returns a reference if there are more than above.
 func (w *worker) takeRef(above int) (ref keptRef, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,7 +121,7 @@ func (w *worker) submit(ctx context.Context, c *endpoint.Client) error {
 	return w.checkMade(t, key)
 }
 
-// task is one that was submitted.
+// task returns the id of a submitted task.
 func (w *worker) task() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -19,19 +19,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// taskTTL is how long results of tasks are kept: short, so that quiet minutes need not wait for them.
+// taskTTL is the time for which results of tasks are kept. A short time shortens the pauses.
 const taskTTL = 2 * time.Second
 
-// owner is the process that serves.
+// owner is the serving process.
 type owner struct {
 	a    assignment
 	r    *reporter
 	dev  driver.Device
 	s    *endpoint.Server
 	rng  *rand.Rand
-	gate sync.RWMutex // held for writing while it rests
+	gate sync.RWMutex // locked for writing while the owner is paused
 	base counts       // before the first client
-	next uint64       // salts
+	next uint64       // last salt
 }
 
 // ownerMain is the main function of an owner.
@@ -45,7 +45,7 @@ func ownerMain(a assignment, r *reporter, commands func() (command, bool)) error
 	if err != nil {
 		return err
 	}
-	// The predecessor may be draining, and holds the socket for as long.
+	// The predecessor holds the socket until it has drained.
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		o.s, err = endpoint.NewServer(endpoint.ServerOptions{
 			Socket: a.Socket, Devices: []driver.Device{dev}, Registry: registry, Retain: a.Life % 3, Label: a.String(),
@@ -68,7 +68,7 @@ func ownerMain(a assignment, r *reporter, commands func() (command, bool)) error
 	for {
 		c, ok := commands()
 		if !ok {
-			os.Exit(0) // the parent is gone
+			os.Exit(0) // the parent has ended
 		}
 		switch c {
 		case pause:
@@ -97,7 +97,7 @@ func ownerMain(a assignment, r *reporter, commands func() (command, bool)) error
 	}
 }
 
-// work publishes, withdraws and destroys now and then.
+// work publishes, withdraws and destroys at intervals.
 func (o *owner) work(stop chan struct{}) {
 	ctx := context.Background()
 	for {
@@ -154,13 +154,13 @@ func (o *owner) destroy(ctx context.Context) error {
 	return nil
 }
 
-// versionKey names a version of all owners' lives.
+// versionKey identifies a version across restarts of the owner.
 func versionKey(server, name string, version uint64) string {
 	return fmt.Sprintf("%s %s %d", server, name, version)
 }
 
-// rest withdraws and releases everything, and checks that all counts are back where they were. Clients have given back
-// what they had.
+// rest withdraws and releases everything, and checks that all counts equal the initial ones. The clients have released
+// everything before.
 func (o *owner) rest() error {
 	ctx := context.Background()
 	models, err := o.s.List(ctx)
@@ -193,20 +193,20 @@ func (o *owner) rest() error {
 			break
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("THE BOOKS ARE NOT BACK: %+v, memory %+v, sessions %+v\n%s", s, info.Memory, info.Sessions, stacks())
+			return fmt.Errorf("COUNTS DIFFER: %+v, memory %+v, sessions %+v\n%s", s, info.Memory, info.Sessions, stacks())
 		}
 	}
-	// Each client has a connection, and at most three goroutines.
-	return back(counts{Files: o.base.Files + clients, Maps: o.base.Maps, Rings: clients, Goroutines: o.base.Goroutines + 3*clients}, 10*time.Second)
+	// Each client has one connection, and at most three goroutines.
+	return awaitCounts(counts{Files: o.base.Files + clients, Maps: o.base.Maps, Rings: clients, Goroutines: o.base.Goroutines + 3*clients}, 10*time.Second)
 }
 
-// made is an argument that decides on a result.
+// made is an argument that determines the result.
 type made struct {
 	Key    uint64
 	Millis int64
 }
 
-// endpoints are what clients call.
+// endpoints returns the endpoints that clients call.
 func (o *owner) endpoints() (*endpoint.Registry, error) {
 	r := endpoint.NewRegistry()
 	one := func(key uint64) (*tensor.Tensor, error) { return makeTensor(o.dev, key, 0, oneSpec(key)) }
@@ -250,7 +250,7 @@ func (o *owner) endpoints() (*endpoint.Registry, error) {
 	return r, err
 }
 
-// sleep waits, unless ctx ends first.
+// sleep waits, or returns an error if ctx ends first.
 func sleep(ctx context.Context, millis int64) error {
 	select {
 	case <-time.After(time.Duration(millis) * time.Millisecond):

@@ -15,21 +15,21 @@ import (
 	"time"
 )
 
-// process is a child, seen by its parent.
+// process is a child, as seen by its parent.
 type process struct {
 	a     assignment
 	cmd   *exec.Cmd
 	in    io.WriteCloser
-	ready chan struct{} // closed when it is
-	ended chan struct{} // closed when it has, and everything that it said was heard
+	ready chan struct{} // closed when the process is ready
+	ended chan struct{} // closed when the process has ended and all its reports were read
 	done  chan command
 
 	mu     sync.Mutex
 	errors tail
-	killed bool // by the parent, so that its end is no failure
+	killed bool // killed by the parent, so its end is not a failure
 }
 
-// tail is the end of what was written to it.
+// tail keeps the last bytes that were written to it.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
@@ -51,8 +51,8 @@ func (t *tail) String() string {
 	return string(t.text)
 }
 
-// startProcess starts a child. hear gets what it reports.
-func startProcess(a assignment, hear func(*process, report)) (*process, error) {
+// startProcess starts a child. onReport is called with each report.
+func startProcess(a assignment, onReport func(*process, report)) (*process, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -74,24 +74,24 @@ func startProcess(a assignment, hear func(*process, report)) (*process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
-	go p.listen(out, hear)
+	go p.listen(out, onReport)
 	return p, nil
 }
 
-// listen hears reports until the process ends.
-func (p *process) listen(out io.Reader, hear func(*process, report)) {
+// listen reads reports until the process ends.
+func (p *process) listen(out io.Reader, onReport func(*process, report)) {
 	defer close(p.ended)
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
 		var r report
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			break // it was killed in the middle of a line
+			break // it was killed while writing a line
 		}
 		if r.Ready {
 			close(p.ready)
 		}
-		hear(p, r)
+		onReport(p, r)
 		if r.Done != "" {
 			p.done <- r.Done
 		}
@@ -102,12 +102,12 @@ func (p *process) listen(out io.Reader, hear func(*process, report)) {
 	killed := p.killed
 	p.mu.Unlock()
 	if text := strings.TrimSpace(p.errors.String()); text != "" || err != nil && !killed {
-		hear(p, report{Failure: fmt.Sprintf("%s ended: %v\n%s", p.a, err, text)})
+		onReport(p, report{Failure: fmt.Sprintf("%s ended: %v\n%s", p.a, err, text)})
 	}
 }
 
-// tell sends a command and waits until it is carried out.
-func (p *process) tell(c command, limit time.Duration) error {
+// send sends a command and waits until it is completed.
+func (p *process) send(c command, limit time.Duration) error {
 	if _, err := io.WriteString(p.in, string(c)+"\n"); err != nil {
 		return fmt.Errorf("%s: %s: %w", p.a, c, err)
 	}
@@ -122,9 +122,9 @@ func (p *process) tell(c command, limit time.Duration) error {
 	case <-p.ended:
 		return fmt.Errorf("%s ended at %s", p.a, c)
 	case <-timer.C:
-		_ = p.cmd.Process.Signal(syscall.SIGABRT) // its stacks say where it stands; one that has ended has none
+		_ = p.cmd.Process.Signal(syscall.SIGABRT) // prints the stacks; best effort: the process may have ended
 		<-p.ended
-		return fmt.Errorf("%s: HANG: %s takes more than %v", p.a, c, limit)
+		return fmt.Errorf("%s: HANG: %s not completed after %v", p.a, c, limit)
 	}
 }
 
@@ -133,18 +133,18 @@ func (p *process) kill() {
 	p.mu.Lock()
 	p.killed = true
 	p.mu.Unlock()
-	_ = p.cmd.Process.Kill() // a stopped process as well; one that has ended cannot be
+	_ = p.cmd.Process.Kill() // also ends a stopped process; best effort: it may have ended
 	<-p.ended
 }
 
-// stop holds the process up for a while.
+// stop suspends the process for a time.
 func (p *process) stop(d time.Duration) {
-	_ = p.cmd.Process.Signal(syscall.SIGSTOP) // it may have ended meanwhile, which is not held up
+	_ = p.cmd.Process.Signal(syscall.SIGSTOP) // best effort: the process may have ended
 	time.Sleep(d)
 	_ = p.cmd.Process.Signal(syscall.SIGCONT)
 }
 
-// leave is for a process that is expected to end by itself.
+// leave waits for a process that is expected to exit.
 func (p *process) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

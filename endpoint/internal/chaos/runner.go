@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// runner starts the processes, disturbs them and lets them rest.
+// runner starts the processes, disturbs them and pauses them.
 type runner struct {
 	plan    plan
 	out     io.Writer
@@ -30,7 +30,7 @@ type runner struct {
 	salts   map[string]uint64
 }
 
-// totals are what was done in all.
+// totals are the counts of all processes.
 type totals struct {
 	Ops, Cut, Away, Bytes                     int64
 	Killed, Stopped, Drained, OwnerKilled     int
@@ -44,7 +44,7 @@ func newRunner(p plan, out io.Writer) *runner {
 	}
 }
 
-// run does it. The error is the first thing that was found.
+// run runs the plan. It returns the first failure.
 func (r *runner) run(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "chaos")
 	if err != nil {
@@ -94,9 +94,9 @@ func (r *runner) run(ctx context.Context) error {
 	return nil
 }
 
-// found is the failure that was reported first, or else err.
+// found returns the failure that was reported first, or err if there is none.
 func (r *runner) found(err error) error {
-	if err != nil { // what a process says of its own end is more than what its parent saw
+	if err != nil { // a process reports its end in more detail than its parent
 		time.Sleep(200 * time.Millisecond)
 	}
 	r.mu.Lock()
@@ -107,8 +107,8 @@ func (r *runner) found(err error) error {
 	return err
 }
 
-// hear is called with each report.
-func (r *runner) hear(p *process, what report) {
+// onReport is called with each report.
+func (r *runner) onReport(p *process, what report) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sum.Ops += what.Ops
@@ -142,10 +142,10 @@ func (r *runner) begin() error {
 	return nil
 }
 
-// startOwner starts the next owner, and waits until it serves.
+// startOwner starts the next owner and waits until it serves.
 func (r *runner) startOwner() error {
 	r.sum.OwnerLives++
-	p, err := startProcess(assignment{Role: "owner", Socket: r.socket, Seed: r.plan.Seed, Life: r.sum.OwnerLives - 1}, r.hear)
+	p, err := startProcess(assignment{Role: "owner", Socket: r.socket, Seed: r.plan.Seed, Life: r.sum.OwnerLives - 1}, r.onReport)
 	if err != nil {
 		return err
 	}
@@ -153,9 +153,9 @@ func (r *runner) startOwner() error {
 	return r.await(p)
 }
 
-// startClient starts a client in a place.
+// startClient starts client i.
 func (r *runner) startClient(i, life int) error {
-	p, err := startProcess(assignment{Role: "client", Socket: r.socket, Seed: r.plan.Seed, Index: i, Life: life}, r.hear)
+	p, err := startProcess(assignment{Role: "client", Socket: r.socket, Seed: r.plan.Seed, Index: i, Life: life}, r.onReport)
 	if err != nil {
 		return err
 	}
@@ -175,11 +175,11 @@ func (r *runner) await(p *process) error {
 	}
 }
 
-// disturb does something to one of the processes.
+// disturb disturbs one of the processes.
 func (r *runner) disturb() error {
 	i := r.rng.IntN(len(r.clients))
 	switch n := r.rng.IntN(100); {
-	case n < 45: // nothing, for once
+	case n < 45: // no disturbance
 		return nil
 	case n < 70:
 		r.sum.Killed++
@@ -209,14 +209,14 @@ func (r *runner) drainOwner() error {
 	old := r.owner
 	old.leave()
 	drained := make(chan error, 1)
-	go func() { drained <- old.tell(drain, opTimeout) }()
+	go func() { drained <- old.send(drain, opTimeout) }()
 	err := r.startOwner()
 	err = errors.Join(<-drained, err)
 	<-old.ended
 	return err
 }
 
-// rest lets all processes come to rest, compares what they know, has them give everything back, and counts.
+// rest pauses all processes, compares their states, makes them release everything, and checks the counts.
 func (r *runner) rest(last bool) error {
 	r.sum.Quiet++
 	all := append([]*process{r.owner}, r.clients...)
@@ -224,28 +224,28 @@ func (r *runner) rest(last bool) error {
 		do command
 		to []*process
 	}{{pause, all}, {verify, r.clients}, {drop, r.clients}, {drop, all[:1]}} {
-		if err := tellAll(c.to, c.do); err != nil {
+		if err := sendAll(c.to, c.do); err != nil {
 			return err
 		}
 	}
 	if last {
 		return nil
 	}
-	return tellAll(all, resume)
+	return sendAll(all, resume)
 }
 
-// tellAll tells all of them at once, and waits for all.
-func tellAll(to []*process, c command) error {
+// sendAll sends a command to all processes at once and waits until all have completed it.
+func sendAll(to []*process, c command) error {
 	errs := make([]error, len(to))
 	var telling sync.WaitGroup
 	for i, p := range to {
-		telling.Go(func() { errs[i] = p.tell(c, 2*opTimeout) })
+		telling.Go(func() { errs[i] = p.send(c, 2*opTimeout) })
 	}
 	telling.Wait()
 	return errors.Join(errs...)
 }
 
-// killAll ends all processes.
+// killAll kills all processes.
 func (r *runner) killAll() {
 	for _, p := range append([]*process{r.owner}, r.clients...) {
 		if p != nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// newsLimit is how long news of what has happened may take to arrive.
+// newsLimit is the maximum delay of an event.
 const newsLimit = 20 * time.Second
 
-// verify compares, while nobody does anything, what handles, watchers and references know with what the owner says.
-// What is known late is waited for; what stays unknown is found.
+// verify compares the state of handles, watchers and references with the owner's while all processes are paused. It
+// waits for delayed events up to newsLimit.
 func (c *client) verify() error {
 	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 	defer cancel()
@@ -44,15 +44,15 @@ func (c *client) verify() error {
 	return nil
 }
 
-// catalog returns the models of the owner that there is now, and its id.
+// catalog returns the models of the current owner, and its id.
 func (c *client) catalog(ctx context.Context) (models map[string]endpoint.ModelInfo, server string, err error) {
 	for {
 		list, err := c.c.List(ctx)
-		if errors.Is(err, endpoint.ErrUnavailable) { // the connection is of an owner that has gone
+		if errors.Is(err, endpoint.ErrUnavailable) { // the connection is to an owner that has ended
 			continue
 		}
 		if err != nil {
-			return nil, "", fmt.Errorf("%s: list while all rest: %w", c.a, err)
+			return nil, "", fmt.Errorf("%s: list while all processes are paused: %w", c.a, err)
 		}
 		models = map[string]endpoint.ModelInfo{}
 		for _, m := range list {
@@ -62,23 +62,23 @@ func (c *client) catalog(ctx context.Context) (models map[string]endpoint.ModelI
 	}
 }
 
-// verify reads events until the watcher knows the newest version of each name.
+// verify reads events until the watcher has received the newest version of each name.
 func (w *watched) verify(models map[string]endpoint.ModelInfo, server string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), newsLimit)
 	defer cancel()
 	for {
-		lacks := w.lacks(models, server)
-		if lacks == "" {
+		missing := w.missing(models, server)
+		if missing == "" {
 			return nil
 		}
 		if err := w.next(ctx); err != nil {
-			return fmt.Errorf("watcher is DEAF: of %v it does not know %s: %w", w.names, lacks, err)
+			return fmt.Errorf("watcher is STALE: of %v it lacks %s: %w", w.names, missing, err)
 		}
 	}
 }
 
-// lacks is what the watcher does not know yet.
-func (w *watched) lacks(models map[string]endpoint.ModelInfo, server string) string {
+// missing describes what the watcher has not received yet, or returns "".
+func (w *watched) missing(models map[string]endpoint.ModelInfo, server string) string {
 	for name, m := range models {
 		if len(w.names) > 0 && !slices.Contains(w.names, name) {
 			continue
@@ -96,7 +96,7 @@ func (w *watched) lacks(models map[string]endpoint.ModelInfo, server string) str
 	return ""
 }
 
-// verifyHandle waits until a handle's state agrees with the owner's catalog.
+// verifyHandle waits until a handle's state matches the owner's catalog.
 func (c *client) verifyHandle(h *endpoint.Handle, models map[string]endpoint.ModelInfo, server string) error {
 	m := models[h.Name()]
 	i := slices.IndexFunc(m.Versions, func(v endpoint.VersionInfo) bool { return v.Version == h.Version() })
@@ -104,7 +104,7 @@ func (c *client) verifyHandle(h *endpoint.Handle, models map[string]endpoint.Mod
 		switch state := h.State(); {
 		case h.ServerID() != server:
 			return state == endpoint.Orphaned && !h.Leased()
-		case state == endpoint.Orphaned: // it came back too late to find its version
+		case state == endpoint.Orphaned: // it reconnected after its version had ended
 			return !h.Leased()
 		case !h.Leased():
 			return false
@@ -112,7 +112,7 @@ func (c *client) verifyHandle(h *endpoint.Handle, models map[string]endpoint.Mod
 			return state == endpoint.Current && i >= 0
 		case m.Current == 0:
 			return state == endpoint.Withdrawn && i >= 0
-		default: // a newer one, perhaps after the name was withdrawn
+		default: // there is a newer version, perhaps after a withdrawal
 			return state != endpoint.Current && h.Newest() == m.Current && i >= 0
 		}
 	}
@@ -126,14 +126,14 @@ func (c *client) verifyHandle(h *endpoint.Handle, models map[string]endpoint.Mod
 		case <-time.After(100 * time.Millisecond):
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("handle is DEAF: %s version %d of %s is %v, newest %d, leased %v; the owner %s has %+v",
+			return fmt.Errorf("handle is STALE: %s version %d of %s is %v, newest %d, leased %v; the owner %s has %+v",
 				h.Name(), h.Version(), h.ServerID(), h.State(), h.Newest(), h.Leased(), server, m)
 		}
 	}
 	return nil
 }
 
-// verifyRef waits until a reference is good where the owner knows it, and is stale where not.
+// verifyRef waits until a reference is valid if the owner has it, and stale otherwise.
 func (c *client) verifyRef(ctx context.Context, ref keptRef, server string) error {
 	var known error
 	for end := time.Now().Add(newsLimit); ; time.Sleep(20 * time.Millisecond) {
@@ -146,12 +146,12 @@ func (c *client) verifyRef(ctx context.Context, ref keptRef, server string) erro
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("reference is DEAF: %s of %s says %v; the owner %s says %v", ref.ID(), ref.ServerID(), err, server, known)
+			return fmt.Errorf("reference is STALE: %s of %s reports %v; the owner %s reports %v", ref.ID(), ref.ServerID(), err, server, known)
 		}
 	}
 }
 
-// dropAll gives back all that this process has, and sees that nothing is left.
+// dropAll releases everything that this process holds, and checks that nothing remains.
 func (c *client) dropAll() error {
 	var errs []error
 	for _, h := range c.handles {
@@ -170,5 +170,5 @@ func (c *client) dropAll() error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return back(c.base, newsLimit)
+	return awaitCounts(c.base, newsLimit)
 }

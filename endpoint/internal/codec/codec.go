@@ -14,9 +14,9 @@ import (
 )
 
 // Arguments and results are Go values: scalars, strings, bytes, slices, arrays, maps, structs, pointers, tensors and
-// state dicts, nested freely. They cross as CBOR by the rules of the cbor library (field names by `cbor` and `json`
-// tags), with a tag where a tensor or a state dict stands. A type that holds neither goes through the library as a
-// whole; of the others only the way down to the tensors is walked here.
+// state dicts, with any nesting. They are encoded as CBOR by the rules of the cbor library (fields are named by `cbor`
+// and `json` tags). A tensor or state dict is encoded as a tag. The library encodes types without tensors as a whole.
+// This package only walks the other types down to their tensors.
 
 var (
 	tensorType    = reflect.TypeFor[*tensor.Tensor]()
@@ -25,35 +25,35 @@ var (
 
 var holdings sync.Map // reflect.Type to bool
 
-// MayHoldTensors reports whether values of t can hold tensors.
+// MayHoldTensors reports whether values of t can contain tensors.
 func MayHoldTensors(t reflect.Type) bool {
 	if h, ok := holdings.Load(t); ok {
 		return h.(bool)
 	}
-	h := search(t, map[reflect.Type]bool{})
+	h := containsTensor(t, map[reflect.Type]bool{})
 	holdings.Store(t, h)
 	return h
 }
 
-// search looks for a tensor below t. One that does not stand as a pointer counts: it is refused where it is met.
-func search(t reflect.Type, seen map[reflect.Type]bool) bool {
+// containsTensor reports whether t contains a tensor. A tensor that is not a pointer counts too: it is refused later.
+func containsTensor(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if IsTensor(t) || byValue(t) {
 		return true
 	}
 	if seen[t] {
-		return false // found below its first occurrence, or not at all
+		return false // t was searched before, or the search has returned to it
 	}
 	seen[t] = true
 	switch t.Kind() {
 	case reflect.Interface:
 		return true
 	case reflect.Pointer, reflect.Slice, reflect.Array:
-		return search(t.Elem(), seen)
+		return containsTensor(t.Elem(), seen)
 	case reflect.Map:
-		return search(t.Elem(), seen)
+		return containsTensor(t.Elem(), seen)
 	case reflect.Struct:
 		for _, f := range fieldsOf(t) {
-			if search(f.typ, seen) {
+			if containsTensor(f.typ, seen) {
 				return true
 			}
 		}
@@ -61,20 +61,20 @@ func search(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// IsTensor reports whether t is that of a tensor or a state dict as it crosses.
+// IsTensor reports whether t is the encodable type of a tensor or a state dict, which is a pointer.
 func IsTensor(t reflect.Type) bool { return t == tensorType || t == stateDictType }
 
-// byValue reports whether t is a tensor or a state dict without the pointer, which would cross as an empty struct.
+// byValue reports whether t is a tensor or a state dict without the pointer. It would be encoded as an empty struct.
 func byValue(t reflect.Type) bool { return t == tensorType.Elem() || t == stateDictType.Elem() }
 
-func errByValue(path string) error {
-	return status.Capability(fmt.Errorf("%w: %s: tensors and state dicts cross as pointers", status.ErrInvalid, path))
+func errNotPointer(path string) error {
+	return status.Capability(fmt.Errorf("%w: %s: use a pointer to the tensor or state dict", status.ErrInvalid, path))
 }
 
-// CheckType refuses types that cannot cross, when an endpoint is registered and not when it is called.
-func CheckType(t reflect.Type) error { return refuseBelow(t, t.String(), map[reflect.Type]bool{}) }
+// CheckType returns an error for types that cannot be encoded or decoded. It is called when an endpoint is registered.
+func CheckType(t reflect.Type) error { return checkType(t, t.String(), map[reflect.Type]bool{}) }
 
-func refuseBelow(t reflect.Type, path string, seen map[reflect.Type]bool) error {
+func checkType(t reflect.Type, path string, seen map[reflect.Type]bool) error {
 	if IsTensor(t) || seen[t] {
 		return nil
 	}
@@ -82,27 +82,27 @@ func refuseBelow(t reflect.Type, path string, seen map[reflect.Type]bool) error 
 	switch t.Kind() {
 	case reflect.Interface:
 		if t.NumMethod() > 0 {
-			return fmt.Errorf("%w: %s: nobody could tell which %s to make at the other end", status.ErrInvalid, path, t)
+			return fmt.Errorf("%w: %s: the interface type %s cannot be decoded, use a concrete type", status.ErrInvalid, path, t)
 		}
 	case reflect.Chan, reflect.Func, reflect.UnsafePointer, reflect.Uintptr:
-		return fmt.Errorf("%w: %s: a %s cannot cross to another process", status.ErrInvalid, path, t.Kind())
+		return fmt.Errorf("%w: %s: a %s cannot be sent to another process", status.ErrInvalid, path, t.Kind())
 	case reflect.Complex64, reflect.Complex128:
 		if !encodesItself(t) {
-			return fmt.Errorf("%w: %s: a %s cannot cross, send its two parts", status.ErrInvalid, path, t.Kind())
+			return fmt.Errorf("%w: %s: a %s cannot be encoded, send its real and imaginary parts", status.ErrInvalid, path, t.Kind())
 		}
 	case reflect.Pointer, reflect.Slice, reflect.Array:
-		return refuseBelow(t.Elem(), path, seen)
+		return checkType(t.Elem(), path, seen)
 	case reflect.Map:
-		if err := refuseBelow(t.Key(), path+" key", seen); err != nil {
+		if err := checkType(t.Key(), path+" key", seen); err != nil {
 			return err
 		}
-		return refuseBelow(t.Elem(), path, seen)
+		return checkType(t.Elem(), path, seen)
 	case reflect.Struct:
 		if byValue(t) {
-			return errByValue(path)
+			return errNotPointer(path)
 		}
 		for _, f := range fieldsOf(t) {
-			if err := refuseBelow(f.typ, path+"."+f.name, seen); err != nil {
+			if err := checkType(f.typ, path+"."+f.name, seen); err != nil {
 				return err
 			}
 		}
@@ -110,7 +110,7 @@ func refuseBelow(t reflect.Type, path string, seen map[reflect.Type]bool) error 
 	return nil
 }
 
-// field is one field of a struct that crosses.
+// field is one encoded field of a struct.
 type field struct {
 	name      string
 	typ       reflect.Type
@@ -120,9 +120,8 @@ type field struct {
 
 var fieldLists sync.Map // reflect.Type to []field
 
-// fieldsOf lists the fields of a struct as the cbor library names them. Embedded structs without a name of their own,
-// and those behind embedded pointers, count as part of the struct around them. Of two fields with one name the outer
-// one counts.
+// fieldsOf returns the fields of a struct as the cbor library names them. Fields of embedded structs without a name
+// tag, and of embedded pointers to structs, are promoted. If two fields have the same name, the outer one is used.
 func fieldsOf(t reflect.Type) []field {
 	if list, ok := fieldLists.Load(t); ok {
 		return list.([]field)
@@ -148,7 +147,7 @@ func fieldsOf(t reflect.Type) []field {
 	return list
 }
 
-// nameOf is the name of a field on the wire and its options, or that it is left out.
+// nameOf returns the encoded name of a field and its options, and whether the field is ignored.
 func nameOf(f reflect.StructField) (name string, options []string, ignored bool) {
 	tag, ok := f.Tag.Lookup("cbor")
 	if !ok {
@@ -164,8 +163,7 @@ func nameOf(f reflect.StructField) (name string, options []string, ignored bool)
 	return list[0], list[1:], false
 }
 
-// flattened reports whether f is an embedded struct, or a pointer to one, whose fields count as those of the struct
-// around it.
+// flattened reports whether f is an embedded struct, or a pointer to one, whose fields are promoted.
 func flattened(f reflect.StructField) bool {
 	t := f.Type
 	if t.Kind() == reflect.Pointer {
@@ -174,7 +172,7 @@ func flattened(f reflect.StructField) bool {
 	return f.Anonymous && t.Kind() == reflect.Struct && !IsTensor(f.Type) && f.Tag.Get("cbor") == "" && f.Tag.Get("json") == ""
 }
 
-// reachable reports whether a promoted field is reached through flattened structs only.
+// reachable reports whether every step to a promoted field is a flattened struct.
 func reachable(t reflect.Type, index []int) bool {
 	for _, i := range index[:len(index)-1] {
 		if t.Kind() == reflect.Pointer {
@@ -189,7 +187,7 @@ func reachable(t reflect.Type, index []int) bool {
 	return true
 }
 
-// get is the field of v; the zero Value where an embedded pointer on the way is nil.
+// get returns the field of v, or the zero Value if an embedded pointer on the path is nil.
 func (f field) get(v reflect.Value) reflect.Value {
 	field, err := v.FieldByIndexErr(f.index)
 	if err != nil {
@@ -198,7 +196,7 @@ func (f field) get(v reflect.Value) reflect.Value {
 	return field
 }
 
-// make is the field of v, which is made reachable.
+// make returns the field of v and allocates embedded pointers on the path.
 func (f field) make(v reflect.Value) reflect.Value {
 	for _, i := range f.index {
 		if v.Kind() == reflect.Pointer {

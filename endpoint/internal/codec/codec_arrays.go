@@ -7,12 +7,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// The cbor library cuts a list that is too long for a Go array, and pads one that is too short. A value that holds
-// arrays is therefore walked down to them, as one that holds tensors is.
+// The cbor library truncates a list that is too long for a Go array and pads one that is too short. Values with arrays
+// are therefore decoded field by field down to the arrays, like values with tensors.
 
 var arrayHolders sync.Map // reflect.Type to bool
 
-// holdsArray reports whether values of t can hold arrays that the cbor library would fill.
+// holdsArray reports whether values of t can contain arrays that the cbor library would fill.
 func holdsArray(t reflect.Type) bool {
 	if h, ok := arrayHolders.Load(t); ok {
 		return h.(bool)
@@ -42,7 +42,7 @@ func leadsToArray(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// decodeBytes decodes a byte string into an array of bytes, which must be as long.
+// decodeBytes decodes a byte string into an array of bytes of the same length.
 func decodeBytes(raw message.RawMessage, v reflect.Value) error {
 	var b []byte
 	if err := message.UnmarshalPlain(raw, &b); err != nil {

@@ -9,9 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestArraysAreNeitherCutNorPadded decodes lists into arrays of another length: they are refused, with the field's
-// name. (D26)
-func TestArraysAreNeitherCutNorPadded(t *testing.T) {
+// A list of another length than the array is refused with the field's name.
+func TestArrayLengthMismatch(t *testing.T) {
 	type point struct {
 		At   [3]int    `cbor:",omitempty"`
 		ID   [4]byte   `cbor:",omitempty"`

@@ -16,7 +16,7 @@ func CloseValue(v any) {
 	}
 }
 
-// StoragesIn are the storages of every tensor and state dict in a value, borrowed; some may come twice.
+// StoragesIn returns the storages of every tensor and state dict in a value, borrowed. It may contain duplicates.
 func StoragesIn(v any) (list []*tensor.Storage) {
 	if v == nil {
 		return nil
@@ -33,20 +33,20 @@ func StoragesIn(v any) (list []*tensor.Storage) {
 	return list
 }
 
-// walker goes through one value, to close what is in it or to look at it. A value may hold itself, so below a depth
-// that is usual it notes where it has been.
+// walker visits the tensors and state dicts in a value. A value may be cyclic, so below usualDepth the walker records
+// the pointers that it has visited.
 type walker struct {
-	visit func(io.Closer) // gets the tensors and state dicts
+	visit func(io.Closer) // receives the tensors and state dicts
 	seen  map[place]struct{}
 }
 
-// place is a pointer or a map of a type.
+// place identifies a pointer or map by address and type.
 type place struct {
 	at  uintptr
 	typ reflect.Type
 }
 
-// usualDepth is how deep values are that need no looking after.
+// usualDepth is the depth up to which the walker does not check for cycles.
 const usualDepth = 16
 
 func (c *walker) walk(v reflect.Value, depth int) {
@@ -56,7 +56,7 @@ func (c *walker) walk(v reflect.Value, depth int) {
 	}
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Interface, reflect.Map, reflect.Slice:
-		if v.IsNil() || c.been(v, depth) {
+		if v.IsNil() || c.visited(v, depth) {
 			return
 		}
 	}
@@ -87,8 +87,8 @@ func (c *walker) walk(v reflect.Value, depth int) {
 	}
 }
 
-// been reports whether the walker was at v before.
-func (c *walker) been(v reflect.Value, depth int) bool {
+// visited reports whether the walker has visited v before, and records it.
+func (c *walker) visited(v reflect.Value, depth int) bool {
 	if depth <= usualDepth || v.Kind() == reflect.Interface {
 		return false
 	}

@@ -11,26 +11,26 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// decoder decodes one payload of a peer. Nothing in it is trusted.
+// decoder decodes one payload from a peer. It trusts nothing in it.
 type decoder struct {
 	storages []*tensor.Storage // borrowed
-	strict   bool              // fields that the target does not have are refused
+	strict   bool              // fields that the target lacks are errors
 	made     []interface{ Close() error }
 }
 
-// DecodePayload decodes value into out, a non-nil pointer. The storages are borrowed: what is made has references of
-// its own. It returns what was made, for a caller that closes it; on an error that is done already. With strict, fields
-// that out does not have are refused: a misspelt argument is an error, not a default.
+// DecodePayload decodes value into out, a non-nil pointer. It borrows the storages: decoded tensors hold their own
+// references. It returns the decoded tensors and state dicts, which the caller closes. On error it has closed them. If
+// strict is true, fields that out lacks are errors, so that a misspelled argument is not silently ignored.
 func DecodePayload(value message.RawMessage, storages []*tensor.Storage, out any, strict bool) ([]interface{ Close() error }, error) {
 	if len(value) == 0 {
 		return nil, fmt.Errorf("%w: the payload is empty", message.ErrEncoding)
 	}
 	d := &decoder{storages: storages, strict: strict}
 	decoded := false
-	defer func() { // also if a type that decodes itself panics
+	defer func() { // also if an unmarshaler panics
 		if !decoded {
 			CloseAll(d.made)
-			reflect.ValueOf(out).Elem().SetZero() // it may hold what was closed
+			reflect.ValueOf(out).Elem().SetZero() // it may contain closed tensors
 		}
 	}()
 	if err := d.decodeTop(value, reflect.ValueOf(out).Elem()); err != nil {
@@ -40,8 +40,7 @@ func DecodePayload(value message.RawMessage, storages []*tensor.Storage, out any
 	return d.made, nil
 }
 
-// decodeTop decodes the value as a whole. Nothing at all is an argument without fields, and no other argument that
-// needs a value.
+// decodeTop decodes the whole value. If the target is a struct, null is an argument without fields.
 func (d *decoder) decodeTop(raw message.RawMessage, v reflect.Value) error {
 	if t := v.Type(); d.strict && IsNull(raw) && !nullable(t) {
 		if t.Kind() != reflect.Struct {
@@ -52,10 +51,10 @@ func (d *decoder) decodeTop(raw message.RawMessage, v reflect.Value) error {
 	return d.decode(raw, v)
 }
 
-// CloseAll closes what a decoding has made.
+// CloseAll closes the decoded tensors and state dicts.
 func CloseAll(list []interface{ Close() error }) {
 	for _, c := range list {
-		_ = c.Close() // tensors and state dicts that nobody gets
+		_ = c.Close() // best effort: the values are discarded
 	}
 }
 
@@ -70,7 +69,7 @@ func (d *decoder) decode(raw message.RawMessage, v reflect.Value) error {
 	}
 	switch {
 	case byValue(t):
-		return errByValue(t.String())
+		return errNotPointer(t.String())
 	case t == tensorType:
 		made, err := d.decodeTensor(raw)
 		if err == nil {
@@ -103,8 +102,8 @@ func (d *decoder) decode(raw message.RawMessage, v reflect.Value) error {
 	return d.decodeStruct(raw, v)
 }
 
-// decodePlain decodes what holds neither tensors nor arrays. The library does it, and where it refuses, the reason is
-// looked for.
+// decodePlain decodes a value without tensors and arrays. The library decodes it. If that fails, decodePlain looks for
+// an error that names the field.
 func (d *decoder) decodePlain(raw message.RawMessage, v reflect.Value) error {
 	decode := message.UnmarshalPlain
 	if d.strict {
@@ -128,8 +127,8 @@ func (d *decoder) decodePlain(raw message.RawMessage, v reflect.Value) error {
 	return err
 }
 
-// unknownField names a field that a struct without tensors does not have, if there is one: the cbor library says only
-// that there is.
+// unknownField returns an error with the name of a field that a struct without tensors lacks, or nil. The cbor
+// library's error does not contain the name.
 func unknownField(raw message.RawMessage, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -151,7 +150,7 @@ func unknownField(raw message.RawMessage, t reflect.Type) error {
 	return nil
 }
 
-// unknown refuses parts that a struct has no fields for.
+// unknown returns an error if the struct lacks a field for one of the parts.
 func unknown(parts map[string]message.RawMessage, t reflect.Type) error {
 	known := requirementsFor(t).fields
 	for name := range parts {
@@ -227,11 +226,11 @@ func (d *decoder) decodeStruct(raw message.RawMessage, v reflect.Value) error {
 	return nil
 }
 
-// decodeAny decodes what a target without a type gets: tensors and state dicts as such, maps with text keys as
-// map[string]any, lists as []any, the rest as the cbor library sees fit.
+// decodeAny decodes into an untyped target: tensors and state dicts as such, maps with string keys as map[string]any,
+// lists as []any, and other items as the cbor library does.
 func (d *decoder) decodeAny(raw message.RawMessage, v reflect.Value) error {
 	if v.NumMethod() > 0 {
-		return fmt.Errorf("%w: a value of interface %s cannot be made", message.ErrEncoding, v.Type())
+		return fmt.Errorf("%w: cannot decode a value of interface type %s", message.ErrEncoding, v.Type())
 	}
 	target := reflect.New(anyTarget(raw)).Elem()
 	var err error
@@ -246,7 +245,7 @@ func (d *decoder) decodeAny(raw message.RawMessage, v reflect.Value) error {
 	return err
 }
 
-// anyTarget is the Go type for an item, by its first byte (RFC 8949 §3).
+// anyTarget returns the Go type for an item, by its first byte (RFC 8949 §3).
 func anyTarget(raw message.RawMessage) reflect.Type {
 	if tag, ok := message.PayloadTag(raw); ok {
 		switch tag {
@@ -262,10 +261,10 @@ func anyTarget(raw message.RawMessage) reflect.Type {
 	case 5:
 		return reflect.TypeFor[map[string]any]()
 	}
-	return reflect.TypeFor[any]() // a tag that is none of ours is refused there
+	return reflect.TypeFor[any]() // an unknown tag is refused there
 }
 
-// storage is the storage with that index.
+// storage returns the storage with index i, or an error.
 func (d *decoder) storage(i uint32) (*tensor.Storage, error) {
 	if int64(i) >= int64(len(d.storages)) {
 		return nil, fmt.Errorf("%w: storage %d of %d", message.ErrEncoding, i, len(d.storages))

@@ -12,13 +12,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Payload is an encoded value with the storages that it refers to.
+// Payload is an encoded value and the storages that it refers to.
 type Payload struct {
-	Value    message.RawMessage // the encoding
-	Storages []*tensor.Storage  // a reference of the payload's own each
+	Value    message.RawMessage // the encoded value
+	Storages []*tensor.Storage  // the payload holds a reference to each
 }
 
-// Close gives the references back.
+// Close releases the references.
 func (p *Payload) Close() {
 	for _, s := range p.Storages {
 		s.Close()
@@ -26,7 +26,7 @@ func (p *Payload) Close() {
 	p.Storages = nil
 }
 
-// Bytes is the size of the storages and the value.
+// Bytes returns the size of the storages and the encoded value.
 func (p *Payload) Bytes() int64 {
 	n := int64(len(p.Value))
 	for _, s := range p.Storages {
@@ -43,16 +43,15 @@ type encoder struct {
 	deepest int
 }
 
-// EncodePayload encodes a value, which it borrows: the payload has references of its own to the storages. Work on the
-// devices is waited for, so that the bytes are complete before anybody hears of them.
-//
-// Errors: [ErrCapability] for what has no encoding.
+// EncodePayload encodes a value, which it borrows: the payload holds its own references to the storages. It waits for
+// pending work on the devices, so that the bytes are complete when the payload is sent. It returns [ErrCapability] if a
+// type has no encoding.
 func EncodePayload(v any) (Payload, error) {
 	p, err := encodeValue(v)
 	return p, Unencodable(err)
 }
 
-// Unencodable makes an error of ErrCapability of a type that has no encoding.
+// Unencodable returns ErrCapability if err reports a type that has no encoding.
 func Unencodable(err error) error {
 	if errors.Is(err, message.ErrType) {
 		return status.Capability(err)
@@ -70,7 +69,7 @@ func encodeValue(v any) (Payload, error) {
 	}
 	var e encoder
 	encoded := false
-	defer func() { // also if a type that encodes itself panics
+	defer func() { // releases the references also if a marshaler panics
 		if !encoded {
 			e.Close()
 		}
@@ -102,17 +101,17 @@ func AppendPlain(b []byte, v any) ([]byte, error) {
 	return b, err
 }
 
-// checkedBytes is the size of a payload from which on it is checked before it is sent: a smaller one cannot be too long
-// for a receiver. The same holds for how deep it is.
+// checkedBytes is the minimum size of a payload that is validated before it is sent. A smaller one cannot exceed the
+// receiver's limits on size and depth.
 const (
 	checkedBytes = message.MaxPairs
 	checkedDepth = message.MaxPayloadDepth / 2
 )
 
-// maxDepth is how deep a value may be, counting pointers and interfaces, which have no depth in the encoding.
+// maxDepth is the maximum depth of a value, including pointers and interfaces, which add no depth to the encoding.
 const maxDepth = 4 * message.MaxPayloadDepth
 
-// synchronize waits for the devices of the storages.
+// synchronize waits for pending work on the devices of the storages.
 func synchronize(storages []*tensor.Storage) error {
 	var done driver.Device
 	for _, s := range storages {
@@ -140,12 +139,12 @@ func (e *encoder) encode(v reflect.Value) (message.RawMessage, error) {
 	e.depth++
 	defer func() { e.depth-- }()
 	e.deepest = max(e.deepest, e.depth)
-	if e.depth > maxDepth { // a value that holds itself would never end
+	if e.depth > maxDepth { // a cyclic value would never end
 		return nil, errTooDeep
 	}
 	switch {
 	case byValue(t):
-		return nil, errByValue(t.String())
+		return nil, errNotPointer(t.String())
 	case (t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface || t.Kind() == reflect.Map || t.Kind() == reflect.Slice) && v.IsNil():
 		return message.RawMessage{0xf6}, nil
 	case t == tensorType:
@@ -169,7 +168,7 @@ func (e *encoder) encode(v reflect.Value) (message.RawMessage, error) {
 	case reflect.Map:
 		return e.encodeMap(v)
 	}
-	return e.encodeStruct(v) // no other kind can hold a tensor
+	return e.encodeStruct(v) // no other kind can contain a tensor
 }
 
 func (e *encoder) encodeMap(v reflect.Value) (message.RawMessage, error) {
@@ -200,7 +199,7 @@ func (e *encoder) encodeStruct(v reflect.Value) (message.RawMessage, error) {
 	return message.MarshalPayload(out)
 }
 
-// isEmpty is what the cbor library leaves out under omitempty.
+// isEmpty reports whether the cbor library omits v under omitempty.
 func isEmpty(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Map, reflect.Slice, reflect.String, reflect.Array:
@@ -211,7 +210,8 @@ func isEmpty(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// handle is the index of a storage among those of the payload. Read-only views of it are the same memory.
+// handle returns the index of a storage in the payload and adds it if needed. Read-only views of a storage share its
+// index.
 func (e *encoder) handle(s *tensor.Storage) uint32 {
 	s = s.Origin()
 	if i, ok := e.index[s]; ok {
@@ -228,7 +228,7 @@ func (e *encoder) handle(s *tensor.Storage) uint32 {
 
 func (e *encoder) encodeTensor(t *tensor.Tensor) (message.RawMessage, error) {
 	if t.Closed() {
-		return nil, fmt.Errorf("tensor %v%v: %w", t.DType(), t.Shape(), status.ErrClosed)
+		return nil, status.Closed(fmt.Sprintf("tensor %v%v", t.DType(), t.Shape()))
 	}
 	spec := t.Spec()
 	return message.MarshalTagged(message.TagTensor, message.TensorRef{
@@ -240,7 +240,7 @@ func (e *encoder) encodeStateDict(sd *module.StateDict) (message.RawMessage, err
 	manifest, storages := sd.Manifest()
 	for _, t := range sd.All() {
 		if t.Closed() {
-			return nil, fmt.Errorf("state dict: %w", status.ErrClosed)
+			return nil, status.Closed("the state dict")
 		}
 	}
 	encoded, err := EncodeManifest(manifest)
@@ -254,7 +254,7 @@ func (e *encoder) encodeStateDict(sd *module.StateDict) (message.RawMessage, err
 	return message.MarshalTagged(message.TagStateDict, ref)
 }
 
-// Devices are the devices of the storages, each once.
+// Devices returns the devices of the storages, each once.
 func (p *Payload) Devices() []message.DeviceInfo {
 	var list []message.DeviceInfo
 	seen := map[driver.UUID]bool{}
@@ -268,5 +268,5 @@ func (p *Payload) Devices() []message.DeviceInfo {
 	return list
 }
 
-// NoFields is the encoding of a struct without fields, nothing that of no value at all.
+// NoFields is the encoding of a struct without fields. Nothing is the encoding of null.
 var NoFields, Nothing = message.RawMessage{0xa0}, message.RawMessage{0xf6}

@@ -7,14 +7,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// A field of an argument that has no value is refused, with its name, unless it is optional: a pointer (but that of a
-// tensor), omitempty or omitzero in its tag, or a field of an embedded struct behind a pointer. The function would
-// get a zero that nobody has sent, or a tensor that is not there.
+// A missing field of an argument is an error with its name, unless the field is optional: a pointer (but not to a
+// tensor), omitempty or omitzero in its tag, or a field of an embedded pointer to a struct. Otherwise the function
+// would receive a zero value that the caller has not sent, or a nil tensor.
 
-// requirements are what the encoding of a struct must have.
+// requirements are the fields that the encoding of a struct must contain.
 type requirements struct {
 	fields map[string]requirement
-	needed int // how many of them are not optional
+	needed int // number of fields that are not optional
 }
 
 type requirement struct {
@@ -24,7 +24,7 @@ type requirement struct {
 
 var requirementsOf sync.Map // reflect.Type to *requirements
 
-// requirementsFor returns those of a struct.
+// requirementsFor returns the requirements of a struct.
 func requirementsFor(t reflect.Type) *requirements {
 	if r, ok := requirementsOf.Load(t); ok {
 		return r.(*requirements)
@@ -41,7 +41,7 @@ func requirementsFor(t reflect.Type) *requirements {
 	return r
 }
 
-// behindPointer reports whether a field belongs to an embedded struct that may not be there.
+// behindPointer reports whether a field is promoted from an embedded pointer, which may be nil.
 func behindPointer(t reflect.Type, f field) bool {
 	for _, i := range f.index[:len(f.index)-1] {
 		if t = t.Field(i).Type; t.Kind() == reflect.Pointer {
@@ -53,7 +53,7 @@ func behindPointer(t reflect.Type, f field) bool {
 
 var requiring sync.Map // reflect.Type to bool
 
-// requires reports whether the encoding of a t must have something in it.
+// requires reports whether the encoding of a t must contain a value that is not optional.
 func requires(t reflect.Type) bool {
 	if r, ok := requiring.Load(t); ok {
 		return r.(bool)
@@ -64,7 +64,7 @@ func requires(t reflect.Type) bool {
 }
 
 func leadsToStruct(t reflect.Type, seen map[reflect.Type]bool) bool {
-	if seen[t] || IsTensor(t) || crossesWhole(t) {
+	if seen[t] || IsTensor(t) || encodedWhole(t) {
 		return false
 	}
 	seen[t] = true
@@ -77,7 +77,7 @@ func leadsToStruct(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// missing refuses an item, which the codec has read as a t, in which a field has no value that needs one.
+// missing returns an error if raw, which was decoded as a t, lacks a required field.
 func missing(raw message.RawMessage, t reflect.Type) error {
 	if !requires(t) || IsNull(raw) {
 		return nil
@@ -98,7 +98,7 @@ func missing(raw message.RawMessage, t reflect.Type) error {
 	case reflect.Map:
 		for key, value := range message.Pairs(raw) {
 			if err := missing(value, t.Elem()); err != nil {
-				return inKey(came(key), err)
+				return inKey(shownValue(key), err)
 			}
 		}
 	}
@@ -142,15 +142,16 @@ func missingOf(raw message.RawMessage, t reflect.Type) error {
 	return nil
 }
 
-// noValue is the error of a field that is missing.
+// noValue returns the error for a missing field.
 func noValue(t reflect.Type) error { return unfit("it is missing; expected %s", expected(t)) }
 
-// nullable reports whether null is a value of t: nothing at all, or an empty slice or map, as Go encodes a nil one.
+// nullable reports whether null is a valid t: a nil pointer or interface, an empty slice or map, because Go encodes a nil
+// one as null, or a type that decodes itself.
 func nullable(t reflect.Type) bool {
 	switch {
 	case IsTensor(t):
 		return false
-	case crossesWhole(t):
+	case encodedWhole(t):
 		return true
 	}
 	switch t.Kind() {

@@ -13,10 +13,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// What does not fit the type of an argument or a result is told in a caller's words: which field, what was expected,
-// what came. The errors of the cbor library name Go types that the caller has never heard of.
+// Errors about arguments and results are written for callers: they name the field, the expected type and the received
+// value. The errors of the cbor library name Go types of the server.
 
-// fieldError is an error about a field, which it names by the way down to it: x, layers[3].weight.
+// fieldError is an error about a field with its path, such as x or layers[3].weight.
 type fieldError struct {
 	path string
 	err  error
@@ -25,8 +25,7 @@ type fieldError struct {
 func (e *fieldError) Error() string { return "field " + e.path + ": " + e.err.Error() }
 func (e *fieldError) Unwrap() error { return e.err }
 
-// inField makes an error one of the field, element or key with that name. What is below it stays the field that is
-// named.
+// inField adds the name of a field, element or key to the front of the error's path.
 func inField(name string, err error) error {
 	below, ok := err.(*fieldError)
 	switch {
@@ -40,24 +39,24 @@ func inField(name string, err error) error {
 
 func inElement(i int, err error) error { return inField("["+strconv.Itoa(i)+"]", err) }
 
-// inKey makes an error one of the value under a key, which a peer chose.
+// inKey adds a map key, which a peer chose, to the error's path.
 func inKey(key any, err error) error { return inField("["+status.Shown(fmt.Sprint(key))+"]", err) }
 
-// unfit is an error of an encoding that does not fit. Its text is for people who know nothing of encodings.
+// unfit returns an error about a value that does not match its type. Its text must not refer to the encoding.
 func unfit(format string, args ...any) error {
 	return status.WithClass(message.ErrEncoding, fmt.Errorf(format, args...))
 }
 
-// mismatch says that raw is not what t wants.
+// mismatch returns the error for an item raw that is not a t.
 func mismatch(raw message.RawMessage, t reflect.Type) error {
 	if isNumber(raw) && isNumeric(t) {
-		return unfit("%s does not fit %s", came(raw), expected(t))
+		return unfit("%s does not fit %s", shownValue(raw), expected(t))
 	}
-	return unfit("expected %s, got %s", expected(t), came(raw))
+	return unfit("expected %s, got %s", expected(t), shownValue(raw))
 }
 
-// explain says what of raw does not fit t, that the cbor library refused for whatever reason; nil where nothing is
-// found.
+// explain returns an error that describes why raw does not match t after the cbor library has refused it, or nil if it
+// finds no reason.
 func explain(raw message.RawMessage, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer && !IsTensor(t) {
 		if IsNull(raw) {
@@ -68,7 +67,7 @@ func explain(raw message.RawMessage, t reflect.Type) error {
 	switch {
 	case IsTensor(t), t.Kind() == reflect.Interface:
 		return nil
-	case crossesWhole(t) || t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
+	case encodedWhole(t) || t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
 		return explainWhole(raw, t)
 	}
 	switch t.Kind() {
@@ -103,7 +102,7 @@ func explain(raw message.RawMessage, t reflect.Type) error {
 	return explainWhole(raw, t)
 }
 
-// explainWhole says whether an item that is not walked fits.
+// explainWhole returns an error if raw cannot be decoded as a t.
 func explainWhole(raw message.RawMessage, t reflect.Type) error {
 	if message.UnmarshalPlain(raw, reflect.New(t).Interface()) != nil {
 		return mismatch(raw, t)
@@ -128,7 +127,7 @@ func explainStruct(raw message.RawMessage, t reflect.Type) error {
 	return nil
 }
 
-// partsOf are the values of a struct's fields by their names.
+// partsOf returns the values of a struct's fields by name.
 func partsOf(raw message.RawMessage, t reflect.Type) (map[string]message.RawMessage, error) {
 	if len(raw) == 0 || raw[0]>>5 != 5 {
 		return nil, mismatch(raw, t)
@@ -140,7 +139,7 @@ func partsOf(raw message.RawMessage, t reflect.Type) (map[string]message.RawMess
 	return parts, nil
 }
 
-// listOf are the elements of a slice or an array, which has to be as long.
+// listOf returns the elements of a slice or array. An array must have the same length.
 func listOf(raw message.RawMessage, t reflect.Type) ([]message.RawMessage, error) {
 	if IsNull(raw) && t.Kind() == reflect.Slice {
 		return nil, nil
@@ -158,7 +157,7 @@ func listOf(raw message.RawMessage, t reflect.Type) ([]message.RawMessage, error
 	return list, nil
 }
 
-// expected says what t wants.
+// expected describes the values of t.
 func expected(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer && !IsTensor(t) {
 		t = t.Elem()
@@ -170,7 +169,7 @@ func expected(t reflect.Type) string {
 		return "a state dict"
 	case t == reflect.TypeFor[time.Time]():
 		return "a time"
-	case crossesWhole(t):
+	case encodedWhole(t):
 		return "a " + Clipped(TypeName(t))
 	}
 	switch t.Kind() {
@@ -198,14 +197,14 @@ func expected(t reflect.Type) string {
 	return "an integer (" + t.Kind().String() + ")"
 }
 
-// maxNamed is how many fields an error names.
-const maxNamed = 12
+// maxNamedFields is the maximum number of fields in an error.
+const maxNamedFields = 12
 
-// fieldNames lists the fields of a struct.
+// fieldNames returns the field names of a struct, separated by commas.
 func fieldNames(t reflect.Type) string {
 	var names []string
 	for _, f := range fieldsOf(t) {
-		if len(names) == maxNamed {
+		if len(names) == maxNamedFields {
 			names = append(names, "…")
 			break
 		}
@@ -220,11 +219,11 @@ func fieldNames(t reflect.Type) string {
 	return "fields " + strings.Join(names, ", ")
 }
 
-// maxCame is how many bytes of a text that came an error shows.
-const maxCame = 32
+// maxShown is the maximum number of bytes of a received string in an error.
+const maxShown = 32
 
-// came says what raw is.
-func came(raw message.RawMessage) string {
+// shownValue describes the item raw.
+func shownValue(raw message.RawMessage) string {
 	if len(raw) == 0 || IsNull(raw) {
 		return "nothing"
 	}
@@ -253,13 +252,13 @@ func came(raw message.RawMessage) string {
 	}
 	switch v := value.(type) {
 	case string:
-		return "the text " + strconv.Quote(message.CutText(v, maxCame))
+		return "the text " + strconv.Quote(message.CutText(v, maxShown))
 	case []byte:
 		return fmt.Sprintf("%d bytes", len(v))
 	case bool:
 		return strconv.FormatBool(v)
 	}
-	return message.CutText(fmt.Sprintf("the number %v", value), maxCame)
+	return message.CutText(fmt.Sprintf("the number %v", value), maxShown)
 }
 
 // isNumber reports whether an item is an integer or a floating-point number.

@@ -46,18 +46,18 @@ type plainIn struct {
 	On     bool               `json:"on,omitempty"`
 }
 
-// fields are those of an argument.
+// fields are the fields of an argument.
 type fields = map[string]any
 
-// TestArgumentsThatDoNotFit has arguments refused in the words of a caller: the field, what was expected and what
-// came. Fields and tensors that are missing are refused, those that are optional are not. (D26, D27)
-func TestArgumentsThatDoNotFit(t *testing.T) {
+// The error for an invalid argument names the field, the expected type and the received value. Missing fields and
+// tensors are refused unless they are optional.
+func TestMismatchErrors(t *testing.T) {
 	drivertest.Leaks(t)
 	x := vector(t, hostDevice(t), 1, 2)
 	layer := fields{"name": "a", "rate": 0.5}
 	for _, test := range []struct {
 		in   any
-		want string // of the error; empty for none
+		want string // text of the error; "" for no error
 	}{
 		{fields{"x": x, "steps": 1}, ""},
 		{fields{"x": x, "steps": 1, "mask": nil, "seed": nil, "layers": nil, "depth": 3}, ""},
@@ -109,7 +109,7 @@ func TestArgumentsThatDoNotFit(t *testing.T) {
 	decodesTo(t, nil, new(struct{}), "")
 }
 
-// decodesTo decodes a value as an argument, or fails to for the reason that is given.
+// decodesTo decodes a value as an argument and checks that it fails with the error want, or succeeds if want is "".
 func decodesTo(t *testing.T, in, out any, want string) {
 	t.Helper()
 	p, err := EncodePayload(in)

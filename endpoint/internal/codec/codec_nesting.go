@@ -9,13 +9,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// A value that holds itself would be encoded without an end: the cbor library goes down until the stack is full, which
-// no recover catches. Only values of types that lead back to themselves can do that, and only those are walked before
-// they are encoded.
+// Encoding a cyclic value would not end: the cbor library recurses until the stack overflows, which recover cannot
+// catch. Only values of recursive types can be cyclic, so only they are checked before they are encoded.
 
-var errTooDeep = fmt.Errorf("%w: nested too deep, or in itself", message.ErrEncoding)
+var errTooDeep = fmt.Errorf("%w: the value is cyclic or nested too deeply", message.ErrEncoding)
 
-// checkNesting refuses a value without tensors that is nested too deep, or in itself. depth is that of the value.
+// checkNesting returns an error for a value without tensors that is cyclic or nested too deeply. depth is the depth of
+// v.
 func checkNesting(v reflect.Value, depth int) error {
 	if tooDeep(v, depth) {
 		return errTooDeep
@@ -24,7 +24,7 @@ func checkNesting(v reflect.Value, depth int) error {
 }
 
 func tooDeep(v reflect.Value, depth int) bool {
-	if !nests(v.Type()) {
+	if !mayRecurse(v.Type()) {
 		return false
 	}
 	if depth > maxDepth {
@@ -55,22 +55,22 @@ func tooDeep(v reflect.Value, depth int) bool {
 	return false
 }
 
-var nestings sync.Map // reflect.Type to bool
+var recursive sync.Map // reflect.Type to bool
 
-// nests reports whether t is, or has below it, a type that leads back to itself. Interfaces do not count: the encoder
-// looks into them itself.
-func nests(t reflect.Type) bool {
-	if n, ok := nestings.Load(t); ok {
+// mayRecurse reports whether t is recursive or contains a recursive type. Interfaces do not count, because the encoder
+// checks their content.
+func mayRecurse(t reflect.Type) bool {
+	if n, ok := recursive.Load(t); ok {
 		return n.(bool)
 	}
-	n := leadsBack(t, map[reflect.Type]bool{})
-	nestings.Store(t, n)
+	n := isRecursive(t, map[reflect.Type]bool{})
+	recursive.Store(t, n)
 	return n
 }
 
-// leadsBack looks for a type below t that is on the way to itself. way has true for the types above t, and false for
-// those that were searched in vain.
-func leadsBack(t reflect.Type, way map[reflect.Type]bool) bool {
+// isRecursive reports whether t contains a recursive type. way holds true for the types on the current path, and false
+// for those already searched.
+func isRecursive(t reflect.Type, way map[reflect.Type]bool) bool {
 	if above, met := way[t]; met {
 		return above
 	}
@@ -81,12 +81,12 @@ func leadsBack(t reflect.Type, way map[reflect.Type]bool) bool {
 	defer func() { way[t] = false }()
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array:
-		return leadsBack(t.Elem(), way)
+		return isRecursive(t.Elem(), way)
 	case reflect.Map:
-		return leadsBack(t.Key(), way) || leadsBack(t.Elem(), way)
+		return isRecursive(t.Key(), way) || isRecursive(t.Elem(), way)
 	case reflect.Struct:
 		for _, f := range fieldsOf(t) {
-			if leadsBack(f.typ, way) {
+			if isRecursive(f.typ, way) {
 				return true
 			}
 		}
@@ -99,7 +99,7 @@ var (
 	binaryEncoder = reflect.TypeFor[encoding.BinaryMarshaler]()
 )
 
-// encodesItself reports whether the cbor library leaves the encoding of t to t.
+// encodesItself reports whether the cbor library calls a marshaler of t.
 func encodesItself(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
 	return p.Implements(selfEncoder) || p.Implements(binaryEncoder)

@@ -80,7 +80,7 @@ type (
 	}
 )
 
-// crossed encodes a value and decodes it into another, over the same storages.
+// crossed encodes a value and decodes it into another, with the same storages.
 func crossed(t *testing.T, in, out any) {
 	t.Helper()
 	p, err := EncodePayload(in)
@@ -94,7 +94,7 @@ func crossed(t *testing.T, in, out any) {
 	require.Equal(t, p.Value, again.Value, "what was decoded encodes to the same bytes")
 }
 
-func TestPlainValuesCross(t *testing.T) {
+func TestPlainValues(t *testing.T) {
 	five := 5
 	in := plainKinds{
 		B: true, I8: -128, I: math.MinInt64, U: math.MaxUint64, F: math.Pi, F32: 1.5, S: "grün", By: []byte{0, 255}, L: []string{"a", ""},
@@ -119,7 +119,7 @@ func TestPlainValuesCross(t *testing.T) {
 	}
 }
 
-func TestTensorsCrossWhereverTheyStand(t *testing.T) {
+func TestTensorsAtAnyDepth(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := hostDevice(t)
 	x, y := vector(t, dev, 1, 2, 3), vector(t, dev, 4)
@@ -152,7 +152,7 @@ func TestTensorsCrossWhereverTheyStand(t *testing.T) {
 	require.False(t, x.Closed())
 }
 
-// Pair0 is the value of a leaf.
+// Pair0 returns the value of a leaf.
 func (n *tree) Pair0() *tensor.Tensor { return n.Value }
 
 func TestEmbeddedStructsAreFlat(t *testing.T) {
@@ -185,7 +185,7 @@ func TestEmbeddedStructsAreFlat(t *testing.T) {
 	require.Nil(t, none.Outer)
 }
 
-func TestValuesThatCannotCross(t *testing.T) {
+func TestEncodeRefuses(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := hostDevice(t)
 	closed, err := tensor.FromSlice(dev, tensor.Shape{1}, []float32{1})
@@ -208,12 +208,12 @@ func TestValuesThatCannotCross(t *testing.T) {
 	} {
 		_, err := EncodePayload(v)
 		require.Error(t, err, name)
-		CloseValue(v) // ends, and closes what is there
+		CloseValue(v) // must end, and close what the value contains
 	}
 	require.True(t, ring.Value.Closed())
 }
 
-func TestTypesThatCannotCross(t *testing.T) {
+func TestCheckTypeRefuses(t *testing.T) {
 	for name, typ := range map[string]reflect.Type{
 		"channel": reflect.TypeFor[struct{ A []map[string]chan int }](), "function": reflect.TypeFor[func()](),
 		"tensor": reflect.TypeFor[[]tensor.Tensor](), "state dict": reflect.TypeFor[map[string]module.StateDict](),
@@ -232,7 +232,7 @@ func TestTypesThatCannotCross(t *testing.T) {
 
 type plainNode struct{ Next *plainNode }
 
-func TestPayloadsOfAPeerAreChecked(t *testing.T) {
+func TestDecodeInvalidPayload(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := hostDevice(t)
 	x := vector(t, dev, 1, 2, 3, 4)
@@ -276,7 +276,7 @@ func TestPayloadsOfAPeerAreChecked(t *testing.T) {
 		if len(raw) == 0 || name == "more" || name == "cut off" {
 			continue
 		}
-		// Beside a good one, which must not stay behind.
+		// The valid one must not leak.
 		many := []*tensor.Tensor{nil}
 		_, err = DecodePayload(list(good, raw), storages, &many, false)
 		require.Error(t, err, name)
@@ -285,8 +285,7 @@ func TestPayloadsOfAPeerAreChecked(t *testing.T) {
 	require.EqualValues(t, 1, x.Storage().Refs(), "nothing stayed behind")
 }
 
-// FuzzDecodePayload holds that any bytes give an error or a value, that a value encodes again, and that nothing is left
-// when it is closed.
+// Any bytes give an error or a value that can be encoded again, and nothing remains after it is closed.
 func FuzzDecodePayload(f *testing.F) {
 	dev, err := host.Open()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// EncodeManifest is a manifest as it crosses. Digests cross where every tensor has one.
+// EncodeManifest returns the message for a manifest. It contains digests if every tensor has one.
 func EncodeManifest(m *module.Manifest) (*message.Manifest, error) {
 	tensors := make([]message.Tensor, len(m.Tensors))
 	digests := !slices.ContainsFunc(m.Tensors, func(t module.TensorSpec) bool { return t.Digest == nil })
@@ -31,13 +31,13 @@ func EncodeManifest(m *module.Manifest) (*message.Manifest, error) {
 	return message.NewManifest(tensors, storages, m.Metadata)
 }
 
-// DecodeManifest is a manifest of a peer. It shares the memory of m's columns. What it says of tensors and storages is
-// checked by whoever uses it.
+// DecodeManifest returns a peer's manifest, which shares the memory of m's columns. It validates the columns, not the
+// tensors and storages that they describe.
 func DecodeManifest(m *message.Manifest) (*module.Manifest, error) {
 	out := &module.Manifest{Metadata: m.Metadata}
 	err := m.Rows(func(i int, row *message.Tensor) {
 		if i == 0 {
-			out.Tensors = make([]module.TensorSpec, m.Len()) // not before the columns were checked
+			out.Tensors = make([]module.TensorSpec, m.Len()) // only after the columns were validated
 		}
 		t := &out.Tensors[i]
 		t.Name, t.Storage = row.Name, row.Storage
@@ -58,7 +58,7 @@ func DecodeManifest(m *message.Manifest) (*module.Manifest, error) {
 	return out, nil
 }
 
-// PrepareManifest is DecodeManifest of one that is checked whole.
+// PrepareManifest decodes a manifest and validates all of it.
 func PrepareManifest(m *message.Manifest) (*module.Prepared, error) {
 	decoded, err := DecodeManifest(m)
 	if err != nil {
@@ -71,7 +71,7 @@ func PrepareManifest(m *message.Manifest) (*module.Prepared, error) {
 	return prepared, nil
 }
 
-// EncodeDevice is a device as it crosses.
+// EncodeDevice returns the message for a device.
 func EncodeDevice(d driver.Info) message.DeviceInfo {
 	return message.DeviceInfo{UUID: message.UUID(d.UUID), Type: int32(d.Type), Index: int32(d.Index), Name: d.Name}
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Bounds of what is told of a type: how deep, how many fields, and how much of each name.
+// Limits of a type's description: the depth, the number of fields and the length of each name.
 const (
 	DescribedDepth  = 4
 	DescribedFields = 256
 	DescribedBytes  = 128
 )
 
-// DescribeFields lists the fields of the struct that t is or holds; none where there is no such struct.
+// DescribeFields returns the fields of the struct that t is or contains, or nil if there is no such struct.
 func DescribeFields(t reflect.Type) []message.FieldInfo {
 	left := DescribedFields
 	return fieldsBelow(t, DescribedDepth, &left)
@@ -38,9 +38,9 @@ func fieldsBelow(t reflect.Type, depth int, left *int) (list []message.FieldInfo
 	return list
 }
 
-// structOf is the struct that t is, or that its elements are, if it crosses as a map of its fields; else nil.
+// structOf returns t or its element type if that is a struct encoded as a map, or nil.
 func structOf(t reflect.Type) reflect.Type {
-	for !IsTensor(t) && !crossesWhole(t) {
+	for !IsTensor(t) && !encodedWhole(t) {
 		switch t.Kind() {
 		case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
 			t = t.Elem()
@@ -53,8 +53,8 @@ func structOf(t reflect.Type) reflect.Type {
 	return nil
 }
 
-// crossesWhole reports whether t has an encoding of its own, or is a struct that crosses as a list.
-func crossesWhole(t reflect.Type) bool {
+// encodedWhole reports whether t encodes itself, or is a struct that is encoded as a list.
+func encodedWhole(t reflect.Type) bool {
 	if t.Kind() == reflect.Struct {
 		if f, found := t.FieldByName("_"); found && strings.Contains(f.Tag.Get("cbor"), ",toarray") {
 			return true
@@ -63,7 +63,7 @@ func crossesWhole(t reflect.Type) bool {
 	return t == reflect.TypeFor[time.Time]() || encodesItself(t)
 }
 
-// TypeName is the name of a type; a struct without one is not spelt out, as its fields are listed.
+// TypeName returns the name of a type. An unnamed struct is not spelled out, because its fields are listed.
 func TypeName(t reflect.Type) string {
 	switch {
 	case t.Name() != "":
@@ -80,7 +80,7 @@ func TypeName(t reflect.Type) string {
 	return t.String()
 }
 
-// optional reports whether a field of t may be left out.
+// optional reports whether a field of t may be omitted.
 func optional(t reflect.Type, f field) bool {
 	_, options, _ := nameOf(t.FieldByIndex(f.index))
 	for _, word := range options {
@@ -91,7 +91,7 @@ func optional(t reflect.Type, f field) bool {
 	return f.typ.Kind() == reflect.Pointer && !IsTensor(f.typ)
 }
 
-// Clipped is a name as it is told of a type, cut where it is long.
+// Clipped truncates a long name of a type or field.
 func Clipped(text string) string {
 	if len(text) <= DescribedBytes {
 		return text

@@ -70,7 +70,7 @@ func TestFieldsOfEndpoints(t *testing.T) {
 	require.Len(t, DescribeFields(reflect.TypeFor[[]innerIn]()), 1)
 }
 
-func TestFieldsAreBounded(t *testing.T) {
+func TestDescribeFieldsLimits(t *testing.T) {
 	depth := 0
 	for list := DescribeFields(reflect.TypeFor[selfIn]()); list != nil; list = list[0].Fields {
 		require.Equal(t, "next", list[0].Name)

@@ -5,10 +5,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// CheckPassedOn holds a payload that goes on to another process to what that would refuse: its encoding, and each
-// tensor and state dict against the storages, which it borrows. Nothing in it is trusted.
-func CheckPassedOn(value message.RawMessage, storages []*tensor.Storage) error {
-	var all any // for duplicate keys and broken text, wherever they stand
+// CheckForwarded validates a payload that is forwarded to another process, which would refuse an invalid one: the
+// encoding, and each tensor and state dict against the storages. It borrows the storages and trusts nothing in the
+// payload.
+func CheckForwarded(value message.RawMessage, storages []*tensor.Storage) error {
+	var all any // finds duplicate keys and invalid text at any depth
 	if err := message.UnmarshalPayload(value, &all); err != nil {
 		return err
 	}

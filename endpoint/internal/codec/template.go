@@ -11,19 +11,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// Template makes a key of some fields of an argument.
+// Template builds a key from some fields of an argument.
 type Template struct {
-	Text  string // as it was written
+	Text  string // the source text
 	parts []part
 }
 
-// part is a piece of text, or a field where path is not nil.
+// part is a piece of text, or a field if path is not nil.
 type part struct {
 	text string
 	path []string
 }
 
-// ParseTemplate reads a template and holds its fields against the type. "{{" and "}}" stand for braces.
+// ParseTemplate parses a template and validates its fields against the type. "{{" and "}}" are literal braces.
 func ParseTemplate(text string, in reflect.Type) (*Template, error) {
 	t := &Template{Text: text}
 	rest := text
@@ -35,11 +35,11 @@ func ParseTemplate(text string, in reflect.Type) (*Template, error) {
 		case strings.HasPrefix(rest[i:], "{{") || strings.HasPrefix(rest[i:], "}}"):
 			t.parts, rest = append(t.parts, part{text: rest[:i+1]}), rest[i+2:]
 		case rest[i] == '}':
-			return nil, fmt.Errorf("%w: key %q: a brace is closed that was not opened", status.ErrInvalid, text)
+			return nil, fmt.Errorf("%w: key %q: unmatched closing brace", status.ErrInvalid, text)
 		default:
 			end := strings.IndexByte(rest[i:], '}')
 			if end < 0 {
-				return nil, fmt.Errorf("%w: key %q: a brace is not closed", status.ErrInvalid, text)
+				return nil, fmt.Errorf("%w: key %q: unmatched opening brace", status.ErrInvalid, text)
 			}
 			path := strings.Split(rest[i+1:i+end], ".")
 			if err := checkPath(in, path); err != nil {
@@ -53,11 +53,11 @@ func ParseTemplate(text string, in reflect.Type) (*Template, error) {
 	return t, nil
 }
 
-// separate puts a comma behind each field whose end could not be told from what follows: 1 and 23 are not 12 and 3. No
-// value goes on with another character than these where it might have ended.
+// separate inserts a comma after each field if the first character of the next part could continue its value. Otherwise
+// 1 and 23 would make the same key as 12 and 3.
 func (t *Template) separate() {
 	var parts []part
-	field := false // the last part
+	field := false // whether the last part is a field
 	for _, p := range t.parts {
 		if p.path == nil && p.text == "" {
 			continue
@@ -70,7 +70,7 @@ func (t *Template) separate() {
 	t.parts = parts
 }
 
-// checkPath follows a path through the type, to a scalar at its end.
+// checkPath follows a path through the type, which must end at a scalar.
 func checkPath(t reflect.Type, path []string) error {
 	for _, name := range path {
 		for t.Kind() == reflect.Pointer {
@@ -91,10 +91,10 @@ func checkPath(t reflect.Type, path []string) error {
 		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		return nil
 	}
-	return fmt.Errorf("%w: field %q is a %s, a key is made of scalars", status.ErrInvalid, strings.Join(path, "."), t)
+	return fmt.Errorf("%w: field %q is a %s, fields of a key must be scalars", status.ErrInvalid, strings.Join(path, "."), t)
 }
 
-// fieldNamed finds a field by its name on the wire.
+// fieldNamed returns the field with that encoded name.
 func fieldNamed(t reflect.Type, name string) (field, bool) {
 	if t.Kind() == reflect.Struct {
 		for _, f := range fieldsOf(t) {
@@ -106,9 +106,9 @@ func fieldNamed(t reflect.Type, name string) (field, bool) {
 	return field{}, false
 }
 
-// Expand makes the key for an argument, of the type that the template was parsed for. Different values make different
-// keys, whatever stands between them: texts are quoted, and the end of other values can be told. One that would be long
-// is replaced by its hash.
+// Expand returns the key of an argument. in must have the type for which the template was parsed. Different values have
+// different keys for any text between them: strings are quoted, and other values are separated. A long key is replaced
+// by its hash.
 func (t *Template) Expand(in reflect.Value) string {
 	var b strings.Builder
 	for _, p := range t.parts {
@@ -118,21 +118,21 @@ func (t *Template) Expand(in reflect.Value) string {
 		}
 		b.WriteString(scalar(follow(in, p.path)))
 	}
-	if b.Len() <= longKey {
+	if b.Len() <= maxPlainKey {
 		return plainKey + b.String()
 	}
 	sum := sha256.Sum256([]byte(b.String()))
 	return hashedKey + hex.EncodeToString(sum[:])
 }
 
-// longKey is how many bytes a key that is made of values may have: what peers send is not kept as a key, however long
-// it is.
-const longKey = 128
+// maxPlainKey is the maximum length of a key that contains the values. Longer ones are hashed, so that peers cannot
+// make the server store large keys.
+const maxPlainKey = 128
 
-// What keys of templates begin with, so that none of the one kind is one of the other.
+// Prefixes that distinguish plain keys from hashed keys.
 const plainKey, hashedKey = "key:", "hash:"
 
-// follow goes down a path that was checked. A nil pointer on the way gives the zero Value.
+// follow returns the field at a path that checkPath has validated, or the zero Value if a pointer on the path is nil.
 func follow(v reflect.Value, path []string) reflect.Value {
 	for _, name := range path {
 		if v = deref(v); !v.IsValid() {
@@ -153,7 +153,8 @@ func deref(v reflect.Value) reflect.Value {
 	return v
 }
 
-// scalar writes a value by its kind: a String method of its type could say the same of different values.
+// scalar formats a value by its kind. It does not use the type's String method, which may return equal text for
+// different values.
 func scalar(v reflect.Value) string {
 	switch {
 	case !v.IsValid():

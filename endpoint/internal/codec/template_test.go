@@ -9,7 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// shade is a type whose String says the same of all values.
+// shade is a type whose String method returns the same text for all values.
 type shade int
 
 func (shade) String() string { return "grey" }
@@ -68,8 +68,8 @@ func TestTemplates(t *testing.T) {
 	require.ErrorIs(t, err, status.ErrInvalid)
 }
 
-// Whatever stands between two fields, different values make different keys.
-func TestTemplatesTellValuesApart(t *testing.T) {
+// Different values make different keys for any text between two fields.
+func TestTemplateKeysAreDistinct(t *testing.T) {
 	typ := reflect.TypeFor[templateIn]()
 	values := []int{0, 1, 2, 5, 10, 11, 111, -1, -11}
 	rates := []float32{0, 1, 11, 0.5, 1.5, 1e10, 1e-10, 11e10, -1}

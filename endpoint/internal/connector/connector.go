@@ -1,5 +1,5 @@
-// Package connector keeps a client connected to its owner: it dials, pauses after failures, exchanges hellos, and has
-// what lives on the connections taken up again on the next one. It knows nothing of what that is.
+// Package connector keeps a client connected to its owner. It dials, pauses after failures, exchanges hellos, and
+// resumes the client's dependents (leases, watches, references, offers) on each new connection.
 package connector
 
 import (
@@ -20,62 +20,66 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Dialing again starts at firstBackoff and doubles up to lastBackoff, each pause shortened by up to half at random so
-// that the clients of an owner that came back do not all come at once. An owner has dialTimeout to answer one attempt.
+// The pause before the next attempt starts at firstBackoff and doubles up to lastBackoff. Up to half of it is removed
+// at random so that the clients of a restarted owner do not all dial at once. dialTimeout limits one attempt.
 const (
 	firstBackoff = 5 * time.Millisecond
 	lastBackoff  = time.Second
 	dialTimeout  = 5 * time.Second
 )
 
-// Config says which owner a connector talks to, and how.
+// Config describes the owner and how to connect to it.
 type Config struct {
-	// Socket is the owner's path. With OverSocket the client goes over it to a server of its own process too.
+	// Socket is the owner's path. If OverSocket is set, the client uses the socket even if the owner is in this
+	// process.
 	Socket     string
 	OverSocket bool
-	// AllowUIDs are the users, beside the client's own, whose processes may be the owner.
+	// AllowUIDs are the users, in addition to the client's own, whose processes may be the owner.
 	AllowUIDs []uint32
+	// Wait makes all requests wait for an owner, not only requests with a deadline.
+	Wait bool
 	// Limits bound frames and descriptors from the owner.
 	Limits wire.Limits
-	// Hello is what the client says first on a connection.
+	// Hello returns the client's hello.
 	Hello func() message.Hello
 	// DialSelf connects a server's own client to it; nil for others.
 	DialSelf func() (*inproc.Pipe, message.Hello, error)
 }
 
-// Connector keeps a client connected for as long as somebody needs it: a request that waits, or what lives on its
-// connections. Its methods are safe for concurrent use.
+// Connector keeps a client connected while a request waits or a dependent needs a connection. Its methods are safe for
+// concurrent use.
 type Connector struct {
 	Config
 
-	dependents kinds
+	dependents dependents
 	ctx        context.Context // ends with the client
 	stop       context.CancelFunc
-	work       sync.WaitGroup // dialing, connections, and what was begun by Start and OnNext; added to under mu while not closed
+	work       sync.WaitGroup // attempts, connections, and functions started by Start and OnNext; added to under mu while not closed
 
 	mu       sync.Mutex
-	link     *link.Link              // that requests use; nil while the client is not connected
-	links    map[*link.Link]struct{} // that have not ended: link, and those whose owners have said goodbye and still answer
+	link     *link.Link              // used for requests; nil while the client is not connected
+	links    map[*link.Link]struct{} // have not ended: link, and links whose owners have said goodbye and still answer
 	attempt  *attempt
-	failed   int  // attempts in a row
-	eager    bool // dials though nobody needs a connection, until it has had one
+	failed   int  // consecutive failed attempts
+	eager    bool // dial until connected once, even if no request or dependent needs a connection
 	dials    Dials
 	closed   bool
-	notified State // as it was when changed last woke somebody
+	notified State // state at the last change notification
 	changed  change.Signal
 }
 
-// New makes a connector that is not connected yet.
+// New returns a connector that is not connected yet.
 func New(c Config) *Connector {
 	n := &Connector{Config: c, links: map[*link.Link]struct{}{}}
 	n.ctx, n.stop = context.WithCancel(context.Background())
 	return n
 }
 
-// AddDependents adds what lives on the connections, before the first of them.
+// AddDependents adds dependents. Call it before the first connection.
 func (c *Connector) AddDependents(all ...Dependents) { c.dependents = append(c.dependents, all...) }
 
-// DialEagerly has the connector dial though nobody needs a connection, until it has had one.
+// DialEagerly makes the connector dial until it has been connected once, even if no request or dependent needs a
+// connection.
 func (c *Connector) DialEagerly() {
 	c.mu.Lock()
 	c.eager = true
@@ -83,10 +87,10 @@ func (c *Connector) DialEagerly() {
 	c.keepTrying()
 }
 
-// attempt is one try to connect, shared by all that need the connection.
+// attempt is one attempt to connect. All callers that need the connection share it.
 type attempt struct {
 	now  chan struct{} // closed to skip the pause before it
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the attempt has ended
 	link *link.Link
 	err  error
 }
@@ -103,7 +107,7 @@ func (c *Connector) Connected(ctx context.Context) (*link.Link, error) {
 			return l, err
 		}
 		if cause := context.Cause(ctx); cause != nil {
-			if !errors.Is(err, cause) { // the attempt failed as the time was over
+			if !errors.Is(err, cause) { // the attempt failed because the deadline passed
 				err = fmt.Errorf("%w: %w", cause, err)
 			}
 			return nil, err
@@ -111,7 +115,7 @@ func (c *Connector) Connected(ctx context.Context) (*link.Link, error) {
 	}
 }
 
-// ConnectNow returns the live connection, or that of a single attempt without a pause before it.
+// ConnectNow returns the live connection, or makes a single attempt without a pause before it.
 func (c *Connector) ConnectNow(ctx context.Context) (*link.Link, error) {
 	l, a, err := c.linkOrAttempt(true)
 	if err != nil || l != nil {
@@ -120,7 +124,8 @@ func (c *Connector) ConnectNow(ctx context.Context) (*link.Link, error) {
 	return a.wait(ctx)
 }
 
-// wait returns what came of the attempt. When ctx ends first its cause is returned together with [ErrUnavailable].
+// wait returns the result of the attempt. If ctx ends first, the error wraps both [status.ErrUnavailable] and the cause
+// of ctx.
 func (a *attempt) wait(ctx context.Context) (*link.Link, error) {
 	select {
 	case <-a.done:
@@ -158,12 +163,12 @@ func (c *Connector) linkOrAttempt(now bool) (*link.Link, *attempt, error) {
 	return nil, a, nil
 }
 
-// closedError is what requests get after Close.
+// closedError returns the error of requests after Close.
 func (c *Connector) closedError() error {
 	if c.DialSelf != nil {
 		return status.ErrServerClosing
 	}
-	return fmt.Errorf("client of %s: %w", c.Socket, status.ErrClosed)
+	return status.Closed("the client of " + c.Socket)
 }
 
 // try makes one attempt after a pause that grows with the number of failures before it.
@@ -175,14 +180,12 @@ func (c *Connector) try(a *attempt, failures int) {
 	close(a.done)
 }
 
-// pause waits before an attempt.
+// pause waits before the next attempt.
 func (c *Connector) pause(a *attempt, failures int) {
 	if failures == 0 {
 		return
 	}
-	d := min(firstBackoff<<min(failures-1, 16), lastBackoff)
-	d -= time.Duration(rand.Int64N(int64(d)/2 + 1))
-	timer := time.NewTimer(d)
+	timer := time.NewTimer(backoff(failures))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -191,7 +194,14 @@ func (c *Connector) pause(a *attempt, failures int) {
 	}
 }
 
-// settle notes what came of the attempt, and starts the next one if somebody still needs a connection.
+// backoff returns the pause after the given number of consecutive failures, which is positive.
+func backoff(failures int) time.Duration {
+	d := min(firstBackoff<<min(failures-1, 16), lastBackoff)
+	return d - time.Duration(rand.Int64N(int64(d)/2+1))
+}
+
+// settle records the result of the attempt. If it failed, settle starts the next one if a request or dependent needs a
+// connection.
 func (c *Connector) settle(a *attempt) {
 	c.mu.Lock()
 	c.attempt = nil
@@ -199,8 +209,8 @@ func (c *Connector) settle(a *attempt) {
 		c.failed++
 		c.dials.failed(a.err)
 		c.noteLocked()
-		if c.closed { // which is why it failed, whatever it says
-			a.err = fmt.Errorf("client of %s: %w", c.Socket, status.ErrClosed)
+		if c.closed { // the attempt failed because of Close
+			a.err = status.Closed("the client of " + c.Socket)
 		}
 		c.mu.Unlock()
 		c.keepTrying()
@@ -221,14 +231,13 @@ func (c *Connector) settle(a *attempt) {
 	c.noteLocked()
 	c.work.Add(1)
 	c.mu.Unlock()
-	go c.tend(a.link, before)
+	go c.superviseLink(a.link, before)
 	c.catchUp(a.link)
 }
 
-// tend sees to it that what lives on the connections gets another one when this one is over, and waits for its end: an
-// owner that has said goodbye still answers what it was asked before. A connection that was over at once counts as one
-// failure more than there were before it.
-func (c *Connector) tend(l *link.Link, failed int) {
+// superviseLink handles the end of a link: it notifies the dependents, starts the next attempt, and waits until the
+// link has answered its last requests. A link that ends soon after it began counts as one more failed attempt.
+func (c *Connector) superviseLink(l *link.Link, failed int) {
 	defer c.work.Done()
 	start := time.Now()
 	<-l.Over
@@ -249,7 +258,7 @@ func (c *Connector) tend(l *link.Link, failed int) {
 	c.mu.Unlock()
 }
 
-// keepTrying starts an attempt if something lives on the connections, or the client has not had one yet that shall.
+// keepTrying starts an attempt if a dependent needs a connection or the eager first connection is missing.
 func (c *Connector) keepTrying() {
 	c.mu.Lock()
 	closed, eager := c.closed, c.eager
@@ -259,7 +268,7 @@ func (c *Connector) keepTrying() {
 	}
 }
 
-// open dials, exchanges hellos, and resumes what lives on the connections.
+// open dials, exchanges hellos, and resumes the dependents.
 func (c *Connector) open() (*link.Link, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
 	defer cancel()
@@ -274,26 +283,27 @@ func (c *Connector) open() (*link.Link, error) {
 	return l, nil
 }
 
-// OnNext calls resume with the current connection. Without one it dials if that is needed: the next connection resumes
-// all dependents. An error of resume means that the connection is broken.
+// OnNext calls resume with the current connection. If there is none, it starts an attempt if needed; the new connection
+// resumes all dependents. If resume fails, the connection is closed.
 func (c *Connector) OnNext(resume func(context.Context, *link.Link) error) {
-	c.mu.Lock()
-	l := c.link
-	if l != nil { // so the client is not closed
-		c.work.Add(1)
-	}
-	c.mu.Unlock()
+	l := c.Current()
 	if l == nil {
 		c.keepTrying()
 		return
 	}
-	go func() {
-		defer c.work.Done()
-		_ = resume(c.ctx, l) // with the connection goes what could not be taken up, and the next one sees to it
-	}()
+	c.Start(func() { c.cutAfter(l, resume(c.ctx, l)) })
 }
 
-// Start runs something short that nobody waits for but Close; not at all where that was called already.
+// cutAfter closes a connection on which a dependent could not be resumed, because only the next connection resumes it
+// again. It does not close a connection that refuses new requests: that connection may still deliver answers, and the
+// next one is being made.
+func (c *Connector) cutAfter(l *link.Link, err error) {
+	if err != nil && l.Reason() == nil && c.ctx.Err() == nil {
+		l.Cut()
+	}
+}
+
+// Start runs a short function in a goroutine that Close waits for. It does nothing after Close.
 func (c *Connector) Start(what func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -303,7 +313,7 @@ func (c *Connector) Start(what func()) {
 	c.work.Go(what)
 }
 
-// Current returns the connection that requests use, or nil while the client is not connected.
+// Current returns the connection for requests, or nil if the client is not connected.
 func (c *Connector) Current() *link.Link {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -317,8 +327,7 @@ func (c *Connector) Live() []*link.Link {
 	return slices.Collect(maps.Keys(c.links))
 }
 
-// Close ends the connections and all that lives on them, and waits for the work that was begun. A second Close does
-// nothing.
+// Close ends the connections and all dependents, and waits for the connector's goroutines. A second Close does nothing.
 func (c *Connector) Close() {
 	links, first := c.end()
 	if !first {
@@ -331,8 +340,8 @@ func (c *Connector) Close() {
 	c.work.Wait()
 }
 
-// end notes that the client was closed: nothing is dialled or begun any more. It returns the connections there are, and
-// false where it was closed before.
+// end marks the client as closed: it starts no more attempts or functions. It returns the open connections, and false
+// if the client was already closed.
 func (c *Connector) end() (links []*link.Link, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

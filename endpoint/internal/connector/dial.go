@@ -17,7 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// handshake exchanges hellos with the owner: over the socket, unless the owner is a server of this process.
+// handshake exchanges hellos with the owner, through the socket or within the process.
 func (c *Config) handshake(ctx context.Context) (l *link.Link, err error) {
 	if c.DialSelf != nil {
 		conn, hello, err := c.DialSelf()
@@ -45,7 +45,7 @@ func (c *Config) handshake(ctx context.Context) (l *link.Link, err error) {
 	return l, nil
 }
 
-// dial connects and checks who the owner is, by what the kernel says of it.
+// dial connects and verifies the credentials of the owner that the kernel reports.
 func (c *Config) dial(ctx context.Context) (*wire.Conn, error) {
 	raw, err := connect(ctx, c.Socket)
 	if err != nil {
@@ -62,8 +62,8 @@ func (c *Config) dial(ctx context.Context) (*wire.Conn, error) {
 	return conn, nil
 }
 
-// connect waits for a place where an owner's queue of clients is full: the kernel does not, as it does for other
-// sockets.
+// connect retries while the owner's accept queue is full. For Unix sockets, a non-blocking connect fails then instead
+// of waiting.
 func connect(ctx context.Context, socket string) (net.Conn, error) {
 	var d net.Dialer
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -79,16 +79,16 @@ func connect(ctx context.Context, socket string) (net.Conn, error) {
 	}
 }
 
-// trusted reports whether a peer may be the owner, by what the kernel says of it.
+// trusted returns an error if the peer's user may not be the owner.
 func (c *Config) trusted(peer wire.Credentials) error {
 	if peer.SameUser() || slices.Contains(c.AllowUIDs, peer.UID) {
 		return nil
 	}
-	return fmt.Errorf("%w: the owner on socket %s runs as uid %d, this process as uid %d; say --owner-uid %d (ClientOptions.AllowUIDs) to trust it",
+	return fmt.Errorf("%w: the owner on socket %s runs as uid %d, this process as uid %d; set --owner-uid %d (ClientOptions.AllowUIDs) to trust it",
 		status.ErrPermission, c.Socket, peer.UID, os.Geteuid(), peer.UID)
 }
 
-// dialError says why nobody answered, and what to do about it.
+// dialError adds the cause and the remedy to the error of a failed dial.
 func dialError(socket string, err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist):

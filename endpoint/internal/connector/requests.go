@@ -2,43 +2,92 @@ package connector
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// Request sends a request and decodes the answer into out, if that is not nil. Where the connection is gone it dials
-// first, within ctx.
+// maxRepeats is the number of times that a request is repeated if it does not wait for an owner.
+const maxRepeats = 3
+
+// ForRequest returns the live connection, or dials. It waits for an owner until the deadline of ctx. If ctx has no
+// deadline and Config.Wait is not set, it fails after one attempt.
+func (c *Connector) ForRequest(ctx context.Context) (*link.Link, error) {
+	return c.connect(ctx, c.waits(ctx))
+}
+
+// waits reports whether a request with ctx waits for an owner.
+func (c *Connector) waits(ctx context.Context) bool {
+	_, limited := ctx.Deadline()
+	return limited || c.Wait
+}
+
+func (c *Connector) connect(ctx context.Context, wait bool) (*link.Link, error) {
+	if wait {
+		return c.Connected(ctx)
+	}
+	return c.ConnectNow(ctx)
+}
+
+// Request sends a request and decodes the answer into out unless out is nil. It uses the connection of ForRequest.
 func (c *Connector) Request(ctx context.Context, ask link.Request, out any) error {
 	return c.OnLink(ctx, func(l *link.Link) error { return RequestOn(ctx, l, ask, out) })
 }
 
-// OnLink makes a request on the connection, and on the next one where the connection was over before anything was sent.
-func (c *Connector) OnLink(ctx context.Context, request func(*link.Link) error) error {
-	for {
-		l, err := c.Connected(ctx)
-		if err != nil {
-			return err
-		}
-		if err := request(l); !link.IsUnasked(err) {
-			return err
-		}
-	}
-}
-
-// RequestNow is Request that fails at once where nobody serves.
+// RequestNow is Request that fails after one attempt to connect, even if ctx has a deadline.
 func (c *Connector) RequestNow(ctx context.Context, ask link.Request, out any) error {
-	for {
-		l, err := c.ConnectNow(ctx)
+	return c.repeat(ctx, false, link.IsNotSent, func(l *link.Link) error { return RequestOn(ctx, l, ask, out) })
+}
+
+// OnLink calls request with the connection of ForRequest. It calls it again with the next connection if the first one
+// ended before anything was sent.
+func (c *Connector) OnLink(ctx context.Context, request func(*link.Link) error) error {
+	return c.repeat(ctx, c.waits(ctx), link.IsNotSent, request)
+}
+
+// Establish calls establish until it succeeds, fails with an error other than [status.ErrUnavailable], or ctx ends. Use
+// it for leases, watches and offers: they end with their connection, so a repeated request creates no duplicates. If
+// wait is set, it waits for an owner; otherwise it uses the connection of ForRequest.
+func (c *Connector) Establish(ctx context.Context, wait bool, establish func(*link.Link) error) error {
+	unavailable := func(err error) bool { return errors.Is(err, status.ErrUnavailable) }
+	return c.repeat(ctx, wait || c.waits(ctx), unavailable, establish)
+}
+
+// repeat makes a request, and repeats it after errors for which again returns true. It pauses before the second and
+// later repetitions. Unless wait is set, it fails if no owner serves or after maxRepeats.
+func (c *Connector) repeat(ctx context.Context, wait bool, again func(error) bool, request func(*link.Link) error) error {
+	for failures := 0; ; failures++ {
+		l, err := c.connect(ctx, wait)
 		if err != nil {
 			return err
 		}
-		if err := RequestOn(ctx, l, ask, out); !link.IsUnasked(err) {
+		err = request(l)
+		if err == nil || !again(err) || ctx.Err() != nil || !wait && failures == maxRepeats {
 			return err
+		}
+		if failures > 0 && !c.sleep(ctx, backoff(failures)) {
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 	}
 }
 
-// RequestOn is Request on a certain connection.
+// sleep waits for d or until the client is closed. It returns false if ctx ends first.
+func (c *Connector) sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.ctx.Done():
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// RequestOn sends a request on l and decodes the answer into out unless out is nil.
 func RequestOn(ctx context.Context, l *link.Link, ask link.Request, out any) error {
 	_, frame, err := l.RoundTrip(ctx, ask)
 	if err != nil {

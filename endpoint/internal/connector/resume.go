@@ -15,60 +15,60 @@ import (
 )
 
 const (
-	// resumeAtOnce is how many requests that take something up again are in flight.
+	// resumeAtOnce is the maximum number of resume requests in flight.
 	resumeAtOnce = 64
-	// resumeSilence is how long an owner may take for the next answer to any of them: a client may have so much to take
-	// up that no time for all of it would be right.
+	// resumeSilence is the maximum time between answers to resume requests. There is no limit for all of them, because
+	// their number is not limited.
 	resumeSilence = 5 * time.Second
 )
 
-var errSilent = fmt.Errorf("%w: the owner has not answered for %v", status.ErrUnavailable, resumeSilence)
+var errUnresponsive = fmt.Errorf("%w: the owner has not answered for %v", status.ErrUnavailable, resumeSilence)
 
-// Dependents are what a client has on its connections of one kind, and does not lose with one of them. The methods are
-// called without the connector's lock, by several goroutines at once.
+// Dependents are the objects of one kind that a client keeps across connections, such as leases. The methods are called
+// concurrently and without the connector's lock.
 type Dependents interface {
-	// Needed reports whether any of them needs a connection.
+	// Needed reports whether any of the objects needs a connection.
 	Needed() bool
-	// Resume lists what takes up on l what is not there yet. An error of any is of the connection, which is given up.
+	// Resume returns the jobs that resume the objects on l that need it. If a job fails, the connection is closed.
 	Resume(l *link.Link) []func(context.Context) error
-	// Lost tells them that a connection is over.
+	// Lost notifies the objects that a connection has ended.
 	Lost(l *link.Link)
-	// End ends them, as the client was closed.
+	// End ends the objects because the client was closed.
 	End()
 }
 
-// kinds are all that lives on the connections of a client.
-type kinds []Dependents
+// dependents are all kinds of objects that a client keeps across connections.
+type dependents []Dependents
 
-// needed reports whether anything needs a connection.
-func (k kinds) needed() bool {
-	return slices.ContainsFunc(k, func(d Dependents) bool { return d.Needed() })
+// needed reports whether any object needs a connection.
+func (all dependents) needed() bool {
+	return slices.ContainsFunc(all, func(d Dependents) bool { return d.Needed() })
 }
 
-// toResume is what is to be taken up on a connection.
-func (k kinds) toResume(l *link.Link) (jobs []func(context.Context) error) {
-	for _, d := range k {
+// toResume returns the jobs that resume all objects on l.
+func (all dependents) toResume(l *link.Link) (jobs []func(context.Context) error) {
+	for _, d := range all {
 		jobs = append(jobs, d.Resume(l)...)
 	}
 	return jobs
 }
 
-// lost tells all that a connection is over.
-func (k kinds) lost(l *link.Link) {
-	for _, d := range k {
+// lost notifies all objects that a connection has ended.
+func (all dependents) lost(l *link.Link) {
+	for _, d := range all {
 		d.Lost(l)
 	}
 }
 
-// end ends all.
-func (k kinds) end() {
-	for _, d := range k {
+// end ends all objects.
+func (all dependents) end() {
+	for _, d := range all {
 		d.End()
 	}
 }
 
-// resume takes up on a new connection what lived on the one before. After an error, what is on the new one already
-// hears that it is lost.
+// resume resumes the dependents on a new connection. If that fails, it closes the connection and notifies the
+// dependents that were already resumed.
 func (c *Connector) resume(l *link.Link) error {
 	err := allWhileAnswered(c.ctx, c.dependents.toResume(l))
 	if err == nil {
@@ -81,18 +81,19 @@ func (c *Connector) resume(l *link.Link) error {
 	return err
 }
 
-// catchUp takes up what came while the connection was made, too late for resume and too early to find the connection.
+// catchUp resumes dependents that were added after resume began and before the new connection was visible to them.
 func (c *Connector) catchUp(l *link.Link) {
 	if jobs := c.dependents.toResume(l); len(jobs) > 0 {
-		c.OnNext(func(ctx context.Context, _ *link.Link) error { return allWhileAnswered(ctx, jobs) })
+		c.Start(func() { c.cutAfter(l, allWhileAnswered(c.ctx, jobs)) })
 	}
 }
 
-// allWhileAnswered does all jobs, some at once, until one fails or none ends for too long.
+// allWhileAnswered runs all jobs, at most resumeAtOnce at a time. It fails if a job fails or if no job completes for
+// resumeSilence.
 func allWhileAnswered(ctx context.Context, jobs []func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silence := time.AfterFunc(resumeSilence, func() { cancel(errSilent) })
+	silence := time.AfterFunc(resumeSilence, func() { cancel(errUnresponsive) })
 	defer silence.Stop()
 	var begun, failed atomic.Int64
 	var work sync.WaitGroup
@@ -100,7 +101,7 @@ func allWhileAnswered(ctx context.Context, jobs []func(context.Context) error) e
 		work.Go(func() {
 			for i := begun.Add(1) - 1; int(i) < len(jobs); i = begun.Add(1) - 1 {
 				if err := jobs[i](ctx); err != nil {
-					cancel(err) // the first cause stays
+					cancel(err) // the first cause wins
 					failed.Add(1)
 					return
 				}
@@ -115,8 +116,8 @@ func allWhileAnswered(ctx context.Context, jobs []func(context.Context) error) e
 	return nil
 }
 
-// Refused reports whether the owner has answered, and did not want to. Whatever that was about, the connection is in
-// order.
+// Refused reports whether the owner answered with an error other than ErrUnavailable. The connection is then still
+// good.
 func Refused(err error) bool {
 	var remote *message.Error
 	return errors.As(err, &remote) && !errors.Is(err, status.ErrUnavailable)

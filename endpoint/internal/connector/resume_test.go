@@ -40,7 +40,7 @@ func TestReconnectSilentServer(t *testing.T) {
 		quick := func(context.Context) error { time.Sleep(time.Second); return nil }
 		start := time.Now()
 		err := allWhileAnswered(context.Background(), []func(context.Context) error{quick, silent, quick, silent})
-		require.ErrorIs(t, err, errSilent)
+		require.ErrorIs(t, err, errUnresponsive)
 		require.ErrorIs(t, err, status.ErrUnavailable)
 		require.Equal(t, resumeSilence+time.Second, time.Since(start))
 

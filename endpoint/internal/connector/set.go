@@ -7,29 +7,30 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 )
 
-// Dependent is one thing that lives on the connections of a client. All methods but Resume are called with the lock of
-// its set, and return at once.
+// Dependent is one object that a client keeps across connections. All methods except Resume and End are called with the
+// lock of its set and must return at once.
 type Dependent interface {
 	comparable
-	// On reports whether there is nothing to take up on l: it is there already, or needs no connection any more.
-	On(l *link.Link) bool
-	// Resume takes it up on l. An error is of the connection, which is given up.
+	// NeedsResume reports whether the object must be resumed on l. It returns false if l already has it or if it no
+	// longer needs a connection.
+	NeedsResume(l *link.Link) bool
+	// Resume resumes the object on l. If it fails, the connection is closed.
 	Resume(ctx context.Context, l *link.Link) error
-	// Lost tells it that a connection is over, which need not be the one that it is on.
+	// Lost notifies the object that a connection has ended. The object may be on another connection.
 	Lost(l *link.Link)
-	// End ends it, as the client was closed. It is called without the lock.
+	// End ends the object because the client was closed. It is called without the lock.
 	End()
 }
 
-// Set is [Dependents] of one kind. The zero value is empty and ready.
+// Set implements [Dependents] for one kind of objects. The zero value is an empty set.
 type Set[T Dependent] struct {
 	mu    sync.Mutex
 	all   map[T]struct{}
 	ended bool // the client was closed
 }
 
-// Add makes a thing known, so that it is taken up on each next connection. It is false where the client was closed.
-func (s *Set[T]) Add(thing T) bool {
+// Add adds an object, which is then resumed on each new connection. It returns false if the client was closed.
+func (s *Set[T]) Add(d T) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -38,30 +39,30 @@ func (s *Set[T]) Add(thing T) bool {
 	if s.all == nil {
 		s.all = map[T]struct{}{}
 	}
-	s.all[thing] = struct{}{}
+	s.all[d] = struct{}{}
 	return true
 }
 
-// Remove forgets a thing that has ended.
-func (s *Set[T]) Remove(thing T) {
+// Remove removes an object that has ended.
+func (s *Set[T]) Remove(d T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.all, thing)
+	delete(s.all, d)
 }
 
-// Len is how many there are.
+// Len returns the number of objects.
 func (s *Set[T]) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.all)
 }
 
-// Each calls do for each of them, with the set's lock.
+// Each calls do for each object while holding the set's lock.
 func (s *Set[T]) Each(do func(T)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for thing := range s.all {
-		do(thing)
+	for d := range s.all {
+		do(d)
 	}
 }
 
@@ -70,16 +71,16 @@ func (s *Set[T]) Needed() bool { return s.Len() > 0 }
 
 // Resume implements [Dependents].
 func (s *Set[T]) Resume(l *link.Link) (jobs []func(context.Context) error) {
-	s.Each(func(thing T) {
-		if !thing.On(l) {
-			jobs = append(jobs, func(ctx context.Context) error { return thing.Resume(ctx, l) })
+	s.Each(func(d T) {
+		if d.NeedsResume(l) {
+			jobs = append(jobs, func(ctx context.Context) error { return d.Resume(ctx, l) })
 		}
 	})
 	return jobs
 }
 
 // Lost implements [Dependents].
-func (s *Set[T]) Lost(l *link.Link) { s.Each(func(thing T) { thing.Lost(l) }) }
+func (s *Set[T]) Lost(l *link.Link) { s.Each(func(d T) { d.Lost(l) }) }
 
 // End implements [Dependents].
 func (s *Set[T]) End() {
@@ -87,7 +88,7 @@ func (s *Set[T]) End() {
 	all := s.all
 	s.all, s.ended = nil, true
 	s.mu.Unlock()
-	for thing := range all {
-		thing.End()
+	for d := range all {
+		d.End()
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 )
 
-// lives is on one connection at a time.
+// lives is a dependent on at most one connection.
 type lives struct {
 	link  *link.Link
 	ended bool
 }
 
-func (d *lives) On(l *link.Link) bool { return d.link == l }
+func (d *lives) NeedsResume(l *link.Link) bool { return d.link != l }
 
 func (d *lives) Resume(_ context.Context, l *link.Link) error {
 	d.link = l
@@ -30,7 +30,7 @@ func (d *lives) Lost(l *link.Link) {
 
 func (d *lives) End() { d.ended = true }
 
-// TestSetFollowsConnections moves what is in a set from one connection to the next, and ends it with the client.
+// Objects of a set move from one connection to the next and end with the client.
 func TestSetFollowsConnections(t *testing.T) {
 	var s Set[*lives]
 	require.False(t, s.Needed())
@@ -52,12 +52,12 @@ func TestSetFollowsConnections(t *testing.T) {
 	require.Equal(t, 1, s.Len())
 	s.End()
 	require.True(t, moves.ended)
-	require.False(t, stays.ended, "it was not there any more")
+	require.False(t, stays.ended, "it was removed")
 	require.False(t, s.Needed())
 	require.False(t, s.Add(stays), "the client was closed")
 }
 
-// TestConnectorClosed has a client end what lives on its connections once, and refuse requests from then on.
+// A closed client ends its dependents once and refuses requests.
 func TestConnectorClosed(t *testing.T) {
 	c := New(Config{Socket: "nowhere.sock"})
 	var s Set[*lives]

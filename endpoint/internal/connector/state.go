@@ -2,25 +2,25 @@ package connector
 
 import "time"
 
-// State is how a client stands to its owner.
+// State is the state of a client's connection to its owner.
 type State uint8
 
 const (
-	// StateIdle is a client without a connection that nobody needs one of.
+	// StateIdle means not connected and no connection needed.
 	StateIdle State = iota
-	// StateConnecting is a client that dials, or pauses before it does so again.
+	// StateConnecting means dialing, or pausing before the next attempt.
 	StateConnecting
-	// StateConnected is a client whose owner has answered.
+	// StateConnected means that the owner has answered the handshake.
 	StateConnected
-	// StateClosed is a client that was closed.
+	// StateClosed means that the client was closed.
 	StateClosed
 )
 
-// Dials are what came of a client's attempts to connect.
+// Dials counts the results of a client's attempts to connect.
 type Dials struct {
-	Connections uint64    // that were made
-	Failures    uint64    // attempts that came to nothing
-	Since       time.Time // when the last connection was made
+	Connections uint64    // successful attempts
+	Failures    uint64    // failed attempts
+	Since       time.Time // time of the last successful attempt
 	Err         error     // of the last failure
 }
 
@@ -41,7 +41,7 @@ func (c *Connector) Changed() <-chan struct{} {
 	return c.changed.Channel()
 }
 
-// Standing describes the connection at this moment; server is the id of the owner.
+// Standing returns the current state of the connection, the owner's id and the dial counts.
 func (c *Connector) Standing() (state State, server string, d Dials) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,7 +52,7 @@ func (c *Connector) Standing() (state State, server string, d Dials) {
 	return state, server, c.dials
 }
 
-// noteLocked tells of the state, if it is another than before.
+// noteLocked notifies waiters of Changed if the state has changed.
 func (c *Connector) noteLocked() {
 	if state := c.stateLocked(); state != c.notified {
 		c.notified = state
@@ -66,7 +66,7 @@ func (c *Connector) stateLocked() State {
 		return StateClosed
 	case c.link != nil && c.link.Reason() == nil:
 		return StateConnected
-	case c.attempt != nil || c.link != nil: // a connection that is over is given up, and the next one begun, at once
+	case c.attempt != nil || c.link != nil: // a link that has ended is replaced at once: report connecting
 		return StateConnecting
 	}
 	return StateIdle

@@ -1,10 +1,10 @@
 //go:build unix
 
-// Package endpointtest has what the tests of endpoint and of the packages below it share: child processes with typed
-// commands, waiting, sockets, and counts of what a process has open.
+// Package endpointtest contains helpers for the tests of endpoint and the packages below it: child processes with typed
+// commands, waiting, sockets, and counts of open resources.
 //
-// A child is the test binary itself, started again in a role. A [Role] has a state, which the child makes once, and
-// commands, each an [Op] with the types of its argument and its result:
+// A child is the test binary, started again in a role. A [Role] has a state, which the child creates once, and
+// commands. Each command is an [Op] with an argument type and a result type:
 //
 //	var owner = endpointtest.NewRole("owner", nil, openOwner)
 //
@@ -20,5 +20,5 @@
 //		o.Kill()
 //	}
 //
-// Roles and commands are package variables, so that they are there before TestMain.
+// Roles and commands are package variables because they must exist before TestMain runs.
 package endpointtest

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { endpointtest.Main(m) }
 
-// limit is how long tests wait for a process.
+// limit is the maximum time that tests wait for a process.
 const limit = time.Minute
 
 type counter struct{ n int }
@@ -44,7 +44,7 @@ func TestOps(t *testing.T) {
 	one, two := counting.Start(t), counting.Start(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "COLOUR=blue") })
 	require.NotEqual(t, one.PID(), two.PID())
 	require.Equal(t, 3, add.Must(one, 3))
-	require.Equal(t, 5, add.Must(one, 2), "the state stays")
+	require.Equal(t, 5, add.Must(one, 2), "the state is kept")
 	require.Equal(t, 1, add.Must(two, 1), "each process has its own")
 	require.Equal(t, "blue", variable.Must(two, "COLOUR"))
 
@@ -52,7 +52,7 @@ func TestOps(t *testing.T) {
 	require.ErrorIs(t, err, errNegative)
 	require.NotErrorIs(t, err, io.EOF)
 	require.EqualError(t, err, "add -1: negative")
-	require.Equal(t, 5, n, "a result beside an error arrives")
+	require.Equal(t, 5, n, "a result with an error arrives")
 }
 
 func TestSignals(t *testing.T) {
@@ -71,12 +71,12 @@ func TestSignals(t *testing.T) {
 	case n := <-answered:
 		require.Equal(t, 2, n)
 	case <-time.After(limit):
-		require.Fail(t, "it does not go on")
+		require.Fail(t, "the process did not continue")
 	}
 	p.Kill()
 	require.Equal(t, syscall.SIGKILL, p.Wait().Sys().(syscall.WaitStatus).Signal())
 	p.Kill()
-	require.True(t, counting.Start(t).Quit().Success(), "the end of its input ends a child in order")
+	require.True(t, counting.Start(t).Quit().Success(), "a child exits at the end of its input")
 }
 
 func TestSocketPath(t *testing.T) {

@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Op is a command of a role: a function that a child runs, with an argument and a result that JSON can carry.
+// Op is a command of a role: a function that runs in the child. Its argument and result are encoded as JSON.
 type Op[S, In, Out any] struct {
 	role *Role[S]
 	name string
 }
 
-// NewOp adds a command to a role. Commands of a child run one after the other.
+// NewOp adds a command to a role. A child runs its commands one at a time.
 func NewOp[S, In, Out any](role *Role[S], name string, do func(s *S, in In) (Out, error)) Op[S, In, Out] {
 	if _, ok := role.ops[name]; ok {
 		panic("endpointtest: role " + role.name + " has two commands " + name)
@@ -29,8 +29,8 @@ func NewOp[S, In, Out any](role *Role[S], name string, do func(s *S, in In) (Out
 	return Op[S, In, Out]{role, name}
 }
 
-// Ask has the child run the command and returns what the function returned; an error is an [*Error]. The test fails if
-// the process ends instead. Out is what came with an error, too.
+// Ask runs the command in the child and returns its result. An error is an [*Error]; out is then the value that the
+// function returned with it. The test fails if the process ends before it answers.
 func (o Op[S, In, Out]) Ask(p *Process[S], in In) (out Out, err error) {
 	p.t.Helper()
 	o.Send(p, in)
@@ -45,8 +45,8 @@ func (o Op[S, In, Out]) Ask(p *Process[S], in In) (out Out, err error) {
 	return out, nil
 }
 
-// Send has the child run the command and does not wait for the answer: the process is not meant to live that long, and
-// has to be asked nothing else.
+// Send starts the command in the child and does not wait for the answer. The process is expected to end, and must not
+// receive another command.
 func (o Op[S, In, Out]) Send(p *Process[S], in In) {
 	p.t.Helper()
 	raw, err := json.Marshal(in)
@@ -54,7 +54,7 @@ func (o Op[S, In, Out]) Send(p *Process[S], in In) {
 	p.send(command{Op: o.name, In: raw})
 }
 
-// Must is Ask of a command that has to succeed.
+// Must is like Ask. The test fails if the command fails.
 func (o Op[S, In, Out]) Must(p *Process[S], in In) Out {
 	p.t.Helper()
 	out, err := o.Ask(p, in)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Process is a child in a role. It is used by one goroutine at a time, except for its signals.
+// Process is a child process in a role. Only one goroutine at a time may use it, except for its signals.
 type Process[S any] struct {
 	t   testing.TB
 	cmd *exec.Cmd
@@ -21,8 +21,8 @@ type Process[S any] struct {
 	out *json.Decoder
 }
 
-// Start starts a child, which is killed at the end of the test at the latest. configure may change its environment,
-// its user or the path of the program. What it writes to its standard error goes to that of the tests.
+// Start starts a child, which is killed at the end of the test if it still runs. configure may change its environment,
+// user or executable. The child inherits the standard error of the tests.
 func (r *Role[S]) Start(t testing.TB, configure ...func(*exec.Cmd)) *Process[S] {
 	t.Helper()
 	program, err := os.Executable()
@@ -61,26 +61,26 @@ func (p *Process[S]) receive(op string) (a answer) {
 // PID is the process's id.
 func (p *Process[S]) PID() int32 { return int32(p.cmd.Process.Pid) }
 
-// Signal sends a signal. The process may have ended.
+// Signal sends a signal. Best effort: the process may have ended.
 func (p *Process[S]) Signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// Kill ends the process as a crash would, and waits for its end. A second Kill does nothing.
+// Kill kills the process with SIGKILL and waits for its end. A second Kill does nothing.
 func (p *Process[S]) Kill() {
 	if p.cmd.ProcessState == nil {
 		p.Signal(syscall.SIGKILL)
-		_ = p.cmd.Wait() // that it was killed is no news
+		_ = p.cmd.Wait() // the error only reports the signal
 	}
 }
 
-// Wait waits until the process has ended, by itself or by a signal, and returns how.
+// Wait waits until the process has ended and returns its state.
 func (p *Process[S]) Wait() *os.ProcessState {
 	if p.cmd.ProcessState == nil {
-		_ = p.cmd.Wait() // the state says how it ended
+		_ = p.cmd.Wait() // the state contains the error
 	}
 	return p.cmd.ProcessState
 }
 
-// Stop stops the process, as a debugger or a suspended job would, and waits until it has stopped. Its connections stay.
+// Stop stops the process with SIGSTOP, like a debugger, and waits until it has stopped. Its connections stay open.
 func (p *Process[S]) Stop() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGSTOP))
@@ -96,13 +96,13 @@ func (p *Process[S]) Stop() {
 	}
 }
 
-// Continue lets a stopped process go on.
+// Continue resumes a stopped process.
 func (p *Process[S]) Continue() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGCONT))
 }
 
-// Quit closes the standard input of the process, which ends its role in order, and waits for its end.
+// Quit closes the standard input of the process, which makes its role return, and waits for its end.
 func (p *Process[S]) Quit() *os.ProcessState {
 	p.in.Close()
 	return p.Wait()

@@ -13,16 +13,16 @@ import (
 	"testing"
 )
 
-// roleVariable is the environment variable that names a child's role.
+// roleVariable is the environment variable with a child's role.
 const roleVariable = "ENDPOINTTEST_ROLE"
 
-// maxLine is the longest command or answer.
+// maxLine is the maximum size in bytes of a command or an answer.
 const maxLine = 16 << 20
 
-// roles are the main functions of children.
+// roles holds the main functions of children.
 var roles = map[string]func(in io.Reader, out io.Writer) error{}
 
-// Main runs the role that this process was started in, or the tests. TestMain calls it; it does not return.
+// Main runs the role of this process, or the tests. Call it from TestMain. It does not return.
 func Main(m *testing.M) {
 	name := os.Getenv(roleVariable)
 	if name == "" {
@@ -40,7 +40,7 @@ func Main(m *testing.M) {
 	os.Exit(0)
 }
 
-// Role is what a child process does. S is its state.
+// Role is a set of commands that a child process runs. S is the state of the process.
 type Role[S any] struct {
 	name      string
 	sentinels map[string]error
@@ -48,9 +48,9 @@ type Role[S any] struct {
 	ops       map[string]func(s *S, in json.RawMessage) (any, error)
 }
 
-// NewRole registers a role. sentinels are the errors that are recognized on both sides, by names: where a command's
-// error answers errors.Is for one of them in the child, so does the [Error] that the test gets. open makes the state
-// when a child starts; an error ends it.
+// NewRole registers a role. sentinels are the errors, by name, that are recognized in both processes: if the error of a
+// command matches one of them in the child, the [Error] in the test does too. open creates the state when a child
+// starts; an error ends the child.
 func NewRole[S any](name string, sentinels map[string]error, open func() (*S, error)) *Role[S] {
 	if _, ok := roles[name]; ok {
 		panic("endpointtest: role " + name + " is registered twice")
@@ -60,7 +60,7 @@ func NewRole[S any](name string, sentinels map[string]error, open func() (*S, er
 	return r
 }
 
-// command and answer are what goes over a child's standard input and output, one a line.
+// command and answer are the messages on a child's standard input and output, one per line.
 type (
 	command struct {
 		Op string          `json:"op"`
@@ -97,7 +97,7 @@ func (r *Role[S]) run(in io.Reader, out io.Writer) error {
 	return lines.Err()
 }
 
-// answer runs a command. An error is one of the test binary, not of what it tests.
+// answer runs a command. A returned error is one of the test binary, not of the tested code.
 func (r *Role[S]) answer(state *S, c command) (answer, error) {
 	do, ok := r.ops[c.Op]
 	if !ok {
@@ -120,18 +120,18 @@ func (r *Role[S]) answer(state *S, c command) (answer, error) {
 
 // Error is the error of a command.
 type Error struct {
-	// Text is what the error said in the child.
+	// Text is the error's text in the child.
 	Text string `json:"text"`
-	// Names are those of the sentinels that it answers for, sorted.
+	// Names are the names of the sentinels that the error matched in the child, sorted.
 	Names []string `json:"names,omitempty"`
 
 	sentinels map[string]error
 }
 
-// Error is the text that the error had in the child.
+// Error returns the error's text in the child.
 func (e *Error) Error() string { return e.Text }
 
-// Is answers for the sentinels of the role for which the error answered in the child.
+// Is reports whether the error matched target, a sentinel of the role, in the child.
 func (e *Error) Is(target error) bool {
 	for _, name := range e.Names {
 		if e.sentinels[name] == target {

@@ -17,21 +17,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// Eventually waits for what another goroutine or process brings about; the test fails if that takes longer than limit.
-// Unlike require.Eventually it calls ok in the goroutine of the test, and never twice at a time.
+// Eventually waits until ok returns true. The test fails if that takes longer than limit. Unlike require.Eventually, it
+// calls ok in the goroutine of the test, one call at a time.
 func Eventually(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			require.Fail(t, "did not come about within "+limit.String(), what)
+			require.Fail(t, "condition not met within "+limit.String(), what)
 		}
 	}
 }
 
 var socketNumber atomic.Int64
 
-// SocketPath is a path for a socket in a directory of the test, short enough for the kernel. Only this user may open
-// the directory, which is removed with the test.
+// SocketPath returns a path for a socket in a new directory that is removed after the test. The path is short enough
+// for the kernel, and only this user can access the directory.
 func SocketPath(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "st")
@@ -41,17 +41,17 @@ func SocketPath(t testing.TB) string {
 	return filepath.Join(dir, fmt.Sprintf("s%d.sock", socketNumber.Add(1)))
 }
 
-// Counts are what a process has open.
+// Counts holds the numbers of open resources of a process.
 type Counts struct {
-	// Files are its descriptors.
+	// Files is the number of descriptors.
 	Files int
-	// Mappings are its mappings of shared memory.
+	// Mappings is the number of mappings of shared memory.
 	Mappings int
-	// Goroutines are its goroutines, the caller's included.
+	// Goroutines is the number of goroutines, including the caller's.
 	Goroutines int
 }
 
-// startPoller has the runtime open the descriptors of its network poller, which stay.
+// startPoller makes the runtime open the descriptors of its network poller, which then stay open.
 var startPoller = sync.OnceFunc(func() {
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
@@ -59,14 +59,14 @@ var startPoller = sync.OnceFunc(func() {
 	}
 })
 
-// Count counts, after a garbage collection.
+// Count runs the garbage collector and returns the counts.
 func Count() Counts {
 	startPoller()
 	runtime.GC()
 	return Counts{drivertest.OpenFiles(), drivertest.SharedMappings(), runtime.NumGoroutine()}
 }
 
-// Within reports whether c is no more than the other in each count.
+// Within reports whether each count of c is at most that of other.
 func (c Counts) Within(other Counts) bool {
 	return c.Files <= other.Files && c.Mappings <= other.Mappings && c.Goroutines <= other.Goroutines
 }

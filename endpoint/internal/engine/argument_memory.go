@@ -8,9 +8,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// nameResult notes which memory of a result nobody writes any more, for as long as the result is there: an endpoint
-// that is cached hands the same memory to whoever calls it later, so it has given its word for that. Memory of callers
-// that came back in the result is not the endpoint's to speak for.
+// nameResult names the memory of a cached endpoint's result until the result is released. That memory is immutable,
+// because later callers of the endpoint receive it too. Memory that belongs to callers or is part of the arguments is
+// skipped.
 func (e *Engine) nameResult(r *Result, d *Definition, arguments []*tensor.Storage) {
 	if !d.Options.Cached {
 		return
@@ -25,13 +25,13 @@ func (e *Engine) nameResult(r *Result, d *Definition, arguments []*tensor.Storag
 	r.names = &e.Names
 }
 
-// nameLocal are the names of the storages of a call within the process, empty where there is none. A function that
-// writes its arguments runs each time.
+// nameLocal returns the names of the storages of an in-process call, "" for a storage without a name. Memory of
+// writable arguments is never named, so such a call runs each time.
 func (e *Engine) nameLocal(storages []*tensor.Storage, d *Definition, session uint64) []string {
 	names := make([]string, len(storages))
 	for i, storage := range storages {
 		if d.Options.Writable {
-			e.Names.Writing(e.Names.Name(storage))
+			e.Names.Invalidate(e.Names.Name(storage))
 		} else if name := e.Names.Name(storage); name != "" {
 			names[i] = transfer.LentKey(name)
 		} else if v := storage.Version(); v > 0 {
@@ -41,7 +41,7 @@ func (e *Engine) nameLocal(storages []*tensor.Storage, d *Definition, session ui
 	return names
 }
 
-// importArguments maps the memory of a call's arguments and names what has a name, as [Server.nameLocal] does.
+// importArguments maps the memory of a call's arguments and returns their names, as [Engine.nameLocal] does.
 func (e *Engine) importArguments(handles []message.Handle, files *wire.Files, d *Definition, session uint64, kept *transfer.Kept) ([]*tensor.Storage, []string, error) {
 	if len(handles) == 0 && files.Len() == 0 {
 		return nil, nil, nil
@@ -76,23 +76,25 @@ func (e *Engine) importArguments(handles []message.Handle, files *wire.Files, d 
 		return nil, nil, err
 	}
 	for i, h := range handles {
-		// Memory without a descriptor ends with its owner's reference, and must not be mapped longer than the call.
+		// Memory without a descriptor becomes invalid when its owner releases it. It must not stay mapped after the
+		// call.
 		if h.Storage != 0 && h.File >= 0 && !d.Options.Writable && h.Name == "" {
 			kept.Put(h, storages[i])
 		}
 	}
-	if d.Options.Writable { // and could be mapped so
+	if d.Options.Writable { // the function may write to the named memory
 		for _, h := range handles {
-			e.Names.Writing(h.Name)
+			e.Names.Invalidate(h.Name)
 		}
 	}
 	return storages, names, nil
 }
 
-// uncached notes that a call was not cached because of the memory of its arguments, once for each endpoint in the log.
+// uncached counts a call that was not cached because of the memory of its arguments. It logs the first one of each
+// endpoint.
 func (e *Engine) uncached(d *Definition) {
 	if !d.Options.Cached || d.Uncached.Add(1) > 1 {
 		return
 	}
-	e.log.Debug("calls are not cached whose arguments are in memory that may still be written", "endpoint", d.Name)
+	e.log.Debug("calls are not cached because their arguments are in memory that may still be written", "endpoint", d.Name)
 }

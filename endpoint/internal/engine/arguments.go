@@ -12,30 +12,30 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Arguments are those of one call, as they came and as the function gets them. They are used by one run at most:
-// whoever claims them closes them.
+// Arguments holds the arguments of one call, encoded and decoded. At most one run uses them: the caller whose Claim
+// returns true closes them.
 type Arguments struct {
 	raw         message.RawMessage
 	Storages    []*tensor.Storage // owned
-	names       []string          // of the storages, which keys are made of
+	names       []string          // of the storages, for cache keys
 	Value       any               // a pointer to the endpoint's In
 	made        []interface{ Close() error }
 	claimed     atomic.Bool
-	memory      atomic.Uint32 // heldForAnswer and so on
-	Reservation Reservation   // of the request that they came with, once they are decoded
-	unlock      func()        // gives back the turn that was taken for their run; nil for none
+	memory      atomic.Uint32 // heldForAnswer, heldDone or heldAnswered; 0 if not held
+	Reservation Reservation   // of the request with which the arguments arrived, set when they are decoded
+	unlock      func()        // unlocks the key of a serialized endpoint; may be nil
 }
 
-// To unmap memory takes longer than anything else in a call that gets a tensor. The caller need not wait for it: the
-// memory of a call's arguments goes when the run is done with them and the call is answered, whichever comes last.
-// Arguments that are of no call to be answered go at once.
+// Unmapping memory takes longer than the rest of a call with a tensor, so the caller does not wait for it. The memory
+// is unmapped after both the run has ended and the call was answered. Arguments without a pending answer are unmapped
+// at once.
 const (
-	heldForAnswer = iota + 1 // neither has come
-	heldDone                 // the run is done with them
-	heldAnswered             // the call is answered
+	heldForAnswer = iota + 1 // neither has happened
+	heldDone                 // the run has ended
+	heldAnswered             // the call was answered
 )
 
-// NewArguments imports and decodes the arguments of a call of a session into a. It borrows the files that it does not
+// NewArguments imports and decodes the arguments of a session's call into a. It borrows the files that it does not
 // take.
 func (e *Engine) NewArguments(a *Arguments, d *Definition, in *message.CallParts, files *wire.Files, session uint64, kept *transfer.Kept) error {
 	storages, names, err := e.importArguments(in.Handles, files, d, session, kept)
@@ -46,13 +46,13 @@ func (e *Engine) NewArguments(a *Arguments, d *Definition, in *message.CallParts
 	return e.decodeArguments(a, d, in.Args, storages)
 }
 
-// ArgumentsOf decodes arguments whose memory is mapped. It takes the storages.
+// ArgumentsOf decodes arguments whose memory is already mapped. It takes the storages.
 func (e *Engine) ArgumentsOf(d *Definition, raw message.RawMessage, storages []*tensor.Storage) (*Arguments, error) {
 	a := &Arguments{names: make([]string, len(storages))}
 	return a, e.decodeArguments(a, d, raw, storages)
 }
 
-// decodeArguments decodes the arguments of a call into a; none at all are a struct or map without fields. It takes the
+// decodeArguments decodes the arguments of a call into a. An empty raw is an empty struct or map. It takes the
 // storages.
 func (e *Engine) decodeArguments(a *Arguments, d *Definition, raw message.RawMessage, storages []*tensor.Storage) (err error) {
 	if len(raw) == 0 {
@@ -77,9 +77,9 @@ func (e *Engine) decodeArguments(a *Arguments, d *Definition, raw message.RawMes
 	return nil
 }
 
-// DecodePassedOn decodes arguments that go on to a worker as they are, for those who want to see them: as values of no
-// certain type. What is made is closed with the arguments.
-func (a *Arguments) DecodePassedOn(raw message.RawMessage) (any, error) {
+// DecodeForwarded decodes arguments that are forwarded to a worker, for interceptors. The values are of generic types
+// and are closed with the arguments.
+func (a *Arguments) DecodeForwarded(raw message.RawMessage) (any, error) {
 	var in any
 	made, err := codec.DecodePayload(raw, a.Storages, &in, false)
 	if err == nil {
@@ -88,7 +88,7 @@ func (a *Arguments) DecodePassedOn(raw message.RawMessage) (any, error) {
 	return in, err
 }
 
-// keyed reports whether values of t may be maps of names.
+// keyed reports whether values of t can be maps with string keys.
 func keyed(t reflect.Type) bool {
 	for t.Kind() == reflect.Pointer && !codec.IsTensor(t) {
 		t = t.Elem()
@@ -96,12 +96,12 @@ func keyed(t reflect.Type) bool {
 	return t.Kind() == reflect.Struct || t.Kind() == reflect.Map || t.Kind() == reflect.Interface
 }
 
-// Claim is true for the first caller.
+// Claim returns true to the first caller only.
 func (a *Arguments) Claim() bool { return a.claimed.CompareAndSwap(false, true) }
 
-// close releases the memory; the caller whose Claim was true calls it once.
+// close releases the memory. It is called once, by the caller whose Claim returned true.
 func (a *Arguments) close() {
-	a.Reservation.Release() // before the answer: a client that has it may rely on that
+	a.Reservation.Release() // before the answer, because the client may send its next request as soon as it has the answer
 	if a.unlock != nil {
 		a.unlock()
 	}
@@ -110,17 +110,17 @@ func (a *Arguments) close() {
 	}
 }
 
-// Drop closes arguments that nobody has claimed.
+// Drop closes the arguments if they were not claimed.
 func (a *Arguments) Drop() {
 	if a.Claim() {
 		a.close()
 	}
 }
 
-// Hold keeps the memory until the call is answered.
+// Hold keeps the memory mapped until Answered is called.
 func (a *Arguments) Hold() { a.memory.Store(heldForAnswer) }
 
-// Answered notes that the call is answered.
+// Answered records that the call was answered.
 func (a *Arguments) Answered() {
 	if !a.memory.CompareAndSwap(heldForAnswer, heldAnswered) {
 		a.free()

@@ -16,30 +16,30 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Definition is one endpoint.
+// Definition describes one endpoint and holds its counters.
 type Definition struct {
 	Name    string       // of the endpoint
-	In, Out reflect.Type // of its argument and its result
-	Options options      // how it runs
+	In, Out reflect.Type // types of the argument and the result
+	Options options      // of the registration
 
-	// Describe says what it is, where that is not to be seen from In and Out; nil for most.
+	// Describe returns the description of the endpoint. If it is nil, the description is derived from In and Out.
 	Describe func() message.EndpointInfo
-	// Decode makes the argument, a pointer to In, and returns what has to be closed when it is done with.
+	// Decode decodes the argument, a pointer to In. It also returns the values to close after the call.
 	Decode func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error)
 	// Invoke calls the function.
 	Invoke func(ctx context.Context, in any) (any, error)
-	// Stream calls a function whose results come one by one; nil for others.
+	// Stream calls a function that returns a stream of results. It is nil for other functions.
 	Stream func(ctx context.Context, in any, send func(any) error) error
 
-	Calls      atomic.Uint64 // also of tasks and streams
-	Hits       atomic.Uint64 // calls with a result that was there, or that another call's run made
-	Failures   atomic.Uint64 // calls that ended with an error
+	Calls      atomic.Uint64 // including tasks and streams
+	Hits       atomic.Uint64 // calls that were answered from the cache or by another call's run
+	Failures   atomic.Uint64 // calls that returned an error
 	Latency    latency       // of runs
 	Uncached   atomic.Uint64 // calls that were not cached because of the memory of their arguments
 	RecentTime peakEWMA      // duration of recent calls
 }
 
-// Workers is how many clients run the function; 0 where the server does.
+// Workers returns the number of clients that run the function, or 0 if the server runs it.
 func (d *Definition) Workers() int {
 	if d.Describe == nil {
 		return 0
@@ -47,20 +47,20 @@ func (d *Definition) Workers() int {
 	return len(d.Describe().Workers)
 }
 
-// Streams reports whether the results come one by one.
+// Streams reports whether the endpoint returns a stream of results.
 func (d *Definition) Streams() bool { return d.Stream != nil }
 
-// options are how an endpoint runs.
+// options are the settings of an endpoint.
 type options struct {
 	Task, Managed, Cached, NoCache, NoSingleFlight, Writable bool
 
 	CacheKey   *codec.Template // nil for a key of all arguments
-	Serialized *codec.Template // nil for runs that do not wait for each other
+	Serialized *codec.Template // nil if runs are not serialized
 	Timeout    time.Duration
 }
 
-// Key is the cache key of a call; false where its result must not be cached: an argument holds memory that somebody may
-// still write, so that equal arguments would not mean equal bytes.
+// Key returns the cache key of a call. It returns false if the result must not be cached: memory in the arguments may
+// still be written, so equal arguments do not imply equal bytes.
 func (d *Definition) Key(a *Arguments) (cache.Key, bool) {
 	if !d.Options.Cached {
 		return cache.Key{}, false
@@ -84,7 +84,7 @@ func (d *Definition) Key(a *Arguments) (cache.Key, bool) {
 	return cache.Key{Group: d.Name, ID: "arguments:" + hex.EncodeToString(h.Sum(nil))}, true
 }
 
-// Plain reports whether nobody but its caller gets a result of the endpoint.
+// Plain reports whether each result of the endpoint has a single receiver, its caller.
 func (d *Definition) Plain() bool {
 	return !d.Options.Cached && !d.Options.Managed && !d.Options.Task && d.Stream == nil
 }

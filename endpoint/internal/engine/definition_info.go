@@ -5,7 +5,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Info is what clients are told of the endpoint.
+// Info returns the description of the endpoint for clients.
 func (d *Definition) Info() message.EndpointInfo {
 	if d.Describe != nil {
 		info := d.Describe()

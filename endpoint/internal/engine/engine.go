@@ -11,49 +11,49 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Engine runs the endpoints of a server and keeps what comes of it: cached results, tasks and managed objects.
+// Engine runs the endpoints of a server and owns its cached results, tasks and managed objects.
 type Engine struct {
 	log        *slog.Logger
 	devices    transfer.Devices
 	frame      wire.Limits
-	Names      transfer.MemoryNames    // of the memory that the server has shared
-	Results    *cache.Cache[*Result]   // the cached results
-	Tasks      *task.Manager[*Outcome] // the tasks
-	Objects    objects                 // the managed objects
+	Names      transfer.MemoryNames    // names of the memory that the server has shared
+	Results    *cache.Cache[*Result]   // cached results
+	Tasks      *task.Manager[*Outcome] // background runs
+	Objects    objects                 // managed objects
 	serialized keyedMutex
-	Memory     resultMemory // what clients have of results
+	Memory     resultMemory // memory of results held for clients
 }
 
-// Config says what an engine works with.
+// Config is the configuration of an engine.
 type Config struct {
-	Server  string           // its id
-	Log     *slog.Logger     // gets what operators should know
+	Server  string           // id of the server
+	Log     *slog.Logger     // for warnings
 	Devices transfer.Devices // borrowed
-	Frame   wire.Limits      // bounds results
-	Results CacheBounds      // of the cache
-	Tasks   TaskBounds       // of the tasks
-	// ResultBytes bound the memory of results that is kept for one client, and for all together.
+	Frame   wire.Limits      // limits of results
+	Results CacheBounds      // limits of cached results
+	Tasks   TaskBounds       // limits of tasks
+	// ResultBytes limits the memory of results that is kept for one client, ResultBytesTotal that for all clients.
 	ResultBytes, ResultBytesTotal int64
 }
 
-// CacheBounds bound what is kept of results. 0 stands for the default of package cache, and for no bound of Bytes and
-// TTL.
+// CacheBounds are the limits of the result cache. 0 selects the default of package cache for Entries, and no limit for
+// Bytes and TTL.
 type CacheBounds struct {
-	Entries int           // how many
-	Bytes   int64         // of memory, encoding and keys together
-	TTL     time.Duration // after they were made
+	Entries int           // maximum number of results
+	Bytes   int64         // total of memory, encodings and keys
+	TTL     time.Duration // time since the run
 }
 
-// TaskBounds bound the tasks. 0 stands for the default of package task, and for no bound of Bytes.
+// TaskBounds are the limits of tasks. 0 selects the default of package task, and no limit for Bytes.
 type TaskBounds struct {
-	// Workers is how many run at once, Capacity how many are known, Retain how many finished ones are kept, TTL for how
-	// long, and Bytes what their results may have together.
+	// Workers is the number of tasks that run at once. Capacity is the number of tasks in total. Retain is the number
+	// of finished tasks that are kept, TTL the time for which they are kept, and Bytes the total size of their results.
 	Workers, Capacity, Retain int
 	TTL                       time.Duration
 	Bytes                     int64
 }
 
-// New returns an engine without results, tasks and objects.
+// New returns an engine without results, tasks or objects.
 func New(c Config) *Engine {
 	e := &Engine{log: c.Log, devices: c.Devices, frame: c.Frame, Objects: objects{server: c.Server}}
 	e.Memory.one, e.Memory.all = c.ResultBytes, c.ResultBytesTotal
@@ -65,15 +65,15 @@ func New(c Config) *Engine {
 	})
 	e.Tasks = task.New(task.Options[*Outcome]{
 		Workers: c.Tasks.Workers, Capacity: c.Tasks.Capacity, Retain: c.Tasks.Retain, TTL: c.Tasks.TTL, Bytes: c.Tasks.Bytes, Cost: (*Outcome).bytes,
-		Release: func(o *Outcome) { o.drop(&e.Objects) }, // who fetches one takes a reference of its own
+		Release: func(o *Outcome) { o.drop(&e.Objects) }, // fetching a result adds a reference
 	})
 	return e
 }
 
-// NewRunner returns an engine that only runs functions: it has no cache and no tasks.
+// NewRunner returns an engine that only runs functions. It keeps no results and runs no tasks.
 func NewRunner(c Config) *Engine {
 	return &Engine{log: c.Log, devices: c.Devices, frame: c.Frame, Objects: objects{server: c.Server}}
 }
 
-// Trim drops cached results that nobody has, of so many bytes, and reports whether there were any.
+// Trim evicts unused cached results until at least bytes are freed, and reports whether there were any.
 func (e *Engine) Trim(bytes int64) bool { return e.Results.Trim(bytes) > 0 }

@@ -8,19 +8,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
-// keyedMutex has a lock for each key, whose waiters may leave. An unused key takes no memory.
+// keyedMutex is a set of locks, one for each key. Waiting for a lock can be cancelled. Unused keys take no memory.
 type keyedMutex struct {
 	mu   sync.Mutex
 	keys map[string]*keyedLock
 }
 
 type keyedLock struct {
-	token chan struct{} // holds one token while nobody has the lock
+	token chan struct{} // holds one token while the key is unlocked
 	users int
 }
 
-// lock waits for the key's lock, or until ctx ends. In a task it gives the task's worker to others meanwhile: who has
-// the lock may need it. The caller calls unlock once.
+// lock locks the key, or returns an error when ctx ends. A task releases its worker while it waits, because the holder
+// of the lock may need that worker. The caller calls unlock once.
 func (t *keyedMutex) lock(ctx context.Context, key string) (unlock func(), err error) {
 	t.mu.Lock()
 	k := t.keys[key]
@@ -45,11 +45,11 @@ func (t *keyedMutex) lock(ctx context.Context, key string) (unlock func(), err e
 	return func() { k.token <- struct{}{}; t.leave(key, k) }, nil
 }
 
-// second returns a function whose second call calls f.
-func second(f func()) func() {
+// afterCalls returns a function whose nth call calls f. Its other calls have no effect.
+func afterCalls(n uint32, f func()) func() {
 	var calls atomic.Uint32
 	return func() {
-		if calls.Add(1) == 2 {
+		if calls.Add(1) == n {
 			f()
 		}
 	}

@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// latency is a histogram of durations: each power of two of nanoseconds in eight steps, so that a quantile is off by at
-// most an eighth. Adding costs a few atomic operations. The steps of a power take memory when the first duration falls
-// into it: those of an endpoint fall into few.
+// latency is a histogram of durations. Each power of two nanoseconds has eight buckets, so a quantile is at most an
+// eighth too large. Adding a duration costs a few atomic operations. The buckets of a power are allocated when its
+// first duration is added; an endpoint uses few powers.
 type latency struct {
 	Count  atomic.Uint64
 	Failed atomic.Uint64
-	Total  atomic.Uint64 // in nanoseconds; enough for 584 years
+	Total  atomic.Uint64 // in nanoseconds; overflows after 584 years
 	powers [latencyPowers]atomic.Pointer[latencyRow]
 }
 
 const (
 	latencySteps  = 8
-	latencyPowers = 61 // the first has the durations below 8 ns, the last those of the longest time.Duration
+	latencyPowers = 61 // the first holds durations below 8 ns, the last the longest time.Duration
 )
 
 // latencyRow counts the durations of one power of two.
 type latencyRow [latencySteps]atomic.Uint64
 
-// bucketOf is the bucket of a duration in nanoseconds, which is one that a time.Duration can have.
+// bucketOf returns the bucket of a duration in nanoseconds. ns must not exceed the longest time.Duration.
 func bucketOf(ns uint64) int {
 	if ns < latencySteps {
 		return int(ns)
@@ -33,7 +33,7 @@ func bucketOf(ns uint64) int {
 	return (power-2)*latencySteps + int(ns>>(power-3))&(latencySteps-1)
 }
 
-// bucketLimit is the largest duration of a bucket.
+// bucketLimit returns the longest duration in a bucket.
 func bucketLimit(bucket int) time.Duration {
 	if bucket < latencySteps {
 		return time.Duration(bucket)
@@ -42,7 +42,7 @@ func bucketLimit(bucket int) time.Duration {
 	return time.Duration((uint64(latencySteps+bucket%latencySteps+1) << (power - 3)) - 1)
 }
 
-// add notes one run.
+// add records one run.
 func (l *latency) add(d time.Duration, failed bool) {
 	ns := uint64(max(d, 0))
 	l.Count.Add(1)
@@ -54,18 +54,18 @@ func (l *latency) add(d time.Duration, failed bool) {
 	l.row(bucket / latencySteps)[bucket%latencySteps].Add(1)
 }
 
-// row has the steps of a power.
+// row returns the buckets of a power and allocates them if needed.
 func (l *latency) row(power int) *latencyRow {
 	p := &l.powers[power]
 	if row := p.Load(); row != nil {
 		return row
 	}
-	p.CompareAndSwap(nil, new(latencyRow)) // else another was faster
+	p.CompareAndSwap(nil, new(latencyRow)) // if it fails, another goroutine has set it
 	return p.Load()
 }
 
-// Quantiles are the durations within which the given parts of all runs were, in rising order of the parts; 0 where
-// there was no run.
+// Quantiles returns the durations at the given parts (0 to 1) of all runs, which must be in ascending order. It returns
+// zeros if there were no runs.
 func (l *latency) Quantiles(parts ...float64) []time.Duration {
 	var counts [latencyPowers * latencySteps]uint64
 	var sum uint64

@@ -11,9 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A bucket of 32 bits was back at nothing after 4.3 billion runs, which is an hour and a half of an endpoint in a tight
-// loop.
-func TestLatencyCountsFurtherThan32Bits(t *testing.T) {
+// A bucket holds more than 2³² runs. A busy endpoint overflowed 32 bits after an hour and a half.
+func TestLatencyCountExceeds32Bits(t *testing.T) {
 	var l latency
 	l.add(100, false)
 	l.row(bucketOf(100) / latencySteps)[bucketOf(100)%latencySteps].Add(math.MaxUint32)
@@ -21,7 +20,7 @@ func TestLatencyCountsFurtherThan32Bits(t *testing.T) {
 	require.Equal(t, []time.Duration{bucketLimit(bucketOf(100))}, l.Quantiles(0.99))
 }
 
-func TestLatencyTakesMemoryForWhatItSaw(t *testing.T) {
+func TestLatencyAllocatesUsedRows(t *testing.T) {
 	require.Equal(t, latencyPowers*latencySteps-1, bucketOf(math.MaxInt64), "there is room for all, and no more")
 	var l latency
 	for _, d := range []time.Duration{600, 700, 1000} {
@@ -72,7 +71,7 @@ func TestLatencyQuantiles(t *testing.T) {
 			require.Less(t, bucketLimit(b-1), time.Duration(ns))
 		}
 	}
-	l.add(-time.Second, true) // a clock that was set back
+	l.add(-time.Second, true) // the clock was set back
 	require.EqualValues(t, 1, l.Failed.Load())
 	require.EqualValues(t, 10_001, l.Count.Load())
 }

@@ -12,52 +12,53 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Object is a managed result: the server keeps it as long as any session has a reference.
+// Object is a managed result: the server keeps it while any session holds a reference.
 type Object struct {
-	ID       string    // within the life of the server
-	Endpoint string    // that made it
-	Result   ResultRef // the object's own
+	ID       string    // unique within the life of the server
+	Endpoint string    // the endpoint that returned it
+	Result   ResultRef // the object's own reference
 	created  time.Time
-	number   uint64 // in the order in which objects were made
+	number   uint64 // in order of creation
 
 	// Guarded by objects.mu.
-	outcomes map[*Outcome]struct{} // of the tasks that keep it as their result
+	outcomes map[*Outcome]struct{} // of the tasks that keep the object as their result
 	Refs     map[uint64]refList    // by session
 	total    int
 	accessed time.Time
 }
 
-// refList is what a session has of an object: at least one reference.
+// refList holds the references of one session to an object, at least one.
 type refList struct {
-	Tokens []uint64 // of the references, ascending
+	Tokens []uint64 // of the references, in ascending order
 	since  time.Time
 }
 
-// objects are a server's managed objects.
+// objects holds the managed objects of a server.
 type objects struct {
-	server string        // its id
-	memory *resultMemory // counts what sessions have references to
+	server string        // id of the server
+	memory *resultMemory // counts the results that sessions reference
 
 	Mu   sync.Mutex
 	byID map[string]*Object
 	of   map[*Result]*Object
 	held map[uint64]*sessionRefs // by session
-	last uint64                  // the token that was given out last
+	last uint64                  // last token that was issued
 }
 
-// sessionRefs are what a session has references to: at least one object.
+// sessionRefs holds the objects that a session references, at least one.
 type sessionRefs struct {
 	refs    int
 	objects map[*Object]struct{}
 }
 
-// missing is the error of an object that is not there.
+// missing returns the error for an object that does not exist.
 func (o *objects) missing(id string) error {
 	return &status.StaleError{ObjectID: id, ServerID: o.server, Reason: status.StaleObjectMissing}
 }
 
-// Refer returns the object of a result, made if there is none yet, with one reference more for the session, and the
-// token of that. The caller has a reference to the result. limit is how many references the session may have.
+// Refer adds a reference of the session to the object of a result, and creates the object if needed. It returns the
+// object and the token of the reference. The caller must hold a reference to the result. limit is the maximum number of
+// references of the session.
 func (o *objects) Refer(r ResultRef, d *Definition, of *Outcome, session uint64, limit int) (*Object, uint64, error) {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
@@ -73,19 +74,19 @@ func (o *objects) Refer(r ResultRef, d *Definition, of *Outcome, session uint64,
 	obj := o.of[r.Result]
 	if obj == nil {
 		obj = &Object{
-			ID: transfer.NewID(), Endpoint: d.Name, Result: r.again(), created: time.Now(), number: o.last + 1, Refs: map[uint64]refList{},
+			ID: transfer.NewID(), Endpoint: d.Name, Result: r.clone(), created: time.Now(), number: o.last + 1, Refs: map[uint64]refList{},
 			outcomes: map[*Outcome]struct{}{},
 		}
 		o.byID[obj.ID], o.of[r.Result] = obj, obj
 	}
-	if of != nil && of.keeps() { // one that is dropped from here on finds itself in the set
+	if of != nil && of.keeps() { // from now on, drop removes the outcome from the set
 		obj.outcomes[of] = struct{}{}
 		of.object = obj
 	}
 	return obj, o.addLocked(obj, session), nil
 }
 
-// ReferAgain gives the session one reference more to an object that there is, and returns its token.
+// ReferAgain adds a reference of the session to an existing object and returns its token.
 func (o *objects) ReferAgain(id string, session uint64, limit int) (uint64, error) {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
@@ -109,15 +110,15 @@ func (o *objects) roomLocked(session uint64, limit int) error {
 	return nil
 }
 
-// countLocked counts the memory of a result of which the session is about to have its first reference.
+// countLocked counts the memory of a result before the session's first reference to it.
 func (o *objects) countLocked(r *Result, session uint64) error {
 	if obj := o.of[r]; obj != nil && len(obj.Refs[session].Tokens) > 0 {
 		return nil
 	}
-	return o.memory.Take(session, r)
+	return o.memory.Add(session, r)
 }
 
-// addLocked gives the session one reference more and returns its token.
+// addLocked adds a reference for the session and returns its token.
 func (o *objects) addLocked(obj *Object, session uint64) uint64 {
 	now := time.Now()
 	o.last++
@@ -139,11 +140,11 @@ func (o *objects) addLocked(obj *Object, session uint64) uint64 {
 	return o.last
 }
 
-// takeLocked takes the reference at a place among those of the session back, and returns its token.
+// takeLocked removes the session's reference at index at and returns its token.
 func (o *objects) takeLocked(obj *Object, session uint64, at int) uint64 {
 	h := obj.Refs[session]
 	token := h.Tokens[at]
-	if at == 0 { // as a rule; then nothing is moved
+	if at == 0 { // the common case, which moves nothing
 		h.Tokens = h.Tokens[1:]
 	} else {
 		h.Tokens = slices.Delete(h.Tokens, at, at+1)
@@ -152,7 +153,7 @@ func (o *objects) takeLocked(obj *Object, session uint64, at int) uint64 {
 	return token
 }
 
-// takeAllLocked takes all references of the session back and reports whether there were any.
+// takeAllLocked removes all references of the session and reports whether there were any.
 func (o *objects) takeAllLocked(obj *Object, session uint64) bool {
 	n := len(obj.Refs[session].Tokens)
 	if n > 0 {
@@ -161,7 +162,7 @@ func (o *objects) takeAllLocked(obj *Object, session uint64) bool {
 	return n > 0
 }
 
-// keepLocked notes what the session still has of an object after n references were taken back.
+// keepLocked stores the remaining references h of the session after n were removed.
 func (o *objects) keepLocked(obj *Object, session uint64, h refList, n int) {
 	obj.total -= n
 	obj.Refs[session] = h
@@ -169,23 +170,23 @@ func (o *objects) keepLocked(obj *Object, session uint64, h refList, n int) {
 	if len(h.Tokens) == 0 {
 		delete(obj.Refs, session)
 		delete(mine.objects, obj)
-		o.memory.Give(session, obj.Result.Result)
+		o.memory.Remove(session, obj.Result.Result)
 	}
 	if mine.refs -= n; mine.refs == 0 {
 		delete(o.held, session)
 	}
 }
 
-// released is a reference that was taken back.
+// released describes a reference that was released.
 type released struct {
 	object *Object
 	Token  uint64
-	Left   int // references of all sessions, also where none was taken back
+	Left   int // remaining references of all sessions, also set on errors
 }
 
-// release takes a reference of the session back: that with the token, or for 0 the oldest. With none left the object is
-// gone, and the caller lets go of it. A session that does not have the reference is refused: nobody gives back what is
-// another's, or was given back before.
+// release removes a reference of the session: the reference with that token, or the oldest if token is 0. If no references
+// remain, the object is removed and the caller disposes of it. It returns an error if the session does not hold the
+// reference.
 func (o *objects) release(id string, token, session uint64) (released, error) {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
@@ -206,7 +207,7 @@ func (o *objects) release(id string, token, session uint64) (released, error) {
 	return released{obj, token, obj.total}, nil
 }
 
-// dropLocked forgets an object without references.
+// dropLocked removes an object without references.
 func (o *objects) dropLocked(obj *Object) bool {
 	if obj.total > 0 {
 		return false
@@ -216,7 +217,7 @@ func (o *objects) dropLocked(obj *Object) bool {
 	return true
 }
 
-// ReleaseSession takes all references of a session back and returns the objects that are gone with them.
+// ReleaseSession removes all references of a session. It returns the objects that were removed as a result.
 func (o *objects) ReleaseSession(session uint64) (gone []*Object) {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
@@ -232,7 +233,7 @@ func (o *objects) ReleaseSession(session uint64) (gone []*Object) {
 	return gone
 }
 
-// HeldBy is how many references the session has.
+// HeldBy returns the number of references that the session holds.
 func (o *objects) HeldBy(session uint64) int {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
@@ -242,7 +243,8 @@ func (o *objects) HeldBy(session uint64) int {
 	return 0
 }
 
-// Destroy forgets an object whatever references there are, and returns the sessions that had some, and what it was.
+// Destroy removes an object regardless of its references. It returns the object, the sessions that held references, and
+// its description.
 func (o *objects) Destroy(id string) (obj *Object, sessions []uint64, was message.ObjectInfo, err error) {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
@@ -258,7 +260,7 @@ func (o *objects) Destroy(id string) (obj *Object, sessions []uint64, was messag
 	return obj, sessions, was, nil
 }
 
-// takeOutcomes returns the outcomes of an object that is gone, which then has none.
+// takeOutcomes detaches the outcomes from an object that was removed, and returns them.
 func (o *objects) takeOutcomes(obj *Object) map[*Outcome]struct{} {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
@@ -267,7 +269,7 @@ func (o *objects) takeOutcomes(obj *Object) map[*Outcome]struct{} {
 	return all
 }
 
-// dropOutcome takes an outcome that keeps nothing any more from its object, if it has one.
+// dropOutcome detaches an outcome that has dropped its reference from its object, if any.
 func (o *objects) dropOutcome(of *Outcome) {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
@@ -276,7 +278,7 @@ func (o *objects) dropOutcome(of *Outcome) {
 	}
 }
 
-// ReleaseReference takes a reference of a session back, and lets go of an object that nobody refers to any more.
+// ReleaseReference releases a reference of a session, and disposes of the object if it was the last one.
 func (e *Engine) ReleaseReference(id string, token, session uint64) (released, error) {
 	was, err := e.Objects.release(id, token, session)
 	if err == nil && was.Left == 0 {
@@ -285,8 +287,8 @@ func (e *Engine) ReleaseReference(id string, token, session uint64) (released, e
 	return was, err
 }
 
-// NoteObject keeps with a task which object its result is.
-func (e *Engine) NoteObject(of *Outcome, obj *Object) {
+// SetObject records that the result of a task is obj.
+func (e *Engine) SetObject(of *Outcome, obj *Object) {
 	if of == nil {
 		return
 	}
@@ -295,19 +297,19 @@ func (e *Engine) NoteObject(of *Outcome, obj *Object) {
 	}
 }
 
-// Dispose gives back what an object without references held, and what tasks kept of it: who calls the endpoint next
-// gets a new one.
+// Dispose releases the result of a removed object, including the references of tasks, and discards it from the cache.
+// The next call of the endpoint runs the function again.
 func (e *Engine) Dispose(obj *Object) {
 	for o := range e.Objects.takeOutcomes(obj) {
 		if t, err := e.Tasks.Get(o.task); err == nil {
-			_ = t.Discard() // it has ended
+			_ = t.Discard() // the task has ended
 		}
 	}
 	obj.Result.Discard()
 	obj.Result.Release()
 }
 
-// Each shows visit every object. The objects are locked meanwhile.
+// Each calls visit for every object, with the objects locked.
 func (o *objects) Each(visit func(*Object)) {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
@@ -316,14 +318,14 @@ func (o *objects) Each(visit func(*Object)) {
 	}
 }
 
-// Count is how many objects there are.
+// Count returns the number of objects.
 func (o *objects) Count() int {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
 	return len(o.byID)
 }
 
-// OutcomeCount is how many tasks keep an object as their result.
+// OutcomeCount returns the number of tasks that keep an object as their result.
 func (o *objects) OutcomeCount(id string) int {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()

@@ -8,19 +8,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Bounds of an answer that lists objects.
+// Limits of an answer that lists objects.
 const (
-	// listedHolders is how many holders of one object are named.
-	listedHolders = 100
-	// listedObjects is how many objects there are in one answer.
-	listedObjects = 1000
-	// ListedBytes is how large an answer becomes at most, whatever a frame may have.
-	ListedBytes = 1 << 20
-	// What the parts of a description have beside their texts, at most.
+	// maxListedHolders is the maximum number of holders listed for one object.
+	maxListedHolders = 100
+	// maxListedObjects is the maximum number of objects in one answer.
+	maxListedObjects = 1000
+	// MaxListBytes is the maximum size of an answer, even if a frame could be larger.
+	MaxListBytes = 1 << 20
+	// Maximum encoded size of each part of a description without its strings.
 	objectBytes, holderBytes, deviceBytes = 256, 64, 64
 )
 
-// Info describes an object to a session.
+// Info returns the description of an object for a session.
 func (o *objects) Info(id string, session uint64) (message.ObjectInfo, error) {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
@@ -31,7 +31,7 @@ func (o *objects) Info(id string, session uint64) (message.ObjectInfo, error) {
 	return obj.describeLocked(session), nil
 }
 
-// describeLocked describes an object. The holders have numbers only: see complete.
+// describeLocked describes an object. Holders have only their numbers; the server adds their labels.
 func (obj *Object) describeLocked(session uint64) message.ObjectInfo {
 	info := message.ObjectInfo{
 		ID: obj.ID, Endpoint: obj.Endpoint, Refs: uint64(obj.total), Mine: uint64(len(obj.Refs[session].Tokens)),
@@ -44,14 +44,14 @@ func (obj *Object) describeLocked(session uint64) message.ObjectInfo {
 	slices.SortFunc(info.Holders, func(a, b message.ObjectHolder) int {
 		return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.Session, b.Session))
 	})
-	info.Holders = info.Holders[:min(len(info.Holders), listedHolders)]
+	info.Holders = info.Holders[:min(len(info.Holders), maxListedHolders)]
 	return info
 }
 
-// List describes the objects that are asked for, as many as have a size of bytes together, but one at least.
+// List describes the requested objects in at most bytes, but always at least one.
 func (o *objects) List(in message.Objects, session uint64, bytes int64) (out message.ObjectsListed) {
-	limit := listedObjects
-	if in.Limit > 0 && in.Limit < listedObjects {
+	limit := maxListedObjects
+	if in.Limit > 0 && in.Limit < maxListedObjects {
 		limit = int(in.Limit)
 	}
 	o.Mu.Lock()
@@ -75,13 +75,13 @@ func (o *objects) List(in message.Objects, session uint64, bytes int64) (out mes
 	return out
 }
 
-// sizeOf is how many bytes a description takes at most, with the labels that its holders may have.
+// sizeOf returns the maximum encoded size of a description, including the labels that its holders may get.
 func sizeOf(info *message.ObjectInfo) int64 {
 	n := objectBytes + len(info.Endpoint) + len(info.CacheKey) + len(info.Holders)*(holderBytes+limits.LabelBytes)
 	return int64(n) + SizeOfDevices(info.Devices)
 }
 
-// SizeOfDevices is how many bytes their description takes at most.
+// SizeOfDevices returns the maximum encoded size of the descriptions of devices.
 func SizeOfDevices(list []message.DeviceInfo) (n int64) {
 	for _, d := range list {
 		n += deviceBytes + int64(len(d.Name))

@@ -10,17 +10,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Outcome is the result of a task. It has a reference to the result, until the task gives it up: because it is dropped,
-// because the managed object that the result is is gone, or because the one call that wanted it has got it.
+// Outcome is the result of a task. It releases its reference when the task is dropped, when the managed object of the
+// result is freed, or when the only waiting call has received it.
 type Outcome struct {
-	Definition *Definition // of the endpoint
-	task       string      // its id
-	Cached     bool        // it was found in the cache
-	passing    bool        // the one call that wants it discards it when it has it
-	object     *Object     // that the result is, if that is known; guarded by objects.mu
+	Definition           *Definition // the endpoint that ran
+	task                 string      // id of the task
+	Cached               bool        // the result came from the cache
+	discardAfterDelivery bool        // a single call waits for the result and discards the task afterwards
+	object               *Object     // the object of the result, if it is managed; guarded by objects.mu
 
 	mu   sync.Mutex
-	kept ResultRef // nothing when it was given up
+	kept ResultRef // zero after drop
 }
 
 // Fetch returns another reference to the result.
@@ -30,19 +30,19 @@ func (o *Outcome) Fetch() (ResultRef, error) {
 	if o.kept.Result == nil {
 		return ResultRef{}, task.ErrDiscarded
 	}
-	return o.kept.again(), nil
+	return o.kept.clone(), nil
 }
 
-// keeps reports whether the outcome has its reference.
+// keeps reports whether the outcome still holds its reference.
 func (o *Outcome) keeps() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.kept.Result != nil
 }
 
-// bytes is what the result costs the tasks that are kept.
+// bytes returns the cost of the result in the budget of tasks.
 func (o *Outcome) bytes() int64 {
-	if o.passing {
+	if o.discardAfterDelivery {
 		return 0
 	}
 	o.mu.Lock()
@@ -50,7 +50,7 @@ func (o *Outcome) bytes() int64 {
 	return o.kept.Payload.Bytes()
 }
 
-// drop gives the reference up.
+// drop releases the reference.
 func (o *Outcome) drop(all *objects) {
 	o.mu.Lock()
 	kept := o.kept
@@ -60,26 +60,26 @@ func (o *Outcome) drop(all *objects) {
 	kept.Release()
 }
 
-// Handoff carries the result of a task to the call that waits for it, whatever becomes of the task meanwhile: a manager
-// that is full drops what has finished.
+// Handoff passes the result of a task to the call that waits for it. It holds its own reference, because a full task
+// manager drops finished tasks.
 type Handoff struct {
 	mu   sync.Mutex
-	left bool // nobody waits any more
+	left bool // the waiting call has left
 	made *Outcome
 	kept ResultRef
 }
 
-// Put hands an outcome over; the handoff gets a reference of its own.
+// Put stores an outcome with a separate reference to its result.
 func (h *Handoff) Put(o *Outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.left {
-		h.made, h.kept = o, o.kept.again()
+		h.made, h.kept = o, o.kept.clone()
 	}
 }
 
-// Take returns the outcome and a reference to its result, nothing if none came, and ends the handoff. The caller
-// releases the result.
+// Take returns the outcome and a reference to its result, or zero values if there is none. Later calls of Put have no
+// effect. The caller releases the result.
 func (h *Handoff) Take() (*Outcome, ResultRef) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -87,7 +87,7 @@ func (h *Handoff) Take() (*Outcome, ResultRef) {
 	return h.made, h.kept
 }
 
-// Storages is the memory of the result; none when it was given up.
+// Storages returns the memory of the result, or nil after drop.
 func (o *Outcome) Storages() []*tensor.Storage {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -100,8 +100,8 @@ func (o *Outcome) Storages() []*tensor.Storage {
 // Obtain returns the result of one call, as [Engine.Obtain] does.
 type Obtain func(ctx context.Context) (res ResultRef, cached bool, err error)
 
-// Submit starts a call as a task, whose result goes to then if that is not nil. around, if not nil, is put around the
-// run. It takes the arguments.
+// Submit starts a call as a task. The task passes its result to then if that is not nil. around, if not nil, wraps the
+// run. Submit takes the arguments.
 func (e *Engine) Submit(ctx context.Context, spec task.Spec, d *Definition, a *Arguments, then func(*Outcome), around func(Obtain) Obtain) (*task.Task[*Outcome], error) {
 	obtain := Obtain(func(ctx context.Context) (ResultRef, bool, error) { return e.Obtain(ctx, d, a) })
 	if around != nil {
@@ -113,7 +113,7 @@ func (e *Engine) Submit(ctx context.Context, spec task.Spec, d *Definition, a *A
 			return nil, err
 		}
 		id, _ := task.ID(ctx)
-		o := &Outcome{Definition: d, task: id, Cached: cached, passing: then != nil && !d.Options.Managed, kept: res}
+		o := &Outcome{Definition: d, task: id, Cached: cached, discardAfterDelivery: then != nil && !d.Options.Managed, kept: res}
 		if then != nil {
 			then(o)
 		}
@@ -121,15 +121,15 @@ func (e *Engine) Submit(ctx context.Context, spec task.Spec, d *Definition, a *A
 	})
 	if err != nil {
 		a.Drop()
-		if errors.Is(err, task.ErrShutdown) { // to whoever asks it is an owner that is going
+		if errors.Is(err, task.ErrShutdown) { // the server is shutting down
 			err = status.WithClass(status.ErrUnavailable, err)
 		}
 		return nil, err
 	}
 	go func() {
 		<-t.Done()
-		a.Drop()                           // cancelled before it ran
-		if then == nil && t.Err() != nil { // else the call that waits for it fails
+		a.Drop()                           // if it was cancelled before it ran
+		if then == nil && t.Err() != nil { // otherwise the waiting call counts the failure
 			d.Failures.Add(1)
 		}
 	}()

@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// peakEWMA is a moving average of call durations that follows a peak at once: a longer call sets it, each shorter one
-// lowers it by an eighth. So nearly all calls take no longer than it says.
+// peakEWMA is a moving average of call durations that rises at once and decays slowly: a longer call sets it, and each
+// shorter call lowers it by an eighth. Nearly all calls are therefore shorter than its value.
 //
-// A long call after many short ones is ignored; it counts if another one follows soon. Mostly the function did nothing
-// unusual, and the kernel gave its processor to another process meanwhile.
+// A long call after many short ones is ignored unless another follows soon. Usually the kernel had preempted the
+// process during it.
 type peakEWMA struct {
 	of    atomic.Int64
-	short atomic.Int32 // calls since the last long one, up to shortRun
+	short atomic.Int32 // number of calls since the last long one, at most shortRun
 }
 
 const (
-	// unmeasured is the value for an endpoint that was not called yet.
+	// unmeasured is the value before the first call.
 	unmeasured = time.Millisecond
-	// longCall is the duration from which a peak may be ignored. A shorter one raises the average by little.
+	// longCall is the minimum duration of a peak that may be ignored. A shorter one raises the average only slightly.
 	longCall = 20 * time.Microsecond
-	// shortRun is how many short calls must come before a peak that is ignored.
+	// shortRun is the number of short calls that must precede a peak for it to be ignored.
 	shortRun = 32
 )
 
-// Add notes a call. Of two at the same time one may be lost, which does no harm.
+// Add adds the duration of a call. Of two concurrent calls one may be lost, which is acceptable.
 func (p *peakEWMA) Add(d time.Duration) {
 	before := p.Get()
 	switch short := p.short.Load(); {

@@ -7,39 +7,39 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// quick notes calls that take a microsecond.
-func (p *peakEWMA) quick(n int) {
+// addShort adds n calls of one microsecond.
+func (p *peakEWMA) addShort(n int) {
 	for range n {
 		p.Add(time.Microsecond)
 	}
 }
 
-func TestPeakForgivesALongCallAmongShortOnes(t *testing.T) {
+func TestPeakIgnoresLongCallAmongShort(t *testing.T) {
 	var p peakEWMA
 	require.Equal(t, unmeasured, p.Get())
-	p.quick(100)
+	p.addShort(100)
 	require.Less(t, p.Get(), 10*time.Microsecond)
 	for range 10 {
 		p.Add(5 * time.Millisecond)
 		require.Less(t, p.Get(), 10*time.Microsecond)
-		p.quick(shortRun)
+		p.addShort(shortRun)
 	}
 }
 
-func TestPeakCountsLongCallsThatComeOften(t *testing.T) {
+func TestPeakCountsFrequentLongCalls(t *testing.T) {
 	var p peakEWMA
-	p.quick(100)
+	p.addShort(100)
 	p.Add(time.Millisecond)
-	p.quick(shortRun - 1)
+	p.addShort(shortRun - 1)
 	p.Add(2 * time.Millisecond)
 	require.Equal(t, 2*time.Millisecond, p.Get(), "the second one within so many calls")
-	p.quick(8)
+	p.addShort(8)
 	require.Greater(t, p.Get(), 100*time.Microsecond, "it comes down slowly")
 	p.Add(3 * time.Millisecond)
 	require.Equal(t, 3*time.Millisecond, p.Get())
 }
 
-func TestFirstPeakIsNotForgiven(t *testing.T) {
+func TestPeakCountsFirstLongCall(t *testing.T) {
 	var p peakEWMA
 	p.Add(5 * time.Millisecond)
 	require.Equal(t, 5*time.Millisecond, p.Get())

@@ -6,16 +6,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Reservation counts the bytes that one request in flight uses of its session's and the owner's limits. The zero value
-// reserves nothing.
+// Reservation is the share that one request in flight has of the session's and the server's limits, in bytes. The zero
+// value reserves nothing.
 type Reservation struct {
-	Total *atomic.Int64 // the session's total, all its reservations together
-	Bytes int64         // of this one
-	// What its descriptors and its body take of the owner's budgets; nil for nothing.
+	Total *atomic.Int64 // sum of the session's reservations
+	Bytes int64         // of this reservation
+	// Files and Body are the charges of the request's descriptors and body to the server's budgets; nil for none.
 	Files, Body *wire.Charge
 }
 
-// Release gives the reservation back to the session's total and the owner's budgets. It is called once.
+// Release returns the reservation to the session's total and the server's budgets. It is called once.
 func (l Reservation) Release() {
 	if l.Total != nil {
 		l.Total.Add(-l.Bytes)

@@ -16,32 +16,32 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Result is what a run of an endpoint made, ready to be sent any number of times. It is counted: the cache, a task, a
-// managed object and whoever sends it have a reference each, as a resultRef, and the last one gives the memory back.
+// Result is the encoded result of a run. It can be sent any number of times. It is reference counted: the cache, each
+// task, each managed object and each send in progress holds a ResultRef. The last release frees the memory.
 type Result struct {
 	Payload codec.Payload // owned
 	refs    atomic.Int64
-	names   *transfer.MemoryNames // has names for some of the storages; may be nil
-	named   []*tensor.Storage     // those
+	names   *transfer.MemoryNames // contains named; may be nil
+	named   []*tensor.Storage     // storages that are in names
 
 	mu     sync.Mutex
-	shared *transfer.Export // made at the first send, serves all later ones
+	shared *transfer.Export // created by the first send and reused by later ones
 }
 
-// newResult takes the payload. The caller has the one reference.
+// newResult takes the payload. The caller owns the only reference.
 func newResult(p codec.Payload) *Result {
 	r := &Result{Payload: p}
 	r.refs.Store(1)
 	return r
 }
 
-// retain adds a reference to one that the caller knows to exist.
+// retain adds a reference. The caller must hold one.
 func (r *Result) retain() *Result {
 	r.refs.Add(1)
 	return r
 }
 
-// Release gives a reference back. What receivers have mapped stays theirs.
+// Release releases a reference. Receivers keep the memory that they have mapped.
 func (r *Result) Release() {
 	if r.refs.Add(-1) > 0 {
 		return
@@ -57,8 +57,8 @@ func (r *Result) Release() {
 	r.Payload.Close()
 }
 
-// Returned is the answer that carries the result, inProcess for a client in this process, which gets the storages
-// themselves. The files are the result's, valid while the caller's reference is.
+// Returned returns the message that carries the result. If inProcess is true, the files carry the storages themselves,
+// for a client in this process. The files belong to the result and are valid while the caller holds its reference.
 func (r *Result) Returned(inProcess bool) (message.Returned, []*os.File, error) {
 	out := message.Returned{Value: r.Payload.Value}
 	if len(r.Payload.Storages) == 0 {
@@ -90,16 +90,17 @@ func (r *Result) Returned(inProcess bool) (message.Returned, []*os.File, error) 
 	return out, r.shared.Files, nil
 }
 
-// resultCost is what a cached result costs of the budget.
+// resultCost returns the cost of a cached result in the cache's budget.
 func resultCost(key cache.Key, r *Result) int64 {
 	return r.Payload.Bytes() + int64(len(key.Group)+len(key.ID))
 }
 
-// Empty reports whether the result is nothing at all.
+// Empty reports whether the result is null.
 func (r *Result) Empty() bool { return codec.IsNull(r.Payload.Value) }
 
-// CheckLasting refuses memory that ends with its owner's reference: whoever gets it with a result would have it for as
-// long as nobody frees it. A managed result is kept for its receivers, other kinds of memory keep themselves.
+// CheckLasting returns an error for memory that becomes invalid when its owner releases it, because the owner cannot
+// track the receivers of a result. A managed result (kept) is held for its receivers. Other kinds of memory stay valid
+// while they are mapped.
 func CheckLasting(kind string, kept bool) error {
 	if kept || kind != string(driver.CUDAIPC) {
 		return nil
@@ -110,8 +111,8 @@ func CheckLasting(kind string, kept bool) error {
 	})
 }
 
-// CheckSettled refuses memory of another process, as a result, that ends with that process, or that somebody could
-// still open for writing.
+// CheckSettled returns an error for memory of another process in a result if it becomes invalid when that process ends,
+// or if another process could still open it for writing.
 func CheckSettled(kind string, s *tensor.Storage) error {
 	if kind == string(driver.CUDAIPC) {
 		return status.Capability(&driver.UnsupportedError{
@@ -119,7 +120,7 @@ func CheckSettled(kind string, s *tensor.Storage) error {
 		})
 	}
 	if f, can := s.Memory().(driver.Freezer); can && !f.Frozen() {
-		return fmt.Errorf("%w: the worker has to seal the memory of a result against new writers", status.ErrPermission)
+		return fmt.Errorf("%w: the worker must seal the memory of a result against new writers", status.ErrPermission)
 	}
 	return nil
 }

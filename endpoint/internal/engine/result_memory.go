@@ -6,40 +6,41 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 )
 
-// resultMemory counts the memory of results that a server keeps for its clients: of managed objects as long as a
-// session has references, and of other results until they have been sent. What a session has several times counts once
-// for it, and what several sessions have counts once for all together.
+// resultMemory counts the memory of results that a server keeps for its clients: of managed objects while a session has
+// references, and of other results until they have been sent. A result counts once for each session that holds it, and
+// once in the total.
 type resultMemory struct {
-	one, all int64 // the bounds
+	one, all int64 // limits for one session and for all sessions
 
 	mu       sync.Mutex
-	own      uint64 // the server's own session, which is no client: nothing counts for it
+	own      uint64 // the server's own session, which is exempt
 	used     int64
-	holders  map[*Result]int // sessions that have it
+	holders  map[*Result]int // number of sessions that hold each result
 	sessions map[uint64]*sessionResults
 }
 
-// sessionResults are what one session has of it: at least one result.
+// sessionResults are the results that one session holds, at least one.
 type sessionResults struct {
 	used int64
-	of   map[*Result]int // how many times it has it
+	of   map[*Result]int // number of times the session holds each result
 }
 
-// smallResult is how much memory a result may have without being counted: there are no more of them than requests in
-// flight and references.
-const smallResult = 4 << 10
+// uncountedResult is the size up to which results are not counted. Their number is limited by the requests in flight and
+// the references.
+const uncountedResult = 4 << 10
 
-// Exempt notes which session is the server's own.
+// Exempt sets the server's own session, whose results are not counted.
 func (m *resultMemory) Exempt(session uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.own = session
 }
 
-// Take counts a result for a session, or refuses it. A result is never refused to a session that has no other.
-func (m *resultMemory) Take(session uint64, r *Result) error {
+// Add counts a result for a session, or returns an error if a limit would be exceeded. It never refuses the first
+// result of a session.
+func (m *resultMemory) Add(session uint64, r *Result) error {
 	n := r.Payload.Bytes()
-	if n <= smallResult {
+	if n <= uncountedResult {
 		return nil
 	}
 	m.mu.Lock()
@@ -70,16 +71,16 @@ func (m *resultMemory) Take(session uint64, r *Result) error {
 	return nil
 }
 
-// Give undoes take.
-func (m *resultMemory) Give(session uint64, r *Result) {
+// Remove undoes Add.
+func (m *resultMemory) Remove(session uint64, r *Result) {
 	n := r.Payload.Bytes()
-	if n <= smallResult {
+	if n <= uncountedResult {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	mine := m.sessions[session]
-	if mine == nil { // the server's own
+	if mine == nil { // the server's own session
 		return
 	}
 	if mine.of[r]--; mine.of[r] > 0 {
@@ -95,7 +96,7 @@ func (m *resultMemory) Give(session uint64, r *Result) {
 	}
 }
 
-// Use returns the bounds, what is in use, and the most that one session has.
+// Use returns the limits, the bytes in use, and the maximum that one session holds.
 func (m *resultMemory) Use() (one, all, used, most int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -2,15 +2,15 @@ package engine
 
 import "github.com/sharedtensor/sharedtensor/cache"
 
-// ResultRef is one reference to a result, of a task, an object or an answer on its way. Of a cached result it keeps the
-// entry too: the budget of the cache does not drop what somebody has, to make it a second time for the next who asks.
+// ResultRef is one reference to a result, held by a task, an object or a send in progress. For a cached result it also
+// pins the cache entry: evicting a result that is still held would free no memory and cost the next caller a run.
 type ResultRef struct {
 	*Result
-	entry *cache.Ref[*Result] // nil for a result that was not cached
+	entry *cache.Ref[*Result] // nil if the result is not cached
 }
 
-// again is another reference, beside one that its owner has not given back.
-func (g ResultRef) again() ResultRef {
+// clone returns another reference. g must not have been released.
+func (g ResultRef) clone() ResultRef {
 	if g.entry != nil {
 		if entry, err := g.entry.Clone(); err == nil {
 			return ResultRef{g.Result, entry}
@@ -19,23 +19,23 @@ func (g ResultRef) again() ResultRef {
 	return ResultRef{Result: g.retain()}
 }
 
-// Release gives the reference back.
+// Release releases the reference.
 func (g ResultRef) Release() {
 	if g.entry != nil {
-		_ = g.entry.Close() // a second Close is nil, and there is no other error
+		_ = g.entry.Close() // a second Close returns nil, and there are no other errors
 		return
 	}
 	g.Result.Release()
 }
 
-// Discard takes the result out of the cache.
+// Discard removes the result from the cache.
 func (g ResultRef) Discard() {
 	if g.entry != nil {
 		g.entry.Discard()
 	}
 }
 
-// key is the key under which the result can be found in the cache; empty where it cannot.
+// key returns the cache key of the result, or "" if the cache does not hold it.
 func (g ResultRef) key() string {
 	if g.entry == nil || !g.entry.Findable() {
 		return ""

@@ -14,12 +14,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/task/panics"
 )
 
-// Obtain returns the result of a call, cached or made now, and whether it was cached. It takes the arguments. The
-// caller releases the result.
+// Obtain returns the result of a call, from the cache or by running the function. cached reports whether it came from
+// the cache or from another call's run. It takes the arguments. The caller releases the result.
 func (e *Engine) Obtain(ctx context.Context, d *Definition, a *Arguments) (_ ResultRef, cached bool, err error) {
-	defer e.Recovered(&err, d, "") // the function's error may panic when it is asked what it is
-	// A run belongs to all its waiters. It may go on when the caller whose arguments it has is gone, so the arguments
-	// go with the run, if there is one.
+	defer e.Recovered(&err, d, "") // the Error or Is method of the function's error may panic
+	// A run is shared by all callers that wait for it, and may outlast the caller whose arguments it uses. If there is
+	// a run, it owns the arguments.
 	defer a.Drop()
 	key, keyed := d.Key(a)
 	if !keyed {
@@ -35,35 +35,35 @@ func (e *Engine) Obtain(ctx context.Context, d *Definition, a *Arguments) (_ Res
 			d.Hits.Add(1)
 			return ResultRef{ref.Value(), ref}, true, nil
 		}
-		// The run that held the key before may have made what this call wants: it is looked for after that. So the turn
-		// ends when the result is in the cache, and the run is over, which may outlast a caller that leaves.
+		// Looks the result up only after the lock is taken, because the previous holder may have computed it. The lock
+		// is released when the result is in the cache and the run has ended, which may be after the caller has left.
 		if err := e.lockSerialized(ctx, d, a); err != nil {
 			return ResultRef{}, false, err
 		}
 		if a.unlock != nil {
-			a.unlock = second(a.unlock)
+			a.unlock = afterCalls(2, a.unlock)
 			defer a.unlock()
 		}
 	}
-	made := false
+	ran := false
 	for {
 		ref, err := get(ctx, key, func(ctx context.Context) (*Result, error) {
 			if !a.Claim() {
-				return nil, cache.ErrAbandoned // its caller left before it began
+				return nil, cache.ErrAbandoned // the caller left before the run began
 			}
-			made = true
+			ran = true
 			return e.Run(ctx, d, a)
 		})
 		if errors.Is(err, cache.ErrAbandoned) && ctx.Err() == nil && !a.claimed.Load() {
-			continue // joined a run that never began: ours will
+			continue // joined a run that never began; retry with this call's own
 		}
 		if err != nil {
 			return ResultRef{}, false, err
 		}
-		if !made {
+		if !ran {
 			d.Hits.Add(1)
 		}
-		return ResultRef{ref.Value(), ref}, !made, nil
+		return ResultRef{ref.Value(), ref}, !ran, nil
 	}
 }
 
@@ -85,8 +85,8 @@ func (e *Engine) Run(ctx context.Context, d *Definition, a *Arguments) (r *Resul
 	return r, err
 }
 
-// lockSerialized locks the key of a Serialized endpoint, at most one call of which runs at a time. Closing the
-// arguments unlocks it.
+// lockSerialized locks the key of a Serialized endpoint, so that one call per key runs at a time. Closing the arguments
+// unlocks it.
 func (e *Engine) lockSerialized(ctx context.Context, d *Definition, a *Arguments) error {
 	if d.Options.Serialized == nil || a.unlock != nil {
 		return nil
@@ -98,12 +98,12 @@ func (e *Engine) lockSerialized(ctx context.Context, d *Definition, a *Arguments
 	}
 	var err error
 	if a.unlock, err = e.serialized.lock(ctx, d.Name+"\x00"+d.Options.Serialized.Expand(reflect.ValueOf(a.Value).Elem())); err != nil {
-		return fmt.Errorf("endpoint %q: wait for its turn: %w", d.Name, err)
+		return fmt.Errorf("endpoint %q: wait for a call with the same key: %w", d.Name, err)
 	}
 	return nil
 }
 
-// invoke calls the function and encodes what it returns. A panic in either is an error.
+// invoke calls the function and encodes its result. It returns a panic in either as an error.
 func (e *Engine) invoke(ctx context.Context, d *Definition, a *Arguments) (r *Result, err error) {
 	defer e.Recovered(&err, d, "")
 	if ctx.Err() != nil {
@@ -120,7 +120,7 @@ func (e *Engine) invoke(ctx context.Context, d *Definition, a *Arguments) (r *Re
 	return r, nil
 }
 
-// Encode makes a result of a value, of which it takes the tensors. A payload is encoded already.
+// Encode encodes a value as a result and closes the value's tensors. It returns a payload unchanged.
 func (e *Engine) Encode(value any) (*Result, error) {
 	if p, ok := value.(*codec.Payload); ok {
 		if err := e.fits(p); err != nil {
@@ -129,7 +129,7 @@ func (e *Engine) Encode(value any) (*Result, error) {
 		}
 		return newResult(*p), nil
 	}
-	defer codec.CloseValue(value) // the payload has references of its own
+	defer codec.CloseValue(value) // the payload has its own references
 	p, err := codec.EncodePayload(value)
 	if err != nil {
 		return nil, err
@@ -141,30 +141,29 @@ func (e *Engine) Encode(value any) (*Result, error) {
 	return newResult(p), nil
 }
 
-// What a frame has beside a payload, at most: its envelope, and a handle for each storage.
+// Maximum size of a frame without its payload: the envelope, and a handle for each storage.
 const (
 	EnvelopeBytes = 1024
 	HandleBytes   = 256
 )
 
-// fits refuses a payload that no frame could carry, before anybody keeps it.
+// fits returns an error if the payload exceeds the limits of a frame. It is called before the payload is kept.
 func (e *Engine) fits(p *codec.Payload) error {
 	frame, files := inproc.FrameLimits(e.frame)
 	if n := int64(len(p.Value)) + int64(len(p.Storages))*HandleBytes + EnvelopeBytes; n > frame {
-		return fmt.Errorf("%w: %d bytes beside the tensors; a frame has at most %d", status.ErrTooLarge, len(p.Value), frame)
+		return fmt.Errorf("%w: %d bytes besides the tensors, the limit of a frame is %d", status.ErrTooLarge, len(p.Value), frame)
 	}
 	if len(p.Storages) > files {
-		return fmt.Errorf("%w: %d storages; a frame has at most %d", status.ErrTooLarge, len(p.Storages), files)
+		return fmt.Errorf("%w: %d storages, the limit of a frame is %d", status.ErrTooLarge, len(p.Storages), files)
 	}
 	return nil
 }
 
-// An owner runs code of others beside the functions of its endpoints: what their types do to encode and decode
-// themselves, with bytes that a client chose, and what their errors do when they are asked what they are. None of it
-// may end the process, for the process has the memory of all.
+// Besides functions, a server runs other user code: marshalers of argument and result types, with input from clients,
+// and methods of errors. A panic there must not end the process, because it holds the memory of all clients.
 
-// Recovered is deferred around such code. It makes a panic the error of what was done, with the endpoint's name if
-// there is an endpoint, and tells the log, which also gets the stack.
+// Recovered is deferred around such code. It turns a panic into *err, with the name of the endpoint if d is not nil,
+// and logs it with the stack.
 func (e *Engine) Recovered(err *error, d *Definition, part string) {
 	v := recover()
 	if v == nil {

@@ -7,22 +7,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/cache"
 )
 
-// deadlineContext is the context of a run with a time limit. The limit holds by itself: context.WithTimeout would leave
-// it to the parent to end where that has an earlier deadline, but the deadline of a run becomes later when others come
-// to wait for it.
+// deadlineContext is the context of a run with a time limit. It has its own timer: context.WithTimeout sets none if the
+// parent has an earlier deadline, but the deadline of a run moves to a later time when callers join it.
 type deadlineContext struct {
 	context.Context // ends at the limit, or with the parent
 	parent          context.Context
 }
 
-// withTimeout bounds a run. The caller calls cancel.
+// withTimeout limits the duration of a run. The caller calls cancel.
 func withTimeout(parent context.Context, limit time.Duration) (deadlineContext, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(noDeadline{parent}, limit)
 	return deadlineContext{ctx, parent}, cancel
 }
 
-// timeoutError marks the error of a run that ended after its limit as final: waiters with a later deadline do not try
-// again.
+// timeoutError marks the error of a run that exceeded its limit as final, so that waiters with a later deadline do not
+// retry.
 func (t deadlineContext) timeoutError(err error) error {
 	if err != nil && t.Context.Err() != nil && t.parent.Err() == nil {
 		return cache.Final(err)
@@ -39,7 +38,7 @@ func (t deadlineContext) Deadline() (time.Time, bool) {
 	return limit, true
 }
 
-// noDeadline is a context without its parent's deadline.
+// noDeadline is a context that hides its parent's deadline.
 type noDeadline struct{ context.Context }
 
 // Deadline implements context.Context.

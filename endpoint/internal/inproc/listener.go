@@ -10,16 +10,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// A client finds out that its server is in its own process by the socket file: the servers of this process are known by
-// those they made, from the moment when they can be dialled until they do not accept any more. A file is known by
-// device and inode, so neither another name for it nor a file that has taken its place misleads: as long as a socket
-// listens, the kernel keeps the inode that it is bound to. A listener that was handed over (systemd) was bound by
-// another process, and is dialled like that of a stranger.
+// A client uses the socket file to detect that its server is in its own process. The server registers its socket files
+// from the moment it can be dialled until it stops accepting. A file is identified by device and inode, so other names
+// of the file and files that replaced it are handled correctly: the kernel keeps the inode of a bound socket while it
+// listens. A listener that was handed over (systemd) was bound by another process and is dialled like a server in
+// another process.
 
-// Listener is a server of this process, as its clients reach it.
+// Listener is the entry point of a server for clients in its own process.
 type Listener struct {
-	// Dial begins a session with a client, given its hello, and returns the client's end and the server's hello. The
-	// caller closes the pipe.
+	// Dial starts a session with a client and returns the client's end of the pipe and the server's hello. The caller
+	// closes the pipe.
 	Dial func(ctx context.Context, hello message.Hello, limits wire.Limits) (*Pipe, message.Hello, error)
 }
 
@@ -28,7 +28,7 @@ var listeners struct {
 	at map[unixsock.FileID]*Listener
 }
 
-// Announce lets clients of this process find the server by its socket file; the zero id is none.
+// Announce registers the server's socket file for clients of this process. It ignores the zero id.
 func (l *Listener) Announce(id unixsock.FileID) {
 	if id == (unixsock.FileID{}) {
 		return
@@ -41,7 +41,7 @@ func (l *Listener) Announce(id unixsock.FileID) {
 	listeners.at[id] = l
 }
 
-// Conceal ends that. It comes before the socket is closed: until then no other can have its inode.
+// Conceal reverts Announce. Call it before closing the socket, because another socket may reuse the inode afterwards.
 func (l *Listener) Conceal(id unixsock.FileID) {
 	listeners.mu.Lock()
 	defer listeners.mu.Unlock()
@@ -50,8 +50,8 @@ func (l *Listener) Conceal(id unixsock.FileID) {
 	}
 }
 
-// Find returns the server of this process that a client which dials the path would reach; nil for that of another
-// process, or of none.
+// Find returns the server of this process that listens at path, or nil if the server is in another process or does not
+// exist.
 func Find(path string) *Listener {
 	info, err := os.Stat(path)
 	if err != nil {

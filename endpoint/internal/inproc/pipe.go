@@ -1,4 +1,4 @@
-// Package inproc connects a client and a server of one process: the same frames as over a socket, through a pair of
+// Package inproc connects a client and a server in one process. It passes the same frames as a socket through a pair of
 // queues.
 package inproc
 
@@ -14,14 +14,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// A client of a server in its own process has a session like any other, so leases, references, watchers, streams and
-// tasks are counted and end alike. Only what lies between the two differs: frames pass through a pair of queues, and
-// storages are shared with them where descriptors would go over a socket. (A driver may refuse to import what its own
-// process exported, and a second mapping would be of no use.)
+// A client of a server in its own process has an ordinary session, so leases, references, watchers, streams and tasks
+// are counted and end in the same way. Only the transport differs: frames pass through a pair of queues, and storages
+// are shared directly instead of as descriptors. A second mapping would be useless, and a driver may refuse to import
+// memory that its own process has exported.
 
-// Conn is what frames pass through: a [wire.Conn] or a [Pipe].
+// Conn is a connection: a [wire.Conn] or a [Pipe].
 type Conn interface {
-	// Send, SendContext, SendLater, Receive, Buffered, Peer and Close are those of [wire.Conn].
+	// Send, SendContext, SendLater, Receive, Buffered, Peer and Close are like those of [wire.Conn].
 	Send(kind wire.Kind, id uint64, body []byte, files ...*os.File) error
 	SendContext(ctx context.Context, kind wire.Kind, id uint64, body []byte, files ...*os.File) error
 	SendLater(kind wire.Kind, id uint64, body []byte, files ...*os.File) error
@@ -31,9 +31,9 @@ type Conn interface {
 	Close() error
 }
 
-// Receiver is a [wire.Receiver] or that of a pipe.
+// Receiver is a [wire.Receiver] or the receiver of a pipe.
 type Receiver interface {
-	// Run, Wait and Listen are those of [wire.Receiver].
+	// Run, Wait and Listen are like those of [wire.Receiver].
 	Run() error
 	Wait(ctx context.Context, answer <-chan wire.Frame) (wire.Frame, bool, error)
 	Listen(more int)
@@ -42,11 +42,11 @@ type Receiver interface {
 // Pipe is one end of a connection within the process.
 type Pipe struct {
 	in, out *queue
-	bytes   int64 // the most that a frame may have
-	items   int   // the most that may go with it
+	bytes   int64 // maximum size of a frame
+	items   int   // maximum number of storages of a frame
 }
 
-// New connects two ends. The tighter one of two limits holds for both.
+// New returns two connected ends. Both use the lower of the two limits.
 func New(a, b wire.Limits) (*Pipe, *Pipe) {
 	bytes, items := FrameLimits(a)
 	moreBytes, moreItems := FrameLimits(b)
@@ -55,13 +55,13 @@ func New(a, b wire.Limits) (*Pipe, *Pipe) {
 	return &Pipe{in: back, out: there, bytes: bytes, items: items}, &Pipe{in: there, out: back, bytes: bytes, items: items}
 }
 
-// Peer implements Conn: it is this process.
+// Peer implements Conn. It returns the credentials of this process.
 func (*Pipe) Peer() wire.Credentials {
 	return wire.Credentials{PID: int32(os.Getpid()), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 }
 
-// Send implements Conn. It does not wait: what is on its way is bounded by what may be in flight. Descriptors stay
-// behind: their memory is shared.
+// Send implements Conn. It does not block: the limits of requests in flight bound the queue. It ignores descriptors
+// because their memory is shared directly.
 func (p *Pipe) Send(kind wire.Kind, id uint64, body []byte, _ ...*os.File) error {
 	return p.SendStorages(wire.Frame{Kind: kind, ID: id, Body: body}, nil)
 }
@@ -76,8 +76,8 @@ func (p *Pipe) SendLater(kind wire.Kind, id uint64, body []byte, _ ...*os.File) 
 	return p.SendStorages(wire.Frame{Kind: kind, ID: id, Body: body}, nil)
 }
 
-// SendStorages is Send of a frame with storages. It borrows the frame's body and the storages: what is sent has a copy
-// and references. The frame's context, if any, goes along.
+// SendStorages sends a frame with storages and the frame's context. It borrows the body and the storages: the receiver
+// gets a copy and new references.
 func (p *Pipe) SendStorages(frame wire.Frame, storages []*tensor.Storage) error {
 	switch {
 	case int64(len(frame.Body)) > p.bytes:
@@ -109,25 +109,26 @@ func (p *Pipe) Receive() (wire.Frame, error) { return p.in.take() }
 // Buffered implements Conn.
 func (p *Pipe) Buffered() bool { return p.in.ready() }
 
-// Close implements Conn: what was sent before can still be received.
+// Close implements Conn. The peer can still receive earlier frames.
 func (p *Pipe) Close() error {
 	p.out.finish()
 	p.in.abandon()
 	return nil
 }
 
-// queue holds frames on their way to one end.
+// queue is a ring buffer of the frames in one direction.
 type queue struct {
 	mu     sync.Mutex
 	change sync.Cond
-	frames []wire.Frame // from next on
-	next   int
-	ended  error // what the receiver gets when no frame is left
-	shut   error // what the sender gets
+	ring   []wire.Frame // len is a power of two, or 0
+	first  int          // index of the oldest frame
+	count  int          // number of frames
+	ended  error        // error of the receiver after the last frame
+	shut   error        // error of the sender
 }
 
-// keptFrames is the room for frames that an empty queue keeps.
-const keptFrames = 64
+// minRing is the minimum size of a ring.
+const minRing = 64
 
 func newQueue() *queue {
 	q := new(queue)
@@ -135,66 +136,82 @@ func newQueue() *queue {
 	return q
 }
 
-// put takes the frame, unless one of the ends was closed.
+// put adds a frame unless one of the ends was closed. On success it takes ownership of the frame.
 func (q *queue) put(f wire.Frame) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.shut != nil {
 		return q.shut
 	}
-	q.frames = append(q.frames, f)
+	if q.count == len(q.ring) {
+		q.resizeLocked(max(minRing, 2*len(q.ring)))
+	}
+	*q.atLocked(q.count) = f
+	q.count++
 	q.change.Signal()
 	return nil
 }
 
-// take waits for the next frame.
+// atLocked returns the slot of frame i, counted from the oldest.
+func (q *queue) atLocked(i int) *wire.Frame { return &q.ring[(q.first+i)&(len(q.ring)-1)] }
+
+// resizeLocked moves the frames to a ring of the given size.
+func (q *queue) resizeLocked(size int) {
+	ring := make([]wire.Frame, size)
+	for i := range q.count {
+		ring[i] = *q.atLocked(i)
+	}
+	q.ring, q.first = ring, 0
+}
+
+// take waits for the next frame and removes it.
 func (q *queue) take() (wire.Frame, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for q.next == len(q.frames) {
+	for q.count == 0 {
 		if q.ended != nil {
 			return wire.Frame{}, q.ended
 		}
 		q.change.Wait()
 	}
-	f := q.frames[q.next]
-	q.frames[q.next] = wire.Frame{}
-	if q.next++; q.next == len(q.frames) {
-		q.frames, q.next = q.frames[:0], 0
-		if cap(q.frames) > keptFrames {
-			q.frames = nil
-		}
+	place := q.atLocked(0)
+	f := *place
+	*place = wire.Frame{} // do not keep its memory reachable
+	q.first = (q.first + 1) & (len(q.ring) - 1)
+	q.count--
+	if q.count <= len(q.ring)/8 && len(q.ring) > minRing { // shrink after a burst
+		q.resizeLocked(len(q.ring) / 2)
 	}
 	return f, nil
 }
 
-// ready reports whether take would not wait.
+// ready reports whether take would return at once.
 func (q *queue) ready() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.next < len(q.frames) || q.ended != nil
+	return q.count > 0 || q.ended != nil
 }
 
-// finish is the sender's end: the receiver gets what there is, and then the end.
+// finish closes the sender's end: the receiver gets the remaining frames and then the end.
 func (q *queue) finish() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.endLocked(io.EOF, os.ErrClosed)
 }
 
-// abandon is the receiver's end: nobody takes what there is.
+// abandon closes the receiver's end and drops the remaining frames.
 func (q *queue) abandon() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.endLocked(os.ErrClosed, syscall.EPIPE)
 	q.ended = os.ErrClosed
-	for _, f := range q.frames[q.next:] {
-		f.Files.Close()
+	for i := range q.count {
+		q.atLocked(i).Files.Close()
 	}
-	q.frames, q.next = nil, 0
+	q.ring, q.first, q.count = nil, 0, 0
 }
 
-// endLocked notes why nothing passes any more. The first reasons stay.
+// endLocked closes the queue with the errors of receiver and sender. The first errors win.
 func (q *queue) endLocked(ended, shut error) {
 	if q.shut == nil {
 		q.ended, q.shut = ended, shut
@@ -202,7 +219,7 @@ func (q *queue) endLocked(ended, shut error) {
 	}
 }
 
-// NewReceiver returns the [Receiver] of a pipe, which passes each frame to dispatch. Only Run receives.
+// NewReceiver returns the [Receiver] of a pipe, which passes each frame to dispatch. Only Run reads.
 func NewReceiver(p *Pipe, dispatch func(wire.Frame) error) Receiver { return pipeReceiver{p, dispatch} }
 
 type pipeReceiver struct {
@@ -233,10 +250,10 @@ func (pipeReceiver) Wait(ctx context.Context, answer <-chan wire.Frame) (wire.Fr
 	}
 }
 
-// Listen implements Receiver: events come at once anyway.
+// Listen implements Receiver. It does nothing because Run always receives events at once.
 func (pipeReceiver) Listen(int) {}
 
-// FrameLimits are the most bytes and descriptors of one frame.
+// FrameLimits returns the maximum size in bytes and number of descriptors of one frame.
 func FrameLimits(l wire.Limits) (bytes int64, files int) {
 	bytes, files = l.Frame, l.Files
 	if bytes <= 0 {

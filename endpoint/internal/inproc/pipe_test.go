@@ -40,7 +40,7 @@ func TestPipes(t *testing.T) {
 	require.False(t, b.Buffered())
 	body := []byte{1, 2}
 	require.NoError(t, a.SendStorages(wire.Frame{Kind: wire.KindRequest, ID: 7, Body: body}, []*tensor.Storage{x.Storage()}))
-	body[0] = 9 // it was borrowed
+	body[0] = 9 // Send has copied it
 	require.True(t, b.Buffered())
 	f, err := b.Receive()
 	require.NoError(t, err)
@@ -55,7 +55,7 @@ func TestPipes(t *testing.T) {
 		require.ErrorIs(t, end.Send(wire.KindRequest, 1, make([]byte, 51)), wire.ErrTooLarge)
 		require.ErrorIs(t, end.SendStorages(wire.Frame{Kind: wire.KindRequest, ID: 1}, make([]*tensor.Storage, 2)), wire.ErrTooLarge)
 	}
-	for i := range uint64(2 * keptFrames) {
+	for i := range uint64(2 * minRing) {
 		require.NoError(t, a.SendStorages(wire.Frame{Kind: wire.KindEvent, ID: i}, []*tensor.Storage{x.Storage()}))
 	}
 	require.NoError(t, a.Send(wire.KindGoodbye, 0, nil))
@@ -64,7 +64,7 @@ func TestPipes(t *testing.T) {
 	require.ErrorIs(t, a.Send(wire.KindRequest, 2, nil), os.ErrClosed)
 	_, err = a.Receive()
 	require.ErrorIs(t, err, os.ErrClosed)
-	for i := range uint64(keptFrames) { // what was sent before the end comes, in order
+	for i := range uint64(minRing) { // frames sent before the end arrive in order
 		f, err := b.Receive()
 		require.NoError(t, err)
 		require.Equal(t, i, f.ID)
@@ -72,7 +72,7 @@ func TestPipes(t *testing.T) {
 	}
 	require.ErrorIs(t, b.Send(wire.KindResponse, 2, nil), syscall.EPIPE)
 	require.NoError(t, b.Close())
-	require.EqualValues(t, 1, x.Storage().Refs(), "what nobody took is given back")
+	require.EqualValues(t, 1, x.Storage().Refs(), "frames that were not received are released")
 	_, err = b.Receive()
 	require.ErrorIs(t, err, os.ErrClosed)
 
@@ -86,4 +86,51 @@ func TestPipes(t *testing.T) {
 	require.ErrorIs(t, <-ended, io.EOF)
 	require.True(t, b.Buffered())
 	require.NoError(t, b.Close())
+}
+
+// The ring of a busy queue grows with the number of waiting frames, not of passed frames. It shrinks after a burst.
+func TestQueueUnderConstantLoad(t *testing.T) {
+	q := newQueue()
+	var sent, taken uint64
+	send := func(n int) {
+		t.Helper()
+		for range n {
+			require.NoError(t, q.put(wire.Frame{ID: sent}))
+			sent++
+		}
+	}
+	take := func(n int) {
+		t.Helper()
+		for range n {
+			f, err := q.take()
+			require.NoError(t, err)
+			require.Equal(t, taken, f.ID)
+			taken++
+		}
+	}
+	send(3)
+	for range 10 * minRing {
+		send(5)
+		take(5)
+		require.Equal(t, minRing, len(q.ring))
+	}
+	const burst = 20 * minRing
+	send(burst)
+	require.LessOrEqual(t, len(q.ring), 2*burst)
+	take(burst)
+	for range 10 * minRing {
+		send(1)
+		take(1)
+	}
+	require.Equal(t, minRing, len(q.ring))
+	take(3)
+	require.Equal(t, sent, taken)
+	for _, f := range q.ring {
+		require.Zero(t, f, "received frames are not reachable")
+	}
+	send(minRing + 1)
+	q.finish()
+	take(minRing + 1)
+	_, err := q.take()
+	require.ErrorIs(t, err, io.EOF)
 }

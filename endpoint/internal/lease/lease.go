@@ -12,24 +12,24 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// State is how a version stands at its owner.
+// State is the state of a version at its owner.
 type State uint8
 
 const (
 	// Current is the newest version of its name.
 	Current State = iota
-	// Superseded is a version beside which there is a newer one.
+	// Superseded is a version that has a successor.
 	Superseded
-	// Withdrawn is a version whose name was taken out of the catalog.
+	// Withdrawn is a version whose name was withdrawn.
 	Withdrawn
-	// Orphaned is a version that no owner knows any more.
+	// Orphaned is a version that is no longer known to an owner.
 	Orphaned
 )
 
-// Lease is what a client knows of one lease. It does not keep the memory of the version reachable.
+// Lease is the client's state of one lease. It does not keep the memory of the version reachable.
 type Lease struct {
-	// Name and Version are what was acquired, Server is the id of the owner that it came from, and Bytes the size of
-	// the memory. They never change.
+	// Name and Version identify what was acquired, Server is the id of its owner, and Bytes is the size of its memory.
+	// They are immutable.
 	Name    string
 	Version uint64
 	Server  string
@@ -37,42 +37,43 @@ type Lease struct {
 
 	of *Leases
 
-	mu      sync.Mutex
-	link    *link.Link // that holds the lease; nil while the owner does not have it
-	lease   uint64     // the lease on that link
-	request uint64     // the request on that link which its events belong to
-	state   State
-	newest  uint64
-	changed chan struct{}
-	ready   bool             // version and server are filled in
-	asked   *link.Link       // events of other connections are ignored
-	early   [2]message.Event // the last withdrawal and the last publication before that; without a kind where there was none
-	lost    bool             // the lease was lost with its connection, and not taken again
-	closed  bool
+	mu        sync.Mutex
+	link      *link.Link // connection that has the lease; nil while the owner does not have it
+	lease     uint64     // id of the lease on link
+	request   uint64     // id of the request on link; events carry it
+	state     State
+	newest    uint64
+	changed   chan struct{}
+	ready     bool             // version and server are set
+	eventLink *link.Link       // events of other connections are ignored
+	early     [2]message.Event // events before ready: the last withdrawal and the last publication before it; zero if there was none
+	lost      bool             // the lease ended with its connection and was not renewed
+	refused   *link.Link       // connection on which the owner last refused to renew the lease
+	closed    bool
 }
 
-// State is how the version stands at its owner.
+// State returns the state of the version, and the newest known version.
 func (a *Lease) State() (state State, newest uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.state, a.newest
 }
 
-// Changed is closed at the next change.
+// Changed returns a channel that is closed at the next change.
 func (a *Lease) Changed() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.changed
 }
 
-// Held reports whether the owner has the lease at this moment.
+// Held reports whether the owner currently has the lease.
 func (a *Lease) Held() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.link != nil
 }
 
-// Release ends the lease without waiting for the owner's answer. It is false the second time.
+// Release ends the lease without waiting for the owner's answer. It returns false if the lease was already released.
 func (a *Lease) Release() bool {
 	a.mu.Lock()
 	if a.closed {
@@ -91,22 +92,22 @@ func (a *Lease) Release() bool {
 	return true
 }
 
-// Collected is called when the handle and its tensors are unreachable and it was not closed. The lease is released,
-// unless memory of the version may be in use: then that is a leak.
+// Collected is called when the handle and its tensors became unreachable without Close. It releases the lease, unless
+// memory of the version may be in use. In that case it reports a leak.
 func (a *Lease) Collected(leak *driver.Leak) {
 	a.of.conn.Start(func() {
 		log := a.of.log.With("name", a.Name, "version", a.Version, "server", a.Server)
 		switch {
 		case leak != nil:
 			driver.ReportLeak(*leak)
-			log.Warn("a handle was not closed; its lease is kept, because a slice or address of its memory may be in use")
+			log.Warn("handle not closed; its lease is kept because a slice or address of its memory may be in use")
 		case a.Release():
-			log.Warn("a handle was not closed")
+			log.Warn("handle not closed")
 		}
 	})
 }
 
-// changeLocked sets the state and notifies.
+// changeLocked sets the state and notifies waiters.
 func (a *Lease) changeLocked(state State, newest uint64) {
 	if a.closed || (a.state == state && a.newest == newest) {
 		return
@@ -115,7 +116,7 @@ func (a *Lease) changeLocked(state State, newest uint64) {
 	a.notifyLocked()
 }
 
-// notifyLocked closes the channel that waiters for a change have.
+// notifyLocked wakes the waiters for a change.
 func (a *Lease) notifyLocked() {
 	if !a.closed {
 		close(a.changed)
@@ -123,7 +124,7 @@ func (a *Lease) notifyLocked() {
 	}
 }
 
-// acquired fills in what was acquired, and applies the events that came before.
+// acquired sets the acquired version and applies earlier events.
 func (a *Lease) acquired(server string, version uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -134,23 +135,23 @@ func (a *Lease) acquired(server string, version uint64) {
 	}
 }
 
-// eventsOf makes the events of a connection those that count, and returns what takes them: what another owner, or the
-// same one on a connection that broke, says of the name is not about this version.
+// eventsOf makes the lease accept only events of l, and returns their handler. Events of another owner, or of a
+// connection that ended, are not about this version.
 func (a *Lease) eventsOf(l *link.Link) func(message.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if l.Reason() == nil { // else there may be another one already
-		a.asked, a.early = l, [2]message.Event{}
+	if l.Reason() == nil { // otherwise the lease may already be on another connection
+		a.eventLink, a.early = l, [2]message.Event{}
 	}
 	return func(e message.Event) { a.event(l, e) }
 }
 
-// event is called by the goroutine that reads the connection, with an event of the handle's name.
+// event handles an event of the handle's name. It runs in the goroutine that reads the connection.
 func (a *Lease) event(l *link.Link, e message.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.asked != l:
+	case a.eventLink != l:
 	case a.ready:
 		a.applyLocked(e)
 	case e.Kind == message.EventWithdrawn:
@@ -160,14 +161,15 @@ func (a *Lease) event(l *link.Link, e message.Event) {
 	}
 }
 
-// applyLocked applies an event of the owner about the handle's name.
+// applyLocked applies an event of the handle's name.
 func (a *Lease) applyLocked(e message.Event) {
 	switch {
 	case a.state == Orphaned:
 	case e.Kind == message.EventWithdrawn && e.Version >= a.Version:
 		a.changeLocked(Withdrawn, a.newest)
 	case e.Kind == message.EventPublished && e.Version > a.newest:
-		// Versions never repeat, so one that is published after a withdrawal does not bring the withdrawn one back.
+		// Version numbers are never reused, so a publication after a withdrawal does not make the withdrawn version
+		// current.
 		state := Superseded
 		if a.state == Withdrawn {
 			state = Withdrawn
@@ -176,7 +178,7 @@ func (a *Lease) applyLocked(e message.Event) {
 	}
 }
 
-// End implements [connector.Dependent]: no owner knows the version any more.
+// End implements [connector.Dependent]. The version becomes orphaned.
 func (a *Lease) End() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -184,7 +186,7 @@ func (a *Lease) End() {
 	a.changeLocked(Orphaned, a.newest)
 }
 
-// Lost implements [connector.Dependent]: the lease is gone with its connection.
+// Lost implements [connector.Dependent]. The lease ends with its connection.
 func (a *Lease) Lost(l *link.Link) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -194,8 +196,8 @@ func (a *Lease) Lost(l *link.Link) {
 	}
 }
 
-// leased notes a lease that was taken. It is false when the handle was closed meanwhile, or has a lease on that link:
-// the caller releases this one.
+// leased records an acquired lease. It returns false if the handle was closed meanwhile or already has a lease on l;
+// the caller must then release this lease.
 func (a *Lease) leased(l *link.Link, lease, request uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -209,17 +211,25 @@ func (a *Lease) leased(l *link.Link, lease, request uint64) bool {
 	return true
 }
 
-// On implements [connector.Dependent]: the lease is held there, or no owner knows the version any more.
-func (a *Lease) On(l *link.Link) bool {
+// NeedsResume implements [connector.Dependent]. It returns false if the lease is held on l, was refused on l, or the
+// version no longer exists.
+func (a *Lease) NeedsResume(l *link.Link) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.link == l || a.state == Orphaned
+	return a.link != l && a.refused != l && a.state != Orphaned
 }
 
-// Resume implements [connector.Dependent]: it takes the lease again, or finds that the owner does not know the version
-// any more. If the owner refuses it, the handle goes on without a lease.
+// refusedOn records that the owner refused to renew the lease, so that it is not requested twice on one connection.
+func (a *Lease) refusedOn(l *link.Link) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refused = l
+}
+
+// Resume implements [connector.Dependent]. It renews the lease, or marks the version as orphaned if the owner no longer
+// has it. If the owner refuses, the handle has no lease until the next connection.
 func (a *Lease) Resume(ctx context.Context, l *link.Link) error {
-	if a.On(l) {
+	if !a.NeedsResume(l) {
 		return nil
 	}
 	if l.Server.Server != a.Server {
@@ -233,7 +243,8 @@ func (a *Lease) Resume(ctx context.Context, l *link.Link) error {
 		a.End()
 		return nil
 	case connector.Refused(err):
-		a.of.log.Warn("a lease was not taken again", "name", a.Name, "version", a.Version, "error", err)
+		a.refusedOn(l)
+		a.of.log.Warn("lease not renewed", "name", a.Name, "version", a.Version, "error", err)
 		return nil
 	case err != nil:
 		return err

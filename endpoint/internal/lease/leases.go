@@ -1,20 +1,18 @@
-// Package lease attaches published versions and keeps the leases that a client has of them, across connections.
+// Package lease acquires published versions and keeps the client's leases across connections.
 package lease
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/connector"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Leases are those of one client.
+// Leases holds the leases of one client.
 type Leases struct {
 	connector.Set[*Lease]
 	conn      *connector.Connector
@@ -23,31 +21,27 @@ type Leases struct {
 	manifests transfer.Manifests
 }
 
-// New makes the leases of a client. The caller adds them to the dependents of the connector. The importer maps memory.
+// New returns the leases of a client. The caller adds them to the dependents of the connector. importer maps memory.
 func New(conn *connector.Connector, importer transfer.Importer, log *slog.Logger) *Leases {
 	return &Leases{conn: conn, importer: importer, log: log}
 }
 
-// Acquire attaches a version, 0 for the newest. The caller owns the state dict, and ends the lease with Release.
-func (s *Leases) Acquire(ctx context.Context, name string, version uint64) (*Lease, *module.StateDict, error) {
+// Acquire acquires a version, or the newest one if version is 0, and maps it. If wait is set, it waits for an owner.
+// The caller owns the state dict and ends the lease with Release.
+func (s *Leases) Acquire(ctx context.Context, wait bool, name string, version uint64) (*Lease, *module.StateDict, error) {
 	a := &Lease{of: s, Name: name, changed: make(chan struct{})}
-	for {
-		var sd *module.StateDict
-		l, err := s.conn.Connected(ctx)
-		if err == nil {
-			sd, err = s.attach(ctx, l, a, message.Acquire{Name: name, Version: version})
-		}
-		if err == nil {
-			return a, sd, nil
-		}
-		// A connection that broke takes its lease with it, so asking again takes nothing twice.
-		if l == nil || !errors.Is(err, status.ErrUnavailable) || ctx.Err() != nil {
-			return nil, nil, err
-		}
+	var sd *module.StateDict
+	err := s.conn.Establish(ctx, wait, func(l *link.Link) (err error) {
+		sd, err = s.attach(ctx, l, a, message.Acquire{Name: name, Version: version})
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
 	}
+	return a, sd, nil
 }
 
-// attach asks for the lease, maps the memory and fills in the lease. The caller owns the state dict.
+// attach acquires the lease, maps the memory and fills in a. The caller owns the state dict.
 func (s *Leases) attach(ctx context.Context, l *link.Link, a *Lease, ask message.Acquire) (*module.StateDict, error) {
 	id, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpAcquire, Body: ask, Event: a.eventsOf(l), Late: l.ReleaseLate})
 	if err != nil {
@@ -76,15 +70,15 @@ func (s *Leases) attach(ctx context.Context, l *link.Link, a *Lease, ask message
 	return sd, nil
 }
 
-// add makes a lease known, so that it hears of events and is taken again after a reconnection. Where the connection
-// ended while it was made, that begins now.
+// add registers a lease so that it receives events and is renewed after reconnections. If the connection has already
+// ended, the renewal starts now.
 func (s *Leases) add(a *Lease, l *link.Link, lease, request uint64) {
-	a.leased(l, lease, request) // before others know it, who could take it on the next connection
+	a.leased(l, lease, request) // before it is registered: another goroutine could resume it on the next connection
 	if !s.Add(a) {
 		a.End()
 		return
 	}
-	if s.conn.Current() != l { // Lost may have been called before the lease was there
+	if s.conn.Current() != l { // Lost may have run before the lease was registered
 		a.Lost(l)
 		s.conn.OnNext(a.Resume)
 	}

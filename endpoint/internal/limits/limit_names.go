@@ -1,5 +1,4 @@
-// Package limits has the names of the limits on what clients can make an owner hold, and the error of one that is
-// reached.
+// Package limits defines the names of the limits on clients' resources, and the error for exceeding one.
 package limits
 
 import (
@@ -11,10 +10,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
-// Name names a limit: in server-infos, as the label of metrics, and in PROTOCOL.md.
+// Name is the name of a limit in server infos, in metric labels and in PROTOCOL.md.
 type Name string
 
-// The limits on what clients can make a server hold or do.
+// The limits on the resources of clients.
 const (
 	Clients       Name = "clients"
 	Subscriptions Name = "leases"
@@ -46,10 +45,10 @@ const (
 	RingBytes     Name = "ring_bytes"
 )
 
-// Refusals count what was refused, by limit.
+// Refusals counts refusals by limit.
 type Refusals struct{ by map[Name]*atomic.Uint64 }
 
-// NewRefusals counts the refusals of those limits.
+// NewRefusals returns counters for the given limits.
 func NewRefusals(names ...Name) Refusals {
 	r := Refusals{by: map[Name]*atomic.Uint64{}}
 	for _, name := range names {
@@ -58,7 +57,7 @@ func NewRefusals(names ...Name) Refusals {
 	return r
 }
 
-// Count notes an error that is answered, if it is that of a limit.
+// Count counts an error response if it is due to a limit.
 func (r Refusals) Count(err error) {
 	var o *overLimit
 	switch {
@@ -69,14 +68,14 @@ func (r Refusals) Count(err error) {
 	}
 }
 
-// Add notes a refusal.
+// Add counts one refusal.
 func (r Refusals) Add(name Name) {
 	if n := r.by[name]; n != nil {
 		n.Add(1)
 	}
 }
 
-// overLimit is a refusal because a limit is reached. It is counted where it is answered.
+// overLimit is the error for a reached limit. It is counted when it is sent.
 type overLimit struct {
 	limit Name
 	err   error
@@ -86,10 +85,10 @@ func (o *overLimit) Error() string { return o.err.Error() }
 
 func (o *overLimit) Unwrap() []error { return []error{status.ErrLimit, o.err} }
 
-// Exceeded refuses something because a limit is reached.
+// Exceeded returns the error for a reached limit.
 func Exceeded(limit Name, format string, args ...any) error {
 	return &overLimit{limit, fmt.Errorf("%w: "+format, append([]any{status.ErrLimit}, args...)...)}
 }
 
-// Of is how often a limit was in the way.
+// Of returns the number of refusals due to a limit.
 func (r Refusals) Of(name Name) uint64 { return r.by[name].Load() }

@@ -6,18 +6,18 @@ import (
 	"unicode/utf8"
 )
 
-// How many bytes are kept of texts that peers send.
+// The maximum sizes in bytes of texts from peers.
 const (
-	LabelBytes  = 64   // of a label
-	SourceBytes = 1024 // of the source of a publication
-	ReasonBytes = 256  // of the reason for a cancel
+	LabelBytes  = 64   // label
+	SourceBytes = 1024 // source of a publication
+	ReasonBytes = 256  // reason for a cancellation
 )
 
-// ShortLabel makes a label fit to be kept and shown.
+// ShortLabel returns a label that is safe to store and display.
 func ShortLabel(label string) string { return ShortText(label, LabelBytes) }
 
-// ShortText is what is kept of a text that a peer sent: its first printable characters, in at most limit bytes of their
-// own, so that no part of a large text keeps all of it in memory.
+// ShortText returns the printable characters of a peer's text, truncated to limit bytes. The result is a copy and does
+// not keep the original text in memory.
 func ShortText(text string, limit int) string {
 	var b strings.Builder
 	for _, r := range text {

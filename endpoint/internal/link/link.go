@@ -1,4 +1,4 @@
-// Package link is a client's end of one connection: it pairs answers and events with requests.
+// Package link implements a client's end of one connection. It matches answers and events to requests.
 package link
 
 import (
@@ -13,37 +13,37 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Link is one connection of a client, from its hello to its end. It pairs answers and events with requests; who dials
-// again when it ends is the client's business.
+// Link is one connection of a client, from its hello to its end. It matches answers and events to requests. It does not
+// reconnect.
 type Link struct {
 	conn inproc.Conn
-	// Receiver reads the connection, Server is what the owner said of itself.
+	// Receiver reads the connection. Server is the owner's hello.
 	Receiver inproc.Receiver
 	Server   message.Hello
-	// sharesContext sends the contexts of requests with them: the server of this process gets them.
+	// sharesContext is set if requests carry their contexts to the server of this process.
 	sharesContext bool
 
 	requests
 
-	// Keeps: the owner keeps memory of arguments, and Known is what the client knows of that.
+	// Keeps is set if the owner keeps argument memory mapped. Known is the client's record of that memory.
 	Keeps bool
 	Known transfer.Known
-	// Offers: the owner takes offers of endpoints.
+	// Offers is set if the owner accepts offers of endpoints.
 	Offers bool
-	// Digests: the owner computes digests of what is published.
+	// Digests is set if the owner computes digests of published versions.
 	Digests bool
-	pools   bool // the owner uses memory of results again
+	pools   bool // the owner reuses result memory
 
-	// Slabs are those of the owner's results that are mapped here.
+	// Slabs are the owner's result slabs that are mapped here.
 	Slabs transfer.SlabMappings
 
-	ObjectEvents ObjectEvents // what was heard of destroyed objects
+	ObjectEvents ObjectEvents // events of destroyed objects
 	queue        sendQueue
 
 	Done chan struct{} // closed when the reading goroutine has ended
 }
 
-// Handshake exchanges hellos on a fresh connection. It takes conn. The caller starts read.
+// Handshake exchanges hellos on a new connection. It takes ownership of conn. The caller starts Read.
 func Handshake(ctx context.Context, conn *wire.Conn, hello message.Hello) (*Link, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	agreed, err := message.ClientHandshake(conn, hello)
@@ -60,16 +60,16 @@ func Handshake(ctx context.Context, conn *wire.Conn, hello message.Hello) (*Link
 	l.Digests = agreed.Has(message.FeatureDigests)
 	if agreed.Has(message.FeaturePool) {
 		l.pools = true
-		l.Slabs.Allow(func() { l.returnSlabs(l.Slabs.Back()) })
+		l.Slabs.Allow(func() { l.returnSlabs(l.Slabs.TakeReturns()) })
 	}
 	l.Receiver = wire.NewReceiver(conn, l.dispatch)
 	return l, nil
 }
 
-// Peer is the owner's process, as the kernel knows it.
+// Peer returns the credentials of the owner's process as reported by the kernel.
 func (l *Link) Peer() wire.Credentials { return l.conn.Peer() }
 
-// makeLink is a link without its receiver.
+// makeLink returns a link without its receiver.
 func makeLink(conn inproc.Conn, server message.Hello) *Link {
 	return &Link{
 		conn: conn, Server: server, Done: make(chan struct{}),
@@ -77,16 +77,17 @@ func makeLink(conn inproc.Conn, server message.Hello) *Link {
 	}
 }
 
-// Read passes frames on while nobody waits for an answer, who would do that himself, until the connection ends.
+// Read dispatches frames until the connection ends. It reads only while no goroutine waits for an answer, because
+// waiters read the connection themselves.
 func (l *Link) Read() {
 	defer close(l.Done)
 	l.fail(l.Receiver.Run())
 }
 
-// dispatch hands a frame to whom it is for. It takes the frame. An error ends the link.
+// dispatch passes a frame to its request. It takes ownership of the frame. An error ends the link.
 func (l *Link) dispatch(frame wire.Frame) error {
 	switch {
-	case frame.Kind == wire.KindError && frame.ID == 0: // not to a request: the owner says why it hangs up
+	case frame.Kind == wire.KindError && frame.ID == 0: // not the answer to a request: the reason why the owner closes the connection
 		defer frame.Files.Close()
 		return status.RemoteError(frame)
 	case frame.Kind == wire.KindResponse || frame.Kind == wire.KindError:
@@ -104,7 +105,7 @@ func (l *Link) dispatch(frame wire.Frame) error {
 	return fmt.Errorf("%w: an owner does not send %s frames", status.ErrProtocol, frame.Kind)
 }
 
-// deliver gives an answer to the request that waits for it.
+// deliver sends an answer to the waiter of its request.
 func (l *Link) deliver(frame wire.Frame) error {
 	l.mu.Lock()
 	w := l.pending[frame.ID]
@@ -112,11 +113,11 @@ func (l *Link) deliver(frame wire.Frame) error {
 	if w == nil {
 		l.mu.Unlock()
 		frame.Files.Close()
-		return fmt.Errorf("%w: answer to request %d, which was not sent or was answered before", status.ErrProtocol, frame.ID)
+		return fmt.Errorf("%w: answer to request %d, which is not in flight", status.ErrProtocol, frame.ID)
 	}
 	over := l.overLocked()
-	if !w.gone {
-		w.answer <- frame // has room: a waiter gets one answer
+	if !w.abandoned {
+		w.answer <- frame // never blocks: each waiter gets one answer
 		l.mu.Unlock()
 		return over
 	}
@@ -134,8 +135,8 @@ func (l *Link) deliver(frame wire.Frame) error {
 	return over
 }
 
-// pass gives an event to the request that it belongs to. It takes the frame. One that comes after ignore was on its way
-// already.
+// pass sends an event to the receiver of its request. It takes ownership of the frame. It drops events without a
+// receiver: they were sent before Ignore took effect.
 func (l *Link) pass(frame wire.Frame) error {
 	l.mu.Lock()
 	item := l.events[frame.ID]
@@ -150,7 +151,7 @@ func (l *Link) pass(frame wire.Frame) error {
 	return item(frame)
 }
 
-// asItem makes a taker of frames of one of events.
+// asItem adapts a receiver of events to one of frames.
 func asItem(event func(message.Event)) func(wire.Frame) error {
 	return func(frame wire.Frame) error {
 		defer frame.Files.Close()
@@ -158,15 +159,16 @@ func asItem(event func(message.Event)) func(wire.Frame) error {
 		if err := message.Unmarshal(frame.Body, &e); err != nil {
 			return fmt.Errorf("%w: event: %w", status.ErrProtocol, err)
 		}
-		if len(e.Name) > catalog.MaxNameBytes { // nor would it be kept
-			return fmt.Errorf("%w: event of a name of %d bytes", status.ErrProtocol, len(e.Name))
+		if len(e.Name) > catalog.MaxNameBytes { // such a name cannot be published
+			return fmt.Errorf("%w: event for a name of %d bytes", status.ErrProtocol, len(e.Name))
 		}
 		event(e)
 		return nil
 	}
 }
 
-// NewPipe is a link to a server of this process, whose hello has come. It takes conn. The caller starts read.
+// NewPipe returns a link to a server of this process whose hello was received. It takes ownership of conn. The caller
+// starts Read.
 func NewPipe(conn *inproc.Pipe, server message.Hello) *Link {
 	l := makeLink(conn, server)
 	l.Digests = true
@@ -174,7 +176,7 @@ func NewPipe(conn *inproc.Pipe, server message.Hello) *Link {
 	return l
 }
 
-// NewOwn is newPipeLink for the server's own client, whose requests carry their contexts.
+// NewOwn is [NewPipe] for the server's own client, whose requests carry their contexts.
 func NewOwn(conn *inproc.Pipe, server message.Hello) *Link {
 	l := NewPipe(conn, server)
 	l.sharesContext = true

@@ -18,34 +18,37 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Request is a request to be sent.
+// Request is a request that a client sends.
 type Request struct {
-	Op    message.Op // what is asked for
+	Op    message.Op // the operation
 	Body  any        // nil for none
 	Files []*os.File // borrowed until it has been sent
-	// Storages are shared, in the place of the files, with an owner in this process. Borrowed until it has been sent.
+	// Storages replace Files for an owner in this process. They are borrowed until the request has been sent.
 	Storages []*tensor.Storage
-	// Event gets the events that belong to the request, until ignore. It is called by whoever reads, must return at
-	// once, and may be called before the answer is seen.
+	// Event receives the events of the request until Ignore is called. It runs in the goroutine that reads the
+	// connection, must return at once, and may run before RoundTrip returns the answer.
 	Event func(message.Event)
-	// Item is the same for requests whose events are not of the catalog. It takes the frame; an error ends the link.
+	// Item receives the frames of events that are not events of the catalog, like Event. It takes ownership of the
+	// frame. An error ends the link.
 	Item func(wire.Frame) error
-	// Late deals with an answer that comes when nobody waits for it any more. It takes the frame, and is called by the
-	// reading goroutine. Nil: the frame is closed.
+	// Late handles an answer that arrives after the caller has left. It takes ownership of the frame and runs in the
+	// goroutine that reads the connection. If it is nil, the frame is closed.
 	Late func(wire.Frame)
-	// Returns tells that the answer may bring a reference to a managed object, which goes back if it comes late.
+	// Returns is set if the answer may contain a reference to a managed object. If the answer arrives late, the
+	// reference is released.
 	Returns bool
 
-	// Metadata goes with the request. It has been checked.
+	// Metadata is sent with the request. The caller has validated it.
 	Metadata message.Metadata
 
-	// Callee is the body, instead of Body, where Calls. Plain is its argument, if that is not encoded in Callee yet.
+	// Callee is the body if Calls is set; Body is then unused. Plain is the argument unless Callee already contains it
+	// in encoded form.
 	Calls  bool
 	Callee message.Call
 	Plain  any
 }
 
-// sendCall sends a request with what goes beside it, as [wire.Conn.SendContext] does.
+// sendCall sends a request and its descriptors or storages, like [wire.Conn.SendContext].
 func (l *Link) sendCall(ctx context.Context, id uint64, body []byte, c *Request) error {
 	if p, ok := l.conn.(*inproc.Pipe); ok {
 		if !l.sharesContext {
@@ -58,8 +61,8 @@ func (l *Link) sendCall(ctx context.Context, id uint64, body []byte, c *Request)
 	return l.conn.SendContext(ctx, wire.KindRequest, id, body, c.Files...)
 }
 
-// Share makes the storages of a request ready to be sent, those of a call by what the owner keeps of them. It borrows
-// them.
+// Share exports the storages of a request. For a call it reuses memory that the owner keeps mapped. It borrows the
+// storages.
 func (l *Link) Share(c *Request, storages []*tensor.Storage) (*transfer.Export, error) {
 	if _, ok := l.conn.(*inproc.Pipe); ok {
 		return transfer.ExportInProcess(storages)
@@ -70,7 +73,7 @@ func (l *Link) Share(c *Request, storages []*tensor.Storage) (*transfer.Export, 
 	return transfer.ExportStorages(storages)
 }
 
-// appendTo encodes the body of the request's frame. What is left of ctx's time goes with it.
+// appendTo encodes the body of the request's frame, including the time left until ctx's deadline.
 func (c *Request) appendTo(b []byte, ctx context.Context) ([]byte, error) {
 	req := message.Request{Op: c.Op, Metadata: c.Metadata}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -105,7 +108,7 @@ func (c *Request) appendCall(b []byte, req message.Request) ([]byte, error) {
 	return message.AppendCallRequest(b, req, callee)
 }
 
-// DecodeAnswer reads the body of a response or an item. A body that does not fit is the owner's fault.
+// DecodeAnswer decodes the body of a response or an item. It fails with ErrProtocol if the body does not match.
 func DecodeAnswer(frame wire.Frame, out any) error {
 	if err := message.UnmarshalPayload(frame.Body, out); err != nil {
 		return BadAnswer(err)
@@ -113,11 +116,11 @@ func DecodeAnswer(frame wire.Frame, out any) error {
 	return nil
 }
 
-// BadAnswer is the error of an answer that does not fit: the owner broke the protocol.
+// BadAnswer wraps err in ErrProtocol: the owner sent an invalid answer.
 func BadAnswer(err error) error { return fmt.Errorf("%w: answer: %w", status.ErrProtocol, err) }
 
-// BadClaim says whose fault it is that memory in an answer could not be imported: what the owner says of it does not
-// hold, unless it is this process that cannot have it.
+// BadClaim wraps the error of importing memory from an answer. It adds ErrProtocol if the owner's description is wrong,
+// but not if this process cannot import the memory.
 func BadClaim(err error) error {
 	if errors.Is(err, status.ErrProtocol) || errors.Is(err, status.ErrCapability) {
 		return err
@@ -130,5 +133,5 @@ func BadClaim(err error) error {
 	return err
 }
 
-// timeLeft is how long there is until the deadline, at least a nanosecond: 0 would mean for ever.
+// timeLeft returns the time until the deadline, at least one nanosecond because 0 would mean no deadline.
 func timeLeft(deadline time.Time) time.Duration { return max(time.Until(deadline), 1) }

@@ -14,9 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// How links end, and what that means to whoever uses them.
-
-// handshakeError explains why a handshake failed.
+// handshakeError adds the likely cause to the error of a failed handshake.
 func handshakeError(err error) error {
 	var refused *message.Error
 	if errors.As(err, &refused) {
@@ -33,11 +31,11 @@ func handshakeError(err error) error {
 
 var errOwnerLeft = fmt.Errorf("%w: the owner is shutting down", status.ErrUnavailable)
 
-// fail ends the link and every request that waits on it.
+// fail ends the link and all its waiters.
 func (l *Link) fail(err error) {
 	err = lost(err)
 	l.mu.Lock()
-	l.endLocked(err) // before the connection is closed: a request that cannot be sent any more is to be told why
+	l.endLocked(err) // before the connection is closed, so that a request that fails to send gets the reason
 	l.mu.Unlock()
 	l.conn.Close()
 	var done []func(wire.Frame, error)
@@ -47,7 +45,7 @@ func (l *Link) fail(err error) {
 		switch {
 		case w.done != nil:
 			done = append(done, w.done)
-		case !w.gone:
+		case !w.abandoned:
 			close(w.answer)
 		}
 	}
@@ -59,7 +57,7 @@ func (l *Link) fail(err error) {
 	}
 }
 
-// lost says what the end of a connection means to whoever used it.
+// lost wraps the error that ended a connection for its users.
 func lost(err error) error {
 	var remote *message.Error
 	switch {
@@ -71,15 +69,15 @@ func lost(err error) error {
 	return fmt.Errorf("%w: %w", status.ErrUnavailable, err)
 }
 
-// sendError explains why a request could not be sent: the reader often knows better than the writer. An owner that
-// hangs up has said why before it did.
+// sendError returns the error of a request that could not be sent. It prefers the reader's error to the writer's: an
+// owner sends the reason before it closes the connection.
 func (l *Link) sendError(ctx context.Context, err error) error {
 	if errors.Is(err, wire.ErrNotSent) {
 		return context.Cause(ctx)
 	}
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 		select {
-		case <-l.Over: // what was sent is read to its end
+		case <-l.Over: // the reader has received everything that was sent
 		case <-ctx.Done():
 		}
 	}
@@ -94,10 +92,11 @@ func (l *Link) sendError(ctx context.Context, err error) error {
 	return lost(err)
 }
 
-// farewellTime is how long a goodbye may wait for an owner that does not read. It will see the end of the connection.
+// farewellTime is the maximum time to send a goodbye. An owner that does not read it will see the end of the
+// connection.
 const farewellTime = 100 * time.Millisecond
 
-// HangUp ends the link in good order and returns when nothing of it runs any more.
+// HangUp sends a goodbye, closes the link and returns when its goroutines have ended.
 func (l *Link) HangUp() {
 	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
 	defer cancel()
@@ -105,13 +104,13 @@ func (l *Link) HangUp() {
 	l.Cut()
 }
 
-// Cut ends the link and returns when nothing of it runs any more.
+// Cut closes the link and returns when its goroutines have ended.
 func (l *Link) Cut() {
 	l.conn.Close()
 	l.Wait()
 }
 
-// Wait returns when the link has ended and nothing of it runs any more.
+// Wait returns when the link and its goroutines have ended.
 func (l *Link) Wait() {
 	<-l.Done
 	l.queue.close()

@@ -7,7 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// ListParts asks for the parts of a list one after the other, and puts them together.
+// ListParts requests the parts of a list in order and joins them.
 func ListParts(request func(message.List) (message.Listed, error)) (all message.Listed, err error) {
 	var ask message.List
 	for {
@@ -25,7 +25,7 @@ func ListParts(request func(message.List) (message.Listed, error)) (all message.
 		case part.Next == "":
 			return all, nil
 		case part.Next < ask.After, part.Next == ask.After && part.NextVersion >= ask.AfterVersion:
-			return all, fmt.Errorf("%w: answer: the list goes back", status.ErrProtocol)
+			return all, fmt.Errorf("%w: answer: the list is not in order", status.ErrProtocol)
 		}
 		ask = message.List{After: part.Next, AfterVersion: part.NextVersion}
 	}

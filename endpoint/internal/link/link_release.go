@@ -5,9 +5,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// What a client gives back without waiting for the answer.
+// The methods in this file release resources without waiting for the owner's answer.
 
-// ReleaseLate returns the lease of an answer for which nobody waits any more.
+// ReleaseLate releases the lease of an answer whose caller has left.
 func (l *Link) ReleaseLate(frame wire.Frame) {
 	defer frame.Files.Close()
 	var got message.Acquired
@@ -16,13 +16,13 @@ func (l *Link) ReleaseLate(frame wire.Frame) {
 	}
 }
 
-// Release gives a lease back without waiting for the answer. It is called by whoever reads the connection too.
+// Release releases a lease without waiting for the answer. It may run in the goroutine that reads the connection.
 func (l *Link) Release(lease, request uint64) {
 	l.Ignore(request)
-	l.Tell(Request{Op: message.OpRelease, Body: message.Release{Leases: []uint64{lease}}})
+	l.SendNoReply(Request{Op: message.OpRelease, Body: message.Release{Leases: []uint64{lease}}})
 }
 
-// dropResult gives back what came with an answer for which nobody waits any more.
+// dropResult releases the resources of an answer whose caller has left.
 func (l *Link) dropResult(frame wire.Frame) {
 	defer frame.Files.Close()
 	var got message.Returned
@@ -35,21 +35,26 @@ func (l *Link) dropResult(frame wire.Frame) {
 	}
 }
 
-// CancelTask cancels a task whose submitter did not wait for the answer: nobody knows its id.
-func (l *Link) CancelTask(frame wire.Frame) {
+// CancelLateTask cancels a task whose submitter left before the answer. It takes ownership of the answer's frame.
+func (l *Link) CancelLateTask(frame wire.Frame) {
 	defer frame.Files.Close()
 	var got message.TaskInfo
 	if frame.Kind == wire.KindResponse && message.UnmarshalPayload(frame.Body, &got) == nil {
-		l.Tell(Request{Op: message.OpTaskCancel, Body: message.Task{ID: got.ID}})
+		l.CancelTask(got.ID)
 	}
 }
 
-// ReleaseObject gives a reference back without waiting for the answer.
-func (l *Link) ReleaseObject(id string, token uint64) {
-	l.Tell(Request{Op: message.OpObjectRelease, Body: ReleaseOne(id, token)})
+// CancelTask cancels a task without waiting for the answer.
+func (l *Link) CancelTask(id string) {
+	l.SendNoReply(Request{Op: message.OpTaskCancel, Body: message.Task{ID: id}})
 }
 
-// ReleaseOne asks to take one reference back; token 0 is for servers that do not tell them apart.
+// ReleaseObject releases a reference to an object without waiting for the answer.
+func (l *Link) ReleaseObject(id string, token uint64) {
+	l.SendNoReply(Request{Op: message.OpObjectRelease, Body: ReleaseOne(id, token)})
+}
+
+// ReleaseOne returns the request that releases one reference. Token 0 is for servers without reference tokens.
 func ReleaseOne(id string, token uint64) message.ReleaseObjects {
 	ask := message.ReleaseObjects{IDs: []string{id}}
 	if token != 0 {
@@ -58,20 +63,19 @@ func ReleaseOne(id string, token uint64) message.ReleaseObjects {
 	return ask
 }
 
-// Unwatch ends a watch that was listened to, without waiting for the answer.
+// Unwatch stops the events of a watch and ends it without waiting for the answer.
 func (l *Link) Unwatch(id uint64) {
 	l.Receiver.Listen(-1)
 	l.endWatch(id)
 }
 
-// endWatch has the owner end a watch.
+// endWatch sends the request that ends a watch.
 func (l *Link) endWatch(id uint64) {
 	l.Ignore(id)
-	l.Tell(Request{Op: message.OpUnwatch, Body: message.Unwatch{Watch: id}})
+	l.SendNoReply(Request{Op: message.OpUnwatch, Body: message.Unwatch{Watch: id}})
 }
 
-// EndLateWatch ends a watch that the owner began when nobody waited for that any more. It takes the frame of its
-// answer.
+// EndLateWatch ends a watch whose caller left before the answer. It takes ownership of the answer's frame.
 func (l *Link) EndLateWatch(frame wire.Frame) {
 	defer frame.Files.Close()
 	if frame.Kind == wire.KindResponse {

@@ -12,11 +12,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// RoundTrip sends a request and waits for its answer, which the caller owns. When ctx ends first the owner is told to
-// stop. The id is the request's, 0 if there is nothing to ignore.
+// RoundTrip sends a request and waits for its answer, which the caller owns. If ctx ends first, it sends a cancellation
+// to the owner. It returns the request's id, or 0 if no events need to be ignored.
 //
-// The end of ctx ends the sending too, where the owner does not read. Of a request that has begun by then the rest is
-// sent behind the caller's back, and the word to stop after it: the connection goes on, for the others who use it.
+// The end of ctx also ends the send if the owner does not read. If the frame was sent in part, the rest and the
+// cancellation are sent in the background so that other users can continue to use the connection.
 func (l *Link) RoundTrip(ctx context.Context, c Request) (uint64, wire.Frame, error) {
 	if ctx.Err() != nil {
 		return 0, wire.Frame{}, context.Cause(ctx)
@@ -33,11 +33,11 @@ func (l *Link) RoundTrip(ctx context.Context, c Request) (uint64, wire.Frame, er
 		l.Cancel(id, context.Cause(ctx))
 		return 0, wire.Frame{}, err
 	}
-	frame, ok = <-w.answer // it came at the same moment: the answer is the better news
+	frame, ok = <-w.answer // the answer arrived at the same time and takes precedence
 	return l.answered(ctx, id, w, frame, ok)
 }
 
-// Cancel tells the owner to stop a request, and why. That somebody cancelled goes without saying.
+// Cancel asks the owner to cancel a request and includes the cause, unless it is context.Canceled.
 func (l *Link) Cancel(id uint64, cause error) {
 	var body []byte
 	if cause != nil && cause != context.Canceled {
@@ -48,7 +48,7 @@ func (l *Link) Cancel(id uint64, cause error) {
 	l.post(wire.KindCancel, id, body)
 }
 
-// ask sends a request.
+// ask sends a request and returns its waiter.
 func (l *Link) ask(ctx context.Context, c *Request) (uint64, *waiter, error) {
 	payload := bufpool.Bodies.Get()
 	defer bufpool.Bodies.Put(payload)
@@ -60,7 +60,7 @@ func (l *Link) ask(ctx context.Context, c *Request) (uint64, *waiter, error) {
 		*payload, err = c.appendTo((*payload)[:start], ctx)
 	}
 	if err != nil {
-		l.Slabs.PutBack(back)
+		l.Slabs.RestoreReturns(back)
 		return 0, nil, err
 	}
 	id, w, err := l.expect(c)
@@ -68,10 +68,10 @@ func (l *Link) ask(ctx context.Context, c *Request) (uint64, *waiter, error) {
 		return 0, nil, err
 	}
 	if err := l.sendCall(ctx, id, *payload, c); err != nil {
-		l.Slabs.PutBack(back)
+		l.Slabs.RestoreReturns(back)
 		if l.withdraw(id) {
 			l.free(w)
-		} else if frame, ok := <-w.answer; ok { // to what was not sent: the link has failed since, or will
+		} else if frame, ok := <-w.answer; ok { // the request was not sent: the link has failed or is about to fail
 			frame.Files.Close()
 		}
 		return 0, nil, l.sendError(ctx, err)
@@ -79,7 +79,7 @@ func (l *Link) ask(ctx context.Context, c *Request) (uint64, *waiter, error) {
 	return id, w, nil
 }
 
-// answered turns what a waiter got into a result, and keeps the waiter for another request.
+// answered converts the outcome of a waiter to a result and recycles the waiter.
 func (l *Link) answered(ctx context.Context, id uint64, w *waiter, frame wire.Frame, ok bool) (uint64, wire.Frame, error) {
 	if !ok {
 		l.mu.Lock()
@@ -90,7 +90,7 @@ func (l *Link) answered(ctx context.Context, id uint64, w *waiter, frame wire.Fr
 	if frame.Kind == wire.KindError {
 		defer frame.Files.Close()
 		l.Ignore(id)
-		if l.sharesContext && ctx.Err() != nil { // what the server's side of it came to is not told by a code
+		if l.sharesContext && ctx.Err() != nil { // the error of the shared context is more precise than the server's code
 			return 0, wire.Frame{}, context.Cause(ctx)
 		}
 		return 0, wire.Frame{}, status.RemoteError(frame)
@@ -98,23 +98,23 @@ func (l *Link) answered(ctx context.Context, id uint64, w *waiter, frame wire.Fr
 	return id, frame, nil
 }
 
-// Tell sends a request whose answer nobody waits for, without waiting itself.
-func (l *Link) Tell(c Request) {
+// SendNoReply queues a request whose answer is ignored, and returns at once.
+func (l *Link) SendNoReply(c Request) {
 	payload := bufpool.Bodies.Get()
 	defer bufpool.Bodies.Put(payload)
 	var err error
 	if *payload, err = c.appendTo(*payload, context.Background()); err != nil {
-		return // none of those that are told has a body that cannot be encoded
+		return // unreachable: the bodies of these requests can always be encoded
 	}
-	// Where the link has ended, what the request would have undone has ended with it.
+	// If the link has ended, its end has already released what the request would release.
 	if id, err := l.expectAsync(c, func(frame wire.Frame, _ error) { frame.Files.Close() }); err == nil {
 		l.post(wire.KindRequest, id, *payload)
 	}
 }
 
-// Start sends a request whose answer, or the error that ends the link before it, goes to done: once, by whoever reads.
-// On an error done is not called. What is left of ctx's time goes with the request; its end ends the sending, not the
-// request.
+// Start sends a request and returns. The answer, or the error that ends the link, is passed to done once, in the
+// goroutine that reads the connection. If Start fails, done is not called. The request carries the time left until
+// ctx's deadline. The end of ctx ends the send, not the request.
 func (l *Link) Start(ctx context.Context, c Request, done func(wire.Frame, error)) (uint64, error) {
 	payload := bufpool.Bodies.Get()
 	defer bufpool.Bodies.Put(payload)
@@ -128,23 +128,24 @@ func (l *Link) Start(ctx context.Context, c Request, done func(wire.Frame, error
 	}
 	if err := l.sendCall(ctx, id, *payload, &c); err != nil {
 		if !l.withdraw(id) {
-			return id, nil // done has been told, or will be
+			return id, nil // done was called or will be
 		}
 		return 0, l.sendError(ctx, err)
 	}
 	return id, nil
 }
 
-// unasked is the end of a link before a request was sent on it. The same can be asked on the next one.
-type unasked struct{ error }
+// notSentError wraps the error of a link that ended before the request was sent. The request can be sent on the next
+// link.
+type notSentError struct{ error }
 
-func (u *unasked) Unwrap() error { return u.error }
+func (u *notSentError) Unwrap() error { return u.error }
 
-// IsUnasked reports whether err is the end of a link before a request was sent on it.
-func IsUnasked(err error) bool {
+// IsNotSent reports whether err is due to a link that ended before the request was sent.
+func IsNotSent(err error) bool {
 	if err == nil {
-		return false // what follows allocates, and most calls come here
+		return false // fast path: errors.As allocates
 	}
-	var u *unasked
+	var u *notSentError
 	return errors.As(err, &u)
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// plainBody is how many bytes a request may have that an owner reads in any case: one with more, or with descriptors,
-// may be refused unread.
+// plainBody is the size in bytes up to which the owner always reads requests without descriptors. It may refuse other
+// requests unread.
 const plainBody = 8 << 10
 
-// withSlabs adds the slabs that go back to a call. The caller puts them back where it is not sent.
+// withSlabs adds returned slabs to a call. If the call is not sent, the caller must put the slabs back.
 func (l *Link) withSlabs(c *Request) (back transfer.SlabReturns) {
 	if !l.pools || c.Op != message.OpCall || !c.Calls {
 		return back
 	}
-	if back = l.Slabs.Back(); back.Empty() {
+	if back = l.Slabs.TakeReturns(); back.Empty() {
 		return back
 	}
 	if len(c.Files) > 0 {
@@ -29,26 +29,26 @@ func (l *Link) withSlabs(c *Request) (back transfer.SlabReturns) {
 	return back
 }
 
-// withoutSlabs undoes withSlabs for a call that may be refused unread: the slabs go before it.
+// withoutSlabs removes the slabs from a call that may be refused unread, and sends them before it.
 func (l *Link) withoutSlabs(c *Request, back transfer.SlabReturns) {
 	c.Callee.SlabsReturned, c.Callee.SlabsDropped = nil, nil
 	l.returnSlabs(back)
 }
 
-// returnSlabs gives slabs back without a call.
+// returnSlabs returns slabs to the owner without a call.
 func (l *Link) returnSlabs(back transfer.SlabReturns) {
 	if !back.Empty() {
-		l.Tell(Request{Op: message.OpReturnSlabs, Body: message.ReturnSlabs{Returned: back.Returned, Dropped: back.Dropped}})
+		l.SendNoReply(Request{Op: message.OpReturnSlabs, Body: message.ReturnSlabs{Returned: back.Returned, Dropped: back.Dropped}})
 	}
 }
 
-// slabsGone takes the news of slabs that the owner does not use again. It takes the frame.
+// slabsGone handles the event that the owner will not reuse some slabs. It takes ownership of the frame.
 func (l *Link) slabsGone(frame wire.Frame) error {
 	defer frame.Files.Close()
 	var news message.SlabsGone
 	if err := message.Unmarshal(frame.Body, &news); err != nil {
 		return fmt.Errorf("%w: event: %w", status.ErrProtocol, err)
 	}
-	l.Slabs.Gone(news.Slabs)
+	l.Slabs.MarkGone(news.Slabs)
 	return nil
 }

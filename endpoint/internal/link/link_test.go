@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// linked is a link to an owner that says nothing after its hello.
+// linked returns a link to an owner that sends only its hello.
 func linked(t *testing.T, limits wire.Limits) (*Link, *wire.Conn) {
 	t.Helper()
 	near, far, err := wire.Pipe(limits)
@@ -31,7 +31,7 @@ func linked(t *testing.T, limits wire.Limits) (*Link, *wire.Conn) {
 	return l, far
 }
 
-func TestARequestThatIsNotSentLeavesNothingBehind(t *testing.T) {
+func TestUnsentRequestReleased(t *testing.T) {
 	drivertest.Leaks(t)
 	l, _ := linked(t, wire.Limits{Frame: 1 << 20})
 	large := Request{Op: message.OpWatch, Body: message.Watch{Names: []string{string(make([]byte, 2<<20))}}, Event: func(message.Event) {}}
@@ -43,7 +43,7 @@ func TestARequestThatIsNotSentLeavesNothingBehind(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var last error
 	cancel()
-	for last == nil { // the owner does not read: of the first one part is sent
+	for last == nil { // the owner does not read, so the first frame is sent in part
 		_, last = l.Start(ctx, full, func(frame wire.Frame, _ error) { frame.Files.Close() })
 	}
 	require.ErrorIs(t, last, context.Canceled)
@@ -53,7 +53,7 @@ func TestARequestThatIsNotSentLeavesNothingBehind(t *testing.T) {
 	require.Len(t, l.events, len(l.pending))
 }
 
-// closing is a connection that notes what its link says of its end when it is closed.
+// closing is a connection that records the link's Reason when it is closed.
 type closing struct {
 	inproc.Conn
 	link   *Link
@@ -65,8 +65,8 @@ func (c *closing) Close() error {
 	return c.Conn.Close()
 }
 
-// A request that is being sent when the connection is closed finds out why: the reason is there before.
-func TestReasonComesBeforeTheEndOfTheConnection(t *testing.T) {
+// A request that is being sent when the connection is closed gets the reason, because the reason is set first.
+func TestReasonSetBeforeClose(t *testing.T) {
 	near, _ := inproc.New(wire.Limits{}, wire.Limits{})
 	c := &closing{Conn: near}
 	c.link = makeLink(c, message.Hello{})
@@ -74,28 +74,27 @@ func TestReasonComesBeforeTheEndOfTheConnection(t *testing.T) {
 	require.ErrorIs(t, c.reason, wire.ErrProtocol)
 }
 
-// TestAnswerBeforeAbandonKeepsEvents has the answer to a watch come before its context is seen to have ended: the
-// request has succeeded, so its events go on. (D37)
+// An answer that arrives together with the end of the context wins: the watch succeeds and its events continue.
 func TestAnswerBeforeAbandonKeepsEvents(t *testing.T) {
 	near, _ := inproc.New(wire.Limits{}, wire.Limits{})
 	l := makeLink(near, message.Hello{})
-	heard := 0
-	watch := Request{Op: message.OpWatch, Item: func(wire.Frame) error { heard++; return nil }}
+	events := 0
+	watch := Request{Op: message.OpWatch, Item: func(wire.Frame) error { events++; return nil }}
 	id, w, err := l.expect(&watch)
 	require.NoError(t, err)
 	require.NoError(t, l.dispatch(wire.Frame{Kind: wire.KindResponse, ID: id}))
 	require.False(t, l.abandon(id, w), "the answer is there")
 	require.NoError(t, l.dispatch(wire.Frame{Kind: wire.KindEvent, ID: id}))
-	require.Equal(t, 1, heard)
+	require.Equal(t, 1, events)
 
 	id, w, err = l.expect(&watch)
 	require.NoError(t, err)
 	require.True(t, l.abandon(id, w))
 	require.NoError(t, l.dispatch(wire.Frame{Kind: wire.KindEvent, ID: id}))
-	require.Equal(t, 1, heard, "nobody waits for it any more")
+	require.Equal(t, 1, events, "an abandoned request gets no events")
 }
 
-func TestAnEventOfANameThatIsNoneEndsTheConnection(t *testing.T) {
+func TestInvalidEventNameEndsConnection(t *testing.T) {
 	drivertest.Leaks(t)
 	l, far := linked(t, wire.Limits{})
 	_, err := l.Start(context.Background(), Request{Op: message.OpWatch, Event: func(message.Event) { t.Error("taken") }},

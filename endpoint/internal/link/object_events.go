@@ -9,24 +9,24 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// ObjectEvents are the destroyed objects that an owner has named on a connection. While references are on their way it
-// remembers them: such an event may come before the reference is known here.
+// ObjectEvents records the objects that an owner has reported as destroyed on a connection. It keeps them while
+// references are in flight, because an event may arrive before the reference is registered here.
 type ObjectEvents struct {
-	mu       sync.Mutex
-	asked    bool          // the request for these events has been sent
-	asking   chan struct{} // closed when whoever sends it has done so, or could not; nil while nobody does
-	expected int           // references on their way
-	gone     map[string]struct{}
-	bytes    int               // of the ids in gone
-	spent    map[uint64]string // references that were released by id: the objects, by token
+	mu         sync.Mutex
+	subscribed bool          // the request for these events was sent
+	asking     chan struct{} // closed when the goroutine that sends it has finished; nil while there is none
+	expected   int           // calls whose references are in flight
+	gone       map[string]struct{}
+	bytes      int               // size of the ids in gone
+	released   map[uint64]string // references that were released by id: object ids by token
 }
 
-// maxEvents is how many bytes of ids of destroyed objects a client remembers while references are on their way: far
-// more than an owner that has to say something of as many objects as it may keep for a client.
+// maxEvents is the maximum size in bytes of the ids of destroyed objects while references are in flight. It is far
+// above the objects that an owner may hold for one client.
 const maxEvents = 32 << 20
 
-// Expect begins and ends the time in which references are on their way.
-func (n *ObjectEvents) Expect() (end func()) {
+// Track begins a period in which references are in flight; end ends it.
+func (n *ObjectEvents) Track() (end func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.expected++
@@ -34,20 +34,20 @@ func (n *ObjectEvents) Expect() (end func()) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.expected--; n.expected == 0 {
-			n.gone, n.bytes, n.spent = nil, 0, nil
+			n.gone, n.bytes, n.released = nil, 0, nil
 		}
 	}
 }
 
-// Note remembers a destroyed object.
-func (n *ObjectEvents) Note(id string) error {
+// NoteDestroyed records a destroyed object. It fails if maxEvents is exceeded.
+func (n *ObjectEvents) NoteDestroyed(id string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.expected == 0 {
 		return nil
 	}
-	if n.bytes += len(id) + 64; n.bytes > maxEvents { // with what it takes to keep one
-		return fmt.Errorf("%w: the owner tells of more destroyed objects than a client can have", status.ErrProtocol)
+	if n.bytes += len(id) + 64; n.bytes > maxEvents { // plus the overhead of one entry
+		return fmt.Errorf("%w: the owner reports more destroyed objects than a client can hold", status.ErrProtocol)
 	}
 	if n.gone == nil {
 		n.gone = map[string]struct{}{}
@@ -56,40 +56,40 @@ func (n *ObjectEvents) Note(id string) error {
 	return nil
 }
 
-// NoteSpent remembers references that were released by id.
-func (n *ObjectEvents) NoteSpent(tokens map[uint64]string) {
+// NoteReleased records references that were released by id.
+func (n *ObjectEvents) NoteReleased(tokens map[uint64]string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.expected == 0 {
 		return
 	}
-	if n.spent == nil {
-		n.spent = map[uint64]string{}
+	if n.released == nil {
+		n.released = map[uint64]string{}
 	}
-	maps.Copy(n.spent, tokens)
+	maps.Copy(n.released, tokens)
 }
 
-// WasSpent reports whether a reference was given back by id before it was known here.
-func (n *ObjectEvents) WasSpent(id string, token uint64) bool {
+// WasReleased reports whether a reference was released by id before it was registered here.
+func (n *ObjectEvents) WasReleased(id string, token uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return token != 0 && n.spent[token] == id
+	return token != 0 && n.released[token] == id
 }
 
-// HeardOf reports whether an object was destroyed while references were on their way.
-func (n *ObjectEvents) HeardOf(id string) bool {
+// WasDestroyed reports whether an object was destroyed while references were in flight.
+func (n *ObjectEvents) WasDestroyed(id string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	_, heard := n.gone[id]
-	return heard
+	_, destroyed := n.gone[id]
+	return destroyed
 }
 
-// Once calls ask unless that was done with success before, and returns when it was: what its callers send afterwards
-// comes after what ask sent.
+// Once calls ask until it succeeds for the first time, and returns after that success. Requests that the caller sends
+// afterwards follow the one that ask sent.
 func (n *ObjectEvents) Once(ctx context.Context, ask func() error) error {
 	for {
 		n.mu.Lock()
-		if n.asked {
+		if n.subscribed {
 			n.mu.Unlock()
 			return nil
 		}
@@ -111,7 +111,7 @@ func (n *ObjectEvents) Once(ctx context.Context, ask func() error) error {
 func (n *ObjectEvents) settle(err error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.asked = err == nil
+	n.subscribed = err == nil
 	close(n.asking)
 	n.asking = nil
 	return err

@@ -7,18 +7,18 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// requests are the requests of a link whose answers have not come, and the receivers of events.
+// requests holds the unanswered requests of a link and the receivers of events.
 type requests struct {
 	mu      sync.Mutex
 	pending map[uint64]*waiter
-	spare   []*waiter                         // of requests that were answered
-	events  map[uint64]func(wire.Frame) error // by the request that they belong to
+	spare   []*waiter                         // waiters of answered requests, for reuse
+	events  map[uint64]func(wire.Frame) error // by request id
 	lastID  uint64
-	err     error         // why the link is of no use for new requests
+	err     error         // why the link takes no new requests
 	Over    chan struct{} // closed when err is set
 }
 
-// overLocked ends a link whose owner has said goodbye and owes no answer any more.
+// overLocked ends a link if its owner has said goodbye and has answered all requests.
 func (r *requests) overLocked() error {
 	if r.err != nil && len(r.pending) == 0 {
 		return r.err
@@ -26,7 +26,7 @@ func (r *requests) overLocked() error {
 	return nil
 }
 
-// endLocked notes why the link is of no use for new requests. The first reason stays.
+// endLocked makes the link refuse new requests with err. The first error wins.
 func (r *requests) endLocked(err error) {
 	if r.err == nil {
 		r.err = err
@@ -34,33 +34,33 @@ func (r *requests) endLocked(err error) {
 	}
 }
 
-// Reason is why the link is of no use for new requests; nil while it is.
+// Reason returns why the link refuses new requests, or nil if it does not.
 func (r *requests) Reason() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.err
 }
 
-// Left reports whether the owner has said that it is shutting down.
-func (r *requests) Left() bool {
+// OwnerLeft reports whether the owner is shutting down.
+func (r *requests) OwnerLeft() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return errors.Is(r.err, errOwnerLeft)
 }
 
-// waiter is a request whose answer has not come.
+// waiter is an unanswered request.
 type waiter struct {
-	answer  chan wire.Frame // closed without a frame when the link ends
-	late    func(wire.Frame)
-	returns bool
-	gone    bool                    // nobody waits any more
-	done    func(wire.Frame, error) // gets the answer, or the end of the link, instead of the channel; nil for most
+	answer    chan wire.Frame // closed without a frame when the link ends
+	late      func(wire.Frame)
+	returns   bool
+	abandoned bool                    // the caller has left
+	done      func(wire.Frame, error) // receives the answer or the error that ended the link, instead of the channel; nil for most
 }
 
-// spareWaiters is how many waiters a link keeps for its next requests.
+// spareWaiters is the maximum number of waiters that a link keeps for reuse.
 const spareWaiters = 64
 
-// free keeps a waiter, whose answer has been taken or will not come, for another request.
+// free recycles a waiter whose answer was received or will not arrive.
 func (r *requests) free(w *waiter) {
 	w.late, w.returns = nil, false
 	r.mu.Lock()
@@ -70,7 +70,7 @@ func (r *requests) free(w *waiter) {
 	}
 }
 
-// waiterLocked is a waiter for a new request.
+// waiterLocked returns a waiter for a new request.
 func (r *requests) waiterLocked() *waiter {
 	if n := len(r.spare); n > 0 {
 		w := r.spare[n-1]
@@ -80,20 +80,20 @@ func (r *requests) waiterLocked() *waiter {
 	return &waiter{answer: make(chan wire.Frame, 1)}
 }
 
-// expectAsync registers a request whose answer goes to done.
+// expectAsync registers a request whose answer is passed to done.
 func (r *requests) expectAsync(c Request, done func(wire.Frame, error)) (uint64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err != nil {
-		return 0, &unasked{r.err}
+		return 0, &notSentError{r.err}
 	}
 	r.lastID++
-	r.pending[r.lastID] = &waiter{gone: true, done: done}
+	r.pending[r.lastID] = &waiter{abandoned: true, done: done}
 	r.listenLocked(r.lastID, &c)
 	return r.lastID, nil
 }
 
-// withdraw forgets a request that was not sent. It is false when somebody has dealt with it already.
+// withdraw removes a request that was not sent. It returns false if the request has already ended.
 func (r *requests) withdraw(id uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +103,7 @@ func (r *requests) withdraw(id uint64) bool {
 	return waiting
 }
 
-// listenLocked notes what receives the events of a request.
+// listenLocked registers the receiver of the request's events.
 func (r *requests) listenLocked(id uint64, c *Request) {
 	switch {
 	case c.Item != nil:
@@ -118,29 +118,29 @@ func (r *requests) expect(c *Request) (uint64, *waiter, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err != nil {
-		return 0, nil, &unasked{r.err}
+		return 0, nil, &notSentError{r.err}
 	}
 	r.lastID++
 	w := r.waiterLocked()
-	w.late, w.returns, w.gone = c.Late, c.Returns, false
+	w.late, w.returns, w.abandoned = c.Late, c.Returns, false
 	r.pending[r.lastID] = w
 	r.listenLocked(r.lastID, c)
 	return r.lastID, w, nil
 }
 
-// abandon notes that nobody waits for the answer any more. It is false when the answer, or the end, is there already.
+// abandon records that the caller has left. It returns false if the answer or the end of the link has already arrived.
 func (r *requests) abandon(id uint64, w *waiter) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.pending[id] != w { // the request succeeds, and its events with it
+	if r.pending[id] != w { // the request has succeeded and keeps its events
 		return false
 	}
 	delete(r.events, id)
-	w.gone = true
+	w.abandoned = true
 	return true
 }
 
-// Ignore ends the events of a request.
+// Ignore removes the receiver of a request's events.
 func (r *requests) Ignore(id uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

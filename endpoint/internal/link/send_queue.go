@@ -9,22 +9,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// sendQueue has what a link sends without anybody waiting until it is sent: what is given back, cancelled or allowed.
-// It may be used by whoever reads the link too: if that waited for room to send, the owner, which may wait for the
-// same, would never make any.
+// sendQueue sends releases, cancellations and stream credit without blocking the caller. Goroutines that read the link
+// use it too: if they waited for the owner to read while the owner waited for them, neither would continue.
 //
-// A frame is sent at once where there is room. A goroutine sends those for which there was none, in order, and is not
-// there otherwise.
+// A frame is sent at once if the socket has room. Otherwise it is queued, and a goroutine sends the queue in order and
+// ends when it is empty.
 type sendQueue struct {
 	mu      sync.Mutex
 	waiting []queuedFrame
-	bytes   int  // of those in waiting
-	sending bool // the goroutine is there
+	bytes   int  // total size of the queue
+	sending bool // the goroutine is running
 	closed  bool
 	work    sync.WaitGroup
 }
 
-// queuedFrame is a frame that waits.
+// queuedFrame is a frame in the queue.
 type queuedFrame struct {
 	kind wire.Kind
 	id   uint64
@@ -32,22 +31,22 @@ type queuedFrame struct {
 }
 
 const (
-	// maxQueued is how many bytes may wait: an owner that reads nothing while so much is given back to it is cut off,
-	// which gives it back too.
+	// maxQueued is the maximum size of the queue in bytes. If an owner does not read that much, the connection is
+	// closed, which releases the client's resources too.
 	maxQueued = 8 << 20
-	// queuedFrameBytes is what it takes to keep a frame, beside its body.
+	// queuedFrameBytes is the memory of a queued frame in addition to its body.
 	queuedFrameBytes = 64
 )
 
-// noTime is a context that has ended: for what must not wait.
+// noTime is a context that has ended, for sends that must not wait.
 var noTime = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// post sends a frame and returns at once. It borrows body. Where the link has ended, what the frame would have done has
-// ended with it.
+// post sends or queues a frame and returns at once. It borrows body. It ignores errors: the end of the link also has
+// the effect of these frames.
 func (l *Link) post(kind wire.Kind, id uint64, body []byte) {
 	o := &l.queue
 	o.mu.Lock()
@@ -61,7 +60,7 @@ func (l *Link) post(kind wire.Kind, id uint64, body []byte) {
 		return
 	}
 	if o.bytes += len(body) + queuedFrameBytes; o.bytes > maxQueued {
-		l.conn.Close() // its reader sees to the rest
+		l.conn.Close() // the reader then ends the link
 		return
 	}
 	o.waiting = append(o.waiting, queuedFrame{kind, id, bytes.Clone(body)})
@@ -71,7 +70,7 @@ func (l *Link) post(kind wire.Kind, id uint64, body []byte) {
 	}
 }
 
-// sendQueued sends what waits until nothing does.
+// sendQueued sends queued frames until the queue is empty.
 func (l *Link) sendQueued() {
 	for {
 		list := l.queue.take()
@@ -80,13 +79,13 @@ func (l *Link) sendQueued() {
 		}
 		for _, p := range list {
 			if l.conn.Send(p.kind, p.id, p.body) != nil {
-				break // the link has ended, and so does the next send
+				break // the link has ended; the next send fails too
 			}
 		}
 	}
 }
 
-// take returns what waits; the goroutine that gets nothing ends.
+// take removes and returns all queued frames. It marks the goroutine as ended if there are none.
 func (o *sendQueue) take() []queuedFrame {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -96,7 +95,7 @@ func (o *sendQueue) take() []queuedFrame {
 	return list
 }
 
-// close returns when the goroutine has ended. The connection has been closed before.
+// close returns when the goroutine has ended. The caller has closed the connection.
 func (o *sendQueue) close() {
 	o.mu.Lock()
 	o.closed = true

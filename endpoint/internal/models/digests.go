@@ -12,36 +12,35 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// digester computes the digests of the versions for which that was asked, the oldest first, one at a time on one
-// goroutine. It trusts nobody for them: it reads every byte. What is to be computed or was has an entry as long as the
-// catalog has the version.
+// digester computes the requested digests of versions, oldest first, one version at a time in one goroutine. It reads
+// every byte itself instead of trusting the publisher. A version has an entry in jobs until the catalog drops it.
 type digester struct {
 	of *Models
 
 	mu        sync.Mutex
-	jobs      map[*module.StateDict]*digestJob // by the state dict that the catalog has
-	byVersion map[versionKey]*digestJob        // those whose number is known
+	jobs      map[*module.StateDict]*digestJob // by the catalog's state dict
+	byVersion map[versionKey]*digestJob        // jobs with a known version number
 	queue     []*digestJob
-	running   bool // the goroutine does
+	running   bool // the goroutine is running
 	closed    bool
 	work      sync.WaitGroup // the goroutine; added to under mu while not closed
 }
 
-// versionKey names a version of a server.
+// versionKey identifies a version of a server.
 type versionKey struct {
 	name    string
 	version uint64
 }
 
-// digestJob is the digests of one version.
+// digestJob computes the digests of one version.
 type digestJob struct {
-	sd   *module.StateDict // a clone, which whoever finishes the job closes
-	ctx  context.Context   // ends with the version
+	sd   *module.StateDict // a clone; finish closes it
+	ctx  context.Context   // ends when the version is dropped
 	stop context.CancelCauseFunc
 	done chan struct{}
 
 	// Guarded by digester.mu.
-	key   versionKey // zero before the version is published
+	key   versionKey // zero before publication
 	begun bool
 
 	// Set before done is closed.
@@ -50,10 +49,10 @@ type digestJob struct {
 	err     error
 }
 
-// errVersionGone is why digests are not computed of a version that the catalog does not have any more.
-var errVersionGone = fmt.Errorf("%w: the version went before its digests were computed", status.ErrNotFound)
+// errVersionGone is the error of digests whose version was dropped by the catalog before they were computed.
+var errVersionGone = fmt.Errorf("%w: the version was freed before its digests were computed", status.ErrNotFound)
 
-// add prepares the digests of a state dict, which it borrows, before the catalog has it.
+// add creates the job for a state dict before the catalog owns it. It borrows the state dict.
 func (d *digester) add(sd *module.StateDict) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -68,8 +67,8 @@ func (d *digester) add(sd *module.StateDict) {
 	d.jobs[sd] = j
 }
 
-// published notes the version number of a state dict, and queues its digests. It does nothing if the catalog has
-// dropped the state dict already.
+// published records the version number of a state dict and queues its job. It does nothing if the catalog has already
+// dropped the state dict.
 func (d *digester) published(sd *module.StateDict, name string, version uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,7 +85,7 @@ func (d *digester) published(sd *module.StateDict, name string, version uint64) 
 	}
 }
 
-// drop forgets a state dict that the catalog does not have any more, and stops what is done for it.
+// drop removes a state dict that the catalog has dropped, and cancels its job.
 func (d *digester) drop(sd *module.StateDict) {
 	d.mu.Lock()
 	j := d.jobs[sd]
@@ -103,12 +102,13 @@ func (d *digester) drop(sd *module.StateDict) {
 	end(errVersionGone)
 }
 
-// endLocked takes a job out of the queue, and returns what ends it for a reason: at once where it has not begun.
+// endLocked removes a job from the queue. The returned function ends the job with an error; a job that has not begun
+// ends at once.
 func (d *digester) endLocked(j *digestJob) func(error) {
 	if j.begun {
 		return j.stop
 	}
-	j.begun = true // nobody else ends it
+	j.begun = true // prevents that run starts it
 	d.queue = slices.DeleteFunc(d.queue, func(k *digestJob) bool { return k == j })
 	return func(why error) {
 		j.stop(why)
@@ -116,7 +116,7 @@ func (d *digester) endLocked(j *digestJob) func(error) {
 	}
 }
 
-// close stops all work. Those who wait for digests are told.
+// close cancels all jobs. Their waiters get an error.
 func (d *digester) close() {
 	d.mu.Lock()
 	d.closed = true
@@ -130,7 +130,7 @@ func (d *digester) close() {
 	}
 }
 
-// run works the queue off.
+// run computes queued jobs until the queue is empty.
 func (d *digester) run() {
 	for {
 		d.mu.Lock()
@@ -156,7 +156,7 @@ func (d *digester) run() {
 	}
 }
 
-// compute reads all tensors. One that ends early does so with its context's cause.
+// compute reads all tensors. If cancelled, it fails with the cause of the job's context.
 func (j *digestJob) compute(digest func(context.Context, *module.StateDict, int) (map[string]module.Digest, error)) {
 	each, err := digest(j.ctx, j.sd, 1)
 	if err == nil {
@@ -165,9 +165,9 @@ func (j *digestJob) compute(digest func(context.Context, *module.StateDict, int)
 	j.finish(err)
 }
 
-// packDigests makes the digest of the whole and a column in the order of the state dict.
+// packDigests returns the digest of the state dict and the tensor digests in its order.
 func packDigests(sd *module.StateDict, each map[string]module.Digest) (whole module.Digest, column []byte, err error) {
-	if err := sd.SetDigests(each); err != nil { // the state dict is the job's own
+	if err := sd.SetDigests(each); err != nil { // the job owns the state dict
 		return whole, nil, err
 	}
 	whole, _ = sd.ClaimedDigest()
@@ -178,7 +178,7 @@ func packDigests(sd *module.StateDict, each map[string]module.Digest) (whole mod
 	return whole, column, nil
 }
 
-// finish ends the job.
+// finish sets the result of the job and wakes its waiters.
 func (j *digestJob) finish(err error) {
 	j.err = err
 	if closing := j.sd.Close(); j.err == nil {
@@ -187,7 +187,7 @@ func (j *digestJob) finish(err error) {
 	close(j.done)
 }
 
-// wait returns when the digests are computed, or cannot be, or ctx ends.
+// wait returns when the digests are computed, the job has failed, or ctx ends.
 func (j *digestJob) wait(ctx context.Context) error {
 	select {
 	case <-j.done:
@@ -197,7 +197,7 @@ func (j *digestJob) wait(ctx context.Context) error {
 	}
 }
 
-// state is how the job stands, with the digest of the whole where it is known.
+// state returns the state of the job and, if it is computed, the digest of the whole version.
 func (j *digestJob) state() (message.DigestState, []byte) {
 	select {
 	case <-j.done:
@@ -210,14 +210,14 @@ func (j *digestJob) state() (message.DigestState, []byte) {
 	return message.DigestComputed, j.whole[:]
 }
 
-// job is that of a state dict that the catalog has; nil where its digests are not computed.
+// job returns the job of a state dict in the catalog, or nil if its digests are not computed.
 func (d *digester) job(sd *module.StateDict) *digestJob {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.jobs[sd]
 }
 
-// describe fills in how the digests of versions stand.
+// describe adds the state of the digests to versions.
 func (d *digester) describe(name string, versions []message.VersionInfo) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

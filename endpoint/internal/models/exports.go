@@ -8,13 +8,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// exports are a server's exports by the state dict they belong to.
+// exports holds a server's exports by state dict.
 type exports struct {
 	mu sync.RWMutex
 	by map[*module.StateDict]*transfer.Export
 }
 
-// put keeps an export until its state dict is dropped. It takes out.
+// put stores an export until its state dict is dropped. It takes ownership of out.
 func (x *exports) put(sd *module.StateDict, out *transfer.Export) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -24,14 +24,15 @@ func (x *exports) put(sd *module.StateDict, out *transfer.Export) {
 	x.by[sd] = out
 }
 
-// of returns the export of a state dict that the caller holds a lease on, borrowed for as long as that lasts.
+// of returns the export of a state dict. The caller must hold a lease on it and borrows the export for the duration of
+// the lease.
 func (x *exports) of(sd *module.StateDict) *transfer.Export {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.by[sd]
 }
 
-// take returns the export of a state dict that is not in the catalog any more, or nil. The caller closes it.
+// take removes and returns the export of a state dict that the catalog has dropped, or nil. The caller closes it.
 func (x *exports) take(sd *module.StateDict) *transfer.Export {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -40,7 +41,7 @@ func (x *exports) take(sd *module.StateDict) *transfer.Export {
 	return out
 }
 
-// storages are those of all exports of state dicts.
+// storages returns the storages of all exports.
 func (x *exports) storages() [][]*tensor.Storage {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -51,16 +52,16 @@ func (x *exports) storages() [][]*tensor.Storage {
 	return list
 }
 
-// Storages are those of all that readers are sent. Borrowed: they may be closed meanwhile.
+// Storages returns the storages that are sent to readers. They are borrowed and may be closed concurrently.
 func (m *Models) Storages() [][]*tensor.Storage { return m.exports.storages() }
 
-// Held are the holders of leases, with how many they have and the storages of these. Borrowed: they may be closed
-// meanwhile.
+// Held calls visit for each holder of leases with the number and the storages of its leases. The storages are borrowed
+// and may be closed concurrently.
 func (m *Models) Held(visit func(holder uint64, leases int, storages [][]*tensor.Storage)) {
 	for _, h := range m.Catalog.Holdings() {
 		var storages [][]*tensor.Storage
 		for _, l := range h.Leases {
-			if out := m.exports.of(l.StateDict()); out != nil { // else it was given back just now
+			if out := m.exports.of(l.StateDict()); out != nil { // nil if the lease was just released
 				storages = append(storages, out.Storages)
 			}
 		}

@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// pageBytes is how large an answer that lists versions becomes at most, whatever a frame may have.
+	// pageBytes is the maximum size of an answer that lists versions. The limit of frames may reduce it.
 	pageBytes = 4 << 20
-	// What a version and a holder have beside their texts, at most.
+	// versionBytes and modelHolderBytes are the maximum encoded sizes of a version and a holder without their texts.
 	versionBytes, modelHolderBytes = 240, 64
 )
 
-// pageRoom is how many bytes an answer that lists versions may have.
+// pageRoom returns the maximum size in bytes of an answer that lists versions.
 func (m *Models) pageRoom() int64 {
 	frame, _ := inproc.FrameLimits(m.Frame)
 	return min(frame/2, pageBytes)
 }
 
-// sizeOfVersion is how many bytes the description of a version takes at most.
+// sizeOfVersion returns an upper bound of the encoded size of a version.
 func sizeOfVersion(name string, v *message.VersionInfo) int64 {
 	n := versionBytes + len(name) + len(v.Origin.Label) + len(v.Origin.Source)
 	for _, h := range v.Holders {
@@ -30,14 +30,14 @@ func sizeOfVersion(name string, v *message.VersionInfo) int64 {
 	return int64(n) + engine.SizeOfDevices(v.Devices)
 }
 
-// fitVersion leaves off the holders for which there is no room, the latest first, and says how many there are.
+// fitVersion removes the latest holders that do not fit into room, and sets the number of removed holders.
 func fitVersion(name string, v *message.VersionInfo, room int64) {
 	for all := len(v.Holders); len(v.Holders) > 0 && sizeOfVersion(name, v) > room; {
 		v.Holders, v.Sessions = v.Holders[:len(v.Holders)/2], uint64(all)
 	}
 }
 
-// page is a part of the list of what is published, as much as an answer has room for, and what is being loaded.
+// page returns one part of the list of versions, up to pageRoom, and the loads.
 func (m *Models) page(in message.List) message.Listed {
 	var out message.Listed
 	room := m.pageRoom()
@@ -68,7 +68,7 @@ func (m *Models) page(in message.List) message.Listed {
 	return out
 }
 
-// fitInfo is what is told of one name, as much as an answer has room for.
+// fitInfo returns the description of one name, up to pageRoom.
 func (m *Models) fitInfo(info catalog.Info) message.ModelInfo {
 	out := encodeInfo(info)
 	m.digests.describe(out.Name, out.Versions)
@@ -86,7 +86,7 @@ func (m *Models) fitInfo(info catalog.Info) message.ModelInfo {
 	return out
 }
 
-// encodeInfo is the info as it crosses.
+// encodeInfo converts the info to its wire form.
 func encodeInfo(info catalog.Info) message.ModelInfo {
 	out := message.ModelInfo{Name: info.Name, Withdrawn: info.Current == 0}
 	for _, v := range info.Versions {
@@ -95,7 +95,7 @@ func encodeInfo(info catalog.Info) message.ModelInfo {
 	return out
 }
 
-// encodeVersion is a version as it crosses.
+// encodeVersion converts a version to its wire form.
 func encodeVersion(v catalog.VersionInfo) message.VersionInfo {
 	from := v.Origin.Publisher
 	version := message.VersionInfo{

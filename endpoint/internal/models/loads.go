@@ -13,14 +13,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Load is a version that a server is going to publish, announced before its bytes are there. Its methods are safe for
-// concurrent use. A nil *Load does nothing.
+// Load is a version that a server has announced and is still loading. Its methods are safe for concurrent use. A nil
+// *Load does nothing.
 type Load struct {
 	loads *loads
 	name  string
 }
 
-// Progress says that done of total bytes are loaded.
+// Progress reports that done of total bytes are loaded.
 func (l *Load) Progress(done, total int64) {
 	l.change(func(info *message.Loading) {
 		info.UpdatedAt = time.Now().UnixNano()
@@ -31,14 +31,14 @@ func (l *Load) Progress(done, total int64) {
 	})
 }
 
-// Fail says that nothing will be published, and why. Clients see it until the name is loaded again.
+// Fail reports that loading failed and why. Clients see the error until the name is loaded again or published.
 func (l *Load) Fail(err error) {
 	l.change(func(info *message.Loading) {
 		info.State, info.UpdatedAt, info.Error = message.LoadFailed, time.Now().UnixNano(), status.EncodeError(err)
 	})
 }
 
-// Done takes the load off the list.
+// Done removes the load from the list.
 func (l *Load) Done() {
 	if l != nil {
 		l.loads.drop(l)
@@ -56,8 +56,8 @@ func (l *Load) change(f func(*message.Loading)) {
 	}
 }
 
-// Announce puts a load of a name, from a source that may be empty, on the list. Errors: [status.ErrInvalid] for a bad
-// name.
+// Announce adds a load of a name to the list. source may be empty. It fails with [status.ErrInvalid] if the name is
+// invalid.
 func (m *Models) Announce(name, source string) (*Load, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
@@ -67,13 +67,13 @@ func (m *Models) Announce(name, source string) (*Load, error) {
 	return l, nil
 }
 
-// loads are the announced loads of a server, at most one a name. The zero value is empty.
+// loads holds the announced loads of a server, at most one for each name. The zero value is empty.
 type loads struct {
 	mu     sync.Mutex
 	byName map[string]*loadEntry
 }
 
-// loadEntry is a load and what clients are told of it.
+// loadEntry is a load and its description for clients.
 type loadEntry struct {
 	load *Load
 	info message.Loading
@@ -96,7 +96,7 @@ func (l *loads) drop(load *Load) {
 	}
 }
 
-// published forgets that loading a name failed: somebody has published it.
+// published removes a failed load of a name that was published meanwhile.
 func (l *loads) published(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +105,7 @@ func (l *loads) published(name string) {
 	}
 }
 
-// get is the load of a name, or nil.
+// get returns the load of a name, or nil.
 func (l *loads) get(name string) *message.Loading {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +117,7 @@ func (l *loads) get(name string) *message.Loading {
 	return &info
 }
 
-// list are all loads, by name.
+// list returns all loads, sorted by name.
 func (l *loads) list() (list []message.Loading) {
 	l.mu.Lock()
 	for _, e := range l.byName {
@@ -128,7 +128,7 @@ func (l *loads) list() (list []message.Loading) {
 	return list
 }
 
-// absent adds to err, where it is about a name that is not published, that the name is being loaded or could not be.
+// absent adds the state of the load to err if err is about a name that is not published.
 func (l *loads) absent(name string, err error) error {
 	if !errors.Is(err, catalog.ErrNotFound) || errors.Is(err, catalog.ErrNoVersion) {
 		return err

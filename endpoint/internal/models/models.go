@@ -1,5 +1,5 @@
-// Package models is what a server has published: versions and their readers, what these are sent, what clients may
-// publish, digests, and loads that are announced; and the operations that clients ask for of it.
+// Package models manages what a server has published: versions, their readers and exports, publications of clients,
+// digests and announced loads. It also implements the operations of the protocol on them.
 package models
 
 import (
@@ -20,21 +20,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Config says what a server publishes with.
+// Config holds the dependencies and settings of a server's models.
 type Config struct {
-	Log     *slog.Logger          // gets what operators should know
-	Frame   wire.Limits           // of the answers to readers
-	Devices transfer.Devices      // that clients publish on
-	Names   *transfer.MemoryNames // of what the server shares
-	Retain  int                   // superseded versions that are kept though nobody reads them
-	One     Bounds                // of what one client has published
-	All     Bounds                // of what all clients together have
-	// Digest computes the digests of a state dict, as [module.Digests] does.
+	Log     *slog.Logger          // for operators
+	Frame   wire.Limits           // limits of answers to readers
+	Devices transfer.Devices      // devices on which clients may publish
+	Names   *transfer.MemoryNames // names of the server's shared memory
+	Retain  int                   // number of superseded versions that are kept without readers
+	One     Bounds                // of one client's publications
+	All     Bounds                // of the publications of all clients together
+	// Digest computes the digests of a state dict, like [module.Digests].
 	Digest func(ctx context.Context, sd *module.StateDict, workers int) (map[string]module.Digest, error)
 }
 
-// Models are the published versions of a server, what their readers are sent, and what clients have published of them.
-// Its methods are safe for concurrent use.
+// Models holds the published versions of a server, their exports, and the usage of clients that publish. Its methods
+// are safe for concurrent use.
 type Models struct {
 	Config
 	Catalog *catalog.Catalog // names, versions and leases
@@ -44,7 +44,7 @@ type Models struct {
 	digests digester
 }
 
-// New returns a server's models, of which there are none yet.
+// New returns the models of a server without versions.
 func New(c Config) *Models {
 	m := &Models{Config: c}
 	m.digests.of = m
@@ -52,17 +52,17 @@ func New(c Config) *Models {
 	return m
 }
 
-// StopDigests ends the computing of digests, and tells those who wait for them.
+// StopDigests cancels the computation of digests. Waiters get an error.
 func (m *Models) StopDigests() { m.digests.close() }
 
-// Close frees what the server owns, when nobody reads it any more and [Models.StopDigests] was called. Errors are those
-// of the catalog.
+// Close frees the server's versions. Call it after all readers have left and after [Models.StopDigests]. It returns the
+// errors of the catalog.
 func (m *Models) Close() error {
 	m.digests.work.Wait()
 	return m.Catalog.Close()
 }
 
-// CheckName refuses names that the catalog cannot have.
+// CheckName returns an error if the catalog does not allow the name.
 func CheckName(name string) error {
 	if err := catalog.CheckName(name); err != nil {
 		return fmt.Errorf("%w: %w", status.ErrInvalid, err)
@@ -70,7 +70,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// List is all that is published, with its holders, and what is being loaded.
+// List returns all versions with their holders, and the loads.
 func (m *Models) List() (out message.Listed) {
 	for _, info := range m.Catalog.List() {
 		model := encodeInfo(info)
@@ -81,17 +81,17 @@ func (m *Models) List() (out message.Listed) {
 	return out
 }
 
-// Publication is a state dict that is to become a version.
+// Publication is a state dict to be published as a version.
 type Publication struct {
-	Name      string            // of the model
-	StateDict *module.StateDict // its tensors
-	Origin    catalog.Origin    // who publishes it, and from what
-	Digests   bool              // are to be computed
-	charge    *charge           // of a client; nil for what the server's own process publishes
+	Name      string            // published name
+	StateDict *module.StateDict // owned by the publication
+	Origin    catalog.Origin    // publisher and source
+	Digests   bool              // compute digests
+	charge    *charge           // of a client; nil for publications of the server's own process
 }
 
-// Publish makes a state dict, which it takes, also when it fails, the next version of a name. On failure what was done
-// is undone in reverse order.
+// Publish publishes a state dict as the next version of a name. It takes ownership of the state dict even if it fails.
+// On failure it undoes all steps in reverse order.
 func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, err error) {
 	sd := p.StateDict
 	undo := []func() error{sd.Close}
@@ -125,12 +125,12 @@ func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, er
 	if err = m.attachable(p.Name, out); err != nil {
 		return 0, err
 	}
-	m.exports.put(sd, out) // before the catalog has it: the first reader may come at once
+	m.exports.put(sd, out) // before publication: the first reader may arrive at once
 	if p.Digests {
 		m.digests.add(sd)
 	}
 	p.Origin.Source = limits.ShortText(p.Origin.Source, limits.SourceBytes)
-	undo = []func() error{func() error { m.forget(sd); return nil }} // the catalog closes sd
+	undo = []func() error{func() error { m.release(sd); return nil }} // the catalog closes sd
 	if version, err = m.Catalog.Publish(p.Name, sd, p.Origin); err != nil {
 		return 0, err
 	}
@@ -140,18 +140,17 @@ func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, er
 	return version, nil
 }
 
-// freeze closes the memory against new writers. That of a client is mapped read-only here, and can only be found
-// frozen.
+// freeze makes the memory immutable. Memory of a client is mapped read-only here, so freeze only verifies that the
+// client has frozen it.
 func (m *Models) freeze(p Publication) error {
 	err := status.Unshareable(module.Freeze(p.StateDict))
 	if err != nil && p.charge != nil {
-		return fmt.Errorf("the publisher has to seal its memory against new writers: %w", err)
+		return fmt.Errorf("the publisher must seal its memory against new writers: %w", err)
 	}
 	return err
 }
 
-// attachable encodes what readers are sent, and refuses a version that no frame could bring to them, before the catalog
-// has it.
+// attachable encodes the manifest for readers. It fails if the version does not fit in a frame.
 func (m *Models) attachable(name string, out *transfer.Export) error {
 	frame, files := inproc.FrameLimits(m.Frame)
 	if len(out.Files) > files {
@@ -167,7 +166,7 @@ func (m *Models) attachable(name string, out *transfer.Export) error {
 	return nil
 }
 
-// Withdraw removes a name. Its error is that of the catalog.
+// Withdraw withdraws a name. It returns the error of the catalog.
 func (m *Models) Withdraw(name string) error {
 	if err := m.Catalog.Withdraw(name); err != nil {
 		return err
@@ -176,18 +175,18 @@ func (m *Models) Withdraw(name string) error {
 	return nil
 }
 
-// freed is called by the catalog when the memory of a version was freed.
+// freed is the catalog's callback after it freed the memory of a version.
 func (m *Models) freed(name string, version uint64, sd *module.StateDict, err error) {
-	m.forget(sd)
+	m.release(sd)
 	if err != nil {
-		m.Log.Warn("memory was not given back cleanly", "name", name, "version", version, "error", err)
+		m.Log.Warn("memory of a version not freed cleanly", "name", name, "version", version, "error", err)
 		return
 	}
 	m.Log.Info("freed", "name", name, "version", version)
 }
 
-// forget drops what is kept of a state dict that the catalog does not have any more.
-func (m *Models) forget(sd *module.StateDict) {
+// release releases everything that is kept for a state dict that the catalog has dropped.
+func (m *Models) release(sd *module.StateDict) {
 	m.digests.drop(sd)
 	if out := m.exports.take(sd); out != nil {
 		m.closeExport(out)
@@ -195,7 +194,7 @@ func (m *Models) forget(sd *module.StateDict) {
 	m.quotas.drop(sd)
 }
 
-// nameExport gives names to the storages of an export that nobody writes any more.
+// nameExport sets the memory names of an export that is no longer written.
 func (m *Models) nameExport(out *transfer.Export) {
 	for i, storage := range out.Storages {
 		m.Names.Add(storage)
@@ -203,7 +202,7 @@ func (m *Models) nameExport(out *transfer.Export) {
 	}
 }
 
-// closeExport closes an export with names.
+// closeExport removes the memory names of an export and closes it.
 func (m *Models) closeExport(out *transfer.Export) {
 	for _, storage := range out.Storages {
 		m.Names.Remove(storage)

@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Operations are what clients can ask for of models.
+// Operations returns the operations on models that clients can request.
 func (m *Models) Operations() map[message.Op]*session.Operation {
 	return map[message.Op]*session.Operation{
 		message.OpAcquire:  {Call: m.doAcquire},
@@ -25,15 +25,15 @@ func (m *Models) Operations() map[message.Op]*session.Operation {
 	}
 }
 
-// doAcquire takes a lease and hands out the memory. Before the client knows of the version, it is on the list of those
-// who are told when a newer one comes.
+// doAcquire acquires a lease and sends the memory. It subscribes the client to the name before it answers, so the
+// client receives every later event.
 func (m *Models) doAcquire(_ context.Context, r session.Request) (session.Reply, error) {
 	var in message.Acquire
 	if err := r.Decode(&in); err != nil {
 		return session.Reply{}, err
 	}
 	ses := r.Session
-	// A client that asks for an old version is told at once that it is not the newest.
+	// A client that acquires an old version receives an event about the newest one at once.
 	sub, err := ses.Events.Add(r.ID, &namesSource{of: m.Catalog, names: []string{in.Name}, current: in.Version != 0})
 	if err != nil {
 		return session.Reply{}, err
@@ -143,7 +143,7 @@ func (m *Models) doInfo(_ context.Context, r session.Request) (session.Reply, er
 	if err != nil {
 		return session.Reply{}, err
 	}
-	if loading != nil { // stands behind the manifest, which cannot be shared then
+	if loading != nil { // it follows the manifest, which therefore cannot be shared
 		return session.Reply{Body: struct {
 			Model    message.ModelInfo  `cbor:"1,keyasint"`
 			Manifest message.RawMessage `cbor:"2,keyasint"`
@@ -154,7 +154,7 @@ func (m *Models) doInfo(_ context.Context, r session.Request) (session.Reply, er
 	return session.Reply{Head: head, Shared: manifest}, err
 }
 
-// manifest is the encoded manifest of a version, which is held for a moment by the session itself.
+// manifest returns the encoded manifest of a version. It holds a lease for the session while it runs.
 func (m *Models) manifest(ses *session.Session, name string, version uint64) ([]byte, error) {
 	lease, err := m.Catalog.Acquire(name, version, ses.Holder())
 	if err != nil {
@@ -164,8 +164,8 @@ func (m *Models) manifest(ses *session.Session, name string, version uint64) ([]
 	return m.exports.of(lease.StateDict()).Manifest, nil
 }
 
-// doDigests answers when the digests of a version are computed. The version is held only until it is found: waiting for
-// digests keeps no memory.
+// doDigests answers when the digests of a version are computed. It holds the version only to look it up, so waiting
+// keeps no memory.
 func (m *Models) doDigests(ctx context.Context, r session.Request) (session.Reply, error) {
 	var in message.Digests
 	if err := r.Decode(&in); err != nil {
@@ -176,9 +176,9 @@ func (m *Models) doDigests(ctx context.Context, r session.Request) (session.Repl
 		return session.Reply{}, m.loads.absent(in.Name, status.Absent(err))
 	}
 	job := m.digests.job(lease.StateDict())
-	_ = m.Catalog.Release(lease.ID, r.Session.ID) // it was taken above
+	_ = m.Catalog.Release(lease.ID, r.Session.ID) // best effort: the lease exists
 	if job == nil {
-		return session.Reply{}, fmt.Errorf("%w: version %d has no digests of the owner, because they were not asked for when it was published",
+		return session.Reply{}, fmt.Errorf("%w: version %d was published without digests of the owner; publish it with digests",
 			status.ErrNotFound, lease.Version)
 	}
 	if err := job.wait(ctx); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// doWatch tells of names, those that there are first.
+// doWatch subscribes the client to events of names. The current versions are reported first.
 func (m *Models) doWatch(_ context.Context, r session.Request) (session.Reply, error) {
 	var in message.Watch
 	if err := r.Decode(&in); err != nil {
@@ -37,16 +37,16 @@ func (m *Models) doWatch(_ context.Context, r session.Request) (session.Reply, e
 	}, nil
 }
 
-// namesSource tells what happens to names. The catalog's watcher keeps the newest of each.
+// namesSource reports events of names. The catalog's watcher keeps the newest event of each name.
 type namesSource struct {
 	of      *catalog.Catalog
 	names   []string // nil for all
-	current bool     // the current versions are to be reported first
+	current bool     // report current versions first
 	watcher *catalog.Watcher
 }
 
-// Weight implements [subscription.Source]. All names count as many as a watch can have, for events of so many may wait
-// in it, and more.
+// Weight implements [subscription.Source]. A watch of all names has the maximum weight of a watch because its queue may
+// hold that many events or more.
 func (n *namesSource) Weight() int {
 	if n.names == nil {
 		return subscription.MaxNames
@@ -73,8 +73,8 @@ func (n *namesSource) Take() (events []any) {
 	return events
 }
 
-// currentVersions are the names that can be acquired, as events. A client that hears of a version twice ignores the
-// second time.
+// currentVersions returns events for the current versions of the names. A client ignores a version that it has already
+// seen.
 func currentVersions(of *catalog.Catalog, names []string) []catalog.Event {
 	var list []catalog.Event
 	note := func(info catalog.Info) {
@@ -96,12 +96,12 @@ func currentVersions(of *catalog.Catalog, names []string) []catalog.Event {
 	return list
 }
 
-// eventKinds are the events of the catalog that clients hear of.
+// eventKinds are the catalog events that clients receive.
 var eventKinds = map[catalog.EventKind]message.EventKind{
 	catalog.Published: message.EventPublished, catalog.Withdrawn: message.EventWithdrawn,
 }
 
-// encodeEvent is the event as it crosses; false for one that is not for clients.
+// encodeEvent converts an event to its wire form. It returns false if clients do not receive the event.
 func encodeEvent(e catalog.Event) (message.Event, bool) {
 	kind := eventKinds[e.Kind]
 	return message.Event{Seq: e.Seq, Kind: kind, Name: e.Name, Version: e.Version}, kind != 0

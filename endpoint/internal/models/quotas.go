@@ -11,18 +11,18 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Bounds are those of what clients may have published, as the limits of the server say.
+// Bounds limit the publications of clients. The server's limits with the same names document them.
 type Bounds struct {
-	Versions      int   // whatever their names
-	Storages      int   // of them together
+	Versions      int   // of all names
+	Storages      int   // of all versions
 	Bytes         int64 // of the storages
-	ManifestBytes int64 // that the manifests cost
+	ManifestBytes int64 // cost of the manifests; see ManifestCost
 }
 
-// Usage is what of it is in use.
+// Usage is the part of [Bounds] in use.
 type Usage struct {
 	Versions, Storages int   // published
-	Bytes, Manifests   int64 // of the storages, and what the manifests cost
+	Bytes, Manifests   int64 // of the storages; cost of the manifests
 }
 
 func (u *Usage) add(v Usage, sign int) {
@@ -32,7 +32,7 @@ func (u *Usage) add(v Usage, sign int) {
 	u.Manifests += int64(sign) * v.Manifests
 }
 
-// room says whether more fits beside u, or which limit it would break. subject is that of the sentence.
+// room returns an error if u plus more would exceed a limit. subject is the subject of the error text.
 func (l *Bounds) room(u, more Usage, subject string) error {
 	switch {
 	case u.Versions+more.Versions > l.Versions:
@@ -47,7 +47,7 @@ func (l *Bounds) room(u, more Usage, subject string) error {
 	return nil
 }
 
-// quotas count what clients have published, by session, that of clients that have gone included.
+// quotas counts publications by session, including sessions that have ended.
 type quotas struct {
 	mu      sync.Mutex
 	total   Usage
@@ -55,14 +55,14 @@ type quotas struct {
 	charges map[*module.StateDict]charge
 }
 
-// charge is what one version counts, and for whom.
+// charge is the usage of one version and the session that it belongs to.
 type charge struct {
 	session uint64
 	Usage
 }
 
-// newCharge is what a publication would count: all the memory that its descriptors keep, also what its handles do not
-// speak of.
+// newCharge returns the charge of a publication. It covers all memory of its descriptors, including parts that no
+// handle refers to.
 func newCharge(session uint64, in *message.Publish, files *wire.Files) (charge, error) {
 	c := charge{session: session, Usage: Usage{Versions: 1, Storages: len(in.Handles), Manifests: ManifestCost(&in.Manifest)}}
 	if in.Digests {
@@ -71,24 +71,24 @@ func newCharge(session uint64, in *message.Publish, files *wire.Files) (charge, 
 	for _, h := range in.Handles {
 		n := max(h.Bytes, uint64(files.Size(int(h.File))))
 		if n > math.MaxInt64-uint64(c.Bytes) {
-			return charge{}, fmt.Errorf("%w: a publication of more than %d bytes", wire.ErrProtocol, int64(math.MaxInt64))
+			return charge{}, fmt.Errorf("%w: the publication exceeds %d bytes", wire.ErrProtocol, int64(math.MaxInt64))
 		}
 		c.Bytes += int64(n)
 	}
 	return c, nil
 }
 
-// What the parts of a manifest cost an owner at most, in bytes: the tensor and its entry in the state dict, a metadata
-// entry, and the rest.
+// The maximum cost in bytes of the parts of a manifest: a tensor with its entry in the state dict, a metadata entry,
+// and the rest.
 const (
 	tensorCost   = 320
-	digestCost   = 128 // where the owner computes them
+	digestCost   = 128 // if the owner computes them
 	metadataCost = 128
 	manifestCost = 4096
 )
 
-// ManifestCost is what an owner is charged for the manifest of a publication: at least the memory that its columns,
-// texts and tensors take there.
+// ManifestCost returns the charge for the manifest of a publication. It is an upper bound of the memory of its columns,
+// texts and tensors.
 func ManifestCost(m *message.Manifest) int64 {
 	cost := int64(manifestCost + tensorCost*m.Len() + 2*len(m.Names) + 3*(len(m.Dims)+len(m.Strides)+len(m.Digests)))
 	for k, v := range m.Metadata {
@@ -97,7 +97,7 @@ func ManifestCost(m *message.Manifest) int64 {
 	return cost
 }
 
-// take makes room for a publication. The caller gives it back, or binds it to the version that it becomes.
+// take charges a publication. The caller must call giveBack or bind.
 func (q *quotas) take(c charge, one, all *Bounds) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -120,7 +120,7 @@ func (q *quotas) take(c charge, one, all *Bounds) error {
 	return nil
 }
 
-// giveBack undoes take.
+// giveBack reverts take.
 func (q *quotas) giveBack(c charge) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -136,14 +136,14 @@ func (q *quotas) giveBackLocked(c charge) {
 	}
 }
 
-// bind makes a charge that of a state dict, to be given back when that is dropped.
+// bind assigns a charge to a state dict; drop releases it.
 func (q *quotas) bind(c charge, sd *module.StateDict) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.charges[sd] = c
 }
 
-// drop gives back what a state dict was charged, if it was.
+// drop releases the charge of a state dict, if it has one.
 func (q *quotas) drop(sd *module.StateDict) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -153,7 +153,7 @@ func (q *quotas) drop(sd *module.StateDict) {
 	}
 }
 
-// Use is what clients have published: all together, and the most that one has of each.
+// Use returns the usage of all clients together, and the highest usage by one client in each category.
 func (m *Models) Use() (total, most Usage) {
 	q := &m.quotas
 	q.mu.Lock()

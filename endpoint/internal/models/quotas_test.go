@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestDigestsAreCharged counts what an owner keeps for a client that asks for digests.
+// Digests that the owner computes for a client are charged to the client.
 func TestDigestsAreCharged(t *testing.T) {
 	in := message.Publish{Manifest: message.Manifest{NameLengths: make([]byte, 4*1000)}}
 	without, err := newCharge(1, &in, nil)
@@ -16,5 +16,5 @@ func TestDigestsAreCharged(t *testing.T) {
 	in.Digests = true
 	with, err := newCharge(1, &in, nil)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, with.Manifests-without.Manifests, int64(32*1000), "each tensor has one")
+	require.GreaterOrEqual(t, with.Manifests-without.Manifests, int64(32*1000), "each tensor has a digest")
 }

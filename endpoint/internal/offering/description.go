@@ -16,13 +16,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// description is what a worker says of an endpoint, as it is kept.
+// description is a worker's validated description of an endpoint.
 type description struct {
 	info    message.EndpointInfo
-	encoded []byte // two of them are the same endpoint if these are the same bytes
+	encoded []byte // endpoints with equal bytes are the same endpoint
 }
 
-// describe checks what a worker says of an endpoint and keeps what counts.
+// describe validates a worker's description of an endpoint and copies the fields that the server uses.
 func describe(in message.EndpointInfo) (description, error) {
 	if err := catalog.CheckName(in.Name); err != nil {
 		return description{}, fmt.Errorf("offer %s: %w", status.Shown(in.Name), refused("%w", err))
@@ -38,16 +38,16 @@ func describe(in message.EndpointInfo) (description, error) {
 	return description{info, encoded}, err
 }
 
-// refused is the error of a description that makes no sense.
+// refused is the error of an invalid description.
 func refused(format string, args ...any) error {
 	return status.Configuration(fmt.Errorf("%w: "+format, append([]any{status.ErrInvalid}, args...)...))
 }
 
-// check refuses a description that makes no sense.
+// check validates a description.
 func check(in *message.EndpointInfo) error {
 	switch {
 	case in.Stream && (in.Task || in.Managed || in.Cache):
-		return refused("a stream is neither a task nor managed nor cached")
+		return refused("a stream cannot be a task, managed or cached")
 	case in.CacheKey != "":
 		return refused("the owner does not know its types, and has keys of all arguments only: offer it without the cache key %s",
 			status.Shown(in.CacheKey))
@@ -68,7 +68,7 @@ func check(in *message.EndpointInfo) error {
 	return nil
 }
 
-// checkText refuses what no name of a field or a type is.
+// checkText validates the name of a field or a type.
 func checkText(text string) error {
 	if len(text) > codec.DescribedBytes+len("…") || strings.ContainsFunc(text, unicode.IsControl) {
 		return refused("the name %s in its description: at most %d printable bytes", status.Shown(text), codec.DescribedBytes)
@@ -104,7 +104,7 @@ func checkFields(list []message.FieldInfo, depth int, left *int) error {
 	return nil
 }
 
-// describeAll checks an offer as a whole.
+// describeAll validates the descriptions of an offer. It returns them and their total size.
 func describeAll(list []message.EndpointInfo) (out []description, bytes int64, err error) {
 	if len(list) == 0 {
 		return nil, 0, refused("the offer has no endpoints")
@@ -116,7 +116,7 @@ func describeAll(list []message.EndpointInfo) (out []description, bytes int64, e
 			return nil, 0, err
 		}
 		if seen[d.info.Name] {
-			return nil, 0, fmt.Errorf("offer %q: %w: it is in the offer twice", d.info.Name, status.ErrRegistered)
+			return nil, 0, fmt.Errorf("offer %q: %w: the offer contains it twice", d.info.Name, status.ErrRegistered)
 		}
 		seen[d.info.Name] = true
 		bytes += int64(len(d.encoded))
@@ -125,15 +125,15 @@ func describeAll(list []message.EndpointInfo) (out []description, bytes int64, e
 	return out, bytes, nil
 }
 
-// Arguments are those of a call as they go to the worker.
+// Arguments are the arguments of a call as they are sent to the worker.
 type Arguments struct {
 	// Raw is their encoding.
 	Raw message.RawMessage
-	// Storages are those that it refers to. Borrowed, as long as the call runs.
+	// Storages are the storages that Raw refers to. Borrowed while the call runs.
 	Storages []*tensor.Storage
 }
 
-// define makes an endpoint of the engine whose function a worker runs.
+// define returns the engine's definition of the endpoint, whose function sends calls to workers.
 func (e *endpoint) define() *engine.Definition {
 	in := &e.info
 	d := &engine.Definition{Name: in.Name, In: reflect.TypeFor[any](), Out: reflect.TypeFor[any](), Describe: e.describe, Decode: decodeArguments}
@@ -149,29 +149,29 @@ func (e *endpoint) define() *engine.Definition {
 	return d
 }
 
-// decodeArguments holds the references in arguments against their storages, so that no worker gets what does not fit.
+// decodeArguments validates the references in arguments against their storages, so that workers get only valid ones.
 func decodeArguments(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
-	if err := codec.CheckPassedOn(raw, storages); err != nil {
+	if err := codec.CheckForwarded(raw, storages); err != nil {
 		return nil, nil, err
 	}
 	var in any = &Arguments{Raw: raw, Storages: storages}
 	return &in, nil, nil
 }
 
-// describe says what the endpoint is, and which workers run it.
+// describe returns the description of the endpoint with its workers.
 func (e *endpoint) describe() message.EndpointInfo {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
 	info := e.info
 	for _, o := range e.offers {
 		about := o.worker.about
-		about.Running, about.Most = uint64(o.running), uint64(o.most)
+		about.Running, about.Most = uint64(o.running), uint64(o.slots)
 		info.Workers = append(info.Workers, about)
 	}
 	return info
 }
 
-// countLocked checks how many endpoints there may be.
+// countLocked returns an error if an offer with that many endpoints and bytes exceeds a limit.
 func (t *Table) countLocked(w *Worker, endpoints int, bytes int64) error {
 	b := &t.Bounds
 	switch {

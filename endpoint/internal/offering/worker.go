@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -14,7 +16,7 @@ import (
 
 // Conn is the connection of a worker.
 type Conn interface {
-	// SendContext is that of [wire.Conn].
+	// SendContext is the method of [wire.Conn].
 	SendContext(ctx context.Context, kind wire.Kind, id uint64, body []byte, files ...*os.File) error
 }
 
@@ -25,17 +27,18 @@ type Worker struct {
 	about message.EndpointWorker
 
 	gone    chan struct{}  // closed when the connection has ended
-	cancels sync.WaitGroup // goroutines that tell it of cancelled calls
+	cancels sync.WaitGroup // goroutines that send cancels; Go is called under the table's lock before ended is set
 
 	// Guarded by the table's lock.
-	offers  map[uint64]*offer // by the request that made them
-	calls   map[uint64]*call  // that it has not answered
-	last    uint64            // number of a call
-	running int               // places that are taken
-	offered int               // endpoints
-	bytes   int64             // of their descriptions
+	offers  map[uint64]*offer // by the id of the request
+	calls   map[uint64]*call  // calls whose functions have not ended
+	last    uint64            // number of the last call
+	running int               // slots in use, of all offers
+	overdue int               // number of overdue calls
+	offered int               // number of endpoints
+	bytes   int64             // size of their descriptions
 	ended   bool
-	idle    chan struct{} // closed when it has no calls any more; nil where nobody waits for that
+	idle    chan struct{} // closed when calls is empty; nil unless Finish is waiting
 }
 
 // offer is one offer of a worker. Its fields are guarded by the table's lock.
@@ -43,38 +46,43 @@ type offer struct {
 	worker    *Worker
 	request   uint64
 	endpoints []*endpoint
-	count     int   // of them, also when they have been taken back
-	bytes     int64 // of their descriptions
-	most      int   // calls at once
-	running   int   // calls that it has not answered
-	begun     bool  // the worker knows that it was taken: events may follow
+	count     int   // number of endpoints, including removed ones
+	bytes     int64 // size of their descriptions
+	slots     int   // number of slots
+	running   int   // slots in use
+	overdue   int   // number of overdue calls
+	begun     bool  // the offer's request was answered, so calls may be sent
+
+	pause    time.Duration // next pause after a declined call; 0 if the last function that ended was not declined
+	paused   bool          // no calls are sent until timer fires
+	declined time.Time     // time of the first declined call since a function ended; zero if there is none
+	timer    *time.Timer   // ends the pause; nil before the first pause
 }
 
-// NewWorker is a client that may offer endpoints.
+// NewWorker returns a worker for a client. It offers no endpoints yet.
 func (t *Table) NewWorker(conn Conn, about message.EndpointWorker) *Worker {
 	return &Worker{table: t, conn: conn, about: about, gone: make(chan struct{}), offers: map[uint64]*offer{}, calls: map[uint64]*call{}}
 }
 
-// Offer takes the endpoints of a request, all or none. Calls of them wait until Begin. It returns how many calls come
-// at once.
+// Offer adds the endpoints of a request, all or none. Their calls wait until Begin. It returns the number of slots.
 func (w *Worker) Offer(request uint64, in *message.Offer) (calls int, err error) {
 	t := w.table
-	if len(in.Endpoints) > t.Bounds.Endpoints { // before they are looked at
-		return 0, t.countLocked(&Worker{}, len(in.Endpoints), 0)
+	if n := len(in.Endpoints); n > t.Bounds.Endpoints { // before the descriptions are decoded
+		return 0, limits.Exceeded(limits.Offers, "the offer has %d endpoints, over the limit of %d for a client", n, t.Bounds.Endpoints)
 	}
 	list, bytes, err := describeAll(in.Endpoints)
 	if err != nil {
 		return 0, err
 	}
-	o := &offer{worker: w, request: request, count: len(list), bytes: bytes, most: t.Bounds.Calls}
-	if in.Calls > 0 && in.Calls < uint64(o.most) {
-		o.most = int(in.Calls)
+	o := &offer{worker: w, request: request, count: len(list), bytes: bytes, slots: t.Bounds.Calls}
+	if in.Calls > 0 && in.Calls < uint64(o.slots) {
+		o.slots = int(in.Calls)
 	}
 	t.mu.Lock()
 	var withdrawn []string
 	defer func() {
 		t.mu.Unlock()
-		t.tellWithdrawn(withdrawn)
+		t.reportWithdrawn(withdrawn)
 	}()
 	if w.ended {
 		return 0, errEnded
@@ -90,10 +98,10 @@ func (w *Worker) Offer(request uint64, in *message.Offer) (calls int, err error)
 	}
 	w.offers[request] = o
 	w.countLocked(o, 1)
-	return o.most, nil
+	return o.slots, nil
 }
 
-// countLocked adds an offer to what is counted, or with -1 takes it away.
+// countLocked adds an offer to the counts of endpoints and bytes, or subtracts it if sign is -1.
 func (w *Worker) countLocked(o *offer, sign int) {
 	w.offered += sign * o.count
 	w.table.offered += sign * o.count
@@ -101,7 +109,7 @@ func (w *Worker) countLocked(o *offer, sign int) {
 	w.table.bytes += int64(sign) * o.bytes
 }
 
-// Begin lets calls of an offer go out, now that its request has been answered.
+// Begin lets an offer receive calls. It is called when the offer's request has been answered.
 func (w *Worker) Begin(request uint64) {
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
@@ -111,28 +119,28 @@ func (w *Worker) Begin(request uint64) {
 	}
 }
 
-// Has reports whether a request made an offer that is not withdrawn.
+// Has reports whether a request made an offer that has not ended.
 func (w *Worker) Has(request uint64) bool {
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
 	return w.offers[request] != nil
 }
 
-// Offered is how many endpoints the client offers, and the bytes of their descriptions.
+// Offered returns the number of endpoints that the client offers, and the bytes of their descriptions.
 func (w *Worker) Offered() (endpoints int, bytes int64) {
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
 	return w.offered, w.bytes
 }
 
-// Running is how many calls the client has that it has not answered.
+// Running returns the number of calls whose functions have not ended.
 func (w *Worker) Running() int {
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
 	return len(w.calls)
 }
 
-// Withdraw takes the endpoints of an offer back; false where the request made none. Calls that the worker has go on.
+// Withdraw ends an offer. It returns false if the request made none. Calls that were sent continue.
 func (w *Worker) Withdraw(request uint64) bool {
 	t := w.table
 	t.mu.Lock()
@@ -143,17 +151,18 @@ func (w *Worker) Withdraw(request uint64) bool {
 	}
 	withdrawn := w.withdrawLocked(o)
 	t.mu.Unlock()
-	t.tellWithdrawn(withdrawn)
+	t.reportWithdrawn(withdrawn)
 	return true
 }
 
 func (w *Worker) withdrawLocked(o *offer) []string {
 	delete(w.offers, o.request)
+	o.stopLocked()
 	w.countLocked(o, -1)
 	return w.table.removeLocked(o)
 }
 
-// End withdraws all offers of a worker whose connection has ended, and ends the calls that it has.
+// End ends all offers and calls of a worker whose connection has ended.
 func (w *Worker) End() {
 	t := w.table
 	t.mu.Lock()
@@ -166,15 +175,18 @@ func (w *Worker) End() {
 	for _, o := range w.offers {
 		withdrawn = append(withdrawn, w.withdrawLocked(o)...)
 	}
+	for _, c := range w.calls {
+		c.stopLocked()
+	}
 	clear(w.calls)
 	w.idleLocked()
 	t.mu.Unlock()
 	close(w.gone)
-	t.tellWithdrawn(withdrawn)
-	w.cancels.Wait() // the connection is closed
+	t.reportWithdrawn(withdrawn)
+	w.cancels.Wait() // ends soon, because the connection is closed
 }
 
-// Finish returns when the worker has answered all its calls, or ctx ends.
+// Finish returns when the functions of all calls have ended, or ctx ends.
 func (w *Worker) Finish(ctx context.Context) {
 	w.table.mu.Lock()
 	if w.idle == nil {
@@ -189,7 +201,7 @@ func (w *Worker) Finish(ctx context.Context) {
 	}
 }
 
-// idleLocked wakes the goroutines that wait until no call is left.
+// idleLocked wakes the goroutines that wait in Finish if no calls remain.
 func (w *Worker) idleLocked() {
 	if w.idle == nil || len(w.calls) > 0 {
 		return
@@ -201,15 +213,18 @@ func (w *Worker) idleLocked() {
 	}
 }
 
-// errEnded is an offer of a client whose connection has ended.
+// errEnded is the error of an offer after the client's connection has ended.
 var errEnded = fmt.Errorf("%w: the connection has ended", status.ErrUnavailable)
 
-// errGone is what callers get whose worker has gone.
+// errGone is the error of calls whose worker's connection ended before the answer.
 func errGone(w *Worker) error {
-	return fmt.Errorf("%w: %s went away before it answered; nobody knows whether the function ran, and it is not called again", status.ErrWorkerGone, w)
+	return fmt.Errorf("%w: %s disconnected before it answered; the function may have run, and the call is not repeated", status.ErrWorkerGone, w)
 }
 
-// String names the worker for people.
+// currentLocked reports whether an offer has not ended.
+func (o *offer) currentLocked() bool { return o.worker.offers[o.request] == o }
+
+// String describes the worker in errors.
 func (w *Worker) String() string {
 	text := fmt.Sprintf("the worker in process %d", w.about.PID)
 	if w.about.Label != "" {
@@ -218,7 +233,7 @@ func (w *Worker) String() string {
 	return text
 }
 
-// noTime is a context that has ended: for what must not wait.
+// noTime is an expired context, for sends that must not wait.
 var noTime = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -12,19 +12,19 @@ import (
 	"github.com/fxamacker/cbor/v2"
 )
 
-// bare is a socket with a length and a CBOR item in each direction, one call at a time on a connection, nothing else.
-// The first byte of the item's length word tells the two functions apart.
+// bare is a socket with a length and a CBOR item in each direction, one call at a time per connection. The first byte
+// selects the function.
 func bare() peer {
 	return peer{name: "bare socket", serve: serveBare, dial: dialBare, copies: 5}
 }
 
-// The functions of the bare socket.
+// Functions of the bare socket.
 const (
 	bareEcho byte = iota
 	bareSend
 )
 
-// bareHead is a function and the length of the item.
+// bareHead is the size of the function and the length of the item.
 const bareHead = 1 + 8
 
 func serveBare(socket string) (io.Closer, error) {
@@ -98,7 +98,7 @@ func (b *bareConn) sendItem(fn byte, v any) error {
 	return err
 }
 
-// bareClient has a connection for each caller.
+// bareClient holds a connection for each caller.
 type bareClient chan *bareConn
 
 func dialBare(socket string, callers int) (client, error) {
@@ -124,7 +124,7 @@ func (c bareClient) call(fn byte, in, out any) error {
 		return err
 	}
 	if got != fn {
-		return fmt.Errorf("the answer is of function %d, not %d", got, fn)
+		return fmt.Errorf("answer of function %d instead of %d", got, fn)
 	}
 	return cbor.Unmarshal(item, out)
 }

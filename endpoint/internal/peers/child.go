@@ -12,21 +12,22 @@ import (
 	"time"
 )
 
-// childEnv names the peer that this process serves; it is set in children only. socketEnv is where.
+// childEnv is the variable with the name of the peer to serve, set in children only. socketEnv is the variable with the
+// socket.
 const (
 	childEnv  = "PEERS_CHILD"
 	socketEnv = "PEERS_SOCKET"
 )
 
-// server is a process that serves one peer. It answers each line on its standard input with what it has spent so far,
-// and ends when that input does, so it outlives nobody.
+// server is a process that serves one peer. It answers each line on its standard input with its expense so far, and
+// ends at the end of the input, so that it does not outlive its parent.
 type server struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// startServer starts one. It is ready when startServer returns.
+// startServer starts a server and returns when it is ready.
 func startServer(p peer, socket string) (*server, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -53,7 +54,7 @@ func startServer(p peer, socket string) (*server, error) {
 	return s, nil
 }
 
-// spent is what the process has spent so far.
+// spent returns the expense of the process so far.
 func (s *server) spent() (e expense, err error) {
 	if _, err := io.WriteString(s.in, "\n"); err != nil {
 		return e, err
@@ -86,24 +87,24 @@ func serveChild() error {
 	return nil
 }
 
-// expense is what a process has spent: objects that it allocated, and time of all its processors, in the kernel too.
+// expense is the number of objects that a process has allocated, and its processor time, including the kernel's.
 type expense struct {
 	objects   uint64
 	processor time.Duration
 }
 
-// spent is what this process has spent so far.
+// spent returns the expense of this process so far.
 func spent() expense {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err) // it knows of no failure for these arguments
+		panic(err) // cannot fail with these arguments
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return expense{objects: m.Mallocs, processor: time.Duration(u.Utime.Nano() + u.Stime.Nano())}
 }
 
-// since is what was spent after an earlier time.
+// since returns the difference to an earlier expense.
 func (e expense) since(then expense) expense {
 	return expense{objects: e.objects - then.objects, processor: e.processor - then.processor}
 }

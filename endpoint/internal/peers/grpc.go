@@ -11,10 +11,10 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// grpcPeer is grpc-go, unary. The messages are protobuf's own wrappers and the service is described by hand, as protoc
-// would write it, so that nothing has to be generated.
+// grpcPeer is grpc-go with unary calls. It uses protobuf's wrapper messages and a service description written by hand,
+// as protoc would generate it, so no code generation is needed.
 func grpcPeer() peer {
-	return peer{name: "grpc-go", serve: serveGRPC, dial: dialGRPC, mostBytes: math.MaxInt32, why: "a protobuf message has less than 2 GiB", copies: 6}
+	return peer{name: "grpc-go", serve: serveGRPC, dial: dialGRPC, maxBytes: math.MaxInt32, why: "a protobuf message has less than 2 GiB", copies: 6}
 }
 
 type (
@@ -22,10 +22,10 @@ type (
 	signValue  = wrapperspb.UInt64Value
 )
 
-// service is what the two protobuf peers call.
+// service is the service of the two protobuf peers.
 const service = "peers.Peers"
 
-// protoServer is the implementation for both of them.
+// protoServer implements the service for both.
 type protoServer struct{}
 
 func (protoServer) Echo(_ context.Context, in *bytesValue) (*bytesValue, error) {
@@ -36,7 +36,7 @@ func (protoServer) Send(_ context.Context, in *bytesValue) (*signValue, error) {
 	return wrapperspb.UInt64(sign(in.GetValue())), nil
 }
 
-// unary is a method as protoc-gen-go-grpc writes it.
+// unary returns a method description as protoc-gen-go-grpc generates it.
 func unary[Out any](name string, call func(protoServer, context.Context, *bytesValue) (Out, error)) grpc.MethodDesc {
 	return grpc.MethodDesc{MethodName: name, Handler: func(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
 		in := new(bytesValue)

@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// iceoryxSource is a program in Rust that makes the same calls by iceoryx2. It is built where cargo is.
+// iceoryxSource is a Rust program that makes the same calls with iceoryx2. It is built if cargo is installed.
 //
 //go:embed iceoryx2/Cargo.toml iceoryx2/Cargo.lock iceoryx2/src/main.rs
 var iceoryxSource embed.FS
 
-// iceoryx is that program. The zero value could not be built, because of why.
+// iceoryx is the built program. If path is empty, why is the reason.
 type iceoryx struct {
 	path string
 	why  string
 }
 
-// buildIceoryx builds the program, in the user's cache, where it stays for the next time.
+// buildIceoryx builds the program in the user's cache directory, where later runs find it.
 func buildIceoryx(ctx context.Context) iceoryx {
 	path, err := compileIceoryx(ctx)
 	if err != nil {
@@ -58,7 +58,7 @@ func compileIceoryx(ctx context.Context) (string, error) {
 	return filepath.Join(dir, "target", "release", "iceoryx2-peer"), nil
 }
 
-// unpack writes one file of the source, unless it is there as it is: cargo builds what has changed since.
+// unpack writes one source file if its content differs. cargo rebuilds only changed files.
 func unpack(dir, name string) error {
 	text, err := iceoryxSource.ReadFile(name)
 	if err != nil {
@@ -79,8 +79,8 @@ func lastLine(out []byte) string {
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// turn starts the program for one case, makes a tenth as many calls to warm up, and returns what n calls took. Its two
-// processes spin, so they are there only while they are measured.
+// turn runs the program for one case and returns the durations of n calls, after n/10 calls to warm up. Its two
+// processes spin, so they run only during the measurement.
 func (x iceoryx) turn(ctx context.Context, n int, args ...string) (samples, error) {
 	cmd := exec.CommandContext(ctx, x.path, args...)
 	cmd.Stderr = os.Stderr

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 )
 
-// jsonRPC is JSON-RPC 2.0 over net/http. Bytes cross as base64, which is what encoding/json makes of them.
+// jsonRPC is JSON-RPC 2.0 over net/http. encoding/json encodes bytes as base64.
 func jsonRPC() peer {
 	return peer{name: "JSON-RPC/HTTP", serve: serveJSON, dial: dialJSON, copies: 14}
 }
@@ -91,13 +91,13 @@ func (c jsonClient) call(ctx context.Context, method string, data []byte, out an
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the server answers %s", resp.Status)
+		return fmt.Errorf("server status %s", resp.Status)
 	}
 	var answer jsonResponse
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
 		return err
 	}
-	io.Copy(io.Discard, resp.Body) // to its end, so that the connection is used again
+	io.Copy(io.Discard, resp.Body) // read to the end, so that the connection is reused
 	if answer.Error != "" {
 		return errors.New(answer.Error)
 	}

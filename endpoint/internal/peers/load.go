@@ -17,10 +17,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// streamerName is the rival of a cold load, a package of Python. It is measured where python3 can import it.
+// streamerName is the rival for a cold load, a Python package. It is measured if python3 can import it.
 const streamerName = "runai-model-streamer"
 
-// streamerScript loads a file as the streamer's documentation does, and prints how many nanoseconds that took.
+// streamerScript loads a file as in the streamer's documentation and prints the duration in nanoseconds.
 const streamerScript = `
 import sys, time
 from runai_model_streamer import SafetensorsStreamer
@@ -32,7 +32,7 @@ with SafetensorsStreamer() as streamer:
 print(time.monotonic_ns() - start)
 `
 
-// allLoads measures loads of a file from the page cache beside a plain read, and from the disk beside the streamer.
+// allLoads compares loading a file from the page cache with a plain read, and from the disk with the streamer.
 func (b *bench) allLoads(ctx context.Context, progress func(string)) error {
 	p := b.plan.models
 	progress("loading " + byteSize(p.file))
@@ -54,7 +54,7 @@ func (b *bench) allLoads(ctx context.Context, progress func(string)) error {
 
 func (b *bench) loadTurn(ctx context.Context, path string) error {
 	m := &b.models
-	if _, err := readPlain(path); err != nil { // to warm the cache
+	if _, err := readPlain(path); err != nil { // fills the page cache
 		return err
 	}
 	for _, one := range []struct {
@@ -83,7 +83,7 @@ func (b *bench) loadTurn(ctx context.Context, path string) error {
 	return nil
 }
 
-// loadOurs loads the file into memory that can be shared.
+// loadOurs loads the file into shareable memory.
 func (b *bench) loadOurs(ctx context.Context, path string) (time.Duration, error) {
 	start := time.Now()
 	sd, err := module.Load(ctx, b.memory.dev, path, module.LoadOptions{})
@@ -106,7 +106,7 @@ func readPlain(path string) (time.Duration, error) {
 		return 0, err
 	}
 	start := time.Now()
-	// Mapped, so that it is fresh each time and back at once.
+	// A mapping is fresh each time and is freed at once.
 	data, err := unix.Mmap(-1, 0, int(st.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return 0, err
@@ -119,7 +119,7 @@ func readPlain(path string) (time.Duration, error) {
 	return took, errors.Join(err, unix.Munmap(data))
 }
 
-// loadStreamer loads the file by the streamer. It is 0 where that is not installed.
+// loadStreamer loads the file with the streamer. It returns 0 if the streamer is not installed.
 func (b *bench) loadStreamer(ctx context.Context, path string) (time.Duration, error) {
 	if b.models.noStreamer != "" {
 		return 0, nil
@@ -146,7 +146,7 @@ func (b *bench) loadStreamer(ctx context.Context, path string) (time.Duration, e
 	return time.Duration(ns), err
 }
 
-// dropCache has the next read of a file come from the disk.
+// dropCache evicts a file from the page cache.
 func dropCache(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

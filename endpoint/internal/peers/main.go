@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// notInQuickRun is why rows beside iceoryx2 have no ratio in a quick run: its program takes minutes to build.
+// notInQuickRun is the reason why a quick run has no ratios to iceoryx2: building its program takes minutes.
 const notInQuickRun = "iceoryx2 is not measured in a quick run"
 
 func main() {
@@ -29,14 +29,14 @@ func main() {
 	}
 }
 
-// run is the program. Figures go to out, progress to progress.
+// run runs the program. It writes the report to out and the progress to progress.
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
 	flags.SetOutput(progress)
-	quick := flags.Bool("quick", false, "measure too little to mean anything, to see that it works")
-	rounds := flags.Int("rounds", 0, "how often every peer has its turn, 0 for as often as is usual")
-	rival := flags.String("iceoryx2", "", "the program in the folder iceoryx2, built before; it is built otherwise")
-	only := flags.String("only", "", "measure one of calls, results, attach, arguments, publish, switch, clients, load; empty for all")
+	quick := flags.Bool("quick", false, "run a minimal measurement, only to test the program")
+	rounds := flags.Int("rounds", 0, "number of rounds; 0 for the default")
+	rival := flags.String("iceoryx2", "", "executable built from the folder iceoryx2; built if empty")
+	only := flags.String("only", "", "case to measure: calls, results, attach, arguments, publish, switch, clients, load; empty for all")
 	asJSON := flags.Bool("json", false, "print JSON")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -13,21 +13,21 @@ import (
 	"time"
 )
 
-// plan says how much is measured.
+// plan is the amount of work in a run.
 type plan struct {
-	rounds  int           // how often every peer has its turn in each case
-	warm    int           // calls before anything is measured
-	calls   int           // small calls a turn
-	costs   int           // small calls over which allocations and processor time are counted
-	callers int           // how many call at once in the last case
-	span    time.Duration // how long they do so a turn
+	rounds  int           // turns of every peer in each case
+	warm    int           // calls before a measurement
+	calls   int           // small calls per turn
+	costs   int           // small calls for which allocations and processor time are measured
+	callers int           // concurrent callers in the last case
+	span    time.Duration // duration of a turn in that case
 	sizes   []int64       // of the tensors
-	copying int64         // bytes that a copying peer carries in all, for each size, though at least one call
-	passing int           // tensors a turn that are passed as handles
-	results []int64       // sizes of the tensors that are answers
-	filled  int64         // bytes a turn of those
-	only    string        // the case that is measured, empty for all
-	rivals  bool          // iceoryx2 is measured too, which is built first
+	copying int64         // total bytes that a copying peer transfers for each size, at least one call
+	passing int           // tensors per turn that are passed as handles
+	results []int64       // sizes of the result tensors
+	filled  int64         // bytes of results per turn
+	only    string        // the case to measure; "" for all
+	rivals  bool          // build and measure iceoryx2 too
 	models  modelPlan
 }
 
@@ -40,7 +40,7 @@ func fullPlan() plan {
 	}
 }
 
-// quickPlan is enough to see that everything works.
+// quickPlan returns a minimal plan, which only tests that everything works.
 func quickPlan() plan {
 	return plan{
 		rounds: 2, warm: 20, calls: 50, costs: 200, callers: 8, span: 20 * time.Millisecond,
@@ -50,24 +50,24 @@ func quickPlan() plan {
 	}
 }
 
-// smallBytes is what the small call carries in each direction.
+// smallBytes is the payload of the small call in each direction.
 const smallBytes = 64
 
-// subject is a peer with its two processes, and what was measured of it.
+// subject is a peer with its two processes and its measurements.
 type subject struct {
 	peer
 	server *server
 	client client
 
-	calls   []samples // of each round
+	calls   []samples // by round
 	tensors map[int64][]samples
-	rates   []float64     // calls a second with many callers, of each round
-	allocs  float64       // objects a call, of both processes
-	cost    time.Duration // processor time a call, of both processes
+	rates   []float64     // calls per second with many callers, by round
+	allocs  float64       // objects per call, of both processes
+	cost    time.Duration // processor time per call, of both processes
 	skipped map[int64]string
 }
 
-// bench are all subjects.
+// bench holds all subjects.
 type bench struct {
 	plan     plan
 	subjects []*subject
@@ -81,7 +81,7 @@ type bench struct {
 	models             modelFigures
 }
 
-// newBench starts every peer. The caller closes it.
+// newBench starts every peer. The caller closes the bench.
 func newBench(p plan) (_ *bench, err error) {
 	b := &bench{plan: p}
 	defer func() {
@@ -127,7 +127,7 @@ func (b *bench) Close() error {
 	return err
 }
 
-// run measures all cases, or the one that was asked for.
+// run measures the requested case, or all.
 func (b *bench) run(ctx context.Context, progress func(string)) error {
 	for _, one := range []struct {
 		name    string
@@ -168,7 +168,7 @@ func (b *bench) allCalls(ctx context.Context, progress func(string)) error {
 	return small.rounds(func(s *subject, _ int) error { return s.manyCallers(ctx, b.plan.callers, b.plan.span) })
 }
 
-// iceoryxCalls measures a turn of small calls by iceoryx2, spinning and asleep.
+// iceoryxCalls measures one turn of small calls with iceoryx2, spinning and sleeping.
 func (b *bench) iceoryxCalls(ctx context.Context) error {
 	if b.iceoryx.path == "" {
 		return nil
@@ -183,14 +183,14 @@ func (b *bench) iceoryxCalls(ctx context.Context) error {
 	return nil
 }
 
-// of is the bench with some of its subjects.
+// of returns a bench with the selected subjects.
 func (b *bench) of(which func(*subject) bool) *bench {
 	part := *b
 	part.subjects = slices.DeleteFunc(slices.Clone(b.subjects), func(s *subject) bool { return !which(s) })
 	return &part
 }
 
-// each lets every subject do something.
+// each calls do for every subject.
 func (b *bench) each(do func(*subject) error) error {
 	for _, s := range b.subjects {
 		if err := do(s); err != nil {
@@ -200,7 +200,7 @@ func (b *bench) each(do func(*subject) error) error {
 	return nil
 }
 
-// rounds lets every subject have its turn in every round, each round beginning with another of them.
+// rounds calls do for every subject in every round. Each round starts with another subject.
 func (b *bench) rounds(do func(s *subject, round int) error) error {
 	for round := range b.plan.rounds {
 		first := round % len(b.subjects)
@@ -213,13 +213,13 @@ func (b *bench) rounds(do func(s *subject, round int) error) error {
 	return nil
 }
 
-// smallData is what a small call carries.
+// smallData is the payload of a small call.
 var smallData = bytes.Repeat([]byte{0x5a}, smallBytes)
 
 func (s *subject) smallCall(ctx context.Context) error {
 	got, err := s.client.echo(ctx, smallData)
 	if err == nil && !bytes.Equal(got, smallData) {
-		err = fmt.Errorf("%d bytes came back, not those that were sent", len(got))
+		err = fmt.Errorf("the answer differs from the request (%d bytes)", len(got))
 	}
 	return err
 }
@@ -249,7 +249,7 @@ func (s *subject) smallCalls(ctx context.Context, n int) error {
 	return nil
 }
 
-// countCosts counts what both processes spend on n calls, one after the other.
+// countCosts measures the expense of both processes for n sequential calls.
 func (s *subject) countCosts(ctx context.Context, n int) error {
 	theirs, err := s.server.spent()
 	if err != nil {
@@ -270,7 +270,7 @@ func (s *subject) countCosts(ctx context.Context, n int) error {
 	return nil
 }
 
-// manyCallers calls from many goroutines at once for as long as span.
+// manyCallers calls from many goroutines for span.
 func (s *subject) manyCallers(ctx context.Context, callers int, span time.Duration) error {
 	var wait sync.WaitGroup
 	counts, failures := make([]int, callers), make([]error, callers)

@@ -16,31 +16,31 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// modelPlan says how much is measured of publications, watchers, clients and loads.
+// modelPlan is the amount of work in measurements of publications, watchers, clients and loads.
 type modelPlan struct {
-	bytes    int64 // of a model that is published again and again
-	versions int   // of it a turn
+	bytes    int64 // size of the published model
+	versions int   // publications per turn
 	watchers int
-	switches int   // versions a turn that the watchers switch to
-	clients  int   // that call at once, each on a connection of its own
-	file     int64 // size of the file that is loaded
-	loads    int   // rounds of that, at most
+	switches int   // versions per turn that the watchers switch to
+	clients  int   // concurrent clients, each with its own connection
+	file     int64 // size of the loaded file
+	loads    int   // maximum number of load rounds
 }
 
-// modelFigures are what was measured of models, of each round.
+// modelFigures are the measurements of models in each round.
 type modelFigures struct {
-	again, fresh, againFilled, freshFilled []float64 // versions a second
-	switches                               []samples // from the publication to the version acquired and read, of each watcher
-	few, many                              []float64 // calls a second of ten clients, and of all
-	warm, plain, cold, coldStreamer        []samples // of a load
-	noStreamer                             string    // why there are none of the streamer
+	again, fresh, againFilled, freshFilled []float64 // versions per second
+	switches                               []samples // time from the publication until each watcher has read the version
+	few, many                              []float64 // calls per second of ten clients, and of all
+	warm, plain, cold, coldStreamer        []samples // duration of a load
+	noStreamer                             string    // reason why the streamer was not measured
 }
 
-// fewClients is how many clients the rate of many is held against.
+// fewClients is the number of clients with which many clients are compared.
 const fewClients = 10
 
-// allPublications measures versions of one size that are published one after the other by a client, in memory that is
-// used again and in fresh memory: as it comes, and with every byte written.
+// allPublications measures a client that publishes versions of one size in sequence, in reused memory and in fresh
+// memory, both unchanged and with every byte written.
 func (b *bench) allPublications(ctx context.Context, progress func(string)) error {
 	progress("publishing again and again")
 	c := b.subject("endpoint").client.(oursClient)
@@ -67,7 +67,7 @@ func (b *bench) allPublications(ctx context.Context, progress func(string)) erro
 	return c.Withdraw(ctx, "again")
 }
 
-// publishRate publishes versions and returns how many it did in a second.
+// publishRate publishes versions and returns the number per second.
 func (c oursClient) publishRate(ctx context.Context, dev driver.Device, p modelPlan, fill bool) (float64, error) {
 	var start time.Time
 	const warm = 4
@@ -82,7 +82,7 @@ func (c oursClient) publishRate(ctx context.Context, dev driver.Device, p modelP
 	return float64(p.versions) / time.Since(start).Seconds(), nil
 }
 
-// publishBytes publishes one tensor whose ends, or all of whose bytes, have a value.
+// publishBytes publishes one tensor with the given value in all bytes, or only in the first and the last.
 func (c oursClient) publishBytes(ctx context.Context, dev driver.Device, name string, size int64, value uint8, fill bool) (version uint64, err error) {
 	sd, err := module.Uninitialized(dev, []module.NamedSpec{{Name: "w", DType: tensor.Uint8, Shape: tensor.Shape{size}}})
 	if err != nil {
@@ -101,12 +101,12 @@ func (c oursClient) publishBytes(ctx context.Context, dev driver.Device, name st
 	return c.Publish(ctx, name, sd)
 }
 
-// connect dials as many clients as there are to be. The caller closes them.
+// connect dials n clients. The caller closes them.
 func (b *bench) connect(n int) (closers, []oursClient, error) {
 	var all closers
 	var list []oursClient
 	for range n {
-		c, err := dialOurs(filepath.Join(b.dir, "0"), "take", wire.Limits{}) // where the first peer serves
+		c, err := dialOurs(filepath.Join(b.dir, "0"), "take", wire.Limits{}) // socket of the first peer
 		if err != nil {
 			return nil, nil, errors.Join(err, all.Close())
 		}
@@ -115,13 +115,13 @@ func (b *bench) connect(n int) (closers, []oursClient, error) {
 	return all, list, nil
 }
 
-// arrival is a watcher that has read a version.
+// arrival records that a watcher has read a version.
 type arrival struct {
 	at  time.Time
 	err error
 }
 
-// allSwitches measures how long it takes until each of many watchers has acquired and read a new version.
+// allSwitches measures the time until each of many watchers has acquired and read a new version.
 func (b *bench) allSwitches(ctx context.Context, progress func(string)) error {
 	p := b.plan.models
 	progress(fmt.Sprintf("%d watchers switch to a new version", p.watchers))
@@ -164,7 +164,7 @@ func (b *bench) allSwitches(ctx context.Context, progress func(string)) error {
 		}
 		return turn, nil
 	}
-	if _, err := wait(time.Now()); err != nil { // of the version that was there
+	if _, err := wait(time.Now()); err != nil { // of the initial version
 		return err
 	}
 	for range b.plan.rounds {
@@ -185,7 +185,7 @@ func (b *bench) allSwitches(ctx context.Context, progress func(string)) error {
 	return nil
 }
 
-// follow acquires and reads each version that it is told of, until ctx ends or something fails.
+// follow acquires and reads each announced version until ctx ends or an error occurs.
 func (c oursClient) follow(ctx context.Context, w *endpoint.Watcher, arrivals chan<- arrival) {
 	for e, err := range w.Events(ctx) {
 		if ctx.Err() != nil {
@@ -205,7 +205,7 @@ func (c oursClient) follow(ctx context.Context, w *endpoint.Watcher, arrivals ch
 	}
 }
 
-// readOnce acquires the newest version, and reads both ends of it.
+// readOnce acquires the newest version and reads both ends of it.
 func (c oursClient) readOnce(ctx context.Context, name string) error {
 	h, err := c.Acquire(ctx, name)
 	if err != nil {
@@ -214,12 +214,12 @@ func (c oursClient) readOnce(ctx context.Context, name string) error {
 	x, _ := h.StateDict().Get("w")
 	data, err := tensor.Data[uint8](x)
 	if err == nil && data[0] != data[len(data)-1] {
-		err = errors.New("a version is half another")
+		err = errors.New("a version contains bytes of another")
 	}
 	return errors.Join(err, h.Close())
 }
 
-// allClients measures calls of few and of many clients, each of which has a connection and one caller.
+// allClients measures calls of few and of many clients, each with a separate connection and one caller.
 func (b *bench) allClients(ctx context.Context, progress func(string)) error {
 	p := b.plan.models
 	progress(fmt.Sprintf("%d clients", p.clients))
@@ -245,7 +245,7 @@ func (b *bench) allClients(ctx context.Context, progress func(string)) error {
 			*one.to = append(*one.to, rate)
 		}
 	}
-	// The rate depends on what else the machine does, this does not.
+	// Unlike the rate, the processor time does not depend on the machine's other load.
 	for _, some := range [][]oursClient{clients[:min(fewClients, len(clients))], clients} {
 		cost, err := b.costAtOnce(ctx, some)
 		if err != nil {
@@ -256,7 +256,7 @@ func (b *bench) allClients(ctx context.Context, progress func(string)) error {
 	return nil
 }
 
-// costAtOnce is what a call takes of the processors in both processes while all clients call at once.
+// costAtOnce returns the processor time of a call in both processes while all clients call concurrently.
 func (b *bench) costAtOnce(ctx context.Context, clients []oursClient) (time.Duration, error) {
 	server := b.subject("endpoint").server
 	theirs, err := server.spent()
@@ -276,7 +276,7 @@ func (b *bench) costAtOnce(ctx context.Context, clients []oursClient) (time.Dura
 	return time.Duration(float64(ours.processor+now.since(theirs).processor) / max(calls, 1)), nil
 }
 
-// callAtOnce calls from all clients for as long as span, and returns the calls in a second.
+// callAtOnce calls from all clients for span and returns the number of calls per second.
 func callAtOnce(ctx context.Context, clients []oursClient, span time.Duration) (float64, error) {
 	var wait sync.WaitGroup
 	counts, failures := make([]int, len(clients)), make([]error, len(clients))
@@ -297,9 +297,9 @@ func callAtOnce(ctx context.Context, clients []oursClient, span time.Duration) (
 	return float64(total) / time.Since(start).Seconds(), errors.Join(failures...)
 }
 
-// switchBefore is the 99th percentile of a switch of 100 watchers, on a machine of two processors at 2 GHz, before it
-// was looked at: the best that was seen.
-const switchBefore = 19 * time.Millisecond
+// baselineSwitch is the best 99th percentile of a switch of 100 watchers before switches were optimized, on a machine
+// with two processors at 2 GHz.
+const baselineSwitch = 19 * time.Millisecond
 
 func (b *bench) modelTargets() []target {
 	m, p := &b.models, b.plan.models
@@ -320,7 +320,7 @@ func (b *bench) modelTargets() []target {
 		},
 		{
 			Name: fmt.Sprintf("switch of %d watchers to a new version, p99", p.watchers), Value: float64(switched) / float64(time.Microsecond), Unit: "µs",
-			Rival: "itself when the target was set, " + short(switchBefore), Ratio: float64(switched) / float64(switchBefore), Target: 0.2,
+			Rival: "itself when the target was set, " + short(baselineSwitch), Ratio: float64(switched) / float64(baselineSwitch), Target: 0.2,
 		},
 		{
 			Name: fmt.Sprintf("%d clients", p.clients), Value: quantile(m.many, 0.5), Unit: "calls/s", Rival: fmt.Sprintf("%d clients", fewClients),

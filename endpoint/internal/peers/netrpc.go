@@ -7,15 +7,15 @@ import (
 	"net/rpc"
 )
 
-// netRPC is net/rpc of the standard library, with gob. It knows no contexts.
+// netRPC is net/rpc of the standard library, with gob. It does not support contexts.
 func netRPC() peer {
 	return peer{name: "net/rpc", serve: serveNetRPC, dial: dialNetRPC, copies: 6}
 }
 
-// NetRPC has the methods that net/rpc serves; it serves only exported ones.
+// NetRPC has the methods that net/rpc serves. They must be exported.
 type NetRPC struct{}
 
-// Echo returns what it is given.
+// Echo returns its argument.
 func (NetRPC) Echo(in *echoedGob, out *echoedGob) error {
 	*out = *in
 	return nil
@@ -27,7 +27,7 @@ func (NetRPC) Send(in *echoedGob, out *uint64) error {
 	return nil
 }
 
-// echoedGob is echoed by a name that net/rpc takes to be exported or built in.
+// echoedGob is an alias of an unnamed type, because net/rpc accepts only types that are exported or built in.
 type echoedGob = struct{ Data []byte }
 
 func serveNetRPC(socket string) (io.Closer, error) {
@@ -39,7 +39,7 @@ func serveNetRPC(socket string) (io.Closer, error) {
 	if err := s.Register(NetRPC{}); err != nil {
 		return nil, err
 	}
-	go func() { // not s.Accept, which logs that l was closed
+	go func() { // unlike s.Accept, does not log that l was closed
 		for {
 			c, err := l.Accept()
 			if err != nil {

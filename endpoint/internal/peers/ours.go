@@ -12,10 +12,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// echoed is the message of the peers that carry Go structs.
+// echoed is the message of the peers that encode Go structs.
 type echoed struct{ Data []byte }
 
-// ours is package endpoint. The functions are registered without a cache: equal calls run again, as they do elsewhere.
+// ours is package endpoint. The functions have no cache, so equal calls run again, as with the other peers.
 func ours() peer {
 	return peer{
 		name: "endpoint", serve: func(socket string) (io.Closer, error) { return serveOurs(socket, wire.Limits{}) },
@@ -23,7 +23,7 @@ func ours() peer {
 	}
 }
 
-// oursSleeping is the same without looking again before it sleeps, as the other peers do it.
+// oursSleeping is ours without polling before it sleeps, like the other peers.
 func oursSleeping() peer {
 	sleeping := wire.Limits{BusyPoll: -1}
 	return peer{
@@ -32,7 +32,7 @@ func oursSleeping() peer {
 	}
 }
 
-// oursBySocket is the same without a ring, looking again and asleep.
+// oursBySocket is ours without a ring, with polling and sleeping.
 func oursBySocket() peer { return withoutRing("endpoint, no ring", wire.Limits{Ring: -1}) }
 
 func oursBySocketSleeping() peer {
@@ -46,7 +46,7 @@ func withoutRing(name string, limits wire.Limits) peer {
 	}
 }
 
-// oursReading is the same with a function that reads the tensor it gets.
+// oursReading is ours with a function that reads its tensor.
 func oursReading() peer {
 	return peer{
 		name: "endpoint, read", onlyTensors: true, serve: ours().serve,
@@ -99,7 +99,7 @@ func serveOurs(socket string, limits wire.Limits) (io.Closer, error) {
 type oursClient struct {
 	*endpoint.Client
 	dev    driver.Device
-	sendTo string // the function that gets tensors
+	sendTo string // name of the function for tensors
 }
 
 func dialOurs(socket, send string, limits wire.Limits) (client, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMain lets the test binary be the servers' process too.
+// TestMain lets the test binary also serve as a server process.
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
 		main()
@@ -58,7 +58,7 @@ func TestQuickRun(t *testing.T) {
 	require.Len(t, r.Peers, len(peers()))
 	for _, row := range r.Targets {
 		require.Positive(t, row.Value, row.Name)
-		if strings.HasPrefix(row.Rival, "iceoryx2") { // which takes minutes to build
+		if strings.HasPrefix(row.Rival, "iceoryx2") { // building its program takes minutes
 			require.Equal(t, notInQuickRun, row.Skipped, row.Name)
 		} else if row.Rival == streamerName {
 			require.NotEmpty(t, row.Skipped, row.Name)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// report is what is printed.
+// report is the printed report.
 type report struct {
 	Go       string       `json:"go"`
 	System   string       `json:"system"`
@@ -21,11 +21,12 @@ type report struct {
 	Sizes    []int64      `json:"sizes"`
 	Peers    []peerFigure `json:"peers"`
 	Targets  []target     `json:"targets"`
-	// ReadRatio is what the largest tensor takes of which both ends are read, in times the smallest.
+	// ReadRatio is the duration for the largest tensor divided by that for the smallest, if the function reads both
+	// ends.
 	ReadRatio float64 `json:"read_ratio"`
 }
 
-// peerFigure is one peer's row. Times are in nanoseconds.
+// peerFigure is the row of one peer. Times are in nanoseconds.
 type peerFigure struct {
 	Name    string            `json:"name"`
 	CallP50 time.Duration     `json:"call_p50_ns"`
@@ -37,7 +38,7 @@ type peerFigure struct {
 	Skipped map[string]string `json:"skipped,omitempty"`
 }
 
-// tensorFigure is a size of a tensor and the median of a call that gets it, 0 where it was not measured.
+// tensorFigure is the size of a tensor and the median of a call that receives it; 0 if it was not measured.
 type tensorFigure struct {
 	Bytes int64         `json:"bytes"`
 	P50   time.Duration `json:"p50_ns"`
@@ -87,7 +88,7 @@ func (b *bench) subject(name string) *subject {
 	return nil
 }
 
-// versions are the modules that are compared.
+// versions returns the compared modules with their versions.
 func versions() []string {
 	var list []string
 	info, ok := debug.ReadBuildInfo()
@@ -151,7 +152,7 @@ func (r report) writeTable(w io.Writer) error {
 	return err
 }
 
-// short is a duration with three digits.
+// short formats a duration with three digits.
 func short(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -162,7 +163,7 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%.2f s", d.Seconds())
 }
 
-// byteSize is a size that is a power of 1024 times a small number.
+// byteSize formats a size that is a small multiple of a power of 1024.
 func byteSize(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB"}
 	i := 0

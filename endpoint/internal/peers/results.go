@@ -12,14 +12,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// resultIn asks for a tensor of bytes that all are Value.
+// resultIn requests a tensor of bytes that are all Value.
 type resultIn struct {
 	Bytes int64
 	Value uint8
 }
 
-// fillers are the functions that answer with a fresh, filled tensor: of memory that is used again, and of memory of its
-// own.
+// fillers registers the functions that return a fresh, filled tensor: one in reused memory, one in fresh memory.
 func fillers(dev driver.Device, r *endpoint.Registry) error {
 	fill := func(dev driver.Device, in resultIn) (*tensor.Tensor, error) {
 		t, err := tensor.Uninitialized(dev, tensor.Uint8, tensor.Shape{in.Bytes})
@@ -38,8 +37,8 @@ func fillers(dev driver.Device, r *endpoint.Registry) error {
 	)
 }
 
-// fillBytes sets all bytes to a value, from a piece that stays in the processor's first cache: Go's compiler makes a
-// memset of zeros only. The piece is aligned, since a copy from one that is not takes twice as long.
+// fillBytes sets all bytes to a value by copying from a block that stays in the first-level cache, because Go's
+// compiler emits a memset for zeros only. The block is aligned: copying from unaligned memory takes twice as long.
 func fillBytes(data []byte, value byte) {
 	var piece struct {
 		_     [0]uint64
@@ -53,13 +52,13 @@ func fillBytes(data []byte, value byte) {
 	}
 }
 
-// resultFigure is what fresh tensors of one size took, of each round.
+// resultFigure holds the durations of fresh tensors of one size, by round.
 type resultFigure struct {
 	bytes               int64
 	ours, fresh, theirs []samples
 }
 
-// allResults measures a fresh, filled tensor with each answer, of which the caller reads both ends.
+// allResults measures calls that return a fresh, filled tensor. The caller reads both ends of it.
 func (b *bench) allResults(ctx context.Context, progress func(string)) error {
 	progress("tensors as results")
 	c := b.subject("endpoint").client.(oursClient)
@@ -96,7 +95,7 @@ func (b *bench) resultTurn(ctx context.Context, c oursClient, f *resultFigure) e
 	return err
 }
 
-// fill gets n tensors, one after the other.
+// fill requests n tensors in sequence.
 func (c oursClient) fill(ctx context.Context, name string, bytes int64, n int) (samples, error) {
 	var turn samples
 	for i := range n + max(n/10, 2) {
@@ -107,7 +106,7 @@ func (c oursClient) fill(ctx context.Context, name string, bytes int64, n int) (
 		}
 		data, err := tensor.Data[uint8](x)
 		if err == nil && (len(data) != int(bytes) || data[0] != uint8(i) || data[bytes-1] != uint8(i)) {
-			err = errors.New("another tensor came")
+			err = errors.New("received the wrong tensor")
 		}
 		if err := errors.Join(err, x.Close()); err != nil {
 			return nil, err

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// samples are durations of the same thing.
+// samples are durations of the same operation.
 type samples []time.Duration
 
-// quantile is the element at the given part of a list in its order, zero of none.
+// quantile returns the element at the given part (0 to 1) of the sorted list, or zero if the list is empty.
 func quantile[S ~[]E, E cmp.Ordered](list S, part float64) E {
 	var none E
 	if len(list) == 0 {
@@ -19,13 +19,13 @@ func quantile[S ~[]E, E cmp.Ordered](list S, part float64) E {
 	return sorted[min(len(sorted)-1, int(part*float64(len(sorted))))]
 }
 
-// pooled is a quantile of the samples of all rounds.
+// pooled returns a quantile of the samples of all rounds.
 func pooled(rounds []samples, part float64) time.Duration {
 	return quantile(slices.Concat(rounds...), part)
 }
 
-// ratio is how many times a is b: the median over the rounds of the ratio of their medians. The two were measured side
-// by side in each round, so what disturbed one mostly disturbed the other too. 0 where there is nothing to compare.
+// ratio returns the median over the rounds of the ratio of a's median to b's. Both are measured in each round, so a
+// disturbance mostly affects both. It returns 0 if there are no samples.
 func ratio(a, b []samples) float64 {
 	var list []float64
 	for i := range min(len(a), len(b)) {
@@ -36,7 +36,7 @@ func ratio(a, b []samples) float64 {
 	return quantile(list, 0.5)
 }
 
-// rateRatio is the same of rates.
+// rateRatio is ratio for rates.
 func rateRatio(a, b []float64) float64 {
 	var list []float64
 	for i := range min(len(a), len(b)) {

@@ -10,28 +10,28 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// target is a figure beside a rival's in the same run, and what it should be.
+// target is a measurement, the rival's in the same run, and the required ratio.
 type target struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
-	// Rival is what it is held against.
+	// Rival is the name of the compared measurement.
 	Rival string `json:"rival"`
-	// Ratio is the median over the rounds of the value by the rival's in the same round.
+	// Ratio is the median over the rounds of the value divided by the rival's in the same round.
 	Ratio float64 `json:"ratio"`
-	// Target bounds the ratio: from above, or where AtLeast is set from below.
+	// Target is the maximum ratio, or the minimum if AtLeast is set.
 	Target  float64 `json:"target"`
 	AtLeast bool    `json:"at_least,omitempty"`
 	OK      bool    `json:"ok"`
-	// Skipped is why there is no ratio; such a row is not missed.
+	// Skipped is the reason why there is no ratio. A skipped target counts as met.
 	Skipped string `json:"skipped,omitempty"`
 }
 
-// errMissed ends a run that has missed a target.
+// errMissed is the error of a run with a missed target.
 var errMissed = errors.New("a target was missed")
 
-// judged says whether the target is reached.
-func (t target) judged() target {
+// evaluated sets OK if the target is met.
+func (t target) evaluated() target {
 	switch {
 	case t.Skipped != "":
 		t.OK = true
@@ -43,7 +43,7 @@ func (t target) judged() target {
 	return t
 }
 
-// line is the target for people.
+// line formats the target as a line of text.
 func (t target) line() string {
 	word, bound := "met", "at most"
 	if t.AtLeast {
@@ -58,7 +58,7 @@ func (t target) line() string {
 	return fmt.Sprintf("%-7s %s: %.4g %s, %.2f x %s, %s %g", word, t.Name, t.Value, t.Unit, t.Ratio, t.Rival, bound, t.Target)
 }
 
-// missed reports whether one was missed.
+// missed reports whether a target was missed.
 func (r report) missed() bool {
 	for _, t := range r.Targets {
 		if !t.OK {
@@ -68,12 +68,12 @@ func (r report) missed() bool {
 	return false
 }
 
-// µs is a median in microseconds.
+// micros returns the median in microseconds.
 func micros(rounds []samples) float64 {
 	return float64(pooled(rounds, 0.5)) / float64(time.Microsecond)
 }
 
-// targets holds the figures against what they should be.
+// targets returns all targets with their results.
 func (b *bench) targets() []target {
 	list := b.resultTargets()
 	list = append(list, b.argumentTargets()...)
@@ -86,21 +86,21 @@ func (b *bench) targets() []target {
 	list = append(list, b.modelTargets()...)
 	for i := range list {
 		if b.plan.only != "" && list[i].Ratio == 0 && list[i].Skipped == "" {
-			list[i].Skipped = "only " + b.plan.only + " was asked for"
+			list[i].Skipped = "only " + b.plan.only + " was requested"
 		}
-		list[i] = list[i].judged()
+		list[i] = list[i].evaluated()
 	}
 	return list
 }
 
-// mostOfResults is what a fresh result may take, in times iceoryx2's, by its size.
-var mostOfResults = map[int64]float64{1 << 20: 2.5, 8 << 20: 1.5, 64 << 20: 1.3}
+// maxResultRatios is the maximum duration of a fresh result, as a multiple of iceoryx2's, by size.
+var maxResultRatios = map[int64]float64{1 << 20: 2.5, 8 << 20: 1.5, 64 << 20: 1.3}
 
 func (b *bench) resultTargets() (list []target) {
 	for _, f := range b.results {
 		list = append(list, target{
 			Name: "fresh filled tensor with each answer, " + byteSize(f.bytes), Value: micros(f.ours), Unit: "µs", Rival: "iceoryx2, loaned samples",
-			Ratio: ratio(f.ours, f.theirs), Target: mostOfResults[f.bytes], Skipped: b.iceoryx.why,
+			Ratio: ratio(f.ours, f.theirs), Target: maxResultRatios[f.bytes], Skipped: b.iceoryx.why,
 		}, target{
 			Name: "fresh filled tensor with each answer, " + byteSize(f.bytes), Value: micros(f.ours), Unit: "µs", Rival: "the same in memory of its own",
 			Ratio: ratio(f.ours, f.fresh), Target: 0.5,
@@ -120,8 +120,9 @@ func (b *bench) argumentTargets() (list []target) {
 	return list
 }
 
-// costBefore is what a call took of both processors, on a machine of two at 2 GHz, before it was made cheaper.
-const costBefore = 32 * time.Microsecond
+// baselineCost is the processor time of a call in both processes before calls were optimized, on a machine with two
+// processors at 2 GHz.
+const baselineCost = 32 * time.Microsecond
 
 func (b *bench) callTargets() []target {
 	own, sleeping, floor := b.subject("endpoint"), b.subject("endpoint, sleeping"), b.subject("bare socket")
@@ -144,7 +145,7 @@ func (b *bench) callTargets() []target {
 		},
 		{
 			Name: "processor time of a spinning call", Value: float64(own.cost) / float64(time.Microsecond), Unit: "µs",
-			Rival: "itself when the target was set, " + short(costBefore), Ratio: float64(own.cost) / float64(costBefore), Target: 0.5,
+			Rival: "itself when the target was set, " + short(baselineCost), Ratio: float64(own.cost) / float64(baselineCost), Target: 0.5,
 		},
 	}
 }
@@ -158,13 +159,13 @@ func (b *bench) callerTargets() []target {
 	}
 }
 
-// attachTensors is how many tensors the large model has.
+// attachTensors is the number of tensors in the large model.
 const attachTensors = 1000
 
-// attachFigure is what attaching models took, of each round.
+// attachFigure holds the durations of attaching models, by round.
 type attachFigure struct{ one, many []samples }
 
-// allAttaches measures how long it takes to attach a model of one tensor and one of many.
+// allAttaches measures attaching a model of one tensor and a model of many.
 func (b *bench) allAttaches(ctx context.Context, progress func(string)) error {
 	progress("attaching models")
 	c := b.subject("endpoint").client.(oursClient)
@@ -196,7 +197,7 @@ func (b *bench) allAttaches(ctx context.Context, progress func(string)) error {
 	return nil
 }
 
-// publish publishes a model of so many small tensors.
+// publish publishes a model with that number of small tensors.
 func (c oursClient) publish(ctx context.Context, name string, tensors int) error {
 	specs := make([]module.NamedSpec, tensors)
 	for i := range specs {

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// memory makes arguments.
+// memory creates arguments.
 type memory struct{ dev *host.Device }
 
 func newMemory() (*memory, error) {
@@ -26,7 +26,7 @@ func newMemory() (*memory, error) {
 
 func (m *memory) Close() error { return m.dev.Close() }
 
-// argument makes a tensor whose pages are all there. The caller closes the tensor.
+// argument creates a tensor whose pages are all allocated. The caller closes the tensor.
 func (m *memory) argument(size int64) (argument, error) {
 	t, err := tensor.Empty(m.dev, tensor.Uint8, tensor.Shape{size})
 	if err != nil {
@@ -78,7 +78,7 @@ func (b *bench) allTensors(ctx context.Context, progress func(string)) error {
 	})
 }
 
-// sends is how many tensors of a size a copying subject sends in a round.
+// sends returns the number of tensors of a size that a copying subject sends in a round.
 func (p plan) sends(s *subject, size int64, round int) int {
 	n := min(p.copying/size, int64(p.passing*p.rounds))
 	if n < int64(p.rounds) { // too few for every round
@@ -90,18 +90,18 @@ func (p plan) sends(s *subject, size int64, round int) int {
 	return int(n) / p.rounds
 }
 
-// refuse notes why a subject cannot carry a size.
+// refuse records why a subject cannot send a size.
 func (s *subject) refuse(size int64) {
 	switch room := availableMemory(); {
-	case s.mostBytes > 0 && size > s.mostBytes:
+	case s.maxBytes > 0 && size > s.maxBytes:
 		s.skipped[size] = s.why
 	case s.copies > 0 && room > 0 && room < s.copies*size+size:
 		s.skipped[size] = fmt.Sprintf("it needs some %d GiB of free memory", s.copies*size>>30)
 	}
 }
 
-// passTensors sends n tensors of every size in turn, so that one size can be held against another whatever the machine
-// does meanwhile.
+// passTensors sends n tensors of every size, alternating between the sizes so that other load on the machine affects
+// all of them.
 func (s *subject) passTensors(ctx context.Context, sizes []int64, args map[int64]argument, n int) error {
 	turns := make([]samples, len(sizes))
 	for range n {
@@ -119,7 +119,7 @@ func (s *subject) passTensors(ctx context.Context, sizes []int64, args map[int64
 	return nil
 }
 
-// sendTensors sends n tensors of one size, one after the other.
+// sendTensors sends n tensors of one size in sequence.
 func (s *subject) sendTensors(ctx context.Context, arg argument, n int) error {
 	var turn samples
 	for range n {
@@ -141,12 +141,12 @@ func (s *subject) sendTensor(ctx context.Context, arg argument) (time.Duration, 
 	got, err := s.client.send(ctx, arg)
 	took := time.Since(start)
 	if err == nil && got != sign(arg.bytes) && got != uint64(len(arg.bytes)) {
-		err = fmt.Errorf("the function saw %#x, not %#x", got, sign(arg.bytes))
+		err = fmt.Errorf("the function returned %#x instead of %#x", got, sign(arg.bytes))
 	}
 	return took, err
 }
 
-// availableMemory is how many bytes this host can still give without swapping; 0 where that is not known.
+// availableMemory returns the bytes that can be allocated without swapping, or 0 if that is unknown.
 func availableMemory() int64 {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 // ttrpcPeer is containerd's gRPC without HTTP/2.
 func ttrpcPeer() peer {
-	return peer{name: "ttrpc", serve: serveTTRPC, dial: dialTTRPC, mostBytes: 4<<20 - 1<<10, why: "its messages have at most 4 MiB", copies: 6}
+	return peer{name: "ttrpc", serve: serveTTRPC, dial: dialTTRPC, maxBytes: 4<<20 - 1<<10, why: "its messages have at most 4 MiB", copies: 6}
 }
 
 func serveTTRPC(socket string) (io.Closer, error) {

@@ -10,21 +10,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// lose ends a reference whose object is gone.
+// lose ends a reference whose object no longer exists.
 func (t *Table) lose(r *Reference, reason status.StaleReason) {
 	t.drop(r)
 	r.stale(reason, "")
 }
 
-// drop forgets a reference.
+// drop removes a reference.
 func (t *Table) drop(r *Reference) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.removeLocked(r)
 }
 
-// Keep makes the reference that came over l known to the client. Where the connection has ended meanwhile, and
-// the reference with it, it is taken again.
+// Keep registers a reference that was received on l. If l has ended, and the reference with it, Keep requests the
+// reference again.
 func (t *Table) Keep(l *link.Link, obj *message.ObjectRef) *Reference {
 	r := newReference(t, obj)
 	r.link = l
@@ -37,13 +37,13 @@ func (t *Table) Keep(l *link.Link, obj *message.ObjectRef) *Reference {
 	t.addLocked(r)
 	t.mu.Unlock()
 	live := t.conn.Current() == l
-	if !live { // Lost may have been called before the reference was there
+	if !live { // Lost may have run before the reference was registered
 		r.detach(l)
 	}
 	switch {
-	case l.ObjectEvents.HeardOf(r.ID), !live && l.Left():
+	case l.ObjectEvents.WasDestroyed(r.ID), !live && l.OwnerLeft():
 		t.lose(r, status.StaleObjectMissing)
-	case r.spentIn(&l.ObjectEvents):
+	case r.releasedIn(&l.ObjectEvents):
 		t.drop(r)
 		r.end(ErrReleased)
 	case !live:
@@ -52,12 +52,12 @@ func (t *Table) Keep(l *link.Link, obj *message.ObjectRef) *Reference {
 	return r
 }
 
-// giveBack gives a live reference back, waiting for the answer or not.
+// giveBack releases a live reference. If wait is set, it waits for the answer.
 func (t *Table) giveBack(ctx context.Context, r *Reference, wait bool) (bool, error) {
 	t.drop(r)
 	l, token := r.held()
 	switch {
-	case l == nil: // it went with its connection
+	case l == nil: // the connection ended, which has released it
 		return false, nil
 	case !wait && t.conn.DialSelf == nil:
 		l.ReleaseObject(r.ID, token)
@@ -65,10 +65,10 @@ func (t *Table) giveBack(ctx context.Context, r *Reference, wait bool) (bool, er
 	}
 	_, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpObjectRelease, Body: link.ReleaseOne(r.ID, token)})
 	if err != nil {
-		if !wait { // the reference goes with its connection
+		if !wait { // the end of the connection releases it
 			return false, nil
 		}
-		if token != 0 { // whether it went back or not: asking twice is the same as asking once, and nobody else asks
+		if token != 0 { // Record the release even if the request failed. Releasing a token again has no effect.
 			l.ReleaseObject(r.ID, token)
 		}
 		return false, fmt.Errorf("release object %s: %w", r.ID, err)
@@ -81,19 +81,19 @@ func (t *Table) giveBack(ctx context.Context, r *Reference, wait bool) (bool, er
 	return len(got.Objects) == 1 && got.Objects[0].Released, nil
 }
 
-// Given ends the references of this process that the rows say were given back.
-func (t *Table) Given(rows []message.ObjectReleased) {
-	spent := tokensOf(rows)
-	for _, l := range t.conn.Live() { // before looking for references: those that are not found look here
-		l.ObjectEvents.NoteSpent(spent)
+// MarkReleased ends the references of this process that rows list as released.
+func (t *Table) MarkReleased(rows []message.ObjectReleased) {
+	released := tokensOf(rows)
+	for _, l := range t.conn.Live() { // before the lookup below: a reference that is registered later checks these events
+		l.ObjectEvents.NoteReleased(released)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.endLocked(spent)
+	t.endLocked(released)
 }
 
-// Watch asks the owner, once a connection, to tell of objects that it destroys. Requests that are sent
-// afterwards are heard of.
+// Watch subscribes to the owner's events of destroyed objects, once for each connection. Objects that are requested
+// afterwards are covered.
 func (t *Table) Watch(ctx context.Context, l *link.Link) error {
 	return l.ObjectEvents.Once(ctx, func() error {
 		ask := link.Request{Op: message.OpObjectWatch, Body: message.WatchObjects{}, Item: func(frame wire.Frame) error { return t.objectGone(l, frame) }}
@@ -102,14 +102,15 @@ func (t *Table) Watch(ctx context.Context, l *link.Link) error {
 	})
 }
 
-// objectGone is called by whoever reads the connection with an object that was destroyed. It takes the frame.
+// objectGone handles the event of a destroyed object. It runs in the goroutine that reads the connection and takes
+// ownership of the frame.
 func (t *Table) objectGone(l *link.Link, frame wire.Frame) error {
 	defer frame.Files.Close()
 	var gone message.ObjectGone
 	if err := message.Unmarshal(frame.Body, &gone); err != nil {
 		return fmt.Errorf("%w: event: %w", status.ErrProtocol, err)
 	}
-	if err := l.ObjectEvents.Note(gone.ID); err != nil { // before looking for references: those that are not found look here
+	if err := l.ObjectEvents.NoteDestroyed(gone.ID); err != nil { // before the lookup below: a reference that is registered later checks these events
 		return err
 	}
 	for _, r := range t.to(gone.ID) {

@@ -3,7 +3,6 @@ package reference
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -15,26 +14,26 @@ import (
 
 // Reference is one reference to a managed object.
 type Reference struct {
-	// ID names the object within the life of Server, the id of the server that it came from.
+	// ID identifies the object at the server with the id Server, for the server's lifetime.
 	ID, Server string
 
 	of   *Table
 	done chan struct{} // closed when err is set
 
 	mu    sync.Mutex
-	link  *link.Link // that holds the reference; nil while the owner does not have it
-	token uint64     // tells it apart from the others of the session
-	err   error      // why it is of no use any more
+	link  *link.Link // connection that has the reference; nil while the owner does not have it
+	token uint64     // identifies the reference within the session
+	err   error      // why the reference has ended
 }
 
 func newReference(t *Table, obj *message.ObjectRef) *Reference {
 	return &Reference{of: t, ID: obj.ID, Server: obj.Server, token: obj.Token, done: make(chan struct{})}
 }
 
-// ErrReleased is the end of a reference that was given back.
-var ErrReleased = fmt.Errorf("reference to an object: %w", status.ErrClosed)
+// ErrReleased is the error of a released reference.
+var ErrReleased = status.Closed("the reference to an object")
 
-// end notes why the reference is of no use any more. It is false for one that was of no use before.
+// end ends the reference with err. It returns false if it has already ended.
 func (r *Reference) end(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,8 +45,8 @@ func (r *Reference) end(err error) bool {
 	return true
 }
 
-// Release gives the reference back, waiting for the answer or not. It is false where the server took none back: the
-// second time, and where the object is gone.
+// Release releases the reference. If wait is set, it waits for the answer. It returns false if the server released
+// nothing: at the second call, or if the object no longer exists.
 func (r *Reference) Release(ctx context.Context, wait bool) (bool, error) {
 	if !r.end(ErrReleased) {
 		return false, nil
@@ -55,31 +54,31 @@ func (r *Reference) Release(ctx context.Context, wait bool) (bool, error) {
 	return r.of.giveBack(ctx, r, wait)
 }
 
-// Forgotten is called when nothing of the value is used any more and nobody has closed it. The reference goes back, if
-// it has not, unless memory of the value may be in use: then that is a leak; what and name tell where it came from.
-func (r *Reference) Forgotten(leak *driver.Leak, what, name string) {
+// Collected is called when the value became unreachable without Close. It releases the reference, unless memory of the
+// value may be in use. In that case it reports a leak; what and name describe its origin.
+func (r *Reference) Collected(leak *driver.Leak, what, name string) {
 	r.of.conn.Start(func() {
 		log := r.of.log.With("object", r.ID, what, name, "server", r.Server)
 		switch {
 		case leak != nil && r.Err() == nil:
 			driver.ReportLeak(*leak)
-			log.Warn("a reference to a managed object was not closed; it is kept, because a slice or address of its memory may be in use")
+			log.Warn("reference to a managed object not closed; it is kept because a slice or address of its memory may be in use")
 		case leak == nil && r.end(ErrReleased):
 			_, _ = r.of.giveBack(context.Background(), r, false)
-			log.Warn("a reference to a managed object was not closed")
+			log.Warn("reference to a managed object not closed")
 		}
 	})
 }
 
-// stale ends the reference because its object is gone; detail is what the server said of that.
+// stale ends the reference because its object no longer exists. detail is the server's explanation.
 func (r *Reference) stale(reason status.StaleReason, detail string) bool {
 	return r.end(&status.StaleError{ObjectID: r.ID, ServerID: r.Server, Reason: reason, Detail: detail})
 }
 
-// Done is closed when Err is not nil any more.
+// Done returns a channel that is closed when the reference ends.
 func (r *Reference) Done() <-chan struct{} { return r.done }
 
-// Err is why the reference is of no use any more; nil while it is.
+// Err returns why the reference has ended, or nil while it is live.
 func (r *Reference) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,13 +105,13 @@ func (r *Reference) isOneOf(tokens map[uint64]string) bool {
 	return token != 0 && tokens[token] == r.ID
 }
 
-// spentIn reports whether the reference was given back by id before it was known here.
-func (r *Reference) spentIn(events *link.ObjectEvents) bool {
+// releasedIn reports whether the reference was released by id before it was registered here.
+func (r *Reference) releasedIn(events *link.ObjectEvents) bool {
 	_, token := r.held()
-	return events.WasSpent(r.ID, token)
+	return events.WasReleased(r.ID, token)
 }
 
-// tokensOf are the references that were given back, by token, with their objects.
+// tokensOf returns the released references: object ids by token.
 func tokensOf(rows []message.ObjectReleased) map[uint64]string {
 	tokens := make(map[uint64]string, len(rows))
 	for _, row := range rows {
@@ -123,7 +122,7 @@ func tokensOf(rows []message.ObjectReleased) map[uint64]string {
 	return tokens
 }
 
-// detach notes that a link is gone, and the reference with it.
+// detach records that link l has ended, and the reference with it.
 func (r *Reference) detach(l *link.Link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,8 +131,8 @@ func (r *Reference) detach(l *link.Link) {
 	}
 }
 
-// attach notes a reference that was taken on a link, and its token. It is false when the reference is of no use any
-// more, or is held on that link: the caller gives this one back.
+// attach records a reference that was acquired on l, and its token. It returns false if the reference has ended or is
+// already held on l; the caller must then release the new one.
 func (r *Reference) attach(l *link.Link, token uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,9 +143,9 @@ func (r *Reference) attach(l *link.Link, token uint64) bool {
 	return true
 }
 
-// resume takes the reference again, or finds that its object is gone, or not to be had.
+// resume acquires the reference again. It ends the reference if the object no longer exists or the owner refuses.
 func (r *Reference) resume(ctx context.Context, l *link.Link) error {
-	defer l.ObjectEvents.Expect()()
+	defer l.ObjectEvents.Track()()
 	switch {
 	case r.heldOn() == l:
 		return nil
@@ -154,7 +153,7 @@ func (r *Reference) resume(ctx context.Context, l *link.Link) error {
 		r.of.lose(r, status.StaleServerMismatch)
 		return nil
 	}
-	if r.Err() != nil { // it was given back meanwhile
+	if r.Err() != nil { // released meanwhile
 		return nil
 	}
 	if err := r.of.Watch(ctx, l); err != nil {
@@ -177,7 +176,7 @@ func (r *Reference) resume(ctx context.Context, l *link.Link) error {
 	switch {
 	case !r.attach(l, again.Token):
 		l.ReleaseObject(r.ID, again.Token)
-	case l.ObjectEvents.HeardOf(r.ID): // before it was known to be held here
+	case l.ObjectEvents.WasDestroyed(r.ID): // before this reference was registered on l
 		r.of.lose(r, status.StaleObjectMissing)
 	}
 	return nil

@@ -11,8 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestReferenceReleasedAlone takes up a reference on a new connection that was given back meanwhile: that is no error
-// of the connection, and nothing is asked of the owner.
+// Resuming a reference that was released meanwhile sends no request and is not an error of the connection.
 func TestReferenceReleasedAlone(t *testing.T) {
 	table := New(connector.New(connector.Config{}), slog.New(slog.DiscardHandler))
 	r := table.Keep(new(link.Link), &message.ObjectRef{ID: "object", Server: "server", Token: 1})
@@ -22,7 +21,7 @@ func TestReferenceReleasedAlone(t *testing.T) {
 	require.Len(t, jobs, 1)
 	took, err := r.Release(t.Context(), true)
 	require.NoError(t, err)
-	require.False(t, took, "it went with its connection")
+	require.False(t, took, "the end of the connection released it")
 	require.ErrorIs(t, r.Err(), ErrReleased)
 	require.NoError(t, jobs[0](t.Context()))
 	require.False(t, table.Needed())

@@ -1,4 +1,4 @@
-// Package reference keeps the references that a client has to managed objects of its owner, across connections.
+// Package reference keeps the client's references to managed objects of its owner across connections.
 package reference
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// Table is the live references of one client, by the object.
+// Table holds the live references of one client by object.
 type Table struct {
 	conn *connector.Connector
 	log  *slog.Logger
@@ -24,10 +24,10 @@ type Table struct {
 	ended bool // the client was closed
 }
 
-// New makes the table of a client. The caller adds it to the dependents of the connector.
+// New returns the table of a client. The caller adds it to the dependents of the connector.
 func New(conn *connector.Connector, log *slog.Logger) *Table { return &Table{conn: conn, log: log} }
 
-// Len is how many there are.
+// Len returns the number of references.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -47,9 +47,9 @@ func (t *Table) Resume(l *link.Link) (jobs []func(context.Context) error) {
 	return jobs
 }
 
-// Lost implements [connector.Dependents]. Where the owner has said that it is leaving, the objects are gone too.
+// Lost implements [connector.Dependents]. If the owner is shutting down, its objects no longer exist either.
 func (t *Table) Lost(l *link.Link) {
-	left := l.Left()
+	left := l.OwnerLeft()
 	for _, r := range t.all() {
 		if left && r.heldOn() == l {
 			t.lose(r, status.StaleObjectMissing)
@@ -69,14 +69,14 @@ func (t *Table) End() {
 	}
 }
 
-// LoseAll ends all references, as their objects are gone.
+// LoseAll ends all references because their objects no longer exist.
 func (t *Table) LoseAll() {
 	for _, r := range t.all() {
 		t.lose(r, status.StaleObjectMissing)
 	}
 }
 
-// all lists all references.
+// all returns all references.
 func (t *Table) all() []*Reference {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,7 +96,7 @@ func (t *Table) addLocked(r *Reference) {
 	t.count++
 }
 
-// removeLocked takes a reference out, if it is there.
+// removeLocked removes a reference if it is present.
 func (t *Table) removeLocked(r *Reference) {
 	same := t.byID[r.ID]
 	if _, there := same[r]; !there {
@@ -108,14 +108,14 @@ func (t *Table) removeLocked(r *Reference) {
 	}
 }
 
-// to lists the references to an object.
+// to returns the references to an object.
 func (t *Table) to(id string) []*Reference {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Collect(maps.Keys(t.byID[id]))
 }
 
-// allLocked lists all references.
+// allLocked returns all references.
 func (t *Table) allLocked() []*Reference {
 	list := make([]*Reference, 0, t.count)
 	for _, same := range t.byID {
@@ -126,15 +126,15 @@ func (t *Table) allLocked() []*Reference {
 	return list
 }
 
-// endLocked ends those that were given back by id, which are given by token with their objects, and takes them out.
-func (t *Table) endLocked(spent map[uint64]string) {
+// endLocked ends and removes the references that were released by id. released maps their tokens to objects.
+func (t *Table) endLocked(released map[uint64]string) {
 	objects := map[string]struct{}{}
-	for _, id := range spent {
+	for _, id := range released {
 		objects[id] = struct{}{}
 	}
 	for id := range objects {
 		for r := range t.byID[id] {
-			if r.isOneOf(spent) && r.end(ErrReleased) {
+			if r.isOneOf(released) && r.end(ErrReleased) {
 				t.removeLocked(r)
 			}
 		}

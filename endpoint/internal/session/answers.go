@@ -14,17 +14,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// answers sends what the requests of one client are answered with, and counts it as long as it is not read.
+// answers sends the responses of one client and charges them to the client's limit while they are unread.
 type answers struct {
 	of     *Register
 	conn   inproc.Conn
-	unread *wire.Account // bytes that are not sent yet; nil where they do not count
+	unread *wire.Account // bytes that are not sent yet; nil for no limit
 }
 
 // sender is [wire.Conn.Send] or [wire.Conn.SendLater].
 type sender func(kind wire.Kind, id uint64, body []byte, files ...*os.File) error
 
-// send sends what came of a request. The error is of the connection, not of the operation.
+// send sends the result of a request. A returned error is one of the connection, not of the operation.
 func (a *answers) send(id uint64, r Reply, failure error, send sender) error {
 	if failure != nil {
 		return a.fail(id, failure)
@@ -38,7 +38,7 @@ func (a *answers) send(id uint64, r Reply, failure error, send sender) error {
 	}()
 	held := HeldAnswer{of: a.unread}
 	defer held.Release()
-	if err := held.Grow(r.size()); err != nil { // before it is made
+	if err := held.Grow(r.size()); err != nil { // before it is encoded
 		return a.fail(id, err)
 	}
 	buf := bufpool.Bodies.Get()
@@ -51,8 +51,8 @@ func (a *answers) send(id uint64, r Reply, failure error, send sender) error {
 		return a.fail(id, err)
 	}
 	if r.Slabs != nil {
-		// From here on the client owns the memory. It may return the slab before the send has returned here, and the next
-		// result can use the slab only if this result was released.
+		// After the send, the client owns the memory. It may return the slab before send returns here, and the next
+		// result can use the slab only after this result was released.
 		r.release()
 	}
 	if err := a.sendReply(send, id, *buf, &r); err != nil {
@@ -68,7 +68,7 @@ func (a *answers) send(id uint64, r Reply, failure error, send sender) error {
 	return nil
 }
 
-// sendReply sends the answer to a request. What it shares with others is not copied.
+// sendReply sends the response to a request. It does not copy r.Shared.
 func (a *answers) sendReply(send sender, id uint64, body []byte, r *Reply) error {
 	if len(r.Shared) == 0 {
 		return a.sendFrame(send, wire.KindResponse, id, body, r.Files, r.memory())
@@ -79,8 +79,8 @@ func (a *answers) sendReply(send sender, id uint64, body []byte, r *Reply) error
 	return a.sendFrame(send, wire.KindResponse, id, slices.Concat(body, r.Shared), r.Files, r.memory())
 }
 
-// sendFrame sends a frame with what goes beside it, all of which it borrows: descriptors to another process, storages
-// within this one.
+// sendFrame sends a frame with descriptors to another process, or with storages within this one. It borrows all
+// arguments.
 func (a *answers) sendFrame(send sender, kind wire.Kind, id uint64, body []byte, files []*os.File, storages []*tensor.Storage) error {
 	if p, ok := a.conn.(*inproc.Pipe); ok {
 		return p.SendStorages(wire.Frame{Kind: kind, ID: id, Body: body}, storages)
@@ -93,15 +93,15 @@ func (a *answers) fail(id uint64, err error) error {
 	a.of.Failures.Add(1)
 	a.of.Totals.Refusals.Count(err)
 	e := status.EncodeSafely(err)
-	sent := a.tell(id, e)
-	if errors.Is(sent, wire.ErrTooLarge) { // where frames are that small, the class has to do
-		sent = a.tell(id, &message.Error{Code: e.Code, Type: e.Type})
+	sent := a.sendError(id, e)
+	if errors.Is(sent, wire.ErrTooLarge) { // frames are very small: send the class alone
+		sent = a.sendError(id, &message.Error{Code: e.Code, Type: e.Type})
 	}
 	return sent
 }
 
-// tell sends an error.
-func (a *answers) tell(id uint64, e *message.Error) error {
+// sendError sends an error response.
+func (a *answers) sendError(id uint64, e *message.Error) error {
 	body, err := message.Marshal(e)
 	if err != nil {
 		return err
@@ -109,28 +109,29 @@ func (a *answers) tell(id uint64, e *message.Error) error {
 	return a.conn.Send(wire.KindError, id, body)
 }
 
-// HeldAnswer is what an answer, or an item of a stream, counts while it is in memory for one client.
+// HeldAnswer is the memory that a response or a stream item is charged for while it is in memory for one client.
 type HeldAnswer struct {
 	of *wire.Account
 	n  int64
 }
 
-// smallAnswer is how many bytes an answer may have without being counted: there are no more of them than requests in
-// flight.
+// smallAnswer is the size in bytes up to which responses are not charged. The limit of requests in flight bounds their
+// number.
 const smallAnswer = 4 << 10
 
-// Grow counts an answer that has so many bytes in all.
+// Grow raises the charge to a response of the given total size. It fails with ErrLimit if the client's limit is
+// reached.
 func (h *HeldAnswer) Grow(bytes int) error {
 	more := int64(bytes) - h.n
 	if bytes <= smallAnswer || more <= 0 {
 		return nil
 	}
 	if err := h.of.Take(more); err != nil {
-		return status.WithClass(status.ErrLimit, fmt.Errorf("the answer is not made: %w", err))
+		return status.WithClass(status.ErrLimit, fmt.Errorf("the answer was not created: %w", err))
 	}
 	h.n += more
 	return nil
 }
 
-// Release ends that.
+// Release ends the charge.
 func (h *HeldAnswer) Release() { h.of.Give(h.n) }

@@ -9,26 +9,25 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 )
 
-// callContext is the context of one request. Most functions of endpoints are over before anybody asks their context for
-// more than Err, so what it takes to be told of an end (a channel, a timer, a place in the list of the session's
-// context) is made when somebody first asks for it.
+// callContext is the context of one request. Most functions use only its Err method. Therefore the channel, the timer
+// and the registration with the parents are created on first use.
 type callContext struct {
 	parent   context.Context // the session's
-	caller   context.Context // of a caller in this process, whose values and end count too; nil for others
+	caller   context.Context // of a caller in this process, whose values and cancellation apply too; nil for others
 	deadline time.Time       // zero for none
 
 	slabs  *transfer.Slabs // for the result of the call; nil for most. Set before the function runs
-	reader *reading        // which runs the request itself; nil for others. Set before the function runs
+	reader *readToken      // set if the session's reader runs the request; nil for others. Set before the function runs
 
 	mu    sync.Mutex
-	made  context.Context // nil until somebody asks
-	ended error           // why the request was cancelled or is over, before made was
-	// cancelMade and stop end made.
+	made  context.Context // created on first use
+	ended error           // why the request was cancelled or is over; nil while it runs
+	// cancelMade ends made. release detaches it from its parents.
 	cancelMade context.CancelCauseFunc
-	stop       context.CancelFunc
+	release    func()
 }
 
-// end ends the context; the first cause stays. A request that is over ends with nil, which stands for context.Canceled.
+// end ends the context; the first cause wins. A completed request ends with nil, which becomes context.Canceled.
 func (c *callContext) end(cause error) {
 	if cause == nil {
 		cause = context.Canceled
@@ -37,49 +36,56 @@ func (c *callContext) end(cause error) {
 	if c.ended == nil {
 		c.ended = cause
 	}
-	cancel, stop := c.cancelMade, c.stop
+	cancel, release := c.cancelMade, c.release
 	c.mu.Unlock()
 	if cancel != nil {
 		cancel(cause)
-		stop()
+		release()
 	}
 }
 
-// full is the context with all that it can be asked for.
+// full returns a context of package context with the parents, the deadline and the cause of this one.
 func (c *callContext) full() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.made != nil {
 		return c.made
 	}
-	parent, stop := c.parent, func() bool { return true }
+	made, cancel := context.WithCancelCause(c.base())
+	detach, stopTimer := func() bool { return true }, context.CancelFunc(func() {})
 	if c.caller != nil {
-		parent = c.caller
+		detach = context.AfterFunc(c.parent, func() { cancel(context.Cause(c.parent)) })
 	}
-	inner, cancel := context.WithCancelCause(parent)
-	if c.caller != nil {
-		stop = context.AfterFunc(c.parent, func() { cancel(context.Cause(c.parent)) })
-	}
-	c.cancelMade, c.stop, c.made = cancel, func() { stop() }, inner
 	if !c.deadline.IsZero() {
-		c.made, c.stop = context.WithDeadline(inner, c.deadline)
+		made, stopTimer = context.WithDeadline(made, c.deadline)
+	}
+	c.made, c.cancelMade = made, cancel
+	c.release = func() {
+		detach()
+		stopTimer()
 	}
 	if c.ended != nil {
 		cancel(c.ended)
-		c.stop()
+		c.release()
 	}
 	return c.made
 }
 
-// Deadline implements context.Context.
+// base returns the context whose values and deadline apply.
+func (c *callContext) base() context.Context {
+	if c.caller != nil {
+		return c.caller
+	}
+	return c.parent
+}
+
+// Deadline implements context.Context. It returns the earlier of the request's deadline and the caller's.
 func (c *callContext) Deadline() (time.Time, bool) {
-	if !c.deadline.IsZero() {
+	at, ok := c.base().Deadline()
+	if !c.deadline.IsZero() && (!ok || c.deadline.Before(at)) {
 		return c.deadline, true
 	}
-	if c.caller != nil {
-		return c.caller.Deadline()
-	}
-	return c.parent.Deadline()
+	return at, ok
 }
 
 // Done implements context.Context.
@@ -96,15 +102,15 @@ func (c *callContext) Err() error {
 	case ended != nil:
 		return context.Canceled
 	case !c.deadline.IsZero() && !time.Now().Before(c.deadline):
-		return c.full().Err() // its deadline has passed, so it ends as it is made
+		return c.full().Err() // its deadline has passed, so it is created in the ended state
 	case c.caller != nil && c.caller.Err() != nil:
 		return c.caller.Err()
 	}
 	return c.parent.Err()
 }
 
-// Value implements context.Context. Package context finds the cause of an end, and where to put the contexts below this
-// one, by it.
+// Value implements context.Context. Package context uses it to find the cause of a cancellation and to attach derived
+// contexts.
 func (c *callContext) Value(key any) any {
 	switch key {
 	case inproc.RequestKey{}:
@@ -115,8 +121,8 @@ func (c *callContext) Value(key any) any {
 	return c.full().Value(key)
 }
 
-// CallsBack implements [inproc.Reentrant]: the reader that runs the function itself would not read the call that it
-// makes.
+// CallsBack implements [inproc.Reentrant]. It moves the read loop to another goroutine: the reader that runs the
+// function would not read the call that the function makes.
 func (c *callContext) CallsBack() {
 	if c.reader != nil {
 		c.reader.handOff()

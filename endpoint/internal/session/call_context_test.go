@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,7 +36,7 @@ func TestCallContextEnd(t *testing.T) {
 		c.end(errWhy)
 		c.end(nil)
 		require.ErrorIs(t, c.Err(), context.Canceled)
-		require.ErrorIs(t, context.Cause(c), errWhy, "the first cause stays")
+		require.ErrorIs(t, context.Cause(c), errWhy, "the first cause wins")
 		<-c.Done()
 	}
 	c := &callContext{parent: context.Background()}
@@ -69,9 +70,86 @@ func TestCallContextChildren(t *testing.T) {
 	c := &callContext{parent: context.Background()}
 	below, cancel := context.WithTimeout(c, time.Hour)
 	defer cancel()
-	// Those of tests before this one may still be ending.
-	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines, "package context needs no goroutine to pass the end on")
+	// goroutines of earlier tests may still be ending
+	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines, "package context needs no goroutine")
 	c.end(errWhy)
 	<-below.Done()
 	require.ErrorIs(t, context.Cause(below), errWhy)
+}
+
+// parentContext counts the functions that are registered with it.
+type parentContext struct {
+	context.Context
+	registered atomic.Int64
+}
+
+// Value hides the context of package context; otherwise package context would register with that.
+func (*parentContext) Value(any) any { return nil }
+
+// AfterFunc is called by package context to register with a context of another package.
+func (p *parentContext) AfterFunc(f func()) (stop func() bool) {
+	p.registered.Add(1)
+	detach := context.AfterFunc(p.Context, f)
+	return func() bool {
+		if !detach() {
+			return false
+		}
+		p.registered.Add(-1)
+		return true
+	}
+}
+
+// The end of a request removes its registrations with the contexts of its session and its caller.
+func TestCallContextReleasesParents(t *testing.T) {
+	for name, deadline := range map[string]time.Time{"without deadline": {}, "with deadline": time.Now().Add(time.Hour)} {
+		for _, endedFirst := range []bool{false, true} {
+			running, stop := context.WithCancel(t.Context())
+			defer stop()
+			session, caller := &parentContext{Context: running}, &parentContext{Context: running}
+			c := &callContext{parent: session, caller: caller, deadline: deadline}
+			if endedFirst { // the function keeps the context beyond its call
+				c.end(nil)
+			}
+			done := c.Done()
+			if !endedFirst {
+				require.EqualValues(t, 1, session.registered.Load(), name)
+				require.EqualValues(t, 1, caller.registered.Load(), name)
+				c.end(nil)
+			}
+			<-done
+			require.Zero(t, session.registered.Load(), name)
+			require.Zero(t, caller.registered.Load(), name)
+		}
+	}
+}
+
+// The earlier of the deadlines of the request and its caller applies.
+func TestCallContextEarlierDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, row := range []struct{ request, caller time.Duration }{{time.Minute, time.Second}, {time.Second, time.Minute}, {time.Second, 0}, {0, time.Second}} {
+			for _, use := range []bool{false, true} {
+				c := &callContext{parent: t.Context(), caller: t.Context()}
+				if row.request > 0 {
+					c.deadline = time.Now().Add(row.request)
+				}
+				if row.caller > 0 {
+					caller, cancel := context.WithTimeout(t.Context(), row.caller)
+					defer cancel()
+					c.caller = caller
+				}
+				if use {
+					c.Done()
+				}
+				at, ok := c.Deadline()
+				require.True(t, ok)
+				require.Equal(t, time.Second, time.Until(at))
+				require.NoError(t, c.Err())
+				time.Sleep(time.Second)
+				synctest.Wait()
+				require.ErrorIs(t, c.Err(), context.DeadlineExceeded)
+				<-c.Done()
+				c.end(nil)
+			}
+		}
+	})
 }

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"math"
+
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
@@ -8,20 +10,28 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Peer is what the kernel says of the client.
+// Peer returns the client's credentials as reported by the kernel.
 func (ses *Session) Peer() wire.Credentials { return ses.conn.Peer() }
 
-// Label is what the client calls itself, cut to what is kept of it.
+// Label returns the client's label, truncated to the maximum length.
 func (ses *Session) Label() string {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	return ses.label
 }
 
-// InProcess reports whether the client is in this process, and so shares memory without export and import.
+// InProcess reports whether the client is in this process and therefore shares memory without export and import.
 func (ses *Session) InProcess() bool {
 	_, ok := ses.conn.(*inproc.Pipe)
 	return ok
+}
+
+// LimitOf returns n, a limit of one client, or math.MaxInt for the server's own session, which has no limits.
+func (ses *Session) LimitOf(n int) int {
+	if ses.Own {
+		return math.MaxInt
+	}
+	return n
 }
 
 // Holder describes the session to the catalog.
@@ -30,7 +40,7 @@ func (ses *Session) Holder() catalog.Holder {
 	return catalog.Holder{ID: ses.ID, PID: peer.PID, UID: peer.UID, Label: ses.Label()}
 }
 
-// Describe is what is known of a session without what it holds.
+// Describe returns the session's identity and times, without its leases and objects.
 func (ses *Session) Describe() message.SessionInfo {
 	var offers int
 	if w := ses.Offered(); w != nil {
@@ -43,7 +53,7 @@ func (ses *Session) Describe() message.SessionInfo {
 	}
 }
 
-// Worker is the session as a client that offers endpoints.
+// Worker returns the worker that holds the session's offers, and creates it on first use.
 func (ses *Session) Worker() *offering.Worker {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -58,13 +68,14 @@ func (ses *Session) Worker() *offering.Worker {
 	return w
 }
 
-// Offered is Worker without making one: nil for a session that has never offered anything.
+// Offered returns the worker of the session, or nil if the client has never offered an endpoint.
 func (ses *Session) Offered() *offering.Worker { return ses.offers.Load() }
 
-// Leases are those that a client has, and the requests that took them: the events of a lease end with it.
+// Leases maps the leases of a client to the requests that acquired them. The events of a lease carry the id of its
+// request.
 type Leases struct{ by map[uint64]uint64 }
 
-// Put notes which request took a lease.
+// Put records the request that acquired a lease.
 func (l *Leases) Put(lease, request uint64) {
 	if l.by == nil {
 		l.by = map[uint64]uint64{}
@@ -72,7 +83,7 @@ func (l *Leases) Put(lease, request uint64) {
 	l.by[lease] = request
 }
 
-// Drop forgets a lease and returns the request that took it.
+// Drop removes a lease and returns the request that acquired it.
 func (l *Leases) Drop(lease uint64) (request uint64) {
 	request = l.by[lease]
 	delete(l.by, lease)

@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// closed notes why the connection ended, and tells a peer that broke the protocol.
+// closed logs why the connection ended, and sends the error to a peer that violated the protocol.
 func (ses *Session) closed(err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, errSaidGoodbye) {
 		return
@@ -31,16 +31,15 @@ func (ses *Session) closed(err error) {
 	log.Debug("connection lost", "session", ses.ID, "pid", peer.PID, "error", err)
 }
 
-// refuse tells a peer why the connection ends, if it listens.
+// refuse sends the reason for closing the connection. Best effort.
 func refuse(conn inproc.Conn, err error) {
 	if body, encErr := message.Marshal(status.EncodeError(err)); encErr == nil {
 		_ = conn.Send(wire.KindError, 0, body)
 	}
 }
 
-// Goodbye tells the client that the owner is leaving and ends the session when nothing of it is running any more. A
-// client that waits for the owner's hello gets no goodbye, which it would not expect: for it there is no owner any
-// more.
+// Goodbye sends a goodbye to the client and ends the session when its last request has completed. A client that has not
+// received the owner's hello does not expect a goodbye; its connection is closed at once.
 func (ses *Session) Goodbye() {
 	idle := ses.InFlight.leave()
 	ses.mu.Lock()
@@ -56,7 +55,7 @@ func (ses *Session) Goodbye() {
 	}
 }
 
-// GoodbyeWorker is Goodbye to a worker when it has answered the calls that it has, or ctx ends. It does not wait.
+// GoodbyeWorker sends a goodbye to a worker after it has answered its calls or ctx ends. It returns at once.
 func (ses *Session) GoodbyeWorker(ctx context.Context) {
 	w := ses.Offered()
 	if w == nil {
@@ -69,8 +68,8 @@ func (ses *Session) GoodbyeWorker(ctx context.Context) {
 	}()
 }
 
-// leave ends a session of which nothing runs any more, after the goodbye. A client that does not read must not hold up
-// the others: the send has a goroutine of its own, and its time limit or somebody's cut ends it.
+// leave sends the goodbye and ends a session without requests in flight. The send runs in its own goroutine, because a
+// client that does not read would delay others. The send's time limit or Cut ends it.
 func (ses *Session) leave() {
 	go func() {
 		ses.sayGoodbye()
@@ -78,37 +77,37 @@ func (ses *Session) leave() {
 	}()
 }
 
-// sayGoodbye sends the goodbye, once, and returns when it has been sent.
+// sayGoodbye sends the goodbye once and returns when it has been sent.
 func (ses *Session) sayGoodbye() {
 	ses.farewell.Do(func() { _ = ses.conn.Send(wire.KindGoodbye, 0, nil) })
 }
 
-// Cancel ends the context of all that runs for the session.
+// Cancel cancels the context of all requests of the session.
 func (ses *Session) Cancel(cause error) { ses.cancel(cause) }
 
-// Cut ends the connection; the reading goroutine then ends the session.
+// Cut closes the connection; the reading goroutine then ends the session.
 func (ses *Session) Cut() { ses.conn.Close() }
 
-// end gives back all that the client held.
+// end releases all resources of the client.
 func (ses *Session) end() {
-	ses.cancel(errGone)
 	ses.conn.Close()
-	ses.Events.Stop()
-	if w := ses.Offered(); w != nil { // calls that wait for its answers hold up requests of other sessions
+	if w := ses.Offered(); w != nil { // before its requests are cancelled, so that callers get ErrWorkerGone
 		w.End()
 	}
+	ses.cancel(errDisconnected)
+	ses.Events.Stop()
 	leases := ses.releaseAll()
-	// A function that does not heed its context holds up neither leases nor objects; one that it makes after all is
-	// released too.
+	// A function that ignores its context must not delay the release of leases and objects. The second release covers
+	// what such a function creates later.
 	ses.work.Wait()
 	leases += ses.releaseAll()
 	ses.Kept.Close()
 	ses.Slabs.Close()
 	ses.of.Log.Debug("session ended", "session", ses.ID, "pid", ses.conn.Peer().PID, "leases", leases)
-	ses.of.forget(ses)
+	ses.of.remove(ses)
 }
 
-// releaseAll releases the leases and objects of the session and returns how many leases there were.
+// releaseAll releases the leases and objects of the session and returns the number of leases.
 func (ses *Session) releaseAll() int {
 	for _, obj := range ses.of.Engine.Objects.ReleaseSession(ses.ID) {
 		ses.of.Engine.Dispose(obj)

@@ -2,11 +2,10 @@ package session
 
 import "time"
 
-// A session that holds nothing and asks for nothing costs a descriptor and one of the clients that there may be. Where
-// the owner has a limit for that, one timer of the server looks at all sessions twice within the limit, instead of a
-// timer each.
+// An idle session costs a descriptor and counts against the limit of clients. If the owner limits idle time, one timer
+// of the server checks all sessions twice per limit. This avoids a timer for each session.
 
-// sweepIdle closes sessions that were idle in the last two sweeps, and sets the timer again.
+// sweepIdle ends sessions that were idle in the last two sweeps, and resets the timer.
 func (r *Register) sweepIdle() {
 	for _, ses := range r.all() {
 		if ses.idle() {
@@ -21,7 +20,7 @@ func (r *Register) sweepIdle() {
 	}
 }
 
-// watchIdle begins to look for idle sessions, where there is a limit for them.
+// watchIdle starts the sweeps if idle time is limited.
 func (r *Register) watchIdle() {
 	if r.Limits.Idle <= 0 {
 		return
@@ -33,19 +32,19 @@ func (r *Register) watchIdle() {
 	}
 }
 
-// idle reports whether the session has been idle for two looks in a row, of which this is the last.
+// idle records a sweep and reports whether it is the second in a row in which the session was idle.
 func (ses *Session) idle() bool {
 	if ses.Own || ses.active.Swap(false) || ses.holdsSomething() {
 		ses.idleTicks = 0
 		return false
 	}
 	ses.idleTicks++
-	return ses.idleTicks == 2 // once: a goodbye is said once
+	return ses.idleTicks == 2 // not again in later sweeps: one goodbye is enough
 }
 
 // holdsSomething reports whether the session has leases, references, watches, offers or requests in flight.
 func (ses *Session) holdsSomething() bool {
-	busy := ses.InFlight.Count() + ses.Events.Len() // each lease has one
+	busy := ses.InFlight.Count() + ses.Events.Len() // each lease has an event
 	if w := ses.Offered(); w != nil {
 		offered, _ := w.Offered()
 		busy += w.Running() + offered

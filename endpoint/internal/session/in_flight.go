@@ -11,33 +11,33 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// InFlight is the long requests of a client that are not answered yet. Its methods are safe for concurrent use.
+// InFlight holds the long requests of a client that are not answered yet. Its methods are safe for concurrent use.
 type InFlight struct {
-	bytes atomic.Int64 // of the requests, and of the arguments of tasks
+	bytes atomic.Int64 // of the requests and of task arguments
 
 	mu      sync.Mutex
 	by      map[uint64]*callContext // by frame id
-	leaving bool                    // goodbye was said: no new requests
+	leaving bool                    // goodbye was sent: new requests are refused
 }
 
-// Count is how many there are.
+// Count returns the number of requests in flight.
 func (f *InFlight) Count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.by)
 }
 
-// Bytes is how many bytes they have, and the arguments of tasks that have not ended.
+// Bytes returns the size of the requests in flight and of the arguments of running tasks.
 func (f *InFlight) Bytes() int64 { return f.bytes.Load() }
 
-// Leaving reports whether goodbye was said.
+// Leaving reports whether goodbye was sent.
 func (f *InFlight) Leaving() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.leaving
 }
 
-// begin notes a request so that it can be cancelled, and takes over the charge of its frame, unless it fails.
+// begin registers a request so that it can be cancelled. On success it takes ownership of the frame's charge.
 func (f *InFlight) begin(w *work, frame wire.Frame) (err error) {
 	most := &w.session.of.Limits
 	f.mu.Lock()
@@ -58,30 +58,31 @@ func (f *InFlight) begin(w *work, frame wire.Frame) (err error) {
 	return nil
 }
 
-// fileCost is what a descriptor counts as: the memory that the kernel and this process need for it and its mapping, and
-// there are only so many.
+// fileCost is the number of bytes charged for a descriptor. It covers the memory of the kernel and of this process for
+// the descriptor and its mapping.
 const fileCost = 16 << 10
 
-// admit takes over the charge of a request, unless it fails, and adds the request's bytes to those of the session. It
-// refuses a request above the limit instead of waiting: a reader that waits would not see the frame that cancels what
-// it waits for.
+// admit adds the request's bytes to those of the session and takes ownership of the frame's charge. It fails if the
+// request is over the limit. It does not wait, because a waiting reader could not receive the frame that cancels the
+// request.
 func (f *InFlight) admit(frame wire.Frame, limit int64, unbound bool) (engine.Reservation, error) {
 	n := int64(len(frame.Body)) + int64(frame.Files.Len())*fileCost
 	if sum := f.bytes.Add(n); sum > limit && sum > n && !unbound {
 		f.bytes.Add(-n)
-		return engine.Reservation{}, limits.Exceeded(limits.RequestBytes, "the requests of this client in flight have %d bytes, descriptors included, and may have %d", sum-n, limit)
+		return engine.Reservation{}, limits.Exceeded(limits.RequestBytes, "requests of this client in flight have %d bytes including descriptors, the limit is %d", sum-n, limit)
 	}
 	return engine.Reservation{Total: &f.bytes, Bytes: n, Files: frame.Files.Hold(), Body: frame.Charge}, nil
 }
 
-// get is the context of a request; nil for one that is not there.
+// get returns the context of a request, or nil if the request is not in flight.
 func (f *InFlight) get(id uint64) *callContext {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.by[id]
 }
 
-// over forgets a request that is answered, and reports whether the session was only waiting for it.
+// over removes an answered request. It reports whether the session may end now: goodbye was sent and this was the last
+// request.
 func (f *InFlight) over(id uint64) (last bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,7 +90,7 @@ func (f *InFlight) over(id uint64) (last bool) {
 	return f.leaving && len(f.by) == 0
 }
 
-// leave refuses all requests from now on, and reports whether there are none.
+// leave makes begin refuse all further requests. It reports whether none are in flight.
 func (f *InFlight) leave() (idle bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

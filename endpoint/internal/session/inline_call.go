@@ -5,20 +5,18 @@ import (
 	"time"
 )
 
-// A call that takes a few microseconds costs several times as much in another goroutine: starting one wakes another
-// processor, which then competes with the one that reads. So the reader runs such a call itself. Recent calls of the
-// endpoint say which calls are short, but not how long this one will take. A call that does not end soon loses the
-// reading to another goroutine and goes on by itself. Frames behind it, the one that cancels it included, wait no
-// longer than twice overdueAfter.
+// Running a call of a few microseconds in another goroutine multiplies its cost: it wakes another processor, which then
+// competes with the reader. Therefore the reader runs such calls inline. Recent calls of the endpoint predict the
+// duration, but cannot guarantee it. If a call runs too long, another goroutine takes over the read loop and the call
+// continues on its own goroutine. Frames behind the call, including its cancellation, wait at most twice overdueAfter.
 
 const (
-	// inlineTime is what calls may take to be run by the reader while others wait behind them: about what it costs to
-	// hand them to another goroutine.
+	// inlineTime is the maximum expected duration of a call that the reader runs while other frames are buffered. It is
+	// about the cost of handing the call to another goroutine.
 	inlineTime = 20 * time.Microsecond
-	// briefTime is what they may take if nothing waits.
+	// briefTime is the maximum if no frames are buffered.
 	briefTime = 50 * time.Microsecond
-	// overdueAfter is how often the clock looks after a call that the reader runs. It does not tick while there are no
-	// such calls.
+	// overdueAfter is the interval of the timer that checks inline calls. The timer is stopped while there are none.
 	overdueAfter = 2 * time.Millisecond
 )
 
@@ -33,25 +31,25 @@ func (w *work) brief() bool {
 	return false
 }
 
-// reading is which goroutine reads a session's frames.
-type reading struct {
+// readToken identifies the goroutine that owns a session's read loop.
+type readToken struct {
 	ses *Session
 
-	// call numbers the call that the reader is running; 0 while it reads. The goroutine that swaps the number for 0
-	// reads from then on.
+	// call is the number of the call that the reader is running, or 0 while it reads. The goroutine that swaps the
+	// number for 0 becomes the reader.
 	call atomic.Uint64
-	last uint64 // the number given last; the reader's
+	last uint64 // last number used; owned by the reader
 
-	watched atomic.Bool // timer is set, or its function runs
-	timer   *time.Timer // made by the first call
-	seen    uint64      // the call that the timer's function found running before; that function's
+	watched atomic.Bool // timer is set, or its function is running
+	timer   *time.Timer // created by the first call
+	seen    uint64      // call that was running at the last tick; owned by the timer's function
 }
 
-// begin notes that the reader runs a call, and returns its number.
-func (t *reading) begin() uint64 {
+// begin records that the reader runs a call, and returns the call's number.
+func (t *readToken) begin() uint64 {
 	t.last++
 	n := t.last
-	t.call.Store(n) // from here on another goroutine may read, and begin a call
+	t.call.Store(n) // from now on another goroutine may become the reader and begin a call
 	if t.watched.Load() || !t.watched.CompareAndSwap(false, true) {
 		return n
 	}
@@ -62,19 +60,19 @@ func (t *reading) begin() uint64 {
 	return n
 }
 
-// handOff has another goroutine read, where the reader runs a call.
-func (t *reading) handOff() {
+// handOff starts another reader if the current one is running a call.
+func (t *readToken) handOff() {
 	if n := t.call.Load(); n != 0 && t.call.CompareAndSwap(n, 0) {
 		go t.ses.read()
 	}
 }
 
-// end notes that a call is over, and reports whether its goroutine still reads.
-func (t *reading) end(n uint64) bool { return t.call.CompareAndSwap(n, 0) }
+// end records the end of call n. It reports whether the goroutine is still the reader.
+func (t *readToken) end(n uint64) bool { return t.call.CompareAndSwap(n, 0) }
 
-// overdue is called by the timer in a goroutine of its own. If the reader has been running the same call since the last
-// time, it reads in its place.
-func (t *reading) overdue() {
+// overdue is the timer's function. If the reader has been running the same call since the last tick, overdue takes over
+// the read loop.
+func (t *readToken) overdue() {
 	n := t.call.Load()
 	if n != 0 && n != t.seen {
 		t.seen = n
@@ -87,7 +85,7 @@ func (t *reading) overdue() {
 		t.ses.read()
 		return
 	}
-	// A call that began before watched was false is not watched yet.
+	// A call that began before watched became false is not watched yet.
 	if t.call.Load() != 0 && t.watched.CompareAndSwap(false, true) {
 		t.timer.Reset(overdueAfter)
 	}

@@ -11,8 +11,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Connect begins a session for a client of this process, as accepting it and the handshake do for others: when the
-// server serves. It returns the client's end and the server's hello. The caller closes the pipe.
+// Connect starts a session for a client in this process. It waits until the server serves, like connecting and the
+// handshake do for other processes. It returns the client's end of the pipe and the server's hello. The caller closes
+// the pipe.
 func (r *Register) Connect(ctx context.Context, hello message.Hello, frames wire.Limits) (*inproc.Pipe, message.Hello, error) {
 	select {
 	case <-r.accepting:
@@ -38,8 +39,8 @@ func (r *Register) Connect(ctx context.Context, hello message.Hello, frames wire
 	return theirs, r.Hello(), nil
 }
 
-// ConnectSelf begins the session of the server's own client, which does not wait for the server to serve and is not
-// counted as a client. The caller closes the pipe.
+// ConnectSelf starts the session of the server's own client. It does not wait until the server serves, and the session
+// is not counted as a client. The caller closes the pipe.
 func (r *Register) ConnectSelf() (*inproc.Pipe, message.Hello, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,7 +48,7 @@ func (r *Register) ConnectSelf() (*inproc.Pipe, message.Hello, error) {
 		return nil, message.Hello{}, status.ErrServerClosing
 	}
 	theirs := r.selfPipe
-	if r.selfPipe = nil; theirs == nil { // the connection before has broken
+	if r.selfPipe = nil; theirs == nil { // the previous connection is broken
 		r.nextID++
 		theirs = r.newSelfLocked()
 	}
@@ -57,12 +58,13 @@ func (r *Register) ConnectSelf() (*inproc.Pipe, message.Hello, error) {
 	return theirs, r.Hello(), nil
 }
 
-// newSelfLocked makes the session of the server's own client, and returns the client's end of its pipe.
+// newSelfLocked creates the session of the server's own client and returns the client's end of its pipe.
 func (r *Register) newSelfLocked() *inproc.Pipe {
 	mine, theirs := inproc.New(r.Limits.Wire, r.Limits.Wire)
 	r.self = newSession(r, mine, r.nextID)
 	r.self.Own, r.self.greeted, r.self.label = true, true, limits.ShortLabel(r.Label)
-	r.self.answers.unread = nil // the limits are those of clients
+	r.self.answers.unread = nil // limits apply to clients only
+	r.self.Events.Init(eventConn{r.self}, r.self.LimitOf(r.Limits.Subscriptions), &r.self.work)
 	r.Engine.Memory.Exempt(r.self.ID)
 	return theirs
 }

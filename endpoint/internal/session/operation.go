@@ -12,14 +12,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Operation is what a server does on request.
+// Operation is one operation of the protocol, as the server implements it.
 type Operation struct {
-	// Call does it. The request's descriptors are closed after it unless it takes them.
+	// Call performs the operation. The request's descriptors are closed afterwards unless Call took ownership of them.
 	Call func(ctx context.Context, r Request) (Reply, error)
-	// Long operations may wait or compute, and get a goroutine of their own. The others are answered by the session's
-	// reader, in the order in which they came.
+	// Long is set if the operation may wait or compute. It then runs in a separate goroutine. The session's reader
+	// answers other operations, in the order of arrival.
 	Long bool
-	// Files operations take descriptors: those of their handles.
+	// Files is set if the operation accepts descriptors, which belong to its handles.
 	Files bool
 }
 
@@ -37,22 +37,22 @@ func (op *Operation) perform(ctx context.Context, r Request) (_ Reply, err error
 	return out, err
 }
 
-// Request is one request of a client.
+// Request is one request from a client.
 type Request struct {
 	Session *Session           // of the client
 	ID      uint64             // of its frame
-	Body    message.RawMessage // what it asks for, in the frame's memory
-	Files   *wire.Files        // that came with it; closed when it is answered
+	Body    message.RawMessage // payload, in the frame's memory
+	Files   *wire.Files        // received with it; closed when it is answered
 
-	Reservation engine.Reservation // what its body and its descriptors count; that of arguments counts until these are done with
-	Arguments   *engine.Arguments  // room for those of a call; may be nil
-	Callee      *engine.Definition // of a call whose endpoint was found already; nil for others
-	Call        message.CallParts  // of a call that was parsed already
+	Reservation engine.Reservation // charge for body and descriptors; that of arguments ends when they are closed
+	Arguments   *engine.Arguments  // storage for the arguments of a call; may be nil
+	Callee      *engine.Definition // set if the endpoint of a call was already found; nil otherwise
+	Call        message.CallParts  // set if the call was already parsed
 
 	Metadata message.Metadata // for interceptors
 }
 
-// Decode reads the request's body into a message. An empty body leaves it as it is.
+// Decode decodes the request's body into a message. An empty body leaves the message unchanged.
 func (r *Request) Decode(into any) error {
 	if len(r.Body) == 0 {
 		return nil
@@ -60,22 +60,21 @@ func (r *Request) Decode(into any) error {
 	return message.Unmarshal(r.Body, into)
 }
 
-// Reply is what a request is answered with.
+// Reply is the result of a request.
 type Reply struct {
-	Body     any                  // the message, where there is no result
-	Result   engine.ResultRef     // of a call; nothing for others
-	KeptFor  *Session             // for which the result's memory is counted until the reply is closed; nil for none
-	Returned message.Returned     // the message, where there is a result
+	Body     any                  // message, if there is no Result
+	Result   engine.ResultRef     // of a call; zero for others
+	KeptFor  *Session             // session that is charged for the result's memory until the reply is closed; nil for none
+	Returned message.Returned     // message, if there is a Result
 	Files    []*os.File           // borrowed until the reply has been sent
-	Slabs    *transfer.SlabExport // in which the result is sent; nil for most
-	// Storages are shared, in the place of the files, with a client of this process. Borrowed until the reply has been
-	// sent.
+	Slabs    *transfer.SlabExport // slabs that carry the result; nil for most
+	// Storages replace Files for a client in this process. They are borrowed until the reply has been sent.
 	Storages []*tensor.Storage
-	// Head is the message up to Shared, which follows it and is in memory once for all that are answered with it; nil
-	// where there is Body or Result. Borrowed until the reply has been sent.
+	// Head is the start of the message and Shared the rest. Shared is kept once in memory for all requests that it
+	// answers. Head is nil if Body or Result is set. Both are borrowed until the reply has been sent.
 	Head, Shared []byte
 	After        func() // runs when the reply has been sent; may be nil
-	Undo         func() // takes back what the reply hands out, where nobody got it; may be nil
+	Undo         func() // reverts the operation if the reply is not delivered; may be nil
 }
 
 // appendTo encodes the message.
@@ -90,8 +89,7 @@ func (r *Reply) appendTo(b []byte) ([]byte, error) {
 	return append(b, body...), err
 }
 
-// size is how many bytes the message has at least, as far as that is known before it is encoded. What is shared does
-// not count.
+// size returns a lower bound of the message's size, as far as known before encoding. Shared is not counted.
 func (r *Reply) size() int {
 	if r.Result.Result != nil {
 		return len(r.Returned.Value) + engine.HandleBytes*len(r.Returned.Handles)
@@ -99,17 +97,17 @@ func (r *Reply) size() int {
 	return len(r.Head)
 }
 
-// Lost takes back what the reply hands out: nobody got it. The caller closes it too.
+// Lost reverts the operation because the reply was not delivered. The caller also closes the reply.
 func (r *Reply) Lost() {
 	if r.Slabs != nil {
-		r.Slabs.Unsent()
+		r.Slabs.MarkUnsent()
 	}
 	if r.Undo != nil {
 		r.Undo()
 	}
 }
 
-// memory are the storages that the reply is about.
+// memory returns the storages that the reply refers to.
 func (r *Reply) memory() []*tensor.Storage {
 	if r.Result.Result != nil {
 		return r.Result.Payload.Storages
@@ -117,7 +115,7 @@ func (r *Reply) memory() []*tensor.Storage {
 	return r.Storages
 }
 
-// Close gives back what a reply has when it is of no use any more, sent or not.
+// Close releases the reply's resources, whether or not it was sent.
 func (r *Reply) Close() {
 	if r.Slabs != nil {
 		r.Slabs.Close()
@@ -125,13 +123,13 @@ func (r *Reply) Close() {
 	r.release()
 }
 
-// release gives the result back.
+// release releases the result.
 func (r *Reply) release() {
 	if r.Result.Result == nil {
 		return
 	}
 	if r.KeptFor != nil {
-		r.KeptFor.of.Engine.Memory.Give(r.KeptFor.ID, r.Result.Result)
+		r.KeptFor.of.Engine.Memory.Remove(r.KeptFor.ID, r.Result.Result)
 	}
 	r.Result.Release()
 	r.Result = engine.ResultRef{}

@@ -1,6 +1,6 @@
-// Package session is what an owner has of each client that is connected: the handshake, the goroutine that reads, the
-// requests in flight and their answers, and all that the client holds, which goes back when the connection ends. It
-// knows operations only as the entries of a table that the server passes in.
+// Package session manages the connected clients of an owner: handshakes, read loops, requests in flight and their
+// responses. A session holds all resources of its client and releases them when the connection ends. The server passes
+// in the table of operations.
 package session
 
 import (
@@ -22,68 +22,69 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Config is what the sessions of a server work with.
+// Config holds the dependencies and settings of a server's sessions.
 type Config struct {
-	Log       *slog.Logger         // gets what operators should know
-	Socket    string               // the path that clients dial, for errors
+	Log       *slog.Logger         // for operators
+	Socket    string               // path that clients dial, for error texts
 	Label     string               // of the server's own client
-	AllowUIDs []uint32             // users that may connect beside the server's own
+	AllowUIDs []uint32             // users that may connect in addition to the server's own
 	Hello     func() message.Hello // of the server
 	Limits    Limits               // of one client
 	Totals    *Totals              // of all clients together
-	Engine    *engine.Engine       // has the objects and results that clients hold
-	Catalog   *catalog.Catalog     // has their leases
-	Offers    *offering.Table      // has the endpoints that they offer
-	// Find returns the endpoint with the name, or nil. It borrows the name, which lies in the frame.
+	Engine    *engine.Engine       // holds objects and results of clients
+	Catalog   *catalog.Catalog     // holds their leases
+	Offers    *offering.Table      // holds their offered endpoints
+	// Find returns the endpoint with the given name, or nil. It borrows the name, which is in the frame's memory.
 	Find func(name []byte) *engine.Definition
-	// Operations are what clients can ask for. They may be set after [NewRegister], before the first client comes.
+	// Operations are the operations that clients can request. They may be set after [NewRegister], before the first
+	// client connects.
 	Operations map[message.Op]*Operation
 }
 
-// Limits bound what one client can make the server hold and do, as the limits of the server with the same names say.
+// Limits bound the resources of one client. The server's limits with the same names document them.
 type Limits struct {
 	Wire          wire.Limits   // of frames
-	Clients       int           // that are connected at once
+	Clients       int           // connected at once
 	Requests      int           // in flight
-	RequestTime   time.Duration // of one request; 0 for as long as the client waits
+	RequestTime   time.Duration // for one request; 0 for no limit
 	RequestBytes  int64         // in flight
-	Subscriptions int           // leases, and names in watches
-	KeptBytes     int64         // of arguments that stay mapped; none where it is negative
-	SlabBytes     int64         // of results whose memory is used again; none where it is negative
-	Idle          time.Duration // that a client may stay which holds nothing; 0 for as long as it likes
+	Subscriptions int           // leases plus names in watches
+	KeptBytes     int64         // of arguments that stay mapped; negative for none
+	SlabBytes     int64         // of result memory that is reused; negative for none
+	Idle          time.Duration // time after which a client without resources is disconnected; 0 for no limit
 }
 
-// Totals count what all clients together make the server hold, and bound it.
+// Totals count and bound the resources of all clients together.
 type Totals struct {
 	Files, Bodies *wire.Budget       // of requests in flight
-	Answers       *wire.Budget       // that are not read yet
-	Rings         *wire.Budget       // by which small frames go
+	Answers       *wire.Budget       // that are unread
+	Rings         *wire.Budget       // for small frames
 	Kept          transfer.KeptTotal // memory of arguments that stays mapped
-	Slabs         transfer.SlabTotal // memory of results that is used again
+	Slabs         transfer.SlabTotal // result memory that is reused
 	Refusals      limits.Refusals    // by limit
 }
 
-// Register is the sessions of a server, from its first client until the last one has gone after [Register.Stop]. Its
-// methods are safe for concurrent use.
+// Register holds the sessions of a server until the last one ends after [Register.Stop]. Its methods are safe for
+// concurrent use.
 type Register struct {
 	Config
-	Requests atomic.Uint64 // that came
-	Failures atomic.Uint64 // that were answered with an error
+	Requests atomic.Uint64 // received
+	Failures atomic.Uint64 // answered with an error
 
 	runners   runners
 	accepting chan struct{} // closed by Open
 	openOnce  sync.Once
 	stopping  chan struct{} // closed when closing is set
-	done      chan struct{} // closed when the last session has gone after closing
+	done      chan struct{} // closed when the last session has ended after closing
 
 	mu        sync.Mutex
 	sessions  map[uint64]*Session
 	nextID    uint64
-	self      *Session     // of the server's own client: the current one, or before the first call the one to be
-	selfPipe  *inproc.Pipe // the other end of self until the client takes it
-	selves    int          // how many of the sessions are its: one, and for a moment two where the pipe has broken
+	self      *Session     // of the server's own client: the current session, or the next one before the first call
+	selfPipe  *inproc.Pipe // client's end of self, until ConnectSelf returns it
+	selves    int          // sessions of the server's own client: one, or briefly two after the pipe broke
 	closing   bool
-	idleTimer *time.Timer // nil without a limit for idle clients
+	idleTimer *time.Timer // nil if idle time is not limited
 }
 
 // NewRegister returns a register without clients.
@@ -92,17 +93,18 @@ func NewRegister(c Config) *Register {
 		Config: c, sessions: map[uint64]*Session{}, nextID: 1,
 		accepting: make(chan struct{}), stopping: make(chan struct{}), done: make(chan struct{}),
 	}
-	r.selfPipe = r.newSelfLocked() // nobody else has r yet
+	r.selfPipe = r.newSelfLocked() // no lock: r is not shared yet
 	return r
 }
 
-// Open lets clients of this process in, which wait for it, and begins to look for idle ones.
+// Open admits the waiting clients of this process and starts the sweeps for idle sessions.
 func (r *Register) Open() {
 	r.watchIdle()
 	r.openOnce.Do(func() { close(r.accepting) })
 }
 
-// Admit begins the session of a client of another process, unless the server is closing. It takes the connection.
+// Admit starts the session of a client in another process, unless the server is closing. It takes ownership of the
+// connection.
 func (r *Register) Admit(c *net.UnixConn) {
 	conn, err := wire.NewConn(c, r.Limits.Wire)
 	if err != nil {
@@ -123,11 +125,11 @@ func (r *Register) Admit(c *net.UnixConn) {
 	go ses.run()
 }
 
-// rejectBacklog is how many connections over the limit of clients may be open at a time, each until its error is sent.
+// rejectBacklog is the maximum number of connections over the limit of clients that are open until their error is sent.
 const rejectBacklog = 64
 
-// forget is called by a session when it has ended.
-func (r *Register) forget(ses *Session) {
+// remove removes a session that has ended.
+func (r *Register) remove(ses *Session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.sessions, ses.ID)
@@ -137,7 +139,7 @@ func (r *Register) forget(ses *Session) {
 	r.finishIfIdleLocked()
 }
 
-// clientsLocked counts the clients. The server's own client does not count.
+// clientsLocked returns the number of clients, without the server's own.
 func (r *Register) clientsLocked() int { return len(r.sessions) - r.selves }
 
 func (r *Register) finishIfIdleLocked() {
@@ -148,11 +150,11 @@ func (r *Register) finishIfIdleLocked() {
 	case <-r.done:
 	default:
 		close(r.done)
-		r.runners.close() // the sessions ended after their requests
+		r.runners.close() // all requests have completed by now
 	}
 }
 
-// Stop lets nobody in any more and returns the sessions there are.
+// Stop admits no further clients and returns the current sessions.
 func (r *Register) Stop() []*Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,7 +169,7 @@ func (r *Register) Stop() []*Session {
 	return slices.Collect(maps.Values(r.sessions))
 }
 
-// Stopping is closed by Stop.
+// Stopping returns a channel that Stop closes.
 func (r *Register) Stopping() <-chan struct{} { return r.stopping }
 
 // Stopped reports whether Stop was called.
@@ -180,10 +182,10 @@ func (r *Register) Stopped() bool {
 	}
 }
 
-// Done is closed when the last session has ended after Stop.
+// Done returns a channel that is closed when the last session has ended after Stop.
 func (r *Register) Done() <-chan struct{} { return r.done }
 
-// Of returns the sessions with the numbers that still exist, the server's own among them.
+// Of returns the sessions with the given ids that still exist, including the server's own.
 func (r *Register) Of(ids []uint64) []*Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,7 +198,7 @@ func (r *Register) Of(ids []uint64) []*Session {
 	return list
 }
 
-// Clients are the sessions of clients, without this process's own.
+// Clients returns the sessions without the server's own.
 func (r *Register) Clients() []*Session {
 	return slices.DeleteFunc(r.all(), func(ses *Session) bool { return ses.Own })
 }
@@ -207,14 +209,14 @@ func (r *Register) all() []*Session {
 	return slices.Collect(maps.Values(r.sessions))
 }
 
-// Self is the session of the server's own client: the current one, or the one to be.
+// Self returns the session of the server's own client: the current one, or the next one before the first call.
 func (r *Register) Self() *Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.self
 }
 
-// Describe lists the server's own session and those of the clients, without what they hold.
+// Describe lists the sessions, the server's own first, without their leases and objects.
 func (r *Register) Describe() []message.SessionInfo {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,7 +230,7 @@ func (r *Register) Describe() []message.SessionInfo {
 	return list
 }
 
-// TrimSlabs gives back the memory of results that waits to be used again, and returns how many bytes that were.
+// TrimSlabs frees unused result memory and returns its size in bytes.
 func (r *Register) TrimSlabs() (bytes int64) {
 	for _, ses := range r.all() {
 		bytes += ses.Slabs.Trim()

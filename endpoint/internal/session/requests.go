@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// request answers one request, or has it answered, and reports whether the caller still reads.
+// request answers one request or starts it in another goroutine. It reports whether the caller is still the reader.
 func (ses *Session) request(frame wire.Frame) (reading bool, err error) {
 	if err := ses.checkID(frame.ID); err != nil {
 		discard(frame)
@@ -25,7 +25,7 @@ func (ses *Session) request(frame wire.Frame) (reading bool, err error) {
 	req, err := message.ParseRequest(frame.Body)
 	if err != nil {
 		discard(frame)
-		if errors.Is(err, message.ErrBounds) { // the frame is in order, what stands in it is too much
+		if errors.Is(err, message.ErrBounds) { // the frame is valid, its content is over a limit
 			ses.of.Requests.Add(1)
 			return true, ses.answers.fail(frame.ID, fmt.Errorf("request: %w", err))
 		}
@@ -39,17 +39,17 @@ func (ses *Session) request(frame wire.Frame) (reading bool, err error) {
 	op, ok := ses.of.Operations[req.Op]
 	if !ok {
 		discard(frame)
-		return true, ses.answers.fail(frame.ID, fmt.Errorf("%w: operation %d is not known to this owner", errors.ErrUnsupported, req.Op))
+		return true, ses.answers.fail(frame.ID, fmt.Errorf("%w: this owner does not support operation %d", errors.ErrUnsupported, req.Op))
 	}
 	r := Request{Session: ses, ID: frame.ID, Body: req.Body, Files: frame.Files, Metadata: req.Metadata}
 	if frame.Files.Len() > 0 && !op.Files {
 		discard(frame)
-		return true, ses.answers.fail(frame.ID, fmt.Errorf("%w: %s takes no descriptors, %d came", wire.ErrProtocol, req.Op, frame.Files.Len()))
+		return true, ses.answers.fail(frame.ID, fmt.Errorf("%w: %s takes no descriptors, received %d", wire.ErrProtocol, req.Op, frame.Files.Len()))
 	}
 	if !op.Long {
 		defer discard(frame)
 		reply, err := op.perform(ses.ctx, r)
-		// The reader sends what it has before it waits: answers to requests that came together go out together.
+		// The reader flushes before it waits, so responses to requests that arrived together are sent together.
 		return true, ses.answers.send(r.ID, reply, err, ses.conn.SendLater)
 	}
 	w := newWork(ses, op, r)
@@ -59,31 +59,31 @@ func (ses *Session) request(frame wire.Frame) (reading bool, err error) {
 		return true, ses.answers.fail(frame.ID, err)
 	}
 	if req.Op == message.OpCall && w.find() && w.brief() {
-		return w.here()
+		return w.runInline()
 	}
 	ses.of.runners.run(w)
 	return true, nil
 }
 
-// givesBack reports whether an operation only ends what the session has.
+// givesBack reports whether an operation only releases resources of the session.
 func givesBack(op message.Op) bool {
 	return op == message.OpObjectRelease || op == message.OpUnwatch || op == message.OpTaskCancel
 }
 
-// checkID refuses a request whose number is 0, which no answer could name, or that of a request or subscription that is
-// not over, whose answers could not be told from this one's.
+// checkID refuses the request id 0, because no response could carry it, and the id of a request or subscription that
+// has not ended, because the responses would be ambiguous.
 func (ses *Session) checkID(id uint64) error {
 	if id == 0 {
-		return fmt.Errorf("%w: a request has the number 0", wire.ErrProtocol)
+		return fmt.Errorf("%w: a request has the id 0", wire.ErrProtocol)
 	}
 	offers := ses.Offered()
 	if ses.InFlight.get(id) != nil || ses.Events.Has(id) || offers != nil && offers.Has(id) {
-		return fmt.Errorf("%w: request %d was sent before and is not over", wire.ErrProtocol, id)
+		return fmt.Errorf("%w: the id of request %d is in use", wire.ErrProtocol, id)
 	}
 	return nil
 }
 
-// cancelRequest ends the context of a request, with the client's reason as the cause. The frame is borrowed.
+// cancelRequest cancels a request's context with the client's reason as the cause. It borrows the frame.
 func (ses *Session) cancelRequest(frame wire.Frame) error {
 	cause := context.Canceled
 	if len(frame.Body) > 0 {

@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// runners are goroutines that run requests beside the readers of sessions. One that has run a request waits a while for
-// the next one, of whatever session: a new goroutine grows its stack anew, which takes longer than a small call.
+// runners is a pool of goroutines that execute requests of all sessions. Reusing a goroutine avoids growing a new
+// stack, which costs more than a small call.
 type runners struct {
-	mu     sync.Mutex
-	idle   []chan runnable // of those that wait, the one that has waited for the shortest time last
-	least  int             // how many there were at least since the timer fired last
-	timer  *time.Timer     // made with the first that waits
-	armed  bool
-	closed bool
+	mu      sync.Mutex
+	idle    []chan runnable // idle runners, most recently used last
+	minIdle int             // minimum of len(idle) since the last trim
+	timer   *time.Timer     // created with the first idle runner
+	armed   bool
+	closed  bool
 }
 
-// runnable is what a runner runs: a request.
-type runnable interface{ apart() }
+// runnable is a unit of work for a runner: a request.
+type runnable interface{ runAsync() }
 
 const (
-	// idleRunners is how many wait at most.
+	// idleRunners is the maximum number of idle runners.
 	idleRunners = 64
-	// runnerTime is how often those end that were not needed since the last time.
+	// runnerTime is the interval at which unused runners are ended.
 	runnerTime = 100 * time.Millisecond
 )
 
-// run runs a request in a goroutine of its own.
+// run executes w in a runner.
 func (r *runners) run(w runnable) {
 	r.mu.Lock()
 	last := len(r.idle) - 1
@@ -37,16 +37,16 @@ func (r *runners) run(w runnable) {
 	}
 	next := r.idle[last]
 	r.idle = r.idle[:last]
-	r.least = min(r.least, last)
+	r.minIdle = min(r.minIdle, last)
 	r.mu.Unlock()
-	next <- w // has room
+	next <- w // never blocks: the channel is empty
 }
 
-// loop is a runner.
+// loop is the body of a runner.
 func (r *runners) loop(w runnable) {
 	next := make(chan runnable, 1)
 	for w != nil {
-		w.apart()
+		w.runAsync()
 		if !r.wait(next) {
 			return
 		}
@@ -54,7 +54,8 @@ func (r *runners) loop(w runnable) {
 	}
 }
 
-// wait has the next request sent to next, or nil for the end. It is false where enough others wait.
+// wait puts a runner on the idle list. The runner then receives its next request from next, or nil if it shall end.
+// wait returns false if the pool is full or closed.
 func (r *runners) wait(next chan runnable) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,32 +71,32 @@ func (r *runners) wait(next chan runnable) bool {
 	default:
 		r.timer.Reset(runnerTime)
 	}
-	r.armed, r.least = true, 0
+	r.armed, r.minIdle = true, 0
 	return true
 }
 
-// trim ends the runners that have waited since it was called last.
+// trim ends the runners that were idle since the last trim.
 func (r *runners) trim() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.endLocked(r.least)
-	r.least = len(r.idle)
-	if r.armed = r.least > 0; r.armed {
+	r.endLocked(r.minIdle)
+	r.minIdle = len(r.idle)
+	if r.armed = r.minIdle > 0; r.armed {
 		r.timer.Reset(runnerTime)
 	}
 }
 
-// endLocked ends those n that have waited longest.
+// endLocked ends the n least recently used runners.
 func (r *runners) endLocked(n int) {
 	for _, next := range r.idle[:n] {
-		next <- nil // has room
+		next <- nil // never blocks: the channel is empty
 	}
 	r.idle = append(r.idle[:0], r.idle[n:]...)
 	clear(r.idle[len(r.idle):cap(r.idle)])
-	r.least = min(r.least, len(r.idle)) // the timer may have fired already
+	r.minIdle = min(r.minIdle, len(r.idle)) // the timer may have fired already
 }
 
-// close ends those that wait, and the others when they have run their requests. Nothing is run any more.
+// close ends the idle runners now and the others when their requests complete. run must not be called afterwards.
 func (r *runners) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

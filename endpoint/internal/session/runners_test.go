@@ -12,7 +12,7 @@ import (
 
 type runFunc func()
 
-func (f runFunc) apart() { f() }
+func (f runFunc) runAsync() { f() }
 
 func (r *runners) waiting() int {
 	r.mu.Lock()
@@ -20,13 +20,13 @@ func (r *runners) waiting() int {
 	return len(r.idle)
 }
 
-// loops counts the goroutines that are runners. Tests of them do not run beside each other.
+// loops counts the runner goroutines. Tests that use it must not run in parallel.
 func loops() int {
 	stacks := make([]byte, 1<<20)
 	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte(".(*runners).loop("))
 }
 
-// runMany runs so many at the same time, and returns when all have run and wait.
+// runMany executes n requests at the same time and returns when all runners are idle.
 func (r *runners) runMany(n int) {
 	hold := make(chan struct{})
 	for range n {
@@ -37,7 +37,7 @@ func (r *runners) runMany(n int) {
 	synctest.Wait()
 }
 
-func TestRunnersRunWhatComesNext(t *testing.T) {
+func TestRunnersReused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r runners
 		defer r.close()
@@ -46,7 +46,7 @@ func TestRunnersRunWhatComesNext(t *testing.T) {
 			r.run(runFunc(func() { ran++ }))
 			synctest.Wait()
 			require.Equal(t, 1, ran)
-			require.Equal(t, 1, r.waiting(), "the one that ran before")
+			require.Equal(t, 1, r.waiting(), "the first runner is reused")
 		}
 		require.Equal(t, 1, loops())
 		r.runMany(idleRunners + 10)
@@ -54,11 +54,11 @@ func TestRunnersRunWhatComesNext(t *testing.T) {
 	})
 }
 
-func TestRunnersThatAreNotNeededEnd(t *testing.T) {
+func TestUnusedRunnersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r runners
 		r.runMany(10)
-		for range 5 { // three are needed all the time
+		for range 5 { // always needs three
 			r.runMany(3)
 			time.Sleep(runnerTime)
 			synctest.Wait()
@@ -69,13 +69,13 @@ func TestRunnersThatAreNotNeededEnd(t *testing.T) {
 		require.Zero(t, r.waiting())
 		require.Zero(t, loops())
 		r.runMany(2)
-		require.Equal(t, 2, r.waiting(), "there are others later")
+		require.Equal(t, 2, r.waiting(), "later runners are kept")
 		r.close()
 	})
 }
 
-// A function may end its goroutine; that one is not counted on.
-func TestRunnerThatIsEndedByWhatItRuns(t *testing.T) {
+// A runner whose function ends the goroutine is not reused.
+func TestRunnerEndedByGoexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r runners
 		r.run(runFunc(runtime.Goexit))
@@ -87,7 +87,7 @@ func TestRunnerThatIsEndedByWhatItRuns(t *testing.T) {
 	})
 }
 
-func TestRunnersEndWithTheirServer(t *testing.T) {
+func TestRunnersEndWithServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r runners
 		r.runMany(3)
@@ -102,14 +102,14 @@ func TestRunnersEndWithTheirServer(t *testing.T) {
 	})
 }
 
-// The timer may have fired when the server closes: its function then comes after the runners have ended.
+// The timer's function may run after the server closed and the runners ended.
 func TestRunnersEndWhileTheTimerFires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r runners
 		r.runMany(3)
 		time.Sleep(runnerTime)
 		synctest.Wait()
-		require.Equal(t, 3, r.waiting(), "those that the next look would end")
+		require.Equal(t, 3, r.waiting(), "the next trim would end them")
 		r.close()
 		ended := make(chan struct{})
 		go func() { r.trim(); close(ended) }()

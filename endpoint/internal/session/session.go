@@ -23,60 +23,59 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Session is one connected client. Everything that the client holds is held by its session and goes back when the
-// connection ends.
+// Session is one connected client. It holds all resources of the client and releases them when the connection ends.
 //
-// One goroutine reads. Short requests are answered by it, in order; long ones get a goroutine of their own, so that a
-// waiting request holds up nobody. Calls that are short by experience are run by the reader too, as long as they stay
-// short: see reading. An idle session is that goroutine, parked in the kernel's poller, and a descriptor.
+// One goroutine reads the connection. It answers short requests itself, in order. Long requests run in separate
+// goroutines so that a waiting request does not delay others. The reader also runs calls that are expected to be brief;
+// see readToken. An idle session costs one goroutine, parked in the kernel's poller, and one descriptor.
 type Session struct {
 	of        *Register
 	conn      inproc.Conn
-	ID        uint64 // its number at this server
+	ID        uint64 // unique within this server
 	since     time.Time
-	overLimit bool // accepted over the limit of clients, to be refused
-	Own       bool // of the server's own process, through the server: not counted as a client, and bound by no limits but those of frames
+	overLimit bool // accepted over the limit of clients; the handshake refuses it
+	Own       bool // session of the server's own client: not counted as a client, and exempt from all limits except those of frames
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelCauseFunc
 
-	Events   subscription.Set // what the client hears of
-	Leases   Leases           // the reader's alone
-	Streams  Streams          // that run
+	Events   subscription.Set // subscriptions of the client
+	Leases   Leases           // owned by the reader
+	Streams  Streams          // running streams
 	Kept     transfer.Kept    // memory of arguments that stays mapped
-	Slabs    transfer.Slabs   // memory of results that is used again
-	InFlight InFlight         // requests
+	Slabs    transfer.Slabs   // result memory that is reused
+	InFlight InFlight         // long requests
 	answers  answers
 
-	active    atomic.Bool // a frame came since the last look for idle sessions
-	idleTicks int         // looks since then; of whoever looks
+	active    atomic.Bool // a frame arrived since the last sweep for idle sessions
+	idleTicks int         // sweeps since the last frame; owned by the sweep
 
-	reading  reading
-	work     sync.WaitGroup // long requests, and what sends events
-	farewell sync.Once
-	offers   atomic.Pointer[offering.Worker] // nil for a client that has never offered anything; set under mu
+	readToken readToken
+	work      sync.WaitGroup // long requests and senders of events
+	farewell  sync.Once
+	offers    atomic.Pointer[offering.Worker] // nil for a client that has never offered anything; set under mu
 
 	mu      sync.Mutex
 	label   string
 	greeted bool // hellos were exchanged
 }
 
-var errGone = fmt.Errorf("%w: the client has gone", context.Canceled)
+var errDisconnected = fmt.Errorf("%w: the client disconnected", context.Canceled)
 
 func newSession(r *Register, conn inproc.Conn, id uint64) *Session {
 	ses := &Session{of: r, conn: conn, ID: id, since: time.Now()}
 	ses.answers = answers{of: r, conn: conn, unread: r.Totals.Answers.Account()}
-	ses.reading.ses = ses
+	ses.readToken.ses = ses
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
 	ses.Events.Init(eventConn{ses}, r.Limits.Subscriptions, &ses.work)
 	return ses
 }
 
-// run is the life of the session: handshake, requests, and release.
+// run performs the handshake, reads requests until the connection ends, and releases the session.
 func (ses *Session) run() {
 	if err := ses.handshake(); err != nil {
 		level := slog.LevelWarn
-		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) { // it only looked whether somebody is there, or this server stops
+		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) { // a probe for a running server, or this server is stopping
 			level = slog.LevelDebug
 		}
 		ses.of.Log.Log(ses.ctx, level, "client refused", "session", ses.ID, "pid", ses.conn.Peer().PID, "error", err)
@@ -86,8 +85,8 @@ func (ses *Session) run() {
 	ses.read()
 }
 
-// handshake checks the peer's credentials and exchanges hellos. A peer that is refused gets the error in answer to its
-// hello: it might not see what was sent before.
+// handshake checks the peer's credentials and exchanges hellos. A refused peer gets the error as the answer to its
+// hello, because it may not read anything sent earlier.
 func (ses *Session) handshake() error {
 	agreed, err := message.ServerHandshake(ses.conn.(*wire.Conn), ses.of.Hello(), func(*message.Hello) error {
 		if err := ses.allowed(); err != nil {
@@ -105,12 +104,12 @@ func (ses *Session) handshake() error {
 		ses.Kept.Allow(ses.of.Limits.KeptBytes, &ses.of.Totals.Kept)
 	}
 	if agreed.Has(message.FeaturePool) {
-		ses.Events.AddUnasked(slabsSource{ses})
+		ses.Events.AddImplicit(slabsSource{ses})
 	}
 	return nil
 }
 
-// allowed reports whether the peer may use this server: by what the kernel says of it, and by how many there are.
+// allowed returns an error if the peer's user may not connect or the limit of clients is reached.
 func (ses *Session) allowed() error {
 	peer := ses.conn.Peer()
 	if uid := peer.UID; !peer.SameUser() && !slices.Contains(ses.of.AllowUIDs, uid) {
@@ -124,8 +123,8 @@ func (ses *Session) allowed() error {
 	return nil
 }
 
-// read takes frames until the connection ends, and then ends the session; or until another goroutine has taken the
-// reading over.
+// read receives frames until the connection ends, and then ends the session. It returns early if another goroutine has
+// taken over the read loop.
 func (ses *Session) read() {
 	for reading := true; reading; {
 		frame, err := ses.conn.Receive()
@@ -143,7 +142,7 @@ func (ses *Session) read() {
 
 var errSaidGoodbye = errors.New("the client said goodbye")
 
-// take deals with one frame and reports whether the caller still reads. An error ends the session.
+// take handles one frame and reports whether the caller is still the reader. An error ends the session.
 func (ses *Session) take(frame wire.Frame) (reading bool, err error) {
 	switch frame.Kind {
 	case wire.KindRequest:
@@ -159,7 +158,7 @@ func (ses *Session) take(frame wire.Frame) (reading bool, err error) {
 	return true, fmt.Errorf("%w: a client does not send %s frames", wire.ErrProtocol, frame.Kind)
 }
 
-// discard gives back what a frame brought.
+// discard releases the descriptors and the charge of a frame.
 func discard(frame wire.Frame) {
 	frame.Files.Close()
 	frame.Charge.Release()

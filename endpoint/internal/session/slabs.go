@@ -8,7 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// ResultDevice is dev for the memory of the result of the call that ctx belongs to: used again where that can be.
+// ResultDevice returns the device that allocates the result of the call of ctx: dev, or a device that reuses slabs of the
+// session.
 func ResultDevice(ctx context.Context, dev driver.Device) driver.Device {
 	if slabs, ok := ctx.Value(slabsKey{}).(*transfer.Slabs); ok && slabs != nil {
 		return slabs.Device(dev)
@@ -16,13 +17,13 @@ func ResultDevice(ctx context.Context, dev driver.Device) driver.Device {
 	return dev
 }
 
-// slabsKey is the key of a call's slabs among the values of its context.
+// slabsKey is the context key of a call's slabs.
 type slabsKey struct{}
 
-// slabsSource tells a client of slabs that it has mapped and that are not used again.
+// slabsSource notifies a client of mapped slabs that will not be reused.
 type slabsSource struct{ ses *Session }
 
-// Weight implements subscription.Source. It is nothing: nobody asked for it.
+// Weight implements subscription.Source. It is 0 because no request created the subscription.
 func (slabsSource) Weight() int { return 0 }
 
 // Open implements subscription.Source.
@@ -38,7 +39,7 @@ func (slabsSource) Close() {}
 
 // Take implements subscription.Source.
 func (o slabsSource) Take() []any {
-	if gone := o.ses.Slabs.Gone(); len(gone) > 0 {
+	if gone := o.ses.Slabs.TakeGone(); len(gone) > 0 {
 		return []any{message.SlabsGone{Slabs: gone}}
 	}
 	return nil

@@ -10,19 +10,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Credit is how many items a stream may still send.
+// Credit is the number of items that a stream may still send.
 type Credit struct {
 	mu    sync.Mutex
 	items uint64
-	more  chan struct{} // has room for one
+	more  chan struct{} // capacity 1
 }
 
-// newCredit is that of a stream which begins.
+// newCredit returns the initial credit of a stream.
 func newCredit() *Credit {
 	return &Credit{items: message.StreamWindow, more: make(chan struct{}, 1)}
 }
 
-// add allows n items more, up to what a client can mean in earnest.
+// add allows n more items. It limits n so that the sum does not overflow.
 func (c *Credit) add(n uint64) {
 	c.mu.Lock()
 	c.items += min(n, 1<<32)
@@ -33,9 +33,13 @@ func (c *Credit) add(n uint64) {
 	}
 }
 
-// Take waits until an item may be sent. Its error is the cause of ctx.
+// Take waits until an item may be sent. It fails with the cause of ctx if ctx has ended, even if there is credit: an
+// ended stream sends no items.
 func (c *Credit) Take(ctx context.Context) error {
 	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		c.mu.Lock()
 		ok := c.items > 0
 		if ok {
@@ -53,13 +57,13 @@ func (c *Credit) Take(ctx context.Context) error {
 	}
 }
 
-// Streams are the streams of a session that run, by the id of their request. Its methods are safe for concurrent use.
+// Streams holds the running streams of a session by request id. Its methods are safe for concurrent use.
 type Streams struct {
 	mu  sync.Mutex
 	all map[uint64]*Credit
 }
 
-// Begin notes a stream and returns its credit.
+// Begin registers a stream and returns its credit.
 func (s *Streams) Begin(id uint64) *Credit {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,14 +75,14 @@ func (s *Streams) Begin(id uint64) *Credit {
 	return c
 }
 
-// End forgets a stream.
+// End removes a stream.
 func (s *Streams) End(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.all, id)
 }
 
-// More lets a stream send n items more. One that has ended meanwhile needs no more.
+// More allows a stream to send n more items. It does nothing if the stream has ended.
 func (s *Streams) More(id, n uint64) {
 	s.mu.Lock()
 	c := s.all[id]
@@ -88,11 +92,11 @@ func (s *Streams) More(id, n uint64) {
 	}
 }
 
-// HoldItem counts an item of a stream that is in memory for the client; the caller releases it.
+// HoldItem returns the charge for a stream item in memory. The caller releases it.
 func (ses *Session) HoldItem() HeldAnswer { return HeldAnswer{of: ses.answers.unread} }
 
-// SendItem sends an item of the stream that a request asked for, with what goes beside it, all of which it borrows:
-// descriptors to another process, storages within this one.
+// SendItem sends an item of a stream with descriptors to another process, or with storages within this one. It borrows
+// all arguments.
 func (ses *Session) SendItem(request uint64, body []byte, files []*os.File, storages []*tensor.Storage) error {
 	return ses.answers.sendFrame(ses.conn.Send, wire.KindEvent, request, body, files, storages)
 }

@@ -20,7 +20,7 @@ func TestStreamCredit(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-taken, context.Canceled)
 	for range 100 {
-		c.add(1<<64 - 1) // a client cannot make the number wrap around
+		c.add(1<<64 - 1) // the sum must not overflow
 	}
 	require.NoError(t, c.Take(context.Background()))
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// work is a long request that runs. It is used again for another request when this one is over.
+// work is a long request. It is recycled when the request ends.
 type work struct {
 	*callState
 	session *Session
 	op      *Operation
 	r       Request
-	bounded bool // by the limit of RequestTime
+	bounded bool // RequestTime applies
 }
 
-// callState is what a function may keep beyond its request: the context, and arguments of a task. It is made anew for
-// each request.
+// callState is the part of a request that a function may keep after it returns: the context and the arguments of a
+// task. Each request has a new one.
 type callState struct {
 	callContext
 	args engine.Arguments // of a call
@@ -31,27 +31,27 @@ type callState struct {
 
 var works = sync.Pool{New: func() any { return new(work) }}
 
-// newWork is a request that is to run.
+// newWork returns the work for a request, not started.
 func newWork(ses *Session, op *Operation, r Request) *work {
 	w := works.Get().(*work)
 	w.callState, w.session, w.op, w.r = new(callState), ses, op, r
 	return w
 }
 
-// recycle ends the use of w by a request that is over.
+// recycle returns w to the pool.
 func (w *work) recycle() {
 	*w = work{}
 	works.Put(w)
 }
 
-// start makes the request ready to run: what it can be cancelled by, its deadline, and what its frame counts. The frame
-// stays the caller's where that fails.
+// start sets the request's context, deadline and charge, and registers it for cancellation. If it fails, the caller
+// keeps the frame.
 func (w *work) start(req *message.Request, frame wire.Frame) error {
 	ses, timeout := w.session, req.Timeout
 	w.r.Arguments = &w.args
 	w.args.Hold()
 	if w.caller = frame.Context; w.caller != nil {
-		timeout = 0 // its deadline is that of the caller
+		timeout = 0 // the caller's deadline applies
 	}
 	if req.Op == message.OpCall {
 		if err := w.takeSlabs(); err != nil {
@@ -59,7 +59,7 @@ func (w *work) start(req *message.Request, frame wire.Frame) error {
 		}
 	}
 	w.parent = ses.ctx
-	if most := ses.of.Limits.RequestTime; most > 0 && (timeout <= 0 || timeout > most) {
+	if most := ses.requestTime(); most > 0 && (timeout <= 0 || timeout > most) {
 		timeout, w.bounded = most, true
 	}
 	if timeout > 0 {
@@ -72,16 +72,24 @@ func (w *work) start(req *message.Request, frame wire.Frame) error {
 	return nil
 }
 
-// takeSlabs parses a call and takes the slabs that come back with it, whatever becomes of it. One that cannot be parsed
-// has none.
+// requestTime returns the time limit for each request of the session; 0 for none.
+func (ses *Session) requestTime() time.Duration {
+	if ses.Own {
+		return 0
+	}
+	return ses.of.Limits.RequestTime
+}
+
+// takeSlabs parses a call and accepts the slabs that it returns, even if the call fails later. It ignores a call that
+// cannot be parsed.
 func (w *work) takeSlabs() (err error) {
 	if w.r.Call, err = message.ParseCall(w.r.Body); err != nil {
-		return nil // the operation says why
+		return nil // the operation reports the error
 	}
 	return w.session.Slabs.Return(w.r.Call.SlabsReturned, w.r.Call.SlabsDropped)
 }
 
-// find finds the endpoint of a call. Where it cannot, the operation says why.
+// find looks up the endpoint of a call. If it returns false, the operation reports the error.
 func (w *work) find() bool {
 	if w.r.Callee = w.session.of.Find(w.r.Call.Endpoint); w.r.Callee == nil {
 		return false
@@ -92,10 +100,10 @@ func (w *work) find() bool {
 	return true
 }
 
-// do runs the operation.
+// do performs the operation.
 func (w *work) do() (Reply, error) {
 	defer func() {
-		if w.args.Reservation.Total == nil { // else it is released with the arguments
+		if w.args.Reservation.Total == nil { // otherwise released with the arguments
 			w.r.Reservation.Release()
 		}
 	}()
@@ -110,11 +118,11 @@ func (w *work) do() (Reply, error) {
 	return reply, err
 }
 
-// apart runs in a goroutine of its own.
-func (w *work) apart() {
+// runAsync runs the request in a goroutine other than the reader.
+func (w *work) runAsync() {
 	ses, ended := w.session, false
 	defer func() {
-		if !ended { // a function ended its goroutine instead of returning
+		if !ended { // the function called runtime.Goexit
 			w.finish(ses.answers.fail(w.r.ID, status.ErrGoexit))
 		}
 	}()
@@ -123,15 +131,15 @@ func (w *work) apart() {
 	w.finish(ses.answers.send(w.r.ID, reply, err, ses.conn.Send))
 }
 
-// here runs in the goroutine that reads, and reports whether that still does.
-func (w *work) here() (reading bool, err error) {
+// runInline runs the request in the reader, and reports whether the goroutine is still the reader.
+func (w *work) runInline() (reading bool, err error) {
 	ses := w.session
-	n := ses.reading.begin()
-	w.reader = &ses.reading
+	n := ses.readToken.begin()
+	w.reader = &ses.readToken
 	ended := false
 	defer func() {
 		if !ended {
-			reading := ses.reading.end(n)
+			reading := ses.readToken.end(n)
 			w.finish(ses.answers.fail(w.r.ID, status.ErrGoexit))
 			if reading {
 				go ses.read()
@@ -141,15 +149,15 @@ func (w *work) here() (reading bool, err error) {
 	reply, err := w.do()
 	ended = true
 	send := ses.conn.SendLater
-	if reading = ses.reading.end(n); !reading || len(w.args.Storages) > 0 { // what comes before the next frame takes a while
+	if reading = ses.readToken.end(n); !reading || len(w.args.Storages) > 0 { // the next flush may be late
 		send = ses.conn.Send
 	}
 	w.finish(ses.answers.send(w.r.ID, reply, err, send))
 	return reading, nil
 }
 
-// finish gives back what a request had once it is answered, and ends a session that was only waiting for it, or to
-// which an answer could not be sent: then its reader sees to the rest. w is not used any more after it.
+// finish releases the resources of an answered request and recycles w. It closes the connection if the response could
+// not be sent, and ends the session after its last request if goodbye was sent.
 func (w *work) finish(sent error) {
 	ses := w.session
 	w.callContext.end(nil)

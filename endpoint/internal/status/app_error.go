@@ -7,9 +7,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Error is an error of the program's own, which crosses to callers as it is: a function of an endpoint returns it,
-// alone or wrapped, and errors.As finds it in what the caller gets, whether it called, submitted a task or reads a
-// stream. errors.Is asks for an error of the same code:
+// Error is an application error that is sent to callers with its code, text and data. A function of an endpoint returns
+// it, alone or wrapped. errors.As finds it in the error of a call, task or stream. errors.Is matches errors of the same
+// code:
 //
 //	var ErrQuota = endpoint.NewError("quota", "the quota is used up")
 //
@@ -21,35 +21,36 @@ type Error struct {
 }
 
 const (
-	// maxErrorCode is how many bytes the code of an [Error] has at most.
+	// maxErrorCode is the maximum size in bytes of the code of an [Error].
 	maxErrorCode = 64
-	// maxErrorValue is how many bytes its encoded data has at most: its message goes along.
+	// maxErrorValue is the maximum size in bytes of its encoded data. The error's text needs the rest of the message.
 	maxErrorValue = message.MaxErrorData - message.MaxErrorMessage - 64
 )
 
-// NewError is an error with a code, a word that the program chooses and that programs on both sides know, and a
-// sentence for people. A code of more than 64 bytes is cut, a text of more than 4096.
+// NewError returns an error with a code that programs on both sides compare, and a text for people. It truncates the
+// code to 64 bytes and the text to 4096 bytes.
 func NewError(code, text string) *Error {
 	return &Error{code: message.CutText(code, maxErrorCode), message: message.CutText(text, message.MaxErrorMessage)}
 }
 
-// WithData returns a copy of the error with a value that goes along, encoded as arguments are, at most 28,608 bytes; it
-// cannot hold tensors. A value that cannot cross is told in the place of the error's message.
+// WithData returns a copy of the error with a value, which is encoded like an argument. The value must not contain
+// tensors, and its encoding must not exceed 28,608 bytes. If the value cannot be encoded, the copy has no
+// value and its text includes the reason.
 func (e *Error) WithData(value any) *Error {
 	data, err := message.Marshal(value)
 	if err == nil && len(data) > maxErrorValue {
 		err = fmt.Errorf("it has %d bytes, the limit is %d", len(data), maxErrorValue)
 	}
 	if err != nil {
-		return &Error{code: e.code, message: fmt.Sprintf("%s (its data cannot cross: %v)", e.message, err)}
+		return &Error{code: e.code, message: fmt.Sprintf("%s (its data cannot be sent: %v)", e.message, err)}
 	}
 	return &Error{code: e.code, message: e.message, data: data}
 }
 
-// Code is the program's word for the error.
+// Code returns the error's code.
 func (e *Error) Code() string { return e.code }
 
-// Error is the sentence, or the code where there is none.
+// Error returns the text, or the code if the text is empty.
 func (e *Error) Error() string {
 	if e.message == "" {
 		return e.code
@@ -57,13 +58,13 @@ func (e *Error) Error() string {
 	return e.message
 }
 
-// Is makes the error answer for every [Error] of its code.
+// Is reports whether target is an [Error] with the same code.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.code == e.code
 }
 
-// Data decodes the value of WithData into out, a pointer, which stays as it is where the error has none.
+// Data decodes the value of WithData into out, a pointer. It leaves out unchanged if the error has no value.
 func (e *Error) Data(out any) error {
 	if len(e.data) == 0 {
 		return nil
@@ -74,7 +75,7 @@ func (e *Error) Data(out any) error {
 	return nil
 }
 
-// applicationError is the program's own error in a chain, as it crosses; false where there is none.
+// applicationError returns the wire form of the first [Error] in the chain of err, and false if there is none.
 func applicationError(err error) (*message.Error, bool) {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -88,7 +89,7 @@ func applicationError(err error) (*message.Error, bool) {
 	return out, true
 }
 
-// decodeApplicationError is what applicationError was made of.
+// decodeApplicationError returns the [Error] for its wire form.
 func decodeApplicationError(e *message.Error) *Error {
 	var sent message.ApplicationError
 	if len(e.Data) == 0 || message.Unmarshal(e.Data, &sent) != nil {

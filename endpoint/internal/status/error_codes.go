@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Codes translates between errors and what crosses the socket. An error that answers to several rows is of the class of
-// the first; the others go along. PROTOCOL.md has the words.
+// Codes maps errors to their wire form and back. If an error matches several rows, the first one determines its code
+// and the words of all rows are sent. PROTOCOL.md lists the words.
 var Codes = message.NewCodeTable(
 	message.CodeRow{Code: message.CodeTask, Type: "failed", Err: task.ErrFailed},
 	message.CodeRow{Code: message.CodeTask, Type: "cancelled", Err: task.ErrCancelled},
@@ -68,8 +68,8 @@ var Codes = message.NewCodeTable(
 	message.CodeRow{Code: message.CodeClosed, Type: "server closed", Err: ErrServerClosed},
 )
 
-// EncodeError is what a peer is told of err. With the end of a task goes its cause, so that who called an endpoint
-// learns the same of a failure whether it ran as a task or not.
+// EncodeError returns the wire form of err. It includes the cause of a task's end, so that callers receive the same
+// error whether the endpoint ran as a task or as a call.
 func EncodeError(err error) *message.Error { return encodeCause(err, 0) }
 
 func encodeCause(err error, depth int) *message.Error {
@@ -89,8 +89,8 @@ func encodeCause(err error, depth int) *message.Error {
 	return Codes.EncodeWith(err, details)
 }
 
-// DecodeError is the error that a peer sent. It answers for the sentinels of its code and type, for a [*StaleError]
-// where it is about an object that is gone, and for the cause of a task's end.
+// DecodeError returns the error that a peer sent. It matches the sentinels of its code and type, a [*StaleError] if it
+// is about a missing object, and the cause of a task's end.
 func DecodeError(e *message.Error) error {
 	var more []error
 	if e.Code == message.CodeApplication {
@@ -108,11 +108,11 @@ func DecodeError(e *message.Error) error {
 	return Codes.Decode(e, more...)
 }
 
-// EncodeSafely is EncodeError for any error, also for one that panics when it is asked what it is.
+// EncodeSafely is EncodeError, but recovers if a method of err panics.
 func EncodeSafely(err error) (out *message.Error) {
 	defer func() {
 		if recover() != nil {
-			out = &message.Error{ // fmt survives it
+			out = &message.Error{ // fmt recovers from panics of err
 				Code: message.CodeInternal, Type: message.CutText(fmt.Sprintf("%T", err), message.MaxErrorType),
 				Message: message.CutText(fmt.Sprint(err), message.MaxErrorMessage),
 			}

@@ -1,4 +1,4 @@
-// Package status has the errors of owners and clients, and what they are on the wire: sentinels, classes and codes.
+// Package status defines the errors of owners and clients and their wire form: sentinels, classes and codes.
 package status
 
 import (
@@ -14,69 +14,77 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Errors of owners and clients. They answer errors.Is on both sides of the socket: an owner's error travels as a code
-// and a word, and what the client gets answers for the same sentinels and, with errors.As, is a [*message.Error].
-// Errors that do not cross a socket, because the server is in this process or because the client itself refuses
-// something, answer for the same sentinels.
+// Errors of owners and clients. errors.Is matches them on both sides of the socket: an owner's error is sent as a code
+// and a word, and the client returns an error that matches the same sentinels and, with errors.As, a [*message.Error].
+// Errors that do not cross a socket match the same sentinels. These are errors of a server in this process and of
+// requests that the client itself refuses.
 var (
-	// ErrInvalid is a request that makes no sense: a bad name, a manifest that does not fit its memory.
+	// ErrInvalid reports an invalid request, such as a bad name or a manifest that does not match its memory.
 	ErrInvalid = driver.ErrInvalid
-	// ErrConfiguration is a registration, an option or an environment that makes no sense. It is [ErrInvalid] too, and
-	// answers for [message.CodeConfiguration].
+	// ErrConfiguration reports an invalid registration, option or environment variable. It also matches [ErrInvalid]
+	// and [message.CodeConfiguration].
 	ErrConfiguration error = &class{message.CodeConfiguration, "bad configuration"}
-	// ErrCapability is an argument, a result or a state dict that cannot be shared in place: memory that cannot be
-	// exported or that the other side cannot map, a type that cannot cross. It says why, as errors.ErrUnsupported where
-	// the device cannot do it, and answers for [message.CodeCapability].
+	// ErrCapability reports an argument, a result or a state dict that cannot be shared in place: its memory cannot be
+	// exported or imported, or its type cannot be encoded. It also matches [message.CodeCapability], and
+	// errors.ErrUnsupported if the device does not support sharing.
 	ErrCapability error = &class{message.CodeCapability, "payload cannot be shared in place"}
-	// ErrNotFound is a name or version that nobody has published, or a lease that is not there.
+	// ErrNotFound reports a name or version that is not published, or a lease that does not exist.
 	ErrNotFound = catalog.ErrNotFound
-	// ErrLoading is a name that the owner is still loading. It is [ErrNotFound] too; [Client.Watch] tells when it is
-	// published.
+	// ErrLoading reports a name that the owner is still loading. It also matches [ErrNotFound]. [Client.Watch] reports
+	// when the name is published.
 	ErrLoading = errors.New("still loading")
-	// ErrNotKept is memory of an argument that a client named by a number, and that the server does not keep mapped any
-	// more.
+	// ErrNotKept reports argument memory that a client referred to by number and that the server has unmapped.
 	ErrNotKept = errors.New("memory is not kept")
-	// ErrInUse is a socket that another owner holds.
+	// ErrInUse reports a socket that another owner holds.
 	ErrInUse = errors.New("another owner is serving on this socket")
-	// ErrPermission is a peer, a socket or a directory that this user must not trust.
+	// ErrPermission reports a peer, socket or directory that this user must not trust.
 	ErrPermission = os.ErrPermission
-	// ErrUnavailable is an owner that is not there, or went away before it answered.
+	// ErrUnavailable reports an owner that is not running or that disconnected before it answered.
 	ErrUnavailable = errors.New("no owner is serving")
-	// ErrWorkerGone is a call whose worker went away before it answered ([Client.Offer]): whether the function ran is not
-	// known, and nobody calls it again.
+	// ErrWorkerGone reports a worker ([Client.Offer]) that disconnected before it answered a call. The function may
+	// have run. The call is not repeated.
 	ErrWorkerGone = errors.New("worker gone")
-	// ErrLimit is a request refused because a limit is reached: clients, requests in flight, bytes.
+	// ErrLimit reports a request refused because a limit is reached: clients, requests in flight, bytes.
 	ErrLimit = errors.New("limit reached")
-	// ErrStale is a handle whose version is gone at the owner, or a managed object that is gone.
+	// ErrStale reports a handle whose version or managed object no longer exists at the owner.
 	ErrStale = errors.New("handle is stale")
-	// ErrProtocol is a peer that does not keep to the protocol.
+	// ErrProtocol reports a peer that violated the protocol.
 	ErrProtocol = wire.ErrProtocol
-	// ErrPanic is a function of an endpoint that panicked, or a type of its arguments or results that did while it
-	// encoded or decoded itself.
+	// ErrPanic reports a panic in a function of an endpoint, or in the encoding or decoding of its argument or result.
 	ErrPanic = panics.ErrPanic
-	// ErrGoexit is a function of an endpoint that ended its goroutine instead of returning.
+	// ErrGoexit reports a function of an endpoint that called runtime.Goexit instead of returning.
 	ErrGoexit = panics.ErrGoexit
-	// ErrClosed is a server, client or handle that was closed.
+	// ErrClosed reports a server, client or handle that was closed.
 	ErrClosed = os.ErrClosed
-	// ErrServerClosed is what Serve returns after Shutdown or Close.
+	// ErrServerClosed is returned by Serve after Shutdown or Close.
 	ErrServerClosed error = serverClosed{}
-	// ErrRegistered is a name that is taken in a registry.
+	// ErrRegistered reports a name that is already registered.
 	ErrRegistered = errors.New("endpoint is registered already")
-	// ErrNoEndpoint is a call of a name that is not registered.
+	// ErrNoEndpoint reports a call of a name that is not registered.
 	ErrNoEndpoint = errors.New("endpoint is not registered")
 )
 
-// ErrServerClosing refuses what a process asks of its own server once that has begun to close. It is also the cause of
-// the contexts of functions that still run when a server closes: a client that is sent it sees an owner that is away.
+// ErrServerClosing reports a request of a process to its own server after the server has begun to close. It is also the
+// cause of the contexts of functions that are running when a server closes. Clients receive it as ErrUnavailable.
 var ErrServerClosing = fmt.Errorf("%w: %w", ErrUnavailable, ErrServerClosed)
 
-// serverClosed is the type of [ErrServerClosed]. It answers for os.ErrClosed, whose text is about files.
+// Closed returns the error of a use of something closed, such as "the watcher". It matches [ErrClosed], whose own text
+// is about files.
+func Closed(what string) error { return closedError(what) }
+
+// closedError is the name of what is closed.
+type closedError string
+
+func (e closedError) Error() string { return string(e) + " is closed" }
+func (e closedError) Unwrap() error { return os.ErrClosed }
+
+// serverClosed is the type of [ErrServerClosed]. It matches os.ErrClosed, whose own text is about files.
 type serverClosed struct{}
 
 func (serverClosed) Error() string { return "the server has been closed" }
 func (serverClosed) Unwrap() error { return os.ErrClosed }
 
-// class is a sentinel that answers for its code too, in processes that nothing has crossed into.
+// class is a sentinel that also matches its code, even if the error has not crossed a socket.
 type class struct {
 	code message.Code
 	text string
@@ -85,7 +93,7 @@ type class struct {
 func (c *class) Error() string        { return c.text }
 func (c *class) Is(target error) bool { return target == c.code }
 
-// codedError is an error with a class that its text does not show.
+// codedError is an error with a class that is not part of its text.
 type codedError struct {
 	class error
 	err   error
@@ -94,10 +102,10 @@ type codedError struct {
 func (c *codedError) Error() string   { return c.err.Error() }
 func (c *codedError) Unwrap() []error { return []error{c.class, c.err} }
 
-// WithClass makes err, whose text stays as it is, an error of a class.
+// WithClass returns an error that matches class and err and has the text of err.
 func WithClass(class, err error) error { return &codedError{class, err} }
 
-// Configuration makes err, if it is ErrInvalid, one of ErrConfiguration.
+// Configuration adds ErrConfiguration to err if err is ErrInvalid.
 func Configuration(err error) error {
 	if errors.Is(err, ErrInvalid) && !errors.Is(err, ErrConfiguration) {
 		return WithClass(ErrConfiguration, err)
@@ -105,7 +113,7 @@ func Configuration(err error) error {
 	return err
 }
 
-// Capability makes an error of ErrCapability of what refused to share memory or a value.
+// Capability adds ErrCapability to the error of an attempt to share memory or a value.
 func Capability(err error) error {
 	if errors.Is(err, ErrCapability) {
 		return err
@@ -113,8 +121,8 @@ func Capability(err error) error {
 	return WithClass(ErrCapability, err)
 }
 
-// Unshareable is capability for what came of sharing something: only what is not supported says that the payload is at
-// fault.
+// Unshareable adds ErrCapability to err only if err is errors.ErrUnsupported: other failures of sharing are not due to
+// the payload.
 func Unshareable(err error) error {
 	if errors.Is(err, errors.ErrUnsupported) {
 		return Capability(err)
@@ -122,8 +130,8 @@ func Unshareable(err error) error {
 	return err
 }
 
-// Absent is an error of the catalog as it crosses: without the operation and the name, which the client puts before it.
-// A version that is not there is ErrNotFound too, as a name is that is not there.
+// Absent converts an error of the catalog for clients. It removes the operation and the name, which the client adds
+// again. A missing version also matches ErrNotFound, like a missing name.
 func Absent(err error) error {
 	var of *catalog.NameError
 	if errors.As(err, &of) {
@@ -135,16 +143,16 @@ func Absent(err error) error {
 	return err
 }
 
-// ErrTooLarge is what no frame can carry: a limit, too.
+// ErrTooLarge reports a message that does not fit in a frame. It also matches [ErrLimit].
 var ErrTooLarge error = WithClass(ErrLimit, wire.ErrTooLarge)
 
-// MaxShown is how many bytes of a name that somebody chose stand in an error.
+// MaxShown is the maximum size in bytes of a peer's name in error texts.
 const MaxShown = 128
 
-// Shown is such a name as it stands in errors.
+// Shown returns such a name for error texts, truncated and quoted.
 func Shown(name string) string { return strconv.Quote(message.CutText(name, MaxShown)) }
 
-// RemoteError is the error in a frame of a peer. It borrows the frame.
+// RemoteError returns the error in a frame from a peer. It borrows the frame.
 func RemoteError(frame wire.Frame) error {
 	var e message.Error
 	if err := message.Unmarshal(frame.Body, &e); err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// sent is what another process gets of an error; decodeError makes an error of it again.
+// sent returns the wire form of an error as another process receives it; decodeError converts it back.
 func sent(t *testing.T, err error) *message.Error {
 	t.Helper()
 	body, encErr := message.Marshal(EncodeError(err))
@@ -31,7 +31,7 @@ func sent(t *testing.T, err error) *message.Error {
 	return e
 }
 
-// Every sentinel has a code and a word, arrives as itself and as nothing else.
+// Every sentinel has a code and a word, and arrives as itself only.
 func TestEverySentinelCrosses(t *testing.T) {
 	rows := Codes.Rows()
 	classes := map[message.Code]int{}
@@ -57,8 +57,8 @@ func TestEverySentinelCrosses(t *testing.T) {
 	require.Equal(t, &message.Error{Code: message.CodeInternal, Type: "*errors.errorString", Message: "x: else"}, e)
 }
 
-// The words are those of the protocol's description.
-func TestWordsOfErrorsAreDescribed(t *testing.T) {
+// PROTOCOL.md lists the words.
+func TestErrorWordsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../../wire/PROTOCOL.md")
 	require.NoError(t, err)
 	for _, row := range Codes.Rows() {
@@ -66,9 +66,9 @@ func TestWordsOfErrorsAreDescribed(t *testing.T) {
 	}
 }
 
-// No package below has an error that nobody has thought of here.
-func TestNoSentinelIsForgotten(t *testing.T) {
-	known := map[string]bool{wire.ErrNotSent.Error(): true} // stays with who sends
+// Every exported error of the packages below has a row in Codes.
+func TestEverySentinelHasCode(t *testing.T) {
+	known := map[string]bool{wire.ErrNotSent.Error(): true} // never sent
 	for _, row := range Codes.Rows() {
 		known[row.Err.Error()] = true
 	}
@@ -94,8 +94,8 @@ func TestNoSentinelIsForgotten(t *testing.T) {
 	}
 }
 
-// Errors of what cannot be shared and of settings say so beside what else they are, on both sides.
-func TestClassesThatErrorsAreGiven(t *testing.T) {
+// Errors of configuration and of payloads that cannot be shared match their class on both sides.
+func TestErrorClasses(t *testing.T) {
 	unsupported := &driver.UnsupportedError{Feature: "x"}
 	for _, c := range []struct {
 		err  error
@@ -122,14 +122,14 @@ func TestClassesThatErrorsAreGiven(t *testing.T) {
 	require.NoError(t, Configuration(nil))
 }
 
-// The end of a task says what the same failure says without a task.
-func TestEndsOfTasksKeepTheirCause(t *testing.T) {
+// The error of a task matches the same sentinels as the error of a call.
+func TestTaskErrorsKeepCause(t *testing.T) {
 	failed := func(err error) error { return &task.Error{ID: "7f", Name: "load", State: task.Failed, Err: err} }
 	lost := &StaleError{ObjectID: "a1", ServerID: "8c1f", Reason: StaleObjectMissing}
 	for _, c := range []struct {
 		err  error
 		is   []error
-		word string // of the cause
+		word string // word of the cause
 	}{
 		{failed(driver.ErrOutOfMemory), []error{task.ErrFailed, driver.ErrOutOfMemory, message.CodeOutOfMemory}, "out of memory"},
 		{failed(fmt.Errorf("endpoint: %w", context.DeadlineExceeded)), []error{task.ErrFailed, context.DeadlineExceeded}, "deadline exceeded"},
@@ -141,7 +141,7 @@ func TestEndsOfTasksKeepTheirCause(t *testing.T) {
 		{&task.Error{ID: "7f", Name: "load", State: task.Cancelled, Err: context.Canceled}, []error{task.ErrCancelled, context.Canceled}, "canceled"},
 	} {
 		err := fmt.Errorf("task: %w", c.err)
-		for range 2 { // also when it is passed on
+		for range 2 { // the second time as a forwarded error
 			e := sent(t, err)
 			err = DecodeError(e)
 			require.Equal(t, message.CodeTask, e.Code)
@@ -161,10 +161,11 @@ func TestEndsOfTasksKeepTheirCause(t *testing.T) {
 		}
 	}
 	e := sent(t, &task.Error{Name: "load", State: task.Cancelled, Err: task.ErrCancelled})
-	require.Nil(t, e.Data, "nobody gave a cause")
+	require.Nil(t, e.Details().Cause)
+	require.ErrorIs(t, DecodeError(e), context.Canceled)
 }
 
-func TestStaleErrorsCrossWhole(t *testing.T) {
+func TestStaleErrorRoundTrip(t *testing.T) {
 	for _, reason := range []StaleReason{StaleObjectMissing, StaleServerMismatch} {
 		want := &StaleError{ObjectID: "a1", ServerID: "8c1f", Reason: reason, Detail: "by uid 0"}
 		e := sent(t, fmt.Errorf("object info: %w", want))
@@ -178,7 +179,7 @@ func TestStaleErrorsCrossWhole(t *testing.T) {
 	}
 }
 
-func TestNamesInErrorsAreShort(t *testing.T) {
+func TestNamesInErrorsTruncated(t *testing.T) {
 	long := strings.Repeat("\x01", 1<<20)
 	require.LessOrEqual(t, len(Shown(long)), 4*MaxShown+2)
 	require.Less(t, len((&StaleError{ObjectID: long, ServerID: long}).Error()), 1000)

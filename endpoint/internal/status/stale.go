@@ -6,28 +6,28 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// StaleReason says why a reference to a managed object is stale.
+// StaleReason is the reason why a reference to a managed object is stale.
 type StaleReason string
 
 const (
-	// StaleObjectMissing is an object that its server does not have any more.
+	// StaleObjectMissing means that the server no longer has the object.
 	StaleObjectMissing StaleReason = "object_missing"
-	// StaleServerMismatch is an object of a server in whose place another one answers.
+	// StaleServerMismatch means that another server has replaced the object's server.
 	StaleServerMismatch StaleReason = "server_mismatch"
 )
 
-// StaleError is a managed object that is gone. It answers errors.Is for [ErrStale] and [message.CodeStaleHandle].
+// StaleError describes a managed object that no longer exists. It matches [ErrStale] and [message.CodeStaleHandle].
 type StaleError struct {
-	// ObjectID is the object, empty for a result that was none; ServerID is the server that had it.
+	// ObjectID is the object's id, or empty if the result was not an object. ServerID is the id of its server.
 	ObjectID string
 	ServerID string
-	// Reason says what became of it.
+	// Reason is the reason.
 	Reason StaleReason
-	// Detail is what the server said about it, for people: which process destroyed it. Mostly empty.
+	// Detail is the server's explanation for people, such as the process that destroyed the object. It is often empty.
 	Detail string
 }
 
-// Error names the object, the server and the reason.
+// Error returns the object, the server and the reason.
 func (e *StaleError) Error() string {
 	object, server := "result", message.CutText(e.ServerID, MaxShown)
 	if e.ObjectID != "" {
@@ -44,7 +44,7 @@ func (e *StaleError) Error() string {
 	return text
 }
 
-// Is makes the error answer for [ErrStale] and its code.
+// Is reports whether target is [ErrStale] or its code.
 func (e *StaleError) Is(target error) bool {
 	return target == ErrStale || target == message.CodeStaleHandle
 }

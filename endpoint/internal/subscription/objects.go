@@ -8,8 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// objectsSource has the objects that were destroyed while the client had references to them, so at most as many as it
-// had. A client has one at a time.
+// objectsSource holds objects that were destroyed while the client had references to them. The number of those
+// references bounds it. A client has one such source at a time.
 type objectsSource struct {
 	set *Set
 
@@ -18,10 +18,10 @@ type objectsSource struct {
 	wake func()
 }
 
-// Weight implements Source. It is nothing: every client that keeps references has one, whatever else it watches.
+// Weight implements Source. It is 0 because every client with references has such a source.
 func (*objectsSource) Weight() int { return 0 }
 
-// Open implements Source. The set is locked.
+// Open implements Source. The caller holds the set's lock.
 func (o *objectsSource) Open(wake func()) {
 	o.wake = wake
 	o.set.objects = o
@@ -30,7 +30,7 @@ func (o *objectsSource) Open(wake func()) {
 // Opening implements Source.
 func (*objectsSource) Opening() bool { return false }
 
-// Close implements Source. The set is locked.
+// Close implements Source. The caller holds the set's lock.
 func (o *objectsSource) Close() { o.set.objects = nil }
 
 // Take implements Source.
@@ -44,7 +44,7 @@ func (o *objectsSource) Take() (events []any) {
 	return events
 }
 
-// note keeps news until it is taken.
+// note records an event until Take returns it.
 func (o *objectsSource) note(gone message.ObjectGone) {
 	o.mu.Lock()
 	o.gone = append(o.gone, gone)
@@ -52,20 +52,20 @@ func (o *objectsSource) note(gone message.ObjectGone) {
 	o.wake()
 }
 
-// AddObjects makes a request get news of destroyed objects, once it is answered. Only the goroutine that reads the
-// client's requests calls it. A second one at a time is [status.ErrLimit].
+// AddObjects subscribes a request to destroyed objects; events start after its answer. Only the goroutine that reads
+// the client's requests calls it. It fails with [status.ErrLimit] if the client already has such a subscription.
 func (s *Set) AddObjects(request uint64) (*Subscription, error) {
 	s.mu.Lock()
 	watched := s.objects != nil
 	s.mu.Unlock()
 	if watched {
-		return nil, fmt.Errorf("%w: this client watches objects already; end that watch before another begins", status.ErrLimit)
+		return nil, fmt.Errorf("%w: this client already watches objects; end that watch first", status.ErrLimit)
 	}
 	return s.Add(request, &objectsSource{set: s})
 }
 
-// ObjectGone notes an object that was destroyed while the client had references to it, and why if that is known. It
-// returns at once.
+// ObjectGone reports an object that was destroyed while the client had references to it. why may be empty. It returns
+// at once.
 func (s *Set) ObjectGone(id, why string) {
 	s.mu.Lock()
 	objects := s.objects

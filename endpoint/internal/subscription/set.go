@@ -1,4 +1,4 @@
-// Package subscription keeps what a client of a server wants to hear of, and sends it as it happens.
+// Package subscription holds the subscriptions of a client and sends their events.
 package subscription
 
 import (
@@ -10,77 +10,76 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Source is what a subscription is of: it keeps what has happened, within bounds, until it is taken.
+// Source is the source of a subscription's events. It holds a bounded number of events until they are taken.
 type Source interface {
-	// Weight is what the subscription counts: one for each name, or for as many events as one that waits for many can
-	// have.
+	// Weight returns the subscription's share of the limit: one for each name, or MaxNames for a watch of all names.
 	Weight() int
-	// Open begins to keep what happens. wake is called when there is something, on whatever goroutine made it happen.
+	// Open starts the collection of events. The source calls wake when it has events, in any goroutine.
 	Open(wake func())
-	// Opening reports whether there is something to report before anything happens.
+	// Opening reports whether the source has events from the start.
 	Opening() bool
-	// Take returns what has happened, as messages. Only the goroutine that sends calls it.
+	// Take returns the collected events as messages. Only the goroutine that sends calls it.
 	Take() []any
-	// Close ends it.
+	// Close ends the collection.
 	Close()
 }
 
-// MaxNames is how many names one watch may have. One of all names weighs as much.
+// MaxNames is the maximum number of names in one watch. A watch of all names has this weight.
 const MaxNames = 1024
 
-// Conn is what events are sent through.
+// Conn is the connection that events are sent through.
 type Conn interface {
-	// Send sends the body of an event that belongs to a request. An error ends the connection.
+	// Send sends the body of an event of a request. An error ends the connection.
 	Send(request uint64, body []byte) error
-	// Cut ends the connection.
+	// Cut closes the connection.
 	Cut()
 }
 
-// Set is the subscriptions of one client: its watches, and one for each lease. What has happened waits in their
-// sources, which keep what is newest, so a client that does not read costs no memory and holds up nobody. A goroutine
-// sends while there is something to send, and is not there otherwise. Its methods are safe for concurrent use.
+// Set holds the subscriptions of one client: its watches, and one for each lease. Events wait in their sources, which
+// keep only the newest. Therefore a slow client neither consumes memory nor delays others. A goroutine runs while there
+// are events to send. The methods of Set are safe for concurrent use.
 type Set struct {
 	conn  Conn
-	limit int             // of the weight
-	work  *sync.WaitGroup // has the sending goroutine while there is one
+	limit int             // of weight
+	work  *sync.WaitGroup // counts the sending goroutine
 
-	mu      sync.Mutex
-	subs    map[uint64]*Subscription // by the id of the request that asked for them
-	weight  int                      // of all of them
-	due     []*Subscription          // those that have something to report, each once
-	sending bool
-	stopped bool
-	objects *objectsSource // gets destroyed objects; nil where no request asked for them
-	unasked *Subscription  // that no request asked for; nil where there is none
+	mu       sync.Mutex
+	subs     map[uint64]*Subscription // by request id
+	weight   int                      // sum over all subscriptions
+	due      []*Subscription          // subscriptions with events to send, each once
+	sending  bool
+	stopped  bool
+	objects  *objectsSource // receives destroyed objects; nil if not subscribed
+	implicit *Subscription  // subscription without a request; nil if there is none
 }
 
-// Subscription passes events of a source on to one request of the client.
+// Subscription sends the events of a source to one request of the client.
 type Subscription struct {
 	id   uint64
 	from Source
 
 	// Guarded by Set.mu.
-	ready bool // the request has been answered: events may follow
-	woken bool // something has happened since the sender last looked
+	ready bool // the request was answered: events may be sent
+	woken bool // the source has had events since the last report
 }
 
-// Init makes an empty set that sends through conn, for at most limit of weight. The goroutine that sends is counted in
-// work.
+// Init initializes an empty set that sends through conn and has at most limit weight. The goroutine that sends is
+// counted in work.
 func (s *Set) Init(conn Conn, limit int, work *sync.WaitGroup) {
 	s.conn, s.limit, s.work = conn, limit, work
 }
 
-// Add collects events of a source for a request. They are held back until Begin. Errors: [wire.ErrProtocol] for the
-// number of a request that has a subscription already, and that of the limit.
+// Add subscribes a request to a source. Events are held until Begin. It fails with [wire.ErrProtocol] if the request
+// already has a subscription, and with the error of the limit.
 func (s *Set) Add(id uint64, from Source) (*Subscription, error) {
 	sub := &Subscription{id: id, from: from}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch weight := from.Weight(); {
 	case s.subs[id] != nil:
-		return nil, fmt.Errorf("%w: request %d was sent before", wire.ErrProtocol, id)
+		return nil, fmt.Errorf("%w: request %d already has a subscription", wire.ErrProtocol, id)
 	case weight > 0 && s.weight > 0 && s.weight+weight > s.limit:
-		return nil, limits.Exceeded(limits.Subscriptions, "this client has leases and watches of %d names, and may have %d", s.weight, s.limit)
+		return nil, limits.Exceeded(limits.Subscriptions, "this client has leases and watches of %d names, the limit is %d", s.weight, s.limit)
 	case s.subs == nil:
 		s.subs = map[uint64]*Subscription{}
 	}
@@ -90,17 +89,17 @@ func (s *Set) Add(id uint64, from Source) (*Subscription, error) {
 	return sub, nil
 }
 
-// AddUnasked passes events on that no request asked for, with the number 0, until Stop. There is one such source at
-// most, which has no weight; it is not among those that Len counts.
-func (s *Set) AddUnasked(from Source) {
+// AddImplicit sends the events of a source with request id 0 until Stop. A set has at most one such source. It has no
+// weight and Len does not count it.
+func (s *Set) AddImplicit(from Source) {
 	sub := &Subscription{from: from, ready: true}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	from.Open(func() { s.happened(sub) })
-	s.unasked = sub
+	s.implicit = sub
 }
 
-// Begin lets the events of a subscription go out, now that its request has been answered.
+// Begin starts to send the events of a subscription whose request was answered.
 func (s *Set) Begin(sub *Subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +109,7 @@ func (s *Set) Begin(sub *Subscription) {
 	}
 }
 
-// happened is told by a source that there is something to report. It returns at once.
+// happened is called by a source that has events. It returns at once.
 func (s *Set) happened(sub *Subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +122,7 @@ func (s *Set) happened(sub *Subscription) {
 	}
 }
 
-// dueLocked has the events of a subscription sent.
+// dueLocked queues a subscription and starts the sending goroutine if needed.
 func (s *Set) dueLocked(sub *Subscription) {
 	s.due = append(s.due, sub)
 	if !s.sending && !s.stopped {
@@ -133,7 +132,7 @@ func (s *Set) dueLocked(sub *Subscription) {
 	}
 }
 
-// Remove ends a subscription and reports whether there was one.
+// Remove ends a subscription and reports whether it existed.
 func (s *Set) Remove(id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +146,7 @@ func (s *Set) Remove(id uint64) bool {
 	return true
 }
 
-// Stop ends all subscriptions; the sending goroutine ends by itself.
+// Stop ends all subscriptions. The sending goroutine then ends.
 func (s *Set) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,10 +154,10 @@ func (s *Set) Stop() {
 	for _, sub := range s.subs {
 		sub.from.Close()
 	}
-	if s.unasked != nil {
-		s.unasked.from.Close()
+	if s.implicit != nil {
+		s.implicit.from.Close()
 	}
-	s.subs, s.due, s.unasked = nil, nil, nil
+	s.subs, s.due, s.implicit = nil, nil, nil
 }
 
 // Has reports whether a request has a subscription.
@@ -168,7 +167,8 @@ func (s *Set) Has(id uint64) bool {
 	return s.subs[id] != nil
 }
 
-// Len is the number of subscriptions, without that of destroyed objects: those who have references are counted by them.
+// Len returns the number of subscriptions without that of destroyed objects, whose clients are counted by their
+// references.
 func (s *Set) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,14 +179,14 @@ func (s *Set) Len() int {
 	return n
 }
 
-// Weight is what all subscriptions count together.
+// Weight returns the weight of all subscriptions.
 func (s *Set) Weight() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.weight
 }
 
-// send sends what has happened until nothing is left.
+// send sends events until there are none left.
 func (s *Set) send() {
 	defer s.work.Done()
 	for {
@@ -196,14 +196,14 @@ func (s *Set) send() {
 		}
 		for _, sub := range subs {
 			if err := s.report(sub); err != nil {
-				s.conn.Cut() // whoever reads the connection stops the set
+				s.conn.Cut() // the reader of the connection then stops the set
 				break
 			}
 		}
 	}
 }
 
-// take returns the subscriptions that may have something to report, or false when the sending goroutine is to end.
+// take returns the subscriptions that may have events, or false if the sending goroutine must end.
 func (s *Set) take() (subs []*Subscription, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,7 +213,7 @@ func (s *Set) take() (subs []*Subscription, more bool) {
 	}
 	for _, sub := range s.due {
 		sub.woken = false
-		if s.subs[sub.id] == sub || s.unasked == sub {
+		if s.subs[sub.id] == sub || s.implicit == sub {
 			subs = append(subs, sub)
 		}
 	}
@@ -221,7 +221,7 @@ func (s *Set) take() (subs []*Subscription, more bool) {
 	return subs, true
 }
 
-// report sends what has happened for one subscription.
+// report sends the events of one subscription.
 func (s *Set) report(sub *Subscription) error {
 	for _, event := range sub.from.Take() {
 		body, err := message.Marshal(event)

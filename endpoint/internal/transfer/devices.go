@@ -9,10 +9,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Devices finds a device by what another process calls it.
+// Devices maps the identifiers that processes exchange to devices.
 type Devices map[driver.UUID]driver.Device
 
-// NewDevices refuses devices without a name and two of one name.
+// NewDevices returns an error if a device has no identifier or two have the same.
 func NewDevices(devices []driver.Device) (Devices, error) {
 	set := make(Devices, len(devices))
 	for _, dev := range devices {
@@ -21,14 +21,14 @@ func NewDevices(devices []driver.Device) (Devices, error) {
 			return nil, status.Configuration(fmt.Errorf("%w: device %s has no UUID, so no other process could find it", status.ErrInvalid, info))
 		}
 		if set[info.UUID] != nil {
-			return nil, status.Configuration(fmt.Errorf("%w: device %s is given twice", status.ErrInvalid, info))
+			return nil, status.Configuration(fmt.Errorf("%w: device %s is listed twice", status.ErrInvalid, info))
 		}
 		set[info.UUID] = dev
 	}
 	return set, nil
 }
 
-// find returns the device, or says that it is not here.
+// find returns the device, or an error if this process does not have it.
 func (s Devices) find(uuid driver.UUID) (driver.Device, error) {
 	if dev := s[uuid]; dev != nil {
 		return dev, nil
@@ -40,7 +40,7 @@ func (s Devices) find(uuid driver.UUID) (driver.Device, error) {
 	})
 }
 
-// Describe lists the devices for the peer.
+// Describe returns the descriptions of the devices for the peer.
 func (s Devices) Describe() []message.DeviceInfo {
 	list := make([]message.DeviceInfo, 0, len(s))
 	for _, dev := range s {

@@ -1,4 +1,4 @@
-// Package transfer hands memory to other processes and maps theirs: exports, imports, and storages that are shared
+// Package transfer shares memory with other processes. It exports storages, imports the storages of peers, and shares storages
 // within the process.
 package transfer
 
@@ -15,16 +15,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Export is what readers of one version are sent: its manifest, one handle and one descriptor for each storage. It is
-// made once, when the version is published, so that an attach costs neither a system call for each tensor nor one for
-// each storage.
+// Export holds the answer to readers of a version: its manifest, and a handle and a descriptor for each storage. It is
+// created once, on publication, so an attach needs no system calls for tensors or storages.
 type Export struct {
-	Columns  *message.Manifest // of a publisher; nil once it was encoded
-	Tail     []byte            // what answers to readers have in common; nil before it was encoded
-	Manifest []byte            // the manifest in tail
+	Columns  *message.Manifest // set by a publisher; nil after Encode
+	Tail     []byte            // common part of the answers to readers; nil before Encode
+	Manifest []byte            // the manifest in Tail
 	Handles  []message.Handle  // one for each storage
 	Files    []*os.File        // owned
-	Storages []*tensor.Storage // borrowed, from who keeps the export
+	Storages []*tensor.Storage // borrowed from the owner of the export
 }
 
 // NewExport exports the storages of a state dict, which it borrows.
@@ -42,7 +41,7 @@ func NewExport(sd *module.StateDict) (*Export, error) {
 	return out, nil
 }
 
-// ExportStorages makes a handle for each storage. It borrows them.
+// ExportStorages creates a handle for each storage. It borrows them.
 func ExportStorages(storages []*tensor.Storage) (*Export, error) {
 	out := &Export{Storages: storages}
 	for i, s := range storages {
@@ -69,37 +68,37 @@ func (out *Export) add(s *tensor.Storage) error {
 	return nil
 }
 
-// Encode makes what all readers are sent, once.
+// Encode encodes the common part of the answers to readers.
 func (out *Export) Encode() (err error) {
 	out.Tail, out.Manifest, err = message.MarshalAcquiredTail(out.Columns, out.Handles)
 	out.Columns = nil
 	return err
 }
 
-// Close closes the descriptors. Who has imported the memory keeps it.
+// Close closes the descriptors. Importers keep their mappings.
 func (out *Export) Close() {
 	for _, f := range out.Files {
 		f.Close()
 	}
 }
 
-// Importer maps what a peer exported.
+// Importer maps memory that a peer exported.
 type Importer struct {
-	// Devices are what memory can be mapped on, Opts how it is mapped.
+	// Devices are the devices on which memory can be mapped. Opts are the options of each mapping.
 	Devices Devices
 	Opts    driver.ImportOptions
-	// Socket is where the peer serves, if this is its client: by it and the names that the peer gives, the memory is
-	// known to be the peer's.
+	// Socket is the peer's socket if the peer is a server. With the peer's names it identifies memory that belongs to
+	// the peer.
 	Socket string
-	// Own returns this process's own memory for a handle, which the importer takes, or nil to import what came with the
-	// handle. It may be nil.
+	// Own returns this process's memory for a handle, which the importer takes, or nil to import the handle. Own may be
+	// nil.
 	Own func(i int, h message.Handle) *tensor.Storage
-	// Slabs are those of the connection that the handles came by; nil where they may not name any.
+	// Slabs holds the slabs of the connection. It is nil if handles must not name slabs.
 	Slabs *SlabMappings
 }
 
-// StateDict makes a state dict of what a peer exported. It borrows the files that it does not take, and trusts
-// nothing: the manifest, every handle and every descriptor are checked.
+// StateDict imports a state dict. It borrows the files that it does not take. It validates the manifest, every handle
+// and every descriptor.
 func (im Importer) StateDict(m *message.Manifest, handles []message.Handle, files *wire.Files) (*module.StateDict, error) {
 	manifest, err := codec.PrepareManifest(m)
 	if err != nil {
@@ -108,13 +107,13 @@ func (im Importer) StateDict(m *message.Manifest, handles []message.Handle, file
 	return im.Attach(manifest, handles, files)
 }
 
-// Attach is StateDict for a manifest that was checked before.
+// Attach is StateDict for a validated manifest.
 func (im Importer) Attach(manifest *module.Prepared, handles []message.Handle, files *wire.Files) (*module.StateDict, error) {
 	storages, err := im.Storages(handles, files)
 	if err != nil {
 		return nil, err
 	}
-	defer CloseStorages(storages) // the state dict has references of its own
+	defer CloseStorages(storages) // the state dict has its own references
 	sd, err := manifest.StateDict(storages)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", status.ErrInvalid, err)
@@ -122,7 +121,7 @@ func (im Importer) Attach(manifest *module.Prepared, handles []message.Handle, f
 	return sd, nil
 }
 
-// Storages maps what a peer exported. It borrows the files that it does not take. The caller closes the storages.
+// Storages maps the exported memory. It borrows the files that it does not take. The caller closes the storages.
 func (im Importer) Storages(handles []message.Handle, files *wire.Files) (_ []*tensor.Storage, err error) {
 	if len(handles) == 0 && files.Len() == 0 {
 		return nil, nil
@@ -159,13 +158,13 @@ func (im Importer) storage(i int, h message.Handle, files *wire.Files) (*tensor.
 		}
 	}
 	if h.Kept() {
-		return nil, fmt.Errorf("%w: the handle has the number %d and no memory", status.ErrNotKept, h.Storage)
+		return nil, fmt.Errorf("%w: memory %d is not kept, send its descriptor", status.ErrNotKept, h.Storage)
 	}
 	if h.Slab != 0 && im.Slabs != nil {
 		if im.slabbed(h) {
 			return im.Slabs.Storage(im.Devices, h, files)
 		}
-		im.Slabs.Refuse([]message.Handle{h}) // its memory is mapped for this once
+		im.Slabs.Refuse([]message.Handle{h}) // imported without the slab, which is returned at once
 	}
 	mem, err := importMemory(im.Devices, h, files, im.Opts)
 	if err != nil {
@@ -178,7 +177,7 @@ func (im Importer) storage(i int, h message.Handle, files *wire.Files) (*tensor.
 	return tensor.NewLentStorage(mem, name), nil
 }
 
-// slabbed reports whether a handle of a slab names one that is mapped, or that can be.
+// slabbed reports whether the slab of a handle is mapped or can be mapped.
 func (im Importer) slabbed(h message.Handle) bool {
 	if h.File < 0 {
 		return true

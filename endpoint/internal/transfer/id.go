@@ -5,10 +5,9 @@ import (
 	"encoding/hex"
 )
 
-// NewID returns 128 random bits in hexadecimal: the name of a server, an object or a piece of memory, which nobody can
-// guess.
+// NewID returns 128 random bits in hexadecimal, which identify a server, an object or memory and cannot be guessed.
 func NewID() string {
 	var b [16]byte
-	rand.Read(b[:]) // never fails (crypto/rand)
+	rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }

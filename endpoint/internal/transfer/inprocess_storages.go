@@ -10,12 +10,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Within a process memory is not exported and imported: the receiver gets references to the same storages. It is
-// refused where another process could not have it, by the same checks, so that a program which works in one role works
-// in the others.
+// Memory within a process is not exported and imported: the receiver gets references to the same storages. The same
+// checks apply as between processes, so a program that works in one role works in the others.
 
-// ShareInProcess does within a process what importStorages does between processes: it returns the storages as a
-// receiver with those devices may use them. It borrows the storages; the caller closes what it gets.
+// ShareInProcess returns references to the storages that a receiver with those devices can use, as an import would. It
+// borrows the storages. The caller closes the returned ones.
 func ShareInProcess(devices Devices, storages []*tensor.Storage, opts driver.ImportOptions) ([]*tensor.Storage, error) {
 	if len(storages) == 0 {
 		return nil, nil
@@ -32,7 +31,8 @@ func ShareInProcess(devices Devices, storages []*tensor.Storage, opts driver.Imp
 	return shared, nil
 }
 
-// InProcessStorages are the storages that came with a frame within the process, borrowed; none with other frames.
+// InProcessStorages returns the storages that were sent with a frame within the process, borrowed. It returns nil for
+// other frames.
 func InProcessStorages(files *wire.Files) []*tensor.Storage {
 	items := files.InProcess()
 	if len(items) == 0 {
@@ -40,7 +40,7 @@ func InProcessStorages(files *wire.Files) []*tensor.Storage {
 	}
 	storages := make([]*tensor.Storage, len(items))
 	for i, item := range items {
-		storages[i] = item.(*tensor.Storage) // inproc.Pipe puts nothing else there
+		storages[i] = item.(*tensor.Storage) // inproc.Pipe passes only storages
 	}
 	return storages
 }
@@ -60,7 +60,7 @@ func ExportInProcess(storages []*tensor.Storage) (*Export, error) {
 	return out, nil
 }
 
-// shareOne is ShareInProcess for one storage, without a reference.
+// shareOne checks and opens one storage for ShareInProcess, without adding a reference.
 func shareOne(devices Devices, s *tensor.Storage, opts driver.ImportOptions) (*tensor.Storage, error) {
 	h, err := s.Shareable()
 	if err != nil {

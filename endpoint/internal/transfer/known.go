@@ -11,30 +11,29 @@ import (
 )
 
 const (
-	// knownStorages is of how many storages a client remembers what its server has of them. With more in turn each is
-	// sent in full.
-	knownStorages = KeptStorages
-	// missesAllowed is how often in a row memory that was to be kept may be gone before it is sent in full with each
-	// call: an endpoint that writes its arguments never keeps any.
-	missesAllowed = 2
+	// maxKnownStorages is the number of storages whose state at the server a client tracks. A client that uses more in
+	// turn sends each in full.
+	maxKnownStorages = KeptStorages
+	// maxMisses is the number of consecutive misses after which memory is always sent in full. An endpoint that
+	// writes its arguments never keeps any.
+	maxMisses = 2
 )
 
-// Known is what a client knows of the memory that its server keeps, on one connection. Memory that is used for one call
-// alone is not kept: only the second call gives it a number. The zero value knows nothing. It is safe for concurrent
-// use.
+// Known tracks which memory of a client its server keeps, for one connection. Memory gets a number with its second
+// call, because memory that is used once is not worth keeping. The zero value is empty. It is safe for concurrent use.
 type Known struct {
 	mu   sync.Mutex
-	seen []knownStorage // those used last at the end
+	seen []knownStorage // the most recently used is last
 }
 
 type knownStorage struct {
 	number uint64
-	kept   bool // by the server, as far as is known
-	misses int  // in a row
+	kept   bool // by the server, according to its last answer
+	misses int  // consecutive misses
 }
 
-// Share makes handles for the storages of a call, which it borrows: without a descriptor where the
-// server keeps the memory.
+// Share creates handles for the storages of a call, which it borrows. Handles of memory that the server keeps have no
+// descriptor.
 func (k *Known) Share(storages []*tensor.Storage) (*Export, error) {
 	out := &Export{Storages: storages}
 	for _, s := range storages {
@@ -49,21 +48,21 @@ func (k *Known) Share(storages []*tensor.Storage) (*Export, error) {
 			out.Close()
 			return nil, err
 		}
-		if h := &out.Handles[len(out.Handles)-1]; kept || h.File >= 0 { // other memory ends with this process's reference
+		if h := &out.Handles[len(out.Handles)-1]; kept || h.File >= 0 { // memory without a descriptor becomes invalid when this process releases it
 			h.Storage = number
 		}
 	}
 	return out, nil
 }
 
-// use notes that a call has a storage. It returns its number, 0 where it is not to be kept, and whether the server
-// keeps it.
+// use records that a call uses a storage. It returns the storage's number, or 0 if the server should not keep it, and
+// whether the server keeps it.
 func (k *Known) use(id uint64) (number uint64, kept bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	at := slices.IndexFunc(k.seen, func(s knownStorage) bool { return s.number == id })
 	if at < 0 {
-		if len(k.seen) >= knownStorages {
+		if len(k.seen) >= maxKnownStorages {
 			k.seen = k.seen[1:]
 		}
 		k.seen = append(k.seen, knownStorage{number: id})
@@ -71,13 +70,13 @@ func (k *Known) use(id uint64) (number uint64, kept bool) {
 	}
 	s := k.seen[at]
 	k.seen = append(slices.Delete(k.seen, at, at+1), s)
-	if s.misses >= missesAllowed {
+	if s.misses >= maxMisses {
 		return 0, false
 	}
 	return id, s.kept
 }
 
-// Answered notes that a call was answered: memory that went with it under a number is kept.
+// Answered records that a call was answered: the server keeps the memory that was sent with a number.
 func (k *Known) Answered(handles []message.Handle) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -86,8 +85,8 @@ func (k *Known) Answered(handles []message.Handle) {
 	}
 }
 
-// Missed notes that a call was refused because memory that it named is not kept. It is false where it
-// named none.
+// Missed records that a call was refused because the server no longer keeps memory that it named. It returns false if
+// the call named none.
 func (k *Known) Missed(handles []message.Handle) bool {
 	if !slices.ContainsFunc(handles, message.Handle.Kept) {
 		return false
@@ -112,7 +111,7 @@ func (k *Known) noteLocked(h message.Handle, kept bool) {
 	}
 }
 
-// addKept names a storage that the server keeps.
+// addKept adds a handle without a descriptor for a storage that the server keeps.
 func (out *Export) addKept(s *tensor.Storage) error {
 	h, err := s.Shareable()
 	if err != nil {
@@ -122,7 +121,7 @@ func (out *Export) addKept(s *tensor.Storage) error {
 	return nil
 }
 
-// handleOf describes memory to a peer.
+// handleOf converts a handle to its message.
 func handleOf(h driver.Handle, file int32) message.Handle {
 	return message.Handle{
 		Kind: string(h.Kind), Device: message.UUID(h.Device), Bytes: uint64(h.Bytes), Offset: uint64(h.Offset), Blob: h.Blob, File: file,

@@ -12,19 +12,18 @@ import (
 )
 
 const (
-	// knownManifests is how many manifests a client keeps decoded.
-	knownManifests = 8
-	// knownManifestBytes is how many bytes they may have in all, encoded; decoded they take some four times as much.
-	knownManifestBytes = 2 << 20
+	// maxManifests is the maximum number of manifests that a client keeps decoded.
+	maxManifests = 8
+	// maxManifestBytes is the maximum total of their encoded sizes. Decoded, they take about four times as much.
+	maxManifestBytes = 2 << 20
 )
 
-// Manifests are those that a client has decoded and checked last. The versions of a model differ in their bytes, most
-// often not in their manifests, so that only the first of them costs time for each of its tensors. A manifest is known
-// by all of its bytes, whoever sent them: nothing is believed because it was believed before of others. The zero value
-// knows none. It is safe for concurrent use.
+// Manifests caches the manifests that a client decoded and validated last. The versions of a model usually have equal
+// manifests, so validation costs time only for the first one. A cached manifest is used only if all bytes are equal.
+// The zero value is empty. It is safe for concurrent use.
 type Manifests struct {
 	mu    sync.Mutex
-	known []knownManifest // the one used last at the end
+	known []knownManifest // the most recently used is last
 	bytes int
 }
 
@@ -34,11 +33,11 @@ type knownManifest struct {
 	prepared *module.Prepared
 }
 
-// manifestSeed keeps peers from making many manifests of one hash.
+// manifestSeed is random so that peers cannot construct hash collisions.
 var manifestSeed = maphash.MakeSeed()
 
-// Prepare decodes and checks a manifest, or returns it as it was when the same bytes came before. It borrows encoded.
-// Errors are those of [codec.PrepareManifest] and [message.Unmarshal].
+// Prepare decodes and validates a manifest, or returns the cached one for equal bytes. It borrows encoded. It returns
+// the errors of [codec.PrepareManifest] and [message.Unmarshal].
 func (k *Manifests) Prepare(encoded []byte) (*module.Prepared, error) {
 	hash := maphash.Bytes(manifestSeed, encoded)
 	if p := k.find(hash, encoded); p != nil {
@@ -49,13 +48,13 @@ func (k *Manifests) Prepare(encoded []byte) (*module.Prepared, error) {
 		return nil, err
 	}
 	p, err := codec.PrepareManifest(&columns)
-	if err == nil && len(encoded) <= knownManifestBytes {
+	if err == nil && len(encoded) <= maxManifestBytes {
 		k.add(knownManifest{hash, bytes.Clone(encoded), p})
 	}
 	return p, err
 }
 
-// find returns the manifest of these bytes, or nil.
+// find returns the cached manifest for these bytes, or nil.
 func (k *Manifests) find(hash uint64, encoded []byte) *module.Prepared {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -68,7 +67,7 @@ func (k *Manifests) find(hash uint64, encoded []byte) *module.Prepared {
 	return nil
 }
 
-// add keeps a manifest, which another goroutine may have added meanwhile, and drops those used the longest time ago.
+// add caches a manifest, unless another goroutine has done so, and evicts the least recently used ones.
 func (k *Manifests) add(m knownManifest) {
 	if k.find(m.hash, m.encoded) != nil {
 		return
@@ -77,7 +76,7 @@ func (k *Manifests) add(m knownManifest) {
 	defer k.mu.Unlock()
 	k.known = append(k.known, m)
 	k.bytes += len(m.encoded)
-	for len(k.known) > knownManifests || k.bytes > knownManifestBytes {
+	for len(k.known) > maxManifests || k.bytes > maxManifestBytes {
 		k.bytes -= len(k.known[0].encoded)
 		k.known = slices.Delete(k.known, 0, 1)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// encodedManifest is one tensor of so many elements in a storage of 64 bytes.
+// encodedManifest returns a manifest of one tensor with that number of elements in a storage of 64 bytes.
 func encodedManifest(t *testing.T, name string, elements int64) []byte {
 	t.Helper()
 	m, err := message.NewManifest([]message.Tensor{{Name: name, DType: 12, Shape: []int64{elements}}}, []message.Storage{{Bytes: 64, Type: 1}}, nil)
@@ -23,7 +23,7 @@ func encodedManifest(t *testing.T, name string, elements int64) []byte {
 	return encoded
 }
 
-func TestManifestsAreKnownByTheirBytes(t *testing.T) {
+func TestManifestsCompareAllBytes(t *testing.T) {
 	var known Manifests
 	encoded := encodedManifest(t, "w", 1)
 	first, err := known.Prepare(encoded)
@@ -31,14 +31,14 @@ func TestManifestsAreKnownByTheirBytes(t *testing.T) {
 	again, err := known.Prepare(bytes.Clone(encoded))
 	require.NoError(t, err)
 	require.Same(t, first, again)
-	clear(encoded) // it was borrowed
+	clear(encoded) // Prepare borrowed it
 	again, err = known.Prepare(encodedManifest(t, "w", 1))
 	require.NoError(t, err)
 	require.Same(t, first, again)
 	other, err := known.Prepare(encodedManifest(t, "v", 1))
 	require.NoError(t, err)
 	require.NotSame(t, first, other)
-	for range 2 { // what was refused is not kept either
+	for range 2 { // a refused manifest is not kept
 		_, err = known.Prepare(encodedManifest(t, "w", 1<<40))
 		require.ErrorIs(t, err, status.ErrInvalid)
 		_, err = known.Prepare(nil)
@@ -49,12 +49,12 @@ func TestManifestsAreKnownByTheirBytes(t *testing.T) {
 	require.Len(t, known.known, 2)
 }
 
-func TestManifestsAreBounded(t *testing.T) {
+func TestManifestsLimits(t *testing.T) {
 	var known Manifests
 	var all sync.WaitGroup
 	for i := range 4 {
 		var encoded [][]byte
-		for j := range 3 * knownManifests {
+		for j := range 3 * maxManifests {
 			encoded = append(encoded, encodedManifest(t, fmt.Sprint(i, j), 1))
 		}
 		all.Go(func() {
@@ -65,7 +65,7 @@ func TestManifestsAreBounded(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.Len(t, known.known, knownManifests)
+	require.Len(t, known.known, maxManifests)
 	sum := 0
 	for _, m := range known.known {
 		sum += len(m.encoded)
@@ -83,7 +83,7 @@ func TestManifestsAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		_, err = known.Prepare(encoded)
 		require.NoError(t, err)
-		require.LessOrEqual(t, known.bytes, knownManifestBytes)
+		require.LessOrEqual(t, known.bytes, maxManifestBytes)
 	}
 	require.NotEmpty(t, known.known)
 }

@@ -10,79 +10,78 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// What a call's result is cached under includes the memory of its arguments, by names that keep two promises: whoever
-// has the same name has the same memory, and its bytes are the same as long as the name is. There are three kinds.
+// The cache key of a call includes the names of the memory in its arguments. A name identifies memory whose bytes do
+// not change while the name is valid. There are three kinds of names:
 //
-// Memory that this server lent and that nobody writes any more, which are published versions and the results of
-// endpoints that are cached, has a name that the server gave it (MemoryNames). A client that passes it back sends the
-// name along. It need not be believed: the name cannot be guessed, so a client that has it was given the memory, and
-// what the function gets is the server's own memory of that name, not what came with the claim. So a false claim gives
-// the true result of another call, to its caller and to all others alike. Of such names all sessions get the same
-// results.
+// The server names immutable memory that it lent: published versions, and results of cached endpoints (MemoryNames). A
+// client that passes such memory back sends its name. Names are random and cannot be guessed, so a client that sends
+// one has received the memory. The function gets the server's own memory of that name, not what the client sent. A
+// false name therefore yields the correct result of another call, and cannot corrupt the cache. Results under these
+// names are shared by all sessions.
 //
-// Memory that a client writes and counts the versions of (tensor.Storage.Touch) is named by the session, the client's
-// number for the storage and the version. All of that is the client's word and nobody could check it, so it counts for
-// the calls of its own session only.
+// The session, the client's number of the storage and its version name memory whose versions a client counts
+// (tensor.Storage.Touch). The server cannot verify the version, so results under these names are used only for calls of
+// the same session.
 //
-// Memory that the system lets nobody write any more has a name of the system's (driver.Identifier). On CUDA there is
-// none such: whether a mapping can be written is each importer's choice.
+// The system names memory that it protects from all writes (driver.Identifier). CUDA has no such memory, because each
+// importer chooses whether its mapping is writable.
 //
-// All other memory has no name, and a call with it runs each time.
+// All other memory has no name, and a call with it always runs.
 
-// MemoryNames are the storages that a server lent and that nobody writes any more.
+// MemoryNames holds the names of immutable storages that a server has lent.
 type MemoryNames struct {
-	mu     sync.RWMutex
-	byName map[string]*namedStorage
-	of     map[*tensor.Storage]*namedStorage
+	mu        sync.RWMutex
+	byName    map[string]*namedStorage
+	byStorage map[*tensor.Storage]*namedStorage
 }
 
-// namedStorage is one of them.
+// namedStorage is a storage with a name.
 type namedStorage struct {
 	name    string
-	storage *tensor.Storage // alive while it is listed
-	uses    int             // versions and results that it is part of
-	written bool            // somebody was allowed to write it after all
+	storage *tensor.Storage // open while it is listed
+	uses    int             // number of versions and results that contain it
+	written bool            // a function received it for writing, so its bytes may have changed
 }
 
-// Add gives a storage a name, if it has none. It borrows s until the same number of removes.
+// Add names a storage if it has no name. It borrows s until Remove was called as often as Add.
 func (l *MemoryNames) Add(s *tensor.Storage) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.of == nil {
-		l.byName, l.of = map[string]*namedStorage{}, map[*tensor.Storage]*namedStorage{}
+	if l.byStorage == nil {
+		l.byName, l.byStorage = map[string]*namedStorage{}, map[*tensor.Storage]*namedStorage{}
 	}
 	s = s.Origin()
-	n := l.of[s]
+	n := l.byStorage[s]
 	if n == nil {
 		n = &namedStorage{name: NewID(), storage: s}
-		l.byName[n.name], l.of[s] = n, n
+		l.byName[n.name], l.byStorage[s] = n, n
 	}
 	n.uses++
 }
 
-// Remove takes one add back.
+// Remove undoes one Add.
 func (l *MemoryNames) Remove(s *tensor.Storage) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s = s.Origin()
-	n := l.of[s]
+	n := l.byStorage[s]
 	if n.uses--; n.uses == 0 {
-		delete(l.of, s)
+		delete(l.byStorage, s)
 		delete(l.byName, n.name)
 	}
 }
 
-// Name is the name of a storage; empty where it has none.
+// Name returns the name of a storage, or "" if it has none.
 func (l *MemoryNames) Name(s *tensor.Storage) string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	if n := l.of[s.Origin()]; n != nil && !n.written {
+	if n := l.byStorage[s.Origin()]; n != nil && !n.written {
 		return n.name
 	}
 	return ""
 }
 
-// find returns the storage of that name with a reference that the caller gives back; nil where there is none.
+// find returns the storage with that name, or nil. The caller releases its reference.
 func (l *MemoryNames) find(name string) *tensor.Storage {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -92,9 +91,8 @@ func (l *MemoryNames) find(name string) *tensor.Storage {
 	return nil
 }
 
-// Writing notes that a function may write to the storage of that name, if there is one: it does not keep its bytes any
-// more.
-func (l *MemoryNames) Writing(name string) {
+// Invalidate invalidates the name of a storage, if it is known, because a function may write to the storage.
+func (l *MemoryNames) Invalidate(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n := l.byName[name]; n != nil {
@@ -102,25 +100,25 @@ func (l *MemoryNames) Writing(name string) {
 	}
 }
 
-// Borrow returns the memory that the server lent under a name, as an argument has it: mapped for reading only, where
-// the kind of memory allows its owner to map it again. Nil where no memory has the name. The caller closes it.
+// Borrow returns the memory that the server lent under a name, for use as an argument, or nil if the name is unknown.
+// The memory is mapped read-only if its kind can be mapped twice by its owner. The caller closes it.
 func (l *MemoryNames) Borrow(name string) *tensor.Storage {
 	s := l.find(name)
 	switch {
 	case s == nil:
 		return nil
-	case s.Refs() == 0: // it was closed before it got here
+	case s.Refs() == 0: // it was closed before the reference was added
 		return nil
 	}
 	again, err := remap(s)
-	if err != nil { // legacy memory of CUDA cannot be imported by its own process
+	if err != nil { // CUDA's legacy memory cannot be imported by the process that exported it
 		return s.ReadOnly()
 	}
 	s.Close()
 	return again
 }
 
-// remap maps the memory of a storage once more, for reading.
+// remap maps the memory of a storage again, read-only.
 func remap(s *tensor.Storage) (*tensor.Storage, error) {
 	h, err := s.Memory().Export()
 	if err != nil {
@@ -134,25 +132,25 @@ func remap(s *tensor.Storage) (*tensor.Storage, error) {
 	return tensor.NewStorage(mem), nil
 }
 
-// HasStorage reports whether s or another view of it is in the list.
+// HasStorage reports whether the list contains s or another view of it.
 func HasStorage(list []*tensor.Storage, s *tensor.Storage) bool {
 	return slices.ContainsFunc(list, func(other *tensor.Storage) bool { return other.Origin() == s.Origin() })
 }
 
-// LentKey is the part of a cache key that stands for memory with a name.
+// LentKey returns the cache key of memory with a name.
 func LentKey(name string) string { return "lent:" + name }
 
-// SessionKey is the part of a cache key that stands for memory of a client that counts its versions.
+// SessionKey returns the cache key of a version of a client's memory.
 func SessionKey(session, storage, version uint64) string {
 	return fmt.Sprintf("session:%d:%d:%d", session, storage, version)
 }
 
-// lender is how a client knows the memory that the owner behind a socket calls name. The socket is part of it: what one
-// owner says is not repeated to another.
+// lender identifies the memory that the owner at a socket calls name. It includes the socket so that names from one
+// owner are not sent to another.
 func lender(socket, name string) string { return socket + "\x00" + name }
 
-// Claim tells the owner behind a socket what it, or this client, calls the storages of an export.
-func (out *Export) Claim(storages []*tensor.Storage, socket string) {
+// AddNames adds to the handles of an export the names that the owner at a socket, or this client, has for the storages.
+func (out *Export) AddNames(storages []*tensor.Storage, socket string) {
 	for i, s := range storages {
 		h := &out.Handles[i]
 		name, _ := s.Lent()

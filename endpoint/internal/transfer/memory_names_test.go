@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-func TestLentStoragesHaveNamesWhileTheyAreLent(t *testing.T) {
+func TestMemoryNamesUntilRemoved(t *testing.T) {
 	drivertest.Leaks(t)
 	dev, err := host.Open()
 	drivertest.Needs(t, "memfd", !errors.Is(err, errors.ErrUnsupported), "there is no host memory to share here")
@@ -25,7 +25,7 @@ func TestLentStoragesHaveNamesWhileTheyAreLent(t *testing.T) {
 	var l MemoryNames
 	require.Empty(t, l.Name(s))
 	require.Nil(t, l.Borrow(""))
-	l.Writing("nothing") // which nobody lent
+	l.Invalidate("nothing") // an unknown name
 	l.Add(s)
 	name := l.Name(s)
 	require.NotEmpty(t, name)
@@ -40,12 +40,12 @@ func TestLentStoragesHaveNamesWhileTheyAreLent(t *testing.T) {
 	require.False(t, again.Memory().Writable())
 	require.NoError(t, again.Close())
 
-	l.Writing(name)
+	l.Invalidate(name)
 	require.Empty(t, l.Name(s), "its bytes may change")
 	require.Nil(t, l.Borrow(name))
 	l.Remove(s)
 	require.Empty(t, l.byName)
-	require.Empty(t, l.of)
+	require.Empty(t, l.byStorage)
 	l.Add(s)
 	require.NotEqual(t, name, l.Name(s))
 	l.Remove(s)

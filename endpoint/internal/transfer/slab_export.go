@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// SlabExport is a result that is sent in slabs, at least in part.
+// SlabExport is an exported result with at least one storage in a slab.
 type SlabExport struct {
 	Export
 	slabs *Slabs
@@ -17,11 +17,12 @@ type SlabExport struct {
 
 type sentSlab struct {
 	slab  *slab
-	first bool // its descriptor goes along
+	first bool // sent with its descriptor
 }
 
-// Share makes handles for the storages of a result, which it borrows: those of slabs go by their numbers. It is nil
-// where none is of a slab of the session that is not away. The caller closes it when it was sent.
+// Share creates handles for the storages of a result, which it borrows. Storages in slabs are sent by slab number. It
+// returns nil if no storage is in a slab of the session that can be lent. The caller closes the export after sending
+// it.
 func (p *Slabs) Share(storages []*tensor.Storage) (*SlabExport, error) {
 	var out *SlabExport
 	for i, storage := range storages {
@@ -31,7 +32,7 @@ func (p *Slabs) Share(storages []*tensor.Storage) (*SlabExport, error) {
 		}
 		if out == nil {
 			out = &SlabExport{slabs: p}
-			for _, before := range storages[:i] { // are of no slab
+			for _, before := range storages[:i] { // none is in a slab
 				if err == nil {
 					err = out.add(before)
 				}
@@ -46,7 +47,7 @@ func (p *Slabs) Share(storages []*tensor.Storage) (*SlabExport, error) {
 			err = out.add(storage)
 		}
 		if err != nil {
-			out.Unsent()
+			out.MarkUnsent()
 			out.Close()
 			return nil, fmt.Errorf("storage %d: %w", i, err)
 		}
@@ -54,8 +55,9 @@ func (p *Slabs) Share(storages []*tensor.Storage) (*SlabExport, error) {
 	return out, nil
 }
 
-// share sends the slab of a storage away. handle has its descriptor the first time. ok is false where the storage is of
-// no slab, or of one that is away: of that another handle is made, after which it is not used again.
+// share lends the slab of a storage. handle has a descriptor if the client has not mapped the slab. ok is false if the
+// storage is not in a slab, or the slab is lent already. In that case the caller exports the memory, and the slab is
+// not reused.
 func (p *Slabs) share(storage *tensor.Storage) (handle driver.Handle, sent sentSlab, ok bool, err error) {
 	mem, can := storage.Memory().(driver.Slabbed)
 	if !can {
@@ -67,8 +69,8 @@ func (p *Slabs) share(storage *tensor.Storage) (handle driver.Handle, sent sentS
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.of[memory]
-	if s == nil || s.away || s.spent || !s.made || p.closed {
+	s := p.byMemory[memory]
+	if s == nil || s.lent || s.spent || !s.inUse || p.closed {
 		return handle, sent, false, nil
 	}
 	handle = s.handle
@@ -80,7 +82,7 @@ func (p *Slabs) share(storage *tensor.Storage) (handle driver.Handle, sent sentS
 		s.handle.File = nil
 	}
 	sent = sentSlab{slab: s, first: !s.mapped}
-	s.away, s.mapped = true, true
+	s.lent, s.mapped, s.sent = true, true, true
 	return handle, sent, true, nil
 }
 
@@ -99,18 +101,19 @@ func (out *SlabExport) addSlab(h driver.Handle, bytes int64, sent sentSlab) {
 	out.Handles = append(out.Handles, handle)
 }
 
-// Unsent takes back what was shared: the client has not got it.
-func (out *SlabExport) Unsent() {
+// MarkUnsent undoes the loans because the client did not receive the result.
+func (out *SlabExport) MarkUnsent() {
 	p := out.slabs
 	p.mu.Lock()
 	defer p.unlock()
 	for _, sent := range out.sent {
 		s := sent.slab
-		s.away = false
+		s.lent, s.sent = false, false
 		if sent.first {
 			s.mapped = false
 		}
-		p.settleLocked(s)
+		s.unsent = true
+		p.reclaimLocked(s)
 	}
 	out.sent = nil
 }

@@ -13,68 +13,69 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// returnTime is how long slabs wait for a call that takes them back to the owner before they go by themselves.
+// returnTime is the time for which slabs wait for a call that can return them before they are returned in a separate
+// message.
 const returnTime = 20 * time.Millisecond
 
-// SlabMappings are the slabs of an owner that a client has mapped, on one connection. It trusts nothing that the owner
-// says of them. The zero value takes none. It is safe for concurrent use.
+// SlabMappings holds the slabs of an owner that a client has mapped, for one connection. It validates everything that
+// the owner sends. The zero value accepts no slabs. It is safe for concurrent use.
 type SlabMappings struct {
-	mu     sync.Mutex
-	on     bool
-	by     map[uint64]*slabMapping
-	back   SlabReturns
-	tell   func()      // sends what has waited for too long
-	timer  *time.Timer // made with the first that waits
-	armed  bool
-	closed bool
+	mu          sync.Mutex
+	on          bool
+	byNumber    map[uint64]*slabMapping
+	back        SlabReturns
+	sendReturns func()      // returns slabs that have waited for returnTime
+	timer       *time.Timer // created on first use
+	armed       bool
+	closed      bool
 
-	// What each call asks for without taking the lock.
-	over    atomic.Bool  // closed
-	waiting atomic.Bool  // there is something in back
-	calls   atomic.Int64 // whose answers may be in slabs and were not looked at
+	// Read by each call without the lock.
+	ended   atomic.Bool  // closed
+	waiting atomic.Bool  // back is not empty
+	calls   atomic.Int64 // calls whose answers may be in slabs and were not yet processed
 }
 
-// slabMapping is one of them.
+// slabMapping is the mapping of one slab.
 type slabMapping struct {
 	memory driver.Slab
-	used   bool // somebody here has memory of it
-	gone   bool // the owner does not use it again
+	used   bool // this process uses memory in it
+	gone   bool // the owner will not reuse it
 }
 
-// unmapLocked unmaps what nobody here uses.
+// unmapLocked unmaps the unused slabs.
 func (m *SlabMappings) unmapLocked() {
-	for number, s := range m.by {
+	for number, s := range m.byNumber {
 		if !s.used {
-			delete(m.by, number)
-			_ = s.memory.Close() // nobody is left to be told
+			delete(m.byNumber, number)
+			_ = s.memory.Close() // best effort
 		}
 	}
 }
 
-// SlabReturns are slabs on their way back.
+// SlabReturns are the slabs to return to the owner.
 type SlabReturns struct {
-	// Returned are the numbers of slabs that the owner may use again, Dropped those of slabs that it must not.
+	// Returned are the slabs that the owner may reuse. Dropped are the slabs that it must not reuse.
 	Returned, Dropped []uint64
 }
 
-// Empty reports whether there are none.
+// Empty reports whether there is nothing to return.
 func (r SlabReturns) Empty() bool { return len(r.Returned) == 0 && len(r.Dropped) == 0 }
 
-// Allow lets there be slabs. tell is called, on a goroutine of its own, when slabs have waited for a while: it takes
-// them with Back.
-func (m *SlabMappings) Allow(tell func()) {
+// Allow enables slabs. sendReturns is called on a separate goroutine when slabs have waited for returnTime. It calls
+// TakeReturns.
+func (m *SlabMappings) Allow(sendReturns func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.on, m.tell = true, tell
+	m.on, m.sendReturns = true, sendReturns
 }
 
-// Expect begins the time in which an answer may come that is in a slab. Until Looked ends it mappings stay, also where
-// the connection ends.
-func (m *SlabMappings) Expect() { m.calls.Add(1) }
+// BeginCall is called before a call whose answer may be in a slab. Mappings are kept until EndCall, even if the
+// connection ends.
+func (m *SlabMappings) BeginCall() { m.calls.Add(1) }
 
-// Looked ends what Expect began: the answer has come and was looked at, or will not come.
-func (m *SlabMappings) Looked() {
-	if m.calls.Add(-1) > 0 || !m.over.Load() {
+// EndCall undoes BeginCall after the answer was processed, or when there will be none.
+func (m *SlabMappings) EndCall() {
+	if m.calls.Add(-1) > 0 || !m.ended.Load() {
 		return
 	}
 	m.mu.Lock()
@@ -82,8 +83,8 @@ func (m *SlabMappings) Looked() {
 	m.unmapLocked()
 }
 
-// Storage maps the slab of a handle, or finds its mapping. It takes the descriptor out of the files if there is one.
-// Errors are [status.ErrProtocol] for what no owner says, and those of the device.
+// Storage maps the slab of a handle, or finds its mapping. It takes the descriptor from the files if there is one. It
+// returns [status.ErrProtocol] if the handle is invalid, and the errors of the device.
 func (m *SlabMappings) Storage(devices Devices, h message.Handle, files *wire.Files) (*tensor.Storage, error) {
 	s, err := m.mapping(devices, h, files)
 	if err != nil {
@@ -91,25 +92,25 @@ func (m *SlabMappings) Storage(devices Devices, h message.Handle, files *wire.Fi
 		return nil, err
 	}
 	number := h.Slab
-	mem, err := s.memory.Use(int64(h.Bytes), func(clean bool) { m.ended(number, s, clean) })
+	mem, err := s.memory.Use(int64(h.Bytes), func(clean bool) { m.useEnded(number, s, clean) })
 	if err != nil {
-		m.ended(number, s, false)
+		m.useEnded(number, s, false)
 		return nil, err
 	}
 	return tensor.NewLentStorage(mem, ""), nil
 }
 
-// mapping is the mapping of a slab, which is used from here on.
+// mapping returns the mapping of a slab and marks it as used.
 func (m *SlabMappings) mapping(devices Devices, h message.Handle, files *wire.Files) (*slabMapping, error) {
 	if h.File >= 0 {
 		return m.newMapping(devices, h, files)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.by[h.Slab]
+	s := m.byNumber[h.Slab]
 	switch {
 	case s == nil || s.used || s.gone:
-		return nil, fmt.Errorf("%w: the owner names slab %d, which this client has not given back", status.ErrProtocol, h.Slab)
+		return nil, fmt.Errorf("%w: the owner reuses slab %d, which this client has not returned", status.ErrProtocol, h.Slab)
 	case h.Bytes > uint64(s.memory.Bytes()) || h.SlabBytes != 0:
 		return nil, fmt.Errorf("%w: %d bytes of slab %d, which has %d", status.ErrProtocol, h.Bytes, h.Slab, s.memory.Bytes())
 	}
@@ -117,7 +118,7 @@ func (m *SlabMappings) mapping(devices Devices, h message.Handle, files *wire.Fi
 	return s, nil
 }
 
-// newMapping maps a slab that comes with its descriptor.
+// newMapping maps a slab that was sent with its descriptor.
 func (m *SlabMappings) newMapping(devices Devices, h message.Handle, files *wire.Files) (*slabMapping, error) {
 	dev, err := devices.find(driver.UUID(h.Device))
 	if err != nil {
@@ -139,19 +140,20 @@ func (m *SlabMappings) newMapping(devices Devices, h message.Handle, files *wire
 	s := &slabMapping{memory: memory, used: true}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.by[h.Slab] != nil {
-		_ = memory.Close() // the error to tell is another
-		return nil, fmt.Errorf("%w: slab %d comes with a descriptor for the second time", status.ErrProtocol, h.Slab)
+	if m.byNumber[h.Slab] != nil {
+		_ = memory.Close() // best effort: another error is returned
+		return nil, fmt.Errorf("%w: the owner sent a second descriptor for slab %d", status.ErrProtocol, h.Slab)
 	}
-	if m.by == nil {
-		m.by = map[uint64]*slabMapping{}
+	if m.byNumber == nil {
+		m.byNumber = map[uint64]*slabMapping{}
 	}
-	m.by[h.Slab] = s
+	m.byNumber[h.Slab] = s
 	return s, nil
 }
 
-// ended notes that nobody here uses a slab any more. What is not clean somebody may: it must not be used again.
-func (m *SlabMappings) ended(number uint64, s *slabMapping, clean bool) {
+// useEnded marks a slab as unused. If clean is false, its memory may still be referenced, so the slab must not be
+// reused.
+func (m *SlabMappings) useEnded(number uint64, s *slabMapping, clean bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.used = false
@@ -160,9 +162,9 @@ func (m *SlabMappings) ended(number uint64, s *slabMapping, clean bool) {
 		m.armLocked()
 		return
 	}
-	_ = s.memory.Close() // nobody is left to be told
-	if m.by[number] == s {
-		delete(m.by, number)
+	_ = s.memory.Close() // best effort
+	if m.byNumber[number] == s {
+		delete(m.byNumber, number)
 	}
 	if !s.gone && !m.closed {
 		m.back.Dropped = append(m.back.Dropped, number)
@@ -170,7 +172,7 @@ func (m *SlabMappings) ended(number uint64, s *slabMapping, clean bool) {
 	}
 }
 
-// armLocked has what waits sent after a while.
+// armLocked starts the timer that returns slabs.
 func (m *SlabMappings) armLocked() {
 	m.waiting.Store(true)
 	switch {
@@ -184,19 +186,19 @@ func (m *SlabMappings) armLocked() {
 	m.armed = true
 }
 
-// overdue is called by the timer.
+// overdue runs when the timer fires.
 func (m *SlabMappings) overdue() {
 	m.mu.Lock()
 	m.armed = false
 	waiting := !m.back.Empty() && !m.closed
-	tell := m.tell
+	sendReturns := m.sendReturns
 	m.mu.Unlock()
 	if waiting {
-		tell()
+		sendReturns()
 	}
 }
 
-// Refuse gives back the slabs of an answer that nobody uses.
+// Refuse returns the unused slabs of an answer.
 func (m *SlabMappings) Refuse(handles []message.Handle) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -204,7 +206,7 @@ func (m *SlabMappings) Refuse(handles []message.Handle) {
 		return
 	}
 	for _, h := range handles {
-		s := m.by[h.Slab]
+		s := m.byNumber[h.Slab]
 		switch {
 		case h.Slab == 0 || s != nil && (s.used || s.gone):
 		case s != nil:
@@ -217,8 +219,8 @@ func (m *SlabMappings) Refuse(handles []message.Handle) {
 	}
 }
 
-// Back takes what waits to be sent. Whoever cannot send it puts it back.
-func (m *SlabMappings) Back() (back SlabReturns) {
+// TakeReturns removes and returns the slabs to return. A caller that cannot send them calls RestoreReturns.
+func (m *SlabMappings) TakeReturns() (back SlabReturns) {
 	if !m.waiting.Load() {
 		return back
 	}
@@ -229,8 +231,8 @@ func (m *SlabMappings) Back() (back SlabReturns) {
 	return back
 }
 
-// PutBack undoes Back.
-func (m *SlabMappings) PutBack(back SlabReturns) {
+// RestoreReturns undoes TakeReturns.
+func (m *SlabMappings) RestoreReturns(back SlabReturns) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if back.Empty() || m.closed {
@@ -241,39 +243,39 @@ func (m *SlabMappings) PutBack(back SlabReturns) {
 	m.armLocked()
 }
 
-// Gone unmaps slabs that the owner does not use again.
-func (m *SlabMappings) Gone(numbers []uint64) {
+// MarkGone unmaps slabs that the owner will not reuse.
+func (m *SlabMappings) MarkGone(numbers []uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, number := range numbers {
-		s := m.by[number]
+		s := m.byNumber[number]
 		if s == nil {
 			continue
 		}
 		s.gone = true
 		if !s.used {
-			delete(m.by, number)
-			_ = s.memory.Close() // nobody is left to be told
+			delete(m.byNumber, number)
+			_ = s.memory.Close() // best effort
 		}
 	}
 }
 
-// Use is how many slabs there are, and how many bytes are mapped of them.
+// Use returns the number of slabs and the mapped bytes.
 func (m *SlabMappings) Use() (count int, bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, s := range m.by {
+	for _, s := range m.byNumber {
 		bytes += s.memory.Bytes()
 	}
-	return len(m.by), bytes
+	return len(m.byNumber), bytes
 }
 
-// Close unmaps what nobody here uses, and the rest when that ends. Nothing is taken any more.
+// Close unmaps the unused slabs, and the others when their use ends. No slab is accepted after Close.
 func (m *SlabMappings) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
-	m.over.Store(true)
+	m.ended.Store(true)
 	if m.calls.Load() == 0 {
 		m.unmapLocked()
 	}

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -13,69 +14,71 @@ import (
 )
 
 const (
-	// SlabsEach is how many slabs one session may have.
+	// SlabsEach is the maximum number of slabs of one session.
 	SlabsEach = 64
-	// slabTime is how long one that nobody uses is kept.
+	// slabTime is the time after which a free slab is reclaimed.
 	slabTime = 3 * time.Second
-	// leastSlabUnit is what sizes of slabs are multiples of.
-	leastSlabUnit = 4 << 10
+	// minSlabUnit is the minimum granularity of slab sizes.
+	minSlabUnit = 4 << 10
 )
 
-// Slabs is the memory of results of one session that is used again when its client has given it back: fresh memory
-// costs more than all else that a call with a tensor takes, since each of its pages is made, zeroed and mapped, here
-// and there. A slab never leaves its session, whose client may have it mapped as long as it likes. The zero value has
-// none, and allocates as its devices do. It is safe for concurrent use.
+// Slabs reuses the memory of one session's results after the client has returned it. Fresh memory costs more than the
+// rest of a call with a tensor, because both processes map its pages and the kernel zeroes them. A slab is used by a
+// single session, whose client may keep it mapped. The zero value has no slabs and allocates from the device. It is
+// safe for concurrent use.
 //
-// A slab is made while this process has memory in it, and away from its sending until the client returns it. It is free
-// when it is neither.
+// A slab is in use while this process holds memory in it, lent while the client has it, and free otherwise.
 type Slabs struct {
-	mu     sync.Mutex
-	by     map[uint64]*slab
-	of     map[driver.Slab]*slab
-	last   uint64 // number
-	bytes  int64
-	most   int64 // bytes; 0 allows none
-	total  *SlabTotal
-	wake   func() // is called when there is something in gone
-	gone   []uint64
-	sweep  *time.Timer // while something is free
-	closed bool
+	mu       sync.Mutex
+	byNumber map[uint64]*slab
+	byMemory map[driver.Slab]*slab
+	last     uint64 // number of the newest slab
+	bytes    int64
+	most     int64 // maximum of bytes; 0 disables slabs
+	total    *SlabTotal
+	wake     func() // called when gone is not empty
+	gone     []uint64
+	sweep    *time.Timer // runs while any slab is free
+	closed   bool
 }
 
-// slab is one of them. Its fields are guarded by Slabs.mu.
+// slab is one unit of reusable memory. Its fields are guarded by Slabs.mu.
 type slab struct {
 	number uint64
 	device driver.Slabber
-	class  int64 // its size
+	class  int64 // size in bytes
 	memory driver.Slab
-	handle driver.Handle // of it, without a descriptor, once it was exported
-	made   bool
-	away   bool
-	mapped bool // by the client, under the number
-	spent  bool // must not be used again
+	handle driver.Handle // without its descriptor; set by the first export
+	inUse  bool
+	lent   bool
+	mapped bool  // the client has mapped it under the number
+	spent  bool  // must not be reused
+	sent   bool  // the client received the bytes of the current or last use
+	unsent bool  // the client did not receive the bytes of an earlier use
+	filled int64 // number of leading bytes that may not be zero
 	freed  time.Time
 }
 
-// SlabTotal bounds the slabs of all sessions together, and counts what became of allocations.
+// SlabTotal limits the slabs of all sessions and counts allocations.
 type SlabTotal struct {
-	// MostSlabs and MostBytes are the bounds.
+	// MostSlabs and MostBytes are the limits.
 	MostSlabs, MostBytes int64
 
 	mu           sync.Mutex
 	slabs, bytes int64
-	// Reused counts results in slabs that were used before, Fresh those in new ones, Refused those for which there was
-	// no room.
+	// Reused counts results in reused slabs. Fresh counts results in new slabs. Refused counts results without a slab, because a limit
+	// was reached.
 	Reused, Fresh, Refused atomic.Uint64
 }
 
-// Used is how many there are.
+// Used returns the number and the size of all slabs.
 func (t *SlabTotal) Used() (slabs, bytes int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.slabs, t.bytes
 }
 
-func (t *SlabTotal) take(bytes int64) bool {
+func (t *SlabTotal) reserve(bytes int64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.slabs >= t.MostSlabs || bytes > t.MostBytes-t.bytes {
@@ -86,30 +89,30 @@ func (t *SlabTotal) take(bytes int64) bool {
 	return true
 }
 
-func (t *SlabTotal) give(bytes int64) {
+func (t *SlabTotal) release(bytes int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.slabs--
 	t.bytes -= bytes
 }
 
-// Allow sets how many bytes of slabs there may be, and what bounds those of all sessions. wake is called, on any
-// goroutine, when there is something for Gone to tell.
+// Allow sets the maximum of bytes in slabs and the limits shared by all sessions. wake is called, on any goroutine,
+// when TakeGone has something to return.
 func (p *Slabs) Allow(bytes int64, total *SlabTotal, wake func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.most, p.total, p.wake = max(bytes, 0), total, wake
 }
 
-// allowed reports whether there may be any.
+// allowed reports whether slabs are enabled.
 func (p *Slabs) allowed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.most > 0 && !p.closed
 }
 
-// Device is dev with the session's slabs for memory: a device that allocates, and whose memory is dev's. It is dev
-// itself where there are no slabs.
+// Device returns a device that allocates dev's memory in slabs of the session. It returns dev if slabs are disabled or
+// dev does not support them.
 func (p *Slabs) Device(dev driver.Device) driver.Device {
 	if slabber, can := dev.(driver.Slabber); can && p.allowed() {
 		return slabDevice{slabber, p}
@@ -117,7 +120,7 @@ func (p *Slabs) Device(dev driver.Device) driver.Device {
 	return dev
 }
 
-// slabDevice allocates slabs. It is comparable, as devices are.
+// slabDevice allocates slabs. It is comparable, as devices must be.
 type slabDevice struct {
 	driver.Slabber
 	slabs *Slabs
@@ -143,17 +146,16 @@ func (d slabDevice) Synchronize() error {
 	return nil
 }
 
-// slabClass is the size of the slab that memory of so many bytes is of: the next of eight sizes between two powers of
-// two.
+// slabClass returns the size of the slab for an allocation. There are eight sizes between two powers of two.
 func slabClass(bytes int64) int64 {
-	unit := max(int64(1)<<max(bits.Len64(uint64(bytes-1))-4, 0), leastSlabUnit)
+	unit := max(int64(1)<<max(bits.Len64(uint64(bytes-1))-4, 0), minSlabUnit)
 	if bytes > 1<<62-unit {
 		return bytes
 	}
 	return (bytes + unit - 1) / unit * unit
 }
 
-// alloc returns memory in a slab, or fresh memory where no slab is to be had.
+// alloc returns memory in a slab, or fresh memory if no slab is available.
 func (p *Slabs) alloc(dev driver.Slabber, bytes int64, zeroed bool) (driver.Memory, error) {
 	if bytes <= 0 {
 		return dev.Alloc(bytes)
@@ -162,13 +164,17 @@ func (p *Slabs) alloc(dev driver.Slabber, bytes int64, zeroed bool) (driver.Memo
 	if s == nil {
 		return dev.Alloc(bytes)
 	}
+	if err := p.clean(s, bytes); err != nil {
+		p.useEnded(s, false)
+		return dev.Alloc(bytes)
+	}
 	mem, err := p.use(s, bytes)
 	if err != nil {
-		p.ended(s, false)
+		p.useEnded(s, false)
 		return dev.Alloc(bytes)
 	}
 	if again && zeroed {
-		if err := zero(mem); err != nil {
+		if err := zero(mem, 0); err != nil {
 			mem.Close()
 			return dev.Alloc(bytes)
 		}
@@ -176,7 +182,32 @@ func (p *Slabs) alloc(dev driver.Slabber, bytes int64, zeroed bool) (driver.Memo
 	return mem, nil
 }
 
-// use makes the memory of a slab that was taken.
+// clean prepares a slab for a use of the given size. The receiver can map the whole slab, so clean zeroes what earlier
+// uses left after those bytes. It zeroes everything if an earlier use was not sent to the client.
+func (p *Slabs) clean(s *slab, bytes int64) error {
+	p.mu.Lock()
+	from, to := bytes, s.filled
+	if s.unsent {
+		from = 0
+	}
+	p.mu.Unlock()
+	if from >= to {
+		return nil
+	}
+	mem, err := s.memory.Use(to, func(bool) {})
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(zero(mem, from), mem.Close()); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	s.filled, s.unsent = from, false
+	p.mu.Unlock()
+	return nil
+}
+
+// use allocates the slab if needed and returns memory in it.
 func (p *Slabs) use(s *slab, bytes int64) (driver.Memory, error) {
 	if s.memory == nil {
 		memory, err := s.device.AllocSlab(s.class)
@@ -185,14 +216,17 @@ func (p *Slabs) use(s *slab, bytes int64) (driver.Memory, error) {
 		}
 		p.mu.Lock()
 		s.memory = memory
-		p.of[memory] = s
+		p.byMemory[memory] = s
 		p.mu.Unlock()
 	}
-	return s.memory.Use(bytes, func(clean bool) { p.ended(s, clean) })
+	p.mu.Lock()
+	s.sent, s.filled = false, max(s.filled, bytes)
+	p.mu.Unlock()
+	return s.memory.Use(bytes, func(clean bool) { p.useEnded(s, clean) })
 }
 
-// zero makes all bytes of mapped memory 0.
-func zero(mem driver.Memory) error {
+// zero clears mapped memory, starting at an offset.
+func zero(mem driver.Memory, from int64) error {
 	mapped, ok := mem.(driver.Mapped)
 	if !ok {
 		return fmt.Errorf("%w: memory that is not mapped", status.ErrInvalid)
@@ -202,56 +236,56 @@ func zero(mem driver.Memory) error {
 		return err
 	}
 	defer unpin()
-	clear(data)
+	clear(data[from:])
 	return nil
 }
 
-// take returns a slab that is made from here on, and whether it was used before: the one that was freed last, whose
-// bytes are the most likely to be in the processor's caches. It is nil where there is no room for another.
+// take returns a slab and marks it as in use. again reports whether it was used before. take prefers the slab that was
+// freed last, because its bytes are most likely in the processor's caches. It returns nil if a limit is reached.
 func (p *Slabs) take(dev driver.Slabber, class int64) (s *slab, again bool) {
 	p.mu.Lock()
 	defer p.unlock()
 	if p.closed || class > p.most {
 		return nil, false
 	}
-	for _, e := range p.by {
+	for _, e := range p.byNumber {
 		if e.free() && e.class == class && e.device == dev && (s == nil || e.freed.After(s.freed)) {
 			s = e
 		}
 	}
 	if s != nil {
-		s.made = true
+		s.inUse = true
 		p.total.Reused.Add(1)
 		return s, true
 	}
-	for len(p.by) >= SlabsEach || p.bytes > p.most-class {
-		oldest := p.oldestLocked()
+	for len(p.byNumber) >= SlabsEach || p.bytes > p.most-class {
+		oldest := p.leastRecentLocked()
 		if oldest == nil {
 			p.total.Refused.Add(1)
 			return nil, false
 		}
 		p.removeLocked(oldest)
 	}
-	if !p.total.take(class) {
+	if !p.total.reserve(class) {
 		p.total.Refused.Add(1)
 		return nil, false
 	}
 	p.total.Fresh.Add(1)
-	if p.by == nil {
-		p.by, p.of = map[uint64]*slab{}, map[driver.Slab]*slab{}
+	if p.byNumber == nil {
+		p.byNumber, p.byMemory = map[uint64]*slab{}, map[driver.Slab]*slab{}
 	}
 	p.last++
-	s = &slab{number: p.last, device: dev, class: class, made: true}
-	p.by[s.number] = s
+	s = &slab{number: p.last, device: dev, class: class, inUse: true}
+	p.byNumber[s.number] = s
 	p.bytes += class
 	return s, false
 }
 
-func (s *slab) free() bool { return !s.made && !s.away && !s.spent }
+func (s *slab) free() bool { return !s.inUse && !s.lent && !s.spent }
 
-// oldestLocked is the free slab that was used the longest time ago; nil where none is free.
-func (p *Slabs) oldestLocked() (oldest *slab) {
-	for _, s := range p.by {
+// leastRecentLocked returns the free slab that was freed first, or nil.
+func (p *Slabs) leastRecentLocked() (oldest *slab) {
+	for _, s := range p.byNumber {
 		if s.free() && (oldest == nil || s.freed.Before(oldest.freed)) {
 			oldest = s
 		}
@@ -259,22 +293,23 @@ func (p *Slabs) oldestLocked() (oldest *slab) {
 	return oldest
 }
 
-// ended notes that this process has no memory of a slab any more. Of one that is not clean somebody may.
-func (p *Slabs) ended(s *slab, clean bool) {
+// useEnded marks a slab as no longer in use. If clean is false, it may still be mapped elsewhere and is not reused.
+func (p *Slabs) useEnded(s *slab, clean bool) {
 	p.mu.Lock()
 	defer p.unlock()
-	s.made = false
+	s.inUse = false
 	s.spent = s.spent || !clean
-	p.settleLocked(s)
+	s.unsent = s.unsent || !s.sent
+	p.reclaimLocked(s)
 }
 
-// settleLocked sees to a slab of which something has ended.
-func (p *Slabs) settleLocked(s *slab) {
+// reclaimLocked frees or removes a slab after a use or a loan has ended.
+func (p *Slabs) reclaimLocked(s *slab) {
 	switch {
-	case s.made:
-	case p.closed || s.spent && !s.away:
+	case s.inUse:
+	case p.closed || s.spent && !s.lent:
 		p.removeLocked(s)
-	case s.away:
+	case s.lent:
 	default:
 		s.freed = time.Now()
 		if p.sweep == nil {
@@ -283,24 +318,24 @@ func (p *Slabs) settleLocked(s *slab) {
 	}
 }
 
-// removeLocked gives a slab back to its device, which nobody in this process has memory of.
+// removeLocked closes a slab that is not in use.
 func (p *Slabs) removeLocked(s *slab) {
-	if p.by[s.number] != s {
+	if p.byNumber[s.number] != s {
 		return
 	}
-	delete(p.by, s.number)
+	delete(p.byNumber, s.number)
 	p.bytes -= s.class
-	p.total.give(s.class)
+	p.total.release(s.class)
 	if s.memory != nil {
-		delete(p.of, s.memory)
-		_ = s.memory.Close() // nobody is left to be told
+		delete(p.byMemory, s.memory)
+		_ = s.memory.Close() // best effort
 	}
 	if s.mapped && !p.closed {
 		p.gone = append(p.gone, s.number)
 	}
 }
 
-// unlock ends what may have made slabs go.
+// unlock unlocks p.mu and calls wake if slabs were removed.
 func (p *Slabs) unlock() {
 	wake := p.wake
 	if len(p.gone) == 0 {
@@ -312,8 +347,8 @@ func (p *Slabs) unlock() {
 	}
 }
 
-// Gone are the slabs that the client has mapped and that are not used again, each once.
-func (p *Slabs) Gone() []uint64 {
+// TakeGone returns the slabs that the client has mapped and that will not be reused, each once.
+func (p *Slabs) TakeGone() []uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	gone := p.gone
@@ -321,13 +356,13 @@ func (p *Slabs) Gone() []uint64 {
 	return gone
 }
 
-// dropUnused drops what has been free for a while.
+// dropUnused removes slabs that have been free for slabTime.
 func (p *Slabs) dropUnused() {
 	p.mu.Lock()
 	defer p.unlock()
 	now := time.Now()
 	for {
-		oldest := p.oldestLocked()
+		oldest := p.leastRecentLocked()
 		if oldest == nil {
 			p.sweep = nil
 			return
@@ -340,20 +375,19 @@ func (p *Slabs) dropUnused() {
 	}
 }
 
-// Trim drops all that is free and returns how many bytes that was. The memory is free when the client has unmapped it
-// too, as it is told.
+// Trim removes all free slabs and returns their size in bytes. The memory is freed when the client has unmapped it too.
 func (p *Slabs) Trim() (bytes int64) {
 	p.mu.Lock()
 	defer p.unlock()
-	for s := p.oldestLocked(); s != nil; s = p.oldestLocked() {
+	for s := p.leastRecentLocked(); s != nil; s = p.leastRecentLocked() {
 		bytes += s.class
 		p.removeLocked(s)
 	}
 	return bytes
 }
 
-// Return takes slabs back from the client: those that may be used again, and those that must not. The error is that of
-// the first that the client does not have; the others are taken back.
+// Return ends the loans of slabs. Slabs in returned may be reused, slabs in dropped may not. If the client does not
+// have a slab, Return processes the others and returns an error for the first such slab.
 func (p *Slabs) Return(returned, dropped []uint64) (err error) {
 	if len(returned) == 0 && len(dropped) == 0 {
 		return nil
@@ -361,37 +395,37 @@ func (p *Slabs) Return(returned, dropped []uint64) (err error) {
 	p.mu.Lock()
 	defer p.unlock()
 	for i, number := range slices.Concat(returned, dropped) {
-		s := p.by[number]
-		if s == nil || !s.away {
+		s := p.byNumber[number]
+		if s == nil || !s.lent {
 			if err == nil {
-				err = fmt.Errorf("%w: slab %d is given back, which this client does not have", status.ErrInvalid, number)
+				err = fmt.Errorf("%w: slab %d is returned, but not lent to this client", status.ErrInvalid, number)
 			}
 			continue
 		}
-		s.away = false
+		s.lent = false
 		if i >= len(returned) {
 			s.spent, s.mapped = true, false
 		}
-		p.settleLocked(s)
+		p.reclaimLocked(s)
 	}
 	return err
 }
 
-// Use is how much there is.
+// Use returns the number and the size of the slabs.
 func (p *Slabs) Use() (count int, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.by), p.bytes
+	return len(p.byNumber), p.bytes
 }
 
-// Close gives back all that nobody in this process has memory of, and the rest when that ends.
+// Close removes all slabs that are not in use, and the others when their use ends.
 func (p *Slabs) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	for _, s := range p.by {
-		s.away = false
-		p.settleLocked(s)
+	for _, s := range p.byNumber {
+		s.lent = false
+		p.reclaimLocked(s)
 	}
 	if p.sweep != nil {
 		p.sweep.Stop()

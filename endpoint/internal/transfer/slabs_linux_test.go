@@ -31,7 +31,7 @@ func TestSlabClass(t *testing.T) {
 	}
 }
 
-// slabEnds are an owner's slabs and its client's mappings of them, with a connection in between.
+// slabEnds is an owner's slabs and its client's mappings of them, with a simulated connection.
 type slabEnds struct {
 	t         *testing.T
 	dev       driver.Device
@@ -41,7 +41,7 @@ type slabEnds struct {
 	near, far *wire.Conn
 	inClient  map[*tensor.Storage]byte
 	inOwner   map[*tensor.Storage]byte
-	elsewhere map[driver.Memory]byte // what was exported
+	elsewhere map[driver.Memory]byte // memory that was exported without a slab
 }
 
 func newSlabEnds(t *testing.T, bytes int64) *slabEnds {
@@ -56,7 +56,7 @@ func newSlabEnds(t *testing.T, bytes int64) *slabEnds {
 	return e
 }
 
-// make fills memory of a result.
+// make allocates and fills memory of a result.
 func (e *slabEnds) make(bytes int64, value byte) *tensor.Storage {
 	mem, err := e.slabs.Device(e.dev).(driver.UninitializedAllocator).AllocUninitialized(bytes)
 	require.NoError(e.t, err)
@@ -67,12 +67,12 @@ func (e *slabEnds) make(bytes int64, value byte) *tensor.Storage {
 	return tensor.NewStorage(mem)
 }
 
-// cross sends a result to the client. It is nil where the answer was lost on the way.
+// cross sends a result to the client. It returns nil if the answer was lost.
 func (e *slabEnds) cross(s *tensor.Storage, lost, late bool) *tensor.Storage {
 	out, err := e.slabs.Share([]*tensor.Storage{s})
 	require.NoError(e.t, err)
 	handles, files := []message.Handle(nil), []*os.File(nil)
-	if out == nil { // the pool was full
+	if out == nil { // the limit was reached
 		plain, err := ExportStorages([]*tensor.Storage{s})
 		require.NoError(e.t, err)
 		defer plain.Close()
@@ -83,7 +83,7 @@ func (e *slabEnds) cross(s *tensor.Storage, lost, late bool) *tensor.Storage {
 	}
 	if lost {
 		if out != nil {
-			out.Unsent()
+			out.MarkUnsent()
 		}
 		return nil
 	}
@@ -102,14 +102,14 @@ func (e *slabEnds) cross(s *tensor.Storage, lost, late bool) *tensor.Storage {
 	return got[0]
 }
 
-// back carries slabs back to the owner, and its news to the client.
+// back sends returned slabs to the owner, and removed ones to the client.
 func (e *slabEnds) back() {
-	back := e.mapped.Back()
+	back := e.mapped.TakeReturns()
 	require.NoError(e.t, e.slabs.Return(back.Returned, back.Dropped))
-	e.mapped.Gone(e.slabs.Gone())
+	e.mapped.MarkGone(e.slabs.TakeGone())
 }
 
-// export has somebody else map what a storage has.
+// export maps the memory of a storage a second time.
 func (e *slabEnds) export(s *tensor.Storage, value byte) {
 	h, err := s.Memory().Export()
 	require.NoError(e.t, err)
@@ -129,7 +129,7 @@ func (e *slabEnds) closeElsewhere() {
 	clear(e.elsewhere)
 }
 
-// check looks at everything that anybody has.
+// check verifies the content of all memory in use.
 func (e *slabEnds) check() {
 	for where, all := range map[string]map[*tensor.Storage]byte{"client": e.inClient, "owner": e.inOwner} {
 		for s, value := range all {
@@ -143,9 +143,9 @@ func (e *slabEnds) check() {
 	}
 }
 
-// TestSlabsAreNobodyElses does at random what owner and client may do: results are made, kept, lost, come late, are
-// exported elsewhere, held and given back. Whatever somebody has keeps its bytes, and at the end nothing is left.
-func TestSlabsAreNobodyElses(t *testing.T) {
+// Memory in use keeps its bytes for any order of operations, and nothing remains after all results are closed.
+// Results are created, kept, lost, delayed, exported, held and returned at random.
+func TestSlabsAreNotShared(t *testing.T) {
 	drivertest.Leaks(t)
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestSlabsAreNobodyElses(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			e := newSlabEnds(t, []int64{1 << 20, 60_000}[seed%2])
 			one := func(all map[*tensor.Storage]byte) *tensor.Storage {
-				for s := range all { // at random, for this
+				for s := range all { // map order is random
 					return s
 				}
 				return nil
@@ -176,7 +176,7 @@ func TestSlabsAreNobodyElses(t *testing.T) {
 					require.NoError(t, s.Close())
 				case 5, 6, 7, 8:
 					if s := one(e.inClient); s != nil {
-						if r.IntN(20) == 0 { // it is passed on
+						if r.IntN(20) == 0 { // export it
 							e.export(s, e.inClient[s])
 						}
 						delete(e.inClient, s)
@@ -193,7 +193,7 @@ func TestSlabsAreNobodyElses(t *testing.T) {
 					if r.IntN(10) == 0 {
 						e.slabs.Trim()
 					}
-					if s := one(e.inOwner); s != nil { // it is sent once more
+					if s := one(e.inOwner); s != nil { // send it again
 						if got := e.cross(s, false, false); got != nil {
 							e.inClient[got] = e.inOwner[s]
 						}
@@ -236,21 +236,20 @@ func TestSlabsAreNobodyElses(t *testing.T) {
 	}
 }
 
-// TestAnswersOfAConnectionThatHasEnded has an answer in a slab be looked at when its connection has ended: the mapping
-// stays until then.
-func TestAnswersOfAConnectionThatHasEnded(t *testing.T) {
+// A mapping stays until the answer in it is processed, even if the connection has ended.
+func TestAnswerAfterConnectionEnd(t *testing.T) {
 	drivertest.Leaks(t)
 	e := newSlabEnds(t, 1<<20)
 	first := e.make(100, 1)
 	require.NoError(t, e.cross(first, false, false).Close())
 	require.NoError(t, first.Close())
 	e.back()
-	e.mapped.Expect() // a call whose answer is in the slab that is mapped
+	e.mapped.BeginCall() // a call whose answer is in the mapped slab
 	e.mapped.Close()
 	second := e.make(100, 2)
 	got := e.cross(second, false, false)
 	require.EqualValues(t, 2, got.Memory().(driver.Mapped).Data()[0])
-	e.mapped.Looked()
+	e.mapped.EndCall()
 	require.NoError(t, got.Close())
 	require.NoError(t, second.Close())
 	n, _ := e.mapped.Use()

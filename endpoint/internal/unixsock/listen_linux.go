@@ -15,24 +15,24 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// Socket is a listening Unix socket with the lock that makes its owner the only one.
+// Socket is a listening Unix socket with a lock that excludes other owners.
 //
-// The lock file beside the socket is flock'ed for as long as the owner lives; the kernel lets go of it however the
-// process ends. An owner that ends in order removes it while it still has the lock, and an owner that gets a lock looks
-// whether the file still has its name: otherwise two owners could lock two files of one name.
+// The owner holds an flock on a lock file beside the socket. The kernel releases it when the process ends. An owner
+// that shuts down removes the file while it holds the lock. After locking, an owner verifies that the file still has
+// its name. Otherwise two owners could lock two files of the same name.
 type Socket struct {
 	path   string
-	shared bool // other users may connect: the server checks who they are
+	shared bool // other users may connect; the server checks their credentials
 	lock   *os.File
 
 	mu       sync.Mutex
 	listener *net.UnixListener
-	file     FileID // of the socket file that we made; zero for a socket that was handed to us
+	file     FileID // id of the created socket file; zero if the socket was handed over
 	closed   bool
 }
 
-// Listen takes the lock, removes the socket file of a dead owner, and listens. A live owner gives [ErrInUse] and is not
-// disturbed. A shared socket can be connected to by every user.
+// Listen acquires the lock, removes the socket file of a dead owner, and listens. It fails with [ErrInUse] if an owner
+// is alive. Every user can connect to a shared socket.
 func Listen(path string, shared bool) (_ *Socket, err error) {
 	if err := CheckSocketPath(path); err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func Listen(path string, shared bool) (_ *Socket, err error) {
 	return s, s.bind()
 }
 
-// bind makes the socket file and listens on it. The caller has the lock.
+// bind creates the socket file and listens on it. The caller holds the lock.
 func (s *Socket) bind() error {
 	if err := removeStale(s.path); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (s *Socket) bind() error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.path, err)
 	}
-	l.SetUnlinkOnClose(false) // by then the file may be another owner's
+	l.SetUnlinkOnClose(false) // by then the file may belong to another owner
 	mode := os.FileMode(0o600)
 	if s.shared {
 		mode = 0o666
@@ -79,7 +79,7 @@ func (s *Socket) bind() error {
 	return nil
 }
 
-// Lost reports whether the socket file is not the one that was made: it was removed, or another took its place.
+// Lost reports whether the created socket file was removed or replaced.
 func (s *Socket) Lost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +90,7 @@ func (s *Socket) Lost() bool {
 	return errors.Is(err, os.ErrNotExist) || err == nil && FileOf(info) != s.file
 }
 
-// Rebind listens on a new socket file in the place of one that was lost. A goroutine that accepts on the listener
-// before finds it closed.
+// Rebind replaces a lost socket file and listens on the new one. It closes the previous listener; its Accept fails.
 func (s *Socket) Rebind() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,8 +111,7 @@ func (s *Socket) Rebind() error {
 	return nil
 }
 
-// relock takes the lock on the file that has its name now, where that is another one: without it a second owner could
-// come.
+// relock locks the file that now has the lock's name, if it is another file. Otherwise a second owner could start.
 func (s *Socket) relock() error {
 	here, err := s.lock.Stat()
 	if err != nil {
@@ -131,22 +129,22 @@ func (s *Socket) relock() error {
 	return nil
 }
 
-// Accepting is the listener that there is now.
+// Accepting returns the current listener.
 func (s *Socket) Accepting() *net.UnixListener {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.listener
 }
 
-// ID is the socket file that was made; zero for none.
+// ID returns the id of the created socket file, or zero if there is none.
 func (s *Socket) ID() FileID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.file
 }
 
-// lockFile opens and locks the file, or says which process holds it. A file that was removed before it was locked is
-// let go of for the one that has the name now.
+// lockFile opens and locks the file. It fails with the process that holds the lock. If the file is removed before it is
+// locked, lockFile tries again.
 func lockFile(path string) (*os.File, error) {
 	for {
 		f, err := lockOnce(path)
@@ -157,7 +155,7 @@ func lockFile(path string) (*os.File, error) {
 	}
 }
 
-// hasName reports whether path is the name of an open file.
+// hasName reports whether path refers to the open file f.
 func hasName(f *os.File, path string) bool {
 	open, err := f.Stat()
 	if err != nil {
@@ -167,7 +165,7 @@ func hasName(f *os.File, path string) bool {
 	return err == nil && os.SameFile(open, named)
 }
 
-// lockOnce opens and locks the file that has the name at this moment.
+// lockOnce opens and locks the file that currently has the name.
 func lockOnce(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -183,14 +181,14 @@ func lockOnce(path string) (*os.File, error) {
 	if err = f.Truncate(0); err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
-	if err != nil { // the number is for people only, but a full disk is worth a word now
+	if err != nil { // the pid is only informative, but a full disk should be reported early
 		f.Close()
 		return nil, fmt.Errorf("lock file: %w", err)
 	}
 	return f, nil
 }
 
-// lockHolder is the process that wrote itself into the lock file, in words.
+// lockHolder describes the process whose pid is in the lock file.
 func lockHolder(f *os.File) string {
 	var b [32]byte
 	n, _ := f.ReadAt(b[:], 0)
@@ -200,8 +198,8 @@ func lockHolder(f *os.File) string {
 	return "another process"
 }
 
-// removeStale removes a socket file that nobody listens on. Anything else at the path is left alone. The caller holds
-// the lock, so no owner of ours can appear between the look and the removal.
+// removeStale removes a socket file without a listener. It does not touch other files. The caller holds the lock, so no
+// owner can start between the check and the removal.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -216,10 +214,10 @@ func removeStale(path string) error {
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		c.Close()
-		return fmt.Errorf("%w: a process that holds no lock listens on %s", status.ErrInUse, path)
+		return fmt.Errorf("%w: a process without the lock listens on %s", status.ErrInUse, path)
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("%w: %s is there but does not tell whether its owner lives: %w", status.ErrInUse, path, err)
+		return fmt.Errorf("%w: cannot determine whether the owner of %s is alive: %w", status.ErrInUse, path, err)
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("stale socket: %w", err)
@@ -227,8 +225,8 @@ func removeStale(path string) error {
 	return nil
 }
 
-// Close stops listening, removes the socket file if it is still the one that listen made, and lets go of the lock. It
-// is called once; what accepts meanwhile finds the listener closed.
+// Close stops listening, removes the socket file unless it was replaced, and releases the lock. Call it once.
+// Concurrent calls of Accept fail.
 func (s *Socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,23 +241,23 @@ func (s *Socket) Close() error {
 		}
 	}
 	if s.lock != nil {
-		// Nobody else removes it while this process has the lock. One that stays keeps no owner away.
+		// Only the holder of the lock removes the file. Best effort: a remaining file does not block the next owner.
 		_ = os.Remove(s.lock.Name())
 		s.lock.Close()
 	}
 	return err
 }
 
-// MaxOpenFiles is how many descriptors this process may have.
+// MaxOpenFiles returns the process's limit of open descriptors.
 func MaxOpenFiles() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return 1024
 	}
-	return int(min(limit.Cur, math.MaxInt32)) // infinity is the largest number
+	return int(min(limit.Cur, math.MaxInt32)) // RLIM_INFINITY is the largest number
 }
 
-// FileOf is the id of the file that info is about.
+// FileOf returns the id of the file that info describes.
 func FileOf(info os.FileInfo) FileID {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return FileID{uint64(st.Dev), st.Ino}

@@ -10,15 +10,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// EnvBasePath is the environment variable that sets the base path of sockets where the program itself names none.
+// EnvBasePath is the environment variable with the base path of sockets. It applies if the program sets no base path.
 const EnvBasePath = "SHARED_TENSOR_BASE_PATH"
 
-// maxSocketPath is what fits sockaddr_un.sun_path with its final zero byte (unix(7)).
+// maxSocketPath is the size of sockaddr_un.sun_path without the final zero byte (unix(7)).
 const maxSocketPath = 107
 
-// SocketPath is where an owner listens: base, a dash, the device index, ".sock". An empty base stands for the value of
-// [EnvBasePath], else $XDG_RUNTIME_DIR/shared-tensor, else /tmp/shared-tensor-UID/shared-tensor. An explicit base
-// goes before the environment. Errors are [ErrConfiguration].
+// SocketPath returns the path of an owner's socket: base, a dash, the device index, ".sock". An empty base means the
+// value of [EnvBasePath], then $XDG_RUNTIME_DIR/shared-tensor, then /tmp/shared-tensor-UID/shared-tensor. It fails with
+// [ErrConfiguration].
 func SocketPath(base string, index int) (string, error) {
 	if index < 0 {
 		return "", status.Configuration(fmt.Errorf("%w: device index %d: it must be 0 or more", status.ErrInvalid, index))
@@ -30,7 +30,7 @@ func SocketPath(base string, index int) (string, error) {
 	return path, CheckSocketPath(path)
 }
 
-// DefaultBase is the base path where none was given.
+// DefaultBase returns the base path that applies if the program sets none.
 func DefaultBase() string {
 	if base := os.Getenv(EnvBasePath); base != "" {
 		return base
@@ -41,13 +41,13 @@ func DefaultBase() string {
 	return filepath.Join(privateDirectory(), "shared-tensor")
 }
 
-// privateDirectory is the directory that is made for sockets where the user has none of his own. Anybody can make one
-// of that name before.
+// privateDirectory returns the directory for sockets of users without XDG_RUNTIME_DIR. Other users may have created it
+// first; see socketDirectory.
 func privateDirectory() string {
 	return filepath.Join(os.TempDir(), "shared-tensor-"+strconv.Itoa(os.Getuid()))
 }
 
-// CheckSocketPath refuses what the kernel would cut off or take for an abstract name.
+// CheckSocketPath rejects a path that the kernel would truncate or treat as an abstract name.
 func CheckSocketPath(path string) error {
 	switch {
 	case path == "":
@@ -61,17 +61,16 @@ func CheckSocketPath(path string) error {
 	return nil
 }
 
-// socketDirectory makes the directory of a socket, mode 0700, where it is not there yet, and refuses one that other
-// users could write or replace: whoever can do that can put a socket of his own in the place of ours. The directory
-// that we make for ourselves must be for nobody else at all; one that the user has chosen may be read by others, for
-// they cannot connect to the socket in it.
+// socketDirectory creates the directory of a socket with mode 0700 if it does not exist. It rejects a directory that
+// other users can write or replace, because they could replace the socket. The private directory must be inaccessible
+// to other users. A directory chosen by the user may be readable, because that does not allow others to connect.
 func socketDirectory(path string) error {
 	dir := filepath.Dir(path)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("socket directory: %w", err)
 	}
 	info, err := os.Lstat(dir)
-	if err == nil && info.Mode()&os.ModeSymlink != 0 { // whose it is decides where it leads
+	if err == nil && info.Mode()&os.ModeSymlink != 0 { // the owner of a link controls its target
 		if err := trusted(dir, info); err != nil {
 			return err
 		}
@@ -96,7 +95,7 @@ func socketDirectory(path string) error {
 	return nil
 }
 
-// trusted refuses a directory, or a link to one, of another user than this process's and root.
+// trusted rejects a directory, or a link to one, unless its owner is root or the user of this process.
 func trusted(dir string, info os.FileInfo) error {
 	if uid, ok := ownerOf(info); ok && uid != 0 && uid != uint32(os.Getuid()) {
 		return fmt.Errorf("%w: socket directory %s belongs to uid %d, this process runs as uid %d", status.ErrPermission, dir, uid, os.Getuid())

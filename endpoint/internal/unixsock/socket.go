@@ -1,10 +1,10 @@
-// Package unixsock has the Unix socket of an owner: its path, its directory, its lock, and listening on it.
+// Package unixsock manages the Unix socket of an owner: its path, directory, lock and listener.
 package unixsock
 
 import "net"
 
-// FileID names a file of this host while it exists.
+// FileID identifies a file of this host during its lifetime.
 type FileID struct{ device, inode uint64 }
 
-// HandedOver is a socket that another process, such as systemd, has bound. It takes the listener.
+// HandedOver returns a socket that another process, such as systemd, has bound. It takes ownership of the listener.
 func HandedOver(path string, l *net.UnixListener) *Socket { return &Socket{path: path, listener: l} }

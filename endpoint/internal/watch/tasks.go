@@ -12,30 +12,30 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Bounds of what a client keeps of events of tasks that nobody takes.
+// Limits of the task events that a client keeps until they are taken.
 const (
-	// keptChanges is how many changes of state are kept beside the tasks that were listed.
+	// keptChanges is the maximum number of state changes in addition to the listed tasks.
 	keptChanges = 4096
-	// keptTasks is how many tasks an owner may list.
+	// keptTasks is the maximum number of tasks that an owner may list.
 	keptTasks = message.MaxElements
 )
 
-// TaskEvents is what happens to the tasks of an owner. It keeps every change of state until somebody takes it, and of
-// the progress the newest; when it is too much, it has the tasks listed again.
+// TaskEvents holds the events of an owner's tasks until they are taken. It keeps each state change and the newest
+// progress. If it overflows, it drops all events and requests the list of tasks again.
 type TaskEvents struct {
 	link *link.Link
 	ask  message.WatchTasks
-	wake chan struct{} // has room for one
+	wake chan struct{} // capacity 1
 
 	mu      sync.Mutex
 	request uint64
 	events  []message.TaskEvent
-	latest  map[string]int // where in events the newest of a task is
-	listed  int            // of events
-	missed  bool           // events were thrown away
+	latest  map[string]int // index in events of each task's newest event
+	listed  int            // number of listed events
+	missed  bool           // events were dropped
 }
 
-// Tasks begins to watch tasks. The caller closes what it returns.
+// Tasks starts to watch tasks. The caller closes the result.
 func Tasks(ctx context.Context, conn *connector.Connector, ask message.WatchTasks) (t *TaskEvents, err error) {
 	err = conn.OnLink(ctx, func(l *link.Link) error {
 		t = &TaskEvents{link: l, ask: ask, wake: make(chan struct{}, 1), latest: map[string]int{}}
@@ -44,7 +44,7 @@ func Tasks(ctx context.Context, conn *connector.Connector, ask message.WatchTask
 	return t, err
 }
 
-// begin asks for events.
+// begin requests the events.
 func (t *TaskEvents) begin(ctx context.Context) error {
 	l := t.link
 	id, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpTaskWatch, Body: t.ask, Item: t.take, Late: l.EndLateWatch})
@@ -59,7 +59,8 @@ func (t *TaskEvents) begin(ctx context.Context) error {
 	return nil
 }
 
-// take is called by whoever reads the connection with an event. It takes the frame.
+// take handles the frame of an event. It runs in the goroutine that reads the connection and takes ownership of the
+// frame.
 func (t *TaskEvents) take(frame wire.Frame) error {
 	defer frame.Files.Close()
 	var e message.TaskEvent
@@ -70,12 +71,12 @@ func (t *TaskEvents) take(frame wire.Frame) error {
 	defer t.mu.Unlock()
 	switch {
 	case t.missed:
-		return nil // all are listed again
+		return nil // all will be listed again
 	case e.Kind == message.TasksMissed:
 		clear(t.latest)
 		t.events = append(t.events, e)
 	case e.Task == nil:
-		return nil // of a kind that came later
+		return nil // unknown kind of a newer owner
 	default:
 		t.putLocked(e)
 	}
@@ -93,7 +94,7 @@ func (t *TaskEvents) take(frame wire.Frame) error {
 	return nil
 }
 
-// putLocked keeps an event, in the place of one of the same task in the same state.
+// putLocked stores an event. It replaces an event of the same task in the same state.
 func (t *TaskEvents) putLocked(e message.TaskEvent) {
 	if at, known := t.latest[e.Task.ID]; known && t.events[at].Task.State == e.Task.State {
 		t.events[at].Task = e.Task
@@ -106,12 +107,12 @@ func (t *TaskEvents) putLocked(e message.TaskEvent) {
 	}
 }
 
-// Next waits until something has happened, and returns it.
+// Next waits for events and returns them.
 func (t *TaskEvents) Next(ctx context.Context) ([]message.TaskEvent, error) {
 	for {
 		ended := false
 		select {
-		case <-t.link.Done: // before looking: what has come until then is returned
+		case <-t.link.Done: // checked before the events are taken, so that none are lost
 			ended = true
 		default:
 		}
@@ -140,7 +141,7 @@ func (t *TaskEvents) Next(ctx context.Context) ([]message.TaskEvent, error) {
 	}
 }
 
-// again has all tasks listed again.
+// again requests the list of all tasks again.
 func (t *TaskEvents) again(ctx context.Context) error {
 	t.Close()
 	t.mu.Lock()
@@ -149,7 +150,7 @@ func (t *TaskEvents) again(ctx context.Context) error {
 	return t.begin(ctx)
 }
 
-// Close ends it, and tells the server.
+// Close ends the watch and notifies the server.
 func (t *TaskEvents) Close() {
 	t.mu.Lock()
 	id := t.request

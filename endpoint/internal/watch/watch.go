@@ -1,9 +1,8 @@
-// Package watch hears from an owner what becomes of names, across connections.
+// Package watch receives an owner's events about names, across connections.
 package watch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -16,18 +15,18 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Event is what a watcher hears.
+// Event is one event of a watcher.
 type Event struct {
-	Kind    Kind   // what happened
-	Name    string // that it happened to; empty for events of the owner and an overflow
-	Version uint64 // that was published, or was the newest when the name was withdrawn
-	Server  string // the id of the owner
+	Kind    Kind   // of the event
+	Name    string // of the model; empty for events of the owner and overflows
+	Version uint64 // published version, or the newest one when the name was withdrawn
+	Server  string // id of the owner
 }
 
-// Kind says what an [Event] is about.
+// Kind is the kind of an [Event].
 type Kind uint8
 
-// The kinds of events, as package endpoint has them.
+// The kinds of events, as defined by package endpoint.
 const (
 	Published Kind = iota + 1
 	Withdrawn
@@ -36,64 +35,89 @@ const (
 	Overflow
 )
 
-// Watcher hears what happens to names, across reconnections. It keeps the newest event of each name until a loop
-// takes it, so a slow reader misses versions in between, never the newest, and holds up nobody. Of more than 16384
-// names it keeps nothing, and says so by [Overflow].
+// Watcher receives events about names, across reconnections. It keeps the newest event of each name until a loop takes
+// it. A slow reader therefore misses intermediate versions, but not the newest one, and does not delay others. If
+// events of more than 16384 names are pending, the watcher drops them and reports [Overflow].
 type Watcher struct {
 	of    *Watchers
 	names []string
-	wake  chan struct{} // has room for one
+	wake  chan struct{} // capacity 1
 
 	mu      sync.Mutex
-	link    *link.Link        // events of other connections are ignored; nil while the watch is on no connection
-	request uint64            // the request that they belong to; 0 until it is answered
-	began   bool              // some owner has answered: what becomes of the owner is an event from then on
-	server  string            // whose versions seen are
-	seen    map[string]uint64 // the newest version that was heard of, of names that were not withdrawn
-	pending map[string]Event  // by name; others under ownerKey and overflowKey
-	queue   []string          // the keys of pending, the oldest first
-	err     error             // why no more events come
+	link    *link.Link        // current connection, events of others are ignored; nil for none
+	asking  chan struct{}     // closed when the request on link was answered or has failed
+	request uint64            // id of the request on link; 0 until it is answered
+	began   bool              // an owner has answered; later changes of the owner are events
+	server  string            // owner that seen refers to
+	seen    map[string]uint64 // newest known version of each name that was not withdrawn
+	pending map[string]Event  // by name, or by ownerKey and overflowKey
+	queue   []string          // keys of pending, oldest first
+	err     error             // why the watcher has ended
 }
 
-// Watchers are those of one client.
+// Watchers holds the watchers of one client.
 type Watchers struct {
 	connector.Set[*Watcher]
 	conn *connector.Connector
 }
 
-// New makes the watchers of a client. The caller adds them to the dependents of the connector.
+// New returns the watchers of a client. The caller adds them to the dependents of the connector.
 func New(conn *connector.Connector) *Watchers { return &Watchers{conn: conn} }
 
-// Watch begins to watch the names, or all of them if none is given. When it returns, the owner has begun the watch. The
-// caller closes the watcher.
-func (s *Watchers) Watch(ctx context.Context, names ...string) (*Watcher, error) {
-	w := &Watcher{
+// Watch starts to watch the names, or all names if there are none. It returns after the owner has started the watch. If
+// wait is set, it waits for an owner. The caller closes the watcher.
+func (s *Watchers) Watch(ctx context.Context, wait bool, names ...string) (*Watcher, error) {
+	w := s.newWatcher(names)
+	// Added before the first request: each connection from now on resumes the watch.
+	if !s.Add(w) {
+		return nil, status.Closed("the client")
+	}
+	if err := s.conn.Establish(ctx, wait, func(l *link.Link) error { return w.establish(ctx, l) }); err != nil {
+		w.Close()
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+	return w, nil
+}
+
+// newWatcher returns a watcher without a connection.
+func (s *Watchers) newWatcher(names []string) *Watcher {
+	return &Watcher{
 		of: s, names: slices.Clone(names), wake: make(chan struct{}, 1),
 		seen: map[string]uint64{}, pending: map[string]Event{},
 	}
-	// The watcher is known before it asks on any connection: then whichever comes next takes it up.
-	if !s.Add(w) {
-		return nil, fmt.Errorf("watch: %w", status.ErrClosed)
+}
+
+// errNotBegun is the error of a watch whose connection ended while another goroutine was requesting it.
+var errNotBegun = fmt.Errorf("%w: the connection ended before the owner began the watch", status.ErrUnavailable)
+
+// establish starts the watch on a connection. If the connection is resuming the watch, establish waits for that.
+func (w *Watcher) establish(ctx context.Context, l *link.Link) error {
+	if err := w.begin(ctx, l, false); err != nil {
+		return err
 	}
-	for {
-		l, err := s.conn.Connected(ctx)
-		if err == nil {
-			err = w.begin(ctx, l, false)
-		}
-		if err == nil {
-			return w, nil
-		}
-		if l == nil || !errors.Is(err, status.ErrUnavailable) || ctx.Err() != nil {
-			w.Close()
-			return nil, fmt.Errorf("watch: %w", err)
-		}
+	w.mu.Lock()
+	asking := w.asking
+	w.mu.Unlock()
+	select {
+	case <-asking:
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.err != nil:
+		return w.err
+	case !w.began:
+		return errNotBegun
+	}
+	return nil
 }
 
 // Resume implements [connector.Dependent]. If the owner refuses the watch, the watcher ends.
 func (w *Watcher) Resume(ctx context.Context, l *link.Link) error {
 	err := w.begin(ctx, l, true)
-	if w.ended() { // closed meanwhile: it ends alone
+	if w.ended() { // closed meanwhile, which is not an error of the connection
 		return nil
 	}
 	if !connector.Refused(err) {
@@ -104,14 +128,15 @@ func (w *Watcher) Resume(ctx context.Context, l *link.Link) error {
 	return nil
 }
 
-// begin asks for events on a connection, if that was not done before. With back, the watcher had another one, and
-// an event says so.
+// begin requests events on a connection unless another goroutine has done so. If back is set, this is a reconnection,
+// which begin reports as an event.
 func (w *Watcher) begin(ctx context.Context, l *link.Link, back bool) error {
-	ask, known, err := w.turnTo(l, back)
-	if !ask {
+	asking, known, err := w.bindLink(l, back)
+	if asking == nil {
 		return err
 	}
-	// An owner that has said goodbye may still send events of its own versions when its successor is asked already.
+	defer close(asking)
+	// An owner that said goodbye may still send events after its successor has received the request.
 	request := link.Request{Op: message.OpWatch, Body: message.Watch{Names: w.names}, Event: func(e message.Event) { w.event(l, e) }, Late: l.EndLateWatch}
 	id, frame, err := l.RoundTrip(ctx, request)
 	if err != nil {
@@ -127,30 +152,31 @@ func (w *Watcher) begin(ctx context.Context, l *link.Link, back bool) error {
 	return w.catchUp(ctx, l, known)
 }
 
-// turnTo makes the events of a connection those that count. ask is false if they are, or cannot be. known are the names
-// and versions that were heard of on the connection before, where that was to the same owner.
-func (w *Watcher) turnTo(l *link.Link, back bool) (ask bool, known map[string]uint64, err error) {
+// bindLink makes the watcher accept only events of l. The caller then requests the events and closes asking. asking is
+// nil if l cannot be bound or another goroutine has bound it. known holds the names and versions that were seen on the
+// previous connection to the same owner.
+func (w *Watcher) bindLink(l *link.Link, back bool) (asking chan struct{}, known map[string]uint64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.link == l || w.err != nil {
-		return false, nil, w.err
+		return nil, nil, w.err
 	}
-	if err := l.Reason(); err != nil { // then there may be another one already, whose events count
-		return false, nil, err
+	if err := l.Reason(); err != nil { // the watcher may already be bound to the next connection
+		return nil, nil, err
 	}
-	w.link, w.request = l, 0
-	if w.server != l.Server.Server { // another owner counts versions anew
+	w.link, w.request, w.asking = l, 0, make(chan struct{})
+	if w.server != l.Server.Server { // each owner has its own version numbers
 		w.server = l.Server.Server
 		clear(w.seen)
 	}
 	if back {
 		w.ownerLocked(OwnerBack, l)
 	}
-	return true, maps.Clone(w.seen), nil
+	return w.asking, maps.Clone(w.seen), nil
 }
 
-// catchUp finds names that were withdrawn while there was no connection: an owner begins a watch with what is current,
-// and says nothing of what is not.
+// catchUp detects names that were withdrawn while there was no connection. It is needed because an owner starts a watch
+// with the current versions only.
 func (w *Watcher) catchUp(ctx context.Context, l *link.Link, known map[string]uint64) error {
 	if len(known) == 0 {
 		return nil
@@ -176,7 +202,7 @@ func (w *Watcher) catchUp(ctx context.Context, l *link.Link, known map[string]ui
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for name, version := range known {
-		if w.link == l && w.seen[name] == version { // else events have come since
+		if w.link == l && w.seen[name] == version { // otherwise events have arrived since
 			delete(w.seen, name)
 			w.putLocked(name, Event{Kind: Withdrawn, Name: name, Version: version, Server: w.server})
 		}
@@ -184,14 +210,14 @@ func (w *Watcher) catchUp(ctx context.Context, l *link.Link, known map[string]ui
 	return nil
 }
 
-// ended reports whether no more events come.
+// ended reports whether the watcher has ended.
 func (w *Watcher) ended() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err != nil
 }
 
-// begun notes the request that was answered. It is false when nobody wants its events any more.
+// begun records the id of the answered request. It returns false if its events are no longer needed.
 func (w *Watcher) begun(l *link.Link, id uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -199,48 +225,47 @@ func (w *Watcher) begun(l *link.Link, id uint64) bool {
 		w.request = id
 	}
 	w.began = true
-	if w.link == nil && w.err == nil { // it was over before it had begun
+	if w.link == nil && w.err == nil { // the connection ended before the watch began
 		w.ownerLocked(OwnerLost, l)
 	}
 	return w.err == nil
 }
 
-// On implements [connector.Dependent]: the events of that connection are those that count.
-func (w *Watcher) On(l *link.Link) bool {
+// NeedsResume implements [connector.Dependent]. It returns false if the watcher is bound to l.
+func (w *Watcher) NeedsResume(l *link.Link) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.link == l
+	return w.link != l
 }
 
-// ownerKey is where pending keeps what happened to the owner, and overflowKey that something was dropped: no name is
-// like them.
+// ownerKey and overflowKey are the keys in pending for events of the owner and for overflows. They are not valid names.
 const (
 	ownerKey    = "\x00owner"
 	overflowKey = "\x00overflow"
 )
 
-// maxWatched is how many names a watcher keeps something of.
+// maxWatched is the maximum number of names for which a watcher keeps versions or events.
 const maxWatched = 16384
 
 // Lost implements [connector.Dependent].
 func (w *Watcher) Lost(l *link.Link) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.link != l { // there is another one already
+	if w.link != l { // another connection has replaced it
 		return
 	}
 	w.link = nil
 	w.ownerLocked(OwnerLost, l)
 }
 
-// ownerLocked keeps what became of the owner at the other end of l.
+// ownerLocked adds an event about the owner of l.
 func (w *Watcher) ownerLocked(kind Kind, l *link.Link) {
 	if w.began {
 		w.putLocked(ownerKey, Event{Kind: kind, Server: l.Server.Server})
 	}
 }
 
-// event is called by whoever reads the connection.
+// event handles an event. It runs in the goroutine that reads the connection.
 func (w *Watcher) event(l *link.Link, e message.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -250,23 +275,23 @@ func (w *Watcher) event(l *link.Link, e message.Event) {
 	switch e.Kind {
 	case message.EventPublished:
 		if e.Version <= w.seen[e.Name] {
-			return // known from the list of what is current
+			return // already reported by the list of current versions
 		}
 		if len(w.seen) >= maxWatched {
-			clear(w.seen) // then a version may come twice
+			clear(w.seen) // a version may then be reported twice
 		}
 		w.seen[e.Name] = e.Version
 		w.putLocked(e.Name, Event{Kind: Published, Name: e.Name, Version: e.Version, Server: w.server})
 	case message.EventWithdrawn:
 		if e.Version < w.seen[e.Name] {
-			return // published anew since
+			return // published again since
 		}
-		delete(w.seen, e.Name) // an owner does not go back behind a withdrawal
+		delete(w.seen, e.Name) // later publications have higher versions
 		w.putLocked(e.Name, Event{Kind: Withdrawn, Name: e.Name, Version: e.Version, Server: w.server})
 	}
 }
 
-// putLocked keeps an event until a loop takes it, in the place of an older one of the same name.
+// putLocked stores an event until a loop takes it. It replaces an older event of the same name.
 func (w *Watcher) putLocked(key string, e Event) {
 	if w.err != nil {
 		return
@@ -284,7 +309,7 @@ func (w *Watcher) putLocked(key string, e Event) {
 	}
 }
 
-// overflowLocked drops what is pending of names, and keeps that it did.
+// overflowLocked drops the pending events of names and stores an overflow event.
 func (w *Watcher) overflowLocked() {
 	owner, waits := w.pending[ownerKey]
 	clear(w.pending)
@@ -295,9 +320,9 @@ func (w *Watcher) overflowLocked() {
 	w.pending[overflowKey], w.queue = Event{Kind: Overflow, Server: w.server}, append(w.queue, overflowKey)
 }
 
-// Events are the events that no loop has taken yet, and those to come. An error is the last pair: [ErrClosed] when the
-// watcher or its client was closed, the owner's refusal to go on with the watch after a reconnection, the cause of ctx.
-// Leaving the loop does not close the watcher: the next loop goes on behind the last event of this one.
+// Events returns the pending and the future events. The last pair has an error: [ErrClosed] if the watcher or its
+// client was closed, the owner's error if it refused the watch after a reconnection, or the cause of ctx. Breaking the
+// loop does not close the watcher; the next loop continues after the last event.
 func (w *Watcher) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {
@@ -324,7 +349,7 @@ func (w *Watcher) next(ctx context.Context) (Event, error) {
 	}
 }
 
-// take returns the oldest pending event, if there is one.
+// take removes and returns the oldest pending event, if there is one.
 func (w *Watcher) take() (Event, bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -341,13 +366,13 @@ func (w *Watcher) take() (Event, bool, error) {
 // Close ends the watch.
 func (w *Watcher) Close() {
 	w.of.Remove(w)
-	w.end(status.ErrClosed)
+	w.end(status.Closed("the watcher"))
 }
 
 // End implements [connector.Dependent].
-func (w *Watcher) End() { w.end(status.ErrClosed) }
+func (w *Watcher) End() { w.end(status.Closed("the watcher")) }
 
-// end notes that no more events come, and tells the owner.
+// end ends the watcher with err and notifies the owner.
 func (w *Watcher) end(err error) {
 	w.mu.Lock()
 	if w.err != nil {
@@ -359,8 +384,8 @@ func (w *Watcher) end(err error) {
 	w.link, w.queue = nil, nil
 	clear(w.pending)
 	w.mu.Unlock()
-	close(w.wake)            // nothing is put any more
-	if l != nil && id != 0 { // begin sees to a request that is not answered yet
+	close(w.wake)            // there are no later sends: w.err is set
+	if l != nil && id != 0 { // otherwise begin ends the request after its answer
 		l.Unwatch(id)
 	}
 }

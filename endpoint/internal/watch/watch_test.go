@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// aloneWatcher has no client and no connection.
+// aloneWatcher returns a watcher without a client or connection.
 func aloneWatcher() *Watcher {
 	return &Watcher{wake: make(chan struct{}, 1), seen: map[string]uint64{}, pending: map[string]Event{}, server: "one"}
 }
@@ -62,7 +62,7 @@ func TestWatcherOverflow(t *testing.T) {
 	require.Equal(t, "one more", e.Name)
 }
 
-func TestEventsGoOnWhereALoopStopped(t *testing.T) {
+func TestEventsContinueAfterLoop(t *testing.T) {
 	w := aloneWatcher()
 	for _, name := range []string{"a", "b", "c"} {
 		w.hear(message.EventPublished, name, 1)
@@ -84,7 +84,7 @@ func TestEventsGoOnWhereALoopStopped(t *testing.T) {
 		}
 		names = append(names, e.Name)
 	}
-	require.Equal(t, []string{"a", "b", "c"}, names, "each once, what has come before the end of the context included")
+	require.Equal(t, []string{"a", "b", "c"}, names, "each once, including events before the end of the context")
 }
 
 var errEnough = errors.New("enough")

@@ -1,4 +1,4 @@
-// Package worker runs functions for the callers of an owner, which a client has offered to it.
+// Package worker runs functions that a client offers, for the callers of an owner.
 package worker
 
 import (
@@ -17,43 +17,51 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Offer is the endpoints of a process whose functions others call through the owner: the process is a worker. Its
-// methods are safe for concurrent use.
+// Offer is a set of endpoints whose functions this process, the worker, runs for callers of the owner. Its methods are
+// safe for concurrent use.
 type Offer struct {
 	Config
 	of     *Offers
 	engine *engine.Engine
 
-	ctx  context.Context // of the functions; ends with the offer
-	stop context.CancelCauseFunc
-	work sync.WaitGroup // functions that run
-	done chan struct{}
+	ctx    context.Context // context of the functions; ends with the offer
+	stop   context.CancelCauseFunc
+	work   sync.WaitGroup // running functions; Go is called with mu held, until drained
+	done   chan struct{}  // closed when the offer has ended
+	closed chan struct{}  // closed when the first Close returns
 
 	mu      sync.Mutex
-	link    *link.Link // that it was made on last; nil where the connection is lost
-	request uint64     // that made it; 0 until it is answered
+	made    *offerRequest // on the current connection; nil while there is none
 	running map[callID]context.CancelCauseFunc
 	closing bool
-	drained bool  // no call begins any more
-	err     error // why it has ended
+	drained bool  // all calls are declined
+	err     error // reason for the end of the offer
 }
 
-// callID is a call that a worker runs.
+// callID identifies a call. Calls of an earlier connection run until their functions return.
 type callID struct {
 	link   *link.Link
 	number uint64
 }
 
-// Config is what an offer runs and by what.
+// offerRequest is the request that makes the offer on one connection.
+type offerRequest struct {
+	link    *link.Link
+	done    chan struct{} // closed when the owner has answered, or the connection has ended
+	err     error         // set before done is closed
+	request uint64        // guarded by the offer's lock; 0 unless the owner has accepted the offer and it was not withdrawn
+}
+
+// Config is the configuration of an offer.
 type Config struct {
-	// Endpoints are the functions by name, Infos describe them to the owner.
+	// Endpoints are the functions by name. Infos are their descriptions for the owner.
 	Endpoints map[string]*engine.Definition
 	Infos     []message.EndpointInfo
-	// Calls is how many run at once; 0 for as many as the owner sends.
+	// Calls is the number of functions that run at once; 0 for all that the owner sends.
 	Calls int
 }
 
-// Offers are those of one client.
+// Offers are the offers of one client.
 type Offers struct {
 	connector.Set[*Offer]
 	conn     *connector.Connector
@@ -62,141 +70,198 @@ type Offers struct {
 	log      *slog.Logger
 }
 
-// New makes the offers of a client. The caller adds them to the dependents of the connector. The importer has the devices
-// on which functions get their arguments, limits bound what they return.
+// New returns the offers of a client. The caller adds them to the connector's dependents. The importer has the devices
+// for the arguments of functions. limits apply to the results.
 func New(conn *connector.Connector, importer transfer.Importer, limits wire.Limits, log *slog.Logger) *Offers {
 	return &Offers{conn: conn, importer: importer, limits: limits, log: log}
 }
 
-// Offer has the owner take the endpoints. The caller closes the offer.
-func (s *Offers) Offer(ctx context.Context, config Config) (*Offer, error) {
+// newOffer returns an offer that was not yet sent to an owner.
+func (s *Offers) newOffer(config Config) *Offer {
 	o := &Offer{
-		Config: config, of: s, done: make(chan struct{}), running: map[callID]context.CancelCauseFunc{},
+		Config: config, of: s, done: make(chan struct{}), closed: make(chan struct{}), running: map[callID]context.CancelCauseFunc{},
 		engine: engine.NewRunner(engine.Config{Log: s.log, Devices: s.importer.Devices, Frame: s.limits}),
 	}
 	o.ctx, o.stop = context.WithCancelCause(context.Background())
-	// The offer is known before it asks on any connection: then whichever comes next takes it up.
-	if !s.Add(o) {
-		return nil, status.ErrClosed
-	}
-	for {
-		l, err := s.conn.Connected(ctx)
-		if err == nil {
-			err = o.begin(ctx, l)
-		}
-		if err == nil {
-			return o, nil
-		}
-		if l == nil || !errors.Is(err, status.ErrUnavailable) || ctx.Err() != nil {
-			s.Remove(o)
-			o.end(err)
-			return nil, err
-		}
-	}
+	return o
 }
 
-// Resume implements [connector.Dependent]: it makes the offer again. If the owner refuses it, the offer ends.
+// Offer offers the endpoints to the owner and returns when the owner has accepted them. The caller closes the offer.
+func (s *Offers) Offer(ctx context.Context, config Config) (*Offer, error) {
+	o := s.newOffer(config)
+	// Added before the first request, so that each new connection makes the offer.
+	if !s.Add(o) {
+		return nil, status.Closed("the client")
+	}
+	if err := s.conn.Establish(ctx, false, func(l *link.Link) error { return o.begin(ctx, l) }); err != nil {
+		s.Remove(o)
+		o.end(err)
+		return nil, err
+	}
+	return o, nil
+}
+
+// Resume implements [connector.Dependent]: it makes the offer on the new connection. If the owner refuses it, the offer
+// ends. If another goroutine is already making the offer, Resume returns without an error.
 func (o *Offer) Resume(ctx context.Context, l *link.Link) error {
-	err := o.begin(ctx, l)
-	if !connector.Refused(err) && !errors.Is(err, errNoOffers) {
+	m, first, err := o.bindLink(l)
+	if first {
+		o.request(ctx, m)
+		err = o.wait(ctx, m)
+	}
+	switch {
+	case err == nil || o.hasEnded() || errors.Is(err, errOfferEnded):
+		return nil
+	case !connector.Refused(err) && !errors.Is(err, errNoOffers):
 		return err
 	}
-	o.of.log.Warn("endpoints were not offered again", "error", err)
+	o.of.log.Warn("endpoints could not be offered again", "error", err)
 	o.of.Remove(o)
 	o.end(err)
 	return nil
 }
 
-var errNoOffers = fmt.Errorf("%w: this owner takes no offers of endpoints; start it with --offers (ServerOptions.Offers)", errors.ErrUnsupported)
+var errNoOffers = fmt.Errorf("%w: this owner does not accept offers of endpoints; start it with --offers (ServerOptions.Offers)", errors.ErrUnsupported)
 
-// begin makes the offer on a connection, if that was not done before.
+// begin makes the offer on a connection, or waits for another goroutine that does. After an error the owner does not
+// have the offer.
 func (o *Offer) begin(ctx context.Context, l *link.Link) error {
-	if ask, err := o.turnTo(l); !ask {
+	m, first, err := o.bindLink(l)
+	if m == nil {
 		return err
 	}
-	if !l.Offers {
-		o.Lost(l)
-		return errNoOffers
+	if first {
+		o.request(ctx, m)
 	}
-	if err := o.ask(ctx, l); err != nil {
-		o.Lost(l)
-		return err
-	}
-	return nil
+	return o.wait(ctx, m)
 }
 
-// ask makes the offer on a connection. Calls that come are answered whatever becomes of the offer here: their callers
-// wait for that.
-func (o *Offer) ask(ctx context.Context, l *link.Link) error {
-	answered := make(chan error, 1)
+// wait waits for the answer to the request that makes the offer. After an error the owner does not have the offer.
+func (o *Offer) wait(ctx context.Context, m *offerRequest) (err error) {
+	select {
+	case <-m.done:
+		err = m.err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		o.withdraw(m)
+	}
+	return err
+}
+
+// bindLink makes l the connection of the offer and returns the request on it. If first is true, the caller must send
+// the request. The request is nil if the offer is closed or has ended.
+func (o *Offer) bindLink(l *link.Link) (m *offerRequest, first bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closing || o.err != nil {
+		return nil, false, o.err
+	}
+	if o.made != nil && o.made.link == l {
+		return o.made, false, nil
+	}
+	if err := l.Reason(); err != nil {
+		return nil, false, err
+	}
+	o.made = &offerRequest{link: l, done: make(chan struct{})}
+	return o.made, true, nil
+}
+
+// request sends the request that makes the offer. It also answers calls that arrive after the offer has ended, because
+// their callers wait.
+func (o *Offer) request(ctx context.Context, m *offerRequest) {
+	finish := func(err error) {
+		m.err = err
+		close(m.done)
+	}
+	l := m.link
+	if !l.Offers {
+		finish(errNoOffers)
+		return
+	}
 	request := link.Request{
 		Op: message.OpOffer, Body: message.Offer{Endpoints: o.Infos, Calls: uint64(o.Calls)},
 		Item: func(frame wire.Frame) error { return o.event(l, frame) },
 	}
-	l.Receiver.Listen(1)
 	_, err := l.Start(ctx, request, func(frame wire.Frame, err error) {
 		if err == nil && frame.Kind == wire.KindError {
 			err = status.RemoteError(frame)
 		}
 		frame.Files.Close()
-		if err == nil && !o.begun(l, frame.ID) { // given up meanwhile
-			l.Tell(link.Request{Op: message.OpUnwatch, Body: message.Unwatch{Watch: frame.ID}})
+		if err == nil {
+			err = o.accepted(m, frame.ID)
 		}
-		answered <- err
+		finish(err)
 	})
-	if err == nil {
-		select {
-		case err = <-answered:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
-	}
 	if err != nil {
-		l.Receiver.Listen(-1)
+		finish(err)
 	}
-	return err
 }
 
-// turnTo makes the calls of a connection those that count. It is false if they are, or cannot be.
-func (o *Offer) turnTo(l *link.Link) (ask bool, err error) {
+// accepted records that the owner has accepted the offer. If the worker has left the connection or ended the offer
+// meanwhile, it withdraws the offer and returns an error.
+func (o *Offer) accepted(m *offerRequest, id uint64) error {
+	m.link.Receiver.Listen(1)
+	o.mu.Lock()
+	wanted := o.made == m && !o.closing && o.err == nil
+	m.request = id
+	o.mu.Unlock()
+	if wanted {
+		return nil
+	}
+	o.withdraw(m)
+	return errOfferEnded
+}
+
+// errOfferEnded is the error of a request during which the offer left the connection or ended.
+var errOfferEnded = fmt.Errorf("%w: the offer ended before the owner accepted it", status.ErrUnavailable)
+
+// withdraw sends the owner a request to remove the offer, and does not wait. Calls that arrive meanwhile are declined
+// or answered.
+func (o *Offer) withdraw(m *offerRequest) {
+	if id := o.release(m); id != 0 {
+		m.link.SendNoReply(link.Request{Op: message.OpUnwatch, Body: message.Unwatch{Watch: id}})
+	}
+}
+
+// release unbinds the offer from a connection. It returns the request to withdraw, or 0 if the owner has not answered
+// yet. In that case the answer triggers the withdrawal.
+func (o *Offer) release(m *offerRequest) (request uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.link == l || o.closing || o.err != nil {
-		return false, o.err
+	if o.made == m {
+		o.made = nil
 	}
-	if err := l.Reason(); err != nil {
-		return false, err
+	if request = m.request; request != 0 {
+		m.request = 0
+		m.link.Receiver.Listen(-1)
 	}
-	o.link, o.request = l, 0
-	return true, nil
+	return request
 }
 
-// begun notes the request that was answered. It is false when nobody wants its calls any more.
-func (o *Offer) begun(l *link.Link, id uint64) bool {
+// hasEnded reports whether the offer is closed or has ended.
+func (o *Offer) hasEnded() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.link != l || o.closing || o.err != nil {
-		return false
-	}
-	o.request = id
-	return true
+	return o.closing || o.err != nil
 }
 
-// On implements [connector.Dependent]: the offer was made, or is being made, on that connection, or needs none.
-func (o *Offer) On(l *link.Link) bool {
+// NeedsResume implements [connector.Dependent]. It returns false if the offer was requested on l or has ended.
+func (o *Offer) NeedsResume(l *link.Link) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.link == l || o.closing || o.err != nil
+	return (o.made == nil || o.made.link != l) && !o.closing && o.err == nil
 }
 
-var errOwnerLost = fmt.Errorf("%w: the connection to the owner has ended, and nobody waits for the result", context.Canceled)
+var errOwnerLost = fmt.Errorf("%w: the connection to the owner has ended, and no caller waits for the result", context.Canceled)
 
-// Lost implements [connector.Dependent]: it cancels the functions whose calls came by a connection that is over.
+// Lost implements [connector.Dependent]: it cancels the functions whose calls arrived on a connection that has ended.
 func (o *Offer) Lost(l *link.Link) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.link == l {
-		o.link, o.request = nil, 0
+	if o.made != nil && o.made.link == l {
+		o.made = nil
 	}
 	for id, cancel := range o.running {
 		if id.link == l {
@@ -206,9 +271,9 @@ func (o *Offer) Lost(l *link.Link) {
 }
 
 // End implements [connector.Dependent].
-func (o *Offer) End() { o.end(status.ErrClosed) }
+func (o *Offer) End() { o.end(status.Closed("the offer")) }
 
-// end ends the offer for good.
+// end permanently ends the offer, withdraws it and cancels its functions.
 func (o *Offer) end(err error) {
 	o.mu.Lock()
 	if o.err != nil {
@@ -216,7 +281,11 @@ func (o *Offer) end(err error) {
 		return
 	}
 	o.err = err
+	m := o.made
 	o.mu.Unlock()
+	if m != nil {
+		o.withdraw(m)
+	}
 	o.stop(err)
 	close(o.done)
 }
@@ -224,31 +293,35 @@ func (o *Offer) end(err error) {
 // Done is closed when the offer has ended: after Close, with its client, or when a new owner refused it.
 func (o *Offer) Done() <-chan struct{} { return o.done }
 
-// Err is why the offer has ended: [status.ErrClosed], or the owner's refusal. Nil while it lasts, also while there is
-// no connection.
+// Err returns the reason for the end of the offer: [status.ErrClosed], or the owner's refusal. It returns nil before
+// the end, also while there is no connection.
 func (o *Offer) Err() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.err
 }
 
-// Close withdraws the endpoints, waits until the functions that run have returned and their callers have the results,
-// and then returns. It does not cancel them; closing the client does. A second Close waits too.
+// Close withdraws the endpoints. It returns when the running functions have returned and the owner has received their
+// results. It does not cancel them; closing the client does. A second Close waits for the first.
 func (o *Offer) Close() {
 	o.mu.Lock()
-	first, l, request := !o.closing, o.link, o.request
+	first, m := !o.closing, o.made
 	o.closing = true
 	o.mu.Unlock()
-	if first {
-		o.of.Remove(o)
-		if l != nil && request != 0 {
-			_ = connector.RequestOn(o.ctx, l, link.Request{Op: message.OpUnwatch, Body: message.Unwatch{Watch: request}}, nil) // else it ends with the connection
-			l.Receiver.Listen(-1)
-		}
-		o.mu.Lock()
-		o.drained = true
-		o.mu.Unlock()
+	if !first {
+		<-o.closed
+		return
 	}
+	defer close(o.closed)
+	o.of.Remove(o)
+	if m != nil {
+		if id := o.release(m); id != 0 {
+			_ = connector.RequestOn(o.ctx, m.link, link.Request{Op: message.OpUnwatch, Body: message.Unwatch{Watch: id}}, nil) // best effort: the offer ends with the connection
+		}
+	}
+	o.mu.Lock()
+	o.drained = true
+	o.mu.Unlock()
 	o.work.Wait()
-	o.end(status.ErrClosed)
+	o.end(status.Closed("the offer"))
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// mostCalls is how many calls a worker takes from an owner at once that it has set no bound.
-const mostCalls = 16 << 10
+// maxCalls is the number of functions that run at once if [Config.Calls] is 0.
+const maxCalls = 16 << 10
 
-// event takes a call, or the word that nobody waits for one any more, by whoever reads the connection. It takes the
-// frame. An error ends the link.
+// event processes a call or a cancel. The goroutine that reads the connection calls it. It takes the frame. An error
+// ends the link.
 func (o *Offer) event(l *link.Link, frame wire.Frame) error {
 	var in message.OfferEvent
 	if err := message.UnmarshalPayload(frame.Body, &in); err != nil {
@@ -40,7 +40,7 @@ func (o *Offer) event(l *link.Link, frame wire.Frame) error {
 	return nil
 }
 
-// cancelled ends the context of a function for whose result nobody waits any more.
+// cancelled ends the context of a function whose caller has left. The call counts until the function returns.
 func (o *Offer) cancelled(id callID, reason string) {
 	cause := context.Canceled
 	if text := limits.ShortText(reason, limits.ReasonBytes); text != "" {
@@ -54,25 +54,18 @@ func (o *Offer) cancelled(id callID, reason string) {
 	}
 }
 
-// accept begins a call in a new goroutine. It takes the frame.
+// accept runs a call in a new goroutine, or declines it. It takes the frame.
 func (o *Offer) accept(id callID, in message.OfferEvent, frame wire.Frame) error {
-	most := o.Calls
-	if most == 0 {
-		most = mostCalls
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch _, again := o.running[id]; {
-	case o.drained || o.err != nil:
+	if _, again := o.running[id]; again {
 		frame.Files.Close()
-		o.refuse(id, in)
+		return fmt.Errorf("%w: call %d was received twice", status.ErrProtocol, in.Call)
+	}
+	if reason := o.declineLocked(in.Endpoint); reason != "" {
+		frame.Files.Close()
+		id.link.SendNoReply(link.Request{Op: message.OpAnswer, Body: message.Answer{Call: in.Call, Error: message.Decline(reason)}})
 		return nil
-	case again:
-		frame.Files.Close()
-		return fmt.Errorf("%w: call %d came twice", status.ErrProtocol, in.Call)
-	case len(o.running) >= most:
-		frame.Files.Close()
-		return fmt.Errorf("%w: more than %d calls at once", status.ErrProtocol, most)
 	}
 	ctx, cancel := context.WithCancelCause(o.ctx)
 	o.running[id] = cancel
@@ -84,20 +77,33 @@ func (o *Offer) accept(id callID, in message.OfferEvent, frame wire.Frame) error
 	return nil
 }
 
-// returned notes that a function has returned. The owner may send the next call as soon as it has the answer.
+// declineLocked returns the reason to decline a call, or "" to run it. A worker can be full although the owner counts a
+// free slot, because functions whose callers have left, also on an earlier connection, count until they return.
+func (o *Offer) declineLocked(endpoint string) string {
+	most := o.Calls
+	if most == 0 {
+		most = maxCalls
+	}
+	switch {
+	case o.drained || o.err != nil:
+		return "this worker has withdrawn its endpoints"
+	case o.Endpoints[endpoint] == nil:
+		return fmt.Sprintf("this worker has no endpoint %s", status.Shown(endpoint))
+	case len(o.running) >= most:
+		return fmt.Sprintf("this worker runs %d calls, which is its limit", len(o.running))
+	}
+	return ""
+}
+
+// returned records that a function has returned. It is called before the answer, after which the owner may send the
+// next call.
 func (o *Offer) returned(id callID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.running, id)
 }
 
-// refuse answers a call that crossed the end of the offer. It does not wait.
-func (o *Offer) refuse(id callID, in message.OfferEvent) {
-	err := status.EncodeError(fmt.Errorf("%w in this worker any more", status.ErrNoEndpoint))
-	id.link.Tell(link.Request{Op: message.OpAnswer, Body: message.Answer{Call: in.Call, Error: err}})
-}
-
-// run runs the function of a call and answers it. It borrows the frame.
+// run runs the function of a call and reports its end. It borrows the frame.
 func (o *Offer) run(ctx context.Context, id callID, in message.OfferEvent, frame wire.Frame) {
 	if in.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -106,7 +112,7 @@ func (o *Offer) run(ctx context.Context, id callID, in message.OfferEvent, frame
 	}
 	answered := false
 	defer func() {
-		if !answered { // the function ended its goroutine instead of returning
+		if !answered { // the function called runtime.Goexit
 			o.returned(id)
 			o.fail(id, in, status.ErrGoexit)
 		}
@@ -120,35 +126,29 @@ func (o *Offer) run(ctx context.Context, id callID, in message.OfferEvent, frame
 		if !o.Endpoints[in.Endpoint].Streams() {
 			err = o.send(o.ctx, id, answer, res)
 		} else {
-			err = o.tell(o.ctx, id, answer, nil)
+			err = o.sendAnswer(o.ctx, id, answer, nil)
 		}
-		if err == nil || refusedAnswer(err) {
-			o.note(in, err)
+		if err == nil || endReported(err) {
 			return
+		}
+		if remote := new(message.Error); errors.As(err, &remote) {
+			o.of.log.Warn("the owner refused an answer", "endpoint", in.Endpoint, "error", err)
 		}
 	}
 	o.fail(id, in, err)
 }
 
-// refusedAnswer reports whether the owner has had the answer, or cannot get one any more.
-func refusedAnswer(err error) bool {
+// endReported reports whether an error of an answer implies that the owner has recorded the end of the function, or has
+// disconnected. The owner may return other errors before it has identified the call.
+func endReported(err error) bool {
 	var remote *message.Error
-	return errors.As(err, &remote) || errors.Is(err, status.ErrUnavailable)
-}
-
-// note says of an answer that the owner did not take that it did not, unless nobody waited for it.
-func (o *Offer) note(in message.OfferEvent, err error) {
-	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, status.ErrNotFound) && !errors.Is(err, status.ErrUnavailable) {
-		o.of.log.Warn("the owner refused an answer", "endpoint", in.Endpoint, "error", err)
-	}
+	abandoned := errors.Is(err, context.Canceled) || errors.Is(err, status.ErrNotFound)
+	return errors.As(err, &remote) && abandoned || errors.Is(err, status.ErrUnavailable)
 }
 
 // invoke runs the function of a call. The caller releases the result.
 func (o *Offer) invoke(ctx context.Context, id callID, in message.OfferEvent, frame wire.Frame) (*engine.Result, error) {
 	d := o.Endpoints[in.Endpoint]
-	if d == nil {
-		return nil, fmt.Errorf("endpoint %s: %w in this worker", status.Shown(in.Endpoint), status.ErrNoEndpoint)
-	}
 	storages, err := o.of.importer.Storages(in.Handles, frame.Files)
 	if err != nil {
 		return nil, fmt.Errorf("argument: %w", err)
@@ -159,12 +159,12 @@ func (o *Offer) invoke(ctx context.Context, id callID, in message.OfferEvent, fr
 	}
 	args.Claim()
 	if d.Stream != nil {
-		ctx = engine.WithSend(ctx, func(item any) error { return o.item(ctx, id, item) })
+		ctx = engine.WithSend(ctx, func(ctx context.Context, item any) error { return o.item(ctx, id, item) })
 	}
 	return o.engine.Run(ctx, d, args)
 }
 
-// item sends one result of a stream, of which it takes the tensors, and returns when there is room for the next one.
+// item sends one result of a stream and takes its tensors. It returns when the next one may be sent.
 func (o *Offer) item(ctx context.Context, id callID, item any) error {
 	res, err := o.engine.Encode(item)
 	if err != nil {
@@ -178,10 +178,10 @@ func (o *Offer) item(ctx context.Context, id callID, item any) error {
 func (o *Offer) send(ctx context.Context, id callID, answer message.Answer, res *engine.Result) error {
 	answer.Value = res.Payload.Value
 	if len(res.Payload.Storages) == 0 {
-		return o.tell(ctx, id, answer, nil)
+		return o.sendAnswer(ctx, id, answer, nil)
 	}
 	for _, s := range res.Payload.Storages {
-		if _, lent := s.Lent(); lent { // the owner's, or the caller's
+		if _, lent := s.Lent(); lent { // memory of the owner or the caller
 			continue
 		}
 		if f, can := s.Memory().(driver.Freezer); can {
@@ -195,28 +195,65 @@ func (o *Offer) send(ctx context.Context, id callID, answer message.Answer, res 
 		return fmt.Errorf("result: %w", err)
 	}
 	defer shared.Close()
-	shared.Claim(res.Payload.Storages, o.of.importer.Socket)
+	shared.AddNames(res.Payload.Storages, o.of.importer.Socket)
 	answer.Handles = shared.Handles
-	return o.tell(ctx, id, answer, shared)
+	return o.sendAnswer(ctx, id, answer, shared)
 }
 
-// tell sends an answer, with the memory that goes with it.
-func (o *Offer) tell(ctx context.Context, id callID, answer message.Answer, shared *transfer.Export) error {
-	ask := link.Request{Op: message.OpAnswer, Body: answer}
+// sendAnswer sends an answer with its memory and waits for the owner's response.
+func (o *Offer) sendAnswer(ctx context.Context, id callID, answer message.Answer, shared *transfer.Export) error {
+	request := link.Request{Op: message.OpAnswer, Body: answer}
 	if shared != nil {
-		ask.Files = shared.Files
+		request.Files = shared.Files
 	}
-	return connector.RequestOn(ctx, id.link, ask, nil)
+	return connector.RequestOn(ctx, id.link, request, nil)
 }
 
-// answerTime is how long the error of a call may take to be taken.
-const answerTime = 10 * time.Second
+// failTime is the timeout for the response to an error. After that the error is queued.
+const failTime = 10 * time.Second
 
-// fail answers a call with an error. The owner says itself which endpoint it is of.
+// The first and the longest pause before the error is sent again.
+const (
+	firstPause = 5 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// sleep waits and reports whether ctx has not ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// fail answers a call with an error. Without this answer the owner would not free the slot. fail therefore retries if
+// the owner's limits refuse the request, and queues the error if the owner does not respond.
 func (o *Offer) fail(id callID, in message.OfferEvent, err error) {
-	failed := status.EncodeSafely(err)
-	failed.Message = strings.TrimPrefix(failed.Message, fmt.Sprintf("endpoint %q: ", in.Endpoint))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.ctx), answerTime)
+	answer := message.Answer{Call: in.Call, Error: failure(in.Endpoint, err)}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.ctx), failTime)
 	defer cancel()
-	o.note(in, o.tell(ctx, id, message.Answer{Call: in.Call, Error: failed}, nil))
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		err = o.sendAnswer(ctx, id, answer, nil)
+		if !errors.Is(err, status.ErrLimit) || !sleep(ctx, pause) {
+			break
+		}
+	}
+	if err != nil && !endReported(err) {
+		o.of.log.Warn("the owner did not accept the error of a call", "endpoint", in.Endpoint, "error", err)
+		id.link.SendNoReply(link.Request{Op: message.OpAnswer, Body: answer})
+	}
+}
+
+// failure encodes the error of a function. The owner adds the endpoint's name. A function's error never declines the
+// call, because a function that has begun must not run again.
+func failure(endpoint string, err error) *message.Error {
+	failed := status.EncodeSafely(err)
+	failed.Message = strings.TrimPrefix(failed.Message, fmt.Sprintf("endpoint %q: ", endpoint))
+	if failed.Declines() {
+		failed.Code, failed.Type, failed.Data = message.CodeInternal, "", nil
+	}
+	return failed
 }

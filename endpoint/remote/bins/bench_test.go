@@ -16,8 +16,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// pair measures an operation beside the bare operations of NATS that it stands for, in turns, against a server in
-// another process. It reports the median of both in microseconds, and their ratio.
+// pair measures an operation and the equivalent bare NATS operations alternately, against a server in another process.
+// It reports the median of both in microseconds, and their ratio.
 func pair(b *testing.B, ours, bare func(i int)) {
 	times := [2][]time.Duration{}
 	for i := range b.N {
@@ -92,7 +92,7 @@ func BenchmarkTake(b *testing.B) {
 	})
 }
 
-// BenchmarkNotify is the time from the start of a write until a listener has heard of it.
+// BenchmarkNotify measures the time from the start of a write until a listener receives the event.
 func BenchmarkNotify(b *testing.B) {
 	s, ctx := newBenchSite(b), context.Background()
 	events, err := s.store.Listen(ctx, "a")

@@ -105,7 +105,7 @@ func TestStoreVerbs(t *testing.T) {
 	require.NoError(t, err)
 	n, err := s.Count(ctx, "a")
 	require.NoError(t, err)
-	require.Equal(t, 1, n, "the message that ended the bin does not count")
+	require.Equal(t, 1, n, "the message that emptied the bin does not count")
 	items, err = s.Peek(ctx, "a")
 	require.NoError(t, err)
 	require.Equal(t, []string{"5"}, bodies(items))
@@ -157,6 +157,7 @@ func TestStoreLargeBodies(t *testing.T) {
 	items, err = s.Take(ctx, "a", bins.TakeOptions{})
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(large[:1001], items[3].Body))
+	require.NoError(t, s.Drain(longContext(t)))
 	require.Empty(t, objects(t, conn), "a taken body is removed")
 
 	_, err = s.Append(ctx, "a", bins.Value{Body: make([]byte, 8<<20+1)})
@@ -188,7 +189,7 @@ func TestStoreSweep(t *testing.T) {
 		_, err := s.Put(ctx, "a", bins.Value{Body: bytes.Repeat([]byte{byte(i)}, 100)})
 		require.NoError(t, err)
 	}
-	require.Len(t, objects(t, conn), 3, "bodies of replaced items stay for a while: somebody may read them")
+	require.Len(t, objects(t, conn), 3, "bodies of replaced items stay for a while, because they may have readers")
 	js, err := jetstream.New(conn)
 	require.NoError(t, err)
 	_, err = js.Publish(ctx, "$O.BINS_test.C.ORPHAN", []byte("of a writer that was killed"))
@@ -246,8 +247,9 @@ func TestStoreFull(t *testing.T) {
 	require.NotZero(t, stored)
 	_, err = s.Take(ctx, "a", bins.TakeOptions{})
 	require.NoError(t, err)
+	require.NoError(t, s.Drain(longContext(t)))
 	_, err = s.Append(ctx, "a", bins.Value{Body: body})
-	require.NoError(t, err, "a take makes room")
+	require.NoError(t, err, "a take frees space")
 }
 
 func TestTakeRace(t *testing.T) {
@@ -340,7 +342,7 @@ func TestListenerEvents(t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	_, err = nextEvent(short, l)
-	require.ErrorIs(t, err, context.DeadlineExceeded, "a Delete of an empty bin and a Peek are not announced")
+	require.ErrorIs(t, err, context.DeadlineExceeded, "Delete of an empty bin and Peek cause no event")
 	require.NoError(t, l.Close())
 	require.NoError(t, l.Close())
 	_, err = nextEvent(ctx, l)
@@ -370,6 +372,14 @@ func TestStoreForeignMessages(t *testing.T) {
 		require.Error(t, err, "%v", header)
 		_, err = s.Take(ctx, name, bins.TakeOptions{})
 		require.ErrorIs(t, err, bins.ErrCorrupt, "%v", header)
+		n, err := s.Count(ctx, name)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		_, err = s.Append(ctx, name, text("whole"))
+		require.NoError(t, err)
+		require.NoError(t, s.Delete(ctx, name), "%v", header)
+		_, err = s.Take(ctx, name, bins.TakeOptions{})
+		require.ErrorIs(t, err, bins.ErrNotFound, "%v", header)
 	}
 	_, err = js.Publish(ctx, "bin.test.zzz.%GG", []byte("x"))
 	require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -25,46 +26,127 @@ type object struct {
 
 // bodies is the object store of a namespace or a queue.
 type bodies struct {
+	objects    *natslink.Objects
 	bucket     string
-	objects    jetstream.ObjectStore
 	maxPayload int64
+	maxItem    int64 // bytes of the largest body that load returns
 	log        *slog.Logger
+	background *background
 }
 
-// storeBody puts a body into the object store under a new name. Objects are never overwritten: readers of an object
-// that is overwritten fail.
+// background runs removals without blocking callers.
+type background struct {
+	mu      sync.Mutex
+	running int
+	idle    chan struct{} // closed when running becomes 0
+}
+
+// start runs remove with a context that allows for a few requests.
+func (b *background) start(remove func(context.Context)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.running == 0 {
+		b.idle = make(chan struct{})
+	}
+	b.running++
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), removalTimeout)
+		defer cancel()
+		defer b.done()
+		remove(ctx)
+	}()
+}
+
+func (b *background) done() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.running--; b.running == 0 {
+		close(b.idle)
+	}
+}
+
+// wait waits until all removals are done or ctx ends.
+func (b *background) wait(ctx context.Context) error {
+	b.mu.Lock()
+	idle, running := b.idle, b.running
+	b.mu.Unlock()
+	if running == 0 {
+		return nil
+	}
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// storeBody stores a body in the object store under a new name. Objects are never overwritten, because that fails their
+// readers.
 func (s *bodies) storeBody(ctx context.Context, body []byte) (object, error) {
 	sum := sha256.Sum256(body)
 	o := object{name: nuid.Next(), digest: hex.EncodeToString(sum[:])}
 	meta := jetstream.ObjectMeta{Name: o.name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(min(objectChunk, max(s.maxPayload-1024, 1024)))}}
 	open := func() io.ReadCloser { return io.NopCloser(bytes.NewReader(body)) }
 	if _, err := natslink.PutObject(ctx, s.objects, meta, open); err != nil {
-		s.dropBody(o.name)
+		s.dropBodies(o.name)
 		return object{}, err
 	}
 	return o, nil
 }
 
-// dropBody removes an object that no item names. What it cannot remove now, Sweep does later.
-func (s *bodies) dropBody(name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
-	defer cancel()
-	if err := s.objects.Delete(ctx, name); err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
-		s.log.Debug("bins: a body that no item names stays until the next sweep", "bucket", s.bucket, "object", name, "error", err)
+// dropBodies removes unreferenced objects in the background. Sweep removes any that remain. Empty names are skipped.
+func (s *bodies) dropBodies(names ...string) {
+	objects := make([]string, 0, len(names))
+	for _, name := range names {
+		if name != "" {
+			objects = append(objects, name)
+		}
+	}
+	if len(objects) > 0 {
+		s.background.start(func(ctx context.Context) { s.removeBodies(ctx, objects) })
 	}
 }
 
-// load completes the item of a message: the body from the object store, checked by its size and digest.
-func (s *bodies) load(ctx context.Context, m stored) (Item, error) {
-	if m.object == "" {
-		if int64(len(m.item.Body)) != m.size {
-			return Item{}, fmt.Errorf("%w: item %d has %d bytes and says %d", ErrCorrupt, m.item.Sequence, len(m.item.Body), m.size)
+// removeBodies removes objects and returns the number removed. It stops at the first failure, because the others would
+// fail too.
+func (s *bodies) removeBodies(ctx context.Context, names []string) (removed int) {
+	for i, name := range names {
+		try, cancel := context.WithTimeout(ctx, requestTimeout)
+		err := s.objects.Remove(try, name)
+		cancel()
+		if err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
+			s.log.Debug("bins: unused bodies remain until the next sweep", "bucket", s.bucket, "bodies", len(names)-i, "error", err)
+			return removed
 		}
+		if err == nil {
+			removed++
+		}
+	}
+	return removed
+}
+
+// Drain waits until the bodies and messages of removed items are deleted, or until ctx ends. Removals run in the
+// background. Call Drain before the process exits to leave less work for the next sweep.
+func (s *bodies) Drain(ctx context.Context) error { return s.background.wait(ctx) }
+
+// load completes the item of a message: it reads the body from the object store and verifies its size and digest.
+func (s *bodies) load(ctx context.Context, m stored) (Item, error) {
+	if m.damage != nil {
+		return Item{}, m.damage
+	}
+	if m.object == "" && int64(len(m.item.Body)) != m.size {
+		return Item{}, fmt.Errorf("%w: item %d has %d bytes, but %d in its header", ErrCorrupt, m.item.Sequence, len(m.item.Body), m.size)
+	}
+	if m.size > s.maxItem {
+		return Item{}, fmt.Errorf("%w: item %d has %d bytes: raise MaxItemBytes (%d)", ErrTooLarge, m.item.Sequence, m.size, s.maxItem)
+	}
+	if m.object == "" {
 		return m.item, nil
 	}
 	body, err := natslink.ReadObject(ctx, s.objects, m.object, func(info *jetstream.ObjectInfo) error {
 		if info.Size != uint64(m.size) {
-			return fmt.Errorf("%w: the body of item %d has another size than the item says", ErrCorrupt, m.item.Sequence)
+			return fmt.Errorf("%w: the body of item %d has %d bytes, but %d in its header", ErrCorrupt, m.item.Sequence, info.Size, m.size)
 		}
 		return nil
 	})
@@ -72,99 +154,46 @@ func (s *bodies) load(ctx context.Context, m stored) (Item, error) {
 		return Item{}, s.bodyError(m, err)
 	}
 	if sha256.Sum256(body) != m.digest {
-		return Item{}, fmt.Errorf("%w: the body of item %d has another digest than the item says", ErrCorrupt, m.item.Sequence)
+		return Item{}, fmt.Errorf("%w: the digest of item %d does not match its header", ErrCorrupt, m.item.Sequence)
 	}
 	m.item.Body = body
 	return m.item, nil
 }
 
-// errBodyGone means that a body was removed while it was read: somebody took or replaced its item.
+// errBodyGone means that a body was removed while it was read, because its item was taken or replaced.
 var errBodyGone = errors.New("the body was removed")
 
 func (s *bodies) bodyError(m stored, err error) error {
-	if errors.Is(err, jetstream.ErrObjectNotFound) {
+	switch {
+	case errors.Is(err, jetstream.ErrObjectNotFound):
 		return fmt.Errorf("item %d: %w", m.item.Sequence, errBodyGone)
+	case errors.Is(err, jetstream.ErrDigestMismatch), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: body of item %d: %w", ErrCorrupt, m.item.Sequence, err)
 	}
 	return fmt.Errorf("body of item %d: %w", m.item.Sequence, err)
 }
 
-// sweepTimeout bounds a request of Sweep whose answer is a list.
-const sweepTimeout = time.Minute
-
-// Sweep removes bodies that no item names and that are older than grace: those of writers that died between the body
-// and its item, of items that were replaced, and pieces of bodies that were never finished. It returns how many bodies
-// it removed. One process of a namespace runs it now and then; grace must be longer than any write lasts, an hour is
-// plenty.
+// Sweep removes leftovers of killed processes that are older than grace: bodies that no item references, pieces of
+// unfinished uploads, and the items of interrupted takes. It returns the number of removed bodies. One process of each
+// namespace should call it periodically. grace must exceed the longest write; an hour is ample.
 func (s *Store) Sweep(ctx context.Context, grace time.Duration) (removed int, err error) {
 	defer func() { err = wrap("sweep", "*", err) }()
-	before := time.Now().Add(-grace)
-	var bodies []*jetstream.ObjectInfo
-	err = natslink.AskFor(ctx, sweepTimeout, func(ctx context.Context) (err error) {
-		bodies, err = s.objects.List(ctx)
-		return err
-	})
-	if err != nil && !errors.Is(err, jetstream.ErrNoObjectsFound) {
-		return 0, err
+	taken, err := s.finishTakes(ctx, min(grace, takenGrace))
+	if err != nil {
+		return taken, err
 	}
-	// The bodies are listed first: an item that is written later names a body that is younger than grace.
-	named := map[string]bool{}
+	removed, err = s.objects.Sweep(ctx, time.Now().Add(-grace), s.namedBodies)
+	return taken + removed, err
+}
+
+// namedBodies returns the names of all bodies that items reference.
+func (s *Store) namedBodies(ctx context.Context) (names map[string]bool, err error) {
 	err = again(ctx, func() error {
+		names = map[string]bool{}
 		return s.scan(ctx, s.prefix()+">", jetstream.ConsumerConfig{}, func(m jetstream.Msg, _ *jetstream.MsgMetadata) error {
-			named[m.Headers().Get(headerObject)] = true
+			names[m.Headers().Get(headerObject)] = true
 			return nil
 		})
 	})
-	if err != nil {
-		return 0, err
-	}
-	whole := map[string]bool{}
-	for _, body := range bodies {
-		whole[body.NUID] = true
-		if named[body.Name] || body.ModTime.After(before) {
-			continue
-		}
-		err := natslink.Ask(ctx, func(ctx context.Context) error { return s.objects.Delete(ctx, body.Name) })
-		if err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
-			return removed, err
-		}
-		removed++
-	}
-	return removed, s.sweepPieces(ctx, whole, before)
-}
-
-// sweepPieces removes pieces of objects that have no description, which an upload leaves when its process is killed.
-func (s *Store) sweepPieces(ctx context.Context, whole map[string]bool, before time.Time) error {
-	var stream jetstream.Stream
-	var info *jetstream.StreamInfo
-	pieces := "$O." + s.bucket + ".C."
-	err := natslink.AskFor(ctx, sweepTimeout, func(ctx context.Context) (err error) {
-		if stream, err = s.js.Stream(ctx, "OBJ_"+s.bucket); err == nil {
-			info, err = stream.Info(ctx, jetstream.WithSubjectFilter(pieces+">"))
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for subject := range info.State.Subjects {
-		if whole[subject[len(pieces):]] {
-			continue
-		}
-		var last *jetstream.RawStreamMsg
-		err := natslink.Ask(ctx, func(ctx context.Context) (err error) {
-			last, err = stream.GetLastMsgForSubject(ctx, subject)
-			return err
-		})
-		if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && last.Time.After(before) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		err = natslink.Ask(ctx, func(ctx context.Context) error { return stream.Purge(ctx, jetstream.WithPurgeSubject(subject)) })
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return names, err
 }

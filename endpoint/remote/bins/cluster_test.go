@@ -28,8 +28,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// childMember is one server of a cluster, until its standard input ends: its name, its store, its address for clients,
-// its address for the others, and theirs.
+// childMember runs one server of a cluster until its standard input ends. Its arguments are its name, its store, its
+// address for clients, its cluster address and the cluster addresses of the other servers.
 func childMember() {
 	port := func(address string) (host string, number int) {
 		host, text, _ := net.SplitHostPort(address)
@@ -56,7 +56,7 @@ func childMember() {
 	s.Shutdown()
 }
 
-// cluster is three servers, each a process of its own.
+// cluster is three servers, each in a separate process.
 type cluster struct {
 	t       testing.TB
 	clients []string
@@ -85,7 +85,7 @@ func (c *cluster) start(i int) {
 	c.members[i] = m
 }
 
-// connect connects to whichever of the servers answers.
+// connect connects to any server that answers.
 func (c *cluster) connect() *nats.Conn {
 	c.t.Helper()
 	conn, err := natslink.Connect("nats://" + strings.Join(c.clients, ",nats://"))
@@ -94,7 +94,7 @@ func (c *cluster) connect() *nats.Conn {
 	return conn
 }
 
-// openStore opens a namespace as soon as the servers have found each other.
+// openStore opens a namespace when the servers have formed a cluster.
 func (c *cluster) openStore(ctx context.Context) *bins.Store {
 	c.t.Helper()
 	conn := c.connect()
@@ -110,7 +110,7 @@ func (c *cluster) openStore(ctx context.Context) *bins.Store {
 	}
 }
 
-// killLeader kills the server that leads a stream, which is the worst one to lose, and returns its number.
+// killLeader kills the leader of a stream, which is the worst server to lose, and returns its number.
 func (c *cluster) killLeader(ctx context.Context, js jetstream.JetStream, stream string) int {
 	c.t.Helper()
 	number := -1
@@ -128,12 +128,12 @@ func (c *cluster) killLeader(ctx context.Context, js jetstream.JetStream, stream
 	return number
 }
 
-// TestClusterLosesAServer kills the server of three that leads, and starts it again, while bins and a training run go
-// on. What was acknowledged is there once, every item goes to one taker, but for those of a take that says that nobody
-// knows, and the worker gets what the trainer published.
+// If the leader of three servers is killed and restarted during use of bins and a training run, every acknowledged item
+// is stored once and taken once, and the worker receives the published parameters. Items of a take that ended with
+// ErrOutcomeUnknown may be missing.
 func TestClusterLosesAServer(t *testing.T) {
 	c := startCluster(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // of a machine that has much else to do
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // for a busy machine
 	defer cancel()
 	s := c.openStore(ctx)
 	js, err := jetstream.New(c.connect())
@@ -172,19 +172,19 @@ func TestClusterLosesAServer(t *testing.T) {
 	})
 	run.requireGoesOn(ctx, t)
 	number := c.killLeader(ctx, js, "BINS_test")
-	run.requireGoesOn(ctx, t) // by two of three
+	run.requireGoesOn(ctx, t) // with two of three servers
 	c.start(number)
 	run.requireGoesOn(ctx, t)
 	close(stop)
 	both.Wait()
-	for quiet := time.Now(); b.missing() > b.doubt && ctx.Err() == nil; { // a replica that was away may answer reads with what it had
+	for quiet := time.Now(); b.missing() > b.doubt && ctx.Err() == nil; { // a restarted replica may return old data
 		err := b.take(ctx, s)
 		if err == nil {
 			quiet = time.Now()
 			continue
 		}
 		require.ErrorIs(t, err, bins.ErrNotFound)
-		require.Less(t, time.Since(quiet), 2*time.Minute, "%d acknowledged items are not found, of %d", b.missing(), len(b.acked))
+		require.Less(t, time.Since(quiet), 2*time.Minute, "%d of %d acknowledged items are missing", b.missing(), len(b.acked))
 		time.Sleep(50 * time.Millisecond)
 	}
 	require.NoError(t, ctx.Err())
@@ -196,14 +196,14 @@ func TestClusterLosesAServer(t *testing.T) {
 	t.Logf("%d items acknowledged, %d taken, %d at most in doubt", len(b.acked), len(b.taken), b.doubt)
 }
 
-// takenAtOnce is how many items a take of the ledger takes at most.
+// takenAtOnce is the maximum number of items in one take of the ledger.
 const takenAtOnce = 3
 
-// ledger is what was written and what was taken.
+// ledger records the items that were written and taken.
 type ledger struct {
 	acked map[string]bool
 	taken map[string]int
-	doubt int // items that takes may have removed whose outcome nobody knows
+	doubt int // items that takes with an unknown outcome may have removed
 }
 
 func (b *ledger) take(ctx context.Context, s *bins.Store) error {
@@ -218,7 +218,7 @@ func (b *ledger) take(ctx context.Context, s *bins.Store) error {
 	return err
 }
 
-// missing is how many acknowledged items were not handed out.
+// missing returns the number of acknowledged items that were not taken.
 func (b *ledger) missing() (n int) {
 	for name := range b.acked {
 		if b.taken[name] == 0 {
@@ -244,7 +244,7 @@ func startRun(ctx context.Context, t *testing.T, c *cluster) *trainingRun {
 	opts := rl.Options{Conn: c.connect(), Run: "test", Name: "trainer", Device: dev, Replicas: 3}
 	r.trainer, err = rl.NewTrainer(ctx, opts)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = r.trainer.Close() }) // a server may be on its way back
+	t.Cleanup(func() { _ = r.trainer.Close() }) // a server may be restarting
 	opts.Conn, opts.Name = c.connect(), "worker"
 	r.worker, err = rl.NewWorker(ctx, opts)
 	require.NoError(t, err)
@@ -252,7 +252,8 @@ func startRun(ctx context.Context, t *testing.T, c *cluster) *trainingRun {
 	return r
 }
 
-// requireGoesOn publishes parameters, which the worker gets, and has the worker's data arrive.
+// requireGoesOn publishes parameters, requires that the worker receives them, and requires that the worker's data
+// arrives.
 func (r *trainingRun) requireGoesOn(ctx context.Context, t *testing.T) {
 	t.Helper()
 	w, err := tensor.FromSlice(r.dev, tensor.Shape{2}, []float32{1, 2})
@@ -267,7 +268,7 @@ func (r *trainingRun) requireGoesOn(ctx context.Context, t *testing.T) {
 	require.GreaterOrEqual(t, p.Version(), version)
 	require.NoError(t, p.Close())
 	require.NoError(t, r.worker.Add(ctx, text(fmt.Sprint(version))))
-	for { // what was not acknowledged before comes again
+	for { // unacknowledged samples are delivered again
 		samples, err := r.trainer.Pull(ctx, 10)
 		require.NoError(t, err)
 		for _, sample := range samples {

@@ -14,8 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// TestStoreDiskFull fills the disk of a server's store. The writer hears of it; what was acknowledged is there when
-// somebody has made room, and nothing is there in part.
+// When the disk of the server is full, writers get an error. When space is available again, acknowledged items are
+// stored, and no item is stored in part.
 func TestStoreDiskFull(t *testing.T) {
 	disk := remotetest.NewSmallDisk(t, 8<<20)
 	address := remotetest.FreeAddress(t)
@@ -24,11 +24,11 @@ func TestStoreDiskFull(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Close()
 	s := open(t, conn, bins.Options{Inline: 64 << 10})
-	inline, beside := make([]byte, 60<<10), make([]byte, 200<<10) // in the message and as an object
+	inline, beside := make([]byte, 60<<10), make([]byte, 200<<10) // stored in the message and as an object
 	acked := map[string]int{}
 	var full error
 	for i := 0; full == nil; i++ {
-		require.Less(t, i, 200, "the disk has room for fewer")
+		require.Less(t, i, 200, "the disk has space for fewer")
 		body := inline
 		if i%4 == 3 {
 			body = beside
@@ -57,18 +57,18 @@ func TestStoreDiskFull(t *testing.T) {
 	require.NoError(t, err)
 	found := map[string]int{}
 	for _, item := range items {
-		require.Contains(t, []int{len(inline), len(beside)}, len(item.Body), "whole or not at all")
+		require.Contains(t, []int{len(inline), len(beside)}, len(item.Body), "completely or not at all")
 		found[name(item.Body)] = len(item.Body)
 	}
 	for item, size := range acked {
 		require.Equal(t, size, found[item], "item %s was acknowledged", item)
 	}
-	require.LessOrEqual(t, len(found), len(acked)+1, "and at most the one whose writer heard nothing")
+	require.LessOrEqual(t, len(found), len(acked)+1, "plus at most the one whose writer got no answer")
 	_, err = s.Append(ctx, "a", bins.Value{Body: inline})
-	require.NoError(t, err, "there is room again")
+	require.NoError(t, err, "there is space again")
 }
 
-// name is the first line of a body.
+// name returns the first line of a body.
 func name(body []byte) string {
 	for i, b := range body {
 		if b == '\n' {

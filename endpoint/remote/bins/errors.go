@@ -12,20 +12,20 @@ import (
 var (
 	// ErrNotFound means that a bin has no items.
 	ErrNotFound = errors.New("the bin is empty")
-	// ErrFull means that the namespace, the server's store or its disk has no room. Writers should wait for readers.
-	ErrFull = errors.New("no room in the bins")
-	// ErrTooLarge means that an item is larger than the store allows.
+	// ErrFull means that the namespace, the server's store or its disk is full. Writers should wait for readers.
+	ErrFull = errors.New("the bins are full")
+	// ErrTooLarge means that an item exceeds a limit of the store.
 	ErrTooLarge = errors.New("the item is too large")
-	// ErrName means that a text is no name of a bin.
-	ErrName = errors.New("not the name of a bin")
-	// ErrOutcomeUnknown means that the server did not answer before the context ended: the write may be stored or not,
-	// now or later.
-	ErrOutcomeUnknown = errors.New("it is not known whether the server stored it")
-	// ErrCorrupt means that an item is not what its writer stored, or that its body is gone.
+	// ErrName means that a bin name is invalid.
+	ErrName = errors.New("invalid bin name")
+	// ErrOutcomeUnknown means that the server did not answer before the context ended. The write may have been stored,
+	// or may still be stored later.
+	ErrOutcomeUnknown = errors.New("outcome unknown: the server may have stored it")
+	// ErrCorrupt means that an item differs from what its writer stored, or that its body is missing.
 	ErrCorrupt = errors.New("the item is damaged")
 )
 
-// Codes of the server that nats.go has no names for.
+// Server error codes that nats.go does not define.
 const (
 	codeNoMemory      = 10028 // "insufficient memory resources available"
 	codeNoStorage     = 10047 // "insufficient storage resources available"
@@ -44,7 +44,7 @@ func apiCode(err error) int {
 	return 0
 }
 
-// lostRace reports that the server refused a write because another one came first.
+// lostRace reports whether the server refused a write because of a concurrent write.
 func lostRace(err error) bool {
 	code := apiCode(err)
 	return code == codeWrongSequence || code == int(jetstream.JSErrCodeStreamWrongLastSequenceConstant)
@@ -58,10 +58,10 @@ func isFull(err error) bool {
 	return false
 }
 
-// isOutage reports an error after which the server may have done what it was asked for.
+// isOutage reports whether the server may have executed the request despite err.
 func isOutage(err error) bool { return natslink.IsOutage(err) }
 
-// wrap names the operation and the bin, and gives a full store its sentinel.
+// wrap adds the operation and the bin to an error, and maps errors of a full store to [ErrFull].
 func wrap(op, bin string, err error) error {
 	if err == nil {
 		return nil

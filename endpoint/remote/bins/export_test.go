@@ -2,5 +2,5 @@ package bins
 
 import "github.com/nats-io/nats.go/jetstream"
 
-// StreamOf is where the bins of a store lie.
+// StreamOf returns the stream of a store.
 func StreamOf(s *Store) jetstream.Stream { return s.stream }

@@ -14,27 +14,30 @@ import (
 )
 
 const (
-	// readerBeat is how often a server says that it is there while there is nothing to read. After two that do not come
-	// the reader is over.
+	// readerBeat is the interval of the server's heartbeats while there are no messages. The reader fails after two
+	// missed heartbeats.
 	readerBeat = time.Second
-	// readerIdle is after how long a server forgets a consumer whose reader is gone.
+	// scanIdle is the time without a message after which a scan checks whether messages remain.
+	scanIdle = 300 * time.Millisecond
+	// readerIdle is the time after which a server removes a consumer without a reader.
 	readerIdle = 30 * time.Second
 )
 
-// reader reads messages of the stream in their order, their headers only. It lives with one server: where that is lost
-// its reading ends with an error, and a new one has to begin behind what was read.
+// reader reads the headers of messages in stream order. It depends on one server: if that is lost, reading fails, and a
+// new reader must continue after the last message.
 //
-// The library has consumers of this kind that are made anew when they are lost, but each time under one name, again and
-// again. In a cluster a name belongs to the server that it was given to first, and that may be the one that was lost,
-// which is not known for a minute: then nobody answers until it comes back.
+// The library's ordered consumers recreate themselves, but always under the same name. In a cluster, a name belongs to
+// the server that it was first assigned to. If that server is lost, which takes a minute to detect, requests for the
+// name are not answered until it restarts.
 type reader struct {
+	consumer jetstream.Consumer
 	messages jetstream.MessagesContext
-	pending  uint64 // messages that there were to read when it began
+	pending  uint64 // messages to read at creation
 	read     uint64
 }
 
-// newReader makes a reader for the messages that config selects, by subject and place. The caller stops it. Each attempt
-// has another name.
+// newReader creates a reader for the messages that config selects by subject and position. The caller stops it. Each
+// attempt uses a different name.
 func (s *Store) newReader(ctx context.Context, config jetstream.ConsumerConfig) (*reader, error) {
 	config.AckPolicy, config.MemoryStorage, config.Replicas = jetstream.AckNonePolicy, true, 1
 	config.HeadersOnly, config.InactiveThreshold = true, readerIdle
@@ -47,40 +50,50 @@ func (s *Store) newReader(ctx context.Context, config jetstream.ConsumerConfig) 
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{pending: consumer.CachedInfo().NumPending}
+	r := &reader{consumer: consumer, pending: consumer.CachedInfo().NumPending}
 	r.messages, err = consumer.Messages(
 		jetstream.PullHeartbeat(readerBeat), jetstream.PullExpiry(30*time.Second), jetstream.WithMessagesErrOnMissingHeartbeat(true),
 	)
 	return r, err
 }
 
-// next waits for the next message until ctx ends. Where the server is lost, or a message of it, the error is an outage.
+// next waits for the next message until ctx ends. If the server or a message is lost, the error is an outage.
 func (r *reader) next(ctx context.Context) (jetstream.Msg, *jetstream.MsgMetadata, error) {
 	msg, err := r.messages.Next(jetstream.NextContext(ctx))
-	if ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
 	}
 	if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, jetstream.ErrConnectionClosed) {
 		return nil, nil, err
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("the server that is read from is lost: %w: %w", nats.ErrTimeout, err)
+		return nil, nil, fmt.Errorf("lost the server of the reader: %w: %w", nats.ErrTimeout, err)
 	}
 	meta, err := msg.Metadata()
 	if err != nil {
 		return nil, nil, err
 	}
 	if r.read++; meta.Sequence.Consumer != r.read {
-		return nil, nil, fmt.Errorf("message %d of those that are read was lost: %w", r.read, nats.ErrTimeout)
+		return nil, nil, fmt.Errorf("the reader missed message %d: %w", r.read, nats.ErrTimeout)
 	}
 	return msg, meta, nil
 }
 
-// stop ends reading. The server forgets the rest.
+// over reports whether no messages remain. The last ones may have been removed since the reader began.
+func (r *reader) over(ctx context.Context) (bool, error) {
+	var info *jetstream.ConsumerInfo
+	err := natslink.Ask(ctx, func(ctx context.Context) (err error) {
+		info, err = r.consumer.Info(ctx)
+		return err
+	})
+	return err == nil && info.NumPending == 0 && info.Delivered.Consumer == r.read, err
+}
+
+// stop ends reading. The server discards the remaining messages.
 func (r *reader) stop() { r.messages.Stop() }
 
-// scan reads the headers of all messages with a subject that are there when it begins, in order.
-func (s *Store) scan(ctx context.Context, subject string, config jetstream.ConsumerConfig, see func(jetstream.Msg, *jetstream.MsgMetadata) error) error {
+// scan reads the headers of all messages on a subject that exist when it begins, in order.
+func (s *Store) scan(ctx context.Context, subject string, config jetstream.ConsumerConfig, apply func(jetstream.Msg, *jetstream.MsgMetadata) error) error {
 	config.FilterSubject = subject
 	r, err := s.newReader(ctx, config)
 	if err != nil {
@@ -90,12 +103,26 @@ func (s *Store) scan(ctx context.Context, subject string, config jetstream.Consu
 	if r.pending == 0 {
 		return nil
 	}
+	progress := time.Now()
 	for {
-		msg, meta, err := r.next(ctx)
+		waiting, cancel := context.WithTimeout(ctx, scanIdle)
+		msg, meta, err := r.next(waiting)
+		idle := waiting.Err() != nil && ctx.Err() == nil
+		cancel()
+		if err != nil && idle {
+			if over, err := r.over(ctx); over || err != nil {
+				return err
+			}
+			if time.Since(progress) > 3*readerBeat {
+				return fmt.Errorf("the server sends no more messages: %w", nats.ErrTimeout)
+			}
+			continue
+		}
 		if err != nil {
 			return err
 		}
-		if err := see(msg, meta); err != nil || meta.NumPending == 0 {
+		progress = time.Now()
+		if err := apply(msg, meta); err != nil || meta.NumPending == 0 {
 			return err
 		}
 	}

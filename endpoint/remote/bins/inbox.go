@@ -6,11 +6,11 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// idleInboxes is how many inboxes wait for the next reads.
+// idleInboxes is the maximum number of idle inboxes.
 const idleInboxes = 4
 
-// inboxes are where answers of batched reads arrive. They are used again: a subscription for each read costs the server
-// more than the read itself, because it changes whom all its messages go to.
+// inboxes is a pool of inboxes for the answers of batched reads. A new subscription for each read would cost the server
+// more than the read itself, because it invalidates the server's routing cache.
 type inboxes struct {
 	conn *nats.Conn
 
@@ -18,14 +18,14 @@ type inboxes struct {
 	idle []*inbox
 }
 
-// inbox is one of them, for one read at a time.
+// inbox receives the answers of one read at a time.
 type inbox struct {
 	subject string
 	answers chan *nats.Msg
 	sub     *nats.Subscription
 }
 
-// get returns an inbox that receives only the answers to requests made from now on. The caller returns it by put.
+// get returns an inbox that receives only the answers to later requests. The caller returns it with put.
 func (b *inboxes) get() (*inbox, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -40,7 +40,8 @@ func (b *inboxes) get() (*inbox, error) {
 	return box, err
 }
 
-// put takes an inbox back. One whose read was broken off ends: late answers may come.
+// put returns an inbox to the pool. whole reports that its read was completed; otherwise the inbox is closed, because
+// late answers may arrive.
 func (b *inboxes) put(box *inbox, whole bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -51,7 +52,7 @@ func (b *inboxes) put(box *inbox, whole bool) {
 	_ = box.sub.Unsubscribe()
 }
 
-// close ends those that wait.
+// close closes the idle inboxes.
 func (b *inboxes) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Value is what a caller stores as one item.
+// Value is the content of an item to store.
 type Value struct {
-	// Type is the media type of Body, for instance "application/json" or [TypeSafetensors]. At most 256 bytes.
+	// Type is the media type of Body, for example "application/json" or [TypeSafetensors]. It has at most 256 bytes.
 	Type string
-	// Meta is what readers can know without the body. Keys and values together have at most 4 KiB.
+	// Meta is metadata that readers can use without the body. Keys and values have at most 4 KiB in total.
 	Meta map[string]string
 	// Body is borrowed until the call that stores it returns.
 	Body []byte
@@ -24,25 +25,25 @@ type Value struct {
 // Item is one stored value. The reader owns it.
 type Item struct {
 	Value
-	// Sequence orders all items of a namespace and is never used twice.
+	// Sequence orders all items of a namespace and is never reused.
 	Sequence uint64
 	// Time is when the server stored the item.
 	Time time.Time
-	// Put reports that the item replaced all before it; otherwise it was appended.
+	// Put reports whether the item was put, which replaced all earlier items. Otherwise it was appended.
 	Put bool
 }
 
-// Operations, as their messages name them.
+// Operations in the headers of messages.
 const (
 	opPut    = "put"
 	opAppend = "append"
 	opTake   = "take"
 	opDelete = "delete"
-	// opTakeSome takes the items up to headerUpTo, headerItems in number, which are gone as soon as it is stored.
-	opTakeSome = "take-some"
+	// opSettled marks the message that replaces a claim after its items are removed from the stream. It expires.
+	opSettled = "settled"
 )
 
-// Headers of messages.
+// Message headers.
 const (
 	headerOp     = "Bin-Op"
 	headerType   = "Bin-Type"
@@ -50,35 +51,36 @@ const (
 	headerSize   = "Bin-Size"
 	headerDigest = "Bin-Sha256"
 	headerObject = "Bin-Object"
-	headerList   = "Bin-List" // "1": the body is a JSON array whose elements are the items
-	headerUpTo   = "Bin-Up-To"
-	headerItems  = "Bin-Items"
+	headerList   = "Bin-List"   // "1": the body is a JSON array whose elements are the items
+	headerUpTo   = "Bin-Up-To"  // in claims: sequence number of the newest removed item
+	headerItems  = "Bin-Items"  // in claims: number of removed items
+	headerBefore = "Bin-Before" // in claims: sequence number of the replaced claim
 )
 
 const (
 	maxTypeBytes   = 256
 	maxMetaBytes   = 4 << 10
-	maxHeaderBytes = 16 << 10 // all headers of a message, NATS's own too
+	maxHeaderBytes = 16 << 10 // all headers of a message, including NATS's own
 )
 
 func (v Value) check(o Options) error {
 	if int64(len(v.Body)) > o.MaxItemBytes {
-		return fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrTooLarge, len(v.Body), o.MaxItemBytes)
+		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, len(v.Body), o.MaxItemBytes)
 	}
 	if len(v.Type) > maxTypeBytes {
-		return fmt.Errorf("%w: its type has %d bytes, at most %d are allowed", ErrTooLarge, len(v.Type), maxTypeBytes)
+		return fmt.Errorf("%w: its type has %d bytes, the limit is %d", ErrTooLarge, len(v.Type), maxTypeBytes)
 	}
 	total := 0
 	for key, value := range v.Meta {
 		total += len(key) + len(value)
 	}
 	if total > maxMetaBytes {
-		return fmt.Errorf("%w: its metadata has %d bytes, at most %d are allowed", ErrTooLarge, total, maxMetaBytes)
+		return fmt.Errorf("%w: its metadata has %d bytes, the limit is %d", ErrTooLarge, total, maxMetaBytes)
 	}
 	return nil
 }
 
-// message makes the message of a value without its body.
+// message returns the message of a value without its body.
 func (v Value) message(subject, op string) (*nats.Msg, error) {
 	msg := nats.NewMsg(subject)
 	msg.Header.Set(headerOp, op)
@@ -96,40 +98,48 @@ func (v Value) message(subject, op string) (*nats.Msg, error) {
 	return msg, nil
 }
 
-// stored is a message of a bin as it lies in the stream, its body perhaps elsewhere.
+// stored is a message of a bin or queue. Its body may be in the object store.
 type stored struct {
 	item   Item
 	op     string
 	size   int64
-	object string // name in the object store; "" where the body is inline
+	object string // name in the object store; "" if the body is inline
 	digest [sha256.Size]byte
-	list   bool   // the elements of the body are the items
-	upTo   uint64 // of opTakeSome: the newest item that is gone
+	list   bool   // each element of the body is an item
+	id     string // message id
+	damage error  // ErrCorrupt if the headers are invalid
+
+	claim bool   // the message removes items
+	upTo  uint64 // in claims: newest removed item
 }
 
-// empty reports that the message ends a bin.
-func (m stored) empty() bool { return m.op == opTake || m.op == opDelete }
-
-// parseStored checks what a message says of itself. The body of an item that lies inline is not copied.
-func parseStored(header nats.Header, body []byte, sequence uint64, at time.Time, limit int64) (m stored, err error) {
-	m.op = header.Get(headerOp)
+// parseStored parses the headers of an item. An inline body is not copied. A damaged message becomes an item with
+// damage set, so its bin can be listed and deleted.
+func parseStored(header nats.Header, body []byte, sequence uint64, at time.Time) stored {
+	m := stored{op: header.Get(headerOp), id: header.Get(jetstream.MsgIDHeader), object: header.Get(headerObject)}
 	m.item = Item{Sequence: sequence, Time: at, Put: m.op == opPut}
-	switch m.op {
-	case opTake, opDelete:
-		return m, nil
-	case opTakeSome:
-		if m.upTo, err = strconv.ParseUint(header.Get(headerUpTo), 10, 64); err != nil || m.upTo >= sequence {
-			return m, fmt.Errorf("%w: what message %d has taken", ErrCorrupt, sequence)
-		}
-		return m, nil
-	case opPut, opAppend:
-	default:
-		return m, fmt.Errorf("%w: message %d is no item", ErrCorrupt, sequence)
+	if m.op == opPut || m.op == opAppend {
+		m.damage = m.parseItem(header, body)
+	} else {
+		m.damage = fmt.Errorf("%w: message %d is not an item", ErrCorrupt, sequence)
 	}
+	return m
+}
+
+// parseClaim parses the headers of a claim. A damaged claim removes nothing.
+func parseClaim(header nats.Header, sequence uint64, at time.Time) stored {
+	m := stored{claim: true, op: header.Get(headerOp), id: header.Get(jetstream.MsgIDHeader), item: Item{Sequence: sequence, Time: at}}
+	if upTo, err := strconv.ParseUint(header.Get(headerUpTo), 10, 64); err == nil && upTo < sequence {
+		m.upTo = upTo
+	}
+	return m
+}
+
+func (m *stored) parseItem(header nats.Header, body []byte) (err error) {
 	m.list = header.Get(headerList) == "1"
 	if text := header.Get(headerType); text != "" {
 		if m.item.Type, err = strconv.Unquote(text); err != nil {
-			return m, fmt.Errorf("%w: type of item %d", ErrCorrupt, sequence)
+			return fmt.Errorf("%w: invalid type of item %d", ErrCorrupt, m.item.Sequence)
 		}
 	}
 	if text := header.Get(headerMeta); text != "" {
@@ -137,28 +147,28 @@ func parseStored(header nats.Header, body []byte, sequence uint64, at time.Time,
 			err = json.Unmarshal([]byte(text), &m.item.Meta)
 		}
 		if err != nil {
-			return m, fmt.Errorf("%w: metadata of item %d", ErrCorrupt, sequence)
+			return fmt.Errorf("%w: invalid metadata of item %d", ErrCorrupt, m.item.Sequence)
 		}
 	}
-	if m.size, err = strconv.ParseInt(header.Get(headerSize), 10, 64); err != nil || m.size < 0 || m.size > limit {
-		return m, fmt.Errorf("%w: size of item %d", ErrCorrupt, sequence)
+	if m.size, err = strconv.ParseInt(header.Get(headerSize), 10, 64); err != nil || m.size < 0 {
+		return fmt.Errorf("%w: invalid size of item %d", ErrCorrupt, m.item.Sequence)
 	}
-	if m.object = header.Get(headerObject); m.object == "" {
+	if m.object == "" {
 		m.item.Body = body
-		return m, nil
+		return nil
 	}
 	sum, err := hex.DecodeString(header.Get(headerDigest))
 	if err != nil || copy(m.digest[:], sum) != sha256.Size {
-		return m, fmt.Errorf("%w: digest of item %d", ErrCorrupt, sequence)
+		return fmt.Errorf("%w: invalid digest of item %d", ErrCorrupt, m.item.Sequence)
 	}
-	return m, nil
+	return nil
 }
 
-// appendElements adds the elements of an item that is a list, each as an item of its own.
+// appendElements appends each element of a list as a separate item.
 func appendElements(items []Item, list Item) ([]Item, error) {
 	var elements []json.RawMessage
 	if err := json.Unmarshal(list.Body, &elements); err != nil {
-		return nil, fmt.Errorf("%w: item %d is no list: %w", ErrCorrupt, list.Sequence, err)
+		return nil, fmt.Errorf("%w: item %d is not a list: %w", ErrCorrupt, list.Sequence, err)
 	}
 	for _, element := range elements {
 		one := list

@@ -2,103 +2,89 @@ package bins
 
 import (
 	"context"
-	"math"
-	"time"
+	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// emptyLives is how long the message that ends a bin may be there. The server removes it once a second after its time
-// is over.
-const emptyLives = tombstoneTTL + 2*time.Second
-
-// List returns how many items each bin has whose name matches pattern, in which '*' stands for one part of a name and
-// '>' at the end for one or more. ">" lists all bins. The counts of different bins may be those of different moments.
+// List returns the number of items of each bin whose name matches pattern. In a pattern, '*' matches one part of a
+// name, and a trailing '>' matches one or more parts. ">" matches all bins. The counts are not an atomic snapshot
+// across bins.
 func (s *Store) List(ctx context.Context, pattern string) (_ map[string]int, err error) {
 	defer func() { err = wrap("list", pattern, err) }()
 	subject, err := escapePattern(pattern)
 	if err != nil {
 		return nil, err
 	}
-	return s.count(ctx, s.prefix()+subject)
+	return s.count(ctx, subject)
 }
 
-// Count returns how many items a bin has: 0 for one that does not exist.
+// Count returns the number of items of a bin: 0 if it does not exist.
 func (s *Store) Count(ctx context.Context, bin string) (_ int, err error) {
 	defer func() { err = wrap("count", bin, err) }()
 	if err := CheckName(bin); err != nil {
 		return 0, err
 	}
-	counts, err := s.count(ctx, s.subject(bin))
+	counts, err := s.count(ctx, escape(bin))
 	return counts[bin], err
 }
 
-// count takes the server's totals and subtracts the messages that are no items, which are among the newest: they live
-// for seconds. In a namespace in which somebody has taken some items of a bin it looks at all messages instead.
-func (s *Store) count(ctx context.Context, subject string) (counts map[string]int, err error) {
+// count uses the server's totals by subject. If taken items may still be in the stream, it reads the headers of all
+// messages instead. pattern must be escaped.
+func (s *Store) count(ctx context.Context, pattern string) (counts map[string]int, err error) {
 	err = again(ctx, func() error {
-		counts, err = s.countOnce(ctx, subject)
+		counts, err = s.countOnce(ctx, pattern)
 		return err
 	})
 	return counts, err
 }
 
-func (s *Store) countOnce(ctx context.Context, subject string) (map[string]int, error) {
+func (s *Store) countOnce(ctx context.Context, pattern string) (map[string]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*requestTimeout)
 	defer cancel()
-	info, err := s.info(ctx, jetstream.WithSubjectFilter(subject))
+	info, err := s.info(ctx, jetstream.WithSubjectFilter(s.bothPrefix()+pattern))
 	if err != nil {
 		return nil, err
 	}
-	if takesSome(info) {
-		return s.countItems(ctx, subject, info.State.LastSeq)
-	}
-	counts := map[string]int{}
+	counts, claimed := map[string]int{}, false
 	for subject, n := range info.State.Subjects {
-		if name, ok := s.binOf(subject); ok {
+		name, ok := s.binOf(subject)
+		switch {
+		case ok && strings.HasPrefix(subject, claimRoot):
+			claimed = true
+		case ok:
 			counts[name] = int(n)
 		}
 	}
-	since := info.TimeStamp.Add(-emptyLives)
-	if len(counts) == 0 || info.State.LastTime.Before(since) {
+	if !claimed {
 		return counts, nil
 	}
-	config := jetstream.ConsumerConfig{DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since}
-	err = s.scan(ctx, subject, config, func(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
-		if meta.Sequence.Stream > info.State.LastSeq {
-			return nil
-		}
-		name, ok := s.binOf(m.Subject())
-		if op := m.Headers().Get(headerOp); !ok || op != opTake && op != opDelete {
-			return nil
-		}
-		if counts[name]--; counts[name] <= 0 {
-			delete(counts, name)
+	// The totals are right for bins whose claims were settled earlier, because their taken items are removed.
+	settled := true
+	err = s.scan(ctx, s.claimPrefix()+pattern, jetstream.ConsumerConfig{}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
+		if m.Headers().Get(headerOp) != opSettled || meta.Sequence.Stream > info.State.LastSeq {
+			settled = false
 		}
 		return nil
 	})
-	return counts, err
+	if err != nil || settled {
+		return counts, err
+	}
+	return s.countItems(ctx, pattern)
 }
 
-// countItems counts the items of bins by the headers of all messages up to a sequence number.
-func (s *Store) countItems(ctx context.Context, subject string, last uint64) (map[string]int, error) {
+// countItems counts the items of bins from the headers of all messages.
+func (s *Store) countItems(ctx context.Context, pattern string) (map[string]int, error) {
 	bins := map[string]*content{}
-	err := s.scan(ctx, subject, jetstream.ConsumerConfig{}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
-		if meta.Sequence.Stream > last {
-			return nil
-		}
+	err := s.scan(ctx, s.bothPrefix()+pattern, jetstream.ConsumerConfig{}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
 		name, ok := s.binOf(m.Subject())
 		if !ok {
 			return nil
 		}
-		one, err := parseStored(m.Headers(), nil, meta.Sequence.Stream, meta.Timestamp, math.MaxInt64)
-		if err != nil {
-			return err
-		}
 		if bins[name] == nil {
 			bins[name] = &content{}
 		}
-		bins[name].see(one)
+		bins[name].apply(parseMessage(m.Subject(), m.Headers(), nil, meta.Sequence.Stream, meta.Timestamp))
 		return nil
 	})
 	counts := make(map[string]int, len(bins))

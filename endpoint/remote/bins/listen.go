@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,30 +14,32 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Event says that a bin changed.
+// Event describes a change of a bin.
 type Event struct {
 	// Bin is the name of the bin.
 	Bin string
-	// Items is how many items the bin has after the change.
+	// Items is the number of items after the change.
 	Items int
-	// Sequence is that of the change; it orders all events of a namespace. An event after a gap has the sequence of the
-	// gap's end.
+	// Sequence is the sequence number of the change. It orders all events of a namespace. An event after a gap has the
+	// sequence number of the end of the gap.
 	Sequence uint64
-	// Op is "put", "append", "take" or "delete", or "" for an event after a gap: then several changes may be one event.
+	// Op is "put", "append", "take" or "delete". It is "" for an event after a gap, which may combine several changes.
 	Op string
 }
 
-// Listener hears of changes, also of those by its own process. It hears of a take or a delete of a bin, not of a Peek.
+// Listener receives the changes of bins, including those by its own process. Take and Delete cause events, Peek does
+// not.
 //
-// Changes of one bin come in their order. While the connection is away nothing is heard; when it is back the listener
-// gets an event for each bin whose number of items or newest item is not the one that it knew.
+// Changes of one bin arrive in order. The listener receives no events while the connection is down. After a
+// reconnection it receives an event for each bin whose number of items or newest item has changed.
 type Listener struct {
 	store   *Store
 	subject string
 	pattern string
-	reader  *reader       // of run
-	read    uint64        // the message that it read last
-	lost    chan struct{} // a reader was lost: what it was not told of has to be looked for
+	reader  *reader       // used by run
+	begin   uint64        // newest message before the first event
+	read    uint64        // last message that it read
+	lost    chan struct{} // signals that a reader was lost and the bins must be compared
 	stop    context.CancelFunc
 	done    chan struct{}
 	once    sync.Once
@@ -45,16 +48,26 @@ type Listener struct {
 	err    error // why events ended; set before events is closed
 	mu     sync.Mutex
 	counts map[string]int
+	writes map[string]writes
 	seen   uint64 // newest message that was passed on
-	known  uint64 // messages up to here are in counts
+	known  uint64 // counts includes messages up to this one
 }
 
-// eventQueue is how many events wait for a slow listener. When it is full the server's messages wait in the stream.
+// writes holds the messages of a bin that a later claim can refer to.
+type writes struct {
+	put   uint64 // newest message that replaced all items
+	claim uint64 // newest claim
+}
+
+// maxWrites is the number of bins for which a listener keeps the writes of empty bins.
+const maxWrites = 4096
+
+// eventQueue is the number of events that can wait for a slow listener. When it is full, messages wait in the stream.
 const eventQueue = 256
 
-// Listen hears of changes of the bins whose names match pattern ('*' is one part of a name, '>' at the end one or
-// more), from now on: a change that begins after Listen returned is heard. The caller closes the listener; the end of
-// ctx after Listen returned has no effect.
+// Listen returns a listener for the bins whose names match pattern: '*' matches one part of a name, and a trailing '>'
+// matches one or more parts. The listener receives every change that begins after Listen has returned. The caller
+// closes the listener. ctx applies only until Listen returns.
 func (s *Store) Listen(ctx context.Context, pattern string) (_ *Listener, err error) {
 	defer func() { err = wrap("listen to", pattern, err) }()
 	escaped, err := escapePattern(pattern)
@@ -62,12 +75,13 @@ func (s *Store) Listen(ctx context.Context, pattern string) (_ *Listener, err er
 		return nil, err
 	}
 	l := &Listener{
-		store: s, pattern: pattern, subject: s.prefix() + escaped,
+		store: s, pattern: pattern, subject: s.bothPrefix() + escaped, writes: map[string]writes{},
 		events: make(chan Event, eventQueue), lost: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	// The connection's changes are asked for before the counts are, so that no outage is missed.
+	// Subscribing to the connection's status before counting ensures that no outage is missed.
 	changes := s.conn.StatusChanged(nats.CONNECTED)
 	if l.read, err = l.snapshot(ctx); err == nil {
+		l.begin = l.read
 		err = l.subscribe(ctx)
 	}
 	if err != nil {
@@ -96,15 +110,15 @@ func (l *Listener) snapshot(ctx context.Context) (uint64, error) {
 			return 0, err
 		}
 		l.counts = counts
-		// Where others write all the time the counts may include changes that are heard again: one moment is as good as
-		// another.
+		// With continuous writers, the counts may include changes that are also received as events. Any moment is a
+		// valid start.
 		if before.State.LastSeq == after.State.LastSeq || ctx.Err() != nil || time.Since(before.TimeStamp) > time.Second {
 			return after.State.LastSeq, ctx.Err()
 		}
 	}
 }
 
-// subscribe reads on behind the message that was read last.
+// subscribe starts reading after the last message that was read.
 func (l *Listener) subscribe(ctx context.Context) (err error) {
 	l.reader, err = l.store.newReader(ctx, jetstream.ConsumerConfig{
 		FilterSubject: l.subject, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: l.read + 1,
@@ -112,9 +126,9 @@ func (l *Listener) subscribe(ctx context.Context) (err error) {
 	return err
 }
 
-// Events are the events that no loop has taken yet, and those to come. An error is the last pair: the cause of ctx, or
-// [ErrClosed] after Close. Leaving the loop does not close the listener: the next loop goes on behind the last event of
-// this one.
+// Events returns the events that no earlier loop has received, and then waits for new ones. The last pair has an error:
+// the cause of ctx, or [ErrClosed] after Close. Leaving the loop does not close the listener: the next loop continues
+// after the last event of this one.
 func (l *Listener) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {
@@ -126,7 +140,7 @@ func (l *Listener) Events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
-// next returns the next event, or the cause of ctx, or [ErrClosed] after Close.
+// next returns the next event, the cause of ctx, or [ErrClosed] after Close.
 func (l *Listener) next(ctx context.Context) (Event, error) {
 	select {
 	case event, ok := <-l.events:
@@ -142,7 +156,7 @@ func (l *Listener) next(ctx context.Context) (Event, error) {
 // ErrClosed means that the listener was closed.
 var ErrClosed = errors.New("the listener is closed")
 
-// Close ends the listener. A second call does nothing.
+// Close closes the listener. A second call does nothing.
 func (l *Listener) Close() error {
 	l.once.Do(func() {
 		l.stop()
@@ -151,7 +165,7 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// run passes messages on until the listener is closed. Each reconnection makes it look at the bins anew.
+// run forwards messages until the listener is closed. It compares the bins after each reconnection.
 func (l *Listener) run(ctx context.Context, changes chan nats.Status) {
 	defer close(l.done)
 	defer l.store.conn.RemoveStatusListener(changes)
@@ -190,9 +204,9 @@ func (l *Listener) pass(ctx context.Context) error {
 	}
 }
 
-// goOn reads on by another server, and has the bins compared: of a take meanwhile there may be nothing to read.
+// goOn continues with a new reader and has the bins compared, because a take meanwhile may have left no message.
 func (l *Listener) goOn(ctx context.Context, lost error) error {
-	l.store.log.Debug("bins: a listener reads on", "namespace", l.store.opts.Namespace, "bins", l.pattern, "error", lost)
+	l.store.log.Debug("bins: a listener continues with a new reader", "namespace", l.store.opts.Namespace, "bins", l.pattern, "error", lost)
 	old := l.reader
 	err := l.subscribe(ctx)
 	if err != nil {
@@ -200,10 +214,7 @@ func (l *Listener) goOn(ctx context.Context, lost error) error {
 		return err
 	}
 	old.stop()
-	select {
-	case l.lost <- struct{}{}:
-	default: // it will be looked
-	}
+	l.recount()
 	return nil
 }
 
@@ -216,7 +227,7 @@ func (l *Listener) put(ctx context.Context, event Event) bool {
 	}
 }
 
-// event counts what a message does to its bin.
+// event applies a message to the count of its bin. It returns false if the message is not an event.
 func (l *Listener) event(msg jetstream.Msg, meta *jetstream.MsgMetadata) (Event, bool) {
 	name, ok := l.store.binOf(msg.Subject())
 	if !ok {
@@ -226,30 +237,63 @@ func (l *Listener) event(msg jetstream.Msg, meta *jetstream.MsgMetadata) (Event,
 	defer l.mu.Unlock()
 	event := Event{Bin: name, Sequence: meta.Sequence.Stream, Op: msg.Headers().Get(headerOp)}
 	l.seen = event.Sequence
+	claim := strings.HasPrefix(msg.Subject(), claimRoot)
+	removed := 0
 	switch {
-	case event.Sequence <= l.known: // counted after a gap
-		event.Items = l.counts[name]
-		if event.Op == opTakeSome {
-			event.Op = opTake
+	case claim:
+		removed = l.claimed(name, msg.Headers(), event.Sequence)
+		if event.Op != opTake && event.Op != opDelete {
+			return Event{}, false
 		}
+	case event.Op == opPut:
+		w := l.writes[name]
+		w.put = event.Sequence
+		l.writes[name] = w
+	case event.Op != opAppend:
+		return Event{}, false
+	}
+	switch {
+	case event.Sequence <= l.known: // already counted after a gap
+		event.Items = l.counts[name]
 		return event, true
 	case event.Op == opPut:
 		event.Items = 1
 	case event.Op == opAppend:
 		event.Items = l.counts[name] + 1
-	case event.Op == opTake, event.Op == opDelete:
-	case event.Op == opTakeSome:
-		n, err := strconv.Atoi(msg.Headers().Get(headerItems))
-		if err != nil || n < 0 {
-			return Event{}, false
-		}
-		event.Items = max(0, l.counts[name]-n)
-		event.Op = opTake
 	default:
-		return Event{}, false
+		event.Items = max(0, l.counts[name]-removed)
 	}
 	l.set(name, event.Items)
 	return event, true
+}
+
+// claimed records a claim and returns the number of items that it removed. If the previous claim was not received, the
+// bins are counted again.
+func (l *Listener) claimed(name string, header nats.Header, sequence uint64) (removed int) {
+	w := l.writes[name]
+	upTo, _ := strconv.ParseUint(header.Get(headerUpTo), 10, 64)
+	if upTo >= w.put { // otherwise a put has already replaced the items
+		removed, _ = strconv.Atoi(header.Get(headerItems))
+		w.put = 0
+	}
+	before, _ := strconv.ParseUint(header.Get(headerBefore), 10, 64)
+	if before > max(w.claim, l.begin) {
+		l.recount()
+	}
+	w.claim = sequence
+	l.writes[name] = w
+	if header.Get(headerOp) == opSettled && l.counts[name] == 0 && len(l.writes) > maxWrites {
+		delete(l.writes, name) // a later claim on the bin causes a comparison
+	}
+	return max(0, removed)
+}
+
+// recount triggers a comparison of the bins with the server's counts.
+func (l *Listener) recount() {
+	select {
+	case l.lost <- struct{}{}:
+	default: // a comparison is already pending
+	}
 }
 
 func (l *Listener) set(name string, items int) {
@@ -260,8 +304,8 @@ func (l *Listener) set(name string, items int) {
 	}
 }
 
-// afterGaps compares the bins with what the listener knows whenever the connection is back or another server is read
-// from: takes during an outage leave nothing that could be read later.
+// afterGaps compares the bins with the listener's counts after each reconnection or change of the reader, because takes
+// during an outage leave no messages.
 func (l *Listener) afterGaps(ctx context.Context, changes <-chan nats.Status) {
 	for {
 		select {
@@ -289,7 +333,7 @@ func (l *Listener) afterGaps(ctx context.Context, changes <-chan nats.Status) {
 	}
 }
 
-// errOvertaken means that messages came while the bins were counted.
+// errOvertaken means that messages arrived while the bins were counted.
 var errOvertaken = errors.New("overtaken")
 
 func (l *Listener) compare(ctx context.Context) error {

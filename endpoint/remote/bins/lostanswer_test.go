@@ -3,7 +3,6 @@ package bins_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"sync"
@@ -11,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
@@ -19,13 +17,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// deafProxy passes connections on to a server. From the moment on in which a client writes certain bytes, that client
-// hears nothing any more, though the server gets what it writes.
+// deafProxy forwards connections to a server. After a client has sent certain bytes, that client receives nothing more,
+// while the server still receives what it sends.
 type deafProxy struct {
 	address string
-	deaf    chan struct{} // closed at that moment
+	deaf    chan struct{} // closed when a client has sent the bytes
 	once    sync.Once
-	shut    atomic.Bool // new connections are refused
+	shut    atomic.Bool // refuses new connections
 	mu      sync.Mutex
 	conns   []net.Conn
 }
@@ -63,7 +61,7 @@ func startDeafProxy(t *testing.T, to, mark string) *deafProxy {
 	return p
 }
 
-// pass copies what see lets through.
+// pass copies the data for which see returns true.
 func (p *deafProxy) pass(to, from net.Conn, see func(data []byte) bool) {
 	defer to.Close()
 	buffer := make([]byte, 64<<10)
@@ -80,7 +78,7 @@ func (p *deafProxy) pass(to, from net.Conn, see func(data []byte) bool) {
 	}
 }
 
-// cut ends all connections.
+// cut closes all connections.
 func (p *deafProxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,9 +88,8 @@ func (p *deafProxy) cut() {
 	p.conns = nil
 }
 
-// TestTakeThatIsNotAnswered loses the answer to a take that the server has made. The repeated take is in conflict with
-// it. Where the server knows, the items are handed out; where it was restarted and has forgotten, the taker is told
-// that nobody knows: never are items gone without a word.
+// If the answer to a take is lost, the repeated take conflicts with the first one. The taker finds its own claim and
+// returns the items, even after a restart of the server.
 func TestTakeThatIsNotAnswered(t *testing.T) {
 	for name, restart := range map[string]bool{"the server knows": false, "the server was restarted": true} {
 		t.Run(name, func(t *testing.T) {
@@ -138,27 +135,9 @@ func TestTakeThatIsNotAnswered(t *testing.T) {
 			if restart {
 				require.NoError(t, server.Close())
 				server = start()
-				js, err := jetstream.New(straight)
-				require.NoError(t, err)
-				require.Eventually(t, func() bool { // what the take left is over, and its id with it
-					try, cancel := context.WithTimeout(ctx, 2*time.Second) // a request may be lost with the server
-					defer cancel()
-					stream, err := js.Stream(try, "BINS_test")
-					if err != nil {
-						return false
-					}
-					_, err = stream.GetLastMsgForSubject(try, "bin.test.a")
-					return errors.Is(err, jetstream.ErrMsgNotFound)
-				}, time.Minute, 20*time.Millisecond)
-				require.NoError(t, server.Close()) // the ids that it read at its start are forgotten
-				server = start()
 			}
 			proxy.shut.Store(false)
 			err = <-taken
-			if restart {
-				require.ErrorIs(t, err, bins.ErrOutcomeUnknown)
-				return
-			}
 			require.NoError(t, err)
 			require.Len(t, items, 2)
 			require.Equal(t, "2", string(items[1].Body))

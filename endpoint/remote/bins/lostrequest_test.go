@@ -19,13 +19,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// lossyProxy passes on what clients say to a server of NATS, but for messages that are lost: those on subjects of which
-// lose says so. Nobody is told, as where a server is killed that has taken a request on.
+// lossyProxy forwards the protocol between clients and a NATS server. It silently drops client messages on the subjects
+// that lose selects, as if a server was killed while it held them.
 type lossyProxy struct {
 	address string
 	mu      sync.Mutex
-	lose    func(subject string) bool // nil loses nothing
-	lost    []string                  // subjects
+	lose    func(subject string) bool // nil drops nothing
+	lost    []string                  // subjects of dropped messages
 }
 
 func startLossyProxy(t *testing.T, to string) *lossyProxy {
@@ -52,7 +52,8 @@ func startLossyProxy(t *testing.T, to string) *lossyProxy {
 	return p
 }
 
-// pass reads NATS's protocol: lines, and behind those that publish so many bytes as their last word says.
+// pass forwards the NATS protocol: lines, and after each publish line a payload whose size is the last word of the
+// line.
 func (p *lossyProxy) pass(to io.Writer, from io.Reader) {
 	for r := bufio.NewReader(from); ; {
 		line, err := r.ReadBytes('\n')
@@ -90,14 +91,14 @@ func (p *lossyProxy) loses(subject string) bool {
 	return true
 }
 
-// begin loses messages from now on.
+// begin drops the messages that lose selects from now on.
 func (p *lossyProxy) begin(lose func(subject string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lose = lose
 }
 
-// requireLost requires that as many messages were lost.
+// requireLost requires that n messages were dropped.
 func (p *lossyProxy) requireLost(t *testing.T, n int) {
 	t.Helper()
 	p.mu.Lock()
@@ -105,7 +106,7 @@ func (p *lossyProxy) requireLost(t *testing.T, n int) {
 	require.Len(t, p.lost, n)
 }
 
-// firstOf answers true once for each of the beginnings of subjects.
+// firstOf returns a function that reports true once for each of the subject prefixes.
 func firstOf(beginnings ...string) func(string) bool {
 	seen := map[string]bool{}
 	return func(subject string) bool {
@@ -119,7 +120,7 @@ func firstOf(beginnings ...string) func(string) bool {
 	}
 }
 
-// lossyServer is a server, a connection to it by a proxy that loses, and one that does not.
+// lossyServer starts a server and returns a store over a lossy proxy and one over a direct connection.
 func lossyServer(t *testing.T) (proxy *lossyProxy, lossy, straight *bins.Store, js jetstream.JetStream) {
 	t.Helper()
 	address := remotetest.FreeAddress(t)
@@ -133,7 +134,7 @@ func lossyServer(t *testing.T) (proxy *lossyProxy, lossy, straight *bins.Store, 
 	return proxy, open(t, over, bins.Options{}), open(t, conn, bins.Options{}), js
 }
 
-// longContext is that of a caller with much patience: what is lost has to be found out long before.
+// longContext returns the context of a patient caller. Lost messages must be detected long before it ends.
 func longContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -141,7 +142,7 @@ func longContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// TestTakeAsksAgain loses what the first take of some items asks of the stream.
+// Take repeats its first read and its first claim if they are lost.
 func TestTakeAsksAgain(t *testing.T) {
 	t.Parallel()
 	proxy, taker, writer, _ := lossyServer(t)
@@ -150,16 +151,15 @@ func TestTakeAsksAgain(t *testing.T) {
 		_, err := writer.Append(ctx, "a", text(body))
 		require.NoError(t, err)
 	}
-	proxy.begin(firstOf("$JS.API.STREAM.INFO.", "$JS.API.STREAM.UPDATE."))
+	proxy.begin(firstOf("$JS.API.DIRECT.GET.", "bin-take."))
 	items, err := taker.Take(ctx, "a", bins.TakeOptions{Max: 1})
 	require.NoError(t, err)
 	require.Equal(t, []string{"1"}, bodies(items))
 	proxy.requireLost(t, 2)
 }
 
-// TestListenerLosesItsServer loses what a listener reads by, and all requests for the next that it names, as in a
-// cluster that has given the name to a server that was killed. The listener hears of what is written and what was taken
-// meanwhile all the same.
+// A listener reports all changes if it loses its reader and all requests for the next reader of the same name. That
+// happens in a cluster if the name belongs to a server that was killed.
 func TestListenerLosesItsServer(t *testing.T) {
 	t.Parallel()
 	proxy, hearing, writer, _ := lossyServer(t)
@@ -187,7 +187,7 @@ func TestListenerLosesItsServer(t *testing.T) {
 	forgetReaders(ctx, t, writer)
 	_, err = writer.Take(ctx, "b", bins.TakeOptions{})
 	require.NoError(t, err)
-	time.Sleep(4 * time.Second) // what the take leaves is over, and nobody can read of it
+	time.Sleep(4 * time.Second) // by then the message of the take has expired
 	_, err = writer.Append(ctx, "a", text("2"))
 	require.NoError(t, err)
 	heard := map[string]int{}
@@ -200,7 +200,7 @@ func TestListenerLosesItsServer(t *testing.T) {
 	require.NotEmpty(t, name)
 }
 
-// forgetReaders has the server forget all that is read of the bins by.
+// forgetReaders deletes all consumers of the stream.
 func forgetReaders(ctx context.Context, t *testing.T, s *bins.Store) {
 	t.Helper()
 	stream := bins.StreamOf(s)
@@ -214,7 +214,7 @@ func forgetReaders(ctx context.Context, t *testing.T, s *bins.Store) {
 	require.Positive(t, n)
 }
 
-// TestAckAsksAgain loses an acknowledgement.
+// Ack is repeated if it is lost.
 func TestAckAsksAgain(t *testing.T) {
 	t.Parallel()
 	address := remotetest.FreeAddress(t)

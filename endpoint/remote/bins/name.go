@@ -3,6 +3,9 @@ package bins
 import (
 	"fmt"
 	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 const (
@@ -11,11 +14,11 @@ const (
 	hexDigits    = "0123456789ABCDEF"
 )
 
-// CheckName reports why name cannot be the name of a bin: it has 1 to 200 bytes, and dots stand between its parts, none
-// of which is empty. Every other byte is allowed.
+// CheckName returns [ErrName] with a reason if name is not a valid bin name. A name has 1 to 200 bytes. Dots separate
+// its parts, which must not be empty. Every other byte is allowed.
 func CheckName(name string) error {
 	if name == "" || len(name) > maxNameBytes {
-		return fmt.Errorf("%w: the name of a bin has 1 to %d bytes, this one has %d", ErrName, maxNameBytes, len(name))
+		return fmt.Errorf("%w: it must have 1 to %d bytes, not %d", ErrName, maxNameBytes, len(name))
 	}
 	for part := range strings.SplitSeq(name, ".") {
 		if part == "" {
@@ -25,7 +28,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// escape writes what NATS does not allow in a subject, and '%', as %XX. Dots stay: they separate the tokens of a
+// escape writes bytes that NATS does not allow in a subject, and '%', as %XX. Dots stay: they separate the tokens of a
 // subject.
 func escape(name string) string {
 	var b strings.Builder
@@ -40,7 +43,8 @@ func escape(name string) string {
 	return b.String()
 }
 
-// unescape undoes escape. A subject that escape did not make yields false: whatever wrote it is not this package.
+// unescape reverses escape. It returns false if text cannot be the result of escape, because another program wrote the
+// subject.
 func unescape(text string) (string, bool) {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {
@@ -61,7 +65,7 @@ func unescape(text string) (string, bool) {
 	return b.String(), CheckName(b.String()) == nil
 }
 
-// escapePattern is escape for patterns: '*' stands for one part of a name, '>' at the end for one or more.
+// escapePattern is escape for patterns: '*' matches one part of a name, and a trailing '>' matches one or more.
 func escapePattern(pattern string) (string, error) {
 	if err := CheckName(pattern); err != nil {
 		return "", err
@@ -76,15 +80,37 @@ func escapePattern(pattern string) (string, error) {
 	return strings.Join(parts, "."), nil
 }
 
+// prefix returns the prefix of item subjects.
 func (s *Store) prefix() string { return "bin." + s.opts.Namespace + "." }
+
+// claimPrefix returns the prefix of claim subjects: the messages of Take and Delete.
+func (s *Store) claimPrefix() string { return claimRoot + s.opts.Namespace + "." }
+
+// claimRoot is the prefix of the claim subjects of all namespaces.
+const claimRoot = "bin-take."
+
+// parseMessage parses the headers of a claim or of an item, depending on its subject.
+func parseMessage(subject string, header nats.Header, body []byte, sequence uint64, at time.Time) stored {
+	if strings.HasPrefix(subject, claimRoot) {
+		return parseClaim(header, sequence, at)
+	}
+	return parseStored(header, body, sequence, at)
+}
+
+// bothPrefix returns the prefix of a subject pattern for both items and claims.
+func (s *Store) bothPrefix() string { return "*." + s.opts.Namespace + "." }
 
 func (s *Store) subject(name string) string { return s.prefix() + escape(name) }
 
-// binOf returns the name of the bin that a subject belongs to, and false for a subject that this package did not write.
+func (s *Store) claimSubject(name string) string { return s.claimPrefix() + escape(name) }
+
+// binOf returns the bin name of a subject. It returns false if another program wrote the subject.
 func (s *Store) binOf(subject string) (string, bool) {
 	text, ok := strings.CutPrefix(subject, s.prefix())
 	if !ok {
-		return "", false
+		if text, ok = strings.CutPrefix(subject, s.claimPrefix()); !ok {
+			return "", false
+		}
 	}
 	return unescape(text)
 }

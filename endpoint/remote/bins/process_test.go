@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// childServer serves the store of its first argument at the address of its second until its standard input ends.
+// childServer runs a server until its standard input ends. Its arguments are the store and the address.
 func childServer() {
 	server, err := natslink.Start(natslink.ServerOptions{Store: os.Args[1], Listen: os.Args[2], Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -48,7 +48,7 @@ func childServer() {
 	_ = server.Close()
 }
 
-// childTaker prints each item that it takes. It is killed.
+// childTaker takes and prints items until it is killed.
 func childTaker() {
 	conn, err := natslink.Connect(os.Args[1])
 	if err == nil {
@@ -67,7 +67,7 @@ func childTaker() {
 	os.Exit(1)
 }
 
-// child is another process of this test binary.
+// child is another process that runs this test binary.
 type child struct {
 	cmd *exec.Cmd
 	in  io.Closer
@@ -103,8 +103,8 @@ func startServer(t testing.TB, dir, address string) *child {
 	return c
 }
 
-// TestStoreServerKilled kills the server again and again. What was acknowledged must be there once, what is unknown at
-// most once, and listeners must know the truth in the end.
+// If the server is killed repeatedly, acknowledged items are stored once, items with an unknown outcome at most once,
+// and listeners finally report the actual state.
 func TestStoreServerKilled(t *testing.T) {
 	dir, address := t.TempDir(), remotetest.FreeAddress(t)
 	server := startServer(t, dir, address)
@@ -164,13 +164,13 @@ func TestStoreServerKilled(t *testing.T) {
 	}
 	require.Greater(t, len(acked), 10)
 	for event, err := range l.Events(ctx) {
-		require.NoError(t, err, "the listener never heard that there are %d items", len(items))
+		require.NoError(t, err, "no event reported %d items", len(items))
 		if event.Items == len(items) {
 			break
 		}
 	}
 
-	// A take during an outage leaves nothing behind that a listener could read: it compares.
+	// A take during an outage leaves no message for the listener, which must compare the counts.
 	server.kill()
 	server = startServer(t, dir, address)
 	_, err = s.Take(ctx, "a", bins.TakeOptions{})
@@ -183,8 +183,8 @@ func TestStoreServerKilled(t *testing.T) {
 	}
 }
 
-// TestTakeTakersKilled has processes take from many bins while they are killed: nothing is delivered twice, and what is
-// lost is what each of the killed had taken and not printed yet.
+// If processes that take from many bins are killed, no item is delivered twice. Only items that a killed process had
+// taken and not yet printed are lost.
 func TestTakeTakersKilled(t *testing.T) {
 	dir, address := t.TempDir(), remotetest.FreeAddress(t)
 	startServer(t, dir, address)
@@ -220,7 +220,7 @@ func TestTakeTakersKilled(t *testing.T) {
 		n, err := s.Count(ctx, "a")
 		return err == nil && n == 0
 	}, time.Minute, 5*time.Millisecond)
-	time.Sleep(200 * time.Millisecond) // what was taken last is printed
+	time.Sleep(200 * time.Millisecond) // lets the takers print their last items
 	for _, c := range children {
 		c.kill()
 	}

@@ -2,9 +2,8 @@ package bins
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
+	"runtime"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -20,29 +19,32 @@ const (
 	DefaultDeliveries = 5
 )
 
-// QueueOptions says which queue is opened and what becomes of items that nobody acknowledges.
+// QueueOptions configures a queue and the redelivery of unacknowledged items.
 type QueueOptions struct {
-	// Options name the queue and bound it, as they do for bins.
+	// Options sets the name and limits of the queue, as for bins.
 	Options
-	// Redeliver is how long a puller may take to acknowledge an item before another puller gets it. Zero stands for
+	// Redeliver is the time after which an unacknowledged item is delivered to another puller. Zero means
 	// DefaultRedeliver.
 	Redeliver time.Duration
-	// Deliveries is how often an item is delivered at most; then it is dropped. Zero stands for DefaultDeliveries.
+	// Deliveries is the maximum number of deliveries of an item, after which it is dropped. Zero means
+	// DefaultDeliveries.
 	Deliveries int
 }
 
-// Queue hands each item to one puller and keeps it until that puller acknowledges it: items are delivered at least
-// once, where the items of a bin are taken at most once. Its methods are safe for concurrent use. It borrows its
+// Queue delivers each item to one puller and keeps it until that puller acknowledges it. Items are delivered at least
+// once, while the items of a bin are taken at most once. Its methods are safe for concurrent use. It borrows its
 // connection and needs no Close.
 type Queue struct {
 	bodies
 	opts     QueueOptions
+	conn     *nats.Conn
 	js       jetstream.JetStream
 	stream   jetstream.Stream
 	consumer jetstream.Consumer
+	reads    reads
 }
 
-// OpenQueue opens a queue and makes it where it is missing. It borrows conn.
+// OpenQueue opens a queue and creates it if it is missing. It borrows conn.
 func OpenQueue(ctx context.Context, conn *nats.Conn, opts QueueOptions) (_ *Queue, err error) {
 	opts.Options = opts.withDefaults()
 	if opts.Redeliver == 0 {
@@ -54,37 +56,43 @@ func OpenQueue(ctx context.Context, conn *nats.Conn, opts QueueOptions) (_ *Queu
 	if err := opts.check(conn.MaxPayload()); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("open the queue %q: %w", opts.Namespace, err)
-		}
-	}()
-	q := &Queue{opts: opts}
+	q, err := openQueue(ctx, conn, opts)
+	if err == nil {
+		// Pullers count deliveries. JetStream would also count items that a puller put back, and would leave an item
+		// with no deliveries left in the stream.
+		err = natslink.Ask(ctx, func(ctx context.Context) error {
+			q.consumer, err = q.stream.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+				Durable: "pullers", AckPolicy: jetstream.AckExplicitPolicy, AckWait: opts.Redeliver, MaxDeliver: -1, MaxAckPending: -1,
+			})
+			return err
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the queue %q: %w", opts.Namespace, err)
+	}
+	return q, nil
+}
+
+// openQueue opens a queue without its consumer.
+func openQueue(ctx context.Context, conn *nats.Conn, opts QueueOptions) (_ *Queue, err error) {
+	q := &Queue{opts: opts, conn: conn, reads: reads{conn, "QUEUE_" + opts.Namespace, &inboxes{conn: conn}}}
+	runtime.AddCleanup(q, (*inboxes).close, q.reads.inboxes)
 	if q.js, err = jetstream.New(conn); err != nil {
 		return nil, err
 	}
 	if q.stream, err = openStream(ctx, q.js, jetstream.StreamConfig{
 		Name: "QUEUE_" + opts.Namespace, Description: "sharedtensor queue", Subjects: []string{"queue." + opts.Namespace + ".>"},
 		Retention: jetstream.WorkQueuePolicy, Storage: opts.storage(), Replicas: opts.Replicas, MaxBytes: opts.MaxBytes,
-		Discard: jetstream.DiscardNew, Duplicates: duplicateWindow,
+		Discard: jetstream.DiscardNew, Duplicates: duplicateWindow, AllowDirect: true,
 	}); err != nil {
-		return nil, err
-	}
-	err = natslink.Ask(ctx, func(ctx context.Context) error {
-		q.consumer, err = q.stream.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-			Durable: "pullers", AckPolicy: jetstream.AckExplicitPolicy, AckWait: opts.Redeliver, MaxDeliver: opts.Deliveries, MaxAckPending: -1,
-		})
-		return err
-	})
-	if err != nil {
 		return nil, err
 	}
 	q.bodies, err = openBodies(ctx, q.js, "QUEUE_"+opts.Namespace, opts.Options, conn.MaxPayload())
 	return q, err
 }
 
-// Push adds an item under a topic, which is a name like that of a bin. While the queue is full it waits for pullers
-// until ctx ends; then the error is [ErrFull]. Other errors are those of [Store.Append].
+// Push adds an item under a topic. Topics follow the rules of bin names. While the queue is full, Push waits for
+// pullers until ctx ends; then the error is [ErrFull]. Other errors are the same as for [Store.Append].
 func (q *Queue) Push(ctx context.Context, topic string, v Value, opts ...WriteOption) (_ uint64, err error) {
 	defer func() { err = wrapQueue("push to", q, err) }()
 	if err := CheckName(topic); err != nil {
@@ -105,149 +113,14 @@ func (q *Queue) Push(ctx context.Context, topic string, v Value, opts ...WriteOp
 	}
 	subject := "queue." + q.opts.Namespace + "." + escape(topic)
 	for attempt := 0; ; attempt++ {
-		sequence, err := send(ctx, q.js, &q.bodies, subject, opAppend, v, q.opts.Inline, o)
+		sequence, err := q.send(ctx, q.js, q.stream, subject, opAppend, v, q.opts.Inline, o)
 		if err == nil || !isFull(err) || pause(ctx, attempt) != nil {
 			return sequence, err
 		}
 	}
 }
 
-// Delivery is an item that this puller holds until it calls Ack, Release or Drop, or until the queue's Redeliver is
-// over.
-type Delivery struct {
-	Item
-	// Topic is what the item was pushed under.
-	Topic string
-	// Deliveries counts how often the item was delivered, this time included.
-	Deliveries int
-
-	queue  *Queue
-	msg    jetstream.Msg
-	object string
-}
-
-// Pull returns at least one and at most max items, and waits for the first until ctx ends.
-func (q *Queue) Pull(ctx context.Context, max int) (_ []*Delivery, err error) {
-	defer func() { err = wrapQueue("pull from", q, err) }()
-	if max < 1 {
-		return nil, fmt.Errorf("%d items asked for", max)
-	}
-	for attempt := 0; ; {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		deliveries, err := q.pullOnce(ctx, max)
-		if len(deliveries) == 0 && over(ctx) {
-			return nil, context.DeadlineExceeded
-		}
-		if err == nil && len(deliveries) > 0 {
-			return deliveries, nil
-		}
-		if err != nil && !isOutage(err) && !errors.Is(err, jetstream.ErrNoHeartbeat) {
-			return nil, err
-		}
-		if err != nil {
-			_ = pause(ctx, attempt)
-			attempt++
-		}
-	}
-}
-
-// over reports that the deadline of ctx has passed, which nats.go refuses to wait for a moment before ctx itself ends.
-func over(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return ok && !time.Now().Before(deadline)
-}
-
-func (q *Queue) pullOnce(ctx context.Context, max int) ([]*Delivery, error) {
-	// What is there comes at once; only an empty queue is waited for.
-	batch, err := q.consumer.FetchNoWait(max)
-	if err != nil {
-		return nil, err
-	}
-	deliveries, err := q.deliveries(ctx, batch)
-	if err != nil || len(deliveries) > 0 {
-		return deliveries, err
-	}
-	if batch, err = q.consumer.Fetch(1, jetstream.FetchContext(ctx)); err != nil {
-		return nil, err
-	}
-	deliveries, err = q.deliveries(ctx, batch)
-	if errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
-		err = nil
-	}
-	return deliveries, err
-}
-
-func (q *Queue) deliveries(ctx context.Context, batch jetstream.MessageBatch) (list []*Delivery, err error) {
-	for msg := range batch.Messages() {
-		d, err := q.delivery(ctx, msg)
-		if err != nil {
-			// Nobody can read it, or its body was dropped with an acknowledgement that was lost.
-			q.log.Warn("queue: an item is dropped", "queue", q.opts.Namespace, "error", err)
-			_ = msg.TermWithReason("unreadable")
-			continue
-		}
-		list = append(list, d)
-	}
-	return list, batch.Error()
-}
-
-func (q *Queue) delivery(ctx context.Context, msg jetstream.Msg) (*Delivery, error) {
-	meta, err := msg.Metadata()
-	if err != nil {
-		return nil, err
-	}
-	m, err := parseStored(msg.Headers(), msg.Data(), meta.Sequence.Stream, meta.Timestamp, q.opts.MaxItemBytes)
-	if err != nil {
-		return nil, err
-	}
-	text := strings.TrimPrefix(msg.Subject(), "queue."+q.opts.Namespace+".")
-	topic, ok := unescape(text)
-	if !ok || m.op != opAppend {
-		return nil, fmt.Errorf("%w: message %d is no item of a queue", ErrCorrupt, m.item.Sequence)
-	}
-	item, err := q.load(ctx, m)
-	if err != nil {
-		return nil, err
-	}
-	return &Delivery{Item: item, Topic: topic, Deliveries: int(meta.NumDelivered), queue: q, msg: msg, object: m.object}, nil
-}
-
-// Ack says that the item is done with, and waits until the server knows. Without an answer the item may be delivered
-// again.
-func (d *Delivery) Ack(ctx context.Context) error {
-	if err := natslink.Ask(ctx, d.msg.DoubleAck); err != nil {
-		return wrapQueue("acknowledge an item of", d.queue, err)
-	}
-	d.dropBody()
-	return nil
-}
-
-// Release gives the item to the next puller after delay.
-func (d *Delivery) Release(delay time.Duration) error {
-	return wrapQueue("release an item of", d.queue, d.msg.NakWithDelay(delay))
-}
-
-// Drop removes the item though nobody used it; reason is for the server's advisories.
-func (d *Delivery) Drop(reason string) error {
-	if err := d.msg.TermWithReason(reason); err != nil {
-		return wrapQueue("drop an item of", d.queue, err)
-	}
-	d.dropBody()
-	return nil
-}
-
-// Extend starts the time until redelivery anew. A puller that works long on an item calls it now and then.
-func (d *Delivery) Extend() error { return wrapQueue("extend an item of", d.queue, d.msg.InProgress()) }
-
-func (d *Delivery) dropBody() {
-	if d.object != "" {
-		d.queue.dropBody(d.object)
-	}
-}
-
-// Len returns how many items wait or are held by pullers.
+// Len returns the number of items, both waiting and delivered but unacknowledged.
 func (q *Queue) Len(ctx context.Context) (int, error) {
 	var info *jetstream.StreamInfo
 	err := natslink.Ask(ctx, func(ctx context.Context) (err error) {
@@ -260,16 +133,77 @@ func (q *Queue) Len(ctx context.Context) (int, error) {
 	return int(info.State.Msgs), nil
 }
 
-// Purge removes the items whose topic matches pattern ('*' is one part, '>' at the end one or more), delivered ones
-// too.
+// Purge removes the items whose topic matches pattern, including delivered ones. In a pattern, '*' matches one part,
+// and a trailing '>' matches one or more. Their bodies are removed in the background.
 func (q *Queue) Purge(ctx context.Context, pattern string) error {
 	escaped, err := escapePattern(pattern)
+	if err != nil {
+		return wrapQueue("purge", q, err)
+	}
+	subject, names, beside := "queue."+q.opts.Namespace+"."+escaped, []string{}, false
+	err = natslink.Ask(ctx, func(ctx context.Context) (err error) {
+		beside, err = q.objects.InUse(ctx)
+		return err
+	})
+	if err == nil && beside {
+		names, err = q.bodiesOf(ctx, subject)
+	}
 	if err == nil {
 		err = natslink.Ask(ctx, func(ctx context.Context) error {
-			return q.stream.Purge(ctx, jetstream.WithPurgeSubject("queue."+q.opts.Namespace+"."+escaped))
+			return q.stream.Purge(ctx, jetstream.WithPurgeSubject(subject))
 		})
 	}
+	if err == nil {
+		q.dropBodies(names...)
+	}
 	return wrapQueue("purge", q, err)
+}
+
+// bodiesOf returns the names of the bodies that messages of a subject reference.
+func (q *Queue) bodiesOf(ctx context.Context, subject string) (names []string, err error) {
+	for next, more := uint64(1), true; more; {
+		var batch []subjectMessage
+		err = again(ctx, func() error {
+			batch, more, err = q.reads.batch(ctx, subject, next)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range batch {
+			next = m.item.Sequence + 1
+			if m.object != "" {
+				names = append(names, m.object)
+			}
+		}
+	}
+	return names, nil
+}
+
+// Sweep removes bodies that no item references and that are older than grace, as [Store.Sweep] does. It returns the
+// number of removed bodies.
+func (q *Queue) Sweep(ctx context.Context, grace time.Duration) (removed int, err error) {
+	removed, err = q.objects.Sweep(ctx, time.Now().Add(-grace), func(ctx context.Context) (map[string]bool, error) {
+		list, err := q.bodiesOf(ctx, "queue."+q.opts.Namespace+".>")
+		names := make(map[string]bool, len(list))
+		for _, name := range list {
+			names[name] = true
+		}
+		return names, err
+	})
+	if err == nil {
+		err = q.forgetPutBack(ctx)
+	}
+	return removed, wrapQueue("sweep", q, err)
+}
+
+// SweepQueue sweeps a queue by name. It does not change the settings of the queue's consumer.
+func SweepQueue(ctx context.Context, conn *nats.Conn, opts Options, grace time.Duration) (removed int, err error) {
+	q, err := openQueue(ctx, conn, QueueOptions{Options: opts.withDefaults()})
+	if err != nil {
+		return 0, fmt.Errorf("open the queue %q: %w", opts.Namespace, err)
+	}
+	return q.Sweep(ctx, grace)
 }
 
 func wrapQueue(op string, q *Queue, err error) error {

@@ -35,7 +35,7 @@ func TestQueueDelivers(t *testing.T) {
 
 	again, err := q.Pull(ctx, 10)
 	require.NoError(t, err)
-	require.Len(t, again, 1, "what is held is not delivered")
+	require.Len(t, again, 1, "unacknowledged items are not delivered")
 	require.Equal(t, 2, again[0].Deliveries)
 	require.NoError(t, again[0].Drop("test"))
 

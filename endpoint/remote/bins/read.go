@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	batchMessages = 512     // asked for at once
-	batchBytes    = 8 << 20 // of an answer; the rest is asked for again
-	maxBodyGone   = 8       // times that a reader begins anew because a body went while it read
+	batchMessages = 512     // per request
+	batchBytes    = 8 << 20 // per answer; the rest needs another request
+	maxBodyGone   = 8       // attempts of a reader to find a missing body
 )
 
-// Peek returns the items of a bin and leaves them. Errors: [ErrNotFound] for an empty bin.
+// Peek returns the items of a bin without removing them. The error for an empty bin is [ErrNotFound].
 //
-// With several replicas any of them may answer, and one may not have the newest items yet.
+// With several replicas, any of them may answer, and it may not have the newest items yet.
 func (s *Store) Peek(ctx context.Context, bin string) (_ []Item, err error) {
 	defer func() { err = wrap("peek at", bin, err) }()
 	if err := CheckName(bin); err != nil {
@@ -32,10 +32,15 @@ func (s *Store) Peek(ctx context.Context, bin string) (_ []Item, err error) {
 			return nil, err
 		}
 		items, err := s.loadAll(ctx, content.messages)
-		if errors.Is(err, errBodyGone) && attempt < maxBodyGone {
-			continue
+		if !errors.Is(err, errBodyGone) {
+			return items, err
 		}
-		return items, err
+		if attempt >= maxBodyGone {
+			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		if err := pause(ctx, 0); err != nil {
+			return nil, err
+		}
 	}
 }
 
@@ -58,39 +63,33 @@ func (s *Store) loadAll(ctx context.Context, messages []stored) ([]Item, error) 
 	return items, nil
 }
 
-// content is what a bin holds.
+// content is the state of a bin after all its messages.
 type content struct {
-	messages []stored // of its items, oldest first
-	last     uint64   // of all its messages, also those that are no items; 0 where it has none
-	taken    *stored  // the newest message of a take of some items
-	gone     int      // items that it has taken and that are stored still
-	stale    []uint64 // such messages that are not the bin's newest, and can be removed
+	messages []stored // items, oldest first
+	gone     []stored // taken items that are still in the stream
+	lastItem uint64   // newest message on the item subject; 0 if there is none
+	claim    stored   // newest claim; zero if there is none
 }
 
-// see adds the next message: what stands before an empty message or a value that was put is gone, and so is what was
-// taken.
-func (c *content) see(m stored) {
-	if c.taken != nil && c.taken.item.Sequence == c.last {
-		c.stale = append(c.stale, c.last)
-	}
-	c.last = m.item.Sequence
-	switch {
-	case m.op == opTakeSome:
+// apply applies the next message. A claim removes the items up to its upTo. A value that was put replaces all earlier
+// items.
+func (c *content) apply(m stored) {
+	if m.claim {
 		for len(c.messages) > 0 && c.messages[0].item.Sequence <= m.upTo {
+			c.gone = append(c.gone, c.messages[0])
 			c.messages = c.messages[1:]
-			c.gone++
 		}
-		c.taken = &m
-	case m.empty():
-		*c = content{last: c.last}
-	case m.op == opPut:
-		*c = content{last: c.last, messages: []stored{m}}
-	default:
-		c.messages = append(c.messages, m)
+		c.claim = m
+		return
 	}
+	c.lastItem = m.item.Sequence
+	if m.op == opPut {
+		c.messages, c.gone = nil, nil
+	}
+	c.messages = append(c.messages, m)
 }
 
-// newest is the sequence number of the newest item; 0 for an empty bin.
+// newest returns the sequence number of the newest item, or 0 for an empty bin.
 func (c *content) newest() uint64 {
 	if len(c.messages) == 0 {
 		return 0
@@ -98,19 +97,25 @@ func (c *content) newest() uint64 {
 	return c.messages[len(c.messages)-1].item.Sequence
 }
 
-// content reads a bin. While the server is away it asks again until ctx ends: reading twice changes nothing.
+// unfinished reports whether the newest claim is older than grace and its taker has not removed its items.
+func (c *content) unfinished(grace time.Duration) bool {
+	return c.claim.upTo > 0 && c.claim.op != opSettled && time.Since(c.claim.item.Time) > grace
+}
+
+// content reads a bin. It repeats the request during an outage until ctx ends. This is safe because reading changes
+// nothing.
 func (s *Store) content(ctx context.Context, bin string) (c content, err error) {
 	err = again(ctx, func() error {
 		c, err = s.contentOnce(ctx, bin)
 		return err
 	})
-	if err == nil && c.gone > 0 && time.Since(c.taken.item.Time) > requestTimeout {
-		s.finishTake(ctx, bin, c.taken.upTo, c.stale) // whoever began it was killed
+	if err == nil && c.unfinished(takenGrace) {
+		s.background.start(func(ctx context.Context) { s.finishTake(ctx, bin, c.claim.item.Sequence, c.claim.upTo, c.gone) })
 	}
 	return c, err
 }
 
-// again repeats a read while the server is away and ctx goes on.
+// again repeats a read during an outage until ctx ends.
 func again(ctx context.Context, read func() error) error {
 	for attempt := 0; ; attempt++ {
 		err := read()
@@ -121,13 +126,14 @@ func again(ctx context.Context, read func() error) error {
 }
 
 func (s *Store) contentOnce(ctx context.Context, bin string) (c content, err error) {
-	for next := uint64(1); ; next = c.last + 1 {
-		batch, more, err := s.batch(ctx, bin, next)
+	for next := uint64(1); ; {
+		batch, more, err := s.reads.batch(ctx, s.bothPrefix()+escape(bin), next)
 		if err != nil {
 			return content{}, err
 		}
 		for _, m := range batch {
-			c.see(m)
+			c.apply(m.stored)
+			next = m.item.Sequence + 1
 		}
 		if !more {
 			return c, nil
@@ -135,23 +141,36 @@ func (s *Store) contentOnce(ctx context.Context, bin string) (c content, err err
 	}
 }
 
-// batch returns messages of a bin from a sequence number on, as many as the server sends in one answer, and whether
-// there are more. It speaks the batched direct get of JetStream (NATS ADR-31), for which the client library has no
-// method: one request instead of one for each message.
-func (s *Store) batch(ctx context.Context, bin string, from uint64) (messages []stored, more bool, err error) {
+// reads reads messages of a stream in batches.
+type reads struct {
+	conn    *nats.Conn
+	stream  string
+	inboxes *inboxes
+}
+
+// subjectMessage is a message with its subject.
+type subjectMessage struct {
+	stored
+	subject string
+}
+
+// batch returns the messages from a sequence number on whose subjects match a pattern, up to the limit of one answer,
+// and reports whether there are more. It uses the batched direct get of JetStream (NATS ADR-31), which the client
+// library does not support. It needs one request instead of one per message.
+func (r reads) batch(ctx context.Context, pattern string, from uint64) (messages []subjectMessage, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	box, err := s.inboxes.get()
+	box, err := r.inboxes.get()
 	if err != nil {
 		return nil, false, err
 	}
 	whole := false
-	defer func() { s.inboxes.put(box, whole) }()
-	ask, err := json.Marshal(batchRequest{Sequence: from, Subject: s.subject(bin), Batch: batchMessages, MaxBytes: batchBytes})
+	defer func() { r.inboxes.put(box, whole) }()
+	request, err := json.Marshal(batchRequest{Sequence: from, Subject: pattern, Batch: batchMessages, MaxBytes: batchBytes})
 	if err != nil {
 		return nil, false, err
 	}
-	if err := s.conn.PublishRequest("$JS.API.DIRECT.GET.BINS_"+s.opts.Namespace, box.subject, ask); err != nil {
+	if err := r.conn.PublishRequest("$JS.API.DIRECT.GET."+r.stream, box.subject, request); err != nil {
 		return nil, false, err
 	}
 	for {
@@ -163,16 +182,16 @@ func (s *Store) batch(ctx context.Context, bin string, from uint64) (messages []
 		}
 		switch status := msg.Header.Get("Status"); status {
 		case "":
-		case "204", "404": // the end of the batch; no message
+		case "204", "404": // end of the batch; no message
 			whole = true
 			pending, _ := strconv.Atoi(msg.Header.Get("Nats-Num-Pending"))
 			return messages, pending > 0 && len(messages) > 0, nil
-		case "503": // no server has the stream to read from now, as while its replicas find each other
+		case "503": // no replica can read yet, for example after a start
 			return nil, false, nats.ErrNoResponders
 		default:
 			return nil, false, fmt.Errorf("the server refused to read: %s %s", status, msg.Header.Get("Description"))
 		}
-		m, err := s.parseDirect(msg)
+		m, err := parseDirect(msg)
 		if err != nil {
 			return nil, false, err
 		}
@@ -188,15 +207,16 @@ type batchRequest struct {
 	MaxBytes int    `json:"max_bytes"`
 }
 
-// parseDirect reads a message of a batch, whose headers say where it lies in the stream.
-func (s *Store) parseDirect(msg *nats.Msg) (stored, error) {
+// parseDirect parses a message of a batch. Its headers contain its position in the stream.
+func parseDirect(msg *nats.Msg) (subjectMessage, error) {
 	sequence, err := strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
 	if err != nil {
-		return stored{}, fmt.Errorf("%w: a message without its place in the stream", ErrCorrupt)
+		return subjectMessage{}, errors.New("the server sent a message without a sequence number")
 	}
 	at, err := time.Parse(time.RFC3339Nano, msg.Header.Get(jetstream.TimeStampHeaer))
 	if err != nil {
-		return stored{}, fmt.Errorf("%w: message %d without its time", ErrCorrupt, sequence)
+		return subjectMessage{}, fmt.Errorf("the server sent message %d without a time", sequence)
 	}
-	return parseStored(msg.Header, msg.Data, sequence, at, s.opts.MaxItemBytes)
+	subject := msg.Header.Get(jetstream.SubjectHeader)
+	return subjectMessage{parseMessage(subject, msg.Header, msg.Data, sequence, at), subject}, nil
 }

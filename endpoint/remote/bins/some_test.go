@@ -1,6 +1,7 @@
 package bins_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -14,8 +15,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// TestTakeSome takes a few items of a bin: the others stay in their order, with their sequence numbers, and listeners
-// hear how many are left.
+// If a take removes some items of a bin, the others keep their order and sequence numbers, and listeners receive their
+// number.
 func TestTakeSome(t *testing.T) {
 	_, conn := start(t, natslink.ServerOptions{})
 	s, ctx := open(t, conn, bins.Options{Inline: 100}), t.Context()
@@ -26,7 +27,7 @@ func TestTakeSome(t *testing.T) {
 	for i := range 5 {
 		body := fmt.Sprint(i)
 		if i == 1 {
-			body = fmt.Sprintf("%0200d", i) // beside the stream
+			body = fmt.Sprintf("%0200d", i) // stored in the object store
 		}
 		last, err = s.Append(ctx, "a", text(body))
 		require.NoError(t, err)
@@ -49,7 +50,7 @@ func TestTakeSome(t *testing.T) {
 	require.Equal(t, last, items[2].Sequence)
 
 	_, err = s.Append(ctx, "a", text("5"), bins.IfLast(last))
-	require.NoError(t, err, "the newest item is the one that was")
+	require.NoError(t, err, "the newest item is unchanged")
 	items, err = s.Take(ctx, "a", bins.TakeOptions{Max: 10})
 	require.NoError(t, err)
 	require.Equal(t, []string{"2", "3", "4", "5"}, bodies(items))
@@ -59,7 +60,7 @@ func TestTakeSome(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestTakeSomeRace has takers of some and of all items race with a writer: each item goes to one of them.
+// If takers of some and of all items race with a writer, each item is delivered to one taker.
 func TestTakeSomeRace(t *testing.T) {
 	_, conn := start(t, natslink.ServerOptions{})
 	s, ctx := open(t, conn, bins.Options{}), t.Context()
@@ -107,53 +108,51 @@ func TestTakeSomeRace(t *testing.T) {
 	}
 }
 
-// TestTakeSomeIsBrokenOff is a taker that was killed when its items were taken and not removed yet: nobody gets them
-// again, and the next reader removes them.
-func TestTakeSomeIsBrokenOff(t *testing.T) {
-	_, conn := start(t, natslink.ServerOptions{})
-	s, ctx := open(t, conn, bins.Options{}), t.Context()
-	for range 2 {
-		_, err := s.Append(ctx, "b", text("x"))
-		require.NoError(t, err)
+// If a taker is killed before it has removed its claimed items, they are not delivered again. The next reader removes
+// them, and so does Sweep.
+func TestTakeKilledBeforeRemoval(t *testing.T) {
+	for name, remove := range map[string]func(context.Context, *bins.Store) error{
+		"reader": func(ctx context.Context, s *bins.Store) error { _, err := s.Peek(ctx, "a"); return err },
+		"sweep":  func(ctx context.Context, s *bins.Store) error { _, err := s.Sweep(ctx, 0); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, conn := start(t, natslink.ServerOptions{})
+			s, ctx := open(t, conn, bins.Options{}), longContext(t)
+			var taken uint64
+			for i := range 3 {
+				sequence, err := s.Append(ctx, "a", text(fmt.Sprint(i)))
+				require.NoError(t, err)
+				if i == 1 {
+					taken = sequence
+				}
+			}
+			js, err := jetstream.New(conn)
+			require.NoError(t, err)
+			_, err = js.PublishMsg(ctx, &nats.Msg{Subject: "bin-take.test.a", Header: nats.Header{
+				"Bin-Op": {"take"}, "Bin-Items": {"2"}, "Bin-Up-To": {fmt.Sprint(taken)},
+			}})
+			require.NoError(t, err)
+			require.Eventually(t, func() bool {
+				require.NoError(t, remove(ctx, s))
+				items, err := s.Peek(ctx, "a")
+				require.NoError(t, err)
+				require.Equal(t, []string{"2"}, bodies(items))
+				n, err := s.Count(ctx, "a")
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+				stream, err := js.Stream(ctx, "BINS_test")
+				require.NoError(t, err)
+				return stream.CachedInfo().State.Msgs == 2 // the item and the claim
+			}, time.Minute, 100*time.Millisecond, "taken items are still stored")
+			items, err := s.Take(ctx, "a", bins.TakeOptions{})
+			require.NoError(t, err)
+			require.Equal(t, []string{"2"}, bodies(items))
+		})
 	}
-	_, err := s.Take(ctx, "b", bins.TakeOptions{Max: 1}) // counting knows from now on
-	require.NoError(t, err)
-	require.NoError(t, s.Delete(ctx, "b"))
-	var taken uint64
-	for i := range 3 {
-		sequence, err := s.Append(ctx, "a", text(fmt.Sprint(i)))
-		require.NoError(t, err)
-		if i == 1 {
-			taken = sequence
-		}
-	}
-	js, err := jetstream.New(conn)
-	require.NoError(t, err)
-	_, err = js.PublishMsg(ctx, &nats.Msg{Subject: "bin.test.a", Header: nats.Header{
-		"Bin-Op": {"take-some"}, "Bin-Items": {"2"}, "Bin-Up-To": {fmt.Sprint(taken)},
-	}})
-	require.NoError(t, err)
-	items, err := s.Peek(ctx, "a")
-	require.NoError(t, err)
-	require.Equal(t, []string{"2"}, bodies(items))
-	require.Eventually(t, func() bool {
-		items, err := s.Peek(ctx, "a")
-		require.NoError(t, err)
-		require.Equal(t, []string{"2"}, bodies(items))
-		stream, err := js.Stream(ctx, "BINS_test")
-		require.NoError(t, err)
-		return stream.CachedInfo().State.Msgs == 2 // the item, and what says which are gone
-	}, time.Minute, 100*time.Millisecond, "what was taken is still stored")
-	n, err := s.Count(ctx, "a")
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	items, err = s.Take(ctx, "a", bins.TakeOptions{})
-	require.NoError(t, err)
-	require.Equal(t, []string{"2"}, bodies(items))
 }
 
-// TestPutList puts a list whose elements are items, as in tensorshare: what is appended comes behind them, and the bin
-// counts the list as one.
+// The elements of a list are items, as in tensorshare. Appended items follow them, and the bin counts the list as one.
 func TestPutList(t *testing.T) {
 	_, conn := start(t, natslink.ServerOptions{})
 	s, ctx := open(t, conn, bins.Options{}), t.Context()
@@ -176,7 +175,7 @@ func TestPutList(t *testing.T) {
 	require.NoError(t, err)
 	items, err = s.Take(ctx, "a", bins.TakeOptions{})
 	require.NoError(t, err)
-	require.Empty(t, items, "a list without elements is there, and has none")
+	require.Empty(t, items, "an empty list counts as one item without elements")
 	for _, body := range []string{"", "{}", "[1", "[1] 2"} {
 		_, err = s.Put(ctx, "a", text(body), bins.AsList())
 		require.ErrorIs(t, err, bins.ErrNotList, body)
@@ -185,7 +184,7 @@ func TestPutList(t *testing.T) {
 	require.ErrorIs(t, err, bins.ErrNotList)
 }
 
-// TestReadersSubscribeOnce counts the subscriptions of a connection: reads do not leave any behind.
+// Reads leave no subscriptions on the connection.
 func TestReadersSubscribeOnce(t *testing.T) {
 	_, conn := start(t, natslink.ServerOptions{})
 	s, ctx := open(t, conn, bins.Options{}), t.Context()

@@ -1,4 +1,4 @@
-// Package bins keeps named lists of values on NATS JetStream, where processes of any host put, append, take and watch
+// Package bins stores named lists of values on NATS JetStream. Processes on any host can put, append, take and watch
 // them.
 //
 //	store, err := bins.Open(ctx, conn, bins.Options{Namespace: "rollouts"})
@@ -6,25 +6,31 @@
 //	items, err := store.Take(ctx, "episodes", bins.TakeOptions{Wait: true})
 //	events, err := store.Listen(ctx, "episodes")
 //
-// A bin has items in the order in which they were written. Put replaces all of them by one, Append adds one, Take
-// returns and removes them, Peek returns and keeps them. A bin without items does not exist.
+// A bin holds items in the order in which they were written. Put replaces all items by one, Append adds one, Take
+// returns and removes them, and Peek returns them without removing them. A bin without items does not exist.
 //
-// # What is promised
+// # Guarantees
 //
-// A write that returned without an error is stored: it survives the end of the writer and a restart of the server, and
-// on three replicas the loss of one. A write whose outcome cannot be known ends with [ErrOutcomeUnknown]; until its
-// context ends the package repeats it under the same message id, so that the server stores it once. Take gives every
-// item to exactly one caller; a caller that dies with what it took has lost it, and so may one whose Take ends with
-// [ErrOutcomeUnknown]. Listeners hear of every change while they are connected, and after a gap of the state that it
-// left.
+// A write that returns without an error is stored. It survives the end of the writer, a restart of the server and, with
+// three replicas, the loss of one. A write whose outcome is unknown fails with [ErrOutcomeUnknown]. Until its context
+// ends, the package repeats it under the same message id, so the server stores it once.
 //
-// # How it lies in JetStream
+// Take delivers every item to at most one caller. It reads the items first and then removes them with one message. If
+// the taker is killed before this message, the next taker gets all items. If it is killed after this message and before
+// its caller has used the items, they are lost. They may also be lost if Take fails with [ErrOutcomeUnknown]. An
+// application that needs every item processed uses a [Queue], which redelivers an item until it is acknowledged. Take
+// and Delete remove the items that they have read and leave newer ones, so continuous writers do not delay them.
 //
-// Each namespace is one stream, BINS_<namespace>. Items are messages on bin.<namespace>.<name>; Put and Take roll the
-// subject up, Take under the condition that nothing was written since it read. What Take leaves is an empty message
-// that lives for a second. A Take of some items writes, under the same condition, a message that says up to which they
-// are gone, and removes them. Bodies above [Options].Inline lie in the object store BINS_<namespace> under names that
-// are never used twice.
+// Listeners receive every change while they are connected, and the resulting state after a gap.
+//
+// # Layout in JetStream
+//
+// Each namespace is one stream, BINS_<namespace>. Items are messages on bin.<namespace>.<name>; Put rolls this subject
+// up. Take and Delete write a claim on bin-take.<namespace>.<name>: a message with the sequence number up to which all
+// items are removed. It is stored only if no other claim was stored since its writer read the bin. Take returns after
+// the claim is stored. The items and their bodies are removed in the background, and then a message that expires
+// replaces the claim. If the taker is killed in between, the next reader or [Store.Sweep] removes them. Bodies above
+// [Options].Inline are in the object store BINS_<namespace> under names that are never reused.
 package bins
 
 import (
@@ -33,8 +39,8 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -51,30 +57,37 @@ const (
 )
 
 const (
-	duplicateWindow = 2 * time.Minute // in which a repeated message id stores nothing
-	tombstoneTTL    = time.Second     // the least that JetStream allows
-	objectChunk     = 1 << 20         // bytes of a piece of a body in the object store
-	requestTimeout  = 5 * time.Second // of one request to the server; the caller's context bounds all attempts
+	duplicateWindow = 2 * time.Minute // the server ignores repeated message ids for this long
+	probeTTL        = time.Second     // minimum of JetStream
+	objectChunk     = 1 << 20         // bytes of one piece of a body in the object store
+	requestTimeout  = 5 * time.Second // limits one request to the server; the caller's context limits all attempts
+	removalTimeout  = 10 * time.Minute
+
+	// claimWindow limits the time between reading a bin and the last attempt to store a claim on it. It is much shorter
+	// than settledTTL, so claims that a taker missed still exist while it may act on what it read.
+	claimWindow = 30 * time.Second
+	settledTTL  = 5 * time.Minute
+	// takenGrace is the age of a claim after which other processes remove its items.
+	takenGrace = 10 * time.Second
 )
 
-// Options says which bins a [Store] opens and how much they may hold.
+// Options configures a [Store].
 type Options struct {
-	// Namespace separates the bins of one application from those of others: 1 to 64 letters, digits, '-' and '_'.
+	// Namespace separates the bins of applications. It has 1 to 64 letters, digits, '-' and '_'.
 	Namespace string
-	// MaxBytes bounds all items of the namespace that lie inline, and as much again is allowed for larger bodies.
-	// Beyond it a write is refused with [ErrFull]. It takes effect when the namespace is made. Zero stands for
-	// DefaultMaxBytes.
+	// MaxBytes limits the inline items of the namespace. Larger bodies may use the same amount again. Writes over the
+	// limit fail with [ErrFull]. It applies when the namespace is created. Zero means DefaultMaxBytes.
 	MaxBytes int64
-	// MaxItemBytes bounds the body of one item. Zero stands for DefaultMaxItemBytes.
+	// MaxItemBytes limits the body of one item. Zero means DefaultMaxItemBytes.
 	MaxItemBytes int64
-	// Inline is the largest body that is stored in the message itself. It must leave room for headers in the server's
-	// largest message. Zero stands for DefaultInline.
+	// Inline is the largest body that is stored in the message itself. It must leave room for headers within the
+	// server's maximum payload. Zero means DefaultInline.
 	Inline int
-	// Replicas is the number of servers that keep each item; zero stands for 1.
+	// Replicas is the number of servers that store each item. Zero means 1.
 	Replicas int
-	// Memory keeps the namespace in the server's memory: a restart of the server loses it.
+	// Memory keeps the namespace in the server's memory. A restart of the server loses it.
 	Memory bool
-	// Logger gets what operators should know. Nil stands for slog.Default().
+	// Logger receives messages for operators. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -86,12 +99,11 @@ type Store struct {
 	conn   *nats.Conn
 	js     jetstream.JetStream
 	stream jetstream.Stream
-	// inboxes has no reference to the store: its subscriptions end when nobody has the store any more.
-	inboxes   *inboxes
-	takesSome atomic.Bool // announceTakes has said so
+	// reads.inboxes must not reference the store: its subscriptions end when the store is unreachable.
+	reads reads
 }
 
-// Open opens the namespace and makes it where it is missing. It borrows conn, which should be one of natslink.Connect.
+// Open opens the namespace and creates it if it is missing. It borrows conn, which should be from natslink.Connect.
 func Open(ctx context.Context, conn *nats.Conn, opts Options) (*Store, error) {
 	opts = opts.withDefaults()
 	if err := opts.check(conn.MaxPayload()); err != nil {
@@ -101,8 +113,8 @@ func Open(ctx context.Context, conn *nats.Conn, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the bins %q: %w", opts.Namespace, err)
 	}
-	s := &Store{opts: opts, conn: conn, js: js, inboxes: &inboxes{conn: conn}}
-	runtime.AddCleanup(s, (*inboxes).close, s.inboxes)
+	s := &Store{opts: opts, conn: conn, js: js, reads: reads{conn, "BINS_" + opts.Namespace, &inboxes{conn: conn}}}
+	runtime.AddCleanup(s, (*inboxes).close, s.reads.inboxes)
 	if s.stream, err = openStream(ctx, js, opts.stream()); err != nil {
 		return nil, fmt.Errorf("open the bins %q: %w", opts.Namespace, err)
 	}
@@ -136,10 +148,10 @@ func (o Options) withDefaults() Options {
 
 func (o Options) check(maxPayload int64) error {
 	if n := len(o.Namespace); n == 0 || n > 64 || strings.Trim(o.Namespace, tokenLetters) != "" {
-		return fmt.Errorf("bins: %q is no namespace: 1 to 64 letters, digits, '-' and '_' are", o.Namespace)
+		return fmt.Errorf("bins: invalid namespace %q: use 1 to 64 letters, digits, '-' and '_'", o.Namespace)
 	}
 	if int64(o.Inline)+maxHeaderBytes > maxPayload {
-		return fmt.Errorf("bins: %d bytes inline do not fit the server's messages of %d bytes: lower Inline to %d or less",
+		return fmt.Errorf("bins: Inline of %d bytes does not fit the server's maximum payload of %d bytes: lower Inline to %d or less",
 			o.Inline, maxPayload, maxPayload-maxHeaderBytes)
 	}
 	return nil
@@ -154,25 +166,45 @@ func (o Options) storage() jetstream.StorageType {
 
 func (o Options) stream() jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: "BINS_" + o.Namespace, Description: "sharedtensor bins", Subjects: []string{"bin." + o.Namespace + ".>"},
+		Name: "BINS_" + o.Namespace, Description: "sharedtensor bins", Subjects: []string{"bin." + o.Namespace + ".>", "bin-take." + o.Namespace + ".>"},
 		Storage: o.storage(), Replicas: o.Replicas, MaxBytes: o.MaxBytes, Discard: jetstream.DiscardNew,
 		AllowRollup: true, AllowDirect: true, AllowMsgTTL: true, Duplicates: duplicateWindow,
 	}
 }
 
-// openStream makes a stream, or takes the one that is there as it is: its limits belong to those who made it.
+// openStream opens a stream and creates it if it is missing. It keeps the limits of an existing stream, which belong to
+// its creator, and adds what this version needs.
 func openStream(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig) (stream jetstream.Stream, err error) {
 	err = natslink.Ask(ctx, func(ctx context.Context) error {
 		stream, err = js.Stream(ctx, config.Name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			stream, err = js.CreateOrUpdateStream(ctx, config)
 		}
+		if err != nil {
+			return err
+		}
+		if found := stream.CachedInfo().Config; addNeeded(&found, config) {
+			stream, err = js.UpdateStream(ctx, found)
+		}
 		return err
 	})
 	return stream, err
 }
 
-// info asks for the state of the stream.
+// addNeeded adds the subjects and features of config to an older configuration. It reports whether any were missing.
+func addNeeded(found *jetstream.StreamConfig, config jetstream.StreamConfig) (changed bool) {
+	for _, subject := range config.Subjects {
+		if !slices.Contains(found.Subjects, subject) {
+			found.Subjects, changed = append(found.Subjects, subject), true
+		}
+	}
+	if config.AllowDirect && !found.AllowDirect {
+		found.AllowDirect, changed = true, true
+	}
+	return changed
+}
+
+// info requests the state of the stream.
 func (s *Store) info(ctx context.Context, opts ...jetstream.StreamInfoOpt) (info *jetstream.StreamInfo, err error) {
 	err = natslink.Ask(ctx, func(ctx context.Context) error {
 		info, err = s.stream.Info(ctx, opts...)
@@ -182,15 +214,10 @@ func (s *Store) info(ctx context.Context, opts ...jetstream.StreamInfoOpt) (info
 }
 
 func openBodies(ctx context.Context, js jetstream.JetStream, bucket string, o Options, maxPayload int64) (bodies, error) {
-	var objects jetstream.ObjectStore
-	err := natslink.Ask(ctx, func(ctx context.Context) (err error) {
-		objects, err = js.ObjectStore(ctx, bucket)
-		if errors.Is(err, jetstream.ErrBucketNotFound) {
-			objects, err = js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
-				Bucket: bucket, Description: "bodies of sharedtensor bins", Storage: o.storage(), Replicas: o.Replicas, MaxBytes: o.MaxBytes,
-			})
-		}
-		return err
+	objects, err := natslink.OpenObjects(ctx, js, jetstream.ObjectStoreConfig{
+		Bucket: bucket, Description: "bodies of sharedtensor bins", Storage: o.storage(), Replicas: o.Replicas, MaxBytes: o.MaxBytes,
 	})
-	return bodies{bucket: bucket, objects: objects, maxPayload: maxPayload, log: o.Logger}, err
+	return bodies{
+		bucket: bucket, objects: objects, maxPayload: maxPayload, maxItem: o.MaxItemBytes, log: o.Logger, background: &background{},
+	}, err
 }

@@ -2,6 +2,7 @@ package bins
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,23 +13,23 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// Summary is what one namespace of bins, or one queue, holds.
+// Summary describes one namespace of bins or one queue.
 type Summary struct {
 	// Namespace is the name of the namespace or queue.
 	Namespace string `json:"namespace"`
 	// Kind is "bins" or "queue".
 	Kind string `json:"kind"`
-	// Bins counts bins, or topics that have items.
+	// Bins is the number of bins, or of topics with items.
 	Bins int `json:"bins"`
-	// Items and Bytes are those of the stream; larger bodies lie beside it and are counted in Beside.
+	// Items and Bytes describe the stream. Larger bodies are in the object store and are counted in Beside.
 	Items  uint64 `json:"items"`
 	Bytes  uint64 `json:"bytes"`
 	Beside uint64 `json:"beside_bytes"`
-	// Limit is the bound of Bytes, and of Beside.
+	// Limit is the limit of Bytes, and also of Beside.
 	Limit int64 `json:"limit_bytes"`
 }
 
-// Survey lists the namespaces of bins and the queues that a server or cluster holds, by name.
+// Survey returns the namespaces of bins and the queues of a server or cluster, by name.
 func Survey(ctx context.Context, conn *nats.Conn) ([]Summary, error) {
 	js, err := jetstream.New(conn)
 	if err != nil {
@@ -72,6 +73,11 @@ func survey(ctx context.Context, js jetstream.JetStream) (list []Summary, err er
 		return nil, err
 	}
 	for i := range list {
+		if list[i].Kind == "bins" {
+			if err := list[i].leaveOutClaims(ctx, js); err != nil {
+				return nil, err
+			}
+		}
 		bucket := "BINS_" + list[i].Namespace
 		if list[i].Kind == "queue" {
 			bucket = "QUEUE_" + list[i].Namespace
@@ -79,4 +85,22 @@ func survey(ctx context.Context, js jetstream.JetStream) (list []Summary, err er
 		list[i].Beside = beside[bucket]
 	}
 	return list, nil
+}
+
+// leaveOutClaims subtracts the messages that are not items.
+func (s *Summary) leaveOutClaims(ctx context.Context, js jetstream.JetStream) error {
+	stream, err := js.Stream(ctx, "BINS_"+s.Namespace)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil // removed since it was listed
+	}
+	if err != nil {
+		return err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(claimRoot+s.Namespace+".>"))
+	if err != nil {
+		return err
+	}
+	claims := len(info.State.Subjects)
+	s.Bins, s.Items = max(0, s.Bins-claims), s.Items-min(s.Items, uint64(claims))
+	return nil
 }

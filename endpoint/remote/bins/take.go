@@ -1,10 +1,10 @@
 package bins
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strconv"
 	"time"
 
@@ -15,24 +15,27 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// TakeOptions says what Take does with a bin that is empty.
+// TakeOptions configures Take.
 type TakeOptions struct {
-	// Wait makes Take wait for an item until its context ends. Otherwise an empty bin is [ErrNotFound].
+	// Wait makes Take wait for an item until its context ends. Otherwise the error for an empty bin is [ErrNotFound].
 	Wait bool
-	// Max is how many items are taken at most, the oldest first; 0 for all. A list that was put by [AsList] is one.
+	// Max is the maximum number of items to take, oldest first. 0 means all. A list that was put with [AsList] counts
+	// as one.
 	Max int
 }
 
-// Take returns all items of a bin, or the oldest ones, and removes them in one step: each item goes to one taker, and
-// of several that take all, one gets them all. Errors: [ErrNotFound], [ErrOutcomeUnknown] when the server did not say
-// whether the items were removed: then another taker may get them.
+// Take returns and removes all items of a bin, or the oldest ones. Each item is delivered to at most one taker. Items
+// that are appended while it reads may remain. Take returns when the items are removed for all readers. It deletes
+// their messages and bodies in the background (see [Store.Drain]). Errors: [ErrNotFound]; [ErrTooLarge] for an item
+// over this store's MaxItemBytes, and [ErrCorrupt], both without removing any item; [ErrOutcomeUnknown] if the server
+// did not confirm whether the items were removed.
 func (s *Store) Take(ctx context.Context, bin string, opts TakeOptions) (_ []Item, err error) {
 	defer func() { err = wrap("take from", bin, err) }()
 	if err := CheckName(bin); err != nil {
 		return nil, err
 	}
 	if opts.Max < 0 {
-		return nil, fmt.Errorf("%d items asked for", opts.Max)
+		return nil, fmt.Errorf("negative TakeOptions.Max: %d", opts.Max)
 	}
 	items, err := s.takeNow(ctx, bin, opts.Max)
 	if !opts.Wait || !errors.Is(err, ErrNotFound) {
@@ -45,7 +48,7 @@ func (s *Store) Take(ctx context.Context, bin string, opts TakeOptions) (_ []Ite
 	defer events.Close()
 	announced := false
 	for attempt := 0; ; attempt++ {
-		items, err := s.takeNow(ctx, bin, opts.Max) // what came before Listen began is not announced
+		items, err := s.takeNow(ctx, bin, opts.Max) // items from before Listen began cause no event
 		if !errors.Is(err, ErrNotFound) {
 			return items, err
 		}
@@ -55,8 +58,8 @@ func (s *Store) Take(ctx context.Context, bin string, opts TakeOptions) (_ []Ite
 	}
 }
 
-// awaitItems waits until an event says that there are items. Where one has said so, and none was found, it waits a
-// moment only: the replica that was asked may not have yet what the event is about.
+// awaitItems waits until an event reports items. If an event reported items and the taker found none, awaitItems waits
+// only briefly, because the replica that served the read may not have the change yet.
 func awaitItems(ctx context.Context, events *Listener, announced bool, attempt int) (bool, error) {
 	for {
 		waiting, cancel := ctx, context.CancelFunc(func() {})
@@ -80,171 +83,233 @@ func awaitItems(ctx context.Context, events *Listener, announced bool, attempt i
 }
 
 func (s *Store) takeNow(ctx context.Context, bin string, most int) ([]Item, error) {
-	for attempt := 0; ; attempt++ {
+	missing := 0
+	for {
 		items, err := s.takeOnce(ctx, bin, most)
-		if !errors.Is(err, ErrConflict) && !errors.Is(err, errBodyGone) {
+		switch {
+		case errors.Is(err, errBodyGone):
+			if missing++; missing > maxBodyGone {
+				return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			if err := pause(ctx, 0); err != nil {
+				return nil, err
+			}
+		case !errors.Is(err, ErrConflict):
 			return items, err
 		}
-		// Somebody wrote or took meanwhile. Whoever came first has made progress, so this ends.
-		if err := ctx.Err(); err != nil {
+		// Another process took or deleted items, so some process has made progress.
+		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
-		}
-		if errors.Is(err, errBodyGone) && attempt >= maxBodyGone {
-			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
 	}
 }
 
 func (s *Store) takeOnce(ctx context.Context, bin string, most int) ([]Item, error) {
+	begin := time.Now()
 	c, err := s.content(ctx, bin)
 	if err != nil {
 		return nil, err
 	}
 	messages := c.messages
-	some := most > 0 && most < len(messages)
-	if some {
+	if most > 0 && most < len(messages) {
 		messages = messages[:most]
 	}
-	// The bodies come first: a taker that cannot read them removes nothing.
+	// The bodies are loaded before the claim: a taker that cannot read them removes nothing.
 	items, err := s.loadAll(ctx, messages)
 	if err != nil {
 		return nil, err
 	}
-	if some {
-		err = s.takeSome(ctx, bin, messages, c)
-	} else {
-		err = s.empty(ctx, bin, opTake, c.last)
+	if time.Since(begin) > claimWindow/2 {
+		if begin, err = s.recheck(ctx, bin, c); err != nil {
+			return nil, err
+		}
 	}
-	if errors.Is(err, errRepeated) {
-		err = s.settleTake(ctx, bin, messages[0].item.Sequence, err)
-	}
-	if err != nil {
+	if err := s.claim(ctx, bin, opTake, messages, c, begin.Add(claimWindow)); err != nil {
 		return nil, err
 	}
-	s.dropBodies(messages)
 	return items, nil
 }
 
-// settleTake is for a take of which an attempt was not answered, and of which the server knows nothing. If the oldest
-// item is there still, it was not made, and the conflict is another's. Else it may be that the server was restarted,
-// and what the take left is over.
-func (s *Store) settleTake(ctx context.Context, bin string, oldest uint64, conflict error) error {
-	c, err := s.content(ctx, bin)
-	if err == nil && len(c.messages) > 0 && c.messages[0].item.Sequence <= oldest {
-		return conflict
+// recheck returns [ErrConflict] if another process took, deleted or replaced items of c since it was read. It returns a
+// time before its own reading.
+func (s *Store) recheck(ctx context.Context, bin string, c content) (time.Time, error) {
+	begin := time.Now()
+	now, err := s.content(ctx, bin)
+	if err != nil {
+		return begin, err
 	}
-	return fmt.Errorf("%w: a server did not answer, and the items are gone", ErrOutcomeUnknown)
+	if now.claim.item.Sequence != c.claim.item.Sequence || len(now.messages) == 0 || now.messages[0].item.Sequence != c.messages[0].item.Sequence {
+		return begin, ErrConflict
+	}
+	return begin, nil
 }
 
-// takeSome takes the oldest items of a bin, unless anything was written since it was read.
-//
-// The message that says so stays the bin's newest until another is written: were it removed, the bin would look to a
-// slower taker as it did before, and that one would take the same items.
-func (s *Store) takeSome(ctx context.Context, bin string, messages []stored, c content) error {
-	if err := s.announceTakes(ctx); err != nil {
-		return err
-	}
-	upTo := messages[len(messages)-1].item.Sequence
-	msg := nats.NewMsg(s.subject(bin))
-	msg.Header.Set(headerOp, opTakeSome)
+// claim removes the oldest items of a bin. It fails with [ErrConflict] if another claim was stored since c was read. It
+// does not affect items that are appended meanwhile, so it works beside active writers. No attempt starts after until.
+func (s *Store) claim(ctx context.Context, bin, op string, messages []stored, c content, until time.Time) error {
+	upTo, before := messages[len(messages)-1].item.Sequence, c.claim.item.Sequence
+	msg := nats.NewMsg(s.claimSubject(bin))
+	msg.Header.Set(headerOp, op)
 	msg.Header.Set(headerItems, strconv.Itoa(len(messages)))
 	msg.Header.Set(headerUpTo, strconv.FormatUint(upTo, 10))
-	if _, err := publish(ctx, s.js, msg, writeOptions{id: nuid.Next(), expect: &c.last}); err != nil {
+	msg.Header.Set(headerBefore, strconv.FormatUint(before, 10))
+	msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	ctx, cancel := linger(ctx, requestTimeout)
+	defer cancel()
+	id := nuid.Next()
+	ack, err := publish(ctx, s.js, msg, writeOptions{id: id, expect: &before, until: until})
+	sequence := uint64(0)
+	switch {
+	case errors.Is(err, errRepeated):
+		if sequence, err = s.settleClaim(ctx, bin, id, messages[0].item.Sequence, err); err != nil {
+			return err
+		}
+	case err != nil:
 		return err
+	default:
+		sequence = ack.Sequence
 	}
-	if c.taken != nil && c.taken.item.Sequence == c.last {
-		c.stale = append(c.stale, c.last)
+	replaced, err := s.replaced(ctx, bin, upTo)
+	if err != nil {
+		s.log.Debug("bins: could not verify a claim", "namespace", s.opts.Namespace, "bin", bin, "error", err)
 	}
-	s.finishTake(ctx, bin, upTo, c.stale)
+	s.background.start(func(ctx context.Context) { s.finishTake(ctx, bin, sequence, upTo, messages) })
+	if replaced {
+		return fmt.Errorf("%w: its items were replaced", ErrConflict)
+	}
 	return nil
 }
 
-// finishTake removes items that were taken, and then messages of older takes. The items are taken already: what cannot
-// be removed now, the next reader removes that comes later than a request may last.
-func (s *Store) finishTake(ctx context.Context, bin string, upTo uint64, stale []uint64) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+// replaced reports whether a Put has replaced the items up to a sequence number. With several replicas, a reader may
+// see items that were replaced before it began.
+func (s *Store) replaced(ctx context.Context, bin string, upTo uint64) (bool, error) {
+	if s.stream.CachedInfo().Config.Replicas < 2 {
+		return false, nil
+	}
+	try, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	err := s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.subject(bin)), jetstream.WithPurgeSequence(upTo+1))
-	for _, sequence := range stale {
-		if err == nil {
-			err = s.stream.DeleteMsg(ctx, sequence)
-		}
-		if apiCode(err) != 0 { // somebody else has removed it
-			err = nil
-		}
+	next, err := natslink.LeaderMessage(try, s.conn, "BINS_"+s.opts.Namespace, natslink.MessageQuery{Sequence: upTo + 1, NextBySubject: s.subject(bin)})
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return false, nil
 	}
-	if err != nil {
-		s.log.Debug("bins: items that were taken stay until the next read", "namespace", s.opts.Namespace, "bin", bin, "error", err)
-	}
+	return err == nil && bytes.Contains(next.Header, []byte("\r\n"+headerOp+": "+opPut+"\r\n")), err
 }
 
-// announceTakes notes in the stream that messages of takes of some items may be in it, which counting has to know.
-func (s *Store) announceTakes(ctx context.Context) error {
-	if s.takesSome.Load() {
-		return nil
-	}
-	err := natslink.Ask(ctx, func(ctx context.Context) error {
-		info, err := s.stream.Info(ctx)
-		if err != nil || takesSome(info) {
-			return err
+// newestClaim returns the newest claim on a bin, or zero if there is none.
+func (s *Store) newestClaim(ctx context.Context, bin string) (claim stored, err error) {
+	err = natslink.Ask(ctx, func(ctx context.Context) error {
+		msg, err := s.stream.GetLastMsgForSubject(ctx, s.claimSubject(bin))
+		if err == nil {
+			claim = parseClaim(msg.Header, msg.Sequence, msg.Time)
 		}
-		config := info.Config
-		config.Metadata = maps.Clone(config.Metadata)
-		if config.Metadata == nil {
-			config.Metadata = make(map[string]string, 1)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil
 		}
-		config.Metadata[metaTakesSome] = "1"
-		_, err = s.js.UpdateStream(ctx, config)
 		return err
 	})
-	if err == nil {
-		s.takesSome.Store(true)
+	return claim, err
+}
+
+// linger returns a context that ends d after ctx. A sent claim needs its answer, which decides whether the caller has
+// the items.
+func linger(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel(context.Cause(ctx))
+		case <-out.Done():
+		}
+	})
+	return out, func() { stop(); cancel(nil) }
+}
+
+// settleClaim finds out whether a claim is stored after an unanswered attempt, if the server has no record of its id.
+// The claim is stored if the newest claim has this id. It is not stored if the oldest item still exists. Otherwise the
+// outcome is unknown: another claim may have replaced this one, or the server lost its record in a restart.
+func (s *Store) settleClaim(ctx context.Context, bin, id string, oldest uint64, conflict error) (uint64, error) {
+	c, err := s.content(ctx, bin)
+	switch {
+	case err == nil && c.claim.id == id:
+		return c.claim.item.Sequence, nil
+	case err == nil && len(c.messages) > 0 && c.messages[0].item.Sequence <= oldest:
+		return 0, conflict
 	}
-	return err
+	return 0, fmt.Errorf("%w: a server did not answer, and the items are gone", ErrOutcomeUnknown)
 }
 
-// metaTakesSome is the metadata of a stream with messages of takes of some items.
-const metaTakesSome = "sharedtensor-takes-some"
-
-func takesSome(info *jetstream.StreamInfo) bool { return info.Config.Metadata[metaTakesSome] != "" }
-
-// empty ends a bin whose newest message is last: an empty message replaces all items, unless anything was written
-// since.
-func (s *Store) empty(ctx context.Context, bin, op string, last uint64) error {
-	msg := nats.NewMsg(s.subject(bin))
-	msg.Header.Set(headerOp, op)
-	msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-	msg.Header.Set(jetstream.MsgTTLHeader, tombstoneTTL.String())
-	_, err := publish(ctx, s.js, msg, writeOptions{id: nuid.Next(), expect: &last})
-	return err
-}
-
-func (s *Store) dropBodies(messages []stored) {
+// finishTake removes the messages and bodies of claimed items. Then, unless there is a newer claim, it replaces the
+// claim by a message that expires. It returns the number of removed bodies.
+func (s *Store) finishTake(ctx context.Context, bin string, claim, upTo uint64, messages []stored) (removed int) {
+	err := natslink.Ask(ctx, func(ctx context.Context) error {
+		return s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.subject(bin)), jetstream.WithPurgeSequence(upTo+1))
+	})
+	if err == nil {
+		msg := nats.NewMsg(s.claimSubject(bin))
+		msg.Header.Set(headerOp, opSettled)
+		msg.Header.Set(headerUpTo, strconv.FormatUint(upTo, 10))
+		msg.Header.Set(headerBefore, strconv.FormatUint(claim, 10))
+		msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+		msg.Header.Set(jetstream.MsgTTLHeader, settledTTL.String())
+		_, err = publish(ctx, s.js, msg, writeOptions{id: nuid.Next(), expect: &claim})
+	}
+	if err != nil && !errors.Is(err, ErrConflict) {
+		s.log.Debug("bins: taken items remain until the next read or sweep", "namespace", s.opts.Namespace, "bin", bin, "error", err)
+	}
+	names := make([]string, 0, len(messages))
 	for _, m := range messages {
 		if m.object != "" {
-			s.dropBody(m.object)
+			names = append(names, m.object)
 		}
 	}
+	return s.removeBodies(ctx, names)
 }
 
-// Delete removes all items of a bin. An empty bin is no error, and is not announced.
+// finishTakes finishes the claims of killed takers. It returns the number of removed bodies.
+func (s *Store) finishTakes(ctx context.Context, grace time.Duration) (removed int, err error) {
+	bins := map[string]bool{}
+	err = again(ctx, func() error {
+		return s.scan(ctx, s.claimPrefix()+">", jetstream.ConsumerConfig{}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
+			name, ok := s.binOf(m.Subject())
+			if ok && m.Headers().Get(headerOp) != opSettled && time.Since(meta.Timestamp) >= grace {
+				bins[name] = true
+			}
+			return nil
+		})
+	})
+	for bin := range bins {
+		var c content
+		if err == nil {
+			c, err = s.contentOnce(ctx, bin)
+		}
+		if err == nil && c.unfinished(grace) {
+			removed += s.finishTake(ctx, bin, c.claim.item.Sequence, c.claim.upTo, c.gone)
+		}
+	}
+	return removed, err
+}
+
+// Delete removes all items of a bin, including damaged ones. For an empty bin it returns nil and causes no event. Items
+// that are appended while Delete reads may remain.
 func (s *Store) Delete(ctx context.Context, bin string) (err error) {
 	defer func() { err = wrap("delete", bin, err) }()
 	if err := CheckName(bin); err != nil {
 		return err
 	}
 	for {
+		begin := time.Now()
 		c, err := s.content(ctx, bin)
 		if err != nil || len(c.messages) == 0 {
 			return err
 		}
-		err = s.empty(ctx, bin, opDelete, c.last)
-		if errors.Is(err, ErrConflict) && ctx.Err() == nil {
-			continue
+		err = s.claim(ctx, bin, opDelete, c.messages, c, begin.Add(claimWindow))
+		if !errors.Is(err, ErrConflict) || ctx.Err() != nil {
+			return err
 		}
-		if err == nil {
-			s.dropBodies(c.messages)
-		}
-		return err
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -15,32 +16,33 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// WriteOption changes one Put or Append.
+// WriteOption configures one Put or Append.
 type WriteOption func(*writeOptions)
 
 type writeOptions struct {
 	id     string
 	expect *uint64
 	list   bool
+	until  time.Time // no attempt starts later; zero means no limit
 }
 
-// WithID names the write. Writes of one namespace with the same id within two minutes are stored once, also when
-// different processes make them. Without it each call has an id of its own.
+// WithID sets the id of the write. Writes of one namespace with the same id within two minutes are stored once, even
+// from different processes. By default each call has a unique id.
 func WithID(id string) WriteOption { return func(o *writeOptions) { o.id = id } }
 
-// IfLast makes the write fail with [ErrConflict] unless sequence is that of the bin's newest item; 0 stands for an
-// empty bin.
+// IfLast makes the write fail with [ErrConflict] unless sequence is that of the bin's newest item. 0 means an empty
+// bin.
 func IfLast(sequence uint64) WriteOption { return func(o *writeOptions) { o.expect = &sequence } }
 
-// AsList puts a list: the body is a JSON array, and readers get each of its elements as an item, before what is
-// appended later, as tensorshare does with a list that is put. As there, the bin counts the list as one item, and it is
-// taken as one. Where the body is no array, or of an Append, the error is [ErrNotList].
+// AsList puts a list: the body is a JSON array, and readers get each element as an item, before items that are appended
+// later. The bin counts and takes the list as one item. This is how tensorshare puts lists. The error is [ErrNotList]
+// if the body is not an array, or with Append.
 func AsList() WriteOption { return func(o *writeOptions) { o.list = true } }
 
-// ErrNotList is a value that was to be put as a list and is not a list.
-var ErrNotList = errors.New("not a list: a JSON array is, and only Put takes one")
+// ErrNotList means that a value cannot be put as a list.
+var ErrNotList = errors.New("not a list: AsList needs a JSON array and Put")
 
-// ErrConflict means that the bin is no longer as the condition of a write says.
+// ErrConflict means that the bin does not satisfy the condition of a write.
 var ErrConflict = errors.New("the bin has changed")
 
 // Put replaces all items of the bin by v and returns its sequence number. Errors: [ErrName], [ErrTooLarge], [ErrFull],
@@ -49,7 +51,7 @@ func (s *Store) Put(ctx context.Context, bin string, v Value, opts ...WriteOptio
 	return s.write(ctx, bin, opPut, v, opts)
 }
 
-// Append adds v behind the items of the bin and returns its sequence number. Errors as for [Store.Put].
+// Append adds v after the items of the bin and returns its sequence number. It returns the same errors as [Store.Put].
 func (s *Store) Append(ctx context.Context, bin string, v Value, opts ...WriteOption) (uint64, error) {
 	return s.write(ctx, bin, opAppend, v, opts)
 }
@@ -73,17 +75,34 @@ func (s *Store) write(ctx context.Context, bin, op string, v Value, opts []Write
 	if o.id == "" {
 		o.id = nuid.Next()
 	}
+	if wanted != nil && *wanted > 0 {
+		// A taken item stays in the stream for a moment and would still satisfy the condition.
+		claim, err := s.newestClaim(ctx, bin)
+		if err != nil {
+			return 0, err
+		}
+		if claim.upTo >= *wanted {
+			return 0, fmt.Errorf("%w: item %d was taken", ErrConflict, *wanted)
+		}
+	}
 	for {
-		sequence, err := send(ctx, s.js, &s.bodies, s.subject(bin), op, v, s.opts.Inline, o)
+		sequence, err := s.send(ctx, s.js, s.stream, s.subject(bin), op, v, s.opts.Inline, o)
 		if o.expect == nil || !errors.Is(err, ErrConflict) {
 			return sequence, err
 		}
-		// The newest message may be that of a take of some items, where the newest item is the one that is expected.
+		// Taken items may still be in the stream after the expected newest item.
 		c, readErr := s.content(ctx, bin)
-		if readErr != nil || c.newest() != *wanted || c.last == *o.expect {
+		if errors.Is(err, errRepeated) {
+			for _, m := range c.messages {
+				if m.id == o.id { // stored by an earlier attempt that was not answered
+					return m.item.Sequence, nil
+				}
+			}
+		}
+		if readErr != nil || c.newest() != *wanted || c.lastItem == *o.expect {
 			return 0, err
 		}
-		o.expect = &c.last
+		o.expect = &c.lastItem
 	}
 }
 
@@ -92,9 +111,9 @@ func isArray(body []byte) bool {
 	return len(trimmed) > 0 && trimmed[0] == '[' && json.Valid(body)
 }
 
-// send stores a value as a message, with its body in the message or beside it.
-func send(
-	ctx context.Context, js jetstream.JetStream, beside *bodies, subject, op string, v Value, inline int, o writeOptions,
+// send stores a value as a message. A body over inline bytes is stored in the object store first.
+func (s *bodies) send(
+	ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, subject, op string, v Value, inline int, o writeOptions,
 ) (uint64, error) {
 	msg, err := v.message(subject, op)
 	if err != nil {
@@ -106,35 +125,50 @@ func send(
 	if o.list {
 		msg.Header.Set(headerList, "1")
 	}
+	var body object
 	if len(v.Body) <= inline {
 		msg.Data = v.Body
-		ack, err := publish(ctx, js, msg, o)
-		if err != nil {
-			return 0, err
-		}
-		return ack.Sequence, nil
-	}
-	object, err := beside.storeBody(ctx, v.Body)
-	if err != nil {
+	} else if body, err = s.storeBody(ctx, v.Body); err != nil {
 		return 0, err
+	} else {
+		msg.Header.Set(headerObject, body.name)
+		msg.Header.Set(headerDigest, body.digest)
 	}
-	msg.Header.Set(headerObject, object.name)
-	msg.Header.Set(headerDigest, object.digest)
 	ack, err := publish(ctx, js, msg, o)
-	if err == nil && ack.Duplicate || err != nil && !errors.Is(err, ErrOutcomeUnknown) {
-		beside.dropBody(object.name) // what was stored, if anything, names another body
-	}
 	if err != nil {
+		if !errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, errRepeated) {
+			s.dropBodies(body.name)
+		}
 		return 0, err
+	}
+	if ack.Duplicate && body.name != "" {
+		s.background.start(func(ctx context.Context) { s.dropUnlessNamed(ctx, stream, ack.Sequence, body.name) })
 	}
 	return ack.Sequence, nil
 }
 
-// publish stores a message once. While the server does not answer it repeats the message under the same id.
+// dropUnlessNamed removes a body if the item that was stored under the same message id references another one. If the
+// item references this body, an earlier attempt of the same write stored it and its answer was lost. If the item is
+// gone, Sweep decides.
+func (s *bodies) dropUnlessNamed(ctx context.Context, stream jetstream.Stream, sequence uint64, name string) {
+	var msg *jetstream.RawStreamMsg
+	err := natslink.Ask(ctx, func(ctx context.Context) (err error) {
+		msg, err = stream.GetMsg(ctx, sequence)
+		return err
+	})
+	if err == nil && msg.Header.Get(headerObject) != name {
+		s.removeBodies(ctx, []string{name})
+	}
+}
+
+// publish stores a message once. While the server does not answer, it repeats the message under the same id.
 func publish(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, o writeOptions) (*jetstream.PubAck, error) {
 	opts := []jetstream.PublishOpt{jetstream.WithMsgID(o.id), jetstream.WithRetryAttempts(1)}
 	if o.expect != nil {
 		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(*o.expect))
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
 	asked := false
 	for attempt := 0; ; attempt++ {
@@ -148,13 +182,18 @@ func publish(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, o write
 			return settle(ctx, js, msg.Subject, o.id, err)
 		case lostRace(err):
 			return nil, fmt.Errorf("%w: %w", ErrConflict, err)
-		case !isOutage(err) && asked:
+		case !isOutage(err) && (asked || ctx.Err() != nil):
 			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		case !isOutage(err):
 			return nil, err
 		}
-		// Without responders the message reached no stream. Anything else may have been stored.
+		// Without responders, the message reached no stream. After any other outage it may have been stored.
 		asked = asked || !errors.Is(err, nats.ErrNoResponders)
+		if late := !o.until.IsZero() && time.Now().After(o.until); late && asked {
+			return settle(ctx, js, msg.Subject, o.id, err)
+		} else if late {
+			return nil, fmt.Errorf("%w: no server answered in time: %w", ErrConflict, err)
+		}
 		if pause(ctx, attempt) != nil {
 			if asked {
 				return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
@@ -164,25 +203,25 @@ func publish(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, o write
 	}
 }
 
-// errRepeated is a conflict of a message of which an attempt before was not answered: that one may be what it is in
-// conflict with, where the server has forgotten the message's id.
-var errRepeated = errors.New("an attempt before was not answered")
+// errRepeated is a conflict that follows an unanswered attempt. If the server has lost the message id, the conflict may
+// be with that attempt.
+var errRepeated = errors.New("an earlier attempt was not answered")
 
-// settle finds out whether a message was stored of which one attempt was not answered and the next one is in conflict.
-// A server that stands alone compares the condition of a write before its id, so that the next attempt is in conflict
-// with the one before. The id is what tells: the server stores it once in the whole stream. So an empty message with
-// the same id goes where no bin is. If that one is a duplicate, the message was stored; if not, it was not, and never
-// will be.
+// settle finds out whether a message was stored if one attempt was not answered and the next one failed with a
+// conflict. A standalone server checks the condition of a write before its id, so an attempt can conflict with the
+// previous one. The server stores an id only once in the whole stream. settle therefore sends an empty message with the
+// same id to a subject without a bin. If the server reports a duplicate, the message was stored. Otherwise it was not
+// stored and can never be.
 func settle(ctx context.Context, js jetstream.JetStream, subject, id string, conflict error) (*jetstream.PubAck, error) {
 	parts := strings.SplitN(subject, ".", 3)
-	probe := nats.NewMsg(parts[0] + "." + parts[1] + ".%") // no name is written so
-	probe.Header.Set(jetstream.MsgTTLHeader, tombstoneTTL.String())
+	probe := nats.NewMsg(parts[0] + "." + parts[1] + ".%") // not a valid escaped name
+	probe.Header.Set(jetstream.MsgTTLHeader, probeTTL.String())
 	for attempt, asked := 0, false; ; attempt++ {
 		try, cancel := context.WithTimeout(ctx, requestTimeout)
 		ack, err := js.PublishMsg(try, probe, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(1))
 		cancel()
 		switch {
-		case err == nil && ack.Duplicate && asked: // perhaps of the probe itself
+		case err == nil && ack.Duplicate && asked: // may be a duplicate of the probe itself
 			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, conflict)
 		case err == nil && ack.Duplicate:
 			return ack, nil

@@ -9,31 +9,32 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Codec returns the codec: that of grpc-go under its name "proto", with a way of its own for a *Message and for *Parts.
+// Codec returns the codec: grpc-go's codec under its name "proto", except that a *Message and *Parts are encoded
+// without copying their large fields.
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2(proto.Name)} }
 
-// ServerOptions returns the option that makes a server use the codec, for all of its services.
+// ServerOptions returns the option that installs the codec for all services of a server.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ForceServerCodecV2(Codec())}
 }
 
-// DialOptions returns the option that makes a connection use the codec, for all of its calls.
+// DialOptions returns the option that installs the codec for all calls of a connection.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(Codec()))}
 }
 
-// apart is a message of which something lies apart: *Message and *Parts.
+// apart is implemented by messages with data outside the protobuf message: *Message and *Parts.
 type apart interface {
-	// marshal returns the encoding and hands over the references to what lies apart.
+	// marshal returns the encoding and transfers the references to the data to it.
 	marshal() (mem.BufferSlice, error)
-	// unmarshal reads an encoding, which it borrows. After an error the message has to be freed.
+	// unmarshal reads an encoding, which it borrows. The caller frees the message, also after an error.
 	unmarshal(encoded mem.BufferSlice) error
-	// Free gives the buffers back.
+	// Free releases the buffers.
 	Free()
 }
 
 type codec struct {
-	encoding.CodecV2 // for all other messages
+	encoding.CodecV2 // encodes all other messages
 }
 
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {

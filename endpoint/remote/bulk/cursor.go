@@ -5,14 +5,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// cursor reads an encoding that lies in several buffers. It borrows them.
+// cursor reads an encoding that is split over several buffers. It borrows them.
 type cursor struct {
 	buffers mem.BufferSlice
 	at      int // position in the first buffer
-	left    int // bytes behind the position, in all buffers
+	left    int // bytes after the position, in all buffers
 }
 
-// skip forgets buffers that are read to their end.
+// skip removes buffers that have been read completely.
 func (c *cursor) skip() {
 	for len(c.buffers) > 0 && c.at == c.buffers[0].Len() {
 		c.buffers, c.at = c.buffers[1:], 0
@@ -37,7 +37,7 @@ func (c *cursor) varint() (uint64, error) {
 	return 0, errMessage
 }
 
-// length reads the length of a field of bytes, which is no more than what follows.
+// length reads the length of a bytes field. It fails if the length exceeds the remaining bytes.
 func (c *cursor) length() (int, error) {
 	n, err := c.varint()
 	if err != nil || n > uint64(c.left) {
@@ -46,13 +46,13 @@ func (c *cursor) length() (int, error) {
 	return int(n), nil
 }
 
-// view returns the next field of bytes as views of the buffers, with a reference to each, which is the caller's.
+// view returns the next bytes field as views of the buffers. The caller owns a reference to each.
 func (c *cursor) view() (mem.BufferSlice, error) {
 	n, err := c.length()
 	if err != nil {
 		return nil, err
 	}
-	views := mem.BufferSlice{} // not nil: a field that is there and empty
+	views := mem.BufferSlice{} // not nil: the field is present, but empty
 	c.left -= n
 	for n > 0 {
 		c.skip()
@@ -64,7 +64,7 @@ func (c *cursor) view() (mem.BufferSlice, error) {
 	return views, nil
 }
 
-// append copies the next n bytes, of which there must be as many, behind dst.
+// append appends the next n bytes to dst. At least n bytes must remain.
 func (c *cursor) append(dst []byte, n int) []byte {
 	c.left -= n
 	for n > 0 {
@@ -78,7 +78,7 @@ func (c *cursor) append(dst []byte, n int) []byte {
 	return dst
 }
 
-// appendValue copies the value of a field as it is encoded behind dst. Groups, which proto3 does not have, are refused.
+// appendValue appends the encoded value of a field to dst. It refuses groups, which proto3 does not have.
 func (c *cursor) appendValue(dst []byte, kind protowire.Type) ([]byte, error) {
 	n := 0
 	switch kind {

@@ -6,13 +6,16 @@ import (
 	"sync"
 
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/gzip" // the other one that Python clients can choose
+	"google.golang.org/grpc/encoding/gzip" // registers gzip, which Python clients can choose too
 )
 
-// What gRPC calls deflate is the format of zlib (RFC 1950). grpc-go has none, and refuses clients that use it.
-func init() { encoding.RegisterCompressor(deflate{}) }
+// gRPC's "deflate" is the zlib format (RFC 1950). grpc-go does not implement it and refuses clients that use it.
+func init() {
+	encoding.RegisterCompressor(bounded{deflate{}})
+	encoding.RegisterCompressor(bounded{encoding.GetCompressor(gzip.Name)})
+}
 
-// deflate is the compressor of gRPC by that name.
+// deflate implements gRPC's "deflate" compressor.
 type deflate struct{}
 
 // Name implements encoding.Compressor.
@@ -30,7 +33,7 @@ func (deflate) Compress(w io.Writer) (io.WriteCloser, error) {
 // Decompress implements encoding.Compressor.
 func (deflate) Decompress(r io.Reader) (io.Reader, error) { return zlib.NewReader(r) }
 
-// pooledWriter gives its writer back when it is closed.
+// pooledWriter returns its writer to the pool when it is closed.
 type pooledWriter struct{ *zlib.Writer }
 
 // Close implements io.Closer.

@@ -7,15 +7,15 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Borrow returns data as a buffer that calls release once, when the last reference to it is freed. Nobody may write to
-// data before that. The caller has the first reference.
+// Borrow returns data as a buffer that calls release once, when its last reference is freed. data must not be written
+// to before that. The caller owns the first reference.
 //
-// A transport whose connection breaks drops some buffers without freeing them: those are released by the garbage
-// collector. Earlier would be unsafe, for the transport may still be reading.
+// A transport drops some buffers without freeing them when its connection breaks. The garbage collector releases those.
+// Releasing them earlier would be unsafe because the transport may still read them.
 func Borrow(data []byte, release func()) mem.Buffer {
 	m := &memory{data: data, release: sync.OnceFunc(release)}
 	if mem.IsBelowBufferPoolingThreshold(cap(data)) {
-		// The transport does not count references to so little: it would never be released.
+		// The transport does not count references to buffers this small, so release would never be called.
 		defer m.release()
 		return mem.SliceBuffer(append([]byte(nil), data...))
 	}
@@ -23,20 +23,20 @@ func Borrow(data []byte, release func()) mem.Buffer {
 	return mem.NewBuffer(&m.data, m)
 }
 
-// memory is the pool of one buffer, to which the last reference gives it back.
+// memory is the buffer pool of one buffer. The last reference returns the buffer to it.
 type memory struct {
 	data    []byte
 	release func()
 	cleanup runtime.Cleanup
 }
 
-// Get is of no use here: nothing is ever taken from the pool.
+// Get is never called: no buffer is taken from this pool.
 func (m *memory) Get(length int) *[]byte {
 	data := make([]byte, length)
 	return &data
 }
 
-// Put hears that the last reference is freed.
+// Put is called when the last reference is freed.
 func (m *memory) Put(*[]byte) {
 	m.cleanup.Stop()
 	m.release()

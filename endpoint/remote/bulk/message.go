@@ -10,37 +10,37 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// errMessage is an encoding that is not one message of protobuf.
+// errMessage is returned for an encoding that is not one protobuf message.
 var errMessage = errors.New("bad protobuf encoding")
 
-// Message is a protobuf message of which one field of bytes lies apart. It is not safe for concurrent use.
+// Message is a protobuf message with one bytes field that is kept outside Head. It is not safe for concurrent use.
 type Message struct {
-	// Head is the message without the large field. The caller sets it, also to receive.
+	// Head is the message without the large field. The caller must set it, also before receiving.
 	Head proto.Message
-	// Field is the number of the large field, a singular one of bytes.
+	// Field is the number of the large field, which must be a singular bytes field.
 	Field protowire.Number
-	// Extra are fields of Head in their encoding, which are sent beside those that Head has: encoding what is the same
-	// in each message once is cheaper than encoding it each time. Borrowed. Receiving leaves it alone.
+	// Extra holds encoded fields of Head that are sent after those set in Head. Encoding fields that every message
+	// shares once is cheaper than encoding them each time. Borrowed. Receiving does not change it.
 	Extra []byte
 
-	data mem.BufferSlice // the large field; the message has a reference to each buffer
+	data mem.BufferSlice // the large field; the message owns a reference to each buffer
 }
 
-// SetData makes data the large field and takes the caller's references to its buffers. What was there before is freed.
+// SetData sets the large field and takes ownership of the references to its buffers. It frees the previous value.
 func (m *Message) SetData(data mem.BufferSlice) {
 	m.data.Free()
 	m.data = data
 }
 
-// TakeData returns the large field as it was received. The references to the buffers are the caller's, who frees them;
-// the message has none any more.
+// TakeData returns the received large field and removes it from the message. The caller owns the references to the
+// buffers.
 func (m *Message) TakeData() mem.BufferSlice {
 	data := m.data
 	m.data = nil
 	if data != nil || m.Head == nil {
 		return data
 	}
-	// A codec other than ours has put the field into the message.
+	// A different codec has put the field into Head.
 	head, field := m.Head.ProtoReflect(), m.descriptor()
 	if field == nil || !head.Has(field) {
 		return nil
@@ -50,18 +50,26 @@ func (m *Message) TakeData() mem.BufferSlice {
 	return data
 }
 
-// Free gives the buffers of the large field back. The message can be used again.
+// Free releases the buffers of the large field. The message can be reused.
 func (m *Message) Free() {
 	m.data.Free()
 	m.data = nil
 }
 
-// ProtoReflect makes a *Message a proto.Message for codecs that know nothing of this package. It copies the large field
+// Size returns the size of Head and the large field in bytes.
+func (m *Message) Size() int {
+	if m.Head == nil {
+		return m.data.Len()
+	}
+	return proto.Size(m.Head) + m.data.Len()
+}
+
+// ProtoReflect makes *Message a proto.Message for codecs that do not support this package. It copies the large field
 // and Extra into Head.
 func (m *Message) ProtoReflect() protoreflect.Message {
 	head := m.Head.ProtoReflect()
 	if m.Extra != nil {
-		head.SetUnknown(append(head.GetUnknown(), m.Extra...)) // they are encoded as they are
+		head.SetUnknown(append(head.GetUnknown(), m.Extra...)) // encoded unchanged
 		m.Extra = nil
 	}
 	if field := m.descriptor(); m.data != nil && field != nil {
@@ -75,7 +83,7 @@ func (m *Message) descriptor() protoreflect.FieldDescriptor {
 	return m.Head.ProtoReflect().Descriptor().Fields().ByNumber(m.Field)
 }
 
-// marshal returns the encoding and hands over the references to the buffers of the large field.
+// marshal returns the encoding and transfers to it the references to the buffers of the large field.
 func (m *Message) marshal() (mem.BufferSlice, error) {
 	n := m.data.Len()
 	if n > math.MaxInt32 {
@@ -99,7 +107,7 @@ func (m *Message) marshal() (mem.BufferSlice, error) {
 	return encoded, nil
 }
 
-// unmarshal reads an encoding: the large field becomes views of its buffers, the rest is copied and read into Head.
+// unmarshal reads an encoding. The large field becomes views of its buffers; the rest is copied and decoded into Head.
 func (m *Message) unmarshal(encoded mem.BufferSlice) error {
 	m.Free()
 	c := cursor{buffers: encoded, left: encoded.Len()}
@@ -118,7 +126,7 @@ func (m *Message) unmarshal(encoded mem.BufferSlice) error {
 			if err != nil {
 				return err
 			}
-			m.SetData(data) // of a field that is there twice the last one counts
+			m.SetData(data) // if the field is repeated, the last value counts
 			continue
 		}
 		rest = protowire.AppendVarint(rest, tag)
@@ -129,18 +137,18 @@ func (m *Message) unmarshal(encoded mem.BufferSlice) error {
 	return proto.Unmarshal(rest, m.Head)
 }
 
-// headBytes is room for what messages have beside their large field, as a rule.
+// headBytes is the usual size of a message without its large field.
 const headBytes = 128
 
-// Stream is the half of a grpc stream that sends.
+// Stream is the sending side of a gRPC stream.
 type Stream interface {
 	// SendMsg sends a message.
 	SendMsg(m any) error
 }
 
-// Send sends m and takes its large field, also where that fails. The buffers are freed when the transport has written
-// them, which may be long after Send has returned: until then nobody may write to their bytes.
+// Send sends m and takes ownership of its large field, also if sending fails. The buffers are freed when the transport
+// has written them, possibly long after Send returns. Their bytes must not be written to before that.
 func Send(s Stream, m *Message) error {
-	defer m.Free() // what did not get as far as the codec
+	defer m.Free() // frees the data if the codec was not reached
 	return s.SendMsg(m)
 }

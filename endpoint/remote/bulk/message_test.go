@@ -22,7 +22,7 @@ func chunk() *torchpb.TensorChunk {
 	return &torchpb.TensorChunk{TensorId: "t", ChunkNumber: 7, TotalChunks: 300, IsLast: true, Metadata: map[string]string{"shape": "[2]"}}
 }
 
-// pieces cuts data into buffers at random places.
+// pieces splits data into buffers at random offsets.
 func pieces(r *rand.Rand, data []byte) mem.BufferSlice {
 	var s mem.BufferSlice
 	for len(data) > 0 {
@@ -33,7 +33,7 @@ func pieces(r *rand.Rand, data []byte) mem.BufferSlice {
 	return s
 }
 
-// TestWireIsOrdinaryProtobuf sends between a codec of this package and that of grpc-go, in both directions.
+// Messages are encoded and decoded as by grpc-go's codec, in both directions.
 func TestWireIsOrdinaryProtobuf(t *testing.T) {
 	ours, theirs := bulk.Codec(), encoding.GetCodecV2("proto")
 	r := rand.New(rand.NewPCG(1, 2))
@@ -60,7 +60,7 @@ func TestWireIsOrdinaryProtobuf(t *testing.T) {
 	}
 }
 
-// TestOtherCodec has a message go through a codec that does not know the package.
+// A message passes through a codec that does not support the package.
 func TestOtherCodec(t *testing.T) {
 	theirs := encoding.GetCodecV2("proto")
 	m := &bulk.Message{Head: chunk(), Field: dataField}
@@ -73,8 +73,8 @@ func TestOtherCodec(t *testing.T) {
 	require.True(t, proto.Equal(chunk(), back.Head))
 }
 
-// TestBorrowIsReleasedOnce counts references as the transport and a receiver do, also for what is too small to be
-// counted.
+// A buffer is released once, after the transport and the receiver have freed it, also if it is too small for reference
+// counts.
 func TestBorrowIsReleasedOnce(t *testing.T) {
 	for _, size := range []int{0, 1, 1024, 1025, 1 << 20} {
 		released := 0
@@ -88,7 +88,7 @@ func TestBorrowIsReleasedOnce(t *testing.T) {
 	}
 }
 
-// TestDroppedBuffersAreReleased forgets a buffer, as a transport does whose connection breaks.
+// A buffer that the transport drops without freeing it is released by the garbage collector.
 func TestDroppedBuffersAreReleased(t *testing.T) {
 	released := make(chan struct{})
 	func() {
@@ -106,8 +106,7 @@ func TestDroppedBuffersAreReleased(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 }
 
-// TestReceivedBuffersAreFreed reads the same field twice from one message: only the last one is kept, and freeing that
-// frees all.
+// If a message has the field twice, only the last value is kept, and freeing the message frees all buffers.
 func TestReceivedBuffersAreFreed(t *testing.T) {
 	head, err := proto.Marshal(&torchpb.TensorChunk{Data: bytes.Repeat([]byte{1}, 5000)})
 	require.NoError(t, err)
@@ -121,7 +120,7 @@ func TestReceivedBuffersAreFreed(t *testing.T) {
 	require.Error(t, bulk.Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(head[:100])}, m))
 }
 
-// FuzzUnmarshal holds the reader to the one of protobuf: both refuse, or both find the same.
+// The decoder and protobuf's decoder agree: both refuse an encoding, or both return the same message.
 func FuzzUnmarshal(f *testing.F) {
 	seed, err := proto.Marshal(&torchpb.TensorChunk{TensorId: "a", Data: []byte("data"), Metadata: map[string]string{"k": "v"}})
 	require.NoError(f, err)
@@ -136,11 +135,11 @@ func FuzzUnmarshal(f *testing.F) {
 			return
 		}
 		if err != nil {
-			return // groups, which protobuf keeps as unknown
+			return // protobuf keeps groups as unknown fields
 		}
 		require.True(t, bytes.Equal(want.Data, m.TakeData().Materialize()))
 		want.Data = nil
-		want.ProtoReflect().SetUnknown(nil) // which is kept, but with its numbers in their shortest form
+		want.ProtoReflect().SetUnknown(nil) // unknown fields are kept, but with their numbers in the shortest form
 		m.Head.ProtoReflect().SetUnknown(nil)
 		require.True(t, proto.Equal(want, m.Head))
 	})

@@ -10,35 +10,34 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxParts bounds how many parts are received in one message: each costs more memory than it takes on the wire.
+// maxParts limits the parts received in one message. Each costs more memory than it takes on the wire.
 const maxParts = 1 << 16
 
-// Parts is a Message whose large field is a repeated one of bytes: each of its values, a part, lies apart. It is not
-// safe for concurrent use.
+// Parts is a Message with a repeated bytes field: each value, called a part, is kept outside Head. It is not safe for
+// concurrent use.
 type Parts struct {
-	// Head is the message without the parts. The caller sets it, also to receive.
+	// Head is the message without the parts. The caller must set it, also before receiving.
 	Head proto.Message
-	// Field is the number of the parts' field.
+	// Field is the number of the repeated bytes field.
 	Field protowire.Number
-	// Outer is where the message is the only field that is set of another one, the number of that field. 0 is a message
-	// by itself. Only for messages that are sent, on a server or connection with the codec of this package.
+	// Outer wraps the message: it is sent as this field of a message with no other fields. 0 means no wrapper. Use it
+	// only to send, on a server or connection with the codec of this package.
 	Outer protowire.Number
 
-	parts []mem.BufferSlice // the message has a reference to each buffer
+	parts []mem.BufferSlice // the message owns a reference to each buffer
 }
 
-// Append adds a part and takes the caller's references to its buffers.
+// Append adds a part and takes ownership of the references to its buffers.
 func (p *Parts) Append(part mem.BufferSlice) { p.parts = append(p.parts, part) }
 
-// Take returns the parts as they were received. The references to the buffers are the caller's, who frees them; the
-// message has none any more.
+// Take returns the received parts and removes them from the message. The caller owns the references to the buffers.
 func (p *Parts) Take() []mem.BufferSlice {
 	parts := p.parts
 	p.parts = nil
 	if parts != nil || p.Head == nil {
 		return parts
 	}
-	// A codec other than ours has put the field into the message.
+	// A different codec has put the field into Head.
 	head, field := p.Head.ProtoReflect(), p.descriptor()
 	if field == nil || !head.Has(field) {
 		return nil
@@ -51,7 +50,7 @@ func (p *Parts) Take() []mem.BufferSlice {
 	return parts
 }
 
-// Free gives the buffers of the parts back. The message can be used again.
+// Free releases the buffers of the parts. The message can be reused.
 func (p *Parts) Free() {
 	for _, part := range p.parts {
 		part.Free()
@@ -59,8 +58,19 @@ func (p *Parts) Free() {
 	p.parts = nil
 }
 
-// ProtoReflect makes *Parts a proto.Message for codecs that know nothing of this package. It copies the parts into
-// Head.
+// Size returns the size of Head and the parts in bytes.
+func (p *Parts) Size() int {
+	size := 0
+	if p.Head != nil {
+		size = proto.Size(p.Head)
+	}
+	for _, part := range p.parts {
+		size += part.Len()
+	}
+	return size
+}
+
+// ProtoReflect makes *Parts a proto.Message for codecs that do not support this package. It copies the parts into Head.
 func (p *Parts) ProtoReflect() protoreflect.Message {
 	head := p.Head.ProtoReflect()
 	if field := p.descriptor(); p.parts != nil && field != nil {
@@ -77,7 +87,7 @@ func (p *Parts) descriptor() protoreflect.FieldDescriptor {
 	return p.Head.ProtoReflect().Descriptor().Fields().ByNumber(p.Field)
 }
 
-// marshal returns the encoding and hands over the references to the buffers of the parts.
+// marshal returns the encoding and transfers to it the references to the buffers of the parts.
 func (p *Parts) marshal() (mem.BufferSlice, error) {
 	size := proto.Size(p.Head)
 	for _, part := range p.parts {
@@ -117,10 +127,10 @@ func (p *Parts) marshal() (mem.BufferSlice, error) {
 	return encoded, nil
 }
 
-// inlined is the size up to which a copy costs less than one more buffer for the transport.
+// inlined is the size up to which copying a part is cheaper than passing another buffer to the transport.
 const inlined = 2 << 10
 
-// unmarshal reads an encoding: the parts become views of its buffers, the rest is copied and read into Head.
+// unmarshal reads an encoding. The parts become views of its buffers; the rest is copied and decoded into Head.
 func (p *Parts) unmarshal(encoded mem.BufferSlice) error {
 	p.Free()
 	c := cursor{buffers: encoded, left: encoded.Len()}

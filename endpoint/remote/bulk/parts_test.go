@@ -14,8 +14,7 @@ import (
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
 )
 
-// TestPartsAreOrdinaryProtobuf sends repeated bytes between a codec of this package and that of grpc-go, in both
-// directions.
+// Repeated bytes are encoded and decoded as by grpc-go's codec, in both directions.
 func TestPartsAreOrdinaryProtobuf(t *testing.T) {
 	ours, theirs := bulk.Codec(), encoding.GetCodecV2("proto")
 	r := rand.New(rand.NewPCG(1, 2))
@@ -64,8 +63,8 @@ func TestPartsAreOrdinaryProtobuf(t *testing.T) {
 	}
 }
 
-// TestPartsThatLie are encodings that end early, or say that a part is longer than what follows.
-func TestPartsThatLie(t *testing.T) {
+// Encodings that end early, or with a part longer than the rest of the message, are refused.
+func TestInvalidPartsAreRefused(t *testing.T) {
 	whole, err := proto.Marshal(&pb.ModelInferRequest{ModelName: "m", RawInputContents: [][]byte{make([]byte, 300), {1}}})
 	require.NoError(t, err)
 	for n := range whole {

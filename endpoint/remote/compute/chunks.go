@@ -10,10 +10,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// chunkBytes is the size of a chunk of ComputeStream. Larger ones are not faster.
+// chunkBytes is the size of a chunk of ComputeStream. Larger chunks are not faster.
 const chunkBytes = 1 << 20
 
-// sendChunks sends a tensor's elements: the first chunk in first, the others in messages that next makes. It borrows
+// sendChunks sends a tensor's elements: the first chunk in first, the others in messages returned by next. It borrows
 // buffer.
 func sendChunks(call bulk.Stream, first *bulk.Message, buffer mem.Buffer, next func() *bulk.Message) error {
 	for at, m := 0, first; m == first || at < buffer.Len(); m = next() {
@@ -29,8 +29,9 @@ func sendChunks(call bulk.Stream, first *bulk.Message, buffer mem.Buffer, next f
 	return nil
 }
 
-// fill reads the elements of t from chunks, the first of which is data, which it takes. next returns the others.
-func fill(t *tensor.Tensor, data mem.BufferSlice, bytes int64, next func() (mem.BufferSlice, error)) error {
+// fill reads the elements of t from chunks. It takes ownership of data, the first chunk; next returns the others.
+// charge charges each chunk before it is stored; it is nil if everything is charged already.
+func fill(t *tensor.Tensor, data mem.BufferSlice, bytes int64, charge func(int64) error, next func() (mem.BufferSlice, error)) error {
 	memory := t.Storage().Memory()
 	for at := int64(0); ; {
 		n := int64(data.Len())
@@ -38,7 +39,13 @@ func fill(t *tensor.Tensor, data mem.BufferSlice, bytes int64, next func() (mem.
 			data.Free()
 			return fmt.Errorf("%w: more data than the %d bytes of the shape", ErrInvalid, bytes)
 		}
-		err := elements.Store(memory, at, data, nil)
+		var err error
+		if charge != nil {
+			err = charge(n)
+		}
+		if err == nil {
+			err = elements.Store(memory, at, data, nil)
+		}
 		data.Free()
 		if err != nil {
 			return err

@@ -27,30 +27,30 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// ClientOptions says how a client calls. A zero field stands for its default.
+// ClientOptions configures a client. A zero field means its default.
 type ClientOptions struct {
-	// Model is the function of calls that name none.
+	// Model is the default function of calls.
 	Model string
-	// Device is where results are put; nil for ordinary memory of the process. Borrowed.
+	// Device holds results; nil means ordinary process memory. Borrowed.
 	Device driver.Device
-	// Timeout bounds one attempt; 30 s. Budget bounds all attempts of a call with the pauses between them; a minute.
+	// Timeout limits one attempt; 30 s. Budget limits all attempts of a call, including the pauses; one minute.
 	Timeout, Budget time.Duration
-	// Retry says how often to try.
+	// Retry configures the attempts.
 	Retry Retry
-	// NotIdempotent is set for functions that must not run twice: a call is repeated only where it is certain that the
-	// function was not run, and fails with ErrUnknown where the connection does not tell.
+	// NotIdempotent must be set for functions that must not run twice. A call is then retried only if the function
+	// certainly did not run. If the connection breaks and this is uncertain, the call fails with ErrUnknown.
 	NotIdempotent bool
-	// Compression is what data may be compressed by, in both directions, such as "zstd,zlib"; empty for none. Where it
-	// does not pay, and to a server of this host, it is left out.
+	// Compression lists the compressions for data in both directions, such as "zstd,zlib"; empty for none. Data is not
+	// compressed if that would not pay, or if the server is on this host.
 	Compression string
-	// CompressLocal compresses for a server of this host too. It is meant for tests and measurements.
+	// CompressLocal compresses data for a server on this host too. Use it for tests and measurements.
 	CompressLocal bool
-	// StreamFrom is the size from which on a tensor goes in chunks; 32 MiB. Results may be of any size then.
+	// StreamFrom is the size in bytes from which tensors are sent in chunks; 32 MiB. Results of such calls can have any
+	// size.
 	StreamFrom int64
-	// ResultBytes bounds a result; 2 GiB.
+	// ResultBytes limits a result; 2 GiB.
 	ResultBytes int64
-	// DialOptions are for Dial, which has no transport security of its own: without credentials here the connection is
-	// in the clear.
+	// DialOptions are passed to gRPC by Dial. Without credentials among them, the connection is not encrypted.
 	DialOptions []grpc.DialOption
 }
 
@@ -65,11 +65,11 @@ type Client struct {
 	local   atomic.Bool // the last answer came from this host
 
 	mu        sync.Mutex
-	knows     *bool // the server knows the metadata of this package; nil before it was asked
-	noStreams bool  // the server has no ComputeStream
+	knows     *bool // whether the server supports the metadata of this package; nil until the server has been queried
+	noStreams bool  // the server does not implement ComputeStream
 }
 
-// NewClient returns a client of the server behind conn, which it borrows.
+// NewClient returns a client of the server at the far end of conn, which it borrows.
 func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
 	def(&opts.Timeout, 30*time.Second)
 	def(&opts.Budget, time.Minute)
@@ -82,8 +82,8 @@ func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
 	return &Client{conn: conn, rpc: computepb.NewComputeServiceClient(conn), opts: opts, close: func() error { return nil }}
 }
 
-// Dial connects to a server and asks for its health, once the connection stands. The caller closes the client. The
-// error is that of the connection, or ErrNotReady with what the server says.
+// Dial connects to a server and checks its health. The caller closes the client. The error is that of the connection,
+// or ErrNotReady with the server's message.
 func Dial(ctx context.Context, address string, opts ClientOptions) (*Client, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -102,14 +102,14 @@ func Dial(ctx context.Context, address string, opts ClientOptions) (*Client, err
 	return c, nil
 }
 
-// Close closes the connection that Dial made. Calls in flight end.
+// Close closes the connection that Dial made. It ends calls in flight.
 func (c *Client) Close() error { return c.close() }
 
-// callOptions are those of every call.
+// callOptions apply to every call.
 var callOptions = []grpc.CallOption{grpc.ForceCodecV2(bulk.Codec()), grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)}
 
-// acceptAny is the metadata of every request, encoded: results may have any type. A map costs more to encode than all
-// else of a small request.
+// acceptAny is the encoded metadata of every request: results can have any type. Encoding a map costs more than the
+// rest of a small request.
 var acceptAny = func() []byte {
 	encoded, err := proto.Marshal(&computepb.ComputeRequest{Metadata: map[string]string{keyAcceptDType: "any"}})
 	if err != nil {
@@ -118,19 +118,19 @@ var acceptAny = func() []byte {
 	return encoded
 }()
 
-// Result is a result with what it took to get it.
+// Result is a result with its timing.
 type Result struct {
-	// Tensor is the result, owned by the caller.
+	// Tensor is the result. The caller owns it.
 	Tensor *tensor.Tensor
-	// Total is the time of the attempt that succeeded. Queue and Compute are what the server says; Network is the rest.
+	// Total is the duration of the successful attempt. The server reports Queue and Compute; Network is the rest.
 	Total, Queue, Compute, Network time.Duration
-	// Attempts is how many it took.
+	// Attempts is the number of attempts made.
 	Attempts int
 }
 
-// Compute runs the function on in, which it borrows: nobody may write to it until Compute has returned. The result is
-// the caller's. Errors are status errors of gRPC with the operation before them; what the function returned is
-// Internal. ErrUnknown is among them where the function is not idempotent and may have been run.
+// Compute runs the function on in and returns the result, which the caller owns. It borrows in, which must not be
+// written to until Compute returns. Errors are gRPC status errors prefixed with the operation. An error of the function
+// has the code Internal. The error is ErrUnknown if the function is not idempotent and may have run.
 func (c *Client) Compute(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
 	r, err := c.ComputeTimed(ctx, c.opts.Model, in)
 	if err != nil {
@@ -139,11 +139,11 @@ func (c *Client) Compute(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor
 	return r.Tensor, nil
 }
 
-// ComputeTimed is Compute of a certain function, which tells where the time went.
+// ComputeTimed is Compute for the function model. It also returns the timing.
 func (c *Client) ComputeTimed(ctx context.Context, model string, in *tensor.Tensor) (*Result, error) {
 	var result *Result
 	attempts := 0
-	certain := false // the last attempt surely did not run the function
+	certain := false // whether the last attempt certainly did not run the function
 	err := c.opts.Retry.do(ctx, limits{c.opts.Timeout, c.opts.Budget}, !c.opts.NotIdempotent, func(ctx context.Context) (safe bool, err error) {
 		attempts++
 		result, safe, err = c.attempt(ctx, model, in)
@@ -205,7 +205,7 @@ func (c *Client) attempt(ctx context.Context, model string, in *tensor.Tensor) (
 	return result, false, nil
 }
 
-// mayHaveRun reports whether an error leaves open what became of the call: the server's own answers do not.
+// mayHaveRun reports whether the function may have run despite the error. The server's own errors exclude that.
 func mayHaveRun(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown:
@@ -220,7 +220,7 @@ func (c *Client) withoutStreams() bool {
 	return c.noStreams
 }
 
-// serverKnows asks once whether the server knows the metadata of this package.
+// serverKnows reports whether the server supports the metadata of this package. It queries the server once.
 func (c *Client) serverKnows(ctx context.Context) (bool, error) {
 	c.mu.Lock()
 	knows := c.knows
@@ -244,7 +244,7 @@ func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buff
 	var trailer metadata.MD
 	var remote peer.Peer
 	options := callOptions
-	if c.opts.NotIdempotent { // else nobody asks whether the function was run
+	if c.opts.NotIdempotent { // otherwise the trailer is not needed
 		options = append(options[:len(options):len(options)], grpc.Trailer(&trailer))
 	}
 	if c.opts.NotIdempotent || c.opts.Compression != "" {
@@ -261,13 +261,13 @@ func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buff
 			data = packed
 		}
 	}
-	data.Ref() // the message gives its own away
+	data.Ref() // the message releases its own reference
 	request.SetData(data)
 	defer request.Free()
 	response := &bulk.Message{Head: new(computepb.ComputeResponse), Field: dataField}
 	defer response.Free()
 	if err := c.conn.Invoke(ctx, computepb.ComputeService_Compute_FullMethodName, request, response, options...); err != nil {
-		if c.opts.NotIdempotent && remote.Addr == nil { // it never got as far as a connection
+		if c.opts.NotIdempotent && remote.Addr == nil { // no connection was established
 			trailer = surelyNotRun
 		}
 		return nil, trailer, err
@@ -287,10 +287,10 @@ func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buff
 	return newResult(t, answer), nil, nil
 }
 
-// surelyNotRun stands in for the server's trailer where the client itself knows it.
+// surelyNotRun replaces the server's trailer if the request was never sent.
 var surelyNotRun = metadata.Pairs(notRun, "1")
 
-// isLocal reports whether an address is that of a process of this host, as far as that can be seen.
+// isLocal reports whether the address is recognizably one of this host.
 func isLocal(a net.Addr) bool {
 	switch a := a.(type) {
 	case *net.UnixAddr:
@@ -309,7 +309,7 @@ func (c *Client) stream(ctx context.Context, head *computepb.ComputeRequest, buf
 		return nil, surelyNotRun, err
 	}
 	next := func() *bulk.Message { return &bulk.Message{Head: new(computepb.ComputeRequest), Field: dataField} }
-	// An error of sending is that the call is over: receiving says why.
+	// If sending fails, the call has ended. Receiving returns the reason.
 	all := sendChunks(call, &bulk.Message{Head: head, Field: dataField, Extra: acceptAny}, buffer, next) == nil
 	if all {
 		if err := call.CloseSend(); err != nil {
@@ -318,7 +318,7 @@ func (c *Client) stream(ctx context.Context, head *computepb.ComputeRequest, buf
 	}
 	first := &bulk.Message{Head: new(computepb.ComputeResponse), Field: dataField}
 	if err := call.RecvMsg(first); err != nil {
-		if !all && mayHaveRun(err) { // the function is run when its argument is there
+		if !all && mayHaveRun(err) { // the server runs the function only after it has received the whole argument
 			return nil, surelyNotRun, err
 		}
 		return nil, call.Trailer(), err
@@ -335,7 +335,7 @@ func (c *Client) stream(ctx context.Context, head *computepb.ComputeRequest, buf
 		return nil, nil, err
 	}
 	more := &bulk.Message{Head: new(computepb.ComputeResponse), Field: dataField}
-	err = fill(t, data, bytes, func() (mem.BufferSlice, error) {
+	err = fill(t, data, bytes, nil, func() (mem.BufferSlice, error) {
 		err := call.RecvMsg(more)
 		return more.TakeData(), err
 	})
@@ -346,7 +346,7 @@ func (c *Client) stream(ctx context.Context, head *computepb.ComputeRequest, buf
 	return newResult(t, answer), nil, nil
 }
 
-// describe checks what the server says of a result.
+// describe validates the server's description of a result.
 func (c *Client) describe(answer *computepb.ComputeResponse) (tensor.Spec, int64, error) {
 	spec, bytes, err := describe(shapeOf(answer.GetShape(), answer.GetWideShape()), answer.GetMetadata(), c.opts.ResultBytes)
 	if err != nil {
@@ -360,7 +360,7 @@ func newResult(t *tensor.Tensor, answer *computepb.ComputeResponse) *Result {
 	return &Result{Tensor: t, Queue: ms(answer.GetQueueTimeMs()), Compute: ms(answer.GetComputeTimeMs())}
 }
 
-// Health returns nil where the server says that Compute would work, and else why not.
+// Health returns nil if the server reports that Compute would work, and otherwise the reason.
 func (c *Client) Health(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
@@ -368,26 +368,26 @@ func (c *Client) Health(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("health: %w", err)
 	}
-	// The asynchronous server of splitlearn-comm says "healthy", the other one "ok".
+	// The asynchronous server of splitlearn-comm returns "healthy", the synchronous one "ok".
 	if s := response.GetStatus(); s != "ok" && s != "healthy" {
 		return fmt.Errorf("health: %w: %s: %s", ErrNotReady, s, response.GetMessage())
 	}
 	return nil
 }
 
-// Info is what a server says of itself.
+// Info describes a server.
 type Info struct {
-	// Name, Version and Device are the server's.
+	// Name, Version and Device are those reported by the server.
 	Name, Version, Device string
-	// Uptime is how long it has run.
+	// Uptime is the time since the server started.
 	Uptime time.Duration
-	// Requests is how many it has had.
+	// Requests is the number of requests since then.
 	Requests int64
-	// Custom is what its function says.
+	// Custom is the description provided by the server's function.
 	Custom map[string]string
 }
 
-// Info asks the server what it is.
+// Info requests the server's description.
 func (c *Client) Info(ctx context.Context) (*Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
@@ -401,16 +401,16 @@ func (c *Client) Info(ctx context.Context) (*Info, error) {
 	}, nil
 }
 
-// ClientStatistics are the figures of a client.
+// ClientStatistics holds the counters of a client.
 type ClientStatistics struct {
-	// Requests is how many calls were made, Attempts how often they were tried, Failures how many did not succeed.
+	// Requests is the number of calls, Attempts the number of attempts, and Failures the number of failed calls.
 	Requests, Attempts, Failures uint64
-	// AvgNetwork, AvgQueue, AvgCompute and AvgTotal are means over the attempts that succeeded. Total is the sum of the
-	// others.
+	// AvgNetwork, AvgQueue, AvgCompute and AvgTotal are means over the successful attempts. AvgTotal is the sum of the
+	// other three.
 	AvgNetwork, AvgQueue, AvgCompute, AvgTotal time.Duration
 }
 
-// Statistics returns the figures.
+// Statistics returns the counters.
 func (c *Client) Statistics() ClientStatistics { return c.counter.statistics() }
 
 // clientCounter counts calls.

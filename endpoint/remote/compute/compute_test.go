@@ -48,7 +48,7 @@ func TestCompute(t *testing.T) {
 	require.Equal(t, "cpu", info.Device)
 }
 
-// TestEveryType sends every element type and shapes of every kind, in one message and in chunks.
+// Every element type and kind of shape is sent and returned unchanged, in one message and in chunks.
 func TestEveryType(t *testing.T) {
 	dev := openHost(t)
 	_, address := start(t, compute.ServerOptions{Function: identity})
@@ -75,7 +75,7 @@ func TestEveryType(t *testing.T) {
 	}
 }
 
-// TestCompression compresses what pays and leaves the rest as it is.
+// Data is compressed only if that makes it smaller.
 func TestCompression(t *testing.T) {
 	dev := openHost(t)
 	s, address := start(t, compute.ServerOptions{Function: identity})
@@ -115,7 +115,7 @@ func TestCompression(t *testing.T) {
 	require.Less(t, s.Statistics("").BytesOut, uint64(2<<20+20_000))
 }
 
-// TestRetry has a server fail in every way: what is tried again, and how often.
+// A failed call is retried as often as its kind of failure allows.
 func TestRetry(t *testing.T) {
 	dev := openHost(t)
 	for _, c := range []struct {
@@ -161,7 +161,7 @@ func TestRetrySucceedsOnThirdAttempt(t *testing.T) {
 	require.Equal(t, 3, r.Attempts)
 }
 
-// TestBudget ends the attempts when there is no time for another one.
+// The attempts end when the budget does not allow another one.
 func TestBudget(t *testing.T) {
 	dev := openHost(t)
 	_, address := start(t, compute.ServerOptions{Function: compute.Func(func(context.Context, *tensor.Tensor) (*tensor.Tensor, error) {
@@ -175,7 +175,7 @@ func TestBudget(t *testing.T) {
 	require.Equal(t, uint64(1), c.Statistics().Attempts)
 }
 
-// TestOverload refuses what finds no place, and says that it was not run.
+// A request over the queue limit is refused, and the error shows that the function did not run.
 func TestOverload(t *testing.T) {
 	dev := openHost(t)
 	running, release := make(chan struct{}), make(chan struct{})
@@ -211,15 +211,15 @@ func TestOverload(t *testing.T) {
 	require.NoError(t, <-errs)
 	require.NoError(t, <-errs)
 
-	// A client whose function must not run twice tries again all the same: nothing was run.
+	// The client of a function that must not run twice also retries, because the error excludes a first run.
 	again := dial(t, address, compute.ClientOptions{NotIdempotent: true, Retry: compute.Retry{Initial: time.Millisecond}})
 	out, err := again.Compute(t.Context(), x)
 	require.NoError(t, err)
 	out.Close()
 }
 
-// TestLies has requests whose data, shape and metadata do not fit each other.
-func TestLies(t *testing.T) {
+// Requests with data, shape and metadata that contradict each other are refused.
+func TestContradictoryRequestsAreRefused(t *testing.T) {
 	_, address := start(t, compute.ServerOptions{Function: identity, MessageBytes: 1 << 20, StreamBytes: 2 << 20})
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
@@ -265,7 +265,7 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// part is a function with all that a function can have.
+// part is a function that implements every optional interface.
 type part struct {
 	mu                 sync.Mutex
 	setup, check, down error
@@ -289,7 +289,7 @@ func (p *part) Check(context.Context) error {
 	return p.check
 }
 
-// TestHealth asks in all three ways while the function changes, and watches.
+// All three health checks follow the state of the function, and Watch reports its changes.
 func TestHealth(t *testing.T) {
 	dev := openHost(t)
 	f := &part{}
@@ -336,7 +336,7 @@ func TestSetupThatFails(t *testing.T) {
 	require.ErrorContains(t, err, "no such file")
 }
 
-// TestGracefulStop stops a server while a request runs: it ends well, then comes Teardown, and a new one is refused.
+// A stopping server completes the running request, calls Teardown after it, and refuses new requests.
 func TestGracefulStop(t *testing.T) {
 	dev := openHost(t)
 	f := &part{}
@@ -382,7 +382,7 @@ func TestFunctionThatPanics(t *testing.T) {
 	require.ErrorContains(t, err, "oops")
 }
 
-// TestEndpoints calls endpoints of an owner by their names.
+// Endpoints of an owner are called by their names.
 func TestEndpoints(t *testing.T) {
 	dev := openHost(t)
 	type in struct {
@@ -431,8 +431,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// TestPythonClient has a Python program do what the simple client of splitlearn-comm does, with and without its
-// compression.
+// A Python program that acts like splitlearn-comm's simple client works, with and without its compression.
 func TestPythonClient(t *testing.T) {
 	python := pytest.Python(t, "grpc_tools", "torch")
 	_, address := start(t, compute.ServerOptions{Function: double, Name: "double"})

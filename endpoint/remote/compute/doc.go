@@ -8,37 +8,36 @@
 //	client, err := compute.Dial(ctx, "localhost:50051", compute.ClientOptions{})
 //	out, err := client.Compute(ctx, in)
 //
-// # The wire
+// # Wire format
 //
-// The service is splitlearn.comm.ComputeService, so the Python clients and servers of splitlearn-comm are peers:
-// elements are float32, row-major and little-endian, with their shape. What goes beyond is said by entries of a
-// message's metadata:
+// The service is splitlearn.comm.ComputeService. Python clients and servers of splitlearn-comm are compatible: elements
+// are float32, row-major and little-endian, with their shape. Entries of a message's metadata describe the extensions:
 //
-//	dtype               element type of data, by PyTorch's name; float32 where it is missing
-//	compression         what data is compressed by: "zlib" or "zstd"
-//	accept-dtype        "any": the response may have the type of the result; else it is converted to float32
-//	accept-compression  what the response may be compressed by, such as "zstd,zlib"
-//	traceparent         that of W3C, in the metadata of the call itself
+//	dtype               element type of data, by PyTorch's name; default float32
+//	compression         compression of data: "zlib" or "zstd"
+//	accept-dtype        "any": the response may have the type of the result; otherwise it is converted to float32
+//	accept-compression  compressions allowed for the response, such as "zstd,zlib"
+//	traceparent         W3C trace context, in the metadata of the call itself
 //
-// A request whose data is compressed by zlib without saying so, as that of splitlearn-comm's CompressedTensorCodec, is
-// answered in kind. A client sends other types and compressed data only to servers whose custom_info has "protocol":
-// Protocol.
+// If a request's data is compressed with zlib but has no compression entry, as by splitlearn-comm's
+// CompressedTensorCodec, the response is compressed in the same way. A client sends other types and compressed data
+// only to servers with "protocol": Protocol in custom_info.
 //
-// Besides, a client may have gRPC compress whole messages: gzip and deflate are there. Compression is left out where it
-// would not pay: below 4 KiB, where a sample of a message does not get smaller by a tenth, in ComputeStream, and to a
-// server on the same host.
+// A client can also use gRPC's compression of whole messages with gzip or deflate. Compression is skipped if it would
+// not pay: below 4 KiB, if a sample of the message does not shrink by a tenth, in ComputeStream, and between processes
+// of one host.
 //
-// ComputeStream carries what is too large for one message, in both directions. Clients take it above
+// ComputeStream carries tensors that are too large for one message, in both directions. Clients use it above
 // ClientOptions.StreamFrom.
 //
-// # What is not served
+// # Not supported
 //
-// Training (forward_id, training_mode, ComputeBackward), caches of generation (past_key_values, use_cache) and
-// StreamMonitoring of splitlearn-comm: requests with them are refused with Unimplemented.
+// splitlearn-comm's training (forward_id, training_mode, ComputeBackward), generation caches (past_key_values,
+// use_cache) and StreamMonitoring. Requests that use them are refused with Unimplemented.
 //
 // # Health
 //
-// HealthCheck says "ok" where Compute would work: the function was set up, says so itself where it is a Checker, and,
-// for functions of an owner, the owner answers. grpc.health.v1 says the same, and its Watch hears of changes within a
-// second.
+// HealthCheck returns "ok" if Compute would work: the function was set up, its Check succeeds if it is a Checker, and,
+// for functions of an owner, the owner answers. grpc.health.v1 returns the same status, and its Watch reports changes
+// within a second.
 package compute

@@ -19,10 +19,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Protocol is what custom_info says of a server that knows the metadata of this package.
+// Protocol is the value in custom_info of a server that supports the metadata of this package.
 const Protocol = "sharedtensor.compute/1"
 
-// Keys of the metadata of messages.
+// Keys of a message's metadata.
 const (
 	keyDType             = "dtype"
 	keyCompression       = "compression"
@@ -31,13 +31,14 @@ const (
 	keyProtocol          = "protocol"
 )
 
-// Names of compressions. Zlib is that of Python's standard library; Zstd is several times faster at a like size.
+// Names of compressions. Zlib is compatible with Python's standard library. Zstd is several times faster at a similar
+// size.
 const (
 	Zlib = "zlib"
 	Zstd = "zstd"
 )
 
-// shapeOf reads the shape of a message: the wide one where it is there.
+// shapeOf returns the shape of a message: the 64-bit one if it is present.
 func shapeOf(narrow []int32, wide []int64) tensor.Shape {
 	if len(wide) > 0 {
 		return tensor.Shape(wide)
@@ -49,7 +50,7 @@ func shapeOf(narrow []int32, wide []int64) tensor.Shape {
 	return shape
 }
 
-// shapeFields writes a shape, as 32 bits where they do.
+// shapeFields encodes a shape with 32 bits if all sizes fit, and otherwise with 64 bits.
 func shapeFields(shape tensor.Shape) (narrow []int32, wide []int64) {
 	for _, n := range shape {
 		if n > math.MaxInt32 {
@@ -60,7 +61,8 @@ func shapeFields(shape tensor.Shape) (narrow []int32, wide []int64) {
 	return narrow, nil
 }
 
-// describe reads what a message says of its tensor, and refuses more than limit bytes. Nothing is allocated.
+// describe validates a message's description of its tensor and refuses more than limit bytes. It allocates no tensor
+// memory.
 func describe(shape tensor.Shape, metadata map[string]string, limit int64) (tensor.Spec, int64, error) {
 	spec := tensor.Spec{DType: tensor.Float32, Shape: shape}
 	if name, ok := metadata[keyDType]; ok {
@@ -79,7 +81,7 @@ func describe(shape tensor.Shape, metadata map[string]string, limit int64) (tens
 	return spec, n, nil
 }
 
-// newTensor returns an owned tensor of new memory, whose elements are anything.
+// newTensor returns an owned tensor in new, uninitialized memory.
 func newTensor(dev driver.Device, spec tensor.Spec, bytes int64) (*tensor.Tensor, error) {
 	var memory driver.Memory
 	var err error
@@ -96,10 +98,10 @@ func newTensor(dev driver.Device, spec tensor.Spec, bytes int64) (*tensor.Tensor
 	return tensor.New(storage, spec)
 }
 
-// decode reads the tensor of one message to memory of dev, owned. It borrows data.
+// decode copies the tensor of one message to memory of dev and returns it, owned. It borrows data.
 func decode(data mem.BufferSlice, spec tensor.Spec, bytes int64, compression string, dev driver.Device) (*tensor.Tensor, error) {
 	if compression == "" && int64(data.Len()) != bytes {
-		return nil, fmt.Errorf("%w: %d bytes of data, where %s of %s has %d", ErrInvalid, data.Len(), spec.Shape, spec.DType, bytes)
+		return nil, fmt.Errorf("%w: %d bytes of data, but %s of %s has %d", ErrInvalid, data.Len(), spec.Shape, spec.DType, bytes)
 	}
 	t, err := newTensor(dev, spec, bytes)
 	if err != nil {
@@ -117,7 +119,7 @@ func decode(data mem.BufferSlice, spec tensor.Spec, bytes int64, compression str
 	return t, nil
 }
 
-// inflate fills t with what data is when it is decompressed: no byte more, no byte less.
+// inflate decompresses data into t. It fails unless the result has exactly the size of t.
 func inflate(t *tensor.Tensor, data mem.BufferSlice, compression string) error {
 	reader := data.Reader()
 	defer reader.Close()
@@ -130,8 +132,8 @@ func inflate(t *tensor.Tensor, data mem.BufferSlice, compression string) error {
 		}
 		plain = z
 	case Zstd:
-		// One goroutine, and a window no larger than this side writes: a peer's frame does not decide about this side's
-		// memory.
+		// One goroutine, and a window no larger than this side writes, so that a peer's frame does not control this
+		// side's memory use.
 		z, err := zstd.NewReader(reader, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -150,8 +152,8 @@ func inflate(t *tensor.Tensor, data mem.BufferSlice, compression string) error {
 	return nil
 }
 
-// looksLikeZlib reports whether data that is not as long as its shape says is compressed as splitlearn-comm's
-// CompressedTensorCodec does it.
+// looksLikeZlib reports whether data does not have the length of its shape and is compressed as by splitlearn-comm's
+// CompressedTensorCodec.
 func looksLikeZlib(data mem.BufferSlice, bytes int64) bool {
 	if data.Len() < 2 || int64(data.Len()) == bytes {
 		return false
@@ -161,14 +163,14 @@ func looksLikeZlib(data mem.BufferSlice, bytes int64) bool {
 	return head[0] == 0x78 && (uint(head[0])<<8|uint(head[1]))%31 == 0
 }
 
-// compressing is when compressing pays.
+// Limits that decide whether compression pays.
 const (
 	compressFrom  = 4 << 10
 	compressProbe = 64 << 10
 	compressGain  = 0.9
 )
 
-// choose returns the first compression that a peer accepts, or none.
+// choose returns the first supported compression in accept, or "".
 func choose(accept string) string {
 	for _, name := range strings.Split(accept, ",") {
 		if name = strings.TrimSpace(name); name == Zlib || name == Zstd {
@@ -178,7 +180,7 @@ func choose(accept string) string {
 	return ""
 }
 
-// deflate returns data compressed, or false where that does not pay, which a sample from its middle tells.
+// deflate compresses data. It returns false if compressing a sample from the middle shows that this would not pay.
 func deflate(data []byte, compression string) (mem.BufferSlice, bool) {
 	if compression == "" || len(data) < compressFrom {
 		return nil, false
@@ -210,14 +212,14 @@ func compress(data []byte, compression string) []byte {
 		return encoder().EncodeAll(data, nil)
 	}
 	var out bytes.Buffer
-	z := zlib.NewWriter(&out) // level 6, as splitlearn-comm's
-	z.Write(data)             // a bytes.Buffer does not fail
+	z := zlib.NewWriter(&out) // splitlearn-comm's level is 6
+	z.Write(data)             // a bytes.Buffer never fails
 	z.Close()
 	return slices.Clip(out.Bytes())
 }
 
-// toFloat32 takes t and returns it, or where it has another type an owned tensor with its elements converted, as
-// clients get it that know no other.
+// toFloat32 takes ownership of t. It returns t if its type is float32, and otherwise an owned tensor with the elements
+// converted, for clients that accept only float32.
 func toFloat32(t *tensor.Tensor, dev driver.Device) (*tensor.Tensor, error) {
 	if t.DType() == tensor.Float32 {
 		return t, nil

@@ -11,12 +11,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// tensorType is what EndpointInfo calls a tensor.
+// tensorType is the type name of a tensor in EndpointInfo.
 const tensorType = "tensor.Tensor"
 
-// EndpointFunction returns the endpoint of an owner as a Function. It has one tensor in and one tensor out, each as it
-// is or as the only tensor of a struct, of which all other fields may be left out. The error is ErrInvalid for other
-// endpoints. The function borrows c and dev, the device on which arguments are put: the owner maps them there.
+// EndpointFunction returns an owner's endpoint as a Function. The endpoint must have one tensor in and one tensor out.
+// Each is either the whole value or the only tensor of a struct with no other required fields. For other endpoints the
+// error is ErrInvalid. The function borrows c and dev. Arguments are placed on dev, and the owner maps them from there.
 func EndpointFunction(c endpoint.Caller, info endpoint.EndpointInfo, dev driver.Device) (Function, error) {
 	in, err := tensorField(info.In, info.InFields, true)
 	if err != nil {
@@ -32,7 +32,7 @@ func EndpointFunction(c endpoint.Caller, info endpoint.EndpointInfo, dev driver.
 	return &endpointFunction{caller: c, name: info.Name, in: in, out: out, device: dev}, nil
 }
 
-// tensorField returns the name of the field that is the tensor; empty where the whole is.
+// tensorField returns the name of the field that holds the tensor; empty if the whole value is the tensor.
 func tensorField(whole string, fields []endpoint.FieldInfo, argument bool) (string, error) {
 	if isTensorType(whole) && len(fields) == 0 {
 		return "", nil
@@ -41,11 +41,11 @@ func tensorField(whole string, fields []endpoint.FieldInfo, argument bool) (stri
 	for _, f := range fields {
 		switch {
 		case isTensorType(f.Type) && name != "":
-			return "", fmt.Errorf("there is more than one tensor: %s and %s", name, f.Name)
+			return "", fmt.Errorf("more than one tensor: %s and %s", name, f.Name)
 		case isTensorType(f.Type):
 			name = f.Name
 		case argument && !f.Optional:
-			return "", fmt.Errorf("field %s has to be given", f.Name)
+			return "", fmt.Errorf("field %s is required", f.Name)
 		}
 	}
 	if name == "" {
@@ -59,14 +59,14 @@ func isTensorType(name string) bool { return name == tensorType || name == "*"+t
 type endpointFunction struct {
 	caller  endpoint.Caller
 	name    string
-	in, out string // fields, or empty
+	in, out string // field names, or empty
 	device  driver.Device
 }
 
-// Device is where the owner can map arguments from.
+// Device returns the device from which the owner can map arguments.
 func (f *endpointFunction) Device() driver.Device { return f.device }
 
-// Compute calls the endpoint. Its result is memory of the owner, not a copy.
+// Compute calls the endpoint. The result is the owner's memory, not a copy.
 func (f *endpointFunction) Compute(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
 	var argument any = in
 	if f.in != "" {
@@ -95,28 +95,28 @@ func (f *endpointFunction) Compute(ctx context.Context, in *tensor.Tensor) (*ten
 	return out, nil
 }
 
-// Endpoints is a Lookup for the endpoints that callers have.
+// Endpoints provides a Lookup for the endpoints of callers.
 type Endpoints struct {
-	// Find returns where the endpoint of a name is called.
+	// Find returns the caller that has the endpoint name.
 	Find func(name string) (endpoint.Caller, error)
-	// Device is where arguments are put. Borrowed.
+	// Device holds arguments. Borrowed.
 	Device driver.Device
 
 	mu    sync.Mutex
 	known map[string]knownEndpoint
 }
 
-// knownEndpoint is a function that was found, and when: the endpoints of an owner change when it is replaced.
+// knownEndpoint is a cached function with the time of its lookup. A new owner may have other endpoints.
 type knownEndpoint struct {
 	function Function
 	caller   endpoint.Caller
 	at       time.Time
 }
 
-// forgetAfter is how long an endpoint is believed to be what it was.
+// forgetAfter is how long the description of an endpoint is cached.
 const forgetAfter = 5 * time.Second
 
-// Lookup finds the endpoint of that name. Errors are ErrNotFound, ErrInvalid, and those of the owner.
+// Lookup returns the endpoint name as a Function. It fails with ErrNotFound, ErrInvalid, or the owner's error.
 func (e *Endpoints) Lookup(ctx context.Context, name string) (Function, error) {
 	caller, err := e.Find(name)
 	if err != nil {

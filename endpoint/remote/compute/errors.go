@@ -9,35 +9,35 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Errors of this package, wrapped with what was wrong. They travel as codes of gRPC.
+// Errors of this package, wrapped with details. They are sent as gRPC codes.
 var (
-	// ErrInvalid is a request whose data, shape and metadata do not fit each other.
+	// ErrInvalid is returned for a request with data, shape and metadata that contradict each other.
 	ErrInvalid = errors.New("invalid request")
-	// ErrNotFound is a model_id that the server does not have.
+	// ErrNotFound is returned for a model_id that the server does not have.
 	ErrNotFound = errors.New("no such function")
-	// ErrOverloaded is a server that has no place for another request. The function was not run.
+	// ErrOverloaded is returned if the server's queue is full. The function did not run.
 	ErrOverloaded = errors.New("too many requests wait")
-	// ErrNotReady is a server that is being set up, could not be, or is shutting down. The function was not run.
+	// ErrNotReady is returned if the server is being set up, failed to set up, or is shutting down. The function did
+	// not run.
 	ErrNotReady = errors.New("not ready")
-	// ErrTooLarge is a tensor beyond the limit, or one that needs ComputeStream.
+	// ErrTooLarge is returned for a tensor that exceeds the limit or needs ComputeStream.
 	ErrTooLarge = errors.New("too large")
-	// ErrNotServed is a request for training or with a cache of generation.
+	// ErrNotServed is returned for a request for training or with a generation cache.
 	ErrNotServed = errors.New("not served here")
-	// ErrPanic is a function that panicked.
+	// ErrPanic is returned if the function panicked.
 	ErrPanic = errors.New("the function panicked")
-	// ErrUnknown is a call of a function that is not idempotent, of which the client did not hear whether the function
-	// was run.
-	ErrUnknown = errors.New("it is not known whether the function was run")
-	// ErrClosed is a client or server that was closed.
+	// ErrUnknown is returned if a function that is not idempotent may or may not have run.
+	ErrUnknown = errors.New("unknown whether the function ran")
+	// ErrClosed is returned by a closed client or server.
 	ErrClosed = errors.New("closed")
 )
 
-// codesOf are the gRPC codes of errors, the first that fits. What a function returns is Internal unless it is one of
-// them.
+// codesOf maps errors to gRPC codes; the first match counts. Other errors of a function are Internal.
 var codesOf = []struct {
 	err  error
 	code codes.Code
@@ -45,6 +45,7 @@ var codesOf = []struct {
 	{context.Canceled, codes.Canceled},
 	{context.DeadlineExceeded, codes.DeadlineExceeded},
 	{pump.ErrStalled, codes.DeadlineExceeded},
+	{admission.ErrSlow, codes.DeadlineExceeded},
 	{ErrOverloaded, codes.Unavailable},
 	{ErrNotReady, codes.Unavailable},
 	{endpoint.ErrUnavailable, codes.Unavailable},

@@ -7,15 +7,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Function has one tensor in and one tensor out. It is called by several goroutines at a time.
+// Function computes one tensor from one tensor. It must be safe for concurrent use.
 //
-// It may also be an Informer, a Setupper, a Teardowner, a Checker and a Placer.
+// It can also implement Informer, Setupper, Teardowner, Checker and Placer.
 type Function interface {
-	// Compute borrows in and returns an owned tensor, which may be a clone of in. ctx ends when the caller gives up.
+	// Compute borrows in and returns an owned tensor, which may be a clone of in. ctx ends when the caller leaves.
 	Compute(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor, error)
 }
 
-// Func is a Go function as a Function.
+// Func adapts a Go function to Function.
 type Func func(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor, error)
 
 // Compute calls f.
@@ -25,30 +25,31 @@ func (f Func) Compute(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor, e
 
 // Informer is a Function that describes itself.
 type Informer interface {
-	// Info returns what GetServiceInfo shows in custom_info. "name" and "device" have a meaning there.
+	// Info returns the custom_info of GetServiceInfo. The keys "name" and "device" set the service's name and device.
 	Info() map[string]string
 }
 
-// Setupper is a Function that needs preparation. Where that fails nothing is computed, and health says why.
+// Setupper is a Function that needs preparation. If Setup fails, no request is computed and the health check reports
+// the error.
 type Setupper interface {
 	// Setup is called once, before the first Compute.
 	Setup(ctx context.Context) error
 }
 
-// Teardowner is a Function that has to clean up.
+// Teardowner is a Function that needs to clean up.
 type Teardowner interface {
-	// Teardown is called once, when the last Compute has ended.
+	// Teardown is called once, after the last Compute has ended.
 	Teardown(ctx context.Context) error
 }
 
 // Checker is a Function that can be unhealthy.
 type Checker interface {
-	// Check returns nil where Compute would work, and else why not, in one sentence.
+	// Check returns nil if Compute would work, and otherwise the reason in one sentence.
 	Check(ctx context.Context) error
 }
 
-// Placer is a Function that wants its argument on a device.
+// Placer is a Function that needs its argument on a specific device.
 type Placer interface {
-	// Device is the device, borrowed.
+	// Device returns the device. Borrowed.
 	Device() driver.Device
 }

@@ -9,18 +9,18 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Retry says how often and with which pauses a client tries. The zero value is that of splitlearn-comm: three attempts,
-// pauses of 1 s and 2 s, each up to a quarter longer or shorter.
+// Retry configures the number of attempts and the pauses between them. The zero value has the defaults of
+// splitlearn-comm: three attempts with pauses of 1 s and 2 s, each varied by up to a quarter.
 type Retry struct {
-	// Attempts is how many there are, the first one included; 3. 1 for no second one.
+	// Attempts is the maximum number of attempts, including the first; 3. 1 disables retries.
 	Attempts int
 	// Initial is the pause after the first attempt; 1 s. It doubles each time.
 	Initial time.Duration
 	// Max bounds a pause; 30 s.
 	Max time.Duration
-	// Jitter is by which part a pause is made longer or shorter at random; 0.25. Negative for none.
+	// Jitter varies each pause at random by up to this fraction of it; 0.25. Negative for none.
 	Jitter float64
-	// Fixed leaves all pauses as long as Initial.
+	// Fixed makes all pauses equal to Initial.
 	Fixed bool
 }
 
@@ -35,7 +35,7 @@ func (r Retry) withDefaults() Retry {
 	return r
 }
 
-// pause is how long to wait after attempt number n, counted from 0.
+// pause returns the pause after attempt n, counted from 0.
 func (r Retry) pause(n int) time.Duration {
 	pause := r.Initial
 	for i := 0; i < n && !r.Fixed && pause < r.Max; i++ {
@@ -48,8 +48,8 @@ func (r Retry) pause(n int) time.Duration {
 	return max(pause, min(minPause, r.Initial))
 }
 
-// retriable reports whether another attempt could succeed where this one failed: not where the request itself is wrong,
-// where the function failed, or where there is no room for it.
+// retriable reports whether another attempt could succeed. That is false if the request is invalid, the function
+// failed, or a limit was exceeded.
 func retriable(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Unknown:
@@ -58,11 +58,11 @@ func retriable(err error) bool {
 	return false
 }
 
-// limits bound a call in time: one attempt, and all together.
+// limits are the time limits of a call: for one attempt and for all attempts together.
 type limits struct{ timeout, budget time.Duration }
 
-// do calls f until it succeeds, within the limits; safe says of an error that the function surely was
-// not run, which is the only case for another attempt where the call is not idempotent.
+// do calls f until it succeeds, within the limits. safe reports that the function certainly did not run; a call that is
+// not idempotent is retried only then.
 func (r Retry) do(ctx context.Context, l limits, idempotent bool, f func(ctx context.Context) (safe bool, err error)) error {
 	end := time.Now().Add(l.budget)
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
@@ -81,7 +81,7 @@ func (r Retry) do(ctx context.Context, l limits, idempotent bool, f func(ctx con
 		}
 		pause := r.pause(n)
 		if time.Until(end) <= pause {
-			return err // the budget does not reach for another one: this error says more than a deadline
+			return err // the budget does not allow another attempt: this error is more helpful than a deadline
 		}
 		timer := time.NewTimer(pause)
 		select {

@@ -17,22 +17,22 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 )
 
-// healthInterval is how often Watch of grpc.health.v1 has something new to say at most.
+// healthInterval is the minimum time between two updates of grpc.health.v1's Watch.
 const healthInterval = time.Second
 
-// GRPCOptions returns options for a grpc.Server that has only this service: the codec, the size of messages, goroutines
-// that take one small request after the other, and clients that keep their connection alive as those of splitlearn-comm
-// do.
+// GRPCOptions returns options for a grpc.Server that serves only this service: the codec, the message size, goroutines
+// that are reused for small requests, and the keep-alive policy that clients of splitlearn-comm need.
 func (s *Server) GRPCOptions() []grpc.ServerOption {
 	return append(bulk.ServerOptions(),
 		grpc.MaxRecvMsgSize(int(s.opts.MessageBytes)+(64<<10)),
-		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))), // a new goroutine has to grow its stack for each request
+		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))), // a new goroutine would have to grow its stack for each request
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 }
 
-// Serve answers on a listener, which it takes, with this service, grpc.health.v1 and reflection, until ctx ends. Then
-// it is unhealthy, refuses new requests, lets those in flight end for up to grace (5 s where it is 0), and tears the
-// functions down. opts go before those of GRPCOptions; without credentials among them everything is in the clear.
+// Serve serves this service, grpc.health.v1 and reflection on a listener, which it owns, until ctx ends. Then it
+// reports itself as not serving, refuses new requests, waits up to grace for running ones (5 s if it is 0), and
+// tears the functions down. opts precede those of GRPCOptions. Without credentials among them, connections are not
+// encrypted.
 func (s *Server) Serve(ctx context.Context, l net.Listener, grace time.Duration, opts ...grpc.ServerOption) error {
 	def(&grace, 5*time.Second)
 	g := grpc.NewServer(append(s.GRPCOptions(), opts...)...)
@@ -60,9 +60,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, grace time.Duration,
 	return errors.Join(err, s.stop(g, grace))
 }
 
-// stop lets the requests in flight end, and cuts off what does not.
+// stop waits for the requests in flight up to grace and then cancels the rest.
 func (s *Server) stop(g *grpc.Server, grace time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), grace, fmt.Errorf("they did not end within %v", grace))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), grace, fmt.Errorf("requests did not end within %v", grace))
 	defer cancel()
 	stopped := make(chan struct{})
 	go func() {
@@ -71,18 +71,18 @@ func (s *Server) stop(g *grpc.Server, grace time.Duration) error {
 	}()
 	err := s.Shutdown(ctx)
 	if err != nil {
-		g.Stop() // which ends GracefulStop too
+		g.Stop() // this ends GracefulStop too
 	}
 	select {
 	case <-stopped:
-	case <-ctx.Done(): // clients that watch something
+	case <-ctx.Done(): // only Watch calls remain
 		g.Stop()
 		<-stopped
 	}
 	return err
 }
 
-// KeepHealth tells h about the health of the service, and of the server as a whole, until ctx ends.
+// KeepHealth updates h with the health of the service and of the whole server until ctx ends.
 func (s *Server) KeepHealth(ctx context.Context, h *health.Server) {
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()

@@ -12,34 +12,42 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/heap"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// ServerOptions says what a server computes. A zero field stands for its default.
+// ServerOptions configures a server. A zero field means its default.
 type ServerOptions struct {
-	// Function is what requests without a model_id run.
+	// Function runs requests without a model_id.
 	Function Function
-	// Functions are what requests with a model_id run.
+	// Functions run requests with a model_id.
 	Functions map[string]Function
-	// Lookup finds a function that is in neither, such as an endpoint of an owner; nil where there are no others. What
-	// it finds is neither set up nor torn down. Its error is ErrNotFound where there is none of that name.
+	// Lookup returns a function that is in neither, such as an owner's endpoint; nil disables it. The server neither
+	// sets these functions up nor tears them down. Lookup returns ErrNotFound for an unknown name.
 	Lookup func(ctx context.Context, model string) (Function, error)
-	// Check says whether what the functions need is there, such as an owner; nil where they need nothing.
+	// Check reports whether the functions' dependencies, such as an owner, are available; nil if there are none.
 	Check func(ctx context.Context) error
-	// Device is where arguments are put, unless their function is a Placer; nil for ordinary memory of the process.
-	// Borrowed.
+	// Device holds arguments, unless their function is a Placer; nil means ordinary process memory. Borrowed.
 	Device driver.Device
-	// Workers is how many functions run at a time; 10. Queue is how many requests may wait beside them; 100.
+	// Workers limits the functions that run at once; 10. Queue limits the requests that wait for a worker; 100.
 	Workers, Queue int
-	// MessageBytes bounds a tensor in one message; 100 MiB. StreamBytes bounds one of ComputeStream; 2 GiB.
-	// PendingBytes bounds all arguments that come in chunks at a time; 8 GiB.
+	// MessageBytes limits a tensor in one message; 100 MiB. StreamBytes limits a tensor of ComputeStream; 2 GiB.
+	// PendingBytes limits the received arguments of all requests together; 8 GiB. A client with an identity can use
+	// half of it.
 	MessageBytes, StreamBytes, PendingBytes int64
-	// Stall is how long a client may send nothing in the middle of its argument; two minutes.
+	// Stall limits the time that a client may send nothing while it sends an argument; two minutes.
 	Stall time.Duration
-	// Name and Version are what GetServiceInfo says; "ComputeService" and "1.0.0".
+	// MinRate is the minimum rate of a client that sends an argument, in bytes per second; 0 for none.
+	MinRate int64
+	// Arrivals holds arguments that are received in chunks, in memory that is allocated as it is written. If it is nil,
+	// Device or the function's device holds them, and the announced size is charged at once. Borrowed.
+	Arrivals driver.Device
+	// NewPool creates the budget of PendingBytes; nil means admission.NewPool.
+	NewPool func(admission.Limits) *admission.Pool
+	// Name and Version are returned by GetServiceInfo; "ComputeService" and "1.0.0".
 	Name, Version string
-	// Logger gets what operators should know; nil for slog.Default().
+	// Logger receives messages for operators; nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -52,6 +60,9 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	def(&o.Stall, 2*time.Minute)
 	def(&o.Name, "ComputeService")
 	def(&o.Version, "1.0.0")
+	if o.NewPool == nil {
+		o.NewPool = admission.NewPool
+	}
 	if o.Device == nil {
 		o.Device = new(heap.Device)
 	}
@@ -61,7 +72,7 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	return o
 }
 
-// def sets what is zero.
+// def sets a zero field to value.
 func def[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {
@@ -76,26 +87,27 @@ func def[T comparable](field *T, value T) {
 type Server struct {
 	opts    ServerOptions
 	started time.Time
-	workers chan struct{} // has a place for each function that runs
+	workers chan struct{} // one token for each running function
+	pending *admission.Pool
 	all     recorder
 
 	mu       sync.Mutex
-	failed   error // of Setup
+	failed   error // by Setup
 	closing  bool
-	waiting  int   // requests that have no worker yet
-	pending  int64 // of PendingBytes
+	waiting  int // requests without a worker
 	inFlight sync.WaitGroup
 	models   map[string]*recorder
 }
 
-// NewServer sets the functions up and returns a server. Where a Setup fails there is a server all the same, which is
-// not healthy and computes nothing: it can tell why. The error is ErrInvalid for options that make no sense.
+// NewServer sets the functions up and returns a server. If a Setup fails, NewServer still returns a server: it is
+// unhealthy, computes nothing, and reports the reason. The error is ErrInvalid for invalid options.
 func NewServer(ctx context.Context, opts ServerOptions) (*Server, error) {
 	if opts.Function == nil && len(opts.Functions) == 0 && opts.Lookup == nil {
 		return nil, fmt.Errorf("%w: a server needs a Function, Functions or a Lookup", ErrInvalid)
 	}
 	opts = opts.withDefaults()
 	s := &Server{opts: opts, started: time.Now(), workers: make(chan struct{}, opts.Workers), models: make(map[string]*recorder)}
+	s.pending = opts.NewPool(admission.Limits{Bytes: opts.PendingBytes})
 	for name, f := range s.functions() {
 		if f, ok := f.(Setupper); ok {
 			if err := f.Setup(ctx); err != nil {
@@ -107,7 +119,7 @@ func NewServer(ctx context.Context, opts ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// functions are those that the server has itself.
+// functions returns the configured functions. It does not include Lookup.
 func (s *Server) functions() map[string]Function {
 	all := maps.Clone(s.opts.Functions)
 	if all == nil {
@@ -119,7 +131,7 @@ func (s *Server) functions() map[string]Function {
 	return all
 }
 
-// find returns the function of a request: the only one where it names none.
+// find returns the function of a request. A request without a model_id gets the only function if there is just one.
 func (s *Server) find(ctx context.Context, model string) (Function, error) {
 	if model == "" && s.opts.Function != nil {
 		return s.opts.Function, nil
@@ -141,7 +153,7 @@ func (s *Server) find(ctx context.Context, model string) (Function, error) {
 	return nil, fmt.Errorf("%w: %q; there are %q", ErrNotFound, model, slices.Sorted(maps.Keys(s.opts.Functions)))
 }
 
-// Check returns nil where Compute would work, and else why not.
+// Check returns nil if Compute would work, and otherwise the reason.
 func (s *Server) Check(ctx context.Context) error {
 	s.mu.Lock()
 	err := s.failed
@@ -167,7 +179,7 @@ func (s *Server) Check(ctx context.Context) error {
 	return nil
 }
 
-// enter admits a request, or says why not. leave ends it.
+// enter admits a request, or returns why the server does not accept it. leave ends the request.
 func (s *Server) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +195,7 @@ func (s *Server) enter() error {
 
 func (s *Server) leave() { s.inFlight.Done() }
 
-// turn waits for a worker. The caller calls done.
+// turn waits for a worker. The caller releases it with done.
 func (s *Server) turn(ctx context.Context) (done func(), err error) {
 	done = func() { <-s.workers }
 	select {
@@ -194,7 +206,7 @@ func (s *Server) turn(ctx context.Context) (done func(), err error) {
 	s.mu.Lock()
 	if s.waiting >= s.opts.Queue {
 		s.mu.Unlock()
-		return nil, fmt.Errorf("%w: %d run and %d wait", ErrOverloaded, s.opts.Workers, s.opts.Queue)
+		return nil, fmt.Errorf("%w: limits of %d running and %d waiting requests", ErrOverloaded, s.opts.Workers, s.opts.Queue)
 	}
 	s.waiting++
 	s.mu.Unlock()
@@ -211,7 +223,7 @@ func (s *Server) turn(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// call runs a function; its panic is an error.
+// call runs a function. It returns a panic as an error.
 func (s *Server) call(ctx context.Context, f Function, model string, in *tensor.Tensor) (out *tensor.Tensor, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -226,8 +238,8 @@ func (s *Server) call(ctx context.Context, f Function, model string, in *tensor.
 	return out, err
 }
 
-// recorders are where a request is counted: for its function, and for all. Models that the server does not have are
-// counted for all only.
+// recorders returns the recorders that count a request: its function's and the total. Requests for unknown models are
+// only counted in the total.
 func (s *Server) recorders(model string, known bool) []*recorder {
 	if !known {
 		return []*recorder{&s.all}
@@ -245,10 +257,10 @@ func (s *Server) recorders(model string, known bool) []*recorder {
 	return []*recorder{&s.all, r}
 }
 
-// maxModels is how many functions have statistics of their own.
+// maxModels limits the functions with separate statistics.
 const maxModels = 1000
 
-// Statistics returns the figures of a function, or with "" those of all together.
+// Statistics returns the figures of one function, or the totals if model is "".
 func (s *Server) Statistics(model string) Statistics {
 	if model == "" {
 		return s.all.statistics()
@@ -262,16 +274,16 @@ func (s *Server) Statistics(model string) Statistics {
 	return r.statistics()
 }
 
-// Models are the functions that were called, sorted.
+// Models returns the names of the functions that were called, sorted.
 func (s *Server) Models() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.models))
 }
 
-// Shutdown refuses new requests, waits for those in flight as long as ctx allows, and tears the functions down. The
-// error is the cause of ctx where it did not suffice: then functions are torn down though requests run. A second
-// Shutdown is nil.
+// Shutdown refuses new requests, waits for running ones until ctx ends, and tears the functions down. If ctx ends
+// first, the functions are torn down while requests run, and the error is the cause of ctx. A second Shutdown returns
+// nil.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	again := s.closing

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute/computepb"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
@@ -23,23 +24,23 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// dataField is the number of the large field of requests and responses.
+// dataField is the number of the large field in requests and responses.
 const dataField protowire.Number = 1
 
-// notRun is the trailer of an error of which it is certain that the function was not run.
+// notRun is a trailer sent with an error if the function certainly did not run.
 const notRun = "sharedtensor-not-run"
 
 // ServiceName is the name of the gRPC service.
 const ServiceName = "splitlearn.comm.ComputeService"
 
-// Register adds the service to a gRPC server, which takes messages of MessageBytes and some more, and has the codec of
-// package bulk where elements are not to be copied more often than needed.
+// Register adds the service to a gRPC server. The server must accept messages slightly larger than MessageBytes. It
+// should use the codec of package bulk, which avoids copies of elements.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	desc := computepb.ComputeService_ServiceDesc
 	desc.Methods = slices.Clone(desc.Methods)
 	for i := range desc.Methods {
 		if desc.Methods[i].MethodName == "Compute" {
-			desc.Methods[i].Handler = handleCompute // the generated one would copy
+			desc.Methods[i].Handler = handleCompute // the generated handler would copy
 		}
 	}
 	r.RegisterService(&desc, service{server: s})
@@ -91,11 +92,11 @@ func (sv service) compute(ctx context.Context, in *bulk.Message) (*bulk.Message,
 type job struct {
 	server  *Server
 	request *computepb.ComputeRequest
-	known   bool  // the server has the function
-	ran     bool  // the function was called
-	packed  bool  // the client compresses without saying so
-	stream  bool  // the argument comes in chunks
-	bytes   int64 // of PendingBytes
+	known   bool              // the server has the function
+	ran     bool              // the function was called
+	packed  bool              // the client compresses data without declaring it
+	stream  bool              // the argument is sent in chunks
+	charge  *admission.Charge // of the argument
 	timing  timing
 	counted []*recorder
 }
@@ -111,6 +112,8 @@ func (j *job) run(ctx context.Context, limit int64, read func(tensor.Spec, int64
 		return nil, err
 	}
 	defer s.leave()
+	j.charge = s.pending.Open(admission.Sender(ctx))
+	defer j.charge.Close()
 	f, err := s.find(ctx, r.GetModelId())
 	j.counted = s.recorders(r.GetModelId(), err == nil)
 	for _, c := range j.counted {
@@ -120,7 +123,7 @@ func (j *job) run(ctx context.Context, limit int64, read func(tensor.Spec, int64
 		return nil, err
 	}
 	if r.ForwardId != nil || r.GetTrainingMode() || r.GetUseCache() || len(r.GetPastKeyValues()) > 0 {
-		return nil, fmt.Errorf("%w: training and caches of generation", ErrNotServed)
+		return nil, fmt.Errorf("%w: training and generation caches", ErrNotServed)
 	}
 	spec, bytes, err := describe(shapeOf(r.GetShape(), r.GetWideShape()), r.GetMetadata(), limit)
 	if err != nil {
@@ -132,7 +135,7 @@ func (j *job) run(ctx context.Context, limit int64, read func(tensor.Spec, int64
 	}
 	clock := time.Now()
 	var in *tensor.Tensor
-	if j.stream { // the client takes its time: no worker waits for it
+	if j.stream { // the client may be slow, so no worker is held while it sends
 		if in, err = read(spec, bytes, dev); err != nil {
 			return nil, err
 		}
@@ -146,6 +149,9 @@ func (j *job) run(ctx context.Context, limit int64, read func(tensor.Spec, int64
 	defer done()
 	j.timing.queue = lap(&clock)
 	if !j.stream {
+		if err := j.take(bytes); err != nil {
+			return nil, err
+		}
 		if in, err = read(spec, bytes, dev); err != nil {
 			return nil, err
 		}
@@ -158,24 +164,12 @@ func (j *job) run(ctx context.Context, limit int64, read func(tensor.Spec, int64
 	return out, err
 }
 
-// reserve takes the bytes of an argument that comes in chunks out of what the server has for them.
-func (j *job) reserve(bytes int64) error {
-	s := j.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if bytes > s.opts.PendingBytes-s.pending {
-		return fmt.Errorf("%w: %d bytes are more than is left of %d for requests in chunks", ErrTooLarge, bytes, s.opts.PendingBytes)
+// take charges bytes of the argument.
+func (j *job) take(bytes int64) error {
+	if err := j.charge.Add(bytes); err != nil {
+		return fmt.Errorf("%w: %w", ErrTooLarge, err)
 	}
-	s.pending += bytes
-	j.bytes = bytes
 	return nil
-}
-
-// release gives them back.
-func (j *job) release() {
-	j.server.mu.Lock()
-	defer j.server.mu.Unlock()
-	j.server.pending -= j.bytes
 }
 
 // lap returns the time since *clock and sets it to now.
@@ -186,14 +180,14 @@ func lap(clock *time.Time) time.Duration {
 	return d
 }
 
-// end counts the request.
+// end records the outcome of the request.
 func (j *job) end(err error) {
 	for _, c := range j.counted {
 		c.end(j.timing, err != nil)
 	}
 }
 
-// response is the head of the response for a result, and its elements; it takes out.
+// response returns the head of the response and the elements of the result. It takes ownership of out.
 func (j *job) response(out *tensor.Tensor) (*computepb.ComputeResponse, mem.Buffer, error) {
 	var err error
 	metadata := j.request.GetMetadata()
@@ -212,7 +206,7 @@ func (j *job) response(out *tensor.Tensor) (*computepb.ComputeResponse, mem.Buff
 	return head, buffer, err
 }
 
-// message is the response as one message. It takes out.
+// message returns the response as one message. It takes ownership of out.
 func (j *job) message(out *tensor.Tensor) (*bulk.Message, error) {
 	clock := time.Now()
 	head, buffer, err := j.response(out)
@@ -226,7 +220,7 @@ func (j *job) message(out *tensor.Tensor) (*bulk.Message, error) {
 	compression := choose(j.request.GetMetadata()[keyAcceptCompression])
 	data := mem.BufferSlice{buffer}
 	if j.packed {
-		data = mem.BufferSlice{mem.SliceBuffer(compress(buffer.ReadOnlyData(), Zlib))} // without a marker, and whether it pays or not
+		data = mem.BufferSlice{mem.SliceBuffer(compress(buffer.ReadOnlyData(), Zlib))} // not declared, and always compressed
 		buffer.Free()
 	} else if packed, ok := deflate(buffer.ReadOnlyData(), compression); ok {
 		if head.Metadata == nil {
@@ -254,18 +248,11 @@ func (sv service) ComputeStream(call grpc.BidiStreamingServer[computepb.ComputeR
 	data := first.TakeData()
 	j := sv.server.newJob(request)
 	j.stream = true
-	defer j.release()
 	out, err := j.run(call.Context(), sv.server.opts.StreamBytes, func(spec tensor.Spec, bytes int64, dev driver.Device) (*tensor.Tensor, error) {
 		if c := j.request.GetMetadata()[keyCompression]; c != "" {
 			return nil, fmt.Errorf("%w: compression in ComputeStream", ErrNotServed)
 		}
-		return j.receive(data, spec, bytes, dev, func() (mem.BufferSlice, error) {
-			_, m, err := requests.Next(sv.server.opts.Stall)
-			if err != nil {
-				return nil, err
-			}
-			return m.TakeData(), nil
-		})
+		return j.receive(data, spec, bytes, dev, sv.server.chunks(requests))
 	})
 	if err == nil {
 		err = j.send(call, out)
@@ -277,18 +264,40 @@ func (sv service) ComputeStream(call grpc.BidiStreamingServer[computepb.ComputeR
 	return statusOf(err)
 }
 
-// receive fills a tensor from chunks, the first of which is there. It takes data.
+// chunks returns a function that receives the next chunk's data and fails if the transfer is too slow.
+func (s *Server) chunks(requests *pump.Pump[*computepb.ComputeRequest]) func() (mem.BufferSlice, error) {
+	meter := admission.NewMeter(admission.Rate{Bytes: s.opts.MinRate, Grace: s.opts.Stall})
+	return func() (mem.BufferSlice, error) {
+		begin := time.Now()
+		_, m, err := requests.Next(meter.Left())
+		if err != nil {
+			return nil, err
+		}
+		if err := meter.Add(m.Size(), time.Since(begin)); err != nil {
+			m.Free()
+			return nil, err
+		}
+		return m.TakeData(), nil
+	}
+}
+
+// receive fills a tensor from chunks. It takes ownership of data, the first chunk.
 func (j *job) receive(data mem.BufferSlice, spec tensor.Spec, bytes int64, dev driver.Device, next func() (mem.BufferSlice, error)) (*tensor.Tensor, error) {
-	if err := j.reserve(bytes); err != nil {
+	charge := j.take
+	if s := j.server; s.opts.Arrivals != nil {
+		dev = s.opts.Arrivals
+	} else if err := j.take(bytes); err != nil { // the device allocates all memory at once
 		data.Free()
 		return nil, err
+	} else {
+		charge = nil
 	}
 	t, err := newTensor(dev, spec, bytes)
 	if err != nil {
 		data.Free()
 		return nil, err
 	}
-	if err := fill(t, data, bytes, next); err != nil {
+	if err := fill(t, data, bytes, charge, next); err != nil {
 		t.Close()
 		return nil, err
 	}
@@ -296,7 +305,7 @@ func (j *job) receive(data mem.BufferSlice, spec tensor.Spec, bytes int64, dev d
 	return t, nil
 }
 
-// send sends a result in chunks, and takes it.
+// send sends a result in chunks and takes ownership of it.
 func (j *job) send(call bulk.Stream, out *tensor.Tensor) error {
 	clock := time.Now()
 	head, buffer, err := j.response(out)
@@ -312,7 +321,7 @@ func (j *job) send(call bulk.Stream, out *tensor.Tensor) error {
 	return err
 }
 
-// HealthCheck says whether Compute would work.
+// HealthCheck reports whether Compute would work.
 func (sv service) HealthCheck(ctx context.Context, _ *computepb.HealthRequest) (*computepb.HealthResponse, error) {
 	uptime := float32(time.Since(sv.server.started).Seconds())
 	response := &computepb.HealthResponse{Status: "ok", Message: "serving", Version: sv.server.opts.Version, UptimeSeconds: &uptime}
@@ -345,7 +354,7 @@ func (sv service) GetServiceInfo(context.Context, *computepb.ServiceInfoRequest)
 	}, nil
 }
 
-// GetStatistics says how often functions ran and how long it took.
+// GetStatistics returns how often functions ran and how long they took.
 func (sv service) GetStatistics(_ context.Context, r *computepb.StatisticsRequest) (*computepb.StatisticsResponse, error) {
 	s := sv.server.Statistics(r.GetModelId())
 	return &computepb.StatisticsResponse{
@@ -364,7 +373,7 @@ func (d Distribution) message() *computepb.Distribution {
 	return m
 }
 
-// unexpected makes the end of a call an error where data had to come.
+// unexpected turns io.EOF into an error if more data was expected.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w: the data ended early", ErrInvalid)

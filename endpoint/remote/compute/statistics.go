@@ -7,34 +7,34 @@ import (
 	"time"
 )
 
-// Samples is how many of the last durations a Distribution is made of.
+// Samples is the number of most recent durations in a Distribution.
 const Samples = 1000
 
 // Distribution describes durations in milliseconds.
 type Distribution struct {
-	// Count is how many there are, of the last Samples.
+	// Count is the number of samples, at most Samples.
 	Count int `json:"count"`
-	// Mean, Median, Min, Max, P95, P99 and Std are what they say, in milliseconds.
+	// Mean, Median, Min, Max, P95, P99 and Std are in milliseconds.
 	Mean, Median, Min, Max, P95, P99, Std float64
-	// Histogram is how many fell into each of 20 equal steps from Min to Max.
+	// Histogram counts the samples in each of 20 equal intervals from Min to Max.
 	Histogram []int `json:"histogram,omitempty"`
 }
 
-// Statistics are the figures of a server, or of one of its functions.
+// Statistics holds the figures of a server or of one function.
 type Statistics struct {
-	// Requests is how many there were since the start, Failures how many of them failed, InFlight how many run or wait
+	// Requests counts all requests since the start, Failures those that failed, and InFlight those that run or wait
 	// now.
 	Requests, Failures, InFlight uint64
-	// BytesIn and BytesOut are those of the tensors, as they travelled.
+	// BytesIn and BytesOut count the bytes of tensors on the wire.
 	BytesIn, BytesOut uint64
-	// PerSecond is the rate of the last ten seconds.
+	// PerSecond is the rate over the last ten seconds.
 	PerSecond float64
-	// Queue is the time requests waited for their turn, Decode and Encode that of reading and writing tensors, Compute
-	// that of the function.
+	// Queue is the time that requests waited for a worker. Decode and Encode are the times to read and write tensors,
+	// and Compute is the time in the function.
 	Queue, Decode, Compute, Encode Distribution
 }
 
-// recorder counts. Its methods are safe for concurrent use.
+// recorder counts requests. Its methods are safe for concurrent use.
 type recorder struct {
 	mu                                 sync.Mutex
 	requests, failures, inFlight       uint64
@@ -43,7 +43,7 @@ type recorder struct {
 	rate                               rate
 }
 
-// timing is what one request took.
+// timing is the time spent in the stages of one request.
 type timing struct {
 	queue, decode, compute, encode time.Duration
 	in, out                        int
@@ -73,7 +73,7 @@ func (r *recorder) end(t timing, failed bool) {
 	r.encode.add(t.encode)
 }
 
-// total is how many requests there were.
+// total returns the number of requests.
 func (r *recorder) total() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +92,7 @@ func (r *recorder) statistics() Statistics {
 	return s
 }
 
-// samples are the last durations.
+// samples holds the most recent durations.
 type samples struct {
 	last []time.Duration
 	next int
@@ -154,7 +154,7 @@ func (r *rate) add(now time.Time) {
 	s.count++
 }
 
-// perSecond is the rate of the last ten seconds that are over.
+// perSecond returns the rate over the last ten complete seconds.
 func (r *rate) perSecond(now time.Time) float64 {
 	n := uint64(0)
 	for _, s := range r.seconds {

@@ -1,4 +1,4 @@
-// Package examples_test runs the programs of this folder as a newcomer would: each in a process of its own.
+// Package examples_test runs the example programs as a new user would, each in a separate process.
 package examples_test
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// build builds a program of this folder and returns its path.
+// build builds an example program and returns its path.
 func build(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), strings.ReplaceAll(name, "/", "-"))
@@ -34,7 +34,7 @@ func build(t *testing.T, name string) string {
 	return path
 }
 
-// serve starts a server and returns it with its address, which it logs.
+// serve starts a server and returns it with the address that it logs.
 func serve(t *testing.T, path, address string) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.Command(path, address)
@@ -47,13 +47,13 @@ func serve(t *testing.T, path, address string) (*exec.Cmd, string) {
 	_, at, ok := strings.Cut(lines.Text(), "serving ")
 	require.True(t, ok, lines.Text())
 	go func() {
-		for lines.Scan() { // until the server ends
+		for lines.Scan() { // until the server exits
 		}
 	}()
 	return cmd, at
 }
 
-// TestCompute runs server and client, the client in Python too, and stops the server gracefully.
+// Go and Python clients get results from the server, which stops gracefully.
 func TestCompute(t *testing.T) {
 	server, address := serve(t, build(t, "compute/server"), "127.0.0.1:0")
 	out, err := exec.Command(build(t, "compute/client"), address).CombinedOutput()
@@ -65,8 +65,7 @@ func TestCompute(t *testing.T) {
 	require.NoError(t, server.Wait())
 }
 
-// TestComputeServerIsKilled kills the server under a client, which hears of it at once, and goes on when there is one
-// again.
+// A client notices at once that its server was killed, and continues with the next server.
 func TestComputeServerIsKilled(t *testing.T) {
 	path := build(t, "compute/server")
 	server, address := serve(t, path, remotetest.FreeAddress(t))
@@ -122,8 +121,8 @@ func TestStream(t *testing.T) {
 	require.NoError(t, server.Wait())
 }
 
-// TestStreamServerIsKilled kills the server in the middle of a Put. The client begins again with the next server and
-// gets it done: the set is there once and whole.
+// If the server is killed during a Put, the client repeats the Put at the next server, and the set arrives once and
+// complete.
 func TestStreamServerIsKilled(t *testing.T) {
 	path, client := build(t, "stream/server"), build(t, "stream/client")
 	server, address := serve(t, path, remotetest.FreeAddress(t))
@@ -134,7 +133,7 @@ func TestStreamServerIsKilled(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	lines := bufio.NewScanner(printed)
-	for lines.Scan() && !strings.HasPrefix(lines.Text(), "1") { // more than a tenth is sent
+	for lines.Scan() && !strings.HasPrefix(lines.Text(), "1") { // until more than a tenth is sent
 	}
 	require.NoError(t, server.Process.Kill())
 	server.Wait()
@@ -149,7 +148,7 @@ func TestStreamServerIsKilled(t *testing.T) {
 	require.Contains(t, out.String(), "equal")
 }
 
-// TestStreamInPython has a Python client of kpu.torch.Service talk to the server of the example.
+// A Python client of kpu.torch.Service works with the example server.
 func TestStreamInPython(t *testing.T) {
 	python := pytest.Python(t, "grpc_tools", "torch")
 	_, address := serve(t, build(t, "stream/server"), "127.0.0.1:0")

@@ -9,11 +9,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// recentCalls is how many latencies of each method the quantiles on the page are made of.
+// recentCalls is the number of latencies kept for each method, from which the page's quantiles are computed.
 const recentCalls = 512
 
-// maxMethods bounds the methods that are counted apart; the rest count as one. Names come from peers only where they
-// are registered, so it is not reached in earnest.
+// maxMethods limits the number of methods that are counted separately. The rest are counted as one. The limit is a
+// safeguard: only registered names are counted.
 const maxMethods = 512
 
 // Calls counts the calls that the gateway answers, by protocol and method, for /metrics and the page.
@@ -27,25 +27,25 @@ type Calls struct {
 
 type callKey struct{ protocol, method string }
 
-// callStats is one method.
+// callStats counts the calls of one method.
 type callStats struct {
 	requests prometheus.Observer
 	calls    uint64
 	failures uint64
-	recent   []time.Duration // a ring of recentCalls
+	recent   []time.Duration // ring buffer of recentCalls
 	next     int
 }
 
-// CallStats is how a method was called.
+// CallStats holds the statistics of one method.
 type CallStats struct {
 	// Protocol is "jsonrpc", "http", "grpc" or "nats".
 	Protocol string `json:"protocol"`
 	// Method is the name of the method or route.
 	Method string `json:"method"`
-	// Calls counts calls, Failures those that ended with an error.
+	// Calls counts all calls. Failures counts calls that ended with an error.
 	Calls    uint64 `json:"calls"`
 	Failures uint64 `json:"failures"`
-	// P50 and P99 are the times, in seconds, within which half and 99 hundredths of the recent calls were answered.
+	// P50 and P99 are the median and the 99th percentile of the recent latencies, in seconds.
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
 }
@@ -65,8 +65,8 @@ func newCalls(registry prometheus.Registerer) *Calls {
 	return c
 }
 
-// Observe counts a call that took d and ended with code, "ok" or a word of few that the protocol has for errors. method
-// is a name that is registered, never one that a peer made up.
+// Observe counts a call that took d and ended with code, which is "ok" or one of the protocol's few error labels.
+// method must be a registered name, not one that a peer can choose.
 func (c *Calls) Observe(protocol, method, code string, d time.Duration) {
 	s := c.stats(callKey{protocol, method})
 	s.requests.Observe(d.Seconds())
@@ -102,7 +102,7 @@ func (c *Calls) stats(key callKey) *callStats {
 	return s
 }
 
-// Snapshot is all methods that were called, in the order of their names.
+// Snapshot returns the statistics of all methods that were called, ordered by name.
 func (c *Calls) Snapshot() []CallStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +123,7 @@ func (c *Calls) Snapshot() []CallStats {
 	return all
 }
 
-// quantile is the value that percent of the sorted ones do not exceed, in seconds; 0 of none.
+// quantile returns the given percentile of sorted, in seconds. It returns 0 if sorted is empty.
 func quantile(sorted []time.Duration, percent int) float64 {
 	if len(sorted) == 0 {
 		return 0

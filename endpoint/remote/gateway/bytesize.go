@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// ByteSize is a number of bytes that people write as 64MiB, 1GB or 4096. It is a flag's value.
+// ByteSize is a number of bytes, written as 64MiB, 1GB or 4096. It implements pflag.Value.
 type ByteSize int64
 
-// byteUnits are the units, the largest first of each kind.
+// byteUnits lists the units, the largest of each kind first.
 var byteUnits = []struct {
 	name  string
 	bytes int64
@@ -19,7 +19,7 @@ var byteUnits = []struct {
 	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1},
 }
 
-// String is the size in the largest unit that divides it.
+// String returns the size in the largest unit that divides it.
 func (b ByteSize) String() string {
 	for _, u := range byteUnits {
 		if n := int64(b); n != 0 && n%u.bytes == 0 && u.bytes > 1 {
@@ -29,7 +29,7 @@ func (b ByteSize) String() string {
 	return strconv.FormatInt(int64(b), 10)
 }
 
-// Set reads what String writes, and any number with a unit.
+// Set parses a number with an optional unit.
 func (b *ByteSize) Set(s string) error {
 	text, factor := strings.TrimSpace(s), int64(1)
 	for _, u := range byteUnits {
@@ -46,5 +46,5 @@ func (b *ByteSize) Set(s string) error {
 	return nil
 }
 
-// Type names the value in a flag's help.
+// Type implements pflag.Value.
 func (b *ByteSize) Type() string { return "size" }

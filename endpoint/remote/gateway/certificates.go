@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// certificateFile is the gateway's certificate, read again when its files change.
+// certificateFile holds the gateway's certificate and reloads it when its files change.
 type certificateFile struct {
 	pair *reloaded[*tls.Certificate]
 }
@@ -20,7 +20,7 @@ func openCertificateFile(cert, key string, log *slog.Logger) (*certificateFile, 
 	return &certificateFile{pair}, nil
 }
 
-// readPair reads a certificate that is good now.
+// readPair reads a certificate and checks that it is valid now.
 func readPair(cert, key string) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
@@ -28,7 +28,7 @@ func readPair(cert, key string) (*tls.Certificate, error) {
 	}
 	now := time.Now()
 	if now.After(pair.Leaf.NotAfter) {
-		return nil, fmt.Errorf("%s expired at %v: put a new one in its place", cert, pair.Leaf.NotAfter.Format(time.RFC3339))
+		return nil, fmt.Errorf("%s expired at %v: replace it", cert, pair.Leaf.NotAfter.Format(time.RFC3339))
 	}
 	if now.Before(pair.Leaf.NotBefore) {
 		return nil, fmt.Errorf("%s is not valid before %v", cert, pair.Leaf.NotBefore.Format(time.RFC3339))
@@ -40,5 +40,5 @@ func (c *certificateFile) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.pair.get(), nil
 }
 
-// expires is when the certificate ends.
+// expires returns the end of the certificate's validity.
 func (c *certificateFile) expires() time.Time { return c.pair.get().Leaf.NotAfter }

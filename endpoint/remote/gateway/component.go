@@ -1,10 +1,10 @@
-// Package gateway lets an owner of tensors be used from other hosts: it is a client of the owner's socket like any
-// other and serves what its components offer on an HTTP listener, a gRPC listener and a NATS connection.
+// Package gateway makes an owner of tensors available to other hosts. A gateway is an ordinary client of the owner's
+// socket. It serves its components on an HTTP listener, a gRPC listener and a NATS connection.
 //
-// A component (JSON-RPC, tensor streams, bins, remote compute, inference) implements Component, and may implement the
-// small interfaces beside it. Gateway.Run builds an Env, calls Register of each component in the order in which they
-// were given, opens the listeners, and on the way down closes the components in the opposite order when no request is
-// in flight any more.
+// A component (JSON-RPC, tensor streams, bins, remote compute, inference) implements [Component], and may implement the
+// optional interfaces of this package. [Gateway.Run] builds an [Env] for each component, calls Register in the order of
+// the components, and then opens the listeners. On shutdown it waits for requests in flight and closes the components
+// in reverse order.
 package gateway
 
 import (
@@ -20,120 +20,127 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 )
 
-// Component is something that the gateway offers.
+// Component is a service of the gateway.
 type Component interface {
-	// Name is one lower-case word: the component's key in flags, logs, health and the page.
+	// Name returns one lower-case word, which identifies the component in flags, logs, health reports and the page.
 	Name() string
-	// Register hooks the component into the listeners of env and starts what it needs. It is called once, before the
-	// listeners open. env stays valid until Close has returned. An error keeps the gateway from starting.
+	// Register adds the component to the listeners of env and starts it. It is called once, before the listeners open.
+	// env stays valid until Close has returned. If Register fails, the gateway does not start.
 	Register(ctx context.Context, env *Env) error
-	// Close ends what Register started. It is called once, also after a Register that failed half-way, when the
-	// listeners are closed and requests have ended or the time for them is over. ctx bounds it.
+	// Close stops what Register started. It is called once, also after a failed Register, when the listeners are closed
+	// and requests have ended or the drain period is over. ctx limits its duration.
 	Close(ctx context.Context) error
 }
 
-// Env is what a component works with. All of it is borrowed.
+// Env is the environment of a component. The component borrows everything in it.
 type Env struct {
-	// Owner is the owner that the gateway is attached to.
+	// Owner is the attachment to the owner.
 	Owner Owner
-	// Devices are what memory of the owner can be mapped on and what tensors that arrive are put on; the first is the
-	// default. It is never empty.
+	// Devices lists the devices that can map the owner's memory and that hold received tensors. It is never empty. The
+	// first is the default.
 	Devices []driver.Device
-	// Arrivals is where bytes go that come from other hosts, are written once and in order, and are published or handed
-	// on: the first of Devices, or where that is host memory, host memory whose pages are taken as they are written.
+	// Arrivals is the device for bytes received from other hosts that are written once, in order, and then published or
+	// passed on. It is the first of Devices. If that is host memory, Arrivals allocates its pages as they are written.
 	Arrivals driver.Device
-	// HTTP takes handlers by the patterns of http.ServeMux. Identity, limits, metrics and traces are in front of it.
-	// Nil where HTTP is off.
+	// HTTP registers handlers by patterns of http.ServeMux. The gateway handles identity, limits, metrics and traces
+	// for them. It is nil if HTTP is off.
 	HTTP Mux
-	// GRPC takes services. Identity, metrics and traces are in front of it. Nil where gRPC is off.
+	// GRPC registers services. The gateway handles identity, metrics and traces for them. It is nil if gRPC is off.
 	GRPC grpc.ServiceRegistrar
-	// NATS is the connection to the embedded server or the cluster; nil where NATS is off. It reconnects for ever and
-	// buffers nothing while it is away (other-side outages are errors, not delays).
+	// NATS is the connection to the embedded server or the cluster. It is nil if NATS is off. It reconnects without
+	// limit and does not buffer while disconnected, so that an outage causes errors instead of delays.
 	NATS *nats.Conn
-	// Metrics takes collectors. Names begin with "sharedtensor_gateway_" and the component's name.
+	// Metrics registers collectors. Names start with "sharedtensor_gateway_" and the component's name.
 	Metrics prometheus.Registerer
-	// Calls counts calls for /metrics and the page. HTTP requests and gRPC calls are counted already, by route and by
+	// Calls counts calls for /metrics and the page. The gateway already counts HTTP requests by route and gRPC calls by
 	// method.
 	Calls *Calls
-	// Logger has the component's name as an attribute.
+	// Logger adds the component's name as an attribute.
 	Logger *slog.Logger
-	// Store is a folder of the component's own below the gateway's store, made already; empty where the gateway has
-	// none.
+	// Store is an existing directory of the component below the gateway's store. It is empty if the gateway has no
+	// store.
 	Store string
-	// ReadOnly refuses what changes the owner or the store: a component does not register such calls, or answers them
-	// with a refusal that says so.
+	// ReadOnly forbids changes of the owner and the store. A component does not register calls that make changes, or
+	// refuses them with an error that names the reason.
 	ReadOnly bool
-	// MaxRequest bounds what of one request is held in memory, in bytes.
+	// MaxRequest limits the bytes of one request that are held in memory.
 	MaxRequest int64
-	// Stall is how long a peer may neither take nor send a byte of a transfer.
+	// Stall is the maximum time for which a peer may neither send nor receive a byte of a transfer.
 	Stall time.Duration
+	// Admission limits the memory that clients occupy in the gateway. Components charge the bytes of requests to its
+	// budget, or to pools with the same shares.
+	Admission *admission.Controller
+	// Serving ends when the gateway starts to drain. See [Env.Wait].
+	Serving context.Context
 	// Version is the version of the gateway.
 	Version string
-	// Advertise are the addresses at which peers reach the gateway, for answers that name them.
+	// Advertise holds the addresses at which peers reach the gateway, for answers that contain addresses.
 	Advertise Addresses
 }
 
-// Mux takes handlers; *http.ServeMux is one.
+// Mux registers handlers. *http.ServeMux implements it.
 type Mux interface {
-	// Handle registers a handler for a pattern such as "GET /v1/models/{name}". It panics where two patterns collide.
+	// Handle registers a handler for a pattern such as "GET /v1/models/{name}". It panics if two patterns conflict.
 	Handle(pattern string, handler http.Handler)
 }
 
-// Owner is the attachment to an owner's socket, and to the functions of the program that embeds the gateway.
+// Owner is the attachment to an owner's socket and to the functions of the embedding program.
 type Owner interface {
-	// Client is the connection to the owner, for models and for what the owner tells; it dials again by itself when the
-	// owner comes back. The error is endpoint.ErrUnavailable while there is no owner. Borrowed: not to be closed.
+	// Client returns the connection to the owner, for models and the owner's state. The connection redials
+	// automatically when the owner returns. While there is no owner, the error is endpoint.ErrUnavailable. The caller
+	// must not close the client.
 	Client() (*endpoint.Client, error)
-	// Bind returns a context that also ends when the owner goes away that is attached now, with endpoint.ErrUnavailable
-	// as its cause: without it a request waits for the owner to come back. The caller calls the function when the
-	// request has ended.
+	// Bind returns a context that also ends when the current owner leaves, with endpoint.ErrUnavailable as its cause.
+	// Without it, a request waits until the owner returns. The caller calls the function when the request has ended.
 	Bind(ctx context.Context) (context.Context, context.CancelFunc)
-	// Caller finds where the endpoint of that name is called: in the program that embeds the gateway if it has one of
-	// that name, else at the owner. The error is that of Client.
+	// Caller returns the caller for an endpoint: that of the embedding program if it has the endpoint, otherwise that
+	// of the owner. Errors are those of Client.
 	Caller(endpoint string) (endpoint.Caller, error)
-	// Callers are all there are, the embedding program's before the owner's. A task is looked for in each.
+	// Callers returns all callers, the embedding program first. A task may belong to any of them.
 	Callers() []endpoint.Caller
-	// Changed returns a channel that is closed when the owner next comes, goes or is replaced.
+	// Changed returns a channel that is closed when the owner next attaches, leaves or is replaced.
 	Changed() <-chan struct{}
-	// ServerID names the owner that is attached; empty while there is none.
+	// ServerID identifies the attached owner. It is empty if there is none.
 	ServerID() string
 }
 
-// Addresses are the listeners of a gateway as host:port; empty where one is off.
+// Addresses holds the listeners of a gateway as host:port. A listener that is off has an empty address.
 type Addresses struct {
 	HTTP, GRPC, NATS string
 }
 
-// GRPCConfigurer is a component that needs options of the gRPC server, such as a codec. It is asked before Register.
-// Two components must not set the same option differently.
+// GRPCConfigurer is implemented by components that need options of the gRPC server, such as a codec. GRPCServerOptions
+// is called before Register. Two components must not set the same option to different values.
 type GRPCConfigurer interface {
-	// GRPCServerOptions returns the options.
+	// GRPCServerOptions returns the server options.
 	GRPCServerOptions() []grpc.ServerOption
 }
 
-// Checker is a component that can be unhealthy though it runs. It is asked every few seconds and by GET /readyz, and
-// the answer is what grpc.health.v1 says of the services that it names.
+// Checker is implemented by components that can be unhealthy while they run. Check is called every few seconds and by
+// GET /readyz. Its result is the grpc.health.v1 status of the component's services.
 type Checker interface {
-	// Check returns nil where requests would succeed, and else why not, in one sentence. ctx bounds it.
+	// Check returns nil if requests would succeed, otherwise an error with the reason in one sentence. ctx limits its
+	// duration.
 	Check(ctx context.Context) error
-	// HealthServices are the gRPC services that share the component's health.
+	// HealthServices returns the gRPC services that share the component's health.
 	HealthServices() []string
 }
 
-// Configurer is a component with settings of its own. Each is a flag; the environment variable SHAREDTENSOR_<NAME> and
-// the key <name> of the YAML file (dashes as they are) say the same.
+// Configurer is implemented by components with settings. Each setting is a flag, an environment variable
+// SHAREDTENSOR_<NAME> and a key <name> of the YAML file, with the dashes of the flag.
 type Configurer interface {
-	// Flags adds the component's flags, with their defaults, to set.
+	// Flags adds the component's flags with their defaults to set.
 	Flags(set *pflag.FlagSet)
-	// CheckConfig says what is wrong with the settings, naming the flag. It must not open anything.
+	// CheckConfig returns the errors of the settings, which name the flags. It must not open anything.
 	CheckConfig() error
 }
 
-// StatusReporter is a component that shows something on the page.
+// StatusReporter is implemented by components that appear on the page.
 type StatusReporter interface {
-	// Status returns a value for encoding/json, such as a list of bins. It is asked about once a second while somebody
-	// looks, and must be quick. ctx bounds it.
+	// Status returns a value for encoding/json, such as a list of bins. It is called about once a second while the page
+	// is open, and must be fast. ctx limits its duration.
 	Status(ctx context.Context) (any, error)
 }

@@ -14,71 +14,79 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Ports of a gateway of rank 0; that of rank n listens n above.
+// Ports of a gateway of rank 0. The ports of rank n are n higher.
 const (
 	httpPort = 2537
 	grpcPort = 50051
 	natsPort = 4222
 )
 
-// Off is what a listener, the owner or NATS is set to where there shall be none.
+// Off disables a listener, the owner or NATS.
 const Off = "off"
 
-// Embedded is what NATS is set to for the server inside the gateway.
+// Embedded selects the NATS server inside the gateway.
 const Embedded = "embedded"
 
-// Config is what a gateway is told. DefaultConfig has the defaults; Flags binds it to flags, and Settings to the
-// environment and a file.
+// Config is the configuration of a gateway. DefaultConfig returns the defaults, Flags binds it to flags, and
+// ApplySettings reads the environment and a file.
 type Config struct {
-	// Owner is the path of the owner's socket; empty for the default one, Off for a gateway that has functions of its
-	// own only.
+	// Owner is the path of the owner's socket. Empty means the default socket. Off means that the gateway serves only
+	// the embedding program's functions.
 	Owner string
-	// HTTP, GRPC and NATSListen are addresses as host:port or unix:PATH (NATSListen as host:port only), or Off.
+	// HTTP, GRPC and NATSListen are addresses as host:port or unix:PATH, or Off. NATSListen must be host:port.
 	HTTP, GRPC, NATSListen string
-	// NATS is Embedded, Off, or the URLs of a cluster, separated by commas.
+	// NATS is Embedded, Off, or the comma-separated URLs of a cluster.
 	NATS string
-	// NATSCredentials is a credentials file for the cluster of NATS.
+	// NATSCredentials is the credentials file for the NATS cluster.
 	NATSCredentials string
 	// Debug is a loopback address for pprof, or Off.
 	Debug string
-	// Store is the folder of what survives a restart: streams of the embedded NATS, objects of components.
+	// Store is the directory for persistent data: streams of the embedded NATS server and objects of components.
 	Store string
-	// TLSCert and TLSKey are PEM files; both are read again when they change.
+	// TLSCert and TLSKey are PEM files. They are reloaded when they change.
 	TLSCert, TLSKey string
-	// ClientCA is a PEM file of authorities whose client certificates are accepted.
+	// ClientCA is a PEM file with the authorities of accepted client certificates.
 	ClientCA string
-	// TokenFile has one token a line: TOKEN [NAME [read-only]]. It is read again when it changes.
+	// TokenFile is a file with one token per line: TOKEN [NAME [read-only]]. It is reloaded when it changes.
 	TokenFile string
-	// AllowHosts are names, beside loopback ones, by which browsers may address a gateway that asks for no identity.
+	// AllowHosts lists host names, in addition to loopback names, that browsers may use to address a gateway without
+	// identities.
 	AllowHosts []string
-	// Insecure allows listeners other than loopback without TLS or without identity.
+	// Insecure permits listeners beyond loopback without TLS or identity.
 	Insecure bool
-	// ReadOnly refuses what changes the owner or the store.
+	// ReadOnly refuses changes of the owner and the store.
 	ReadOnly bool
-	// MaxConnections bounds each listener.
+	// MaxConnections limits the connections of each listener.
 	MaxConnections int
-	// MaxRequest bounds the body of one request that is held in memory, such as one of JSON-RPC.
+	// MaxRequest limits the size of a request body that is held in memory, such as a JSON-RPC request.
 	MaxRequest ByteSize
-	// Stall is how long a peer may neither take nor send a byte of a transfer.
+	// MaxInFlight limits the bytes of all requests that are held until they are processed.
+	MaxInFlight ByteSize
+	// Stall is the maximum time for which a peer may neither send nor receive a byte of a transfer.
 	Stall time.Duration
-	// Drain is how long requests in flight get to end when the gateway stops.
+	// MinRate is the minimum rate of senders, in bytes per second. 0 means none.
+	MinRate ByteSize
+	// LameDuck is how long the gateway keeps serving, reported as not ready, before its listeners close.
+	LameDuck time.Duration
+	// Drain is how long requests in flight may continue when the gateway stops.
 	Drain time.Duration
 	// LogLevel is debug, info, warn or error; LogFormat is text or json.
 	LogLevel, LogFormat string
 }
 
-// DefaultConfig returns the defaults, for the rank that the launcher of a job has set in the environment (RANK, else
+// DefaultConfig returns the defaults for the rank that a job launcher set in the environment (RANK, otherwise
 // LOCAL_RANK).
 func DefaultConfig() Config {
 	rank := rankOf(os.Getenv)
 	at := func(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+rank)) }
 	return Config{
 		HTTP: at(httpPort), GRPC: at(grpcPort), NATS: Embedded, NATSListen: at(natsPort), Debug: Off, Store: defaultStore(os.Getenv, rank),
-		MaxConnections: 8192, MaxRequest: 64 << 20, Stall: 30 * time.Second, Drain: 10 * time.Second, LogLevel: "info", LogFormat: "text",
+		MaxConnections: 8192, MaxRequest: 64 << 20, MaxInFlight: 1 << 30, Stall: 30 * time.Second, MinRate: 4 << 10, LameDuck: 2 * time.Second, Drain: 10 * time.Second, LogLevel: "info", LogFormat: "text",
 	}
 }
 
-// rankOf is the number of this process within its job; 0 where there is none, or none that leaves room for a port.
+// rankOf returns the rank of this process in its job. It returns 0 if there is none, or if the resulting ports would be
+// out of range.
 func rankOf(getenv func(string) string) int {
 	for _, name := range []string{"RANK", "LOCAL_RANK"} {
 		if rank, err := strconv.Atoi(getenv(name)); err == nil && rank >= 0 && rank < 10000 {
@@ -88,7 +96,7 @@ func rankOf(getenv func(string) string) int {
 	return 0
 }
 
-// defaultStore is where systemd says, else where the user's programs keep their state.
+// defaultStore returns the state directory that systemd set, otherwise the user's state directory.
 func defaultStore(getenv func(string) string, rank int) string {
 	suffix := ""
 	if rank > 0 {
@@ -109,7 +117,7 @@ func defaultStore(getenv func(string) string, rank int) string {
 	return filepath.Join(dir, "sharedtensor-gateway"+suffix)
 }
 
-// Flags adds a flag for each setting to set; what c holds are the defaults.
+// Flags adds a flag for each setting to set. The current values of c are the defaults.
 func (c *Config) Flags(set *pflag.FlagSet) {
 	set.StringVar(&c.Owner, "owner", c.Owner, `socket of the owner; "off" for none (default: the socket that sharedtensor serve uses)`)
 	set.StringVar(&c.HTTP, "http", c.HTTP, `address for HTTP (JSON-RPC, models, metrics, the page), or "off"`)
@@ -118,24 +126,26 @@ func (c *Config) Flags(set *pflag.FlagSet) {
 	set.StringVar(&c.NATSListen, "nats-listen", c.NATSListen, `address of the embedded NATS server, or "off"`)
 	set.StringVar(&c.NATSCredentials, "nats-credentials", c.NATSCredentials, "credentials file for the cluster of --nats")
 	set.StringVar(&c.Debug, "debug", c.Debug, `loopback address for pprof, or "off"`)
-	set.StringVar(&c.Store, "store", c.Store, "folder of what survives a restart")
-	set.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "certificate chain in PEM; read again when it changes")
+	set.StringVar(&c.Store, "store", c.Store, "directory for persistent data")
+	set.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "certificate chain in PEM; reloaded when it changes")
 	set.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "key of --tls-cert in PEM")
 	set.StringVar(&c.ClientCA, "client-ca", c.ClientCA, "authorities in PEM whose client certificates are accepted")
-	set.StringVar(&c.TokenFile, "token-file", c.TokenFile, "file of tokens, a line each: TOKEN [NAME [read-only]]; read again when it changes")
-	set.StringSliceVar(&c.AllowHosts, "allow-hosts", c.AllowHosts, "host names, beside loopback ones, that requests without identity may address")
+	set.StringVar(&c.TokenFile, "token-file", c.TokenFile, "file of tokens, one per line: TOKEN [NAME [read-only]]; reloaded when it changes")
+	set.StringSliceVar(&c.AllowHosts, "allow-hosts", c.AllowHosts, "host names, in addition to loopback names, that requests without identity may use")
 	set.BoolVar(&c.Insecure, "insecure", c.Insecure, "listen beyond loopback without TLS or identity")
-	set.BoolVar(&c.ReadOnly, "read-only", c.ReadOnly, "refuse whatever changes the owner or the store")
-	set.IntVar(&c.MaxConnections, "max-connections", c.MaxConnections, "connections of each listener at once")
-	set.Var(&c.MaxRequest, "max-request", "largest request that is held in memory")
-	set.DurationVar(&c.Stall, "stall", c.Stall, "how long a peer may neither take nor send a byte of a transfer")
-	set.DurationVar(&c.Drain, "drain", c.Drain, "how long requests in flight get to end when the gateway stops")
+	set.BoolVar(&c.ReadOnly, "read-only", c.ReadOnly, "refuse changes of the owner and the store")
+	set.IntVar(&c.MaxConnections, "max-connections", c.MaxConnections, "maximum connections of each listener")
+	set.Var(&c.MaxRequest, "max-request", "maximum size of a request held in memory")
+	set.DurationVar(&c.Stall, "stall", c.Stall, "maximum time without progress of a transfer")
+	set.Var(&c.MaxInFlight, "max-in-flight", "maximum bytes of unprocessed requests; half per identity, 1/32 for all read-only identities")
+	set.Var(&c.MinRate, "min-rate", "minimum rate of a sender in bytes per second; 0 for none")
+	set.DurationVar(&c.LameDuck, "lame-duck", c.LameDuck, "how long the gateway keeps serving, not ready, before its listeners close")
+	set.DurationVar(&c.Drain, "drain", c.Drain, "how long requests in flight may continue when the gateway stops")
 	set.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 	set.StringVar(&c.LogFormat, "log-format", c.LogFormat, "text or json")
 }
 
-// Check says everything that is wrong with the settings, by flag. It reads the files that they name and opens no
-// listener.
+// Check returns all errors of the settings, by flag. It reads the files that the settings name and opens no listener.
 func (c *Config) Check() error {
 	var errs []error
 	bad := func(flag, format string, args ...any) {
@@ -166,8 +176,17 @@ func (c *Config) Check() error {
 	if c.MaxRequest < 1<<10 {
 		bad("max-request", "%v: at least 1KiB", c.MaxRequest)
 	}
+	if c.MaxInFlight < 1<<20 {
+		bad("max-in-flight", "%v: at least 1MiB", c.MaxInFlight)
+	}
+	if c.MinRate < 0 {
+		bad("min-rate", "%v: it must not be negative", c.MinRate)
+	}
 	if c.Stall <= 0 {
 		bad("stall", "%v: it has to be more than nothing", c.Stall)
+	}
+	if c.LameDuck < 0 {
+		bad("lame-duck", "%v: it must not be negative", c.LameDuck)
 	}
 	if c.Drain < 0 {
 		bad("drain", "%v: it must not be negative", c.Drain)
@@ -182,12 +201,12 @@ func (c *Config) Check() error {
 	return errors.Join(errs...)
 }
 
-// listener is one address of the configuration.
+// listener is one configured address.
 type listener struct {
 	flag, address string
 }
 
-// listeners are those that are on and that others may reach.
+// listeners returns the enabled listeners that other processes can reach.
 func (c *Config) listeners() []listener {
 	all := []listener{{"http", c.HTTP}, {"grpc", c.GRPC}}
 	if c.NATS == Embedded {
@@ -202,7 +221,7 @@ func (c *Config) listeners() []listener {
 	return on
 }
 
-// checkExposed refuses to serve other hosts what they could read or change without saying who they are.
+// checkExposed returns an error if other hosts could read or change data without identity or TLS.
 func (c *Config) checkExposed(l listener) error {
 	if c.Insecure || !exposed(l.address) {
 		return nil
@@ -222,14 +241,14 @@ func (c *Config) checkNATS() error {
 		return nil
 	case Embedded:
 		if c.Store == "" {
-			return errors.New("the embedded server needs a folder: set --store, or --nats off")
+			return errors.New("the embedded server needs a directory: set --store, or --nats off")
 		}
 		return nil
 	}
 	for one := range strings.SplitSeq(c.NATS, ",") {
 		u, err := url.Parse(strings.TrimSpace(one))
 		if err != nil || u.Host == "" {
-			return fmt.Errorf("%q is neither embedded, off nor a URL such as nats://host:4222", one)
+			return fmt.Errorf("%q is neither embedded, off nor a URL such as nats://host:4222", hideCredentials(c.NATS))
 		}
 	}
 	if c.NATSCredentials != "" {
@@ -240,7 +259,7 @@ func (c *Config) checkNATS() error {
 	return nil
 }
 
-// checkAddress checks the form of an address.
+// checkAddress checks the syntax of an address.
 func checkAddress(address string) error {
 	if path, isUnix := strings.CutPrefix(address, "unix:"); isUnix {
 		if path == "" || len(path) > 107 {
@@ -258,8 +277,8 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// exposed reports whether other hosts could reach the address. A name counts as reachable unless it is localhost: what
-// it resolves to may change.
+// exposed reports whether other hosts could reach the address. A host name counts as reachable unless it is localhost,
+// because its resolution may change.
 func exposed(address string) bool {
 	if address == Off || address == "" || strings.HasPrefix(address, "unix:") {
 		return false

@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
-// settle runs a command line, an environment and a file through the same steps as the program.
+// settle applies a command line, an environment and a file in the same steps as the program.
 func settle(t *testing.T, args []string, environ map[string]string, file string) (gateway.Config, map[string]gateway.Setting, error) {
 	t.Helper()
 	config := gateway.DefaultConfig()
@@ -32,13 +32,13 @@ func settle(t *testing.T, args []string, environ map[string]string, file string)
 	return config, byName, err
 }
 
-// TestSettingsAgree sets every setting by flag, by environment and by file, which have to come to the same.
+// Every setting has the same effect as a flag, an environment variable and a key in the file.
 func TestSettingsAgree(t *testing.T) {
 	values := map[string]string{
 		"owner": "/run/owner.sock", "http": "127.0.0.1:1", "grpc": "off", "nats": "nats://a:4222,nats://b:4222", "nats-listen": "127.0.0.1:2",
 		"nats-credentials": "/etc/creds", "debug": "127.0.0.1:3", "store": "/var/lib/gw", "tls-cert": "c.pem", "tls-key": "k.pem", "client-ca": "ca.pem",
 		"token-file": "tokens", "allow-hosts": "a.test,b.test", "insecure": "true", "read-only": "true", "max-connections": "77",
-		"max-request": "3MiB", "stall": "7s", "drain": "1m0s", "log-level": "debug", "log-format": "json",
+		"max-request": "3MiB", "max-in-flight": "5MiB", "min-rate": "2KiB", "stall": "7s", "lame-duck": "3s", "drain": "1m0s", "log-level": "debug", "log-format": "json",
 	}
 	var args, file []string
 	environ := map[string]string{}
@@ -83,13 +83,13 @@ func TestSettingsRefused(t *testing.T) {
 		file    string
 		says    string
 	}{
-		"misspelt":      {nil, "max_request: 1MiB", `:1: there is no setting "max_request"; did you mean "max-request"?`},
-		"unknown":       {nil, "a: 1\nzzzzzzzzzz: 2", `:2: there is no setting "zzzzzzzzzz"`},
-		"config in it":  {nil, "config: other.yaml", "there is no setting"},
+		"misspelt":      {nil, "max_request: 1MiB", `:1: unknown setting "max_request"; did you mean "max-request"?`},
+		"unknown":       {nil, "a: 1\nzzzzzzzzzz: 2", `:2: unknown setting "zzzzzzzzzz"`},
+		"config in it":  {nil, "config: other.yaml", "unknown setting"},
 		"wrong type":    {nil, "insecure: maybe", ":1: insecure:"},
 		"list for one":  {nil, "http: [a, b]", "takes one value"},
 		"nested":        {nil, "http:\n  port: 1", ":2: http: takes a value"},
-		"twice":         {nil, "drain: 1s\ndrain: 2s", ":2: drain is there twice"},
+		"twice":         {nil, "drain: 1s\ndrain: 2s", ":2: drain is set twice"},
 		"no mapping":    {nil, "- a", "mapping"},
 		"two documents": {nil, "drain: 1s\n---\ndrain: 2s", "more than one document"},
 		"no YAML":       {nil, "a: [", "gateway.yaml"},

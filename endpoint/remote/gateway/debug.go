@@ -5,9 +5,10 @@ import (
 	"net/http/pprof"
 )
 
-// newDebugServer serves pprof on a listener of its own, which other hosts cannot reach. Browsers are kept from it by
-// the name that they have to use.
-func newDebugServer(l *boundedListener) *http.Server {
+// newDebugServer returns the server of pprof, which has a separate loopback listener. pprof exposes the memory of this
+// process, so requests always need a token or must come from the user of this process. The Host header must be the
+// listener's address, which keeps web pages out.
+func (g *Gateway) newDebugServer(l *boundedListener) *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -16,13 +17,30 @@ func newDebugServer(l *boundedListener) *http.Server {
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	address := l.Addr().String()
 	return &http.Server{
-		ReadHeaderTimeout: headerPatience,
+		ReadHeaderTimeout: headerPatience, ConnContext: withRemote,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Host != address && l.Addr().Network() != "unix" {
 				http.Error(w, "address this listener as "+address, http.StatusForbidden)
 				return
 			}
+			if err := g.admitDebug(r); err != nil {
+				http.Error(w, err.Error(), http.StatusUnauthorized)
+				return
+			}
 			mux.ServeHTTP(w, r)
 		}),
 	}
+}
+
+// admitDebug returns nil if the sender of a request may read the memory of this process.
+func (g *Gateway) admitDebug(r *http.Request) error {
+	err := checkUser(remoteFrom(r.Context()))
+	if err == nil || g.ids.open() {
+		return err
+	}
+	id, err := g.ids.identify(r.Header.Get("Authorization"), r.TLS, nil)
+	if err == nil && id.ReadOnly {
+		err = ErrReadOnly
+	}
+	return err
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,31 +20,33 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission/grpcguard"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// closePatience is what each component gets to close when the time for requests is over.
+// closePatience is the time that each component has to close after the drain period.
 const closePatience = 5 * time.Second
 
-// Options say what a gateway serves.
+// Options configures a gateway.
 type Options struct {
-	// Config is checked by New. Begin with DefaultConfig.
+	// Config is the configuration, usually based on DefaultConfig. New checks it.
 	Config Config
-	// Components are what the gateway offers, in the order in which they are registered.
+	// Components are the services of the gateway, in registration order.
 	Components []Component
-	// Devices are what the owner's memory can be mapped on. Borrowed: they must outlive Run. Without any, host memory
-	// is opened.
+	// Devices are the devices that can map the owner's memory. The gateway borrows them until Run returns. If empty,
+	// the gateway opens host memory.
 	Devices []driver.Device
-	// Registry has functions of the embedding program, which go before the owner's of the same name; nil for none.
-	// Borrowed.
+	// Registry holds functions of the embedding program, which have priority over owner functions of the same name. It
+	// may be nil. The gateway borrows it.
 	Registry *endpoint.Registry
-	// Version is shown to people and in metrics; empty for the version of the module.
+	// Version is reported to users and in metrics. The default is the version of the module.
 	Version string
-	// Logger gets what operators should know. Nil stands for slog.Default().
+	// Logger receives messages for operators. The default is slog.Default().
 	Logger *slog.Logger
 }
 
-// Gateway is one gateway. New makes it, Run runs it once.
+// Gateway is a gateway that New creates and Run runs once.
 type Gateway struct {
 	config     Config
 	components []Component
@@ -53,6 +56,7 @@ type Gateway struct {
 	started    time.Time
 
 	ids      *identities
+	admitted *admission.Controller
 	devices  []driver.Device
 	arrivals driver.Device
 	owner    *ownerLink
@@ -60,23 +64,27 @@ type Gateway struct {
 	calls    *Calls
 	mux      *http.ServeMux
 
-	http, grpc *boundedListener // nil where off
+	http, grpc *boundedListener // nil if off
 	httpServer *http.Server
 	grpcServer *grpc.Server
+	guard      *grpcguard.Guard
+	services   grpc.ServiceRegistrar // registers with grpcServer through the guard
 	health     *healthBoard
 	page       *page
 	natsServer *natslink.Server // nil unless embedded
-	nats       *nats.Conn       // nil where off
-	debug      *http.Server     // nil where off
+	nats       *nats.Conn       // nil if off
+	debug      *http.Server     // nil if off
 
-	requests    context.Context // of all requests: ends when the time to drain is over
+	requests    context.Context // parent of all requests; ends with the drain period
 	endRequests context.CancelFunc
+	serving     context.Context // ends when draining starts
+	endServing  context.CancelFunc
 	background  sync.WaitGroup
 	draining    atomic.Bool
 	ready       chan struct{}
 }
 
-// New checks the options. It opens nothing.
+// New checks the options and returns a gateway. It opens nothing.
 func New(opts Options) (*Gateway, error) {
 	if err := opts.Config.Check(); err != nil {
 		return nil, err
@@ -98,28 +106,30 @@ func New(opts Options) (*Gateway, error) {
 	}, nil
 }
 
-// Ready is closed when the gateway serves on all its listeners, which does not wait for an owner.
+// Ready returns a channel that is closed when all listeners serve. It does not wait for an owner.
 func (g *Gateway) Ready() <-chan struct{} { return g.ready }
 
-// Addresses are the listeners as they were bound. Valid once Ready is closed.
+// Addresses returns the bound addresses. They are valid once the channel of Ready is closed.
 func (g *Gateway) Addresses() Addresses {
 	a := Addresses{HTTP: addressOf(g.http), GRPC: addressOf(g.grpc)}
 	switch {
 	case g.natsServer != nil:
 		a.NATS = g.natsServer.URL()
 	case g.nats != nil:
-		a.NATS = g.nats.ConnectedUrlRedacted()
+		a.NATS = hideCredentials(g.nats.ConnectedUrl())
 	}
 	return a
 }
 
-// Run serves until ctx ends, drains and returns nil; or returns why it could not begin, or a listener's error. Call it
-// once.
+// Run serves until ctx ends, drains, and returns nil. It returns an error if the gateway cannot start or a listener
+// fails. It must be called only once.
 func (g *Gateway) Run(ctx context.Context) (err error) {
 	g.started = time.Now()
-	// Requests outlive ctx: they get the time of Drain to end.
+	// Requests continue after ctx has ended, for the drain period.
 	g.requests, g.endRequests = context.WithCancel(context.WithoutCancel(ctx))
 	defer g.endRequests()
+	g.serving, g.endServing = context.WithCancel(context.WithoutCancel(ctx))
+	defer g.endServing()
 	var undo []func() error
 	defer func() {
 		for i := len(undo) - 1; i >= 0; i-- {
@@ -140,12 +150,21 @@ func (g *Gateway) Run(ctx context.Context) (err error) {
 	return g.serve(ctx)
 }
 
+// openIdentities loads tokens and certificates, and starts the goroutine that cancels calls of revoked identities.
 func (g *Gateway) openIdentities(context.Context) (_ func() error, err error) {
 	if g.config.Insecure {
-		g.log.Warn("--insecure: whoever reaches a listener may use everything, and can read what others send")
+		g.log.Warn("--insecure: every client that can connect has full access, and traffic is not encrypted")
 	}
-	g.ids, err = newIdentities(&g.config, g.log)
-	return nil, err
+	if g.ids, err = newIdentities(&g.config, g.log); err != nil {
+		return nil, err
+	}
+	g.admitted = admission.New(admission.Options{
+		Bytes: int64(g.config.MaxInFlight), Rate: admission.Rate{Bytes: int64(g.config.MinRate), Grace: g.config.Stall},
+	})
+	checking, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { g.admitted.Run(checking) })
+	return func() error { stop(); running.Wait(); return nil }, nil
 }
 
 func (g *Gateway) openDevices(context.Context) (func() error, error) {
@@ -210,18 +229,21 @@ func (g *Gateway) openNATS(context.Context) (func() error, error) {
 }
 
 func (g *Gateway) embedNATS() (func() error, error) {
-	opts := natslink.ServerOptions{Store: filepath.Join(g.config.Store, "nats"), Listen: g.config.NATSListen, Logger: g.log}
+	opts := natslink.ServerOptions{Store: filepath.Join(g.config.Store, "nats"), Listen: g.config.NATSListen, MaxConnections: g.config.MaxConnections, Logger: g.log}
 	switch {
 	case opts.Listen == Off:
 		opts.Listen = ""
 	case g.config.ReadOnly:
-		g.log.Warn("--read-only: the embedded NATS server does not listen, for its clients could write")
+		g.log.Warn("--read-only: the embedded NATS server does not listen because its clients could write")
 		opts.Listen = ""
 	}
 	if opts.Listen != "" {
 		opts.TLS, opts.AllowAll = g.ids.tlsConfig(), g.ids.open() && g.config.Insecure
-		if !g.ids.open() {
+		if !opts.AllowAll {
 			opts.Allow = g.ids.allowNATS
+		}
+		if !g.ids.open() {
+			opts.Recheck = func(token string, state *tls.ConnectionState) bool { return g.ids.allowNATS(token, state, nil, nil) }
 		}
 	}
 	server, err := natslink.Start(opts)
@@ -236,7 +258,7 @@ func (g *Gateway) embedNATS() (func() error, error) {
 	return func() error { conn.Close(); return server.Close() }, nil
 }
 
-// checkNATS is nil while there is a NATS server that keeps what it is given, or none is wanted.
+// checkNATS returns nil if NATS is off, or if its server is connected and persists data.
 func (g *Gateway) checkNATS() error {
 	switch {
 	case g.nats == nil:
@@ -249,36 +271,37 @@ func (g *Gateway) checkNATS() error {
 	return nil
 }
 
-// openListeners binds everything before anything serves, so that a port that is taken is known at once.
+// openListeners binds all addresses before any server starts, so that a port conflict is reported immediately.
 func (g *Gateway) openListeners(context.Context) (_ func() error, err error) {
 	var debug *boundedListener
 	undo := func() error {
 		var errs []error
 		for _, l := range []*boundedListener{g.http, g.grpc, debug} {
 			if l != nil {
-				// A server that stopped has closed its listener.
+				// A server that was stopped has already closed its listener.
 				_ = l.Close()
 			}
 		}
 		return errors.Join(errs...)
 	}
-	if g.http, err = listen("http", g.config.HTTP, g.config.MaxConnections); err != nil {
+	if g.http, err = g.listen("http", g.config.HTTP, g.config.MaxConnections); err != nil {
 		return undo, err
 	}
-	if g.grpc, err = listen("grpc", g.config.GRPC, g.config.MaxConnections); err != nil {
+	if g.grpc, err = g.listen("grpc", g.config.GRPC, g.config.MaxConnections); err != nil {
 		return undo, err
 	}
-	if debug, err = listen("debug", g.config.Debug, 16); err != nil {
+	if debug, err = g.listen("debug", g.config.Debug, 16); err != nil {
 		return undo, err
 	}
 	if debug != nil {
-		g.debug = newDebugServer(debug)
+		debug.byUser = true
+		g.debug = g.newDebugServer(debug)
 		g.background.Go(func() { _ = g.debug.Serve(debug) })
 	}
 	return undo, nil
 }
 
-// openServers makes the servers and hooks the gateway's own handlers in.
+// openServers creates the servers and registers the gateway's handlers.
 func (g *Gateway) openServers(context.Context) (func() error, error) {
 	g.metrics = newMetrics(g.version)
 	g.calls = newCalls(g.metrics)
@@ -293,18 +316,20 @@ func (g *Gateway) openServers(context.Context) (func() error, error) {
 		g.mux.Handle("GET /metrics", g.metricsHandler())
 	}
 	if g.grpc != nil {
+		g.guard = g.newGuard()
 		g.grpcServer = g.newGRPCServer()
-		g.health.registerGRPC(g.grpcServer)
+		g.services = g.guard.Services(g.grpcServer)
+		g.health.registerGRPC(g.services)
 	}
 	return func() error {
 		if g.grpcServer != nil {
-			g.grpcServer.Stop() // its goroutines are there before it serves; a second time it does nothing
+			g.grpcServer.Stop() // its goroutines run before it serves; a second call has no effect
 		}
 		return nil
 	}, nil
 }
 
-// openComponents registers the components; what is undone closes those that were begun, the last first.
+// openComponents registers the components. The returned function closes the registered ones in reverse order.
 func (g *Gateway) openComponents(ctx context.Context) (func() error, error) {
 	var begun []Component
 	undo := func() error {
@@ -332,22 +357,22 @@ func (g *Gateway) openComponents(ctx context.Context) (func() error, error) {
 		}
 	}
 	if g.grpcServer != nil {
-		registerReflection(g.grpcServer)
+		g.registerReflection()
 	}
 	return undo, nil
 }
 
-// env is what a component gets.
+// env returns the environment of a component.
 func (g *Gateway) env(c Component) (*Env, error) {
 	env := &Env{
 		Owner: g.owner, Devices: g.devices, Arrivals: g.arrivals, NATS: g.nats, Metrics: g.metrics, Calls: g.calls, Logger: g.log.With("component", c.Name()),
-		ReadOnly: g.config.ReadOnly, MaxRequest: int64(g.config.MaxRequest), Stall: g.config.Stall, Advertise: g.Addresses(), Version: g.version,
+		ReadOnly: g.config.ReadOnly, MaxRequest: int64(g.config.MaxRequest), Stall: g.config.Stall, Admission: g.admitted, Serving: g.serving, Advertise: g.Addresses(), Version: g.version,
 	}
 	if g.httpServer != nil {
 		env.HTTP = g.mux
 	}
 	if g.grpcServer != nil {
-		env.GRPC = g.grpcServer
+		env.GRPC = g.services
 	}
 	if g.config.Store != "" {
 		env.Store = filepath.Join(g.config.Store, c.Name())
@@ -358,7 +383,7 @@ func (g *Gateway) env(c Component) (*Env, error) {
 	return env, nil
 }
 
-// serve opens the listeners to requests and waits until ctx ends or one of them fails.
+// serve accepts requests on all listeners until ctx ends or a listener fails.
 func (g *Gateway) serve(ctx context.Context) error {
 	failed := make(chan error, 2)
 	if g.httpServer != nil {
@@ -369,13 +394,17 @@ func (g *Gateway) serve(ctx context.Context) error {
 	}
 	watching, stopWatching := context.WithCancel(ctx)
 	g.background.Go(func() { g.health.run(watching) })
+	if g.guard != nil {
+		g.background.Go(func() { g.guard.Run(g.requests) })
+	}
 	a := g.Addresses()
-	g.log.Info("serving", "http", a.HTTP, "grpc", a.GRPC, "nats", a.NATS, "owner", g.owner.path(), "version", g.version)
+	g.log.Info("serving", "http", a.HTTP, "grpc", a.GRPC, "nats", a.NATS, "owner", g.owner.path(), "version", g.version, "serves", g.ids.access())
 	close(g.ready)
 	var err error
 	select {
 	case <-ctx.Done():
-		g.log.Info("stopping: requests in flight may end", "within", g.config.Drain)
+		stopWatching()
+		g.lameDuck(failed)
 	case err = <-failed:
 		err = fmt.Errorf("a listener failed: %w", err)
 	}
@@ -389,30 +418,4 @@ func (g *Gateway) serveHTTP() error {
 		return g.httpServer.ServeTLS(g.http, "", "")
 	}
 	return g.httpServer.Serve(g.http)
-}
-
-// drain tells everybody that the gateway goes, lets requests end for as long as Drain, and ends the others.
-func (g *Gateway) drain(ctx context.Context) {
-	g.draining.Store(true)
-	g.health.shutdown()
-	ctx, cancel := context.WithTimeout(ctx, g.config.Drain)
-	defer cancel()
-	var servers sync.WaitGroup
-	if g.httpServer != nil {
-		servers.Go(func() {
-			if err := g.httpServer.Shutdown(ctx); err != nil {
-				g.endRequests()
-				_ = g.httpServer.Close()
-			}
-		})
-	}
-	if g.grpcServer != nil {
-		servers.Go(func() { stopGRPC(ctx, g.grpcServer) })
-	}
-	servers.Wait()
-	g.endRequests()
-	if g.debug != nil {
-		_ = g.debug.Close()
-	}
-	g.background.Wait()
 }

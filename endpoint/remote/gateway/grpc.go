@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"net"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -20,26 +21,27 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission/grpcguard"
 )
 
-// newGRPCServer returns the server of the gRPC listener, without services. Options of components go before the
-// gateway's.
+// newGRPCServer returns the server of the gRPC listener, without services. Options of components precede those of the
+// gateway.
 func (g *Gateway) newGRPCServer() *grpc.Server {
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(g.config.MaxRequest)),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(headerPatience),
-		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))), // a new goroutine has to grow its stack for each call
+		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))), // reusing goroutines avoids growing a stack for each call
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		// Clients that ask for a sign of life more often than the server allows are cut off, and the usual settings are
-		// ten seconds.
+		// The server disconnects clients that ping more often than allowed. Clients commonly ping every ten seconds.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.ChainUnaryInterceptor(g.unary),
-		grpc.ChainStreamInterceptor(g.stream),
 	}
+	var creds credentials.TransportCredentials
 	if config := g.ids.tlsConfig(); config != nil {
-		opts = append(opts, grpc.Creds(credentials.NewTLS(config)))
+		creds = credentials.NewTLS(config)
 	}
+	opts = append(opts, g.guard.ServerOptions(creds)...)
+	opts = append(opts, grpc.ChainStreamInterceptor(g.stream))
 	for _, c := range g.components {
 		if configurer, ok := c.(GRPCConfigurer); ok {
 			opts = append(opts, configurer.GRPCServerOptions()...)
@@ -48,29 +50,72 @@ func (g *Gateway) newGRPCServer() *grpc.Server {
 	return grpc.NewServer(opts...)
 }
 
-func registerReflection(s *grpc.Server) { reflection.Register(s) }
+// reflected registers services through the guard and reports those of the server for reflection.
+type reflected struct {
+	grpc.ServiceRegistrar
+	*grpc.Server
+}
 
-// unary is what every unary call goes through.
+// RegisterService implements grpc.ServiceRegistrar.
+func (r reflected) RegisterService(desc *grpc.ServiceDesc, implementation any) {
+	r.ServiceRegistrar.RegisterService(desc, implementation)
+}
+
+func (g *Gateway) registerReflection() {
+	reflection.Register(reflected{g.services, g.grpcServer})
+}
+
+// maxUnproven limits the gRPC connections without an authenticated client.
+const maxUnproven = 256
+
+func (g *Gateway) newGuard() *grpcguard.Guard {
+	opts := grpcguard.Options{Controller: g.admitted, Admit: g.admitGRPC, Unary: g.unary}
+	if !g.ids.open() || g.ids.byUser() {
+		opts.Unproven = maxUnproven
+	}
+	if g.ids.byUser() {
+		opts.Proven = func(remote net.Addr) bool { return checkUser(remote) == nil }
+	}
+	opts.Refused = func(method string, err error) {
+		g.calls.Observe("grpc", strings.TrimPrefix(method, "/"), codeOf(err).String(), 0)
+	}
+	return grpcguard.New(opts)
+}
+
+// admitGRPC identifies the sender of a call by its headers. Health checks need no identity.
+func (g *Gateway) admitGRPC(ctx context.Context, method string, header metadata.MD) (Identity, func() bool, error) {
+	authorization, state := first(header.Get("authorization")), tlsState(ctx)
+	id, err := g.ids.identify(authorization, state, remoteOf(ctx))
+	if err != nil && !strings.HasPrefix(method, "/grpc.health.v1.Health/") {
+		return id, nil, status.Error(codes.Unauthenticated, err.Error())
+	}
+	return id, g.validity(id, authorization, state), nil
+}
+
+// unary is the interceptor of all unary calls.
 func (g *Gateway) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (out any, err error) {
 	begin := time.Now()
 	defer func() { err = g.observeGRPC(ctx, info.FullMethod, begin, err, recover()) }()
-	if ctx, err = g.enterGRPC(ctx, info.FullMethod); err != nil {
-		return nil, err
-	}
+	ctx = withGRPCTrace(ctx)
 	return next(ctx, in)
 }
 
-// stream is what every streaming call goes through.
+// stream is the interceptor of all streaming calls.
 func (g *Gateway) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	ctx, begin := ss.Context(), time.Now()
 	defer func() { err = g.observeGRPC(ctx, info.FullMethod, begin, err, recover()) }()
-	if ctx, err = g.enterGRPC(ctx, info.FullMethod); err != nil {
-		return err
+	ctx = withGRPCTrace(ctx)
+	if strings.HasPrefix(info.FullMethod, "/grpc.") {
+		// Clients keep health and reflection streams open. These streams would delay shutdown for the whole drain
+		// period.
+		var end context.CancelFunc
+		ctx, end = untilEnd(ctx, g.serving)
+		defer end()
 	}
 	return next(srv, &streamWithContext{ss, ctx})
 }
 
-// streamWithContext is a stream whose context has the identity and the trace.
+// streamWithContext is a stream with a context that carries the trace.
 type streamWithContext struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -79,16 +124,11 @@ type streamWithContext struct {
 // Context implements grpc.ServerStream.
 func (s *streamWithContext) Context() context.Context { return s.ctx }
 
-// enterGRPC adds trace and identity to the context of a call, or refuses it. Health is told without identity.
-func (g *Gateway) enterGRPC(ctx context.Context, method string) (context.Context, error) {
+// withGRPCTrace adds the trace of a call to ctx.
+func withGRPCTrace(ctx context.Context) context.Context {
 	md, _ := metadata.FromIncomingContext(ctx)
 	ctx = withTrace(ctx, first(md.Get(intercept.TraceParent)), strings.Join(md.Get(intercept.TraceState), ","))
-	ctx = withCorrelation(ctx, first(md.Get(correlationHeader)))
-	id, err := g.ids.identify(first(md.Get("authorization")), tlsState(ctx))
-	if err != nil && !strings.HasPrefix(method, "/grpc.health.v1.Health/") {
-		return ctx, status.Error(codes.Unauthenticated, err.Error())
-	}
-	return context.WithValue(ctx, identityKey{}, id), nil
+	return withCorrelation(ctx, first(md.Get(correlationHeader)))
 }
 
 func first(values []string) string {
@@ -98,22 +138,30 @@ func first(values []string) string {
 	return values[0]
 }
 
-// tlsState is that of the call's connection; nil without TLS.
+// remoteOf returns the remote address of the call's connection.
+func remoteOf(ctx context.Context) net.Addr {
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr
+	}
+	return nil
+}
+
+// tlsState returns the TLS state of the call's connection, or nil without TLS.
 func tlsState(ctx context.Context) *tls.ConnectionState {
 	if p, ok := peer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+		if info, ok := grpcguard.Inner(p).(credentials.TLSInfo); ok {
 			return &info.State
 		}
 	}
 	return nil
 }
 
-// observeGRPC counts a call and makes an error of a panic.
+// observeGRPC counts a call and converts a panic to an error.
 func (g *Gateway) observeGRPC(ctx context.Context, method string, begin time.Time, err error, panicked any) error {
 	trace := traceID(ctx)
 	if panicked != nil {
 		g.log.Error("a handler panicked", "method", method, "trace_id", trace, "correlation_id", CorrelationFrom(ctx), "panic", panicked, "stack", string(debug.Stack()))
-		err = status.Errorf(codes.Internal, "internal error; the gateway's log has more under trace_id %s", trace)
+		err = status.Errorf(codes.Internal, "internal error; see the gateway's log for trace_id %s", trace)
 	}
 	code := "ok"
 	if err != nil {
@@ -128,7 +176,7 @@ func (g *Gateway) observeGRPC(ctx context.Context, method string, begin time.Tim
 	return err
 }
 
-// codeOf is the code that a caller sees.
+// codeOf returns the status code that the caller receives.
 func codeOf(err error) codes.Code {
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -139,7 +187,7 @@ func codeOf(err error) codes.Code {
 	return status.Code(err)
 }
 
-// stopGRPC lets calls end until ctx does.
+// stopGRPC waits for calls to end until ctx ends, then stops the server.
 func stopGRPC(ctx context.Context, s *grpc.Server) {
 	done := make(chan struct{})
 	go func() {
@@ -149,7 +197,7 @@ func stopGRPC(ctx context.Context, s *grpc.Server) {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		s.Stop() // which ends GracefulStop too
+		s.Stop() // also ends GracefulStop
 		<-done
 	}
 }

@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -13,17 +12,14 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// How often health is looked at, and how long a component may take to answer.
+// Interval of health checks, and the time that a component has to answer.
 const (
 	healthEvery    = 2 * time.Second
 	healthPatience = 3 * time.Second
 )
 
-// errDraining is a gateway that is about to stop.
-var errDraining = errors.New("the gateway is stopping")
-
-// healthBoard reports whether requests would succeed: over HTTP by asking then and there, over gRPC by what was found
-// last.
+// healthBoard reports whether requests would succeed. HTTP requests trigger a check; gRPC reports the result of the
+// last check.
 type healthBoard struct {
 	gateway *Gateway
 	grpc    *health.Server
@@ -41,9 +37,9 @@ type namedChecker struct {
 type readiness struct {
 	// Status is "ready" or "not ready".
 	Status string `json:"status"`
-	// Reasons say what is missing, by the part that it is missing in.
+	// Reasons maps each part that is not ready to the reason.
 	Reasons map[string]string `json:"reasons,omitempty"`
-	// Timestamp is when it was looked at, in seconds since 1970.
+	// Timestamp is the time of the check, in seconds since 1970.
 	Timestamp float64 `json:"timestamp"`
 }
 
@@ -62,7 +58,9 @@ func (b *healthBoard) add(name string, c Checker) {
 	}
 }
 
-func (b *healthBoard) registerGRPC(s *grpc.Server) { grpc_health_v1.RegisterHealthServer(s, b.grpc) }
+func (b *healthBoard) registerGRPC(s grpc.ServiceRegistrar) {
+	grpc_health_v1.RegisterHealthServer(s, b.grpc)
+}
 
 func (b *healthBoard) handle(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", b.live)
@@ -70,12 +68,12 @@ func (b *healthBoard) handle(mux *http.ServeMux) {
 	mux.HandleFunc("GET /readyz", b.readyz)
 }
 
-// live says that the process runs and answers.
+// live reports that the process responds.
 func (b *healthBoard) live(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"status": "healthy", "timestamp": unixSeconds(time.Now())})
 }
 
-// readyz says whether requests would succeed now.
+// readyz reports whether requests would succeed now.
 func (b *healthBoard) readyz(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), healthPatience)
 	defer cancel()
@@ -88,11 +86,11 @@ func (b *healthBoard) readyz(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, code, answer)
 }
 
-// look asks everybody and returns what is missing.
+// look checks all parts and returns the reasons of those that are not ready.
 func (b *healthBoard) look(ctx context.Context) map[string]string {
 	reasons := map[string]string{}
 	if b.gateway.draining.Load() {
-		reasons["gateway"] = errDraining.Error()
+		reasons["gateway"] = ErrDraining.Error()
 	}
 	if err := b.gateway.owner.ready(); err != nil {
 		reasons["owner"] = err.Error()
@@ -111,7 +109,7 @@ func (b *healthBoard) look(ctx context.Context) map[string]string {
 	return reasons
 }
 
-// run keeps what gRPC says up to date until ctx ends.
+// run updates the gRPC health status until ctx ends.
 func (b *healthBoard) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		changed := b.gateway.owner.Changed()
@@ -129,7 +127,7 @@ func (b *healthBoard) update(ctx context.Context) {
 	defer cancel()
 	reasons := b.look(asking)
 	if ctx.Err() != nil {
-		return // shutdown says it from here on
+		return // shutdown sets the final status
 	}
 	b.grpc.SetServingStatus("", serving(len(reasons) == 0))
 	b.mu.Lock()
@@ -142,7 +140,7 @@ func (b *healthBoard) update(ctx context.Context) {
 	}
 }
 
-// shutdown says of everything, for good, that it does not serve.
+// shutdown permanently sets all services to not serving.
 func (b *healthBoard) shutdown() { b.grpc.Shutdown() }
 
 func serving(yes bool) grpc_health_v1.HealthCheckResponse_ServingStatus {
@@ -152,10 +150,10 @@ func serving(yes bool) grpc_health_v1.HealthCheckResponse_ServingStatus {
 	return grpc_health_v1.HealthCheckResponse_NOT_SERVING
 }
 
-// unixSeconds is a time as JSON-RPC's clients of shared-tensor know it.
+// unixSeconds returns a time in seconds since 1970, the format of shared-tensor 0.1.
 func unixSeconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
-// writeJSON answers with a value. What cannot be written is the peer's loss: it has gone.
+// writeJSON answers with a value. Write errors are ignored because the peer has left.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")

@@ -14,10 +14,11 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway/internal/statuswriter"
 )
 
-// What peers may take over a request before its body, and how long an idle connection is kept.
+// Limits of a request's headers and of idle connections.
 const (
 	headerPatience = 10 * time.Second
 	idlePatience   = 2 * time.Minute
@@ -30,22 +31,38 @@ func (g *Gateway) newHTTPServer() *http.Server {
 		Handler: g.front(g.mux), ReadHeaderTimeout: headerPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog:    slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 		BaseContext: func(net.Listener) context.Context { return g.requests },
+		ConnContext: withRemote,
 	}
 	server.TLSConfig = g.ids.tlsConfig()
 	return server
 }
 
-// openPaths are answered without identity: probes have none, and what they are told is no secret.
+type remoteKey struct{}
+
+// withRemote adds the connection's remote address to the context of its requests, because http.Request holds it only as
+// text.
+func withRemote(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, remoteKey{}, conn.RemoteAddr())
+}
+
+// remoteFrom returns the remote address of the request's connection.
+func remoteFrom(ctx context.Context) net.Addr {
+	addr, _ := ctx.Value(remoteKey{}).(net.Addr)
+	return addr
+}
+
+// openPaths need no identity: probes have none, and the answers are not confidential.
 var openPaths = []string{"/health", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"}
 
-// front is what every HTTP request goes through: a trace, identity, counting, and an answer where a handler panics.
+// front wraps all HTTP handlers. It adds the trace, checks the identity, counts requests and recovers from panics.
 func (g *Gateway) front(next http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		ctx := withTrace(r.Context(), r.Header.Get(intercept.TraceParent), strings.Join(r.Header.Values(intercept.TraceState), ","))
 		ctx = withCorrelation(ctx, r.Header.Get(correlationHeader))
-		sw := statuswriter.New(w)
+		sw := statuswriter.New(w, r, g.config.Stall)
+		defer sw.Finish()
 		if id := CorrelationFrom(ctx); id != "" {
 			sw.Header().Set(correlationHeader, id)
 		}
@@ -55,25 +72,32 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 			refuse(sw, err)
 			return
 		}
-		id, err := g.ids.identify(r.Header.Get("Authorization"), r.TLS)
+		id, err := g.ids.identify(r.Header.Get("Authorization"), r.TLS, remoteFrom(r.Context()))
 		if err != nil && !slices.Contains(openPaths, r.URL.Path) {
 			sw.Header().Set("WWW-Authenticate", `Bearer, Basic realm="sharedtensor: any name, the token as password"`)
 			refuse(sw, err)
 			return
 		}
-		*r = *r.WithContext(context.WithValue(ctx, identityKey{}, id))
+		authorization, state := r.Header.Get("Authorization"), r.TLS
+		ctx, call, err := g.admitted.Enter(ctx, id, g.validity(id, authorization, state))
+		if err != nil {
+			refuse(sw, err)
+			return
+		}
+		defer call.Leave()
+		*r = *r.WithContext(ctx)
 		next.ServeHTTP(sw, r)
 	})
 }
 
-// errHost is a request that a browser was tricked into sending.
-var errHost = errors.New("refused: sent on behalf of another site")
+// errCrossSite reports a request that another site made a browser send.
+var errCrossSite = errors.New("refused: sent on behalf of another site")
 
-// admit refuses what a web page of somebody else's makes a browser on this host send: another site's request, or one to
-// a name that was made to mean this host.
+// admit identifies the sender and refuses requests forged by web pages: cross-origin requests, and requests to a host
+// name that was rebound to this host.
 func (g *Gateway) admit(r *http.Request, crossOrigin *http.CrossOriginProtection) error {
 	if err := crossOrigin.Check(r); err != nil {
-		return fmt.Errorf("%w: %w", errHost, err)
+		return fmt.Errorf("%w: %w", errCrossSite, err)
 	}
 	if !g.ids.open() || g.config.Insecure || r.Host == "" || strings.HasPrefix(g.config.HTTP, "unix:") {
 		return nil
@@ -82,20 +106,22 @@ func (g *Gateway) admit(r *http.Request, crossOrigin *http.CrossOriginProtection
 	if loopbackName(host) || slices.Contains(g.config.AllowHosts, host) {
 		return nil
 	}
-	return fmt.Errorf("%w: the host %q is not this gateway: see --allow-hosts", errHost, host)
+	return fmt.Errorf("%w: the host %q is not this gateway: see --allow-hosts", errCrossSite, host)
 }
 
-// refuse answers a request that does not get to its handler.
+// refuse answers a request that was not admitted.
 func refuse(w http.ResponseWriter, err error) {
 	status := http.StatusForbidden
-	if errors.Is(err, ErrUnauthenticated) {
+	switch {
+	case errors.Is(err, ErrUnauthenticated):
 		status = http.StatusUnauthorized
+	case errors.Is(err, admission.ErrLimit):
+		status = http.StatusTooManyRequests
 	}
 	http.Error(w, err.Error(), status)
 }
 
-// observe counts a request and answers for a handler that panicked. Panics by which a handler cuts its connection are
-// passed on.
+// observe counts a request and answers for a handler that panicked. It passes on panics with http.ErrAbortHandler.
 func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, begin time.Time, panicked any) {
 	route := r.Pattern
 	if route == "" {
@@ -105,7 +131,7 @@ func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, begin time.Ti
 	if panicked != nil && panicked != http.ErrAbortHandler { //nolint:errorlint // it is thrown, not wrapped
 		g.log.Error("a handler panicked", "route", route, "trace_id", trace, "correlation_id", CorrelationFrom(r.Context()), "panic", panicked, "stack", string(debug.Stack()))
 		if w.Status() == 0 {
-			http.Error(w, "internal error; the gateway's log has more under trace_id "+trace, http.StatusInternalServerError)
+			http.Error(w, "internal error; see the gateway's log for trace_id "+trace, http.StatusInternalServerError)
 		}
 	}
 	code := "ok"
@@ -116,7 +142,7 @@ func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, begin time.Ti
 		code = "aborted"
 	}
 	d := time.Since(begin)
-	if route != eventsRoute { // how long somebody looked is no latency
+	if route != eventsRoute { // a viewing time is not a latency
 		g.calls.Observe("http", route, code, d)
 	}
 	if g.log.Enabled(r.Context(), slog.LevelDebug) {
@@ -128,7 +154,7 @@ func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, begin time.Ti
 	}
 }
 
-// slogPrinter lets the Prometheus library log.
+// slogPrinter is the logger of the Prometheus library.
 type slogPrinter struct{ log *slog.Logger }
 
 // Println implements promhttp.Logger.

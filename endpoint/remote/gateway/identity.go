@@ -8,38 +8,30 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/sockuser"
 )
 
-// Identity is who sent a request.
-type Identity struct {
-	// Name is the name beside the token, or the common name of the client certificate; empty for nobody in particular.
-	Name string
-	// Method is "token", "certificate" or "none".
-	Method string
-	// ReadOnly refuses what changes the owner or the store.
-	ReadOnly bool
-}
+// Identity is the sender of a request.
+type Identity = admission.Identity
 
-// Errors of requests that are refused for their sender.
+// Errors of requests that the sender may not make.
 var (
-	// ErrUnauthenticated is a request without a token or certificate that the gateway accepts.
+	// ErrUnauthenticated reports a request without an accepted token or certificate.
 	ErrUnauthenticated = errors.New("no token or client certificate that this gateway accepts")
-	// ErrReadOnly is a request that would change something, of a sender or at a gateway that may not.
-	ErrReadOnly = errors.New("read-only: nothing can be changed here")
+	// ErrReadOnly reports a request for a change by a read-only sender or at a read-only gateway.
+	ErrReadOnly = errors.New("read-only: changes are refused")
 )
 
-type identityKey struct{}
+// IdentityFrom returns the sender of the request of ctx.
+func IdentityFrom(ctx context.Context) Identity { return admission.IdentityFrom(ctx) }
 
-// IdentityFrom returns who sent the request of ctx.
-func IdentityFrom(ctx context.Context) Identity {
-	id, _ := ctx.Value(identityKey{}).(Identity)
-	return id
-}
-
-// CheckWrite is nil where the sender of the request of ctx may change the owner and the store, and else ErrReadOnly.
+// CheckWrite returns nil if the sender of the request may change the owner and the store, otherwise ErrReadOnly.
 func (e *Env) CheckWrite(ctx context.Context) error {
 	if e.ReadOnly {
 		return fmt.Errorf("%w: the gateway runs with --read-only", ErrReadOnly)
@@ -50,15 +42,16 @@ func (e *Env) CheckWrite(ctx context.Context) error {
 	return nil
 }
 
-// identities decides who may use the gateway.
+// identities authenticates the clients of the gateway.
 type identities struct {
-	tokens       *tokenFile       // nil where there are none
+	tokens       *tokenFile       // nil if tokens are not configured
 	certificates *certificateFile // nil without TLS
-	clientCA     *x509.CertPool   // nil where client certificates are not asked for
+	clientCA     *x509.CertPool   // nil if client certificates are not requested
+	insecure     bool             // admit all clients if neither tokens nor certificates are required
 }
 
 func newIdentities(c *Config, log *slog.Logger) (*identities, error) {
-	var ids identities
+	ids := identities{insecure: c.Insecure}
 	var errs []error
 	var err error
 	if c.TokenFile != "" {
@@ -82,13 +75,33 @@ func newIdentities(c *Config, log *slog.Logger) (*identities, error) {
 	return &ids, nil
 }
 
-// open reports whether anybody who reaches a listener may use it.
+// open reports whether requests need neither a token nor a certificate.
 func (ids *identities) open() bool { return ids.tokens == nil && ids.clientCA == nil }
 
-// identify finds out who sent a request from its Authorization header and the state of its TLS connection, nil without.
-func (ids *identities) identify(authorization string, state *tls.ConnectionState) (Identity, error) {
+// byUser reports whether connections are admitted by their user.
+func (ids *identities) byUser() bool { return ids.open() && !ids.insecure }
+
+// access describes the admitted clients, for the log and the page.
+func (ids *identities) access() string {
+	switch {
+	case ids.byUser():
+		return fmt.Sprintf("processes of uid %d on this host", os.Geteuid())
+	case ids.open():
+		return "everybody who reaches it"
+	}
+	return "clients with a token or certificate"
+}
+
+// identify returns the sender of a request, from its Authorization header, its TLS state (nil without TLS) and the
+// remote address of its connection.
+func (ids *identities) identify(authorization string, state *tls.ConnectionState, remote net.Addr) (Identity, error) {
 	if ids.open() {
-		return Identity{Method: "none"}, nil
+		if ids.byUser() {
+			if err := checkUser(remote); err != nil {
+				return Identity{}, err
+			}
+		}
+		return Identity{Method: admission.MethodNone}, nil
 	}
 	if ids.tokens != nil && authorization != "" {
 		if id, ok := ids.tokens.find(presentedToken(authorization)); ok {
@@ -98,17 +111,29 @@ func (ids *identities) identify(authorization string, state *tls.ConnectionState
 	}
 	if ids.clientCA != nil && state != nil && len(state.VerifiedChains) > 0 {
 		leaf := state.VerifiedChains[0][0]
-		// A connection may outlive the certificate that was good when it began.
+		// A connection may outlive its certificate.
 		if now := time.Now(); now.After(leaf.NotAfter) {
 			return Identity{}, fmt.Errorf("%w: the certificate of %s expired at %v", ErrUnauthenticated, leaf.Subject.CommonName, leaf.NotAfter)
 		}
-		return Identity{Name: leaf.Subject.CommonName, Method: "certificate"}, nil
+		return Identity{Name: leaf.Subject.CommonName, Method: admission.MethodCertificate}, nil
 	}
 	return Identity{}, ErrUnauthenticated
 }
 
-// presentedToken is the token of a header: as a bearer's, or as the password of basic authentication, which is what
-// browsers ask for.
+// validity returns a function that reports whether the sender of a call is still accepted. It returns nil if the
+// identity cannot be revoked.
+func (g *Gateway) validity(id Identity, authorization string, state *tls.ConnectionState) func() bool {
+	if !id.Known() || id.Method == admission.MethodNone {
+		return nil
+	}
+	return func() bool {
+		now, err := g.ids.identify(authorization, state, nil)
+		return err == nil && now == id
+	}
+}
+
+// presentedToken returns the token of an Authorization header: a bearer token, or the password of basic authentication,
+// which browsers support.
 func presentedToken(authorization string) string {
 	scheme, rest, _ := strings.Cut(authorization, " ")
 	rest = strings.TrimSpace(rest)
@@ -126,19 +151,23 @@ func presentedToken(authorization string) string {
 	return ""
 }
 
-// allowNATS reports whether a client of the embedded NATS server may connect. It can publish, so a read-only token is
-// not enough.
-func (ids *identities) allowNATS(token string, state *tls.ConnectionState) bool {
+// allowNATS reports whether a client of the embedded NATS server may connect. Clients can publish, so a read-only token
+// is not sufficient.
+func (ids *identities) allowNATS(token string, state *tls.ConnectionState, remote, local net.Addr) bool {
+	if ids.byUser() {
+		uid, err := sockuser.OfTCP(remote, local)
+		remote = &userAddr{remote, uid, err}
+	}
 	authorization := ""
 	if token != "" {
 		authorization = "Bearer " + token
 	}
-	id, err := ids.identify(authorization, state)
+	id, err := ids.identify(authorization, state, remote)
 	return err == nil && !id.ReadOnly
 }
 
-// tlsConfig is the configuration of listeners; nil without TLS. A client certificate is verified where one is sent, and
-// asked for by identify: health stays open to probes that have none.
+// tlsConfig returns the configuration of the listeners, or nil without TLS. Client certificates are optional in the
+// handshake and required by identify, so that probes without one can check health.
 func (ids *identities) tlsConfig() *tls.Config {
 	if ids.certificates == nil {
 		return nil

@@ -33,7 +33,7 @@ func writeTokens(t *testing.T, path string, lines ...string) {
 	require.NoError(t, os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
 }
 
-// TestExposedListenersNeedIdentity: beyond loopback the gateway does not begin without TLS and identity.
+// A gateway with listeners beyond loopback does not start without TLS and identity.
 func TestExposedListenersNeedIdentity(t *testing.T) {
 	a := newAuthority(t)
 	cert, key := a.issue(t, t.TempDir(), "gateway", time.Now().Add(time.Hour))
@@ -62,7 +62,7 @@ func TestExposedListenersNeedIdentity(t *testing.T) {
 	}
 	t.Run("insecure", func(t *testing.T) {
 		gw := remotetest.StartGateway(t, gateway.Off, "--http", "0.0.0.0:0", "--insecure")
-		remotetest.Eventually(t, func() error { // what a process writes arrives when it likes
+		remotetest.Eventually(t, func() error { // output of a process arrives asynchronously
 			if !strings.Contains(gw.Log(), "--insecure") {
 				return errText(gw.Log())
 			}
@@ -132,7 +132,7 @@ func TestTokens(t *testing.T) {
 		status, _, _ := get(t, http.DefaultClient, gw.HTTP()+"/v1/status", "Authorization", "Bearer "+goodToken)
 		require.Equal(t, http.StatusUnauthorized, status, "a token that was taken out does not hold")
 		writeTokens(t, tokens, "short")
-		time.Sleep(1100 * time.Millisecond) // files are looked at once a second
+		time.Sleep(1100 * time.Millisecond) // files are checked for changes once a second
 		status, _, _ = get(t, http.DefaultClient, gw.HTTP()+"/v1/status", "Authorization", "Bearer fedcba9876543210-next")
 		require.Equal(t, http.StatusOK, status, "a file that cannot be read changes nothing")
 	})
@@ -140,7 +140,7 @@ func TestTokens(t *testing.T) {
 
 type errText string
 
-// Error is the text.
+// Error returns the text.
 func (e errText) Error() string { return string(e) }
 
 func dialGRPC(t *testing.T, gw *remotetest.Gateway, opts ...grpc.DialOption) *grpc.ClientConn {
@@ -154,7 +154,7 @@ func dialGRPC(t *testing.T, gw *remotetest.Gateway, opts ...grpc.DialOption) *gr
 	return conn
 }
 
-// reflect lists the services by reflection, which needs identity.
+// reflect lists the services by reflection, which requires identity.
 func reflect(t *testing.T, conn *grpc.ClientConn, authorization string) error {
 	t.Helper()
 	ctx := t.Context()
@@ -165,7 +165,7 @@ func reflect(t *testing.T, conn *grpc.ClientConn, authorization string) error {
 	require.NoError(t, err)
 	_ = stream.Send(&grpc_reflection_v1.ServerReflectionRequest{
 		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{ListServices: "*"},
-	}) // Recv tells
+	}) // Recv returns the error
 	answer, err := stream.Recv()
 	if err == nil {
 		require.Contains(t, answer.String(), "grpc.health.v1.Health")
@@ -222,8 +222,8 @@ func TestCertificates(t *testing.T) {
 	})
 }
 
-// TestBrowsersAreNotTricked: a page of another site cannot use a gateway that asks for no identity.
-func TestBrowsersAreNotTricked(t *testing.T) {
+// A page of another site cannot use a gateway without identities.
+func TestCrossSiteRequestsRefused(t *testing.T) {
 	gw := remotetest.StartGateway(t, gateway.Off, "--allow-hosts", "gateway.test")
 	for host, want := range map[string]int{
 		"evil.example": http.StatusForbidden, "evil.example:80": http.StatusForbidden, "127.0.0.1.evil.example": http.StatusForbidden,

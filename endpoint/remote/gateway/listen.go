@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// boundedListener refuses connections beyond a limit at once, instead of letting their clients wait for an answer that
-// does not come.
+// boundedListener closes connections over a limit immediately, so that their clients do not wait in vain.
 type boundedListener struct {
 	net.Listener
 	name    string
+	byUser  bool // connections have a userAddr
 	max     int64
 	open    atomic.Int64
 	refused atomic.Uint64
 }
 
-// listen binds an address of the configuration; nil where it is off.
-func listen(name, address string, max int) (*boundedListener, error) {
+// listen binds a configured address. It returns nil if the listener is off.
+func (g *Gateway) listen(name, address string, max int) (*boundedListener, error) {
 	if address == Off {
 		return nil, nil
 	}
@@ -44,10 +44,10 @@ func listen(name, address string, max int) (*boundedListener, error) {
 			return nil, errors.Join(fmt.Errorf("--%s: %w", name, err), l.Close())
 		}
 	}
-	return &boundedListener{Listener: l, name: name, max: int64(max)}, nil
+	return &boundedListener{Listener: l, name: name, max: int64(max), byUser: g.ids.byUser()}, nil
 }
 
-// removeDeadSocket removes a socket file on which nobody listens any more. Anything else is left alone.
+// removeDeadSocket removes a socket file that has no listener. It keeps any other file.
 func removeDeadSocket(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -57,7 +57,7 @@ func removeDeadSocket(path string) error {
 		return err
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("%s is there and no socket", path)
+		return fmt.Errorf("%s exists and is not a socket", path)
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
@@ -79,13 +79,18 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 			_ = conn.Close()
 			continue
 		}
-		return &countedConn{Conn: conn, release: sync.OnceFunc(func() { l.open.Add(-1) })}, nil
+		remote := conn.RemoteAddr()
+		if l.byUser {
+			remote = withUser(conn)
+		}
+		return &countedConn{Conn: conn, remote: remote, release: sync.OnceFunc(func() { l.open.Add(-1) })}, nil
 	}
 }
 
-// countedConn gives its place back when it is closed.
+// countedConn frees its slot in the listener when it is closed.
 type countedConn struct {
 	net.Conn
+	remote  net.Addr
 	release func()
 }
 
@@ -95,10 +100,13 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
+// RemoteAddr implements net.Conn. The address is a userAddr if connections are admitted by their user.
+func (c *countedConn) RemoteAddr() net.Addr { return c.remote }
+
 // ReadFrom implements io.ReaderFrom, so that the kernel sends files.
 func (c *countedConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
 
-// addressOf is a listener's address for peers; empty where it is off.
+// addressOf returns a listener's address for peers, or an empty string if it is off.
 func addressOf(l *boundedListener) string {
 	if l == nil {
 		return ""

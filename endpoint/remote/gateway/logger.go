@@ -6,7 +6,7 @@ import (
 	"log/slog"
 )
 
-// NewLogger returns the logger that LogLevel and LogFormat of the configuration ask for.
+// NewLogger returns a logger with the configured LogLevel and LogFormat.
 func (c *Config) NewLogger(w io.Writer) (*slog.Logger, error) {
 	return newLogger(w, c.LogLevel, c.LogFormat)
 }
@@ -14,7 +14,7 @@ func (c *Config) NewLogger(w io.Writer) (*slog.Logger, error) {
 func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	var at slog.Level
 	if err := at.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("--log-level: %q is none of debug, info, warn, error", level)
+		return nil, fmt.Errorf("--log-level: %q is not one of debug, info, warn, error", level)
 	}
 	opts := &slog.HandlerOptions{Level: at}
 	switch format {

@@ -52,7 +52,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// issue writes a certificate and its key for name, good until end, and returns the paths.
+// issue writes a certificate for name, valid until end, and its key. It returns the paths.
 func (a *authority) issue(t *testing.T, dir, name string, end time.Time) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -74,7 +74,7 @@ func (a *authority) issue(t *testing.T, dir, name string, end time.Time) (cert, 
 	return cert, key
 }
 
-// client is an HTTP client that trusts the authority and shows a certificate, if there is one.
+// client returns an HTTP client that trusts the authority and presents a certificate, if any.
 func (a *authority) client(t *testing.T, cert, key string) *http.Client {
 	t.Helper()
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: a.tlsConfig(t, cert, key), DisableKeepAlives: true}}
@@ -93,7 +93,7 @@ func (a *authority) tlsConfig(t *testing.T, cert, key string) *tls.Config {
 	return config
 }
 
-// get is one GET with header fields, name and value in turn; the status is 0 where there was no answer.
+// get sends a GET request. fields alternates header names and values. The status is 0 if there was no answer.
 func get(t *testing.T, client *http.Client, url string, fields ...string) (status int, body string, header http.Header) {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodGet, url, nil)

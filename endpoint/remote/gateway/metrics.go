@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,10 +19,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// ownerPatience is how long the owner may take to answer a scrape; after that the gateway's own figures go out alone.
+// ownerPatience is how long a scrape waits for the owner's metrics. After that, the gateway's metrics are sent alone.
 const ownerPatience = 2 * time.Second
 
-// newMetrics returns a registry with what every program shows.
+// newMetrics returns a registry with the standard process metrics.
 func newMetrics(version string) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -31,7 +33,7 @@ func newMetrics(version string) *prometheus.Registry {
 	return registry
 }
 
-// registerGauges adds what is looked up when somebody asks.
+// registerGauges adds the metrics that are computed at scrape time.
 func (g *Gateway) registerGauges() {
 	gauge := func(name, help string, value func() float64) {
 		g.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sharedtensor_gateway_" + name, Help: help}, value))
@@ -42,6 +44,8 @@ func (g *Gateway) registerGauges() {
 		}
 		return 0
 	})
+	gauge("request_bytes", "Bytes of requests that are held until they are processed.", func() float64 { return float64(g.admitted.Requests.Used()) })
+	gauge("calls", "Calls of HTTP and gRPC that run.", func() float64 { return float64(g.admitted.Running()) })
 	g.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "sharedtensor_gateway_owner_attaches_total", Help: "How often an owner came or came back.",
 	}, func() float64 { return float64(g.owner.attaches.Load()) }))
@@ -69,17 +73,40 @@ func (g *Gateway) registerGauges() {
 	})
 }
 
-// metricsHandler serves the gateway's figures and, where it answers in time, the owner's.
+// metricsHandler serves the gateway's metrics and, if the owner answers in time, the owner's.
 func (g *Gateway) metricsHandler() http.Handler {
 	both := prometheus.Gatherers{g.metrics, prometheus.GathererFunc(g.gatherOwner)}
-	return promhttp.HandlerFor(both, promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true, MaxRequestsInFlight: 8, Timeout: 2 * ownerPatience,
-		ErrorLog: slogPrinter{g.log},
+	handler := func(from prometheus.Gatherer) http.Handler {
+		return promhttp.HandlerFor(from, promhttp.HandlerOpts{
+			ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true, MaxRequestsInFlight: 8, Timeout: 2 * ownerPatience,
+			ErrorLog: slogPrinter{g.log},
+		})
+	}
+	text, open := handler(both), handler(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return distinct(both.Gather()) }))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if expfmt.NegotiateIncludingOpenMetrics(r.Header).FormatType() == expfmt.TypeOpenMetrics {
+			open.ServeHTTP(w, r)
+			return
+		}
+		text.ServeHTTP(w, r)
 	})
 }
 
-// gatherOwner reads what the owner writes about itself. An owner that is away or slow is no error of a scrape:
-// sharedtensor_gateway_owner_attached tells.
+// distinct removes families whose names conflict in OpenMetrics, where the counter x_total is the family x. The Go
+// collector has go_memstats_alloc_bytes both as a gauge and with _total. The gauge is also available as
+// go_memstats_heap_alloc_bytes.
+func distinct(families []*dto.MetricFamily, err error) ([]*dto.MetricFamily, error) {
+	counters := map[string]bool{}
+	for _, family := range families {
+		if name, total := strings.CutSuffix(family.GetName(), "_total"); total && family.GetType() == dto.MetricType_COUNTER {
+			counters[name] = true
+		}
+	}
+	return slices.DeleteFunc(families, func(family *dto.MetricFamily) bool { return counters[family.GetName()] }), err
+}
+
+// gatherOwner reads the owner's metrics. An absent or slow owner does not fail a scrape;
+// sharedtensor_gateway_owner_attached reports it.
 func (g *Gateway) gatherOwner() ([]*dto.MetricFamily, error) {
 	client, err := g.owner.Client()
 	if err != nil || g.owner.ready() != nil {

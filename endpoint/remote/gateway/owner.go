@@ -15,22 +15,22 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 )
 
-// attachPause is the time between two attempts to attach after one that failed for another reason than an absent owner.
+// attachPause is the delay after a failed attempt to attach, unless the owner was absent.
 const attachPause = 2 * time.Second
 
-// ownerLink is the attachment to the owner. It begins before there is an owner and goes on when one is replaced.
+// ownerLink is the attachment to the owner. It exists before the first owner and across replacements.
 type ownerLink struct {
 	socket  string
 	devices []driver.Device
 	log     *slog.Logger
-	local   *endpoint.Node // functions of the embedding program; nil where there are none
+	local   *endpoint.Node // functions of the embedding program; may be nil
 
-	attaches atomic.Uint64 // how often an owner came
+	attaches atomic.Uint64 // number of owners attached so far
 
 	mu      sync.Mutex
-	client  *endpoint.Client // nil until the first owner has been reached
+	client  *endpoint.Client // nil before the first owner
 	up      bool
-	life    context.Context // of the attachment; nil while there is none
+	life    context.Context // ends with the current attachment; nil if there is none
 	lose    context.CancelCauseFunc
 	changed chan struct{}
 
@@ -38,7 +38,7 @@ type ownerLink struct {
 	done chan struct{}
 }
 
-// attachOwner begins to attach and returns at once.
+// attachOwner starts to attach and returns immediately.
 func attachOwner(c *Config, devices []driver.Device, registry *endpoint.Registry, log *slog.Logger) (*ownerLink, error) {
 	o := &ownerLink{socket: c.Owner, devices: devices, log: log, changed: make(chan struct{}), done: make(chan struct{})}
 	if registry != nil {
@@ -68,16 +68,16 @@ func (o *ownerLink) openLocal(registry *endpoint.Registry) error {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("functions of the gateway's own: %w", err)
+		return fmt.Errorf("local functions: %w", err)
 	}
 	o.local = local
 	return nil
 }
 
-// traced has requests take their trace along to the functions that they call.
+// traced returns the interceptors that pass a request's trace to the functions that it calls.
 func traced() []endpoint.Interceptor { return []endpoint.Interceptor{intercept.Tracing(nil)} }
 
-// keep dials until an owner answers and then follows it; the client itself dials again when the owner comes back.
+// keep dials until an owner answers and then follows it. After that, the client reconnects automatically.
 func (o *ownerLink) keep(ctx context.Context) {
 	for ctx.Err() == nil {
 		client, err := endpoint.Dial(ctx, endpoint.ClientOptions{
@@ -96,8 +96,8 @@ func (o *ownerLink) keep(ctx context.Context) {
 	}
 }
 
-// follow notes when the owner goes and comes back, until ctx ends. The owner counts as attached while somebody watches
-// it, not before: Watch waits for the next owner where this one went away meanwhile.
+// follow records when the owner leaves and returns, until ctx ends. The owner counts as attached only while a watch is
+// running, because Watch waits for the next owner if this one has left.
 func (o *ownerLink) follow(ctx context.Context, client *endpoint.Client) {
 	for ctx.Err() == nil {
 		watcher, err := client.Watch(ctx)
@@ -125,14 +125,14 @@ func (o *ownerLink) note(client *endpoint.Client, event endpoint.Event) {
 	switch event.Kind {
 	case endpoint.EventOwnerLost:
 		o.set(client, false)
-		o.log.Warn("the owner is gone; requests to it fail until it is back", "server_id", event.Server)
+		o.log.Warn("the owner has left; requests to it fail until it returns", "server_id", event.Server)
 	case endpoint.EventOwnerBack:
 		o.set(client, true)
-		o.log.Info("an owner is back", "server_id", client.ServerID())
+		o.log.Info("attached to an owner again", "server_id", client.ServerID())
 	}
 }
 
-// set notes how the attachment stands and tells those who wait for a change.
+// set records the state of the attachment and wakes the waiters of Changed.
 func (o *ownerLink) set(client *endpoint.Client, up bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -143,7 +143,7 @@ func (o *ownerLink) set(client *endpoint.Client, up bool) {
 		o.attaches.Add(1)
 		o.life, o.lose = context.WithCancelCause(context.Background())
 	} else if o.lose != nil {
-		o.lose(fmt.Errorf("%w on %s: it went away", endpoint.ErrUnavailable, o.path()))
+		o.lose(fmt.Errorf("%w on %s: it has left", endpoint.ErrUnavailable, o.path()))
 	}
 	o.client, o.up = client, up
 	close(o.changed)
@@ -160,7 +160,7 @@ func (o *ownerLink) Client() (*endpoint.Client, error) {
 	case o.client == nil:
 		return nil, fmt.Errorf("%w: no owner has been reached yet on %s", endpoint.ErrUnavailable, o.path())
 	case !o.up:
-		return nil, fmt.Errorf("%w on %s: the gateway waits for it to come back", endpoint.ErrUnavailable, o.path())
+		return nil, fmt.Errorf("%w on %s: waiting for it to return", endpoint.ErrUnavailable, o.path())
 	}
 	return o.client, nil
 }
@@ -178,7 +178,7 @@ func (o *ownerLink) Bind(ctx context.Context) (context.Context, context.CancelFu
 	return bound, func() { stop(); cancel(nil) }
 }
 
-// path is the socket for people.
+// path returns the socket path for messages.
 func (o *ownerLink) path() string {
 	if o.socket != "" {
 		return o.socket
@@ -240,7 +240,7 @@ func (o *ownerLink) ServerID() string {
 	return o.client.ServerID()
 }
 
-// ready is nil while an owner is attached, or none is wanted.
+// ready returns nil if an owner is attached or the owner is off.
 func (o *ownerLink) ready() error {
 	o.mu.Lock()
 	up := o.up
@@ -272,7 +272,7 @@ func (o *ownerLink) close() error {
 	return errors.Join(errs...)
 }
 
-// pause waits, or until ctx ends.
+// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():

@@ -13,8 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// What the page costs: how often a sample is taken while somebody looks, how long it may take, how many may look at
-// once, and how much is told of tasks.
+// Limits of the page: sampling interval, time for a sample, number of viewers, and number of tasks in a sample.
 const (
 	sampleEvery    = time.Second
 	samplePatience = 2 * time.Second
@@ -28,14 +27,14 @@ const eventsRoute = "GET /v1/events"
 //go:embed assets
 var pageAssets embed.FS
 
-// page is what people look at: one static page and a stream of samples. While nobody looks, nothing is asked.
+// page serves a static page and a stream of samples. It takes no samples without viewers.
 type page struct {
 	gateway *Gateway
 
 	mu      sync.Mutex
 	viewers int
 	sample  []byte
-	next    chan struct{} // closed when the next sample is there
+	next    chan struct{} // closed when the next sample is available
 	running bool
 
 	stopped chan struct{}
@@ -50,7 +49,7 @@ type pageStatus struct {
 	Models  []modelStatus       `json:"models"`
 	Calls   []CallStats         `json:"calls"`
 	Tasks   []endpoint.TaskInfo `json:"tasks"`
-	// Components is what each component has to show, by its name.
+	// Components holds the status of each component by name.
 	Components map[string]any `json:"components"`
 }
 
@@ -58,6 +57,7 @@ type gatewayStatus struct {
 	Version     string            `json:"version"`
 	Started     time.Time         `json:"started"`
 	Insecure    bool              `json:"insecure"`
+	Access      string            `json:"access"`
 	ReadOnly    bool              `json:"read_only"`
 	Draining    bool              `json:"draining"`
 	Addresses   map[string]string `json:"addresses"`
@@ -80,7 +80,7 @@ type ownerStatus struct {
 	Endpoints []endpoint.EndpointStats `json:"endpoints"`
 }
 
-// modelStatus is a version of a model.
+// modelStatus describes a version of a model.
 type modelStatus struct {
 	Name        string    `json:"name"`
 	Version     uint64    `json:"version"`
@@ -101,7 +101,7 @@ func newPage(g *Gateway) *page {
 func (p *page) handle(mux *http.ServeMux) {
 	assets, err := fs.Sub(pageAssets, "assets")
 	if err != nil {
-		panic(err) // the folder is embedded
+		panic(err) // unreachable: the directory is embedded
 	}
 	files := http.FileServerFS(assets)
 	static := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -121,15 +121,14 @@ func (p *page) handle(mux *http.ServeMux) {
 	mux.HandleFunc(eventsRoute, p.events)
 }
 
-// once answers with one sample, for scripts.
+// once answers with a single sample, for scripts.
 func (p *page) once(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), samplePatience)
 	defer cancel()
 	writeJSON(w, http.StatusOK, p.take(ctx))
 }
 
-// events sends samples until the viewer leaves or the gateway stops. A viewer who reads slowly misses samples in
-// between.
+// events sends samples until the viewer leaves or the gateway stops. Slow viewers miss samples.
 func (p *page) events(w http.ResponseWriter, r *http.Request) {
 	if !p.enter() {
 		http.Error(w, "too many viewers: close another page first", http.StatusServiceUnavailable)
@@ -144,7 +143,6 @@ func (p *page) events(w http.ResponseWriter, r *http.Request) {
 		sample, next := p.latest()
 		if sample != nil && (seen == nil || &sample[0] != &seen[0]) {
 			seen = sample
-			_ = control.SetWriteDeadline(time.Now().Add(p.gateway.config.Stall))
 			if _, err := fmt.Fprintf(w, "retry: 2000\nevent: status\ndata: %s\n\n", sample); err != nil || control.Flush() != nil {
 				return
 			}
@@ -159,7 +157,7 @@ func (p *page) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// enter counts a viewer and starts taking samples for the first one.
+// enter counts a viewer and starts sampling for the first one.
 func (p *page) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,7 +184,7 @@ func (p *page) latest() ([]byte, <-chan struct{}) {
 	return p.sample, p.next
 }
 
-// run takes samples until nobody looks any more.
+// run takes samples until there are no viewers.
 func (p *page) run() {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
@@ -195,7 +193,7 @@ func (p *page) run() {
 		sample, err := json.Marshal(p.take(ctx))
 		cancel()
 		if err != nil {
-			p.gateway.log.Error("the page cannot show what there is", "error", err)
+			p.gateway.log.Error("cannot encode the status page", "error", err)
 		}
 		if !p.publish(sample) {
 			return
@@ -211,7 +209,7 @@ func (p *page) run() {
 	}
 }
 
-// publish hands a sample out; false, and the end of running, where nobody looks any more.
+// publish passes a sample to the viewers. If there are none, it ends sampling and returns false.
 func (p *page) publish(sample []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,7 +224,7 @@ func (p *page) publish(sample []byte) bool {
 	return p.running
 }
 
-// take asks everybody once.
+// take takes a sample.
 func (p *page) take(ctx context.Context) pageStatus {
 	g := p.gateway
 	s := pageStatus{Time: time.Now(), Gateway: g.statusForPage(ctx), Calls: g.calls.Snapshot(), Components: map[string]any{}}
@@ -248,7 +246,7 @@ func (p *page) take(ctx context.Context) pageStatus {
 func (g *Gateway) statusForPage(ctx context.Context) gatewayStatus {
 	a := g.Addresses()
 	s := gatewayStatus{
-		Version: g.version, Started: g.started, Insecure: g.config.Insecure, ReadOnly: g.config.ReadOnly, Draining: g.draining.Load(),
+		Version: g.version, Started: g.started, Insecure: g.config.Insecure, Access: g.ids.access(), ReadOnly: g.config.ReadOnly, Draining: g.draining.Load(),
 		Addresses: map[string]string{}, Connections: map[string]int64{}, NotReady: g.health.look(ctx),
 	}
 	for name, address := range map[string]string{"http": a.HTTP, "grpc": a.GRPC, "nats": a.NATS} {
@@ -264,7 +262,7 @@ func (g *Gateway) statusForPage(ctx context.Context) gatewayStatus {
 	return s
 }
 
-// ownerForPage is what the owner tells, as far as it answers in time.
+// ownerForPage returns the owner's state, or the part that was available in time.
 func (g *Gateway) ownerForPage(ctx context.Context) (s ownerStatus, models []modelStatus, tasks []endpoint.TaskInfo) {
 	s = ownerStatus{Socket: g.owner.path(), Devices: []endpoint.DeviceInfo{}, Memory: []endpoint.MemoryUse{}, Endpoints: []endpoint.EndpointStats{}}
 	models, tasks = []modelStatus{}, []endpoint.TaskInfo{}
@@ -311,7 +309,7 @@ func (g *Gateway) ownerForPage(ctx context.Context) (s ownerStatus, models []mod
 	return s, models, tasks
 }
 
-// newestTasks is the end of a list: those that were submitted last.
+// newestTasks returns the tasks that were submitted last.
 func newestTasks(tasks []endpoint.TaskInfo) []endpoint.TaskInfo {
 	if len(tasks) > maxPageTasks {
 		tasks = tasks[len(tasks)-maxPageTasks:]

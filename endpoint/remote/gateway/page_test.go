@@ -20,8 +20,8 @@ import (
 
 const tabKey = 9
 
-// TestPage looks at the page in a browser: that it is live, reads well in light and dark, and can be used with a
-// keyboard and a screen reader. With SHAREDTENSOR_SCREENSHOTS set to a folder it leaves pictures there.
+// The page updates live, is readable in light and dark mode, and works with a keyboard and a screen reader. If
+// SHAREDTENSOR_SCREENSHOTS names a directory, the test writes screenshots to it.
 func TestPage(t *testing.T) {
 	owner := remotetest.StartOwner(t, "--model", "llm/7b=50331648", "--model", "<img src=x onerror=alert(1)>=4096")
 	gw := remotetest.StartGateway(t, owner.Socket)
@@ -108,10 +108,18 @@ func TestPage(t *testing.T) {
 		})
 	}
 	t.Run("narrow", func(t *testing.T) {
-		narrow := browsertest.Open(t, gw.HTTP()+"/", 390, 1200)
-		narrow.WaitFor(shows("models", "llm/7b"))
-		require.Equal(t, "true", narrow.Eval("document.documentElement.scrollWidth <= innerWidth"), "tables scroll, the page does not")
-		narrow.Screenshot("page-narrow")
+		for _, width := range []int{390, 480} {
+			narrow := browsertest.Open(t, gw.HTTP()+"/", width, 1200)
+			narrow.WaitFor(shows("models", "llm/7b"))
+			narrow.WaitFor(shows("tasks", running.ID))
+			require.Equal(t, "true", narrow.Eval("document.documentElement.scrollWidth <= innerWidth"), "the page does not scroll sideways at %d pixels", width)
+			cut := narrow.Eval(`[...document.querySelectorAll("tbody th, tbody td, dd, .legend li")].filter((e) => {
+				const box = e.getBoundingClientRect();
+				return box.right > innerWidth || e.scrollWidth > e.clientWidth + 1;
+			}).map((e) => e.textContent).join("; ")`)
+			require.Empty(t, strings.Trim(cut, `"`), "figures are cut at %d pixels", width)
+			narrow.Screenshot(fmt.Sprintf("page-narrow-%d", width))
+		}
 	})
 	require.Empty(t, page.Problems())
 	for _, url := range page.Requests() {
@@ -120,7 +128,7 @@ func TestPage(t *testing.T) {
 	t.Run("owner gone", func(t *testing.T) {
 		owner.Kill()
 		page.WaitFor(shows("state", "not ready"))
-		page.WaitFor(shows("models", "nothing is published"))
+		page.WaitFor(shows("models", "no models published"))
 		page.Screenshot("page-no-owner")
 	})
 	t.Run("gateway gone", func(t *testing.T) {
@@ -129,7 +137,7 @@ func TestPage(t *testing.T) {
 	})
 }
 
-// dialOwner is a client of the owner beside the gateway.
+// dialOwner returns a direct client of the owner.
 func dialOwner(t *testing.T, owner *remotetest.Owner) *endpoint.Client {
 	t.Helper()
 	dev, err := host.Open()
@@ -141,7 +149,7 @@ func dialOwner(t *testing.T, owner *remotetest.Owner) *endpoint.Client {
 	return client
 }
 
-// contrast is the ratio of an element's colour and that behind it, by the formula of WCAG.
+// contrast returns the WCAG contrast ratio between an element's color and its background.
 func contrast(t *testing.T, page *browsertest.Page, selector string) float64 {
 	t.Helper()
 	colours := page.Eval(fmt.Sprintf(`(() => {
@@ -155,7 +163,7 @@ func contrast(t *testing.T, page *browsertest.Page, selector string) float64 {
 	return (math.Max(a, b) + 0.05) / (math.Min(a, b) + 0.05)
 }
 
-// luminance is that of a colour such as "rgb(1, 2, 3)".
+// luminance returns the luminance of a color such as "rgb(1, 2, 3)".
 func luminance(t *testing.T, colour string) float64 {
 	t.Helper()
 	inner, found := strings.CutPrefix(strings.TrimSuffix(colour, ")"), "rgb(")
@@ -175,8 +183,8 @@ func luminance(t *testing.T, colour string) float64 {
 	return sum
 }
 
-// TestPageCostsNothingUnwatched: samples are taken while somebody looks, and no longer.
-func TestPageCostsNothingUnwatched(t *testing.T) {
+// Samples are taken only while the page is open.
+func TestPageSamplesOnlyForViewers(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
 	ready(t, gw, http.StatusOK)
@@ -199,7 +207,7 @@ func TestPageCostsNothingUnwatched(t *testing.T) {
 	remotetest.Eventually(t, func() error {
 		at := requests()
 		time.Sleep(1500 * time.Millisecond)
-		if grown := requests() - at; grown > 1 { // the question itself
+		if grown := requests() - at; grown > 1 { // the status request
 			return fmt.Errorf("it is still asked: %d", grown)
 		}
 		return nil

@@ -2,5 +2,5 @@
 
 package gateway_test
 
-// memoryFactor is how much more memory a process takes with the race detector.
+// memoryFactor is the memory overhead of the race detector.
 const memoryFactor = 4

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// reloadEvery is how often files are looked at for changes at most.
+// reloadEvery is the minimum interval between checks of the files.
 const reloadEvery = time.Second
 
-// reloaded is a value made of files, made anew when one of them changes. A change that cannot be read leaves the value
-// as it was.
+// reloaded is a value that is read from files and reloaded when one of them changes. If a changed file cannot be read,
+// the previous value stays in use.
 type reloaded[T any] struct {
 	paths []string
 	read  func() (T, error)
@@ -23,16 +23,16 @@ type reloaded[T any] struct {
 	checked time.Time
 }
 
-// fileStamp tells one state of a file from another.
+// fileStamp identifies a state of a file.
 type fileStamp struct {
 	modified time.Time
 	bytes    int64
 }
 
-// newReloaded reads the value for the first time.
+// newReloaded reads the initial value.
 func newReloaded[T any](log *slog.Logger, read func() (T, error), paths ...string) (*reloaded[T], error) {
 	r := &reloaded[T]{paths: paths, read: read, log: log, checked: time.Now()}
-	r.stamps = r.look() // before reading: a change in between is seen next time
+	r.stamps = r.look() // before reading, so that a change in between is detected
 	var err error
 	r.value, err = read()
 	return r, err
@@ -48,7 +48,7 @@ func (r *reloaded[T]) look() []fileStamp {
 	return stamps
 }
 
-// get is the value of the files as they are now, or were a second ago.
+// get returns the value of the files as of at most reloadEvery ago.
 func (r *reloaded[T]) get() T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,9 +73,9 @@ func (r *reloaded[T]) reloadLocked(stamps []fileStamp) {
 		r.log = slog.Default()
 	}
 	if err != nil {
-		r.log.Error("a changed file is not used; what it was before holds", "files", r.paths, "error", err)
+		r.log.Error("cannot reload changed files, keeping the previous version", "files", r.paths, "error", err)
 		return
 	}
-	r.log.Info("a changed file is used from now on", "files", r.paths)
+	r.log.Info("reloaded changed files", "files", r.paths)
 	r.value = value
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -13,28 +14,32 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// EnvPrefix begins the name of the environment variable of each flag: --max-request is SHAREDTENSOR_MAX_REQUEST.
+// EnvPrefix is the prefix of each flag's environment variable: --max-request is SHAREDTENSOR_MAX_REQUEST.
 const EnvPrefix = "SHAREDTENSOR_"
 
-// maxConfigBytes is the largest configuration file.
+// maxConfigBytes is the maximum size of a configuration file.
 const maxConfigBytes = 1 << 20
 
-// Setting is one setting as it is in force.
+// Setting is an effective setting.
 type Setting struct {
-	// Name is the flag without its dashes, which is also the key in the file.
+	// Name is the flag without its dashes. It is also the key in the file.
 	Name string `json:"name"`
-	// Value is what holds, as the flag takes it.
+	// Value is the effective value, in the syntax of the flag. Credentials in URLs are replaced by ***.
 	Value string `json:"value"`
 	// Origin is "flag", "environment", "file" or "default".
 	Origin string `json:"origin"`
 }
 
-// ApplySettings gives the flags of set that were not on the command line the value of their environment variable, else
-// that of the YAML file, whose keys are the names of the flags. An empty path stands for no file. It returns all
-// settings in the order of their names. Every error names the variable, or the line of the file.
+// ApplySettings sets each flag of set that is not on the command line from its environment variable, otherwise from the
+// YAML file, whose keys are flag names. An empty path means no file. It returns all settings ordered by name. Errors
+// name the variable or the line of the file.
 func ApplySettings(set *pflag.FlagSet, lookup func(string) (string, bool), path string) ([]Setting, error) {
 	origin := map[string]string{}
-	set.Visit(func(f *pflag.Flag) { origin[f.Name] = "flag" })
+	set.VisitAll(func(f *pflag.Flag) {
+		if f.Changed { // also by another set that shares the flag, such as a command's
+			origin[f.Name] = "flag"
+		}
+	})
 	var errs []error
 	set.VisitAll(func(f *pflag.Flag) {
 		value, found := lookup(EnvName(f.Name))
@@ -52,21 +57,46 @@ func ApplySettings(set *pflag.FlagSet, lookup func(string) (string, bool), path 
 	var all []Setting
 	set.VisitAll(func(f *pflag.Flag) {
 		if !hiddenSetting(f) {
-			all = append(all, Setting{f.Name, settingText(f), orString(origin[f.Name], "default")})
+			all = append(all, Setting{f.Name, shownSetting(f), orString(origin[f.Name], "default")})
 		}
 	})
 	return all, errors.Join(errs...)
 }
 
-// EnvName is the environment variable of a flag.
+// EnvName returns the environment variable of a flag.
 func EnvName(flag string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// hiddenSetting reports whether a flag is of the command line alone.
+// hiddenSetting reports whether a flag can be set only on the command line.
 func hiddenSetting(f *pflag.Flag) bool { return f.Name == "help" || f.Name == "config" || f.Hidden }
 
-// settingText is a flag's value; that of a list without the brackets that pflag writes.
+// urlCredentials matches the user and password, or the token, of a URL.
+var urlCredentials = regexp.MustCompile(`(://)[^/,]*@`)
+
+// shownSetting returns the value of a flag without credentials.
+func shownSetting(f *pflag.Flag) string {
+	if f.Name == "nats" {
+		return hideCredentials(settingText(f))
+	}
+	return urlCredentials.ReplaceAllString(settingText(f), "${1}***@")
+}
+
+// hideCredentials replaces everything before the last @ in NATS URLs, which have no path. Malformed credentials may
+// contain commas and slashes. (*url.URL).Redacted would show a token.
+func hideCredentials(text string) string {
+	at := strings.LastIndexByte(text, '@')
+	if at < 0 {
+		return text
+	}
+	scheme, _, found := strings.Cut(text[:at], "://")
+	if !found {
+		return "***" + text[at:]
+	}
+	return scheme + "://***" + text[at:]
+}
+
+// settingText returns a flag's value. Lists are written without the brackets of pflag.
 func settingText(f *pflag.Flag) string {
 	if list, isList := f.Value.(pflag.SliceValue); isList {
 		return strings.Join(list.GetSlice(), ",")
@@ -83,7 +113,7 @@ func applyFile(set *pflag.FlagSet, origin map[string]string, path string) error 
 	for _, e := range entries {
 		flag := set.Lookup(e.key)
 		if flag == nil || hiddenSetting(flag) {
-			errs = append(errs, fmt.Errorf("%s:%d: there is no setting %q%s", path, e.line, e.key, suggest(set, e.key)))
+			errs = append(errs, fmt.Errorf("%s:%d: unknown setting %q%s", path, e.line, e.key, suggest(set, e.key)))
 			continue
 		}
 		if origin[e.key] != "" {
@@ -98,7 +128,7 @@ func applyFile(set *pflag.FlagSet, origin map[string]string, path string) error 
 	return errors.Join(errs...)
 }
 
-// setFromFile sets a flag to one value, or one of a list to several.
+// setFromFile sets a flag to one value, or a list flag to several.
 func setFromFile(f *pflag.Flag, values []string) error {
 	if list, isList := f.Value.(pflag.SliceValue); isList {
 		return list.Replace(values)
@@ -116,13 +146,13 @@ type entry struct {
 	values []string
 }
 
-// readConfigFile reads a YAML file of one mapping from names to scalars or lists of scalars.
+// readConfigFile reads a YAML file with one mapping from names to scalars or lists of scalars.
 func readConfigFile(path string) ([]entry, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // it was only read
+	defer f.Close() // best effort: the file was only read
 	data, err := io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
 	if err != nil {
 		return nil, err
@@ -153,7 +183,7 @@ func entriesOf(path string, root *yaml.Node) ([]entry, error) {
 		key, value := root.Content[i], root.Content[i+1]
 		e := entry{key: key.Value, line: key.Line}
 		if slices.ContainsFunc(entries, func(o entry) bool { return o.key == e.key }) {
-			return nil, fmt.Errorf("%s:%d: %s is there twice", path, e.line, e.key)
+			return nil, fmt.Errorf("%s:%d: %s is set twice", path, e.line, e.key)
 		}
 		switch {
 		case value.Kind == yaml.ScalarNode:
@@ -172,7 +202,7 @@ func entriesOf(path string, root *yaml.Node) ([]entry, error) {
 
 func notScalar(n *yaml.Node) bool { return n.Kind != yaml.ScalarNode }
 
-// suggest names the setting that was probably meant.
+// suggest returns the setting name closest to key.
 func suggest(set *pflag.FlagSet, key string) string {
 	best, least := "", 4
 	normal := strings.ToLower(strings.ReplaceAll(key, "_", "-"))
@@ -187,7 +217,7 @@ func suggest(set *pflag.FlagSet, key string) string {
 	return fmt.Sprintf("; did you mean %q?", best)
 }
 
-// editDistance is how many letters have to be added, dropped or replaced to make b of a.
+// editDistance returns the Levenshtein distance of a and b.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -4,26 +4,28 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"strings"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 )
 
-// A token is long enough not to be guessed; a file of them is short enough to be read at once.
+// Limits of token files: the minimum length of a token, so that it cannot be guessed, and the maximum size of a file.
 const (
 	minTokenBytes     = 16
 	maxTokenFileBytes = 1 << 20
 )
 
-// tokenFile is a file of tokens, read again when it changes.
+// tokenFile is a file of tokens that is reloaded when it changes. Emptying the file revokes all tokens.
 type tokenFile struct {
 	list *reloaded[[]token]
 }
 
-// token is one line of the file. Only the digest is kept, so that comparing tells nothing of the token by how long it
-// takes.
+// token is one line of the file. Only its digest is kept, so that the time of a comparison does not reveal the token.
 type token struct {
 	digest [sha256.Size]byte
 	id     Identity
@@ -35,11 +37,14 @@ func openTokenFile(path string, log *slog.Logger) (*tokenFile, error) {
 		return nil, err
 	}
 	if info.Mode().Perm()&0o077 != 0 && log != nil {
-		log.Warn("others can read the file of tokens", "file", path, "mode", info.Mode().Perm().String())
+		log.Warn("the token file is readable by other users", "file", path, "mode", info.Mode().Perm().String())
 	}
 	list, err := newReloaded(log, func() ([]token, error) { return readTokens(path) }, path)
 	if err != nil {
 		return nil, err
+	}
+	if len(list.get()) == 0 {
+		return nil, fmt.Errorf("%s holds no token: add one of at least %d bytes, such as the output of openssl rand -hex 32", path, minTokenBytes)
 	}
 	return &tokenFile{list}, nil
 }
@@ -49,7 +54,7 @@ func readTokens(path string) ([]token, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // it was only read
+	defer f.Close() // best effort: the file was only read
 	data, err := io.ReadAll(io.LimitReader(f, maxTokenFileBytes+1))
 	if err != nil {
 		return nil, err
@@ -71,13 +76,10 @@ func readTokens(path string) ([]token, error) {
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if len(list) == 0 {
-		return nil, fmt.Errorf("%s holds no token: write one of at least %d bytes, such as what openssl rand -hex 32 prints", path, minTokenBytes)
-	}
 	return list, nil
 }
 
-// parseToken reads a line; nil for one that is empty or a comment. Errors do not repeat the token.
+// parseToken parses a line. It returns nil if the line is empty or a comment. Errors do not contain the token.
 func parseToken(line string) (*token, error) {
 	line, _, _ = strings.Cut(line, "#")
 	words := strings.Fields(line)
@@ -87,7 +89,9 @@ func parseToken(line string) (*token, error) {
 	if len(words[0]) < minTokenBytes {
 		return nil, fmt.Errorf("a token has at least %d bytes", minTokenBytes)
 	}
-	one := &token{digest: sha256.Sum256([]byte(words[0])), id: Identity{Method: "token"}}
+	one := &token{digest: sha256.Sum256([]byte(words[0]))}
+	fingerprint := sha256.Sum256(one.digest[:]) // hash of the digest, so that an ID does not help to guess a token
+	one.id = Identity{Method: admission.MethodToken, ID: hex.EncodeToString(fingerprint[:8])}
 	if len(words) > 1 {
 		one.id.Name = words[1]
 	}
@@ -100,7 +104,7 @@ func parseToken(line string) (*token, error) {
 	return one, nil
 }
 
-// find looks a token up. It takes as long for a token that is nearly right as for any other.
+// find returns the identity of a token. Its duration does not depend on how much of the token is correct.
 func (f *tokenFile) find(presented string) (Identity, bool) {
 	digest := sha256.Sum256([]byte(presented))
 	for _, one := range f.list.get() {

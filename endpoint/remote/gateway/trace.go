@@ -7,8 +7,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 )
 
-// withTrace puts the trace of the headers of W3C Trace Context into ctx, with a span of the gateway's own, or a new one
-// where there is none that can be read. It goes on to the owner with whatever is asked for in that context.
+// withTrace adds the trace of W3C Trace Context headers to ctx, with a new span of the gateway. It starts a new trace
+// if the headers are missing or invalid. Requests to the owner with this context carry the trace.
 func withTrace(ctx context.Context, parent, state string) context.Context {
 	t, ok := intercept.ParseTrace(parent, state)
 	if !ok {
@@ -17,22 +17,22 @@ func withTrace(ctx context.Context, parent, state string) context.Context {
 	return intercept.WithTrace(ctx, t.Child())
 }
 
-// traceID finds a request in logs.
+// traceID returns the trace ID, which identifies the request in logs.
 func traceID(ctx context.Context) string {
 	t, _ := intercept.TraceFrom(ctx)
 	return t.TraceID
 }
 
-// correlationHeader is a name that a client gives a request, in HTTP and in gRPC, beside the trace that it belongs to.
-// It is in the logs of the request, and HTTP's answer has it too.
+// correlationHeader is a request name that HTTP and gRPC clients may set in addition to the trace. It is logged with
+// the request and returned in HTTP answers.
 const correlationHeader = "X-Correlation-Id"
 
-// maxCorrelation bounds such a name.
+// maxCorrelation limits the length of a correlation id.
 const maxCorrelation = 128
 
 type correlationKey struct{}
 
-// withCorrelation puts the client's correlation id into ctx if it is fit for a log.
+// withCorrelation adds the client's correlation id to ctx if it is safe to log.
 func withCorrelation(ctx context.Context, id string) context.Context {
 	if id == "" || len(id) > maxCorrelation || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return ctx
@@ -40,7 +40,7 @@ func withCorrelation(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, correlationKey{}, id)
 }
 
-// CorrelationFrom returns the name that the client gave the request of ctx; empty where it gave none.
+// CorrelationFrom returns the client's correlation id of the request, or an empty string if there is none.
 func CorrelationFrom(ctx context.Context) string {
 	id, _ := ctx.Value(correlationKey{}).(string)
 	return id

@@ -1,70 +1,41 @@
 package inference
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
 	"strings"
-	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// tensorAlign is where tensors of a slab begin.
+// tensorAlign is the alignment of tensors in a slab.
 const tensorAlign = 256
 
-// aligned is the next place at or behind bytes where a tensor may begin.
+// aligned rounds bytes up to the next possible offset of a tensor.
 func aligned(bytes int64) int64 { return (bytes + tensorAlign - 1) / tensorAlign * tensorAlign }
 
-// maxValueBytes bounds inputs that are no tensors: they are copied to Go values and to a message.
+// maxValueBytes limits inputs that are not tensors, because they are copied to Go values and to a message.
 const maxValueBytes = 16 << 20
 
-// budget bounds the memory of all requests.
-type budget struct {
-	limit int64
-
-	mu   sync.Mutex
-	used int64
-}
-
-func (b *budget) take(bytes int64) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if bytes > b.limit-b.used {
-		return fmt.Errorf("%w: inputs of %d bytes are more than is left of %d for all requests: see --infer-max-pending", ErrTooLarge, bytes, b.limit)
-	}
-	b.used += bytes
-	return nil
-}
-
-func (b *budget) give(bytes int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.used -= bytes
-}
-
-// bytes is how much is in use.
-func (b *budget) bytes() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.used
-}
-
-// argument is that of a function, made of the inputs of a request. All tensors lie in one slab.
+// argument is the argument of a function, built from the inputs of a request. All tensors share one slab.
 type argument struct {
 	value any
 
-	budget  *budget
-	taken   int64
+	sender  admission.Identity
+	charge  *admission.Charge
 	regions *regions
 	used    []*region
 	slab    *tensor.Storage
 	closers []io.Closer
 }
 
-// close gives back what the argument was made of.
+// close releases the resources of the argument.
 func (a *argument) close() error {
 	var errs []error
 	for _, c := range a.closers {
@@ -76,12 +47,12 @@ func (a *argument) close() error {
 	for _, r := range a.used {
 		a.regions.release(r)
 	}
-	a.budget.give(a.taken)
+	a.charge.Close()
 	return errors.Join(errs...)
 }
 
-// place is an input that was checked, and where it goes. Of a tensor, spec, offset and bytes say where its elements are
-// put.
+// place is a validated input and its destination. For a tensor, spec, offset and bytes describe its location in the
+// slab.
 type place struct {
 	port   port
 	input  inputTensor
@@ -90,11 +61,12 @@ type place struct {
 	bytes  int64
 }
 
-// argument makes the argument of a request. The caller closes it when the call has ended, also on an error. All that
-// the client says is checked before memory is taken; then the inputs are read in their order, as some are the next
-// bytes of one body.
-func (s *service) argument(m *model, r *request) (*argument, error) {
-	a := &argument{budget: &s.pending, regions: &s.regions}
+// argument builds the argument of a request. The caller closes it when the call has ended, also after an error. The
+// whole request is validated before memory is allocated. Then the inputs are read in order, because several of them may
+// be consecutive parts of one body.
+func (s *service) argument(ctx context.Context, m *model, r *request) (*argument, error) {
+	sender := admission.Sender(ctx)
+	a := &argument{sender: sender, charge: s.pending.Open(sender), regions: &s.regions}
 	fields := map[string]any{}
 	places := make([]place, 0, len(r.inputs))
 	var total int64
@@ -118,7 +90,7 @@ func (s *service) argument(m *model, r *request) (*argument, error) {
 		place.offset = total
 		total += aligned(place.bytes)
 		if total < 0 {
-			return a, fmt.Errorf("%w: the inputs together", ErrTooLarge)
+			return a, fmt.Errorf("%w: total size of the inputs", ErrTooLarge)
 		}
 		places = append(places, place)
 	}
@@ -139,7 +111,7 @@ func (s *service) argument(m *model, r *request) (*argument, error) {
 
 func inputError(name string, err error) error { return fmt.Errorf("input '%s': %w", clip(name), err) }
 
-// locate finds the elements of an input that is in shared memory.
+// locate finds the elements of an input in shared memory.
 func (a *argument) locate(in *inputTensor) error {
 	if in.region == nil {
 		if in.data == nil {
@@ -148,7 +120,7 @@ func (a *argument) locate(in *inputTensor) error {
 		return nil
 	}
 	if in.data != nil {
-		return fmt.Errorf("%w: it has data beside shared memory", ErrInvalid)
+		return fmt.Errorf("%w: data given in addition to shared memory", ErrInvalid)
 	}
 	r, err := a.regions.use(in.region.name, in.region.offset, in.region.bytes)
 	if err != nil {
@@ -159,7 +131,7 @@ func (a *argument) locate(in *inputTensor) error {
 	return nil
 }
 
-// placeOf checks what a client says of an input.
+// placeOf validates a client's description of an input.
 func placeOf(p port, in inputTensor) (place, error) {
 	if p.kind != tensorPort {
 		return place{port: p, input: in}, checkValue(p, in)
@@ -179,7 +151,7 @@ func placeOf(p port, in inputTensor) (place, error) {
 	return place{port: p, input: in, spec: spec, bytes: bytes}, nil
 }
 
-// checkValue checks an input that is no tensor.
+// checkValue validates an input that is not a tensor.
 func checkValue(p port, in inputTensor) error {
 	if !takes(p.datatype, in.datatype) {
 		return fmt.Errorf("%w: inference input data-type is '%s', model expects '%s'", ErrInvalid, clip(in.datatype), p.datatype)
@@ -189,11 +161,11 @@ func checkValue(p port, in inputTensor) error {
 		return err
 	}
 	if p.kind == scalarPort && n != 1 {
-		return fmt.Errorf("%w: it is one value, of shape [1], and not of shape %v", ErrInvalid, in.shape)
+		return fmt.Errorf("%w: a single value needs shape [1], not %v", ErrInvalid, in.shape)
 	}
 	got := in.data.bytes()
 	if got > maxValueBytes {
-		return fmt.Errorf("%w: %d bytes, of at most %d for what is no tensor", ErrTooLarge, got, maxValueBytes)
+		return fmt.Errorf("%w: %d bytes, the limit for inputs other than tensors is %d", ErrTooLarge, got, maxValueBytes)
 	}
 	if in.datatype == bytesType {
 		return nil
@@ -208,10 +180,10 @@ func checkValue(p port, in inputTensor) error {
 	return nil
 }
 
-// valueOf reads the value of an input that is no tensor.
-func valueOf(p port, in inputTensor) (any, error) {
-	raw := make([]byte, in.data.bytes())
-	if err := in.data.read(raw); err != nil {
+// valueOf reads the value of an input that is not a tensor.
+func (a *argument) valueOf(p port, in inputTensor) (any, error) {
+	raw, err := a.readValue(in.data)
+	if err != nil {
 		return nil, err
 	}
 	n, err := elementCount(in.shape)
@@ -225,7 +197,18 @@ func valueOf(p port, in inputTensor) (any, error) {
 	return reflect.ValueOf(values).Index(0).Interface(), nil
 }
 
-// put puts a value to its place in nested fields. The whole is under the empty name.
+// smallValue is the size up to which the memory of a value is allocated at once.
+const smallValue = 64 << 10
+
+func (a *argument) readValue(from source) ([]byte, error) {
+	if from.bytes() > smallValue {
+		return a.charge.ReadAll(&sourceReader{from})
+	}
+	raw := make([]byte, from.bytes())
+	return raw, from.read(raw)
+}
+
+// put stores a value at a path of nested fields. The empty name denotes the whole argument.
 func put(fields map[string]any, path []string, v any) {
 	if len(path) == 0 {
 		fields[""] = v
@@ -242,7 +225,7 @@ func put(fields map[string]any, path []string, v any) {
 	fields[path[len(path)-1]] = v
 }
 
-// parametersOf makes fields of the parameters that are named as inputs of one value are.
+// parametersOf sets fields from the request parameters that have the names of inputs with one value.
 func parametersOf(m *model, r *request, seen map[string]bool, fields map[string]any) error {
 	for name, v := range r.parameters {
 		p, ok := m.input(name)
@@ -260,7 +243,7 @@ func parametersOf(m *model, r *request, seen map[string]bool, fields map[string]
 	return nil
 }
 
-// complete refuses a request in which an input is missing.
+// complete returns an error if a required input is missing.
 func complete(m *model, seen map[string]bool) error {
 	var missing []string
 	for _, p := range m.inputs {
@@ -274,11 +257,11 @@ func complete(m *model, seen map[string]bool) error {
 	return nil
 }
 
-// fill reads the inputs. It takes one slab for all tensors.
+// fill reads the inputs. It allocates one slab for all tensors.
 func (a *argument) fill(s *service, m *model, places []place, total int64, fields map[string]any) error {
 	for _, p := range places {
 		if p.port.kind == tensorPort && a.slab == nil {
-			if err := a.takeSlab(s, m, total); err != nil {
+			if err := a.takeSlab(s, m, places, total); err != nil {
 				return err
 			}
 		}
@@ -291,12 +274,28 @@ func (a *argument) fill(s *service, m *model, places []place, total int64, field
 	return nil
 }
 
-func (a *argument) takeSlab(s *service, m *model, bytes int64) error {
-	if err := a.budget.take(bytes); err != nil {
+// slowFrom is the size from which the inputs of a body are stored in memory that is allocated as it is written. A
+// client that announces a large body and sends little of it then uses little memory.
+const slowFrom = 1 << 20
+
+func (a *argument) takeSlab(s *service, m *model, places []place, bytes int64) error {
+	arrived := bytes
+	for _, p := range places {
+		if _, later := p.input.data.(*streamSource); later {
+			arrived -= p.bytes
+		}
+	}
+	if limit := s.pending.Limit(a.sender); bytes > limit {
+		return fmt.Errorf("%w: inputs of %d bytes exceed this client's limit of %d in flight: see --infer-max-pending", ErrTooLarge, bytes, limit)
+	}
+	if err := a.charge.Add(arrived); err != nil {
 		return err
 	}
-	a.taken = bytes
-	memory, err := s.memory.alloc(m, bytes)
+	alloc := func() (driver.Memory, error) { return s.memory.alloc(m, bytes) }
+	if _, lazy := s.env.Arrivals.(*host.Device); lazy && s.memory.pool != nil && bytes-arrived >= slowFrom {
+		alloc = func() (driver.Memory, error) { return s.env.Arrivals.Alloc(bytes) }
+	}
+	memory, err := alloc()
 	if err != nil {
 		return err
 	}
@@ -304,12 +303,12 @@ func (a *argument) takeSlab(s *service, m *model, bytes int64) error {
 	return nil
 }
 
-// read reads an input: a tensor to the slab, and anything else to a value.
+// read reads an input: a tensor into the slab, everything else into a value.
 func (a *argument) read(p place) (any, error) {
 	if p.port.kind != tensorPort {
-		return valueOf(p.port, p.input)
+		return a.valueOf(p.port, p.input)
 	}
-	if err := store(a.slab.Memory(), p); err != nil {
+	if err := a.store(a.slab.Memory(), p); err != nil {
 		return nil, err
 	}
 	p.spec.ByteOffset = p.offset
@@ -321,9 +320,9 @@ func (a *argument) read(p place) (any, error) {
 	return t, nil
 }
 
-// store copies the elements of an input to memory, and zeroes what is left to the next: no function sees what an
-// earlier request left there.
-func store(memory driver.Memory, p place) error {
+// store copies the elements of an input to memory and clears the gap up to the next tensor, so that no function sees
+// data of an earlier request there.
+func (a *argument) store(memory driver.Memory, p place) error {
 	if mapped, ok := memory.(driver.Mapped); ok {
 		whole, unpin, err := mapped.Pin(true)
 		if err != nil {
@@ -332,17 +331,35 @@ func store(memory driver.Memory, p place) error {
 		defer unpin()
 		end := p.offset + p.bytes
 		clear(whole[end:min(aligned(end), int64(len(whole)))])
-		return p.input.data.read(whole[p.offset:end])
+		return a.receive(p.input.data, whole[p.offset:end])
 	}
 	piece := make([]byte, min(p.bytes, 1<<20))
 	for done := int64(0); done < p.bytes; done += int64(len(piece)) {
 		piece = piece[:min(int64(len(piece)), p.bytes-done)]
-		if err := p.input.data.read(piece); err != nil {
+		if err := a.receive(p.input.data, piece); err != nil {
 			return err
 		}
 		if _, err := memory.WriteAt(piece, p.offset+done); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// receive fills p. Bytes of a body are charged as they arrive; the slab's charge covers all others.
+func (a *argument) receive(from source, p []byte) error {
+	if _, later := from.(*streamSource); !later {
+		return from.read(p)
+	}
+	for len(p) > 0 {
+		piece := p[:min(len(p), 256<<10)]
+		if err := from.read(piece); err != nil {
+			return err
+		}
+		if err := a.charge.Add(int64(len(piece))); err != nil {
+			return err
+		}
+		p = p[len(piece):]
 	}
 	return nil
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
-// catalog knows the models. It asks the owner for its endpoints when another owner comes and for a name that it does
-// not know: an owner takes no endpoint away.
+// catalog caches the models. It lists the owner's endpoints when another owner connects, and when it does not find a
+// name. An owner never removes an endpoint.
 type catalog struct {
 	owner gateway.Owner
 
 	mu       sync.Mutex
 	asked    bool
-	server   string            // the owner that was asked
-	byName   map[string]*model // also those that were unloaded
+	server   string            // the owner that was listed
+	byName   map[string]*model // includes unloaded models
 	unloaded map[string]bool
 }
 
@@ -34,7 +34,7 @@ func (c *catalog) find(ctx context.Context, name string) (*model, error) {
 	if gone {
 		return nil, fmt.Errorf("%w: model %q was unloaded: load it first", ErrNotReady, clip(name))
 	}
-	if m.owned { // the client may be there while the owner is not
+	if m.owned { // the gateway may have a client although the owner is gone
 		if _, err := c.owner.Client(); err != nil {
 			return nil, err
 		}
@@ -42,7 +42,7 @@ func (c *catalog) find(ctx context.Context, name string) (*model, error) {
 	return m, m.ready()
 }
 
-// lookup returns a model, also one that was unloaded or cannot be called.
+// lookup returns a model, even if it is unloaded or cannot be called.
 func (c *catalog) lookup(ctx context.Context, name string) (*model, error) {
 	server := c.owner.ServerID()
 	c.mu.Lock()
@@ -62,7 +62,7 @@ func (c *catalog) lookup(ctx context.Context, name string) (*model, error) {
 	return m, nil
 }
 
-// refresh asks for the endpoints and returns the models.
+// refresh lists the endpoints and returns the models.
 func (c *catalog) refresh(ctx context.Context) (map[string]*model, error) {
 	server := c.owner.ServerID()
 	callers := c.owner.Callers()
@@ -71,7 +71,7 @@ func (c *catalog) refresh(ctx context.Context) (map[string]*model, error) {
 		return nil, err
 	}
 	all := make(map[string]*model)
-	taken := make(map[string]bool) // the embedding program's go first, whatever they are
+	taken := make(map[string]bool) // the embedding program's endpoints take precedence, even if they are not models
 	for _, caller := range callers {
 		bound, unbind := c.owner.Bind(ctx)
 		list, err := caller.Endpoints(bound)
@@ -100,7 +100,7 @@ func (c *catalog) refresh(ctx context.Context) (map[string]*model, error) {
 	return all, nil
 }
 
-// all returns the models in the order of their names.
+// all returns the models sorted by name.
 func (c *catalog) all(ctx context.Context) ([]*model, error) {
 	byName, err := c.refresh(ctx)
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *catalog) all(ctx context.Context) ([]*model, error) {
 	return list, nil
 }
 
-// known are the models that were there when the owner was last asked. It asks nobody.
+// known returns the models found by the last refresh. It sends no request.
 func (c *catalog) known() []*model {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +131,7 @@ func (c *catalog) isUnloaded(name string) bool {
 	return c.unloaded[name]
 }
 
-// setLoaded loads or unloads a model: the gateway answers requests for it, or does not. At the owner nothing changes.
+// setLoaded sets whether the gateway answers requests for a model. It changes nothing at the owner.
 func (c *catalog) setLoaded(ctx context.Context, name string, loaded bool) error {
 	m, err := c.lookup(ctx, name)
 	if err != nil {
@@ -155,7 +155,7 @@ func (c *catalog) setLoaded(ctx context.Context, name string, loaded bool) error
 	return nil
 }
 
-// bind makes a request to the owner end when the owner goes away.
+// bind returns a context for a request to the owner that is cancelled when the owner disconnects.
 func (c *catalog) bind(ctx context.Context, m *model) (context.Context, context.CancelFunc) {
 	if m.owned {
 		return c.owner.Bind(ctx)

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// grpcPeer is the address that a call comes from; empty where it is not known.
+// grpcPeer returns the address of the client of a call; empty if it is not known.
 func grpcPeer(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if !ok || p.Addr == nil {
@@ -21,10 +21,10 @@ func grpcPeer(ctx context.Context) string {
 	return p.Addr.String()
 }
 
-// unixPeer stands for clients on a Unix socket.
+// unixPeer represents clients on a Unix socket.
 const unixPeer = "unix"
 
-// isLocal reports whether an address is this host's own.
+// isLocal reports whether an address belongs to this host.
 func isLocal(address string) bool {
 	if address == unixPeer {
 		return true
@@ -38,18 +38,18 @@ func isLocal(address string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// checkShm is nil for a client that may use shared memory.
+// checkShm returns nil if the client may use shared memory.
 func (s *service) checkShm(client string) error {
 	if !s.shm {
 		return fmt.Errorf("%w: shared memory of clients is off: --allow-client-shm turns it on", ErrNotServed)
 	}
 	if !isLocal(client) {
-		return fmt.Errorf("%w: shared memory is for clients on this host that come over loopback or a Unix socket", ErrNotServed)
+		return fmt.Errorf("%w: shared memory requires a client on this host, over loopback or a Unix socket", ErrNotServed)
 	}
 	return nil
 }
 
-// checkClient is nil for a client that may ask for what is in a request.
+// checkClient returns nil if the client may use the features of the request.
 func (s *service) checkClient(client string, r *request) error {
 	for _, in := range r.inputs {
 		if in.region != nil {
@@ -64,7 +64,7 @@ func (s *service) checkClient(client string, r *request) error {
 	return nil
 }
 
-// registerSystem registers memory of shm_open.
+// registerSystem registers memory that was created with shm_open.
 func (s *service) registerSystem(ctx context.Context, client, name, key string, offset, bytes uint64) error {
 	if err := s.checkRegister(ctx, client, name, bytes); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (s *service) registerSystem(ctx context.Context, client, name, key string, 
 	return s.regions.add(&region{name: name, key: key, offset: offset, bytes: int64(bytes), memory: memory})
 }
 
-// registerCUDA registers memory of cudaMalloc.
+// registerCUDA registers memory that was allocated with cudaMalloc.
 func (s *service) registerCUDA(ctx context.Context, client, name string, handle []byte, device int64, bytes uint64) error {
 	if err := s.checkRegister(ctx, client, name, bytes); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (s *service) checkRegister(ctx context.Context, client, name string, bytes 
 	return s.regions.checkNew(name, bytes)
 }
 
-// unregister forgets a region, or all of a kind where name is empty.
+// unregister removes a region, or all regions of a kind if name is empty.
 func (s *service) unregister(ctx context.Context, client, name string, cuda bool) error {
 	if err := s.checkShm(client); err != nil {
 		return err

@@ -9,11 +9,12 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
-// Component serves the Open Inference Protocol as a component of the gateway. New makes it.
+// Component serves the Open Inference Protocol as a component of the gateway. Use New to create it.
 type Component struct {
 	name       string
 	allowShm   bool
@@ -33,7 +34,7 @@ func (c *Component) Flags(set *pflag.FlagSet) {
 	set.StringVar(&c.name, "infer-server-name", c.name, "name of the server in the metadata of the Open Inference Protocol")
 	set.BoolVar(&c.allowShm, "allow-client-shm", c.allowShm,
 		"let clients on this host register shared memory: whoever reaches a loopback listener can then read and write the shared memory of this user")
-	set.Var(&c.maxPending, "infer-max-pending", "memory of the inputs of all requests for inference at once; a quarter as much may be kept for ten seconds for those that follow")
+	set.Var(&c.maxPending, "infer-max-pending", "memory for the inputs of all concurrent inference requests; up to a quarter of it is kept for reuse for ten seconds")
 }
 
 // CheckConfig implements gateway.Configurer.
@@ -43,12 +44,13 @@ func (c *Component) CheckConfig() error {
 		errs = append(errs, errors.New("--infer-server-name is empty"))
 	}
 	if c.maxPending <= 0 {
-		errs = append(errs, fmt.Errorf("--infer-max-pending has to be more than 0, not %v", c.maxPending))
+		errs = append(errs, fmt.Errorf("--infer-max-pending must be more than 0, not %v", c.maxPending))
 	}
 	return errors.Join(errs...)
 }
 
-// GRPCServerOptions implements gateway.GRPCConfigurer: the codec, of which other services of the server notice nothing.
+// GRPCServerOptions implements gateway.GRPCConfigurer. It installs the codec, which does not affect other services of
+// the server.
 func (*Component) GRPCServerOptions() []grpc.ServerOption { return bulk.ServerOptions() }
 
 // Register implements gateway.Component.
@@ -56,7 +58,7 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	c.s = &service{env: env, name: c.name, shm: c.allowShm, device: env.Devices[0]}
 	c.s.memory = newArgumentMemory(c.s.device, int64(c.maxPending)/4)
 	c.s.models.owner = env.Owner
-	c.s.pending.limit = int64(c.maxPending)
+	c.s.pending = env.Admission.NewPool(admission.Limits{Bytes: int64(c.maxPending), Setting: "--infer-max-pending"})
 	if env.GRPC != nil {
 		registerGRPC(env.GRPC, c.s)
 	}
@@ -86,16 +88,16 @@ func (c *Component) Check(context.Context) error {
 	return c.s.ready()
 }
 
-// modelStatus is what the page shows of a model.
+// modelStatus is the status of a model on the gateway's page.
 type modelStatus struct {
 	Success uint64 `json:"success"`
 	Fail    uint64 `json:"fail"`
-	// Seconds are the mean times of a request and of the function in it.
+	// Seconds is the mean duration of a request; FunctionSeconds the mean time in the function.
 	Seconds         float64 `json:"seconds"`
 	FunctionSeconds float64 `json:"function_seconds"`
 }
 
-// Status implements gateway.StatusReporter: the figures of each model that was called.
+// Status implements gateway.StatusReporter. It returns the figures of each model that was called.
 func (c *Component) Status(context.Context) (any, error) {
 	rows := make(map[string]modelStatus)
 	if c.s == nil {
@@ -112,7 +114,7 @@ func (c *Component) Status(context.Context) (any, error) {
 	return rows, nil
 }
 
-// mean is in seconds; 0 for none.
+// mean returns the mean in seconds; 0 if there are no events.
 func (d *duration) mean() float64 {
 	n := d.count.Load()
 	if n == 0 {
@@ -121,7 +123,7 @@ func (d *duration) mean() float64 {
 	return float64(d.ns.Load()) / float64(n) / 1e9
 }
 
-// collector gives Prometheus the figures of the models that were called.
+// collector exports the figures of the called models to Prometheus.
 type collector struct{ s *service }
 
 var (
@@ -140,7 +142,7 @@ func (collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(pendingMetric, prometheus.GaugeValue, float64(c.s.pending.bytes()))
+	ch <- prometheus.MustNewConstMetric(pendingMetric, prometheus.GaugeValue, float64(c.s.pending.Used()))
 	for _, m := range c.s.models.known() {
 		r := m.stats
 		if r.success.count.Load()+r.fail.count.Load() == 0 {

@@ -28,14 +28,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
 
-// The tests of this file are clients with memory of a GPU, for which there is the stand-in of package cudatest: its
-// legacy handles are opened by another process, as the driver's are. The utilities for CUDA of NVIDIA's Python client
-// need its runtime library, for which there is no stand-in.
+// The tests in this file are clients with GPU memory, which the stand-in of package cudatest provides. As with the
+// driver, another process opens its legacy handles. The CUDA utilities of NVIDIA's Python client need NVIDIA's runtime
+// library, for which there is no stand-in.
 
 // cudaRegionBytes is the size of the clients' allocations.
 const cudaRegionBytes = 1 << 20
 
-// cudaGateway starts a gateway with a GPU, and this process's side of the same.
+// cudaGateway starts a gateway with a GPU and opens the same GPU in this process.
 func cudaGateway(t *testing.T) (client pb.GRPCInferenceServiceClient, httpAt string, dev *cuda.Device, gateway *exec.Cmd) {
 	t.Helper()
 	fake := cudatest.Start(t, cudatest.Options{})
@@ -50,7 +50,7 @@ func cudaGateway(t *testing.T) (client pb.GRPCInferenceServiceClient, httpAt str
 	return pb.NewGRPCInferenceServiceClient(conn), httpAt, dev, gateway
 }
 
-// clientCUDA is memory of this process as a client of CUDA makes it, and its handle.
+// clientCUDA allocates memory as a CUDA client does, and returns it with its handle.
 func clientCUDA(t *testing.T, dev *cuda.Device) (m *cuda.Memory, handle []byte) {
 	t.Helper()
 	m, err := dev.AllocLegacy(cudaRegionBytes)
@@ -62,7 +62,7 @@ func clientCUDA(t *testing.T, dev *cuda.Device) (m *cuda.Memory, handle []byte) 
 	return m, h[:]
 }
 
-// imports counts the mappings of other processes' device memory in the gateway.
+// imports counts the gateway's mappings of other processes' device memory.
 func imports(t *testing.T, gateway *exec.Cmd) (n int) {
 	t.Helper()
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", gateway.Process.Pid))
@@ -70,7 +70,7 @@ func imports(t *testing.T, gateway *exec.Cmd) (n int) {
 	return strings.Count(string(maps), "memfd:fakecuda:")
 }
 
-// requireImports waits until the gateway has so many.
+// requireImports waits until the gateway has this number of imports.
 func requireImports(t *testing.T, gateway *exec.Cmd, want int) {
 	t.Helper()
 	remotetest.Eventually(t, func() error {
@@ -81,7 +81,7 @@ func requireImports(t *testing.T, gateway *exec.Cmd, want int) {
 	})
 }
 
-// inCUDA is a request for identity of n elements from one region to another.
+// inCUDA returns a request for identity of n elements from one region to another.
 func inCUDA(n int, in, out string, inAt, outAt int64) *pb.ModelInferRequest {
 	r := identity(n)
 	r.RawInputContents, r.Inputs[0].Parameters = nil, inRegion(in, inAt, int64(4*n))
@@ -89,8 +89,8 @@ func inCUDA(n int, in, out string, inAt, outAt int64) *pb.ModelInferRequest {
 	return r
 }
 
-// TestCUDARegions has elements go from a client's device memory to a function and from there to device memory, over
-// both transports, and refuses what does not fit.
+// Functions read their arguments from a client's device memory and write results to it, over both transports. Invalid
+// regions are refused.
 func TestCUDARegions(t *testing.T) {
 	client, httpAt, dev, gateway := cudaGateway(t)
 	in, inHandle := clientCUDA(t, dev)
@@ -183,8 +183,7 @@ func TestCUDARegions(t *testing.T) {
 	require.Equal(t, codes.NotFound, status.Code(err), "%v", err)
 }
 
-// TestCUDARegionUnregisteredInUse unregisters regions while requests have them. Each of those is answered as if that
-// had come before it, or after it.
+// If a region is unregistered while requests use it, each request is answered as if it had come before or after that.
 func TestCUDARegionUnregisteredInUse(t *testing.T) {
 	client, _, dev, gateway := cudaGateway(t)
 	in, inHandle := clientCUDA(t, dev)
@@ -240,8 +239,7 @@ func TestCUDARegionUnregisteredInUse(t *testing.T) {
 	requireImports(t, gateway, before)
 }
 
-// TestCUDAClientKilled kills a client whose memory is registered. The gateway goes on, and does not open the handle
-// again.
+// If a client with registered memory is killed, the gateway continues and does not open the handle again.
 func TestCUDAClientKilled(t *testing.T) {
 	client, _, dev, gateway := cudaGateway(t)
 	_, outHandle := clientCUDA(t, dev)
@@ -259,7 +257,7 @@ func TestCUDAClientKilled(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, theirs.Process.Kill())
 	_, _ = theirs.Process.Wait()
-	// Whether memory of a process that is gone can be read is the driver's to say; whatever it is, it is an answer.
+	// The driver decides whether memory of a dead process can be read. Either outcome is an answer.
 	_, _ = client.ModelInfer(t.Context(), inCUDA(16, "in", "out", 0, 0))
 	_, err = client.CudaSharedMemoryUnregister(t.Context(), &pb.CudaSharedMemoryUnregisterRequest{Name: "in"})
 	require.NoError(t, err)
@@ -273,7 +271,7 @@ func TestCUDAClientKilled(t *testing.T) {
 	requireImports(t, gateway, before)
 }
 
-// cudaClientMain is a client that is killed: it prints the handle of its memory.
+// cudaClientMain runs a client that will be killed. It prints the handle of its memory.
 func cudaClientMain() error {
 	dev, err := cuda.Open(0)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
 
-// TestCUDARegionWithoutADevice registers memory of a GPU at a gateway that has none: the client is told what to use
-// instead, in words of a request and not of a server that broke, and nothing is registered.
+// Registering GPU memory at a gateway without a GPU fails as a client error that names the alternative, and registers
+// nothing.
 func TestCUDARegionWithoutADevice(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	client := dial(t, serve(t, owner, "--allow-client-shm"))
@@ -36,7 +36,7 @@ func TestCUDARegionWithoutADevice(t *testing.T) {
 	require.Equal(t, codes.NotFound, status.Code(err), "%v", err)
 }
 
-// TestCUDARegionIsOff until an operator allows it, whatever devices there are.
+// GPU memory cannot be registered until an operator allows it, even if there are devices.
 func TestCUDARegionIsOff(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	client := dial(t, serve(t, owner))

@@ -7,8 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// bytesType is the datatype of texts and other strings of bytes. Each is preceded by its length, 4 bytes,
-// little-endian.
+// bytesType is the datatype of texts and other byte strings. Each is preceded by its length in 4 bytes, little-endian.
 const bytesType = "BYTES"
 
 // datatype is an element type of the protocol.
@@ -42,9 +41,9 @@ func dtypeOf(name string) (tensor.DType, error) {
 		}
 	}
 	if name == bytesType {
-		return 0, fmt.Errorf("%w: a tensor has no elements of datatype BYTES", ErrInvalid)
+		return 0, fmt.Errorf("%w: a tensor cannot have elements of datatype BYTES", ErrInvalid)
 	}
-	return 0, fmt.Errorf("%w: datatype %q is not one of the protocol's", ErrInvalid, clip(name))
+	return 0, fmt.Errorf("%w: the protocol has no datatype %q", ErrInvalid, clip(name))
 }
 
 // datatypeOf returns the datatype of a dtype.
@@ -57,7 +56,7 @@ func datatypeOf(dt tensor.DType) (string, error) {
 	return "", fmt.Errorf("%w: the protocol has no datatype for elements of %v", ErrNotServed, dt)
 }
 
-// configType is a datatype as a model's configuration has it.
+// configType returns a datatype as it appears in a model's configuration.
 func configType(name string) pb.DataType {
 	if name == bytesType {
 		return pb.DataType_TYPE_STRING
@@ -70,7 +69,7 @@ func configType(name string) pb.DataType {
 	return pb.DataType_TYPE_INVALID
 }
 
-// elementCount is how many elements a shape has; the error is ErrInvalid for one that makes no sense.
+// elementCount returns the number of elements of a shape. The error is ErrInvalid for an invalid shape.
 func elementCount(shape []int64) (int64, error) {
 	n, err := tensor.Shape(shape).NumElements()
 	if err != nil {
@@ -79,7 +78,7 @@ func elementCount(shape []int64) (int64, error) {
 	return n, nil
 }
 
-// clip bounds a text of a peer for an error.
+// clip shortens text received from a peer for use in an error.
 func clip(text string) string {
 	const most = 120
 	if len(text) > most {

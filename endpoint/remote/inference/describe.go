@@ -9,10 +9,10 @@ import (
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
 )
 
-// platform is what the models run on, as clients are told.
+// platform is the platform reported for every model.
 const platform = "sharedtensor"
 
-// extensions are the parts of the protocol beyond its core that are served.
+// extensions returns the supported extensions of the protocol.
 func (s *service) extensions() []string {
 	list := []string{"binary_tensor_data", "parameters", "statistics", "model_repository", "model_configuration", "classification"}
 	if s.shm {
@@ -21,7 +21,7 @@ func (s *service) extensions() []string {
 	return list
 }
 
-// ready is nil where functions can be called.
+// ready returns nil if functions can be called.
 func (s *service) ready() error {
 	if len(s.env.Owner.Callers()) > 0 {
 		return nil
@@ -30,7 +30,7 @@ func (s *service) ready() error {
 	return err
 }
 
-// describe finds a model, also one that is not ready, its versions and the one that was asked for.
+// describe returns a model, which need not be ready, its versions, and the requested version.
 func (s *service) describe(ctx context.Context, name, asked string) (m *model, versions []string, version string, err error) {
 	if m, err = s.models.lookup(ctx, name); err != nil {
 		return nil, nil, "", err
@@ -42,7 +42,7 @@ func (s *service) describe(ctx context.Context, name, asked string) (m *model, v
 	return m, versions, version, err
 }
 
-// modelReady reports whether a model can be called. The error is that of an owner that cannot be asked.
+// modelReady reports whether a model can be called. It returns an error if the owner cannot be reached.
 func (s *service) modelReady(ctx context.Context, name, version string) (bool, error) {
 	m, err := s.models.find(ctx, name)
 	if err == nil {
@@ -57,7 +57,7 @@ func (s *service) modelReady(ctx context.Context, name, version string) (bool, e
 	return false, err
 }
 
-// config is what there is of a model's configuration.
+// config returns the known parts of a model's configuration.
 func (s *service) config(ctx context.Context, name, version string) (*pb.ModelConfig, error) {
 	m, versions, _, err := s.describe(ctx, name, version)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *service) config(ctx context.Context, name, version string) (*pb.ModelCo
 	return c, nil
 }
 
-// statistics are those of a model, or of all where name is empty.
+// statistics returns the figures of a model, or of all models if name is empty.
 func (s *service) statistics(ctx context.Context, name, version string) ([]*pb.ModelStatistics, error) {
 	if name != "" {
 		m, _, chosen, err := s.describe(ctx, name, version)
@@ -107,7 +107,7 @@ func (s *service) statistics(ctx context.Context, name, version string) ([]*pb.M
 	return list, nil
 }
 
-// indexed is a model in the index of the repository.
+// indexed is an entry of the repository index.
 type indexed struct {
 	Name    string `json:"name"`
 	Version string `json:"version,omitempty"`
@@ -115,7 +115,7 @@ type indexed struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
-// index lists the models; only those that are ready where onlyReady is set.
+// index lists the models; only the ready ones if onlyReady is set.
 func (s *service) index(ctx context.Context, repository string, onlyReady bool) ([]indexed, error) {
 	if err := checkRepository(repository); err != nil {
 		return nil, err
@@ -148,12 +148,12 @@ func (s *service) index(ctx context.Context, repository string, onlyReady bool) 
 
 func checkRepository(name string) error {
 	if name != "" {
-		return fmt.Errorf("%w: repository %q: the owner is the one there is, and has no name", ErrNotFound, clip(name))
+		return fmt.Errorf("%w: repository %q: omit the repository, the owner is the only one", ErrNotFound, clip(name))
 	}
 	return nil
 }
 
-// setLoaded loads or unloads a model, see catalog.setLoaded.
+// setLoaded loads or unloads a model; see catalog.setLoaded.
 func (s *service) setLoaded(ctx context.Context, repository, name string, loaded, overrides bool) error {
 	if err := checkRepository(repository); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package inference serves functions of an owner by the Open Inference Protocol, version 2, over gRPC and REST, as
-// KServe and Triton do: their clients are clients of the gateway.
+// Package inference serves an owner's functions over the Open Inference Protocol, version 2, with gRPC and REST.
+// Clients of KServe and Triton work with the gateway.
 //
 //	sharedtensor-gateway serve --allow-client-shm
 //
@@ -9,10 +9,10 @@
 //	x.set_data_from_numpy(numpy.ones(4, "float32"))
 //	client.infer("scale", [x], parameters={"factor": 3.0}).as_numpy("output")
 //
-// # What a model is
+// # Models
 //
-// Every function of the owner, or of the program that embeds the gateway, whose argument has a tensor or a list is a
-// model.
+// A function of the owner, or of the program that embeds the gateway, is a model if its argument contains a tensor or a
+// list.
 //
 //	*tensor.Tensor                 any datatype and shape
 //	[]T of numbers, truth values,  one dimension; []string is BYTES
@@ -21,35 +21,36 @@
 //	[]byte
 //	a struct                       its fields, as "outer.inner"
 //
-// The inputs are the fields of the argument, by their names on the wire, and optional as they are there; an argument
-// that is itself the tensor is "input". The outputs are the fields of the result, and a result that is no struct is
-// "output". Functions do not say which datatype and shape their tensors have, so the metadata of those is an empty
-// datatype and the shape [-1]. What the protocol has no tensor for is left out where it is optional; a function that
-// needs it is in the index of the repository with the reason for which it is not ready.
+// The inputs are the fields of the argument under their wire names. Optional fields are optional inputs. An argument
+// that is a tensor itself is the input "input". The outputs are the fields of the result; a result that is not a struct
+// is the output "output". Functions do not declare the datatype and shape of tensors, so their metadata has an empty
+// datatype and the shape [-1]. Optional fields that the protocol cannot represent are omitted. A function that requires
+// such a field is listed in the repository index as not ready, with the reason.
 //
-// A function whose results come one by one is a decoupled model, for ModelStreamInfer.
+// A function that returns a sequence of results is a decoupled model for ModelStreamInfer.
 //
 // # Memory of arguments
 //
-// The tensors of an argument are in memory of an earlier request as soon as nobody has that any more, in this process or
-// another. A function that keeps a tensor of its argument keeps its memory with it, and closes it; one that keeps a
-// slice of the elements of a tensor that is closed sees those of others. A function with [endpoint.WritableArguments]
-// gets new memory.
+// The memory of arguments is reused when no process uses it any longer. A function that keeps a tensor
+// of its argument thereby keeps the memory, and must close the tensor later. A slice of elements must not be used after
+// its tensor is closed, because it would show data of other requests. A function with [endpoint.WritableArguments] gets
+// new memory.
 //
 // # Versions
 //
-// Where the owner has published a state dict under the function's name, its versions are those of the model, and the
-// current one is what an empty version means. A function with an integer field "version" gets the version that was
-// asked for; one without runs on the current version only. All other functions are version 1.
+// If the owner has published a state dict under the function's name, the function has the versions of that model, and
+// an empty version means the current one. A function with an integer field "version" receives the requested version. A
+// function without that field runs on the current version only. All other functions have version 1.
 //
 // # Repository
 //
-// Unloading a model makes the gateway refuse requests for it, until it is loaded; nothing changes at the owner. Senders
-// that may only read may not do it.
+// If a client unloads a model, the gateway refuses requests for it until a client loads it. This changes nothing at the
+// owner. Senders with read-only access cannot load or unload models.
 //
 // # Shared memory
 //
-// With --allow-client-shm, clients that come over loopback or a Unix socket register memory of shm_open, and of
-// cudaMalloc where the gateway has the device. Such memory is the client's, who may change it or take it away at any
-// time: it is copied once, by system calls, to memory that the owner maps, and results are copied back in the same way.
+// With --allow-client-shm, clients on loopback addresses and Unix sockets can register memory of shm_open, and memory
+// of cudaMalloc if the gateway has the device. The client owns this memory and can change or remove it at any time. The
+// gateway therefore copies it once, with system calls, to memory that the owner maps, and copies results back in the
+// same way.
 package inference

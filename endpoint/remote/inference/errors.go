@@ -11,35 +11,38 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Errors of this package, wrapped with what was wrong. They travel as codes of gRPC and as statuses of HTTP.
+// Errors of this package, wrapped with details. They are sent as gRPC codes and HTTP statuses.
 var (
-	// ErrInvalid is a request whose parts do not fit each other or the model.
+	// ErrInvalid is returned for a request that contradicts itself or does not match the model.
 	ErrInvalid = errors.New("invalid request")
-	// ErrNotFound is a model, a version or a region that is not there.
+	// ErrNotFound is returned for an unknown model, version or region.
 	ErrNotFound = errors.New("not found")
-	// ErrExists is a region whose name is taken.
+	// ErrExists is returned for a region with a name that is in use.
 	ErrExists = errors.New("already exists")
-	// ErrTooLarge is a request beyond a limit.
+	// ErrTooLarge is returned for a request over a limit.
 	ErrTooLarge = errors.New("too large")
-	// ErrNotServed is a part of the protocol that is not served here, or not to this client.
+	// ErrNotServed is returned for a part of the protocol that is not supported, or not available to this client.
 	ErrNotServed = errors.New("not served")
-	// ErrNotReady is a model that was unloaded.
+	// ErrNotReady is returned for a model that was unloaded.
 	ErrNotReady = errors.New("not ready")
 )
 
-// errorRow says what an error is on either transport.
+// errorRow maps an error to its gRPC code and HTTP status.
 type errorRow struct {
 	err    error
 	code   codes.Code
 	status int
 }
 
-// errorRows are looked through in order. What a function returned is an internal error unless it is one of them.
+// errorRows is searched in order. Other errors of a function are internal errors.
 var errorRows = []errorRow{
+	{admission.ErrLimit, codes.ResourceExhausted, http.StatusTooManyRequests},
+	{admission.ErrSlow, codes.DeadlineExceeded, http.StatusRequestTimeout},
 	{context.Canceled, codes.Canceled, http.StatusRequestTimeout},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, http.StatusGatewayTimeout},
 	{endpoint.ErrUnavailable, codes.Unavailable, http.StatusServiceUnavailable},
@@ -68,7 +71,7 @@ func rowOf(err error) errorRow {
 	return errorRow{err, codes.Internal, http.StatusInternalServerError}
 }
 
-// grpcError is err as a caller over gRPC gets it.
+// grpcError returns err as sent to gRPC clients.
 func grpcError(err error) error {
 	if err == nil {
 		return nil
@@ -79,7 +82,7 @@ func grpcError(err error) error {
 	return status.Error(rowOf(err).code, err.Error())
 }
 
-// notDecoupled is the error of a unary request to a model whose results come one by one.
+// notDecoupled returns the error for a unary request to a decoupled model.
 func notDecoupled(m *model) error {
-	return fmt.Errorf("%w: model '%s' is decoupled: its results come one by one, over ModelStreamInfer", ErrNotServed, m.name)
+	return fmt.Errorf("%w: model '%s' is decoupled: use ModelStreamInfer", ErrNotServed, m.name)
 }

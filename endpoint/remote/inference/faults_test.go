@@ -28,7 +28,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
 
-// serve starts a gateway beside an owner and waits until it has found it.
+// serve starts a gateway for an owner and waits until it is attached.
 func serve(t testing.TB, owner *remotetest.Owner, args ...string) *remotetest.Gateway {
 	t.Helper()
 	gw := remotetest.StartGateway(t, owner.Socket, args...)
@@ -61,7 +61,7 @@ func elements(n int) []byte {
 	return b
 }
 
-// identity is a request for the model of that name with n elements.
+// identity returns a request for the model "identity" with n elements.
 func identity(n int) *pb.ModelInferRequest {
 	return &pb.ModelInferRequest{
 		ModelName: "identity", Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "FP32", Shape: []int64{int64(n)}}},
@@ -83,7 +83,7 @@ func inRegion(name string, offset, bytes int64) map[string]*pb.InferParameter {
 	}
 }
 
-// peakMemory is the most memory that a process ever had, in bytes.
+// peakMemory returns the peak memory of a process in bytes.
 func peakMemory(t *testing.T, pid int) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -102,8 +102,8 @@ func files(t *testing.T, pid int) int {
 	return len(list)
 }
 
-// TestRequestsThatLie are refused for what they say, before memory is taken for it.
-func TestRequestsThatLie(t *testing.T) {
+// Invalid requests are refused before memory is allocated for them.
+func TestInvalidRequestsAreRefused(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := serve(t, owner, "--allow-client-shm")
 	client := dial(t, gw)
@@ -196,8 +196,8 @@ func post(t *testing.T, gw *remotetest.Gateway, header map[string]string, body [
 	return answer.StatusCode, told.Error
 }
 
-// TestBodiesThatLie is the same for what is special to REST.
-func TestBodiesThatLie(t *testing.T) {
+// Invalid REST bodies are refused before memory is allocated for them.
+func TestInvalidBodiesAreRefused(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := serve(t, owner, "--max-request", "4MiB")
 	binary := func(size any) string {
@@ -264,7 +264,7 @@ func TestBodiesThatLie(t *testing.T) {
 	require.Less(t, peakMemory(t, gw.PID())-before, int64(96<<20))
 }
 
-// sharedFile makes memory as shm_open does, and registers it.
+// sharedFile creates and registers memory as shm_open does.
 func sharedFile(t *testing.T, client pb.GRPCInferenceServiceClient, name string, bytes int) *os.File {
 	t.Helper()
 	path := filepath.Join("/dev/shm", fmt.Sprintf("sharedtensor-test-%d-%s", os.Getpid(), name))
@@ -277,8 +277,7 @@ func sharedFile(t *testing.T, client pb.GRPCInferenceServiceClient, name string,
 	return f
 }
 
-// TestRegionThatShrinks has a client take its memory away while requests read and write it. Memory that was mapped
-// would end the gateway with SIGBUS.
+// Requests fail if a client shrinks its memory while they use it. Mapped memory would end the gateway with SIGBUS.
 func TestRegionThatShrinks(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := serve(t, owner, "--allow-client-shm")
@@ -331,7 +330,7 @@ func TestRegionThatShrinks(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestSharedMemoryIsOff until an operator allows it.
+// System shared memory cannot be registered until an operator allows it.
 func TestSharedMemoryIsOff(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := serve(t, owner)
@@ -348,8 +347,8 @@ func TestSharedMemoryIsOff(t *testing.T) {
 	require.NotContains(t, m.GetExtensions(), "system_shared_memory")
 }
 
-// TestOwnerGoesAndComesBack: requests fail with a word for it, and a new owner's functions are found.
-func TestOwnerGoesAndComesBack(t *testing.T) {
+// Requests fail with an error that names the missing owner, and the functions of a new owner are found.
+func TestOwnerReplaced(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := serve(t, owner)
 	client := dial(t, gw)
@@ -374,7 +373,7 @@ func TestOwnerGoesAndComesBack(t *testing.T) {
 	})
 }
 
-// TestReadOnlySendersChangeNothing: neither what is loaded, nor which memory is registered.
+// Read-only senders are refused if they load or unload models or register memory.
 func TestReadOnlySendersChangeNothing(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := serve(t, owner, "--read-only", "--allow-client-shm")
@@ -387,8 +386,8 @@ func TestReadOnlySendersChangeNothing(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestClientsThatLeave in the middle of a stream of results cost nothing for long.
-func TestClientsThatLeave(t *testing.T) {
+// A client that leaves in the middle of a result stream does not hold resources for long.
+func TestStreamClientLeaves(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := serve(t, owner)
 	client := dial(t, gw)

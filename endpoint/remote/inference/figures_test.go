@@ -33,11 +33,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
 
-// processEnv makes a process one of those that tests and figures need: "bare" is what figures are compared with,
-// "embedded" a gateway with functions of its own, "cuda" one that has a GPU too, and "cuda client" has memory of one.
+// processEnv selects the role of a helper process: "bare" is the baseline of measurements, "embedded" is a gateway with
+// built-in functions, "cuda" is one that also has a GPU, and "cuda client" is a client with GPU memory.
 const processEnv = "INFERENCE_PROCESS"
 
-// processMain runs such a process until its standard input ends. Servers print their addresses of gRPC and HTTP.
+// processMain runs a helper process until its standard input ends. Servers print their gRPC and HTTP addresses.
 func processMain(what string) error {
 	if what == "cuda client" {
 		return cudaClientMain()
@@ -87,7 +87,7 @@ func processMain(what string) error {
 	return g.Run(ctx)
 }
 
-// bare answers with what came: generated code on grpc-go, and encoding/json on net/http.
+// bare echoes requests with generated code on grpc-go, and with encoding/json on net/http.
 type bare struct {
 	pb.UnimplementedGRPCInferenceServiceServer
 }
@@ -100,7 +100,7 @@ func (bare) ModelInfer(_ context.Context, r *pb.ModelInferRequest) (*pb.ModelInf
 	}, nil
 }
 
-// restMessage is a request and a response of REST, as far as identity needs it.
+// restMessage is a REST request and response with the fields that identity needs.
 type restMessage struct {
 	ModelName string       `json:"model_name,omitempty"`
 	Inputs    []restTensor `json:"inputs,omitempty"`
@@ -143,7 +143,7 @@ func serveBare(ctx context.Context) error {
 	return nil
 }
 
-// startProcess starts such a process, a server.
+// startProcess starts a helper process that is a server.
 func startProcess(tb testing.TB, what string) (grpcAt, httpAt string, cmd *exec.Cmd) {
 	tb.Helper()
 	line, cmd := startLine(tb, what)
@@ -152,7 +152,7 @@ func startProcess(tb testing.TB, what string) (grpcAt, httpAt string, cmd *exec.
 	return words[0], words[1], cmd
 }
 
-// startLine starts such a process and returns the line that it prints.
+// startLine starts a helper process and returns the line that it prints.
 func startLine(tb testing.TB, what string) (line string, cmd *exec.Cmd) {
 	tb.Helper()
 	exe, err := os.Executable()
@@ -170,7 +170,7 @@ func startLine(tb testing.TB, what string) (line string, cmd *exec.Cmd) {
 	return strings.TrimSpace(line), cmd
 }
 
-// takeTurns runs operations one after the other, and returns the median of each.
+// takeTurns runs operations alternately and returns the median duration of each.
 func takeTurns(b *testing.B, rounds int, operations ...func() error) []time.Duration {
 	b.Helper()
 	times := make([][]time.Duration, len(operations))
@@ -221,8 +221,9 @@ func inferHTTP(b *testing.B, address string) func() error {
 	}
 }
 
-// BenchmarkFiguresSmall is identity of 64 bytes: the floor answers by itself; a function in the gateway's own process;
-// a function of an owner, which is one more process that has to be woken and two pieces of shared memory.
+// BenchmarkFiguresSmall measures identity of 64 bytes with three servers: a bare server that echoes the request, a
+// function in the gateway's process, and a function of an owner. The owner is one more process to wake and needs two
+// pieces of shared memory.
 func BenchmarkFiguresSmall(b *testing.B) {
 	owner := remotetest.StartOwner(b)
 	gw := serve(b, owner)
@@ -247,7 +248,7 @@ func report(b *testing.B, medians []time.Duration) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkFiguresShared is identity of 1 MiB by tritonclient: inline, and by system shared memory.
+// BenchmarkFiguresShared measures identity of 1 MiB with tritonclient: inline and with system shared memory.
 func BenchmarkFiguresShared(b *testing.B) {
 	python := pytest.Python(b, "tritonclient", "ml_dtypes")
 	owner := remotetest.StartOwner(b)

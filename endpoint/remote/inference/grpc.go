@@ -11,7 +11,7 @@ import (
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
 )
 
-// The numbers of the fields that have elements, and of the response in a response of a stream.
+// Numbers of the fields that contain elements, and of the response in a stream response.
 const (
 	rawInputField   = 7
 	rawOutputField  = 6
@@ -33,13 +33,13 @@ func registerGRPC(r grpc.ServiceRegistrar, s *service) {
 	desc.Methods = slices.Clone(desc.Methods)
 	for i := range desc.Methods {
 		if desc.Methods[i].MethodName == "ModelInfer" {
-			desc.Methods[i].Handler = handleInfer // the generated one would copy
+			desc.Methods[i].Handler = handleInfer // the generated handler would copy
 		}
 	}
 	r.RegisterService(&desc, grpcService{service: s})
 }
 
-// requestMessage receives a request, with its elements apart.
+// requestMessage returns a message for receiving a request with its elements as parts.
 func requestMessage() *bulk.Parts {
 	return &bulk.Parts{Head: new(pb.ModelInferRequest), Field: rawInputField}
 }

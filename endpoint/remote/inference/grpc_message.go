@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
 )
 
-// requestOf reads a request. It borrows the parts, which the request's sources are views of.
+// requestOf converts a message to a request. It borrows the parts; the request's sources are views of them.
 func requestOf(in *pb.ModelInferRequest, parts []mem.BufferSlice) (*request, error) {
 	r := &request{model: in.GetModelName(), version: in.GetModelVersion(), id: in.GetId(), parameters: parametersFrom(in.GetParameters())}
 	r.inputs = make([]inputTensor, len(in.GetInputs()))
@@ -51,7 +51,7 @@ func requestOf(in *pb.ModelInferRequest, parts []mem.BufferSlice) (*request, err
 	return r, nil
 }
 
-// wantedOf reads which output is wanted, and how.
+// wantedOf reads the name and the options of a requested output.
 func wantedOf(name string, parameters map[string]any) (w wanted, err error) {
 	w.name = name
 	if w.region, err = claimOf(parameters); err != nil {
@@ -60,13 +60,13 @@ func wantedOf(name string, parameters map[string]any) (w wanted, err error) {
 	if v, there := parameters[paramClasses]; there {
 		var ok bool
 		if w.classes, ok = integerOf(v); !ok || w.classes < 0 {
-			return w, fmt.Errorf("%w: output '%s': classification is a number of classes", ErrInvalid, clip(name))
+			return w, fmt.Errorf("%w: output '%s': classification must be a number of classes", ErrInvalid, clip(name))
 		}
 	}
 	if v, there := parameters[paramBinaryData]; there {
 		binary, ok := v.(bool)
 		if !ok {
-			return w, fmt.Errorf("%w: output '%s': %s is true or false", ErrInvalid, clip(name), paramBinaryData)
+			return w, fmt.Errorf("%w: output '%s': %s must be true or false", ErrInvalid, clip(name), paramBinaryData)
 		}
 		w.binary = &binary
 	}
@@ -97,7 +97,7 @@ func parametersFrom(in map[string]*pb.InferParameter) map[string]any {
 	return out
 }
 
-// contentsOf encodes elements that came as numbers. There have to be as many as the shape says.
+// contentsOf encodes elements that were sent as numbers. Their count must match the shape.
 func contentsOf(in *pb.ModelInferRequest_InferInputTensor) ([]byte, error) {
 	n, err := elementCount(in.GetShape())
 	if err != nil {
@@ -122,12 +122,12 @@ func contentsOf(in *pb.ModelInferRequest_InferInputTensor) ([]byte, error) {
 	case bytesType:
 		return encodeAll(c.GetBytesContents(), n, func(b []byte, v []byte) ([]byte, error) { return appendText(b, v), nil })
 	}
-	return nil, fmt.Errorf("%w: elements of datatype %q are sent as raw_input_contents", ErrInvalid, clip(d))
+	return nil, fmt.Errorf("%w: elements of datatype %q must be sent as raw_input_contents", ErrInvalid, clip(d))
 }
 
 func encodeAll[T any](values []T, n int64, encode func([]byte, T) ([]byte, error)) (b []byte, err error) {
 	if int64(len(values)) != n {
-		return nil, fmt.Errorf("%w: unexpected number of values in contents: %d, and the shape has %d", ErrInvalid, len(values), n)
+		return nil, fmt.Errorf("%w: unexpected number of values in contents: %d, the shape has %d", ErrInvalid, len(values), n)
 	}
 	for _, v := range values {
 		if b, err = encode(b, v); err != nil {
@@ -137,7 +137,7 @@ func encodeAll[T any](values []T, n int64, encode func([]byte, T) ([]byte, error
 	return b, nil
 }
 
-// message is the response as a message. It takes the elements of the outputs.
+// message returns the response as a message. It takes ownership of the elements of the outputs.
 func (r *response) message(s *service) (*bulk.Parts, error) {
 	head := &pb.ModelInferResponse{ModelName: r.model, ModelVersion: r.version, Id: r.id, Parameters: parametersTo(r.parameters)}
 	m := &bulk.Parts{Head: head, Field: rawOutputField}
@@ -148,7 +148,7 @@ func (r *response) message(s *service) (*bulk.Parts, error) {
 		switch {
 		case o.region != nil:
 			one.Parameters = parametersTo(o.region.parameters())
-			m.Append(nil) // parts are counted by output
+			m.Append(nil) // each output has a part
 		case o.t != nil:
 			buffer, err := elements.Borrow(o.t, s.device)
 			if o.t = nil; err != nil {
@@ -163,7 +163,7 @@ func (r *response) message(s *service) (*bulk.Parts, error) {
 	return m, nil
 }
 
-// parameters says where in shared memory an output is.
+// parameters returns the parameters that describe the shared memory of an output.
 func (c *regionClaim) parameters() map[string]any {
 	p := map[string]any{paramRegion: c.name, paramRegionBytes: c.bytes}
 	if c.offset != 0 {

@@ -13,18 +13,18 @@ import (
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
 )
 
-// streamedAtOnce is how many requests of a stream run at a time. More wait in the transport.
+// streamedAtOnce limits the requests of a stream that run at once. Further requests wait in the transport.
 const streamedAtOnce = 8
 
-// inferStream is a call of ModelStreamInfer. Requests run side by side; their responses go out in the order of the
-// requests, but those of decoupled models as they come.
+// inferStream is a call of ModelStreamInfer. Its requests run concurrently. Responses are sent in the order of the
+// requests, except that decoupled models send each response when it is available.
 type inferStream struct {
 	s    grpcService
 	call grpc.BidiStreamingServer[pb.ModelInferRequest, pb.ModelStreamInferResponse]
 	peer string
 
 	sending sync.Mutex
-	broken  error // what the transport said
+	broken  error // error of the transport
 }
 
 // ModelStreamInfer implements the service.
@@ -35,13 +35,13 @@ func (s grpcService) ModelStreamInfer(call grpc.BidiStreamingServer[pb.ModelInfe
 	slots := make(chan struct{}, streamedAtOnce)
 	var running sync.WaitGroup
 	defer running.Wait()
-	before := make(chan struct{}) // closed when the request before has been answered
+	before := make(chan struct{}) // closed when the previous request has been answered
 	close(before)
 	for {
 		in := requestMessage()
 		if err := call.RecvMsg(in); err != nil {
 			if errors.Is(err, io.EOF) {
-				return nil // the answers go out before the call ends
+				return nil // all answers are sent before the call ends
 			}
 			cancel()
 			return err
@@ -62,7 +62,7 @@ func (s grpcService) ModelStreamInfer(call grpc.BidiStreamingServer[pb.ModelInfe
 	}
 }
 
-// answer answers one request. turn is closed when the one before has been answered.
+// answer answers one request. turn is closed when the previous request has been answered.
 func (st *inferStream) answer(ctx context.Context, in *bulk.Parts, turn <-chan struct{}) {
 	parts := in.Take()
 	defer freeParts(parts)
@@ -99,7 +99,7 @@ func (st *inferStream) answer(ctx context.Context, in *bulk.Parts, turn <-chan s
 	st.respond(out)
 }
 
-// decoupled sends each result of a function as a response of its own.
+// decoupled sends each result of a function as a separate response.
 func (st *inferStream) decoupled(ctx context.Context, m *model, r *request) (err error) {
 	s := st.s.service
 	clock := timing{begin: time.Now()}
@@ -109,7 +109,7 @@ func (st *inferStream) decoupled(ctx context.Context, m *model, r *request) (err
 		return err
 	}
 	defer end()
-	a, err := s.argument(m, r)
+	a, err := s.argument(ctx, m, r)
 	defer func() { err = errors.Join(err, a.close()) }()
 	if err != nil {
 		return err
@@ -142,10 +142,10 @@ func (st *inferStream) respond(out *response) {
 	}
 	message.Outer = streamedMessage
 	st.send(message)
-	message.Free() // what did not get as far as the codec
+	message.Free() // frees the data if the codec was not reached
 }
 
-// fail says that a request failed. The stream goes on.
+// fail sends the error of a request. The stream continues.
 func (st *inferStream) fail(id string, err error) {
 	st.send(&pb.ModelStreamInferResponse{ErrorMessage: err.Error(), InferResponse: &pb.ModelInferResponse{Id: id}})
 }

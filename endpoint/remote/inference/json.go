@@ -4,12 +4,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/nonfinite"
 )
 
-// parseElements encodes elements that came as JSON, flat or in nested lists, of which there have to be as many as the
-// shape says. text is well-formed JSON.
+// parseElements encodes elements from a JSON list, flat or nested. Their count must match the shape. text must be
+// well-formed JSON.
 func parseElements(text json.RawMessage, d string, shape []int64) ([]byte, error) {
 	n, err := elementCount(shape)
 	if err != nil {
@@ -26,7 +30,7 @@ func parseElements(text json.RawMessage, d string, shape []int64) ([]byte, error
 			at++
 			continue
 		case '{':
-			return nil, fmt.Errorf("%w: data has an object where elements are", ErrInvalid)
+			return nil, fmt.Errorf("%w: data contains an object, not elements", ErrInvalid)
 		}
 		end := tokenEnd(text, at)
 		if b, err = appendToken(b, d, text[at:end]); err != nil {
@@ -38,12 +42,12 @@ func parseElements(text json.RawMessage, d string, shape []int64) ([]byte, error
 		at = end
 	}
 	if count != n {
-		return nil, fmt.Errorf("%w: data has other than the %d elements of shape %v", ErrInvalid, n, shape)
+		return nil, fmt.Errorf("%w: data does not have the %d elements of shape %v", ErrInvalid, n, shape)
 	}
 	return b, nil
 }
 
-// tokenEnd is where the number, word or text ends that begins at a position.
+// tokenEnd returns the end of the number, word or string that starts at a position.
 func tokenEnd(text []byte, at int) int {
 	if text[at] == '"' {
 		for i := at + 1; i < len(text); i++ {
@@ -67,7 +71,7 @@ func tokenEnd(text []byte, at int) int {
 
 // appendToken encodes one element.
 func appendToken(b []byte, d string, token []byte) ([]byte, error) {
-	bad := func() ([]byte, error) { return b, fmt.Errorf("%w: %s is no %s", ErrInvalid, clip(string(token)), d) }
+	bad := func() ([]byte, error) { return b, fmt.Errorf("%w: %s is not %s", ErrInvalid, clip(string(token)), d) }
 	word := string(token)
 	switch kindOf(d) {
 	case byteTexts:
@@ -101,6 +105,11 @@ func appendToken(b []byte, d string, token []byte) ([]byte, error) {
 	if d == "FP64" {
 		bits = 64
 	}
+	if token[0] == '"' {
+		if word = strings.Trim(word, `"`); !slices.Contains(nonfinite.Words, word) {
+			return bad()
+		}
+	}
 	f, err := strconv.ParseFloat(word, bits)
 	if err != nil {
 		return bad()
@@ -108,7 +117,7 @@ func appendToken(b []byte, d string, token []byte) ([]byte, error) {
 	return appendFloat(b, d, f)
 }
 
-// formatElements is the flat JSON list of elements.
+// formatElements returns the elements as a flat JSON list.
 func formatElements(raw []byte, d string) (json.RawMessage, error) {
 	b := []byte{'['}
 	switch values, err := listOf(raw, d); v := values.(type) {
@@ -131,19 +140,9 @@ func formatElements(raw []byte, d string) (json.RawMessage, error) {
 	case []uint64:
 		b = formatEach(b, v, appendUnsigned[uint64])
 	case []float32:
-		for _, f := range v {
-			if math.IsNaN(float64(f)) || math.IsInf(float64(f), 0) {
-				return nil, errNoJSON
-			}
-		}
-		b = formatEach(b, v, func(b []byte, f float32) []byte { return strconv.AppendFloat(b, float64(f), 'g', -1, 32) })
+		b = formatEach(b, v, func(b []byte, f float32) []byte { return appendJSONFloat(b, float64(f), 32) })
 	case []float64:
-		for _, f := range v {
-			if math.IsNaN(f) || math.IsInf(f, 0) {
-				return nil, errNoJSON
-			}
-		}
-		b = formatEach(b, v, func(b []byte, f float64) []byte { return strconv.AppendFloat(b, f, 'g', -1, 64) })
+		b = formatEach(b, v, func(b []byte, f float64) []byte { return appendJSONFloat(b, f, 64) })
 	case [][]byte:
 		for i, text := range v {
 			if !utf8.Valid(text) {
@@ -162,10 +161,24 @@ func formatElements(raw []byte, d string) (json.RawMessage, error) {
 	return append(b, ']'), nil
 }
 
-// errNoJSON is an element that JSON does not have.
-var errNoJSON = fmt.Errorf("%w: an element is NaN, infinite or no UTF-8, which JSON does not have: ask for binary_data", ErrNotServed)
+// appendJSONFloat appends a number. NaN and infinities are strings, as in the JSON mapping of protocol buffers: every
+// parser accepts them, and numpy converts them to numbers.
+func appendJSONFloat(b []byte, f float64, bits int) []byte {
+	switch {
+	case math.IsNaN(f):
+		return append(b, `"NaN"`...)
+	case math.IsInf(f, 1):
+		return append(b, `"Infinity"`...)
+	case math.IsInf(f, -1):
+		return append(b, `"-Infinity"`...)
+	}
+	return strconv.AppendFloat(b, f, 'g', -1, bits)
+}
 
-// listOf decodes all elements; BYTES to slices of bytes.
+// errNoJSON is returned for an element that JSON cannot represent.
+var errNoJSON = fmt.Errorf("%w: an element is not UTF-8, which JSON requires: request binary_data", ErrNotServed)
+
+// listOf decodes all elements. BYTES become byte slices.
 func listOf(raw []byte, d string) (any, error) {
 	if d != bytesType {
 		return list(d, raw, 0)

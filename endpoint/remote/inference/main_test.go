@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{inference.New()} })
 }
 
-// TestTritonClient has NVIDIA's Python client, unmodified, use a gateway and an owner in processes of their own.
+// NVIDIA's unmodified Python client works with a gateway and an owner in separate processes.
 func TestTritonClient(t *testing.T) {
 	python := pytest.Python(t, "tritonclient", "ml_dtypes")
 	owner := remotetest.StartOwner(t, "--model", "mixed=4096")
@@ -44,7 +44,7 @@ func TestTritonClient(t *testing.T) {
 	}
 }
 
-// TestKServeClient has a client made of KServe's published stubs do the same.
+// A client generated from KServe's published stubs works with a gateway and an owner in separate processes.
 func TestKServeClient(t *testing.T) {
 	python := pytest.Python(t, "kserve", "grpc")
 	owner := remotetest.StartOwner(t)
@@ -53,7 +53,7 @@ func TestKServeClient(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// publishBeside publishes the next version of a model and keeps the one before.
+// publishBeside publishes the next version of a model and keeps the previous one.
 func publishBeside(t *testing.T, socket, name string) {
 	t.Helper()
 	dev, err := host.Open()

@@ -5,15 +5,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 )
 
-// argumentMemory is where the elements of requests are put. Memory of the host is used again as soon as no function has
-// it any more: making and mapping it takes longer than most requests.
+// argumentMemory allocates the memory of arguments. Host memory is reused when no function uses it, because creating
+// and mapping it takes longer than most requests.
 type argumentMemory struct {
 	device driver.Device
 	pool   *host.Pool // nil for other devices
 }
 
-// newArgumentMemory returns memory of a device, which it borrows, and of which it keeps at most so many bytes that
-// nobody uses.
+// newArgumentMemory returns an allocator for a device, which it borrows. It keeps at most keep bytes of unused memory.
 func newArgumentMemory(dev driver.Device, keep int64) argumentMemory {
 	a := argumentMemory{device: dev}
 	if d, is := dev.(*host.Device); is {
@@ -22,11 +21,11 @@ func newArgumentMemory(dev driver.Device, keep int64) argumentMemory {
 	return a
 }
 
-// alloc returns owned memory for the argument of a model, with whatever bytes are in it.
+// alloc returns owned memory for an argument of a model. Its content is undefined.
 //
-// Memory that others can map writable never comes back, so an owner gets it closed against that: whoever keeps it there
-// is known to the kernel, which then keeps it from being used again. A function that writes to its arguments needs
-// memory that is new.
+// Memory that another process can map writable is never reused. Arguments for an owner are therefore sealed against
+// writable mappings; the kernel then reports whether a process still maps the memory. A function that writes to its
+// arguments gets new memory.
 func (a *argumentMemory) alloc(m *model, bytes int64) (driver.Memory, error) {
 	if a.pool == nil || m.writes {
 		return a.device.Alloc(bytes)
@@ -36,12 +35,12 @@ func (a *argumentMemory) alloc(m *model, bytes int64) (driver.Memory, error) {
 		return memory, err
 	}
 	if f, can := memory.(driver.Freezer); can {
-		_ = f.Freeze() // where the system cannot, it does not come back
+		_ = f.Freeze() // memory that the system cannot freeze is not reused
 	}
 	return memory, nil
 }
 
-// close gives up what is kept.
+// close releases the unused memory.
 func (a *argumentMemory) close() error {
 	if a.pool == nil {
 		return nil

@@ -13,10 +13,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
 
-// TestMemoryOfArgumentsIsUsedAgain holds what functions may count on, although the memory of a request is that of an
-// earlier one: a tensor that a function kept stays as it was, bytes of others are nowhere to be seen, and a function
-// that writes to its argument gets memory that it can write to. The functions are an owner's, and the gateway's own.
-func TestMemoryOfArgumentsIsUsedAgain(t *testing.T) {
+// Although requests reuse memory, a tensor that a function kept does not change, data of other requests is invisible,
+// and a function that writes to its argument gets writable memory. This holds for functions of an owner and for those
+// of the gateway.
+func TestArgumentMemoryIsReused(t *testing.T) {
 	embedded, _, _ := startProcess(t, "embedded")
 	owned := serve(t, remotetest.StartOwner(t)).Addresses.GRPC
 	for name, address := range map[string]string{"embedded": embedded, "owner": owned} {
@@ -34,7 +34,7 @@ func TestMemoryOfArgumentsIsUsedAgain(t *testing.T) {
 				return answer.RawOutputContents[0]
 			}
 			const n = 1000
-			ask("identity", elements(n)) // leaves memory behind that the next one gets
+			ask("identity", elements(n)) // leaves memory that the next request reuses
 			require.Equal(t, elements(n), ask("kept", elements(n)))
 			for i := range 50 {
 				others := bytes.Repeat([]byte{byte(i + 1)}, 4*n)

@@ -8,24 +8,24 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// model is an endpoint as the protocol sees it.
+// model is an endpoint as a model of the protocol.
 type model struct {
 	name   string
 	caller endpoint.Caller
-	// owned tells that it is the owner's; others are the embedding program's.
+	// owned is true for the owner's endpoints and false for the embedding program's.
 	owned           bool
 	writes          bool // its function may write to its arguments
 	stream          bool
 	cached          bool
 	inputs, outputs []port
-	whole           bool // the argument is the input itself and no struct
-	// why is the reason for which the endpoint cannot be served; empty for others.
+	whole           bool // the argument is the input itself, not a struct
+	// why is the reason why the endpoint cannot be served; empty if it can.
 	why   string
 	stats *recorder
 	versions
 }
 
-// newModel describes an endpoint; nil for one whose argument has no tensors.
+// newModel describes an endpoint. It returns nil if the argument has no tensors.
 func newModel(caller endpoint.Caller, info endpoint.EndpointInfo) *model {
 	_, owned := caller.(*endpoint.Client)
 	m := &model{name: info.Name, caller: caller, owned: owned, writes: info.Writable, stream: info.Stream, cached: info.Cache, stats: &recorder{}}
@@ -45,10 +45,10 @@ func newModel(caller endpoint.Caller, info endpoint.EndpointInfo) *model {
 	return m
 }
 
-// input finds an input by its name.
+// input returns the input with the given name.
 func (m *model) input(name string) (port, bool) { return find(m.inputs, name) }
 
-// output finds an output by its name.
+// output returns the output with the given name.
 func (m *model) output(name string) (port, bool) { return find(m.outputs, name) }
 
 func find(list []port, name string) (port, bool) {
@@ -67,7 +67,7 @@ func names(list []port) string {
 	return strings.Join(all, ", ")
 }
 
-// ready is nil where the model can be called.
+// ready returns nil if the model can be called.
 func (m *model) ready() error {
 	if m.why != "" {
 		return fmt.Errorf("%w: model %q: %s", ErrNotReady, m.name, m.why)

@@ -12,18 +12,18 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// output is an output of a response: a tensor in host memory, which it owns, or elements that were encoded.
+// output is an output of a response: a tensor in host memory, which it owns, or encoded elements.
 type output struct {
 	name, datatype string
 	shape          []int64
 	t              *tensor.Tensor
 	raw            []byte
-	// region is where the elements were put, instead of the two.
+	// region is set if the elements were stored in shared memory. It replaces the two fields above.
 	region *regionClaim
 	wanted wanted
 }
 
-// data is the elements, which are valid until close.
+// data returns the elements, which are valid until close.
 func (o *output) data() ([]byte, error) {
 	if o.t != nil {
 		return tensor.RawData(o.t)
@@ -33,12 +33,12 @@ func (o *output) data() ([]byte, error) {
 
 func (o *output) close() {
 	if o.t != nil {
-		_ = o.t.Close() // memory of the owner's that was read only
+		_ = o.t.Close() // read-only memory of the owner
 		o.t = nil
 	}
 }
 
-// outputs are those of one response.
+// outputs are the outputs of one response.
 type outputs []*output
 
 func (list outputs) close() {
@@ -47,7 +47,7 @@ func (list outputs) close() {
 	}
 }
 
-// outputsOf makes outputs of a result, which it takes, as far as they are wanted: all of them where wants is empty.
+// outputsOf converts a result, which it owns, to the requested outputs; to all outputs if wants is empty.
 func (m *model) outputsOf(result any, wants []wanted, host driver.Device) (list outputs, err error) {
 	defer closeTensors(result)
 	defer func() {
@@ -78,7 +78,7 @@ func (m *model) outputsOf(result any, wants []wanted, host driver.Device) (list 
 	return list, nil
 }
 
-// checkWanted refuses outputs that the model does not have.
+// checkWanted returns an error for outputs that the model does not have.
 func (m *model) checkWanted(wants []wanted) error {
 	seen := make(map[string]bool, len(wants))
 	for _, w := range wants {
@@ -86,14 +86,14 @@ func (m *model) checkWanted(wants []wanted) error {
 			return fmt.Errorf("%w: unexpected inference output '%s' for model '%s'; it has %s", ErrInvalid, clip(w.name), m.name, names(m.outputs))
 		}
 		if seen[w.name] {
-			return fmt.Errorf("%w: output '%s' is asked for twice", ErrInvalid, w.name)
+			return fmt.Errorf("%w: output '%s' is requested twice", ErrInvalid, w.name)
 		}
 		seen[w.name] = true
 	}
 	return nil
 }
 
-// at is the value at a path of nested fields; nil where there is none.
+// at returns the value at a path of nested fields; nil if there is none.
 func at(v any, path []string) any {
 	for _, name := range path {
 		fields, ok := v.(map[string]any)
@@ -160,7 +160,7 @@ func closeTensors(v any) {
 	}
 }
 
-// deliver puts outputs into shared memory, and makes classes of them, where that is wanted.
+// deliver stores outputs in shared memory and computes classifications, as requested.
 func (s *service) deliver(list outputs) error {
 	for _, o := range list {
 		if err := s.deliverOne(o); err != nil {
@@ -202,13 +202,13 @@ func (s *service) deliverOne(o *output) error {
 	return nil
 }
 
-// classify replaces the elements by the n largest of each row, the last dimension, as texts "VALUE:INDEX".
+// classify replaces the elements with the n largest of each row (the last dimension), as texts "VALUE:INDEX".
 func (o *output) classify(n int64) error {
 	if n < 0 {
 		return fmt.Errorf("%w: classification takes a positive number", ErrInvalid)
 	}
 	if o.t == nil || kindOf(o.datatype) != floats && kindOf(o.datatype) != integers {
-		return fmt.Errorf("%w: classification is for tensors of numbers", ErrInvalid)
+		return fmt.Errorf("%w: classification needs a tensor of numbers", ErrInvalid)
 	}
 	values, err := tensor.Float32s(o.t)
 	if err != nil {

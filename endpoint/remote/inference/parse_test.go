@@ -52,8 +52,7 @@ func TestAcceptedEncodings(t *testing.T) {
 	}
 }
 
-// FuzzElements: elements of JSON that are taken are as many as the shape has, and come back as the same JSON that
-// others read.
+// If elements are accepted from JSON, their count matches the shape, and they are formatted as the same values.
 func FuzzElements(f *testing.F) {
 	for _, text := range []string{"[1,2]", "[[1.5],[ -2e3]]", `["a","\u00e4\""]`, "[true,0]", `[{}]`, `[null]`, "[18446744073709551615]", "3"} {
 		for i := range datatypes {
@@ -93,8 +92,7 @@ func FuzzElements(f *testing.F) {
 	})
 }
 
-// FuzzRequest: whatever a request says, reading it ends with a request or an error, and no input has more elements than
-// came.
+// Reading a request returns a request or an error, and no input has more elements than were sent.
 func FuzzRequest(f *testing.F) {
 	seed, err := proto.Marshal(&pb.ModelInferRequest{
 		ModelName: "m", Inputs: []*pb.ModelInferRequest_InferInputTensor{

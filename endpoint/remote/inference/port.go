@@ -6,35 +6,35 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// portKind says how a value of a function is told in the protocol.
+// portKind is the representation of a function's value in the protocol.
 type portKind uint8
 
 const (
 	tensorPort portKind = iota // a *tensor.Tensor
-	scalarPort                 // a number, a truth value, a text or bytes: shape [1]
-	listPort                   // a list of those: one dimension
+	scalarPort                 // a number, truth value, text or bytes, with shape [1]
+	listPort                   // a list of scalars, with one dimension
 )
 
-// port is an input or an output of a model: a field of the function's argument or result, or the whole of it.
+// port is an input or output of a model: a field of the function's argument or result, or the whole value.
 type port struct {
-	// name is the field's; those of structs in structs are joined by dots. path is the same in parts, empty where the
-	// port is the whole.
+	// name is the name of the field; the names of nested structs are joined with dots. path contains its parts and is
+	// empty if the port is the whole value.
 	name string
 	path []string
 	kind portKind
-	// datatype is empty where the function does not say, as of tensors. A size of -1 is any.
+	// datatype is empty if the function does not declare it, as for tensors. A size of -1 matches any size.
 	datatype string
 	shape    []int64
 	optional bool
 }
 
-// The names of inputs and outputs that are no fields.
+// Names of an input and output that are not fields.
 const (
 	wholeInput  = "input"
 	wholeOutput = "output"
 )
 
-// scalarTypes are the datatypes of Go types as EndpointInfo spells them.
+// scalarTypes maps Go types, as spelled in EndpointInfo, to datatypes.
 var scalarTypes = map[string]string{
 	"bool": "BOOL", "string": bytesType, "[]uint8": bytesType,
 	"int": "INT64", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64",
@@ -42,7 +42,7 @@ var scalarTypes = map[string]string{
 	"float32": "FP32", "float64": "FP64", "time.Duration": "INT64",
 }
 
-// portOf describes a value by its type; ok is false for a type that the protocol has no tensor for.
+// portOf describes a value by its type. ok is false if the protocol has no tensor for the type.
 func portOf(name, typeName string, path []string) (p port, ok bool) {
 	p = port{name: name, path: path}
 	t := strings.TrimLeft(typeName, "*")
@@ -61,7 +61,7 @@ func portOf(name, typeName string, path []string) (p port, ok bool) {
 		}
 		return p, false
 	}
-	// A type with a name, whose values are numbers or texts if it has no fields. The client says which.
+	// A named type. If it has no fields, its values are numbers or texts, and the client chooses.
 	if strings.Contains(t, ".") && !strings.ContainsAny(t, "[({ ") && t != "module.StateDict" {
 		p.kind, p.shape = scalarPort, []int64{1}
 		return p, true
@@ -69,8 +69,7 @@ func portOf(name, typeName string, path []string) (p port, ok bool) {
 	return p, false
 }
 
-// ports lists the values of a struct. missing are the fields that the protocol has nothing for and that cannot be left
-// out.
+// ports lists the values of a struct. missing lists the required fields that the protocol cannot represent.
 func ports(fields []endpoint.FieldInfo, path []string, optional bool) (list []port, missing []string) {
 	for _, f := range fields {
 		at := append(path[:len(path):len(path)], f.Name)
@@ -109,7 +108,7 @@ func portsOf(whole, typeName string, fields []endpoint.FieldInfo) (list []port, 
 	return nil, []string{typeName}
 }
 
-// hasTensor reports whether one of the ports takes more than one value.
+// hasTensor reports whether one of the ports accepts more than one value.
 func hasTensor(list []port) bool {
 	for _, p := range list {
 		if p.kind != scalarPort {

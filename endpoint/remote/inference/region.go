@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Bounds of regions: each takes a descriptor or a mapping.
+// Limits of regions. Each region uses a descriptor or a mapping.
 const (
 	maxRegions     = 1024
 	maxRegionBytes = 256 // of a name
@@ -16,17 +16,17 @@ const (
 
 // regionMemory is memory of a client.
 type regionMemory interface {
-	// readAt and writeAt copy between p and the memory from at on, which lie within the region. They fail, and do no
-	// harm, where the client has taken the memory away meanwhile.
+	// readAt and writeAt copy between p and the memory at the offset, which must be within the region. They return an
+	// error if the client has removed the memory.
 	readAt(p []byte, at int64) error
 	writeAt(p []byte, at int64) error
 	close() error
 }
 
-// region is shared memory that a client has registered.
+// region is shared memory registered by a client.
 type region struct {
 	name string
-	// key and offset are those of system shared memory, device that of CUDA. bytes is the size.
+	// key and offset belong to system shared memory, device to CUDA memory. bytes is the size.
 	cuda   bool
 	key    string
 	offset uint64
@@ -34,17 +34,18 @@ type region struct {
 	bytes  int64
 	memory regionMemory
 
-	users int  // requests that have it
-	gone  bool // unregistered meanwhile
+	users int  // requests that use it
+	gone  bool // unregistered while in use
 }
 
-// regions are those that are registered; one name is one region, of whichever kind.
+// regions holds the registered regions. Both kinds share one set of names.
 type regions struct {
 	mu     sync.Mutex
 	byName map[string]*region
 }
 
-// checkNew says whether a region of that name and size can be registered, before anything is opened.
+// checkNew returns an error if a region with this name and size cannot be registered. It is called before the memory is
+// opened.
 func (rs *regions) checkNew(name string, bytes uint64) error {
 	switch {
 	case name == "" || len(name) > maxRegionBytes:
@@ -67,12 +68,12 @@ func (rs *regions) checkFreeLocked(name string) error {
 	return nil
 }
 
-// add registers a region and takes its memory, also where that fails.
+// add registers a region and takes ownership of its memory, also on failure.
 func (rs *regions) add(r *region) error {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if err := rs.checkFreeLocked(r.name); err != nil {
-		_ = r.memory.close() // it was opened a moment ago
+		_ = r.memory.close() // opened just before
 		return err
 	}
 	if rs.byName == nil {
@@ -82,7 +83,7 @@ func (rs *regions) add(r *region) error {
 	return nil
 }
 
-// use lends a region until release. offset and bytes are a client's claim of what it wants of it.
+// use acquires a region; the caller calls release. offset and bytes are the part of it that the client requests.
 func (rs *regions) use(name string, offset, bytes int64) (*region, error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -102,11 +103,12 @@ func (rs *regions) release(r *region) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if r.users--; r.users == 0 && r.gone {
-		_ = r.memory.close() // nobody is left to be told
+		_ = r.memory.close() // best effort: the request is complete
 	}
 }
 
-// remove unregisters a region, or all of a kind where name is empty. One that requests have is closed behind the last.
+// remove unregisters a region, or all regions of a kind if name is empty. A region in use is closed after the last
+// request.
 func (rs *regions) remove(name string, cuda bool) error {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -124,7 +126,7 @@ func (rs *regions) remove(name string, cuda bool) error {
 	return nil
 }
 
-// list returns the regions of a kind by their names; all where name is empty.
+// list returns the regions of a kind sorted by name; only the named one unless name is empty.
 func (rs *regions) list(name string, cuda bool) ([]*region, error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -144,8 +146,8 @@ func (rs *regions) list(name string, cuda bool) ([]*region, error) {
 	return list, nil
 }
 
-// close unregisters all.
+// close unregisters all regions.
 func (rs *regions) close() {
-	_ = rs.remove("", false) // the process is about to end
+	_ = rs.remove("", false) // the process is about to exit
 	_ = rs.remove("", true)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// openCUDARegion maps memory that a client has made with cudaMalloc, by the handle of cudaIpcGetMemHandle.
+// openCUDARegion maps memory that a client has allocated with cudaMalloc. handle was returned by cudaIpcGetMemHandle.
 func openCUDARegion(devices []driver.Device, handle []byte, device int64, bytes uint64) (regionMemory, error) {
 	if want := driver.CUDAIPC.BlobBytes(); len(handle) != want {
 		return nil, fmt.Errorf("%w: a CUDA handle has %d bytes, not %d", ErrInvalid, want, len(handle))
@@ -37,7 +37,7 @@ func openCUDARegion(devices []driver.Device, handle []byte, device int64, bytes 
 	return nil, fmt.Errorf("%w: this gateway has no CUDA device %d", ErrInvalid, device)
 }
 
-// cudaMemory is memory of a device. The client cannot take it away while it is mapped.
+// cudaMemory is device memory. The client cannot remove it while it is mapped.
 type cudaMemory struct{ memory driver.Memory }
 
 func (m cudaMemory) readAt(p []byte, at int64) error {

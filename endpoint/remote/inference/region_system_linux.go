@@ -10,15 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shmFolder is where shm_open has its files.
+// shmFolder is the directory of shm_open's files.
 const shmFolder = "/dev/shm/"
 
-// openSystemRegion opens the memory that a client has made with shm_open. Errors do not tell what there is under other
-// keys.
+// openSystemRegion opens memory that a client has created with shm_open. Errors do not reveal whether other keys exist.
 func openSystemRegion(key string, offset, bytes uint64) (regionMemory, error) {
 	name := strings.TrimPrefix(key, "/")
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255 {
-		return nil, fmt.Errorf("%w: the key is not a name that shm_open takes", ErrInvalid)
+		return nil, fmt.Errorf("%w: the key is not a valid name for shm_open", ErrInvalid)
 	}
 	fd, err := unix.Open(shmFolder+name, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -31,14 +30,14 @@ func openSystemRegion(key string, offset, bytes uint64) (regionMemory, error) {
 	return m, nil
 }
 
-// systemMemory is a file of shared memory. It is read and written by system calls and never mapped: memory that is
-// mapped, and that the client makes smaller, ends the process that touches it.
+// systemMemory is a shared memory file. It is accessed with system calls and never mapped: if the client shrank a
+// mapped file, an access would end the process.
 type systemMemory struct {
 	file   *os.File
 	offset int64
 }
 
-// check refuses what is not memory, and a region that does not lie in it.
+// check returns an error if the file is not shared memory or does not contain the region.
 func (m *systemMemory) check(offset, bytes uint64) error {
 	var stat unix.Stat_t
 	var fs unix.Statfs_t
@@ -47,7 +46,7 @@ func (m *systemMemory) check(offset, bytes uint64) error {
 		return err
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFREG || fs.Type != unix.TMPFS_MAGIC {
-		return fmt.Errorf("%w: the key is not that of shared memory", ErrInvalid)
+		return fmt.Errorf("%w: the key does not name shared memory", ErrInvalid)
 	}
 	size := uint64(max(stat.Size, 0))
 	if offset > size || bytes > size-offset {
@@ -64,7 +63,7 @@ func (m *systemMemory) readAt(p []byte, at int64) error {
 	return err
 }
 
-// writeAt does not make shared memory larger, but for a client that makes it smaller at the very moment.
+// writeAt extends the file only if the client shrinks it between the check and the write.
 func (m *systemMemory) writeAt(p []byte, at int64) error {
 	info, err := m.file.Stat()
 	if err != nil {
@@ -79,5 +78,5 @@ func (m *systemMemory) writeAt(p []byte, at int64) error {
 
 func (m *systemMemory) close() error { return m.file.Close() }
 
-// errShrunk is memory that is smaller than it was when it was registered.
+// errShrunk is returned if the file has become smaller than its region.
 var errShrunk = fmt.Errorf("%w: the shared memory is smaller than it was when it was registered", ErrInvalid)

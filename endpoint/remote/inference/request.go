@@ -9,41 +9,41 @@ import (
 	"time"
 )
 
-// request is a request for inference, of either transport.
+// request is an inference request of either transport.
 type request struct {
 	model, version, id string
-	// parameters are booleans, int64, uint64, float64 and strings.
+	// parameters contains values of the types bool, int64, uint64, float64 and string.
 	parameters map[string]any
 	inputs     []inputTensor
 	outputs    []wanted
 }
 
-// inputTensor is an input as a client describes it. Nothing of it has been checked.
+// inputTensor is an input as described by a client. It has not been validated.
 type inputTensor struct {
 	name, datatype string
 	shape          []int64
-	// data is what came with the request; nil where the input is in shared memory.
+	// data is the content sent with the request; nil if the input is in shared memory.
 	data   source
 	region *regionClaim
 }
 
-// regionClaim is where in shared memory a client says that an input is, or an output shall be.
+// regionClaim is the location in shared memory that a client specifies for an input or output.
 type regionClaim struct {
 	name          string
 	offset, bytes int64
 }
 
-// wanted is an output that a client asks for.
+// wanted is an output that a client requests.
 type wanted struct {
 	name   string
 	region *regionClaim
-	// classes asks for that many of the largest elements with their indices, as texts, instead of the elements.
+	// classes, if not 0, requests the indices of that many largest elements, as texts, instead of the elements.
 	classes int64
-	// binary says how REST sends it; nil for what the request says of all.
+	// binary selects the REST encoding; nil for the request's default.
 	binary *bool
 }
 
-// Names of parameters of requests and tensors.
+// Parameter names of requests and tensors.
 const (
 	paramRegion       = "shared_memory_region"
 	paramRegionBytes  = "shared_memory_byte_size"
@@ -57,18 +57,21 @@ const (
 	paramFinal        = "triton_final_response"
 )
 
-// protocolParameters are those of a request that mean something to servers of the protocol. They are not fields unless
-// a function has fields of these names.
+// paramSequence is the parameter that names a request's sequence.
+const paramSequence = "sequence_id"
+
+// protocolParameters are the request parameters that the protocol defines. They set fields only if the function
+// has fields with these names.
 var protocolParameters = map[string]bool{
-	"sequence_id": true, "sequence_start": true, "sequence_end": true, "priority": true, paramTimeout: true, paramBinaryOutput: true,
+	paramSequence: true, "sequence_start": true, "sequence_end": true, "priority": true, paramTimeout: true, paramBinaryOutput: true,
 }
 
-// isProtocolParameter reports whether a parameter is the protocol's and not the model's.
+// isProtocolParameter reports whether the protocol defines a parameter.
 func isProtocolParameter(name string) bool {
 	return protocolParameters[name] || strings.HasPrefix(name, "triton_")
 }
 
-// claimOf reads where in shared memory a tensor is from its parameters; nil where it is not.
+// claimOf returns the location in shared memory specified by a tensor's parameters; nil if there is none.
 func claimOf(parameters map[string]any) (*regionClaim, error) {
 	name, there := parameters[paramRegion]
 	if !there {
@@ -77,24 +80,24 @@ func claimOf(parameters map[string]any) (*regionClaim, error) {
 	claim := &regionClaim{}
 	var ok bool
 	if claim.name, ok = name.(string); !ok {
-		return nil, fmt.Errorf("%w: %s is a text", ErrInvalid, paramRegion)
+		return nil, fmt.Errorf("%w: %s must be a text", ErrInvalid, paramRegion)
 	}
 	bytes, there := parameters[paramRegionBytes]
 	if !there {
 		return nil, fmt.Errorf("%w: %s is missing", ErrInvalid, paramRegionBytes)
 	}
 	if claim.bytes, ok = integerOf(bytes); !ok || claim.bytes < 0 {
-		return nil, fmt.Errorf("%w: %s is a number of bytes", ErrInvalid, paramRegionBytes)
+		return nil, fmt.Errorf("%w: %s must be a number of bytes", ErrInvalid, paramRegionBytes)
 	}
 	if offset, there := parameters[paramRegionOffset]; there {
 		if claim.offset, ok = integerOf(offset); !ok || claim.offset < 0 {
-			return nil, fmt.Errorf("%w: %s is a number of bytes", ErrInvalid, paramRegionOffset)
+			return nil, fmt.Errorf("%w: %s must be a number of bytes", ErrInvalid, paramRegionOffset)
 		}
 	}
 	return claim, nil
 }
 
-// integerOf is a parameter that is a whole number.
+// integerOf converts a parameter to an integer.
 func integerOf(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int64:
@@ -105,7 +108,20 @@ func integerOf(v any) (int64, bool) {
 	return 0, false
 }
 
-// timeout is how long the request may take; 0 for no bound of its own.
+// checkSequence refuses a request that is part of a sequence, because calls do not share state. 0 and an empty text
+// mean no sequence. A function may have an input with that name.
+func (r *request) checkSequence(m *model) error {
+	switch id := r.parameters[paramSequence]; id {
+	case nil, int64(0), uint64(0), float64(0), "", false:
+		return nil
+	}
+	if _, own := m.input(paramSequence); own {
+		return nil
+	}
+	return fmt.Errorf("%w: sequences: model '%s' keeps no state between requests: leave sequence_id out", ErrNotServed, m.name)
+}
+
+// timeout returns the time limit of the request; 0 if it has none.
 func (r *request) timeout() (time.Duration, error) {
 	v, there := r.parameters[paramTimeout]
 	if !there {
@@ -113,13 +129,12 @@ func (r *request) timeout() (time.Duration, error) {
 	}
 	micros, ok := integerOf(v)
 	if !ok || micros < 0 || micros > math.MaxInt64/int64(time.Microsecond) {
-		return 0, fmt.Errorf("%w: timeout is a number of microseconds", ErrInvalid)
+		return 0, fmt.Errorf("%w: timeout must be a number of microseconds", ErrInvalid)
 	}
 	return time.Duration(micros) * time.Microsecond, nil
 }
 
-// setVersion tells the function which version was asked for, where it has a field for it and the client has not filled
-// it.
+// setVersion passes the requested version to the function if it has a version field that the client has not set.
 func (r *request) setVersion(m *model) {
 	p, ok := m.input(versionField)
 	if !ok || p.kind != scalarPort {

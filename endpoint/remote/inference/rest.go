@@ -7,14 +7,15 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
 )
 
-// maxControlBytes bounds the body of a request that is none for inference.
+// maxControlBytes limits the body of a request other than inference.
 const maxControlBytes = 1 << 20
 
-// restService answers over HTTP.
+// restService serves HTTP.
 type restService struct{ *service }
 
 // register adds the routes.
@@ -38,11 +39,12 @@ func (s restService) register(mux gateway.Mux) {
 		mux.Handle("GET "+at+"/stats", restHandler(s.stats))
 		mux.Handle("POST "+at+"/infer", restHandler(s.inferOverHTTP))
 	}
+	s.registerSettings(mux)
 	mux.Handle("POST /v2/repository/models/{model}/load", restHandler(s.load))
 	mux.Handle("POST /v2/repository/models/{model}/unload", restHandler(s.unload))
 }
 
-// registerRegions adds the routes of a kind of shared memory: of all regions, and of one.
+// registerRegions adds the routes of one kind of shared memory, for all regions and for one region.
 func (s restService) registerRegions(mux gateway.Mux, at string, status, register, unregister restHandler) {
 	for _, which := range []string{at, at + "/region/{region}"} {
 		mux.Handle("GET "+which+"/status", status)
@@ -51,7 +53,7 @@ func (s restService) registerRegions(mux gateway.Mux, at string, status, registe
 	mux.Handle("POST "+at+"/region/{region}/register", register)
 }
 
-// restHandler is a handler whose errors are answered as the protocol has them.
+// restHandler is a handler. Its errors are sent in the protocol's format.
 type restHandler func(w http.ResponseWriter, r *http.Request) error
 
 // ServeHTTP implements http.Handler.
@@ -61,7 +63,7 @@ func (h restHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answerJSON answers with a value.
+// answerJSON sends a JSON value.
 func answerJSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -69,14 +71,14 @@ func answerJSON(w http.ResponseWriter, status int, v any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a client that has gone does not read it
+	_, _ = w.Write(body) // best effort: the client may have left
 }
 
-// control reads the body of a request that is none for inference; nothing is an empty object.
+// control decodes the body of a request other than inference. An empty body is an empty object.
 func control(w http.ResponseWriter, r *http.Request, into any) error {
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxControlBytes)).Decode(into)
 	if err != nil && r.ContentLength != 0 {
-		return fmt.Errorf("%w: the body is not the JSON that this takes: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: invalid JSON body: %w", ErrInvalid, err)
 	}
 	return nil
 }
@@ -99,7 +101,7 @@ func (s restService) serverMetadata(w http.ResponseWriter, _ *http.Request) erro
 	return nil
 }
 
-// restTensor is a tensor in a model's metadata.
+// restTensor describes a tensor in a model's metadata.
 type restTensor struct {
 	Name     string  `json:"name"`
 	Datatype string  `json:"datatype"`
@@ -163,7 +165,7 @@ func (s restService) modelConfig(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// restDuration is how often something was done and what it took.
+// restDuration is the count and total time of an operation.
 type restDuration struct {
 	Count uint64 `json:"count"`
 	NS    uint64 `json:"ns"`
@@ -308,7 +310,7 @@ func (s restService) cudaUnregister(w http.ResponseWriter, r *http.Request) erro
 	return done(w, s.unregister(r.Context(), httpPeer(r), r.PathValue("region"), true))
 }
 
-// done answers what has no answer but that it was done.
+// done sends an empty success response unless err is set.
 func done(w http.ResponseWriter, err error) error {
 	if err == nil {
 		answerJSON(w, http.StatusOK, struct{}{})
@@ -316,8 +318,11 @@ func done(w http.ResponseWriter, err error) error {
 	return err
 }
 
-// errBody is a body that breaks off or is beyond a limit, as a client is told.
+// errBody returns the error for a body that ends early or exceeds a limit.
 func errBody(err error) error {
+	if errors.Is(err, ErrTooLarge) || errors.Is(err, admission.ErrLimit) || errors.Is(err, admission.ErrSlow) {
+		return err
+	}
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		return fmt.Errorf("%w: a request has at most %d bytes: see --max-request", ErrTooLarge, tooLarge.Limit)

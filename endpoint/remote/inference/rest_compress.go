@@ -10,27 +10,27 @@ import (
 	"github.com/klauspost/compress/zlib"
 )
 
-// When compressing a response pays: many clients accept it without having asked for it.
+// Limits that decide whether compressing a response pays: many clients accept compression without having requested it.
 const (
 	compressFrom  = 4 << 10
 	compressProbe = 64 << 10
 	compressGain  = 0.9
 )
 
-// compressor is a writer that can be used again.
+// compressor is a writer that can be reset and reused.
 type compressor interface {
 	io.WriteCloser
 	Reset(w io.Writer)
 }
 
-// compressors are those of HTTP's names. What it calls deflate is the format of zlib.
+// compressors maps HTTP's encoding names to compressors. HTTP's "deflate" is the zlib format.
 var compressors = map[string]*sync.Pool{
 	"gzip":    {New: func() any { z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed); return z }},
 	"deflate": {New: func() any { z, _ := zlib.NewWriterLevel(nil, zlib.BestSpeed); return z }},
 }
 
-// chooseEncoding is how a response is compressed; empty for not at all: where the client does not accept it, where it
-// would not pay, and on the way to the same host, unless the client compresses itself.
+// chooseEncoding returns the encoding of a response. It returns "" if the client does not accept compression, if
+// compression would not pay, or if the client is on this host and did not compress its request.
 func chooseEncoding(r *http.Request, parts [][]byte, size int) string {
 	if size < compressFrom || isLocal(httpPeer(r)) && r.Header.Get("Content-Encoding") == "" {
 		return ""
@@ -47,7 +47,7 @@ func chooseEncoding(r *http.Request, parts [][]byte, size int) string {
 	return encoding
 }
 
-// counter counts what is written to it.
+// counter counts the bytes written to it.
 type counter int
 
 // Write implements io.Writer.
@@ -56,7 +56,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// probe is the beginning of the parts, and counts it.
+// probe returns the beginning of the parts and adds its size to probed.
 func probe(parts [][]byte, probed *counter) [][]byte {
 	var list [][]byte
 	for _, p := range parts {
@@ -67,7 +67,7 @@ func probe(parts [][]byte, probed *counter) [][]byte {
 	return list
 }
 
-// accepted is the first encoding that a client accepts and that there is; empty for none.
+// accepted returns the first supported encoding that a client accepts, or "".
 func accepted(header string) string {
 	for _, word := range strings.Split(header, ",") {
 		name, quality, _ := strings.Cut(strings.TrimSpace(word), ";")
@@ -85,7 +85,7 @@ func compress(w io.Writer, encoding string, parts [][]byte) {
 	z.Reset(w)
 	for _, p := range parts {
 		if _, err := z.Write(p); err != nil {
-			return // the client has gone
+			return // the client has left
 		}
 	}
 	_ = z.Close() // as above

@@ -10,12 +10,13 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/nonfinite"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/stall"
 )
 
-// headerLength is the header with the length of the JSON in front of the elements.
+// headerLength is the header with the length of the JSON before the elements.
 const headerLength = "Inference-Header-Content-Length"
 
 // restRequest is a request in JSON.
@@ -39,14 +40,16 @@ type restRequested struct {
 	Parameters map[string]any `json:"parameters"`
 }
 
-// inferOverHTTP answers POST /v2/models/{model}[/versions/{version}]/infer.
+// inferOverHTTP handles POST /v2/models/{model}[/versions/{version}]/infer.
 func (s restService) inferOverHTTP(w http.ResponseWriter, r *http.Request) error {
 	body, finish, err := s.openBody(w, r)
 	if err != nil {
 		return err
 	}
 	defer finish()
-	in, binary, err := s.readRequest(r, body)
+	charge := s.env.Admission.Requests.Open(admission.Sender(r.Context()))
+	defer charge.Close()
+	in, binary, err := s.readRequest(r, body, charge)
 	if err != nil {
 		return err
 	}
@@ -61,19 +64,19 @@ func (s restService) inferOverHTTP(w http.ResponseWriter, r *http.Request) error
 	return s.answer(w, r, out, binary)
 }
 
-// openBody bounds the body, also in time, and decompresses it. The caller calls finish.
+// openBody limits the size and duration of the body and decompresses it. The caller calls finish.
 func (s restService) openBody(w http.ResponseWriter, r *http.Request) (body io.Reader, finish func(), err error) {
-	watched := stall.NewReader(w, http.MaxBytesReader(w, r.Body, s.env.MaxRequest), s.env.Stall)
+	watched := stall.NewReader(w, http.MaxBytesReader(w, r.Body, s.env.MaxRequest), s.env.Stall).AtLeast(s.env.Admission.Rate.Bytes)
 	finish = func() { watched.Release(watched.Ended(r.ContentLength)) }
 	switch encoding := r.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":
 		return watched, finish, nil
 	case "gzip":
 		body, err = gzip.NewReader(watched)
-	case "deflate": // that of HTTP, which is zlib's
+	case "deflate": // in HTTP, "deflate" is the zlib format
 		body, err = zlib.NewReader(watched)
 	default:
-		err = fmt.Errorf("%w: Content-Encoding %q; there are gzip and deflate", ErrNotServed, clip(encoding))
+		err = fmt.Errorf("%w: Content-Encoding %q; use gzip or deflate", ErrNotServed, clip(encoding))
 	}
 	if err != nil {
 		finish()
@@ -85,7 +88,7 @@ func (s restService) openBody(w http.ResponseWriter, r *http.Request) (body io.R
 	return &limitedReader{body, s.env.MaxRequest}, finish, nil
 }
 
-// limitedReader ends with ErrTooLarge where a body that was compressed has more than it may.
+// limitedReader returns ErrTooLarge if a decompressed body exceeds its limit.
 type limitedReader struct {
 	r    io.Reader
 	left int64
@@ -94,7 +97,7 @@ type limitedReader struct {
 // Read implements io.Reader.
 func (l *limitedReader) Read(p []byte) (int, error) {
 	if l.left <= 0 {
-		return 0, fmt.Errorf("%w: the body has more bytes, when it is decompressed, than a request may have: see --max-request", ErrTooLarge)
+		return 0, fmt.Errorf("%w: the decompressed body exceeds the limit of a request: see --max-request", ErrTooLarge)
 	}
 	p = p[:min(int64(len(p)), l.left)]
 	n, err := l.r.Read(p)
@@ -102,17 +105,15 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readRequest reads a request. Elements that are not in the JSON are left in the body. binary is how outputs are sent
-// that do not say.
-func (s restService) readRequest(r *http.Request, body io.Reader) (out *request, binary bool, err error) {
-	head, apart, err := readHead(r, body)
+// readRequest reads a request. Binary elements are left in the body. binary is the encoding of outputs that do not
+// specify one.
+func (s restService) readRequest(r *http.Request, body io.Reader, charge *admission.Charge) (out *request, binary bool, err error) {
+	head, apart, err := readHead(r, body, charge)
 	if err != nil {
 		return nil, false, err
 	}
-	var in restRequest
-	d := json.NewDecoder(bytes.NewReader(head))
-	d.UseNumber()
-	if err := d.Decode(&in); err != nil {
+	in, err := parseRequest(head)
+	if err != nil {
 		return nil, false, fmt.Errorf("%w: the JSON of the request: %w", ErrInvalid, err)
 	}
 	out = &request{model: r.PathValue("model"), version: r.PathValue("version"), id: in.ID}
@@ -144,13 +145,29 @@ func (s restService) readRequest(r *http.Request, body io.Reader) (out *request,
 	return out, binary, nil
 }
 
-// readHead reads the JSON of a request: the whole body, or as much of it as a header says. apart tells that elements
-// follow.
-func readHead(r *http.Request, body io.Reader) (head []byte, apart bool, err error) {
+// parseRequest parses the JSON of a request. It accepts NaN and Infinity, which are not JSON, because Triton's clients
+// send them.
+func parseRequest(text []byte) (in restRequest, err error) {
+	parse := func(text []byte) error {
+		in = restRequest{}
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber()
+		return d.Decode(&in)
+	}
+	if err = parse(text); err != nil {
+		if replaced, ok := nonfinite.Replace(text, strconv.Quote); ok {
+			err = parse(replaced)
+		}
+	}
+	return in, err
+}
+
+// readHead reads the JSON of a request: the whole body, or the length in a header. apart reports whether elements
+// follow it.
+func readHead(r *http.Request, body io.Reader, charge *admission.Charge) (head []byte, apart bool, err error) {
 	text := r.Header.Get(headerLength)
 	if text == "" {
-		head, err = io.ReadAll(body)
-		if err != nil && !errors.Is(err, ErrTooLarge) {
+		if head, err = charge.ReadAll(body); err != nil {
 			err = errBody(err)
 		}
 		return head, false, err
@@ -159,18 +176,18 @@ func readHead(r *http.Request, body io.Reader) (head []byte, apart bool, err err
 	if err != nil || n < 0 {
 		return nil, false, fmt.Errorf("%w: %s is not a number of bytes", ErrInvalid, headerLength)
 	}
-	// What a header says costs no memory before it has come.
-	head, err = io.ReadAll(io.LimitReader(body, n))
+	// Memory is charged as it arrives, not as announced by a header.
+	head, err = charge.ReadAll(io.LimitReader(body, n))
 	if err == nil && int64(len(head)) < n {
 		err = io.ErrUnexpectedEOF
 	}
-	if err != nil && !errors.Is(err, ErrTooLarge) {
+	if err != nil {
 		err = errBody(err)
 	}
 	return head, true, err
 }
 
-// checkLength holds the length of a body that is not compressed against what its JSON says of it.
+// checkLength checks that the length of an uncompressed body matches its JSON.
 func checkLength(r *http.Request, head int, apart bool, inputs []inputTensor) error {
 	if !apart || r.ContentLength < 0 || r.Header.Get("Content-Encoding") != "" {
 		return nil
@@ -184,12 +201,12 @@ func checkLength(r *http.Request, head int, apart bool, inputs []inputTensor) er
 		}
 	}
 	if left != 0 {
-		return fmt.Errorf("%w: the body has %d bytes, which is not what its JSON and the inputs' %s say", ErrInvalid, r.ContentLength, paramBinarySize)
+		return fmt.Errorf("%w: the body has %d bytes, which does not match its JSON and the inputs' %s", ErrInvalid, r.ContentLength, paramBinarySize)
 	}
 	return nil
 }
 
-// inputOf reads an input: its elements are JSON, in the body, or in shared memory.
+// inputOf reads an input. Its elements are in the JSON, in the body or in shared memory.
 func (s restService) inputOf(in restInput, body io.Reader, apart bool) (inputTensor, error) {
 	t := inputTensor{name: in.Name, datatype: in.Datatype, shape: in.Shape}
 	parameters, err := restParameters(in.Parameters)
@@ -203,11 +220,11 @@ func (s restService) inputOf(in restInput, body io.Reader, apart bool) (inputTen
 		n, ok := integerOf(size)
 		switch {
 		case !ok || n < 0:
-			return t, fmt.Errorf("%w: %s is a number of bytes", ErrInvalid, paramBinarySize)
+			return t, fmt.Errorf("%w: %s must be a number of bytes", ErrInvalid, paramBinarySize)
 		case !apart && n > 0:
-			return t, fmt.Errorf("%w: %s is given, and the header %s is not", ErrInvalid, paramBinarySize, headerLength)
+			return t, fmt.Errorf("%w: %s requires the header %s", ErrInvalid, paramBinarySize, headerLength)
 		case in.Data != nil:
-			return t, fmt.Errorf("%w: it has data and %s", ErrInvalid, paramBinarySize)
+			return t, fmt.Errorf("%w: use either data or %s", ErrInvalid, paramBinarySize)
 		}
 		t.data = &streamSource{r: body, left: n}
 		return t, nil
@@ -222,7 +239,7 @@ func (s restService) inputOf(in restInput, body io.Reader, apart bool) (inputTen
 	return t, nil
 }
 
-// restParameters makes parameters of JSON's values.
+// restParameters converts JSON values to parameters.
 func restParameters(in map[string]any) (map[string]any, error) {
 	for name, v := range in {
 		switch v := v.(type) {
@@ -238,7 +255,7 @@ func restParameters(in map[string]any) (map[string]any, error) {
 				return nil, fmt.Errorf("%w: parameter '%s' does not fit into 64 bits", ErrInvalid, clip(name))
 			}
 		default:
-			return nil, fmt.Errorf("%w: parameter '%s' is a number, a text, or true or false", ErrInvalid, clip(name))
+			return nil, fmt.Errorf("%w: parameter '%s' must be a number, a text, true or false", ErrInvalid, clip(name))
 		}
 	}
 	return in, nil
@@ -261,7 +278,7 @@ type restOutput struct {
 	Data       json.RawMessage `json:"data,omitempty"`
 }
 
-// answer sends a response: JSON, and behind it the elements of outputs that are sent as bytes.
+// answer sends a response: JSON, followed by the elements of binary outputs.
 func (s restService) answer(w http.ResponseWriter, r *http.Request, res *response, binary bool) error {
 	head := restResponse{ModelName: res.model, ModelVersion: res.version, ID: res.id, Parameters: res.parameters, Outputs: []restOutput{}}
 	var parts [][]byte
@@ -303,53 +320,14 @@ func (s restService) answer(w http.ResponseWriter, r *http.Request, res *respons
 	parts = append([][]byte{text}, parts...)
 	if encoding := chooseEncoding(r, parts, len(text)+length); encoding != "" {
 		h.Set("Content-Encoding", encoding)
-		out := &stallWriter{w: w, stall: s.env.Stall}
-		defer out.release()
-		compress(out, encoding, parts)
+		compress(w, encoding, parts)
 		return nil
 	}
 	h.Set("Content-Length", strconv.Itoa(len(text)+length))
-	out := &stallWriter{w: w, stall: s.env.Stall}
-	defer out.release()
 	for _, p := range parts {
-		if _, err := out.Write(p); err != nil {
-			return nil // the client has gone
+		if _, err := w.Write(p); err != nil {
+			return nil // the client has left
 		}
 	}
 	return nil
-}
-
-// watchedFrom is the size from which on it is watched that a client takes a response. Less fits into what the system
-// buffers.
-const watchedFrom = 64 << 10
-
-// stallWriter writes a response in pieces, each of which its client has to take within a time.
-type stallWriter struct {
-	w       http.ResponseWriter
-	stall   time.Duration
-	sent    int64
-	watched bool
-}
-
-// Write implements io.Writer.
-func (s *stallWriter) Write(p []byte) (n int, err error) {
-	for len(p) > 0 && err == nil {
-		piece := p[:min(len(p), 1<<20)]
-		if s.sent += int64(len(piece)); s.sent > watchedFrom {
-			_ = http.NewResponseController(s.w).SetWriteDeadline(time.Now().Add(s.stall))
-			s.watched = true
-		}
-		var written int
-		written, err = s.w.Write(piece)
-		n += written
-		p = p[len(piece):]
-	}
-	return n, err
-}
-
-// release takes the time limit from the connection, for the next request.
-func (s *stallWriter) release() {
-	if s.watched {
-		_ = http.NewResponseController(s.w).SetWriteDeadline(time.Time{})
-	}
 }

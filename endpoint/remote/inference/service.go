@@ -8,30 +8,31 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// service answers requests of both transports.
+// service handles the requests of both transports.
 type service struct {
 	env     *gateway.Env
-	name    string // what the server says it is
-	shm     bool   // clients may register shared memory
+	name    string // name of the server in its metadata
+	shm     bool   // clients can register shared memory
 	device  driver.Device
 	memory  argumentMemory
 	models  catalog
 	regions regions
-	pending budget
+	pending *admission.Pool
 }
 
-// response is the answer to a request. The caller closes the outputs when it has sent them.
+// response is the response to a request. The caller closes the outputs after sending it.
 type response struct {
 	model, version, id string
 	parameters         map[string]any
 	outputs            outputs
 }
 
-// infer answers a request of a model that is not decoupled.
+// infer handles a request for a model that is not decoupled.
 func (s *service) infer(ctx context.Context, r *request) (*response, error) {
 	clock := timing{begin: time.Now()}
 	m, err := s.models.find(ctx, r.model)
@@ -52,7 +53,7 @@ func (s *service) run(ctx context.Context, m *model, r *request, clock *timing) 
 		return nil, err
 	}
 	defer end()
-	a, err := s.argument(m, r)
+	a, err := s.argument(ctx, m, r)
 	defer func() { err = errors.Join(err, a.close()) }()
 	if err != nil {
 		return nil, err
@@ -70,8 +71,11 @@ func (s *service) run(ctx context.Context, m *model, r *request, clock *timing) 
 	return &response{model: m.name, version: r.version, id: r.id, outputs: list}, err
 }
 
-// prepare settles the version and the time of a request. The caller calls end when the request has ended.
+// prepare sets the version and the deadline of a request. The caller calls end when the request has ended.
 func (s *service) prepare(ctx context.Context, m *model, r *request) (_ context.Context, end func(), err error) {
+	if err := r.checkSequence(m); err != nil {
+		return ctx, nil, err
+	}
 	timeout, err := r.timeout()
 	if err != nil {
 		return ctx, nil, err
@@ -94,7 +98,7 @@ func (s *service) prepare(ctx context.Context, m *model, r *request) (_ context.
 	return limited, func() { cancel(); unbind() }, nil
 }
 
-// finish makes the outputs of a result, which it takes.
+// finish converts a result to outputs. It takes ownership of the result.
 func (s *service) finish(m *model, r *request, result any) (outputs, error) {
 	list, err := m.outputsOf(result, r.outputs, s.device)
 	if err != nil {
@@ -107,7 +111,7 @@ func (s *service) finish(m *model, r *request, result any) (outputs, error) {
 	return list, nil
 }
 
-// call calls the function. The tensors of the result are the caller's.
+// call calls the function. The caller owns the tensors of the result.
 func (m *model) call(ctx context.Context, argument any) (any, error) {
 	if len(m.outputs) == 1 && m.outputs[0].kind == tensorPort && m.outputs[0].path == nil {
 		return endpoint.Call[*tensor.Tensor](ctx, m.caller, m.name, argument)
@@ -115,12 +119,13 @@ func (m *model) call(ctx context.Context, argument any) (any, error) {
 	return endpoint.Call[any](ctx, m.caller, m.name, argument)
 }
 
-// results calls a function whose results come one by one.
+// results calls a function that returns a sequence of results.
 func (m *model) results(ctx context.Context, argument any) iter.Seq2[any, error] {
 	return endpoint.Stream[any](ctx, m.caller, m.name, argument)
 }
 
-// cause is what ended a request whose context has ended: an owner that went away is no client that left.
+// cause returns the reason why a request's context ended. It distinguishes an owner that disconnected from a client
+// that left.
 func cause(ctx context.Context, err error) error {
 	if why := context.Cause(ctx); why != nil && errors.Is(why, endpoint.ErrUnavailable) {
 		return why

@@ -8,16 +8,28 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// source is where the elements of an input come from, in the protocol's encoding: row-major and little-endian, texts
-// with their lengths in front.
+// source provides the elements of an input in the protocol's encoding: row-major and little-endian, each text preceded
+// by its length.
 type source interface {
-	// bytes is how many there are.
+	// bytes returns the total number of bytes.
 	bytes() int64
-	// read fills p with the next of them.
+	// read fills p with the next bytes.
 	read(p []byte) error
 }
 
-// memorySource has elements in memory of this process.
+// sourceReader reads a source to its end.
+type sourceReader struct{ source }
+
+// Read implements io.Reader.
+func (s *sourceReader) Read(p []byte) (int, error) {
+	n := min(int64(len(p)), s.bytes())
+	if n == 0 {
+		return 0, io.EOF
+	}
+	return int(n), s.read(p[:n])
+}
+
+// memorySource provides elements from this process's memory.
 type memorySource struct{ data []byte }
 
 func (s *memorySource) bytes() int64 { return int64(len(s.data)) }
@@ -30,14 +42,14 @@ func (s *memorySource) read(p []byte) error {
 	return nil
 }
 
-// errEarly is a source with less than it said.
+// errEarly is returned if a source has fewer bytes than announced.
 var errEarly = fmt.Errorf("%w: the data ended early", ErrInvalid)
 
-// bufferSource has elements in buffers that a transport received. It borrows them.
+// bufferSource provides elements from buffers that a transport received. It borrows them.
 type bufferSource struct {
 	data mem.BufferSlice
 	left int64
-	at   int // in the first buffer
+	at   int // position in the first buffer
 }
 
 func newBufferSource(data mem.BufferSlice) *bufferSource {
@@ -63,7 +75,7 @@ func (s *bufferSource) read(p []byte) error {
 	return nil
 }
 
-// streamSource has the next elements of a body. Sources of one body are read in their order.
+// streamSource provides the next elements of a body. Sources of one body must be read in order.
 type streamSource struct {
 	r    io.Reader
 	left int64
@@ -83,7 +95,7 @@ func (s *streamSource) read(p []byte) error {
 	return err
 }
 
-// regionSource has elements in shared memory of a client. They may change while they are read, and vanish.
+// regionSource provides elements from a client's shared memory. The client can change or remove them during a read.
 type regionSource struct {
 	region *region
 	at     int64

@@ -7,7 +7,7 @@ import (
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
 )
 
-// duration counts events and what they took.
+// duration counts events and their total time.
 type duration struct{ count, ns atomic.Uint64 }
 
 func (d *duration) add(took time.Duration) {
@@ -27,13 +27,13 @@ type recorder struct {
 	executions           atomic.Uint64
 }
 
-// timing is what a request spent its time on.
+// timing is the time spent in the stages of a request.
 type timing struct {
 	begin                time.Time
 	input, infer, output time.Duration
 }
 
-// end counts a request.
+// end records a request.
 func (r *recorder) end(t *timing, err error) {
 	took := time.Since(t.begin)
 	if err != nil {
@@ -48,7 +48,7 @@ func (r *recorder) end(t *timing, err error) {
 	r.last.Store(t.begin.UnixMilli())
 }
 
-// message is the figures as the protocol tells them. There is no queue, and batches are what clients send.
+// message returns the figures in the protocol's format. There is no queue, and requests are not batched.
 func (r *recorder) message(name, version string) *pb.ModelStatistics {
 	none := &pb.StatisticDuration{}
 	m := &pb.ModelStatistics{

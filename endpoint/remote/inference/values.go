@@ -11,7 +11,7 @@ import (
 
 var little = binary.LittleEndian
 
-// texts splits elements of BYTES. The parts are views of raw.
+// texts splits BYTES elements. The parts are views of raw.
 func texts(raw []byte, n int64) ([][]byte, error) {
 	if n > int64(len(raw))/4 {
 		return nil, fmt.Errorf("%w: %d elements of BYTES do not fit into %d bytes", ErrInvalid, n, len(raw))
@@ -19,17 +19,17 @@ func texts(raw []byte, n int64) ([][]byte, error) {
 	list := make([][]byte, 0, n)
 	for range n {
 		if len(raw) < 4 {
-			return nil, fmt.Errorf("%w: the elements of BYTES end early", ErrInvalid)
+			return nil, fmt.Errorf("%w: the BYTES elements end early", ErrInvalid)
 		}
 		size := little.Uint32(raw)
 		if raw = raw[4:]; int64(size) > int64(len(raw)) {
-			return nil, fmt.Errorf("%w: an element of BYTES says that it has %d bytes, of %d that are left", ErrInvalid, size, len(raw))
+			return nil, fmt.Errorf("%w: a BYTES element has the length %d, but %d bytes are left", ErrInvalid, size, len(raw))
 		}
 		list = append(list, raw[:size:size])
 		raw = raw[size:]
 	}
 	if len(raw) > 0 {
-		return nil, fmt.Errorf("%w: %d bytes behind the last element of BYTES", ErrInvalid, len(raw))
+		return nil, fmt.Errorf("%w: %d bytes after the last BYTES element", ErrInvalid, len(raw))
 	}
 	return list, nil
 }
@@ -39,8 +39,8 @@ func appendText(b []byte, text []byte) []byte {
 	return append(little.AppendUint32(b, uint32(len(text))), text...)
 }
 
-// list decodes elements to a slice of the Go type that has them; BYTES to strings, or slices of bytes where one is no
-// text.
+// list decodes elements to a slice of the matching Go type. BYTES become strings, or byte slices if an element is not
+// UTF-8.
 func list(d string, raw []byte, n int64) (any, error) {
 	if d == bytesType {
 		return textList(raw, n)
@@ -49,7 +49,7 @@ func list(d string, raw []byte, n int64) (any, error) {
 	case "BOOL":
 		return each(raw, 1, func(b []byte) bool { return b[0] != 0 }), nil
 	case "UINT8":
-		return each(raw, 1, func(b []byte) uint16 { return uint16(b[0]) }), nil // a []uint8 would be bytes
+		return each(raw, 1, func(b []byte) uint16 { return uint16(b[0]) }), nil // a []uint8 would be treated as bytes
 	case "UINT16":
 		return each(raw, 2, little.Uint16), nil
 	case "UINT32":
@@ -73,7 +73,7 @@ func list(d string, raw []byte, n int64) (any, error) {
 	case "FP64":
 		return each(raw, 8, func(b []byte) float64 { return math.Float64frombits(little.Uint64(b)) }), nil
 	}
-	return nil, fmt.Errorf("%w: datatype %q is not one of the protocol's", ErrInvalid, clip(d))
+	return nil, fmt.Errorf("%w: the protocol has no datatype %q", ErrInvalid, clip(d))
 }
 
 func each[T any](raw []byte, size int, decode func([]byte) T) []T {
@@ -99,7 +99,7 @@ func textList(raw []byte, n int64) (any, error) {
 	return all, nil
 }
 
-// kinds of values, of which each port takes one.
+// Kinds of values. Each port accepts one kind.
 const (
 	truths = 1 << iota
 	integers
@@ -119,13 +119,13 @@ func kindOf(d string) int {
 	return integers
 }
 
-// takes reports whether a field of datatype want takes values of datatype got: the function's side sees to it that a
-// number fits.
+// takes reports whether a field with datatype want accepts values of datatype got. The function's decoder checks that
+// numbers are in range.
 func takes(want, got string) bool {
 	return want == "" || kindOf(want) == kindOf(got) || kindOf(want) == floats && kindOf(got) == integers
 }
 
-// appendValue appends a value of a result as an element of d.
+// appendValue appends a value of a result as an element with datatype d.
 func appendValue(b []byte, d string, v any) ([]byte, error) {
 	switch v := v.(type) {
 	case bool:
@@ -147,7 +147,7 @@ func appendValue(b []byte, d string, v any) ([]byte, error) {
 	case float64:
 		return appendFloat(b, d, v)
 	}
-	return b, fmt.Errorf("%w: a result of %T is no %s", ErrNotServed, v, d)
+	return b, fmt.Errorf("%w: a result of type %T is not %s", ErrNotServed, v, d)
 }
 
 func btoi(v bool) byte {
@@ -157,7 +157,7 @@ func btoi(v bool) byte {
 	return 0
 }
 
-// appendInteger appends a whole number, which is i where it is negative and else u, if d has it.
+// appendInteger appends an integer: i if negative is set, otherwise u. It fails if the value is out of range for d.
 func appendInteger(b []byte, d string, i int64, u uint64, negative bool) ([]byte, error) {
 	outOfRange := fmt.Errorf("%w: the number does not fit into %s", ErrInvalid, d)
 	switch kindOf(d) {
@@ -167,7 +167,7 @@ func appendInteger(b []byte, d string, i int64, u uint64, negative bool) ([]byte
 		}
 		return appendFloat(b, d, float64(u))
 	case truths, byteTexts:
-		return b, fmt.Errorf("%w: a number is no %s", ErrInvalid, d)
+		return b, fmt.Errorf("%w: a number is not %s", ErrInvalid, d)
 	}
 	bits, signed := widthOf(d)
 	if signed {
@@ -188,7 +188,7 @@ func appendInteger(b []byte, d string, i int64, u uint64, negative bool) ([]byte
 	return little.AppendUint64(b, u), nil
 }
 
-// widthOf is the width of an integer type, in bits.
+// widthOf returns the width of an integer datatype in bits.
 func widthOf(d string) (bits int, signed bool) {
 	switch d {
 	case "UINT8":
@@ -223,10 +223,10 @@ func appendFloat(b []byte, d string, f float64) ([]byte, error) {
 	if f == math.Trunc(f) && math.Abs(f) < 1<<63 {
 		return appendInteger(b, d, int64(f), uint64(int64(f)), f < 0)
 	}
-	return b, fmt.Errorf("%w: %v is no %s", ErrInvalid, f, d)
+	return b, fmt.Errorf("%w: %v is not %s", ErrInvalid, f, d)
 }
 
-// datatypeOfValue is the datatype of a value whose function does not say it.
+// datatypeOfValue returns the datatype of a value whose function does not declare one.
 func datatypeOfValue(v any) string {
 	switch v.(type) {
 	case bool:

@@ -12,25 +12,25 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// versionField is the input by which a function is told which version of its model to run.
+// versionField is the input that passes the version of the model to the function.
 const versionField = "version"
 
-// versionsFor is how long the versions of a model are believed to be what they were.
+// versionsFor is how long the versions of a model are cached.
 const versionsFor = time.Second
 
-// versions are those of a model: the ones that are published under the endpoint's name. An endpoint without such a name
-// has the version 1.
+// versions are the versions of a model, which are published under the endpoint's name. If there are none, the endpoint
+// has version 1.
 type versions struct {
 	mu      sync.Mutex
 	at      time.Time
-	list    []uint64 // the oldest first; empty where nothing is published under the name
+	list    []uint64 // oldest first; empty if nothing is published under the name
 	current uint64
 }
 
 // single is the version of an endpoint without published models.
 const single = "1"
 
-// versionsOf returns the versions that can be asked for, and the current one as texts.
+// versionsOf returns the versions that a request can specify, and the current one.
 func (c *catalog) versionsOf(ctx context.Context, m *model, fresh bool) (list []string, current string, err error) {
 	if !m.owned {
 		return []string{single}, single, nil
@@ -56,7 +56,7 @@ func (c *catalog) versionsOf(ctx context.Context, m *model, fresh bool) (list []
 	return list, current, nil
 }
 
-// askVersions asks the owner. v.mu is held.
+// askVersions requests the versions from the owner. The caller holds v.mu.
 func (c *catalog) askVersions(ctx context.Context, name string, v *versions) error {
 	client, err := c.owner.Client()
 	if err != nil {
@@ -82,8 +82,7 @@ func (c *catalog) askVersions(ctx context.Context, name string, v *versions) err
 	return nil
 }
 
-// choose returns the version that a request runs on: the one it asks for, or the current one. asked is empty for the
-// latter.
+// choose returns the version for a request: asked itself, or the current version if it is empty.
 func (c *catalog) choose(ctx context.Context, m *model, asked string) (string, error) {
 	list, current, err := c.versionsOf(ctx, m, false)
 	if err != nil || asked == "" {

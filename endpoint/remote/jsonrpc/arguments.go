@@ -9,24 +9,24 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// callParams are the parameters of a call.
+// callParams holds the parameters of a call.
 type callParams struct {
-	// Name is the function.
+	// Name is the name of the function.
 	Name string `json:"name,omitempty"`
-	// Args are arguments by position: the fields of the function's argument in their order, or the one value that it
-	// takes. Kwargs are arguments by name.
+	// Args holds positional arguments: the fields of the argument struct in order, or the single value that the
+	// function takes. Kwargs holds arguments by name.
 	Args   json.RawMessage `json:"args,omitempty"`
 	Kwargs json.RawMessage `json:"kwargs,omitempty"`
-	// Timeout is how long the function may take, in seconds; 0 is for ever.
+	// Timeout limits the call, in seconds. 0 means no limit.
 	Timeout float64 `json:"timeout,omitempty"`
-	// Tensors is how tensors of the result come: "inline" (or empty) or "url".
+	// Tensors selects how tensors in the result are returned: "inline" (the default) or "url".
 	Tensors string `json:"tensors,omitempty"`
-	// Function and FunctionPath are other words for Name, as clients of shared-tensor 0.1 send them.
+	// Function and FunctionPath are synonyms of Name that shared-tensor 0.1 clients send.
 	Function     string `json:"function,omitempty"`
 	FunctionPath string `json:"function_path,omitempty"`
-	// Encoding is what clients of shared-tensor 0.1 say of their arguments. Pickle is refused.
+	// Encoding is the argument encoding declared by shared-tensor 0.1 clients. Pickle is refused.
 	Encoding string `json:"encoding,omitempty"`
-	// Options are those clients' registrations, which are the owner's own business; only the name in it is looked at.
+	// Options holds the function's registration as sent by shared-tensor 0.1 clients. Only its name is used.
 	Options *callOptions `json:"options,omitempty"`
 }
 
@@ -34,7 +34,7 @@ type callOptions struct {
 	Name string `json:"name,omitempty"`
 }
 
-// function is the name that was meant.
+// function returns the name of the function to call.
 func (p *callParams) function() (string, error) {
 	for _, name := range []string{p.Name, p.Function, p.FunctionPath} {
 		if name != "" {
@@ -47,7 +47,7 @@ func (p *callParams) function() (string, error) {
 	return "", fmt.Errorf("%w: the name of the function is missing", errParams)
 }
 
-// check refuses what no function is asked for.
+// check validates the parameters that do not depend on the function.
 func (p *callParams) check() error {
 	if p.Encoding != "" && p.Encoding != "json" {
 		return fmt.Errorf("%w: arguments are JSON; encoding %q is refused", errSerialization, p.Encoding)
@@ -61,7 +61,7 @@ func (p *callParams) check() error {
 	return nil
 }
 
-// argument puts the arguments together for an endpoint; values of JSON, in which tensors are still objects.
+// argument builds the argument for an endpoint from JSON values. Tensors in it are still JSON objects.
 func (p *callParams) argument(info endpoint.EndpointInfo) (any, error) {
 	args, err := decodeList(p.Args)
 	if err != nil {
@@ -71,7 +71,7 @@ func (p *callParams) argument(info endpoint.EndpointInfo) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: kwargs: %w", errParams, err)
 	}
-	if len(info.InFields) == 0 {
+	if len(info.InFields) == 0 || strings.HasPrefix(info.In, "[") || strings.HasPrefix(info.In, "map[") { // info lists the fields of the elements
 		return wholeArgument(info, args, kwargs)
 	}
 	if len(args) > len(info.InFields) {
@@ -83,17 +83,23 @@ func (p *callParams) argument(info endpoint.EndpointInfo) (any, error) {
 	}
 	for name, v := range kwargs {
 		if _, twice := in[name]; twice {
-			return nil, fmt.Errorf("%w: %s is given by position and by name", errParams, name)
+			return nil, fmt.Errorf("%w: %s is passed by position and by name", errParams, name)
 		}
 		if !hasField(info, name) {
 			return nil, fmt.Errorf("%w: %s has no argument %q; it takes %s", errParams, info.Name, name, fieldNames(info))
 		}
 		in[name] = v
 	}
+	for _, f := range info.InFields {
+		if _, given := in[f.Name]; !given && !f.Optional {
+			return nil, fmt.Errorf("%w: %s needs the argument %q; it takes %s", errParams, info.Name, f.Name, fieldNames(info))
+		}
+	}
 	return in, nil
 }
 
-// wholeArgument is that of a function whose argument is no struct: one value, the object of the names, or nothing.
+// wholeArgument builds the argument of a function that does not take a struct: one value, the object of the names, or
+// nothing.
 func wholeArgument(info endpoint.EndpointInfo, args []any, kwargs map[string]any) (any, error) {
 	switch {
 	case len(args) > 1 || len(args) == 1 && len(kwargs) > 0:
@@ -102,8 +108,16 @@ func wholeArgument(info endpoint.EndpointInfo, args []any, kwargs map[string]any
 		return args[0], nil
 	case len(kwargs) > 0:
 		return kwargs, nil
+	case requiredTypes[info.In]:
+		return nil, fmt.Errorf("%w: %s needs an argument of type %s", errParams, info.Name, info.In)
 	}
 	return nil, nil
+}
+
+// requiredTypes contains the argument types that have no default.
+var requiredTypes = map[string]bool{
+	"string": true, "bool": true, "int": true, "int8": true, "int16": true, "int32": true, "int64": true,
+	"uint": true, "uint8": true, "uint16": true, "uint32": true, "uint64": true, "float32": true, "float64": true,
 }
 
 func hasField(info endpoint.EndpointInfo, name string) bool {
@@ -147,7 +161,7 @@ func decodeObject(text json.RawMessage) (map[string]any, error) {
 	return object, nil
 }
 
-// decodeJSON reads a value. Nothing is nil.
+// decodeJSON decodes a value. Empty text decodes to nil.
 func decodeJSON(text json.RawMessage) (any, error) {
 	if len(text) == 0 {
 		return nil, nil

@@ -9,16 +9,17 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
-// How long a request for a change waits: by itself, and at most.
+// Default and maximum wait of a changes request.
 const (
 	defaultWait = 20 * time.Second
 	maxWait     = 2 * time.Minute
 )
 
-// serveChanges is GET /v1/models/{model}/changes?server=ID&version=N&wait=20s: it answers as soon as the newest version
-// of the name is another than that one, and with 204 when the time is over.
+// serveChanges handles GET /v1/models/{model}/changes?server=ID&version=N&wait=20s. It answers as soon as the newest
+// version differs from the given one, and with 204 when the wait ends or the gateway stops.
 func (c *Component) serveChanges(w http.ResponseWriter, r *http.Request) {
 	p := modelOf(r)
 	query := r.URL.Query()
@@ -39,15 +40,18 @@ func (c *Component) serveChanges(w http.ResponseWriter, r *http.Request) {
 	defer unbind()
 	over, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+	over, done := c.env.Wait(over)
+	defer done()
 	event, err := nextVersion(over, client, p.Name, query.Get("server"), known)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+	stopping := err != nil && errors.Is(context.Cause(over), gateway.ErrDraining)
+	if (stopping || errors.Is(err, context.DeadlineExceeded)) && ctx.Err() == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
 	answerJSON(w, r, map[string]any{"name": p.Name, "version": event.Version, "server_id": event.Server}, err)
 }
 
-// nextVersion waits for a version of the name that is not the known one.
+// nextVersion waits for a version of the name other than the known one.
 func nextVersion(ctx context.Context, client *endpoint.Client, name, server string, known uint64) (endpoint.Event, error) {
 	watcher, err := client.Watch(ctx, name)
 	if err != nil {
@@ -59,5 +63,5 @@ func nextVersion(ctx context.Context, client *endpoint.Client, name, server stri
 			return event, err
 		}
 	}
-	return endpoint.Event{}, endpoint.ErrClosed // not reached: an error is the last pair
+	return endpoint.Event{}, endpoint.ErrClosed // unreachable: the last pair is an error
 }

@@ -13,34 +13,37 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
-// Component is JSON-RPC and model files over HTTP, as a component of the gateway. The zero value is ready to use.
+// Component is the gateway component that serves JSON-RPC and model files over HTTP. The zero value is ready to use.
 type Component struct {
-	// PublishRoot is the folder below which publish_from may read; empty refuses paths.
+	// PublishRoot is the directory that publish_from may read. Paths are refused if it is empty.
 	PublishRoot string
-	// Fetch are the prefixes of URLs that tensors and models may be fetched from by reference; none refuses URLs. A
-	// gateway that fetches whatever it is told would reach for its peers what they cannot reach themselves.
+	// Fetch lists the URL prefixes from which tensors and models may be fetched by reference. URLs are refused if it is
+	// empty. The restriction prevents peers from using the gateway to reach hosts that they cannot reach themselves.
 	Fetch []string
-	// MaxModel bounds a model that is uploaded or fetched, and all that are on their way at once; 16 GiB where it is 0.
+	// MaxModel limits the size of one uploaded or fetched model, and the total in transfer for one client. All clients
+	// together may transfer twice as much. 0 means 16 GiB.
 	MaxModel gateway.ByteSize
-	// MaxResults bounds the memory of tensors that results keep for GET /v1/results; 1 GiB where it is 0.
+	// MaxResults limits the memory of result tensors kept for GET /v1/results. 0 means 1 GiB.
 	MaxResults gateway.ByteSize
-	// MaxLeased bounds the memory of the versions that leases keep; 64 GiB where it is 0.
+	// MaxLeased limits the memory of leased versions. 0 means 64 GiB.
 	MaxLeased gateway.ByteSize
 
 	env       *gateway.Env
-	dev       driver.Device // where tensors that arrive are put
-	uploads   driver.Device // where models that arrive are put
-	pool      *host.Pool    // uploads, where they are in host memory; nil elsewhere
+	dev       driver.Device // memory for received tensors
+	uploads   driver.Device // memory for received models
+	pool      *host.Pool    // the pool behind uploads if that is host memory, otherwise nil
 	endpoints endpointCache
 	digests   digestCache
 	results   resultStore
 	leases    leaseStore
-	arriving  budget
+	tasks     taskOwners
+	arriving  *admission.Pool // bytes of models and tensors in transfer
 	fetcher   *http.Client
-	end       context.CancelFunc // of what goes on beside requests
+	end       context.CancelFunc // cancels background work
 	running   sync.WaitGroup
 }
 
@@ -65,11 +68,11 @@ func (c *Component) Flags(set *pflag.FlagSet) {
 	if c.MaxLeased == 0 {
 		c.MaxLeased = defaultMaxLeased
 	}
-	set.StringVar(&c.PublishRoot, "publish-root", c.PublishRoot, "folder below which publish_from may read files; none refuses them")
-	set.StringSliceVar(&c.Fetch, "fetch", c.Fetch, "prefixes of URLs that tensors and models may be fetched from; none refuses them")
-	set.Var(&c.MaxModel, "max-model", "largest model that is uploaded or fetched, and all that are on their way at once")
-	set.Var(&c.MaxLeased, "max-leased", "memory of the versions that mirrors keep by leases while they fetch and follow")
-	set.Var(&c.MaxResults, "max-results", "memory of results that wait to be fetched from /v1/results")
+	set.StringVar(&c.PublishRoot, "publish-root", c.PublishRoot, "directory that publish_from may read; empty refuses paths")
+	set.StringSliceVar(&c.Fetch, "fetch", c.Fetch, "URL prefixes from which tensors and models may be fetched; empty refuses URLs")
+	set.Var(&c.MaxModel, "max-model", "maximum size of an uploaded or fetched model, and of all models in transfer from one client; all clients together may use twice as much")
+	set.Var(&c.MaxLeased, "max-leased", "maximum memory of leased versions")
+	set.Var(&c.MaxResults, "max-results", "maximum memory of results kept for /v1/results")
 }
 
 // CheckConfig implements gateway.Configurer.
@@ -93,7 +96,7 @@ func (c *Component) CheckConfig() error {
 // Register implements gateway.Component.
 func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	if env.HTTP == nil {
-		env.Logger.Info("HTTP is off, and JSON-RPC with it")
+		env.Logger.Info("JSON-RPC is off because HTTP is off")
 		return nil
 	}
 	c.Flags(pflag.NewFlagSet("defaults", pflag.ContinueOnError))
@@ -108,17 +111,19 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	}
 	c.env, c.dev, c.uploads = env, env.Devices[0], env.Arrivals
 	if dev, is := env.Arrivals.(*host.Device); is {
-		// A model that is uploaded again and again gets the memory of the version before the last: making the pages of
-		// fresh memory is most of what an upload costs.
+		// Reusing the memory of an earlier version makes repeated uploads fast: most of an upload's cost is faulting in
+		// fresh pages.
 		c.pool = host.NewPool(dev, host.PoolOptions{Bytes: int64(c.MaxModel)})
 		c.uploads = c.pool
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.end = cancel
-	c.results.limit = int64(c.MaxResults)
+	c.arriving = env.Admission.NewPool(admission.Limits{Bytes: 2 * int64(c.MaxModel), Share: int64(c.MaxModel), Setting: "--max-model"})
+	c.results.memory = admission.NewPool(admission.Limits{Bytes: int64(c.MaxResults), ReadOnly: max(1, int64(c.MaxResults)/4), Setting: "--max-results"})
+	c.results.slots, c.leases.slots = newSlots(maxResults), newSlots(maxLeases)
 	c.running.Go(func() { c.results.expire(ctx) })
 	c.running.Go(func() { c.leases.expire(ctx) })
-	c.fetcher = newFetcher(c.Fetch)
+	c.fetcher = newFetcher(c.Fetch, env.Stall)
 	h := &rpcHandler{Component: c, methods: c.rpcMethods()}
 	env.HTTP.Handle("/jsonrpc", h)
 	c.handleModels(env.HTTP)

@@ -12,24 +12,23 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// pieceBytes is how much is written at once: large enough that a system call costs nothing beside it, small enough that
-// a stalled peer is noticed within one.
+// pieceBytes is the size of one write. It is large enough that the cost of the system call is negligible.
 const pieceBytes = 1 << 20
 
-// content is bytes that lie in several places, read as one file. What lies in host memory is handed to the connection
-// as it is.
+// content is a sequence of byte ranges that is read as one file. Host memory is written to the connection without a
+// copy.
 type content struct {
 	parts []part
 	size  int64
 	pos   int64
-	files files // nil where memory is not sent by the kernel
+	files files // nil if the kernel must not send from files
 }
 
-// part is one run of bytes: in memory of this process, or read from a device.
+// part is a range of bytes in host memory or on a device.
 type part struct {
 	begin, size int64
 	data        []byte
-	memory      driver.Memory // nil where data is all there is
+	memory      driver.Memory // nil if data holds all bytes
 	offset      int64         // in memory
 }
 
@@ -40,7 +39,7 @@ func (c *content) add(p part) {
 	c.size += p.size
 }
 
-// addTensor appends a tensor's bytes. It borrows t.
+// addTensor appends the bytes of t. It borrows t.
 func (c *content) addTensor(t *tensor.Tensor) error {
 	if t.Bytes() == 0 {
 		return nil
@@ -56,7 +55,7 @@ func (c *content) addTensor(t *tensor.Tensor) error {
 	return nil
 }
 
-// tensorContent is the bytes of one tensor, which is borrowed.
+// tensorContent returns the bytes of t as content. It borrows t.
 func tensorContent(t *tensor.Tensor) (*content, error) {
 	c := &content{}
 	return c, c.addTensor(t)
@@ -77,7 +76,7 @@ func (c *content) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-// partAt is the part with the byte at pos, which is below size.
+// partAt returns the part that contains the byte at pos, which must be less than size.
 func (c *content) partAt(pos int64) *part {
 	i := sort.Search(len(c.parts), func(i int) bool { return c.parts[i].begin+c.parts[i].size > pos })
 	return &c.parts[i]
@@ -104,12 +103,10 @@ func (c *content) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// send writes the next n bytes, in pieces and without copying what lies in host memory. before is called ahead of each
-// piece.
-func (c *content) send(w io.Writer, n int64, before func()) (sent int64, err error) {
+// send writes the next n bytes piece by piece. It does not copy host memory.
+func (c *content) send(w io.Writer, n int64) (sent int64, err error) {
 	var buffer []byte
 	for sent < n && c.pos < c.size {
-		before()
 		at := c.partAt(c.pos)
 		from := c.pos - at.begin
 		left := min(n-sent, at.size-from)
@@ -145,19 +142,14 @@ func (c *content) send(w io.Writer, n int64, before func()) (sent int64, err err
 	return sent, nil
 }
 
-// contentWriter lets http.ServeContent, which knows ranges and conditions, send content without its copies and with a
-// deadline for each piece.
-type contentWriter struct {
-	http.ResponseWriter
-	control *http.ResponseController
-	stall   time.Duration
-}
+// contentWriter lets http.ServeContent, which handles ranges and conditional requests, send content without copies.
+type contentWriter struct{ http.ResponseWriter }
 
-// ReadFrom implements io.ReaderFrom: http.ServeContent copies from an io.LimitedReader of the content.
+// ReadFrom implements io.ReaderFrom. http.ServeContent copies from an io.LimitedReader over the content.
 func (w *contentWriter) ReadFrom(r io.Reader) (int64, error) {
 	if limited, ok := r.(*io.LimitedReader); ok {
 		if source, ok := limited.R.(*content); ok {
-			n, err := source.send(w.ResponseWriter, limited.N, w.arm)
+			n, err := source.send(w.ResponseWriter, limited.N)
 			limited.N -= n
 			return n, err
 		}
@@ -165,19 +157,11 @@ func (w *contentWriter) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{w}, r)
 }
 
-// Write implements io.Writer, for several ranges at once.
-func (w *contentWriter) Write(p []byte) (int, error) {
-	w.arm()
-	return w.ResponseWriter.Write(p)
-}
-
-// arm gives the peer its time to take the next piece.
-func (w *contentWriter) arm() { _ = w.control.SetWriteDeadline(time.Now().Add(w.stall)) }
-
-// Unwrap lets http.ResponseController find what is wrapped.
+// Unwrap returns the wrapped writer for http.ResponseController.
 func (w *contentWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// serveContent answers GET and HEAD with Range and conditions. digest is the SHA-256 of the whole in hexadecimal.
+// serveContent answers GET and HEAD, including ranges and conditional requests. digest is the SHA-256 of the whole
+// content in hexadecimal.
 func (c *Component) serveContent(w http.ResponseWriter, r *http.Request, source *content, digest string, modified time.Time) {
 	h := w.Header()
 	h.Set("ETag", `"sha256-`+digest+`"`)
@@ -185,7 +169,5 @@ func (c *Component) serveContent(w http.ResponseWriter, r *http.Request, source 
 	if h.Get("Content-Type") == "" {
 		h.Set("Content-Type", "application/octet-stream")
 	}
-	control := http.NewResponseController(w)
-	defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
-	http.ServeContent(&contentWriter{w, control, c.env.Stall}, r, "", modified, source)
+	http.ServeContent(&contentWriter{w}, r, "", modified, source)
 }

@@ -8,14 +8,13 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/delta"
 )
 
-// encoders are used again, and encoding bounds how many work at once: however many peers ask, calls of the gateway get
-// their turn.
+// encoders is a pool of reusable encoders. encoding limits the number of concurrent encodings, so that delta requests
+// cannot starve calls.
 var (
 	encoders = sync.Pool{New: func() any {
 		e, err := delta.NewEncoder()
@@ -27,8 +26,8 @@ var (
 	encoding = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
 )
 
-// view is the bytes from begin to end: those of host memory themselves, else read into the buffer, which it returns
-// enlarged.
+// view returns the bytes from begin to end. Host memory is returned without a copy. Other memory is read into buffer,
+// which is returned as kept, possibly grown.
 func (c *content) view(begin, end int64, buffer []byte) (data, kept []byte, err error) {
 	if len(c.parts) == 1 && c.parts[0].data != nil {
 		return c.parts[0].data[begin:end], buffer, nil
@@ -41,8 +40,9 @@ func (c *content) view(begin, end int64, buffer []byte) (data, kept []byte, err 
 	return buffer[:end-begin], buffer, err
 }
 
-// serveDelta is GET /v1/models/{model}/deltas/{tensor}?lease=ID&base=SHA256&segment=K: how the tensor differs from the
-// one of that name in the version of the lease, in the form of package delta, from segment K on.
+// serveDelta handles GET /v1/models/{model}/deltas/{tensor}?lease=ID&base=SHA256&segment=K. It sends the difference
+// between this tensor and the tensor of the same name in the leased version, in the format of package delta, starting
+// at segment K.
 func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	name := r.PathValue("tensor")
@@ -62,7 +62,7 @@ func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 		httpError(w, r, err)
 		return
 	}
-	defer h.Close() // memory goes with the last byte; there is nobody to be told of an error
+	defer h.Close() // best effort: the response has been sent
 	digest, err := c.tensorDigest(r.Context(), l.handle, name)
 	if err == nil && digest != query.Get("base") {
 		err = fmt.Errorf("tensor %q of the lease has SHA-256 %s: %w", name, digest, endpoint.ErrNotFound)
@@ -79,11 +79,11 @@ func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	if err := c.sendDelta(w, base, next, size, first); err != nil {
-		panic(http.ErrAbortHandler) // a peer takes an answer that ends for one that is whole
+		panic(http.ErrAbortHandler) // abort the connection: a peer takes a response that ends cleanly for a complete one
 	}
 }
 
-// pairOf are the bytes of a tensor in two versions, and the size of its elements.
+// pairOf returns the bytes of a tensor in two versions, and the size of its elements.
 func pairOf(old, now *endpoint.Handle, name string) (base, next *content, size int, err error) {
 	a, foundA := old.StateDict().Get(name)
 	b, foundB := now.StateDict().Get(name)
@@ -91,14 +91,14 @@ func pairOf(old, now *endpoint.Handle, name string) (base, next *content, size i
 	case !foundA || !foundB:
 		return nil, nil, 0, fmt.Errorf("tensor %q is not in both versions: %w", name, endpoint.ErrNotFound)
 	case a.DType() != b.DType() || a.Bytes() != b.Bytes():
-		return nil, nil, 0, fmt.Errorf("tensor %q is not alike in both versions: %w", name, endpoint.ErrNotFound)
+		return nil, nil, 0, fmt.Errorf("tensor %q differs in type or size between the versions: %w", name, endpoint.ErrNotFound)
 	}
 	base, errA := tensorContent(a)
 	next, errB := tensorContent(b)
 	return base, next, delta.ElementBytes(b.DType().BitSize()), errors.Join(errA, errB)
 }
 
-// sendDelta writes the segments from first on.
+// sendDelta writes the segments starting at first.
 func (c *Component) sendDelta(w http.ResponseWriter, base, next *content, size int, first int64) error {
 	got := encoders.Get()
 	if err, failed := got.(error); failed {
@@ -106,8 +106,6 @@ func (c *Component) sendDelta(w http.ResponseWriter, base, next *content, size i
 	}
 	encoder := got.(*delta.Encoder) //nolint:forcetypeassert // it is the one or the other
 	defer encoders.Put(encoder)
-	control := http.NewResponseController(w)
-	defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
 	var out, oldBuffer, newBuffer []byte
 	for i := first; i < delta.Segments(next.size); i++ {
 		begin, end := delta.Segment(next.size, i)
@@ -119,10 +117,9 @@ func (c *Component) sendDelta(w http.ResponseWriter, base, next *content, size i
 		if now, newBuffer, err = next.view(begin, end, newBuffer); err != nil {
 			return err
 		}
-		encoding <- struct{}{} // for milliseconds
+		encoding <- struct{}{} // held for milliseconds
 		out = encoder.Segment(out[:0], old, now, size)
 		<-encoding
-		_ = control.SetWriteDeadline(time.Now().Add(c.env.Stall))
 		if _, err := w.Write(out); err != nil {
 			return err
 		}

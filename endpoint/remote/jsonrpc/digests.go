@@ -12,18 +12,18 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// maxDigests bounds how many digests are remembered. One that was forgotten is computed again.
+// maxDigests limits the number of cached digests. An evicted digest is computed again when it is requested.
 const maxDigests = 1 << 16
 
-// digestKey is what a digest is of: a version never changes.
+// digestKey identifies the content of a digest. Versions are immutable, so an entry never becomes stale.
 type digestKey struct {
 	server, name string
 	version      uint64
-	part         string // a tensor's name behind "tensor ", or "file"
+	part         string // "tensor " followed by the tensor's name, or "file"
 }
 
-// digestCache remembers the digests of what was asked for. Whoever asks first pays for reading the bytes once; whoever
-// asks meanwhile waits.
+// digestCache caches the digests that were requested. The first request reads the bytes; concurrent requests wait for
+// it.
 type digestCache struct {
 	mu    sync.Mutex
 	known map[digestKey]*digestEntry
@@ -35,8 +35,8 @@ type digestEntry struct {
 	err    error
 }
 
-// get is the digest of key, computed by read of the content where nobody knows it. A caller that leaves leaves the
-// others waiting for nothing: the next one computes.
+// get returns the digest of key. If it is not cached, get computes it by reading source. If the computing caller's
+// context ends, a waiting caller computes the digest instead.
 func (d *digestCache) get(ctx context.Context, key digestKey, source *content) (string, error) {
 	for {
 		d.mu.Lock()
@@ -68,7 +68,7 @@ func (d *digestCache) beginLocked(key digestKey) *digestEntry {
 	return entry
 }
 
-// finish computes a digest and tells those who wait. A failure is not remembered.
+// finish computes a digest and wakes the waiters. Failures are not cached.
 func (d *digestCache) finish(ctx context.Context, key digestKey, entry *digestEntry, source *content) {
 	entry.digest, entry.err = digestOf(ctx, source)
 	if entry.err != nil {
@@ -81,7 +81,7 @@ func (d *digestCache) finish(ctx context.Context, key digestKey, entry *digestEn
 	close(entry.done)
 }
 
-// digestOf reads the whole content, in hexadecimal, and leaves it at its beginning.
+// digestOf reads the whole content, rewinds it and returns its SHA-256 in hexadecimal.
 func digestOf(ctx context.Context, source *content) (string, error) {
 	h := sha256.New()
 	left := source.size
@@ -89,7 +89,7 @@ func digestOf(ctx context.Context, source *content) (string, error) {
 		if ctx.Err() != nil {
 			return "", context.Canceled
 		}
-		n, err := source.send(h, min(left, 16*pieceBytes), func() {})
+		n, err := source.send(h, min(left, 16*pieceBytes))
 		if err != nil {
 			return "", err
 		}
@@ -102,7 +102,7 @@ func digestOf(ctx context.Context, source *content) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// base64OfHex writes a digest as HTTP's fields have it.
+// base64OfHex converts a hexadecimal digest to base64, as HTTP digest fields require.
 func base64OfHex(text string) string {
 	b, err := hex.DecodeString(text)
 	if err != nil {
@@ -111,7 +111,7 @@ func base64OfHex(text string) string {
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-// keyOf is the key of a part of an acquired version.
+// keyOf returns the key for a part of an acquired version.
 func keyOf(h *endpoint.Handle, part string) digestKey {
 	return digestKey{h.ServerID(), h.Name(), h.Version(), part}
 }

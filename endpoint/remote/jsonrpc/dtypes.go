@@ -9,7 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// parseDType reads a name as PyTorch writes it ("float32", "torch.float32"), or as safetensors does ("F32").
+// parseDType parses a dtype name of PyTorch ("float32", "torch.float32") or safetensors ("F32").
 func parseDType(name string) (tensor.DType, error) {
 	dt, err := tensor.ParseDType(name)
 	if err == nil {
@@ -23,7 +23,7 @@ func parseDType(name string) (tensor.DType, error) {
 
 func newStringReader(s string) io.Reader { return strings.NewReader(s) }
 
-// fromValues makes a tensor of nested lists of numbers. Where there is a shape it has to be theirs.
+// fromValues builds a tensor from nested lists of numbers. If s has a shape, the lists must have that shape.
 func (in *incoming) fromValues(s tensorSpec) (*tensor.Tensor, error) {
 	shape, err := shapeOfLists(s.values)
 	if err != nil {
@@ -44,7 +44,8 @@ func (in *incoming) fromValues(s tensorSpec) (*tensor.Tensor, error) {
 	return t, nil
 }
 
-// shapeOfLists is the shape that the first of the nested lists have; matches holds the others against it.
+// shapeOfLists returns the shape of nested lists, taken from the first element of each. matches checks the other
+// elements.
 func shapeOfLists(v any) (tensor.Shape, error) {
 	shape := tensor.Shape{}
 	for {
@@ -53,7 +54,7 @@ func shapeOfLists(v any) (tensor.Shape, error) {
 			return shape, nil
 		}
 		if len(shape) == tensor.MaxRank {
-			return nil, fmt.Errorf("%w: a tensor has at most %d dimensions", errParams, tensor.MaxRank)
+			return nil, fmt.Errorf("%w: a tensor can have at most %d dimensions", errParams, tensor.MaxRank)
 		}
 		shape = append(shape, int64(len(list)))
 		if len(list) == 0 {
@@ -63,9 +64,9 @@ func shapeOfLists(v any) (tensor.Shape, error) {
 	}
 }
 
-var errRagged = fmt.Errorf("%w: the lists of values are not of one length", errParams)
+var errRagged = fmt.Errorf("%w: the lists of values differ in length", errParams)
 
-// matches checks that a value is lists of the rest of the shape.
+// matches returns an error unless v is nested lists with the dimensions of shape from depth on.
 func matches(v any, shape tensor.Shape, depth int) error {
 	list, isList := v.([]any)
 	if isList != (depth < len(shape)) || isList && shape[depth] != int64(len(list)) {
@@ -90,7 +91,7 @@ func flatten(v any, flat []any) []any {
 	return flat
 }
 
-// build makes a tensor of a list of numbers.
+// build makes a tensor from a flat list of numbers.
 func (in *incoming) build(dt tensor.DType, shape tensor.Shape, flat []any) (*tensor.Tensor, error) {
 	dev := in.c.dev
 	switch dt {
@@ -127,7 +128,7 @@ func (in *incoming) build(dt tensor.DType, shape tensor.Shape, flat []any) (*ten
 	case tensor.Uint64:
 		return fromNumbers(flat, toUint64, func(v []uint64) (*tensor.Tensor, error) { return tensor.FromSlice(dev, shape, v) })
 	}
-	return nil, fmt.Errorf("%w: values of dtype %v are not read: send data instead", errParams, dt)
+	return nil, fmt.Errorf("%w: values of dtype %v are not supported: send data instead", errParams, dt)
 }
 
 func fromNumbers[T any](flat []any, to func(any) (T, bool), make func([]T) (*tensor.Tensor, error)) (*tensor.Tensor, error) {
@@ -158,11 +159,15 @@ func toFloat[T float32 | float64](v any) (T, bool) {
 		return T(v), true
 	case uint64:
 		return T(v), true
+	case map[string]any: // a number that JSON cannot represent
+		text, _ := v[floatKey].(string)
+		f, err := parseFloat(text)
+		return T(f), err == nil && len(v) == 1
 	}
 	return 0, false
 }
 
-// toInt converts a whole number that fits.
+// toInt converts a whole number that fits in T.
 func toInt[T int8 | int16 | int32 | int64 | uint8 | uint16 | uint32](v any) (T, bool) {
 	n, ok := v.(int64)
 	return T(n), ok && int64(T(n)) == n

@@ -11,15 +11,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
-// endpointCache keeps what the endpoints of an owner take, so that a call asks for it once and not each time. It is
-// asked anew for a name that is not in it and of another owner: endpoints are never taken away from one.
+// endpointCache caches the descriptions of an owner's endpoints, so that calls need no extra request. It is refreshed
+// when a name is missing or the owner changes. Owners never remove endpoints.
 type endpointCache struct {
 	mu     sync.Mutex
 	server string
 	byName map[string]endpoint.EndpointInfo
 }
 
-// find describes an endpoint and says where it is called.
+// find returns the description of an endpoint and the caller to use for it.
 func (e *endpointCache) find(ctx context.Context, owner gateway.Owner, name string) (endpoint.Caller, endpoint.EndpointInfo, error) {
 	caller, err := owner.Caller(name)
 	if err != nil {
@@ -39,7 +39,7 @@ func (e *endpointCache) find(ctx context.Context, owner gateway.Owner, name stri
 	}
 	byName := make(map[string]endpoint.EndpointInfo, len(list))
 	for _, one := range list {
-		if _, taken := byName[one.Name]; !taken { // the embedding program's go first
+		if _, taken := byName[one.Name]; !taken { // endpoints of the embedding program have priority
 			byName[one.Name] = one
 		}
 	}
@@ -52,7 +52,7 @@ func (e *endpointCache) find(ctx context.Context, owner gateway.Owner, name stri
 	return caller, info, nil
 }
 
-// listEndpoints is what can be called, the embedding program's first.
+// listEndpoints returns all callable endpoints. Endpoints of the embedding program are first.
 func listEndpoints(ctx context.Context, owner gateway.Owner) ([]endpoint.EndpointInfo, error) {
 	callers := owner.Callers()
 	if len(callers) == 0 {
@@ -72,10 +72,11 @@ func listEndpoints(ctx context.Context, owner gateway.Owner) ([]endpoint.Endpoin
 	return all, nil
 }
 
-// unknownFunction says which functions there are. Seeds took import paths; those are refused with a word of their own.
+// unknownFunction returns an error that lists the available functions. Import paths, which shared-tensor 0.1 accepted,
+// get a specific error.
 func unknownFunction(name string, there map[string]endpoint.EndpointInfo) error {
 	if strings.ContainsAny(name, ":/") {
-		return &callError{fmt.Errorf("%q: %w: names of functions are taken, import paths are not", name, endpoint.ErrNoEndpoint), notRun}
+		return &callError{fmt.Errorf("%q: %w: use names of functions, import paths are not supported", name, endpoint.ErrNoEndpoint), notRun}
 	}
 	names := make([]string, 0, len(there))
 	for n := range there {

@@ -10,31 +10,32 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// The codes of errors, beside those of JSON-RPC itself. The first three are those of shared-tensor 0.1.
+// Error codes in addition to the codes of JSON-RPC. The first three are the codes of shared-tensor 0.1.
 const (
-	// CodeImport is a function that is not registered.
+	// CodeImport means that the function is not registered.
 	CodeImport jrpc2.Code = -32001
-	// CodeExecution is an error that a function returned.
+	// CodeExecution means that the function returned an error.
 	CodeExecution jrpc2.Code = -32002
-	// CodeSerialization is an argument or a result that cannot be represented or shared.
+	// CodeSerialization means that an argument or result cannot be represented or shared.
 	CodeSerialization jrpc2.Code = -32003
-	// CodeNotFound is a model, version, tensor or task that is not there.
+	// CodeNotFound means that the model, version, tensor or task does not exist.
 	CodeNotFound jrpc2.Code = -32004
-	// CodeUnavailable is an owner that is not there, or went away before it answered.
+	// CodeUnavailable means that there is no owner, or that it left before it answered.
 	CodeUnavailable jrpc2.Code = -32005
-	// CodeLimit is a request beyond a limit.
+	// CodeLimit means that the request exceeds a limit.
 	CodeLimit jrpc2.Code = -32006
-	// CodeRefused is a request that its sender may not make.
+	// CodeRefused means that the client may not make this request.
 	CodeRefused jrpc2.Code = -32007
-	// CodeTimeout is a call whose time was over.
+	// CodeTimeout means that the deadline of the call expired.
 	CodeTimeout jrpc2.Code = -32008
-	// CodeTask is a task that failed, was cancelled or has not ended.
+	// CodeTask means that the task failed, was cancelled or has not ended.
 	CodeTask jrpc2.Code = -32009
 )
 
@@ -45,38 +46,40 @@ const (
 	failed  = "failed"
 )
 
-// errorData is the data of an error.
+// errorData is the data of an error response.
 type errorData struct {
-	// Type is what kind of error it is, as the owner names it; it may be empty.
+	// Type is the owner's name for the kind of error. It may be empty.
 	Type string `json:"type,omitempty"`
-	// Code is the owner's code of the error, 1 to 8 as in shared-tensor 0.2; 0 where the owner had no part in it.
+	// Code is the owner's error code, 1 to 8 as in shared-tensor 0.2. It is 0 if the error is not from the owner.
 	Code int `json:"code,omitempty"`
-	// Outcome is, of a call, "not_run", "failed" or "unknown".
+	// Outcome is "not_run", "failed" or "unknown" for calls, otherwise empty.
 	Outcome string `json:"outcome,omitempty"`
-	// TraceID finds the request in logs.
+	// TraceID identifies the request in logs.
 	TraceID string `json:"trace_id,omitempty"`
 }
 
-// callError is an error of a call, with what is known of its outcome.
+// callError is an error of a call together with its outcome.
 type callError struct {
 	err     error
 	outcome string
 }
 
-// Error is that of the cause.
+// Error returns the text of the cause.
 func (e *callError) Error() string { return e.err.Error() }
 
 // Unwrap returns the cause.
 func (e *callError) Unwrap() error { return e.err }
 
-// codeRow says which code an error has.
+// codeRow maps an error to its code.
 type codeRow struct {
 	err  error
 	code jrpc2.Code
 }
 
-// codeRows are looked through in order.
+// codeRows are matched in order.
 var codeRows = []codeRow{
+	{admission.ErrLimit, CodeLimit},
+	{admission.ErrSlow, CodeTimeout},
 	{errParams, jrpc2.InvalidParams},
 	{endpoint.ErrNoEndpoint, CodeImport},
 	{gateway.ErrReadOnly, CodeRefused},
@@ -99,15 +102,15 @@ var codeRows = []codeRow{
 	{fs.ErrPermission, CodeRefused},
 }
 
-// Errors that this package finds itself.
+// Errors of this package.
 var (
 	errParams        = errors.New("invalid params")
-	errSerialization = errors.New("this cannot be put into JSON")
+	errSerialization = errors.New("cannot be represented in JSON")
 	errTooLarge      = errors.New("too large")
 	errRefused       = errors.New("refused")
 )
 
-// rpcError makes what a caller is told of an error.
+// rpcError converts err to the error that the caller receives.
 func rpcError(ctx context.Context, err error) *jrpc2.Error {
 	var own *jrpc2.Error
 	if errors.As(err, &own) {
@@ -128,9 +131,9 @@ func rpcError(ctx context.Context, err error) *jrpc2.Error {
 		data.Outcome, code = call.outcome, CodeExecution
 	}
 	for _, row := range codeRows {
-		// What a function returned is an error of its run, whatever it looks like; but not what kept its argument or
-		// result from crossing.
-		if errors.Is(err, row.err) && (!isCall || call.outcome != failed || row.code == CodeTask || row.code == CodeSerialization) {
+		// An error that a function returned is an execution error even if it matches a row. Tasks, and arguments or
+		// results that could not be transferred, keep their own codes.
+		if errors.Is(err, row.err) && (!isCall || call.outcome != failed || row.code == CodeTask || row.code == CodeSerialization || row.err == errTooLarge) {
 			code = row.code
 			break
 		}
@@ -141,8 +144,8 @@ func rpcError(ctx context.Context, err error) *jrpc2.Error {
 	return (&jrpc2.Error{Code: code, Message: err.Error()}).WithData(data)
 }
 
-// word is a code as a metric's label.
-func word(code jrpc2.Code) string {
+// codeLabel returns the metric label of a code.
+func codeLabel(code jrpc2.Code) string {
 	switch code {
 	case jrpc2.ParseError:
 		return "parse"

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
 
-// TestOwnerKilled kills the owner while a call runs, asks without an owner, and goes on with the next one.
+// If the owner is killed during a call, the outcome of the call is unknown. Requests without an owner fail, and the
+// next owner serves again.
 func TestOwnerKilled(t *testing.T) {
 	owner := remotetest.StartOwner(t, "--model", "m=4096")
 	gw := remotetest.StartGateway(t, owner.Socket)
@@ -26,7 +28,7 @@ func TestOwnerKilled(t *testing.T) {
 		_, text := postRaw(gw, `{"jsonrpc":"2.0","id":7,"method":"call_function","params":{"name":"sleep","args":[60000]}}`)
 		ended <- errorOf(text)
 	}()
-	remotetest.Eventually(t, func() error { // it runs
+	remotetest.Eventually(t, func() error { // the call runs
 		if _, text := post(t, gw, `{"jsonrpc":"2.0","id":1,"method":"list_functions"}`); !strings.Contains(string(text), `"name":"sleep","calls":1`) {
 			return fmt.Errorf("not yet: %s", text)
 		}
@@ -38,6 +40,15 @@ func TestOwnerKilled(t *testing.T) {
 	require.Equal(t, -32005, bad.Code, bad.Message)
 	require.Equal(t, "unknown", bad.outcome(), "it was sent, and may have run")
 
+	remotetest.Eventually(t, func() error { // until the gateway notices: a call sent earlier may have run
+		bad := failed(t, gw, "call_function", map[string]any{"name": "add", "args": []int{1, 2}})
+		require.Equal(t, -32005, bad.Code, bad.Message)
+		require.Contains(t, []string{"unknown", "not_run"}, bad.outcome())
+		if bad.outcome() == "unknown" {
+			return fmt.Errorf("the call was sent: %s", bad.Message)
+		}
+		return nil
+	})
 	begin := time.Now()
 	bad = failed(t, gw, "call_function", map[string]any{"name": "add", "args": []int{1, 2}})
 	require.Equal(t, -32005, bad.Code, bad.Message)
@@ -59,7 +70,7 @@ func TestOwnerKilled(t *testing.T) {
 	require.Contains(t, string(manifest), fmt.Sprintf(`"bytes":%d`, len(data)), "the new owner's model, not what was remembered of the old one's")
 }
 
-// postRaw is post for goroutines of tests.
+// postRaw is post for use outside the test goroutine.
 func postRaw(gw *remotetest.Gateway, body string) (int, []byte) {
 	resp, err := http.Post(gw.HTTP()+"/jsonrpc", "application/json", bytes.NewBufferString(body))
 	if err != nil {
@@ -70,8 +81,7 @@ func postRaw(gw *remotetest.Gateway, body string) (int, []byte) {
 	return resp.StatusCode, text
 }
 
-// TestGatewayKilled kills a gateway in the middle of an upload. What it had acknowledged is at the owner, the rest is
-// not.
+// If the gateway is killed during an upload, the owner has every acknowledged version and no other.
 func TestGatewayKilled(t *testing.T) {
 	_, file := tiedFile(t)
 	owner := remotetest.StartOwner(t)
@@ -103,7 +113,7 @@ func waitFor(t *testing.T, gw *remotetest.Gateway, id any) any {
 	return id
 }
 
-// TestSlowReader takes the beginning of a model and then nothing: the gateway cuts it off and gives the lease back.
+// A client that stops reading a model is disconnected and its lease is released.
 func TestSlowReader(t *testing.T) {
 	owner := remotetest.StartOwner(t, "--model", "m=134217728")
 	gw := remotetest.StartGateway(t, owner.Socket, "--stall", "500ms")
@@ -129,8 +139,8 @@ func TestSlowReader(t *testing.T) {
 	require.Less(t, rest, int64(24<<20), "the peer was cut off, and can see it by the length")
 }
 
-// TestClientLeaves cancels a call whose client has gone.
-func TestClientLeaves(t *testing.T) {
+// A call is cancelled when its client disconnects.
+func TestClientDisconnects(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
 	attached(t, gw)
@@ -155,6 +165,48 @@ func TestClientLeaves(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Requests that wait for a change or a task end when the gateway starts to drain. Calls get the drain period.
+func TestDrainEndsLongPolls(t *testing.T) {
+	owner := remotetest.StartOwner(t, "--model", "m=4096")
+	gw := remotetest.StartGateway(t, owner.Socket, "--drain", "10m", "--lame-duck", "2s")
+	attached(t, gw)
+	var info struct {
+		ServerID string `json:"server_id"`
+	}
+	_, text := get(t, gw, "/v1/models/m/changes?version=7&wait=1s")
+	require.NoError(t, json.Unmarshal(text, &info), "%s", text)
+	task := result[map[string]any](t, gw, "submit_task", map[string]any{"name": "work", "args": []int{1000, 1000}})
+	written := make(chan struct{}, 3)
+	send := func(method, path, body string) <-chan string {
+		answer := make(chan string, 1)
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { written <- struct{}{} }})
+		r, err := http.NewRequestWithContext(ctx, method, gw.HTTP()+path, strings.NewReader(body))
+		require.NoError(t, err)
+		r.Header.Set("Content-Type", "application/json")
+		go func() {
+			resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r)
+			if err != nil {
+				answer <- err.Error()
+				return
+			}
+			defer resp.Body.Close()
+			text, _ := io.ReadAll(resp.Body)
+			answer <- resp.Status + " " + string(text)
+		}()
+		return answer
+	}
+	change := send(http.MethodGet, "/v1/models/m/changes?version=1&wait=2m&server="+info.ServerID, "")
+	wait := send(http.MethodPost, "/jsonrpc", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"wait_task","params":[%q]}`, task["task_id"]))
+	call := send(http.MethodPost, "/jsonrpc", `{"jsonrpc":"2.0","id":1,"method":"call_function","params":{"name":"sleep","args":[4000]}}`)
+	for range 3 {
+		<-written
+	}
+	require.NoError(t, gw.Terminate())
+	require.Contains(t, <-change, "204 No Content")
+	require.Contains(t, <-wait, `"status":"running"`)
+	require.Contains(t, <-call, `"result":{}`)
 }
 
 func errorOf(text []byte) *rpcError {

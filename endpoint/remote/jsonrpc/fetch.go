@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -14,14 +15,18 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// fetchPatience is how long a server of a reference may take to begin to answer.
-const fetchPatience = 30 * time.Second
+// fetchedAtLeast is the minimum number of bytes that the server of a reference must send within the stall timeout.
+const fetchedAtLeast = 64 << 10
 
-// checkPrefix checks a prefix of URLs that may be fetched. It has to end the host, or what is allowed for example.com
-// would be for example.com.evil.org.
+// errSilent reports that the server of a reference stopped sending.
+var errSilent = fmt.Errorf("the server of the url does not send data: %w", context.DeadlineExceeded)
+
+// checkPrefix validates a URL prefix for fetching. The prefix must include the end of the host name, otherwise
+// example.com would also match example.com.evil.org.
 func checkPrefix(prefix string) error {
 	u, err := url.Parse(prefix)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -33,10 +38,13 @@ func checkPrefix(prefix string) error {
 	return nil
 }
 
-// newFetcher is the client for references. It uses no proxy of the environment, and follows redirections within what is
-// allowed only.
-func newFetcher(allowed []string) *http.Client {
-	transport := &http.Transport{ResponseHeaderTimeout: fetchPatience, MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, DisableCompression: true}
+// newFetcher returns the HTTP client for references. It ignores proxies of the environment, and follows only redirects
+// that match the allowed prefixes.
+func newFetcher(allowed []string, stall time.Duration) *http.Client {
+	dialer := &net.Dialer{Timeout: stall}
+	transport := &http.Transport{
+		DialContext: dialer.DialContext, TLSHandshakeTimeout: stall, MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, DisableCompression: true,
+	}
 	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		if len(via) > 5 {
 			return errors.New("too many redirections")
@@ -45,11 +53,11 @@ func newFetcher(allowed []string) *http.Client {
 	}}
 }
 
-// checkURL refuses what is below none of the prefixes. Paths with dots are refused: servers may take them for other
-// paths.
+// checkURL returns an error unless a prefix matches u. It refuses paths with dot segments because servers may resolve
+// them to other paths.
 func checkURL(u *url.URL, allowed []string) error {
 	if len(allowed) == 0 {
-		return fmt.Errorf("%w: this gateway fetches nothing: start it with --fetch", errRefused)
+		return fmt.Errorf("%w: fetching is disabled: start the gateway with --fetch", errRefused)
 	}
 	clean := u.User == nil && !slices.Contains(strings.Split(u.Path, "/"), "..")
 	for _, prefix := range allowed {
@@ -58,10 +66,41 @@ func checkURL(u *url.URL, allowed []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: %s is below none of the URLs of --fetch", errRefused, u.Redacted())
+	return fmt.Errorf("%w: %s does not match a URL prefix of --fetch", errRefused, u.Redacted())
 }
 
-// fetch begins to fetch a URL. The caller closes the body.
+// fetchedBody is the body of a reference. It cancels the request if the server sends less than fetchedAtLeast within
+// the stall timeout.
+type fetchedBody struct {
+	io.ReadCloser
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	stall  time.Duration
+	since  int // bytes since the timer was reset
+}
+
+// Read implements io.Reader.
+func (b *fetchedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.since += n; b.since >= fetchedAtLeast {
+		b.timer.Reset(b.stall)
+		b.since = 0
+	}
+	if err != nil && b.ctx.Err() != nil {
+		err = context.Cause(b.ctx)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *fetchedBody) Close() error {
+	b.timer.Stop()
+	b.cancel(nil)
+	return b.ReadCloser.Close()
+}
+
+// fetch requests a URL. The caller closes the body.
 func (c *Component) fetch(ctx context.Context, text string) (*http.Response, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -70,8 +109,10 @@ func (c *Component) fetch(ctx context.Context, text string) (*http.Response, err
 	if err := checkURL(u, c.Fetch); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
+		cancel(nil)
 		return nil, fmt.Errorf("%w: %w", errParams, err)
 	}
 	if trace, ok := intercept.TraceFrom(ctx); ok {
@@ -80,26 +121,34 @@ func (c *Component) fetch(ctx context.Context, text string) (*http.Response, err
 			request.Header.Set(intercept.TraceState, trace.State)
 		}
 	}
+	timer := time.AfterFunc(c.env.Stall, func() { cancel(errSilent) })
 	response, err := c.fetcher.Do(request)
 	if err != nil {
+		timer.Stop()
+		if errors.Is(context.Cause(ctx), errSilent) {
+			err = errSilent
+		}
+		cancel(nil)
 		return nil, fmt.Errorf("fetch: %w", err)
 	}
+	timer.Reset(c.env.Stall)
+	response.Body = &fetchedBody{ReadCloser: response.Body, ctx: ctx, cancel: cancel, timer: timer, stall: c.env.Stall}
 	if response.StatusCode != http.StatusOK {
 		return nil, errors.Join(fmt.Errorf("fetch %s: %s", u.Redacted(), response.Status), response.Body.Close())
 	}
 	return response, nil
 }
 
-// wantedDigest reads a SHA-256 in hexadecimal, which a reference has to have: what it names must not change unnoticed.
+// wantedDigest parses a SHA-256 in hexadecimal. References require one so that a change of the content is detected.
 func wantedDigest(text string) ([]byte, error) {
 	digest, err := hex.DecodeString(text)
 	if err != nil || len(digest) != sha256.Size {
-		return nil, fmt.Errorf("%w: a url comes with its sha256 in hexadecimal", errParams)
+		return nil, fmt.Errorf("%w: a url requires its sha256 in hexadecimal", errParams)
 	}
 	return digest, nil
 }
 
-// fromURL fetches the bytes of a tensor into memory of its own, and compares their digest.
+// fromURL fetches a tensor into new memory and verifies its digest.
 func (in *incoming) fromURL(ctx context.Context, s tensorSpec) (_ *tensor.Tensor, err error) {
 	want, err := wantedDigest(s.sha256)
 	if err != nil {
@@ -120,22 +169,24 @@ func (in *incoming) fromURL(ctx context.Context, s tensorSpec) (_ *tensor.Tensor
 	if response.ContentLength != size {
 		return nil, fmt.Errorf("%w: the tensor has %d bytes, and the url %d", errParams, size, response.ContentLength)
 	}
-	t, err := tensor.Empty(in.c.dev, s.dtype, s.shape)
+	charge := in.c.arriving.Open(admission.Sender(ctx))
+	in.held = append(in.held, closeFunc(charge.Close))
+	t, err := tensor.Empty(in.c.env.Arrivals, s.dtype, s.shape) // pages are allocated as the bytes arrive
 	if err != nil {
 		return nil, err
 	}
 	in.held = append(in.held, t)
 	digest := sha256.New()
-	if err := t.FillFrom(io.TeeReader(response.Body, digest)); err != nil {
+	if err := t.FillFrom(io.TeeReader(charge.Reader(response.Body), digest)); err != nil {
 		return nil, fmt.Errorf("fetch: %w", err)
 	}
 	if got := digest.Sum(nil); !slices.Equal(got, want) {
-		return nil, fmt.Errorf("%w: what the url holds has SHA-256 %s", errParams, hex.EncodeToString(got))
+		return nil, fmt.Errorf("%w: the content of the url has SHA-256 %s", errParams, hex.EncodeToString(got))
 	}
 	return t, nil
 }
 
-// publishURL publishes a file that is fetched.
+// publishURL fetches a file and publishes it.
 func (c *Component) publishURL(ctx context.Context, p *publishParams) (out published, err error) {
 	want, err := wantedDigest(p.SHA256)
 	if err != nil {
@@ -148,14 +199,11 @@ func (c *Component) publishURL(ctx context.Context, p *publishParams) (out publi
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	switch n := response.ContentLength; {
 	case n < 0:
-		return out, fmt.Errorf("%w: the url does not tell its length", errParams)
+		return out, fmt.Errorf("%w: the server of the url sent no Content-Length", errParams)
 	case n > int64(c.MaxModel):
 		return out, fmt.Errorf("%w: a model of %d bytes", errTooLarge, n)
 	}
-	release, err := c.arriving.reserve(response.ContentLength, int64(c.MaxModel))
-	if err != nil {
-		return out, err
-	}
-	defer release()
-	return c.publishStream(ctx, p.Name, response.Body, response.ContentLength, want, p.URL)
+	charge := c.arriving.Open(admission.Sender(ctx))
+	defer charge.Close()
+	return c.publishStream(ctx, p.Name, charge.Reader(response.Body), response.ContentLength, want, p.URL)
 }

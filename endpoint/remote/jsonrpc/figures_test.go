@@ -20,26 +20,26 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
-// The figures of README: what the gateway does beside the least that could be done, in turns and in the same run, each
-// side a process of its own. One round is one iteration:
+// The benchmarks of the README's figures compare the gateway with a floor, the minimum that the same transfer needs.
+// Both run alternately, each side in a separate process. An iteration is one round:
 //
 //	go test -run '^$' -bench Figures -benchtime 15x ./jsonrpc
 //
-// "ratio" is the median of the ratios of the rounds: of bytes a second, the gateway's to the floor's; of calls, the
-// time of one through the gateway to the time of one at the floor.
+// "ratio" is the median over the rounds: gateway to floor in bytes per second for transfers, and in time per call for
+// calls.
 
-// modelBytes is the size of the model that is moved.
+// modelBytes is the size of the transferred model.
 const modelBytes = 256 << 20
 
-// figuresClient is an HTTP client with room for 64 KiB in its buffers, on one connection.
+// figuresClient returns an HTTP client that uses one connection with 64 KiB buffers.
 func figuresClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{ReadBufferSize: 64 << 10, WriteBufferSize: 64 << 10, MaxIdleConnsPerHost: 4}}
 }
 
-// rounds measures two things in turns and reports the medians and their ratio.
+// rounds runs ours and floor alternately, and reports their medians and the ratio.
 func rounds(b *testing.B, unit string, value func(time.Duration) float64, ours, floor func() error) {
 	b.Helper()
-	require.NoError(b, ours()) // the first one of each pays for what is made once
+	require.NoError(b, ours()) // warm up: excludes the cost of first use
 	require.NoError(b, floor())
 	timed := func(f func() error) float64 {
 		begin := time.Now()
@@ -75,8 +75,8 @@ func BenchmarkFiguresDown(b *testing.B) {
 	down(b, gw)
 }
 
-// BenchmarkFiguresDownUploaded is BenchmarkFiguresDown of a model whose memory the gateway may use again, and which is
-// sent by a copy for that.
+// BenchmarkFiguresDownUploaded is BenchmarkFiguresDown for an uploaded model. The gateway copies it to the connection
+// because it may reuse its memory.
 func BenchmarkFiguresDownUploaded(b *testing.B) {
 	owner := remotetest.StartOwner(b)
 	gw := remotetest.StartGateway(b, owner.Socket)
@@ -88,7 +88,7 @@ func BenchmarkFiguresDownUploaded(b *testing.B) {
 	down(b, gw)
 }
 
-// down fetches model m beside raw TCP.
+// down compares the download of model m with raw TCP.
 func down(b *testing.B, gw *remotetest.Gateway) {
 	b.Helper()
 	floor := remotetest.StartFloor(b)
@@ -128,7 +128,7 @@ func BenchmarkFiguresUp(b *testing.B) {
 	rounds(b, "GB/s", gigabytes(modelBytes), func() error { return put(web, answers, file) }, func() error { return remotetest.Up(conn, file) })
 }
 
-// put uploads a file as the floor is given it: written to the connection from where it is.
+// put uploads a file to the floor, written to the connection without a copy.
 func put(conn net.Conn, answers *bufio.Reader, file []byte) error {
 	if _, err := fmt.Fprintf(conn, "PUT /v1/models/m/model.safetensors HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", len(file)); err != nil {
 		return err
@@ -152,7 +152,7 @@ func put(conn net.Conn, answers *bufio.Reader, file []byte) error {
 	return err
 }
 
-// modelFile is a model of modelBytes as a file.
+// modelFile returns a model of modelBytes as a file.
 func modelFile(b *testing.B) []byte {
 	b.Helper()
 	dev, err := host.Open()
@@ -177,7 +177,7 @@ func modelFile(b *testing.B) []byte {
 	return out.Bytes()
 }
 
-// callsEach is how many calls a round makes.
+// callsEach is the number of calls in a round.
 const callsEach = 500
 
 func microseconds(d time.Duration) float64 { return float64(d.Microseconds()) / callsEach }
@@ -202,7 +202,7 @@ func repeat(client *http.Client, url, body, want string) error {
 	return nil
 }
 
-// BenchmarkFiguresProtocol is JSON-RPC without the owner: a method that the gateway answers itself.
+// BenchmarkFiguresProtocol measures JSON-RPC without the owner: the gateway answers the method itself.
 func BenchmarkFiguresProtocol(b *testing.B) {
 	gw := remotetest.StartGateway(b, "off")
 	floor := remotetest.StartFloor(b)
@@ -214,8 +214,8 @@ func BenchmarkFiguresProtocol(b *testing.B) {
 	})
 }
 
-// BenchmarkFiguresCall is a call of an owner's function over JSON-RPC. The floor has the function itself, so the
-// owner's part, which is a process further, is in the ratio.
+// BenchmarkFiguresCall measures a call of an owner's function over JSON-RPC. The floor runs the function in its own
+// process, so the ratio includes the hop to the owner.
 func BenchmarkFiguresCall(b *testing.B) {
 	owner := remotetest.StartOwner(b)
 	gw := remotetest.StartGateway(b, owner.Socket)

@@ -8,45 +8,44 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// filePiece is how much of a file is sent at once, before a peer has to have taken some of it again.
+// filePiece is the maximum number of bytes sent from a file in one step. The stall timeout applies to each step.
 const filePiece = 4 << 20
 
-// fileFrom is the least for which opening the file behind a memory pays.
-const fileFrom = 256 << 10
+// minSendfileBytes is the minimum size for which opening the file behind a memory pays off.
+const minSendfileBytes = 256 << 10
 
-// files are the files behind memories. The kernel sends from them to a connection without a copy, and without their
-// pages being mapped here. What is sent so must not change while it lies in the queue of the connection, as published
-// memory does not.
+// files maps memories to the files behind them. The kernel sends from these files without a copy and without mapping
+// their pages. The bytes must not change while they are queued in the connection, which holds for published memory.
 type files map[driver.Memory]*os.File
 
-// useFiles has host memory sent by the kernel where it can be. The caller closes c.
+// useFiles lets the kernel send host memory from files where possible. The caller closes c.
 func (c *content) useFiles() { c.files = files{} }
 
-// close closes the files that were opened.
+// close closes the opened files.
 func (c *content) close() {
 	for _, file := range c.files {
 		if file != nil {
-			_ = file.Close() // it was only read
+			_ = file.Close() // best effort: the file was only read
 		}
 	}
 }
 
-// of returns the file for n bytes of a part; nil where they have to be written from memory.
+// of returns the file for n bytes of p, or nil if they must be written from memory.
 func (f files) of(p *part, n int64) *os.File {
 	if f == nil || p.memory == nil || p.data == nil {
 		return nil
 	}
 	file, known := f[p.memory]
-	if !known && n >= fileFrom {
+	if !known && n >= minSendfileBytes {
 		file = openMemory(p.memory)
 		f[p.memory] = file
 	}
 	return file
 }
 
-// openMemory opens the file behind host memory with a position of its own. It returns nil for other memory, for a file
-// that does not begin where the memory does, and for memory that its publisher may use again: the kernel would go on
-// sending its pages after the file is closed.
+// openMemory opens the file behind host memory with a separate file position. It returns nil for other memory, and if
+// the memory does not start at offset 0 of the file. It also returns nil if the publisher may reuse the memory, because
+// the kernel can still send pages after the file is closed.
 func openMemory(memory driver.Memory) *os.File {
 	if m, ok := memory.(driver.Reusable); ok && m.Reusable() {
 		return nil
@@ -66,7 +65,7 @@ func openMemory(memory driver.Memory) *os.File {
 	return file
 }
 
-// sendFile sends n bytes of a file from an offset on.
+// sendFile sends n bytes of a file, starting at offset.
 func sendFile(w io.Writer, file *os.File, offset, n int64) (int64, error) {
 	if _, err := file.Seek(offset, io.SeekStart); err != nil {
 		return 0, err

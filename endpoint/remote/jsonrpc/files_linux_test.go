@@ -10,9 +10,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 )
 
-// TestMemoryThatMayBeUsedAgainIsNotSentAsAFile: the kernel sends pages of a file after it was closed, when its
-// publisher may have other bytes in them.
-func TestMemoryThatMayBeUsedAgainIsNotSentAsAFile(t *testing.T) {
+// Reusable memory is copied instead of sent as a file: the kernel can send pages after the file is closed, when the
+// publisher may have overwritten them.
+func TestReusableMemoryIsCopied(t *testing.T) {
 	dev, err := host.Open()
 	require.NoError(t, err)
 	defer dev.Close()

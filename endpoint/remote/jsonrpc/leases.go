@@ -11,36 +11,40 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 )
 
-// Limits of leases. One that nobody renews ends by itself: its holder may be dead.
+// Limits of leases. A lease that is not renewed expires, because its holder may have died.
 const (
 	defaultLease = time.Minute
 	maxLease     = 10 * time.Minute
 	maxLeases    = 256
 )
 
-// leaseStore has the versions that peers keep alive: while they fetch one, and as the base of the deltas to the next.
+// leaseStore holds the versions that peers keep alive, during a fetch and as the base of later deltas.
 type leaseStore struct {
+	slots *admission.Pool // one slot for each lease
+
 	mu     sync.Mutex
 	byID   map[string]*lease
-	kept   map[digestKey]int // leases of each version
-	bytes  int64             // of all versions, each once
+	kept   map[digestKey]int // number of leases of each version
+	bytes  int64             // size of all leased versions, each counted once
 	closed bool
 }
 
-// lease is one version that a peer keeps.
+// lease keeps one version for a peer.
 type lease struct {
 	id      string
 	handle  *endpoint.Handle
 	bytes   int64
 	length  time.Duration
 	until   time.Time
-	readers int // of the handle's memory
+	readers int // requests that read the handle's memory
 	gone    bool
+	slot    *admission.Charge
 }
 
-// leaseJSON describes a lease for its holder.
+// leaseJSON describes a lease to its holder.
 type leaseJSON struct {
 	ID       string `json:"lease"`
 	Name     string `json:"name"`
@@ -49,29 +53,31 @@ type leaseJSON struct {
 	Seconds  int    `json:"seconds"`
 }
 
-// describe is what the holder is told; the name and version stay after the handle was closed.
+// describe returns the description for the holder. It remains valid after the handle is closed.
 func (l *lease) describe() leaseJSON {
 	return leaseJSON{l.id, l.handle.Name(), l.handle.Version(), l.handle.ServerID(), int(l.length / time.Second)}
 }
 
-// add keeps a version. The store takes the handle, also where it refuses.
-func (s *leaseStore) add(h *endpoint.Handle, length time.Duration, limit int64) (leaseJSON, error) {
-	l := &lease{id: rand.Text(), handle: h, bytes: h.StateDict().Bytes(), length: length, until: time.Now().Add(length)}
+// add creates a lease. The store owns h, also if add fails.
+func (s *leaseStore) add(id admission.Identity, h *endpoint.Handle, length time.Duration, limit int64) (leaseJSON, error) {
+	l := &lease{id: rand.Text(), handle: h, bytes: h.StateDict().Bytes(), length: length, until: time.Now().Add(length), slot: s.slots.Open(id)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	version := keyOf(h, "")
 	var err error
+	full := l.slot.Add(1)
 	switch more := s.kept[version] == 0; {
 	case s.closed:
-		err = fmt.Errorf("%w: the gateway ends", endpoint.ErrUnavailable)
-	case len(s.byID) >= maxLeases:
-		err = fmt.Errorf("%w: there are %d leases", endpoint.ErrLimit, maxLeases)
+		err = fmt.Errorf("%w: the gateway is stopping", endpoint.ErrUnavailable)
+	case full != nil:
+		err = fmt.Errorf("%w: this client may have %d leases", endpoint.ErrLimit, s.slots.Limit(id))
 	case more && l.bytes > limit-s.bytes:
-		err = fmt.Errorf("%w: leases keep %d bytes, and all may keep %d: see --max-leased", endpoint.ErrLimit, s.bytes, limit)
+		err = fmt.Errorf("%w: leases hold %d of at most %d bytes: raise --max-leased", endpoint.ErrLimit, s.bytes, limit)
 	case more:
 		s.bytes += l.bytes
 	}
 	if err != nil {
+		l.slot.Close()
 		return leaseJSON{}, errors.Join(err, h.Close())
 	}
 	if s.byID == nil {
@@ -82,13 +88,13 @@ func (s *leaseStore) add(h *endpoint.Handle, length time.Duration, limit int64) 
 	return l.describe(), nil
 }
 
-// open lends the version of a lease until release, and renews the lease.
+// open renews a lease and returns it for reading until release.
 func (s *leaseStore) open(id string) (*lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.byID[id]
 	if l == nil {
-		return nil, fmt.Errorf("lease %q: %w: it was never there, or was not renewed in time", id, endpoint.ErrNotFound)
+		return nil, fmt.Errorf("lease %q: %w: it does not exist or has expired", id, endpoint.ErrNotFound)
 	}
 	l.readers++
 	l.until = time.Now().Add(l.length)
@@ -99,11 +105,11 @@ func (s *leaseStore) release(l *lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l.readers--; l.readers == 0 && l.gone {
-		_ = l.handle.Close() // nobody is left to be told
+		_ = l.handle.Close() // best effort: the lease has ended
 	}
 }
 
-// end ends the leases that answer true. The memory of one that is read goes when it is not read any more.
+// end ends the leases for which over returns true. The memory of a lease with readers is released with the last reader.
 func (s *leaseStore) end(over func(*lease) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,6 +119,7 @@ func (s *leaseStore) end(over func(*lease) bool) error {
 			continue
 		}
 		delete(s.byID, id)
+		l.slot.Close()
 		version := keyOf(l.handle, "")
 		if s.kept[version]--; s.kept[version] == 0 {
 			delete(s.kept, version)
@@ -125,7 +132,7 @@ func (s *leaseStore) end(over func(*lease) bool) error {
 	return errors.Join(errs...)
 }
 
-// expire ends leases that were not renewed, until ctx ends.
+// expire ends leases that were not renewed. It runs until ctx ends.
 func (s *leaseStore) expire(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -146,7 +153,7 @@ func (s *leaseStore) close() error {
 	return s.end(func(*lease) bool { return true })
 }
 
-// takeLease is POST /v1/models/{model}/leases?seconds=60: the version stays in the owner's memory until the lease ends.
+// takeLease handles POST /v1/models/{model}/leases?seconds=60. The owner keeps the version until the lease ends.
 func (c *Component) takeLease(w http.ResponseWriter, r *http.Request) {
 	length := defaultLease
 	if text := r.URL.Query().Get("seconds"); text != "" {
@@ -162,11 +169,11 @@ func (c *Component) takeLease(w http.ResponseWriter, r *http.Request) {
 		httpError(w, r, err)
 		return
 	}
-	out, err := c.leases.add(h, length, int64(c.MaxLeased))
+	out, err := c.leases.add(admission.Sender(r.Context()), h, length, int64(c.MaxLeased))
 	answerJSON(w, r, out, err)
 }
 
-// renewLease is POST /v1/leases/{id}.
+// renewLease handles POST /v1/leases/{id}.
 func (c *Component) renewLease(w http.ResponseWriter, r *http.Request) {
 	l, err := c.leases.open(r.PathValue("id"))
 	if err != nil {
@@ -177,7 +184,7 @@ func (c *Component) renewLease(w http.ResponseWriter, r *http.Request) {
 	answerJSON(w, r, l.describe(), nil)
 }
 
-// endLease is DELETE /v1/leases/{id}.
+// endLease handles DELETE /v1/leases/{id}.
 func (c *Component) endLease(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	if err := c.leases.end(func(l *lease) bool { return l.id == id }); err != nil {

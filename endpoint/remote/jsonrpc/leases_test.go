@@ -18,7 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// publisher is a client that publishes made-up versions of a model of 64 KiB.
+// publisher returns a function that publishes versions of a 64 KiB model with contents from a seed.
 func publisher(t *testing.T, socket string) (publish func(seed uint64)) {
 	t.Helper()
 	dev, err := host.Open()
@@ -36,7 +36,7 @@ func publisher(t *testing.T, socket string) (publish func(seed uint64)) {
 	}
 }
 
-// lease is what the gateway answers of one.
+// lease is the gateway's description of a lease.
 type lease struct {
 	Lease    string
 	Version  uint64
@@ -52,7 +52,7 @@ func takeLease(t *testing.T, gw *remotetest.Gateway, path string) (out lease) {
 	return out
 }
 
-// TestLeases keeps versions that the owner would have let go, until they end or nobody renews them.
+// A leased version is kept after its replacement, until the lease is ended or expires.
 func TestLeases(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	publish := publisher(t, owner.Socket)
@@ -71,7 +71,7 @@ func TestLeases(t *testing.T) {
 	t.Run("are renewed and end", func(t *testing.T) {
 		resp, _ := do(t, gw, http.MethodPost, "/v1/leases/"+first.Lease, nil)
 		require.Equal(t, http.StatusOK, resp.StatusCode)
-		remotetest.Eventually(t, func() error { // the short one ends by itself, and its version with it
+		remotetest.Eventually(t, func() error { // the short lease expires, and its version is released
 			resp, text := get(t, gw, "/v1/models/m@2/manifest")
 			if resp.StatusCode != http.StatusNotFound {
 				return &notReady{string(text)}
@@ -88,7 +88,7 @@ func TestLeases(t *testing.T) {
 		}
 		resp, _ := do(t, gw, http.MethodPost, "/v1/models/nothing/leases", nil)
 		require.Equal(t, http.StatusNotFound, resp.StatusCode)
-		again := takeLease(t, gw, "/v1/models/m@1/leases?seconds=600") // the same version costs nothing more
+		again := takeLease(t, gw, "/v1/models/m@1/leases?seconds=600") // another lease on the same version does not count again
 		takeLease(t, gw, "/v1/models/m@3/leases?seconds=600")
 		publish(4)
 		takeLease(t, gw, "/v1/models/m/leases?seconds=600")
@@ -106,7 +106,7 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-// digestsOf are the digests of a version.
+// digestsOf returns the digests of a version's tensors.
 func digestsOf(t *testing.T, gw *remotetest.Gateway, model string) map[string]string {
 	t.Helper()
 	resp, text := get(t, gw, "/v1/models/"+model+"/manifest?digests")
@@ -122,7 +122,7 @@ func digestsOf(t *testing.T, gw *remotetest.Gateway, model string) map[string]st
 	return out
 }
 
-// TestDeltas leads from the tensor of a leased version to that of another, and from nothing else.
+// A delta leads from the tensor of a leased version to the tensor of another version. Other bases are refused.
 func TestDeltas(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	publish := publisher(t, owner.Socket)
@@ -161,7 +161,7 @@ func TestDeltas(t *testing.T) {
 	require.Empty(t, text, "there is nothing behind the last segment")
 }
 
-// TestChanges waits for a version that is not the known one, and no longer than it is asked to.
+// A changes request answers when a version differs from the known one, and at the end of its wait.
 func TestChanges(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	publish := publisher(t, owner.Socket)
@@ -183,7 +183,7 @@ func TestChanges(t *testing.T) {
 	}
 	published := make(chan struct{})
 	time.AfterFunc(100*time.Millisecond, func() { defer close(published); publish(2) })
-	defer func() { <-published }() // the gateway hears of it before the publisher has its answer
+	defer func() { <-published }() // the gateway receives the event before the publisher returns
 	resp, text = get(t, gw, path+"?wait=1m&version=1&server="+server)
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	require.Contains(t, string(text), `"version":2`)

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{&jsonrpc.Component{}} })
 }
 
-// rpcAnswer is a response of JSON-RPC.
+// rpcAnswer is a JSON-RPC response.
 type rpcAnswer struct {
 	JSONRPC string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
@@ -32,7 +32,7 @@ type rpcError struct {
 	Data    json.RawMessage `json:"data"`
 }
 
-// outcome is what the error says of the call.
+// outcome returns the outcome of the call in the error's data.
 func (e *rpcError) outcome() string {
 	var data struct {
 		Outcome string `json:"outcome"`
@@ -41,7 +41,7 @@ func (e *rpcError) outcome() string {
 	return data.Outcome
 }
 
-// post sends a body to the gateway's JSON-RPC and returns status and answer.
+// post sends a body to /jsonrpc and returns the status and the answer.
 func post(t testing.TB, gw *remotetest.Gateway, body string) (int, []byte) {
 	t.Helper()
 	resp, err := http.Post(gw.HTTP()+"/jsonrpc", "application/json", bytes.NewBufferString(body))
@@ -65,7 +65,7 @@ func call(t testing.TB, gw *remotetest.Gateway, method string, params any) rpcAn
 	return a
 }
 
-// result is the result of a request that has to go well.
+// result returns the result of a request that must succeed.
 func result[T any](t testing.TB, gw *remotetest.Gateway, method string, params any) (out T) {
 	t.Helper()
 	a := call(t, gw, method, params)
@@ -74,7 +74,7 @@ func result[T any](t testing.TB, gw *remotetest.Gateway, method string, params a
 	return out
 }
 
-// failed is the error of a request that has to fail.
+// failed returns the error of a request that must fail.
 func failed(t testing.TB, gw *remotetest.Gateway, method string, params any) *rpcError {
 	t.Helper()
 	a := call(t, gw, method, params)
@@ -82,7 +82,7 @@ func failed(t testing.TB, gw *remotetest.Gateway, method string, params any) *rp
 	return a.Error
 }
 
-// attached waits until the gateway has its owner.
+// attached waits until the gateway is attached to its owner.
 func attached(t testing.TB, gw *remotetest.Gateway) {
 	t.Helper()
 	remotetest.Eventually(t, func() error {
@@ -101,5 +101,5 @@ func attached(t testing.TB, gw *remotetest.Gateway) {
 
 type notReady struct{ text string }
 
-// Error is what /readyz said.
+// Error returns the text of /readyz.
 func (e *notReady) Error() string { return e.text }

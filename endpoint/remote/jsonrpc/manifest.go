@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// manifestJSON describes a version for peers: where its tensors are got, and nothing of the owner's memory.
+// manifestJSON describes a version to peers: where to fetch its tensors, without details of the owner's memory.
 type manifestJSON struct {
 	Name     string            `json:"name"`
 	Version  uint64            `json:"version"`
@@ -28,14 +28,15 @@ type tensorJSON struct {
 	DType string       `json:"dtype"`
 	Shape tensor.Shape `json:"shape"`
 	Bytes int64        `json:"bytes"`
-	// TiedTo is the name whose elements these are; empty for a tensor with elements of its own.
+	// TiedTo is the name of the tensor that this name shares its elements with. It is empty if the tensor stores its
+	// own elements.
 	TiedTo string `json:"tied_to,omitempty"`
-	// SHA256 is the digest of the bytes in hexadecimal, where it was asked for; empty for tied names.
+	// SHA256 is the digest of the bytes in hexadecimal, if it was requested. It is empty for tied names.
 	SHA256 string `json:"sha256,omitempty"`
 	URL    string `json:"url"`
 }
 
-// place is what tells tensors apart by their memory.
+// place identifies the memory of a tensor, to find tied names.
 type place struct {
 	storage uint32
 	offset  int64
@@ -77,7 +78,7 @@ func manifestOf(name string, version uint64, server string, m *module.Manifest) 
 	return out, nil
 }
 
-// elementBytes is the size of n elements. That they fit was checked when the manifest was.
+// elementBytes returns the size of n elements. Overflow was ruled out when the manifest was validated.
 func elementBytes(dt tensor.DType, n int64) int64 {
 	if bits := int64(dt.BitSize()); bits%8 != 0 {
 		return (n*bits + 7) / 8
@@ -85,8 +86,8 @@ func elementBytes(dt tensor.DType, n int64) int64 {
 	return n * int64(dt.BitSize()/8)
 }
 
-// safetensorsFile lays a state dict out as a file, without copying it: tied names are stored once, and the metadata
-// says which, as package module writes them. It borrows sd.
+// safetensorsFile lays a state dict out as a file without copying it. Tied names are stored once and recorded in the
+// metadata, in the format of package module. It borrows sd.
 func safetensorsFile(sd *module.StateDict) (*content, error) {
 	dropped, metadata := tiedNames(sd)
 	var list []safetensors.TensorInfo
@@ -108,7 +109,7 @@ func safetensorsFile(sd *module.StateDict) (*content, error) {
 	for _, info := range header.Tensors {
 		t, found := sd.Get(info.Name)
 		if !found {
-			return nil, fmt.Errorf("tensor %q is gone", info.Name) // the header was made of these names
+			return nil, fmt.Errorf("tensor %q is gone", info.Name) // the header was made from these names
 		}
 		if err := c.addTensor(t); err != nil {
 			return nil, fmt.Errorf("tensor %q: %w", info.Name, err)
@@ -117,9 +118,9 @@ func safetensorsFile(sd *module.StateDict) (*content, error) {
 	return c, nil
 }
 
-// tiedNames are the names that the file does not store, and its metadata, which says whose elements they have. The kept
-// name is the one that the metadata names already, else the first in alphabetical order: what package module would
-// write.
+// tiedNames returns the names that the file does not store, and the metadata that maps them to stored names. Of tied
+// names, the file stores the one that the existing metadata refers to, otherwise the first in alphabetical order, as
+// package module does.
 func tiedNames(sd *module.StateDict) (dropped, metadata map[string]string) {
 	dropped, metadata = map[string]string{}, map[string]string{}
 	maps.Copy(metadata, sd.Metadata)

@@ -13,19 +13,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// signOfLife is how often whoever waits for digests is sent a blank, which JSON allows for: they take as long as the
-// reading of all bytes.
+// signOfLife is the interval at which a blank, which JSON allows, is sent while digests are computed. Computing them
+// takes as long as reading all bytes.
 const signOfLife = 5 * time.Second
 
-// serveDigests is GET /v1/models/{model}/manifest?digests: the manifest with the SHA-256 of each tensor. What was not
-// asked for before is computed now.
+// serveDigests handles GET /v1/models/{model}/manifest?digests: the manifest with the SHA-256 of each tensor. Digests
+// that are not cached are computed.
 func (c *Component) serveDigests(w http.ResponseWriter, r *http.Request) {
 	h, err := c.attach(r)
 	if err != nil {
 		httpError(w, r, err)
 		return
 	}
-	defer h.Close() // memory goes with the last digest; there is nobody to be told of an error
+	defer h.Close() // best effort: the response has been sent
 	client, ctx, unbind, err := c.owner(r.Context())
 	if err != nil {
 		httpError(w, r, err)
@@ -49,7 +49,7 @@ func (c *Component) serveDigests(w http.ResponseWriter, r *http.Request) {
 		select {
 		case err := <-done:
 			if err != nil && begun {
-				panic(http.ErrAbortHandler) // the status is gone already
+				panic(http.ErrAbortHandler) // the status has been sent
 			}
 			if begun {
 				_ = json.NewEncoder(w).Encode(out)
@@ -63,13 +63,13 @@ func (c *Component) serveDigests(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Cache-Control", "no-store")
 			}
 			begun = true
-			_, _ = w.Write([]byte("\n")) // a peer that has gone ends the request's context
+			_, _ = w.Write([]byte("\n")) // if the peer has left, the request's context ends
 			_ = http.NewResponseController(w).Flush()
 		}
 	}
 }
 
-// addDigests fills in the digests of tensors with elements of their own, several at a time.
+// addDigests sets the digests of all tensors that are not tied, several concurrently.
 func (c *Component) addDigests(ctx context.Context, h *endpoint.Handle, m *manifestJSON) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -100,7 +100,7 @@ func (c *Component) addDigest(ctx context.Context, h *endpoint.Handle, one *tens
 	return err
 }
 
-// tensorDigest is the digest of a tensor of a version, in hexadecimal.
+// tensorDigest returns the digest of a version's tensor in hexadecimal.
 func (c *Component) tensorDigest(ctx context.Context, h *endpoint.Handle, name string) (string, error) {
 	t, found := h.StateDict().Get(name)
 	if !found {

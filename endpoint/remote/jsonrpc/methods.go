@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// rpcMethods are the methods by name.
+// rpcMethods returns the methods by name.
 func (c *Component) rpcMethods() map[string]jrpc2.Handler {
 	return map[string]jrpc2.Handler{
 		"ping":             method(c.ping),
@@ -38,11 +38,11 @@ func (c *Component) rpcMethods() map[string]jrpc2.Handler {
 	}
 }
 
-// none are the parameters of a method that has none.
+// none is the parameter type of methods without parameters.
 type none struct{}
 
-// method makes a handler of a function. Parameters come as an object, or as a list in the order of the fields, from
-// which the last ones may be missing; names that the method does not know are refused.
+// method makes a handler from a function. Parameters are an object, or a list in the order of the fields whose last
+// elements may be omitted. Unknown names are refused.
 func method[P, R any](fn func(context.Context, *P) (R, error)) jrpc2.Handler {
 	names := fieldKeys(reflect.TypeFor[P]())
 	return func(ctx context.Context, r *jrpc2.Request) (any, error) {
@@ -54,7 +54,7 @@ func method[P, R any](fn func(context.Context, *P) (R, error)) jrpc2.Handler {
 	}
 }
 
-// fieldKeys are the names that the fields of a struct have in JSON.
+// fieldKeys returns the JSON names of a struct's fields.
 func fieldKeys(t reflect.Type) []string {
 	names := make([]string, t.NumField())
 	for i := range names {
@@ -82,7 +82,7 @@ func readParams(r *jrpc2.Request, names []string, p any) error {
 	return nil
 }
 
-// named makes an object of a list of parameters.
+// named converts a list of parameters to an object.
 func named(text []byte, names []string) ([]byte, error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(text, &list); err != nil {
@@ -104,21 +104,21 @@ type pong struct {
 	Timestamp float64 `json:"timestamp"`
 }
 
-// ping is answered by the gateway itself.
+// ping answers without the owner.
 func (c *Component) ping(context.Context, *none) (pong, error) {
 	return pong{true, float64(time.Now().UnixMicro()) / 1e6}, nil
 }
 
 // serverInfo is the result of get_server_info.
 type serverInfo struct {
-	// Server, Version and ReadOnly are the gateway's.
+	// Server, Version and ReadOnly describe the gateway.
 	Server   string `json:"server"`
 	Version  string `json:"version"`
 	ReadOnly bool   `json:"read_only"`
-	// Attached is whether there is an owner, Error why not.
+	// Attached reports whether there is an owner. Error is the reason if there is none.
 	Attached bool   `json:"attached"`
 	Error    string `json:"error,omitempty"`
-	// Owner is what the owner tells of itself.
+	// Owner is the owner's own information.
 	Owner *endpoint.ServerInfo `json:"owner,omitempty"`
 }
 
@@ -140,10 +140,10 @@ func (c *Component) serverInfo(ctx context.Context, _ *none) (serverInfo, error)
 	return info, nil
 }
 
-// functionInfo is one function of list_functions.
+// functionInfo is one entry of list_functions.
 type functionInfo struct {
 	endpoint.EndpointInfo
-	// Stats is how it was called since its owner began; nil where the owner does not tell.
+	// Stats counts the calls since the owner started. It is nil if the owner does not report them.
 	Stats *endpoint.EndpointStats `json:"stats,omitempty"`
 }
 
@@ -162,7 +162,7 @@ func (c *Component) listFunctions(ctx context.Context, _ *none) (functionList, e
 	}
 	for _, caller := range callers {
 		ctx, unbind := c.bind(ctx, caller)
-		defer unbind() // there are two at most
+		defer unbind() // at most two iterations
 		list, err := caller.Endpoints(ctx)
 		if err != nil {
 			return out, err

@@ -7,24 +7,41 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// maxStreamItems bounds how many results of a stream are collected for one answer.
+// maxStreamItems limits the number of stream results in one answer.
 const maxStreamItems = 100_000
 
-// call is a call that is ready to be made.
+// call is a call that is ready to run.
 type call struct {
 	caller endpoint.Caller
 	info   endpoint.EndpointInfo
 	in     any
 	held   *incoming
 	params *callParams
+	limit  int64 // limit for the collected results of a stream, in bytes
 }
 
-// prepare finds the function and makes its argument. The caller closes held, also on an error.
+// prepare finds the function and builds its argument. The caller closes held, also on an error.
 func (c *Component) prepare(ctx context.Context, p *callParams) (*call, error) {
-	prepared := &call{params: p, held: &incoming{c: c}}
+	prepared, err := c.locate(ctx, p)
+	if err != nil {
+		return prepared, err
+	}
+	if prepared.in, err = p.argument(prepared.info); err != nil {
+		return prepared, err
+	}
+	prepared.held.client, _ = c.env.Owner.Client() // without a client, a tensor by reference fails with its own error
+	prepared.in, err = prepared.held.value(ctx, prepared.in, 0)
+	return prepared, err
+}
+
+// locate finds the function. The caller closes held, also on an error.
+func (c *Component) locate(ctx context.Context, p *callParams) (*call, error) {
+	prepared := &call{params: p, held: &incoming{c: c}, limit: c.env.MaxRequest}
 	name, err := p.function()
 	if err != nil {
 		return prepared, err
@@ -35,18 +52,13 @@ func (c *Component) prepare(ctx context.Context, p *callParams) (*call, error) {
 	if _, err := c.env.Owner.Caller(name); err != nil {
 		return prepared, &callError{err, notRun}
 	}
-	if prepared.caller, prepared.info, err = c.endpoints.find(ctx, c.env.Owner, name); err != nil {
-		return prepared, err
+	if prepared.caller, prepared.info, err = c.endpoints.find(ctx, c.env.Owner, name); errors.Is(err, endpoint.ErrUnavailable) {
+		return prepared, &callError{err, notRun}
 	}
-	if prepared.in, err = p.argument(prepared.info); err != nil {
-		return prepared, err
-	}
-	prepared.held.client, _ = c.env.Owner.Client() // a tensor by reference says so where there is none
-	prepared.in, err = prepared.held.value(ctx, prepared.in, 0)
 	return prepared, err
 }
 
-// bind makes a request to the owner end when the owner goes away.
+// bind returns a context for a request to the owner. It ends when the owner leaves.
 func (c *Component) bind(ctx context.Context, caller endpoint.Caller) (context.Context, context.CancelFunc) {
 	if _, isOwner := caller.(*endpoint.Client); isOwner {
 		return c.env.Owner.Bind(ctx)
@@ -54,7 +66,8 @@ func (c *Component) bind(ctx context.Context, caller endpoint.Caller) (context.C
 	return ctx, func() {}
 }
 
-// owner is the connection to the owner, and ctx bound to it. The caller calls the function when the request has ended.
+// owner returns the connection to the owner, and ctx bound to it. The caller calls the function when the request has
+// ended.
 func (c *Component) owner(ctx context.Context) (*endpoint.Client, context.Context, context.CancelFunc, error) {
 	client, err := c.env.Owner.Client()
 	if err != nil {
@@ -64,8 +77,10 @@ func (c *Component) owner(ctx context.Context) (*endpoint.Client, context.Contex
 	return client, ctx, cancel, nil
 }
 
-// run calls the function and returns its result as a value of JSON.
+// run calls the function and returns its result as a JSON value.
 func (c *Component) run(ctx context.Context, p *callParams) (out any, err error) {
+	ctx, cancel := withTimeout(ctx, p.Timeout) // prepare has checked the timeout
+	defer cancel()
 	prepared, err := c.prepare(ctx, p)
 	defer func() { err = errors.Join(err, prepared.held.close()) }()
 	if err != nil {
@@ -73,35 +88,34 @@ func (c *Component) run(ctx context.Context, p *callParams) (out any, err error)
 	}
 	ctx, unbind := c.bind(ctx, prepared.caller)
 	defer unbind()
-	ctx, cancel := withTimeout(ctx, p.Timeout)
-	defer cancel()
 	v, err := prepared.result(ctx)
 	defer func() { err = errors.Join(err, closeTensors(v)) }()
 	if err != nil {
 		return nil, outcomeOf(ctx, err)
 	}
-	return c.outgoing(p.Tensors).value(v, 0)
+	return c.outgoing(ctx, p.Tensors).value(v, 0)
 }
 
-func (c *Component) outgoing(tensors string) *outgoing {
-	return &outgoing{c: c, byURL: tensors == "url", left: c.env.MaxRequest}
+// outgoing returns the encoder of results for the response of ctx.
+func (c *Component) outgoing(ctx context.Context, tensors string) *outgoing {
+	return &outgoing{sender: admission.Sender(ctx), c: c, byURL: tensors == "url", reply: replyFrom(ctx)}
 }
 
 func withTimeout(ctx context.Context, seconds float64) (context.Context, context.CancelFunc) {
-	if seconds == 0 {
+	if seconds <= 0 {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, time.Duration(seconds*float64(time.Second)))
 }
 
-// result makes the call; results of a stream become a list.
+// result runs the call. The results of a stream are returned as a list.
 func (p *call) result(ctx context.Context) (any, error) {
 	if !p.info.Stream {
 		var v any
 		err := p.caller.Call(ctx, p.info.Name, p.in, &v)
 		return v, err
 	}
-	all := []any{}
+	all, left := []any{}, p.limit
 	for v, err := range endpoint.Stream[any](ctx, p.caller, p.info.Name, p.in) {
 		if err != nil {
 			return all, err
@@ -109,37 +123,67 @@ func (p *call) result(ctx context.Context) (any, error) {
 		if all = append(all, v); len(all) > maxStreamItems {
 			return all, fmt.Errorf("%w: the stream has more than %d results", errTooLarge, maxStreamItems)
 		}
+		if left -= heldBytes(v); left < 0 {
+			return all, fmt.Errorf("%w: the results of the stream are more than %d bytes", errTooLarge, p.limit)
+		}
 	}
 	return all, nil
 }
 
-// outcomeOf says what is known of a call that ended with an error. A call that broke off after it was sent may have
-// run; an error that came from the owner in words is the function's, or the owner's refusal to run it.
+// heldBytes estimates the memory of a decoded value in this process. Tensors do not count because they stay in the
+// owner's memory.
+func heldBytes(v any) int64 {
+	const header = 16
+	n := int64(header)
+	switch v := v.(type) {
+	case string:
+		n += int64(len(v))
+	case []byte:
+		n += int64(len(v))
+	case []any:
+		for _, below := range v {
+			n += heldBytes(below)
+		}
+	case map[string]any:
+		for key, below := range v {
+			n += header + int64(len(key)) + heldBytes(below)
+		}
+	case map[any]any:
+		for key, below := range v {
+			n += heldBytes(key) + heldBytes(below)
+		}
+	}
+	return n
+}
+
+// outcomeOf adds the outcome to the error of a call. A call that was interrupted after it was sent may have run. An
+// error that the owner returned comes from the function, or means that the owner refused to run it.
 func outcomeOf(ctx context.Context, err error) error {
 	outcome := failed
 	var remote *message.Error
+	interrupted := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) && !errors.Is(err, task.ErrCancelled)
 	switch {
-	case errors.Is(err, endpoint.ErrUnavailable), ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+	case errors.Is(err, endpoint.ErrUnavailable), ctx.Err() != nil, interrupted:
 		outcome = unknown
 	case errors.Is(err, endpoint.ErrLimit), errors.Is(err, endpoint.ErrNoEndpoint), !errors.As(err, &remote):
-		// Refused before it ran: by the owner, or by this process, which could not send it.
+		// Refused before it ran, by the owner or because this process could not send it.
 		outcome = notRun
 	}
 	if outcome == notRun && errors.Is(err, errTooLarge) {
-		outcome = failed // the function ran; its results were too many
+		outcome = failed // the function ran, but returned too many results
 	}
 	return &callError{err, outcome}
 }
 
-// callFunction is call_function: the result alone.
+// callFunction implements call_function, which returns only the result.
 func (c *Component) callFunction(ctx context.Context, p *callParams) (any, error) {
 	return c.run(ctx, p)
 }
 
-// executed is the result of execute_function, as shared-tensor 0.1 had it.
+// executed is the result of execute_function in the format of shared-tensor 0.1.
 type executed struct {
 	Result any `json:"result"`
-	// FunctionPath is the name of the function, ExecutionTime what the call took, in seconds.
+	// FunctionPath is the name of the function. ExecutionTime is the duration of the call in seconds.
 	FunctionPath  string  `json:"function_path"`
 	ExecutionTime float64 `json:"execution_time"`
 }
@@ -154,24 +198,28 @@ func (c *Component) executeFunction(ctx context.Context, p *callParams) (execute
 	return executed{result, name, time.Since(begin).Seconds()}, err
 }
 
-// invalidated is the result of invalidate: how many cached results were dropped.
+// invalidated is the result of invalidate: the number of dropped cache entries.
 type invalidated struct {
 	Invalidated int `json:"invalidated"`
 }
 
-// invalidate drops the cached result of one call, or of all calls of a function where no arguments are given.
+// invalidate drops the cached result of one call, or of all calls of a function if there are no arguments.
 func (c *Component) invalidate(ctx context.Context, p *callParams) (out invalidated, err error) {
 	if err := c.env.CheckWrite(ctx); err != nil {
 		return out, err
 	}
-	prepared, err := c.prepare(ctx, p)
+	all, prepare := len(p.Args) == 0 && len(p.Kwargs) == 0, c.prepare
+	if all {
+		prepare = c.locate
+	}
+	prepared, err := prepare(ctx, p)
 	defer func() { err = errors.Join(err, prepared.held.close()) }()
 	if err != nil {
 		return out, err
 	}
 	ctx, unbind := c.bind(ctx, prepared.caller)
 	defer unbind()
-	if len(p.Args) == 0 && len(p.Kwargs) == 0 {
+	if all {
 		out.Invalidated, err = prepared.caller.InvalidateEndpoint(ctx, prepared.info.Name)
 		return out, err
 	}
@@ -182,12 +230,12 @@ func (c *Component) invalidate(ctx context.Context, p *callParams) (out invalida
 	return out, err
 }
 
-// resultParams name a tensor of a result.
+// resultParams identifies a result tensor.
 type resultParams struct {
 	ID string `json:"id"`
 }
 
-// releaseResult forgets a tensor that a result gave by URL.
+// releaseResult drops a result tensor that was returned by URL.
 func (c *Component) releaseResult(_ context.Context, p *resultParams) (map[string]bool, error) {
 	found := false
 	err := c.results.forget(func(k *keptResult) bool {

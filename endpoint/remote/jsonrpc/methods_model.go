@@ -12,14 +12,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// modelParams name a model.
+// modelParams identifies a model.
 type modelParams struct {
 	Name string `json:"name"`
-	// Version is 0 for the newest.
+	// Version 0 means the newest version.
 	Version uint64 `json:"version,omitempty"`
 }
 
-// check refuses a model without a name.
+// check returns an error if the name is missing.
 func (p *modelParams) check() error {
 	if p.Name == "" {
 		return fmt.Errorf("%w: the name of the model is missing", errParams)
@@ -76,7 +76,7 @@ func (c *Component) inspectModel(ctx context.Context, p *modelParams) (inspected
 	return inspected{info, out}, err
 }
 
-// holdersOf is who holds one version.
+// holdersOf lists the holders of one version.
 type holdersOf struct {
 	Version uint64            `json:"version"`
 	Newest  bool              `json:"newest"`
@@ -110,7 +110,7 @@ func (c *Component) holders(ctx context.Context, p *modelParams) (map[string][]h
 	return map[string][]holdersOf{"versions": list}, nil
 }
 
-// withdraw takes a name off the owner's books.
+// withdraw withdraws a name from the owner.
 func (c *Component) withdraw(ctx context.Context, p *modelParams) (map[string]bool, error) {
 	if err := c.env.CheckWrite(ctx); err != nil {
 		return nil, err
@@ -129,11 +129,11 @@ func (c *Component) withdraw(ctx context.Context, p *modelParams) (map[string]bo
 	return map[string]bool{"withdrawn": true}, nil
 }
 
-// publishParams say what is published under which name.
+// publishParams holds the source and the name of a publication.
 type publishParams struct {
 	Name string `json:"name"`
-	// Path is a safetensors file, index or folder below --publish-root, URL one to be fetched, whose SHA-256 in
-	// hexadecimal has to be given.
+	// Path is a safetensors file, index or directory below --publish-root. URL is a file to fetch; it requires the
+	// SHA-256 in hexadecimal.
 	Path   string `json:"path,omitempty"`
 	URL    string `json:"url,omitempty"`
 	SHA256 string `json:"sha256,omitempty"`
@@ -175,7 +175,7 @@ func (c *Component) publishPath(ctx context.Context, p *publishParams) (out publ
 	return c.publish(ctx, p.Name, sd, p.Path)
 }
 
-// publish announces a state dict, which stays the caller's to close.
+// publish publishes a state dict. The caller closes sd.
 func (c *Component) publish(ctx context.Context, name string, sd *module.StateDict, source string) (published, error) {
 	client, ctx, unbind, err := c.owner(ctx)
 	if err != nil {
@@ -189,10 +189,10 @@ func (c *Component) publish(ctx context.Context, name string, sd *module.StateDi
 	return published{name, version, sd.Bytes(), sd.Len()}, nil
 }
 
-// below is a path below the root, wherever its links lead.
+// below resolves name to a path below the root. It refuses links that lead outside.
 func (c *Component) below(name string) (string, error) {
 	if c.PublishRoot == "" {
-		return "", fmt.Errorf("%w: this gateway reads no files: start it with --publish-root, or upload to /v1/models/NAME/model.safetensors", errRefused)
+		return "", fmt.Errorf("%w: reading files is disabled: start the gateway with --publish-root, or upload to /v1/models/NAME/model.safetensors", errRefused)
 	}
 	if !filepath.IsLocal(name) {
 		return "", fmt.Errorf("%w: %q is not below the folder of --publish-root", errRefused, name)
@@ -207,22 +207,22 @@ func (c *Component) below(name string) (string, error) {
 	return path, nil
 }
 
-// hideRoot keeps the place of the folder on the gateway's host from its peers.
+// hideRoot removes the path of the root on the gateway's host from an error.
 func (c *Component) hideRoot(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("there is no such file below --publish-root: %w", endpoint.ErrNotFound)
+		return fmt.Errorf("no such file below --publish-root: %w", endpoint.ErrNotFound)
 	}
 	return &reworded{strings.ReplaceAll(err.Error(), c.PublishRoot, "."), err}
 }
 
-// reworded is an error with another text.
+// reworded replaces the text of an error.
 type reworded struct {
 	text string
 	err  error
 }
 
-// Error is the other text.
+// Error returns the replaced text.
 func (e *reworded) Error() string { return e.text }
 
-// Unwrap returns the error as it was.
+// Unwrap returns the original error.
 func (e *reworded) Unwrap() error { return e.err }

@@ -6,19 +6,20 @@ import (
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
-// taskParams name a task.
+// taskParams identifies a task.
 type taskParams struct {
 	TaskID string `json:"task_id"`
-	// Timeout is how long wait_task waits, in seconds; 0 is until the task has ended.
+	// Timeout is the maximum wait of wait_task, in seconds. 0 waits until the task has ended.
 	Timeout float64 `json:"timeout,omitempty"`
-	// Tensors is how tensors of get_task_result come: "inline" (or empty) or "url".
+	// Tensors selects how get_task_result returns tensors: "inline" (the default) or "url".
 	Tensors string `json:"tensors,omitempty"`
 }
 
-// submitTask starts a call as a task, which outlives the request and the gateway.
+// submitTask starts a call as a task. The task continues after the request, and after the gateway stops.
 func (c *Component) submitTask(ctx context.Context, p *callParams) (info endpoint.TaskInfo, err error) {
 	prepared, err := c.prepare(ctx, p)
 	defer func() { err = errors.Join(err, prepared.held.close()) }()
@@ -31,10 +32,11 @@ func (c *Component) submitTask(ctx context.Context, p *callParams) (info endpoin
 	if err != nil {
 		return info, outcomeOf(ctx, err)
 	}
+	c.tasks.record(ctx, info.ID)
 	return info, nil
 }
 
-// findTask finds the caller that has a task, and the task as it is.
+// findTask returns a task and the caller that has it.
 func (c *Component) findTask(ctx context.Context, id string) (endpoint.Caller, endpoint.TaskInfo, error) {
 	if id == "" {
 		return nil, endpoint.TaskInfo{}, fmt.Errorf("%w: task_id is missing", errParams)
@@ -65,7 +67,8 @@ func (c *Component) taskStatus(ctx context.Context, p *taskParams) (endpoint.Tas
 	return info, err
 }
 
-// waitTask waits for the end of a task. When the time is over it tells how the task stands, which is no error.
+// waitTask waits until a task has ended. If the timeout expires or the gateway stops, it returns the current state
+// without an error.
 func (c *Component) waitTask(ctx context.Context, p *taskParams) (endpoint.TaskInfo, error) {
 	caller, info, err := c.findTask(ctx, p.TaskID)
 	if err != nil {
@@ -73,10 +76,13 @@ func (c *Component) waitTask(ctx context.Context, p *taskParams) (endpoint.TaskI
 	}
 	waiting, cancel := withTimeout(ctx, max(p.Timeout, 0))
 	defer cancel()
+	waiting, done := c.env.Wait(waiting)
+	defer done()
 	waiting, unbind := c.bind(waiting, caller)
 	defer unbind()
 	end, err := caller.Wait(waiting, p.TaskID)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // by the owner's clock, perhaps, before this one's
+	stopping := err != nil && errors.Is(context.Cause(waiting), gateway.ErrDraining)
+	if (stopping || errors.Is(err, context.DeadlineExceeded)) && ctx.Err() == nil { // the owner's clock may expire first
 		if end.State == "" {
 			end = info
 		}
@@ -98,7 +104,7 @@ func (c *Component) taskResult(ctx context.Context, p *taskParams) (out any, err
 	if err != nil {
 		return nil, err
 	}
-	return c.outgoing(p.Tensors).value(v, 0)
+	return c.outgoing(ctx, p.Tensors).value(v, 0)
 }
 
 // cancelledTask is the result of cancel_task.
@@ -113,21 +119,24 @@ func (c *Component) cancelTask(ctx context.Context, p *taskParams) (cancelledTas
 	if err != nil {
 		return out, err
 	}
+	if err := c.tasks.check(ctx, p.TaskID); err != nil {
+		return out, err
+	}
 	ctx, unbind := c.bind(ctx, caller)
 	defer unbind()
 	out.Cancelled, err = caller.Cancel(ctx, p.TaskID)
 	return out, err
 }
 
-// listParams select tasks.
+// listParams filters tasks.
 type listParams struct {
-	// Status is pending, running, completed, failed or cancelled; empty for all.
+	// Status is pending, running, completed, failed or cancelled. Empty means all.
 	Status string `json:"status,omitempty"`
-	// Function selects tasks of one function.
+	// Function selects the tasks of one function.
 	Function string `json:"function,omitempty"`
 }
 
-// taskList is the result of list_tasks, in the order in which the tasks were submitted.
+// taskList is the result of list_tasks, in submission order.
 type taskList struct {
 	Tasks []endpoint.TaskInfo `json:"tasks"`
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// handleModels registers models as files. Names have their slashes escaped (%2F).
+// handleModels registers the handlers of model files. Slashes in model names are escaped as %2F.
 func (c *Component) handleModels(mux gateway.Mux) {
 	handle := func(pattern string, fn func(w http.ResponseWriter, r *http.Request)) {
 		mux.Handle(pattern, http.HandlerFunc(fn))
@@ -39,7 +39,7 @@ func (c *Component) handleModels(mux gateway.Mux) {
 	handle("DELETE /v1/results/{id}", c.deleteResult)
 }
 
-// modelOf reads NAME[@VERSION] of a path. What stands behind the last @ is a version only where it is a number.
+// modelOf parses NAME[@VERSION] from the path. The text after the last @ is a version only if it is a number.
 func modelOf(r *http.Request) modelParams {
 	text := r.PathValue("model")
 	if at := strings.LastIndexByte(text, '@'); at > 0 {
@@ -90,7 +90,7 @@ func (c *Component) serveManifest(w http.ResponseWriter, r *http.Request) {
 	answerJSON(w, r, out.Manifest, err)
 }
 
-// attach acquires the version of a request. The caller closes the handle.
+// attach acquires the requested version. The caller closes the handle.
 func (c *Component) attach(r *http.Request) (*endpoint.Handle, error) {
 	p := modelOf(r)
 	client, ctx, unbind, err := c.owner(r.Context())
@@ -107,7 +107,7 @@ func (c *Component) serveTensor(w http.ResponseWriter, r *http.Request) {
 		httpError(w, r, err)
 		return
 	}
-	defer h.Close() // memory goes with the last byte; there is nobody to be told of an error
+	defer h.Close() // best effort: the response has been sent
 	name := r.PathValue("tensor")
 	t, found := h.StateDict().Get(name)
 	if !found {
@@ -129,7 +129,7 @@ func (c *Component) serveFile(w http.ResponseWriter, r *http.Request) {
 		httpError(w, r, err)
 		return
 	}
-	defer h.Close() // as above
+	defer h.Close() // best effort: the response has been sent
 	source, err := safetensorsFile(h.StateDict())
 	if err != nil {
 		httpError(w, r, err)
@@ -146,27 +146,27 @@ func (c *Component) serveVersion(w http.ResponseWriter, r *http.Request, h *endp
 		return
 	}
 	if _, tcp := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); tcp && r.TLS == nil {
-		source.useFiles() // versions do not change
+		source.useFiles() // safe because versions are immutable
 		defer source.close()
 	}
 	header := w.Header()
 	header.Set("X-Sharedtensor-Version", strconv.FormatUint(h.Version(), 10))
 	header.Set("X-Sharedtensor-Server", h.ServerID())
 	if modelOf(r).Version != 0 {
-		// Another owner may number its own versions alike, so a peer asks again, with the ETag.
+		// Another owner may use the same version numbers for other content, so clients must revalidate with the ETag.
 		header.Set("Cache-Control", "no-cache")
 	}
 	c.serveContent(w, r, source, digest, time.Time{})
 }
 
-// setTensorHeaders says what the bytes are.
+// setTensorHeaders sets the headers that describe the tensor.
 func setTensorHeaders(h http.Header, t *tensor.Tensor) {
-	shape, _ := json.Marshal(append([]int64{}, t.Shape()...)) // numbers always can
+	shape, _ := json.Marshal(append([]int64{}, t.Shape()...)) // cannot fail for integers
 	h.Set("X-Sharedtensor-Dtype", t.DType().String())
 	h.Set("X-Sharedtensor-Shape", string(shape))
 }
 
-// answerJSON answers with a value or an error.
+// answerJSON answers with v, or with err if it is not nil.
 func answerJSON(w http.ResponseWriter, r *http.Request, v any, err error) {
 	if err != nil {
 		httpError(w, r, err)
@@ -182,7 +182,7 @@ func answerJSON(w http.ResponseWriter, r *http.Request, v any, err error) {
 	_, _ = w.Write(append(text, '\n'))
 }
 
-// statusOf is the status of an error.
+// statusOf returns the HTTP status for an error.
 func statusOf(code jrpc2.Code, err error) int {
 	switch code {
 	case CodeNotFound, CodeImport:
@@ -206,16 +206,16 @@ func statusOf(code jrpc2.Code, err error) int {
 	return http.StatusInternalServerError
 }
 
-// httpError answers with the error that JSON-RPC would have, as JSON.
+// httpError sends err as JSON, in the form that JSON-RPC uses.
 func httpError(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // nobody is there to read it
+		panic(http.ErrAbortHandler) // the client has left
 	}
 	bad := rpcError(r.Context(), err)
 	for _, name := range []string{"ETag", "Repr-Digest", "X-Sharedtensor-Dtype", "X-Sharedtensor-Shape"} {
 		w.Header().Del(name)
 	}
-	text, _ := json.Marshal(map[string]any{"error": bad}) // its data was marshalled before
+	text, _ := json.Marshal(map[string]any{"error": bad}) // cannot fail: the data is valid JSON
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(statusOf(bad.Code, err))
 	_, _ = w.Write(append(text, '\n'))

@@ -22,7 +22,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// get fetches a path with the given header fields, name and value in turn.
+// get fetches a path. fields alternates header names and values.
 func get(t testing.TB, gw *remotetest.Gateway, path string, fields ...string) (*http.Response, []byte) {
 	t.Helper()
 	return do(t, gw, http.MethodGet, path, nil, fields...)
@@ -43,7 +43,7 @@ func do(t testing.TB, gw *remotetest.Gateway, method, path string, body io.Reade
 	return resp, text
 }
 
-// tiedFile writes a model with two names for one tensor, and returns its path and bytes.
+// tiedFile writes a model with two names for one tensor, and returns its path and its bytes.
 func tiedFile(t *testing.T) (string, []byte) {
 	t.Helper()
 	dev, err := host.Open()
@@ -221,7 +221,7 @@ func TestUpload(t *testing.T) {
 		fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", path, len(file))
 		_, err = conn.Write(file[:len(file)-4])
 		require.NoError(t, err)
-		answer, err := io.ReadAll(conn) // the gateway gives up by itself
+		answer, err := io.ReadAll(conn) // the gateway closes the connection
 		require.NoError(t, err)
 		require.Contains(t, string(answer), "400")
 	})
@@ -315,7 +315,7 @@ func TestWithdrawAndHolders(t *testing.T) {
 	require.Equal(t, 0, result[map[string]int](t, gw, "invalidate", []string{"echo"})["invalidated"])
 }
 
-// warm has a result of echo cached and returns the arguments of the call.
+// warm caches a result of echo and returns the arguments of the call.
 func warm(t *testing.T, gw *remotetest.Gateway) []string {
 	t.Helper()
 	args := []string{"warm"}

@@ -52,6 +52,7 @@ func TestProtocol(t *testing.T) {
 		"large batch":     {"[" + strings.Repeat(`{"jsonrpc":"2.0","id":1,"method":"ping"},`, 1000) + `{"jsonrpc":"2.0","id":1,"method":"ping"}]`, -32600},
 		"version 1":       {`{"id":1,"method":"ping"}`, -32600},
 		"method":          {`{"jsonrpc":"2.0","id":1,"method":5}`, -32600},
+		"no method":       {`{"jsonrpc":"2.0","id":1}`, -32600},
 		"unknown method":  {`{"jsonrpc":"2.0","id":1,"method":"os.system"}`, -32601},
 		"unknown param":   {`{"jsonrpc":"2.0","id":1,"method":"holders","params":{"nam":"x"}}`, -32602},
 		"too many params": {`{"jsonrpc":"2.0","id":1,"method":"holders","params":["x",1,2]}`, -32602},
@@ -104,6 +105,7 @@ func TestCallFunction(t *testing.T) {
 		"a tensor's values":       {`{"name":"scale","kwargs":{"x":{"$tensor":{"dtype":"float32","values":[[1,2],[3,4]]}},"factor":2}}`, `{"$tensor":{"dtype":"float32","shape":[2,2],"data":"AAAAQAAAgEAAAMBAAAAAQQ=="}}`},
 		"a tensor's data":         {`{"name":"scale","kwargs":{"x":{"$tensor":{"dtype":"F32","shape":[1],"data":"AACAPw=="}},"factor":4}}`, `{"$tensor":{"dtype":"float32","shape":[1],"data":"AACAQA=="}}`},
 		"a tensor without values": {`{"name":"scale","kwargs":{"x":{"$tensor":{"dtype":"float32","values":[]}}}}`, `{"$tensor":{"dtype":"float32","shape":[0],"data":""}}`},
+		"values not finite":       {`{"name":"scale","kwargs":{"x":{"$tensor":{"dtype":"float32","values":[{"$float":"NaN"},{"$float":"-Infinity"}]}},"factor":1}}`, `{"$tensor":{"dtype":"float32","shape":[2],"data":"AADAfwAAgP8="}}`},
 		"a scalar":                {`{"name":"scale","kwargs":{"x":{"$tensor":{"dtype":"torch.bfloat16","values":1.5}},"factor":2}}`, `{"$tensor":{"dtype":"float32","shape":[],"data":"AABAQA=="}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,6 +114,12 @@ func TestCallFunction(t *testing.T) {
 			require.JSONEq(t, c.want, string(a.Result))
 		})
 	}
+	t.Run("NaN as Python writes it", func(t *testing.T) {
+		_, text := post(t, gw, `{"jsonrpc":"2.0","id":1,"method":"call_function","params":{"name":"scale","kwargs":{"x":{"$tensor":{"dtype":"float32","values":[NaN, -Infinity]}},"factor":1}}}`)
+		require.Contains(t, string(text), `"AADAfwAAgP8="`)
+		_, text = post(t, gw, `{"jsonrpc":"2.0","id":1,"method":"call_function","params":{"name":"echo","args":["NaN"]}}`)
+		require.Contains(t, string(text), `"result":"NaN"`)
+	})
 	huge := strings.Repeat("9", 30)
 	for name, c := range map[string]struct {
 		params  string
@@ -123,6 +131,8 @@ func TestCallFunction(t *testing.T) {
 		"unknown function":   {`{"name":"nope"}`, -32001, "not_run", "there is add, "},
 		"import path":        {`{"name":"os:system","args":["ls"]}`, -32001, "not_run", "import paths are not"},
 		"pickle":             {`{"name":"add","args":[1],"encoding":"pickle_hex"}`, -32003, "", "pickle_hex"},
+		"missing argument":   {`{"name":"add","kwargs":{"b":1}}`, -32602, "", `needs the argument "a"`},
+		"no argument":        {`{"name":"echo"}`, -32602, "", "of type string"},
 		"its error":          {`{"name":"fail","args":["no such luck"]}`, -32002, "failed", "no such luck"},
 		"too many":           {`{"name":"add","args":[1,2,3]}`, -32602, "", "at most 2"},
 		"unknown argument":   {`{"name":"add","kwargs":{"c":1}}`, -32602, "", "takes a, b"},
@@ -196,7 +206,7 @@ func TestResultsByURL(t *testing.T) {
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	require.Len(t, body, 400_000)
 	require.Equal(t, `"sha256-`+one.Tensor.SHA256+`"`, resp.Header.Get("ETag"))
-	// As an argument again: the gateway's own URL is one like any other, so it has to be allowed.
+	// As an argument, the gateway's own URL must be allowed like any other.
 	full := failed(t, gw, "call_function", map[string]any{"name": "zeros", "args": []int{200_000}, "tensors": "url"})
 	require.Equal(t, -32006, full.Code)
 	id := strings.TrimPrefix(one.Tensor.URL, "/v1/results/")

@@ -10,9 +10,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
 
-// TestPythonClient runs what the example programs of shared-tensor 0.1 did, a server with functions and a client that
-// calls them, submits tasks and asks about them, with a client in another language and the owner, the gateway and the
-// client in processes of their own.
+// The examples of shared-tensor 0.1 work with a Python client: a server registers functions, and a client calls them,
+// submits tasks and queries their state. Owner, gateway and client are separate processes.
 func TestPythonClient(t *testing.T) {
 	python := pytest.Python(t)
 	owner := remotetest.StartOwner(t, "--model", "m=65536")

@@ -10,63 +10,80 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// What is kept of results for GET /v1/results, and for how long after it was last fetched.
+// Limits of the results kept for GET /v1/results, and how long after the last fetch they expire.
 const (
 	resultTTL  = 5 * time.Minute
 	maxResults = 10000
 )
 
-// resultStore keeps tensors of results until they are fetched or forgotten. The memory is the owner's or the
-// function's; keeping a tensor keeps it mapped.
+// resultStore keeps result tensors until they are released or expire. The memory belongs to the owner or the function,
+// and stays mapped while the tensor is kept.
 type resultStore struct {
-	limit int64 // bytes
+	memory *admission.Pool // bytes of tensors
+	slots  *admission.Pool // one slot for each tensor
 
-	mu    sync.Mutex
-	bytes int64
-	byID  map[string]*keptResult
+	mu   sync.Mutex
+	byID map[string]*keptResult
 }
 
-// keptResult is one tensor.
+// keptResult is one kept tensor.
 type keptResult struct {
 	id, sha256 string
 	t          *tensor.Tensor
 	until      time.Time
 	readers    int
-	gone       bool // forgotten while it was read
+	gone       bool // dropped while it was being read
+
+	memory, slot *admission.Charge
 }
 
-// keep keeps a tensor under an id that cannot be guessed. It borrows t.
-func (s *resultStore) keep(t *tensor.Tensor) (*keptResult, error) {
+// charge charges a tensor to its client.
+func (s *resultStore) charge(id admission.Identity, bytes int64) (memory, slot *admission.Charge, err error) {
+	memory, slot = s.memory.Open(id), s.slots.Open(id)
+	if err = memory.Add(bytes); err == nil {
+		err = slot.Add(1)
+	}
+	if err != nil {
+		memory.Close()
+		slot.Close()
+		return nil, nil, fmt.Errorf("%w: too many results are kept: fetch or release them: %w", errTooLarge, err)
+	}
+	return memory, slot, nil
+}
+
+// keep keeps a tensor of a sender under a random id that cannot be guessed. It borrows t.
+func (s *resultStore) keep(sender admission.Identity, t *tensor.Tensor) (*keptResult, error) {
 	digest, err := module.TensorDigest(context.Background(), t)
+	if err != nil {
+		return nil, err
+	}
+	memory, slot, err := s.charge(sender, t.Bytes())
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.bytes+t.Bytes() > s.limit || len(s.byID) >= maxResults {
-		return nil, fmt.Errorf("%w: results that wait to be fetched have %d bytes already: fetch them, wait, or raise --max-results", errTooLarge, s.bytes)
-	}
 	if s.byID == nil {
 		s.byID = map[string]*keptResult{}
 	}
-	kept := &keptResult{id: rand.Text(), sha256: digest.String(), t: t.Clone(), until: time.Now().Add(resultTTL)}
+	kept := &keptResult{id: rand.Text(), sha256: digest.String(), t: t.Clone(), until: time.Now().Add(resultTTL), memory: memory, slot: slot}
 	s.byID[kept.id] = kept
-	s.bytes += t.Bytes()
 	return kept, nil
 }
 
-// open lends a kept tensor until release.
+// open returns a kept tensor for reading until release.
 func (s *resultStore) open(id string) (*keptResult, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	kept := s.byID[id]
 	if kept == nil {
-		return nil, fmt.Errorf("result %q: %w: it was never there, or is older than %v", id, endpoint.ErrNotFound, resultTTL)
+		return nil, fmt.Errorf("result %q: %w: it does not exist or is older than %v", id, endpoint.ErrNotFound, resultTTL)
 	}
 	kept.readers++
 	kept.until = time.Now().Add(resultTTL)
@@ -77,11 +94,11 @@ func (s *resultStore) release(kept *keptResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if kept.readers--; kept.readers == 0 && kept.gone {
-		_ = kept.t.Close() // nobody is left to be told
+		_ = kept.t.Close() // best effort: the result was dropped
 	}
 }
 
-// forget drops what answers true.
+// forget drops the results for which old returns true.
 func (s *resultStore) forget(old func(*keptResult) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +108,8 @@ func (s *resultStore) forget(old func(*keptResult) bool) error {
 			continue
 		}
 		delete(s.byID, id)
-		s.bytes -= kept.t.Bytes()
+		kept.memory.Close()
+		kept.slot.Close()
 		if kept.gone = true; kept.readers == 0 {
 			errs = append(errs, kept.t.Close())
 		}
@@ -99,7 +117,7 @@ func (s *resultStore) forget(old func(*keptResult) bool) error {
 	return errors.Join(errs...)
 }
 
-// expire forgets what nobody has fetched for long, until ctx ends.
+// expire drops results that have not been fetched for a while. It runs until ctx ends.
 func (s *resultStore) expire(ctx context.Context) {
 	tick := time.NewTicker(resultTTL / 10)
 	defer tick.Stop()
@@ -115,7 +133,7 @@ func (s *resultStore) expire(ctx context.Context) {
 
 func (s *resultStore) close() error { return s.forget(func(*keptResult) bool { return true }) }
 
-// serveResult is GET /v1/results/{id}.
+// serveResult handles GET /v1/results/{id}.
 func (c *Component) serveResult(w http.ResponseWriter, r *http.Request) {
 	kept, err := c.results.open(r.PathValue("id"))
 	if err != nil {
@@ -132,7 +150,7 @@ func (c *Component) serveResult(w http.ResponseWriter, r *http.Request) {
 	c.serveContent(w, r, source, kept.sha256, time.Time{})
 }
 
-// deleteResult is DELETE /v1/results/{id}: the caller needs it no more.
+// deleteResult handles DELETE /v1/results/{id}.
 func (c *Component) deleteResult(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	if err := c.results.forget(func(k *keptResult) bool { return k.id == id }); err != nil {

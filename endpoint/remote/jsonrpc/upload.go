@@ -14,31 +14,31 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/stall"
 	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// errUpload is a body that is not the file that it says it is.
+// errUpload reports that a body is not the announced file.
 var errUpload = fmt.Errorf("%w: not a safetensors file as announced", errParams)
 
-// upload is PUT /v1/models/{model}/model.safetensors: the body becomes the next version of the name, all of it or
-// nothing.
+// upload handles PUT /v1/models/{model}/model.safetensors. The body is published atomically as the next version of the
+// name.
 func (c *Component) upload(w http.ResponseWriter, r *http.Request) {
 	out, err := c.receive(w, r)
 	if err != nil {
-		// What is left of the body is not read: the peer is told and cut off.
+		// The rest of the body is not read, so the connection cannot be reused.
 		w.Header().Set("Connection", "close")
 		httpError(w, r, err)
 		return
 	}
-	text, _ := json.Marshal(out) // a struct of strings and numbers
+	text, _ := json.Marshal(out) // cannot fail: strings and numbers only
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusCreated)
 	_, _ = w.Write(append(text, '\n'))
@@ -50,6 +50,9 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out publish
 	if err := c.env.CheckWrite(ctx); err != nil {
 		return out, err
 	}
+	if err := catalog.CheckName(p.Name); err != nil {
+		return out, fmt.Errorf("%w: %w", errParams, err)
+	}
 	switch {
 	case p.Version != 0:
 		return out, fmt.Errorf("%w: the owner numbers versions: leave @%d out", errParams, p.Version)
@@ -58,50 +61,25 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out publish
 	case r.ContentLength > int64(c.MaxModel):
 		return out, fmt.Errorf("%w: a model has at most %v", errTooLarge, c.MaxModel)
 	}
-	release, err := c.arriving.reserve(r.ContentLength, int64(c.MaxModel))
-	if err != nil {
-		return out, err
-	}
-	defer release()
 	want, err := announcedDigest(r.Header)
 	if err != nil {
 		return out, err
 	}
 	if _, err := c.env.Owner.Client(); err != nil {
-		return out, err // before the peer sends it all
+		return out, err // before the peer sends the whole body
 	}
-	body := stall.NewReader(w, r.Body, c.env.Stall)
+	charge := c.arriving.Open(admission.Sender(ctx))
+	defer charge.Close()
+	body := stall.NewReader(w, r.Body, c.env.Stall).AtLeast(c.env.Admission.Rate.Bytes)
 	defer func() { body.Release(err == nil) }()
 	source := "upload"
 	if id := gateway.IdentityFrom(ctx); id.Name != "" {
 		source = "upload of " + id.Name
 	}
-	return c.publishStream(ctx, p.Name, body, r.ContentLength, want, source)
+	return c.publishStream(ctx, p.Name, charge.Reader(body), r.ContentLength, want, source)
 }
 
-// budget bounds what all transfers in flight have announced: memory is taken for a model before its bytes are here.
-type budget struct {
-	mu    sync.Mutex
-	taken int64
-}
-
-// reserve takes n bytes of limit. The caller gives them back with release.
-func (b *budget) reserve(n, limit int64) (release func(), err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n > limit-b.taken {
-		return nil, fmt.Errorf("%w: other models of %d bytes are on their way, and all may have %d: try again", endpoint.ErrLimit, b.taken, limit)
-	}
-	b.taken += n
-	return func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.taken -= n
-	}, nil
-}
-
-// announcedDigest is the SHA-256 that a request says its body has, in the field that RFC 9530 has for it; nil where it
-// says none.
+// announcedDigest returns the SHA-256 in the request's RFC 9530 header field, or nil if there is none.
 func announcedDigest(h http.Header) ([]byte, error) {
 	for _, field := range []string{"Repr-Digest", "Content-Digest"} {
 		for one := range strings.SplitSeq(h.Get(field), ",") {
@@ -119,9 +97,8 @@ func announcedDigest(h http.Header) ([]byte, error) {
 	return nil, nil
 }
 
-// publishStream publishes a file of size bytes that comes as a stream: its header is checked before memory is taken,
-// the bytes go straight into the slab, and the digest, where there is one, is compared before anybody can see the
-// version.
+// publishStream reads a file of size bytes from r and publishes it. It validates the header before it allocates memory,
+// reads the bytes into the slab, and verifies the digest, if any, before the version becomes visible.
 func (c *Component) publishStream(ctx context.Context, name string, r io.Reader, size int64, want []byte, source string) (out published, err error) {
 	var digest hash.Hash
 	if want != nil {
@@ -139,7 +116,7 @@ func (c *Component) publishStream(ctx context.Context, name string, r io.Reader,
 	return c.publish(ctx, name, sd, source)
 }
 
-// readModel reads a file into one new slab. The caller owns what it returns.
+// readModel reads a file into a new slab. The caller closes the result.
 func (c *Component) readModel(ctx context.Context, r io.Reader, size int64) (_ *module.StateDict, err error) {
 	header, err := c.readHeader(r, size)
 	if err != nil {
@@ -149,7 +126,7 @@ func (c *Component) readModel(ctx context.Context, r io.Reader, size int64) (_ *
 	if err != nil {
 		return nil, err
 	}
-	sd, err := module.Uninitialized(c.uploads, specsOf(header, ties)) // fill writes all of it
+	sd, err := module.Uninitialized(c.uploads, specsOf(header, ties)) // fill writes all bytes
 	if errors.Is(err, driver.ErrOutOfMemory) {
 		return nil, err
 	} else if err != nil {
@@ -162,7 +139,7 @@ func (c *Component) readModel(ctx context.Context, r io.Reader, size int64) (_ *
 	return sd, nil
 }
 
-// specsOf describes the tensors of a file in its order, and then the tied names.
+// specsOf returns the tensors of a file in file order, followed by the tied names.
 func specsOf(header *safetensors.Header, ties []safetensors.Tie) []module.NamedSpec {
 	specs := make([]module.NamedSpec, 0, len(header.Tensors)+len(ties))
 	at := make(map[string]int, len(header.Tensors))
@@ -171,13 +148,13 @@ func specsOf(header *safetensors.Header, ties []safetensors.Tie) []module.NamedS
 		at[t.Name] = i
 	}
 	for _, tie := range ties {
-		kept := specs[at[tie.Kept]] // tiesOf made sure that it is there
+		kept := specs[at[tie.Kept]] // tiesOf has checked that it exists
 		specs = append(specs, module.NamedSpec{Name: tie.Name, DType: kept.DType, Shape: kept.Shape, TiedTo: tie.Kept})
 	}
 	return specs
 }
 
-// tiesOf are the tied names that a header records. Each has to be a new name for a tensor that the file stores.
+// tiesOf returns the tied names that a header records. Each must be a new name for a tensor that the file stores.
 func tiesOf(header *safetensors.Header) ([]safetensors.Tie, error) {
 	text, recorded := header.Metadata[safetensors.TiedKey]
 	if !recorded {
@@ -199,7 +176,7 @@ func tiesOf(header *safetensors.Header) ([]safetensors.Tie, error) {
 	return ties, nil
 }
 
-// fill reads the elements of all tensors, which follow each other in the file.
+// fill reads the elements of all tensors, which are contiguous in the file.
 func fill(ctx context.Context, sd *module.StateDict, header *safetensors.Header, r io.Reader) (err error) {
 	w := startWriter()
 	defer func() { err = errors.Join(err, w.finish()) }()
@@ -207,7 +184,7 @@ func fill(ctx context.Context, sd *module.StateDict, header *safetensors.Header,
 		info := &header.Tensors[i]
 		t, found := sd.Get(info.Name)
 		if !found {
-			return fmt.Errorf("tensor %q is gone", info.Name) // the state dict was made of the header
+			return fmt.Errorf("tensor %q is gone", info.Name) // the state dict was made from the header
 		}
 		if err := fillOne(ctx, t, r, w); err != nil {
 			return fmt.Errorf("%w: tensor %q: %w", errUpload, info.Name, err)
@@ -217,7 +194,7 @@ func fill(ctx context.Context, sd *module.StateDict, header *safetensors.Header,
 }
 
 func fillOne(ctx context.Context, t *tensor.Tensor, r io.Reader, w *writer) error {
-	if t.DType().BitSize()%8 != 0 { // whose last byte may have bits that are none of the tensor's
+	if t.DType().BitSize()%8 != 0 { // the last byte may have unused bits
 		return t.FillFrom(r)
 	}
 	memory, begin := t.Storage().Memory(), t.Spec().ByteOffset
@@ -242,7 +219,7 @@ func fillOne(ctx context.Context, t *tensor.Tensor, r io.Reader, w *writer) erro
 	return nil
 }
 
-// readHeader reads the beginning of a file and checks it, and that the file can be as long as it is said to be.
+// readHeader reads and validates the header of a file, and checks that the file can have the announced size.
 func (c *Component) readHeader(r io.Reader, size int64) (*safetensors.Header, error) {
 	var length [8]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {

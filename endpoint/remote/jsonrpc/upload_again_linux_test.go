@@ -15,9 +15,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// TestUploadAgain uploads versions of one size, so that the gateway uses memory again, while a reader keeps the first
-// one and another one comes and goes with each version: neither sees bytes of another version.
-func TestUploadAgain(t *testing.T) {
+// Readers never see bytes of another version while the gateway reuses memory for uploads of the same size. One reader
+// keeps the first version; another opens and closes each version.
+func TestUploadReusesMemory(t *testing.T) {
 	ctx := context.Background()
 	dev, err := host.Open()
 	require.NoError(t, err)

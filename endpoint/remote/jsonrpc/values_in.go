@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// The keys of objects that stand for what JSON does not have.
+// Keys of the objects that represent values without a JSON equivalent.
 const (
 	tensorKey    = "$tensor"
 	stateDictKey = "$state_dict"
@@ -21,18 +21,26 @@ const (
 	floatKey     = "$float"
 )
 
-// maxDepth is how deep values may be nested.
+// maxDepth is the maximum nesting of values.
 const maxDepth = 64
 
-// incoming makes the argument of a call of a value of JSON. What it opens on the way is closed by close, when the call
-// has ended.
+// incoming builds the argument of a call from JSON values. The caller calls close when the call has ended.
 type incoming struct {
 	c      *Component
-	client *endpoint.Client // for tensors by reference; nil where there is no owner
+	client *endpoint.Client // for tensors by reference; nil if there is no owner
 	held   []io.Closer
 }
 
-// close closes what the argument was made of.
+// closeFunc adapts a function to io.Closer.
+type closeFunc func()
+
+// Close calls the function.
+func (f closeFunc) Close() error {
+	f()
+	return nil
+}
+
+// close closes the resources of the argument.
 func (in *incoming) close() error {
 	var errs []error
 	for _, one := range in.held {
@@ -41,7 +49,7 @@ func (in *incoming) close() error {
 	return errors.Join(errs...)
 }
 
-// value replaces the objects that stand for tensors and the like. v is changed in place.
+// value replaces the objects that represent tensors and other special values. It modifies v in place.
 func (in *incoming) value(ctx context.Context, v any, depth int) (_ any, err error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("%w: nested deeper than %d", errParams, maxDepth)
@@ -70,7 +78,7 @@ func (in *incoming) value(ctx context.Context, v any, depth int) (_ any, err err
 	return v, nil
 }
 
-// special makes what an object with one key stands for; is is false for a key that means nothing.
+// special returns the value that an object with a single key represents. is is false if the key is not special.
 func (in *incoming) special(ctx context.Context, key string, v any) (_ any, is bool, err error) {
 	switch key {
 	case tensorKey:
@@ -88,16 +96,22 @@ func (in *incoming) special(ctx context.Context, key string, v any) (_ any, is b
 		return b, true, nil
 	case floatKey:
 		text, _ := v.(string)
-		f, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			return nil, true, fmt.Errorf("%w: %s is \"NaN\", \"Infinity\" or \"-Infinity\"", errParams, floatKey)
-		}
-		return f, true, nil
+		f, err := parseFloat(text)
+		return f, true, err
 	}
 	return nil, false, nil
 }
 
-// tensorSpec is what an object of a tensor says.
+// parseFloat parses any floating-point number, including NaN and Infinity.
+func parseFloat(text string) (float64, error) {
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %s is \"NaN\", \"Infinity\" or \"-Infinity\"", errParams, floatKey)
+	}
+	return f, nil
+}
+
+// tensorSpec is the decoded object of a tensor.
 type tensorSpec struct {
 	dtype                              tensor.DType
 	shape                              tensor.Shape
@@ -108,7 +122,7 @@ type tensorSpec struct {
 	hasData, hasValues                 bool
 }
 
-// readTensorSpec checks the keys and types of an object.
+// readTensorSpec decodes an object and checks its keys and types.
 func readTensorSpec(v any) (s tensorSpec, err error) {
 	object, ok := v.(map[string]any)
 	if !ok {
@@ -138,7 +152,7 @@ func readTensorSpec(v any) (s tensorSpec, err error) {
 		case "sha256":
 			s.sha256, ok = inner.(string)
 		default:
-			return s, fmt.Errorf("%w: a tensor has no %q: it has dtype, shape and data or values, or model and name, or dtype, shape, url and sha256",
+			return s, fmt.Errorf("%w: unknown key %q of a tensor: use dtype, shape and data or values, or model and name, or dtype, shape, url and sha256",
 				errParams, key)
 		}
 		if !ok {
@@ -169,7 +183,7 @@ func versionOf(v any) (uint64, bool) {
 	return uint64(max(n, 0)), ok && n >= 0
 }
 
-// tensor makes a tensor of an object.
+// tensor makes a tensor from an object.
 func (in *incoming) tensor(ctx context.Context, v any) (*tensor.Tensor, error) {
 	s, err := readTensorSpec(v)
 	if err != nil {
@@ -189,10 +203,10 @@ func (in *incoming) tensor(ctx context.Context, v any) (*tensor.Tensor, error) {
 	case s.url != "":
 		return in.fromURL(ctx, s)
 	}
-	return nil, fmt.Errorf("%w: a tensor has data, values, a model or a url", errParams)
+	return nil, fmt.Errorf("%w: a tensor needs data, values, a model or a url", errParams)
 }
 
-// byteSize is the size of a tensor's elements, computed without overflow.
+// byteSize returns the size of the tensor's elements, or an error if it overflows.
 func (s tensorSpec) byteSize() (int64, error) {
 	if !s.hasShape {
 		return 0, fmt.Errorf("%w: the shape of a tensor is missing", errParams)
@@ -208,7 +222,7 @@ func (s tensorSpec) byteSize() (int64, error) {
 	return elementBytes(s.dtype, n), nil
 }
 
-// fromBase64 decodes straight into the tensor's memory. The length is checked before the memory is taken.
+// fromBase64 decodes directly into the tensor's memory. It checks the length before it allocates.
 func (in *incoming) fromBase64(s tensorSpec) (*tensor.Tensor, error) {
 	want, err := s.byteSize()
 	if err != nil {
@@ -228,7 +242,7 @@ func (in *incoming) fromBase64(s tensorSpec) (*tensor.Tensor, error) {
 	return t, nil
 }
 
-// base64Bytes is how many bytes padded base64 stands for.
+// base64Bytes returns the decoded length of padded base64.
 func base64Bytes(text string) int64 {
 	n := int64(base64.StdEncoding.DecodedLen(len(text)))
 	for i := len(text) - 1; i >= 0 && i >= len(text)-2 && text[i] == '='; i-- {
@@ -237,10 +251,10 @@ func base64Bytes(text string) int64 {
 	return n
 }
 
-// fromModel borrows a tensor of a published model, where it is. The lease lasts as long as the call.
+// fromModel borrows a tensor of a published model without a copy. The lease ends with the call.
 func (in *incoming) fromModel(ctx context.Context, s tensorSpec) (*tensor.Tensor, error) {
 	if s.name == "" {
-		return nil, fmt.Errorf("%w: a tensor of a model has a name", errParams)
+		return nil, fmt.Errorf("%w: a tensor of a model needs a name", errParams)
 	}
 	h, err := in.acquire(ctx, s.model, s.version)
 	if err != nil {

@@ -10,17 +10,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// outgoing makes values of JSON of a result.
+// outgoing converts results to JSON values.
 type outgoing struct {
 	c *Component
-	// byURL keeps tensors for GET /v1/results instead of writing them out.
+	// byURL keeps tensors for GET /v1/results instead of encoding them.
 	byURL bool
-	// left is how many bytes of tensors may still be written out.
-	left int64
+	// reply receives the encoded tensors.
+	reply *reply
+	// sender is charged for kept tensors.
+	sender admission.Identity
 }
 
 // jsonTensor is a tensor in JSON.
@@ -33,7 +36,7 @@ type jsonTensor struct {
 	SHA256 string       `json:"sha256,omitempty"`
 }
 
-// value makes something that the JSON library can write. Tensors of v stay the caller's.
+// value converts v to a value that encoding/json can write. Tensors of v still belong to the caller.
 func (o *outgoing) value(v any, depth int) (_ any, err error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("%w: nested deeper than %d", errSerialization, maxDepth)
@@ -64,7 +67,7 @@ func (o *outgoing) value(v any, depth int) (_ any, err error) {
 		for key, inner := range v {
 			name := fmt.Sprint(key)
 			if _, twice := object[name]; twice {
-				return nil, fmt.Errorf("%w: two keys of a map are %q as text", errSerialization, name)
+				return nil, fmt.Errorf("%w: two keys of a map have the text %q", errSerialization, name)
 			}
 			if object[name], err = o.value(inner, depth+1); err != nil {
 				return nil, err
@@ -85,7 +88,7 @@ func (o *outgoing) value(v any, depth int) (_ any, err error) {
 	return nil, fmt.Errorf("%w: a value of type %T", errSerialization, v)
 }
 
-// jsonFloat is a number, or the object that stands for one that JSON does not have.
+// jsonFloat returns f, or the object that represents it if JSON cannot.
 func jsonFloat(f float64) any {
 	switch {
 	case math.IsNaN(f):
@@ -107,26 +110,17 @@ func (o *outgoing) tensor(t *tensor.Tensor) (any, error) {
 		out.Shape = tensor.Shape{}
 	}
 	if o.byURL {
-		kept, err := o.c.results.keep(t)
+		kept, err := o.c.results.keep(o.sender, t)
 		if err != nil {
 			return nil, err
 		}
 		out.URL, out.Bytes, out.SHA256 = "/v1/results/"+kept.id, t.Bytes(), kept.sha256
 		return map[string]jsonTensor{tensorKey: out}, nil
 	}
-	if o.left -= t.Bytes(); o.left < 0 {
-		return nil, fmt.Errorf("%w: the tensors of the result are more than a request may have: ask with \"tensors\": \"url\"", errTooLarge)
-	}
-	var text strings.Builder
-	text.Grow(base64.StdEncoding.EncodedLen(int(t.Bytes())))
-	encoder := base64.NewEncoder(base64.StdEncoding, &text)
-	if _, err := t.WriteTo(encoder); err != nil {
+	data, err := o.reply.data(t)
+	if err != nil {
 		return nil, err
 	}
-	if err := encoder.Close(); err != nil {
-		return nil, err
-	}
-	data := text.String()
 	out.Data = &data
 	return map[string]jsonTensor{tensorKey: out}, nil
 }

@@ -6,16 +6,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Pieces that are on their way between a connection and the memory that they go to are so few and so small that they
-// stay in the processor's cache.
+// Size and number of the pieces between a connection and memory. They are small enough to stay in the processor's
+// cache.
 const (
 	pieces       = 4
 	arrivedBytes = 256 << 10
 )
 
-// writer writes what arrives to memory, in a goroutine of its own: the kernel makes the pages of new memory while the
-// connection is read. The bytes go through small buffers and not from the connection into the memory itself, where each
-// page would fault and be cleared before the bytes come.
+// writer writes received bytes to memory on a separate goroutine, so that the kernel allocates pages while the
+// connection is read. The bytes pass through small buffers: reading from the connection directly into new memory would
+// fault on each page and clear it first.
 type writer struct {
 	free chan []byte
 	full chan piece
@@ -25,18 +25,18 @@ type writer struct {
 	err error
 }
 
-// piece is what goes to one place.
+// piece is a run of bytes for one destination.
 type piece struct {
 	memory driver.Memory
 	at     int64
 	data   []byte
 }
 
-// startWriter starts one. The caller ends it with finish.
+// startWriter starts a writer. The caller ends it with finish.
 func startWriter() *writer {
 	w := &writer{free: make(chan []byte, pieces), full: make(chan piece, pieces)}
 	for range pieces {
-		w.free <- nil // made when it is needed
+		w.free <- nil // allocated when needed
 	}
 	w.done.Go(w.run)
 	return w
@@ -61,7 +61,7 @@ func (w *writer) failed() error {
 	return w.err
 }
 
-// buffer is an empty piece of arrivedBytes, or why nothing more can be written.
+// buffer returns an empty piece of arrivedBytes, or the error that stopped the writer.
 func (w *writer) buffer() ([]byte, error) {
 	b := <-w.free
 	if b == nil {
@@ -70,10 +70,10 @@ func (w *writer) buffer() ([]byte, error) {
 	return b, w.failed()
 }
 
-// write takes a piece.
+// write queues a piece.
 func (w *writer) write(p piece) { w.full <- p }
 
-// finish returns when everything is written, with the first error.
+// finish waits until everything is written and returns the first error.
 func (w *writer) finish() error {
 	close(w.full)
 	w.done.Wait()

@@ -13,20 +13,20 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 )
 
-// attempts is how a source is asked: how long it may say nothing, and how long it is asked again.
+// attempts is the policy for requests to a source: how long it may send nothing, and how long requests are retried.
 type attempts struct {
 	stall    time.Duration
 	patience time.Duration
-	moved    *atomic.Int64 // bytes of bodies that came
+	moved    *atomic.Int64 // bytes of bodies received
 	retry    func(error)
 }
 
-// forPeers is how mirrors are asked, of which there are others.
+// forPeers returns the policy for other mirrors, which can be replaced by each other.
 func (a *attempts) forPeers() *attempts {
 	return &attempts{stall: min(a.stall, peerStall), patience: a.patience, moved: a.moved, retry: a.retry}
 }
 
-// watched is a body of which reading fails where nothing comes for the stall time.
+// watched is a body that fails with an error if no data arrives for the stall time.
 type watched struct {
 	body     io.ReadCloser
 	attempts *attempts
@@ -35,7 +35,7 @@ type watched struct {
 	ctx      context.Context
 }
 
-// open opens a body, which it may do only until the source has said nothing for the stall time. The caller closes it.
+// open opens a body. It fails if the source sends nothing for the stall time. The caller closes the body.
 func (a *attempts) open(ctx context.Context, open func(context.Context) (io.ReadCloser, error)) (*watched, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &watched{attempts: a, cancel: cancel, ctx: ctx}
@@ -50,14 +50,14 @@ func (a *attempts) open(ctx context.Context, open func(context.Context) (io.Read
 	return w, nil
 }
 
-// why is the reason behind an error of a request that was cancelled.
+// why returns the cause of an error of a cancelled request.
 func (w *watched) why(err error) error {
 	if cause := context.Cause(w.ctx); cause != nil {
 		return cause
 	}
 	var outer *url.Error
 	if errors.As(err, &outer) {
-		return outer.Err // the URL is known
+		return outer.Err // the caller adds the URL
 	}
 	return err
 }
@@ -73,15 +73,15 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the request. What is left of a body is not read.
+// Close ends the request. The rest of the body is not read.
 func (w *watched) Close() {
 	w.timer.Stop()
-	_ = w.body.Close() // whatever was wrong with it was told by Read
+	_ = w.body.Close() // Read has returned its error
 	w.cancel(nil)
 }
 
-// again makes attempts until one succeeds, one fails for good, or the source has done nothing for the time of patience.
-// An attempt says whether it got any further.
+// again calls attempt until it succeeds, fails permanently, or makes no progress for the patience time. further reports
+// whether an attempt made progress.
 func (a *attempts) again(ctx context.Context, attempt func() (further bool, err error)) error {
 	pause, last := 100*time.Millisecond, time.Now()
 	for {
@@ -93,7 +93,7 @@ func (a *attempts) again(ctx context.Context, attempt func() (further bool, err 
 			pause, last = 100*time.Millisecond, time.Now()
 		}
 		if time.Since(last) > a.patience {
-			return fmt.Errorf("it did not get any further for %v: %w", a.patience, err)
+			return fmt.Errorf("no progress for %v: %w", a.patience, err)
 		}
 		a.retry(err)
 		var status *store.StatusError
@@ -107,7 +107,7 @@ func (a *attempts) again(ctx context.Context, attempt func() (further bool, err 
 	}
 }
 
-// sleep waits, or until ctx ends.
+// sleep waits for d or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

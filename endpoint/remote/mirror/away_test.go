@@ -19,7 +19,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 )
 
-// movableName is an address that stands for the name of a service: its connections go to whichever host has it now.
+// movableName is an address that represents a service's name in DNS. Its connections are forwarded to the host that
+// currently has the name.
 type movableName struct {
 	address string
 	to      atomic.Pointer[string]
@@ -61,7 +62,7 @@ func (m *movableName) pass(in net.Conn) {
 	_, _ = io.Copy(in, out)
 }
 
-// cut ends all connections, as a host that is gone does.
+// cut closes all connections, as if the host had failed.
 func (m *movableName) cut() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,9 +72,8 @@ func (m *movableName) cut() {
 	m.conns = nil
 }
 
-// TestSourceMoves: the owner and the gateway that a mirror follows move to another host, which has the same model and
-// the name in DNS. The mirror notices that by the digests, moves no tensor again, and goes on with the versions that
-// are published there.
+// If the source moves to another host with the same model and DNS name, a mirror recognizes the model by its digests,
+// fetches no tensor again, and follows the versions published there.
 func TestSourceMoves(t *testing.T) {
 	first, second := modelFile(t, 1), modelFile(t, 2)
 	here := remotetest.StartOwner(t, "--file", "m="+first)
@@ -128,9 +128,8 @@ func put(t testing.TB, url, path string) {
 	require.Equal(t, http.StatusCreated, resp.StatusCode, "%s", answer)
 }
 
-// TestMirrorWasAway stops a gateway that mirrors, for so long that its source has forgotten the leases and other
-// mirrors have forgotten it, while versions are published. When it goes on it gets the newest one, without those
-// between, and what it had is served until then.
+// A gateway is stopped until its source and other mirrors have dropped it, while versions are published. It serves its
+// old version throughout. When it continues, it fetches only the newest version.
 func TestMirrorWasAway(t *testing.T) {
 	first, last := modelFile(t, 1), modelFile(t, 9)
 	_, natsURL := startNATS(t)
@@ -149,7 +148,7 @@ func TestMirrorWasAway(t *testing.T) {
 	}
 	put(t, gw.HTTP()+"/v1/models/m/model.safetensors", last)
 	source := dial(t, from.Socket, dev)
-	remotetest.Eventually(t, func() error { // the lease is over, and the versions between are kept for nobody
+	remotetest.Eventually(t, func() error { // the lease has expired, and the intermediate versions have no holders
 		info, err := source.Info(t.Context(), "m")
 		if err == nil && len(info.Versions) != 1 {
 			err = fmt.Errorf("%d versions are kept", len(info.Versions))

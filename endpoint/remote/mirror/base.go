@@ -11,31 +11,31 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// base is a version that is here: what the next one has in common with it is copied from it.
+// base is a version in this host's memory. Data that the next version shares with it is copied.
 type base struct {
-	closer   func() error // of the memory
+	closer   func() error // closes the memory
 	digest   module.Digest
 	tensors  int
 	bytes    int64
 	metadata map[string]string
-	byDigest map[module.Digest][]byte // of tensors whose digest is known
+	byDigest map[module.Digest][]byte // tensors with known digests
 	byName   map[string]heldTensor
-	offer    *offer          // of it to other mirrors; nil where there is none
-	lease    *lease          // of the same version at the source; nil where there is none
-	server   string          // of the owner here
-	version  uint64          // there
-	address  string          // of what it was made of, with its revision
-	files    map[string]bool // identities of the files that it was made of; nil where it was made of none
+	offer    *offer          // offers it to other mirrors; nil if there is no offer
+	lease    *lease          // holds the same version at the source; nil if there is no lease
+	server   string          // ID of this host's owner
+	version  uint64          // version at this host's owner
+	address  string          // address with the revision from which it was made
+	files    map[string]bool // identities of the files from which it was made; nil if it was not made from files
 }
 
-// heldTensor is a tensor that is here.
+// heldTensor is a tensor of the base.
 type heldTensor struct {
 	data   []byte
-	digest module.Digest // zero where it is not known
+	digest module.Digest // zero if unknown
 }
 
-// newBase is a base over the tensors of a state dict, which stays open until closer is called. Tensors whose bytes the
-// processor does not address are left out.
+// newBase returns a base with the tensors of a state dict, which must stay open until closer is called. Tensors that
+// the CPU cannot address are omitted.
 func newBase(sd *module.StateDict, m *manifest, closer func() error) *base {
 	b := &base{
 		closer: closer, tensors: len(m.tensors), bytes: m.bytes, metadata: m.metadata, byDigest: map[module.Digest][]byte{}, byName: map[string]heldTensor{},
@@ -59,7 +59,7 @@ func newBase(sd *module.StateDict, m *manifest, closer func() error) *base {
 	return b
 }
 
-// digestText is the digest in hexadecimal; empty where it is not known.
+// digestText returns the digest in hexadecimal; empty if it is unknown.
 func (b *base) digestText() string {
 	if b.digest == (module.Digest{}) {
 		return ""
@@ -67,12 +67,12 @@ func (b *base) digestText() string {
 	return b.digest.String()
 }
 
-// is reports whether the base is just what the manifest describes.
+// is reports whether the base equals the model that the manifest describes.
 func (b *base) is(m *manifest) bool {
 	return b.digest == m.digest() && maps.Equal(b.metadata, m.metadata)
 }
 
-// offered is the whole of it for other mirrors.
+// offered returns all tensors in the form that is offered to other mirrors.
 func (b *base) offered() (map[module.Digest]*offeredTensor, *atomic.Int64) {
 	tensors, done := map[module.Digest]*offeredTensor{}, &atomic.Int64{}
 	for digest, data := range b.byDigest {
@@ -84,7 +84,7 @@ func (b *base) offered() (map[module.Digest]*offeredTensor, *atomic.Int64) {
 	return tensors, done
 }
 
-// close gives the memory and the lease back. Closing nil does nothing.
+// close releases the memory and the lease. Closing nil does nothing.
 func (b *base) close() error {
 	if b == nil {
 		return nil
@@ -94,8 +94,8 @@ func (b *base) close() error {
 	return b.closer()
 }
 
-// baseOfOwner is the newest version that the owner has under the name; nil where it has none. Its bytes are read once
-// where their digests are wanted.
+// baseOfOwner returns the owner's newest version of the name; nil if there is none. If digested is set, it reads all
+// bytes once to compute their digests.
 func baseOfOwner(ctx context.Context, owner *endpoint.Client, name string, digested bool) (*base, error) {
 	h, err := owner.Acquire(ctx, name)
 	if errors.Is(err, endpoint.ErrNotFound) {
@@ -116,7 +116,7 @@ func baseOfOwner(ctx context.Context, owner *endpoint.Client, name string, diges
 		m.tensors = append(m.tensors, tensorEntry{module.NamedSpec{Name: name, DType: t.DType(), Shape: t.Shape()}, t.Bytes(), digests[name]})
 		m.bytes += t.Bytes()
 	}
-	for _, group := range sd.Aliases() { // tied names have their bytes once
+	for _, group := range sd.Aliases() { // tied names share their bytes
 		t, _ := sd.Get(group[0])
 		m.bytes -= int64(len(group)-1) * t.Bytes()
 	}

@@ -22,10 +22,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// stepBytes is the size of a step's tensors.
+// stepBytes is the size of the tensors of one step.
 const stepBytes = hopTensors * hopElements * 4
 
-// front passes requests on to a gateway, but those that before answers with a status, and tells after of them.
+// front forwards requests to a gateway. If before returns a status, front answers with it. It calls after with each
+// forwarded request.
 func front(t *testing.T, to string, before func(*http.Request) int, after func(*http.Request)) string {
 	t.Helper()
 	u, err := url.Parse(to)
@@ -46,7 +47,7 @@ func front(t *testing.T, to string, before func(*http.Request) int, after func(*
 	return server.URL
 }
 
-// requireStep waits until all mirrors follow a version of the source, and compares every element.
+// requireStep waits until all mirrors have a step's version of the source, and compares every element.
 func requireStep(t *testing.T, hosts []*mirrorHost, step int) (fromPeers int64) {
 	t.Helper()
 	dev := openHost(t)
@@ -59,7 +60,7 @@ func requireStep(t *testing.T, hosts []*mirrorHost, step int) (fromPeers int64) 
 	return fromPeers
 }
 
-// startTraining starts NATS, and an owner with a gateway, and publishes the first step of a model there.
+// startTraining starts NATS and an owner with a gateway, and publishes a model's first step there.
 func startTraining(t *testing.T) (natsURL string, origin *remotetest.Gateway, source *endpoint.Client, dev *host.Device) {
 	t.Helper()
 	_, natsURL = startNATS(t)
@@ -71,8 +72,9 @@ func startTraining(t *testing.T) (natsURL string, origin *remotetest.Gateway, so
 	return natsURL, origin, source, dev
 }
 
-// deltasOf follows a model in training with so many mirrors, each a process with an owner of its own, over one slow
-// link to its source, and returns how many bytes left the source for one step, and how many mirrors gave for it.
+// deltasOf trains a model that the given number of mirrors follow, each in a process with a separate owner, over one
+// slow link to the source. It returns the bytes that left the source for one step, and the number of mirrors that sent
+// deltas.
 func deltasOf(t *testing.T, followers int) (left, given int64) {
 	t.Helper()
 	natsURL, origin, source, dev := startTraining(t)
@@ -88,7 +90,7 @@ func deltasOf(t *testing.T, followers int) (left, given int64) {
 	return moved.Load() - before, given
 }
 
-// TestFollowersTakeDeltasFromEachOther: what leaves the source for a step does not grow with the mirrors that follow it.
+// The bytes that leave the source for a step do not grow with the number of mirrors.
 func TestFollowersTakeDeltasFromEachOther(t *testing.T) {
 	one, none := deltasOf(t, 1)
 	four, given := deltasOf(t, 4)
@@ -99,12 +101,13 @@ func TestFollowersTakeDeltasFromEachOther(t *testing.T) {
 	require.Positive(t, given)
 }
 
-// TestDeltaOfAMirrorWhileTheSourceIsKilled follows with three mirrors. The first has made the step when the others, who
-// know what it has to be, lose the source to SIGKILL: they make it by the deltas of the first.
+// If the source is killed after the first of three mirrors has made a step, the others make the step with the first
+// mirror's deltas.
 func TestDeltaOfAMirrorWhileTheSourceIsKilled(t *testing.T) {
 	natsURL, origin, source, dev := startTraining(t)
 
-	// The others hear of the step when the first has it, and are told what describes it, and nothing else.
+	// The other mirrors learn about the step after the first mirror has it. From the source they receive only its
+	// manifest.
 	var armed atomic.Bool
 	hasStep, described := make(chan struct{}), sync.WaitGroup{}
 	described.Add(2)
@@ -147,7 +150,7 @@ func TestDeltaOfAMirrorWhileTheSourceIsKilled(t *testing.T) {
 			return err
 		})
 		var given int64
-		remotetest.Eventually(t, func() error { // the page is told after the owner
+		remotetest.Eventually(t, func() error { // the page is updated after the owner
 			row, err := h.row()
 			if given = row.PeerBytes; err == nil && row.SourceVersion != "2" {
 				err = fmt.Errorf("%+v", row)
@@ -160,9 +163,8 @@ func TestDeltaOfAMirrorWhileTheSourceIsKilled(t *testing.T) {
 	}
 }
 
-// TestDeltaOfAMirrorWithoutALease follows where the source keeps no version for it, as where too many follow: what has
-// changed comes from a mirror that the source does keep it for.
-func TestDeltaOfAMirrorWithoutALease(t *testing.T) {
+// A mirror without a lease, as with too many mirrors, gets the changes from a mirror that has a lease.
+func TestDeltaWithoutLease(t *testing.T) {
 	natsURL, origin, source, dev := startTraining(t)
 	var armed atomic.Bool
 	hasStep := make(chan struct{})
@@ -190,9 +192,8 @@ func TestDeltaOfAMirrorWithoutALease(t *testing.T) {
 	require.Less(t, given, int64(stepBytes/5), "deltas were given, and no whole tensors")
 }
 
-// TestDeltasOfPeersAreNotBelieved puts mirrors on the list that give no delta, half of one, and one that leads
-// elsewhere. The model is right all the same.
-func TestDeltasOfPeersAreNotBelieved(t *testing.T) {
+// Mirrors that send no delta, half a delta, or a delta to another tensor leave the model intact.
+func TestPeersSendWrongDeltas(t *testing.T) {
 	server, _ := startNATS(t)
 	conn, err := server.Connect()
 	require.NoError(t, err)
@@ -221,7 +222,7 @@ func TestDeltasOfPeersAreNotBelieved(t *testing.T) {
 	require.NoError(t, err)
 	var asked [3]atomic.Int64
 	for i, answer := range []func(http.ResponseWriter){
-		func(w http.ResponseWriter) { _, _ = w.Write([]byte{0}) }, // nothing has changed
+		func(w http.ResponseWriter) { _, _ = w.Write([]byte{0}) }, // a delta without changes
 		func(w http.ResponseWriter) { _, _ = w.Write([]byte{1, 200, 1, 7}) },
 		func(w http.ResponseWriter) { _, _ = io.WriteString(w, "no delta at all") },
 	} {
@@ -231,7 +232,7 @@ func TestDeltasOfPeersAreNotBelieved(t *testing.T) {
 			answer(w)
 		}))
 		defer liar.Close()
-		_, err = kv.Put(t.Context(), fmt.Sprintf("have.%s.x%d", model, i), fmt.Appendf(nil, `{"url":%q,"done":%d,"total":%d}`, liar.URL, stepBytes, stepBytes))
+		_, err = kv.Put(t.Context(), fmt.Sprintf("have.%s.x%d", model, i), fmt.Appendf(nil, `{"url":%q,"done":%d,"total":%d,"host":%q}`, liar.URL, stepBytes, stepBytes, mirror.HostID()))
 		require.NoError(t, err)
 	}
 	result, err := m.Pull(t.Context())

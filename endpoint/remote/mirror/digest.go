@@ -8,36 +8,36 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// runningDigest is the SHA-256 of bytes that arrive in pieces, out of order, of which several may arrive at once.
-// What comes next in order is hashed from the buffer it came in, and what came ahead of its turn from where it lies.
+// runningDigest computes the SHA-256 of data that arrives in pieces, out of order and concurrently. The next piece in
+// order is hashed from its receive buffer; pieces that arrived early are hashed from their final location.
 type runningDigest struct {
-	size, first, step int64 // of all, of the first piece, and of those behind it but the last
+	size, first, step int64 // of the data, of the first piece, and of later pieces except the last
 	write             func(h hash.Hash, begin, end int64)
 
 	mu      sync.Mutex
 	there   []bool
 	next    int
-	upTo    int64 // bytes that are in the hash
+	upTo    int64 // bytes hashed so far
 	hashing bool
 	hash    hash.Hash
 }
 
-// newRunningDigest is that of size bytes, at least one, which write hands to a hash.
+// newRunningDigest returns the digest of size bytes (at least one). write passes the bytes of a range to the hash.
 func newRunningDigest(size, first, step int64, write func(h hash.Hash, begin, end int64)) *runningDigest {
 	r := &runningDigest{size: size, first: min(first, size), step: step, write: write, hash: sha256.New()}
 	r.there = make([]bool, 1+(size-r.first+step-1)/step)
 	return r
 }
 
-// writeBytes is for bytes that lie together.
+// writeBytes returns a write function for contiguous data.
 func writeBytes(data []byte) func(h hash.Hash, begin, end int64) {
 	return func(h hash.Hash, begin, end int64) { h.Write(data[begin:end]) }
 }
 
-// pieces is how many there are.
+// pieces returns the number of pieces.
 func (r *runningDigest) pieces() int { return len(r.there) }
 
-// piece is where a piece lies.
+// piece returns the range of piece i.
 func (r *runningDigest) piece(i int) (begin, end int64) {
 	if i == 0 {
 		return 0, r.first
@@ -46,8 +46,8 @@ func (r *runningDigest) piece(i int) (begin, end int64) {
 	return begin, min(begin+r.step, r.size)
 }
 
-// feed hashes bytes that have come to their place, if they are the next ones and no other goroutine hashes. A goroutine
-// that feeds calls arrived for its piece later.
+// feed hashes p, which has been stored at the offset, if it is next in order and no other goroutine is hashing. The
+// caller must call arrived when its piece is complete.
 func (r *runningDigest) feed(at int64, p []byte) {
 	r.mu.Lock()
 	if r.hashing || at != r.upTo {
@@ -63,8 +63,8 @@ func (r *runningDigest) feed(at int64, p []byte) {
 	r.hashing = false
 }
 
-// arrived notes a piece, and hashes what can be hashed now unless another goroutine does. It reports whether the digest
-// is complete, to one caller.
+// arrived records a complete piece and hashes all available data unless another goroutine does. It returns true to
+// exactly one caller, when the digest is complete.
 func (r *runningDigest) arrived(piece int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,5 +87,5 @@ func (r *runningDigest) arrived(piece int) bool {
 	return r.next == len(r.there)
 }
 
-// digest is the digest once it is complete.
+// digest returns the digest, which must be complete.
 func (r *runningDigest) digest() module.Digest { return module.Digest(r.hash.Sum(nil)) }

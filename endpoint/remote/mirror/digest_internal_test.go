@@ -12,8 +12,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// TestRunningDigest has pieces come in all orders and at once, in parts that are fed or not, and finds the digest of
-// the whole once.
+// Pieces that arrive in any order, concurrently, and in parts that are fed or not, give the digest of the whole, which
+// is reported once.
 func TestRunningDigest(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -23,7 +23,7 @@ func TestRunningDigest(t *testing.T) {
 		}
 		sum := newRunningDigest(int64(len(data)), int64(1+r.IntN(700)), int64(1+r.IntN(700)), writeBytes(data))
 		order := r.Perm(sum.pieces())
-		if seed%3 == 0 { // as one connection has them
+		if seed%3 == 0 { // as over one connection
 			for i := range order {
 				order[i] = i
 			}
@@ -50,7 +50,7 @@ func TestRunningDigest(t *testing.T) {
 	}
 }
 
-// TestInTurns puts pieces in an order in which each stands once, those of one thing after each other.
+// Every piece is scheduled exactly once, and the pieces of one item keep their order.
 func TestInTurns(t *testing.T) {
 	got := inTurns([]int{3, 1, 0, 2, 2}, 2, func(n int) int { return n })
 	require.Equal(t, []turn[int]{{3, 0}, {1, 0}, {3, 1}, {3, 2}, {2, 0}, {2, 1}, {2, 0}, {2, 1}}, got)

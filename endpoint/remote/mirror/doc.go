@@ -1,23 +1,23 @@
-// Package mirror makes a model that lies elsewhere a model of the owner on this host: one that another host's gateway
-// serves, or safetensors files in a folder, at the Hugging Face hub, in an OCI registry, or in a bucket.
+// Package mirror copies a model from elsewhere to the owner on this host. The source is another host's gateway, or
+// safetensors files in a folder, on the Hugging Face hub, in an OCI registry, or in a bucket.
 //
 //	m, err := mirror.New(mirror.Options{Source: "https://gpu7:2537/llm", Owner: client, Device: dev})
 //	result, err := m.Pull(ctx)    // once
-//	err = m.Follow(ctx)           // and every newest version from then on
+//	err = m.Follow(ctx)           // and each newest version after that
 //
-// The bytes go from the connections straight into one new slab of shared memory, in several ranges at once. Each tensor
-// of a gateway, and each file of a registry or the hub, is held to its SHA-256, and only when all are right the slab is
-// published, as the version beside the one before: readers of the owner get the old version or the new one, whole.
+// The bytes are copied from the connections directly to one new slab of shared memory, in several ranges at once. The
+// SHA-256 of each tensor of a gateway, and of each file of a registry or the hub, is verified. The slab is published as
+// the next version only if all digests match. Readers of the owner get the old version or the new one, always complete.
 //
-// # What is trusted
+// # Trust
 //
-// Nothing that the source says: its manifest is bounded and checked before memory is taken, a range has to be the one
-// that was asked for, a redirect has to stay on its host, and bytes have to have the digest of the manifest. A source
-// that lies in both can only be found out by who knows what it should be: Options.Digest.
+// The source is not trusted. The manifest's size is limited, and it is validated before memory is allocated. A response
+// must contain the requested range. Redirects must stay on the host. Bytes must match the digests of the manifest. If
+// both the manifest and the bytes are forged, only Options.Digest detects it.
 //
-// # What is not fetched
+// # Transfers that are avoided
 //
-// Tensors that the newest version of the name at the owner here has already, by their digests, are copied from it. Those
-// that changed in part are made of it by deltas, from the source or from another mirror ([Options.Peers]) that was made
-// by the same ones.
+// Tensors that this host's owner already has in the newest version of the name are recognized by their digests and
+// copied. Tensors that have partly changed are updated with deltas from the source, or from another mirror
+// ([Options.Peers]) that was updated from the same version.
 package mirror

@@ -13,39 +13,39 @@ import (
 )
 
 var (
-	// ErrSource is a source that answers what it must not: a manifest that does not hold, a range that was not asked
-	// for, a redirect to another host.
+	// ErrSource is returned if the source's response is invalid: a bad manifest, a range that was not requested, or a
+	// redirect to another host.
 	ErrSource = store.ErrAnswer
-	// ErrDigest is bytes that are not those of the manifest, or a model that is not the one of Options.Digest.
+	// ErrDigest is returned if a digest differs from the manifest or from Options.Digest.
 	ErrDigest = module.ErrDigest
-	// ErrTooLarge is a model beyond Options.MaxBytes.
+	// ErrTooLarge is returned for a model larger than Options.MaxBytes.
 	ErrTooLarge = errors.New("the model is too large")
-	// ErrNotFound is a model or version that the source does not have.
+	// ErrNotFound is returned for a model or version that the source does not have.
 	ErrNotFound = store.ErrNotFound
-	// ErrDenied is a source that does not let this client in.
+	// ErrDenied is returned if the source refuses access.
 	ErrDenied = store.ErrDenied
-	// ErrUnsupported is a model that is there, in a form that cannot be mirrored.
+	// ErrUnsupported is returned for a model in a format that cannot be mirrored.
 	ErrUnsupported = store.ErrUnsupported
-	// ErrStalled is a source that sent nothing for Options.Stall.
+	// ErrStalled is returned if the source sends nothing for Options.Stall.
 	ErrStalled = errors.New("the source sends nothing")
 
-	// errChanged is a source that has another version under the number that was asked for, or has it no more.
+	// errChanged is returned if the source has replaced or removed the requested version.
 	errChanged = store.ErrChanged
-	// errNoPatch is a delta that cannot be had, or does not lead to the tensor.
-	errNoPatch = errors.New("it cannot be patched")
-	// errNoRanges is a source, or something before it, that sends the whole where a range was asked for.
+	// errNoPatch is returned if a delta is missing or produces a different tensor.
+	errNoPatch = errors.New("cannot apply the delta")
+	// errNoRanges is returned if the source, or a proxy before it, ignores ranges and sends the whole file.
 	errNoRanges = store.ErrNoRanges
 )
 
-// errPeer is an error of another mirror. Whatever it is, the bytes can be had elsewhere; so it answers errors.Is for
-// nothing.
+// errPeer is an error of another mirror. It does not unwrap, because the bytes are available elsewhere regardless of
+// the cause.
 type errPeer struct{ err error }
 
-// Error says what went wrong there.
+// Error returns the mirror's error message.
 func (e errPeer) Error() string { return e.err.Error() }
 
-// passing reports whether an error is one that may be over when the request is made again: those of connections, and a
-// source that is busy or waits for its owner.
+// passing reports whether a retry may succeed: after connection errors, and if the source is busy or waits for its
+// owner.
 func passing(err error) bool {
 	var status *store.StatusError
 	switch {
@@ -59,7 +59,7 @@ func passing(err error) bool {
 	return err != nil
 }
 
-// refusesFile reports whether an error is about what a model is or where, which does not pass.
+// refusesFile reports whether the error concerns the model's content or location, which is permanent.
 func refusesFile(err error) bool {
 	var certificate *tls.CertificateVerificationError
 	var invalid x509.CertificateInvalidError

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// progressEvery is the time between two events of progress.
+// progressEvery is the interval between progress events.
 const progressEvery = 200 * time.Millisecond
 
-// emit tells what happened.
+// emit passes an event to Options.Events.
 func (m *Mirror) emit(e Event) {
 	if m.options.Events == nil {
 		return
@@ -19,7 +19,7 @@ func (m *Mirror) emit(e Event) {
 	m.options.Events(e)
 }
 
-// watchProgress tells how far a version is until the function is called. The bytes in place are counted in done.
+// watchProgress emits progress events for a version until stop is called. done counts the bytes in place.
 func (m *Mirror) watchProgress(version uint64, total int64, begin int64, done *atomic.Int64) (stop func()) {
 	report := func() {
 		m.emit(Event{Kind: EventProgress, Version: version, Done: done.Load(), Total: total, Moved: m.attempts.moved.Load() - begin, From: m.picker.Load().where()})

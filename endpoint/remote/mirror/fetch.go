@@ -15,14 +15,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// download is one tensor on its way.
+// download is a tensor that is being fetched.
 type download struct {
 	slot
 	entry *tensorEntry
-	done  *atomic.Int64 // bytes in place, of all
+	done  *atomic.Int64 // bytes in place, of all tensors
 	sum   *runningDigest
-	// offered is the tensor as other mirrors have it from here; nil where they do not. fromPeer is set where bytes of
-	// it came from one.
+	// offered is the tensor as offered to other mirrors; nil if it is not. fromPeer is set if a peer sent bytes of it.
 	offered  *offeredTensor
 	fromPeer atomic.Bool
 }
@@ -33,7 +32,7 @@ type fetcher struct {
 	version    uint64
 	rangeBytes int64
 	workers    int
-	picker     *picker // of other mirrors; nil for none
+	picker     *picker // selects other mirrors; nil for none
 	model      module.Digest
 }
 
@@ -43,11 +42,11 @@ type rangeJob struct {
 	piece int
 }
 
-// fetch fills the tensors, several ranges at once, and returns when all bytes have the digests of the manifest.
+// fetch fills the tensors with concurrent range requests. It returns when all bytes match the digests of the manifest.
 func (f *fetcher) fetch(ctx context.Context, list []*download) error {
 	err := f.fetchRanges(ctx, list)
 	if errors.Is(err, errNoRanges) {
-		// Something between here and the source does not know ranges: then each tensor comes by one request.
+		// A proxy ignores ranges, so each tensor is fetched with one request.
 		whole := *f
 		whole.rangeBytes = 1 << 62
 		return whole.fetchRanges(ctx, list)
@@ -65,15 +64,15 @@ func (f *fetcher) fetchRanges(ctx context.Context, list []*download) error {
 	})
 }
 
-// turn is one piece of something.
+// turn is one piece of an item.
 type turn[T any] struct {
 	of     T
 	number int
 }
 
-// inTurns puts the pieces of as many as there are workers in turns, and then those of the next ones. So each worker has
-// mostly one of them, whose pieces come in order, and digests are computed at the same time: that of one is computed
-// from its beginning to its end.
+// inTurns interleaves the pieces of as many items as there are workers, followed by the next items. Each worker then
+// mostly processes one item in order. This lets several digests be computed in parallel, because a digest must be
+// computed from the beginning to the end.
 func inTurns[T any](list []T, workers int, pieces func(T) int) (out []turn[T]) {
 	for group := range slices.Chunk(list, max(workers, 1)) {
 		for number, more := 0, true; more; number++ {
@@ -89,7 +88,8 @@ func inTurns[T any](list []T, workers int, pieces func(T) int) (out []turn[T]) {
 	return out
 }
 
-// inParallel runs n jobs, some at once, until one fails, whose error it returns.
+// inParallel runs n jobs on the given number of workers until one fails. It then cancels the others and returns that
+// error.
 func inParallel(ctx context.Context, workers, n int, job func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -112,7 +112,7 @@ func inParallel(ctx context.Context, workers, n int, job func(ctx context.Contex
 	return context.Cause(ctx)
 }
 
-// run fetches one range, however often its connection breaks, and compares the digest if it was the last of its tensor.
+// run fetches one range with retries, and verifies the digest if it was the last range of its tensor.
 func (f *fetcher) run(ctx context.Context, j rangeJob) error {
 	begin := int64(j.piece) * f.rangeBytes
 	end := min(begin+f.rangeBytes, int64(len(j.data)))
@@ -135,16 +135,16 @@ func (f *fetcher) run(ctx context.Context, j rangeJob) error {
 		}
 	}
 	if got != j.entry.digest {
-		return fmt.Errorf("tensor %q: %w: its bytes have %v, and the manifest says %v", j.entry.Name, ErrDigest, got, j.entry.digest)
+		return fmt.Errorf("tensor %q: %w: got %v, the manifest has %v", j.entry.Name, ErrDigest, got, j.entry.digest)
 	}
 	return nil
 }
 
-// fetchAnew fetches a tensor from the source of which a mirror gave other bytes than it should. Nothing more is taken
-// from any.
+// fetchAnew fetches a tensor from the source after a mirror has sent wrong bytes. Mirrors are no longer used after
+// that.
 func (f *fetcher) fetchAnew(ctx context.Context, d *download) (module.Digest, error) {
 	f.picker.drop(f.picker.from.Load(), true)
-	f.source.retry(fmt.Errorf("tensor %q: a mirror gave other bytes: %w", d.entry.Name, ErrDigest))
+	f.source.retry(fmt.Errorf("tensor %q: a mirror sent wrong bytes: %w", d.entry.Name, ErrDigest))
 	alone, at := *f, int64(0)
 	alone.picker = nil
 	d.done.Add(-int64(len(d.data)))
@@ -156,8 +156,8 @@ func (f *fetcher) fetchAnew(ctx context.Context, d *download) (module.Digest, er
 	return module.Digest(sha256.Sum256(d.data)), err
 }
 
-// read asks for a range and reads it into its place, from another mirror where there is one that has it. It returns how
-// many bytes came.
+// read fetches a range into its destination, from another mirror if one has it. It returns the number of bytes
+// received.
 func (f *fetcher) read(ctx context.Context, d *download, begin, end int64) (int64, error) {
 	from, who := f.picker.source(ctx, f.source.attempts)
 	if from == nil {
@@ -173,7 +173,7 @@ func (f *fetcher) read(ctx context.Context, d *download, begin, end int64) (int6
 	return n, err
 }
 
-// readFrom is read, from one of them.
+// readFrom is read from one particular source.
 func (f *fetcher) readFrom(ctx context.Context, from *source, path string, d *download, begin, end int64) (int64, error) {
 	size := int64(len(d.data))
 	var fields []string
@@ -192,15 +192,15 @@ func (f *fetcher) readFrom(ctx context.Context, from *source, path string, d *do
 		return 0, err
 	}
 	if tag := a.Header.Get("ETag"); tag != "" && tag != etag(d.entry.digest) {
-		return 0, fmt.Errorf("%w: %w: the bytes are those of %s", errChanged, ErrDigest, store.Shortened(tag))
+		return 0, fmt.Errorf("%w: %w: got the bytes of %s", errChanged, ErrDigest, store.Shortened(tag))
 	}
 	n, err := d.receive(a, begin, end, func(at int64, p []byte) {
-		d.offered.came(at, int64(len(p)))
+		d.offered.markReceived(at, int64(len(p)))
 		d.done.Add(int64(len(p)))
 		d.sum.feed(at, p)
 	})
 	if err == nil {
-		// The end of the body is read too, so that the connection is used again; by its length nothing comes behind it.
+		// Reading the end of the body lets the connection be reused. The length guarantees that no data follows.
 		_, _ = a.Read(make([]byte, 1))
 	}
 	return n, err

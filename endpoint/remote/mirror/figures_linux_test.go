@@ -15,16 +15,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// BenchmarkFiguresHosts has 1, 2, 4 and 8 hosts mirror one model at once, in network namespaces whose links are
-// limited, to 1 Gbit/s or to as many Mbit/s as SHAREDTENSOR_MBIT says. A model takes four seconds of a link, or as many
-// as SHAREDTENSOR_SECONDS says.
+// BenchmarkFiguresHosts mirrors one model to 1, 2, 4 and 8 hosts at once, in network namespaces with links limited to 1
+// Gbit/s or SHAREDTENSOR_MBIT. The transfer of a model takes four seconds of a link, or SHAREDTENSOR_SECONDS.
 //
 //	SHAREDTENSOR_MBIT=200 go test -run '^$' -bench FiguresHosts -benchtime 3x ./mirror
 //
-// "N-s" is the median time of N, from the first gateway's start to the last one's version; "N/1" the median of what
-// each round's was to the time of one, and "N-processors" how many processors were at work meanwhile, of this machine's
-// and with whatever else it did. Where that is all of them, the figure is of the processors and not of the links.
-// "N-s/GB" is what the gateways, the source's too, worked for each GB that a host got, with what the kernel did for them.
+// "N-s" is the median time for N hosts, from the start of the first gateway until the last one has the version. "N/1"
+// is the median ratio of this time to the time of one host in the same round. "N-processors" is the number of this
+// machine's CPUs in use meanwhile, including unrelated work; if that is all of them, the CPUs and not the links limit
+// the figure. "N-s/GB" is the CPU time of all gateways, including the source's and the kernel's work for them, per GB
+// received by a host.
 func BenchmarkFiguresHosts(b *testing.B) {
 	mbit, seconds := fromEnv(b, "SHAREDTENSOR_MBIT", 1000), fromEnv(b, "SHAREDTENSOR_SECONDS", 4)
 	network := remotetest.NewNetwork(b)
@@ -55,14 +55,14 @@ func BenchmarkFiguresHosts(b *testing.B) {
 		perGB = workedBy(b, origin) - given
 		for i := range owners {
 			perGB += workedBy(b, gateways[i])
-			require.NoError(b, gateways[i].Terminate()) // those of this round would be taken from in the next
+			require.NoError(b, gateways[i].Terminate()) // the next round must not fetch from the gateways of this round
 			owners[i].Kill()
 		}
 		return took, processors, perGB / gigabytes / float64(hosts)
 	}
 	counts := []int{1, 2, 4, 8}
 	times, ratios, loads, costs := map[int][]float64{}, map[int][]float64{}, map[int][]float64{}, map[int][]float64{}
-	round(1) // which pays for the digests of the source
+	round(1) // warm-up: the source computes its digests
 	for range b.N {
 		for _, n := range counts {
 			took, processors, perGB := round(n)
@@ -82,7 +82,7 @@ func BenchmarkFiguresHosts(b *testing.B) {
 	b.ReportMetric(float64(runtime.NumCPU()), "processors")
 }
 
-// fromEnv is the number in a variable.
+// fromEnv returns the number in an environment variable, or otherwise.
 func fromEnv(b *testing.B, name string, otherwise int) int {
 	text := os.Getenv(name)
 	if text == "" {
@@ -93,7 +93,7 @@ func fromEnv(b *testing.B, name string, otherwise int) int {
 	return n
 }
 
-// processorTime is how many seconds the processors of this machine have worked.
+// processorTime returns the CPU time used on this machine in seconds.
 func processorTime(b *testing.B) (seconds float64) {
 	text, err := os.ReadFile("/proc/stat")
 	require.NoError(b, err)
@@ -101,19 +101,19 @@ func processorTime(b *testing.B) (seconds float64) {
 	for i, word := range strings.Fields(line)[1:] {
 		ticks, err := strconv.ParseFloat(word, 64)
 		require.NoError(b, err)
-		if idle := i == 3 || i == 4; !idle && i < 8 { // the last ones are in the first ones already
+		if idle := i == 3 || i == 4; !idle && i < 8 { // the last fields are included in the first ones
 			seconds += ticks / 100
 		}
 	}
 	return seconds
 }
 
-// workedBy is how many seconds the processors have worked for a gateway.
+// workedBy returns the CPU time used by a gateway in seconds.
 func workedBy(b *testing.B, g *remotetest.Gateway) (seconds float64) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", g.PID()))
 	require.NoError(b, err)
 	_, words, _ := strings.Cut(string(text), ") ")
-	for _, word := range strings.Fields(words)[11:13] { // of the program itself, and of the kernel for it
+	for _, word := range strings.Fields(words)[11:13] { // user and system time
 		ticks, err := strconv.ParseFloat(word, 64)
 		require.NoError(b, err)
 		seconds += ticks / 100

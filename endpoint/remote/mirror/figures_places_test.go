@@ -18,13 +18,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// BenchmarkFiguresPlaces mirrors a model from a bucket and from a registry beside a plain download of the same file
-// from the same server into new memory, by as many connections and ranges, in turns and in the same run:
+// BenchmarkFiguresPlaces compares mirroring a model from a bucket and from a registry with a plain download of the same
+// file into new memory, from the same server, with the same number of connections and ranges, alternating in one run:
 //
 //	go test -run '^$' -bench FiguresPlaces -benchtime 7x ./mirror
 //
-// The servers are in this process, for both sides alike. "first" and "again" are as in BenchmarkFiguresPull. A registry
-// has a digest for the file, which a mirror compares: "ratio-hashed" is to a download that computes it too.
+// The servers run in this process for both. "first" and "again" are as in BenchmarkFiguresPull. A registry provides the
+// file's digest, which a mirror verifies; "ratio-hashed" compares with a download that computes the digest too.
 func BenchmarkFiguresPlaces(b *testing.B) {
 	const size = 128 << 20
 	for name, open := range map[string]func(testing.TB) *place{
@@ -63,7 +63,7 @@ func BenchmarkFiguresPlaces(b *testing.B) {
 	}
 }
 
-// download fetches a file into new memory, several ranges at once.
+// download fetches a file into new memory with concurrent range requests.
 func download(ctx context.Context, url string, size int64) ([]byte, error) {
 	data := make([]byte, size)
 	errs := make(chan error)

@@ -16,18 +16,18 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 )
 
-// figureBytes is the size of the model that is moved.
+// figureBytes is the size of the model.
 const figureBytes = 256 << 20
 
-// BenchmarkFiguresPull mirrors a model beside the least that could be done, in turns and in the same run, each side a
-// process of its own:
+// BenchmarkFiguresPull compares mirroring a model with raw TCP, alternating in one run, each side in a separate
+// process:
 //
 //	go test -run '^$' -bench FiguresPull -benchtime 7x ./mirror
 //
-// "first" is into new shared memory, as the first version of a model comes, "again" into that of a version that nobody
-// has any more, as later ones do. "ratio" is the median of the ratios of the rounds to raw TCP on as many connections
-// into memory that is there and warm, "ratio-hashed" to the same with the SHA-256 of each MiB, since a mirror compares
-// the digests of all tensors.
+// "first" uses new shared memory, as for the first version of a model. "again" reuses the memory of a version without
+// holders, as later versions do. "ratio" is the median ratio to raw TCP with the same number of connections into warm
+// memory. "ratio-hashed" is the ratio to raw TCP plus the SHA-256 of each MiB, because a mirror verifies the digests of
+// all tensors.
 func BenchmarkFiguresPull(b *testing.B) {
 	from := remotetest.StartOwner(b, "--model", fmt.Sprintf("m=%d", figureBytes))
 	to := remotetest.StartOwner(b)
@@ -48,7 +48,7 @@ func BenchmarkFiguresPull(b *testing.B) {
 	}
 }
 
-// figureDevices are where models go: new memory, and memory that comes back.
+// figureDevices returns devices with new memory and with reused memory.
 func figureDevices(b *testing.B) map[string]driver.Device {
 	b.Helper()
 	dev, err := host.Open(host.Lazy()) // as the command does
@@ -59,7 +59,7 @@ func figureDevices(b *testing.B) map[string]driver.Device {
 	return map[string]driver.Device{"first": dev, "again": pool}
 }
 
-// pullOnce mirrors a model, and returns what takes it from the owner again.
+// pullOnce mirrors a model. undo removes it from the owner.
 func pullOnce(b *testing.B, options mirror.Options) (undo func() error, err error) {
 	b.Helper()
 	m, err := mirror.New(options)
@@ -73,8 +73,8 @@ func pullOnce(b *testing.B, options mirror.Options) (undo func() error, err erro
 	return func() error { return options.Owner.Withdraw(b.Context(), result.Name) }, m.Close()
 }
 
-// rounds measures in turns how fast so many bytes are moved by ours and by floors, and reports the medians and their
-// ratios. The first round pays for what is made once and does not count, nor does what undoes a round.
+// rounds measures the throughput of ours and of the floors alternately, and reports the medians and their ratios. The
+// first round is a warm-up and is not counted. undo is not measured.
 func rounds(b *testing.B, bytes int64, ours func(round int) (undo func() error, err error), floors map[string]func() error) {
 	b.Helper()
 	timed := func(do func() error) float64 {
@@ -116,7 +116,7 @@ func median(values []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// down takes bytes from the floor into memory, a part by each connection, and hands each part to then.
+// down downloads data from the floor into memory with one part per connection, and calls then with each part.
 func down(address string, data []byte, then func(part []byte)) error {
 	part := len(data) / mirror.DefaultConnections
 	errs := make(chan error)

@@ -11,14 +11,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// maxWait is how long the source is asked to wait for a change.
+// maxWait is the longest wait for a change that is requested from the source.
 const maxWait = 20 * time.Second
 
-// Follow pulls, and pulls again whenever the source has another newest version, until ctx ends, whose cause it returns.
-// Versions that come while one is fetched are skipped but for the newest. What fails is told and tried again, for ever:
-// a source or an owner that goes away and comes back is gone on with, and an owner that has lost the name gets it again
-// from memory. Only the first pull may fail for good, where trying again cannot help. A source with a version in its
-// address has nothing to follow. Places other than gateways are looked at every Options.Poll.
+// Follow pulls the newest version, and again when the source has a new one, until ctx ends; it returns the cause of
+// ctx. Versions published during a transfer are skipped, except the newest. Failures are reported as events and retried
+// forever: Follow survives restarts of the source and the owner, and restores the name from memory if the owner has
+// lost it. Only the first pull can fail permanently, if a retry cannot help. It returns errors.ErrUnsupported if the
+// source's address has a version. Sources other than gateways are polled every Options.Poll.
 func (m *Mirror) Follow(ctx context.Context) error {
 	if m.place == nil && m.source.version != 0 || m.place != nil && m.place.Pinned() {
 		return fmt.Errorf("%w: the source names a version, and versions do not change", errors.ErrUnsupported)
@@ -35,19 +35,19 @@ func (m *Mirror) Follow(ctx context.Context) error {
 			return err
 		default:
 			m.attempts.retry(err)
-			_ = sleep(ctx, pause) // the loop's condition tells
+			_ = sleep(ctx, pause) // the loop condition checks ctx
 			pause = min(2*pause, maxWait)
 		}
 	}
 	return context.Cause(ctx)
 }
 
-// ownerRefuses reports whether the owner of this host will not take the model however often it is asked.
+// ownerRefuses reports whether this host's owner refuses the model permanently.
 func ownerRefuses(err error) bool {
 	return errors.Is(err, endpoint.ErrInvalid) || errors.Is(err, endpoint.ErrCapability)
 }
 
-// awaitChange waits until the source has another version than the known one, or another owner came here.
+// awaitChange waits until the source's version differs from the known one, or until this host's owner is replaced.
 func (m *Mirror) awaitChange(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -66,7 +66,7 @@ func (m *Mirror) awaitChange(ctx context.Context) {
 	<-ended
 }
 
-// awaitSource asks the source for its next version until it has one.
+// awaitSource polls the source until it has another version.
 func (m *Mirror) awaitSource(ctx context.Context) {
 	pause := 500 * time.Millisecond
 	query := url.Values{
@@ -84,13 +84,13 @@ func (m *Mirror) awaitSource(ctx context.Context) {
 			pause = 500 * time.Millisecond
 		case ctx.Err() == nil:
 			m.attempts.retry(err)
-			_ = sleep(ctx, pause) // the loop's condition tells
+			_ = sleep(ctx, pause) // the loop condition checks ctx
 			pause = min(2*pause, maxWait/2)
 		}
 	}
 }
 
-// awaitPlace looks at the place until it has another model than the one that was made from it.
+// awaitPlace polls the place until its model differs from the current base.
 func (m *Mirror) awaitPlace(ctx context.Context) {
 	for sleep(ctx, m.options.Poll) == nil {
 		found, err := m.find(ctx)
@@ -98,25 +98,25 @@ func (m *Mirror) awaitPlace(ctx context.Context) {
 		case err != nil && ctx.Err() == nil:
 			m.attempts.retry(err)
 		case err == nil && found.Source != m.base.address:
-			_ = found.Close() // it was only looked at
+			_ = found.Close() // only its address is needed
 			return
 		case err == nil:
-			_ = found.Close() // as above
+			_ = found.Close() // only its address is needed
 		}
 	}
 }
 
-// awaitOwner waits until the owner of this host was replaced by another, or ctx ends.
+// awaitOwner waits until this host's owner is replaced, or ctx ends.
 func (m *Mirror) awaitOwner(ctx context.Context) {
 	for ctx.Err() == nil {
 		if m.sawAnotherOwner(ctx) {
 			return
 		}
-		_ = sleep(ctx, time.Second) // the loop's condition tells
+		_ = sleep(ctx, time.Second) // the loop condition checks ctx
 	}
 }
 
-// sawAnotherOwner waits for another owner as long as one watch lasts, and reports whether one came.
+// sawAnotherOwner watches the owner until the watch ends, and reports whether the owner was replaced.
 func (m *Mirror) sawAnotherOwner(ctx context.Context) bool {
 	watcher, err := m.options.Owner.Watch(ctx, m.options.Name)
 	if err != nil {

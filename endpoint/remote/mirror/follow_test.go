@@ -18,13 +18,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// layers and width are the size of the model that is trained: tensors of bfloat16, with so many elements each.
+// layers and width are the size of the trained model: the number of bfloat16 tensors, and of elements in each.
 const (
 	layers = 100
 	width  = 64 << 10
 )
 
-// weights are the elements of a model in training.
+// weights holds the elements of a model in training.
 type weights [][]tensor.BF16
 
 func newWeights() weights {
@@ -39,7 +39,7 @@ func newWeights() weights {
 	return w
 }
 
-// step changes one element in a hundred of the tensors from first to last, as a step of training does: by a little.
+// step changes one in a hundred elements of the tensors from first to last slightly, as a training step does.
 func (w weights) step(first, last int, seed uint64) {
 	source := rand.New(rand.NewPCG(seed, 3))
 	for _, layer := range w[first:last] {
@@ -49,7 +49,7 @@ func (w weights) step(first, last int, seed uint64) {
 	}
 }
 
-// publish makes the weights the next version.
+// publish publishes the weights as the next version.
 func (w weights) publish(t testing.TB, client *endpoint.Client, dev driver.Device, name string) uint64 {
 	t.Helper()
 	sd := module.NewStateDict()
@@ -64,7 +64,7 @@ func (w weights) publish(t testing.TB, client *endpoint.Client, dev driver.Devic
 	return version
 }
 
-// requireMirrored waits until the newest version at the target has the digests of the newest at the source.
+// requireMirrored waits until the newest versions of the target and the source have the same digests.
 func requireMirrored(t testing.TB, source, target *endpoint.Client, name string) {
 	t.Helper()
 	want := digestsOf(t, source, name)
@@ -91,7 +91,7 @@ func digestsOf(t testing.TB, client *endpoint.Client, name string) map[string]mo
 	return digests
 }
 
-// nth is the nth result that was published.
+// nth returns the nth published result.
 func nth(t testing.TB, told *events, n int) *mirror.Result {
 	t.Helper()
 	remotetest.Eventually(t, func() error {
@@ -103,8 +103,8 @@ func nth(t testing.TB, told *events, n int) *mirror.Result {
 	return told.of(mirror.EventPublished)[n].Result
 }
 
-// TestFollowMovesWhatChanged follows a model of bfloat16 in training and counts the bytes of each version: what one
-// element in a hundred of all tensors costs, what one tensor in a hundred costs, and one of which everything changed.
+// A version moves only what changed: one in a hundred elements of all tensors, one in a hundred tensors, or a whole
+// tensor.
 func TestFollowMovesWhatChanged(t *testing.T) {
 	from, to := remotetest.StartOwner(t), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
@@ -152,8 +152,8 @@ func TestFollowMovesWhatChanged(t *testing.T) {
 	require.Equal(t, uint64(4), info.Current)
 }
 
-// TestFollowSkipsVersions publishes faster than anybody can follow. What is mirrored is always one of the versions,
-// whole, and at last the newest.
+// If versions are published faster than a mirror can follow, the mirrored version is always one complete version, and
+// finally the newest.
 func TestFollowSkipsVersions(t *testing.T) {
 	from, to := remotetest.StartOwner(t), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
@@ -172,8 +172,7 @@ func TestFollowSkipsVersions(t *testing.T) {
 	require.LessOrEqual(t, len(told.of(mirror.EventPublished)), 13)
 }
 
-// TestFollowSurvives kills, one after the other, the source's gateway, the source's owner and the owner here, with
-// SIGKILL.
+// A mirror continues after the source's gateway, the source's owner and this host's owner are killed with SIGKILL.
 func TestFollowSurvives(t *testing.T) {
 	dir := t.TempDir()
 	fromSocket, toSocket := filepath.Join(dir, "a.sock"), filepath.Join(dir, "b.sock")
@@ -200,7 +199,7 @@ func TestFollowSurvives(t *testing.T) {
 		requireMirrored(t, source, target, "m")
 		requireSame(t, target, "m", second)
 	})
-	gw = remotetest.StartGateway(t, fromSocket, "--http", gw.Addresses.HTTP) // that of the subtest went with it
+	gw = remotetest.StartGateway(t, fromSocket, "--http", gw.Addresses.HTTP) // the previous gateway ended with its subtest
 	attached(t, gw)
 	t.Run("the source's owner", func(t *testing.T) {
 		from.Kill()
@@ -224,9 +223,8 @@ func TestFollowSurvives(t *testing.T) {
 	require.Error(t, stop())
 }
 
-// TestFollowEndsWhereItCannotGoOn: what will not be better by trying again is told at once, and a version is not
-// followed.
-func TestFollowEndsWhereItCannotGoOn(t *testing.T) {
+// Permanent errors are returned at once, and a source with a version cannot be followed.
+func TestFollowPermanentErrors(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=1048576"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
 	attached(t, gw)

@@ -23,17 +23,17 @@ const (
 	hopElements = 32 << 10
 )
 
-// hopElement is what element i of a tensor has in a step: a few of a hundred change from one step to the next.
+// hopElement returns element i of a tensor in a step. A few percent of the elements change from step to step.
 func hopElement(step, tensor, i int) int32 {
 	if (i+tensor)%37 != 0 {
 		step = 0
 	}
-	mixed := uint32(step*1_000_003+tensor*7919+i) * 2654435761 // which zstd makes no smaller
+	mixed := uint32(step*1_000_003+tensor*7919+i) * 2654435761 // zstd cannot compress this
 	mixed = (mixed ^ mixed>>15) * 2246822519
 	return int32(mixed ^ mixed>>13)
 }
 
-// publishStep makes a step the next version at an owner.
+// publishStep publishes a step as the next version at an owner.
 func publishStep(t *testing.T, client *endpoint.Client, dev driver.Device, step int) {
 	t.Helper()
 	sd := module.NewStateDict()
@@ -54,7 +54,7 @@ func publishStep(t *testing.T, client *endpoint.Client, dev driver.Device, step 
 	require.NoError(t, err)
 }
 
-// readStep compares every element of the newest version with what its step defines, and returns the step.
+// readStep compares every element of the newest version with its step, and returns the step.
 func readStep(ctx context.Context, client *endpoint.Client) (int, error) {
 	h, err := client.Acquire(ctx, "policy")
 	if err != nil {
@@ -89,9 +89,9 @@ func readStep(ctx context.Context, client *endpoint.Client) (int, error) {
 
 var errMixed = errors.New("a version is mixed")
 
-// TestTwoHops follows a model in training from host A to B and from B to C, each in a network namespace of its own,
-// over links of 200 Mbit/s; C does not reach A. The gateway of B, from which C takes, and then that of A are killed
-// with SIGKILL in between and come back. Readers on C see whole steps only, in order, and at last the newest.
+// A model in training is followed from host A to B and from B to C, each in a separate network namespace, over links of
+// 200 Mbit/s. C cannot reach A. The gateways of B and then A are killed with SIGKILL and restarted. Readers on C see
+// complete steps only, in order, and finally the newest.
 func TestTwoHops(t *testing.T) {
 	network := remotetest.NewNetwork(t)
 	a, b, c := network.AddHost(200), network.AddHost(200), network.AddHost(200)
@@ -123,7 +123,7 @@ func TestTwoHops(t *testing.T) {
 					return
 				}
 				if err != nil {
-					time.Sleep(10 * time.Millisecond) // there is no version yet
+					time.Sleep(10 * time.Millisecond) // no version has been published yet
 					continue
 				}
 				last = step
@@ -149,7 +149,7 @@ func TestTwoHops(t *testing.T) {
 	for step := 2; step <= 6; step++ {
 		publishStep(t, source, dev, step)
 		if step == 4 {
-			gatewayB.Kill() // whatever it was doing
+			gatewayB.Kill() // during any activity
 		}
 	}
 	network.StartGateway(b, owners[1].Socket, args(a)...)

@@ -12,33 +12,33 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// keptPart is what part of a model deltas may take that are kept for other mirrors.
-const keptPart = 4
+// deltaCacheFraction limits the deltas kept for other mirrors to 1/deltaCacheFraction of the size of the model.
+const deltaCacheFraction = 4
 
-// keptDeltas are the deltas by which a version was made of the one before, for mirrors that make it of the same one.
-// What it has was applied here and led to the digest of the manifest. Its methods do nothing on nil.
+// keptDeltas holds the deltas with which a version was made from the previous one, for mirrors with the same previous
+// version. Each has been applied here and has produced the digest in the manifest. The methods do nothing on nil.
 type keptDeltas struct {
-	planned chan struct{} // closed when all that will be there are in byPair
+	planned chan struct{} // closed when byPair is complete
 
 	mu     sync.Mutex
-	left   int64 // bytes that may be kept yet
+	left   int64 // remaining bytes that can be kept
 	byPair map[deltaPair]*keptDelta
 }
 
-// deltaPair is what a delta leads from and to.
+// deltaPair identifies a delta by the tensors before and after it.
 type deltaPair struct{ base, tensor module.Digest }
 
-// keptDelta is one of them.
+// keptDelta is one delta.
 type keptDelta struct {
-	settled chan struct{} // closed when data is what it will be
-	data    []byte        // nil for a delta that was not kept
+	settled chan struct{} // closed when data is final
+	data    []byte        // nil if the delta was not kept
 }
 
 func newKeptDeltas(model int64) *keptDeltas {
-	return &keptDeltas{planned: make(chan struct{}), left: model / keptPart, byPair: map[deltaPair]*keptDelta{}}
+	return &keptDeltas{planned: make(chan struct{}), left: model / deltaCacheFraction, byPair: map[deltaPair]*keptDelta{}}
 }
 
-// plan says which deltas will be there. It is called once.
+// plan sets which deltas are expected. It is called once.
 func (k *keptDeltas) plan(patches []*patch) {
 	if k == nil {
 		return
@@ -51,7 +51,7 @@ func (k *keptDeltas) plan(patches []*patch) {
 	close(k.planned)
 }
 
-// settle keeps a delta; nil for one that was not had. What is settled already stays.
+// settle stores a delta; nil if it is not available. It does not change a settled delta.
 func (k *keptDeltas) settle(pair deltaPair, data []byte) {
 	if k == nil {
 		return
@@ -71,7 +71,7 @@ func (k *keptDeltas) settle(pair deltaPair, data []byte) {
 	close(one.settled)
 }
 
-// find waits until the delta is settled and returns it, or nil if it was not kept or ctx ends first.
+// find waits until the delta is settled and returns it. It returns nil if the delta was not kept or ctx ends first.
 func (k *keptDeltas) find(ctx context.Context, pair deltaPair) []byte {
 	if k == nil {
 		return nil
@@ -88,7 +88,7 @@ func (k *keptDeltas) find(ctx context.Context, pair deltaPair) []byte {
 	return one.data
 }
 
-// closed waits until a channel is closed, and reports whether it was before ctx ended.
+// closed waits until a channel is closed or ctx ends. It reports whether the channel was closed.
 func closed(ctx context.Context, c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -98,7 +98,7 @@ func closed(ctx context.Context, c <-chan struct{}) bool {
 	}
 }
 
-// recording writes down a delta that comes from the network, up to what may be kept. Its methods do nothing on nil.
+// recording copies a delta as it is received, up to the size limit. Its methods do nothing on nil.
 type recording struct {
 	text  bytes.Buffer
 	limit int64
@@ -106,7 +106,7 @@ type recording struct {
 	reads int
 }
 
-// record begins one; nil where nothing is kept.
+// record starts a recording. It returns nil if no deltas are kept.
 func (k *keptDeltas) record() *recording {
 	if k == nil {
 		return nil
@@ -116,7 +116,7 @@ func (k *keptDeltas) record() *recording {
 	return &recording{limit: k.left}
 }
 
-// Write implements io.Writer. It never fails: what is too much is forgotten.
+// Write implements io.Writer. It never fails: over the limit, the recording is discarded.
 func (r *recording) Write(p []byte) (int, error) {
 	if r == nil || r.over {
 		return len(p), nil
@@ -128,8 +128,8 @@ func (r *recording) Write(p []byte) (int, error) {
 	return r.text.Write(p)
 }
 
-// of is the delta that was written down of one that was applied; nil where it is not to be kept. One that came by
-// several answers is computed: both versions are here.
+// of returns the recorded delta of an applied patch; nil if it will not be kept. A delta that was received in several
+// responses is recomputed from the two versions.
 func (r *recording) of(one *patch) []byte {
 	switch {
 	case r == nil || r.over:
@@ -152,7 +152,7 @@ func (r *recording) of(one *patch) []byte {
 	return out
 }
 
-// serveDelta answers a peer that has the tensor of the version before, named by its digest.
+// serveDelta serves a delta to a peer that has the tensor of the previous version, identified by its digest.
 func (o *offer) serveDelta(w http.ResponseWriter, r *http.Request, pair deltaPair) {
 	ctx, cancel := context.WithTimeout(r.Context(), offerStall)
 	defer cancel()
@@ -166,10 +166,10 @@ func (o *offer) serveDelta(w http.ResponseWriter, r *http.Request, pair deltaPai
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	control := http.NewResponseController(w)
 	for len(data) > 0 {
-		_ = control.SetWriteDeadline(time.Now().Add(offerStall)) // where there is none, the peer's own patience ends it
+		_ = control.SetWriteDeadline(time.Now().Add(offerStall)) // best effort: the peer has a timeout too
 		n, err := w.Write(data[:min(len(data), readBytes)])
 		if err != nil || o.ctx.Err() != nil {
-			panic(http.ErrAbortHandler) // the length was promised
+			panic(http.ErrAbortHandler) // the announced length cannot be sent
 		}
 		data = data[n:]
 	}

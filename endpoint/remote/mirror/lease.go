@@ -12,8 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 )
 
-// lease is a version that the source keeps for this mirror: while it is fetched, and then as the base of the deltas to
-// the next.
+// lease holds a version at the source: while it is fetched, and later as the base of deltas to the next version.
 type lease struct {
 	ID       string `json:"lease"`
 	Version  uint64 `json:"version"`
@@ -25,15 +24,15 @@ type lease struct {
 	running sync.WaitGroup
 }
 
-// takeLease has the source keep a version; 0 stands for the newest. It returns nil where the source cannot: then the
-// version may go while it is fetched, which is noticed.
+// takeLease acquires a lease on a version; 0 means the newest. It returns nil if the source grants none. The version
+// can then be freed during the transfer, which is detected.
 func (s *source) takeLease(ctx context.Context, version uint64, length time.Duration) (*lease, error) {
 	l := &lease{source: s, length: length}
 	err := s.again(ctx, func() (bool, error) {
 		err := s.object(ctx, http.MethodPost, s.path(version, fmt.Sprintf("/leases?seconds=%d", int(length.Seconds()))), l)
 		var status *store.StatusError
 		if errors.As(err, &status) && (status.Status == http.StatusTooManyRequests || status.Status == http.StatusNotFound) {
-			return false, nil // a manifest that is not there either will say so
+			return false, nil // if the version is missing, the manifest request reports it
 		}
 		return false, err
 	})
@@ -46,10 +45,10 @@ func (s *source) takeLease(ctx context.Context, version uint64, length time.Dura
 	return l, nil
 }
 
-// path is where the lease is renewed and ended.
+// path returns the path to renew and end the lease.
 func (l *lease) path() string { return "/v1/leases/" + url.PathEscape(l.ID) }
 
-// renew keeps the lease until ctx ends or the source does not know it any more.
+// renew renews the lease until ctx ends or the source has dropped it.
 func (l *lease) renew(ctx context.Context) {
 	for sleep(ctx, l.length/4) == nil {
 		if err := l.source.object(ctx, http.MethodPost, l.path(), &struct{}{}); errors.Is(err, ErrNotFound) {
@@ -58,7 +57,7 @@ func (l *lease) renew(ctx context.Context) {
 	}
 }
 
-// end gives the lease back, within a second: one that cannot be given back ends by itself. Ending nil does nothing.
+// end releases the lease. It waits at most a second; a lease that cannot be released expires. Ending nil does nothing.
 func (l *lease) end() {
 	if l == nil {
 		return

@@ -19,7 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// token is the token of tokenFile.
+// token is the token in tokenFile.
 const token = "0123456789abcdef-mirror"
 
 func tokenFile(t testing.TB) string {
@@ -40,13 +40,13 @@ func publishFile(t testing.TB, client *endpoint.Client, dev driver.Device, name,
 	return version
 }
 
-// liar passes requests on to a gateway and changes what comes back: manifests, or the header or bytes of tensors.
+// liar is a proxy to a gateway that changes its responses: manifests, or headers and bytes of tensors.
 type liar struct {
 	to       string
-	answer   func(w http.ResponseWriter, r *http.Request) // instead of manifests
+	answer   func(w http.ResponseWriter, r *http.Request) // replaces the manifest response
 	manifest func(string) string
-	digits   int   // characters to take off the end of digests
-	sizes    int64 // factor of sizes
+	digits   int   // number of characters removed from digests
+	sizes    int64 // factor applied to sizes
 	header   func(http.Header)
 	bytes    func([]byte)
 	stall    bool
@@ -114,10 +114,10 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if isTensor && w.Header().Get("Content-Length") == "" {
 		_ = http.NewResponseController(w).Flush() // the body has no length
 	}
-	_, _ = w.Write(body) // a peer that has enough leaves
+	_, _ = w.Write(body) // best effort: the client may have left
 }
 
-// changed is a manifest as the liar tells it.
+// changed returns the modified manifest.
 func (l *liar) changed(body []byte) []byte {
 	text := string(body)
 	if l.manifest != nil {
@@ -138,7 +138,7 @@ func (l *liar) changed(body []byte) []byte {
 	return []byte(text)
 }
 
-// endless sends blanks until the peer has enough.
+// endless sends blanks until the client disconnects.
 func endless(w http.ResponseWriter, _ *http.Request) {
 	blanks := []byte(strings.Repeat(" ", 1<<20))
 	for {

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{&jsonrpc.Component{}, mirrorgate.New()} })
 }
 
-// attached waits until the gateway has its owner.
+// attached waits until the gateway is attached to its owner.
 func attached(t testing.TB, gw *remotetest.Gateway) {
 	t.Helper()
 	remotetest.Eventually(t, func() error {
@@ -45,7 +45,7 @@ func attached(t testing.TB, gw *remotetest.Gateway) {
 	})
 }
 
-// openHost opens host memory for the length of the test.
+// openHost opens host memory until the test ends.
 func openHost(t testing.TB) *host.Device {
 	t.Helper()
 	dev, err := host.Open()
@@ -54,7 +54,7 @@ func openHost(t testing.TB) *host.Device {
 	return dev
 }
 
-// dial connects to an owner for the length of the test.
+// dial connects to an owner until the test ends.
 func dial(t testing.TB, socket string, dev driver.Device) *endpoint.Client {
 	t.Helper()
 	client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
@@ -63,7 +63,7 @@ func dial(t testing.TB, socket string, dev driver.Device) *endpoint.Client {
 	return client
 }
 
-// modelFile writes a file of made-up tensors, one of them of bfloat16 and two tied, and returns its path.
+// modelFile writes a file with generated tensors, one of them bfloat16 and two tied, and returns its path.
 func modelFile(t testing.TB, seed int64) string {
 	t.Helper()
 	dev := openHost(t)
@@ -84,7 +84,7 @@ func modelFile(t testing.TB, seed int64) string {
 	return path
 }
 
-// requireSame holds the newest version of a name at an owner to a file.
+// requireSame compares the newest version of a name at an owner with a file.
 func requireSame(t testing.TB, client *endpoint.Client, name, path string) {
 	t.Helper()
 	h, err := client.Acquire(t.Context(), name)
@@ -99,7 +99,7 @@ func requireSame(t testing.TB, client *endpoint.Client, name, path string) {
 	require.Equal(t, want, got, "the file that the version makes is the source's, byte for byte")
 }
 
-// events keeps what a mirror tells.
+// events collects the events of a mirror.
 type events struct {
 	mu   sync.Mutex
 	list []mirror.Event
@@ -111,7 +111,7 @@ func (e *events) add(one mirror.Event) {
 	e.list = append(e.list, one)
 }
 
-// of are the events of a kind so far.
+// of returns the events of a kind received so far.
 func (e *events) of(kind string) (out []mirror.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -123,7 +123,7 @@ func (e *events) of(kind string) (out []mirror.Event) {
 	return out
 }
 
-// newMirror makes a mirror and closes it when the test ends.
+// newMirror returns a mirror that is closed when the test ends.
 func newMirror(t testing.TB, options mirror.Options) *mirror.Mirror {
 	t.Helper()
 	m, err := mirror.New(options)
@@ -132,7 +132,7 @@ func newMirror(t testing.TB, options mirror.Options) *mirror.Mirror {
 	return m
 }
 
-// follow has a mirror follow until the function is called, which also returns what Follow returned.
+// follow runs Follow until stop is called. stop returns the result of Follow.
 func follow(t testing.TB, m *mirror.Mirror) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -13,13 +13,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Bounds of a manifest.
+// Limits of a manifest.
 const (
 	maxManifestBytes = 64 << 20
 	maxTensors       = 1 << 20
 )
 
-// manifestJSON is the manifest as a gateway writes it. Its URLs are not used: they are known.
+// manifestJSON is the JSON of a gateway's manifest. Its URLs are ignored because the paths are fixed.
 type manifestJSON struct {
 	Name     string            `json:"name"`
 	Version  uint64            `json:"version"`
@@ -37,32 +37,32 @@ type tensorJSON struct {
 	SHA256 string       `json:"sha256"`
 }
 
-// manifest is a manifest that was checked.
+// manifest is a validated manifest.
 type manifest struct {
 	version  uint64
 	server   string
 	tensors  []tensorEntry
 	metadata map[string]string
-	bytes    int64 // of all tensors with elements of their own
+	bytes    int64 // size of all tensors that are not tied to another
 	digested bool  // the digests of the tensors are known
 }
 
-// tensorEntry is one tensor of it.
+// tensorEntry describes one tensor.
 type tensorEntry struct {
 	module.NamedSpec
 	bytes  int64
-	digest module.Digest // of tied names the one of the tensor they are tied to
+	digest module.Digest // for tied names, the digest of the tensor that they are tied to
 }
 
-// parseManifest checks a manifest before any memory is taken for it: what it says of a tensor has to agree, names are
-// unique, ties lead to an earlier tensor of the same kind, and all together have at most limit bytes.
+// parseManifest validates a manifest before memory is allocated for it. The fields of a tensor must agree, names must
+// be unique, ties must refer to an earlier tensor of the same kind, and the total size must not exceed limit bytes.
 func parseManifest(text []byte, limit int64) (*manifest, error) {
 	var raw manifestJSON
 	if err := json.Unmarshal(text, &raw); err != nil {
 		return nil, fmt.Errorf("%w: the manifest: %w", ErrSource, err)
 	}
 	if len(raw.Tensors) > maxTensors {
-		return nil, fmt.Errorf("%w: a manifest of %d tensors", ErrTooLarge, len(raw.Tensors))
+		return nil, fmt.Errorf("%w: the manifest has %d tensors", ErrTooLarge, len(raw.Tensors))
 	}
 	if raw.Version == 0 {
 		return nil, fmt.Errorf("%w: the manifest has no version", ErrSource)
@@ -74,7 +74,7 @@ func parseManifest(text []byte, limit int64) (*manifest, error) {
 		if err != nil {
 			return nil, fmt.Errorf("tensor %q: %w", store.Shortened(raw.Tensors[i].Name), err)
 		}
-		// The slab's gaps count too, or a million empty tensors would be nothing.
+		// The gaps in the slab count too; otherwise a million empty tensors would have size 0.
 		if m.bytes += one.bytes; one.TiedTo == "" && one.bytes > limit-(m.bytes-one.bytes)-int64(i)*module.Alignment {
 			return nil, fmt.Errorf("%w: more than %d bytes; see --max-model", ErrTooLarge, limit)
 		}
@@ -87,7 +87,7 @@ func parseManifest(text []byte, limit int64) (*manifest, error) {
 	return m, nil
 }
 
-// entry checks one tensor.
+// entry validates one tensor.
 func (m *manifest) entry(raw *tensorJSON, byName map[string]int) (out tensorEntry, err error) {
 	dt, err := tensor.ParseDType(raw.DType)
 	if err != nil {
@@ -98,17 +98,17 @@ func (m *manifest) entry(raw *tensorJSON, byName map[string]int) (out tensorEntr
 		return out, fmt.Errorf("%w: %w", ErrSource, err)
 	}
 	if _, twice := byName[raw.Name]; twice || raw.Name == "" {
-		return out, fmt.Errorf("%w: a name that is empty or there twice", ErrSource)
+		return out, fmt.Errorf("%w: empty or duplicate name", ErrSource)
 	}
 	if raw.Bytes != out.bytes {
-		return out, fmt.Errorf("%w: %v of shape %v has %d bytes, and the manifest says %d", ErrSource, dt, raw.Shape, out.bytes, raw.Bytes)
+		return out, fmt.Errorf("%w: %v of shape %v has %d bytes, the manifest has %d", ErrSource, dt, raw.Shape, out.bytes, raw.Bytes)
 	}
 	if raw.TiedTo != "" {
 		return out, m.tie(&out, byName)
 	}
 	digest, err := hex.DecodeString(raw.SHA256)
 	if err != nil || len(digest) != sha256.Size {
-		return out, fmt.Errorf("%w: it has no SHA-256", ErrSource)
+		return out, fmt.Errorf("%w: no SHA-256", ErrSource)
 	}
 	copy(out.digest[:], digest)
 	return out, nil
@@ -117,13 +117,13 @@ func (m *manifest) entry(raw *tensorJSON, byName map[string]int) (out tensorEntr
 func (m *manifest) tie(out *tensorEntry, byName map[string]int) error {
 	at, found := byName[out.TiedTo]
 	if !found || m.tensors[at].DType != out.DType || !m.tensors[at].Shape.Equal(out.Shape) || m.tensors[at].TiedTo != "" {
-		return fmt.Errorf("%w: tied to %q, which is no earlier tensor of its type and shape", ErrSource, store.Shortened(out.TiedTo))
+		return fmt.Errorf("%w: tied to %q, which is not an earlier tensor of the same type and shape", ErrSource, store.Shortened(out.TiedTo))
 	}
 	out.digest = m.tensors[at].digest
 	return nil
 }
 
-// specs are the descriptions from which a state dict is made.
+// specs returns the specs from which a state dict is created.
 func (m *manifest) specs() []module.NamedSpec {
 	out := make([]module.NamedSpec, len(m.tensors))
 	for i := range m.tensors {
@@ -132,7 +132,8 @@ func (m *manifest) specs() []module.NamedSpec {
 	return out
 }
 
-// digest, where the tensors have theirs, is that of the whole, as module.StateDictDigest computes it from the bytes.
+// digest returns the digest of the whole model as module.StateDictDigest computes it. The digests of the tensors must
+// be known.
 func (m *manifest) digest() module.Digest {
 	order := make([]int, len(m.tensors))
 	for i := range order {

@@ -25,130 +25,127 @@ const (
 	DefaultLease       = time.Minute
 )
 
-// Options say what is mirrored, and from where to where. Zero values stand for the defaults.
+// Options configures a mirror. Zero values mean the defaults.
 type Options struct {
-	// Source is https://HOST:2537/NAME at a gateway, or NAME@VERSION for a version other than the newest; or where
-	// safetensors files are: file:///PATH, hf://ORG/MODEL[@REVISION], oci://HOST/REPOSITORY[:TAG|@DIGEST] or
-	// s3://BUCKET/KEY.
+	// Source is https://HOST:2537/NAME at a gateway, or NAME@VERSION for a fixed version. Safetensors files are
+	// file:///PATH, hf://ORG/MODEL[@REVISION], oci://HOST/REPOSITORY[:TAG|@DIGEST] or s3://BUCKET/KEY.
 	Source string
-	// Name is the name at the owner of this host; that of the source where it is empty.
+	// Name is the model's name at this host's owner; empty means the source's name.
 	Name string
-	// Owner is the owner that the model is published at. Borrowed: it outlives the Mirror, and is attached with Device
-	// among its devices.
+	// Owner publishes the model. Borrowed: it must outlive the Mirror and have Device among its devices.
 	Owner *endpoint.Client
-	// Device is where the model goes: memory that the processor addresses, such as that of package host. Borrowed.
+	// Device holds the model. The CPU must be able to address its memory, as with package host. Borrowed.
 	Device driver.Device
-	// Token is the token that a gateway or the hub asks for. It is sent to the source's host only. Registries and
-	// buckets take what their own tools have: Docker's configuration, and Amazon's variables and files.
+	// Token is the token for a gateway or the hub. It is sent to the source's host only. Registries and buckets use the
+	// credentials of Docker and Amazon tools: Docker's configuration, and Amazon's environment variables and files.
 	Token string
-	// TLS is how an https source is reached; nil for the certificate authorities of this system.
+	// TLS configures https connections to the source; nil means the system's certificate authorities.
 	TLS *tls.Config
-	// Connections is how many ranges are on their way at once, RangeBytes how long each is.
+	// Connections is the number of ranges fetched at once, RangeBytes the size of each.
 	Connections int
 	RangeBytes  int64
-	// MaxBytes bounds the memory of a model.
+	// MaxBytes limits the memory of a model.
 	MaxBytes int64
-	// Digest is what the model has to be (Result.Digest); any will do where it is zero.
+	// Digest is the expected digest of the model (Result.Digest); zero accepts any model.
 	Digest module.Digest
-	// Digests has the digests of the tensors computed also where the source is no gateway: registries and the hub have
-	// digests of files, which are compared in any case, and buckets and folders often none. It is another pass of
-	// SHA-256 over all bytes, for Result.Digest and for the digests that a version of the owner carries.
+	// Digests computes the digests of tensors if the source is not a gateway. Registries and the hub provide digests of
+	// files, which are always verified; buckets and folders often provide none. This costs another SHA-256 pass over
+	// all bytes. The digests are used for Result.Digest and published with the version.
 	Digests bool
-	// Stall is how long the source may send nothing before its connection is given up, Patience how long connections
-	// may fail without getting any further before Pull gives up. Follow goes on.
+	// Stall limits the time that a connection may receive nothing. Patience limits the time that Pull retries without
+	// progress. Follow retries forever.
 	Stall, Patience time.Duration
-	// Lease is how long a gateway keeps the version that is fetched, and then the one that deltas are made from, without
-	// hearing of this mirror; a second at least.
+	// Lease is how long a gateway holds the version being fetched, and later the base of deltas, without a renewal; at
+	// least one second.
 	Lease time.Duration
-	// Poll is how often Follow looks at a source that is no gateway.
+	// Poll is the interval at which Follow polls a source that is not a gateway.
 	Poll time.Duration
-	// Peers are the other mirrors, from which a gateway's model is taken where they have it; nil for none. Borrowed.
+	// Peers provides other mirrors, from which a gateway's model is fetched if they have it; nil for none. Borrowed.
 	Peers *Peers
-	// Events is told what goes on, from one goroutine at a time; it may be nil.
+	// Events receives events, one at a time; it may be nil.
 	Events func(Event)
 }
 
-// Event is something that happens to a mirror.
+// Event describes the progress of a mirror.
 type Event struct {
-	// Kind is one of the kinds below.
+	// Kind is one of the constants below.
 	Kind string `json:"event"`
 	// Version is the version at the source.
 	Version uint64 `json:"source_version,omitempty"`
-	// Done and Total are bytes of the model that are in place and that it has, Moved those that came over the network.
+	// Done is the number of bytes in place, Total the size of the model, and Moved the bytes received over the network.
 	Done  int64 `json:"done"`
 	Total int64 `json:"total"`
 	Moved int64 `json:"moved"`
-	// From is the mirror that bytes come from; empty where they come from the source.
+	// From is the mirror that sends the bytes; empty if it is the source.
 	From string `json:"from,omitempty"`
-	// Error is why something is tried again.
+	// Error is the reason for a retry.
 	Error string `json:"error,omitempty"`
-	// Result is what was published.
+	// Result is the published version.
 	Result *Result `json:"result,omitempty"`
 }
 
 // Kinds of events.
 const (
-	// EventFound is a version that will be fetched; its manifest is right and its memory there.
+	// EventFound reports a version that will be fetched. Its manifest is valid and its memory is allocated.
 	EventFound = "found"
-	// EventProgress comes a few times a second while bytes are moved.
+	// EventProgress is sent a few times a second during a transfer.
 	EventProgress = "progress"
-	// EventRetry is an attempt that failed and will be made again.
+	// EventRetry reports a failed attempt that will be retried.
 	EventRetry = "retry"
-	// EventPublished is a version that was published.
+	// EventPublished reports a published version.
 	EventPublished = "published"
-	// EventUnchanged is a version of the source that the owner has already, by its digests.
+	// EventUnchanged reports a version that the owner already has, by its digests.
 	EventUnchanged = "unchanged"
 )
 
-// Result is a version of the source that the owner of this host has.
+// Result describes a version of the source at this host's owner.
 type Result struct {
-	// Name and Version are what it is called at the owner of this host, SourceVersion what at the source.
+	// Name and Version identify it at this host's owner, SourceVersion at the source.
 	Name          string `json:"name"`
 	Version       uint64 `json:"version"`
 	Source        string `json:"source"`
 	SourceVersion uint64 `json:"source_version,omitempty"`
-	// Revision is the source with what was found there, where it has no numbers: a commit, a digest.
+	// Revision identifies a version of a source without version numbers: its address with a commit or digest.
 	Revision string `json:"revision,omitempty"`
-	// Digest is what module.StateDictDigest is of the model, in hexadecimal. It is empty where the source is no gateway
-	// and nobody asked for it: see Options.Digests.
+	// Digest is the model's module.StateDictDigest in hexadecimal. It is empty if the source is not a gateway and
+	// Options.Digests is not set.
 	Digest string `json:"digest,omitempty"`
-	// Tensors is how many names it has, Bytes the size of their elements.
+	// Tensors is the number of names, Bytes the size of their elements.
 	Tensors int   `json:"tensors"`
 	Bytes   int64 `json:"bytes"`
-	// Moved is how many bytes came over the network, manifest and all. Copied is how many of the model's were copied
-	// from a version that was here, Patched how many belong to tensors that were made of those of the version before by
-	// what has changed in them.
-	// FromPeers is how many of Moved other mirrors gave.
+	// Moved is the number of bytes received over the network, including the manifest. Copied counts bytes copied from a
+	// local version. Patched counts the bytes of tensors that were updated from the previous version with deltas.
+	// FromPeers is the part of Moved that other mirrors sent.
 	Moved     int64 `json:"moved"`
 	FromPeers int64 `json:"from_peers,omitempty"`
 	Copied    int64 `json:"copied"`
 	Patched   int64 `json:"patched"`
-	// Unchanged says that nothing was published: Version is that which was there.
+	// Unchanged reports that nothing was published: Version existed already.
 	Unchanged bool `json:"unchanged,omitempty"`
-	// Seconds is how long it took.
+	// Seconds is the duration.
 	Seconds float64 `json:"seconds"`
 }
 
-// Mirror mirrors one model. Its methods must not be called at the same time.
+// Mirror mirrors one model. Its methods must not be called concurrently.
 type Mirror struct {
 	options  Options
 	attempts *attempts
-	source   *source     // a gateway; nil where there is a place
-	place    store.Place // where files are; nil where there is a gateway
-	base     *base       // what is here already; nil before the first Pull, and where there is nothing
+	source   *source     // a gateway; nil if place is set
+	place    store.Place // location of files; nil if source is set
+	base     *base       // local version to copy from; nil before the first Pull, and if there is none
 	known    knownVersion
-	picker   atomic.Pointer[picker] // while a version is fetched
-	giving   *offer                 // the version that is fetched, as other mirrors have it
+	picker   atomic.Pointer[picker] // set during a transfer
+	giving   *offer                 // the version being fetched, offered to other mirrors
 	telling  sync.Mutex             // held while Options.Events is called
 }
 
-// knownVersion is the version of the source that was seen last.
+// knownVersion is the last version seen at the source.
 type knownVersion struct {
 	server  string
 	version uint64
 }
 
-// New checks the options. It connects to nothing. The caller closes the mirror.
+// New validates the options and returns a mirror. It does not connect. The caller closes the mirror.
 func New(options Options) (*Mirror, error) {
 	if options.Owner == nil || options.Device == nil {
 		return nil, errors.New("a mirror needs an owner and a device")
@@ -180,6 +177,9 @@ func New(options Options) (*Mirror, error) {
 		return nil, err
 	}
 	setDefault(&m.options.Name, name)
+	if options.Token != "" && base.Scheme != "https" && !loopback(base.Hostname()) {
+		return nil, fmt.Errorf("the source %s would receive the token in clear text: use https", base)
+	}
 	m.source = &source{
 		base: base, name: name, version: version, token: options.Token, attempts: m.attempts,
 		client: store.NewHTTPClient(options.TLS, options.Connections, sameHost),
@@ -187,7 +187,7 @@ func New(options Options) (*Mirror, error) {
 	return m, nil
 }
 
-// DefaultName is the name of a model at the owner here where Options have none, or why the address is none.
+// DefaultName returns the default of Options.Name for a source. It returns an error if the source is invalid.
 func DefaultName(source string) (string, error) {
 	if store.Is(source) {
 		place, err := store.Open(source, store.Options{})
@@ -208,7 +208,7 @@ func setDefault[T comparable](value *T, to T) {
 	}
 }
 
-// Close gives the leases at the source back and forgets what was here. What was published stays.
+// Close releases the leases at the source and the local base. Published versions remain.
 func (m *Mirror) Close() error {
 	err := m.base.close()
 	m.base = nil

@@ -15,17 +15,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// offerStall is how long a peer may wait for bytes that this mirror waits for itself, or take none.
+// offerStall limits how long a peer's request waits for bytes that this mirror is fetching, and how long a peer may
+// read nothing.
 const offerStall = 10 * time.Second
 
-// offer is a model that peers may take, also while it comes. Its memory stays until close has returned.
+// offer is a model that peers can fetch, also while this mirror fetches it. Its memory must remain valid until close
+// returns.
 type offer struct {
 	peers   *Peers
 	model   module.Digest
 	total   int64
 	done    *atomic.Int64
 	tensors map[module.Digest]*offeredTensor
-	deltas  *keptDeltas // nil where it was not made of the version before
+	deltas  *keptDeltas // nil if it was not made from the previous version
 
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -34,13 +36,14 @@ type offer struct {
 	running sync.WaitGroup
 }
 
-// offeredTensor is one tensor of it.
+// offeredTensor is one offered tensor.
 type offeredTensor struct {
 	data []byte
 	here *arrivals
 }
 
-// offeredAs is what is offered of a tensor with that memory; nil where another with the same bytes is.
+// offeredAs adds a tensor with the given memory to all and returns it. It returns nil if a tensor with the same bytes
+// is there already.
 func offeredAs(all map[module.Digest]*offeredTensor, digest module.Digest, data []byte) *offeredTensor {
 	if t := all[digest]; t != nil && &t.data[0] == &data[0] {
 		return t
@@ -48,19 +51,19 @@ func offeredAs(all map[module.Digest]*offeredTensor, digest module.Digest, data 
 	return nil
 }
 
-// came notes bytes that are there. It does nothing on nil.
-func (t *offeredTensor) came(at, n int64) {
+// markReceived records bytes that have arrived. It does nothing on nil.
+func (t *offeredTensor) markReceived(at, n int64) {
 	if t != nil {
 		t.here.add(at, n)
 	}
 }
 
-// arrivals is how much of some bytes is there, which come in several ranges at once, each from its beginning on.
+// arrivals records which bytes have arrived. They arrive in several ranges at once, each from its beginning.
 type arrivals struct {
 	size, step int64
 
 	mu      sync.Mutex
-	upTo    []int64 // of each range, from its beginning
+	upTo    []int64 // arrived bytes of each range
 	changed chan struct{}
 }
 
@@ -68,7 +71,7 @@ func newArrivals(size, step int64) *arrivals {
 	return &arrivals{size: size, step: step, upTo: make([]int64, (size+step-1)/step), changed: make(chan struct{})}
 }
 
-// add notes that n bytes at a place have come.
+// add records n bytes that arrived at an offset.
 func (a *arrivals) add(at, n int64) {
 	if n <= 0 {
 		return
@@ -85,7 +88,8 @@ func (a *arrivals) add(at, n int64) {
 	a.changed = make(chan struct{})
 }
 
-// available is how many bytes from a place on are there, and a channel that is closed when more have come.
+// available returns the number of contiguous bytes available at an offset, and a channel that is closed when more
+// arrive.
 func (a *arrivals) available(at int64) (n int64, more <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -100,7 +104,7 @@ func (a *arrivals) available(at int64) (n int64, more <-chan struct{}) {
 	return at - begin, a.changed
 }
 
-// offer has peers told of a model, and answers them. The caller closes it before the memory goes.
+// offer announces a model and serves it to peers. The caller closes the offer before it frees the memory.
 func (p *Peers) offer(model module.Digest, total int64, done *atomic.Int64, tensors map[module.Digest]*offeredTensor, deltas *keptDeltas) *offer {
 	o := &offer{peers: p, model: model, total: total, done: done, tensors: tensors, deltas: deltas}
 	o.ctx, o.stop = context.WithCancel(context.Background())
@@ -113,7 +117,7 @@ func (p *Peers) offer(model module.Digest, total int64, done *atomic.Int64, tens
 	return o
 }
 
-// enter keeps the memory until leave is called. It fails where the offer was closed.
+// enter keeps the memory valid until leave is called. ok is false if the offer is closed.
 func (p *Peers) enter(model module.Digest) (o *offer, leave func(), ok bool) {
 	p.mu.Lock()
 	o = p.offers[model]
@@ -130,7 +134,7 @@ func (p *Peers) enter(model module.Digest) (o *offer, leave func(), ok bool) {
 	return o, o.running.Done, true
 }
 
-// close ends the offer, cuts off who takes from it, and returns when nobody reads the memory any more. Closing nil does
+// close ends the offer and the requests of peers. It returns when no request reads the memory. Closing nil does
 // nothing.
 func (o *offer) close() {
 	if o == nil {
@@ -148,8 +152,8 @@ func (o *offer) close() {
 	o.running.Wait()
 }
 
-// announce says how far the model is until the offer is closed: when the first bytes are here, which is what others
-// wait for, at each tenth, and often enough that it is not forgotten.
+// announce publishes the model's progress until the offer is closed: when the first bytes arrive, after each tenth, and
+// often enough that the entry does not expire.
 func (o *offer) announce() {
 	said, at := int64(-1), time.Time{}
 	tick := time.NewTicker(announceEvery)
@@ -171,24 +175,24 @@ func (o *offer) announce() {
 	superseded := o.peers.offers[o.model] != nil && o.peers.offers[o.model] != o
 	o.peers.mu.Unlock()
 	if superseded {
-		return // the entry is another's
+		return // the entry belongs to another offer
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), peersTimeout)
 	defer cancel()
 	if kv, err := o.peers.bucket(ctx); err == nil {
-		_ = kv.Purge(ctx, haveKey(o.model, o.peers.id)) // else it is forgotten soon
+		_ = kv.Purge(ctx, haveKey(o.model, o.peers.id)) // best effort: the entry expires
 	}
 }
 
-// tell says how far the model is.
+// tell publishes the model's progress.
 func (o *offer) tell() {
 	if o.peers.options.URL != "" {
-		_ = o.put(o.done.Load()) // announce says it again
+		_ = o.put(o.done.Load()) // best effort: announce repeats it
 	}
 }
 
 func (o *offer) put(done int64) error {
-	text, err := json.Marshal(peerEntry{URL: o.peers.options.URL, Done: min(done, o.total), Total: o.total})
+	text, err := json.Marshal(peerEntry{URL: o.peers.options.URL, Done: min(done, o.total), Total: o.total, Host: hostID()})
 	if err != nil {
 		return err
 	}
@@ -202,8 +206,9 @@ func (o *offer) put(done int64) error {
 	return err
 }
 
-// ServeHTTP answers with bytes of a tensor of a model, each named by its digest, and waits for those that have not come
-// yet; or, with ?base=, with the delta from the tensor with that digest, where this mirror was made by one.
+// ServeHTTP serves the bytes of a model's tensor. Model and tensor are identified by their digests. It waits for bytes
+// that have not arrived yet. With ?base=, it serves the delta from the tensor with that digest, if this mirror was made
+// with it.
 func (p *Peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	model, err := module.ParseDigest(r.PathValue("model"))
 	digest, err2 := module.ParseDigest(r.PathValue("tensor"))
@@ -249,11 +254,11 @@ func (p *Peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(status)
 	if !o.send(w, r, t, begin, end) {
-		panic(http.ErrAbortHandler) // the length was promised
+		panic(http.ErrAbortHandler) // the announced length cannot be sent
 	}
 }
 
-// send writes bytes as they come. It reports whether all were sent.
+// send writes bytes as they arrive. It reports whether all were sent.
 func (o *offer) send(w http.ResponseWriter, r *http.Request, t *offeredTensor, begin, end int64) bool {
 	control := http.NewResponseController(w)
 	defer context.AfterFunc(o.ctx, func() { _ = control.SetWriteDeadline(time.Now()) })()
@@ -266,7 +271,7 @@ func (o *offer) send(w http.ResponseWriter, r *http.Request, t *offeredTensor, b
 			continue
 		}
 		n = min(n, end-begin, readBytes)
-		_ = control.SetWriteDeadline(time.Now().Add(offerStall)) // where there is none, the peer's own patience ends it
+		_ = control.SetWriteDeadline(time.Now().Add(offerStall)) // best effort: the peer has a timeout too
 		if o.ctx.Err() != nil {
 			return false
 		}
@@ -278,7 +283,7 @@ func (o *offer) send(w http.ResponseWriter, r *http.Request, t *offeredTensor, b
 	return true
 }
 
-// await waits for bytes. It reports whether some came.
+// await waits for more bytes. It reports whether some arrived.
 func (o *offer) await(r *http.Request, more <-chan struct{}) bool {
 	select {
 	case <-more:
@@ -290,7 +295,7 @@ func (o *offer) await(r *http.Request, more <-chan struct{}) bool {
 	return false
 }
 
-// parseRange reads a request for all of size bytes, or for one range with both ends.
+// parseRange parses a request for all of size bytes, or for one range with both ends.
 func parseRange(field string, size int64) (begin, end int64, partial, ok bool) {
 	if field == "" {
 		return 0, size, false, true

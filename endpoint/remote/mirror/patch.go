@@ -14,29 +14,29 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// patch is a tensor that is made of the one of the same name in the version before.
+// patch updates a tensor from the tensor with the same name in the previous version.
 type patch struct {
 	*download
 	old    []byte
-	digest module.Digest // of old
+	digest module.Digest // digest of old
 }
 
-// pair is what the delta leads from and to.
+// pair identifies the delta by both digests.
 func (p *patch) pair() deltaPair { return deltaPair{p.digest, p.entry.digest} }
 
-// patcher fetches deltas to one version: from a mirror that was patched itself, or from the source, of a version that
-// the source keeps.
+// patcher fetches deltas to one version: from a mirror that applied them, or from the source if it holds a lease on the
+// base.
 type patcher struct {
 	source  *source
 	version uint64
-	base    *lease  // nil where the source keeps none
-	picker  *picker // of other mirrors; nil for none
+	base    *lease  // nil if the source holds none
+	picker  *picker // selects other mirrors; nil for none
 	model   module.Digest
 	kept    *keptDeltas // for other mirrors; nil for none
 }
 
-// patchFor is how a tensor can be patched; nil where it cannot, and is fetched. Without a lease at the source, mirrors
-// may have deltas.
+// patchFor returns the patch for a tensor; nil if the tensor must be fetched. Without a lease at the source, a patch
+// requires peers, which may have the delta.
 func (b *base) patchFor(d *download, peers bool) *patch {
 	if b == nil || b.lease == nil && !peers {
 		return nil
@@ -47,8 +47,8 @@ func (b *base) patchFor(d *download, peers bool) *patch {
 	return nil
 }
 
-// run makes one tensor of the one before and compares its digest. Where that does not come to pass, though the source
-// can be reached, the error is errNoPatch, and the tensor has to be fetched.
+// run makes one tensor from the previous one and verifies its digest. If that fails although the source can be reached,
+// it returns errNoPatch, and the tensor must be fetched.
 func (p *patcher) run(ctx context.Context, one *patch) error {
 	record, err := p.fromPeers(ctx, one)
 	if record == nil && err == nil {
@@ -60,12 +60,12 @@ func (p *patcher) run(ctx context.Context, one *patch) error {
 	}
 	p.kept.settle(one.pair(), record.of(one))
 	one.done.Add(int64(len(one.data)))
-	one.offered.came(0, int64(len(one.data)))
+	one.offered.markReceived(0, int64(len(one.data)))
 	return nil
 }
 
-// fromPeers patches by deltas of other mirrors until one is right. It returns nil where the source has to be asked:
-// because it is this mirror's turn, or because the mirror that it takes from was not made of the same version.
+// fromPeers applies deltas of other mirrors until one is correct. It returns nil if the delta must be fetched from the
+// source: this mirror has the source's slot, or the selected mirror was made from another version.
 func (p *patcher) fromPeers(ctx context.Context, one *patch) (*recording, error) {
 	for ctx.Err() == nil {
 		from, who := p.picker.source(ctx, p.source.attempts)
@@ -86,7 +86,7 @@ func (p *patcher) fromPeers(ctx context.Context, one *patch) (*recording, error)
 	return nil, context.Cause(ctx)
 }
 
-// fromPeer patches by the delta of a mirror, which is not believed.
+// fromPeer applies the delta of a mirror and verifies the result.
 func (p *patcher) fromPeer(ctx context.Context, from *source, one *patch) (*recording, error) {
 	if err := one.slot.copyFrom(one.old); err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (p *patcher) fromPeer(ctx context.Context, from *source, one *patch) (*reco
 	return record, one.check()
 }
 
-// counted counts what is read.
+// counted counts the bytes read.
 type counted struct {
 	from  io.Reader
 	bytes int64
@@ -119,10 +119,10 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// fromSource patches by the delta of the source.
+// fromSource applies the delta of the source.
 func (p *patcher) fromSource(ctx context.Context, one *patch) (*recording, error) {
 	if p.base == nil {
-		return nil, fmt.Errorf("%w: the source keeps no version before", errNoPatch)
+		return nil, fmt.Errorf("%w: the source holds no previous version", errNoPatch)
 	}
 	if err := one.slot.copyFrom(one.old); err != nil {
 		return nil, err
@@ -147,15 +147,15 @@ func (p *patcher) fromSource(ctx context.Context, one *patch) (*recording, error
 	return record, nil
 }
 
-// check compares the digest of a tensor that was patched.
+// check verifies the digest of a patched tensor.
 func (p *patch) check() error {
 	if got := module.Digest(sha256.Sum256(p.data)); got != p.entry.digest {
-		return fmt.Errorf("%w: patched, it has %v", ErrDigest, got)
+		return fmt.Errorf("%w: the patched tensor has %v", ErrDigest, got)
 	}
 	return nil
 }
 
-// read asks the source for the delta from a segment on and applies what comes. It returns the next segment.
+// read requests the delta from the source, starting at a segment, and applies it. It returns the next segment.
 func (p *patcher) read(ctx context.Context, one *patch, segment int64, record *recording) (int64, error) {
 	query := url.Values{"lease": {p.base.ID}, "base": {one.digest.String()}, "segment": {fmt.Sprint(segment)}}
 	path := p.source.path(p.version, "/deltas/"+url.PathEscape(one.entry.Name)+"?"+query.Encode())
@@ -167,7 +167,7 @@ func (p *patcher) read(ctx context.Context, one *patch, segment int64, record *r
 	return p.apply(one, segment, a, record)
 }
 
-// apply applies what comes from a segment on, and writes it down. It returns the next segment.
+// apply applies and records a delta that starts at a segment. It returns the next segment.
 func (p *patcher) apply(one *patch, segment int64, from io.Reader, record *recording) (int64, error) {
 	if record != nil {
 		record.reads++
@@ -179,7 +179,7 @@ func (p *patcher) apply(one *patch, segment int64, from io.Reader, record *recor
 		return next, fmt.Errorf("%w: %w", ErrSource, err)
 	}
 	if err == nil {
-		_, _ = r.Peek(1) // the end of the body, so that the connection is used again
+		_, _ = r.Peek(1) // read the end of the body, so that the connection can be reused
 	}
 	return next, err
 }

@@ -21,37 +21,42 @@ import (
 )
 
 const (
-	// peersBucket is the bucket of NATS in which mirrors say what they have.
+	// peersBucket is the NATS bucket in which mirrors announce their models.
 	peersBucket = "sharedtensor_mirrors"
-	// peersLast is how long an entry stays that nobody renews: its mirror may be dead.
+	// peersLast is the lifetime of an entry that is not renewed, because its mirror may have failed.
 	peersLast = 15 * time.Second
-	// announceEvery is how often it is looked whether there is something to say about how far a model is.
+	// announceEvery is the interval at which the progress of a model is checked for announcements.
 	announceEvery = 20 * time.Millisecond
-	// peersTimeout bounds one request to NATS. Peers save time; one that costs more is done without.
+	// peersTimeout limits a request to NATS. Peers only save time, so slow requests are abandoned.
 	peersTimeout = 2 * time.Second
 )
 
-// PeersOptions say how mirrors reach each other.
+// PeersOptions configures how mirrors reach each other.
 type PeersOptions struct {
-	// URL is where other mirrors reach the handler of these Peers, as https://HOST:2537; without one, this mirror takes
-	// from others and gives nothing.
+	// URL is the address at which other mirrors reach this Peers' handler, as https://HOST:2537. Without it, this
+	// mirror fetches from others but serves nothing. A loopback address is announced only if NATS is on this host.
 	URL string
-	// Token is what peers ask for. It goes to every mirror that NATS names, so NATS has to be closed to strangers.
+	// Token is the token that peers require. It is sent over https to hosts in Trusted, and to mirrors of this user on
+	// this host.
 	Token string
-	// TLS is how peers are reached; nil for the certificate authorities of this system.
+	// Trusted lists the hosts to fetch from: names, *.DOMAIN, addresses and networks. If it is empty, a mirror without
+	// a token fetches from all hosts, and a mirror with a token only from this host.
+	Trusted []string
+	// TLS configures connections to peers; nil means the system's certificate authorities.
 	TLS *tls.Config
-	// Fanout is how many mirrors take from one at the same time: 1 where it is zero. Each that takes halves what the
-	// others get of a link, while a chain costs next to nothing.
+	// Fanout is the number of mirrors that fetch from one mirror at once; 1 if it is zero. A second one halves the
+	// bandwidth of the first, while a longer chain costs little.
 	Fanout int
 }
 
-// Peers is what the mirrors of one cluster know of each other, by NATS: who has which model, how far, and who takes
-// from whom. What they say is not believed: bytes are held to the digests that the source gave.
+// Peers coordinates the mirrors of one cluster through NATS. It tracks which mirror has how much of each model, and
+// which mirror fetches from which. Announcements are not trusted: all bytes are verified with the source's digests.
 //
 //	peers, err := mirror.NewPeers(conn, mirror.PeersOptions{URL: "http://10.0.0.7:2537"})
 //	mux.Handle(mirror.PeersPattern, peers)
 type Peers struct {
 	options PeersOptions
+	trusted trusted
 	js      jetstream.JetStream
 	id      string
 	client  *http.Client
@@ -60,28 +65,32 @@ type Peers struct {
 	offers map[module.Digest]*offer
 }
 
-// PeersPattern is what [Peers] answers.
+// PeersPattern is the route of [Peers].
 const PeersPattern = "GET /v1/mirrors/{model}/{tensor}"
 
-// NewPeers makes Peers over a connection, which it borrows. It asks NATS for nothing yet.
+// NewPeers returns Peers that use a connection, which it borrows. It sends no request to NATS.
 func NewPeers(conn *nats.Conn, options PeersOptions) (*Peers, error) {
 	if options.Fanout < 0 {
-		return nil, errors.New("a negative fan-out")
+		return nil, errors.New("the fan-out is negative")
 	}
 	setDefault(&options.Fanout, 1)
-	if options.URL != "" {
-		if err := checkPeerURL(options.URL); err != nil {
-			return nil, err
-		}
+	trusted, err := parseTrusted(options.Trusted)
+	if err != nil {
+		return nil, err
+	}
+	if options.URL, err = ownAddress(options.URL, conn); err != nil {
+		return nil, err
 	}
 	js, err := jetstream.New(conn)
 	if err != nil {
 		return nil, fmt.Errorf("mirrors on NATS: %w", err)
 	}
-	return &Peers{
-		options: options, js: js, id: nuid.Next(), offers: map[module.Digest]*offer{},
+	p := &Peers{
+		options: options, trusted: trusted, js: js, id: nuid.Next(), offers: map[module.Digest]*offer{},
 		client: store.NewHTTPClient(options.TLS, DefaultConnections, sameHost),
-	}, nil
+	}
+	p.checkUsers(p.client)
+	return p, nil
 }
 
 func checkPeerURL(text string) error {
@@ -92,7 +101,7 @@ func checkPeerURL(text string) error {
 	return nil
 }
 
-// bucket opens the bucket, and makes it where it is not there.
+// bucket opens the bucket, and creates it if it does not exist.
 func (p *Peers) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	ctx, cancel := context.WithTimeout(ctx, peersTimeout)
 	defer cancel()
@@ -105,23 +114,25 @@ func (p *Peers) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	return kv, err
 }
 
-// peerEntry is what a mirror says of itself and one model.
+// peerEntry is a mirror's announcement of one model.
 type peerEntry struct {
 	URL   string `json:"url"`
 	Done  int64  `json:"done"`
 	Total int64  `json:"total"`
+	// Host is the hostID of the mirror. It shows whether a loopback address refers to the same host.
+	Host string `json:"host,omitempty"`
 
 	id string
 }
 
 func haveKey(model module.Digest, id string) string { return "have." + model.String() + "." + id }
 
-// slotKey is held by the mirror that takes from another. Only one can make it.
+// slotKey returns the key of slot n at a mirror. Only one mirror can create and hold it.
 func slotKey(model module.Digest, from string, n int) string {
 	return fmt.Sprintf("slot.%s.%s.%d", model, from, n)
 }
 
-// parsePeer reads an entry. One that does not hold is none.
+// parsePeer validates and returns an entry.
 func parsePeer(key string, text []byte) (e peerEntry, ok bool) {
 	if json.Unmarshal(text, &e) != nil || e.Done < 0 || e.Done > e.Total || checkPeerURL(e.URL) != nil {
 		return e, false

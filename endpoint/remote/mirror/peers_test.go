@@ -23,7 +23,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// startNATS starts a server for the length of the test and returns its URL.
+// startNATS starts a server until the test ends and returns its URL.
 func startNATS(t testing.TB) (*natslink.Server, string) {
 	t.Helper()
 	server, err := natslink.Start(natslink.ServerOptions{Store: t.TempDir(), Listen: "127.0.0.1:0"})
@@ -32,7 +32,7 @@ func startNATS(t testing.TB) (*natslink.Server, string) {
 	return server, server.URL()
 }
 
-// mirrorHost is an owner and its gateway, which mirrors.
+// mirrorHost is an owner with a gateway that mirrors a model.
 type mirrorHost struct {
 	owner *remotetest.Owner
 	gw    *remotetest.Gateway
@@ -44,7 +44,7 @@ func startMirrorHost(t testing.TB, args ...string) *mirrorHost {
 	return &mirrorHost{owner, remotetest.StartGateway(t, owner.Socket, args...)}
 }
 
-// row is what the gateway's page says of its first mirror.
+// row returns the status of the gateway's first mirror.
 func (h *mirrorHost) row() (mirrorgate.Row, error) {
 	resp, err := http.Get(h.gw.HTTP() + "/v1/status")
 	if err != nil {
@@ -78,7 +78,7 @@ func (h *mirrorHost) awaitVersion(t testing.TB, version string) mirrorgate.Row {
 	return r
 }
 
-// countingWriter counts what is written.
+// countingWriter counts the bytes written.
 type countingWriter struct {
 	io.Writer
 	bytes *atomic.Int64
@@ -91,7 +91,7 @@ func (w countingWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// slowLink passes connections on to an address, with so many bytes a second for all answers together.
+// slowLink forwards connections to an address. It limits the total rate of all responses.
 func slowLink(t testing.TB, to string, bytesPerSecond int64) (address string, moved *atomic.Int64) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -148,9 +148,9 @@ func slowLink(t testing.TB, to string, bytesPerSecond int64) (address string, mo
 	return l.Addr().String(), moved
 }
 
-// TestMirrorsTakeFromEachOther: several gateways, each a process with an owner of its own, mirror one model at the same
-// time over a slow link to its source. The link carries the model little more than once, and all have all of it.
-func TestMirrorsTakeFromEachOther(t *testing.T) {
+// If several gateways, each a process with a separate owner, mirror one model at once over a slow link to its source,
+// the link carries the model little more than once, and all gateways get the whole model.
+func TestMirrorsFetchFromEachOther(t *testing.T) {
 	const bytes, hosts = 6 << 20, 4
 	_, natsURL := startNATS(t)
 	from := remotetest.StartOwner(t, "--model", fmt.Sprintf("m=%d", bytes))
@@ -172,13 +172,12 @@ func TestMirrorsTakeFromEachOther(t *testing.T) {
 	require.Less(t, moved.Load(), int64(bytes*hosts/2))
 	require.Greater(t, peers, int64(bytes*hosts/2-bytes))
 
-	// One that comes later takes from one that has it.
+	// A mirror that starts later fetches from an existing one.
 	late := startMirrorHost(t, "--nats", natsURL, "--mirror", "http://"+link+"/m", "--mirror-range", "256KiB")
 	require.Greater(t, late.awaitVersion(t, "1").PeerBytes, int64(bytes/2))
 }
 
-// TestMirrorIsKilledThatOthersTakeFrom kills the first of a chain while the others take from it. They go on with whom
-// they find.
+// If the first mirror of a chain is killed, the mirrors that fetch from it continue with other sources.
 func TestMirrorIsKilledThatOthersTakeFrom(t *testing.T) {
 	const bytes = 4 << 20
 	_, natsURL := startNATS(t)
@@ -216,9 +215,8 @@ func TestMirrorIsKilledThatOthersTakeFrom(t *testing.T) {
 	}
 }
 
-// TestPeersAreNotBelieved puts a mirror on the list that has more than anybody, and gives other bytes. The model is
-// right all the same.
-func TestPeersAreNotBelieved(t *testing.T) {
+// A mirror that announces the whole model and sends wrong bytes does not corrupt the model.
+func TestPeersSendWrongBytes(t *testing.T) {
 	server, _ := startNATS(t)
 	conn, err := server.Connect()
 	require.NoError(t, err)
@@ -255,7 +253,7 @@ func TestPeersAreNotBelieved(t *testing.T) {
 	kv, err := js.CreateOrUpdateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "sharedtensor_mirrors", Storage: jetstream.MemoryStorage})
 	require.NoError(t, err)
 	for i, text := range []string{
-		fmt.Sprintf(`{"url":%q,"done":1048576,"total":1048576}`, liar.URL), `{"url":"file:///etc","done":5,"total":5}`, `no JSON`,
+		fmt.Sprintf(`{"url":%q,"done":1048576,"total":1048576,"host":%q}`, liar.URL, mirror.HostID()), `{"url":"file:///etc","done":5,"total":5}`, `no JSON`,
 		`{"url":"http://127.0.0.1:1","done":9,"total":5}`, `{"url":"http://127.0.0.1:1","done":1048575,"total":1048576}`,
 	} {
 		_, err = kv.Put(t.Context(), fmt.Sprintf("have.%s.x%d", model, i), []byte(text))
@@ -272,8 +270,8 @@ func TestPeersAreNotBelieved(t *testing.T) {
 	require.NotEmpty(t, told.of(mirror.EventRetry))
 }
 
-// TestPageShowsMirrors looks at the page of a gateway that mirrors: what comes from where, how far, how fast, and which
-// version it is. With SHAREDTENSOR_SCREENSHOTS set to a folder it leaves a picture there.
+// The page of a mirroring gateway shows sources, progress, rates and versions. If SHAREDTENSOR_SCREENSHOTS is set to a
+// folder, the test saves a picture there.
 func TestPageShowsMirrors(t *testing.T) {
 	_, natsURL := startNATS(t)
 	from := remotetest.StartOwner(t, "--model", "llm=4194304")

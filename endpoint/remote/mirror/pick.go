@@ -19,45 +19,46 @@ import (
 )
 
 const (
-	// pickPatience is how long a mirror waits until it may take from somebody, before it asks the source like everybody.
+	// pickPatience limits how long a mirror waits for a slot at a peer or the source. After that it fetches from the
+	// source without one.
 	pickPatience = 5 * time.Second
-	// originPatience is how long it waits for one of those that have more, though the source has time for it.
+	// originPatience is how long a mirror waits for a peer that is ahead of it, although the source has a free slot.
 	originPatience = time.Second
-	// peerStall is how long a peer may send nothing: there are others.
+	// peerStall limits how long a peer may send nothing. It is short because there are other sources.
 	peerStall = 5 * time.Second
-	// maxPeers bounds the mirrors that are considered.
+	// maxPeers limits the mirrors that are considered.
 	maxPeers = 10_000
 )
 
-// picker finds where the bytes of one version are taken from: at one mirror that is further than this one, or at the
-// source. Whoever is taken from has so many slots, in NATS, so that mirrors that begin together make a chain, in which
-// each link carries the model once. Nobody takes from one that is not further, so that the chain is no circle.
+// picker selects the source of one version's bytes: a mirror that has more of it than this one, or the model's source.
+// Each source has a fixed number of slots in NATS. Mirrors that start together thereby form a chain, in which each link
+// carries the model once. A mirror fetches only from mirrors that are ahead of it, so the chain has no cycle.
 type picker struct {
 	peers  *Peers
 	model  module.Digest
 	origin string
-	done   *atomic.Int64 // of this mirror
+	done   *atomic.Int64 // bytes that this mirror has
 	from   atomic.Pointer[peer]
-	moved  atomic.Int64 // bytes that came from peers
+	moved  atomic.Int64 // bytes received from peers
 
 	choosing sync.Mutex
 	mu       sync.Mutex
 	seen     map[string]peerEntry
 	changed  chan struct{}
-	listed   chan struct{} // of the search that goes on: closed when those are known who had the model before it
+	listed   chan struct{} // belongs to the running search; closed when it has received all existing entries
 	bad      map[string]bool
 	running  sync.WaitGroup
 }
 
-// peer is who bytes are taken from. Its source is nil where it is the model's own.
+// peer is a selected source of bytes. Its source is nil if it is the model's source.
 type peer struct {
 	id     string
 	source *source
-	slot   string // empty where none is held
+	slot   string // empty if no slot is held
 	stop   context.CancelFunc
 }
 
-// pick begins to look for mirrors that have a model. The caller closes the picker. Without Peers there is none.
+// pick returns a picker for a model. The caller closes it. Without Peers it returns nil.
 func (p *Peers) pick(m *Mirror, model module.Digest, done *atomic.Int64) *picker {
 	if p == nil {
 		return nil
@@ -70,7 +71,7 @@ func (p *Peers) pick(m *Mirror, model module.Digest, done *atomic.Int64) *picker
 	return k
 }
 
-// close gives the slot back. Closing nil does nothing.
+// close releases the slot. Closing nil does nothing.
 func (k *picker) close() {
 	if k == nil {
 		return
@@ -79,8 +80,8 @@ func (k *picker) close() {
 	k.running.Wait()
 }
 
-// watch keeps the list of those who have the model, until ctx ends. Only mirrors that look for another do: a thousand
-// that were told of each other all the time would be a million messages for each word.
+// watch updates the list of mirrors that have the model until ctx ends. Only mirrors that search for a peer watch: if a
+// thousand mirrors watched all the time, each announcement would cost a thousand messages.
 func (k *picker) watch(ctx context.Context, kv jetstream.KeyValue) {
 	k.mu.Lock()
 	clear(k.seen)
@@ -89,9 +90,9 @@ func (k *picker) watch(ctx context.Context, kv jetstream.KeyValue) {
 	defer listed()
 	w, err := kv.Watch(ctx, "have."+k.model.String()+".*")
 	if err != nil {
-		return // then the source is asked
+		return // the source will be used
 	}
-	defer func() { _ = w.Stop() }() // it is not asked any more
+	defer func() { _ = w.Stop() }() // best effort: the watch is no longer used
 	for {
 		select {
 		case <-ctx.Done():
@@ -100,7 +101,7 @@ func (k *picker) watch(ctx context.Context, kv jetstream.KeyValue) {
 			switch {
 			case !open:
 				return
-			case e == nil: // that was all there is
+			case e == nil: // all existing entries have been received
 				listed()
 			default:
 				k.note(e)
@@ -116,14 +117,14 @@ func (k *picker) note(e jetstream.KeyValueEntry) {
 	switch {
 	case e.Operation() != jetstream.KeyValuePut:
 		delete(k.seen, e.Key())
-	case ok && (len(k.seen) < maxPeers || k.seen[e.Key()].id != ""):
+	case ok && k.peers.usable(got) && (len(k.seen) < maxPeers || k.seen[e.Key()].id != ""):
 		k.seen[e.Key()] = got
 	}
 	close(k.changed)
 	k.changed = make(chan struct{})
 }
 
-// source is where to ask now; nil for the model's own source. The peer is what a failure is told about.
+// source returns the source to fetch from; nil for the model's source. Failures are reported to the returned peer.
 func (k *picker) source(ctx context.Context, a *attempts) (*source, *peer) {
 	if k == nil {
 		return nil, nil
@@ -138,7 +139,8 @@ func (k *picker) source(ctx context.Context, a *attempts) (*source, *peer) {
 	return one.source, one
 }
 
-// choose takes a slot at one that is further, or at the source. One that cannot have any for long asks the source.
+// choose acquires a slot at a mirror that is ahead, or at the source. If none becomes free for a while, it returns the
+// source.
 func (k *picker) choose(ctx context.Context, a *attempts) *peer {
 	kv, err := k.peers.bucket(ctx)
 	if err == nil {
@@ -155,15 +157,16 @@ func (k *picker) choose(ctx context.Context, a *attempts) *peer {
 		}
 	}
 	for begin := time.Now(); err == nil && ctx.Err() == nil && time.Since(begin) < pickPatience; {
-		list, changed := k.further()
+		list, changed := k.candidates()
 		for _, e := range list {
 			if one := k.claim(ctx, kv, e.id); one != nil {
-				u, _ := url.Parse(e.URL) // it was checked
+				u, _ := url.Parse(e.URL) // parsePeer has validated it
 				one.source = &source{base: u, token: k.peers.options.Token, client: k.peers.client, attempts: a.forPeers()}
 				return one
 			}
 		}
-		// Where some have more, and all give already, those that take from them will have more in a moment.
+		// If mirrors are ahead but all their slots are in use, the mirrors that hold those slots will soon be ahead
+		// too.
 		if len(list) == 0 || time.Since(begin) > originPatience {
 			if one := k.claim(ctx, kv, k.origin); one != nil {
 				return one
@@ -178,8 +181,8 @@ func (k *picker) choose(ctx context.Context, a *attempts) *peer {
 	return &peer{id: k.origin}
 }
 
-// further are the mirrors that have more than this one, those with the most first.
-func (k *picker) further() (list []peerEntry, changed <-chan struct{}) {
+// candidates returns the mirrors that have more than this one, most bytes first.
+func (k *picker) candidates() (list []peerEntry, changed <-chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	mine := k.done.Load()
@@ -193,7 +196,7 @@ func (k *picker) further() (list []peerEntry, changed <-chan struct{}) {
 	return list, k.changed
 }
 
-// claim takes a slot at somebody, and keeps it until it is dropped; nil where there is none.
+// claim acquires a slot at a mirror and holds it until it is dropped. It returns nil if all slots are in use.
 func (k *picker) claim(ctx context.Context, kv jetstream.KeyValue, id string) *peer {
 	for n := range k.peers.options.Fanout {
 		key := slotKey(k.model, id, n)
@@ -212,19 +215,19 @@ func (k *picker) claim(ctx context.Context, kv jetstream.KeyValue, id string) *p
 	return nil
 }
 
-// hold renews a slot until ctx ends, and gives it back.
+// hold renews a slot until ctx ends, and then releases it.
 func (k *picker) hold(ctx context.Context, kv jetstream.KeyValue, key string) {
 	for sleep(ctx, peersLast/3) == nil {
 		asking, cancel := context.WithTimeout(ctx, peersTimeout)
-		_, _ = kv.Put(asking, key, []byte(k.peers.id)) // one that is lost makes a link slower, and no bytes wrong
+		_, _ = kv.Put(asking, key, []byte(k.peers.id)) // best effort: a lost slot only slows down a link
 		cancel()
 	}
 	asking, cancel := context.WithTimeout(context.Background(), peersTimeout)
 	defer cancel()
-	_ = kv.Purge(asking, key) // else it is over soon
+	_ = kv.Purge(asking, key) // best effort: the slot expires
 }
 
-// drop gives up who was taken from, because it failed or because all is here.
+// drop releases the current peer, because it failed or the model is complete.
 func (k *picker) drop(one *peer, failed bool) {
 	if k == nil || one == nil {
 		return
@@ -239,7 +242,7 @@ func (k *picker) drop(one *peer, failed bool) {
 	}
 }
 
-// where is the address that bytes come from, for people.
+// where returns the address of the current source for display.
 func (k *picker) where() string {
 	if k != nil {
 		if one := k.from.Load(); one != nil && one.source != nil {
@@ -249,7 +252,7 @@ func (k *picker) where() string {
 	return ""
 }
 
-// peerPath is where a mirror has a tensor of a model.
+// peerPath returns the path of a model's tensor at a mirror.
 func peerPath(model, tensor module.Digest) string {
 	return "/v1/mirrors/" + model.String() + "/" + tensor.String()
 }

@@ -12,18 +12,18 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
-// headBytes is how much of a file is asked for at first, to have its header.
+// headBytes is the size of the first read of a file, which should contain its header.
 const headBytes = 256 << 10
 
-// found is a model at a place whose headers were read and checked.
+// found is a model at a place with validated headers.
 type found struct {
 	*store.Model
 	model    *safetensors.Model
-	heads    [][]byte // what is before the tensors of each file
+	heads    [][]byte // the bytes before the tensors, for each file
 	manifest *manifest
 }
 
-// find looks what the place has. The caller closes it.
+// find returns the place's current version. The caller closes it.
 func (m *Mirror) find(ctx context.Context) (out *store.Model, err error) {
 	err = m.attempts.again(ctx, func() (bool, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, m.options.Stall, fmt.Errorf("%w for %v", ErrStalled, m.options.Stall))
@@ -34,7 +34,7 @@ func (m *Mirror) find(ctx context.Context) (out *store.Model, err error) {
 	return out, err
 }
 
-// pullPlace is one attempt at what lies at a place now.
+// pullPlace makes one attempt to pull the place's current version.
 func (m *Mirror) pullPlace(ctx context.Context) (result Result, err error) {
 	begin, moved := time.Now(), m.attempts.moved.Load()
 	at, err := m.find(ctx)
@@ -57,18 +57,18 @@ func (m *Mirror) pullPlace(ctx context.Context) (result Result, err error) {
 	result.Tensors, result.Bytes = m.base.tensors, m.base.bytes
 	result.Moved, result.Seconds = m.attempts.moved.Load()-moved, time.Since(begin).Seconds()
 	if want := m.options.Digest; want != (module.Digest{}) && m.base.digest != want {
-		return result, fmt.Errorf("%w: the model has %v, and %v is wanted", ErrDigest, m.base.digest, want)
+		return result, fmt.Errorf("%w: the model has %v, want %v", ErrDigest, m.base.digest, want)
 	}
 	m.emit(Event{Kind: kind, Done: result.Bytes, Total: result.Bytes, Moved: result.Moved, Result: &result})
 	return result, nil
 }
 
-// wantsDigests reports whether somebody wants the digests of tensors of a place, which has none or only those of files.
+// wantsDigests reports whether digests of tensors must be computed. Places provide none, or only digests of files.
 func (m *Mirror) wantsDigests() bool {
 	return m.options.Digests || m.options.Digest != (module.Digest{})
 }
 
-// buildPlace makes what was found the next version.
+// buildPlace publishes the model found as the next version.
 func (m *Mirror) buildPlace(ctx context.Context, at *store.Model, moved int64, result *Result) error {
 	f, err := m.readHeads(ctx, at)
 	if err != nil {
@@ -80,7 +80,7 @@ func (m *Mirror) buildPlace(ctx context.Context, at *store.Model, moved int64, r
 		}
 		if want := m.options.Digest; want != (module.Digest{}) {
 			if got := f.manifest.digest(); got != want {
-				return fmt.Errorf("%w: the model has %v, and %v is wanted", ErrDigest, got, want)
+				return fmt.Errorf("%w: the model has %v, want %v", ErrDigest, got, want)
 			}
 		}
 		return nil
@@ -95,7 +95,7 @@ func (m *Mirror) buildPlace(ctx context.Context, at *store.Model, moved int64, r
 	return nil
 }
 
-// readHeads reads the headers of all files, some at once, and makes one model of them.
+// readHeads reads the headers of all files concurrently and combines them to one model.
 func (m *Mirror) readHeads(ctx context.Context, at *store.Model) (*found, error) {
 	f := &found{Model: at, heads: make([][]byte, len(at.Files))}
 	shards, readers := make([]safetensors.Shard, len(at.Files)), make([]*headReader, len(at.Files))
@@ -130,10 +130,10 @@ func (m *Mirror) readHeads(ctx context.Context, at *store.Model) (*found, error)
 	return f, err
 }
 
-// manifestOf describes the tensors of a model, which have no digests yet.
+// manifestOf describes the tensors of a model. Their digests are not known yet.
 func manifestOf(model *safetensors.Model, limit int64) (*manifest, error) {
 	if n := len(model.Tensors) + len(model.Ties); n > maxTensors {
-		return nil, fmt.Errorf("%w: a model of %d tensors", ErrTooLarge, n)
+		return nil, fmt.Errorf("%w: the model has %d tensors", ErrTooLarge, n)
 	}
 	m := &manifest{metadata: model.Metadata, bytes: model.Bytes()}
 	if m.bytes > limit-int64(len(model.Tensors))*module.Alignment {
@@ -143,20 +143,20 @@ func manifestOf(model *safetensors.Model, limit int64) (*manifest, error) {
 		m.tensors = append(m.tensors, tensorEntry{NamedSpec: module.NamedSpec{Name: t.Name, DType: t.DType, Shape: t.Shape}, bytes: t.Bytes()})
 	}
 	for _, tie := range model.Ties {
-		t, _ := model.Lookup(tie.Kept) // the model made sure that it is stored
+		t, _ := model.Lookup(tie.Kept) // the model has verified that it exists
 		spec := module.NamedSpec{Name: tie.Name, DType: t.DType, Shape: t.Shape, TiedTo: t.Name}
 		m.tensors = append(m.tensors, tensorEntry{NamedSpec: spec, bytes: t.Bytes()})
 	}
 	return m, nil
 }
 
-// headReader reads the beginning of a file and keeps it, so that what was checked is what goes into the file's digest.
+// headReader reads and keeps the beginning of a file, so that the file's digest covers the validated bytes.
 type headReader struct {
 	ctx      context.Context
 	file     *store.File
 	attempts *attempts
 	have     []byte
-	err      error // of the place
+	err      error // error of the place
 }
 
 // ReadAt implements io.ReaderAt.
@@ -173,7 +173,7 @@ func (h *headReader) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// fetch has the first n bytes.
+// fetch ensures that the first n bytes are available.
 func (h *headReader) fetch(ctx context.Context, n int64) error {
 	if n == 0 {
 		return nil

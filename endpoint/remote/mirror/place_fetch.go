@@ -14,17 +14,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// fileDownload is one file of a place on its way: ranges of it go into the memory of one tensor after the other.
+// fileDownload is a file of a place that is being fetched. Its ranges are stored in the memory of consecutive tensors.
 type fileDownload struct {
 	file    *store.File
 	head    []byte
-	begin   int64            // of the tensors, in the file
-	tensors []tensorDownload // those with elements, in the order of the file, without gaps
+	begin   int64            // offset of the tensors in the file
+	tensors []tensorDownload // tensors with elements, in file order, without gaps
 	done    *atomic.Int64    // bytes in place, of all files
-	sum     *runningDigest   // of the file; nil where nobody says what it should be
+	sum     *runningDigest   // digest of the file; nil if the expected digest is unknown
 	step    int64            // length of a range
-	whole   bool             // ranges are ignored: the file comes from its beginning
-	digests bool             // of the tensors are wanted
+	whole   bool             // ranges are ignored: the file is read from the beginning
+	digests bool             // compute the digests of the tensors
 }
 
 // tensorDownload is one tensor of a file.
@@ -32,10 +32,10 @@ type tensorDownload struct {
 	slot
 	entry      *tensorEntry
 	begin, end int64          // in the file
-	sum        *runningDigest // nil where nobody wants its digest
+	sum        *runningDigest // nil if its digest is not needed
 }
 
-// fillPlace puts all bytes into place: those of files that are here already from the base, and the rest from the place.
+// fillPlace puts all bytes into place. It copies files that the base already has and fetches the rest.
 func (m *Mirror) fillPlace(ctx context.Context, f *found, sd *module.StateDict, moved int64, result *Result) error {
 	var done atomic.Int64
 	defer m.watchProgress(0, f.manifest.bytes, moved, &done)()
@@ -77,15 +77,15 @@ func (m *Mirror) fillPlace(ctx context.Context, f *found, sd *module.StateDict, 
 	return nil
 }
 
-// place finds the memory of the tensors of the file with that number.
+// place finds the memory for the tensors of the file with the given number.
 func (d *fileDownload) place(f *found, number int, sd *module.StateDict) error {
 	for i := range f.model.Tensors {
-		t, entry := &f.model.Tensors[i], &f.manifest.tensors[i] // both are in the order of the model
+		t, entry := &f.model.Tensors[i], &f.manifest.tensors[i] // both are in the model's order
 		if t.File != number {
 			continue
 		}
 		if entry.bytes == 0 {
-			entry.digest = sha256.Sum256(nil) // it costs nothing
+			entry.digest = sha256.Sum256(nil) // the digest of an empty tensor
 			continue
 		}
 		at, err := slotOf(sd, entry)
@@ -97,8 +97,8 @@ func (d *fileDownload) place(f *found, number int, sd *module.StateDict) error {
 	return nil
 }
 
-// copyFrom copies all tensors from a version that was made of the same file. It returns how many bytes that were; none
-// where it cannot.
+// copyFrom copies all tensors from a version that was made from the same file. It returns the number of bytes copied,
+// or 0 if the base lacks the file.
 func (d *fileDownload) copyFrom(b *base) (copied int64, err error) {
 	if b == nil || !b.files[d.file.Identity] {
 		return 0, nil
@@ -121,7 +121,7 @@ func (d *fileDownload) copyFrom(b *base) (copied int64, err error) {
 	return copied, nil
 }
 
-// tieDigests gives tied names the digest of the tensor that they are tied to.
+// tieDigests sets the digests of tied names to those of their tensors.
 func (m *manifest) tieDigests() {
 	digests := map[string]module.Digest{}
 	for i := range m.tensors {
@@ -139,8 +139,8 @@ type fileJob struct {
 	piece int
 }
 
-// fetchFiles fetches files, several ranges at once, and returns when the bytes are right as far as the place says what
-// is right. The digests of the tensors are known from then on.
+// fetchFiles fetches files with concurrent range requests. It returns when all bytes match the digests that the place
+// provides. The digests of the tensors are then known.
 func (m *Mirror) fetchFiles(ctx context.Context, list []*fileDownload, step int64, whole bool) error {
 	for _, d := range list {
 		if err := d.plan(step, whole); err != nil {
@@ -170,7 +170,7 @@ func (d *fileDownload) plan(step int64, whole bool) error {
 	if d.file.SHA256 == (module.Digest{}) {
 		return nil
 	}
-	if len(d.tensors) == 0 { // then the file is its header
+	if len(d.tensors) == 0 { // the file consists of its header only
 		return checkFile(d.file, sha256.Sum256(d.head))
 	}
 	d.sum = newRunningDigest(d.dataBytes(), step, step, d.write)
@@ -178,7 +178,7 @@ func (d *fileDownload) plan(step int64, whole bool) error {
 	return nil
 }
 
-// dataBytes is how many bytes the tensors have.
+// dataBytes returns the size of the tensors.
 func (d *fileDownload) dataBytes() int64 {
 	if len(d.tensors) == 0 {
 		return 0
@@ -186,7 +186,7 @@ func (d *fileDownload) dataBytes() int64 {
 	return d.tensors[len(d.tensors)-1].end - d.begin
 }
 
-// pieces is how many ranges there are.
+// pieces returns the number of ranges.
 func (d *fileDownload) pieces() int {
 	if len(d.tensors) == 0 {
 		return 0
@@ -194,7 +194,7 @@ func (d *fileDownload) pieces() int {
 	return int((d.dataBytes()-1)/d.step) + 1
 }
 
-// each calls do with the part of each tensor that lies between begin and end of the file, in order, until one fails.
+// each calls do with the part of each tensor between begin and end of the file, in order, until one call fails.
 func (d *fileDownload) each(begin, end int64, do func(t *tensorDownload, from, to int64) error) error {
 	i := sort.Search(len(d.tensors), func(i int) bool { return d.tensors[i].end > begin })
 	for ; i < len(d.tensors) && d.tensors[i].begin < end; i++ {
@@ -206,15 +206,15 @@ func (d *fileDownload) each(begin, end int64, do func(t *tensorDownload, from, t
 	return nil
 }
 
-// write hands bytes of the tensors to the hash of the file. Offsets count from the first tensor.
+// write passes bytes of the tensors to the file's hash. Offsets are relative to the first tensor.
 func (d *fileDownload) write(h hash.Hash, begin, end int64) {
-	_ = d.each(d.begin+begin, d.begin+end, func(t *tensorDownload, from, to int64) error { // a hash takes everything
+	_ = d.each(d.begin+begin, d.begin+end, func(t *tensorDownload, from, to int64) error { // a hash never fails
 		_, err := h.Write(t.data[from:to])
 		return err
 	})
 }
 
-// run fetches one range, however often its connection breaks, and compares the digest of the file if it was the last.
+// run fetches one range with retries, and verifies the file's digest if it was the last range.
 func (j fileJob) run(ctx context.Context, a *attempts) error {
 	begin := j.begin + int64(j.piece)*j.step
 	end := j.begin + min(int64(j.piece+1)*j.step, j.dataBytes())
@@ -244,12 +244,12 @@ func (j fileJob) run(ctx context.Context, a *attempts) error {
 
 func checkFile(f *store.File, got module.Digest) error {
 	if got != f.SHA256 {
-		return fmt.Errorf("%s: %w: its bytes have %v, and the source says %v", f.Path, ErrDigest, got, f.SHA256)
+		return fmt.Errorf("%s: %w: got %v, the source has %v", f.Path, ErrDigest, got, f.SHA256)
 	}
 	return nil
 }
 
-// read asks for a range and reads it into its places. It returns how many bytes came.
+// read fetches a range into its destinations. It returns the number of bytes received.
 func (d *fileDownload) read(ctx context.Context, a *attempts, begin, end int64) (n int64, err error) {
 	from := begin
 	if d.whole {
@@ -277,12 +277,12 @@ func (d *fileDownload) read(ctx context.Context, a *attempts, begin, end int64) 
 		return err
 	})
 	if err == nil {
-		_, _ = body.Read(make([]byte, 1)) // the end of the body, so that the connection is used again
+		_, _ = body.Read(make([]byte, 1)) // read the end of the body, so that the connection can be reused
 	}
 	return n, err
 }
 
-// unexpected is an end that came too early.
+// unexpected converts io.EOF to io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

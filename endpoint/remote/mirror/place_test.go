@@ -35,8 +35,8 @@ var (
 	noLog    = log.New(io.Discard, "", 0)
 )
 
-// TestPullFromPlaces mirrors a model from each kind of place, in one file and in shards: whole, then not at all since
-// nothing has changed, and then the next one.
+// A model is mirrored from each kind of place, in one file and in shards. An unchanged model is not fetched again, and
+// a changed one is.
 func TestPullFromPlaces(t *testing.T) {
 	hubOf := func(t *testing.T) *place { p, _ := hubPlace(t, honest); return p }
 	for name, c := range map[string]struct {
@@ -125,8 +125,8 @@ func parseDigest(t testing.TB, text string) module.Digest {
 	return d
 }
 
-// TestFollowAPlace follows shards in a bucket of which one is written again: only that one comes.
-func TestFollowAPlace(t *testing.T) {
+// If one shard in a bucket is replaced, only that shard is fetched.
+func TestFollowPlace(t *testing.T) {
 	to := remotetest.StartOwner(t)
 	dev := openHost(t)
 	target := dial(t, to.Socket, dev)
@@ -151,8 +151,7 @@ func TestFollowAPlace(t *testing.T) {
 	require.ErrorIs(t, newMirror(t, pinned).Follow(t.Context()), errors.ErrUnsupported)
 }
 
-// TestPullFromTheHubsCache has nothing fetched that the local cache has: all of it, or a shard; and mirrors what is
-// there when the hub is not.
+// Files in the local cache are not fetched, and a cached model is mirrored even if the hub is down.
 func TestPullFromTheHubsCache(t *testing.T) {
 	to := remotetest.StartOwner(t)
 	dev := openHost(t)
@@ -206,7 +205,7 @@ func TestPullFromTheHubsCache(t *testing.T) {
 	require.ErrorContains(t, err, "hf download org/other")
 }
 
-// changing hands answers with bytes of tensors to a function: the header's fields, and the bytes.
+// changing passes the headers and data of tensor responses to change, which returns the new data.
 func changing(change func(h http.Header, data []byte) []byte) middleware {
 	return func(inner http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -221,12 +220,12 @@ func changing(change func(h http.Header, data []byte) []byte) middleware {
 			}
 			data := change(w.Header(), answer.Body.Bytes())
 			w.WriteHeader(answer.Code)
-			_, _ = w.Write(data) // a client that has enough leaves
+			_, _ = w.Write(data) // best effort: the client may have left
 		})
 	}
 }
 
-// withoutRanges is a server that does not know ranges.
+// withoutRanges makes a server ignore ranges.
 func withoutRanges(inner http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Range")
@@ -234,7 +233,7 @@ func withoutRanges(inner http.Handler) http.Handler {
 	})
 }
 
-// cutting breaks each connection after so many bytes of an answer.
+// cutting breaks each connection after this many bytes of a response.
 func cutting(after int) middleware {
 	return func(inner http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -259,8 +258,7 @@ func (c *cutWriter) Write(p []byte) (int, error) {
 	return c.ResponseWriter.Write(p)
 }
 
-// TestFaultsOfPlaces has each kind of server fail or lie in each way. What can be mended is mended; of what cannot,
-// nothing is published.
+// Each kind of server fails in every way or sends false data. The mirror recovers if it can, and otherwise publishes nothing.
 func TestFaultsOfPlaces(t *testing.T) {
 	kinds := map[string]func(t *testing.T, between middleware) *place{
 		"hub":      func(t *testing.T, between middleware) *place { p, _ := hubPlace(t, between); return p },
@@ -269,7 +267,7 @@ func TestFaultsOfPlaces(t *testing.T) {
 	}
 	digested := func(kind string) error {
 		if kind == "bucket" {
-			return nil // S3 has no digest of the whole that is not asked for at the upload
+			return nil // S3 has a digest of the object only if the upload requested it
 		}
 		return mirror.ErrDigest
 	}
@@ -323,8 +321,8 @@ func TestFaultsOfPlaces(t *testing.T) {
 	}
 }
 
-// TestPlaceIsKilledInTheMiddle ends the server for good after some ranges.
-func TestPlaceIsKilledInTheMiddle(t *testing.T) {
+// If the server stops permanently during a transfer, the pull fails.
+func TestPlaceKilledDuringPull(t *testing.T) {
 	to := remotetest.StartOwner(t)
 	dev := openHost(t)
 	target := dial(t, to.Socket, dev)
@@ -339,14 +337,13 @@ func TestPlaceIsKilledInTheMiddle(t *testing.T) {
 	})
 	p.put(t, folderOf(t, 1, false))
 	_, err := newMirror(t, mirror.Options{Source: p.address, Owner: target, Device: dev, RangeBytes: 200 << 10, Patience: 300 * time.Millisecond}).Pull(t.Context())
-	require.ErrorContains(t, err, "did not get any further")
+	require.ErrorContains(t, err, "no progress for")
 	_, err = target.Info(t.Context(), "m")
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 }
 
-// TestObjectIsReplacedInTheMiddle: another object takes the place of the one that is fetched. Its bytes are never mixed
-// with those of the first; the mirror begins again with it.
-func TestObjectIsReplacedInTheMiddle(t *testing.T) {
+// If an object is replaced during the transfer, the mirror starts again with the new one and never mixes their bytes.
+func TestObjectReplacedDuringPull(t *testing.T) {
 	to := remotetest.StartOwner(t)
 	dev := openHost(t)
 	target := dial(t, to.Socket, dev)
@@ -358,7 +355,7 @@ func TestObjectIsReplacedInTheMiddle(t *testing.T) {
 			if r.Header.Get("Range") != "" && ranges.Add(1) == 4 {
 				p.put(t, second)
 			}
-			if match := r.Header.Get("If-Match"); match != "" { // this server does not know it, Amazon's does
+			if match := r.Header.Get("If-Match"); match != "" { // this server ignores If-Match, Amazon's does not
 				head := httptest.NewRecorder()
 				inner.ServeHTTP(head, httptest.NewRequest(http.MethodHead, r.URL.String(), nil))
 				if head.Header().Get("ETag") != match {
@@ -376,8 +373,7 @@ func TestObjectIsReplacedInTheMiddle(t *testing.T) {
 	requireModel(t, target, "m", second)
 }
 
-// TestRegistryRedirects: a registry that wants a login has its blobs at another host. The password and the token do not
-// go there.
+// The credentials of a registry that requires a login are not sent to the host to which it redirects blobs.
 func TestRegistryRedirects(t *testing.T) {
 	to := remotetest.StartOwner(t)
 	dev := openHost(t)
@@ -420,8 +416,7 @@ func TestRegistryRedirects(t *testing.T) {
 	requireModel(t, target, "m", dir)
 }
 
-// TestExpiredCertificate: nothing is taken from a host whose certificate is over, and it is said at once, also by a
-// mirror that follows.
+// A host with an expired certificate is refused at once, also by a mirror that follows.
 func TestExpiredCertificate(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -455,8 +450,8 @@ func TestExpiredCertificate(t *testing.T) {
 	}
 }
 
-// TestPlacesThatHaveNothing say what is wrong.
-func TestPlacesThatHaveNothing(t *testing.T) {
+// Errors of places without a model describe the problem.
+func TestPlacesWithoutModel(t *testing.T) {
 	to := remotetest.StartOwner(t)
 	dev := openHost(t)
 	target := dial(t, to.Socket, dev)

@@ -26,19 +26,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// place is a server, or a folder, that a model is put at and mirrored from.
+// place is a server or folder that stores a model to be mirrored.
 type place struct {
 	address string
-	// put makes a folder's files those of the model.
+	// put replaces the model with the files of a folder.
 	put func(t testing.TB, dir string)
 }
 
-// middleware stands between a server and its clients, and may do to them what it wants.
+// middleware wraps the handler of a server and can change its requests and responses.
 type middleware func(http.Handler) http.Handler
 
 func honest(h http.Handler) http.Handler { return h }
 
-// serveHTTP serves a handler for the length of the test.
+// serveHTTP serves a handler until the test ends.
 func serveHTTP(t testing.TB, h http.Handler) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -46,7 +46,7 @@ func serveHTTP(t testing.TB, h http.Handler) *httptest.Server {
 	return server
 }
 
-// folderOf is a folder with a model, in one file or in shards.
+// folderOf returns a folder with a model, in one file or in shards.
 func folderOf(t *testing.T, seed uint64, sharded bool) string {
 	t.Helper()
 	dev := openHost(t)
@@ -64,7 +64,7 @@ func folderOf(t *testing.T, seed uint64, sharded bool) string {
 	return dir
 }
 
-// requireModel holds the newest version of a name at an owner to a model on the disk.
+// requireModel compares the newest version of a name at an owner with a model on disk.
 func requireModel(t *testing.T, client *endpoint.Client, name, dir string) {
 	t.Helper()
 	want, err := module.Load(t.Context(), openHost(t), dir, module.LoadOptions{})
@@ -80,7 +80,7 @@ func requireModel(t *testing.T, client *endpoint.Client, name, dir string) {
 	require.Equal(t, want.Metadata, h.StateDict().Metadata)
 }
 
-// filesIn are the contents of the files of a folder, by their names.
+// filesIn returns the contents of the files of a folder by name.
 func filesIn(t testing.TB, dir string) map[string][]byte {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -98,7 +98,7 @@ func sha256Hex(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// folderPlace is a folder on this host.
+// folderPlace returns a folder on this host.
 func folderPlace(t *testing.T) *place {
 	dir := filepath.Join(t.TempDir(), "m")
 	return &place{"file://" + dir, func(t testing.TB, from string) {
@@ -107,7 +107,7 @@ func folderPlace(t *testing.T) *place {
 	}}
 }
 
-// bucketPlace is a folder in a bucket of an S3 server.
+// bucketPlace returns a folder in a bucket of an S3 server.
 func bucketPlace(t testing.TB, between middleware) *place {
 	backend := s3mem.New()
 	require.NoError(t, backend.CreateBucket("models"))
@@ -121,14 +121,14 @@ func bucketPlace(t testing.TB, between middleware) *place {
 		for name, data := range filesIn(t, from) {
 			w := httptest.NewRecorder()
 			r := httptest.NewRequest(http.MethodPut, "/models/org/m/"+name, bytes.NewReader(data))
-			r.Header.Set("Content-Length", strconv.Itoa(len(data))) // which the server wants to see here
+			r.Header.Set("Content-Length", strconv.Itoa(len(data))) // the server requires it
 			inner.ServeHTTP(w, r)
 			require.Equal(t, http.StatusOK, w.Code, w.Body.String())
 		}
 	}}
 }
 
-// registryPlace is a repository of an OCI registry, as ModelPack has models, or Docker.
+// registryPlace returns a repository of an OCI registry, in the format of ModelPack or Docker.
 func registryPlace(t testing.TB, docker bool, between middleware) *place {
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	inner := registry.New(registry.Logger(noLog))
@@ -183,8 +183,8 @@ func registryPlace(t testing.TB, docker bool, between middleware) *place {
 	}}
 }
 
-// hubServer is what the Hugging Face hub does for a client: a list of files at a commit, and a redirect to another host
-// for large ones, signed, so that the token must not go there.
+// hubServer implements the parts of the Hugging Face hub that a client uses: a list of files at a commit, and signed
+// redirects to another host for large files. That host must not receive the token.
 type hubServer struct {
 	t      *testing.T
 	cdn    *httptest.Server
@@ -255,7 +255,7 @@ func (h *hubServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveBytes is the store behind the hub.
+// serveBytes serves the storage of the hub.
 func (h *hubServer) serveBytes(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Authorization") != "" {
 		h.t.Error("the hub's token was sent to another host")

@@ -11,12 +11,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// maxRestarts is how often a pull begins again because its version has gone from the source.
+// maxRestarts limits how often a pull restarts because the source has removed its version.
 const maxRestarts = 5
 
-// Pull fetches the version of the source, the newest where the source names none, and publishes it, unless the owner
-// here has just that as its newest. An error leaves the owner as it was. Errors: ErrSource, ErrDigest, ErrTooLarge,
-// ErrNotFound, ErrDenied, ErrStalled, those of connections and of endpoint.Client.Publish.
+// Pull fetches the source's version (the newest unless the source names one) and publishes it, unless it equals the
+// owner's newest version. After an error the owner is unchanged. Errors: ErrSource, ErrDigest, ErrTooLarge,
+// ErrNotFound, ErrDenied, ErrStalled, connection errors, and those of endpoint.Client.Publish.
 func (m *Mirror) Pull(ctx context.Context) (Result, error) {
 	for restart := 0; ; restart++ {
 		result, err := m.pullOnce(ctx)
@@ -27,7 +27,7 @@ func (m *Mirror) Pull(ctx context.Context) (Result, error) {
 	}
 }
 
-// pullOnce is one attempt at one version.
+// pullOnce makes one attempt to pull one version.
 func (m *Mirror) pullOnce(ctx context.Context) (Result, error) {
 	if m.place != nil {
 		return m.pullPlace(ctx)
@@ -35,7 +35,7 @@ func (m *Mirror) pullOnce(ctx context.Context) (Result, error) {
 	return m.pullGateway(ctx)
 }
 
-// pullGateway is one attempt at one version of a gateway.
+// pullGateway makes one attempt to pull one version from a gateway.
 func (m *Mirror) pullGateway(ctx context.Context) (result Result, err error) {
 	begin, moved := time.Now(), m.attempts.moved.Load()
 	kept, err := m.source.takeLease(ctx, m.source.version, m.options.Lease)
@@ -62,7 +62,7 @@ func (m *Mirror) pullGateway(ctx context.Context) (result Result, err error) {
 		Name: m.options.Name, Source: m.options.Source, SourceVersion: mf.version, Digest: mf.digest().String(), Tensors: len(mf.tensors), Bytes: mf.bytes,
 	}
 	if want := m.options.Digest; want != (module.Digest{}) && mf.digest() != want {
-		return result, fmt.Errorf("%w: the model has %v, and %v is wanted", ErrDigest, mf.digest(), want)
+		return result, fmt.Errorf("%w: the model has %v, want %v", ErrDigest, mf.digest(), want)
 	}
 	if err := m.refreshBase(ctx); err != nil {
 		return result, err
@@ -88,8 +88,8 @@ func (m *Mirror) pullGateway(ctx context.Context) (result Result, err error) {
 	return result, nil
 }
 
-// refreshBase finds out what the owner has. A base that it does not have any more, because another owner came, is still
-// there to be copied from.
+// refreshBase updates the base with the owner's current version. If another owner has replaced the previous one, the
+// old base can still be copied from.
 func (m *Mirror) refreshBase(ctx context.Context) error {
 	info, err := m.options.Owner.Info(ctx, m.options.Name)
 	if err != nil && !errors.Is(err, endpoint.ErrNotFound) {
@@ -113,8 +113,8 @@ func (m *Mirror) refreshBase(ctx context.Context) error {
 	return err
 }
 
-// build makes the version in new memory, has it filled, and publishes it as what comes from an address; it is the base
-// from then on.
+// build allocates memory for the version, calls fill, and publishes it with the given address. The version becomes the
+// base.
 func (m *Mirror) build(ctx context.Context, mf *manifest, moved int64, address string, fill func(*module.StateDict) error) (err error) {
 	sd, err := module.Uninitialized(m.options.Device, mf.specs()) // fill writes all of it
 	if err != nil {
@@ -144,7 +144,7 @@ func (m *Mirror) build(ctx context.Context, mf *manifest, moved int64, address s
 	return old.close()
 }
 
-// publish announces the version, with the digests that its tensors were found to have, where they are known.
+// publish publishes the version with the digests of its tensors, if they are known.
 func (m *Mirror) publish(ctx context.Context, mf *manifest, sd *module.StateDict, address string) (version uint64, err error) {
 	described, storages := sd.Manifest()
 	for i := range described.Tensors {
@@ -160,7 +160,7 @@ func (m *Mirror) publish(ctx context.Context, mf *manifest, sd *module.StateDict
 	return m.options.Owner.PublishWith(ctx, m.options.Name, named, endpoint.PublishOptions{Source: address})
 }
 
-// fillGateway is fill, with other mirrors: they are given what is here while it comes, and taken from.
+// fillGateway is fill with other mirrors: it offers them the received data and fetches from them.
 func (m *Mirror) fillGateway(ctx context.Context, mf *manifest, sd *module.StateDict, moved int64, result *Result) error {
 	var done atomic.Int64
 	defer m.watchProgress(mf.version, mf.bytes, moved, &done)()
@@ -182,14 +182,14 @@ func (m *Mirror) fillGateway(ctx context.Context, mf *manifest, sd *module.State
 	m.giving = m.options.Peers.offer(model, mf.bytes, &done, offered, newKeptDeltas(mf.bytes))
 	m.picker.Store(m.options.Peers.pick(m, model, &done))
 	defer func() {
-		m.giving.tell() // before the others see that whom it took from is free
+		m.giving.tell() // before other mirrors see the released slot
 		result.FromPeers = m.picker.Load().moved.Load()
 		m.picker.Swap(nil).close()
 	}()
 	return m.fill(ctx, mf, sd, &done, offered, result)
 }
 
-// fill puts all bytes into place: copies of what is here, and the rest from the source.
+// fill puts all bytes into place. It copies tensors that the base has and fetches the rest.
 func (m *Mirror) fill(ctx context.Context, mf *manifest, sd *module.StateDict, done *atomic.Int64, offered map[module.Digest]*offeredTensor, result *Result) error {
 	var list []*download
 	var patches []*patch
@@ -209,7 +209,7 @@ func (m *Mirror) fill(ctx context.Context, mf *manifest, sd *module.StateDict, d
 			}
 			result.Copied += one.bytes
 			done.Add(one.bytes)
-			d.offered.came(0, one.bytes)
+			d.offered.markReceived(0, one.bytes)
 			continue
 		}
 		if p := m.base.patchFor(d, m.options.Peers != nil); p != nil {
@@ -239,7 +239,7 @@ func (m *Mirror) fill(ctx context.Context, mf *manifest, sd *module.StateDict, d
 	return f.fetch(ctx, list)
 }
 
-// patch makes tensors of those of the version before, and returns those that have to be fetched after all.
+// patch applies patches to tensors of the previous version. It returns the tensors that must be fetched.
 func (m *Mirror) patch(ctx context.Context, mf *manifest, patches []*patch) (unpatched []*download, err error) {
 	if len(patches) == 0 {
 		return nil, nil
@@ -265,7 +265,7 @@ func (m *Mirror) patch(ctx context.Context, mf *manifest, patches []*patch) (unp
 	return unpatched, err
 }
 
-// have is the memory of bytes with that digest; nil where there is none.
+// have returns memory that contains the bytes with that digest; nil if there is none.
 func (b *base) have(d module.Digest) []byte {
 	if b == nil {
 		return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// TestPull mirrors a model between two owners, a gateway and this process: whole, as the next version, and then only
-// what is not there.
+// A model is mirrored between two owners, a gateway and this process: first completely, then only the tensors that
+// changed.
 func TestPull(t *testing.T) {
 	first, second := modelFile(t, 1), modelFile(t, 2)
 	from := remotetest.StartOwner(t, "--file", "org/m="+first)
@@ -90,7 +90,7 @@ func TestPull(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 }
 
-// TestPullWithoutAToken is refused, and with it goes.
+// A pull without the token is refused, and with the token it succeeds.
 func TestPullWithoutAToken(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=65536"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket, "--read-only", "--token-file", tokenFile(t))
@@ -104,8 +104,8 @@ func TestPullWithoutAToken(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestPullGoesOn cuts every connection after some bytes, and mirrors a model that needs many of them.
-func TestPullGoesOn(t *testing.T) {
+// A pull continues although every connection breaks after some bytes.
+func TestPullContinuesAfterBrokenConnections(t *testing.T) {
 	path := modelFile(t, 3)
 	from, to := remotetest.StartOwner(t, "--file", "m="+path), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
@@ -121,9 +121,8 @@ func TestPullGoesOn(t *testing.T) {
 	requireSame(t, target, "m", path)
 }
 
-// TestSourceIsKilledInTheMiddle: the gateway dies while bytes are on their way. Nothing is published, and the error
-// says why.
-func TestSourceIsKilledInTheMiddle(t *testing.T) {
+// If the gateway is killed during a transfer, nothing is published, and the error names the cause.
+func TestSourceKilledDuringPull(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--file", "m="+modelFile(t, 4)), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
 	attached(t, gw)
@@ -139,12 +138,12 @@ func TestSourceIsKilledInTheMiddle(t *testing.T) {
 		},
 	})
 	_, err := m.Pull(t.Context())
-	require.ErrorContains(t, err, "did not get any further")
+	require.ErrorContains(t, err, "no progress for")
 	_, err = target.Info(t.Context(), "m")
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 }
 
-// cuttingProxy passes connections on to an address and cuts each after so many bytes of answers. It returns its own
+// cuttingProxy forwards connections to an address and breaks each after this many response bytes. It returns its
 // address.
 func cuttingProxy(t *testing.T, to string, after int64) string {
 	t.Helper()
@@ -172,8 +171,8 @@ func cuttingProxy(t *testing.T, to string, after int64) string {
 	return l.Addr().String()
 }
 
-// TestHostileSources puts a liar between the mirror and an honest gateway. Whatever it says, nothing is published, no
-// memory is taken for what cannot be, and the mirror ends.
+// If the source's responses are false, nothing is published, no memory is allocated for impossible sizes, and the pull
+// ends.
 func TestHostileSources(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=1048576"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
@@ -220,7 +219,7 @@ func TestHostileSources(t *testing.T) {
 			server := httptest.NewServer(c.liar)
 			defer server.Close()
 			defer c.stop()
-			stall := remotetest.Patience // a loaded machine may be silent for a while
+			stall := remotetest.Patience // a loaded machine may send nothing for a while
 			if c.stall {
 				stall = 500 * time.Millisecond
 			}

@@ -10,20 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mirrorCosts is what mirrors that take from each other pay for it.
+// mirrorCosts are the delays of mirrors that fetch from each other.
 type mirrorCosts struct {
-	claim    time.Duration // of a slot in NATS
-	announce time.Duration // until the next mirror knows that this one has something
-	first    time.Duration // until the first bytes have come over a link
+	claim    time.Duration // to acquire a slot in NATS
+	announce time.Duration // until the next mirror has received the announcement
+	first    time.Duration // until the first bytes have arrived over a link
 }
 
-// simulate is how long hosts take that all begin to mirror at once, each with a link of so many bytes a second. Each
-// gives to fanout others, which share its link; one that has claimed a slot is a place for fanout more, as soon as it
-// has its first bytes.
+// simulate returns the time in which hosts mirror a model that they all start to fetch at once, each with a link of
+// rate bytes per second. Each serves fanout others, which share its link. A mirror with a slot has fanout slots itself
+// once it has its first bytes.
 func simulate(hosts, fanout int, bytes, rate float64, c mirrorCosts) time.Duration {
 	type place struct {
-		at   time.Duration // when it can be claimed
-		rate float64       // of bytes that it gives to each
+		at   time.Duration // when it can be acquired
+		rate float64       // bytes per second for each mirror that it serves
 	}
 	free := []place{}
 	for range fanout {
@@ -44,9 +44,10 @@ func simulate(hosts, fanout int, bytes, rate float64, c mirrorCosts) time.Durati
 	return last
 }
 
-// TestThousandMirrors measures what a mirror pays to find another, and simulates up to 1,000 that begin at once on
-// links of 1 Gbit/s. Where the model takes long to move, a thousand take little longer than one. The design ends where
-// the chain grows more slowly than the model moves: then a fan-out of two is better, and beyond that pieces from many.
+// TestThousandMirrors measures the cost of finding another mirror, and simulates up to 1,000 mirrors that start at once
+// on links of 1 Gbit/s. If the model takes long to transfer, a thousand mirrors take little longer than one. The design
+// reaches its limit when the chain grows more slowly than the model is transferred. Then a fan-out of two is faster,
+// and beyond that, fetching pieces from many mirrors.
 func TestThousandMirrors(t *testing.T) {
 	server, _ := startNATS(t)
 	conn, err := server.Connect()
@@ -76,7 +77,7 @@ func TestThousandMirrors(t *testing.T) {
 	slices.Sort(announcements)
 	const rate = 125e6
 	c := mirrorCosts{
-		claim: claims[len(claims)/2], announce: announcements[len(announcements)/2] + 20*time.Millisecond, // it is looked for news so often
+		claim: claims[len(claims)/2], announce: announcements[len(announcements)/2] + 20*time.Millisecond, // plus announceEvery
 		first: time.Duration(64e3 / rate * float64(time.Second)),
 	}
 	t.Logf("measured: a claim %v, a word that is heard %v", c.claim, announcements[len(announcements)/2])
@@ -91,7 +92,7 @@ func TestThousandMirrors(t *testing.T) {
 				took[2].Round(time.Millisecond), took[3].Round(time.Millisecond))
 		}
 	}
-	c = mirrorCosts{claim: time.Millisecond, announce: 21 * time.Millisecond, first: time.Millisecond} // of a machine with nothing else to do
+	c = mirrorCosts{claim: time.Millisecond, announce: 21 * time.Millisecond, first: time.Millisecond} // costs on an idle machine
 	one := simulate(1, 1, 16e9, rate, c)
 	require.Less(t, simulate(8, 1, 16e9, rate, c), one*3/2)
 	require.Less(t, simulate(1000, 1, 16e9, rate, c), one*3/2, "16 GB to a thousand hosts")

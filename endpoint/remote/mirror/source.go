@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,9 +15,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// source is a model at a gateway of another host.
+// source is a model at another host's gateway.
 type source struct {
-	base    *url.URL // of the gateway
+	base    *url.URL // URL of the gateway
 	name    string
 	version uint64 // 0 for the newest
 	token   string
@@ -24,18 +25,23 @@ type source struct {
 	*attempts
 }
 
-// parseSource reads https://host:2537/NAME[@VERSION]. What stands behind the last @ is a version only where it is a
-// number.
+// parseSource parses https://host:2537/NAME[@VERSION]. The text after the last @ is a version only if it is a number.
 func parseSource(text string) (base *url.URL, name string, version uint64, err error) {
 	u, err := url.Parse(text)
 	if err != nil {
-		return nil, "", 0, fmt.Errorf("the source: %w", err)
+		var bad *url.Error
+		if errors.As(err, &bad) {
+			err = bad.Err // without the text, which may contain a password
+		}
+		return nil, "", 0, fmt.Errorf("invalid source URL: %w", err)
 	}
+	user := u.User
+	u.User = nil // errors must not contain it
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, "", 0, fmt.Errorf("the source %q is not https://HOST:2537/NAME, file:///PATH, hf://ORG/MODEL, oci://HOST/REPOSITORY or s3://BUCKET/KEY", u.Redacted())
+		return nil, "", 0, fmt.Errorf("the source %q is not https://HOST:2537/NAME, file:///PATH, hf://ORG/MODEL, oci://HOST/REPOSITORY or s3://BUCKET/KEY", u)
 	}
-	if u.User != nil {
-		return nil, "", 0, fmt.Errorf("the source %q has a user in it: a token goes apart from it", u.Redacted())
+	if user != nil {
+		return nil, "", 0, fmt.Errorf("the source %q has a user in it: a token goes apart from it", u)
 	}
 	name = strings.Trim(u.Path, "/")
 	if at := strings.LastIndexByte(name, '@'); at > 0 {
@@ -44,16 +50,16 @@ func parseSource(text string) (base *url.URL, name string, version uint64, err e
 		}
 	}
 	if name == "" {
-		return nil, "", 0, fmt.Errorf("the source %q names no model: https://HOST:2537/NAME", text)
+		return nil, "", 0, fmt.Errorf("the source %q names no model: use https://HOST:2537/NAME", text)
 	}
 	return &url.URL{Scheme: u.Scheme, Host: u.Host}, name, version, nil
 }
 
-// sameHost follows a redirect within the host only: the token is for it, and so is the trust in what it says.
+// sameHost follows redirects within the host only, because the token and the trust apply to that host.
 func sameHost(r *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	if r.URL.Host != first.Host || r.URL.Scheme != first.Scheme {
-		return fmt.Errorf("%w: it redirects to %s", ErrSource, r.URL.Host)
+		return fmt.Errorf("%w: redirect to %s", ErrSource, r.URL.Host)
 	}
 	if len(via) > 5 {
 		return fmt.Errorf("%w: too many redirects", ErrSource)
@@ -61,7 +67,7 @@ func sameHost(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// path is the path of a version of the model; version 0 is the newest.
+// path returns the path of a version of the model; version 0 is the newest.
 func (s *source) path(version uint64, rest string) string {
 	text := "/v1/models/" + url.PathEscape(s.name)
 	if version != 0 {
@@ -70,16 +76,16 @@ func (s *source) path(version uint64, rest string) string {
 	return text + rest
 }
 
-// answer is a response whose body is watched.
+// answer is a response with a watched body.
 type answer struct {
 	*http.Response
 	*watched
 }
 
-// Close ends the request. What is left of a body is not read.
+// Close ends the request. The rest of the body is not read.
 func (a *answer) Close() { a.watched.Close() }
 
-// do makes one request. The caller closes the answer.
+// do sends one request. The caller closes the answer.
 func (s *source) do(ctx context.Context, method, path string, fields ...string) (*answer, error) {
 	u, err := s.base.Parse(path)
 	if err != nil {
@@ -112,7 +118,7 @@ func (s *source) do(ctx context.Context, method, path string, fields ...string) 
 	return a, nil
 }
 
-// readAll reads a whole answer of at most limit bytes.
+// readAll reads an answer of at most limit bytes.
 func (a *answer) readAll(limit int64) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(a.watched, limit+1))
 	if err == nil && int64(len(text)) > limit {
@@ -121,7 +127,7 @@ func (a *answer) readAll(limit int64) ([]byte, error) {
 	return text, err
 }
 
-// object asks for a small JSON object.
+// object requests a small JSON object.
 func (s *source) object(ctx context.Context, method, path string, out any) error {
 	a, err := s.do(ctx, method, path)
 	if err != nil {
@@ -141,7 +147,7 @@ func (s *source) object(ctx context.Context, method, path string, out any) error
 	return nil
 }
 
-// manifest fetches the manifest of a version with digests and checks it.
+// manifest fetches and validates the manifest of a version, with digests.
 func (s *source) manifest(ctx context.Context, version uint64, limit int64) (m *manifest, err error) {
 	err = s.again(ctx, func() (bool, error) {
 		a, err := s.do(ctx, http.MethodGet, s.path(version, "/manifest?digests"))
@@ -157,10 +163,10 @@ func (s *source) manifest(ctx context.Context, version uint64, limit int64) (m *
 		return true, err
 	})
 	if err == nil && version != 0 && m.version != version {
-		return nil, fmt.Errorf("%w: it was asked for version %d and has %d", ErrSource, version, m.version)
+		return nil, fmt.Errorf("%w: requested version %d, got %d", ErrSource, version, m.version)
 	}
 	return m, err
 }
 
-// etag is what a gateway calls bytes with that digest.
+// etag returns the gateway's ETag of bytes with that digest.
 func etag(d module.Digest) string { return `"sha256-` + d.String() + `"` }

@@ -8,16 +8,16 @@ import (
 	"net/http"
 )
 
-// ErrStore means that an embedded server cannot write to its store, as when its disk is full. It answers nobody who
-// would store something then, also when there is room again: it has to be started again.
+// ErrStore means that an embedded server cannot write to its store, for example because its disk is full. The server
+// then refuses all writes, even when there is space again, until it is restarted.
 var ErrStore = errors.New("the embedded NATS server cannot write to its store: make room on its disk and start it again")
 
-// Check returns nil while the server keeps what it is given, and else [ErrStore] with the reason.
+// Check returns nil if the server can store messages, and otherwise [ErrStore] with the reason.
 func (s *Server) Check() error {
 	if !s.ns.JetStreamEnabled() {
 		return fmt.Errorf("%w (it has closed the store: see its log)", ErrStore)
 	}
-	// What the server knows of its streams is to be had by its monitoring only, which needs no listener for this.
+	// The server reports the state of its streams only through its monitoring handlers, which work without a listener.
 	request, err := http.NewRequest(http.MethodGet, "/healthz", http.NoBody)
 	if err != nil {
 		return err
@@ -36,7 +36,7 @@ func (s *Server) Check() error {
 	return fmt.Errorf("%w (%s)", ErrStore, health.Error)
 }
 
-// recorded is an answer over HTTP that goes nowhere.
+// recorded is an http.ResponseWriter that keeps the response in memory.
 type recorded struct {
 	header http.Header
 	status int

@@ -1,5 +1,5 @@
-// Package natslink connects to NATS the way the packages of this module need it, and embeds a NATS server where there
-// is no cluster.
+// Package natslink connects to NATS with the settings that this module needs, and embeds a NATS server for use without
+// a cluster.
 //
 //	server, err := natslink.Start(natslink.ServerOptions{Store: dir})
 //	conn, err := server.Connect()              // or natslink.Connect("nats://host:4222")
@@ -13,11 +13,11 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Connect connects to the servers of url (several are separated by commas) with the settings that this module relies
-// on, then opts. The caller closes the connection.
+// Connect connects to the servers of url (comma-separated) with the settings that this module relies on, then opts. The
+// caller closes the connection.
 //
-// It dials for ever, where NATS gives up after two minutes. It keeps nothing that is published while there is no
-// connection: NATS would send such messages later, after their publisher was told that they failed.
+// It reconnects forever, while the default of NATS is two minutes. It does not buffer messages while disconnected: NATS
+// would send them later, after their publisher has received an error.
 func Connect(url string, opts ...nats.Option) (*nats.Conn, error) {
 	conn, err := nats.Connect(url, append([]nats.Option{
 		nats.MaxReconnects(-1),

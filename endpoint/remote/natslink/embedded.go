@@ -1,6 +1,7 @@
 package natslink
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/subtle"
 	"crypto/tls"
@@ -12,54 +13,63 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 )
 
-// Defaults of an embedded server. NATS itself would take three quarters of the machine's memory and all of its disk.
+// Defaults of an embedded server. The defaults of NATS are three quarters of the machine's memory and all of its disk.
 const (
 	DefaultMaxStore   = 16 << 30
 	DefaultMaxMemory  = 256 << 20
 	DefaultMaxPayload = 1 << 20
 )
 
-// startTimeout bounds how long a server may take until it answers; recovering a large store is what takes time.
+// startTimeout limits the start of a server. Recovering a large store takes most of this time.
 const startTimeout = 30 * time.Second
 
-// startTick is how often a server that does not answer yet is asked whether it gave up.
+// startTick is the interval at which started checks whether the server is ready or has failed.
 const startTick = 100 * time.Millisecond
 
-// tlsTimeout bounds the handshake with a client.
+// ownConnections is the number of connections of this process, which MaxConnections does not count.
+const ownConnections = 4
+
+// tlsTimeout limits the handshake with a client.
 const tlsTimeout = 10 * time.Second
 
-// ServerOptions says where an embedded server keeps its data and who can reach it.
+// ServerOptions configures the store and the listener of an embedded server.
 type ServerOptions struct {
-	// Name is the server's name in its cluster and logs; empty stands for the host's name.
+	// Name is the server's name in its cluster and logs. Empty means the host's name.
 	Name string
-	// Store is the folder of the server's streams. It is made with mode 0700 where it is missing. Empty is an error:
-	// data that was acknowledged must survive a restart.
+	// Store is the folder of the server's streams. It is created with mode 0700 if it is missing. Empty is an error,
+	// because acknowledged data must survive a restart.
 	Store string
-	// Listen is a TCP address; empty means that only this process reaches the server. Port 0 takes a free port.
+	// Listen is a TCP address. If it is empty, only this process can connect. Port 0 selects a free port.
 	Listen string
-	// Token is what clients of Listen must present. An address that is not a loopback one needs it.
+	// Token is the token that clients of Listen must present. It is required unless the address is a loopback address.
 	Token string
-	// TLS is for clients of Listen; nil for none.
+	// TLS configures TLS for clients of Listen. Nil means no TLS.
 	TLS *tls.Config
-	// Allow, if not nil, decides by a client's token and the state of its TLS connection (nil without) whether it may
-	// connect, instead of Token.
-	Allow func(token string, state *tls.ConnectionState) bool
-	// AllowAll lets everybody connect who reaches Listen, whatever address that is.
+	// Allow, if not nil, replaces Token. It reports whether a client may connect. Its arguments are the client's token,
+	// the state of its TLS connection (nil without TLS) and the addresses of both ends.
+	Allow func(token string, state *tls.ConnectionState, remote, local net.Addr) bool
+	// Recheck, if not nil, is called every second for each admitted client and reports whether it may stay. Its
+	// arguments are the client's token and the state of its TLS connection. It is not called if a client has neither.
+	Recheck func(token string, state *tls.ConnectionState) bool
+	// MaxConnections limits the clients of Listen. 0 means the default of NATS, 65,536.
+	MaxConnections int
+	// AllowAll admits every client that can reach Listen, even on an address that is not a loopback address.
 	AllowAll bool
-	// MaxStore, MaxMemory and MaxPayload bound the bytes of streams on disk, of streams in memory, and of one message.
-	// Zero stands for the defaults.
+	// MaxStore, MaxMemory and MaxPayload limit the bytes of streams on disk, of streams in memory, and of one message.
+	// Zero means the defaults.
 	MaxStore, MaxMemory int64
 	MaxPayload          int32
-	// SyncAlways makes the server write every message to the disk before it acknowledges it. Otherwise the disk is
-	// synchronised every two minutes: a killed process loses nothing, a power failure may lose what came last.
+	// SyncAlways makes the server sync every message to the disk before it acknowledges it. Otherwise it syncs every
+	// two minutes: a killed process loses nothing, but a power failure may lose the latest messages.
 	SyncAlways bool
-	// Logger gets the server's warnings and errors. Nil stands for slog.Default().
+	// Logger receives the server's warnings and errors. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -67,20 +77,25 @@ type ServerOptions struct {
 type Server struct {
 	ns    *server.Server
 	token string
-	lock  *os.File // of the store; the kernel frees it when the process ends
+	lock  *os.File // locks the store; the kernel releases it when the process ends
 	stop  sync.Once
+
+	endRecheck context.CancelFunc // nil if clients are not rechecked
+	recheck    sync.WaitGroup
 }
 
-// Start starts an embedded server and waits until it answers. The caller ends it with Close.
+// Start starts an embedded server and waits until it is ready. The caller ends it with Close.
 func Start(opts ServerOptions) (*Server, error) {
 	config, err := opts.config()
 	if err != nil {
 		return nil, err
 	}
 	token := opts.Token
+	var auth *allowed
 	if opts.Allow != nil {
 		token = rand.Text()
-		config.Authorization, config.CustomClientAuthentication = "", allowed{token, opts.Allow}
+		auth = &allowed{own: token, allow: opts.Allow, sessions: make(map[uint64]session)}
+		config.Authorization, config.CustomClientAuthentication = "", auth
 	}
 	lock, err := lockStore(config.StoreDir)
 	if err != nil {
@@ -91,28 +106,36 @@ func Start(opts ServerOptions) (*Server, error) {
 		_ = lock.Close()
 		return nil, fmt.Errorf("start the embedded NATS server: %w", err)
 	}
+	if auth != nil {
+		auth.listener.Store(ns)
+	}
 	s := &Server{ns: ns, token: token, lock: lock}
 	log := natsLogger{log: orDefault(opts.Logger), failed: make(chan string, 1)}
 	ns.SetLoggerV2(log, false, false, false)
 	ns.Start()
 	if err := log.started(ns); err != nil {
 		_ = s.Close()
-		return nil, fmt.Errorf("the embedded NATS server with store %s: %w", opts.Store, err)
+		return nil, fmt.Errorf("start the embedded NATS server with store %s: %w", opts.Store, err)
 	}
 	if !ns.JetStreamEnabled() {
 		_ = s.Close()
 		return nil, fmt.Errorf("the embedded NATS server could not open its store %s: see its log", opts.Store)
 	}
+	if auth != nil && opts.Recheck != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		s.endRecheck = cancel
+		s.recheck.Go(func() { auth.run(ctx, opts.Recheck) })
+	}
 	return s, nil
 }
 
-// config turns the options into the server's own, or says which of them is wrong.
+// config converts the options to NATS's options, or returns an error that names the invalid one.
 func (o ServerOptions) config() (*server.Options, error) {
 	if o.Store == "" {
-		return nil, errors.New("an embedded NATS server needs a folder for its store")
+		return nil, errors.New("the embedded NATS server needs a store: set ServerOptions.Store")
 	}
 	if err := os.MkdirAll(o.Store, 0o700); err != nil {
-		return nil, fmt.Errorf("make the store of the embedded NATS server: %w", err)
+		return nil, fmt.Errorf("create the store of the embedded NATS server: %w", err)
 	}
 	store, err := filepath.Abs(o.Store)
 	if err != nil {
@@ -141,6 +164,9 @@ func (o ServerOptions) config() (*server.Options, error) {
 	if o.Token == "" && o.Allow == nil && !o.AllowAll && !isLoopback(host) {
 		return nil, fmt.Errorf("the embedded NATS server listens on %s, which is not a loopback address: set a token", o.Listen)
 	}
+	if o.MaxConnections > 0 {
+		config.MaxConn = o.MaxConnections + ownConnections
+	}
 	config.Host, config.Port, config.Authorization = host, int(number), o.Token
 	if o.TLS != nil {
 		config.TLSConfig, config.TLSTimeout = o.TLS, tlsTimeout.Seconds()
@@ -163,7 +189,7 @@ func orDefaultInt[T int32 | int64](v, def T) T {
 	return v
 }
 
-// URL returns the address that clients of other processes dial, or "" where the server does not listen.
+// URL returns the address for clients in other processes, or "" if the server does not listen.
 func (s *Server) URL() string {
 	if s.ns.Addr() == nil {
 		return ""
@@ -171,14 +197,18 @@ func (s *Server) URL() string {
 	return s.ns.ClientURL()
 }
 
-// Connect returns a connection to the server that does not leave the process. The caller closes it.
+// Connect returns an in-process connection to the server. The caller closes it.
 func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	return Connect("", append([]nats.Option{nats.InProcessServer(s.ns), nats.Token(s.token)}, opts...)...)
 }
 
-// Close ends the server and waits until its files are written and closed. A second call does nothing.
+// Close stops the server and waits until its files are written and closed. A second call does nothing.
 func (s *Server) Close() error {
 	s.stop.Do(func() {
+		if s.endRecheck != nil {
+			s.endRecheck()
+			s.recheck.Wait()
+		}
 		s.ns.Shutdown()
 		s.ns.WaitForShutdown()
 		_ = s.lock.Close()
@@ -186,25 +216,38 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// allowed is the authentication by ServerOptions.Allow. The process itself has a token that nobody else knows.
+// allowed authenticates clients with ServerOptions.Allow. This process connects with a secret token.
 type allowed struct {
-	own   string
-	allow func(token string, state *tls.ConnectionState) bool
+	own      string
+	allow    func(token string, state *tls.ConnectionState, remote, local net.Addr) bool
+	listener atomic.Pointer[server.Server]
+
+	mu       sync.Mutex
+	sessions map[uint64]session // admitted clients by connection id
 }
 
 // Check implements server.Authentication.
-func (a allowed) Check(c server.ClientAuthentication) bool {
+func (a *allowed) Check(c server.ClientAuthentication) bool {
 	token := c.GetOpts().Token
-	return subtle.ConstantTimeCompare([]byte(token), []byte(a.own)) == 1 || a.allow(token, c.GetTLSConnectionState())
+	if subtle.ConstantTimeCompare([]byte(token), []byte(a.own)) == 1 {
+		return true
+	}
+	ns := a.listener.Load()
+	if ns == nil || !a.allow(token, c.GetTLSConnectionState(), c.RemoteAddress(), ns.Addr()) {
+		return false
+	}
+	a.record(c.GetID(), session{token, c.GetTLSConnectionState()})
+	return true
 }
 
-// natsLogger passes the server's words to slog: notices as debug, since NATS has many of them.
+// natsLogger passes the server's log to slog. Notices become debug messages, because NATS logs many of them.
 type natsLogger struct {
 	log    *slog.Logger
-	failed chan string // gets the first reason for which the server gives up
+	failed chan string // receives the first fatal error
 }
 
-// started waits until the server answers. A server that gives up, for example because its port is in use, only logs why.
+// started waits until the server is ready. A server that fails, for example because its port is in use, reports the
+// reason only in its log.
 func (l natsLogger) started(ns *server.Server) error {
 	for end := time.Now().Add(startTimeout); ; {
 		if ns.ReadyForConnections(startTick) {
@@ -216,7 +259,7 @@ func (l natsLogger) started(ns *server.Server) error {
 		default:
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("it did not answer within %v", startTimeout)
+			return fmt.Errorf("no answer within %v", startTimeout)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// lockStore opens the file alone: this system has no lock that ends with its process.
+// lockStore opens the folder without locking it, because this system has no lock that ends with its process.
 func lockStore(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

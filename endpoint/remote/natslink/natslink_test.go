@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-func TestStartOnATakenPort(t *testing.T) {
+func TestStartPortInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -22,7 +22,7 @@ func TestStartOnATakenPort(t *testing.T) {
 	require.ErrorContains(t, err, "address already in use")
 }
 
-func TestStartKeepsItsStore(t *testing.T) {
+func TestStartKeepsStore(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
 	for round := range 2 {
 		server, err := natslink.Start(natslink.ServerOptions{Store: dir, Listen: "127.0.0.1:0"})
@@ -51,10 +51,10 @@ func TestStartKeepsItsStore(t *testing.T) {
 
 func TestStartRefuses(t *testing.T) {
 	for name, opts := range map[string]natslink.ServerOptions{
-		"no store":          {},
-		"open to the world": {Store: t.TempDir(), Listen: "0.0.0.0:0"},
-		"no port":           {Store: t.TempDir(), Listen: "127.0.0.1"},
-		"not a number":      {Store: t.TempDir(), Listen: "127.0.0.1:http"},
+		"no store":               {},
+		"not loopback, no token": {Store: t.TempDir(), Listen: "0.0.0.0:0"},
+		"no port":                {Store: t.TempDir(), Listen: "127.0.0.1"},
+		"not a number":           {Store: t.TempDir(), Listen: "127.0.0.1:http"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := natslink.Start(opts)
@@ -74,7 +74,7 @@ func TestStartToken(t *testing.T) {
 	conn.Close()
 }
 
-func TestStartLocksItsStore(t *testing.T) {
+func TestStartLocksStore(t *testing.T) {
 	dir := t.TempDir()
 	first, err := natslink.Start(natslink.ServerOptions{Store: dir})
 	require.NoError(t, err)
@@ -86,9 +86,9 @@ func TestStartLocksItsStore(t *testing.T) {
 	require.NoError(t, again.Close())
 }
 
-// TestAskTriesAgain asks servers of which one is gone and says nothing, the next ones choose a leader, and one stores
-// what was asked for before: each is asked again, and none for long.
-func TestAskTriesAgain(t *testing.T) {
+// Ask repeats a request soon if a server does not answer, if the servers elect a leader, and if a previous attempt is
+// still in process.
+func TestAskRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := func(code jetstream.ErrorCode) error { return &jetstream.APIError{Code: 503, ErrorCode: code} }
 		answers := []error{refused(10008), refused(10009), refused(10158), nats.ErrNoResponders, nil}
@@ -97,7 +97,7 @@ func TestAskTriesAgain(t *testing.T) {
 		defer cancel()
 		err := natslink.Ask(ctx, func(ctx context.Context) error {
 			if asked++; asked == 1 {
-				<-ctx.Done() // a server that is gone
+				<-ctx.Done() // a lost server
 				return ctx.Err()
 			}
 			return answers[asked-2]
@@ -108,7 +108,7 @@ func TestAskTriesAgain(t *testing.T) {
 
 		asked = 0
 		err = natslink.Ask(ctx, func(context.Context) error { asked++; return refused(10059) })
-		require.Error(t, err, "what does not pass is an answer")
+		require.Error(t, err, "permanent errors are not retried")
 		require.Equal(t, 1, asked)
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// PutObject stores an object, again and again while servers are away and ctx goes on. body is asked for its bytes at
-// each attempt; what it returns is closed.
+// PutObject stores an object. It repeats the attempt during an outage until ctx ends. It calls body for a new reader in
+// each attempt and closes that reader.
 func PutObject(ctx context.Context, store jetstream.ObjectStore, meta jetstream.ObjectMeta, body func() io.ReadCloser) (*jetstream.ObjectInfo, error) {
 	for attempt := 0; ; attempt++ {
 		info, err := putOnce(ctx, store, meta, body)
@@ -29,37 +29,31 @@ func putOnce(ctx context.Context, store jetstream.ObjectStore, meta jetstream.Ob
 }
 
 const (
-	// openTimeout bounds one attempt of a request that may be lost with a server.
+	// openTimeout limits one attempt of a request that may be lost with a server.
 	openTimeout = 5 * time.Second
-	// readStall is how long an object that is read may say nothing. The library makes the consumer that it reads by
-	// anew after ten seconds without a word, and gives up without a word where that fails.
+	// readStall is the time without data after which reading an object fails. It exceeds ten seconds, after which the
+	// library recreates its consumer. If that fails, the library stops without an error.
 	readStall = 15 * time.Second
 )
 
-// Ask makes requests, again and again while servers are away and ctx goes on: the context of each attempt lasts a few
-// seconds, since a request that is lost with a server is never answered. What ask does must do no harm when it is done
-// twice.
+// Ask makes requests and repeats them during an outage until ctx ends. The context of each attempt ends after a few
+// seconds, because a request that is lost with a server is never answered. ask must be idempotent.
 func Ask(ctx context.Context, ask func(ctx context.Context) error) error {
-	return AskFor(ctx, openTimeout, ask)
-}
-
-// AskFor is [Ask] with the time that one attempt may last.
-func AskFor(ctx context.Context, attempts time.Duration, ask func(ctx context.Context) error) error {
 	for attempt := 0; ; attempt++ {
-		try, cancel := context.WithTimeout(ctx, attempts)
+		try, cancel := context.WithTimeout(ctx, openTimeout)
 		err := ask(try)
 		cancel()
 		if err == nil || !IsOutage(err) {
 			return err
 		}
 		if ctx.Err() != nil || Pause(ctx, attempt) != nil {
-			return fmt.Errorf("the servers of NATS did not answer, asked %d times: %w", attempt+1, err)
+			return fmt.Errorf("no answer from NATS after %d attempts: %w", attempt+1, err)
 		}
 	}
 }
 
-// ReadObject reads a whole object, again and again while servers are away and ctx goes on. check sees what the object is
-// said to be before memory is taken for it; its error ends the reading.
+// ReadObject reads a whole object. It repeats the attempt during an outage until ctx ends. check receives the object's
+// description before memory is allocated for it, and its error ends the reading.
 func ReadObject(ctx context.Context, store jetstream.ObjectStore, name string, check func(*jetstream.ObjectInfo) error) ([]byte, error) {
 	for attempt := 0; ; attempt++ {
 		body, err := readOnce(ctx, store, name, check)
@@ -67,7 +61,7 @@ func ReadObject(ctx context.Context, store jetstream.ObjectStore, name string, c
 			return body, err
 		}
 		if ctx.Err() != nil || Pause(ctx, attempt) != nil {
-			return nil, fmt.Errorf("the object %q did not come, asked for %d times: %w", name, attempt+1, err)
+			return nil, fmt.Errorf("read object %q: failed after %d attempts: %w", name, attempt+1, err)
 		}
 	}
 }
@@ -81,7 +75,7 @@ func readOnce(ctx context.Context, store jetstream.ObjectStore, name string, che
 		if err == nil {
 			_ = result.Close() // nothing was read from it
 		}
-		return nil, fmt.Errorf("it was not opened in %v: %w", openTimeout, nats.ErrTimeout)
+		return nil, fmt.Errorf("not opened within %v: %w", openTimeout, nats.ErrTimeout)
 	}
 	if err != nil {
 		return nil, err
@@ -97,10 +91,10 @@ func readOnce(ctx context.Context, store jetstream.ObjectStore, name string, che
 	return readWhole(ctx, result, info.Size)
 }
 
-// readWhole reads so many bytes and their end, at which the library compares the digest. A read that returns nothing has
-// waited as long as the deadline of its context says.
+// readWhole reads size bytes and then io.EOF, at which the library verifies the digest. A read that returns nothing has
+// waited until the deadline of its context.
 func readWhole(ctx context.Context, r io.Reader, size uint64) ([]byte, error) {
-	body := make([]byte, size+1) // one more, for the end
+	body := make([]byte, size+1) // one more byte, to reach io.EOF
 	for n := 0; ; {
 		k, err := r.Read(body[n:])
 		n += k
@@ -112,17 +106,17 @@ func readWhole(ctx context.Context, r io.Reader, size uint64) ([]byte, error) {
 		case err != nil:
 			return nil, err
 		case uint64(n) > size:
-			return nil, fmt.Errorf("more than the %d bytes that it is said to have", size)
+			return nil, fmt.Errorf("the object is longer than the %d bytes in its description", size)
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case k == 0:
-			return nil, fmt.Errorf("nothing came for %v after %d of %d bytes: %w", readStall, n, size, nats.ErrTimeout)
+			return nil, fmt.Errorf("no data for %v after %d of %d bytes: %w", readStall, n, size, nats.ErrTimeout)
 		}
 	}
 }
 
-// rollingDeadline is a context whose deadline is always some seconds away. The library reads an object's next bytes
-// until the deadline that it finds, and all of the object within a few seconds where it finds none.
+// rollingDeadline is a context whose deadline is always a few seconds away. The library waits for an object's next
+// bytes until that deadline. Without a deadline, it must read the whole object within a few seconds.
 type rollingDeadline struct{ context.Context }
 
 // Deadline implements context.Context.
@@ -134,15 +128,15 @@ func (c rollingDeadline) Deadline() (time.Time, bool) {
 	return rolling, true
 }
 
-// withoutDeadline is a context that does not tell its deadline. Where there is one, the library waits until then for
-// the acknowledgement of a piece that was lost with its server; where there is none, for a few seconds.
+// withoutDeadline hides the deadline of a context. With a deadline, the library would wait until then for the
+// acknowledgement of a piece that was lost with its server. Without one, it waits a few seconds.
 type withoutDeadline struct{ context.Context }
 
 // Deadline implements context.Context.
 func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Pause waits before another attempt: 50 ms after the first, doubled up to a second. It returns the error of ctx where
-// that ends first.
+// Pause waits before another attempt: 50 ms after the first, doubled up to a second. It returns the error of ctx if ctx
+// ends first.
 func Pause(ctx context.Context, attempt int) error {
 	timer := time.NewTimer(min(50*time.Millisecond<<min(attempt, 5), time.Second))
 	defer timer.Stop()
@@ -154,15 +148,15 @@ func Pause(ctx context.Context, attempt int) error {
 	}
 }
 
-// Codes by which a server of a cluster says that it has no leader to ask.
+// Error codes of a cluster that has no leader.
 const (
 	codeNoCluster = 10008 // "JetStream system temporarily unavailable"
 	codeNotLeader = 10009
-	codeInProcess = 10158 // "duplicate message id is in process": the attempt before may still succeed
+	codeInProcess = 10158 // "duplicate message id is in process": the previous attempt may still succeed
 )
 
-// IsOutage reports an error after which the servers may have done what they were asked for, or could not yet: they did
-// not answer, or choose a leader.
+// IsOutage reports whether err means that the servers did not answer or had no leader. They may have executed the
+// request despite the error.
 func IsOutage(err error) bool {
 	api := (*jetstream.APIError)(nil)
 	if js := jetstream.JetStreamError(nil); !errors.As(err, &api) && errors.As(err, &js) {

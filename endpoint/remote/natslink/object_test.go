@@ -15,15 +15,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// lostObjects is a store whose servers are lost. As with the library's, what was asked for is waited for as long as the
-// context lasts, and a read that nothing comes for ends with nothing at the context's deadline.
+// lostObjects is a store whose servers are lost. It behaves like the library: requests wait until the context ends, and
+// a read without data returns nothing at the context's deadline.
 type lostObjects struct {
 	jetstream.ObjectStore
 	body []byte
 	gets int
 }
 
-// Get implements jetstream.ObjectStore. The first is not answered, and of the second nothing but the beginning comes.
+// Get implements jetstream.ObjectStore. The first call is not answered, and the second returns only the beginning of
+// the object.
 func (s *lostObjects) Get(ctx context.Context, _ string, _ ...jetstream.GetObjectOpt) (jetstream.ObjectResult, error) {
 	s.gets++
 	if s.gets == 1 {
@@ -62,8 +63,8 @@ func (o *lostObject) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (o *lostObject) Close() error { return nil }
 
-// TestReadObjectAsksAgain reads an object of which first no answer comes, then a part, and then all. The caller has much
-// patience, which is not waited for.
+// ReadObject repeats an attempt that gets no answer and one that gets a part of the object. It does so long before the
+// caller's deadline.
 func TestReadObjectAsksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body := bytes.Repeat([]byte("0123456789"), 1000)
@@ -78,7 +79,7 @@ func TestReadObjectAsksAgain(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, body, got)
 		require.Equal(t, 3, store.gets)
-		require.Less(t, time.Since(begin), time.Minute) // of the bubble's time
+		require.Less(t, time.Since(begin), time.Minute) // in the synctest bubble's time
 
 		_, err = natslink.ReadObject(ctx, store, "o", func(*jetstream.ObjectInfo) error { return io.ErrShortBuffer })
 		require.ErrorIs(t, err, io.ErrShortBuffer)
@@ -92,7 +93,7 @@ func TestReadObjectAsksAgain(t *testing.T) {
 	})
 }
 
-// TestReadObject reads objects of a server.
+// ReadObject reads objects of a real server.
 func TestReadObject(t *testing.T) {
 	server, err := natslink.Start(natslink.ServerOptions{Store: t.TempDir()})
 	require.NoError(t, err)

@@ -16,9 +16,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// BenchmarkPublish is the time from the start of Publish until a worker has the tensors, in turns with what NATS needs
-// for the same bytes: an object, a pointer to it, the news of that, and the object's bytes. Server and owner are
-// processes of their own.
+// BenchmarkPublish measures the time from the start of Publish until a worker has the tensors. It alternates with bare
+// NATS moving the same bytes: an object, a pointer to it, the notification, and the object's bytes. Server and owner
+// are separate processes.
 func BenchmarkPublish(b *testing.B) {
 	for _, size := range []int{1 << 20, 64 << 20} {
 		for _, shared := range []bool{false, true} {
@@ -76,7 +76,7 @@ func filled(b *testing.B, dev driver.Device, size int) *module.StateDict {
 	return sd
 }
 
-// bareNATS is what an application without this package would do.
+// bareNATS is the equivalent of this package in an application that uses NATS directly.
 type bareNATS struct {
 	objects jetstream.ObjectStore
 	kv      jetstream.KeyValue

@@ -13,24 +13,25 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// Member is a trainer or worker that is present.
+// Member describes a trainer or worker that is present.
 type Member struct {
 	// Name is unique in its run.
 	Name string `json:"name"`
 	// Role is "trainer" or "worker".
 	Role string `json:"role"`
-	// Host and PID are where the member runs, as it says itself.
+	// Host and PID identify the member's process, as reported by the member.
 	Host string `json:"host"`
 	PID  int    `json:"pid"`
-	// Since is when it joined.
+	// Since is when the member joined.
 	Since time.Time `json:"since"`
-	// Version is that of the parameters it published or fetched last; -1 before the first.
+	// Version is the version that the member published or fetched last, or -1 before the first.
 	Version int64 `json:"version"`
-	// Shared reports that it uses the parameters in the owner's memory.
+	// Shared reports whether the member uses the parameters in the owner's memory.
 	Shared bool `json:"shared"`
 }
 
@@ -50,8 +51,8 @@ func openMembers(ctx context.Context, js jetstream.JetStream, o Options) (jetstr
 	})
 }
 
-// presence says again and again that a member is there. Each message lives for Options.Presence, so a member that was
-// killed is gone after that time.
+// presence records periodically that a member is present. Each message expires after Options.Presence, so a killed
+// member disappears.
 type presence struct {
 	run     *run
 	role    string
@@ -60,11 +61,21 @@ type presence struct {
 	shared  atomic.Bool
 	stop    context.CancelFunc
 	done    chan struct{}
+
+	id       string // distinguishes this member from others of the same name
+	revision uint64 // of its newest message; 0 if unknown. Used by join, then repeat, then leave.
+	replaced bool   // another member has taken the name
+}
+
+// memberMessage is the stored form of a member.
+type memberMessage struct {
+	Member
+	ID string `json:"id"`
 }
 
 func (r *run) join(ctx context.Context, role string) (*presence, error) {
 	loop, stop := context.WithCancel(context.Background())
-	p := &presence{run: r, role: role, since: time.Now(), stop: stop, done: make(chan struct{})}
+	p := &presence{run: r, role: role, since: time.Now(), stop: stop, done: make(chan struct{}), id: nuid.Next()}
 	p.version.Store(-1)
 	if err := natslink.Ask(ctx, p.say); err != nil {
 		stop()
@@ -84,36 +95,78 @@ func (p *presence) repeat(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if err := p.say(ctx); err != nil && ctx.Err() == nil {
-			p.run.log.Debug("rl: presence could not be said", "run", p.run.opts.Run, "error", err)
+		err := p.say(ctx)
+		if p.replaced {
+			p.run.log.Warn("rl: another member of the run has taken this name", "run", p.run.opts.Run, "name", p.run.opts.Name)
+			return
+		}
+		if err != nil && ctx.Err() == nil {
+			p.run.log.Debug("rl: could not record presence", "run", p.run.opts.Run, "error", err)
 		}
 	}
 }
 
+// say records that the member is present. The first message claims the name. Later ones fail if another member has
+// claimed it since.
 func (p *presence) say(ctx context.Context) error {
 	host, _ := os.Hostname()
-	text, err := json.Marshal(Member{
+	text, err := json.Marshal(memberMessage{ID: p.id, Member: Member{
 		Name: p.run.opts.Name, Role: p.role, Host: host, PID: os.Getpid(), Since: p.since,
 		Version: p.version.Load(), Shared: p.shared.Load(),
-	})
+	}})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.run.opts.Presence/3)
 	defer cancel()
-	// The key-value interface can limit the life of a key when it is made, but not when it is written again.
+	// The key-value interface can set a TTL when a key is created, but not when it is updated.
 	msg := &nats.Msg{Subject: "$KV.RL_" + p.run.opts.Run + "." + p.run.opts.Name, Data: text}
-	_, err = p.run.js.PublishMsg(ctx, msg, jetstream.WithMsgTTL(p.run.opts.Presence.Truncate(time.Second)))
+	opts := []jetstream.PublishOpt{jetstream.WithMsgTTL(p.run.opts.Presence.Truncate(time.Second))}
+	if p.revision != 0 {
+		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(p.revision))
+	}
+	ack, err := p.run.js.PublishMsg(ctx, msg, opts...)
+	if err == nil {
+		p.revision = ack.Sequence
+		return nil
+	}
+	if p.revision != 0 && !natslink.IsOutage(err) {
+		return errors.Join(err, p.look(ctx))
+	}
 	return err
 }
 
-// leave takes the member off the list.
+// look finds out why a message was refused: an earlier message was stored without an answer, the previous one has
+// expired, or another member has taken the name.
+func (p *presence) look(ctx context.Context) error {
+	entry, err := p.run.members.Get(ctx, p.run.opts.Name)
+	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrKeyDeleted) {
+		p.revision = 0
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var now memberMessage
+	if err := json.Unmarshal(entry.Value(), &now); err != nil {
+		return err
+	}
+	p.replaced = now.ID != p.id
+	p.revision = entry.Revision()
+	return nil
+}
+
+// leave removes the member from the list, unless another member has taken its name.
 func (p *presence) leave() {
 	p.stop()
 	<-p.done
+	if p.replaced || p.revision == 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = p.run.members.Delete(ctx, p.run.opts.Name) // else its time ends
+	// Best effort: the message expires. The delete marker expires too.
+	_ = p.run.members.Purge(ctx, p.run.opts.Name, jetstream.LastRevision(p.revision), jetstream.PurgeTTL(time.Second))
 }
 
 // Members returns the trainers and workers that are present, by name.
@@ -144,7 +197,7 @@ func (r *run) Members(ctx context.Context) ([]Member, error) {
 	return members, nil
 }
 
-// memberKeys lists the names of those who are present. A list that ends before its end is asked for again.
+// memberKeys lists the names of the present members. It repeats the request if the list is incomplete.
 func (r *run) memberKeys(ctx context.Context) (keys []string, err error) {
 	err = natslink.Ask(ctx, func(ctx context.Context) error {
 		keys = keys[:0]
@@ -152,14 +205,14 @@ func (r *run) memberKeys(ctx context.Context) (keys []string, err error) {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = watcher.Stop() }() // it is not asked any more
+		defer func() { _ = watcher.Stop() }() // best effort: the list is complete or failed
 		for {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case entry, open := <-watcher.Updates():
 				if !open {
-					return fmt.Errorf("the list of members ended: %w", nats.ErrTimeout)
+					return fmt.Errorf("the list of members is incomplete: %w", nats.ErrTimeout)
 				}
 				if entry == nil {
 					return nil

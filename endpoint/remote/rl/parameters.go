@@ -14,10 +14,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// objectChunk is how many bytes of parameters go in a message.
+// objectChunk is the number of bytes of parameters in one message.
 const objectChunk = 512 << 10
 
-// Parameters are one version of a state dict, shared by all in the process that use it. Each user closes its own.
+// Parameters is one version of a state dict. All users in the process share its memory. Each user closes its own
+// Parameters.
 type Parameters struct {
 	version int64
 	shared  bool
@@ -28,21 +29,22 @@ type Parameters struct {
 // sharedParameters counts the users of one version.
 type sharedParameters struct {
 	sd     *module.StateDict
-	handle *endpoint.Handle // nil where the bytes are this process's own
+	handle *endpoint.Handle // nil if this process owns the bytes
 	mu     sync.Mutex
 	users  int
 }
 
-// Version returns the version, counted from 0.
+// Version returns the version. Versions count from 0.
 func (p *Parameters) Version() int64 { return p.version }
 
-// Shared reports that the bytes are those in the owner's memory, which are read-only.
+// Shared reports whether the bytes are in the owner's memory, which is read-only.
 func (p *Parameters) Shared() bool { return p.shared }
 
 // StateDict returns the tensors. Borrowed: they are valid until Close.
 func (p *Parameters) StateDict() *module.StateDict { return p.inner.sd }
 
-// Close ends this use of the parameters. Their memory goes with the last use. A second call does nothing.
+// Close releases this reference to the parameters. Their memory is released with the last reference. A second call does
+// nothing.
 func (p *Parameters) Close() error {
 	var err error
 	p.once.Do(func() { err = p.inner.release() })
@@ -69,27 +71,18 @@ func (s *sharedParameters) release() error {
 	return s.sd.Close()
 }
 
-func openParameters(ctx context.Context, js jetstream.JetStream, o Options) (jetstream.ObjectStore, error) {
-	bucket := "RL_" + o.Run + "_parameters"
+func openParameters(ctx context.Context, js jetstream.JetStream, o Options) (*natslink.Objects, error) {
 	storage := jetstream.FileStorage
 	if o.Memory {
 		storage = jetstream.MemoryStorage
 	}
-	var objects jetstream.ObjectStore
-	err := natslink.Ask(ctx, func(ctx context.Context) (err error) {
-		objects, err = js.ObjectStore(ctx, bucket)
-		if errors.Is(err, jetstream.ErrBucketNotFound) {
-			objects, err = js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
-				Bucket: bucket, Description: "parameters of a sharedtensor training run", Storage: storage, Replicas: o.Replicas,
-			})
-		}
-		return err
+	return natslink.OpenObjects(ctx, js, jetstream.ObjectStoreConfig{
+		Bucket: "RL_" + o.Run + "_parameters", Description: "parameters of a sharedtensor training run", Storage: storage, Replicas: o.Replicas,
 	})
-	return objects, err
 }
 
-// upload stores the bytes of a state dict under a name that was never used, without having them all in memory. The
-// object store checks their digest when they are read.
+// upload streams the bytes of a state dict to an object with a new name and returns their number. The object store
+// verifies their digest when they are read.
 func (r *run) upload(ctx context.Context, name string, sd *module.StateDict) (int64, error) {
 	meta := jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: objectChunk}}
 	info, err := natslink.PutObject(ctx, r.objects, meta, func() io.ReadCloser {
@@ -103,19 +96,19 @@ func (r *run) upload(ctx context.Context, name string, sd *module.StateDict) (in
 	return int64(info.Size), nil
 }
 
-// fullReader fills each buffer: the object store makes a message of whatever one Read returns.
+// fullReader fills each buffer, because the object store sends the result of each Read as one message.
 type fullReader struct{ io.ReadCloser }
 
 func (f *fullReader) Read(p []byte) (int, error) {
 	n, err := io.ReadFull(f.ReadCloser, p)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		err = nil // the next Read says io.EOF
+		err = nil // the next Read returns io.EOF
 	}
 	return n, err
 }
 
-// fetch makes the parameters that a pointer names: from the owner's memory where this process has the same owner, else
-// from their bytes.
+// fetch returns the parameters of a pointer. It maps them if this process has the same owner, and otherwise fetches
+// their bytes.
 func (r *run) fetch(ctx context.Context, p pointer) (*Parameters, error) {
 	if r.opts.Owner != nil && p.Server != "" && r.opts.Owner.ServerID() == p.Server {
 		handle, err := r.opts.Owner.AcquireWith(ctx, p.Model, endpoint.AcquireOptions{Version: p.ModelVersion})
@@ -128,7 +121,7 @@ func (r *run) fetch(ctx context.Context, p pointer) (*Parameters, error) {
 		}
 	}
 	if p.Object == "" {
-		return nil, fmt.Errorf("parameters %d of the run %q: %w: they lie with the owner %s alone", p.Version, r.opts.Run, ErrUnreachable, p.Server)
+		return nil, fmt.Errorf("parameters %d of the run %q: %w: they are only in the memory of owner %s", p.Version, r.opts.Run, ErrUnreachable, p.Server)
 	}
 	sd, err := r.download(ctx, p)
 	if err != nil {
@@ -140,7 +133,7 @@ func (r *run) fetch(ctx context.Context, p pointer) (*Parameters, error) {
 func (r *run) download(ctx context.Context, p pointer) (*module.StateDict, error) {
 	text, err := natslink.ReadObject(ctx, r.objects, p.Object, func(info *jetstream.ObjectInfo) error {
 		if int64(info.Size) != p.Bytes {
-			return fmt.Errorf("%d bytes are stored and %d are promised", info.Size, p.Bytes)
+			return fmt.Errorf("the object has %d bytes, but %d were published", info.Size, p.Bytes)
 		}
 		return nil
 	})

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// childNATS serves the store of its first argument at the address of its second.
+// childNATS runs a server. Its arguments are the store and the address.
 func childNATS() error {
 	server, err := natslink.Start(natslink.ServerOptions{Store: os.Args[1], Listen: os.Args[2], Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -52,7 +52,7 @@ func childNATS() error {
 	return err
 }
 
-// childOwner owns tensors at the socket of its argument.
+// childOwner runs an owner of tensors. Its argument is the socket.
 func childOwner() error {
 	dev, err := host.Open()
 	if err != nil {
@@ -68,8 +68,8 @@ func childOwner() error {
 	return err
 }
 
-// childWorker answers every version of the run's parameters with a sample that says what it saw: version, first
-// element, whether it was shared. Arguments: the URL, the run, its name, and a socket or "".
+// childWorker adds a sample for every version of the run's parameters that it receives: version, first element, whether
+// it was shared. Arguments: the URL, the run, its name, and a socket or "".
 func childWorker() error {
 	ctx := context.Background()
 	dev, err := host.Open()
@@ -140,7 +140,7 @@ func (c *child) kill() {
 	_ = c.cmd.Wait()
 }
 
-// site is a NATS server and an owner, each a process.
+// site is a NATS server and an owner, each in a separate process.
 type site struct {
 	dir, address, url, socket string
 	nats                      *child
@@ -233,7 +233,7 @@ func TestTrainerAndWorkers(t *testing.T) {
 	require.Zero(t, n)
 }
 
-func TestMembersComeAndGo(t *testing.T) {
+func TestMembersJoinAndLeave(t *testing.T) {
 	site := newSite(t)
 	trainer, err := rl.NewTrainer(t.Context(), site.options(t, "trainer", nil))
 	require.NoError(t, err)
@@ -253,7 +253,7 @@ func TestMembersComeAndGo(t *testing.T) {
 	require.Equal(t, []string{"trainer trainer"}, names())
 }
 
-func TestPresenceOfTheKilledEnds(t *testing.T) {
+func TestPresenceEndsWhenKilled(t *testing.T) {
 	site := newSite(t)
 	conn := site.connect(t)
 	trainer, err := rl.NewTrainer(t.Context(), rl.Options{Run: "test", Name: "trainer", Conn: conn, Device: site.dev, Presence: 3 * time.Second})
@@ -262,14 +262,14 @@ func TestPresenceOfTheKilledEnds(t *testing.T) {
 	lost := site.connect(t)
 	_, err = rl.NewWorker(t.Context(), rl.Options{Run: "test", Name: "killed", Conn: lost, Device: site.dev, Presence: 3 * time.Second})
 	require.NoError(t, err)
-	lost.Close() // as the end of its process does
+	lost.Close() // as when its process ends
 	require.Eventually(t, func() bool {
 		members, err := trainer.Members(t.Context())
 		return err == nil && len(members) == 1
 	}, 15*time.Second, 200*time.Millisecond)
 }
 
-func TestTrainerComesBack(t *testing.T) {
+func TestTrainerRestarted(t *testing.T) {
 	site := newSite(t)
 	first, err := rl.NewTrainer(t.Context(), site.options(t, "first", nil))
 	require.NoError(t, err)
@@ -296,8 +296,43 @@ func TestTrainerComesBack(t *testing.T) {
 	require.Equal(t, int64(2), p.Version())
 }
 
-// TestRunSurvivesItsServer kills the NATS server: parameters and data stay, and everybody goes on.
-func TestRunSurvivesItsServer(t *testing.T) {
+// A superseded trainer leaves the parameters and the membership of its successor intact, even if both have the same
+// name.
+func TestTrainerSameName(t *testing.T) {
+	site := newSite(t)
+	first, err := rl.NewTrainer(t.Context(), site.options(t, "trainer", nil))
+	require.NoError(t, err)
+	publish(t, first, site.dev, 0)
+	second, err := rl.NewTrainer(t.Context(), site.options(t, "trainer", nil))
+	require.NoError(t, err)
+	defer second.Close()
+	require.Equal(t, int64(1), publish(t, second, site.dev, 1))
+	sd := weights(t, site.dev, 7)
+	defer sd.Close()
+	for range 2 {
+		_, err = first.Publish(t.Context(), sd)
+		require.ErrorIs(t, err, rl.ErrSuperseded)
+	}
+	require.NoError(t, first.Close())
+
+	members, err := second.Members(t.Context())
+	require.NoError(t, err)
+	require.Len(t, members, 1)
+	w, err := rl.NewWorker(t.Context(), site.options(t, "worker", nil))
+	require.NoError(t, err)
+	defer w.Close()
+	p, err := w.Latest(t.Context())
+	require.NoError(t, err)
+	defer p.Close()
+	require.Equal(t, int64(1), p.Version())
+	w0, _ := p.StateDict().Get("w")
+	value, err := tensor.At[float32](w0, 0)
+	require.NoError(t, err)
+	require.InDelta(t, 1, value, 0)
+}
+
+// If the NATS server is killed and restarted, parameters and data stay, and the trainer and the workers continue.
+func TestRunServerKilled(t *testing.T) {
 	site := newSite(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -339,7 +374,7 @@ func TestRunSurvivesItsServer(t *testing.T) {
 	require.NoError(t, next.Close())
 }
 
-func TestStaleDataIsDropped(t *testing.T) {
+func TestStaleDataDropped(t *testing.T) {
 	site := newSite(t)
 	ctx := t.Context()
 	opts := site.options(t, "trainer", nil)
@@ -364,7 +399,7 @@ func TestStaleDataIsDropped(t *testing.T) {
 	require.Equal(t, uint64(2), trainer.Dropped())
 }
 
-// TestReadersDuringPublishing fetches without end while versions come and old bytes go.
+// Workers fetch parameters continuously while versions are published and old bytes are removed.
 func TestReadersDuringPublishing(t *testing.T) {
 	site := newSite(t)
 	ctx := t.Context()
@@ -408,7 +443,7 @@ func TestReadersDuringPublishing(t *testing.T) {
 	readers.Wait()
 }
 
-func TestOptionsAreChecked(t *testing.T) {
+func TestOptionsInvalid(t *testing.T) {
 	site := newSite(t)
 	conn := site.connect(t)
 	for _, opts := range []rl.Options{

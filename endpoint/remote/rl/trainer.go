@@ -11,24 +11,31 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// Trainer publishes parameters and gets the data of all workers. Its methods are safe for concurrent use.
+// Trainer publishes parameters and receives the data of all workers. Its methods are safe for concurrent use.
 type Trainer struct {
 	*run
 	here *presence
 
-	mu       sync.Mutex // held while a version is published
-	version  int64      // newest; -1 before the first
-	sequence uint64     // of the pointer to it; the condition of the next
-	purged   int64      // data of versions below it is gone
+	publishing sync.Mutex // held while a version is published
+	unsure     *pointer   // published with an unknown outcome; nil if there is none
+	swept      time.Time  // time of the last sweep
+
+	purged int64 // data of older versions is removed
+
+	mu       sync.Mutex // guards the fields below
+	version  int64      // newest version; -1 before the first
+	sequence uint64     // of the newest pointer; the condition of the next one
 	dropped  uint64
 }
 
-// NewTrainer joins a run as its trainer, with the versions of the trainer before it. The caller closes it.
+// NewTrainer joins a run as its trainer and continues the versions of the previous trainer. The caller closes it.
 func NewTrainer(ctx context.Context, opts Options) (*Trainer, error) {
 	r, err := openRun(ctx, opts)
 	if err != nil {
@@ -57,45 +64,129 @@ func (t *Trainer) Close() error {
 	return nil
 }
 
-// Version returns the newest version; -1 before the first.
+// Version returns the newest version, or -1 before the first.
 func (t *Trainer) Version() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.version
 }
 
-// Publish makes sd the newest parameters and returns their version. It borrows sd; with an owner, publishing freezes
-// sd's memory against new writers, as endpoint.Client.Publish says. On an error the workers see nothing new. Errors:
-// [ErrSuperseded], bins.ErrOutcomeUnknown, those of the owner.
+// Publish makes sd the newest parameters and returns their version. It borrows sd. With an owner, publishing freezes
+// sd's memory against new writers, as described at endpoint.Client.Publish. After an error, workers see nothing new.
+// The exception is bins.ErrOutcomeUnknown: the next Publish then finds out whether this version is published. Other
+// errors are [ErrSuperseded] and the errors of the owner.
 func (t *Trainer) Publish(ctx context.Context, sd *module.StateDict) (int64, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	p := pointer{Version: t.version + 1, Trainer: t.opts.Name}
-	if err := t.store1(ctx, &p, sd); err != nil {
+	t.publishing.Lock()
+	defer t.publishing.Unlock()
+	for attempt := 0; ; attempt++ {
+		version, err := t.publishOnce(ctx, sd)
+		// The previous version may have been published only now. Then this one needs the next number.
+		if !errors.Is(err, errSettled) {
+			return version, err
+		}
+		if err := natslink.Pause(ctx, attempt); err != nil {
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// errSettled means that an earlier version with an unknown outcome turned out to be published.
+var errSettled = errors.New("an earlier version is published")
+
+func (t *Trainer) publishOnce(ctx context.Context, sd *module.StateDict) (int64, error) {
+	if err := t.settle(ctx); err != nil {
+		return 0, err
+	}
+	version, last := t.newest()
+	p := pointer{Version: version + 1, Trainer: t.opts.Name, ID: nuid.Next()}
+	if err := t.storeBytes(ctx, &p, sd); err != nil {
+		t.discard(p)
 		return 0, fmt.Errorf("publish parameters %d of the run %q: %w", p.Version, t.opts.Run, err)
 	}
 	text, err := json.Marshal(p)
 	if err != nil {
+		t.discard(p)
 		return 0, err
 	}
-	sequence, err := t.store.Put(ctx, t.bin(), bins.Value{Type: pointerType, Body: text}, bins.IfLast(t.sequence))
-	if errors.Is(err, bins.ErrConflict) {
-		err = fmt.Errorf("run %q: %w", t.opts.Run, ErrSuperseded)
-	}
-	if err != nil {
-		if !errors.Is(err, bins.ErrOutcomeUnknown) {
-			t.discard(p)
-		}
+	sequence, err := t.store.Put(ctx, t.bin(), bins.Value{Type: pointerType, Body: text}, bins.IfLast(last))
+	switch {
+	case errors.Is(err, bins.ErrOutcomeUnknown):
+		t.unsure = &p
+		return 0, err
+	case errors.Is(err, bins.ErrConflict):
+		return t.conflict(ctx, p)
+	case err != nil:
+		t.discard(p)
 		return 0, err
 	}
-	t.version, t.sequence = p.Version, sequence
-	t.here.version.Store(p.Version)
+	if t.unsure != nil { // its condition can no longer hold
+		t.discard(*t.unsure)
+		t.unsure = nil
+	}
+	t.setNewest(p.Version, sequence)
 	t.tidy(ctx)
 	return p.Version, nil
 }
 
-// store1 puts the bytes where workers will look for them, and says in p where that is.
-func (t *Trainer) store1(ctx context.Context, p *pointer, sd *module.StateDict) (err error) {
+func (t *Trainer) newest() (version int64, sequence uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.version, t.sequence
+}
+
+func (t *Trainer) setNewest(version int64, sequence uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.version, t.sequence = version, sequence
+	t.here.version.Store(version)
+}
+
+// conflict finds out why p was refused. There are three reasons: an unanswered attempt has already stored p, a version
+// with an unknown outcome was stored, or another trainer has published.
+func (t *Trainer) conflict(ctx context.Context, p pointer) (int64, error) {
+	now, sequence, err := t.readPointer(ctx)
+	switch {
+	case err != nil && !errors.Is(err, ErrNoParameters):
+		t.unsure = &p
+		return 0, fmt.Errorf("%w: %w", bins.ErrOutcomeUnknown, err)
+	case err == nil && now.ID == p.ID:
+		t.setNewest(p.Version, sequence)
+		t.tidy(ctx)
+		return p.Version, nil
+	}
+	t.discard(p)
+	if t.unsure == nil {
+		return 0, fmt.Errorf("run %q: %w", t.opts.Run, ErrSuperseded)
+	}
+	if err := t.settle(ctx); err != nil {
+		return 0, err
+	}
+	return 0, errSettled
+}
+
+// settle finds out whether the version with an unknown outcome is published. If it is not, it may still be published
+// later.
+func (t *Trainer) settle(ctx context.Context) error {
+	if t.unsure == nil {
+		return nil
+	}
+	p, sequence, err := t.readPointer(ctx)
+	if err != nil && !errors.Is(err, ErrNoParameters) {
+		return err
+	}
+	_, last := t.newest()
+	switch {
+	case err == nil && p.ID == t.unsure.ID:
+		t.setNewest(p.Version, sequence)
+		t.unsure = nil
+	case sequence > last:
+		return fmt.Errorf("run %q: %w", t.opts.Run, ErrSuperseded)
+	}
+	return nil
+}
+
+// storeBytes stores the bytes for the workers and records their location in p.
+func (t *Trainer) storeBytes(ctx context.Context, p *pointer, sd *module.StateDict) (err error) {
 	if t.opts.Owner != nil {
 		p.Model = t.model()
 		if p.ModelVersion, err = t.opts.Owner.Publish(ctx, p.Model, sd); err != nil {
@@ -106,89 +197,109 @@ func (t *Trainer) store1(ctx context.Context, p *pointer, sd *module.StateDict) 
 	if t.opts.LocalOnly {
 		return nil
 	}
-	// Two trainers that do not know of each other may store the same version: the name is the trainer's own too.
-	p.Object = fmt.Sprintf("v%d.%s", p.Version, t.opts.Name)
+	// Two trainers may store the same version, even under the same name. Each removes only its own object.
+	p.Object = fmt.Sprintf("v%d.%s.%s", p.Version, t.opts.Name, p.ID)
 	p.Bytes, err = t.upload(ctx, p.Object, sd)
 	return err
 }
 
-// discard removes the bytes of parameters that nobody was told of.
+// discard removes the bytes of parameters that are not published.
 func (t *Trainer) discard(p pointer) {
 	if p.Object == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), t.opts.Presence)
+	ctx, cancel := context.WithTimeout(context.Background(), tidyTimeout)
 	defer cancel()
-	if err := t.objects.Delete(ctx, p.Object); err != nil {
-		t.log.Warn("rl: bytes of parameters that are not published stay", "run", t.opts.Run, "object", p.Object, "error", err)
+	if err := t.objects.Remove(ctx, p.Object); err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
+		t.log.Warn("rl: bytes of unpublished parameters remain", "run", t.opts.Run, "object", p.Object, "error", err)
 	}
 }
 
-// oldest is the oldest version whose data the trainer takes.
+// oldest returns the oldest version whose data the trainer accepts.
 func (t *Trainer) oldest() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.opts.Staleness < 0 {
 		return -1
 	}
 	return t.version - t.opts.Staleness
 }
 
-// tidyTimeout bounds tidy: the parameters are published already.
-const tidyTimeout = 5 * time.Second
+const (
+	// tidyTimeout limits tidy, which runs after the parameters are published.
+	tidyTimeout = 5 * time.Second
+	// sweepEvery is the time between sweeps. sweepGrace exceeds the longest upload.
+	sweepEvery = 10 * time.Minute
+	sweepGrace = time.Hour
+)
 
-// tidy removes what is too old: bytes of parameters, and data. What fails is done with the next version.
+// tidy removes old parameters and data. Failed removals are repeated with the next version.
 func (t *Trainer) tidy(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, tidyTimeout) // a server may be lost with what it was asked for
+	ctx, cancel := context.WithTimeout(ctx, tidyTimeout)
 	defer cancel()
-	for t.opts.Staleness >= 0 && t.purged < t.oldest() {
-		before, _ := t.queue.Len(ctx)
-		if err := t.queue.Purge(ctx, topic(t.purged)+".>"); err != nil {
-			t.log.Debug("rl: old data stays", "run", t.opts.Run, "version", t.purged, "error", err)
-			break
-		}
-		if after, err := t.queue.Len(ctx); err == nil && after < before {
-			t.dropped += uint64(before - after)
-		}
-		t.purged++
-	}
-	infos, err := t.objects.List(ctx)
+	t.purgeData(ctx)
+	infos, err := t.objects.Infos(ctx)
 	if err != nil {
 		return
 	}
+	newest, _ := t.newest()
 	for _, info := range infos {
 		text, _, _ := strings.Cut(strings.TrimPrefix(info.Name, "v"), ".")
 		version, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || version > t.version-int64(t.opts.Keep) {
+		if err != nil || info.Deleted || version > newest-int64(t.opts.Keep) {
 			continue
 		}
-		if err := t.objects.Delete(ctx, info.Name); err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
-			t.log.Debug("rl: old parameters stay", "run", t.opts.Run, "object", info.Name, "error", err)
+		if err := t.objects.Remove(ctx, info.Name); err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
+			t.log.Debug("rl: old parameters remain", "run", t.opts.Run, "object", info.Name, "error", err)
+		}
+	}
+	if time.Since(t.swept) < sweepEvery {
+		return
+	}
+	if _, err := t.objects.Sweep(ctx, time.Now().Add(-sweepGrace), nil); err != nil {
+		t.log.Debug("rl: pieces of unfinished uploads remain", "run", t.opts.Run, "error", err)
+		return
+	}
+	t.swept = time.Now()
+}
+
+// purgeData removes the data of versions outside the staleness window.
+func (t *Trainer) purgeData(ctx context.Context) {
+	for oldest := t.oldest(); t.opts.Staleness >= 0 && t.purged < oldest; t.purged++ {
+		before, _ := t.queue.Len(ctx)
+		if err := t.queue.Purge(ctx, topic(t.purged)+".>"); err != nil {
+			t.log.Debug("rl: old data remains", "run", t.opts.Run, "version", t.purged, "error", err)
+			return
+		}
+		if after, err := t.queue.Len(ctx); err == nil && after < before {
+			t.mu.Lock()
+			t.dropped += uint64(before - after)
+			t.mu.Unlock()
 		}
 	}
 }
 
-// topic is what data of a version is queued under.
+// topic returns the queue topic for data of a version.
 func topic(version int64) string { return "v" + strconv.FormatInt(version, 10) }
 
-// Sample is data of a worker. The trainer calls Ack when it has used it; otherwise it is delivered again.
+// Sample is data of a worker. The trainer calls Ack when it has used it. Otherwise it is delivered again.
 type Sample struct {
 	*bins.Delivery
-	// Version is that of the parameters that the worker had when it made the data; -1 where it had none.
+	// Version is the version of the parameters that the worker had when it made the data, or -1 if it had none.
 	Version int64
 	// Worker is the name of the worker.
 	Worker string
 }
 
-// Pull returns at least one and at most max samples of versions within the staleness window, oldest first, and waits
-// for the first until ctx ends. Older ones are dropped and counted.
+// Pull returns at least one and at most max samples of versions within the staleness window, oldest first. It waits for
+// the first one until ctx ends. Older samples are dropped and counted.
 func (t *Trainer) Pull(ctx context.Context, max int) ([]Sample, error) {
 	for {
 		deliveries, err := t.queue.Pull(ctx, max)
 		if err != nil {
 			return nil, err
 		}
-		t.mu.Lock()
 		oldest := t.oldest()
-		t.mu.Unlock()
 		var samples []Sample
 		for _, d := range deliveries {
 			sample, err := parseSample(d)
@@ -197,7 +308,7 @@ func (t *Trainer) Pull(ctx context.Context, max int) ([]Sample, error) {
 				continue
 			}
 			if err := d.Drop("older than the trainer takes"); err != nil {
-				t.log.Debug("rl: old data is not dropped", "run", t.opts.Run, "error", err)
+				t.log.Debug("rl: could not drop old data", "run", t.opts.Run, "error", err)
 			}
 			t.mu.Lock()
 			t.dropped++
@@ -218,10 +329,10 @@ func parseSample(d *bins.Delivery) (Sample, error) {
 	return Sample{Delivery: d, Version: version, Worker: worker}, nil
 }
 
-// Waiting returns how many samples wait or are not acknowledged yet.
+// Waiting returns the number of samples that are not acknowledged yet.
 func (t *Trainer) Waiting(ctx context.Context) (int, error) { return t.queue.Len(ctx) }
 
-// Dropped returns how many samples were too old, since this trainer began.
+// Dropped returns the number of samples that this trainer has dropped because they were too old.
 func (t *Trainer) Dropped() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

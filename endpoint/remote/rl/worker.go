@@ -14,31 +14,31 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// Worker gets parameters and adds data. Its methods are safe for concurrent use.
+// Worker receives parameters and sends data. Its methods are safe for concurrent use.
 type Worker struct {
 	*run
 	here   *presence
-	id     string // of this worker's life, part of the ids of its data
+	id     string // unique to this worker; part of its data's message ids
 	added  atomic.Uint64
 	events *bins.Listener
 	stop   context.CancelFunc
 
 	mu      sync.Mutex
-	current *Parameters // fetched last; nil before the first
+	current *Parameters // last fetched; nil before the first
 	news    chan struct{}
-	newest  int64 // that the worker has heard of
+	newest  int64 // newest known version
 	done    chan struct{}
-	deaf    error // why the worker hears of no versions any more; set before done is closed
+	deaf    error // why events ended; set before done is closed
 }
 
-// NewWorker joins a run as a worker. Parameters that are published already are there at once. The caller closes it.
+// NewWorker joins a run as a worker. Published parameters are available at once. The caller closes it.
 func NewWorker(ctx context.Context, opts Options) (*Worker, error) {
 	r, err := openRun(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
 	w := &Worker{run: r, id: nuid.Next(), newest: -1, news: make(chan struct{}), done: make(chan struct{})}
-	// Listening comes before looking, so that no version falls between the two.
+	// The worker listens before it looks, so it cannot miss a version in between.
 	if w.events, err = r.store.Listen(ctx, r.bin()); err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func NewWorker(ctx context.Context, opts Options) (*Worker, error) {
 	return w, nil
 }
 
-// Close leaves the run. Parameters that callers hold stay valid until they close them; data stays for the trainer.
+// Close leaves the run. Parameters that callers hold stay valid until they close them. Data stays for the trainer.
 func (w *Worker) Close() error {
 	w.here.leave()
 	w.stop()
@@ -69,7 +69,7 @@ func (w *Worker) Close() error {
 	return err
 }
 
-// hear notes new versions until the worker is closed.
+// hear receives events of new versions until the worker is closed.
 func (w *Worker) hear(ctx context.Context) {
 	defer close(w.done)
 	for event, err := range w.events.Events(ctx) {
@@ -85,14 +85,14 @@ func (w *Worker) hear(ctx context.Context) {
 	}
 }
 
-// Looks after an event, each a second or less behind the one before. After a gap it is not known what there is to see.
+// Number of looks after an event, at intervals of up to a second. After a gap, there may be nothing new to find.
 const (
 	maxLooks = 60
 	gapLooks = 8
 )
 
-// lookFor looks until it sees what an event tells of: the replica that is asked may not have it yet, and nobody will
-// tell again.
+// lookFor looks until it finds the change that an event reports. The replica that serves the read may not have it yet,
+// and there will be no second event.
 func (w *Worker) lookFor(ctx context.Context, event bins.Event) {
 	looks := maxLooks
 	if event.Op == "" {
@@ -101,7 +101,7 @@ func (w *Worker) lookFor(ctx context.Context, event bins.Event) {
 	for attempt := range looks {
 		sequence, err := w.look(ctx)
 		if err != nil && ctx.Err() == nil {
-			w.log.Warn("rl: new parameters could not be looked at", "run", w.opts.Run, "error", err)
+			w.log.Warn("rl: could not look up new parameters", "run", w.opts.Run, "error", err)
 		}
 		if err == nil && event.Op != "" && sequence >= event.Sequence || natslink.Pause(ctx, attempt) != nil {
 			return
@@ -109,7 +109,7 @@ func (w *Worker) lookFor(ctx context.Context, event bins.Event) {
 	}
 }
 
-// look reads the pointer, wakes all who wait for it, and returns its sequence number.
+// look reads the pointer, wakes all waiters if its version is new, and returns its sequence number.
 func (w *Worker) look(ctx context.Context) (sequence uint64, err error) {
 	p, sequence, err := w.readPointer(ctx)
 	if errors.Is(err, ErrNoParameters) {
@@ -128,18 +128,18 @@ func (w *Worker) look(ctx context.Context) (sequence uint64, err error) {
 	return sequence, nil
 }
 
-// Newest returns the newest version that the worker has heard of; -1 before the first.
+// Newest returns the newest version that the worker knows, or -1 before the first.
 func (w *Worker) Newest() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.newest
 }
 
-// Version returns the version that the worker fetched last, which its data is marked with; -1 before the first.
+// Version returns the version that the worker fetched last, or -1 before the first. The worker's data carries it.
 func (w *Worker) Version() int64 { return w.here.version.Load() }
 
-// Latest returns the newest parameters, or [ErrNoParameters]. Calls for a version that is there already cost no
-// message. The caller closes what it gets; older parameters that it holds stay valid.
+// Latest returns the newest parameters, or [ErrNoParameters]. If the worker has that version already, Latest sends no
+// message. The caller closes the result. Older parameters that it holds stay valid.
 func (w *Worker) Latest(ctx context.Context) (*Parameters, error) {
 	for attempt := 0; ; attempt++ {
 		w.mu.Lock()
@@ -154,7 +154,7 @@ func (w *Worker) Latest(ctx context.Context) (*Parameters, error) {
 		if err != nil {
 			return nil, err
 		}
-		if to.Version < newest && attempt < maxLooks { // the replica that was asked does not have it yet
+		if to.Version < newest && attempt < maxLooks { // the replica does not have it yet
 			if err := natslink.Pause(ctx, attempt); err != nil {
 				return nil, context.Cause(ctx)
 			}
@@ -164,7 +164,7 @@ func (w *Worker) Latest(ctx context.Context) (*Parameters, error) {
 		if err == nil {
 			return w.adopt(p), nil
 		}
-		// The trainer may have removed these bytes, or the owner this version, since they have a successor.
+		// The trainer may have removed these bytes, or the owner this version, because there is a newer one.
 		again, _, againErr := w.readPointer(ctx)
 		if againErr != nil || again.Version == to.Version {
 			return nil, gone(err)
@@ -174,13 +174,13 @@ func (w *Worker) Latest(ctx context.Context) (*Parameters, error) {
 
 func gone(err error) error {
 	if errors.Is(err, jetstream.ErrObjectNotFound) {
-		return fmt.Errorf("%w: their bytes are gone, and nothing newer is published", err)
+		return fmt.Errorf("%w: the bytes were removed, and no newer version is published", err)
 	}
 	return err
 }
 
-// adopt makes p what Latest returns from now on, unless something newer has come, and returns the caller's own use of
-// the newest.
+// adopt makes p the result of later calls of Latest, unless the worker has newer parameters. It returns a reference to
+// the newest for the caller.
 func (w *Worker) adopt(p *Parameters) *Parameters {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -198,8 +198,9 @@ func (w *Worker) adopt(p *Parameters) *Parameters {
 	return w.current.clone()
 }
 
-// Await returns the newest parameters as soon as their version is above after; -1 waits for the first. When ctx ends
-// first the error is its cause, and the parameters that the caller has stay good. The caller closes what it gets.
+// Await waits for parameters with a version above after and returns the newest. With -1 it waits for the first. If ctx
+// ends first, it returns the cause of ctx, and parameters that the caller holds stay valid. The caller closes the
+// result.
 func (w *Worker) Await(ctx context.Context, after int64) (*Parameters, error) {
 	for {
 		w.mu.Lock()
@@ -219,8 +220,8 @@ func (w *Worker) Await(ctx context.Context, after int64) (*Parameters, error) {
 }
 
 // Add sends data to the trainer, marked with the version of the parameters that the worker fetched last. While the
-// trainer's queue is full it waits until ctx ends; then the error is bins.ErrFull. Data that was added survives the
-// worker and the server.
+// trainer's queue is full it waits until ctx ends; then the error is bins.ErrFull. Added data survives the worker and a
+// restart of the server.
 func (w *Worker) Add(ctx context.Context, v bins.Value) error {
 	id := fmt.Sprintf("%s.%d", w.id, w.added.Add(1))
 	_, err := w.queue.Push(ctx, topic(w.Version())+"."+w.opts.Name, v, bins.WithID(id))

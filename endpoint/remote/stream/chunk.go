@@ -6,13 +6,13 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// chunkBytes is the size of a chunk, as in kpu.torch.Service. Larger ones are not faster.
+// chunkBytes is the size of a chunk, as in kpu.torch.Service. Larger chunks are not faster.
 const chunkBytes = 1 << 20
 
 // castagnoli is the table of CRC-32C.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// dataField is the number of the large field in chunks of our own service, torchField that in those of
+// dataField is the number of the field with the data in chunks of TensorStream, torchField in chunks of
 // kpu.torch.Service.
 const (
 	dataField  protowire.Number = 1

@@ -15,24 +15,25 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
-// ClientOptions says where a client puts tensors and how hard it tries.
+// ClientOptions configures a client.
 type ClientOptions struct {
-	// Device is where tensors that arrive are put. Borrowed.
+	// Device is the device for received tensors. Borrowed.
 	Device driver.Device
-	// Host is host memory, for tensors that have to be made contiguous before they are sent; nil for Device. Borrowed.
+	// Host is host memory, used to make tensors contiguous before they are sent. The default is Device. Borrowed.
 	Host driver.Device
-	// Limits bound what a server can make the client hold.
+	// Limits limits what a server can make the client hold.
 	Limits Limits
-	// Attempts is how often Put and Get go on after a broken connection without getting any further; 5. 1 for never.
+	// Attempts is the number of consecutive attempts without progress after which Put and Get fail if the connection
+	// breaks. The default is 5. 1 disables retries.
 	Attempts int
-	// Backoff is the pause before the second attempt, which doubles up to 5 s; 100 ms.
+	// Backoff is the delay before the second attempt. It doubles up to 5 s. The default is 100 ms.
 	Backoff time.Duration
-	// Progress is told of the bytes of a transfer as they leave or come; nil for nobody. It is called from one
-	// goroutine at a time.
+	// Progress is called with the bytes of a transfer sent or received so far. It may be nil. Calls are not concurrent.
 	Progress func(done, total int64)
 }
 
@@ -41,11 +42,10 @@ type Client struct {
 	rpc    streampb.TensorStreamClient
 	opts   ClientOptions
 	limits Limits
-	budget *budget
+	pool   *admission.Pool
 }
 
-// NewClient returns a client of the server behind conn, which it borrows. Its calls use the codec of package bulk,
-// whatever conn uses.
+// NewClient returns a client of the server behind conn, which it borrows. Calls always use the codec of package bulk.
 func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
 	if opts.Host == nil {
 		opts.Host = opts.Device
@@ -53,26 +53,26 @@ func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
 	def(&opts.Attempts, 5)
 	def(&opts.Backoff, 100*time.Millisecond)
 	limits := opts.Limits.withDefaults()
-	return &Client{rpc: streampb.NewTensorStreamClient(conn), opts: opts, limits: limits, budget: &budget{limit: limits.PendingBytes}}
+	return &Client{rpc: streampb.NewTensorStreamClient(conn), opts: opts, limits: limits, pool: admission.NewPool(admission.Limits{Bytes: limits.PendingBytes})}
 }
 
-// callOptions are those of every call.
+// callOptions are the options of every call.
 var callOptions = []grpc.CallOption{grpc.ForceCodecV2(bulk.Codec()), grpc.MaxCallRecvMsgSize(math.MaxInt32)}
 
-// Receipt says what became of a Put.
+// Receipt is the result of a Put.
 type Receipt struct {
-	// Version is the number that the set got; 0 where it has none.
+	// Version is the version of the set, or 0 if it has none.
 	Version uint64
-	// Sent is how many bytes of tensors went over the network, those sent again included.
+	// Sent is the number of tensor bytes sent, including repeated ones.
 	Sent int64
-	// Calls is how many calls it took.
+	// Calls is the number of calls that were needed.
 	Calls int
 }
 
-// Put sends a set, which it borrows: nobody may write to its tensors until Put has returned. The server takes it whole
-// or not at all. Where the connection breaks, Put dials again through its connection and goes on where the server says.
-// Errors are those of this package, as *RemoteError where the server said so; ErrUnknown where all was sent and no
-// answer could be had.
+// Put sends a set atomically. It borrows the set, whose tensors must not be written until Put has returned. If the
+// connection breaks, Put reconnects and resumes at the position that the server reports. Errors are those of this
+// package, wrapped in *RemoteError if the server returned them. The error is ErrUnknown if everything was sent and no
+// answer was received.
 func (c *Client) Put(ctx context.Context, set *Set) (*Receipt, error) {
 	op := fmt.Sprintf("put %q", set.Name)
 	named := *set
@@ -84,7 +84,7 @@ func (c *Client) Put(ctx context.Context, set *Set) (*Receipt, error) {
 		total += t.Bytes()
 	}
 	receipt := &Receipt{}
-	all := false // all bytes of it were sent at least once
+	all := false // all bytes were sent at least once
 	err := c.attempts(ctx, func(ctx context.Context) (progressed bool, err error) {
 		receipt.Calls++
 		p := &putting{client: c, set: &named, total: total}
@@ -105,7 +105,8 @@ func (c *Client) Put(ctx context.Context, set *Set) (*Receipt, error) {
 	return receipt, nil
 }
 
-// attempts calls f until it succeeds, fails for a reason other than the connection, or has got no further for too long.
+// attempts calls f until it succeeds or fails for a reason other than the connection. It gives up after too many
+// attempts without progress.
 func (c *Client) attempts(ctx context.Context, f func(context.Context) (progressed bool, err error)) error {
 	pause := c.opts.Backoff
 	for left := c.opts.Attempts; ; {
@@ -132,7 +133,7 @@ func (c *Client) attempts(ctx context.Context, f func(context.Context) (progress
 	}
 }
 
-// broken reports whether the connection is to blame, or the bytes were damaged on it.
+// broken reports whether the connection failed or damaged data.
 func broken(err error) bool {
 	code := status.Code(err)
 	return code == codes.Unavailable || code == codes.DataLoss || errors.Is(err, io.ErrUnexpectedEOF)
@@ -159,7 +160,7 @@ func (p *putting) run(ctx context.Context) (*streampb.Done, error) {
 	if err != nil {
 		return nil, err
 	}
-	if first.GetDone() != nil { // an earlier call was the last one, and its answer was lost
+	if first.GetDone() != nil { // the server does not compare repetitions
 		p.complete = true
 		return first.GetDone(), nil
 	}
@@ -169,7 +170,7 @@ func (p *putting) run(ctx context.Context) (*streampb.Done, error) {
 	go listenForDone(call, granted, answers) // ends with the call
 	if err := p.send(ctx, call, granted, first.GetResume()); err != nil {
 		if a := <-answers; a.err != nil {
-			return nil, a.err // why sending failed
+			return nil, a.err // the reason that sending failed
 		}
 		return nil, err
 	}
@@ -178,7 +179,7 @@ func (p *putting) run(ctx context.Context) (*streampb.Done, error) {
 	return a.done, a.err
 }
 
-// answer is how a Put ended.
+// answer is the final result of a Put.
 type answer struct {
 	done *streampb.Done
 	err  error
@@ -213,7 +214,7 @@ func (p *putting) send(ctx context.Context, call grpc.BidiStreamingClient[stream
 		p.client.progress(min(done, p.total), p.total)
 	}}
 	if err := out.set(p.set, resume); err != nil {
-		// The call is over or is of no use any more: the server hears of it as a broken one.
+		// Abort the call, or let the server see it as broken.
 		granted.end(err)
 		return err
 	}
@@ -226,7 +227,7 @@ func (c *Client) progress(done, total int64) {
 	}
 }
 
-// endOf is why a call ended whose SendMsg failed with io.EOF.
+// endOf returns the reason that a call ended after SendMsg failed with io.EOF.
 func endOf(call interface{ RecvMsg(any) error }, err error) error {
 	if errors.Is(err, io.EOF) {
 		if why := call.RecvMsg(new(streampb.PutReply)); why != nil {
@@ -236,8 +237,8 @@ func endOf(call interface{ RecvMsg(any) error }, err error) error {
 	return err
 }
 
-// Local returns the path of the owner's socket where the server runs on this host, and so says it; empty where it does
-// not.
+// Local returns the path of the owner's socket if the server runs on this host and reveals it, otherwise an empty
+// string.
 func (c *Client) Local(ctx context.Context) (socket string, err error) {
 	proof := hostProof(c.opts.Device)
 	if proof == nil {

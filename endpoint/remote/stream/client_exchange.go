@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
-// Exchange is a call in which the server answers each tensor by another one. One goroutine may send while another
+// Exchange is a call in which the server answers each tensor with another tensor. One goroutine may send while another
 // receives.
 type Exchange struct {
 	client  *Client
@@ -25,7 +25,7 @@ type Exchange struct {
 	sent    atomic.Uint32
 }
 
-// Exchange begins a call. The caller closes it.
+// Exchange starts a call. The caller closes it.
 func (c *Client) Exchange(ctx context.Context) (*Exchange, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	call, err := c.rpc.Exchange(ctx, callOptions...)
@@ -34,7 +34,7 @@ func (c *Client) Exchange(ctx context.Context) (*Exchange, error) {
 		return nil, remoteError("exchange", err)
 	}
 	x := &Exchange{client: c, ctx: ctx, call: call, cancel: cancel, sending: &lockedStream{call: call}, granted: newCredit()}
-	x.in = newIncoming(c.limits, c.budget, c.opts.Device, x.granted, x.grant)
+	x.in = newIncoming(ctx, c.limits, c.pool, c.opts.Device, false, x.granted, x.grant)
 	go x.in.run(pump.New(ctx, call, newChunk, dataField)) // ends with the call
 	if err := x.grant(uint64(c.limits.Window)); err != nil {
 		x.Close()
@@ -43,7 +43,7 @@ func (c *Client) Exchange(ctx context.Context) (*Exchange, error) {
 	return x, nil
 }
 
-// grant lets the server send more. A server that has ended the call needs none.
+// grant grants the server credit. It has no effect if the server has ended the call.
 func (x *Exchange) grant(bytes uint64) error {
 	if err := x.sending.grant(bytes); !errors.Is(err, io.EOF) {
 		return err
@@ -51,8 +51,8 @@ func (x *Exchange) grant(bytes uint64) error {
 	return nil
 }
 
-// Send sends a tensor, which it borrows: nobody may write to it until it was answered. It waits for the server's
-// credit.
+// Send sends a tensor and waits for credit if necessary. It borrows the tensor, which must not be written until it was
+// answered.
 func (x *Exchange) Send(item *Item) error {
 	out := &sender{ctx: x.ctx, call: x.sending, credit: x.granted, stall: x.client.limits.Stall, host: x.client.opts.Host}
 	err := out.tensor(x.sent.Add(1)-1, item.Tensor.Clone(), nil, specOf(item.ID, item.Tensor, item.Metadata))
@@ -62,7 +62,7 @@ func (x *Exchange) Send(item *Item) error {
 	return remoteError("exchange", err)
 }
 
-// why is why the call ended.
+// why returns the reason that the call ended.
 func (x *Exchange) why() error {
 	for {
 		a, err := x.in.next(context.Background())
@@ -73,13 +73,13 @@ func (x *Exchange) why() error {
 	}
 }
 
-// CloseSend says that nothing more will be sent.
+// CloseSend ends sending.
 func (x *Exchange) CloseSend() error {
 	return remoteError("exchange", x.sending.SendMsg(&streampb.Chunk{End: true}))
 }
 
-// Recv returns the next answer, owned; ID is that of the tensor that it answers. The error is io.EOF when all were
-// answered.
+// Recv returns the next answer, owned by the caller. Its ID is the ID of the tensor that it answers. The error is
+// io.EOF after the last answer.
 func (x *Exchange) Recv() (*Item, error) {
 	a, err := x.in.next(x.ctx)
 	if errors.Is(err, io.EOF) {
@@ -97,7 +97,7 @@ func (x *Exchange) Recv() (*Item, error) {
 	return item, nil
 }
 
-// Close ends the call, whatever is still on its way.
+// Close ends the call and discards tensors in transfer.
 func (x *Exchange) Close() error {
 	x.cancel()
 	x.in.free()

@@ -8,13 +8,14 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
-// Get asks for a set and returns it, owned, in new memory of the client's device. Where the connection breaks, it goes
-// on where it was, unless the server has another set under that name by then. Errors are those of this package, as
-// *RemoteError where the server said so.
+// Get requests a set and returns it in new memory of the client's device, owned by the caller. If the connection
+// breaks, Get resumes, unless the server has a different set under that name by then. Errors are those of this package,
+// wrapped in *RemoteError if the server returned them.
 func (c *Client) Get(ctx context.Context, request Request) (*Set, error) {
 	g := &getting{client: c, request: request}
 	defer g.free()
@@ -25,7 +26,7 @@ func (c *Client) Get(ctx context.Context, request Request) (*Set, error) {
 	return g.finish()
 }
 
-// getting is a Get, over as many calls as it takes.
+// getting is the state of a Get over its calls.
 type getting struct {
 	client  *Client
 	request Request
@@ -68,7 +69,7 @@ func (g *getting) run(ctx context.Context) (progressed bool, err error) {
 	return g.receive(call, chunks)
 }
 
-// describe makes the memory for what the server has, unless it is there from an earlier call.
+// describe allocates the memory for the described set, unless an earlier call did.
 func (g *getting) describe(set *streampb.Set) error {
 	d, err := describe(set, g.client.limits)
 	if err != nil {
@@ -78,7 +79,7 @@ func (g *getting) describe(set *streampb.Set) error {
 		return nil
 	}
 	g.free()
-	g.upload, err = newUpload(d, g.client.opts.Device, g.client.budget)
+	g.upload, err = newUpload(d, g.client.opts.Device, g.client.pool.Open(admission.Sender(context.Background())), false)
 	return err
 }
 
@@ -125,7 +126,7 @@ func (g *getting) finish() (*Set, error) {
 	return &Set{ID: d.id, Name: d.name, Version: d.version, Tensors: sd}, nil
 }
 
-// unexpected makes the end of a call an error where a message had to come.
+// unexpected converts the end of a call to an error if a message was required.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w: the server ended the call", io.ErrUnexpectedEOF)

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// credit is how many bytes a sender may still send. The receiver grants more as it gets on.
+// credit is the number of bytes that a sender may send. The receiver grants more as it processes them.
 type credit struct {
 	mu    sync.Mutex
 	bytes uint64
-	err   error         // why no more will come
-	more  chan struct{} // closed when something changes
+	err   error         // why no more credit will arrive
+	more  chan struct{} // closed on each change
 }
 
 func newCredit() *credit { return &credit{more: make(chan struct{})} }
@@ -21,13 +21,13 @@ func newCredit() *credit { return &credit{more: make(chan struct{})} }
 func (c *credit) grant(bytes uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.bytes += bytes; c.bytes < bytes { // a peer that grants without end
+	if c.bytes += bytes; c.bytes < bytes { // saturate on overflow
 		c.bytes = ^uint64(0)
 	}
 	c.wakeLocked()
 }
 
-// end makes those who wait fail.
+// end makes waiting and future calls of take fail with err.
 func (c *credit) end(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,7 @@ func (c *credit) wakeLocked() {
 	c.more = make(chan struct{})
 }
 
-// take waits until n bytes may be sent, at most for stall at a time.
+// take waits until n bytes may be sent. It fails if no credit arrives for stall.
 func (c *credit) take(ctx context.Context, n int, stall time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

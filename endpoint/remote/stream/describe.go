@@ -1,7 +1,11 @@
 package stream
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
+	"io"
+	"maps"
 	"slices"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
@@ -9,26 +13,27 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// description is a set as its sender described it, checked.
+// description is the validated description of a set by its sender.
 type description struct {
 	id, name string
 	version  uint64
 	metadata map[string]string
 	tensors  []described
-	bytes    int64 // of the memory for all of them
+	bytes    int64 // memory needed for all tensors
+	digest   [sha256.Size]byte
 }
 
-// described is one tensor of a set, at an offset of the memory for all.
+// described is one tensor of a set, at an offset in the common memory.
 type described struct {
 	name  string
 	spec  tensor.Spec
 	bytes int64
 }
 
-// alignment is that of tensors in one piece of memory.
+// alignment is the alignment of tensors in the common memory.
 const alignment = 256
 
-// describe checks what a peer says of a set. Nothing of the size that it claims is allocated.
+// describe validates a peer's description of a set. It allocates nothing of the claimed size.
 func describe(set *streampb.Set, limits Limits) (*description, error) {
 	if n := len(set.GetTensors()); n > limits.Tensors {
 		return nil, fmt.Errorf("%w: %d tensors are more than %d", ErrLimit, n, limits.Tensors)
@@ -54,10 +59,33 @@ func describe(set *streampb.Set, limits Limits) (*description, error) {
 		}
 		d.tensors = append(d.tensors, one)
 	}
+	d.digest = d.sum()
 	return d, nil
 }
 
-// maxID bounds ids and names in bytes.
+// sum returns a digest that is equal for equal descriptions, regardless of their ids.
+func (d *description) sum() (digest [sha256.Size]byte) {
+	h := sha256.New()
+	text := func(s string) {
+		_ = binary.Write(h, binary.LittleEndian, uint64(len(s))) // never fails for a hash
+		_, _ = io.WriteString(h, s)
+	}
+	text(d.name)
+	_ = binary.Write(h, binary.LittleEndian, uint64(len(d.tensors)))
+	for _, one := range d.tensors {
+		text(one.name)
+		text(one.spec.DType.String())
+		_ = binary.Write(h, binary.LittleEndian, uint64(len(one.spec.Shape)))
+		_ = binary.Write(h, binary.LittleEndian, []int64(one.spec.Shape))
+	}
+	for _, key := range slices.Sorted(maps.Keys(d.metadata)) {
+		text(key)
+		text(d.metadata[key])
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// maxID limits the length of ids and names, in bytes.
 const maxID = 4096
 
 func describeTensor(s *streampb.TensorSpec, limits Limits) (described, error) {
@@ -75,14 +103,10 @@ func describeTensor(s *streampb.TensorSpec, limits Limits) (described, error) {
 	return one, nil
 }
 
-// equal reports whether two descriptions are of the same tensors.
-func (d *description) equal(o *description) bool {
-	return d.name == o.name && slices.EqualFunc(d.tensors, o.tensors, func(a, b described) bool {
-		return a.name == b.name && a.spec.Equal(b.spec)
-	})
-}
+// equal reports whether two descriptions have the same name, tensors and metadata.
+func (d *description) equal(o *description) bool { return d.digest == o.digest }
 
-// stateDict makes the tensors over their memory. It borrows the storage.
+// stateDict makes the tensors over their memory. It borrows storage.
 func (d *description) stateDict(storage *tensor.Storage) (*module.StateDict, error) {
 	sd := module.NewStateDict()
 	sd.Metadata = d.metadata
@@ -99,7 +123,7 @@ func (d *description) stateDict(storage *tensor.Storage) (*module.StateDict, err
 	return sd, nil
 }
 
-// describeSet is what a sender says of a set.
+// describeSet returns the description that a sender sends.
 func describeSet(set *Set) *streampb.Set {
 	out := &streampb.Set{Id: set.ID, Name: set.Name, Version: set.Version, Metadata: set.Tensors.Metadata}
 	for name, t := range set.Tensors.All() {
@@ -112,7 +136,7 @@ func specOf(name string, t *tensor.Tensor, metadata map[string]string) *streampb
 	return &streampb.TensorSpec{Name: name, Dtype: t.DType().String(), Shape: t.Shape(), Metadata: metadata}
 }
 
-// dataBytes is how many bytes the tensors have.
+// dataBytes returns the total size of the tensors.
 func (d *description) dataBytes() (bytes int64) {
 	for _, one := range d.tensors {
 		bytes += one.bytes

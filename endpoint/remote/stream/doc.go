@@ -1,38 +1,38 @@
-// Package stream moves tensors between hosts over gRPC, in chunks that are not copied on their way to and from the
-// connection.
+// Package stream moves tensors between hosts over gRPC. Chunks are not copied between tensors and the connection's
+// buffers.
 //
-// A server has up to three hooks: a Sink takes what clients send, a Source has what they ask for, a Processor answers
-// each tensor by another one.
+// A server has up to three hooks: a [Sink] receives tensors from clients, a [Source] provides tensors that clients
+// request, and a [Processor] answers each tensor with another one.
 //
 //	server, err := stream.NewServer(stream.ServerOptions{Device: dev, Source: source, Sink: sink, Processor: processor})
 //	s := grpc.NewServer(server.GRPCOptions()...)
 //	server.Register(s)
 //
 //	client := stream.NewClient(conn, stream.ClientOptions{Device: dev})
-//	receipt, err := client.Put(ctx, set)        // whole or not at all; goes on by itself where a connection broke
+//	receipt, err := client.Put(ctx, set)        // atomic; resumes automatically after a broken connection
 //	set, err := client.Get(ctx, stream.Request{Name: "silero"})
 //
 // # Two services
 //
-// sharedtensor.stream.v1.TensorStream is this project's own: raw elements with their type and shape, in chunks with an
-// offset and a checksum (CRC-32C), with credit, and resumed where a connection broke. The memory for a set is checked
-// against the limits and allocated when its description has come; the bytes are copied once, from the connection's
-// buffers to that memory.
+// sharedtensor.stream.v1.TensorStream is the service of this project. It sends raw elements with their type and shape,
+// in chunks with an offset and a checksum (CRC-32C), under credit-based flow control. Broken transfers are resumed. A
+// receiver checks the description of a set against its limits before it allocates memory, and copies the bytes once,
+// from the connection's buffers to that memory.
 //
-// kpu.torch.Service is that of skytorch's first version, for its Python clients (torchpb, and TorchClient in Go). There
-// a tensor is a file of torch.save, cut into chunks of 1 MiB that may come in any order and between those of others.
-// Files are read by package torchsave, which executes nothing, and answers are such files again. What differs from that
-// server: the pieces of a tensor have to be there by number, not only by count; a tensor that is incomplete at the end
-// is an error that names it; and everything is bounded (Limits).
+// kpu.torch.Service is the service of skytorch's first version, for its Python clients (torchpb, and TorchClient in
+// Go). A tensor is a torch.save file, cut into chunks of 1 MiB that may arrive in any order, interleaved with chunks of
+// other tensors. Package torchsave reads the files without executing them, and writes the answers. There are three
+// differences from skytorch's server: every chunk number must arrive, not only the right count; a tensor that is
+// incomplete at the end is an error that names it; and all resources are limited ([Limits]).
 //
-// # Whose memory
+// # Ownership of memory
 //
-// A set or item that is passed to a hook is the hook's to close where its comment says "takes"; what a hook returns is
-// the server's to close. Bytes that are being sent are memory of the tensor itself, which stays mapped until the
-// connection has written them: nobody may write to it meanwhile.
+// A hook must close the sets and items of parameters documented as "takes". The server closes what a hook returns.
+// Tensors are sent from their own memory, which stays mapped until the connection has written it and must not be
+// modified until then.
 //
 // # Same host
 //
-// A client on the server's host need not move bytes: Client.Local asks for the owner's socket, which the server tells
-// to those who prove that they run on its host, and package endpoint then shares the tensors in place.
+// A client on the server's host does not need to move bytes. [Client.Local] returns the owner's socket, which the
+// server reveals to clients that prove that they run on its host. Package endpoint then shares the tensors in place.
 package stream

@@ -11,33 +11,36 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchsave"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Errors of this package, wrapped with what was wrong. Clients get them by the code of the gRPC status.
+// Errors of this package, wrapped with details. Clients receive them as codes of gRPC statuses.
 var (
-	// ErrInvalid is a chunk, a description or a request that makes no sense.
+	// ErrInvalid reports an invalid chunk, description or request.
 	ErrInvalid = errors.New("invalid transfer")
-	// ErrLimit is a transfer beyond one of the Limits.
+	// ErrLimit reports a transfer over one of the Limits.
 	ErrLimit = errors.New("limit reached")
-	// ErrChecksum is a chunk whose bytes are not those that were sent.
+	// ErrChecksum reports a chunk whose bytes were damaged.
 	ErrChecksum = errors.New("wrong checksum")
-	// ErrIncomplete is a transfer that ended before its tensors were complete.
+	// ErrIncomplete reports a transfer that ended before its tensors were complete.
 	ErrIncomplete = errors.New("incomplete")
-	// ErrNotFound is a set or tensor that the server does not have.
+	// ErrNotFound reports a set or tensor that does not exist.
 	ErrNotFound = endpoint.ErrNotFound
-	// ErrNotServed is a call for which the server has no hook.
+	// ErrNotServed reports a call for which the server has no hook.
 	ErrNotServed = errors.New("not served here")
-	// ErrStalled is a peer that did not read or send for too long.
+	// ErrStalled reports a peer that neither read nor sent for too long.
 	ErrStalled = pump.ErrStalled
-	// ErrUnknown is a transfer of which the client did not hear whether it was taken: all was sent, and the connection
-	// broke.
+	// errAgain reports a Put with an id that another call is passing to the sink.
+	errAgain = errors.New("another call is completing this transfer: try again")
+	// ErrUnknown reports a transfer with an unknown outcome: everything was sent, and the connection broke before the
+	// answer.
 	ErrUnknown = errors.New("the outcome is unknown")
 )
 
-// codesOf are the gRPC codes of errors, the first that fits.
+// codesOf maps errors to gRPC codes. The first match is used.
 var codesOf = []struct {
 	err  error
 	code codes.Code
@@ -45,8 +48,10 @@ var codesOf = []struct {
 	{context.Canceled, codes.Canceled},
 	{context.DeadlineExceeded, codes.DeadlineExceeded},
 	{ErrStalled, codes.DeadlineExceeded},
+	{admission.ErrSlow, codes.DeadlineExceeded},
 	{ErrChecksum, codes.DataLoss},
 	{ErrLimit, codes.ResourceExhausted},
+	{errAgain, codes.Unavailable},
 	{torchsave.ErrLimit, codes.ResourceExhausted},
 	{driver.ErrOutOfMemory, codes.ResourceExhausted},
 	{endpoint.ErrLimit, codes.ResourceExhausted},
@@ -64,7 +69,7 @@ var codesOf = []struct {
 	{tensor.ErrOverflow, codes.InvalidArgument},
 }
 
-// statusOf is the error as a gRPC status: what its sentinels say, else Internal.
+// statusOf converts an error to a gRPC status: the code of its sentinel, otherwise Internal.
 func statusOf(err error) error {
 	if err == nil {
 		return nil
@@ -80,26 +85,26 @@ func statusOf(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-// RemoteError is an error that the server answered with. It answers errors.Is for the sentinel of this package that the
-// server's status stands for, and status.FromError gives the status itself.
+// RemoteError is an error that the server returned. errors.Is matches the sentinel of this package for the status code,
+// and status.FromError returns the status.
 type RemoteError struct {
-	// Op is what was asked, such as "put \"silero\"".
+	// Op is the operation, such as "put \"silero\"".
 	Op  string
 	err error
 }
 
-// Error is the operation and the server's words.
+// Error returns the operation and the server's message.
 func (e *RemoteError) Error() string {
 	return fmt.Sprintf("%s: %s: %s", e.Op, strings.ToLower(status.Code(e.err).String()), status.Convert(e.err).Message())
 }
 
-// GRPCStatus is the server's status.
+// GRPCStatus returns the server's status.
 func (e *RemoteError) GRPCStatus() *status.Status { return status.Convert(e.err) }
 
 // Unwrap returns the status error.
 func (e *RemoteError) Unwrap() error { return e.err }
 
-// Is finds the sentinels by the code.
+// Is matches the sentinels by code.
 func (e *RemoteError) Is(target error) bool {
 	code := status.Code(e.err)
 	switch target {

@@ -31,7 +31,7 @@ func openHost(t testing.TB) *host.Device {
 	return dev
 }
 
-// keepSink keeps the sets that arrive.
+// keepSink keeps the received sets.
 type keepSink struct {
 	mu   sync.Mutex
 	sets []*stream.Set
@@ -58,7 +58,7 @@ func (k *keepSink) close() {
 	k.sets = nil
 }
 
-// setSource has one set.
+// setSource serves one set.
 type setSource struct{ set *stream.Set }
 
 func (s setSource) Set(_ context.Context, r stream.Request) (*stream.Set, error) {
@@ -110,7 +110,7 @@ func newClient(t testing.TB, address string, dev *host.Device) *stream.Client {
 	return stream.NewClient(dial(t, address), stream.ClientOptions{Device: dev})
 }
 
-// fill gives a tensor bytes that depend on where they are.
+// fill sets the bytes of a tensor to values that depend on their position.
 func fill(t testing.TB, x *tensor.Tensor) *tensor.Tensor {
 	t.Helper()
 	raw, err := tensor.RawData(x)
@@ -121,7 +121,7 @@ func fill(t testing.TB, x *tensor.Tensor) *tensor.Tensor {
 	return x
 }
 
-// makeSet makes a set with a large tensor, a strided one, one without elements, and one of each type.
+// makeSet returns a set with a large tensor, a strided one, an empty one, and one of each type.
 func makeSet(t testing.TB, dev *host.Device, name string, large int64) *stream.Set {
 	t.Helper()
 	sd := module.NewStateDict()
@@ -155,7 +155,7 @@ func requireEqualSets(t testing.TB, want, got *module.StateDict) {
 	}
 }
 
-// memfds counts the descriptors of memory that this process has.
+// memfds returns the number of memory file descriptors of this process.
 func memfds(t testing.TB) (n int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -168,11 +168,11 @@ func memfds(t testing.TB) (n int) {
 	return n
 }
 
-// requireMemfds waits until as many are left.
+// requireMemfds waits until exactly want descriptors remain.
 func requireMemfds(t testing.TB, want int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		runtime.GC() // the transport of a broken connection leaves some to the collector
+		runtime.GC() // the transport leaves some buffers of a broken connection to the collector
 		return memfds(t) <= want
 	}, 10*time.Second, 10*time.Millisecond, "no more than %d descriptors of memory", want)
 }
@@ -180,14 +180,14 @@ func requireMemfds(t testing.TB, want int) {
 // cutter is a proxy that cuts connections after a number of bytes.
 type cutter struct {
 	address string
-	up      bool // counts what goes to the server, else what comes from it
+	up      bool // count bytes to the server, otherwise from the server
 
 	mu    sync.Mutex
-	cuts  []int64 // of the next connections; those behind the last one are not cut
+	cuts  []int64 // for the next connections; later ones are not cut
 	conns []net.Conn
 }
 
-// cut cuts all connections that there are.
+// cut cuts all open connections.
 func (c *cutter) cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

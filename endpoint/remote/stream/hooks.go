@@ -8,30 +8,29 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Item is one tensor on its way.
+// Item is a single tensor in a transfer.
 type Item struct {
-	// ID names the tensor within its transfer.
-	ID string
-	// Tensor is the tensor.
+	// ID identifies the tensor within its transfer.
+	ID     string
 	Tensor *tensor.Tensor
-	// Metadata is what the sender added.
+	// Metadata is set by the sender.
 	Metadata map[string]string
 }
 
-// Set is named tensors that belong together, such as a model.
+// Set is a group of named tensors, such as a model.
 type Set struct {
-	// ID names the transfer; empty for one that Put makes up. A Source gives equal IDs to equal bytes, so that a Get
-	// can be resumed.
+	// ID identifies the transfer. If it is empty, Put generates one. A Source must return equal IDs only for equal
+	// bytes, which makes a Get resumable.
 	ID string
-	// Name is what the set is called.
+	// Name is the name of the set.
 	Name string
-	// Version is the number that the server has for it; 0 for none.
+	// Version is the version at the server, or 0 if there is none.
 	Version uint64
-	// Tensors are the tensors. Their metadata is that of the set.
+	// Tensors holds the tensors and the metadata of the set.
 	Tensors *module.StateDict
 
-	release func() error // what else Close has to do; may be nil
-	single  bool         // it is one tensor, of kpu.torch.Service
+	release func() error // extra cleanup of Close; may be nil
+	single  bool         // a single tensor of kpu.torch.Service
 }
 
 // Close closes the tensors.
@@ -43,45 +42,45 @@ func (s *Set) Close() error {
 	return err
 }
 
-// Request asks a Source for a set.
+// Request selects a set of a Source.
 type Request struct {
-	// Name is the set.
+	// Name is the name of the set.
 	Name string
-	// Version is which one; 0 for the newest.
+	// Version is the version of the set. 0 means the newest.
 	Version uint64
-	// Tensors are the names wanted; none for all of them.
+	// Tensors lists the requested names. Empty means all.
 	Tensors []string
-	// Parameters are for the source.
+	// Parameters are passed to the source.
 	Parameters map[string]string
 }
 
-// Source has what clients ask for.
+// Source provides the tensors that clients request.
 type Source interface {
-	// Set returns an owned set for Get. The error is ErrNotFound where there is none of that name.
+	// Set returns a set for Get, owned by the caller. The error is ErrNotFound if the name does not exist.
 	Set(ctx context.Context, request Request) (*Set, error)
-	// Tensor returns tensor number index of a request of kpu.torch.Service for several, owned.
+	// Tensor returns the tensor at index of a kpu.torch.Service request for several tensors. The caller owns it.
 	Tensor(ctx context.Context, index int, parameters map[string]string) (*Item, error)
 }
 
-// Sink takes what clients send.
+// Sink receives the sets that clients send.
 type Sink interface {
-	// Receive takes a set whose tensors are complete, also when it fails, and returns the version that it got, or 0.
+	// Receive takes a complete set, also when it fails, and returns its version, or 0 if it has none.
 	Receive(ctx context.Context, set *Set) (version uint64, err error)
 }
 
-// SinkFunc is a function as a Sink.
+// SinkFunc adapts a function to Sink.
 type SinkFunc func(ctx context.Context, set *Set) (uint64, error)
 
 // Receive calls f.
 func (f SinkFunc) Receive(ctx context.Context, set *Set) (uint64, error) { return f(ctx, set) }
 
-// Processor answers a tensor by another one.
+// Processor answers a tensor with another tensor.
 type Processor interface {
-	// Process returns an owned tensor for one that it borrows. It may return a clone of it.
+	// Process returns the answer, owned by the caller. It borrows item and may return a clone of its tensor.
 	Process(ctx context.Context, item *Item) (*tensor.Tensor, error)
 }
 
-// ProcessorFunc is a function as a Processor.
+// ProcessorFunc adapts a function to Processor.
 type ProcessorFunc func(ctx context.Context, item *Item) (*tensor.Tensor, error)
 
 // Process calls f.
@@ -89,5 +88,5 @@ func (f ProcessorFunc) Process(ctx context.Context, item *Item) (*tensor.Tensor,
 	return f(ctx, item)
 }
 
-// Identity is the Processor that returns what it gets.
+// Identity is the Processor that returns its input.
 var Identity Processor = ProcessorFunc(func(_ context.Context, item *Item) (*tensor.Tensor, error) { return item.Tensor.Clone(), nil })

@@ -11,25 +11,26 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// incoming are the tensors of an Exchange as they arrive: those of which chunks are missing, and those that wait to be
-// taken.
+// incoming holds the received tensors of an Exchange: incomplete ones, and complete ones that wait to be processed.
 type incoming struct {
 	limits  Limits
-	budget  *budget
+	charge  func() *admission.Charge
 	device  driver.Device
-	granted *credit            // what the peer lets this side send
-	grant   func(uint64) error // lets the peer send more
+	eager   bool
+	granted *credit            // credit granted by the peer
+	grant   func(uint64) error // grants credit to the peer
 
-	partial map[uint32]*upload // used by run only
+	partial map[uint32]*upload // used only by run
 
 	mu    sync.Mutex
 	ready []arrived
-	err   error // why no more will come; io.EOF at the end
+	err   error // why no more tensors will arrive; io.EOF at the end
 	more  chan struct{}
 	freed bool
 }
@@ -38,23 +39,29 @@ type incoming struct {
 type arrived struct {
 	index uint32
 	item  *Item
-	owed  uint64 // credit to be granted when it was taken care of
-	done  func() // closes the tensor and gives its bytes back to the budget
+	owed  uint64 // credit to grant when the tensor was processed
+	done  func() // closes the tensor and returns its bytes to the budget
 }
 
-func newIncoming(limits Limits, b *budget, dev driver.Device, granted *credit, grant func(uint64) error) *incoming {
-	return &incoming{limits: limits, budget: b, device: dev, granted: granted, grant: grant, partial: make(map[uint32]*upload), more: make(chan struct{}, 1)}
+func newIncoming(
+	ctx context.Context, limits Limits, pool *admission.Pool, dev driver.Device, eager bool, granted *credit, grant func(uint64) error,
+) *incoming {
+	charge := func() *admission.Charge { return pool.Open(admission.Sender(ctx)) }
+	return &incoming{
+		limits: limits, charge: charge, device: dev, eager: eager, granted: granted, grant: grant, partial: make(map[uint32]*upload),
+		more: make(chan struct{}, 1),
+	}
 }
 
-// run takes messages until there are no more.
+// run processes messages until there are no more.
 func (in *incoming) run(chunks *pump.Pump[*streampb.Chunk]) {
-	for {
-		chunk, message, err := chunks.Next(in.limits.Stall)
+	for pace := newPace(in.limits); ; {
+		chunk, message, err := next(pace, chunks, len(in.partial) > 0)
 		if err == nil {
 			err = in.add(chunk, message.TakeData())
 		}
 		if errors.Is(err, io.EOF) {
-			in.granted.grant(math.MaxUint64) // nobody is left to grant
+			in.granted.grant(math.MaxUint64) // the peer can no longer grant credit
 			err = in.noMore()
 		}
 		if err != nil {
@@ -64,7 +71,7 @@ func (in *incoming) run(chunks *pump.Pump[*streampb.Chunk]) {
 	}
 }
 
-// noMore is the orderly end: io.EOF, or which tensors it has left incomplete.
+// noMore returns the error of a regular end: io.EOF, or the list of incomplete tensors.
 func (in *incoming) noMore() error {
 	if len(in.partial) > 0 {
 		return fmt.Errorf("%w: %d tensors ended early", ErrIncomplete, len(in.partial))
@@ -72,7 +79,7 @@ func (in *incoming) noMore() error {
 	return io.EOF
 }
 
-// end notes why no more will come. An orderly end leaves what this side sends alone.
+// end records why no more tensors will arrive. A regular end does not affect sending.
 func (in *incoming) end(err error) {
 	for _, u := range in.partial {
 		u.abandon()
@@ -89,13 +96,13 @@ func (in *incoming) end(err error) {
 	in.wakeLocked()
 }
 
-// add takes a message.
+// add processes a message.
 func (in *incoming) add(chunk *streampb.Chunk, data mem.BufferSlice) error {
 	if chunk.GetCredit() > 0 {
 		in.granted.grant(chunk.GetCredit())
 	}
 	if chunk.GetEnd() {
-		in.end(in.noMore()) // and listen to what credit comes
+		in.end(in.noMore()) // and continue to receive credit
 	}
 	n := uint64(data.Len())
 	if n == 0 && chunk.GetSpec() == nil {
@@ -117,12 +124,12 @@ func (in *incoming) add(chunk *streampb.Chunk, data mem.BufferSlice) error {
 	return in.complete(chunk.GetTensor(), u, n)
 }
 
-// find returns the tensor of a chunk, and makes it where the chunk is its first.
+// find returns the tensor of a chunk. It creates the tensor for the first chunk.
 func (in *incoming) find(chunk *streampb.Chunk) (*upload, error) {
 	u := in.partial[chunk.GetTensor()]
 	if chunk.GetSpec() == nil || u != nil {
 		if u == nil || chunk.GetSpec() != nil {
-			return nil, fmt.Errorf("%w: tensor %d is described never or twice", ErrInvalid, chunk.GetTensor())
+			return nil, fmt.Errorf("%w: tensor %d must be described exactly once", ErrInvalid, chunk.GetTensor())
 		}
 		return u, nil
 	}
@@ -133,7 +140,7 @@ func (in *incoming) find(chunk *streampb.Chunk) (*upload, error) {
 	if err != nil {
 		return nil, err
 	}
-	if u, err = newUpload(d, in.device, in.budget); err != nil {
+	if u, err = newUpload(d, in.device, in.charge(), in.eager); err != nil {
 		return nil, err
 	}
 	in.partial[chunk.GetTensor()] = u
@@ -141,7 +148,7 @@ func (in *incoming) find(chunk *streampb.Chunk) (*upload, error) {
 	return u, err
 }
 
-// complete puts a tensor where next finds it.
+// complete queues a complete tensor for next.
 func (in *incoming) complete(index uint32, u *upload, owed uint64) error {
 	one := u.description.tensors[0]
 	t, err := tensor.New(u.storage, one.spec)
@@ -169,7 +176,7 @@ func (in *incoming) wakeLocked() {
 	}
 }
 
-// next returns the next complete tensor. The caller calls its done.
+// next returns the next complete tensor. The caller calls its done function.
 func (in *incoming) next(ctx context.Context) (arrived, error) {
 	for {
 		in.mu.Lock()
@@ -192,7 +199,7 @@ func (in *incoming) next(ctx context.Context) (arrived, error) {
 	}
 }
 
-// free closes what nobody has taken.
+// free closes the tensors that were not returned by next.
 func (in *incoming) free() {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -2,36 +2,46 @@ package stream
 
 import (
 	"fmt"
-	"sync"
 	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 )
 
-// Limits bound what peers can make a server or a client hold. A zero field stands for its default.
+// Limits limits what peers can make a server or a client hold. Zero fields mean the defaults.
 type Limits struct {
-	// TensorBytes bounds one tensor; 16 GiB.
+	// TensorBytes limits the size of a tensor. The default is 16 GiB.
 	TensorBytes int64
-	// PendingBytes bounds what all transfers that are not complete hold together; 64 GiB. Memory that the system does
-	// not have is refused whatever this says.
+	// PendingBytes limits the received bytes of all incomplete transfers. The default is 64 GiB. One identity may use
+	// half of it. Allocations that exceed the system's memory are refused regardless.
 	PendingBytes int64
-	// TorchBytes bounds what the incomplete tensors of kpu.torch.Service hold together, which lie on the heap until
-	// they can be read; 4 GiB.
+	// TorchBytes limits the incomplete tensors of kpu.torch.Service, which are on the heap until they can be read. The
+	// default is 4 GiB.
 	TorchBytes int64
-	// Tensors bounds the tensors of a transfer; 100,000. A call of kpu.torch.Service may have 1,024 incomplete at a
-	// time.
+	// Tensors limits the tensors of a transfer. The default is 100,000. A call of kpu.torch.Service may have 1,024
+	// incomplete tensors at a time.
 	Tensors int
-	// Chunks bounds total_chunks of a tensor of kpu.torch.Service; 65,536.
+	// Chunks limits total_chunks of a tensor of kpu.torch.Service. The default is 65,536.
 	Chunks uint32
-	// Window is how many bytes a peer may send before it has to wait for credit; 16 MiB.
+	// Window is the number of bytes that a peer may send without further credit. The default is 16 MiB.
 	Window int64
-	// Uploads bounds the transfers that broke off and wait to be resumed; 64. The oldest goes first.
+	// Uploads limits the interrupted transfers of one client that can be resumed. The default is 64. The oldest is
+	// dropped first.
 	Uploads int
-	// ResumeFor is how long one waits; a minute.
+	// ResumeFor is how long an interrupted transfer can be resumed. The default is one minute.
 	ResumeFor time.Duration
-	// Stall is how long a peer may do nothing in the middle of a transfer; two minutes.
+	// OutcomesFor is how long the outcome of a Put is kept for repetitions. The default is ten minutes.
+	OutcomesFor time.Duration
+	// Stall is the maximum time without activity of the peer during a transfer. The default is two minutes.
 	Stall time.Duration
+	// MinRate is the minimum rate of a sender during a transfer, in bytes per second. 0 means none.
+	MinRate int64
 }
 
-// incompletePerCall bounds the incomplete tensors of one call of kpu.torch.Service.
+// incompletePerCall limits the incomplete tensors of one call of kpu.torch.Service.
 const incompletePerCall = 1024
 
 func (l Limits) withDefaults() Limits {
@@ -43,11 +53,12 @@ func (l Limits) withDefaults() Limits {
 	def(&l.Window, 16<<20)
 	def(&l.Uploads, 64)
 	def(&l.ResumeFor, time.Minute)
+	def(&l.OutcomesFor, 10*time.Minute)
 	def(&l.Stall, 2*time.Minute)
 	return l
 }
 
-// def sets what is zero.
+// def sets *field to value if it is zero.
 func def[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {
@@ -55,32 +66,34 @@ func def[T comparable](field *T, value T) {
 	}
 }
 
-// budget is a number of bytes that several transfers share.
-type budget struct {
-	mu    sync.Mutex
-	taken int64
-	limit int64
+// limitError wraps an error of package admission in ErrLimit.
+func limitError(err error) error { return fmt.Errorf("%w: %w", ErrLimit, err) }
+
+// pace measures the rate of a call's sender while a transfer is incomplete.
+type pace struct {
+	rate  admission.Rate
+	meter *admission.Meter
 }
 
-// take takes n bytes out of the budget, or fails with ErrLimit.
-func (b *budget) take(n int64) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n > b.limit-b.taken {
-		return fmt.Errorf("%w: %d bytes are more than is left of %d for transfers in progress", ErrLimit, n, b.limit)
+func newPace(l Limits) *pace {
+	rate := admission.Rate{Bytes: l.MinRate, Grace: l.Stall}
+	return &pace{rate, admission.NewMeter(rate)}
+}
+
+// next returns the next message. incomplete reports whether the sender has started a transfer; the rate is measured
+// only then.
+func next[M proto.Message](p *pace, chunks *pump.Pump[M], incomplete bool) (M, *bulk.Message, error) {
+	if !incomplete {
+		p.meter = admission.NewMeter(p.rate)
 	}
-	b.taken += n
-	return nil
-}
-
-func (b *budget) give(n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.taken -= n
-}
-
-func (b *budget) used() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.taken
+	begin := time.Now()
+	head, message, err := chunks.Next(p.meter.Left())
+	if err != nil || !incomplete {
+		return head, message, err
+	}
+	if err := p.meter.Add(message.Size(), time.Since(begin)); err != nil {
+		message.Free()
+		return head, nil, err
+	}
+	return head, message, nil
 }

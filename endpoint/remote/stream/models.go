@@ -15,32 +15,33 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// Models is the models of an owner as a Source and a Sink: what clients put is published, what they get is mapped from
-// the owner and sent from there.
+// Models serves the models of an owner as a Source and a Sink. Put publishes a set at the owner. Get maps the owner's
+// tensors and sends them from the mapping.
 //
-// Requests of kpu.torch.Service name a model by the parameters "model", "version" and "tensor"; without the last one
-// they get its tensors in order. What ReceiveTensors takes is published under "model" of the metadata, one tensor a
-// version, or else as "received-" and the id of the tensor, of which the last Keep stay published.
+// Requests of kpu.torch.Service select a model with the parameters "model", "version" and "tensor". Without "tensor"
+// they receive the model's tensors in order. ReceiveTensors publishes each tensor as a version of the model named by
+// "model" in the metadata. Without it, the model is named "received-" and the tensor's id, and only the last Keep of
+// these stay published.
 type Models struct {
-	// Client returns the connection to the owner, borrowed.
+	// Client returns the connection to the owner. Borrowed.
 	Client func() (*endpoint.Client, error)
-	// Bind returns a context that also ends when the owner goes away; nil for requests that wait until it is back.
+	// Bind returns a context that also ends when the owner leaves. If it is nil, requests wait until the owner returns.
 	Bind func(ctx context.Context) (context.Context, context.CancelFunc)
-	// CheckWrite says whether the sender may publish; nil for everybody.
+	// CheckWrite returns an error if the sender may not publish. nil admits all senders.
 	CheckWrite func(ctx context.Context) error
-	// Keep is how many tensors without a model stay published; 64.
+	// Keep is the number of unnamed tensors that stay published. The default is 64.
 	Keep int
-	// Logger gets what operators should know; nil for slog.Default().
+	// Logger receives messages for operators. The default is slog.Default().
 	Logger *slog.Logger
 
 	mu      sync.Mutex
-	unnamed []string // models that were made for single tensors, the oldest first
+	unnamed []string // models of single unnamed tensors, oldest first
 }
 
-// unnamedPrefix is what the names of models for single tensors begin with.
+// unnamedPrefix is the prefix of the names of models for single tensors.
 const unnamedPrefix = "received-"
 
-// Set acquires a model. Its lease goes back when the set is closed.
+// Set acquires a model. Closing the set ends the lease.
 func (m *Models) Set(ctx context.Context, request Request) (*Set, error) {
 	if request.Name == "" {
 		return nil, fmt.Errorf("%w: name a model", ErrInvalid)
@@ -79,7 +80,7 @@ func (m *Models) bind(ctx context.Context) (context.Context, context.CancelFunc)
 	return m.Bind(ctx)
 }
 
-// selected returns an owned state dict with the tensors of those names, or all of them.
+// selected returns a state dict with the named tensors, or all tensors if there are no names. The caller owns it.
 func selected(from *module.StateDict, names []string) (*module.StateDict, error) {
 	if len(names) == 0 {
 		return from.Clone(), nil
@@ -109,7 +110,7 @@ func (m *Models) Tensor(ctx context.Context, index int, parameters map[string]st
 	if text := parameters["version"]; text != "" {
 		var err error
 		if request.Version, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return nil, fmt.Errorf("%w: version %q is no number", ErrInvalid, text)
+			return nil, fmt.Errorf("%w: version %q is not a number", ErrInvalid, text)
 		}
 	}
 	set, err := m.Set(ctx, request)
@@ -154,7 +155,7 @@ func (m *Models) Receive(ctx context.Context, set *Set) (uint64, error) {
 		name = unnamedPrefix + set.ID
 	}
 	if name == "" {
-		return 0, fmt.Errorf("%w: name the set, it becomes a model of that name", ErrInvalid)
+		return 0, fmt.Errorf("%w: the set needs a name, which becomes the name of the model", ErrInvalid)
 	}
 	version, err := client.PublishWith(ctx, name, set.Tensors, endpoint.PublishOptions{Source: "stream"})
 	if err == nil && set.single && strings.HasPrefix(name, unnamedPrefix) {
@@ -163,7 +164,7 @@ func (m *Models) Receive(ctx context.Context, set *Set) (uint64, error) {
 	return version, err
 }
 
-// withdrawOldest notes a model for a single tensor and withdraws the one that is too many.
+// withdrawOldest records a model for a single tensor, and withdraws the oldest one if there are more than Keep.
 func (m *Models) withdrawOldest(ctx context.Context, client *endpoint.Client, name string) {
 	keep := m.Keep
 	def(&keep, 64)
@@ -183,6 +184,6 @@ func (m *Models) withdrawOldest(ctx context.Context, client *endpoint.Client, na
 		if log == nil {
 			log = slog.Default()
 		}
-		log.Warn("a model of a single tensor could not be withdrawn", "model", oldest, "error", err)
+		log.Warn("cannot withdraw a model of a single tensor", "model", oldest, "error", err)
 	}
 }

@@ -14,18 +14,18 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// sender sends tensors of our own service over one call.
+// sender sends tensors over a call of TensorStream.
 type sender struct {
 	ctx    context.Context
 	call   bulk.Stream
 	credit *credit
 	stall  time.Duration
 	host   driver.Device
-	sent   func(bytes int) // told of each chunk; may be nil
+	sent   func(bytes int) // called for each chunk; may be nil
 }
 
-// tensor sends t, which it takes, from a position on that the peer has already. Where the bytes before that position
-// are not those that the peer has, it begins at 0. spec stands in the first chunk; nil where the peer knows it.
+// tensor sends the elements of t from the position that the peer already has. It takes t. If the checksum of the
+// position does not match, it starts at 0. The first chunk contains spec, which may be nil if the peer has it.
 func (s *sender) tensor(index uint32, t *tensor.Tensor, from *streampb.Position, spec *streampb.TensorSpec) error {
 	buffer, err := elements.Borrow(t, s.host)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *sender) tensor(index uint32, t *tensor.Tensor, from *streampb.Position,
 	return nil
 }
 
-// resumeAt returns where to go on, and the checksum up to there.
+// resumeAt returns the offset at which to resume, and the checksum of the bytes before it.
 func resumeAt(data []byte, from *streampb.Position) (int, uint32) {
 	if from == nil || from.GetOffset() > uint64(len(data)) {
 		return 0, 0
@@ -71,7 +71,7 @@ func resumeAt(data []byte, from *streampb.Position) (int, uint32) {
 	return 0, 0
 }
 
-// set sends the tensors of a set one after the other.
+// set sends the tensors of a set in order.
 func (s *sender) set(set *Set, resume []*streampb.Position) error {
 	positions := make(map[uint32]*streampb.Position, len(resume))
 	for _, p := range resume {

@@ -9,45 +9,54 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// ServerOptions says what a server does. Calls without their hook are refused with ErrNotServed.
+// ServerOptions configures a server. Calls without their hook are refused with ErrNotServed.
 type ServerOptions struct {
-	// Device is where tensors that arrive are put. Borrowed.
+	// Device is the device for received tensors. Borrowed.
 	Device driver.Device
-	// Host is host memory, for tensors that have to be made contiguous before they are sent; nil for Device. Borrowed.
+	// Host is host memory, used to make tensors contiguous before they are sent. The default is Device. Borrowed.
 	Host driver.Device
-	// Source has what clients ask for.
+	// Source provides the tensors that clients request.
 	Source Source
-	// Sink takes what clients send.
+	// Sink receives the sets that clients send.
 	Sink Sink
-	// Processor answers tensors.
+	// Processor answers the tensors of Exchange and StreamTensors.
 	Processor Processor
-	// Socket returns the path of the owner's socket, which clients on the same host are told; nil for none.
+	// CheckWrite returns an error for clients that may not send sets. It is called before the first message of a call.
+	// nil admits all clients.
+	CheckWrite func(ctx context.Context) error
+	// Eager means that Device allocates all memory immediately. Then the announced size is charged instead of the
+	// received bytes.
+	Eager bool
+	// NewPool creates the budgets of Limits. The default is admission.NewPool.
+	NewPool func(admission.Limits) *admission.Pool
+	// Socket returns the path of the owner's socket, which is revealed to clients on the same host. nil means none.
 	Socket func() string
-	// Limits bound what clients can make the server hold.
+	// Limits limits what clients can make the server hold.
 	Limits Limits
-	// Logger gets what operators should know; nil for slog.Default().
+	// Logger receives messages for operators. The default is slog.Default().
 	Logger *slog.Logger
 }
 
-// Server is both services. Its methods are safe for concurrent use.
+// Server implements both services. Its methods are safe for concurrent use.
 type Server struct {
-	opts        ServerOptions
-	limits      Limits
-	budget      *budget // of transfers whose memory is allocated
-	torchBudget *budget // of chunks on the heap
-	uploads     *uploads
+	opts      ServerOptions
+	limits    Limits
+	pool      *admission.Pool // transfers in device memory
+	torchPool *admission.Pool // chunks on the heap
+	uploads   *uploads
 }
 
-// NewServer returns a server. The error is ErrInvalid for options that make no sense.
+// NewServer returns a server. The error is ErrInvalid if the options are invalid.
 func NewServer(opts ServerOptions) (*Server, error) {
 	if opts.Device == nil {
-		return nil, fmt.Errorf("%w: a server needs a Device for the tensors that arrive", ErrInvalid)
+		return nil, fmt.Errorf("%w: a server needs a Device for received tensors", ErrInvalid)
 	}
 	if opts.Host == nil {
 		opts.Host = opts.Device
@@ -55,21 +64,27 @@ func NewServer(opts ServerOptions) (*Server, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
+	if opts.NewPool == nil {
+		opts.NewPool = admission.NewPool
+	}
 	limits := opts.Limits.withDefaults()
-	s := &Server{opts: opts, limits: limits, budget: &budget{limit: limits.PendingBytes}, torchBudget: &budget{limit: limits.TorchBytes}}
-	s.uploads = newUploads(limits, s.budget, opts.Device)
+	s := &Server{
+		opts: opts, limits: limits, pool: opts.NewPool(admission.Limits{Bytes: limits.PendingBytes}),
+		torchPool: opts.NewPool(admission.Limits{Bytes: limits.TorchBytes}),
+	}
+	s.uploads = newUploads(limits, s.pool, opts.Device, opts.Eager)
 	return s, nil
 }
 
-// ServiceNames are the services that Register adds.
+// ServiceNames returns the names of the services that Register adds.
 func ServiceNames() []string {
 	return []string{torchpb.Service_ServiceDesc.ServiceName, streampb.TensorStream_ServiceDesc.ServiceName}
 }
 
-// MaxMessageBytes is the largest message that a server with GRPCOptions takes.
+// MaxMessageBytes is the maximum message size of a server with GRPCOptions.
 const MaxMessageBytes = 16 << 20
 
-// GRPCOptions returns options for a grpc.Server that has only this service: the codec, and the size of messages.
+// GRPCOptions returns the codec and message size options for a grpc.Server with only this service.
 func (s *Server) GRPCOptions() []grpc.ServerOption {
 	return append(bulk.ServerOptions(), grpc.MaxRecvMsgSize(MaxMessageBytes))
 }
@@ -80,16 +95,24 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	streampb.RegisterTensorStreamServer(r, service{Server: s})
 }
 
-// Close gives back the transfers that wait to be resumed. Calls in progress end as their gRPC server does.
+// Close releases the interrupted transfers. Running calls end with their gRPC server.
 func (s *Server) Close() error {
 	s.uploads.close()
 	return nil
 }
 
-// PendingBytes is what transfers that are not complete hold now.
-func (s *Server) PendingBytes() int64 { return s.budget.used() + s.torchBudget.used() }
+// PendingBytes returns the number of bytes that incomplete transfers hold.
+func (s *Server) PendingBytes() int64 { return s.pool.Used() + s.torchPool.Used() }
 
-// process calls the processor; its panic is an error.
+// checkWrite returns an error if the sender of a call may not make changes.
+func (s *Server) checkWrite(ctx context.Context) error {
+	if s.opts.CheckWrite == nil {
+		return nil
+	}
+	return s.opts.CheckWrite(ctx)
+}
+
+// process calls the processor and converts a panic to an error.
 func (s *Server) process(ctx context.Context, item *Item) (result *tensor.Tensor, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -104,10 +127,11 @@ func (s *Server) process(ctx context.Context, item *Item) (result *tensor.Tensor
 	return result, err
 }
 
-// keyCorrelation is the metadata of a tensor by which a client finds the answer to it, whatever the answer is called.
+// keyCorrelation is the metadata key with which a client matches the answer to a tensor, independent of the answer's
+// ID.
 const keyCorrelation = "correlation_id"
 
-// correlationOf is what goes back with the answer to a tensor.
+// correlationOf returns the metadata to return with the answer to a tensor.
 func correlationOf(item *Item) map[string]string {
 	id, found := item.Metadata[keyCorrelation]
 	if !found {

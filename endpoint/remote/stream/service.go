@@ -8,16 +8,18 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
-// service is sharedtensor.stream.v1.TensorStream.
+// service implements sharedtensor.stream.v1.TensorStream.
 type service struct {
 	streampb.UnimplementedTensorStreamServer
 	*Server
@@ -25,14 +27,17 @@ type service struct {
 
 func newChunk() *streampb.Chunk { return new(streampb.Chunk) }
 
-// Put takes a set, whole or not at all.
+// Put receives a set atomically.
 func (s service) Put(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply]) error {
 	return statusOf(s.put(call))
 }
 
 func (s service) put(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply]) error {
 	if s.opts.Sink == nil {
-		return fmt.Errorf("%w: this server takes no tensors", ErrNotServed)
+		return fmt.Errorf("%w: this server accepts no tensors", ErrNotServed)
+	}
+	if err := s.checkWrite(call.Context()); err != nil {
+		return err
 	}
 	chunks := pump.New(call.Context(), call, newChunk, dataField)
 	first, message, err := chunks.Next(s.limits.Stall)
@@ -44,40 +49,57 @@ func (s service) put(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutR
 	if err != nil {
 		return err
 	}
-	w, done, err := s.uploads.begin(d)
+	b, err := s.beginUpload(call.Context(), d)
 	if err != nil {
 		return err
 	}
-	if done != nil {
-		return call.Send(&streampb.PutReply{Done: done})
+	if b.outcome != nil {
+		return s.repeat(call, chunks, d, b.outcome)
 	}
-	taken, err := s.receive(call, chunks, w)
+	taken, err := s.receive(call, chunks, b)
 	if err != nil {
-		s.uploads.leave(w)
+		s.uploads.leave(b.upload)
 		return err
 	}
-	return s.handOver(call, w, taken)
+	return s.handOver(call, b.upload, taken)
 }
 
-// arrival is what one call has brought.
+// beginUpload finds or creates the upload of a call. If another call is passing the set to the sink, it waits for the
+// outcome.
+func (s service) beginUpload(ctx context.Context, d *description) (begun, error) {
+	timer := time.NewTimer(s.limits.Stall)
+	defer timer.Stop()
+	for {
+		b, err := s.uploads.begin(admission.Sender(ctx), d)
+		if err != nil || b.busy == nil {
+			return b, err
+		}
+		select {
+		case <-b.busy:
+		case <-ctx.Done():
+			return begun{}, context.Cause(ctx)
+		case <-timer.C:
+			return begun{}, errAgain
+		}
+	}
+}
+
+// arrival counts what one call has received.
 type arrival struct {
 	writer int
 	bytes  uint64
 }
 
-// receive takes chunks until all is there.
-func (s service) receive(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply], chunks *pump.Pump[*streampb.Chunk], w *waiting) (a arrival, err error) {
-	writer, resume, err := w.begin()
-	if err != nil {
+// receive processes chunks until the set is complete.
+func (s service) receive(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply], chunks *pump.Pump[*streampb.Chunk], b begun) (a arrival, err error) {
+	w := b.upload
+	a.writer = b.writer
+	if err := call.Send(&streampb.PutReply{Credit: uint64(s.limits.Window), Resume: b.resume}); err != nil {
 		return a, err
 	}
-	a.writer = writer
-	if err := call.Send(&streampb.PutReply{Credit: uint64(s.limits.Window), Resume: resume}); err != nil {
-		return a, err
-	}
-	owed := uint64(0)
+	pace, owed := newPace(s.limits), uint64(0)
 	for {
-		chunk, message, err := chunks.Next(s.limits.Stall)
+		chunk, message, err := next(pace, chunks, true)
 		if errors.Is(err, io.EOF) {
 			return a, w.missing()
 		}
@@ -86,7 +108,7 @@ func (s service) receive(call grpc.BidiStreamingServer[streampb.Chunk, streampb.
 		}
 		data := message.TakeData()
 		n := uint64(data.Len())
-		if err := w.write(writer, chunk.GetTensor(), chunk, data); err != nil {
+		if err := w.write(b.writer, chunk.GetTensor(), chunk, data); err != nil {
 			return a, err
 		}
 		a.bytes += n
@@ -99,10 +121,14 @@ func (s service) receive(call grpc.BidiStreamingServer[streampb.Chunk, streampb.
 	}
 }
 
-// handOver gives a complete set to the sink. From here on the client's leaving changes nothing: the set is taken or
-// refused, and whoever asks again with the same id gets to know.
+// handOver passes a complete set to the sink. It continues if the client leaves: the set is accepted or refused, and a
+// call with the same id receives the outcome.
 func (s service) handOver(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply], w *waiting, a arrival) error {
-	sd, err := w.finish(a.writer)
+	sd, err := s.uploads.deliver(w, a.writer)
+	if errors.Is(err, errTakenOver) {
+		s.uploads.leave(w)
+		return err
+	}
 	if err != nil {
 		s.uploads.finished(w, nil)
 		return err
@@ -125,7 +151,7 @@ func (s service) Get(call grpc.BidiStreamingServer[streampb.GetRequest, streampb
 
 func (s service) get(call grpc.BidiStreamingServer[streampb.GetRequest, streampb.Chunk]) error {
 	if s.opts.Source == nil {
-		return fmt.Errorf("%w: this server gives no tensors", ErrNotServed)
+		return fmt.Errorf("%w: this server has no tensors to send", ErrNotServed)
 	}
 	request, err := call.Recv()
 	if err != nil {
@@ -161,7 +187,7 @@ func (s service) get(call grpc.BidiStreamingServer[streampb.GetRequest, streampb
 	return out.set(set, resume)
 }
 
-// Local tells a client of this host where the owner is.
+// Local returns the owner's socket to clients on this host.
 func (s service) Local(_ context.Context, request *streampb.LocalRequest) (*streampb.LocalReply, error) {
 	proof := hostProof(s.opts.Device)
 	if s.opts.Socket == nil || proof == nil || subtle.ConstantTimeCompare(proof, request.GetHostProof()) != 1 {
@@ -170,7 +196,7 @@ func (s service) Local(_ context.Context, request *streampb.LocalRequest) (*stre
 	return &streampb.LocalReply{Socket: s.opts.Socket()}, nil
 }
 
-// Exchange answers each tensor.
+// Exchange answers each tensor with the processor.
 func (s service) Exchange(call grpc.BidiStreamingServer[streampb.Chunk, streampb.Chunk]) error {
 	if s.opts.Processor == nil {
 		return statusOf(fmt.Errorf("%w: this server processes no tensors", ErrNotServed))
@@ -178,12 +204,12 @@ func (s service) Exchange(call grpc.BidiStreamingServer[streampb.Chunk, streampb
 	return statusOf(s.exchange(call))
 }
 
-// exchange receives in one goroutine and answers in this one. What the client may send ahead is bounded by its credit:
-// that for the last chunk of a tensor is granted when the tensor was answered.
+// exchange receives on one goroutine and answers on this one. Credit limits how far the client may send ahead: the
+// credit for the last chunk of a tensor is granted when the tensor was answered.
 func (s service) exchange(call grpc.BidiStreamingServer[streampb.Chunk, streampb.Chunk]) error {
 	sending := &lockedStream{call: call}
 	granted := newCredit()
-	in := newIncoming(s.limits, s.budget, s.opts.Device, granted, sending.grant)
+	in := newIncoming(call.Context(), s.limits, s.pool, s.opts.Device, s.opts.Eager, granted, sending.grant)
 	defer in.free()
 	if err := sending.grant(uint64(s.limits.Window)); err != nil {
 		return err
@@ -212,7 +238,7 @@ func (s service) exchange(call grpc.BidiStreamingServer[streampb.Chunk, streampb
 	}
 }
 
-// lockedStream lets two goroutines send over one call.
+// lockedStream allows two goroutines to send on one call.
 type lockedStream struct {
 	mu   sync.Mutex
 	call bulk.Stream
@@ -225,7 +251,7 @@ func (l *lockedStream) SendMsg(m any) error {
 	return l.call.SendMsg(m)
 }
 
-// grant lets the peer send more.
+// grant grants the peer credit.
 func (l *lockedStream) grant(bytes uint64) error {
 	if bytes == 0 {
 		return nil
@@ -233,7 +259,7 @@ func (l *lockedStream) grant(bytes uint64) error {
 	return l.SendMsg(&streampb.Chunk{Credit: bytes})
 }
 
-// hostProof is what only processes of this host can work out; nil where the host has no name for itself.
+// hostProof returns a value that only processes of this host can compute, or nil if the host has no unique ID.
 func hostProof(dev driver.Device) []byte {
 	uuid := dev.Info().UUID
 	if uuid.IsZero() {

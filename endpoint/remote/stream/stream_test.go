@@ -47,8 +47,8 @@ func TestPutAndGet(t *testing.T) {
 	requireMemfds(t, before)
 }
 
-// TestPutGoesOnWhereItBroke cuts the connection twice in the middle.
-func TestPutGoesOnWhereItBroke(t *testing.T) {
+// A Put resumes after its connection broke twice during the transfer.
+func TestPutResumes(t *testing.T) {
 	dev := openHost(t)
 	before := memfds(t)
 	set := makeSet(t, dev, "model", 48<<20)
@@ -68,7 +68,7 @@ func TestPutGoesOnWhereItBroke(t *testing.T) {
 	requireMemfds(t, before)
 }
 
-func TestGetGoesOnWhereItBroke(t *testing.T) {
+func TestGetResumes(t *testing.T) {
 	dev := openHost(t)
 	set := makeSet(t, dev, "model", 48<<20)
 	set.ID = "model@7"
@@ -86,13 +86,13 @@ func TestGetGoesOnWhereItBroke(t *testing.T) {
 	requireEqualSets(t, set.Tensors, got.Tensors)
 }
 
-// TestAnswerThatWasLost cuts the connection when all was sent: the client asks again, and the sink has the set once.
-func TestAnswerThatWasLost(t *testing.T) {
+// If the connection breaks after the last byte, the client repeats the call and the sink receives the set once.
+func TestPutAnswerLost(t *testing.T) {
 	dev := openHost(t)
 	set := makeSet(t, dev, "model", 1<<20)
 	taken, lost := make(chan struct{}), make(chan struct{})
 	sink := stream.SinkFunc(func(_ context.Context, s *stream.Set) (uint64, error) {
-		close(taken) // a second call would panic
+		close(taken) // a second call panics
 		<-lost
 		return 42, s.Close()
 	})
@@ -111,7 +111,7 @@ func TestAnswerThatWasLost(t *testing.T) {
 	}, 10*time.Second, 20*time.Millisecond)
 }
 
-// TestUnknownOutcome cuts the connection between the last byte and the answer.
+// A Put whose connection breaks between the last byte and the answer returns ErrUnknown.
 func TestUnknownOutcome(t *testing.T) {
 	dev := openHost(t)
 	set := makeSet(t, dev, "model", 1<<20)
@@ -180,7 +180,7 @@ func TestExchange(t *testing.T) {
 	requireMemfds(t, before)
 }
 
-func TestProcessorThatPanics(t *testing.T) {
+func TestProcessorPanics(t *testing.T) {
 	dev := openHost(t)
 	_, address := serve(t, stream.ServerOptions{Device: dev, Processor: stream.ProcessorFunc(func(context.Context, *stream.Item) (*tensor.Tensor, error) {
 		panic("oops")
@@ -197,8 +197,8 @@ func TestProcessorThatPanics(t *testing.T) {
 	require.ErrorContains(t, err, "oops")
 }
 
-// TestLies has clients that say one thing and send another. Nothing is allocated for what they say.
-func TestLies(t *testing.T) {
+// Messages that contradict the description are refused, and nothing is allocated for false claims.
+func TestContradictoryMessages(t *testing.T) {
 	dev := openHost(t)
 	before := memfds(t)
 	sink := &keepSink{}
@@ -252,7 +252,7 @@ func TestLies(t *testing.T) {
 	requireMemfds(t, before)
 }
 
-// TestStalledPeers neither send nor read: their calls end, and what they held is given back.
+// Calls of peers that neither send nor read end, and their memory is released.
 func TestStalledPeers(t *testing.T) {
 	dev := openHost(t)
 	set := makeSet(t, dev, "model", 64<<20)
@@ -278,7 +278,7 @@ func TestStalledPeers(t *testing.T) {
 	require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)
 }
 
-// TestLocal tells the socket to those who run on this host, and to nobody else.
+// The owner's socket is revealed only to clients on this host.
 func TestLocal(t *testing.T) {
 	dev := openHost(t)
 	_, address := serve(t, stream.ServerOptions{Device: dev, Socket: func() string { return "/run/owner.sock" }})

@@ -11,35 +11,37 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchsave"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// assembler puts the chunks of one call of kpu.torch.Service together. Nothing is allocated for what a chunk claims,
-// only for what it brings.
+// assembler assembles the chunks of one call of kpu.torch.Service. It allocates memory for received data only, not for
+// claimed sizes.
 type assembler struct {
 	limits  Limits
-	budget  *budget // bytes on the heap, shared by all calls
+	charge  *admission.Charge // bytes on the heap
 	partial map[string]*partial
 }
 
-// partial is a tensor of which chunks are missing.
+// partial is an incomplete tensor.
 type partial struct {
 	total    uint32
-	pieces   map[uint32]mem.BufferSlice // by number, as they were received
-	bytes    int64                      // taken out of the budget
+	pieces   map[uint32]mem.BufferSlice // by chunk number, as received
+	bytes    int64                      // charged to the budget
 	metadata map[string]string
 }
 
-func newAssembler(limits Limits, budget *budget) *assembler {
-	return &assembler{limits: limits, budget: budget, partial: make(map[string]*partial)}
+// newAssembler returns an assembler, which takes charge.
+func newAssembler(limits Limits, charge *admission.Charge) *assembler {
+	return &assembler{limits: limits, charge: charge, partial: make(map[string]*partial)}
 }
 
-// pieceCost is what keeping a chunk costs beside its data.
+// pieceCost is the overhead of keeping a chunk.
 const pieceCost = 256
 
-// add takes a chunk, and returns the tensor that it completes, which is the caller's to free, or nil.
+// add processes a chunk. It returns the tensor that the chunk completes, which the caller frees, or nil.
 func (a *assembler) add(chunk *torchpb.TensorChunk, data mem.BufferSlice) (*partial, error) {
 	id := chunk.GetTensorId()
 	p, cost, err := a.accept(chunk, data)
@@ -47,10 +49,10 @@ func (a *assembler) add(chunk *torchpb.TensorChunk, data mem.BufferSlice) (*part
 		data.Free()
 		return nil, fmt.Errorf("tensor %q: %w", id, err)
 	}
-	if old, ok := p.pieces[chunk.GetChunkNumber()]; ok { // the later one counts
+	if old, ok := p.pieces[chunk.GetChunkNumber()]; ok { // the later chunk replaces the earlier one
 		refund := int64(old.Len()) + pieceCost
 		old.Free()
-		a.budget.give(refund)
+		a.charge.Release(refund)
 		p.bytes -= refund
 	}
 	p.pieces[chunk.GetChunkNumber()] = compact(data)
@@ -65,7 +67,7 @@ func (a *assembler) add(chunk *torchpb.TensorChunk, data mem.BufferSlice) (*part
 	return p, nil
 }
 
-// accept checks a chunk against the limits and finds its tensor. It takes what the chunk costs out of the budget.
+// accept checks a chunk against the limits and returns its tensor. It charges the cost of the chunk.
 func (a *assembler) accept(chunk *torchpb.TensorChunk, data mem.BufferSlice) (*partial, int64, error) {
 	total, number, cost := chunk.GetTotalChunks(), chunk.GetChunkNumber(), int64(data.Len())+pieceCost
 	switch {
@@ -88,15 +90,14 @@ func (a *assembler) accept(chunk *torchpb.TensorChunk, data mem.BufferSlice) (*p
 	if p.bytes+cost > a.limits.TensorBytes {
 		return nil, 0, fmt.Errorf("%w: more than %d bytes", ErrLimit, a.limits.TensorBytes)
 	}
-	if err := a.budget.take(cost); err != nil {
-		return nil, 0, err
+	if err := a.charge.Add(cost); err != nil {
+		return nil, 0, limitError(err)
 	}
 	a.partial[chunk.GetTensorId()] = p
 	return p, cost, nil
 }
 
-// compact copies data that a peer has cut into so many small buffers that keeping them would cost more than the data.
-// It takes data.
+// compact copies data that is split into so many small buffers that their overhead exceeds the data. It takes data.
 func compact(data mem.BufferSlice) mem.BufferSlice {
 	if len(data) <= 2+data.Len()/(4<<10) {
 		return data
@@ -106,7 +107,7 @@ func compact(data mem.BufferSlice) mem.BufferSlice {
 	return mem.BufferSlice{whole}
 }
 
-// missing says which tensors are incomplete; nil where none is.
+// missing returns an error that lists the incomplete tensors, or nil if there are none.
 func (a *assembler) missing() error {
 	if len(a.partial) == 0 {
 		return nil
@@ -123,23 +124,24 @@ func (a *assembler) missing() error {
 	return fmt.Errorf("%w: tensors ended early: %s", ErrIncomplete, strings.Join(words, ", "))
 }
 
-// free gives back what is incomplete.
+// free releases the incomplete tensors.
 func (a *assembler) free() {
 	for _, p := range a.partial {
-		p.free(a.budget)
+		p.free(a.charge)
 	}
 	clear(a.partial)
+	a.charge.Close()
 }
 
-func (p *partial) free(b *budget) {
+func (p *partial) free(charge *admission.Charge) {
 	for _, piece := range p.pieces {
 		piece.Free()
 	}
-	b.give(p.bytes)
+	charge.Release(p.bytes)
 	p.pieces, p.bytes = nil, 0
 }
 
-// load reads the tensor out of a complete file, with one copy of its elements, to memory of dev.
+// load reads the tensor of a complete file into memory of dev, copying the elements once.
 func (p *partial) load(dev driver.Device) (*tensor.Tensor, error) {
 	file := newPieceReader(p)
 	f, err := torchsave.Read(file, file.size, torchsave.Limits{})
@@ -153,10 +155,10 @@ func (p *partial) load(dev driver.Device) (*tensor.Tensor, error) {
 	return f.Load(dev, entry)
 }
 
-// pieceReader is the chunks of a file as one io.ReaderAt.
+// pieceReader reads the chunks of a file as an io.ReaderAt.
 type pieceReader struct {
 	buffers mem.BufferSlice
-	starts  []int64 // where each buffer begins
+	starts  []int64 // offset of each buffer
 	size    int64
 }
 

@@ -9,17 +9,18 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 )
 
-// TorchClient calls kpu.torch.Service, of this package or of skytorch. Its methods are safe for concurrent use.
+// TorchClient calls kpu.torch.Service of this package or of skytorch. Its methods are safe for concurrent use.
 type TorchClient struct {
 	rpc    torchpb.ServiceClient
 	opts   ClientOptions
 	limits Limits
-	budget *budget
+	pool   *admission.Pool
 }
 
 // NewTorchClient returns a client of the server behind conn, which it borrows.
@@ -28,25 +29,24 @@ func NewTorchClient(conn grpc.ClientConnInterface, opts ClientOptions) *TorchCli
 		opts.Host = opts.Device
 	}
 	limits := opts.Limits.withDefaults()
-	return &TorchClient{rpc: torchpb.NewServiceClient(conn), opts: opts, limits: limits, budget: &budget{limit: limits.TorchBytes}}
+	return &TorchClient{rpc: torchpb.NewServiceClient(conn), opts: opts, limits: limits, pool: admission.NewPool(admission.Limits{Bytes: limits.TorchBytes})}
 }
 
-// TransferError is a ReceiveTensors that failed half-way.
+// TransferError is the error of a ReceiveTensors call that failed partway.
 type TransferError struct {
-	// Message is what the server said.
+	// Message is the server's message.
 	Message string
-	// ReceivedIDs are the tensors that it has taken all the same.
+	// ReceivedIDs lists the tensors that the server accepted before the error.
 	ReceivedIDs []string
 }
 
-// Error is the server's message and the number of tensors that were taken.
+// Error returns the server's message and the number of accepted tensors.
 func (e *TransferError) Error() string {
 	return fmt.Sprintf("send tensors: %s (%d were taken before)", e.Message, len(e.ReceivedIDs))
 }
 
-// SendTensors sends tensors, which it borrows, and returns the ids under which the server has them, in its order. An
-// item without an ID gets one. An error of the server is a *TransferError, or a *RemoteError where the call itself
-// failed.
+// SendTensors sends tensors, which it borrows, and returns their ids at the server, in its order. An item without an ID
+// gets a generated one. The error is a *TransferError if the server reports one, or a *RemoteError if the call failed.
 func (c *TorchClient) SendTensors(ctx context.Context, items ...*Item) ([]string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -56,7 +56,7 @@ func (c *TorchClient) SendTensors(ctx context.Context, items ...*Item) ([]string
 	}
 	for _, item := range items {
 		if err := c.send(call, item); errors.Is(err, io.EOF) {
-			break // the server has answered already: it says why
+			break // the server has already answered with the reason
 		} else if err != nil {
 			return nil, remoteError("send tensors", err)
 		}
@@ -80,7 +80,7 @@ func (c *TorchClient) send(call bulk.Stream, item *Item) error {
 	return sendTorch(call, &named, c.opts.Host, chunkBytes)
 }
 
-// ReceiveTensors asks for count tensors, by parameters that are the server's business, and returns them, owned.
+// ReceiveTensors requests count tensors and returns them, owned by the caller. The server interprets parameters.
 func (c *TorchClient) ReceiveTensors(ctx context.Context, count int, parameters map[string]string) ([]*Item, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -91,8 +91,8 @@ func (c *TorchClient) ReceiveTensors(ctx context.Context, count int, parameters 
 	return c.collect(ctx, call, "receive tensors")
 }
 
-// StreamTensors sends tensors, which it borrows, and returns what the server answers, owned: the id of each has
-// "processed_" before it.
+// StreamTensors sends tensors, which it borrows, and returns the server's answers, owned by the caller. The id of an
+// answer is the tensor's id with the prefix "processed_".
 func (c *TorchClient) StreamTensors(ctx context.Context, items ...*Item) ([]*Item, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	call, err := c.rpc.StreamTensors(ctx, callOptions...)
@@ -104,7 +104,7 @@ func (c *TorchClient) StreamTensors(ctx context.Context, items ...*Item) ([]*Ite
 	go func() {
 		for _, item := range items {
 			if err := c.send(call, item); err != nil {
-				if !errors.Is(err, io.EOF) { // else the server says why
+				if !errors.Is(err, io.EOF) { // on EOF, the status has the reason
 					cancel()
 				}
 				sent <- err
@@ -127,7 +127,7 @@ func (c *TorchClient) StreamTensors(ctx context.Context, items ...*Item) ([]*Ite
 
 // collect receives tensors until the call ends.
 func (c *TorchClient) collect(ctx context.Context, call pump.Stream, op string) (items []*Item, err error) {
-	receiver := torchService{Server: &Server{opts: ServerOptions{Device: c.opts.Device}, limits: c.limits, torchBudget: c.budget}}
+	receiver := torchService{Server: &Server{opts: ServerOptions{Device: c.opts.Device}, limits: c.limits, torchPool: c.pool}}
 	err = receiver.eachTensor(ctx, call, func(item *Item) error {
 		if len(items) >= c.limits.Tensors {
 			item.Tensor.Close()

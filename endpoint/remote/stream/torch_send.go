@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchsave"
 )
 
-// sendTorch sends an item as the chunks of a file of torch.save, and takes it.
+// sendTorch sends an item as the chunks of a torch.save file. It takes the item.
 func sendTorch(s bulk.Stream, item *Item, host driver.Device, chunk int) error {
 	t, err := elements.OnHost(item.Tensor, host)
 	if err != nil {
@@ -52,7 +52,7 @@ func sendTorch(s bulk.Stream, item *Item, host driver.Device, chunk int) error {
 	return nil
 }
 
-// window returns views of up to n bytes from offset on of buffers that stand one behind the other.
+// window returns views of up to n bytes, starting at offset of the concatenated buffers.
 func window(parts []mem.Buffer, offset, n int) (views mem.BufferSlice) {
 	for _, part := range parts {
 		size := part.Len()
@@ -68,7 +68,7 @@ func window(parts []mem.Buffer, offset, n int) (views mem.BufferSlice) {
 	return views
 }
 
-// pythonList writes a shape as Python prints a list.
+// pythonList formats a shape as a Python list.
 func pythonList(shape []int64) string {
 	s := "["
 	for i, n := range shape {

@@ -8,23 +8,27 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// torchService is kpu.torch.Service.
+// torchService implements kpu.torch.Service.
 type torchService struct {
 	torchpb.UnimplementedServiceServer
 	*Server
 }
 
-// ReceiveTensors hands each tensor to the sink as soon as it is complete. What is wrong with a tensor is said in the
-// response, as Python clients of the service expect it; the tensors before it were taken.
+// ReceiveTensors passes each complete tensor to the sink. Errors of a tensor are reported in the response, as Python
+// clients of the service expect. The tensors before it were accepted.
 func (s torchService) ReceiveTensors(call grpc.ClientStreamingServer[torchpb.TensorChunk, torchpb.TensorResponse]) error {
 	if s.opts.Sink == nil {
-		return statusOf(fmt.Errorf("%w: this server takes no tensors", ErrNotServed))
+		return statusOf(fmt.Errorf("%w: this server accepts no tensors", ErrNotServed))
+	}
+	if err := s.checkWrite(call.Context()); err != nil {
+		return statusOf(err)
 	}
 	var ids []string
 	err := s.eachTensor(call.Context(), call, func(item *Item) error {
@@ -44,7 +48,7 @@ func (s torchService) ReceiveTensors(call grpc.ClientStreamingServer[torchpb.Ten
 	return call.SendAndClose(response)
 }
 
-// deliver hands an item to the sink, as a set of one. It takes the item.
+// deliver passes an item to the sink as a set with one tensor. It takes the item.
 func (s torchService) deliver(ctx context.Context, item *Item) error {
 	sd := module.NewStateDict()
 	sd.Metadata = item.Metadata
@@ -55,10 +59,10 @@ func (s torchService) deliver(ctx context.Context, item *Item) error {
 	return err
 }
 
-// SendTensors sends as many tensors of the source as are asked for.
+// SendTensors sends the requested number of tensors from the source.
 func (s torchService) SendTensors(request *torchpb.TensorRequest, call grpc.ServerStreamingServer[torchpb.TensorChunk]) error {
 	if s.opts.Source == nil {
-		return statusOf(fmt.Errorf("%w: this server gives no tensors", ErrNotServed))
+		return statusOf(fmt.Errorf("%w: this server has no tensors to send", ErrNotServed))
 	}
 	count := max(1, int(request.GetCount()))
 	if count > s.limits.Tensors {
@@ -76,7 +80,8 @@ func (s torchService) SendTensors(request *torchpb.TensorRequest, call grpc.Serv
 	return nil
 }
 
-// StreamTensors answers each tensor, under its id with "processed_" before it and with its correlation id.
+// StreamTensors answers each tensor. The answer has the tensor's id with the prefix "processed_", and its correlation
+// id.
 func (s torchService) StreamTensors(call grpc.BidiStreamingServer[torchpb.TensorChunk, torchpb.TensorChunk]) error {
 	if s.opts.Processor == nil {
 		return statusOf(fmt.Errorf("%w: this server processes no tensors", ErrNotServed))
@@ -91,13 +96,13 @@ func (s torchService) StreamTensors(call grpc.BidiStreamingServer[torchpb.Tensor
 	}))
 }
 
-// eachTensor receives tensors and passes each to f, which takes it.
+// eachTensor receives tensors and passes them to f, which takes them.
 func (s torchService) eachTensor(ctx context.Context, call pump.Stream, f func(*Item) error) error {
-	assembly := newAssembler(s.limits, s.torchBudget)
+	assembly := newAssembler(s.limits, s.torchPool.Open(admission.Sender(ctx)))
 	defer assembly.free()
 	chunks := pump.New(ctx, call, func() *torchpb.TensorChunk { return new(torchpb.TensorChunk) }, torchField)
-	for {
-		chunk, message, err := chunks.Next(s.limits.Stall)
+	for pace := newPace(s.limits); ; {
+		chunk, message, err := next(pace, chunks, len(assembly.partial) > 0)
 		if errors.Is(err, io.EOF) {
 			return assembly.missing()
 		}
@@ -117,7 +122,7 @@ func (s torchService) addChunk(a *assembler, chunk *torchpb.TensorChunk, message
 	}
 	t, err := whole.load(s.opts.Device)
 	metadata := whole.metadata
-	whole.free(a.budget)
+	whole.free(a.charge)
 	if err != nil {
 		return fmt.Errorf("tensor %q: %w", chunk.GetTensorId(), err)
 	}

@@ -63,7 +63,7 @@ func TestTorchClient(t *testing.T) {
 	requireMemfds(t, before)
 }
 
-// torchFile is the file of a tensor of n bytes with a mark.
+// torchFile returns the file of a tensor of n bytes that contain mark.
 func torchFile(t *testing.T, n int64, mark byte) []byte {
 	t.Helper()
 	x, err := tensor.Empty(openHost(t), tensor.Uint8, tensor.Shape{n})
@@ -92,7 +92,7 @@ func cut(id string, file []byte, size int) (chunks []*torchpb.TensorChunk) {
 	return chunks
 }
 
-// send sends chunks by the generated client.
+// sendChunks sends chunks with the generated client.
 func sendChunks(t *testing.T, address string, chunks []*torchpb.TensorChunk) (*torchpb.TensorResponse, error) {
 	t.Helper()
 	call, err := torchpb.NewServiceClient(dial(t, address)).ReceiveTensors(t.Context())
@@ -105,8 +105,7 @@ func sendChunks(t *testing.T, address string, chunks []*torchpb.TensorChunk) (*t
 	return call.CloseAndRecv()
 }
 
-// TestChunksInAnyOrder shuffles the chunks of several tensors, the last and shorter ones among them, and sends some
-// twice.
+// Chunks of several tensors may arrive shuffled, including the shorter last ones, and some twice.
 func TestChunksInAnyOrder(t *testing.T) {
 	sink := &keepSink{}
 	defer sink.close()
@@ -123,7 +122,7 @@ func TestChunksInAnyOrder(t *testing.T) {
 	r.Shuffle(len(chunks), func(i, j int) { chunks[i], chunks[j] = chunks[j], chunks[i] })
 	response, err := sendChunks(t, address, chunks)
 	require.NoError(t, err)
-	if !response.GetSuccess() { // a chunk that was sent twice may come after its tensor: it begins another, which stays incomplete
+	if !response.GetSuccess() { // a duplicate that arrives after its tensor was complete starts an incomplete one
 		require.Contains(t, response.GetMessage(), "incomplete")
 	}
 	require.Len(t, response.GetReceivedTensorIds(), 5)
@@ -136,9 +135,8 @@ func TestChunksInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestTorchLies has calls that break the rules. The answer is that of the service: no success, and what was received
-// before.
-func TestTorchLies(t *testing.T) {
+// Calls that violate the protocol are answered with success = false and the tensors received before.
+func TestTorchProtocolViolations(t *testing.T) {
 	dev := openHost(t)
 	before := memfds(t)
 	sink := &keepSink{}
@@ -195,8 +193,8 @@ func TestTorchServerRefuses(t *testing.T) {
 	require.ErrorIs(t, err, stream.ErrNotServed)
 }
 
-// TestPythonClient has a Python program do what the example client of skytorch does: send tensors, ask for some, and
-// have some processed, with torch.save and torch.load at its end.
+// A Python program that follows skytorch's example client can send, request and process tensors with torch.save and
+// torch.load.
 func TestPythonClient(t *testing.T) {
 	python := pytest.Python(t, "grpc_tools", "torch")
 	dev := openHost(t)

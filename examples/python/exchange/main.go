@@ -1,5 +1,5 @@
-// Command exchange is the Go half of two small programs that hand each other weights without a copy; exchange.py is the
-// other half.
+// Command exchange is the Go half of two small programs that exchange weights without a copy; exchange.py is the other
+// half.
 //
 //	go run ./examples/python/exchange SOCKET
 package main
@@ -23,14 +23,14 @@ func main() {
 	client := must(endpoint.Dial(ctx, endpoint.ClientOptions{Socket: os.Args[1], Devices: []driver.Device{dev}}))
 	defer client.Close()
 
-	handle := must(client.Acquire(ctx, "from-python")) // what PyTorch published, in place
+	handle := must(client.Acquire(ctx, "from-python")) // published by PyTorch, in place
 	defer handle.Close()
 	weight, _ := handle.StateDict().Get("fc.weight")
 	fmt.Println("from python:", must(tensor.Data[float32](weight))[:3])
 
 	model := module.NewStateDict()
 	half := must(tensor.FromSlice(dev, tensor.Shape{4}, []float32{0.5, 1, 1.5, 2}))
-	if err := model.Set("half", half); err != nil { // takes half
+	if err := model.Set("half", half); err != nil { // takes ownership of half
 		log.Fatal(err)
 	}
 	fmt.Println("to python: version", must(client.Publish(ctx, "from-go", model)))

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 async def connect(path: str | os.PathLike[str] | None = None, **options: Any) -> Client:
-    """Connects to an owner; the options are those of `sharedtensor.connect`."""
+    """Connects to an owner, with the options of `sharedtensor.connect`."""
     return Client(await asyncio.to_thread(client.connect, path, **options))
 
 
@@ -147,7 +147,7 @@ class Client:
         return await self._run(lambda session: operations.digests(name, version, session), timeout)
 
     async def withdraw(self, name: str) -> None:
-        """Takes a name off the books."""
+        """Withdraws a name."""
         await self._run(lambda _: operations.withdraw(name))
 
     async def list(self) -> catalog.Models:
@@ -159,7 +159,7 @@ class Client:
         return found
 
     async def inspect(self, name: str, version: int = 0) -> client.Inspection:
-        """Returns what is known of a name."""
+        """Returns the versions of a name and the tensors of one version."""
         return client.Inspection(await self._run(lambda _: operations.info(name, version, True)))
 
     async def call(
@@ -239,7 +239,7 @@ class Client:
         return await self._run(lambda _: tasks.listing([*states], endpoint, mine))
 
     async def watch_tasks(self, *, id: str = "", endpoint: str = "", mine: bool = False) -> AsyncIterator[TaskInfo]:
-        """Yields tasks as they change, beginning with those that there are. Raises what ended the connection."""
+        """Yields tasks as they change, beginning with the present ones. Raises the error that ended the connection."""
         signal = _Signal()
 
         def begin() -> TaskWatch:
@@ -271,7 +271,7 @@ class Client:
         return await self._run(lambda session: calls.invalidate(endpoint, argument, session, self.sync._pool))
 
     async def objects(self, *endpoints: str) -> objects.Objects:
-        """Returns the managed objects of the owner and who holds them."""
+        """Returns the managed objects of the owner and their holders."""
         found = objects.Objects()
         after = 0
         while True:
@@ -282,15 +282,15 @@ class Client:
             after = page.next
 
     async def object(self, id: str) -> messages.ObjectInfo:
-        """Returns what is known of a managed object. Raises StaleHandleError for one that is gone."""
+        """Returns the description of a managed object. Raises StaleHandleError if it is gone."""
         return await self._run(lambda _: objects.info(id))
 
     async def destroy(self, id: str) -> messages.ObjectInfo:
-        """Takes an object from whoever holds it, for the server's own user and root. Returns it as it was."""
+        """Destroys an object although it has holders. For the server's own user and root. Returns its last state."""
         return await self._run(lambda _: objects.destroy(id))
 
     async def ping(self) -> float:
-        """Returns the seconds that a request and its answer take."""
+        """Returns the round-trip time of a request in seconds."""
         begin = time.perf_counter()
         await self._run(lambda _: operations.ping())
         return time.perf_counter() - begin
@@ -300,7 +300,7 @@ class Client:
         return await self._run(lambda _: operations.mapped(Op.SERVER_INFO, None, messages.ServerInfo, ServerInfo))
 
     async def watch(self, *names: str) -> AsyncIterator[Event]:
-        """Yields what happens to names, beginning with how they are. Ends when the client is closed."""
+        """Yields events of names, beginning with their present state. Ends when the client is closed."""
         signal = _Signal()
         make = partial(Watch, self.sync, names, on_change=signal.set)
         watch = await _uncut(asyncio.to_thread(make), Watch.close)
@@ -336,7 +336,7 @@ class Client:
             follower.close()
 
     async def close(self) -> None:
-        """Ends the connection. Tensors stay valid for as long as they are referenced."""
+        """Ends the connection. Tensors stay valid while they are referenced."""
         await asyncio.to_thread(self.sync.close)
 
     async def __aenter__(self) -> Client:
@@ -389,7 +389,7 @@ class Task:
 
 
 def _change(id: str, after: int, each: bool, _: Session) -> Operation[TaskInfo]:
-    """Asks for the next change of a task, for its state where none is known, or for its end."""
+    """Requests the next change of a task, its present state if none is known, or its end."""
     return tasks.info(id) if each and not after else tasks.wait(id, after if each else 0)
 
 
@@ -410,7 +410,7 @@ async def _answer(session: Session, pending: Pending, timeout: float | None) -> 
         try:
             loop.call_soon_threadsafe(set_done)
         except RuntimeError:
-            pass  # the loop is closed, and nobody waits
+            pass  # the loop is closed: no coroutine waits
 
     pending.when_done(wake)
     try:
@@ -445,7 +445,7 @@ class _Signal:
         try:
             self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:
-            pass  # the loop is closed, and nobody waits
+            pass  # the loop is closed: no coroutine waits
 
     async def wait(self, seconds: float | None = None) -> None:
         """Waits for `set`, at most so long. What it stands for is looked at again afterwards."""

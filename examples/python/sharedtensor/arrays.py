@@ -102,7 +102,7 @@ class Described:
     def span(self) -> tuple[int, int]:
         """The addresses of the lowest byte and of one past the highest one."""
         low, high = extent(self.shape, self.strides)
-        return self.address + low * self.dtype.bits // 8, self.address + high * self.dtype.bits // 8
+        return self.address + low * self.dtype.bits // 8, self.address + -(-high * self.dtype.bits // 8)
 
     @property
     def dense(self) -> bool:
@@ -125,8 +125,8 @@ def describe(value: Array) -> Described:
     """Takes an array or tensor to its parts. Raises CapabilityError for those that cannot be shared."""
     if isinstance(value, Described):
         return value
-    if isinstance(value, np.ndarray):
-        return _describe_numpy(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _describe_numpy(np.asarray(value))
     if frameworks.is_torch(value):
         return _describe_torch(value)
     if _on_gpu(value):
@@ -170,6 +170,34 @@ def copy_into(mapping: Mapping, offset: int, source: Described) -> None:
         np.copyto(target, source.value.view(target.dtype))
     else:
         torch_view(mapping, spec).copy_(source.value)
+
+
+def elements_of(d: Described) -> np.ndarray[Any, Any]:
+    """Returns the elements of a tensor where they are, as bits: unsigned integers of the same size, for packed types
+    the bytes that hold them. It does not keep the tensor alive; for memory of a GPU it must not be read."""
+    return np.asarray(_Elements(d))
+
+
+class _Elements:
+    """The elements of a tensor as an `__array_interface__`, for numpy."""
+
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, d: Described) -> None:
+        bits = d.dtype.bits_numpy
+        packed = d.dtype.packed
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (d.nbytes,) if packed else d.shape,
+            "typestr": bits.str,
+            "strides": None if packed else tuple(stride * bits.itemsize for stride in d.strides),
+            "data": (d.address, True),
+        }
+
+
+def copy_elements(mapping: Mapping, spec: TensorSpec, source: Described) -> None:
+    """Copies the elements of a tensor of host memory to where `spec` has them, and writes nothing between them."""
+    np.copyto(numpy_view(mapping, spec, raw=True), elements_of(source))
 
 
 def copy_bytes(mapping: Mapping, offset: int, address: int, nbytes: int) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from . import messages, values
-from .errors import ClosedError, Error
+from . import forks, messages, values
+from .errors import Error
 from .frames import Frame, close_all
 from .frameworks import Framework
+from .inbox import Inbox, finalize_later, stop_stream
 from .lease import Reference, release_late
-from .memory import SlabPool
+from .memory import SlabPools
 from .op import Op
 from .operations import Operation
 from .session import Pending, Session
@@ -24,7 +24,7 @@ NOTHING: Any = object()
 
 
 def argument(value: Any, fields: dict[str, Any]) -> Any:
-    """Returns the one argument of an endpoint: a value by itself, or the fields of a struct."""
+    """Returns the one argument of an endpoint: a single value, or the fields of a struct."""
     if value is NOTHING:
         return fields
     if fields:
@@ -33,7 +33,7 @@ def argument(value: Any, fields: dict[str, Any]) -> Any:
 
 
 class Object:
-    """A managed result: the server keeps it while somebody has a reference, and this is one.
+    """A managed result, with a reference to it. The server keeps an object while it has references.
 
     :ivar value: the result. Its tensors keep the reference too.
     :ivar id: of the object.
@@ -53,12 +53,12 @@ class Object:
         return self._reference.stale
 
     def release(self) -> bool:
-        """Gives the reference back now. Tensors stay valid. Returns False if it was given back before or the object
-        is gone."""
-        if self._reference.session is None:
-            return False
-        self._reference.close()
-        return True
+        """Releases the reference now. Tensors stay valid. Returns False if it was released before or the object is
+        gone."""
+        return self._reference.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a reference to a managed object belongs to one connection: call the function there instead")
 
     def __enter__(self) -> Object:
         return self
@@ -74,7 +74,7 @@ Track = Callable[[Reference], None]
 
 
 def finish_returned(frame: Frame, session: Session, framework: Framework, track: Track) -> tuple[Any, Object | None]:
-    """Returns the value of a `returned`, and the object that it is where it is a managed one."""
+    """Returns the value of a `returned`, and the object if the result is managed."""
     answer = messages.Returned.decode(frame.body)
     reference = None if answer.object is None else Reference(session, answer.object)
     if reference is not None:
@@ -91,7 +91,7 @@ def object_of(endpoint: str, found: tuple[Any, Object | None]) -> Object:
 
 
 def discard_returned(frame: Frame, session: Session) -> None:
-    """Gives back the reference that a late answer brings."""
+    """Releases the reference in a late answer."""
     ref = messages.Returned.decode(frame.body).object
     if ref is not None:
         release_late(session, Op.RELEASE_OBJECT, messages.ReleaseObjects(ids=[ref.id], tokens=[ref.token]))
@@ -101,14 +101,14 @@ def call(
     endpoint: str,
     value: Any,
     session: Session,
-    pool: SlabPool,
+    pools: SlabPools,
     framework: Framework,
     track: Track,
     *,
     writable: bool = False,
 ) -> Operation[tuple[Any, Object | None]]:
     """Calls an endpoint; the result is its value and, where it is managed, the object."""
-    out = values.Outgoing(value, session, pool, writable=writable)
+    out = values.Outgoing(value, session, pools.arguments, writable=writable)
     return Operation(
         Op.CALL,
         messages.Call(endpoint=endpoint, args=out.plain, handles=out.handles),
@@ -119,9 +119,9 @@ def call(
     )
 
 
-def invalidate(endpoint: str, value: Any, session: Session, pool: SlabPool) -> Operation[int]:
+def invalidate(endpoint: str, value: Any, session: Session, pools: SlabPools) -> Operation[int]:
     """Drops the cached result of one call; the result is how many."""
-    out = values.Outgoing(value, session, pool)
+    out = values.Outgoing(value, session, pools.arguments)
     return Operation(
         Op.INVALIDATE_CALL,
         messages.Call(endpoint=endpoint, args=out.plain, handles=out.handles),
@@ -132,10 +132,10 @@ def invalidate(endpoint: str, value: Any, session: Session, pool: SlabPool) -> O
 
 
 class Stream(Generic[T], Iterator[T]):
-    """The results of a stream as they come. Ends with its last one; `close`, or leaving it unreferenced, stops the
-    function.
+    """The results of a stream as they arrive. `close`, an exception of `next`, and dropping the iterator stop the
+    function and release the results that were not read.
 
-    Not for several threads at once.
+    One thread reads it. Any thread may close it.
     """
 
     _CREDIT = 16
@@ -145,62 +145,62 @@ class Stream(Generic[T], Iterator[T]):
         endpoint: str,
         value: Any,
         session: Session,
-        pool: SlabPool,
+        pools: SlabPools,
         framework: Framework,
         on_item: Callable[[], None] | None = None,
+        owner: object = None,
     ) -> None:
-        """`on_item` is called when something has come, from the thread that receives."""
+        """`on_item` is called by the receive thread after each result. The stream keeps `owner`, its client, alive."""
         self._session = session
         self._framework = framework
-        self._queue: SimpleQueue[Frame | Pending] = SimpleQueue()
+        self._owner = owner
         self._taken = 0
         self._over = False
-        out = values.Outgoing(value, session, pool)
-        queue = self._queue
-
-        def put(item: Frame | Pending) -> None:  # without the stream, so that one that nobody reads goes
-            queue.put(item)
-            if on_item is not None:
-                on_item()
-
+        self._inbox = inbox = Inbox(on_item)
+        out = values.Outgoing(value, session, pools.arguments)
         try:
             self._pending = session.start(
                 Op.STREAM,
                 messages.Call(endpoint=endpoint, args=out.plain, handles=out.handles),
                 files=out.files,
-                events=put,
+                events=inbox.put,
             )
         except BaseException:
             out.close()
             raise
+        self._stop = stop_stream(session, self._pending, inbox)
+        self._finalizer = finalize_later(self, session, self._stop)
         close_all(out.files)
         out.files = []
-        self._pending.when_done(put)
+        self._pending.when_done(inbox.put)
         self._pending.when_done(lambda _: out.release())
 
     def __iter__(self) -> Stream[T]:
         return self
 
     def __next__(self) -> T:
-        """Returns the next result. Raises StopIteration at the end, and what the function returned as its error."""
+        """Returns the next result. Raises StopIteration at the end, and the function's error."""
         if self._over:
             raise StopIteration
         try:
-            item = self._queue.get()
+            return self._take(self._inbox.get())
         except BaseException:
             self.close()
             raise
-        return self._take(item)
 
     def empty(self) -> bool:
-        """Reports whether the next result has still to come."""
-        return self._queue.empty()
+        """Reports whether the next result has not arrived yet."""
+        return not self._over and self._inbox.empty()
 
-    def _take(self, item: Frame | Pending) -> T:
-        """Makes a result of what came."""
+    def _take(self, item: Frame | Pending | None) -> T:
+        """Returns the result in an item. Raises StopIteration at the last one."""
+        if item is None:
+            raise StopIteration
         if isinstance(item, Pending):
             self._over = True
+            self._finalizer.detach()
             self._session.forget(item.id)
+            self._inbox.close()
             item.result().close()
             raise StopIteration
         try:
@@ -214,20 +214,15 @@ class Stream(Generic[T], Iterator[T]):
             try:
                 self._session.start(Op.STREAM_MORE, more)
             except Error:
-                pass  # the end of the connection comes by the queue
+                pass  # the end of the connection arrives through the inbox
         result: T = value
         return result
 
     def close(self) -> None:
         """Stops the function. Safe to call twice."""
-        if self._over:
-            return
         self._over = True
-        self._session.cancel(self._pending, ClosedError("the stream is closed"))
-        while not self._queue.empty():
-            item = self._queue.get()
-            if isinstance(item, Frame):
-                item.close()
+        if self._finalizer.detach() is not None:
+            self._stop()
 
     def __enter__(self) -> Stream[T]:
         return self
@@ -235,19 +230,15 @@ class Stream(Generic[T], Iterator[T]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if not getattr(self, "_over", True):
-            self._over = True
-            session, pending = self._session, self._pending
-            session.later(lambda: session.cancel(pending, ClosedError("nobody reads the stream")))
-
 
 class References:
-    """The references of a client, to mark those stale whose object is destroyed, and to take them again over another
+    """The references of a client. They are marked stale when their object is destroyed, and renewed over another
     connection."""
 
+    _lock: threading.Lock
+
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        forks.track(self, _lock=threading.Lock)
         self._held: weakref.WeakSet[Reference] = weakref.WeakSet()
 
     def add(self, reference: Reference) -> None:
@@ -259,7 +250,7 @@ class References:
         return len(self.held())
 
     def held(self) -> list[Reference]:
-        """Returns those that are still held."""
+        """Returns the references that are held."""
         with self._lock:
             return [ref for ref in self._held if ref.session is not None]
 
@@ -270,7 +261,7 @@ class References:
                 ref.lost(reason or "the object was destroyed")
 
     def take_again(self, session: Session) -> None:
-        """Takes each reference of an earlier session anew, of the same life of the server; others are stale."""
+        """Renews the references of an earlier session with this server. References to another server become stale."""
         for ref in self.held():
             if ref.session is session:
                 continue

@@ -1,4 +1,4 @@
-"""Acquiring and publishing: the operations, and what their answers become."""
+"""Acquiring, publishing and listing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import weakref
 from collections.abc import Mapping as MappingABC
 from typing import Any
 
-from . import layout, manifest, messages, op, tables
+from . import forks, layout, manifest, messages, op, tables
 from .errors import Error
 from .frames import Frame
 from .frameworks import Framework
 from .importing import check_storages, device_of, import_handles
 from .lease import Lease, release_late
-from .memory import Mapping, Slab, SlabPool, import_memfd
+from .memory import Mapping, SlabPools, import_memfd
 from .models import Model
 from .op import Op
 from .operations import Operation, mapped, require_digests
@@ -43,10 +43,12 @@ def acquire(name: str, version: int, framework: Framework, leases: Leases) -> Op
 
 
 class Leases:
-    """The leases of a client that are still held, to take them again when the connection was lost."""
+    """The leases of a client that are held, to renew them over a new connection."""
+
+    _lock: threading.Lock
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        forks.track(self, _lock=threading.Lock)
         self._held: weakref.WeakSet[Lease] = weakref.WeakSet()
 
     def add(self, lease: Lease) -> None:
@@ -96,7 +98,7 @@ def publish(
     name: str,
     state_dict: MappingABC[str, Any],
     session: Session,
-    pool: SlabPool,
+    pools: SlabPools,
     *,
     source: str,
     metadata: MappingABC[str, str],
@@ -113,9 +115,8 @@ def publish(
         return publish_cuda(name, described, session, source=source, metadata=metadata, owner_digests=owner_digests)
     device = device_of(session, op.HOST)
     plan = layout.plan(described)
-    slab: Slab | None = pool.take(plan.nbytes)
-    assert slab is not None
-    fd = -1
+    pool = pools.publications
+    slab = pool.take(plan.nbytes)
     try:
         plan.fill(slab)
         slab.seal()
@@ -144,7 +145,7 @@ def publish(
 
 
 def listing(after: str = "", after_version: int = 0) -> Operation[Models]:
-    """Asks for names with their versions, those behind `after`; the answer may end early and say where it goes on."""
+    """Lists names with their versions, behind `after`. The answer may be a part; its `next` continues the list."""
     return mapped(Op.LIST, messages.List(after=after, after_version=after_version), messages.Listed, Models)
 
 

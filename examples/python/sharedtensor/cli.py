@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -19,19 +20,21 @@ from .message import Message
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command. Returns the exit status: 0, 1 after an error, 2 for a command line that is not understood."""
+    """Runs a command. Returns the exit status: 0, 1 after an error, 2 for a wrong command line, 130 after ^C."""
     options = _parser().parse_args(arguments)
     try:
         with connect(options.socket, framework="numpy", timeout=60) as client:
             options.run(client, options)
-    except Error as err:
+        sys.stdout.flush()
+    except BrokenPipeError:  # such as of `ls | head -1`
+        # Python flushes once more at exit, and would print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
+        return 1
+    except (Error, OSError) as err:
         print(f"sharedtensor: {tables.clean(str(err))}", file=sys.stderr)
         return 1
-    except OSError as err:
-        print(f"sharedtensor: {err}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 
@@ -118,20 +121,35 @@ def _put(client: Client, options: argparse.Namespace) -> None:
 
 
 def read_file(path: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the tensors of a file and its metadata. Nothing in a file is executed. Raises InvalidArgumentError for
-    a kind that is not known."""
+    """Returns the tensors of a file and its metadata. Executes nothing in a file. Raises InvalidArgumentError for an
+    unknown kind, and for a file that does not have the format of its suffix."""
     suffix = Path(path).suffix
-    if suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            return dict(arrays), {}
-    if suffix in (".pt", ".pth", ".bin"):
-        from .frameworks import torch
-
-        found = torch().load(path, map_location="cpu", weights_only=True)
-        if not isinstance(found, dict):
-            raise InvalidArgumentError(f"{path} has no state dict but a {type(found).__name__}")
-        return found, {}
     if suffix == ".safetensors":
         tensors, metadata = safetensors_file.read(path)
         return dict(tensors), metadata
-    raise InvalidArgumentError(f"{path}: files of the kinds .safetensors, .npz and .pt can be published")
+    read = {".npz": _read_npz, ".pt": _read_pt, ".pth": _read_pt, ".bin": _read_pt}.get(suffix)
+    if read is None:
+        raise InvalidArgumentError(f"{path}: files of the kinds .safetensors, .npz and .pt can be published")
+    try:
+        return read(path), {}
+    except (Error, OSError):
+        raise
+    except Exception as err:  # a damaged file makes these readers raise almost any class
+        raise InvalidArgumentError(f"{path}: this {suffix} file cannot be read: {err or type(err).__name__}") from err
+
+
+def _read_npz(path: str) -> dict[str, Any]:
+    arrays = np.load(path, allow_pickle=False)
+    if not isinstance(arrays, np.lib.npyio.NpzFile):
+        raise InvalidArgumentError(f"{path} is a single array: write it with numpy.savez, which gives it a name")
+    with arrays:
+        return dict(arrays)
+
+
+def _read_pt(path: str) -> dict[str, Any]:
+    from .frameworks import torch
+
+    found = torch().load(path, map_location="cpu", weights_only=True)
+    if not isinstance(found, dict):
+        raise InvalidArgumentError(f"{path} has no state dict but a {type(found).__name__}")
+    return found

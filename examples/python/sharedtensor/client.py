@@ -9,13 +9,14 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from . import calls, catalog, frameworks, manifest, messages, objects, operations, tables, tasks
+from . import calls, catalog, forks, frameworks, manifest, messages, objects, operations, tables, tasks
 from .calls import NOTHING, Object, References, Stream
 from .endpoints import Endpoints
-from .errors import ClosedError, ConnectionLostError, DeadlineExceededError, Error, UnavailableError
+from .errors import ClosedError, ConnectionLostError, DeadlineExceededError, Error, ForkError, UnavailableError
 from .frames import Frame
+from .groups import WeakGroup
 from .lease import Reference
-from .memory import SlabPool, require_linux
+from .memory import SlabPools, require_linux
 from .models import Model
 from .op import Op
 from .operations import Operation
@@ -44,16 +45,16 @@ def connect(
 
     :param path: of its socket; by default ``$SHARED_TENSOR_BASE_PATH-0.sock``,
         ``$XDG_RUNTIME_DIR/shared-tensor-0.sock`` or ``/tmp/shared-tensor-UID/shared-tensor-0.sock``.
-    :param framework: "torch" or "numpy", what tensors are; by default torch's where the program has imported torch when
-        they are made.
-    :param timeout: seconds that each request may take where it does not say itself; None for any time.
+    :param framework: "torch" or "numpy", what tensors are; by default torch's if torch is installed. The first use of
+        the default imports torch.
+    :param timeout: default time limit of a request in seconds; None for no limit.
     :param reconnect: seconds to look for the owner again when the connection is lost, before a request fails with
         UnavailableError; 0 never connects again.
-    :param wait: seconds to wait for an owner that is not there yet.
-    :param uid: the user whose server is meant, where it is another one.
-    :param keep: bytes of memory to keep for publishing and for arguments, beyond what others still look at.
+    :param wait: seconds to wait for an owner that is not running yet.
+    :param uid: the user of the server, if it is not this process's.
+    :param keep: bytes of memory to keep for publishing and for arguments, beyond what other processes still map.
 
-    Raises UnavailableError where nobody serves, PermissionDeniedError for a server of another user.
+    Raises UnavailableError if no server answers, PermissionDeniedError for a server of another user.
     """
     require_linux()
     return Client(
@@ -62,12 +63,15 @@ def connect(
 
 
 class Client:
-    """A client of one owner. Made by `connect`. Safe for threads; in a forked child it raises ForkError.
+    """A client of one owner. Made by `connect`. Safe for threads; in a forked child it raises ForkError. Unpickling one
+    connects anew, with the same options.
 
     When the connection is lost the next request connects again, and leases and references are taken again at once, in
     the background. Requests that change nothing are then repeated; a call or a publication whose answer was lost raises
     ConnectionLostError.
     """
+
+    _lock: threading.RLock
 
     def __init__(
         self,
@@ -85,18 +89,19 @@ class Client:
         self._timeout = timeout
         self._reconnect = reconnect
         self._uid = uid
-        self._lock = threading.RLock()
+        self._keep = keep
         self._current: Session | None = None
         self._closed = False
-        self._pool = SlabPool(keep)
+        self._pool = SlabPools(keep)
         self._leases = catalog.Leases()
         self._references = References()
-        self._watchers: weakref.WeakSet[Watch] = weakref.WeakSet()
+        self._watchers: WeakGroup[Watch] = WeakGroup()
         self._offers: _Offers = []
         self._functions: dict[str, Function] = {}
         self._box: list[Session] = []
-        self._finalizer = weakref.finalize(self, _close_all, self._box)
+        self._finalizer = weakref.finalize(self, _close_later, self._box)
         self._pid = os.getpid()
+        forks.track(self, _lock=threading.RLock, forked=Client._forked)
         self._open(wait)
 
     # ---- the connection
@@ -152,7 +157,7 @@ class Client:
         again."""
         if self._closed or session is not self._current:
             return
-        watchers = list(self._watchers)
+        watchers = self._watchers.members()
         for watcher in watchers:
             watcher.lost()
         offers = [*self._offers]
@@ -164,18 +169,40 @@ class Client:
             ).start()
 
     def close(self) -> None:
-        """Ends the connection. Tensors stay valid for as long as they are referenced. Safe to call twice."""
+        """Ends the connection. Tensors stay valid while they are referenced. Safe to call twice."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        for watcher in list(self._watchers):
+        for watcher in self._watchers.members():
             watcher.fail(ClosedError("the client is closed"))
         for offer in [*self._offers]:
             offer.fail(ClosedError("the client is closed"))
             offer.lost()
-        self._finalizer()
+        if self._finalizer.detach() is not None:
+            for session in self._box:
+                session.close()
         self._pool.close()
+
+    def _forked(self) -> None:
+        """Ends what waits for the connection, in a forked child."""
+        error = ForkError("this client was made before the fork: connect again in this process")
+        for watcher in self._watchers.members():
+            watcher.fail(error)
+        for offer in [*self._offers]:
+            offer.fail(error)
+
+    def __reduce__(self) -> Any:
+        from . import pickling
+
+        return pickling.client, (
+            self.path,
+            self._framework,
+            self._timeout,
+            self._reconnect,
+            self._uid,
+            self._keep,
+        )
 
     def __enter__(self) -> Client:
         return self
@@ -185,7 +212,7 @@ class Client:
 
     @property
     def server(self) -> messages.Hello:
-        """What the server said of itself when it was met: its version, process and devices."""
+        """The server's hello: its version, process and devices."""
         return self._session().hello
 
     @property
@@ -240,7 +267,7 @@ class Client:
         wait: float = 0.0,
         timeout: float | None = None,
     ) -> Model:
-        """Attaches to a version: one message, one mapping, whatever its size.
+        """Attaches to a version, by one message and one mapping for each storage.
 
         :param version: 0 for the newest.
         :param framework: "torch" or "numpy", what its tensors are.
@@ -268,12 +295,12 @@ class Client:
     ) -> int:
         """Publishes a state dict as the next version of a name and returns that version.
 
-        The tensors are copied once, into one slab of shared memory; those that share memory share it there too. The
-        slab of an earlier publication is filled again when no process has it mapped any more, so that a loop makes
-        memory for the first versions only.
+        The tensors are copied once, into one slab of shared memory. Tensors that share memory share it there too. The
+        slab of an earlier publication is reused once no other process maps it, so a loop makes memory only for its
+        first versions.
 
-        :param source: where it comes from, for people.
-        :param metadata: texts that those who acquire it get along.
+        :param source: the origin, for people.
+        :param metadata: texts for the clients that acquire it.
         :param digests: sends the SHA-256 of each tensor along: readers find it in `Model.spec(name).digest`.
         :param owner_digests: has the owner compute digests itself, in the background; `digest` waits for them.
         """
@@ -293,32 +320,32 @@ class Client:
     def digest(self, name: str, version: int = 0, *, timeout: float | None = None) -> bytes:
         """Waits for the digest of a version that its owner computes, and returns its 32 bytes.
 
-        Raises NotFoundError for a version that is not there, or was published without `owner_digests`.
+        Raises NotFoundError for an unknown version, and for one published without `owner_digests`.
         """
         session = self._session()
         return self._run(operations.digests(name, version, session), session=session, timeout=timeout)
 
     def withdraw(self, name: str) -> None:
-        """Takes a name off the books. Whoever has a version of it keeps that. Raises NotFoundError."""
+        """Withdraws a name. Clients that hold a version of it keep that version. Raises NotFoundError."""
         self._run(operations.withdraw(name))
 
     def list(self) -> catalog.Models:
-        """Returns what is published, with versions and who holds them."""
+        """Returns the published names, with their versions and holders."""
         found = self._run(catalog.listing())
         while found.next != ("", 0):
             found.add(self._run(catalog.listing(*found.next)))
         return found
 
     def inspect(self, name: str, version: int = 0) -> Inspection:
-        """Returns what is known of a name: its versions, and the tensors of one, without attaching."""
+        """Returns the versions of a name and the tensors of one version, without attaching."""
         return Inspection(self._run(operations.info(name, version, True)))
 
     def watch(self, *names: str) -> Watch:
-        """Returns an iterator over what happens to names, all where none is given. It begins with how they are."""
+        """Returns an iterator over events of names, or of all names. It begins with their present state."""
         return Watch(self, names)
 
     def follow(self, name: str, *, framework: str | None = None) -> Follower:
-        """Returns what gives the newest version of a name, whenever asked, and waits for newer ones."""
+        """Returns a follower of a name: it returns the newest version and waits for newer ones."""
         return Follower(self, name, framework)
 
     # ---- a worker
@@ -328,16 +355,16 @@ class Client:
     ) -> Offer:
         """Offers functions of this process to all who may call the owner, by the names of these arguments.
 
-        :param calls: how many run at once, each in a thread of its own.
+        :param calls: how many run at once, each in a separate thread.
         :param framework: "torch" or "numpy", what the tensors of arguments are.
         :param functions: see `Function` for how they are called, and for what the owner can do about them.
 
-        Tensors of arguments are the caller's memory, read-only, for as long as the function runs. Tensors of results go
-        in place where they lie in shared memory (`empty`, an argument), and are copied there once where not; the memory
-        is the owner's then, and must not be written any more. An exception is the caller's error, by code and type or
-        by the name of its class. `current_call` says whether anybody still waits.
+        Tensors of arguments are the caller's memory, read-only, until the function returns. Tensors of results in
+        shared memory (`empty`, an argument) are passed in place; others are copied there once. The memory belongs to
+        the owner then: do not write to it. An exception becomes the caller's error, by code and type or by the name of
+        its class. `current_call` reports whether the caller still waits.
 
-        Raises UnsupportedError where the owner takes no offers, PermissionDeniedError where it takes none of this
+        Raises UnsupportedError if the owner accepts no offers, PermissionDeniedError if it accepts none of this
         process, ProviderError for a name that is taken.
         """
         return Offer(self, functions, calls=calls, framework=framework)
@@ -375,15 +402,14 @@ class Client:
     ) -> Any:
         """Calls a function of the owner and returns its result.
 
-        :param value: the argument, where it is not a struct, or where a field of it has the name of one of these
-            parameters.
-        :param fields: the fields of the argument. Tensors may stand anywhere in them. Those over shared memory (of
-            models, of results, of `empty`) go in place; others are copied once, into shared memory.
+        :param value: the argument, if it is not a struct, or if a field of it has the name of one of these parameters.
+        :param fields: the fields of the argument, with tensors at any place. Tensors over shared memory (of models, of
+            results, of `empty`) are passed in place; others are copied once, into shared memory.
         :param writable: lets the function write into tensors made by `empty`.
         :param timeout: in seconds; the server stops the function then.
 
-        Tensors of the result are the function's own memory, read-only. A reference to a managed result lives as long as
-        they do.
+        Tensors of the result are the function's own memory, read-only. They keep the reference to a managed
+        result.
         """
         return self._call(endpoint, value, fields, timeout, writable, framework)[0]
 
@@ -418,11 +444,10 @@ class Client:
         return self._run(operation, session=session, timeout=timeout)
 
     def _track(self, reference: Reference) -> None:
-        first = not len(self._references)
         self._references.add(reference)
         session = reference.session
-        if first and session is not None:
-            objects.watch(session, self._references)
+        if session is not None:
+            objects.watch(session, self._references)  # once for each session
 
     def stream(
         self, endpoint: str, value: Any = NOTHING, /, *, framework: str | None = None, **fields: Any
@@ -436,6 +461,7 @@ class Client:
             session,
             self._pool,
             frameworks.choose(framework or self._framework),
+            owner=self,
         )
 
     def endpoints(self) -> Endpoints:
@@ -458,7 +484,7 @@ class Client:
     # ---- tasks
 
     def submit(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> Task:
-        """Starts a call as a task, which goes on when this client leaves, and returns it."""
+        """Starts a call as a task, which continues when this client leaves, and returns it."""
         session = self._session()
         return Task(
             self, self._run(tasks.submit(endpoint, calls.argument(value, fields), session, self._pool), session=session)
@@ -469,12 +495,12 @@ class Client:
         return Task(self, self._run(tasks.info(id)))
 
     def tasks(self, states: Iterable[str] = (), *, endpoint: str = "", mine: bool = False) -> TaskList:
-        """Returns the tasks of the owner: those in these states, of this endpoint, of this connection."""
+        """Returns the tasks of the owner, by state, by endpoint, or of this connection only."""
         return self._run(tasks.listing([*states], endpoint, mine))
 
     def watch_tasks(self, *, id: str = "", endpoint: str = "", mine: bool = False) -> TaskWatch:
-        """Returns an iterator over tasks as they change, beginning with those that there are."""
-        return TaskWatch(self._session(), id, endpoint, mine)
+        """Returns an iterator over tasks as they change, beginning with the present ones."""
+        return TaskWatch(self._session(), id, endpoint, mine, owner=self)
 
     def _result_of(self, id: str) -> tuple[Any, Object | None]:
         return self._run(tasks.result(id, frameworks.choose(self._framework), self._track))
@@ -482,7 +508,7 @@ class Client:
     # ---- objects and the server
 
     def objects(self, *endpoints: str) -> objects.Objects:
-        """Returns the managed objects of the owner and who holds them."""
+        """Returns the managed objects of the owner and their holders."""
         found = objects.Objects()
         after = 0
         while True:
@@ -493,15 +519,15 @@ class Client:
             after = page.next
 
     def object(self, id: str) -> messages.ObjectInfo:
-        """Returns what is known of a managed object. Raises StaleHandleError for one that is gone."""
+        """Returns the description of a managed object. Raises StaleHandleError if it is gone."""
         return self._run(objects.info(id))
 
     def destroy(self, id: str) -> messages.ObjectInfo:
-        """Takes an object from whoever holds it, for the server's own user and root. Returns it as it was."""
+        """Destroys an object although it has holders. For the server's own user and root. Returns its last state."""
         return self._run(objects.destroy(id))
 
     def ping(self) -> float:
-        """Returns the seconds that a request and its answer take."""
+        """Returns the round-trip time of a request in seconds."""
         begin = time.perf_counter()
         self._run(operations.ping())
         return time.perf_counter() - begin
@@ -518,8 +544,8 @@ class Client:
 class Inspection:
     """What is known of a name, as `Client.inspect` returns it.
 
-    :ivar model: its versions and who holds them.
-    :ivar specs: the tensors of the version that was asked for.
+    :ivar model: its versions and their holders.
+    :ivar specs: the tensors of the requested version.
     """
 
     def __init__(self, answer: messages.InfoResult) -> None:
@@ -541,17 +567,18 @@ class Inspection:
         return str(tables.Table(["tensor", "type", "shape", "bytes", "digest"], rows))
 
 
-def _close_all(box: list[Session]) -> None:
+def _close_later(box: list[Session]) -> None:
+    """Has sessions closed by their workers: a finalizer may run in a thread that has one of their locks."""
     for session in box:
-        session.close()
+        session.later(session.close)
 
 
 def _resume(me: weakref.ref[Client], session: Session) -> None:
-    """Takes again over a new session what the client had over the last one."""
+    """Renews over a new session what the client had over the last one: watches, offers, leases, references."""
     client = me()
     if client is None:
         return
-    for watcher in list(client._watchers):
+    for watcher in client._watchers.members():
         try:
             watcher.begin(session)
         except Error as err:
@@ -570,7 +597,7 @@ def _resume(me: weakref.ref[Client], session: Session) -> None:
 
 
 def _look_again(me: weakref.ref[Client]) -> None:
-    """Looks for the server until it is back, for as long as the client has something to take again there."""
+    """Reconnects, until the server is back or the client has nothing to renew there."""
     pause = 0.02
     while True:
         client = me()

@@ -11,13 +11,14 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
 
-from . import layout, manifest, messages, op
+from . import forks, layout, manifest, messages, op
 from .arrays import Described
 from .cuda_array import CudaArray
 from .dtypes import DType
@@ -114,6 +115,87 @@ def device_by_uuid(uuid: bytes) -> Device:
     raise CapabilityError(f"the memory is on the GPU {uuid.hex()}, which this process does not see")
 
 
+class _Releases:
+    """Frees memory of GPUs in a thread. Finalizers only enqueue: they run in any line of any thread, also while it has
+    a lock or captures a stream."""
+
+    RETRY = 0.05
+    """Seconds until memory is tried again that could not be freed yet."""
+
+    _lock: threading.Lock
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], bool] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        forks.track(self, _lock=threading.Lock, forked=_Releases._forked)
+
+    def start(self) -> None:
+        """Starts the thread, if it does not run. Called before there is anything to free."""
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="sharedtensor release", daemon=True)
+                    self._thread.start()
+
+    def put(self, job: Callable[[], bool] | None) -> None:
+        """Has a job done, again later if it returns False. None ends the thread. Takes no lock."""
+        self._jobs.put(job)
+
+    def wait(self, seconds: float) -> None:
+        """Waits until the jobs that were put before have been tried, at most so long."""
+        if self._thread is None:
+            return
+        tried = threading.Event()
+
+        def mark() -> bool:
+            tried.set()
+            return True
+
+        self._jobs.put(mark)
+        tried.wait(seconds)
+
+    def _run(self) -> None:
+        _allow_captures()
+        again: list[Callable[[], bool]] = []
+        while True:
+            try:
+                job = self._jobs.get(timeout=self.RETRY if again else None)
+                if job is None:
+                    return
+                jobs = [job]
+            except Empty:
+                jobs, again = again, []
+            again += [job for job in jobs if not self._done(job)]
+
+    @staticmethod
+    def _done(job: Callable[[], bool]) -> bool:
+        try:
+            return job()
+        except Exception:
+            return True  # the driver has failed; the thread stays for other jobs
+
+    def _forked(self) -> None:
+        """Drops everything in a forked child, which cannot use the driver."""
+        self._jobs, self._thread = SimpleQueue(), None
+
+
+_releases = _Releases()
+
+
+def wait_released(seconds: float = 10) -> None:
+    """Waits until memory whose last array has gone is free, at most so long. Memory stays until no stream captures."""
+    _releases.wait(seconds)
+
+
+def _allow_captures() -> None:
+    """Lets this thread free memory while other threads capture streams, without ending their captures."""
+    try:
+        relaxed = driver().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        driver().cuThreadExchangeStreamCaptureMode(relaxed)
+    except Exception:
+        pass  # a driver or cuda-bindings without it
+
+
 class Memory:
     """Memory of a GPU in this process. Arrays over it keep it alive; when the last one has gone it is unmapped.
 
@@ -133,8 +215,13 @@ class Memory:
         _memories.add(self)
 
     def release_with(self, steps: list[tuple[Any, ...]]) -> None:
-        """Has calls of the driver made, in order, when nobody has the memory any more."""
-        weakref.finalize(self, _release, self.gpu, steps).atexit = False
+        """Has calls of the driver made, in order, when the last reference to the memory has gone and the GPU has
+        finished its work."""
+        self._at_end(functools.partial(_release, self.gpu, steps))
+
+    def _at_end(self, job: Callable[[], bool]) -> None:
+        _releases.start()
+        weakref.finalize(self, _releases.put, job).atexit = False
 
     def tensor(self, spec: TensorSpec, framework: Framework) -> Any:
         """Returns a tensor over the memory: torch's where torch has CUDA, else a CudaArray, which cupy, numba and
@@ -152,7 +239,7 @@ class Memory:
 
 
 class SharedMemory(Memory):
-    """Memory of cuMemCreate: it crosses as a descriptor, between containers too, and outlives whoever made it."""
+    """Memory of cuMemCreate: it is passed as a descriptor, also between containers, and outlives its owner."""
 
     def __init__(self, gpu: Device, allocation: Any, offset: int, nbytes: int, *, writable: bool) -> None:
         """Maps an allocation, which it takes."""
@@ -173,21 +260,28 @@ class SharedMemory(Memory):
                     access.flags = flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                 call("cuMemSetAccess", base, size, [access], 1)
         except BaseException:
-            _release(gpu, undo)
+            _free(gpu, undo)
             raise
         super().__init__(gpu, int(base) + offset, nbytes, writable=writable)
         self._allocation = allocation
         self._offset = offset
-        self.release_with([("cuCtxSynchronize",), *undo])
+        self.release_with(undo)
 
     @classmethod
     def allocate(cls, gpu: Device, nbytes: int) -> SharedMemory:
-        """Returns fresh memory of at least that many bytes. Raises OutOfMemoryError."""
+        """Returns fresh memory of at least that many bytes, all zero. Raises OutOfMemoryError."""
         unit = gpu.granularity()
         size = -(-max(nbytes, 1) // unit) * unit
         with gpu.current():
-            allocation = call("cuMemCreate", size, gpu.properties(), 0)
-        return cls(gpu, allocation, 0, size, writable=True)
+            try:
+                allocation = call("cuMemCreate", size, gpu.properties(), 0)
+            except OutOfMemoryError:
+                wait_released()
+                allocation = call("cuMemCreate", size, gpu.properties(), 0)
+        made = cls(gpu, allocation, 0, size, writable=True)
+        with gpu.current():
+            call("cuMemsetD8", made.address, 0, size)  # the driver does not, and peers can read all of it
+        return made
 
     def export(self, file: int) -> tuple[messages.Handle, int]:
         """Returns a handle of kind cuda-fd and its descriptor."""
@@ -206,7 +300,7 @@ class IpcMemory(Memory):
     """Memory of cuMemAlloc in another process, opened by its 64 bytes. A process opens each once, so that openings
     are counted here."""
 
-    _lock = threading.Lock()
+    _lock: threading.Lock
     _open: dict[bytes, list[Any]] = {}  # noqa: RUF012 - blob to [base, size, how often]
 
     def __init__(self, gpu: Device, blob: bytes, offset: int, nbytes: int) -> None:
@@ -217,12 +311,12 @@ class IpcMemory(Memory):
             entry[2] += 1
         base, size, _ = entry
         if offset + nbytes > size:
-            IpcMemory.close_handle(gpu, blob)
+            self._at_end(functools.partial(IpcMemory.close_handle, gpu, blob))
             raise ProtocolError(f"a handle of {nbytes} bytes at {offset} of memory of {size} bytes")
         super().__init__(gpu, base + offset, nbytes, writable=False)
         self._blob = blob
         self._offset = offset
-        weakref.finalize(self, IpcMemory.close_handle, gpu, blob).atexit = False
+        self._at_end(functools.partial(IpcMemory.close_handle, gpu, blob))
 
     @staticmethod
     def _open_handle(gpu: Device, blob: bytes) -> list[Any]:
@@ -235,15 +329,17 @@ class IpcMemory(Memory):
         return [base, int(size), 0]
 
     @classmethod
-    def close_handle(cls, gpu: Device, blob: bytes) -> None:
-        """Gives one opening back; the last one closes the memory."""
+    def close_handle(cls, gpu: Device, blob: bytes) -> bool:
+        """Ends one opening; the last one closes the memory. Returns False if that has to wait; the opening then
+        stays."""
         with cls._lock:
             entry = cls._open[blob]
+            if entry[2] == 1:
+                if not _release(gpu, [("cuIpcCloseMemHandle", entry[0])]):
+                    return False
+                del cls._open[blob]
             entry[2] -= 1
-            if entry[2]:
-                return
-            del cls._open[blob]
-            _release(gpu, [("cuCtxSynchronize",), ("cuIpcCloseMemHandle", entry[0])])
+            return True
 
     def export(self, file: int) -> tuple[messages.Handle, int]:
         """Returns the handle that it was opened by."""
@@ -260,13 +356,41 @@ class IpcMemory(Memory):
         return handle, -1
 
 
-def _release(gpu: Device, steps: list[tuple[Any, ...]]) -> None:
+forks.track(IpcMemory, _lock=threading.Lock)
+
+_CAPTURING = range(900, 910)
+"""What the driver answers if a stream that captures is in the way."""
+
+
+def _release(gpu: Device, steps: list[tuple[Any, ...]]) -> bool:
+    """Makes calls that free memory, once the GPU has finished its work. Returns False, with nothing freed, while a
+    stream captures: then the driver does not wait, and kernels may still use the memory."""
+    try:
+        with gpu.current():
+            if int(driver().cuCtxSynchronize()[0]) in _CAPTURING:
+                return False
+    except CapabilityError:
+        return True  # the context is gone, and the memory with it
+    _free(gpu, steps)
+    return True
+
+
+def _free(gpu: Device, steps: list[tuple[Any, ...]]) -> None:
+    """Makes calls that free memory that nothing uses."""
     try:
         with gpu.current():
             for name, *arguments in steps:
-                getattr(driver(), name)(*arguments)  # what it answers changes nothing: the memory is given up
+                getattr(driver(), name)(*arguments)  # best effort: after an error of a kernel all calls fail
     except CapabilityError:
         pass  # the context is gone, and the memory with it
+
+
+def _all_memories() -> list[Memory]:
+    while True:
+        try:
+            return list(_memories)
+        except RuntimeError:  # another thread has added one meanwhile
+            continue
 
 
 _memories: weakref.WeakSet[Memory] = weakref.WeakSet()
@@ -325,7 +449,7 @@ def find_memory(d: Described) -> Memory:
     """Returns the memory that a tensor on a GPU is in, to pass it in place: ours, or that of another library by
     cuda-ipc."""
     low, high = d.span
-    for memory in list(_memories):
+    for memory in _all_memories():
         if memory.address <= low and high <= memory.address + memory.nbytes:
             return memory
     gpu = device(int(d.device.partition(":")[2] or 0))
@@ -357,7 +481,7 @@ def publish(
     kept: list[Any] = []
     try:
         for place, tensors in places.items():
-            plan = layout.plan(tensors)
+            plan = layout.plan(tensors, strided=place == "cpu")
             slab = _fill_host(plan) if place == "cpu" else _fill(plan, device(int(place.partition(":")[2] or 0)))
             kept.append(slab)
             handle, fd = _export_slab(slab, session, len(files))
@@ -395,22 +519,25 @@ def _export_slab(slab: Slab | SharedMemory, session: Session, file: int) -> tupl
 
 
 def _fill(plan: layout.Layout, gpu: Device) -> SharedMemory:
+    """Copies tensors into a slab on their GPU.
+
+    Row-major copies of tensors with gaps are made first, because they run on a stream of torch. They stay until all has
+    ended: torch gives memory that is freed to the next tensor, although a copy may still read it.
+    """
+    sources = [(None, copy.address) if copy.source is None else _row_major(copy.source) for copy in plan.copies]
     slab = SharedMemory.allocate(gpu, plan.nbytes)
     with gpu.current():
-        call("cuCtxSynchronize")  # whatever writes the tensors has done so
-        for copy in plan.copies:
-            address, nbytes, value = copy.address, copy.nbytes, None
-            if copy.source is not None:
-                value, address = _row_major(copy.source)
-            if nbytes:
-                call("cuMemcpyDtoD", slab.address + copy.offset, address, nbytes)
-            del value
+        call("cuCtxSynchronize")  # the tensors and their copies are complete
+        for copy, (_, address) in zip(plan.copies, sources, strict=True):
+            if copy.nbytes:
+                call("cuMemcpyDtoD", slab.address + copy.offset, address, copy.nbytes)
         call("cuCtxSynchronize")
+    del sources
     return slab
 
 
 def _row_major(d: Described) -> tuple[Any, int]:
-    """Returns a tensor in row-major order and where it is."""
+    """Returns a tensor in row-major order, and its address."""
     if manifest.is_contiguous(d.shape, d.strides):
         return d.value, d.address
     torch = loaded_torch()

@@ -49,7 +49,7 @@ class DType(Enum):
         return self.title
 
     def nbytes(self, elements: int) -> int:
-        """Returns the bytes of that many elements; those of 4 and 6 bits are packed, and the last byte is whole."""
+        """Returns the bytes of that many elements. Elements of 4 and 6 bits are packed, and the last byte is whole."""
         return (elements * self.bits + 7) // 8
 
     @property
@@ -75,7 +75,7 @@ class DType(Enum):
 
     @staticmethod
     def of_numpy(dtype: np.dtype[Any]) -> DType:
-        """Returns the type of a numpy array. Raises CapabilityError for those that cannot be shared, such as texts
+        """Returns the type of a numpy array. Raises CapabilityError for types that cannot be shared, such as texts
         and objects."""
         if not dtype.isnative:
             raise CapabilityError(
@@ -88,7 +88,7 @@ class DType(Enum):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """numpy's type. Raises CapabilityError for those that need ml_dtypes where that is not installed, and for
+        """numpy's type. Raises CapabilityError for a type of ml_dtypes if that is not installed, and for
         packed ones."""
         if self._numpy is None:
             self._numpy = _numpy_of(self)
@@ -102,7 +102,7 @@ class DType(Enum):
 
     @property
     def torch(self) -> Any:
-        """torch's type. Raises CapabilityError for those that the installed torch does not have."""
+        """torch's type. Raises CapabilityError for a type that the installed torch lacks."""
         return _torch_of(self)
 
 

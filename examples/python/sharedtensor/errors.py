@@ -1,5 +1,5 @@
-"""The errors of the protocol as exception classes: one for each code, and one for each type that a program may want to
-tell apart.
+"""The errors of the protocol as exception classes: one for each code, and one for each type that a program may
+handle differently.
 
 What a server answers is raised as the class of its code and type. An error that has further codes (the protocol's
 `classes`) is an instance of their classes too, so that ``except`` finds it under each of them.
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Error(Exception):
-    """Anything that this package or the server reports.
+    """The base of all errors of this package and of the server.
 
     :ivar code: the protocol's number, 7 for what has none.
     :ivar type: the protocol's word, or what the sender's program calls the error; "" where there is none.
@@ -31,6 +31,22 @@ class Error(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    def __reduce__(self) -> Any:  # with a class that was made at run time, and the cause, which pickles leave out
+        cause = self.__cause__ if isinstance(self.__cause__, Error) else None
+        return _rebuild, (_parts(type(self)), self.message, cause, dict(self.__dict__))
+
+
+def _rebuild(classes: tuple[type[Error], ...], message: str, cause: Error | None, attributes: dict[str, Any]) -> Error:
+    cls = combined(classes[0], list(classes[1:]))
+    base: Any = cls
+    while base.__module__ != "builtins":  # the class of the interpreter that the instance is built on
+        base = base.__base__
+    err: Error = base.__new__(cls, message)
+    err.args = (message,)
+    err.__dict__.update(attributes)
+    err.__cause__ = cause
+    return err
 
 
 class ProtocolError(Error):
@@ -64,7 +80,7 @@ class CapabilityError(Error):
 
 
 class TaskError(Error):
-    """A task failed, was cancelled or is not known. `__cause__` is why, where the server said it."""
+    """A task failed, was cancelled or is not known. `__cause__` is the reason if the server sent one."""
 
     code = 5
 
@@ -122,7 +138,7 @@ class NotFoundError(Error, LookupError):
 
 
 class VersionNotFoundError(NotFoundError):
-    """The name is there, that version of it is not, or no longer."""
+    """The name is published, but not in that version."""
 
     type = "version"
 
@@ -146,7 +162,7 @@ class PermissionDeniedError(Error):
 
 
 class ReadOnlyError(PermissionDeniedError):
-    """Memory that may only be read was to be written."""
+    """A write to memory that is read-only."""
 
     type = "read-only"
 
@@ -164,14 +180,13 @@ class UnsupportedError(Error):
 
 
 class UnavailableError(Error):
-    """No server answers, or it is stopping or not ready."""
+    """No server answers, or the server is stopping or starting."""
 
     code, type = 22, "unavailable"
 
 
 class WorkerGoneError(UnavailableError):
-    """The worker that had the call went away before it answered: whether its function ran is not known, and nobody
-    calls it again."""
+    """The worker ended before it answered the call. The function may have run; the server does not call it again."""
 
     type = "worker gone"
 
@@ -201,7 +216,7 @@ class ClosedError(Error):
 
 
 class ConnectionLostError(ClosedError):
-    """The connection ended before the answer came: whether the server did what was asked is not known."""
+    """The connection ended before the answer arrived. The server may have executed the request."""
 
     type = "connection closed"
 
@@ -242,6 +257,12 @@ def class_of(code: int, type: str = "") -> type[Error]:
     return _BY_TYPE.get((code, type)) or _BY_CODE.get(code, InternalError)
 
 
+def _parts(cls: type[Error]) -> tuple[type[Error], ...]:
+    """Returns the classes that `combined` made a class of; the class itself for others."""
+    found = cls.__dict__.get("_combined")
+    return found if found is not None else (cls,)
+
+
 def combined(first: type[Error], others: list[type[Error]]) -> type[Error]:
     """Returns a class that is `first` and all of `others`, under the name of `first`."""
     extra = tuple(cls for cls in dict.fromkeys(others) if not issubclass(first, cls))
@@ -249,9 +270,10 @@ def combined(first: type[Error], others: list[type[Error]]) -> type[Error]:
         return first
     key = (first, *extra)
     if key not in _COMBINED:
+        attributes = {"code": first.code, "type": first.type, "__module__": first.__module__, "_combined": key}
         try:
-            made = type(first.__name__, key, {"code": first.code, "type": first.type, "__module__": first.__module__})
-        except TypeError:  # no common order of bases: the first class is what counts
+            made = type(first.__name__, key, attributes)
+        except TypeError:  # no common order of bases: the first class decides
             made = first
         _COMBINED[key] = made
     return _COMBINED[key]

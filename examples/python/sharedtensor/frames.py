@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from . import forks
 from .errors import ClosedError, ConnectionLostError, ProtocolError, ResourceExhaustedError
 from .op import Kind
 
@@ -39,13 +40,16 @@ class Frame:
     files: list[int] = field(default_factory=list)
 
     def close(self) -> None:
-        """Closes the descriptors that nobody has taken."""
-        close_all(self.files)
-        self.files = []
+        """Closes the descriptors that were not taken. Safe to call twice."""
+        files, self.files = self.files, []
+        close_all(files)
+
+    def __del__(self) -> None:
+        self.close()  # the last resort for frames that are dropped on the way; takes no lock
 
 
 def close_all(files: Sequence[int]) -> None:
-    """Closes descriptors; -1 stands for one that somebody has taken."""
+    """Closes descriptors. -1 stands for a descriptor that was taken."""
     for fd in files:
         if fd >= 0:
             os.close(fd)
@@ -54,10 +58,13 @@ def close_all(files: Sequence[int]) -> None:
 class Connection:
     """A connected socket that sends and receives frames. Any thread may send; one thread receives."""
 
+    _send_lock: threading.Lock
+
     def __init__(self, sock: socket.socket) -> None:
         """Takes the socket."""
         self._sock = sock
-        self._send_lock = threading.Lock()
+        # The peer would take a forked child for the parent, also when that has ended.
+        forks.track(self, _send_lock=threading.Lock, forked=Connection.close)
         self._broken: Exception | None = None
         sock.setblocking(True)
 
@@ -70,7 +77,7 @@ class Connection:
 
     def send(self, kind: Kind, id: int, body: bytes, files: Sequence[int] = ()) -> None:
         """Sends one message with its descriptors, which stay the caller's. Raises ConnectionLostError when the peer is
-        gone, and ResourceExhaustedError, with nothing sent, for what the peer would not take."""
+        gone, and ResourceExhaustedError for a message over the limits, of which nothing is sent."""
         if len(body) > MAX_BODY:
             raise ResourceExhaustedError(
                 f"a message of {len(body)} bytes, at most {MAX_BODY} are possible", type="too large"
@@ -137,6 +144,7 @@ class Connection:
                         raise ProtocolError("the connection ended behind a files frame")
                     return None
                 gathered.extend(frame.files)
+                frame.files = []
                 if expected is not None and frame.id != expected:
                     raise ProtocolError("another frame follows a files frame")
                 if len(gathered) > MAX_MESSAGE_FILES:
@@ -222,7 +230,7 @@ class Connection:
     # ---- the end
 
     def shutdown(self) -> None:
-        """Ends the connection in both directions, so that whoever receives returns. The descriptor stays until
+        """Ends the connection in both directions, so that a blocked receive returns. The descriptor stays until
         close."""
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -230,8 +238,10 @@ class Connection:
             pass
 
     def close(self) -> None:
-        """Closes the socket. Safe to call twice."""
-        self._sock.close()
+        """Closes the socket. Safe to call twice. Waits for a send in progress, since the kernel may give the number of
+        the descriptor to another file at once."""
+        with self._send_lock:
+            self._sock.close()
 
     def fileno(self) -> int:
         """Returns the descriptor, -1 once closed."""

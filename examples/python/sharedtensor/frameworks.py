@@ -1,7 +1,8 @@
-"""Which array libraries there are. torch is never imported unless the program has, or asks for it."""
+"""The array libraries that are installed."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any, Literal
 
@@ -11,23 +12,35 @@ Framework = Literal["numpy", "torch"]
 
 
 def torch() -> Any:
-    """Returns the module torch. Raises ConfigurationError where it is not installed."""
+    """Returns the module torch. Raises ConfigurationError if it is not installed."""
     try:
         import torch as module
-    except ImportError as err:
+    except (ImportError, OSError) as err:
         raise ConfigurationError(f"torch is not installed here ({err}): install it, or use framework='numpy'") from None
     return module
 
 
 def loaded_torch() -> Any | None:
-    """Returns the module torch if the program has imported it, else None."""
-    return sys.modules.get("torch")
+    """Returns the module torch if the program has imported it, else None. For values that exist: a tensor of torch
+    implies that torch is imported."""
+    module = sys.modules.get("torch")
+    return module if hasattr(module, "Tensor") else None  # another thread may be importing it
+
+
+@functools.cache
+def _default() -> Framework:
+    try:
+        import torch  # noqa: F401
+    except (ImportError, OSError):  # OSError: one of its libraries cannot be loaded
+        return "numpy"
+    return "torch"
 
 
 def choose(framework: str | None) -> Framework:
-    """Returns what tensors shall be: as asked, else torch's where the program has imported torch, else numpy's."""
+    """Returns the library whose tensors a program receives: `framework`, else torch if it is installed, else numpy.
+    It does not depend on what the program has imported before."""
     if framework is None:
-        return "torch" if loaded_torch() is not None else "numpy"
+        return _default()
     if framework == "torch":
         torch()
         return "torch"

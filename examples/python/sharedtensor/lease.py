@@ -1,25 +1,26 @@
-"""What a client holds at the server, tied to the memory that it came with."""
+"""Leases and references at the server, tied to the memory that they protect."""
 
 from __future__ import annotations
 
+import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import messages
+from . import forks, messages
 from .errors import Error
-from .frames import Frame
 from .op import Op
 from .session import Session
 
 
 class Held:
-    """Something of the server's that ends with this object: a lease on a version, a reference to a managed object.
+    """The base of a lease on a version and of a reference to a managed object.
 
-    Mappings keep it alive, so that it goes back when the last array over the memory has gone. It is given back by the
-    session's worker, since this may happen anywhere.
+    Mappings keep it alive, so it is released when the last array over the memory is gone. The session's worker releases
+    it, because a finalizer may run in any thread and within any lock.
 
-    :ivar stale: why it is no longer there at the server, or "". The memory stays what it was all the same.
+    :ivar stale: why the server no longer has it, or "". The memory stays valid and unchanged.
     """
 
     __slots__ = ("__weakref__", "_finalizer", "_state", "stale")
@@ -32,34 +33,50 @@ class Held:
 
     @staticmethod
     def request(session: Session, number: Any) -> None:
-        """Tells the server that `number` is given back, without waiting for its answer."""
+        """Sends the request that releases `number`. Does not wait for the answer."""
         raise NotImplementedError
 
     @property
     def session(self) -> Session | None:
-        """The session that holds it, or None when it is gone or was given back."""
+        """The session that holds it; None if it is lost or was released."""
         found: Session | None = self._state[0]
         return found
 
     @property
     def number(self) -> Any:
-        """What the server calls it."""
+        """Its number or id at the server."""
         return self._state[1]
 
     def lost(self, why: str) -> None:
-        """Says that the server no longer has it."""
-        self.stale = why
-        self._state[0] = None
+        """Records that the server no longer has it."""
+        with _changing:
+            self.stale = why
+            self._state[0] = None
 
     def taken_again(self, session: Session, number: Any) -> None:
-        """Says that it was taken anew over another connection."""
-        self.stale = ""
-        self._state[:] = [session, number]
+        """Records that it was taken anew over another connection. If it was released meanwhile, the new one is
+        released too."""
+        with _changing:
+            alive = self._finalizer.alive
+            if alive:
+                self.stale = ""
+                self._state[:] = [session, number]
+        if not alive:
+            _give_back(type(self).request, [session, number])
 
-    def close(self) -> None:
-        """Gives it back now. Safe to call twice."""
-        self._finalizer()
-        self._state[0] = None
+    def close(self) -> bool:
+        """Releases it now. Returns False if it was lost or released before."""
+        with _changing:
+            state = list(self._state)
+            self._state[0] = None
+            first = self._finalizer.detach() is not None and state[0] is not None
+        if first:
+            _give_back(type(self).request, state)
+        return first
+
+
+_changing = threading.Lock()  # guards the state of all Held; a finalizer, whose object is gone, does without
+forks.track(sys.modules[__name__], _changing=threading.Lock)
 
 
 def _give_back(request: Callable[[Session, Any], None], state: list[Any]) -> None:
@@ -68,35 +85,33 @@ def _give_back(request: Callable[[Session, Any], None], state: list[Any]) -> Non
         session.later(lambda: request(session, number))
 
 
-def _ignore(_: Frame) -> None:
-    pass
-
-
 class Lease(Held):
-    """A lease on a version: while somebody has one, the server keeps the version.
+    """A lease on a version. The server keeps a version while it has leases.
 
     :ivar name: of the model.
     :ivar version: of it.
-    :ivar inodes: device and inode of each storage's memory, to know it again.
+    :ivar place: path of the owner's socket, and the uid that `connect` was given.
+    :ivar inodes: device and inode of each storage's memory, to recognize it after a reconnect.
     """
 
-    __slots__ = ("inodes", "name", "server", "version")
+    __slots__ = ("inodes", "name", "place", "server", "version")
 
     def __init__(self, session: Session, number: int, name: str, version: int) -> None:
         super().__init__(session, number)
         self.name = name
         self.version = version
         self.server = session.hello.server
+        self.place = session.path, session.uid
         self.inodes: list[tuple[int, int]] = []
 
     @staticmethod
     def request(session: Session, number: Any) -> None:
-        """Gives the lease back."""
+        """Sends the release of the lease."""
         session.start(Op.RELEASE, messages.Release(leases=[number]))
 
 
 class Reference(Held):
-    """A reference to a managed object: while somebody has one, the server keeps the object.
+    """A reference to a managed object. The server keeps an object while it has references.
 
     :ivar id: of the object.
     :ivar server: the life of the server that has it.
@@ -111,13 +126,13 @@ class Reference(Held):
 
     @staticmethod
     def request(session: Session, number: Any) -> None:
-        """Gives the reference back."""
+        """Sends the release of the reference."""
         id, token = number
         session.start(Op.RELEASE_OBJECT, messages.ReleaseObjects(ids=[id], tokens=[token] if token else []))
 
 
 def release_late(session: Session, op: Op, body: Any) -> None:
-    """Gives back what a late answer brought. Errors mean that the connection is gone, and it with it."""
+    """Releases the lease or reference in a late answer. If the connection is lost, the server has released it."""
 
     def job() -> None:
         try:

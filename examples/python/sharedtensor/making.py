@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,12 +17,12 @@ from .models import StateDict
 
 
 def empty(shape: int | Sequence[int], dtype: Any = "float32", *, framework: str | None = None) -> Any:
-    """Returns a tensor in shared memory, its elements zero. It can be written, and calls take it without a copy.
+    """Returns a tensor in shared memory, its elements zero. It is writable, and is passed to calls without a copy.
 
     :param dtype: a type of numpy or torch, or its name: "bfloat16".
-    :param framework: "torch" or "numpy"; by default torch's where the program has imported torch.
+    :param framework: "torch" or "numpy"; by default torch's if torch is installed.
     """
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    dims = _dims(shape)
     kind = _dtype(dtype)
     slab = Slab(kind.nbytes(count(dims)))
     spec = TensorSpec("", kind, dims, contiguous_strides(dims), 0, 0)
@@ -50,6 +51,14 @@ def state_dict(
     slab = Slab(plan.nbytes)
     plan.fill(slab)
     return StateDict(plan.specs, metadata or {}, [slab], frameworks.choose(framework))
+
+
+def _dims(shape: Any) -> tuple[int, ...]:
+    """Returns a shape as Python's integers: given as one number or a sequence of numbers, also of numpy."""
+    try:
+        return (operator.index(shape),)
+    except TypeError:
+        return tuple(operator.index(dim) for dim in shape)
 
 
 def _dtype(dtype: Any) -> DType:

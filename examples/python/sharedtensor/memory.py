@@ -1,29 +1,34 @@
 """Host memory: mappings of what others own, and slabs of our own, both sealed memfds.
 
-A :class:`Mapping` lives as long as an array or tensor over it does: these keep it alive, and when the last one has gone
-its pages are unmapped and its descriptor is closed. Nothing else decides that, neither the client nor the connection
-nor the server.
+Arrays and tensors keep the :class:`Mapping` under them alive. When the last one is gone, its pages are unmapped and its
+descriptor is closed. Client, connection and server have no part in that.
 """
 
 from __future__ import annotations
 
 import bisect
 import ctypes
+import errno
 import fcntl
 import itertools
 import mmap as _mmap
 import os
 import threading
 import weakref
+from collections import deque
 from typing import Any
 
 import numpy as np
 
+from . import forks
 from .errors import CapabilityError, InvalidArgumentError, OutOfMemoryError, ProtocolError
 
 F_ADD_SEALS, F_GET_SEALS, F_SETLEASE = 1033, 1034, 1024
-F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE, F_SEAL_FUTURE_WRITE = 0x2, 0x4, 0x8, 0x10
+F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE, F_SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x8, 0x10
 SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW
+WRITE_SEALS = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE
+MFD_NOEXEC_SEAL = 0x8
+"""Flag of memfd_create since Linux 6.3: the file is not executable, and is sealed against becoming executable."""
 PAGE = _mmap.PAGESIZE
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -43,7 +48,8 @@ def _map(length: int, prot: int, flags: int, fd: int, offset: int) -> int:
 
 
 def _unmap(address: int, length: int, fd: int) -> None:
-    # After a fork parent and child have a mapping and a descriptor each, and each gives its own back.
+    """Ends a mapping. It takes no lock, since a finalizer runs in any line of any thread. After a fork parent and child
+    have a mapping and a descriptor each."""
     _libc.munmap(address, length)
     os.close(fd)
 
@@ -55,7 +61,7 @@ class Mapping:
     :ivar address: where the first of them is.
     :ivar writable: whether a write reaches the memory; of a private mapping a write stays in this process.
     :ivar fd: the descriptor, kept so that the memory can be handed back to the server that lent it.
-    :ivar owner: what has to live as long as the memory: the lease.
+    :ivar owner: an object that the mapping keeps alive: the lease.
     :ivar name: what the server calls memory that it lends, "" for other memory.
     """
 
@@ -103,8 +109,8 @@ class Mapping:
         _registry.add(self)
 
     def buffer(self) -> Any:
-        """Returns a writable ctypes array over all bytes, which keeps the mapping alive. It does not say that
-        writing is allowed."""
+        """Returns a writable ctypes array over all bytes, which keeps the mapping alive. Writing is
+        allowed only if `writable` is true."""
         buffer = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
         setattr(buffer, "_mapping", self)  # noqa: B010
         return buffer
@@ -129,7 +135,7 @@ class Mapping:
             while at <= last:
                 entries = np.frombuffer(os.pread(pagemap.fileno(), 8 * min(last - at + 1, 1 << 16), 8 * at), np.uint64)
                 if not len(entries):
-                    return True  # the kernel does not say
+                    return True  # unknown
                 there = (entries >> np.uint64(62)) != 0  # present, or swapped out
                 of_file = (entries >> np.uint64(61)) & np.uint64(1) != 0
                 if bool(np.any(there & ~of_file)):
@@ -147,34 +153,54 @@ class Mapping:
         return f"<sharedtensor.Mapping of {self.nbytes} bytes, {kind}>"
 
 
+class _Start(weakref.ref[Mapping]):
+    """A mapping that does not live longer for it, with its address."""
+
+    __slots__ = ("start",)
+    start: int
+
+
 class _Registry:
-    """Finds the mapping that an address lies in."""
+    """Finds the mapping that contains an address.
+
+    A mapping may end in any line of any thread, also of one that has the lock. So its end is only noted, which takes
+    no lock, and the next call removes it.
+    """
+
+    _lock: threading.Lock
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a finalizer may run within add
-        self._starts: list[int] = []
-        self._found: dict[int, weakref.ref[Mapping]] = {}
+        self._starts: list[int] = []  # of the mappings in _found, in ascending order
+        self._found: dict[int, _Start] = {}
+        self._gone: deque[_Start] = deque()
+        forks.track(self, _lock=threading.Lock, forked=_Registry._repair)
 
     def add(self, mapping: Mapping) -> None:
-        start = mapping.address
+        ref = _Start(mapping, self._gone.append)
+        ref.start = mapping.address
         with self._lock:
-            if start not in self._found:
-                bisect.insort(self._starts, start)
-            self._found[start] = weakref.ref(mapping, lambda ref: self._drop(start, ref))
+            self._sweep()
+            if ref.start not in self._found:
+                bisect.insort(self._starts, ref.start)
+            self._found[ref.start] = ref
 
-    def _drop(self, start: int, ref: weakref.ref[Mapping]) -> None:
-        with self._lock:
-            if self._found.get(start) is ref:
-                del self._found[start]
-                self._starts.remove(start)
+    def _sweep(self) -> None:
+        """Removes mappings that have ended. The caller has the lock."""
+        while self._gone:
+            ref = self._gone.popleft()
+            if self._found.get(ref.start) is ref:
+                del self._found[ref.start]
+                del self._starts[bisect.bisect_left(self._starts, ref.start)]
+
+    def _repair(self) -> None:
+        """Completes, in a forked child, what another thread of the parent had begun."""
+        self._starts = sorted(self._found)
 
     def find(self, address: int, nbytes: int) -> Mapping | None:
         with self._lock:
+            self._sweep()
             at = bisect.bisect_right(self._starts, address) - 1
-            # The garbage collector may take a mapping off the list between any two lines: then the next lower one is
-            # looked at.
-            start = next(iter(self._starts[at : at + 1]), -1) if at >= 0 else -1
-            ref = self._found.get(start)
+            ref = self._found[self._starts[at]] if at >= 0 else None
             mapping = ref() if ref is not None else None
         if mapping is None or address + nbytes > mapping.address + mapping.nbytes:
             return None
@@ -208,7 +234,7 @@ def import_memfd(
         if offset < 0 or nbytes < 0 or offset + nbytes > size:
             raise ProtocolError(f"a handle of {nbytes} bytes at {offset} of a memfd of {size} bytes")
         if not writable and not private and seals & F_SEAL_WRITE:
-            private = True  # nobody writes any more, so it is the same; before Linux 6.7 shared is refused
+            private = True  # the bytes are final, so it is the same; before Linux 6.7 shared is refused
     except BaseException:
         os.close(fd)
         raise
@@ -218,12 +244,46 @@ def import_memfd(
 _numbers = itertools.count(1)
 
 
-class Slab(Mapping):
-    """A memfd of our own, mapped writable, sealed against shrinking and growing, and after `seal` against new writers.
+def _pages(nbytes: int) -> int:
+    """Returns the size of the memfd that holds so many bytes."""
+    return -(-max(nbytes, 1) // PAGE) * PAGE
 
-    It is handed to others by a second, read-only description of the file. While any descriptor or mapping made from
-    that one is open in any process, the kernel refuses a write lease on ours: so :meth:`exclusive` knows whether others
-    can look at the memory.
+
+def _create(size: int) -> int:
+    """Returns the descriptor of a new memfd of `size` zero bytes, sealed against any other size."""
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        try:
+            first = os.memfd_create("sharedtensor", flags | MFD_NOEXEC_SEAL)
+        except OSError as err:
+            if err.errno != errno.EINVAL:  # before Linux 6.3
+                raise
+            first = os.memfd_create("sharedtensor", flags)
+        try:
+            os.posix_fallocate(first, 0, size)
+            # The kernel counts a descriptor that open returned as a writer, but not that of memfd_create: see
+            # Slab.exclusive.
+            fd = os.open(f"/proc/self/fd/{first}", os.O_RDWR | os.O_CLOEXEC)
+        finally:
+            os.close(first)
+    except OSError as err:
+        raise OutOfMemoryError(f"{size} bytes of shared memory: {err.strerror}") from err
+    try:
+        # A peer that gets a read-only descriptor cannot open the file again for writing.
+        os.fchmod(fd, 0o400)
+        fcntl.fcntl(fd, F_ADD_SEALS, SIZE_SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+class Slab(Mapping):
+    """A memfd of this process, mapped writable. Its size is sealed, and after `seal` no process can map it writable
+    anew.
+
+    Peers get a second, read-only description of the file. While a process has a descriptor or a mapping of it,
+    the kernel refuses a write lease on ours: :meth:`exclusive` relies on this.
 
     :ivar number: of the slab, for this process's life.
     :ivar writes: how often it was filled anew.
@@ -232,36 +292,57 @@ class Slab(Mapping):
     __slots__ = ("number", "writes")
 
     def __init__(self, nbytes: int) -> None:
-        """Makes a slab of at least that many bytes, all zero. Raises OutOfMemoryError."""
+        """Makes a slab of that many bytes, all zero. The rest of its last page is zero too. Raises
+        OutOfMemoryError."""
         if nbytes < 0:
             raise InvalidArgumentError(f"{nbytes} bytes")
-        size = -(-max(nbytes, 1) // PAGE) * PAGE
-        first = os.memfd_create("sharedtensor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.posix_fallocate(first, 0, size)
-            # A description of our own making counts as the file's writer, that of memfd_create does not: see exclusive.
-            fd = os.open(f"/proc/self/fd/{first}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError as err:
-            raise OutOfMemoryError(f"{size} bytes of shared memory: {err.strerror}") from err
-        finally:
-            os.close(first)
-        fcntl.fcntl(fd, F_ADD_SEALS, SIZE_SEALS)
-        super().__init__(fd, 0, size, writable=True, private=False)
+        super().__init__(_create(_pages(nbytes)), 0, nbytes, writable=True, private=False)
         self.number = next(_numbers)
         self.writes = 1
 
+    @property
+    def size(self) -> int:
+        """The bytes of the file, which every process that gets its descriptor can map: whole pages."""
+        return _pages(self.nbytes)
+
+    def reuse(self, nbytes: int) -> None:
+        """Begins another use of the slab, for as many pages. Bytes behind `nbytes` are zeroed; the caller overwrites
+        or zeroes all others."""
+        assert _pages(nbytes) == self.size
+        self.nbytes = nbytes
+        self.writes += 1
+        self.clear(nbytes, self.size)
+
+    def clear(self, low: int, high: int) -> None:
+        """Zeroes the bytes from `low` to `high`."""
+        ctypes.memset(self.address + low, 0, high - low)
+
     def seal(self) -> None:
-        """Seals against new writers. Our own mapping stays writable, nobody else can make one."""
-        fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
+        """Seals against new writers. This process's mapping stays writable. Raises CapabilityError before Linux
+        5.1."""
+        if fcntl.fcntl(self.fd, F_GET_SEALS) & WRITE_SEALS:
+            return
+        try:
+            fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+        except OSError as err:
+            if err.errno == errno.EPERM and fcntl.fcntl(self.fd, F_GET_SEALS) & WRITE_SEALS:
+                return  # another thread was first
+            raise CapabilityError(
+                f"the memory cannot be sealed against new writers, which needs Linux 5.1: {err.strerror}"
+            ) from err
 
     def share(self, *, writable: bool = False) -> int:
-        """Returns a descriptor of its own to hand to others, read-only unless `writable`. The caller closes it once
-        it is sent."""
-        return os.open(f"/proc/self/fd/{self.fd}", (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        """Returns a descriptor to send to a peer, read-only unless `writable`. The caller closes it once it is sent.
+
+        After a writable one `exclusive` is not reliable, because peers write through this process's own description.
+        """
+        if writable:
+            return os.dup(self.fd)
+        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     def exclusive(self) -> bool:
-        """Reports whether no other process has the memory open or mapped, and no array here was made from what was
-        handed out."""
+        """Reports whether this slab is the only user of the memory. Descriptors that `share` returned, and
+        mappings made from them, count in all processes, including this one."""
         try:
             fcntl.fcntl(self.fd, F_SETLEASE, fcntl.F_WRLCK)
         except OSError:
@@ -273,46 +354,113 @@ class Slab(Mapping):
         return f"<sharedtensor.Slab {self.number} of {self.nbytes} bytes>"
 
 
-class SlabPool:
-    """Slabs that come back: of those handed out before, one that nobody looks at any more is used again.
+class _Shelf:
+    """Free slabs of several pools, within one limit of bytes. Others may still have the memory."""
 
-    :param keep: how many bytes of slabs it keeps beyond those that others still have.
+    _lock: threading.Lock
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._slabs: list[tuple[SlabPool, Slab]] = []
+        # The slabs are the parent's, which fills them again.
+        forks.track(self, _lock=threading.Lock, forked=_Shelf.clear)
+
+    def take(self, pool: SlabPool, size: int) -> Slab | None:
+        """Returns the last slab of that size that `pool` has put here and no other process has, or None."""
+        with self._lock:
+            for i in range(len(self._slabs) - 1, -1, -1):
+                owner, slab = self._slabs[i]
+                if owner is pool and slab.size == size and slab.exclusive():
+                    del self._slabs[i]
+                    return slab
+        return None
+
+    def put(self, pool: SlabPool, slab: Slab) -> None:
+        """Adds a slab. Over the limit, the slabs added first are dropped; peers keep their memory."""
+        with self._lock:
+            self._slabs.append((pool, slab))
+            total = sum(s.size for _, s in self._slabs)
+            first = 0
+            while total > self._limit:
+                total -= self._slabs[first][1].size
+                first += 1
+            dropped, self._slabs = self._slabs[:first], self._slabs[first:]
+        del dropped  # unmapped without the lock
+
+    def clear(self) -> None:
+        """Drops all slabs."""
+        with self._lock:
+            dropped, self._slabs = self._slabs, []
+        del dropped
+
+
+class SlabPool:
+    """Slabs for one purpose, reused when no other process has them.
+
+    Slabs of a pool are sealed against new writers, so that a peer cannot write to memory that another use gets.
+    They are not zeroed: their user writes or clears every byte, because a peer can map all of a slab.
+
+    :param keep: the bytes of free slabs that it keeps.
+    :ivar reused: how many takes got a slab that was used before.
+    :ivar made: how many made a new one.
+    """
+
+    def __init__(self, keep: int = 1 << 30, shelf: _Shelf | None = None) -> None:
+        self._shelf = shelf or _Shelf(keep)
+        self.reused = 0
+        self.made = 0
+
+    def take(self, nbytes: int) -> Slab:
+        """Returns a slab of exactly `nbytes`, which is the caller's until `put`."""
+        slab = self._shelf.take(self, _pages(nbytes))
+        if slab is not None:
+            slab.reuse(nbytes)
+            self.reused += 1
+            return slab
+        self.made += 1
+        slab = Slab(nbytes)
+        try:
+            slab.seal()
+        except CapabilityError:
+            pass  # an old kernel: who publishes it seals it, and gets the error
+        return slab
+
+    def put(self, slab: Slab) -> None:
+        """Takes a slab back, to reuse it once no other process has it."""
+        self._shelf.put(self, slab)
+
+    def close(self) -> None:
+        """Drops all free slabs. Memory that others have stays theirs."""
+        self._shelf.clear()
+
+
+class SlabPools:
+    """The pools of a client, one for each purpose: a slab never serves two. They share one limit.
+
+    Publications are readable by every client, arguments by the function that is called, and results by its caller.
+
+    :param keep: the bytes of free slabs that all of them keep.
     """
 
     def __init__(self, keep: int = 1 << 30) -> None:
-        self.keep = keep
-        self.reused = 0
-        self.made = 0
-        self._lock = threading.Lock()
-        self._slabs: list[Slab] = []
+        self._shelf = _Shelf(keep)
+        self.publications = SlabPool(shelf=self._shelf)
+        self.arguments = SlabPool(shelf=self._shelf)
+        self.results = SlabPool(shelf=self._shelf)
 
-    def take(self, nbytes: int) -> Slab:
-        """Returns a slab of at least `nbytes` that is the caller's until `put`."""
-        with self._lock:
-            fitting = sorted(
-                (s for s in self._slabs if nbytes <= s.nbytes <= max(2 * nbytes, 1 << 16)), key=lambda s: s.nbytes
-            )
-            for slab in fitting:
-                if slab.exclusive():
-                    self._slabs.remove(slab)
-                    self.reused += 1
-                    slab.writes += 1
-                    return slab
-        self.made += 1
-        return Slab(nbytes)
+    @property
+    def made(self) -> int:
+        """How many slabs were made, for all purposes."""
+        return self.publications.made + self.arguments.made + self.results.made
 
-    def put(self, slab: Slab) -> None:
-        """Takes a slab that was handed to others, for use again once they have left it."""
-        with self._lock:
-            self._slabs.append(slab)
-            total = sum(s.nbytes for s in self._slabs)
-            while total > self.keep and self._slabs:
-                total -= self._slabs.pop(0).nbytes  # others keep its memory for as long as they need it
+    @property
+    def reused(self) -> int:
+        """How many times a slab was reused, for all purposes."""
+        return self.publications.reused + self.arguments.reused + self.results.reused
 
     def close(self) -> None:
-        """Lets go of all slabs. Memory that others have stays theirs."""
-        with self._lock:
-            self._slabs.clear()
+        """Drops all free slabs. Memory that others have stays theirs."""
+        self._shelf.clear()
 
 
 def require_linux() -> None:

@@ -8,6 +8,7 @@ and ignores keys it does not know.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import typing
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
@@ -133,7 +134,10 @@ def _integer(low: int, high: int) -> _Codec[int]:
             raise ValueError(f"{number} is not within {low}..{high}")
         return int(number)
 
-    return _Codec(check, check, int)
+    def write(value: Any) -> int:  # numbers of numpy and of enums too
+        return check(value if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value))
+
+    return _Codec(write, check, int)
 
 
 def _fixed(size: int) -> _Codec[bytes]:
@@ -150,7 +154,11 @@ def _identity(value: Any) -> Any:
     return value
 
 
-_TEXT: _Codec[str] = _Codec(lambda v: _expect(v, str, "a text"), lambda v: _expect(v, str, "a text"), str)
+_TEXT: _Codec[str] = _Codec(
+    lambda v: str.__str__(_expect(v, str, "a text")),  # the text of an enum's member too
+    lambda v: _expect(v, str, "a text"),
+    str,
+)
 _BYTES: _Codec[bytes] = _Codec(lambda v: _expect(v, bytes, "bytes"), lambda v: _expect(v, bytes, "bytes"), bytes)
 _BOOL: _Codec[bool] = _Codec(
     lambda v: _expect(v, bool, "true or false"), lambda v: _expect(v, bool, "true or false"), bool

@@ -16,14 +16,13 @@ from .manifest import TensorSpec
 
 
 class StateDict(Mapping[str, Array]):
-    """Named tensors over shared memory. Tensors are made when they are asked for, and each keeps the memory alive by
-    itself.
+    """Named tensors over shared memory. A tensor is made at its first use. Each keeps the memory alive.
 
     Names that share their bytes (tied weights) give the same tensor. Arrays of numpy are read-only. torch has no
     read-only tensors: a tensor's pages are mapped so that a write changes a copy of the page in this process and never
     what others see.
 
-    :ivar metadata: the texts that the publisher gave along.
+    :ivar metadata: the publisher's texts.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class StateDict(Mapping[str, Array]):
     # ---- looking
 
     def spec(self, name: str) -> TensorSpec:
-        """Returns what a tensor looks like and where it is, without making it. Raises KeyError."""
+        """Returns the description and the place of a tensor, without making it. Raises KeyError."""
         return self._specs[name]
 
     @property
@@ -111,10 +110,15 @@ class StateDict(Mapping[str, Array]):
     # ---- the end
 
     def close(self) -> None:
-        """Lets go of the memory: what tensors do not keep is unmapped now. Tensors that were taken stay valid. Safe
-        to call twice."""
+        """Releases the memory. What no tensor uses is unmapped now. Tensors stay valid. Safe to call twice."""
         self._mappings = None
         self._made.clear()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} over shared memory cannot be pickled: publish it and pickle the acquired model, "
+            "or pickle dict(it), which copies"
+        )
 
     # ---- showing
 
@@ -145,7 +149,8 @@ class StateDict(Mapping[str, Array]):
 class Model(StateDict):
     """A version of a name, as `Client.acquire` returns it.
 
-    The lease on it is given back when the last tensor over its memory has gone, or by `release`.
+    The lease on it is released when the last tensor over its memory is gone, or by `release`. A pickle of a model is a
+    reference: the process that unpickles it acquires the same version from the owner. Keep the model until then.
 
     :ivar name: that it is published under.
     :ivar version: of it.
@@ -168,22 +173,29 @@ class Model(StateDict):
 
     @property
     def stale(self) -> str:
-        """Why the server no longer has this version for us, or "". The tensors stay as they are."""
+        """Why the server no longer holds this version for the model, or "". The tensors stay as they are."""
         return self._lease.stale
 
     @property
     def server(self) -> str:
-        """The life of the server that lent it: the same text for as long as the server runs."""
+        """The id of the server's process: another text after a restart."""
         return self._lease.server
 
     def release(self) -> None:
-        """Gives the lease back at once, whatever tensors there are: the server may free the version. Tensors stay
-        valid, since their memory is this process's too."""
+        """Releases the lease at once, although there may be tensors. The server may then free the version. Tensors
+        stay valid, because this process maps their memory too."""
         self._lease.close()
 
     def close(self) -> None:
-        """Lets go of the memory; the lease goes with the last tensor that was taken from it."""
+        """Releases the memory. The lease is released with the last tensor of the model."""
         super().close()
+
+    def __reduce__(self) -> Any:
+        from . import pickling
+
+        if self._mappings is None:
+            raise ClosedError(f"{self.name!r} version {self.version} is closed and cannot be pickled")
+        return pickling.attach, (*self._lease.place, self.server, self.name, self.version, self._framework)
 
     def __enter__(self) -> Model:
         return self

@@ -1,10 +1,12 @@
-"""Managed objects of the server: looking at them, and hearing when they are gone."""
+"""Managed objects of the server: listing them, and receiving their end."""
 
 from __future__ import annotations
 
+import sys
+import threading
 import weakref
 
-from . import messages, tables
+from . import forks, messages, tables
 from .calls import References
 from .errors import Error
 from .frames import Frame
@@ -14,28 +16,31 @@ from .session import Session
 
 
 def info(id: str) -> Operation[messages.ObjectInfo]:
-    """Asks what is known of an object."""
+    """Requests the description of an object."""
     return plain(Op.OBJECT_INFO, messages.Object(id=id), messages.ObjectInfo)
 
 
 def destroy(id: str) -> Operation[messages.ObjectInfo]:
-    """Takes an object from whoever holds it."""
+    """Destroys an object although it has holders."""
     return plain(Op.DESTROY_OBJECT, messages.Object(id=id), messages.ObjectInfo, repeatable=False)
 
 
 def listing(endpoints: list[str], after: int) -> Operation[messages.ObjectsListed]:
-    """Asks for the objects behind `after`."""
+    """Lists the objects behind `after`."""
     return plain(Op.OBJECTS, messages.Objects(endpoints=endpoints, after=after), messages.ObjectsListed)
 
 
 _watched: weakref.WeakSet[Session] = weakref.WeakSet()
+_watched_lock = threading.Lock()
+forks.track(sys.modules[__name__], _watched_lock=threading.Lock)
 
 
 def watch(session: Session, references: References) -> None:
     """Has references marked stale when the server destroys their objects. Once for each session."""
-    if session in _watched:
-        return
-    _watched.add(session)
+    with _watched_lock:
+        if session in _watched:
+            return
+        _watched.add(session)
 
     def gone(frame: Frame) -> None:
         frame.close()

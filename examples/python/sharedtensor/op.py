@@ -57,14 +57,14 @@ class Op(IntEnum):
 
 
 class EventKind(IntEnum):
-    """What an event says of a name."""
+    """The kinds of events of a name."""
 
     PUBLISHED = 1
     WITHDRAWN = 2
 
 
 class TaskEventKind(IntEnum):
-    """What an event says of a task."""
+    """The kinds of events of a task."""
 
     LISTED = 1
     CHANGED = 2
@@ -72,7 +72,7 @@ class TaskEventKind(IntEnum):
 
 
 class OfferEventKind(IntEnum):
-    """What a worker is told."""
+    """The kinds of events of an offer."""
 
     CALL = 1
     CANCEL = 2

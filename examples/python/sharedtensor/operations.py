@@ -1,5 +1,5 @@
-"""What the client can ask, each as a value: what is sent, and what becomes of the answer. The blocking client and
-that of asyncio run them."""
+"""The client's requests as values: the message, and a function that makes the result of the answer. The blocking client
+and the client for asyncio run them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ M = TypeVar("M", bound=Message)
 
 @dataclass
 class Operation(Generic[T]):
-    """A request and what to make of its answer.
+    """A request and how its answer is read.
 
     :ivar finish: gets the response and the session; what it does not take of the frame's descriptors is closed.
     :ivar files: descriptors to send, which the operation owns: `close` closes them.
-    :ivar discard: gets a response that comes too late, to give back what it brings.
-    :ivar repeatable: whether asking again after a lost connection changes nothing.
-    :ivar done: called once when there is an outcome, whatever it is.
-    :ivar about: what it does to what, for errors: the server's sentence does not repeat what was asked.
+    :ivar discard: receives a response that arrives too late, to release its leases and references.
+    :ivar repeatable: whether the request may be repeated after a lost connection.
+    :ivar done: called once, when there is an outcome of any kind.
+    :ivar about: the request in words, for errors. The server's message does not repeat the request.
     """
 
     op: Op
@@ -50,7 +50,7 @@ class Operation(Generic[T]):
             self.done()
 
     def explain(self, error: Error) -> None:
-        """Has an error say what it is about."""
+        """Prefixes the message of an error with the request."""
         if self.about and self.about not in error.message:
             error.message = f"{self.about}: {error.message}"
 
@@ -80,19 +80,19 @@ def mapped(
 
 
 def ping() -> Operation[messages.Pong]:
-    """Asks for an answer and nothing else."""
+    """Requests an empty answer."""
     return plain(Op.PING, messages.Ping(), messages.Pong)
 
 
 def withdraw(name: str) -> Operation[None]:
-    """Takes a name off the books; whoever has a version keeps it."""
+    """Withdraws a name. Holders of a version keep it."""
     return mapped(
         Op.WITHDRAW, messages.Withdraw(name=name), messages.Withdrawn, lambda _: None, repeatable=False
     ).named(f"withdraw {name!r}")
 
 
 def info(name: str, version: int, manifest: bool) -> Operation[messages.InfoResult]:
-    """Asks what is known of a name."""
+    """Requests the description of a name."""
     return plain(Op.INFO, messages.Info(name=name, version=version, manifest=manifest), messages.InfoResult).named(
         f"inspect {name!r}"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 def socket_path(path: str | os.PathLike[str] | None = None, device_index: int = 0) -> str:
     """Returns the path of the owner's socket.
 
-    :param path: what the program says, taken as it is; else ``$SHARED_TENSOR_BASE_PATH-N.sock``,
+    :param path: used unchanged if given; else ``$SHARED_TENSOR_BASE_PATH-N.sock``,
         ``$XDG_RUNTIME_DIR/shared-tensor-N.sock``, or ``/tmp/shared-tensor-UID/shared-tensor-N.sock``.
     :param device_index: N, the index of the device that the owner serves; 0 for host memory.
     """

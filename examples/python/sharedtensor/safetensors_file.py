@@ -1,7 +1,7 @@
 """The safetensors format, by its bytes: no data type needs to be known to numpy or torch.
 
 A header of JSON, its length before it, then all tensors one behind the other. A tied tensor is written once, and the
-metadata say which name stands for which, as torch's own helpers do it.
+metadata map the other names to it, as torch's helpers do.
 """
 
 from __future__ import annotations

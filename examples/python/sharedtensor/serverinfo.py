@@ -8,7 +8,7 @@ from . import messages, tables
 class ServerInfo:
     """What `Client.info` returns.
 
-    :ivar raw: the message, with all that the server said.
+    :ivar raw: the complete message.
     """
 
     def __init__(self, raw: messages.ServerInfo) -> None:
@@ -21,7 +21,7 @@ class ServerInfo:
 
     @property
     def sessions(self) -> list[messages.SessionInfo]:
-        """Who is connected; the first is the server itself."""
+        """The connections; the first is the server itself."""
         return self.raw.sessions
 
     def table(self) -> tables.Table:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
-from . import messages
+from . import forks, messages
 from .errors import (
     CanceledError,
     ClosedError,
@@ -32,25 +32,27 @@ from .wire_errors import exception_of
 PROTOCOL = 1
 HELLO_TIMEOUT = 5.0
 GRACE = 1.0
-"""Seconds beyond a request's timeout in which the server may still say that it ran out."""
+"""Seconds beyond a request's timeout in which the server may still answer that it ran out."""
+
+
+_FORKED = "this client was made before the fork: connect again in this process"
 
 
 def label() -> str:
-    """Returns how this process introduces itself: the name of its program."""
+    """Returns the label of this process in the server's tables: the name of its program."""
     return ("python " + Path(sys.argv[0] or "-").name)[:64] if sys.argv else "python"
 
 
 class Pending:
-    """A request that has been sent, until its answer has come. One thread waits, or callbacks are called by the one
-    that receives."""
+    """A request that was sent, and its outcome. One thread waits for it, or the receive thread calls callbacks."""
 
-    __slots__ = ("_callbacks", "_discard", "_done", "_gate", "_lock", "error", "frame", "id")
+    __slots__ = ("_callbacks", "_discard", "_done", "_frame", "_gate", "_lock", "error", "id")
 
     def __init__(self, id: int, discard: Callable[[Frame], None] | None = None) -> None:
-        """`discard` gets an answer that nobody waits for any more, to give back what it brings."""
+        """`discard` receives an answer that has no taker, to release what it brings. The frame is closed afterwards."""
         self.id = id
         self._discard = discard
-        self.frame: Frame | None = None
+        self._frame: Frame | None = None
         self.error: BaseException | None = None
         self._done = False
         self._gate = threading.Lock()
@@ -59,24 +61,43 @@ class Pending:
         self._callbacks: list[Callable[[Pending], None]] = []
 
     def finish(self, frame: Frame | None, error: BaseException | None) -> None:
-        """Sets the outcome, once. Takes the frame."""
-        with self._lock:
+        """Sets the outcome if there is none yet. Takes the frame, and discards it if it comes second."""
+        with self._lock:  # one hold for check and change: answers, deadlines and ^C arrive in different threads
             late = self._done
-        if late:
-            if frame is not None:
-                if self._discard is not None:
-                    self._discard(frame)
-                frame.close()
-            return
-        with self._lock:
-            self.frame, self.error, self._done = frame, error, True
+            if not late:
+                self._frame, self.error, self._done = frame, error, True
             callbacks, self._callbacks = self._callbacks, []
+        if late:
+            self._drop(frame)
+            return
         self._gate.release()
         for callback in callbacks:
             callback(self)
 
+    def renew(self) -> None:
+        """Makes the lock anew, in a forked child."""
+        self._lock = threading.Lock()
+
+    def abandon(self, error: BaseException) -> None:
+        """Ends the request with `error`. Discards an answer that has come but was not taken by `result`."""
+        self.finish(None, error)
+        with self._lock:
+            frame, self._frame = self._frame, None
+            if frame is not None:
+                self.error = error
+        self._drop(frame)
+
+    def _drop(self, frame: Frame | None) -> None:
+        if frame is None:
+            return
+        try:
+            if self._discard is not None:
+                self._discard(frame)
+        finally:
+            frame.close()
+
     def when_done(self, callback: Callable[[Pending], None]) -> None:
-        """Has `callback` called when there is an outcome, at once if there is one."""
+        """Calls `callback` when there is an outcome, at once if there is one already."""
         with self._lock:
             if not self._done:
                 self._callbacks.append(callback)
@@ -84,35 +105,40 @@ class Pending:
         callback(self)
 
     def wait(self, seconds: float | None) -> bool:
-        """Waits for the outcome; returns whether there is one."""
+        """Waits for the outcome. Returns whether there is one."""
         if not self._gate.acquire(timeout=-1 if seconds is None else max(seconds, 0)):
             return False
         self._gate.release()
         return True
 
     def result(self) -> Frame:
-        """Returns the response, which the caller owns, or raises the error. There has to be an outcome."""
-        if self.error is not None:
-            raise self.error
-        assert self.frame is not None
-        return self.frame
+        """Returns the response, which becomes the caller's, or raises the error. There has to be an outcome."""
+        with self._lock:
+            frame, self._frame = self._frame, None
+        if frame is None:
+            raise self.error or ClosedError("the answer was taken before")
+        return frame
 
 
 class Session:
     """A connection after the hellos. Made by `connect`; `closed` is set at its end, and it is not used again then.
 
-    :ivar hello: what the server said of itself.
+    :ivar hello: the server's hello.
+    :ivar path: of the socket.
+    :ivar uid: the user of the server; None for this process's own.
     """
+
+    _lock: threading.Lock
 
     def __init__(
         self, path: str, *, on_end: Callable[[Session], None], timeout: float = HELLO_TIMEOUT, uid: int | None = None
     ) -> None:
-        """Connects to the socket at `path`. Raises UnavailableError where nobody answers, PermissionDeniedError for
+        """Connects to the socket at `path`. Raises UnavailableError if no server answers, PermissionDeniedError for
         a server of another user."""
         self._pid = os.getpid()
-        self._path = path
+        self.path = path
+        self.uid = uid
         self._ids = itertools.count(1)
-        self._lock = threading.Lock()
         self._pending: dict[int, Pending] = {}
         self._listeners: dict[int, Callable[[Frame], None]] = {}
         self._on_end = on_end
@@ -125,6 +151,7 @@ class Session:
             self._conn.close()
             raise
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        forks.track(self, _lock=threading.Lock, forked=Session._forked)
         threading.Thread(target=self._receive, name="sharedtensor receive", daemon=True).start()
         threading.Thread(target=self._work, name="sharedtensor work", daemon=True).start()
 
@@ -141,18 +168,18 @@ class Session:
             self._conn.send(Kind.HELLO, 0, mine.encode())
             frame = self._conn.receive(deadline)
         except (ConnectionLostError, ClosedError) as err:
-            raise UnavailableError(f"the server at {self._path} ended the connection before its hello: {err}") from err
+            raise UnavailableError(f"the server at {self.path} ended the connection before its hello: {err}") from err
         if frame is None or frame.kind == Kind.GOODBYE:
-            raise UnavailableError(f"the server at {self._path} is stopping")
+            raise UnavailableError(f"the server at {self.path} is stopping")
         if frame.kind == Kind.ERROR:
             raise exception_of(messages.ErrorMessage.decode(frame.body))
         if frame.kind != Kind.HELLO or frame.id or frame.files:
             frame.close()
-            raise ProtocolError(f"the server at {self._path} does not begin with a hello")
+            raise ProtocolError(f"the server at {self.path} does not begin with a hello")
         hello = messages.Hello.decode(frame.body)
         if min(hello.protocol, PROTOCOL) < max(hello.oldest, PROTOCOL):
             raise ProtocolError(
-                f"the server at {self._path} speaks versions {hello.oldest} to {hello.protocol}, this client {PROTOCOL}"
+                f"the server at {self.path} speaks versions {hello.oldest} to {hello.protocol}, this client {PROTOCOL}"
             )
         return hello
 
@@ -169,7 +196,7 @@ class Session:
         discard: Callable[[Frame], None] | None = None,
     ) -> Pending:
         """Sends a request. `files` stay the caller's. `events` is called with each event of it, by the thread that
-        receives, until the session ends or `forget`; `discard` with a response that comes when the request was
+        receives, until the session ends or `forget`; `discard` with a response that arrives after the request was
         cancelled here. Raises ClosedError or ConnectionLostError, ResourceExhaustedError for what is too large to
         send."""
         self.check()
@@ -210,56 +237,71 @@ class Session:
         return pending.result()
 
     def cancel(self, pending: Pending, error: Error) -> None:
-        """Ends a request here with `error` and tells the server to stop."""
-        pending.finish(None, error)
+        """Ends a request here with `error` and has the server stop it. In a child of the process that made the
+        session nothing happens."""
+        if os.getpid() != self._pid:
+            return
         self.forget(pending.id)
+        pending.abandon(error)
         try:
             self._conn.send(Kind.CANCEL, pending.id, messages.Cancel(reason=str(error)[:200]).encode())
         except Error:
-            pass  # the connection is gone, and the request with it
+            pass  # best effort: a lost connection ends the request as well
 
     def forget(self, id: int) -> None:
-        """Has no events of a request delivered any more. Its answer, if one is owed, is dropped when it comes."""
+        """Stops the delivery of a request's events. An answer that is still owed is discarded when it comes."""
         with self._lock:
             self._listeners.pop(id, None)
+
+    def unwatch(self, id: int) -> None:
+        """Ends the watch or the offer of the request `id`. Does not wait for the server's answer."""
+        self.forget(id)
+        try:
+            self.start(Op.UNWATCH, messages.Unwatch(watch=id))
+        except Error:
+            pass  # best effort: a lost connection ends it as well
 
     def check(self) -> None:
         """Raises the error that ended the session, and ForkError in a child of the process that made it."""
         if os.getpid() != self._pid:
-            raise ForkError("this client was made before the fork: connect again in this process")
+            raise ForkError(_FORKED)
         if self.closed is not None:
             raise self.closed
 
     def later(self, job: Callable[[], None]) -> None:
-        """Has a job done by the session's worker, in order: what a finalizer or a listener may not do itself. Never
-        blocks."""
-        self._jobs.put(job)
+        """Queues a job for the session's worker, which runs jobs in order. Never blocks and takes no lock, so that
+        finalizers and listeners may call it. Once the session has ended, and in a forked child, jobs are dropped."""
+        if os.getpid() == self._pid:
+            self._jobs.put(job)
 
     # ---- receiving
 
     def _receive(self) -> None:
-        error: Error
+        error: Error | None = None
         try:
-            while True:
-                frame = self._conn.receive()
-                if frame is None:
-                    error = ConnectionLostError("the server has ended the connection")
-                    break
-                if frame.kind == Kind.GOODBYE:
-                    bye = messages.Goodbye.decode(frame.body)
-                    # Answers that are owed still come; nothing may be asked any more.
-                    self.closed = UnavailableError(f"the server says goodbye: {bye.reason or 'no reason given'}")
-                    continue
-                self._deliver(frame)
+            while error is None:
+                error = self._receive_one()
+        except (ConnectionLostError, ClosedError) as err:
+            error = err
         except Error as err:
-            error = (
-                err
-                if isinstance(err, (ConnectionLostError, ClosedError))
-                else ConnectionLostError(f"the connection is given up: {err}")
-            )
-        except Exception as err:
+            error = ConnectionLostError(f"the connection is given up: {err}")
+        except BaseException as err:
             error = ConnectionLostError(f"the connection is given up: {err!r}")
         self._end(error)
+
+    def _receive_one(self) -> Error | None:
+        """Receives and delivers one frame. Returns the error that ends the session, or None. A separate method, so
+        that the thread refers to no frame and no listener while it waits for the next one."""
+        frame = self._conn.receive()
+        if frame is None:
+            return ConnectionLostError("the server has ended the connection")
+        if frame.kind != Kind.GOODBYE:
+            self._deliver(frame)
+            return None
+        bye = messages.Goodbye.decode(frame.body)
+        with self._lock:  # new requests are refused; answers that are owed still come
+            self.closed = self.closed or UnavailableError(f"the server says goodbye: {bye.reason or 'no reason given'}")
+        return None
 
     def _deliver(self, frame: Frame) -> None:
         if frame.kind == Kind.EVENT:
@@ -292,22 +334,46 @@ class Session:
             self.closed = self.closed or error
             pending, self._pending = list(self._pending.values()), {}
             self._listeners.clear()
-        for each in pending:
-            each.finish(None, type(error)(str(error)))
-        self._conn.shutdown()
-        self._conn.close()
-        self._on_end(self)
-        self._jobs.put(None)
+        try:
+            for each in pending:
+                each.finish(None, type(error)(str(error)))
+            self._conn.shutdown()
+            self._conn.close()
+            self._on_end(self)
+        finally:
+            self._jobs.put(None)
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except Error:
-                pass  # the connection has ended, and what the job was to give back with it
+        while self._work_one():
+            pass
+
+    def _work_one(self) -> bool:
+        """Runs the next job. Returns False at the end of the session. A separate method, so that the thread refers
+        to no job while it waits for the next one."""
+        job = self._jobs.get()
+        if job is None:
+            return False
+        try:
+            job()
+        except Error:
+            pass  # best effort: the server releases what the job was to release when the connection ends
+        except BaseException as err:  # a job that fails must not stop those behind it
+            threading.excepthook(
+                threading.ExceptHookArgs((type(err), err, err.__traceback__, threading.current_thread()))
+            )
+        return True
+
+    def _forked(self) -> None:
+        """Ends the session, and the requests that wait, in a forked child."""
+        self.closed = ForkError(_FORKED)
+        pending, self._pending = list(self._pending.values()), {}
+        self._listeners.clear()
+        for each in pending:
+            each.renew()
+            each.finish(None, ForkError(_FORKED))
 
     def close(self) -> None:
-        """Says goodbye and closes. Requests that wait are ended with ClosedError. In a child of the process that
+        """Sends a goodbye and closes. Requests that wait end with ClosedError. In a child of the process that
         made it nothing happens."""
         if os.getpid() != self._pid:
             return

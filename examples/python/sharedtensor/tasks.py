@@ -1,10 +1,10 @@
-"""Tasks: calls that go on whatever becomes of who asked for them."""
+"""Tasks: calls that continue when their caller leaves."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from . import messages, tables, values
@@ -12,8 +12,9 @@ from .calls import Object, Track, discard_returned, finish_returned
 from .errors import ClosedError, DeadlineExceededError, Error, TaskError
 from .frames import Frame
 from .frameworks import Framework
+from .inbox import Inbox, finalize_later, stop_watch
 from .lease import release_late
-from .memory import SlabPool
+from .memory import SlabPools
 from .op import Op, TaskEventKind
 from .operations import Operation, mapped
 from .session import Session
@@ -26,14 +27,14 @@ OVER = frozenset({"completed", "failed", "cancelled", "expired"})
 
 
 class TaskInfo:
-    """A task as it was when the server said so.
+    """The state of a task at one moment.
 
     :ivar id: of the task.
     :ivar endpoint: that it runs.
     :ivar state: pending, running, completed, failed or cancelled.
-    :ivar done: of `total`, how far it is; 0 of 0 where it does not say.
-    :ivar message: what it says of itself.
-    :ivar seq: the number of the change that made it so.
+    :ivar done: progress, of `total`; 0 of 0 if the task reports none.
+    :ivar message: the progress text of the function.
+    :ivar seq: the number of the change that led to this state.
     """
 
     def __init__(self, sent: messages.TaskInfo) -> None:
@@ -80,9 +81,9 @@ class TaskList(list[TaskInfo]):
         return self.table()._repr_html_()
 
 
-def submit(endpoint: str, value: Any, session: Session, pool: SlabPool) -> Operation[TaskInfo]:
-    """Starts a call as a task. One whose answer nobody waits for any more is cancelled."""
-    out = values.Outgoing(value, session, pool)
+def submit(endpoint: str, value: Any, session: Session, pools: SlabPools) -> Operation[TaskInfo]:
+    """Starts a call as a task. The task is cancelled if the caller leaves before the answer."""
+    out = values.Outgoing(value, session, pools.arguments)
 
     def discard(frame: Frame, session: Session) -> None:
         release_late(session, Op.CANCEL_TASK, messages.Task(id=messages.TaskInfo.decode(frame.body).id))
@@ -98,7 +99,7 @@ def submit(endpoint: str, value: Any, session: Session, pool: SlabPool) -> Opera
 
 
 def info(id: str) -> Operation[TaskInfo]:
-    """Asks how a task is."""
+    """Requests the state of a task."""
     return mapped(Op.TASK, messages.Task(id=id), messages.TaskInfo, TaskInfo)
 
 
@@ -126,15 +127,15 @@ def result(id: str, framework: Framework, track: Track) -> Operation[tuple[Any, 
 
 
 def listing(states: list[str], endpoint: str, mine: bool) -> Operation[TaskList]:
-    """Asks for the tasks that there are."""
+    """Lists tasks."""
     body = messages.Tasks(states=states, endpoint=endpoint, mine=mine)
     return mapped(Op.TASKS, body, messages.TasksListed, lambda answer: TaskList(TaskInfo(t) for t in answer.tasks))
 
 
 class Task:
-    """A task of the server, as `Client.submit` and `Client.task` return it.
+    """A task of the server, as `Client.submit` and `Client.task` return it. A pickle of it is a reference by its id.
 
-    :ivar id: by which any client can ask for it.
+    :ivar id: with which any client can look it up.
     :ivar info: the newest that is known.
     """
 
@@ -144,7 +145,7 @@ class Task:
         self.info = info
 
     def refresh(self) -> TaskInfo:
-        """Asks the server how it is."""
+        """Requests the present state."""
         self.info = self._client._run(info(self.id))
         return self.info
 
@@ -152,7 +153,7 @@ class Task:
         """Waits for the end and returns the result, as `result` does.
 
         :param progress: called with each change that is seen, such as ``print``.
-        :param timeout: in seconds; DeadlineExceededError then, and the task goes on.
+        :param timeout: in seconds; then DeadlineExceededError, and the task continues.
         """
         for change in self.changes(timeout=timeout, each=progress is not None):
             if progress is not None:
@@ -190,44 +191,56 @@ class Task:
         """Cancels it. Returns False if it had ended."""
         return self._client._run(cancel(self.id))
 
+    def __reduce__(self) -> Any:
+        from . import pickling
+
+        return pickling.task, (self._client.path, self._client._uid, self.id)
+
     def __repr__(self) -> str:
         return f"<sharedtensor.Task {self.info!r}>"
 
 
 class TaskWatch:
-    """Tasks as they change, as `Client.watch_tasks` returns it: an iterator over `TaskInfo`, beginning with the
-    tasks that there are."""
+    """Tasks as they change, as `Client.watch_tasks` returns it: an iterator over `TaskInfo` that begins with the tasks
+    there are. Closing or dropping it ends the watch."""
 
     def __init__(
-        self, session: Session, id: str, endpoint: str, mine: bool, on_change: Callable[[], None] | None = None
+        self,
+        session: Session,
+        id: str,
+        endpoint: str,
+        mine: bool,
+        on_change: Callable[[], None] | None = None,
+        owner: object = None,
     ) -> None:
-        """`on_change` is called when something has come, from the thread that receives."""
+        """`on_change` is called by the receive thread after each event. The watch keeps `owner`, its client, alive."""
         self._session = session
-        self._queue: SimpleQueue[Frame | None] = SimpleQueue()
-
-        def put(frame: Frame) -> None:
-            self._queue.put(frame)
-            if on_change is not None:
-                on_change()
-
+        self._owner = owner
+        self._inbox = Inbox(on_change)
         body = messages.WatchTasks(id=id, endpoint=endpoint, mine=mine)
-        self._pending = session.start(Op.WATCH_TASKS, body, events=put)
-        session.wait(self._pending, 10).close()
+        pending = session.start(Op.WATCH_TASKS, body, events=self._inbox.put)
+        self._stop = stop_watch(session, pending.id, self._inbox)
+        self._finalizer = finalize_later(self, session, self._stop)
+        try:
+            session.wait(pending, 10).close()
+        except BaseException:
+            self.close()
+            raise
 
     def next(self, timeout: float | None = None) -> TaskInfo:
-        """Waits for the next change. Raises DeadlineExceededError after `timeout` seconds and what ended the
-        connection."""
+        """Waits for the next change. Raises DeadlineExceededError after `timeout` seconds, and the error that ended
+        the connection."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             left = 1.0 if until is None else until - time.monotonic()
             try:
-                frame = self._queue.get(timeout=max(min(left, 1.0), 0.001))
+                frame = self._inbox.get(timeout=max(min(left, 1.0), 0.001))
             except Empty:
                 self._session.check()
                 if until is not None and time.monotonic() >= until:
                     raise DeadlineExceededError(f"no task changed within {timeout:g} s") from None
                 continue
-            if frame is None:
+            if not isinstance(frame, Frame):
                 raise ClosedError("the watch is closed")
             frame.close()
             event = messages.TaskEvent.decode(frame.body)
@@ -243,13 +256,9 @@ class TaskWatch:
             yield found
 
     def close(self) -> None:
-        """Ends it. Safe to call twice."""
-        self._queue.put(None)
-        self._session.forget(self._pending.id)
-        try:
-            self._session.start(Op.UNWATCH, messages.Unwatch(watch=self._pending.id))
-        except Error:
-            pass  # the connection is gone, and the watch with it
+        """Ends the watch. Safe to call twice."""
+        if self._finalizer.detach() is not None:
+            self._stop()
 
     def __enter__(self) -> TaskWatch:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from .client import Client, connect
@@ -19,16 +20,16 @@ def load_into(
     strict: bool = True,
     model: Model | None = None,
 ) -> Model:
-    """Makes the owner's tensors the parameters and buffers of a module: no copy, and no memory of its own any more.
+    """Makes the owner's tensors the parameters and buffers of a module, without a copy.
 
-    :param module: a torch.nn.Module, also one on the device "meta", which has no memory to begin with.
+    :param module: a torch.nn.Module. It may be on the device "meta", which has no memory.
     :param client: to acquire with; by default one is connected for this.
-    :param strict: raise InvalidArgumentError, with nothing changed, where names or shapes are not the same on both
-        sides.
-    :param model: a model that was acquired before, instead of `name`.
+    :param strict: requires the same names on both sides. Shapes and data types have to be the same in any case.
+    :param model: a model that was acquired before with framework="torch"; replaces `name`.
 
-    Returns the model. A parameter keeps requires_grad, but training it in place changes copies of its pages in this
-    process: publish what was trained.
+    Returns the model. Everything is checked before anything is replaced: raises InvalidArgumentError with the module
+    unchanged. New parameters keep the class, the attributes and requires_grad of the old ones. Training one in place
+    changes copies of its pages in this process: publish what was trained.
     """
     torch = _torch()
     if model is None:
@@ -38,27 +39,17 @@ def load_into(
         finally:
             if client is None:
                 own.close()
-    slots = _slots(module, torch)
-    _check(slots, model, name, strict)
-    made: dict[int, Any] = {}
-    for key, places in slots.items():
-        if key not in model:
-            continue
-        tensor = model[key]
-        for owner, attribute, old in places:
-            if isinstance(old, torch.nn.Parameter):
-                new = made.get(id(tensor))
-                if new is None:
-                    new = made[id(tensor)] = torch.nn.Parameter(tensor, requires_grad=old.requires_grad)
-                owner._parameters[attribute] = new
-            else:
-                owner._buffers[attribute] = tensor
+    slots = _slots(module)
+    tensors = {key: model[key] for key in slots if key in model}
+    _check(slots, tensors, model, strict, torch)
+    changes = _changes(slots, tensors, torch)
+    for table, attribute, new in changes:
+        table[attribute] = new
     return model
 
 
 def share_module(module: Any, name: str, *, client: Client | None = None, source: str = "") -> Model:
-    """Publishes a module's state and makes the published memory the module's own: from then on there is one copy of it
-    on this host.
+    """Publishes a module's state and makes the published memory the module's own, so that this host has one copy.
 
     Returns the model that the module now uses. Non-persistent buffers stay where they are.
     """
@@ -71,31 +62,76 @@ def share_module(module: Any, name: str, *, client: Client | None = None, source
             own.close()
 
 
-def _slots(module: Any, torch: Any) -> dict[str, list[tuple[Any, str, Any]]]:
-    """Returns for each name of the state dict the places that hold its tensor: owner, attribute and what is there."""
-    del torch
+@dataclass(frozen=True)
+class _Slot:
+    """A place of a module that holds a tensor: its table of parameters or buffers, the key there, and the tensor."""
+
+    table: dict[str, Any]
+    attribute: str
+    value: Any
+
+
+def _slots(module: Any) -> dict[str, list[_Slot]]:
+    """Returns for each name of the state dict the places that hold its tensor."""
     persistent = set(module.state_dict(keep_vars=True))
-    found: dict[str, list[tuple[Any, str, Any]]] = {}
+    found: dict[str, list[_Slot]] = {}
     for prefix, sub in module.named_modules(remove_duplicate=False):
         dot = f"{prefix}." if prefix else ""
-        for attribute, value in [*sub._parameters.items(), *sub._buffers.items()]:
-            if value is not None and dot + attribute in persistent:
-                found.setdefault(dot + attribute, []).append((sub, attribute, value))
+        for table in (sub._parameters, sub._buffers):
+            for attribute, value in table.items():
+                if value is not None and dot + attribute in persistent:
+                    found.setdefault(dot + attribute, []).append(_Slot(table, attribute, value))
     return found
 
 
-def _check(slots: dict[str, list[tuple[Any, str, Any]]], model: Model, name: str, strict: bool) -> None:
-    wrong = []
+def _check(slots: dict[str, list[_Slot]], tensors: dict[str, Any], model: Model, strict: bool, torch: Any) -> None:
+    """Raises InvalidArgumentError unless the tensors fit the places."""
+    wrong: list[str] = []
     for key, places in slots.items():
-        if key not in model:
-            if strict:
-                wrong.append(f"{key} is missing")
-            continue
-        want, have = tuple(places[0][2].shape), model.spec(key).shape
-        if want != have:
-            wrong.append(f"{key} has shape {have}, the module's has {want}")
+        if key in tensors:
+            wrong.extend(_misfit(key, tensors[key], place.value, torch) for place in places)
+        elif strict:
+            wrong.append(f"{key} is missing")
     if strict:
         wrong.extend(f"the module has no {key}" for key in model if key not in slots)
+    wrong = [text for text in dict.fromkeys(wrong) if text]
     if wrong:
         more = f", and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise InvalidArgumentError(f"{name!r} does not fit the module: {'; '.join(wrong[:5])}{more}")
+        raise InvalidArgumentError(f"{model.name!r} does not fit the module: {'; '.join(wrong[:5])}{more}")
+
+
+def _misfit(key: str, tensor: Any, old: Any, torch: Any) -> str:
+    """Returns why a tensor cannot replace `old`, or ""."""
+    if not isinstance(tensor, torch.Tensor):
+        return f"{key} is an array of numpy: acquire the model with framework='torch'"
+    lazy = getattr(torch.nn.parameter, "UninitializedTensorMixin", ())
+    if isinstance(old, lazy):
+        return f"{key} of the module has no shape yet: run the module once before"
+    if tensor.shape != old.shape:
+        return f"{key} has shape {tuple(tensor.shape)}, the module's has {tuple(old.shape)}"
+    if tensor.dtype != old.dtype:
+        return f"{key} has type {tensor.dtype}, the module's has {old.dtype}: use module.to({tensor.dtype}) before"
+    return ""
+
+
+def _changes(slots: dict[str, list[_Slot]], tensors: dict[str, Any], torch: Any) -> list[tuple[Any, str, Any]]:
+    """Returns what to put where. Places that hold the same object get the same object."""
+    made: dict[tuple[int, int], Any] = {}
+    changes = []
+    for key, tensor in tensors.items():
+        for place in slots[key]:
+            same = id(tensor), id(place.value)
+            if same not in made:
+                made[same] = _replacement(tensor, place.value, torch)
+            changes.append((place.table, place.attribute, made[same]))
+    return changes
+
+
+def _replacement(tensor: Any, old: Any, torch: Any) -> Any:
+    """Returns a tensor over the same memory as `tensor`, with the class, attributes and requires_grad of `old`."""
+    attributes = getattr(old, "__dict__", {})
+    if type(old) is torch.Tensor and not attributes and not old.requires_grad:
+        return tensor
+    new = torch.Tensor._make_subclass(type(old), tensor, old.requires_grad)
+    new.__dict__.update(attributes)
+    return new

@@ -4,8 +4,8 @@ beside it."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as MappingABC
-from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -31,8 +31,8 @@ MAX_NESTING = 60
 class Outgoing:
     """A value on its way out: its plain form, the handles of its tensors, and the descriptors to send with them.
 
-    Tensors over shared memory go as they are. The others are copied, once, into one slab that comes back to the pool
-    with `close`.
+    Tensors over shared memory go as they are. The others are copied, once, into one slab of the pool, which `close`
+    returns. Memory that the peer may write is not reused: it is a slab of its own.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class Outgoing:
             raise
 
     def close(self) -> None:
-        """Closes the descriptors and gives the slab back. Safe to call twice."""
+        """Closes the descriptors and returns the slab. Safe to call twice."""
         close_all(self.files)
         self.files = []
         self.release()
 
     def release(self) -> None:
-        """Gives the slab back to the pool, which uses it again once the server has left it."""
-        if self._slab is not None:
-            self._pool.put(self._slab)
-            self._slab = None
+        """Returns the slab to the pool, which reuses it once no other process has it."""
+        slab, self._slab = self._slab, None
+        if slab is not None and not self._writable:
+            self._pool.put(slab)
 
     # ---- ordinary memory
 
@@ -78,7 +78,7 @@ class Outgoing:
         if not ordinary:
             return
         plan = layout.plan(layout.describe_all(ordinary))
-        self._slab = self._pool.take(plan.nbytes)
+        self._slab = Slab(plan.nbytes) if self._writable else self._pool.take(plan.nbytes)
         plan.fill(self._slab)
         self._copied = {int(spec.name): spec for spec in plan.specs}
 
@@ -107,7 +107,7 @@ class Outgoing:
         if is_array(value):
             return self._tensor(value)
         if isinstance(value, MappingABC):
-            return {_key(k): self._encode(v, depth + 1) for k, v in value.items()}
+            return keyed((k, self._encode(v, depth + 1)) for k, v in value.items())
         if isinstance(value, (list, tuple)):
             return [self._encode(v, depth + 1) for v in value]
         return _scalar(value)
@@ -202,19 +202,53 @@ def _collect(value: Any, found: dict[str, Any], depth: int) -> None:
             _collect(item, found, depth + 1)
 
 
+def plain(value: Any, levels: int = MAX_NESTING) -> Any:
+    """Returns a value without tensors, of at most `levels` lists and maps within each other, in the types that CBOR
+    has. Raises SerializationError for what has none."""
+    if not isinstance(value, (MappingABC, list, tuple)):
+        return _scalar(value)
+    if not levels:
+        raise SerializationError("the value nests too deeply")
+    if isinstance(value, MappingABC):
+        return keyed((key, plain(item, levels - 1)) for key, item in value.items())
+    return [plain(item, levels - 1) for item in value]
+
+
+def keyed(items: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Returns a map with keys of Python's own types. Raises SerializationError for two keys that become one."""
+    found: dict[Any, Any] = {}
+    for key, item in items:
+        exact = _key(key)
+        if exact in found:
+            raise SerializationError(f"the key {exact!r} is there twice")
+        found[exact] = item
+    return found
+
+
 def _key(key: Any) -> Any:
+    if isinstance(key, np.generic) and not isinstance(key, (str, np.bool_)):
+        key = key.item()
     if isinstance(key, (str, int)) and not isinstance(key, bool):
-        return key
+        return _exact(key)
     raise SerializationError(f"a key of type {type(key).__name__}: they are texts or whole numbers")
 
 
+def _exact(value: Any) -> Any:
+    """Returns a text, number or bytes as Python's own type: without the class of an enum, of numpy or of a program."""
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return value if type(value) is kind else getattr(kind, f"__{kind.__name__}__")(value)
+    return bytes(memoryview(value))
+
+
 def _scalar(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str, bytes)):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (bytearray, memoryview)):
-        return bytes(value)
+    if isinstance(value, np.generic) and not isinstance(value, (float, str, bytes)):
+        item = value.item()
+        value = float(item) if isinstance(item, np.floating) else item
+    if value is None:
+        return None
+    if isinstance(value, (bool, int, float, str, bytes, bytearray, memoryview)):
+        return _exact(value)
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise SerializationError("a time without a time zone: use datetime.now(timezone.utc)")
@@ -222,8 +256,8 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, timedelta):
         return (value.days * 86400 + value.seconds) * 10**9 + value.microseconds * 1000
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    raise SerializationError(f"a value of type {type(value).__name__} cannot be an argument")
+        return _scalar(os.fspath(value))
+    raise SerializationError(f"a value of type {type(value).__name__} cannot be sent")
 
 
 def decode(

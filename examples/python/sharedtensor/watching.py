@@ -1,15 +1,16 @@
-"""News of names: watching them, and following the newest version of one."""
+"""Watching names, and following the newest version of one."""
 
 from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import messages
+from . import forks, messages
 from .errors import ClosedError, DeadlineExceededError, Error, NotFoundError
 from .frames import Frame
 from .models import Model
@@ -36,10 +37,11 @@ class Event:
 
 
 class Watch:
-    """Events of names, as `Client.watch` returns it: an iterator that waits for the next one. It goes on over a new
-    connection when the old one is lost; what happened meanwhile is then told as it is."""
+    """An iterator over events of names, as `Client.watch` returns it. It continues over a new connection when the old
+    one is lost, and begins there with the present state. Closing or dropping it ends the watch."""
 
     _KEEP = 4096
+    _changed: threading.Condition
 
     def __init__(
         self,
@@ -55,10 +57,11 @@ class Watch:
         self._on_event = on_event
         self._on_change = on_change
         self._news: deque[Event] = deque(maxlen=self._KEEP)
-        self._changed = threading.Condition()
+        forks.track(self, _changed=threading.Condition)
         self._closed: Error | None = None
-        self._session: Session | None = None
-        self._id = 0
+        self._at = _Place()
+        self._finalizer = weakref.finalize(self, _leave, self._at)
+        self._finalizer.atexit = False
         client._watchers.add(self)
         try:
             self.begin(client._session())
@@ -66,27 +69,39 @@ class Watch:
             self.close()
             raise
 
+    @property
+    def _session(self) -> Session | None:
+        return self._at.session
+
     def begin(self, session: Session) -> None:
         """Subscribes over a session. Raises what the server answers."""
         with self._changed:
-            if self._closed is not None or self._session is session:
+            if self._closed is not None or self._at.session is session:
                 return
-            self._session = session
-        self._tell(Event("connected"))  # before the first event can come
-        pending = session.start(Op.WATCH, messages.Watch(names=self._names), events=self._receive)
-        self._id = pending.id
-        session.wait(pending, 10).close()
+            self._at.session, self._at.id = session, 0
+        self._tell(Event("connected"))  # before the first event can arrive
+        pending = session.start(Op.WATCH, messages.Watch(names=self._names), events=_listener(self))
+        try:
+            session.wait(pending, 10).close()
+        except BaseException:
+            session.unwatch(pending.id)  # the server may have begun it all the same
+            raise
+        with self._changed:
+            closed = self._closed is not None
+            if self._at.session is session:
+                self._at.id = pending.id
+        if closed:  # meanwhile, and without the number to end it
+            session.unwatch(pending.id)
 
     def _receive(self, frame: Frame) -> None:
-        frame.close()
         sent = messages.Event.decode(frame.body)
         if sent.kind in _NAMES:  # kinds of later versions are ignored
             self._tell(Event(_NAMES[EventKind(sent.kind)], sent.name, sent.version))
 
     def lost(self) -> None:
-        """Says that the connection is lost."""
+        """Records that the connection is lost."""
         with self._changed:
-            self._session = None
+            self._at.session = None
         self._tell(Event("disconnected"))
 
     def _tell(self, event: Event) -> None:
@@ -134,16 +149,14 @@ class Watch:
             self._on_change()
 
     def close(self) -> None:
-        """Ends it. Safe to call twice."""
+        """Ends the watch. Safe to call twice."""
         self.fail(ClosedError("the watch is closed"))
         self._client._watchers.discard(self)
-        session, self._session = self._session, None
-        if session is not None and self._id and session.closed is None:
-            session.forget(self._id)
-            try:
-                session.start(Op.UNWATCH, messages.Unwatch(watch=self._id))
-            except Error:
-                pass  # the connection is gone, and the watch with it
+        with self._changed:
+            session, id = self._at.session, self._at.id
+            self._at.session = None
+        if session is not None and id:
+            session.unwatch(id)
 
     def __enter__(self) -> Watch:
         return self
@@ -152,30 +165,74 @@ class Watch:
         self.close()
 
 
-class Follower:
-    """Always the newest version of a name, as `Client.follow` returns it.
+class _Place:
+    """Where a watch is: its session, and the number of its request there, 0 until the server has answered. Separate
+    from the watch, so that a finalizer has it when the watch is gone."""
 
-    A version is acquired when somebody asks for it, not when it is published: who is slow skips versions.
+    __slots__ = ("id", "session")
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.id = 0
+
+
+def _leave(at: _Place) -> None:
+    session, id = at.session, at.id
+    if session is not None and id:
+        session.later(lambda: session.unwatch(id))
+
+
+def _listener(watch: Watch) -> Callable[[Frame], None]:
+    """Returns what delivers frames to a watch without keeping it alive."""
+    ref = weakref.ref(watch)
+
+    def receive(frame: Frame) -> None:
+        frame.close()
+        found = ref()
+        if found is not None:
+            found._receive(frame)
+
+    return receive
+
+
+class Follower:
+    """The newest version of a name, as `Client.follow` returns it. Closing or dropping it ends the watch.
+
+    A version is acquired when the program requests it, not when it is published. A slow program skips versions.
     """
+
+    _changed: threading.Condition
+    _acquire_lock: threading.Lock
 
     def __init__(
         self, client: Client, name: str, framework: str | None, on_change: Callable[[], None] | None = None
     ) -> None:
-        """`on_change` is called from any thread when something was heard of the name, and at the end."""
+        """`on_change` is called from any thread after each event of the name, and at the end."""
         self._client = client
         self._name = name
         self._framework = framework
-        self._changed = threading.Condition()
+        forks.track(self, _changed=threading.Condition, _acquire_lock=threading.Lock)
         self._newest = 0
         self._on_change = on_change
         self._current: Model | None = None
-        self._acquire_lock = threading.Lock()
-        self._watch = Watch(client, (name,), self._hear, self._wake)
+        me = weakref.ref(self)  # a follower that is dropped goes at once, not with the next garbage collection
 
-    def _hear(self, event: Event) -> None:
+        def receive(event: Event) -> None:
+            found = me()
+            if found is not None:
+                found._receive(event)
+
+        def wake() -> None:
+            found = me()
+            if found is not None:
+                found._wake()
+
+        self._watch = Watch(client, (name,), receive, wake)
+
+    def _receive(self, event: Event) -> None:
         with self._changed:
             if event.kind == "connected":
-                self._newest = 0  # another server counts anew; it says at once what it has
+                self._newest = 0  # another server counts anew, and sends its present versions at once
             elif event.kind == "published" and event.name == self._name:
                 self._newest = max(event.version, self._newest)
             elif event.kind == "withdrawn" and event.name == self._name:
@@ -200,8 +257,8 @@ class Follower:
     def wait_newer(self, version: int | None = None, timeout: float | None = None) -> Model:
         """Waits until there is a later version than `version` and returns the newest.
 
-        :param version: None for that of the model that was returned last. A server that was replaced by another counts
-            anew: what that has is newer than anything of the one before.
+        :param version: None for that of the model that was returned last. A new server
+            counts anew: its versions are newer than all of the one before.
         :param timeout: in seconds; DeadlineExceededError then.
 
         Raises ClosedError once the follower or its client is closed.

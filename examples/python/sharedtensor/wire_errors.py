@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from . import messages
-from .errors import ApplicationError, Error, ProtocolError, StaleHandleError, class_of, combined
+from .errors import ApplicationError, Error, InternalError, ProtocolError, StaleHandleError, class_of, combined
 
 MAX_CAUSES = 3
 
 
 def exception_of(sent: messages.ErrorMessage, depth: int = 0) -> Error:
-    """Returns the exception for an error that a server sent. Its cause, if it came along, is `__cause__`."""
+    """Returns the exception for an error that a server sent. Its cause, if the server sent one, is `__cause__`."""
     if sent.code == ApplicationError.code:
         return _application(sent)
     details = _details(sent.data)
     cls = class_of(sent.code, sent.type)
     if details is not None:
         cls = combined(cls, [class_of(c.code, c.type) for c in details.classes])
-    err = cls(sent.message, type=sent.type, data=sent.data if details is None else None)
+    err = cls(_text(sent), type=sent.type, data=sent.data if details is None else None)
     if cls.code != sent.code and cls.code != 7:
         err.code = sent.code
     if details is None:
@@ -30,8 +30,26 @@ def exception_of(sent: messages.ErrorMessage, depth: int = 0) -> Error:
     return err
 
 
+_SENTENCES = {
+    "context deadline exceeded": "the time of the request is over",
+    "context canceled": "the request was cancelled",
+    "file already closed": "closed already",
+    "use of closed network connection": "the connection is closed",
+}
+"""Sentences of Go's library, and what they mean to a program in Python."""
+
+
+def _text(sent: messages.ErrorMessage) -> str:
+    """Returns the message of an error. What a function returned as its own error (code 7) stays as it is."""
+    text = sent.message
+    if sent.code != InternalError.code:
+        for theirs, ours in _SENTENCES.items():
+            text = text.replace(theirs, ours)
+    return text
+
+
 def _application(sent: messages.ErrorMessage) -> Error:
-    """Reads an error of the program's own, whose data is a map of a message and whatever the program sent along."""
+    """Reads an error of the program's own. Its data is a map of a message and the program's data."""
     data = sent.data if isinstance(sent.data, dict) else {}
     message = data.get(1)
     return ApplicationError(message if isinstance(message, str) else sent.message, type=sent.type, data=data.get(2))

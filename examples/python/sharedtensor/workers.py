@@ -7,17 +7,18 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from . import frameworks, messages, values
+from . import cbor, forks, frameworks, messages, values
 from .errors import (
     ApplicationError,
     CanceledError,
     ClosedError,
     ConfigurationError,
-    EndpointNotFoundError,
     Error,
+    InternalError,
     SerializationError,
     UnsupportedError,
 )
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 FEATURE = "offer"
 _LONGEST_NAME = 128
 _LONGEST_MESSAGE = 4096
+_LONGEST_DATA = 32 << 10
+_DEEPEST_DATA = 5  # servers leave out data of more levels
+_DECLINED = messages.ErrorMessage(code=22, message="the worker does not offer it", type="busy")
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Function:
     :ivar run: gets the fields of the argument by name, or the argument itself where that is no map. Its results are
         sent as they are; a generator's come one by one, as a stream.
     :ivar cache: equal calls get the result of an earlier one.
-    :ivar managed: results are objects that the owner keeps as long as somebody has a reference.
+    :ivar managed: results are objects that the owner keeps while they have references.
     :ivar task: calls run as tasks of the owner.
     :ivar timeout: seconds that a run may take; None for any time.
     """
@@ -58,7 +62,7 @@ class Function:
         return inspect.isgeneratorfunction(self.run)
 
     def describe(self, name: str) -> messages.EndpointInfo:
-        """Returns what the owner is told of it."""
+        """Returns the description for the owner."""
         signature = _signature(self.run) or inspect.Signature()
         fields: list[messages.FieldInfo] = []
         for p in signature.parameters.values():
@@ -82,7 +86,7 @@ class Function:
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Returns the parameters of a function; None for one written in C that does not say."""
+    """Returns the parameters of a function; None for a function in C that declares none."""
     try:
         return inspect.signature(function)
     except ValueError:
@@ -99,8 +103,8 @@ def _type_name(annotation: Any) -> str:
 class Call:
     """The call that a function runs for, as `current_call` returns it.
 
-    :ivar endpoint: the name by which it was called.
-    :ivar reason: why nobody waits for the result any more, for people.
+    :ivar endpoint: the name that was called.
+    :ivar reason: why the call was cancelled, for people.
     """
 
     def __init__(self, endpoint: str, number: int) -> None:
@@ -111,17 +115,17 @@ class Call:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the result any more: the caller has cancelled or gone, or its time is over."""
+        """Whether the caller has cancelled the call, has left, or ran out of time."""
         return self._left.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Waits that long, or until nobody waits for the result any more; returns whether that is so."""
+        """Waits for that time or until the call is cancelled. Returns whether it is cancelled."""
         return self._left.wait(seconds)
 
     def check(self) -> None:
-        """Raises CanceledError where nobody waits for the result any more."""
+        """Raises CanceledError if the call is cancelled."""
         if self.cancelled:
-            raise CanceledError(self.reason or "nobody waits for the result any more")
+            raise CanceledError(self.reason or "the caller no longer waits for the result")
 
     def _leave(self, reason: str) -> None:
         self.reason = reason
@@ -146,13 +150,20 @@ class _Job:
     frame: Frame
     call: Call
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """The call's number, which is one of its session."""
+        return id(self.session), self.event.call
+
 
 class Offer:
     """What a process offers, as `Client.offer` returns it. It lasts until `close`; over a new connection the functions
     are offered again.
 
-    Functions run in threads of their own, as many at once as `calls` says.
+    Functions run in threads of the offer, `calls` at once.
     """
+
+    _lock: threading.Condition
 
     def __init__(
         self,
@@ -170,98 +181,137 @@ class Offer:
         self._calls = calls
         self._framework = framework
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._lock = threading.Condition()
-        self._running: dict[tuple[int, int], Call] = {}
+        self._running: dict[tuple[int, int], _Job] = {}
+        # In a forked child no thread runs a call.
+        forks.track(self, _lock=threading.Condition, forked=lambda offer: offer._running.clear())
         self._session: Session | None = None
         self._request = 0
+        self._receiver: _Receiver | None = None
+        self._closing = False
         self._error: Error | None = None
-        self._threads = [
-            threading.Thread(target=self._work, name=f"sharedtensor call {i}", daemon=True) for i in range(calls)
-        ]
+        self._ended = 0  # threads
         client._offers.append(self)
         try:
+            for i in range(calls):  # before the owner may send a call
+                threading.Thread(target=self._serve, name=f"sharedtensor call {i}", daemon=True).start()
             self.begin(client._session())
         except BaseException:
             self.close()
             raise
-        for thread in self._threads:
-            thread.start()
 
     def begin(self, session: Session) -> None:
         """Offers the functions over a session. Raises what the server answers."""
         with self._lock:
-            if self._error is not None or self._session is session:
+            if self._closing or self._error is not None or self._session is session:
                 return
-            self._session = session
+            self._session, self._request = session, 0
         if FEATURE not in session.hello.features:
-            raise UnsupportedError("this owner takes no offers: start it with `sharedtensor serve --offers`")
+            raise UnsupportedError(
+                "this owner does not accept offers of endpoints; start it with `sharedtensor serve --offers`"
+            )
         body = messages.Offer(endpoints=self._infos, calls=self._calls)
-        pending = session.start(Op.OFFER, body, events=lambda frame: self._receive(session, frame))
-        session.wait(pending, 10).close()
-        self._request = pending.id
+        receiver = self._receiver = _Receiver(self, session)
+        pending = session.start(Op.OFFER, body, events=receiver)
+        try:
+            session.wait(pending, 10).close()
+        except BaseException:
+            _withdraw(session, pending.id)  # the server may have accepted it
+            raise
+        with self._lock:
+            ended = self._closing or self._error is not None
+            if self._session is session:
+                self._request = pending.id
+        if ended:  # meanwhile, and without the number to withdraw it
+            _withdraw(session, pending.id)
 
     def lost(self) -> None:
-        """Has the functions that run hear that the connection is gone, and with it their callers."""
+        """Cancels the calls that run: the connection is lost, and with it their callers."""
         with self._lock:
             self._session = None
             running = list(self._running.values())
-        for call in running:
-            call._leave("the connection to the owner has ended")
+        for job in running:
+            job.call._leave("the connection to the owner has ended")
 
     # ---- calls
 
-    def _receive(self, session: Session, frame: Frame) -> None:
-        """Takes a call, or the word that nobody waits for one any more, by the thread that receives."""
-        event = messages.OfferEvent.decode(frame.body)
-        key = (id(session), event.call)
-        if event.kind == OfferEventKind.CALL:
-            call = Call(event.endpoint, event.call)
-            with self._lock:
-                ended = self._error is not None
-                if not ended:
-                    self._running[key] = call
-            if not ended:
-                self._jobs.put(_Job(session, event, frame, call))
-                return
-            refusal = messages.Answer(
-                call=event.call, error=_sent(EndpointNotFoundError("not in this worker any more"))
-            )
-            session.later(lambda: _drop(session, refusal))
-        elif event.kind == OfferEventKind.CANCEL:
-            with self._lock:
-                left = self._running.get(key)
-            if left is not None:
-                left._leave(event.reason)
-        frame.close()
+    def _take(self, job: _Job) -> bool:
+        """Queues a call for the threads. Returns False once the offer has ended, and for an unknown function."""
+        with self._lock:
+            if self._error is not None or job.event.endpoint not in self._functions:
+                return False
+            self._running[job.key] = job
+            self._jobs.put(job)
+        return True
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            token = _current.set(job.call)
-            try:
-                self._run(job)
-            except Error:
-                pass  # nobody waits for the answer any more, or the connection is gone
-            finally:
-                _current.reset(token)
-                job.frame.close()
-                with self._lock:
-                    self._running.pop((id(job.session), job.event.call), None)
-                    self._lock.notify_all()
+    def _cancel(self, key: tuple[int, int], reason: str) -> None:
+        with self._lock:
+            job = self._running.get(key)
+        if job is not None:
+            job.call._leave(reason)
+
+    def _serve(self) -> None:
+        """Runs calls until the offer ends. If the thread ends for another reason, it withdraws the offer: the owner
+        would go on sending calls that no thread runs."""
+        try:
+            while self._serve_one():
+                pass
+        except BaseException as err:
+            self._give_up(err)
+        finally:
+            self._thread_ended()
+
+    def _serve_one(self) -> bool:
+        """Runs the next call. Returns False at the end of the offer. A separate method, so that the thread refers to
+        no call while it waits for the next one."""
+        job = self._jobs.get()
+        if job is None:
+            return False
+        self._work(job)
+        return True
+
+    def _work(self, job: _Job) -> None:
+        token = _current.set(job.call)
+        try:
+            self._run(job)
+        except BaseException as err:  # SystemExit and the like too: the caller waits for an answer
+            _refuse(job, err)
+        finally:
+            _current.reset(token)
+            self._done(job)
+
+    def _done(self, job: _Job) -> None:
+        job.frame.close()
+        with self._lock:
+            self._running.pop(job.key, None)
+            self._lock.notify_all()
+
+    def _give_up(self, err: BaseException) -> None:
+        self.fail(InternalError(f"a thread of the offer ended with {type(err).__name__}: offer the functions again"))
+        with self._lock:
+            session, id = self._session, self._request
+            self._session = None
+        if session is not None and id:
+            session.later(lambda: _withdraw(session, id))
+
+    def _thread_ended(self) -> None:
+        """Answers the calls that no thread is left to run. There are some only if a thread was made to end: it may
+        have been between two calls, or between taking one and running it."""
+        with self._lock:
+            self._ended += 1
+            left = list(self._running.values()) if self._ended == self._calls else []
+        for job in left:
+            error = InternalError("the worker's thread has ended: whether the function has run is not known")
+            job.session.later(partial(_refuse, job, error))
+            self._done(job)
 
     def _run(self, job: _Job) -> None:
-        try:
-            function = self._functions.get(job.event.endpoint)
-            if function is None:
-                raise EndpointNotFoundError(f"there is no {job.event.endpoint!r} in this worker")
-            result = self._start(function, job)
-            if not function.streams:
-                self._answer(job, result)
-                return
-            self._stream(job, result)
-            answer = messages.Answer(call=job.event.call)
-        except Exception as err:
-            answer = messages.Answer(call=job.event.call, error=_sent(err))
-        job.session.request(Op.ANSWER, answer).close()
+        function = self._functions[job.event.endpoint]
+        result = self._start(function, job)
+        if not function.streams:
+            self._answer(job, result)
+            return
+        self._stream(job, result)
+        job.session.request(Op.ANSWER, messages.Answer(call=job.event.call)).close()
 
     def _start(self, function: Function, job: _Job) -> Any:
         """Calls the function with the arguments that came. What does not fit its parameters is refused."""
@@ -282,7 +332,7 @@ class Offer:
 
     def _answer(self, job: _Job, value: Any, *, more: bool = False) -> None:
         """Sends a result, with its memory. Of a stream's it returns when there is room for the next one."""
-        out = Outgoing(value, job.session, self._client._pool, seal=True)
+        out = Outgoing(value, job.session, self._client._pool.results, seal=True)
         try:
             body = messages.Answer(call=job.event.call, value=out.plain, handles=out.handles, more=more)
             job.session.request(Op.ANSWER, body, files=out.files).close()
@@ -310,26 +360,33 @@ class Offer:
         return ended
 
     def fail(self, error: Error) -> None:
-        """Ends it with an error."""
+        """Ends the offer with an error. Calls that it has are still run."""
         with self._lock:
             if self._error is not None:
                 return
             self._error = error
+            for _ in range(self._calls):
+                self._jobs.put(None)
+            if self._receiver is not None:
+                self._receiver.offer = None
             self._lock.notify_all()
-        for _ in self._threads:
-            self._jobs.put(None)
-        if self in self._client._offers:
+        try:
             self._client._offers.remove(self)
+        except ValueError:
+            pass  # it was removed before
 
     def close(self, timeout: float | None = None) -> None:
-        """Withdraws the functions and waits until those that run have returned, at most `timeout` seconds. Safe to call
+        """Withdraws the functions and waits until running calls have returned, at most `timeout` seconds. Safe to call
         twice."""
-        session, self._session = self._session, None
-        if session is not None and self._request and session.closed is None:
+        with self._lock:
+            self._closing = True
+            session, id = self._session, self._request
+            self._session = None
+        if session is not None and id and session.closed is None:
             try:
-                session.request(Op.UNWATCH, messages.Unwatch(watch=self._request), timeout=10).close()
+                session.request(Op.UNWATCH, messages.Unwatch(watch=id), timeout=10).close()
             except Error:
-                pass  # the connection is gone, and the offer with it
+                pass  # best effort: a lost connection ends the offer as well
         self.fail(ClosedError("the offer is closed"))
         with self._lock:
             self._lock.wait_for(lambda: not self._running, timeout)
@@ -345,16 +402,90 @@ class Offer:
         return f"<sharedtensor.Offer of {', '.join(self._functions)}, {state}>"
 
 
-def _drop(session: Session, answer: messages.Answer) -> None:
-    session.start(Op.ANSWER, answer)
+class _Receiver:
+    """Receives the events of an offer, in the receive thread. Calls that come after its end are declined: the owner
+    sends them to another worker. It does not keep an offer that has ended alive.
+
+    :ivar offer: None once it has ended.
+    """
+
+    def __init__(self, offer: Offer, session: Session) -> None:
+        self.offer: Offer | None = offer
+        self._session = session
+
+    def __call__(self, frame: Frame) -> None:
+        event = messages.OfferEvent.decode(frame.body)
+        offer, session = self.offer, self._session
+        if event.kind == OfferEventKind.CALL:
+            job = _Job(session, event, frame, Call(event.endpoint, event.call))
+            if offer is not None and offer._take(job):
+                return
+            session.later(partial(_send_error, job, _DECLINED))
+        elif event.kind == OfferEventKind.CANCEL and offer is not None:
+            offer._cancel((id(session), event.call), event.reason)
+        frame.close()
+
+
+def _withdraw(session: Session, id: int) -> None:
+    """Ends an offer without waiting for the answer. Its events still arrive: calls that were on their way need an
+    answer each."""
+    try:
+        session.start(Op.UNWATCH, messages.Unwatch(watch=id))
+    except Error:
+        pass  # best effort: a lost connection ends the offer as well
+
+
+def _refuse(job: _Job, err: BaseException) -> None:
+    """Answers a call with an error. If the call was answered before, the server ignores it."""
+    error = _sent(err)
+    if (error.code, error.type) == (_DECLINED.code, _DECLINED.type):
+        error.code, error.type = InternalError.code, ""  # a function cannot decline: the owner would run it again
+    _send_error(job, error)
+
+
+def _send_error(job: _Job, error: messages.ErrorMessage) -> None:
+    try:
+        job.session.request(Op.ANSWER, messages.Answer(call=job.event.call, error=error)).close()
+    except Error:
+        pass  # best effort: the caller has left, or the connection is lost
 
 
 def _sent(err: BaseException) -> messages.ErrorMessage:
-    """Returns an exception as callers get it: this package's by code and type, others by the name of their class."""
-    text = str(err) or type(err).__name__
-    text = text.encode()[:_LONGEST_MESSAGE].decode(errors="ignore")
-    if isinstance(err, ApplicationError) or not isinstance(err, Error):
-        word = err.type if isinstance(err, Error) else type(err).__name__
-        data = {1: text} if not isinstance(err, Error) or err.data is None else {1: text, 2: err.data}
-        return messages.ErrorMessage(code=ApplicationError.code, message=text, type=word, data=data)
-    return messages.ErrorMessage(code=err.code, message=text, type=err.type)
+    """Returns an exception as callers receive it: errors of this package by code and type, others by the name of their
+    class. The message can be sent for any exception."""
+    text = _text(err)
+    if not isinstance(err, Error):
+        word = type(err).__name__
+        return messages.ErrorMessage(
+            code=ApplicationError.code, message=text, type=_cut(word, _LONGEST_NAME), data={1: text}
+        )
+    word = _cut(err.type, _LONGEST_NAME) if isinstance(err.type, str) else type(err).__name__
+    if not isinstance(err, ApplicationError):
+        code = err.code if isinstance(err.code, int) and 0 < err.code < 1 << 16 else InternalError.code
+        return messages.ErrorMessage(code=code, message=text, type=word)
+    data: dict[int, Any] = {1: text}
+    if err.data is not None:
+        try:
+            data[2] = values.plain(err.data, _DEEPEST_DATA)
+            size = len(cbor.encode(data))
+            if size > _LONGEST_DATA:
+                raise SerializationError(f"{size} bytes where {_LONGEST_DATA} are allowed")
+        except BaseException as problem:
+            data = {1: _cut(f"{text} (its data cannot be sent: {_text(problem)})", _LONGEST_MESSAGE)}
+    return messages.ErrorMessage(code=err.code, message=data[1], type=word, data=data)
+
+
+def _text(err: BaseException) -> str:
+    try:
+        return _cut(str(err) or type(err).__name__, _LONGEST_MESSAGE)
+    except BaseException:  # the exception's own __str__
+        return f"{type(err).__name__} (its text cannot be read)"
+
+
+def _cut(text: str, limit: int) -> str:
+    """Returns a text in at most `limit` bytes of UTF-8. One that was cut ends with the number of bytes left out."""
+    data = text.encode(errors="backslashreplace")
+    if len(data) <= limit:
+        return data.decode()
+    mark = f"... ({len(data) - limit + 32} bytes cut)"
+    return data[: limit - 32].decode(errors="ignore") + mark

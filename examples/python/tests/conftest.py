@@ -1,5 +1,5 @@
-"""Real owners for the tests: the Go command and the programs beside the tests, built once, each in a process of its
-own."""
+"""Real owners for the tests: the Go command and the Go programs of the tests, built once, each in a separate
+process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pytest_report_header() -> list[str]:
 
 @pytest.fixture(scope="session")
 def programs() -> Iterator[Path]:
-    """A folder with the Go programs: sharedtensor, owner (of examples/service) and those of this folder."""
+    """A folder with the Go programs: sharedtensor, owner (from examples/service) and the programs of this folder."""
     given = os.environ.get("SHAREDTENSOR_PROGRAMS")
     if given:
         yield Path(given)
@@ -58,7 +58,7 @@ def programs() -> Iterator[Path]:
 
 
 class Owner:
-    """An owner in a process of its own."""
+    """An owner in a separate process."""
 
     def __init__(self, command: list[str], socket: str, env: dict[str, str] | None = None) -> None:
         self.command = command
@@ -105,14 +105,14 @@ class Owner:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder whose path is short enough for a socket in it."""
+    """A folder with a path that is short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="st") as name:
         yield Path(name)
 
 
 @pytest.fixture
 def make_owner(programs: Path, folder: Path) -> Iterator[Callable[..., Owner]]:
-    """Starts owners: `make("owner")` the one of examples/service, `make("serve", "name=file")` the command."""
+    """Starts owners: `make("owner")` starts examples/service, `make("serve", "name=file")` the command."""
     made: list[Owner] = []
 
     def make(kind: str = "owner", *args: str, socket: str = "s.sock", env: dict[str, str] | None = None) -> Owner:
@@ -132,7 +132,7 @@ def make_owner(programs: Path, folder: Path) -> Iterator[Callable[..., Owner]]:
 
 @pytest.fixture(scope="module")
 def module_owner(programs: Path) -> Iterator[Owner]:
-    """The owner of examples/service, one for all tests of a file."""
+    """The owner of examples/service, shared by the tests of a file."""
     with tempfile.TemporaryDirectory(prefix="st") as name:
         owner = Owner([str(programs / "owner"), f"{name}/s.sock"], f"{name}/s.sock")
         yield owner
@@ -141,13 +141,13 @@ def module_owner(programs: Path) -> Iterator[Owner]:
 
 @pytest.fixture
 def client(module_owner: Owner) -> Iterator[st.Client]:
-    """A client of that owner, of numpy."""
+    """A numpy client of that owner."""
     with st.connect(module_owner.socket, framework="numpy") as c:
         yield c
 
 
 def eventually(condition: Callable[[], bool], what: str, seconds: float = 15) -> None:
-    """Fails unless the condition comes true."""
+    """Waits for the condition, and fails if it does not become true."""
     import gc
 
     until = time.monotonic() + seconds
@@ -158,10 +158,10 @@ def eventually(condition: Callable[[], bool], what: str, seconds: float = 15) ->
 
 
 def descriptors() -> int:
-    """Returns how many descriptors this process has."""
+    """Returns the number of descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))
 
 
 def mappings() -> list[str]:
-    """Returns the lines of this process's maps that are shared tensors."""
+    """Returns the lines of this process's memory map for shared tensors."""
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:" in line]

@@ -1,5 +1,5 @@
-"""Run by test_cuda.py in a process that finds the stand-in for the CUDA driver: acquires, publishes and calls with
-memory of a GPU."""
+"""test_cuda.py runs this program with the stand-in for the CUDA driver. It acquires, publishes and calls with GPU
+memory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from sharedtensor.manifest import TensorSpec, contiguous_strides
 
 
 def live() -> int:
+    gc.collect()
+    cuda.wait_released()
     return len(os.listdir("/proc/self/fd"))
 
 
 def gpu_array(values: np.ndarray, kind: str) -> CudaArray:
-    """Puts an array on the GPU, in memory of cuMemCreate or of cuMemAlloc as another library has it."""
+    """Copies an array to the GPU, into memory of cuMemCreate, or of cuMemAlloc as other libraries use it."""
     gpu = cuda.device(0)
     if kind == "shared":
         memory: cuda.Memory = cuda.SharedMemory.allocate(gpu, values.nbytes)
@@ -60,8 +62,8 @@ def dlpack(array: CudaArray) -> None:
     assert (record.major, record.flags, tensor.device_type, tensor.device_id) == (1, 1, 2, 0)
     assert tensor.data == array.address and tuple(tensor.shape[: tensor.ndim]) == array.shape
     assert array.__dlpack_device__() == (2, 0) and len(_alive) == 1
-    # Said to be the host's, numpy takes it by the capsule (the stand-in does not let it look at the bytes), and gives
-    # it back.
+    # With the device type of the host, numpy accepts the capsule and later releases it. The stand-in does not let numpy
+    # read the bytes.
     tensor.device_type = 1
     capsules = [capsule]
     del capsule
@@ -101,7 +103,7 @@ def publish(client: st.Client) -> None:
 
 
 def call(client: st.Client) -> None:
-    """Argument and result are memory of the GPU: of our own, of another library, and of the function's."""
+    """Arguments and results are GPU memory: of this package, of another library, and of the function."""
     x = np.arange(300, dtype=np.float32).reshape(3, 100)
     for kind in ("shared", "foreign"):
         y = client.call("double", x=gpu_array(x, kind), framework="numpy")
@@ -129,7 +131,7 @@ def refuse() -> None:
 
 
 def legacy() -> None:
-    """Has another process open memory of cuMemAlloc by its 64 bytes, as torch's is handed over, and read it."""
+    """Another process opens memory of cuMemAlloc with its 64-byte handle, as torch shares it, and reads it."""
     x = np.arange(512, dtype=np.float32) * 3
     memory = gpu_array(np.concatenate([np.zeros(128, np.float32), x]), "foreign").memory
     handle = cuda.ipc_handle(memory.gpu, memory.address + 512, x.nbytes)
@@ -141,7 +143,7 @@ def legacy() -> None:
 
 
 def open_legacy(handle: messages.Handle) -> None:
-    """Opens the memory twice, as two tensors of one allocation would, and prints the sum of its elements."""
+    """Opens the memory twice, as for two tensors of one allocation, and prints the sum of its elements."""
     first, second = cuda.import_handle(handle, -1), cuda.import_handle(handle, -1)
     assert first.address == second.address and len(cuda.IpcMemory._open) == 1
     spec = TensorSpec("", st.DType.FLOAT32, (512,), (1,), 0, 0)
@@ -152,6 +154,7 @@ def open_legacy(handle: messages.Handle) -> None:
     assert CudaArray(second, spec).numpy().sum() == total, "closed while somebody has it"
     del second
     gc.collect()
+    cuda.wait_released()
     assert not cuda.IpcMemory._open, "nobody has it, and it is open"
     handle.nbytes = 1 << 40
     try:
@@ -165,10 +168,8 @@ if __name__ == "__main__":
     if command == "call":
         with st.connect(sys.argv[3]) as client:
             call(client)
-            gc.collect()
             before = live()
             call(client)
-            gc.collect()
             assert live() <= before, f"{live() - before} descriptors stay"
         print("ok")
         sys.exit()
@@ -177,12 +178,10 @@ if __name__ == "__main__":
         sys.exit()
     with st.connect(sys.argv[3]) as client:
         acquire(client)
-        gc.collect()
         before = live()
         acquire(client)
         publish(client)
         refuse()
         legacy()
-        gc.collect()
         assert live() <= before, f"{live() - before} descriptors stay"
     print("ok")

@@ -1,4 +1,4 @@
-"""The client for asyncio."""
+"""The asyncio client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conftest import Owner, eventually
 import sharedtensor as st
 
 
-def test_all_of_it(module_owner: Owner) -> None:
+def test_asyncio_client(module_owner: Owner) -> None:
     async def main() -> None:
         async with await st.aio.connect(module_owner.socket, framework="numpy") as c:
             assert (await c.acquire("base"))["layers.0.weight"].shape == (64, 64)
@@ -86,8 +86,8 @@ def test_following_and_watching(module_owner: Owner) -> None:
     asyncio.run(main())
 
 
-def test_waiting_takes_no_thread(module_owner: Owner) -> None:
-    """More streams, followers and watches wait than asyncio has threads, and requests still pass."""
+def test_waiting_uses_no_thread(module_owner: Owner) -> None:
+    """Requests complete while more streams, followers and watches wait than asyncio has threads."""
 
     async def main() -> None:
         async with await st.aio.connect(module_owner.socket, framework="numpy") as c:
@@ -98,14 +98,14 @@ def test_waiting_takes_no_thread(module_owner: Owner) -> None:
             waiting += [asyncio.ensure_future(anext(watch)) for watch in watches]
             y = await asyncio.wait_for(c.call("transform", x=np.ones(2, np.float32), scale=2), 20)
             assert y[0] == 2 and not any(task.done() for task in waiting)
-        # The end of the client is the end of all of them.
+        # Closing the client ends all of them.
         ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 20)
         assert all(isinstance(result, StopAsyncIteration) for result in ended), ended
 
     asyncio.run(main())
 
 
-def test_requests_are_made_again_over_a_new_connection(make_owner: Callable[..., Owner]) -> None:
+def test_requests_are_repeated_on_a_new_connection(make_owner: Callable[..., Owner]) -> None:
     owner = make_owner("owner")
 
     async def main() -> None:

@@ -15,7 +15,7 @@ from sharedtensor import values
 from sharedtensor.memory import SlabPool
 
 
-def test_tensors_go_in_place_both_ways(client: st.Client) -> None:
+def test_tensors_are_shared_in_both_directions(client: st.Client) -> None:
     x = st.empty((1000,), framework="numpy")
     x[:] = np.arange(1000)
     y = client.call("transform", x=x, scale=2, shift=1)
@@ -59,7 +59,7 @@ def test_an_argument_is_a_value_or_fields(client: st.Client) -> None:
         client.call("transform", {"scale": 3.0}, x=1)
 
 
-def test_plain_values_on_their_way_out(client: st.Client) -> None:
+def test_plain_values_as_arguments(client: st.Client) -> None:
     session, pool = client._session(), SlabPool()
     when = datetime(2026, 1, 2, 3, 4, 5, 678, timezone(timedelta(hours=1)))
     out = values.Outgoing(
@@ -106,7 +106,7 @@ def test_task_with_progress(client: st.Client) -> None:
         client.task("0" * 32)
 
 
-def test_task_that_is_cancelled_and_one_that_fails(client: st.Client) -> None:
+def test_cancelled_and_failed_tasks(client: st.Client) -> None:
     task = client.submit("build_model", hidden_size=33, layers=1000, pace_ms=50)
     with pytest.raises(st.TaskNotCompleteError):
         task.result()

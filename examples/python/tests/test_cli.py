@@ -1,4 +1,4 @@
-"""The command line, in a process of its own, and the files that it reads and writes."""
+"""The command line in a separate process, and the files that it reads and writes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -42,14 +43,60 @@ def test_ls_inspect_get_put(module_owner: Owner, folder: Path) -> None:
     assert "2 tensors" in run("put", f"npz={folder}/a.npz", socket=socket)
 
 
-def test_errors_say_what_to_do(module_owner: Owner, folder: Path) -> None:
+def test_errors_name_the_remedy(module_owner: Owner, folder: Path) -> None:
     assert "nothing" in run("inspect", "nothing", socket=module_owner.socket, status=1)
     assert "NAME=FILE" in run("put", "x", socket=module_owner.socket, status=1)
     assert "No such file" in run("put", "x=/nowhere.safetensors", socket=module_owner.socket, status=1)
     assert "sharedtensor serve" in run("ls", socket=str(folder / "no.sock"), status=1)
 
 
-def test_the_go_command_reads_our_files(module_owner: Owner, programs: Path, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "name,data",
+    [
+        ("empty.npz", b""),
+        ("text.npz", b"no archive"),
+        ("cut.npz", b"PK\x03\x04" + bytes(40)),
+        ("pickle.npz", b"\x80\x04K\x01."),
+        ("single.npz", b"one"),
+        ("objects.npz", b"objects"),
+        ("header.npz", b"header"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_a_damaged_archive_is_one_line(module_owner: Owner, folder: Path, name: str, data: bytes) -> None:
+    file = folder / name
+    if data == b"one":
+        with file.open("wb") as out:
+            np.save(out, np.ones(3))
+    elif data == b"objects":
+        np.savez(file, x=np.array([{}], dtype=object))
+    elif data == b"header":
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("x.npy", b"\x93NUMPY\x01\x00\x04\x00{'a'")
+    else:
+        file.write_bytes(data)
+    shown = run("put", f"x={file}", socket=module_owner.socket, status=1)
+    assert shown.startswith("sharedtensor: ") and shown.count("\n") == 1 and name in shown, shown
+
+
+def test_closed_pipe_prints_no_traceback(module_owner: Owner) -> None:
+    # The reader closes before the command writes, as head does after its first line.
+    code = (
+        "import os, sys; from sharedtensor.cli import main; "
+        "r, w = os.pipe(); os.close(r); os.dup2(w, 1); sys.exit(main(sys.argv[1:]))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(st.__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--socket", module_owner.socket, "ls"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        env=env,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_go_command_reads_python_files(module_owner: Owner, programs: Path, folder: Path) -> None:
     file = folder / "tied.safetensors"
     x = np.arange(6, dtype=np.float32)
     model = st.state_dict(
@@ -88,7 +135,7 @@ def test_the_go_command_reads_our_files(module_owner: Owner, programs: Path, fol
         ),
     ],
 )
-def test_files_that_are_no_safetensors(folder: Path, data: bytes) -> None:
+def test_invalid_safetensors_files(folder: Path, data: bytes) -> None:
     (folder / "x.safetensors").write_bytes(data)
     with pytest.raises(st.InvalidArgumentError):
         safetensors_file.read(folder / "x.safetensors")

@@ -1,4 +1,4 @@
-"""Connections that are lost, owners that are killed, and servers that lie."""
+"""Lost connections, killed owners, and servers that break the protocol."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sharedtensor.memory import Slab
 Make = Callable[..., Owner]
 
 
-def test_nobody_serves(folder: Path) -> None:
+def test_missing_owner(folder: Path) -> None:
     with pytest.raises(st.UnavailableError, match="sharedtensor serve"):
         st.connect(folder / "s.sock")
     with pytest.raises(st.UnavailableError, match="too long"):
@@ -68,13 +68,13 @@ def test_owner_killed_and_restarted(make_owner: Make) -> None:
         reader.join(5)
 
 
-def test_leases_are_taken_again_from_the_same_server(make_owner: Make) -> None:
+def test_leases_are_resumed_on_the_same_server(make_owner: Make) -> None:
     owner = make_owner("owner")
     with st.connect(owner.socket, framework="numpy") as c, st.connect(owner.socket, framework="numpy") as other:
         other.publish("m", {"x": np.ones(3)})
         held = [c.acquire("m", 1)]
         managed = c.call_object("build_model", hidden_size=20, layers=1)
-        kept = other.call_object("build_model", hidden_size=20, layers=1)  # or the object goes with the connection
+        kept = other.call_object("build_model", hidden_size=20, layers=1)  # keeps the object alive
         lost = c._current
         lost._conn.shutdown()  # type: ignore[union-attr]
         eventually(lambda: c._current is not lost, "nothing connects again")
@@ -91,7 +91,7 @@ def test_leases_are_taken_again_from_the_same_server(make_owner: Make) -> None:
         assert managed.id == kept.id and managed.release() and not managed.release()
 
 
-def test_client_killed_gives_all_back(make_owner: Make) -> None:
+def test_killed_client_releases_everything(make_owner: Make) -> None:
     owner = make_owner("owner")
     with st.connect(owner.socket) as c:
         pid = os.fork()
@@ -108,7 +108,7 @@ def test_client_killed_gives_all_back(make_owner: Make) -> None:
         eventually(lambda: not c.list()[0].versions[0].holders, "the lease of a killed process stays")
 
 
-def test_follower_takes_the_newest(make_owner: Make) -> None:
+def test_follower_returns_the_newest(make_owner: Make) -> None:
     owner = make_owner("owner")
     with st.connect(owner.socket, framework="numpy") as c, st.connect(owner.socket, framework="numpy") as trainer:
         with c.follow("policy") as f:
@@ -160,10 +160,10 @@ def test_a_closed_client(make_owner: Make) -> None:
         c.list()
     assert "closed" in repr(c) and x.shape == (64, 64)
     del x
-    eventually(lambda: descriptors() <= gc_fds + 1, "descriptors stay")  # the owner's stderr is one
+    eventually(lambda: descriptors() <= gc_fds + 1, "descriptors stay")  # one is the owner's stderr
 
 
-def test_a_hundred_clients_leave_nothing(module_owner: Owner) -> None:
+def test_a_hundred_clients_leak_nothing(module_owner: Owner) -> None:
     eventually(lambda: not any("receive" in t.name for t in threading.enumerate()), "threads of earlier tests stay")
     before = descriptors(), len(mappings()), threading.active_count()
     for _ in range(100):
@@ -175,7 +175,7 @@ def test_a_hundred_clients_leave_nothing(module_owner: Owner) -> None:
 
 
 class Liar:
-    """A server that answers the first request with whatever it is given."""
+    """A server that answers the first request with the given bytes."""
 
     def __init__(self, path: str, answer: Callable[[socket.socket, int], None], hello: bytes | None = None) -> None:
         self.answer = answer
@@ -298,7 +298,7 @@ LIES: dict[str, Callable[[socket.socket, int], None]] = {
 
 
 @pytest.mark.parametrize("lie", LIES, ids=str)
-def test_a_server_that_lies(folder: Path, lie: str) -> None:
+def test_hostile_server(folder: Path, lie: str) -> None:
     liar = Liar(str(folder / "s.sock"), LIES[lie])
     c = st.connect(folder / "s.sock", framework="numpy", reconnect=0)
     with pytest.raises((st.ProtocolError, st.CapabilityError, st.ConnectionLostError)):
@@ -307,7 +307,7 @@ def test_a_server_that_lies(folder: Path, lie: str) -> None:
     liar.close()
 
 
-def test_manifests_that_lie() -> None:
+def test_hostile_manifests() -> None:
     from sharedtensor import manifest
 
     base = {
@@ -348,7 +348,7 @@ def test_manifests_that_lie() -> None:
             manifest.unpack(messages.Manifest(**{**base, **change}))  # type: ignore[arg-type]
 
 
-def test_hellos_that_lie(folder: Path) -> None:
+def test_hostile_hellos(folder: Path) -> None:
     for i, (hello, error) in enumerate(
         [
             (frame(1, 0, messages.Hello(protocol=9, oldest=5).encode()), st.ProtocolError),
@@ -367,7 +367,7 @@ def test_hellos_that_lie(folder: Path) -> None:
         liar.close()
 
 
-def test_an_error_is_all_its_classes() -> None:
+def test_error_matches_all_its_classes() -> None:
     from sharedtensor.wire_errors import exception_of
 
     cause = messages.ErrorMessage(code=25, message="no memory", type="out of memory")

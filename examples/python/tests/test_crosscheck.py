@@ -1,4 +1,4 @@
-"""200 random messages, encoded and decoded by both implementations: equal bytes each time."""
+"""Both implementations decode and encode 200 random messages to the same bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def names_of(go: Ask) -> list[str]:
     return names
 
 
-def test_messages_of_go_are_read_and_written_alike(go: Ask) -> None:
+def test_messages_from_go_round_trip(go: Ask) -> None:
     names = names_of(go)
     sizes = 0
     for seed in range(200):
@@ -54,7 +54,7 @@ def test_messages_of_go_are_read_and_written_alike(go: Ask) -> None:
     assert sizes > 10_000, "the messages are all but empty"
 
 
-def test_messages_of_python_are_read_and_written_alike(go: Ask) -> None:
+def test_messages_from_python_round_trip(go: Ask) -> None:
     names = names_of(go)
     for seed in range(200):
         name = names[seed % len(names)]
@@ -62,7 +62,7 @@ def test_messages_of_python_are_read_and_written_alike(go: Ask) -> None:
         assert go(f"again {name} {body}") == body, f"{name} with seed {seed}"
 
 
-def test_both_refuse_what_is_no_message(go: Ask) -> None:
+def test_both_refuse_invalid_messages(go: Ask) -> None:
     for body in ("bf0100ff", "a20100" + "0100", "c100", "a1016161", "a10181" * 20 + "00", "a0a0"):
         assert go(f"again ping {body}").startswith("error"), body
         with pytest.raises(Exception):  # noqa: B017
@@ -72,7 +72,7 @@ def test_both_refuse_what_is_no_message(go: Ask) -> None:
 def random_message(cls: type[Message], r: random.Random, depth: int) -> Message:
     hints = get_type_hints(cls, include_extras=True)
     values = {f.name: random_value(hints[f.name], r, depth) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    if cls is cls_of("request"):  # whose metadata has rules
+    if cls is cls_of("request"):  # its metadata is restricted
         values["metadata"] = {
             "".join(r.choices("az09-_.", k=r.randint(1, 9))): "".join(r.choices(' ~aZ"\\', k=r.randrange(9)))
             for _ in range(r.randrange(4))

@@ -1,5 +1,4 @@
-"""Memory of a GPU, through the real cuda-bindings, on the stand-in for the driver: the owner is the Go command on
-the same stand-in."""
+"""GPU memory through cuda-bindings on the stand-in for the driver. The owner is the Go command on the same stand-in."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         pytest.skip("the stand-in for libcuda needs a C compiler")
     folder = tmp_path_factory.mktemp("fake")
     flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-Wl,-soname,libcuda.so.1"]
-    sources = sorted(map(str, (ROOT / "driver/cuda/testdata").glob("*.c")))
+    sources = sorted(map(str, (ROOT / "driver/cuda/cudatest/libcuda").glob("*.c")))
     subprocess.run(["cc", *flags, *sources, "-o", str(folder / "libcuda.so.1"), "-lm"], check=True)
     return {"LD_LIBRARY_PATH": str(folder), "FAKECUDA_DEVICES": "1"}
 
@@ -53,7 +52,7 @@ def run(command: str, file: Path, owner: Owner, fake: dict[str, str]) -> None:
     assert done.returncode == 0 and done.stdout.strip() == "ok", done.stdout + done.stderr
 
 
-def test_models_on_a_gpu_cross_both_ways(gpu_owner: tuple[Owner, Path], fake: dict[str, str]) -> None:
+def test_gpu_models_are_shared_in_both_directions(gpu_owner: tuple[Owner, Path], fake: dict[str, str]) -> None:
     run("all", gpu_owner[1], gpu_owner[0], fake)
 
 

@@ -26,8 +26,8 @@ def test_the_owner_computes_digests(client: st.Client) -> None:
     assert (model.versions[0].digest_state, model.versions[0].digest) == (2, want)
 
 
-def test_digests_that_nobody_asked_for(client: st.Client) -> None:
-    with pytest.raises(st.NotFoundError, match="not asked for"):
+def test_digests_that_were_not_requested(client: st.Client) -> None:
+    with pytest.raises(st.NotFoundError, match="without digests"):
         client.digest("base")
     with pytest.raises(st.NotFoundError):
         client.digest("no such name")

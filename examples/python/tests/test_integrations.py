@@ -1,7 +1,7 @@
-"""The ends within inference engines, against the engines' own code.
+"""The adapters for inference engines work with the engines' code.
 
-SHAREDTENSOR_ENGINES names a folder into which the packages were unpacked without their dependencies. Their modules are
-imported from there, with stand-ins only for what those import in turn.
+SHAREDTENSOR_ENGINES names a folder with the unpacked packages of the engines, without their dependencies. The tests
+import modules from there and replace only what those modules import.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def engine(name: str) -> Path:
 
 
 class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """A model with the load_weights that engines' models have."""
+    """A model with the load_weights method of the engines' models."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def test_the_message() -> None:
             Source.parse(bad)
 
 
-def test_sglang_calls_our_loader_as_we_expect(published: tuple[str, Net]) -> None:
+def test_sglang_calls_the_loader(published: tuple[str, Net]) -> None:
     from sharedtensor.integrations import sglang
 
     socket, net = published
@@ -94,7 +94,7 @@ def test_sglang_calls_our_loader_as_we_expect(published: tuple[str, Net]) -> Non
 
 
 class Stub(types.ModuleType):
-    """A module that has any name: what the engines' own modules import beside what is tested."""
+    """A module with every attribute. It replaces imports of the engines that the tests do not need."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -108,7 +108,7 @@ class Stub(types.ModuleType):
 
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
-    """Imports our module for vLLM on vLLM's own base classes and factory."""
+    """Imports the vLLM adapter with vLLM's base classes and factory."""
     folder = engine("vllm")
     before = set(sys.modules)
     for name in ("vllm", "vllm.distributed", "vllm.distributed.weight_transfer"):
@@ -152,7 +152,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
         del sys.modules[name]
 
 
-def test_vllm_drives_our_engine(published: tuple[str, Net], vllm: Any) -> None:
+def test_vllm_uses_the_engine(published: tuple[str, Net], vllm: Any) -> None:
     socket, net = published
     vllm.register()
     vllm.register()
@@ -188,7 +188,7 @@ def test_vllm_drives_our_engine(published: tuple[str, Net], vllm: Any) -> None:
         assert list(inspect.signature(theirs).parameters) == list(inspect.signature(mine).parameters), name
 
 
-def test_vllm_drives_our_loader(published: tuple[str, Net], vllm: Any) -> None:
+def test_vllm_uses_the_loader(published: tuple[str, Net], vllm: Any) -> None:
     socket, net = published
     vllm.register()
     cls = vllm.test_registered["sharedtensor"]
@@ -207,7 +207,7 @@ def test_vllm_drives_our_loader(published: tuple[str, Net], vllm: Any) -> None:
         cls(types.SimpleNamespace(model_loader_extra_config={})).load_weights(target, None)
 
 
-def test_checkpoint_engines_receiver_takes_what_we_send(
+def test_checkpoint_engine_receiver_accepts_the_sender(
     published: tuple[str, Net], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zmq = pytest.importorskip("zmq", reason="pyzmq is not installed: checkpoint-engine is not tested")

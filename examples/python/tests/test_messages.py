@@ -20,7 +20,7 @@ from sharedtensor.message import Message
 
 CDDL = (ROOT / "wire" / "protocol.cddl").read_text()
 PYTHON = {"bytes": "nbytes", "in": "in_", "i-ds": "ids"}
-"""Names of the schema that Python has for something else."""
+"""Names of the schema that differ in Python."""
 
 
 def cls_of(name: str) -> type[Message]:
@@ -44,7 +44,7 @@ def test_every_message_of_the_schema_has_its_class() -> None:
     assert len(maps) >= 72
     for name, fields in maps.items():
         have = [(f.key, f.always, f.name) for f in cls_of(name).keyed_fields()]
-        # An optional field of one message may stand without a default where a nested message is meant.
+        # Optional fields with nested messages may have no default.
         assert have[: len(fields)] == fields, name
 
 
@@ -76,7 +76,7 @@ def test_golden_vector(entry: dict[str, Any]) -> None:
     body = (VECTORS / entry["file"]).read_bytes()
     assert len(body) == entry["bytes"]
     message = cls_of(entry["message"]).decode(body)
-    # A vector with a key that its message has lost is encoded as another one.
+    # A vector with a removed key is encoded as another vector.
     assert message.encode() == (VECTORS / entry.get("encodes", entry["file"])).read_bytes()
 
 
@@ -116,7 +116,7 @@ def test_receiver_refuses(body: bytes, what: str) -> None:
         cbor.decode(body)
 
 
-def test_receiver_takes_long_forms_and_unknown_keys() -> None:
+def test_receiver_accepts_long_forms_and_unknown_keys() -> None:
     assert cbor.decode(bytes.fromhex("a1180100")) == {1: 0}
     assert messages.Ping.decode(cbor2.dumps({1: 5, 99: ["later"]})) == messages.Ping(timestamp=5)
 

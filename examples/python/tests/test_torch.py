@@ -1,4 +1,4 @@
-"""torch over the owner's memory: types, ties, modules, the guard, and what goes back to the owner."""
+"""torch tensors in the owner's memory: types, ties, modules, write protection, and arguments."""
 
 from __future__ import annotations
 
@@ -103,6 +103,63 @@ def test_load_into_and_share_module(tclient: st.Client) -> None:
         assert not meta.embed.weight.is_meta
 
 
+class Weight(torch.nn.Parameter):  # type: ignore[misc, name-defined]
+    """A subclass of Parameter, as engines use."""
+
+
+def state(module: object) -> list[tuple[str, int]]:
+    return [(name, id(p)) for name, p in [*module.named_parameters(), *module.named_buffers()]]  # type: ignore[attr-defined]
+
+
+def test_load_into_keeps_types_classes_and_attributes(tclient: st.Client) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).half()
+    module[0].weight = Weight(module[0].weight.data, requires_grad=False)
+    module[0].weight.output_dim = 1
+    module[1].running_mean.note = "kept"
+    tclient.publish("half", module.state_dict())
+    loaded = st.load_into(module, "half", client=tclient)
+    weight = module[0].weight
+    assert type(weight) is Weight and weight.output_dim == 1 and not weight.requires_grad
+    assert weight.dtype == torch.float16 and weight.data_ptr() == loaded["0.weight"].data_ptr()
+    assert module[1].running_mean.note == "kept" and not hasattr(loaded["1.running_mean"], "note")
+    assert module[0].bias.requires_grad and type(module[0].bias) is torch.nn.Parameter
+
+
+def test_load_into_refuses_another_type_before_it_replaces_anything(tclient: st.Client) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    weights = dict(module.state_dict())
+    for name in ("1.weight", "1.bias"):
+        tclient.publish("other type", {**weights, name: weights[name].half()})
+        before = state(module)
+        with pytest.raises(st.InvalidArgumentError, match=rf"{name} has type torch.float16.*module.to"):
+            st.load_into(module, "other type", client=tclient)
+        with pytest.raises(st.InvalidArgumentError, match="float16"):
+            st.load_into(module, "other type", client=tclient, strict=False)
+        assert state(module) == before, "something was replaced"
+    tclient.publish("other type", {**weights, "1.weight": torch.ones(4, 4, dtype=torch.int8)})
+    with pytest.raises(st.InvalidArgumentError, match="int8"):
+        st.load_into(module, "other type", client=tclient)
+    assert state(module) == before
+    with pytest.raises(st.InvalidArgumentError, match="framework='torch'"):
+        st.load_into(module, "", model=tclient.acquire("other type", framework="numpy"))
+    assert state(module) == before
+
+
+def test_load_into_accepts_integer_weights(tclient: st.Client) -> None:
+    module = torch.nn.Linear(4, 4, bias=False)
+    module.weight = torch.nn.Parameter(torch.arange(16, dtype=torch.int8).reshape(4, 4), requires_grad=False)
+    tclient.publish("integers", module.state_dict())
+    loaded = st.load_into(module, "integers", client=tclient)
+    assert module.weight.dtype == torch.int8 and module.weight.data_ptr() == loaded["weight"].data_ptr()
+    assert torch.equal(module.weight, torch.arange(16, dtype=torch.int8).reshape(4, 4))
+
+
+def test_load_into_refuses_a_module_without_shapes(tclient: st.Client) -> None:
+    tclient.publish("lazy", torch.nn.Linear(4, 4).state_dict())
+    with pytest.raises(st.InvalidArgumentError, match="run the module once"):
+        st.load_into(torch.nn.LazyLinear(4), "lazy", client=tclient)
+
+
 def test_a_write_stays_in_this_process(module_owner: Owner, tclient: st.Client) -> None:
     tclient.publish("guard", {"x": torch.ones(5000)})
     x = tclient.acquire("guard")["x"]
@@ -111,13 +168,13 @@ def test_a_write_stays_in_this_process(module_owner: Owner, tclient: st.Client) 
         x[0] = 99
         x.add_(1)
         assert seen[0] == 1 and (seen == 1).all(), "the owner's bytes changed"
-        # What was changed here is what goes out, not what the owner still has.
+        # The call sends the changed bytes, not the owner's.
         y = c.call("transform", x=x, scale=1)
         assert y[0] == 100 and y[1] == 2
     assert tclient.acquire("guard")["x"][0] == 1
 
 
-def test_tensors_go_in_place_both_ways(tclient: st.Client) -> None:
+def test_tensors_are_shared_in_both_directions(tclient: st.Client) -> None:
     x = st.empty((100,), torch.float32)
     x.copy_(torch.arange(100))
     y = tclient.call("transform", x=x, scale=2.0)
@@ -148,7 +205,7 @@ def test_strides_of_torch_cross(tclient: st.Client) -> None:
     assert torch.equal(w["expanded"], torch.ones(3, 4))
 
 
-def test_mapping_goes_with_the_last_tensor(module_owner: Owner) -> None:
+def test_mapping_ends_with_the_last_tensor(module_owner: Owner) -> None:
     import gc
 
     gc.collect()
@@ -163,7 +220,7 @@ def test_mapping_goes_with_the_last_tensor(module_owner: Owner) -> None:
         eventually(lambda: len(mappings()) == before, "the mapping stays without a tensor")
 
 
-def test_what_torch_cannot_share_is_named(tclient: st.Client) -> None:
+def test_unsupported_tensors_are_named_in_errors(tclient: st.Client) -> None:
     with pytest.raises(st.CapabilityError, match="'s'"):
         tclient.publish("bad", {"s": torch.ones(3).to_sparse()})
     with pytest.raises(st.CapabilityError, match="meta"):
@@ -172,7 +229,7 @@ def test_what_torch_cannot_share_is_named(tclient: st.Client) -> None:
     assert tclient.acquire("negative")["a"].tolist() == [5, 4, 3, 2, 1, 0]
 
 
-def test_dlpack_and_numpy_see_the_same_bytes(tclient: st.Client) -> None:
+def test_dlpack_and_numpy_share_bytes(tclient: st.Client) -> None:
     x = tclient.acquire("base", framework="numpy")["layers.0.weight"]
     t = tclient.acquire("base")["layers.0.weight"]
     assert np.array_equal(np.asarray(t), x)
@@ -196,8 +253,7 @@ def smaps(pid: int, inode: int) -> tuple[int, int]:
 
 
 def test_python_and_go_exchange_weights_without_a_copy(module_owner: Owner, programs: Path) -> None:
-    """Twenty lines of PyTorch and thirty of Go: the same inode in three processes, one copy by their proportional
-    sizes."""
+    """Three processes in Python and Go map the same inode. Their proportional sizes add up to one copy."""
     lines = (ROOT / "examples/python/exchange/exchange.py").read_text().split('"""')[2].strip().splitlines()
     assert sum(1 for line in lines if line.strip()) <= 20
     env = {**os.environ, "PYTHONPATH": str(Path(st.__file__).parent.parent), "PYTHONUNBUFFERED": "1"}
@@ -214,13 +270,13 @@ def test_python_and_go_exchange_weights_without_a_copy(module_owner: Owner, prog
     with st.connect(module_owner.socket, framework="numpy") as c:
         w = c.acquire("from-python")
         inode = w.mappings[0].inode()[1]
-        assert w["fc.weight"].sum() == 0.25 * 256 * 1024  # all pages are looked at here
+        assert w["fc.weight"].sum() == 0.25 * 256 * 1024  # reads all pages
         sizes = {pid: smaps(pid, inode) for pid in (python.pid, go.pid, c.server.pid, os.getpid())}
         for pid in sizes:
             assert any(line.split()[4] == str(inode) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()), (
                 pid
             )
-        assert sizes[python.pid][0] and sizes[go.pid][0], f"nobody has looked at it: {sizes}"
+        assert sizes[python.pid][0] and sizes[go.pid][0], f"a process has not read it: {sizes}"
         total = sum(pss for _, pss in sizes.values())
         assert total <= w.nbytes / 1024 * 1.05 + 8, f"more than one copy: {sizes}, {w.nbytes / 1024} KiB"
     for process in (go, python):

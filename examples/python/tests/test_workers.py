@@ -1,4 +1,4 @@
-"""Functions of a Python process that others call through the Go owner."""
+"""Functions of a Python process that clients call through the Go owner."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ with c.offer(calls=2, scale=scale, inode=inode, made=made, steps=steps, stuck=st
 
 @pytest.fixture
 def owner(make_owner: Callable[..., Owner]) -> Owner:
-    """An owner that takes offers."""
+    """An owner that accepts offers."""
     return make_owner("serve", "--offers")
 
 
@@ -81,7 +81,7 @@ def inode_of(array: Any) -> list[int]:
     return list(mapping.inode())
 
 
-def test_tensors_are_in_place_both_ways(caller: st.Client, worker: subprocess.Popen[str]) -> None:
+def test_tensors_are_shared_in_both_directions(caller: st.Client, worker: subprocess.Popen[str]) -> None:
     x = st.from_array(np.arange(1000, dtype=np.float32))
     assert caller.call("inode", x=x) == inode_of(x), "the worker looks at the caller's memory"
     made = caller.call("made", n=1000)
@@ -113,7 +113,7 @@ def test_streams(caller: st.Client, worker: subprocess.Popen[str]) -> None:
     assert caller.call("scale", x=np.ones(1, np.float32))[0] == 2
 
 
-def test_errors_are_told_by_type(owner: Owner, caller: st.Client) -> None:
+def test_errors_keep_their_type(owner: Owner, caller: st.Client) -> None:
     def broken(kind: str) -> None:
         if kind == "key":
             raise KeyError("no such key")
@@ -136,7 +136,7 @@ def test_errors_are_told_by_type(owner: Owner, caller: st.Client) -> None:
         caller.call("broken", kind="key")
 
 
-def test_a_function_hears_that_nobody_waits(owner: Owner, caller: st.Client) -> None:
+def test_function_is_cancelled_without_waiters(owner: Owner, caller: st.Client) -> None:
     left = threading.Event()
 
     def patient() -> None:
@@ -181,7 +181,7 @@ def test_the_owner_caches_and_runs_tasks(owner: Owner, caller: st.Client) -> Non
     assert not served.is_alive()
 
 
-def test_the_death_of_a_worker(caller: st.Client, worker: subprocess.Popen[str]) -> None:
+def test_killed_worker(caller: st.Client, worker: subprocess.Popen[str]) -> None:
     caught: list[BaseException] = []
 
     def call() -> None:
@@ -208,7 +208,7 @@ def test_a_worker_offers_again_to_the_next_owner(owner: Owner, worker: subproces
         assert c.call("scale", x=np.ones(2, np.float32))[1] == 2
 
 
-def test_nothing_is_left_of_calls(owner: Owner, caller: st.Client) -> None:
+def test_calls_leak_nothing(owner: Owner, caller: st.Client) -> None:
     def double(x: Any) -> Any:
         return x * 2
 
@@ -221,6 +221,6 @@ def test_nothing_is_left_of_calls(owner: Owner, caller: st.Client) -> None:
         eventually(lambda: descriptors() <= files + 2 and len(mappings()) <= maps + 2, "memory of calls is given back")
 
 
-def test_an_owner_that_takes_no_offers(make_owner: Callable[..., Owner]) -> None:
+def test_owner_without_offers(make_owner: Callable[..., Owner]) -> None:
     with st.connect(make_owner("serve").socket) as c, pytest.raises(st.UnsupportedError, match="--offers"):
         c.offer(f=time.sleep)

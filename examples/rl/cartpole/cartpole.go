@@ -1,6 +1,5 @@
-// Package cartpole is the classic control problem: a cart on a track balances a pole that can only be pushed left or
-// right. The equations are those of Barto, Sutton and Anderson (1983), with the constants and the Euler step that
-// everybody uses.
+// Package cartpole is the classic control problem: a cart on a track balances a pole and can only be pushed left or
+// right. It uses the equations of Barto, Sutton and Anderson (1983), with the usual constants and Euler step.
 package cartpole
 
 import (
@@ -20,25 +19,25 @@ const (
 	maxAngle    = 12 * 2 * math.Pi / 360
 )
 
-// MaxSteps is how long an episode lasts at most, and so its largest reward.
+// MaxSteps is the maximum length of an episode, and so its largest reward.
 const MaxSteps = 500
 
-// State is what can be observed: position and speed of the cart, angle and angular speed of the pole, in SI units.
+// State is the observation: position and speed of the cart, angle and angular speed of the pole, in SI units.
 type State [4]float32
 
-// End says how an episode stands after a step.
+// End is the state of an episode after a step.
 type End uint8
 
 const (
-	// GoesOn is an episode that has not ended.
+	// GoesOn means that the episode continues.
 	GoesOn End = iota
-	// Fell is one whose pole fell or whose cart left the track.
+	// Fell means that the pole fell or the cart left the track.
 	Fell
-	// TimeUp is one that has lasted MaxSteps.
+	// TimeUp means that the episode lasted MaxSteps.
 	TimeUp
 )
 
-// Env is one cart. It is not for several goroutines at once.
+// Env is one cart. It must be used by one goroutine at a time.
 type Env struct {
 	state  State
 	steps  int
@@ -52,7 +51,7 @@ func New(seed uint64) *Env {
 	return e
 }
 
-// Reset begins an episode near the upright position and returns what is observed.
+// Reset begins an episode near the upright position and returns the observation.
 func (e *Env) Reset() State {
 	for i := range e.state {
 		e.state[i] = float32(e.random.Float64()*0.1 - 0.05)
@@ -61,17 +60,17 @@ func (e *Env) Reset() State {
 	return e.state
 }
 
-// State is what is observed now.
+// State returns the current observation.
 func (e *Env) State() State { return e.state }
 
-// Steps is how many steps the episode has lasted.
+// Steps returns the number of steps of the episode.
 func (e *Env) Steps() int { return e.steps }
 
-// Float64 is a random number of [0, 1) from the environment's source.
+// Float64 returns a random number of [0, 1) from the environment's source.
 func (e *Env) Float64() float64 { return e.random.Float64() }
 
-// Step pushes the cart, right or left, and returns what is observed then and how the episode stands. Each step that is
-// taken has reward 1.
+// Step pushes the cart right or left and returns the new observation and the state of the episode. Each step has reward
+// 1.
 func (e *Env) Step(right bool) (State, End) {
 	push := -force
 	if right {

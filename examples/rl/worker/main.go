@@ -1,5 +1,5 @@
 // Command worker plays cart and pole with the newest policy that a trainer has published, in place on its weights, and
-// publishes what it has seen for the trainer to learn from. train.py starts three of them.
+// publishes its observations for the trainer. train.py starts three of them.
 //
 //	go run ./examples/rl/worker SOCKET NUMBER STEPS
 package main
@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// work plays a rollout with each policy that it sees until ctx ends.
+// work plays a rollout with each new policy until ctx ends.
 func work(ctx context.Context, socket string, number uint64, steps int64) error {
 	dev, err := host.Open()
 	if err != nil {
@@ -70,7 +70,7 @@ func work(ctx context.Context, socket string, number uint64, steps int64) error 
 	}
 }
 
-// play fills a rollout on the policy of the handle and publishes it.
+// play fills a rollout with the policy of the handle and publishes it.
 func play(
 	ctx context.Context, client *endpoint.Client, dev driver.Device, handle *endpoint.Handle, env *cartpole.Env, number uint64, steps int64,
 ) error {
@@ -97,7 +97,7 @@ func play(
 	return err
 }
 
-// newer waits until there is a later version than that of the handle.
+// newer waits for a later version than that of the handle.
 func newer(ctx context.Context, handle *endpoint.Handle) error {
 	for {
 		changed := handle.Changed()

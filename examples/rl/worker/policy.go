@@ -13,13 +13,13 @@ type layer struct {
 	weight, bias []float32 // weight has a row for each output
 }
 
-// policy computes in place on the weights that the trainer published: tanh layers, and the logits of left and right.
+// policy computes in place on the published weights: tanh layers, and the logits of left and right.
 type policy struct {
 	layers []layer
-	values [2][]float32 // of the layer before and of this one
+	values [2][]float32 // of the previous and of this layer
 }
 
-// newPolicy finds the layers actor.0, actor.1 and so on. What it returns is valid for as long as the state dict is.
+// newPolicy returns the layers actor.0, actor.1 and so on. The result is valid while the state dict is.
 func newPolicy(sd *module.StateDict) (*policy, error) {
 	p := &policy{}
 	width := 4
@@ -52,7 +52,7 @@ func newPolicy(sd *module.StateDict) (*policy, error) {
 	return p, nil
 }
 
-// right is the probability of pushing right.
+// right returns the probability of pushing right.
 func (p *policy) right(state [4]float32) float64 {
 	in := append(p.values[0][:0], state[:]...)
 	out := p.values[1]

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// weights is a state dict of one hidden layer of 3 and the output, all weights w.
+// weights returns a state dict of one hidden layer of 3 and the output, all weights w.
 func weights(t *testing.T, w float32, shapes ...tensor.Shape) *module.StateDict {
 	dev, err := host.Open()
 	require.NoError(t, err)

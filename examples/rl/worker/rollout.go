@@ -10,19 +10,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// rollout is what a worker has seen, in shared memory: one row a step.
+// rollout holds the observations of a worker in shared memory, one row for each step.
 type rollout struct {
 	sd           *module.StateDict
 	observations []float32 // before the step, 4 a row
 	next         []float32 // after it, 4 a row
 	actions      []int64   // 1 is right
-	logProbs     []float32 // of the action that was taken
+	logProbs     []float32 // of the chosen action
 	ends         []uint8   // cartpole.End after the step
-	lengths      []float32 // of episodes that ended here, 0 elsewhere
-	facts        []int64   // version of the policy, nanoseconds from its publication until it was here
+	lengths      []float32 // of episodes that ended in this step, 0 elsewhere
+	facts        []int64   // version of the policy, nanoseconds from its publication to its arrival
 }
 
-// newRollout makes an empty one of that many steps. The caller owns it.
+// newRollout returns an empty rollout of that many steps, owned by the caller.
 func newRollout(dev driver.Device, steps int64) (_ *rollout, err error) {
 	r := &rollout{sd: module.NewStateDict()}
 	defer func() {
@@ -41,7 +41,7 @@ func newRollout(dev driver.Device, steps int64) (_ *rollout, err error) {
 	)
 }
 
-// add puts a new tensor under a name and its elements into data.
+// add adds a new tensor to sd and stores its elements in data.
 func add[T tensor.Element](sd *module.StateDict, dev driver.Device, name string, dt tensor.DType, shape tensor.Shape, data *[]T) error {
 	t, err := tensor.Empty(dev, dt, shape)
 	if err != nil {
@@ -50,10 +50,10 @@ func add[T tensor.Element](sd *module.StateDict, dev driver.Device, name string,
 	if *data, err = tensor.Data[T](t); err != nil {
 		return errors.Join(err, t.Close())
 	}
-	return sd.Set(name, t) // takes t
+	return sd.Set(name, t) // takes ownership of t
 }
 
-// fill runs the environment with the policy for as many steps as there are rows.
+// fill runs the environment with the policy, one step for each row.
 func (r *rollout) fill(env *cartpole.Env, p *policy) {
 	for i := range r.actions {
 		state := env.State()

@@ -1,4 +1,4 @@
-// Command client has an owner build a model, transform a tensor and compute the norm of a matrix. No byte of a tensor
+// Command client makes an owner build a model, transform a tensor and compute the norm of a matrix. No byte of a tensor
 // is copied between the two processes.
 //
 //	go run ./examples/service/client SOCKET
@@ -68,7 +68,7 @@ func build(ctx context.Context, client *endpoint.Client) (*endpoint.Ref[*module.
 	return model, nil
 }
 
-// transform calls an endpoint as if it were a function here.
+// transform calls an endpoint like a local function.
 func transform(ctx context.Context, client *endpoint.Client, dev driver.Device) error {
 	call := endpoint.Stub[service.TransformArgs, *tensor.Tensor](client, service.Transform)
 	x, err := tensor.FromSlice(dev, tensor.Shape{3}, []float32{1, 2, 3})
@@ -85,7 +85,7 @@ func transform(ctx context.Context, client *endpoint.Client, dev driver.Device) 
 	return nil
 }
 
-// estimate hands a tensor of the owner back to it, and reads a stream until it is satisfied.
+// estimate passes a tensor of the owner back to it, and reads a stream until the estimate is good enough.
 func estimate(ctx context.Context, client *endpoint.Client, model *module.StateDict) error {
 	weight, _ := model.Get("layers.0.weight")
 	last := 0.0
@@ -95,7 +95,7 @@ func estimate(ctx context.Context, client *endpoint.Client, model *module.StateD
 		}
 		if e.Step == 50 {
 			fmt.Printf("spectral norm %.2f after %d steps, last change %.0e\n", e.Value, e.Step, e.Value-last)
-			return nil // which stops the function at the owner
+			return nil // stops the function at the owner
 		}
 		last = e.Value
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// functions are what clients can call. What they allocate lies in memory of the device, so that it can be shared.
+// functions are the endpoints. They allocate memory of the device, so that it can be shared.
 type functions struct{ dev driver.Device }
 
 // buildModel is the endpoint build_model.
@@ -24,7 +24,7 @@ func (f functions) buildModel(ctx context.Context, in service.BuildArgs) (*modul
 	return build(ctx, f.dev, in)
 }
 
-// build makes a model of random weights and reports each layer that is ready.
+// build creates a model of random weights and reports each completed layer.
 func build(ctx context.Context, dev driver.Device, in service.BuildArgs) (_ *module.StateDict, err error) {
 	if in.HiddenSize < 1 || in.HiddenSize > 1<<14 || in.Layers < 1 || in.Layers > 1000 || in.PaceMS < 0 {
 		return nil, fmt.Errorf("%w: a model of %d layers of %d", driver.ErrInvalid, in.Layers, in.HiddenSize)
@@ -43,7 +43,7 @@ func build(ctx context.Context, dev driver.Device, in service.BuildArgs) (_ *mod
 		if err != nil {
 			return nil, err
 		}
-		if err := model.Set(fmt.Sprintf("layers.%d.weight", i), weight); err != nil { // takes weight
+		if err := model.Set(fmt.Sprintf("layers.%d.weight", i), weight); err != nil { // takes ownership of weight
 			return nil, err
 		}
 		select {
@@ -55,7 +55,7 @@ func build(ctx context.Context, dev driver.Device, in service.BuildArgs) (_ *mod
 	return model, nil
 }
 
-// layer is a square matrix of weights, which the caller owns.
+// layer returns a square matrix of weights, owned by the caller.
 func layer(dev driver.Device, width int64, random *rand.Rand) (*tensor.Tensor, error) {
 	weight, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{width, width})
 	if err != nil {
@@ -87,7 +87,7 @@ func (f functions) transform(_ context.Context, in service.TransformArgs) (*tens
 	return tensor.FromSlice(f.dev, in.X.Shape(), values)
 }
 
-// spectralNorm sends a vector through the matrix and back again and again and yields how much it grows on the way.
+// spectralNorm multiplies a vector by the matrix and its transpose repeatedly and yields its growth.
 func (f functions) spectralNorm(_ context.Context, in service.NormArgs) iter.Seq2[service.Estimate, error] {
 	return func(yield func(service.Estimate, error) bool) {
 		a, err := newMatrix(in.A)
@@ -111,7 +111,7 @@ func (f functions) spectralNorm(_ context.Context, in service.NormArgs) iter.Seq
 	}
 }
 
-// matrix is a matrix, row by row.
+// matrix is a row-major matrix.
 type matrix struct {
 	values        []float32
 	rows, columns int
@@ -145,7 +145,7 @@ func (a matrix) transposedTimes(y []float64) []float64 {
 	return x
 }
 
-// normalize scales a vector to length 1 and returns the length that it had.
+// normalize scales a vector to length 1 and returns its previous length.
 func normalize(x []float64) float64 {
 	var sum float64
 	for _, v := range x {

@@ -1,13 +1,13 @@
 //go:build unix
 
-// Command web answers HTTP requests with four worker processes on one model, which an owner has in memory once. A new
-// version is taken while requests run, without one that fails; SIGTERM lets those that run end.
+// Command web answers HTTP requests with four worker processes on one model, which an owner holds in memory once. A new
+// version is used without a failed request. After SIGTERM requests in flight end.
 //
 //	go run ./examples/service/owner SOCKET
 //	go run ./examples/service/web -listen localhost:8080 SOCKET
 //	curl -d '{"x": [1, 2, 3]}' localhost:8080/forward
 //
-// The model is one that the owner published as base: square matrices of float32, one behind the other.
+// The model is published by the owner as base: a sequence of square float32 matrices.
 package main
 
 import (
@@ -75,7 +75,7 @@ func supervise(ctx context.Context, address string, workers int, drain time.Dura
 		}()
 	}
 	<-ctx.Done()
-	listener.Close() // the workers close theirs: who comes now is refused by the kernel
+	listener.Close() // the workers close theirs; the kernel refuses new connections
 	file.Close()
 	for range workers {
 		<-done

@@ -10,13 +10,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// network is a model as the requests use it: the owner's bytes, in place.
+// network is a model for requests: the owner's memory, in place.
 type network struct {
 	layers [][]float32 // row-major square matrices
 	width  int
 }
 
-// newNetwork finds the layers of a state dict. They are valid as long as that is mapped.
+// newNetwork returns the layers of a state dict, valid while it is mapped.
 func newNetwork(sd *module.StateDict) (network, error) {
 	var n network
 	for name, t := range sd.All() {
@@ -38,7 +38,7 @@ func newNetwork(sd *module.StateDict) (network, error) {
 	return n, nil
 }
 
-// forward multiplies x, filled up with zeros, by one layer after the other.
+// forward multiplies x, padded with zeros, by one layer after another.
 func forward(sd *module.StateDict, x []float32) ([]float32, error) {
 	n, err := newNetwork(sd)
 	if err != nil {

@@ -14,10 +14,9 @@ import (
 	"time"
 )
 
-// inheritable returns a descriptor of the listener for workers, which the caller closes. All of them share its open
-// file, whose mode has to stay non-blocking: else a worker would wait in accept for a connection that another one has
-// taken, where nothing can wake it. Starting a process calls [os.File.Fd], which makes the mode blocking, unless it was
-// when the File was made.
+// inheritable returns a descriptor of the listener for workers, which the caller closes. All workers share its open
+// file description, which must stay non-blocking: otherwise a worker would block in accept after another one took the
+// connection. Starting a process calls [os.File.Fd], which makes it blocking unless it was when the File was created.
 func inheritable(listener *net.TCPListener) (*os.File, error) {
 	raw, err := listener.SyscallConn()
 	if err != nil {
@@ -40,7 +39,7 @@ func inheritable(listener *net.TCPListener) (*os.File, error) {
 	return file, errors.Join(err, failed)
 }
 
-// keepRunning starts a worker, and again whenever it ends, until ctx ends. Then it asks the worker to drain and waits
+// keepRunning starts a worker, and restarts it when it ends, until ctx ends. Then it asks the worker to drain and waits
 // for its end.
 func keepRunning(ctx context.Context, number int, listener *os.File, drain time.Duration) {
 	for ctx.Err() == nil {
@@ -60,11 +59,11 @@ func keepRunning(ctx context.Context, number int, listener *os.File, drain time.
 func runWorker(ctx context.Context, number int, listener *os.File, drain time.Duration) error {
 	worker := exec.CommandContext(ctx, os.Args[0], os.Args[1:]...)
 	worker.Env = append(os.Environ(), fmt.Sprintf("%s=%d", workerEnv, number))
-	worker.ExtraFiles = []*os.File{listener} // descriptor 3 there
+	worker.ExtraFiles = []*os.File{listener} // descriptor 3 of the worker
 	worker.Stdout, worker.Stderr = os.Stdout, os.Stderr
 	worker.Cancel = func() error { return worker.Process.Signal(syscall.SIGTERM) }
 	worker.WaitDelay = drain + time.Second
-	// The worker drains when this end is closed, so that none outlives a supervisor that was killed.
+	// The worker drains when this pipe is closed, so it does not outlive a killed supervisor.
 	alive, err := worker.StdinPipe()
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// work serves the inherited port until ctx or the supervisor ends, and then lets the requests that run end.
+// work serves the inherited port until ctx or the supervisor ends, and then waits for requests in flight.
 func work(ctx context.Context, socket string, drain time.Duration) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -29,7 +29,7 @@ func work(ctx context.Context, socket string, drain time.Duration) error {
 		stop()
 	}()
 	inherited := os.NewFile(3, "listener")
-	listener, err := net.FileListener(inherited) // a descriptor of its own, which serve closes
+	listener, err := net.FileListener(inherited) // a separate descriptor, which serve closes
 	inherited.Close()
 	if err != nil {
 		return err
@@ -52,13 +52,13 @@ func work(ctx context.Context, socket string, drain time.Duration) error {
 	return serve(ctx, listener, model, drain)
 }
 
-// validate refuses a version that the requests could not use.
+// validate refuses a version that requests cannot use.
 func validate(_ context.Context, _ uint64, sd *module.StateDict) error {
 	_, err := newNetwork(sd)
 	return err
 }
 
-// serve answers requests until ctx ends, and returns when those that run have ended.
+// serve answers requests until ctx ends, and returns when requests in flight have ended.
 func serve(ctx context.Context, listener net.Listener, model *endpoint.Follower, drain time.Duration) error {
 	routes := http.NewServeMux()
 	routes.Handle("POST /forward", forwardHandler(model))
@@ -81,34 +81,34 @@ func serve(ctx context.Context, listener net.Listener, model *endpoint.Follower,
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(drain + time.Second): // the port may not close where something has made it blocking
+	case <-time.After(drain + time.Second): // the port may not close if its description became blocking
 		return context.DeadlineExceeded
 	}
 }
 
 // request is the body of POST /forward.
 type request struct {
-	// X is the input; it is filled up with zeros to the width of the model.
+	// X is the input, padded with zeros to the width of the model.
 	X []float32 `json:"x"`
-	// PaceMS is how many milliseconds the answer takes at least. It stands for the work that a real model is.
+	// PaceMS is the minimum time for the answer in milliseconds. It simulates the work of a real model.
 	PaceMS int `json:"pace_ms"`
 }
 
-// answer is what comes back.
+// answer is the response.
 type answer struct {
 	// Y is the output.
 	Y []float32 `json:"y"`
-	// Version is the version that was used, from the first layer to the last.
+	// Version is the version used for all layers.
 	Version uint64 `json:"version"`
 	// Worker is the process that answered.
 	Worker int `json:"worker"`
 }
 
-// maxBody bounds the body of a request, in bytes.
+// maxBody is the maximum size of a request's body in bytes.
 const maxBody = 1 << 20
 
-// forwardHandler sends the input through the version that is newest when the request begins. It stays mapped until the
-// answer is made.
+// forwardHandler computes with the newest version at the start of the request, which stays mapped until the response is
+// complete.
 func forwardHandler(model *endpoint.Follower) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var in request
@@ -125,7 +125,7 @@ func forwardHandler(model *endpoint.Follower) http.HandlerFunc {
 		select {
 		case <-time.After(time.Duration(in.PaceMS) * time.Millisecond):
 		case <-r.Context().Done():
-			return // nobody waits for the answer
+			return // the client has left
 		}
 		y, err := forward(pinned.StateDict(), in.X)
 		if err != nil {

@@ -1,4 +1,4 @@
-// Command client attaches the tensors of an owner and prints the sum of each, computed on the owner's bytes without a
+// Command client attaches the tensors of an owner and prints the sum of each, computed on the owner's memory without a
 // copy.
 //
 //	go run ./examples/share/client SOCKET NAME

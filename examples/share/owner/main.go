@@ -1,5 +1,5 @@
-// Command owner loads a safetensors file into shared memory and lets every other process of this user on this host use
-// it in place.
+// Command owner loads a safetensors file into shared memory. Other processes of the same user on this host use it in
+// place.
 //
 //	go run ./examples/share/owner SOCKET NAME FILE
 package main

@@ -1,8 +1,8 @@
 package silero
 
-// unfold lays out what a convolution with kernel 3 and padding 1 looks at, one patch after the other: patches[t] is
+// unfold arranges the inputs of a convolution with kernel 3 and padding 1, one patch after another: patches[t] is
 // channels × 3, the elements of in (channels × time) around time step t*stride, zeros outside. A convolution is then
-// the product of its weights with each patch, and both are read from front to back.
+// the product of its weights with each patch, and both are read sequentially.
 func unfold(patches, in []float32, channels, stride int) {
 	steps := len(in) / channels
 	width := 3 * channels
@@ -22,8 +22,8 @@ func unfold(patches, in []float32, channels, stride int) {
 }
 
 // matmul sets out[r][t] to the dot product of row r of weight and the width elements of x from t*step on, for all rows
-// and all count values of t: 4, 2 or 1. The steps of t are taken together so that the weights, which are most of what
-// is read, pass through the cache once.
+// and all count values of t: 4, 2 or 1. The steps of t are computed together so that the weights, which are most of the
+// input, pass through the cache once.
 func matmul(out, weight, x []float32, width, step, count int) {
 	for r := range len(weight) / width {
 		row := weight[r*width : (r+1)*width]
@@ -39,7 +39,7 @@ func matmul(out, weight, x []float32, width, step, count int) {
 	}
 }
 
-// dot4 is four dot products of row, with the elements of x from 0, step, 2*step and 3*step on.
+// dot4 returns four dot products of row, with the elements of x from 0, step, 2*step and 3*step on.
 func dot4(out, row, x []float32, step int) {
 	x0, x1 := x[:len(row)], x[step:][:len(row)]
 	x2, x3 := x[2*step:][:len(row)], x[3*step:][:len(row)]
@@ -53,7 +53,7 @@ func dot4(out, row, x []float32, step int) {
 	out[0], out[1], out[2], out[3] = s0, s1, s2, s3
 }
 
-// dot is the dot product of row and the first elements of x. Its four sums do not wait for each other.
+// dot returns the dot product of row and the first elements of x. Its four sums are independent.
 func dot(row, x []float32) float32 {
 	x = x[:len(row)]
 	var s0, s1, s2, s3 float32

@@ -7,14 +7,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// What the network fixes.
+// Constants of the network.
 const (
 	// SampleRate is the rate of the input, in samples a second.
 	SampleRate = 16000
 	// ChunkSamples is the number of samples that one call of [Network.Process] takes.
 	ChunkSamples = 512
 
-	contextSamples = 64 // of the chunk before, and as many reflected ones at the end
+	contextSamples = 64 // of the previous chunk, and as many reflected ones at the end
 	windowSamples  = contextSamples + ChunkSamples + contextSamples
 	fftSize        = 256
 	hop            = 128
@@ -23,8 +23,8 @@ const (
 	units          = 128
 )
 
-// Network is the network with the state of one stream of audio. It is not safe for concurrent use; make one for each
-// stream, they share the weights and cost about 20 KiB each.
+// Network is the network with the state of one audio stream. It is not safe for concurrent use; create one for each
+// stream. They share the weights and cost about 20 KiB each.
 type Network struct {
 	weights weights
 
@@ -32,7 +32,7 @@ type Network struct {
 	hidden [units]float32
 	cell   [units]float32
 
-	// What a chunk leaves in passing, kept so that Process allocates nothing.
+	// Intermediate results, kept so that Process does not allocate.
 	spectrum [2 * bins * frames]float32
 	a, b     [129 * frames]float32 // activations, channels × time
 	patches  [129 * 3 * frames]float32
@@ -40,9 +40,8 @@ type Network struct {
 	carried  [4 * units]float32
 }
 
-// New makes a network over the weights in sd. It borrows sd, which must stay open as long as the network is used: the
-// weights are read where they are. A state dict that does not hold this network is refused with [ErrWeights]; tensors
-// beyond the network's own are ignored.
+// New returns a network over the weights in sd. It borrows sd, which must stay open while the network is used. A state
+// dict without this network is refused with [ErrWeights]; additional tensors are ignored.
 func New(sd *module.StateDict) (*Network, error) {
 	w, err := bindWeights(sd)
 	if err != nil {
@@ -51,7 +50,7 @@ func New(sd *module.StateDict) (*Network, error) {
 	return &Network{weights: w}, nil
 }
 
-// Reset forgets all audio seen, as before the first chunk.
+// Reset restores the state before the first chunk.
 func (n *Network) Reset() {
 	clear(n.window[:])
 	clear(n.hidden[:])
@@ -59,8 +58,8 @@ func (n *Network) Reset() {
 }
 
 // Process takes the next [ChunkSamples] samples of the stream, in -1 to 1, and returns the probability of speech in
-// them, 0 to 1. It borrows chunk. Another number of samples is an error and leaves the state alone; the last chunk of a
-// clip is filled up with zeros by the caller.
+// them, 0 to 1. It borrows chunk. Another number of samples is an error and does not change the state; the caller pads
+// the last chunk of a clip with zeros.
 func (n *Network) Process(chunk []float32) (float32, error) {
 	if len(chunk) != ChunkSamples {
 		return 0, fmt.Errorf("chunk of %d samples, want %d", len(chunk), ChunkSamples)
@@ -72,7 +71,7 @@ func (n *Network) Process(chunk []float32) (float32, error) {
 	return n.decode(), nil
 }
 
-// shift moves the window on by one chunk: the end of the chunk before becomes the context.
+// shift advances the window by one chunk: the end of the previous chunk becomes the context.
 func (n *Network) shift(chunk []float32) {
 	copy(n.window[:contextSamples], n.window[ChunkSamples:ChunkSamples+contextSamples])
 	copy(n.window[contextSamples:], chunk)
@@ -82,7 +81,7 @@ func (n *Network) shift(chunk []float32) {
 	}
 }
 
-// stft leaves the magnitudes of the window's spectrum in a: 129 × 4.
+// stft stores the magnitudes of the window's spectrum in a: 129 × 4.
 func (n *Network) stft() {
 	matmul(n.spectrum[:], n.weights.stft, n.window[:], fftSize, hop, frames)
 	re, im := n.spectrum[:bins*frames], n.spectrum[bins*frames:]
@@ -91,7 +90,7 @@ func (n *Network) stft() {
 	}
 }
 
-// encode takes 129 × 4 in a to 128 × 1 in a.
+// encode transforms 129 × 4 in a to 128 × 1 in a.
 func (n *Network) encode() {
 	w := &n.weights
 	n.conv(n.b[:128*4], n.a[:bins*4], w.conv1, w.bias1, bins, 1)
@@ -115,7 +114,7 @@ func (n *Network) conv(out, in, weight, bias []float32, channels, stride int) {
 	}
 }
 
-// lstm is one step of the LSTM cell: hidden and cell move on.
+// lstm is one step of the LSTM cell, which updates hidden and cell.
 func (n *Network) lstm(in []float32) {
 	w := &n.weights
 	matmul(n.gates[:], w.inputGates, in, units, units, 1)
@@ -133,7 +132,7 @@ func (n *Network) lstm(in []float32) {
 	}
 }
 
-// decode turns the hidden state into the probability. There is one time step, so the mean over time is the value
+// decode converts the hidden state to the probability. There is one time step, so the mean over time is the value
 // itself.
 func (n *Network) decode() float32 {
 	sum := n.weights.finalBias[0]

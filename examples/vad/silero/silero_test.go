@@ -25,7 +25,7 @@ func openHost(t testing.TB) driver.Device {
 	return dev
 }
 
-// loaded is the published model in shared memory.
+// loaded returns the published model in shared memory.
 func loaded(t testing.TB) *module.StateDict {
 	path := vadtest.File(t, "silero_vad_16k.safetensors")
 	sd, err := module.Load(context.Background(), openHost(t), path, module.LoadOptions{})
@@ -34,7 +34,7 @@ func loaded(t testing.TB) *module.StateDict {
 	return sd
 }
 
-// zeros is a state dict with the network's names and shapes; change may alter the shapes and dtypes before it is made.
+// zeros returns a state dict with the network's names and shapes; change may alter the shapes and dtypes before.
 func zeros(t testing.TB, change func(map[string]tensor.Spec)) *module.StateDict {
 	dev := openHost(t)
 	specs := map[string]tensor.Spec{}
@@ -184,7 +184,7 @@ func TestMatmul(t *testing.T) {
 	}
 }
 
-// BenchmarkProcess reports how many seconds of audio are done in a second.
+// BenchmarkProcess reports the seconds of audio processed per second.
 func BenchmarkProcess(b *testing.B) {
 	n, err := New(zeros(b, nil))
 	require.NoError(b, err)

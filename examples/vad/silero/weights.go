@@ -8,11 +8,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// ErrWeights is a state dict that does not hold this network: a tensor is missing, has another dtype or shape, or is
-// not in memory that the processor addresses.
+// ErrWeights means that a state dict does not hold this network: a tensor is missing, has another dtype or shape, or is
+// not in memory that the processor can address.
 var ErrWeights = errors.New("not the weights of Silero VAD (16 kHz)")
 
-// weights are the tensors of the network, in place.
+// weights holds the tensors of the network, in place.
 type weights struct {
 	stft                    []float32 // 258 × 256
 	conv1, bias1            []float32 // 128 × 129 × 3
@@ -24,7 +24,7 @@ type weights struct {
 	final, finalBias        []float32 // 1 × 128
 }
 
-// entry says where a tensor of the network goes.
+// entry maps a tensor of the network to its field.
 type entry struct {
 	name  string
 	shape tensor.Shape
@@ -52,7 +52,7 @@ func (w *weights) layout() []entry {
 	}
 }
 
-// bindWeights finds the tensors of the network in sd and checks dtype and shape of each. It borrows sd: the weights are
+// bindWeights returns the tensors of the network in sd after checking dtype and shape. It borrows sd: the weights are
 // sd's memory.
 func bindWeights(sd *module.StateDict) (weights, error) {
 	var w weights

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// Clip is a run of audio samples, one channel.
+// Clip is a sequence of audio samples of one channel.
 type Clip struct {
 	// SampleRate is in samples a second.
 	SampleRate int
@@ -17,10 +17,10 @@ type Clip struct {
 }
 
 const (
-	// maxChunks bounds how many chunks are walked, so that a file of empty chunks costs no time. Real files have a
-	// handful.
+	// maxChunks limits the number of chunks that are read, so that a file of empty chunks costs no time. Real files
+	// have a handful.
 	maxChunks = 1024
-	// toEnd is what programs that write to a pipe leave in a size that they do not know.
+	// toEnd is the size that programs write to a pipe if they do not know it.
 	toEnd = 1<<32 - 1
 
 	formatPCM        = 1

@@ -12,6 +12,6 @@ var (
 	ErrChunk = errors.New("bad WAV chunk")
 	// ErrEncoding is audio that this package does not read: not 16-bit PCM, or more than one channel.
 	ErrEncoding = errors.New("unsupported WAV encoding")
-	// ErrSampleRate is audio at another sample rate than asked for.
+	// ErrSampleRate means that the sample rate is not the expected one.
 	ErrSampleRate = errors.New("unexpected WAV sample rate")
 )

@@ -7,16 +7,16 @@ import (
 	"os"
 )
 
-// ErrRefused is memory that was passed and cannot be what it should be.
+// ErrRefused means that the memory is not that of a ring.
 var ErrRefused = errors.New("not the memory of a ring")
 
-// Memory is the memory of two rings, which is written for Linux.
+// Memory is the memory of two rings. It is implemented on Linux only.
 type Memory struct{}
 
-// Bytes is how much memory rings take of so many bytes each.
+// Bytes returns the memory of two rings of each bytes.
 func Bytes(each int) int { return pageBytes + 2*each }
 
-// Fit is the size of a ring of at least n bytes, within what there may be.
+// Fit returns the size of a ring of at least n bytes, within MinBytes and MaxBytes.
 func Fit(n int) int { return min(max(n, MinBytes), MaxBytes) }
 
 // New fails with [errors.ErrUnsupported].
@@ -28,8 +28,8 @@ func Open(int) (*Memory, error) { return nil, errors.ErrUnsupported }
 // Close does nothing.
 func (m *Memory) Close() error { return nil }
 
-// Producer is of no use.
+// Producer returns a producer that cannot be used.
 func (m *Memory) Producer(Which) *Producer { return &Producer{} }
 
-// Consumer is of no use.
+// Consumer returns a consumer that cannot be used.
 func (m *Memory) Consumer(Which) *Consumer { return &Consumer{} }

@@ -11,36 +11,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seals keep the size: memory that its maker could shrink would end this process with SIGBUS at the next access.
+// seals fix the size. If the creator could shrink the memory, an access by this process would raise SIGBUS.
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// ErrRefused is memory that was passed and cannot be what it should be.
+// ErrRefused means that the memory is not that of a ring.
 var ErrRefused = errors.New("not the memory of a ring")
 
-// Memory is the memory of two rings, mapped.
+// Memory is the mapped memory of two rings.
 type Memory struct {
 	data  []byte
 	bytes int // of each ring
 }
 
-// Bytes is how much memory rings take of so many bytes each.
+// Bytes returns the memory of two rings of each bytes.
 func Bytes(each int) int { return pageBytes + 2*each }
 
-// Fit is the size of a ring of at least n bytes, within what there may be.
+// Fit returns the size of a ring of at least n bytes, within MinBytes and MaxBytes.
 func Fit(n int) int {
 	n = min(max(n, MinBytes), MaxBytes)
 	return 1 << bits.Len(uint(n-1))
 }
 
-// New makes and maps memory for rings of so many bytes each, a size by Fit. The caller closes the memory, and the file,
-// which is what the peer is passed.
+// New creates and maps memory for two rings of each bytes, a size returned by Fit. The caller owns the memory, and the
+// file to pass to the peer.
 func New(each int) (*Memory, *os.File, error) {
-	fd, err := unix.MemfdCreate("sharedtensor-ring", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err := memfdCreate()
 	if err != nil {
 		return nil, nil, os.NewSyscallError("memfd_create", err)
 	}
 	file := os.NewFile(uintptr(fd), "ring")
-	err = os.NewSyscallError("ftruncate", unix.Ftruncate(fd, int64(Bytes(each))))
+	// The peer receives the descriptor. Other users cannot open the file.
+	err = os.NewSyscallError("fchmod", unix.Fchmod(fd, 0o600))
+	if err == nil {
+		err = os.NewSyscallError("ftruncate", unix.Ftruncate(fd, int64(Bytes(each))))
+	}
 	if err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals|unix.F_SEAL_SEAL)
 		err = os.NewSyscallError("fcntl F_ADD_SEALS", err)
@@ -56,8 +60,19 @@ func New(each int) (*Memory, *os.File, error) {
 	return m, file, nil
 }
 
-// Open maps memory that a peer made. It borrows the descriptor. It returns ErrRefused if the size is not that of a ring
-// or can still change, and the system's error if the memory cannot be mapped.
+// memfdCreate returns a memfd that is not executable and cannot become so. Some systems refuse all others
+// (vm.memfd_noexec).
+func memfdCreate() (int, error) {
+	const name, flags = "sharedtensor-ring", unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
+		fd, err = unix.MemfdCreate(name, flags)
+	}
+	return fd, err
+}
+
+// Open maps memory created by a peer. It borrows the descriptor. It returns ErrRefused if the size is not that of two
+// rings or is not sealed, and the system's error if mapping fails.
 func Open(fd int) (*Memory, error) {
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
@@ -85,7 +100,7 @@ func mapMemory(fd, each int) (*Memory, error) {
 	return &Memory{data: data, bytes: each}, nil
 }
 
-// Close unmaps the memory. Its producers and consumers must not be used any more.
+// Close unmaps the memory. Its producers and consumers must not be used afterwards.
 func (m *Memory) Close() error {
 	data := m.data
 	m.data = nil
@@ -95,13 +110,13 @@ func (m *Memory) Close() error {
 	return os.NewSyscallError("munmap", unix.Munmap(data))
 }
 
-// Producer writes one of the rings.
+// Producer returns the writer of one ring.
 func (m *Memory) Producer(which Which) *Producer { return &Producer{shared: m.at(which)} }
 
-// Consumer reads one of the rings.
+// Consumer returns the reader of one ring.
 func (m *Memory) Consumer(which Which) *Consumer { return &Consumer{shared: m.at(which)} }
 
-// at finds a ring. The mapping begins at a page, so that the words are aligned.
+// at returns a ring's part of the memory. The mapping starts at a page, so the indices are aligned.
 func (m *Memory) at(which Which) shared {
 	words := unsafe.Pointer(&m.data[int(which)*indexBytes])
 	begin := pageBytes + int(which)*m.bytes

@@ -6,86 +6,85 @@ import (
 	"sync/atomic"
 )
 
-// Layout. Each of the two rings has its indices in the first page and its bytes behind it. Numbers are those of the
-// host, indices count bytes since the beginning and are never reset; the offset of a byte is its index modulo the size.
+// Layout. The first page holds the indices of both rings; their bytes follow. Numbers are in host byte order. Indices
+// count bytes since the start and are never reset; the offset of a byte is its index modulo the size.
 const (
-	// pageBytes is what the indices of both rings take.
+	// pageBytes is the size of the indices of both rings.
 	pageBytes = 4096
-	// indexBytes is what the indices of one ring take. Each has a cache line for itself, and the next one, which
-	// processors fetch along with it.
+	// indexBytes is the size of one ring's indices. Each index has its own cache line and the next one, which
+	// processors fetch with it.
 	indexBytes   = 512
-	tailOffset   = 0   // u64, written by the producer: how many bytes there were
-	headOffset   = 128 // u64, written by the consumer: how many of them it has taken
-	asleepOffset = 256 // u32, set to 1 by the consumer that sleeps and to 0 by whoever wakes it
+	tailOffset   = 0   // u64, written by the producer: bytes produced
+	headOffset   = 128 // u64, written by the consumer: bytes consumed
+	asleepOffset = 256 // u32, set to 1 by the consumer before it sleeps, to 0 by the side that wakes it
 )
 
-// Sizes of one ring, in bytes: powers of two.
+// Sizes of one ring in bytes: powers of two.
 const (
 	MinBytes     = 4 << 10
 	MaxBytes     = 1 << 20
 	DefaultBytes = 32 << 10
 )
 
-// ErrCorrupt is an index that the peer cannot have written by the rules.
+// ErrCorrupt means that an index has a value that a correct peer cannot have written.
 var ErrCorrupt = errors.New("the ring's indices make no sense")
 
-// Which is one of the two rings of a memory.
+// Which selects one of the two rings of a memory.
 type Which int
 
-// The rings are named by who writes: the process that was passed the memory has the first one, the process that made
-// it the second one.
+// The rings are named by their writer. First is written by the process that received the memory, Second by its creator.
 const (
 	First Which = iota
 	Second
 )
 
-// shared is one ring as it lies in the memory.
+// shared is one ring in the memory.
 type shared struct {
 	tail, head *atomic.Uint64
 	asleep     *atomic.Uint32
-	data       []byte // a power of two bytes
+	data       []byte // its length is a power of two
 }
 
 func (s *shared) size() uint64 { return uint64(len(s.data)) }
 
-// copyIn copies p to the place of index at.
+// copyIn copies p to index at.
 func (s *shared) copyIn(at uint64, p []byte) {
 	n := copy(s.data[at&(s.size()-1):], p)
 	copy(s.data, p[n:])
 }
 
-// copyOut copies the bytes from index at to p.
+// copyOut copies bytes starting at index at to p.
 func (s *shared) copyOut(at uint64, p []byte) {
 	n := copy(p, s.data[at&(s.size()-1):])
 	copy(p[n:], s.data)
 }
 
-// Producer writes one ring. It is for one goroutine at a time.
+// Producer writes one ring. It must be used by one goroutine at a time.
 type Producer struct {
 	shared
-	tail    uint64 // as published
-	head    uint64 // as the consumer has said, within bounds
-	unheard bool   // something was put since MustWake was asked last
+	tail    uint64 // published tail
+	head    uint64 // head as last validated
+	unheard bool   // data was put since the last call of MustWake
 }
 
-// Size is how many bytes the ring has.
+// Size returns the capacity of the ring in bytes.
 func (p *Producer) Size() int { return len(p.data) }
 
-// Free is how many bytes there is room for.
+// Free returns the number of bytes that fit.
 func (p *Producer) Free() (int, error) {
 	head := p.shared.head.Load()
-	if head-p.head > p.tail-p.head { // it went back, or is ahead of what was written
+	if head-p.head > p.tail-p.head { // head moved backwards, or beyond what was written
 		return 0, fmt.Errorf("%w: %d bytes were taken of %d, and %d before", ErrCorrupt, head, p.tail, p.head)
 	}
 	p.head = head
 	return int(p.size() - (p.tail - p.head)), nil
 }
 
-// Put writes a and b, one behind the other, and lets the consumer see both at once. It writes nothing and is false
-// where less than keep bytes would be left free.
+// Put writes a followed by b and publishes both at once. If fewer than keep bytes would remain free, it writes nothing
+// and returns false.
 func (p *Producer) Put(a, b []byte, keep int) (bool, error) {
 	n := len(a) + len(b)
-	if need := uint64(n + keep); p.size()-(p.tail-p.head) < need { // by what is known of head
+	if need := uint64(n + keep); p.size()-(p.tail-p.head) < need { // based on the last known head
 		free, err := p.Free()
 		if err != nil || uint64(free) < need {
 			return false, err
@@ -99,8 +98,8 @@ func (p *Producer) Put(a, b []byte, keep int) (bool, error) {
 	return true, nil
 }
 
-// MustWake reports whether the consumer sleeps and has not been woken for what was put. The caller then wakes it. It is
-// true at most once for each time that something was put, whatever the consumer says.
+// MustWake reports whether the consumer sleeps and has not been woken for what was put. The caller then wakes it. It
+// returns true at most once per put, whatever the consumer stores.
 func (p *Producer) MustWake() bool {
 	if !p.unheard {
 		return false
@@ -109,22 +108,22 @@ func (p *Producer) MustWake() bool {
 	return p.asleep.Load() != 0 && p.asleep.Swap(0) != 0
 }
 
-// Consumer reads one ring. It is for one goroutine at a time.
+// Consumer reads one ring. It must be used by one goroutine at a time.
 type Consumer struct {
 	shared
-	head     uint64 // as published
-	tail     uint64 // as the producer has said, within bounds
-	ended    bool   // tail is what it was at the end
+	head     uint64 // published head
+	tail     uint64 // tail as last validated
+	ended    bool   // tail is final
 	sleeping bool
-	due      int // how often the producer may still wake this side
+	due      int // number of signals that the producer may still send
 }
 
-// Ready reports whether there is something to be taken, or the producer has broken the rules. It costs little.
+// Ready reports whether data is available or the producer violated the protocol. It is cheap.
 func (c *Consumer) Ready() bool {
 	return c.tail != c.head || !c.ended && c.shared.tail.Load() != c.head
 }
 
-// Available is how many bytes there are to be taken.
+// Available returns the number of bytes available.
 func (c *Consumer) Available() (int, error) {
 	if c.tail == c.head && !c.ended {
 		if err := c.look(); err != nil {
@@ -134,26 +133,26 @@ func (c *Consumer) Available() (int, error) {
 	return int(c.tail - c.head), nil
 }
 
-// look believes tail within bounds.
+// look loads tail and validates it.
 func (c *Consumer) look() error {
 	tail := c.shared.tail.Load()
-	if n := tail - c.head; n > c.size() || n < c.tail-c.head { // more than there is room for, or less than before
+	if n := tail - c.head; n > c.size() || n < c.tail-c.head { // beyond the ring's capacity, or less than before
 		return fmt.Errorf("%w: %d bytes were put, %d were taken, and the ring has %d", ErrCorrupt, tail, c.head, c.size())
 	}
 	c.tail = tail
 	return nil
 }
 
-// Peek copies bytes from skip on, which must be available, without taking them.
+// Peek copies available bytes starting at skip without consuming them.
 func (c *Consumer) Peek(skip int, p []byte) { c.copyOut(c.head+uint64(skip), p) }
 
-// Take gives room for n bytes, which must be available, back to the producer.
+// Take consumes n available bytes.
 func (c *Consumer) Take(n int) {
 	c.head += uint64(n)
 	c.shared.head.Store(c.head)
 }
 
-// End notes that the producer is gone: what it has put until now is available, and nothing that comes later.
+// End records that the producer is gone. Data put until now remains available; later data is ignored.
 func (c *Consumer) End() error {
 	if c.ended {
 		return nil
@@ -162,8 +161,8 @@ func (c *Consumer) End() error {
 	return c.look()
 }
 
-// Sleep says that this side is about to sleep, and wants to be woken for what comes. It is false, and nothing is said,
-// where something is there already.
+// Sleep announces that this side is about to sleep and must be woken. It returns false, and announces nothing, if data
+// is available.
 func (c *Consumer) Sleep() bool {
 	c.Wake()
 	c.sleeping = true
@@ -176,8 +175,7 @@ func (c *Consumer) Sleep() bool {
 	return true
 }
 
-// Wake says that this side does not sleep any more. Where the producer has seen it asleep before, its signal is on its
-// way.
+// Wake records that this side no longer sleeps. If the producer has seen it asleep, a signal is on its way.
 func (c *Consumer) Wake() {
 	if c.sleeping {
 		c.sleeping = false
@@ -187,10 +185,10 @@ func (c *Consumer) Wake() {
 	}
 }
 
-// Due is how many signals of the producer may be on their way.
+// Due returns the number of signals of the producer that may be on their way.
 func (c *Consumer) Due() int { return c.due }
 
-// Signalled notes a signal of the producer and reports whether it was due.
+// Signalled records a signal of the producer and reports whether it was expected.
 func (c *Consumer) Signalled() bool {
 	if c.due == 0 {
 		return false

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is memory that two sides have mapped, each for itself.
+// memory returns one memory mapped separately by two sides.
 func memory(t testing.TB, each int) (maker, taker *Memory) {
 	t.Helper()
 	maker, file, err := New(each)
@@ -76,7 +76,7 @@ func TestFullRingTakesNothing(t *testing.T) {
 	require.False(t, put(1, 0))
 }
 
-// A random program of puts and takes gives what went in, in order, with two goroutines that only the memory connects.
+// Random puts and takes by two goroutines that share only the memory transfer all bytes in order.
 func TestRandomSizes(t *testing.T) {
 	for _, each := range []int{MinBytes, 4 * MinBytes} {
 		maker, taker := memory(t, each)
@@ -131,7 +131,7 @@ func TestRandomSizes(t *testing.T) {
 	}
 }
 
-// No consumer sleeps while there is something for which nobody has woken it.
+// A consumer never sleeps unnoticed while data is available.
 func TestWakeIsNeverLost(t *testing.T) {
 	maker, taker := memory(t, MinBytes)
 	p, c := taker.Producer(First), maker.Consumer(First)
@@ -163,7 +163,7 @@ func TestWakeIsNeverLost(t *testing.T) {
 		for !c.Ready() {
 			if c.Sleep() {
 				slept.Add(1)
-				<-bell // the test's time limit is what a lost one meets
+				<-bell // a lost signal ends at the test's time limit
 				require.True(t, c.Signalled())
 				c.Wake()
 			}
@@ -182,8 +182,8 @@ func TestWakeIsNeverLost(t *testing.T) {
 	t.Logf("slept %d times, rung %d times", slept.Load(), rung.Load())
 }
 
-// TestSleepAndPutAtTheSameTime goes through the orders in which a consumer that goes to sleep and a producer can take
-// their steps: the consumer looks, says that it sleeps and looks again, the producer puts and asks whether to wake.
+// TestSleepAndPutAtTheSameTime tries all interleavings of a consumer that goes to sleep (check, announce, check again)
+// and a producer that puts and then asks whether to wake.
 func TestSleepAndPutAtTheSameTime(t *testing.T) {
 	put := func(p *Producer) {
 		done, err := p.Put([]byte{1}, nil, 0)
@@ -197,7 +197,7 @@ func TestSleepAndPutAtTheSameTime(t *testing.T) {
 		"put and asked before it says that it sleeps": {steps: func(p *Producer, _ *Consumer) bool { put(p); return p.MustWake() }},
 		"put before, asked after": {steps: func(p *Producer, c *Consumer) bool {
 			put(p)
-			c.asleep.Store(1) // as Sleep does, which then looks again
+			c.asleep.Store(1) // as Sleep does before it checks again
 			return p.MustWake()
 		}},
 		"put and asked when it has looked again": {slept: true, steps: func(p *Producer, c *Consumer) bool {
@@ -238,7 +238,7 @@ func TestSignalsAreOneForEachSleep(t *testing.T) {
 	require.False(t, c.Sleep(), "something is there")
 	require.Zero(t, c.Due())
 
-	// A consumer that says all the time that it sleeps is woken once for each put.
+	// A consumer that always claims to sleep is woken once per put.
 	_, err = p.Put([]byte{1}, nil, 0)
 	require.NoError(t, err)
 	woken := 0
@@ -268,7 +268,7 @@ func TestEndOfTheProducer(t *testing.T) {
 	require.Zero(t, n)
 }
 
-// Indices are believed within bounds only.
+// Indices are validated against the bounds of the ring.
 func TestHostileIndices(t *testing.T) {
 	const written = 100
 	for _, tail := range []uint64{0, written - 1, 50 + MinBytes + 1, 1 << 63, ^uint64(0)} {
@@ -291,7 +291,7 @@ func TestHostileIndices(t *testing.T) {
 		c.Take(50)
 		require.True(t, c.Ready())
 		if tail <= written+MinBytes && tail > written {
-			continue // by now there is room for so much
+			continue // now so many bytes fit
 		}
 		_, err = c.Available()
 		require.ErrorIs(t, err, ErrCorrupt, "tail %d", tail)
@@ -309,6 +309,24 @@ func TestHostileIndices(t *testing.T) {
 		require.ErrorIs(t, err, ErrCorrupt, "head %d", head)
 		_, err = p.Put(make([]byte, MinBytes), nil, 0)
 		require.ErrorIs(t, err, ErrCorrupt)
+	}
+}
+
+func TestRingMemoryIsSealedAndNotExecutable(t *testing.T) {
+	made, file, err := New(MinBytes)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, made.Close()) }()
+	defer file.Close()
+	var stat unix.Stat_t
+	require.NoError(t, unix.Fstat(int(file.Fd()), &stat))
+	require.EqualValues(t, 0o600, stat.Mode&0o7777)
+	have, err := unix.FcntlInt(file.Fd(), unix.F_GET_SEALS, 0)
+	require.NoError(t, err)
+	require.Equal(t, seals|unix.F_SEAL_SEAL, have&(seals|unix.F_SEAL_SEAL))
+	require.Error(t, unix.Ftruncate(int(file.Fd()), 1))
+	if fd, err := unix.MemfdCreate("probe", unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL); err == nil { // since Linux 6.3
+		require.NoError(t, unix.Close(fd))
+		require.NotZero(t, have&unix.F_SEAL_EXEC)
 	}
 }
 
@@ -347,7 +365,7 @@ func TestMemoryThatIsNoRing(t *testing.T) {
 	_, err = Open(int(r.Fd()))
 	require.ErrorIs(t, err, ErrRefused, "a pipe")
 
-	// Memory that nobody may write to cannot be mapped, which is no reason to think ill of the peer.
+	// Memory without write permission cannot be mapped. This is not the peer's fault.
 	_, err = Open(int(make(good, seals|unix.F_SEAL_FUTURE_WRITE).Fd()))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, ErrRefused)
@@ -370,12 +388,12 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// FuzzMemory lets a peer write anything anywhere between any two steps of this side, which must neither touch a byte
-// outside the memory, nor wait, nor believe in more bytes than there is room for.
+// FuzzMemory lets a peer write anything anywhere between two steps of this side. This side must not access bytes
+// outside the memory, wait, or report more bytes than the ring holds.
 func FuzzMemory(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
 	f.Add([]byte("\x05\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\x01\x02"))
-	all, err := unix.Mmap(-1, 0, Bytes(MinBytes)+256, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON) // with a fence behind it
+	all, err := unix.Mmap(-1, 0, Bytes(MinBytes)+256, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON) // with a guard area behind it
 	require.NoError(f, err)
 	f.Cleanup(func() { require.NoError(f, unix.Munmap(all)) })
 	f.Fuzz(func(t *testing.T, program []byte) {
@@ -420,10 +438,10 @@ func FuzzMemory(f *testing.F) {
 				require.GreaterOrEqual(t, c.Due(), 0)
 			case 5:
 				p.MustWake()
-			case 6: // the peer's turn: an index
+			case 6: // the peer writes an index
 				words := []*atomic.Uint64{c.shared.tail, c.shared.head, p.shared.tail, p.shared.head}
 				words[next()%4].Store(number())
-			case 7: // or a bit more than what it was
+			case 7: // or a value slightly above the previous one
 				words := []*atomic.Uint64{c.shared.tail, p.shared.head}
 				words[next()%2].Add(uint64(next()) << (next() % 8))
 				c.asleep.Store(uint32(next()))

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// moduleRoot is the folder of go.mod, above this package.
+// moduleRoot returns the folder of go.mod, above this package.
 func moduleRoot(t *testing.T) string {
 	dir, err := os.Getwd()
 	require.NoError(t, err)
@@ -31,7 +31,7 @@ func TestRepository(t *testing.T) {
 	}
 }
 
-// plant writes files into a module of its own and returns what Check finds in it, as lines.
+// plant writes files into a new module and returns what Check finds in it, as lines.
 func plant(t *testing.T, files map[string]string) string {
 	root := t.TempDir()
 	files["go.mod"] = "module " + Module + "\n"
@@ -49,7 +49,7 @@ func plant(t *testing.T, files map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// pkg is a documented package of that name that imports the given paths.
+// pkg returns the source of a documented package that imports the given paths.
 func pkg(name string, imports ...string) string {
 	var b strings.Builder
 	b.WriteString("// Package " + name + " is planted.\npackage " + name + "\n")
@@ -59,7 +59,7 @@ func pkg(name string, imports ...string) string {
 	return b.String()
 }
 
-func TestPlantedViolationsAreFound(t *testing.T) {
+func TestViolationsFound(t *testing.T) {
 	ours := func(p string) string { return Module + "/" + p }
 	for name, c := range map[string]struct {
 		path, content, want string
@@ -98,7 +98,7 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 	}
 }
 
-// TestNestedModuleIsNotImported plants a module inside the module, which even packages that may import everything must not import.
+// Packages that may import everything still must not import a nested module.
 func TestNestedModuleIsNotImported(t *testing.T) {
 	for _, importer := range []string{"cmd/a/x.go", "cmd/a/x_test.go", "endpoint/x_test.go"} {
 		found := plant(t, map[string]string{
@@ -109,7 +109,7 @@ func TestNestedModuleIsNotImported(t *testing.T) {
 	}
 }
 
-func TestAllowedIsNotFound(t *testing.T) {
+func TestAllowedImportsPass(t *testing.T) {
 	ours := func(p string) string { return Module + "/" + p }
 	require.Empty(t, plant(t, map[string]string{
 		"tensor/x.go":                    pkg("tensor", "fmt", ours("driver"), ours("tensor/internal/a")),
@@ -127,7 +127,7 @@ func TestAllowedIsNotFound(t *testing.T) {
 	}))
 }
 
-func TestTableIsAFloorPlan(t *testing.T) {
+func TestTableOrder(t *testing.T) {
 	floor := map[string]int{}
 	for i, r := range Table {
 		require.NotContains(t, floor, r.Package, "two rows for one package")

@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write the import table into the files t
 
 const writtenBy = "(written by: go test ./cmd/sharedtensor/internal/archtest -update)"
 
-// copies are the files that repeat the import table, the lines between which they do, and what stands there.
+// copies lists the files that repeat the import table, the lines that enclose the copy, and its expected content.
 var copies = map[string]struct{ begin, end, content string }{
 	".golangci.yml": {
 		begin:   "        # import table: begin " + writtenBy + "\n",
@@ -28,8 +28,8 @@ var copies = map[string]struct{ begin, end, content string }{
 	},
 }
 
-// TestCopiesOfTheImportTable keeps what the linter checks and what people read equal to the table.
-func TestCopiesOfTheImportTable(t *testing.T) {
+// The linter configuration and the contributing guide match the table.
+func TestImportTableCopies(t *testing.T) {
 	for name, c := range copies {
 		path := filepath.Join(moduleRoot(t), filepath.FromSlash(name))
 		data, err := os.ReadFile(path)

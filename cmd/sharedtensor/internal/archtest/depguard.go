@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Depguard is the table as the rules of golangci-lint's depguard, indented as they stand in .golangci.yml. Rows that
-// may import everything of ours allow the module as a whole. Test files are left to the test in this package, which
-// knows floors.
+// Depguard returns the table as rules of golangci-lint's depguard, indented as in .golangci.yml. Rows that may import
+// every package of the module allow the module as a whole. Test files are checked by this package's test only, because
+// depguard has no notion of floors.
 func Depguard() string {
 	var b strings.Builder
 	for _, r := range Table {
@@ -28,7 +28,7 @@ func Depguard() string {
 			fmt.Fprintf(&b, "            - %s/%s$\n", Module, p)
 		}
 		if !isTree {
-			house, _, _ := strings.Cut(tree, "/internal/") // whose internal packages may import each other
+			house, _, _ := strings.Cut(tree, "/internal/") // the tree in which internal packages may import each other
 			fmt.Fprintf(&b, "            - %s/%s/internal\n", Module, house)
 		}
 		for _, m := range r.Theirs {

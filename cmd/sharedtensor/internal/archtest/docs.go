@@ -9,8 +9,8 @@ import (
 )
 
 // checkDocs finds exported identifiers without a doc comment. Constants and variables may share the comment of their
-// group; fields may have theirs at the end of the line or be named in the comment of a field before them, and those of
-// generated types, which mirror a C header, need none.
+// group. A field may be documented at the end of its line or in the comment of a field before it. Fields of generated
+// types, which mirror a C header, need no comment.
 func checkDocs(s *source) []Violation {
 	var found []Violation
 	missing := func(pos token.Pos, kind, name string) {
@@ -29,7 +29,7 @@ func checkDocs(s *source) []Violation {
 	return found
 }
 
-// checkGroup looks at the types, constants and variables of one declaration, and at the members of types if asked to.
+// checkGroup checks the types, constants and variables of one declaration, and the members of types if members is set.
 func checkGroup(d *ast.GenDecl, members bool, missing func(token.Pos, string, string)) {
 	for _, spec := range d.Specs {
 		switch sp := spec.(type) {
@@ -56,7 +56,7 @@ func checkGroup(d *ast.GenDecl, members bool, missing func(token.Pos, string, st
 	}
 }
 
-// checkMembers looks at the fields of a struct and the methods of an interface.
+// checkMembers checks the fields of a struct and the methods of an interface.
 func checkMembers(sp *ast.TypeSpec, missing func(token.Pos, string, string)) {
 	var members *ast.FieldList
 	kind := "field"
@@ -68,13 +68,13 @@ func checkMembers(sp *ast.TypeSpec, missing func(token.Pos, string, string)) {
 	default:
 		return
 	}
-	var said string // the comment of the last field that has one
+	var said string // comment of the last documented field
 	for _, f := range members.List {
 		if f.Doc != nil || f.Comment != nil {
 			said = f.Doc.Text()
 			continue
 		}
-		for _, name := range f.Names { // an embedded one has none: it is documented where it is declared
+		for _, name := range f.Names { // an embedded field has no names: it is documented at its declaration
 			if name.IsExported() && !names(said, name.Name) {
 				missing(name.Pos(), kind, sp.Name.Name+"."+name.Name)
 			}
@@ -82,12 +82,12 @@ func checkMembers(sp *ast.TypeSpec, missing func(token.Pos, string, string)) {
 	}
 }
 
-// names reports whether a comment speaks of an identifier.
+// names reports whether a comment mentions an identifier.
 func names(comment, identifier string) bool {
 	return slices.Contains(strings.FieldsFunc(comment, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }), identifier)
 }
 
-// receiverExported reports whether a function is one, or a method of an exported type.
+// receiverExported reports whether d is a function, or a method of an exported type.
 func receiverExported(d *ast.FuncDecl) bool {
 	if d.Recv == nil || len(d.Recv.List) == 0 {
 		return true

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// maxLines is how long a file may be. One that grows longer has two subjects.
+// maxLines is the maximum length of a file. A longer file usually has two subjects.
 const maxLines = 500
 
-// checkSize finds long files; generated ones may be.
+// checkSize finds files over maxLines. Generated files are exempt.
 func checkSize(s *source) []Violation {
 	if s.size <= maxLines || s.generated() {
 		return nil
@@ -19,7 +19,7 @@ func checkSize(s *source) []Violation {
 	return []Violation{{File: s.path, Text: fmt.Sprintf("%d lines, at most %d", s.size, maxLines)}}
 }
 
-// checkPackages finds packages without a package comment. Folders that hold tests alone need none.
+// checkPackages finds packages without a package comment. Folders that contain only tests need none.
 func checkPackages(sources []*source) []Violation {
 	documented := map[string]bool{}
 	first := map[string]*source{}
@@ -43,11 +43,11 @@ func checkPackages(sources []*source) []Violation {
 	return found
 }
 
-// personal matches paths that exist on one person's machine only. The pieces are apart so that this file does not
+// personal matches paths that exist only on a developer's machine. The pattern is split so that this file does not
 // match.
 var personal = regexp.MustCompile(`(^|[\s"'` + "`" + `(=:])(/ho` + `me/|/Us` + `ers/|/ro` + `ot/|/wo` + `rk/|[A-Z]:\\Us` + `ers\\)[A-Za-z0-9_.-]`)
 
-// checkText finds paths of a developer's machine.
+// checkText finds paths that exist only on a developer's machine.
 func checkText(t text) []Violation {
 	if !personal.Match(t.data) || bytes.IndexByte(t.data, 0) >= 0 {
 		return nil

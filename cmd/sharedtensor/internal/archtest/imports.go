@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// checkImports holds one file's imports against the table.
+// checkImports checks the imports of one file against the table.
 func checkImports(s *source) []Violation {
 	r, floor, ok := row(s.pkg)
 	if !ok {
@@ -16,7 +16,7 @@ func checkImports(s *source) []Violation {
 	for _, spec := range s.file.Imports {
 		name, err := strconv.Unquote(spec.Path.Value)
 		if err != nil {
-			continue // the parser took it, so it cannot happen
+			continue // unreachable: the parser accepted the path
 		}
 		if reason := refuse(s, r, floor, name); reason != "" {
 			found = append(found, s.at(spec.Pos(), "%s may not import %s: %s", s.pkg, name, reason))
@@ -25,7 +25,7 @@ func checkImports(s *source) []Violation {
 	return found
 }
 
-// refuse says why the file may not import name; "" where it may.
+// refuse returns why the file may not import name, or "" if it may.
 func refuse(s *source, r Row, floor int, name string) string {
 	if name == "unsafe" && !unsafeAllowed(s.pkg, s.path) {
 		return "only driver/cuda/cu and files named *_unsafe.go may"
@@ -63,8 +63,8 @@ func oursAllowed(s *source, r Row, floor int, pkg string) bool {
 	return s.pkg == pkg || slices.Contains(testDevices, pkg) || ok && lower < floor
 }
 
-// sameHouse reports whether one package is an internal one of the other, or both are of a third; Go itself keeps others
-// out.
+// sameHouse reports whether one package is an internal package of the other, or both are internal packages of a third.
+// Go itself refuses imports of internal packages from elsewhere.
 func sameHouse(a, b string) bool {
 	house := func(p string) string {
 		house, _, _ := strings.Cut(p, "/internal/")

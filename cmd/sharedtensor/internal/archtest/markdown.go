@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Markdown is the table for people, as it stands in CONTRIBUTING.md. Rows that follow each other and allow the same
-// share a line.
+// Markdown returns the table as shown in CONTRIBUTING.md. Consecutive rows with the same permissions share a line.
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString("| package | of ours | of others |\n|---|---|---|\n")
@@ -22,7 +21,7 @@ func Markdown() string {
 	return b.String()
 }
 
-// sameRights reports whether two rows allow the same.
+// sameRights reports whether two rows allow the same imports.
 func sameRights(a, b Row) bool {
 	return slices.Equal(a.Ours, b.Ours) && slices.Equal(a.Theirs, b.Theirs)
 }
@@ -45,7 +44,7 @@ func ourName(pkg string) string {
 	return pkg
 }
 
-// theirName shortens the path of a module to what people call it.
+// theirName returns the common name of a module.
 func theirName(module string) string {
 	if module == xsys {
 		return "x/sys"

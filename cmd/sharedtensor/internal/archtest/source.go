@@ -12,17 +12,17 @@ import (
 	"strings"
 )
 
-// Violation is one rule broken in one place.
+// Violation describes one broken rule.
 type Violation struct {
-	// File is the path below the root, with slashes.
+	// File is the slash-separated path relative to the root.
 	File string
-	// Line is where, or 0 for the file as a whole.
+	// Line is the line number, or 0 for the whole file.
 	Line int
-	// Text says what is wrong.
+	// Text describes the violation.
 	Text string
 }
 
-// String is the usual file:line: text.
+// String returns the violation as "file:line: text".
 func (v Violation) String() string {
 	if v.Line == 0 {
 		return v.File + ": " + v.Text
@@ -32,26 +32,25 @@ func (v Violation) String() string {
 
 // source is one Go file of the root module.
 type source struct {
-	path string // below the root, with slashes
-	pkg  string // the folder it is in
+	path string // relative to the root, with slashes
+	pkg  string // the file's folder
 	test bool
 	file *ast.File
 	fset *token.FileSet
 	size int // in lines
-	// nested are the folders of modules inside the root module.
+	// nested lists the folders of modules inside the root module.
 	nested []string
 }
 
-// at makes a violation at a position of the file.
+// at returns a violation at a position in the file.
 func (s *source) at(pos token.Pos, format string, args ...any) Violation {
 	return Violation{File: s.path, Line: s.fset.Position(pos).Line, Text: fmt.Sprintf(format, args...)}
 }
 
-// generated reports whether the file says that a program wrote it.
+// generated reports whether the file is marked as generated.
 func (s *source) generated() bool { return ast.IsGenerated(s.file) }
 
-// Check reads the module at root and returns everything that breaks a rule, in order of path. Modules inside the module
-// are left out.
+// Check reads the module at root and returns all violations in order of path. Nested modules are skipped.
 func Check(root string) ([]Violation, error) {
 	sources, texts, err := read(root)
 	if err != nil {
@@ -72,13 +71,13 @@ func Check(root string) ([]Violation, error) {
 	return found, nil
 }
 
-// text is any file that people read.
+// text is a file that is not Go source: documentation, scripts, configuration.
 type text struct {
 	path string
 	data []byte
 }
 
-// textSuffixes are the names of files that checkText looks at.
+// textSuffixes are the file name suffixes that checkText covers.
 var textSuffixes = []string{
 	".go", ".md", ".mod", ".sum", ".yml", ".yaml", ".json", ".cddl", ".c", ".h", ".cu", ".ptx", ".py", ".sh", ".txt", "/run", "LICENSE",
 }
@@ -122,7 +121,7 @@ func read(root string) (sources []*source, texts []text, err error) {
 	return sources, texts, err
 }
 
-// enter decides whether a folder belongs to the module's sources.
+// enter returns an error that skips folders outside the module's sources.
 func enter(name, rel string) error {
 	switch rel {
 	case ".":

@@ -19,22 +19,22 @@ const (
 	xsys        = "golang.org/x/sys"
 )
 
-// everything in a row's Ours stands for all packages of the module.
+// everything, in Row.Ours, allows all packages of the module.
 const everything = "..."
 
-// Row says what one package may import outside the standard library.
+// Row lists what one package may import outside the standard library.
 type Row struct {
-	// Package is a path below the module; it ends in "/..." where the row is for everything below it too.
+	// Package is a path relative to the module. A trailing "/..." includes all packages below it.
 	Package string
-	// Ours are the packages of the module that it may import.
+	// Ours lists the packages of this module that the package may import.
 	Ours []string
-	// Theirs are the modules of others that it may import.
+	// Theirs lists the third-party modules that the package may import.
 	Theirs []string
 }
 
-// Table is the floor plan, lowest floor first. A package may import what its row names. The internal packages below a
-// package share its row unless they have one, and may be imported by it. Test files may also import testify, x/sys, the
-// package under test, every lower floor, and the devices in testDevices.
+// Table lists the packages from the lowest floor to the highest. A package may import what its row names. Internal
+// packages share the row of their parent unless they have a separate row, and their parent may import them. Test files
+// may also import testify, x/sys, the package under test, every lower floor, and testDevices.
 var Table = []Row{
 	{Package: "driver"},
 	{Package: "driver/internal/reaper"},
@@ -133,7 +133,7 @@ var Table = []Row{
 		},
 	},
 	{
-		Package: "endpoint/internal/session", // what a client holds is of every kind; what a server does for it, it does not know
+		Package: "endpoint/internal/session", // independent of the features of a server: objects of all kinds are held in the same way
 		Ours: []string{
 			"driver", "tensor", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/transfer",
 			"endpoint/internal/inproc", "endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/subscription",
@@ -164,8 +164,6 @@ var Table = []Row{
 	{Package: "endpoint/endpointtest", Ours: []string{"endpoint", "driver", "driver/host"}},
 	{Package: "endpoint/internal/attack", Ours: append([]string{"driver/host"}, belowEndpoint...), Theirs: []string{xsys}},
 	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host"}, belowEndpoint...)},
-	{Package: "endpoint/keeper", Ours: belowEndpoint, Theirs: []string{xsys}},
-	{Package: "endpoint/bin", Ours: belowEndpoint, Theirs: []string{xsys}},
 	{Package: "cmd/sharedtensor/internal/term", Ours: []string{"driver"}, Theirs: []string{progressbar}},
 	{Package: "cmd/sharedtensor/internal/systemd", Ours: []string{"cmd/sharedtensor/internal/term"}},
 	{
@@ -177,23 +175,23 @@ var Table = []Row{
 	{Package: "gpu_test/...", Ours: []string{everything}, Theirs: []string{cobra, progressbar}},
 }
 
-// belowEndpoint is endpoint and what it may import.
+// belowEndpoint is endpoint and its permitted imports.
 var belowEndpoint = []string{
 	"endpoint", "driver", "tensor", "module", "module/safetensors", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics",
 }
 
-// testDevices may be imported by the test files of every package: the devices that tests run on, and their suite.
+// testDevices are the devices that tests run on, and their suite. Test files of every package may import them.
 var testDevices = []string{"driver", "driver/host", "driver/drivertest", "driver/cuda", "driver/cuda/cudatest"}
 
-// unsafeAllowed reports whether a file may import unsafe: in the binding, and elsewhere in files that say so by name,
-// as in cast_unsafe.go or recvmsg_unsafe_linux.go.
+// unsafeAllowed reports whether a file may import unsafe: every file of the binding, and elsewhere files with unsafe in
+// their name, such as cast_unsafe.go or recvmsg_unsafe_linux.go.
 func unsafeAllowed(pkg, file string) bool {
 	words := strings.Split(strings.TrimSuffix(path.Base(file), ".go"), "_")
 	return within(pkg, "driver/cuda/cu") || slices.Contains(words[1:], "unsafe")
 }
 
-// row finds the row of a package: its own, that of the package whose internal one it is, or that of a tree it is in.
-// floor is the row's number.
+// row returns the row that applies to a package: its own, the row of its parent if it is internal, or the row of a tree
+// that contains it. floor is the row's index.
 func row(pkg string) (r Row, floor int, ok bool) {
 	owner := pkg
 	for {

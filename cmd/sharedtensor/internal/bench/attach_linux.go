@@ -8,11 +8,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// floorBytes is how much is mapped beside an attach.
+// floorBytes is the size that the floor of Attach maps.
 const floorBytes = 64 << 20
 
-// Attach measures how long it takes until the tensors of another process can be used, for several numbers of them, in
-// turn with passing one descriptor over a bare Unix socket on request and mapping 64 MiB.
+// Attach measures the time until the tensors of another process can be used, for several tensor counts. The floor
+// passes one descriptor over a bare Unix socket on request and maps 64 MiB.
 func Attach(ctx context.Context, o Options) ([]Result, error) {
 	o.stage("attach")
 	s, err := newStage(ctx, o)
@@ -61,7 +61,8 @@ func Attach(ctx context.Context, o Options) ([]Result, error) {
 	return append(results, figure("attach-each", slope, "µs").within(Value, 1)), nil
 }
 
-// attacher attaches a model; that counts. Then it lets go of it and waits until the owner has heard.
+// attacher returns a run that attaches a model. Only attaching is measured. The run then releases the model and waits
+// until the owner has processed the release.
 func attacher(client *endpoint.Client, name string) func(context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		start := time.Now()

@@ -13,12 +13,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// What things cost without this module: bare Unix sockets, as Go offers them.
+// Floors: the same work on bare Unix sockets, without this module.
 
-// bareBytes is the size of a bare message, that of a ping in a frame or larger.
+// bareBytes is the size of a bare message. A ping frame is not larger.
 const bareBytes = 64
 
-// echo sends back what comes, until the connection ends.
+// echo returns everything it receives until the connection ends.
 func echo(c net.Conn) {
 	var b [bareBytes]byte
 	for {
@@ -31,7 +31,7 @@ func echo(c net.Conn) {
 	}
 }
 
-// accept answers connections on a socket of its own, one goroutine each.
+// accept accepts connections on a separate socket, with one goroutine for each.
 func (w *worker) accept(socket string) error {
 	l, err := net.Listen("unix", socket)
 	if err != nil {
@@ -49,7 +49,7 @@ func (w *worker) accept(socket string) error {
 	return nil
 }
 
-// connectBare makes idle connections. Each has been answered once.
+// connectBare opens idle connections. Each has completed one round trip.
 func (w *worker) connectBare(socket string, count int) error {
 	for range count {
 		c, err := net.Dial("unix", socket)
@@ -64,7 +64,7 @@ func (w *worker) connectBare(socket string, count int) error {
 	return nil
 }
 
-// barePing sends a message and waits until it comes back.
+// barePing measures one round trip of a message.
 func barePing(c net.Conn) (time.Duration, error) {
 	var b [bareBytes]byte
 	start := time.Now()
@@ -101,7 +101,7 @@ func (w *worker) pass(bytes int64) error {
 	return nil
 }
 
-// attachBare asks for a descriptor and maps it; that counts. Then it unmaps and closes it.
+// attachBare requests a descriptor and maps it. Only this is measured. It then unmaps and closes it.
 func attachBare(c *net.UnixConn, bytes int) (time.Duration, error) {
 	var b [1]byte
 	var control [64]byte
@@ -115,11 +115,11 @@ func attachBare(c *net.UnixConn, bytes int) (time.Duration, error) {
 	}
 	messages, err := syscall.ParseSocketControlMessage(control[:n])
 	if err != nil || len(messages) != 1 {
-		return 0, fmt.Errorf("the far end passed no descriptor: %w", errors.Join(err, driver.ErrHandle))
+		return 0, fmt.Errorf("the peer passed no descriptor: %w", errors.Join(err, driver.ErrHandle))
 	}
 	fds, err := syscall.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
-		return 0, fmt.Errorf("the far end passed no descriptor: %w", errors.Join(err, driver.ErrHandle))
+		return 0, fmt.Errorf("the peer passed no descriptor: %w", errors.Join(err, driver.ErrHandle))
 	}
 	defer func() { _ = syscall.Close(fds[0]) }()
 	mapping, err := syscall.Mmap(fds[0], 0, bytes, syscall.PROT_READ, syscall.MAP_SHARED)
@@ -130,7 +130,7 @@ func attachBare(c *net.UnixConn, bytes int) (time.Duration, error) {
 	return took, os.NewSyscallError("munmap", syscall.Munmap(mapping))
 }
 
-// connOf makes a connection of a socket's file, which it takes.
+// connOf returns a connection for a socket's file and takes ownership of the file.
 func connOf(f *os.File) (*net.UnixConn, error) {
 	if f == nil {
 		return nil, os.ErrInvalid
@@ -147,7 +147,7 @@ func connOf(f *os.File) (*net.UnixConn, error) {
 	return u, nil
 }
 
-// socketPair returns a connection and, as a file, the other end of it. Both are owned by the caller.
+// socketPair returns a connected pair: this side as a connection, the far side as a file. The caller owns both.
 func socketPair() (_ *net.UnixConn, far *os.File, err error) {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -162,7 +162,7 @@ func socketPair() (_ *net.UnixConn, far *os.File, err error) {
 	return near, far, nil
 }
 
-// barePinger is barePing on a connection that ends with ctx.
+// barePinger returns a run of barePing on a connection that is closed when ctx ends.
 func barePinger(c net.Conn) func(context.Context) (time.Duration, error) {
 	return func(context.Context) (time.Duration, error) { return barePing(c) }
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Effort says how long to measure.
+// Effort selects how long to measure.
 type Effort uint8
 
 const (
@@ -15,7 +15,7 @@ const (
 	Full Effort = iota
 	// Quick takes about fifteen seconds, with smaller models and fewer rounds.
 	Quick
-	// Once runs each thing a few times, to see that it runs at all.
+	// Once runs each measurement a few times, to check that it works.
 	Once
 )
 
@@ -30,18 +30,17 @@ func pick[T any](e Effort, full, quick, once T) T {
 	return full
 }
 
-// Options say how to measure.
+// Options configures a benchmark.
 type Options struct {
-	// Worker returns a command, not yet started, that runs [Work] in a process of its own and dies with ctx.
+	// Worker returns a command, not yet started, that runs [Work] in a separate process and is killed when ctx ends.
 	Worker func(ctx context.Context) (*exec.Cmd, error)
-	// Effort is how long to measure.
+	// Effort selects how long to measure.
 	Effort Effort
-	// Dir is where the file is made that Load reads, and removed again; empty stands for the system's temporary
-	// directory.
+	// Dir is the directory for the temporary file of Load. Empty means the system's temporary directory.
 	Dir string
-	// Stage, if not nil, is told what begins to be measured.
+	// Stage, if not nil, is called before each measurement with its name.
 	Stage func(what string)
-	// Note, if not nil, is told what is left out and why.
+	// Note, if not nil, is called for each skipped measurement with the reason.
 	Note func(text string)
 }
 
@@ -59,38 +58,38 @@ func (o *Options) note(format string, a ...any) {
 
 // Benchmark is a group of figures that are measured together.
 type Benchmark struct {
-	// Name is what users call it.
+	// Name is the name on the command line.
 	Name string
-	// Short says in a line what it measures.
+	// Short is a one-line description.
 	Short string
-	// Limit is how long it may take at full effort. What is not measured by then is an error.
+	// Limit is the maximum duration at full effort. Run fails if it is exceeded.
 	Limit time.Duration
 
 	run func(ctx context.Context, o Options) ([]Result, error)
 }
 
-// All are the benchmarks, in the order in which they are worth reading.
+// All returns all benchmarks, the most important first.
 func All() []Benchmark {
 	return []Benchmark{
-		{"ping", "a request and its answer, beside a bare socket", time.Minute, Ping},
+		{"ping", "round trip of a request, compared with a bare socket", time.Minute, Ping},
 		{"attach", "attaching models of 1 to 10,000 tensors", time.Minute, Attach},
 		{"bytes", "attaching models of 1 MiB to 4 GiB", 2 * time.Minute, Bytes},
-		{"load", "loading a file, beside a plain read of it", 2 * time.Minute, Load},
+		{"load", "loading a file, compared with a plain read", 2 * time.Minute, Load},
 		{"clients", "1,000 idle clients: owner's memory, effect on others", time.Minute, Clients},
-		{"shutdown", "an owner's end with 100 idle clients", time.Minute, Shutdown},
-		{"kill", "from a client's SIGKILL to its references back", time.Minute, Kill},
+		{"shutdown", "shutdown of an owner with 100 idle clients", time.Minute, Shutdown},
+		{"kill", "release of a killed client's references", time.Minute, Kill},
 	}
 }
 
-// Run measures. Errors are errors.ErrUnsupported where the system is not Linux, the cause of ctx, and what the
-// processes report.
+// Run runs the benchmark. It returns errors.ErrUnsupported on systems other than Linux, the cause of ctx if ctx ends,
+// and errors of the worker processes.
 func (b Benchmark) Run(ctx context.Context, o Options) ([]Result, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.Limit, fmt.Errorf("it took longer than %v", b.Limit))
 	defer cancel()
 	results, err := b.run(ctx, o)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
-			err = cause // what else went wrong follows from it
+			err = cause // other errors follow from it
 		}
 		return nil, fmt.Errorf("benchmark %s: %w", b.Name, err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// watched is again, with a record of the processes that it started.
+// watched records the worker processes that it starts.
 type watched struct{ commands []*exec.Cmd }
 
 func (w *watched) start(ctx context.Context) (*exec.Cmd, error) {
@@ -27,25 +27,25 @@ func (w *watched) start(ctx context.Context) (*exec.Cmd, error) {
 	return cmd, err
 }
 
-// gone checks that every process has ended and was waited for.
+// gone checks that every process has ended and was reaped.
 func (w *watched) gone(t *testing.T) {
 	t.Helper()
 	for _, cmd := range w.commands {
 		if cmd.Process == nil {
-			continue // it was not started any more
+			continue // never started
 		}
 		require.NotNil(t, cmd.ProcessState, "process %d was not waited for", cmd.Process.Pid)
 	}
 }
 
-// emptyTemp makes an empty directory the system's temporary one for the length of the test.
+// emptyTemp sets the system's temporary directory to an empty one during the test.
 func emptyTemp(t *testing.T) string {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	return dir
 }
 
-// TestEveryBenchmarkRuns runs each once, small: which figures there are, and that nothing is left behind.
+// Every benchmark returns its figures and leaves no processes or files behind.
 func TestEveryBenchmarkRuns(t *testing.T) {
 	want := map[string][]string{
 		"ping":     {"ping-p50", "ping-p99"},
@@ -77,7 +77,7 @@ func TestEveryBenchmarkRuns(t *testing.T) {
 	}
 }
 
-// checkResult holds a result and its JSON against what they promise, whatever was measured.
+// checkResult checks that a result is consistent with its JSON encoding.
 func checkResult(t *testing.T, r Result) {
 	t.Helper()
 	require.NotEmpty(t, r.Unit)
@@ -100,8 +100,9 @@ func checkResult(t *testing.T, r Result) {
 	}
 }
 
-// TestStopped ends each benchmark early, at a moment that comes closer to its end from one to the next.
-func TestStopped(t *testing.T) {
+// A benchmark that is cancelled at any moment ends with the cause and leaves nothing behind. Each iteration cancels
+// later.
+func TestRunCancelled(t *testing.T) {
 	stopped := errors.New("stopped")
 	for i, b := range All() {
 		t.Run(b.Name, func(t *testing.T) {
@@ -117,7 +118,7 @@ func TestStopped(t *testing.T) {
 				}
 				return w.start(ctx)
 			}})
-			if err != nil { // it may have been faster
+			if err != nil { // it may have finished first
 				require.ErrorIs(t, err, stopped)
 				require.ErrorContains(t, err, "benchmark "+b.Name)
 			}
@@ -129,7 +130,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-func TestWorkerThatDies(t *testing.T) {
+func TestWorkerCrash(t *testing.T) {
 	drivertest.Leaks(t)
 	_, err := Ping(context.Background(), Options{Effort: Once, Worker: func(ctx context.Context) (*exec.Cmd, error) {
 		return exec.CommandContext(ctx, "/bin/sh", "-c", "echo no luck >&2; exit 3"), nil
@@ -142,8 +143,8 @@ func TestWorkerThatDies(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestWorkerEndsWithItsParent closes a worker's input, as the end of the process that started it does, while it works.
-func TestWorkerEndsWithItsParent(t *testing.T) {
+// A worker ends while it works if its input is closed, as when its parent process ends.
+func TestWorkerEndsWithParent(t *testing.T) {
 	s, err := newStage(context.Background(), Options{Worker: again})
 	require.NoError(t, err)
 	defer s.close()
@@ -151,11 +152,11 @@ func TestWorkerEndsWithItsParent(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, json.NewEncoder(p.in).Encode(order{Do: "connect", Socket: s.socket() + "/nobody", Count: 1}))
 	require.NoError(t, p.in.Close())
-	_, err = io.Copy(io.Discard, p.bare) // ends with the process
+	_, err = io.Copy(io.Discard, p.bare) // returns when the process ends
 	require.NoError(t, err)
 }
 
-func TestOrdersThatFail(t *testing.T) {
+func TestOrderErrors(t *testing.T) {
 	s, err := newStage(context.Background(), Options{Worker: again})
 	require.NoError(t, err)
 	defer s.close()
@@ -188,8 +189,8 @@ func TestMeasureSelf(t *testing.T) {
 	require.True(t, strings.HasSuffix(sizeName(4<<30), "4GiB"))
 }
 
-// D30: a benchmark that is killed leaves no folder.
-func TestKilledBenchmarkLeavesNothing(t *testing.T) {
+// A killed benchmark leaves no directory behind.
+func TestKilledBenchmarkCleanup(t *testing.T) {
 	dir := t.TempDir()
 	exe, err := os.Executable()
 	require.NoError(t, err)
@@ -202,7 +203,7 @@ func TestKilledBenchmarkLeavesNothing(t *testing.T) {
 		return len(found)
 	}
 	require.Eventually(t, func() bool { return count("sharedtensor-bench-*/.model*") == 1 }, 20*time.Second, time.Millisecond, "it writes its file")
-	require.Equal(t, 2, count("sharedtensor-bench-*"), "that of the sockets and that of the file")
+	require.Equal(t, 2, count("sharedtensor-bench-*"), "the directories of the sockets and of the file")
 	require.NoError(t, cmd.Process.Kill())
 	require.Error(t, cmd.Wait())
 	require.Eventually(t, func() bool { return count("*") == 0 }, 20*time.Second, 5*time.Millisecond, "they are gone")

@@ -18,8 +18,8 @@ const (
 	attachesInRow = 20
 )
 
-// Bytes measures whether attaching a model depends on its bytes: models of a hundred tensors and up to 4 GiB, each in
-// turn with one of a hundred tensors and 1 MiB. What is more than a quarter of the available memory is left out.
+// Bytes measures whether the cost of attaching depends on the size of the model: models of a hundred tensors and up to
+// 4 GiB, each in turn with one of a hundred tensors and 1 MiB. It skips models over a quarter of the available memory.
 func Bytes(ctx context.Context, o Options) ([]Result, error) {
 	s, err := newStage(ctx, o)
 	if err != nil {
@@ -65,7 +65,7 @@ func Bytes(ctx context.Context, o Options) ([]Result, error) {
 	return results, nil
 }
 
-// publishLarge lets the owner publish a model, unless there is no memory to spare for it.
+// publishLarge makes the owner publish a model. It returns false if there is not enough memory.
 func (s *stage) publishLarge(owner *process, size int64) (bool, error) {
 	o := &s.options
 	o.stage("attach %s", sizeName(size))
@@ -85,7 +85,7 @@ func (s *stage) publishLarge(owner *process, size int64) (bool, error) {
 	return err == nil, err
 }
 
-// attachBytes compares the large model with the small one.
+// attachBytes compares the time to attach the large model and the small one.
 func attachBytes(ctx context.Context, o Options, client *endpoint.Client, size int64) (Result, error) {
 	all, err := alternate(ctx, schedule{
 		turns: pick(o.Effort, 300, 50, 1), limit: pick(o.Effort, 5*time.Second, 1500*time.Millisecond, time.Second),
@@ -98,7 +98,7 @@ func attachBytes(ctx context.Context, o Options, client *endpoint.Client, size i
 	return figure("attach-"+sizeName(size), µs(all[0].quiet()), "µs").over(µs(all[1].quiet())).within(Ratio, 1.1), nil
 }
 
-// attachHeap compares what attaching the two models allocates.
+// attachHeap compares the heap allocations of attaching the two models.
 func attachHeap(ctx context.Context, o Options, client *endpoint.Client) (Result, error) {
 	rounds := pick(o.Effort, 20, 10, 3)
 	large, err := allocated(ctx, rounds, attacher(client, largeName))
@@ -109,12 +109,12 @@ func attachHeap(ctx context.Context, o Options, client *endpoint.Client) (Result
 	if err != nil {
 		return Result{}, err
 	}
-	// A hundredth for what the runtime allocates in between.
+	// One percent allows for allocations of the runtime.
 	return figure("attach-heap", large, "B").over(small).within(Ratio, 1.01), nil
 }
 
-// allocated is how many bytes of heap a run of f allocates. Whatever else allocates meanwhile only adds to it, so the
-// least of several measurements is the nearest.
+// allocated returns the heap bytes that one run of f allocates. Other allocations only add to a measurement, so it
+// returns the minimum of several.
 func allocated(ctx context.Context, rounds int, f func(context.Context) (time.Duration, error)) (float64, error) {
 	least := math.Inf(1)
 	var before, after runtime.MemStats
@@ -131,7 +131,7 @@ func allocated(ctx context.Context, rounds int, f func(context.Context) (time.Du
 	return least, nil
 }
 
-// sizeName is a size as it stands in a name: "64MiB".
+// sizeName returns a size for use in a figure's name, such as "64MiB".
 func sizeName(bytes int64) string {
 	if bytes >= 1<<30 {
 		return fmt.Sprintf("%dGiB", bytes>>30)

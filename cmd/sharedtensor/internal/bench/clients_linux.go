@@ -7,16 +7,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// spareDescriptors is what a process needs beside its connections.
+// spareDescriptors is the number of descriptors a process needs in addition to its connections.
 const spareDescriptors = 64
 
-// clientProcesses is how many processes the idle clients are in.
+// clientProcesses is the number of processes that hold the idle clients.
 const clientProcesses = 4
 
-// Clients measures what connected clients that do nothing cost an owner. Memory is the growth of the owner's resident
-// anonymous memory (heap, stacks and the Go runtime's own; neither what the kernel keeps for a socket nor mapped
-// files), each client after one request; its floor is a process with as many bare connections and a goroutine for each.
-// The ping is that of one more client, in turn with an owner that has no others.
+// Clients measures what idle clients cost an owner. Memory is the growth of the owner's resident anonymous memory:
+// heap, stacks and the Go runtime, without socket buffers of the kernel and mapped files. Each client has sent one
+// request. The floor is a process with the same number of bare connections and one goroutine for each. The ping is sent
+// by one more client, in turn with a ping to an owner without other clients.
 func Clients(ctx context.Context, o Options) ([]Result, error) {
 	count := pick(o.Effort, 1000, 1000, 8)
 	o.stage("%d clients", count)
@@ -54,10 +54,10 @@ func Clients(ctx context.Context, o Options) ([]Result, error) {
 	}, nil
 }
 
-// growth is KiB a connection.
+// growth is in KiB per connection.
 type growth struct{ ours, floor float64 }
 
-// clientMemory connects clients to the owner, and as many to a bare server.
+// clientMemory connects clients to the owner, and the same number of bare connections to a bare server.
 func (s *stage) clientMemory(owner *process, socket string, count int) (g growth, err error) {
 	bare, err := s.start()
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *stage) clientMemory(owner *process, socket string, count int) (g growth
 		if clients[i], err = s.start(); err != nil {
 			return g, err
 		}
-		// One of each is there before, so that what is made once is not counted.
+		// The first connection of each kind is not counted, because it includes one-time allocations.
 		for _, o := range []order{{Do: "connect", Socket: socket, Count: 1}, {Do: "connect bare", Socket: bareSocket, Count: 1}} {
 			if _, err := clients[i].do(o); err != nil {
 				return g, err
@@ -87,7 +87,7 @@ func (s *stage) clientMemory(owner *process, socket string, count int) (g growth
 	return g, err
 }
 
-// grows gives each client the order, and returns by how much the process grows for each connection.
+// grows sends the order to each client and returns the growth of p per connection.
 func grows(p *process, clients []*process, o order) (float64, error) {
 	before, err := p.do(order{Do: "measure"})
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package bench measures what the promises of this module cost, each beside its floor: what the kernel and Go need for
-// the same thing without this module, measured in the same run and in turn with it, so that noise of the machine meets
-// both.
+// Package bench measures the performance that this module promises. Each figure has a floor: what the kernel and Go
+// need for the same work without this module. Figure and floor are measured in turn in the same run, so that noise
+// affects both.
 //
-// Owners and clients are processes of their own: the running executable, started again as a worker ([Work]). Workers
-// end with the benchmark on every path, and by themselves when the process that started them is gone.
+// Owners and clients are separate processes: the running executable, started again as a worker ([Work]). Workers end
+// when the benchmark ends, and also if its process is killed.
 package bench

@@ -8,10 +8,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// shutdownClients is how many idle clients an owner has when it is shut down.
+// shutdownClients is the number of idle clients of the owner that is shut down.
 const shutdownClients = 100
 
-// Shutdown measures how long an owner with idle clients takes from the call of Shutdown until all is given back.
+// Shutdown measures the time from the call of Shutdown until an owner with idle clients has released all resources.
 func Shutdown(ctx context.Context, o Options) ([]Result, error) {
 	count := pick(o.Effort, shutdownClients, shutdownClients, 4)
 	o.stage("shutdown")
@@ -54,8 +54,9 @@ func Shutdown(ctx context.Context, o Options) ([]Result, error) {
 	return []Result{figure(fmt.Sprintf("shutdown-%d-idle", count), ms(took.median()), "ms").within(Value, 100)}, nil
 }
 
-// Kill measures how long after a client's SIGKILL the owner has released all that it held, as another client sees it.
-// The floor is how long until the far end of a bare socket of the same process sees its end.
+// Kill measures the time from a client's SIGKILL until the owner has released the client's references, as seen by
+// another client. The floor is the time until the peer of a bare socket of the same process reads the end of the
+// stream.
 func Kill(ctx context.Context, o Options) ([]Result, error) {
 	o.stage("kill")
 	s, err := newStage(ctx, o)
@@ -85,7 +86,7 @@ func Kill(ctx context.Context, o Options) ([]Result, error) {
 	return []Result{figure("kill", ms(ours.median()), "ms").over(ms(floor.median())).within(Value, 100)}, nil
 }
 
-// killOne starts a client, lets it acquire the model, and kills it.
+// killOne starts a client that acquires the model, and kills it.
 func (s *stage) killOne(ctx context.Context, observer *endpoint.Client, socket string) (back, ended time.Duration, err error) {
 	victim, err := s.start()
 	if err != nil {
@@ -99,12 +100,12 @@ func (s *stage) killOne(ctx context.Context, observer *endpoint.Client, socket s
 		return 0, 0, err
 	}
 	if n != 1 {
-		return 0, 0, fmt.Errorf("the owner counts %d holders instead of the one that is to be killed", n)
+		return 0, 0, fmt.Errorf("the owner reports %d holders, want 1", n)
 	}
 	seen := make(chan time.Time, 1)
 	go func() {
 		var b [1]byte
-		_, _ = victim.bare.Read(b[:]) // nothing is ever sent: it returns at the end
+		_, _ = victim.bare.Read(b[:]) // nothing is ever sent: Read returns at the end of the stream
 		seen <- time.Now()
 	}()
 	start := time.Now()
@@ -122,7 +123,7 @@ func (s *stage) killOne(ctx context.Context, observer *endpoint.Client, socket s
 	return back, ended, nil
 }
 
-// holders is how many sessions hold the model.
+// holders returns the number of sessions that hold the model.
 func holders(ctx context.Context, observer *endpoint.Client) (int, error) {
 	info, err := observer.Info(ctx, smallName)
 	if err != nil {

@@ -12,9 +12,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// Load measures how fast a file that the kernel has in its page cache gets into shared memory, in turn with a plain
-// read of the same file into fresh anonymous memory. Both begin without memory and end with all bytes in it; giving it
-// back does not count.
+// Load measures how fast a file in the page cache is loaded into shared memory. The floor is a plain read of the same
+// file into fresh anonymous memory. Both include allocation and exclude freeing.
 func Load(ctx context.Context, o Options) ([]Result, error) {
 	size := pick[int64](o.Effort, 1<<30, 256<<20, 4<<20)
 	limit, err := affordable()
@@ -62,7 +61,7 @@ func Load(ctx context.Context, o Options) ([]Result, error) {
 	return []Result{figure(name, rate(all[0]), "GiB/s").over(rate(all[1])).atLeast(Ratio, 0.8)}, nil
 }
 
-// load loads the file as an owner does.
+// load loads the file in the same way as an owner.
 func (s *stage) load(ctx context.Context, path string) (time.Duration, error) {
 	start := time.Now()
 	sd, err := module.Load(ctx, s.dev, path, module.LoadOptions{})
@@ -73,7 +72,7 @@ func (s *stage) load(ctx context.Context, path string) (time.Duration, error) {
 	return took, sd.Close()
 }
 
-// plainRead reads the file into fresh memory, which Go's own allocator would reuse.
+// plainRead reads the file into freshly mapped memory, because Go's allocator would reuse memory.
 func plainRead(f *os.File, size int) (time.Duration, error) {
 	start := time.Now()
 	memory, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANONYMOUS)

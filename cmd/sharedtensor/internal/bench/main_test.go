@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// workerEnv makes this test binary a worker.
+// workerEnv makes this test binary run as a worker.
 const workerEnv = "SHAREDTENSOR_BENCH_TEST_WORKER"
 
-// killedEnv makes this test binary a benchmark that is going to be killed, with this directory for its file.
+// killedEnv makes this test binary run a benchmark, to be killed, with this directory for its file.
 const killedEnv = "SHAREDTENSOR_BENCH_TEST_KILLED"
 
 func TestMain(m *testing.M) {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// again starts this test binary as a worker.
+// again returns a command that starts this test binary as a worker.
 func again(ctx context.Context) (*exec.Cmd, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -40,8 +40,8 @@ func again(ctx context.Context) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// BenchmarkAll measures everything once at quick effort; -bench BenchmarkAll/ping measures one group. The time for an
-// operation means nothing here, so it is left out.
+// BenchmarkAll runs every benchmark once at quick effort; -bench BenchmarkAll/ping selects one. It does not report
+// ns/op, which has no meaning here.
 func BenchmarkAll(b *testing.B) {
 	for _, group := range All() {
 		b.Run(group.Name, func(b *testing.B) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Ping measures a request without content and its answer between two processes, in turn with 64 bytes there and back
-// over a bare Unix socket between two processes.
+// Ping measures the round trip of an empty request between two processes. The floor is a round trip of 64 bytes over a
+// bare Unix socket between two processes.
 func Ping(ctx context.Context, o Options) ([]Result, error) {
 	o.stage("ping")
 	s, err := newStage(ctx, o)
@@ -42,7 +42,7 @@ func Ping(ctx context.Context, o Options) ([]Result, error) {
 	}, nil
 }
 
-// pingRounds is how many pings of one sort come in a row.
+// pingRounds is the number of consecutive pings of one kind.
 const pingRounds = 200
 
 func pingSchedule(o Options) schedule {

@@ -18,18 +18,18 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// stage is what one benchmark uses: processes, sockets and clients. Close ends all of it.
+// stage owns the processes, sockets and clients of one benchmark.
 type stage struct {
 	ctx     context.Context
 	options Options
 	dev     *host.Device
-	dir     string // for sockets, whose paths have to be short
+	dir     string // for sockets, whose paths must be short
 	janitor *process
 	sockets int
 	undo    []func()
 }
 
-// newStage makes an empty stage. All that it starts ends with ctx, too.
+// newStage returns an empty stage. Everything it starts also ends with ctx.
 func newStage(ctx context.Context, o Options) (*stage, error) {
 	dev, err := host.Open()
 	if err != nil {
@@ -43,8 +43,8 @@ func newStage(ctx context.Context, o Options) (*stage, error) {
 	return s, nil
 }
 
-// tempDir makes a directory for this user alone, which goes with the stage. A process of its own removes it if this one
-// is killed.
+// tempDir returns a directory that only this user can access. It is removed with the stage, or by a worker process if
+// this process is killed.
 func (s *stage) tempDir(parent string) (_ string, err error) {
 	if s.janitor == nil {
 		if s.janitor, err = s.start(); err != nil {
@@ -63,10 +63,10 @@ func (s *stage) tempDir(parent string) (_ string, err error) {
 	return dir, err
 }
 
-// directoryPrefix is how the names of directories of benchmarks begin.
+// directoryPrefix begins the names of benchmark directories.
 const directoryPrefix = "sharedtensor-bench-"
 
-// close ends all processes and closes all clients, the youngest first.
+// close ends all processes and closes all clients, in reverse order of creation.
 func (s *stage) close() {
 	for i := len(s.undo) - 1; i >= 0; i-- {
 		s.undo[i]()
@@ -74,7 +74,7 @@ func (s *stage) close() {
 	s.undo = nil
 }
 
-// socket is a path for a new socket.
+// socket returns the path of a new socket.
 func (s *stage) socket() string {
 	s.sockets++
 	return filepath.Join(s.dir, fmt.Sprintf("%d.sock", s.sockets))
@@ -86,8 +86,8 @@ type process struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	out    *json.Decoder
-	bare   *net.UnixConn // this process's end of its bare socket
-	stderr bytes.Buffer  // to be read when it has ended
+	bare   *net.UnixConn // this process's side of its bare socket
+	stderr bytes.Buffer  // read only after the process has ended
 	ended  bool
 }
 
@@ -108,7 +108,7 @@ func (s *stage) start() (_ *process, err error) {
 			near.Close()
 		}
 	}()
-	cmd.ExtraFiles = []*os.File{far} // the first one becomes bareDescriptor
+	cmd.ExtraFiles = []*os.File{far} // becomes bareDescriptor in the worker
 	cmd.Stderr = &p.stderr
 	if p.in, err = cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -125,18 +125,18 @@ func (s *stage) start() (_ *process, err error) {
 	return p, nil
 }
 
-// kill ends the process as a crash would, and waits until it is gone.
+// kill ends the process with SIGKILL and waits until it has ended.
 func (p *process) kill() {
 	if p.ended {
 		return
 	}
 	p.ended = true
 	p.bare.Close()
-	_ = p.cmd.Process.Kill() // it may have ended by itself
-	_ = p.cmd.Wait()         // it was killed, and that is what this would say
+	_ = p.cmd.Process.Kill() // best effort: it may have ended already
+	_ = p.cmd.Wait()         // the error only reports the kill
 }
 
-// do gives an order and waits until it is carried out.
+// do sends an order and waits for its report.
 func (p *process) do(o order) (report, error) {
 	var r report
 	err := json.NewEncoder(p.in).Encode(o)
@@ -155,7 +155,7 @@ func (p *process) do(o order) (report, error) {
 	return r, nil
 }
 
-// died explains why a worker does not answer: the benchmark was stopped, or the worker crashed.
+// died returns why a worker does not answer: the benchmark was cancelled, or the worker crashed.
 func (p *process) died(o order, err error) error {
 	p.kill()
 	if cause := context.Cause(p.ctx); cause != nil {
@@ -165,7 +165,7 @@ func (p *process) died(o order, err error) error {
 	return fmt.Errorf("%s: the worker process ended (%v): %s: %w", o.Do, p.cmd.ProcessState, said, err)
 }
 
-// owner starts a process that serves on a socket of its own.
+// owner starts a process that serves on a new socket, and returns the socket's path.
 func (s *stage) owner() (*process, string, error) {
 	p, err := s.start()
 	if err != nil {
@@ -186,7 +186,7 @@ func (s *stage) client(socket string) (*endpoint.Client, error) {
 	return c, nil
 }
 
-// far starts a process at the other end of a bare socket, which does what the order says.
+// far starts a process that executes the order on its side of a bare socket, and returns this side.
 func (s *stage) far(o order) (*net.UnixConn, error) {
 	p, err := s.start()
 	if err != nil {
@@ -196,5 +196,5 @@ func (s *stage) far(o order) (*net.UnixConn, error) {
 	return p.bare, err
 }
 
-// outOfMemory reports whether a model did not fit.
+// outOfMemory reports whether a model did not fit into memory.
 func outOfMemory(err error) bool { return errors.Is(err, driver.ErrOutOfMemory) }

@@ -6,32 +6,33 @@ import (
 	"strconv"
 )
 
-// Result is one figure beside its floor.
+// Result is one figure with its floor.
 type Result struct {
-	// Name says what was measured.
+	// Name identifies the measurement.
 	Name string `json:"name"`
-	// Value is the figure, in Unit. Of repeated measurements it is the median where the name says nothing else; where
-	// they are short, that of turns in which other processes did not disturb, and so is Floor.
+	// Value is the figure in Unit. Repeated measurements are reduced to their median, unless Name says otherwise. For
+	// short measurements, Value and Floor are medians of undisturbed turns; see turns.quiet.
 	Value float64 `json:"value"`
 	// Unit is the unit of Value and Floor.
 	Unit string `json:"unit"`
-	// Floor is what the same costs without this module, measured in the same run; nil where there is no such thing.
+	// Floor is the cost without this module, measured in the same run. It is nil if there is no equivalent.
 	Floor *float64 `json:"floor"`
-	// Ratio is Value divided by Floor; nil without a floor.
+	// Ratio is Value divided by Floor, or nil without a floor.
 	Ratio *float64 `json:"ratio"`
-	// Target is what the figure is held to; nil where it is only shown. As JSON it is a text such as "ratio <= 1.3".
+	// Target is the bound that the figure must meet, or nil if there is none. In JSON it is a text such as "ratio <=
+	// 1.3".
 	Target *Target `json:"target"`
-	// OK is false where the target is missed.
+	// OK reports whether the target is met. It is true without a target.
 	OK bool `json:"ok"`
 }
 
 // Target is a bound on a figure.
 type Target struct {
-	// Of says what is bounded.
+	// Of selects the bounded quantity.
 	Of Quantity
-	// AtLeast makes Limit a lower bound; otherwise it is an upper one.
+	// AtLeast makes Limit a lower bound instead of an upper bound.
 	AtLeast bool
-	// Limit is the bound, which is allowed itself. That of a value is in the result's unit.
+	// Limit is the bound, inclusive. For a value it is in the result's unit.
 	Limit float64
 }
 
@@ -45,7 +46,7 @@ const (
 	Ratio
 )
 
-// String is "value" or "ratio".
+// String returns "value" or "ratio".
 func (q Quantity) String() string {
 	if q == Ratio {
 		return "ratio"
@@ -53,7 +54,7 @@ func (q Quantity) String() string {
 	return "value"
 }
 
-// String is the bound in a form that people and programs can read: "ratio <= 1.3".
+// String returns the bound, such as "ratio <= 1.3".
 func (t Target) String() string {
 	op := "<="
 	if t.AtLeast {
@@ -62,10 +63,10 @@ func (t Target) String() string {
 	return fmt.Sprintf("%v %s %s", t.Of, op, strconv.FormatFloat(t.Limit, 'g', -1, 64))
 }
 
-// MarshalText is String.
+// MarshalText returns the bound as String does.
 func (t Target) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// holds reports whether the figure keeps to the bound.
+// holds reports whether the result meets the bound.
 func (t Target) holds(r *Result) bool {
 	figure := r.Value
 	if t.Of == Ratio {
@@ -80,12 +81,12 @@ func (t Target) holds(r *Result) bool {
 	return figure <= t.Limit
 }
 
-// figure is a result without floor or target.
+// figure returns a result without floor or target.
 func figure(name string, value float64, unit string) Result {
 	return Result{Name: name, Value: round(value), Unit: unit, OK: true}
 }
 
-// over adds the floor.
+// over returns r with a floor.
 func (r Result) over(floor float64) Result {
 	if floor > 0 {
 		ratio := round(r.Value / floor)
@@ -95,12 +96,12 @@ func (r Result) over(floor float64) Result {
 	return r
 }
 
-// within holds the result to an upper bound.
+// within returns r with an upper bound.
 func (r Result) within(of Quantity, limit float64) Result {
 	return r.held(Target{Of: of, Limit: limit})
 }
 
-// atLeast holds the result to a lower bound.
+// atLeast returns r with a lower bound.
 func (r Result) atLeast(of Quantity, limit float64) Result {
 	return r.held(Target{Of: of, AtLeast: true, Limit: limit})
 }
@@ -110,7 +111,7 @@ func (r Result) held(t Target) Result {
 	return r
 }
 
-// round keeps four digits: more of a measurement is noise.
+// round rounds to four significant digits. The rest is noise.
 func round(v float64) float64 {
 	if v == 0 || math.IsInf(v, 0) || math.IsNaN(v) {
 		return 0

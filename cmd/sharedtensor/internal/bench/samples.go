@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// samples are durations of the same thing.
+// samples are durations of repeated runs.
 type samples []time.Duration
 
-// quantile is the duration within which the given part of the samples is.
+// quantile returns the given quantile; part is between 0 and 1.
 func (s samples) quantile(part float64) time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -18,17 +18,17 @@ func (s samples) quantile(part float64) time.Duration {
 	return sorted[min(len(sorted)-1, int(part*float64(len(sorted))))]
 }
 
-// median is the middle of the samples.
+// median returns the middle sample.
 func (s samples) median() time.Duration { return s.quantile(0.5) }
 
-// turns are samples of the same thing, in the turns in which they were taken.
+// turns are the samples of one subject, grouped by turn.
 type turns []samples
 
-// all are the samples of all turns.
+// all returns the samples of all turns.
 func (t turns) all() samples { return slices.Concat(t...) }
 
-// quiet is the median of a turn in which others did not disturb: the lower quartile of the turns' medians. Other
-// processes only ever add to what a turn takes, and where there are none, all turns are alike.
+// quiet returns the median of an undisturbed turn: the lower quartile of the turns' medians. Other processes only ever
+// lengthen a turn. Without them all turns are alike.
 func (t turns) quiet() time.Duration {
 	medians := make(samples, len(t))
 	for i := range t {
@@ -37,31 +37,32 @@ func (t turns) quiet() time.Duration {
 	return medians.quantile(0.25)
 }
 
-// µs is a duration in microseconds.
+// µs returns d in microseconds.
 func µs(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// ms is a duration in milliseconds.
+// ms returns d in milliseconds.
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// subject is something that is measured again and again.
+// subject is an operation that is measured repeatedly.
 type subject struct {
-	// rounds is how often in a row, so that it does not always find the caches that another subject left.
+	// rounds is the number of consecutive runs in a turn. Several runs are needed because the previous subject has
+	// filled the caches.
 	rounds int
-	// run does it once and returns how long the part took that counts.
+	// run runs the operation once and returns the duration of its measured part.
 	run func(ctx context.Context) (time.Duration, error)
 }
 
-// schedule says how long subjects are measured.
+// schedule limits the measurement of subjects.
 type schedule struct {
-	turns int           // how often each subject has its turn
-	limit time.Duration // after this no new turn begins, whatever turns says; 0 is no limit
+	turns int           // number of turns of each subject
+	limit time.Duration // limits the start of further turns; 0 means no limit
 }
 
-// unmeasured is the part of its rounds with which a subject warms up at the beginning of each turn.
+// unmeasured is the divisor for the warm-up: each turn starts with rounds/unmeasured runs that are not measured.
 const unmeasured = 8
 
-// alternate measures the subjects in turn and returns the turns of each. Every second turn has the order reversed, so
-// that what drifts meets all of them alike.
+// alternate measures the subjects in turn and returns the turns of each. Every second turn runs in reverse order, so
+// that drift affects all subjects alike.
 func alternate(ctx context.Context, s schedule, subjects ...subject) ([]turns, error) {
 	order := make([]int, len(subjects))
 	for i := range order {
@@ -97,7 +98,7 @@ func alternate(ctx context.Context, s schedule, subjects ...subject) ([]turns, e
 	return all, nil
 }
 
-// timed makes a run of a function of which all counts.
+// timed returns a run that measures all of f.
 func timed(f func(ctx context.Context) error) func(ctx context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		start := time.Now()

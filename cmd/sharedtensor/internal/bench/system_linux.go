@@ -32,13 +32,14 @@ func procField(path, field string) (int64, error) {
 	return 0, fmt.Errorf("%s has no %s", path, field)
 }
 
-// affordable is how much memory one benchmark may take at once: others work on this host, too.
+// affordable returns how much memory one benchmark may use. It leaves memory for other processes on this host.
 func affordable() (int64, error) {
 	available, err := procField("/proc/meminfo", "MemAvailable:")
 	return available / 4, err
 }
 
-// descriptors is how many files a process may have open. The Go runtime raises the soft limit to the hard one.
+// descriptors returns the number of files that a process may open. The Go runtime raises the soft limit to the hard
+// one.
 func descriptors() int {
 	var r syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r) != nil {
@@ -47,7 +48,7 @@ func descriptors() int {
 	return int(min(r.Cur, 1<<30))
 }
 
-// zeros makes a model of equal one-dimensional tensors in one slab, whose pages are really there.
+// zeros returns a model of equal one-dimensional tensors in one slab with all pages allocated.
 func zeros(dev driver.Device, tensors int, bytes int64) (_ *module.StateDict, err error) {
 	if tensors < 1 || bytes < int64(tensors) {
 		return nil, fmt.Errorf("%w: %d tensors in %d bytes", driver.ErrInvalid, tensors, bytes)
@@ -58,7 +59,7 @@ func zeros(dev driver.Device, tensors int, bytes int64) (_ *module.StateDict, er
 	}
 	slab := tensor.NewStorage(mem)
 	defer func() {
-		if closeErr := slab.Close(); err == nil { // the tensors have references of their own
+		if closeErr := slab.Close(); err == nil { // the tensors hold their own references
 			err = closeErr
 		}
 	}()

@@ -21,7 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// order is what a worker is told to do, one JSON object a line on its standard input.
+// order is a command for a worker, one JSON object per line on its standard input.
 type order struct {
 	Do      string `json:"do"`
 	Socket  string `json:"socket,omitempty"`
@@ -31,7 +31,7 @@ type order struct {
 	Count   int    `json:"count,omitempty"`
 }
 
-// report is what it says to that, one JSON object a line on its standard output.
+// report is the answer to an order, one JSON object per line on standard output.
 type report struct {
 	Error       string        `json:"error,omitempty"`
 	OutOfMemory bool          `json:"out_of_memory,omitempty"`
@@ -39,10 +39,10 @@ type report struct {
 	Anonymous   int64         `json:"anonymous,omitempty"`
 }
 
-// bareDescriptor is the descriptor of a worker that is one end of a bare socket to the process that started it.
+// bareDescriptor is the descriptor of the worker's side of a bare socket to the process that started it.
 const bareDescriptor = 3
 
-// worker is an owner, a client, or the far end of a bare socket, as it is told.
+// worker is an owner, a client, or the peer of a bare socket, depending on its orders.
 type worker struct {
 	dev     *host.Device
 	bare    *net.UnixConn
@@ -52,11 +52,11 @@ type worker struct {
 	conns   []net.Conn
 
 	mu   sync.Mutex
-	tidy []string // directories to remove when the process of the benchmark has gone
+	tidy []string // directories to remove after the benchmark's process has ended
 }
 
-// Work does what in says until in ends, and answers on out. When in ends, the process that reads it should end, too:
-// that of the benchmark is done or gone. Descriptor 3 has to be a socket of that process.
+// Work executes the orders in in and writes reports to out. It returns when in ends, because the benchmark has finished
+// or its process has ended; the caller should then exit. Descriptor 3 must be a socket to the benchmark's process.
 func Work(in io.Reader, out io.Writer) error {
 	dev, err := host.Open()
 	if err != nil {
@@ -70,7 +70,7 @@ func Work(in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	reply := json.NewEncoder(out)
 	orders := make(chan order)
-	go func() { // beside the work, so that the end of in is seen during it
+	go func() { // reads in the background, so that the end of in is noticed during an order
 		for lines.Scan() {
 			var o order
 			if json.Unmarshal(lines.Bytes(), &o) != nil {
@@ -93,7 +93,7 @@ func Work(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// do carries out one order.
+// do executes one order.
 func (w *worker) do(o order, r *report) error {
 	ctx := context.Background()
 	switch o.Do {
@@ -140,7 +140,7 @@ func (w *worker) do(o order, r *report) error {
 	return nil
 }
 
-// tidyUp notes a directory of the benchmark to be removed at the end.
+// tidyUp records a directory of the benchmark to remove at the end.
 func (w *worker) tidyUp(dir string) error {
 	if !filepath.IsAbs(dir) || !strings.HasPrefix(filepath.Base(dir), directoryPrefix) {
 		return fmt.Errorf("%w: %s is not a directory of a benchmark", driver.ErrInvalid, dir)
@@ -151,7 +151,7 @@ func (w *worker) tidyUp(dir string) error {
 	return nil
 }
 
-// removeDirectories removes what the process of the benchmark can remove no more, or has removed already.
+// removeDirectories removes the directories that the benchmark's process has left, for example because it was killed.
 func (w *worker) removeDirectories() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,7 +160,7 @@ func (w *worker) removeDirectories() {
 	}
 }
 
-// serve begins to be an owner.
+// serve starts an owner on the socket.
 func (w *worker) serve(socket string) (err error) {
 	w.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{w.dev}, Label: "benchmark"})
 	if err != nil {
@@ -171,7 +171,7 @@ func (w *worker) serve(socket string) (err error) {
 	return nil
 }
 
-// connect makes idle clients. Each has been answered once, so the owner has all that it needs for one.
+// connect opens idle clients. Each has completed one request, so the owner has allocated everything for it.
 func (w *worker) connect(ctx context.Context, socket string, count int) error {
 	for range count {
 		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket})
@@ -196,7 +196,7 @@ func (w *worker) hangUp() error {
 	return errors.Join(errs...)
 }
 
-// acquire becomes a client that holds a model until it is killed.
+// acquire connects a client that holds a model until the process is killed.
 func (w *worker) acquire(ctx context.Context, socket, name string) error {
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{w.dev}})
 	if err != nil {
@@ -207,10 +207,10 @@ func (w *worker) acquire(ctx context.Context, socket, name string) error {
 	return err
 }
 
-// measureSelf reports the process's own resident anonymous memory: heap, stacks and all that the Go runtime keeps,
-// after a collection whose result was given back to the kernel.
+// measureSelf reports the process's resident anonymous memory: heap, stacks and the Go runtime, after a collection that
+// returns free memory to the kernel.
 func measureSelf(r *report) (err error) {
-	runtime.GC() // the second collection, in FreeOSMemory, also empties pools
+	runtime.GC() // FreeOSMemory runs the second collection, which empties sync.Pools
 	debug.FreeOSMemory()
 	r.Anonymous, err = procField("/proc/self/status", "RssAnon:")
 	return err

@@ -11,8 +11,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// OpenDevice opens the device that people call name: host or cuda:N. The caller owns it. Errors: driver.ErrInvalid for
-// a name that means nothing, *driver.UnsupportedError for a device that this host or this build does not have.
+// OpenDevice opens the device named host or cuda:N. The caller owns it. It returns driver.ErrInvalid for an unknown
+// name, and *driver.UnsupportedError if this host or this build does not have the device.
 func OpenDevice(name string) (driver.Device, error) {
 	kind, index, err := driver.ParseDevice(name)
 	if err != nil {
@@ -27,7 +27,7 @@ func OpenDevice(name string) (driver.Device, error) {
 	return nil, &driver.UnsupportedError{Feature: "device " + name, Requires: "a kind of device that this command knows: cpu or cuda"}
 }
 
-// OpenHost is host.Open with an interface that is nil on failure.
+// OpenHost is host.Open that returns a nil interface on failure.
 func OpenHost() (driver.Device, error) {
 	dev, err := host.Open()
 	if err != nil {
@@ -44,8 +44,8 @@ func DeviceFlag(c *cobra.Command, name *string) {
 	})
 }
 
-// OpenDevicesFor opens the devices on which a model's storages lie, as its owner names them: the ones to attach it
-// with. Host memory is always among them. The caller closes them with closeDevices.
+// OpenDevicesFor opens the devices that hold a model's storages, for attaching it. storages is the owner's description.
+// Host memory is always included. The caller closes the devices with CloseDevices.
 func OpenDevicesFor(storages []module.StorageSpec) (_ []driver.Device, err error) {
 	var devices []driver.Device
 	defer func() {
@@ -60,21 +60,21 @@ func OpenDevicesFor(storages []module.StorageSpec) (_ []driver.Device, err error
 	devices = append(devices, hostDevice)
 	seen := map[driver.UUID]bool{hostDevice.Info().UUID: true}
 	for _, s := range storages {
-		// What no device of ours can hold is left to the client, which says so.
+		// The client reports storages that no device here can hold.
 		if seen[s.Device] || s.DeviceType != driver.CUDA {
 			continue
 		}
 		seen[s.Device] = true
 		dev, err := OpenCUDAUUID(s.Device)
 		if err != nil {
-			return nil, fmt.Errorf("the tensors lie on GPU %s: %w", s.Device, err)
+			return nil, fmt.Errorf("the tensors are on GPU %s: %w", s.Device, err)
 		}
 		devices = append(devices, dev)
 	}
 	return devices, nil
 }
 
-// CloseDevices closes all of them.
+// CloseDevices closes all devices.
 func CloseDevices(devices []driver.Device) error {
 	var errs []error
 	for _, dev := range devices {

@@ -1,3 +1,3 @@
-// Package cli is what the commands have in common: exit statuses and errors, the flags that say which owner is meant,
-// and devices by their names.
+// Package cli contains what the commands share: exit statuses, errors, the flags that select an owner, and device
+// names.
 package cli

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/task"
 )
 
 // Exit statuses.
@@ -19,10 +20,10 @@ const (
 	ExitUsage   = 2
 )
 
-// ErrUsage is a command line that makes no sense.
+// ErrUsage matches errors about the command line.
 var ErrUsage = errors.New("usage")
 
-// usage is an error about the command line. It answers for errUsage and names the help that says more.
+// usage is an error about the command line. It matches ErrUsage and names the help to read.
 type usage struct {
 	command string
 	err     error
@@ -34,15 +35,15 @@ func (u *usage) Error() string {
 
 func (u *usage) Unwrap() []error { return []error{ErrUsage, u.err} }
 
-// UsageError makes err one about the command line of c.
+// UsageError returns err as an error about the command line of c.
 func UsageError(c *cobra.Command, err error) error { return &usage{command: c.CommandPath(), err: err} }
 
-// Usagef is usageError with a text.
+// Usagef is UsageError with a formatted message.
 func Usagef(c *cobra.Command, format string, args ...any) error {
 	return UsageError(c, fmt.Errorf(format, args...))
 }
 
-// errSilent is a failure of which all is said already.
+// errSilent is a failure that has been reported already.
 var errSilent = errors.New("failed")
 
 // Report prints an error as one line and returns the exit status.
@@ -54,7 +55,7 @@ func Report(err error, stderr io.Writer) int {
 		return ExitFailure
 	}
 	text := err.Error()
-	if errors.Is(err, context.Canceled) {
+	if errors.Is(err, context.Canceled) && !errors.Is(err, task.ErrCancelled) {
 		text = "interrupted"
 	}
 	fmt.Fprintln(stderr, "sharedtensor: "+term.Printable(OneLine(text)))
@@ -64,13 +65,13 @@ func Report(err error, stderr io.Writer) int {
 	return ExitFailure
 }
 
-// OneLine joins the lines of a text: of joined errors, or of a name that a peer chose.
+// OneLine joins the lines of a text, such as joined errors or a name that a peer chose.
 func OneLine(text string) string {
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
 	return strings.Join(lines, "; ")
 }
 
-// Args wraps a check of positional arguments so that what it says is about the command line.
+// Args wraps a check of positional arguments so that its errors match ErrUsage.
 func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, words []string) error {
 		if err := check(c, words); err != nil {
@@ -80,20 +81,20 @@ func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// Exactly asks for the named positional arguments, and says which one is missing.
+// Exactly requires the named positional arguments. The error names the missing one.
 func Exactly(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, words []string) error {
 		switch {
 		case len(words) < len(names):
 			return Usagef(c, "%s is missing", names[len(words)])
 		case len(words) > len(names):
-			return Usagef(c, "there is nothing to do with %q", words[len(names)])
+			return Usagef(c, "unexpected argument %q", words[len(names)])
 		}
 		return nil
 	}
 }
 
-// JSONFlag adds --json to a command and returns where it is kept.
+// JSONFlag adds --json to a command and returns its value.
 func JSONFlag(c *cobra.Command) *bool {
 	return c.Flags().Bool("json", false, "print JSON")
 }

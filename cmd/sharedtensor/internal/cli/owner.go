@@ -18,31 +18,31 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// OwnerFlags say which owner a command talks to.
+// OwnerFlags holds the flags that select the owner of a command.
 type OwnerFlags struct {
-	// Wait says to wait for an owner that is not there yet, or for a model that it still loads.
+	// Wait waits for an owner that has not started, or for a model that it is still loading.
 	Wait bool
-	// Timeout is how long an owner may take to answer.
+	// Timeout limits the time that an owner may take to answer.
 	Timeout time.Duration
 
 	socket string
 	uids   []uint
 	label  string
-	notes  func() io.Writer // gets the note that another socket is used than the default one; nil drops it
+	notes  func() io.Writer // receives a note if another socket than the default one is used; nil discards it
 }
 
-// AddOwnerFlags adds them to a command and returns where they are kept.
+// AddOwnerFlags adds the flags to a command and returns their values.
 func AddOwnerFlags(c *cobra.Command) *OwnerFlags {
 	o := &OwnerFlags{label: "sharedtensor " + c.Name(), notes: c.ErrOrStderr}
 	f := c.Flags()
 	f.StringVar(&o.socket, "socket", "", "path of the owner's socket (default: see sharedtensor --help)")
-	f.BoolVar(&o.Wait, "wait", false, "wait for an owner that is not there yet, or still loads, as long as --timeout says")
-	f.DurationVar(&o.Timeout, "timeout", 10*time.Second, "give up on the owner after this long")
-	f.UintSliceVar(&o.uids, "owner-uid", nil, "also trust an owner that runs as this user id")
+	f.BoolVar(&o.Wait, "wait", false, "wait up to --timeout for an owner to start, or for a model to load")
+	f.DurationVar(&o.Timeout, "timeout", 10*time.Second, "time limit for the owner's answers")
+	f.UintSliceVar(&o.uids, "owner-uid", nil, "also trust an owner with this user id")
 	return o
 }
 
-// Path is the socket to dial.
+// Path returns the path of the socket to dial.
 func (o *OwnerFlags) Path(device int) (string, error) {
 	if o.socket != "" {
 		return o.socket, nil
@@ -50,37 +50,37 @@ func (o *OwnerFlags) Path(device int) (string, error) {
 	return endpoint.SocketPath("", device)
 }
 
-// Bounded is ctx with the time limit for what is asked of the owner.
+// Bounded returns ctx with the time limit for requests to the owner.
 func (o *OwnerFlags) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, o.Timeout, Late(o.Timeout))
 }
 
-// Late is an owner that did not answer within a time. It answers for context.DeadlineExceeded.
+// Late is the error for an owner that did not answer in time. It matches context.DeadlineExceeded.
 type Late time.Duration
 
-// Error says how long that was.
+// Error returns a message with the time limit.
 func (l Late) Error() string {
 	return fmt.Sprintf("the owner did not answer within %v", time.Duration(l))
 }
 
-// Is makes the error answer for context.DeadlineExceeded.
+// Is makes the error match context.DeadlineExceeded.
 func (l Late) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// Silent returns the same flags for a question on the side, such as that of a completion: it waits for nothing and
-// writes nothing.
+// Silent returns a copy of the flags for secondary requests, such as completion. It does not wait for an owner and
+// writes no notes.
 func (o *OwnerFlags) Silent() *OwnerFlags {
 	quick := *o
 	quick.Wait, quick.notes = false, nil
 	return &quick
 }
 
-// Dial connects to the owner at the default socket of device number 0, or where --socket says. Where nobody serves on
-// the former, it is the only other owner that there is.
+// Dial connects to the owner at --socket or, by default, at the socket of device 0. If no server listens at the default
+// socket and there is exactly one other owner, Dial connects to that one.
 func (o *OwnerFlags) Dial(ctx context.Context, devices ...driver.Device) (*endpoint.Client, error) {
 	return o.DialDevice(ctx, 0, devices...)
 }
 
-// DialDevice is dial with the default socket of another device.
+// DialDevice is Dial with the default socket of the given device.
 func (o *OwnerFlags) DialDevice(ctx context.Context, index int, devices ...driver.Device) (*endpoint.Client, error) {
 	path, err := o.Path(index)
 	if err != nil {
@@ -97,7 +97,7 @@ func (o *OwnerFlags) DialDevice(ctx context.Context, index int, devices ...drive
 	if !errors.Is(err, endpoint.ErrUnavailable) {
 		return client, err
 	}
-	if ctx.Err() != nil { // the time was over when the socket was looked at: that is what ended the wait
+	if ctx.Err() != nil { // the time limit ended while the socket was probed
 		if o.Wait {
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
@@ -106,7 +106,7 @@ func (o *OwnerFlags) DialDevice(ctx context.Context, index int, devices ...drive
 	others := o.Others(path)
 	if len(others) == 1 {
 		if o.notes != nil {
-			fmt.Fprintf(o.notes(), "nobody serves on %s; using %s, the only owner there is\n", path, others[0])
+			fmt.Fprintf(o.notes(), "no owner listens on %s; using %s, the only other owner\n", path, others[0])
 		}
 		opts.Socket, opts.Wait = others[0], o.Wait
 		return endpoint.Dial(ctx, opts)
@@ -121,13 +121,13 @@ func (o *OwnerFlags) DialDevice(ctx context.Context, index int, devices ...drive
 	return nil, err
 }
 
-// Others are the sockets of other devices, beside the default one at path, that somebody listens on.
+// Others returns the sockets of other devices, next to the default one at path, on which a server listens.
 func (o *OwnerFlags) Others(path string) []string {
 	base, found := strings.CutSuffix(path, "-0.sock")
 	if o.socket != "" || !found {
 		return nil
 	}
-	files, _ := filepath.Glob(filepath.Join(escape(filepath.Dir(base)), escape(filepath.Base(base))+"-*.sock")) // the only error is of the pattern
+	files, _ := filepath.Glob(filepath.Join(escape(filepath.Dir(base)), escape(filepath.Base(base))+"-*.sock")) // the only possible error is a malformed pattern
 	var others []string
 	for _, file := range files {
 		number := strings.TrimSuffix(strings.TrimPrefix(file, base+"-"), ".sock")
@@ -138,12 +138,12 @@ func (o *OwnerFlags) Others(path string) []string {
 	return others
 }
 
-// escape makes a pattern for filepath.Glob of a path, which matches that alone.
+// escape returns a pattern for filepath.Glob that matches only path.
 func escape(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// Alive reports whether somebody listens on a socket.
+// Alive reports whether a server listens on a socket.
 func Alive(socket string) bool {
 	conn, err := net.Dial("unix", socket)
 	if err != nil {
@@ -153,7 +153,7 @@ func Alive(socket string) bool {
 	return true
 }
 
-// WithOwner dials, lends the client to use, and hangs up.
+// WithOwner dials, calls use with the client, and closes the client.
 func (o *OwnerFlags) WithOwner(ctx context.Context, use func(ctx context.Context, client *endpoint.Client) error) error {
 	client, err := o.Dial(ctx)
 	if err != nil {
@@ -162,19 +162,19 @@ func (o *OwnerFlags) WithOwner(ctx context.Context, use func(ctx context.Context
 	return errors.Join(use(ctx, client), client.Close())
 }
 
-// UserIDs turns the numbers of a flag into user ids.
+// UserIDs converts the numbers of a flag to user ids.
 func UserIDs(flag string, numbers []uint) ([]uint32, error) {
 	ids := make([]uint32, 0, len(numbers))
 	for _, n := range numbers {
 		if n > 1<<32-2 { // the highest number means "no user" to the kernel
-			return nil, fmt.Errorf("%w: %s %d is no user id", driver.ErrInvalid, flag, n)
+			return nil, fmt.Errorf("%w: %s %d is not a user id", driver.ErrInvalid, flag, n)
 		}
 		ids = append(ids, uint32(n))
 	}
 	return ids, nil
 }
 
-// CompleteNames offers the names that are published, for the positional arguments up to the limit; 0 is no limit.
+// CompleteNames completes published names for the first limit positional arguments, or for all if limit is 0.
 func CompleteNames(o *OwnerFlags, limit int) cobra.CompletionFunc {
 	return func(c *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if limit > 0 && len(words) >= limit {
@@ -184,16 +184,16 @@ func CompleteNames(o *OwnerFlags, limit int) cobra.CompletionFunc {
 	}
 }
 
-// Completion is a word that a shell may complete, and what it means.
+// Completion returns a completion with its description.
 func Completion(word, about string) string {
 	return term.Printable(word) + "\t" + term.Printable(strings.TrimSpace(about))
 }
 
-// CompletionTime is how long a key press may wait for the owner.
+// CompletionTime limits how long a completion waits for the owner.
 const CompletionTime = 500 * time.Millisecond
 
-// PublishedNames asks the owner for names with a prefix. Where there is no answer there are no names: a shell has no
-// place for errors.
+// PublishedNames returns the owner's published names that begin with prefix. It returns none on failure, because a
+// shell cannot show errors during completion.
 func PublishedNames(o *OwnerFlags, prefix string) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), CompletionTime)
 	defer cancel()

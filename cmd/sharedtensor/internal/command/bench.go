@@ -17,21 +17,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 )
 
-const benchHelp = `Measure what sharing costs on this host, each figure beside its floor: what the kernel and Go need for
-the same without sharedtensor, measured in the same run and in turn with it. Owners and clients are
-processes of their own, which end with the command.
+const benchHelp = `Measure the performance of sharing on this host. Each figure has a floor: what the kernel and Go need for the same work
+without sharedtensor, measured in turn with it in the same run. Owners and clients are separate processes, which end with
+the command.
 
-Without a NAME everything is measured:
+Without NAME it runs all benchmarks:
 %s
-The floor of ping is 64 bytes there and back over a bare Unix socket; of attach one descriptor passed on
-request and 64 MiB mapped; of a large model's attach that of one with 1 MiB; of load a plain read of the
-file into fresh memory; of clients as many bare connections with a goroutine each, or a ping without
-them; of kill how soon the far end of a bare socket sees its end.
+The floor of ping is a round trip of 64 bytes over a bare Unix socket. The floor of attach is passing one descriptor on
+request and mapping 64 MiB; for large models it is attaching a model of 1 MiB. The floor of load is a plain read of the
+file into fresh memory. The floor of clients is the same number of bare connections with a goroutine each, or a ping
+without them. The floor of kill is the time until the peer of a bare socket reads the end of the stream.
 
-A missed target is shown and is no failure of the command: other programs on the host may be the reason.
-In JSON a target is a text such as "ratio <= 1.3" or "value <= 2000", and what a figure does not have is null.`
+A missed target is reported, but is not a failure of the command, because other programs on the host may cause it.
+In JSON a target is a text such as "ratio <= 1.3" or "value <= 2000", and missing values are null.`
 
-// benchFlags are the flags of the command bench.
+// benchFlags holds the flags of the command bench.
 type benchFlags struct {
 	quick, json bool
 	dir         string
@@ -47,7 +47,7 @@ func newBenchCommand() *cobra.Command {
 	}
 	c := &cobra.Command{
 		Use:   "bench [flags] [NAME...]",
-		Short: "Measure what sharing costs on this host",
+		Short: "Measure the performance of sharing on this host",
 		Long:  fmt.Sprintf(benchHelp, list.String()),
 		Example: `  sharedtensor bench --quick
   sharedtensor bench ping attach
@@ -65,12 +65,12 @@ func newBenchCommand() *cobra.Command {
 	f := c.Flags()
 	f.BoolVar(&o.quick, "quick", false, "measure for about 15 seconds instead of two minutes, with smaller models")
 	f.BoolVar(&o.json, "json", false, "print JSON")
-	f.StringVar(&o.dir, "dir", "", "directory for a file of 1 GiB, which is removed again (default: the system's for temporary files)")
+	f.StringVar(&o.dir, "dir", "", "directory for a temporary file of 1 GiB (default: the system's directory for temporary files)")
 	c.AddCommand(newBenchWorkerCommand())
 	return c
 }
 
-// newBenchWorkerCommand is what bench starts as its owners and clients.
+// newBenchWorkerCommand returns the hidden command that bench starts for its owners and clients.
 func newBenchWorkerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "worker",
@@ -80,7 +80,7 @@ func newBenchWorkerCommand() *cobra.Command {
 	}
 }
 
-// benchWorker starts this program again.
+// benchWorker returns a command that starts this program as a worker.
 func benchWorker(ctx context.Context) (*exec.Cmd, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -89,7 +89,7 @@ func benchWorker(ctx context.Context) (*exec.Cmd, error) {
 	return exec.CommandContext(ctx, program, "bench", "worker"), nil
 }
 
-// chooseBenchmarks finds the benchmarks of the given names, all where there are none.
+// chooseBenchmarks returns the named benchmarks, or all if names is empty.
 func chooseBenchmarks(c *cobra.Command, names []string) ([]bench.Benchmark, error) {
 	all := bench.All()
 	if len(names) == 0 {
@@ -101,13 +101,13 @@ func chooseBenchmarks(c *cobra.Command, names []string) ([]bench.Benchmark, erro
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return nil, cli.Usagef(c, "there is no benchmark %q; there are %s", name, strings.Join(known, ", "))
+			return nil, cli.Usagef(c, "unknown benchmark %q (have: %s)", name, strings.Join(known, ", "))
 		}
 	}
 	return slices.DeleteFunc(all, func(b bench.Benchmark) bool { return !slices.Contains(names, b.Name) }), nil
 }
 
-// runBenchmarks measures and prints. What was measured before something failed is printed all the same.
+// runBenchmarks measures and prints. After a failure it still prints the completed measurements.
 func runBenchmarks(c *cobra.Command, o benchFlags, chosen []bench.Benchmark) error {
 	progress := stages{w: c.ErrOrStderr(), terminal: term.IsTerminal(c.ErrOrStderr()), total: len(chosen)}
 	options := bench.Options{Worker: benchWorker, Dir: o.dir, Stage: progress.stage, Note: progress.note}
@@ -155,11 +155,11 @@ func printFigures(w io.Writer, results []bench.Result, asJSON bool) error {
 	return nil
 }
 
-// pythonPing is what was measured of the implementation in Python, which makes a connection and a thread for each
+// pythonPing was measured with the Python implementation, which opens a connection and starts a thread for each
 // request.
 const pythonPing = "174 µs"
 
-// figureCells is a row of the table.
+// figureCells returns a result as a table row.
 func figureCells(r bench.Result) []string {
 	cells := []string{r.Name, withUnit(r.Value, r.Unit), "-", "-", "-", "-"}
 	if r.Floor != nil {
@@ -187,7 +187,7 @@ func figureCells(r bench.Result) []string {
 	return cells
 }
 
-// withUnit is a figure of a benchmark for people.
+// withUnit formats a value with its unit.
 func withUnit(v float64, unit string) string {
 	if v > 0 && v < 10 {
 		return fmt.Sprintf("%.2f %s", v, unit)
@@ -195,8 +195,8 @@ func withUnit(v float64, unit string) string {
 	return term.FormatSignificant(v) + " " + unit
 }
 
-// stages tells people what is being measured: on one line of a terminal, else on a line each. Nothing is written during
-// a measurement.
+// stages shows what is being measured: on one line of a terminal, otherwise on a line for each stage. It writes nothing
+// during a measurement.
 type stages struct {
 	w             io.Writer
 	terminal      bool
@@ -212,13 +212,13 @@ func (s *stages) stage(what string) {
 	}
 }
 
-// note is a line that stays.
+// note prints a permanent line.
 func (s *stages) note(text string) {
 	s.end()
 	fmt.Fprintln(s.w, text)
 }
 
-// end takes the line away.
+// end clears the line.
 func (s *stages) end() {
 	if s.terminal {
 		fmt.Fprint(s.w, term.ClearLine)

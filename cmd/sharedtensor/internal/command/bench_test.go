@@ -30,7 +30,7 @@ func TestBenchJSON(t *testing.T) {
 func TestBenchRefusesUnknownNames(t *testing.T) {
 	code, _, stderr := inProcess("bench", "pong")
 	require.Equal(t, cli.ExitUsage, code)
-	require.Contains(t, stderr, `there is no benchmark "pong"; there are ping, attach,`)
+	require.Contains(t, stderr, `unknown benchmark "pong" (have: ping, attach,`)
 }
 
 func TestBenchTable(t *testing.T) {

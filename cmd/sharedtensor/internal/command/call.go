@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// callFlags are the flags of the commands call and submit.
+// callFlags holds the flags of the commands call and submit.
 type callFlags struct {
 	owner *cli.OwnerFlags
 	args  callArgs
@@ -29,9 +29,9 @@ func newCallCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "call [flags] ENDPOINT [key=value...]",
 		Short: "Call a function of the owner and print its result",
-		Long: `Call a function that the owner has registered, and print what it returns; of a stream each result as it comes. An
-endpoint that runs as a task shows its progress meanwhile. Interrupting the command stops the function. A managed result
-is held for as long as the command runs.
+		Long: `Call a function of the owner and print its result. For a stream each result is printed when it arrives. An endpoint that
+runs as a task shows its progress. Interrupting the command stops the function. The command holds a managed result until
+it exits.
 
 ` + argsHelp,
 		Example: `  sharedtensor call build_model hidden_size=128 layers=4
@@ -49,8 +49,8 @@ is held for as long as the command runs.
 	}
 	o.owner = cli.AddOwnerFlags(c)
 	o.args.register(c, o.owner)
-	c.Flags().DurationVar(&o.limit, "limit", 0, "stop the function after this long; 0 is never")
-	c.Flags().BoolVar(&o.json, "json", false, "print JSON; of a stream one value a line")
+	c.Flags().DurationVar(&o.limit, "limit", 0, "time limit of the function; 0 means none")
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON; for a stream one value per line")
 	return c
 }
 
@@ -63,13 +63,13 @@ func (a *callArgs) register(c *cobra.Command, o *cli.OwnerFlags) {
 		case len(words) == 0:
 			return names(c, words, prefix)
 		case strings.Contains(prefix, "="):
-			return nil, cobra.ShellCompDirectiveDefault // files, behind the @
+			return nil, cobra.ShellCompDirectiveDefault // complete a file after the @
 		}
 		return missingFields(o, words, prefix), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// missingFields offers what an endpoint takes and the words do not say yet.
+// missingFields completes the fields of an endpoint that are missing from words.
 func missingFields(o *cli.OwnerFlags, words []string, prefix string) []string {
 	return askOwner(o, func(ctx context.Context, client *endpoint.Client) (keys []string, err error) {
 		list, err := client.Endpoints(ctx)
@@ -85,7 +85,7 @@ func missingFields(o *cli.OwnerFlags, words []string, prefix string) []string {
 	})
 }
 
-// parse checks the command line.
+// parse validates the command line.
 func (o *callFlags) parse(c *cobra.Command, words []string) error {
 	switch {
 	case len(words) == 0:
@@ -96,7 +96,7 @@ func (o *callFlags) parse(c *cobra.Command, words []string) error {
 	return o.args.parse(c, words[1:])
 }
 
-// limited is ctx with the time limit for the function.
+// limited returns ctx with the time limit of the call.
 func (o *callFlags) limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	if o.limit == 0 {
 		return context.WithCancel(ctx)
@@ -104,7 +104,7 @@ func (o *callFlags) limited(ctx context.Context) (context.Context, context.Cance
 	return context.WithTimeoutCause(ctx, o.limit, overdue(o.limit))
 }
 
-// overdue is a function that did not end within a time. It answers for context.DeadlineExceeded.
+// overdue is the error for a function that did not end in time. It matches context.DeadlineExceeded.
 type overdue time.Duration
 
 func (d overdue) Error() string {
@@ -113,8 +113,8 @@ func (d overdue) Error() string {
 
 func (d overdue) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// ended makes the error of a call whose time was over one that says so, whoever noticed first: this process or the
-// owner.
+// ended returns overdue if the call reached its time limit, which this process or the owner may detect first. Otherwise
+// it returns err.
 func (o *callFlags) ended(ctx context.Context, err error) error {
 	deadline, limited := ctx.Deadline()
 	if limited && errors.Is(err, context.DeadlineExceeded) && time.Until(deadline) < 10*time.Millisecond {
@@ -123,7 +123,7 @@ func (o *callFlags) ended(ctx context.Context, err error) error {
 	return err
 }
 
-// call finds the endpoint, makes the argument, and calls.
+// call finds the endpoint, builds the argument, and calls it.
 func call(ctx context.Context, c *cobra.Command, o callFlags, on *caller, name string) (err error) {
 	info, err := on.endpoint(ctx, name)
 	if err != nil {
@@ -151,7 +151,7 @@ func call(ctx context.Context, c *cobra.Command, o callFlags, on *caller, name s
 	return explain(o.ended(ctx, err), info)
 }
 
-// callStream prints each result as it comes.
+// callStream prints each result when it arrives.
 func callStream(ctx context.Context, on *caller, out printer, name string, in any) error {
 	for v, err := range endpoint.Stream[any](ctx, on.client, name, in) {
 		if err == nil {
@@ -164,15 +164,14 @@ func callStream(ctx context.Context, on *caller, out printer, name string, in an
 	return nil
 }
 
-// callTask is a call that shows the progress of the task. When ctx ends first, the task is cancelled, as that of any
-// call.
+// callTask makes a call and shows the progress of its task. If ctx ends first, the task is cancelled, as for any call.
 func callTask(ctx context.Context, c *cobra.Command, on *caller, out printer, name string, in any) error {
 	t, err := on.client.Submit(ctx, name, in)
 	if err != nil {
 		return err
 	}
 	end, err := follow(ctx, c.ErrOrStderr(), on.client, t.ID)
-	if err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)) { // the owner's clock may be the first to tell
+	if err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)) { // the owner may detect the deadline first
 		ctx, cancel := on.owner.Bounded(context.WithoutCancel(ctx))
 		defer cancel()
 		_, stopErr := on.client.Cancel(ctx, t.ID)
@@ -191,7 +190,7 @@ func callTask(ctx context.Context, c *cobra.Command, on *caller, out printer, na
 	return out.take(v)
 }
 
-// explain adds to an error about arguments what the endpoint takes.
+// explain adds the endpoint's parameters to an error about arguments.
 func explain(err error, info endpoint.EndpointInfo) error {
 	if errors.Is(err, endpoint.ErrInvalid) || errors.Is(err, message.ErrEncoding) {
 		return fmt.Errorf("%w; %s takes %s", err, term.Printable(info.Name), term.Printable(takes(info)))
@@ -199,7 +198,7 @@ func explain(err error, info endpoint.EndpointInfo) error {
 	return err
 }
 
-// endpoint asks the owner about an endpoint. For one that is not there the error names those that are.
+// endpoint returns the description of an endpoint. If there is no such endpoint, the error lists the existing ones.
 func (on *caller) endpoint(ctx context.Context, name string) (endpoint.EndpointInfo, error) {
 	ctx, cancel := on.owner.Bounded(ctx)
 	defer cancel()
@@ -215,7 +214,7 @@ func (on *caller) endpoint(ctx context.Context, name string) (endpoint.EndpointI
 	return endpoint.EndpointInfo{}, noEndpoint(name, list, on.client.Socket())
 }
 
-// noEndpoint is the error of a name that is none of the list.
+// noEndpoint returns the error for a name that is not in the list.
 func noEndpoint(name string, list []endpoint.EndpointInfo, socket string) error {
 	names := make([]string, len(list))
 	for i, info := range list {
@@ -233,8 +232,8 @@ func newSubmitCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "submit [flags] ENDPOINT [key=value...]",
 		Short: "Start a call as a task and print the task's id",
-		Long: `Start a call as a task, which goes on when this command has ended, and print its id. Any endpoint can run as a task but
-one that streams. See wait, tasks and cancel.
+		Long: `Start a call as a task, print its id and exit. The task continues to run. Every endpoint can run as a task, except
+streams. See wait, tasks and cancel.
 
 ` + argsHelp,
 		Example: `  sharedtensor submit build_model hidden_size=128 layers=4
@@ -250,7 +249,7 @@ one that streams. See wait, tasks and cancel.
 	}
 	o.owner = cli.AddOwnerFlags(c)
 	o.args.register(c, o.owner)
-	c.Flags().BoolVar(&o.json, "json", false, "print what is known of the task as JSON")
+	c.Flags().BoolVar(&o.json, "json", false, "print the task as JSON")
 	return c
 }
 

@@ -11,36 +11,36 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// argsHelp explains the arguments of an endpoint.
-const argsHelp = `Each key=value is a field of the endpoint's argument. A value that is JSON is taken as that: 3, 2.5, true, null,
-[1, 2], {"a": 1}, "3"; anything else is a string as it stands. These stand for tensors, which the owner reads in place:
+// argsHelp documents the arguments of an endpoint.
+const argsHelp = `Each key=value is a field of the endpoint's argument. A value that is valid JSON is parsed as JSON: 3, 2.5, true, null,
+[1, 2], {"a": 1}, "3". Any other value is a string. A value that begins with @ refers to tensors, which the owner reads in place:
   key=@model.safetensors:NAME  a tensor of a file, read into shared memory
-  key=@llm:NAME                a tensor of a published model, where it is
+  key=@llm:NAME                a tensor of a published model, in place
   key=@llm                     all tensors of a file or a model
-An argument that has no fields is given as a whole with --in.`
+Use --in for an argument without fields.`
 
-// callArgs are the arguments of an endpoint as the command line gives them.
+// callArgs holds the arguments of an endpoint from the command line.
 type callArgs struct {
-	whole  string // JSON, instead of fields
+	whole  string // JSON of the whole argument, replaces fields and refs
 	fields map[string]any
-	refs   map[string]string // by field, what stands behind the @
+	refs   map[string]string // references (the text after @) by field
 }
 
 // argsFlag adds --in to a command.
 func argsFlag(c *cobra.Command, args *callArgs) {
-	c.Flags().StringVar(&args.whole, "in", "", "the argument as a whole, as JSON, instead of key=value")
+	c.Flags().StringVar(&args.whole, "in", "", "the whole argument as JSON, instead of key=value")
 }
 
-// parse reads the words behind the endpoint.
+// parse parses the words after the endpoint.
 func (a *callArgs) parse(c *cobra.Command, words []string) error {
 	a.fields, a.refs = map[string]any{}, map[string]string{}
 	if a.whole != "" && len(words) > 0 {
-		return cli.Usagef(c, "--in is the whole argument: there is no room for %q", words[0])
+		return cli.Usagef(c, "--in is the whole argument: remove %q", words[0])
 	}
 	for _, word := range words {
 		key, text, found := strings.Cut(word, "=")
 		if !found || key == "" {
-			return cli.Usagef(c, "%q is not key=value", word)
+			return cli.Usagef(c, "%q is not key=value; give an argument without fields with --in", word)
 		}
 		_, twice := a.fields[key]
 		if _, tensor := a.refs[key]; twice || tensor {
@@ -48,7 +48,7 @@ func (a *callArgs) parse(c *cobra.Command, words []string) error {
 		}
 		if ref, isRef := strings.CutPrefix(text, "@"); isRef {
 			if ref == "" {
-				return cli.Usagef(c, "%q has no file or model behind the @", word)
+				return cli.Usagef(c, "%q has no file or model after the @", word)
 			}
 			a.refs[key] = ref
 			continue
@@ -69,12 +69,12 @@ func (a *callArgs) parse(c *cobra.Command, words []string) error {
 	return nil
 }
 
-// empty reports whether nothing was given.
+// empty reports whether no argument was given.
 func (a *callArgs) empty() bool { return a.whole == "" && len(a.fields)+len(a.refs) == 0 }
 
-var errNotJSON = errors.New("this is no JSON")
+var errNotJSON = errors.New("not valid JSON")
 
-// parseJSON reads one JSON value.
+// parseJSON parses one JSON value.
 func parseJSON(text string) (any, error) {
 	if !json.Valid([]byte(text)) {
 		return nil, errNotJSON

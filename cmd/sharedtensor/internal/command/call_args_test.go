@@ -33,15 +33,15 @@ func TestCallArgs(t *testing.T) {
 		words []string
 		want  string
 	}{
-		{"", []string{"x"}, `"x" is not key=value`},
+		{"", []string{"x"}, `"x" is not key=value; give an argument without fields with --in`},
 		{"", []string{"=x"}, `"=x" is not key=value`},
 		{"", []string{"a=1", "a=2"}, `"a" is given twice`},
 		{"", []string{"a=@x", "a=2"}, `"a" is given twice`},
-		{"", []string{"a=@"}, "no file or model behind the @"},
+		{"", []string{"a=@"}, "no file or model after the @"},
 		{"", []string{"a=18446744073709551616"}, "does not fit into 64 bits"},
 		{"", []string{"a=1e999"}, "does not fit into 64 bits"},
-		{"{", nil, "--in: this is no JSON"},
-		{"1", []string{"a=1"}, "there is no room"},
+		{"{", nil, "--in: not valid JSON"},
+		{"1", []string{"a=1"}, "is the whole argument: remove"},
 	} {
 		a := callArgs{whole: row.whole}
 		err := a.parse(c, row.words)
@@ -50,14 +50,14 @@ func TestCallArgs(t *testing.T) {
 	}
 }
 
-// negativeZero is a number that a float writes and that an integer reads: -0 and 0 are the same argument.
+// negativeZero matches -0, which a float prints and an integer parses as 0: both are the same argument.
 var negativeZero = regexp.MustCompile(`-0($|[\],}])`)
 
 func withoutNegativeZero(text []byte) string {
 	return negativeZero.ReplaceAllString(string(text), "0$1")
 }
 
-// FuzzParseJSON: an error, or a value that means the same when it is written and read again.
+// parseJSON returns an error, or a value that survives a round trip through JSON.
 func FuzzParseJSON(f *testing.F) {
 	for _, text := range []string{"1", "-0", "-0.0", `{"a": [-0.0, -0.0]}`, "1e3", `{"a": [1.5, null, "x"]}`, "18446744073709551615", "[", "1 1", "\xff", `"\ud800"`, "[1e400]", "[1e20]"} {
 		f.Add(text)
@@ -70,7 +70,7 @@ func FuzzParseJSON(f *testing.F) {
 		again, err := json.Marshal(v)
 		require.NoError(t, err)
 		w, err := parseJSON(string(again))
-		if err != nil { // a float that is written without a fraction reads as an integer
+		if err != nil { // a float without a fraction is parsed as an integer
 			require.ErrorContains(t, err, "64 bits")
 			return
 		}
@@ -100,22 +100,22 @@ func TestSplitReference(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestUsageOfCalls(t *testing.T) {
+func TestCallUsageErrors(t *testing.T) {
 	for line, want := range map[string]string{
 		"call":               "ENDPOINT is missing",
 		"call f x":           `"x" is not key=value`,
 		"call f --limit -1s": "--limit -1s",
 		"submit":             "ENDPOINT is missing",
-		"submit f --in {":    "--in: this is no JSON",
+		"submit f --in {":    "--in: not valid JSON",
 		"invalidate":         "ENDPOINT is missing",
 		"invalidate f x":     `"x" is not key=value`,
 		"wait":               "ID is missing",
-		"wait a b":           `nothing to do with "b"`,
+		"wait a b":           `unexpected argument "b"`,
 		"cancel":             "ID is missing",
 		"release":            "ID is missing",
-		"tasks now":          "nothing to do with",
+		"tasks now":          "unexpected argument",
 		"tasks --state done": `--state "done": use pending, running, completed, failed, cancelled`,
-		"top now":            "nothing to do with",
+		"top now":            "unexpected argument",
 		"top --interval 1ms": "at least 50ms",
 	} {
 		code, stdout, stderr := inProcess(strings.Fields(line)...)

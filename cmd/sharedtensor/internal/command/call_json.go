@@ -9,21 +9,22 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// maxJSONElements is the largest tensor whose elements are printed as JSON. The rest is told of larger ones.
+// maxJSONElements is the size of the largest tensor whose elements are printed as JSON. Larger tensors are printed
+// without elements.
 const maxJSONElements = 1000
 
-// tensorJSON is a tensor as JSON.
+// tensorJSON is the JSON form of a tensor.
 type tensorJSON struct {
 	DType string  `json:"dtype"`
 	Shape []int64 `json:"shape"`
 	Bytes int64   `json:"bytes"`
-	// Values are the elements in row-major order; absent where there are more than maxJSONElements, or none of a kind
-	// JSON has.
+	// Values are the elements in row-major order. It is empty for tensors over maxJSONElements, and for types that JSON
+	// cannot represent.
 	Values []any `json:"values,omitempty"`
 }
 
-// jsonValue makes a result something that the JSON library can write: tensors become objects, and numbers that JSON
-// does not have become strings.
+// jsonValue converts a result for the JSON library: tensors become objects, and numbers that JSON cannot represent
+// become strings.
 func (p printer) jsonValue(v any) (_ any, err error) {
 	switch v := v.(type) {
 	case *tensor.Tensor:
@@ -57,7 +58,7 @@ func (p printer) jsonValue(v any) (_ any, err error) {
 	return v, nil
 }
 
-// jsonNumber is a number, or its name where JSON has none: "NaN", "+Inf", "-Inf".
+// jsonNumber returns f, or its name if JSON cannot represent it: "NaN", "+Inf", "-Inf".
 func jsonNumber(f float64) any {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return strconv.FormatFloat(f, 'g', -1, 64)
@@ -73,7 +74,7 @@ func (p printer) tensor(t *tensor.Tensor) (_ *tensorJSON, err error) {
 	if t.NumElements() > maxJSONElements || t.DType().IsComplex() {
 		return out, nil
 	}
-	here, err := t.Copy(p.host) // which also makes it contiguous
+	here, err := t.Copy(p.host) // Copy also makes it contiguous
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +83,7 @@ func (p printer) tensor(t *tensor.Tensor) (_ *tensorJSON, err error) {
 	return out, err
 }
 
-// elements are those of a contiguous tensor in host memory.
+// elements returns the elements of a contiguous tensor in host memory.
 func elements(t *tensor.Tensor) ([]any, error) {
 	switch t.DType() {
 	case tensor.Bool:
@@ -112,7 +113,7 @@ func elements(t *tensor.Tensor) ([]any, error) {
 	return convert(values, func(v float32) any { return shortest(v) }), err
 }
 
-// shortest is a float32 as the shortest decimal that means it: 0.1, not 0.10000000149011612.
+// shortest returns the shortest decimal that parses as v: 0.1, not 0.10000000149011612.
 func shortest(v float32) any {
 	f, err := strconv.ParseFloat(strconv.FormatFloat(float64(v), 'g', -1, 32), 64)
 	if err != nil {

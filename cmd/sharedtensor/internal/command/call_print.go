@@ -16,12 +16,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// printer prints results of endpoints: for people, or as JSON.
+// printer prints results of endpoints as text or as JSON.
 type printer struct {
 	w     io.Writer
 	json  bool
-	lines bool          // JSON on one line
-	host  driver.Device // where tensors are copied to whose elements are printed as JSON
+	lines bool          // one line of JSON for each result
+	host  driver.Device // for copies of tensors whose elements are printed as JSON
 }
 
 // take prints a result and closes its tensors.
@@ -48,7 +48,7 @@ func (p printer) print(v any) error {
 	return term.PrintJSON(p.w, v)
 }
 
-// closeTensors closes the tensors of a result that was decoded without a type.
+// closeTensors closes the tensors in a result that was decoded without a type.
 func closeTensors(v any) error {
 	var errs []error
 	switch v := v.(type) {
@@ -68,7 +68,7 @@ func closeTensors(v any) error {
 	return errors.Join(errs...)
 }
 
-// writeValue writes a value for people: fields as "name: value", one a line, what is nested indented.
+// writeValue writes a value as text: fields as "name: value" on separate lines, with nested values indented.
 func writeValue(b *strings.Builder, v any, indent string) error {
 	switch v := v.(type) {
 	case map[string]any:
@@ -101,7 +101,7 @@ func writeValue(b *strings.Builder, v any, indent string) error {
 	return nil
 }
 
-// writeBelow writes a value behind "name:" or "-": on the same line if it has one only.
+// writeBelow writes a value after "name:" or "-": on the same line if it has only one line.
 func writeBelow(b *strings.Builder, v any, indent string) error {
 	var below strings.Builder
 	if err := writeValue(&below, v, ""); err != nil {
@@ -126,7 +126,7 @@ func writeIndented(b *strings.Builder, text, indent string) {
 	}
 }
 
-// nested reports whether a value takes lines of its own.
+// nested reports whether a value needs more than one line.
 func nested(v any) bool {
 	switch v := v.(type) {
 	case map[string]any, []any, *tensor.Tensor, *module.StateDict:
@@ -137,7 +137,7 @@ func nested(v any) bool {
 	return false
 }
 
-// scalarList is a list without nested values on one line.
+// scalarList formats a list without nested values on one line.
 func scalarList(list []any) string {
 	items := make([]string, len(list))
 	for i, v := range list {
@@ -146,7 +146,7 @@ func scalarList(list []any) string {
 	return "[" + strings.Join(items, ", ") + "]"
 }
 
-// scalar is a value without fields as text. Texts of the owner are made fit for a terminal, line by line.
+// scalar formats a value without fields. It makes each line of the owner's text safe for a terminal.
 func scalar(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -168,7 +168,7 @@ func scalar(v any) string {
 	return term.Printable(fmt.Sprint(v))
 }
 
-// writeStateDict writes a heading and a line for each tensor.
+// writeStateDict writes a heading and one line for each tensor.
 func writeStateDict(b *strings.Builder, sd *module.StateDict, indent string) error {
 	var d description
 	m, _ := sd.Manifest()

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// sample is a result with everything in it. The printer takes it.
+// sample returns a result with values of every kind. The printer takes ownership.
 func sample(t *testing.T, dev driver.Device) any {
 	x, err := tensor.FromSlice(dev, tensor.Shape{2, 2}, []int64{1, 2, 3, 4})
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ void:
 		"text": "two\nlines", "turned": {"dtype": "int64", "shape": [2, 2], "bytes": 32, "values": [1, 3, 2, 4]}, "void": {}}`, b.String())
 }
 
-func TestElementsAsJSON(t *testing.T) {
+func TestElementsJSON(t *testing.T) {
 	drivertest.Leaks(t)
 	dev, err := cli.OpenHost()
 	require.NoError(t, err)

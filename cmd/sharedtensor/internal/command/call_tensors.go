@@ -16,14 +16,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// caller is a connection over which endpoints are called: with the devices that arguments and results may lie on.
+// caller is a connection for calling endpoints, with the devices for tensors in arguments and results.
 type caller struct {
 	owner   *cli.OwnerFlags
 	client  *endpoint.Client
-	devices []driver.Device // host memory is the first
+	devices []driver.Device // host memory is first
 }
 
-// withCaller connects with every device of the owner that this process can open, and lends the connection to use.
+// withCaller connects with every device of the owner that this process can open, calls use, and closes the connection.
 func withCaller(ctx context.Context, o *cli.OwnerFlags, use func(ctx context.Context, on *caller) error) (err error) {
 	devices, err := ownersDevices(ctx, o)
 	if err != nil {
@@ -38,8 +38,8 @@ func withCaller(ctx context.Context, o *cli.OwnerFlags, use func(ctx context.Con
 	return use(ctx, &caller{o, client, devices})
 }
 
-// ownersDevices opens the devices that the owner shares memory of. One that cannot be opened is left out: a call whose
-// tensors lie on it says so, and the others need it not.
+// ownersDevices opens the devices whose memory the owner shares. It skips devices that cannot be opened; a call that
+// needs one fails with an error about it.
 func ownersDevices(ctx context.Context, o *cli.OwnerFlags) ([]driver.Device, error) {
 	var info endpoint.ServerInfo
 	err := o.WithOwner(ctx, func(ctx context.Context, client *endpoint.Client) (err error) {
@@ -79,8 +79,7 @@ func (c closers) Close() error {
 	return errors.Join(errs...)
 }
 
-// argument makes the argument of a call. The caller closes what comes with it when the call has ended, also on an
-// error.
+// argument builds the argument of a call. The caller closes the returned closers after the call, also on an error.
 func (on *caller) argument(ctx context.Context, args *callArgs) (any, closers, error) {
 	if args.whole != "" {
 		v, err := parseJSON(args.whole)
@@ -105,7 +104,7 @@ func (on *caller) argument(ctx context.Context, args *callArgs) (any, closers, e
 	return in, held, nil
 }
 
-// tensors finds what a reference stands for: a *tensor.Tensor or a *module.StateDict.
+// tensors resolves a reference to a *tensor.Tensor or a *module.StateDict.
 func (on *caller) tensors(ctx context.Context, ref string) (any, closers, error) {
 	path, name, isFile, err := splitReference(ref)
 	if err != nil {
@@ -116,7 +115,7 @@ func (on *caller) tensors(ctx context.Context, ref string) (any, closers, error)
 	}
 	h, err := acquire(ctx, on.owner, on.client, path, 0)
 	if errors.Is(err, endpoint.ErrNotFound) {
-		err = fmt.Errorf("%q is no file here, and no published name: %w", path, err)
+		err = fmt.Errorf("%q is neither a file nor a published name: %w", path, err)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -131,8 +130,8 @@ func (on *caller) tensors(ctx context.Context, ref string) (any, closers, error)
 	return t, closers{h}, nil
 }
 
-// splitReference splits SOURCE:NAME. Names of files, models and tensors may have colons: the longest part that is a
-// file wins, and if there is none, the first part is a model.
+// splitReference splits SOURCE:NAME. Names of files, models and tensors may contain colons. It prefers the longest
+// prefix that is a file. If there is none, the part before the first colon is a model.
 func splitReference(ref string) (source, name string, isFile bool, err error) {
 	for end := len(ref); end > 0; end = strings.LastIndexByte(ref[:end], ':') {
 		_, err := os.Stat(ref[:end])
@@ -150,7 +149,7 @@ func splitReference(ref string) (source, name string, isFile bool, err error) {
 	return source, name, false, nil
 }
 
-// fromFile reads a tensor, or all where name is empty, into host memory.
+// fromFile reads the named tensor into host memory, or all tensors if name is empty.
 func (on *caller) fromFile(ctx context.Context, path, name string) (_ any, _ closers, err error) {
 	if name == "" {
 		sd, err := module.Load(ctx, on.devices[0], path, module.LoadOptions{})

@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// actAsChild makes this process what a test has started it for, if it has.
+// actAsChild runs the role that a test has selected for this process, if any.
 func actAsChild() {
 	if socket := os.Getenv(hostileSocketEnv); socket != "" {
 		fmt.Fprintln(os.Stderr, runHostileOwner(socket, os.Getenv(hostileMoodEnv)))

@@ -2,5 +2,5 @@
 
 package command
 
-// actAsChild does nothing: what tests start are programs for Linux.
+// actAsChild does nothing: tests start child processes only on Linux.
 func actAsChild() {}

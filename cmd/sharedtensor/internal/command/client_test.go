@@ -47,8 +47,8 @@ func TestLs(t *testing.T) {
 	require.Contains(t, text, "sharedtensor serve")
 }
 
-// TestTheOnlyOwnerIsFound has an owner on the socket of another device than the first.
-func TestTheOnlyOwnerIsFound(t *testing.T) {
+// Commands find an owner on the socket of another device if it is the only one.
+func TestDialOnlyOwner(t *testing.T) {
 	p := newPlace(t)
 	model := p.model("m.safetensors", 1)
 	third, fifth := p.file("shared-tensor-3.sock"), p.file("shared-tensor-5.sock")
@@ -56,9 +56,9 @@ func TestTheOnlyOwnerIsFound(t *testing.T) {
 	gone := p.serve("--socket", fifth)
 	gone.signal(syscall.SIGKILL)
 	gone.exit()
-	require.FileExists(t, fifth, "it is not an owner any more")
-	p.serve("--socket", p.file("shared-tensor-x.sock")) // nor is that the socket of a device
-	note := "nobody serves on " + p.socket() + "; using " + third + ", the only owner there is\n"
+	require.FileExists(t, fifth, "the owner has stopped")
+	p.serve("--socket", p.file("shared-tensor-x.sock")) // not the socket of a device either
+	note := "no owner listens on " + p.socket() + "; using " + third + ", the only other owner\n"
 	for _, args := range [][]string{{"ls"}, {"ls", "--wait"}, {"ls", "--json"}} {
 		r := p.run(args...)
 		require.Equal(t, cli.ExitOK, r.code, r.stderr)
@@ -79,9 +79,9 @@ func TestTheOnlyOwnerIsFound(t *testing.T) {
 	require.NotContains(t, p.run("ls").stderr, "the only owner")
 }
 
-func TestWaitForAnOwner(t *testing.T) {
+func TestWaitForOwner(t *testing.T) {
 	p := newPlace(t)
-	for _, limit := range []string{"50ms", "1ns"} { // the second is over before the first look at the socket
+	for _, limit := range []string{"50ms", "1ns"} { // the second one ends before the socket is probed
 		require.Contains(t, p.fails(cli.ExitFailure, "ls", "--wait", "--timeout", limit), "did not answer within "+limit)
 	}
 	early := p.start(p.command("watch", "-n", "1", "--wait"))
@@ -99,7 +99,7 @@ func TestPublish(t *testing.T) {
 	require.Equal(t, cli.ExitOK, r.code, r.stderr)
 	require.Equal(t, "published m version 2 from "+second+"\npublished n version 1 from "+second+"\n", r.stdout)
 	require.Regexp(t, `^loaded m: .*\nloaded n: .*\n$`, r.stderr)
-	require.Equal(t, digests(t, second), handleDigests(t, attach(t, p.socket(), "m")), "the memory outlives the publisher")
+	require.Equal(t, digests(t, second), handleDigests(t, attach(t, p.socket(), "m")), "memory outlives the publisher")
 	require.Contains(t, p.fails(cli.ExitFailure, "publish", "m="+p.file("none")), "no such file")
 
 	r = p.run("withdraw", "n", "x", "m")
@@ -174,7 +174,10 @@ func TestSummarize(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	p := newPlace(t)
 	require.Contains(t, p.must("completion", "bash"), "__complete")
-	require.Equal(t, ":4\n", p.must("__complete", "get", ""), "no owner, no names, no error")
+	code, _, stderr := inProcess("completion", "nonsense")
+	require.Equal(t, cli.ExitUsage, code)
+	require.Contains(t, stderr, `there is no command "nonsense"`)
+	require.Equal(t, ":4\n", p.must("__complete", "get", ""), "no completions without an owner")
 	path := p.model("m.safetensors", 1)
 	p.serve("llm="+path, "vad="+path, "vision="+path, "--socket", p.file("s"))
 	for line, want := range map[string]string{

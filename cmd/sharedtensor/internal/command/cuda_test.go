@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
 )
 
-// TestCUDA serves from the stand-in for libcuda, whose memory two processes really share.
+// Two processes share device memory through the stub of libcuda.
 func TestCUDA(t *testing.T) {
 	p := newPlace(t)
 	p.env = append(p.env, cudatest.Options{Devices: 2}.Env(t)...)

@@ -12,20 +12,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 )
 
-const demoHelp = `Show on this host what sharing a model in place means, with real processes.
+const demoHelp = `Demonstrate on this host how a model is shared in place, with real processes.
 
-One process loads the model and owns it; three others attach it without a copy and compute with it where it
-is. Then one of them is killed, a second version is published beside the first, the owner is killed, and
-another takes its place, while the rest goes on. What each process takes is what the kernel says.
+One process loads the model and owns it. Three others attach it without a copy and compute with it in place.
+Then one of them is killed, a second version is published beside the first, and the owner is killed and
+replaced, while the remaining processes keep computing. Memory use is measured by the kernel.
 
-FILE is a .safetensors file, a model.safetensors.index.json, or a directory that holds either; nothing is written
-to it. Without FILE the demo makes a small network. The memory has to hold the model once, and a second time
-for the second version, which is left out otherwise.
+FILE is a .safetensors file, a model.safetensors.index.json, or a directory that contains either. It is only read.
+Without FILE the demo generates a small network. Memory must be large enough for the model, and for a second copy to
+show the second version, which is skipped otherwise.
 
-Nothing is left when it ends, and it meets no other owner: its socket is in a directory of its own. The exit status
-is 0 only if all processes agreed, no byte was there twice, and everything came back.`
+The demo does not affect other owners, because its socket is in a new directory. It removes all files and ends all
+processes. The exit status is 0 only if all processes computed the same result, there was one copy of the model in memory,
+and all references were released.`
 
-// demoFlags are the flags of the command demo.
+// demoFlags holds the flags of the command demo.
 type demoFlags struct {
 	size string
 	json *bool
@@ -35,7 +36,7 @@ func newDemoCommand() *cobra.Command {
 	var o demoFlags
 	c := &cobra.Command{
 		Use:   "demo [flags] [FILE]",
-		Short: "Show with real processes that a model is there once, and stays",
+		Short: "Demonstrate sharing a model in place, with real processes",
 		Long:  demoHelp,
 		Example: `  sharedtensor demo
   sharedtensor demo --size 1GiB
@@ -49,13 +50,13 @@ func newDemoCommand() *cobra.Command {
 			return runDemo(c, opts, *o.json)
 		},
 	}
-	c.Flags().StringVar(&o.size, "size", term.FormatBytes(demonet.DefaultBytes), "size of the model that is made where no FILE is given")
+	c.Flags().StringVar(&o.size, "size", term.FormatBytes(demonet.DefaultBytes), "size of the generated model if there is no FILE")
 	_ = c.RegisterFlagCompletionFunc("size", cobra.FixedCompletions([]string{"4MiB", "64MiB", "1GiB"}, cobra.ShellCompDirectiveNoFileComp))
 	o.json = cli.JSONFlag(c)
 	return c
 }
 
-// options turns the command line into what the demo takes.
+// options converts the command line to options of the demo.
 func (o *demoFlags) options(c *cobra.Command, words []string) (demo.Options, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -64,7 +65,7 @@ func (o *demoFlags) options(c *cobra.Command, words []string) (demo.Options, err
 	opts := demo.Options{Worker: []string{program, demoProcessName}}
 	if len(words) == 1 {
 		if c.Flags().Changed("size") {
-			return opts, cli.Usagef(c, "--size is for a model that the demo makes, not for a FILE")
+			return opts, cli.Usagef(c, "--size cannot be used with FILE")
 		}
 		opts.Path = words[0]
 		return opts, nil
@@ -78,7 +79,7 @@ func (o *demoFlags) options(c *cobra.Command, words []string) (demo.Options, err
 	return opts, nil
 }
 
-// runDemo runs the demo, and tells of each step as it happens or, with JSON, of all of it at the end.
+// runDemo runs the demo. It prints each step as it happens or, as JSON, the whole report at the end.
 func runDemo(c *cobra.Command, opts demo.Options, asJSON bool) error {
 	if asJSON {
 		report, err := demo.Run(c.Context(), opts)
@@ -94,13 +95,13 @@ func runDemo(c *cobra.Command, opts demo.Options, asJSON bool) error {
 	return n.summary(report)
 }
 
-// demoProcessName is the hidden command that the demo's processes run.
+// demoProcessName is the hidden command of the demo's processes.
 const demoProcessName = "demo-process"
 
 func newDemoProcessCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    demoProcessName + " ROLE DIR",
-		Short:  "A process of the command demo, which starts it",
+		Short:  "A process of the demo (internal)",
 		Hidden: true,
 		Args:   cli.Exactly("ROLE", "DIR"),
 		RunE: func(c *cobra.Command, words []string) error {

@@ -9,17 +9,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 )
 
-// narrator tells people what the demo does, as it happens.
+// narrator prints the demo's steps as they happen.
 type narrator struct {
 	out, err io.Writer
-	mark     string // before what has gone well
-	indent   string // before what belongs to the line above
+	mark     string // prefix of a successful step
+	indent   string // prefix of a continuation line
 
-	meter *term.Meter // of the long step under way
+	meter *term.Meter // of the current long step
 	doing string
 }
 
-// newNarrator returns one that tells its steps on out, and how far long ones have come on err.
+// newNarrator returns a narrator that prints steps to out and progress to err.
 func newNarrator(out, err io.Writer) *narrator {
 	n := &narrator{out: out, err: err}
 	if term.IsTerminal(out) {
@@ -28,7 +28,7 @@ func newNarrator(out, err io.Writer) *narrator {
 	return n
 }
 
-// progress shows how far a long step has come. The line at its end is the step's own.
+// progress shows the progress of a long step. The step itself prints the final line.
 func (n *narrator) progress(what string, done, total int64) {
 	if n.meter == nil || n.doing != what {
 		n.close()
@@ -37,7 +37,7 @@ func (n *narrator) progress(what string, done, total int64) {
 	n.meter.Update(done, total)
 }
 
-// close takes the progress bar away.
+// close removes the progress bar.
 func (n *narrator) close() {
 	if n.meter != nil {
 		n.meter.Close()
@@ -45,18 +45,18 @@ func (n *narrator) close() {
 	}
 }
 
-// say prints a line for something that went well.
+// say prints a line for a successful step.
 func (n *narrator) say(format string, args ...any) {
 	n.close()
 	fmt.Fprintf(n.out, n.mark+format+"\n", args...)
 }
 
-// more prints a line that belongs to the one before.
+// more prints a continuation line.
 func (n *narrator) more(format string, args ...any) {
 	fmt.Fprintf(n.out, n.indent+format+"\n", args...)
 }
 
-// step tells of a step that is done.
+// step prints a completed step.
 func (n *narrator) step(s demo.Step, r *demo.Report) {
 	last := func() *demo.Process { return r.Processes[len(r.Processes)-1] }
 	switch s {
@@ -74,19 +74,19 @@ func (n *narrator) step(s demo.Step, r *demo.Report) {
 		n.memory(r.Memory, &r.Model)
 	case demo.ClientKilledStep:
 		k := r.ClientKilled
-		n.say("killed %s (SIGKILL): the owner had its references back after %s", r.Processes[clientIndex(r, k.PID)].Role, term.FormatDuration(k.Returned))
+		n.say("killed %s (SIGKILL): its references were released after %s", r.Processes[clientIndex(r, k.PID)].Role, term.FormatDuration(k.Returned))
 	case demo.VersionPublished:
 		n.published(r)
 	case demo.ClientSwitched:
 		p := r.Published
 		n.say("client 2 switched to version %d in %s: %s", p.Version, term.FormatDuration(p.Attach), shortResult(p.Result))
-		n.more("both versions live side by side: client 1 on 1, client 2 on %d", p.Version)
+		n.more("both versions are in memory: client 1 uses 1, client 2 uses %d", p.Version)
 	case demo.OwnerKilledStep:
-		n.say("killed the owner (SIGKILL): readers compute on, %s, the same results", term.Count(r.OwnerKilled.Runs, "run"))
+		n.say("killed the owner (SIGKILL): readers continue, %s, the same results", term.Count(r.OwnerKilled.Runs, "run"))
 	case demo.OwnerRestarted:
 		a := r.Restarted
-		n.say("new owner, pid %d, on the same socket: both readers came back after %s", a.PID, term.FormatDuration(a.Reconnected))
-		n.say("client 1 handed it version 1 in %s, client 2 attached in %s", term.FormatDuration(a.HandOver), term.FormatDuration(a.Attach))
+		n.say("new owner, pid %d, on the same socket: both readers reconnected after %s", a.PID, term.FormatDuration(a.Reconnected))
+		n.say("client 1 published version 1 to it in %s, client 2 attached in %s", term.FormatDuration(a.HandOver), term.FormatDuration(a.Attach))
 		n.more("nothing was loaded again, and the result is the same")
 		n.memory(a.Memory, &r.Model)
 	}
@@ -113,7 +113,7 @@ func (n *narrator) memory(m *demo.Memory, model *demo.Model) {
 
 func (n *narrator) published(r *demo.Report) {
 	if r.Published == nil {
-		n.more("left out: %s", r.Skipped)
+		n.more("skipped: %s", r.Skipped)
 		return
 	}
 	p := r.Published
@@ -121,10 +121,10 @@ func (n *narrator) published(r *demo.Report) {
 	if p.Changed != "" {
 		n.more("it differs in %s", term.Printable(p.Changed))
 	}
-	n.more("readers of version 1 went on meanwhile: %s, the same results", term.Count(p.Runs, "run"))
+	n.more("readers of version 1 continued: %s, the same results", term.Count(p.Runs, "run"))
 }
 
-// clientIndex finds a process.
+// clientIndex returns the index of a process.
 func clientIndex(r *demo.Report, pid int) int {
 	for i, p := range r.Processes {
 		if p.PID == pid {
@@ -134,10 +134,10 @@ func clientIndex(r *demo.Report, pid int) int {
 	return 0
 }
 
-// shortResult is the number that was computed and the beginning of its checksum.
+// shortResult formats the result's number and the beginning of its checksum.
 func shortResult(r *demo.Result) string { return r.Value + " (" + shortSum(r) + ")" }
 
-// shortSum is as much of a checksum as people compare.
+// shortSum returns the beginning of the checksum, enough to compare by eye.
 func shortSum(r *demo.Result) string {
 	if r == nil {
 		return "-"
@@ -145,7 +145,7 @@ func shortSum(r *demo.Result) string {
 	return r.Checksum[:8]
 }
 
-// summary prints what each process took when all of them ran.
+// summary prints what each process used while all of them were running.
 func (n *narrator) summary(r *demo.Report) error {
 	fmt.Fprintln(n.out)
 	t := term.NewTable(term.Column{Title: "PROCESS"}, term.Column{Title: "PID", Align: term.Right}, term.Column{Title: "MODEL", Align: term.Right},
@@ -160,17 +160,17 @@ func (n *narrator) summary(r *demo.Report) error {
 	t.Add("together", "", term.FormatBytes(r.Memory.Copies), "", "", n.measured(r, r.Memory.PSS), n.measured(r, private), "")
 	err := t.Print(n.out)
 	fmt.Fprintf(n.out, "\nPSS: each page of the model, divided by the number of processes that map it.\n")
-	fmt.Fprintf(n.out, "A copy for each process would have taken %s.\n", term.FormatBytes(r.Memory.Copies))
+	fmt.Fprintf(n.out, "Separate copies would need %s.\n", term.FormatBytes(r.Memory.Copies))
 	fmt.Fprintf(n.out, "The demo took %s and left nothing behind.\n", term.FormatDuration(r.Took))
 	return err
 }
 
-// measured is a size that the kernel told, if it did.
+// measured formats a size, or a dash if the kernel did not report it.
 func (n *narrator) measured(r *demo.Report, bytes int64) string {
 	return orDash(r.Memory.Unknown == "", term.FormatBytes(bytes))
 }
 
-// orDash is the text, or a dash where there is none to show.
+// orDash returns text if ok, otherwise a dash.
 func orDash(ok bool, text string) string {
 	if !ok {
 		return "-"

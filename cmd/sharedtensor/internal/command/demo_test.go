@@ -15,30 +15,30 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 )
 
-// demoPlace is a place whose directory is that of temporary files too, so that what a demo leaves is seen.
+// demoPlace returns a place that is also the directory for temporary files, so that tests find files a demo leaves
+// behind.
 func demoPlace(t *testing.T) *place {
 	p := newPlace(t)
 	p.env = append(p.env, "TMPDIR="+p.dir)
 	return p
 }
 
-// empty waits until no demo has left anything: neither files in the place nor processes that were given a directory in
-// it.
+// empty waits until all files of demos are removed and all their processes have ended.
 func (p *place) empty() {
 	p.t.Helper()
-	eventually(p.t, "processes or files are left", func() bool {
+	eventually(p.t, "the demo cleaned up", func() bool {
 		left, err := filepath.Glob(p.file("sharedtensor-demo-*"))
 		require.NoError(p.t, err)
 		return len(left) == 0 && len(p.processes()) == 0
 	})
 }
 
-// processes are the command lines that name the place.
+// processes returns the command lines that name the place.
 func (p *place) processes() (list []string) {
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	require.NoError(p.t, err)
 	for _, path := range lines {
-		line, _ := os.ReadFile(path) // it may have ended meanwhile
+		line, _ := os.ReadFile(path) // it may have ended in the meantime
 		if strings.Contains(string(line), p.dir+"/sharedtensor-demo-") {
 			list = append(list, string(line))
 		}
@@ -46,7 +46,7 @@ func (p *place) processes() (list []string) {
 	return list
 }
 
-// demoReport runs a demo that has to go well.
+// demoReport runs a demo that must succeed.
 func demoReport(p *place, args ...string) demo.Report {
 	p.t.Helper()
 	got := p.run(append([]string{"demo", "--json"}, args...)...)
@@ -65,7 +65,7 @@ func TestDemo(t *testing.T) {
 	checkDemo(t, &r)
 }
 
-func TestDemoOfAFile(t *testing.T) {
+func TestDemoFile(t *testing.T) {
 	path := silero(t)
 	r := demoReport(demoPlace(t), path)
 	require.Equal(t, path, r.Model.Path)
@@ -73,7 +73,7 @@ func TestDemoOfAFile(t *testing.T) {
 	checkDemo(t, &r)
 }
 
-// checkDemo checks what every demo must show.
+// checkDemo checks the results that every demo must have.
 func checkDemo(t *testing.T, r *demo.Report) {
 	t.Helper()
 	require.True(t, r.OK)
@@ -112,7 +112,7 @@ func checkDemo(t *testing.T, r *demo.Report) {
 	require.True(t, r.Restarted.Memory.OneCopy)
 }
 
-func TestDemoInWords(t *testing.T) {
+func TestDemoOutput(t *testing.T) {
 	p := demoPlace(t)
 	got := p.run("demo", "--size", "1MiB")
 	require.Equal(t, cli.ExitOK, got.code, got.stderr)
@@ -124,15 +124,15 @@ func TestDemoInWords(t *testing.T) {
 		require.Contains(t, got.stdout, want)
 	}
 	for line := range strings.Lines(got.stdout) {
-		require.LessOrEqual(t, len([]rune(line)), 81, line) // with its end: it fits a terminal of 80 columns
+		require.LessOrEqual(t, len([]rune(line)), 81, line) // with its last character, so that it fits a terminal of 80 columns
 	}
 	require.NotContains(t, got.stdout, "\x1b")
 	require.NotContains(t, got.stdout, "✓")
 	p.empty()
 }
 
-// TestDemoStopped ends the director by signals of which the second leaves it no time to clean up.
-func TestDemoStopped(t *testing.T) {
+// A demo that is stopped by signals leaves nothing behind. The second signal allows no time for cleanup.
+func TestDemoSignalled(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
 		for _, at := range []string{"owner,", "client 3,", "publisher,", "new owner,"} {
 			p := demoPlace(t)
@@ -154,7 +154,7 @@ func TestDemoRefuses(t *testing.T) {
 	for line, want := range map[string]string{
 		"demo --size 0":                  "want 1 to",
 		"demo --size many":               "as in 64MiB",
-		"demo --size 1MiB x.safetensors": "not for a FILE",
+		"demo --size 1MiB x.safetensors": "cannot be used with FILE",
 		"demo a b":                       "accepts at most 1 arg",
 		"demo-process owner":             "DIR is missing",
 	} {
@@ -175,8 +175,7 @@ func TestDemoReportsFailureAsJSON(t *testing.T) {
 	require.Contains(t, got.stderr, r.Error)
 }
 
-// TestDemoProcessKeepsOtherDirectories starts a process of the demo with a directory that is none of the demo's, and
-// without a director.
+// A demo process without a director only removes directories of demos.
 func TestDemoProcessKeepsOtherDirectories(t *testing.T) {
 	p := newPlace(t)
 	require.NoError(t, os.WriteFile(p.file("mine"), nil, 0o600))

@@ -11,27 +11,27 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// description is what inspect tells of a model.
+// description is the output of inspect.
 type description struct {
 	Path    string `json:"path,omitempty"`
 	Name    string `json:"name,omitempty"`
 	Version uint64 `json:"version,omitempty"`
 	Socket  string `json:"socket,omitempty"`
-	// Bytes is the size of all tensors; tied ones count once.
+	// Bytes is the size of all tensors. Tied tensors count once.
 	Bytes    int64             `json:"bytes"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Tensors  []*tensorRow      `json:"tensors"`
-	// PossibleTies are metadata entries that would be tied tensors in a file of Python's save_model, and were not taken
-	// for any.
+	// PossibleTies are metadata entries that Python's save_model may have written for tied tensors, if they were not
+	// read as ties.
 	PossibleTies []possibleTie `json:"possible_ties,omitempty"`
-	// DigestState says how the digests stand that the owner computes of the version, Digest is that of the whole.
+	// DigestState is the state of the digests that the owner computes for the version. Digest covers the whole version.
 	DigestState endpoint.DigestState `json:"digest_state,omitempty"`
 	Digest      *module.Digest       `json:"digest,omitempty"`
-	// Loading is the next version, where the owner loads one or failed to.
+	// Loading describes the next version, if the owner is loading it or has failed to load it.
 	Loading *endpoint.LoadInfo `json:"loading,omitempty"`
 }
 
-// possibleTie is a name in the metadata that stands for a tensor.
+// possibleTie is a metadata entry that names a tensor.
 type possibleTie struct {
 	Name   string `json:"name"`
 	TiedTo string `json:"tied_to"`
@@ -42,7 +42,7 @@ type tensorRow struct {
 	Name    string  `json:"name"`
 	DType   string  `json:"dtype"`
 	Shape   []int64 `json:"shape"`
-	Strides []int64 `json:"strides,omitempty"` // in elements, where they are not row-major
+	Strides []int64 `json:"strides,omitempty"` // in elements, if not row-major
 	Bytes   int64   `json:"bytes"`
 	TiedTo  string  `json:"tied_to,omitempty"`
 	File    string  `json:"file,omitempty"`
@@ -52,7 +52,7 @@ type tensorRow struct {
 // add appends a tensor.
 func (d *description) add(t tensorRow) {
 	if t.Shape == nil {
-		t.Shape = []int64{} // a scalar, which is [] in JSON
+		t.Shape = []int64{} // a scalar is [] in JSON
 	}
 	d.Tensors = append(d.Tensors, &t)
 	if t.TiedTo == "" {
@@ -60,7 +60,7 @@ func (d *description) add(t tensorRow) {
 	}
 }
 
-// fill takes the tensors of a manifest over. Of tied ones the first is the one that the others are tied to.
+// fill copies the tensors of a manifest. Tied tensors are tied to the first of them.
 func (d *description) fill(m *module.Manifest) error {
 	tiedTo := map[string]string{}
 	for _, group := range m.Aliases() {
@@ -84,10 +84,10 @@ func (d *description) fill(m *module.Manifest) error {
 	return nil
 }
 
-// pending reports whether there is no version yet, only one that is loaded or failed to load.
+// pending reports whether there is no version yet, only one that is loading or failed to load.
 func (d *description) pending() bool { return d.Loading != nil && d.Version == 0 }
 
-// title names the model for people.
+// title returns a heading for the model.
 func (d *description) title() string {
 	if d.Path != "" {
 		return d.Path
@@ -95,7 +95,7 @@ func (d *description) title() string {
 	return d.Name
 }
 
-// print writes a heading, the metadata, and a table.
+// print writes a heading, the metadata, and the table of tensors.
 func (d *description) print(w io.Writer) error {
 	from := "file     " + term.Printable(d.Path)
 	switch {
@@ -137,7 +137,7 @@ func (d *description) print(w io.Writer) error {
 	return d.table().Print(w)
 }
 
-// table is a line for each tensor. Columns that would be empty are left out.
+// table returns a row for each tensor, without columns that would be empty.
 func (d *description) table() *term.Table {
 	has := func(f func(*tensorRow) string) bool {
 		return slices.ContainsFunc(d.Tensors, func(t *tensorRow) bool { return f(t) != "" })

@@ -10,15 +10,15 @@ import (
 	"sync"
 )
 
-// hashSource is something whose bytes are hashed: a section of a file, or an attached tensor.
+// hashSource is data to hash: a section of a file, or an attached tensor.
 type hashSource interface {
 	WriteTo(w io.Writer) (int64, error)
 }
 
-// section makes a hashSource of a reader. Reads are long, so that the hash and not the system call takes the time.
+// section makes a hashSource of a reader. It uses long reads, so that system calls do not limit the speed.
 type section struct{ io.Reader }
 
-// hashPiece is how much is read at once.
+// hashPiece is the size of one read.
 const hashPiece = 1 << 20
 
 // WriteTo copies everything to w.
@@ -26,9 +26,9 @@ func (s section) WriteTo(w io.Writer) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{w}, s.Reader, make([]byte, hashPiece))
 }
 
-// hashAll computes the SHA-256 of every tensor that is not tied, one a processor at a time, and gives tied ones that of
-// the tensor they are tied to. progress is called by one goroutine at a time. The first error ends the work and names
-// the tensor.
+// hashAll computes the SHA-256 of every tensor that is not tied, with one goroutine per processor. Tied tensors get the
+// digest of the tensor they are tied to. Calls of progress are serialized. The first error stops the work and names the
+// tensor.
 func hashAll(ctx context.Context, tensors []*tensorRow, open func(*tensorRow) (hashSource, error), progress func(done, total int64)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -48,7 +48,7 @@ func hashAll(ctx context.Context, tensors []*tensorRow, open func(*tensorRow) (h
 		group.Go(func() {
 			for t := range work {
 				if err := hashOne(t, open, count); err != nil {
-					cancel(fmt.Errorf("tensor %q: %w", t.Name, err)) // the first cause stays
+					cancel(fmt.Errorf("tensor %q: %w", t.Name, err)) // only the first cause is kept
 					return
 				}
 			}
@@ -70,7 +70,7 @@ func hashAll(ctx context.Context, tensors []*tensorRow, open func(*tensorRow) (h
 	return nil
 }
 
-// hashOne fills in one digest.
+// hashOne computes one digest.
 func hashOne(t *tensorRow, open func(*tensorRow) (hashSource, error), count *hashProgress) error {
 	source, err := open(t)
 	if err != nil {
@@ -79,13 +79,13 @@ func hashOne(t *tensorRow, open func(*tensorRow) (hashSource, error), count *has
 	h := sha256.New()
 	n, err := source.WriteTo(io.MultiWriter(h, count))
 	if err == nil && n != t.Bytes {
-		err = io.ErrUnexpectedEOF // the file was cut off since its header was read
+		err = io.ErrUnexpectedEOF // the file was truncated after its header was read
 	}
 	t.Digest = hex.EncodeToString(h.Sum(nil))
 	return err
 }
 
-// hashProgress counts what was hashed, and stops the work when its context ends.
+// hashProgress counts hashed bytes, and stops the work when its context ends.
 type hashProgress struct {
 	ctx   context.Context
 	total int64
@@ -102,7 +102,7 @@ func (p *hashProgress) add(n int) {
 	p.tell(p.done, p.total)
 }
 
-// Write counts.
+// Write counts the bytes of b.
 func (p *hashProgress) Write(b []byte) (int, error) {
 	if err := context.Cause(p.ctx); err != nil {
 		return 0, err

@@ -1,3 +1,3 @@
-// Package command has the commands of the program sharedtensor, one file a command; a command with much to show has a
-// file for that too.
+// Package command contains the commands of the program sharedtensor, one file for each command. Commands with much
+// output have an additional file for it.
 package command

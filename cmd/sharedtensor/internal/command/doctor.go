@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 )
 
-// status is how a check came out.
+// status is the result of a check.
 type status uint8
 
 const (
@@ -22,19 +22,19 @@ const (
 	statusFail
 )
 
-// String is the status in capitals.
+// String returns the status in upper case.
 func (s status) String() string { return [...]string{"OK", "WARN", "FAIL"}[s] }
 
-// MarshalJSON is the status in small letters.
+// MarshalJSON returns the status in lower case.
 func (s status) MarshalJSON() ([]byte, error) { return json.Marshal(strings.ToLower(s.String())) }
 
-// finding is what one check of the doctor came to.
+// finding is the outcome of one check.
 type finding struct {
 	Check  string `json:"check"`
 	Status status `json:"status"`
-	// Detail is what was found, or the reason why it is not well.
+	// Detail describes the result, or the reason of a problem.
 	Detail string `json:"detail,omitempty"`
-	// Advice is what to do about it.
+	// Advice describes how to solve the problem.
 	Advice string `json:"advice,omitempty"`
 }
 
@@ -55,11 +55,10 @@ func newDoctorCommand() *cobra.Command {
 	var o *cli.OwnerFlags
 	c := &cobra.Command{
 		Use:   "doctor [flags]",
-		Short: "Say what this host can share, how, and why not",
-		Long: `Try what sharing needs on this host and say how it came out: OK, WARN for what works less well than it could,
-FAIL for what does not work, each with the reason and what to do about it. Beside the socket that an owner would use,
-a small model is published and attached for a moment; a running owner is asked for a sign of life and not
-disturbed. The exit status is 1 where a check failed.`,
+		Short: "Check what this host can share",
+		Long: `Check the requirements for sharing on this host. Each check is OK, WARN (works with limitations) or FAIL (does not work),
+with the reason and advice. The command publishes and attaches a small model on a temporary socket beside the owner's. It
+pings a running owner and does not disturb it. The exit status is 1 if a check fails.`,
 		Example: "  sharedtensor doctor\n  sharedtensor doctor --json",
 		Args:    cli.Exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -83,7 +82,7 @@ func examine(ctx context.Context, o *cli.OwnerFlags) []finding {
 	return append(findings, examineCUDA()...)
 }
 
-// printFindings prints a line for each, and the advice below it. Nothing is cut: the reason is what counts.
+// printFindings prints a line for each finding, with the advice below. Lines are not cut, because the reason matters.
 func printFindings(w io.Writer, findings []finding, asJSON bool) error {
 	if asJSON {
 		return term.PrintJSON(w, findings)
@@ -103,7 +102,7 @@ func printFindings(w io.Writer, findings []finding, asJSON bool) error {
 	return err
 }
 
-// verdict is an error where a check failed.
+// verdict returns an error if a check failed.
 func verdict(findings []finding) error {
 	failed := 0
 	for _, f := range findings {

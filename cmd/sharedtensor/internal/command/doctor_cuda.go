@@ -10,24 +10,24 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// examineCUDA looks at the driver, at every device, and at every kind of handle of each.
+// examineCUDA checks the driver, every device, and every kind of handle of each device.
 func examineCUDA() []finding {
 	if err := cu.Load(""); err != nil {
 		return []finding{noDriver(err)}
 	}
 	version, err := cuda.DriverVersion()
 	if err != nil {
-		return []finding{warn("CUDA driver", "see what nvidia-smi says", "%v", err)}
+		return []finding{warn("CUDA driver", "check nvidia-smi", "%v", err)}
 	}
 	findings := []finding{ok("CUDA driver", "%s, for CUDA %s", cu.Path(), version)}
 	devices, err := cuda.Devices()
 	if err != nil {
-		return append(findings, warn("CUDA devices", "see what nvidia-smi says, and CUDA_VISIBLE_DEVICES", "%v", err))
+		return append(findings, warn("CUDA devices", "check nvidia-smi and CUDA_VISIBLE_DEVICES", "%v", err))
 	}
 	for _, info := range devices {
 		dev, err := cuda.Open(info.Index)
 		if err != nil {
-			findings = append(findings, fail(info.String(), "see what nvidia-smi says", "%v", err))
+			findings = append(findings, fail(info.String(), "check nvidia-smi", "%v", err))
 			continue
 		}
 		findings = append(findings, ok(info.String(), "%s, %s, GPU-%s", info.Name, term.FormatBytes(info.TotalBytes), info.UUID))
@@ -39,12 +39,12 @@ func examineCUDA() []finding {
 	return findings
 }
 
-// noDriver says why there is no CUDA. On a host without a GPU nothing is wrong.
+// noDriver returns a finding for missing CUDA support. On a host without a GPU it is not a problem.
 func noDriver(err error) finding {
 	const check = "CUDA driver"
 	if hasGPU(os.DirFS("/")) {
 		return warn(check, "in a container, give it the driver's library: NVIDIA_DRIVER_CAPABILITIES=compute,utility",
 			"there is a GPU and no library to use it: %v", err)
 	}
-	return ok(check, "no GPU here, so host memory is what can be shared (%v)", err)
+	return ok(check, "no GPU, so only host memory can be shared (%v)", err)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 )
 
-// examineHost looks at what sharing host memory needs.
+// examineHost checks the requirements for sharing host memory.
 func examineHost() []finding {
 	findings := []finding{kernel()}
 	dev, err := host.Open()
@@ -37,10 +37,10 @@ func examineHost() []finding {
 	return findings
 }
 
-// kernel says which one runs.
+// kernel reports the version of the running kernel.
 func kernel() finding {
 	if runtime.GOOS != "linux" {
-		return fail("kernel", "run it on Linux; this system is good for inspecting files", "%s has no sealed shared memory", runtime.GOOS)
+		return fail("kernel", "use Linux; on this system only files can be inspected", "%s has no sealed shared memory", runtime.GOOS)
 	}
 	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
@@ -51,15 +51,15 @@ func kernel() finding {
 	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
 		return ok("kernel", "Linux %s", version)
 	}
-	// F_SEAL_FUTURE_WRITE came with 5.1 (fcntl(2)); distributions have carried it back, so what counts is the check of
-	// the seal.
+	// Linux 5.1 added F_SEAL_FUTURE_WRITE (fcntl(2)). Distributions have backported it, so the check of the seal
+	// decides.
 	if major < 5 || major == 5 && minor < 1 {
-		return warn("kernel", "use Linux 5.1 or newer", "Linux %s does not know F_SEAL_FUTURE_WRITE, unless it was carried back", version)
+		return warn("kernel", "use Linux 5.1 or newer", "Linux %s does not support F_SEAL_FUTURE_WRITE, unless it was backported", version)
 	}
 	return ok("kernel", "Linux %s", version)
 }
 
-// featureFinding is a feature of the host device as a finding.
+// featureFinding converts a feature of the host device to a finding.
 func featureFinding(f host.Feature) finding {
 	detail, between, advice := f.Detail, " ", f.Advice
 	if f.Err != nil {
@@ -73,7 +73,7 @@ func featureFinding(f host.Feature) finding {
 	}
 	switch {
 	case f.Err == nil && detail == "":
-		return ok(f.Name, "nothing is in the way")
+		return ok(f.Name, "available")
 	case f.Err == nil:
 		return ok(f.Name, "%s", detail)
 	case f.Required:
@@ -82,19 +82,19 @@ func featureFinding(f host.Feature) finding {
 	return warn(f.Name, advice, "%s", detail)
 }
 
-// sharingAdvice says what to do about an error of a device.
+// sharingAdvice returns advice for an error of a device.
 func sharingAdvice(err error) string {
 	switch {
 	case errors.Is(err, driver.ErrOutOfMemory):
-		return "free memory, or raise the limit that is named"
+		return "free memory, or raise the limit"
 	case errors.Is(err, os.ErrPermission):
 		return "a sandbox forbids it: allow the system call in its seccomp or LSM profile"
 	}
 	return ""
 }
 
-// probeFindings tries every kind of handle that a device knows. A device that can share by one of them is fit, whatever
-// the others say.
+// probeFindings probes every kind of handle that a device supports. A device that can share by at least one of them
+// passes.
 func probeFindings(name string, dev driver.Prober) []finding {
 	support := dev.Probe()
 	usable := false
@@ -106,7 +106,7 @@ func probeFindings(name string, dev driver.Prober) []finding {
 		check := "share " + name + " by " + string(s.Kind)
 		switch {
 		case s.Err == nil:
-			findings = append(findings, ok(check, "exported and imported again"))
+			findings = append(findings, ok(check, "export and import work"))
 		case usable:
 			findings = append(findings, warn(check, "", "%v", s.Err))
 		default:
@@ -116,14 +116,14 @@ func probeFindings(name string, dev driver.Prober) []finding {
 	return findings
 }
 
-// gpuFiles are there where the kernel has an NVIDIA GPU for this process, whatever libraries there are: the driver's
-// list, the device nodes, and the device of WSL. /dev/nvidiactl says nothing: the library makes that node itself.
+// gpuFiles exist if the kernel has an NVIDIA GPU for this process, independent of installed libraries: the driver's
+// list, the device nodes, and the WSL device. /dev/nvidiactl is not included, because the library creates that node.
 var gpuFiles = []string{"proc/driver/nvidia/gpus/*", "dev/nvidia[0-9]*", "dev/dxg"}
 
-// hasGPU reports whether a file system, usually that of the host, has a file of a GPU.
+// hasGPU reports whether root, usually the host's file system, contains a file of a GPU.
 func hasGPU(root fs.FS) bool {
 	return slices.ContainsFunc(gpuFiles, func(pattern string) bool {
-		found, _ := fs.Glob(root, pattern) // the only error is of the pattern
+		found, _ := fs.Glob(root, pattern) // the only possible error is a malformed pattern
 		return len(found) > 0
 	})
 }

@@ -4,10 +4,10 @@ package command
 
 import "os"
 
-// examineCUDA says that this program cannot look.
+// examineCUDA reports that this build does not support GPUs.
 func examineCUDA() []finding {
 	if hasGPU(os.DirFS("/")) {
-		return []finding{warn("CUDA", "use a sharedtensor that was built without -tags nocuda", "there is a GPU, and this program was built without CUDA")}
+		return []finding{warn("CUDA", "use a build without -tags nocuda", "this program was built without CUDA, and there is a GPU")}
 	}
-	return []finding{ok("CUDA", "this program was built without it, and there is no GPU here")}
+	return []finding{ok("CUDA", "this program was built without CUDA, and there is no GPU")}
 }

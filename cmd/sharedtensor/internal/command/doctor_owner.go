@@ -16,10 +16,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// examineTime bounds each check that talks over a socket.
+// examineTime limits each check that uses a socket.
 const examineTime = 3 * time.Second
 
-// examineSocket looks at the place of the socket by doing there, beside it, what an owner and a client do.
+// examineSocket checks the socket's directory by running an owner and a client on another socket in it.
 func examineSocket(ctx context.Context, o *cli.OwnerFlags) []finding {
 	const check = "socket"
 	path, err := o.Path(0)
@@ -32,7 +32,7 @@ func examineSocket(ctx context.Context, o *cli.OwnerFlags) []finding {
 	findings := []finding{ok(check, "%s", path)}
 	took, err := rehearse(ctx, filepath.Join(dir, fmt.Sprintf(".doctor-%d", os.Getpid())))
 	if made {
-		_ = os.Remove(dir) // it is empty, unless an owner has come meanwhile
+		_ = os.Remove(dir) // succeeds only if empty: an owner may have started
 	}
 	const rehearsal = "publish and attach"
 	if err != nil {
@@ -41,19 +41,19 @@ func examineSocket(ctx context.Context, o *cli.OwnerFlags) []finding {
 	return append(findings, ok(rehearsal, "over a socket in %s, in %s", dir, term.FormatDuration(took)))
 }
 
-// placeAdvice says what to do about a directory that is not fit for a socket.
+// placeAdvice returns advice for a directory that is unfit for a socket.
 func placeAdvice(err error, dir string) string {
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		return "make " + dir + " a directory of your own that nobody else may write, or choose another with --socket or " + endpoint.EnvBasePath
+		return "make " + dir + " a directory of your own that only you can write, or choose another with --socket or " + endpoint.EnvBasePath
 	case errors.Is(err, os.ErrNotExist):
 		return "make the directory above " + dir + ", or choose another with --socket or " + endpoint.EnvBasePath
 	}
 	return sharingAdvice(err)
 }
 
-// rehearse is an owner for a moment: it publishes one tensor, attaches it over the socket and reads it. It returns how
-// long attaching took. The socket and its lock are gone when it returns.
+// rehearse runs a temporary owner: it publishes one tensor, attaches it over the socket and reads it. It returns the
+// time that attaching took. The socket and its lock are removed when it returns.
 func rehearse(ctx context.Context, base string) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, examineTime)
 	defer cancel()
@@ -88,7 +88,7 @@ func rehearse(ctx context.Context, base string) (took time.Duration, err error) 
 	if err == nil {
 		_, err = server.Publish(ctx, "doctor", sd)
 	}
-	if err = errors.Join(err, sd.Close()); err != nil { // the server has the memory
+	if err = errors.Join(err, sd.Close()); err != nil { // the server holds its own reference
 		return 0, err
 	}
 	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: path, OverSocket: true, Devices: devices, Label: "sharedtensor doctor"})
@@ -105,12 +105,12 @@ func rehearse(ctx context.Context, base string) (took time.Duration, err error) 
 	defer func() { err = errors.Join(err, h.Close()) }()
 	got, err := digestOf(ctx, h.StateDict())
 	if err == nil && got != want {
-		err = errors.New("what was attached is not what was published")
+		err = errors.New("the attached bytes differ from the published ones")
 	}
 	return took, err
 }
 
-// digestOf is the digest of the first tensor.
+// digestOf returns the digest of the first tensor.
 func digestOf(ctx context.Context, sd *module.StateDict) (module.Digest, error) {
 	for _, t := range sd.All() {
 		return module.TensorDigest(ctx, t)
@@ -118,7 +118,7 @@ func digestOf(ctx context.Context, sd *module.StateDict) (module.Digest, error) 
 	return module.Digest{}, errors.New("there is no tensor")
 }
 
-// examineOwner asks whoever serves on the socket for a sign of life, and what it can share.
+// examineOwner checks whether an owner answers on the socket, and what it can share.
 func examineOwner(ctx context.Context, o *cli.OwnerFlags) []finding {
 	const check = "owner"
 	ctx, cancel := context.WithTimeout(ctx, examineTime)
@@ -128,7 +128,7 @@ func examineOwner(ctx context.Context, o *cli.OwnerFlags) []finding {
 		return []finding{fail(check, "", "%v", err)}
 	}
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) && len(o.Others(path)) == 0 {
-		return []finding{ok(check, "nobody serves yet; start one with: sharedtensor serve NAME=FILE")}
+		return []finding{ok(check, "no owner is running; start one with: sharedtensor serve NAME=FILE")}
 	}
 	client, err := o.Dial(ctx)
 	if err != nil {
@@ -146,16 +146,16 @@ func examineOwner(ctx context.Context, o *cli.OwnerFlags) []finding {
 	return append([]finding{ownerLife(check, info, latency), ownerResults(info)}, ownerShares(info)...)
 }
 
-// resultsCheck is how much memory results that nobody holds may take.
+// resultsCheck names the check of the memory limit for cached results without holders.
 const resultsCheck = "cached results"
 
-// hostResults tells what an owner would keep of results here, and why.
+// hostResults reports how much memory an owner on this host would use for cached results, and why.
 func hostResults(dev driver.Device) finding {
 	bytes, why := endpoint.MemoryBudget([]driver.Device{dev})
-	return ok(resultsCheck, "an owner keeps up to %s of them: %s", term.FormatBytes(bytes), why)
+	return ok(resultsCheck, "an owner keeps up to %s: %s", term.FormatBytes(bytes), why)
 }
 
-// ownerResults tells what the running owner keeps of results, and why.
+// ownerResults reports how much memory the running owner uses for cached results, and why.
 func ownerResults(info endpoint.ServerInfo) finding {
 	const check = "owner's " + resultsCheck
 	for _, l := range info.Limits {
@@ -163,14 +163,14 @@ func ownerResults(info endpoint.ServerInfo) finding {
 			continue
 		}
 		if l.All == 0 {
-			return warn(check, "give it a bound, or memory runs out before results are dropped", "%s, without a bound: %s", term.FormatBytes(l.Used), l.Reason)
+			return warn(check, "set a limit, or memory may run out before results are dropped", "%s, without a limit: %s", term.FormatBytes(l.Used), l.Reason)
 		}
 		return ok(check, "%s of up to %s: %s", term.FormatBytes(l.Used), term.FormatBytes(l.All), l.Reason)
 	}
-	return ok(check, "it does not say how many it keeps: it is of an older version")
+	return ok(check, "unknown: the owner runs an older version")
 }
 
-// ownerLife is the sign of life.
+// ownerLife reports that the owner answers.
 func ownerLife(check string, info endpoint.ServerInfo, latency time.Duration) finding {
 	const released = "v"
 	s := info.Stats
@@ -185,7 +185,7 @@ func ownerLife(check string, info endpoint.ServerInfo, latency time.Duration) fi
 	return ok(check, "%s", detail)
 }
 
-// ownerShares tells of each device of the owner by which kinds of handle it is shared.
+// ownerShares reports for each device of the owner the kinds of handle that share it.
 func ownerShares(info endpoint.ServerInfo) (findings []finding) {
 	for _, d := range info.Devices {
 		check := "owner shares " + driverName(d)
@@ -203,21 +203,21 @@ func ownerShares(info endpoint.ServerInfo) (findings []finding) {
 		case len(kinds) > 0:
 			findings = append(findings, ok(check, "by %s", strings.Join(kinds, ", ")))
 		case len(reasons) > 0:
-			findings = append(findings, warn(check, "look at the checks of that device here", "by nothing: %s", strings.Join(reasons, "; ")))
+			findings = append(findings, warn(check, "see the checks of this device", "no kind of handle works: %s", strings.Join(reasons, "; ")))
 		}
 	}
 	return findings
 }
 
-// ownerTrouble says what is wrong with the owner of a socket that is there.
+// ownerTrouble reports the problem with the owner of an existing socket.
 func ownerTrouble(check, path string, err error) finding {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return warn(check, "wait until it has loaded its models, or look at its log", "a process listens on %s and does not answer yet", path)
+		return warn(check, "wait until it answers, or check its log", "a process listens on %s but does not answer yet", path)
 	case errors.Is(err, endpoint.ErrUnavailable):
 		return warn(check, "start an owner: it removes the socket of a dead one", "%v", err)
 	case errors.Is(err, endpoint.ErrPermission):
-		return fail(check, "run as the owner's user; or start the owner with --allow-uid and say --owner-uid here", "%v", err)
+		return fail(check, "run as the owner's user; or start the owner with --allow-uid and pass --owner-uid to this command", "%v", err)
 	case errors.Is(err, endpoint.ErrProtocol):
 		return fail(check, "use the same version of sharedtensor for owner and clients", "%v", err)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// examined is the output of doctor --json by name of the check.
+// examined parses the output of doctor --json, by name of the check.
 func examined(t *testing.T, text string) map[string]struct{ Status, Detail, Advice string } {
 	t.Helper()
 	var list []struct{ Check, Status, Detail, Advice string }
@@ -37,7 +37,7 @@ func TestDoctor(t *testing.T) {
 	for _, check := range []string{"kernel", "sealed memfd", "memory", "descriptors", "share host by memfd", "socket", "publish and attach", "owner"} {
 		require.Equal(t, "ok", found[check].Status, "%s: %+v", check, found[check])
 	}
-	require.Contains(t, found["owner"].Detail, "nobody serves yet")
+	require.Contains(t, found["owner"].Detail, "no owner is running")
 	entries, err := os.ReadDir(p.dir)
 	require.NoError(t, err)
 	require.Empty(t, entries, "nothing is left behind")
@@ -69,7 +69,7 @@ func TestDoctorFails(t *testing.T) {
 	require.Equal(t, cli.ExitFailure, r.code)
 	require.Contains(t, examined(t, r.stdout)["publish and attach"].Advice, "make the directory above")
 
-	// A process that listens and says nothing is no owner yet.
+	// A process that listens without answering is reported as a problem.
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.file("silent"), Net: "unix"})
 	require.NoError(t, err)
 	defer l.Close()
@@ -78,7 +78,7 @@ func TestDoctorFails(t *testing.T) {
 	require.Contains(t, examined(t, r.stdout)["owner"].Detail, "does not answer yet", r.stdout)
 }
 
-func TestDoctorWithLittle(t *testing.T) {
+func TestDoctorLowLimits(t *testing.T) {
 	p := newPlace(t)
 	c := p.command()
 	c.Path = "/bin/sh"
@@ -101,21 +101,21 @@ func TestFindings(t *testing.T) {
 	require.Equal(t, finding{Check: "f", Detail: "1.0 GiB available"}, featureFinding(host.Feature{Name: "f", Bytes: 1 << 30, Detail: "available"}))
 }
 
-func TestFindingsOfAnOwner(t *testing.T) {
+func TestOwnerFindings(t *testing.T) {
 	info := endpoint.ServerInfo{Version: "v1.0.0", Ready: true, Devices: []endpoint.DeviceInfo{{UUID: "a", Type: "cpu"}, {UUID: "b", Type: "cuda", Index: 1}, {UUID: "c"}}}
 	info.Capabilities.Handles = []endpoint.HandleSupport{
 		{Device: "a", Kind: "memfd", Supported: true}, {Device: "b", Kind: "cuda-fd", Reason: "no"}, {Device: "b", Kind: "cuda-ipc", Reason: "never"},
 	}
 	require.Equal(t, []finding{
 		{Check: "owner shares host", Status: statusOK, Detail: "by memfd"},
-		{Check: "owner shares cuda:1", Status: statusWarn, Detail: "by nothing: cuda-fd: no; cuda-ipc: never", Advice: "look at the checks of that device here"},
+		{Check: "owner shares cuda:1", Status: statusWarn, Detail: "no kind of handle works: cuda-fd: no; cuda-ipc: never", Advice: "see the checks of this device"},
 	}, ownerShares(info))
-	require.Equal(t, statusOK, ownerLife("owner", info, 1).Status, "a version that was not released is like any other")
+	require.Equal(t, statusOK, ownerLife("owner", info, 1).Status, "unreleased versions are not compared")
 	info.Ready = false
 	require.Equal(t, statusWarn, ownerLife("owner", info, 1).Status)
 }
 
-// prober is a device that answers Probe and nothing else.
+// prober is a device that only implements Probe.
 type prober struct {
 	driver.Device
 	support []driver.Support
@@ -132,7 +132,7 @@ func TestProbeFindings(t *testing.T) {
 	require.Contains(t, none[0].Advice, "free memory")
 }
 
-// D30: what the driver's library makes by itself says nothing of a GPU.
+// Device nodes that the driver's library creates do not indicate a GPU.
 func TestHasGPU(t *testing.T) {
 	for file, want := range map[string]bool{
 		"dev/nvidiactl": false, "dev/nvidia-uvm": false, "dev/nvidia0": true, "dev/dxg": true, "proc/driver/nvidia/gpus/0000:01:00.0/information": true,

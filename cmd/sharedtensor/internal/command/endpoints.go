@@ -20,11 +20,11 @@ func newEndpointsCommand() *cobra.Command {
 	var asJSON *bool
 	c := &cobra.Command{
 		Use:   "endpoints [flags] [NAME...]",
-		Short: "List the functions that the owner has",
-		Long: `List the functions that the owner has registered: what each takes, as call is told it, the Go type of its result, and how it
-runs. Fields in brackets may be left out. With names every field of argument and result is listed, also those of fields. A cached
-endpoint returns the result of an equal call before; what makes calls equal is its key, or else all arguments. The function of an
-endpoint with workers is run by these processes, which have offered it.`,
+		Short: "List the functions of the owner",
+		Long: `List the functions of the owner: the arguments as passed to call, the Go type of the result, and how the function runs.
+Fields in brackets are optional. With names, all fields of arguments and results are listed, including nested ones. A cached
+endpoint returns the result of an earlier equal call. Calls are equal if their keys are, or all arguments if the endpoint has no
+key. The function of an endpoint with workers runs in these processes, which offer it.`,
 		Example: "  sharedtensor endpoints\n  sharedtensor endpoints build_model --json",
 		RunE: func(c *cobra.Command, names []string) error {
 			return o.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
@@ -52,7 +52,7 @@ endpoint with workers is run by these processes, which have offered it.`,
 	return c
 }
 
-// listedEndpoints asks the owner. A name that it does not know is an error.
+// listedEndpoints returns the owner's endpoints, or the named ones. It fails for an unknown name.
 func listedEndpoints(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, names []string) ([]endpoint.EndpointInfo, error) {
 	ctx, cancel := o.Bounded(ctx)
 	defer cancel()
@@ -85,8 +85,7 @@ func endpointTable(list []endpoint.EndpointInfo) *term.Table {
 	return t
 }
 
-// workerNames are the processes that run the function of an endpoint, as "label (pid), pid"; empty where it is the
-// owner itself.
+// workerNames returns the processes that run an endpoint's function, as "label (pid), pid", or "" if the owner runs it.
 func workerNames(e endpoint.EndpointInfo) string {
 	words := make([]string, len(e.Workers))
 	for i, w := range e.Workers {
@@ -98,7 +97,7 @@ func workerNames(e endpoint.EndpointInfo) string {
 	return strings.Join(words, ", ")
 }
 
-// takes is what call is told of an argument: its fields, or its type where it has none.
+// takes describes the argument for call: its fields, or its type if it has none.
 func takes(e endpoint.EndpointInfo) string {
 	if len(e.InFields) == 0 {
 		return shortType(e.In)
@@ -113,12 +112,12 @@ func takes(e endpoint.EndpointInfo) string {
 	return strings.Join(words, " ")
 }
 
-// shortType is a Go type, but for the two that everybody uses in words.
+// shortType returns a Go type. The two most common ones are in words.
 func shortType(name string) string {
 	return strings.NewReplacer("*tensor.Tensor", "tensor", "*module.StateDict", "statedict", "interface {}", "any").Replace(name)
 }
 
-// printEndpoints prints endpoints with all that is known of their fields.
+// printEndpoints prints endpoints with the details of their fields.
 func printEndpoints(w io.Writer, list []endpoint.EndpointInfo) error {
 	t := term.NewTable(term.Column{Title: "FIELD", Give: 2}, term.Column{Title: "TYPE", Give: 1}, term.Column{Title: "NOTE", Give: 3})
 	for _, e := range list {
@@ -137,7 +136,7 @@ func printEndpoints(w io.Writer, list []endpoint.EndpointInfo) error {
 	return t.Print(w)
 }
 
-// addFields adds a row for each field, and indented those for its own fields.
+// addFields adds a row for each field, followed by its nested fields, indented.
 func addFields(t *term.Table, fields []endpoint.FieldInfo, indent string) {
 	for _, f := range fields {
 		note := ""
@@ -149,7 +148,7 @@ func addFields(t *term.Table, fields []endpoint.FieldInfo, indent string) {
 	}
 }
 
-// endpointOptions says in words how an endpoint runs.
+// endpointOptions describes how an endpoint runs.
 func endpointOptions(e endpoint.EndpointInfo) string {
 	var words []string
 	add := func(is bool, word string) {
@@ -170,8 +169,7 @@ func endpointOptions(e endpoint.EndpointInfo) string {
 	return strings.Join(words, ", ")
 }
 
-// completeEndpoints offers the names of the owner's endpoints, for the positional arguments up to the limit; 0 is no
-// limit.
+// completeEndpoints completes endpoint names for the first limit positional arguments, or for all if limit is 0.
 func completeEndpoints(o *cli.OwnerFlags, limit int) cobra.CompletionFunc {
 	return func(c *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if limit > 0 && len(words) >= limit {
@@ -189,7 +187,8 @@ func completeEndpoints(o *cli.OwnerFlags, limit int) cobra.CompletionFunc {
 	}
 }
 
-// askOwner asks for what completes a word. Where there is no answer there is nothing: a shell has no place for errors.
+// askOwner queries the owner for completions. It returns none on failure, because a shell cannot show errors during
+// completion.
 func askOwner(o *cli.OwnerFlags, ask func(ctx context.Context, client *endpoint.Client) ([]string, error)) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), cli.CompletionTime)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 )
 
-// D22: a file of another format is named, with what to do, by every command that reads files; so are shards without
+// Every command that reads files names the format of a foreign file and the remedy. The same holds for shards without
 // their index.
 func TestForeignFilesAreNamed(t *testing.T) {
 	p := newPlace(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
-// getFlags are the flags of the command get.
+// getFlags holds the flags of the command get.
 type getFlags struct {
 	owner   *cli.OwnerFlags
 	output  string
@@ -29,9 +29,9 @@ func newGetCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "get [flags] NAME -o FILE",
 		Short: "Attach a model and write it to a safetensors file",
-		Long: `Attach a published model and write its tensors, byte for byte, to a safetensors file. The model is read
-where it is, in the owner's memory. A FILE that exists is replaced when the new one is complete; on any
-failure it stays what it was. A FILE of - is standard output.`,
+		Long: `Attach a published model and write its tensors, byte for byte, to a safetensors file. The model is read in place from
+the owner's memory. An existing FILE is replaced once the new one is complete, and is unchanged on failure. Use - for
+standard output.`,
 		Example: `  sharedtensor get llm -o copy.safetensors
   sharedtensor get llm --version 3 -o v3.safetensors
   sharedtensor get llm -o - | sha256sum`,
@@ -41,7 +41,7 @@ failure it stays what it was. A FILE of - is standard output.`,
 				return cli.Usagef(c, "-o FILE is missing")
 			}
 			if o.output == standardOutput && term.IsTerminal(c.OutOrStdout()) {
-				return cli.Usagef(c, "-o -: standard output is a terminal, which a file would garble: redirect it")
+				return cli.Usagef(c, "-o -: standard output is a terminal: redirect it")
 			}
 			return get(c, o, words[0])
 		},
@@ -49,15 +49,15 @@ failure it stays what it was. A FILE of - is standard output.`,
 	o.owner = cli.AddOwnerFlags(c)
 	c.ValidArgsFunction = cli.CompleteNames(o.owner, 1)
 	c.Flags().StringVarP(&o.output, "output", "o", "", "file to write")
-	c.Flags().Uint64Var(&o.version, "version", 0, "version to write; 0 is the newest")
-	c.Flags().BoolVar(&o.ties, "python-ties", false, "also note tied names in the metadata as Python's load_model expects them")
+	c.Flags().Uint64Var(&o.version, "version", 0, "version to write; 0 means the newest")
+	c.Flags().BoolVar(&o.ties, "python-ties", false, "also record tied names in the metadata, as Python's load_model expects")
 	return c
 }
 
-// standardOutput is the file name that stands for it.
+// standardOutput is the file name for standard output.
 const standardOutput = "-"
 
-// get attaches and writes.
+// get attaches a model and writes it to a file.
 func get(c *cobra.Command, o getFlags, name string) error {
 	return withModel(c.Context(), o.owner, name, o.version, func(h *endpoint.Handle) error {
 		sd, start := h.StateDict(), time.Now()
@@ -82,7 +82,7 @@ func get(c *cobra.Command, o getFlags, name string) error {
 	})
 }
 
-// withModel attaches a version of a model, 0 for the newest, and lends the handle to use.
+// withModel attaches a version of a model, 0 for the newest, calls use, and closes the handle.
 func withModel(ctx context.Context, o *cli.OwnerFlags, name string, version uint64, use func(*endpoint.Handle) error) (err error) {
 	devices, err := devicesOf(ctx, o, name, version)
 	if err != nil {
@@ -110,11 +110,10 @@ func acquire(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, na
 	})
 }
 
-// askAgain is the time between two questions after a model that is still loading.
+// askAgain is the interval for polling a model that is still loading.
 const askAgain = 50 * time.Millisecond
 
-// loaded asks the owner for something of a model. While that is still loading, it asks again until ctx ends if --wait
-// says so, else the error names the flag.
+// loaded calls ask until the model is loaded. Without --wait, it fails at once with an error that names the flag.
 func loaded[T any](ctx context.Context, o *cli.OwnerFlags, ask func() (T, error)) (T, error) {
 	for {
 		got, err := ask()
@@ -129,8 +128,7 @@ func loaded[T any](ctx context.Context, o *cli.OwnerFlags, ask func() (T, error)
 	}
 }
 
-// devicesOf opens the devices that a version's tensors lie on, as its manifest says. A client has to have them when it
-// dials.
+// devicesOf opens the devices of a version's tensors according to its manifest. A client needs them before it connects.
 func devicesOf(ctx context.Context, o *cli.OwnerFlags, name string, version uint64) (devices []driver.Device, err error) {
 	err = o.WithOwner(ctx, func(ctx context.Context, client *endpoint.Client) error {
 		ctx, cancel := o.Bounded(ctx)

@@ -24,7 +24,7 @@ func TestGet(t *testing.T) {
 	require.NoError(t, err)
 	got, err := os.ReadFile(copied)
 	require.NoError(t, err)
-	require.True(t, bytes.Equal(want, got), "a file that this program wrote comes back as it was")
+	require.True(t, bytes.Equal(want, got), "round trip of a file that this program wrote")
 
 	p.must("publish", "m="+p.model("n.safetensors", 2))
 	p.must("get", "m", "--version", "1", "-o", copied)
@@ -56,7 +56,7 @@ func headerOf(t testing.TB, path string) *safetensors.Header {
 	return m.Files[0].Header
 }
 
-func TestGetOnAFullDisk(t *testing.T) {
+func TestGetFullDisk(t *testing.T) {
 	p := newPlace(t)
 	path := p.file("big.safetensors")
 	require.NoError(t, module.SynthesizeFile(path, module.Synthetic{Tensors: 2, Bytes: 4 << 20}))
@@ -76,13 +76,13 @@ func TestGetOnAFullDisk(t *testing.T) {
 	}
 	entries, err := os.ReadDir(out)
 	require.NoError(t, err)
-	require.Len(t, entries, 1, "no temporary file is left")
+	require.Len(t, entries, 1, "the temporary file is removed")
 	data, err := os.ReadFile(old)
 	require.NoError(t, err)
 	require.Equal(t, "old", string(data))
 }
 
-// D7: a link to something that is no file is not replaced, and - is standard output.
+// get follows a link to a file that is not regular instead of replacing it, and writes - to standard output.
 func TestGetToLinksAndStandardOutput(t *testing.T) {
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
@@ -94,7 +94,7 @@ func TestGetToLinksAndStandardOutput(t *testing.T) {
 		require.Contains(t, text, "link to something else")
 		require.Contains(t, text, "-o - writes to standard output")
 		now, err := os.Readlink(link)
-		require.NoError(t, err, "the link is there as it was")
+		require.NoError(t, err, "the link is unchanged")
 		require.Equal(t, target, now)
 	}
 	r := p.run("get", "m", "-o", "-")
@@ -102,12 +102,12 @@ func TestGetToLinksAndStandardOutput(t *testing.T) {
 	require.NoFileExists(t, p.file("-"))
 	want, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.True(t, bytes.Equal(want, []byte(r.stdout)), "the whole file, and nothing else")
+	require.True(t, bytes.Equal(want, []byte(r.stdout)), "only the file")
 	require.Contains(t, r.stderr, "wrote -: m version 1")
 }
 
-// D20: a version that was withdrawn and is held is shown as that, and not as one that was superseded or is gone.
-func TestWithdrawnVersionsAreShownAsSuch(t *testing.T) {
+// A withdrawn version that still has holders is shown as withdrawn, not as superseded or missing.
+func TestWithdrawnVersionState(t *testing.T) {
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	p.serve("m=" + path)

@@ -7,10 +7,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// helpWidth is how many columns help takes at most: those of the narrowest terminal in use.
+// helpWidth is the maximum width of help: that of the narrowest common terminal.
 const helpWidth = 80
 
-// newHelpCommand is help for a command that is named. One that there is not is an error, with the nearest one that is.
+// newHelpCommand returns the help command. For an unknown command it fails and suggests the nearest one.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND]",
@@ -36,7 +36,7 @@ func newHelpCommand() *cobra.Command {
 	}
 }
 
-// fitHelp breaks the texts of a command and of those below it to the width of help.
+// fitHelp wraps the texts of a command and its subcommands to helpWidth.
 func fitHelp(c *cobra.Command) {
 	c.Long = reflow(c.Long, helpWidth)
 	for _, sub := range c.Commands() {
@@ -45,12 +45,12 @@ func fitHelp(c *cobra.Command) {
 	if c.HasParent() {
 		return
 	}
-	template := strings.NewReplacer(".LocalFlags.FlagUsages", ".LocalFlags.FlagUsagesWrapped 80", ".InheritedFlags.FlagUsages", ".InheritedFlags.FlagUsagesWrapped 80")
+	template := strings.NewReplacer(".LocalFlags.FlagUsages", ".LocalFlags.FlagUsagesWrapped 80", ".InheritedFlags.FlagUsages", ".InheritedFlags.FlagUsagesWrapped 80",
+		" for more information about a command.", " for more.")
 	c.SetUsageTemplate(template.Replace(c.UsageTemplate()))
 }
 
-// reflow breaks the paragraphs of a text anew. Lines that begin with a space, such as examples and tables, stay as they
-// are.
+// reflow wraps the paragraphs of a text. It keeps lines that begin with a space, such as examples and tables.
 func reflow(text string, width int) string {
 	var out []string
 	var words []string

@@ -11,8 +11,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 )
 
-// D30: help for a command that there is not is an error, with the nearest one that is.
-func TestHelpOfAnUnknownCommand(t *testing.T) {
+// Help for an unknown command fails and suggests the nearest one.
+func TestHelpUnknownCommand(t *testing.T) {
 	code, stdout, stderr := inProcess("help", "serv")
 	require.Equal(t, cli.ExitUsage, code)
 	require.Empty(t, stdout)
@@ -28,7 +28,7 @@ func TestHelpOfAnUnknownCommand(t *testing.T) {
 	require.Contains(t, stdout, "This host:")
 }
 
-// D30: help fits a terminal of 80 columns; examples, which must not be broken, one of 100.
+// Help fits a terminal of 80 columns. Examples, which must not be wrapped, fit 100 columns.
 func TestHelpFitsTheTerminal(t *testing.T) {
 	var check func(c *cobra.Command)
 	check = func(c *cobra.Command) {

@@ -15,17 +15,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// holding is a session that holds a version of a model, or a managed object, as JSON.
+// holding is the JSON form of a session that holds a version of a model or a managed object.
 type holding struct {
-	// Name is the model, or the endpoint that made the object.
+	// Name is the model, or the endpoint that created the object.
 	Name string `json:"name"`
-	// Version is that of a model, Object the id of an object.
+	// Version is set for a model, Object (its id) for an object.
 	Version uint64 `json:"version,omitempty"`
 	Object  string `json:"object,omitempty"`
-	// State is "object" for an object, "offered" for an endpoint that the session offers.
+	// State is "object" for an object, and "offered" for an endpoint that the session offers.
 	State string `json:"state"`
 	Bytes int64  `json:"bytes"`
-	// Leases of an object are references.
+	// For an object, Leases counts references.
 	endpoint.Holder
 }
 
@@ -34,11 +34,11 @@ func newHoldersCommand() *cobra.Command {
 	var asJSON *bool
 	c := &cobra.Command{
 		Use:   "holders [flags] [NAME|ENDPOINT|ID...]",
-		Short: "List who holds what: the processes that keep memory in use",
-		Long: `List the sessions that hold a version of a model or a managed object: who they are, what they hold and since when. A session
-is one connection of a process. As long as something has a holder, its memory stays. What is listed are the models of these
-names, the objects of these endpoints and the objects with these ids, of which a beginning is enough; without any,
-everything that is held. Endpoints whose functions are run by other processes than the owner are listed with those, as offered.`,
+		Short: "List the processes that keep models and objects in use",
+		Long: `List the sessions that hold a version of a model or a managed object, with what they hold and since when. A session is one
+connection of a process. Memory is freed when its last holder has released it. The arguments select models by name, objects
+by endpoint, and objects by id or unambiguous prefix of an id. Without arguments all holders are listed. Endpoints that
+other processes offer are listed with these processes in the state "offered".`,
 		Example: "  sharedtensor holders\n  sharedtensor holders llm --json\n  sharedtensor holders build_model\n  sharedtensor holders 5d41402a",
 		RunE: func(c *cobra.Command, words []string) error {
 			return o.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
@@ -50,7 +50,7 @@ everything that is held. Endpoints whose functions are run by other processes th
 					return term.PrintJSON(c.OutOrStdout(), list)
 				}
 				if len(list) == 0 {
-					fmt.Fprintf(c.ErrOrStderr(), "nobody holds anything on %s\n", client.Socket())
+					fmt.Fprintf(c.ErrOrStderr(), "there are no holders on %s\n", client.Socket())
 					return nil
 				}
 				return holdingTable(list, time.Now()).Print(c.OutOrStdout())
@@ -63,7 +63,7 @@ everything that is held. Endpoints whose functions are run by other processes th
 	return c
 }
 
-// askHoldings asks the owner for the holders of what the words mean, or anything if there are none.
+// askHoldings returns the holders of what words select, or all holders if there are no words.
 func askHoldings(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, words []string) ([]holding, error) {
 	ctx, cancel := o.Bounded(ctx)
 	defer cancel()
@@ -76,7 +76,7 @@ func askHoldings(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client
 		return nil, err
 	}
 	objects, err := client.Objects(ctx)
-	if err != nil && !errors.Is(err, errors.ErrUnsupported) { // an older owner tells nothing of objects
+	if err != nil && !errors.Is(err, errors.ErrUnsupported) { // an older owner does not list objects
 		return nil, err
 	}
 	if len(words) > 0 {
@@ -88,7 +88,7 @@ func askHoldings(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client
 	return append(append(holdings(models), objectHoldings(objects)...), offerHoldings(endpoints)...), nil
 }
 
-// offerHoldings are the workers of the endpoints that are offered.
+// offerHoldings returns the workers of offered endpoints.
 func offerHoldings(endpoints []endpoint.EndpointInfo) (list []holding) {
 	for _, e := range endpoints {
 		for _, w := range e.Workers {
@@ -98,7 +98,7 @@ func offerHoldings(endpoints []endpoint.EndpointInfo) (list []holding) {
 	return list
 }
 
-// meant selects what the words mean. A word that means nothing is an error.
+// meant selects the models, objects and endpoints that match the words. It fails for a word without a match.
 func meant(client *endpoint.Client, words []string,
 	models []endpoint.ModelInfo, objects []endpoint.ObjectInfo, endpoints []endpoint.EndpointInfo) ([]endpoint.ModelInfo, []endpoint.ObjectInfo, error) {
 	ids := map[string]bool{}
@@ -122,7 +122,7 @@ func meant(client *endpoint.Client, words []string,
 	return models, objects, nil
 }
 
-// holdings are the holders of all versions, by name, the newest version first.
+// holdings returns the holders of all versions, ordered by name, newest version first.
 func holdings(models []endpoint.ModelInfo) []holding {
 	list := []holding{}
 	for _, m := range models {
@@ -135,7 +135,7 @@ func holdings(models []endpoint.ModelInfo) []holding {
 	return list
 }
 
-// objectHoldings are the holders of the objects.
+// objectHoldings returns the holders of the objects.
 func objectHoldings(objects []endpoint.ObjectInfo) (list []holding) {
 	for _, o := range objects {
 		for _, h := range o.Holders {

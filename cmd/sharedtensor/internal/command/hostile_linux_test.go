@@ -17,7 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// hostileOwner starts a process that is one, on the default socket.
+// hostileOwner starts a hostile owner on the default socket.
 func (p *place) hostileOwner(mood string) {
 	p.t.Helper()
 	exe, err := os.Executable()
@@ -34,7 +34,7 @@ func (p *place) hostileOwner(mood string) {
 	eventually(p.t, "the hostile owner listens", func() bool { return cli.Alive(p.socket()) })
 }
 
-// requireHarmless refuses text that a terminal would obey.
+// requireHarmless fails if text contains control characters.
 func requireHarmless(t testing.TB, text string, about ...any) {
 	t.Helper()
 	for _, r := range text {
@@ -44,7 +44,7 @@ func requireHarmless(t testing.TB, text string, about ...any) {
 	}
 }
 
-// hostileCommands are the command lines that ask an owner for something.
+// hostileCommands are the command lines that send requests to an owner.
 var hostileCommands = []string{
 	"ls", "ls --all", "ls --holders --all", "ls --json", "ls m", "inspect m", "inspect m --json", "inspect --name m --version 3", "get m -o out",
 	"get m -o out --version 2", "ping -c 1", "ping -c 1 --json", "holders", "holders --json", "holders m",
@@ -54,18 +54,17 @@ var hostileCommands = []string{
 	"invalidate f x=1 --json", "publish m=model.safetensors", "withdraw m", "doctor", "doctor --json", "call f x=@m:t",
 }
 
-// hostileWatches are those that go on until they are told to stop.
+// hostileWatches run until they are stopped.
 var hostileWatches = [][]string{{"tasks", "--watch"}, {"tasks", "--watch", "--json"}, {"watch"}, {"watch", "--json"}, {"watch", "m"}}
 
-// askNobody are the commands that ask no owner, or only one of their own, and why nothing hostile reaches them that
-// way.
+// askNobody lists the commands that are safe from a hostile owner, with the reason.
 var askNobody = map[string]string{
-	"serve": "it reads files, see TestHostileFilesReachNoTerminal", "demo": "its owners are its own; it reads files, see there",
-	"bench": "its owners are its own", "completion": "prints a script", "help": "prints help", "version": "prints what was built",
+	"serve": "reads only files, see TestHostileFileOutputIsPrintable", "demo": "starts its own owners; files as for serve",
+	"bench": "starts its own owners", "completion": "prints a script", "help": "prints help", "version": "prints the build",
 }
 
-// D14: a command that is added is fed by a hostile owner too, or says why it cannot be.
-func TestHostileOwnerFeedsEveryCommand(t *testing.T) {
+// Every command is tested with a hostile owner, or listed with a reason in askNobody.
+func TestHostileOwnerCoversCommands(t *testing.T) {
 	root := newRootCommand()
 	root.InitDefaultCompletionCmd()
 	fed := map[string]bool{}
@@ -82,12 +81,11 @@ func TestHostileOwnerFeedsEveryCommand(t *testing.T) {
 		require.NotEqual(t, fed[c.Name()], askNobody[c.Name()] != "", "is %s fed with what a hostile owner says?", c.Name())
 		delete(fed, c.Name())
 	}
-	require.Empty(t, fed, "there are no such commands")
+	require.Empty(t, fed, "every listed command exists")
 }
 
-// D13, D14: whatever an owner says, no command lets a control character through to the terminal or breaks down over a
-// number.
-func TestHostileOwnerReachesNoTerminal(t *testing.T) {
+// No command prints a control character or crashes on a number, for any answer of an owner.
+func TestHostileOwnerOutputIsPrintable(t *testing.T) {
 	for _, mood := range hostileMoods {
 		t.Run(mood, func(t *testing.T) {
 			t.Parallel()
@@ -97,7 +95,7 @@ func TestHostileOwnerReachesNoTerminal(t *testing.T) {
 			said := 0
 			for i, line := range hostileCommands {
 				if mood == hostileGoodbye && i%5 != 0 {
-					continue // each waits for an owner that stays, as long as it may
+					continue // these wait for another owner until their timeout
 				}
 				r := p.run(append(strings.Fields(line), "--timeout", "100ms")...)
 				require.Contains(t, []int{cli.ExitOK, cli.ExitFailure}, r.code, "%s: %s", line, r.stderr)
@@ -108,7 +106,7 @@ func TestHostileOwnerReachesNoTerminal(t *testing.T) {
 					said++
 				}
 			}
-			require.True(t, mood == hostileGoodbye || said > len(hostileCommands)/4, "most commands have something to say of what the owner told them")
+			require.True(t, mood == hostileGoodbye || said > len(hostileCommands)/4, "most commands print the owner's texts")
 			for _, line := range []string{"ls", "call", "wait", "cancel", "release", "holders", "objects"} {
 				r := p.run("__complete", line, "")
 				requireHarmless(t, strings.ReplaceAll(r.stdout, "\t", " "), mood, "completion of", line)
@@ -127,8 +125,8 @@ func TestHostileOwnerReachesNoTerminal(t *testing.T) {
 	}
 }
 
-// D14: on a terminal there are escape sequences, but none that the owner has chosen.
-func TestHostileOwnerOnATerminal(t *testing.T) {
+// On a terminal, commands print escape sequences, but none chosen by the owner.
+func TestHostileOwnerOnTerminal(t *testing.T) {
 	for _, mood := range []string{hostileAnswers, hostileLow, hostileErrors} {
 		p := newPlace(t)
 		p.hostileOwner(mood)
@@ -151,8 +149,8 @@ func TestHostileOwnerOnATerminal(t *testing.T) {
 	}
 }
 
-// D14: whatever is in a file, or is its name, no command lets a control character through.
-func TestHostileFilesReachNoTerminal(t *testing.T) {
+// No command prints a control character, for any content or name of a file.
+func TestHostileFileOutputIsPrintable(t *testing.T) {
 	p := newPlace(t)
 	h, err := safetensors.NewHeader([]safetensors.TensorInfo{{Name: "t\x1b[2J\u009b", DType: tensor.Float32, Shape: tensor.Shape{2}}},
 		map[string]string{"\x1b]0;k\x07": "v\x1b[2J\u009b\u202e"})

@@ -11,24 +11,24 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// The environment that makes this test binary a hostile owner: where it listens, and what it does.
+// Environment variables that make this test binary a hostile owner: its socket and its mood.
 const (
 	hostileSocketEnv = "SHAREDTENSOR_TEST_HOSTILE_SOCKET"
 	hostileMoodEnv   = "SHAREDTENSOR_TEST_HOSTILE_MOOD"
 )
 
-// hostileText is what no terminal may get: the title of the window, a cleared screen, a colour by one character of the
-// upper control range, a change of direction, a backspace, lines and a tab.
+// hostileText must not reach a terminal. It sets the window title, clears the screen, sets a colour with a C1 control
+// character, changes the text direction, and contains a backspace, line breaks and a tab.
 const hostileText = "evil\x1b]0;owned\x07\x1b[2J\r\n\u009b31m\u202e\u200b\x7f\b\t\x00\u2028é"
 
-// The moods of a hostile owner.
+// Moods of a hostile owner.
 const (
-	hostileAnswers = "answers"  // every text of an answer is hostile, every number extreme
-	hostileLow     = "low"      // the same with the least numbers
-	hostileErrors  = "errors"   // every request fails with hostile words
-	hostileDetails = "details"  // the same with details, as those of a task or an object
+	hostileAnswers = "answers"  // every text in an answer is hostile, every number extreme
+	hostileLow     = "low"      // the same with minimum numbers
+	hostileErrors  = "errors"   // every request fails with hostile text
+	hostileDetails = "details"  // the same with details, such as those of a task or an object
 	hostileRefuses = "refuses"  // it refuses the connection
-	hostileGoodbye = "goodbyes" // it says goodbye to the first request
+	hostileGoodbye = "goodbyes" // it sends a goodbye after the first request
 )
 
 var hostileMoods = []string{hostileAnswers, hostileLow, hostileErrors, hostileDetails, hostileRefuses, hostileGoodbye}
@@ -104,7 +104,7 @@ func (h *hostileSession) answer(id uint64, request message.Request) error {
 	case hostileDetails:
 		return h.say(wire.KindError, id, h.detailed())
 	}
-	var events []any // after the answer
+	var events []any // sent after the answer
 	body := hostileResponse(request.Op)
 	if body == nil {
 		return h.say(wire.KindResponse, id, struct{}{})
@@ -150,7 +150,7 @@ func (h *hostileSession) answer(id uint64, request message.Request) error {
 	return nil
 }
 
-// hostileResponse is an empty answer to an operation; nil for one whose answer has nothing in it.
+// hostileResponse returns an empty response for an operation, or nil if its response has no fields.
 func hostileResponse(op message.Op) any {
 	switch op {
 	case message.OpPing:
@@ -189,7 +189,7 @@ func hostileResponse(op message.Op) any {
 	return nil
 }
 
-// fill gives every field of a message a hostile value.
+// fill sets every field of a message to a hostile value.
 func (h *hostileSession) fill(v reflect.Value, depth int) {
 	low := h.mood == hostileLow
 	switch v.Kind() {
@@ -234,8 +234,8 @@ func (h *hostileSession) fill(v reflect.Value, depth int) {
 	}
 }
 
-// manifest is one that can be read, of tensors that could not be: float4 of 2^62 elements that are all the same one
-// (D13).
+// manifest returns a valid manifest of tensors that cannot be read in full: float4 with 2^62 elements, all at the same
+// address.
 func (h *hostileSession) manifest() *message.Manifest {
 	m, err := message.NewManifest([]message.Tensor{
 		{Name: hostileText, DType: 23, Shape: []int64{1 << 61, 2}, Strides: []int64{0, 0}},
@@ -247,7 +247,7 @@ func (h *hostileSession) manifest() *message.Manifest {
 	return m
 }
 
-// value is a result of a call.
+// value returns the result of a call.
 func (h *hostileSession) value() message.RawMessage {
 	v, err := message.MarshalPayload(map[string]any{hostileText: []any{hostileText, map[string]any{hostileText: hostileText}}, "b": []byte(hostileText)})
 	if err != nil {
@@ -256,7 +256,7 @@ func (h *hostileSession) value() message.RawMessage {
 	return v
 }
 
-// detailed is an error with all that can be said of one.
+// detailed returns an error with all details set.
 func (h *hostileSession) detailed() message.Error {
 	cause := &message.Error{Code: message.CodeTask, Message: hostileText, Type: hostileText}
 	data, err := message.Marshal(message.ErrorDetails{

@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
-// inspectFlags are the flags of the command inspect.
+// inspectFlags holds the flags of the command inspect.
 type inspectFlags struct {
 	owner        *cli.OwnerFlags
 	version      uint64
@@ -30,12 +30,11 @@ func newInspectCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "inspect [flags] NAME|PATH",
 		Short: "Show the tensors of a published model or of a file",
-		Long: `Show the tensors of a model: dtype, shape, bytes, and the name whose bytes a tied tensor shares. An argument that
-is a path on disk is read as a file, anything else is a name at the owner; --name asks the owner in any
-case. With --digest the SHA-256 of each tensor's bytes, row-major as in a file, is computed, so that a
-published model can be compared with the file it came from. A digest of the whole that the owner has computed by itself
-(serve and publish --digests) is shown without that. Of a model that the owner is still loading it is shown how
-far it is.`,
+		Long: `Show the tensors of a model: dtype, shape, bytes, and for a tied tensor the name whose bytes it shares. An argument that is a
+path on disk is read as a file, anything else is a published name; --name selects the published name in any case. --digest
+computes the SHA-256 of each tensor's bytes, row-major as in a file, to compare a published model with its file. If the owner
+has computed a digest of the whole model (serve and publish --digests), it is shown also without --digest. For a model that is
+still loading, the progress is shown.`,
 		Example: `  sharedtensor inspect llm
   sharedtensor inspect ./model.safetensors --digest
   sharedtensor inspect llm --digest --json`,
@@ -53,14 +52,14 @@ far it is.`,
 	}
 	f := c.Flags()
 	f.BoolVar(&o.digest, "digest", false, "compute the SHA-256 of each tensor's bytes")
-	f.BoolVar(&o.name, "name", false, "take the argument for a name, though a file is called so too")
-	f.Uint64Var(&o.version, "version", 0, "version of the name; 0 is the newest")
+	f.BoolVar(&o.name, "name", false, "use the published name even if there is a file of that name")
+	f.Uint64Var(&o.version, "version", 0, "version of the name; 0 means the newest")
 	pythonTiesFlag(c, &o.pythonTies)
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	return c
 }
 
-// inspect decides whether the argument is a file or a name, and describes it.
+// inspect describes a file if the argument is one, otherwise a published model.
 func inspect(c *cobra.Command, o inspectFlags, what string) error {
 	var d *description
 	_, err := os.Stat(what)
@@ -72,7 +71,7 @@ func inspect(c *cobra.Command, o inspectFlags, what string) error {
 		d, err = describeFile(c, o, what)
 	case errors.Is(err, fs.ErrNotExist):
 		if d, err = describeName(c, o, what); errors.Is(err, endpoint.ErrNotFound) || errors.Is(err, endpoint.ErrUnavailable) {
-			err = fmt.Errorf("%q is no file here, and no published name: %w", what, err)
+			err = fmt.Errorf("%q is neither a file nor a published name: %w", what, err)
 		}
 	}
 	if err != nil {
@@ -84,17 +83,17 @@ func inspect(c *cobra.Command, o inspectFlags, what string) error {
 	return d.print(c.OutOrStdout())
 }
 
-// noteName says so when what is read as a file is a published name too.
+// noteName prints a note if the name of a file is also a published name.
 func noteName(c *cobra.Command, o *cli.OwnerFlags, what string) {
 	ctx, cancel := context.WithTimeout(c.Context(), cli.CompletionTime)
 	defer cancel()
 	client, err := o.Silent().Dial(ctx)
 	if err != nil {
-		return // nobody to ask
+		return // no owner to query
 	}
 	defer client.Close()
 	if _, err := client.Info(ctx, what); err == nil {
-		fmt.Fprintf(c.ErrOrStderr(), "%s is a published name too; this is the file, use --name for the other\n", term.Printable(what))
+		fmt.Fprintf(c.ErrOrStderr(), "%s is also a published name; showing the file, use --name for the published name\n", term.Printable(what))
 	}
 }
 
@@ -128,12 +127,12 @@ func describeFile(c *cobra.Command, o inspectFlags, path string) (_ *description
 		return d, nil
 	}
 	return d, d.hash(c, func(t *tensorRow) (hashSource, error) {
-		entry, _ := model.Lookup(t.Name) // it is in the layout, so it is there
+		entry, _ := model.Lookup(t.Name) // always found: the layout contains it
 		return section{model.Reader(entry)}, nil
 	})
 }
 
-// describeName describes a published model, and attaches it only to compute digests.
+// describeName describes a published model. It attaches the model only to compute digests.
 func describeName(c *cobra.Command, o inspectFlags, name string) (*description, error) {
 	d := &description{Tensors: []*tensorRow{}}
 	err := o.owner.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
@@ -179,7 +178,7 @@ func describeName(c *cobra.Command, o inspectFlags, name string) (*description, 
 	})
 }
 
-// loadOf is what the owner says of a name that it loads for the first time or failed to load; nil if it says nothing.
+// loadOf returns the state of a name that the owner is loading for the first time or has failed to load, or nil.
 func loadOf(ctx context.Context, client *endpoint.Client, name string) *endpoint.LoadInfo {
 	models, err := client.List(ctx)
 	if err != nil {
@@ -193,7 +192,7 @@ func loadOf(ctx context.Context, client *endpoint.Client, name string) *endpoint
 	return nil
 }
 
-// hash computes the digests of all tensors and tells the progress.
+// hash computes the digests of all tensors and shows the progress.
 func (d *description) hash(c *cobra.Command, open func(*tensorRow) (hashSource, error)) error {
 	meter := term.NewMeter(c.ErrOrStderr(), "hashing", "hashed", d.title())
 	err := hashAll(c.Context(), d.Tensors, open, meter.Update)

@@ -12,8 +12,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// TestInspectShowsTheOwnersDigest has the owner compute what publish --digests asks for.
-func TestInspectShowsTheOwnersDigest(t *testing.T) {
+// inspect shows the digest that the owner computes for publish --digests.
+func TestInspectShowsOwnerDigest(t *testing.T) {
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	p.serve("other=" + path)
@@ -30,7 +30,7 @@ func TestInspectShowsTheOwnersDigest(t *testing.T) {
 	require.Contains(t, p.must("inspect", "m"), "\ndigest   "+want.String()+", computed by the owner\n")
 }
 
-// TestServeComputesDigests has an owner compute those of its own models.
+// serve --digests computes digests of the owner's models.
 func TestServeComputesDigests(t *testing.T) {
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
@@ -39,7 +39,7 @@ func TestServeComputesDigests(t *testing.T) {
 	require.Equal(t, wholeDigest(t, path), *p.described("m").Digest)
 }
 
-// wholeDigest is the digest of a file as a whole.
+// wholeDigest returns the digest of the whole file.
 func wholeDigest(t *testing.T, path string) module.Digest {
 	t.Helper()
 	dev, err := cli.OpenHost()
@@ -53,8 +53,8 @@ func wholeDigest(t *testing.T, path string) module.Digest {
 	return whole
 }
 
-// TestDescriptionOfPendingDigests is what inspect shows before they are computed.
-func TestDescriptionOfPendingDigests(t *testing.T) {
+// inspect shows pending digests as such.
+func TestDescriptionPendingDigests(t *testing.T) {
 	var text strings.Builder
 	d := description{Name: "m", Version: 1, DigestState: endpoint.DigestPending}
 	require.NoError(t, d.print(&text))

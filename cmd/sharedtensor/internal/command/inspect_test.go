@@ -56,20 +56,20 @@ func TestInspectFileAndName(t *testing.T) {
 	require.Empty(t, p.described("m").Tensors[0].Digest)
 }
 
-func TestInspectDecides(t *testing.T) {
+func TestInspectFileOrName(t *testing.T) {
 	p := newPlace(t)
 	path := p.model("both", 1)
-	require.Contains(t, p.fails(cli.ExitFailure, "inspect", "x"), `"x" is no file here, and no published name: no owner is serving`)
+	require.Contains(t, p.fails(cli.ExitFailure, "inspect", "x"), `"x" is neither a file nor a published name: no owner is serving`)
 	r := p.run("inspect", "both")
 	require.Equal(t, cli.ExitOK, r.code)
 	require.Empty(t, r.stderr)
 	p.serve("both=" + path)
 	r = p.run("inspect", "both")
 	require.Contains(t, r.stdout, "file     both")
-	require.Equal(t, "both is a published name too; this is the file, use --name for the other\n", r.stderr)
+	require.Equal(t, "both is also a published name; showing the file, use --name for the published name\n", r.stderr)
 	require.Contains(t, p.must("inspect", "both", "--name"), "name     both version 1")
 	require.Contains(t, p.must("inspect", "both", "--version", "1"), "name     both version 1")
-	require.Contains(t, p.fails(cli.ExitFailure, "inspect", "x"), `"x" is no file here, and no published name: `)
+	require.Contains(t, p.fails(cli.ExitFailure, "inspect", "x"), `"x" is neither a file nor a published name: `)
 	require.Contains(t, p.fails(cli.ExitFailure, "inspect", "--version", "7", "both"), "version 7")
 	require.NoError(t, os.WriteFile(p.file("bad"), []byte("bad"), 0o600))
 	require.Contains(t, p.fails(cli.ExitFailure, "inspect", "bad"), "bad: file is truncated")
@@ -97,7 +97,7 @@ func TestInspectShards(t *testing.T) {
 	require.Contains(t, p.must("inspect", p.dir), "FILE")
 }
 
-func TestDescriptionOfViews(t *testing.T) {
+func TestDescriptionViews(t *testing.T) {
 	d := &description{}
 	spec := tensor.Spec{DType: tensor.Float32, Shape: tensor.Shape{2, 3}, Strides: tensor.Strides{1, 2}}
 	empty := tensor.Spec{DType: tensor.Float32, Shape: tensor.Shape{0}}
@@ -108,7 +108,7 @@ func TestDescriptionOfViews(t *testing.T) {
 	require.Equal(t, []int64{1, 2}, d.Tensors[0].Strides)
 	require.Equal(t, "a\x1b[2J", d.Tensors[1].TiedTo)
 	require.Empty(t, d.Tensors[2].TiedTo)
-	require.Empty(t, d.Tensors[4].TiedTo, "nothing is shared where there is nothing")
+	require.Empty(t, d.Tensors[4].TiedTo, "nothing is shared without a device")
 	var b strings.Builder
 	require.NoError(t, d.print(&b))
 	require.Contains(t, b.String(), "STRIDES")
@@ -131,8 +131,8 @@ func TestHashAllFails(t *testing.T) {
 	require.ErrorIs(t, hashAll(ctx, rows, source, func(int64, int64) {}), context.Canceled)
 }
 
-// D30: a list that is empty is [] in JSON.
-func TestInspectOfNothing(t *testing.T) {
+// An empty list is [] in JSON.
+func TestInspectEmptyModel(t *testing.T) {
 	p := newPlace(t)
 	h, err := safetensors.NewHeader(nil, nil)
 	require.NoError(t, err)
@@ -143,8 +143,8 @@ func TestInspectOfNothing(t *testing.T) {
 	require.Contains(t, p.must("inspect", "e", "--json"), `"tensors": []`)
 }
 
-// TestPythonTies: a file of Python's save_model says in its metadata which names it dropped. Commands tie them where
-// they are asked to, and inspect says that they can be.
+// Commands tie the names that Python's save_model has dropped and recorded in the metadata, if requested. inspect
+// reports possible ties.
 func TestPythonTies(t *testing.T) {
 	p := newPlace(t)
 	h, err := safetensors.NewHeader([]safetensors.TensorInfo{{Name: "embed", DType: tensor.Uint8, Shape: tensor.Shape{3}}},
@@ -173,7 +173,7 @@ func TestPythonTies(t *testing.T) {
 	p.must("publish", "--python-ties", "tied="+path)
 	require.Len(t, p.described("tied").Tensors, 2)
 	p.must("get", "tied", "-o", copied)
-	require.Equal(t, "embed", p.described(copied).Metadata["head"], "the metadata was there")
+	require.Equal(t, "embed", p.described(copied).Metadata["head"], "metadata")
 	require.Len(t, p.described(copied).Tensors, 2)
 	own := p.model("own.safetensors", 1)
 	p.must("publish", "own="+own)

@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
-// lsFlags are the flags of the command ls.
+// lsFlags holds the flags of the command ls.
 type lsFlags struct {
 	owner              *cli.OwnerFlags
 	all, holders, json bool
@@ -26,10 +26,10 @@ func newLsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "ls [flags] [NAME...]",
 		Aliases: []string{"list"},
-		Short:   "List what is published, and who holds it",
-		Long: `List what the owner has published: the newest version of each name, or with --all every version that is still
-in memory. HOLDERS is the number of connections that hold the version. A version that the owner is still loading, waits
-to load or failed to load is a line of its own, with how far it is, how fast, or why.`,
+		Short:   "List the published models",
+		Long: `List the published models: the newest version of each name, or with --all every version that is still in memory. HOLDERS is
+the number of connections that hold the version. A version that is loading, waiting or failed to load has a separate line
+with its progress and rate, or the error.`,
 		Example: `  sharedtensor ls
   sharedtensor ls --all --holders llm
   sharedtensor ls --json`,
@@ -42,13 +42,13 @@ to load or failed to load is a line of its own, with how far it is, how fast, or
 	o.owner = cli.AddOwnerFlags(c)
 	c.ValidArgsFunction = cli.CompleteNames(o.owner, 0)
 	f := c.Flags()
-	f.BoolVarP(&o.all, "all", "a", false, "list every version that is in memory, also superseded and withdrawn ones")
+	f.BoolVarP(&o.all, "all", "a", false, "list every version in memory, including superseded and withdrawn ones")
 	f.BoolVar(&o.holders, "holders", false, "list the processes that hold each version")
 	f.BoolVar(&o.json, "json", false, "print JSON, always with every version and holder")
 	return c
 }
 
-// list prints what is published.
+// list prints the published models.
 func list(ctx context.Context, c *cobra.Command, o lsFlags, client *endpoint.Client, names []string) error {
 	models, err := listed(ctx, o.owner, client, names)
 	if err != nil {
@@ -67,7 +67,7 @@ func list(ctx context.Context, c *cobra.Command, o lsFlags, client *endpoint.Cli
 	return modelTable(models, o.all, time.Now()).Print(c.OutOrStdout())
 }
 
-// listed asks the owner. A name that it does not know is an error.
+// listed returns the owner's models, or the named ones. It fails for an unknown name.
 func listed(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, names []string) ([]endpoint.ModelInfo, error) {
 	ctx, cancel := o.Bounded(ctx)
 	defer cancel()
@@ -93,7 +93,7 @@ func listed(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, nam
 	return slices.DeleteFunc(models, func(m endpoint.ModelInfo) bool { return !slices.Contains(names, m.Name) }), nil
 }
 
-// shown are the versions of a model that are listed.
+// shown returns the versions of a model to list.
 func shown(m endpoint.ModelInfo, all bool) []endpoint.VersionInfo {
 	if all {
 		return m.Versions
@@ -101,7 +101,7 @@ func shown(m endpoint.ModelInfo, all bool) []endpoint.VersionInfo {
 	return slices.DeleteFunc(slices.Clone(m.Versions), func(v endpoint.VersionInfo) bool { return v.Version != m.Current })
 }
 
-// modelTable is a line for each version.
+// modelTable returns a row for each version.
 func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *term.Table {
 	columns := []term.Column{
 		{Title: "NAME", Give: 1}, {Title: "VERSION", Align: term.Right}, {Title: "BYTES", Align: term.Right},
@@ -134,8 +134,7 @@ func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *term.Tabl
 	return t
 }
 
-// loadText says how a version stands that is being loaded: "loading 42%, 1.2 GiB/s", "waiting", "failed: out of
-// memory".
+// loadText describes the state of a load: "loading 42%, 1.2 GiB/s", "waiting", "failed: out of memory".
 func loadText(l *endpoint.LoadInfo) string {
 	switch {
 	case l.State == endpoint.LoadFailed:
@@ -150,7 +149,7 @@ func loadText(l *endpoint.LoadInfo) string {
 	return text
 }
 
-// versionState says how a version stands.
+// versionState describes the state of a version.
 func versionState(m endpoint.ModelInfo, v endpoint.VersionInfo) string {
 	switch {
 	case v.Version == m.Current:
@@ -161,7 +160,7 @@ func versionState(m endpoint.ModelInfo, v endpoint.VersionInfo) string {
 	return "superseded"
 }
 
-// source says where a version came from: a file, or else a process.
+// source returns the origin of a version: a file if known, otherwise the publishing process.
 func source(v endpoint.VersionInfo) string {
 	if v.Source != "" {
 		return v.Source
@@ -169,7 +168,7 @@ func source(v endpoint.VersionInfo) string {
 	return processText(v.Publisher)
 }
 
-// processText is a process for people.
+// processText formats a process.
 func processText(p endpoint.Process) string {
 	text := "pid " + strconv.Itoa(int(p.PID))
 	if p.Label != "" {
@@ -178,7 +177,7 @@ func processText(p endpoint.Process) string {
 	return text
 }
 
-// holderTable is a line for each holder of each version.
+// holderTable returns a row for each holder of each version.
 func holderTable(models []endpoint.ModelInfo, all bool) *term.Table {
 	t := term.NewTable(term.Column{Title: "NAME", Give: 1}, term.Column{Title: "VERSION", Align: term.Right}, term.Column{Title: "PID", Align: term.Right},
 		term.Column{Title: "UID", Align: term.Right}, term.Column{Title: "LEASES", Align: term.Right}, term.Column{Title: "SINCE"}, term.Column{Title: "LABEL", Give: 2})

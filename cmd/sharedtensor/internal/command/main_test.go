@@ -25,10 +25,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// mainPackage is the program's.
+// mainPackage is the program's package.
 const mainPackage = "../.."
 
-// program is the command, built once for all tests: what is tested are real processes.
+// program is the path of the command, built once for all tests. Tests run it as real processes.
 var program string
 
 func TestMain(m *testing.M) {
@@ -56,17 +56,17 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// testPatience bounds what tests wait for. It is not what they measure.
+// testPatience limits waits in tests. Tests do not measure it.
 const testPatience = 30 * time.Second
 
-// place is a directory of its own for one test, with the environment that makes it the place of the default socket.
+// place is a private directory for one test, with the environment that puts the default socket there.
 type place struct {
 	t   testing.TB
 	dir string
 	env []string
 }
 
-// newPlace makes one under a short path: sockets have at most 107 bytes of path.
+// newPlace returns a place with a short path, because socket paths are limited to 107 bytes.
 func newPlace(t testing.TB) *place {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "st-")
@@ -84,10 +84,10 @@ func newPlace(t testing.TB) *place {
 	return &place{t: t, dir: dir, env: env}
 }
 
-// socket is the default socket of the place.
+// socket returns the default socket of the place.
 func (p *place) socket() string { return filepath.Join(p.dir, "shared-tensor-0.sock") }
 
-// file is a path in the place.
+// file returns a path in the place.
 func (p *place) file(name string) string { return filepath.Join(p.dir, name) }
 
 // command prepares a run of the program.
@@ -98,19 +98,19 @@ func (p *place) command(args ...string) *exec.Cmd {
 	return c
 }
 
-// result is how a process ended.
+// result is the exit status and output of a process.
 type result struct {
 	stdout, stderr string
 	code           int
 }
 
-// run runs the program to its end.
+// run runs the program until it exits.
 func (p *place) run(args ...string) result {
 	p.t.Helper()
 	return p.wait(p.command(args...))
 }
 
-// wait runs a prepared command to its end.
+// wait runs a prepared command until it exits.
 func (p *place) wait(c *exec.Cmd) result {
 	p.t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -126,7 +126,7 @@ func (p *place) wait(c *exec.Cmd) result {
 	return result{stdout.String(), stderr.String(), c.ProcessState.ExitCode()}
 }
 
-// must runs the program, which has to succeed, and returns what it printed.
+// must runs the program, which must succeed, and returns its output.
 func (p *place) must(args ...string) string {
 	p.t.Helper()
 	r := p.run(args...)
@@ -134,7 +134,7 @@ func (p *place) must(args ...string) string {
 	return r.stdout
 }
 
-// fails runs the program, which has to fail with one line, and returns that.
+// fails runs the program, which must fail with one line, and returns that line.
 func (p *place) fails(code int, args ...string) string {
 	p.t.Helper()
 	r := p.run(args...)
@@ -155,7 +155,7 @@ type process struct {
 	code   int
 }
 
-// safeBuffer can be read while a process writes it.
+// safeBuffer can be read while a process writes to it.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -173,7 +173,7 @@ func (b *safeBuffer) String() string {
 	return b.b.String()
 }
 
-// start starts a prepared command. It is killed when the test ends, if it still runs.
+// start starts a prepared command. It is killed at the end of the test if it is still running.
 func (p *place) start(c *exec.Cmd) *process {
 	p.t.Helper()
 	r, w, err := os.Pipe()
@@ -192,29 +192,29 @@ func (p *place) start(c *exec.Cmd) *process {
 	return s
 }
 
-// line returns the next line that the process prints.
+// line returns the next line of output.
 func (s *process) line() string {
 	s.t.Helper()
 	require.True(s.t, s.lines.Scan(), "the process ended: %s", s.stderr)
 	return s.lines.Text()
 }
 
-// exit waits for the end and returns the exit status, -1 after a signal.
+// exit waits for the end and returns the exit status, or -1 after a signal.
 func (s *process) exit() int {
 	s.once.Do(func() {
-		_ = s.cmd.Wait() // the status says it
+		_ = s.cmd.Wait() // the status is checked below
 		s.code = s.cmd.ProcessState.ExitCode()
 	})
 	return s.code
 }
 
-// signal sends one.
+// signal sends sig to the process.
 func (s *process) signal(sig syscall.Signal) {
 	s.t.Helper()
 	require.NoError(s.t, s.cmd.Process.Signal(sig))
 }
 
-// serve starts an owner and returns when it serves.
+// serve starts an owner and waits until it serves.
 func (p *place) serve(args ...string) *process {
 	p.t.Helper()
 	s := p.start(p.command(append([]string{"serve"}, args...)...))
@@ -252,7 +252,7 @@ func (p *place) model(name string, seed byte) string {
 	return path
 }
 
-// digests are the digests of a file's tensors, tied ones included.
+// digests returns the digests of a file's tensors, including tied ones.
 func digests(t testing.TB, path string) map[string]module.Digest {
 	t.Helper()
 	dev, err := cli.OpenHost()
@@ -266,13 +266,13 @@ func digests(t testing.TB, path string) map[string]module.Digest {
 	return d
 }
 
-// eventually waits for a condition that another process brings about.
+// eventually waits until another process makes the condition true.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	require.Eventually(t, condition, testPatience, 2*time.Millisecond, what)
 }
 
-// silero is the shared test data, or the test is skipped.
+// silero returns the shared test data, or skips the test if it is missing.
 func silero(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("SHAREDTENSOR_TESTDATA")

@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// forEach does something for each word and joins what went wrong: one that fails does not stop the others.
+// forEach calls do for each word, also after a failure, and joins the errors.
 func forEach(words []string, do func(word string) error) error {
 	var errs []error
 	for _, word := range words {
@@ -21,7 +21,7 @@ func forEach(words []string, do func(word string) error) error {
 	return errors.Join(errs...)
 }
 
-// releaseFlags are the flags of the command release.
+// releaseFlags holds the flags of the command release.
 type releaseFlags struct {
 	owner       *cli.OwnerFlags
 	force, json bool
@@ -31,14 +31,14 @@ func newReleaseCommand() *cobra.Command {
 	var o releaseFlags
 	c := &cobra.Command{
 		Use:   "release [flags] --force ID...",
-		Short: "Take managed objects from whoever holds them",
-		Long: `Take each of some managed objects away from all who hold it, and print who that was. The owner gives the memory back; what
-the holders have mapped stays valid for them until they close it, but their references are stale, and they are told by which
-process. Who calls the endpoint next gets a new object. Only the user of the owner and root may do that.
+		Short: "Remove managed objects from their holders",
+		Long: `Remove managed objects from all their holders, and print who held them. The owner frees the memory. Memory that a holder has
+mapped stays valid until the holder closes it, but its references become stale, and it is notified of the process that removed
+the object. The next call of the endpoint creates a new object. Only the owner's user and root may do this.
 
-A reference goes back by itself when its holder closes it, or when the holder's connection ends. So without --force nothing
-is done: the command fails and says who holds the objects. To have the next call make a new object and leave the
-old one to its holders, use invalidate. Any beginning of an id that means one object only is enough.`,
+A reference is released automatically when its holder closes it or disconnects. Without --force the command therefore
+removes nothing: it fails and lists the holders. To create a new object on the next call and leave the old one to its
+holders, use invalidate. An unambiguous prefix of an id is enough.`,
 		Example: "  sharedtensor release 5d41402a            # who holds it\n  sharedtensor release --force 5d41402a",
 		RunE: func(c *cobra.Command, ids []string) error {
 			if len(ids) == 0 {
@@ -53,12 +53,12 @@ old one to its holders, use invalidate. Any beginning of an id that means one ob
 	}
 	o.owner = cli.AddOwnerFlags(c)
 	c.ValidArgsFunction = completeObjects(o.owner)
-	c.Flags().BoolVarP(&o.force, "force", "f", false, "take the objects away from their holders")
-	c.Flags().BoolVar(&o.json, "json", false, "print the objects as they were, and who held them, as JSON")
+	c.Flags().BoolVarP(&o.force, "force", "f", false, "remove the objects from their holders")
+	c.Flags().BoolVar(&o.json, "json", false, "print the removed objects and their holders as JSON")
 	return c
 }
 
-// release takes objects away, or says of each why it stays.
+// release removes objects, or reports for each one why it cannot be removed.
 func release(ctx context.Context, c *cobra.Command, o releaseFlags, client *endpoint.Client, words []string) error {
 	list, err := client.Objects(ctx)
 	if err != nil {
@@ -71,9 +71,9 @@ func release(ctx context.Context, c *cobra.Command, o releaseFlags, client *endp
 		case err != nil:
 			return err
 		case object == nil:
-			return fmt.Errorf("object %q: %w: there is none on %s", word, endpoint.ErrStale, client.Socket())
+			return fmt.Errorf("object %q: %w on %s", word, endpoint.ErrStale, client.Socket())
 		case !o.force:
-			return fmt.Errorf("object %s of %s has %s, all of other connections: it is held by %s; --force takes it away from them",
+			return fmt.Errorf("object %s of %s has %s, held by %s: --force removes it",
 				object.ID, term.Printable(object.Endpoint), term.Count(int(object.Refs), "reference"), term.Printable(heldBy(*object)))
 		}
 		was, err := client.Destroy(ctx, object.ID)
@@ -94,7 +94,7 @@ func release(ctx context.Context, c *cobra.Command, o releaseFlags, client *endp
 	return err
 }
 
-// invalidateFlags are the flags of the command invalidate.
+// invalidateFlags holds the flags of the command invalidate.
 type invalidateFlags struct {
 	owner *cli.OwnerFlags
 	args  callArgs
@@ -106,8 +106,8 @@ func newInvalidateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "invalidate [flags] ENDPOINT [key=value...]",
 		Short: "Drop cached results of an endpoint",
-		Long: `Drop the cached result of one call, or without arguments all cached results of an endpoint, and those that are being made:
-who calls after it gets what was begun after it. Who has a result keeps it.
+		Long: `Drop the cached result of one call, or without arguments all cached results of an endpoint. This includes results that
+are being computed: later calls start a new computation. Clients that already have a result keep it.
 
 ` + argsHelp,
 		Example: `  sharedtensor invalidate build_model
@@ -130,7 +130,7 @@ who calls after it gets what was begun after it. Who has a result keeps it.
 	return c
 }
 
-// invalidate drops results and says how many.
+// invalidate drops cached results and prints their number.
 func invalidate(ctx context.Context, c *cobra.Command, o invalidateFlags, on *caller, name string) (err error) {
 	info, err := on.endpoint(ctx, name)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// metricsFlags are the flags of the command metrics.
+// metricsFlags holds the flags of the command metrics.
 type metricsFlags struct {
 	owner  *cli.OwnerFlags
 	listen string
@@ -30,11 +30,11 @@ func newMetricsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "metrics [flags]",
 		Short: "Print the owner's counters for Prometheus, or serve them",
-		Long: `Print what the owner counts in the text format of Prometheus: requests, the cache, tasks, memory by device, and calls and
-durations of each endpoint. With --listen the same is served over HTTP at /metrics, until it is interrupted; every scrape asks the
-owner anew, so owners may come and go: while there is none, sharedtensor_up is 0.
+		Long: `Print the owner's counters in the text format of Prometheus: requests, the cache, tasks, memory by device, and calls and
+durations of each endpoint. With --listen, serve them over HTTP at /metrics until interrupted. Every scrape queries the owner.
+Owners may stop and start; while there is none, sharedtensor_up is 0.
 
-An address without a host is on this host only. Whoever can connect can read, on this host every user: there is no password.`,
+An address without a host is reachable only from this host. There is no password: every user who can connect can read.`,
 		Example: `  sharedtensor metrics
   sharedtensor metrics > /var/lib/node_exporter/sharedtensor.prom
   sharedtensor metrics --listen :9464`,
@@ -59,7 +59,7 @@ An address without a host is on this host only. Whoever can connect can read, on
 // upMetric reports whether the owner answers.
 const upMetric = "# HELP sharedtensor_up Whether the owner answers.\n# TYPE sharedtensor_up gauge\nsharedtensor_up "
 
-// scrape asks the owner once.
+// scrape requests the metrics from the owner once.
 func (o *metricsFlags) scrape(ctx context.Context) (text []byte, err error) {
 	b := bytes.NewBufferString(upMetric + "1\n")
 	err = o.owner.WithOwner(ctx, func(ctx context.Context, client *endpoint.Client) error {
@@ -74,8 +74,8 @@ func (o *metricsFlags) scrape(ctx context.Context) (text []byte, err error) {
 	return bytes.Map(metricRune, b.Bytes()), err
 }
 
-// metricRune is a character of the text format as it is printed: what a peer has put into a label must not reach a
-// terminal, and the format has no escape for it.
+// metricRune replaces characters that must not reach a terminal, because a peer may have put them into a label and the
+// format cannot escape them.
 func metricRune(r rune) rune {
 	if term.Unprintable(r) {
 		return utf8.RuneError
@@ -83,13 +83,13 @@ func metricRune(r rune) rune {
 	return r
 }
 
-// Bounds of the HTTP server: it answers one kind of question, for few clients.
+// Limits of the HTTP server, which answers one kind of request for few clients.
 const (
 	httpRead    = 5 * time.Second
 	httpIdle    = 2 * time.Minute
 	httpHeaders = 16 << 10
-	httpBye     = 250 * time.Millisecond // for scrapes to end, which an interrupt tells to
-	httpScrapes = 4                      // at once
+	httpBye     = 250 * time.Millisecond // for scrapes in progress after an interrupt
+	httpScrapes = 4                      // concurrent scrapes
 )
 
 // serve answers scrapes until the command is interrupted.
@@ -121,13 +121,14 @@ func (o *metricsFlags) serve(c *cobra.Command) error {
 	}
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), httpBye)
 	defer cancel()
-	if err = server.Shutdown(bye); errors.Is(err, context.DeadlineExceeded) { // somebody has connected and not asked
+	if err = server.Shutdown(bye); errors.Is(err, context.DeadlineExceeded) { // a client has connected without a request
 		return server.Close()
 	}
 	return err
 }
 
-// handler answers scrapes, some at once: others are told to come again. It notes in out when the owner goes and comes.
+// handler answers scrapes. It limits concurrent scrapes and refuses others with a request to retry. It writes to out
+// when the owner disappears and returns.
 func (o *metricsFlags) handler(out io.Writer) http.Handler {
 	slots := make(chan struct{}, httpScrapes)
 	was := make(chan error, 1)
@@ -162,7 +163,7 @@ func (o *metricsFlags) handler(out io.Writer) http.Handler {
 		}
 		w.Header().Set("Content-Type", endpoint.MetricsContentType)
 		w.Header().Set("Cache-Control", "no-store")
-		_, _ = w.Write(text) // who does not read learns nothing
+		_, _ = w.Write(text) // best effort: the client may have disconnected
 	})
 	return mux
 }

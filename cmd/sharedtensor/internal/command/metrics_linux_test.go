@@ -19,10 +19,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// metricLines are the lines that the text format has.
+// metricLines matches the lines of the text format.
 var metricLines = regexp.MustCompile(`^(?:# HELP \w+ .+|# TYPE \w+ (?:counter|gauge|summary)|(\w+(?:\{(?:\w+="(?:[^"\\]|\\.)*",?)+\})?) (\S+))$`)
 
-// samples reads the text of a scrape, every line of which has to be of the format.
+// samples parses the text of a scrape. Every line must be valid.
 func samples(t *testing.T, text string) map[string]float64 {
 	t.Helper()
 	found := map[string]float64{}
@@ -56,7 +56,7 @@ func TestMetrics(t *testing.T) {
 	require.EqualValues(t, 1, found[`sharedtensor_endpoint_run_duration_seconds_count{endpoint="transform"}`])
 }
 
-// fetched asks over HTTP.
+// fetched sends an HTTP request.
 func fetched(t *testing.T, method, url string) (code int, header http.Header, body string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
@@ -99,7 +99,7 @@ func TestMetricsOverHTTP(t *testing.T) {
 	code, _, _ = fetched(t, http.MethodGet, strings.TrimSuffix(url, "metrics"))
 	require.Equal(t, http.StatusNotFound, code)
 
-	// An owner that hangs holds up a few scrapes, and those that come beside them are sent away.
+	// If the owner hangs, a few scrapes wait and concurrent ones are refused.
 	owner.signal(syscall.SIGSTOP)
 	eventually(t, "it is stopped", func() bool {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(owner.cmd.Process.Pid) + "/stat")
@@ -126,7 +126,7 @@ func TestMetricsOverHTTP(t *testing.T) {
 	}
 	work.Wait()
 
-	// Who says nothing does not keep it from ending.
+	// An idle connection does not delay the exit.
 	idle, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/metrics"))
 	require.NoError(t, err)
 	defer idle.Close()

@@ -25,15 +25,15 @@ type modelArg struct {
 	pythonTies bool // see pythonTiesFlag
 }
 
-// pythonTiesFlag adds the flag that makes files be read as Python's save_model writes them.
+// pythonTiesFlag adds the flag for reading files of Python's save_model.
 func pythonTiesFlag(c *cobra.Command, value *bool) {
-	c.Flags().BoolVar(value, "python-ties", false, "tie names that the metadata maps to a tensor, as files of Python's save_model do")
+	c.Flags().BoolVar(value, "python-ties", false, "tie names that the metadata maps to a tensor, as in files of Python's save_model")
 }
 
-// hubScheme begins the PATH of a model that lies in the local cache of the Hugging Face hub.
+// hubScheme begins the PATH of a model in the local cache of the Hugging Face hub.
 const hubScheme = "hf:"
 
-// hubRepo is the model of the hub that the path names, if it names one.
+// hubRepo returns the hub's repository that the path names, if any.
 func (m modelArg) hubRepo() (repo hub.Repo, named bool, err error) {
 	text, named := strings.CutPrefix(m.path, hubScheme)
 	if !named {
@@ -43,7 +43,7 @@ func (m modelArg) hubRepo() (repo hub.Repo, named bool, err error) {
 	return repo, true, err
 }
 
-// file is the path to load: that of the newest snapshot where the model is one of the hub.
+// file returns the path to load. For a model of the hub it is that of the newest snapshot.
 func (m modelArg) file() (string, error) {
 	repo, named, err := m.hubRepo()
 	if err != nil || !named {
@@ -53,7 +53,7 @@ func (m modelArg) file() (string, error) {
 	return dir, err
 }
 
-// source is where the model comes from, for people in any working directory.
+// source returns the origin of the model, as an absolute path if it is a file.
 func (m modelArg) source() string {
 	if strings.HasPrefix(m.path, hubScheme) {
 		return m.path
@@ -64,7 +64,7 @@ func (m modelArg) source() string {
 	return m.path
 }
 
-// parseModels reads arguments of the form NAME=PATH. Names must differ.
+// parseModels parses arguments of the form NAME=PATH. Names must be unique.
 func parseModels(c *cobra.Command, words []string, pythonTies bool) ([]modelArg, error) {
 	models := make([]modelArg, 0, len(words))
 	seen := map[string]bool{}
@@ -72,9 +72,9 @@ func parseModels(c *cobra.Command, words []string, pythonTies bool) ([]modelArg,
 		name, path, found := strings.Cut(word, "=")
 		switch {
 		case !found:
-			return nil, cli.Usagef(c, "%q is not NAME=PATH: say for example %s=%s", word, suggestName(word), word)
+			return nil, cli.Usagef(c, "%q is not NAME=PATH: use for example %s=%s", word, suggestName(word), word)
 		case path == "":
-			return nil, cli.Usagef(c, "%q has no path behind the =", word)
+			return nil, cli.Usagef(c, "%q has no path after the =", word)
 		case seen[name]:
 			return nil, cli.Usagef(c, "the name %q is given twice", name)
 		}
@@ -91,7 +91,7 @@ func parseModels(c *cobra.Command, words []string, pythonTies bool) ([]modelArg,
 	return models, nil
 }
 
-// suggestName makes a name out of a path.
+// suggestName derives a name from a path.
 func suggestName(path string) string {
 	name := filepath.Base(path)
 	name = strings.TrimSuffix(name, ".json")
@@ -108,8 +108,8 @@ func completeModels(*cobra.Command, []string, string) ([]string, cobra.ShellComp
 	return nil, cobra.ShellCompDirectiveDefault
 }
 
-// checkModels reads and checks the headers of all files, so that a mistake in the last one is found before the first is
-// loaded.
+// checkModels reads and validates the headers of all files, so that an error in the last file is found before the first
+// one is loaded.
 func checkModels(models []modelArg) error {
 	var errs []error
 	for _, m := range models {
@@ -128,7 +128,7 @@ func checkModels(models []modelArg) error {
 	return errors.Join(errs...)
 }
 
-// loadModel loads a model onto the device, seals it, and tells its progress. The caller owns the state dict.
+// loadModel loads a model onto the device, seals it, and shows the progress. The caller owns the state dict.
 func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Writer, also func(done, total int64)) (*module.StateDict, error) {
 	path, err := m.file()
 	if err != nil {
@@ -151,8 +151,8 @@ func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Wri
 	return sd, err
 }
 
-// seal closes the memory of a model against all writers, this process included: what is published is what was in the
-// file, whatever happens to this process. Memory of a device that has no seals stays as it is.
+// seal makes the memory of a model read-only for all processes, including this one, so that published bytes cannot
+// change. Devices without seals are unaffected.
 func seal(sd *module.StateDict) error {
 	for _, s := range sd.Storages() {
 		if err := s.Seal(); err != nil && !errors.Is(err, errors.ErrUnsupported) {

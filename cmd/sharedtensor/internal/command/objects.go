@@ -20,10 +20,10 @@ func newObjectsCommand() *cobra.Command {
 	var asJSON *bool
 	c := &cobra.Command{
 		Use:   "objects [flags] [ENDPOINT...]",
-		Short: "List the managed objects of the owner, and who holds them",
-		Long: `List the managed objects that the owner keeps, of the endpoints or of all, the oldest first. An object is kept as long as a
-connection has a reference to it. USED is when a reference was last given out. Ids are cut; any beginning that means one
-object only is enough for holders and release.`,
+		Short: "List the managed objects and their holders",
+		Long: `List the owner's managed objects, of the given endpoints or of all, oldest first. An object is kept until the last connection
+has released its reference. USED is the time since a reference was last acquired. Ids are shortened; holders and release
+accept any unambiguous prefix.`,
 		Example: "  sharedtensor objects\n  sharedtensor objects build_model --json",
 		RunE: func(c *cobra.Command, names []string) error {
 			return o.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
@@ -68,7 +68,7 @@ func objectTable(list []endpoint.ObjectInfo, now time.Time) *term.Table {
 	return t
 }
 
-// objectDevices are the devices that an object is on: "cpu:0", "cuda:0,cuda:1", "-" for a value without tensors.
+// objectDevices returns the devices of an object: "cpu:0", "cuda:0,cuda:1", or "-" for a value without tensors.
 func objectDevices(o endpoint.ObjectInfo) string {
 	if len(o.Devices) == 0 {
 		return "-"
@@ -80,7 +80,7 @@ func objectDevices(o endpoint.ObjectInfo) string {
 	return strings.Join(names, ",")
 }
 
-// heldBy are the holders of an object in words: "worker (pid 17) twice, pid 18".
+// heldBy lists the holders of an object: "worker (pid 17) twice, pid 18".
 func heldBy(o endpoint.ObjectInfo) string {
 	var words []string
 	for _, h := range o.Holders {
@@ -96,8 +96,7 @@ func heldBy(o endpoint.ObjectInfo) string {
 	return strings.Join(words, ", ")
 }
 
-// findObject finds the object that a word means among those there are: an id, or a beginning that is that of one object
-// only. It is nil where the word is of none.
+// findObject returns the object with the given id or unambiguous prefix of an id. It returns nil if there is none.
 func findObject(list []endpoint.ObjectInfo, word string) (*endpoint.ObjectInfo, error) {
 	var found []*endpoint.ObjectInfo
 	for i := range list {
@@ -114,10 +113,10 @@ func findObject(list []endpoint.ObjectInfo, word string) (*endpoint.ObjectInfo, 
 	case 1:
 		return found[0], nil
 	}
-	return nil, fmt.Errorf("%q is the beginning of %s: give more of the id", word, term.Count(len(found), "object"))
+	return nil, fmt.Errorf("%q is ambiguous: it is the prefix of %s", word, term.Count(len(found), "object"))
 }
 
-// completeObjects offers the ids of objects, and of all that may be named beside them.
+// completeObjects completes ids of objects, together with the completions of beside.
 func completeObjects(o *cli.OwnerFlags, beside ...cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(c *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		ids := askOwner(o, func(ctx context.Context, client *endpoint.Client) (ids []string, err error) {

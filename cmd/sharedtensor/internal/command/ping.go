@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// pingFlags are the flags of the command ping.
+// pingFlags holds the flags of the command ping.
 type pingFlags struct {
 	owner    *cli.OwnerFlags
 	count    int
@@ -27,9 +27,9 @@ func newPingCommand() *cobra.Command {
 	var o pingFlags
 	c := &cobra.Command{
 		Use:   "ping [flags]",
-		Short: "Measure how long the owner takes to answer",
-		Long: `Measure how long a request to the owner and its answer take together. With an interval of 0 one request
-follows the other, and only the summary is printed.`,
+		Short: "Measure the owner's response time",
+		Long: `Measure the round trip of a request to the owner. With an interval of 0, requests are sent without a pause and only the
+summary is printed.`,
 		Example: `  sharedtensor ping
   sharedtensor ping -c 10000 -i 0
   sharedtensor ping -c 0            # until it is interrupted`,
@@ -45,16 +45,16 @@ follows the other, and only the summary is printed.`,
 	}
 	o.owner = cli.AddOwnerFlags(c)
 	f := c.Flags()
-	f.IntVarP(&o.count, "count", "c", 5, "how many requests; 0 is until interrupted")
+	f.IntVarP(&o.count, "count", "c", 5, "number of requests; 0 means until interrupted")
 	f.DurationVarP(&o.interval, "interval", "i", 200*time.Millisecond, "time between two requests")
 	f.BoolVar(&o.json, "json", false, "print JSON; durations are in nanoseconds")
 	return c
 }
 
-// maxSamples bounds what a ping without end keeps. From then on the oldest are overwritten.
+// maxSamples limits the samples that an endless ping keeps. Beyond it, the oldest are overwritten.
 const maxSamples = 1 << 20
 
-// ping asks again and again, and prints what came of it.
+// ping sends requests repeatedly and prints the latencies.
 func ping(ctx context.Context, c *cobra.Command, o pingFlags, client *endpoint.Client) error {
 	quiet := o.json || o.interval == 0
 	var samples []time.Duration
@@ -97,7 +97,7 @@ func pingOnce(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client) (
 	return client.Ping(ctx)
 }
 
-// pause waits; it is false when ctx ended first.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	if d == 0 {
 		return ctx.Err() == nil
@@ -112,7 +112,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// latencies sums up how long answers took.
+// latencies summarizes response times.
 type latencies struct {
 	Count int           `json:"count"`
 	Min   time.Duration `json:"min_ns"`
@@ -123,8 +123,8 @@ type latencies struct {
 	Max   time.Duration `json:"max_ns"`
 }
 
-// summarize sorts the samples, of which there is at least one. Percentiles are by nearest rank: each is a time that was
-// measured.
+// summarize sorts the samples, which must not be empty. Percentiles use the nearest rank, so each one is a measured
+// time.
 func summarize(samples []time.Duration) latencies {
 	slices.Sort(samples)
 	rank := func(p float64) time.Duration {
@@ -140,7 +140,7 @@ func summarize(samples []time.Duration) latencies {
 	}
 }
 
-// String is one line.
+// String returns the summary as one line.
 func (l latencies) String() string {
 	return fmt.Sprintf("%s: min %s, mean %s, p50 %s, p90 %s, p99 %s, max %s", term.Count(l.Count, "answer"), term.FormatDuration(l.Min),
 		term.FormatDuration(l.Mean), term.FormatDuration(l.P50), term.FormatDuration(l.P90), term.FormatDuration(l.P99), term.FormatDuration(l.Max))

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// publishFlags are the flags of the command publish.
+// publishFlags holds the flags of the command publish.
 type publishFlags struct {
 	owner      *cli.OwnerFlags
 	device     string
@@ -25,10 +25,10 @@ func newPublishCommand() *cobra.Command {
 	var o publishFlags
 	c := &cobra.Command{
 		Use:   "publish [flags] NAME=PATH...",
-		Short: "Load models and hand them to the running owner",
-		Long: `Load models into shared memory and hand that memory to the running owner, which publishes it as the next
-version of NAME. Nothing is copied on the way, and the memory outlives this process: it belongs to the owner
-from then on. Readers of the version before stay on it.`,
+		Short: "Load models and publish them at the running owner",
+		Long: `Load models into shared memory and pass the memory to the running owner, which publishes it as the next version of NAME.
+The memory is not copied and belongs to the owner afterwards, so it outlives this process. Readers of the previous version
+keep it.`,
 		Example: `  sharedtensor publish llm=step-2000.safetensors
   sharedtensor publish llm=./checkpoint vad=vad.safetensors`,
 		ValidArgsFunction: completeModels,
@@ -46,12 +46,12 @@ from then on. Readers of the version before stay on it.`,
 	o.owner = cli.AddOwnerFlags(c)
 	cli.DeviceFlag(c, &o.device)
 	pythonTiesFlag(c, &o.pythonTies)
-	c.Flags().BoolVar(&o.digests, "digests", false, "have the owner compute the SHA-256 of each tensor, in the background")
+	c.Flags().BoolVar(&o.digests, "digests", false, "let the owner compute the SHA-256 of each tensor in the background")
 	return c
 }
 
-// publish loads the models one after the other and hands each over. The owner is dialed first: without one nothing is
-// worth loading.
+// publish loads the models one after the other and passes each to the owner. It connects first, so that nothing is
+// loaded without an owner.
 func publish(c *cobra.Command, o publishFlags, models []modelArg) (err error) {
 	if err := checkModels(models); err != nil {
 		return err
@@ -83,7 +83,7 @@ func publish(c *cobra.Command, o publishFlags, models []modelArg) (err error) {
 	return nil
 }
 
-// publishOne loads a model, hands it over, and unmaps it here.
+// publishOne loads a model, passes it to the owner, and unmaps it in this process.
 func publishOne(ctx context.Context, c *cobra.Command, o publishFlags, client *endpoint.Client, dev driver.Device, m modelArg) (uint64, error) {
 	sd, err := loadModel(ctx, dev, m, c.ErrOrStderr(), nil)
 	if err != nil {
@@ -95,11 +95,12 @@ func publishOne(ctx context.Context, c *cobra.Command, o publishFlags, client *e
 	return version, errors.Join(err, sd.Close())
 }
 
-// errOwnerGone ends what is done for an owner that has gone away.
+// errOwnerGone cancels work for an owner that has ended.
 var errOwnerGone = fmt.Errorf("%w any more: the owner ended", endpoint.ErrUnavailable)
 
-// whileOwnerLives returns a context that ends when the connection to the owner does. A client waits for the next owner
-// by itself, but what was asked of this one may not be meant for that. With --wait it is. The caller calls stop.
+// whileOwnerLives returns a context that is cancelled when the owner ends. A client reconnects automatically, but a
+// request to one owner may not be meant for the next. With --wait it is, and the context is not cancelled. The caller
+// calls stop.
 func whileOwnerLives(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, name string) (_ context.Context, stop func(), err error) {
 	if o.Wait {
 		return ctx, func() {}, nil
@@ -134,8 +135,8 @@ func newWithdrawCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "withdraw [flags] NAME...",
 		Short: "Withdraw names from the owner",
-		Long: `Withdraw names from the owner: nobody can attach them any more. Who holds a version keeps it and is told;
-its memory is given back when the last holder has gone.`,
+		Long: `Withdraw names from the owner. They can no longer be attached. Holders of a version are notified and keep it; its memory is
+freed when the last one releases it.`,
 		Example: "  sharedtensor withdraw llm",
 		RunE: func(c *cobra.Command, names []string) error {
 			if len(names) == 0 {
@@ -151,7 +152,7 @@ its memory is given back when the last holder has gone.`,
 	return c
 }
 
-// withdraw removes every name that is there, and fails where one is not.
+// withdraw removes every existing name. It fails if a name does not exist.
 func withdraw(ctx context.Context, c *cobra.Command, o *cli.OwnerFlags, client *endpoint.Client, names []string) error {
 	ctx, cancel := o.Bounded(ctx)
 	defer cancel()

@@ -10,22 +10,23 @@ import (
 )
 
 const rootHelp = `Share models between the processes of a host, in place: one process owns the tensors,
-every other one uses them where they are, without a copy.
+other processes use them without a copy.
 
 Start with:
   sharedtensor doctor                        what this host can share
   sharedtensor serve llm=model.safetensors   own a model
-  sharedtensor ls                            what is served, and who holds it
+  sharedtensor ls                            what is served, and its holders
 
-The socket on which owner and clients meet is, in this order:
+The owner's socket is the first of these that applies:
   --socket PATH
   $SHARED_TENSOR_BASE_PATH-N.sock
   $XDG_RUNTIME_DIR/shared-tensor-N.sock
   /tmp/shared-tensor-UID/shared-tensor-N.sock
-where N is the index of the device that is served: 0 for host memory and for cuda:0. Where nobody
-serves on number 0, commands use the only other owner, if there is one, and say so.`
+where N is the index of the served device: 0 for host memory and for cuda:0. If no owner
+listens on socket 0 and there is exactly one other owner, commands use that one and print
+a note.`
 
-// newRootCommand builds the whole tree of commands. It holds no state: every run has a tree of its own.
+// newRootCommand builds the tree of commands. It has no global state: each run builds a new tree.
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "sharedtensor",
@@ -59,11 +60,12 @@ func newRootCommand() *cobra.Command {
 	root.SetHelpCommand(newHelpCommand())
 	root.SetHelpCommandGroupID(groupHost)
 	root.SetCompletionCommandGroupID(groupHost)
+	refuseUnknownShells(root)
 	fitHelp(root)
 	return root
 }
 
-// The groups under which help lists the commands.
+// Groups of commands in help.
 const (
 	groupOwner  = "owner"
 	groupClient = "client"
@@ -71,7 +73,19 @@ const (
 	groupHost   = "host"
 )
 
-// knownCommand turns down a first word that is no command, with the nearest one that is.
+// refuseUnknownShells makes the completion command fail for a shell that it has no script for.
+func refuseUnknownShells(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Example = "  source <(sharedtensor completion bash)"
+			c.Args = knownCommand
+			c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		}
+	}
+}
+
+// knownCommand refuses a first word that is not a command, and suggests the nearest one.
 func knownCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 )
 
-// inProcess runs a command line without a process of its own.
+// inProcess runs a command line in this process.
 func inProcess(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	code = run(context.Background(), args, strings.NewReader(""), &out, &errs)
@@ -28,26 +28,26 @@ func TestUsageErrors(t *testing.T) {
 		"ls --frob":                            "unknown flag: --frob",
 		"get":                                  "NAME is missing",
 		"get a":                                "-o FILE is missing",
-		"get a b -o c":                         `there is nothing to do with "b"`,
+		"get a b -o c":                         `unexpected argument "b"`,
 		"get a -o c --version x":               "invalid argument",
 		"inspect":                              "NAME or PATH is missing",
 		"publish":                              "NAME=PATH is missing",
-		"publish dir/llm.safetensors":          `say for example llm=dir/llm.safetensors`,
-		"publish dir/m.safetensors.index.json": `say for example m=`,
-		"publish a=":                           "no path behind the =",
+		"publish dir/llm.safetensors":          `use for example llm=dir/llm.safetensors`,
+		"publish dir/m.safetensors.index.json": `use for example m=`,
+		"publish a=":                           "no path after the =",
 		"publish a=x a=y":                      `"a" is given twice`,
 		"publish =x":                           "it is empty",
 		"serve a=x --retain -1":                "--retain -1",
 		"serve a=x --grace -1s":                "--grace -1s",
 		"serve a=x --log-level loud":           "use debug, info, warn or error",
-		"serve a=x --allow-uid 4294967295":     "is no user id",
+		"serve a=x --allow-uid 4294967295":     "is not a user id",
 		"serve a=x --allow-uid -1":             "invalid argument",
 		"withdraw":                             "NAME is missing",
 		"watch -n -1":                          "--count -1",
 		"ping -c -1":                           "must not be negative",
-		"ping now":                             "nothing to do with",
-		"doctor who":                           "nothing to do with",
-		"version 2":                            "nothing to do with",
+		"ping now":                             "unexpected argument",
+		"doctor who":                           "unexpected argument",
+		"version 2":                            "unexpected argument",
 	} {
 		code, stdout, stderr := inProcess(strings.Fields(line)...)
 		require.Equal(t, cli.ExitUsage, code, line)

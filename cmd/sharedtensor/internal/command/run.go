@@ -10,9 +10,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 )
 
-// Main runs a command line of the program, without its name, and returns the exit status. It goes on until it ends or
-// the first SIGINT or SIGTERM cancels its context. From then on the signals have their usual effect again, so a second
-// one ends the process whatever it is doing.
+// Main runs a command line of the program, without the program's name, and returns the exit status. The first SIGINT or
+// SIGTERM cancels its context. After that the signals have their default effect, so a second one ends the process
+// immediately.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -23,7 +23,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // run runs one command line and returns the exit status.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRootCommand()
-	root.SetArgs(append([]string{}, args...)) // cobra takes nil for those of the process
+	root.SetArgs(append([]string{}, args...)) // for nil, cobra uses the arguments of the process
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -13,29 +13,28 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-const serveHelp = `Load models into shared memory and own them: every process of this host that may connect to the socket
-can attach them by name and use them in place. A PATH is a .safetensors file, a
-model.safetensors.index.json, a directory that holds either, or hf:ORG/MODEL[@REVISION] for a model in the
-local cache of the Hugging Face hub, from which nothing is downloaded. Without any NAME=PATH the owner begins
-empty, for others to publish into.
+const serveHelp = `Load models into shared memory and own them. Processes of this host that may connect to the socket attach them by name and
+use them in place. A PATH is a .safetensors file, a model.safetensors.index.json, a directory that contains either, or
+hf:ORG/MODEL[@REVISION] for a model in the local cache of the Hugging Face hub; nothing is downloaded. Without NAME=PATH
+the owner starts empty, and other processes can publish models.
 
-The socket is bound before anything is loaded, so a second owner fails at once and does not disturb the first, and clients
-are answered from then on: each model can be attached as soon as it is there, and ls and inspect show how far the
-others are. A model that cannot be loaded is shown with the reason, and the others are served; if none can be
-loaded the owner ends. The line "serving ..." is printed when all have been loaded.
+The owner binds the socket before it loads models. A second owner therefore fails at once without disturbing the first.
+Clients are answered while models are loading: each model can be attached once it is loaded, and ls and inspect show the
+progress of the others. If a model cannot be loaded, ls shows the reason and the other models are served. If no model can be
+loaded, the owner exits. The line "serving ..." is printed when loading has ended.
 
 Signals:
-  SIGTERM, SIGINT  stop: no new clients, requests in flight end within --grace;
-                   a second one ends at once
+  SIGTERM, SIGINT  stop: refuse new clients, and let requests in flight complete
+                   within --grace; a second signal exits immediately
   SIGHUP           load every NAME=PATH again, one after the other, and publish
-                   each as a new version; readers of the old one keep it, so
-                   both are in memory for a while. What cannot be loaded stays
-                   as it was; the log says which have changed
+                   each as a new version. Readers keep the old version, so both
+                   are in memory for a while. A model that fails to load keeps
+                   its version. The log lists the changes
 
-As a systemd service use Type=notify: the manager is told when all models have been loaded, and asked for more time
-until then. A socket unit with one ListenStream=PATH hands the socket over; --socket is not needed then.`
+As a systemd service use Type=notify: the owner reports that it is ready when loading has ended, and extends the start
+timeout until then. With a socket unit with one ListenStream=PATH, --socket is not needed.`
 
-// serveFlags are the flags of the command serve.
+// serveFlags holds the flags of the command serve.
 type serveFlags struct {
 	socket, device string
 	retain         int
@@ -51,7 +50,7 @@ func newServeCommand() *cobra.Command {
 	var o serveFlags
 	c := &cobra.Command{
 		Use:   "serve [flags] NAME=PATH...",
-		Short: "Load models and own them, for all processes of this host",
+		Short: "Load models and share them with all processes of this host",
 		Long:  serveHelp,
 		Example: `  sharedtensor serve llm=model.safetensors
   sharedtensor serve llm=./llama-3 vad=silero_vad_16k.safetensors --socket /run/models/owner.sock
@@ -68,11 +67,11 @@ func newServeCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&o.socket, "socket", "", "path of the socket to listen on (default: see sharedtensor --help)")
-	f.IntVar(&o.retain, "retain", 0, "how many superseded versions of each name to keep though nobody reads them")
-	f.UintSliceVar(&o.uids, "allow-uid", nil, "also let processes of this user id connect, which may publish too")
-	f.BoolVar(&o.offers, "offers", false, "let processes offer functions that they run themselves for others to call (workers)")
-	f.DurationVar(&o.grace, "grace", 10*time.Second, "how long requests in flight may take to end when the owner stops")
-	f.StringVar(&o.level, "log-level", "info", "what to log on standard error: debug, info, warn or error")
+	f.IntVar(&o.retain, "retain", 0, "number of superseded versions of each name to keep without readers")
+	f.UintSliceVar(&o.uids, "allow-uid", nil, "also accept processes of this user id, which may publish too")
+	f.BoolVar(&o.offers, "offers", false, "let other processes (workers) offer functions that they run")
+	f.DurationVar(&o.grace, "grace", 10*time.Second, "time for requests in flight to complete when the owner stops")
+	f.StringVar(&o.level, "log-level", "info", "log level on standard error: debug, info, warn or error")
 	cli.DeviceFlag(c, &o.device)
 	pythonTiesFlag(c, &o.pythonTies)
 	f.BoolVar(&o.digests, "digests", false, "compute the SHA-256 of each tensor of the models in the background")
@@ -80,7 +79,7 @@ func newServeCommand() *cobra.Command {
 	return c
 }
 
-// permitted is who may offer endpoints.
+// permitted returns the check of peers that want to offer endpoints.
 func (o *serveFlags) permitted() func(endpoint.Peer, []string) error {
 	if o.offers {
 		return endpoint.AllowOffers
@@ -88,7 +87,7 @@ func (o *serveFlags) permitted() func(endpoint.Peer, []string) error {
 	return nil
 }
 
-// check refuses flags that make no sense.
+// check refuses invalid combinations of flags.
 func (o *serveFlags) check(c *cobra.Command) (*slog.Logger, []uint32, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(o.level)); err != nil {
@@ -107,7 +106,7 @@ func (o *serveFlags) check(c *cobra.Command) (*slog.Logger, []uint32, error) {
 	return slog.New(slog.NewTextHandler(logWriter(c.ErrOrStderr()), &slog.HandlerOptions{Level: level})), uids, nil
 }
 
-// logWriter is where the log goes: on a terminal over the progress bar, which is drawn again below it.
+// logWriter returns the writer for the log. On a terminal it writes above the progress bar, which is redrawn below.
 func logWriter(w io.Writer) io.Writer {
 	if !term.IsTerminal(w) {
 		return w
@@ -115,7 +114,7 @@ func logWriter(w io.Writer) io.Writer {
 	return overBar{w}
 }
 
-// overBar clears the line of the terminal before each write.
+// overBar clears the terminal's line before each write.
 type overBar struct{ w io.Writer }
 
 func (o overBar) Write(line []byte) (int, error) {
@@ -123,7 +122,7 @@ func (o overBar) Write(line []byte) (int, error) {
 	return max(n-len(term.ClearLine), 0), err
 }
 
-// servingLine says what is served where.
+// servingLine describes what is served on which socket.
 func servingLine(models int, bytes int64, socket string, pid int) string {
 	what := "nothing yet"
 	if models > 0 {

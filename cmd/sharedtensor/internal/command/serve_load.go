@@ -8,24 +8,24 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// loadPass is what became of one pass over all models.
+// loadPass is the outcome of one pass over all models.
 type loadPass struct {
 	published []string // names and versions: "llm version 2"
 	failed    []string // names
-	errs      []error  // of failed
+	errs      []error  // one for each of failed
 }
 
-// err is why models were not loaded; nil if all were.
+// err returns the joined errors of the pass, or nil if all models were loaded.
 func (p *loadPass) err() error { return errors.Join(p.errs...) }
 
-// loader loads the models of an owner in a goroutine, all of them in each pass. It is used by one goroutine.
+// loader loads all models of an owner in a background pass. It is used by one goroutine.
 type loader struct {
 	service *service
 	ctx     context.Context
 	cancel  context.CancelFunc
 	passes  chan loadPass
 	running bool
-	again   bool // another pass follows the one that runs
+	again   bool // another pass follows the running one
 	ended   int
 }
 
@@ -35,7 +35,7 @@ func (s *service) newLoader(ctx context.Context) *loader {
 	return l
 }
 
-// start begins a pass, after the one that runs if there is one.
+// start begins a pass. If one is running, the new pass begins after it.
 func (l *loader) start() {
 	if l.running {
 		l.again = true
@@ -45,7 +45,8 @@ func (l *loader) start() {
 	go func() { l.passes <- l.service.loadAll(l.ctx) }()
 }
 
-// end notes that a pass was received, begins the next if one was asked for, and reports whether it was the first.
+// end must be called after a pass was received. It starts the next pass if one was requested, and reports whether the
+// ended pass was the first.
 func (l *loader) end() (first bool) {
 	l.running, l.ended = false, l.ended+1
 	if l.again {
@@ -55,7 +56,7 @@ func (l *loader) end() (first bool) {
 	return l.ended == 1
 }
 
-// stop ends a pass that runs and waits for it. It reports whether there was one.
+// stop cancels the running pass and waits for it. It reports whether a pass was running.
 func (l *loader) stop() bool {
 	l.cancel()
 	if !l.running {
@@ -66,12 +67,12 @@ func (l *loader) stop() bool {
 	return true
 }
 
-// loadAll loads one model after the other and publishes each as soon as it is there. One that fails does not stop the
-// others; the end of ctx does. Clients see from the beginning what is going to be loaded.
+// loadAll loads the models one after the other and publishes each when it is loaded. It continues after a failure and
+// stops if ctx ends. All pending loads are announced to clients first.
 func (s *service) loadAll(ctx context.Context) (pass loadPass) {
 	loads := make([]*endpoint.Load, len(s.models))
 	for i, m := range s.models {
-		loads[i], _ = s.server.AnnounceLoad(m.name, m.source()) // the command line was checked for bad names
+		loads[i], _ = s.server.AnnounceLoad(m.name, m.source()) // names were validated with the command line
 	}
 	for i, m := range s.models {
 		version, err := s.load(ctx, m, loads[i])
@@ -92,7 +93,7 @@ func (s *service) loadAll(ctx context.Context) (pass loadPass) {
 	return pass
 }
 
-// load loads a model and publishes it.
+// load loads and publishes a model.
 func (s *service) load(ctx context.Context, m modelArg, load *endpoint.Load) (version uint64, err error) {
 	sd, err := loadModel(ctx, s.device, m, s.stderr, func(done, total int64) {
 		load.Progress(done, total)
@@ -102,5 +103,5 @@ func (s *service) load(ctx context.Context, m modelArg, load *endpoint.Load) (ve
 		return 0, err
 	}
 	version, err = s.server.PublishWith(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source(), Digests: s.digests})
-	return version, errors.Join(err, sd.Close()) // the server has the memory
+	return version, errors.Join(err, sd.Close()) // the server holds its own reference
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// loadGate is a service manager whose queue of messages is full: an owner that tells it of its progress stands still
-// until a message is read. So a test decides how far an owner has loaded its models.
+// loadGate is a service manager that does not read its messages. An owner blocks in its next progress message until the
+// test reads one, so the test controls the progress of loading.
 type loadGate struct {
 	t       testing.TB
 	manager *net.UnixConn
@@ -38,10 +38,10 @@ func (p *place) newLoadGate() *loadGate {
 	return g
 }
 
-// step lets the owner send one message.
+// step allows the owner to send one message.
 func (g *loadGate) step() { receive(g.t, g.manager) }
 
-// open lets it send all.
+// open allows the owner to send all messages.
 func (g *loadGate) open() {
 	go func() {
 		b := make([]byte, 4096)
@@ -54,7 +54,7 @@ func (g *loadGate) open() {
 	}()
 }
 
-// serveGated starts an owner at the gate.
+// serveGated starts an owner that reports to the gate.
 func (p *place) serveGated(args ...string) *process {
 	p.t.Helper()
 	c := p.command(append([]string{"serve"}, args...)...)
@@ -71,8 +71,8 @@ func (p *place) list() []endpoint.ModelInfo {
 	return list
 }
 
-// D23: an owner answers from the beginning, shows what it loads and what it could not, and each model can be attached
-// as soon as it is there.
+// An owner answers requests while it loads. It lists pending and failed loads, and each model can be attached once it
+// is loaded.
 func TestServeAnswersWhileLoading(t *testing.T) {
 	p := newPlace(t)
 	first, second := p.model("a.safetensors", 1), p.model("b.safetensors", 2)
@@ -106,7 +106,7 @@ func TestServeAnswersWhileLoading(t *testing.T) {
 	require.Contains(t, p.fails(cli.ExitFailure, "get", "b", "-o", p.file("o")), `still loading: it waits for its turn; --wait waits for it`)
 
 	waiting := p.start(p.command("get", "a", "-o", p.file("copy"), "--wait"))
-	g.step() // what is told of a; the next message is that of b
+	g.step() // progress of a; the next message is that of b
 	require.Equal(t, cli.ExitOK, waiting.exit(), waiting.stderr)
 	require.Equal(t, digests(t, first), digests(t, p.file("copy")))
 	eventually(t, "the second model is being loaded", func() bool { return p.list()[1].Loading.State == endpoint.LoadRunning })
@@ -128,17 +128,17 @@ func TestServeAnswersWhileLoading(t *testing.T) {
 	require.Contains(t, p.fails(cli.ExitFailure, "get", "c", "-o", p.file("o"), "--wait"), "could not be loaded")
 
 	p.must("publish", "c="+first)
-	require.Nil(t, p.list()[2].Loading, "somebody has published it")
+	require.Nil(t, p.list()[2].Loading, "a client has published it")
 }
 
-// D23: a reload says which models have changed and which have not.
-func TestReloadSaysWhatChanged(t *testing.T) {
+// A reload reports which models have changed and which have not.
+func TestReloadReportsChanges(t *testing.T) {
 	p := newPlace(t)
 	first, second := p.model("a.safetensors", 1), p.model("b.safetensors", 2)
 	owner := p.serve("b="+second, "a="+first)
 	require.NoError(t, os.WriteFile(second, []byte("broken"), 0o600))
 	owner.signal(syscall.SIGHUP)
-	eventually(t, "the owner says what it has done", func() bool { return strings.Contains(owner.stderr.String(), `msg="loaded again"`) })
+	eventually(t, "the owner logs the reload", func() bool { return strings.Contains(owner.stderr.String(), `msg="loaded again"`) })
 	require.Contains(t, owner.stderr.String(), `changed="a version 2" "not changed"=b`)
 	require.Regexp(t, `level=ERROR msg="not loaded[^\n]*b\.safetensors: file is truncated`, owner.stderr.String())
 	list := p.list()
@@ -147,8 +147,8 @@ func TestReloadSaysWhatChanged(t *testing.T) {
 	require.Equal(t, endpoint.LoadFailed, list[1].Loading.State)
 }
 
-// An owner that could load nothing ends, as it did when it loaded before it served.
-func TestServeWithoutAnyModelEnds(t *testing.T) {
+// An owner that fails to load every model exits.
+func TestServeExitsIfAllLoadsFail(t *testing.T) {
 	p := newPlace(t)
 	path := p.model("a.safetensors", 1)
 	g := p.newLoadGate()
@@ -163,7 +163,7 @@ func TestServeWithoutAnyModelEnds(t *testing.T) {
 	require.NoFileExists(t, p.socket())
 }
 
-// D16: nobody has a writable mapping of what serve and publish have published, so another process of the same user
+// No process has a writable mapping of memory that serve and publish have published. Another process of the same user
 // cannot change it through /proc.
 func TestServedMemoryCannotBeWritten(t *testing.T) {
 	p := newPlace(t)
@@ -177,7 +177,7 @@ func TestServedMemoryCannotBeWritten(t *testing.T) {
 	require.NoError(t, err)
 	mem, err := os.OpenFile("/proc/"+strconv.Itoa(owner.cmd.Process.Pid)+"/mem", os.O_RDWR, 0)
 	if err != nil {
-		require.ErrorIs(t, err, os.ErrPermission, "only a sandbox keeps a process from the memory of another of its user")
+		require.ErrorIs(t, err, os.ErrPermission, "only a sandbox denies access to memory of the same user")
 	}
 	defer mem.Close()
 	found := 0
@@ -187,8 +187,8 @@ func TestServedMemoryCannotBeWritten(t *testing.T) {
 		}
 		found++
 		require.NotRegexp(t, `^\S+ \S*w`, line)
-		// Without the permission mem is nil, and this does nothing.
-		_, _ = mem.WriteAt([]byte("changed!"), address(t, line)) // it may go to a copy of the page that the owner alone has
+		// Without permission mem is nil, and this does nothing.
+		_, _ = mem.WriteAt([]byte("changed!"), address(t, line)) // the write may modify a private copy of the owner's page
 	}
 	require.Equal(t, 2, found)
 	require.Equal(t, want, handleDigests(t, h))
@@ -196,7 +196,7 @@ func TestServedMemoryCannotBeWritten(t *testing.T) {
 	require.Equal(t, want, handleDigests(t, attach(t, p.socket(), "n")))
 }
 
-// address is where a line of /proc/PID/maps begins.
+// address returns the start address in a line of /proc/PID/maps.
 func address(t testing.TB, line string) int64 {
 	t.Helper()
 	begin, _, _ := strings.Cut(line, "-")

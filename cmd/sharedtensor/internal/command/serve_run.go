@@ -30,11 +30,11 @@ type service struct {
 	stderr io.Writer
 	notify *systemd.Notifier
 	grace  time.Duration
-	// digests are computed of what is published.
+	// digests enables computing digests of published models.
 	digests bool
 }
 
-// serve owns the models until it is told to stop.
+// serve owns the models until it is stopped.
 func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 	log, uids, err := o.check(c)
 	if err != nil {
@@ -49,7 +49,7 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 
 	s := &service{models: models, log: log, stderr: c.ErrOrStderr(), grace: o.grace, digests: o.digests}
 	if s.notify, err = systemd.NewNotifier(); err != nil {
-		log.Warn("the service manager cannot be told", "error", err)
+		log.Warn("cannot notify the service manager", "error", err)
 	}
 	if s.device, err = cli.OpenDevice(o.device); err != nil {
 		return err
@@ -62,7 +62,7 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 	return s.run(c.Context(), c.OutOrStdout(), reload)
 }
 
-// bindOwner takes the socket that the service manager handed over, or makes one.
+// bindOwner uses the socket that the service manager passed, or creates one.
 func bindOwner(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logger) (*endpoint.Server, error) {
 	listener, err := systemd.ActivatedListener()
 	if err != nil {
@@ -74,7 +74,7 @@ func bindOwner(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logger)
 		Label:  "sharedtensor serve", Logger: log,
 	}
 	if listener != nil && o.socket != "" && o.socket != listener.Addr().String() {
-		err := fmt.Errorf("%w: the service manager hands over %s, which is not --socket %s: leave --socket out",
+		err := fmt.Errorf("%w: the service manager passed %s, which is not --socket %s: omit --socket",
 			driver.ErrInvalid, listener.Addr(), o.socket)
 		return nil, errors.Join(err, listener.Close())
 	}
@@ -86,7 +86,7 @@ func bindOwner(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logger)
 	return endpoint.NewServer(opts)
 }
 
-// run serves until ctx ends, and then drains. Models are loaded meanwhile.
+// run serves until ctx ends, and then drains. Models are loaded concurrently.
 func (s *service) run(ctx context.Context, stdout io.Writer, reload <-chan os.Signal) error {
 	onTerminal := term.IsTerminal(s.stderr)
 	ended := make(chan error, 1)
@@ -107,30 +107,30 @@ func (s *service) run(ctx context.Context, stdout io.Writer, reload <-chan os.Si
 			}
 			s.report(pass, first, stdout)
 		case <-reload:
-			// A terminal that was closed sends the same signal. Without it nobody could stop the owner with a key.
+			// Closing the terminal also sends SIGHUP. Stop then, because the owner can no longer be stopped by a key.
 			if onTerminal && !term.IsTerminal(s.stderr) {
 				l.stop()
 				return s.drain(ctx, ended)
 			}
-			s.log.Info("loading every model again")
+			s.log.Info("loading all models again")
 			l.start()
 		case <-ctx.Done():
 			if l.stop() {
-				s.log.Info("stopped before every model was loaded") // as it was told to, which is no failure
+				s.log.Info("stopped before all models were loaded") // requested, not a failure
 			}
 			return s.drain(ctx, ended)
 		}
 	}
 }
 
-// report says what a pass over the models has changed, and that the owner is ready after the first.
+// report logs the changes of a pass over the models. After the first pass it also reports that the owner is ready.
 func (s *service) report(pass loadPass, first bool, stdout io.Writer) {
 	names, bytes := s.served()
 	line := servingLine(names, bytes, s.server.Socket(), os.Getpid())
 	if len(pass.failed) > 0 {
 		line += fmt.Sprintf("; not loaded: %s", strings.Join(pass.failed, ", "))
 		for _, err := range pass.errs {
-			s.log.Error("not loaded; versions before it are served as they were", "error", cli.OneLine(err.Error()))
+			s.log.Error("not loaded; a previous version, if any, is still served", "error", cli.OneLine(err.Error()))
 		}
 	}
 	if !first {
@@ -142,16 +142,16 @@ func (s *service) report(pass loadPass, first bool, stdout io.Writer) {
 	fmt.Fprintln(stdout, line)
 }
 
-// drain ends the owner: requests in flight have the time of grace. ended is what Serve returns.
+// drain shuts the owner down. Requests in flight have the grace period to complete. ended receives the result of Serve.
 func (s *service) drain(ctx context.Context, ended <-chan error) error {
 	s.tell("STOPPING=1")
 	s.log.Info("stopping", "grace", s.grace)
-	cause := fmt.Errorf("requests were still in flight after %v", s.grace)
+	cause := fmt.Errorf("requests are still in flight after %v", s.grace)
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.grace, cause)
 	defer cancel()
 	err := s.server.Shutdown(ctx)
 	if errors.Is(err, cause) {
-		s.log.Warn("cut off", "error", cause)
+		s.log.Warn("grace period ended", "error", cause)
 		err = s.server.Close()
 	}
 	if end := <-ended; !errors.Is(end, endpoint.ErrServerClosed) {
@@ -161,16 +161,16 @@ func (s *service) drain(ctx context.Context, ended <-chan error) error {
 	return err
 }
 
-// tell tells the service manager; that nobody listens there is no reason to stop.
+// tell notifies the service manager. It only logs failures.
 func (s *service) tell(lines ...string) {
 	if err := s.notify.Tell(lines...); err != nil {
-		s.log.Warn("the service manager was not told", "error", err)
+		s.log.Warn("cannot notify the service manager", "error", err)
 	}
 }
 
-// served counts the names that are published, and the bytes of all versions in memory.
+// served returns the number of published names, and the bytes of all versions in memory.
 func (s *service) served() (names int, bytes int64) {
-	models, _ := s.server.List(context.Background()) // fails only where its context has ended
+	models, _ := s.server.List(context.Background()) // fails only if its context ends
 	for _, m := range models {
 		if m.Current != 0 {
 			names++

@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// attach attaches a model from this process, which is another one than the owner's.
+// attach attaches a model in this process, which is not the owner's process.
 func attach(t testing.TB, socket, name string) *endpoint.Handle {
 	t.Helper()
 	dev, err := cli.OpenHost()
@@ -33,7 +33,7 @@ func attach(t testing.TB, socket, name string) *endpoint.Handle {
 	return h
 }
 
-// handleDigests are the digests of an attached model, read from the memory that is mapped.
+// handleDigests computes the digests of an attached model from its mapped memory.
 func handleDigests(t testing.TB, h *endpoint.Handle) map[string]module.Digest {
 	t.Helper()
 	d, err := module.Digests(context.Background(), h.StateDict(), 0)
@@ -54,10 +54,10 @@ func TestServeDrains(t *testing.T) {
 	require.Contains(t, owner.stderr.String(), "msg=stopped")
 	require.NoFileExists(t, p.socket())
 	require.Equal(t, digests(t, path), handleDigests(t, h), "memory outlives the owner")
-	eventually(t, "the lease is gone with its owner", func() bool { return !h.Leased() })
+	eventually(t, "the lease ended with the owner", func() bool { return !h.Leased() })
 }
 
-func TestServeAfterACrash(t *testing.T) {
+func TestServeAfterCrash(t *testing.T) {
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	owner := p.serve("m=" + path)
@@ -84,7 +84,7 @@ func TestSecondOwner(t *testing.T) {
 	text := p.fails(cli.ExitFailure, "serve", "other="+path)
 	require.Contains(t, text, "another owner is serving on this socket")
 	require.Contains(t, text, "locked by process")
-	require.NotContains(t, text, "loaded", "nothing is loaded before the socket is ours")
+	require.NotContains(t, text, "loaded", "the socket is bound before loading")
 	require.True(t, os.SameFile(before, inode()))
 	require.Contains(t, p.must("ls"), "m ")
 	p.must("ping", "-c", "1")
@@ -109,16 +109,16 @@ func TestServeReloads(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(path, []byte("broken"), 0o600))
 	owner.signal(syscall.SIGHUP)
-	eventually(t, "the owner says what went wrong", func() bool { return strings.Contains(owner.stderr.String(), "level=ERROR") })
+	eventually(t, "the owner logs the error", func() bool { return strings.Contains(owner.stderr.String(), "level=ERROR") })
 	require.Contains(t, owner.stderr.String(), "m.safetensors: file is truncated")
 	require.Contains(t, p.must("ls"), "m           2")
 	owner.signal(syscall.SIGINT)
 	require.Equal(t, cli.ExitOK, owner.exit())
 }
 
-// TestServeFromTheHubsCache serves a model as the hub's tools leave it on the disk, and after a reload the commit that
-// the branch has moved to. Nothing is downloaded: what is not there is said, with how to get it.
-func TestServeFromTheHubsCache(t *testing.T) {
+// serve loads a model from the hub's cache on disk, and a reload loads the commit that the branch points to by then.
+// Nothing is downloaded: the error for a missing model contains the command to download it.
+func TestServeFromHubCache(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("HF_HUB_CACHE", cache)
 	p := newPlace(t)
@@ -147,7 +147,7 @@ func TestServeFromTheHubsCache(t *testing.T) {
 	require.Contains(t, p.fails(cli.ExitUsage, "publish", "n=hf:../../etc"), "not ORG/MODEL")
 }
 
-func TestServeNothingYet(t *testing.T) {
+func TestServeWithoutModels(t *testing.T) {
 	p := newPlace(t)
 	owner := p.start(p.command("serve", "--socket", p.file("s"), "--log-level", "error"))
 	require.Contains(t, owner.line(), "serving nothing yet on "+p.file("s"))
@@ -202,7 +202,7 @@ func TestServeInterruptedWhileLoading(t *testing.T) {
 	c.Env = append(c.Env, "NOTIFY_SOCKET="+p.file("notify"))
 	manager := listenNotify(t, p.file("notify"))
 	owner := p.start(c)
-	require.Contains(t, receive(t, manager), "STATUS=loading m", "the first word comes before the first byte")
+	require.Contains(t, receive(t, manager), "STATUS=loading m", "status before the first byte")
 	owner.signal(syscall.SIGTERM)
 	require.Equal(t, cli.ExitOK, owner.exit(), "it was told to stop, wherever it was: %s", owner.stderr)
 	require.NotContains(t, owner.stderr.String(), "goroutine")

@@ -24,7 +24,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// buildService builds the owner with endpoints, that of the example, once for all tests.
+// buildService builds the example's owner with endpoints once for all tests.
 var buildService = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(filepath.Dir(program), "service")
 	out, err := exec.Command("go", "build", "-o", path, "../../../../examples/service/owner").CombinedOutput()
@@ -34,7 +34,7 @@ var buildService = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// service starts an owner with endpoints on the default socket and returns when it serves.
+// service starts an owner with endpoints on the default socket and waits until it serves.
 func (p *place) service() *process {
 	p.t.Helper()
 	path, err := buildService()
@@ -46,7 +46,7 @@ func (p *place) service() *process {
 	return s
 }
 
-// dial is a client in this process.
+// dial returns a client in this process.
 func (p *place) dial() *endpoint.Client {
 	p.t.Helper()
 	dev, err := cli.OpenHost()
@@ -58,7 +58,7 @@ func (p *place) dial() *endpoint.Client {
 	return client
 }
 
-// slow are the arguments of a task that ends when it is cancelled.
+// slow holds the arguments of a task that runs until it is cancelled.
 var slow = []string{"build_model", "hidden_size=1", "layers=1000", "pace_ms=1000"}
 
 func TestCall(t *testing.T) {
@@ -81,7 +81,7 @@ func TestCall(t *testing.T) {
 	require.Equal(t, 0.1, out.Values[0], "not 0.10000000149011612")
 	require.Regexp(t, `^tensor\(\[\[ ?-?\d.*\n(.*\n)*.*\]\]\)\n$`, p.must("call", "transform", "x=@base:layers.0.weight", "scale=2"))
 
-	// D21: a name that is tied to another is found as inspect shows it.
+	// A tied tensor is found under the name that inspect prints.
 	require.Equal(t, p.must("call", "transform", "x=@"+file+":layer.weight", "scale=1"), p.must("call", "transform", "x=@"+file+":layer.tied", "scale=1"))
 	lines := strings.Split(p.must("call", "spectral_norm", "a=@base:layers.0.weight", "steps=30", "--json"), "\n")
 	require.Len(t, lines, 31)
@@ -105,7 +105,7 @@ func TestCallErrors(t *testing.T) {
 		"call transform x=1":                                   "transform takes x=tensor",
 		"submit build_model hidden_size=a":                     "build_model takes hidden_size=int64 [layers=int] [pace_ms=int]",
 		"call build_model hidden_size=0":                       "a model of 0 layers of 0",
-		"call transform x=@nope:x":                             `"nope" is no file here, and no published name`,
+		"call transform x=@nope:x":                             `"nope" is neither a file nor a published name`,
 		"call transform x=@no.safetensors:x":                   "no.safetensors: file does not exist",
 		"call transform x=@base:nope":                          `base has no tensor "nope"`,
 		"call transform x=@" + file + ":nope":                  `m.safetensors has no tensor "nope"`,
@@ -120,7 +120,7 @@ func TestCallErrors(t *testing.T) {
 	r := p.run(append([]string{"call", "--limit", "50ms"}, slow...)...)
 	require.Equal(t, cli.ExitFailure, r.code)
 	require.Regexp(t, `sharedtensor: the function did not end within 50ms\n$`, r.stderr)
-	eventually(t, "a call that is given up takes its task along", func() bool {
+	eventually(t, "cancelling a call cancels its task", func() bool {
 		return strings.TrimSpace(p.must("tasks", "--json", "--state", "running,pending")) == "[]"
 	})
 }
@@ -144,7 +144,7 @@ func TestInterruptedCallStopsItsTask(t *testing.T) {
 func TestTasks(t *testing.T) {
 	p := newPlace(t)
 	p.service()
-	require.Contains(t, p.run("tasks").stderr, "there are no such tasks")
+	require.Contains(t, p.run("tasks").stderr, "there are no matching tasks")
 	require.Equal(t, "[]\n", p.must("tasks", "--json"))
 	watch := p.start(p.command("tasks", "--watch", "--state", "running"))
 
@@ -155,7 +155,7 @@ func TestTasks(t *testing.T) {
 	require.Contains(t, p.must("__complete", "wait", id[:3]), id+"\tbuild_model running")
 
 	waiting := p.start(p.command("wait", id[:12]))
-	eventually(t, "wait tells the progress", func() bool {
+	eventually(t, "wait shows the progress", func() bool {
 		return strings.Contains(waiting.stderr.String(), id[:12]+" build_model: 0% layer 1 of 1000\n")
 	})
 	require.Equal(t, "cancelled "+id[:12]+" build_model\n", p.must("cancel", id[:8]))
@@ -165,7 +165,7 @@ func TestTasks(t *testing.T) {
 	}
 	watch.signal(syscall.SIGINT)
 	require.Equal(t, cli.ExitOK, watch.exit(), watch.stderr)
-	require.Contains(t, p.fails(cli.ExitFailure, "cancel", id), "had ended before: it is cancelled")
+	require.Contains(t, p.fails(cli.ExitFailure, "cancel", id), "has already ended: it is cancelled")
 	require.NotContains(t, p.must("__complete", "cancel", ""), id)
 
 	var info endpoint.TaskInfo
@@ -174,7 +174,7 @@ func TestTasks(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(p.must("wait", info.ID, "--json")), &info))
 	require.Equal(t, endpoint.TaskCompleted, info.State)
 	require.Contains(t, p.must("wait", "--result", info.ID), "state dict of 3 tensors, 768 B")
-	require.Contains(t, p.fails(cli.ExitFailure, "wait", "--result", info.ID), "handle is stale", "nobody else had a reference")
+	require.Contains(t, p.fails(cli.ExitFailure, "wait", "--result", info.ID), "handle is stale", "no other references")
 
 	failed := strings.TrimSpace(p.must("submit", "build_model", "hidden_size=0"))
 	require.Contains(t, p.fails(cli.ExitFailure, "wait", failed), "a model of 0 layers")
@@ -192,9 +192,9 @@ func TestManagedObjects(t *testing.T) {
 		return ref
 	}
 	ref := hold()
-	require.Contains(t, p.fails(cli.ExitFailure, "release", ref.ID()), "object "+ref.ID()+" of build_model has 1 reference, all of other connections")
+	require.Contains(t, p.fails(cli.ExitFailure, "release", ref.ID()), "object "+ref.ID()+" of build_model has 1 reference, held by ")
 	require.Equal(t, "dropped 0 results of build_model\n", p.must("invalidate", "build_model", "hidden_size=9", "layers=2"))
-	require.Equal(t, "dropped 1 result of build_model\n", p.must("invalidate", "build_model", "hidden_size=8", "layers=7"), "layers are no part of the key")
+	require.Equal(t, "dropped 1 result of build_model\n", p.must("invalidate", "build_model", "hidden_size=8", "layers=7"), "layers are not part of the key")
 	other := hold()
 	require.NotEqual(t, ref.ID(), other.ID())
 	require.JSONEq(t, `{"endpoint": "build_model", "dropped": 1}`, p.must("invalidate", "build_model", "--json"))
@@ -244,7 +244,7 @@ func TestObjects(t *testing.T) {
 	}
 	require.Len(t, held("build_model"), 2)
 	require.Empty(t, held("transform"))
-	require.Empty(t, held("base"), "the service publishes it, nobody holds it")
+	require.Empty(t, held("base"), "published by the service, without holders")
 	require.Len(t, held(), 2)
 	h, err := client.Acquire(ctx, "base")
 	require.NoError(t, err)
@@ -253,7 +253,7 @@ func TestObjects(t *testing.T) {
 	require.Equal(t, "base", held()[0].Name)
 	require.Contains(t, p.must("__complete", "holders", small[:4]), small+"\tbuild_model")
 
-	require.Contains(t, p.fails(cli.ExitFailure, "release", large[:16]), "it is held by "+me+"; --force takes it away from them")
+	require.Contains(t, p.fails(cli.ExitFailure, "release", large[:16]), "held by "+me+": --force removes it")
 	require.NoError(t, refs[2].Err())
 	require.Regexp(t, `^released `+large+` of build_model, \S+ KiB, which was held by `+regexp.QuoteMeta(me)+`\n$`, p.must("release", "--force", large[:16]))
 	<-refs[2].Done()
@@ -272,7 +272,7 @@ func TestObjects(t *testing.T) {
 	require.Equal(t, "[]\n", p.must("objects", "--json"))
 }
 
-// The table of objects fits any terminal: what can be cut is cut.
+// The table of objects fits terminals of every width.
 func TestObjectTableFitsTheTerminal(t *testing.T) {
 	object := endpoint.ObjectInfo{
 		ID: strings.Repeat("a", 32), Endpoint: "an_endpoint_with_a_long_name", Bytes: 3 << 30, Refs: 12, Sessions: 3,
@@ -336,7 +336,7 @@ func TestEndpoints(t *testing.T) {
 func TestHolders(t *testing.T) {
 	p := newPlace(t)
 	p.serve("a="+p.model("a.safetensors", 1), "b="+p.model("b.safetensors", 2))
-	require.Contains(t, p.run("holders").stderr, "nobody holds anything")
+	require.Contains(t, p.run("holders").stderr, "there are no holders")
 	require.Equal(t, "[]\n", p.must("holders", "--json"))
 	attach(t, p.socket(), "a")
 	attach(t, p.socket(), "b")

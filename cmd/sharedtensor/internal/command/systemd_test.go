@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/systemd"
 )
 
-// listenNotify is a service manager's end of NOTIFY_SOCKET.
+// listenNotify returns the service manager's side of NOTIFY_SOCKET.
 func listenNotify(t testing.TB, name string) *net.UnixConn {
 	t.Helper()
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
@@ -46,7 +46,7 @@ func TestNotify(t *testing.T) {
 		require.Regexp(t, `^READY=1\nSTATUS=serving 1 model`, receive(t, manager))
 		p.must("ping", "-c", "1")
 		owner.signal(syscall.SIGHUP)
-		for text := ""; text != "STATUS=serving 1 model"; { // a line of progress may come before
+		for text := ""; text != "STATUS=serving 1 model"; { // progress may be reported before
 			text = receive(t, manager)
 			text = text[:min(len(text), len("STATUS=serving 1 model"))]
 		}
@@ -56,7 +56,7 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-func TestNotifyElsewhere(t *testing.T) {
+func TestNotifyOtherSockets(t *testing.T) {
 	p := newPlace(t)
 	for _, name := range []string{"vsock:2:1", "relative", p.file("nobody-listens")} {
 		c := p.command("serve")
@@ -72,8 +72,8 @@ func TestNotifyElsewhere(t *testing.T) {
 	nobody.Progress("m", 0, 0)
 }
 
-// activated starts the program with a descriptor and the variables that announce it. The shell has the process number
-// that the program will have.
+// activated starts the program with a descriptor and the variables of socket activation. The shell sets LISTEN_PID to
+// its own process id and then executes the program.
 func (p *place) activated(f *os.File, fds string, args ...string) *process {
 	p.t.Helper()
 	script := `export LISTEN_PID=$$ LISTEN_FDS=` + fds + `; exec "$@"`
@@ -112,7 +112,7 @@ func TestSocketActivation(t *testing.T) {
 
 	other := p.activated(f, "1", "serve", "--socket", p.file("other.sock"))
 	require.Equal(t, cli.ExitFailure, other.exit())
-	require.Contains(t, other.stderr.String(), "leave --socket out")
+	require.Contains(t, other.stderr.String(), "omit --socket")
 }
 
 func TestSocketActivationRefused(t *testing.T) {
@@ -153,14 +153,14 @@ func TestSocketActivationRefused(t *testing.T) {
 		require.Equal(t, cli.ExitFailure, owner.exit())
 		require.Contains(t, owner.stderr.String(), want)
 	}
-	for fds, want := range map[string]string{"2": "2 sockets are handed over", "x": "not a number", "-1": "not a number"} {
+	for fds, want := range map[string]string{"2": "passed 2 sockets", "x": "not a number", "-1": "not a number"} {
 		f := plain()
 		owner := p.activated(f, fds, "serve")
 		require.NoError(t, f.Close())
 		require.Equal(t, cli.ExitFailure, owner.exit())
 		require.Contains(t, owner.stderr.String(), want)
 	}
-	c := p.command("serve") // meant for another process
+	c := p.command("serve") // LISTEN_PID is that of another process
 	c.Env = append(c.Env, "LISTEN_PID=1", "LISTEN_FDS=1")
 	require.Contains(t, p.start(c).line(), p.socket())
 }

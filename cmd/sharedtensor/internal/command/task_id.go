@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
-// findTask finds the task that a word means: an id, or a beginning that is that of one task only.
+// findTask returns the task with the given id or unambiguous prefix of an id.
 func findTask(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, word string) (endpoint.TaskInfo, error) {
 	tasks, err := askTasks(ctx, o, client, endpoint.TaskFilter{})
 	if err != nil {
@@ -26,13 +26,13 @@ func findTask(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, w
 	case len(tasks) == 0 || word == "":
 		return endpoint.TaskInfo{}, fmt.Errorf("%q: %w on %s", word, task.ErrNotFound, client.Socket())
 	case len(tasks) > 1 && tasks[0].ID != word:
-		return endpoint.TaskInfo{}, fmt.Errorf("%q is the beginning of %s: give more of the id", word, term.Count(len(tasks), "task"))
+		return endpoint.TaskInfo{}, fmt.Errorf("%q is ambiguous: it is the prefix of %s", word, term.Count(len(tasks), "task"))
 	}
 	return tasks[0], nil
 }
 
-// completeTasks offers the ids of tasks for the positional arguments up to the limit; 0 is no limit. With unfinished,
-// only of those that have not ended.
+// completeTasks completes task ids for the first limit positional arguments, or for all if limit is 0. If unfinished is
+// set, it skips tasks that have ended.
 func completeTasks(o *cli.OwnerFlags, limit int, unfinished bool) cobra.CompletionFunc {
 	return func(_ *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if limit > 0 && len(words) >= limit {
@@ -55,8 +55,8 @@ func newCancelCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cancel [flags] ID...",
 		Short: "Cancel tasks",
-		Long: `Cancel tasks: one that waits ends at once, the function of one that runs is told to stop. It is a failure if a task had
-ended before. Any beginning of an id that means one task only is enough.`,
+		Long: `Cancel tasks. A pending task ends at once; the function of a running task is requested to stop. The command fails if a
+task has already ended. An unambiguous prefix of an id is enough.`,
 		Example: "  sharedtensor cancel 3f2a91",
 		RunE: func(c *cobra.Command, ids []string) error {
 			if len(ids) == 0 {
@@ -87,7 +87,7 @@ func cancelTask(ctx context.Context, c *cobra.Command, o *cli.OwnerFlags, client
 		if t, err = client.Task(ctx, t.ID); err != nil {
 			return err
 		}
-		return fmt.Errorf("task %s had ended before: it is %s", shortID(t.ID), t.State)
+		return fmt.Errorf("task %s has already ended: it is %s", shortID(t.ID), t.State)
 	}
 	_, err = fmt.Fprintf(c.OutOrStdout(), "cancelled %s %s\n", shortID(t.ID), term.Printable(t.Endpoint))
 	return err

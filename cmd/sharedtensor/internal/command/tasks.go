@@ -14,12 +14,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// taskStates are the states that a task can be in, in the order in which it goes through them.
+// taskStates lists the states of a task in chronological order.
 var taskStates = []endpoint.TaskState{
 	endpoint.TaskPending, endpoint.TaskRunning, endpoint.TaskCompleted, endpoint.TaskFailed, endpoint.TaskCancelled,
 }
 
-// tasksFlags are the flags of the command tasks.
+// tasksFlags holds the flags of the command tasks.
 type tasksFlags struct {
 	owner    *cli.OwnerFlags
 	states   []string
@@ -33,13 +33,13 @@ func newTasksCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tasks [flags]",
 		Short: "List the tasks of the owner",
-		Long: `List the tasks that the owner knows, the oldest first: those that wait and run, and finished ones as long as it keeps
-them. Ids are cut; any beginning that means one task only is enough for wait and cancel.
+		Long: `List the owner's tasks, oldest first: pending, running, and finished ones that the owner still keeps. Ids are shortened;
+wait and cancel accept any unambiguous prefix.
 
-With --watch the command goes on until it is interrupted, and tells every change of state, also of tasks that come and go
-at once: on a terminal, tasks that have not ended are bars at the bottom; elsewhere each change is a line, and progress
-at most one a second for each task; with --json every change, and progress as it comes, is an object on a line. Who reads
-slowly is told less progress, and where even the changes of state are too many, that some were missed.`,
+With --watch the command continues until interrupted and prints every change of state, including tasks that end
+quickly. On a terminal, unfinished tasks are bars at the bottom. Otherwise each change is a line, and progress is at most one
+line per second for each task. With --json every change and progress report is an object on one line. A slow reader
+receives less progress, and if there are too many changes of state, a note that some were missed.`,
 		Example: `  sharedtensor tasks
   sharedtensor tasks --state running,pending --endpoint build_model
   sharedtensor tasks --watch --json`,
@@ -61,8 +61,8 @@ slowly is told less progress, and where even the changes of state are too many, 
 	f := c.Flags()
 	f.StringSliceVar(&o.states, "state", nil, "list only tasks in these states: "+stateNames())
 	f.StringVar(&o.endpoint, "endpoint", "", "list only tasks of this endpoint")
-	f.BoolVarP(&o.watch, "watch", "w", false, "go on and print changes")
-	f.BoolVar(&o.json, "json", false, "print JSON; with --watch one object a line")
+	f.BoolVarP(&o.watch, "watch", "w", false, "continue and print changes")
+	f.BoolVar(&o.json, "json", false, "print JSON; with --watch one object per line")
 	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(strings.Split(stateNames(), ", "), cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("endpoint", func(c *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return completeEndpoints(o.owner, 0)(c, nil, prefix)
@@ -78,7 +78,7 @@ func stateNames() string {
 	return strings.Join(names, ", ")
 }
 
-// filter is what the flags select.
+// filter returns the filter that the flags select.
 func (o *tasksFlags) filter(c *cobra.Command) (endpoint.TaskFilter, error) {
 	f := endpoint.TaskFilter{Endpoint: o.endpoint}
 	for _, name := range o.states {
@@ -100,7 +100,7 @@ func listTasks(ctx context.Context, c *cobra.Command, o tasksFlags, client *endp
 		return term.PrintJSON(c.OutOrStdout(), append([]endpoint.TaskInfo{}, tasks...))
 	}
 	if len(tasks) == 0 {
-		fmt.Fprintf(c.ErrOrStderr(), "there are no such tasks on %s\n", client.Socket())
+		fmt.Fprintf(c.ErrOrStderr(), "there are no matching tasks on %s\n", client.Socket())
 		return nil
 	}
 	return taskTable(tasks, time.Now()).Print(c.OutOrStdout())
@@ -112,7 +112,7 @@ func askTasks(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, f
 	return client.Tasks(ctx, filter)
 }
 
-// shortID is the beginning of a task's id that is shown.
+// shortID returns the prefix of a task's id that tables show.
 func shortID(id string) string { return term.Printable(id[:min(12, len(id))]) }
 
 func taskTable(tasks []endpoint.TaskInfo, now time.Time) *term.Table {
@@ -124,14 +124,14 @@ func taskTable(tasks []endpoint.TaskInfo, now time.Time) *term.Table {
 	return t
 }
 
-// taskCells is a task as a row of a table.
+// taskCells returns a task as a table row.
 func taskCells(t endpoint.TaskInfo, now time.Time) []string {
 	return []string{
 		shortID(t.ID), t.Endpoint, string(t.State), taskProgress(t), taskTook(t, now), term.FormatAge(now.Sub(t.CreatedAt)), taskMessage(t),
 	}
 }
 
-// taskProgress is how far a task is: "42%", "17" of an unknown number, "-" where it has not said.
+// taskProgress formats a task's progress: "42%", "17" if the total is unknown, "-" if none was reported.
 func taskProgress(t endpoint.TaskInfo) string {
 	switch {
 	case t.State == endpoint.TaskCompleted:
@@ -144,7 +144,7 @@ func taskProgress(t endpoint.TaskInfo) string {
 	return "-"
 }
 
-// taskTook is how long a task has run.
+// taskTook formats how long a task has run.
 func taskTook(t endpoint.TaskInfo, now time.Time) string {
 	switch {
 	case t.StartedAt.IsZero():
@@ -155,10 +155,10 @@ func taskTook(t endpoint.TaskInfo, now time.Time) string {
 	return term.FormatDuration(max(t.FinishedAt.Sub(t.StartedAt), 0)) // the owner's clock may have been set back
 }
 
-// taskMessage is why a task ended as it did, or else its progress in words.
+// taskMessage returns the reason why a task ended, or the message of its progress.
 func taskMessage(t endpoint.TaskInfo) string {
 	if t.Error != "" {
-		// What the table says already is left out.
+		// Omit what the table already shows.
 		text := strings.TrimPrefix(t.Error, fmt.Sprintf("task %q (%s) ", t.Endpoint, t.ID))
 		text = strings.TrimPrefix(text, "failed: ")
 		return cli.OneLine(strings.TrimPrefix(text, fmt.Sprintf("endpoint %q: ", t.Endpoint)))

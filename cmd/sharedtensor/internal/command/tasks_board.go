@@ -12,23 +12,23 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// taskBoard shows tasks on a terminal: those that have not ended as bars at the bottom, each of the others as a line
-// that scrolls away above them. It is used by one goroutine at a time.
+// taskBoard shows tasks on a terminal: unfinished tasks as bars at the bottom, finished tasks as lines that scroll up
+// above them. It is used by one goroutine at a time.
 type taskBoard struct {
 	out  io.Writer
 	size func() (width, height int)
 	now  func() time.Time
 
-	live  []endpoint.TaskInfo // in the order in which they were told
-	above []string            // lines that are to be written
-	drawn int                 // lines at the bottom
+	live  []endpoint.TaskInfo // in order of their first event
+	above []string            // lines to write above the bars
+	drawn int                 // number of lines at the bottom
 }
 
 func newTaskBoard(out io.Writer, size func() (width, height int)) *taskBoard {
 	return &taskBoard{out: out, size: size, now: time.Now}
 }
 
-// take notes an event.
+// take records an event.
 func (b *taskBoard) take(e endpoint.TaskEvent) {
 	if e.Kind == endpoint.TasksMissed {
 		b.live = nil
@@ -49,14 +49,14 @@ func (b *taskBoard) take(e endpoint.TaskEvent) {
 	}
 }
 
-// draw writes what is new, and the bars anew below it.
+// draw writes new lines and redraws the bars below.
 func (b *taskBoard) draw() error {
 	width, height := b.size()
 	var text strings.Builder
 	if b.drawn > 0 {
-		fmt.Fprintf(&text, "\x1b[%dA", b.drawn) // up to the first bar
+		fmt.Fprintf(&text, "\x1b[%dA", b.drawn) // move up to the first bar
 	}
-	text.WriteString("\r\x1b[J") // away with them
+	text.WriteString("\r\x1b[J") // clear the bars
 	for _, line := range b.above {
 		text.WriteString(line + "\n")
 	}
@@ -69,7 +69,7 @@ func (b *taskBoard) draw() error {
 	return err
 }
 
-// rows are the tasks that have not ended, those that run first, in at most height lines.
+// rows returns the unfinished tasks, running tasks first, in at most height lines.
 func (b *taskBoard) rows(width, height int) []string {
 	tasks := slices.Clone(b.live)
 	slices.SortStableFunc(tasks, func(x, y endpoint.TaskInfo) int { return waits(x) - waits(y) })
@@ -89,7 +89,7 @@ func (b *taskBoard) rows(width, height int) []string {
 	return rows
 }
 
-// waits is 1 for a task that has not begun.
+// waits returns 1 for a task that has not started, otherwise 0.
 func waits(t endpoint.TaskInfo) int {
 	if t.State == endpoint.TaskPending {
 		return 1
@@ -97,7 +97,7 @@ func waits(t endpoint.TaskInfo) int {
 	return 0
 }
 
-// boardRow is a task as a bar with what it says of itself.
+// boardRow formats a task as a bar with its message.
 func boardRow(t endpoint.TaskInfo, names, bars int, now time.Time) string {
 	name := term.Clip(term.Printable(t.Endpoint), names)
 	name += strings.Repeat(" ", names-utf8.RuneCountInString(name))

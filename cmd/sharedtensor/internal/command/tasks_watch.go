@@ -15,11 +15,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// taskEvents are what happens to tasks, as it happens.
+// taskEvents iterates over changes of tasks.
 type taskEvents = iter.Seq2[endpoint.TaskEvent, error]
 
-// watchTasks shows every task once and then each change, until ctx ends, which is how watching usually ends and no
-// failure. On a terminal tasks that have not ended are bars at the bottom.
+// watchTasks shows every task once, and then each change. It returns nil when ctx ends, because that is the usual end
+// of watching. On a terminal, unfinished tasks are bars at the bottom.
 func watchTasks(ctx context.Context, c *cobra.Command, o tasksFlags, client *endpoint.Client, filter endpoint.TaskFilter) error {
 	out := c.OutOrStdout()
 	events := client.WatchTasks(ctx, filter)
@@ -40,13 +40,13 @@ func watchTasks(ctx context.Context, c *cobra.Command, o tasksFlags, client *end
 	return err
 }
 
-// taskEventJSON is an event as JSON: a task, and what about it.
+// taskEventJSON is the JSON form of an event: the task and the kind of change.
 type taskEventJSON struct {
 	Event endpoint.TaskEventKind `json:"event"`
 	*endpoint.TaskInfo
 }
 
-// printTaskEvents prints one object a line.
+// printTaskEvents prints one object per line.
 func printTaskEvents(events taskEvents, out io.Writer) error {
 	for e, err := range events {
 		if err != nil {
@@ -63,17 +63,17 @@ func printTaskEvents(events taskEvents, out io.Writer) error {
 	return nil
 }
 
-// missedTasks is what is said where changes were lost.
-const missedTasks = "some changes were missed; what follows is what there is now"
+// missedTasks is printed if events were lost.
+const missedTasks = "some changes were missed; the current state follows"
 
-// taskLines prints a line for each change of state, and for the progress of a task at most one a second.
+// taskLines prints a line for each change of state, and at most one progress line per second for each task.
 type taskLines struct {
 	out  io.Writer
 	now  func() time.Time
-	last map[string]taskLine // of tasks that have not ended
+	last map[string]taskLine // unfinished tasks
 }
 
-// taskLine is what was printed of a task, and when.
+// taskLine is the last printed line of a task, with its time.
 type taskLine struct {
 	state endpoint.TaskState
 	at    time.Time
@@ -95,7 +95,7 @@ func (l *taskLines) print(events taskEvents) error {
 	return nil
 }
 
-// take prints an event, if it is worth a line.
+// take prints an event if it deserves a line.
 func (l *taskLines) take(e endpoint.TaskEvent) error {
 	now := l.now()
 	if e.Kind == endpoint.TasksMissed {
@@ -115,10 +115,10 @@ func (l *taskLines) take(e endpoint.TaskEvent) error {
 	return err
 }
 
-// clock is a time of day.
+// clock is the layout of times.
 const clock = "15:04:05.000"
 
-// taskText is a task as one line.
+// taskText formats a task as one line.
 func taskText(t endpoint.TaskInfo, at time.Time) string {
 	line := fmt.Sprintf("%s %s %s %s", at.Format(clock), shortID(t.ID), term.Printable(t.Endpoint), term.Printable(string(t.State)))
 	if t.State == endpoint.TaskRunning {
@@ -133,13 +133,13 @@ func taskText(t endpoint.TaskInfo, at time.Time) string {
 	return line
 }
 
-// drawEvery is how often a board is drawn at most, and at least: what tasks took goes on.
+// The minimum and maximum interval between two drawings. The maximum keeps the durations up to date.
 const (
 	drawEvery   = 50 * time.Millisecond
 	redrawEvery = 500 * time.Millisecond
 )
 
-// show shows events on a board until there are no more.
+// show shows events on a board until the sequence ends.
 func (b *taskBoard) show(ctx context.Context, events taskEvents) error {
 	ctx, cancel := context.WithCancel(ctx)
 	type step struct {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTasksAreBarsOnATerminal(t *testing.T) {
+func TestTasksWatchOnTerminal(t *testing.T) {
 	p := newPlace(t)
 	p.service()
 	screen := newPTY(t, 100, 20)

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// taskAt is a task in a state.
+// taskAt returns a task in the given state.
 func taskAt(id string, state endpoint.TaskState, done, total int64) endpoint.TaskInfo {
 	begun := time.Unix(1_700_000_000, 0)
 	t := endpoint.TaskInfo{ID: id + strings.Repeat("0", 32-len(id)), Endpoint: "build", State: state, CreatedAt: begun, Done: done, Total: total}
@@ -40,7 +40,7 @@ func TestTaskLines(t *testing.T) {
 		changed(taskAt("a", endpoint.TaskPending, 0, 0)),
 		changed(taskAt("a", endpoint.TaskRunning, 0, 10)),
 		changed(taskAt("b", endpoint.TaskRunning, 7, 0)),
-		changed(taskAt("a", endpoint.TaskRunning, 1, 10)), // too soon
+		changed(taskAt("a", endpoint.TaskRunning, 1, 10)), // too early for another line
 	} {
 		require.NoError(t, l.take(e))
 	}
@@ -52,16 +52,16 @@ func TestTaskLines(t *testing.T) {
 	require.Equal(t, []string{
 		"22:13:22.000 a00000000000 build pending", "22:13:22.000 a00000000000 build running 0%", "22:13:22.000 b00000000000 build running 7",
 		"22:13:23.000 a00000000000 build running 50%", "22:13:23.000 a00000000000 build completed in 2.00s",
-		"22:13:23.000 some changes were missed; what follows is what there is now", "22:13:23.000 b00000000000 build running 8", "",
+		"22:13:23.000 some changes were missed; the current state follows", "22:13:23.000 b00000000000 build running 8", "",
 	}, strings.Split(out.String(), "\n"))
-	require.Len(t, l.last, 1, "what has ended is forgotten")
+	require.Len(t, l.last, 1, "finished tasks are dropped")
 
 	gone := errors.New("gone")
 	err := l.print(func(yield func(endpoint.TaskEvent, error) bool) { yield(endpoint.TaskEvent{}, gone) })
 	require.ErrorIs(t, err, gone)
 }
 
-// onScreen is what a terminal shows after the text: it knows the few sequences that a board uses.
+// onScreen returns what a terminal shows after the text. It implements only the sequences that a board uses.
 func onScreen(text string) []string {
 	lines := []string{""}
 	row := 0
@@ -147,7 +147,7 @@ func TestTaskBoard(t *testing.T) {
 	require.True(t, strings.HasPrefix(lines[3], "d00000000000"))
 }
 
-func TestTasksWatchedAsJSON(t *testing.T) {
+func TestTasksWatchJSON(t *testing.T) {
 	p := newPlace(t)
 	p.service()
 	first := strings.TrimSpace(p.must("submit", "build_model", "hidden_size=8", "layers=2"))

@@ -15,14 +15,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// topFlags are the flags of the command top.
+// topFlags holds the flags of the command top.
 type topFlags struct {
 	owner      *cli.OwnerFlags
 	interval   time.Duration
 	once, json bool
 }
 
-// leastInterval is the shortest time between two looks of top.
+// leastInterval is the minimum interval of top.
 const leastInterval = 50 * time.Millisecond
 
 func newTopCommand() *cobra.Command {
@@ -30,11 +30,11 @@ func newTopCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "top [flags]",
 		Short: "Watch the owner: memory, sessions, endpoints and tasks",
-		Long: `Watch the owner: the memory of each device, and of it that of each model, managed objects, cached results and what tasks keep;
-the endpoints with how often they are called, how many calls found their result in the cache or failed, and how long the
-others' runs take; the sessions with what they hold, the owner's own first; and the tasks. On a terminal the view is redrawn in place; q or ctrl-C ends it, the space
-bar looks at once. Anywhere else one view follows the other. With --once there is one view, of two looks an interval
-apart, because rates need two. The requests of top itself are not counted.`,
+		Long: `Watch the owner: memory of each device by model, managed objects, cached results and task results; endpoints with their
+call rate, share of cached and failed calls, and duration of uncached runs; sessions with what they hold, the owner's
+first; and tasks. On a terminal the view is redrawn in place: q or ctrl-C ends it, and the space bar refreshes it.
+Otherwise views are printed one after the other. With --once one view is printed, after two samples an interval apart,
+because rates need two. Requests of top itself are not counted.`,
 		Example: `  sharedtensor top
   sharedtensor top --interval 250ms
   sharedtensor top --once --json`,
@@ -57,20 +57,20 @@ apart, because rates need two. The requests of top itself are not counted.`,
 		},
 	}
 	o.owner = cli.AddOwnerFlags(c)
-	c.Flags().DurationVarP(&o.interval, "interval", "i", time.Second, "time between two looks")
-	c.Flags().BoolVar(&o.once, "once", false, "print one view and end")
-	c.Flags().BoolVar(&o.json, "json", false, "print JSON, one object a view; durations are in nanoseconds")
+	c.Flags().DurationVarP(&o.interval, "interval", "i", time.Second, "time between two samples")
+	c.Flags().BoolVar(&o.once, "once", false, "print one view and exit")
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON, one object per view; durations are in nanoseconds")
 	return c
 }
 
-// look takes a snapshot, and gives up after a while.
+// look takes a snapshot within the time limit.
 func (s *sampler) look(ctx context.Context, limit time.Duration) (*topSnapshot, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, cli.Late(limit))
 	defer cancel()
 	return s.take(ctx)
 }
 
-// topPlain prints view after view, or one.
+// topPlain prints one view, or one after another.
 func topPlain(ctx context.Context, out io.Writer, o topFlags, s *sampler) error {
 	for n := 0; ; n++ {
 		now, err := s.look(ctx, o.owner.Timeout)
@@ -97,7 +97,7 @@ func topPlain(ctx context.Context, out io.Writer, o topFlags, s *sampler) error 
 	}
 }
 
-// write prints one view that stays.
+// write prints one view permanently.
 func (t *topSnapshot) write(out io.Writer, o topFlags) error {
 	switch {
 	case o.json && o.once:
@@ -120,11 +120,11 @@ func (t *topSnapshot) write(out io.Writer, o topFlags) error {
 	return err
 }
 
-// topLive redraws the view in place until it is ended by key or signal, and leaves the terminal as it was.
+// topLive redraws the view in place until a key or signal ends it, and restores the terminal.
 func topLive(ctx context.Context, o topFlags, s *sampler, on *term.Screen) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	first, err := s.look(ctx, o.owner.Timeout) // before the screen is taken: an error is for the terminal as it is
+	first, err := s.look(ctx, o.owner.Timeout) // before Enter, so that an error is printed on the normal screen
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func topLive(ctx context.Context, o topFlags, s *sampler, on *term.Screen) (err 
 func redraw(ctx context.Context, o topFlags, s *sampler, on *term.Screen, shown *topSnapshot, keys <-chan byte) error {
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
-	slowAfter := min(o.owner.Timeout, max(o.interval, time.Second)) // from when on it is time to say that the owner is slow
+	slowAfter := min(o.owner.Timeout, max(o.interval, time.Second)) // report a slow owner after this time
 	trouble := ""
 	for {
 		width, height := on.Size()
@@ -177,7 +177,7 @@ func redraw(ctx context.Context, o topFlags, s *sampler, on *term.Screen, shown 
 	}
 }
 
-// readKeys reads the keyboard until ctx ends: q calls quit, every other key but those of no meaning asks for a look.
+// readKeys reads the keyboard until ctx ends. The key q calls quit. Other meaningful keys request a refresh.
 func readKeys(ctx context.Context, on *term.Screen, keys chan<- byte, quit func()) {
 	var b [1]byte
 	for ctx.Err() == nil {
@@ -185,8 +185,8 @@ func readKeys(ctx context.Context, on *term.Screen, keys chan<- byte, quit func(
 		switch {
 		case err != nil:
 			return
-		case n == 0: // nobody pressed a key for a while
-		case b[0] == 'q' || b[0] == 'Q' || b[0] == 3: // ctrl-C, where it is no signal
+		case n == 0: // no key within the read timeout
+		case b[0] == 'q' || b[0] == 'Q' || b[0] == 3: // ctrl-C, if it does not send a signal
 			quit()
 		case b[0] == ' ':
 			select {
@@ -197,7 +197,7 @@ func readKeys(ctx context.Context, on *term.Screen, keys chan<- byte, quit func(
 	}
 }
 
-// The sequences of ECMA-48 and of the terminals that understand them, which are all that are in use.
+// Control sequences of ECMA-48 and of xterm, which common terminals support.
 const (
 	toTheTop   = "\x1b[H"
 	eraseLine  = "\x1b[K"
@@ -206,7 +206,7 @@ const (
 	normal     = "\x1b[0m"
 )
 
-// frame is the lines as a terminal gets them, over what was there before.
+// frame returns the terminal output that replaces the previous frame by lines.
 func frame(lines []topLine, width int) string {
 	var b strings.Builder
 	b.WriteString(toTheTop)
@@ -219,7 +219,7 @@ func frame(lines []topLine, width int) string {
 			fmt.Fprintf(&b, "%s%-*s%s", reverse, width, line.text, normal)
 		case utf8.RuneCountInString(line.text) < width:
 			b.WriteString(line.text + eraseLine)
-		default: // a full line leaves the cursor on its last character, which would be erased
+		default: // clearing after a full line would erase its last character
 			b.WriteString(line.text)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 )
 
-// pty is a terminal of which the test is the screen and the keyboard.
+// pty is a terminal whose screen and keyboard are controlled by the test.
 type pty struct {
 	t      testing.TB
 	master *os.File
@@ -50,7 +50,7 @@ func newPTY(t testing.TB, columns, rows uint16) *pty {
 		}
 	}()
 	t.Cleanup(func() {
-		require.NoError(t, slave.Close()) // which ends the reader
+		require.NoError(t, slave.Close()) // ends the reader
 		<-read
 		require.NoError(t, master.Close())
 	})
@@ -73,19 +73,19 @@ func (p *pty) modes() unix.Termios {
 func (p *pty) run(c *exec.Cmd) {
 	p.t.Helper()
 	c.Stdin, c.Stdout, c.Stderr = p.slave, p.slave, p.slave
-	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that ctrl-C and changes of the size are signals
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that ctrl-C and resizing send signals
 	require.NoError(p.t, c.Start())
 	p.t.Cleanup(func() { _ = c.Process.Kill() })
 }
 
-// last is what was drawn last as a whole: another drawing has begun after it.
+// last returns the last complete drawing, which another drawing follows.
 func (p *pty) last() string {
 	text := p.screen.String()
 	end := max(strings.LastIndex(text, toTheTop), 0)
 	return text[strings.LastIndex(text[:end], toTheTop)+1 : end]
 }
 
-func TestTopOnATerminal(t *testing.T) {
+func TestTopOnTerminal(t *testing.T) {
 	for name, end := range map[string]string{"q": "q", "ctrl-C": "\x03"} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
@@ -114,7 +114,7 @@ func TestTopOnATerminal(t *testing.T) {
 	}
 }
 
-func TestTopOutlivesTheOwner(t *testing.T) {
+func TestTopOwnerRestarts(t *testing.T) {
 	p := newPlace(t)
 	owner := p.service()
 	terminal := newPTY(t, 120, 40)
@@ -130,7 +130,7 @@ func TestTopOutlivesTheOwner(t *testing.T) {
 	require.NoError(t, c.Wait())
 }
 
-func TestTaskBarOnATerminal(t *testing.T) {
+func TestTaskBarOnTerminal(t *testing.T) {
 	p := newPlace(t)
 	p.service()
 	terminal := newPTY(t, 100, 24)

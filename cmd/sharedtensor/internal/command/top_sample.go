@@ -11,28 +11,28 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// topSnapshot is an owner at one moment, as top shows it and prints it as JSON.
+// topSnapshot is the state of an owner at one moment, for top's view and its JSON.
 type topSnapshot struct {
 	At    time.Time           `json:"at"`
 	Owner endpoint.ServerInfo `json:"owner"`
-	// Rates are those since the snapshot before; nil in the first one.
+	// Rates cover the time since the previous snapshot. It is nil in the first one.
 	Rates   *topRates            `json:"rates,omitempty"`
 	Devices []topDevice          `json:"devices"`
 	Tasks   []endpoint.TaskInfo  `json:"tasks"`
 	Models  []endpoint.ModelInfo `json:"models"`
 }
 
-// topRates are what happened in a second. The requests of top itself are left out.
+// topRates are events per second. Requests of top itself are excluded.
 type topRates struct {
 	topCalls
-	// Requests are calls and everything else.
+	// Requests counts requests of all kinds.
 	Requests float64 `json:"requests_per_second"`
 	Errors   float64 `json:"errors_per_second"`
-	// Endpoints are the calls of each endpoint, by name.
+	// Endpoints holds the calls of each endpoint by name.
 	Endpoints map[string]topCalls `json:"endpoints"`
 }
 
-// topCalls are calls in a second, and what became of them.
+// topCalls are calls per second by outcome.
 type topCalls struct {
 	Calls    float64 `json:"calls_per_second"`
 	Hits     float64 `json:"cache_hits_per_second"`
@@ -40,7 +40,7 @@ type topCalls struct {
 	Failures float64 `json:"failures_per_second"`
 }
 
-// add adds calls to others.
+// add adds other to c.
 func (c *topCalls) add(other topCalls) {
 	c.Calls += other.Calls
 	c.Hits += other.Hits
@@ -48,25 +48,26 @@ func (c *topCalls) add(other topCalls) {
 	c.Failures += other.Failures
 }
 
-// topDevice is what lies on a device. The parts of it can be more than all of it: versions may have memory in common.
+// topDevice describes the memory of a device. Its parts can add up to more than the total, because versions may share
+// memory.
 type topDevice struct {
 	Device string     `json:"device"`
 	UUID   string     `json:"uuid"`
 	Name   string     `json:"name,omitempty"`
 	Bytes  int64      `json:"bytes"`
 	Models []topModel `json:"models"`
-	// Others is what is there for something else than models.
+	// Others lists memory that does not belong to models.
 	Others []topUse `json:"others"`
 }
 
-// topUse is memory of a device for one purpose.
+// topUse is the memory of a device for one purpose.
 type topUse struct {
 	Use      endpoint.MemoryUsage `json:"use"`
 	Bytes    int64                `json:"bytes"`
 	Storages int                  `json:"storages"`
 }
 
-// topModel is a version's part on a device.
+// topModel is the memory of a version on a device.
 type topModel struct {
 	Name    string `json:"name"`
 	Version uint64 `json:"version"`
@@ -75,7 +76,7 @@ type topModel struct {
 	Holders int    `json:"holders"`
 }
 
-// versionKey names a version.
+// versionKey identifies a version.
 type versionKey struct {
 	name    string
 	version uint64
@@ -86,22 +87,22 @@ type sampler struct {
 	owner  *cli.OwnerFlags
 	client *endpoint.Client
 
-	asked  uint64 // requests of its own
+	asked  uint64 // requests sent by this sampler
 	before *topSnapshot
-	known  uint64                                   // asked when before was taken
-	sizes  map[versionKey]map[driver.UUID]topExtent // where versions lie, which never changes
-	server string                                   // whose versions they are
+	known  uint64                                   // requests sent when before was taken
+	sizes  map[versionKey]map[driver.UUID]topExtent // devices of each version; these never change
+	server string                                   // the server of sizes
 }
 
-// topExtent is how much of a version lies on a device.
+// topExtent is the size of a version on a device.
 type topExtent struct {
 	kind  driver.DeviceType
 	bytes int64
 }
 
-// take asks the owner for everything that is shown.
+// take requests everything that is shown from the owner.
 func (s *sampler) take(ctx context.Context) (*topSnapshot, error) {
-	s.asked += 3 // of which List and Tasks come after the owner has counted
+	s.asked += 3 // List and Tasks are counted after the owner's snapshot
 	info, err := s.client.ServerInfo(ctx)
 	if err != nil {
 		return nil, err
@@ -132,8 +133,8 @@ func (s *sampler) take(ctx context.Context) (*topSnapshot, error) {
 	return now, nil
 }
 
-// place asks where new versions lie and forgets those that are gone. A version that goes while it is asked after has no
-// place.
+// place requests the devices of new versions and drops versions that no longer exist. A version that disappears in the
+// meantime gets no devices.
 func (s *sampler) place(ctx context.Context, models []endpoint.ModelInfo) error {
 	sizes := map[versionKey]map[driver.UUID]topExtent{}
 	for _, m := range models {
@@ -162,7 +163,7 @@ func (s *sampler) place(ctx context.Context, models []endpoint.ModelInfo) error 
 	return nil
 }
 
-// devices sorts the versions by device: first those that the owner names, then others that memory lies on.
+// devices groups the versions by device: first the owner's devices, then other devices with memory.
 func (s *sampler) devices(now *topSnapshot) []topDevice {
 	list, at := []topDevice{}, map[string]int{}
 	find := func(uuid, kind string) *topDevice {
@@ -199,7 +200,7 @@ func (s *sampler) devices(now *topSnapshot) []topDevice {
 	return list
 }
 
-// driverName is a device as the other commands call it: host, cuda:0.
+// driverName returns the name of a device as in other commands: host, cuda:0.
 func driverName(d endpoint.DeviceInfo) string {
 	if d.Type == driver.CPU.String() {
 		return "host"
@@ -207,8 +208,8 @@ func driverName(d endpoint.DeviceInfo) string {
 	return driver.Info{Type: driver.CUDA, Index: d.Index}.String()
 }
 
-// rates compares two snapshots of one owner; nil where there is nothing to compare. own is how many requests of the
-// difference were ours.
+// rates compares two snapshots of one owner. It returns nil if they cannot be compared. own is the number of requests
+// of this sampler between them.
 func rates(before, now *topSnapshot, own uint64) *topRates {
 	if before == nil || before.Owner.ID != now.Owner.ID {
 		return nil
@@ -240,7 +241,7 @@ func rates(before, now *topSnapshot, own uint64) *topRates {
 	return r
 }
 
-// calls is how often an endpoint was called in a second.
+// calls returns the calls per second of an endpoint.
 func (t *topSnapshot) calls(name string) float64 {
 	if t.Rates == nil {
 		return 0
@@ -248,7 +249,7 @@ func (t *topSnapshot) calls(name string) float64 {
 	return t.Rates.Endpoints[name].Calls
 }
 
-// sort puts first what is of most interest: busy endpoints, sessions that hold much, tasks that run.
+// sort puts the most interesting entries first: busy endpoints, sessions that hold much, running tasks.
 func (t *topSnapshot) sort() {
 	slices.SortStableFunc(t.Owner.Endpoints, func(a, b endpoint.EndpointStats) int {
 		return cmp.Or(cmp.Compare(t.calls(b.Name), t.calls(a.Name)), cmp.Compare(b.Calls, a.Calls), cmp.Compare(a.Name, b.Name))

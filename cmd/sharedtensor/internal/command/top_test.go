@@ -23,7 +23,7 @@ func TestTopOnce(t *testing.T) {
 	p.must(append([]string{"submit"}, slow...)...)
 	p.must("call", "transform", "x=@base:layers.0.weight", "scale=2")
 	client := p.dial()
-	for range 2 { // the second is found
+	for range 2 { // the second one is found
 		ref, err := endpoint.CallManaged[*module.StateDict](t.Context(), client, example.BuildModel, example.BuildArgs{HiddenSize: 64, Layers: 2})
 		require.NoError(t, err)
 		defer ref.Close()
@@ -51,7 +51,7 @@ func TestTopOnce(t *testing.T) {
 	require.EqualValues(t, 1, h.Version())
 }
 
-func TestTopWithoutATerminal(t *testing.T) {
+func TestTopWithoutTerminal(t *testing.T) {
 	p := newPlace(t)
 	require.Contains(t, p.fails(cli.ExitFailure, "top"), "no owner is serving")
 	p.serve()
@@ -74,7 +74,7 @@ func TestTopWithoutATerminal(t *testing.T) {
 	require.NotNil(t, s.Rates)
 }
 
-// crowded is a snapshot with more of everything than fits.
+// crowded returns a snapshot with more entries of every kind than fit.
 func crowded() *topSnapshot {
 	s := &topSnapshot{At: time.Unix(1e9, 0), Rates: &topRates{Requests: 123.4, Endpoints: map[string]topCalls{"e3": {Calls: 2.5}}}}
 	s.Owner.Label, s.Owner.Socket = "重\x1b[2J", "/run/"+strings.Repeat("long/", 30)

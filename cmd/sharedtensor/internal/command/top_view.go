@@ -14,23 +14,23 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// topLine is a line of the view.
+// topLine is one line of the view.
 type topLine struct {
 	text    string
 	heading bool
 }
 
-// topSection is a part of the view: a heading, and rows of which some may be left out.
+// topSection is a part of the view: a heading and rows. Rows may be omitted if there is not enough room.
 type topSection struct {
 	heading string
 	rows    []string
 }
 
-// defaultWidth is that of the view where there is no terminal.
+// defaultWidth is the width of the view without a terminal.
 const defaultWidth = 120
 
-// view is the snapshot as lines. Height 0 stands for as many as it takes. trouble, if not empty, is why it is not
-// newer.
+// view returns the snapshot as lines. Height 0 means no limit. trouble, if not empty, is the reason why there is no
+// newer snapshot.
 func (t *topSnapshot) view(width, height int, trouble string) []topLine {
 	lines := []topLine{{text: t.title(width)}, {text: t.summary()}}
 	if trouble != "" {
@@ -64,8 +64,8 @@ func (t *topSnapshot) view(width, height int, trouble string) []topLine {
 	return lines
 }
 
-// share says how many rows each section gets of a height, -1 for one that is left out. Short sections get what they
-// need, and the long ones share the rest.
+// share returns the number of rows for each section, -1 for a section that is omitted. Short sections get all their
+// rows, and long sections share the rest.
 func share(sections []topSection, height int) []int {
 	rows := make([]int, len(sections))
 	const frame = 2 // an empty line and the heading
@@ -93,7 +93,7 @@ func share(sections []topSection, height int) []int {
 	return rows
 }
 
-// title names the owner, and has the time at the right edge.
+// title returns the owner's name, with the time at the right edge.
 func (t *topSnapshot) title(width int) string {
 	o := t.Owner
 	text := fmt.Sprintf("%s, up %s, on %s", processText(endpoint.Process{PID: o.PID, Label: term.Printable(o.Label)}),
@@ -103,7 +103,7 @@ func (t *topSnapshot) title(width int) string {
 	return text + strings.Repeat(" ", max(width-utf8.RuneCountInString(text)-len(clock), 1)) + clock
 }
 
-// summary is the counters in one line, the most important ones first.
+// summary returns the counters in one line, the most important first.
 func (t *topSnapshot) summary() string {
 	s := t.Owner.Stats
 	words := []string{term.Count(int(s.Clients), "client")}
@@ -127,7 +127,7 @@ func (t *topSnapshot) summary() string {
 	return strings.Join(words, ", ")
 }
 
-// percent is a part of a whole; a dash where there is no whole.
+// percent formats part of whole as a percentage, or a dash if whole is 0.
 func percent(part, whole float64) string {
 	if whole <= 0 {
 		return "-"
@@ -135,7 +135,7 @@ func percent(part, whole float64) string {
 	return strconv.FormatFloat(100*min(part/whole, 1), 'f', 0, 64) + "%"
 }
 
-// formatPerSecond is a rate.
+// formatPerSecond formats a rate.
 func formatPerSecond(v float64) string {
 	if v >= 99.95 || v == 0 {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -143,7 +143,7 @@ func formatPerSecond(v float64) string {
 	return strconv.FormatFloat(v, 'f', 1, 64)
 }
 
-// memory is a bar for each device and for each part of what lies on it, as parts of the longest.
+// memory draws a bar for each device and for each of its parts. The longest bar has full width.
 func (t *topSnapshot) memory(width int) topSection {
 	s := t.Owner.Stats
 	section := topSection{heading: fmt.Sprintf("MEMORY  %s owned, %s mapped by clients",
@@ -183,22 +183,21 @@ func (t *topSnapshot) memory(width int) topSection {
 	return section
 }
 
-// uses are the purposes in words.
+// uses maps purposes to words.
 var uses = map[endpoint.MemoryUsage]string{
 	endpoint.MemoryObjects: "managed objects", endpoint.MemoryResults: "cached results", endpoint.MemoryTasks: "results of tasks",
 }
 
-// label is a purpose below its device.
+// label returns the label of a purpose below its device.
 func (u topUse) label() string { return "  " + cmp.Or(uses[u.Use], term.Printable(string(u.Use))) }
 
-// label is a version below its device.
+// label returns the label of a version below its device.
 func (m topModel) label() string { return fmt.Sprintf("  %s v%d", term.Printable(m.Name), m.Version) }
 
-// eighths are blocks of growing width.
+// eighths are blocks of increasing width.
 var eighths = []rune(" ▏▎▍▌▋▊▉█")
 
-// bar is a part of a whole as a bar between brackets, width characters wide inside. What is not nothing is not drawn as
-// nothing.
+// bar draws part of whole as a bar in brackets, width characters wide inside. A positive part is always visible.
 func bar(part, whole int64, width int) string {
 	n := 0
 	if whole > 0 && part > 0 {
@@ -212,15 +211,15 @@ func bar(part, whole int64, width int) string {
 	return "▕" + text + strings.Repeat(" ", width-utf8.RuneCountInString(text)) + "▏"
 }
 
-// tableSection makes a section of a table, whose first line is the heading.
+// tableSection converts a table to a section. Its first line is the heading.
 func tableSection(t *term.Table, width int) topSection {
 	var b bytes.Buffer
-	_ = t.Write(&b, width) // a buffer takes everything
+	_ = t.Write(&b, width) // a buffer does not fail
 	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 	return topSection{lines[0], lines[1:]}
 }
 
-// loading are the versions that the owner is still loading or failed to load.
+// loading lists the versions that the owner is loading or failed to load.
 func (t *topSnapshot) loading(width int) topSection {
 	table := term.NewTable(term.Column{Title: "LOADING", Give: 1}, term.Column{Title: "DONE", Align: term.Right}, term.Column{Title: "OF", Align: term.Right}, term.Column{Title: "STATE", Give: 2})
 	for _, m := range t.Models {

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// build is what this program was built from.
+// build describes how this program was built.
 type build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
@@ -27,7 +27,7 @@ type build struct {
 func newVersionCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "version",
-		Short:   "Print what this program was built from",
+		Short:   "Print the version and build of this program",
 		Example: "  sharedtensor version\n  sharedtensor version --json",
 		Args:    cli.Exactly(),
 	}
@@ -43,7 +43,7 @@ func newVersionCommand() *cobra.Command {
 	return c
 }
 
-// String is one line.
+// String returns the description as one line.
 func (b build) String() string {
 	text := "sharedtensor " + b.Version
 	if b.Revision != "" {
@@ -60,7 +60,7 @@ func (b build) String() string {
 	return fmt.Sprintf("%s, protocol %d, %s, %s %s", text, b.Protocol, with, b.Go, b.Platform)
 }
 
-// readBuild asks the runtime.
+// readBuild reads the build information of this program.
 func readBuild() build {
 	b := build{
 		Version: endpoint.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// waitFlags are the flags of the command wait.
+// waitFlags holds the flags of the command wait.
 type waitFlags struct {
 	owner        *cli.OwnerFlags
 	result, json bool
@@ -25,9 +25,9 @@ func newWaitCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "wait [flags] ID",
 		Short: "Wait for the end of a task",
-		Long: `Wait for the end of a task and show its progress meanwhile. The exit status is 1 if the task failed or was cancelled.
-Interrupting the command leaves the task alone. Any beginning of an id that means one task only is enough. With --result
-the result is printed. A managed one whose last reference this command had is gone then.`,
+		Long: `Wait for the end of a task and show its progress. The exit status is 1 if the task failed or was cancelled. Interrupting
+the command does not stop the task. An unambiguous prefix of an id is enough. With --result the result is printed. If it is
+managed and this command holds the last reference, it is freed when the command exits.`,
 		Example: `  sharedtensor wait 3f2a91
   sharedtensor wait --result --json 3f2a91`,
 		Args: cli.Exactly("ID"),
@@ -46,11 +46,11 @@ the result is printed. A managed one whose last reference this command had is go
 	o.owner = cli.AddOwnerFlags(c)
 	c.ValidArgsFunction = completeTasks(o.owner, 1, false)
 	c.Flags().BoolVarP(&o.result, "result", "r", false, "print the result")
-	c.Flags().BoolVar(&o.json, "json", false, "print JSON: what is known of the task, or with --result the result alone")
+	c.Flags().BoolVar(&o.json, "json", false, "print the task as JSON, or with --result only the result")
 	return c
 }
 
-// waitFor waits and says how the task ended.
+// waitFor waits for the end of a task and returns an error if it failed.
 func waitFor(ctx context.Context, c *cobra.Command, o waitFlags, client *endpoint.Client, word string) (endpoint.TaskInfo, error) {
 	t, err := findTask(ctx, o.owner, client, word)
 	if err != nil {
@@ -71,7 +71,7 @@ func waitFor(ctx context.Context, c *cobra.Command, o waitFlags, client *endpoin
 	return t, err
 }
 
-// waitResult waits and prints the result.
+// waitResult waits for a task and prints its result.
 func waitResult(ctx context.Context, c *cobra.Command, o waitFlags, on *caller, word string) error {
 	t, err := waitFor(ctx, c, o, on.client, word)
 	if err != nil {
@@ -86,7 +86,7 @@ func waitResult(ctx context.Context, c *cobra.Command, o waitFlags, on *caller, 
 	return printer{w: c.OutOrStdout(), json: o.json, host: on.devices[0]}.take(v)
 }
 
-// follow waits for the end of a task and shows its progress on w, which is usually standard error.
+// follow waits for the end of a task and shows its progress on w, usually standard error.
 func follow(ctx context.Context, w io.Writer, client *endpoint.Client, id string) (last endpoint.TaskInfo, err error) {
 	m := newTaskMeter(w)
 	defer m.close()
@@ -100,7 +100,7 @@ func follow(ctx context.Context, w io.Writer, client *endpoint.Client, id string
 	return last, nil
 }
 
-// taskMeter shows how far a task is: as a bar on a terminal, else with at most a line a second.
+// taskMeter shows a task's progress: a bar on a terminal, otherwise at most one line per second.
 type taskMeter struct {
 	w        io.Writer
 	terminal bool
@@ -114,7 +114,7 @@ func newTaskMeter(w io.Writer) *taskMeter {
 	return &taskMeter{w: w, terminal: term.IsTerminal(w), now: time.Now}
 }
 
-// update shows a task that has changed.
+// update shows a changed task.
 func (m *taskMeter) update(t endpoint.TaskInfo) {
 	if t.State != endpoint.TaskRunning {
 		return
@@ -132,7 +132,7 @@ func (m *taskMeter) update(t endpoint.TaskInfo) {
 func (m *taskMeter) draw(t endpoint.TaskInfo) {
 	total, done := t.Total, max(t.Done, 0)
 	if total <= 0 {
-		total = -1 // a spinner
+		total = -1 // shows a spinner
 	} else {
 		done = min(done, total)
 	}
@@ -155,10 +155,10 @@ func (m *taskMeter) draw(t endpoint.TaskInfo) {
 		text += ": " + term.Printable(cli.OneLine(t.Message))
 	}
 	m.bar.Describe(term.Clip(text, 40))
-	_ = m.bar.Set64(done) // a bar that cannot be drawn is no reason to stop
+	_ = m.bar.Set64(done) // best effort: a failure to draw must not stop the wait
 }
 
-// close takes the bar away.
+// close removes the bar.
 func (m *taskMeter) close() {
 	if m.bar == nil {
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// D13: the progress of a task is drawn whatever numbers the owner sends.
-func TestTaskMeterOfHostileNumbers(t *testing.T) {
+// Progress is drawn for any numbers that the owner sends.
+func TestTaskMeterExtremeNumbers(t *testing.T) {
 	for _, terminal := range []bool{false, true} {
 		var b bytes.Buffer
 		m, now := newTaskMeter(&b), time.Unix(1000, 0)
@@ -20,7 +20,7 @@ func TestTaskMeterOfHostileNumbers(t *testing.T) {
 		for _, c := range [][2]int64{{-5, 10}, {20, 10}, {math.MinInt64, -1}, {math.MaxInt64, 1}, {math.MaxInt64, math.MaxInt64}} {
 			m.update(endpoint.TaskInfo{State: endpoint.TaskRunning, Done: c[0], Total: c[1], Message: "x"})
 			now = now.Add(2 * time.Second)
-			time.Sleep(110 * time.Millisecond) // the bar draws no more often
+			time.Sleep(110 * time.Millisecond) // the bar is redrawn no earlier
 		}
 		m.close()
 		require.NotEmpty(t, b.String())

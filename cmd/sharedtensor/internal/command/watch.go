@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// watchFlags are the flags of the command watch.
+// watchFlags holds the flags of the command watch.
 type watchFlags struct {
 	owner *cli.OwnerFlags
 	count int
@@ -26,10 +26,10 @@ func newWatchCommand() *cobra.Command {
 	var o watchFlags
 	c := &cobra.Command{
 		Use:   "watch [flags] [NAME...]",
-		Short: "Print what happens to names, one line an event",
-		Long: `Print what happens to the names, or to all of them, until it is interrupted: what is published now is told
-first, then every new version and every withdrawal. When the owner goes away that is told too, and watching
-goes on with the next owner on the same socket. A slow reader misses versions in between, never the newest.`,
+		Short: "Print events of names, one per line",
+		Long: `Print events of the given names, or of all names, until interrupted: first the currently published versions, then every new
+version and every withdrawal. If the owner disappears, that is an event too, and watching continues with the next owner on
+the same socket. A slow reader may miss intermediate versions, but not the newest.`,
 		Example: `  sharedtensor watch
   sharedtensor watch llm --json
   sharedtensor watch llm -n 1    # ends when llm is published`,
@@ -44,12 +44,12 @@ goes on with the next owner on the same socket. A slow reader misses versions in
 	}
 	o.owner = cli.AddOwnerFlags(c)
 	c.ValidArgsFunction = cli.CompleteNames(o.owner, 0)
-	c.Flags().IntVarP(&o.count, "count", "n", 0, "end after this many events; 0 is never")
-	c.Flags().BoolVar(&o.json, "json", false, "print one JSON object a line")
+	c.Flags().IntVarP(&o.count, "count", "n", 0, "exit after this many events; 0 means never")
+	c.Flags().BoolVar(&o.json, "json", false, "print one JSON object per line")
 	return c
 }
 
-// watchEvent is an event as JSON.
+// watchEvent is the JSON form of an event.
 type watchEvent struct {
 	Time    time.Time `json:"time"`
 	Event   string    `json:"event"`
@@ -58,7 +58,7 @@ type watchEvent struct {
 	Owner   string    `json:"owner"`
 }
 
-// watch prints events until ctx ends, which is how watching usually ends and no failure.
+// watch prints events. It returns nil when ctx ends, because that is the usual end of watching.
 func watch(ctx context.Context, out io.Writer, o watchFlags, client *endpoint.Client, names []string) error {
 	w, err := startWatch(ctx, o.owner, client, names)
 	if err != nil {

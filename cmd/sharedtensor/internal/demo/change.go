@@ -8,8 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// change makes other weights of a model that was just loaded: it turns the sign of every element of the largest tensor,
-// of a floating-point one if there is any. It returns that tensor's name, "" for a model without a byte.
+// change modifies the weights of a freshly loaded model: it flips the sign of every element of the largest tensor,
+// preferring floating-point tensors. It returns the tensor's name, or "" if the model is empty.
 func change(sd *module.StateDict) (string, error) {
 	var name string
 	var largest *tensor.Tensor
@@ -23,14 +23,14 @@ func change(sd *module.StateDict) (string, error) {
 	}
 	mapped, ok := largest.Storage().Memory().(driver.Mapped)
 	if !ok {
-		return "", fmt.Errorf("tensor %q: %w: it is not in mapped memory", name, driver.ErrInvalid)
+		return "", fmt.Errorf("tensor %q: %w: not in mapped memory", name, driver.ErrInvalid)
 	}
 	at := largest.Spec().ByteOffset
 	turnSigns(mapped.Data()[at:at+largest.Bytes()], largest.DType())
 	return name, nil
 }
 
-// preferred reports whether t is the better one to change.
+// preferred reports whether t is a better tensor to change.
 func preferred(t, than *tensor.Tensor) bool {
 	if a, b := t.DType().IsFloat(), than.DType().IsFloat(); a != b {
 		return a
@@ -38,14 +38,14 @@ func preferred(t, than *tensor.Tensor) bool {
 	return t.Bytes() > than.Bytes()
 }
 
-// turnSigns flips the highest bit of each element, which is the sign of all but the unsigned and the complex ones. A
-// bool, which may be 0 or 1 only, becomes the other; of elements that share a byte one is changed.
+// turnSigns flips the highest bit of each element: the sign bit, except for unsigned and complex types. A bool, which
+// may only be 0 or 1, is negated. Of elements that share a byte, only one changes.
 func turnSigns(data []byte, dt tensor.DType) {
 	step, bit := max(dt.BitSize()/8, 1), byte(0x80)
 	if dt == tensor.Bool {
 		bit = 1
 	}
-	for i := step - 1; i < len(data); i += step { // little-endian: the highest byte is the last
+	for i := step - 1; i < len(data); i += step { // little-endian: the highest byte is the last one
 		data[i] ^= bit
 	}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// The processes of the demo are this test binary, started again with workerEnv set. What the variable says can make one
-// of them misbehave: "lie ROLE", "small ROLE", "crash ROLE".
+// The processes of the demo run this test binary with workerEnv set. The value "lie ROLE", "small ROLE" or "crash ROLE"
+// makes one of them misbehave.
 const workerEnv = "DEMO_TEST_WORKER"
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// workAs is the main function of such a process.
+// workAs is the main function of a demo process.
 func workAs(how, role, dir string) int {
 	var out io.Writer = os.Stdout
 	switch how {
@@ -42,7 +42,7 @@ func workAs(how, role, dir string) int {
 	case "crash " + role:
 		fmt.Fprintln(os.Stderr, "no reason at all")
 		return 3
-	case "small " + role: // a real refusal of the kernel: no memfd may be larger
+	case "small " + role: // a real failure of the kernel: a memfd cannot be that large
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 4096, Max: 4096}); err != nil {
 			panic(err)
 		}
@@ -54,7 +54,7 @@ func workAs(how, role, dir string) int {
 	return 0
 }
 
-// liar changes the checksums that pass through it.
+// liar changes the checksums that are written through it.
 type liar struct{ w io.Writer }
 
 var checksum = regexp.MustCompile(`"checksum":"[0-9a-f]+"`)
@@ -64,15 +64,15 @@ func (l liar) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// options prepares a run in a directory of its own, in which nothing may be left.
+// options returns options for a run in a new directory, which must be empty after the test.
 func options(t *testing.T, how string) Options {
 	t.Helper()
-	// The system's directory and not that of the test, whose name is too long for a socket.
+	// Not t.TempDir, whose path is too long for a socket.
 	dir, err := os.MkdirTemp("", "st-")
 	require.NoError(t, err)
 	t.Setenv("TMPDIR", dir)
 	t.Setenv(workerEnv, how)
-	t.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0") // or each process rests a second before it ends
+	t.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0") // the race detector delays each exit by a second otherwise
 	exe, err := os.Executable()
 	require.NoError(t, err)
 	files := openFiles(t)
@@ -94,21 +94,21 @@ func openFiles(t *testing.T) int {
 	n := 0
 	for _, f := range list {
 		to, err := os.Readlink("/proc/self/fd/" + f.Name())
-		if err == nil && !strings.HasPrefix(to, "anon_inode:") { // the runtime's own, made when first needed
+		if err == nil && !strings.HasPrefix(to, "anon_inode:") { // descriptors that the runtime opens on first use
 			n++
 		}
 	}
 	return n
 }
 
-// children are the processes that this one has started and not waited for.
+// children lists the child processes of this process that have not been reaped.
 func children(t *testing.T) string {
 	t.Helper()
 	tasks, err := filepath.Glob("/proc/self/task/*/children")
 	require.NoError(t, err)
 	var all []string
 	for _, path := range tasks {
-		list, _ := os.ReadFile(path) // a thread may have ended meanwhile
+		list, _ := os.ReadFile(path) // a thread may have ended in the meantime
 		all = append(all, strings.Fields(string(list))...)
 	}
 	return strings.Join(all, " ")
@@ -143,7 +143,7 @@ func TestRun(t *testing.T) {
 	require.Equal(t, map[uint64][]int{1: {r.Processes[1].PID}, 2: {r.Processes[2].PID}}, r.Published.Holders)
 }
 
-func TestNoRoomForTheSecondVersion(t *testing.T) {
+func TestRunSkipsSecondVersionWithoutMemory(t *testing.T) {
 	r, err := Run(context.Background(), options(t, "small publisher"))
 	require.NoError(t, err)
 	require.True(t, r.OK)
@@ -153,7 +153,7 @@ func TestNoRoomForTheSecondVersion(t *testing.T) {
 	require.Positive(t, r.OwnerKilled.Runs)
 }
 
-func TestDisagreementIsFound(t *testing.T) {
+func TestRunDetectsDisagreement(t *testing.T) {
 	for _, role := range []string{"client-2", "publisher", "client-1"} {
 		t.Run(role, func(t *testing.T) {
 			r, err := Run(context.Background(), options(t, "lie "+role))
@@ -164,7 +164,7 @@ func TestDisagreementIsFound(t *testing.T) {
 	}
 }
 
-func TestProcessThatDiesIsNamed(t *testing.T) {
+func TestRunNamesCrashedProcess(t *testing.T) {
 	for _, role := range []string{"owner", "client-1", "publisher", "new-owner"} {
 		t.Run(role, func(t *testing.T) {
 			_, err := Run(context.Background(), options(t, "crash "+role))
@@ -175,12 +175,12 @@ func TestProcessThatDiesIsNamed(t *testing.T) {
 	}
 }
 
-func TestOwnerWithoutMemory(t *testing.T) {
+func TestRunOwnerOutOfMemory(t *testing.T) {
 	_, err := Run(context.Background(), options(t, "small owner"))
 	require.ErrorIs(t, err, driver.ErrOutOfMemory)
 }
 
-func TestInterruptedAtEveryStep(t *testing.T) {
+func TestRunInterruptedAtEachStep(t *testing.T) {
 	errStop := errors.New("enough")
 	for s := ModelReady; s < OwnerRestarted; s++ {
 		t.Run(fmt.Sprintf("step %d", s), func(t *testing.T) {
@@ -197,8 +197,8 @@ func TestInterruptedAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestAnyFile runs the demo on models that are no network: several dtypes, and nothing at all.
-func TestAnyFile(t *testing.T) {
+// The demo runs on models that are not the network: mixed dtypes, and no tensors.
+func TestRunOtherModels(t *testing.T) {
 	for name, infos := range map[string][]safetensors.TensorInfo{
 		"mixed": {
 			{Name: "flags", DType: tensor.Bool, Shape: tensor.Shape{70000}},
@@ -229,7 +229,7 @@ func TestAnyFile(t *testing.T) {
 	}
 }
 
-func TestNoSuchFile(t *testing.T) {
+func TestRunMissingFile(t *testing.T) {
 	opts := options(t, "")
 	opts.Path = filepath.Join(t.TempDir(), "missing.safetensors")
 	_, err := Run(context.Background(), opts)

@@ -1,11 +1,10 @@
-// Package demo shows, with real processes, what sharing a model in place means: one owner, readers that attach without
-// a copy, and what is left when a reader or the owner is killed.
+// Package demo shows, with real processes, how a model is shared in place: one owner, readers that attach without a
+// copy, and what survives when a reader or the owner is killed.
 //
-// [Run] is the process that directs. It starts this program again for every other role, and each of these runs [Work]:
-// it takes requests as JSON lines on standard input and answers on standard output. Standard input is also the string
-// that holds them: when it ends before a request to quit, the director is gone, and the process cleans up and ends by
-// itself.
+// [Run] directs the demo. It starts this program again for every other role, and each of these processes runs [Work]:
+// it reads requests as JSON lines from standard input and writes replies to standard output. If standard input ends
+// before a quit request, the director has died, and the process cleans up and exits.
 //
-// The director maps nothing of the model. It asks the owner over its own connection, and the kernel, in
-// /proc/PID/smaps, for what each process takes.
+// The director does not map the model. It queries the owner over a separate connection, and reads the memory use of
+// each process from /proc/PID/smaps.
 package demo

@@ -4,5 +4,5 @@ package demo
 
 import "syscall"
 
-// ownGroup has nothing to set here.
+// ownGroup returns nil: this system has no process groups.
 func ownGroup() *syscall.SysProcAttr { return nil }

@@ -4,6 +4,6 @@ package demo
 
 import "syscall"
 
-// ownGroup puts a process into a group of its own, so that an interrupt from the terminal reaches the director alone,
-// which then ends the others in order.
+// ownGroup starts a process in a new process group. An interrupt from the terminal then reaches only the director,
+// which ends the other processes in order.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

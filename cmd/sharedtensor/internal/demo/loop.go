@@ -8,25 +8,25 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// loop runs the network over and over.
+// loop runs the network repeatedly in the background.
 type loop struct {
 	stop chan struct{}
 	done chan struct{}
 
-	// Valid after done.
+	// Valid once done is closed.
 	runs  int
 	first demonet.Result
-	err   error // also of a run whose result was not that of the first
+	err   error // set also if a result differs from the first one
 }
 
-// startLoop begins. It borrows sd until end has returned.
+// startLoop starts the loop. It borrows sd until end returns.
 func startLoop(ctx context.Context, sd *module.StateDict) *loop {
 	l := &loop{stop: make(chan struct{}), done: make(chan struct{})}
 	go l.run(ctx, sd)
 	return l
 }
 
-// end asks for one more run and waits for it. Call it once.
+// end waits for one more complete run and stops the loop. Call it once.
 func (l *loop) end() {
 	close(l.stop)
 	<-l.done
@@ -48,7 +48,7 @@ func (l *loop) run(ctx context.Context, sd *module.StateDict) {
 		case l.runs == 0:
 			l.first = r
 		case r != l.first:
-			l.err = fmt.Errorf("run %d gave %v, the first one %v", l.runs+1, r, l.first)
+			l.err = fmt.Errorf("run %d returned %v, the first run %v", l.runs+1, r, l.first)
 			return
 		}
 		l.runs++

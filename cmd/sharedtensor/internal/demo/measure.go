@@ -5,8 +5,9 @@ import (
 	"os"
 )
 
-// measure asks the kernel what the processes, which all have the same version, take. keep notes the shares in the
-// report of each process. More than one copy is an error; that the kernel does not tell is none.
+// measure reads the memory use of the processes, which must all have attached the same version. keep stores the shares
+// in the report of each process. More than one copy is an error. If the kernel does not report memory use, measure
+// returns no error.
 func (d *director) measure(processes []*process, keep bool) (*Memory, error) {
 	model := &d.report.Model
 	m := &Memory{Processes: len(processes), Copies: model.Bytes * int64(len(processes))}
@@ -28,16 +29,15 @@ func (d *director) measure(processes []*process, keep bool) (*Memory, error) {
 	return m, m.judge(model)
 }
 
-// judge finds more than one copy.
+// judge returns an error if the memory is more than one copy.
 func (m *Memory) judge(model *Model) error {
-	// The kernel counts whole pages, and where it has large ones it need not know exactly which process maps which
-	// part.
+	// The kernel counts whole pages. For large pages it may only estimate which process maps which part.
 	slack := model.Mapped/50 + int64(m.Processes*os.Getpagesize())
 	if m.Objects > 1 || m.PSS > model.Mapped+slack {
-		return fmt.Errorf("%w: %d processes hold %d bytes in %d memory objects, the model is one of %d bytes",
+		return fmt.Errorf("%w: %d processes hold %d bytes in %d memory objects, want 1 object of %d bytes",
 			ErrDisagree, m.Processes, m.PSS, m.Objects, model.Mapped)
 	}
-	// Less is not two copies, but pages that are swapped out, or that the system does not count.
+	// A smaller sum is fine: some pages are swapped out or not counted by the system.
 	m.OneCopy = m.PSS >= model.Bytes-slack
 	return nil
 }

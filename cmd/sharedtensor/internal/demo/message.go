@@ -9,18 +9,18 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// What the director asks of a process.
+// Operations that the director requests.
 const (
 	opServe     = "serve"     // own the socket; with a path, load that model and publish it first
-	opAttach    = "attach"    // acquire the newest version, and give back what was held before
+	opAttach    = "attach"    // acquire the newest version and release the previous one
 	opCompute   = "compute"   // run the network once
-	opStart     = "start"     // run the network over and over
-	opStop      = "stop"      // end that, after one more run
-	opHear      = "hear"      // wait for news of a version
-	opPublish   = "publish"   // load a model, change it, and hand it to the owner
+	opStart     = "start"     // run the network repeatedly
+	opStop      = "stop"      // stop after one more run
+	opHear      = "hear"      // wait for the event of a version
+	opPublish   = "publish"   // load a model, change it, and publish its memory to the owner
 	opReconnect = "reconnect" // wait for the connection to another owner
-	opHandOver  = "hand over" // publish the version that is attached
-	opQuit      = "quit"      // clean up and end
+	opHandOver  = "hand over" // publish the attached version
+	opQuit      = "quit"      // clean up and exit
 )
 
 // request is one line from the director.
@@ -31,7 +31,7 @@ type request struct {
 	Server  string `json:"server,omitempty"`
 }
 
-// quick reports whether the answer takes the same time whatever the size of the model.
+// quick reports whether the operation's duration does not depend on the size of the model.
 func (r request) quick() bool {
 	switch r.Op {
 	case opAttach, opStart, opHear, opReconnect, opHandOver:
@@ -40,7 +40,7 @@ func (r request) quick() bool {
 	return false
 }
 
-// reply is one line to the director: progress, any number of times, and then the answer.
+// reply is one line to the director: any number of progress replies, then the answer.
 type reply struct {
 	Progress *progress `json:"progress,omitempty"`
 
@@ -55,16 +55,16 @@ type reply struct {
 	Took    time.Duration `json:"took,omitempty"`
 	Result  *Result       `json:"result,omitempty"`
 	Runs    int           `json:"runs,omitempty"`
-	Changed string        `json:"changed,omitempty"` // the tensor that is not what it was in the file
+	Changed string        `json:"changed,omitempty"` // the tensor that differs from the file
 }
 
-// progress is how far a load has come, in bytes.
+// progress is the progress of a load in bytes.
 type progress struct {
 	Done  int64 `json:"done"`
 	Total int64 `json:"total"`
 }
 
-// codeOutOfMemory marks an error that answers for [driver.ErrOutOfMemory].
+// codeOutOfMemory marks an error that matches [driver.ErrOutOfMemory].
 const codeOutOfMemory = "out of memory"
 
 func errorReply(err error) reply {
@@ -75,7 +75,7 @@ func errorReply(err error) reply {
 	return r
 }
 
-// err is the error that a reply carries, nil for an answer.
+// err returns the error of a reply, or nil.
 func (r reply) err() error {
 	switch {
 	case r.Error == "":
@@ -86,7 +86,7 @@ func (r reply) err() error {
 	return &remoteError{text: r.Error}
 }
 
-// remoteError is an error of another process. It answers for the sentinel that its code stands for.
+// remoteError is an error of another process. It matches the sentinel of its code.
 type remoteError struct {
 	text string
 	is   error
@@ -95,13 +95,13 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.is }
 
-// Result is what a process computed. Two processes agree when theirs are equal.
+// Result is the result of a computation. Results of the same weights are equal.
 type Result struct {
-	// Network is what was run; see [demonet.Result].
+	// Network is the network that was run; see [demonet.Result].
 	Network string `json:"network"`
-	// Value is a number of it to show. It is text because it need not be finite.
+	// Value is a number to display. It is text because it may not be finite.
 	Value string `json:"value"`
-	// Checksum is over every bit of what was computed, in 16 hexadecimal digits.
+	// Checksum covers every bit of the result, as 16 hexadecimal digits.
 	Checksum string `json:"checksum"`
 }
 

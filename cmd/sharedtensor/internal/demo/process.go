@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// process is another process of the demo, as the director has it. It is used by one goroutine at a time.
+// process is the director's view of another process. It is used by one goroutine at a time.
 type process struct {
 	report *Process
 	cmd    *exec.Cmd
@@ -23,8 +23,8 @@ type process struct {
 	ended  bool
 }
 
-// startProcess starts the command line, which runs [Work], with role and directory behind it. The process is killed
-// when ctx ends. The caller ends it with quit or kill.
+// startProcess starts command with role and dir appended; it must run [Work]. The process is killed when ctx ends. The
+// caller ends it with quit or kill.
 func startProcess(ctx context.Context, command []string, role, dir string) (*process, error) {
 	words := append(append([]string{}, command...), strings.ReplaceAll(role, " ", "-"), dir)
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
@@ -39,15 +39,15 @@ func startProcess(ctx context.Context, command []string, role, dir string) (*pro
 	if err != nil {
 		return nil, errors.Join(err, in.Close())
 	}
-	if err := cmd.Start(); err != nil { // closes the pipes
+	if err := cmd.Start(); err != nil { // closes the pipes on failure
 		return nil, fmt.Errorf("start %s: %w", role, err)
 	}
 	p.in, p.out, p.report.PID = in, json.NewDecoder(out), cmd.Process.Pid
 	return p, nil
 }
 
-// ask sends a request and waits for the answer; progress may be nil. A process that takes longer than stepTimeout for
-// what does not depend on the size of the model is killed. Errors name the process.
+// ask sends a request and waits for the answer; progress may be nil. If a quick request takes longer than stepTimeout,
+// the process is killed. Errors name the process.
 func (p *process) ask(ctx context.Context, r request, progress func(done, total int64)) (_ reply, err error) {
 	if ctx.Err() != nil {
 		return reply{}, context.Cause(ctx)
@@ -56,7 +56,7 @@ func (p *process) ask(ctx context.Context, r request, progress func(done, total 
 		var late atomic.Bool
 		timer := time.AfterFunc(stepTimeout, func() {
 			late.Store(true)
-			_ = p.signalKill() // its end is what is waited for
+			_ = p.signalKill() // unblocks the reader below
 		})
 		defer func() {
 			if timer.Stop(); err != nil && late.Load() {
@@ -88,7 +88,7 @@ func (p *process) ask(ctx context.Context, r request, progress func(done, total 
 	}
 }
 
-// lost says how a process ended that should not have.
+// lost returns an error that reports how a process ended unexpectedly.
 func (p *process) lost(op string) error {
 	err := p.kill()
 	if text := p.stderr.String(); text != "" {
@@ -100,13 +100,13 @@ func (p *process) lost(op string) error {
 // signalKill sends SIGKILL and does not wait.
 func (p *process) signalKill() error { return p.cmd.Process.Kill() }
 
-// kill ends the process with SIGKILL, if it still runs, and waits for its end. A second call is nil.
+// kill sends SIGKILL if the process is running, and waits for its end. A second call returns nil.
 func (p *process) kill() error {
 	if p.ended {
 		return nil
 	}
 	p.ended = true
-	_ = p.signalKill() // one that has ended cannot be killed
+	_ = p.signalKill() // best effort: it may have ended already
 	if err := p.cmd.Wait(); p.cmd.ProcessState == nil {
 		return fmt.Errorf("wait for %s: %w", p.report.Role, err)
 	}
@@ -114,10 +114,11 @@ func (p *process) kill() error {
 	return nil
 }
 
-// quitTimeout is how long a process may take to close what it has.
+// quitTimeout limits the time a process may take to close its resources.
 const quitTimeout = 10 * time.Second
 
-// quit asks the process to clean up and end, and waits until it has. An end that is not a good one is an error.
+// quit requests the process to clean up, and waits until it has exited. It returns an error if the exit status is not
+// 0.
 func (p *process) quit(ctx context.Context) error {
 	if p.ended {
 		return nil
@@ -136,7 +137,7 @@ func (p *process) quit(ctx context.Context) error {
 	return nil
 }
 
-// tail keeps the end of what is written to it. The zero value is ready.
+// tail keeps the end of the data written to it. The zero value is ready to use.
 type tail struct {
 	mu   sync.Mutex
 	data []byte
@@ -155,7 +156,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// String is what was kept.
+// String returns the retained text.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,52 +12,52 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// clients is how many readers the demo has.
+// clients is the number of readers.
 const clients = 3
 
-// Options say what to show, and to whom.
+// Options configures the demo.
 type Options struct {
-	// Path is a model as [safetensors.Open] takes it. Empty stands for one that the demo makes.
+	// Path is a model for [safetensors.Open]. If it is empty, the demo generates one.
 	Path string
-	// Size is about how many bytes a model that the demo makes has.
+	// Size is the approximate size of a generated model in bytes.
 	Size int64
-	// Worker is the command line that runs [Work]; role and directory come behind it.
+	// Worker is a command line that runs [Work]. Role and directory are appended.
 	Worker []string
-	// Progress, if not nil, is told how far a long step has come; what is one of "making", "loading".
+	// Progress, if not nil, receives the progress of long steps. what is "making" or "loading".
 	Progress func(what string, done, total int64)
-	// Step, if not nil, is told after each step, with the report as far as it has come.
+	// Step, if not nil, is called after each step with the report so far.
 	Step func(s Step, r *Report)
 }
 
-// Step is a step of the demo.
+// Step identifies a step of the demo.
 type Step uint8
 
 // The steps, in order.
 const (
-	// ModelReady is a model that was made or checked.
+	// ModelReady means the model was generated or validated.
 	ModelReady Step = iota
-	// OwnerServes is the model loaded by its owner.
+	// OwnerServes means the owner has loaded and published the model.
 	OwnerServes
-	// ClientAttached is told once for each reader; it is the last of the processes.
+	// ClientAttached is reported once for each reader, which is the last of Report.Processes.
 	ClientAttached
-	// AllAgree is the owner and all readers with the same result.
+	// AllAgree means the owner and all readers computed the same result.
 	AllAgree
-	// MemoryMeasured is the memory of all of them.
+	// MemoryMeasured means the memory use of all processes was measured.
 	MemoryMeasured
-	// ClientKilledStep is one reader killed, and its references back.
+	// ClientKilledStep means one reader was killed and its references were released.
 	ClientKilledStep
-	// VersionPublished is a second version, or none where there is no room.
+	// VersionPublished means a second version was published, or skipped for lack of memory.
 	VersionPublished
-	// ClientSwitched is one reader on the second version. It is left out where there is none.
+	// ClientSwitched means one reader switched to the second version. It is omitted if there is none.
 	ClientSwitched
-	// OwnerKilledStep is the owner killed, and the readers still computing.
+	// OwnerKilledStep means the owner was killed while the readers computed.
 	OwnerKilledStep
-	// OwnerRestarted is another owner, and the readers connected to it.
+	// OwnerRestarted means another owner started and the readers connected to it.
 	OwnerRestarted
 )
 
-// Run runs the demo. What it made is gone when it returns, whatever happened: processes, sockets and files. The report
-// is not nil, and holds what was done before an error.
+// Run runs the demo. When it returns, also with an error, its processes have ended and its sockets and files are
+// removed. The report is never nil and contains the steps before an error.
 func Run(ctx context.Context, opts Options) (_ *Report, err error) {
 	start := time.Now()
 	d := &director{opts: opts, report: &Report{Processes: []*Process{}}}
@@ -79,7 +79,7 @@ func Run(ctx context.Context, opts Options) (_ *Report, err error) {
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			if ctx.Err() != nil {
-				err = context.Cause(ctx) // whatever came of it
+				err = context.Cause(ctx) // other errors follow from the cancellation
 			}
 			return d.report, err
 		}
@@ -92,22 +92,22 @@ type director struct {
 	opts   Options
 	report *Report
 	dir    string
-	path   string // of the model
+	path   string // the model's path
 
-	client    *endpoint.Client // asks the owner
+	client    *endpoint.Client // connection to the owner, for queries
 	owner     *process
 	clients   []*process
-	processes []*process // all that were started
+	processes []*process // all processes that were started
 }
 
-// step tells the caller.
+// step reports a step to the caller.
 func (d *director) step(s Step) {
 	if d.opts.Step != nil {
 		d.opts.Step(s, d.report)
 	}
 }
 
-// progress returns what to tell of a long step.
+// progress returns a function that reports the progress of a long step.
 func (d *director) progress(what string) func(done, total int64) {
 	if d.opts.Progress == nil {
 		return nil
@@ -115,7 +115,7 @@ func (d *director) progress(what string) func(done, total int64) {
 	return func(done, total int64) { d.opts.Progress(what, done, total) }
 }
 
-// start starts a process.
+// start starts a process in the given role.
 func (d *director) start(ctx context.Context, role string) (*process, error) {
 	p, err := startProcess(ctx, d.opts.Worker, role, d.dir)
 	if err != nil {
@@ -126,7 +126,8 @@ func (d *director) start(ctx context.Context, role string) (*process, error) {
 	return p, nil
 }
 
-// each asks all of them at once and returns their answers in order. The first error is returned when all have answered.
+// each sends the request to all processes concurrently and returns their answers in order. It returns the first error
+// after all have answered.
 func each(ctx context.Context, processes []*process, r request) ([]reply, error) {
 	answers, errs := make([]reply, len(processes)), make([]error, len(processes))
 	var asking sync.WaitGroup
@@ -137,11 +138,11 @@ func each(ctx context.Context, processes []*process, r request) ([]reply, error)
 	return answers, errors.Join(errs...)
 }
 
-// stepTimeout bounds what should take no time.
+// stepTimeout limits steps that should complete at once.
 const stepTimeout = 30 * time.Second
 
-// waitForHolders waits until the versions' holders at the owner meet the condition, and returns them. There is no event
-// for leases, so it polls.
+// waitForHolders waits until the holders of each version, as reported by the owner, meet the condition, and returns
+// them. It polls, because leases have no event.
 func (d *director) waitForHolders(ctx context.Context, what string, condition func(holders map[uint64][]int) bool) (map[uint64][]int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("the owner does not report %s", what))
 	defer cancel()
@@ -168,7 +169,7 @@ func (d *director) waitForHolders(ctx context.Context, what string, condition fu
 	}
 }
 
-// quit ends all processes that are left, readers first, and finds that each ends well.
+// quit ends all remaining processes, readers first. It returns an error if one does not exit cleanly.
 func (d *director) quit(ctx context.Context) error {
 	for _, p := range append(append([]*process{}, d.clients...), d.owner) {
 		if err := p.quit(ctx); err != nil {
@@ -178,7 +179,7 @@ func (d *director) quit(ctx context.Context) error {
 	return nil
 }
 
-// cleanUp leaves nothing behind.
+// cleanUp kills all remaining processes and removes all files.
 func (d *director) cleanUp() error {
 	var errs []error
 	if d.client != nil {
@@ -193,5 +194,5 @@ func (d *director) cleanUp() error {
 	return errors.Join(errs...)
 }
 
-// modelPath is where a model that the demo makes lies.
+// modelPath returns the path of a generated model.
 func (d *director) modelPath() string { return filepath.Join(d.dir, "model.safetensors") }

@@ -11,20 +11,20 @@ import (
 	"strings"
 )
 
-// usage is what a process takes, as /proc/PID/smaps tells it (proc_pid_smaps(5)).
+// usage is the memory use of a process according to /proc/PID/smaps (proc_pid_smaps(5)).
 type usage struct {
 	pss     int64    // of the model's mappings: each page divided by the number of processes that map it
-	private int64    // of everything else: pages that no other process maps
-	objects []string // the memory objects that are mapped, as device:inode, sorted
+	private int64    // of all other mappings: pages that no other process maps
+	objects []string // the mapped memory objects as device:inode, sorted
 }
 
-// memfdPath is how the kernel shows mappings of what package host allocates.
+// memfdPath begins the path of mappings that package host allocates.
 const memfdPath = "/memfd:sharedtensor"
 
-// errSmaps is a kernel, or something in its place, that does not tell the shares of processes.
-var errSmaps = errors.New("this system does not tell what processes share")
+// errSmaps means that the kernel, or an emulation of it, does not report memory shares.
+var errSmaps = errors.New("this system does not report the memory shares of processes")
 
-// readUsage asks for a process of this user.
+// readUsage returns the usage of a process of this user.
 func readUsage(pid int) (usage, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps", pid))
 	if err != nil {
@@ -34,11 +34,11 @@ func readUsage(pid int) (usage, error) {
 	return parseSmaps(f)
 }
 
-// parseSmaps reads the file: for each mapping one line as in /proc/PID/maps, and then lines of the form "Key: value".
+// parseSmaps parses smaps: for each mapping, one line as in /proc/PID/maps, followed by lines of the form "Key: value".
 func parseSmaps(r io.Reader) (u usage, err error) {
 	ours, told := false, false
 	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, 1<<20) // a path has at most 4 KiB, escaped at most 16
+	lines.Buffer(nil, 1<<20) // a path is at most 4 KiB, or 16 KiB escaped
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
 		if len(fields) == 0 {
@@ -83,7 +83,7 @@ func parseSmaps(r io.Reader) (u usage, err error) {
 	return u, nil
 }
 
-// kibibytes reads the value of a line such as "Pss: 12 kB".
+// kibibytes parses the value of a line such as "Pss: 12 kB" and returns bytes.
 func kibibytes(fields []string) (int64, error) {
 	if len(fields) != 3 || fields[2] != "kB" {
 		return 0, strconv.ErrSyntax

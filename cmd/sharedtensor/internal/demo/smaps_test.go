@@ -44,7 +44,7 @@ func TestParseSmapsRefuses(t *testing.T) {
 		"words":     "Pss: 1 kB\nPrivate_Dirty: many kB\n",
 		"long line": strings.Repeat("x", 2<<20),
 	} {
-		if name == "no unit" { // that of other mappings is not read
+		if name == "no unit" { // the unit is only parsed for the model's mappings
 			text = "7f0000000000-7f0004000000 r--s 00000000 00:01 1057 /memfd:sharedtensor (deleted)\n" + text
 		}
 		_, err := parseSmaps(strings.NewReader(text))

@@ -15,10 +15,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
-// ErrDisagree is two processes that computed different things, or more memory than one copy takes.
+// ErrDisagree means that two processes computed different results, or that the memory is more than one copy.
 var ErrDisagree = errors.New("the demo failed")
 
-// prepareModel makes the model, or checks the one that was given.
+// prepareModel generates the model, or validates the given one.
 func (d *director) prepareModel(ctx context.Context) (err error) {
 	if d.path = d.opts.Path; d.path == "" {
 		d.path = d.modelPath()
@@ -42,7 +42,7 @@ func (d *director) prepareModel(ctx context.Context) (err error) {
 	return nil
 }
 
-// makeModel writes the file of a small network.
+// makeModel writes a small network to a file.
 func (d *director) makeModel(ctx context.Context) (err error) {
 	start := time.Now()
 	config, err := demonet.ConfigFor(d.opts.Size)
@@ -64,14 +64,14 @@ func (d *director) makeModel(ctx context.Context) (err error) {
 	return err
 }
 
-// startOwner starts the process of the owner. It is there before anything is written, because it is also what removes
-// the directory should this process be killed.
+// startOwner starts the owner's process. It starts before any file is written, because it removes the directory if the
+// director is killed.
 func (d *director) startOwner(ctx context.Context) (err error) {
 	d.owner, err = d.start(ctx, "owner")
 	return err
 }
 
-// serve has the owner load the model, and connects to it.
+// serve requests the owner to load the model, and connects to it.
 func (d *director) serve(ctx context.Context) error {
 	got, err := d.owner.ask(ctx, request{Op: opServe, Path: d.path}, d.progress("loading"))
 	if err != nil {
@@ -87,7 +87,7 @@ func (d *director) serve(ctx context.Context) error {
 	return nil
 }
 
-// attachClients starts the readers and has each attach, one after the other so that none disturbs the time of another.
+// attachClients starts the readers. They attach one at a time, so that they do not disturb each other's measurements.
 func (d *director) attachClients(ctx context.Context) error {
 	for i := range clients {
 		p, err := d.start(ctx, fmt.Sprintf("client %d", i+1))
@@ -105,7 +105,7 @@ func (d *director) attachClients(ctx context.Context) error {
 	return nil
 }
 
-// agree has the owner and all readers compute at the same time, and compares.
+// agree computes on the owner and all readers concurrently, and compares the results.
 func (d *director) agree(ctx context.Context) error {
 	all := append([]*process{d.owner}, d.clients...)
 	answers, err := each(ctx, all, request{Op: opCompute})
@@ -128,7 +128,7 @@ func (d *director) agree(ctx context.Context) error {
 	return nil
 }
 
-// same reports whether a process computed what it should.
+// same returns an error if a process computed a different result.
 func same(p *process, got, want *Result) error {
 	if got == nil || *got != *want {
 		return fmt.Errorf("%w: %s, pid %d, computed %v, want %v", ErrDisagree, p.report.Role, p.report.PID, got, want)
@@ -136,7 +136,7 @@ func same(p *process, got, want *Result) error {
 	return nil
 }
 
-// killClient kills a reader and waits until the owner has its references back.
+// killClient kills a reader and waits until the owner has released its references.
 func (d *director) killClient(ctx context.Context) error {
 	p := d.clients[clients-1]
 	held := func(holders map[uint64][]int) bool { return slices.Contains(holders[1], p.report.PID) }
@@ -158,7 +158,7 @@ func (d *director) killClient(ctx context.Context) error {
 	d.clients = d.clients[:clients-1]
 	d.report.ClientKilled = &ClientKilled{PID: p.report.PID, Returned: took, Holders: len(holders[1])}
 	if n := len(holders[1]); n != len(d.clients) {
-		return fmt.Errorf("%w: the owner counts %d readers, %d are there", ErrDisagree, n, len(d.clients))
+		return fmt.Errorf("%w: the owner reports %d readers, want %d", ErrDisagree, n, len(d.clients))
 	}
 	d.step(ClientKilledStep)
 	return nil

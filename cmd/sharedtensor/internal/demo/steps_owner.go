@@ -10,7 +10,7 @@ func (d *director) killOwner(ctx context.Context) error {
 	if _, err := each(ctx, d.clients, request{Op: opStart}); err != nil {
 		return err
 	}
-	if err := d.owner.kill(); err != nil { // returns when it is gone
+	if err := d.owner.kill(); err != nil { // returns after its exit
 		return err
 	}
 	results := []*Result{d.report.Result, d.report.Result}
@@ -31,8 +31,8 @@ func (d *director) killOwner(ctx context.Context) error {
 	return nil
 }
 
-// restartOwner starts another owner on the same socket. The readers come to it by themselves, and the one that has
-// version 1 hands its memory over: nothing is loaded again, and there is still one copy.
+// restartOwner starts another owner on the same socket. The readers reconnect automatically, and one that has version 1
+// publishes its memory to the new owner. Nothing is loaded again, and there is still one copy.
 func (d *director) restartOwner(ctx context.Context) (err error) {
 	report := &Restarted{}
 	start := time.Now()

@@ -9,8 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// publish has another process publish a second version while the readers compute on the first, and one of them switch.
-// Where the memory is too small for two versions it is left out.
+// publish publishes a second version from another process while the readers compute on the first, and switches one
+// reader to it. It is skipped if memory is too small for two versions.
 func (d *director) publish(ctx context.Context) error {
 	if _, err := each(ctx, d.clients, request{Op: opStart}); err != nil {
 		return err
@@ -39,7 +39,7 @@ func (d *director) publish(ctx context.Context) error {
 	return d.switchOver(ctx, d.clients[1])
 }
 
-// publishSecond starts the publisher, which ends when it has published.
+// publishSecond starts the publisher, which exits after publishing.
 func (d *director) publishSecond(ctx context.Context) (reply, error) {
 	p, err := d.start(ctx, "publisher")
 	if err != nil {
@@ -57,7 +57,7 @@ func (d *director) publishSecond(ctx context.Context) (reply, error) {
 	return got, nil
 }
 
-// switchOver has one reader attach the second version, whose publisher is gone by now.
+// switchOver attaches the second version in one reader. Its publisher has exited.
 func (d *director) switchOver(ctx context.Context, p *process) error {
 	pub := d.report.Published
 	got, err := p.ask(ctx, request{Op: opAttach}, nil)
@@ -90,7 +90,7 @@ func (d *director) switchOver(ctx context.Context, p *process) error {
 	return nil
 }
 
-// stop ends what the readers compute, whose results must be the given ones, and returns how many runs that were.
+// stop ends the readers' loops, checks that their results are the given ones, and returns the number of runs.
 func (d *director) stop(ctx context.Context, want ...*Result) (int, error) {
 	answers, err := each(ctx, d.clients, request{Op: opStop})
 	if err != nil {

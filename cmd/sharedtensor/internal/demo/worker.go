@@ -20,23 +20,23 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// modelName is the name under which the model is published.
+// modelName is the published name of the model.
 const modelName = "demo"
 
-// directoryPrefix begins the name of the demo's directory, below the system's one for temporary files.
+// directoryPrefix begins the name of the demo's temporary directory.
 const directoryPrefix = "sharedtensor-demo-"
 
-// socketPath is the owner's socket in the demo's directory.
+// socketPath returns the path of the owner's socket.
 func socketPath(dir string) string { return filepath.Join(dir, "owner.sock") }
 
-// errOrphaned is a process whose director is gone.
-var errOrphaned = errors.New("the process that directs the demo is gone")
+// errOrphaned means that the director has died.
+var errOrphaned = errors.New("the director of the demo has ended")
 
-// Work is a process of the demo other than the one that directs: it does what requests on stdin say and answers on
-// stdout, until it is told to quit. role is its label at the owner; dir is the demo's directory. When stdin ends before
-// that, or ctx does, it closes everything that it has and removes dir, whatever it was doing.
+// Work runs a process of the demo other than the director. It executes the requests on stdin and writes replies to
+// stdout until it receives a quit request. role is its label at the owner; dir is the demo's directory. If stdin or ctx
+// ends first, Work releases all resources and removes dir, even in the middle of a request.
 func Work(ctx context.Context, stdin io.Reader, stdout io.Writer, role, dir string) (err error) {
-	// A director that is gone must be an error of the write, not the signal that ends a process on the spot.
+	// If the director has died, writes must fail with an error. SIGPIPE would end the process without cleanup.
 	signal.Ignore(syscall.SIGPIPE)
 	dev, err := host.Open()
 	if err != nil {
@@ -67,7 +67,7 @@ func Work(ctx context.Context, stdin io.Reader, stdout io.Writer, role, dir stri
 	}
 }
 
-// read passes requests on until stdin ends, and then ends the work.
+// read forwards requests until stdin ends, and then cancels the work.
 func read(ctx context.Context, end context.CancelCauseFunc, stdin io.Reader, requests chan<- request) {
 	in := json.NewDecoder(stdin)
 	for {
@@ -84,22 +84,22 @@ func read(ctx context.Context, end context.CancelCauseFunc, stdin io.Reader, req
 	}
 }
 
-// worker is what such a process has.
+// worker holds the resources of a demo process.
 type worker struct {
 	role, dir string
 	dev       driver.Device
 	out       *json.Encoder
 
-	server *endpoint.Server // of an owner
+	server *endpoint.Server // set in an owner
 	served chan error
-	own    *module.StateDict // a reference of its own to what the owner published
+	own    *module.StateDict // a separate reference to the published model
 
 	client *endpoint.Client
 	handle *endpoint.Handle
 	loop   *loop
 }
 
-// do carries out one request.
+// do executes one request.
 func (w *worker) do(ctx context.Context, r request) (reply, error) {
 	switch r.Op {
 	case opServe:
@@ -123,10 +123,10 @@ func (w *worker) do(ctx context.Context, r request) (reply, error) {
 	case opQuit:
 		return reply{}, nil
 	}
-	return reply{}, fmt.Errorf("%w: there is no request %q", driver.ErrInvalid, r.Op)
+	return reply{}, fmt.Errorf("%w: unknown request %q", driver.ErrInvalid, r.Op)
 }
 
-// stateDict is the version that this process has, borrowed.
+// stateDict returns the version that this process has attached or loaded, borrowed.
 func (w *worker) stateDict() (*module.StateDict, error) {
 	switch {
 	case w.handle != nil:
@@ -137,7 +137,7 @@ func (w *worker) stateDict() (*module.StateDict, error) {
 	return nil, fmt.Errorf("%w: nothing is attached", driver.ErrInvalid)
 }
 
-// compute runs the network where the weights are.
+// compute runs the network on the weights in place.
 func (w *worker) compute(ctx context.Context) (reply, error) {
 	sd, err := w.stateDict()
 	if err != nil {
@@ -151,7 +151,7 @@ func (w *worker) compute(ctx context.Context) (reply, error) {
 	return reply{Took: time.Since(start), Result: newResult(r)}, nil
 }
 
-// close gives back everything, in the order that nothing is used after it is gone.
+// close releases all resources, users before their dependencies.
 func (w *worker) close() error {
 	var errs []error
 	if w.loop != nil {
@@ -175,7 +175,7 @@ func (w *worker) close() error {
 	return errors.Join(append(errs, w.dev.Close())...)
 }
 
-// removeDirectory removes what the director can remove no more. Other processes may be doing the same.
+// removeDirectory removes the directory after the director has died. Other processes may do the same concurrently.
 func (w *worker) removeDirectory() error {
 	if !strings.HasPrefix(filepath.Base(w.dir), directoryPrefix) {
 		return fmt.Errorf("%w: %s is not a directory of the demo", driver.ErrInvalid, w.dir)

@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// dial returns the connection to the owner, which the worker keeps.
+// dial returns the connection to the owner. The worker owns it.
 func (w *worker) dial(ctx context.Context) (*endpoint.Client, error) {
 	if w.client != nil {
 		return w.client, nil
@@ -22,7 +22,7 @@ func (w *worker) dial(ctx context.Context) (*endpoint.Client, error) {
 	return client, err
 }
 
-// attach maps the newest version, and only then lets go of the one before.
+// attach maps the newest version, and then releases the previous one.
 func (w *worker) attach(ctx context.Context) (reply, error) {
 	start := time.Now()
 	client, err := w.dial(ctx)
@@ -46,7 +46,7 @@ func (w *worker) attach(ctx context.Context) (reply, error) {
 	return answer, err
 }
 
-// attached is the handle, if there is one.
+// attached returns the handle, or an error if nothing is attached.
 func (w *worker) attached() (*endpoint.Handle, error) {
 	if w.handle == nil {
 		return nil, fmt.Errorf("%w: nothing is attached", driver.ErrInvalid)
@@ -54,10 +54,10 @@ func (w *worker) attached() (*endpoint.Handle, error) {
 	return w.handle, nil
 }
 
-// until waits for a change of the handle that makes the condition true.
+// until waits until condition is true, checking it after each change of the handle.
 func until(ctx context.Context, h *endpoint.Handle, condition func() bool) error {
 	for {
-		changed := h.Changed() // before the look, so that no change goes unseen
+		changed := h.Changed() // before checking, so that no change is missed
 		if condition() {
 			return nil
 		}
@@ -69,7 +69,7 @@ func until(ctx context.Context, h *endpoint.Handle, condition func() bool) error
 	}
 }
 
-// hear waits until the owner has told of a version.
+// hear waits for the owner's event of a version.
 func (w *worker) hear(ctx context.Context, version uint64) (reply, error) {
 	h, err := w.attached()
 	if err != nil {
@@ -79,7 +79,8 @@ func (w *worker) hear(ctx context.Context, version uint64) (reply, error) {
 	return reply{Version: h.Version()}, err
 }
 
-// reconnect waits until the client, which dials by itself, has come to an owner that does not know what is attached.
+// reconnect waits until the client has automatically reconnected to a new owner, which has not published the attached
+// model.
 func (w *worker) reconnect(ctx context.Context, server string) (reply, error) {
 	h, err := w.attached()
 	if err != nil {
@@ -88,7 +89,7 @@ func (w *worker) reconnect(ctx context.Context, server string) (reply, error) {
 	if err := until(ctx, h, func() bool { return h.State() == endpoint.Orphaned }); err != nil {
 		return reply{}, err
 	}
-	// The handle is told while the connection is still being made.
+	// The handle may change before the connection is established; a request waits for it.
 	if _, err := w.client.List(ctx); err != nil {
 		return reply{}, err
 	}
@@ -98,7 +99,7 @@ func (w *worker) reconnect(ctx context.Context, server string) (reply, error) {
 	return reply{Server: server}, nil
 }
 
-// handOver publishes the memory that is attached here to the owner that there is now.
+// handOver publishes the attached memory to the current owner.
 func (w *worker) handOver(ctx context.Context) (reply, error) {
 	h, err := w.attached()
 	if err != nil {
@@ -112,23 +113,23 @@ func (w *worker) handOver(ctx context.Context) (reply, error) {
 	return reply{Took: time.Since(start), Version: version}, nil
 }
 
-// start begins to compute until stop.
+// start computes in the background until stop.
 func (w *worker) start(ctx context.Context) (reply, error) {
 	sd, err := w.stateDict()
 	if err != nil {
 		return reply{}, err
 	}
 	if w.loop != nil {
-		return reply{}, errors.New("it computes already")
+		return reply{}, errors.New("already computing")
 	}
 	w.loop = startLoop(ctx, sd)
 	return reply{}, nil
 }
 
-// stop ends what start began. At least one run begins after it.
+// stop ends the loop of start. At least one run begins after the call.
 func (w *worker) stop() (reply, error) {
 	if w.loop == nil {
-		return reply{}, errors.New("it does not compute")
+		return reply{}, errors.New("not computing")
 	}
 	l := w.loop
 	w.loop = nil

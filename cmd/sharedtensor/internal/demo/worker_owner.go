@@ -12,10 +12,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// serve makes this process the owner. Without a path it begins with nothing published.
+// serve makes this process the owner. Without a path nothing is published.
 func (w *worker) serve(ctx context.Context, path string) (reply, error) {
 	if w.server != nil {
-		return reply{}, fmt.Errorf("%w: this process is the owner already", driver.ErrInvalid)
+		return reply{}, fmt.Errorf("%w: this process is already the owner", driver.ErrInvalid)
 	}
 	server, err := endpoint.NewServer(endpoint.ServerOptions{
 		Socket: socketPath(w.dir), Devices: []driver.Device{w.dev}, Label: "demo " + w.role,
@@ -34,7 +34,8 @@ func (w *worker) serve(ctx context.Context, path string) (reply, error) {
 	return answer, nil
 }
 
-// loadFirst loads a model and publishes it as version 1. This process keeps a reference of its own to compute with.
+// loadFirst loads a model and publishes it as version 1. The worker keeps a separate reference for its own
+// computations.
 func (w *worker) loadFirst(ctx context.Context, server *endpoint.Server, path string, answer *reply) error {
 	start := time.Now()
 	sd, err := module.Load(ctx, w.dev, path, module.LoadOptions{Progress: w.progress})
@@ -51,12 +52,12 @@ func (w *worker) loadFirst(ctx context.Context, server *endpoint.Server, path st
 	return err
 }
 
-// progress tells the director. That nobody reads it shows when the answer is sent.
+// progress sends a progress reply. It ignores write errors, because sending the answer will fail in the same way.
 func (w *worker) progress(done, total int64) {
 	_ = w.out.Encode(reply{Progress: &progress{Done: done, Total: total}})
 }
 
-// publish loads a model, changes it, and hands its memory to the owner. Nothing of it stays here.
+// publish loads a model, changes it, and passes its memory to the owner. This process keeps no reference.
 func (w *worker) publish(ctx context.Context, path string) (_ reply, err error) {
 	client, err := w.dial(ctx)
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// DefaultBytes is the size of the demo's model where nobody asks for another.
+// DefaultBytes is the default size of the demo's model.
 const DefaultBytes = 64 << 20
 
-// maxBytes bounds the size of a synthetic model.
+// maxBytes is the maximum size of a synthetic model.
 const maxBytes = 1 << 40
 
 const (
@@ -20,9 +20,9 @@ const (
 	elementLen = 4 // all tensors are float32
 )
 
-// Config is the size of a network. All of it is read off a state dict's shapes by [New].
+// Config is the size of a network. [New] derives it from the shapes in a state dict.
 type Config struct {
-	// Vocab is the number of different tokens.
+	// Vocab is the number of distinct tokens.
 	Vocab int
 	// Dim is the number of channels, a multiple of 64.
 	Dim int
@@ -38,12 +38,12 @@ type TensorSpec struct {
 	Name string
 	// Spec is its dtype and shape; contiguous, at offset 0.
 	Spec tensor.Spec
-	// TiedTo is the name of an earlier tensor that this one is; "" for one with bytes of its own.
+	// TiedTo is the name of an earlier tensor that shares its bytes, or "" if the tensor has its own.
 	TiedTo string
 }
 
-// ConfigFor is a network of about the given number of bytes, off by less than 16 KiB from 1 MiB on. Smaller ones are
-// at least 260 KiB. It refuses sizes that are not positive or over 1 TiB.
+// ConfigFor returns a network of about the given size. From 1 MiB, it is off by less than 16 KiB. The minimum is 260
+// KiB. ConfigFor refuses sizes that are not positive or over 1 TiB.
 func ConfigFor(bytes int64) (Config, error) {
 	if bytes <= 0 || bytes > maxBytes {
 		return Config{}, fmt.Errorf("a model of %d bytes: want 1 to %d", bytes, int64(maxBytes))
@@ -61,7 +61,7 @@ func ConfigFor(bytes int64) (Config, error) {
 	rest := bytes/elementLen - int64(minVocab*c.Dim+c.Dim)
 	perLayer := c.layerParameters()
 	c.Layers = int(max(rest/perLayer, 1))
-	// What is left goes into the vocabulary: its rows are the finest step there is.
+	// The rest is used for the vocabulary, because its rows allow the finest adjustment.
 	c.Vocab = minVocab + int(max(rest-int64(c.Layers)*perLayer, 0)/int64(c.Dim))
 	return c, nil
 }
@@ -71,12 +71,12 @@ func (c Config) layerParameters() int64 {
 	return 3*d*d + d*d + 2*d*h + 2*d
 }
 
-// Bytes is the size of all weights, each counted once.
+// Bytes returns the size of all weights. Tied tensors count once.
 func (c Config) Bytes() int64 {
 	return elementLen * (int64(c.Vocab)*int64(c.Dim) + int64(c.Layers)*c.layerParameters() + int64(c.Dim))
 }
 
-// Tensors lists the network's tensors in order. Tied ones come after what they are tied to.
+// Tensors lists the network's tensors in order. Tied tensors follow the tensor they share.
 func (c Config) Tensors() []TensorSpec {
 	specs := []TensorSpec{float32Spec(embedName, c.Vocab, c.Dim)}
 	for i := range c.Layers {
@@ -111,7 +111,7 @@ func float32Spec(name string, dims ...int) TensorSpec {
 	return TensorSpec{Name: name, Spec: tensor.Spec{DType: tensor.Float32, Shape: shape}}
 }
 
-// valid checks that the numbers make a network whose sizes fit an int.
+// valid checks that the config describes a network whose sizes fit an int.
 func (c Config) valid() error {
 	if c.Vocab < 1 || c.Dim < headDim || c.Dim%headDim != 0 || c.Hidden < 1 || c.Layers < 1 ||
 		c.Dim > math.MaxInt32/8 || c.Hidden > math.MaxInt32/8 {

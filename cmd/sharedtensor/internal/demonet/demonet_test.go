@@ -24,7 +24,7 @@ func openHost(t testing.TB) driver.Device {
 	return dev
 }
 
-// small is a model of about 1 MiB on dev.
+// small returns a model of about 1 MiB on dev.
 func small(t testing.TB, dev driver.Device) *module.StateDict {
 	c, err := ConfigFor(1 << 20)
 	require.NoError(t, err)
@@ -34,7 +34,7 @@ func small(t testing.TB, dev driver.Device) *module.StateDict {
 	return sd
 }
 
-func TestConfigForHitsTheSize(t *testing.T) {
+func TestConfigForSize(t *testing.T) {
 	for _, bytes := range []int64{1 << 20, 5 << 20, 8 << 20, DefaultBytes, 100e6, 1 << 30, 7 << 30, 100 << 30} {
 		c, err := ConfigFor(bytes)
 		require.NoError(t, err)
@@ -50,7 +50,7 @@ func TestConfigForHitsTheSize(t *testing.T) {
 	}
 }
 
-func TestSynthesizeIsTiedAndRepeats(t *testing.T) {
+func TestSynthesizeDeterministic(t *testing.T) {
 	dev := openHost(t)
 	one, two := small(t, dev), small(t, dev)
 	require.Len(t, one.Storages(), 1)
@@ -64,7 +64,7 @@ func TestSynthesizeIsTiedAndRepeats(t *testing.T) {
 	require.NotEqual(t, a["layers.0.mlp.up.weight"], a["layers.0.mlp.down.weight"])
 }
 
-func TestSynthesizeLeavesNothingWhenCanceled(t *testing.T) {
+func TestSynthesizeCancelled(t *testing.T) {
 	dev := openHost(t)
 	gone := errors.New("gone")
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -102,7 +102,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-func TestNewReadsTheSizeOffTheShapes(t *testing.T) {
+func TestNewConfigFromShapes(t *testing.T) {
 	sd := small(t, openHost(t))
 	want, err := ConfigFor(1 << 20)
 	require.NoError(t, err)
@@ -196,7 +196,7 @@ func TestPassSeesEveryElement(t *testing.T) {
 	}
 }
 
-func TestPassInPiecesIsPassInPlace(t *testing.T) {
+func TestPassPiecesMatchPassInPlace(t *testing.T) {
 	dev := openHost(t)
 	for name, shape := range map[string]tensor.Shape{
 		"scalar": {}, "empty": {0, 3}, "long row": {1, maxWidth + 5}, "several pieces": {3, 700, 1001},
@@ -221,7 +221,7 @@ func TestPassInPiecesIsPassInPlace(t *testing.T) {
 	}
 }
 
-func TestPassOfViews(t *testing.T) {
+func TestPassViews(t *testing.T) {
 	dev := openHost(t)
 	base, err := tensor.FromSlice(dev, tensor.Shape{2, 3}, []float32{1, 2, 3, 4, 5, 6})
 	require.NoError(t, err)
@@ -233,7 +233,7 @@ func TestPassOfViews(t *testing.T) {
 	require.Equal(t, pass(t, same), pass(t, turned))
 }
 
-// pass is Pass over one tensor, which it takes.
+// pass runs Pass over one tensor and closes it.
 func pass(t *testing.T, x *tensor.Tensor) Result {
 	sd := module.NewStateDict()
 	require.NoError(t, sd.Set("x", x))

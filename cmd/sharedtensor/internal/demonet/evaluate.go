@@ -11,26 +11,26 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Result is what came out of a model. Two results from equal bytes are equal (==) on one kind of machine.
+// Result is the result of a computation. Results for equal bytes are equal (==) on the same kind of machine.
 type Result struct {
-	// Network is what was computed: "transformer" for the network of this package, "pass" for [Pass].
+	// Network is the computation: "transformer" for the network of this package, "pass" for [Pass].
 	Network string
 	// Tensors is the number of names in the model.
 	Tensors int
-	// Bytes is the size of the model, shared bytes counted once.
+	// Bytes is the size of the model. Shared bytes count once.
 	Bytes int64
-	// Value is a plain number to show: the highest score of the network, or the root mean square of all products of a
-	// pass that are finite.
+	// Value is a number to display: the network's highest score, or the root mean square of all finite products of a
+	// pass.
 	Value float64
-	// Checksum is over every bit of what was computed.
+	// Checksum covers every bit of the result.
 	Checksum uint64
 }
 
-// String shows the value and the checksum.
+// String returns the value and the checksum.
 func (r Result) String() string { return fmt.Sprintf("%.6g (%016x)", r.Value, r.Checksum) }
 
-// Evaluate runs something real on any model: the network of this package where sd holds it, else [Pass]. It borrows sd
-// and reads its bytes where they are. It stops with ctx's cause between tensors.
+// Evaluate runs a computation on any model: the network of this package if sd contains it, otherwise [Pass]. It borrows
+// sd and reads its bytes in place. If ctx ends, it stops between tensors and returns the cause.
 func Evaluate(ctx context.Context, sd *module.StateDict) (Result, error) {
 	n, err := New(sd)
 	if err != nil {
@@ -57,10 +57,10 @@ func Evaluate(ctx context.Context, sd *module.StateDict) (Result, error) {
 }
 
 // Pass reads every byte of every tensor of sd, in the dict's order. A tensor of floating-point numbers of 8 to 32 bits
-// is multiplied, as the matrix of its first dimension by all others, with a fixed vector; float32 on the host is read
-// in place, other types are converted piece by piece. Of tensors of all other types a checksum is taken. It borrows sd.
+// is multiplied by a fixed vector, as the matrix of its first dimension by all others. It reads float32 on the host in
+// place and converts other types in pieces. For tensors of other types it computes a checksum. It borrows sd.
 //
-// It is work, not a digest: a product may round a small difference away. [module.Digests] are for comparing bytes.
+// Pass is a workload, not a digest: a product may round a small difference away. Use [module.Digests] to compare bytes.
 func Pass(ctx context.Context, sd *module.StateDict) (Result, error) {
 	s := sink{}
 	for name, t := range sd.All() {
@@ -78,7 +78,7 @@ func Pass(ctx context.Context, sd *module.StateDict) (Result, error) {
 	return r, nil
 }
 
-// sink gathers what is computed.
+// sink accumulates results.
 type sink struct {
 	sum     uint64
 	squares float64
@@ -86,7 +86,7 @@ type sink struct {
 	vector  []float32
 }
 
-// tensor computes over one tensor.
+// tensor processes one tensor.
 func (s *sink) tensor(ctx context.Context, t *tensor.Tensor) error {
 	if t.NumElements() == 0 {
 		return nil
@@ -111,21 +111,21 @@ func (s *sink) tensor(ctx context.Context, t *tensor.Tensor) error {
 	return s.pieces(ctx, t, width)
 }
 
-// multiplied reports whether a tensor is computed with as float32: every value of its type is one.
+// multiplied reports whether a tensor is multiplied as float32, which can represent every value of its type.
 func multiplied(dt tensor.DType) bool {
 	return dt.IsFloat() && dt.BitSize() >= 8 && dt.BitSize() <= 32
 }
 
 const (
-	maxWidth    = 1 << 16 // of the fixed vector; longer rows are taken as several
-	pieceLength = 1 << 20 // of what is converted at a time, in elements, a multiple of maxWidth
+	maxWidth    = 1 << 16 // length of the fixed vector; longer rows are split
+	pieceLength = 1 << 20 // elements converted at a time, a multiple of maxWidth
 )
 
-// pieces computes over the tensor some elements at a time, converted to float32.
+// pieces processes the tensor in pieces converted to float32.
 func (s *sink) pieces(ctx context.Context, t *tensor.Tensor, width int64) (err error) {
 	flat, err := t.Reshape(tensor.Shape{-1})
 	if errors.Is(err, tensor.ErrNotView) {
-		return s.converted(t, width) // strided: there is no flat view, so it is copied as a whole
+		return s.converted(t, width) // strided: it has no flat view, so it is copied as a whole
 	}
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (s *sink) converted(t *tensor.Tensor, width int64) error {
 	return nil
 }
 
-// matvec multiplies the matrix of rows of that width with the fixed vector; the last row may be short.
+// matvec multiplies the matrix of rows of the given width by the fixed vector. The last row may be short.
 func (s *sink) matvec(data []float32, width int) {
 	for state := uint64(len(s.vector)); len(s.vector) < width; state = uint64(len(s.vector)) {
 		s.vector = append(s.vector, unit(splitmix(&state)))
@@ -174,7 +174,7 @@ func (s *sink) products(values []float32) {
 	}
 }
 
-// product takes one number in. Not-a-numbers and infinities count in the checksum only.
+// product accumulates one number. NaNs and infinities count in the checksum only.
 func (s *sink) product(v float32) {
 	s.fold(uint64(math.Float32bits(v)))
 	if f := float64(v); !math.IsNaN(f) && !math.IsInf(f, 0) {
@@ -183,7 +183,7 @@ func (s *sink) product(v float32) {
 	}
 }
 
-// fold mixes a number into the checksum; the order counts.
+// fold adds a number to the checksum, which depends on the order.
 func (s *sink) fold(v uint64) {
 	state := s.sum ^ v
 	s.sum = splitmix(&state)

@@ -10,7 +10,7 @@ func matvec(out, weight, x []float32) {
 	}
 }
 
-// dot is the dot product of two slices of one length. Its four sums do not wait for each other; their order is fixed.
+// dot returns the dot product of two slices of equal length. It uses four independent sums in a fixed order.
 func dot(a, b []float32) float32 {
 	b = b[:len(a)]
 	var s0, s1, s2, s3 float32
@@ -36,7 +36,7 @@ func rmsNorm(out, x, weight []float32) {
 	}
 }
 
-// softmax turns scores into shares that add up to 1, in place.
+// softmax replaces scores by weights that add up to 1.
 func softmax(x []float32) {
 	top := x[0]
 	for _, v := range x {

@@ -7,10 +7,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// MaxTokens is how many tokens one run takes at most.
+// MaxTokens is the maximum number of tokens of one run.
 const MaxTokens = 256
 
-// Network is a network over weights that stay where they are. It is not safe for concurrent use; make one for each
+// Network is a network over weights that are used in place. It is not safe for concurrent use; create one for each
 // goroutine.
 type Network struct {
 	config Config
@@ -19,16 +19,16 @@ type Network struct {
 	norm   []float32
 	head   []float32
 
-	// What a run leaves in passing.
+	// Buffers of a run.
 	x, normed, mixed []float32   // Dim
 	hidden           []float32   // Hidden
 	query            []float32   // Dim
-	cache            [][]float32 // for each layer the keys and values of the tokens so far, 2×Dim each
+	cache            [][]float32 // for each layer, the keys and values of the tokens so far, 2×Dim each
 	scores           [MaxTokens]float32
 }
 
-// New makes a network over the weights in sd, whatever the size that their shapes say. It borrows sd, which must stay
-// open as long as the network is used. A state dict that does not hold this network is refused with [ErrWeights].
+// New returns a network over the weights in sd, with the size given by their shapes. It borrows sd, which must stay
+// open while the network is used. It fails with [ErrWeights] if sd does not contain this network.
 func New(sd *module.StateDict) (*Network, error) {
 	c, err := configOf(sd)
 	if err != nil {
@@ -53,11 +53,11 @@ func New(sd *module.StateDict) (*Network, error) {
 	return n, nil
 }
 
-// Config is the network's size.
+// Config returns the network's size.
 func (n *Network) Config() Config { return n.config }
 
-// Run reads 1 to [MaxTokens] tokens, each 0 to Vocab-1, and returns, owned, a score for each token of the vocabulary as
-// the next one. Equal weights and tokens give equal scores, bit for bit, on one kind of machine.
+// Run reads 1 to [MaxTokens] tokens, each 0 to Vocab-1, and returns a score for each token of the vocabulary as the
+// next one. The caller owns the scores. Equal weights and tokens give bit-identical scores on the same kind of machine.
 func (n *Network) Run(tokens []int) ([]float32, error) {
 	if len(tokens) == 0 || len(tokens) > MaxTokens {
 		return nil, fmt.Errorf("%d tokens, want 1 to %d", len(tokens), MaxTokens)
@@ -83,7 +83,7 @@ func (n *Network) Run(tokens []int) ([]float32, error) {
 	return scores, nil
 }
 
-// start sets x to the token's embedding with its position added, as waves of growing length.
+// start sets x to the token's embedding plus its position, encoded as waves of increasing length.
 func (n *Network) start(token, position int) {
 	dim := n.config.Dim
 	copy(n.x, n.embed[token*dim:(token+1)*dim])
@@ -94,7 +94,7 @@ func (n *Network) start(token, position int) {
 	}
 }
 
-// attend adds to x what layer i takes from the tokens so far.
+// attend adds the attention of layer i over the tokens so far to x.
 func (n *Network) attend(i, position int) {
 	l, dim := &n.layers[i], n.config.Dim
 	rmsNorm(n.normed, n.x, l.norm1)
@@ -122,7 +122,7 @@ func (n *Network) attend(i, position int) {
 	add(n.x, n.normed)
 }
 
-// feedForward adds to x what the layer makes of each token by itself.
+// feedForward adds the layer's feed-forward output for each token to x.
 func (n *Network) feedForward(l *layer) {
 	rmsNorm(n.normed, n.x, l.norm2)
 	matvec(n.hidden, l.up, n.normed)

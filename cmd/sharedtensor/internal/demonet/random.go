@@ -5,22 +5,22 @@ import (
 	"math"
 )
 
-// generator makes weights. Its numbers are those of SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom
-// Number Generators", 2014), which needs no table and is the same on every machine.
+// generator generates weights with SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators",
+// 2014), which needs no table and gives the same numbers on every machine.
 type generator struct {
 	state uint64
 	scale float32
 	ones  bool
 }
 
-// fill writes float32 numbers, little-endian, over b, whose length is a multiple of 4.
+// fill fills b with little-endian float32 numbers. Its length must be a multiple of 4.
 func (g *generator) fill(b []byte) {
 	for ; len(b) >= elementLen; b = b[elementLen:] {
 		binary.LittleEndian.PutUint32(b, math.Float32bits(g.next()))
 	}
 }
 
-// next is a number from -scale to scale, or 1.
+// next returns a number from -scale to scale, or 1.
 func (g *generator) next() float32 {
 	if g.ones {
 		return 1
@@ -28,7 +28,7 @@ func (g *generator) next() float32 {
 	return g.scale * unit(splitmix(&g.state))
 }
 
-// unit maps the upper 24 bits, all that a float32 holds, to -1 to 1.
+// unit maps the upper 24 bits, the precision of a float32, to -1 to 1.
 func unit(bits uint64) float32 { return float32(int32(bits>>40)-1<<23) / (1 << 23) }
 
 func splitmix(state *uint64) uint64 {

@@ -12,11 +12,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// align is where tensors begin in the slab, as in a [module.Layout].
+// align is the alignment of tensors in the slab, as in a [module.Layout].
 const align = 256
 
-// Synthesize makes the network's weights in one piece of new memory on dev and returns them owned. Equal configs give
-// equal bytes everywhere. It stops with ctx's cause between pieces, and leaves nothing behind on error.
+// Synthesize creates the network's weights in one new slab on dev. The caller owns them. Equal configs give equal bytes
+// on every machine. If ctx ends, it stops between pieces and returns the cause. On error it frees all memory.
 func Synthesize(ctx context.Context, dev driver.Device, c Config) (_ *module.StateDict, err error) {
 	if err := c.valid(); err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func Synthesize(ctx context.Context, dev driver.Device, c Config) (_ *module.Sta
 			err = closeErr
 		}
 		if err != nil {
-			_ = sd.Close() // the first error is the one to tell
+			_ = sd.Close() // best effort: the first error is returned
 		}
 	}()
 	for _, s := range specs {
@@ -53,8 +53,8 @@ func Synthesize(ctx context.Context, dev driver.Device, c Config) (_ *module.Sta
 	return sd, nil
 }
 
-// place sets the offset of each tensor in one slab and returns the slab's size. Tied tensors get the offset of the
-// other.
+// place sets the offset of each tensor in one slab and returns the slab's size. A tied tensor gets the offset of the
+// tensor it shares.
 func place(specs []TensorSpec) (bytes int64) {
 	offsets := make(map[string]int64, len(specs))
 	for i := range specs {
@@ -67,15 +67,15 @@ func place(specs []TensorSpec) (bytes int64) {
 		offsets[s.Name] = bytes
 		size := int64(elementLen)
 		for _, d := range s.Spec.Shape {
-			size *= d // Config.valid and ConfigFor keep it far from overflow
+			size *= d // Config.valid and ConfigFor prevent overflow
 		}
 		bytes += (size + align - 1) / align * align
 	}
 	return bytes
 }
 
-// fill writes the weights of one tensor. Norms are ones. The rest is uniform, from a generator seeded by the name, with
-// the variance 1/width that keeps activations of one size from layer to layer.
+// fill writes the weights of one tensor. Norms are ones. Other weights are uniform, from a generator seeded by the
+// name, with variance 1/width, which keeps the magnitude of activations constant across layers.
 func fill(ctx context.Context, mem driver.Memory, s TensorSpec) error {
 	shape := s.Spec.Shape
 	width := shape[len(shape)-1]

@@ -8,11 +8,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// ErrWeights is a state dict that does not hold this package's network: a tensor is missing, has another dtype or
-// shape, or is not in memory that the processor addresses.
+// ErrWeights means that a state dict does not contain this package's network: a tensor is missing, has another dtype or
+// shape, or is not in host memory.
 var ErrWeights = errors.New("not the demo's network")
 
-// layer is the weights of one layer, in place.
+// layer holds the weights of one layer, in place.
 type layer struct {
 	norm1, qkv, out []float32
 	norm2, up, down []float32
@@ -45,7 +45,7 @@ func (b *binder) bind(name string, dims ...int) []float32 {
 	return data
 }
 
-// layer binds layer i.
+// layer returns the weights of layer i.
 func (b *binder) layer(i int, c Config) layer {
 	name := layerName(i)
 	return layer{
@@ -58,7 +58,7 @@ func (b *binder) layer(i int, c Config) layer {
 	}
 }
 
-// configOf reads the network's size off the shapes in sd.
+// configOf derives the network's size from the shapes in sd.
 func configOf(sd *module.StateDict) (Config, error) {
 	var c Config
 	var err error
@@ -77,7 +77,7 @@ func configOf(sd *module.StateDict) (Config, error) {
 	return c, c.valid()
 }
 
-// matrix is the shape of a tensor that must have rank 2.
+// matrix returns the shape of a tensor that must have rank 2.
 func matrix(sd *module.StateDict, name string) (rows, columns int, err error) {
 	t, ok := sd.Get(name)
 	if !ok {

@@ -9,12 +9,12 @@ import (
 	"syscall"
 )
 
-// firstActivated is the first descriptor that a service manager hands over (SD_LISTEN_FDS_START in sd_listen_fds(3)).
+// firstActivated is the first descriptor that a service manager passes (SD_LISTEN_FDS_START in sd_listen_fds(3)).
 const firstActivated = 3
 
-// ActivatedListener returns the socket that the service manager has bound and handed over, owned by the caller, or nil
-// where there is none (sd_listen_fds(3)). The variables that announce it are removed, so that no child takes them for
-// its own.
+// ActivatedListener returns the socket that the service manager has bound and passed (sd_listen_fds(3)), or nil if
+// there is none. The caller owns it. The environment variables of the protocol are removed, so that child processes do
+// not use them.
 func ActivatedListener() (*net.UnixListener, error) {
 	pid, count := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
 	if pid == "" || count == "" || pid != strconv.Itoa(os.Getpid()) {
@@ -31,7 +31,7 @@ func ActivatedListener() (*net.UnixListener, error) {
 	case n == 0:
 		return nil, nil
 	case n > 1:
-		return nil, fmt.Errorf("socket activation: %d sockets are handed over, one is needed: use one ListenStream= in the socket unit", n)
+		return nil, fmt.Errorf("socket activation: the service manager passed %d sockets: use one ListenStream= in the socket unit", n)
 	}
 	l, err := listenerOf(firstActivated)
 	if err != nil {
@@ -40,11 +40,11 @@ func ActivatedListener() (*net.UnixListener, error) {
 	return l, nil
 }
 
-// listenerOf makes a listener of a descriptor, which it takes, after asking the kernel what it is.
+// listenerOf returns a listener for a descriptor and takes ownership of it. It verifies the socket's type and state.
 func listenerOf(fd int) (*net.UnixListener, error) {
 	syscall.CloseOnExec(fd)
 	f := os.NewFile(uintptr(fd), "activated socket")
-	defer f.Close() // net.FileListener has one of its own
+	defer f.Close() // net.FileListener duplicates the descriptor
 	for _, want := range []struct {
 		option, value int
 		what          string

@@ -4,5 +4,5 @@ package systemd
 
 import "net"
 
-// ActivatedListener is nil here: there is no systemd.
+// ActivatedListener returns nil: this system has no systemd.
 func ActivatedListener() (*net.UnixListener, error) { return nil, nil }

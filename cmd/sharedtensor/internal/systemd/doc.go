@@ -1,3 +1,2 @@
-// Package systemd speaks with a service manager: it takes over a socket that was bound for the service, and tells how
-// the service stands.
+// Package systemd implements socket activation and service notifications.
 package systemd

@@ -11,50 +11,50 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 )
 
-// Notifier tells the service manager how a service stands, with the protocol of sd_notify(3): datagrams of NAME=VALUE
-// lines to the Unix socket that NOTIFY_SOCKET names. A nil notifier tells nobody.
+// Notifier reports the state of a service to the service manager with the protocol of sd_notify(3): datagrams of
+// NAME=VALUE lines to the Unix socket in NOTIFY_SOCKET. A nil notifier does nothing.
 type Notifier struct {
 	address net.UnixAddr
 
 	mu   sync.Mutex
-	last time.Time // of the last progress
-	name string    // that it was of
+	last time.Time // time of the last progress
+	name string    // model of the last progress
 }
 
-// NewNotifier returns nil where no service manager asked to be told.
+// NewNotifier returns nil if the service manager did not request notifications.
 func NewNotifier() (*Notifier, error) {
 	name := os.Getenv("NOTIFY_SOCKET")
 	if name == "" {
 		return nil, nil
 	}
-	// An @ stands for the zero byte of an abstract socket, to systemd and to package net alike.
+	// A leading @ means an abstract socket, both to systemd and to package net.
 	if !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "@") {
 		return nil, fmt.Errorf("NOTIFY_SOCKET is %q: only the path of a Unix socket or @NAME is supported", name)
 	}
 	return &Notifier{address: net.UnixAddr{Name: name, Net: "unixgram"}}, nil
 }
 
-// Tell sends a state, such as "READY=1". Each has a connection of its own, so that nothing has to be kept.
+// Tell sends a state, such as "READY=1", on a new connection.
 func (n *Notifier) Tell(lines ...string) error {
 	if n == nil {
 		return nil
 	}
 	c, err := net.DialUnix("unixgram", nil, &n.address)
 	if err != nil {
-		return fmt.Errorf("tell the service manager: %w", err)
+		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	defer c.Close()
 	if _, err := c.Write([]byte(strings.Join(lines, "\n"))); err != nil {
-		return fmt.Errorf("tell the service manager: %w", err)
+		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	return nil
 }
 
-// extendTimeout is how much longer a service manager is asked to wait with every sign of progress.
+// extendTimeout is the start timeout that each progress notification requests.
 const extendTimeout = 30 * time.Second
 
-// Progress tells how far a load has come, at most once a second for each model, and asks for time: large models take
-// longer to load than a service manager waits by itself.
+// Progress reports the progress of a load, at most once a second for each model, and extends the start timeout, because
+// large models can take longer to load than the service manager's default timeout.
 func (n *Notifier) Progress(name string, done, total int64) {
 	if n == nil {
 		return
@@ -66,7 +66,7 @@ func (n *Notifier) Progress(name string, done, total int64) {
 	}
 	n.mu.Unlock()
 	if due {
-		// What matters is told by tell; a lost status line does not.
+		// best effort: a status line is informational
 		_ = n.Tell(fmt.Sprintf("STATUS=loading %s: %s of %s", term.Printable(name), term.FormatBytes(done), term.FormatBytes(total)),
 			fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", extendTimeout.Microseconds()))
 	}

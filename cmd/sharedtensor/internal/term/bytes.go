@@ -9,7 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// byteUnits are what may stand behind a number of bytes, without regard to case.
+// byteUnits are the accepted units of sizes, case-insensitive.
 var byteUnits = []struct {
 	name  string
 	bytes float64
@@ -20,7 +20,7 @@ var byteUnits = []struct {
 	{"b", 1}, {"", 1},
 }
 
-// ParseBytes reads a size such as "64MiB", "1.5 GB" or "4096". One letter alone stands for a unit of 1024. Errors are
+// ParseBytes parses a size such as "64MiB", "1.5 GB" or "4096". A single letter is a power of 1024. It fails with
 // driver.ErrInvalid.
 func ParseBytes(text string) (int64, error) {
 	lower := strings.ToLower(strings.TrimSpace(text))

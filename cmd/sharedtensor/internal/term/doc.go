@@ -1,3 +1,3 @@
-// Package term writes for people: tables, sizes, times and progress that fit a terminal, and texts of peers and files
-// that a terminal will not obey; and JSON for machines.
+// Package term formats output for people: tables, sizes, times and progress that fit a terminal. It makes text from
+// peers and files safe to print. It also writes JSON for programs.
 package term

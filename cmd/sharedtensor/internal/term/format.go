@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// FormatBytes is a size in units of 1024: "0 B", "1.5 KiB", "14.5 MiB".
+// FormatBytes formats a size in powers of 1024: "0 B", "1.5 KiB", "14.5 MiB".
 func FormatBytes(n int64) string {
 	if n < 1024 && n > -1024 {
 		return strconv.FormatInt(n, 10) + " B"
@@ -16,7 +16,7 @@ func FormatBytes(n int64) string {
 	v, unit := float64(n), ""
 	for _, unit = range []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"} {
 		v /= 1024
-		// What would be printed as 1024 is 1 of the next unit.
+		// A value that would print as 1024 uses the next unit.
 		if math.Abs(v) < 1023.95 {
 			break
 		}
@@ -24,7 +24,7 @@ func FormatBytes(n int64) string {
 	return FormatSignificant(v) + " " + unit
 }
 
-// FormatSignificant is a number with one digit behind the point, or none from 100 on.
+// FormatSignificant formats a number with one decimal below 100, and without decimals from 100.
 func FormatSignificant(v float64) string {
 	if math.Abs(v) >= 99.95 {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -32,7 +32,7 @@ func FormatSignificant(v float64) string {
 	return strconv.FormatFloat(v, 'f', 1, 64)
 }
 
-// FormatRate is bytes a second, in the units of formatBytes: "2.5 GiB/s".
+// FormatRate formats bytes per second in the units of FormatBytes: "2.5 GiB/s".
 func FormatRate(bytes int64, d time.Duration) string {
 	if d <= 0 || bytes < 0 {
 		return "-"
@@ -40,7 +40,7 @@ func FormatRate(bytes int64, d time.Duration) string {
 	return FormatBytes(int64(min(float64(bytes)/d.Seconds(), math.MaxInt64/2))) + "/s"
 }
 
-// Saturated is the sum of two sizes, or the largest there is.
+// Saturated returns the sum of two sizes, or the largest int64 on overflow.
 func Saturated(a, b int64) int64 {
 	if a > 0 && b > math.MaxInt64-a {
 		return math.MaxInt64
@@ -48,11 +48,11 @@ func Saturated(a, b int64) int64 {
 	return a + b
 }
 
-// FormatDuration is a duration in the unit that suits it, with three digits: "870ns", "12.3µs", "4.56ms", "1.23s",
+// FormatDuration formats a duration with a suitable unit and three digits: "870ns", "12.3µs", "4.56ms", "1.23s",
 // "2m03s", "1h02m".
 func FormatDuration(d time.Duration) string {
 	if d < 0 {
-		return "-" + FormatDuration(-max(d, -math.MaxInt64)) // the least one has no opposite
+		return "-" + FormatDuration(-max(d, -math.MaxInt64)) // the smallest duration has no negation
 	}
 	for _, u := range [...]struct {
 		unit time.Duration
@@ -75,7 +75,7 @@ func FormatDuration(d time.Duration) string {
 	return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
 }
 
-// threeDigits is a number under 1000 with three digits.
+// threeDigits formats a number under 1000 with three digits.
 func threeDigits(v float64, whole bool) string {
 	switch {
 	case whole || v >= 99.95:
@@ -86,11 +86,11 @@ func threeDigits(v float64, whole bool) string {
 	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
-// FormatAge is how long ago something was, to the largest unit: "now", "12s", "3m", "5h", "2d".
+// FormatAge formats an age in its largest unit: "now", "12s", "3m", "5h", "2d".
 func FormatAge(d time.Duration) string {
 	switch {
 	case d < time.Second:
-		return "now" // also for clocks that were set back
+		return "now" // also if the clock was set back
 	case d < time.Minute:
 		return fmt.Sprintf("%ds", d/time.Second)
 	case d < time.Hour:
@@ -101,7 +101,7 @@ func FormatAge(d time.Duration) string {
 	return fmt.Sprintf("%dd", d/(24*time.Hour))
 }
 
-// FormatShape is a shape as tensor libraries print it: "[512, 3]", "[]" for a scalar.
+// FormatShape formats a shape as tensor libraries do: "[512, 3]", or "[]" for a scalar.
 func FormatShape(shape []int64) string {
 	var b strings.Builder
 	b.WriteByte('[')
@@ -115,7 +115,7 @@ func FormatShape(shape []int64) string {
 	return b.String()
 }
 
-// Count is a number with its noun: "1 tensor", "2 tensors".
+// Count formats a number with its noun: "1 tensor", "2 tensors".
 func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

@@ -35,7 +35,7 @@ func TestFormatDuration(t *testing.T) {
 		0: "0ns", 870: "870ns", 999: "999ns", 1000: "1.00µs", 12_345: "12.3µs", 999_999: "1.00ms", 4_560_000: "4.56ms", 123 * time.Millisecond: "123ms",
 		999_960 * time.Microsecond: "1.00s", 1230 * time.Millisecond: "1.23s", 59 * time.Second: "59.0s", 59_990 * time.Millisecond: "1m00s",
 		123 * time.Second: "2m03s", 3599 * time.Second: "59m59s", 3_599_700 * time.Millisecond: "1h00m", 62 * time.Minute: "1h02m",
-		-1500: "-1.50µs", math.MinInt64: "-2562047h47m", math.MaxInt64: "2562047h47m", // D13: the least had no end
+		-1500: "-1.50µs", math.MinInt64: "-2562047h47m", math.MaxInt64: "2562047h47m", // the smallest duration has no negation
 	} {
 		require.Equal(t, want, FormatDuration(d), d.String())
 	}

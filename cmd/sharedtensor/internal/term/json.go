@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// PrintJSON writes v as indented JSON with a line break at the end. Slices should not be nil: an empty list is [].
+// PrintJSON writes v as indented JSON and a newline. Slices should not be nil, so that an empty list prints as [].
 func PrintJSON(w io.Writer, v any) error {
 	return writeJSON(w, v, "  ")
 }
@@ -20,8 +20,8 @@ func PrintJSONLine(w io.Writer, v any) error {
 	return writeJSON(w, v, "")
 }
 
-// writeJSON writes v in one piece. Characters that JSON need not escape but a terminal may obey, such as U+009B, are
-// escaped too.
+// writeJSON writes v in a single write. It also escapes characters that JSON allows but a terminal may interpret, such
+// as U+009B.
 func writeJSON(w io.Writer, v any, indent string) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -34,7 +34,7 @@ func writeJSON(w io.Writer, v any, indent string) error {
 	return err
 }
 
-// escapeJSON escapes what is not printable in the strings of a JSON text. Outside of them there is nothing but ASCII.
+// escapeJSON escapes unprintable characters in the strings of a JSON text. Everything outside strings is ASCII.
 func escapeJSON(text []byte) []byte {
 	if !bytes.ContainsFunc(text, Unprintable) {
 		return text
@@ -54,5 +54,5 @@ func escapeJSON(text []byte) []byte {
 	return out
 }
 
-// Unprintable reports whether a character of a JSON text must not reach a terminal.
+// Unprintable reports whether a character of a JSON text is unsafe to write to a terminal.
 func Unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }

@@ -8,14 +8,14 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// PlainEvery is the least time between two lines of progress where there is no terminal.
+// PlainEvery is the minimum time between two progress lines if the output is not a terminal.
 const PlainEvery = time.Second
 
-// Meter tells people how far something has come: with a bar on a terminal, else with at most a line a second, and one
-// line at the End. It is used by one goroutine at a time.
+// Meter shows progress: a bar on a terminal, otherwise at most one line per second. End adds a final line. It is used
+// by one goroutine at a time.
 type Meter struct {
 	w          io.Writer
-	doing, did string // "loading", "loaded"
+	doing, did string // such as "loading", "loaded"
 	what       string
 	terminal   bool
 	now        func() time.Time
@@ -25,13 +25,12 @@ type Meter struct {
 	done, total int64
 }
 
-// NewMeter returns a meter that writes to w, which is usually standard error. It writes nothing before its first
-// update.
+// NewMeter returns a meter that writes to w, usually standard error. It writes nothing before the first update.
 func NewMeter(w io.Writer, doing, did, what string) *Meter {
 	return &Meter{w: w, doing: doing, did: did, what: Printable(what), terminal: IsTerminal(w), now: time.Now}
 }
 
-// Update says that done of total bytes are through.
+// Update reports that done of total bytes are complete.
 func (m *Meter) Update(done, total int64) {
 	m.total = max(total, 0)
 	m.done = min(max(done, 0), m.total)
@@ -43,7 +42,7 @@ func (m *Meter) Update(done, total int64) {
 		}
 	}
 	if m.bar != nil {
-		_ = m.bar.Set64(m.done) // a bar that cannot be drawn is no reason to stop
+		_ = m.bar.Set64(m.done) // best effort: a failure to draw must not stop the operation
 		return
 	}
 	if !m.terminal && now.Sub(m.last) >= PlainEvery && m.done < m.total {
@@ -68,7 +67,7 @@ func (m *Meter) newBar() *progressbar.ProgressBar {
 	)
 }
 
-// line is the progress in words.
+// line returns the progress as text.
 func (m *Meter) line(elapsed time.Duration) string {
 	text := fmt.Sprintf("%s %s: %s of %s, %d%%, %s", m.doing, m.what, FormatBytes(m.done), FormatBytes(m.total),
 		Portion(m.done, m.total), FormatRate(m.done, elapsed))
@@ -78,10 +77,10 @@ func (m *Meter) line(elapsed time.Duration) string {
 	return text
 }
 
-// longestLeft is the longest time that is foretold.
+// longestLeft is the longest remaining time that is shown.
 const longestLeft = 100 * time.Hour
 
-// timeLeft is how long the rest will take, in whole seconds; 0 where that cannot be said, or is no time at all.
+// timeLeft returns the estimated remaining time in whole seconds, or 0 if it is unknown or negligible.
 func timeLeft(elapsed time.Duration, done, total int64) time.Duration {
 	if done <= 0 || total <= done || elapsed <= 0 {
 		return 0
@@ -93,7 +92,7 @@ func timeLeft(elapsed time.Duration, done, total int64) time.Duration {
 	return time.Duration(left).Round(time.Second)
 }
 
-// Portion is how much of a whole is done, in percent, whatever numbers a peer has sent.
+// Portion returns the completed percentage, clamped to 0 to 100 because the numbers may come from a peer.
 func Portion(done, total int64) int {
 	if done <= 0 || total <= 0 {
 		return 0
@@ -101,7 +100,7 @@ func Portion(done, total int64) int {
 	return int(100 * min(float64(done)/float64(total), 1))
 }
 
-// End says that it is over: with a last line where all went well. The bar goes in either case.
+// End removes the bar and, if err is nil, prints a final line.
 func (m *Meter) End(err error) {
 	m.Close()
 	if err != nil || m.start.IsZero() {
@@ -111,7 +110,7 @@ func (m *Meter) End(err error) {
 	fmt.Fprintf(m.w, "%s %s: %s in %s, %s\n", m.did, m.what, FormatBytes(m.total), FormatDuration(elapsed), FormatRate(m.total, elapsed))
 }
 
-// Close takes the bar away and says nothing.
+// Close removes the bar without a final line.
 func (m *Meter) Close() {
 	if m.bar == nil {
 		return

@@ -11,13 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestMeterInPlainLines(t *testing.T) {
+func TestMeterPlainLines(t *testing.T) {
 	var b bytes.Buffer
 	now := time.Unix(1000, 0)
 	m := NewMeter(&b, "loading", "loaded", "llm\n")
 	m.now = func() time.Time { return now }
 	m.Update(0, 4<<30)
-	for i := range 40 { // ten a second
+	for i := range 40 { // ten per second
 		now = now.Add(100 * time.Millisecond)
 		m.Update(int64(i+1)*100<<20, 4<<30)
 	}
@@ -30,7 +30,7 @@ func TestMeterInPlainLines(t *testing.T) {
 	require.Equal(t, `loaded llm\n: 4.0 GiB in 4.50s, 910 MiB/s`, lines[4])
 }
 
-func TestMeterSaysNothingOfFailures(t *testing.T) {
+func TestMeterFailure(t *testing.T) {
 	var b bytes.Buffer
 	m := NewMeter(&b, "loading", "loaded", "llm")
 	m.End(nil)
@@ -40,7 +40,7 @@ func TestMeterSaysNothingOfFailures(t *testing.T) {
 	require.Empty(t, b.String())
 }
 
-func TestMeterOfNothing(t *testing.T) {
+func TestMeterZeroBytes(t *testing.T) {
 	var b bytes.Buffer
 	m := NewMeter(&b, "loading", "loaded", "empty")
 	m.Update(0, 0)
@@ -66,7 +66,7 @@ func TestMeterBar(t *testing.T) {
 	require.NotContains(t, b.String(), "\n", "the error has the line for itself")
 }
 
-// D13: times and portions stay within what can be said, whatever numbers a file or a peer has.
+// Remaining times and percentages stay within their ranges for any numbers from a file or a peer.
 func TestTimeLeftIsClamped(t *testing.T) {
 	require.Equal(t, 3*time.Second, timeLeft(time.Second, 25, 100))
 	for _, c := range [][3]int64{{0, 1, 2}, {1, 0, 2}, {1, -5, 2}, {1, 2, 2}, {1, 3, 2}, {1, 5, math.MinInt64}, {int64(time.Hour), 1, math.MaxInt64}} {

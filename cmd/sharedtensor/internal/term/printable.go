@@ -7,8 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Printable makes text that a file or a peer chose fit for a terminal: nothing in it moves the cursor or breaks the
-// line.
+// Printable makes text from a file or a peer safe for a terminal: it cannot move the cursor or break the line.
 func Printable(text string) string {
 	clean := true
 	for _, r := range text {

@@ -8,26 +8,26 @@ import (
 	"os"
 )
 
-// Screen is a terminal that is drawn on. Here there is none: top prints one view after the other.
+// Screen is not supported on this system: top prints one view after another.
 type Screen struct{}
 
-// OpenScreen returns no terminal.
+// OpenScreen returns nil and false.
 func OpenScreen(io.Reader, io.Writer) (*Screen, bool, error) { return nil, false, nil }
 
-// Enter is not supported.
+// Enter returns errors.ErrUnsupported.
 func (*Screen) Enter() error { return errors.ErrUnsupported }
 
-// Leave is not supported.
+// Leave returns errors.ErrUnsupported.
 func (*Screen) Leave() error { return errors.ErrUnsupported }
 
-// Draw is not supported.
+// Draw returns errors.ErrUnsupported.
 func (*Screen) Draw(string) error { return errors.ErrUnsupported }
 
-// Read is not supported.
+// Read returns errors.ErrUnsupported.
 func (*Screen) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
 
-// Size is that of the smallest terminal in use.
+// Size returns 80 by 24.
 func (*Screen) Size() (width, height int) { return 80, 24 }
 
-// Resized never tells.
+// Resized returns nil.
 func (*Screen) Resized() <-chan os.Signal { return nil }

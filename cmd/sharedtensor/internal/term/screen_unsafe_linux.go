@@ -10,15 +10,15 @@ import (
 	"unsafe"
 )
 
-// Screen draws whole pages on a terminal and restores the terminal when it is left.
+// Screen draws full pages on a terminal and restores it on Leave.
 type Screen struct {
 	in, out *os.File
-	saved   *syscall.Termios // the terminal as it was; nil where standard input is none
+	saved   *syscall.Termios // the original modes; nil if standard input is not a terminal
 	changes chan os.Signal
 }
 
-// OpenScreen returns the terminal of a command, and false where standard output is none. Nothing is changed before
-// enter.
+// OpenScreen returns the terminal of a command, and false if standard output is not a terminal. It does not change the
+// terminal; see Enter.
 func OpenScreen(in io.Reader, out io.Writer) (*Screen, bool, error) {
 	stdin, okIn := in.(*os.File)
 	stdout, okOut := out.(*os.File)
@@ -28,8 +28,8 @@ func OpenScreen(in io.Reader, out io.Writer) (*Screen, bool, error) {
 	return &Screen{in: stdin, out: stdout}, true, nil
 }
 
-// Enter takes the terminal: another page, without a cursor, and keys that come as they are pressed. Interrupting still
-// is a signal; suspending is turned off, because nobody would give the page back.
+// Enter switches to the alternate screen, hides the cursor, and reads keys without line buffering. Interrupts are still
+// signals. Suspending is disabled, because it would leave the alternate screen active.
 func (s *Screen) Enter() error {
 	var now syscall.Termios
 	if err := terminalControl(s.in, syscall.TCGETS, &now); err == nil {
@@ -37,7 +37,7 @@ func (s *Screen) Enter() error {
 		s.saved = &saved
 		now.Lflag &^= syscall.ICANON | syscall.ECHO
 		now.Cc[syscall.VSUSP] = 0
-		now.Cc[syscall.VMIN], now.Cc[syscall.VTIME] = 0, 2 // a read waits 0.2 s for a key
+		now.Cc[syscall.VMIN], now.Cc[syscall.VTIME] = 0, 2 // a read waits at most 0.2 s for a key
 		if err := terminalControl(s.in, syscall.TCSETS, &now); err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ func (s *Screen) Enter() error {
 	return err
 }
 
-// Leave gives the terminal back as it was.
+// Leave restores the terminal.
 func (s *Screen) Leave() error {
 	signal.Stop(s.changes)
 	_, err := io.WriteString(s.out, LeaveScreen)
@@ -64,20 +64,20 @@ func (s *Screen) Draw(text string) error {
 	return err
 }
 
-// Read waits a short while for a key.
+// Read waits up to 0.2 s for a key.
 func (s *Screen) Read(b []byte) (int, error) {
 	if s.saved == nil {
 		return 0, os.ErrInvalid // no keyboard
 	}
 	n, err := s.in.Read(b)
-	if errors.Is(err, io.EOF) { // nobody pressed a key; or the terminal is gone, which comes at once
+	if errors.Is(err, io.EOF) { // no key was pressed, or the terminal was closed, which returns at once
 		time.Sleep(10 * time.Millisecond)
 		return 0, nil
 	}
 	return n, err
 }
 
-// Size is that of the terminal, which can change at any time.
+// Size returns the size of the terminal, which can change at any time.
 func (s *Screen) Size() (width, height int) {
 	size, ok := terminalSize(s.out)
 	if !ok || size.columns == 0 || size.rows == 0 {
@@ -86,10 +86,10 @@ func (s *Screen) Size() (width, height int) {
 	return int(size.columns), int(size.rows)
 }
 
-// Resized tells when the size has changed.
+// Resized returns a channel that receives a signal when the size changes.
 func (s *Screen) Resized() <-chan os.Signal { return s.changes }
 
-// terminalControl reads or sets the modes of a terminal.
+// terminalControl gets or sets the modes of a terminal.
 func terminalControl(f *os.File, request uintptr, modes *syscall.Termios) error {
 	raw, err := f.SyscallConn()
 	if err != nil {

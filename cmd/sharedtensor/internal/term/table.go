@@ -7,30 +7,30 @@ import (
 	"unicode/utf8"
 )
 
-// Align says on which side of its column a cell stands.
+// Align is the horizontal alignment of a column.
 type Align uint8
 
 const (
-	// Left is the side on which text stands.
+	// Left aligns text.
 	Left Align = iota
-	// Right is the side on which numbers stand.
+	// Right aligns numbers.
 	Right
 )
 
-// Column is a column of a table.
+// Column describes a column of a table.
 type Column struct {
 	// Title is the heading.
 	Title string
-	// Align is where cells stand.
+	// Align is the alignment of the cells.
 	Align Align
-	// Give is how readily the column is cut when the table does not fit the terminal: the one with the highest number
-	// is cut first. 0 is never cut.
+	// Give is the order in which columns are cut if the table is wider than the terminal: the highest number first. A
+	// column with 0 is not cut.
 	Give int
 }
 
-// Table is text in columns. Cells are made fit for a terminal when they are added.
+// Table is text in columns. Add makes cells safe for a terminal.
 type Table struct {
-	// Columns are those of the heading, from the left.
+	// Columns lists the columns from left to right.
 	Columns []Column
 
 	rows [][]string
@@ -39,7 +39,7 @@ type Table struct {
 // NewTable returns a table without rows.
 func NewTable(columns ...Column) *Table { return &Table{Columns: columns} }
 
-// Add appends a row; cells that are missing at its end are empty.
+// Add appends a row. Missing trailing cells are empty.
 func (t *Table) Add(cells ...string) {
 	row := make([]string, len(t.Columns))
 	for i, cell := range cells {
@@ -48,13 +48,13 @@ func (t *Table) Add(cells ...string) {
 	t.rows = append(t.rows, row)
 }
 
-// gap stands between columns.
+// gap separates columns.
 const gap = "  "
 
-// Print writes the table. On a terminal it is cut to the terminal's width; anywhere else nothing is cut.
+// Print writes the table. On a terminal it cuts the table to the terminal's width.
 func (t *Table) Print(w io.Writer) error { return t.Write(w, TerminalWidth(w)) }
 
-// Write writes the table, at most width wide if that is not 0.
+// Write writes the table, cut to width characters if width is not 0.
 func (t *Table) Write(w io.Writer, width int) error {
 	widths := t.widths(width)
 	out := bufio.NewWriter(w)
@@ -83,10 +83,10 @@ func (t *Table) Write(w io.Writer, width int) error {
 	return out.Flush()
 }
 
-// leastWidth is what is left of a column that is cut.
+// leastWidth is the minimum width of a cut column.
 const leastWidth = 6
 
-// widths decides how wide each column is.
+// widths returns the width of each column.
 func (t *Table) widths(limit int) []int {
 	widths := make([]int, len(t.Columns))
 	total := len(gap) * (len(t.Columns) - 1)
@@ -124,7 +124,7 @@ func (t *Table) mostGiving() int {
 	return most
 }
 
-// Clip cuts text to width characters, the last of which then is an ellipsis.
+// Clip shortens text to width characters, the last one an ellipsis.
 func Clip(text string, width int) string {
 	if utf8.RuneCountInString(text) <= width {
 		return text

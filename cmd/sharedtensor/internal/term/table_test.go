@@ -20,7 +20,7 @@ func exampleTable() *Table {
 
 func TestTable(t *testing.T) {
 	var b bytes.Buffer
-	require.NoError(t, exampleTable().Print(&b)) // no terminal: nothing is cut
+	require.NoError(t, exampleTable().Print(&b)) // not a terminal: nothing is cut
 	require.Equal(t, strings.Join([]string{
 		"NAME             BYTES  SOURCE",
 		"llm               14 B  /models/a/very/long/path/model.safetensors",
@@ -43,7 +43,7 @@ func TestTableFitsTheTerminal(t *testing.T) {
 	require.Contains(t, b.String(), "a-longer-name  1.5 GiB  x\\ny", "the least important column is cut first")
 	require.Contains(t, b.String(), "/models/a/very/…")
 	b.Reset()
-	require.NoError(t, exampleTable().Write(&b, 5)) // too narrow for anything: some of each column is left
+	require.NoError(t, exampleTable().Write(&b, 5)) // too narrow: each column keeps its minimum width
 	require.Contains(t, b.String(), "a-lon…  1.5 GiB  x\\ny")
 }
 
@@ -53,7 +53,7 @@ func TestClip(t *testing.T) {
 	require.Equal(t, "重é…", Clip("重éxyz", 3))
 }
 
-func TestNoTerminal(t *testing.T) {
+func TestTableWithoutTerminal(t *testing.T) {
 	require.Zero(t, TerminalWidth(&bytes.Buffer{}))
 	f, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)

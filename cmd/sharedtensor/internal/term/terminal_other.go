@@ -4,8 +4,8 @@ package term
 
 import "io"
 
-// TerminalWidth is 0 here: tables are never cut.
+// TerminalWidth returns 0: tables are not cut.
 func TerminalWidth(io.Writer) int { return 0 }
 
-// IsTerminal is false here: progress is told in plain lines.
+// IsTerminal returns false: progress is printed as lines.
 func IsTerminal(io.Writer) bool { return false }

@@ -10,7 +10,7 @@ import (
 // windowSize is struct winsize of ioctl_tty(2).
 type windowSize struct{ rows, columns, xPixels, yPixels uint16 }
 
-// TerminalWidth is the number of columns of the terminal that w is, 0 where it is none or does not tell.
+// TerminalWidth returns the number of columns of w, or 0 if w is not a terminal or the width is unknown.
 func TerminalWidth(w io.Writer) int {
 	size, ok := terminalSize(w)
 	if !ok {

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the tests of package cu for arm64 on another machine: cross-compiled Go, C libraries from a cross compiler, both
 # under qemu-user. On Debian: apt-get install qemu-user gcc-aarch64-linux-gnu libc6-arm64-cross.
-# Exits with 77, saying what is missing, where it cannot run.
+# Exits with 77 and a message if a requirement is missing.
 set -eu
 cd "$(dirname "$0")/.."
 

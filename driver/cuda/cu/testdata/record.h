@@ -14,7 +14,7 @@ typedef void *ptr;
 typedef struct { int32_t a, b; } words8;
 typedef struct { char b[64]; } bytes64;
 
-/* What the last call was given; the test reads both. */
+/* The arguments of the last call, read by the test. */
 unsigned char recorded[512];
 size_t recorded_bytes;
 

@@ -1,5 +1,5 @@
-/* A driver of a few functions that do next to nothing: for the cost of a call, for pointers into Go's stacks, and for
- * what happens when all other functions are missing. */
+/* A driver with a few almost empty functions, to measure the cost of a call, and to test pointers into Go's stacks and missing
+ * functions. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,7 +21,7 @@ int cuMemAlloc_v2(uint64_t *dptr, size_t bytes)
 	return 0;
 }
 
-/* The upper half of the register that the result is in is not defined by the C ABI; make it so. */
+/* The C ABI does not define the upper half of the result register, so set it. */
 int64_t cuMemFree_v2(uint64_t dptr) { return dptr == 0 ? 0x1234567800000001 : -4294967296; }
 
 int cuIpcOpenMemHandle_v2(uint64_t *dptr, handle64 h, unsigned flags)
@@ -43,7 +43,7 @@ int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
 int cuMemsetD8_v2(uint64_t p, unsigned char c, size_t n) { (void)p, (void)c, (void)n; return 101; }
 int cuMemsetD8_v2_ptds(uint64_t p, unsigned char c, size_t n) { (void)p, (void)c, (void)n; return 102; }
 
-/* The address that is found is the flags that came. */
+/* The result is the flags, so that the test can read them. */
 int cuGetProcAddress_v2(const char *symbol, uint64_t *pfn, int version, uint64_t flags, int *status)
 {
 	(void)symbol, (void)version, (void)status;
@@ -51,7 +51,7 @@ int cuGetProcAddress_v2(const char *symbol, uint64_t *pfn, int version, uint64_t
 	return 0;
 }
 
-/* Calls fn on the caller's own thread, as a driver calls on one of its own. */
+/* Calls fn on the caller's thread. A driver uses its own threads. */
 int cuLaunchHostFunc(void *stream, void (*fn)(void *), void *data)
 {
 	(void)stream;

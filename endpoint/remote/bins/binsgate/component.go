@@ -1,5 +1,5 @@
-// Package binsgate shows the bins of a gateway's NATS server on its page and in its metrics, and removes bodies that no
-// item names.
+// Package binsgate adds the bins of a gateway's NATS server to its status page and metrics, and removes bodies that no
+// item references.
 //
 //	gateway.Options{Components: []gateway.Component{binsgate.New()}}
 package binsgate
@@ -19,11 +19,11 @@ import (
 
 const (
 	sweepEvery  = 10 * time.Minute
-	sweepGrace  = time.Hour // longer than any write lasts
+	sweepGrace  = time.Hour // longer than any write takes
 	lookTimeout = 2 * time.Second
 )
 
-// Component is the part of a gateway that looks after bins. It serves nothing: clients of bins speak to NATS.
+// Component reports and sweeps the bins of a gateway. It serves no requests: clients of bins use NATS directly.
 type Component struct {
 	conn *nats.Conn
 	log  *slog.Logger
@@ -31,7 +31,7 @@ type Component struct {
 	work sync.WaitGroup
 }
 
-// New returns a component. Without NATS in the gateway it does nothing.
+// New returns a component. It does nothing if the gateway has no NATS server.
 func New() *Component { return &Component{stop: func() {}} }
 
 // Name implements gateway.Component.
@@ -59,7 +59,7 @@ func (c *Component) Close(context.Context) error {
 	return nil
 }
 
-// Status implements gateway.StatusReporter: one row for each namespace and queue.
+// Status implements gateway.StatusReporter. It returns one row for each namespace and queue.
 func (c *Component) Status(ctx context.Context) (any, error) {
 	if c.conn == nil {
 		return []bins.Summary{}, nil
@@ -78,21 +78,26 @@ func (c *Component) sweep(ctx context.Context) {
 		}
 		list, err := bins.Survey(ctx, c.conn)
 		for _, each := range list {
-			if each.Kind != "bins" || each.Beside == 0 || err != nil {
+			if err != nil {
+				break
+			}
+			opts := bins.Options{Namespace: each.Namespace, Logger: c.log}
+			if each.Kind == "queue" {
+				_, err = bins.SweepQueue(ctx, c.conn, opts, sweepGrace)
 				continue
 			}
 			var s *bins.Store
-			if s, err = bins.Open(ctx, c.conn, bins.Options{Namespace: each.Namespace, Logger: c.log}); err == nil {
+			if s, err = bins.Open(ctx, c.conn, opts); err == nil {
 				_, err = s.Sweep(ctx, sweepGrace)
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			c.log.Warn("bodies that no item names could not be removed", "error", err)
+			c.log.Warn("could not remove unreferenced bodies", "error", err)
 		}
 	}
 }
 
-// collector reads the figures when they are asked for.
+// collector reads the figures at each scrape.
 type collector struct{ c *Component }
 
 var (
@@ -109,13 +114,13 @@ func (collector) Describe(out chan<- *prometheus.Desc) {
 	out <- limitDesc
 }
 
-// Collect implements prometheus.Collector. While the server is away there are no figures.
+// Collect implements prometheus.Collector. It collects nothing while the server is unavailable.
 func (k collector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	list, err := bins.Survey(ctx, k.c.conn)
 	if err != nil {
-		k.c.log.Debug("bins could not be counted for metrics", "error", err)
+		k.c.log.Debug("could not count bins for metrics", "error", err)
 		return
 	}
 	for _, s := range list {

@@ -20,12 +20,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
 )
 
-// binCommand is what all commands below `bin` have in common.
+// binCommand holds the options shared by all `bin` commands.
 type binCommand struct {
 	nats      natsFlags
 	namespace string
 	json      bool
-	timeout   time.Duration // of one command; 0 for none
+	timeout   time.Duration // limit of one command; 0 means none
 }
 
 func newBinCommand() *cobra.Command {
@@ -37,6 +37,7 @@ func newBinCommand() *cobra.Command {
   sharedtensor-gateway bin get episodes --wait
   sharedtensor-gateway bin listen 'episodes.>'`,
 	}
+	onlyVerbs(c)
 	b.nats.add(c)
 	c.PersistentFlags().StringVar(&b.namespace, "namespace", "default", "namespace of the bins")
 	c.PersistentFlags().DurationVar(&b.timeout, "timeout", 30*time.Second,
@@ -47,7 +48,7 @@ func newBinCommand() *cobra.Command {
 	return c
 }
 
-// with opens the store for the length of use.
+// with opens the store, calls use and closes the store.
 func (b *binCommand) with(ctx context.Context, use func(context.Context, *bins.Store) error) error {
 	if b.timeout > 0 {
 		var cancel context.CancelFunc
@@ -63,8 +64,16 @@ func (b *binCommand) with(ctx context.Context, use func(context.Context, *bins.S
 	if err != nil {
 		return err
 	}
-	return use(ctx, store)
+	err = use(ctx, store)
+	// The items have been printed. Pending removals are finished now, or by a gateway's next sweep.
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer cancel()
+	_ = store.Drain(drain)
+	return err
 }
+
+// drainTimeout limits how long a command waits for the removal of the messages and bodies of consumed items.
+const drainTimeout = 5 * time.Second
 
 type writeFunc func(*bins.Store, context.Context, string, bins.Value, ...bins.WriteOption) (uint64, error)
 
@@ -95,9 +104,9 @@ func (b *binCommand) write(verb, short string, write writeFunc) *cobra.Command {
 	}
 	c.Flags().StringVar(&text, "text", "", "the item itself, instead of a file")
 	c.Flags().StringVar(&mediaType, "type", "", "media type of the item, such as application/json")
-	c.Flags().StringToStringVar(&meta, "meta", nil, "KEY=VALUE that readers see beside the item")
+	c.Flags().StringToStringVar(&meta, "meta", nil, "KEY=VALUE metadata of the item")
 	if verb == "put" {
-		c.Flags().BoolVar(&list, "list", false, "the item is a JSON array, and its elements are what readers get")
+		c.Flags().BoolVar(&list, "list", false, "the item is a JSON array; readers get its elements")
 	}
 	return c
 }
@@ -105,7 +114,7 @@ func (b *binCommand) write(verb, short string, write writeFunc) *cobra.Command {
 func itemBody(c *cobra.Command, file []string, text string) ([]byte, error) {
 	switch {
 	case c.Flags().Changed("text") && len(file) > 0:
-		return nil, usageError{errors.New("--text and a file are two items: give one")}
+		return nil, usageError{errors.New("--text and a file cannot be combined")}
 	case c.Flags().Changed("text"):
 		return []byte(text), nil
 	case len(file) == 0 || file[0] == "-":
@@ -123,7 +132,7 @@ func (b *binCommand) get() *cobra.Command {
 				b.timeout = 0
 			}
 			if opts.Max < 0 {
-				return usageError{errors.New("--max is a number of items, or 0 for all")}
+				return usageError{errors.New("--max must be a number of items, or 0 for all")}
 			}
 			return b.with(c.Context(), func(ctx context.Context, s *bins.Store) error {
 				items, err := s.Take(ctx, args[0], opts)
@@ -134,8 +143,8 @@ func (b *binCommand) get() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVar(&opts.Wait, "wait", false, "wait for an item where the bin is empty")
-	c.Flags().IntVar(&opts.Max, "max", 0, "how many items to take at most, the oldest first; 0 for all")
+	c.Flags().BoolVar(&opts.Wait, "wait", false, "wait for an item if the bin is empty")
+	c.Flags().IntVar(&opts.Max, "max", 0, "maximum number of items to take, oldest first; 0 for all")
 	return c
 }
 
@@ -161,12 +170,13 @@ type itemLine struct {
 	Type     string            `json:"type,omitempty"`
 	Meta     map[string]string `json:"meta,omitempty"`
 	Bytes    int               `json:"bytes"`
-	// Text is the body where it is UTF-8, else Base64 is.
+	// Text is the body if it is valid UTF-8, otherwise Base64 is set.
 	Text   *string `json:"text,omitempty"`
 	Base64 []byte  `json:"base64,omitempty"`
 }
 
-// printItems writes bodies as they are, each of several ending with a line break, so that a pipe gets what was put.
+// printItems writes bodies unchanged, so that a pipe receives what was put. If there are several, each ends with a
+// newline.
 func (b *binCommand) printItems(w io.Writer, items []bins.Item) error {
 	out := json.NewEncoder(w)
 	for _, item := range items {
@@ -271,7 +281,7 @@ func (b *binCommand) print(ctx context.Context, w io.Writer, s *bins.Store, patt
 	defer events.Close()
 	for event, err := range events.Events(ctx) {
 		if errors.Is(err, context.Canceled) {
-			return nil // Ctrl-C is how it ends
+			return nil // Ctrl-C is the normal way to end it
 		}
 		if err != nil {
 			return err
@@ -288,7 +298,18 @@ func (b *binCommand) print(ctx context.Context, w io.Writer, s *bins.Store, patt
 	return nil
 }
 
-// usageArgs makes a wrong number of arguments a usage error.
+// onlyVerbs makes a command that only groups others print its help, and refuse unknown subcommands.
+func onlyVerbs(c *cobra.Command) {
+	c.Args = cobra.ArbitraryArgs
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return c.Help()
+		}
+		return usageError{fmt.Errorf("unknown command %q: see `%s --help`", args[0], c.CommandPath())}
+	}
+}
+
+// usageArgs reports a wrong number of arguments as a usage error.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if err := check(c, args); err != nil {
@@ -298,8 +319,8 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// printable makes text of others harmless for a terminal: characters that control it become '?'. Line breaks and tabs
-// stay.
+// printable makes untrusted text safe for a terminal by replacing control characters with '?'. It keeps newlines and
+// tabs.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
@@ -309,7 +330,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// printableLine is printable for what must stay on its line.
+// printableLine is printable for text that must stay on one line.
 func printableLine(text string) string {
 	return strings.NewReplacer("\n", "?", "\t", "?").Replace(printable(text))
 }

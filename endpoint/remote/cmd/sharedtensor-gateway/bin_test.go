@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// binRun runs `bin ARGS` against a server and returns what it printed.
+// binRun runs `bin ARGS` against a server and returns its output.
 func binRun(t *testing.T, url, stdin string, args ...string) (out, errs string, status int) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -53,6 +53,8 @@ func TestBinCommands(t *testing.T) {
 		{[]string{"rm", "a.b", "evil\x1b[2J\nname"}, "", "", 0},
 		{[]string{"ls", "--json"}, "", "", 0},
 		{[]string{"put"}, "", "", statusUsage},
+		{[]string{"nonsense"}, "", "", statusUsage},
+		{[]string{"lst", "a"}, "", "", statusUsage},
 		{[]string{"put", "x", file, "--text", "y"}, "", "", statusUsage},
 		{[]string{"put", "x..y"}, "", "", statusFailed},
 	} {

@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streamgate"
 )
 
-// newComponents returns what the program offers, in the order in which it is registered.
+// newComponents returns the program's components in registration order.
 func newComponents() []gateway.Component {
 	return []gateway.Component{
 		&jsonrpc.Component{},

@@ -12,7 +12,7 @@ import (
 )
 
 func newConfigCommand() *cobra.Command {
-	c := &cobra.Command{Use: "config", Short: "Look at the configuration"}
+	c := &cobra.Command{Use: "config", Short: "Inspect the configuration"}
 	c.AddCommand(newConfigCheckCommand())
 	return c
 }
@@ -21,7 +21,7 @@ func newConfigCheckCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "check [flags]",
-		Short: "Check the configuration and print what would be in force",
+		Short: "Check the configuration and print the effective settings",
 		Long: `Take the same flags, environment and file as serve, say everything that is wrong with them, and print each setting with where
 it comes from. Certificates and tokens are read; nothing is opened or started.`,
 		Example: `  sharedtensor-gateway config check --config gateway.yaml

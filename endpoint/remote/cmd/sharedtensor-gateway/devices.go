@@ -7,7 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 )
 
-// openDevices opens host memory and the GPUs of this machine. A machine without any is no error.
+// openDevices opens host memory and the GPUs of this machine, if any.
 func openDevices() (devices []driver.Device, closeAll func() error, err error) {
 	dev, err := host.Open()
 	if err != nil {

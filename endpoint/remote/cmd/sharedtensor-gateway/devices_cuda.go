@@ -7,7 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 )
 
-// openCUDA opens the GPUs that this process sees.
+// openCUDA opens the GPUs that are visible to this process.
 func openCUDA() (devices []driver.Device) {
 	for index := 0; ; index++ {
 		dev, err := cuda.Open(index)

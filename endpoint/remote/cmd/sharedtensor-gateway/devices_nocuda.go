@@ -4,5 +4,5 @@ package main
 
 import "github.com/sharedtensor/sharedtensor/driver"
 
-// openCUDA finds no GPU in this build.
+// openCUDA returns nil because this build has no GPU support.
 func openCUDA() []driver.Device { return nil }

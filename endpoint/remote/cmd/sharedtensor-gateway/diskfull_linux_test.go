@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
 
-// TestReceiveDiskFull: a file that does not fit is not there at all, and one that was there before is as it was.
+// If a received file does not fit on the disk, no new file exists and an existing file is unchanged.
 func TestReceiveDiskFull(t *testing.T) {
 	owner := remotetest.StartOwner(t, "--model", "m=8388608", "--model", "small=65536")
 	gw := remotetest.StartGateway(t, owner.Socket)
@@ -38,8 +38,8 @@ func TestReceiveDiskFull(t *testing.T) {
 	}
 }
 
-// TestGatewayDiskFull fills the disk of a gateway's store: bins say so and readiness does, models and functions go on,
-// and a gateway that begins again when there is room has every item that was acknowledged.
+// If the disk of a gateway's store is full, bins and readiness report it, and models and functions still work. After a
+// restart with free space, every acknowledged item exists.
 func TestGatewayDiskFull(t *testing.T) {
 	owner := remotetest.StartOwner(t, "--model", "m=65536")
 	disk := remotetest.NewSmallDisk(t, 8<<20)

@@ -12,8 +12,8 @@ func main() {
 	os.Exit(interruptible(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// interruptible runs the command line until it ends or the first SIGINT or SIGTERM cancels its context. From then on
-// the signals have their usual effect again, so a second one ends the process whatever it is doing.
+// interruptible runs the command line until it ends or the first SIGINT or SIGTERM cancels its context. After that the
+// signals have their default effect, so that a second one always ends the process.
 func interruptible(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

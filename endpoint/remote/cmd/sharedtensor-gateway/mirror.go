@@ -19,7 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// mirrorCommand are the settings of `mirror`.
+// mirrorCommand holds the settings of `mirror`.
 type mirrorCommand struct {
 	options       mirror.Options
 	socket        string
@@ -35,7 +35,7 @@ func newMirrorCommand() *cobra.Command {
 	m := &mirrorCommand{maxModel: mirror.DefaultMaxBytes, rangeSize: mirror.DefaultRangeBytes}
 	c := &cobra.Command{
 		Use:   "mirror SOURCE",
-		Short: "Make a model of another host or store one of the owner here",
+		Short: "Mirror a model from another host or store to the local owner",
 		Long: `Fetch a model into shared memory and publish it at the owner on this host, as the version beside the one before: whole, with all digests
 compared that the source has, or not at all. What the owner has already is copied from it. A transfer that breaks off goes on where it was.
 SOURCE is one of
@@ -64,18 +64,18 @@ With --follow it stays, and mirrors each newest version of the source until SIGI
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVar(&m.options.Name, "as", "", "name of the model here; that of the source where it is missing")
-	f.BoolVar(&m.follow, "follow", false, "stay, and mirror each newest version")
-	f.StringVar(&m.socket, "owner", "", "socket of the owner here; the default socket where it is missing")
-	f.StringVar(&m.options.Token, "token", os.Getenv("SHAREDTENSOR_TOKEN"), "token that the source asks for; else SHAREDTENSOR_TOKEN")
+	f.StringVar(&m.options.Name, "as", "", "name of the model at the local owner (default: name at the source)")
+	f.BoolVar(&m.follow, "follow", false, "keep running and mirror each new version")
+	f.StringVar(&m.socket, "owner", "", "socket of the local owner (default: the default socket)")
+	f.StringVar(&m.options.Token, "token", os.Getenv("SHAREDTENSOR_TOKEN"), "token for the source (default: SHAREDTENSOR_TOKEN)")
 	f.StringVar(&m.ca, "tls-ca", "", "PEM file of the certificate authority that signed the source's certificate")
 	f.StringVar(&m.cert, "tls-cert", "", "PEM file of a client certificate")
 	f.StringVar(&m.key, "tls-key", "", "PEM file of its key")
 	f.StringVar(&m.digest, "digest", "", "SHA-256 of the model, as a mirror prints it; another model is refused")
-	f.BoolVar(&m.options.Digests, "digests", false, "compute the digest of the model where the source is no gateway, too; --digest does")
-	f.Var(&m.maxModel, "max-model", "largest model; nothing is allocated for a larger one")
-	f.DurationVar(&m.options.Poll, "poll", mirror.DefaultPoll, "how often --follow looks at a source that is no gateway")
-	f.IntVar(&m.options.Connections, "connections", mirror.DefaultConnections, "ranges that are on their way at once")
+	f.BoolVar(&m.options.Digests, "digests", false, "compute the digest of the model also if the source is not a gateway; implied by --digest")
+	f.Var(&m.maxModel, "max-model", "maximum size of the model")
+	f.DurationVar(&m.options.Poll, "poll", mirror.DefaultPoll, "interval at which --follow checks a source that is not a gateway")
+	f.IntVar(&m.options.Connections, "connections", mirror.DefaultConnections, "concurrent range requests")
 	f.Var(&m.rangeSize, "range", "bytes of a range")
 	f.DurationVar(&m.options.Stall, "stall", mirror.DefaultStall, "how long the source may send nothing before it is asked again")
 	f.DurationVar(&m.options.Patience, "patience", mirror.DefaultPatience, "how long a source that cannot be reached is asked again; with --follow for ever")
@@ -84,18 +84,18 @@ With --follow it stays, and mirrors each newest version of the source until SIGI
 	return c
 }
 
-// run mirrors until it is done, or the command is told to stop.
+// run mirrors until it is complete or the command is interrupted.
 func (m *mirrorCommand) run(ctx context.Context, out, progress io.Writer) (err error) {
 	if err := m.check(); err != nil {
 		return err
 	}
 	m.options.Events = m.printer(out, progress)
-	device, err := host.Open(host.Lazy()) // its pages are made by what arrives
+	device, err := host.Open(host.Lazy()) // received bytes fault in its pages
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, device.Close()) }()
-	pool := host.NewPool(device, host.PoolOptions{}) // of versions that come one after the other, the next gets the memory of the one before the last
+	pool := host.NewPool(device, host.PoolOptions{}) // each version reuses the memory of the one before the last
 	defer func() { err = errors.Join(err, pool.Close()) }()
 	attach, cancel := context.WithTimeout(ctx, m.options.Patience)
 	defer cancel()
@@ -127,10 +127,10 @@ func (m *mirrorCommand) run(ctx context.Context, out, progress io.Writer) (err e
 	if err := one.Follow(ctx); ctx.Err() == nil {
 		return err
 	}
-	return nil // it was told to stop
+	return nil // interrupted
 }
 
-// check reads what flags alone do not.
+// check validates what flag parsing does not.
 func (m *mirrorCommand) check() error {
 	m.options.MaxBytes, m.options.RangeBytes = int64(m.maxModel), int64(m.rangeSize)
 	if err := m.peers.check(m.options.Token); err != nil {
@@ -154,14 +154,14 @@ func (m *mirrorCommand) check() error {
 	return nil
 }
 
-// printer returns what prints events: as JSON to out, or versions to out and progress to a terminal.
+// printer returns a function that prints events: as JSON to out, or versions to out and progress to a terminal.
 func (m *mirrorCommand) printer(out, progress io.Writer) func(mirror.Event) {
 	if m.json {
 		encoder := json.NewEncoder(out)
-		return func(e mirror.Event) { _ = encoder.Encode(e) } // whoever does not read it does not want it
+		return func(e mirror.Event) { _ = encoder.Encode(e) } // best effort: the reader may have closed its end
 	}
 	bar := func(int64, int64) {}
-	begun := false // a line of progress stands on the terminal
+	begun := false // a progress line is on the terminal
 	return func(e mirror.Event) {
 		switch e.Kind {
 		case mirror.EventFound:

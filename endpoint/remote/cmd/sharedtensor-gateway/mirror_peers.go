@@ -19,10 +19,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// maxTakers is how many requests of other mirrors are answered at a time.
+// maxTakers limits the concurrent requests of other mirrors.
 const maxTakers = 64
 
-// mirrorPeers are the settings by which `mirror` takes from other mirrors and gives to them.
+// mirrorPeers holds the settings of `mirror` for exchanging data with other mirrors.
 type mirrorPeers struct {
 	nats, credentials string
 	listen, url       string
@@ -42,19 +42,20 @@ func (p *mirrorPeers) flags(f *pflag.FlagSet) {
 	f.StringVar(&p.credentials, "nats-credentials", "", "credentials file for the NATS servers")
 	f.StringVar(&p.listen, "peers-listen", "127.0.0.1:0", "address where other mirrors are given what is here, with --nats; off for nothing")
 	f.StringVar(&p.url, "peers-url", "", "https://HOST:PORT where other mirrors reach that address")
+	f.StringSliceVar(&p.options.Trusted, "peers-trust", nil, "hosts to take from, and to send --token to over https: names, *.DOMAIN, addresses, networks")
 	f.StringVar(&p.certFile, "peers-cert", "", "PEM file of the certificate of that address, which it needs beyond loopback, and --token")
 	f.StringVar(&p.keyFile, "peers-key", "", "PEM file of its key")
-	f.IntVar(&p.options.Fanout, "peers-fanout", 1, "mirrors that take from this one at the same time")
-	f.BoolVar(&p.insecure, "insecure", false, "give to other hosts without a certificate or a token")
+	f.IntVar(&p.options.Fanout, "peers-fanout", 1, "maximum number of mirrors that this one serves concurrently")
+	f.BoolVar(&p.insecure, "insecure", false, "serve other hosts without a certificate or token")
 }
 
-// check says what is wrong before anything is opened.
+// check validates the settings before anything is opened.
 func (p *mirrorPeers) check(token string) error {
 	switch {
-	case p.nats == "" && (p.url != "" || p.certFile != "" || p.keyFile != ""):
-		return usageError{errors.New("--peers-… without --nats: there are no other mirrors then")}
+	case p.nats == "" && (p.url != "" || len(p.options.Trusted) > 0 || p.certFile != "" || p.keyFile != ""):
+		return usageError{errors.New("--peers-… requires --nats")}
 	case (p.certFile == "") != (p.keyFile == ""):
-		return usageError{errors.New("--peers-cert and --peers-key go together")}
+		return usageError{errors.New("--peers-cert and --peers-key must be set together")}
 	case p.options.Fanout < 1:
 		return usageError{errors.New("--peers-fanout: it must be 1 or more")}
 	case p.nats == "" || p.listen == "off":
@@ -64,20 +65,27 @@ func (p *mirrorPeers) check(token string) error {
 	if err != nil {
 		return usageError{fmt.Errorf("--peers-listen: %w", err)}
 	}
-	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() || p.insecure {
+	ip := net.ParseIP(host)
+	if host == "localhost" || ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	if p.insecure {
+		if p.url == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
+			return usageError{fmt.Errorf("--peers-listen %s: set --peers-url to the name of this host", p.listen)}
+		}
 		return nil
 	}
 	if p.certFile == "" || token == "" {
-		return usageError{fmt.Errorf("--peers-listen %s is reached from other hosts: give --peers-cert, --peers-key and --token, or --insecure", p.listen)}
+		return usageError{fmt.Errorf("--peers-listen %s can be reached from other hosts: set --peers-cert, --peers-key and --token, or --insecure", p.listen)}
 	}
 	if p.url == "" {
-		return usageError{fmt.Errorf("--peers-listen %s: other hosts have to be told the name of this one with --peers-url", p.listen)}
+		return usageError{fmt.Errorf("--peers-listen %s: set --peers-url to the name of this host", p.listen)}
 	}
 	return nil
 }
 
-// open connects to NATS and gives other mirrors what is here, where that is wanted. The caller calls close, also after
-// an error.
+// open connects to NATS and, if configured, serves local data to other mirrors. The caller calls close, also after an
+// error.
 func (p *mirrorPeers) open(token string, client *tls.Config) (err error) {
 	if p.nats == "" {
 		return nil
@@ -104,7 +112,7 @@ func (p *mirrorPeers) open(token string, client *tls.Config) (err error) {
 	return nil
 }
 
-// bind opens the listener, and says in the options where others reach it.
+// bind opens the listener and sets the advertised address in the options.
 func (p *mirrorPeers) bind() error {
 	l, err := net.Listen("tcp", p.listen)
 	if err != nil {
@@ -137,11 +145,11 @@ func (p *mirrorPeers) serve(token string) {
 	p.served = make(chan struct{})
 	go func() {
 		defer close(p.served)
-		_ = p.server.Serve(p.listener) // ends with close
+		_ = p.server.Serve(p.listener) // returns after close
 	}()
 }
 
-// close ends what open began.
+// close undoes open.
 func (p *mirrorPeers) close() {
 	if p.server != nil {
 		_ = p.server.Close()
@@ -154,20 +162,20 @@ func (p *mirrorPeers) close() {
 	}
 }
 
-// withToken refuses requests without the token. An empty token lets all requests through.
+// withToken refuses requests without the token. An empty token admits all requests.
 func withToken(next http.Handler, token string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if token != "" && subtle.ConstantTimeCompare([]byte(got), []byte(token)) != 1 {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "another token is asked for", http.StatusUnauthorized)
+			http.Error(w, "the token is missing or wrong", http.StatusUnauthorized)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// bounded refuses requests while many others are answered.
+// bounded refuses requests over the limit of concurrent ones.
 func bounded(next http.Handler) http.Handler {
 	slots := make(chan struct{}, maxTakers)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -176,7 +184,7 @@ func bounded(next http.Handler) http.Handler {
 			defer func() { <-slots }()
 			next.ServeHTTP(w, r)
 		default:
-			http.Error(w, "too many take from this mirror", http.StatusServiceUnavailable)
+			http.Error(w, "too many concurrent requests at this mirror", http.StatusServiceUnavailable)
 		}
 	})
 }

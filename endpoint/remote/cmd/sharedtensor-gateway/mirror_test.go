@@ -21,7 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// requireOwnerHas waits until the newest version of a name at an owner is that of a file.
+// requireOwnerHas waits until the newest version of a name at an owner equals a file.
 func requireOwnerHas(t *testing.T, socket, name, path string) {
 	t.Helper()
 	dev, err := host.Open()
@@ -54,7 +54,7 @@ func compare(ctx context.Context, client *endpoint.Client, name string, want *mo
 	return nil
 }
 
-// TestMirrorCommand mirrors a model from one owner to another, once and following. All are processes of their own.
+// `mirror` copies a model from one owner to another, once and continuously, in separate processes.
 func TestMirrorCommand(t *testing.T) {
 	dir := t.TempDir()
 	files := make([]string, 2)
@@ -98,15 +98,15 @@ func TestMirrorCommand(t *testing.T) {
 	require.Equal(t, uint64(2), e.Result.Version)
 	requireOwnerHas(t, to.Socket, "copy", files[1])
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-	for lines.Scan() { // until the pipe ends, as Wait asks for
+	for lines.Scan() { // until EOF, as Wait requires
 		continue
 	}
 	require.NoError(t, cmd.Wait(), "it was told to stop, and stopped")
 }
 
-// TestMirrorCommandsTakeFromEachOther has a command follow a model and give it to a second one, which takes its bytes
-// from the first, and goes on with the source when the first is killed. One without the token gets nothing.
-func TestMirrorCommandsTakeFromEachOther(t *testing.T) {
+// A second mirror fetches a model from the first, and continues with the source when the first is killed. A mirror
+// without the token is refused.
+func TestMirrorCommandPeers(t *testing.T) {
 	server, err := natslink.Start(natslink.ServerOptions{Store: t.TempDir(), Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
 	defer server.Close()
@@ -136,7 +136,7 @@ func TestMirrorCommandsTakeFromEachOther(t *testing.T) {
 	require.Greater(t, published(lines).Result.FromPeers, int64(3<<20))
 
 	require.NoError(t, giver.Process.Kill())
-	_ = giver.Wait() // it was killed
+	_ = giver.Wait() // best effort: it was killed
 	file := filepath.Join(t.TempDir(), "next.safetensors")
 	require.NoError(t, module.SynthesizeFile(file, module.Synthetic{Tensors: 5, Bytes: 3 << 20, Seed: 7}))
 	_, errs, status := runProcess(t, "send", file, "--to", gw.Addresses.GRPC, "--name", "m")
@@ -145,7 +145,7 @@ func TestMirrorCommandsTakeFromEachOther(t *testing.T) {
 	requireOwnerHas(t, second.Socket, "m", file)
 }
 
-// TestMirrorCommandFromAFolder takes a model from the disk of this host.
+// `mirror` takes a model from a local directory.
 func TestMirrorCommandFromAFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "small.safetensors")
 	require.NoError(t, module.SynthesizeFile(file, module.Synthetic{Tensors: 5, Bytes: 1 << 20, Seed: 1}))
@@ -159,8 +159,8 @@ func TestMirrorCommandFromAFolder(t *testing.T) {
 	require.Contains(t, out, "unchanged: small version 1")
 }
 
-// TestMirrorCommandThatIsWrong says what is wrong and what to do, and publishes nothing.
-func TestMirrorCommandThatIsWrong(t *testing.T) {
+// Invalid arguments are reported with a remedy, and nothing is published.
+func TestMirrorCommandInvalid(t *testing.T) {
 	to := remotetest.StartOwner(t)
 	for name, c := range map[string]struct {
 		args   []string
@@ -190,9 +190,8 @@ func TestMirrorCommandThatIsWrong(t *testing.T) {
 	}
 }
 
-// TestMirrorCommandIsKilled kills the command with SIGKILL while bytes are on their way. The owner has nothing, and the
-// next attempt goes well.
-func TestMirrorCommandIsKilled(t *testing.T) {
+// If `mirror` is killed during a transfer, the owner has no new version, and the next attempt succeeds.
+func TestMirrorCommandKilled(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=67108864"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
 	requireReady(t, gw)
@@ -204,7 +203,7 @@ func TestMirrorCommandIsKilled(t *testing.T) {
 	require.True(t, lines.Scan())
 	require.Contains(t, lines.Text(), mirror.EventFound)
 	require.NoError(t, cmd.Process.Kill())
-	_ = cmd.Wait() // it was killed
+	_ = cmd.Wait() // best effort: it was killed
 	out, errs, status := runProcess(t, "mirror", gw.HTTP()+"/m", "--owner", to.Socket)
 	require.Zero(t, status, errs)
 	require.Contains(t, out, "published m version 1:", "the killed one published nothing")

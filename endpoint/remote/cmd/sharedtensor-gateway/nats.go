@@ -12,12 +12,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// natsFlags say which NATS servers a command speaks to.
+// natsFlags selects the NATS servers of a command.
 type natsFlags struct {
 	url, credentials, tokenFile string
 }
 
-// add adds the flags to a command and to those below it. Their defaults come from the environment.
+// add adds the flags to a command and its subcommands. Their defaults are read from the environment.
 func (f *natsFlags) add(c *cobra.Command) {
 	url := os.Getenv("NATS_URL")
 	if url == "" {
@@ -29,7 +29,7 @@ func (f *natsFlags) add(c *cobra.Command) {
 	set.StringVar(&f.tokenFile, "token-file", "", "file whose first line is the token of the servers")
 }
 
-// connect connects within a few seconds or says what to do. The caller closes the connection.
+// connect connects within a few seconds, or returns an error with a remedy. The caller closes the connection.
 func (f *natsFlags) connect() (*nats.Conn, error) {
 	opts := []nats.Option{nats.Name("sharedtensor-gateway bin")}
 	if f.credentials != "" {

@@ -29,7 +29,7 @@ Where the owner is on this host, the file is written from its memory and no byte
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
 			if filepath.Ext(args[0]) != ".safetensors" {
-				return usageError{fmt.Errorf("%s: the file that is written ends in .safetensors", args[0])}
+				return usageError{fmt.Errorf("%s: the name of the output file must end in .safetensors", args[0])}
 			}
 			if request.Name == "" {
 				request.Name = strings.TrimSuffix(filepath.Base(args[0]), ".safetensors")
@@ -53,13 +53,13 @@ Where the owner is on this host, the file is written from its memory and no byte
 		},
 	}
 	t.add(c, "from")
-	c.Flags().StringVar(&request.Name, "name", "", "name of the model; that of the file where it is missing")
-	c.Flags().Uint64Var(&request.Version, "version", 0, "version of the model; the newest where it is 0")
-	c.Flags().StringArrayVar(&request.Tensors, "tensor", nil, "name of a tensor, as often as needed; all where it is missing")
+	c.Flags().StringVar(&request.Name, "name", "", "name of the model (default: name of the file)")
+	c.Flags().Uint64Var(&request.Version, "version", 0, "version of the model; 0 means the newest")
+	c.Flags().StringArrayVar(&request.Tensors, "tensor", nil, "name of a tensor, repeatable (default: all tensors)")
 	return c
 }
 
-// fetch returns a model, from the owner's memory or by the gateway.
+// fetch returns a model, from the owner's memory or through the gateway.
 func (l *link) fetch(ctx context.Context, request stream.Request) (*stream.Set, error) {
 	if l.owner == nil {
 		return l.client.Get(ctx, request)

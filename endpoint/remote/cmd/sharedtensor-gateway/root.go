@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// commands are the commands of the program; each is a file of its own.
+// commands are the constructors of the program's commands. Each is in its own file.
 var commands = []func() *cobra.Command{
 	newServeCommand,
 	newConfigCommand,
@@ -20,22 +20,22 @@ var commands = []func() *cobra.Command{
 	newVersionCommand,
 }
 
-// Exit statuses: what was asked for failed, and what was asked for makes no sense.
+// Exit statuses: the operation failed, and the command line is invalid.
 const (
 	statusFailed = 1
 	statusUsage  = 2
 )
 
-// usageError is a command line that makes no sense.
+// usageError reports an invalid command line.
 type usageError struct{ error }
 
-// Unwrap returns the reason.
+// Unwrap returns the cause.
 func (e usageError) Unwrap() error { return e.error }
 
 // run runs one command line and returns the exit status.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRootCommand()
-	root.SetArgs(append([]string{}, args...)) // cobra takes nil for those of the process
+	root.SetArgs(append([]string{}, args...)) // for nil, cobra uses os.Args
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -54,11 +54,11 @@ Where the owner is on this host, its memory is shared in place and no byte goes 
 		},
 	}
 	t.add(c, "to")
-	c.Flags().StringVar(&name, "name", "", "name of the model; that of the file where it is missing")
+	c.Flags().StringVar(&name, "name", "", "name of the model (default: name of the file)")
 	return c
 }
 
-// publish gives a model to the owner, by its socket or by the gateway.
+// publish publishes a model at the owner, through its socket or through the gateway.
 func (l *link) publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
 	if l.owner != nil {
 		return l.owner.Publish(ctx, name, sd)
@@ -70,7 +70,7 @@ func (l *link) publish(ctx context.Context, name string, sd *module.StateDict) (
 	return receipt.Version, nil
 }
 
-// loadFile reads a file of tensors by its suffix.
+// loadFile reads a file of tensors in the format of its suffix.
 func loadFile(ctx context.Context, path string, dev driver.Device) (*module.StateDict, error) {
 	switch strings.ToLower(filepath.Ext(path)) {
 	case ".safetensors":
@@ -104,7 +104,7 @@ func loadTorch(path string, dev driver.Device) (_ *module.StateDict, err error) 
 		t, err := saved.Load(dev, n.Entry)
 		if err == nil {
 			if n.Name == "" {
-				n.Name = "tensor" // a file of one tensor has no name for it
+				n.Name = "tensor" // the file has no name for its single tensor
 			}
 			err = sd.Set(n.Name, t)
 		}
@@ -116,7 +116,7 @@ func loadTorch(path string, dev driver.Device) (_ *module.StateDict, err error) 
 	return sd, nil
 }
 
-// transferred is the outcome of send and receive.
+// transferred is the result of send and receive.
 type transferred struct {
 	Name    string  `json:"name"`
 	Version uint64  `json:"version"`

@@ -9,7 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
-// settings are the configuration of the gateway and of its components, bound to flags.
+// settings holds the configuration of the gateway and its components, bound to flags.
 type settings struct {
 	config     gateway.Config
 	components []gateway.Component
@@ -29,16 +29,16 @@ func addSettings(c *cobra.Command) *settings {
 	s.set.SortFlags = false
 	c.Flags().AddFlagSet(s.set)
 	c.Flags().SortFlags = false
-	c.Flags().StringVar(&s.file, "config", os.Getenv(gateway.EnvPrefix+"CONFIG"), "YAML file of settings; its keys are the names of the flags")
+	c.Flags().StringVar(&s.file, "config", os.Getenv(gateway.EnvPrefix+"CONFIG"), "YAML file of settings, whose keys are flag names")
 	return s
 }
 
-// load gives flags that were not on the command line their value from the environment, else from the file.
+// load sets flags that are not on the command line from the environment, otherwise from the file.
 func (s *settings) load() ([]gateway.Setting, error) {
 	return gateway.ApplySettings(s.set, os.LookupEnv, s.file)
 }
 
-// options checks the settings and returns what the gateway runs with.
+// options checks the settings and returns the gateway's options.
 func (s *settings) options() (gateway.Options, error) {
 	if _, err := s.load(); err != nil {
 		return gateway.Options{}, usageError{err}

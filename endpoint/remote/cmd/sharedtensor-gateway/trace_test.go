@@ -18,8 +18,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
 
-// TestTracesReachTheOwner asks a gateway by each of its protocols, within a trace of W3C's, and looks for that in the
-// owner: three processes.
+// The owner receives the W3C trace of requests in each protocol of the gateway. Client, gateway and owner are separate
+// processes.
 func TestTracesReachTheOwner(t *testing.T) {
 	traces := filepath.Join(t.TempDir(), "traces")
 	owner := remotetest.StartOwner(t, "--traces", traces)

@@ -22,7 +22,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream"
 )
 
-// transfer is what send and receive have in common: where the gateway is and how to reach it.
+// transfer holds the options shared by send and receive: the gateway's address and credentials.
 type transfer struct {
 	address               string
 	useTLS, network       bool
@@ -38,12 +38,12 @@ func (t *transfer) add(c *cobra.Command, direction string) {
 	f.StringVar(&t.ca, "tls-ca", "", "PEM file of the certificate authority that signed the gateway's certificate")
 	f.StringVar(&t.clientCert, "tls-cert", "", "PEM file of a client certificate")
 	f.StringVar(&t.clientKey, "tls-key", "", "PEM file of its key")
-	f.StringVar(&t.token, "token", os.Getenv("SHAREDTENSOR_TOKEN"), "token that the gateway asks for; else SHAREDTENSOR_TOKEN")
-	f.BoolVar(&t.network, "network", false, "move the bytes over gRPC though the gateway's owner is on this host")
+	f.StringVar(&t.token, "token", os.Getenv("SHAREDTENSOR_TOKEN"), "token for the gateway (default: SHAREDTENSOR_TOKEN)")
+	f.BoolVar(&t.network, "network", false, "transfer the bytes over gRPC even if the gateway's owner is on this host")
 	f.BoolVar(&t.json, "json", false, "print JSON")
 }
 
-// bearer is a token as the credentials of each call.
+// bearer is a token for the credentials of each call.
 type bearer struct {
 	token string
 	tls   bool
@@ -99,20 +99,19 @@ func (t *transfer) tlsConfig() (*tls.Config, error) {
 	return config, nil
 }
 
-// transferAttempts is how often a transfer goes on after a broken connection without getting any further: for some 20
-// s.
+// transferAttempts is the number of consecutive reconnects without progress before a transfer fails, about 20 s.
 const transferAttempts = 10
 
-// link is a gateway, and its owner where that is on this host.
+// link is a connection to a gateway, and to its owner if the owner is on this host.
 type link struct {
 	device *host.Device
 	conn   *grpc.ClientConn
 	client *stream.Client
-	owner  *endpoint.Client // nil where bytes have to move
+	owner  *endpoint.Client // nil if bytes must be transferred
 }
 
-// open connects. Where the gateway's owner is on this host its socket is used, unless --network was given or the socket
-// cannot be.
+// open connects to the gateway. If its owner is on this host, open also connects to the owner's socket, unless
+// --network was given or the socket is not usable.
 func (t *transfer) open(ctx context.Context, progress io.Writer) (l *link, err error) {
 	l = &link{}
 	defer func() {
@@ -120,7 +119,7 @@ func (t *transfer) open(ctx context.Context, progress io.Writer) (l *link, err e
 			l.close()
 		}
 	}()
-	// What comes is written once and in order, which takes pages as it goes.
+	// Received bytes are written once and in order, so pages are allocated on demand.
 	if l.device, err = host.Open(host.Lazy()); err != nil {
 		return l, err
 	}
@@ -158,7 +157,7 @@ func (l *link) close() {
 	}
 }
 
-// way says in a word how tensors went.
+// way returns one word for how tensors were transferred.
 func (l *link) way() string {
 	if l.owner != nil {
 		return "unix socket, shared in place"
@@ -166,7 +165,7 @@ func (l *link) way() string {
 	return "grpc"
 }
 
-// showProgress returns what prints a line of progress to a terminal now and then; nil for other writers.
+// showProgress returns a function that prints progress to a terminal. It returns nil for other writers.
 func showProgress(w io.Writer) func(done, total int64) {
 	file, ok := w.(*os.File)
 	if !ok {
@@ -190,5 +189,5 @@ func showProgress(w io.Writer) func(done, total int64) {
 	}
 }
 
-// errSuffix is a file of a kind that is not known.
+// errSuffix reports an unsupported file type.
 var errSuffix = errors.New("files end in .safetensors, .pt, .pth or .bin")

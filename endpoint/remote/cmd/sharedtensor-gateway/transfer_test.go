@@ -19,7 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// command is a command line of the program as a process of its own.
+// command returns a command line of the program as a separate process.
 func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
@@ -29,13 +29,13 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// runProcess runs a command line to its end.
+// runProcess runs a command line and waits for its end.
 func runProcess(t *testing.T, args ...string) (out, errs string, status int) {
 	t.Helper()
 	cmd := command(t, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	_ = cmd.Run() // the status says it
+	_ = cmd.Run() // best effort: the exit status is checked below
 	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
 }
 
@@ -55,7 +55,7 @@ func requireReady(t *testing.T, gw *remotetest.Gateway) {
 	})
 }
 
-// requireSame holds the tensors of two files to each other.
+// requireSame requires that two files contain the same tensors.
 func requireSame(t *testing.T, a, b string) {
 	t.Helper()
 	dev, err := host.Open()
@@ -76,8 +76,8 @@ func requireSame(t *testing.T, a, b string) {
 	}
 }
 
-// TestSendAndReceive sends files to an owner behind a gateway and fetches them, over the network and in place. All are
-// processes of their own.
+// Files are sent to an owner behind a gateway and received again, over the network and in place. All programs are
+// separate processes.
 func TestSendAndReceive(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
@@ -114,8 +114,8 @@ func TestSendAndReceive(t *testing.T) {
 	}
 }
 
-// TestTransfersThatCannotBe leaves no file behind and says why.
-func TestTransfersThatCannotBe(t *testing.T) {
+// A transfer that fails leaves no file and reports the reason.
+func TestTransferErrors(t *testing.T) {
 	owner := remotetest.StartOwner(t, "--model", "m=4096")
 	gw := remotetest.StartGateway(t, owner.Socket)
 	requireReady(t, gw)
@@ -148,8 +148,8 @@ func TestTransfersThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestSendOutlivesItsGateway freezes and kills the gateway under a sender, which goes on with the next one.
-func TestSendOutlivesItsGateway(t *testing.T) {
+// `send` continues with a new gateway after its gateway is frozen and killed.
+func TestSendContinuesAtNextGateway(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
 	requireReady(t, gw)
@@ -159,7 +159,7 @@ func TestSendOutlivesItsGateway(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	require.NoError(t, cmd.Start())
-	remotetest.Eventually(t, func() error { // it is at it
+	remotetest.Eventually(t, func() error { // the transfer is in progress
 		resp, err := http.Get(gw.HTTP() + "/metrics")
 		if err != nil {
 			return err

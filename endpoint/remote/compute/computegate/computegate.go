@@ -1,5 +1,5 @@
-// Package computegate is remote compute as a component of the gateway: each endpoint of the owner with one tensor in
-// and one tensor out is a model_id.
+// Package computegate is the gateway component for remote compute. Each endpoint of the owner with one tensor in and
+// one tensor out is available as a model_id.
 //
 //	gateway.Options{Components: []gateway.Component{computegate.New()}}
 package computegate
@@ -10,13 +10,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
+	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Component serves splitlearn.comm.ComputeService. The codec of package bulk, by which elements are copied no more than
-// needed, has to be an option of the gRPC server; streamgate brings it.
+// Component serves splitlearn.comm.ComputeService. The gRPC server should have the codec of package bulk as an option,
+// which avoids copies of elements; streamgate sets it.
 type Component struct {
 	workers, queue int
 	maxStream      gateway.ByteSize
@@ -33,9 +34,9 @@ func (*Component) Name() string { return "compute" }
 
 // Flags implements gateway.Configurer.
 func (c *Component) Flags(set *pflag.FlagSet) {
-	set.IntVar(&c.workers, "compute-workers", c.workers, "how many functions run at a time for clients of ComputeService")
-	set.IntVar(&c.queue, "compute-queue", c.queue, "how many requests may wait beside them")
-	set.Var(&c.maxStream, "compute-max-stream", "largest tensor that is taken in chunks for a function")
+	set.IntVar(&c.workers, "compute-workers", c.workers, "functions of ComputeService that run at once")
+	set.IntVar(&c.queue, "compute-queue", c.queue, "requests that may wait for a worker")
+	set.Var(&c.maxStream, "compute-max-stream", "largest tensor accepted in chunks for a function")
 }
 
 // CheckConfig implements gateway.Configurer.
@@ -63,7 +64,7 @@ func (c *Component) options(env *gateway.Env) compute.ServerOptions {
 	opts.Check = func(ctx context.Context) error {
 		client, err := env.Owner.Client()
 		if err != nil && len(env.Owner.Callers()) > 0 {
-			return nil // the program that embeds the gateway has functions of its own
+			return nil // the program that embeds the gateway provides functions
 		}
 		if err == nil {
 			_, err = client.Ping(ctx)
@@ -71,11 +72,15 @@ func (c *Component) options(env *gateway.Env) compute.ServerOptions {
 		return err
 	}
 	opts.MessageBytes = env.MaxRequest - 64<<10
+	opts.MinRate, opts.NewPool = env.Admission.Rate.Bytes, env.Admission.NewPool
+	if dev, lazy := env.Arrivals.(*host.Device); lazy {
+		opts.Arrivals = dev
+	}
 	opts.Stall, opts.Version, opts.Logger = env.Stall, env.Version, env.Logger
 	return opts
 }
 
-// bound is a function of an owner whose calls end when the owner goes away.
+// bound is a function of an owner. Its calls end when the owner disconnects.
 type bound struct {
 	compute.Function
 	compute.Placer
@@ -92,7 +97,7 @@ func (b bound) Compute(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor, 
 // Register implements gateway.Component.
 func (c *Component) Register(ctx context.Context, env *gateway.Env) error {
 	if env.GRPC == nil {
-		env.Logger.Info("gRPC is off, and remote compute with it")
+		env.Logger.Info("remote compute is off because gRPC is off")
 		return nil
 	}
 	server, err := compute.NewServer(ctx, c.options(env))
@@ -123,7 +128,7 @@ func (c *Component) Check(ctx context.Context) error {
 	return c.server.Check(ctx)
 }
 
-// Status implements gateway.StatusReporter: the figures of each function.
+// Status implements gateway.StatusReporter. It returns the figures of each function.
 func (c *Component) Status(context.Context) (any, error) {
 	rows := make(map[string]compute.Statistics)
 	if c.server != nil {
@@ -134,7 +139,7 @@ func (c *Component) Status(context.Context) (any, error) {
 	return rows, nil
 }
 
-// collector gives Prometheus the figures of the functions that were called.
+// collector exports the figures of the called functions to Prometheus.
 type collector struct{ server *compute.Server }
 
 var (

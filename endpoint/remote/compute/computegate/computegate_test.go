@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{streamgate.New(), computegate.New()} })
 }
 
-// quick are retries without pauses worth waiting for.
+// quick retries with negligible pauses.
 var quick = compute.Retry{Attempts: 3, Initial: 10 * time.Millisecond}
 
 func dial(t *testing.T, address string, opts compute.ClientOptions) *compute.Client {
@@ -50,7 +50,7 @@ func floats(t *testing.T, values ...float32) *tensor.Tensor {
 	return x
 }
 
-// requireHealth waits until the service of the gateway is healthy or not.
+// requireHealth waits until the service of the gateway has the given health.
 func requireHealth(t *testing.T, gw *remotetest.Gateway, want grpc_health_v1.HealthCheckResponse_ServingStatus) {
 	t.Helper()
 	conn, err := grpc.NewClient(gw.Addresses.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -65,7 +65,7 @@ func requireHealth(t *testing.T, gw *remotetest.Gateway, want grpc_health_v1.Hea
 	})
 }
 
-// begin calls a function that takes a minute, and returns when it runs.
+// begin calls a function that takes a minute, and returns once it runs.
 func begin(t *testing.T, gw *remotetest.Gateway, client *compute.Client) <-chan error {
 	t.Helper()
 	ended, minute := make(chan error, 1), floats(t, 60_000)
@@ -86,11 +86,11 @@ func begin(t *testing.T, gw *remotetest.Gateway, client *compute.Client) <-chan 
 		}
 		return err
 	})
-	time.Sleep(100 * time.Millisecond) // from the gateway to the owner
+	time.Sleep(100 * time.Millisecond) // until the gateway has passed the call to the owner
 	return ended
 }
 
-// TestOwnerKilled kills the owner while a function runs, asks without an owner, and goes on with the next one.
+// If the owner is killed, running and new calls fail. Calls to the next owner succeed.
 func TestOwnerKilled(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
@@ -119,8 +119,8 @@ func TestOwnerKilled(t *testing.T) {
 	require.Equal(t, []float32{1, 2, 3}, values)
 }
 
-// TestGatewayKilled kills the gateway while a function runs. A client of a function that may run twice gets its result
-// from the next gateway, another one hears that the outcome is unknown.
+// If the gateway is killed while a function runs, an idempotent call gets its result from the next gateway. A call that
+// is not idempotent fails with an unknown outcome.
 func TestGatewayKilled(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)

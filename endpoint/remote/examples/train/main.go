@@ -1,12 +1,13 @@
-// Command train learns a linear function with one trainer and any number of workers that come and go:
+// Command train learns a linear function with one trainer and any number of workers, which may start and stop at any
+// time:
 //
 //	sharedtensor serve &                     # an owner on this host
 //	sharedtensor-gateway serve &             # NATS at 127.0.0.1:4222
 //	train trainer & train worker & train worker
 //
-// Workers map the newest parameters in place, make a batch of examples, and send the gradient of their loss on it. The
-// trainer applies gradients that are at most two versions old and publishes the next version, until the loss that
-// workers report is small.
+// Workers map the newest parameters without a copy, generate a batch of examples, and send the gradient of the loss on
+// it. The trainer applies gradients that are at most two versions old and publishes the next version, until the loss
+// that workers report is small.
 package main
 
 import (
@@ -56,7 +57,7 @@ func start(ctx context.Context, args []string) error {
 	run := set.String("run", "linear", "name of the training run")
 	name := set.String("name", "", "name of this process in the run")
 	if len(args) == 0 || args[0] != "trainer" && args[0] != "worker" {
-		return errors.New("say `train trainer` or `train worker`")
+		return errors.New("run `train trainer` or `train worker`")
 	}
 	if err := set.Parse(args[1:]); err != nil {
 		return err
@@ -133,7 +134,7 @@ func publish(ctx context.Context, trainer *rl.Trainer, dev driver.Device, weight
 	return trainer.Publish(ctx, sd)
 }
 
-// apply makes a step against a gradient, which is little-endian float32.
+// apply updates the weights with a gradient, which is little-endian float32.
 func apply(weights []float32, gradient []byte, share float32) error {
 	if len(gradient) != 4*len(weights) {
 		return fmt.Errorf("a gradient has %d bytes, not %d", len(gradient), 4*len(weights))
@@ -175,7 +176,7 @@ func work(ctx context.Context, opts rl.Options) error {
 	}
 }
 
-// truth is what is to be learned.
+// truth returns weight i of the function to learn.
 func truth(i int) float64 { return float64(i%5) - 2 }
 
 // step returns the gradient and value of the squared error on a random batch.

@@ -43,8 +43,7 @@ func child(t *testing.T, args ...string) (*exec.Cmd, io.Reader) {
 	return cmd, out
 }
 
-// TestTrain learns with a trainer and three workers, each a process. One worker is killed and comes back, then all
-// others are, so that the one that came back finishes the work.
+// Training with three workers completes although one worker is killed and restarted and later all others are killed.
 func TestTrain(t *testing.T) {
 	server, err := natslink.Start(natslink.ServerOptions{Store: t.TempDir(), Listen: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)

@@ -1,6 +1,6 @@
 "use strict";
-// The page of the gateway: one stream of samples, drawn into tables. Rows keep their elements, so that focus, selection and what a screen
-// reader has read stay where they are. Every text of the owner goes through textContent.
+// The page of the gateway draws a stream of samples into tables. Rows keep their elements, which preserves focus, selection and the
+// position of a screen reader. All text of the owner is set through textContent.
 
 const $ = (id) => document.getElementById(id);
 let paused = false, before = null, rates = new Map(), history = [];
@@ -35,17 +35,21 @@ function age(from, now) {
 const perSecond = (n) => n === 0 ? "0" : n < 10 ? n.toFixed(1) : String(Math.round(n));
 const count = (n) => n.toLocaleString("en");
 
-// table draws rows into a table; columns are {title, number, wide, draw(row) → text or element}. key names a row over samples.
+// table draws rows into a table. columns are {title, number, wide, draw(row) → text or element}. key identifies a row across samples.
 function table(id, columns, rows, key, none) {
   const t = $(id);
   if (!t.tHead) {
     const head = t.createTHead().insertRow();
-    for (const c of columns) head.append(element("th", { scope: "col", class: c.number ? "number" : "" }, c.title));
+    for (const c of columns) head.append(element("th", { scope: "col", role: "columnheader", class: c.number ? "number" : "" }, c.title));
     t.createTBody();
+    // The narrow layout draws tables as lists, which removes their implicit roles.
+    t.setAttribute("role", "table");
+    for (const part of [t.tHead, t.tBodies[0]]) part.setAttribute("role", "rowgroup");
+    head.setAttribute("role", "row");
   }
   const body = t.tBodies[0], old = new Map([...body.rows].map((r) => [r.dataset.key, r]));
   if (rows.length === 0) {
-    if (!body.querySelector(".empty")) body.replaceChildren(element("tr", {}, element("td", { class: "empty", colspan: columns.length }, none)));
+    if (!body.querySelector(".empty")) body.replaceChildren(element("tr", { role: "row" }, element("td", { class: "empty", role: "cell", colspan: columns.length }, none)));
     return;
   }
   let at = 0;
@@ -53,8 +57,9 @@ function table(id, columns, rows, key, none) {
     const k = key(row);
     let tr = old.get(k);
     if (!tr) {
-      tr = element("tr", { "data-key": k });
-      columns.forEach((c, i) => tr.append(i === 0 ? element("th", { scope: "row" }) : element("td", { class: c.number ? "number" : c.wide ? "wide" : "" })));
+      tr = element("tr", { "data-key": k, role: "row" });
+      columns.forEach((c, i) => tr.append(i === 0 ? element("th", { scope: "row", role: "rowheader", "data-title": c.title })
+        : element("td", { class: c.number ? "number" : c.wide ? "wide" : "", role: "cell", "data-title": c.title })));
     }
     old.delete(k);
     columns.forEach((c, i) => {
@@ -91,7 +96,7 @@ function drawState(s) {
   state.className = "badge " + (reasons.length || s.gateway.draining ? "bad" : "good");
   const warning = $("warning");
   warning.hidden = !s.gateway.insecure;
-  if (s.gateway.insecure) setText(warning, "insecure: whoever reaches this gateway may use it");
+  if (s.gateway.insecure) setText(warning, "insecure: every client that can connect may use this gateway");
   setText($("version"), "gateway " + s.gateway.version + (s.gateway.read_only ? " · read-only" : ""));
 }
 
@@ -100,13 +105,14 @@ function drawOverview(s) {
   facts($("overview"), [
     ["owner", o.attached ? (o.label || "attached") + (o.pid ? ` (pid ${o.pid})` : "") : "none"],
     ["socket", o.socket ?? "–"],
-    ["owner up for", o.attached ? age(o.started_at, s.time) : "–"],
-    ["gateway up for", age(s.gateway.started, s.time)],
+    ["owner uptime", o.attached ? age(o.started_at, s.time) : "–"],
+    ["gateway uptime", age(s.gateway.started, s.time)],
     ["memory owned", bytes(stats.bytes_owned ?? 0)],
     ["mapped by clients", bytes(stats.bytes_mapped ?? 0)],
     ["clients of the owner", count(stats.clients ?? 0)],
     ["leases", count(stats.leases ?? 0)],
     ...Object.entries(s.gateway.addresses).map(([name, a]) => [name, a]),
+    ["serves", s.gateway.access],
     ["connections", Object.entries(s.gateway.connections).map(([n, c]) => `${n} ${c}`).join(", ") || "–"],
   ]);
 }
@@ -120,7 +126,7 @@ function drawRate(s) {
     const rate = dt > 0 ? Math.max(0, (c.calls - (old ?? 0)) / dt) : 0;
     rates.set(key, rate);
     seen.set(key, c.calls);
-    // A call of JSON-RPC is one request of HTTP too.
+    // A JSON-RPC call is also counted as an HTTP request.
     if (c.protocol !== "jsonrpc") total += rate;
   }
   before = { time: now, calls: seen };
@@ -132,8 +138,8 @@ function drawRate(s) {
   let path = svg.querySelector("path");
   if (!path) svg.append(path = document.createElementNS("http://www.w3.org/2000/svg", "path"));
   path.setAttribute("d", d);
-  svg.setAttribute("aria-label", `calls per second over the last minute: now ${perSecond(total)}, at most ${perSecond(Math.max(...history))}`);
-  setText($("rate-now"), `${perSecond(total)} (at most ${perSecond(Math.max(...history))})`);
+  svg.setAttribute("aria-label", `calls per second over the last minute: now ${perSecond(total)}, peak ${perSecond(Math.max(...history))}`);
+  setText($("rate-now"), `${perSecond(total)} (peak ${perSecond(Math.max(...history))})`);
 }
 
 function drawMemory(s) {
@@ -174,9 +180,9 @@ function drawTables(s) {
     { title: "Size", number: true, draw: (m) => bytes(m.bytes) },
     { title: "Tensors", number: true, draw: (m) => count(m.tensors) },
     { title: "Age", number: true, draw: (m) => age(m.published_at, s.time) },
-    { title: "Holders", wide: true, draw: (m) => m.holders.length ? m.holders.join(", ") : "nobody" },
+    { title: "Holders", wide: true, draw: (m) => m.holders.length ? m.holders.join(", ") : "none" },
     { title: "Source", wide: true, draw: (m) => m.source ?? "" },
-  ], filtered("filter-models", s.models, (m) => m.name), (m) => m.name + "@" + m.version, "nothing is published");
+  ], filtered("filter-models", s.models, (m) => m.name), (m) => m.name + "@" + m.version, "no models published");
   table("calls", [
     { title: "Method", draw: (c) => c.method },
     { title: "Protocol", draw: (c) => c.protocol },
@@ -189,7 +195,7 @@ function drawTables(s) {
   table("endpoints", [
     { title: "Function", draw: (e) => e.name },
     { title: "Calls", number: true, draw: (e) => count(e.calls) },
-    { title: "From the cache", number: true, draw: (e) => count(e.cache_hits) },
+    { title: "Cache hits", number: true, draw: (e) => count(e.cache_hits) },
     { title: "Failures", number: true, draw: (e) => count(e.failures) },
     { title: "p50", number: true, draw: (e) => seconds(e.p50 / 1e9) },
     { title: "p99", number: true, draw: (e) => seconds(e.p99 / 1e9) },
@@ -203,7 +209,7 @@ function drawTables(s) {
   ], filtered("filter-tasks", [...s.tasks].reverse(), (t) => t.endpoint + " " + t.status + " " + t.task_id), (t) => t.task_id, "no tasks");
 }
 
-// mirrorColumns are those of the component that mirrors models; any other has its fields as columns.
+// mirrorColumns are the columns of the mirrors component. Other components use their fields as columns.
 const mirrorColumns = [
   { title: "Name", draw: (m) => m.name },
   { title: "State", wide: true, draw: (m) => m.problem ? `${m.state}: ${m.problem}` : m.state },
@@ -211,12 +217,12 @@ const mirrorColumns = [
   { title: "Rate", number: true, draw: (m) => m.bytes_per_second ? bytes(m.bytes_per_second) + "/s" : "–" },
   { title: "From", draw: (m) => m.from || "–" },
   { title: "Version", number: true, draw: (m) => m.version || "–" },
-  { title: "At the source", draw: (m) => m.source_version || "–" },
-  { title: "Moved", number: true, draw: (m) => bytes(m.moved_bytes) + (m.bytes_of_peers ? `, ${bytes(m.bytes_of_peers)} from mirrors` : "") },
+  { title: "Source version", draw: (m) => m.source_version || "–" },
+  { title: "Transferred", number: true, draw: (m) => bytes(m.moved_bytes) + (m.bytes_of_peers ? `, ${bytes(m.bytes_of_peers)} from mirrors` : "") },
   { title: "Source", wide: true, draw: (m) => m.source },
 ];
 
-// drawComponents shows what components report: a list of objects as a table, anything else as facts.
+// drawComponents draws the status of components: lists of objects as tables, other values as facts.
 function drawComponents(s) {
   for (const [name, value] of Object.entries(s.components)) {
     const id = "component-" + name;
@@ -236,7 +242,7 @@ function drawComponents(s) {
       const t = $(id + "-table");
       if (t.dataset.keys !== keys.join()) { t.dataset.keys = keys.join(); t.replaceChildren(); }
       table(id + "-table", name === "mirrors" ? mirrorColumns : keys.map((k) => ({ title: k.replaceAll("_", " "), number: rows.some((r) => typeof r[k] === "number"), draw: (r) => plain(k, r[k]) })),
-        rows, (r) => String(r[keys[0]]), "nothing yet");
+        rows, (r) => String(r[keys[0]]), "empty");
     }
   }
 }
@@ -260,7 +266,7 @@ source.addEventListener("status", (event) => {
   draw(s);
 });
 source.addEventListener("error", () => {
-  setText($("state"), "no connection to the gateway; trying again");
+  setText($("state"), "no connection to the gateway, retrying");
   $("state").className = "badge bad";
 });
 
@@ -274,7 +280,7 @@ function theme(choice) {
   if (choice) { document.documentElement.dataset.theme = choice; localStorage.setItem("theme", choice); }
   const now = document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light");
   setText($("theme"), now === "dark" ? "Light" : "Dark");
-  $("theme").setAttribute("aria-label", `Switch to ${now === "dark" ? "light" : "dark"} colours`);
+  $("theme").setAttribute("aria-label", `Switch to ${now === "dark" ? "light" : "dark"} theme`);
   return now;
 }
 theme(localStorage.getItem("theme"));

@@ -4,8 +4,8 @@
 // 	protoc        v3.21.12
 // source: endpoint/remote/inference/inferencepb/inference.proto
 
-// The Open Inference Protocol, version 2, over gRPC, with the extensions that this module serves. Names and numbers are those of the protocol, so
-// that clients made from KServe's or Triton's files are peers; the descriptions are ours.
+// The Open Inference Protocol, version 2, over gRPC, with the extensions that this module supports. Names and numbers follow the protocol, so
+// that clients generated from KServe's or Triton's files are compatible. The descriptions are our own.
 
 package inferencepb
 
@@ -719,7 +719,7 @@ func (*InferParameter_DoubleParam) isInferParameter_ParameterChoice() {}
 
 func (*InferParameter_Uint64Param) isInferParameter_ParameterChoice() {}
 
-// Elements as numbers, row-major. Datatypes without a field of their own are in the next wider one.
+// Elements as numbers, row-major. Datatypes without a separate field use the next wider one.
 type InferTensorContents struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	BoolContents   []bool                 `protobuf:"varint,1,rep,packed,name=bool_contents,json=boolContents,proto3" json:"bool_contents,omitempty"`
@@ -828,7 +828,7 @@ type ModelInferRequest struct {
 	Parameters   map[string]*InferParameter                      `protobuf:"bytes,4,rep,name=parameters,proto3" json:"parameters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Inputs       []*ModelInferRequest_InferInputTensor           `protobuf:"bytes,5,rep,name=inputs,proto3" json:"inputs,omitempty"`
 	Outputs      []*ModelInferRequest_InferRequestedOutputTensor `protobuf:"bytes,6,rep,name=outputs,proto3" json:"outputs,omitempty"`
-	// Elements as bytes, row-major and little-endian, one for each input that is not in shared memory. Then no input has contents.
+	// Elements as bytes, row-major and little-endian, one entry for each input outside shared memory. No input may have contents then.
 	RawInputContents [][]byte `protobuf:"bytes,7,rep,name=raw_input_contents,json=rawInputContents,proto3" json:"raw_input_contents,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -920,7 +920,7 @@ type ModelInferResponse struct {
 	Id           string                                  `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
 	Parameters   map[string]*InferParameter              `protobuf:"bytes,4,rep,name=parameters,proto3" json:"parameters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Outputs      []*ModelInferResponse_InferOutputTensor `protobuf:"bytes,5,rep,name=outputs,proto3" json:"outputs,omitempty"`
-	// One for each output; empty for those in shared memory.
+	// One entry for each output; empty for outputs in shared memory.
 	RawOutputContents [][]byte `protobuf:"bytes,6,rep,name=raw_output_contents,json=rawOutputContents,proto3" json:"raw_output_contents,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -1000,7 +1000,7 @@ func (x *ModelInferResponse) GetRawOutputContents() [][]byte {
 
 type ModelStreamInferResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty where there is a response.
+	// Empty if there is a response.
 	ErrorMessage  string              `protobuf:"bytes,1,opt,name=error_message,json=errorMessage,proto3" json:"error_message,omitempty"`
 	InferResponse *ModelInferResponse `protobuf:"bytes,2,opt,name=infer_response,json=inferResponse,proto3" json:"infer_response,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1343,7 +1343,7 @@ func (*ModelVersionPolicy_Specific_) isModelVersionPolicy_PolicyChoice() {}
 
 type ModelTransactionPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A request may have another number of responses than one.
+	// A request can have any number of responses.
 	Decoupled     bool `protobuf:"varint,1,opt,name=decoupled,proto3" json:"decoupled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1430,7 +1430,7 @@ func (x *ModelResponseCache) GetEnable() bool {
 	return false
 }
 
-// The part of a model's configuration that there is without files of configuration.
+// The parts of a model's configuration that are available without configuration files.
 type ModelConfig struct {
 	state                  protoimpl.MessageState  `protogen:"open.v1"`
 	Name                   string                  `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1815,7 +1815,7 @@ type ModelStatistics struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Version string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
-	// Milliseconds since 1970; 0 for none yet.
+	// Milliseconds since 1970; 0 if there was none yet.
 	LastInference  uint64                  `protobuf:"varint,3,opt,name=last_inference,json=lastInference,proto3" json:"last_inference,omitempty"`
 	InferenceCount uint64                  `protobuf:"varint,4,opt,name=inference_count,json=inferenceCount,proto3" json:"inference_count,omitempty"`
 	ExecutionCount uint64                  `protobuf:"varint,5,opt,name=execution_count,json=executionCount,proto3" json:"execution_count,omitempty"`
@@ -2065,7 +2065,7 @@ func (*ModelRepositoryParameter_BytesParam) isModelRepositoryParameter_Parameter
 type RepositoryIndexRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	RepositoryName string                 `protobuf:"bytes,1,opt,name=repository_name,json=repositoryName,proto3" json:"repository_name,omitempty"`
-	// Only those that are ready.
+	// List ready models only.
 	Ready         bool `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2443,7 +2443,7 @@ func (x *SystemSharedMemoryStatusResponse) GetRegions() map[string]*SystemShared
 type SystemSharedMemoryRegisterRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The name that was given to shm_open.
+	// The name passed to shm_open.
 	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	Offset        uint64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	ByteSize      uint64 `protobuf:"varint,4,opt,name=byte_size,json=byteSize,proto3" json:"byte_size,omitempty"`
@@ -2905,7 +2905,7 @@ type ModelMetadataResponse_TensorMetadata struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Datatype string                 `protobuf:"bytes,2,opt,name=datatype,proto3" json:"datatype,omitempty"`
-	// -1 is any extent.
+	// -1 matches any size.
 	Shape         []int64 `protobuf:"varint,3,rep,packed,name=shape,proto3" json:"shape,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -4,8 +4,8 @@
 // - protoc             v3.21.12
 // source: endpoint/remote/inference/inferencepb/inference.proto
 
-// The Open Inference Protocol, version 2, over gRPC, with the extensions that this module serves. Names and numbers are those of the protocol, so
-// that clients made from KServe's or Triton's files are peers; the descriptions are ours.
+// The Open Inference Protocol, version 2, over gRPC, with the extensions that this module supports. Names and numbers follow the protocol, so
+// that clients generated from KServe's or Triton's files are compatible. The descriptions are our own.
 
 package inferencepb
 
@@ -46,17 +46,17 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type GRPCInferenceServiceClient interface {
-	// Whether the gateway runs.
+	// Reports whether the gateway is running.
 	ServerLive(ctx context.Context, in *ServerLiveRequest, opts ...grpc.CallOption) (*ServerLiveResponse, error)
-	// Whether requests would be answered.
+	// Reports whether requests can be answered.
 	ServerReady(ctx context.Context, in *ServerReadyRequest, opts ...grpc.CallOption) (*ServerReadyResponse, error)
-	// Whether requests to a model would be answered.
+	// Reports whether requests to a model can be answered.
 	ModelReady(ctx context.Context, in *ModelReadyRequest, opts ...grpc.CallOption) (*ModelReadyResponse, error)
 	ServerMetadata(ctx context.Context, in *ServerMetadataRequest, opts ...grpc.CallOption) (*ServerMetadataResponse, error)
 	ModelMetadata(ctx context.Context, in *ModelMetadataRequest, opts ...grpc.CallOption) (*ModelMetadataResponse, error)
 	ModelInfer(ctx context.Context, in *ModelInferRequest, opts ...grpc.CallOption) (*ModelInferResponse, error)
-	// Extensions from here.
-	// Requests on a stream; models that are decoupled answer one with any number of responses.
+	// The methods below are extensions.
+	// Runs requests on a stream. A decoupled model can send any number of responses to a request.
 	ModelStreamInfer(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ModelInferRequest, ModelStreamInferResponse], error)
 	ModelConfig(ctx context.Context, in *ModelConfigRequest, opts ...grpc.CallOption) (*ModelConfigResponse, error)
 	ModelStatistics(ctx context.Context, in *ModelStatisticsRequest, opts ...grpc.CallOption) (*ModelStatisticsResponse, error)
@@ -266,17 +266,17 @@ func (c *gRPCInferenceServiceClient) CudaSharedMemoryUnregister(ctx context.Cont
 // All implementations must embed UnimplementedGRPCInferenceServiceServer
 // for forward compatibility.
 type GRPCInferenceServiceServer interface {
-	// Whether the gateway runs.
+	// Reports whether the gateway is running.
 	ServerLive(context.Context, *ServerLiveRequest) (*ServerLiveResponse, error)
-	// Whether requests would be answered.
+	// Reports whether requests can be answered.
 	ServerReady(context.Context, *ServerReadyRequest) (*ServerReadyResponse, error)
-	// Whether requests to a model would be answered.
+	// Reports whether requests to a model can be answered.
 	ModelReady(context.Context, *ModelReadyRequest) (*ModelReadyResponse, error)
 	ServerMetadata(context.Context, *ServerMetadataRequest) (*ServerMetadataResponse, error)
 	ModelMetadata(context.Context, *ModelMetadataRequest) (*ModelMetadataResponse, error)
 	ModelInfer(context.Context, *ModelInferRequest) (*ModelInferResponse, error)
-	// Extensions from here.
-	// Requests on a stream; models that are decoupled answer one with any number of responses.
+	// The methods below are extensions.
+	// Runs requests on a stream. A decoupled model can send any number of responses to a request.
 	ModelStreamInfer(grpc.BidiStreamingServer[ModelInferRequest, ModelStreamInferResponse]) error
 	ModelConfig(context.Context, *ModelConfigRequest) (*ModelConfigResponse, error)
 	ModelStatistics(context.Context, *ModelStatisticsRequest) (*ModelStatisticsResponse, error)

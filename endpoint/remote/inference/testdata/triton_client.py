@@ -338,8 +338,10 @@ def json_data():
     r = client.infer("mixed", [t, tensor("x", x, "FP32")], parameters={"label": "l"}, outputs=[
         triton.InferRequestedOutput("tags", binary_data=False), triton.InferRequestedOutput("x", binary_data=True)])
     assert list(r.as_numpy("tags")) == ["ä\"b", "c"] and np.array_equal(r.as_numpy("x"), x)
-    nan = tensor("x", np.array([np.nan], "float32"), "FP32")
-    refused(lambda: client.infer("identity", [nan], outputs=plain), "binary_data")
+    odd = np.array([np.nan, np.inf, -np.inf, 1], "float32")
+    for t in [tensor("x", odd, "FP32"), tensor("x", odd, "FP32", binary_data=False)]:
+        assert np.array_equal(client.infer("identity", [t], outputs=plain).as_numpy("output"), odd, equal_nan=True)
+    refused(lambda: client.infer("identity", [tensor("x", x, "FP32")], sequence_id=7), "sequence_id")
     step("JSON data")
 
 

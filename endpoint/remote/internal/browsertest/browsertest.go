@@ -1,4 +1,4 @@
-// Package browsertest looks at pages with a headless Chromium, over the pipe of its debugging protocol.
+// Package browsertest controls a headless Chromium over the pipe of its debugging protocol, for tests of pages.
 package browsertest
 
 import (
@@ -19,10 +19,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// patience is how long a step may take: a browser on a machine that does much else is slow.
+// patience is the time limit of a step. A browser on a busy machine is slow.
 const patience = 30 * time.Second
 
-// Page is one page of a browser of its own. It is not safe for concurrent use.
+// Page is one page in a separate browser. It is not safe for concurrent use.
 type Page struct {
 	t       testing.TB
 	out     *os.File
@@ -61,7 +61,7 @@ func Open(t testing.TB, url string, width, height int) *Page {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = toRead.Close(), toWrite.Close() // they are the browser's
+	_, _ = toRead.Close(), toWrite.Close() // the browser has its own copies
 	p := &Page{t: t, out: out, answers: map[int]chan message{}}
 	go p.read(in)
 	t.Cleanup(func() {
@@ -83,7 +83,8 @@ func pipe(t testing.TB) (r, w *os.File) {
 	return r, w
 }
 
-// profile is a folder that may stay for a moment after the test: the browser's processes end one after the other.
+// profile returns a folder that may outlive the test for a moment, because the browser's processes do not all end at
+// once.
 func profile(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "browser")
@@ -118,7 +119,7 @@ func (p *Page) attach(width, height int) {
 	p.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
 }
 
-// read sorts what the browser says, until it ends.
+// read dispatches the browser's messages until the browser ends.
 func (p *Page) read(in *os.File) {
 	r := bufio.NewReader(in)
 	for {
@@ -142,7 +143,7 @@ func (p *Page) read(in *os.File) {
 	}
 }
 
-// note remembers what a test asks about later.
+// note records errors and requests for Problems and Requests.
 func (p *Page) note(method, params string) {
 	switch method {
 	case "Runtime.exceptionThrown":
@@ -162,7 +163,7 @@ func (p *Page) note(method, params string) {
 	}
 }
 
-// call makes one request of the protocol; out may be nil.
+// call makes one request of the protocol. out may be nil.
 func (p *Page) call(method string, params, out any) {
 	p.t.Helper()
 	p.next++
@@ -232,7 +233,7 @@ func (p *Page) Press(key string, code int) {
 	}
 }
 
-// Node is a node of the accessibility tree, which is what a screen reader reads.
+// Node is a node of the accessibility tree, which screen readers use.
 type Node struct {
 	Role, Name string
 	Focusable  bool
@@ -272,14 +273,14 @@ func (p *Page) Accessibility() []Node {
 	return nodes
 }
 
-// Problems are the exceptions and errors so far, Requests the URLs that the page asked for.
+// Problems returns the exceptions and errors so far.
 func (p *Page) Problems() []string { p.mu.Lock(); defer p.mu.Unlock(); return slices.Clone(p.problems) }
 
-// Requests are the URLs that the page asked for.
+// Requests returns the URLs that the page has requested.
 func (p *Page) Requests() []string { p.mu.Lock(); defer p.mu.Unlock(); return slices.Clone(p.requests) }
 
-// Screenshot writes the whole page as a picture into the folder that SHAREDTENSOR_SCREENSHOTS names; without one it
-// does nothing.
+// Screenshot writes an image of the whole page to the folder in SHAREDTENSOR_SCREENSHOTS. It does nothing if the
+// variable is empty.
 func (p *Page) Screenshot(name string) {
 	p.t.Helper()
 	dir := os.Getenv("SHAREDTENSOR_SCREENSHOTS")

@@ -11,9 +11,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/delta"
 )
 
-// BenchmarkApply makes the next version of 64 MiB of bfloat16, of which 1 % of the elements changed: it copies the base
-// and applies the delta. "ratio" is its speed to that of the copying alone, in the same run; "encode-GB/s" is how fast
-// the delta was made.
+// BenchmarkApply makes the next version of 64 MiB of bfloat16 in which 1 % of the elements have changed: it copies the
+// base and applies the delta. "ratio" is its speed relative to copying alone, in the same run. "encode-GB/s" is the
+// speed of encoding.
 //
 //	go test -run '^$' -bench Apply -benchtime 20x ./internal/delta
 func BenchmarkApply(b *testing.B) {

@@ -12,11 +12,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// SegmentBytes is the length of a segment, but for the last of a tensor. It is a multiple of every size of element and
-// of a block.
+// SegmentBytes is the length of each segment except the last of a tensor. It is a multiple of every element size and of
+// blockBytes.
 const SegmentBytes = 4 << 20
 
-// blockBytes is what is compared at once, and the least that blocks are written in.
+// blockBytes is the unit of comparison and of the kind blocks.
 const blockBytes = 512
 
 // Kinds of segments.
@@ -29,19 +29,19 @@ const (
 	compressed byte = 0x80
 )
 
-// ErrFormat is a delta that cannot be one.
-var ErrFormat = errors.New("not a delta")
+// ErrFormat means that the input is not a valid delta.
+var ErrFormat = errors.New("invalid delta")
 
-// Segments is how many segments so many bytes have.
+// Segments returns the number of segments of size bytes.
 func Segments(size int64) int64 { return (size + SegmentBytes - 1) / SegmentBytes }
 
-// Segment is the place of segment i of a tensor of so many bytes.
+// Segment returns the range of segment i in a tensor of size bytes.
 func Segment(size, i int64) (begin, end int64) {
 	begin = i * SegmentBytes
 	return begin, min(begin+SegmentBytes, size)
 }
 
-// Encoder writes deltas. It is for one goroutine, and keeps memory of a few segments.
+// Encoder encodes deltas. It is not safe for concurrent use. Its buffers hold a few segments.
 type Encoder struct {
 	sparse, blocks, packed []byte
 	zstd                   *zstd.Encoder
@@ -53,8 +53,8 @@ func NewEncoder() (*Encoder, error) {
 	return &Encoder{zstd: z}, err
 }
 
-// Segment appends the way from a segment as it was to what it is now to out. Both are equally long, and their elements
-// have so many bytes.
+// Segment appends the delta from old to now to out. Both are the same segment, of equal length, with elements of
+// elementBytes bytes.
 func (e *Encoder) Segment(out, old, now []byte, elementBytes int) []byte {
 	e.sparse, e.blocks = e.sparse[:0], e.blocks[:0]
 	if !e.compare(old, now, elementBytes) {
@@ -67,7 +67,7 @@ func (e *Encoder) Segment(out, old, now []byte, elementBytes int) []byte {
 	if n := len(e.sparse); n > 0 && n < len(payload) {
 		kind, payload = sparse, e.sparse
 	}
-	// Less than one part in sixteen is not worth the other side's time.
+	// Saving less than one sixteenth is not worth the cost of decompression.
 	if e.packed = e.zstd.EncodeAll(payload, e.packed[:0]); len(e.packed) < len(payload)-len(payload)/16 {
 		kind, payload = kind|compressed, e.packed
 	}
@@ -76,11 +76,11 @@ func (e *Encoder) Segment(out, old, now []byte, elementBytes int) []byte {
 	return append(out, payload...)
 }
 
-// compare writes what differs in both ways, and reports whether anything does. A way that takes more than the whole is
-// given up: then the bytes of sparse are none, and those of blocks too many.
+// compare encodes the differences as sparse and as blocks, and reports whether there are any. An encoding that is too
+// large is not completed: e.sparse is then empty, and e.blocks is longer than the segment.
 func (e *Encoder) compare(old, now []byte, size int) bool {
 	changed, fits := false, true
-	lastBlock, lastElement := 0, 0 // behind the last that changed
+	lastBlock, lastElement := 0, 0 // positions after the last change
 	for begin := 0; begin < len(now); begin += blockBytes {
 		end := min(begin+blockBytes, len(now))
 		if bytes.Equal(old[begin:end], now[begin:end]) {
@@ -100,7 +100,7 @@ func (e *Encoder) compare(old, now []byte, size int) bool {
 	return changed
 }
 
-// elements writes the elements of a block that changed. last is behind the last one before it.
+// elements encodes the changed elements of a block. last is the position after the previous changed element.
 func (e *Encoder) elements(old, now []byte, begin, end, size, last int) int {
 	for at := begin; at < end; {
 		if end-at >= 8 && binary.LittleEndian.Uint64(old[at:]) == binary.LittleEndian.Uint64(now[at:]) {
@@ -120,8 +120,8 @@ func (e *Encoder) elements(old, now []byte, begin, end, size, last int) int {
 	return last
 }
 
-// ElementBytes is the size of elements that a delta is written in: that of the type where it is 1, 2, 4 or 8 bytes,
-// else that of a byte.
+// ElementBytes returns the element size for encoding: that of the type if it is 2, 4 or 8 bytes, 8 for 16-byte types,
+// and otherwise 1.
 func ElementBytes(bits int) int {
 	switch bits {
 	case 16, 32, 64:
@@ -132,7 +132,7 @@ func ElementBytes(bits int) int {
 	return 1
 }
 
-// decoders are used again: one has tables of some size.
+// decoders are pooled, because each has large tables.
 var decoders = sync.Pool{New: func() any {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(2*SegmentBytes), zstd.WithDecoderLowmem(true))
 	if err != nil {
@@ -141,9 +141,9 @@ var decoders = sync.Pool{New: func() any {
 	return d
 }}
 
-// Apply reads the segments of a delta from the given one on and changes data, which holds the base. It returns the
-// number of the first segment that was not applied: all are where there is no error. A segment that was begun may be
-// changed in part where applying fails, and is changed right when it is applied again.
+// Apply reads the segments of a delta, beginning with number from, and applies them to data, which holds the base. It
+// returns the number of the first segment that was not applied. If there is no error, all were applied. After an error,
+// a segment may be changed in part. Applying it again completes it.
 func Apply(data []byte, elementBytes int, from int64, r *bufio.Reader) (int64, error) {
 	got := decoders.Get()
 	if err, failed := got.(error); failed {
@@ -167,14 +167,14 @@ func Apply(data []byte, elementBytes int, from int64, r *bufio.Reader) (int64, e
 			return i, unexpected(err)
 		}
 		if length > uint64(len(part)) {
-			return i, fmt.Errorf("%w: %d bytes for a segment of %d", ErrFormat, length, len(part))
+			return i, fmt.Errorf("%w: payload of %d bytes for a segment of %d", ErrFormat, length, len(part))
 		}
 		if kind == whole {
 			if _, err := io.ReadFull(r, part[:length]); err != nil {
 				return i, unexpected(err)
 			}
 			if int(length) != len(part) {
-				return i, fmt.Errorf("%w: a segment of %d bytes has %d", ErrFormat, len(part), length)
+				return i, fmt.Errorf("%w: payload of a %d-byte segment has %d bytes", ErrFormat, len(part), length)
 			}
 			continue
 		}
@@ -199,7 +199,7 @@ func Apply(data []byte, elementBytes int, from int64, r *bufio.Reader) (int64, e
 	return Segments(int64(len(data))), nil
 }
 
-// unexpected is the end of a stream that has to go on.
+// unexpected converts io.EOF to io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -207,12 +207,12 @@ func unexpected(err error) error {
 	return err
 }
 
-// applySegment changes one segment.
+// applySegment applies one segment.
 func applySegment(part []byte, kind byte, text []byte, elementBytes int) error {
 	switch kind {
 	case whole:
 		if len(text) != len(part) {
-			return fmt.Errorf("%w: a segment of %d bytes has %d", ErrFormat, len(part), len(text))
+			return fmt.Errorf("%w: payload of a %d-byte segment has %d bytes", ErrFormat, len(part), len(text))
 		}
 		copy(part, text)
 		return nil
@@ -221,22 +221,22 @@ func applySegment(part []byte, kind byte, text []byte, elementBytes int) error {
 	case blocks:
 		return scatter(part, text, blockBytes)
 	}
-	return fmt.Errorf("%w: a segment of kind %d", ErrFormat, kind)
+	return fmt.Errorf("%w: unknown segment kind %d", ErrFormat, kind)
 }
 
-// scatter puts units of so many bytes where their distances say. The last unit of a segment may be shorter.
+// scatter writes units of size bytes at the encoded distances. The last unit of a segment may be shorter.
 func scatter(part, text []byte, size int) error {
 	at := 0
 	for len(text) > 0 {
 		gap, n := binary.Uvarint(text)
 		if n <= 0 || gap > uint64((len(part)-at)/size) {
-			return fmt.Errorf("%w: a position behind the end", ErrFormat)
+			return fmt.Errorf("%w: position out of range", ErrFormat)
 		}
 		text = text[n:]
 		at += int(gap) * size
 		length := min(size, len(part)-at)
 		if length <= 0 || length > len(text) {
-			return fmt.Errorf("%w: a value that is cut off", ErrFormat)
+			return fmt.Errorf("%w: truncated value", ErrFormat)
 		}
 		copy(part[at:], text[:length])
 		text = text[length:]

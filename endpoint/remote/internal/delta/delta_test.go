@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/delta"
 )
 
-// encode is the whole delta from base to next.
+// encode returns the whole delta from base to next.
 func encode(t testing.TB, base, next []byte, size int) []byte {
 	t.Helper()
 	e, err := delta.NewEncoder()
@@ -25,7 +25,7 @@ func encode(t testing.TB, base, next []byte, size int) []byte {
 	return out
 }
 
-// random is n bytes that do not compress.
+// random returns n bytes that do not compress.
 func random(n int, seed uint64) []byte {
 	source := rand.New(rand.NewPCG(seed, 1))
 	out := make([]byte, n)
@@ -35,7 +35,7 @@ func random(n int, seed uint64) []byte {
 	return out
 }
 
-// changed is data of which one element in so many is another.
+// changed returns a copy of data in which one of every so many elements is different.
 func changed(data []byte, size, every int) []byte {
 	out := bytes.Clone(data)
 	source := rand.New(rand.NewPCG(7, 7))
@@ -53,18 +53,18 @@ func TestDelta(t *testing.T) {
 	for name, c := range map[string]struct {
 		next []byte
 		size int
-		most float64 // of the bytes
+		most float64 // maximum fraction of the bytes
 	}{
-		"nothing":                     {base, 2, 0.0001},
-		"1 % of bfloat16":             {changed(base, 2, 100), 2, 0.02},
-		"1 % of float32":              {changed(base, 4, 100), 4, 0.015},
-		"1 % in one place":            {block, 2, 0.011},
-		"half of the elements":        {changed(base, 2, 2), 2, 1.0001},
-		"all":                         {random(n, 3), 2, 1.0001},
-		"all, to zeros":               {make([]byte, n), 2, 0.001},
-		"packed":                      {changed(base, 1, 1000), 1, 0.01},
-		"the last, cut element":       {append(bytes.Clone(base[:n-1]), ^base[n-1]), 8, 0.0001},
-		"larger elements than a word": {changed(base, 8, 200), 8, 0.02},
+		"nothing":              {base, 2, 0.0001},
+		"1 % of bfloat16":      {changed(base, 2, 100), 2, 0.02},
+		"1 % of float32":       {changed(base, 4, 100), 4, 0.015},
+		"1 % in one place":     {block, 2, 0.011},
+		"half the elements":    {changed(base, 2, 2), 2, 1.0001},
+		"all":                  {random(n, 3), 2, 1.0001},
+		"all, to zeros":        {make([]byte, n), 2, 0.001},
+		"packed":               {changed(base, 1, 1000), 1, 0.01},
+		"partial last element": {append(bytes.Clone(base[:n-1]), ^base[n-1]), 8, 0.0001},
+		"8-byte elements":      {changed(base, 8, 200), 8, 0.02},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := encode(t, base, c.next, c.size)
@@ -77,9 +77,9 @@ func TestDelta(t *testing.T) {
 			require.True(t, bytes.Equal(c.next, got))
 			rest, err := io.ReadAll(r)
 			require.NoError(t, err)
-			require.Equal(t, "more", string(rest), "not a byte behind it is taken")
+			require.Equal(t, "more", string(rest), "bytes after the delta are not consumed")
 
-			// Cut anywhere, it goes on at the segment that it says.
+			// If the delta is cut anywhere, it continues at the segment that Apply returned.
 			got = bytes.Clone(base)
 			at, err := delta.Apply(got, c.size, 0, bufio.NewReader(bytes.NewReader(text[:len(text)/2])))
 			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
@@ -97,20 +97,20 @@ func TestDelta(t *testing.T) {
 	}
 }
 
-func TestHostileDeltas(t *testing.T) {
+func TestApplyInvalid(t *testing.T) {
 	for name, text := range map[string][]byte{
-		"nothing":                 nil,
-		"another kind":            {9, 1, 0},
-		"longer than its segment": {3, 0xff, 0x7f},
-		"a length without an end": {3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
-		"a whole that is shorter": {3, 2, 1, 2},
-		"a position behind it":    {1, 3, 33, 1, 2},
-		"just behind it":          {1, 3, 32, 1, 2},
-		"a value cut off":         {1, 2, 0, 1},
-		"a huge position":         {1, 11, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 1},
-		"a block cut off":         {2, 3, 0, 1, 2},
-		"no zstd":                 {0x81, 2, 1, 2},
-		"a kind that is same":     {0x80, 0},
+		"empty":                   nil,
+		"unknown kind":            {9, 1, 0},
+		"payload too long":        {3, 0xff, 0x7f},
+		"endless length":          {3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+		"whole too short":         {3, 2, 1, 2},
+		"position out of range":   {1, 3, 33, 1, 2},
+		"position just too large": {1, 3, 32, 1, 2},
+		"truncated value":         {1, 2, 0, 1},
+		"huge position":           {1, 11, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 1},
+		"truncated block":         {2, 3, 0, 1, 2},
+		"invalid zstd":            {0x81, 2, 1, 2},
+		"compressed same":         {0x80, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			data := make([]byte, 64)
@@ -120,7 +120,7 @@ func TestHostileDeltas(t *testing.T) {
 	}
 }
 
-// FuzzApply: whatever comes, data is not left and nothing panics; a delta that was encoded is applied.
+// No input makes Apply write outside data or panic, and an encoded delta is always applied.
 func FuzzApply(f *testing.F) {
 	base := random(3000, 5)
 	f.Add(encode(f, base, changed(base, 2, 10), 2))

@@ -1,4 +1,4 @@
-// Package elements makes the elements of tensors what gRPC sends and receives.
+// Package elements converts the elements of tensors to and from gRPC buffers.
 package elements
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Borrow takes t and returns its elements, row-major, as a buffer that keeps the tensor until it was sent. A tensor
-// that is strided or in memory that the processor does not address is copied to host first.
+// Borrow takes ownership of t and returns its elements, row-major, as a buffer that keeps the tensor until it is sent.
+// A tensor that is strided, or in memory that the CPU cannot address, is copied to host first.
 func Borrow(t *tensor.Tensor, host driver.Device) (mem.Buffer, error) {
 	t, err := OnHost(t, host)
 	if err != nil {
@@ -28,10 +28,11 @@ func Borrow(t *tensor.Tensor, host driver.Device) (mem.Buffer, error) {
 	return bulk.Borrow(data, func() { t.Close() }), nil
 }
 
-// copyUpTo is the size up to which a copy costs less than knowing when the tensor was sent.
+// copyUpTo is the size up to which a copy is cheaper than tracking when the tensor was sent.
 const copyUpTo = 16 << 10
 
-// OnHost takes t and returns a contiguous tensor in host memory with its elements, owned: t itself where it is that.
+// OnHost takes ownership of t and returns a contiguous tensor in host memory with the same elements, owned by the
+// caller. It returns t itself if possible.
 func OnHost(t *tensor.Tensor, host driver.Device) (*tensor.Tensor, error) {
 	if _, err := tensor.RawData(t); err == nil {
 		return t, nil
@@ -40,12 +41,12 @@ func OnHost(t *tensor.Tensor, host driver.Device) (*tensor.Tensor, error) {
 	return t.Copy(host)
 }
 
-// Store copies data to memory at an offset. seen is told of each piece right after its copy; it may be nil. It borrows
-// data.
+// Store copies data to memory at an offset. If seen is not nil, it is called with each piece right after its copy.
+// Store borrows data.
 func Store(memory driver.Memory, at int64, data mem.BufferSlice, seen func([]byte)) error {
 	for _, b := range data {
 		piece := b.ReadOnlyData()
-		if _, err := memory.WriteAt(piece, at); err != nil { // which knows how to write to pages that are not there yet
+		if _, err := memory.WriteAt(piece, at); err != nil { // WriteAt can write to pages that are not allocated yet
 			return err
 		}
 		if seen != nil {

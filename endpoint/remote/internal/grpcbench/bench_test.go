@@ -1,6 +1,6 @@
-// Package grpcbench compares remote compute and tensor streams with bare grpc-go, and that with raw TCP, in one run:
-// each operation takes turns with its floors, so that a ratio does not depend on when each was measured. The server is
-// another process.
+// Package grpcbench compares remote compute and tensor streams with bare grpc-go, and that with raw TCP. Each operation
+// alternates with its floors in one run, so that ratios do not depend on the time of measurement. The server is another
+// process.
 //
 //	go test -run '^$' -bench . ./internal/grpcbench
 package grpcbench
@@ -52,8 +52,8 @@ const (
 	dataField  = 1
 )
 
-// bare is the floor: generated handlers, or a stream with the codec of package bulk that puts what it gets into memory
-// and back.
+// bare is the floor: generated handlers, or a stream with the codec of package bulk that copies received bytes to
+// memory and sends them back.
 type bare struct {
 	computepb.UnimplementedComputeServiceServer
 	memory []byte
@@ -90,7 +90,7 @@ func (s *bare) ComputeStream(call grpc.BidiStreamingServer[computepb.ComputeRequ
 	return nil
 }
 
-// source gives out one large tensor; sink drops what it gets.
+// source provides one large tensor. sink discards received tensors.
 type source struct{ set *stream.Set }
 
 func (s source) Set(context.Context, stream.Request) (*stream.Set, error) {
@@ -106,8 +106,8 @@ func model(dev *host.Device) (*stream.Set, error) {
 	return &stream.Set{Name: "m", Tensors: sd}, err
 }
 
-// serve runs all servers, with memory as the gateway and the commands open it, until its standard input ends, and
-// prints their addresses.
+// serve runs all servers until its standard input ends, and prints their addresses. Its memory is opened as the gateway
+// and the commands open it.
 func serve() error {
 	dev, err := host.Open(host.Lazy())
 	if err != nil {
@@ -158,7 +158,8 @@ func serve() error {
 	return err
 }
 
-// serveRaw takes large bytes and answers one, or sends large bytes, as the first byte of each request says.
+// serveRaw receives large bytes and answers with one byte, or sends large bytes, depending on the first byte of each
+// request.
 func serveRaw(l net.Listener, memory []byte) {
 	for {
 		c, err := l.Accept()
@@ -211,17 +212,18 @@ func dial(b *testing.B, address string, opts ...grpc.DialOption) *grpc.ClientCon
 	return conn
 }
 
-// way is one way to do the same.
+// way is one implementation of the measured operation.
 type way struct {
 	name string
 	run  func() error
 }
 
-// compare runs the ways by turns and reports the median of each, and of each the ratio to the last one, which is ours.
+// compare runs the ways alternately. It reports the median of each, and the ratio of each to the last one, which is
+// ours.
 func compare(b *testing.B, bytes int64, ways ...way) {
 	b.Helper()
 	took := make([][]time.Duration, len(ways))
-	for i := range 5 * len(ways) { // connections, pools and pages
+	for i := range 5 * len(ways) { // warms up connections, pools and pages
 		require.NoError(b, ways[i%len(ways)].run())
 	}
 	for b.Loop() {
@@ -267,7 +269,7 @@ func heapTensor(b *testing.B, bytes int64) *tensor.Tensor {
 	return t
 }
 
-// BenchmarkCompute4KiB is a call with 4 KiB in and out.
+// BenchmarkCompute4KiB measures a call with 4 KiB in and out.
 func BenchmarkCompute4KiB(b *testing.B) {
 	at := start(b)
 	x := heapTensor(b, 4<<10)
@@ -321,7 +323,7 @@ func bareStream(b *testing.B, rpc computepb.ComputeServiceClient, model string, 
 	return call.CloseSend()
 }
 
-// BenchmarkCompute64MiB is a call with 64 MiB in and out, in chunks.
+// BenchmarkCompute64MiB measures a call with 64 MiB in and out, in chunks.
 func BenchmarkCompute64MiB(b *testing.B) {
 	at := start(b)
 	x := heapTensor(b, large)
@@ -339,7 +341,7 @@ func BenchmarkCompute64MiB(b *testing.B) {
 	}})
 }
 
-// fresh is the floor for who keeps what arrives: new memory, of which each page is touched once.
+// fresh is the floor for operations that keep the received bytes: new memory, with each page touched once.
 func fresh(b *testing.B, dev *host.Device, run func(into []byte) error) error {
 	m, err := tensor.Empty(dev, tensor.Uint8, tensor.Shape{large})
 	if err != nil {
@@ -353,7 +355,7 @@ func fresh(b *testing.B, dev *host.Device, run func(into []byte) error) error {
 	return run(raw)
 }
 
-// BenchmarkGet64MiB fetches a set of 64 MiB to new memory, checked.
+// BenchmarkGet64MiB fetches a set of 64 MiB to new memory and verifies it.
 func BenchmarkGet64MiB(b *testing.B) {
 	at := start(b)
 	dev, err := host.Open(host.Lazy())
@@ -381,7 +383,7 @@ func BenchmarkGet64MiB(b *testing.B) {
 	}})
 }
 
-// BenchmarkPut64MiB sends a set of 64 MiB, which the server puts into new memory, checked.
+// BenchmarkPut64MiB sends a set of 64 MiB. The server stores it in new memory and verifies it.
 func BenchmarkPut64MiB(b *testing.B) {
 	at := start(b)
 	dev, err := host.Open(host.Lazy())

@@ -1,5 +1,6 @@
-// Package heap is ordinary memory of this process as a driver.Device, for tensors that no other process is to have.
-// Taking a page of a sealed memfd costs several system calls; this costs an allocation, and large memory is used again.
+// Package heap is a driver.Device for ordinary memory of this process, for tensors that are not shared with other
+// processes. Allocating it is much cheaper than a page of a sealed memfd, which needs several system calls, and large
+// allocations are pooled.
 package heap
 
 import (
@@ -12,12 +13,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Device is the device. Its zero value is ready for use.
+// Device allocates memory. Its zero value is ready for use.
 type Device struct {
 	pools [bits.UintSize]sync.Pool // of *[]byte with a capacity of 1<<i bytes
 }
 
-// pooledFrom is the size from which on memory is used again. Smaller pieces are cheaper to allocate than to clear.
+// pooledFrom is the minimum size of pooled memory. Smaller pieces are cheaper to allocate than to clear.
 const pooledFrom = 2 << 10
 
 // Info implements driver.Device. The memory is not shared, so the device has no UUID.
@@ -37,7 +38,7 @@ func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
 	return m, nil
 }
 
-// AllocDirty is Alloc for who overwrites all of the memory: it may hold what others left in it.
+// AllocDirty is Alloc for callers that overwrite all of the memory, which may contain old data.
 func (d *Device) AllocDirty(bytes int64) (*Memory, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("heap: %w: %d bytes", driver.ErrInvalid, bytes)
@@ -66,18 +67,18 @@ func (d *Device) Close() error { return nil }
 
 var errNotShared = &driver.UnsupportedError{Feature: "sharing memory of the heap", Requires: "memory of driver/host or driver/cuda"}
 
-// Memory is memory of the device. It implements driver.Mapped.
+// Memory is memory of a [Device]. It implements driver.Mapped.
 type Memory struct {
 	device *Device
 	bytes  int64
 
 	mu     sync.RWMutex
-	data   []byte // nil after Close, when nobody has it pinned
+	data   []byte // nil after Close, when there are no pins
 	pins   int
 	closed bool
 }
 
-// Data implements driver.Mapped. After Close the bytes may be those of somebody else.
+// Data implements driver.Mapped. After Close, the bytes may belong to another Memory.
 func (m *Memory) Data() []byte {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -95,15 +96,18 @@ func (m *Memory) Pin(bool) (data []byte, unpin func(), err error) {
 		return nil, nil, os.ErrClosed
 	}
 	m.pins++
-	return m.data, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.pins--
-		m.recycleLocked()
-	}, nil
+	var once sync.Once
+	return m.data, func() { once.Do(m.unpin) }, nil
 }
 
-// recycleLocked gives the bytes to the next who asks, when nobody has them any more.
+func (m *Memory) unpin() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pins--
+	m.recycleLocked()
+}
+
+// recycleLocked returns the bytes to the pool if the memory is closed and has no pins.
 func (m *Memory) recycleLocked() {
 	if !m.closed || m.pins > 0 || m.data == nil {
 		return

@@ -14,7 +14,7 @@ import (
 func TestMemory(t *testing.T) {
 	var dev heap.Device
 	for _, size := range []int64{0, 1, 64<<10 - 1, 64 << 10, 1<<20 + 1} {
-		for range 3 { // memory that is used again is zeroed
+		for range 3 { // reused memory is zeroed
 			m, err := dev.Alloc(size)
 			require.NoError(t, err)
 			data := m.(driver.Mapped).Data()
@@ -33,4 +33,26 @@ func TestMemory(t *testing.T) {
 	}
 	_, err := dev.Alloc(-1)
 	require.ErrorIs(t, err, driver.ErrInvalid)
+}
+
+// A second call of an unpin function does not release the pin of another holder, whose bytes would be reused.
+func TestUnpinTwice(t *testing.T) {
+	var dev heap.Device
+	m, err := dev.Alloc(64 << 10)
+	require.NoError(t, err)
+	mapped := m.(driver.Mapped)
+	_, unpinFirst, err := mapped.Pin(true)
+	require.NoError(t, err)
+	second, unpinSecond, err := mapped.Pin(true)
+	require.NoError(t, err)
+	unpinFirst()
+	unpinFirst()
+	require.NoError(t, m.Close())
+	for range 100 { // recycled memory would be among these
+		other, err := dev.AllocDirty(64 << 10)
+		require.NoError(t, err)
+		require.NotSame(t, &second[0], &other.Data()[0])
+	}
+	unpinSecond()
+	unpinSecond()
 }

@@ -1,4 +1,4 @@
-// Package pump receives messages of a gRPC stream so that waiting for the next one can have an end.
+// Package pump receives messages of a gRPC stream with a timeout for each message.
 package pump
 
 import (
@@ -13,31 +13,31 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 )
 
-// ErrStalled is a peer that sent nothing for too long.
-var ErrStalled = errors.New("the peer does nothing")
+// ErrStalled means that the peer has sent nothing for too long.
+var ErrStalled = errors.New("the peer has stalled")
 
-// Stream is the half of a grpc stream that receives.
+// Stream is the receiving half of a gRPC stream.
 type Stream interface {
 	// RecvMsg receives a message.
 	RecvMsg(m any) error
 }
 
-// Pump receives in a goroutine of its own, which ends with the context: on the server that of the stream, which ends
-// when the handler returns; on the client that of the call, for the stream's own ends before its last message was
-// taken.
+// Pump receives in a dedicated goroutine, which ends with its context. On the server this is the context of the stream,
+// which ends when the handler returns. On the client it must be the context of the call, because that of the stream
+// ends before the last message is taken.
 type Pump[M proto.Message] struct {
 	ctx      context.Context
 	messages chan received[M]
 }
 
-// received is a message, or why there is none.
+// received is a message or the error that ended the stream.
 type received[M proto.Message] struct {
 	head    M
 	message *bulk.Message
 	err     error
 }
 
-// New returns a pump of messages whose large field has that number.
+// New returns a pump for messages whose large field has the number field.
 func New[M proto.Message](ctx context.Context, s Stream, newHead func() M, field protowire.Number) *Pump[M] {
 	p := &Pump[M]{ctx: ctx, messages: make(chan received[M])}
 	go func() {
@@ -59,8 +59,8 @@ func New[M proto.Message](ctx context.Context, s Stream, newHead func() M, field
 	return p
 }
 
-// Next waits for the next message, no longer than stall. It is the caller's, who frees it or takes its data. The error
-// is that of the stream, io.EOF at its end, ErrStalled, or the cause of the context.
+// Next waits at most stall for the next message. The caller owns it and frees it or takes its data. The error is that
+// of the stream, io.EOF at its end, ErrStalled, or the cause of the context.
 func (p *Pump[M]) Next(stall time.Duration) (M, *bulk.Message, error) {
 	timer := time.NewTimer(stall)
 	defer timer.Stop()
@@ -71,6 +71,6 @@ func (p *Pump[M]) Next(stall time.Duration) (M, *bulk.Message, error) {
 	case <-p.ctx.Done():
 		return none, nil, context.Cause(p.ctx)
 	case <-timer.C:
-		return none, nil, fmt.Errorf("%w: it sent nothing for %v", ErrStalled, stall)
+		return none, nil, fmt.Errorf("%w: nothing received for %v", ErrStalled, stall)
 	}
 }

@@ -1,4 +1,4 @@
-// Package pytest finds a Python for tests that hold this module to what others wrote.
+// Package pytest finds a Python interpreter for tests of compatibility with other implementations.
 package pytest
 
 import (
@@ -12,11 +12,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// Env is the variable with the Python that has grpcio, grpcio-tools and torch.
+// Env is the environment variable with the path of a Python that has grpcio, grpcio-tools and torch.
 const Env = "PYTHON"
 
-// Python returns the path of a Python that has the modules, and skips the test where there is none, see
-// [drivertest.Needs].
+// Python returns the path of a Python that has the modules. It skips the test if there is none, see [drivertest.Needs].
 func Python(tb testing.TB, modules ...string) string {
 	tb.Helper()
 	path := os.Getenv(Env)
@@ -31,8 +30,8 @@ func Python(tb testing.TB, modules ...string) string {
 	return path
 }
 
-// Stubs compiles .proto files for Python, into a new folder that it returns for PYTHONPATH. The modules are named after
-// the files.
+// Stubs compiles .proto files for Python into a new folder and returns it for use in PYTHONPATH. The modules are named
+// after the files.
 func Stubs(tb testing.TB, python string, protos ...string) string {
 	tb.Helper()
 	dir := tb.TempDir()

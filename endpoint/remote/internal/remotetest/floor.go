@@ -11,14 +11,14 @@ import (
 	"testing"
 )
 
-// Floor is a process with the least that could be done instead of a gateway: raw TCP, and net/http with JSON. Figures
-// are ratios to it.
+// Floor is a process that does the minimum of a gateway's work: raw TCP, and net/http with JSON. Measurements are
+// ratios to it.
 type Floor struct {
 	*Process
-	// TCP takes a direction ('<' for bytes from the floor, '>' for bytes to it) and a length of 8 bytes, little-endian;
-	// to '>' it answers with one byte when it has all. What it sends lies in memory of that length, as a model does,
-	// and not in a small buffer that stays in a cache. HTTP answers POST /add {"id": …, "params": {"a": …, "b": …}}
-	// with {"id": …, "result": a+b}.
+	// TCP receives a direction ('<' for bytes from the floor, '>' for bytes to it) and a length of 8 bytes,
+	// little-endian. For '>' it answers with one byte when it has received all. It sends from memory of that length,
+	// like a model, and not from a small buffer that stays in a cache. HTTP answers POST /add {"id": …, "params": {"a":
+	// …, "b": …}} with {"id": …, "result": a+b}.
 	TCP, HTTP string
 }
 
@@ -28,7 +28,7 @@ func StartFloor(t testing.TB) *Floor {
 	p, line := start(t, "floor")
 	words := strings.Fields(line)
 	if len(words) != 2 {
-		t.Fatalf("the floor did not begin; it wrote:\n%s", p.log)
+		t.Fatalf("the floor did not start; its log:\n%s", p.log)
 	}
 	return &Floor{p, words[0], words[1]}
 }
@@ -102,7 +102,7 @@ func transfer(conn net.Conn, piece []byte, model *[]byte) error {
 	return err
 }
 
-// send sends n bytes of model, which it makes as long.
+// send sends n bytes of model, which it grows to that length.
 func send(conn net.Conn, n int, model *[]byte) error {
 	for len(*model) < n {
 		*model = append(*model, byte(len(*model)))
@@ -115,7 +115,7 @@ func send(conn net.Conn, n int, model *[]byte) error {
 	return nil
 }
 
-// Down takes n bytes from the floor over conn, Up sends data to it.
+// Down receives n bytes from the floor over conn, with piece as its buffer.
 func Down(conn net.Conn, n int, piece []byte) error {
 	if _, err := conn.Write(binary.LittleEndian.AppendUint64([]byte{'<'}, uint64(n))); err != nil {
 		return err
@@ -130,7 +130,7 @@ func Down(conn net.Conn, n int, piece []byte) error {
 	return nil
 }
 
-// Up sends data to the floor over conn and waits until it is there.
+// Up sends data to the floor over conn and waits until all of it has arrived.
 func Up(conn net.Conn, data []byte) error {
 	if _, err := conn.Write(binary.LittleEndian.AppendUint64([]byte{'>'}, uint64(len(data)))); err != nil {
 		return err

@@ -12,12 +12,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// IdentityArgs are the arguments of identity.
+// IdentityArgs holds the arguments of identity.
 type IdentityArgs struct {
 	X *tensor.Tensor `json:"x"`
 }
 
-// AddSubArgs are the arguments of addsub.
+// AddSubArgs holds the arguments of addsub.
 type AddSubArgs struct {
 	A *tensor.Tensor `json:"INPUT0"`
 	B *tensor.Tensor `json:"INPUT1"`
@@ -29,7 +29,7 @@ type AddSubResult struct {
 	Difference *tensor.Tensor `json:"OUTPUT1"`
 }
 
-// MixedArgs are the arguments of mixed.
+// MixedArgs holds the arguments of mixed.
 type MixedArgs struct {
 	X     *tensor.Tensor `json:"x,omitempty"`
 	Label string         `json:"label"`
@@ -44,7 +44,7 @@ type MixedArgs struct {
 	Other   map[string]string `json:"other,omitempty"`
 }
 
-// MixedResult is the result of mixed: what came, and what there is beside tensors.
+// MixedResult is the result of mixed: its arguments, and values that are not tensors.
 type MixedResult struct {
 	X       *tensor.Tensor `json:"x,omitempty"`
 	Label   string         `json:"label"`
@@ -57,7 +57,7 @@ type MixedResult struct {
 	Version int            `json:"version"`
 }
 
-// RepeatArgs are the arguments of repeat.
+// RepeatArgs holds the arguments of repeat.
 type RepeatArgs struct {
 	X     *tensor.Tensor `json:"x"`
 	Times int            `json:"times"`
@@ -67,9 +67,9 @@ type RepeatArgs struct {
 // Models registers functions with tensors of several kinds:
 //
 //	identity {x} → x                    addsub {INPUT0, INPUT1} of int32 → {OUTPUT0, OUTPUT1}
-//	mixed MixedArgs → MixedResult       repeat {x, times, fail} → x so many times, as a stream, and an error behind it if it shall fail
-//	failing {x} → an error              needy {x, other} → cannot be asked by the Open Inference Protocol
-//	kept {x} → x of the first call      behind {x} → how many bytes behind x in its memory are not 0
+//	mixed MixedArgs → MixedResult       repeat {x, times, fail} → a stream of x, times times, and then an error if fail is set
+//	failing {x} → an error              needy {x, other} → cannot be called by the Open Inference Protocol
+//	kept {x} → x of the first call      behind {x} → number of bytes after x in its memory that are not 0
 //	twice {x} → x, doubled in place
 func Models(r *endpoint.Registry, dev driver.Device) error {
 	type needy struct {

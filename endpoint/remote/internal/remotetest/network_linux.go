@@ -16,15 +16,16 @@ import (
 
 var networks atomic.Int64
 
-// Network is hosts that are network namespaces, each with an address on one switch and a link that is limited.
+// Network connects hosts, which are network namespaces, to one switch. Each host has an address and a rate-limited
+// link.
 type Network struct {
 	t      testing.TB
 	prefix string
 	hosts  int
 }
 
-// NewNetwork makes a switch without hosts. Where the test may not make namespaces or limit links it is skipped, unless
-// SHAREDTENSOR_REQUIRE names "netns".
+// NewNetwork creates a switch without hosts. If the test has no permission to create namespaces or limit links, it is
+// skipped, unless SHAREDTENSOR_REQUIRE names "netns".
 func NewNetwork(t testing.TB) *Network {
 	t.Helper()
 	n := &Network{t: t, prefix: fmt.Sprintf("st%d-%d", os.Getpid(), networks.Add(1))}
@@ -45,7 +46,7 @@ func NewNetwork(t testing.TB) *Network {
 
 func (n *Network) host(i int) string { return fmt.Sprintf("%s-%d", n.prefix, i) }
 
-// in runs a command on a host; 0 is the switch.
+// in runs a command on a host. 0 is the switch.
 func (n *Network) in(host int, args ...string) error {
 	return command("ip", append([]string{"netns", "exec", n.host(host)}, args...)...)
 }
@@ -65,8 +66,8 @@ func command(name string, args ...string) error {
 	return nil
 }
 
-// AddHost makes a host whose link carries so many Mbit/s each way; 0 for as many as there are. It returns its number,
-// from 1 on.
+// AddHost adds a host whose link carries mbit Mbit/s in each direction. 0 means no limit. It returns the host's number,
+// from 1.
 func (n *Network) AddHost(mbit int) int {
 	n.t.Helper()
 	n.must(command("ip", "netns", "add", n.host(n.hosts+1)))
@@ -86,30 +87,30 @@ func (n *Network) AddHost(mbit int) int {
 	return host
 }
 
-// Address is the IP address of a host.
+// Address returns the IP address of a host.
 func (n *Network) Address(host int) string { return fmt.Sprintf("10.111.7.%d", host) }
 
-// Outside is the address at which hosts reach this process.
+// Outside returns the address at which hosts reach this process.
 func (n *Network) Outside() string {
 	n.t.Helper()
 	const address = "10.111.7.254"
 	name := fmt.Sprintf("st%d", os.Getpid())
 	n.must(n.in(0, "ip", "link", "add", "outside", "type", "veth", "peer", "name", name, "netns", "1"))
 	n.must(n.in(0, "ip", "link", "set", "outside", "master", "switch", "up"))
-	n.must(command("ip", "addr", "add", address+"/24", "dev", name)) // it goes with the switch
+	n.must(command("ip", "addr", "add", address+"/24", "dev", name)) // removed with the switch
 	n.must(command("ip", "link", "set", name, "up"))
 	return address
 }
 
-// Block keeps two hosts from reaching each other.
+// Block blocks traffic between two hosts.
 func (n *Network) Block(a, b int) {
 	n.t.Helper()
 	n.must(n.in(a, "ip", "route", "add", "blackhole", n.Address(b)+"/32"))
 	n.must(n.in(b, "ip", "route", "add", "blackhole", n.Address(a)+"/32"))
 }
 
-// StartGateway starts a gateway on a host, with HTTP on port 2537 of its address for everybody, and waits until it
-// serves. The owner is reached by its socket as everywhere.
+// StartGateway starts a gateway on a host and waits until it serves HTTP on port 2537 of the host's address, without
+// authentication. It reaches the owner through its Unix socket.
 func (n *Network) StartGateway(host int, owner string, args ...string) *Gateway {
 	n.t.Helper()
 	p, line := startIn(n.t, []string{"ip", "netns", "exec", n.host(host)}, "gateway", append([]string{
@@ -118,10 +119,10 @@ func (n *Network) StartGateway(host int, owner string, args ...string) *Gateway 
 	}, args...)...)
 	g := &Gateway{Process: p}
 	if err := json.Unmarshal([]byte(line), &g.Addresses); err != nil {
-		n.t.Fatalf("the gateway did not begin; it wrote:\n%s", p.log)
+		n.t.Fatalf("the gateway did not start; its log:\n%s", p.log)
 	}
 	return g
 }
 
-// URL is where the gateway of a host is reached from the others.
+// URL returns the base URL of a host's gateway for the other hosts.
 func (n *Network) URL(host int) string { return "http://" + n.Address(host) + ":2537" }

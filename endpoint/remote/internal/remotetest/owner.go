@@ -23,15 +23,18 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Owner is an owner in a process of its own.
+// Owner is an owner in a separate process.
 type Owner struct {
 	*Process
 	Socket string
 }
 
-// StartOwner starts an owner with the functions of Functions and Models. Each "--model NAME=BYTES" publishes a made-up
-// model of four tensors, each "--file NAME=PATH" one of a file; "--socket PATH" is where it serves, in a folder of the
-// test's where it is not given; "--traces PATH" is a file that gets the trace of each call.
+// StartOwner starts an owner with the functions of Functions and Models. Arguments:
+//
+//	--model NAME=BYTES   publishes a generated model of four tensors
+//	--file NAME=PATH     publishes the model in a file
+//	--socket PATH        sets the socket, which is in a folder of the test by default
+//	--traces PATH        writes the trace of each call to a file
 func StartOwner(t testing.TB, args ...string) *Owner {
 	t.Helper()
 	socket := ""
@@ -46,12 +49,12 @@ func StartOwner(t testing.TB, args ...string) *Owner {
 	}
 	p, line := start(t, "owner", args...)
 	if line == "" {
-		t.Fatalf("the owner did not begin; it wrote:\n%s", p.log)
+		t.Fatalf("the owner did not start; its log:\n%s", p.log)
 	}
 	return &Owner{p, socket}
 }
 
-// Socket is a path for an owner, short enough for a socket.
+// Socket returns a path for an owner that is short enough for a Unix socket.
 func Socket(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "st")
@@ -95,7 +98,7 @@ func ownerMain(args []string) (err error) {
 	defer stop()
 	go func() {
 		<-ctx.Done()
-		_ = server.Close() // Serve tells
+		_ = server.Close() // best effort: Serve returns the error
 	}()
 	fmt.Println("ready")
 	if err := server.Serve(context.Background()); !errors.Is(err, endpoint.ErrServerClosed) {
@@ -104,7 +107,8 @@ func ownerMain(args []string) (err error) {
 	return nil
 }
 
-// tracesInto notes the trace of each call in a file, a line each: function, kind, trace and span of the caller, state.
+// tracesInto writes the trace of each call to a file, one line each: function, kind, the caller's trace and span,
+// state.
 func tracesInto(path string) []endpoint.Interceptor {
 	if path == "" {
 		return nil
@@ -156,35 +160,35 @@ func publishModels(server *endpoint.Server, dev driver.Device, models, files []s
 	return nil
 }
 
-// AddArgs are the arguments of add.
+// AddArgs holds the arguments of add.
 type AddArgs struct {
 	A int `json:"a"`
 	B int `json:"b,omitempty"`
 }
 
-// ScaleArgs are the arguments of scale.
+// ScaleArgs holds the arguments of scale.
 type ScaleArgs struct {
 	X      *tensor.Tensor `json:"x"`
 	Factor float32        `json:"factor,omitempty"`
 }
 
-// WorkArgs are the arguments of work.
+// WorkArgs holds the arguments of work.
 type WorkArgs struct {
 	Steps int `json:"steps"`
-	// PaceMS is how long a step takes, in milliseconds.
+	// PaceMS is the duration of a step in milliseconds.
 	PaceMS int `json:"pace_ms,omitempty"`
 }
 
-// Functions registers what tests call:
+// Functions registers functions for tests:
 //
 //	add {a, b} → a+b               scale {x, factor} → x·factor, of float32
-//	linger X → X, after as many milliseconds as its first element says
-//	sum STATE_DICT → its elements' sum, of float32
+//	linger X → X, after its first element in milliseconds
+//	sum STATE_DICT → the sum of its elements, of float32
 //	echo VALUE → VALUE, cached     fail TEXT → an error with that text
 //	work {steps, pace_ms} → steps, as a task with progress
 //	count N → 0, 1, … N-1, as a stream
 //	zeros N → a tensor of N float32
-//	sleep MS → nothing; ends early when it is told to
+//	sleep MS → nothing; ends early if it is cancelled
 func Functions(r *endpoint.Registry, dev driver.Device) error {
 	return errors.Join(
 		endpoint.Register(r, "add", func(_ context.Context, in AddArgs) (int, error) { return in.A + in.B, nil }),

@@ -1,4 +1,4 @@
-// Package remotetest runs owners and gateways as processes of their own for tests.
+// Package remotetest runs owners and gateways in separate processes for tests.
 //
 //	func TestMain(m *testing.M) { remotetest.Main(m, func() []gateway.Component { return []gateway.Component{&jsonrpc.Component{}} }) }
 //
@@ -34,13 +34,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
-// programEnv says to a process that it was started by a test, and as what.
+// programEnv is the environment variable with the program that a process started by a test must run.
 const programEnv = "SHAREDTENSOR_TEST_PROGRAM"
 
-// Patience is how long tests wait for what should happen at once, on a machine that does much else.
+// Patience is the time limit for what should happen at once, on a busy machine.
 const Patience = 60 * time.Second
 
-// Main runs the tests of a package. In a process that a test started it runs an owner, or a gateway with these
+// Main runs the tests of a package. In a process that a test started, it runs an owner, or a gateway with these
 // components.
 func Main(m *testing.M, components func() []gateway.Component) {
 	switch os.Getenv(programEnv) {
@@ -62,7 +62,8 @@ func report(err error) int {
 	return 0
 }
 
-// untilTerminated ends with SIGTERM, or with standard input: that of a test that was killed.
+// untilTerminated returns a context that ends at SIGTERM or at the end of standard input, which closes if the test is
+// killed.
 func untilTerminated() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	ctx, cancel := context.WithCancel(ctx)
@@ -76,6 +77,7 @@ func untilTerminated() (context.Context, context.CancelFunc) {
 // gatewayMain runs a gateway with the flags of the program.
 func gatewayMain(args []string, components []gateway.Component) error {
 	config := gateway.DefaultConfig()
+	config.LameDuck = 0 // tests wait for gateways to end
 	set := pflag.NewFlagSet("gateway", pflag.ContinueOnError)
 	config.Flags(set)
 	for _, c := range components {
@@ -94,7 +96,7 @@ func gatewayMain(args []string, components []gateway.Component) error {
 	}
 	go func() {
 		<-g.Ready()
-		_ = json.NewEncoder(os.Stdout).Encode(g.Addresses()) // a test that has gone does not read it
+		_ = json.NewEncoder(os.Stdout).Encode(g.Addresses()) // best effort: the test may have ended
 	}()
 	return g.Run(ctx)
 }
@@ -109,7 +111,7 @@ type Process struct {
 	waitErr error
 }
 
-// logBuffer is what a process writes to standard error.
+// logBuffer collects the standard error of a process.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -122,7 +124,7 @@ func (l *logBuffer) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// String is everything so far.
+// String returns everything written so far.
 func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +137,7 @@ func start(t testing.TB, program string, args ...string) (*Process, string) {
 	return startIn(t, nil, program, args...)
 }
 
-// startIn is start, by a command that becomes the program.
+// startIn is start with a command, by, that becomes the program.
 func startIn(t testing.TB, by []string, program string, args ...string) (*Process, string) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -177,24 +179,24 @@ func startIn(t testing.TB, by []string, program string, args ...string) (*Proces
 	case first := <-line:
 		return p, first
 	case <-time.After(Patience):
-		t.Fatalf("%s did not begin; it wrote:\n%s", program, p.log)
+		t.Fatalf("%s did not start; its log:\n%s", program, p.log)
 		return nil, ""
 	}
 }
 
-// Log is what the process has written to standard error.
+// Log returns the standard error of the process so far.
 func (p *Process) Log() string { return p.log.String() }
 
-// PID is the number of the process.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Kill ends the process with SIGKILL and waits until it is gone. A second call does nothing.
+// Kill ends the process with SIGKILL and waits for its end. A second call does nothing.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill() // it may have ended by itself
+	_ = p.cmd.Process.Kill() // best effort: it may have ended
 	<-p.waited
 }
 
-// Terminate asks the process to end and returns what became of it.
+// Terminate sends SIGTERM, waits for the process to end, and returns its exit error.
 func (p *Process) Terminate() error {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -203,7 +205,10 @@ func (p *Process) Terminate() error {
 	return p.Wait()
 }
 
-// Stop freezes the process and returns when it is frozen, where the system tells. Continue thaws it.
+// Signal sends a signal to the process.
+func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Stop freezes the process. On systems that report it, Stop returns when the process is frozen. Continue resumes it.
 func (p *Process) Stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGSTOP)
 	for range 1000 {
@@ -215,45 +220,45 @@ func (p *Process) Stop() {
 	}
 }
 
-// Continue lets a frozen process go on.
+// Continue resumes a frozen process.
 func (p *Process) Continue() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// Wait waits for the end of the process.
+// Wait waits until the process ends.
 func (p *Process) Wait() error {
 	p.t.Helper()
 	select {
 	case <-p.waited:
 		return p.waitErr
 	case <-time.After(Patience):
-		p.t.Fatalf("the process did not end; it wrote:\n%s", p.log)
+		p.t.Fatalf("the process did not end; its log:\n%s", p.log)
 		return nil
 	}
 }
 
-// Gateway is a gateway in a process of its own.
+// Gateway is a gateway in a separate process.
 type Gateway struct {
 	*Process
 	Addresses gateway.Addresses
 }
 
-// StartGateway starts a gateway on free ports of the loopback interface and waits until it serves. NATS is off. args go
-// behind these settings and may change them.
+// StartGateway starts a gateway on free ports of the loopback interface and waits until it serves. NATS is off. args
+// follow these settings and may override them.
 func StartGateway(t testing.TB, owner string, args ...string) *Gateway {
 	t.Helper()
 	p, line := startGateway(t, owner, args...)
 	g := &Gateway{Process: p}
 	if err := json.Unmarshal([]byte(line), &g.Addresses); err != nil {
-		t.Fatalf("the gateway did not begin; it wrote:\n%s", p.log)
+		t.Fatalf("the gateway did not start; its log:\n%s", p.log)
 	}
 	return g
 }
 
-// RefusedGateway starts a gateway that is expected not to begin, and returns what it wrote.
+// RefusedGateway runs a gateway that must fail to start, and returns its output.
 func RefusedGateway(t testing.TB, args ...string) string {
 	t.Helper()
 	p, line := startGateway(t, gateway.Off, args...)
 	if line != "" {
-		t.Fatal("the gateway began")
+		t.Fatal("the gateway started, but must refuse")
 	}
 	if p.Wait() == nil {
 		t.Fatal("the gateway ended without an error")
@@ -269,10 +274,10 @@ func startGateway(t testing.TB, owner string, args ...string) (*Process, string)
 	}, args...)...)
 }
 
-// HTTP is the beginning of the gateway's URLs.
+// HTTP returns the base URL of the gateway.
 func (g *Gateway) HTTP() string { return "http://" + g.Addresses.HTTP }
 
-// Eventually waits until condition returns nil, and fails the test with what it returned last.
+// Eventually waits until condition returns nil. After Patience, it fails the test with the last error.
 func Eventually(t testing.TB, condition func() error) {
 	t.Helper()
 	deadline := time.Now().Add(Patience)
@@ -282,14 +287,14 @@ func Eventually(t testing.TB, condition func() error) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("it did not come to pass: %v", err)
+			t.Fatalf("timed out: %v", err)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// FreeAddress is a loopback address on which a process that the test starts may listen. The kernel gives its port to no
-// connection meanwhile: it lies below those that connections get.
+// FreeAddress returns a loopback address on which a process of the test can listen. Its port is below the ephemeral
+// range, so the kernel does not assign it to a connection meanwhile.
 func FreeAddress(tb testing.TB) string {
 	tb.Helper()
 	const first, end = 20000, 32768

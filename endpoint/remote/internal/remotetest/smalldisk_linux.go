@@ -9,15 +9,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// SmallDisk is a file system with little room.
+// SmallDisk is a mounted file system of limited size.
 type SmallDisk struct {
-	// Path is the folder where it is mounted.
+	// Path is the mount point.
 	Path string
 	t    testing.TB
 }
 
-// NewSmallDisk mounts a file system of so many bytes in a folder of the test's. Where the test may not mount one it is
-// skipped, unless SHAREDTENSOR_REQUIRE names "mount".
+// NewSmallDisk mounts a file system of bytes bytes in a folder of the test. If the test has no permission to mount, it
+// is skipped, unless SHAREDTENSOR_REQUIRE names "mount".
 func NewSmallDisk(t testing.TB, bytes int64) *SmallDisk {
 	t.Helper()
 	d := &SmallDisk{Path: t.TempDir(), t: t}
@@ -33,7 +33,7 @@ func NewSmallDisk(t testing.TB, bytes int64) *SmallDisk {
 
 func sizeOption(bytes int64) string { return fmt.Sprintf("size=%d,mode=0700", bytes) }
 
-// Resize gives the file system another size, as an operator does who makes room.
+// Resize changes the size of the file system, as when an operator adds space.
 func (d *SmallDisk) Resize(bytes int64) {
 	d.t.Helper()
 	if err := unix.Mount("", d.Path, "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, sizeOption(bytes)); err != nil {
@@ -41,7 +41,7 @@ func (d *SmallDisk) Resize(bytes int64) {
 	}
 }
 
-// Free is how many bytes have room.
+// Free returns the number of free bytes.
 func (d *SmallDisk) Free() int64 {
 	d.t.Helper()
 	var s unix.Statfs_t

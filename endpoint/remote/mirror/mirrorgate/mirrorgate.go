@@ -1,4 +1,4 @@
-// Package mirrorgate has a gateway mirror models, and give them on to other mirrors, as a component.
+// Package mirrorgate is the gateway component that mirrors models and serves them to other mirrors.
 //
 //	sharedtensor-gateway serve --nats nats://cluster:4222 --mirror llm=https://gpu7:2537/llm
 package mirrorgate
@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -22,25 +24,29 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 )
 
-// pauseBetween is the time between two attempts of a mirror that ended.
+// pauseBetween is the pause before a mirror that ended is restarted.
 const pauseBetween = 5 * time.Second
 
-// Component follows models of other hosts and stores, and tells the page how far they are. Where the gateway has NATS,
-// the mirrors of one cluster take from each other.
+// Component follows models of other hosts and stores, and reports their progress on the gateway's page. If the gateway
+// has NATS, the mirrors of one cluster fetch from each other.
 type Component struct {
-	// Mirrors are SOURCE or NAME=SOURCE, with the sources of mirror.Options.
+	// Mirrors contains SOURCE or NAME=SOURCE, with the sources of mirror.Options.
 	Mirrors []string
-	// TokenFile has the token that sources ask for in its first line, and peers too.
+	// TokenFile is a file with the token for sources and peers in its first line.
 	TokenFile string
-	// CA is a PEM file of the authority that signed the certificates of sources and peers; empty for those of the system.
+	// CA is a PEM file with the authority that signed the certificates of sources and peers; empty for the system's
+	// authorities.
 	CA string
-	// URL is where peers reach this gateway; http://ADDRESS of a loopback listener where it is empty.
+	// URL is the address at which peers reach this gateway. If it is empty and only this host can reach NATS, it is the
+	// address of a loopback listener.
 	URL string
-	// Fanout is how many mirrors take from one at the same time.
+	// Trust is mirror.PeersOptions.Trusted.
+	Trust []string
+	// Fanout is the number of mirrors that fetch from this one at once.
 	Fanout int
-	// MaxModel bounds the memory of each model.
+	// MaxModel limits the memory of each model.
 	MaxModel gateway.ByteSize
-	// Range is the bytes of a range.
+	// Range is the size of a range in bytes.
 	Range gateway.ByteSize
 	// Lease is mirror.Options.Lease.
 	Lease time.Duration
@@ -52,7 +58,7 @@ type Component struct {
 	rows    []*row
 }
 
-// New returns the component without mirrors.
+// New returns a component without mirrors.
 func New() *Component {
 	return &Component{Fanout: 1, MaxModel: mirror.DefaultMaxBytes, Range: mirror.DefaultRangeBytes, Lease: mirror.DefaultLease}
 }
@@ -63,13 +69,14 @@ func (c *Component) Name() string { return "mirrors" }
 // Flags implements gateway.Configurer.
 func (c *Component) Flags(set *pflag.FlagSet) {
 	set.StringSliceVar(&c.Mirrors, "mirror", c.Mirrors, "models to follow, as SOURCE or NAME=SOURCE: see the command mirror")
-	set.StringVar(&c.TokenFile, "mirror-token-file", c.TokenFile, "file whose first line is the token that sources and other mirrors ask for")
+	set.StringVar(&c.TokenFile, "mirror-token-file", c.TokenFile, "file with the token for sources and other mirrors in its first line")
 	set.StringVar(&c.CA, "mirror-ca", c.CA, "PEM file of the certificate authority of sources and other mirrors")
-	set.StringVar(&c.URL, "mirror-url", c.URL, "https://HOST:PORT where other mirrors on the same NATS reach this gateway; they are given nothing without it, but on loopback")
-	set.IntVar(&c.Fanout, "mirror-fanout", c.Fanout, "mirrors that take from one at the same time")
-	set.Var(&c.MaxModel, "mirror-max-model", "largest model that is mirrored")
+	set.StringVar(&c.URL, "mirror-url", c.URL, "https://HOST:PORT where other mirrors on the same NATS reach this gateway; without it, only mirrors on this host fetch from it")
+	set.StringSliceVar(&c.Trust, "mirror-trust", c.Trust, "hosts to fetch from, and to send the token to over https: names, *.DOMAIN, addresses, networks")
+	set.IntVar(&c.Fanout, "mirror-fanout", c.Fanout, "mirrors that fetch from one mirror at once")
+	set.Var(&c.MaxModel, "mirror-max-model", "largest model to mirror")
 	set.Var(&c.Range, "mirror-range", "bytes of a range")
-	set.DurationVar(&c.Lease, "mirror-lease", c.Lease, "how long a source keeps a version for a mirror that it does not hear of")
+	set.DurationVar(&c.Lease, "mirror-lease", c.Lease, "how long a source holds a version for a mirror that does not renew its lease")
 }
 
 // CheckConfig implements gateway.Configurer.
@@ -79,9 +86,9 @@ func (c *Component) CheckConfig() error {
 	for _, text := range c.Mirrors {
 		name, source := split(text)
 		if _, err := mirror.DefaultName(source); err != nil {
-			errs = append(errs, fmt.Errorf("--mirror %s: %w", text, err))
+			errs = append(errs, fmt.Errorf("--mirror: %w", err)) // names the source without credentials
 		} else if key := name + "=" + source; names[key] {
-			errs = append(errs, fmt.Errorf("--mirror %s: it is there twice", text))
+			errs = append(errs, fmt.Errorf("--mirror %s: listed twice", text))
 		} else {
 			names[key] = true
 		}
@@ -95,7 +102,7 @@ func (c *Component) CheckConfig() error {
 	return errors.Join(errs...)
 }
 
-// split divides NAME=SOURCE. The name is empty where there is none.
+// split splits NAME=SOURCE. The name is empty if there is none.
 func split(text string) (name, source string) {
 	name, source, found := strings.Cut(text, "=")
 	if !found || strings.Contains(name, ":") {
@@ -108,7 +115,7 @@ func split(text string) (name, source string) {
 func (c *Component) Register(_ context.Context, env *gateway.Env) (err error) {
 	c.env = env
 	if env.ReadOnly && len(c.Mirrors) > 0 {
-		return errors.New("--mirror publishes at the owner, and the gateway is read-only")
+		return errors.New("--mirror publishes at the owner, but the gateway is read-only")
 	}
 	options := mirror.Options{MaxBytes: int64(c.MaxModel), RangeBytes: int64(c.Range), Lease: c.Lease, Device: env.Arrivals}
 	if options.Token, err = c.token(); err != nil {
@@ -118,12 +125,19 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) (err error) {
 		return err
 	}
 	if env.NATS != nil && len(c.Mirrors) > 0 {
-		c.peers, err = mirror.NewPeers(env.NATS, mirror.PeersOptions{URL: c.url(), Token: options.Token, TLS: options.TLS, Fanout: c.Fanout})
+		c.peers, err = mirror.NewPeers(env.NATS, mirror.PeersOptions{URL: c.url(), Token: options.Token, TLS: options.TLS, Fanout: c.Fanout, Trusted: c.Trust})
 		if err != nil {
 			return err
 		}
+		if options.Token != "" && len(c.Trust) == 0 {
+			env.Logger.Warn("mirrors of other hosts do not receive the token, so nothing is fetched from them: see --mirror-trust")
+		}
 		if env.HTTP != nil {
-			env.HTTP.Handle(mirror.PeersPattern, c.peers)
+			env.HTTP.Handle(mirror.PeersPattern, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				ctx, done := env.Wait(r.Context()) // on shutdown, peers that wait for bytes fetch them elsewhere
+				defer done()
+				c.peers.ServeHTTP(w, r.WithContext(ctx))
+			}))
 		}
 		options.Peers = c.peers
 	}
@@ -134,7 +148,7 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) (err error) {
 		one.Name, one.Source = split(text)
 		r := &row{source: one.Source, name: one.Name, state: "waiting for the owner"}
 		if r.name == "" {
-			r.name, _ = mirror.DefaultName(one.Source) // the configuration was checked
+			r.name, _ = mirror.DefaultName(one.Source) // CheckConfig has validated it
 		}
 		c.rows = append(c.rows, r)
 		one.Events = r.note
@@ -143,13 +157,23 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) (err error) {
 	return nil
 }
 
-// url is where peers reach this gateway; empty where nobody said so.
+// url returns the address at which peers reach this gateway; empty if none is known. A loopback address is useful only
+// on this host, so it is announced only if NATS is on this host.
 func (c *Component) url() string {
-	host, _, err := net.SplitHostPort(c.env.Advertise.HTTP)
-	if ip := net.ParseIP(host); c.URL == "" && err == nil && ip != nil && ip.IsLoopback() {
-		return "http://" + c.env.Advertise.HTTP
+	if c.URL != "" || !loopback(c.env.Advertise.HTTP) {
+		return c.URL
 	}
-	return c.URL
+	if nats, err := url.Parse(c.env.Advertise.NATS); err != nil || nats.Host != "" && !loopback(nats.Host) {
+		return ""
+	}
+	return "http://" + c.env.Advertise.HTTP
+}
+
+// loopback reports whether HOST:PORT is a loopback address.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 func (c *Component) token() (string, error) {
@@ -180,7 +204,7 @@ func (c *Component) tls() (*tls.Config, error) {
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
 }
 
-// follow follows one model until ctx ends, whatever happens.
+// follow follows one model until ctx ends, and restarts after errors.
 func (c *Component) follow(ctx context.Context, options mirror.Options, r *row) {
 	for ctx.Err() == nil {
 		changed := c.env.Owner.Changed()
@@ -191,7 +215,7 @@ func (c *Component) follow(ctx context.Context, options mirror.Options, r *row) 
 		}
 		if err != nil && ctx.Err() == nil {
 			r.fail(err)
-			c.env.Logger.Log(ctx, slog.LevelWarn, "a mirror is tried again", "source", options.Source, "error", err)
+			c.env.Logger.Log(ctx, slog.LevelWarn, "retrying a mirror", "source", options.Source, "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -207,9 +231,9 @@ func run(ctx context.Context, options mirror.Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	if err = m.Follow(ctx); errors.Is(err, errors.ErrUnsupported) { // the source names one version
+	if err = m.Follow(ctx); errors.Is(err, errors.ErrUnsupported) { // the source is one fixed version
 		if _, err = m.Pull(ctx); err == nil {
-			<-ctx.Done() // other mirrors may want it
+			<-ctx.Done() // continue serving other mirrors
 		}
 	}
 	return err
@@ -224,7 +248,7 @@ func (c *Component) Close(context.Context) error {
 	return nil
 }
 
-// Status implements gateway.StatusReporter: one row for each mirror.
+// Status implements gateway.StatusReporter. It returns one row for each mirror.
 func (c *Component) Status(context.Context) (any, error) {
 	out := make([]Row, len(c.rows))
 	for i, r := range c.rows {

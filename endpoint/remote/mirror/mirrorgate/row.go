@@ -8,40 +8,41 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 )
 
-// Row is a mirror on the page.
+// Row is the status of a mirror on the page.
 type Row struct {
 	Name string `json:"name"`
-	// State is what it does, in a few words.
+	// State describes the mirror's activity in a few words.
 	State string `json:"state"`
-	// Version is the newest at the owner here, of SourceVersion at the source: a number, or a revision.
+	// Version is the newest version at this host's owner. SourceVersion is the corresponding version at the source: a
+	// number or a revision.
 	Version       uint64 `json:"version"`
 	SourceVersion string `json:"source_version"`
-	// Done of Total bytes are here of the version that comes, or of the one that is here, and BytesPerSecond is how fast
-	// they come, or came.
+	// Done is the number of bytes in place, of Total, for the version that is being fetched or was fetched last.
+	// BytesPerSecond is its transfer rate.
 	Done           int64 `json:"done"`
 	Total          int64 `json:"total"`
 	MovedBytes     int64 `json:"moved_bytes"`
 	BytesPerSecond int64 `json:"bytes_per_second"`
-	// From is who the bytes come from: the source, or another mirror.
+	// From is the source of the bytes: the model's source, or another mirror.
 	From   string `json:"from"`
 	Source string `json:"source"`
-	// PeerBytes is how many of MovedBytes other mirrors gave.
+	// PeerBytes is the part of MovedBytes that other mirrors sent.
 	PeerBytes int64  `json:"bytes_of_peers"`
 	Problem   string `json:"problem"`
 }
 
-// row is a mirror as its events tell.
+// row collects the status of a mirror from its events.
 type row struct {
 	name, source string
 
 	mu    sync.Mutex
 	state string
 	shown Row
-	at    time.Time // of the figure before
+	at    time.Time // time of the previous rate
 	moved int64
 }
 
-// get is the row now.
+// get returns the current status.
 func (r *row) get() Row {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,14 +51,14 @@ func (r *row) get() Row {
 	return out
 }
 
-// fail notes why the mirror does not go on.
+// fail records why the mirror stopped.
 func (r *row) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.state, r.shown.Problem, r.shown.BytesPerSecond = "trying again", err.Error(), 0
 }
 
-// note is told what the mirror does.
+// note processes an event of the mirror.
 func (r *row) note(e mirror.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +86,7 @@ func (r *row) progress(e mirror.Event) {
 	r.shown.Done, r.shown.Total, r.shown.MovedBytes = e.Done, e.Total, e.Moved
 }
 
-// published notes a version that is there.
+// published records a published version.
 func (r *row) published(result *mirror.Result) {
 	r.state, r.shown.Problem = "following", ""
 	r.shown.Version, r.shown.Done, r.shown.Total = result.Version, result.Bytes, result.Bytes

@@ -1,4 +1,4 @@
-// Package streamgate is tensor streams as a component of the gateway: models of the owner are what clients get and put.
+// Package streamgate is the gateway component for tensor streams. Clients get and put models of the owner.
 //
 //	gateway.Options{Components: []gateway.Component{streamgate.New()}}
 package streamgate
@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
@@ -18,8 +20,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Component serves kpu.torch.Service and sharedtensor.stream.v1.TensorStream. Tensors that are to be processed go to
-// the endpoint that their metadata names by "endpoint", and come back as they are without it.
+// Component serves kpu.torch.Service and sharedtensor.stream.v1.TensorStream. Tensors to process are passed to the
+// endpoint that the metadata key "endpoint" names. Without it they are returned unchanged.
 type Component struct {
 	maxTensor, maxPending gateway.ByteSize
 
@@ -36,33 +38,35 @@ func (*Component) Name() string { return "stream" }
 
 // Flags implements gateway.Configurer.
 func (c *Component) Flags(set *pflag.FlagSet) {
-	set.Var(&c.maxTensor, "stream-max-tensor", "largest tensor that is taken over gRPC")
-	set.Var(&c.maxPending, "stream-max-pending", "memory of all transfers over gRPC that are not complete")
+	set.Var(&c.maxTensor, "stream-max-tensor", "maximum size of a tensor received over gRPC")
+	set.Var(&c.maxPending, "stream-max-pending", "maximum memory of incomplete transfers over gRPC")
 }
 
 // CheckConfig implements gateway.Configurer.
 func (c *Component) CheckConfig() error {
 	if c.maxTensor <= 0 || c.maxPending < c.maxTensor {
-		return fmt.Errorf("--stream-max-pending (%v) has to be at least --stream-max-tensor (%v), and that more than 0", c.maxPending, c.maxTensor)
+		return fmt.Errorf("--stream-max-pending (%v) must be at least --stream-max-tensor (%v), which must be positive", c.maxPending, c.maxTensor)
 	}
 	return nil
 }
 
-// GRPCServerOptions implements gateway.GRPCConfigurer: the codec, of which other services of the server notice nothing.
+// GRPCServerOptions implements gateway.GRPCConfigurer. It sets the codec, which does not affect other services.
 func (*Component) GRPCServerOptions() []grpc.ServerOption { return bulk.ServerOptions() }
 
 // Register implements gateway.Component.
 func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	if env.GRPC == nil {
-		env.Logger.Info("gRPC is off, and tensor streams with it")
+		env.Logger.Info("tensor streams are off because gRPC is off")
 		return nil
 	}
 	c.env = env
 	c.lookup = &compute.Endpoints{Find: env.Owner.Caller, Device: env.Devices[0]}
-	models := &stream.Models{Client: env.Owner.Client, Bind: env.Owner.Bind, CheckWrite: env.CheckWrite, Logger: env.Logger}
+	models := &stream.Models{Client: env.Owner.Client, Bind: env.Owner.Bind, CheckWrite: func(ctx context.Context) error { return permission(env.CheckWrite(ctx)) }, Logger: env.Logger}
+	_, lazy := env.Arrivals.(*host.Device)
 	server, err := stream.NewServer(stream.ServerOptions{
+		CheckWrite: func(ctx context.Context) error { return permission(env.CheckWrite(ctx)) }, Eager: !lazy, NewPool: env.Admission.NewPool,
 		Device: env.Arrivals, Host: env.Devices[0], Source: models, Sink: models, Processor: stream.ProcessorFunc(c.process), Socket: c.socket,
-		Limits: stream.Limits{TensorBytes: int64(c.maxTensor), PendingBytes: int64(c.maxPending), Stall: env.Stall}, Logger: env.Logger,
+		Limits: stream.Limits{TensorBytes: int64(c.maxTensor), PendingBytes: int64(c.maxPending), Stall: env.Stall, MinRate: env.Admission.Rate.Bytes}, Logger: env.Logger,
 	})
 	if err != nil {
 		return err
@@ -72,6 +76,14 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	return env.Metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sharedtensor_gateway_stream_pending_bytes", Help: "Memory of transfers over gRPC that are not complete.",
 	}, func() float64 { return float64(server.PendingBytes()) }))
+}
+
+// permission converts a refusal to write to an error with a gRPC code.
+func permission(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", endpoint.ErrPermission, err)
 }
 
 // Close implements gateway.Component.
@@ -102,7 +114,7 @@ func (c *Component) Status(context.Context) (any, error) {
 	return map[string]int64{"pending_bytes": c.server.PendingBytes()}, nil
 }
 
-// socket is the owner's; empty while there is none.
+// socket returns the owner's socket, or an empty string if there is no owner.
 func (c *Component) socket() string {
 	client, err := c.env.Owner.Client()
 	if err != nil {

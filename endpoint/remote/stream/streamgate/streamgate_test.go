@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{streamgate.New()} })
 }
 
-// modelBytes is enough for a transfer to be in flight for a while: several windows of credit.
+// modelBytes is several windows of credit, so that a transfer takes a while.
 const modelBytes = 64 << 20
 
 func openHost(t *testing.T) *host.Device {
@@ -80,7 +80,7 @@ func attached(t *testing.T, gw *remotetest.Gateway) {
 	})
 }
 
-// versions are the versions of a model at an owner.
+// versions returns the versions of a model at an owner.
 func versions(t *testing.T, dev *host.Device, owner *remotetest.Owner, name string) (numbers []uint64) {
 	t.Helper()
 	client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: owner.Socket, Devices: []driver.Device{dev}})
@@ -98,7 +98,7 @@ func versions(t *testing.T, dev *host.Device, owner *remotetest.Owner, name stri
 	return numbers
 }
 
-// acquire returns what the owner has under a name.
+// acquire calls use with the owner's model of the given name.
 func acquire(t *testing.T, dev *host.Device, owner *remotetest.Owner, name string, use func(*module.StateDict)) {
 	t.Helper()
 	client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: owner.Socket, Devices: []driver.Device{dev}})
@@ -110,7 +110,7 @@ func acquire(t *testing.T, dev *host.Device, owner *remotetest.Owner, name strin
 	use(handle.StateDict())
 }
 
-// atHalf returns a function for ClientOptions.Progress that calls f once, when half of the bytes have moved.
+// atHalf returns a function for ClientOptions.Progress that calls f once, after half of the bytes.
 func atHalf(f func()) func(done, total int64) {
 	once := sync.OnceFunc(f)
 	return func(done, total int64) {
@@ -120,8 +120,8 @@ func atHalf(f func()) func(done, total int64) {
 	}
 }
 
-// TestOwnerKilledDuringGet kills the owner in the middle of a Get: what its clients have mapped outlives it, so the set
-// comes whole. The next one fails, and succeeds with the next owner.
+// If the owner is killed during a Get, the set arrives completely, because its memory is still mapped. The next Get
+// fails, and succeeds again with the next owner.
 func TestOwnerKilledDuringGet(t *testing.T) {
 	dev := openHost(t)
 	owner := remotetest.StartOwner(t, "--model", fmt.Sprintf("m=%d", modelBytes))
@@ -153,8 +153,7 @@ func TestOwnerKilledDuringGet(t *testing.T) {
 	require.NoError(t, next.Close())
 }
 
-// TestOwnerKilledDuringPut kills an owner that was given all of a set and has not answered: the sender hears that the
-// outcome is unknown.
+// If the owner is killed after it received a complete set and before it answered, the outcome of the Put is unknown.
 func TestOwnerKilledDuringPut(t *testing.T) {
 	dev := openHost(t)
 	owner := remotetest.StartOwner(t)
@@ -163,7 +162,7 @@ func TestOwnerKilledDuringPut(t *testing.T) {
 	set := &stream.Set{Name: "m", Tensors: synthesize(t, dev)}
 	client := newClient(t, gw, stream.ClientOptions{Device: dev, Attempts: 1, Progress: func(done, total int64) {
 		if done == total {
-			time.AfterFunc(time.Second, owner.Kill) // the gateway has passed it on by then
+			time.AfterFunc(time.Second, owner.Kill) // the gateway has passed the set on by then
 		}
 	}})
 	owner.Stop()
@@ -179,8 +178,8 @@ func TestOwnerKilledDuringPut(t *testing.T) {
 	acquire(t, dev, next, "m", func(got *module.StateDict) { requireEqual(t, set.Tensors, got) })
 }
 
-// TestGatewayKilledDuringPut kills the gateway when half of a set was sent. It is known that the owner got nothing; a
-// sender that tries again finds the next gateway, and the owner has the set once and whole.
+// If the gateway is killed halfway through a Put, the owner has no part of the set. A retry reaches the next gateway,
+// and the owner has the complete set once.
 func TestGatewayKilledDuringPut(t *testing.T) {
 	dev := openHost(t)
 	owner := remotetest.StartOwner(t)
@@ -208,9 +207,9 @@ func TestGatewayKilledDuringPut(t *testing.T) {
 	acquire(t, dev, owner, "m", func(got *module.StateDict) { requireEqual(t, set.Tensors, got) })
 }
 
-// TestGatewayKilledBeforeAnAnswer kills the gateway while the owner, which is frozen, has the whole set: only the owner
-// knows what became of it, and it has all or nothing.
-func TestGatewayKilledBeforeAnAnswer(t *testing.T) {
+// If the gateway is killed while the frozen owner has the complete set, the outcome is unknown to the client, and the
+// owner publishes all of it or nothing.
+func TestGatewayKilledBeforeAnswer(t *testing.T) {
 	dev := openHost(t)
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)

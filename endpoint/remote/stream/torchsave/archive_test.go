@@ -38,7 +38,7 @@ func repickle(t *testing.T, x *tensor.Tensor, code string) []byte {
 	return changed.Bytes()
 }
 
-// manyEntries returns an archive with so many empty entries.
+// manyEntries returns an archive with n empty entries.
 func manyEntries(t *testing.T, n int) []byte {
 	t.Helper()
 	var out bytes.Buffer

@@ -7,15 +7,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// storage is a storage as a pickle refers to it.
+// storage is a pickle's reference to a storage.
 type storage struct {
-	dtype    tensor.DType // 0 for one that has none of its own
+	dtype    tensor.DType // 0 for untyped storages
 	key      string
 	location string
 	bytes    int64
 }
 
-// typedStorages are the storage classes that have an element type.
+// typedStorages maps the storage classes to their element types.
 var typedStorages = map[string]tensor.DType{
 	"FloatStorage": tensor.Float32, "DoubleStorage": tensor.Float64, "HalfStorage": tensor.Float16,
 	"BFloat16Storage": tensor.BFloat16, "ByteStorage": tensor.Uint8, "CharStorage": tensor.Int8,
@@ -23,7 +23,7 @@ var typedStorages = map[string]tensor.DType{
 	"BoolStorage": tensor.Bool, "ComplexFloatStorage": tensor.Complex64, "ComplexDoubleStorage": tensor.Complex128,
 }
 
-// storageOf reads ("storage", class, key, location, number of elements).
+// storageOf decodes ("storage", class, key, location, number of elements).
 func storageOf(id any) (storage, error) {
 	tuple, ok := id.(*List)
 	if !ok || len(tuple.Items) != 5 || tuple.Items[0] != "storage" {
@@ -38,7 +38,7 @@ func storageOf(id any) (storage, error) {
 	}
 	s := storage{key: key, location: location, bytes: elements}
 	if class == (global{"torch.storage", "UntypedStorage"}) || class == (global{"torch", "UntypedStorage"}) {
-		return s, nil // counted in bytes
+		return s, nil // untyped storages count bytes
 	}
 	if s.dtype, ok = typedStorages[class.name]; !ok || class.module != "torch" && class.module != "torch.cuda" {
 		return storage{}, fmt.Errorf("%w: a storage of class %s", ErrRefused, class)
@@ -51,7 +51,7 @@ func storageOf(id any) (storage, error) {
 	return s, nil
 }
 
-// call answers for the functions that files of tensors call. They describe; nothing is run.
+// call interprets a function call of the pickle. It only builds descriptions.
 func call(function global, args []any) (any, error) {
 	switch function {
 	case global{"torch._utils", "_rebuild_tensor"}, global{"torch._utils", "_rebuild_tensor_v2"}:
@@ -74,11 +74,11 @@ func call(function global, args []any) (any, error) {
 	case global{"collections", "OrderedDict"}:
 		return orderedDict(args)
 	}
-	return nil, fmt.Errorf("%w: the file calls %s, which was not done", ErrRefused, function)
+	return nil, fmt.Errorf("%w: the file calls %s, which is not supported", ErrRefused, function)
 }
 
-// rebuildTensor reads (storage, offset, size, stride, requires_grad, backward_hooks, metadata), of which the last three
-// may be missing.
+// rebuildTensor decodes (storage, offset, size, stride, requires_grad, backward_hooks, metadata). The last three may be
+// missing.
 func rebuildTensor(args []any, dtype any) (*Entry, error) {
 	if len(args) < 4 || len(args) > 7 {
 		return nil, errStack
@@ -124,7 +124,7 @@ func rebuildTensor(args []any, dtype any) (*Entry, error) {
 	return e, nil
 }
 
-// rebuildParameter reads (data, requires_grad, backward_hooks): a tensor that is a parameter of a module.
+// rebuildParameter decodes (data, requires_grad, backward_hooks), a module parameter.
 func rebuildParameter(args []any) (*Entry, error) {
 	if len(args) != 3 {
 		return nil, errStack
@@ -141,7 +141,7 @@ func rebuildParameter(args []any) (*Entry, error) {
 	return &parameter, nil
 }
 
-// orderedDict reads nothing, or a list of pairs.
+// orderedDict decodes no arguments, or a list of pairs.
 func orderedDict(args []any) (*Dict, error) {
 	d := &Dict{}
 	if len(args) == 0 {

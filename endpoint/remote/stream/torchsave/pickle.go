@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// The instructions of the language of pickle that files of plain tensors use.
+// Pickle instructions that files of plain tensors use.
 const (
 	opMark         = '('
 	opStop         = '.'
@@ -48,18 +48,19 @@ const (
 	opFrame        = 0x95
 )
 
-// maxProtocol is the newest version of pickle whose instructions are known here.
+// maxProtocol is the newest supported pickle version.
 const maxProtocol = 5
 
-// global is the name of a Python object. It is only ever compared.
+// global is the name of a Python object. It is used only for comparison.
 type global struct{ module, name string }
 
 func (g global) String() string { return g.module + "." + g.name }
 
-// interpreter runs a pickle: it has a stack of values, the positions of marks in it, and a memo of values.
+// interpreter interprets a pickle. It has a stack of values, the positions of marks in the stack, and a memo.
 type interpreter struct {
 	code    []byte
-	objects int // how many values stack and memo may have together
+	objects int // limit on the number of values in stack, memo, lists and dictionaries
+	held    int // number of values in lists and dictionaries
 	stack   []any
 	marks   []int
 	memo    map[uint32]any
@@ -79,7 +80,7 @@ func interpret(code []byte, objects int) (any, error) {
 		if err := in.step(op); err != nil {
 			return nil, err
 		}
-		if len(in.stack)+len(in.marks)+len(in.memo) > in.objects {
+		if len(in.stack)+len(in.marks)+len(in.memo)+in.held > in.objects {
 			return nil, fmt.Errorf("%w: more than %d values in a pickle", ErrLimit, in.objects)
 		}
 	}
@@ -87,13 +88,13 @@ func interpret(code []byte, objects int) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := contain(root); err != nil { // a value that stands in itself
+	if err := contain(root); err != nil { // a value that contains itself
 		return nil, err
 	}
 	return root, checkDepth(root, maxDepth)
 }
 
-// maxDepth is how deep lists and dictionaries may stand in each other, for the sake of those who walk through them.
+// maxDepth limits the nesting of lists and dictionaries, which protects recursive functions.
 const maxDepth = 100
 
 func checkDepth(value any, left int) error {
@@ -107,7 +108,7 @@ func checkDepth(value any, left int) error {
 		return nil
 	}
 	if left == 0 {
-		return fmt.Errorf("%w: more than %d values inside each other", ErrLimit, maxDepth)
+		return fmt.Errorf("%w: values nested deeper than %d", ErrLimit, maxDepth)
 	}
 	for _, list := range children {
 		for _, child := range list {
@@ -219,7 +220,7 @@ func (in *interpreter) string(op byte) error {
 	return in.push(string(b))
 }
 
-// list makes a list or tuple of the values behind the last mark, or of the last few.
+// list replaces the values after the last mark, or the last few values, with a list or tuple.
 func (in *interpreter) list(op byte) error {
 	var items []any
 	var err error
@@ -235,10 +236,11 @@ func (in *interpreter) list(op byte) error {
 	if err := contain(items...); err != nil {
 		return err
 	}
+	in.held += len(items)
 	return in.push(&List{Items: items})
 }
 
-// fill adds values to the list or dictionary below them.
+// fill adds values to the list or dictionary below them on the stack.
 func (in *interpreter) fill(op byte) error {
 	var items []any
 	var err error
@@ -263,6 +265,7 @@ func (in *interpreter) fill(op byte) error {
 	case *List:
 		if op == opAppend || op == opAppends {
 			into.Items = append(into.Items, items...)
+			in.held += len(items)
 			return nil
 		}
 	case *Dict:
@@ -271,6 +274,7 @@ func (in *interpreter) fill(op byte) error {
 				into.Keys = append(into.Keys, items[i])
 				into.Values = append(into.Values, items[i+1])
 			}
+			in.held += len(items)
 			return nil
 		}
 	}
@@ -301,7 +305,7 @@ func (in *interpreter) global(op byte) error {
 	return in.push(global{module, name})
 }
 
-// reduce puts what a function makes of its arguments in their place.
+// reduce replaces a function and its arguments with the result.
 func (in *interpreter) reduce() error {
 	pair, err := in.popN(2)
 	if err != nil {
@@ -316,11 +320,11 @@ func (in *interpreter) reduce() error {
 	if err != nil {
 		return err
 	}
+	in.replace(args, result)
 	return in.push(result)
 }
 
-// build drops the attributes that a state dict has beside its entries (the versions of its modules). Other objects have
-// none.
+// build drops the attributes of a state dict (the versions of its modules). Other objects must not have attributes.
 func (in *interpreter) build() error {
 	if _, err := in.pop(); err != nil {
 		return err
@@ -343,7 +347,50 @@ func (in *interpreter) persistentID() error {
 	if err != nil {
 		return err
 	}
+	in.free(id)
 	return in.push(s)
+}
+
+// replace empties the arguments of a call, which the memo may still refer to, and counts the values of the result.
+func (in *interpreter) replace(args *List, result any) {
+	switch result := result.(type) {
+	case *List: // torch.Size: the values of the first argument
+		in.empty(args.Items[0])
+		in.held += len(result.Items)
+	case *Dict: // OrderedDict: the values in the pairs of the first argument, if any
+		for _, arg := range args.Items {
+			for _, pair := range arg.(*List).Items { //nolint:forcetypeassert // orderedDict checked both
+				in.empty(pair)
+			}
+			in.empty(arg)
+		}
+		in.held += len(result.Keys) + len(result.Values)
+	default: // a tensor description
+		in.free(args)
+		return
+	}
+	in.empty(args)
+}
+
+// empty drops the values of a list.
+func (in *interpreter) empty(value any) {
+	if list, ok := value.(*List); ok {
+		in.held -= len(list.Items)
+		list.Items = nil
+	}
+}
+
+// free drops the values of a list and of nested lists.
+func (in *interpreter) free(value any) {
+	list, ok := value.(*List)
+	if !ok {
+		return
+	}
+	items := list.Items
+	in.empty(list)
+	for _, item := range items {
+		in.free(item)
+	}
 }
 
 func (in *interpreter) memory(op byte) error {
@@ -378,11 +425,11 @@ func (in *interpreter) memory(op byte) error {
 	return nil
 }
 
-// errStack is a pickle that uses what is not there.
-var errStack = fmt.Errorf("%w: a pickle that makes no sense", ErrFormat)
+// errStack reports a pickle that uses missing values.
+var errStack = fmt.Errorf("%w: an invalid pickle", ErrFormat)
 
-// contain notes that values stand in another one now. A list or dictionary stands in one place only: else a few bytes
-// of pickle could describe a value of any size, or one without end. Tensors may be shared.
+// contain records that values are now contained in another value. A list or dictionary may have only one container,
+// otherwise a few bytes of pickle could describe a huge or infinite value. Tensors may be shared.
 func contain(values ...any) error {
 	for _, value := range values {
 		var contained *bool
@@ -395,7 +442,7 @@ func contain(values ...any) error {
 			continue
 		}
 		if *contained {
-			return fmt.Errorf("%w: a %s that stands in two places", ErrRefused, kindOf(value))
+			return fmt.Errorf("%w: a %s with two containers", ErrRefused, kindOf(value))
 		}
 		*contained = true
 	}
@@ -415,7 +462,7 @@ func (in *interpreter) pop() (any, error) {
 	return items[0], nil
 }
 
-// popN takes the last n values, none of which lies below the last mark.
+// popN removes the last n values, all of which must be above the last mark.
 func (in *interpreter) popN(n int) ([]any, error) {
 	floor := 0
 	if len(in.marks) > 0 {

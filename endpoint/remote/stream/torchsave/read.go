@@ -13,13 +13,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Limits bound what reading a file takes beside the elements. A zero field stands for its default.
+// Limits limits the memory used for reading a file, without the elements. Zero fields mean the defaults.
 type Limits struct {
-	// PickleBytes bounds the pickle; 16 MiB.
+	// PickleBytes limits the size of the pickle. The default is 16 MiB.
 	PickleBytes int64
-	// Objects bounds the values that the pickle has in hand; 1 Mi.
+	// Objects limits the number of values in the pickle, including those in lists and dictionaries. The default is 1
+	// Mi. A tensor of a state dict counts as about ten.
 	Objects int
-	// DirectoryBytes bounds the directory of the archive; 8 MiB, which is enough for 80,000 storages.
+	// DirectoryBytes limits the directory of the archive. The default is 8 MiB, enough for 80,000 storages.
 	DirectoryBytes int64
 }
 
@@ -36,17 +37,17 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// File is a file of torch.save that was read but for its elements.
+// File is an opened torch.save file, without its elements.
 type File struct {
-	// Root is the value that was saved: nil, a bool, an int64, a float64, a string, a *List, a *Dict or an *Entry.
+	// Root is the saved value: nil, a bool, an int64, a float64, a string, a *List, a *Dict or an *Entry.
 	Root any
 
 	source   io.ReaderAt
 	storages map[string]*zip.File // by key
 }
 
-// Read reads the description of what a file of size bytes holds. It borrows r, from which Load reads later. Errors are
-// ErrFormat, ErrRefused, ErrLimit and those of r.
+// Read reads the description of a file of size bytes. It borrows r, which Load also uses. Errors are ErrFormat,
+// ErrRefused, ErrLimit and those of r.
 func Read(r io.ReaderAt, size int64, limits Limits) (*File, error) {
 	limits = limits.withDefaults()
 	archive, err := readDirectory(r, size, limits.DirectoryBytes)
@@ -64,7 +65,7 @@ func Read(r io.ReaderAt, size int64, limits Limits) (*File, error) {
 		}
 	}
 	if pickle == nil {
-		return nil, fmt.Errorf("%w: there is no data.pkl in the archive", ErrFormat)
+		return nil, fmt.Errorf("%w: the archive has no data.pkl", ErrFormat)
 	}
 	prefix := strings.TrimSuffix(pickle.Name, "data.pkl")
 	for _, entry := range archive.File {
@@ -87,23 +88,23 @@ func Read(r io.ReaderAt, size int64, limits Limits) (*File, error) {
 	return f, nil
 }
 
-// readDirectory lets archive/zip read the directory, but no more of it than limit bytes.
+// readDirectory reads the directory with archive/zip, limited to limit bytes.
 func readDirectory(r io.ReaderAt, size, limit int64) (*zip.Reader, error) {
-	bounded := &boundedReader{r: r, left: limit + 128<<10} // the end of the archive is searched for in its last 65 KiB, twice
+	bounded := &boundedReader{r: r, left: limit + 128<<10} // archive/zip searches for the end of the archive in the last 65 KiB, twice
 	archive, err := zip.NewReader(bounded, size)
 	switch {
 	case bounded.left < 0:
 		return nil, fmt.Errorf("%w: a directory of more than %d bytes", ErrLimit, limit)
 	case errors.Is(err, zip.ErrFormat), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, fmt.Errorf("%w: it is no zip archive (PyTorch before 1.6 wrote others)", ErrFormat)
+		return nil, fmt.Errorf("%w: not a zip archive (PyTorch before 1.6 used another format)", ErrFormat)
 	case err != nil:
 		return nil, err
 	}
-	bounded.left = math.MaxInt64 // what follows are headers of single entries
+	bounded.left = math.MaxInt64 // later reads are headers of single entries
 	return archive, nil
 }
 
-// boundedReader fails when more than left bytes are read altogether.
+// boundedReader fails after left bytes were read in total.
 type boundedReader struct {
 	r    io.ReaderAt
 	left int64
@@ -116,7 +117,7 @@ func (b *boundedReader) ReadAt(p []byte, off int64) (int, error) {
 	return b.r.ReadAt(p, off)
 }
 
-// offset returns where the bytes of an entry lie in the file.
+// offset returns the offset of an entry's data in the file.
 func (f *File) offset(entry *zip.File) (int64, error) {
 	if entry.Method != zip.Store || entry.CompressedSize64 != entry.UncompressedSize64 {
 		return 0, fmt.Errorf("%w: %q is compressed", ErrFormat, entry.Name)
@@ -139,12 +140,13 @@ func (f *File) read(entry *zip.File, limit int64) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f.source, offset, int64(entry.UncompressedSize64)))
 }
 
-// Load returns an owned tensor of new memory on dev with the elements of e, which is of this file. Strides stay as they
-// are. Errors are ErrFormat where the file does not have what e says, and those of dev and of the file's reader.
+// Load reads the elements of e, which must be from this file, into a new tensor on dev, which the caller owns. Strides
+// are preserved. The error is ErrFormat if the file does not contain the described elements, otherwise an error of dev
+// or of the file's reader.
 func (f *File) Load(dev driver.Device, e *Entry) (*tensor.Tensor, error) {
 	entry, ok := f.storages[e.Storage]
 	if !ok || entry.UncompressedSize64 != uint64(e.StorageBytes) {
-		return nil, fmt.Errorf("%w: storage %q of %d bytes is not there", ErrFormat, e.Storage, e.StorageBytes)
+		return nil, fmt.Errorf("%w: storage %q of %d bytes is missing", ErrFormat, e.Storage, e.StorageBytes)
 	}
 	offset, err := f.offset(entry)
 	if err != nil {
@@ -168,7 +170,7 @@ func (f *File) Load(dev driver.Device, e *Entry) (*tensor.Tensor, error) {
 	return tensor.New(storage, spec)
 }
 
-// copyInto fills memory from r, which has as many bytes, with one copy where the processor addresses the memory.
+// copyInto fills memory from r, which has the same size. It copies once if the memory is addressable by the CPU.
 func copyInto(memory driver.Memory, r *io.SectionReader) error {
 	if mapped, ok := memory.(driver.Mapped); ok {
 		data, unpin, err := mapped.Pin(true)

@@ -2,6 +2,8 @@ package torchsave_test
 
 import (
 	"bytes"
+	"encoding/binary"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +33,7 @@ func read(t testing.TB, name string) (*torchsave.File, error) {
 	return torchsave.Read(bytes.NewReader(data), int64(len(data)), torchsave.Limits{})
 }
 
-// TestFilesOfPyTorch reads what testdata/make.py had PyTorch write.
+// Read reads the files that PyTorch wrote with testdata/make.py.
 func TestFilesOfPyTorch(t *testing.T) {
 	dev := openHost(t)
 	for name, want := range map[string]string{
@@ -71,7 +73,7 @@ func TestStateDict(t *testing.T) {
 	require.Equal(t, "0.weight 0.bias 1.weight 1.bias 1.running_mean 1.running_var 1.num_batches_tracked", strings.Join(names, " "))
 }
 
-func TestValuesBesideTensors(t *testing.T) {
+func TestOtherValuesSkipped(t *testing.T) {
 	file, err := read(t, "tied.pt")
 	require.NoError(t, err)
 	root := file.Root.(*torchsave.Dict)
@@ -82,7 +84,7 @@ func TestValuesBesideTensors(t *testing.T) {
 	require.Equal(t, weights.Items[0].(*torchsave.Entry).Storage, weights.Items[1].(*torchsave.Entry).Storage)
 }
 
-// TestNothingIsExecuted reads files that PyTorch would execute a command for, and others that are more than tensors.
+// Files that make PyTorch execute a command, and files with more than tensors, are refused.
 func TestNothingIsExecuted(t *testing.T) {
 	const executed = "/tmp/torchsave-executed"
 	require.NoFileExists(t, executed)
@@ -99,7 +101,7 @@ func TestNothingIsExecuted(t *testing.T) {
 	require.NoFileExists(t, executed)
 }
 
-// TestDamagedFiles cuts and changes a good file at every place: an error, or a tensor of the size that it has.
+// A valid file that is truncated or changed at any position causes an error, or yields a tensor of the right size.
 func TestDamagedFiles(t *testing.T) {
 	dev := openHost(t)
 	good, err := os.ReadFile("testdata/float32.pt")
@@ -113,7 +115,7 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// check reads data as a file, and its tensors.
+// check reads data as a file, and all of its tensors.
 func check(t testing.TB, dev *host.Device, data []byte) {
 	file, err := torchsave.Read(bytes.NewReader(data), int64(len(data)), torchsave.Limits{})
 	if err != nil {
@@ -132,7 +134,7 @@ func check(t testing.TB, dev *host.Device, data []byte) {
 	}
 }
 
-// pickled is a file with another pickle than PyTorch's.
+// pickled returns a file with a custom pickle.
 func pickled(t *testing.T, code string) []byte {
 	t.Helper()
 	dev := openHost(t)
@@ -142,7 +144,7 @@ func pickled(t *testing.T, code string) []byte {
 	return repickle(t, one, code)
 }
 
-// TestHostilePickles has pickles that ask for too much, or for what is not there.
+// Pickles that exceed a limit or use missing values are refused.
 func TestHostilePickles(t *testing.T) {
 	deep := strings.Repeat("]", 200) + strings.Repeat("a", 199) + "."
 	for name, c := range map[string]struct {
@@ -162,6 +164,10 @@ func TestHostilePickles(t *testing.T) {
 		"list twice":        {"]q\x00](h\x00h\x00e.", torchsave.ErrRefused},
 		"deep":              {deep, torchsave.ErrLimit},
 		"too many values":   {strings.Repeat("(", 2<<20), torchsave.ErrLimit},
+		"in a list":         {"](" + strings.Repeat("N", 1<<19) + "e(" + strings.Repeat("N", 1<<19) + "e.", torchsave.ErrLimit},
+		"in a tuple":        {"(" + strings.Repeat("N", 1<<19) + "t(" + strings.Repeat("N", 1<<19) + "t.", torchsave.ErrLimit},
+		"in a dictionary":   {"}(" + strings.Repeat("NN", 1<<18) + "u(" + strings.Repeat("NN", 1<<18) + "u.", torchsave.ErrLimit},
+		"one by one":        {"]" + strings.Repeat("]a", 1<<20) + ".", torchsave.ErrLimit},
 		"below the mark":    {"N(\x85.", torchsave.ErrFormat},
 		"string too long":   {"X\xff\xff\xff\xffa.", torchsave.ErrFormat},
 		"storage elsewhere": {"X\x04\x00\x00\x00fileQ.", torchsave.ErrRefused},
@@ -172,14 +178,69 @@ func TestHostilePickles(t *testing.T) {
 	}
 }
 
-// TestDirectoryIsBounded has an archive with more entries than it may have.
+// The total size of tensor names below one long key is limited, because each name contains the key.
+func TestLongNamesAreBounded(t *testing.T) {
+	key := func(text string) string {
+		return "X" + string(binary.LittleEndian.AppendUint32(nil, uint32(len(text)))) + text
+	}
+	storage := "(" + key("storage") + "ctorch\nFloatStorage\n" + key("0") + key("cpu") + "K\x01tQ"
+	entry := "ctorch._utils\n_rebuild_tensor\n(" + storage + "K\x00K\x01\x85K\x01\x85tRq\x07"
+	code := "}" + key(strings.Repeat("k", 1<<20)) + "](" + entry + strings.Repeat("h\x07", 100) + "es."
+	data := pickled(t, code)
+	file, err := torchsave.Read(bytes.NewReader(data), int64(len(data)), torchsave.Limits{})
+	require.NoError(t, err)
+	_, err = file.Tensors()
+	require.ErrorIs(t, err, torchsave.ErrLimit)
+}
+
+// A state dict of 80,000 tensors is within the limits.
+func TestManyTensorsAreWithinTheLimits(t *testing.T) {
+	var code strings.Builder
+	code.WriteString("\x80\x02}q\x00(")
+	memo := uint32(1)
+	put := func() {
+		code.WriteString("r" + string(binary.LittleEndian.AppendUint32(nil, memo)))
+		memo++
+	}
+	text := func(s string) {
+		code.WriteString("X" + string(binary.LittleEndian.AppendUint32(nil, uint32(len(s)))) + s)
+		put()
+	}
+	for i := range 80_000 { // in PyTorch's format, with each value in the memo
+		text(fmt.Sprint("l", i))
+		code.WriteString("ctorch._utils\n_rebuild_tensor_v2\n((")
+		text("storage")
+		code.WriteString("ctorch\nFloatStorage\n")
+		text("0")
+		text("cpu")
+		code.WriteString("K\x01t")
+		put()
+		code.WriteString("QK\x00K\x01\x85")
+		put()
+		code.WriteString("K\x01\x85")
+		put()
+		code.WriteString("\x89ccollections\nOrderedDict\n)Rt")
+		put()
+		code.WriteString("R")
+		put()
+	}
+	code.WriteString("u.")
+	data := pickled(t, code.String())
+	file, err := torchsave.Read(bytes.NewReader(data), int64(len(data)), torchsave.Limits{PickleBytes: 64 << 20})
+	require.NoError(t, err)
+	named, err := file.Tensors()
+	require.NoError(t, err)
+	require.Len(t, named, 80_000)
+}
+
+// An archive with too many entries is refused.
 func TestDirectoryIsBounded(t *testing.T) {
 	data := manyEntries(t, 5000)
 	_, err := torchsave.Read(bytes.NewReader(data), int64(len(data)), torchsave.Limits{DirectoryBytes: 1000})
 	require.ErrorIs(t, err, torchsave.ErrLimit)
 }
 
-// TestRoundTrip writes tensors of every type and reads them again.
+// Tensors of every type are unchanged after writing and reading.
 func TestRoundTrip(t *testing.T) {
 	dev := openHost(t)
 	for _, dtype := range tensor.DTypes() {
@@ -215,8 +276,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestPyTorchReadsWhatIsWritten has PyTorch load tensors by its reader that executes nothing either.
-func TestPyTorchReadsWhatIsWritten(t *testing.T) {
+// PyTorch can load written files with its weights-only reader.
+func TestPyTorchReadsWrittenFiles(t *testing.T) {
 	python := pytest.Python(t, "torch")
 	dev := openHost(t)
 	dir := t.TempDir()
@@ -247,7 +308,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.pt")):
 	require.Len(t, strings.Fields(string(out)), 12)
 }
 
-// FuzzRead reads anything: an error, or tensors within the file.
+// Read returns an error or tensors within the file for any input.
 func FuzzRead(f *testing.F) {
 	paths, err := filepath.Glob("testdata/*.pt")
 	require.NoError(f, err)

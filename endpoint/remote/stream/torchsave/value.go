@@ -2,23 +2,23 @@ package torchsave
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// A value of a file is nil, a bool, an int64, a float64, a string, a *List, a *Dict or an *Entry.
+// Values of a file are nil, bool, int64, float64, string, *List, *Dict and *Entry.
 
 // List is a list or a tuple.
 type List struct {
-	// Items are its values.
 	Items []any
 
 	contained bool
 }
 
-// Dict is a dictionary, in the order in which it was written.
+// Dict is a dictionary in the order of the file.
 type Dict struct {
-	// Keys and Values belong together by position.
+	// Keys and Values are parallel slices.
 	Keys, Values []any
 
 	contained bool
@@ -26,27 +26,27 @@ type Dict struct {
 
 // Entry describes a tensor of a file.
 type Entry struct {
-	// Spec places the tensor in its storage.
+	// Spec is the layout of the tensor in its storage.
 	Spec tensor.Spec
-	// Storage names the storage. Tensors of one storage share bytes.
+	// Storage identifies the storage. Tensors with the same storage share bytes.
 	Storage string
 	// StorageBytes is the size of the storage.
 	StorageBytes int64
-	// Device is where the tensor was when it was saved, such as "cuda:0". It is a remark, and no reason to go there.
+	// Device is the device of the tensor when it was saved, such as "cuda:0". It is informational: Load ignores it.
 	Device string
-	// RequiresGrad is what PyTorch had noted.
+	// RequiresGrad is PyTorch's flag of the same name.
 	RequiresGrad bool
 }
 
-// Named is a tensor under a name.
+// Named is a tensor with a name.
 type Named struct {
-	// Name is the key of the dictionary, after those of the dictionaries around it and a dot each.
-	Name string
-	// Entry is the tensor.
+	// Name is the path of dictionary keys to the tensor, joined by dots.
+	Name  string
 	Entry *Entry
 }
 
-// Tensor returns the tensor of a file that holds one tensor and nothing else. The error is ErrFormat.
+// Tensor returns the tensor of a file that contains exactly one tensor and nothing else. Otherwise the error is
+// ErrFormat.
 func (f *File) Tensor() (*Entry, error) {
 	if e, ok := f.Root.(*Entry); ok {
 		return e, nil
@@ -54,37 +54,68 @@ func (f *File) Tensor() (*Entry, error) {
 	return nil, fmt.Errorf("%w of one tensor, but of a %s", ErrFormat, kindOf(f.Root))
 }
 
-// Tensors returns the tensors of a file that holds one, or a dictionary of them, such as a state dict; the name of a
-// single one is empty. Values that are no tensors are left out. The error is ErrFormat where there are no tensors.
+// maxNames limits the total size of the tensor names of a file, because each name repeats the keys around its tensor.
+const maxNames = 64 << 20
+
+// Tensors returns the tensors of a file that contains a tensor or a dictionary of tensors, such as a state dict. A
+// single tensor has an empty name. Other values are skipped. The error is ErrFormat if there are no tensors, and
+// ErrLimit if their names are too long.
 func (f *File) Tensors() ([]Named, error) {
-	named := appendNamed(nil, "", f.Root)
-	if len(named) == 0 {
+	n := namer{left: maxNames}
+	if err := n.add(f.Root); err != nil {
+		return nil, err
+	}
+	if len(n.named) == 0 {
 		return nil, fmt.Errorf("%w of tensors, but of a %s", ErrFormat, kindOf(f.Root))
 	}
-	return named, nil
+	return n.named, nil
 }
 
-func appendNamed(named []Named, name string, value any) []Named {
+// namer collects tensors.
+type namer struct {
+	named []Named
+	path  []string // the keys around the current value
+	left  int      // remaining bytes for names
+}
+
+// add collects the tensors of a value.
+func (n *namer) add(value any) error {
 	switch value := value.(type) {
 	case *Entry:
-		return append(named, Named{name, value})
+		for _, key := range n.path {
+			n.left -= len(key) + 1
+		}
+		if n.left < 0 {
+			return fmt.Errorf("%w: names of tensors with more than %d bytes", ErrLimit, maxNames)
+		}
+		n.named = append(n.named, Named{strings.Join(n.path, "."), value})
 	case *Dict:
 		for i, key := range value.Keys {
-			if name != "" {
-				key = name + "." + fmt.Sprint(key)
+			if err := n.below(value.Values[i], key); err != nil {
+				return err
 			}
-			named = appendNamed(named, fmt.Sprint(key), value.Values[i])
 		}
 	case *List:
 		for i, item := range value.Items {
-			key := fmt.Sprint(i)
-			if name != "" {
-				key = name + "." + key
+			if err := n.below(item, i); err != nil {
+				return err
 			}
-			named = appendNamed(named, key, item)
 		}
 	}
-	return named
+	return nil
+}
+
+// below collects the tensors of a value under a key.
+func (n *namer) below(value, key any) error {
+	switch value.(type) {
+	case *Entry, *Dict, *List:
+	default:
+		return nil
+	}
+	n.path = append(n.path, fmt.Sprint(key))
+	err := n.add(value)
+	n.path = n.path[:len(n.path)-1]
+	return err
 }
 
 func kindOf(value any) string {

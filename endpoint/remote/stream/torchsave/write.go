@@ -11,15 +11,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Encoded is the file of one tensor, in three pieces.
+// Encoded is the file of one tensor in three pieces.
 type Encoded struct {
-	// Head and Tail are the bytes before and behind the elements. They belong to the Encoded.
+	// Head and Tail are the bytes before and after the elements. They belong to the Encoded.
 	Head, Tail []byte
-	// Elements are the tensor's own memory: valid until the tensor is closed, and not to be written.
+	// Elements is the tensor's memory. It is valid until the tensor is closed, and must not be modified.
 	Elements []byte
 }
 
-// Size is the size of the file in bytes.
+// Size returns the size of the file in bytes.
 func (e *Encoded) Size() int64 {
 	return int64(len(e.Head)) + int64(len(e.Elements)) + int64(len(e.Tail))
 }
@@ -36,9 +36,9 @@ func (e *Encoded) WriteTo(w io.Writer) (n int64, err error) {
 	return n, nil
 }
 
-// Encode returns the file that torch.load reads as a tensor equal to t, on the CPU. The elements are not copied, but
-// read once for their checksum. It borrows t, which is contiguous and in host memory. Errors are those of
-// tensor.RawData, and tensor.ErrDType for a type that PyTorch does not have.
+// Encode returns a file that torch.load reads as a CPU tensor equal to t. The elements are not copied, but read once
+// for their checksum. Encode borrows t, which must be contiguous and in host memory. Errors are those of
+// tensor.RawData, and tensor.ErrDType if PyTorch lacks the type.
 func Encode(t *tensor.Tensor) (*Encoded, error) {
 	if t.DType().BitSize()%8 != 0 {
 		return nil, fmt.Errorf("%w: torch.save has no %s of single elements", tensor.ErrDType, t.DType())
@@ -67,7 +67,7 @@ func Encode(t *tensor.Tensor) (*Encoded, error) {
 		return nil, err
 	}
 	e.Head = out.take()
-	out.skip = true // the archive counts the elements, nobody keeps them
+	out.skip = true // the archive writer only computes size and checksum of the elements
 	if _, err := w.Write(elements); err != nil {
 		return nil, err
 	}
@@ -93,8 +93,8 @@ func writeStored(archive *zip.Writer, name string, data []byte, at int64) error 
 	return archive.Flush()
 }
 
-// storedHeader describes an entry that is written at an offset of the file, with padding so that its data begins at a
-// multiple of 64 bytes: PyTorch maps storages into memory where they are aligned.
+// storedHeader returns the header of an entry at an offset of the file. Padding aligns its data to 64 bytes, so that
+// PyTorch can map the storage.
 func storedHeader(name string, data []byte, at int64) *zip.FileHeader {
 	const localHeader, extraHeader, alignment = 30, 4, 64
 	start := at + localHeader + int64(len(name)) + extraHeader
@@ -107,7 +107,7 @@ func storedHeader(name string, data []byte, at int64) *zip.FileHeader {
 	}
 }
 
-// splitWriter keeps what is written to it, but for what is to be skipped.
+// splitWriter keeps the written bytes, except those written while skip is set.
 type splitWriter struct {
 	kept bytes.Buffer
 	size int64
@@ -128,7 +128,7 @@ func (w *splitWriter) take() []byte {
 	return kept
 }
 
-// storageClasses are the storage classes by element type.
+// storageClasses maps element types to storage classes.
 var storageClasses = func() map[tensor.DType]string {
 	classes := make(map[tensor.DType]string)
 	for class, dtype := range typedStorages {
@@ -137,8 +137,7 @@ var storageClasses = func() map[tensor.DType]string {
 	return classes
 }()
 
-// pickleTensor writes the pickle that calls _rebuild_tensor_v2 or, for types younger than the storage classes,
-// _rebuild_tensor_v3.
+// pickleTensor returns a pickle that calls _rebuild_tensor_v2, or _rebuild_tensor_v3 for types without a storage class.
 func pickleTensor(t *tensor.Tensor) []byte {
 	class, typed := storageClasses[t.DType()]
 	elements := t.NumElements()

@@ -1,5 +1,5 @@
-// Command benchowner has the function that bench.py calls: it looks at one element of a tensor, so that what is
-// measured is the call.
+// Command benchowner serves the function that bench.py calls. It reads one element of a tensor, so that the call itself
+// is measured.
 //
 //	benchowner SOCKET
 package main
@@ -22,7 +22,7 @@ type firstArgs struct {
 	X *tensor.Tensor `json:"x"`
 }
 
-// first is the first element of a tensor.
+// first returns the first element of a tensor.
 func first(_ context.Context, in firstArgs) (float32, error) {
 	if in.X == nil {
 		return 0, fmt.Errorf("%w: x is missing", driver.ErrInvalid)

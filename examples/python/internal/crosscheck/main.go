@@ -1,11 +1,11 @@
-// Command crosscheck encodes and decodes messages of the protocol for the tests of the Python client, which does the
-// same and compares. It reads lines from standard input and answers each with one:
+// Command crosscheck encodes and decodes messages of the protocol for the tests of the Python client, which compare the
+// results. It reads lines from standard input and answers each with one line:
 //
 //	random NAME SEED     a random message of that rule of protocol.cddl, encoded, in hexadecimal
 //	again NAME HEX       the message decoded and encoded again, in hexadecimal
-//	names                the rules that it knows
+//	names                the supported rules
 //
-// What cannot be read is answered with "error: " and the reason.
+// Invalid input is answered with "error: " and the reason.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// messages are those that stand by themselves; what they contain is checked with them.
+// messages holds the top-level messages; their parts are checked with them.
 var messages = []any{
 	message.Hello{}, message.Request{}, message.Error{}, message.ErrorDetails{}, message.Cancel{}, message.Goodbye{}, message.Ping{}, message.Pong{}, message.Acquire{},
 	message.Acquired{}, message.Release{}, message.Released{}, message.Publish{}, message.Published{}, message.Withdraw{}, message.List{}, message.Listed{}, message.Info{},
@@ -80,7 +80,7 @@ func do(types map[string]reflect.Type, words []string) (string, error) {
 	return hex.EncodeToString(data), err
 }
 
-// fill sets what value points at to something random that the schema allows: a third of all fields stay empty.
+// fill sets the value to something random that the schema allows: a third of all fields stay empty.
 func fill(value reflect.Value, random *rand.Rand, depth int) {
 	if random.IntN(3) == 0 {
 		return
@@ -133,7 +133,7 @@ func fillSlice(value reflect.Value, random *rand.Rand, depth int) {
 	}
 }
 
-// item is an encoded item of any kind, as arguments, results and the data of errors are.
+// item returns an encoded item of any kind, as in arguments, results and the data of errors.
 func item(random *rand.Rand) []byte {
 	values := []any{
 		map[string]any{"x": random.NormFloat64(), "name": text(random), "half": 1.5}, []any{true, nil, -random.Int64N(1 << 62)}, text(random),
@@ -141,7 +141,7 @@ func item(random *rand.Rand) []byte {
 	}
 	data, err := message.Marshal(values[random.IntN(len(values))])
 	if err != nil {
-		panic(err) // they all have an encoding
+		panic(err) // all of them have an encoding
 	}
 	return data
 }
@@ -155,7 +155,7 @@ func text(random *rand.Rand) string {
 	return string(out)
 }
 
-// ruleName is a Go name as protocol.cddl writes it: VersionInfo is version-info.
+// ruleName converts a Go name to its name in protocol.cddl: VersionInfo is version-info.
 func ruleName(name string) string {
 	var b strings.Builder
 	for i, r := range name {

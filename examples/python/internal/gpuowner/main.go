@@ -1,4 +1,4 @@
-// Command gpuowner has a function on a GPU for the tests of the Python client: argument and result are memory of the
+// Command gpuowner serves a function on a GPU for the tests of the Python client: argument and result are memory of the
 // device.
 //
 //	gpuowner SOCKET
@@ -39,8 +39,8 @@ func own(socket string) error {
 		return err
 	}
 	defer dev.Close()
-	// double is a new tensor on the GPU with each element of x times two. What it computes with is not the point: the
-	// processor does.
+	// double returns a new tensor on the GPU with each element of x times two. The processor computes it; only the
+	// memory matters here.
 	double := func(_ context.Context, in doubleArgs) (*tensor.Tensor, error) {
 		if in.X.Device() != driver.Device(dev) {
 			return nil, fmt.Errorf("%w: x has to be on the GPU", driver.ErrInvalid)

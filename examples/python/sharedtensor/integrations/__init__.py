@@ -1,16 +1,15 @@
-"""Thin ends of this package within inference engines. Each message is a socket, a name and a version; the weights stay
-where they are.
+"""Adapters for inference engines. Their messages contain a socket, a name and a version. The engines read the weights
+from the owner's memory.
 
 =================  ==========  ==========================================================
-module             pinned to   what it is
+module             pinned to   content
 =================  ==========  ==========================================================
 sglang             0.5.23      a custom weight loader function
 vllm               0.33.0      a WeightTransferEngine and a model loader
-checkpoint_engine  0.4.2       a sender to its receiver
+checkpoint_engine  0.4.2       a sender for its receiver
 =================  ==========  ==========================================================
 
-All of it is checked against the classes and signatures of these releases, and against an owner of host memory. None of
-it has run on a GPU.
+The tests use the classes and signatures of these releases, and an owner of host memory. No adapter has run on a GPU.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from ..errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class Source:
-    """Where weights are: the whole message from a trainer to an engine.
+    """The location of weights. It is the message from a trainer to an engine.
 
-    :ivar socket: of the owner, "" for the default one.
-    :ivar model: the name that they are published under.
-    :ivar version: of it, 0 for the newest.
+    :ivar socket: the owner's socket; "" for the default socket.
+    :ivar model: the name of the published model.
+    :ivar version: its version; 0 for the newest.
     """
 
     model: str
@@ -38,33 +37,33 @@ class Source:
     socket: str = ""
 
     def json(self) -> str:
-        """Returns the message as text."""
+        """Returns the message as JSON."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def parse(text: str | bytes) -> Source:
-        """Reads the message. Raises InvalidArgumentError for anything else."""
+        """Parses the message. Raises InvalidArgumentError if it is not valid."""
         try:
             value = json.loads(text)
             source = Source(value["model"], value.get("version", 0), value.get("socket", ""))
         except (ValueError, KeyError, TypeError, AttributeError) as err:
-            raise InvalidArgumentError(f"{text!r} does not say which weights are meant: {err}") from err
+            raise InvalidArgumentError(f"{text!r} is not a source of weights: {err}") from err
         if (
             not isinstance(source.model, str)
             or not isinstance(source.socket, str)
             or not isinstance(source.version, int)
         ):
-            raise InvalidArgumentError(f"{text!r} does not say which weights are meant")
+            raise InvalidArgumentError(f"{text!r} is not a source of weights")
         return source
 
     def connect(self) -> Client:
-        """Connects to the owner that has them."""
+        """Connects to the owner of the weights."""
         return connect(self.socket or None, framework="torch")
 
 
 def weights(source: Source, client: Client | None = None) -> Iterator[tuple[str, Any]]:
-    """Yields the names and tensors of a source, as the load_weights of the engines' models take them. Each tensor is
-    the owner's memory: a model copies it into its own layout, or keeps it."""
+    """Yields the names and tensors of a source for the load_weights methods of the engines' models. Each tensor is in
+    the owner's memory. A model copies it into a different layout, or keeps it."""
     own = client or source.connect()
     try:
         model = own.acquire(source.model, source.version, framework="torch")

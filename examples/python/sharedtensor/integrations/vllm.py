@@ -1,16 +1,15 @@
 """vLLM (0.33.0): a weight transfer engine for training loops, and a model loader.
 
 >>> from sharedtensor.integrations import vllm
->>> vllm.register()                                   # in a plugin of the group vllm.general_plugins, so that workers
-do it too
+>>> vllm.register()                        # in a plugin of the group vllm.general_plugins, for all workers
 >>> LLM(model, weight_transfer_config=WeightTransferConfig(backend="sharedtensor"))
 >>> llm.update_weights({"update_info": {"model": "policy", "version": 17}})
 
-and ``LLM(model, load_format="sharedtensor", model_loader_extra_config={"model": "llm"})`` to load from an owner at the
-start.
+To load the model from an owner at the start, use ``LLM(model, load_format="sharedtensor",
+model_loader_extra_config={"model": "llm"})``.
 
-Checked against the classes in vllm.distributed.weight_transfer and vllm.model_executor.model_loader. It has not run on
-a GPU.
+The tests use the classes in vllm.distributed.weight_transfer and vllm.model_executor.model_loader. It has not run on a
+GPU.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ BACKEND = "sharedtensor"
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):  # type: ignore[misc, unused-ignore]
-    """What the trainer says once.
+    """The trainer's first message.
 
-    :ivar socket: of the owner, "" for the default one.
+    :ivar socket: the owner's socket; "" for the default socket.
     """
 
     socket: str = ""
@@ -46,7 +45,7 @@ class InitInfo(WeightTransferInitInfo):  # type: ignore[misc, unused-ignore]
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc, unused-ignore]
-    """What the trainer says for each update: which weights are meant, and no weights."""
+    """The trainer's message for each update. It names the weights and does not contain them."""
 
     model: str
     version: int = 0
@@ -64,13 +63,13 @@ class SharedTensorEngine(WeightTransferEngine):  # type: ignore[misc, type-arg, 
         self._socket = ""
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
-        """Connects to the owner. Raises UnavailableError where it does not serve."""
+        """Connects to the owner. Raises UnavailableError if it is not serving."""
         self.shutdown()
         self._socket = init_info.socket
         self._client = Source("", socket=self._socket).connect()
 
     def start_weight_update(self) -> None:
-        """Prepares the model for weights as checkpoints have them."""
+        """Prepares the model for weights in the layout of checkpoints."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         initialize_layerwise_reload(self.model)
@@ -78,11 +77,11 @@ class SharedTensorEngine(WeightTransferEngine):  # type: ignore[misc, type-arg, 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Attaches to the version and loads it. The lease is held until the model has its weights."""
         if self._client is None:
-            raise ConfigurationError("init_transfer_engine comes before the first update")
+            raise ConfigurationError("the engine is not connected: call init_transfer_engine first")
         self.model.load_weights(weights(Source(update_info.model, update_info.version, self._socket), self._client))
 
     def finish_weight_update(self) -> None:
-        """Processes what was loaded into the engine's own layout."""
+        """Converts the loaded weights to the engine's layout."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
@@ -95,25 +94,26 @@ class SharedTensorEngine(WeightTransferEngine):  # type: ignore[misc, type-arg, 
 
 
 class SharedTensorLoader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
-    """Loads a model from an owner. model_loader_extra_config has `model`, and may have `version` and `socket`."""
+    """Loads a model from an owner. model_loader_extra_config contains `model`, and optionally `version` and
+    `socket`."""
 
     def download_model(self, model_config: Any) -> None:
-        """Does nothing: the owner has the weights already."""
+        """Does nothing, because the owner already has the weights."""
 
     def load_weights(self, model: Any, model_config: Any) -> None:
-        """Loads the weights into a model that is there. Raises ConfigurationError where the configuration does not
-        name them."""
+        """Loads the weights into an existing model. Raises ConfigurationError if the configuration does not name
+        them."""
         del model_config
         extra = dict(self.load_config.model_loader_extra_config or {})
         if "model" not in extra or set(extra) - {"model", "version", "socket"}:
             raise ConfigurationError(
-                f"model_loader_extra_config needs model, and may have version and socket; it is {extra}"
+                f"model_loader_extra_config is {extra}: it requires model, and allows version and socket"
             )
         model.load_weights(weights(Source(extra["model"], int(extra.get("version", 0)), extra.get("socket", ""))))
 
 
 def register() -> None:
-    """Makes both known to vLLM under the name "sharedtensor". A second call changes nothing."""
+    """Registers the engine and the loader in vLLM under the name "sharedtensor". Further calls change nothing."""
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, SharedTensorEngine)
     register_model_loader(BACKEND)(SharedTensorLoader)

@@ -1,5 +1,5 @@
-// Package vadtest finds the model, the clip and the expected values that the tests of examples/vad run on. They are not
-// part of the repository.
+// Package vadtest locates the model, the clip and the expected values for the tests of examples/vad. They are not part
+// of the repository.
 package vadtest
 
 import (
@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// File is the path of a test file: in the folder that SHAREDTENSOR_TESTDATA names, or in shared/data beside the folder
-// of the module. Where it is not there, the test is skipped and says so.
+// File returns the path of a test file: in the folder SHAREDTENSOR_TESTDATA, or in shared/data beside the folder of the
+// module. If it is missing, the test is skipped.
 func File(t testing.TB, name string) string {
 	t.Helper()
 	dir := os.Getenv("SHAREDTENSOR_TESTDATA")
@@ -24,7 +24,7 @@ func File(t testing.TB, name string) string {
 	return path
 }
 
-// Expected is the probabilities that the network gives for speech.wav, one for every 512 samples, computed in float64.
+// Expected returns the network's probabilities for speech.wav, one for every 512 samples, computed in float64.
 func Expected(t testing.TB) []float64 {
 	t.Helper()
 	data, err := os.ReadFile(File(t, "speech.json"))
@@ -38,7 +38,7 @@ func Expected(t testing.TB) []float64 {
 	return want
 }
 
-// moduleRoot is the folder of go.mod at or above the working directory, which is the package under test.
+// moduleRoot returns the folder of go.mod at or above the working directory, which is the package under test.
 func moduleRoot(t testing.TB) string {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -23,19 +23,19 @@ func TestPreprocess(t *testing.T) {
 		"ifdef":           {"#define A\n#ifdef A\nyes\n#else\nno\n#endif", "yes"},
 		"ifndef":          {"#ifndef A\nyes\n#else\nno\n#endif", "yes"},
 		"elif":            {"#if 0\na\n#elif 1\nb\n#elif 1\nc\n#else\nd\n#endif", "b"},
-		"nested off":      {"#if 0\n#if 1\na\n#else\nb\n#endif\n#else\nc\n#endif", "c"},
+		"nested inactive": {"#if 0\n#if 1\na\n#else\nb\n#endif\n#else\nc\n#endif", "c"},
 		"defined":         {"#define A\n#if defined(A) && !defined B\nyes\n#endif", "yes"},
 		"unknown is 0":    {"#if UNKNOWN >= 201112L\nno\n#else\nyes\n#endif", "yes"},
 		"predefined":      {"#if defined(LP64) && (LP64 == 1)\nyes\n#endif", "yes"},
 		"undef":           {"#define A 1\n#undef A\nA", "A"},
-		"off is not read": {"#if 0\n#error no\n#define A 1\n'\n#endif\nA", "A"},
+		"inactive code":   {"#if 0\n#error no\n#define A 1\n'\n#endif\nA", "A"},
 		"function":        {"#define F(x, y) y x\nF(a, (b, c))", "( b , c ) a"},
 		"no call":         {"#define F(x) y\nF z", "F z"},
 		"not a function":  {"#define F (x)\nF", "( x )"},
 		"paste":           {"#define P(a) a ## _ptsz\n#define N P(N_v2)\nN", "N_v2_ptsz"},
 		"paste expanded":  {"#define I(x, y) x ## y\n#define O(x, y) I(x, y)\n#define V 1\nO(T_v, V)", "T_v1"},
 		"itself":          {"#define P(a) a\n#define A P(A_v2)\n#define A_v2 P(A_v2)\nA A_v2", "A_v2 A_v2"},
-		"each other":      {"#define A B\n#define B A\nA B", "A B"},
+		"mutual macros":   {"#define A B\n#define B A\nA B", "A B"},
 		"include, pragma": {"#include <x.h>\n#pragma once\na", "a"},
 	}
 	for name, test := range tests {
@@ -156,7 +156,7 @@ func TestParseRefuses(t *testing.T) {
 		"huge array":        "typedef struct { char a[1 << 30]; long b[1 << 30]; } S;",
 		"incomplete member": "typedef struct { struct T t; } S;",
 		"twice":             "struct S { int a; }; struct S { int a; };",
-		"nameless field":    "typedef struct { int *; } S;",
+		"unnamed field":     "typedef struct { int *; } S;",
 		"enumerator":        "enum { 1 };",
 		"enumerator value":  "enum { A = B };",
 		"alignment":         "typedef struct { _Alignas(3) int a; } S;",
@@ -192,8 +192,7 @@ func TestConstants(t *testing.T) {
 	require.Nil(t, h.CastType(b))
 }
 
-// FuzzParse has nothing to compare with: whatever the text is, there is an answer, and what a record claims of itself
-// holds.
+// Any text either parses or returns an error, and the layout of every parsed record is consistent.
 func FuzzParse(f *testing.F) {
 	f.Add("typedef struct { int a; union { char b; long c; }; } S; int f(S *s, void (*g)(int));")
 	f.Add("#define A(x) x ## 1\n#if defined(A) || 0\nenum { B = A(1) << 3 };\n#endif")

@@ -1,10 +1,11 @@
-// Package cheader reads C headers of the kind that cuda.h is: declarations only, no bit fields, no function bodies.
+// Package cheader reads C headers such as cuda.h, which contain declarations only, without bit fields and function
+// bodies.
 //
-// [Preprocess] turns a file into tokens: it follows conditionals, expands macros and remembers them. It does not follow
-// #include, because the declarations wanted are in one file and the few standard names they use (size_t, uint64_t) are
-// built in. [Parse] turns the tokens into a [Header]: typedefs, records with the offsets that the 64-bit System V and
-// AAPCS64 conventions give them (both lay records out alike), enumerations and functions.
+// [Preprocess] converts a file to tokens: it evaluates conditionals, and records and expands macros. It ignores
+// #include, because the required declarations are in one file and the few standard names they use (size_t, uint64_t) are
+// built in. [Parse] converts the tokens to a [Header]: typedefs, records with their offsets (the same in the 64-bit
+// System V and AAPCS64 conventions), enumerations and functions.
 //
-// The package serves the generator of driver/cuda/cu and the tests that count what is bound; it is not a compiler, and
-// what it does not know it refuses with an error that names the line.
+// The package supports the generator of driver/cuda/cu and the tests that count bound functions. It is not a compiler.
+// It rejects unsupported syntax with an error that contains the line number.
 package cheader

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Value is an integer constant with its C type: 4 or 8 bytes, signed or not.
+// Value is an integer constant with its C type: 4 or 8 bytes, signed or unsigned.
 type Value struct {
 	bits   uint64
 	size   int
 	signed bool
 }
 
-// Int64 is the constant as a signed number; an unsigned 64-bit constant above 1<<63 comes out negative.
+// Int64 returns the constant as a signed number. An unsigned 64-bit constant of 1<<63 or more becomes negative.
 func (v Value) Int64() int64 {
 	if v.size == 4 && v.signed {
 		return int64(int32(v.bits))
@@ -31,7 +31,7 @@ func (v Value) fit() Value {
 	return v
 }
 
-// evaluate computes an integer constant expression. p knows types and enumerators; nil knows none.
+// evaluate computes an integer constant expression. p resolves types and enumerators. If it is nil, there are none.
 func evaluate(tokens []Token, p *parser) (int64, error) {
 	v, err := evaluateValue(tokens, p)
 	return v.Int64(), err
@@ -56,7 +56,7 @@ type evaluator struct {
 	types  *parser
 }
 
-// maxNesting bounds brackets and nested declarators.
+// maxNesting limits nested brackets and declarators.
 const maxNesting = 100
 
 func (e *evaluator) peek() Token {
@@ -126,7 +126,7 @@ func (e *evaluator) unary() (Value, error) {
 		}
 		v, err := e.binary(0)
 		if err == nil && !e.peek().is(")") {
-			err = fmt.Errorf("%s where a closing bracket belongs", e.peek())
+			err = fmt.Errorf("%s instead of a closing bracket", e.peek())
 		}
 		e.pos++
 		return v, err
@@ -135,10 +135,10 @@ func (e *evaluator) unary() (Value, error) {
 			return v, nil
 		}
 	}
-	return Value{}, fmt.Errorf("%s is no constant", t)
+	return Value{}, fmt.Errorf("%s is not a constant", t)
 }
 
-// bracketType reads "type)" behind an opening bracket.
+// bracketType reads "type)" after an opening bracket.
 func (e *evaluator) bracketType() (*Type, error) {
 	end := e.pos
 	for end < len(e.tokens) && !e.tokens[end].is(")") {
@@ -260,13 +260,13 @@ func apply(op string, a, b Value) (Value, error) {
 	return r.fit(), nil
 }
 
-// number reads an integer constant with its suffixes and gives it the type that C gives it.
+// number parses an integer constant with its suffixes and determines its type in C.
 func number(text string) (Value, error) {
 	digits := strings.TrimRight(text, "uUlL")
 	suffix := strings.ToLower(text[len(digits):])
 	n, err := strconv.ParseUint(digits, 0, 64)
 	if err != nil {
-		return Value{}, fmt.Errorf("%q is no integer constant", text)
+		return Value{}, fmt.Errorf("%q is not an integer constant", text)
 	}
 	v := Value{bits: n, size: 4, signed: !strings.Contains(suffix, "u")}
 	decimal := digits[0] != '0'

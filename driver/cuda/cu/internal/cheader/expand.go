@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// maxExpansion bounds the tokens that one line may become, so that macros that double each other end in an error.
+// maxExpansion limits the tokens of one expanded line, so that macros that double each other cause an error.
 const maxExpansion = 1 << 16
 
-// expand appends the tokens with all macros expanded to dst. hidden are the macros being expanded: they are not
-// expanded again inside themselves.
+// expand appends the tokens to dst with all macros expanded. hidden are the macros that are being expanded; they are
+// not expanded again inside their own expansion.
 func (u *Unit) expand(dst, tokens []Token, hidden []string) ([]Token, error) {
 	for i := 0; i < len(tokens); i++ {
 		t := tokens[i]
@@ -47,7 +47,7 @@ func (u *Unit) expand(dst, tokens []Token, hidden []string) ([]Token, error) {
 			return nil, err
 		}
 		if len(dst)-before > maxExpansion {
-			return nil, fmt.Errorf("macro %s becomes more than %d tokens", m.Name, maxExpansion)
+			return nil, fmt.Errorf("macro %s expands to more than %d tokens", m.Name, maxExpansion)
 		}
 	}
 	return dst, nil
@@ -81,7 +81,7 @@ func arguments(tokens []Token, open int) (args [][]Token, end int, err error) {
 	return nil, 0, fmt.Errorf("arguments without a closing bracket")
 }
 
-// substitute puts arguments in the place of a macro's parameters and joins what stands around ##.
+// substitute replaces a macro's parameters by the arguments and joins the tokens around ##.
 func (u *Unit) substitute(m Macro, args [][]Token, hidden []string) ([]Token, error) {
 	if len(args) != len(m.Params) && !(len(m.Params) == 0 && len(args) == 1 && len(args[0]) == 0) {
 		return nil, fmt.Errorf("macro %s takes %d arguments, not %d", m.Name, len(m.Params), len(args))
@@ -120,7 +120,7 @@ func (u *Unit) substitute(m Macro, args [][]Token, hidden []string) ([]Token, er
 			return nil, err
 		}
 		if len(out) > maxExpansion {
-			return nil, fmt.Errorf("macro %s becomes more than %d tokens", m.Name, maxExpansion)
+			return nil, fmt.Errorf("macro %s expands to more than %d tokens", m.Name, maxExpansion)
 		}
 	}
 	return out, nil

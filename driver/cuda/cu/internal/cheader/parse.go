@@ -2,11 +2,11 @@ package cheader
 
 import "fmt"
 
-// Header is what a file declares.
+// Header contains the declarations of a file.
 type Header struct {
 	// Typedefs are all typedefs in order.
 	Typedefs []TypedefDecl
-	// Functions are all function declarations in order. One declared twice is there twice.
+	// Functions are all function declarations in order. A function that is declared twice occurs twice.
 	Functions []Function
 
 	typedefs  map[string]*Type
@@ -19,7 +19,7 @@ type Header struct {
 type TypedefDecl struct {
 	// Name is the new name.
 	Name string
-	// Type is what it stands for.
+	// Type is the type that Name denotes.
 	Type *Type
 }
 
@@ -27,15 +27,15 @@ type TypedefDecl struct {
 type Function struct {
 	// Name is the function's name after macro expansion, which is the symbol's name.
 	Name string
-	// Result is what it returns.
+	// Result is the function's return type.
 	Result *Type
-	// Params are its parameters; none for (void).
+	// Params are the function's parameters. It is empty for (void).
 	Params []Field
-	// Deprecated reports whether the declaration carries the attribute.
+	// Deprecated reports whether the declaration has the deprecated attribute.
 	Deprecated bool
 }
 
-// Parse reads the declarations of a preprocessed file. Definitions of functions are passed over.
+// Parse reads the declarations of a preprocessed file. It skips definitions of functions.
 func Parse(u *Unit) (*Header, error) {
 	p := &parser{tokens: u.Tokens, header: &Header{
 		typedefs:  map[string]*Type{},
@@ -52,7 +52,7 @@ func Parse(u *Unit) (*Header, error) {
 	return p.header, nil
 }
 
-// Typedef finds a typedef by name.
+// Typedef returns the type of a typedef.
 func (h *Header) Typedef(name string) (*Type, bool) {
 	t, ok := h.typedefs[name]
 	return t, ok
@@ -63,7 +63,7 @@ func (h *Header) Constant(tokens []Token) (Value, error) {
 	return evaluateValue(tokens, &parser{header: h})
 }
 
-// CastType returns the type that an expression of the form ((type)value) or (type)value names, or nil.
+// CastType returns the type in an expression of the form ((type)value) or (type)value, or nil.
 func (h *Header) CastType(tokens []Token) *Type {
 	for len(tokens) > 2 && tokens[0].is("(") && tokens[1].is("(") {
 		tokens = tokens[1:]
@@ -99,7 +99,7 @@ func (p *parser) next() Token {
 	return t
 }
 
-// accept passes over a token if it is the one given.
+// accept skips the next token if it is text, and reports whether it was.
 func (p *parser) accept(text string) bool {
 	if p.peek().is(text) {
 		p.pos++
@@ -110,12 +110,12 @@ func (p *parser) accept(text string) bool {
 
 func (p *parser) expect(text string) error {
 	if t := p.next(); !t.is(text) {
-		return fmt.Errorf("%s where %q belongs", t, text)
+		return fmt.Errorf("%s instead of %q", t, text)
 	}
 	return nil
 }
 
-// skipBrackets passes over everything up to the bracket that closes the one at the current position.
+// skipBrackets skips all tokens up to the bracket that closes the one at the current position.
 func (p *parser) skipBrackets(open, closing string) error {
 	depth := 0
 	for p.pos < len(p.tokens) {

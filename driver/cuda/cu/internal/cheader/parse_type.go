@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// attributes of a declaration that matter here.
+// attributes holds the supported attributes of a declaration.
 type attributes struct {
 	deprecated bool
 	typedef    bool
 	align      int64
 }
 
-// attributes passes over __attribute__((...)) and _Alignas(...).
+// attributes reads __attribute__((...)) and _Alignas(...).
 func (p *parser) attributes(a *attributes) error {
 	for {
 		t := p.peek()
@@ -77,7 +77,7 @@ func (p *parser) startsType(t Token) bool {
 	return named || known
 }
 
-// specifiers reads what stands before a declarator: qualifiers, attributes and a base type.
+// specifiers reads the part of a declaration before the declarator: qualifiers, attributes and a base type.
 func (p *parser) specifiers() (*Type, attributes, error) {
 	var a attributes
 	var words []string
@@ -129,7 +129,7 @@ func (p *parser) specifiers() (*Type, attributes, error) {
 	return t, a, nil
 }
 
-// plain is the type that arithmetic words name together.
+// plain returns the arithmetic type of a combination of keywords.
 func plain(words []string) (*Type, error) {
 	count := map[string]int{}
 	for _, w := range words {
@@ -236,7 +236,7 @@ func (p *parser) enum(tag string) (*Type, error) {
 		for !p.accept("}") {
 			name := p.next()
 			if name.Kind != Ident {
-				return nil, fmt.Errorf("%s where an enumerator belongs", name)
+				return nil, fmt.Errorf("%s instead of an enumerator", name)
 			}
 			if p.accept("=") {
 				var err error
@@ -248,14 +248,14 @@ func (p *parser) enum(tag string) (*Type, error) {
 			p.header.constants[name.Text] = Value{bits: uint64(value), size: 8, signed: true}
 			value++
 			if !p.accept(",") && !p.peek().is("}") {
-				return nil, fmt.Errorf("%s behind enumerator %s", p.peek(), name.Text)
+				return nil, fmt.Errorf("%s after enumerator %s", p.peek(), name.Text)
 			}
 		}
 	}
 	return &Type{Kind: EnumKind, Enum: e}, nil
 }
 
-// constantUntil evaluates the expression that ends before one of the given tokens at the same level of brackets.
+// constantUntil evaluates the expression that ends before one of the given tokens at the same bracket level.
 func (p *parser) constantUntil(ends ...string) (int64, error) {
 	from, depth := p.pos, 0
 	for ; p.pos < len(p.tokens); p.pos++ {
@@ -271,7 +271,7 @@ func (p *parser) constantUntil(ends ...string) (int64, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("expression without an end")
+	return 0, fmt.Errorf("unterminated expression")
 }
 
 // declarator reads a declarator around a base type: pointers, a name or a bracketed declarator, arrays and parameters.

@@ -13,23 +13,23 @@ type Macro struct {
 	Function bool
 	// Params are the names of the arguments.
 	Params []string
-	// Body is what the macro stands for, not expanded.
+	// Body is the macro's replacement, not expanded.
 	Body []Token
 }
 
 // Unit is a preprocessed file.
 type Unit struct {
-	// Tokens are those left after conditionals and expansion, without an [EOF].
+	// Tokens are the remaining tokens after conditionals and expansion, without an [EOF].
 	Tokens []Token
-	// Defined holds every macro that was defined, in order, also those undefined later. A macro defined twice is there
-	// twice.
+	// Defined holds every macro that was defined, in order, including those undefined later. A macro that is defined
+	// twice occurs twice.
 	Defined []Macro
 
 	macros map[string]Macro
 }
 
-// Preprocess follows the conditionals of src and expands its macros. predefined are macros without arguments, as given
-// to a compiler with -D. #include and #pragma are passed over; an #error that is reached is an error.
+// Preprocess evaluates the conditionals of src and expands its macros. predefined are macros without parameters, like
+// the -D options of a compiler. #include and #pragma are ignored. An #error in an active branch is an error.
 func Preprocess(src string, predefined map[string]string) (*Unit, error) {
 	u := &Unit{macros: map[string]Macro{}}
 	for name, body := range predefined {
@@ -68,8 +68,7 @@ func Preprocess(src string, predefined map[string]string) (*Unit, error) {
 	return u, nil
 }
 
-// Expand returns what the macro of the given name stands for when the file has been read, fully expanded, and whether
-// there is such a macro.
+// Expand returns the full expansion of a macro at the end of the file, and whether the macro exists.
 func (u *Unit) Expand(name string) ([]Token, bool) {
 	m, ok := u.macros[name]
 	if !ok || m.Function {
@@ -79,13 +78,13 @@ func (u *Unit) Expand(name string) ([]Token, bool) {
 	return tokens, err == nil
 }
 
-// conditions are the #if's that are open, innermost last.
+// conditions are the open #if's, innermost last.
 type conditions []condition
 
 type condition struct {
-	taken   bool // a branch was taken, this one or one before
-	current bool // this branch is the one
-	outer   bool // the code around is active
+	taken   bool // this branch or an earlier one was active
+	current bool // this branch is active
+	outer   bool // the enclosing code is active
 }
 
 func (c conditions) active() bool {
@@ -188,7 +187,7 @@ func (u *Unit) condition(word string, tokens []Token) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// A name that is no macro counts as 0, as C says.
+	// C evaluates a name that is not a macro to 0.
 	for i := range expanded {
 		if expanded[i].Kind == Ident {
 			expanded[i] = Token{Kind: Number, Text: "0"}
@@ -204,7 +203,8 @@ func (u *Unit) define(tokens []Token, line string) error {
 	}
 	m := Macro{Name: tokens[0].Text}
 	rest := tokens[1:]
-	// Only a bracket that touches the name opens a list of arguments; the tokens do not tell, the line does.
+	// Only a bracket directly after the name starts a list of parameters. The tokens do not contain spaces, so this
+	// checks the line.
 	after := line[strings.Index(line, "define")+len("define"):]
 	after = after[strings.Index(after, m.Name)+len(m.Name):]
 	if strings.HasPrefix(after, "(") {

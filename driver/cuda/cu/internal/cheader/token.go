@@ -8,32 +8,32 @@ import (
 // Kind is the kind of a token.
 type Kind uint8
 
-// The kinds of token. Preprocessing directives are handled before tokens are handed on, so there is no kind for them.
+// The kinds of token. The preprocessor handles directives, so there is no kind for them.
 const (
 	EOF    Kind = iota // end of input
 	Ident              // identifiers and keywords
 	Number             // integer and floating constants, as written
 	String             // string and character constants, with their quotes
-	Punct              // one operator or bracket; "##", "<<", ">>", "&&", "||", "==", "!=", "<=", ">=" and "..." are whole
+	Punct              // one operator or bracket; "##", "<<", ">>", "&&", "||", "==", "!=", "<=", ">=" and "..." are one token each
 )
 
 // Token is one token of C.
 type Token struct {
-	// Kind is the kind of token.
+	// Kind is the token's kind.
 	Kind Kind
-	// Text is the token as written; empty at [EOF].
+	// Text is the token as written. It is empty at [EOF].
 	Text string
 	// Line counts from 1.
 	Line int
 
-	// final is set for a macro's name met inside the macro: it is not expanded any more, wherever it goes.
+	// final is set for a macro's name inside its own expansion, which is never expanded again.
 	final bool
 }
 
 // is reports whether the token is the given operator, keyword or name.
 func (t Token) is(text string) bool { return t.Text == text && (t.Kind == Punct || t.Kind == Ident) }
 
-// String is the token as error messages show it.
+// String returns the token as it appears in error messages.
 func (t Token) String() string {
 	if t.Kind == EOF {
 		return "end of file"
@@ -43,7 +43,7 @@ func (t Token) String() string {
 
 var longPuncts = []string{"...", "##", "<<", ">>", "&&", "||", "==", "!=", "<=", ">="}
 
-// lexLine appends the tokens of one line without comments to dst.
+// lexLine appends the tokens of one line, which has no comments, to dst.
 func lexLine(dst []Token, line string, number int) ([]Token, error) {
 	for i := 0; i < len(line); {
 		c := line[i]
@@ -95,8 +95,8 @@ func isIdentStart(c byte) bool {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// stripComments replaces every comment by one space and keeps the line breaks inside it, so that lines keep their
-// numbers. It joins lines that end in a backslash and makes up for them with empty lines.
+// stripComments replaces every comment by one space and keeps the line breaks in it. It joins lines that end in a
+// backslash and adds empty lines instead. Line numbers therefore stay the same.
 func stripComments(src string) (string, error) {
 	var b strings.Builder
 	b.Grow(len(src))
@@ -115,7 +115,7 @@ func stripComments(src string) (string, error) {
 		case strings.HasPrefix(src[i:], "/*"):
 			n := strings.Index(src[i+2:], "*/")
 			if n < 0 {
-				return "", fmt.Errorf("line %d: comment without an end", 1+strings.Count(src[:i], "\n"))
+				return "", fmt.Errorf("line %d: unterminated comment", 1+strings.Count(src[:i], "\n"))
 			}
 			b.WriteByte(' ')
 			b.WriteString(strings.Repeat("\n", strings.Count(src[i:i+2+n], "\n")))

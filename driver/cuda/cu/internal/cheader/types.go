@@ -20,17 +20,18 @@ const (
 
 // Type is a C type.
 type Type struct {
-	// Kind says which of the fields below hold.
+	// Kind determines which of the following fields are set.
 	Kind TypeKind
 	// Bytes is the size of an Int or a Float.
 	Bytes int64
-	// Signed reports whether an Int is.
+	// Signed reports whether an Int is signed.
 	Signed bool
-	// Char is an Int spelt char, which is text where it is pointed to.
+	// Char reports whether an Int is char. A pointer to it is text.
 	Char bool
 	// Name is the name of a Typedef.
 	Name string
-	// Elem is what a Pointer points to, an Array holds, a Typedef stands for, or a Func returns.
+	// Elem is the target of a Pointer, the element of an Array, the underlying type of a Typedef, or the result of a
+	// Func.
 	Elem *Type
 	// Len is the length of an Array.
 	Len int64
@@ -44,33 +45,33 @@ type Type struct {
 
 // Record is a struct or a union.
 type Record struct {
-	// Tag is the name behind struct or union; empty for a nameless one.
+	// Tag is the name after struct or union. It is empty for an anonymous one.
 	Tag string
-	// Union tells a union from a struct.
+	// Union distinguishes a union from a struct.
 	Union bool
-	// Complete is false for one that is declared but never defined: an opaque handle's target.
+	// Complete is false for a record that is declared but not defined, such as the target of an opaque handle.
 	Complete bool
-	// Fields are the members in order. A nameless struct or union inside has an empty name.
+	// Fields are the members in order. An anonymous struct or union member has an empty name.
 	Fields []Field
-	// Bytes and Align are size and alignment.
+	// Bytes and Align are the size and alignment in bytes.
 	Bytes, Align int64
-	// MinAlign is what _Alignas asks for; 0 where it does not.
+	// MinAlign is the alignment requested with _Alignas, or 0.
 	MinAlign int64
 }
 
 // Field is a member of a record, or a parameter.
 type Field struct {
-	// Name is empty for a nameless member or parameter.
+	// Name is empty for an anonymous member or parameter.
 	Name string
 	// Type is the member's type.
 	Type *Type
-	// Offset is the distance from the start of the record in bytes; 0 for parameters.
+	// Offset is the distance from the start of the record in bytes. It is 0 for parameters.
 	Offset int64
 }
 
 // Enum is an enumeration.
 type Enum struct {
-	// Tag is the name behind enum; it may be empty.
+	// Tag is the name after enum. It may be empty.
 	Tag string
 	// Values are the enumerators in order.
 	Values []Enumerator
@@ -80,11 +81,11 @@ type Enum struct {
 type Enumerator struct {
 	// Name is the constant's name.
 	Name string
-	// Value is its number.
+	// Value is the constant's value.
 	Value int64
 }
 
-// Resolve follows typedefs.
+// Resolve returns the underlying type of a typedef, and other types unchanged.
 func (t *Type) Resolve() *Type {
 	for t.Kind == Typedef {
 		t = t.Elem
@@ -92,7 +93,7 @@ func (t *Type) Resolve() *Type {
 	return t
 }
 
-// Size is the size in bytes under the LP64 model of 64-bit Linux.
+// Size returns the size in bytes in the LP64 model of 64-bit Linux.
 func (t *Type) Size() (int64, error) {
 	switch r := t.Resolve(); r.Kind {
 	case Int, Float:
@@ -109,14 +110,14 @@ func (t *Type) Size() (int64, error) {
 		return n * r.Len, err
 	case RecordKind:
 		if !r.Record.Complete {
-			return 0, fmt.Errorf("struct %s is not defined here", r.Record.Tag)
+			return 0, fmt.Errorf("struct %s is not defined", r.Record.Tag)
 		}
 		return r.Record.Bytes, nil
 	}
 	return 0, fmt.Errorf("type without a size")
 }
 
-// maxBytes bounds the size of a type, so that sizes can be added without care.
+// maxBytes limits the size of a type, so that sums of sizes cannot overflow.
 const maxBytes = 1 << 30
 
 func (t *Type) align() int64 {
@@ -133,7 +134,7 @@ func (t *Type) align() int64 {
 	return 8
 }
 
-// lay gives every field its offset and the record its size and alignment.
+// lay sets the offset of every field and the size and alignment of the record.
 func (r *Record) lay() error {
 	r.Align = max(r.MinAlign, 1)
 	var end int64

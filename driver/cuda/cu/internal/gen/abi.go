@@ -7,12 +7,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
 )
 
-// arch is a calling convention: how many integer registers take arguments, and what becomes of a struct by value.
+// arch is a calling convention: the number of integer registers for arguments, and how structs are passed by value.
 type arch struct {
 	name      string
 	registers int
-	// large tells where a struct of more than 16 bytes goes: into the words on the stack (System V class MEMORY), or to
-	// a copy whose address is passed (AAPCS64 rule B.4).
+	// largeOnStack reports how a struct of more than 16 bytes is passed: as words on the stack (System V class MEMORY)
+	// if true, as the address of a copy (AAPCS64 rule B.4) if false.
 	largeOnStack bool
 }
 
@@ -21,12 +21,12 @@ var (
 	arm64 = arch{name: "arm64", registers: 8}
 )
 
-// param is a parameter with its Go name and type and what the conventions need to know of it.
+// param is a parameter with its Go name and type and its class in the calling conventions.
 type param struct {
 	name   string
 	goType string
 	class  class
-	words  int // of a struct by value
+	words  int // size of a struct by value
 }
 
 type class uint8
@@ -69,11 +69,11 @@ func (m *model) params(f *function) ([]param, error) {
 	return out, nil
 }
 
-// classify refuses the records whose passing depends on more than their size: those with floating-point members would
-// go to floating-point registers, those aligned to 16 bytes or more to even registers.
+// classify rejects records whose passing depends on more than their size. Records with floating-point members would use
+// floating-point registers, and records aligned to 16 bytes or more would use even registers.
 func classify(r *cheader.Record, p *param) error {
 	if r.Bytes%8 != 0 || r.Align > 8 || hasFloat(r) {
-		return fmt.Errorf("struct %s of %d bytes by value has no rule here", r.Tag, r.Bytes)
+		return fmt.Errorf("struct %s of %d bytes by value is not supported", r.Tag, r.Bytes)
 	}
 	p.words = int(r.Bytes / 8)
 	return nil
@@ -92,9 +92,8 @@ func hasFloat(r *cheader.Record) bool {
 	return false
 }
 
-// words are the expressions for the machine words of a call, in the order of registers and then of the stack. Words of
-// which there are none, when the stack begins before the registers are used up, are "0". before are statements that the
-// expressions need.
+// words returns the expressions for the machine words of a call, registers first and then the stack. If the stack
+// begins before all registers are used, the unused ones are "0". before are statements that must precede the call.
 func (a arch) words(params []param) (before []string, words []string) {
 	var registers, stack []string
 	full := false
@@ -117,8 +116,8 @@ func (a arch) words(params []param) (before []string, words []string) {
 			}
 			before = append(before, fmt.Sprintf("%sWords := (*[%d]uintptr)(unsafe.Pointer(&%s))", p.name, p.words, p.name))
 		}
-		// A struct of two words goes to the stack whole when one register is left; System V lets later arguments still
-		// use that register, AAPCS64 (rule C.13) does not.
+		// A struct of two words is passed on the stack if only one register is left. System V lets later arguments use
+		// that register, AAPCS64 (rule C.13) does not.
 		if toStack || len(registers)+len(ws) > a.registers || full {
 			stack = append(stack, ws...)
 			if !toStack && !a.largeOnStack {

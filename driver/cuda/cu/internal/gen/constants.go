@@ -10,7 +10,7 @@ import (
 
 var constantMacro = regexp.MustCompile(`^(CU|CUDA)_[A-Z0-9_]+$`)
 
-// macroConstants are the macros that are numbers, in order.
+// macroConstants returns the numeric macros in order.
 func (m *model) macroConstants() []cheader.Macro {
 	var out []cheader.Macro
 	enumerators := map[string]bool{}
@@ -38,7 +38,7 @@ func (m *model) macroConstants() []cheader.Macro {
 	return out
 }
 
-// enums are the enumerations in order of their typedefs.
+// enums returns the enumerations in the order of their typedefs.
 func (m *model) enums() []*cheader.Enum {
 	var out []*cheader.Enum
 	seen := map[*cheader.Enum]bool{}
@@ -85,8 +85,8 @@ func (m *model) emitEnums(w *writer) {
 	}
 }
 
-// enumBase is the integer type of an enumeration: 32 bits, signed where the numbers allow it. Result is signed because
-// this package's own codes are negative.
+// enumBase returns the integer type of an enumeration: 32 bits, signed if the values fit. Result is signed because this
+// package's own codes are negative.
 func enumBase(c string, e *cheader.Enum) string {
 	for _, v := range e.Values {
 		if v.Value > 0x7fffffff {
@@ -119,7 +119,7 @@ func (m *model) emitMacros(w *writer) error {
 			}
 			typ = strings.Replace(typ, "unsafe.Pointer", "uintptr", 1)
 		} else if len(body) == 1 && body[0].Kind == cheader.Ident {
-			// Another name for an enumerator has its type.
+			// An alias of an enumerator has the enumerator's type.
 			w.printf("\t%s = %s // C: %s\n", goName(macro.Name), goName(body[0].Text), macro.Name)
 			continue
 		}

@@ -13,13 +13,14 @@ import (
 // docText is the comment of one name.
 type docText struct {
 	text  string
-	group string // name of the file it stands in, without .txt
+	group string // name of its file, without .txt
 	line  int
 	used  bool
 }
 
 // readDocs reads the doc files. Each entry starts in the first column with a name of cuda.h, a colon and the text,
-// which goes on in indented lines; an empty line inside an entry starts a paragraph, lines starting with # are notes.
+// which continues in indented lines. An empty line inside an entry starts a paragraph. Lines that start with # are
+// comments.
 func readDocs(dir string) (map[string]*docText, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
 	if err != nil {
@@ -57,7 +58,7 @@ func readDocFile(docs map[string]*docText, path, text string) error {
 		default:
 			name, rest, ok := strings.Cut(line, ":")
 			if !ok || strings.ContainsAny(name, " \t") {
-				return fmt.Errorf("%s:%d: a line starts with a name and a colon", path, i+1)
+				return fmt.Errorf("%s:%d: a line must start with a name and a colon", path, i+1)
 			}
 			if other := docs[name]; other != nil {
 				return fmt.Errorf("%s:%d: %s is also in %s.txt:%d", path, i+1, name, other.group, other.line)
@@ -72,8 +73,8 @@ func readDocFile(docs map[string]*docText, path, text string) error {
 	return nil
 }
 
-// addDocs gives every function and type its text. A name without one, and a text without a name, is an error unless
-// lax.
+// addDocs sets the comment of every function and type. A name without a text, or a text without a name, is an error
+// unless lax is set.
 func (m *model) addDocs(docs map[string]*docText, lax bool) error {
 	take := func(c string) *docText {
 		d := docs[c]
@@ -92,7 +93,7 @@ func (m *model) addDocs(docs map[string]*docText, lax bool) error {
 	}
 	for _, f := range m.functions {
 		if f.newer != nil && f.doc == "" {
-			f.doc = fmt.Sprintf("is the form of [%s] that CUDA %s replaced. It is there for drivers that do not have the newer one.",
+			f.doc = fmt.Sprintf("is the form of [%s] that CUDA %s replaced, for drivers without the newer one.",
 				f.newer.goName, versionText(f.newer.since))
 		}
 		if f.newer != nil {
@@ -125,23 +126,23 @@ func (m *model) addDocs(docs map[string]*docText, lax bool) error {
 		return fmt.Errorf("no text for %s", strings.Join(m.missing, ", "))
 	}
 	if len(unused) > 0 {
-		return fmt.Errorf("text for what is not in the header: %s", strings.Join(unused, ", "))
+		return fmt.Errorf("text for names that are not in the header: %s", strings.Join(unused, ", "))
 	}
 	return nil
 }
 
 var docLink = regexp.MustCompile(`\[([A-Z]\w*)\]`)
 
-// handwritten are the names of package cu that the texts may name besides generated ones.
-var handwritten = []string{"NewTensorMap", "DeviceLocation", "NewCallback"}
+// handwritten are the names of package cu, besides the generated ones, that the texts may refer to.
+var handwritten = []string{"NewTensorMap", "DeviceLocation", "NewCallback", "UsePerThreadDefaultStream"}
 
-// checkLinks refuses a text that names in brackets what there is not.
+// checkLinks returns an error for a text with a link to an unknown name.
 func (m *model) checkLinks(docs map[string]*docText) error {
 	for c, d := range docs {
 		for _, match := range docLink.FindAllStringSubmatch(d.text, -1) {
 			name := match[1]
 			if _, ok := m.names.taken[name]; !ok && !slices.Contains(handwritten, name) {
-				return fmt.Errorf("%s.txt:%d: the text of %s names %s, which there is not", d.group, d.line, c, name)
+				return fmt.Errorf("%s.txt:%d: the text of %s has a link to unknown name %s", d.group, d.line, c, name)
 			}
 		}
 	}

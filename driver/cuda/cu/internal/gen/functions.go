@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// call is one function ready to be written.
+// call is one function with all that is needed to write it.
 type call struct {
 	*function
 	params []param
-	// perArch tells that the words of the call differ between the architectures.
+	// perArch reports whether the words of the call differ between the architectures.
 	perArch bool
 	floats  bool
 }
@@ -28,7 +28,7 @@ func (m *model) calls() ([]*call, error) {
 		c.perArch = !slices.Equal(a, b)
 		c.floats = slices.ContainsFunc(params, func(p param) bool { return p.class == float })
 		if c.floats && c.perArch {
-			return nil, fmt.Errorf("%s: floating point and a struct by value", f.name)
+			return nil, fmt.Errorf("%s: floating point with a struct by value is not supported", f.name)
 		}
 		out = append(out, c)
 	}
@@ -49,7 +49,7 @@ func (c *call) signature() string {
 	return b.String()
 }
 
-// index is the Go constant for the function's place in the table.
+// index returns the Go constant for the function's position in the table.
 func (c *call) index() string { return "fn" + c.goName }
 
 func (c *call) emit(w *writer) {
@@ -73,8 +73,8 @@ func (c *call) emit(w *writer) {
 		c.emitFloats(w)
 	default:
 		before, words := amd64.words(c.params)
-		if c.name == "cuGetProcAddress" {
-			// The header does this in an inline function where a program is compiled for a default stream per thread.
+		if base(c.symbol) == "cuGetProcAddress" { // also its older form
+			// The header does this in an inline function if a program is compiled for per-thread default streams.
 			before = append(before, "flags = procAddressFlags(flags)")
 		}
 		emitWords(w, c.index(), before, words)
@@ -90,8 +90,8 @@ func (c *call) names() []string {
 	return out
 }
 
-// emitFloats writes the call of a function with floating-point parameters: integer and floating-point arguments count
-// their registers apart, so their order among each other does not matter.
+// emitFloats writes the call of a function with floating-point parameters. Integer and floating-point arguments use
+// separate registers, so their relative order does not matter.
 func (c *call) emitFloats(w *writer) {
 	ints, floats := []string{}, []string{}
 	for _, p := range c.params {
@@ -119,7 +119,7 @@ func emitWords(w *writer, index string, before, words []string) {
 	w.printf("\treturn call%d(%s)\n", len(words), args)
 }
 
-// generate writes all files.
+// generate returns the content of all files.
 func (m *model) generate() (map[string][]byte, error) {
 	calls, err := m.calls()
 	if err != nil {
@@ -199,7 +199,7 @@ func emitByValue(w *writer, calls []*call, a arch) {
 	}
 }
 
-// findAddress is in every call: the compiler does not inline a function of that size, and it is on the fast path.
+// findAddress is repeated in every call because it is on the fast path and too large for the compiler to inline.
 const findAddress = `	fn := addresses[f].Load()
 	if fn == 0 {
 		var missing Result
@@ -209,7 +209,7 @@ const findAddress = `	fn := addresses[f].Load()
 	}
 `
 
-// emitCalls writes call0 to callN, for the numbers of words that occur.
+// emitCalls writes call0 to callN for the numbers of words in use.
 func emitCalls(w *writer, arity map[int]bool, real bool) {
 	for n := range 40 {
 		if !arity[n] {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestUpToDate generates everything again and compares it with what is committed.
+// The committed files equal the generator's output.
 func TestUpToDate(t *testing.T) {
 	header := os.Getenv("CUDA_H")
 	if header == "" {
@@ -57,7 +57,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestWords walks the rules of both conventions: System V AMD64 ABI 3.2.3, AAPCS64 6.8.2.
+// The words of a call follow both conventions: System V AMD64 ABI 3.2.3, AAPCS64 6.8.2.
 func TestWords(t *testing.T) {
 	i := func(name string) param { return param{name: name} }
 	p := func(name string) param { return param{name: name, class: pointer} }

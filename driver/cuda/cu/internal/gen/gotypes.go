@@ -6,10 +6,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
 )
 
-// overrides are parameters and fields whose C type does not say what is passed: a descriptor or a small number in a
-// void *, an address on the device, an id that comes back in a callback. A Go pointer type would be wrong for them,
-// since the garbage collector refuses pointers that are none. The key is "function.parameter" or "type.field", or
-// "*.name".
+// overrides are the Go types of parameters and fields whose C type is misleading: a descriptor or a small number in a
+// void *, a device address, an id that a callback receives. A Go pointer type would be wrong for them, because the
+// garbage collector fails on invalid pointers. The key is "function.parameter" or "type.field", or "*.name".
 var overrides = map[string]string{
 	"*.userData":            "uintptr",
 	"*.extra":               "*uintptr",
@@ -35,7 +34,7 @@ func override(owner, name string) string {
 	return overrides["*."+name]
 }
 
-// goType is the Go type for a C type.
+// goType returns the Go type for a C type.
 func (m *model) goType(t *cheader.Type) (string, error) {
 	switch t.Kind {
 	case cheader.Typedef:

@@ -2,10 +2,10 @@
 //
 //	go run ./internal/gen -header /path/to/cuda.h
 //
-// The header comes with the CUDA toolkit and with the wheels nvidia-cuda-runtime (13.x) and nvidia-cuda-runtime-cu12.
-// cudaTypedefs.h is looked for beside it: its PFN_ types carry the CUDA version that brought each symbol. Nothing of
-// the headers' text ends up in what is generated but names, types and numbers; the comments come from the files in
-// docs.
+// The header is part of the CUDA toolkit and of the wheels nvidia-cuda-runtime (13.x) and nvidia-cuda-runtime-cu12. The
+// command also reads cudaTypedefs.h in the same folder: the names of its PFN_ types contain the CUDA version that
+// introduced each symbol. The output contains only names, types and numbers of the headers; the comments are from the
+// files in docs.
 package main
 
 import (
@@ -26,10 +26,10 @@ func run() error {
 	header := flag.String("header", os.Getenv("CUDA_H"), "cuda.h to read; the default is $CUDA_H")
 	out := flag.String("out", ".", "directory of package cu")
 	docs := flag.String("docs", "internal/gen/docs", "directory of the doc files")
-	lax := flag.Bool("lax", false, "write functions and types without a doc comment too")
+	lax := flag.Bool("lax", false, "also write functions and types without a doc comment")
 	flag.Parse()
 	if *header == "" {
-		return fmt.Errorf("no header: use -header or CUDA_H")
+		return fmt.Errorf("no header: set -header or CUDA_H")
 	}
 	texts, err := readDocs(*docs)
 	if err != nil {

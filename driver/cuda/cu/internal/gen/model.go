@@ -12,19 +12,19 @@ import (
 
 // function is one function to bind.
 type function struct {
-	name       string // public name in C, or the symbol for an older form
+	name       string // public C name, or the symbol for an older form
 	goName     string
 	symbol     string
-	perThread  string // the symbol under CUDA_API_PER_THREAD_DEFAULT_STREAM, if another
+	perThread  string // the symbol under CUDA_API_PER_THREAD_DEFAULT_STREAM, if different
 	since      int
 	deprecated bool
-	newer      *function // set for an older form: the one that took its name
+	newer      *function // for an older form, the form that took over its name
 	decl       cheader.Function
 	doc        string
 	group      string
 }
 
-// model is everything that is generated, with its Go names.
+// model holds everything that is generated, with its Go names.
 type model struct {
 	header    *cheader.Header
 	unit      *cheader.Unit
@@ -32,11 +32,11 @@ type model struct {
 	functions []*function
 	left      []string // older forms that are not bound
 	names     *names
-	typeDocs  map[string]string // by name in C
+	typeDocs  map[string]string // by C name
 	missing   []string
 }
 
-// predefined are the macros that a C compiler on 64-bit Linux has and cuda.h asks for.
+// predefined are the macros of a C compiler on 64-bit Linux that cuda.h requires.
 var predefined = map[string]string{"__LP64__": "1", "__GNUC__": "4", "__STDC_VERSION__": "201112L"}
 
 // read preprocesses and parses a header with additional macros.
@@ -94,9 +94,9 @@ func readModel(headerPath, typedefsPath string) (*model, error) {
 	return m, err
 }
 
-// public collects the functions that a program sees, each under the name that the program writes.
+// public collects the functions that a program sees, each under the name that the program uses.
 func (m *model) public(perThread *cheader.Unit) {
-	public := map[string]string{} // symbol to the name that a macro gives it
+	public := map[string]string{} // symbol to the name that a macro defines for it
 	for _, macro := range m.unit.Defined {
 		if body, ok := m.unit.Expand(macro.Name); ok && len(body) == 1 && strings.HasPrefix(macro.Name, "cu") {
 			public[body[0].Text] = macro.Name
@@ -118,7 +118,7 @@ func (m *model) public(perThread *cheader.Unit) {
 		}
 		m.functions = append(m.functions, f)
 	}
-	// cuGraphInstantiate is a macro for cuGraphInstantiateWithFlags, which is a name of its own as well.
+	// cuGraphInstantiate is a macro for cuGraphInstantiateWithFlags, which is also public itself.
 	for _, f := range slices.Clone(m.functions) {
 		if f.name == "cuGraphInstantiate" {
 			twin := *f
@@ -130,7 +130,7 @@ func (m *model) public(perThread *cheader.Unit) {
 
 var versionSuffix = regexp.MustCompile(`_v[0-9]+$`)
 
-// older collects the functions that only the driver's own sources see: the earlier forms, which drivers still export.
+// older collects the older forms, which only the driver's own sources see and which drivers still export.
 func (m *model) older(internal *cheader.Header) {
 	have := map[string]bool{}
 	byName := map[string]*function{}
@@ -156,7 +156,7 @@ func (m *model) older(internal *cheader.Header) {
 	}
 }
 
-// dropOldest takes out the forms that CUDA 3.2 replaced: their device pointers and sizes have 32 bits.
+// dropOldest removes the forms that CUDA 3.2 replaced: their device pointers and sizes have 32 bits.
 func (m *model) dropOldest() {
 	replaced := func(f *function) bool {
 		return f.newer != nil && slices.ContainsFunc(m.functions, func(g *function) bool {
@@ -175,7 +175,7 @@ func (m *model) dropOldest() {
 	slices.Sort(m.left)
 }
 
-// base is a symbol without the number of its form.
+// base returns a symbol without the number of its form.
 func base(symbol string) string { return versionSuffix.ReplaceAllString(symbol, "") }
 
 func (m *model) summary() string {
@@ -185,6 +185,6 @@ func (m *model) summary() string {
 			older++
 		}
 	}
-	return fmt.Sprintf("%d functions and %d older forms bound, %d forms from before CUDA 3.2 left out, %d without a doc comment",
+	return fmt.Sprintf("%d functions and %d older forms bound, %d forms from before CUDA 3.2 omitted, %d without a doc comment",
 		len(m.functions)-older, older, len(m.left), len(m.missing))
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
 )
 
-// The rule for names: the vendor's name without its prefix cu, CU, CU_ or CUDA_, with a capital first letter, and
-// nothing else changed. Where two names would become one, the type keeps its prefix. renamed are the exceptions.
+// A Go name is the vendor's name without its prefix cu, CU, CU_ or CUDA_, with a capital first letter. If two names
+// collide, the type keeps its prefix. renamed are the exceptions.
 var renamed = map[string]string{
 	"CUdeviceptr": "DevicePtr",
 	"CUuuid":      "UUID",
@@ -30,7 +30,7 @@ func goName(c string) string {
 	return exported(name)
 }
 
-// exported makes the first letter a capital, behind any underscores.
+// exported capitalises the first letter after any underscores.
 func exported(name string) string {
 	name = strings.TrimLeft(name, "_")
 	if name == "" {
@@ -39,15 +39,15 @@ func exported(name string) string {
 	return strings.ToUpper(name[:1]) + name[1:]
 }
 
-// names knows the Go names of the header's types.
+// names maps the header's types to Go names.
 type names struct {
-	current map[string]string          // typedef of one form, such as X_v1, to the typedef X that means it now
-	taken   map[string]string          // Go name to what in C has it
+	current map[string]string          // typedef of one form, such as X_v1, to the current typedef X
+	taken   map[string]string          // Go name to its C name
 	types   map[string]string          // typedef in C to Go name
 	records map[*cheader.Record]string // Go name of a record
 	enums   map[*cheader.Enum]string   // Go name of an enumeration
-	first   map[*cheader.Record]string // the typedef that names a record
-	owners  map[*cheader.Enum]string   // the typedef that names an enumeration
+	first   map[*cheader.Record]string // the typedef of a record
+	owners  map[*cheader.Enum]string   // the typedef of an enumeration
 }
 
 func newNames(m *model) (*names, error) {
@@ -109,7 +109,7 @@ func newNames(m *model) (*names, error) {
 
 var versionSuffixAny = regexp.MustCompile(`_[vV][0-9]+$`)
 
-// now is the typedef that programs use for one form of a type.
+// now returns the current typedef for one form of a type.
 func (n *names) now(c string) string {
 	if current, ok := n.current[c]; ok {
 		return current
@@ -117,12 +117,12 @@ func (n *names) now(c string) string {
 	return c
 }
 
-// wanted tells a typedef of CUDA from one of the standard library.
+// wanted reports whether a typedef belongs to CUDA rather than to the standard library.
 func wanted(c string) bool {
 	return strings.HasPrefix(c, "CU") || strings.HasPrefix(c, "cl_")
 }
 
-// paramName is a parameter's name, moved out of the way of Go's keywords and of what the generated bodies use.
+// paramName returns a parameter's name, changed if it conflicts with Go's keywords or names in the generated bodies.
 func paramName(c string, index int) string {
 	c = strings.TrimLeft(c, "_")
 	switch {
@@ -133,7 +133,7 @@ func paramName(c string, index int) string {
 	case token.IsKeyword(c), c == "unsafe", c == "uintptr":
 		return c + "_"
 	}
-	// Flags and flags are both in use; a parameter of a Go function starts with a small letter.
+	// The header uses both Flags and flags. A parameter of a Go function starts with a small letter.
 	if c[0] >= 'A' && c[0] <= 'Z' && !(len(c) > 1 && c[1] >= 'A' && c[1] <= 'Z') {
 		c = strings.ToLower(c[:1]) + c[1:]
 	}

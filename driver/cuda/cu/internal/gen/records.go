@@ -6,7 +6,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
 )
 
-// documentedTypes are the typedefs that become a Go type of their own and need a text.
+// documentedTypes returns the typedefs that become a Go type and need a comment.
 func (m *model) documentedTypes() []string {
 	var out []string
 	seen := map[string]bool{}
@@ -23,7 +23,7 @@ func (m *model) documentedTypes() []string {
 	return out
 }
 
-// emitTypes writes everything that is no enumeration: handles, numbers, callbacks, aliases and records.
+// emitTypes writes all types except enumerations: handles, numbers, callbacks, aliases and records.
 func (m *model) emitTypes(w *writer) error {
 	done := map[string]bool{}
 	for _, d := range m.header.Typedefs {
@@ -74,7 +74,7 @@ func (m *model) emitTypes(w *writer) error {
 	return nil
 }
 
-// emitRecord writes a struct or a union, and behind it the nameless ones inside it.
+// emitRecord writes a struct or a union, followed by the anonymous records in it.
 func (m *model) emitRecord(w *writer, name, c string, r *cheader.Record) error {
 	inner := m.nameInner(name, r)
 	if r.Union {
@@ -121,7 +121,7 @@ type innerRecord struct {
 	record *cheader.Record
 }
 
-// nameInner names the records that are defined inside another one: the outer name, an underscore, the field's name.
+// nameInner names the records that are defined inside another one: the outer name, an underscore and the field's name.
 func (m *model) nameInner(name string, r *cheader.Record) []innerRecord {
 	var out []innerRecord
 	for i, f := range r.Fields {
@@ -143,7 +143,8 @@ func (m *model) nameInner(name string, r *cheader.Record) []innerRecord {
 	return out
 }
 
-// emitUnion writes a union as bytes of the right size and alignment, with a method for each member that views them.
+// emitUnion writes a union as bytes of the right size and alignment, with a method that returns a pointer to each
+// member.
 func (m *model) emitUnion(w *writer, name, c string, r *cheader.Record) error {
 	w.printf("type %s struct {\n\t_ structs.HostLayout\n\tdata [%d]uint%d\n}\n\n", name, r.Bytes/r.Align, 8*r.Align)
 	for _, f := range r.Fields {
@@ -151,7 +152,7 @@ func (m *model) emitUnion(w *writer, name, c string, r *cheader.Record) error {
 		if err != nil {
 			return fmt.Errorf("member %s: %w", f.Name, err)
 		}
-		w.comment("", fmt.Sprintf("%s views the union as its member %s.", exported(f.Name), f.Name))
+		w.comment("", fmt.Sprintf("%s returns a pointer to the member %s of the union.", exported(f.Name), f.Name))
 		w.printf("func (u *%s) %s() *%s { return (*%s)(unsafe.Pointer(u)) }\n\n", name, exported(f.Name), t, t)
 	}
 	return nil

@@ -8,8 +8,9 @@ import (
 	"strconv"
 )
 
-// sinceTable says which CUDA version brought a symbol. cudaTypedefs.h has one PFN_ type per form of a function, named
-// with the version, oldest form first when sorted; the forms' symbols are numbered in the same order.
+// sinceTable maps a symbol to the CUDA versions that introduced its forms. cudaTypedefs.h has one PFN_ type for each
+// form of a function, named with the version, oldest form first when sorted. The forms' symbols are numbered in the
+// same order.
 type sinceTable map[string][]int
 
 var pfn = regexp.MustCompile(`\bPFN_(cu[A-Za-z0-9]+)_v([0-9]{4,5})(_pt[ds][sz])?\b`)
@@ -17,7 +18,7 @@ var pfn = regexp.MustCompile(`\bPFN_(cu[A-Za-z0-9]+)_v([0-9]{4,5})(_pt[ds][sz])?
 func readSince(path string) (sinceTable, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("the versions that brought the functions are in cudaTypedefs.h: %w", err)
+		return nil, fmt.Errorf("cudaTypedefs.h, which contains the versions of the functions: %w", err)
 	}
 	t := sinceTable{}
 	for _, match := range pfn.FindAllStringSubmatch(string(text), -1) {
@@ -35,7 +36,8 @@ func readSince(path string) (sinceTable, error) {
 	return t, nil
 }
 
-// of is the version that brought a symbol, as 1000 times the major plus 10 times the minor number; 0 if unknown.
+// of returns the version that introduced a symbol, as 1000 times the major plus 10 times the minor number. It returns 0
+// if unknown.
 func (t sinceTable) of(symbol string) int {
 	base := versionSuffix.ReplaceAllString(symbol, "")
 	versions := t[base]

@@ -7,9 +7,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
 )
 
-// emitTable writes the table of functions and the numbers under which the wrappers call them.
+// emitTable writes the table of functions and the indices with which the wrappers call them.
 func (m *model) emitTable(w *writer, calls []*call) {
-	w.printf("// HeaderVersion is the version of the cuda.h that this package was generated from.\n")
+	w.printf("// HeaderVersion is the version of the cuda.h from which this package was generated.\n")
 	w.printf("const HeaderVersion Version = %d\n\n", m.version)
 	w.printf("const (\n")
 	for i, c := range calls {
@@ -41,7 +41,7 @@ func (m *model) emitTable(w *writer, calls []*call) {
 	}
 	w.printf("}\n\n")
 
-	w.printf("// resultNames are the names and the meanings of the codes.\nvar resultNames = map[Result]resultName{\n")
+	w.printf("// resultNames maps codes to their names and meanings.\nvar resultNames = map[Result]resultName{\n")
 	for _, e := range m.enums() {
 		if m.names.owners[e] != "CUresult" {
 			continue
@@ -59,9 +59,9 @@ func (m *model) emitTable(w *writer, calls []*call) {
 	w.printf("}\n\n")
 }
 
-// emitLayout writes the test's view of the records: what Go makes of each of them.
+// emitLayout writes the tables of Go's layout of the records, for the layout test.
 func (m *model) emitLayout(w *writer) error {
-	w.printf("// goLayouts is what the compiler made of the records, with the fields of records inside them.\n")
+	w.printf("// goLayouts are the Go layouts of the records, including the fields of nested records.\n")
 	w.printf("var goLayouts = map[string]layout{\n")
 	var rows []string
 	byName := map[string]*cheader.Record{}
@@ -77,7 +77,7 @@ func (m *model) emitLayout(w *writer) error {
 		w.printf("\t}},\n")
 	}
 	w.printf("}\n\n")
-	w.printf("// goSizes are the sizes of the types that are no records.\nvar goSizes = map[string]uintptr{\n")
+	w.printf("// goSizes are the Go sizes of the other types.\nvar goSizes = map[string]uintptr{\n")
 	for _, d := range m.header.Typedefs {
 		if wanted(d.Name) && m.names.now(d.Name) == d.Name && d.Type.Resolve().Kind != cheader.RecordKind {
 			w.printf("\t%q: unsafe.Sizeof(*new(%s)),\n", d.Name, m.names.types[d.Name])
@@ -87,8 +87,8 @@ func (m *model) emitLayout(w *writer) error {
 	return nil
 }
 
-// layoutFields writes the offsets of a record's fields, down into the records that are defined inside it. base is the
-// expression for the record's own offset, cPath what C writes before a field's name.
+// layoutFields writes the offsets of a record's fields, including the fields of records defined inside it. base is the
+// expression for the record's offset, cPath the C prefix of a field's name.
 func (m *model) layoutFields(w *writer, cPath, base string, r *cheader.Record) {
 	name := m.names.records[r]
 	for _, f := range r.Fields {

@@ -1,4 +1,4 @@
-// Command client sends batches to the server of this example and prints where the time went.
+// Command client sends batches to the example server and prints how the time was spent.
 //
 //	go run ./examples/compute/client [address]
 package main

@@ -1,5 +1,5 @@
-// Command server serves a small neural network to clients on other hosts, in Go and in Python: two linear layers of 768
-// with a ReLU between them, with weights made up from a seed.
+// Command server serves a small neural network to clients on other hosts, in Go and in Python: two linear layers of
+// size 768 with a ReLU between them. Its weights are generated from a seed.
 //
 //	go run ./examples/compute/server [address]
 package main
@@ -22,10 +22,10 @@ import (
 
 const width = 768
 
-// network is the model. Its methods are those that a compute.Function may have.
+// network is the model. It implements compute.Function and its optional interfaces.
 type network struct{ first, second []float32 }
 
-// Setup makes the weights up; a real model would be loaded or acquired here.
+// Setup generates the weights. A real server would load or acquire a model here.
 func (n *network) Setup(context.Context) error {
 	r := rand.New(rand.NewPCG(1, 2))
 	weights := func() []float32 {
@@ -39,12 +39,12 @@ func (n *network) Setup(context.Context) error {
 	return nil
 }
 
-// Info is what clients see of the model.
+// Info returns the description that clients see.
 func (n *network) Info() map[string]string {
 	return map[string]string{"name": "two-layers", "device": "cpu", "parameters": fmt.Sprint(2 * width * width)}
 }
 
-// Compute is the forward pass of a batch: the last dimension has to be 768.
+// Compute runs the forward pass on a batch. The last dimension must be 768.
 func (n *network) Compute(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
 	x, err := tensor.Float32s(in)
 	if err != nil {

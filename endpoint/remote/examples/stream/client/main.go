@@ -1,4 +1,4 @@
-// Command client sends a set of tensors to the server of this example, fetches it again, and has tensors processed.
+// Command client sends a set of tensors to the example server, fetches it back, and has the server process tensors.
 //
 //	go run ./examples/stream/client [address [megabytes]]
 package main
@@ -61,7 +61,7 @@ func run(ctx context.Context, address string, megabytes int64) error {
 	return exchange(ctx, client, dev)
 }
 
-// tenths returns what prints each tenth of a transfer.
+// tenths returns a progress function that prints each tenth of a transfer.
 func tenths() func(done, total int64) {
 	last := int64(-1)
 	return func(done, total int64) {
@@ -72,7 +72,7 @@ func tenths() func(done, total int64) {
 	}
 }
 
-// putAndGet sends the model and fetches it again.
+// putAndGet sends the model and fetches it back.
 func putAndGet(ctx context.Context, client *stream.Client, model *module.StateDict) error {
 	begin := time.Now()
 	receipt, err := client.Put(ctx, &stream.Set{Name: "model", Tensors: model})
@@ -89,10 +89,10 @@ func putAndGet(ctx context.Context, client *stream.Client, model *module.StateDi
 	for name, want := range model.All() {
 		got, ok := set.Tensors.Get(name)
 		if !ok {
-			return fmt.Errorf("tensor %s did not come back", name)
+			return fmt.Errorf("tensor %s was not returned", name)
 		}
 		if equal, err := want.Equal(got); err != nil || !equal {
-			return fmt.Errorf("tensor %s came back changed (%w)", name, err)
+			return fmt.Errorf("tensor %s was returned with changes: %w", name, err)
 		}
 	}
 	fmt.Printf("received version %d in %v, equal\n", set.Version, time.Since(begin))

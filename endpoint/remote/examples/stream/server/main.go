@@ -1,5 +1,5 @@
-// Command server takes tensors from clients on other hosts, gives them out again, and scales those that it is to
-// process. Clients are in Go, or in Python by kpu.torch.Service.
+// Command server stores sets of tensors for clients on other hosts, returns them, and scales tensors. Clients are Go
+// programs, or Python programs with kpu.torch.Service.
 //
 //	go run ./examples/stream/server [address]
 package main
@@ -25,7 +25,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// store keeps the last set of each name. It is the server's stream.Sink and its stream.Source.
+// store keeps the last set of each name. It implements stream.Sink and stream.Source.
 type store struct {
 	dev *host.Device
 
@@ -33,7 +33,7 @@ type store struct {
 	sets map[string]*stream.Set
 }
 
-// Receive keeps a set in the place of the one before.
+// Receive stores a set and replaces the previous one.
 func (s *store) Receive(_ context.Context, set *stream.Set) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,7 @@ func (s *store) Receive(_ context.Context, set *stream.Set) (uint64, error) {
 	return version, nil
 }
 
-// Set gives a set out.
+// Set returns a stored set.
 func (s *store) Set(_ context.Context, request stream.Request) (*stream.Set, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +60,7 @@ func (s *store) Set(_ context.Context, request stream.Request) (*stream.Set, err
 	return &stream.Set{ID: id, Name: set.Name, Version: set.Version, Tensors: set.Tensors.Clone()}, nil
 }
 
-// Tensor makes a tensor of random numbers, of the shape that the parameters ask for.
+// Tensor returns a tensor of random numbers with the shape in the parameters.
 func (s *store) Tensor(_ context.Context, index int, parameters map[string]string) (*stream.Item, error) {
 	shape := tensor.Shape{10, 10}
 	if text := parameters["shape"]; text != "" {

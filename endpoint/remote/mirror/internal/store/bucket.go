@@ -16,15 +16,15 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// maxListed bounds the objects of a folder that are looked at.
+// maxListed limits the objects of a folder that are listed.
 const maxListed = 100_000
 
-// bucket is a model in a bucket of S3 or of what speaks its protocol.
+// bucket is a model in an S3 bucket, or in a store with the same protocol.
 type bucket struct {
 	core      minio.Core
 	transport *http.Transport
 	bucket    string
-	key       string // without a stroke at its end
+	key       string // without a trailing slash
 }
 
 func openBucket(rest string, o Options) (Place, error) {
@@ -42,7 +42,7 @@ func openBucket(rest string, o Options) (Place, error) {
 		region = os.Getenv("AWS_DEFAULT_REGION")
 	}
 	core, err := minio.NewCore(endpoint, &minio.Options{
-		Creds: bucketCredentials(endpoint), Secure: secure, Transport: transport, Region: region, MaxRetries: 1, // again is for the caller
+		Creds: bucketCredentials(endpoint), Secure: secure, Transport: transport, Region: region, MaxRetries: 1, // the caller retries
 	})
 	if err != nil {
 		return nil, fmt.Errorf("the source s3://%s: %w", rest, err)
@@ -50,7 +50,8 @@ func openBucket(rest string, o Options) (Place, error) {
 	return &bucket{core: *core, transport: transport, bucket: name, key: strings.Trim(key, "/")}, nil
 }
 
-// bucketEndpoint is where S3 is: at Amazon, or where the variables of Amazon's tools say.
+// bucketEndpoint returns the host of the S3 service: Amazon's, or the host set in the environment variables of Amazon's
+// tools.
 func bucketEndpoint() (host string, secure bool, err error) {
 	text := os.Getenv("AWS_ENDPOINT_URL_S3")
 	if text == "" {
@@ -66,8 +67,8 @@ func bucketEndpoint() (host string, secure bool, err error) {
 	return u.Host, u.Scheme == "https", nil
 }
 
-// bucketCredentials are those of the environment or of Amazon's configuration file; at Amazon also those of the
-// machine. Without any, requests are made without a signature, for what is public.
+// bucketCredentials returns the credentials of the environment or of Amazon's configuration file, and at Amazon also
+// the machine's credentials. Without any, requests are not signed and can read public objects only.
 func bucketCredentials(endpoint string) *credentials.Credentials {
 	providers := []credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}}
 	if endpoint == "s3.amazonaws.com" {
@@ -135,7 +136,7 @@ func (b *bucket) find(ctx context.Context) (*Model, error) {
 	return m, nil
 }
 
-// list is the names of the objects in a folder.
+// list returns the names of the objects in a folder.
 func (b *bucket) list(ctx context.Context, prefix string) (names []string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -150,14 +151,14 @@ func (b *bucket) list(ctx context.Context, prefix string) (names []string, err e
 	return names, nil
 }
 
-// object is one object as it is now: ranges of another that takes its place are refused by its ETag.
+// object returns the current version of an object. The ETag makes range requests fail if the object is replaced later.
 func (b *bucket) object(ctx context.Context, key string) (*File, error) {
 	info, err := b.core.StatObject(ctx, b.bucket, key, minio.StatObjectOptions{Checksum: true})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
 	f := &File{Path: "s3://" + b.bucket + "/" + key, Bytes: info.Size, Identity: fmt.Sprint(info.ETag, " ", info.Size), SHA256: wholeSHA256(info)}
-	if info.ETag == "" { // the same bytes that are uploaded again would be another version
+	if info.ETag == "" { // uploading the same bytes again would look like a new version
 		f.Identity = fmt.Sprint(info.VersionID, " ", info.LastModified.UnixNano(), " ", info.Size)
 	}
 	f.Open = func(ctx context.Context, begin, end int64) (io.ReadCloser, error) {
@@ -186,7 +187,8 @@ func (b *bucket) object(ctx context.Context, key string) (*File, error) {
 	return f, nil
 }
 
-// wholeSHA256 is the digest of an object that was uploaded with one; zero where there is none, or it is one of parts.
+// wholeSHA256 returns the digest that an object was uploaded with. It returns zero if there is none, or if the digest
+// was computed from parts.
 func wholeSHA256(info minio.ObjectInfo) (d [32]byte) {
 	if info.ChecksumSHA256 == "" || strings.Contains(info.ChecksumSHA256, "-") || info.ChecksumMode == "COMPOSITE" {
 		return d
@@ -197,7 +199,7 @@ func wholeSHA256(info minio.ObjectInfo) (d [32]byte) {
 	return d
 }
 
-// checkObject holds the answer to a request for a range, as CheckRange does.
+// checkObject validates the response to a range request, as CheckRange does.
 func checkObject(got minio.ObjectInfo, header http.Header, begin, end, size int64) error {
 	resp := &http.Response{Header: header, ContentLength: got.Size, StatusCode: http.StatusOK}
 	if header.Get("Content-Range") != "" {
@@ -210,7 +212,7 @@ func checkObject(got minio.ObjectInfo, header http.Header, begin, end, size int6
 	return err
 }
 
-// bucketError makes refusals of S3 those of this package.
+// bucketError converts S3 errors to this package's errors.
 func bucketError(err error) error {
 	var said minio.ErrorResponse
 	var outer *url.Error
@@ -222,7 +224,7 @@ func bucketError(err error) error {
 		}
 		return &StatusError{Status: said.StatusCode, Text: Shortened(text)}
 	case errors.As(err, &outer):
-		return outer.Err // its URL may have a signature in it
+		return outer.Err // its URL may contain a signature
 	}
 	return err
 }

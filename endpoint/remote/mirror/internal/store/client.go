@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// maxRedirects is how many redirects are followed one after the other.
+// maxRedirects limits the redirects of one request.
 const maxRedirects = 5
 
-// NewHTTPClient returns a client whose connections carry one transfer each, by HTTP/1.1: it reads into memory at the
-// speed of the connection.
+// NewHTTPClient returns a client that uses HTTP/1.1, so that each connection carries one transfer and data is read at
+// the connection's full speed.
 func NewHTTPClient(config *tls.Config, connections int, redirect func(r *http.Request, via []*http.Request) error) *http.Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 10 * time.Second}
 	transport := &http.Transport{
@@ -30,15 +30,15 @@ func NewHTTPClient(config *tls.Config, connections int, redirect func(r *http.Re
 	return &http.Client{Transport: transport, CheckRedirect: redirect}
 }
 
-// withoutCredentials follows redirects, also to other hosts, as registries and the hub have their bytes at stores of
-// others. Credentials stay behind: Go would send them on to hosts below the first one.
+// withoutCredentials follows redirects, also to other hosts, because registries and the hub store their data there. It
+// removes the credentials, which Go would send to subdomains of the first host.
 func withoutCredentials(r *http.Request, via []*http.Request) error {
 	if len(via) > maxRedirects {
 		return fmt.Errorf("%w: too many redirects", ErrAnswer)
 	}
 	last := via[len(via)-1].URL
 	if last.Scheme == "https" && r.URL.Scheme != "https" {
-		return fmt.Errorf("%w: it redirects from https to %s", ErrAnswer, r.URL.Scheme)
+		return fmt.Errorf("%w: redirect from https to %s", ErrAnswer, r.URL.Scheme)
 	}
 	if r.URL.Host != via[0].URL.Host || r.URL.Scheme != via[0].URL.Scheme {
 		r.Header.Del("Authorization")
@@ -47,12 +47,12 @@ func withoutCredentials(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// doer makes requests: an HTTP client, or one that knows how to log in.
+// doer sends requests: an HTTP client, or a client that logs in.
 type doer interface {
 	Do(r *http.Request) (*http.Response, error)
 }
 
-// get makes a GET request. The caller closes the body of the response, whose status is a success.
+// get sends a GET request. It returns only successful responses. The caller closes the body.
 func get(ctx context.Context, client doer, address string, header http.Header) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
@@ -67,7 +67,7 @@ func get(ctx context.Context, client doer, address string, header http.Header) (
 			return nil, cause
 		}
 		var outer *url.Error
-		if errors.As(err, &outer) { // its URL may have a signature in it
+		if errors.As(err, &outer) { // its URL may contain a signature
 			return nil, fmt.Errorf("%s: %w", r.URL.Host, outer.Err)
 		}
 		return nil, err
@@ -79,7 +79,7 @@ func get(ctx context.Context, client doer, address string, header http.Header) (
 	return resp, nil
 }
 
-// getRange asks for the bytes from begin to end of a file of size bytes.
+// getRange requests the bytes from begin to end of a file with the given size.
 func getRange(ctx context.Context, client doer, address string, header http.Header, begin, end, size int64) (*http.Response, error) {
 	if header = header.Clone(); header == nil {
 		header = http.Header{}
@@ -93,7 +93,7 @@ func getRange(ctx context.Context, client doer, address string, header http.Head
 	}
 	err = CheckRange(resp, begin, end, size)
 	if errors.Is(err, ErrNoRanges) && begin == 0 {
-		err = nil // the beginning of the whole is the range
+		err = nil // the range is the beginning of the whole file
 	}
 	if err != nil {
 		resp.Body.Close()
@@ -102,23 +102,24 @@ func getRange(ctx context.Context, client doer, address string, header http.Head
 	return resp, nil
 }
 
-// CheckRange holds an answer to the range that was asked for. A body without a length may have no end.
+// CheckRange checks that a response contains the requested range. It requires a length, because a body without one may
+// be endless.
 func CheckRange(r *http.Response, begin, end, size int64) error {
 	partial := begin > 0 || end < size
 	if r.ContentLength != end-begin || partial != (r.StatusCode == http.StatusPartialContent) {
 		if partial && r.StatusCode == http.StatusOK && r.ContentLength == size {
 			return ErrNoRanges
 		}
-		return fmt.Errorf("%w: asked for bytes %d to %d of %d, it sends status %d and %d bytes", ErrAnswer, begin, end, size, r.StatusCode, r.ContentLength)
+		return fmt.Errorf("%w: requested bytes %d to %d of %d, got status %d and %d bytes", ErrAnswer, begin, end, size, r.StatusCode, r.ContentLength)
 	}
 	want := "bytes " + strconv.FormatInt(begin, 10) + "-" + strconv.FormatInt(end-1, 10) + "/" + strconv.FormatInt(size, 10)
 	if got := r.Header.Get("Content-Range"); partial && got != want {
-		return fmt.Errorf("%w: asked for %q it sends %q", ErrAnswer, want, Shortened(got))
+		return fmt.Errorf("%w: requested %q, got %q", ErrAnswer, want, Shortened(got))
 	}
 	return nil
 }
 
-// Refusal reads from the body of an answer why the place does not do what it was asked.
+// Refusal returns the error described by the body of an unsuccessful response.
 func Refusal(resp *http.Response, body io.Reader) error {
 	text, _ := io.ReadAll(io.LimitReader(body, 4<<10))
 	var said string
@@ -136,27 +137,27 @@ func Refusal(resp *http.Response, body io.Reader) error {
 	return &StatusError{resp.StatusCode, Shortened(strings.Map(printable, said)), retryAfter(resp.Header.Get("Retry-After"))}
 }
 
-// gatewaysMessage is what gateways answer: {"error": {"message": "…"}}.
+// gatewaysMessage returns the message of a gateway's error: {"error": {"message": "…"}}.
 func gatewaysMessage(text []byte) string {
 	var body struct {
 		Error struct {
 			Message string `json:"message"`
 		} `json:"error"`
 	}
-	_ = json.Unmarshal(text, &body) // what is no JSON is shown as it is
+	_ = json.Unmarshal(text, &body) // text that is not JSON is returned unchanged
 	return body.Error.Message
 }
 
-// hubsMessage is what the hub answers: {"error": "…"}.
+// hubsMessage returns the message of the hub's error: {"error": "…"}.
 func hubsMessage(text []byte) string {
 	var body struct {
 		Error string `json:"error"`
 	}
-	_ = json.Unmarshal(text, &body) // as above
+	_ = json.Unmarshal(text, &body) // text that is not JSON is returned unchanged
 	return body.Error
 }
 
-// retryAfter reads the field of that name in seconds.
+// retryAfter parses a Retry-After header given in seconds.
 func retryAfter(text string) time.Duration {
 	seconds, err := strconv.Atoi(text)
 	if err != nil || seconds < 0 {
@@ -165,7 +166,7 @@ func retryAfter(text string) time.Duration {
 	return time.Duration(min(seconds, 60)) * time.Second
 }
 
-// Shortened is a text of the source's for an error.
+// Shortened shortens text received from the source for use in an error.
 func Shortened(text string) string {
 	if len(text) > 200 {
 		return strings.ToValidUTF8(text[:200], "") + "…"

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRedirects follows redirects from a host with TLS: to another one without the credentials, and to none without
-// TLS.
+// A client follows redirects from a TLS host to other TLS hosts without its credentials, and refuses redirects to hosts
+// without TLS.
 func TestRedirects(t *testing.T) {
 	asked := make(chan string, 1)
 	plain := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("bytes came without TLS") }))

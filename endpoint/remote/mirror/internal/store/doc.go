@@ -1,10 +1,11 @@
-// Package store finds models that lie as safetensors files at other places: in a folder, at the Hugging Face hub, in an
-// OCI registry, in a bucket of S3.
+// Package store finds models stored as safetensors files in a folder, on the Hugging Face hub, in an OCI registry, or
+// in an S3 bucket.
 //
 //	place, err := store.Open("oci://ghcr.io/org/model:v1", store.Options{})
-//	model, err := place.Find(ctx)             // what is there now
+//	model, err := place.Find(ctx)             // the current version
 //	body, err := model.Files[0].Open(ctx, begin, end)
 //
-// Whatever a place says is checked by who uses it: sizes and headers before memory is taken, and bytes by their digest
-// where the place has one. Credentials go to the host that they are for, also where it redirects elsewhere.
+// Callers must validate the data of a place: sizes and headers before they allocate memory, and content by its digest
+// if the place provides one. Credentials are sent only to the host that they belong to, also if it redirects to another
+// one.
 package store

@@ -8,35 +8,35 @@ import (
 )
 
 var (
-	// ErrAnswer is a place that answers what it must not, such as a range that was not asked for.
-	ErrAnswer = errors.New("the source's answer does not hold")
-	// ErrNotFound is a model, a version or a file that the place does not have.
+	// ErrAnswer is returned for an invalid response, such as one with a range that was not requested.
+	ErrAnswer = errors.New("invalid response from the source")
+	// ErrNotFound is returned for a model, version or file that the place does not have.
 	ErrNotFound = errors.New("the source does not have it")
-	// ErrDenied is a place that does not let this client in.
-	ErrDenied = errors.New("the source refuses")
-	// ErrChanged is a file that is another than the one that was found.
+	// ErrDenied is returned if the place refuses access.
+	ErrDenied = errors.New("the source refuses access")
+	// ErrChanged is returned if a file has changed since it was found.
 	ErrChanged = errors.New("the version at the source is gone")
-	// ErrNoRanges is a place, or something before it, that sends the whole where a range was asked for.
+	// ErrNoRanges is returned if the place, or a proxy before it, ignores ranges and sends the whole file.
 	ErrNoRanges = errors.New("ranges are ignored")
-	// ErrUnsupported is a model that is there in a form from which it cannot be loaded.
-	ErrUnsupported = errors.New("it is no safetensors model")
+	// ErrUnsupported is returned for a model in a format that cannot be loaded.
+	ErrUnsupported = errors.New("not a safetensors model")
 )
 
-// StatusError is an answer that is no success.
+// StatusError is an unsuccessful HTTP response.
 type StatusError struct {
-	// Status is the HTTP status, Text what the place says about it.
+	// Status is the HTTP status. Text is the message of the place.
 	Status int
 	Text   string
-	// After is how long the place asks to wait.
+	// After is the delay requested by the place.
 	After time.Duration
 }
 
-// Error says what the source said.
+// Error returns the status and the message.
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("the source answers %d %s: %s", e.Status, http.StatusText(e.Status), e.Text)
 }
 
-// Unwrap is the kind of refusal.
+// Unwrap returns the error of this package for the status.
 func (e *StatusError) Unwrap() error {
 	switch e.Status {
 	case http.StatusUnauthorized, http.StatusForbidden:

@@ -13,14 +13,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
-// folder is a model in the file system of this host.
+// folder is a model in this host's file system.
 type folder struct {
 	path string
 }
 
 func openFolder(address, path string) (Place, error) {
 	if strings.HasPrefix(address, "file://") && !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("the source %q is not file:///PATH, with three strokes", address)
+		return nil, fmt.Errorf("the source %q is not file:///PATH, with three slashes", address)
 	}
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -81,7 +81,7 @@ func openFiles(path string) (*Model, error) {
 	return m, nil
 }
 
-// openedFile is a file that is open, and closed by somebody else.
+// openedFile describes an open file. The caller closes the file.
 func openedFile(path string, file *os.File) (*File, error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -95,7 +95,7 @@ func openedFile(path string, file *os.File) (*File, error) {
 		Unchanged: func() error {
 			now, err := file.Stat()
 			if err == nil && (now.Size() != info.Size() || !now.ModTime().Equal(info.ModTime())) {
-				err = fmt.Errorf("%s: %w: it was written while it was read", path, ErrChanged)
+				err = fmt.Errorf("%s: %w: the file was written to during the transfer", path, ErrChanged)
 			}
 			return err
 		},

@@ -19,7 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/hub"
 )
 
-// Bounds of what the hub says, and how long an address that it redirects to is used again.
+// Limits of the hub's responses, and how long the target of a redirect is reused.
 const (
 	maxListing  = 16 << 20
 	targetLasts = 5 * time.Minute
@@ -27,7 +27,7 @@ const (
 
 var commitName = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
-// hubRepo is a model of the Hugging Face hub.
+// hubRepo is a model on the Hugging Face hub.
 type hubRepo struct {
 	repo     hub.Repo
 	endpoint string
@@ -59,7 +59,7 @@ func openHub(rest string, o Options) (Place, error) {
 	return h, nil
 }
 
-// hubToken is the user's token, as the hub's tools find it.
+// hubToken returns the given token, or the one that the hub's tools have stored for the user.
 func hubToken(given string) string {
 	for _, token := range []string{given, os.Getenv("HF_TOKEN")} {
 		if token != "" {
@@ -70,7 +70,7 @@ func hubToken(given string) string {
 	if home, err := hub.HomeDir(); file == "" && err == nil {
 		file = filepath.Join(home, "token")
 	}
-	text, _ := os.ReadFile(file) // without a token, what is public can be had
+	text, _ := os.ReadFile(file) // public models need no token
 	return strings.TrimSpace(string(text))
 }
 
@@ -83,8 +83,8 @@ func (h *hubRepo) Pinned() bool { return h.repo.Pinned() }
 // Close implements Place.
 func (h *hubRepo) Close() { h.client.CloseIdleConnections() }
 
-// Find implements Place: what the cache has is not asked for. The hub says which commit a branch is at; where it cannot
-// be reached, the commit that the cache knows is good enough.
+// Find implements Place. Files in the cache are not requested. The hub returns the commit of a branch; if it cannot be
+// reached, Find uses the cached commit.
 func (h *hubRepo) Find(ctx context.Context) (*Model, error) {
 	if h.offline || h.repo.Pinned() {
 		m, err := h.cached(h.repo)
@@ -112,7 +112,7 @@ func (h *hubRepo) Find(ctx context.Context) (*Model, error) {
 	return h.remote(ctx, at, listing)
 }
 
-// cached is the model as the local cache has it, if it has all of it.
+// cached returns the model from the local cache if the cache has all files.
 func (h *hubRepo) cached(at hub.Repo) (*Model, error) {
 	dir, commit, err := at.Snapshot("")
 	if err != nil {
@@ -124,14 +124,14 @@ func (h *hubRepo) cached(at hub.Repo) (*Model, error) {
 	}
 	for _, f := range m.Files {
 		if target, err := filepath.EvalSymlinks(f.Path); err == nil {
-			f.SHA256 = parseSHA256(filepath.Base(target)) // the cache calls large files so
+			f.SHA256 = parseSHA256(filepath.Base(target)) // the cache names large files by their digest
 		}
 	}
 	m.Source = "hf://" + h.repo.ID + "@" + commit
 	return m, nil
 }
 
-// hubListing is what the hub's API says of a model.
+// hubListing is the hub's API response for a model.
 type hubListing struct {
 	SHA      string `json:"sha"`
 	Siblings []struct {
@@ -145,7 +145,7 @@ type hubListing struct {
 	} `json:"siblings"`
 }
 
-// list asks for the commit of the revision and its files.
+// list requests the commit of the revision and its files.
 func (h *hubRepo) list(ctx context.Context) (*hubListing, error) {
 	resp, err := get(ctx, h.client, h.endpoint+"/api/models/"+escaped(h.repo.ID)+"/revision/"+url.PathEscape(h.repo.Revision)+"?blobs=true", h.header.Clone())
 	if err != nil {
@@ -163,7 +163,7 @@ func (h *hubRepo) list(ctx context.Context) (*hubListing, error) {
 	return &out, nil
 }
 
-// remote is the model at the hub. Large files that the cache has are read there.
+// remote returns the model on the hub. Large files in the cache are read from there.
 func (h *hubRepo) remote(ctx context.Context, at hub.Repo, listing *hubListing) (_ *Model, err error) {
 	where := "hf://" + at.String()
 	names, files := make([]string, len(listing.Siblings)), map[string]*File{}
@@ -224,7 +224,7 @@ func (h *hubRepo) remote(ctx context.Context, at hub.Repo, listing *hubListing) 
 	return m, nil
 }
 
-// hubFile is a file at the hub, which redirects to where its bytes are for a while.
+// hubFile is a file on the hub. The hub redirects to a temporary address of its content.
 type hubFile struct {
 	hub     *hubRepo
 	address string
@@ -235,7 +235,7 @@ type hubFile struct {
 	since  time.Time
 }
 
-// known is where the hub redirected to a short while ago; empty where it did not.
+// known returns the target of a recent redirect; empty if there is none.
 func (f *hubFile) known() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -253,7 +253,7 @@ func (f *hubFile) learn(target string) {
 
 func (f *hubFile) open(ctx context.Context, begin, end int64) (io.ReadCloser, error) {
 	if target := f.known(); target != "" {
-		resp, err := getRange(ctx, f.hub.client, target, nil, begin, end, f.bytes) // signed, and not for the hub's token
+		resp, err := getRange(ctx, f.hub.client, target, nil, begin, end, f.bytes) // the address is signed, and must not receive the hub's token
 		var status *StatusError
 		if err == nil {
 			return resp.Body, nil
@@ -261,7 +261,7 @@ func (f *hubFile) open(ctx context.Context, begin, end int64) (io.ReadCloser, er
 		if !errors.As(err, &status) || status.Status >= 500 {
 			return nil, err
 		}
-		f.learn("") // the signature is over, it may be
+		f.learn("") // the signature may have expired
 	}
 	resp, err := getRange(ctx, f.hub.client, f.address, f.hub.header, begin, end, f.bytes)
 	if err != nil {

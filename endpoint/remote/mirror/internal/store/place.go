@@ -16,41 +16,41 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
-// Options are what places need beside their address.
+// Options configures access to places.
 type Options struct {
-	// Token is what the hub asks for; that of the hub's tools where it is empty.
+	// Token is the token for the hub; empty means the token stored by the hub's tools.
 	Token string
-	// TLS is how hosts are reached; nil for the certificate authorities of this system.
+	// TLS configures connections; nil means the system's certificate authorities.
 	TLS *tls.Config
-	// Connections is how many requests are made at once.
+	// Connections is the number of concurrent requests.
 	Connections int
 }
 
-// Place is where a model lies.
+// Place is the location of a model.
 type Place interface {
-	// Find looks for the model and says what is there now. The caller closes the model.
+	// Find returns the model's current version. The caller closes it.
 	Find(ctx context.Context) (*Model, error)
-	// Name is what the model is called where no other name is given.
+	// Name returns the default name of the model.
 	Name() string
-	// Pinned reports whether the address names one revision, which never changes.
+	// Pinned reports whether the address names one immutable revision.
 	Pinned() bool
-	// Close gives connections back.
+	// Close closes idle connections.
 	Close()
 }
 
-// Model is the files of one model as they were found.
+// Model holds the files of one version of a model.
 type Model struct {
-	// Source is the address with the revision, which is the same as long as the files are.
+	// Source is the address with the revision. It changes if the files change.
 	Source string
-	// Index is the text of model.safetensors.index.json; nil where there is none, and Files are all there is.
+	// Index is the content of model.safetensors.index.json; nil if there is none and Files is complete.
 	Index []byte
-	// Files have the tensors.
+	// Files are the files with tensors.
 	Files []*File
 
 	close func() error
 }
 
-// Close gives back what Find opened.
+// Close closes the files opened by Find.
 func (m *Model) Close() error {
 	if m == nil || m.close == nil {
 		return nil
@@ -60,30 +60,31 @@ func (m *Model) Close() error {
 
 // File is one file of a model.
 type File struct {
-	// Path is what errors call it; its last element is its name.
+	// Path names the file in errors; its last element is the file name.
 	Path string
-	// Bytes is how long it is.
+	// Bytes is the size of the file.
 	Bytes int64
-	// SHA256 is the digest of its bytes as the place has it; zero where it has none.
+	// SHA256 is the digest of the file, provided by the place; zero if the place has none.
 	SHA256 module.Digest
-	// Identity names the bytes: another file with the same identity has the same.
+	// Identity identifies the content: files with the same identity have the same content.
 	Identity string
-	// Open reads the bytes from begin to end. Where the place sends more behind end, the reader does too.
+	// Open reads the bytes from begin to end. The reader may return more if the place sends more.
 	Open func(ctx context.Context, begin, end int64) (io.ReadCloser, error)
-	// Unchanged, if not nil, fails where the file has been written since it was found. It is asked after the last byte.
+	// Unchanged, if not nil, returns an error if the file was written to since it was found. Call it after the last
+	// byte.
 	Unchanged func() error
 }
 
-// Schemes are the beginnings of addresses that Open knows.
+// Schemes are the URL schemes that Open accepts.
 var Schemes = []string{"file", "hf", "oci", "s3"}
 
-// Is reports whether an address is one of a place.
+// Is reports whether an address has one of the Schemes.
 func Is(address string) bool {
 	scheme, _, found := strings.Cut(address, ":")
 	return found && slices.Contains(Schemes, scheme)
 }
 
-// Open makes a place of its address, and connects to nothing. The caller closes it.
+// Open returns the place with the given address. It does not connect. The caller closes it.
 //
 //	file:///models/llm                a file, an index, or a folder with either
 //	hf://ORG/MODEL[@REVISION]         at the Hugging Face hub
@@ -108,10 +109,10 @@ func Open(address string, o Options) (Place, error) {
 	case "s3":
 		return openBucket(rest, o)
 	}
-	return nil, fmt.Errorf("the source %q begins with none of %s", address, strings.Join(Schemes, ", "))
+	return nil, fmt.Errorf("the source %q must begin with one of %s", address, strings.Join(Schemes, ", "))
 }
 
-// baseName is what a model at a path is called.
+// baseName returns the default name of a model at a path.
 func baseName(name string) string {
 	name = path.Base(strings.TrimSuffix(name, "/"))
 	for _, suffix := range []string{".json", ".index", ".safetensors"} {
@@ -120,7 +121,7 @@ func baseName(name string) string {
 	return name
 }
 
-// identityOf makes one short revision of the identities of files.
+// identityOf returns a short revision computed from the identities of files.
 func identityOf(files []*File) string {
 	h := sha256.New()
 	for _, f := range files {
@@ -134,7 +135,7 @@ const (
 	indexSuffix = ".safetensors.index.json"
 )
 
-// pick finds the model among the names of a folder, as [safetensors.Open] does: the index, or the one file.
+// pick selects the model from the file names of a folder, as [safetensors.Open] does: the index, or the only file.
 func pick(where string, names []string) (index, file string, err error) {
 	if slices.Contains(names, fileName) {
 		return "", fileName, nil
@@ -164,10 +165,10 @@ func pick(where string, names []string) (index, file string, err error) {
 	case len(others) > 0:
 		return "", "", fmt.Errorf("%s: %w: it has %s, which has to be converted first", where, ErrUnsupported, others[0])
 	}
-	return "", "", fmt.Errorf("%s: %w: no .safetensors file is there", where, ErrNotFound)
+	return "", "", fmt.Errorf("%s: %w: no .safetensors file found", where, ErrNotFound)
 }
 
-// shardsOf are the names of the files that an index names.
+// shardsOf returns the file names in an index.
 func shardsOf(where string, index []byte) ([]string, error) {
 	parsed, err := safetensors.ParseIndex(index)
 	if err != nil {
@@ -199,7 +200,7 @@ func readIndex(ctx context.Context, f *File) ([]byte, error) {
 	return text, nil
 }
 
-// parseSHA256 reads a digest in hexadecimal; zero where it is none.
+// parseSHA256 parses a hexadecimal digest. It returns zero if the text is not a digest.
 func parseSHA256(text string) (d module.Digest) {
 	if raw, err := hex.DecodeString(text); err == nil && len(raw) == len(d) {
 		copy(d[:], raw)
@@ -207,7 +208,7 @@ func parseSHA256(text string) (d module.Digest) {
 	return d
 }
 
-// escaped is a path with each of its elements escaped.
+// escaped returns a path with each element escaped.
 func escaped(p string) string {
 	parts := strings.Split(p, "/")
 	for i := range parts {

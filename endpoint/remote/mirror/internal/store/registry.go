@@ -22,7 +22,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/errcode"
 )
 
-// Media types of layers: of ModelPack, as it is now and as its tools wrote it before, and of Docker.
+// Media types of layers: ModelPack's current and earlier ones, and Docker's.
 var (
 	weightTypes = []string{
 		"application/vnd.cncf.model.weight.v1.raw", "application/vnd.cnai.model.weight.v1.raw", "application/vnd.docker.ai.safetensors",
@@ -33,7 +33,7 @@ var (
 	nameAnnotations = []string{"org.cncf.model.filepath", "org.cnai.model.filepath", ocispec.AnnotationTitle}
 )
 
-// maxLayers bounds the layers of a manifest.
+// maxLayers limits the layers of a manifest.
 const maxLayers = 100_000
 
 // registryRepo is a model in an OCI registry.
@@ -60,7 +60,7 @@ func openRegistry(rest string, o Options) (Place, error) {
 	return &registryRepo{repo, client, plain}, nil
 }
 
-// isLoopback reports whether a registry is on this host, where it speaks HTTP without TLS, as Docker has it.
+// isLoopback reports whether a registry is on this host. Like Docker, the client uses HTTP without TLS there.
 func isLoopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -98,7 +98,7 @@ func (r *registryRepo) find(ctx context.Context) (*Model, error) {
 			return nil, fmt.Errorf("%w: %w", ErrAnswer, err)
 		}
 		if len(index.Manifests) != 1 {
-			return nil, fmt.Errorf("%w: it is an index of %d manifests; name one by its digest", ErrUnsupported, len(index.Manifests))
+			return nil, fmt.Errorf("%w: this is an index of %d manifests; name one by its digest", ErrUnsupported, len(index.Manifests))
 		}
 		if desc, text, err = r.fetch(ctx, index.Manifests[0].Digest.String()); err != nil {
 			return nil, err
@@ -113,7 +113,7 @@ func (r *registryRepo) find(ctx context.Context) (*Model, error) {
 	return r.model(ctx, at, &manifest)
 }
 
-// fetch fetches a manifest; its digest and size are compared.
+// fetch fetches a manifest and verifies its digest and size.
 func (r *registryRepo) fetch(ctx context.Context, reference string) (desc ocispec.Descriptor, text []byte, err error) {
 	desc, body, err := r.repo.Manifests().FetchReference(ctx, reference)
 	if err != nil {
@@ -176,7 +176,7 @@ func (r *registryRepo) model(ctx context.Context, at registry.Reference, manifes
 	return m, nil
 }
 
-// layer is one layer as a file.
+// layer returns a layer as a file.
 func (r *registryRepo) layer(at registry.Reference, layer ocispec.Descriptor) (*File, error) {
 	if err := layer.Digest.Validate(); err != nil || layer.Size < 0 {
 		return nil, fmt.Errorf("%w: a layer of %d bytes with the digest %q", ErrAnswer, layer.Size, Shortened(layer.Digest.String()))
@@ -193,7 +193,7 @@ func (r *registryRepo) layer(at registry.Reference, layer ocispec.Descriptor) (*
 		f.SHA256 = parseSHA256(layer.Digest.Encoded())
 	}
 	if f.SHA256 == [32]byte{} {
-		return nil, fmt.Errorf("%w: a layer with the digest %s: sha256 is what can be checked", ErrUnsupported, Shortened(layer.Digest.String()))
+		return nil, fmt.Errorf("%w: a layer with the digest %s: only sha256 is supported", ErrUnsupported, Shortened(layer.Digest.String()))
 	}
 	scheme := "https://"
 	if r.repo.PlainHTTP {
@@ -211,7 +211,7 @@ func (r *registryRepo) layer(at registry.Reference, layer ocispec.Descriptor) (*
 	return f, nil
 }
 
-// statusOf makes refusals of registries those of this package.
+// statusOf converts registry errors to this package's errors.
 func statusOf(err error) error {
 	var refused *errcode.ErrorResponse
 	switch {
@@ -222,7 +222,7 @@ func statusOf(err error) error {
 		}
 		return &StatusError{Status: refused.StatusCode, Text: Shortened(said)}
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
-		return fmt.Errorf("%w: it asks for a login: `docker login` first: %w", ErrDenied, err)
+		return fmt.Errorf("%w: a login is required, run `docker login` first: %w", ErrDenied, err)
 	case errors.Is(err, errdef.ErrNotFound):
 		return fmt.Errorf("%w: %w", ErrNotFound, err)
 	case errors.Is(err, errdef.ErrSizeExceedsLimit):

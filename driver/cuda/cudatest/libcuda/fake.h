@@ -1,0 +1,338 @@
+/*
+ * A stand-in for libcuda.so.1 that needs no GPU. It has the driver's signatures and rules, and is stricter if the driver leaves
+ * behaviour undefined. Device memory is a memfd, so two processes that exchange a handle share the bytes. Device addresses are
+ * reserved and not accessible to the host, so a host access through one faults, like on a GPU.
+ *
+ * One lock guards all state. Streams are worker threads that hold the lock while they read their queue and release it while they copy.
+ *
+ * Environment, read at cuInit:
+ *   FAKECUDA_DEVICES=n         number of devices (default 1; 0 makes cuInit fail with 100)
+ *   FAKECUDA_MEMORY=bytes      memory of each device (default 1 GiB), counted per process
+ *   FAKECUDA_UUIDS=u,u         UUIDs of the devices, 32 hexadecimal digits each, dashes allowed
+ *   FAKECUDA_MIG=1             devices are MIG instances: the UUIDs of cuDeviceGetUuid_v2 and cuDeviceGetUuid differ
+ *   CUDA_VISIBLE_DEVICES=1,0   visible devices, in order
+ *   FAKECUDA_DRIVER_VERSION=v  result of cuDriverGetVersion (default 13000)
+ *   FAKECUDA_NO=vmm,fd,ipc,p2p,pool,rohost  features that the devices lack
+ *   FAKECUDA_FABRIC=1          fabric handles work; "noimex": the device reports support, and the driver refuses them with 800
+ *   FAKECUDA_STUB=1            cuInit returns 34, like the toolkit's stub library
+ *   FAKECUDA_IPC_REOPEN=count  a second cuIpcOpenMemHandle of a handle is counted, like in newer drivers; default: error 208
+ *   FAKECUDA_DELAY_US=n        delay of queued work if no caller waits for it, in microseconds (default 2000)
+ *   FAKECUDA_FAIL=name:k:code  the k-th call (from 1) of the function, or of any function for *, fails with code
+ *   FAKECUDA_CONTROL=prefix    the file prefix.PID, if it exists, is a page shared with the test: counters and the failure
+ *                              switch (struct control)
+ *
+ * Memory, pinned pages, modules and instantiated graphs are released immediately, without waiting for the device. Queued work that
+ * uses them ends with a fault.
+ *
+ * A capture follows the programming guide. A call on the context fails while any of its streams captures, and the capture is
+ * invalidated. So is a call that may wait for the device, if the thread's capture mode does not allow it.
+ *
+ * A function that releases a resource (cuMemFree, cuMemUnmap, ...) does so even if it is made to fail, like the driver when such
+ * a call reports the error of earlier work.
+ */
+#ifndef FAKE_H
+#define FAKE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef int CUresult;
+typedef uint64_t devptr;
+typedef uint64_t handle; /* every opaque pointer and generic handle of the API: a table index, never an address */
+
+enum {
+	OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
+	INVALID_IMAGE = 200, INVALID_CONTEXT = 201, ALREADY_MAPPED = 208, PEER_ACCESS_UNSUPPORTED = 217, INVALID_PTX = 218,
+	MAP_FAILED_ = 205, OPERATING_SYSTEM = 304, INVALID_HANDLE = 400, ILLEGAL_STATE = 401, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
+	LAUNCH_OUT_OF_RESOURCES = 701, PEER_ACCESS_ALREADY_ENABLED = 704, PEER_ACCESS_NOT_ENABLED = 705,
+	PRIMARY_CONTEXT_ACTIVE = 708, CONTEXT_IS_DESTROYED = 709, HOST_MEMORY_ALREADY_REGISTERED = 712,
+	HOST_MEMORY_NOT_REGISTERED = 713, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, STREAM_CAPTURE_UNSUPPORTED = 900,
+	STREAM_CAPTURE_INVALIDATED = 901, STREAM_CAPTURE_UNMATCHED = 903, STREAM_CAPTURE_UNJOINED = 904,
+	STREAM_CAPTURE_IMPLICIT = 906, CAPTURED_EVENT = 907, STREAM_CAPTURE_WRONG_THREAD = 908, UNKNOWN = 999,
+};
+
+enum { MAX_DEVICES = 16, GRANULARITY = 2 << 20, PATH = 64 };
+
+/* The counted kinds, in the order of control.live. */
+enum live {
+	LIVE_ALLOCATIONS, LIVE_MAPPINGS, LIVE_RESERVATIONS, LIVE_HANDLES, LIVE_IPC, LIVE_STREAMS, LIVE_EVENTS, LIVE_CONTEXTS,
+	LIVE_MODULES, LIVE_GRAPHS, LIVE_POOLS, LIVE_HOST, LIVE_KINDS
+};
+
+/* control is the page of FAKECUDA_CONTROL. The test writes fail_*, the library writes the rest. */
+struct control {
+	uint64_t magic;                     /* set by the library: 'FAKECUDA' */
+	_Atomic int64_t calls;              /* counted calls so far */
+	_Atomic int64_t fail_after;         /* > 0: the call that brings it to 0 fails */
+	_Atomic int64_t fail_code;
+	_Atomic int64_t failed;             /* number of calls that were made to fail */
+	_Atomic int64_t live[LIVE_KINDS];
+	char last_failed[64];               /* the function that was made to fail last */
+	char fail_name[64];                 /* only calls of this function count; empty: all */
+};
+
+/* ---- core.c: lock, handle table, failures, counters ---- */
+enum type { T_NONE, T_CTX, T_STREAM, T_EVENT, T_MODULE, T_FUNC, T_GRAPH, T_EXEC, T_NODE, T_POOL, T_VMM };
+
+extern pthread_mutex_t big;
+extern pthread_cond_t changed; /* broadcast when queued work makes progress */
+handle obj_add(void *p, enum type t);
+void *obj_get(handle h, enum type t);
+void obj_del(handle h);
+void live_add(enum live kind, int64_t n);
+void *zalloc(size_t n);
+size_t round_up(size_t n, size_t to);
+uint64_t now_ns(void);
+uint64_t random64(void);
+const char *env_get(const char *name);
+bool env_is(const char *name, const char *value);
+bool lacks(const char *feature);
+
+/* enter counts the call. It returns the error of a library that is not initialised, and sets *inject if this call must fail. */
+CUresult enter(const char *name, CUresult *inject);
+#define API(name, params, call)                                                                                                \
+	EXPORT CUresult name params;                                                                                           \
+	EXPORT CUresult name params {                                                                                          \
+		CUresult inject = OK, r = enter(#name, &inject);                                                               \
+		if (r || inject)                                                                                               \
+			return r ? r : inject;                                                                                 \
+		pthread_mutex_lock(&big);                                                                                      \
+		r = call;                                                                                                      \
+		pthread_mutex_unlock(&big);                                                                                    \
+		return r;                                                                                                      \
+	}
+/* API_RELEASE is API for a call that releases a resource: a forced failure is reported after the release. */
+#define API_RELEASE(name, params, call)                                                                                        \
+	EXPORT CUresult name params;                                                                                           \
+	EXPORT CUresult name params {                                                                                          \
+		CUresult inject = OK, r = enter(#name, &inject);                                                               \
+		if (r)                                                                                                         \
+			return r;                                                                                              \
+		pthread_mutex_lock(&big);                                                                                      \
+		r = call;                                                                                                      \
+		pthread_mutex_unlock(&big);                                                                                    \
+		return r ? r : inject;                                                                                         \
+	}
+
+/* ---- device.c ---- */
+struct device {
+	int physical; /* its number before CUDA_VISIBLE_DEVICES */
+	uint8_t uuid[16], gpu_uuid[16];
+	uint64_t total, used;
+	struct ctx *primary;
+	int primary_refs;
+	handle default_pool, current_pool;
+};
+extern int device_count;
+extern struct device devices[MAX_DEVICES];
+CUresult devices_init(void);
+int device_by_uuid(const uint8_t uuid[16]);
+
+/* ---- context.c ---- */
+struct ctx {
+	handle self;
+	int dev;
+	bool primary, dead;
+	unsigned flags;
+	CUresult sticky; /* the fault on the device that every call in the context reports */
+	struct stream *null_stream;
+	struct stream *marker; /* executes the records of cuCtxRecordEvent; started by the first */
+	bool peer[MAX_DEVICES];
+	uint64_t id;
+};
+CUresult current(struct ctx **c);
+struct ctx *current_or_null(void);
+
+/* ---- range.c, memory.c, host.c ---- */
+enum kind { K_ALLOC, K_IPC, K_VMM, K_POOL, K_MANAGED, K_HOST, K_GLOBAL };
+
+/* phys is memory that any number of handles and ranges share. */
+struct phys {
+	int refs, fd, dev;
+	size_t size;
+	void *alias; /* the library's mapping of the bytes */
+	unsigned types; /* handle types requested at creation */
+	bool counted, exported;
+	uint64_t nonce;
+};
+/* range is a range of device addresses that maps memory, or pinned host memory at its address. */
+struct range {
+	struct range *next;
+	devptr base;
+	size_t size, off;
+	enum kind kind;
+	struct phys *p;
+	struct ctx *ctx;
+	int dev, opens;
+	unsigned flags, access[MAX_DEVICES]; /* bit 0 read, bit 1 write */
+	handle pool;
+	uint64_t id;
+};
+struct phys *phys_new(int dev, size_t size, unsigned types, CUresult *r);
+struct phys *phys_adopt(int fd, int dev, size_t size);
+void phys_drop(struct phys *p);
+struct range *range_new(enum kind k, struct phys *p, size_t size, struct ctx *c, int dev);
+void range_free(struct range *r);
+struct range *range_at(devptr p);
+struct range *range_first(void);
+devptr reserve_va(size_t size, size_t align);
+void unreserve_va(devptr p, size_t size);
+void range_insert(struct range *r);
+uint8_t *bytes_of(struct range *r, devptr p);
+CUresult alloc_range(enum kind k, size_t bytes, struct ctx *c, devptr *out);
+
+/* ---- queue.c, stream.c, event.c ---- */
+enum op_kind { OP_COPY, OP_SET, OP_RECORD, OP_WAIT, OP_LAUNCH, OP_FREE, OP_WRITE_VALUE, OP_WAIT_VALUE, OP_HOST, OP_NOP };
+
+/* op is one queued operation, or a node of a graph. */
+struct op {
+	struct op *next;
+	enum op_kind kind;
+	uint64_t ticket, due;
+	struct ctx *ctx;
+	/* copy: addresses, each of the device or the host; snap holds a pageable source's bytes at the time of the call */
+	uint64_t dst, src;
+	bool dst_host, src_host;
+	size_t n;
+	void *snap;
+	/* set */
+	uint32_t value;
+	unsigned width;
+	/* events, with the state of the event at that time */
+	struct event *ev;
+	uint64_t seq;
+	/* launch */
+	struct func *f;
+	unsigned grid[3], block[3], shared;
+	uint8_t *args;
+	/* values in memory */
+	uint64_t value64;
+	unsigned cond, bytes;
+	/* host function */
+	void (*fn)(void *);
+	void *data;
+	/* preceding work of other streams */
+	struct dep { struct stream *s; uint64_t ticket; } *deps;
+	int ndeps;
+	handle node;
+	handle exec; /* the instantiated graph that contains it */
+	bool fault;  /* a resource that it uses was released while it was queued */
+};
+struct stream {
+	handle self;
+	struct stream *next;
+	int refs;
+	struct ctx *ctx;
+	unsigned flags;
+	int priority;
+	bool null, stop, kicked;
+	struct op *head, *tail;
+	uint64_t issued, done; /* tickets */
+	pthread_t thread;
+	bool started;
+	uint64_t id;
+	/* capture */
+	struct graph *capture;
+	bool origin, invalid, unjoined;
+	int mode;
+	pthread_t capture_thread;
+	uint64_t capture_id;
+};
+struct stream *stream_new(struct ctx *c, unsigned flags, int priority, bool null);
+void stream_put(struct stream *s);
+void stream_close(struct stream *s);
+CUresult stream_of(handle h, struct stream **s);
+CUresult submit(struct stream *s, struct op *o); /* takes ownership of o; adds it to the queue, or to the graph being captured */
+void drain(struct stream *s, uint64_t ticket);
+void drain_ctx(struct ctx *c, bool blocking_only);
+bool fault_users(devptr p, size_t n);
+void fault_exec(handle exec);
+void drop_op(struct op *o);
+struct op *op_new(enum op_kind k, struct ctx *c);
+struct op *op_clone(const struct op *o);
+CUresult run_op(struct op *o); /* called with the lock held, which it releases while it works */
+void invalidate(struct graph *capture);
+bool prohibited(void);
+bool ctx_captures(struct ctx *c);
+bool legacy_captured(struct ctx *c, bool spoil);
+struct stream *stream_first(void);
+
+/* evstate may be in memory shared between processes. */
+struct evstate {
+	_Atomic uint64_t recorded, done, ns;
+};
+struct event {
+	handle self;
+	int refs;
+	struct ctx *ctx;
+	unsigned flags;
+	int fd;
+	uint64_t nonce;
+	bool foreign;
+	struct evstate *st, own;
+	struct stream *last; /* the stream of the last record in this process; a waiter wakes it */
+	uint64_t last_ticket;
+	struct graph *capture;
+	struct stream *captured_in;
+};
+void event_put(struct event *e);
+void event_kick(struct event *e);
+
+/* ---- copy.c ---- */
+CUresult do_copy(struct op *o);
+CUresult do_set(struct op *o);
+CUresult check_device(struct ctx *c, devptr p, size_t n, bool write, bool kernel);
+
+/* ---- ptx.c, module.c, kernels.c ---- */
+struct param { size_t off, size; char type; /* 'f', 'i' or 'p' by PTX type; 'b' for bytes */ };
+struct func {
+	handle self;
+	struct func *next;
+	struct module *mod;
+	char name[128];
+	struct param params[32];
+	int nparams, max_threads, static_shared;
+	size_t args_size;
+};
+struct global { struct global *next; char name[128]; devptr p; size_t size; };
+struct module {
+	handle self;
+	struct ctx *ctx;
+	struct func *funcs;
+	struct global *globals;
+};
+CUresult ptx_parse(const char *p, struct module *m);
+CUresult run_kernel(struct op *o);
+
+/* ---- graph.c ---- */
+struct graph {
+	handle self;
+	struct op *head, *tail;
+	size_t n;
+};
+void graph_append(struct graph *g, struct op *o);
+struct graph *graph_new(void);
+void graph_free(struct graph *g);
+
+/* ---- ipc.c: records that identify a descriptor of another process ---- */
+struct record { /* 64 bytes */
+	char magic[8];
+	uint32_t pid;
+	int32_t fd;
+	uint64_t nonce, size;
+	uint8_t uuid[16];
+	uint64_t reserved, sum;
+};
+void record_fill(struct record *rec, const char magic[8], int fd, uint64_t nonce, uint64_t size, const uint8_t uuid[16]);
+CUresult record_open(const struct record *rec, const char magic[8], int *fd);
+
+struct location { int32_t type, id; };
+struct alloc_prop { int32_t type; uint32_t types; struct location loc; void *win32; uint8_t flags[8]; };
+struct access_desc { struct location loc; uint32_t flags; };
+
+#endif

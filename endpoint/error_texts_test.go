@@ -1,0 +1,114 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/task"
+)
+
+// dialedTo connects a client to a server of this process through its socket.
+func dialedTo(t *testing.T, s *endpoint.Server, devices ...driver.Device) *endpoint.Client {
+	t.Helper()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: devices, OverSocket: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Errors after Close name what was closed. The text of os.ErrClosed is about files.
+func TestClosedTexts(t *testing.T) {
+	drivertest.Leaks(t)
+	dev := testDevice(t)
+	s := serve(t, endpoint.ServerOptions{})
+	c := dialedTo(t, s, dev)
+	ctx := context.Background()
+	x, err := filled(dev, 4, 1)
+	require.NoError(t, err)
+	sd := module.NewStateDict()
+	require.NoError(t, sd.Set("x", x))
+	publishOn(t, s, "m", sd)
+
+	f, err := c.Follow(ctx, "m", endpoint.FollowOptions{})
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	_, err = f.Current()
+	require.ErrorIs(t, err, endpoint.ErrClosed)
+	require.EqualError(t, err, `the follower of "m" is closed`)
+
+	w, err := c.Watch(ctx)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	for _, err := range w.Events(ctx) {
+		require.ErrorIs(t, err, endpoint.ErrClosed)
+		require.ErrorContains(t, err, "the watcher is closed")
+	}
+
+	require.NoError(t, c.Close())
+	_, acquired := c.Acquire(ctx, "m")
+	_, pinged := c.Ping(ctx)
+	for _, err := range []error{acquired, pinged, c.Call(ctx, "double", nil, nil)} {
+		require.ErrorIs(t, err, endpoint.ErrClosed)
+		require.ErrorIs(t, err, os.ErrClosed)
+		require.ErrorContains(t, err, "the client of "+s.Socket()+" is closed")
+		require.NotContains(t, err.Error(), "file")
+	}
+}
+
+func TestAcquireBadName(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	for _, wait := range []bool{false, true} {
+		_, err := c.AcquireWith(context.Background(), "", endpoint.AcquireOptions{Wait: wait})
+		require.ErrorIs(t, err, endpoint.ErrInvalid)
+		require.NotErrorIs(t, err, endpoint.ErrNotFound)
+		require.ErrorContains(t, err, "it is empty")
+	}
+}
+
+// The error of a cancelled task matches the standard library's sentinel in the owner and in clients.
+func TestCancelledTaskMatchesContextCanceled(t *testing.T) {
+	drivertest.Leaks(t)
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "wait", func(ctx context.Context, _ struct{}) (int, error) {
+		<-ctx.Done()
+		return 0, nil
+	}))
+	s := serve(t, endpoint.ServerOptions{Registry: r})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, caller := range []endpoint.Caller{s, dialedTo(t, s)} {
+		info, err := caller.Submit(ctx, "wait", struct{}{})
+		require.NoError(t, err)
+		cancelled, err := caller.Cancel(ctx, info.ID)
+		require.NoError(t, err)
+		require.True(t, cancelled)
+		ended, err := caller.Wait(ctx, info.ID)
+		require.NoError(t, err)
+		require.ErrorIs(t, ended.Err(), task.ErrCancelled)
+		require.ErrorIs(t, ended.Err(), context.Canceled)
+		require.ErrorIs(t, caller.Result(ctx, info.ID, nil), context.Canceled)
+	}
+}
+
+// Host memory has no index. The metrics say so by a missing label.
+func TestMetricsOfHostMemory(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	info, err := c.ServerInfo(context.Background())
+	require.NoError(t, err)
+	require.Negative(t, info.DeviceIndex)
+	var text bytes.Buffer
+	require.NoError(t, endpoint.WriteMetrics(&text, info))
+	require.Contains(t, text.String(), "sharedtensor_server_info{server_id=")
+	require.NotContains(t, text.String(), "device_index")
+}

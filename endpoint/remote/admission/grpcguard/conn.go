@@ -1,0 +1,120 @@
+package grpcguard
+
+import (
+	"bufio"
+	"container/list"
+	"context"
+	"net"
+	"sync"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+)
+
+// readBuffer is the size of a connection's read buffer, which replaces the buffer of the transport.
+const readBuffer = 32 << 10
+
+// conn is a connection that counts DATA frames.
+type conn struct {
+	net.Conn
+	guard  *Guard
+	reader *bufio.Reader
+	frames scanner // used only by the reading goroutine
+
+	mu      sync.Mutex
+	streams map[uint32]*stream
+
+	unproven *list.Element // guarded by guard.mu; nil once a known client has used the connection
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.reader.Read(p)
+	c.frames.scan(p[:n], c.find)
+	return n, err
+}
+
+func (c *conn) find(id uint32) *stream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.streams[id]
+}
+
+// open records the call whose headers the transport is processing, and returns its stream id.
+func (c *conn) open(s *stream) (id uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.streams[c.frames.opening] = s
+	return c.frames.opening
+}
+
+func (c *conn) forget(id uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.streams, id)
+}
+
+// each calls f for each call.
+func (c *conn) each(f func(*stream)) {
+	c.mu.Lock()
+	streams := make([]*stream, 0, len(c.streams))
+	for _, s := range c.streams {
+		streams = append(streams, s)
+	}
+	c.mu.Unlock()
+	for _, s := range streams {
+		f(s)
+	}
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.guard.remove(c)
+	return c.Conn.Close()
+}
+
+// AuthInfo is the AuthInfo of a guarded connection. It wraps the AuthInfo of the credentials.
+type AuthInfo struct {
+	credentials.AuthInfo
+	conn *conn
+}
+
+// Inner returns the AuthInfo of the credentials for p, or nil if there is none.
+func Inner(p *peer.Peer) credentials.AuthInfo {
+	if own, ok := p.AuthInfo.(AuthInfo); ok {
+		return own.AuthInfo
+	}
+	return p.AuthInfo
+}
+
+func connOf(ctx context.Context) *conn {
+	if p, ok := peer.FromContext(ctx); ok {
+		if own, ok := p.AuthInfo.(AuthInfo); ok {
+			return own.conn
+		}
+	}
+	return nil
+}
+
+// guarded wraps credentials so that their connections are guarded.
+type guarded struct {
+	credentials.TransportCredentials
+	guard *Guard
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (g guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	plain, info, err := g.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &conn{Conn: plain, guard: g.guard, reader: bufio.NewReaderSize(plain, readBuffer), streams: make(map[uint32]*stream)}
+	c.frames.skip = prefaceBytes
+	g.guard.add(c)
+	return c, AuthInfo{info, c}, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (g guarded) Clone() credentials.TransportCredentials {
+	return guarded{g.TransportCredentials.Clone(), g.guard}
+}

@@ -1,0 +1,196 @@
+package grpcguard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+)
+
+// stream is one call. It is shared by the transport, until the call's context ends, and the handler. The charge is
+// closed when both have ended, because a handler may hold a message after its client has left.
+type stream struct {
+	call  *admission.Call
+	limit int64 // maximum message size
+	rate  admission.Rate
+
+	mu       sync.Mutex
+	charged  *admission.Charge
+	messages messages
+	held     int64     // charge of the message that the handler is processing
+	reading  bool      // the handler is waiting for a message
+	deadline time.Time // for the next byte of an unfinished message, while the handler waits
+	err      error     // why the call failed
+	writer   statusWriter
+	parties  int
+	single   bool // the client must send one message, so a missing message counts as slow
+}
+
+// statusWriter ends a call with a status. Streams of the transport implement it.
+type statusWriter interface {
+	WriteStatus(st *status.Status) error
+}
+
+// arrived passes bytes of the call to messages. They were charged with their frame.
+func (s *stream) arrived(p []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return // the transport discards the remaining bytes
+	}
+	now := time.Now()
+	s.deadline = s.rate.Extend(s.deadline, now, len(p))
+	s.messages.add(p, func() { s.deadline = now.Add(s.rate.Grace) }, func(size int64) {
+		if size > s.limit {
+			s.failLocked(fmt.Errorf("%w: a message of %d bytes is over this client's limit of %d", admission.ErrLimit, size, s.limit))
+		}
+	})
+}
+
+// charge charges the memory that the transport keeps for a frame.
+func (s *stream) charge(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return
+	}
+	if err := s.charged.Add(n); err != nil {
+		s.failLocked(err)
+		return
+	}
+	s.messages.current += n
+}
+
+// check fails a call if its handler waits and its message arrives too slowly. If the method requires a message, a
+// missing message also fails the call.
+func (s *stream) check(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil && s.reading && (s.single || s.messages.partial()) && now.After(s.deadline) {
+		s.failLocked(fmt.Errorf("%w: a message did not arrive in time: see --min-rate and --stall", admission.ErrSlow))
+	}
+}
+
+// failLocked ends the call. The goroutine that reads the connection may call it, so another goroutine sends the status.
+func (s *stream) failLocked(err error) {
+	if s.err == nil {
+		s.err = err
+		go s.call.Fail(err)
+	}
+}
+
+// failed sends the status to the client. It is the call's OnFail function.
+func (s *stream) failed(err error) {
+	s.mu.Lock()
+	if s.err == nil {
+		s.err = err
+	}
+	writer := s.writer
+	s.mu.Unlock()
+	if writer != nil {
+		_ = writer.WriteStatus(status.Convert(statusOf(err))) // best effort: the client may have left
+	}
+}
+
+// enter records that the handler of the call has started.
+func (s *stream) enter(ctx context.Context, single bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return statusOf(s.err)
+	}
+	if s.parties == 0 {
+		return status.FromContextError(context.Canceled).Err()
+	}
+	s.parties++
+	s.single = single
+	s.writer, _ = grpc.ServerTransportStreamFromContext(ctx).(statusWriter)
+	return nil
+}
+
+// leave records that the transport or the handler has ended. The last one releases everything.
+func (s *stream) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.parties--; s.parties == 0 {
+		s.charged.Close()
+		s.call.Leave()
+	}
+}
+
+// receive calls recv, which receives m. It keeps the message charged until the next one is received.
+func (s *stream) receive(m any, packed bool, recv func(any) error) error {
+	s.mu.Lock()
+	s.reading, s.deadline = true, time.Now().Add(s.rate.Grace)
+	s.mu.Unlock()
+	err := recv(m)
+	extra := int64(0)
+	if err == nil && packed {
+		extra = sizeOf(m)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reading = false
+	s.charged.Release(s.held)
+	s.held = 0
+	if err != nil {
+		if s.err != nil {
+			err = statusOf(s.err)
+		}
+		return err
+	}
+	s.held = s.messages.next()
+	if extra -= s.held; extra > 0 {
+		if err := s.charged.Add(extra); err != nil {
+			return statusOf(err)
+		}
+		s.held += extra
+	}
+	return nil
+}
+
+// sizeOf returns the size of an inflated message.
+func sizeOf(m any) int64 {
+	switch m := m.(type) {
+	case interface{ Size() int }:
+		return int64(m.Size())
+	case proto.Message:
+		return int64(proto.Size(m))
+	}
+	return 0
+}
+
+// guardedStream charges the messages of a call.
+type guardedStream struct {
+	grpc.ServerStream
+	*stream
+	packed bool
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (g *guardedStream) RecvMsg(m any) error { return g.receive(m, g.packed, g.ServerStream.RecvMsg) }
+
+// statusOf converts an error of package admission to a gRPC status.
+func statusOf(err error) error {
+	code := codes.Internal
+	switch {
+	case errors.Is(err, admission.ErrLimit):
+		code = codes.ResourceExhausted
+	case errors.Is(err, admission.ErrSlow):
+		code = codes.DeadlineExceeded
+	case errors.Is(err, admission.ErrRevoked):
+		code = codes.Unauthenticated
+	}
+	if st, ok := status.FromError(err); ok {
+		return st.Err()
+	}
+	return status.Error(code, err.Error())
+}

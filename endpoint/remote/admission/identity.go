@@ -1,0 +1,54 @@
+package admission
+
+import "context"
+
+// Methods of authentication.
+const (
+	// MethodNone means that the gateway requires no identity.
+	MethodNone = "none"
+	// MethodToken means that the request has an accepted token.
+	MethodToken = "token"
+	// MethodCertificate means that the connection has an accepted client certificate.
+	MethodCertificate = "certificate"
+)
+
+// Identity is the sender of a request.
+type Identity struct {
+	// Name is the name of the token in the token file, or the common name of the client certificate. It may be empty.
+	Name string
+	// Method is one of the Method constants, or empty for an unknown client.
+	Method string
+	// ReadOnly means that the sender may not change the owner or the store.
+	ReadOnly bool
+	// ID distinguishes tokens without a name. It reveals nothing about the token.
+	ID string
+}
+
+// Known reports whether the gateway accepts the sender. Unknown clients may only call health checks.
+func (id Identity) Known() bool { return id.Method != "" }
+
+// Key returns a string that is unique to the identity.
+func (id Identity) Key() string { return id.Method + "\x00" + id.Name + "\x00" + id.ID }
+
+type identityKey struct{}
+
+// WithIdentity returns a context that carries the sender of a request.
+func WithIdentity(ctx context.Context, id Identity) context.Context {
+	return context.WithValue(ctx, identityKey{}, id)
+}
+
+// Sender returns the sender of the request. Without an identity in ctx, as in servers outside of a gateway, it returns
+// an identity with MethodNone.
+func Sender(ctx context.Context) Identity {
+	id := IdentityFrom(ctx)
+	if !id.Known() {
+		id.Method = MethodNone
+	}
+	return id
+}
+
+// IdentityFrom returns the sender of the request, or the zero Identity if there is none.
+func IdentityFrom(ctx context.Context) Identity {
+	id, _ := ctx.Value(identityKey{}).(Identity)
+	return id
+}

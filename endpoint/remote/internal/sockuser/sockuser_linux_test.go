@@ -1,0 +1,86 @@
+package sockuser
+
+import (
+	"net"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pair returns both ends of a TCP connection.
+func pair(t *testing.T, network, address string) (client, server net.Conn) {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil && network == "tcp6" {
+		t.Skipf("this machine has no %s: %v", network, err)
+	}
+	require.NoError(t, err)
+	defer l.Close()
+	client, err = net.Dial(network, l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	server, err = l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = server.Close() })
+	return client, server
+}
+
+// sock_diag and the tables of /proc report the same user.
+func TestUserOfConnection(t *testing.T) {
+	for network, address := range map[string]string{"tcp4": "127.0.0.1:0", "tcp6": "[::1]:0"} {
+		t.Run(network, func(t *testing.T) {
+			_, server := pair(t, network, address)
+			uid, err := Of(server)
+			require.NoError(t, err)
+			require.EqualValues(t, os.Geteuid(), uid)
+			from, _ := addrPort(server.RemoteAddr())
+			to, _ := addrPort(server.LocalAddr())
+			listed, err := listedUser(from, to)
+			require.NoError(t, err)
+			require.Equal(t, uid, listed)
+			_, err = listedUser(from, from)
+			require.ErrorIs(t, err, ErrUnknown)
+		})
+	}
+	t.Run("unix", func(t *testing.T) {
+		l, err := net.Listen("unix", t.TempDir()+"/socket")
+		require.NoError(t, err)
+		defer l.Close()
+		client, err := net.Dial("unix", l.Addr().String())
+		require.NoError(t, err)
+		defer client.Close()
+		server, err := l.Accept()
+		require.NoError(t, err)
+		defer server.Close()
+		uid, err := Of(server)
+		require.NoError(t, err)
+		require.EqualValues(t, os.Geteuid(), uid)
+	})
+}
+
+// A listener has a user and is not found as the end of a connection.
+func TestUserOfListener(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	uid, err := OfListener(l.Addr())
+	require.NoError(t, err)
+	require.EqualValues(t, os.Geteuid(), uid)
+	_, err = OfTCP(l.Addr(), l.Addr())
+	require.ErrorIs(t, err, ErrUnknown)
+	require.NoError(t, l.Close())
+	_, err = OfListener(l.Addr())
+	require.ErrorIs(t, err, ErrUnknown)
+}
+
+// The user of a closed socket is unknown, although the kernel attributes the socket to root.
+func TestUserOfClosedConnection(t *testing.T) {
+	client, server := pair(t, "tcp4", "127.0.0.1:0")
+	require.NoError(t, client.Close())
+	_, err := Of(server)
+	require.ErrorIs(t, err, ErrUnknown)
+	from, _ := addrPort(server.RemoteAddr())
+	to, _ := addrPort(server.LocalAddr())
+	_, err = listedUser(from, to)
+	require.ErrorIs(t, err, ErrUnknown)
+}

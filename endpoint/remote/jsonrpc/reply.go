@@ -1,0 +1,157 @@
+package jsonrpc
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/creachadair/jrpc2"
+
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// allowance is the number of bytes left for the answers to one HTTP request. All requests of a batch share it.
+type allowance struct{ left atomic.Int64 }
+
+// take subtracts n bytes. It returns false, and subtracts nothing, if fewer are left.
+func (a *allowance) take(n int64) bool {
+	for {
+		left := a.left.Load()
+		if n > left {
+			return false
+		}
+		if a.left.CompareAndSwap(left, left-n) {
+			return true
+		}
+	}
+}
+
+// inlineBytes is the size up to which a tensor is encoded immediately. Larger tensors are encoded during sending.
+const inlineBytes = 4 << 10
+
+// indexDigits is the length of the number after a mark.
+const indexDigits = 8
+
+// reply is the response to one request. A mark in its text stands for the base64 of a tensor, which is read from the
+// tensor's memory during sending. This avoids a copy of each tensor in responses that wait for slow readers.
+type reply struct {
+	allowance *allowance
+	text      []byte
+	mark      string // random, so that no other part of a response contains it
+	tensors   []*tensor.Tensor
+}
+
+type replyKey struct{}
+
+// withReply returns a context for a method whose response is r.
+func withReply(ctx context.Context, r *reply) context.Context {
+	return context.WithValue(ctx, replyKey{}, r)
+}
+
+// replyFrom returns the response for the method that runs with ctx.
+func replyFrom(ctx context.Context) *reply {
+	r, _ := ctx.Value(replyKey{}).(*reply)
+	return r
+}
+
+// data returns the text that represents the base64 of t in the response. It borrows t.
+func (r *reply) data(t *tensor.Tensor) (string, error) {
+	if !r.allowance.take(t.Bytes()) {
+		return "", fmt.Errorf("%w: the tensors of the result are over the limit of a request: use \"tensors\": \"url\"", errTooLarge)
+	}
+	if t.Bytes() <= inlineBytes {
+		var text bytes.Buffer
+		err := writeBase64(&text, t)
+		return text.String(), err
+	}
+	if r.mark == "" {
+		r.mark = rand.Text()
+	}
+	r.tensors = append(r.tensors, t.Clone())
+	return fmt.Sprintf("%s%0*x", r.mark, indexDigits, len(r.tensors)-1), nil
+}
+
+// writeTo sends the response. If it fails, the response is incomplete.
+func (r *reply) writeTo(w io.Writer) error {
+	text := r.text
+	for len(r.tensors) > 0 {
+		at := bytes.Index(text, []byte(r.mark))
+		if at < 0 {
+			break
+		}
+		if _, err := w.Write(text[:at]); err != nil {
+			return err
+		}
+		text = text[at+len(r.mark):]
+		i, err := strconv.ParseUint(string(text[:indexDigits]), 16, 32)
+		if err != nil || i >= uint64(len(r.tensors)) {
+			return fmt.Errorf("%w: a mark without a tensor", errSerialization)
+		}
+		if err := writeBase64(w, r.tensors[i]); err != nil {
+			return err
+		}
+		text = text[indexDigits:]
+	}
+	_, err := w.Write(text)
+	return err
+}
+
+// close releases the tensors.
+func (r *reply) close() error {
+	var errs []error
+	for _, t := range r.tensors {
+		errs = append(errs, t.Close())
+	}
+	r.tensors = nil
+	return errors.Join(errs...)
+}
+
+// writeBase64 writes the elements of t as base64.
+func writeBase64(w io.Writer, t *tensor.Tensor) error {
+	buffered := bufio.NewWriterSize(w, int(min(64<<10, base64.StdEncoding.EncodedLen(int(t.Bytes()))+1)))
+	encoder := base64.NewEncoder(base64.StdEncoding, buffered)
+	if _, err := t.WriteTo(encoder); err != nil {
+		return err
+	}
+	if err := encoder.Close(); err != nil {
+		return err
+	}
+	return buffered.Flush()
+}
+
+// succeed sets the result.
+func (r *reply) succeed(id string, result any) error {
+	var b bytes.Buffer
+	b.WriteString(`{"jsonrpc":"2.0","id":` + id + `,"result":`)
+	if raw, ok := result.(json.RawMessage); ok {
+		b.Write(raw)
+	} else {
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		if err := e.Encode(result); err != nil {
+			return fmt.Errorf("%w: %w", errSerialization, err)
+		}
+		b.Truncate(b.Len() - 1) // the newline
+	}
+	b.WriteByte('}')
+	r.text = b.Bytes()
+	return nil
+}
+
+// fail replaces the response with an error and releases its tensors.
+func (r *reply) fail(id string, bad *jrpc2.Error) {
+	_ = r.close() // best effort: the caller receives the error
+	text, err := json.Marshal(bad)
+	if err != nil {
+		text = []byte(`{"code":-32603,"message":"internal error"}`)
+	}
+	r.text = []byte(`{"jsonrpc":"2.0","id":` + id + `,"error":` + string(text) + `}`)
+}

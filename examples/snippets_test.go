@@ -1,0 +1,181 @@
+package examples_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/endpointtest"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// This file is the Go code of docs/. TestGoBlocksCompile compares both.
+
+func double(_ context.Context, x int) (int, error) { return 2 * x, nil }
+
+func TestDouble(t *testing.T) {
+	functions := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(functions, "double", double))
+	owner := endpointtest.Start(t, endpoint.ServerOptions{Registry: functions}) // an owner and a client in this process
+	y, err := endpoint.Call[int](t.Context(), owner.Client, "double", 21)
+	require.NoError(t, err)
+	require.Equal(t, 42, y)
+}
+
+type ScaleArgs struct {
+	X  *tensor.Tensor `json:"x"`
+	By float32        `json:"by"`
+}
+
+func newScaleRegistry(dev driver.Device) (*endpoint.Registry, error) {
+	functions := endpoint.NewRegistry()
+	err := endpoint.Register(functions, "scale", func(ctx context.Context, in ScaleArgs) (*tensor.Tensor, error) {
+		x, err := tensor.Data[float32](in.X) // the caller's memory, read-only
+		if err != nil {
+			return nil, err
+		}
+		y := make([]float32, len(x))
+		for i := range x {
+			y[i] = in.By * x[i]
+		}
+		return tensor.FromSlice(endpoint.ResultDevice(ctx, dev), in.X.Shape(), y) // the endpoint takes ownership
+	})
+	return functions, err
+}
+
+func callScale(ctx context.Context, client *endpoint.Client, x *tensor.Tensor) error {
+	y, err := endpoint.Call[*tensor.Tensor](ctx, client, "scale", ScaleArgs{X: x, By: 10})
+	if err != nil {
+		return err
+	}
+	return y.Close() // y is the function's memory, mapped read-only
+}
+
+// The example of docs/functions.md runs.
+func TestScale(t *testing.T) {
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { dev.Close() })
+	functions, err := newScaleRegistry(dev)
+	require.NoError(t, err)
+	require.NoError(t, endpoint.Register(functions, "norm", func(_ context.Context, x float64) (float64, error) { return x, nil }))
+	owner := endpointtest.Start(t, endpoint.ServerOptions{Registry: functions, Devices: []driver.Device{dev}})
+	x, err := tensor.FromSlice(dev, tensor.Shape{2}, []float32{1, 2})
+	require.NoError(t, err)
+	defer x.Close()
+	require.NoError(t, callScale(t.Context(), owner.Client, x))
+	y, err := callWithDeadline(t.Context(), owner.Client)
+	require.NoError(t, err)
+	require.Equal(t, 3.0, y)
+}
+
+func callWithDeadline(ctx context.Context, client *endpoint.Client) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	return endpoint.Call[float64](ctx, client, "norm", 3.0)
+}
+
+// request is a request of the service in docs/versions.md.
+type request struct{}
+
+func (request) answer(*module.StateDict) error { return nil }
+
+func validate(context.Context, uint64, *module.StateDict) error { return nil }
+
+func serveRequests(ctx context.Context, client *endpoint.Client, requests <-chan request) error {
+	llm, err := client.Follow(ctx, "llm", endpoint.FollowOptions{Validate: validate})
+	if err != nil {
+		return err
+	}
+	defer llm.Close()
+	for r := range requests {
+		if err := llm.Use(r.answer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func step(_, _ *module.StateDict) {}
+
+func publishSteps(ctx context.Context, dev *host.Device, client *endpoint.Client, weights *module.StateDict) error {
+	pool := host.NewPool(dev, host.PoolOptions{})
+	defer pool.Close()
+	for range 10 {
+		next, err := module.UninitializedLike(pool, weights) // write every byte of it
+		if err != nil {
+			return err
+		}
+		step(weights, next)
+		_, err = client.Publish(ctx, "policy", next)
+		if err = errors.Join(err, next.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func fill(*module.StateDict) {}
+
+func writeVersion(ctx context.Context, client *endpoint.Client, specs []module.NamedSpec) (uint64, error) {
+	next, err := client.NewVersion(ctx, "llm", specs) // new memory that only this process can see
+	if err != nil {
+		return 0, err
+	}
+	defer next.Abort() // no effect after Commit
+	fill(next.StateDict())
+	next.StateDict().SetCompatibility("fp8, rank 0 of 2") // compared by AcquireOptions.Compatibility
+	return next.Commit(ctx, endpoint.PublishOptions{Source: "quantised here"})
+}
+
+// The examples of docs/versions.md run: a version written in place, ten steps from a pool, and a follower.
+func TestVersions(t *testing.T) {
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { dev.Close() })
+	owner := endpointtest.Start(t, endpoint.ServerOptions{Devices: []driver.Device{dev}})
+	specs := []module.NamedSpec{{Name: "w", DType: tensor.Float32, Shape: tensor.Shape{4}}}
+	version, err := writeVersion(t.Context(), owner.Client, specs)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, version)
+	llm, err := owner.Client.Acquire(t.Context(), "llm")
+	require.NoError(t, err)
+	defer llm.Close()
+	require.NoError(t, publishSteps(t.Context(), dev, owner.Client, llm.StateDict()))
+	requests := make(chan request, 1)
+	requests <- request{}
+	close(requests)
+	require.NoError(t, serveRequests(t.Context(), owner.Client, requests))
+}
+
+func upload(values []byte) (err error) {
+	dev, err := cuda.Open(0) // by ordinal
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	memory, err := dev.AllocMemory(int64(len(values)))
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	_, err = memory.WriteAt(values, 0)
+	return err
+}
+
+// upload compiles for systems without a GPU and fails there with a reason.
+func TestUploadWithoutDriver(t *testing.T) {
+	if devices, err := cuda.Devices(); err == nil && len(devices) > 0 {
+		require.NoError(t, upload(make([]byte, 64)))
+		return
+	}
+	require.Error(t, upload(make([]byte, 64)))
+}
