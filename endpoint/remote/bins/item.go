@@ -55,6 +55,8 @@ const (
 	headerUpTo   = "Bin-Up-To"  // in claims: sequence number of the newest removed item
 	headerItems  = "Bin-Items"  // in claims: number of removed items
 	headerBefore = "Bin-Before" // in claims: sequence number of the replaced claim
+	headerClaim  = "Bin-Claim"  // in settled messages: operation of the replaced claim
+	headerSince  = "Bin-Since"  // in settled messages: sequence number of the claim before the replaced one
 )
 
 const (
@@ -109,8 +111,10 @@ type stored struct {
 	id     string // message id
 	damage error  // ErrCorrupt if the headers are invalid
 
-	claim bool   // the message removes items
-	upTo  uint64 // in claims: newest removed item
+	claim  bool   // the message removes items
+	upTo   uint64 // in claims: newest removed item
+	items  int    // in claims: number of removed items
+	before uint64 // in claims: the claim that it replaced
 }
 
 // parseStored parses the headers of an item. An inline body is not copied. A damaged message becomes an item with
@@ -132,6 +136,8 @@ func parseClaim(header nats.Header, sequence uint64, at time.Time) stored {
 	if upTo, err := strconv.ParseUint(header.Get(headerUpTo), 10, 64); err == nil && upTo < sequence {
 		m.upTo = upTo
 	}
+	m.items, _ = strconv.Atoi(header.Get(headerItems))
+	m.before, _ = strconv.ParseUint(header.Get(headerBefore), 10, 64)
 	return m
 }
 

@@ -241,7 +241,7 @@ func (l *Listener) event(msg jetstream.Msg, meta *jetstream.MsgMetadata) (Event,
 	removed := 0
 	switch {
 	case claim:
-		removed = l.claimed(name, msg.Headers(), event.Sequence)
+		removed, event.Op = l.claimed(name, parseClaim(msg.Headers(), event.Sequence, meta.Timestamp), msg.Headers())
 		if event.Op != opTake && event.Op != opDelete {
 			return Event{}, false
 		}
@@ -267,25 +267,33 @@ func (l *Listener) event(msg jetstream.Msg, meta *jetstream.MsgMetadata) (Event,
 	return event, true
 }
 
-// claimed records a claim and returns the number of items that it removed. If the previous claim was not received, the
-// bins are counted again.
-func (l *Listener) claimed(name string, header nats.Header, sequence uint64) (removed int) {
+// claimed records a claim or the message that settled it. It returns the number of items that the claim removed, and its
+// operation if it is an event. If an earlier claim was not received, the bins are counted again.
+func (l *Listener) claimed(name string, claim stored, header nats.Header) (removed int, op string) {
 	w := l.writes[name]
-	upTo, _ := strconv.ParseUint(header.Get(headerUpTo), 10, 64)
-	if upTo >= w.put { // otherwise a put has already replaced the items
-		removed, _ = strconv.Atoi(header.Get(headerItems))
-		w.put = 0
+	received := max(w.claim, l.begin)
+	op, before := claim.op, claim.before
+	if claim.op == opSettled { // before is the claim that it settled
+		op = ""
+		if since, err := strconv.ParseUint(header.Get(headerSince), 10, 64); err == nil && before > received && since <= received {
+			op, before = header.Get(headerClaim), since // the settled claim is the only one that was not received
+		}
 	}
-	before, _ := strconv.ParseUint(header.Get(headerBefore), 10, 64)
-	if before > max(w.claim, l.begin) {
+	if before > received {
 		l.recount()
 	}
-	w.claim = sequence
+	if claim.upTo >= w.put { // otherwise a put has already replaced the items
+		if op != "" {
+			removed = claim.items
+		}
+		w.put = 0
+	}
+	w.claim = claim.item.Sequence
 	l.writes[name] = w
-	if header.Get(headerOp) == opSettled && l.counts[name] == 0 && len(l.writes) > maxWrites {
+	if claim.op == opSettled && l.counts[name] == 0 && len(l.writes) > maxWrites {
 		delete(l.writes, name) // a later claim on the bin causes a comparison
 	}
-	return max(0, removed)
+	return max(0, removed), op
 }
 
 // recount triggers a comparison of the bins with the server's counts.

@@ -110,7 +110,7 @@ func (s *Store) content(ctx context.Context, bin string) (c content, err error) 
 		return err
 	})
 	if err == nil && c.unfinished(takenGrace) {
-		s.background.start(func(ctx context.Context) { s.finishTake(ctx, bin, c.claim.item.Sequence, c.claim.upTo, c.gone) })
+		s.background.start(func(ctx context.Context) { s.finishTake(ctx, bin, c.claim, c.gone) })
 	}
 	return c, err
 }

@@ -60,6 +60,31 @@ func TestTakeSome(t *testing.T) {
 	require.Error(t, err)
 }
 
+// A take may be settled before a listener reads it, which replaces its message. The listener reports the take from the
+// message that settled it.
+func TestListenerReadsSettledTake(t *testing.T) {
+	_, conn := start(t, natslink.ServerOptions{})
+	s, ctx := open(t, conn, bins.Options{}), t.Context()
+	l, err := s.Listen(ctx, ">")
+	require.NoError(t, err)
+	defer l.Close()
+	for i := range 3 {
+		_, err := s.Append(ctx, "a", text(fmt.Sprint(i)))
+		require.NoError(t, err)
+		_, err = nextEvent(ctx, l)
+		require.NoError(t, err)
+	}
+	settled := nats.NewMsg("bin-take.test.a")
+	settled.Header = nats.Header{"Bin-Op": {"settled"}, "Bin-Up-To": {"2"}, "Bin-Before": {"3"}, "Bin-Claim": {"take"}, "Bin-Items": {"2"}, "Bin-Since": {"0"}}
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	_, err = js.PublishMsg(ctx, settled)
+	require.NoError(t, err)
+	event, err := nextEvent(ctx, l)
+	require.NoError(t, err)
+	require.Equal(t, bins.Event{Bin: "a", Items: 1, Op: "take", Sequence: 4}, event)
+}
+
 // If takers of some and of all items race with a writer, each item is delivered to one taker.
 func TestTakeSomeRace(t *testing.T) {
 	_, conn := start(t, natslink.ServerOptions{})

@@ -176,7 +176,8 @@ func (s *Store) claim(ctx context.Context, bin, op string, messages []stored, c 
 	if err != nil {
 		s.log.Debug("bins: could not verify a claim", "namespace", s.opts.Namespace, "bin", bin, "error", err)
 	}
-	s.background.start(func(ctx context.Context) { s.finishTake(ctx, bin, sequence, upTo, messages) })
+	done := stored{claim: true, op: op, item: Item{Sequence: sequence}, upTo: upTo, items: len(messages), before: before}
+	s.background.start(func(ctx context.Context) { s.finishTake(ctx, bin, done, messages) })
 	if replaced {
 		return fmt.Errorf("%w: its items were replaced", ErrConflict)
 	}
@@ -244,19 +245,23 @@ func (s *Store) settleClaim(ctx context.Context, bin, id string, oldest uint64, 
 }
 
 // finishTake removes the messages and bodies of claimed items. Then, unless there is a newer claim, it replaces the
-// claim by a message that expires. It returns the number of removed bodies.
-func (s *Store) finishTake(ctx context.Context, bin string, claim, upTo uint64, messages []stored) (removed int) {
+// claim by a message that expires. The message describes the claim for listeners that have not read it yet. finishTake
+// returns the number of removed bodies.
+func (s *Store) finishTake(ctx context.Context, bin string, claim stored, messages []stored) (removed int) {
 	err := natslink.Ask(ctx, func(ctx context.Context) error {
-		return s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.subject(bin)), jetstream.WithPurgeSequence(upTo+1))
+		return s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.subject(bin)), jetstream.WithPurgeSequence(claim.upTo+1))
 	})
 	if err == nil {
 		msg := nats.NewMsg(s.claimSubject(bin))
 		msg.Header.Set(headerOp, opSettled)
-		msg.Header.Set(headerUpTo, strconv.FormatUint(upTo, 10))
-		msg.Header.Set(headerBefore, strconv.FormatUint(claim, 10))
+		msg.Header.Set(headerUpTo, strconv.FormatUint(claim.upTo, 10))
+		msg.Header.Set(headerBefore, strconv.FormatUint(claim.item.Sequence, 10))
+		msg.Header.Set(headerClaim, claim.op)
+		msg.Header.Set(headerItems, strconv.Itoa(claim.items))
+		msg.Header.Set(headerSince, strconv.FormatUint(claim.before, 10))
 		msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 		msg.Header.Set(jetstream.MsgTTLHeader, settledTTL.String())
-		_, err = publish(ctx, s.js, msg, writeOptions{id: nuid.Next(), expect: &claim})
+		_, err = publish(ctx, s.js, msg, writeOptions{id: nuid.Next(), expect: &claim.item.Sequence})
 	}
 	if err != nil && !errors.Is(err, ErrConflict) {
 		s.log.Debug("bins: taken items remain until the next read or sweep", "namespace", s.opts.Namespace, "bin", bin, "error", err)
@@ -288,7 +293,7 @@ func (s *Store) finishTakes(ctx context.Context, grace time.Duration) (removed i
 			c, err = s.contentOnce(ctx, bin)
 		}
 		if err == nil && c.unfinished(grace) {
-			removed += s.finishTake(ctx, bin, c.claim.item.Sequence, c.claim.upTo, c.gone)
+			removed += s.finishTake(ctx, bin, c.claim, c.gone)
 		}
 	}
 	return removed, err
