@@ -44,8 +44,6 @@ type Tasks interface {
 
 // Objects manages managed objects and references to them.
 type Objects interface {
-	// Release releases references by the ids of their objects and reports the outcome of each.
-	Release(ctx context.Context, objectIDs ...string) ([]Released, error)
 	// ObjectInfo describes a managed object.
 	ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error)
 	// Objects lists managed objects and their holders.

@@ -4,55 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
-
-// Release releases one reference for each id, and several for a repeated id: always the oldest that this session has to
-// the object. Row i is the outcome of the i-th id. If a reference was not released, because the object is gone or this
-// session has no reference to it, Release returns no error and the row has the reason. A [Ref] releases its own
-// reference; Release is for ids that are stored without their values. A Ref whose reference was released here returns
-// [ErrClosed], and its Close only closes the value.
-func (c *caller) Release(ctx context.Context, objectIDs ...string) ([]Released, error) {
-	rows, err := c.release(ctx, objectIDs)
-	if err != nil {
-		return nil, fmt.Errorf("release %d objects: %w", len(objectIDs), err)
-	}
-	out := make([]Released, len(rows))
-	for i, row := range rows {
-		out[i] = Released{ObjectID: row.ID, Released: row.Released, Destroyed: row.Destroyed, Refs: row.Refs}
-		if row.Error != nil {
-			out[i].Err = status.DecodeError(row.Error)
-		}
-	}
-	return out, nil
-}
-
-func (c *caller) release(ctx context.Context, ids []string) ([]message.ObjectReleased, error) {
-	if slices.Contains(ids, "") {
-		return nil, fmt.Errorf("%w: an object id is empty", status.ErrInvalid)
-	}
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	all := make([]message.ObjectReleased, 0, len(ids))
-	for part := range slices.Chunk(ids, message.MaxReleases) {
-		var got message.ObjectsReleased
-		ask := link.Request{Op: message.OpObjectRelease, Body: message.ReleaseObjects{IDs: part}}
-		if err := c.to.conn.Request(ctx, ask, &got); err != nil {
-			return nil, err
-		}
-		if len(got.Objects) != len(part) {
-			return nil, fmt.Errorf("%w: %d answers for %d objects", status.ErrProtocol, len(got.Objects), len(part))
-		}
-		c.to.refs.MarkReleased(got.Objects)
-		all = append(all, got.Objects...)
-	}
-	return all, nil
-}
 
 // ObjectInfo describes a managed object. It returns a [*StaleError] if the server does not have it.
 func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error) {

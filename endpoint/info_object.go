@@ -54,18 +54,3 @@ func decodeObject(in message.ObjectInfo) ObjectInfo {
 	}
 	return out
 }
-
-// Released is the result of releasing one reference.
-type Released struct {
-	// ObjectID is the id of the object.
-	ObjectID string `json:"object_id"`
-	// Released reports whether a reference was released, and Destroyed whether it was the last one, which destroyed the
-	// object.
-	Released  bool `json:"released"`
-	Destroyed bool `json:"destroyed"`
-	// Refs is the number of remaining references of all sessions.
-	Refs uint64 `json:"refcount"`
-	// Err is the reason why no reference was released: a [*StaleError] if the object is gone, [ErrPermission] if this
-	// session has no reference to it.
-	Err error `json:"-"`
-}

@@ -127,15 +127,6 @@ func destroyObject(t testing.TB, s *endpoint.Server, id string) {
 	require.NoError(t, err)
 }
 
-// wentBack maps each id to whether a reference to it was released.
-func wentBack(rows []endpoint.Released) map[string]bool {
-	out := make(map[string]bool, len(rows))
-	for _, row := range rows {
-		out[row.ObjectID] = out[row.ObjectID] || row.Released
-	}
-	return out
-}
-
 // publishOn publishes sd and takes ownership of it.
 func publishOn(t testing.TB, s *endpoint.Server, name string, sd *module.StateDict) uint64 {
 	t.Helper()

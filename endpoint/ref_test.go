@@ -283,53 +283,6 @@ func TestRefReconnectsWithMemory(t *testing.T) {
 	require.NoError(t, fresh.Close())
 }
 
-// References are released by the ids of their objects, some of them more than once.
-func TestRefReleaseByID(t *testing.T) {
-	drivertest.Leaks(t)
-	c, _, o := calling(t)
-	ctx := context.Background()
-	keepCalling(t, c)
-	before := o.count()
-	ids := make([]string, 3)
-	hold := func(i int) {
-		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 1<<16 + i})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, ref.Close()) })
-		ids[i] = ref.ID()
-	}
-	for i := range ids {
-		for range i + 1 { // one, two and three references
-			hold(i)
-		}
-	}
-	released, err := c.Release(ctx, ids[0], ids[1], "nothing", ids[2], ids[2], ids[0])
-	require.NoError(t, err)
-	require.Equal(t, map[string]bool{ids[0]: true, ids[1]: true, ids[2]: true, "nothing": false}, wentBack(released))
-	_, err = c.ObjectInfo(ctx, ids[0])
-	require.ErrorIs(t, err, endpoint.ErrStale, "its last reference went; the id's second place had nothing left to give")
-	for _, id := range ids[1:] {
-		info, err := c.ObjectInfo(ctx, id)
-		require.NoError(t, err)
-		require.EqualValues(t, 1, info.Mine)
-	}
-	for range 2 {
-		released, err = c.Release(ctx, ids...)
-		require.NoError(t, err)
-	}
-	require.Equal(t, map[string]bool{ids[0]: false, ids[1]: false, ids[2]: false}, wentBack(released))
-	released, err = c.Release(ctx)
-	require.NoError(t, err)
-	require.Empty(t, released)
-	released, err = c.Release(ctx, ids[0])
-	require.NoError(t, err)
-	require.False(t, released[0].Released)
-	hold(0)
-	released, err = c.Release(ctx, ids[0])
-	require.NoError(t, err)
-	require.True(t, released[0].Released)
-	endpointtest.Eventually(t, waitLimit, "the owner has the memory back", func() bool { return o.count().Mappings <= before.Mappings })
-}
-
 func TestLimitsObjects(t *testing.T) {
 	r := endpoint.NewRegistry()
 	s := serve(t, endpoint.ServerOptions{Registry: r, Limits: endpoint.Limits{Objects: 2}})

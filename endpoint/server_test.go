@@ -234,8 +234,6 @@ func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 	n, err := endpoint.Call[int](ctx, c, "double", struct{ N int }{3})
 	require.NoError(t, err)
 	require.Equal(t, 6, n)
-	_, err = c.Release(ctx, "nothing")
-	require.NoError(t, err)
 	open(t, c, "b30")
 	all.Wait()
 }

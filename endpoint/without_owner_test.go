@@ -57,7 +57,6 @@ func requests(dev driver.Device, sd *module.StateDict, r *endpoint.Registry) map
 		"PublishWith": func(ctx context.Context, c *endpoint.Client) error {
 			return second(c.PublishWith(ctx, "m", sd, endpoint.PublishOptions{Digests: true}))
 		},
-		"Release":    func(ctx context.Context, c *endpoint.Client) error { return second(c.Release(ctx, "o")) },
 		"Result":     func(ctx context.Context, c *endpoint.Client) error { return c.Result(ctx, "t", nil) },
 		"ServerInfo": func(ctx context.Context, c *endpoint.Client) error { return second(c.ServerInfo(ctx)) },
 		"Stream":     func(ctx context.Context, c *endpoint.Client) error { return lastError(c.Stream(ctx, "f", 1)) },

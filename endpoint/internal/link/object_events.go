@@ -3,7 +3,6 @@ package link
 import (
 	"context"
 	"fmt"
-	"maps"
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -17,8 +16,7 @@ type ObjectEvents struct {
 	asking     chan struct{} // closed when the goroutine that sends it has finished; nil while there is none
 	expected   int           // calls whose references are in flight
 	gone       map[string]struct{}
-	bytes      int               // size of the ids in gone
-	released   map[uint64]string // references that were released by id: object ids by token
+	bytes      int // size of the ids in gone
 }
 
 // maxEvents is the maximum size in bytes of the ids of destroyed objects while references are in flight. It is far
@@ -34,7 +32,7 @@ func (n *ObjectEvents) Track() (end func()) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.expected--; n.expected == 0 {
-			n.gone, n.bytes, n.released = nil, 0, nil
+			n.gone, n.bytes = nil, 0
 		}
 	}
 }
@@ -54,26 +52,6 @@ func (n *ObjectEvents) NoteDestroyed(id string) error {
 	}
 	n.gone[id] = struct{}{}
 	return nil
-}
-
-// NoteReleased records references that were released by id.
-func (n *ObjectEvents) NoteReleased(tokens map[uint64]string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.expected == 0 {
-		return
-	}
-	if n.released == nil {
-		n.released = map[uint64]string{}
-	}
-	maps.Copy(n.released, tokens)
-}
-
-// WasReleased reports whether a reference was released by id before it was registered here.
-func (n *ObjectEvents) WasReleased(id string, token uint64) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return token != 0 && n.released[token] == id
 }
 
 // WasDestroyed reports whether an object was destroyed while references were in flight.

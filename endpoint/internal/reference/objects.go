@@ -43,9 +43,6 @@ func (t *Table) Keep(l *link.Link, obj *message.ObjectRef) *Reference {
 	switch {
 	case l.ObjectEvents.WasDestroyed(r.ID), !live && l.OwnerLeft():
 		t.lose(r, status.StaleObjectMissing)
-	case r.releasedIn(&l.ObjectEvents):
-		t.drop(r)
-		r.end(ErrReleased)
 	case !live:
 		t.conn.OnNext(r.resume)
 	}
@@ -79,17 +76,6 @@ func (t *Table) giveBack(ctx context.Context, r *Reference, wait bool) (bool, er
 		return false, err
 	}
 	return len(got.Objects) == 1 && got.Objects[0].Released, nil
-}
-
-// MarkReleased ends the references of this process that rows list as released.
-func (t *Table) MarkReleased(rows []message.ObjectReleased) {
-	released := tokensOf(rows)
-	for _, l := range t.conn.Live() { // before the lookup below: a reference that is registered later checks these events
-		l.ObjectEvents.NoteReleased(released)
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.endLocked(released)
 }
 
 // Watch subscribes to the owner's events of destroyed objects, once for each connection. Objects that are requested

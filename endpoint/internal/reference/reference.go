@@ -99,29 +99,6 @@ func (r *Reference) held() (*link.Link, uint64) {
 	return r.link, r.token
 }
 
-// isOneOf reports whether the reference has one of the tokens.
-func (r *Reference) isOneOf(tokens map[uint64]string) bool {
-	_, token := r.held()
-	return token != 0 && tokens[token] == r.ID
-}
-
-// releasedIn reports whether the reference was released by id before it was registered here.
-func (r *Reference) releasedIn(events *link.ObjectEvents) bool {
-	_, token := r.held()
-	return events.WasReleased(r.ID, token)
-}
-
-// tokensOf returns the released references: object ids by token.
-func tokensOf(rows []message.ObjectReleased) map[uint64]string {
-	tokens := make(map[uint64]string, len(rows))
-	for _, row := range rows {
-		if row.Released && row.Token != 0 {
-			tokens[row.Token] = row.ID
-		}
-	}
-	return tokens
-}
-
 // detach records that link l has ended, and the reference with it.
 func (r *Reference) detach(l *link.Link) {
 	r.mu.Lock()

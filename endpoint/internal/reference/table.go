@@ -125,18 +125,3 @@ func (t *Table) allLocked() []*Reference {
 	}
 	return list
 }
-
-// endLocked ends and removes the references that were released by id. released maps their tokens to objects.
-func (t *Table) endLocked(released map[uint64]string) {
-	objects := map[string]struct{}{}
-	for _, id := range released {
-		objects[id] = struct{}{}
-	}
-	for id := range objects {
-		for r := range t.byID[id] {
-			if r.isOneOf(released) && r.end(ErrReleased) {
-				t.removeLocked(r)
-			}
-		}
-	}
-}
