@@ -100,7 +100,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 	defer out.Close()
 	ask := link.Request{
 		Op:    message.OpPublish,
-		Body:  message.Publish{Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: opts.Source, Digests: opts.Digests},
+		Body:  message.Publish{Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: opts.Source, Digests: opts.Digests, After: opts.After},
 		Files: out.Files, Storages: out.Storages,
 	}
 	var done message.Published

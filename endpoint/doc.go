@@ -11,7 +11,7 @@
 //
 //	client, _ := endpoint.Dial(ctx, endpoint.ClientOptions{Devices: []driver.Device{dev}, Wait: true})
 //	llm, _ := client.Follow(ctx, "llm", endpoint.FollowOptions{})
-//	llm.Use(func(sd *module.StateDict) error { return answer(w, r, sd) })
+//	llm.Use(func(v endpoint.ModelVersion) error { return answer(w, r, v.StateDict) })
 //
 // [Client.Acquire] attaches one version. [Register] and [Call] run functions of the owner with tensors in place.
 // [Open] and [Share] make one program owner or client.

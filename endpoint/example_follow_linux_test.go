@@ -31,9 +31,9 @@ func ExampleClient_Follow() {
 	}
 	defer client.Close()
 	model, err := client.Follow(ctx, "model", endpoint.FollowOptions{
-		Validate: func(_ context.Context, version uint64, sd *module.StateDict) error {
-			if _, ok := sd.Get("bias"); !ok {
-				return fmt.Errorf("version %d has no bias", version)
+		Validate: func(_ context.Context, v endpoint.ModelVersion) error {
+			if _, ok := v.StateDict.Get("bias"); !ok {
+				return fmt.Errorf("version %d has no bias", v.Version)
 			}
 			return nil
 		},
@@ -43,8 +43,8 @@ func ExampleClient_Follow() {
 	}
 	defer model.Close()
 	service := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		err := model.Use(func(sd *module.StateDict) error {
-			bias, _ := sd.Get("bias")
+		err := model.Use(func(v endpoint.ModelVersion) error {
+			bias, _ := v.StateDict.Get("bias")
 			_, err := fmt.Fprint(w, bias)
 			return err
 		})

@@ -15,12 +15,31 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
+// ModelVersion is an attached version of a model, as followers pass it to functions.
+type ModelVersion struct {
+	// Version is its number and Server the id of its owner. Owners number versions independently.
+	Version uint64
+	Server  string
+	// Source is the origin of the tensors, for people ([PublishOptions]). It may be empty.
+	Source string
+	// Compatibility is the key of [module.StateDict.Compatibility]. It may be empty.
+	Compatibility string
+	// StateDict holds the tensors. It is borrowed: functions must not close it.
+	StateDict *module.StateDict
+}
+
 // FollowOptions configures a [Follower]. The zero value accepts every version.
 type FollowOptions struct {
 	// Validate checks a version before it is used. It borrows the state dict. Requests continue with the previous
 	// version meanwhile. If it returns an error, the version is refused and the follower keeps the previous one until a
 	// newer version is published. ctx ends when the follower is closed. Nil accepts every version.
-	Validate func(ctx context.Context, version uint64, sd *module.StateDict) error
+	Validate func(ctx context.Context, v ModelVersion) error
+	// RefuseOlder refuses a version of another owner with a lower number than the version in use, with
+	// [ErrOlderVersion]. An owner that restarts without its models counts from 1 again, unless publishers set
+	// [PublishOptions.After]. By default the follower uses what the new owner publishes.
+	RefuseOlder bool
+	// NoWait makes Follow return before the first version is in use. Until then, Use and Current return [ErrNotFound].
+	NoWait bool
 }
 
 // FollowStatus is the status of a [Follower] at one moment.
@@ -28,8 +47,8 @@ type FollowStatus struct {
 	// Version is the version in use and Server the id of its owner. They are 0 and empty after the follower was closed.
 	Version uint64
 	Server  string
-	// Refused is the reason why the newest version is not in use: Validate refused it, or it could not be attached,
-	// which is retried. It is nil if that version is in use.
+	// Refused is the reason why the newest version is not in use: Validate or prepare refused it, it is older
+	// ([ErrOlderVersion]), or it could not be attached, which is retried. It is nil if that version is in use.
 	Refused error
 	// Withdrawn reports whether the name was withdrawn. The last version stays in use.
 	Withdrawn bool
@@ -38,21 +57,25 @@ type FollowStatus struct {
 	OwnerLost bool
 }
 
-// Follower keeps the newest version of a name attached for the requests of a service. It logs with the client's logger:
-// accepted, withdrawn and unmapped versions at level info, refused versions and the loss of the owner as warnings. Its
-// methods are safe for concurrent use.
-type Follower struct {
-	client *Client
-	name   string
-	opts   FollowOptions
+// ErrOlderVersion is the reason why [FollowOptions.RefuseOlder] refused a version.
+var ErrOlderVersion = errors.New("the version is older than the one in use")
+
+// Follower keeps the newest version of a name attached for the requests of a service, with a value of type T that was
+// prepared from it. It logs with the client's logger: accepted, withdrawn and unmapped versions at level info, refused
+// versions and the loss of the owner as warnings. Its methods are safe for concurrent use.
+type Follower[T any] struct {
+	client  *Client
+	name    string
+	opts    FollowOptions
+	prepare func(context.Context, ModelVersion) (T, error)
 
 	ctx   context.Context // cancelled by Close
 	stop  context.CancelCauseFunc
 	ended chan struct{} // closed when the goroutine of run has returned
 	ready chan struct{} // closed when the first version is in use
 
-	current atomic.Pointer[followed] // nil before the first version and after Close
-	unmaps  sync.WaitGroup           // versions being unmapped; added to under mu while over is false
+	current atomic.Pointer[followed[T]] // nil before the first version and after Close
+	unmaps  sync.WaitGroup              // versions being unmapped; added to under mu while over is false
 	log     *slog.Logger
 
 	mu      sync.Mutex
@@ -61,28 +84,42 @@ type Follower struct {
 	over    bool // run has ended
 }
 
-// Follow attaches the newest version of a name and each newer one that is published, until the follower is closed. It
-// waits for an owner and the first version until ctx ends; afterwards ctx has no effect. Requests use a version through
-// [Follower.Use] or [Follower.Current]. A superseded version is unmapped when its last request has ended.
+// Follow is [Follow] without a prepared value: requests receive the version itself.
 //
 //	llm, err := client.Follow(ctx, "llm", endpoint.FollowOptions{Validate: check})
 //	…
-//	err = llm.Use(func(sd *module.StateDict) error { return answer(w, r, sd) })
+//	err = llm.Use(func(v endpoint.ModelVersion) error { return answer(w, r, v.StateDict) })
+func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*Follower[ModelVersion], error) {
+	return Follow(ctx, c, name, func(_ context.Context, v ModelVersion) (ModelVersion, error) { return v, nil }, opts)
+}
+
+// Follow attaches the newest version of a name and each newer one that is published, until the follower is closed. It
+// waits for an owner and the first version until ctx ends; afterwards ctx has no effect.
 //
-// If the owner exits, the version stays in use. The client reconnects and attaches what the new owner publishes,
-// whatever its version number. Errors: the cause of ctx with the reason why no version was attached; [ErrClosed] if the
-// client is closed; [ErrPermission] and other errors that waiting cannot resolve. The caller closes the follower.
-func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*Follower, error) {
+// prepare builds what requests need from a version, such as views of its tensors, once for each version. It runs after
+// Validate and borrows the state dict until the version is unmapped. An error refuses the version as an error of
+// Validate does. If the value has a method Close() error, the follower calls it before it unmaps the version.
+//
+// Requests use the value through [Follower.Use] or [Follower.Current]. A superseded version is unmapped when its last
+// request has ended. If the owner exits, the version stays in use. The client reconnects and attaches what the new
+// owner publishes, whatever its version number, unless [FollowOptions.RefuseOlder] is set.
+//
+// Errors: the cause of ctx with the reason why no version was attached; [ErrClosed] if the client is closed;
+// [ErrPermission] and other errors that waiting cannot resolve. The caller closes the follower.
+func Follow[T any](ctx context.Context, c *Client, name string, prepare func(ctx context.Context, v ModelVersion) (T, error), opts FollowOptions) (*Follower[T], error) {
 	w, err := c.watch(ctx, true, name)
 	if err != nil {
 		return nil, fmt.Errorf("follow %s: %w", status.Shown(name), err)
 	}
-	f := &Follower{
-		client: c, name: name, opts: opts, ended: make(chan struct{}), ready: make(chan struct{}),
+	f := &Follower[T]{
+		client: c, name: name, opts: opts, prepare: prepare, ended: make(chan struct{}), ready: make(chan struct{}),
 		log: c.opts.Logger.With("name", message.CutText(name, status.MaxShown)),
 	}
 	f.ctx, f.stop = context.WithCancelCause(context.Background())
 	go f.run(w)
+	if opts.NoWait {
+		return f, nil
+	}
 	select {
 	case <-f.ready:
 		return f, nil
@@ -99,21 +136,21 @@ func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*
 }
 
 // Current pins the version in use. It stays mapped until the caller closes the pin. It returns [ErrClosed] if the
-// follower was closed.
-func (f *Follower) Current() (*Pinned, error) {
+// follower was closed, and [ErrNotFound] before the first version ([FollowOptions.NoWait]).
+func (f *Follower[T]) Current() (*Pinned[T], error) {
 	v, err := f.pin()
 	if err != nil {
 		return nil, err
 	}
-	return &Pinned{version: v}, nil
+	return &Pinned[T]{version: v}, nil
 }
 
 // pin adds a pin to the version in use.
-func (f *Follower) pin() (*followed, error) {
+func (f *Follower[T]) pin() (*followed[T], error) {
 	for {
 		v := f.current.Load()
 		if v == nil {
-			return nil, f.closedError()
+			return nil, f.unusedError()
 		}
 		if v.pin() { // if false, a newer version has replaced it
 			return v, nil
@@ -121,19 +158,19 @@ func (f *Follower) pin() (*followed, error) {
 	}
 }
 
-// Use calls fn with the state dict of the version in use. fn borrows it: it stays mapped until fn returns, even if a
-// newer version is published. Use returns the error of fn, or [ErrClosed] if the follower was closed.
-func (f *Follower) Use(fn func(sd *module.StateDict) error) error {
+// Use calls fn with the value of the version in use. fn borrows it: the version stays mapped until fn returns, even if a
+// newer one is published. Use returns the error of fn, or that of [Follower.Current].
+func (f *Follower[T]) Use(fn func(value T) error) error {
 	v, err := f.pin()
 	if err != nil {
 		return err
 	}
 	defer v.unpin()
-	return fn(v.handle.StateDict())
+	return fn(v.value)
 }
 
 // Status returns the current status of the follower.
-func (f *Follower) Status() FollowStatus {
+func (f *Follower[T]) Status() FollowStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.status
@@ -141,27 +178,39 @@ func (f *Follower) Status() FollowStatus {
 
 // Changed returns a channel that is closed when Status next changes, or at once if the follower is closed. Get the
 // channel before the status to miss no change. Several changes may be reported as one.
-func (f *Follower) Changed() <-chan struct{} {
+func (f *Follower[T]) Changed() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.changed.Channel()
 }
 
 // closedError returns the error of a use after Close.
-func (f *Follower) closedError() error {
+func (f *Follower[T]) closedError() error {
 	return status.Closed("the follower of " + status.Shown(f.name))
 }
 
+// unusedError returns the reason why no version is in use.
+func (f *Follower[T]) unusedError() error {
+	if f.ctx.Err() != nil {
+		return f.closedError()
+	}
+	err := fmt.Errorf("%w: no version of %s is in use yet", status.ErrNotFound, status.Shown(f.name))
+	if refused := f.Status().Refused; refused != nil {
+		err = fmt.Errorf("%w; the last version was refused: %w", err, refused)
+	}
+	return err
+}
+
 // Close stops following and releases the version in use. Requests keep their version until they end. Close waits for
-// Validate to return. A second Close returns nil.
-func (f *Follower) Close() error {
+// Validate and prepare to return. A second Close returns nil.
+func (f *Follower[T]) Close() error {
 	f.stop(f.closedError())
 	<-f.ended
 	return nil
 }
 
 // run follows the name until the follower is closed or the watcher ends with the client.
-func (f *Follower) run(w *Watcher) {
+func (f *Follower[T]) run(w *Watcher) {
 	defer close(f.ended)
 	events := make(chan Event)
 	go f.watch(w, events)
@@ -183,7 +232,7 @@ func (f *Follower) run(w *Watcher) {
 }
 
 // end releases the follower's versions and waits for its goroutines.
-func (f *Follower) end(w *Watcher, events <-chan Event) {
+func (f *Follower[T]) end(w *Watcher, events <-chan Event) {
 	w.Close()
 	for range events { // until watch has returned
 	}
@@ -199,7 +248,7 @@ func (f *Follower) end(w *Watcher, events <-chan Event) {
 }
 
 // watch forwards the watcher's events to events.
-func (f *Follower) watch(w *Watcher, events chan<- Event) {
+func (f *Follower[T]) watch(w *Watcher, events chan<- Event) {
 	defer close(events)
 	for e, err := range w.Events(f.ctx) {
 		if err != nil {
@@ -215,7 +264,7 @@ func (f *Follower) watch(w *Watcher, events chan<- Event) {
 }
 
 // heard processes an event of the name or its owner.
-func (f *Follower) heard(e Event, tries *retries) {
+func (f *Follower[T]) heard(e Event, tries *retries) {
 	switch e.Kind {
 	case EventOwnerLost:
 		f.log.Warn("the owner of a model that is followed is gone; its version stays in use", "server", e.Server)
@@ -237,7 +286,7 @@ func (f *Follower) heard(e Event, tries *retries) {
 }
 
 // take attaches the newest version and puts it in use, unless it is already in use or was refused.
-func (f *Follower) take(tries *retries) {
+func (f *Follower[T]) take(tries *retries) {
 	ctx, cancel := context.WithTimeout(f.ctx, takeTimeout)
 	defer cancel()
 	h, err := f.client.Acquire(ctx, f.name)
@@ -260,17 +309,24 @@ func (f *Follower) take(tries *retries) {
 // takeTimeout limits one attempt to attach, so that events are processed meanwhile.
 const takeTimeout = 30 * time.Second
 
-// offer puts a new version in use if Validate accepts it. It takes ownership of the handle.
-func (f *Follower) offer(h *Handle, tries *retries) {
+// offer puts a new version in use if it can be prepared. It takes ownership of the handle.
+func (f *Follower[T]) offer(h *Handle, tries *retries) {
 	at := versionOf(h)
-	if v := f.current.Load(); v != nil && versionOf(v.handle) == at || tries.refused == at {
+	before := f.current.Load()
+	if before != nil && versionOf(before.handle) == at || tries.refused == at {
 		h.Close()
 		return
 	}
-	err := f.validate(h)
+	var value T
+	var err error
+	if f.opts.RefuseOlder && before != nil && at.version < before.handle.Version() {
+		err = fmt.Errorf("%w: version %d of a new owner, version %d is in use", ErrOlderVersion, at.version, before.handle.Version())
+	} else {
+		value, err = f.build(h)
+	}
 	switch {
 	case err == nil:
-		f.put(h)
+		f.put(h, value)
 	case f.ctx.Err() != nil:
 		h.Close()
 	default:
@@ -289,22 +345,28 @@ type serverVersion struct {
 
 func versionOf(h *Handle) serverVersion { return serverVersion{h.ServerID(), h.Version()} }
 
-// validate calls Validate. A panic in it refuses the version, and the service continues with the previous one.
-func (f *Follower) validate(h *Handle) (err error) {
-	if f.opts.Validate == nil {
-		return nil
-	}
+// build validates and prepares a version. A panic in it refuses the version, and the service continues with the previous
+// one.
+func (f *Follower[T]) build(h *Handle) (value T, err error) {
+	step := "validate"
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: validate: %v", status.ErrPanic, p)
+			err = fmt.Errorf("%w: %s: %v", status.ErrPanic, step, p)
 		}
 	}()
-	return f.opts.Validate(f.ctx, h.Version(), h.StateDict())
+	v := ModelVersion{Version: h.Version(), Server: h.ServerID(), Source: h.lease.Source, Compatibility: h.StateDict().Compatibility(), StateDict: h.StateDict()}
+	if f.opts.Validate != nil {
+		if err = f.opts.Validate(f.ctx, v); err != nil {
+			return value, err
+		}
+	}
+	step = "prepare"
+	return f.prepare(f.ctx, v)
 }
 
 // put puts a version in use. It takes ownership of the handle.
-func (f *Follower) put(h *Handle) {
-	v := &followed{follower: f, handle: h}
+func (f *Follower[T]) put(h *Handle, value T) {
+	v := &followed[T]{follower: f, handle: h, value: value}
 	v.pins.Store(1) // the follower's pin
 	before := f.current.Swap(v)
 	f.log.Info("a version was taken", "version", h.Version(), "server", h.ServerID())
@@ -317,7 +379,7 @@ func (f *Follower) put(h *Handle) {
 }
 
 // set changes the status and wakes its waiters.
-func (f *Follower) set(change func(*FollowStatus)) {
+func (f *Follower[T]) set(change func(*FollowStatus)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change(&f.status)

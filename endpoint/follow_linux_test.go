@@ -29,14 +29,23 @@ func mapped(t *testing.T) int {
 	return strings.Count(string(maps), "/memfd:")
 }
 
-// following returns a client of this process that follows a name at an owner in another one.
-func following(t *testing.T, socket string, opts endpoint.FollowOptions) (*endpoint.Client, *endpoint.Follower) {
+// dialed returns a client of an owner in another process.
+func dialed(t *testing.T, socket string) *endpoint.Client {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)
 	defer cancel()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// following returns a client of this process that follows a name at an owner in another one.
+func following(t *testing.T, socket string, opts endpoint.FollowOptions) (*endpoint.Client, *endpoint.Follower[endpoint.ModelVersion]) {
+	t.Helper()
+	c := dialed(t, socket)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)
+	defer cancel()
 	f, err := c.Follow(ctx, "m", opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.Close()) })
@@ -99,33 +108,33 @@ func TestFollowerPins(t *testing.T) {
 	o.publish(model{Name: "m", Seed: 1})
 	_, f := following(t, socket, endpoint.FollowOptions{})
 	all := contents{t: t}
-	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 1) }))
+	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 1) }))
 	one := mapped(t)
 	request, err := f.Current()
 	require.NoError(t, err)
 
 	o.publish(model{Name: "m", Seed: 2})
 	endpointtest.Eventually(t, waitLimit, "version 2 is taken", func() bool { return f.Status().Version == 2 })
-	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
+	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 2) }))
 	require.EqualValues(t, 1, request.Version())
-	require.NoError(t, all.check(request.StateDict(), 1), "a request keeps the version that it began with")
+	require.NoError(t, all.check(request.Value().StateDict, 1), "a request keeps the version that it began with")
 	require.Len(t, o.models()[0].Versions, 2)
 
 	require.NoError(t, request.Close())
 	require.NoError(t, request.Close(), "a second time is nothing")
 	endpointtest.Eventually(t, waitLimit, "version 1 is unmapped", func() bool { return mapped(t) == one })
 	endpointtest.Eventually(t, waitLimit, "the owner frees it", func() bool { return len(o.models()[0].Versions) == 1 })
-	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
+	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 2) }))
 
 	o.withdraw("m")
 	endpointtest.Eventually(t, waitLimit, "the withdrawal is told", func() bool { return f.Status().Withdrawn })
-	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
+	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 2) }))
 	last, err := f.Current()
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	require.NoError(t, all.check(last.StateDict(), 2), "a request ends later than the follower")
+	require.NoError(t, all.check(last.Value().StateDict, 2), "a request ends later than the follower")
 	require.NoError(t, last.Close())
-	require.ErrorIs(t, f.Use(func(*module.StateDict) error { return nil }), endpoint.ErrClosed)
+	require.ErrorIs(t, f.Use(func(endpoint.ModelVersion) error { return nil }), endpoint.ErrClosed)
 	require.Zero(t, f.Status().Version)
 }
 
@@ -141,7 +150,7 @@ func TestFollowerWaits(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, `follow "m"`)
 
-	got := make(chan *endpoint.Follower, 1)
+	got := make(chan *endpoint.Follower[endpoint.ModelVersion], 1)
 	go func() {
 		f, err := c.Follow(context.Background(), "m", endpoint.FollowOptions{})
 		if err != nil {
@@ -155,7 +164,7 @@ func TestFollowerWaits(t *testing.T) {
 	require.NotNil(t, f)
 	defer f.Close()
 	all := contents{t: t}
-	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
+	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 2) }))
 }
 
 func TestFollowerValidate(t *testing.T) {
@@ -163,10 +172,10 @@ func TestFollowerValidate(t *testing.T) {
 	o, socket := owner(t)
 	o.publish(model{Name: "m", Seed: 1})
 	errBad := errors.New("the loss is not a number")
-	validate := func(_ context.Context, version uint64, sd *module.StateDict) error {
-		switch version {
+	validate := func(_ context.Context, v endpoint.ModelVersion) error {
+		switch v.Version {
 		case 2:
-			return fmt.Errorf("%d tensors: %w", sd.Len(), errBad)
+			return fmt.Errorf("%d tensors: %w", v.StateDict.Len(), errBad)
 		case 3:
 			panic("a check that is wrong")
 		}
@@ -182,7 +191,7 @@ func TestFollowerValidate(t *testing.T) {
 	endpointtest.Eventually(t, waitLimit, "version 3 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrPanic) })
 	require.Equal(t, one, mapped(t), "what was refused is unmapped")
 	all := contents{t: t}
-	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 1) }))
+	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 1) }))
 	o.publish(model{Name: "m", Seed: 4})
 	endpointtest.Eventually(t, waitLimit, "version 4 is taken", func() bool { return f.Status().Version == 4 })
 	require.NoError(t, f.Status().Refused)
@@ -190,7 +199,7 @@ func TestFollowerValidate(t *testing.T) {
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
 	require.NoError(t, err)
 	defer c.Close()
-	validate = func(context.Context, uint64, *module.StateDict) error { return errBad }
+	validate = func(context.Context, endpoint.ModelVersion) error { return errBad }
 	err = nil
 	for limit := 50 * time.Millisecond; !errors.Is(err, errBad); limit *= 2 { // on a busy machine the time may end earlier
 		require.Less(t, limit, waitLimit, "why no version was taken")
@@ -213,15 +222,15 @@ func TestFollowerReconnects(t *testing.T) {
 	o.Kill()
 	endpointtest.Eventually(t, waitLimit, "the loss is told", func() bool { return f.Status().OwnerLost })
 	all := contents{t: t}
-	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 3) }))
+	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 3) }))
 
 	next := start(t)
 	next.serve(socket)
 	endpointtest.Eventually(t, waitLimit, "the successor is told", func() bool { return !f.Status().OwnerLost })
-	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 3) }), "it has not published anything yet")
+	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 3) }), "it has not published anything yet")
 	next.publish(model{Name: "m", Seed: 9})
 	endpointtest.Eventually(t, waitLimit, "its version is taken", func() bool { return f.Status().Version == 1 })
-	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 9) }))
+	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 9) }))
 	endpointtest.Eventually(t, waitLimit, "the old one is unmapped", func() bool { return c.Stats().Handles == 1 })
 }
 
@@ -230,8 +239,8 @@ func TestFollowTellsOfChanges(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
 	o.publish(model{Name: "m", Seed: 1})
-	refuseTwo := func(_ context.Context, version uint64, _ *module.StateDict) error {
-		if version == 2 {
+	refuseTwo := func(_ context.Context, v endpoint.ModelVersion) error {
+		if v.Version == 2 {
 			return errors.New("two is not for us")
 		}
 		return nil
@@ -301,7 +310,7 @@ func TestFollowerUnderLoad(t *testing.T) {
 			return nil // its first version, not recorded yet
 		}
 		requests.Add(1)
-		return all.check(p.StateDict(), base+p.Version())
+		return all.check(p.Value().StateDict, base+p.Version())
 	}
 	for range 4 {
 		workers.Go(func() {
@@ -362,12 +371,122 @@ func TestPinnedStateDictAfterClose(t *testing.T) {
 	require.NoError(t, err)
 	other, err := f.Current()
 	require.NoError(t, err)
-	require.Positive(t, closed.StateDict().Len())
+	require.Positive(t, closed.Value().StateDict.Len())
 	for range 2 {
 		require.NoError(t, closed.Close())
-		require.Nil(t, closed.StateDict())
+		require.Nil(t, closed.Value().StateDict)
 	}
 	require.Equal(t, f.Status().Version, closed.Version())
-	require.Positive(t, other.StateDict().Len())
+	require.Positive(t, other.Value().StateDict.Len())
 	require.NoError(t, other.Close())
+}
+
+// layers is a prepared value that counts its uses and its end.
+type layers struct {
+	names  []string
+	closed *atomic.Int64
+}
+
+func (l *layers) Close() error { l.closed.Add(1); return nil }
+
+// Follow prepares a value once for each version, refuses a version that cannot be prepared, and closes the value before
+// the version is unmapped.
+func TestFollowPrepares(t *testing.T) {
+	drivertest.Leaks(t)
+	o, socket := owner(t)
+	o.publish(model{Name: "m", Seed: 1})
+	c := dialed(t, socket)
+	var prepared, closed atomic.Int64
+	prepare := func(_ context.Context, v endpoint.ModelVersion) (*layers, error) {
+		switch prepared.Add(1); v.Version {
+		case 2:
+			return nil, errors.New("two is not for us")
+		case 3:
+			panic("a view that is wrong")
+		}
+		return &layers{names: v.StateDict.Names(), closed: &closed}, nil
+	}
+	f, err := endpoint.Follow(t.Context(), c, "m", prepare, endpoint.FollowOptions{})
+	require.NoError(t, err)
+	for range 10 {
+		require.NoError(t, f.Use(func(l *layers) error { require.NotEmpty(t, l.names); return nil }))
+	}
+	require.EqualValues(t, 1, prepared.Load())
+	o.publish(model{Name: "m", Seed: 2})
+	endpointtest.Eventually(t, waitLimit, "version 2 is refused", func() bool { return f.Status().Refused != nil })
+	require.ErrorContains(t, f.Status().Refused, "two is not for us")
+	o.publish(model{Name: "m", Seed: 3})
+	endpointtest.Eventually(t, waitLimit, "version 3 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrPanic) })
+	require.ErrorContains(t, f.Status().Refused, "prepare")
+	require.Zero(t, closed.Load())
+	old, err := f.Current()
+	require.NoError(t, err)
+	o.publish(model{Name: "m", Seed: 4})
+	endpointtest.Eventually(t, waitLimit, "version 4 is in use", func() bool { return f.Status().Version == 4 })
+	require.Zero(t, closed.Load(), "a request still uses version 1")
+	require.NoError(t, old.Close())
+	endpointtest.Eventually(t, waitLimit, "the value of version 1 is closed", func() bool { return closed.Load() == 1 })
+	require.Nil(t, old.Value())
+	require.NoError(t, f.Close())
+	require.EqualValues(t, 2, closed.Load())
+	require.EqualValues(t, 4, prepared.Load())
+}
+
+// Without waiting, requests fail with ErrNotFound until the first version is in use.
+func TestFollowNoWait(t *testing.T) {
+	drivertest.Leaks(t)
+	o, socket := owner(t)
+	c := dialed(t, socket)
+	f, err := c.Follow(t.Context(), "m", endpoint.FollowOptions{NoWait: true})
+	require.NoError(t, err)
+	err = f.Use(func(endpoint.ModelVersion) error { return nil })
+	require.ErrorIs(t, err, endpoint.ErrNotFound)
+	require.ErrorContains(t, err, `no version of "m" is in use yet`)
+	_, err = f.Current()
+	require.ErrorIs(t, err, endpoint.ErrNotFound)
+	o.publish(model{Name: "m", Seed: 1})
+	endpointtest.Eventually(t, waitLimit, "version 1 is in use", func() bool { return f.Status().Version == 1 })
+	all := contents{t: t}
+	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 1) }))
+	require.NoError(t, f.Close())
+	require.ErrorIs(t, f.Use(func(endpoint.ModelVersion) error { return nil }), endpoint.ErrClosed)
+}
+
+// A follower that refuses older versions keeps its version when a restarted owner counts from 1, and hands it back: a
+// reader publishes its mapped memory to the new owner, where the numbers continue.
+func TestFollowRefuseOlder(t *testing.T) {
+	drivertest.Leaks(t)
+	o, socket := owner(t)
+	for seed := range uint64(3) {
+		o.publish(model{Name: "m", Seed: seed + 1})
+	}
+	c, f := following(t, socket, endpoint.FollowOptions{RefuseOlder: true})
+	require.EqualValues(t, 3, f.Status().Version)
+	before := f.Status().Server
+	o.Kill()
+	next := start(t)
+	next.serve(socket)
+	next.publish(model{Name: "m", Seed: 9})
+	endpointtest.Eventually(t, waitLimit, "version 1 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrOlderVersion) })
+	require.EqualValues(t, 3, f.Status().Version)
+	all := contents{t: t}
+	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 3) }))
+
+	pinned, err := f.Current()
+	require.NoError(t, err)
+	_, err = c.PublishWith(t.Context(), "m", pinned.Value().StateDict, endpoint.PublishOptions{After: 1<<53 + 1})
+	require.ErrorIs(t, err, endpoint.ErrInvalid)
+	version, err := c.PublishWith(t.Context(), "m", pinned.Value().StateDict, endpoint.PublishOptions{After: pinned.Version(), Source: "handed back"})
+	require.NoError(t, err)
+	require.EqualValues(t, 4, version)
+	require.NoError(t, pinned.Close())
+	endpointtest.Eventually(t, waitLimit, "version 4 is in use", func() bool { return f.Status().Version == 4 })
+	require.NotEqual(t, before, f.Status().Server)
+	require.NoError(t, f.Status().Refused)
+	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error {
+		require.EqualValues(t, 4, v.Version)
+		require.Equal(t, f.Status().Server, v.Server)
+		require.Equal(t, "handed back", v.Source)
+		return all.check(v.StateDict, 3)
+	}))
 }

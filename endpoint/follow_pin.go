@@ -1,21 +1,22 @@
 package endpoint
 
 import (
+	"io"
 	"sync/atomic"
-
-	"github.com/sharedtensor/sharedtensor/module"
+	"time"
 )
 
 // followed is a version that a [Follower] has attached. It stays mapped while it has pins: one of the follower while it
 // is in use, and one for each request that uses it.
-type followed struct {
-	follower *Follower
+type followed[T any] struct {
+	follower *Follower[T]
 	handle   *Handle
+	value    T
 	pins     atomic.Int64
 }
 
 // pin adds a pin. It returns false if the last pin was already removed.
-func (v *followed) pin() bool {
+func (v *followed[T]) pin() bool {
 	for {
 		n := v.pins.Load()
 		if n == 0 {
@@ -28,7 +29,7 @@ func (v *followed) pin() bool {
 }
 
 // unpin removes a pin. The last one unmaps the memory on a separate goroutine, so that requests do not wait for it.
-func (v *followed) unpin() {
+func (v *followed[T]) unpin() {
 	if v.pins.Add(-1) > 0 {
 		return
 	}
@@ -40,44 +41,76 @@ func (v *followed) unpin() {
 	}
 	f.mu.Unlock()
 	if !apart {
-		v.handle.Close()
+		v.release()
 		return
 	}
 	go func() {
 		defer f.unmaps.Done()
-		v.handle.Close()
+		v.release()
 		f.log.Info("a version was unmapped", "version", v.handle.Version(), "server", v.handle.ServerID())
 	}()
 }
 
+// release closes the value, if it has a Close method, and unmaps the version.
+func (v *followed[T]) release() {
+	if c, ok := any(v.value).(io.Closer); ok {
+		if err := c.Close(); err != nil {
+			v.follower.log.Warn("the prepared value of a version could not be closed", "version", v.handle.Version(), "error", err)
+		}
+	}
+	v.handle.Close()
+}
+
 // Pinned is a version that [Follower.Current] returned, usually for one request. It stays mapped until Close. Its
 // methods are safe for concurrent use.
-type Pinned struct {
-	version *followed
+type Pinned[T any] struct {
+	version *followed[T]
 	closed  atomic.Bool
 }
 
-// StateDict returns the tensors, or nil after Close even if the version is still mapped, so that a use after Close
-// fails at once. They are borrowed and valid until Close; the caller must not close them. The memory is mapped
-// read-only.
-func (p *Pinned) StateDict() *module.StateDict {
+// Value returns what was prepared from the version, or the zero value after Close even if the version is still mapped,
+// so that a use after Close fails at once. It is borrowed and valid until Close. The memory is mapped read-only.
+func (p *Pinned[T]) Value() T {
 	if p.closed.Load() {
-		return nil
+		var zero T
+		return zero
 	}
-	return p.version.handle.StateDict()
+	return p.version.value
 }
 
 // Version returns the number of the version.
-func (p *Pinned) Version() uint64 { return p.version.handle.Version() }
+func (p *Pinned[T]) Version() uint64 { return p.version.handle.Version() }
 
 // ServerID returns the id of the owner that the version came from.
-func (p *Pinned) ServerID() string { return p.version.handle.ServerID() }
+func (p *Pinned[T]) ServerID() string { return p.version.handle.ServerID() }
 
 // Close releases the version. It is unmapped when it is superseded and all requests have released it. A second Close
 // returns nil.
-func (p *Pinned) Close() error {
+func (p *Pinned[T]) Close() error {
 	if p.closed.CompareAndSwap(false, true) {
 		p.version.unpin()
 	}
 	return nil
+}
+
+// retries schedules attempts to attach a version after a failure. Pauses double, because the cause, such as missing
+// memory or a limit, may disappear without an event.
+type retries struct {
+	refused serverVersion // the version that was refused last
+	pause   time.Duration
+	timer   <-chan time.Time
+}
+
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+func (r *retries) begin()                { r.pause = 0 }
+func (r *retries) stop()                 { r.pause, r.timer = 0, nil }
+func (r *retries) due() <-chan time.Time { return r.timer }
+
+func (r *retries) again() {
+	r.pause = min(max(firstRetry, 2*r.pause), lastRetry)
+	r.timer = time.After(r.pause)
 }

@@ -10,4 +10,7 @@ type PublishOptions struct {
 	// ignores digests from [module.AddDigests]. If the owner does not support this, publication fails with
 	// errors.ErrUnsupported.
 	Digests bool
+	// After makes the number of the version greater than After, at most 2⁵³. It lets numbers continue after an owner's
+	// restart ([FollowOptions.RefuseOlder]). Owners that do not support it ignore it.
+	After uint64
 }

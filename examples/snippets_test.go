@@ -3,6 +3,7 @@ package examples_test
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -86,9 +87,9 @@ func callWithDeadline(ctx context.Context, client *endpoint.Client) (float64, er
 // request is a request of the service in docs/versions.md.
 type request struct{}
 
-func (request) answer(*module.StateDict) error { return nil }
+func (request) answer(endpoint.ModelVersion) error { return nil }
 
-func validate(context.Context, uint64, *module.StateDict) error { return nil }
+func validate(context.Context, endpoint.ModelVersion) error { return nil }
 
 func serveRequests(ctx context.Context, client *endpoint.Client, requests <-chan request) error {
 	llm, err := client.Follow(ctx, "llm", endpoint.FollowOptions{Validate: validate})
@@ -102,6 +103,48 @@ func serveRequests(ctx context.Context, client *endpoint.Client, requests <-chan
 		}
 	}
 	return nil
+}
+
+// network is a model in docs/versions.md.
+type network struct{ embedding []float32 }
+
+func newNetwork(_ context.Context, v endpoint.ModelVersion) (*network, error) {
+	embedding, ok := v.StateDict.Get("embedding")
+	if !ok {
+		return nil, errors.New("the model has no embedding")
+	}
+	values, err := tensor.Data[float32](embedding)
+	return &network{embedding: values}, err
+}
+
+func (n *network) answer(request) error { return nil }
+
+func serveNetwork(ctx context.Context, client *endpoint.Client, requests <-chan request) error {
+	llm, err := endpoint.Follow(ctx, client, "llm", newNetwork, endpoint.FollowOptions{})
+	if err != nil {
+		return err
+	}
+	defer llm.Close()
+	for r := range requests {
+		if err := llm.Use(func(n *network) error { return n.answer(r) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func handBack(ctx context.Context, client *endpoint.Client, llm *endpoint.Follower[endpoint.ModelVersion]) error {
+	_, err := client.Info(ctx, "llm")
+	if !errors.Is(err, endpoint.ErrNotFound) {
+		return err // nil if the owner already has the model
+	}
+	v, err := llm.Current()
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	_, err = client.PublishWith(ctx, "llm", v.Value().StateDict, endpoint.PublishOptions{After: v.Version()})
+	return err
 }
 
 func step(_, _ *module.StateDict) {}
@@ -178,4 +221,46 @@ func TestUploadWithoutDriver(t *testing.T) {
 		return
 	}
 	require.Error(t, upload(make([]byte, 64)))
+}
+
+// A reader hands a model back to an owner that restarted without it.
+func TestHandBack(t *testing.T) {
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { dev.Close() })
+	ctx, socket := t.Context(), filepath.Join(t.TempDir(), "owner.sock")
+	serve := func() (*endpoint.Server, func()) {
+		server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- server.Serve(ctx) }()
+		return server, func() { stop(); require.NoError(t, <-ended) }
+	}
+	first, stop := serve()
+	specs := []module.NamedSpec{{Name: "embedding", DType: tensor.Float32, Shape: tensor.Shape{4}}}
+	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Wait: true})
+	require.NoError(t, err)
+	defer client.Close()
+	for range 3 {
+		sd, err := module.New(dev, specs)
+		require.NoError(t, err)
+		_, err = first.Publish(ctx, "llm", sd)
+		require.NoError(t, err)
+		require.NoError(t, sd.Close())
+	}
+	llm, err := client.Follow(ctx, "llm", endpoint.FollowOptions{RefuseOlder: true})
+	require.NoError(t, err)
+	defer llm.Close()
+	requests := make(chan request, 1)
+	requests <- request{}
+	close(requests)
+	require.NoError(t, serveNetwork(ctx, client, requests))
+	stop()
+	_, stop = serve()
+	defer stop()
+	require.Eventually(t, func() bool { return !llm.Status().OwnerLost && handBack(ctx, client, llm) == nil }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return llm.Status().Version == 4 }, 20*time.Second, 10*time.Millisecond)
+	require.NoError(t, handBack(ctx, client, llm), "the owner has it")
+	require.EqualValues(t, 4, llm.Status().Version)
 }

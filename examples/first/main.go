@@ -48,8 +48,8 @@ func work(ctx context.Context, dev driver.Device) error {
 }
 
 // answer reads the embedding, which is the owner's memory, mapped read-only.
-func answer(weights *module.StateDict) error {
-	embedding, ok := weights.Get("model.embed_tokens.weight")
+func answer(llm endpoint.ModelVersion) error {
+	embedding, ok := llm.StateDict.Get("model.embed_tokens.weight")
 	if !ok {
 		return errors.New("the model has no embedding")
 	}

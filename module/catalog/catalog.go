@@ -110,6 +110,10 @@ func New(opts Options) *Catalog {
 	}
 }
 
+// MaxAfter is the largest number that [Catalog.PublishAfter] continues from. It leaves room for further versions, and
+// JSON represents it exactly.
+const MaxAfter = 1 << 53
+
 // Publish makes sd the newest version of name and returns its number. It takes ownership of sd, even on an error: the
 // catalog closes it when it is no longer reachable. A state dict must not be published twice; publish a clone. Numbers
 // count from 1 and never repeat for a name, even after [Catalog.Withdraw]. New names start higher after more than a
@@ -117,6 +121,12 @@ func New(opts Options) *Catalog {
 //
 // Errors are [ErrName], [ErrNoStateDict] and [ErrClosed].
 func (c *Catalog) Publish(name string, sd *module.StateDict, origin Origin) (uint64, error) {
+	return c.PublishAfter(name, 0, sd, origin)
+}
+
+// PublishAfter is Publish with a number greater than after, so that numbers continue where another catalog ended,
+// [MaxAfter] at most.
+func (c *Catalog) PublishAfter(name string, after uint64, sd *module.StateDict, origin Origin) (uint64, error) {
 	if sd == nil {
 		return 0, &NameError{Op: "publish", Name: name, Err: ErrNoStateDict}
 	}
@@ -124,7 +134,7 @@ func (c *Catalog) Publish(name string, sd *module.StateDict, origin Origin) (uin
 		return 0, errors.Join(fmt.Errorf("publish: %w", err), sd.Close())
 	}
 	v := &version{
-		name: name, sd: sd, bytes: sd.Bytes(), tensors: sd.Len(), devices: devicesOf(sd), origin: origin,
+		name: name, number: min(after, MaxAfter), sd: sd, bytes: sd.Bytes(), tensors: sd.Len(), devices: devicesOf(sd), origin: origin,
 		leases: make(map[uint64]*Lease),
 	}
 	freed, wake, err := c.publish(v)
@@ -136,7 +146,7 @@ func (c *Catalog) Publish(name string, sd *module.StateDict, origin Origin) (uin
 	return v.number, nil
 }
 
-// publish adds v.
+// publish adds v with the next number that is greater than v.number.
 func (c *Catalog) publish(v *version) (freed []*version, wake []func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,7 +160,7 @@ func (c *Catalog) publish(v *version) (freed []*version, wake []func(), err erro
 	} else if len(e.versions) == 0 {
 		c.empty--
 	}
-	e.last++
+	e.last = max(e.last, v.number) + 1
 	v.number, v.at = e.last, c.opts.Now()
 	e.versions = append(e.versions, v)
 	e.current = v

@@ -32,6 +32,8 @@ type Acquired struct {
 	Manifest Manifest `cbor:"4,keyasint"`
 	// Handles are the manifest's storages, in its order.
 	Handles []Handle `cbor:"5,keyasint"`
+	// Source is the source of its publication.
+	Source string `cbor:"6,keyasint,omitempty"`
 }
 
 // Release releases leases. Leases of other sessions are refused with [CodePermissionDenied], unknown ones with
@@ -61,6 +63,8 @@ type Publish struct {
 	// Digests makes the server compute the digests of the version after it is published, if [FeatureDigests] was
 	// agreed. [OpDigests] waits for them.
 	Digests bool `cbor:"5,keyasint,omitempty"`
+	// After makes the number of the version greater than After.
+	After uint64 `cbor:"6,keyasint,omitempty"`
 }
 
 // Published answers a [Publish].

@@ -28,11 +28,12 @@ const (
 
 // Lease is the client's state of one lease. It does not keep the memory of the version reachable.
 type Lease struct {
-	// Name and Version identify what was acquired, Server is the id of its owner, and Bytes is the size of its memory.
-	// They are immutable.
+	// Name and Version identify what was acquired, Server is the id of its owner, Source the source of its publication,
+	// and Bytes the size of its memory. They are immutable.
 	Name    string
 	Version uint64
 	Server  string
+	Source  string
 	Bytes   int64
 
 	of *Leases

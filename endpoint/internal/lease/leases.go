@@ -65,10 +65,14 @@ func (s *Leases) attach(ctx context.Context, l *link.Link, a *Lease, ask message
 	for _, storage := range sd.Storages() {
 		a.Bytes += storage.Bytes()
 	}
+	a.Source = message.CutText(got.Source, maxSource)
 	a.acquired(l.Server.Server, got.Version)
 	s.add(a, l, got.Lease, id)
 	return sd, nil
 }
+
+// maxSource is the maximum size of a source in bytes. Owners cut sources to this size.
+const maxSource = 1024
 
 // add registers a lease so that it receives events and is renewed after reconnections. If the connection has already
 // ended, the renewal starts now.

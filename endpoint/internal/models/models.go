@@ -87,6 +87,7 @@ type Publication struct {
 	StateDict *module.StateDict // owned by the publication
 	Origin    catalog.Origin    // publisher and source
 	Digests   bool              // compute digests
+	After     uint64            // the version's number is greater
 	charge    *charge           // of a client; nil for publications of the server's own process
 }
 
@@ -110,6 +111,9 @@ func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, er
 	if err = CheckName(p.Name); err != nil {
 		return 0, err
 	}
+	if p.After > catalog.MaxAfter {
+		return 0, fmt.Errorf("%w: versions continue from a number of at most 2⁵³, not %d", status.ErrInvalid, p.After)
+	}
 	if err = context.Cause(ctx); err != nil {
 		return 0, err
 	}
@@ -122,16 +126,16 @@ func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, er
 	}
 	m.nameExport(out)
 	undo = append(undo, func() error { m.closeExport(out); return nil })
-	if err = m.attachable(p.Name, out); err != nil {
+	p.Origin.Source = limits.ShortText(p.Origin.Source, limits.SourceBytes)
+	if err = m.attachable(p, out); err != nil {
 		return 0, err
 	}
 	m.exports.put(sd, out) // before publication: the first reader may arrive at once
 	if p.Digests {
 		m.digests.add(sd)
 	}
-	p.Origin.Source = limits.ShortText(p.Origin.Source, limits.SourceBytes)
 	undo = []func() error{func() error { m.release(sd); return nil }} // the catalog closes sd
-	if version, err = m.Catalog.Publish(p.Name, sd, p.Origin); err != nil {
+	if version, err = m.Catalog.PublishAfter(p.Name, p.After, sd, p.Origin); err != nil {
 		return 0, err
 	}
 	m.digests.published(sd, p.Name, version)
@@ -151,15 +155,15 @@ func (m *Models) freeze(p Publication) error {
 }
 
 // attachable encodes the manifest for readers. It fails if the version does not fit in a frame.
-func (m *Models) attachable(name string, out *transfer.Export) error {
+func (m *Models) attachable(p Publication, out *transfer.Export) error {
 	frame, files := inproc.FrameLimits(m.Frame)
 	if len(out.Files) > files {
 		return fmt.Errorf("%w: %d storages; a frame has at most %d, load the model into fewer", status.ErrTooLarge, len(out.Files), files)
 	}
-	if err := out.Encode(); err != nil {
+	if err := out.Encode(p.Origin.Source); err != nil {
 		return err
 	}
-	head := message.AppendAcquiredHead(nil, math.MaxUint64, name, math.MaxUint64)
+	head := message.AppendAcquiredHead(nil, math.MaxUint64, p.Name, math.MaxUint64, out.Sourced)
 	if n := int64(len(head) + len(out.Tail)); n > frame {
 		return fmt.Errorf("%w: the manifest has %d bytes; a frame has at most %d", status.ErrTooLarge, n, frame)
 	}

@@ -46,7 +46,7 @@ func (m *Models) doAcquire(_ context.Context, r session.Request) (session.Reply,
 	ses.Leases.Put(lease.ID, r.ID)
 	out := m.exports.of(lease.StateDict())
 	return session.Reply{
-		Head: message.AppendAcquiredHead(nil, lease.ID, lease.Name, lease.Version), Shared: out.Tail,
+		Head: message.AppendAcquiredHead(nil, lease.ID, lease.Name, lease.Version, out.Sourced), Shared: out.Tail,
 		Files: out.Files, Storages: out.Storages,
 		After: func() { ses.Events.Begin(sub) },
 		Undo: func() {
@@ -100,7 +100,7 @@ func (m *Models) doPublish(ctx context.Context, r session.Request) (session.Repl
 		return session.Reply{}, err
 	}
 	origin := catalog.Origin{Source: in.Source, Publisher: r.Session.Holder()}
-	version, err := m.Publish(ctx, Publication{Name: in.Name, StateDict: sd, Origin: origin, Digests: in.Digests, charge: &c})
+	version, err := m.Publish(ctx, Publication{Name: in.Name, StateDict: sd, Origin: origin, Digests: in.Digests, After: in.After, charge: &c})
 	if err != nil {
 		return session.Reply{}, status.Absent(err)
 	}

@@ -20,6 +20,7 @@ import (
 type Export struct {
 	Columns  *message.Manifest // set by a publisher; nil after Encode
 	Tail     []byte            // common part of the answers to readers; nil before Encode
+	Sourced  bool              // Tail has a source
 	Manifest []byte            // the manifest in Tail
 	Handles  []message.Handle  // one for each storage
 	Files    []*os.File        // owned
@@ -68,9 +69,10 @@ func (out *Export) add(s *tensor.Storage) error {
 	return nil
 }
 
-// Encode encodes the common part of the answers to readers.
-func (out *Export) Encode() (err error) {
-	out.Tail, out.Manifest, err = message.MarshalAcquiredTail(out.Columns, out.Handles)
+// Encode encodes the common part of the answers to readers. source is the source of the publication.
+func (out *Export) Encode(source string) (err error) {
+	out.Sourced = source != ""
+	out.Tail, out.Manifest, err = message.MarshalAcquiredTail(out.Columns, out.Handles, source)
 	out.Columns = nil
 	return err
 }

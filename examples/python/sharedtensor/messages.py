@@ -35,6 +35,7 @@ class Acquired(Message):
     version: U64
     manifest: Manifest
     handles: list[Handle]
+    source: str = ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -454,6 +455,7 @@ class Publish(Message):
     handles: list[Handle]
     source: str = ""
     digests: bool = False
+    after: U64 = 0
 
 
 @dataclass(kw_only=True, slots=True)

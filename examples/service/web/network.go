@@ -3,47 +3,44 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// network is a model for requests: the owner's memory, in place.
+// network is a model for requests: the owner's memory, in place. Requests only read it.
 type network struct {
 	layers [][]float32 // row-major square matrices
 	width  int
 }
 
-// newNetwork returns the layers of a state dict, valid while it is mapped.
-func newNetwork(sd *module.StateDict) (network, error) {
-	var n network
-	for name, t := range sd.All() {
+// newNetwork returns the layers of a version, valid while it is mapped. It refuses a version that requests cannot use.
+func newNetwork(_ context.Context, v endpoint.ModelVersion) (*network, error) {
+	n := &network{}
+	for name, t := range v.StateDict.All() {
 		values, err := tensor.Data[float32](t)
 		if err != nil {
-			return n, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		if n.layers == nil && t.Rank() == 2 {
 			n.width = int(t.Shape()[0])
 		}
 		if !t.Shape().Equal(tensor.Shape{int64(n.width), int64(n.width)}) || n.width == 0 {
-			return n, fmt.Errorf("%s: %w: its shape is %v, not %d squared", name, driver.ErrInvalid, t.Shape(), n.width)
+			return nil, fmt.Errorf("%s: %w: its shape is %v, not %d squared", name, driver.ErrInvalid, t.Shape(), n.width)
 		}
 		n.layers = append(n.layers, values)
 	}
 	if n.layers == nil {
-		return n, fmt.Errorf("%w: the model has no layers", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: the model has no layers", driver.ErrInvalid)
 	}
 	return n, nil
 }
 
 // forward multiplies x, padded with zeros, by one layer after another.
-func forward(sd *module.StateDict, x []float32) ([]float32, error) {
-	n, err := newNetwork(sd)
-	if err != nil {
-		return nil, err
-	}
+func (n *network) forward(x []float32) ([]float32, error) {
 	if len(x) > n.width {
 		return nil, fmt.Errorf("%w: x has %d values, the model takes %d", driver.ErrInvalid, len(x), n.width)
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/module"
 )
 
 // work serves the inherited port until ctx or the supervisor ends, and then waits for requests in flight.
@@ -44,7 +43,7 @@ func work(ctx context.Context, socket string, drain time.Duration) error {
 		return err
 	}
 	defer client.Close()
-	model, err := client.Follow(ctx, "base", endpoint.FollowOptions{Validate: validate})
+	model, err := endpoint.Follow(ctx, client, "base", newNetwork, endpoint.FollowOptions{})
 	if err != nil {
 		return err
 	}
@@ -52,14 +51,8 @@ func work(ctx context.Context, socket string, drain time.Duration) error {
 	return serve(ctx, listener, model, drain)
 }
 
-// validate refuses a version that requests cannot use.
-func validate(_ context.Context, _ uint64, sd *module.StateDict) error {
-	_, err := newNetwork(sd)
-	return err
-}
-
 // serve answers requests until ctx ends, and returns when requests in flight have ended.
-func serve(ctx context.Context, listener net.Listener, model *endpoint.Follower, drain time.Duration) error {
+func serve(ctx context.Context, listener net.Listener, model *endpoint.Follower[*network], drain time.Duration) error {
 	routes := http.NewServeMux()
 	routes.Handle("POST /forward", forwardHandler(model))
 	routes.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -109,7 +102,7 @@ const maxBody = 1 << 20
 
 // forwardHandler computes with the newest version at the start of the request, which stays mapped until the response is
 // complete.
-func forwardHandler(model *endpoint.Follower) http.HandlerFunc {
+func forwardHandler(model *endpoint.Follower[*network]) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var in request
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&in); err != nil {
@@ -127,7 +120,7 @@ func forwardHandler(model *endpoint.Follower) http.HandlerFunc {
 		case <-r.Context().Done():
 			return // the client has left
 		}
-		y, err := forward(pinned.StateDict(), in.X)
+		y, err := pinned.Value().forward(in.X)
 		if err != nil {
 			status := http.StatusInternalServerError
 			if errors.Is(err, driver.ErrInvalid) {
