@@ -90,7 +90,7 @@ func newEngine(opts *ServerOptions, id string, devices transfer.Devices) *engine
 func newOffers(s *Server) *offering.Table {
 	l := &s.opts.Limits
 	return offering.New(offering.Config{
-		Devices: s.devices, Refusals: s.totals.Refusals,
+		Log: s.log, Devices: s.devices, Refusals: s.totals.Refusals,
 		Bounds: offering.Bounds{
 			Endpoints: l.Offers, EndpointsTotal: l.OffersTotal, Bytes: l.OfferBytes, BytesTotal: l.OfferBytesTotal,
 			Calls: l.WorkerCalls, Time: l.WorkerTime, ResultBytes: l.ObjectBytes,

@@ -2,6 +2,7 @@ package offering
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"sync"
 	"testing"
@@ -53,7 +54,7 @@ func testTable(b Bounds) *Table {
 		b.Calls = 100
 	}
 	return New(Config{
-		Refusals: limits.NewRefusals(limits.WorkerCalls, limits.WorkerTime), Bounds: b,
+		Log: slog.New(slog.DiscardHandler), Refusals: limits.NewRefusals(limits.WorkerCalls, limits.WorkerTime), Bounds: b,
 		Taken: func(string) bool { return false }, Withdrawn: func(string) {},
 	})
 }

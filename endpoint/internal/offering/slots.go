@@ -266,13 +266,21 @@ func (o *offer) stuckLocked() bool {
 	return full || !o.declined.IsZero() && time.Since(o.declined) >= b.Overdue && o.running <= o.overdue
 }
 
-// becomeOverdue records that a function still runs long after its caller has left.
+// becomeOverdue records that a function still runs long after its caller has left. The first one of a worker is logged.
 func (c *call) becomeOverdue() {
 	w := c.worker
+	if w.countOverdue(c) {
+		w.table.Log.Warn("a worker still runs a function whose caller has left; restart it if its calls do not end",
+			"pid", w.about.PID, "label", w.about.Label, "endpoint", c.name, "after", w.table.Bounds.Overdue)
+	}
+}
+
+// countOverdue counts a call that became overdue, and reports whether it is the worker's first.
+func (w *Worker) countOverdue(c *call) (first bool) {
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
 	if w.calls[c.number] != c {
-		return
+		return false
 	}
 	c.overdue = true
 	c.offer.overdue++
@@ -280,6 +288,9 @@ func (c *call) becomeOverdue() {
 	for _, o := range w.offers {
 		o.failStuckLocked()
 	}
+	first = !w.reported
+	w.reported = true
+	return first
 }
 
 // stopLocked removes a call's overdue state and stops its timer.

@@ -1,6 +1,9 @@
 package offering
 
 import (
+	"bytes"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -234,6 +237,25 @@ func TestOverdueCallsFailWaitingOnes(t *testing.T) {
 		require.NoError(t, c.result())
 		require.ErrorIs(t, other.answer(live), errAbandoned)
 		require.Zero(t, w.overdue+other.overdue)
+	})
+}
+
+// Each worker's first overdue call is logged, and no other.
+func TestOverdueWorkerIsLoggedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		table := testTable(Bounds{Overdue: time.Minute})
+		var log bytes.Buffer
+		table.Log = slog.New(slog.NewTextHandler(&log, nil))
+		w, other := table.offer(t, 2, "one"), table.offer(t, 2, "one")
+		for range 3 {
+			table.call(t, "one").leave()
+			pass(time.Second)
+		}
+		pass(2 * time.Minute)
+		require.Equal(t, 3, w.overdue+other.overdue)
+		require.Equal(t, 2, strings.Count(log.String(), "level=WARN"), log.String())
+		require.Contains(t, log.String(), "pid=7")
+		require.Contains(t, log.String(), "endpoint=one")
 	})
 }
 

@@ -5,6 +5,7 @@ package offering
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 
 // Config is the configuration of a table.
 type Config struct {
+	Log      *slog.Logger     // receives a warning for each stuck worker
 	Devices  transfer.Devices // devices for the memory of results
 	Refusals limits.Refusals  // counts refusals by limit
 	Bounds   Bounds           // limits of offers and answers

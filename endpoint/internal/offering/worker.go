@@ -30,15 +30,16 @@ type Worker struct {
 	cancels sync.WaitGroup // goroutines that send cancels; Go is called under the table's lock before ended is set
 
 	// Guarded by the table's lock.
-	offers  map[uint64]*offer // by the id of the request
-	calls   map[uint64]*call  // calls whose functions have not ended
-	last    uint64            // number of the last call
-	running int               // slots in use, of all offers
-	overdue int               // number of overdue calls
-	offered int               // number of endpoints
-	bytes   int64             // size of their descriptions
-	ended   bool
-	idle    chan struct{} // closed when calls is empty; nil unless Finish is waiting
+	offers   map[uint64]*offer // by the id of the request
+	calls    map[uint64]*call  // calls whose functions have not ended
+	last     uint64            // number of the last call
+	running  int               // slots in use, of all offers
+	overdue  int               // number of overdue calls
+	reported bool              // the first overdue call was logged
+	offered  int               // number of endpoints
+	bytes    int64             // size of their descriptions
+	ended    bool
+	idle     chan struct{} // closed when calls is empty; nil unless Finish is waiting
 }
 
 // offer is one offer of a worker. Its fields are guarded by the table's lock.
