@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 )
 
 // callParams holds the parameters of a call.
@@ -44,19 +45,19 @@ func (p *callParams) function() (string, error) {
 	if p.Options != nil && p.Options.Name != "" {
 		return p.Options.Name, nil
 	}
-	return "", fmt.Errorf("%w: the name of the function is missing", errParams)
+	return "", fmt.Errorf("%w: the name of the function is missing", models.ErrParams)
 }
 
 // check validates the parameters that do not depend on the function.
 func (p *callParams) check() error {
 	if p.Encoding != "" && p.Encoding != "json" {
-		return fmt.Errorf("%w: arguments are JSON; encoding %q is refused", errSerialization, p.Encoding)
+		return fmt.Errorf("%w: arguments are JSON; encoding %q is refused", models.ErrSerialization, p.Encoding)
 	}
 	if p.Tensors != "" && p.Tensors != "inline" && p.Tensors != "url" {
-		return fmt.Errorf("%w: tensors is \"inline\" or \"url\", not %q", errParams, p.Tensors)
+		return fmt.Errorf("%w: tensors is \"inline\" or \"url\", not %q", models.ErrParams, p.Tensors)
 	}
 	if p.Timeout < 0 || math.IsNaN(p.Timeout) || p.Timeout > 1e8 {
-		return fmt.Errorf("%w: timeout is a number of seconds", errParams)
+		return fmt.Errorf("%w: timeout is a number of seconds", models.ErrParams)
 	}
 	return nil
 }
@@ -65,17 +66,17 @@ func (p *callParams) check() error {
 func (p *callParams) argument(info endpoint.EndpointInfo) (any, error) {
 	args, err := decodeList(p.Args)
 	if err != nil {
-		return nil, fmt.Errorf("%w: args: %w", errParams, err)
+		return nil, fmt.Errorf("%w: args: %w", models.ErrParams, err)
 	}
 	kwargs, err := decodeObject(p.Kwargs)
 	if err != nil {
-		return nil, fmt.Errorf("%w: kwargs: %w", errParams, err)
+		return nil, fmt.Errorf("%w: kwargs: %w", models.ErrParams, err)
 	}
 	if len(info.InFields) == 0 || strings.HasPrefix(info.In, "[") || strings.HasPrefix(info.In, "map[") { // info lists the fields of the elements
 		return wholeArgument(info, args, kwargs)
 	}
 	if len(args) > len(info.InFields) {
-		return nil, fmt.Errorf("%w: %s takes at most %d arguments (%s), and %d were given", errParams, info.Name, len(info.InFields), fieldNames(info), len(args))
+		return nil, fmt.Errorf("%w: %s takes at most %d arguments (%s), and %d were given", models.ErrParams, info.Name, len(info.InFields), fieldNames(info), len(args))
 	}
 	in := make(map[string]any, len(args)+len(kwargs))
 	for i, v := range args {
@@ -83,16 +84,16 @@ func (p *callParams) argument(info endpoint.EndpointInfo) (any, error) {
 	}
 	for name, v := range kwargs {
 		if _, twice := in[name]; twice {
-			return nil, fmt.Errorf("%w: %s is passed by position and by name", errParams, name)
+			return nil, fmt.Errorf("%w: %s is passed by position and by name", models.ErrParams, name)
 		}
 		if !hasField(info, name) {
-			return nil, fmt.Errorf("%w: %s has no argument %q; it takes %s", errParams, info.Name, name, fieldNames(info))
+			return nil, fmt.Errorf("%w: %s has no argument %q; it takes %s", models.ErrParams, info.Name, name, fieldNames(info))
 		}
 		in[name] = v
 	}
 	for _, f := range info.InFields {
 		if _, given := in[f.Name]; !given && !f.Optional {
-			return nil, fmt.Errorf("%w: %s needs the argument %q; it takes %s", errParams, info.Name, f.Name, fieldNames(info))
+			return nil, fmt.Errorf("%w: %s needs the argument %q; it takes %s", models.ErrParams, info.Name, f.Name, fieldNames(info))
 		}
 	}
 	return in, nil
@@ -103,13 +104,13 @@ func (p *callParams) argument(info endpoint.EndpointInfo) (any, error) {
 func wholeArgument(info endpoint.EndpointInfo, args []any, kwargs map[string]any) (any, error) {
 	switch {
 	case len(args) > 1 || len(args) == 1 && len(kwargs) > 0:
-		return nil, fmt.Errorf("%w: %s takes one argument of type %s", errParams, info.Name, info.In)
+		return nil, fmt.Errorf("%w: %s takes one argument of type %s", models.ErrParams, info.Name, info.In)
 	case len(args) == 1:
 		return args[0], nil
 	case len(kwargs) > 0:
 		return kwargs, nil
 	case requiredTypes[info.In]:
-		return nil, fmt.Errorf("%w: %s needs an argument of type %s", errParams, info.Name, info.In)
+		return nil, fmt.Errorf("%w: %s needs an argument of type %s", models.ErrParams, info.Name, info.In)
 	}
 	return nil, nil
 }

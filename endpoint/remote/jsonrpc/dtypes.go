@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -18,7 +19,7 @@ func parseDType(name string) (tensor.DType, error) {
 	if dt, ok := safetensors.ParseDType(name); ok == nil {
 		return dt, nil
 	}
-	return dt, fmt.Errorf("%w: dtype: %w", errParams, err)
+	return dt, fmt.Errorf("%w: dtype: %w", models.ErrParams, err)
 }
 
 func newStringReader(s string) io.Reader { return strings.NewReader(s) }
@@ -33,7 +34,7 @@ func (in *incoming) fromValues(s tensorSpec) (*tensor.Tensor, error) {
 		return nil, err
 	}
 	if s.hasShape && !shape.Equal(s.shape) {
-		return nil, fmt.Errorf("%w: values have shape %v, and shape says %v", errParams, shape, s.shape)
+		return nil, fmt.Errorf("%w: values have shape %v, and shape says %v", models.ErrParams, shape, s.shape)
 	}
 	flat := flatten(s.values, nil)
 	t, err := in.build(s.dtype, shape, flat)
@@ -54,7 +55,7 @@ func shapeOfLists(v any) (tensor.Shape, error) {
 			return shape, nil
 		}
 		if len(shape) == tensor.MaxRank {
-			return nil, fmt.Errorf("%w: a tensor can have at most %d dimensions", errParams, tensor.MaxRank)
+			return nil, fmt.Errorf("%w: a tensor can have at most %d dimensions", models.ErrParams, tensor.MaxRank)
 		}
 		shape = append(shape, int64(len(list)))
 		if len(list) == 0 {
@@ -64,7 +65,7 @@ func shapeOfLists(v any) (tensor.Shape, error) {
 	}
 }
 
-var errRagged = fmt.Errorf("%w: the lists of values differ in length", errParams)
+var errRagged = fmt.Errorf("%w: the lists of values differ in length", models.ErrParams)
 
 // matches returns an error unless v is nested lists with the dimensions of shape from depth on.
 func matches(v any, shape tensor.Shape, depth int) error {
@@ -128,7 +129,7 @@ func (in *incoming) build(dt tensor.DType, shape tensor.Shape, flat []any) (*ten
 	case tensor.Uint64:
 		return fromNumbers(flat, toUint64, func(v []uint64) (*tensor.Tensor, error) { return tensor.FromSlice(dev, shape, v) })
 	}
-	return nil, fmt.Errorf("%w: values of dtype %v are not supported: send data instead", errParams, dt)
+	return nil, fmt.Errorf("%w: values of dtype %v are not supported: send data instead", models.ErrParams, dt)
 }
 
 func fromNumbers[T any](flat []any, to func(any) (T, bool), make func([]T) (*tensor.Tensor, error)) (*tensor.Tensor, error) {
@@ -144,7 +145,7 @@ func convertAll[T any](flat []any, to func(any) (T, bool)) ([]T, error) {
 	for i, v := range flat {
 		one, ok := to(v)
 		if !ok {
-			return nil, fmt.Errorf("%w: values[%d] is not of the tensor's dtype: %v", errParams, i, v)
+			return nil, fmt.Errorf("%w: values[%d] is not of the tensor's dtype: %v", models.ErrParams, i, v)
 		}
 		values[i] = one
 	}

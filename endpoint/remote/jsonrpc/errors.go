@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -80,10 +81,10 @@ type codeRow struct {
 var codeRows = []codeRow{
 	{admission.ErrLimit, CodeLimit},
 	{admission.ErrSlow, CodeTimeout},
-	{errParams, jrpc2.InvalidParams},
+	{models.ErrParams, jrpc2.InvalidParams},
 	{endpoint.ErrNoEndpoint, CodeImport},
 	{gateway.ErrReadOnly, CodeRefused},
-	{errRefused, CodeRefused},
+	{models.ErrRefused, CodeRefused},
 	{endpoint.ErrUnavailable, CodeUnavailable},
 	{task.ErrNotFound, CodeNotFound},
 	{task.ErrNotFinished, CodeTask},
@@ -92,23 +93,15 @@ var codeRows = []codeRow{
 	{endpoint.ErrNotFound, CodeNotFound},
 	{context.DeadlineExceeded, CodeTimeout},
 	{context.Canceled, CodeTimeout},
-	{errTooLarge, CodeLimit},
+	{models.ErrTooLarge, CodeLimit},
 	{endpoint.ErrLimit, CodeLimit},
 	{task.ErrCapacity, CodeLimit},
-	{errSerialization, CodeSerialization},
+	{models.ErrSerialization, CodeSerialization},
 	{endpoint.ErrCapability, CodeSerialization},
 	{message.ErrEncoding, CodeSerialization},
 	{tensor.ErrDType, CodeSerialization},
 	{fs.ErrPermission, CodeRefused},
 }
-
-// Errors of this package.
-var (
-	errParams        = errors.New("invalid params")
-	errSerialization = errors.New("cannot be represented in JSON")
-	errTooLarge      = errors.New("too large")
-	errRefused       = errors.New("refused")
-)
 
 // rpcError converts err to the error that the caller receives.
 func rpcError(ctx context.Context, err error) *jrpc2.Error {
@@ -133,7 +126,7 @@ func rpcError(ctx context.Context, err error) *jrpc2.Error {
 	for _, row := range codeRows {
 		// An error that a function returned is an execution error even if it matches a row. Tasks, and arguments or
 		// results that could not be transferred, keep their own codes.
-		if errors.Is(err, row.err) && (!isCall || call.outcome != failed || row.code == CodeTask || row.code == CodeSerialization || row.err == errTooLarge) {
+		if errors.Is(err, row.err) && (!isCall || call.outcome != failed || row.code == CodeTask || row.code == CodeSerialization || row.err == models.ErrTooLarge) {
 			code = row.code
 			break
 		}

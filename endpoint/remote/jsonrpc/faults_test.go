@@ -22,7 +22,7 @@ import (
 func TestOwnerKilled(t *testing.T) {
 	owner := remotetest.StartOwner(t, "--model", "m=4096")
 	gw := remotetest.StartGateway(t, owner.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	ended := make(chan *rpcError, 1)
 	go func() {
 		_, text := postRaw(gw, `{"jsonrpc":"2.0","id":7,"method":"call_function","params":{"name":"sleep","args":[60000]}}`)
@@ -54,19 +54,19 @@ func TestOwnerKilled(t *testing.T) {
 	require.Equal(t, -32005, bad.Code, bad.Message)
 	require.Equal(t, "not_run", bad.outcome())
 	require.Equal(t, -32005, failed(t, gw, "list_models", nil).Code)
-	resp, _ := get(t, gw, "/v1/models/m/model.safetensors")
+	resp, _ := gw.Get(t, "/v1/models/m/model.safetensors")
 	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 	require.Less(t, time.Since(begin), remotetest.Patience/2, "nobody waits for an owner that is away")
-	resp, _ = get(t, gw, "/readyz")
+	resp, _ = gw.Get(t, "/readyz")
 	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-	resp, _ = get(t, gw, "/healthz")
+	resp, _ = gw.Get(t, "/healthz")
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 
 	remotetest.StartOwner(t, "--socket", owner.Socket, "--model", "m=8192")
-	attached(t, gw)
+	gw.Attached(t)
 	require.Equal(t, 3, result[int](t, gw, "call_function", map[string]any{"name": "add", "args": []int{1, 2}}))
-	_, data := get(t, gw, "/v1/models/m/tensors/layers.00000000.weight")
-	_, manifest := get(t, gw, "/v1/models/m/manifest")
+	_, data := gw.Get(t, "/v1/models/m/tensors/layers.00000000.weight")
+	_, manifest := gw.Get(t, "/v1/models/m/manifest")
 	require.Contains(t, string(manifest), fmt.Sprintf(`"bytes":%d`, len(data)), "the new owner's model, not what was remembered of the old one's")
 }
 
@@ -83,11 +83,11 @@ func postRaw(gw *remotetest.Gateway, body string) (int, []byte) {
 
 // If the gateway is killed during an upload, the owner has every acknowledged version and no other.
 func TestGatewayKilled(t *testing.T) {
-	_, file := tiedFile(t)
+	_, file := remotetest.TiedFile(t)
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
-	attached(t, gw)
-	resp, _ := do(t, gw, http.MethodPut, "/v1/models/m/model.safetensors", bytes.NewReader(file))
+	gw.Attached(t)
+	resp, _ := gw.Do(t, http.MethodPut, "/v1/models/m/model.safetensors", bytes.NewReader(file))
 	require.Equal(t, http.StatusCreated, resp.StatusCode)
 	task := result[map[string]any](t, gw, "submit_task", map[string]any{"name": "work", "args": []int{2, 1}})
 	conn, err := net.Dial("tcp", gw.Addresses.HTTP)
@@ -99,10 +99,10 @@ func TestGatewayKilled(t *testing.T) {
 	gw.Kill()
 
 	next := remotetest.StartGateway(t, owner.Socket)
-	attached(t, next)
-	_, again := get(t, next, "/v1/models/m@1/model.safetensors")
+	next.Attached(t)
+	_, again := next.Get(t, "/v1/models/m@1/model.safetensors")
 	require.Equal(t, file, again)
-	resp, _ = get(t, next, "/v1/models/m@2/model.safetensors")
+	resp, _ = next.Get(t, "/v1/models/m@2/model.safetensors")
 	require.Equal(t, http.StatusNotFound, resp.StatusCode)
 	require.Equal(t, 2, result[int](t, next, "get_task_result", []any{waitFor(t, next, task["task_id"])}), "tasks are the owner's")
 }
@@ -117,7 +117,7 @@ func waitFor(t *testing.T, gw *remotetest.Gateway, id any) any {
 func TestSlowReader(t *testing.T) {
 	owner := remotetest.StartOwner(t, "--model", "m=134217728")
 	gw := remotetest.StartGateway(t, owner.Socket, "--stall", "500ms")
-	attached(t, gw)
+	gw.Attached(t)
 	conn, err := net.Dial("tcp", gw.Addresses.HTTP)
 	require.NoError(t, err)
 	defer conn.Close()
@@ -143,7 +143,7 @@ func TestSlowReader(t *testing.T) {
 func TestClientDisconnects(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	conn, err := net.Dial("tcp", gw.Addresses.HTTP)
 	require.NoError(t, err)
 	body := `{"jsonrpc":"2.0","id":1,"method":"call_function","params":{"name":"sleep","args":[600000]}}`
@@ -171,11 +171,11 @@ func TestClientDisconnects(t *testing.T) {
 func TestDrainEndsLongPolls(t *testing.T) {
 	owner := remotetest.StartOwner(t, "--model", "m=4096")
 	gw := remotetest.StartGateway(t, owner.Socket, "--drain", "10m", "--lame-duck", "2s")
-	attached(t, gw)
+	gw.Attached(t)
 	var info struct {
 		ServerID string `json:"server_id"`
 	}
-	_, text := get(t, gw, "/v1/models/m/changes?version=7&wait=1s")
+	_, text := gw.Get(t, "/v1/models/m/changes?version=7&wait=1s")
 	require.NoError(t, json.Unmarshal(text, &info), "%s", text)
 	task := result[map[string]any](t, gw, "submit_task", map[string]any{"name": "work", "args": []int{1000, 1000}})
 	written := make(chan struct{}, 3)

@@ -20,6 +20,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/nonfinite"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/stall"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 )
 
 // Limits of a batch: the number of requests, and the number that run concurrently.
@@ -171,7 +172,7 @@ func (h *rpcHandler) overLimit(ctx context.Context, request *jrpc2.ParsedRequest
 	}
 	one := &reply{}
 	one.fail(idOf(request), rpcError(ctx, &callError{
-		fmt.Errorf("%w: the responses of a batch have at most %d bytes: send smaller batches", errTooLarge, h.env.MaxRequest), outcome,
+		fmt.Errorf("%w: the responses of a batch have at most %d bytes: send smaller batches", models.ErrTooLarge, h.env.MaxRequest), outcome,
 	}))
 	return one
 }

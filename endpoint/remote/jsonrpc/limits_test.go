@@ -29,7 +29,7 @@ func batchOf(n int, params string) string {
 func TestBatchSharesTheLimitOfARequest(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket, "--max-request", "4MiB")
-	attached(t, gw)
+	gw.Attached(t)
 	for name, c := range map[string]struct {
 		params  string
 		most    int
@@ -66,7 +66,7 @@ func TestBatchSharesTheLimitOfARequest(t *testing.T) {
 func TestLargeTensorsOfResultsAreComplete(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	_, text := post(t, gw, batchOf(3, `{"name":"zeros","args":[100001]}`))
 	var list []struct {
 		Result struct {
@@ -88,7 +88,7 @@ func TestLargeTensorsOfResultsAreComplete(t *testing.T) {
 func TestUnreadAnswersAreClosed(t *testing.T) {
 	owner := remotetest.StartOwner(t, "--model", "m=33554432")
 	gw := remotetest.StartGateway(t, owner.Socket, "--stall", "1s")
-	attached(t, gw)
+	gw.Attached(t)
 	body := `{"jsonrpc":"2.0","id":1,"method":"call_function","params":{"name":"zeros","args":[8388608]}}`
 	for _, request := range []string{
 		fmt.Sprintf("POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body),
@@ -110,7 +110,7 @@ func TestUnreadAnswersAreClosed(t *testing.T) {
 				Connections map[string]int
 			}
 		}
-		_, text := get(t, gw, "/v1/status")
+		_, text := gw.Get(t, "/v1/status")
 		require.NoError(t, json.Unmarshal(text, &status))
 		if open := status.Gateway.Connections["http"]; open > 2 { // connections of this test's client
 			return fmt.Errorf("%d connections are open", open)
@@ -145,9 +145,9 @@ func TestSilentServerOfAURLEndsTheCall(t *testing.T) {
 	server := silentServer(t, size)
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket, "--stall", "1s", "--fetch", server.URL+"/", "--max-model", "5MiB")
-	attached(t, gw)
+	gw.Attached(t)
 	patient := remotetest.StartGateway(t, owner.Socket, "--stall", "10m", "--fetch", server.URL+"/")
-	attached(t, patient)
+	patient.Attached(t)
 	argument := func(path string) map[string]any {
 		return map[string]any{"$tensor": map[string]any{
 			"dtype": "uint8", "shape": []int{size}, "url": server.URL + path, "sha256": digestOf(nil),
@@ -174,7 +174,7 @@ func TestTensorsByURLAreCharged(t *testing.T) {
 	t.Cleanup(server.Close)
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket, "--fetch", server.URL+"/", "--max-model", "2560KiB")
-	attached(t, gw)
+	gw.Attached(t)
 	params := func(n int) map[string]any {
 		list := make([]any, n)
 		for i := range list {

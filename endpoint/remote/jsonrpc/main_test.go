@@ -12,10 +12,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/jsonrpc"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 )
 
 func TestMain(m *testing.M) {
-	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{&jsonrpc.Component{}} })
+	remotetest.Main(m, func() []gateway.Component {
+		files := &models.Component{}
+		return []gateway.Component{files, &jsonrpc.Component{Models: files}}
+	})
 }
 
 // rpcAnswer is a JSON-RPC response.
@@ -81,25 +85,3 @@ func failed(t testing.TB, gw *remotetest.Gateway, method string, params any) *rp
 	require.NotNil(t, a.Error, "%s", a.Result)
 	return a.Error
 }
-
-// attached waits until the gateway is attached to its owner.
-func attached(t testing.TB, gw *remotetest.Gateway) {
-	t.Helper()
-	remotetest.Eventually(t, func() error {
-		resp, err := http.Get(gw.HTTP() + "/readyz")
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			text, _ := io.ReadAll(resp.Body)
-			return &notReady{string(text)}
-		}
-		return nil
-	})
-}
-
-type notReady struct{ text string }
-
-// Error returns the text of /readyz.
-func (e *notReady) Error() string { return e.text }

@@ -12,11 +12,12 @@ import (
 	"github.com/creachadair/jrpc2"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 )
 
 // rpcMethods returns the methods by name.
 func (c *Component) rpcMethods() map[string]jrpc2.Handler {
-	return map[string]jrpc2.Handler{
+	methods := map[string]jrpc2.Handler{
 		"ping":             method(c.ping),
 		"get_server_info":  method(c.serverInfo),
 		"list_functions":   method(c.listFunctions),
@@ -28,14 +29,17 @@ func (c *Component) rpcMethods() map[string]jrpc2.Handler {
 		"wait_task":        method(c.waitTask),
 		"cancel_task":      method(c.cancelTask),
 		"list_tasks":       method(c.listTasks),
-		"list_models":      method(c.listModels),
-		"inspect_model":    method(c.inspectModel),
-		"publish_from":     method(c.publishFrom),
-		"withdraw":         method(c.withdraw),
-		"holders":          method(c.holders),
 		"invalidate":       method(c.invalidate),
 		"release_result":   method(c.releaseResult),
 	}
+	if m := c.Models; m != nil {
+		methods["list_models"] = method(func(ctx context.Context, _ *none) (models.ModelList, error) { return m.List(ctx) })
+		methods["inspect_model"] = method(m.Inspect)
+		methods["publish_from"] = method(m.PublishFrom)
+		methods["withdraw"] = method(m.Withdraw)
+		methods["holders"] = method(m.Holders)
+	}
+	return methods
 }
 
 // none is the parameter type of methods without parameters.
@@ -77,7 +81,7 @@ func readParams(r *jrpc2.Request, names []string, p any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(p); err != nil {
-		return fmt.Errorf("%w: %w", errParams, err)
+		return fmt.Errorf("%w: %w", models.ErrParams, err)
 	}
 	return nil
 }
@@ -86,10 +90,10 @@ func readParams(r *jrpc2.Request, names []string, p any) error {
 func named(text []byte, names []string) ([]byte, error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, fmt.Errorf("%w: %w", errParams, err)
+		return nil, fmt.Errorf("%w: %w", models.ErrParams, err)
 	}
 	if len(list) > len(names) {
-		return nil, fmt.Errorf("%w: at most %d (%s), and %d were given", errParams, len(names), strings.Join(names, ", "), len(list))
+		return nil, fmt.Errorf("%w: at most %d (%s), and %d were given", models.ErrParams, len(names), strings.Join(names, ", "), len(list))
 	}
 	object := make(map[string]json.RawMessage, len(list))
 	for i, v := range list {

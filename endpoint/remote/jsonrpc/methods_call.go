@@ -8,6 +8,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -66,17 +67,6 @@ func (c *Component) bind(ctx context.Context, caller endpoint.Caller) (context.C
 	return ctx, func() {}
 }
 
-// owner returns the connection to the owner, and ctx bound to it. The caller calls the function when the request has
-// ended.
-func (c *Component) owner(ctx context.Context) (*endpoint.Client, context.Context, context.CancelFunc, error) {
-	client, err := c.env.Owner.Client()
-	if err != nil {
-		return nil, ctx, nil, err
-	}
-	ctx, cancel := c.env.Owner.Bind(ctx)
-	return client, ctx, cancel, nil
-}
-
 // run calls the function and returns its result as a JSON value.
 func (c *Component) run(ctx context.Context, p *callParams) (out any, err error) {
 	ctx, cancel := withTimeout(ctx, p.Timeout) // prepare has checked the timeout
@@ -121,10 +111,10 @@ func (p *call) result(ctx context.Context) (any, error) {
 			return all, err
 		}
 		if all = append(all, v); len(all) > maxStreamItems {
-			return all, fmt.Errorf("%w: the stream has more than %d results", errTooLarge, maxStreamItems)
+			return all, fmt.Errorf("%w: the stream has more than %d results", models.ErrTooLarge, maxStreamItems)
 		}
 		if left -= heldBytes(v); left < 0 {
-			return all, fmt.Errorf("%w: the results of the stream are more than %d bytes", errTooLarge, p.limit)
+			return all, fmt.Errorf("%w: the results of the stream are more than %d bytes", models.ErrTooLarge, p.limit)
 		}
 	}
 	return all, nil
@@ -169,7 +159,7 @@ func outcomeOf(ctx context.Context, err error) error {
 		// Refused before it ran, by the owner or because this process could not send it.
 		outcome = notRun
 	}
-	if outcome == notRun && errors.Is(err, errTooLarge) {
+	if outcome == notRun && errors.Is(err, models.ErrTooLarge) {
 		outcome = failed // the function ran, but returned too many results
 	}
 	return &callError{err, outcome}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
@@ -39,7 +40,7 @@ func (c *Component) submitTask(ctx context.Context, p *callParams) (info endpoin
 // findTask returns a task and the caller that has it.
 func (c *Component) findTask(ctx context.Context, id string) (endpoint.Caller, endpoint.TaskInfo, error) {
 	if id == "" {
-		return nil, endpoint.TaskInfo{}, fmt.Errorf("%w: task_id is missing", errParams)
+		return nil, endpoint.TaskInfo{}, fmt.Errorf("%w: task_id is missing", models.ErrParams)
 	}
 	callers := c.env.Owner.Callers()
 	if len(callers) == 0 {
@@ -151,7 +152,7 @@ func (c *Component) listTasks(ctx context.Context, p *listParams) (taskList, err
 		case endpoint.TaskPending, endpoint.TaskRunning, endpoint.TaskCompleted, endpoint.TaskFailed, endpoint.TaskCancelled:
 			filter.States = []endpoint.TaskState{state}
 		default:
-			return out, fmt.Errorf("%w: status is pending, running, completed, failed or cancelled, not %q", errParams, p.Status)
+			return out, fmt.Errorf("%w: status is pending, running, completed, failed or cancelled, not %q", models.ErrParams, p.Status)
 		}
 	}
 	callers := c.env.Owner.Callers()

@@ -15,7 +15,7 @@ import (
 func TestProtocol(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket, "--max-request", "1MiB")
-	attached(t, gw)
+	gw.Attached(t)
 
 	t.Run("one request", func(t *testing.T) {
 		status, text := post(t, gw, `{"jsonrpc":"2.0","id":"a","method":"call_function","params":{"name":"add","args":[2,3]}}`)
@@ -86,7 +86,7 @@ func TestProtocol(t *testing.T) {
 func TestCallFunction(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	params := func(text string) json.RawMessage { return json.RawMessage(text) }
 
 	for name, c := range map[string]struct{ params, want string }{
@@ -189,7 +189,7 @@ func TestCallFunction(t *testing.T) {
 func TestResultsByURL(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket, "--max-request", "64KiB", "--max-results", "1MiB")
-	attached(t, gw)
+	gw.Attached(t)
 	bad := failed(t, gw, "call_function", map[string]any{"name": "zeros", "args": []int{100_000}})
 	require.Equal(t, -32006, bad.Code)
 	require.Contains(t, bad.Message, `"tensors": "url"`)
@@ -202,7 +202,7 @@ func TestResultsByURL(t *testing.T) {
 	}
 	one := result[byURL](t, gw, "call_function", map[string]any{"name": "zeros", "args": []int{100_000}, "tensors": "url"})
 	require.Equal(t, []int64{100_000}, one.Tensor.Shape)
-	resp, body := get(t, gw, one.Tensor.URL)
+	resp, body := gw.Get(t, one.Tensor.URL)
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	require.Len(t, body, 400_000)
 	require.Equal(t, `"sha256-`+one.Tensor.SHA256+`"`, resp.Header.Get("ETag"))
@@ -211,7 +211,7 @@ func TestResultsByURL(t *testing.T) {
 	require.Equal(t, -32006, full.Code)
 	id := strings.TrimPrefix(one.Tensor.URL, "/v1/results/")
 	require.Equal(t, map[string]bool{"released": true}, result[map[string]bool](t, gw, "release_result", []string{id}))
-	resp, _ = get(t, gw, one.Tensor.URL)
+	resp, _ = gw.Get(t, one.Tensor.URL)
 	require.Equal(t, http.StatusNotFound, resp.StatusCode)
 	result[byURL](t, gw, "call_function", map[string]any{"name": "zeros", "args": []int{200_000}, "tensors": "url"})
 }
@@ -219,7 +219,7 @@ func TestResultsByURL(t *testing.T) {
 func TestTasks(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	type info struct {
 		TaskID string `json:"task_id"`
 		Status string `json:"status"`

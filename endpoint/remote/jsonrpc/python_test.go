@@ -16,7 +16,7 @@ func TestPythonClient(t *testing.T) {
 	python := pytest.Python(t)
 	owner := remotetest.StartOwner(t, "--model", "m=65536")
 	gw := remotetest.StartGateway(t, owner.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	out, err := exec.Command(python, "testdata/client.py", gw.HTTP(), "m").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, "ok\n", string(out))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/creachadair/jrpc2"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -65,7 +66,7 @@ func replyFrom(ctx context.Context) *reply {
 // data returns the text that represents the base64 of t in the response. It borrows t.
 func (r *reply) data(t *tensor.Tensor) (string, error) {
 	if !r.allowance.take(t.Bytes()) {
-		return "", fmt.Errorf("%w: the tensors of the result are over the limit of a request: use \"tensors\": \"url\"", errTooLarge)
+		return "", fmt.Errorf("%w: the tensors of the result are over the limit of a request: use \"tensors\": \"url\"", models.ErrTooLarge)
 	}
 	if t.Bytes() <= inlineBytes {
 		var text bytes.Buffer
@@ -93,7 +94,7 @@ func (r *reply) writeTo(w io.Writer) error {
 		text = text[at+len(r.mark):]
 		i, err := strconv.ParseUint(string(text[:indexDigits]), 16, 32)
 		if err != nil || i >= uint64(len(r.tensors)) {
-			return fmt.Errorf("%w: a mark without a tensor", errSerialization)
+			return fmt.Errorf("%w: a mark without a tensor", models.ErrSerialization)
 		}
 		if err := writeBase64(w, r.tensors[i]); err != nil {
 			return err
@@ -137,7 +138,7 @@ func (r *reply) succeed(id string, result any) error {
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false)
 		if err := e.Encode(result); err != nil {
-			return fmt.Errorf("%w: %w", errSerialization, err)
+			return fmt.Errorf("%w: %w", models.ErrSerialization, err)
 		}
 		b.Truncate(b.Len() - 1) // the newline
 	}

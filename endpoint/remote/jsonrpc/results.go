@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -52,7 +53,7 @@ func (s *resultStore) charge(id admission.Identity, bytes int64) (memory, slot *
 	if err != nil {
 		memory.Close()
 		slot.Close()
-		return nil, nil, fmt.Errorf("%w: too many results are kept: fetch or release them: %w", errTooLarge, err)
+		return nil, nil, fmt.Errorf("%w: too many results are kept: fetch or release them: %w", models.ErrTooLarge, err)
 	}
 	return memory, slot, nil
 }
@@ -137,24 +138,18 @@ func (s *resultStore) close() error { return s.forget(func(*keptResult) bool { r
 func (c *Component) serveResult(w http.ResponseWriter, r *http.Request) {
 	kept, err := c.results.open(r.PathValue("id"))
 	if err != nil {
-		httpError(w, r, err)
+		models.WriteError(w, r, err)
 		return
 	}
 	defer c.results.release(kept)
-	source, err := tensorContent(kept.t)
-	if err != nil {
-		httpError(w, r, err)
-		return
-	}
-	setTensorHeaders(w.Header(), kept.t)
-	c.serveContent(w, r, source, kept.sha256, time.Time{})
+	models.ServeTensor(w, r, kept.t, kept.sha256)
 }
 
 // deleteResult handles DELETE /v1/results/{id}.
 func (c *Component) deleteResult(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	if err := c.results.forget(func(k *keptResult) bool { return k.id == id }); err != nil {
-		httpError(w, r, err)
+		models.WriteError(w, r, err)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -52,7 +53,7 @@ func (in *incoming) close() error {
 // value replaces the objects that represent tensors and other special values. It modifies v in place.
 func (in *incoming) value(ctx context.Context, v any, depth int) (_ any, err error) {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("%w: nested deeper than %d", errParams, maxDepth)
+		return nil, fmt.Errorf("%w: nested deeper than %d", models.ErrParams, maxDepth)
 	}
 	switch v := v.(type) {
 	case []any:
@@ -91,7 +92,7 @@ func (in *incoming) special(ctx context.Context, key string, v any) (_ any, is b
 		text, ok := v.(string)
 		b, err := base64.StdEncoding.DecodeString(text)
 		if !ok || err != nil {
-			return nil, true, fmt.Errorf("%w: %s has to be base64", errParams, bytesKey)
+			return nil, true, fmt.Errorf("%w: %s has to be base64", models.ErrParams, bytesKey)
 		}
 		return b, true, nil
 	case floatKey:
@@ -106,7 +107,7 @@ func (in *incoming) special(ctx context.Context, key string, v any) (_ any, is b
 func parseFloat(text string) (float64, error) {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%w: %s is \"NaN\", \"Infinity\" or \"-Infinity\"", errParams, floatKey)
+		return 0, fmt.Errorf("%w: %s is \"NaN\", \"Infinity\" or \"-Infinity\"", models.ErrParams, floatKey)
 	}
 	return f, nil
 }
@@ -126,7 +127,7 @@ type tensorSpec struct {
 func readTensorSpec(v any) (s tensorSpec, err error) {
 	object, ok := v.(map[string]any)
 	if !ok {
-		return s, fmt.Errorf("%w: %s has to be an object", errParams, tensorKey)
+		return s, fmt.Errorf("%w: %s has to be an object", models.ErrParams, tensorKey)
 	}
 	for key, inner := range object {
 		ok := true
@@ -153,10 +154,10 @@ func readTensorSpec(v any) (s tensorSpec, err error) {
 			s.sha256, ok = inner.(string)
 		default:
 			return s, fmt.Errorf("%w: unknown key %q of a tensor: use dtype, shape and data or values, or model and name, or dtype, shape, url and sha256",
-				errParams, key)
+				models.ErrParams, key)
 		}
 		if !ok {
-			return s, fmt.Errorf("%w: %s of a tensor has the wrong type", errParams, key)
+			return s, fmt.Errorf("%w: %s of a tensor has the wrong type", models.ErrParams, key)
 		}
 	}
 	return s, nil
@@ -203,23 +204,19 @@ func (in *incoming) tensor(ctx context.Context, v any) (*tensor.Tensor, error) {
 	case s.url != "":
 		return in.fromURL(ctx, s)
 	}
-	return nil, fmt.Errorf("%w: a tensor needs data, values, a model or a url", errParams)
+	return nil, fmt.Errorf("%w: a tensor needs data, values, a model or a url", models.ErrParams)
 }
 
 // byteSize returns the size of the tensor's elements, or an error if it overflows.
 func (s tensorSpec) byteSize() (int64, error) {
 	if !s.hasShape {
-		return 0, fmt.Errorf("%w: the shape of a tensor is missing", errParams)
+		return 0, fmt.Errorf("%w: the shape of a tensor is missing", models.ErrParams)
 	}
 	spec := tensor.Spec{DType: s.dtype, Shape: s.shape}
 	if err := spec.Validate(math.MaxInt64); err != nil {
-		return 0, fmt.Errorf("%w: %w", errParams, err)
+		return 0, fmt.Errorf("%w: %w", models.ErrParams, err)
 	}
-	n, err := s.shape.NumElements()
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", errParams, err)
-	}
-	return elementBytes(s.dtype, n), nil
+	return spec.ByteLen()
 }
 
 // fromBase64 decodes directly into the tensor's memory. It checks the length before it allocates.
@@ -229,7 +226,7 @@ func (in *incoming) fromBase64(s tensorSpec) (*tensor.Tensor, error) {
 		return nil, err
 	}
 	if have := base64Bytes(s.data); have != want {
-		return nil, fmt.Errorf("%w: a tensor of dtype %v and shape %v has %d bytes, and data has %d", errParams, s.dtype, s.shape, want, have)
+		return nil, fmt.Errorf("%w: a tensor of dtype %v and shape %v has %d bytes, and data has %d", models.ErrParams, s.dtype, s.shape, want, have)
 	}
 	t, err := tensor.Empty(in.c.dev, s.dtype, s.shape)
 	if err != nil {
@@ -237,8 +234,25 @@ func (in *incoming) fromBase64(s tensorSpec) (*tensor.Tensor, error) {
 	}
 	in.held = append(in.held, t)
 	if err := t.FillFrom(base64.NewDecoder(base64.StdEncoding, newStringReader(s.data))); err != nil {
-		return nil, fmt.Errorf("%w: data is not base64: %w", errParams, err)
+		return nil, fmt.Errorf("%w: data is not base64: %w", models.ErrParams, err)
 	}
+	return t, nil
+}
+
+// fromURL fetches a tensor and verifies its digest.
+func (in *incoming) fromURL(ctx context.Context, s tensorSpec) (*tensor.Tensor, error) {
+	if in.c.Models == nil {
+		return nil, fmt.Errorf("%w: this gateway fetches no URLs", models.ErrRefused)
+	}
+	size, err := s.byteSize()
+	if err != nil {
+		return nil, err
+	}
+	t, charge, err := in.c.Models.FetchTensor(ctx, s.url, s.dtype, s.shape, size, s.sha256)
+	if err != nil {
+		return nil, err
+	}
+	in.held = append(in.held, t, closeFunc(charge.Close))
 	return t, nil
 }
 
@@ -254,7 +268,7 @@ func base64Bytes(text string) int64 {
 // fromModel borrows a tensor of a published model without a copy. The lease ends with the call.
 func (in *incoming) fromModel(ctx context.Context, s tensorSpec) (*tensor.Tensor, error) {
 	if s.name == "" {
-		return nil, fmt.Errorf("%w: a tensor of a model needs a name", errParams)
+		return nil, fmt.Errorf("%w: a tensor of a model needs a name", models.ErrParams)
 	}
 	h, err := in.acquire(ctx, s.model, s.version)
 	if err != nil {
@@ -273,7 +287,7 @@ func (in *incoming) stateDict(ctx context.Context, v any) (any, error) {
 	model, _ := object["model"].(string)
 	version, ok := versionOf(object["version"])
 	if _, given := object["version"]; model == "" || given && !ok {
-		return nil, fmt.Errorf("%w: %s is {\"model\": NAME} or {\"model\": NAME, \"version\": N}", errParams, stateDictKey)
+		return nil, fmt.Errorf("%w: %s is {\"model\": NAME} or {\"model\": NAME, \"version\": N}", models.ErrParams, stateDictKey)
 	}
 	h, err := in.acquire(ctx, model, version)
 	if err != nil {

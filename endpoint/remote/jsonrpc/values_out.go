@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -39,7 +40,7 @@ type jsonTensor struct {
 // value converts v to a value that encoding/json can write. Tensors of v still belong to the caller.
 func (o *outgoing) value(v any, depth int) (_ any, err error) {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("%w: nested deeper than %d", errSerialization, maxDepth)
+		return nil, fmt.Errorf("%w: nested deeper than %d", models.ErrSerialization, maxDepth)
 	}
 	switch v := v.(type) {
 	case *tensor.Tensor:
@@ -67,7 +68,7 @@ func (o *outgoing) value(v any, depth int) (_ any, err error) {
 		for key, inner := range v {
 			name := fmt.Sprint(key)
 			if _, twice := object[name]; twice {
-				return nil, fmt.Errorf("%w: two keys of a map have the text %q", errSerialization, name)
+				return nil, fmt.Errorf("%w: two keys of a map have the text %q", models.ErrSerialization, name)
 			}
 			if object[name], err = o.value(inner, depth+1); err != nil {
 				return nil, err
@@ -85,7 +86,7 @@ func (o *outgoing) value(v any, depth int) (_ any, err error) {
 	case nil, bool, int64, uint64, int, time.Time:
 		return v, nil
 	}
-	return nil, fmt.Errorf("%w: a value of type %T", errSerialization, v)
+	return nil, fmt.Errorf("%w: a value of type %T", models.ErrSerialization, v)
 }
 
 // jsonFloat returns f, or the object that represents it if JSON cannot.

@@ -32,7 +32,7 @@ func BenchmarkFiguresPull(b *testing.B) {
 	from := remotetest.StartOwner(b, "--model", fmt.Sprintf("m=%d", figureBytes))
 	to := remotetest.StartOwner(b)
 	gw := remotetest.StartGateway(b, from.Socket)
-	attached(b, gw)
+	gw.Attached(b)
 	floor := remotetest.StartFloor(b)
 	warm := make([]byte, figureBytes)
 	for name, dev := range figureDevices(b) {

@@ -108,7 +108,7 @@ func nth(t testing.TB, told *events, n int) *mirror.Result {
 func TestFollowMovesWhatChanged(t *testing.T) {
 	from, to := remotetest.StartOwner(t), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	dev := openHost(t)
 	source, target := dial(t, from.Socket, dev), dial(t, to.Socket, dev)
 	w := newWeights()
@@ -157,7 +157,7 @@ func TestFollowMovesWhatChanged(t *testing.T) {
 func TestFollowSkipsVersions(t *testing.T) {
 	from, to := remotetest.StartOwner(t), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	dev := openHost(t)
 	source, target := dial(t, from.Socket, dev), dial(t, to.Socket, dev)
 	w := newWeights()
@@ -180,7 +180,7 @@ func TestFollowSurvives(t *testing.T) {
 	from := remotetest.StartOwner(t, "--socket", fromSocket, "--file", "m="+first)
 	to := remotetest.StartOwner(t, "--socket", toSocket)
 	gw := remotetest.StartGateway(t, fromSocket)
-	attached(t, gw)
+	gw.Attached(t)
 	dev := openHost(t)
 	target := dial(t, toSocket, dev)
 	told := &events{}
@@ -193,14 +193,14 @@ func TestFollowSurvives(t *testing.T) {
 	t.Run("the gateway", func(t *testing.T) {
 		gw.Kill()
 		gw = remotetest.StartGateway(t, fromSocket, "--http", gw.Addresses.HTTP)
-		attached(t, gw)
+		gw.Attached(t)
 		source := dial(t, fromSocket, dev)
 		publishFile(t, source, dev, "m", second)
 		requireMirrored(t, source, target, "m")
 		requireSame(t, target, "m", second)
 	})
 	gw = remotetest.StartGateway(t, fromSocket, "--http", gw.Addresses.HTTP) // the previous gateway ended with its subtest
-	attached(t, gw)
+	gw.Attached(t)
 	t.Run("the source's owner", func(t *testing.T) {
 		from.Kill()
 		from = remotetest.StartOwner(t, "--socket", fromSocket, "--file", "m="+first)
@@ -208,7 +208,7 @@ func TestFollowSurvives(t *testing.T) {
 		requireMirrored(t, source, target, "m")
 	})
 	from = remotetest.StartOwner(t, "--socket", fromSocket, "--file", "m="+first)
-	attached(t, gw)
+	gw.Attached(t)
 	requireSame(t, target, "m", first)
 	t.Run("the owner here", func(t *testing.T) {
 		before := len(told.of(mirror.EventPublished))
@@ -227,7 +227,7 @@ func TestFollowSurvives(t *testing.T) {
 func TestFollowPermanentErrors(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=1048576"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	dev := openHost(t)
 	options := mirror.Options{Source: gw.HTTP() + "/m@1", Owner: dial(t, to.Socket, dev), Device: dev}
 	require.ErrorIs(t, newMirror(t, options).Follow(t.Context()), errors.ErrUnsupported)

@@ -3,8 +3,6 @@ package mirror_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -17,32 +15,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/jsonrpc"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/mirrorgate"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 func TestMain(m *testing.M) {
-	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{&jsonrpc.Component{}, mirrorgate.New()} })
-}
-
-// attached waits until the gateway is attached to its owner.
-func attached(t testing.TB, gw *remotetest.Gateway) {
-	t.Helper()
-	remotetest.Eventually(t, func() error {
-		resp, err := http.Get(gw.HTTP() + "/readyz")
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			text, _ := io.ReadAll(resp.Body)
-			return fmt.Errorf("not ready: %s", text)
-		}
-		return nil
-	})
+	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{&models.Component{}, mirrorgate.New()} })
 }
 
 // openHost opens host memory until the test ends.

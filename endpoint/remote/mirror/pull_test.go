@@ -25,7 +25,7 @@ func TestPull(t *testing.T) {
 	from := remotetest.StartOwner(t, "--file", "org/m="+first)
 	to := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	dev := openHost(t)
 	source, target := dial(t, from.Socket, dev), dial(t, to.Socket, dev)
 	told := &events{}
@@ -94,7 +94,7 @@ func TestPull(t *testing.T) {
 func TestPullWithoutAToken(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=65536"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket, "--read-only", "--token-file", tokenFile(t))
-	attached(t, gw)
+	gw.Attached(t)
 	dev := openHost(t)
 	options := mirror.Options{Source: gw.HTTP() + "/m", Owner: dial(t, to.Socket, dev), Device: dev}
 	_, err := newMirror(t, options).Pull(t.Context())
@@ -109,7 +109,7 @@ func TestPullContinuesAfterBrokenConnections(t *testing.T) {
 	path := modelFile(t, 3)
 	from, to := remotetest.StartOwner(t, "--file", "m="+path), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	dev := openHost(t)
 	target := dial(t, to.Socket, dev)
 	cut := cuttingProxy(t, gw.Addresses.HTTP, 150<<10)
@@ -125,7 +125,7 @@ func TestPullContinuesAfterBrokenConnections(t *testing.T) {
 func TestSourceKilledDuringPull(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--file", "m="+modelFile(t, 4)), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	dev := openHost(t)
 	target := dial(t, to.Socket, dev)
 	var once atomic.Bool
@@ -176,7 +176,7 @@ func cuttingProxy(t *testing.T, to string, after int64) string {
 func TestHostileSources(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=1048576"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	dev := openHost(t)
 	target := dial(t, to.Socket, dev)
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the other host was asked") }))

@@ -7,13 +7,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/inference"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/jsonrpc"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/mirrorgate"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streamgate"
 )
 
 // newComponents returns the program's components in registration order.
 func newComponents() []gateway.Component {
+	files := &models.Component{}
 	return []gateway.Component{
-		&jsonrpc.Component{},
+		files,
+		&jsonrpc.Component{Models: files},
 		binsgate.New(),
 		streamgate.New(),
 		computegate.New(),

@@ -1,4 +1,4 @@
-package jsonrpc
+package models
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ import (
 )
 
 // errUpload reports that a body is not the announced file.
-var errUpload = fmt.Errorf("%w: not a safetensors file as announced", errParams)
+var errUpload = fmt.Errorf("%w: not a safetensors file as announced", ErrParams)
 
 // upload handles PUT /v1/models/{model}/model.safetensors. The body is published atomically as the next version of the
 // name.
@@ -35,7 +35,7 @@ func (c *Component) upload(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		// The rest of the body is not read, so the connection cannot be reused.
 		w.Header().Set("Connection", "close")
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	text, _ := json.Marshal(out) // cannot fail: strings and numbers only
@@ -44,22 +44,22 @@ func (c *Component) upload(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(append(text, '\n'))
 }
 
-func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out published, err error) {
+func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out Published, err error) {
 	ctx := r.Context()
 	p := modelOf(r)
 	if err := c.env.CheckWrite(ctx); err != nil {
 		return out, err
 	}
 	if err := catalog.CheckName(p.Name); err != nil {
-		return out, fmt.Errorf("%w: %w", errParams, err)
+		return out, fmt.Errorf("%w: %w", ErrParams, err)
 	}
 	switch {
 	case p.Version != 0:
-		return out, fmt.Errorf("%w: the owner numbers versions: leave @%d out", errParams, p.Version)
+		return out, fmt.Errorf("%w: the owner numbers versions: leave @%d out", ErrParams, p.Version)
 	case r.ContentLength < 0:
-		return out, fmt.Errorf("%w: the length has to be announced: send Content-Length", errParams)
+		return out, fmt.Errorf("%w: the length has to be announced: send Content-Length", ErrParams)
 	case r.ContentLength > int64(c.MaxModel):
-		return out, fmt.Errorf("%w: a model has at most %v", errTooLarge, c.MaxModel)
+		return out, fmt.Errorf("%w: a model has at most %v", ErrTooLarge, c.MaxModel)
 	}
 	want, err := announcedDigest(r.Header)
 	if err != nil {
@@ -89,7 +89,7 @@ func announcedDigest(h http.Header) ([]byte, error) {
 			}
 			digest, err := base64.StdEncoding.DecodeString(strings.TrimSuffix(value, ":"))
 			if err != nil || len(digest) != sha256.Size {
-				return nil, fmt.Errorf("%w: %s holds no SHA-256", errParams, field)
+				return nil, fmt.Errorf("%w: %s holds no SHA-256", ErrParams, field)
 			}
 			return digest, nil
 		}
@@ -99,7 +99,7 @@ func announcedDigest(h http.Header) ([]byte, error) {
 
 // publishStream reads a file of size bytes from r and publishes it. It validates the header before it allocates memory,
 // reads the bytes into the slab, and verifies the digest, if any, before the version becomes visible.
-func (c *Component) publishStream(ctx context.Context, name string, r io.Reader, size int64, want []byte, source string) (out published, err error) {
+func (c *Component) publishStream(ctx context.Context, name string, r io.Reader, size int64, want []byte, source string) (out Published, err error) {
 	var digest hash.Hash
 	if want != nil {
 		digest = sha256.New()

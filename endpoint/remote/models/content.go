@@ -1,4 +1,4 @@
-package jsonrpc
+package models
 
 import (
 	"errors"
@@ -45,7 +45,7 @@ func (c *content) addTensor(t *tensor.Tensor) error {
 		return nil
 	}
 	if !t.Contiguous() {
-		return fmt.Errorf("%w: its elements are not one run of memory; the owner has to publish a contiguous copy", errSerialization)
+		return fmt.Errorf("%w: its elements are not one run of memory; the owner has to publish a contiguous copy", ErrSerialization)
 	}
 	p := part{size: t.Bytes(), memory: t.Storage().Memory(), offset: t.Spec().ByteOffset}
 	if data, err := tensor.RawData(t); err == nil {
@@ -162,12 +162,12 @@ func (w *contentWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // serveContent answers GET and HEAD, including ranges and conditional requests. digest is the SHA-256 of the whole
 // content in hexadecimal.
-func (c *Component) serveContent(w http.ResponseWriter, r *http.Request, source *content, digest string, modified time.Time) {
+func serveContent(w http.ResponseWriter, r *http.Request, source *content, digest string) {
 	h := w.Header()
 	h.Set("ETag", `"sha256-`+digest+`"`)
 	h.Set("Repr-Digest", "sha-256=:"+base64OfHex(digest)+":")
 	if h.Get("Content-Type") == "" {
 		h.Set("Content-Type", "application/octet-stream")
 	}
-	http.ServeContent(&contentWriter{w}, r, "", modified, source)
+	http.ServeContent(&contentWriter{w}, r, "", time.Time{}, source)
 }

@@ -1,4 +1,4 @@
-package jsonrpc
+package models
 
 import (
 	"fmt"
@@ -11,19 +11,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// manifestJSON describes a version to peers: where to fetch its tensors, without details of the owner's memory.
-type manifestJSON struct {
+// Manifest describes a version to peers: where to fetch its tensors, without details of the owner's memory.
+type Manifest struct {
 	Name     string            `json:"name"`
 	Version  uint64            `json:"version"`
 	ServerID string            `json:"server_id"`
 	Bytes    int64             `json:"bytes"`
-	Tensors  []tensorJSON      `json:"tensors"`
+	Tensors  []ManifestTensor  `json:"tensors"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	URL      string            `json:"url"`
 }
 
-// tensorJSON describes one tensor.
-type tensorJSON struct {
+// ManifestTensor describes one tensor.
+type ManifestTensor struct {
 	Name  string       `json:"name"`
 	DType string       `json:"dtype"`
 	Shape tensor.Shape `json:"shape"`
@@ -49,24 +49,23 @@ func placeOf(t *module.TensorSpec) place {
 	return place{t.Storage, t.ByteOffset, t.DType, t.Shape.String(), fmt.Sprint(t.Strides)}
 }
 
-func manifestOf(name string, version uint64, server string, m *module.Manifest) (*manifestJSON, error) {
+func manifestOf(name string, version uint64, server string, m *module.Manifest) (*Manifest, error) {
 	base := fmt.Sprintf("/v1/models/%s@%d", url.PathEscape(name), version)
-	out := &manifestJSON{
-		Name: name, Version: version, ServerID: server, Tensors: make([]tensorJSON, len(m.Tensors)), Metadata: m.Metadata,
+	out := &Manifest{
+		Name: name, Version: version, ServerID: server, Tensors: make([]ManifestTensor, len(m.Tensors)), Metadata: m.Metadata,
 		URL: base + "/model.safetensors",
 	}
 	first := map[place]string{}
 	for i := range m.Tensors {
 		t := &m.Tensors[i]
-		n, err := t.Shape.NumElements()
+		n, err := t.Spec.ByteLen()
 		if err != nil {
 			return nil, err
 		}
-		one := tensorJSON{Name: t.Name, DType: t.DType.String(), Shape: t.Shape, URL: base + "/tensors/" + url.PathEscape(t.Name)}
+		one := ManifestTensor{Name: t.Name, DType: t.DType.String(), Shape: t.Shape, Bytes: n, URL: base + "/tensors/" + url.PathEscape(t.Name)}
 		if one.Shape == nil {
 			one.Shape = tensor.Shape{}
 		}
-		one.Bytes = elementBytes(t.DType, n)
 		if kept, tied := first[placeOf(t)]; tied && one.Bytes > 0 {
 			one.TiedTo = kept
 		} else {
@@ -76,14 +75,6 @@ func manifestOf(name string, version uint64, server string, m *module.Manifest) 
 		out.Tensors[i] = one
 	}
 	return out, nil
-}
-
-// elementBytes returns the size of n elements. Overflow was ruled out when the manifest was validated.
-func elementBytes(dt tensor.DType, n int64) int64 {
-	if bits := int64(dt.BitSize()); bits%8 != 0 {
-		return (n*bits + 7) / 8
-	}
-	return n * int64(dt.BitSize()/8)
 }
 
 // safetensorsFile lays a state dict out as a file without copying it. Tied names are stored once and recorded in the
@@ -98,11 +89,11 @@ func safetensorsFile(sd *module.StateDict) (*content, error) {
 	}
 	header, err := safetensors.NewHeader(list, metadata)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errSerialization, err)
+		return nil, fmt.Errorf("%w: %w", ErrSerialization, err)
 	}
 	prefix, err := header.Encode()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errSerialization, err)
+		return nil, fmt.Errorf("%w: %w", ErrSerialization, err)
 	}
 	c := &content{}
 	c.add(part{size: int64(len(prefix)), data: prefix})

@@ -1,4 +1,4 @@
-package jsonrpc
+package models
 
 import (
 	"errors"
@@ -48,18 +48,18 @@ func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("tensor")
 	first, err := strconv.ParseInt("0"+query.Get("segment"), 10, 64)
 	if err != nil {
-		httpError(w, r, fmt.Errorf("%w: segment: %w", errParams, err))
+		WriteError(w, r, fmt.Errorf("%w: segment: %w", ErrParams, err))
 		return
 	}
 	l, err := c.leases.open(query.Get("lease"))
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	defer c.leases.release(l)
 	h, err := c.attach(r)
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	defer h.Close() // best effort: the response has been sent
@@ -68,12 +68,12 @@ func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 		err = fmt.Errorf("tensor %q of the lease has SHA-256 %s: %w", name, digest, endpoint.ErrNotFound)
 	}
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	base, next, size, err := pairOf(l.handle, h, name)
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")

@@ -1,4 +1,4 @@
-package jsonrpc
+package models
 
 import (
 	"context"
@@ -22,24 +22,24 @@ const signOfLife = 5 * time.Second
 func (c *Component) serveDigests(w http.ResponseWriter, r *http.Request) {
 	h, err := c.attach(r)
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	defer h.Close() // best effort: the response has been sent
 	client, ctx, unbind, err := c.owner(r.Context())
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	defer unbind()
 	raw, err := client.Manifest(ctx, h.Name(), h.Version())
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	out, err := manifestOf(h.Name(), h.Version(), h.ServerID(), raw)
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	done := make(chan error, 1)
@@ -70,7 +70,7 @@ func (c *Component) serveDigests(w http.ResponseWriter, r *http.Request) {
 }
 
 // addDigests sets the digests of all tensors that are not tied, several concurrently.
-func (c *Component) addDigests(ctx context.Context, h *endpoint.Handle, m *manifestJSON) error {
+func (c *Component) addDigests(ctx context.Context, h *endpoint.Handle, m *Manifest) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
@@ -92,7 +92,7 @@ func (c *Component) addDigests(ctx context.Context, h *endpoint.Handle, m *manif
 	return context.Cause(ctx)
 }
 
-func (c *Component) addDigest(ctx context.Context, h *endpoint.Handle, one *tensorJSON) (err error) {
+func (c *Component) addDigest(ctx context.Context, h *endpoint.Handle, one *ManifestTensor) (err error) {
 	if one.TiedTo != "" {
 		return nil
 	}

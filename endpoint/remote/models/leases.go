@@ -1,4 +1,4 @@
-package jsonrpc
+package models
 
 import (
 	"context"
@@ -159,14 +159,14 @@ func (c *Component) takeLease(w http.ResponseWriter, r *http.Request) {
 	if text := r.URL.Query().Get("seconds"); text != "" {
 		seconds, err := strconv.Atoi(text)
 		if err != nil || seconds < 1 || time.Duration(seconds)*time.Second > maxLease {
-			httpError(w, r, fmt.Errorf("%w: a lease lasts 1 to %d seconds", errParams, maxLease/time.Second))
+			WriteError(w, r, fmt.Errorf("%w: a lease lasts 1 to %d seconds", ErrParams, maxLease/time.Second))
 			return
 		}
 		length = time.Duration(seconds) * time.Second
 	}
 	h, err := c.attach(r)
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	out, err := c.leases.add(admission.Sender(r.Context()), h, length, int64(c.MaxLeased))
@@ -177,7 +177,7 @@ func (c *Component) takeLease(w http.ResponseWriter, r *http.Request) {
 func (c *Component) renewLease(w http.ResponseWriter, r *http.Request) {
 	l, err := c.leases.open(r.PathValue("id"))
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	defer c.leases.release(l)
@@ -188,7 +188,7 @@ func (c *Component) renewLease(w http.ResponseWriter, r *http.Request) {
 func (c *Component) endLease(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	if err := c.leases.end(func(l *lease) bool { return l.id == id }); err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -6,13 +6,8 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 )
-
-// newSlots returns a pool of n units. One client may take at most half of them, and all read-only clients together a
-// quarter.
-func newSlots(n int64) *admission.Pool {
-	return admission.NewPool(admission.Limits{Bytes: n, ReadOnly: max(1, n/4)})
-}
 
 // maxTaskOwners limits the number of tasks whose submitters are recorded. The oldest record is evicted first.
 const maxTaskOwners = 1 << 16
@@ -52,9 +47,9 @@ func (o *taskOwners) check(ctx context.Context, task string) error {
 	case known && owner == id.Key():
 		return nil
 	case known:
-		return fmt.Errorf("%w: task %q was submitted by another client", errRefused, task)
+		return fmt.Errorf("%w: task %q was submitted by another client", models.ErrRefused, task)
 	case id.ReadOnly:
-		return fmt.Errorf("%w: task %q was not submitted by this client, whose token is read-only", errRefused, task)
+		return fmt.Errorf("%w: task %q was not submitted by this client, whose token is read-only", models.ErrRefused, task)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package jsonrpc
+package models
 
 import (
 	"context"
@@ -29,12 +29,12 @@ func (c *Component) serveChanges(w http.ResponseWriter, r *http.Request) {
 		wait, err = time.ParseDuration(text)
 	}
 	if err != nil || p.Version != 0 || wait < 0 || wait > maxWait {
-		httpError(w, r, fmt.Errorf("%w: give NAME without a version, version=N, and wait=20s, at most %v", errParams, maxWait))
+		WriteError(w, r, fmt.Errorf("%w: give NAME without a version, version=N, and wait=20s, at most %v", ErrParams, maxWait))
 		return
 	}
 	client, ctx, unbind, err := c.owner(r.Context())
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	defer unbind()

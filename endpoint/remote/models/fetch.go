@@ -1,4 +1,4 @@
-package jsonrpc
+package models
 
 import (
 	"context"
@@ -57,7 +57,7 @@ func newFetcher(allowed []string, stall time.Duration) *http.Client {
 // them to other paths.
 func checkURL(u *url.URL, allowed []string) error {
 	if len(allowed) == 0 {
-		return fmt.Errorf("%w: fetching is disabled: start the gateway with --fetch", errRefused)
+		return fmt.Errorf("%w: fetching is disabled: start the gateway with --fetch", ErrRefused)
 	}
 	clean := u.User == nil && !slices.Contains(strings.Split(u.Path, "/"), "..")
 	for _, prefix := range allowed {
@@ -66,7 +66,7 @@ func checkURL(u *url.URL, allowed []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: %s does not match a URL prefix of --fetch", errRefused, u.Redacted())
+	return fmt.Errorf("%w: %s does not match a URL prefix of --fetch", ErrRefused, u.Redacted())
 }
 
 // fetchedBody is the body of a reference. It cancels the request if the server sends less than fetchedAtLeast within
@@ -104,7 +104,7 @@ func (b *fetchedBody) Close() error {
 func (c *Component) fetch(ctx context.Context, text string) (*http.Response, error) {
 	u, err := url.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errParams, err)
+		return nil, fmt.Errorf("%w: %w", ErrParams, err)
 	}
 	if err := checkURL(u, c.Fetch); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (c *Component) fetch(ctx context.Context, text string) (*http.Response, err
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		cancel(nil)
-		return nil, fmt.Errorf("%w: %w", errParams, err)
+		return nil, fmt.Errorf("%w: %w", ErrParams, err)
 	}
 	if trace, ok := intercept.TraceFrom(ctx); ok {
 		request.Header.Set(intercept.TraceParent, trace.String())
@@ -143,51 +143,49 @@ func (c *Component) fetch(ctx context.Context, text string) (*http.Response, err
 func wantedDigest(text string) ([]byte, error) {
 	digest, err := hex.DecodeString(text)
 	if err != nil || len(digest) != sha256.Size {
-		return nil, fmt.Errorf("%w: a url requires its sha256 in hexadecimal", errParams)
+		return nil, fmt.Errorf("%w: a url requires its sha256 in hexadecimal", ErrParams)
 	}
 	return digest, nil
 }
 
-// fromURL fetches a tensor into new memory and verifies its digest.
-func (in *incoming) fromURL(ctx context.Context, s tensorSpec) (_ *tensor.Tensor, err error) {
-	want, err := wantedDigest(s.sha256)
+// FetchTensor fetches a tensor of size bytes into new memory and verifies its SHA-256, which is in hexadecimal. The
+// caller closes the charge after the tensor.
+func (c *Component) FetchTensor(ctx context.Context, url string, dtype tensor.DType, shape tensor.Shape, size int64, sha string) (t *tensor.Tensor, charge *admission.Charge, err error) {
+	want, err := wantedDigest(sha)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	size, err := s.byteSize()
+	if size > int64(c.MaxModel) {
+		return nil, nil, fmt.Errorf("%w: a tensor of %d bytes", ErrTooLarge, size)
+	}
+	response, err := c.fetch(ctx, url)
 	if err != nil {
-		return nil, err
-	}
-	if size > int64(in.c.MaxModel) {
-		return nil, fmt.Errorf("%w: a tensor of %d bytes", errTooLarge, size)
-	}
-	response, err := in.c.fetch(ctx, s.url)
-	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	if response.ContentLength != size {
-		return nil, fmt.Errorf("%w: the tensor has %d bytes, and the url %d", errParams, size, response.ContentLength)
+		return nil, nil, fmt.Errorf("%w: the tensor has %d bytes, and the url %d", ErrParams, size, response.ContentLength)
 	}
-	charge := in.c.arriving.Open(admission.Sender(ctx))
-	in.held = append(in.held, closeFunc(charge.Close))
-	t, err := tensor.Empty(in.c.env.Arrivals, s.dtype, s.shape) // pages are allocated as the bytes arrive
-	if err != nil {
-		return nil, err
+	if t, err = tensor.Empty(c.env.Arrivals, dtype, shape); err != nil { // pages are allocated as the bytes arrive
+		return nil, nil, err
 	}
-	in.held = append(in.held, t)
+	charge = c.arriving.Open(admission.Sender(ctx))
 	digest := sha256.New()
-	if err := t.FillFrom(io.TeeReader(charge.Reader(response.Body), digest)); err != nil {
-		return nil, fmt.Errorf("fetch: %w", err)
+	if err = t.FillFrom(io.TeeReader(charge.Reader(response.Body), digest)); err != nil {
+		err = fmt.Errorf("fetch: %w", err)
+	} else if got := digest.Sum(nil); !slices.Equal(got, want) {
+		err = fmt.Errorf("%w: the content of the url has SHA-256 %s", ErrParams, hex.EncodeToString(got))
 	}
-	if got := digest.Sum(nil); !slices.Equal(got, want) {
-		return nil, fmt.Errorf("%w: the content of the url has SHA-256 %s", errParams, hex.EncodeToString(got))
+	if err != nil {
+		err = errors.Join(err, t.Close())
+		charge.Close()
+		return nil, nil, err
 	}
-	return t, nil
+	return t, charge, nil
 }
 
 // publishURL fetches a file and publishes it.
-func (c *Component) publishURL(ctx context.Context, p *publishParams) (out published, err error) {
+func (c *Component) publishURL(ctx context.Context, p *PublishParams) (out Published, err error) {
 	want, err := wantedDigest(p.SHA256)
 	if err != nil {
 		return out, err
@@ -199,9 +197,9 @@ func (c *Component) publishURL(ctx context.Context, p *publishParams) (out publi
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	switch n := response.ContentLength; {
 	case n < 0:
-		return out, fmt.Errorf("%w: the server of the url sent no Content-Length", errParams)
+		return out, fmt.Errorf("%w: the server of the url sent no Content-Length", ErrParams)
 	case n > int64(c.MaxModel):
-		return out, fmt.Errorf("%w: a model of %d bytes", errTooLarge, n)
+		return out, fmt.Errorf("%w: a model of %d bytes", ErrTooLarge, n)
 	}
 	charge := c.arriving.Open(admission.Sender(ctx))
 	defer charge.Close()

@@ -1,9 +1,10 @@
-package jsonrpc_test
+package models_test
 
 import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ type lease struct {
 
 func takeLease(t *testing.T, gw *remotetest.Gateway, path string) (out lease) {
 	t.Helper()
-	resp, text := do(t, gw, http.MethodPost, path, nil)
+	resp, text := gw.Do(t, http.MethodPost, path, nil)
 	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", text)
 	require.NoError(t, json.Unmarshal(text, &out))
 	return out
@@ -58,50 +59,50 @@ func TestLeases(t *testing.T) {
 	publish := publisher(t, owner.Socket)
 	publish(1)
 	gw := remotetest.StartGateway(t, owner.Socket, "--max-leased", "200KiB")
-	attached(t, gw)
+	gw.Attached(t)
 	first := takeLease(t, gw, "/v1/models/m/leases?seconds=600")
 	require.Equal(t, uint64(1), first.Version)
 	require.Equal(t, 600, first.Seconds)
 	publish(2)
-	resp, _ := get(t, gw, "/v1/models/m@1/model.safetensors")
+	resp, _ := gw.Get(t, "/v1/models/m@1/model.safetensors")
 	require.Equal(t, http.StatusOK, resp.StatusCode, "version 1 is kept")
 	short := takeLease(t, gw, "/v1/models/m/leases?seconds=1")
 	publish(3)
 
 	t.Run("are renewed and end", func(t *testing.T) {
-		resp, _ := do(t, gw, http.MethodPost, "/v1/leases/"+first.Lease, nil)
+		resp, _ := gw.Do(t, http.MethodPost, "/v1/leases/"+first.Lease, nil)
 		require.Equal(t, http.StatusOK, resp.StatusCode)
 		remotetest.Eventually(t, func() error { // the short lease expires, and its version is released
-			resp, text := get(t, gw, "/v1/models/m@2/manifest")
+			resp, text := gw.Get(t, "/v1/models/m@2/manifest")
 			if resp.StatusCode != http.StatusNotFound {
-				return &notReady{string(text)}
+				return errors.New(string(text))
 			}
 			return nil
 		})
-		resp, _ = do(t, gw, http.MethodPost, "/v1/leases/"+short.Lease, nil)
+		resp, _ = gw.Do(t, http.MethodPost, "/v1/leases/"+short.Lease, nil)
 		require.Equal(t, http.StatusNotFound, resp.StatusCode)
 	})
 	t.Run("are bounded", func(t *testing.T) {
 		for _, path := range []string{"?seconds=0", "?seconds=601", "?seconds=x"} {
-			resp, _ := do(t, gw, http.MethodPost, "/v1/models/m/leases"+path, nil)
+			resp, _ := gw.Do(t, http.MethodPost, "/v1/models/m/leases"+path, nil)
 			require.Equal(t, http.StatusBadRequest, resp.StatusCode, path)
 		}
-		resp, _ := do(t, gw, http.MethodPost, "/v1/models/nothing/leases", nil)
+		resp, _ := gw.Do(t, http.MethodPost, "/v1/models/nothing/leases", nil)
 		require.Equal(t, http.StatusNotFound, resp.StatusCode)
 		again := takeLease(t, gw, "/v1/models/m@1/leases?seconds=600") // another lease on the same version does not count again
 		takeLease(t, gw, "/v1/models/m@3/leases?seconds=600")
 		publish(4)
 		takeLease(t, gw, "/v1/models/m/leases?seconds=600")
 		publish(5)
-		resp, text := do(t, gw, http.MethodPost, "/v1/models/m/leases", nil)
+		resp, text := gw.Do(t, http.MethodPost, "/v1/models/m/leases", nil)
 		require.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
 		require.Contains(t, string(text), "--max-leased")
 		for _, id := range []string{again.Lease, first.Lease} {
-			resp, _ = do(t, gw, http.MethodDelete, "/v1/leases/"+id, nil)
+			resp, _ = gw.Do(t, http.MethodDelete, "/v1/leases/"+id, nil)
 			require.Equal(t, http.StatusNoContent, resp.StatusCode)
 		}
 		takeLease(t, gw, "/v1/models/m/leases")
-		resp, _ = get(t, gw, "/v1/models/m@1/manifest")
+		resp, _ = gw.Get(t, "/v1/models/m@1/manifest")
 		require.Equal(t, http.StatusNotFound, resp.StatusCode, "nobody keeps version 1 any more")
 	})
 }
@@ -109,7 +110,7 @@ func TestLeases(t *testing.T) {
 // digestsOf returns the digests of a version's tensors.
 func digestsOf(t *testing.T, gw *remotetest.Gateway, model string) map[string]string {
 	t.Helper()
-	resp, text := get(t, gw, "/v1/models/"+model+"/manifest?digests")
+	resp, text := gw.Get(t, "/v1/models/"+model+"/manifest?digests")
 	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", text)
 	var m struct {
 		Tensors []struct{ Name, SHA256 string }
@@ -128,19 +129,19 @@ func TestDeltas(t *testing.T) {
 	publish := publisher(t, owner.Socket)
 	publish(1)
 	gw := remotetest.StartGateway(t, owner.Socket, "--read-only")
-	attached(t, gw)
+	gw.Attached(t)
 	kept := takeLease(t, gw, "/v1/models/m/leases")
 	const name = "layers.00000000.weight"
-	_, base := get(t, gw, "/v1/models/m@1/tensors/"+name)
+	_, base := gw.Get(t, "/v1/models/m@1/tensors/"+name)
 	old := digestsOf(t, gw, "m@1")
 	require.Equal(t, digestOf(base), old[name])
 	publish(2)
-	_, want := get(t, gw, "/v1/models/m/tensors/"+name)
+	_, want := gw.Get(t, "/v1/models/m/tensors/"+name)
 	require.NotEqual(t, want, base)
 	require.Equal(t, digestOf(want), digestsOf(t, gw, "m")[name])
 
 	path := "/v1/models/m@2/deltas/" + name + "?lease=" + kept.Lease + "&base=" + old[name]
-	resp, text := get(t, gw, path)
+	resp, text := gw.Get(t, path)
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	_, err := delta.Apply(base, 4, 0, bufio.NewReader(bytes.NewReader(text)))
 	require.NoError(t, err)
@@ -151,12 +152,12 @@ func TestDeltas(t *testing.T) {
 		"another tensor": "/v1/models/m@2/deltas/nope?lease=" + kept.Lease + "&base=" + old[name],
 		"no version":     "/v1/models/m@9/deltas/" + name + "?lease=" + kept.Lease + "&base=" + old[name],
 	} {
-		resp, text := get(t, gw, path)
+		resp, text := gw.Get(t, path)
 		require.Equal(t, http.StatusNotFound, resp.StatusCode, "%s: %s", what, text)
 	}
-	resp, _ = get(t, gw, path+"&segment=-1")
+	resp, _ = gw.Get(t, path+"&segment=-1")
 	require.Equal(t, http.StatusBadRequest, resp.StatusCode)
-	resp, text = get(t, gw, path+"&segment=9")
+	resp, text = gw.Get(t, path+"&segment=9")
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	require.Empty(t, text, "there is nothing behind the last segment")
 }
@@ -167,24 +168,24 @@ func TestChanges(t *testing.T) {
 	publish := publisher(t, owner.Socket)
 	publish(1)
 	gw := remotetest.StartGateway(t, owner.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	server := takeLease(t, gw, "/v1/models/m/leases").ServerID
 	const path = "/v1/models/m/changes"
-	resp, text := get(t, gw, path)
+	resp, text := gw.Get(t, path)
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	require.JSONEq(t, `{"name":"m","version":1,"server_id":"`+server+`"}`, string(text))
-	resp, _ = get(t, gw, path+"?server=another&version=1")
+	resp, _ = gw.Get(t, path+"?server=another&version=1")
 	require.Equal(t, http.StatusOK, resp.StatusCode, "version 1 of another owner is another")
-	resp, _ = get(t, gw, path+"?wait=50ms&version=1&server="+server)
+	resp, _ = gw.Get(t, path+"?wait=50ms&version=1&server="+server)
 	require.Equal(t, http.StatusNoContent, resp.StatusCode)
 	for _, bad := range []string{"?version=x", "?wait=1h", "?wait=-1s", "?wait=x"} {
-		resp, _ = get(t, gw, path+bad)
+		resp, _ = gw.Get(t, path+bad)
 		require.Equal(t, http.StatusBadRequest, resp.StatusCode, bad)
 	}
 	published := make(chan struct{})
 	time.AfterFunc(100*time.Millisecond, func() { defer close(published); publish(2) })
 	defer func() { <-published }() // the gateway receives the event before the publisher returns
-	resp, text = get(t, gw, path+"?wait=1m&version=1&server="+server)
+	resp, text = gw.Get(t, path+"?wait=1m&version=1&server="+server)
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	require.Contains(t, string(text), `"version":2`)
 }

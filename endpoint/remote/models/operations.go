@@ -1,4 +1,4 @@
-package jsonrpc
+package models
 
 import (
 	"context"
@@ -12,57 +12,70 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// modelParams identifies a model.
-type modelParams struct {
+// Ref identifies a model.
+type Ref struct {
 	Name string `json:"name"`
 	// Version 0 means the newest version.
 	Version uint64 `json:"version,omitempty"`
 }
 
 // check returns an error if the name is missing.
-func (p *modelParams) check() error {
+func (p *Ref) check() error {
 	if p.Name == "" {
-		return fmt.Errorf("%w: the name of the model is missing", errParams)
+		return fmt.Errorf("%w: the name of the model is missing", ErrParams)
 	}
 	return nil
 }
 
-// modelList is the result of list_models.
-type modelList struct {
+// owner returns the connection to the owner, and ctx bound to it. The caller calls the function when the request has
+// ended.
+func (c *Component) owner(ctx context.Context) (*endpoint.Client, context.Context, context.CancelFunc, error) {
+	client, err := c.env.Owner.Client()
+	if err != nil {
+		return nil, ctx, nil, err
+	}
+	ctx, cancel := c.env.Owner.Bind(ctx)
+	return client, ctx, cancel, nil
+}
+
+// ModelList is the result of list_models.
+type ModelList struct {
 	Models []endpoint.ModelInfo `json:"models"`
 }
 
-func (c *Component) listModels(ctx context.Context, _ *none) (modelList, error) {
+// List returns the published models.
+func (c *Component) List(ctx context.Context) (ModelList, error) {
 	client, ctx, unbind, err := c.owner(ctx)
 	if err != nil {
-		return modelList{}, err
+		return ModelList{}, err
 	}
 	defer unbind()
 	list, err := client.List(ctx)
 	if list == nil {
 		list = []endpoint.ModelInfo{}
 	}
-	return modelList{list}, err
+	return ModelList{list}, err
 }
 
-// inspected is the result of inspect_model.
-type inspected struct {
+// Inspection is the result of inspect_model.
+type Inspection struct {
 	Info     endpoint.ModelInfo `json:"info"`
-	Manifest *manifestJSON      `json:"manifest"`
+	Manifest *Manifest          `json:"manifest"`
 }
 
-func (c *Component) inspectModel(ctx context.Context, p *modelParams) (inspected, error) {
+// Inspect returns the state of a name and the manifest of one version.
+func (c *Component) Inspect(ctx context.Context, p *Ref) (Inspection, error) {
 	if err := p.check(); err != nil {
-		return inspected{}, err
+		return Inspection{}, err
 	}
 	client, ctx, unbind, err := c.owner(ctx)
 	if err != nil {
-		return inspected{}, err
+		return Inspection{}, err
 	}
 	defer unbind()
 	info, err := client.Info(ctx, p.Name)
 	if err != nil {
-		return inspected{}, err
+		return Inspection{}, err
 	}
 	version := p.Version
 	if version == 0 {
@@ -70,20 +83,21 @@ func (c *Component) inspectModel(ctx context.Context, p *modelParams) (inspected
 	}
 	m, err := client.Manifest(ctx, p.Name, version)
 	if err != nil {
-		return inspected{}, err
+		return Inspection{}, err
 	}
 	out, err := manifestOf(p.Name, version, client.ServerID(), m)
-	return inspected{info, out}, err
+	return Inspection{info, out}, err
 }
 
-// holdersOf lists the holders of one version.
-type holdersOf struct {
+// VersionHolders lists the holders of one version.
+type VersionHolders struct {
 	Version uint64            `json:"version"`
 	Newest  bool              `json:"newest"`
 	Holders []endpoint.Holder `json:"holders"`
 }
 
-func (c *Component) holders(ctx context.Context, p *modelParams) (map[string][]holdersOf, error) {
+// Holders returns the holders of the versions of a name.
+func (c *Component) Holders(ctx context.Context, p *Ref) (map[string][]VersionHolders, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
@@ -96,22 +110,22 @@ func (c *Component) holders(ctx context.Context, p *modelParams) (map[string][]h
 	if err != nil {
 		return nil, err
 	}
-	list := []holdersOf{}
+	list := []VersionHolders{}
 	for _, v := range info.Versions {
 		if p.Version != 0 && p.Version != v.Version {
 			continue
 		}
-		one := holdersOf{v.Version, v.Version == info.Current, v.Holders}
+		one := VersionHolders{v.Version, v.Version == info.Current, v.Holders}
 		if one.Holders == nil {
 			one.Holders = []endpoint.Holder{}
 		}
 		list = append(list, one)
 	}
-	return map[string][]holdersOf{"versions": list}, nil
+	return map[string][]VersionHolders{"versions": list}, nil
 }
 
-// withdraw withdraws a name from the owner.
-func (c *Component) withdraw(ctx context.Context, p *modelParams) (map[string]bool, error) {
+// Withdraw withdraws a name from the owner.
+func (c *Component) Withdraw(ctx context.Context, p *Ref) (map[string]bool, error) {
 	if err := c.env.CheckWrite(ctx); err != nil {
 		return nil, err
 	}
@@ -129,8 +143,8 @@ func (c *Component) withdraw(ctx context.Context, p *modelParams) (map[string]bo
 	return map[string]bool{"withdrawn": true}, nil
 }
 
-// publishParams holds the source and the name of a publication.
-type publishParams struct {
+// PublishParams holds the source and the name of a publication.
+type PublishParams struct {
 	Name string `json:"name"`
 	// Path is a safetensors file, index or directory below --publish-root. URL is a file to fetch; it requires the
 	// SHA-256 in hexadecimal.
@@ -139,35 +153,36 @@ type publishParams struct {
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// published is the result of publish_from.
-type published struct {
+// Published is the result of publish_from.
+type Published struct {
 	Name    string `json:"name"`
 	Version uint64 `json:"version"`
 	Bytes   int64  `json:"bytes"`
 	Tensors int    `json:"tensors"`
 }
 
-func (c *Component) publishFrom(ctx context.Context, p *publishParams) (published, error) {
+// PublishFrom publishes a file of the gateway's host or of a URL as the next version of a name.
+func (c *Component) PublishFrom(ctx context.Context, p *PublishParams) (Published, error) {
 	if err := c.env.CheckWrite(ctx); err != nil {
-		return published{}, err
+		return Published{}, err
 	}
 	switch {
 	case p.Name == "":
-		return published{}, fmt.Errorf("%w: the name of the model is missing", errParams)
+		return Published{}, fmt.Errorf("%w: the name of the model is missing", ErrParams)
 	case (p.Path == "") == (p.URL == ""):
-		return published{}, fmt.Errorf("%w: give a path or a url", errParams)
+		return Published{}, fmt.Errorf("%w: give a path or a url", ErrParams)
 	case p.Path != "":
 		return c.publishPath(ctx, p)
 	}
 	return c.publishURL(ctx, p)
 }
 
-func (c *Component) publishPath(ctx context.Context, p *publishParams) (out published, err error) {
+func (c *Component) publishPath(ctx context.Context, p *PublishParams) (out Published, err error) {
 	path, err := c.below(p.Path)
 	if err != nil {
 		return out, err
 	}
-	sd, err := module.Load(ctx, c.dev, path, module.LoadOptions{})
+	sd, err := module.Load(ctx, c.env.Devices[0], path, module.LoadOptions{})
 	if err != nil {
 		return out, c.hideRoot(err)
 	}
@@ -176,33 +191,33 @@ func (c *Component) publishPath(ctx context.Context, p *publishParams) (out publ
 }
 
 // publish publishes a state dict. The caller closes sd.
-func (c *Component) publish(ctx context.Context, name string, sd *module.StateDict, source string) (published, error) {
+func (c *Component) publish(ctx context.Context, name string, sd *module.StateDict, source string) (Published, error) {
 	client, ctx, unbind, err := c.owner(ctx)
 	if err != nil {
-		return published{}, err
+		return Published{}, err
 	}
 	defer unbind()
 	version, err := client.PublishWith(ctx, name, sd, endpoint.PublishOptions{Source: source})
 	if err != nil {
-		return published{}, err
+		return Published{}, err
 	}
-	return published{name, version, sd.Bytes(), sd.Len()}, nil
+	return Published{name, version, sd.Bytes(), sd.Len()}, nil
 }
 
 // below resolves name to a path below the root. It refuses links that lead outside.
 func (c *Component) below(name string) (string, error) {
 	if c.PublishRoot == "" {
-		return "", fmt.Errorf("%w: reading files is disabled: start the gateway with --publish-root, or upload to /v1/models/NAME/model.safetensors", errRefused)
+		return "", fmt.Errorf("%w: reading files is disabled: start the gateway with --publish-root, or upload to /v1/models/NAME/model.safetensors", ErrRefused)
 	}
 	if !filepath.IsLocal(name) {
-		return "", fmt.Errorf("%w: %q is not below the folder of --publish-root", errRefused, name)
+		return "", fmt.Errorf("%w: %q is not below the folder of --publish-root", ErrRefused, name)
 	}
 	path, err := filepath.EvalSymlinks(filepath.Join(c.PublishRoot, name))
 	if err != nil {
 		return "", c.hideRoot(err)
 	}
 	if path != c.PublishRoot && !strings.HasPrefix(path, c.PublishRoot+string(filepath.Separator)) {
-		return "", fmt.Errorf("%w: %q leads out of the folder of --publish-root", errRefused, name)
+		return "", fmt.Errorf("%w: %q leads out of the folder of --publish-root", ErrRefused, name)
 	}
 	return path, nil
 }

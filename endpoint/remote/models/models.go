@@ -1,17 +1,12 @@
-package jsonrpc
+package models
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/creachadair/jrpc2"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
@@ -35,23 +30,21 @@ func (c *Component) handleModels(mux gateway.Mux) {
 	handle("POST /v1/models/{model}/leases", c.takeLease)
 	handle("POST /v1/leases/{id}", c.renewLease)
 	handle("DELETE /v1/leases/{id}", c.endLease)
-	handle("GET /v1/results/{id}", c.serveResult)
-	handle("DELETE /v1/results/{id}", c.deleteResult)
 }
 
 // modelOf parses NAME[@VERSION] from the path. The text after the last @ is a version only if it is a number.
-func modelOf(r *http.Request) modelParams {
+func modelOf(r *http.Request) Ref {
 	text := r.PathValue("model")
 	if at := strings.LastIndexByte(text, '@'); at > 0 {
 		if version, err := strconv.ParseUint(text[at+1:], 10, 64); err == nil {
-			return modelParams{text[:at], version}
+			return Ref{text[:at], version}
 		}
 	}
-	return modelParams{Name: text}
+	return Ref{Name: text}
 }
 
 func (c *Component) serveModels(w http.ResponseWriter, r *http.Request) {
-	list, err := c.listModels(r.Context(), nil)
+	list, err := c.List(r.Context())
 	answerJSON(w, r, list, err)
 }
 
@@ -59,7 +52,7 @@ func (c *Component) serveModel(w http.ResponseWriter, r *http.Request) {
 	p := modelOf(r)
 	client, ctx, unbind, err := c.owner(r.Context())
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	defer unbind()
@@ -70,11 +63,11 @@ func (c *Component) serveModel(w http.ResponseWriter, r *http.Request) {
 func (c *Component) deleteModel(w http.ResponseWriter, r *http.Request) {
 	p := modelOf(r)
 	if p.Version != 0 {
-		httpError(w, r, fmt.Errorf("%w: a name is withdrawn with all its versions", errParams))
+		WriteError(w, r, fmt.Errorf("%w: a name is withdrawn with all its versions", ErrParams))
 		return
 	}
-	if _, err := c.withdraw(r.Context(), &p); err != nil {
-		httpError(w, r, err)
+	if _, err := c.Withdraw(r.Context(), &p); err != nil {
+		WriteError(w, r, err)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -86,7 +79,7 @@ func (c *Component) serveManifest(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p := modelOf(r)
-	out, err := c.inspectModel(r.Context(), &p)
+	out, err := c.Inspect(r.Context(), &p)
 	answerJSON(w, r, out.Manifest, err)
 }
 
@@ -104,19 +97,19 @@ func (c *Component) attach(r *http.Request) (*endpoint.Handle, error) {
 func (c *Component) serveTensor(w http.ResponseWriter, r *http.Request) {
 	h, err := c.attach(r)
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	defer h.Close() // best effort: the response has been sent
 	name := r.PathValue("tensor")
 	t, found := h.StateDict().Get(name)
 	if !found {
-		httpError(w, r, fmt.Errorf("%s@%d has no tensor %q: %w", h.Name(), h.Version(), name, endpoint.ErrNotFound))
+		WriteError(w, r, fmt.Errorf("%s@%d has no tensor %q: %w", h.Name(), h.Version(), name, endpoint.ErrNotFound))
 		return
 	}
 	source, err := tensorContent(t)
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	setTensorHeaders(w.Header(), t)
@@ -126,13 +119,13 @@ func (c *Component) serveTensor(w http.ResponseWriter, r *http.Request) {
 func (c *Component) serveFile(w http.ResponseWriter, r *http.Request) {
 	h, err := c.attach(r)
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	defer h.Close() // best effort: the response has been sent
 	source, err := safetensorsFile(h.StateDict())
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	c.serveVersion(w, r, h, source, "file")
@@ -142,7 +135,7 @@ func (c *Component) serveFile(w http.ResponseWriter, r *http.Request) {
 func (c *Component) serveVersion(w http.ResponseWriter, r *http.Request, h *endpoint.Handle, source *content, part string) {
 	digest, err := c.digests.get(r.Context(), keyOf(h, part), source)
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	if _, tcp := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); tcp && r.TLS == nil {
@@ -156,7 +149,19 @@ func (c *Component) serveVersion(w http.ResponseWriter, r *http.Request, h *endp
 		// Another owner may use the same version numbers for other content, so clients must revalidate with the ETag.
 		header.Set("Cache-Control", "no-cache")
 	}
-	c.serveContent(w, r, source, digest, time.Time{})
+	serveContent(w, r, source, digest)
+}
+
+// ServeTensor answers GET and HEAD with the bytes of t, including ranges and conditional requests. sha256 is their digest
+// in hexadecimal. It borrows t.
+func ServeTensor(w http.ResponseWriter, r *http.Request, t *tensor.Tensor, sha256 string) {
+	source, err := tensorContent(t)
+	if err != nil {
+		WriteError(w, r, err)
+		return
+	}
+	setTensorHeaders(w.Header(), t)
+	serveContent(w, r, source, sha256)
 }
 
 // setTensorHeaders sets the headers that describe the tensor.
@@ -169,54 +174,15 @@ func setTensorHeaders(h http.Header, t *tensor.Tensor) {
 // answerJSON answers with v, or with err if it is not nil.
 func answerJSON(w http.ResponseWriter, r *http.Request, v any, err error) {
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	text, err := json.Marshal(v)
 	if err != nil {
-		httpError(w, r, err)
+		WriteError(w, r, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write(append(text, '\n'))
-}
-
-// statusOf returns the HTTP status for an error.
-func statusOf(code jrpc2.Code, err error) int {
-	switch code {
-	case CodeNotFound, CodeImport:
-		return http.StatusNotFound
-	case CodeUnavailable:
-		return http.StatusServiceUnavailable
-	case CodeRefused:
-		return http.StatusForbidden
-	case CodeTimeout:
-		return http.StatusGatewayTimeout
-	case CodeLimit:
-		if errors.Is(err, errTooLarge) {
-			return http.StatusRequestEntityTooLarge
-		}
-		return http.StatusTooManyRequests
-	case jrpc2.InvalidParams:
-		return http.StatusBadRequest
-	case CodeSerialization:
-		return http.StatusUnprocessableEntity
-	}
-	return http.StatusInternalServerError
-}
-
-// httpError sends err as JSON, in the form that JSON-RPC uses.
-func httpError(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // the client has left
-	}
-	bad := rpcError(r.Context(), err)
-	for _, name := range []string{"ETag", "Repr-Digest", "X-Sharedtensor-Dtype", "X-Sharedtensor-Shape"} {
-		w.Header().Del(name)
-	}
-	text, _ := json.Marshal(map[string]any{"error": bad}) // cannot fail: the data is valid JSON
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(statusOf(bad.Code, err))
 	_, _ = w.Write(append(text, '\n'))
 }

@@ -1,4 +1,4 @@
-package jsonrpc_test
+package models_test
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ func TestUploadReusesMemory(t *testing.T) {
 	defer dev.Close()
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
-	attached(t, gw)
+	gw.Attached(t)
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: owner.Socket, Devices: []driver.Device{dev}})
 	require.NoError(t, err)
 	defer c.Close()
@@ -42,9 +42,9 @@ func TestUploadReusesMemory(t *testing.T) {
 		require.NoError(t, sd.Close())
 		digests = append(digests, digest)
 
-		resp, text := do(t, gw, http.MethodPut, path, bytes.NewReader(file))
+		resp, text := gw.Do(t, http.MethodPut, path, bytes.NewReader(file))
 		require.Equal(t, http.StatusCreated, resp.StatusCode, "%s", text)
-		_, sent := get(t, gw, path)
+		_, sent := gw.Get(t, path)
 		require.True(t, bytes.Equal(file, sent), "version %d is sent as it came", seed+1)
 		h, err := c.AcquireWith(ctx, "again", endpoint.AcquireOptions{Digest: digest})
 		require.NoError(t, err)
