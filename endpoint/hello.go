@@ -12,7 +12,7 @@ import (
 // features returns the optional parts of the protocol that this package supports on connections with these limits.
 func features(l wire.Limits) []string {
 	list := []string{message.FeatureKeep, message.FeaturePool, message.FeatureOffer, message.FeatureDigests}
-	if l.Rings() {
+	if l.WithDefaults().Ring > 0 {
 		list = append(list, message.FeatureRing)
 	}
 	return slices.DeleteFunc(list, func(f string) bool { return slices.Contains(without, f) })

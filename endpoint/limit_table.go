@@ -231,7 +231,10 @@ func useWorkerTime(s *Server, _ []*session.Session) message.LimitUse {
 }
 
 func useRingBytes(s *Server, _ []*session.Session) message.LimitUse {
-	b, one := s.totals.Rings.Use(), int64(s.opts.Limits.Wire.RingBytes())
+	b, one := s.totals.Rings.Use(), int64(0)
+	if ring := s.opts.Limits.Wire.WithDefaults().Ring; ring > 0 {
+		one = 4096 + 2*int64(ring) // PROTOCOL.md, Rings: the indices and two rings
+	}
 	return message.LimitUse{Client: one, All: b.Limit, Most: min(one, b.Used), Used: b.Used, Refused: b.Refused}
 }
 

@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -23,7 +22,7 @@ func (o *objectOperations) drop(id, reason string) (message.ObjectInfo, error) {
 
 // listed returns one page of a session's list.
 func (o *objectOperations) listed(in message.Objects, session uint64) message.ObjectsListed {
-	frame, _ := inproc.FrameLimits(o.limits.Wire)
+	frame := o.limits.Wire.WithDefaults().Frame
 	out := o.engine.Objects.List(in, session, min(frame-engine.EnvelopeBytes, engine.MaxListBytes))
 	infos := make([]*message.ObjectInfo, len(out.Objects))
 	for i := range out.Objects {

@@ -24,7 +24,7 @@ func requireRings(t testing.TB) {
 	t.Helper()
 	hostOnly(t, "the device makes no difference to it")
 	requireFeature(t, message.FeatureRing)
-	drivertest.Needs(t, "rings", os.Getenv(wire.RingEnv) != "off", wire.RingEnv+" is off")
+	drivertest.Needs(t, "rings", os.Getenv("SHARED_TENSOR_RING") != "off", "SHARED_TENSOR_RING is off")
 	drivertest.Needs(t, "processors", min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) > 1, "with one processor there are no rings")
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 	"github.com/sharedtensor/sharedtensor/module"
-	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -58,19 +57,18 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// newTotals creates the limits that all clients share and applies them to connections.
+// newTotals creates the limits that all clients share.
 func (s *Server) newTotals() {
 	l, few := &s.opts.Limits, int64(min(4096, unixsock.MaxOpenFiles()/16))
 	s.totals = session.Totals{
-		Files:    wire.NewBudget("descriptors", int64(l.Descriptors), 0),
-		Bodies:   wire.NewBudget("bytes", l.RequestBytesTotal, 0),
-		Answers:  wire.NewBudget("bytes", l.AnswerBytesTotal, l.AnswerBytes),
-		Rings:    wire.NewBudget("bytes of rings", l.RingBytesTotal, 0),
+		Files:    session.NewBudget("descriptors", int64(l.Descriptors), 0),
+		Bodies:   session.NewBudget("bytes", l.RequestBytesTotal, 0),
+		Answers:  session.NewBudget("bytes", l.AnswerBytesTotal, l.AnswerBytes),
+		Rings:    session.NewBudget("bytes of rings", l.RingBytesTotal, 0),
 		Kept:     transfer.KeptTotal{Most: few},
 		Slabs:    transfer.SlabTotal{MostSlabs: few, MostBytes: l.SlabBytesTotal},
 		Refusals: limits.NewRefusals(limitNames()...),
 	}
-	l.Wire.FileBudget, l.Wire.BodyBudget, l.Wire.RingBudget = s.totals.Files, s.totals.Bodies, s.totals.Rings
 }
 
 // newEngine returns the engine that runs the server's endpoints.

@@ -19,7 +19,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
-	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -322,7 +321,7 @@ func TestProtocolSmallestClient(t *testing.T) {
 	drivertest.Leaks(t)
 	page, host := smallestPage(t), hostBytes(t)
 	requireFeature(t, message.FeaturePool)
-	t.Setenv(wire.RingEnv, "off") // the page assumes no rings
+	t.Setenv("SHARED_TENSOR_RING", "off") // the page assumes no rings
 	_, socket := owner(t)
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 	require.NoError(t, err)

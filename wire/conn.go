@@ -29,7 +29,7 @@ type Conn struct {
 // the kernel. It does not check them: see [Credentials.SameUser] and [ServerHandshake]. On systems other than Linux it
 // returns [errors.ErrUnsupported].
 func NewConn(c *net.UnixConn, limits Limits) (*Conn, error) {
-	conn := &Conn{conn: c, limits: limits.withDefaults()}
+	conn := &Conn{conn: c, limits: limits.WithDefaults()}
 	conn.writer.free.L = &conn.writer.mu
 	conn.writer.failed = conn.writeFailed
 	conn.reader.flush = conn.flushBeforeRead

@@ -12,8 +12,8 @@ var (
 	ErrProtocol = errors.New("protocol violation")
 	// ErrTooLarge means that a frame or a set of descriptors exceeds the [Limits].
 	ErrTooLarge = errors.New("larger than the limit")
-	// ErrBudget means that the body or the descriptors of a message did not fit: a [Budget] is used up, or the process
-	// has no free descriptor.
+	// ErrBudget means that the body or the descriptors of a message did not fit: the process has no free descriptor, or
+	// [Limits.Charge] returned it.
 	ErrBudget = errors.New("no room")
 	// ErrNotSent means that nothing of a frame was sent because the context of [Conn.SendContext] ended while the
 	// socket was full. The connection remains usable.

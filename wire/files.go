@@ -15,23 +15,12 @@ type Files struct {
 	cleanup runtime.Cleanup
 }
 
-// Hold keeps the descriptors counted in [Limits.FileBudget] after Close until the returned charge is released. Callers
-// that keep duplicates use it. It returns nil if nothing is counted.
-func (f *Files) Hold() *Charge {
-	if f == nil {
-		return nil
-	}
-	f.set.mu.Lock()
-	defer f.set.mu.Unlock()
-	return f.set.charge.hold()
-}
-
 // descriptors is the content of Files. It is separate so that the cleanup does not keep Files reachable.
 type descriptors struct {
 	mu sync.Mutex
 	fd []int // -1 if taken or closed
 
-	charge *Charge // nil if closed, or if nothing is counted
+	charge *charge // nil if closed, or if nothing is counted
 
 	objects []io.Closer // nil if closed
 	count   int         // number of descriptors received
@@ -123,7 +112,7 @@ func (d *descriptors) close() error {
 		err = errors.Join(err, item.Close())
 	}
 	d.objects = nil
-	d.charge.Release()
+	d.charge.closeFiles()
 	d.charge = nil
 	return err
 }

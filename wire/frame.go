@@ -32,7 +32,7 @@ const (
 	KindFiles Kind = 8
 	// KindRing switches the sender's stream between the ring and the socket: in the ring it means that the socket
 	// follows, on the socket that the ring follows. With a descriptor it offers the ring. It has no body and requires
-	// rings on both sides ([Limits.Rings]). [Conn] sends and receives these frames internally.
+	// rings on both sides ([Limits.Ring]). [Conn] sends and receives these frames internally.
 	KindRing Kind = 9
 	// KindBell wakes a peer that sleeps while its ring has data. It requires rings on both sides, and [Conn] handles it
 	// internally.
@@ -70,12 +70,13 @@ type Frame struct {
 	Files *Files
 	// Context is the sender's context if the frame was passed within the process, otherwise nil.
 	Context context.Context
-	// Refused is the [ErrBudget] for which the frame's body or descriptors were discarded. The discarded field is nil.
-	// It is set only on connections with a [Budget].
+	// Refused is the error of [Limits.Charge] for which the frame's body or descriptors were discarded. The discarded
+	// field is nil. It is an [ErrBudget] if the process had no free descriptor.
 	Refused error
-	// Charge is the amount that the body holds of [Limits.BodyBudget]. The receiver releases it when it no longer needs
-	// the body. Small bodies are not counted.
-	Charge *Charge
+	// Release ends the frame's charge. It is nil unless [Limits.Charge] counted the body or descriptors. The receiver
+	// calls it once when it no longer needs the body and has no duplicates of the descriptors. Descriptors count until
+	// Files is closed too.
+	Release func()
 }
 
 // HeaderBytes is the size of a frame's header.

@@ -21,9 +21,11 @@ type Limits struct {
 	// Default 30 s. Receive then fails with [ErrTimeout], however steadily bytes arrive, and the connection can only
 	// report that. Negative means no limit.
 	FrameTimeout time.Duration
-	// FileBudget limits the descriptors, and BodyBudget the bytes of larger bodies, that all connections sharing them
-	// have received and not released. Nil means no limit other than Files and Frame.
-	FileBudget, BodyBudget *Budget
+	// Charge, if set, counts what the connection holds. It lets connections share limits. It is called with a positive
+	// amount before the connection holds more, and with the negative amount when that is released. An error refuses
+	// the positive amount: the body or the descriptors are discarded ([Frame.Refused]), or there is no ring. Charge
+	// must not block and may be called from any goroutine.
+	Charge func(of Resource, amount int64) error
 	// BusyPoll limits how long a Receive that finds nothing polls before it sleeps. Default 30 µs. Polling happens only
 	// if earlier answers arrived as quickly, on few goroutines of a process at a time, and never on a single processor.
 	// It makes consecutive small calls several times faster. Negative disables it, for processes with rationed
@@ -31,11 +33,9 @@ type Limits struct {
 	BusyPoll time.Duration
 	// Ring is the size in bytes of each of the two rings for small frames. Default 32 KiB, at most 1 MiB, rounded up to
 	// a power of two. The server's size applies. Negative disables rings; a single processor or SHARED_TENSOR_RING=off
-	// does too. See [Limits.Rings].
+	// does too. With rings, small frames without descriptors pass through memory mapped by both processes. The socket wakes
+	// a sleeping peer, carries everything else, and reports the end.
 	Ring int
-	// RingBudget limits the bytes of the rings of all connections that share it; nil means no limit. A connection whose
-	// ring does not fit works without one.
-	RingBudget *Budget
 }
 
 // Defaults of [Limits].
@@ -56,7 +56,9 @@ const (
 	defaultBusyPoll         = 30 * time.Microsecond
 )
 
-func (l Limits) withDefaults() Limits {
+// WithDefaults returns the limits in force: every zero field is replaced by its default, and Ring by the size of the
+// ring, or by a negative number if this process uses no rings.
+func (l Limits) WithDefaults() Limits {
 	if l.Frame <= 0 {
 		l.Frame = DefaultFrame
 	}

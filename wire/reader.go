@@ -56,8 +56,7 @@ type reader struct {
 	lost      error
 	aheadID   uint64
 
-	files, bodies *Account // accounts of the budgets in limits; nil without budgets
-	taken         int64    // of the bodies budget, for large
+	taken int64 // charged for large
 
 	// inFrame is set if a header was taken and its frame is incomplete. current is that header. large is the body if it
 	// does not fit the buffer, of which have bytes have arrived.
@@ -70,17 +69,6 @@ type reader struct {
 	greeting bool // waiting for the hello: until then frames are small and have no descriptors
 
 	ring ringReader
-}
-
-// begin sets the limits.
-func (r *reader) begin(limits *Limits) {
-	r.limits = limits
-	if limits.FileBudget != nil {
-		r.files = limits.FileBudget.Account()
-	}
-	if limits.BodyBudget != nil {
-		r.bodies = limits.BodyBudget.Account()
-	}
 }
 
 // receiveFirst is receive for the first frame, which must be a hello.
@@ -143,10 +131,10 @@ func (r *reader) fail(err error) {
 	r.src.release()
 }
 
-// closeCounted closes descriptors that are counted in the budget.
+// closeCounted closes descriptors that were charged.
 func (r *reader) closeCounted(fds []int) {
 	_ = closeDescriptors(fds) // best effort
-	r.files.Give(int64(len(fds)))
+	_ = r.limits.charge(ResourceFiles, -int64(len(fds)))
 }
 
 // buffered reports whether receive would return a frame or an error without reading.
@@ -205,16 +193,20 @@ func (r *reader) next() (Frame, error) {
 	r.frames++
 	r.offerRing()
 	r.src.frameDone()
-	f := Frame{Kind: r.current.kind, ID: r.current.id, Body: body, Refused: r.lost, Charge: newCharge(r.bodies, r.taken)}
-	r.taken = 0
+	f := Frame{Kind: r.current.kind, ID: r.current.id, Body: body, Refused: r.lost}
 	if r.lost != nil { // the rest of the message is discarded
 		r.closeCounted(r.ahead)
 		r.ahead = nil
 	}
+	charge := newCharge(r.limits, r.taken, int64(len(r.ahead)))
+	if charge != nil {
+		f.Release = charge.release
+	}
 	if r.ahead != nil {
 		f.Files = newFiles(r.ahead)
-		f.Files.set.charge = newCharge(r.files, int64(len(r.ahead)))
+		f.Files.set.charge = charge
 	}
+	r.taken = 0
 	r.ahead, r.announced, r.lost = nil, 0, nil
 	return f, nil
 }
@@ -335,16 +327,15 @@ func (r *reader) body(n int) ([]byte, error) {
 // skipBytes is the size of the buffer for a discarded body.
 const skipBytes = 32 << 10
 
-// grow enlarges a large body and copies what has arrived. If it does not fit the budget, the rest is read and
-// discarded.
+// grow enlarges a large body and copies what has arrived. If the charge is refused, the rest is read and discarded.
 func (r *reader) grow(size int) {
-	if err := r.bodies.Take(int64(size) - r.taken); err != nil {
+	if err := r.limits.charge(ResourceBodies, int64(size)-r.taken); err != nil {
 		r.dropLarge()
 		r.lost = firstError(r.lost, err)
 		r.large, r.refused = make([]byte, skipBytes), true
 		return
 	}
-	if r.bodies != nil {
+	if r.limits.Charge != nil {
 		r.taken = int64(size)
 	}
 	grown := make([]byte, size)
@@ -354,7 +345,7 @@ func (r *reader) grow(size int) {
 
 // dropLarge discards an incomplete body.
 func (r *reader) dropLarge() {
-	r.bodies.Give(r.taken)
+	_ = r.limits.charge(ResourceBodies, -r.taken)
 	r.large, r.taken, r.refused = nil, 0, false
 }
 
@@ -397,8 +388,7 @@ func (r *reader) read(dst []byte) (int, error) {
 	r.frames = 0
 	n, fds, err := r.src.read(dst, !r.idle(), batched)
 	b := batch{start: r.pos, end: r.pos + uint64(n), fds: fds, count: len(fds)}
-	if r.files != nil && errors.Is(err, ErrBudget) { // the process has no free descriptor
-		r.limits.FileBudget.Refuse()
+	if r.limits.Charge != nil && errors.Is(err, ErrBudget) { // the process has no free descriptor
 		b.count, b.lost, err = -1, err, nil
 	}
 	if b.count != 0 {
@@ -406,7 +396,7 @@ func (r *reader) read(dst []byte) (int, error) {
 			_ = closeDescriptors(fds)
 			return 0, fmt.Errorf("%w: descriptors came that no frame announces", ErrProtocol)
 		}
-		if full := r.files.Take(int64(len(fds))); full != nil {
+		if full := r.limits.charge(ResourceFiles, int64(len(fds))); full != nil {
 			_ = closeDescriptors(fds)
 			b.fds, b.lost = nil, full
 		}

@@ -22,7 +22,6 @@ type ringReader struct {
 	began   time.Time
 	within  time.Duration // time within which the next frames must arrive before a ring is offered
 	next    int
-	account *Account
 	charged int64
 	end     error // why the socket ended, while the ring still has frames
 }
@@ -33,9 +32,6 @@ func (r *reader) allowRing(w *writer, offers bool) {
 	defer r.mu.Unlock()
 	r.ring.writer, r.ring.offers = w, offers
 	r.ring.began, r.ring.within, r.ring.next = time.Now(), ringWithin, ringAfter
-	if offers && r.limits.RingBudget != nil {
-		r.ring.account = r.limits.RingBudget.Account()
-	}
 }
 
 // closeRing unmaps the ring. The writer has been closed before.
@@ -44,7 +40,7 @@ func (r *reader) closeRing() {
 	if g.memory != nil {
 		_ = g.memory.Close() // best effort
 	}
-	g.account.Give(g.charged)
+	_ = r.limits.charge(ResourceRings, -g.charged)
 	*g = ringReader{}
 	r.src.ring = nil
 }
@@ -66,7 +62,7 @@ func (r *reader) offerRing() {
 	}
 	g.next, g.within = 2*g.next, 2*g.within // for the next attempt
 	bytes := int64(ring.Bytes(r.limits.Ring))
-	if g.account.Take(bytes) != nil {
+	if r.limits.charge(ResourceRings, bytes) != nil {
 		return
 	}
 	memory, file, err := ring.New(r.limits.Ring)
@@ -78,7 +74,7 @@ func (r *reader) offerRing() {
 		}
 	}
 	if err != nil {
-		g.account.Give(bytes)
+		_ = r.limits.charge(ResourceRings, -bytes)
 		return
 	}
 	g.memory, g.charged = memory, bytes

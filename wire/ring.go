@@ -9,8 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
 )
 
-// RingEnv is the environment variable that disables rings for a process if it is "off".
-const RingEnv = "SHARED_TENSOR_RING"
+// ringEnv is the environment variable that disables rings for a process if it is "off".
+const ringEnv = "SHARED_TENSOR_RING"
 
 // ringFrameBytes is the maximum size of a body in a ring. Larger bodies gain nothing.
 const ringFrameBytes = copyBytes
@@ -29,7 +29,7 @@ const maxDue = 8
 // ringsHere reports whether this process may use rings. With one processor, polling never sees the peer's progress, and
 // each bell costs as much as a frame.
 var ringsHere = sync.OnceValue(func() bool {
-	return os.Getenv(RingEnv) != "off" && min(runtime.GOMAXPROCS(0), runtime.NumCPU()) > 1
+	return os.Getenv(ringEnv) != "off" && min(runtime.GOMAXPROCS(0), runtime.NumCPU()) > 1
 })
 
 // ringBytes returns the size of a ring for a limit; negative means none.
@@ -43,30 +43,14 @@ func ringBytes(limit int) int {
 	return ring.Fit(limit)
 }
 
-// Rings reports whether a connection with these limits may use a ring. Small frames without descriptors are then passed
-// through memory mapped by both processes. The socket wakes a sleeping peer, carries everything else, and reports the
-// end. After the handshake, the caller calls [Conn.OfferRing] on one side and [Conn.AcceptRing] on the other.
-func (l Limits) Rings() bool { return l.withDefaults().Ring > 0 }
-
-// RingBytes returns the memory of one connection's rings, or 0 without rings.
-func (l Limits) RingBytes() int {
-	if l = l.withDefaults(); l.Ring <= 0 {
-		return 0
-	}
-	return ring.Bytes(l.Ring)
+func init() {
+	ring.Allow = func(conn any, offers bool) { conn.(*Conn).allowRing(offers) }
 }
 
-// OfferRing lets the connection offer a ring to its peer, which has called [Conn.AcceptRing], once it has received
-// enough frames. Only one side may do so. Call it before other goroutines receive frames.
-func (c *Conn) OfferRing() {
+// allowRing lets the connection offer a ring to its peer once it has received enough frames, or accept the peer's. Only
+// one side may offer. It is called before other goroutines receive frames.
+func (c *Conn) allowRing(offers bool) {
 	if c.limits.Ring > 0 {
-		c.reader.allowRing(&c.writer, true)
-	}
-}
-
-// AcceptRing lets the connection accept the ring that its peer offers.
-func (c *Conn) AcceptRing() {
-	if c.limits.Ring > 0 {
-		c.reader.allowRing(&c.writer, false)
+		c.reader.allowRing(&c.writer, offers)
 	}
 }

@@ -80,7 +80,7 @@ func init() {
 		if err != nil {
 			return err
 		}
-		c.AcceptRing()
+		c.allowRing(false)
 		for {
 			f, err := c.Receive()
 			if err != nil {
@@ -106,7 +106,7 @@ func TestPeerOfARingIsKilled(t *testing.T) {
 		u, cmd := startRole(t, "ring mirror")
 		c, err := NewConn(u, Limits{})
 		require.NoError(t, err)
-		c.OfferRing()
+		c.allowRing(true)
 		for n := range uint64(200) {
 			require.NoError(t, c.Send(KindRequest, n, item(50)))
 			f, err := c.Receive()

@@ -381,7 +381,7 @@ func TestHostileOffers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			requireNoRings(t)
 			conn, raw := rawPair(t, Limits{})
-			conn.AcceptRing()
+			conn.allowRing(false)
 			attack(t, raw)
 			require.NoError(t, conn.SetReadDeadline(time.Now().Add(waitLong)))
 			_, err := conn.Receive()
@@ -400,7 +400,7 @@ func TestHostileOffers(t *testing.T) {
 	t.Run("memory that cannot be written", func(t *testing.T) { // the connection continues without a ring
 		requireNoRings(t)
 		conn, raw := rawPair(t, Limits{})
-		conn.AcceptRing()
+		conn.allowRing(false)
 		sendRaw(t, raw, offer, sealed(t, good, both|unix.F_SEAL_FUTURE_WRITE))
 		sendRaw(t, raw, frameBytes(KindResponse, 0, 1, item(10)))
 		f, err := conn.Receive()

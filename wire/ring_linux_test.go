@@ -21,7 +21,7 @@ import (
 // requireRings skips a test if rings are disabled.
 func requireRings(t testing.TB) {
 	t.Helper()
-	drivertest.Needs(t, "rings", os.Getenv(RingEnv) != "off", RingEnv+" is off")
+	drivertest.Needs(t, "rings", os.Getenv(ringEnv) != "off", ringEnv+" is off")
 	drivertest.Needs(t, "processors", ringsHere(), "with one processor there are no rings")
 }
 
@@ -47,7 +47,7 @@ func ringPipe(t testing.TB, limits Limits) (server, client *Conn) {
 	requireNoRings(t)
 	server, client = pipe(t, limits)
 	offerRing(server)
-	client.AcceptRing()
+	client.allowRing(false)
 	for range ringAfter + 2 {
 		exchange(t, client, server)
 		exchange(t, server, client)
@@ -59,7 +59,7 @@ func ringPipe(t testing.TB, limits Limits) (server, client *Conn) {
 
 // offerRing makes c offer a ring however slowly frames arrive.
 func offerRing(c *Conn) {
-	c.OfferRing()
+	c.allowRing(true)
 	c.reader.ring.within = time.Hour
 }
 
@@ -84,7 +84,7 @@ func TestRingIsOfferedToThoseThatStay(t *testing.T) {
 	requireNoRings(t)
 	server, client := pipe(t, Limits{})
 	offerRing(server)
-	client.AcceptRing()
+	client.allowRing(false)
 	for range ringAfter - 1 {
 		exchange(t, client, server)
 	}
@@ -106,8 +106,8 @@ func TestRingIsNotOfferedToThoseThatSeldomAsk(t *testing.T) {
 	requireRings(t)
 	requireNoRings(t)
 	server, client := pipe(t, Limits{})
-	server.OfferRing()
-	client.AcceptRing()
+	server.allowRing(true)
+	client.allowRing(false)
 	for range 4 {
 		server.reader.ring.began = time.Now().Add(-ringWithin)
 		for range ringAfter {
@@ -126,13 +126,13 @@ func TestRingIsNotOffered(t *testing.T) {
 	requireRings(t)
 	for name, limits := range map[string]Limits{
 		"by the limit": {Ring: -1},
-		"no room":      {RingBudget: NewBudget("bytes of rings", int64(ring.Bytes(ring.DefaultBytes))-1, 0)},
+		"no room":      {Charge: (&meter{limit: int64(ring.Bytes(ring.DefaultBytes)) - 1}).charge},
 	} {
 		t.Run(name, func(t *testing.T) {
 			requireNoRings(t)
 			server, client := pipe(t, limits)
 			offerRing(server)
-			client.AcceptRing()
+			client.allowRing(false)
 			for range 4 * ringAfter {
 				exchange(t, client, server)
 				exchange(t, server, client)
@@ -141,18 +141,18 @@ func TestRingIsNotOffered(t *testing.T) {
 			require.Zero(t, ringMappings(t))
 		})
 	}
-	require.False(t, Limits{Ring: -1}.Rings())
-	require.True(t, Limits{}.Rings())
-	require.Equal(t, 4096, Limits{Ring: 1}.withDefaults().Ring)
-	require.Equal(t, 1<<20, Limits{Ring: 1 << 40}.withDefaults().Ring)
+	require.Negative(t, Limits{Ring: -1}.WithDefaults().Ring)
+	require.Equal(t, ring.DefaultBytes, Limits{}.WithDefaults().Ring)
+	require.Equal(t, 4096, Limits{Ring: 1}.WithDefaults().Ring)
+	require.Equal(t, 1<<20, Limits{Ring: 1 << 40}.WithDefaults().Ring)
 }
 
 func TestRingIsChargedUntilTheEnd(t *testing.T) {
-	budget := NewBudget("bytes of rings", 1<<20, 0)
-	server, client := ringPipe(t, Limits{RingBudget: budget, Ring: 4096})
-	require.Equal(t, ring.Bytes(4096), used(budget))
+	held := &meter{limit: 1 << 20}
+	server, client := ringPipe(t, Limits{Charge: held.charge, Ring: 4096})
+	require.Equal(t, ring.Bytes(4096), held.held())
 	require.NoError(t, server.Close())
-	require.Zero(t, used(budget))
+	require.Zero(t, held.held())
 	require.NoError(t, client.Close())
 }
 

@@ -21,7 +21,7 @@ func (c *Conn) init() error {
 	if c.peer, err = peerCredentials(raw); err != nil {
 		return err
 	}
-	c.reader.begin(&c.limits)
+	c.reader.limits = &c.limits
 	c.reader.src.init(c.conn, raw, &c.limits)
 	c.writer.sink.init(c.conn, raw, c.limits.WriteTimeout)
 	return nil

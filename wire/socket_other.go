@@ -38,7 +38,7 @@ func (w *sink) rest() []byte { return nil }
 func fileDescriptors([]*os.File) ([]int, error) { return nil, errLinuxOnly }
 
 func (c *Conn) init() error {
-	c.reader.begin(&c.limits)
+	c.reader.limits = &c.limits
 	return errLinuxOnly
 }
 

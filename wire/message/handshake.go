@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
 )
 
 // Agreement is the common part of two hellos.
@@ -40,7 +41,7 @@ func ClientHandshake(c *wire.Conn, mine Hello) (*Agreement, error) {
 	}
 	a, err := agree(mine, theirs)
 	if err == nil && a.Has(FeatureRing) {
-		c.AcceptRing()
+		ring.Allow(c, false)
 	}
 	return a, err
 }
@@ -70,7 +71,7 @@ func ServerHandshake(c *wire.Conn, mine Hello, check func(*Hello) error) (*Agree
 		}
 	}
 	if a.Has(FeatureRing) {
-		c.OfferRing()
+		ring.Allow(c, true)
 	}
 	return a, sendHello(c, mine)
 }
@@ -128,7 +129,9 @@ func receiveHello(c *wire.Conn) (Hello, error) {
 	if err != nil {
 		return Hello{}, err
 	}
-	defer f.Charge.Release() // no large part of it is kept
+	if f.Release != nil {
+		defer f.Release() // no large part of it is kept
+	}
 	switch {
 	case f.Kind == wire.KindError:
 		e := new(Error)

@@ -55,7 +55,7 @@ type TaskBounds struct {
 
 // New returns an engine without results, tasks or objects.
 func New(c Config) *Engine {
-	e := &Engine{log: c.Log, devices: c.Devices, frame: c.Frame, Objects: objects{server: c.Server}}
+	e := &Engine{log: c.Log, devices: c.Devices, frame: c.Frame.WithDefaults(), Objects: objects{server: c.Server}}
 	e.Memory.one, e.Memory.all = c.ResultBytes, c.ResultBytesTotal
 	e.Objects.memory = &e.Memory
 	e.Results = cache.New(cache.Options[*Result]{
@@ -72,7 +72,7 @@ func New(c Config) *Engine {
 
 // NewRunner returns an engine that only runs functions. It keeps no results and runs no tasks.
 func NewRunner(c Config) *Engine {
-	return &Engine{log: c.Log, devices: c.Devices, frame: c.Frame, Objects: objects{server: c.Server}}
+	return &Engine{log: c.Log, devices: c.Devices, frame: c.Frame.WithDefaults(), Objects: objects{server: c.Server}}
 }
 
 // Trim evicts unused cached results until at least bytes are freed, and reports whether there were any.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task/panics"
 )
@@ -149,7 +148,7 @@ const (
 
 // fits returns an error if the payload exceeds the limits of a frame. It is called before the payload is kept.
 func (e *Engine) fits(p *codec.Payload) error {
-	frame, files := inproc.FrameLimits(e.frame)
+	frame, files := e.frame.Frame, e.frame.Files
 	if n := int64(len(p.Value)) + int64(len(p.Storages))*HandleBytes + EnvelopeBytes; n > frame {
 		return fmt.Errorf("%w: %d bytes besides the tensors, the limit of a frame is %d", status.ErrTooLarge, len(p.Value), frame)
 	}

@@ -48,9 +48,8 @@ type Pipe struct {
 
 // New returns two connected ends. Both use the lower of the two limits.
 func New(a, b wire.Limits) (*Pipe, *Pipe) {
-	bytes, items := FrameLimits(a)
-	moreBytes, moreItems := FrameLimits(b)
-	bytes, items = min(bytes, moreBytes), min(items, moreItems)
+	a, b = a.WithDefaults(), b.WithDefaults()
+	bytes, items := min(a.Frame, b.Frame), min(a.Files, b.Files)
 	there, back := newQueue(), newQueue()
 	return &Pipe{in: back, out: there, bytes: bytes, items: items}, &Pipe{in: there, out: back, bytes: bytes, items: items}
 }
@@ -252,15 +251,3 @@ func (pipeReceiver) Wait(ctx context.Context, answer <-chan wire.Frame) (wire.Fr
 
 // Listen implements Receiver. It does nothing because Run always receives events at once.
 func (pipeReceiver) Listen(int) {}
-
-// FrameLimits returns the maximum size in bytes and number of descriptors of one frame.
-func FrameLimits(l wire.Limits) (bytes int64, files int) {
-	bytes, files = l.Frame, l.Files
-	if bytes <= 0 {
-		bytes = wire.DefaultFrame
-	}
-	if files <= 0 {
-		files = wire.DefaultFiles
-	}
-	return bytes, files
-}

@@ -3,7 +3,6 @@ package models
 import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -17,7 +16,7 @@ const (
 
 // pageRoom returns the maximum size in bytes of an answer that lists versions.
 func (m *Models) pageRoom() int64 {
-	frame, _ := inproc.FrameLimits(m.Frame)
+	frame := m.Frame.WithDefaults().Frame
 	return min(frame/2, pageBytes)
 }
 

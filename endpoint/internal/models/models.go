@@ -10,7 +10,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
@@ -156,7 +155,8 @@ func (m *Models) freeze(p Publication) error {
 
 // attachable encodes the manifest for readers. It fails if the version does not fit in a frame.
 func (m *Models) attachable(p Publication, out *transfer.Export) error {
-	frame, files := inproc.FrameLimits(m.Frame)
+	limits := m.Frame.WithDefaults()
+	frame, files := limits.Frame, limits.Files
 	if len(out.Files) > files {
 		return fmt.Errorf("%w: %d storages; a frame has at most %d, load the model into fewer", status.ErrTooLarge, len(out.Files), files)
 	}

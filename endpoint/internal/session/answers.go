@@ -18,7 +18,7 @@ import (
 type answers struct {
 	of     *Register
 	conn   inproc.Conn
-	unread *wire.Account // bytes that are not sent yet; nil for no limit
+	unread *Account // bytes that are not sent yet; nil for no limit
 }
 
 // sender is [wire.Conn.Send] or [wire.Conn.SendLater].
@@ -111,7 +111,7 @@ func (a *answers) sendError(id uint64, e *message.Error) error {
 
 // HeldAnswer is the memory that a response or a stream item is charged for while it is in memory for one client.
 type HeldAnswer struct {
-	of *wire.Account
+	of *Account
 	n  int64
 }
 

@@ -71,7 +71,7 @@ func (f *InFlight) admit(frame wire.Frame, limit int64, unbound bool) (engine.Re
 		f.bytes.Add(-n)
 		return engine.Reservation{}, limits.Exceeded(limits.RequestBytes, "requests of this client in flight have %d bytes including descriptors, the limit is %d", sum-n, limit)
 	}
-	return engine.Reservation{Total: &f.bytes, Bytes: n, Files: frame.Files.Hold(), Body: frame.Charge}, nil
+	return engine.Reservation{Total: &f.bytes, Bytes: n, Frame: frame.Release}, nil
 }
 
 // get returns the context of a request, or nil if the request is not in flight.

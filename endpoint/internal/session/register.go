@@ -56,9 +56,9 @@ type Limits struct {
 
 // Totals count and bound the resources of all clients together.
 type Totals struct {
-	Files, Bodies *wire.Budget       // of requests in flight
-	Answers       *wire.Budget       // that are unread
-	Rings         *wire.Budget       // for small frames
+	Files, Bodies *Budget            // of requests in flight
+	Answers       *Budget            // that are unread
+	Rings         *Budget            // for small frames
 	Kept          transfer.KeptTotal // memory of arguments that stays mapped
 	Slabs         transfer.SlabTotal // result memory that is reused
 	Refusals      limits.Refusals    // by limit
@@ -106,7 +106,7 @@ func (r *Register) Open() {
 // Admit starts the session of a client in another process, unless the server is closing. It takes ownership of the
 // connection.
 func (r *Register) Admit(c *net.UnixConn) {
-	conn, err := wire.NewConn(c, r.Limits.Wire)
+	conn, err := wire.NewConn(c, r.Totals.charged(r.Limits.Wire))
 	if err != nil {
 		r.Log.Warn("client refused", "error", err)
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -20,6 +21,9 @@ func (ses *Session) request(frame wire.Frame) (reading bool, err error) {
 	if frame.Refused != nil {
 		discard(frame)
 		ses.of.Requests.Add(1)
+		if errors.Is(frame.Refused, syscall.EMFILE) || errors.Is(frame.Refused, syscall.ENFILE) {
+			ses.of.Totals.Files.refuse()
+		}
 		return true, ses.answers.fail(frame.ID, status.WithClass(status.ErrLimit, frame.Refused))
 	}
 	req, err := message.ParseRequest(frame.Body)

@@ -161,7 +161,9 @@ func (ses *Session) take(frame wire.Frame) (reading bool, err error) {
 // discard releases the descriptors and the charge of a frame.
 func discard(frame wire.Frame) {
 	frame.Files.Close()
-	frame.Charge.Release()
+	if frame.Release != nil {
+		frame.Release()
+	}
 }
 
 // eventConn sends the events of a session's subscriptions.

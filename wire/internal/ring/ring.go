@@ -26,6 +26,9 @@ const (
 	DefaultBytes = 32 << 10
 )
 
+// Allow lets a *wire.Conn offer or accept a ring. Package wire sets it. Package message calls it after the handshake.
+var Allow func(conn any, offers bool)
+
 // ErrCorrupt means that an index has a value that a correct peer cannot have written.
 var ErrCorrupt = errors.New("the ring's indices make no sense")
 

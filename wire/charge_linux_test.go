@@ -1,21 +1,41 @@
 package wire
 
 import (
+	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
-// budgetPair returns a connection whose received descriptors are counted, and its peer.
-func budgetPair(t *testing.T, b *Budget) (here, there *Conn) {
+// meter is a Limits.Charge with one limit for the sum of all resources.
+type meter struct {
+	limit   int64
+	used    atomic.Int64
+	refused int
+}
+
+func (m *meter) charge(_ Resource, amount int64) error {
+	if m.used.Add(amount) > m.limit && amount > 0 {
+		m.used.Add(-amount)
+		m.refused++
+		return fmt.Errorf("%w: %d more, the limit is %d", ErrBudget, amount, m.limit)
+	}
+	return nil
+}
+
+func (m *meter) held() int { return int(m.used.Load()) }
+
+// chargedPair returns a connection with a meter, and its peer.
+func chargedPair(t *testing.T, m *meter) (here, there *Conn) {
 	t.Helper()
 	var ends [2]*Conn
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
-	for i, limits := range []Limits{{FileBudget: b}, {}} {
+	for i, limits := range []Limits{{Charge: m.charge}, {}} {
 		f := os.NewFile(uintptr(pair[i]), "pair")
 		c, err := net.FileConn(f)
 		require.NoError(t, err)
@@ -27,18 +47,16 @@ func budgetPair(t *testing.T, b *Budget) (here, there *Conn) {
 	return ends[0], ends[1]
 }
 
-func used(b *Budget) int { return int(b.Use().Used) }
-
-// The descriptors of one connection never fill the budget. A message over the limit loses its descriptors and is still
-// delivered.
-func TestDescriptorBudgetLeavesRoomForOthers(t *testing.T) {
+// A message whose descriptors are refused loses them and is still delivered. Descriptors count until the frame was
+// released and its files are closed.
+func TestDescriptorsCharged(t *testing.T) {
 	requireSameDescriptors(t)
-	b := NewBudget("descriptors", 30, 0)
-	greedy, sender := budgetPair(t, b)
+	m := &meter{limit: 20}
+	here, there := chargedPair(t, m)
 	var held []Frame
-	for i := range 3 { // 12 each: the second would leave less than half as much
-		require.NoError(t, sender.Send(KindRequest, uint64(i+1), item(10), memfds(t, 12)...))
-		f, err := greedy.Receive()
+	for i := range 3 {
+		require.NoError(t, there.Send(KindRequest, uint64(i+1), item(10), memfds(t, 12)...))
+		f, err := here.Receive()
 		require.NoError(t, err)
 		held = append(held, f)
 	}
@@ -47,62 +65,59 @@ func TestDescriptorBudgetLeavesRoomForOthers(t *testing.T) {
 	for _, f := range held[1:] {
 		require.ErrorIs(t, f.Refused, ErrBudget)
 		require.Nil(t, f.Files)
+		require.Nil(t, f.Release)
 		require.Equal(t, item(10), f.Body)
 	}
-	require.Equal(t, 12, used(b))
-
-	other, second := budgetPair(t, b)
-	require.NoError(t, second.Send(KindRequest, 1, item(10), memfds(t, 10)...))
-	f, err := other.Receive()
-	require.NoError(t, err)
-	require.NoError(t, f.Refused, "the next connection finds room")
-	require.NoError(t, f.Files.Close())
-
-	charge := held[0].Files.Hold()
+	require.Equal(t, 12, m.held())
 	require.NoError(t, held[0].Files.Close())
-	require.Equal(t, 12, used(b), "what keeps duplicates of them holds the charge")
-	charge.Release()
-	require.Zero(t, used(b))
-	require.NoError(t, sender.Send(KindRequest, 9, item(10), memfds(t, 12)...))
-	f, err = greedy.Receive()
+	require.Equal(t, 12, m.held(), "the receiver may keep duplicates")
+	held[0].Release()
+	require.Zero(t, m.held())
+
+	require.NoError(t, there.Send(KindRequest, 9, item(10), memfds(t, 12)...))
+	f, err := here.Receive()
 	require.NoError(t, err)
 	require.NoError(t, f.Refused, "there is room again")
+	f.Release()
+	require.Equal(t, 12, m.held(), "the files are open")
 	require.NoError(t, f.Files.Close())
+	require.Zero(t, m.held())
 }
 
 // Descriptors that arrive before their frame count on arrival, and are released if the connection ends before the
 // frame.
-func TestDescriptorBudgetCountsFilesFrames(t *testing.T) {
+func TestFilesFramesCharged(t *testing.T) {
 	requireSameDescriptors(t)
-	b := NewBudget("descriptors", 600, 0)
-	here, there := budgetPair(t, b)
+	b := &meter{limit: 400}
+	here, there := chargedPair(t, b)
 	require.NoError(t, there.Send(KindRequest, 1, item(10), memfds(t, 300)...))
 	f, err := here.Receive()
 	require.NoError(t, err)
 	require.NoError(t, f.Refused)
-	require.Equal(t, 300, used(b))
+	require.Equal(t, 300, b.held())
 	require.NoError(t, f.Files.Close())
-	require.Zero(t, used(b))
+	f.Release()
+	require.Zero(t, b.held())
 
 	require.NoError(t, there.Send(KindRequest, 2, item(10), memfds(t, 500)...))
 	f, err = here.Receive()
 	require.NoError(t, err)
 	require.ErrorIs(t, f.Refused, ErrBudget)
-	require.Zero(t, used(b), "a message that lost some has no use for the others")
+	require.Zero(t, b.held(), "a message that lost some has no use for the others")
 	require.NoError(t, there.Send(KindRequest, 3, item(10)))
 	f, err = here.Receive()
 	require.NoError(t, err)
 	require.NoError(t, f.Refused)
 	require.EqualValues(t, 3, f.ID)
 
-	limits, raw := rawPair(t, Limits{FileBudget: b})
+	limits, raw := rawPair(t, Limits{Charge: b.charge})
 	head := make([]byte, HeaderBytes)
 	header{kind: KindFiles, files: 20, id: 7}.put(head)
 	sendRaw(t, raw, head, memfds(t, 20)...)
 	raw.Close()
 	_, err = limits.Receive()
 	require.Error(t, err)
-	require.Zero(t, used(b))
+	require.Zero(t, b.held())
 }
 
 // Both parts arrive as one body, whatever their sizes.
@@ -128,9 +143,9 @@ func TestSendShared(t *testing.T) {
 
 // Bodies count from arrival until their receiver releases them. A body that does not fit is read and discarded, and the
 // next frame is received.
-func TestBodyBudget(t *testing.T) {
-	b := NewBudget("bytes", 3<<20, 0)
-	conn, raw := rawPair(t, Limits{BodyBudget: b})
+func TestBodiesCharged(t *testing.T) {
+	b := &meter{limit: 5 << 19}
+	conn, raw := rawPair(t, Limits{Charge: b.charge})
 	send := func(id uint64, announced, sent int) {
 		head := make([]byte, HeaderBytes)
 		header{length: uint32(announced), kind: KindRequest, id: id}.put(head)
@@ -146,26 +161,26 @@ func TestBodyBudget(t *testing.T) {
 	first := frame(1, 2<<20)
 	require.NoError(t, first.Refused)
 	require.Len(t, first.Body, 2<<20)
-	require.Equal(t, 2<<20, used(b))
+	require.Equal(t, 2<<20, b.held())
 
 	second := frame(2, 1<<20)
 	require.ErrorIs(t, second.Refused, ErrBudget)
 	require.Nil(t, second.Body)
-	require.Nil(t, second.Charge)
-	require.Equal(t, 2<<20, used(b))
+	require.Nil(t, second.Release)
+	require.Equal(t, 2<<20, b.held())
 	small := frame(3, 100)
 	require.NoError(t, small.Refused)
 	require.Len(t, small.Body, 100)
 
-	first.Charge.Release()
-	require.Zero(t, used(b))
-	frame(4, 2<<20).Charge.Release()
-	require.Zero(t, used(b))
-	require.EqualValues(t, 1, b.Use().Refused)
+	first.Release()
+	require.Zero(t, b.held())
+	frame(4, 2<<20).Release()
+	require.Zero(t, b.held())
+	require.Equal(t, 1, b.refused)
 
 	send(5, 2<<20, 1<<10)
 	raw.Close()
 	_, err := conn.Receive()
 	require.Error(t, err)
-	require.Zero(t, used(b), "a frame that is cut off gives back what it took")
+	require.Zero(t, b.held(), "a frame that is cut off gives back what it took")
 }

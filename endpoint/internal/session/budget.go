@@ -1,8 +1,10 @@
-package wire
+package session
 
 import (
 	"fmt"
 	"sync"
+
+	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // Budget limits a resource that all connections of a process share: descriptors or bytes. Each connection has an
@@ -45,8 +47,8 @@ func (b *Budget) Use() BudgetUse {
 	return BudgetUse{Used: b.used, Limit: b.limit, Each: b.each, Refused: b.refused}
 }
 
-// Refuse counts one refusal whose reason lies outside the budget.
-func (b *Budget) Refuse() {
+// refuse counts one refusal whose reason lies outside the budget.
+func (b *Budget) refuse() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.refused++
@@ -61,7 +63,7 @@ type Account struct {
 	used   int64 // guarded by budget.mu
 }
 
-// Take adds n to the account. It returns an [ErrBudget] with the reason if n does not fit.
+// Take adds n to the account. It returns a [wire.ErrBudget] with the reason if n does not fit.
 func (a *Account) Take(n int64) error {
 	if a == nil || a.budget == nil || n == 0 {
 		return nil
@@ -73,10 +75,10 @@ func (a *Account) Take(n int64) error {
 	case a.used+n > budgetShare*(b.limit-b.used-n):
 		b.refused++
 		return fmt.Errorf("%w: %d %s more, this client has %d in flight, all together have %d, and there may be %d",
-			ErrBudget, n, b.what, a.used, b.used, b.limit)
+			wire.ErrBudget, n, b.what, a.used, b.used, b.limit)
 	case b.each > 0 && a.used > 0 && a.used+n > b.each:
 		b.refused++
-		return fmt.Errorf("%w: %d %s more, this client has %d in flight and may have %d", ErrBudget, n, b.what, a.used, b.each)
+		return fmt.Errorf("%w: %d %s more, this client has %d in flight and may have %d", wire.ErrBudget, n, b.what, a.used, b.each)
 	}
 	b.used += n
 	a.used += n
@@ -94,41 +96,17 @@ func (a *Account) Give(n int64) {
 	a.used -= n
 }
 
-// Charge is the amount that one message holds on an [Account]. A nil *Charge counts nothing.
-type Charge struct {
-	of   *Account
-	n    int64
-	refs int // guarded by the budget's lock
-}
-
-// newCharge takes ownership of n units that were taken from a. It returns nil if nothing is counted.
-func newCharge(a *Account, n int64) *Charge {
-	if a == nil || a.budget == nil || n == 0 {
-		return nil
+// charged returns the limits of one connection, which charge accounts of the totals.
+func (t *Totals) charged(l wire.Limits) wire.Limits {
+	accounts := [...]*Account{
+		wire.ResourceFiles: t.Files.Account(), wire.ResourceBodies: t.Bodies.Account(), wire.ResourceRings: t.Rings.Account(),
 	}
-	return &Charge{of: a, n: n, refs: 1}
-}
-
-// hold adds a reference, which requires one more Release.
-func (c *Charge) hold() *Charge {
-	if c != nil {
-		c.of.budget.mu.Lock()
-		defer c.of.budget.mu.Unlock()
-		c.refs++
+	l.Charge = func(of wire.Resource, amount int64) error {
+		if amount < 0 {
+			accounts[of].Give(-amount)
+			return nil
+		}
+		return accounts[of].Take(amount)
 	}
-	return c
-}
-
-// Release drops one reference. The amount is returned to the account with the last one. Each holder calls it once.
-func (c *Charge) Release() {
-	if c == nil {
-		return
-	}
-	c.of.budget.mu.Lock()
-	c.refs--
-	last := c.refs == 0
-	c.of.budget.mu.Unlock()
-	if last {
-		c.of.Give(c.n)
-	}
+	return l
 }
