@@ -69,7 +69,7 @@ func testRegistry(dev driver.Device, counts *counters) *endpoint.Registry {
 					sum += float64(v)
 				}
 				out.Sums = append(out.Sums, sum)
-				if err := sd.Set(fmt.Sprintf("%d.%s", i, name), t.Clone()); err != nil {
+				if err := sd.Set(fmt.Sprintf("%d.%s", i, name), t.Alias()); err != nil {
 					return out, err
 				}
 			}

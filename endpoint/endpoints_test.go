@@ -197,7 +197,7 @@ func moreEndpoints(r *endpoint.Registry, dev driver.Device, counts *counters) {
 	must(endpoint.Register(r, "tree", func(_ context.Context, in modelIn) (map[string]any, error) {
 		t, err := filled(dev, in.Size, 1)
 		sd := module.NewStateDict()
-		return map[string]any{"a": map[string]any{"b": []any{t, "leaf"}}, "sd": sd}, errors.Join(err, sd.Set("x", t.Clone()))
+		return map[string]any{"a": map[string]any{"b": []any{t, "leaf"}}, "sd": sd}, errors.Join(err, sd.Set("x", t.Alias()))
 	}))
 	serialized(r, must)
 	must(endpoint.Register(r, "bytes", func(_ context.Context, in struct {
@@ -226,7 +226,7 @@ func keep(r *endpoint.Registry, dev driver.Device, must func(error)) {
 		return kept
 	}
 	must(endpoint.Register(r, "kept", func(context.Context, modelIn) (map[string][]*tensor.Tensor, error) {
-		return map[string][]*tensor.Tensor{"list": {get().Clone()}}, nil
+		return map[string][]*tensor.Tensor{"list": {get().Alias()}}, nil
 	}, endpoint.NoCache()))
 	must(endpoint.Register(r, "poke", func(_ context.Context, value float32) (bool, error) {
 		source, err := filled(dev, 4, value)

@@ -98,7 +98,7 @@ func ExampleManaged() {
 	build := func(ctx context.Context, in buildArgs) (*tensor.Tensor, error) {
 		fmt.Println("building")
 		task.Report(ctx, 1, 1, "allocated")
-		return tensor.Empty(dev, tensor.Float32, tensor.Shape{in.Size})
+		return tensor.Zeros(dev, tensor.Float32, tensor.Shape{in.Size})
 	}
 	if err := endpoint.Register(functions, "build", build, endpoint.Task(), endpoint.Managed(), endpoint.CacheKey("model:{size}")); err != nil {
 		log.Fatal(err)

@@ -68,7 +68,7 @@ func newHandle(a *lease.Lease, sd *module.StateDict) *Handle {
 	return h
 }
 
-// StateDict returns the tensors. They are borrowed and valid until Close; the caller must not close them. Clone the
+// StateDict returns the tensors. They are borrowed and valid until Close; the caller must not close them. Alias the
 // state dict to keep it longer. The memory is mapped read-only: writing to it kills the process.
 func (h *Handle) StateDict() *module.StateDict { return h.sd }
 

@@ -229,7 +229,7 @@ func TestInProcessUnimportableMemory(t *testing.T) {
 	x, err := oddTensor(dev, "ipc")
 	require.NoError(t, err)
 	sd := module.NewStateDict()
-	require.NoError(t, sd.Set("x", x.Clone()))
+	require.NoError(t, sd.Set("x", x.Alias()))
 	publishOn(t, s, "odd", sd)
 	for _, over := range []bool{false, true} {
 		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev), OverSocket: over})

@@ -70,7 +70,7 @@ func TestLimitsResultsEvicted(t *testing.T) {
 	dev := &smallDevice{Device: real, left: 4*size + size/2}
 	r := endpoint.NewRegistry(endpoint.Cached())
 	require.NoError(t, endpoint.Register(r, "zeros", func(_ context.Context, n int) (*tensor.Tensor, error) {
-		return tensor.Empty(dev, tensor.Uint8, tensor.Shape{size})
+		return tensor.Zeros(dev, tensor.Uint8, tensor.Shape{size})
 	}))
 	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Registry: r, Logger: discard(), Devices: []driver.Device{dev}})
 	require.NoError(t, err)

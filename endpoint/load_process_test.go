@@ -115,7 +115,7 @@ func loadRegistry(c *loadCounts) *endpoint.Registry {
 			return true, nil
 		}),
 		endpoint.Register(r, "bytes", func(_ context.Context, n int) ([]byte, error) { return make([]byte, n), nil }),
-		endpoint.Register(r, "same", func(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) { return x.Clone(), nil }),
+		endpoint.Register(r, "same", func(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) { return x.Alias(), nil }),
 		endpoint.Register(r, "stats", func(context.Context, struct{}) (loadStats, error) { return c.stats(), nil }),
 	)
 	if err != nil {

@@ -36,7 +36,7 @@ func testPool(t testing.TB) *host.Pool {
 
 // uniform returns a model whose bytes are all one value, so that reuse under a reader is visible.
 func uniform(dev driver.Device, value uint8) (*module.StateDict, error) {
-	sd, err := module.Uninitialized(dev, []module.NamedSpec{{Name: "w", DType: tensor.Uint8, Shape: tensor.Shape{publishBytes}}})
+	sd, err := module.Empty(dev, []module.NamedSpec{{Name: "w", DType: tensor.Uint8, Shape: tensor.Shape{publishBytes}}})
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func TestServerPublishReusesMemory(t *testing.T) {
 							return
 						}
 						value := seenIn(t, h)
-						clone := h.StateDict().Clone()
+						clone := h.StateDict().Alias()
 						assert.Equal(t, value, seenIn(t, h))
 						assert.NoError(t, h.Close()) // the lease is released, the clone is open
 						x, _ := clone.Get("w")

@@ -38,11 +38,11 @@ func BenchmarkPublishTensors(b *testing.B) {
 // smallTensors returns n tensors in one storage.
 func smallTensors(b *testing.B, dev driver.Device, n int) *module.StateDict {
 	b.Helper()
-	x, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{8})
+	x, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{8})
 	require.NoError(b, err)
 	sd := module.NewStateDict()
 	for i := range n {
-		require.NoError(b, sd.Set(fmt.Sprintf("layer.%d.weight", i), x.Clone()))
+		require.NoError(b, sd.Set(fmt.Sprintf("layer.%d.weight", i), x.Alias()))
 	}
 	require.NoError(b, x.Close())
 	return sd

@@ -35,9 +35,9 @@ func NewRegistry(defaults ...Option) *Registry { return &Registry{defaults: slic
 //
 // fn runs once for each call unless an option changes that.
 //
-// fn borrows the tensors of its argument. They are closed when fn returns, so fn must clone what it keeps. The endpoint
+// fn borrows the tensors of its argument. They are closed when fn returns, so fn must alias what it keeps. The endpoint
 // takes the tensors of the result and closes them when the result has been sent or leaves the cache, so fn must return
-// clones of tensors that it keeps. Cached results must not be written after fn returns them. ctx ends when the caller
+// aliases of tensors that it keeps. Cached results must not be written after fn returns them. ctx ends when the caller
 // cancels, disconnects or reaches its deadline. A panic becomes an error with the endpoint's name.
 //
 // Errors: [ErrRegistered], and [ErrConfiguration] for an invalid name, a nil function, a type that cannot be sent, or

@@ -11,10 +11,10 @@ import (
 // the same client calls repeatedly and closes its results, their memory is reused and stays mapped on both sides. A
 // result is then one message, whatever its size. Fresh memory costs more than the rest of such a call.
 //
-//	out, err := tensor.Uninitialized(endpoint.ResultDevice(ctx, dev), tensor.Float32, shape)
+//	out, err := tensor.Empty(endpoint.ResultDevice(ctx, dev), tensor.Float32, shape)
 //
-// [tensor.Uninitialized], and functions that fill the tensor such as [tensor.FromSlice], get memory with the contents
-// of the client's last result; [tensor.Empty] zeroes it. The memory is used for one client only. It is not reused while
+// [tensor.Empty], and functions that fill the tensor such as [tensor.FromSlice], get memory with the contents
+// of the client's last result; [tensor.Zeros] zeroes it. The memory is used for one client only. It is not reused while
 // a tensor in it is open on either side, or after it was published, passed on or cached.
 //
 // A function that keeps a tensor in this memory prevents its reuse. Only the owner can map it writable, so the receiver

@@ -177,7 +177,7 @@ func TestInProcessSharesMemory(t *testing.T) {
 			kept, err = filled(dev, 4, 1)
 			require.NoError(t, err)
 		}
-		_, err := endpoint.Share(n, "kept", func(context.Context, struct{}) (*tensor.Tensor, error) { return kept.Clone(), nil })
+		_, err := endpoint.Share(n, "kept", func(context.Context, struct{}) (*tensor.Tensor, error) { return kept.Alias(), nil })
 		require.NoError(t, err)
 		_, err = endpoint.Share(n, "same", func(_ context.Context, in scaleIn) (bool, error) {
 			return in.X.Storage().Origin() == kept.Storage(), nil

@@ -247,7 +247,7 @@ func TestServerInfoMemory(t *testing.T) {
 	ctx := context.Background()
 	dev := testDevice(t)
 	r := endpoint.NewRegistry(endpoint.Cached())
-	require.NoError(t, endpoint.Register(r, "same", func(_ context.Context, in scaleIn) (*tensor.Tensor, error) { return in.X.Clone(), nil },
+	require.NoError(t, endpoint.Register(r, "same", func(_ context.Context, in scaleIn) (*tensor.Tensor, error) { return in.X.Alias(), nil },
 		endpoint.CacheKey("same:{by}"), endpoint.Managed()))
 	socket := endpointtest.SocketPath(t)
 	node, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeServer, ServerOptions: endpoint.ServerOptions{Socket: socket, Devices: driversOf(dev), Registry: r}})

@@ -24,10 +24,10 @@ func (o *slabOwner) registry(t testing.TB) *endpoint.Registry {
 	t.Helper()
 	r := endpoint.NewRegistry()
 	empty := func(ctx context.Context, in pageIn) (*tensor.Tensor, error) {
-		return tensor.Empty(endpoint.ResultDevice(ctx, o.dev), tensor.Uint8, tensor.Shape{in.Bytes})
+		return tensor.Zeros(endpoint.ResultDevice(ctx, o.dev), tensor.Uint8, tensor.Shape{in.Bytes})
 	}
 	dirty := func(ctx context.Context, in pageIn) (*tensor.Tensor, error) {
-		return tensor.Uninitialized(endpoint.ResultDevice(ctx, o.dev), tensor.Uint8, tensor.Shape{in.Bytes})
+		return tensor.Empty(endpoint.ResultDevice(ctx, o.dev), tensor.Uint8, tensor.Shape{in.Bytes})
 	}
 	keep := func(ctx context.Context, in pageIn) (*tensor.Tensor, error) {
 		made, err := o.fill(ctx, in)
@@ -36,7 +36,7 @@ func (o *slabOwner) registry(t testing.TB) *endpoint.Registry {
 		}
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.kept = append(o.kept, made.Clone())
+		o.kept = append(o.kept, made.Alias())
 		return made, nil
 	}
 	exported := func(ctx context.Context, in pageIn) (*tensor.Tensor, error) {
@@ -164,7 +164,7 @@ func TestSlabHeldByClient(t *testing.T) {
 		held = append(held, holder{value, kept})
 	}
 	for round := range uint8(3) {
-		hold(10*round, func(x *tensor.Tensor) (*tensor.Tensor, error) { return x.Clone(), nil })
+		hold(10*round, func(x *tensor.Tensor) (*tensor.Tensor, error) { return x.Alias(), nil })
 		hold(10*round+1, func(x *tensor.Tensor) (*tensor.Tensor, error) { return x.Narrow(0, 100, 50) })
 		hold(10*round+2, func(x *tensor.Tensor) (*tensor.Tensor, error) {
 			s := x.Storage().Retain()

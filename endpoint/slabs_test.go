@@ -50,7 +50,7 @@ const unused = 0xEE
 // fill creates the result of a call. A reader that still has its memory would notice the reuse.
 func (o *slabOwner) fill(ctx context.Context, in pageIn) (*tensor.Tensor, error) {
 	o.runs.Add(1)
-	t, err := tensor.Uninitialized(endpoint.ResultDevice(ctx, o.dev), tensor.Uint8, tensor.Shape{in.Bytes})
+	t, err := tensor.Empty(endpoint.ResultDevice(ctx, o.dev), tensor.Uint8, tensor.Shape{in.Bytes})
 	if err != nil {
 		return nil, err
 	}

@@ -153,7 +153,7 @@ func publishSteps(ctx context.Context, dev *host.Device, client *endpoint.Client
 	pool := host.NewPool(dev, host.PoolOptions{})
 	defer pool.Close()
 	for range 10 {
-		next, err := module.UninitializedLike(pool, weights) // write every byte of it
+		next, err := module.EmptyLike(pool, weights) // write every byte of it
 		if err != nil {
 			return err
 		}

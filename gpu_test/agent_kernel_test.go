@@ -25,7 +25,7 @@ type scaleIn struct {
 func (a *agent) endpoints() *endpoint.Registry {
 	r := endpoint.NewRegistry()
 	err := endpoint.Register(r, "saxpy", func(_ context.Context, in scaleIn) (*tensor.Tensor, error) {
-		out, err := tensor.Empty(a.dev, tensor.Float32, in.Y.Shape())
+		out, err := tensor.Zeros(a.dev, tensor.Float32, in.Y.Shape())
 		if err != nil {
 			return nil, err
 		}

@@ -96,10 +96,10 @@ func TestViewsOnGPU(t *testing.T) {
 		require.Equal(t, x.Bytes(), y.Bytes(), name)
 
 		// Copies from the host into a view of GPU memory, and back, keep the elements.
-		target, err := tensor.Empty(dev, want.DType(), want.Shape())
+		target, err := tensor.Zeros(dev, want.DType(), want.Shape())
 		keep(t, target, err)
 		require.NoError(t, target.CopyFrom(want))
-		back, err := tensor.Empty(hostDevice, want.DType(), want.Shape())
+		back, err := tensor.Zeros(hostDevice, want.DType(), want.Shape())
 		keep(t, back, err)
 		require.NoError(t, back.CopyFrom(target))
 		y.Reset()

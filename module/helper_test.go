@@ -79,7 +79,7 @@ func tie(t *testing.T, sd *module.StateDict, name, to string) {
 	t.Helper()
 	x, ok := sd.Get(to)
 	require.True(t, ok)
-	require.NoError(t, sd.Set(name, x.Clone()))
+	require.NoError(t, sd.Set(name, x.Alias()))
 }
 
 // values reads a float32 tensor of a state dict.

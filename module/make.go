@@ -32,10 +32,10 @@ func New(dev driver.Device, specs []NamedSpec) (*StateDict, error) {
 	return newStateDict(dev, specs, true)
 }
 
-// Uninitialized is [New] for callers that write all elements. On a [driver.UninitializedAllocator], such as host.Pool,
+// Empty is [New] for callers that write all elements. On a [driver.UninitializedAllocator], such as host.Pool,
 // elements are not zeroed and may hold data that this program left there. Gaps between tensors and the tail are always
 // zeroed, because readers of the memory can see them.
-func Uninitialized(dev driver.Device, specs []NamedSpec) (*StateDict, error) {
+func Empty(dev driver.Device, specs []NamedSpec) (*StateDict, error) {
 	return newStateDict(dev, specs, false)
 }
 
@@ -118,16 +118,16 @@ func byDevice(dev driver.Device, specs []NamedSpec) (slabs []*deviceSlab) {
 	return slabs
 }
 
-// EmptyLike returns an owned state dict on dev with the names, types, shapes, ties and metadata of sd, row-major and
+// ZerosLike returns an owned state dict on dev with the names, types, shapes, ties and metadata of sd, row-major and
 // zeroed, in one slab. It borrows sd. Errors are those of [New].
-func EmptyLike(dev driver.Device, sd *StateDict) (*StateDict, error) {
+func ZerosLike(dev driver.Device, sd *StateDict) (*StateDict, error) {
 	return like(dev, sd, New)
 }
 
-// UninitializedLike is [EmptyLike] for callers that write all elements; see [Uninitialized]. A trainer that publishes
+// EmptyLike is [ZerosLike] for callers that write all elements; see [Empty]. A trainer that publishes
 // after every step calls it with a pool (host.Pool) and reuses the memory of the version before the last.
-func UninitializedLike(dev driver.Device, sd *StateDict) (*StateDict, error) {
-	return like(dev, sd, Uninitialized)
+func EmptyLike(dev driver.Device, sd *StateDict) (*StateDict, error) {
+	return like(dev, sd, Empty)
 }
 
 func like(dev driver.Device, sd *StateDict, make func(driver.Device, []NamedSpec) (*StateDict, error)) (*StateDict, error) {

@@ -35,7 +35,7 @@ func TestNew(t *testing.T) {
 	require.Equal(t, float32(2), values(t, sd, "head")[14])
 
 	sd.Metadata = map[string]string{"step": "17"}
-	like, err := module.EmptyLike(dev, sd)
+	like, err := module.ZerosLike(dev, sd)
 	require.NoError(t, err)
 	defer like.Close()
 	want, _ := sd.Manifest()

@@ -32,7 +32,7 @@ func TestPrepared(t *testing.T) {
 			assert.NoError(t, err)
 			assert.Equal(t, storages, mine.Storages())
 			own := fmt.Sprint("own", i)
-			x, err := tensor.Empty(dev, tensor.Int8, tensor.Shape{1})
+			x, err := tensor.Zeros(dev, tensor.Int8, tensor.Shape{1})
 			assert.NoError(t, err)
 			assert.NoError(t, mine.Set(own, x))
 			mine.Metadata["k"] = own

@@ -134,7 +134,7 @@ func TestSaveFailures(t *testing.T) {
 	require.ErrorIs(t, err, stop)
 	require.ErrorContains(t, err, path)
 
-	x, err := tensor.Empty(dev, tensor.Complex128, tensor.Shape{1})
+	x, err := tensor.Zeros(dev, tensor.Complex128, tensor.Shape{1})
 	require.NoError(t, err)
 	require.NoError(t, sd.Set("z", x))
 	err = module.Save(t.Context(), path, sd, module.SaveOptions{})

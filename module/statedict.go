@@ -80,7 +80,7 @@ func (sd *StateDict) Set(name string, t *tensor.Tensor) error {
 	return nil
 }
 
-// Get returns the tensor of a name, borrowed: clone it to keep it longer than the state dict.
+// Get returns the tensor of a name, borrowed: alias it to keep it longer than the state dict.
 func (sd *StateDict) Get(name string) (*tensor.Tensor, bool) {
 	i, found := sd.index.find(sd.names, name)
 	if !found {
@@ -221,11 +221,11 @@ func (sd *StateDict) Bytes() int64 {
 	return sum
 }
 
-// Clone returns another owned state dict over the same storages, with the same names and metadata.
-func (sd *StateDict) Clone() *StateDict {
+// Alias returns another owned state dict over the same storages, with the same names and metadata.
+func (sd *StateDict) Alias() *StateDict {
 	c := &StateDict{Metadata: maps.Clone(sd.Metadata), names: sd.Names(), digests: slices.Clone(sd.digests), tensors: make([]*tensor.Tensor, len(sd.names))}
 	for i := range c.tensors {
-		c.tensors[i] = sd.at(i).Clone()
+		c.tensors[i] = sd.at(i).Alias()
 	}
 	c.index, _ = indexNames(c.names)
 	return c

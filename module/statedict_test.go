@@ -35,7 +35,7 @@ func TestStateDict(t *testing.T) {
 	require.False(t, ok)
 
 	sd.Metadata = map[string]string{"format": "pt"}
-	c := sd.Clone()
+	c := sd.Alias()
 	require.NoError(t, sd.Close())
 	require.NoError(t, sd.Close())
 	require.Equal(t, []float32{1, 2}, values(t, c, "head"))
@@ -55,7 +55,7 @@ func TestSetTakesTheTensor(t *testing.T) {
 		name string
 		want error
 	}{{"w", module.ErrDuplicateName}, {"", module.ErrName}, {"\xff", module.ErrName}} {
-		x, err := tensor.Empty(dev, tensor.Int8, nil)
+		x, err := tensor.Zeros(dev, tensor.Int8, nil)
 		require.NoError(t, err)
 		require.ErrorIs(t, sd.Set(c.name, x), c.want)
 		require.True(t, x.Closed())
@@ -280,7 +280,7 @@ func TestDigestsOfAManifest(t *testing.T) {
 
 	require.NoError(t, sd.Rename("w", "weight"))
 	set(t, dev, sd, "new", 1)
-	clone := sd.Clone()
+	clone := sd.Alias()
 	b, _ := sd.Take("b")
 	require.NoError(t, b.Close())
 	for _, each := range []*module.StateDict{sd, clone} {

@@ -83,7 +83,7 @@ func TestCopyBetweenMappingsOfOneMemory(t *testing.T) {
 	const n, part = 3<<20 + 4096, 2 << 20 // more than one copy step
 	for _, move := range []struct{ from, to int64 }{{0, 777}, {777, 0}, {0, 0}, {part / 2, 0}} {
 		for _, mapped := range []int64{0, 256} {
-			x, err := tensor.Empty(dev, tensor.Uint8, shape{n})
+			x, err := tensor.Zeros(dev, tensor.Uint8, shape{n})
 			x = closing(t, x, err)
 			want := make([]byte, n)
 			for i := range want {
@@ -108,12 +108,12 @@ func TestCopyBetweenMappingsOfOneMemory(t *testing.T) {
 func TestSealDuringWrites(t *testing.T) {
 	dev := openHost(t)
 	const n = 4 << 20
-	src, err := tensor.Empty(dev, tensor.Uint8, shape{n})
+	src, err := tensor.Zeros(dev, tensor.Uint8, shape{n})
 	src = closing(t, src, err)
 	strided, err := src.View(tensor.Uint8)
 	strided = closing(t, strided, err)
 	for range 20 {
-		x, err := tensor.Empty(dev, tensor.Uint8, shape{n})
+		x, err := tensor.Zeros(dev, tensor.Uint8, shape{n})
 		x = closing(t, x, err)
 		var writers, writing sync.WaitGroup
 		for _, write := range []func() error{
@@ -167,7 +167,7 @@ func (s *sealing) Read(p []byte) (int, error) {
 
 // A seal during a fill does not interrupt the fill.
 func TestSealInsideFill(t *testing.T) {
-	x, err := tensor.Empty(openHost(t), tensor.Uint8, shape{100})
+	x, err := tensor.Zeros(openHost(t), tensor.Uint8, shape{100})
 	x = closing(t, x, err)
 	s := &sealing{x: x}
 	require.NoError(t, x.FillFrom(s))
@@ -183,7 +183,7 @@ func TestReadingHolesMakesNoMemory(t *testing.T) {
 	dev, err := host.Open(host.Lazy())
 	require.NoError(t, err)
 	defer dev.Close()
-	x, err := tensor.Empty(dev, tensor.Float32, shape{4 << 20})
+	x, err := tensor.Zeros(dev, tensor.Float32, shape{4 << 20})
 	x = closing(t, x, err)
 	pages := func() int64 {
 		allocated, size, err := x.Storage().Memory().(driver.Sparse).Allocated()

@@ -135,10 +135,10 @@ func TestFloat32s(t *testing.T) {
 			tensor.Float6E2M3FN: {0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875},
 			tensor.Float6E3M2FN: {0, 0.0625, 0.125, 0.1875, 0.25, 0.3125, 0.375, 0.4375},
 		} {
-			x, err := tensor.Empty(dev, dt, shape{8})
+			x, err := tensor.Zeros(dev, dt, shape{8})
 			x = closing(t, x, err)
 			require.NoError(t, x.FillFrom(bytesReader(pack([]byte{0, 1, 2, 3, 4, 5, 6, 7}, dt.BitSize()))))
-			check(x.Clone(), nil, want...)
+			check(x.Alias(), nil, want...)
 		}
 		// More than are converted at a time, of a type whose elements straddle bytes.
 		const n = 40_003
@@ -146,7 +146,7 @@ func TestFloat32s(t *testing.T) {
 		for i := range codes {
 			codes[i] = byte(i % 64)
 		}
-		x, err = tensor.Empty(dev, tensor.Float6E2M3FN, shape{n})
+		x, err = tensor.Zeros(dev, tensor.Float6E2M3FN, shape{n})
 		x = closing(t, x, err)
 		require.NoError(t, x.FillFrom(bytesReader(pack(codes, 6))))
 		got := must(tensor.Float32s(x))(t)

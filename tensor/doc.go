@@ -14,5 +14,6 @@
 //   - Data types under a byte (Float4E2M1FN, Float6E2M3FN, Float6E3M2FN) are packed with the lowest bits first, as in
 //     DLPack. Views of them must begin on a byte.
 //   - Bytes are little-endian, in memory and in files.
-//   - Clone returns another reference to the same bytes. Copy creates new ones.
+//   - Zeros returns zeroed elements, Empty elements that the caller must write.
+//   - Alias returns another reference to the same bytes. Copy creates new ones.
 package tensor

@@ -102,7 +102,7 @@ func (t *Tensor) exposed() ([]byte, error) {
 }
 
 // FromSlice returns an owned, row-major tensor of new memory on dev with a copy of values. Errors are [ErrShape] if
-// shape has a different number of elements, and errors of [Empty].
+// shape has a different number of elements, and errors of [Zeros].
 func FromSlice[T Element](dev driver.Device, shape Shape, values []T) (*Tensor, error) {
 	n, err := shape.NumElements()
 	if err != nil {
@@ -115,7 +115,7 @@ func FromSlice[T Element](dev driver.Device, shape Shape, values []T) (*Tensor, 
 	if err != nil {
 		return nil, err
 	}
-	t, err := Uninitialized(dev, DTypeOf[T](), shape)
+	t, err := Empty(dev, DTypeOf[T](), shape)
 	if err != nil {
 		return nil, err
 	}

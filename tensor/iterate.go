@@ -6,7 +6,7 @@ import (
 )
 
 // Unbind iterates over the views of t without dimension dim, one for each of its indices; a negative dim counts from
-// the end. A view is valid during its iteration; clone it to keep it. An error is the last pair, one of
+// the end. A view is valid during its iteration; alias it to keep it. An error is the last pair, one of
 // [Tensor.Select].
 //
 //	for row, err := range x.Unbind(0) {

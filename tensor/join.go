@@ -10,7 +10,7 @@ import (
 // Cat returns an owned, contiguous tensor of new memory on dev with the tensors concatenated along dimension dim; a
 // negative dim counts from the end, and a nil dev is the device of the first. All tensors have one data type, and one
 // shape except for dim. It borrows them. Errors are [ErrShape], also for no tensors, [ErrDType], [ErrIndex] for dim,
-// and those of [Empty] and [Tensor.CopyFrom].
+// and those of [Zeros] and [Tensor.CopyFrom].
 func Cat(dev driver.Device, dim int, tensors ...*Tensor) (*Tensor, error) {
 	if len(tensors) == 0 {
 		return nil, fmt.Errorf("%w: there are no tensors to join", ErrShape)
@@ -37,7 +37,7 @@ func Cat(dev driver.Device, dim int, tensors ...*Tensor) (*Tensor, error) {
 	if dev == nil {
 		dev = first.Device()
 	}
-	return made(Uninitialized(dev, first.spec.DType, shape))(func(joined *Tensor) error {
+	return made(Empty(dev, first.spec.DType, shape))(func(joined *Tensor) error {
 		at := int64(0)
 		for _, t := range tensors {
 			part, err := joined.Narrow(dim, at, t.spec.Shape[dim])

@@ -7,21 +7,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Zeros returns an owned, row-major tensor of zeros in new memory on dev. It equals [Empty], which zeroes too: memory
-// that another process may read never holds previous content. It returns the errors of Empty.
-func Zeros(dev driver.Device, dt DType, shape Shape) (*Tensor, error) { return Empty(dev, dt, shape) }
-
 // Full returns an owned, row-major tensor of new memory on dev whose elements are all value, converted as by
-// [Tensor.To]. It returns the errors of [Empty] and [Tensor.Fill].
+// [Tensor.To]. It returns the errors of [Zeros] and [Tensor.Fill].
 func Full(dev driver.Device, dt DType, shape Shape, value float64) (*Tensor, error) {
 	if err := CheckConversion(Float64, dt); err != nil {
 		return nil, err
 	}
-	return made(Uninitialized(dev, dt, shape))(func(t *Tensor) error { return t.Fill(value) })
+	return made(Empty(dev, dt, shape))(func(t *Tensor) error { return t.Fill(value) })
 }
 
 // Arange returns an owned vector on dev of start, start+step and so on up to but not including end. Errors are
-// [ErrShape] if step is 0 or points away from end, or the count overflows; and those of [Empty] and [Tensor.Fill].
+// [ErrShape] if step is 0 or points away from end, or the count overflows; and those of [Zeros] and [Tensor.Fill].
 func Arange(dev driver.Device, dt DType, start, end, step float64) (*Tensor, error) {
 	if err := CheckConversion(Float64, dt); err != nil {
 		return nil, err
@@ -30,7 +26,7 @@ func Arange(dev driver.Device, dt DType, start, end, step float64) (*Tensor, err
 	if step == 0 || count != count || count < 0 || count >= 1<<53 {
 		return nil, fmt.Errorf("%w: from %v to %v in steps of %v", ErrShape, start, end, step)
 	}
-	return made(Uninitialized(dev, dt, Shape{int64(count)}))(func(t *Tensor) error {
+	return made(Empty(dev, dt, Shape{int64(count)}))(func(t *Tensor) error {
 		return t.fillBy(func(i int64) float64 { return start + float64(i)*step })
 	})
 }

@@ -48,15 +48,15 @@ func (t *Tensor) init(s *Storage, spec *Spec) error {
 	return nil
 }
 
-// Empty returns an owned, zeroed tensor of new memory on dev, row-major. It returns the errors of [Spec.Validate] and of
+// Zeros returns an owned, row-major tensor of zeros in new memory on dev. It returns the errors of [Spec.Validate] and of
 // Alloc.
-func Empty(dev driver.Device, dt DType, shape Shape) (*Tensor, error) {
+func Zeros(dev driver.Device, dt DType, shape Shape) (*Tensor, error) {
 	return newTensor(dev.Alloc, dt, shape)
 }
 
-// Uninitialized is [Empty] for callers that write all elements. On a [driver.UninitializedAllocator] they are not
-// zeroed and may hold data that this program left there; on other devices they are 0.
-func Uninitialized(dev driver.Device, dt DType, shape Shape) (*Tensor, error) {
+// Empty is [Zeros] for callers that write all elements. On a [driver.UninitializedAllocator] the elements are not zeroed
+// and may hold data that this program left there. On other devices they are 0.
+func Empty(dev driver.Device, dt DType, shape Shape) (*Tensor, error) {
 	if u, can := dev.(driver.UninitializedAllocator); can {
 		return newTensor(u.AllocUninitialized, dt, shape)
 	}
@@ -111,9 +111,8 @@ func (t *Tensor) Device() driver.Device { return t.storage.mem.Device() }
 // Contiguous reports whether the elements are row-major without gaps.
 func (t *Tensor) Contiguous() bool { return t.spec.Strides == nil }
 
-// Clone returns another owned tensor over the same bytes. Copy creates new bytes. The clone of a closed tensor is
-// closed.
-func (t *Tensor) Clone() *Tensor {
+// Alias returns another owned tensor over the same bytes. Copy creates new bytes. The alias of a closed tensor is closed.
+func (t *Tensor) Alias() *Tensor {
 	c := &Tensor{spec: t.spec, elements: t.elements, bytes: t.bytes, storage: t.storage}
 	if t.closed.Load() || !t.storage.retain(1) {
 		c.closed.Store(true)

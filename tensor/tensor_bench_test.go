@@ -57,7 +57,7 @@ func BenchmarkWriteTo(b *testing.B) {
 		if opaque {
 			dev = opaqueDevice{dev}
 		}
-		x, err := tensor.Empty(dev, tensor.Float32, shape{2048, 4096})
+		x, err := tensor.Zeros(dev, tensor.Float32, shape{2048, 4096})
 		x = closing(b, x, err)
 		half := func(v *tensor.Tensor, err error) *tensor.Tensor { return closing(b, v, err) }
 		views := map[string]*tensor.Tensor{
@@ -82,7 +82,7 @@ func BenchmarkWriteTo(b *testing.B) {
 func BenchmarkFloat32s(b *testing.B) {
 	dev := openHost(b)
 	for _, dt := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16, tensor.Float8E4M3FN, tensor.Float4E2M1FN} {
-		x, err := tensor.Empty(dev, dt, shape{1 << 20})
+		x, err := tensor.Zeros(dev, dt, shape{1 << 20})
 		x = closing(b, x, err)
 		b.Run(dt.String(), func(b *testing.B) {
 			b.SetBytes(4 << 20)

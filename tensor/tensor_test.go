@@ -28,7 +28,7 @@ func TestStorageCounts(t *testing.T) {
 
 	x, err := tensor.New(s, tensor.Spec{DType: tensor.Int8, Shape: shape{10}})
 	require.NoError(t, err)
-	c := x.Clone()
+	c := x.Alias()
 	require.EqualValues(t, 4, s.Refs())
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
@@ -46,7 +46,7 @@ func TestStorageCounts(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrClosed)
 	_, err = tensor.NewViews([]*tensor.Storage{s}, 1, func(int) (uint32, *tensor.Spec) { return 0, &tensor.Spec{DType: tensor.Int8} })
 	require.ErrorIs(t, err, os.ErrClosed)
-	require.True(t, c.Clone().Closed())
+	require.True(t, c.Alias().Closed())
 
 	other, err := dev.Alloc(0)
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestReadOnlyStorage(t *testing.T) {
 	require.EqualValues(t, 2, s.Refs())
 	half, err := y.Narrow(0, 0, 4)
 	require.NoError(t, err)
-	for _, view := range []*tensor.Tensor{y, y.Clone(), half} {
+	for _, view := range []*tensor.Tensor{y, y.Alias(), half} {
 		require.ErrorIs(t, view.Zero(), driver.ErrReadOnly)
 		require.NoError(t, view.Close())
 	}
@@ -107,7 +107,7 @@ func TestShareable(t *testing.T) {
 }
 
 func TestStorageVersions(t *testing.T) {
-	x, err := tensor.Empty(openHost(t), tensor.Int8, shape{4})
+	x, err := tensor.Zeros(openHost(t), tensor.Int8, shape{4})
 	require.NoError(t, err)
 	defer x.Close()
 	s := x.Storage()
@@ -276,15 +276,15 @@ func TestNewCopiesItsSpec(t *testing.T) {
 func TestEmptyRefusesBeforeAllocating(t *testing.T) {
 	dev := openHost(t)
 	for _, s := range []shape{{-1}, {1 << 62, 1 << 62}, {1 << 61}} {
-		_, err := tensor.Empty(dev, tensor.Float64, s)
+		_, err := tensor.Zeros(dev, tensor.Float64, s)
 		require.Error(t, err)
 		require.NotErrorIs(t, err, driver.ErrOutOfMemory)
 	}
-	_, err := tensor.Empty(dev, tensor.Int8, shape{1 << 60})
+	_, err := tensor.Zeros(dev, tensor.Int8, shape{1 << 60})
 	require.Error(t, err, "the system has not so much")
 	_, err = tensor.FromSlice(dev, shape{2}, []int8{1})
 	require.ErrorIs(t, err, tensor.ErrShape)
-	x, err := tensor.Empty(dev, tensor.Int8, shape{0, 7})
+	x, err := tensor.Zeros(dev, tensor.Int8, shape{0, 7})
 	x = closing(t, x, err)
 	require.Empty(t, must(tensor.Data[int8](x))(t))
 	y, err := tensor.FromSlice(dev, shape{0}, []float32{})
@@ -333,7 +333,7 @@ func TestClosedTensor(t *testing.T) {
 func TestCloseWhileReading(t *testing.T) {
 	dev := openHost(t)
 	for range 50 {
-		x, err := tensor.Empty(dev, tensor.Int8, shape{64, 1024})
+		x, err := tensor.Zeros(dev, tensor.Int8, shape{64, 1024})
 		require.NoError(t, err)
 		y, err := x.Transpose(0, 1)
 		require.NoError(t, err)
@@ -344,7 +344,7 @@ func TestCloseWhileReading(t *testing.T) {
 			func() error { _, err := x.Equal(y); return err },
 			func() error { _, err := tensor.At[int8](y, 5, 5); return err },
 			func() error { _ = y.String(); return nil },
-			func() error { c := x.Clone(); return c.Close() },
+			func() error { c := x.Alias(); return c.Close() },
 			func() error {
 				v, err := y.Narrow(0, 1, 5)
 				if err != nil {

@@ -32,7 +32,7 @@ func (t *Tensor) To(dev driver.Device, dt DType) (*Tensor, error) {
 	if dev == nil {
 		dev = t.Device()
 	}
-	c, err := Uninitialized(dev, dt, t.spec.Shape)
+	c, err := Empty(dev, dt, t.spec.Shape)
 	if err != nil {
 		return nil, err
 	}

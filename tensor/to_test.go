@@ -76,7 +76,7 @@ func TestTensorsRoundAsElements(t *testing.T) {
 	}
 	for name, dt := range map[string]tensor.DType{"e4m3fn": tensor.Float8E4M3FN, "e5m2": tensor.Float8E5M2,
 		"e4m3fnuz": tensor.Float8E4M3FNUZ, "e5m2fnuz": tensor.Float8E5M2FNUZ} {
-		x, err := tensor.Empty(openHost(t), dt, shape{int64(len(values))})
+		x, err := tensor.Zeros(openHost(t), dt, shape{int64(len(values))})
 		x = closing(t, x, err)
 		require.NoError(t, x.FillFloat32s(values))
 		got, err := x.ReadBytes()
@@ -124,7 +124,7 @@ func TestToAndBack(t *testing.T) {
 		if dt.IsComplex() {
 			continue
 		}
-		x, err := tensor.Empty(dev, dt, shape{n})
+		x, err := tensor.Zeros(dev, dt, shape{n})
 		x = closing(t, x, err)
 		values := make([]float32, n)
 		for i := range values {
@@ -175,7 +175,7 @@ func BenchmarkFillFloat32s(b *testing.B) {
 	}
 	for _, dt := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16, tensor.Float8E4M3FN} {
 		b.Run(fmt.Sprint(dt), func(b *testing.B) {
-			x, err := tensor.Empty(dev, dt, shape{1 << 20})
+			x, err := tensor.Zeros(dev, dt, shape{1 << 20})
 			x = closing(b, x, err)
 			b.SetBytes(4 << 20)
 			for b.Loop() {
@@ -226,14 +226,14 @@ func TestHalvesInGroups(t *testing.T) {
 				values[j] = usual()
 			}
 			values[at] = v
-			x, err := tensor.Empty(dev, tensor.BFloat16, shape{int64(len(values))})
+			x, err := tensor.Zeros(dev, tensor.BFloat16, shape{int64(len(values))})
 			require.NoError(t, err)
 			require.NoError(t, x.FillFloat32s(values))
 			for j, got := range must(tensor.Data[tensor.BF16](x))(t) {
 				require.Equal(t, tensor.NewBF16(values[j]), got, "%x", math.Float32bits(values[j]))
 			}
 			require.NoError(t, x.Close())
-			x, err = tensor.Empty(dev, tensor.Float16, shape{int64(len(values))})
+			x, err = tensor.Zeros(dev, tensor.Float16, shape{int64(len(values))})
 			require.NoError(t, err)
 			require.NoError(t, x.FillFloat32s(values))
 			for j, got := range must(tensor.Data[tensor.F16](x))(t) {
@@ -243,9 +243,9 @@ func TestHalvesInGroups(t *testing.T) {
 		}
 	}
 	for _, n := range []int64{1 << 16, 1<<16 - 1, 3} {
-		bf, err := tensor.Empty(dev, tensor.BFloat16, shape{n})
+		bf, err := tensor.Zeros(dev, tensor.BFloat16, shape{n})
 		bf = closing(t, bf, err)
-		f, err := tensor.Empty(dev, tensor.Float16, shape{n})
+		f, err := tensor.Zeros(dev, tensor.Float16, shape{n})
 		f = closing(t, f, err)
 		bits, half := must(tensor.Data[tensor.BF16](bf))(t), must(tensor.Data[tensor.F16](f))(t)
 		for i := range bits {
@@ -277,7 +277,7 @@ func BenchmarkConversion(b *testing.B) {
 		}
 	})
 	for _, dt := range []tensor.DType{tensor.BFloat16, tensor.Float16} {
-		x, err := tensor.Empty(dev, dt, shape{n})
+		x, err := tensor.Zeros(dev, dt, shape{n})
 		x = closing(b, x, err)
 		b.Run(fmt.Sprint("to ", dt), func(b *testing.B) {
 			b.SetBytes(6 * n)

@@ -224,7 +224,7 @@ func place(t *Tensor) (driver.Place, bool) {
 }
 
 // Copy returns an owned, contiguous tensor of new memory on dev with the same elements; a nil dev is the device of t.
-// It returns the errors of [Empty] and CopyFrom, and [ErrBounds] as for ReadBytes.
+// It returns the errors of [Zeros] and CopyFrom, and [ErrBounds] as for ReadBytes.
 func (t *Tensor) Copy(dev driver.Device) (*Tensor, error) {
 	if err := t.copyable(); err != nil {
 		return nil, err
@@ -235,7 +235,7 @@ func (t *Tensor) Copy(dev driver.Device) (*Tensor, error) {
 	if dev == nil {
 		dev = t.Device()
 	}
-	c, err := Uninitialized(dev, t.spec.DType, t.spec.Shape)
+	c, err := Empty(dev, t.spec.DType, t.spec.Shape)
 	if err != nil {
 		return nil, err
 	}

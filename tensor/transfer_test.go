@@ -90,7 +90,7 @@ func TestRowMajorWhateverTheStrides(t *testing.T) {
 func TestLargeStrided(t *testing.T) {
 	devices(t, func(t *testing.T, dev driver.Device) {
 		const rows, row = 80, 1 << 20
-		x, err := tensor.Empty(dev, tensor.Uint8, shape{rows, row})
+		x, err := tensor.Zeros(dev, tensor.Uint8, shape{rows, row})
 		x = closing(t, x, err)
 		for _, width := range []int64{4, 100, 70_000} {
 			v, err := x.Narrow(1, 1000, width)
@@ -156,7 +156,7 @@ func TestCopyFrom(t *testing.T) {
 	h := openHost(t)
 	for _, pair := range [][2]driver.Device{{h, h}, {h, opaqueDevice{h}}, {opaqueDevice{h}, h}, {opaqueDevice{h}, opaqueDevice{h}}} {
 		src := counting(t, pair[0], 3, 4)
-		dst, err := tensor.Empty(pair[1], tensor.Int32, shape{4, 3})
+		dst, err := tensor.Zeros(pair[1], tensor.Int32, shape{4, 3})
 		dst = closing(t, dst, err)
 		srcT, err := src.Transpose(0, 1)
 		srcT = closing(t, srcT, err)

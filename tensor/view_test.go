@@ -78,7 +78,7 @@ func TestViewsRefuse(t *testing.T) {
 	x := counting(t, dev, 2, 3)
 	y, err := x.Transpose(0, 1)
 	y = closing(t, y, err)
-	packed, err := tensor.Empty(dev, tensor.Float4E2M1FN, shape{3, 5})
+	packed, err := tensor.Zeros(dev, tensor.Float4E2M1FN, shape{3, 5})
 	packed = closing(t, packed, err)
 	one := func(v *tensor.Tensor, err error) error {
 		if v != nil {
@@ -239,7 +239,7 @@ func TestPackedViews(t *testing.T) {
 				for i := range codes {
 					codes[i] = byte(i*7+3) & (1<<bits - 1)
 				}
-				x, err := tensor.Empty(dev, dt, shape{4, 8})
+				x, err := tensor.Zeros(dev, dt, shape{4, 8})
 				x = closing(t, x, err)
 				require.NoError(t, x.FillFrom(bytesReader(pack(codes, bits))))
 
@@ -278,7 +278,7 @@ func TestPackedViews(t *testing.T) {
 // Bits behind the last element belong to a neighbour: they are neither read nor overwritten.
 func TestPackedTail(t *testing.T) {
 	devices(t, func(t *testing.T, dev driver.Device) {
-		x, err := tensor.Empty(dev, tensor.Float4E2M1FN, shape{8})
+		x, err := tensor.Zeros(dev, tensor.Float4E2M1FN, shape{8})
 		x = closing(t, x, err)
 		require.NoError(t, x.FillFrom(bytesReader([]byte{0x21, 0x43, 0x65, 0x87})))
 		v, err := x.Narrow(0, 2, 3)

@@ -28,7 +28,7 @@ type PoolOptions struct {
 //
 //	pool := host.NewPool(dev, host.PoolOptions{})
 //	for step := range steps {
-//		sd, err := module.UninitializedLike(pool, weights)
+//		sd, err := module.EmptyLike(pool, weights)
 //		... // write all of it, publish, and close it if a client published it
 //	}
 //

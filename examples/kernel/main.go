@@ -83,7 +83,7 @@ func rowSums(dev *cuda.Device, kernel *cuda.Function, weight *tensor.Tensor) ([]
 		return nil, err
 	}
 	defer x.Close()
-	y, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{rows, 1})
+	y, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{rows, 1})
 	if err != nil {
 		return nil, err
 	}

@@ -115,7 +115,7 @@ func New(opts Options) *Catalog {
 const MaxAfter = 1 << 53
 
 // Publish makes sd the newest version of name and returns its number. It takes ownership of sd, even on an error: the
-// catalog closes it when it is no longer reachable. A state dict must not be published twice; publish a clone. Numbers
+// catalog closes it when it is no longer reachable. A state dict must not be published twice; publish an alias. Numbers
 // count from 1 and never repeat for a name, even after [Catalog.Withdraw]. New names start higher after more than a
 // thousand withdrawn names.
 //

@@ -36,7 +36,7 @@ type Lease struct {
 }
 
 // StateDict returns the state dict under lease. It is borrowed until the lease is released and must not be closed. A
-// caller that needs it longer clones it before.
+// caller that needs it longer aliases it before.
 func (l *Lease) StateDict() *module.StateDict { return l.version.sd }
 
 // Acquire takes a lease on a version of name for h; version 0 means the newest. An old version can be acquired while it

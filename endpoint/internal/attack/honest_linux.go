@@ -113,7 +113,7 @@ func visit(ctx context.Context, socket string, dev driver.Device) error {
 		return err
 	}
 	defer c.Close()
-	x, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{64})
+	x, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{64})
 	if err != nil {
 		return err
 	}

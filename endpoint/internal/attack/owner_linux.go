@@ -103,7 +103,7 @@ func addressSpace() (uint64, error) {
 func endpoints(dev driver.Device) (*endpoint.Registry, error) {
 	r := endpoint.NewRegistry()
 	zeros := func(_ context.Context, _ int) (*tensor.Tensor, error) {
-		return tensor.Empty(dev, tensor.Uint8, tensor.Shape{resultBytes})
+		return tensor.Zeros(dev, tensor.Uint8, tensor.Shape{resultBytes})
 	}
 	return r, errors.Join(
 		endpoint.Register(r, "zeros", zeros, endpoint.Cached()),

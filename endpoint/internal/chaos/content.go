@@ -54,7 +54,7 @@ func mix(x uint64) uint64 {
 
 // makeTensor creates tensor i of a salt.
 func makeTensor(dev driver.Device, salt uint64, i int, spec tensor.Spec) (*tensor.Tensor, error) {
-	t, err := tensor.Empty(dev, spec.DType, spec.Shape)
+	t, err := tensor.Zeros(dev, spec.DType, spec.Shape)
 	if err != nil {
 		return nil, err
 	}

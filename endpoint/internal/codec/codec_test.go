@@ -127,7 +127,7 @@ func TestTensorsAtAnyDepth(t *testing.T) {
 	require.NoError(t, err)
 	defer view.Close()
 	sd := module.NewStateDict()
-	require.NoError(t, sd.Set("w", x.Clone()))
+	require.NoError(t, sd.Set("w", x.Alias()))
 	defer sd.Close()
 	in := tree{
 		Value: x, Kids: []*tree{{Value: view}, nil}, ByID: map[int64]*tree{-3: {Value: y}}, Pair: [2]*tensor.Tensor{nil, y},
@@ -298,7 +298,7 @@ func FuzzDecodePayload(f *testing.F) {
 	}
 	defer x.Close()
 	sd := module.NewStateDict()
-	sd.Set("x", x.Clone())
+	sd.Set("x", x.Alias())
 	defer sd.Close()
 	for _, v := range []any{
 		nil, 1, "a", x, []any{x, nil, map[string]any{"x": x}}, tree{Value: x, SD: sd, Any: []any{sd}}, map[int64]*tensor.Tensor{4: x},

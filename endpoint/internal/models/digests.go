@@ -34,7 +34,7 @@ type versionKey struct {
 
 // digestJob computes the digests of one version.
 type digestJob struct {
-	sd   *module.StateDict // a clone; finish closes it
+	sd   *module.StateDict // an alias; finish closes it
 	ctx  context.Context   // ends when the version is dropped
 	stop context.CancelCauseFunc
 	done chan struct{}
@@ -62,7 +62,7 @@ func (d *digester) add(sd *module.StateDict) {
 	if d.jobs == nil {
 		d.jobs, d.byVersion = map[*module.StateDict]*digestJob{}, map[versionKey]*digestJob{}
 	}
-	j := &digestJob{sd: sd.Clone(), done: make(chan struct{})}
+	j := &digestJob{sd: sd.Alias(), done: make(chan struct{})}
 	j.ctx, j.stop = context.WithCancelCause(context.Background())
 	d.jobs[sd] = j
 }

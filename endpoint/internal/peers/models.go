@@ -84,7 +84,7 @@ func (c oursClient) publishRate(ctx context.Context, dev driver.Device, p modelP
 
 // publishBytes publishes one tensor with the given value in all bytes, or only in the first and the last.
 func (c oursClient) publishBytes(ctx context.Context, dev driver.Device, name string, size int64, value uint8, fill bool) (version uint64, err error) {
-	sd, err := module.Uninitialized(dev, []module.NamedSpec{{Name: "w", DType: tensor.Uint8, Shape: tensor.Shape{size}}})
+	sd, err := module.Empty(dev, []module.NamedSpec{{Name: "w", DType: tensor.Uint8, Shape: tensor.Shape{size}}})
 	if err != nil {
 		return 0, err
 	}

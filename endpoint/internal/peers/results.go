@@ -21,7 +21,7 @@ type resultIn struct {
 // fillers registers the functions that return a fresh, filled tensor: one in reused memory, one in fresh memory.
 func fillers(dev driver.Device, r *endpoint.Registry) error {
 	fill := func(dev driver.Device, in resultIn) (*tensor.Tensor, error) {
-		t, err := tensor.Uninitialized(dev, tensor.Uint8, tensor.Shape{in.Bytes})
+		t, err := tensor.Empty(dev, tensor.Uint8, tensor.Shape{in.Bytes})
 		if err != nil {
 			return nil, err
 		}

@@ -28,7 +28,7 @@ func (m *memory) Close() error { return m.dev.Close() }
 
 // argument creates a tensor whose pages are all allocated. The caller closes the tensor.
 func (m *memory) argument(size int64) (argument, error) {
-	t, err := tensor.Empty(m.dev, tensor.Uint8, tensor.Shape{size})
+	t, err := tensor.Zeros(m.dev, tensor.Uint8, tensor.Shape{size})
 	if err != nil {
 		return argument{}, err
 	}

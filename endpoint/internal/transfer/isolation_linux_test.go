@@ -196,7 +196,7 @@ var looks = map[string]func(p *isolation, n int64) []byte{
 	},
 	"publication of two tensors": func(p *isolation, n int64) []byte {
 		each := tensor.Shape{n/2 - 3}
-		sd, err := module.Uninitialized(p.pool, []module.NamedSpec{
+		sd, err := module.Empty(p.pool, []module.NamedSpec{
 			{Name: "a", DType: tensor.Uint8, Shape: each}, {Name: "b", DType: tensor.Uint8, Shape: each},
 		})
 		require.NoError(p.t, err)

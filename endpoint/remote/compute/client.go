@@ -173,7 +173,7 @@ func (c *Client) attempt(ctx context.Context, model string, in *tensor.Tensor) (
 			return nil, true, fmt.Errorf("%w: the server takes float32, not %s", tensor.ErrDType, in.DType())
 		}
 	}
-	buffer, err := elements.Borrow(in.Clone(), c.opts.Device)
+	buffer, err := elements.Borrow(in.Alias(), c.opts.Device)
 	if err != nil {
 		return nil, true, err
 	}

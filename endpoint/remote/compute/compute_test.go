@@ -56,7 +56,7 @@ func TestEveryType(t *testing.T) {
 		c := dial(t, address, compute.ClientOptions{StreamFrom: from})
 		for _, dtype := range tensor.DTypes() {
 			for _, shape := range []tensor.Shape{{}, {0, 4}, {3, 44}, {2048, 1026}} {
-				x, err := tensor.Empty(dev, dtype, shape)
+				x, err := tensor.Zeros(dev, dtype, shape)
 				require.NoError(t, err)
 				raw, err := tensor.RawData(x)
 				require.NoError(t, err)
@@ -79,10 +79,10 @@ func TestEveryType(t *testing.T) {
 func TestCompression(t *testing.T) {
 	dev := openHost(t)
 	s, address := start(t, compute.ServerOptions{Function: identity})
-	zeros, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{1 << 18})
+	zeros, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{1 << 18})
 	require.NoError(t, err)
 	defer zeros.Close()
-	noise, err := tensor.Empty(dev, tensor.Int32, tensor.Shape{1 << 18})
+	noise, err := tensor.Zeros(dev, tensor.Int32, tensor.Shape{1 << 18})
 	require.NoError(t, err)
 	defer noise.Close()
 	data, err := tensor.Data[int32](noise)
@@ -152,7 +152,7 @@ func TestRetrySucceedsOnThirdAttempt(t *testing.T) {
 		if calls.Add(1) < 3 {
 			return nil, status.Error(codes.Unavailable, "not yet")
 		}
-		return in.Clone(), nil
+		return in.Alias(), nil
 	})})
 	c := dial(t, address, compute.ClientOptions{Retry: compute.Retry{Initial: time.Millisecond, Fixed: true}})
 	r, err := c.ComputeTimed(t.Context(), "", floats(t, dev, 1))
@@ -183,7 +183,7 @@ func TestOverload(t *testing.T) {
 	_, address := start(t, compute.ServerOptions{Workers: 1, Queue: 1, Function: compute.Func(func(_ context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
 		once.Do(func() { close(running) })
 		<-release
-		return in.Clone(), nil
+		return in.Alias(), nil
 	})})
 	x := floats(t, dev, 1)
 	c := dial(t, address, compute.ClientOptions{Retry: compute.Retry{Attempts: 1}})
@@ -273,7 +273,7 @@ type part struct {
 }
 
 func (p *part) Compute(_ context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
-	return in.Clone(), nil
+	return in.Alias(), nil
 }
 func (p *part) Setup(context.Context) error { return p.setup }
 func (p *part) Info() map[string]string     { return map[string]string{"name": "part", "device": "cuda:0"} }
@@ -349,7 +349,7 @@ func TestGracefulStop(t *testing.T) {
 		if f.tornDown {
 			return nil, errors.New("torn down while it ran")
 		}
-		return in.Clone(), nil
+		return in.Alias(), nil
 	})
 	s, address := start(t, compute.ServerOptions{Functions: map[string]compute.Function{"slow": slow, "part": f}})
 	c := dial(t, address, compute.ClientOptions{Model: "slow", Retry: compute.Retry{Attempts: 1}})

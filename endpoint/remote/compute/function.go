@@ -11,7 +11,7 @@ import (
 //
 // It can also implement Informer, Setupper, Teardowner, Checker and Placer.
 type Function interface {
-	// Compute borrows in and returns an owned tensor, which may be a clone of in. ctx ends when the caller leaves.
+	// Compute borrows in and returns an owned tensor, which may be an alias of in. ctx ends when the caller leaves.
 	Compute(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor, error)
 }
 

@@ -34,7 +34,7 @@ var double = compute.Func(func(_ context.Context, in *tensor.Tensor) (*tensor.Te
 })
 
 // identity returns its argument.
-var identity = compute.Func(func(_ context.Context, in *tensor.Tensor) (*tensor.Tensor, error) { return in.Clone(), nil })
+var identity = compute.Func(func(_ context.Context, in *tensor.Tensor) (*tensor.Tensor, error) { return in.Alias(), nil })
 
 // start serves on a free port until the test ends.
 func start(t testing.TB, opts compute.ServerOptions) (*compute.Server, string) {

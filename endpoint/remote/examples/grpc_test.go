@@ -72,7 +72,7 @@ func TestComputeServerIsKilled(t *testing.T) {
 	dev, err := host.Open()
 	require.NoError(t, err)
 	defer dev.Close()
-	in, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{4, 768})
+	in, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{4, 768})
 	require.NoError(t, err)
 	defer in.Close()
 	client, err := compute.Dial(t.Context(), address, compute.ClientOptions{Retry: compute.Retry{Attempts: 1}})

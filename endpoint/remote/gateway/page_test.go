@@ -52,7 +52,7 @@ func TestPage(t *testing.T) {
 	t.Run("live", func(t *testing.T) {
 		rows := page.Eval("document.querySelectorAll('#models tbody tr').length")
 		page.Eval("void (window.row = document.querySelector('#models tbody tr'))")
-		_, err := client.Publish(t.Context(), "llm/7b", handle.StateDict().Clone())
+		_, err := client.Publish(t.Context(), "llm/7b", handle.StateDict().Alias())
 		require.NoError(t, err)
 		page.WaitFor(shows("models", "2 (newest)"))
 		require.NotEqual(t, rows, page.Eval("document.querySelectorAll('#models tbody tr').length"))

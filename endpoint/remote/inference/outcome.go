@@ -115,7 +115,7 @@ func outputOf(p port, v any, host driver.Device) (*output, error) {
 		if o.datatype, err = datatypeOf(t.DType()); err != nil {
 			return nil, err
 		}
-		if o.t, err = elements.OnHost(t.Clone(), host); err != nil {
+		if o.t, err = elements.OnHost(t.Alias(), host); err != nil {
 			return nil, err
 		}
 		o.shape = o.t.Shape()

@@ -76,7 +76,7 @@ func (r *reply) data(t *tensor.Tensor) (string, error) {
 	if r.mark == "" {
 		r.mark = rand.Text()
 	}
-	r.tensors = append(r.tensors, t.Clone())
+	r.tensors = append(r.tensors, t.Alias())
 	return fmt.Sprintf("%s%0*x", r.mark, indexDigits, len(r.tensors)-1), nil
 }
 

@@ -73,7 +73,7 @@ func (s *resultStore) keep(sender admission.Identity, t *tensor.Tensor) (*keptRe
 	if s.byID == nil {
 		s.byID = map[string]*keptResult{}
 	}
-	kept := &keptResult{id: rand.Text(), sha256: digest.String(), t: t.Clone(), until: time.Now().Add(resultTTL), memory: memory, slot: slot}
+	kept := &keptResult{id: rand.Text(), sha256: digest.String(), t: t.Alias(), until: time.Now().Add(resultTTL), memory: memory, slot: slot}
 	s.byID[kept.id] = kept
 	return kept, nil
 }

@@ -228,7 +228,7 @@ func (in *incoming) fromBase64(s tensorSpec) (*tensor.Tensor, error) {
 	if have := base64Bytes(s.data); have != want {
 		return nil, fmt.Errorf("%w: a tensor of dtype %v and shape %v has %d bytes, and data has %d", models.ErrParams, s.dtype, s.shape, want, have)
 	}
-	t, err := tensor.Empty(in.c.dev, s.dtype, s.shape)
+	t, err := tensor.Zeros(in.c.dev, s.dtype, s.shape)
 	if err != nil {
 		return nil, err
 	}

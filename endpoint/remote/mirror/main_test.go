@@ -55,8 +55,8 @@ func modelFile(t testing.TB, seed int64) string {
 	require.NoError(t, err)
 	require.NoError(t, sd.Set("norm/a b", norm))
 	tied, _ := sd.Get("norm/a b")
-	require.NoError(t, sd.Set("tied", tied.Clone()))
-	empty, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{0, 4})
+	require.NoError(t, sd.Set("tied", tied.Alias()))
+	empty, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{0, 4})
 	require.NoError(t, err)
 	require.NoError(t, sd.Set("empty", empty))
 	sd.Metadata = map[string]string{"format": "pt", "step": fmt.Sprint(seed)}

@@ -54,7 +54,7 @@ func folderOf(t *testing.T, seed uint64, sharded bool) string {
 	require.NoError(t, err)
 	defer sd.Close()
 	first, _ := sd.Get(sd.Names()[0])
-	require.NoError(t, sd.Set("tied", first.Clone()))
+	require.NoError(t, sd.Set("tied", first.Alias()))
 	dir := t.TempDir()
 	if sharded {
 		require.NoError(t, module.SaveSharded(t.Context(), dir, sd, module.ShardOptions{ShardBytes: 1 << 20}))

@@ -116,7 +116,7 @@ func (m *Mirror) refreshBase(ctx context.Context) error {
 // build allocates memory for the version, calls fill, and publishes it with the given address. The version becomes the
 // base.
 func (m *Mirror) build(ctx context.Context, mf *manifest, moved int64, address string, fill func(*module.StateDict) error) (err error) {
-	sd, err := module.Uninitialized(m.options.Device, mf.specs()) // fill writes all of it
+	sd, err := module.Empty(m.options.Device, mf.specs()) // fill writes all of it
 	if err != nil {
 		return err
 	}

@@ -166,7 +166,7 @@ func (c *Component) FetchTensor(ctx context.Context, url string, dtype tensor.DT
 	if response.ContentLength != size {
 		return nil, nil, fmt.Errorf("%w: the tensor has %d bytes, and the url %d", ErrParams, size, response.ContentLength)
 	}
-	if t, err = tensor.Empty(c.env.Arrivals, dtype, shape); err != nil { // pages are allocated as the bytes arrive
+	if t, err = tensor.Zeros(c.env.Arrivals, dtype, shape); err != nil { // pages are allocated as the bytes arrive
 		return nil, nil, err
 	}
 	charge = c.arriving.Open(admission.Sender(ctx))

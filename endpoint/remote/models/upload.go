@@ -126,7 +126,7 @@ func (c *Component) readModel(ctx context.Context, r io.Reader, size int64) (_ *
 	if err != nil {
 		return nil, err
 	}
-	sd, err := module.Uninitialized(c.uploads, specsOf(header, ties)) // fill writes all bytes
+	sd, err := module.Empty(c.uploads, specsOf(header, ties)) // fill writes all bytes
 	if errors.Is(err, driver.ErrOutOfMemory) {
 		return nil, err
 	} else if err != nil {

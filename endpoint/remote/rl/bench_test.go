@@ -69,7 +69,7 @@ func benchPublish(b *testing.B, size int, shared bool) {
 
 func filled(b *testing.B, dev driver.Device, size int) *module.StateDict {
 	b.Helper()
-	t, err := tensor.Empty(dev, tensor.Uint8, tensor.Shape{int64(size)})
+	t, err := tensor.Zeros(dev, tensor.Uint8, tensor.Shape{int64(size)})
 	require.NoError(b, err)
 	sd := module.NewStateDict()
 	require.NoError(b, sd.Set("w", t))

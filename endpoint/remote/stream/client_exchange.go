@@ -55,7 +55,7 @@ func (x *Exchange) grant(bytes uint64) error {
 // answered.
 func (x *Exchange) Send(item *Item) error {
 	out := &sender{ctx: x.ctx, call: x.sending, credit: x.granted, stall: x.client.limits.Stall, host: x.client.opts.Host}
-	err := out.tensor(x.sent.Add(1)-1, item.Tensor.Clone(), nil, specOf(item.ID, item.Tensor, item.Metadata))
+	err := out.tensor(x.sent.Add(1)-1, item.Tensor.Alias(), nil, specOf(item.ID, item.Tensor, item.Metadata))
 	if errors.Is(err, io.EOF) {
 		err = x.why()
 	}
@@ -88,7 +88,7 @@ func (x *Exchange) Recv() (*Item, error) {
 	if err != nil {
 		return nil, remoteError("exchange", err)
 	}
-	item := &Item{ID: a.item.ID, Tensor: a.item.Tensor.Clone(), Metadata: a.item.Metadata}
+	item := &Item{ID: a.item.ID, Tensor: a.item.Tensor.Alias(), Metadata: a.item.Metadata}
 	a.done()
 	if err := x.grant(a.owed); err != nil {
 		item.Tensor.Close()

@@ -65,7 +65,7 @@ func (s setSource) Set(_ context.Context, r stream.Request) (*stream.Set, error)
 	if r.Name != s.set.Name {
 		return nil, fmt.Errorf("%w: %q", stream.ErrNotFound, r.Name)
 	}
-	return &stream.Set{ID: s.set.ID, Name: s.set.Name, Version: s.set.Version, Tensors: s.set.Tensors.Clone()}, nil
+	return &stream.Set{ID: s.set.ID, Name: s.set.Name, Version: s.set.Version, Tensors: s.set.Tensors.Alias()}, nil
 }
 
 func (s setSource) Tensor(_ context.Context, index int, _ map[string]string) (*stream.Item, error) {
@@ -74,7 +74,7 @@ func (s setSource) Tensor(_ context.Context, index int, _ map[string]string) (*s
 		return nil, fmt.Errorf("%w: tensor %d", stream.ErrNotFound, index)
 	}
 	t, _ := s.set.Tensors.Get(names[index])
-	return &stream.Item{ID: names[index], Tensor: t.Clone(), Metadata: map[string]string{"name": names[index]}}, nil
+	return &stream.Item{ID: names[index], Tensor: t.Alias(), Metadata: map[string]string{"name": names[index]}}, nil
 }
 
 // serve runs a server on a free port.
@@ -127,7 +127,7 @@ func makeSet(t testing.TB, dev *host.Device, name string, large int64) *stream.S
 	sd := module.NewStateDict()
 	t.Cleanup(func() { sd.Close() })
 	add := func(name string, dtype tensor.DType, shape ...int64) *tensor.Tensor {
-		x, err := tensor.Empty(dev, dtype, shape)
+		x, err := tensor.Zeros(dev, dtype, shape)
 		require.NoError(t, err)
 		return fill(t, x)
 	}

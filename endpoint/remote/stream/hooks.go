@@ -76,7 +76,7 @@ func (f SinkFunc) Receive(ctx context.Context, set *Set) (uint64, error) { retur
 
 // Processor answers a tensor with another tensor.
 type Processor interface {
-	// Process returns the answer, owned by the caller. It borrows item and may return a clone of its tensor.
+	// Process returns the answer, owned by the caller. It borrows item and may return an alias of its tensor.
 	Process(ctx context.Context, item *Item) (*tensor.Tensor, error)
 }
 
@@ -89,4 +89,4 @@ func (f ProcessorFunc) Process(ctx context.Context, item *Item) (*tensor.Tensor,
 }
 
 // Identity is the Processor that returns its input.
-var Identity Processor = ProcessorFunc(func(_ context.Context, item *Item) (*tensor.Tensor, error) { return item.Tensor.Clone(), nil })
+var Identity Processor = ProcessorFunc(func(_ context.Context, item *Item) (*tensor.Tensor, error) { return item.Tensor.Alias(), nil })

@@ -83,7 +83,7 @@ func (m *Models) bind(ctx context.Context) (context.Context, context.CancelFunc)
 // selected returns a state dict with the named tensors, or all tensors if there are no names. The caller owns it.
 func selected(from *module.StateDict, names []string) (*module.StateDict, error) {
 	if len(names) == 0 {
-		return from.Clone(), nil
+		return from.Alias(), nil
 	}
 	sd := module.NewStateDict()
 	sd.Metadata = from.Metadata
@@ -93,7 +93,7 @@ func selected(from *module.StateDict, names []string) (*module.StateDict, error)
 			sd.Close()
 			return nil, fmt.Errorf("%w: tensor %q", ErrNotFound, name)
 		}
-		if err := sd.Set(name, t.Clone()); err != nil {
+		if err := sd.Set(name, t.Alias()); err != nil {
 			sd.Close()
 			return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
@@ -131,7 +131,7 @@ func (m *Models) Tensor(ctx context.Context, index int, parameters map[string]st
 		return nil, fmt.Errorf("%w: model %q has no tensor %q", ErrNotFound, request.Name, name)
 	}
 	metadata := map[string]string{"model": request.Name, "version": fmt.Sprint(set.Version), "name": name}
-	return &Item{ID: name, Tensor: t.Clone(), Metadata: metadata}, nil
+	return &Item{ID: name, Tensor: t.Alias(), Metadata: metadata}, nil
 }
 
 // Receive publishes a set.

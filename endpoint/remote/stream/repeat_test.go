@@ -56,7 +56,7 @@ func TestPutIDReused(t *testing.T) {
 
 func withMetadata(t *testing.T, from *module.StateDict) *module.StateDict {
 	t.Helper()
-	sd := from.Clone()
+	sd := from.Alias()
 	t.Cleanup(func() { _ = sd.Close() })
 	sd.Metadata = map[string]string{"step": "2"}
 	return sd

@@ -79,7 +79,7 @@ func (s *sender) set(set *Set, resume []*streampb.Position) error {
 	}
 	index := uint32(0)
 	for _, t := range set.Tensors.All() {
-		if err := s.tensor(index, t.Clone(), positions[index], nil); err != nil {
+		if err := s.tensor(index, t.Alias(), positions[index], nil); err != nil {
 			return err
 		}
 		index++

@@ -188,7 +188,7 @@ func TestProcessorPanics(t *testing.T) {
 	x, err := newClient(t, address, dev).Exchange(t.Context())
 	require.NoError(t, err)
 	defer x.Close()
-	one, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{3})
+	one, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{3})
 	require.NoError(t, err)
 	defer one.Close()
 	require.NoError(t, x.Send(&stream.Item{ID: "a", Tensor: one}))

@@ -76,7 +76,7 @@ func (c *TorchClient) send(call bulk.Stream, item *Item) error {
 	if named.ID == "" {
 		named.ID = rand.Text()
 	}
-	named.Tensor = item.Tensor.Clone()
+	named.Tensor = item.Tensor.Alias()
 	return sendTorch(call, &named, c.opts.Host, chunkBytes)
 }
 

@@ -66,7 +66,7 @@ func TestTorchClient(t *testing.T) {
 // torchFile returns the file of a tensor of n bytes that contain mark.
 func torchFile(t *testing.T, n int64, mark byte) []byte {
 	t.Helper()
-	x, err := tensor.Empty(openHost(t), tensor.Uint8, tensor.Shape{n})
+	x, err := tensor.Zeros(openHost(t), tensor.Uint8, tensor.Shape{n})
 	require.NoError(t, err)
 	defer x.Close()
 	raw, err := tensor.RawData(x)
@@ -183,7 +183,7 @@ func TestTorchServerRefuses(t *testing.T) {
 	failing := stream.ProcessorFunc(func(context.Context, *stream.Item) (*tensor.Tensor, error) { return nil, fmt.Errorf("no weights") })
 	_, address := serve(t, stream.ServerOptions{Device: dev, Processor: failing})
 	client := stream.NewTorchClient(dial(t, address), stream.ClientOptions{Device: dev})
-	one, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{3})
+	one, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{3})
 	require.NoError(t, err)
 	defer one.Close()
 	_, err = client.StreamTensors(t.Context(), &stream.Item{ID: "a", Tensor: one})

@@ -43,7 +43,7 @@ func newRollout(dev driver.Device, steps int64) (_ *rollout, err error) {
 
 // add adds a new tensor to sd and stores its elements in data.
 func add[T tensor.Element](sd *module.StateDict, dev driver.Device, name string, dt tensor.DType, shape tensor.Shape, data *[]T) error {
-	t, err := tensor.Empty(dev, dt, shape)
+	t, err := tensor.Zeros(dev, dt, shape)
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func build(ctx context.Context, dev driver.Device, in service.BuildArgs) (_ *mod
 
 // layer returns a square matrix of weights, owned by the caller.
 func layer(dev driver.Device, width int64, random *rand.Rand) (*tensor.Tensor, error) {
-	weight, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{width, width})
+	weight, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{width, width})
 	if err != nil {
 		return nil, err
 	}

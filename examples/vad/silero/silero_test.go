@@ -47,7 +47,7 @@ func zeros(t testing.TB, change func(map[string]tensor.Spec)) *module.StateDict 
 	sd := module.NewStateDict()
 	t.Cleanup(func() { require.NoError(t, sd.Close()) })
 	for name, s := range specs {
-		x, err := tensor.Empty(dev, s.DType, s.Shape)
+		x, err := tensor.Zeros(dev, s.DType, s.Shape)
 		require.NoError(t, err)
 		require.NoError(t, sd.Set(name, x))
 	}
@@ -140,7 +140,7 @@ func TestNewRefusesOtherModels(t *testing.T) {
 
 func TestNewRefusesStridedWeights(t *testing.T) {
 	sd := zeros(t, func(m map[string]tensor.Spec) { delete(m, "lstm_cell.weight_hh") })
-	x, err := tensor.Empty(openHost(t), tensor.Float32, tensor.Shape{units, 4 * units})
+	x, err := tensor.Zeros(openHost(t), tensor.Float32, tensor.Shape{units, 4 * units})
 	require.NoError(t, err)
 	turned, err := x.Transpose(0, 1)
 	require.NoError(t, err)

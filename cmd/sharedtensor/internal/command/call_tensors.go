@@ -167,7 +167,7 @@ func (on *caller) fromFile(ctx context.Context, path, name string) (_ any, _ clo
 	if !found {
 		return nil, nil, fmt.Errorf("%s has no tensor %q: %w", path, name, endpoint.ErrNotFound)
 	}
-	t, err := tensor.Empty(on.devices[0], entry.DType, entry.Shape)
+	t, err := tensor.Zeros(on.devices[0], entry.DType, entry.Shape)
 	if err != nil {
 		return nil, nil, err
 	}

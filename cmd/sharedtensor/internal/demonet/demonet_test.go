@@ -125,7 +125,7 @@ func TestNewRefusesOtherModels(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			changed := map[string]*tensor.Tensor{}
 			for name, t := range small(t, dev).All() {
-				changed[name] = t.Clone()
+				changed[name] = t.Alias()
 			}
 			kept := map[string]*tensor.Tensor{}
 			for name, t := range changed {
@@ -149,7 +149,7 @@ func TestNewRefusesOtherModels(t *testing.T) {
 }
 
 func empty(t testing.TB, dev driver.Device, dt tensor.DType, dims ...int64) *tensor.Tensor {
-	e, err := tensor.Empty(dev, dt, dims)
+	e, err := tensor.Zeros(dev, dt, dims)
 	require.NoError(t, err)
 	return e
 }

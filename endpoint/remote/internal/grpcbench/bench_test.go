@@ -94,7 +94,7 @@ func (s *bare) ComputeStream(call grpc.BidiStreamingServer[computepb.ComputeRequ
 type source struct{ set *stream.Set }
 
 func (s source) Set(context.Context, stream.Request) (*stream.Set, error) {
-	return &stream.Set{Name: "m", Tensors: s.set.Tensors.Clone()}, nil
+	return &stream.Set{Name: "m", Tensors: s.set.Tensors.Alias()}, nil
 }
 
 func (source) Tensor(context.Context, int, map[string]string) (*stream.Item, error) {
@@ -113,7 +113,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	identity := compute.Func(func(_ context.Context, in *tensor.Tensor) (*tensor.Tensor, error) { return in.Clone(), nil })
+	identity := compute.Func(func(_ context.Context, in *tensor.Tensor) (*tensor.Tensor, error) { return in.Alias(), nil })
 	ours, err := compute.NewServer(context.Background(), compute.ServerOptions{Function: identity})
 	if err != nil {
 		return err
@@ -258,7 +258,7 @@ func heapTensor(b *testing.B, bytes int64) *tensor.Tensor {
 	b.Helper()
 	dev, err := host.Open(host.Lazy())
 	require.NoError(b, err)
-	t, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{bytes / 4})
+	t, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{bytes / 4})
 	require.NoError(b, err)
 	b.Cleanup(func() { t.Close(); dev.Close() })
 	raw, err := tensor.RawData(t)
@@ -343,7 +343,7 @@ func BenchmarkCompute64MiB(b *testing.B) {
 
 // fresh is the floor for operations that keep the received bytes: new memory, with each page touched once.
 func fresh(b *testing.B, dev *host.Device, run func(into []byte) error) error {
-	m, err := tensor.Empty(dev, tensor.Uint8, tensor.Shape{large})
+	m, err := tensor.Zeros(dev, tensor.Uint8, tensor.Shape{large})
 	if err != nil {
 		return err
 	}

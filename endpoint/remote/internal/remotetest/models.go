@@ -82,22 +82,22 @@ func Models(r *endpoint.Registry, dev driver.Device) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if first == nil {
-			first = in.X.Clone()
+			first = in.X.Alias()
 		}
-		return first.Clone(), nil
+		return first.Alias(), nil
 	}
 	return errors.Join(
 		endpoint.Register(r, "kept", kept, endpoint.NoCache()),
 		endpoint.Register(r, "behind", behind, endpoint.NoCache()),
 		endpoint.Register(r, "twice", twice, endpoint.NoCache(), endpoint.WritableArguments()),
-		endpoint.Register(r, "identity", func(_ context.Context, in IdentityArgs) (*tensor.Tensor, error) { return in.X.Clone(), nil }, endpoint.NoCache()),
+		endpoint.Register(r, "identity", func(_ context.Context, in IdentityArgs) (*tensor.Tensor, error) { return in.X.Alias(), nil }, endpoint.NoCache()),
 		endpoint.Register(r, "addsub", func(_ context.Context, in AddSubArgs) (AddSubResult, error) { return addSub(dev, in) }, endpoint.NoCache()),
 		endpoint.Register(r, "mixed", mixed, endpoint.NoCache()),
 		endpoint.RegisterStream(r, "repeat", repeat),
 		endpoint.Register(r, "failing", func(_ context.Context, in IdentityArgs) (*tensor.Tensor, error) {
 			return nil, fmt.Errorf("no luck with %v", in.X.Shape())
 		}, endpoint.NoCache()),
-		endpoint.Register(r, "needy", func(_ context.Context, in needy) (*tensor.Tensor, error) { return in.X.Clone(), nil }, endpoint.NoCache()),
+		endpoint.Register(r, "needy", func(_ context.Context, in needy) (*tensor.Tensor, error) { return in.X.Alias(), nil }, endpoint.NoCache()),
 	)
 }
 
@@ -126,7 +126,7 @@ func twice(_ context.Context, in IdentityArgs) (*tensor.Tensor, error) {
 	for i := range values {
 		values[i] *= 2
 	}
-	return in.X.Clone(), nil
+	return in.X.Alias(), nil
 }
 
 func addSub(dev driver.Device, in AddSubArgs) (out AddSubResult, err error) {
@@ -155,7 +155,7 @@ func addSub(dev driver.Device, in AddSubArgs) (out AddSubResult, err error) {
 func mixed(_ context.Context, in MixedArgs) (MixedResult, error) {
 	out := MixedResult{Label: in.Label, Tags: in.Tags, Blob: in.Blob, On: in.On, Rate: float64(in.Deep.Rate), Version: in.Version}
 	if in.X != nil {
-		out.X = in.X.Clone()
+		out.X = in.X.Alias()
 	}
 	for _, n := range in.Ints {
 		out.Total += int64(n)
@@ -167,7 +167,7 @@ func mixed(_ context.Context, in MixedArgs) (MixedResult, error) {
 func repeat(_ context.Context, in RepeatArgs) iter.Seq2[*tensor.Tensor, error] {
 	return func(yield func(*tensor.Tensor, error) bool) {
 		for range in.Times {
-			if !yield(in.X.Clone(), nil) {
+			if !yield(in.X.Alias(), nil) {
 				return
 			}
 		}

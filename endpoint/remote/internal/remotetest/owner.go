@@ -200,7 +200,7 @@ func Functions(r *endpoint.Registry, dev driver.Device) error {
 		endpoint.Register(r, "work", work, endpoint.Task()),
 		endpoint.RegisterStream(r, "count", count),
 		endpoint.Register(r, "zeros", func(_ context.Context, n int64) (*tensor.Tensor, error) {
-			t, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{n})
+			t, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{n})
 			if err != nil {
 				return nil, err
 			}
@@ -240,7 +240,7 @@ func linger(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-time.After(time.Duration(values[0]) * time.Millisecond):
-		return in.Clone(), nil
+		return in.Alias(), nil
 	}
 }
 

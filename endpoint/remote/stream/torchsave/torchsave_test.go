@@ -244,7 +244,7 @@ func TestDirectoryIsBounded(t *testing.T) {
 func TestRoundTrip(t *testing.T) {
 	dev := openHost(t)
 	for _, dtype := range tensor.DTypes() {
-		want, err := tensor.Empty(dev, dtype, tensor.Shape{3, 700})
+		want, err := tensor.Zeros(dev, dtype, tensor.Shape{3, 700})
 		require.NoError(t, err)
 		defer want.Close()
 		raw, err := tensor.RawData(want)
@@ -285,7 +285,7 @@ func TestPyTorchReadsWrittenFiles(t *testing.T) {
 		tensor.Bool, tensor.Uint8, tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64, tensor.Float16, tensor.BFloat16, tensor.Float32,
 		tensor.Float64, tensor.Complex64, tensor.Complex128,
 	} {
-		x, err := tensor.Empty(dev, dtype, tensor.Shape{2, 3})
+		x, err := tensor.Zeros(dev, dtype, tensor.Shape{2, 3})
 		require.NoError(t, err)
 		defer x.Close()
 		file, err := os.Create(filepath.Join(dir, dtype.String()+".pt"))

@@ -41,7 +41,7 @@ func run(ctx context.Context, address string) error {
 		return err
 	}
 	defer dev.Close()
-	in, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{1, 10, 768})
+	in, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{1, 10, 768})
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func (s *store) Set(_ context.Context, request stream.Request) (*stream.Set, err
 		return nil, fmt.Errorf("%w: %q", stream.ErrNotFound, request.Name)
 	}
 	id := fmt.Sprintf("%s@%d", set.Name, set.Version)
-	return &stream.Set{ID: id, Name: set.Name, Version: set.Version, Tensors: set.Tensors.Clone()}, nil
+	return &stream.Set{ID: id, Name: set.Name, Version: set.Version, Tensors: set.Tensors.Alias()}, nil
 }
 
 // Tensor returns a tensor of random numbers with the shape in the parameters.
@@ -76,7 +76,7 @@ func (s *store) Tensor(_ context.Context, index int, parameters map[string]strin
 	if n, err := shape.NumElements(); err != nil || n > 1<<24 {
 		return nil, fmt.Errorf("%w: shape %v", stream.ErrLimit, shape)
 	}
-	t, err := tensor.Empty(s.dev, tensor.Float32, shape)
+	t, err := tensor.Zeros(s.dev, tensor.Float32, shape)
 	if err != nil {
 		return nil, err
 	}

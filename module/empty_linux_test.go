@@ -14,9 +14,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// TestUninitialized makes state dicts of memory that another one left: its tensors may show that, what no tensor has
+// TestEmpty makes state dicts of memory that another one left: its tensors may show that, what no tensor has
 // must not, because readers of a publication get all of the memory.
-func TestUninitialized(t *testing.T) {
+func TestEmpty(t *testing.T) {
 	drivertest.Leaks(t)
 	pool := host.NewPool(openHost(t).(*host.Device), host.PoolOptions{Idle: time.Hour})
 	defer pool.Close()
@@ -36,7 +36,7 @@ func TestUninitialized(t *testing.T) {
 		{Name: "b", DType: tensor.Float32, Shape: tensor.Shape{3, 300}},
 		{Name: "tied", DType: tensor.Uint8, Shape: tensor.Shape{300}, TiedTo: "a"},
 	}
-	sd, err := module.Uninitialized(pool, specs)
+	sd, err := module.Empty(pool, specs)
 	require.NoError(t, err)
 	sd.Metadata = map[string]string{"k": "v"}
 	data := sd.Storages()[0].Memory().(driver.Mapped).Data()
@@ -49,14 +49,14 @@ func TestUninitialized(t *testing.T) {
 	require.Equal(t, [][]string{{"a", "tied"}}, sd.Aliases())
 
 	left()
-	like, err := module.UninitializedLike(pool, sd)
+	like, err := module.EmptyLike(pool, sd)
 	require.NoError(t, err)
 	require.Equal(t, sd.Names(), like.Names())
 	require.Equal(t, sd.Metadata, like.Metadata)
 	require.Equal(t, sd.Aliases(), like.Aliases())
 	require.NoError(t, like.Close())
 	left()
-	empty, err := module.EmptyLike(pool, sd)
+	empty, err := module.ZerosLike(pool, sd)
 	require.NoError(t, err)
 	require.Equal(t, make([]byte, 8<<10), empty.Storages()[0].Memory().(driver.Mapped).Data(), "zeroed, whatever was left")
 	require.NoError(t, empty.Close())

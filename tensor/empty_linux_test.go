@@ -33,7 +33,7 @@ func (d *usedMemory) AllocUninitialized(bytes int64) (driver.Memory, error) {
 	return mem, nil
 }
 
-func TestUninitialized(t *testing.T) {
+func TestEmpty(t *testing.T) {
 	drivertest.Leaks(t)
 	plain := openHost(t)
 	used := &usedMemory{Device: plain}
@@ -43,9 +43,9 @@ func TestUninitialized(t *testing.T) {
 		on   driver.Device
 		want uint8
 	}{
-		{"uninitialized, of a device that can", tensor.Uninitialized, used, 0xAA},
-		{"uninitialized, of one that cannot", tensor.Uninitialized, plain, 0},
-		{"empty, of a device that can", tensor.Empty, used, 0},
+		{"empty, of a device that can", tensor.Empty, used, 0xAA},
+		{"empty, of one that cannot", tensor.Empty, plain, 0},
+		{"zeros, of a device that can", tensor.Zeros, used, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x, err := c.make(c.on, tensor.Uint8, tensor.Shape{3, 5})
@@ -63,12 +63,12 @@ func TestUninitialized(t *testing.T) {
 		})
 	}
 	require.Equal(t, 1, used.asked)
-	_, err := tensor.Uninitialized(used, tensor.Uint8, tensor.Shape{-1})
+	_, err := tensor.Empty(used, tensor.Uint8, tensor.Shape{-1})
 	require.ErrorIs(t, err, tensor.ErrShape)
-	_, err = tensor.Uninitialized(used, tensor.DType(200), tensor.Shape{1})
+	_, err = tensor.Empty(used, tensor.DType(200), tensor.Shape{1})
 	require.ErrorIs(t, err, tensor.ErrDType)
 	require.Equal(t, 1, used.asked, "nothing is asked for that makes no sense")
 	used.err = driver.ErrOutOfMemory
-	_, err = tensor.Uninitialized(used, tensor.Uint8, tensor.Shape{1})
+	_, err = tensor.Empty(used, tensor.Uint8, tensor.Shape{1})
 	require.ErrorIs(t, err, driver.ErrOutOfMemory)
 }
