@@ -39,14 +39,14 @@ func needsHost(t *testing.T) {
 func TestChaosShortRun(t *testing.T) {
 	needsHost(t)
 	var out bytes.Buffer
-	status := run(context.Background(), []string{"-seed", "7", "-duration", "6s", "-clients", "3", "-quiet", "3s"}, &out)
+	status := run(context.Background(), []string{"-seed", "7", "-duration", "6s", "-clients", "3", "-workers", "2", "-quiet", "3s"}, &out)
 	require.Zero(t, status, "%s", out.String())
 	require.Contains(t, out.String(), "chaos: ok")
 	require.Contains(t, out.String(), "quiet 2 times")
 }
 
 func TestInvalidFlags(t *testing.T) {
-	for _, args := range [][]string{{"x"}, {"-clients", "0"}, {"-duration", "-1s"}, {"-nonsense"}} {
+	for _, args := range [][]string{{"x"}, {"-clients", "0"}, {"-workers", "-1"}, {"-duration", "-1s"}, {"-nonsense"}} {
 		require.Equal(t, 2, run(context.Background(), args, new(bytes.Buffer)), args)
 	}
 }

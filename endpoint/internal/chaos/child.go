@@ -22,10 +22,10 @@ const roleEnv = "CHAOS_CHILD"
 
 // assignment is the configuration of a child.
 type assignment struct {
-	Role   string // "owner" or "client"
+	Role   string // "owner", "client" or "worker"
 	Socket string
 	Seed   uint64
-	Index  int // number of the client
+	Index  int // number of the client or worker
 	Life   int // number of earlier processes with the same index
 }
 
@@ -46,8 +46,9 @@ type report struct {
 	Ready   bool    `json:",omitempty"`
 	Failure string  `json:",omitempty"`
 	// Ops is the number of operations since the last report. Cut is the number whose context ended first. Away is the
-	// number that found no owner.
-	Ops, Cut, Away, Bytes int64 `json:",omitempty"`
+	// number that found no owner. Offered is the number that workers answered, and Followed the number that used a
+	// version of a follower.
+	Ops, Cut, Away, Bytes, Offered, Followed int64 `json:",omitempty"`
 	// Salts are the salts of versions, by "server name version".
 	Salts map[string]uint64 `json:",omitempty"`
 	Note  string            `json:",omitempty"`
@@ -86,9 +87,12 @@ func childMain() int {
 		return command(lines.Text()), ok
 	}
 	var err error
-	if a.Role == "owner" {
+	switch a.Role {
+	case "owner":
 		err = ownerMain(a, r, commands)
-	} else {
+	case "worker":
+		err = workerMain(a, r, commands)
+	default:
 		err = clientMain(a, r, commands)
 	}
 	if err != nil {
@@ -102,7 +106,7 @@ func (a assignment) String() string {
 	if a.Role == "owner" {
 		return fmt.Sprintf("owner %d", a.Life)
 	}
-	return fmt.Sprintf("client %d.%d", a.Index, a.Life)
+	return fmt.Sprintf("%s %d.%d", a.Role, a.Index, a.Life)
 }
 
 // counts are the resources of a process that must not leak. Maps counts the shared mappings except rings. A connection

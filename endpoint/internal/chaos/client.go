@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// workers is the number of concurrent operations in one client.
-	workers = 4
+	// lanes is the number of concurrent operations in one client.
+	lanes = 4
 	// maxKept is the maximum number of handles, of watchers and of references that a client keeps. The next one
 	// replaces an older one.
 	maxKept = 10
@@ -37,19 +37,21 @@ type client struct {
 	salts          salts
 	base           counts // after the first connection
 	durations      [numOperations]atomic.Int64
-	report         struct{ ops, cut, away, bytes atomic.Int64 }
+	report         struct{ ops, cut, away, bytes, offered, followed atomic.Int64 }
 	next           atomic.Uint64 // last salt
-	operationState [workers]operationState
+	operationState [lanes]operationState
 
-	mu       sync.Mutex
-	c        *endpoint.Client
-	handles  []*endpoint.Handle
-	watchers []*watched
-	refs     []keptRef
-	tasks    []string
+	mu        sync.Mutex
+	c         *endpoint.Client
+	handles   []*endpoint.Handle
+	watchers  []*watched
+	refs      []keptRef
+	tasks     []string
+	followers []*followed
+	pins      []pin
 }
 
-// operationState is the current operation of a worker.
+// operationState is the current operation of a lane.
 type operationState struct {
 	mu    sync.Mutex
 	what  string
@@ -66,7 +68,7 @@ func clientMain(a assignment, r *reporter, commands func() (command, bool)) erro
 	if err := c.warm(); err != nil {
 		return err
 	}
-	for i := range workers {
+	for i := range lanes {
 		go c.work(i)
 	}
 	go c.monitor()
@@ -110,11 +112,11 @@ func (c *client) warm() error {
 	}
 	c.base = count()
 	c.base.Rings = 1
-	c.base.Goroutines += workers + 1 // for the goroutines started next
+	c.base.Goroutines += lanes + 1 // for the goroutines started next
 	return nil
 }
 
-// dial connects and closes the previous client. Another worker may do the same concurrently.
+// dial connects and closes the previous client. Another lane may do the same concurrently.
 func (c *client) dial(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -134,11 +136,12 @@ func (c *client) dial(ctx context.Context) error {
 
 func (c *client) addCounts(to *report) {
 	to.Ops, to.Cut, to.Away, to.Bytes = c.report.ops.Swap(0), c.report.cut.Swap(0), c.report.away.Swap(0), c.report.bytes.Swap(0)
+	to.Offered, to.Followed = c.report.offered.Swap(0), c.report.followed.Swap(0)
 }
 
 // work runs operations in a loop.
 func (c *client) work(number int) {
-	w := &worker{client: c, rng: rand.New(rand.NewPCG(c.a.Seed, uint64(c.a.Index)<<32|uint64(c.a.Life)<<8|uint64(number)))}
+	w := &lane{client: c, rng: rand.New(rand.NewPCG(c.a.Seed, uint64(c.a.Index)<<32|uint64(c.a.Life)<<8|uint64(number)))}
 	for {
 		c.gate.RLock()
 		op := pick(w.rng)
@@ -173,16 +176,18 @@ func (c *client) monitor() {
 	}
 }
 
-// worker runs operations.
-type worker struct {
+// lane runs operations, one at a time.
+type lane struct {
 	*client
-	rng *rand.Rand
+	rng     *rand.Rand
+	offered bool // the current operation calls an endpoint that workers offer
 }
 
 // step runs one operation and checks its error.
-func (w *worker) step(op int) {
+func (w *lane) step(op int) {
 	c := w.current()
 	o := operations[op]
+	w.offered = false
 	ctx, cancel, short := w.context(op, o.mayBlock)
 	defer cancel()
 	began := time.Now()
@@ -190,6 +195,9 @@ func (w *worker) step(op int) {
 	w.report.ops.Add(1)
 	switch {
 	case err == nil:
+		if w.offered {
+			w.report.offered.Add(1)
+		}
 		if !short {
 			w.durations[op].Store((3*w.durations[op].Load() + int64(time.Since(began))) / 4)
 		}
@@ -199,9 +207,9 @@ func (w *worker) step(op int) {
 		w.report.cut.Add(1)
 	case errors.Is(err, endpoint.ErrUnavailable):
 		w.report.away.Add(1)
-	case errors.Is(err, endpoint.ErrClosed) && w.current() != c: // another worker has closed the client
+	case errors.Is(err, endpoint.ErrClosed) && w.current() != c: // another lane has closed the client
 		w.report.away.Add(1)
-	case o.expected(err):
+	case o.expected(err), w.offered && isWorkerError(err):
 	default:
 		w.r.fail("%s: %s: unexpected error after %v (context %v): %v", w.a, o.name, time.Since(began).Round(time.Millisecond), context.Cause(ctx), err)
 	}
@@ -224,7 +232,7 @@ var errNearTheAnswer = errors.New("chaos: this context ends near the answer")
 // context returns a context for an operation. In two of five cases it ends near the expected answer, by deadline or by
 // cancel, and short is true. Otherwise it lasts for opTimeout. If rests is true it always ends early, because the
 // operation waits for an event that may not occur.
-func (w *worker) context(op int, mayBlock bool) (ctx context.Context, cancel func(), short bool) {
+func (w *lane) context(op int, mayBlock bool) (ctx context.Context, cancel func(), short bool) {
 	usual := time.Duration(w.durations[op].Load())
 	if mayBlock {
 		usual = max(usual, 20*time.Millisecond)

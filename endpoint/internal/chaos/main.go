@@ -1,7 +1,7 @@
 //go:build unix
 
-// Command chaos searches for bugs with random operations. An owner and several clients, each a process, run for a
-// while. Clients publish, acquire, watch, call, submit, and hold and release references concurrently, with contexts
+// Command chaos searches for bugs with random operations. An owner, several clients and several workers, each a process,
+// run for a while. Workers offer endpoints. Clients publish, acquire, watch, call, submit, and hold and release references concurrently, with contexts
 // that often end near the answer. Meanwhile processes are killed, stopped, drained and restarted. Every element of
 // every received tensor is checked. At intervals all processes pause: the state of watchers and handles must then match
 // the owner's. After everything was released, the numbers of leases, references, bytes, descriptors, mappings and
@@ -42,11 +42,12 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 	flags.Uint64Var(&p.Seed, "seed", uint64(time.Now().UnixNano())%1_000_000, "seed of the random operations")
 	flags.DurationVar(&p.Duration, "duration", time.Minute, "duration of the run")
 	flags.IntVar(&p.Clients, "clients", 8, "number of client processes")
+	flags.IntVar(&p.Workers, "workers", 3, "number of processes that offer endpoints")
 	flags.DurationVar(&p.Quiet, "quiet", p.Quiet, "interval at which all processes pause and are checked")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	if flags.NArg() > 0 || p.Clients < 1 || p.Duration <= 0 || p.Quiet <= 0 {
+	if flags.NArg() > 0 || p.Clients < 1 || p.Workers < 0 || p.Duration <= 0 || p.Quiet <= 0 {
 		fmt.Fprintln(out, "chaos takes no arguments and requires at least one client, a positive duration and a positive interval")
 		return 2
 	}
@@ -63,10 +64,11 @@ type plan struct {
 	Seed     uint64
 	Duration time.Duration
 	Clients  int
+	Workers  int
 	Quiet    time.Duration
 }
 
 // command returns the command line that repeats the run.
 func (p plan) command() string {
-	return fmt.Sprintf("go run -race ./endpoint/internal/chaos -seed %d -duration %s -clients %d -quiet %s", p.Seed, p.Duration, p.Clients, p.Quiet)
+	return fmt.Sprintf("go run -race ./endpoint/internal/chaos -seed %d -duration %s -clients %d -workers %d -quiet %s", p.Seed, p.Duration, p.Clients, p.Workers, p.Quiet)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
@@ -20,7 +21,7 @@ type operation struct {
 	weight   int
 	mayBlock bool    // waits for an event that may not occur
 	errs     []error // expected errors, besides the end of the context and an unavailable owner
-	do       func(w *worker, ctx context.Context, c *endpoint.Client) error
+	do       func(w *lane, ctx context.Context, c *endpoint.Client) error
 }
 
 // expected reports whether err is an expected error of the operation.
@@ -37,48 +38,53 @@ func (o operation) expected(err error) bool {
 const numOperations = 40
 
 var operations = []operation{
-	{name: "acquire", weight: 12, errs: []error{endpoint.ErrNotFound}, do: (*worker).acquire},
-	{name: "acquire and close", weight: 12, errs: []error{endpoint.ErrNotFound}, do: (*worker).acquireShortly},
-	{name: "acquire a version", weight: 4, errs: []error{endpoint.ErrNotFound}, do: (*worker).acquireVersion},
-	{name: "check a handle", weight: 8, do: (*worker).checkHandle},
-	{name: "close a handle", weight: 6, do: (*worker).closeHandle},
-	{name: "publish", weight: 10, do: (*worker).publish},
-	{name: "withdraw", weight: 2, errs: []error{endpoint.ErrNotFound}, do: (*worker).withdraw},
-	{name: "watch", weight: 14, do: (*worker).watch},
-	{name: "next event", weight: 6, mayBlock: true, errs: []error{endpoint.ErrClosed}, do: (*worker).nextEvent},
-	{name: "close a watcher", weight: 10, do: (*worker).closeWatcher},
-	{name: "ping", weight: 4, do: (*worker).ping},
-	{name: "list", weight: 2, do: (*worker).list},
-	{name: "info", weight: 2, errs: []error{endpoint.ErrNotFound}, do: (*worker).info},
-	{name: "manifest", weight: 2, errs: []error{endpoint.ErrNotFound}, do: (*worker).manifest},
-	{name: "server info", weight: 1, do: (*worker).serverInfo},
-	{name: "call with a tensor", weight: 10, do: (*worker).callSame},
-	{name: "call that reads", weight: 8, do: (*worker).callSum},
-	{name: "call of a cached result", weight: 10, errs: runErrors, do: (*worker).callMake},
-	{name: "call that fails", weight: 2, do: (*worker).callFail},
-	{name: "call that panics", weight: 1, do: (*worker).callPanic},
-	{name: "call that takes long", weight: 4, errs: runErrors, do: (*worker).callSleep},
-	{name: "invalidate", weight: 2, do: (*worker).invalidate},
-	{name: "stream", weight: 5, do: (*worker).stream},
-	{name: "managed call", weight: 8, errs: append([]error{endpoint.ErrStale}, runErrors...), do: (*worker).callManaged},
-	{name: "check a reference", weight: 6, errs: []error{endpoint.ErrStale, endpoint.ErrClosed}, do: (*worker).checkRef},
-	{name: "give a reference back", weight: 5, errs: []error{endpoint.ErrStale, endpoint.ErrClosed}, do: (*worker).closeRef},
-	{name: "objects", weight: 1, do: (*worker).objects},
-	{name: "destroy", weight: 1, errs: []error{endpoint.ErrStale}, do: (*worker).destroy},
-	{name: "call of a task", weight: 4, errs: taskErrors, do: (*worker).callJob},
-	{name: "submit", weight: 5, errs: taskErrors, do: (*worker).submit},
-	{name: "follow a task", weight: 3, errs: taskErrors, do: (*worker).followTask},
-	{name: "result of a task", weight: 4, errs: taskErrors, do: (*worker).result},
-	{name: "cancel a task", weight: 2, errs: taskErrors, do: (*worker).cancelTask},
-	{name: "watch tasks", weight: 2, mayBlock: true, do: (*worker).watchTasks},
-	{name: "connect anew", weight: 1, do: (*worker).redial},
+	{name: "acquire", weight: 12, errs: []error{endpoint.ErrNotFound}, do: (*lane).acquire},
+	{name: "acquire and close", weight: 12, errs: []error{endpoint.ErrNotFound}, do: (*lane).acquireShortly},
+	{name: "acquire a version", weight: 4, errs: []error{endpoint.ErrNotFound}, do: (*lane).acquireVersion},
+	{name: "check a handle", weight: 8, do: (*lane).checkHandle},
+	{name: "close a handle", weight: 6, do: (*lane).closeHandle},
+	{name: "publish", weight: 10, do: (*lane).publish},
+	{name: "withdraw", weight: 2, errs: []error{endpoint.ErrNotFound}, do: (*lane).withdraw},
+	{name: "watch", weight: 14, do: (*lane).watch},
+	{name: "next event", weight: 6, mayBlock: true, errs: []error{endpoint.ErrClosed}, do: (*lane).nextEvent},
+	{name: "close a watcher", weight: 10, do: (*lane).closeWatcher},
+	{name: "follow", weight: 8, errs: []error{endpoint.ErrClosed, context.DeadlineExceeded}, do: (*lane).follow},
+	{name: "use a follower", weight: 14, errs: []error{endpoint.ErrClosed, endpoint.ErrNotFound}, do: (*lane).useFollower},
+	{name: "close a follower", weight: 2, do: (*lane).closeFollower},
+	{name: "ping", weight: 4, do: (*lane).ping},
+	{name: "list", weight: 2, do: (*lane).list},
+	{name: "info", weight: 2, errs: []error{endpoint.ErrNotFound}, do: (*lane).info},
+	{name: "manifest", weight: 2, errs: []error{endpoint.ErrNotFound}, do: (*lane).manifest},
+	{name: "server info", weight: 1, do: (*lane).serverInfo},
+	{name: "call with a tensor", weight: 10, do: (*lane).callSame},
+	{name: "call that reads", weight: 8, do: (*lane).callSum},
+	{name: "call of a cached result", weight: 10, errs: runErrors, do: (*lane).callMake},
+	{name: "call that fails", weight: 2, do: (*lane).callFail},
+	{name: "call that panics", weight: 1, do: (*lane).callPanic},
+	{name: "call that takes long", weight: 4, errs: runErrors, do: (*lane).callSleep},
+	{name: "invalidate", weight: 2, do: (*lane).invalidate},
+	{name: "stream", weight: 5, do: (*lane).stream},
+	{name: "managed call", weight: 8, errs: append([]error{endpoint.ErrStale}, runErrors...), do: (*lane).callManaged},
+	{name: "check a reference", weight: 6, errs: []error{endpoint.ErrStale, endpoint.ErrClosed}, do: (*lane).checkRef},
+	{name: "give a reference back", weight: 5, errs: []error{endpoint.ErrStale, endpoint.ErrClosed}, do: (*lane).closeRef},
+	{name: "objects", weight: 1, do: (*lane).objects},
+	{name: "destroy", weight: 1, errs: []error{endpoint.ErrStale}, do: (*lane).destroy},
+	{name: "call of a task", weight: 4, errs: taskErrors, do: (*lane).callJob},
+	{name: "submit", weight: 5, errs: taskErrors, do: (*lane).submit},
+	{name: "follow a task", weight: 3, errs: taskErrors, do: (*lane).followTask},
+	{name: "result of a task", weight: 4, errs: taskErrors, do: (*lane).result},
+	{name: "cancel a task", weight: 2, errs: taskErrors, do: (*lane).cancelTask},
+	{name: "watch tasks", weight: 2, mayBlock: true, do: (*lane).watchTasks},
+	{name: "connect anew", weight: 1, do: (*lane).redial},
 }
 
 // runErrors are the errors of a run that was cancelled because its owner is shutting down or its waiters have left.
 var runErrors = []error{task.ErrShutdown, context.Canceled}
 
 // taskErrors are the errors of tasks that were cancelled, were dropped or have not finished.
-var taskErrors = []error{task.ErrNotFound, task.ErrNotFinished, task.ErrCancelled, task.ErrShutdown, task.ErrCapacity, task.ErrDiscarded}
+var taskErrors = append([]error{
+	task.ErrNotFound, task.ErrNotFinished, task.ErrCancelled, task.ErrShutdown, task.ErrCapacity, task.ErrDiscarded,
+}, workerErrors...)
 
 // weights is the sum of the operations' weights.
 var weights = func() (sum int) {
@@ -102,11 +108,27 @@ func pick(rng *rand.Rand) int {
 	panic("unreachable")
 }
 
+// function returns the name of an endpoint: mostly the owner's, and otherwise that of workers.
+func (w *lane) function(name string) string {
+	w.offered = w.rng.IntN(3) == 0
+	if w.offered {
+		return offered + name
+	}
+	return name
+}
+
+// workerErrors are the errors of calls whose worker is killed, and of calls while no worker offers the endpoint.
+var workerErrors = []error{endpoint.ErrWorkerGone, endpoint.ErrNoEndpoint}
+
+func isWorkerError(err error) bool {
+	return slices.ContainsFunc(workerErrors, func(e error) bool { return errors.Is(err, e) })
+}
+
 // key returns one of a few keys, so that results are shared.
-func (w *worker) key() uint64 { return uint64(w.rng.IntN(24)) }
+func (w *lane) key() uint64 { return uint64(w.rng.IntN(24)) }
 
 // millis returns the duration of a function in milliseconds, mostly 0.
-func (w *worker) millis() int64 {
+func (w *lane) millis() int64 {
 	if w.rng.IntN(4) > 0 {
 		return 0
 	}
@@ -114,7 +136,7 @@ func (w *worker) millis() int64 {
 }
 
 // checkMade checks a tensor that an endpoint returned for a key, and closes it.
-func (w *worker) checkMade(t *tensor.Tensor, key uint64) error {
+func (w *lane) checkMade(t *tensor.Tensor, key uint64) error {
 	if t == nil {
 		return found("no tensor")
 	}
@@ -122,7 +144,7 @@ func (w *worker) checkMade(t *tensor.Tensor, key uint64) error {
 	return errors.Join(err, t.Close())
 }
 
-func (w *worker) check(t *tensor.Tensor, key uint64) error {
+func (w *lane) check(t *tensor.Tensor, key uint64) error {
 	w.report.bytes.Add(t.Bytes())
 	if err := checkTensor(t, key, 0, oneSpec(key)); err != nil {
 		return found("%w", err)
@@ -131,26 +153,26 @@ func (w *worker) check(t *tensor.Tensor, key uint64) error {
 }
 
 // argument returns a new tensor and its salt.
-func (w *worker) argument() (*tensor.Tensor, uint64, error) {
+func (w *lane) argument() (*tensor.Tensor, uint64, error) {
 	salt := w.rng.Uint64()
 	t, err := makeTensor(w.dev, salt, 0, oneSpec(salt))
 	return t, salt, err
 }
 
-func (w *worker) callSame(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) callSame(ctx context.Context, c *endpoint.Client) error {
 	t, salt, err := w.argument()
 	if err != nil {
 		return err
 	}
 	defer t.Close()
-	got, err := endpoint.Call[*tensor.Tensor](ctx, c, "same", t)
+	got, err := endpoint.Call[*tensor.Tensor](ctx, c, w.function("same"), t)
 	if err != nil {
 		return err
 	}
 	return w.checkMade(got, salt)
 }
 
-func (w *worker) callSum(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) callSum(ctx context.Context, c *endpoint.Client) error {
 	t, _, err := w.argument()
 	if err != nil {
 		return err
@@ -160,35 +182,35 @@ func (w *worker) callSum(ctx context.Context, c *endpoint.Client) error {
 	if err != nil {
 		return err
 	}
-	got, err := endpoint.Call[uint64](ctx, c, "sum", t)
+	got, err := endpoint.Call[uint64](ctx, c, w.function("sum"), t)
 	if err == nil && got != want {
 		return found("the owner read %x instead of %x", got, want)
 	}
 	return err
 }
 
-func (w *worker) callMake(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) callMake(ctx context.Context, c *endpoint.Client) error {
 	key := w.key()
-	t, err := endpoint.Call[*tensor.Tensor](ctx, c, "make", made{key, w.millis()})
+	t, err := endpoint.Call[*tensor.Tensor](ctx, c, w.function("make"), made{key, w.millis()})
 	if err != nil {
 		return err
 	}
 	return w.checkMade(t, key)
 }
 
-func (w *worker) callFail(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) callFail(ctx context.Context, c *endpoint.Client) error {
 	text := fmt.Sprintf("this error is %d", w.rng.Uint64())
 	return w.mustFail(ctx, c, "fail", text, nil)
 }
 
-func (w *worker) callPanic(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) callPanic(ctx context.Context, c *endpoint.Client) error {
 	text := fmt.Sprintf("this panic is %d", w.rng.Uint64())
 	return w.mustFail(ctx, c, "panic", text, endpoint.ErrPanic)
 }
 
 // mustFail calls a function that fails with a text.
-func (w *worker) mustFail(ctx context.Context, c *endpoint.Client, name, text string, is error) error {
-	err := c.Call(ctx, name, text, nil)
+func (w *lane) mustFail(ctx context.Context, c *endpoint.Client, name, text string, is error) error {
+	err := c.Call(ctx, w.function(name), text, nil)
 	switch {
 	case err == nil:
 		return found("the function failed, and its call did not")
@@ -200,29 +222,29 @@ func (w *worker) mustFail(ctx context.Context, c *endpoint.Client, name, text st
 	return nil
 }
 
-func (w *worker) callSleep(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) callSleep(ctx context.Context, c *endpoint.Client) error {
 	in := made{w.rng.Uint64(), int64(w.rng.IntN(50))}
-	got, err := endpoint.Call[uint64](ctx, c, "sleep", in)
+	got, err := endpoint.Call[uint64](ctx, c, w.function("sleep"), in)
 	if err == nil && got != in.Key {
 		return found("another call's answer: %x instead of %x", got, in.Key)
 	}
 	return err
 }
 
-func (w *worker) invalidate(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) invalidate(ctx context.Context, c *endpoint.Client) error {
 	if w.rng.IntN(4) == 0 {
-		_, err := c.InvalidateEndpoint(ctx, "make")
+		_, err := c.InvalidateEndpoint(ctx, w.function("make"))
 		return err
 	}
-	_, err := c.InvalidateCall(ctx, "make", made{w.key(), 0})
+	_, err := c.InvalidateCall(ctx, w.function("make"), made{w.key(), 0})
 	return err
 }
 
-func (w *worker) stream(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) stream(ctx context.Context, c *endpoint.Client) error {
 	n := uint64(w.rng.IntN(40))
 	leave := uint64(w.rng.IntN(60))
 	var at uint64
-	for t, err := range endpoint.Stream[*tensor.Tensor](ctx, c, "items", n) {
+	for t, err := range endpoint.Stream[*tensor.Tensor](ctx, c, w.function("items"), n) {
 		if err != nil {
 			return err
 		}
@@ -239,17 +261,17 @@ func (w *worker) stream(ctx context.Context, c *endpoint.Client) error {
 	return nil
 }
 
-func (w *worker) ping(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) ping(ctx context.Context, c *endpoint.Client) error {
 	_, err := c.Ping(ctx)
 	return err
 }
 
-func (w *worker) serverInfo(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) serverInfo(ctx context.Context, c *endpoint.Client) error {
 	_, err := c.ServerInfo(ctx)
 	return err
 }
 
 // redial replaces the client and everything that belongs to its connection.
-func (w *worker) redial(ctx context.Context, _ *endpoint.Client) error {
+func (w *lane) redial(ctx context.Context, _ *endpoint.Client) error {
 	return w.dial(context.WithoutCancel(ctx))
 }

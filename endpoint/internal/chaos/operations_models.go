@@ -21,7 +21,7 @@ type watched struct {
 
 // name returns a name that some process publishes: mostly one of this client's own, sometimes the owner's, sometimes
 // one of two that all share.
-func (w *worker) name() string {
+func (w *lane) name() string {
 	switch n := w.rng.IntN(10); {
 	case n < 3:
 		return fmt.Sprintf("own-%d", w.rng.IntN(3))
@@ -33,7 +33,7 @@ func (w *worker) name() string {
 }
 
 // myName returns a name that this client may publish.
-func (w *worker) myName() string {
+func (w *lane) myName() string {
 	if w.rng.IntN(3) == 0 {
 		return fmt.Sprintf("all-%d", w.rng.IntN(2))
 	}
@@ -41,16 +41,12 @@ func (w *worker) myName() string {
 }
 
 // checkModel checks the content of a handle.
-func (w *worker) checkModel(h *endpoint.Handle) error {
-	salt, err := checkModel(h.StateDict())
-	if err != nil {
-		return found("%s version %d: %w", h.Name(), h.Version(), err)
-	}
-	w.report.bytes.Add(h.StateDict().Bytes())
-	return w.salts.note(h.ServerID(), h.Name(), h.Version(), salt)
+func (w *lane) checkModel(h *endpoint.Handle) error {
+	_, err := w.checkVersion(h.StateDict(), h.ServerID(), h.Name(), h.Version())
+	return err
 }
 
-func (w *worker) acquire(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) acquire(ctx context.Context, c *endpoint.Client) error {
 	h, err := c.Acquire(ctx, w.name())
 	if err != nil {
 		return err
@@ -70,7 +66,7 @@ func (w *worker) acquire(ctx context.Context, c *endpoint.Client) error {
 	return err
 }
 
-func (w *worker) acquireShortly(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) acquireShortly(ctx context.Context, c *endpoint.Client) error {
 	h, err := c.Acquire(ctx, w.name())
 	if err != nil {
 		return err
@@ -78,7 +74,7 @@ func (w *worker) acquireShortly(ctx context.Context, c *endpoint.Client) error {
 	return errors.Join(w.checkModel(h), h.Close())
 }
 
-func (w *worker) acquireVersion(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) acquireVersion(ctx context.Context, c *endpoint.Client) error {
 	models, err := c.List(ctx)
 	if err != nil || len(models) == 0 {
 		return err
@@ -98,8 +94,8 @@ func (w *worker) acquireVersion(ctx context.Context, c *endpoint.Client) error {
 	return errors.Join(err, w.checkModel(h), h.Close())
 }
 
-// takeHandle removes and returns one of the handles, so that no other worker closes it.
-func (w *worker) takeHandle() *endpoint.Handle {
+// takeHandle removes and returns one of the handles, so that no other lane closes it.
+func (w *lane) takeHandle() *endpoint.Handle {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.handles) == 0 {
@@ -111,7 +107,7 @@ func (w *worker) takeHandle() *endpoint.Handle {
 	return h
 }
 
-func (w *worker) checkHandle(context.Context, *endpoint.Client) error {
+func (w *lane) checkHandle(context.Context, *endpoint.Client) error {
 	h := w.takeHandle()
 	if h == nil {
 		return nil
@@ -123,7 +119,7 @@ func (w *worker) checkHandle(context.Context, *endpoint.Client) error {
 	return err
 }
 
-func (w *worker) closeHandle(context.Context, *endpoint.Client) error {
+func (w *lane) closeHandle(context.Context, *endpoint.Client) error {
 	h := w.takeHandle()
 	if h == nil {
 		return nil
@@ -131,7 +127,7 @@ func (w *worker) closeHandle(context.Context, *endpoint.Client) error {
 	return errors.Join(w.checkModel(h), h.Close())
 }
 
-func (w *worker) publish(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) publish(ctx context.Context, c *endpoint.Client) error {
 	salt := mix(w.a.Seed) ^ uint64(w.a.Index)<<48 ^ uint64(w.a.Life)<<32 ^ w.next.Add(1)
 	sd, err := makeModel(w.dev, salt)
 	if err != nil {
@@ -149,21 +145,21 @@ func (w *worker) publish(ctx context.Context, c *endpoint.Client) error {
 	return nil
 }
 
-func (w *worker) withdraw(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) withdraw(ctx context.Context, c *endpoint.Client) error {
 	return c.Withdraw(ctx, w.myName())
 }
 
-func (w *worker) list(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) list(ctx context.Context, c *endpoint.Client) error {
 	_, err := c.List(ctx)
 	return err
 }
 
-func (w *worker) info(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) info(ctx context.Context, c *endpoint.Client) error {
 	_, err := c.Info(ctx, w.name())
 	return err
 }
 
-func (w *worker) manifest(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) manifest(ctx context.Context, c *endpoint.Client) error {
 	m, err := c.Manifest(ctx, w.name(), 0)
 	if err == nil && len(m.Tensors) == 0 {
 		return found("a manifest without tensors")
@@ -171,7 +167,7 @@ func (w *worker) manifest(ctx context.Context, c *endpoint.Client) error {
 	return err
 }
 
-func (w *worker) watch(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) watch(ctx context.Context, c *endpoint.Client) error {
 	var names []string
 	if w.rng.IntN(2) == 0 {
 		names = []string{w.name()}
@@ -195,7 +191,7 @@ func (w *worker) watch(ctx context.Context, c *endpoint.Client) error {
 }
 
 // takeWatcher removes and returns one of the watchers.
-func (w *worker) takeWatcher() *watched {
+func (w *lane) takeWatcher() *watched {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.watchers) == 0 {
@@ -207,7 +203,7 @@ func (w *worker) takeWatcher() *watched {
 	return got
 }
 
-func (w *worker) nextEvent(ctx context.Context, _ *endpoint.Client) error {
+func (w *lane) nextEvent(ctx context.Context, _ *endpoint.Client) error {
 	got := w.takeWatcher()
 	if got == nil {
 		return nil
@@ -253,7 +249,7 @@ func (w *watched) note(e endpoint.Event) error {
 	return nil
 }
 
-func (w *worker) closeWatcher(context.Context, *endpoint.Client) error {
+func (w *lane) closeWatcher(context.Context, *endpoint.Client) error {
 	got := w.takeWatcher()
 	if got == nil {
 		return nil

@@ -17,9 +17,9 @@ type keptRef struct {
 	key uint64
 }
 
-func (w *worker) callManaged(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) callManaged(ctx context.Context, c *endpoint.Client) error {
 	key := w.key()
-	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "object", made{key, w.millis()})
+	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, w.function("object"), made{key, w.millis()})
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (w *worker) callManaged(ctx context.Context, c *endpoint.Client) error {
 }
 
 // takeRef removes and returns a reference if there are more than above.
-func (w *worker) takeRef(above int) (ref keptRef, ok bool) {
+func (w *lane) takeRef(above int) (ref keptRef, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.refs) <= above {
@@ -46,7 +46,7 @@ func (w *worker) takeRef(above int) (ref keptRef, ok bool) {
 	return ref, true
 }
 
-func (w *worker) checkRef(ctx context.Context, _ *endpoint.Client) error {
+func (w *lane) checkRef(ctx context.Context, _ *endpoint.Client) error {
 	ref, ok := w.takeRef(0)
 	if !ok {
 		return nil
@@ -61,7 +61,7 @@ func (w *worker) checkRef(ctx context.Context, _ *endpoint.Client) error {
 	return err
 }
 
-func (w *worker) closeRef(ctx context.Context, _ *endpoint.Client) error {
+func (w *lane) closeRef(ctx context.Context, _ *endpoint.Client) error {
 	ref, ok := w.takeRef(0)
 	if !ok {
 		return nil
@@ -73,12 +73,12 @@ func (w *worker) closeRef(ctx context.Context, _ *endpoint.Client) error {
 	return errors.Join(w.check(ref.Value(), ref.key), err, ref.Close())
 }
 
-func (w *worker) objects(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) objects(ctx context.Context, c *endpoint.Client) error {
 	_, err := c.Objects(ctx)
 	return err
 }
 
-func (w *worker) destroy(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) destroy(ctx context.Context, c *endpoint.Client) error {
 	objects, err := c.Objects(ctx)
 	if err != nil || len(objects) == 0 {
 		return err
@@ -87,18 +87,18 @@ func (w *worker) destroy(ctx context.Context, c *endpoint.Client) error {
 	return err
 }
 
-func (w *worker) callJob(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) callJob(ctx context.Context, c *endpoint.Client) error {
 	key := w.key()
-	t, err := endpoint.Call[*tensor.Tensor](ctx, c, "job", made{key, w.millis()})
+	t, err := endpoint.Call[*tensor.Tensor](ctx, c, w.function("job"), made{key, w.millis()})
 	if err != nil {
 		return err
 	}
 	return w.checkMade(t, key)
 }
 
-func (w *worker) submit(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) submit(ctx context.Context, c *endpoint.Client) error {
 	key := w.key()
-	info, err := c.Submit(ctx, "job", made{key, w.millis()})
+	info, err := c.Submit(ctx, w.function("job"), made{key, w.millis()})
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (w *worker) submit(ctx context.Context, c *endpoint.Client) error {
 }
 
 // task returns the id of a submitted task.
-func (w *worker) task() string {
+func (w *lane) task() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.tasks) == 0 {
@@ -131,7 +131,7 @@ func (w *worker) task() string {
 	return w.tasks[w.rng.IntN(len(w.tasks))]
 }
 
-func (w *worker) followTask(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) followTask(ctx context.Context, c *endpoint.Client) error {
 	id := w.task()
 	if id == "" {
 		return nil
@@ -152,7 +152,7 @@ func (w *worker) followTask(ctx context.Context, c *endpoint.Client) error {
 	return nil
 }
 
-func (w *worker) result(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) result(ctx context.Context, c *endpoint.Client) error {
 	id := w.task()
 	if id == "" {
 		return nil
@@ -164,7 +164,7 @@ func (w *worker) result(ctx context.Context, c *endpoint.Client) error {
 	return t.Close()
 }
 
-func (w *worker) cancelTask(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) cancelTask(ctx context.Context, c *endpoint.Client) error {
 	id := w.task()
 	if id == "" {
 		return nil
@@ -173,7 +173,7 @@ func (w *worker) cancelTask(ctx context.Context, c *endpoint.Client) error {
 	return err
 }
 
-func (w *worker) watchTasks(ctx context.Context, c *endpoint.Client) error {
+func (w *lane) watchTasks(ctx context.Context, c *endpoint.Client) error {
 	n := w.rng.IntN(20)
 	for _, err := range c.WatchTasks(ctx, endpoint.TaskFilter{Mine: w.rng.IntN(2) == 0}) {
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -15,8 +14,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/task"
-	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 // taskTTL is the time for which results of tasks are kept. A short time shortens the pauses.
@@ -41,14 +38,14 @@ func ownerMain(a assignment, r *reporter, commands func() (command, bool)) error
 		return err
 	}
 	o := &owner{a: a, r: r, dev: dev, rng: rand.New(rand.NewPCG(a.Seed, uint64(a.Life)<<32|1<<31))}
-	registry, err := o.endpoints()
+	registry, err := functions(dev, "")
 	if err != nil {
 		return err
 	}
 	// The predecessor holds the socket until it has drained.
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		o.s, err = endpoint.NewServer(endpoint.ServerOptions{
-			Socket: a.Socket, Devices: []driver.Device{dev}, Registry: registry, Retain: a.Life % 3, Label: a.String(),
+			Socket: a.Socket, Devices: []driver.Device{dev}, Registry: registry, Offers: endpoint.AllowOffers, Retain: a.Life % 3, Label: a.String(),
 			Results: endpoint.ResultOptions{Entries: 64, Bytes: 32 << 20}, Tasks: endpoint.TaskOptions{TTL: taskTTL},
 		})
 		if err == nil {
@@ -198,64 +195,4 @@ func (o *owner) rest() error {
 	}
 	// Each client has one connection, and at most three goroutines.
 	return awaitCounts(counts{Files: o.base.Files + clients, Maps: o.base.Maps, Rings: clients, Goroutines: o.base.Goroutines + 3*clients}, 10*time.Second)
-}
-
-// made is an argument that determines the result.
-type made struct {
-	Key    uint64
-	Millis int64
-}
-
-// endpoints returns the endpoints that clients call.
-func (o *owner) endpoints() (*endpoint.Registry, error) {
-	r := endpoint.NewRegistry()
-	one := func(key uint64) (*tensor.Tensor, error) { return makeTensor(o.dev, key, 0, oneSpec(key)) }
-	err := errors.Join(
-		endpoint.Register(r, "same", func(_ context.Context, t *tensor.Tensor) (*tensor.Tensor, error) { return t.Alias(), nil }),
-		endpoint.Register(r, "sum", func(_ context.Context, t *tensor.Tensor) (uint64, error) { return sum(t) }),
-		endpoint.Register(r, "fail", func(_ context.Context, text string) (int, error) { return 0, errors.New(text) }),
-		endpoint.Register(r, "panic", func(_ context.Context, text string) (int, error) { panic(text) }),
-		endpoint.Register(r, "sleep", func(ctx context.Context, in made) (uint64, error) { return in.Key, sleep(ctx, in.Millis) }),
-		endpoint.Register(r, "make", func(ctx context.Context, in made) (*tensor.Tensor, error) {
-			if err := sleep(ctx, in.Millis); err != nil {
-				return nil, err
-			}
-			return one(in.Key)
-		}, endpoint.CacheKey("{Key}")),
-		endpoint.Register(r, "object", func(ctx context.Context, in made) (*tensor.Tensor, error) {
-			if err := sleep(ctx, in.Millis); err != nil {
-				return nil, err
-			}
-			return one(in.Key)
-		}, endpoint.Managed(), endpoint.CacheKey("{Key}")),
-		endpoint.Register(r, "job", func(ctx context.Context, in made) (*tensor.Tensor, error) {
-			for i := range int64(4) {
-				task.Report(ctx, i, 4, "step")
-				if err := sleep(ctx, in.Millis/4); err != nil {
-					return nil, err
-				}
-			}
-			return one(in.Key)
-		}, endpoint.Task()),
-		endpoint.RegisterStream(r, "items", func(_ context.Context, n uint64) iter.Seq2[*tensor.Tensor, error] {
-			return func(yield func(*tensor.Tensor, error) bool) {
-				for i := range n {
-					if t, err := one(i); !yield(t, err) || err != nil {
-						return
-					}
-				}
-			}
-		}),
-	)
-	return r, err
-}
-
-// sleep waits, or returns an error if ctx ends first.
-func sleep(ctx context.Context, millis int64) error {
-	select {
-	case <-time.After(time.Duration(millis) * time.Millisecond):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

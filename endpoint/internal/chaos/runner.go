@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 )
@@ -22,6 +23,7 @@ type runner struct {
 	socket  string
 	owner   *process
 	clients []*process
+	workers []*process
 	failed  chan struct{} // closed at the first failure
 
 	mu      sync.Mutex
@@ -32,14 +34,15 @@ type runner struct {
 
 // totals are the counts of all processes.
 type totals struct {
-	Ops, Cut, Away, Bytes                     int64
+	Ops, Cut, Away, Bytes, Offered, Followed  int64
 	Killed, Stopped, Drained, OwnerKilled     int
 	OwnerStopped, Quiet, Versions, OwnerLives int
+	WorkersKilled, WorkersStopped             int
 }
 
 func newRunner(p plan, out io.Writer) *runner {
 	return &runner{
-		plan: p, out: out, rng: rand.New(rand.NewPCG(p.Seed, 1<<63)), clients: make([]*process, p.Clients),
+		plan: p, out: out, rng: rand.New(rand.NewPCG(p.Seed, 1<<63)), clients: make([]*process, p.Clients), workers: make([]*process, p.Workers),
 		failed: make(chan struct{}), salts: map[string]uint64{},
 	}
 }
@@ -115,6 +118,8 @@ func (r *runner) onReport(p *process, what report) {
 	r.sum.Cut += what.Cut
 	r.sum.Away += what.Away
 	r.sum.Bytes += what.Bytes
+	r.sum.Offered += what.Offered
+	r.sum.Followed += what.Followed
 	for version, salt := range what.Salts {
 		if old, ok := r.salts[version]; ok && old != salt {
 			what.Failure = fmt.Sprintf("%s: version %s is %016x here and %016x elsewhere", p.a, version, salt, old)
@@ -134,8 +139,13 @@ func (r *runner) begin() error {
 	if err := r.startOwner(); err != nil {
 		return err
 	}
+	for i := range r.workers {
+		if err := r.start(r.workers, "worker", i, 0); err != nil {
+			return err
+		}
+	}
 	for i := range r.clients {
-		if err := r.startClient(i, 0); err != nil {
+		if err := r.start(r.clients, "client", i, 0); err != nil {
 			return err
 		}
 	}
@@ -153,14 +163,21 @@ func (r *runner) startOwner() error {
 	return r.await(p)
 }
 
-// startClient starts client i.
-func (r *runner) startClient(i, life int) error {
-	p, err := startProcess(assignment{Role: "client", Socket: r.socket, Seed: r.plan.Seed, Index: i, Life: life}, r.onReport)
+// start starts a client or worker as process i of a list.
+func (r *runner) start(list []*process, role string, i, life int) error {
+	p, err := startProcess(assignment{Role: role, Socket: r.socket, Seed: r.plan.Seed, Index: i, Life: life}, r.onReport)
 	if err != nil {
 		return err
 	}
-	r.clients[i] = p
+	list[i] = p
 	return r.await(p)
+}
+
+// restart kills process i of a list and starts its successor.
+func (r *runner) restart(list []*process, i int) error {
+	old := list[i]
+	old.kill()
+	return r.start(list, old.a.Role, i, old.a.Life+1)
 }
 
 // await waits until a process is ready.
@@ -177,15 +194,16 @@ func (r *runner) await(p *process) error {
 
 // disturb disturbs one of the processes.
 func (r *runner) disturb() error {
+	if len(r.workers) > 0 && r.rng.IntN(4) == 0 {
+		return r.disturbWorker()
+	}
 	i := r.rng.IntN(len(r.clients))
 	switch n := r.rng.IntN(100); {
 	case n < 45: // no disturbance
 		return nil
 	case n < 70:
 		r.sum.Killed++
-		life := r.clients[i].a.Life + 1
-		r.clients[i].kill()
-		return r.startClient(i, life)
+		return r.restart(r.clients, i)
 	case n < 88:
 		r.sum.Stopped++
 		r.clients[i].stop(time.Duration(r.rng.IntN(600)) * time.Millisecond)
@@ -204,6 +222,18 @@ func (r *runner) disturb() error {
 	return nil
 }
 
+// disturbWorker kills or stops a worker.
+func (r *runner) disturbWorker() error {
+	i := r.rng.IntN(len(r.workers))
+	if r.rng.IntN(2) == 0 {
+		r.sum.WorkersKilled++
+		return r.restart(r.workers, i)
+	}
+	r.sum.WorkersStopped++
+	r.workers[i].stop(time.Duration(r.rng.IntN(1500)) * time.Millisecond)
+	return nil
+}
+
 // drainOwner shuts the owner down while its successor starts and waits for the socket.
 func (r *runner) drainOwner() error {
 	old := r.owner
@@ -219,11 +249,12 @@ func (r *runner) drainOwner() error {
 // rest pauses all processes, compares their states, makes them release everything, and checks the counts.
 func (r *runner) rest(last bool) error {
 	r.sum.Quiet++
-	all := append([]*process{r.owner}, r.clients...)
+	others := slices.Concat(r.clients, r.workers)
+	all := append([]*process{r.owner}, others...)
 	for _, c := range []struct {
 		do command
 		to []*process
-	}{{pause, all}, {verify, r.clients}, {drop, r.clients}, {drop, all[:1]}} {
+	}{{pause, all}, {verify, others}, {drop, others}, {drop, all[:1]}} {
 		if err := sendAll(c.to, c.do); err != nil {
 			return err
 		}
@@ -247,7 +278,7 @@ func sendAll(to []*process, c command) error {
 
 // killAll kills all processes.
 func (r *runner) killAll() {
-	for _, p := range append([]*process{r.owner}, r.clients...) {
+	for _, p := range slices.Concat([]*process{r.owner}, r.clients, r.workers) {
 		if p != nil {
 			p.kill()
 		}
@@ -259,8 +290,8 @@ func (r *runner) show(since time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sum
-	fmt.Fprintf(r.out, "chaos: %6s of %s: %d operations (%d cut short, %d without an owner), %d MiB checked, %d versions; "+
-		"clients killed %d, stopped %d; owners killed %d, stopped %d, drained %d; quiet %d times\n",
-		since.Round(time.Second), r.plan.Duration, s.Ops, s.Cut, s.Away, s.Bytes>>20, s.Versions, s.Killed, s.Stopped,
+	fmt.Fprintf(r.out, "chaos: %6s of %s: %d operations (%d cut short, %d without an owner, %d answered by workers, %d uses of followers), %d MiB checked, %d versions; "+
+		"clients killed %d, stopped %d; workers killed %d, stopped %d; owners killed %d, stopped %d, drained %d; quiet %d times\n",
+		since.Round(time.Second), r.plan.Duration, s.Ops, s.Cut, s.Away, s.Offered, s.Followed, s.Bytes>>20, s.Versions, s.Killed, s.Stopped, s.WorkersKilled, s.WorkersStopped,
 		s.OwnerKilled, s.OwnerStopped, s.Drained, s.Quiet)
 }

@@ -31,6 +31,13 @@ func (c *client) verify() error {
 			}
 		}
 	}
+	for _, f := range c.followers {
+		if f.client == c.c {
+			if err := f.verify(models, server); err != nil {
+				return fmt.Errorf("%s: %w", c.a, err)
+			}
+		}
+	}
 	for _, h := range c.handles {
 		if err := c.verifyHandle(h, models, server); err != nil {
 			return fmt.Errorf("%s: %w", c.a, err)
@@ -166,7 +173,13 @@ func (c *client) dropAll() error {
 	for _, ref := range c.refs {
 		errs = append(errs, checkTensor(ref.Value(), ref.key, 0, oneSpec(ref.key)), ref.Close())
 	}
-	c.handles, c.watchers, c.refs, c.tasks = nil, nil, nil, nil
+	for _, f := range c.followers {
+		errs = append(errs, f.Close())
+	}
+	for _, p := range c.pins {
+		errs = append(errs, p.Value().check(c, p.name), p.Close())
+	}
+	c.handles, c.watchers, c.refs, c.tasks, c.followers, c.pins = nil, nil, nil, nil, nil, nil
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
