@@ -21,6 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // The tests of load and faults have separate processes: an owner that is queried through its endpoints, and clients
@@ -143,6 +144,7 @@ func (l *loadServer) serve(socket string) (struct{}, error) {
 	}
 	l.server, err = endpoint.NewServer(endpoint.ServerOptions{
 		Socket: socket, Devices: []driver.Device{dev}, Registry: loadRegistry(new(loadCounts)), Logger: discard(),
+		Limits: endpoint.Limits{Wire: patient},
 	})
 	if err != nil {
 		return struct{}{}, err
@@ -180,9 +182,12 @@ func (l *loadHolders) hold(in loadSize) (struct{}, error) {
 	return struct{}{}, errors.Join(failures...)
 }
 
+// patient gives each of a thousand concurrent handshakes enough time on a busy machine.
+var patient = wire.Limits{HandshakeTimeout: 4 * waitLimit}
+
 func holdModel(socket string, dev driver.Device, calls bool) (*endpoint.Handle, error) {
 	ctx := context.Background()
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Limits: patient})
 	if err != nil {
 		return nil, err
 	}
