@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
@@ -139,12 +140,8 @@ func manifestOf(model *safetensors.Model, limit int64) (*manifest, error) {
 	if m.bytes > limit-int64(len(model.Tensors))*module.Alignment {
 		return nil, fmt.Errorf("%w: %d bytes, of at most %d; see --max-model", ErrTooLarge, m.bytes, limit)
 	}
-	for _, t := range model.Tensors {
-		m.tensors = append(m.tensors, tensorEntry{NamedSpec: module.NamedSpec{Name: t.Name, DType: t.DType, Shape: t.Shape}, bytes: t.Bytes()})
-	}
-	for _, tie := range model.Ties {
-		t, _ := model.Lookup(tie.Kept) // the model has verified that it exists
-		spec := module.NamedSpec{Name: tie.Name, DType: t.DType, Shape: t.Shape, TiedTo: t.Name}
+	for _, spec := range modelwire.Specs(model) {
+		t, _ := model.Lookup(spec.Name)
 		m.tensors = append(m.tensors, tensorEntry{NamedSpec: spec, bytes: t.Bytes()})
 	}
 	return m, nil

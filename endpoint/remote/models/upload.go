@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -15,18 +14,12 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/stall"
-	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
-	"github.com/sharedtensor/sharedtensor/module/safetensors"
-	"github.com/sharedtensor/sharedtensor/tensor"
 )
-
-// errUpload reports that a body is not the announced file.
-var errUpload = fmt.Errorf("%w: not a safetensors file as announced", ErrParams)
 
 // upload handles PUT /v1/models/{model}/model.safetensors. The body is published atomically as the next version of the
 // name.
@@ -105,137 +98,15 @@ func (c *Component) publishStream(ctx context.Context, name string, r io.Reader,
 		digest = sha256.New()
 		r = io.TeeReader(r, digest)
 	}
-	sd, err := c.readModel(ctx, r, size)
-	if err != nil {
+	sd, err := modelwire.ReadFile(ctx, c.uploads, r, size, c.env.MaxRequest)
+	if errors.Is(err, modelwire.ErrFile) {
+		return out, fmt.Errorf("%w: %w", ErrParams, err)
+	} else if err != nil {
 		return out, err
 	}
 	defer func() { err = errors.Join(err, sd.Close()) }()
 	if want != nil && !bytes.Equal(digest.Sum(nil), want) {
-		return out, fmt.Errorf("%w: its SHA-256 is %s", errUpload, hex.EncodeToString(digest.Sum(nil)))
+		return out, fmt.Errorf("%w: %w: its SHA-256 is %s", ErrParams, modelwire.ErrFile, hex.EncodeToString(digest.Sum(nil)))
 	}
 	return c.publish(ctx, name, sd, source)
-}
-
-// readModel reads a file into a new slab. The caller closes the result.
-func (c *Component) readModel(ctx context.Context, r io.Reader, size int64) (_ *module.StateDict, err error) {
-	header, err := c.readHeader(r, size)
-	if err != nil {
-		return nil, err
-	}
-	ties, err := tiesOf(header)
-	if err != nil {
-		return nil, err
-	}
-	sd, err := module.Empty(c.uploads, specsOf(header, ties)) // fill writes all bytes
-	if errors.Is(err, driver.ErrOutOfMemory) {
-		return nil, err
-	} else if err != nil {
-		return nil, fmt.Errorf("%w: %w", errUpload, err)
-	}
-	sd.Metadata = header.Metadata
-	if err := fill(ctx, sd, header, r); err != nil {
-		return nil, errors.Join(err, sd.Close())
-	}
-	return sd, nil
-}
-
-// specsOf returns the tensors of a file in file order, followed by the tied names.
-func specsOf(header *safetensors.Header, ties []safetensors.Tie) []module.NamedSpec {
-	specs := make([]module.NamedSpec, 0, len(header.Tensors)+len(ties))
-	at := make(map[string]int, len(header.Tensors))
-	for i, t := range header.Tensors {
-		specs = append(specs, module.NamedSpec{Name: t.Name, DType: t.DType, Shape: t.Shape})
-		at[t.Name] = i
-	}
-	for _, tie := range ties {
-		kept := specs[at[tie.Kept]] // tiesOf has checked that it exists
-		specs = append(specs, module.NamedSpec{Name: tie.Name, DType: kept.DType, Shape: kept.Shape, TiedTo: tie.Kept})
-	}
-	return specs
-}
-
-// tiesOf returns the tied names that a header records. Each must be a new name for a tensor that the file stores.
-func tiesOf(header *safetensors.Header) ([]safetensors.Tie, error) {
-	text, recorded := header.Metadata[safetensors.TiedKey]
-	if !recorded {
-		return nil, nil
-	}
-	ties, err := safetensors.ParseTies(text)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errUpload, err)
-	}
-	stored := make(map[string]bool, len(header.Tensors))
-	for i := range header.Tensors {
-		stored[header.Tensors[i].Name] = true
-	}
-	for _, t := range ties {
-		if stored[t.Name] || !stored[t.Kept] {
-			return nil, fmt.Errorf("%w: %w: %q tied to %q", errUpload, safetensors.ErrTies, t.Name, t.Kept)
-		}
-	}
-	return ties, nil
-}
-
-// fill reads the elements of all tensors, which are contiguous in the file.
-func fill(ctx context.Context, sd *module.StateDict, header *safetensors.Header, r io.Reader) (err error) {
-	w := startWriter()
-	defer func() { err = errors.Join(err, w.finish()) }()
-	for i := range header.Tensors {
-		info := &header.Tensors[i]
-		t, found := sd.Get(info.Name)
-		if !found {
-			return fmt.Errorf("tensor %q is gone", info.Name) // the state dict was made from the header
-		}
-		if err := fillOne(ctx, t, r, w); err != nil {
-			return fmt.Errorf("%w: tensor %q: %w", errUpload, info.Name, err)
-		}
-	}
-	return nil
-}
-
-func fillOne(ctx context.Context, t *tensor.Tensor, r io.Reader, w *writer) error {
-	if t.DType().BitSize()%8 != 0 { // the last byte may have unused bits
-		return t.FillFrom(r)
-	}
-	memory, begin := t.Storage().Memory(), t.Spec().ByteOffset
-	for at := int64(0); at < t.Bytes(); {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		buffer, err := w.buffer()
-		if err != nil {
-			return err
-		}
-		n, err := io.ReadFull(r, buffer[:min(t.Bytes()-at, int64(len(buffer)))])
-		w.write(piece{memory, begin + at, buffer[:n]})
-		at += int64(n)
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// readHeader reads and validates the header of a file, and checks that the file can have the announced size.
-func (c *Component) readHeader(r io.Reader, size int64) (*safetensors.Header, error) {
-	var length [8]byte
-	if _, err := io.ReadFull(r, length[:]); err != nil {
-		return nil, fmt.Errorf("%w: %w", errUpload, err)
-	}
-	n := binary.LittleEndian.Uint64(length[:])
-	if n > uint64(min(safetensors.MaxHeaderBytes, c.env.MaxRequest)) || int64(n) > size-8 {
-		return nil, fmt.Errorf("%w: a header of %d bytes in a file of %d", errUpload, n, size)
-	}
-	text := bytes.NewBuffer(length[:])
-	if _, err := io.CopyN(text, r, int64(n)); err != nil {
-		return nil, fmt.Errorf("%w: the header: %w", errUpload, io.ErrUnexpectedEOF)
-	}
-	header, err := safetensors.ReadHeader(bytes.NewReader(text.Bytes()), size)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errUpload, err)
-	}
-	return header, nil
 }

@@ -52,21 +52,38 @@ func Ask(ctx context.Context, ask func(ctx context.Context) error) error {
 	}
 }
 
-// ReadObject reads a whole object. It repeats the attempt during an outage until ctx ends. check receives the object's
-// description before memory is allocated for it, and its error ends the reading.
-func ReadObject(ctx context.Context, store jetstream.ObjectStore, name string, check func(*jetstream.ObjectInfo) error) ([]byte, error) {
+// ReadObject reads a whole object. check receives the object's description before memory is allocated for it, and its
+// error ends the reading. Otherwise it is StreamObject.
+func ReadObject(ctx context.Context, store jetstream.ObjectStore, name string, check func(*jetstream.ObjectInfo) error) (body []byte, err error) {
+	err = StreamObject(ctx, store, name, func(info *jetstream.ObjectInfo, r io.Reader) error {
+		if err := check(info); err != nil {
+			return err
+		}
+		body = make([]byte, info.Size)
+		_, err := io.ReadFull(r, body)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return body, nil
+}
+
+// StreamObject calls read with an object's description and its bytes. It calls read again for another attempt during an
+// outage, until ctx ends. Without an error, read has read the whole object and its digest is correct.
+func StreamObject(ctx context.Context, store jetstream.ObjectStore, name string, read func(info *jetstream.ObjectInfo, r io.Reader) error) error {
 	for attempt := 0; ; attempt++ {
-		body, err := readOnce(ctx, store, name, check)
+		err := readOnce(ctx, store, name, read)
 		if err == nil || !IsOutage(err) {
-			return body, err
+			return err
 		}
 		if ctx.Err() != nil || Pause(ctx, attempt) != nil {
-			return nil, fmt.Errorf("read object %q: failed after %d attempts: %w", name, attempt+1, err)
+			return fmt.Errorf("read object %q: failed after %d attempts: %w", name, attempt+1, err)
 		}
 	}
 }
 
-func readOnce(ctx context.Context, store jetstream.ObjectStore, name string, check func(*jetstream.ObjectInfo) error) ([]byte, error) {
+func readOnce(ctx context.Context, store jetstream.ObjectStore, name string, read func(*jetstream.ObjectInfo, io.Reader) error) error {
 	reading, cancel := context.WithCancel(ctx)
 	defer cancel()
 	late := time.AfterFunc(openTimeout, cancel)
@@ -75,44 +92,51 @@ func readOnce(ctx context.Context, store jetstream.ObjectStore, name string, che
 		if err == nil {
 			_ = result.Close() // nothing was read from it
 		}
-		return nil, fmt.Errorf("not opened within %v: %w", openTimeout, nats.ErrTimeout)
+		return fmt.Errorf("not opened within %v: %w", openTimeout, nats.ErrTimeout)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer result.Close()
 	info, err := result.Info()
-	if err == nil {
-		err = check(info)
-	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return readWhole(ctx, result, info.Size)
+	body := &objectReader{ctx: ctx, r: result}
+	if err := read(info, body); errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	} else if err != nil {
+		return err
+	}
+	// The library verifies the digest when it reports the end.
+	switch n, err := body.Read(make([]byte, 1)); {
+	case n > 0:
+		return fmt.Errorf("the object is longer than the %d bytes in its description", info.Size)
+	case !errors.Is(err, io.EOF):
+		return err
+	}
+	return nil
 }
 
-// readWhole reads size bytes and then io.EOF, at which the library verifies the digest. A read that returns nothing has
-// waited until the deadline of its context.
-func readWhole(ctx context.Context, r io.Reader, size uint64) ([]byte, error) {
-	body := make([]byte, size+1) // one more byte, to reach io.EOF
-	for n := 0; ; {
-		k, err := r.Read(body[n:])
-		n += k
-		switch {
-		case errors.Is(err, io.EOF) && uint64(n) == size:
-			return body[:n:n], nil
-		case errors.Is(err, io.EOF):
-			return nil, io.ErrUnexpectedEOF
-		case err != nil:
-			return nil, err
-		case uint64(n) > size:
-			return nil, fmt.Errorf("the object is longer than the %d bytes in its description", size)
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case k == 0:
-			return nil, fmt.Errorf("no data for %v after %d of %d bytes: %w", readStall, n, size, nats.ErrTimeout)
-		}
+// objectReader reads an object. A read of the library that returns nothing has waited until the deadline of its context,
+// and is an error here.
+type objectReader struct {
+	ctx   context.Context
+	r     io.Reader
+	bytes int64
+}
+
+// Read implements io.Reader.
+func (o *objectReader) Read(p []byte) (int, error) {
+	n, err := o.r.Read(p)
+	o.bytes += int64(n)
+	switch {
+	case err != nil || n > 0 || len(p) == 0:
+		return n, err
+	case o.ctx.Err() != nil:
+		return 0, o.ctx.Err()
 	}
+	return 0, fmt.Errorf("no data for %v after %d bytes: %w", readStall, o.bytes, nats.ErrTimeout)
 }
 
 // rollingDeadline is a context whose deadline is always a few seconds away. The library waits for an object's next

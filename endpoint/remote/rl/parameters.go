@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 	"github.com/sharedtensor/sharedtensor/module"
 )
@@ -130,15 +131,21 @@ func (r *run) fetch(ctx context.Context, p pointer) (*Parameters, error) {
 	return &Parameters{version: p.Version, inner: &sharedParameters{sd: sd, users: 1}}, nil
 }
 
-func (r *run) download(ctx context.Context, p pointer) (*module.StateDict, error) {
-	text, err := natslink.ReadObject(ctx, r.objects, p.Object, func(info *jetstream.ObjectInfo) error {
+// download receives the bytes of parameters in new memory. NATS verifies their digest at their end.
+func (r *run) download(ctx context.Context, p pointer) (sd *module.StateDict, err error) {
+	err = natslink.StreamObject(ctx, r.objects, p.Object, func(info *jetstream.ObjectInfo, body io.Reader) error {
 		if int64(info.Size) != p.Bytes {
 			return fmt.Errorf("the object has %d bytes, but %d were published", info.Size, p.Bytes)
 		}
-		return nil
+		if sd != nil { // of an attempt that was interrupted at the end
+			_ = sd.Close() // best effort: another attempt follows
+		}
+		var err error
+		sd, err = modelwire.ReadFile(ctx, r.opts.Device, body, p.Bytes, p.Bytes)
+		return err
 	})
-	if err != nil {
-		return nil, err
+	if err != nil && sd != nil {
+		err, sd = errors.Join(err, sd.Close()), nil
 	}
-	return module.Decode(ctx, r.opts.Device, text, module.LoadOptions{})
+	return sd, err
 }
