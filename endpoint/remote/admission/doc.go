@@ -1,5 +1,5 @@
-// Package admission limits the resources that clients of all protocols can occupy in a gateway: bytes in flight,
-// concurrent calls, and the time that slow senders take.
+// Package admission decides which clients a gateway serves, and limits the resources that clients of all protocols can
+// occupy: bytes in flight, concurrent calls, and the time that slow senders take.
 //
 // A [Pool] is a budget in bytes. Its users open a [Charge] for the identity of a request, add bytes as they arrive, and
 // close the charge when the memory is freed. Announced sizes are never charged. Each identity has a share of the pool,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute/computepb"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
@@ -272,7 +272,7 @@ func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buff
 		}
 		return nil, trailer, err
 	}
-	c.local.Store(isLocal(remote.Addr))
+	c.local.Store(admission.Local(remote.Addr))
 	out := response.TakeData()
 	defer out.Free()
 	answer := response.Head.(*computepb.ComputeResponse)
@@ -289,17 +289,6 @@ func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buff
 
 // surelyNotRun replaces the server's trailer if the request was never sent.
 var surelyNotRun = metadata.Pairs(notRun, "1")
-
-// isLocal reports whether the address is recognizably one of this host.
-func isLocal(a net.Addr) bool {
-	switch a := a.(type) {
-	case *net.UnixAddr:
-		return true
-	case *net.TCPAddr:
-		return a.IP.IsLoopback()
-	}
-	return false
-}
 
 func (c *Client) stream(ctx context.Context, head *computepb.ComputeRequest, buffer mem.Buffer) (*Result, metadata.MD, error) {
 	ctx, cancel := context.WithCancel(ctx)

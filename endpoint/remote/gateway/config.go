@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 )
 
 // Ports of a gateway of rank 0. The ports of rank n are n higher.
@@ -284,14 +286,5 @@ func exposed(address string) bool {
 		return false
 	}
 	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return true
-	}
-	return !loopbackName(host)
-}
-
-// loopbackName reports whether host is localhost or an address of the loopback interface.
-func loopbackName(host string) bool {
-	ip := net.ParseIP(strings.Trim(host, "[]"))
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return err != nil || !admission.Loopback(host)
 }

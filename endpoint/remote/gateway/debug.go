@@ -3,6 +3,8 @@ package gateway
 import (
 	"net/http"
 	"net/http/pprof"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 )
 
 // newDebugServer returns the server of pprof, which has a separate loopback listener. pprof exposes the memory of this
@@ -34,13 +36,13 @@ func (g *Gateway) newDebugServer(l *boundedListener) *http.Server {
 
 // admitDebug returns nil if the sender of a request may read the memory of this process.
 func (g *Gateway) admitDebug(r *http.Request) error {
-	err := checkUser(remoteFrom(r.Context()))
+	err := admission.CheckUser(admission.PeerFrom(r.Context()))
 	if err == nil || g.ids.open() {
 		return err
 	}
 	id, err := g.ids.identify(r.Header.Get("Authorization"), r.TLS, nil)
 	if err == nil && id.ReadOnly {
-		err = ErrReadOnly
+		err = admission.ErrReadOnly
 	}
 	return err
 }

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission/grpcguard"
 )
 
@@ -74,7 +75,7 @@ func (g *Gateway) newGuard() *grpcguard.Guard {
 		opts.Unproven = maxUnproven
 	}
 	if g.ids.byUser() {
-		opts.Proven = func(remote net.Addr) bool { return checkUser(remote) == nil }
+		opts.Proven = func(remote net.Addr) bool { return admission.CheckUser(remote) == nil }
 	}
 	opts.Refused = func(method string, err error) {
 		g.calls.Observe("grpc", strings.TrimPrefix(method, "/"), codeOf(err).String(), 0)
@@ -85,7 +86,7 @@ func (g *Gateway) newGuard() *grpcguard.Guard {
 // admitGRPC identifies the sender of a call by its headers. Health checks need no identity.
 func (g *Gateway) admitGRPC(ctx context.Context, method string, header metadata.MD) (Identity, func() bool, error) {
 	authorization, state := first(header.Get("authorization")), tlsState(ctx)
-	id, err := g.ids.identify(authorization, state, remoteOf(ctx))
+	id, err := g.ids.identify(authorization, state, admission.PeerFrom(ctx))
 	if err != nil && !strings.HasPrefix(method, "/grpc.health.v1.Health/") {
 		return id, nil, status.Error(codes.Unauthenticated, err.Error())
 	}
@@ -136,14 +137,6 @@ func first(values []string) string {
 		return ""
 	}
 	return values[0]
-}
-
-// remoteOf returns the remote address of the call's connection.
-func remoteOf(ctx context.Context) net.Addr {
-	if p, ok := peer.FromContext(ctx); ok {
-		return p.Addr
-	}
-	return nil
 }
 
 // tlsState returns the TLS state of the call's connection, or nil without TLS.

@@ -37,18 +37,10 @@ func (g *Gateway) newHTTPServer() *http.Server {
 	return server
 }
 
-type remoteKey struct{}
-
 // withRemote adds the connection's remote address to the context of its requests, because http.Request holds it only as
 // text.
 func withRemote(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, remoteKey{}, conn.RemoteAddr())
-}
-
-// remoteFrom returns the remote address of the request's connection.
-func remoteFrom(ctx context.Context) net.Addr {
-	addr, _ := ctx.Value(remoteKey{}).(net.Addr)
-	return addr
+	return admission.WithPeer(ctx, conn.RemoteAddr())
 }
 
 // openPaths need no identity: probes have none, and the answers are not confidential.
@@ -72,7 +64,7 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 			refuse(sw, err)
 			return
 		}
-		id, err := g.ids.identify(r.Header.Get("Authorization"), r.TLS, remoteFrom(r.Context()))
+		id, err := g.ids.identify(r.Header.Get("Authorization"), r.TLS, admission.PeerFrom(r.Context()))
 		if err != nil && !slices.Contains(openPaths, r.URL.Path) {
 			sw.Header().Set("WWW-Authenticate", `Bearer, Basic realm="sharedtensor: any name, the token as password"`)
 			refuse(sw, err)
@@ -103,7 +95,7 @@ func (g *Gateway) admit(r *http.Request, crossOrigin *http.CrossOriginProtection
 		return nil
 	}
 	host := (&url.URL{Host: r.Host}).Hostname()
-	if loopbackName(host) || slices.Contains(g.config.AllowHosts, host) {
+	if admission.Loopback(host) || slices.Contains(g.config.AllowHosts, host) {
 		return nil
 	}
 	return fmt.Errorf("%w: the host %q is not this gateway: see --allow-hosts", errCrossSite, host)
@@ -113,7 +105,7 @@ func (g *Gateway) admit(r *http.Request, crossOrigin *http.CrossOriginProtection
 func refuse(w http.ResponseWriter, err error) {
 	status := http.StatusForbidden
 	switch {
-	case errors.Is(err, ErrUnauthenticated):
+	case errors.Is(err, admission.ErrUnauthenticated):
 		status = http.StatusUnauthorized
 	case errors.Is(err, admission.ErrLimit):
 		status = http.StatusTooManyRequests

@@ -14,30 +14,21 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/sockuser"
 )
 
 // Identity is the sender of a request.
 type Identity = admission.Identity
 
-// Errors of requests that the sender may not make.
-var (
-	// ErrUnauthenticated reports a request without an accepted token or certificate.
-	ErrUnauthenticated = errors.New("no token or client certificate that this gateway accepts")
-	// ErrReadOnly reports a request for a change by a read-only sender or at a read-only gateway.
-	ErrReadOnly = errors.New("read-only: changes are refused")
-)
-
 // IdentityFrom returns the sender of the request of ctx.
 func IdentityFrom(ctx context.Context) Identity { return admission.IdentityFrom(ctx) }
 
-// CheckWrite returns nil if the sender of the request may change the owner and the store, otherwise ErrReadOnly.
+// CheckWrite returns nil if the sender of the request may change the owner and the store, otherwise admission.ErrReadOnly.
 func (e *Env) CheckWrite(ctx context.Context) error {
 	if e.ReadOnly {
-		return fmt.Errorf("%w: the gateway runs with --read-only", ErrReadOnly)
+		return fmt.Errorf("%w: the gateway runs with --read-only", admission.ErrReadOnly)
 	}
 	if id := IdentityFrom(ctx); id.ReadOnly {
-		return fmt.Errorf("%w: the token of %s is a read-only one", ErrReadOnly, orString(id.Name, "this request"))
+		return fmt.Errorf("%w: the token of %s is a read-only one", admission.ErrReadOnly, orString(id.Name, "this request"))
 	}
 	return nil
 }
@@ -97,7 +88,7 @@ func (ids *identities) access() string {
 func (ids *identities) identify(authorization string, state *tls.ConnectionState, remote net.Addr) (Identity, error) {
 	if ids.open() {
 		if ids.byUser() {
-			if err := checkUser(remote); err != nil {
+			if err := admission.CheckUser(remote); err != nil {
 				return Identity{}, err
 			}
 		}
@@ -107,17 +98,17 @@ func (ids *identities) identify(authorization string, state *tls.ConnectionState
 		if id, ok := ids.tokens.find(presentedToken(authorization)); ok {
 			return id, nil
 		}
-		return Identity{}, ErrUnauthenticated
+		return Identity{}, admission.ErrUnauthenticated
 	}
 	if ids.clientCA != nil && state != nil && len(state.VerifiedChains) > 0 {
 		leaf := state.VerifiedChains[0][0]
 		// A connection may outlive its certificate.
 		if now := time.Now(); now.After(leaf.NotAfter) {
-			return Identity{}, fmt.Errorf("%w: the certificate of %s expired at %v", ErrUnauthenticated, leaf.Subject.CommonName, leaf.NotAfter)
+			return Identity{}, fmt.Errorf("%w: the certificate of %s expired at %v", admission.ErrUnauthenticated, leaf.Subject.CommonName, leaf.NotAfter)
 		}
 		return Identity{Name: leaf.Subject.CommonName, Method: admission.MethodCertificate}, nil
 	}
-	return Identity{}, ErrUnauthenticated
+	return Identity{}, admission.ErrUnauthenticated
 }
 
 // validity returns a function that reports whether the sender of a call is still accepted. It returns nil if the
@@ -155,8 +146,7 @@ func presentedToken(authorization string) string {
 // is not sufficient.
 func (ids *identities) allowNATS(token string, state *tls.ConnectionState, remote, local net.Addr) bool {
 	if ids.byUser() {
-		uid, err := sockuser.OfTCP(remote, local)
-		remote = &userAddr{remote, uid, err}
+		remote = admission.WithTCPUser(remote, local)
 	}
 	authorization := ""
 	if token != "" {

@@ -11,13 +11,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 )
 
 // boundedListener closes connections over a limit immediately, so that their clients do not wait in vain.
 type boundedListener struct {
 	net.Listener
 	name    string
-	byUser  bool // connections have a userAddr
+	byUser  bool // look up the user of each connection
 	max     int64
 	open    atomic.Int64
 	refused atomic.Uint64
@@ -81,7 +83,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		}
 		remote := conn.RemoteAddr()
 		if l.byUser {
-			remote = withUser(conn)
+			remote = admission.WithUser(conn)
 		}
 		return &countedConn{Conn: conn, remote: remote, release: sync.OnceFunc(func() { l.open.Add(-1) })}, nil
 	}
@@ -100,7 +102,7 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// RemoteAddr implements net.Conn. The address is a userAddr if connections are admitted by their user.
+// RemoteAddr implements net.Conn. It carries the user if connections are admitted by their user.
 func (c *countedConn) RemoteAddr() net.Addr { return c.remote }
 
 // ReadFrom implements io.ReaderFrom, so that the kernel sends files.

@@ -3,70 +3,39 @@ package inference
 import (
 	"context"
 	"fmt"
-	"net"
-	"strings"
 
-	"google.golang.org/grpc/peer"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 )
 
-// grpcPeer returns the address of the client of a call; empty if it is not known.
-func grpcPeer(ctx context.Context) string {
-	p, ok := peer.FromContext(ctx)
-	if !ok || p.Addr == nil {
-		return ""
-	}
-	if p.Addr.Network() == "unix" {
-		return unixPeer
-	}
-	return p.Addr.String()
-}
-
-// unixPeer represents clients on a Unix socket.
-const unixPeer = "unix"
-
-// isLocal reports whether an address belongs to this host.
-func isLocal(address string) bool {
-	if address == unixPeer {
-		return true
-	}
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	host, _, _ = strings.Cut(host, "%")
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
-}
-
 // checkShm returns nil if the client may use shared memory.
-func (s *service) checkShm(client string) error {
+func (s *service) checkShm(ctx context.Context) error {
 	if !s.shm {
 		return fmt.Errorf("%w: shared memory of clients is off: --allow-client-shm turns it on", ErrNotServed)
 	}
-	if !isLocal(client) {
+	if !admission.Local(admission.PeerFrom(ctx)) {
 		return fmt.Errorf("%w: shared memory requires a client on this host, over loopback or a Unix socket", ErrNotServed)
 	}
 	return nil
 }
 
 // checkClient returns nil if the client may use the features of the request.
-func (s *service) checkClient(client string, r *request) error {
+func (s *service) checkClient(ctx context.Context, r *request) error {
 	for _, in := range r.inputs {
 		if in.region != nil {
-			return s.checkShm(client)
+			return s.checkShm(ctx)
 		}
 	}
 	for _, w := range r.outputs {
 		if w.region != nil {
-			return s.checkShm(client)
+			return s.checkShm(ctx)
 		}
 	}
 	return nil
 }
 
 // registerSystem registers memory that was created with shm_open.
-func (s *service) registerSystem(ctx context.Context, client, name, key string, offset, bytes uint64) error {
-	if err := s.checkRegister(ctx, client, name, bytes); err != nil {
+func (s *service) registerSystem(ctx context.Context, name, key string, offset, bytes uint64) error {
+	if err := s.checkRegister(ctx, name, bytes); err != nil {
 		return err
 	}
 	memory, err := openSystemRegion(key, offset, bytes)
@@ -77,8 +46,8 @@ func (s *service) registerSystem(ctx context.Context, client, name, key string, 
 }
 
 // registerCUDA registers memory that was allocated with cudaMalloc.
-func (s *service) registerCUDA(ctx context.Context, client, name string, handle []byte, device int64, bytes uint64) error {
-	if err := s.checkRegister(ctx, client, name, bytes); err != nil {
+func (s *service) registerCUDA(ctx context.Context, name string, handle []byte, device int64, bytes uint64) error {
+	if err := s.checkRegister(ctx, name, bytes); err != nil {
 		return err
 	}
 	memory, err := openCUDARegion(s.env.Devices, handle, device, bytes)
@@ -88,8 +57,8 @@ func (s *service) registerCUDA(ctx context.Context, client, name string, handle 
 	return s.regions.add(&region{name: name, cuda: true, device: device, bytes: int64(bytes), memory: memory})
 }
 
-func (s *service) checkRegister(ctx context.Context, client, name string, bytes uint64) error {
-	if err := s.checkShm(client); err != nil {
+func (s *service) checkRegister(ctx context.Context, name string, bytes uint64) error {
+	if err := s.checkShm(ctx); err != nil {
 		return err
 	}
 	if err := s.env.CheckWrite(ctx); err != nil {
@@ -99,8 +68,8 @@ func (s *service) checkRegister(ctx context.Context, client, name string, bytes 
 }
 
 // unregister removes a region, or all regions of a kind if name is empty.
-func (s *service) unregister(ctx context.Context, client, name string, cuda bool) error {
-	if err := s.checkShm(client); err != nil {
+func (s *service) unregister(ctx context.Context, name string, cuda bool) error {
+	if err := s.checkShm(ctx); err != nil {
 		return err
 	}
 	if err := s.env.CheckWrite(ctx); err != nil {
@@ -110,8 +79,8 @@ func (s *service) unregister(ctx context.Context, client, name string, cuda bool
 }
 
 // regionStatus lists the regions of a kind.
-func (s *service) regionStatus(client, name string, cuda bool) ([]*region, error) {
-	if err := s.checkShm(client); err != nil {
+func (s *service) regionStatus(ctx context.Context, name string, cuda bool) ([]*region, error) {
+	if err := s.checkShm(ctx); err != nil {
 		return nil, err
 	}
 	return s.regions.list(name, cuda)

@@ -12,7 +12,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -47,7 +46,7 @@ var errorRows = []errorRow{
 	{context.DeadlineExceeded, codes.DeadlineExceeded, http.StatusGatewayTimeout},
 	{endpoint.ErrUnavailable, codes.Unavailable, http.StatusServiceUnavailable},
 	{ErrNotReady, codes.Unavailable, http.StatusServiceUnavailable},
-	{gateway.ErrReadOnly, codes.PermissionDenied, http.StatusForbidden},
+	{admission.ErrReadOnly, codes.PermissionDenied, http.StatusForbidden},
 	{ErrExists, codes.AlreadyExists, http.StatusConflict},
 	{ErrNotFound, codes.NotFound, http.StatusNotFound},
 	{endpoint.ErrNoEndpoint, codes.NotFound, http.StatusNotFound},

@@ -64,7 +64,7 @@ func (s grpcService) modelInfer(ctx context.Context, in *bulk.Parts) (any, error
 	defer freeParts(parts)
 	r, err := requestOf(in.Head.(*pb.ModelInferRequest), parts)
 	if err == nil {
-		err = s.checkClient(grpcPeer(ctx), r)
+		err = s.checkClient(ctx, r)
 	}
 	if err != nil {
 		return nil, grpcError(err)
@@ -165,7 +165,7 @@ func (s grpcService) RepositoryModelUnload(ctx context.Context, r *pb.Repository
 
 // SystemSharedMemoryStatus implements the service.
 func (s grpcService) SystemSharedMemoryStatus(ctx context.Context, r *pb.SystemSharedMemoryStatusRequest) (*pb.SystemSharedMemoryStatusResponse, error) {
-	list, err := s.regionStatus(grpcPeer(ctx), r.GetName(), false)
+	list, err := s.regionStatus(ctx, r.GetName(), false)
 	if err != nil {
 		return nil, grpcError(err)
 	}
@@ -180,18 +180,18 @@ func (s grpcService) SystemSharedMemoryStatus(ctx context.Context, r *pb.SystemS
 
 // SystemSharedMemoryRegister implements the service.
 func (s grpcService) SystemSharedMemoryRegister(ctx context.Context, r *pb.SystemSharedMemoryRegisterRequest) (*pb.SystemSharedMemoryRegisterResponse, error) {
-	err := s.registerSystem(ctx, grpcPeer(ctx), r.GetName(), r.GetKey(), r.GetOffset(), r.GetByteSize())
+	err := s.registerSystem(ctx, r.GetName(), r.GetKey(), r.GetOffset(), r.GetByteSize())
 	return &pb.SystemSharedMemoryRegisterResponse{}, grpcError(err)
 }
 
 // SystemSharedMemoryUnregister implements the service.
 func (s grpcService) SystemSharedMemoryUnregister(ctx context.Context, r *pb.SystemSharedMemoryUnregisterRequest) (*pb.SystemSharedMemoryUnregisterResponse, error) {
-	return &pb.SystemSharedMemoryUnregisterResponse{}, grpcError(s.unregister(ctx, grpcPeer(ctx), r.GetName(), false))
+	return &pb.SystemSharedMemoryUnregisterResponse{}, grpcError(s.unregister(ctx, r.GetName(), false))
 }
 
 // CudaSharedMemoryStatus implements the service.
 func (s grpcService) CudaSharedMemoryStatus(ctx context.Context, r *pb.CudaSharedMemoryStatusRequest) (*pb.CudaSharedMemoryStatusResponse, error) {
-	list, err := s.regionStatus(grpcPeer(ctx), r.GetName(), true)
+	list, err := s.regionStatus(ctx, r.GetName(), true)
 	if err != nil {
 		return nil, grpcError(err)
 	}
@@ -206,11 +206,11 @@ func (s grpcService) CudaSharedMemoryStatus(ctx context.Context, r *pb.CudaShare
 
 // CudaSharedMemoryRegister implements the service.
 func (s grpcService) CudaSharedMemoryRegister(ctx context.Context, r *pb.CudaSharedMemoryRegisterRequest) (*pb.CudaSharedMemoryRegisterResponse, error) {
-	err := s.registerCUDA(ctx, grpcPeer(ctx), r.GetName(), r.GetRawHandle(), r.GetDeviceId(), r.GetByteSize())
+	err := s.registerCUDA(ctx, r.GetName(), r.GetRawHandle(), r.GetDeviceId(), r.GetByteSize())
 	return &pb.CudaSharedMemoryRegisterResponse{}, grpcError(err)
 }
 
 // CudaSharedMemoryUnregister implements the service.
 func (s grpcService) CudaSharedMemoryUnregister(ctx context.Context, r *pb.CudaSharedMemoryUnregisterRequest) (*pb.CudaSharedMemoryUnregisterResponse, error) {
-	return &pb.CudaSharedMemoryUnregisterResponse{}, grpcError(s.unregister(ctx, grpcPeer(ctx), r.GetName(), true))
+	return &pb.CudaSharedMemoryUnregisterResponse{}, grpcError(s.unregister(ctx, r.GetName(), true))
 }

@@ -21,7 +21,6 @@ const streamedAtOnce = 8
 type inferStream struct {
 	s    grpcService
 	call grpc.BidiStreamingServer[pb.ModelInferRequest, pb.ModelStreamInferResponse]
-	peer string
 
 	sending sync.Mutex
 	broken  error // error of the transport
@@ -29,7 +28,7 @@ type inferStream struct {
 
 // ModelStreamInfer implements the service.
 func (s grpcService) ModelStreamInfer(call grpc.BidiStreamingServer[pb.ModelInferRequest, pb.ModelStreamInferResponse]) error {
-	st := &inferStream{s: s, call: call, peer: grpcPeer(call.Context())}
+	st := &inferStream{s: s, call: call}
 	ctx, cancel := context.WithCancel(call.Context())
 	defer cancel()
 	slots := make(chan struct{}, streamedAtOnce)
@@ -68,7 +67,7 @@ func (st *inferStream) answer(ctx context.Context, in *bulk.Parts, turn <-chan s
 	defer freeParts(parts)
 	r, err := requestOf(in.Head.(*pb.ModelInferRequest), parts)
 	if err == nil {
-		err = st.s.checkClient(st.peer, r)
+		err = st.s.checkClient(ctx, r)
 	}
 	var m *model
 	if err == nil {

@@ -238,15 +238,8 @@ func (s restService) loaded(w http.ResponseWriter, r *http.Request, loaded bool)
 	return nil
 }
 
-func httpPeer(r *http.Request) string {
-	if r.RemoteAddr == "" || r.RemoteAddr == "@" {
-		return unixPeer
-	}
-	return r.RemoteAddr
-}
-
 func (s restService) systemStatus(w http.ResponseWriter, r *http.Request) error {
-	list, err := s.regionStatus(httpPeer(r), r.PathValue("region"), false)
+	list, err := s.regionStatus(r.Context(), r.PathValue("region"), false)
 	if err != nil {
 		return err
 	}
@@ -266,17 +259,17 @@ func (s restService) systemRegister(w http.ResponseWriter, r *http.Request) erro
 	}
 	err := control(w, r, &in)
 	if err == nil {
-		err = s.registerSystem(r.Context(), httpPeer(r), r.PathValue("region"), in.Key, in.Offset, in.Bytes)
+		err = s.registerSystem(r.Context(), r.PathValue("region"), in.Key, in.Offset, in.Bytes)
 	}
 	return done(w, err)
 }
 
 func (s restService) systemUnregister(w http.ResponseWriter, r *http.Request) error {
-	return done(w, s.unregister(r.Context(), httpPeer(r), r.PathValue("region"), false))
+	return done(w, s.unregister(r.Context(), r.PathValue("region"), false))
 }
 
 func (s restService) cudaStatus(w http.ResponseWriter, r *http.Request) error {
-	list, err := s.regionStatus(httpPeer(r), r.PathValue("region"), true)
+	list, err := s.regionStatus(r.Context(), r.PathValue("region"), true)
 	if err != nil {
 		return err
 	}
@@ -303,11 +296,11 @@ func (s restService) cudaRegister(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return fmt.Errorf("%w: raw_handle: %w", ErrInvalid, err)
 	}
-	return done(w, s.registerCUDA(r.Context(), httpPeer(r), r.PathValue("region"), handle, in.Device, in.Bytes))
+	return done(w, s.registerCUDA(r.Context(), r.PathValue("region"), handle, in.Device, in.Bytes))
 }
 
 func (s restService) cudaUnregister(w http.ResponseWriter, r *http.Request) error {
-	return done(w, s.unregister(r.Context(), httpPeer(r), r.PathValue("region"), true))
+	return done(w, s.unregister(r.Context(), r.PathValue("region"), true))
 }
 
 // done sends an empty success response unless err is set.

@@ -53,7 +53,7 @@ func (s restService) inferOverHTTP(w http.ResponseWriter, r *http.Request) error
 	if err != nil {
 		return err
 	}
-	if err := s.checkClient(httpPeer(r), in); err != nil {
+	if err := s.checkClient(r.Context(), in); err != nil {
 		return err
 	}
 	out, err := s.infer(r.Context(), in)

@@ -11,7 +11,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -83,7 +82,7 @@ var codeRows = []codeRow{
 	{admission.ErrSlow, CodeTimeout},
 	{models.ErrParams, jrpc2.InvalidParams},
 	{endpoint.ErrNoEndpoint, CodeImport},
-	{gateway.ErrReadOnly, CodeRefused},
+	{admission.ErrReadOnly, CodeRefused},
 	{models.ErrRefused, CodeRefused},
 	{endpoint.ErrUnavailable, CodeUnavailable},
 	{task.ErrNotFound, CodeNotFound},

@@ -15,7 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/sockuser"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 )
 
 // trusted are the hosts that a mirror fetches from and sends its token to.
@@ -73,12 +73,8 @@ func (t trusted) has(host string) bool {
 // loopback reports whether a client that connects to the host reaches its own host. This includes unspecified
 // addresses.
 func loopback(host string) bool {
-	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	if err != nil {
-		name := strings.ToLower(strings.TrimSuffix(host, "."))
-		return name == "localhost" || strings.HasSuffix(name, ".localhost")
-	}
-	return addr.Unmap().IsLoopback() || addr.IsUnspecified()
+	name := strings.ToLower(strings.TrimSuffix(host, "."))
+	return admission.Loopback(name) || strings.HasSuffix(name, ".localhost") || net.ParseIP(strings.Trim(name, "[]")).IsUnspecified()
 }
 
 // hostID identifies this process's loopback interface: the boot and the network namespace.
@@ -125,10 +121,10 @@ func (p *Peers) checkUsers(client *http.Client) {
 		}
 		host, _, _ := net.SplitHostPort(address)
 		at, ok := conn.RemoteAddr().(*net.TCPAddr)
-		if !ok || !at.IP.IsLoopback() || p.trusted.has(host) {
+		if !ok || !admission.Local(at) || p.trusted.has(host) {
 			return conn, nil
 		}
-		uid, err := sockuser.OfListener(at)
+		uid, err := admission.ListenerUser(at)
 		if err == nil && int64(uid) != int64(os.Geteuid()) {
 			err = fmt.Errorf("uid %d listens there: add %s to the trusted mirrors to send it the token", uid, host)
 		}

@@ -11,7 +11,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -41,7 +40,7 @@ var failureRows = []failureRow{
 	{admission.ErrLimit, -32006, http.StatusTooManyRequests},
 	{admission.ErrSlow, -32008, http.StatusGatewayTimeout},
 	{ErrParams, -32602, http.StatusBadRequest},
-	{gateway.ErrReadOnly, -32007, http.StatusForbidden},
+	{admission.ErrReadOnly, -32007, http.StatusForbidden},
 	{ErrRefused, -32007, http.StatusForbidden},
 	{endpoint.ErrUnavailable, -32005, http.StatusServiceUnavailable},
 	{endpoint.ErrNotFound, -32004, http.StatusNotFound},

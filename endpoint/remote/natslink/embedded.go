@@ -18,6 +18,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 )
 
 // Defaults of an embedded server. The defaults of NATS are three quarters of the machine's memory and all of its disk.
@@ -161,7 +163,7 @@ func (o ServerOptions) config() (*server.Options, error) {
 	if err != nil {
 		return nil, fmt.Errorf("port of the embedded NATS server: %w", err)
 	}
-	if o.Token == "" && o.Allow == nil && !o.AllowAll && !isLoopback(host) {
+	if o.Token == "" && o.Allow == nil && !o.AllowAll && !admission.Loopback(host) {
 		return nil, fmt.Errorf("the embedded NATS server listens on %s, which is not a loopback address: set a token", o.Listen)
 	}
 	if o.MaxConnections > 0 {
@@ -175,11 +177,6 @@ func (o ServerOptions) config() (*server.Options, error) {
 		config.Port = server.RANDOM_PORT
 	}
 	return config, nil
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 func orDefaultInt[T int32 | int64](v, def T) T {

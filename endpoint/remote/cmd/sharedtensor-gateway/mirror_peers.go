@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/pflag"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
@@ -65,12 +66,11 @@ func (p *mirrorPeers) check(token string) error {
 	if err != nil {
 		return usageError{fmt.Errorf("--peers-listen: %w", err)}
 	}
-	ip := net.ParseIP(host)
-	if host == "localhost" || ip != nil && ip.IsLoopback() {
+	if admission.Loopback(host) {
 		return nil
 	}
 	if p.insecure {
-		if p.url == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
+		if p.url == "" && (host == "" || net.ParseIP(host).IsUnspecified()) {
 			return usageError{fmt.Errorf("--peers-listen %s: set --peers-url to the name of this host", p.listen)}
 		}
 		return nil

@@ -20,6 +20,8 @@ import (
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/credentials"
 	"oras.land/oras-go/v2/registry/remote/errcode"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 )
 
 // Media types of layers: ModelPack's current and earlier ones, and Docker's.
@@ -65,8 +67,7 @@ func isLoopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return admission.Loopback(host)
 }
 
 // Name implements Place.

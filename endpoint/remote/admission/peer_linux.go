@@ -1,4 +1,4 @@
-package sockuser
+package admission
 
 import (
 	"bufio"
@@ -35,26 +35,26 @@ func ofUnix(conn *net.UnixConn) (uint32, error) {
 	return credentials.Uid, nil
 }
 
-// OfTCP returns the uid of the peer of a TCP connection on this host. remote is the peer's address, and local is the
+// ofTCP returns the uid of the peer of a TCP connection on this host. remote is the peer's address, and local is the
 // address of this end.
-func OfTCP(remote, local net.Addr) (uint32, error) {
+func ofTCP(remote, local net.Addr) (uint32, error) {
 	from, ok := addrPort(remote)
 	to, ok2 := addrPort(local)
 	if !ok || !ok2 {
-		return 0, fmt.Errorf("%w: %v is not a TCP address", ErrUnknown, remote)
+		return 0, fmt.Errorf("%w: %v is not a TCP address", ErrUnknownUser, remote)
 	}
 	uid, err := diagnosedUser(from, to, false)
-	if err == nil || errors.Is(err, ErrUnknown) {
+	if err == nil || errors.Is(err, ErrUnknownUser) {
 		return uid, err
 	}
 	return listedUser(from, to) // some sandboxes lack sock_diag
 }
 
-// OfListener returns the uid that listens at a TCP address of this host.
-func OfListener(at net.Addr) (uint32, error) {
+// ListenerUser returns the uid that listens at a TCP address of this host.
+func ListenerUser(at net.Addr) (uint32, error) {
 	to, ok := addrPort(at)
 	if !ok {
-		return 0, fmt.Errorf("%w: %v is not a TCP address", ErrUnknown, at)
+		return 0, fmt.Errorf("%w: %v is not a TCP address", ErrUnknownUser, at)
 	}
 	return diagnosedUser(to, netip.AddrPortFrom(to.Addr(), 0), true) // no connection has port 0
 }
@@ -139,7 +139,7 @@ func diagnosisOf(answer []byte, from netip.AddrPort, listens bool) (uint32, erro
 	if kind := native.Uint16(answer[4:]); kind == unix.NLMSG_ERROR {
 		errno := unix.Errno(-int32(native.Uint32(body)))
 		if errno == unix.ENOENT {
-			return 0, ErrUnknown
+			return 0, ErrUnknownUser
 		}
 		return 0, os.NewSyscallError("sock_diag", errno)
 	} else if kind != sockDiagByFamily || len(body) < answerBytes {
@@ -148,7 +148,7 @@ func diagnosisOf(answer []byte, from netip.AddrPort, listens bool) (uint32, erro
 	port := binary.BigEndian.Uint16(body[4:])
 	uid, inode := native.Uint32(body[64:]), native.Uint32(body[68:])
 	if (body[1] == stateListen) != listens || port != from.Port() || inode == 0 {
-		return 0, ErrUnknown
+		return 0, ErrUnknownUser
 	}
 	return uid, nil
 }
@@ -172,7 +172,7 @@ func listedUser(from, to netip.AddrPort) (uint32, error) {
 		}
 		failed = errors.Join(failed, err)
 	}
-	return 0, errors.Join(ErrUnknown, failed)
+	return 0, errors.Join(ErrUnknownUser, failed)
 }
 
 // findListed parses a table: number, local address, remote address, state, queues, timer, retransmits, uid, timeout,
@@ -185,7 +185,7 @@ func findListed(lines *bufio.Scanner, from, to string) (uid uint32, found bool, 
 		}
 		n, err := strconv.ParseUint(words[7], 10, 32)
 		if words[9] == "0" || err != nil {
-			return 0, true, errors.Join(ErrUnknown, err)
+			return 0, true, errors.Join(ErrUnknownUser, err)
 		}
 		return uint32(n), true, nil
 	}

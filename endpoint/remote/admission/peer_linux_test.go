@@ -1,4 +1,4 @@
-package sockuser
+package admission
 
 import (
 	"net"
@@ -26,12 +26,17 @@ func pair(t *testing.T, network, address string) (client, server net.Conn) {
 	return client, server
 }
 
+func userOf(conn net.Conn) (uint32, error) {
+	at := WithUser(conn).(*userAddr)
+	return at.uid, at.err
+}
+
 // sock_diag and the tables of /proc report the same user.
 func TestUserOfConnection(t *testing.T) {
 	for network, address := range map[string]string{"tcp4": "127.0.0.1:0", "tcp6": "[::1]:0"} {
 		t.Run(network, func(t *testing.T) {
 			_, server := pair(t, network, address)
-			uid, err := Of(server)
+			uid, err := userOf(server)
 			require.NoError(t, err)
 			require.EqualValues(t, os.Geteuid(), uid)
 			from, _ := addrPort(server.RemoteAddr())
@@ -40,7 +45,7 @@ func TestUserOfConnection(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, uid, listed)
 			_, err = listedUser(from, from)
-			require.ErrorIs(t, err, ErrUnknown)
+			require.ErrorIs(t, err, ErrUnknownUser)
 		})
 	}
 	t.Run("unix", func(t *testing.T) {
@@ -53,34 +58,34 @@ func TestUserOfConnection(t *testing.T) {
 		server, err := l.Accept()
 		require.NoError(t, err)
 		defer server.Close()
-		uid, err := Of(server)
+		uid, err := userOf(server)
 		require.NoError(t, err)
 		require.EqualValues(t, os.Geteuid(), uid)
 	})
 }
 
 // A listener has a user and is not found as the end of a connection.
-func TestUserOfListener(t *testing.T) {
+func TestUserListenerUser(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
-	uid, err := OfListener(l.Addr())
+	uid, err := ListenerUser(l.Addr())
 	require.NoError(t, err)
 	require.EqualValues(t, os.Geteuid(), uid)
-	_, err = OfTCP(l.Addr(), l.Addr())
-	require.ErrorIs(t, err, ErrUnknown)
+	_, err = ofTCP(l.Addr(), l.Addr())
+	require.ErrorIs(t, err, ErrUnknownUser)
 	require.NoError(t, l.Close())
-	_, err = OfListener(l.Addr())
-	require.ErrorIs(t, err, ErrUnknown)
+	_, err = ListenerUser(l.Addr())
+	require.ErrorIs(t, err, ErrUnknownUser)
 }
 
 // The user of a closed socket is unknown, although the kernel attributes the socket to root.
 func TestUserOfClosedConnection(t *testing.T) {
 	client, server := pair(t, "tcp4", "127.0.0.1:0")
 	require.NoError(t, client.Close())
-	_, err := Of(server)
-	require.ErrorIs(t, err, ErrUnknown)
+	_, err := userOf(server)
+	require.ErrorIs(t, err, ErrUnknownUser)
 	from, _ := addrPort(server.RemoteAddr())
 	to, _ := addrPort(server.LocalAddr())
 	_, err = listedUser(from, to)
-	require.ErrorIs(t, err, ErrUnknown)
+	require.ErrorIs(t, err, ErrUnknownUser)
 }

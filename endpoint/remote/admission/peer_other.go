@@ -1,6 +1,6 @@
 //go:build !linux
 
-package sockuser
+package admission
 
 import (
 	"errors"
@@ -13,8 +13,7 @@ var errNoUsers = fmt.Errorf("this system does not report the user of a connectio
 
 func ofUnix(*net.UnixConn) (uint32, error) { return 0, errNoUsers }
 
-// OfTCP fails with errors.ErrUnsupported.
-func OfTCP(net.Addr, net.Addr) (uint32, error) { return 0, errNoUsers }
+func ofTCP(net.Addr, net.Addr) (uint32, error) { return 0, errNoUsers }
 
-// OfListener fails with errors.ErrUnsupported.
-func OfListener(net.Addr) (uint32, error) { return 0, errNoUsers }
+// ListenerUser fails with errors.ErrUnsupported.
+func ListenerUser(net.Addr) (uint32, error) { return 0, errNoUsers }

@@ -1,0 +1,82 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+)
+
+// ErrUnknownUser means that the kernel does not report the user of a socket, because it is closed or in another network
+// namespace.
+var ErrUnknownUser = errors.New("the user of this connection is unknown")
+
+// userAddr is the remote address of a connection together with the user that owns the peer's socket.
+type userAddr struct {
+	net.Addr
+	uid uint32
+	err error // reason that uid is unknown
+}
+
+// WithUser returns the remote address of a connection for [CheckUser]. It looks up the user now, so that the user stays
+// known after the client closes its socket.
+func WithUser(conn net.Conn) net.Addr {
+	local, isUnix := conn.(*net.UnixConn)
+	if !isUnix {
+		return WithTCPUser(conn.RemoteAddr(), conn.LocalAddr())
+	}
+	uid, err := ofUnix(local)
+	return &userAddr{conn.RemoteAddr(), uid, err}
+}
+
+// WithTCPUser is like [WithUser], for the two addresses of a TCP connection.
+func WithTCPUser(remote, local net.Addr) net.Addr {
+	uid, err := ofTCP(remote, local)
+	return &userAddr{remote, uid, err}
+}
+
+// CheckUser returns nil if the peer of a connection belongs to the user of this process. remote comes from [WithUser] or
+// [WithTCPUser]. The owner's socket admits no other user, so a gateway without tokens must not either.
+func CheckUser(remote net.Addr) error {
+	addr, ok := remote.(*userAddr)
+	switch {
+	case !ok:
+		return fmt.Errorf("%w: %w", ErrUnauthenticated, ErrUnknownUser)
+	case addr.err != nil:
+		return fmt.Errorf("%w: %w", ErrUnauthenticated, addr.err)
+	case int64(addr.uid) != int64(os.Geteuid()):
+		return fmt.Errorf("%w: without --token-file the gateway serves only uid %d, and this connection is of uid %d", ErrUnauthenticated, os.Geteuid(), addr.uid)
+	}
+	return nil
+}
+
+type peerKey struct{}
+
+// WithPeer returns a context that carries the remote address of a request's connection.
+func WithPeer(ctx context.Context, remote net.Addr) context.Context {
+	return context.WithValue(ctx, peerKey{}, remote)
+}
+
+// PeerFrom returns the remote address of the request's connection, or nil if it is not known.
+func PeerFrom(ctx context.Context) net.Addr {
+	addr, _ := ctx.Value(peerKey{}).(net.Addr)
+	return addr
+}
+
+// Local reports whether the peer with that address is on this host: on loopback or on a Unix socket.
+func Local(remote net.Addr) bool {
+	if remote == nil || remote.Network() == "unix" {
+		return remote != nil
+	}
+	at, err := netip.ParseAddrPort(remote.String())
+	return err == nil && at.Addr().Unmap().IsLoopback()
+}
+
+// Loopback reports whether a host is localhost or an address of the loopback interface.
+func Loopback(host string) bool {
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
+}
