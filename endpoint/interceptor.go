@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -45,13 +46,13 @@ type InvocationKind uint8
 
 const (
 	// KindCall is a call that waits for its result, also if its endpoint runs as a task.
-	KindCall InvocationKind = iota + 1
+	KindCall = InvocationKind(server.KindCall)
 	// KindSubmit submits a task. The values of its context reach the task.
-	KindSubmit
+	KindSubmit = InvocationKind(server.KindSubmit)
 	// KindTask is the run of a submitted task, only at the server.
-	KindTask
+	KindTask = InvocationKind(server.KindTask)
 	// KindStream is a whole stream, from its start to its end.
-	KindStream
+	KindStream = InvocationKind(server.KindStream)
 )
 
 // String returns the kind as one word.
@@ -161,4 +162,22 @@ func (c *Invocation) through(ctx context.Context, interceptors Invoke, do func(c
 	}
 	kept = err == nil
 	return err
+}
+
+// interceptServer returns the hook that runs a server's calls through interceptors, or nil if there are none.
+func interceptServer(interceptors Invoke) server.Intercept {
+	if interceptors == nil {
+		return nil
+	}
+	return func(ctx context.Context, in server.Intercepted, do func(context.Context) error, undo func()) error {
+		call := &Invocation{
+			Endpoint: in.Endpoint, Kind: InvocationKind(in.Kind), Peer: peerOf(in.Peer), Metadata: in.Metadata, Task: in.Task, argument: in.Argument,
+		}
+		return call.through(ctx, interceptors, do, undo)
+	}
+}
+
+// peerOf returns the Peer of a server's client.
+func peerOf(p server.Peer) Peer {
+	return Peer{PID: p.PID, UID: p.UID, GID: p.GID, Session: p.Session, Label: p.Label}
 }

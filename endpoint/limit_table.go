@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/task"
@@ -121,25 +121,25 @@ func useTasks(s *Server, _ []*session.Session) message.LimitUse {
 }
 
 // usePublished is a limit of what clients have published.
-func usePublished(s *Server, of func(models.Usage) int64, bound func(PublishLimits) int64) message.LimitUse {
+func usePublished(s *Server, of func(server.Usage) int64, bound func(PublishLimits) int64) message.LimitUse {
 	total, most := s.models.Use()
 	return message.LimitUse{Client: bound(s.opts.Limits.Publish), All: bound(s.opts.Limits.PublishTotal), Used: of(total), Most: of(most)}
 }
 
 func useVersions(s *Server, _ []*session.Session) message.LimitUse {
-	return usePublished(s, func(u models.Usage) int64 { return int64(u.Versions) }, func(l PublishLimits) int64 { return int64(l.Versions) })
+	return usePublished(s, func(u server.Usage) int64 { return int64(u.Versions) }, func(l PublishLimits) int64 { return int64(l.Versions) })
 }
 
 func useStorages(s *Server, _ []*session.Session) message.LimitUse {
-	return usePublished(s, func(u models.Usage) int64 { return int64(u.Storages) }, func(l PublishLimits) int64 { return int64(l.Storages) })
+	return usePublished(s, func(u server.Usage) int64 { return int64(u.Storages) }, func(l PublishLimits) int64 { return int64(l.Storages) })
 }
 
 func useStorageBytes(s *Server, _ []*session.Session) message.LimitUse {
-	return usePublished(s, func(u models.Usage) int64 { return u.Bytes }, func(l PublishLimits) int64 { return l.Bytes })
+	return usePublished(s, func(u server.Usage) int64 { return u.Bytes }, func(l PublishLimits) int64 { return l.Bytes })
 }
 
 func useManifestBytes(s *Server, _ []*session.Session) message.LimitUse {
-	return usePublished(s, func(u models.Usage) int64 { return u.Manifests }, func(l PublishLimits) int64 { return l.ManifestBytes })
+	return usePublished(s, func(u server.Usage) int64 { return u.Manifests }, func(l PublishLimits) int64 { return l.ManifestBytes })
 }
 
 func useRequests(s *Server, sessions []*session.Session) message.LimitUse {
@@ -177,52 +177,39 @@ func useTaskBytes(s *Server, _ []*session.Session) message.LimitUse {
 }
 
 func useKeptStorages(s *Server, sessions []*session.Session) message.LimitUse {
-	most, _ := mostOf(sessions, func(ses *session.Session) int64 { n, _ := ses.Kept.Use(); return int64(n) })
+	most, _ := mostOf(sessions, func(ses *session.Session) int64 { return server.UseOf(ses).Kept })
 	return message.LimitUse{Client: transfer.KeptStorages, All: s.totals.Kept.Most, Most: most, Used: s.totals.Kept.Used()}
 }
 
 func useKeptBytes(s *Server, sessions []*session.Session) message.LimitUse {
-	most, sum := mostOf(sessions, func(ses *session.Session) int64 { _, bytes := ses.Kept.Use(); return bytes })
+	most, sum := mostOf(sessions, func(ses *session.Session) int64 { return server.UseOf(ses).KeptBytes })
 	return message.LimitUse{Client: max(s.opts.Limits.KeptBytes, 0), Most: most, Used: sum}
 }
 
 func useSlabs(s *Server, sessions []*session.Session) message.LimitUse {
-	most, _ := mostOf(sessions, func(ses *session.Session) int64 { n, _ := ses.Slabs.Use(); return int64(n) })
+	most, _ := mostOf(sessions, func(ses *session.Session) int64 { return server.UseOf(ses).Slabs })
 	used, _ := s.totals.Slabs.Used()
 	return message.LimitUse{Client: transfer.SlabsEach, All: s.totals.Slabs.MostSlabs, Most: most, Used: used, Refused: s.totals.Slabs.Refused.Load()}
 }
 
 func useSlabBytes(s *Server, sessions []*session.Session) message.LimitUse {
-	most, _ := mostOf(sessions, func(ses *session.Session) int64 { _, bytes := ses.Slabs.Use(); return bytes })
+	most, _ := mostOf(sessions, func(ses *session.Session) int64 { return server.UseOf(ses).SlabBytes })
 	_, used := s.totals.Slabs.Used()
 	return message.LimitUse{Client: max(s.opts.Limits.SlabBytes, 0), All: s.totals.Slabs.MostBytes, Most: most, Used: used}
 }
 
 func useOffers(s *Server, sessions []*session.Session) message.LimitUse {
-	most, sum := mostOf(sessions, func(ses *session.Session) int64 { n, _ := offerings(ses); return int64(n) })
+	most, sum := mostOf(sessions, func(ses *session.Session) int64 { return server.UseOf(ses).Offers })
 	return message.LimitUse{Client: int64(s.opts.Limits.Offers), All: int64(s.opts.Limits.OffersTotal), Most: most, Used: sum}
 }
 
 func useOfferBytes(s *Server, sessions []*session.Session) message.LimitUse {
-	most, sum := mostOf(sessions, func(ses *session.Session) int64 { _, bytes := offerings(ses); return bytes })
+	most, sum := mostOf(sessions, func(ses *session.Session) int64 { return server.UseOf(ses).OfferBytes })
 	return message.LimitUse{Client: s.opts.Limits.OfferBytes, All: s.opts.Limits.OfferBytesTotal, Most: most, Used: sum}
 }
 
-// offerings are how many endpoints the client offers, and the bytes of their descriptions.
-func offerings(ses *session.Session) (endpoints int, bytes int64) {
-	if w := ses.Offered(); w != nil {
-		return w.Offered()
-	}
-	return 0, 0
-}
-
 func useWorkerCalls(s *Server, sessions []*session.Session) message.LimitUse {
-	most, sum := mostOf(sessions, func(ses *session.Session) int64 {
-		if w := ses.Offered(); w != nil {
-			return int64(w.Running())
-		}
-		return 0
-	})
+	most, sum := mostOf(sessions, func(ses *session.Session) int64 { return server.UseOf(ses).WorkerCalls })
 	return message.LimitUse{Client: int64(s.opts.Limits.WorkerCalls), Most: most, Used: sum}
 }
 

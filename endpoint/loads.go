@@ -1,12 +1,12 @@
 package endpoint
 
 import (
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 )
 
 // Load is a version that a server announces before its bytes are loaded. [Client.List] and [Client.Info] report its
 // progress. Its methods are safe for concurrent use. A nil *Load does nothing.
-type Load struct{ of *models.Load }
+type Load struct{ of *server.Load }
 
 // Progress records that done of total bytes are loaded.
 func (l *Load) Progress(done, total int64) {

@@ -136,7 +136,7 @@ type RuntimeInfo struct {
 // answers, Info succeeds without a description of it.
 func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 	info := RuntimeInfo{
-		Mode: n.mode, Auto: n.auto, BasePath: n.base, Socket: n.Socket(), DeviceIndex: n.index, Registered: len(n.registry.list()),
+		Mode: n.mode, Auto: n.auto, BasePath: n.base, Socket: n.Socket(), DeviceIndex: n.index, Registered: len(n.registry.registered().List()),
 	}
 	server, err := n.ServerInfo(ctx)
 	switch {

@@ -53,7 +53,7 @@ func (c *Client) Offer(ctx context.Context, r *Registry, opts OfferOptions) (*Of
 // describe returns the description of the registry's endpoints.
 func (o *OfferOptions) describe(r *Registry) (worker.Config, error) {
 	config := worker.Config{Endpoints: map[string]*engine.Definition{}, Calls: o.Calls}
-	list := r.list()
+	list := r.registered().List()
 	if len(list) == 0 {
 		return config, status.Configuration(fmt.Errorf("%w: the registry has no endpoints", status.ErrInvalid))
 	}

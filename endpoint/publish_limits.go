@@ -1,7 +1,7 @@
 package endpoint
 
 import (
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -20,4 +20,4 @@ type PublishLimits struct {
 
 // ManifestCost returns the memory charged for the manifest of a publication: an upper bound of what its columns, texts
 // and tensors use.
-func ManifestCost(m *message.Manifest) int64 { return models.ManifestCost(m) }
+func ManifestCost(m *message.Manifest) int64 { return server.ManifestCost(m) }

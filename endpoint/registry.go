@@ -3,11 +3,8 @@ package endpoint
 import (
 	"context"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
-	"strings"
-	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
@@ -20,10 +17,8 @@ import (
 // Registry holds the endpoints of a server: Go functions that other processes call by name. Its methods are safe for
 // concurrent use.
 type Registry struct {
-	defaults []Option
-
-	mu        sync.RWMutex
-	endpoints map[string]*engine.Definition
+	defaults    []Option
+	definitions engine.Registry
 }
 
 // NewRegistry returns an empty registry, like the zero Registry, with default options. An endpoint's own options take
@@ -64,16 +59,7 @@ func (r *Registry) add(d *engine.Definition, opts []Option) error {
 	if err != nil {
 		return fmt.Errorf("register %s: %w", status.Shown(d.Name), status.Configuration(err))
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.endpoints == nil {
-		r.endpoints = map[string]*engine.Definition{}
-	}
-	if r.endpoints[d.Name] != nil {
-		return fmt.Errorf("register %q: %w", d.Name, status.ErrRegistered)
-	}
-	r.endpoints[d.Name] = d
-	return nil
+	return r.definitions.Add(d)
 }
 
 // check validates a definition and applies its options.
@@ -92,43 +78,10 @@ func check(d *engine.Definition, defaults, own []Option) error {
 	return applyOptions(d, defaults, own)
 }
 
-// find returns the endpoint with the given name. Its error suggests a similar name.
-func (r *Registry) find(name string) (*engine.Definition, error) {
-	if r == nil {
-		return nil, fmt.Errorf("endpoint %s: %w", status.Shown(name), status.ErrNoEndpoint)
-	}
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if d := r.endpoints[name]; d != nil {
-		return d, nil
-	}
-	if meant := catalog.Nearest(name, maps.Keys(r.endpoints)); meant != "" {
-		return nil, fmt.Errorf("endpoint %s: %w; did you mean %q?", status.Shown(name), status.ErrNoEndpoint, meant)
-	}
-	return nil, fmt.Errorf("endpoint %s: %w", status.Shown(name), status.ErrNoEndpoint)
-}
-
-// lookup is find for a name within a message. It returns nil if there is no such endpoint.
-func (r *Registry) lookup(name []byte) *engine.Definition {
+// registered returns the definitions of a registry, which may be nil.
+func (r *Registry) registered() *engine.Registry {
 	if r == nil {
 		return nil
 	}
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.endpoints[string(name)]
-}
-
-// list returns the endpoints, sorted by name.
-func (r *Registry) list() []*engine.Definition {
-	if r == nil {
-		return nil
-	}
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	list := make([]*engine.Definition, 0, len(r.endpoints))
-	for _, d := range r.endpoints {
-		list = append(list, d)
-	}
-	slices.SortFunc(list, func(a, b *engine.Definition) int { return strings.Compare(a.Name, b.Name) })
-	return list
+	return &r.definitions
 }

@@ -44,7 +44,7 @@ func TestRegistryChecks(t *testing.T) {
 	require.ErrorIs(t, Register(r, "x", func(context.Context, complex64) (int, error) { return 0, nil }), status.ErrInvalid)
 	require.ErrorIs(t, Register(r, "x", func(context.Context, int) (map[string][]complex128, error) { return nil, nil }), status.ErrInvalid)
 	require.NoError(t, Register(new(Registry), "x", func(context.Context, selfEncoded) (int, error) { return 0, nil }), "it encodes itself")
-	require.Empty(t, r.list(), "nothing that was refused is there")
+	require.Empty(t, r.registered().List(), "nothing that was refused is there")
 	require.NoError(t, Register(r, "x", fn))
 	require.ErrorIs(t, Register(r, "x", fn), status.ErrRegistered)
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 )
 
 // ResultDevice returns a device that allocates the memory of a function's results. ctx is the context of the call. If
@@ -22,5 +22,5 @@ import (
 // unavailable: for clients in this process or without support for it; for cached, managed, task and stream endpoints;
 // for GPU memory; and beyond [Limits].SlabBytes.
 func ResultDevice(ctx context.Context, dev driver.Device) driver.Device {
-	return session.ResultDevice(ctx, dev)
+	return server.ResultDevice(ctx, dev)
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
@@ -26,12 +26,12 @@ type Server struct {
 	started time.Time
 	devices transfer.Devices
 
-	models    *models.Models    // published versions
-	endpoints endpoints         // callable endpoints
-	intercept Invoke            // interceptors; nil for none
+	core      *server.Server    // performs the operations of clients
+	models    *server.Models    // published versions
+	endpoints server.Endpoints  // callable endpoints
 	engine    *engine.Engine    // runs endpoints and keeps results
 	sessions  *session.Register // connected clients
-	totals    session.Totals    // resources held for clients
+	totals    server.Totals     // resources held for clients
 	own       *Client           // client for this process's calls
 
 	socket   *socket // nil if the server has no socket
@@ -111,7 +111,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.models.StopDigests() // fail waiting requests at once
 	for _, ses := range sessions {
 		if !ses.Own { // this process may still watch its tasks end
-			ses.GoodbyeWorker(ctx)
+			server.GoodbyeWorker(ctx, ses)
 		}
 	}
 	err := s.engine.Tasks.Shutdown(ctx)
@@ -172,6 +172,6 @@ func (s *Server) beginClose() []*session.Session {
 
 // trim frees about the given number of bytes of unused memory. It reports whether it freed any.
 func (s *Server) trim(bytes int64) bool {
-	slabs := s.sessions.TrimSlabs()
+	slabs := s.core.TrimSlabs()
 	return s.engine.Trim(bytes) || slabs > 0
 }

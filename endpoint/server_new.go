@@ -9,8 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/models"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
@@ -35,16 +35,16 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, log: opts.Logger, id: transfer.NewID(), started: time.Now(), devices: devices, intercept: intercept, budgets: from}
+	s := &Server{opts: opts, log: opts.Logger, id: transfer.NewID(), started: time.Now(), devices: devices, budgets: from}
 	s.newTotals()
 	s.engine = newEngine(&s.opts, s.id, devices)
-	s.endpoints = endpoints{registry: opts.Registry, offers: newOffers(s)}
-	s.models = models.New(models.Config{
+	s.endpoints = server.Endpoints{Registry: opts.Registry.registered(), Offers: newOffers(s)}
+	s.models = server.NewModels(server.ModelsConfig{
 		Log: s.log, Frame: s.opts.Limits.Wire, Devices: devices, Names: &s.engine.Names, Retain: opts.Retain,
-		One: models.Bounds(opts.Limits.Publish), All: models.Bounds(opts.Limits.PublishTotal), Digest: module.Digests,
+		One: server.Bounds(opts.Limits.Publish), All: server.Bounds(opts.Limits.PublishTotal), Digest: module.Digests,
 	})
-	s.sessions = newSessions(s)
-	s.sessions.Operations = s.operations()
+	s.core = newCore(s, intercept)
+	s.sessions = s.core.Sessions
 	s.own = newClient(ClientOptions{
 		Socket: opts.Socket, Devices: opts.Devices, Limits: opts.Limits.Wire, Label: opts.Label, Logger: opts.Logger,
 	}, devices, s.sessions.ConnectSelf)
@@ -60,14 +60,16 @@ func newOwner(opts ServerOptions) (*Server, error) {
 // newTotals creates the limits that all clients share.
 func (s *Server) newTotals() {
 	l, few := &s.opts.Limits, int64(min(4096, unixsock.MaxOpenFiles()/16))
-	s.totals = session.Totals{
-		Files:    session.NewBudget("descriptors", int64(l.Descriptors), 0),
-		Bodies:   session.NewBudget("bytes", l.RequestBytesTotal, 0),
-		Answers:  session.NewBudget("bytes", l.AnswerBytesTotal, l.AnswerBytes),
-		Rings:    session.NewBudget("bytes of rings", l.RingBytesTotal, 0),
-		Kept:     transfer.KeptTotal{Most: few},
-		Slabs:    transfer.SlabTotal{MostSlabs: few, MostBytes: l.SlabBytesTotal},
-		Refusals: limits.NewRefusals(limitNames()...),
+	s.totals = server.Totals{
+		Totals: session.Totals{
+			Files:    session.NewBudget("descriptors", int64(l.Descriptors), 0),
+			Bodies:   session.NewBudget("bytes", l.RequestBytesTotal, 0),
+			Answers:  session.NewBudget("bytes", l.AnswerBytesTotal, l.AnswerBytes),
+			Rings:    session.NewBudget("bytes of rings", l.RingBytesTotal, 0),
+			Refusals: limits.NewRefusals(limitNames()...),
+		},
+		Kept:  transfer.KeptTotal{Most: few},
+		Slabs: transfer.SlabTotal{MostSlabs: few, MostBytes: l.SlabBytesTotal},
 	}
 }
 
@@ -93,23 +95,32 @@ func newOffers(s *Server) *offering.Table {
 			Endpoints: l.Offers, EndpointsTotal: l.OffersTotal, Bytes: l.OfferBytes, BytesTotal: l.OfferBytesTotal,
 			Calls: l.WorkerCalls, Time: l.WorkerTime, ResultBytes: l.ObjectBytes,
 		},
-		Taken:     func(name string) bool { return s.opts.Registry.lookup([]byte(name)) != nil },
+		Taken:     func(name string) bool { return s.opts.Registry.registered().Lookup([]byte(name)) != nil },
 		Borrow:    s.engine.Names.Borrow,
 		Withdrawn: func(name string) { s.engine.Results.InvalidateGroup(name) }, // the next worker may have a different function
 	})
 }
 
-// newSessions returns the register of sessions, without operations.
-func newSessions(s *Server) *session.Register {
+// newCore returns the part of the server that performs the operations of clients.
+func newCore(s *Server, intercept Invoke) *server.Server {
 	l := &s.opts.Limits
-	return session.NewRegister(session.Config{
-		Log: s.log, Socket: s.opts.Socket, Label: s.opts.Label, AllowUIDs: s.opts.AllowUIDs, Hello: s.hello,
-		Limits: session.Limits{
-			Wire: l.Wire, Clients: l.Clients, Requests: l.Requests, RequestTime: l.RequestTime, RequestBytes: l.RequestBytes,
-			Subscriptions: l.Subscriptions, KeptBytes: l.KeptBytes, SlabBytes: l.SlabBytes, Idle: l.Idle,
+	c := server.Config{
+		ID: s.id, Log: s.log, Engine: s.engine, Models: s.models, Endpoints: &s.endpoints, Totals: &s.totals,
+		Limits:    server.Limits{Objects: l.Objects, Tasks: l.Tasks, KeptBytes: l.KeptBytes, SlabBytes: l.SlabBytes},
+		Intercept: interceptServer(intercept),
+		Info:      func() message.ServerInfo { return describeServer(s) },
+		Session: session.Config{
+			Log: s.log, Socket: s.opts.Socket, Label: s.opts.Label, AllowUIDs: s.opts.AllowUIDs, Hello: s.hello, Totals: &s.totals.Totals,
+			Limits: session.Limits{
+				Wire: l.Wire, Clients: l.Clients, Requests: l.Requests, RequestTime: l.RequestTime, RequestBytes: l.RequestBytes,
+				Subscriptions: l.Subscriptions, Idle: l.Idle,
+			},
 		},
-		Totals: &s.totals, Engine: s.engine, Catalog: s.models.Catalog, Offers: s.endpoints.offers, Find: s.endpoints.lookup,
-	})
+	}
+	if permit := s.opts.Offers; permit != nil {
+		c.PermitOffer = func(client server.Peer, names []string) error { return permit(peerOf(client), names) }
+	}
+	return server.New(c)
 }
 
 // hello returns the server's hello.

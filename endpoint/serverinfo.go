@@ -118,7 +118,7 @@ func serverStats(s *Server, have *memorySnapshot, sessions []message.SessionInfo
 
 func describeEndpoints(s *Server) []message.EndpointStats {
 	var list []message.EndpointStats
-	for _, d := range s.endpoints.list() {
+	for _, d := range s.endpoints.List() {
 		q := d.Latency.Quantiles(0.5, 0.9, 0.99)
 		list = append(list, message.EndpointStats{
 			Name: d.Name, Calls: d.Calls.Load(), CacheHits: d.Hits.Load(), Uncached: d.Uncached.Load(), Failures: d.Failures.Load(),
@@ -131,7 +131,7 @@ func describeEndpoints(s *Server) []message.EndpointStats {
 
 // describeSessions returns the server's own session and its clients, oldest first, with what they hold.
 func describeSessions(s *Server, have *memorySnapshot) []message.SessionInfo {
-	list := s.sessions.Describe()
+	list := s.core.Describe()
 	slices.SortFunc(list, func(a, b message.SessionInfo) int { return cmp.Compare(a.Session, b.Session) })
 	leased := map[uint64][][]*tensor.Storage{}
 	leases := map[uint64]int{}

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
 )
@@ -61,7 +61,7 @@ func (s *Server) NewVersion(ctx context.Context, name string, specs []module.Nam
 type publishFunc func(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error)
 
 func newVersionWriter(name string, devices []driver.Device, specs []module.NamedSpec, publish publishFunc) (*VersionWriter, error) {
-	err := models.CheckName(name)
+	err := server.CheckName(name)
 	if err == nil && len(devices) == 0 {
 		err = status.Configuration(fmt.Errorf("%w: there is no device for the tensors: set Devices in the options", status.ErrInvalid))
 	}

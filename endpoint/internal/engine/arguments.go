@@ -22,8 +22,14 @@ type Arguments struct {
 	made        []interface{ Close() error }
 	claimed     atomic.Bool
 	memory      atomic.Uint32 // heldForAnswer, heldDone or heldAnswered; 0 if not held
-	Reservation Reservation   // of the request with which the arguments arrived, set when they are decoded
+	Reservation Reservation   // of the request with which the arguments arrived; nil for none
 	unlock      func()        // unlocks the key of a serialized endpoint; may be nil
+}
+
+// Reservation is the share of a request in the limits of a session.
+type Reservation interface {
+	// Release ends the reservation. It is called once.
+	Release()
 }
 
 // Unmapping memory takes longer than the rest of a call with a tensor, so the caller does not wait for it. The memory
@@ -101,7 +107,9 @@ func (a *Arguments) Claim() bool { return a.claimed.CompareAndSwap(false, true) 
 
 // close releases the memory. It is called once, by the caller whose Claim returned true.
 func (a *Arguments) close() {
-	a.Reservation.Release() // before the answer, because the client may send its next request as soon as it has the answer
+	if a.Reservation != nil {
+		a.Reservation.Release() // before the answer, because the client may send its next request as soon as it has the answer
+	}
 	if a.unlock != nil {
 		a.unlock()
 	}

@@ -29,54 +29,41 @@ func (a *answers) send(id uint64, r Reply, failure error, send sender) error {
 	if failure != nil {
 		return a.fail(id, failure)
 	}
-	defer r.Close()
 	sent := false
-	defer func() {
-		if !sent {
-			r.Lost()
-		}
-	}()
+	defer func() { r.Done(sent) }()
 	held := HeldAnswer{of: a.unread}
 	defer held.Release()
-	if err := held.Grow(r.size()); err != nil { // before it is encoded
+	if err := held.Grow(r.Size()); err != nil { // before it is encoded
 		return a.fail(id, err)
 	}
 	buf := bufpool.Bodies.Get()
 	defer bufpool.Bodies.Put(buf)
 	var err error
-	if *buf, err = r.appendTo(*buf); err != nil {
+	if *buf, err = r.AppendTo(*buf); err != nil {
 		return a.fail(id, fmt.Errorf("encode the answer: %w", err))
 	}
 	if err := held.Grow(len(*buf)); err != nil {
 		return a.fail(id, err)
 	}
-	if r.Slabs != nil {
-		// After the send, the client owns the memory. It may return the slab before send returns here, and the next
-		// result can use the slab only after this result was released.
-		r.release()
-	}
-	if err := a.sendReply(send, id, *buf, &r); err != nil {
+	if err := a.sendReply(send, id, *buf, r.Attachments()); err != nil {
 		if errors.Is(err, wire.ErrTooLarge) { // nothing was sent
 			return a.fail(id, status.WithClass(status.ErrLimit, err))
 		}
 		return err
 	}
 	sent = true
-	if r.After != nil {
-		r.After()
-	}
 	return nil
 }
 
-// sendReply sends the response to a request. It does not copy r.Shared.
-func (a *answers) sendReply(send sender, id uint64, body []byte, r *Reply) error {
-	if len(r.Shared) == 0 {
-		return a.sendFrame(send, wire.KindResponse, id, body, r.Files, r.memory())
+// sendReply sends the response to a request. It does not copy the tail.
+func (a *answers) sendReply(send sender, id uint64, body []byte, with Attachments) error {
+	if len(with.Tail) == 0 {
+		return a.sendFrame(send, wire.KindResponse, id, body, with.Files, with.Storages)
 	}
 	if conn, ok := a.conn.(*wire.Conn); ok {
-		return conn.SendShared(wire.KindResponse, id, body, r.Shared, r.Files...)
+		return conn.SendShared(wire.KindResponse, id, body, with.Tail, with.Files...)
 	}
-	return a.sendFrame(send, wire.KindResponse, id, slices.Concat(body, r.Shared), r.Files, r.memory())
+	return a.sendFrame(send, wire.KindResponse, id, slices.Concat(body, with.Tail), with.Files, with.Storages)
 }
 
 // sendFrame sends a frame with descriptors to another process, or with storages within this one. It borrows all
@@ -135,3 +122,12 @@ func (h *HeldAnswer) Grow(bytes int) error {
 
 // Release ends the charge.
 func (h *HeldAnswer) Release() { h.of.Give(h.n) }
+
+// Hold returns the charge for an item of a stream in memory. The caller releases it.
+func (ses *Session) Hold() HeldAnswer { return HeldAnswer{of: ses.answers.unread} }
+
+// SendItem sends an item of a stream with descriptors to another process, or with storages within this one. It borrows
+// all arguments.
+func (ses *Session) SendItem(request uint64, body []byte, files []*os.File, storages []*tensor.Storage) error {
+	return ses.answers.sendFrame(ses.conn.Send, wire.KindEvent, request, body, files, storages)
+}

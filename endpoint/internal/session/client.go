@@ -1,14 +1,31 @@
 package session
 
 import (
+	"context"
 	"math"
+	"os"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
-	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
+
+// Client is what a server keeps for the client of one session.
+type Client interface {
+	// Greeted is called after the handshake with a client in another process, before its first request.
+	Greeted(agreed *message.Agreement)
+	// Uses reports whether an earlier request still uses its id. Requests in flight and subscriptions are not included.
+	Uses(request uint64) bool
+	// Busy reports whether the client holds resources, so that the session is not idle.
+	Busy() bool
+	// Disconnected is called when the connection has ended, before the requests in flight are cancelled.
+	Disconnected()
+	// Release releases the client's resources. Requests in flight may still create more.
+	Release()
+	// Close releases all resources, after the last request has ended.
+	Close()
+}
 
 // Peer returns the client's credentials as reported by the kernel.
 func (ses *Session) Peer() wire.Credentials { return ses.conn.Peer() }
@@ -34,58 +51,13 @@ func (ses *Session) LimitOf(n int) int {
 	return n
 }
 
-// Holder describes the session to the catalog.
-func (ses *Session) Holder() catalog.Holder {
-	peer := ses.conn.Peer()
-	return catalog.Holder{ID: ses.ID, PID: peer.PID, UID: peer.UID, Label: ses.Label()}
+// Since returns the time at which the client connected.
+func (ses *Session) Since() time.Time { return ses.since }
+
+// SendContext is the method of [wire.Conn]. It sends a frame to the client.
+func (ses *Session) SendContext(ctx context.Context, kind wire.Kind, id uint64, body []byte, files ...*os.File) error {
+	return ses.conn.SendContext(ctx, kind, id, body, files...)
 }
 
-// Describe returns the session's identity and times, without its leases and objects.
-func (ses *Session) Describe() message.SessionInfo {
-	var offers int
-	if w := ses.Offered(); w != nil {
-		offers, _ = w.Offered()
-	}
-	peer := ses.conn.Peer()
-	return message.SessionInfo{
-		Session: ses.ID, Self: ses.Own, PID: peer.PID, UID: peer.UID, Label: ses.Label(), Since: ses.since.UnixNano(),
-		Requests: uint64(ses.InFlight.Count()), Offers: uint64(offers),
-	}
-}
-
-// Worker returns the worker that holds the session's offers, and creates it on first use.
-func (ses *Session) Worker() *offering.Worker {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	if w := ses.offers.Load(); w != nil {
-		return w
-	}
-	peer := ses.conn.Peer()
-	w := ses.of.Offers.NewWorker(ses.conn, message.EndpointWorker{
-		Session: ses.ID, PID: peer.PID, UID: peer.UID, Label: ses.label, Since: ses.since.UnixNano(),
-	})
-	ses.offers.Store(w)
-	return w
-}
-
-// Offered returns the worker of the session, or nil if the client has never offered an endpoint.
-func (ses *Session) Offered() *offering.Worker { return ses.offers.Load() }
-
-// Leases maps the leases of a client to the requests that acquired them. The events of a lease carry the id of its
-// request.
-type Leases struct{ by map[uint64]uint64 }
-
-// Put records the request that acquired a lease.
-func (l *Leases) Put(lease, request uint64) {
-	if l.by == nil {
-		l.by = map[uint64]uint64{}
-	}
-	l.by[lease] = request
-}
-
-// Drop removes a lease and returns the request that acquired it.
-func (l *Leases) Drop(lease uint64) (request uint64) {
-	request = l.by[lease]
-	delete(l.by, lease)
-	return request
-}
+// Buffered reports whether the reader has received frames that it has not handled yet. Only the reader calls it.
+func (ses *Session) Buffered() bool { return ses.conn.Buffered() }

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -55,19 +54,6 @@ func (ses *Session) Goodbye() {
 	}
 }
 
-// GoodbyeWorker sends a goodbye to a worker after it has answered its calls or ctx ends. It returns at once.
-func (ses *Session) GoodbyeWorker(ctx context.Context) {
-	w := ses.Offered()
-	if w == nil {
-		ses.Goodbye()
-		return
-	}
-	go func() {
-		w.Finish(ctx)
-		ses.Goodbye()
-	}()
-}
-
 // leave sends the goodbye and ends a session without requests in flight. The send runs in its own goroutine, because a
 // client that does not read would delay others. The send's time limit or Cut ends it.
 func (ses *Session) leave() {
@@ -91,26 +77,14 @@ func (ses *Session) Cut() { ses.conn.Close() }
 // end releases all resources of the client.
 func (ses *Session) end() {
 	ses.conn.Close()
-	if w := ses.Offered(); w != nil { // before its requests are cancelled, so that callers get ErrWorkerGone
-		w.End()
-	}
+	ses.Client.Disconnected()
 	ses.cancel(errDisconnected)
-	ses.Events.Stop()
-	leases := ses.releaseAll()
-	// A function that ignores its context must not delay the release of leases and objects. The second release covers
-	// what such a function creates later.
+	ses.Events.stop()
+	// A function that ignores its context must not delay the release of the client's resources. Close releases what such
+	// a function creates later.
+	ses.Client.Release()
 	ses.work.Wait()
-	leases += ses.releaseAll()
-	ses.Kept.Close()
-	ses.Slabs.Close()
-	ses.of.Log.Debug("session ended", "session", ses.ID, "pid", ses.conn.Peer().PID, "leases", leases)
+	ses.Client.Close()
+	ses.of.Log.Debug("session ended", "session", ses.ID, "pid", ses.conn.Peer().PID)
 	ses.of.remove(ses)
-}
-
-// releaseAll releases the leases and objects of the session and returns the number of leases.
-func (ses *Session) releaseAll() int {
-	for _, obj := range ses.of.Engine.Objects.ReleaseSession(ses.ID) {
-		ses.of.Engine.Dispose(obj)
-	}
-	return ses.of.Catalog.ReleaseHolder(ses.ID)
 }

@@ -42,12 +42,7 @@ func (ses *Session) idle() bool {
 	return ses.idleTicks == 2 // not again in later sweeps: one goodbye is enough
 }
 
-// holdsSomething reports whether the session has leases, references, watches, offers or requests in flight.
+// holdsSomething reports whether the session has requests in flight, events or other resources.
 func (ses *Session) holdsSomething() bool {
-	busy := ses.InFlight.Count() + ses.Events.Len() // each lease has an event
-	if w := ses.Offered(); w != nil {
-		offered, _ := w.Offered()
-		busy += w.Running() + offered
-	}
-	return busy > 0 || ses.of.Engine.Objects.HeldBy(ses.ID) > 0
+	return ses.InFlight.Count() > 0 || ses.Events.Len() > 0 || ses.Client.Busy()
 }

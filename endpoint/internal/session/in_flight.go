@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -16,8 +15,8 @@ type InFlight struct {
 	bytes atomic.Int64 // of the requests and of task arguments
 
 	mu      sync.Mutex
-	by      map[uint64]*callContext // by frame id
-	leaving bool                    // goodbye was sent: new requests are refused
+	by      map[uint64]*Context // by frame id
+	leaving bool                // goodbye was sent: new requests are refused
 }
 
 // Count returns the number of requests in flight.
@@ -39,22 +38,22 @@ func (f *InFlight) Leaving() bool {
 
 // begin registers a request so that it can be cancelled. On success it takes ownership of the frame's charge.
 func (f *InFlight) begin(w *work, frame wire.Frame) (err error) {
-	most := &w.session.of.Limits
+	most := &w.Session.of.Limits
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
 	case f.leaving:
 		return fmt.Errorf("%w: the owner is shutting down", status.ErrUnavailable)
-	case !w.session.Own && len(f.by) >= most.Requests:
+	case !w.Session.Own && len(f.by) >= most.Requests:
 		return limits.Exceeded(limits.Requests, "%d requests of this client are in flight", len(f.by))
 	}
-	if w.r.Reservation, err = f.admit(frame, most.RequestBytes, w.session.Own); err != nil {
+	if w.Context.reservation, err = f.admit(frame, most.RequestBytes, w.Session.Own); err != nil {
 		return err
 	}
 	if f.by == nil {
-		f.by = map[uint64]*callContext{}
+		f.by = map[uint64]*Context{}
 	}
-	f.by[w.r.ID] = &w.callContext
+	f.by[w.ID] = w.Context
 	return nil
 }
 
@@ -65,17 +64,17 @@ const fileCost = 16 << 10
 // admit adds the request's bytes to those of the session and takes ownership of the frame's charge. It fails if the
 // request is over the limit. It does not wait, because a waiting reader could not receive the frame that cancels the
 // request.
-func (f *InFlight) admit(frame wire.Frame, limit int64, unbound bool) (engine.Reservation, error) {
+func (f *InFlight) admit(frame wire.Frame, limit int64, unbound bool) (Reservation, error) {
 	n := int64(len(frame.Body)) + int64(frame.Files.Len())*fileCost
 	if sum := f.bytes.Add(n); sum > limit && sum > n && !unbound {
 		f.bytes.Add(-n)
-		return engine.Reservation{}, limits.Exceeded(limits.RequestBytes, "requests of this client in flight have %d bytes including descriptors, the limit is %d", sum-n, limit)
+		return Reservation{}, limits.Exceeded(limits.RequestBytes, "requests of this client in flight have %d bytes including descriptors, the limit is %d", sum-n, limit)
 	}
-	return engine.Reservation{Total: &f.bytes, Bytes: n, Frame: frame.Release}, nil
+	return Reservation{total: &f.bytes, bytes: n, frame: frame.Release}, nil
 }
 
 // get returns the context of a request, or nil if the request is not in flight.
-func (f *InFlight) get(id uint64) *callContext {
+func (f *InFlight) get(id uint64) *Context {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.by[id]

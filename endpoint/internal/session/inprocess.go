@@ -32,6 +32,7 @@ func (r *Register) Connect(ctx context.Context, hello message.Hello, frames wire
 	if err := ses.allowed(); err != nil {
 		return nil, message.Hello{}, err
 	}
+	ses.Client = r.NewClient(ses)
 	r.nextID++
 	ses.label, ses.greeted = limits.ShortLabel(hello.Label), true
 	r.sessions[ses.ID] = ses
@@ -64,7 +65,7 @@ func (r *Register) newSelfLocked() *inproc.Pipe {
 	r.self = newSession(r, mine, r.nextID)
 	r.self.Own, r.self.greeted, r.self.label = true, true, limits.ShortLabel(r.Label)
 	r.self.answers.unread = nil // limits apply to clients only
-	r.self.Events.Init(eventConn{r.self}, r.self.LimitOf(r.Limits.Subscriptions), &r.self.work)
-	r.Engine.Memory.Exempt(r.self.ID)
+	r.self.Events.limit = r.self.LimitOf(r.Limits.Subscriptions)
+	r.self.Client = r.NewClient(r.self)
 	return theirs
 }

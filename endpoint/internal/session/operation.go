@@ -3,53 +3,80 @@ package session
 import (
 	"context"
 	"os"
-	"slices"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Operation is one operation of the protocol, as the server implements it.
+// Operation is one operation that clients can request.
 type Operation struct {
-	// Call performs the operation. The request's descriptors are closed afterwards unless Call took ownership of them.
-	Call func(ctx context.Context, r Request) (Reply, error)
-	// Long is set if the operation may wait or compute. It then runs in a separate goroutine. The session's reader
-	// answers other operations, in the order of arrival.
-	Long bool
-	// Files is set if the operation accepts descriptors, which belong to its handles.
+	// Prepare begins a request and returns the run that executes it. The goroutine that reads the client's frames calls
+	// Prepare, in the order of arrival, so Prepare must not wait.
+	Prepare func(r *Request) (Run, Place, error)
+	// Files is set if the operation accepts descriptors.
 	Files bool
+	// Releases is set if the operation only releases resources. The server's own client may then request it while the
+	// server closes.
+	Releases bool
 }
 
-// perform runs the operation for a request.
-func (op *Operation) perform(ctx context.Context, r Request) (_ Reply, err error) {
-	ended := false
-	defer func() {
-		if !ended && r.Arguments != nil {
-			r.Arguments.Drop()
-		}
-	}()
-	defer r.Session.of.Engine.Recovered(&err, r.Callee, "")
-	out, err := op.Call(ctx, r)
-	ended = true
-	return out, err
+// Place is where a session runs a request.
+type Place uint8
+
+const (
+	// InOrder runs the request on the reader, before the next frame is read. The request cannot be cancelled: its
+	// context is the session's.
+	InOrder Place = iota
+	// Async runs the request in another goroutine.
+	Async
+	// Inline runs the request on the reader. If it takes long, another goroutine takes over the read loop.
+	Inline
+)
+
+// Run executes one request.
+type Run interface {
+	// Run executes the request. It takes the request's descriptors that it needs; the others are closed afterwards.
+	Run(ctx context.Context, r *Request) (Reply, error)
+	// End releases the resources of the run. It is called once, after the response was sent or lost, even if Run was not
+	// called or panicked.
+	End()
 }
 
-// Request is one request from a client.
+// Reply is the result of a request.
+type Reply interface {
+	// Size returns a lower bound of the size of the message, as far as known before encoding.
+	Size() int
+	// AppendTo encodes the message.
+	AppendTo(b []byte) ([]byte, error)
+	// Attachments returns what is sent with the message. It is borrowed until Done.
+	Attachments() Attachments
+	// Done is called once, when the reply was sent or lost. It reverts the operation of a lost reply and releases the
+	// reply's resources.
+	Done(sent bool)
+}
+
+// Attachments are sent together with a message.
+type Attachments struct {
+	Files    []*os.File        // for clients in other processes
+	Storages []*tensor.Storage // for clients in this process, instead of Files
+	Tail     []byte            // rest of the message, which many responses share; nil for none
+}
+
+// Request is one request from a client. It is valid until the end of its run.
 type Request struct {
-	Session *Session           // of the client
-	ID      uint64             // of its frame
-	Body    message.RawMessage // payload, in the frame's memory
-	Files   *wire.Files        // received with it; closed when it is answered
+	Session  *Session           // of the client
+	Op       message.Op         // requested operation
+	ID       uint64             // of its frame
+	Body     message.RawMessage // payload, in the frame's memory
+	Files    *wire.Files        // received with it; closed when it is answered
+	Metadata message.Metadata   // for interceptors
 
-	Reservation engine.Reservation // charge for body and descriptors; that of arguments ends when they are closed
-	Arguments   *engine.Arguments  // storage for the arguments of a call; may be nil
-	Callee      *engine.Definition // set if the endpoint of a call was already found; nil otherwise
-	Call        message.CallParts  // set if the call was already parsed
-
-	Metadata message.Metadata // for interceptors
+	// Context is the memory of the request's context. Prepare may set it to memory that it allocates together with other
+	// memory of the request. Functions may keep a context, so that memory is used once.
+	Context *Context
+	// SendNow makes the session send the response at once, because the end of the run takes long.
+	SendNow bool
 }
 
 // Decode decodes the request's body into a message. An empty body leaves the message unchanged.
@@ -58,79 +85,4 @@ func (r *Request) Decode(into any) error {
 		return nil
 	}
 	return message.Unmarshal(r.Body, into)
-}
-
-// Reply is the result of a request.
-type Reply struct {
-	Body     any                  // message, if there is no Result
-	Result   engine.ResultRef     // of a call; zero for others
-	KeptFor  *Session             // session that is charged for the result's memory until the reply is closed; nil for none
-	Returned message.Returned     // message, if there is a Result
-	Files    []*os.File           // borrowed until the reply has been sent
-	Slabs    *transfer.SlabExport // slabs that carry the result; nil for most
-	// Storages replace Files for a client in this process. They are borrowed until the reply has been sent.
-	Storages []*tensor.Storage
-	// Head is the start of the message and Shared the rest. Shared is kept once in memory for all requests that it
-	// answers. Head is nil if Body or Result is set. Both are borrowed until the reply has been sent.
-	Head, Shared []byte
-	After        func() // runs when the reply has been sent; may be nil
-	Undo         func() // reverts the operation if the reply is not delivered; may be nil
-}
-
-// appendTo encodes the message.
-func (r *Reply) appendTo(b []byte) ([]byte, error) {
-	switch {
-	case r.Result.Result != nil:
-		return message.AppendReturned(slices.Grow(b, r.size()), &r.Returned)
-	case r.Head != nil:
-		return append(b, r.Head...), nil
-	}
-	body, err := message.MarshalPayload(r.Body)
-	return append(b, body...), err
-}
-
-// size returns a lower bound of the message's size, as far as known before encoding. Shared is not counted.
-func (r *Reply) size() int {
-	if r.Result.Result != nil {
-		return len(r.Returned.Value) + engine.HandleBytes*len(r.Returned.Handles)
-	}
-	return len(r.Head)
-}
-
-// Lost reverts the operation because the reply was not delivered. The caller also closes the reply.
-func (r *Reply) Lost() {
-	if r.Slabs != nil {
-		r.Slabs.MarkUnsent()
-	}
-	if r.Undo != nil {
-		r.Undo()
-	}
-}
-
-// memory returns the storages that the reply refers to.
-func (r *Reply) memory() []*tensor.Storage {
-	if r.Result.Result != nil {
-		return r.Result.Payload.Storages
-	}
-	return r.Storages
-}
-
-// Close releases the reply's resources, whether or not it was sent.
-func (r *Reply) Close() {
-	if r.Slabs != nil {
-		r.Slabs.Close()
-	}
-	r.release()
-}
-
-// release releases the result.
-func (r *Reply) release() {
-	if r.Result.Result == nil {
-		return
-	}
-	if r.KeptFor != nil {
-		r.KeptFor.of.Engine.Memory.Remove(r.KeptFor.ID, r.Result.Result)
-	}
-	r.Result.Release()
-	r.Result = engine.ResultRef{}
 }

@@ -1,6 +1,5 @@
 // Package session manages the connected clients of an owner: handshakes, read loops, requests in flight and their
-// responses. A session holds all resources of its client and releases them when the connection ends. The server passes
-// in the table of operations.
+// responses. The server passes in its operations and what it keeps for a client. Nothing here depends on the operations.
 package session
 
 import (
@@ -12,12 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
-	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -31,14 +26,11 @@ type Config struct {
 	Hello     func() message.Hello // of the server
 	Limits    Limits               // of one client
 	Totals    *Totals              // of all clients together
-	Engine    *engine.Engine       // holds objects and results of clients
-	Catalog   *catalog.Catalog     // holds their leases
-	Offers    *offering.Table      // holds their offered endpoints
-	// Find returns the endpoint with the given name, or nil. It borrows the name, which is in the frame's memory.
-	Find func(name []byte) *engine.Definition
+	// NewClient returns what the server keeps for the client of a new session. It must not use the register.
+	NewClient func(*Session) Client
 	// Operations are the operations that clients can request. They may be set after [NewRegister], before the first
 	// client connects.
-	Operations map[message.Op]*Operation
+	Operations map[message.Op]Operation
 }
 
 // Limits bound the resources of one client. The server's limits with the same names document them.
@@ -49,19 +41,15 @@ type Limits struct {
 	RequestTime   time.Duration // for one request; 0 for no limit
 	RequestBytes  int64         // in flight
 	Subscriptions int           // leases plus names in watches
-	KeptBytes     int64         // of arguments that stay mapped; negative for none
-	SlabBytes     int64         // of result memory that is reused; negative for none
 	Idle          time.Duration // time after which a client without resources is disconnected; 0 for no limit
 }
 
 // Totals count and bound the resources of all clients together.
 type Totals struct {
-	Files, Bodies *Budget            // of requests in flight
-	Answers       *Budget            // that are unread
-	Rings         *Budget            // for small frames
-	Kept          transfer.KeptTotal // memory of arguments that stays mapped
-	Slabs         transfer.SlabTotal // result memory that is reused
-	Refusals      limits.Refusals    // by limit
+	Files, Bodies *Budget         // of requests in flight
+	Answers       *Budget         // that are unread
+	Rings         *Budget         // for small frames
+	Refusals      limits.Refusals // by limit
 }
 
 // Register holds the sessions of a server until the last one ends after [Register.Stop]. Its methods are safe for
@@ -121,6 +109,7 @@ func (r *Register) Admit(c *net.UnixConn) {
 	r.nextID++
 	ses := newSession(r, conn, r.nextID)
 	ses.overLimit = r.clientsLocked() >= r.Limits.Clients
+	ses.Client = r.NewClient(ses)
 	r.sessions[ses.ID] = ses
 	go ses.run()
 }
@@ -216,24 +205,15 @@ func (r *Register) Self() *Session {
 	return r.self
 }
 
-// Describe lists the sessions, the server's own first, without their leases and objects.
-func (r *Register) Describe() []message.SessionInfo {
+// All returns the server's own session, which may not have begun, and the clients.
+func (r *Register) All() []*Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	list := make([]message.SessionInfo, 0, len(r.sessions)+1)
-	list = append(list, r.self.Describe())
+	list := append(make([]*Session, 0, len(r.sessions)+1), r.self)
 	for _, ses := range r.sessions {
 		if ses != r.self {
-			list = append(list, ses.Describe())
+			list = append(list, ses)
 		}
 	}
 	return list
-}
-
-// TrimSlabs frees unused result memory and returns its size in bytes.
-func (r *Register) TrimSlabs() (bytes int64) {
-	for _, ses := range r.all() {
-		bytes += ses.Slabs.Trim()
-	}
-	return bytes
 }

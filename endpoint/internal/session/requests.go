@@ -36,42 +36,39 @@ func (ses *Session) request(frame wire.Frame) (reading bool, err error) {
 		return true, fmt.Errorf("%w: request %d: %w", wire.ErrProtocol, frame.ID, err)
 	}
 	ses.of.Requests.Add(1)
-	if ses.Own && ses.of.Stopped() && !givesBack(req.Op) {
-		discard(frame)
-		return true, ses.answers.fail(frame.ID, status.ErrServerClosing)
-	}
 	op, ok := ses.of.Operations[req.Op]
-	if !ok {
+	var refused error
+	switch {
+	case ses.Own && ses.of.Stopped() && !op.Releases:
+		refused = status.ErrServerClosing
+	case !ok:
+		refused = fmt.Errorf("%w: this owner does not support operation %d", errors.ErrUnsupported, req.Op)
+	case frame.Files.Len() > 0 && !op.Files:
+		refused = fmt.Errorf("%w: %s takes no descriptors, received %d", wire.ErrProtocol, req.Op, frame.Files.Len())
+	}
+	if refused != nil {
 		discard(frame)
-		return true, ses.answers.fail(frame.ID, fmt.Errorf("%w: this owner does not support operation %d", errors.ErrUnsupported, req.Op))
+		return true, ses.answers.fail(frame.ID, refused)
 	}
-	r := Request{Session: ses, ID: frame.ID, Body: req.Body, Files: frame.Files, Metadata: req.Metadata}
-	if frame.Files.Len() > 0 && !op.Files {
-		discard(frame)
-		return true, ses.answers.fail(frame.ID, fmt.Errorf("%w: %s takes no descriptors, received %d", wire.ErrProtocol, req.Op, frame.Files.Len()))
+	w, place := newWork(ses, &req, frame), InOrder
+	if w.run, place, err = op.Prepare(&w.Request); err == nil && place != InOrder {
+		err = w.start(req.Timeout, frame)
 	}
-	if !op.Long {
-		defer discard(frame)
-		reply, err := op.perform(ses.ctx, r)
-		// The reader flushes before it waits, so responses to requests that arrived together are sent together.
-		return true, ses.answers.send(r.ID, reply, err, ses.conn.SendLater)
-	}
-	w := newWork(ses, op, r)
-	if err := w.start(&req, frame); err != nil {
-		w.recycle()
+	if err != nil {
+		w.end()
 		discard(frame)
 		return true, ses.answers.fail(frame.ID, err)
 	}
-	if req.Op == message.OpCall && w.find() && w.brief() {
+	switch place {
+	case InOrder:
+		defer discard(frame)
+		return true, w.runInOrder()
+	case Inline:
 		return w.runInline()
+	default:
+		ses.of.runners.run(w)
+		return true, nil
 	}
-	ses.of.runners.run(w)
-	return true, nil
-}
-
-// givesBack reports whether an operation only releases resources of the session.
-func givesBack(op message.Op) bool {
-	return op == message.OpObjectRelease || op == message.OpUnwatch || op == message.OpTaskCancel
 }
 
 // checkID refuses the request id 0, because no response could carry it, and the id of a request or subscription that
@@ -80,8 +77,7 @@ func (ses *Session) checkID(id uint64) error {
 	if id == 0 {
 		return fmt.Errorf("%w: a request has the id 0", wire.ErrProtocol)
 	}
-	offers := ses.Offered()
-	if ses.InFlight.get(id) != nil || ses.Events.Has(id) || offers != nil && offers.Has(id) {
+	if ses.InFlight.get(id) != nil || ses.Events.Has(id) || ses.Client.Uses(id) {
 		return fmt.Errorf("%w: the id of request %d is in use", wire.ErrProtocol, id)
 	}
 	return nil

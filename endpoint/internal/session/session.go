@@ -15,19 +15,16 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/subscription"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Session is one connected client. It holds all resources of the client and releases them when the connection ends.
+// Session is one connected client. It releases all resources of the client when the connection ends.
 //
-// One goroutine reads the connection. It answers short requests itself, in order. Long requests run in separate
-// goroutines so that a waiting request does not delay others. The reader also runs calls that are expected to be brief;
-// see readToken. An idle session costs one goroutine, parked in the kernel's poller, and one descriptor.
+// One goroutine reads the connection. It answers short requests itself, in order. Others run in separate goroutines so
+// that a waiting request does not delay others. The reader also runs requests that are expected to be brief; see
+// readToken. An idle session costs one goroutine, parked in the kernel's poller, and one descriptor.
 type Session struct {
 	of        *Register
 	conn      inproc.Conn
@@ -39,12 +36,9 @@ type Session struct {
 	ctx    context.Context // ends with the session
 	cancel context.CancelCauseFunc
 
-	Events   subscription.Set // subscriptions of the client
-	Leases   Leases           // owned by the reader
-	Streams  Streams          // running streams
-	Kept     transfer.Kept    // memory of arguments that stays mapped
-	Slabs    transfer.Slabs   // result memory that is reused
-	InFlight InFlight         // long requests
+	Client   Client   // what the server keeps for the client
+	Events   Events   // subscriptions of the client
+	InFlight InFlight // requests that are not answered yet, without those that run in order
 	answers  answers
 
 	active    atomic.Bool // a frame arrived since the last sweep for idle sessions
@@ -53,7 +47,6 @@ type Session struct {
 	readToken readToken
 	work      sync.WaitGroup // long requests and senders of events
 	farewell  sync.Once
-	offers    atomic.Pointer[offering.Worker] // nil for a client that has never offered anything; set under mu
 
 	mu      sync.Mutex
 	label   string
@@ -67,7 +60,7 @@ func newSession(r *Register, conn inproc.Conn, id uint64) *Session {
 	ses.answers = answers{of: r, conn: conn, unread: r.Totals.Answers.Account()}
 	ses.readToken.ses = ses
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
-	ses.Events.Init(eventConn{ses}, r.Limits.Subscriptions, &ses.work)
+	ses.Events.init(ses, r.Limits.Subscriptions, &ses.work)
 	return ses
 }
 
@@ -98,14 +91,9 @@ func (ses *Session) handshake() error {
 		return err
 	}
 	ses.mu.Lock()
-	defer ses.mu.Unlock()
 	ses.label, ses.greeted = limits.ShortLabel(agreed.Peer.Label), true
-	if agreed.Has(message.FeatureKeep) {
-		ses.Kept.Allow(ses.of.Limits.KeptBytes, &ses.of.Totals.Kept)
-	}
-	if agreed.Has(message.FeaturePool) {
-		ses.Events.AddImplicit(slabsSource{ses})
-	}
+	ses.mu.Unlock()
+	ses.Client.Greeted(agreed)
 	return nil
 }
 
@@ -166,13 +154,7 @@ func discard(frame wire.Frame) {
 	}
 }
 
-// eventConn sends the events of a session's subscriptions.
-type eventConn struct{ ses *Session }
-
-// Send implements subscription.Conn.
-func (c eventConn) Send(request uint64, body []byte) error {
-	return c.ses.conn.Send(wire.KindEvent, request, body)
+// sendEvent sends the body of an event of a request.
+func (ses *Session) sendEvent(request uint64, body []byte) error {
+	return ses.conn.Send(wire.KindEvent, request, body)
 }
-
-// Cut implements subscription.Conn.
-func (c eventConn) Cut() { c.ses.Cut() }

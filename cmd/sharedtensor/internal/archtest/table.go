@@ -71,10 +71,6 @@ var Table = []Row{
 	{Package: "endpoint/internal/bufpool"},
 	{Package: "endpoint/internal/limits", Ours: []string{"task", "endpoint/internal/status"}},
 	{
-		Package: "endpoint/internal/subscription",
-		Ours:    []string{"wire", "wire/message", "endpoint/internal/status", "endpoint/internal/limits"},
-	},
-	{
 		Package: "endpoint/internal/link",
 		Ours: []string{
 			"driver", "tensor", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/codec",
@@ -115,7 +111,7 @@ var Table = []Row{
 	{
 		Package: "endpoint/internal/engine",
 		Ours: []string{
-			"driver", "tensor", "wire", "wire/message", "cache", "task", "task/panics", "endpoint/internal/status", "endpoint/internal/codec",
+			"driver", "tensor", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics", "endpoint/internal/status", "endpoint/internal/codec",
 			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/limits",
 		},
 	},
@@ -134,19 +130,18 @@ var Table = []Row{
 		},
 	},
 	{
-		Package: "endpoint/internal/session", // independent of the features of a server: objects of all kinds are held in the same way
+		Package: "endpoint/internal/session", // independent of the operations of a server
 		Ours: []string{
-			"driver", "tensor", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/transfer",
-			"endpoint/internal/inproc", "endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/subscription",
-			"endpoint/internal/engine", "endpoint/internal/offering",
+			"tensor", "wire", "wire/message", "task/panics", "endpoint/internal/status", "endpoint/internal/inproc", "endpoint/internal/bufpool",
+			"endpoint/internal/limits",
 		},
 	},
 	{
-		Package: "endpoint/internal/models",
+		Package: "endpoint/internal/server",
 		Ours: []string{
-			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/codec",
-			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/limits", "endpoint/internal/subscription",
-			"endpoint/internal/engine", "endpoint/internal/session",
+			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "task", "endpoint/internal/status", "endpoint/internal/codec",
+			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/limits", "endpoint/internal/engine",
+			"endpoint/internal/offering", "endpoint/internal/session",
 		},
 	},
 	{Package: "endpoint/internal/endpointtest", Ours: []string{"driver/drivertest"}, Theirs: []string{testify}},
@@ -155,10 +150,10 @@ var Table = []Row{
 		Ours: []string{
 			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics",
 			"endpoint/internal/status", "endpoint/internal/codec", "endpoint/internal/unixsock", "endpoint/internal/transfer", "endpoint/internal/inproc",
-			"endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/subscription", "endpoint/internal/link",
+			"endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/link",
 			"endpoint/internal/change", "endpoint/internal/connector", "endpoint/internal/lease", "endpoint/internal/reference", "endpoint/internal/watch",
 			"endpoint/internal/calls", "endpoint/internal/worker",
-			"endpoint/internal/engine", "endpoint/internal/offering", "endpoint/internal/session", "endpoint/internal/models",
+			"endpoint/internal/engine", "endpoint/internal/offering", "endpoint/internal/session", "endpoint/internal/server",
 		},
 	},
 	{Package: "endpoint/intercept", Ours: []string{"endpoint"}},

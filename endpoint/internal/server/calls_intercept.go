@@ -1,0 +1,133 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"reflect"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
+	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// Intercept runs do through the server's interceptors. undo releases the result of a successful do that does not reach
+// the caller.
+type Intercept func(ctx context.Context, call Intercepted, do func(context.Context) error, undo func()) error
+
+// Intercepted describes a call, a task or a stream to interceptors.
+type Intercepted struct {
+	Kind     Kind             // of the call
+	Endpoint string           // its name
+	Peer     Peer             // caller
+	Metadata message.Metadata // sent with the call
+	Task     string           // id of the task that runs; empty for other kinds
+	// Argument returns the decoded argument until the call ends. It is nil for the run of a task.
+	Argument func() (any, error)
+}
+
+// Kind is the kind of an intercepted call.
+type Kind uint8
+
+const (
+	KindCall   Kind = iota + 1 // call that waits for its result
+	KindSubmit                 // submission of a task
+	KindTask                   // run of a submitted task
+	KindStream                 // whole stream
+)
+
+// Peer identifies the process of a client.
+type Peer struct {
+	PID      int32  // credentials from the kernel
+	UID, GID uint32 // credentials from the kernel
+	Session  uint64 // number of the session
+	Label    string // chosen by the client
+}
+
+// peerOf returns the Peer of a session's client.
+func peerOf(ses *session.Session) Peer {
+	peer := ses.Peer()
+	return Peer{PID: peer.PID, UID: peer.UID, GID: peer.GID, Session: ses.ID, Label: ses.Label()}
+}
+
+var (
+	errRunTwice = errors.New("an interceptor called next twice: a function runs once for each call")
+	errCallOver = errors.New("an interceptor requested the argument after the call had ended")
+)
+
+// described returns the description of the call for interceptors.
+func (c *call) described(kind Kind) Intercepted {
+	return Intercepted{Kind: kind, Endpoint: c.callee.Name, Peer: peerOf(c.client.session), Metadata: c.request.Metadata}
+}
+
+// intercepted runs the call through the server's interceptors. Arguments are decoded on first use.
+func (c *call) intercepted(ctx context.Context, kind Kind, do callee) (out session.Reply, err error) {
+	var a *engine.Arguments
+	var refused error
+	prepare := func() error {
+		if a == nil && refused == nil {
+			a, refused = c.arguments()
+		}
+		return refused
+	}
+	defer func() {
+		if a != nil {
+			a.Drop() // if nothing ran
+		}
+		a, refused = nil, errCallOver
+	}()
+	about := c.described(kind)
+	about.Argument = func() (any, error) {
+		if err := prepare(); err != nil {
+			return nil, err
+		}
+		in := reflect.ValueOf(a.Value).Elem().Interface()
+		if passed, ok := in.(*offering.Arguments); ok { // a worker decodes them into its types
+			return a.DecodeForwarded(passed.Raw)
+		}
+		return in, nil
+	}
+	ran := false
+	err = c.intercept(ctx, about, func(ctx context.Context) error {
+		if ran {
+			return errRunTwice
+		}
+		ran = true
+		if err := prepare(); err != nil {
+			return err
+		}
+		var err error
+		out, err = do(c, ctx, a)
+		return err
+	}, func() { out.Done(false) })
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// around returns a wrapper that runs a submitted task through the server's interceptors, or nil if there are none.
+func (c *call) around() func(engine.Obtain) engine.Obtain {
+	if c.intercept == nil {
+		return nil
+	}
+	about, o, d := c.described(KindTask), c.callOperations, c.callee // the task outlives c
+	return func(obtain engine.Obtain) engine.Obtain {
+		return func(ctx context.Context) (res engine.ResultRef, cached bool, err error) {
+			defer o.engine.Recovered(&err, d, "")
+			about := about
+			about.Task, _ = task.ID(ctx)
+			ran := false
+			err = o.intercept(ctx, about, func(ctx context.Context) (err error) {
+				if ran {
+					return errRunTwice
+				}
+				ran = true
+				res, cached, err = obtain(ctx)
+				return err
+			}, func() { res.Release() })
+			return res, cached, err
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// digester computes the requested digests of versions, oldest first, one version at a time in one goroutine. It reads
+// every byte itself instead of trusting the publisher. A version has an entry in jobs until the catalog drops it.
+type digester struct {
+	of *Models
+
+	mu        sync.Mutex
+	jobs      map[*module.StateDict]*digestJob // by the catalog's state dict
+	byVersion map[versionKey]*digestJob        // jobs with a known version number
+	queue     []*digestJob
+	running   bool // the goroutine is running
+	closed    bool
+	work      sync.WaitGroup // the goroutine; added to under mu while not closed
+}
+
+// versionKey identifies a version of a server.
+type versionKey struct {
+	name    string
+	version uint64
+}
+
+// digestJob computes the digests of one version.
+type digestJob struct {
+	sd   *module.StateDict // an alias; finish closes it
+	ctx  context.Context   // ends when the version is dropped
+	stop context.CancelCauseFunc
+	done chan struct{}
+
+	// Guarded by digester.mu.
+	key   versionKey // zero before publication
+	begun bool
+
+	// Set before done is closed.
+	whole   module.Digest
+	tensors []byte
+	err     error
+}
+
+// errVersionGone is the error of digests whose version was dropped by the catalog before they were computed.
+var errVersionGone = fmt.Errorf("%w: the version was freed before its digests were computed", status.ErrNotFound)
+
+// add creates the job for a state dict before the catalog owns it. It borrows the state dict.
+func (d *digester) add(sd *module.StateDict) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return
+	}
+	if d.jobs == nil {
+		d.jobs, d.byVersion = map[*module.StateDict]*digestJob{}, map[versionKey]*digestJob{}
+	}
+	j := &digestJob{sd: sd.Alias(), done: make(chan struct{})}
+	j.ctx, j.stop = context.WithCancelCause(context.Background())
+	d.jobs[sd] = j
+}
+
+// published records the version number of a state dict and queues its job. It does nothing if the catalog has already
+// dropped the state dict.
+func (d *digester) published(sd *module.StateDict, name string, version uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	j := d.jobs[sd]
+	if j == nil || d.closed {
+		return
+	}
+	j.key = versionKey{name, version}
+	d.byVersion[j.key] = j
+	d.queue = append(d.queue, j)
+	if !d.running {
+		d.running = true
+		d.work.Go(d.run)
+	}
+}
+
+// drop removes a state dict that the catalog has dropped, and cancels its job.
+func (d *digester) drop(sd *module.StateDict) {
+	d.mu.Lock()
+	j := d.jobs[sd]
+	if j == nil {
+		d.mu.Unlock()
+		return
+	}
+	delete(d.jobs, sd)
+	if d.byVersion[j.key] == j {
+		delete(d.byVersion, j.key)
+	}
+	end := d.endLocked(j)
+	d.mu.Unlock()
+	end(errVersionGone)
+}
+
+// endLocked removes a job from the queue. The returned function ends the job with an error; a job that has not begun
+// ends at once.
+func (d *digester) endLocked(j *digestJob) func(error) {
+	if j.begun {
+		return j.stop
+	}
+	j.begun = true // prevents that run starts it
+	d.queue = slices.DeleteFunc(d.queue, func(k *digestJob) bool { return k == j })
+	return func(why error) {
+		j.stop(why)
+		j.finish(why)
+	}
+}
+
+// close cancels all jobs. Their waiters get an error.
+func (d *digester) close() {
+	d.mu.Lock()
+	d.closed = true
+	var ends []func(error)
+	for _, j := range d.jobs {
+		ends = append(ends, d.endLocked(j))
+	}
+	d.mu.Unlock()
+	for _, end := range ends {
+		end(status.ErrServerClosing)
+	}
+}
+
+// run computes queued jobs until the queue is empty.
+func (d *digester) run() {
+	for {
+		d.mu.Lock()
+		if len(d.queue) == 0 {
+			d.running = false
+			d.mu.Unlock()
+			return
+		}
+		j := d.queue[0]
+		d.queue = slices.Delete(d.queue, 0, 1)
+		j.begun = true
+		log := d.of.Log.With("name", j.key.name, "version", j.key.version)
+		d.mu.Unlock()
+		start := time.Now()
+		j.compute(d.of.Digest)
+		switch {
+		case j.err == nil:
+			log.Info("digests computed", "digest", j.whole.String(), "took", time.Since(start))
+		case j.ctx.Err() == nil:
+			log.Warn("digests cannot be computed", "error", j.err)
+		}
+		j.stop(nil)
+	}
+}
+
+// compute reads all tensors. If cancelled, it fails with the cause of the job's context.
+func (j *digestJob) compute(digest func(context.Context, *module.StateDict, int) (map[string]module.Digest, error)) {
+	each, err := digest(j.ctx, j.sd, 1)
+	if err == nil {
+		j.whole, j.tensors, err = packDigests(j.sd, each)
+	}
+	j.finish(err)
+}
+
+// packDigests returns the digest of the state dict and the tensor digests in its order.
+func packDigests(sd *module.StateDict, each map[string]module.Digest) (whole module.Digest, column []byte, err error) {
+	if err := sd.SetDigests(each); err != nil { // the job owns the state dict
+		return whole, nil, err
+	}
+	whole, _ = sd.ClaimedDigest()
+	for name := range sd.All() {
+		digest := each[name]
+		column = append(column, digest[:]...)
+	}
+	return whole, column, nil
+}
+
+// finish sets the result of the job and wakes its waiters.
+func (j *digestJob) finish(err error) {
+	j.err = err
+	if closing := j.sd.Close(); j.err == nil {
+		j.err = closing
+	}
+	close(j.done)
+}
+
+// wait returns when the digests are computed, the job has failed, or ctx ends.
+func (j *digestJob) wait(ctx context.Context) error {
+	select {
+	case <-j.done:
+		return j.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// state returns the state of the job and, if it is computed, the digest of the whole version.
+func (j *digestJob) state() (message.DigestState, []byte) {
+	select {
+	case <-j.done:
+	default:
+		return message.DigestPending, nil
+	}
+	if j.err != nil {
+		return message.DigestFailed, nil
+	}
+	return message.DigestComputed, j.whole[:]
+}
+
+// job returns the job of a state dict in the catalog, or nil if its digests are not computed.
+func (d *digester) job(sd *module.StateDict) *digestJob {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.jobs[sd]
+}
+
+// describe adds the state of the digests to versions.
+func (d *digester) describe(name string, versions []message.VersionInfo) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range versions {
+		if j := d.byVersion[versionKey{name, versions[i].Version}]; j != nil {
+			versions[i].DigestState, versions[i].Digest = j.state()
+		}
+	}
+}

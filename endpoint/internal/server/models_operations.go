@@ -1,0 +1,182 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// modelOperations implements the operations on models.
+type modelOperations struct{ *Models }
+
+// acquire acquires a lease and sends the memory. It subscribes the client to the name before it answers, so the
+// client receives every later event.
+func (m *modelOperations) acquire(_ context.Context, r *session.Request) (session.Reply, error) {
+	var in message.Acquire
+	if err := r.Decode(&in); err != nil {
+		return nil, err
+	}
+	ses, c := r.Session, clientOf(r.Session)
+	// A client that acquires an old version receives an event about the newest one at once.
+	sub, err := ses.Events.Add(r.ID, &namesSource{of: m.Catalog, names: []string{in.Name}, current: in.Version != 0})
+	if err != nil {
+		return nil, err
+	}
+	lease, err := m.Catalog.Acquire(in.Name, in.Version, c.holder())
+	if err != nil {
+		ses.Events.Remove(r.ID)
+		return nil, m.loads.absent(in.Name, status.Absent(err))
+	}
+	c.leases.put(lease.ID, r.ID)
+	out := m.exports.of(lease.StateDict())
+	return &sharedAnswer{
+		answer: answer{
+			after: func() { ses.Events.Begin(sub) },
+			undo: func() {
+				if err := m.Catalog.Release(lease.ID, ses.ID); err == nil {
+					ses.Events.Remove(c.leases.drop(lease.ID))
+				}
+			},
+		},
+		head: message.AppendAcquiredHead(nil, lease.ID, lease.Name, lease.Version, out.Sourced), tail: out.Tail,
+		files: out.Files, storages: out.Storages,
+	}, nil
+}
+
+func (m *modelOperations) release(_ context.Context, r *session.Request) (session.Reply, error) {
+	var in message.Release
+	if err := r.Decode(&in); err != nil {
+		return nil, err
+	}
+	ses, c := r.Session, clientOf(r.Session)
+	var done message.Released
+	var failure error
+	for _, lease := range in.Leases {
+		if err := m.Catalog.Release(lease, ses.ID); err != nil {
+			failure = err
+			continue
+		}
+		ses.Events.Remove(c.leases.drop(lease))
+		done.Count++
+	}
+	if failure != nil {
+		return nil, failure
+	}
+	return &answer{body: done}, nil
+}
+
+func (m *modelOperations) publish(ctx context.Context, r *session.Request) (session.Reply, error) {
+	var in message.Publish
+	if err := r.Decode(&in); err != nil {
+		return nil, err
+	}
+	if err := CheckName(in.Name); err != nil {
+		return nil, err
+	}
+	charged, err := newCharge(r.Session.ID, &in, r.Files)
+	if err == nil {
+		err = m.quotas.take(charged, &m.One, &m.All)
+	}
+	if err != nil {
+		return nil, err
+	}
+	sd, err := transfer.Importer{Devices: m.Devices}.StateDict(&in.Manifest, in.Handles, r.Files)
+	if err != nil {
+		m.quotas.giveBack(charged)
+		return nil, err
+	}
+	origin := catalog.Origin{Source: in.Source, Publisher: clientOf(r.Session).holder()}
+	version, err := m.Publish(ctx, Publication{Name: in.Name, StateDict: sd, Origin: origin, Digests: in.Digests, After: in.After, charge: &charged})
+	if err != nil {
+		return nil, status.Absent(err)
+	}
+	return &answer{body: message.Published{Version: version}}, nil
+}
+
+func (m *modelOperations) withdraw(_ context.Context, r *session.Request) (session.Reply, error) {
+	var in message.Withdraw
+	if err := r.Decode(&in); err != nil {
+		return nil, err
+	}
+	if err := m.Withdraw(in.Name); err != nil {
+		return nil, status.Absent(err)
+	}
+	return &answer{body: message.Withdrawn{}}, nil
+}
+
+func (m *modelOperations) list(_ context.Context, r *session.Request) (session.Reply, error) {
+	var in message.List
+	if err := r.Decode(&in); err != nil {
+		return nil, err
+	}
+	return &answer{body: m.page(in)}, nil
+}
+
+func (m *modelOperations) info(_ context.Context, r *session.Request) (session.Reply, error) {
+	var in message.Info
+	if err := r.Decode(&in); err != nil {
+		return nil, err
+	}
+	info, err := m.Catalog.Info(in.Name)
+	if err != nil {
+		return nil, m.loads.absent(in.Name, status.Absent(err))
+	}
+	model, loading := m.fitInfo(info), m.loads.get(in.Name)
+	if !in.Manifest {
+		return &answer{body: message.InfoResult{Model: model, Loading: loading}}, nil
+	}
+	manifest, err := m.manifest(clientOf(r.Session), in.Name, in.Version)
+	if err != nil {
+		return nil, err
+	}
+	if loading != nil { // it follows the manifest, which therefore cannot be shared
+		return &answer{body: struct {
+			Model    message.ModelInfo  `cbor:"1,keyasint"`
+			Manifest message.RawMessage `cbor:"2,keyasint"`
+			Loading  *message.Loading   `cbor:"3,keyasint"`
+		}{model, manifest, loading}}, nil
+	}
+	head, err := message.MarshalInfoHead(&model)
+	if err != nil {
+		return nil, err
+	}
+	return &sharedAnswer{head: head, tail: manifest}, nil
+}
+
+// manifest returns the encoded manifest of a version. It holds a lease for the session while it runs.
+func (m *modelOperations) manifest(c *client, name string, version uint64) ([]byte, error) {
+	lease, err := m.Catalog.Acquire(name, version, c.holder())
+	if err != nil {
+		return nil, status.Absent(err)
+	}
+	defer func() { _ = m.Catalog.Release(lease.ID, c.session.ID) }()
+	return m.exports.of(lease.StateDict()).Manifest, nil
+}
+
+// digests answers when the digests of a version are computed. It holds the version only to look it up, so waiting
+// keeps no memory.
+func (m *modelOperations) digests(ctx context.Context, r *session.Request) (session.Reply, error) {
+	var in message.Digests
+	if err := r.Decode(&in); err != nil {
+		return nil, err
+	}
+	lease, err := m.Catalog.Acquire(in.Name, in.Version, clientOf(r.Session).holder())
+	if err != nil {
+		return nil, m.loads.absent(in.Name, status.Absent(err))
+	}
+	job := m.Models.digests.job(lease.StateDict())
+	_ = m.Catalog.Release(lease.ID, r.Session.ID) // best effort: the lease exists
+	if job == nil {
+		return nil, fmt.Errorf("%w: version %d was published without digests of the owner; publish it with digests",
+			status.ErrNotFound, lease.Version)
+	}
+	if err := job.wait(ctx); err != nil {
+		return nil, err
+	}
+	return &answer{body: message.Digested{Version: lease.Version, Whole: job.whole[:], Tensors: job.tensors}}, nil
+}

@@ -1,0 +1,71 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/task"
+)
+
+// start starts the call as a task of the session. If then is not nil, it receives the result. If around is not nil, it
+// wraps the run. start takes ownership of the arguments.
+func (c *call) start(ctx context.Context, a *engine.Arguments, then func(*engine.Outcome), around func(engine.Obtain) engine.Obtain) (*task.Task[*engine.Outcome], error) {
+	spec := task.Spec{Name: c.callee.Name, Owner: c.client.session.ID}
+	if !c.client.session.Own {
+		spec.Limit = c.tasks
+	}
+	return c.engine.Submit(ctx, spec, c.callee, a, then, around)
+}
+
+// callTask runs a call of a task endpoint. It waits for the task, and cancels it if the caller leaves. The task drops a
+// delivered result, because other clients do not have the task's id.
+func (c *call) callTask(ctx context.Context, a *engine.Arguments) (session.Reply, error) {
+	var h engine.Handoff
+	t, err := c.start(ctx, a, h.Put, nil)
+	if err != nil {
+		return nil, err
+	}
+	err = t.Wait(ctx)
+	made, res := h.Take()
+	if err != nil {
+		if ctx.Err() != nil && !t.Cancel(context.Cause(ctx)) {
+			_ = t.Discard() // it has ended meanwhile
+		}
+		if made != nil {
+			res.Release()
+		}
+		return nil, err
+	}
+	out, err := c.deliver(&c.out, c.client, c.callee, res, made.Cached, made)
+	if c.out.message.Object == nil { // destroying an object also drops the results that tasks keep of it
+		_ = t.Discard() // it has ended
+	}
+	return out, err
+}
+
+func (c *call) submit(ctx context.Context) (session.Reply, error) {
+	return c.counted(ctx, KindSubmit, (*call).submitEndpoint)
+}
+
+// submitEndpoint starts a call as a task.
+func (c *call) submitEndpoint(ctx context.Context, a *engine.Arguments) (session.Reply, error) {
+	if d := c.callee; d.Stream != nil {
+		a.Drop()
+		return nil, fmt.Errorf("%w: endpoint %q streams its results and cannot be a task", status.ErrInvalid, d.Name)
+	}
+	t, err := c.start(ctx, a, nil, c.around())
+	if err != nil {
+		return nil, err
+	}
+	return &answer{body: encodeTask(t.Status()), undo: func() {
+		if !t.Cancel(errUnheard) {
+			_ = t.Discard() // it has ended
+		}
+	}}, nil
+}
+
+// errUnheard is the cause if a task is cancelled because its submitter left before it received the id.
+var errUnheard = fmt.Errorf("its submitter left before it received the task's id: %w", context.Canceled)
