@@ -46,6 +46,7 @@ type Watcher struct {
 	mu      sync.Mutex
 	link    *link.Link        // current connection, events of others are ignored; nil for none
 	asking  chan struct{}     // closed when the request on link was answered or has failed
+	refused error             // why the owner refused the request on link
 	request uint64            // id of the request on link; 0 until it is answered
 	began   bool              // an owner has answered; later changes of the owner are events
 	server  string            // owner that seen refers to
@@ -108,6 +109,8 @@ func (w *Watcher) establish(ctx context.Context, l *link.Link) error {
 	switch {
 	case w.err != nil:
 		return w.err
+	case w.refused != nil: // Resume ends the watcher a moment later
+		return w.refused
 	case !w.began:
 		return errNotBegun
 	}
@@ -140,6 +143,7 @@ func (w *Watcher) begin(ctx context.Context, l *link.Link, back bool) error {
 	request := link.Request{Op: message.OpWatch, Body: message.Watch{Names: w.names}, Event: func(e message.Event) { w.event(l, e) }, Late: l.EndLateWatch}
 	id, frame, err := l.RoundTrip(ctx, request)
 	if err != nil {
+		w.refuse(l, err)
 		w.Lost(l)
 		return err
 	}
@@ -150,6 +154,15 @@ func (w *Watcher) begin(ctx context.Context, l *link.Link, back bool) error {
 		return nil
 	}
 	return w.catchUp(ctx, l, known)
+}
+
+// refuse records that the owner refused the request on a connection. It does nothing for other errors.
+func (w *Watcher) refuse(l *link.Link, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.link == l && connector.Refused(err) {
+		w.refused = err
+	}
 }
 
 // bindLink makes the watcher accept only events of l. The caller then requests the events and closes asking. asking is
@@ -164,7 +177,7 @@ func (w *Watcher) bindLink(l *link.Link, back bool) (asking chan struct{}, known
 	if err := l.Reason(); err != nil { // the watcher may already be bound to the next connection
 		return nil, nil, err
 	}
-	w.link, w.request, w.asking = l, 0, make(chan struct{})
+	w.link, w.request, w.refused, w.asking = l, 0, nil, make(chan struct{})
 	if w.server != l.Server.Server { // each owner has its own version numbers
 		w.server = l.Server.Server
 		clear(w.seen)
