@@ -47,8 +47,8 @@ type report struct {
 	Failure string  `json:",omitempty"`
 	// Ops is the number of operations since the last report. Cut is the number whose context ended first. Away is the
 	// number that found no owner. Offered is the number that workers answered, and Followed the number that used a
-	// version of a follower.
-	Ops, Cut, Away, Bytes, Offered, Followed int64 `json:",omitempty"`
+	// version of a follower. Reused is the number of allocations in reused memory of pools.
+	Ops, Cut, Away, Bytes, Offered, Followed, Reused int64 `json:",omitempty"`
 	// Salts are the salts of versions, by "server name version".
 	Salts map[string]uint64 `json:",omitempty"`
 	Note  string            `json:",omitempty"`

@@ -28,17 +28,19 @@ const (
 	opTimeout = 60 * time.Second
 )
 
-// client is a process that uses the owner.
+// client is a user of the owner: a process, or a part of the owner's.
 type client struct {
 	a              assignment
 	r              *reporter
 	dev            driver.Device
-	gate           sync.RWMutex // locked for writing while the client is paused
+	memory         driver.Device // memory of publications and arguments: dev, or a pool
+	gate           sync.RWMutex  // locked for writing while the client is paused
 	salts          salts
 	base           counts // after the first connection
 	durations      [numOperations]atomic.Int64
 	report         struct{ ops, cut, away, bytes, offered, followed atomic.Int64 }
 	next           atomic.Uint64 // last salt
+	reused         atomic.Int64  // reused allocations that were reported
 	operationState [lanes]operationState
 
 	mu        sync.Mutex
@@ -58,20 +60,42 @@ type operationState struct {
 	since time.Time
 }
 
+// localIndex is the number of the client in the owner's process.
+const localIndex = 100
+
+// startLocal starts a client in the owner's process. It is connected without the socket.
+func startLocal(a assignment, r *reporter, dev *host.Device) (*client, error) {
+	c := &client{a: a, r: r, dev: dev, memory: newPool(dev)}
+	c.a.Role, c.a.Index = "client", localIndex
+	err := c.dial(context.Background())
+	if err == nil {
+		c.begin()
+	}
+	return c, err
+}
+
+// begin starts the operations.
+func (c *client) begin() {
+	for i := range lanes {
+		go c.work(i)
+	}
+	go c.monitor()
+}
+
 // clientMain is the main function of a client.
 func clientMain(a assignment, r *reporter, commands func() (command, bool)) error {
 	dev, err := host.Open()
 	if err != nil {
 		return err
 	}
-	c := &client{a: a, r: r, dev: dev}
+	c := &client{a: a, r: r, dev: dev, memory: dev}
+	if a.Index%2 == 0 {
+		c.memory = newPool(dev)
+	}
 	if err := c.warm(); err != nil {
 		return err
 	}
-	for i := range lanes {
-		go c.work(i)
-	}
-	go c.monitor()
+	c.begin()
 	r.send(report{Ready: true})
 	for {
 		what, ok := commands()
@@ -136,6 +160,10 @@ func (c *client) dial(ctx context.Context) error {
 
 func (c *client) addCounts(to *report) {
 	to.Ops, to.Cut, to.Away, to.Bytes = c.report.ops.Swap(0), c.report.cut.Swap(0), c.report.away.Swap(0), c.report.bytes.Swap(0)
+	if c.memory != c.dev {
+		reused := driver.Pools().Reused
+		to.Reused = reused - c.reused.Swap(reused)
+	}
 	to.Offered, to.Followed = c.report.offered.Swap(0), c.report.followed.Swap(0)
 }
 

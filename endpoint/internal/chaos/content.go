@@ -54,7 +54,7 @@ func mix(x uint64) uint64 {
 
 // makeTensor creates tensor i of a salt.
 func makeTensor(dev driver.Device, salt uint64, i int, spec tensor.Spec) (*tensor.Tensor, error) {
-	t, err := tensor.Zeros(dev, spec.DType, spec.Shape)
+	t, err := tensor.Empty(dev, spec.DType, spec.Shape)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func makeTensor(dev driver.Device, salt uint64, i int, spec tensor.Spec) (*tenso
 }
 
 // makeModel creates the model of a salt. For each tensor of two or more columns it contains a transposed view under a
-// separate name.
+// separate name. The tensors of an odd salt are in one slab, which is not zeroed.
 func makeModel(dev driver.Device, salt uint64) (_ *module.StateDict, err error) {
 	sd := module.NewStateDict()
 	defer func() {
@@ -73,8 +73,21 @@ func makeModel(dev driver.Device, salt uint64) (_ *module.StateDict, err error) 
 			err = errors.Join(err, sd.Close())
 		}
 	}()
-	for i, spec := range specs(salt) {
-		t, err := makeTensor(dev, salt, i, spec)
+	list := specs(salt)
+	part := func(i int) (*tensor.Tensor, error) { return makeTensor(dev, salt, i, list[i]) }
+	if salt%2 == 1 {
+		slab, err := makeSlab(dev, salt, list)
+		if err != nil {
+			return nil, err
+		}
+		defer slab.Close()
+		part = func(i int) (*tensor.Tensor, error) {
+			t, _ := slab.Get(tensorName(salt, i, ""))
+			return t.Alias(), nil
+		}
+	}
+	for i := range list {
+		t, err := part(i)
 		if err != nil {
 			return nil, err
 		}
@@ -84,6 +97,25 @@ func makeModel(dev driver.Device, salt uint64) (_ *module.StateDict, err error) 
 		}
 		if err := sd.Set(tensorName(salt, i, "T"), view); err != nil {
 			return nil, err
+		}
+	}
+	return sd, nil
+}
+
+// makeSlab creates the tensors of a salt in one slab.
+func makeSlab(dev driver.Device, salt uint64, list []tensor.Spec) (*module.StateDict, error) {
+	named := make([]module.NamedSpec, len(list))
+	for i, spec := range list {
+		named[i] = module.NamedSpec{Name: tensorName(salt, i, ""), DType: spec.DType, Shape: spec.Shape}
+	}
+	sd, err := module.Empty(dev, named)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		t, _ := sd.Get(named[i].Name)
+		if err := t.FillFrom(bytes.NewReader(content(salt, i, t.Bytes()))); err != nil {
+			return nil, errors.Join(err, sd.Close())
 		}
 	}
 	return sd, nil
@@ -116,12 +148,12 @@ func checkModel(sd *module.StateDict) (uint64, error) {
 		if err := checkTensor(t, salt, i, spec); err != nil {
 			return salt, err
 		}
-		awaitCounts, err := view.Transpose(0, 1)
+		straight, err := view.Transpose(0, 1)
 		if err != nil {
 			return salt, err
 		}
-		err = checkTensor(awaitCounts, salt, i, spec)
-		if err = errors.Join(err, awaitCounts.Close()); err != nil {
+		err = checkTensor(straight, salt, i, spec)
+		if err = errors.Join(err, straight.Close()); err != nil {
 			return salt, fmt.Errorf("the transposed view: %w", err)
 		}
 	}

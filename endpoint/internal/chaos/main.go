@@ -1,11 +1,13 @@
 //go:build unix
 
 // Command chaos searches for bugs with random operations. An owner, several clients and several workers, each a process,
-// run for a while. Workers offer endpoints. Clients publish, acquire, watch, call, submit, and hold and release references concurrently, with contexts
-// that often end near the answer. Meanwhile processes are killed, stopped, drained and restarted. Every element of
-// every received tensor is checked. At intervals all processes pause: the state of watchers and handles must then match
-// the owner's. After everything was released, the numbers of leases, references, bytes, descriptors, mappings and
-// goroutines must equal the initial ones.
+// run for a while. Workers offer endpoints, withdraw them and offer them again. Clients publish, acquire, watch, follow,
+// call, submit, and hold and release references concurrently, with contexts that often end near the answer. One client
+// is in the owner's process. One process in three has no rings, and every second client publishes in reused memory, as
+// the owner does. Meanwhile processes are killed, stopped, drained and restarted. Every element of every received tensor
+// is checked. At intervals all processes pause: the state of watchers, followers, handles and offers must then match the
+// owner's. After everything was released, the numbers of leases, references, bytes, descriptors, mappings and goroutines
+// must equal the initial ones.
 //
 //	go run -race ./endpoint/internal/chaos -duration 20m
 //	go run -race ./endpoint/internal/chaos -seed 17 -duration 1m -clients 4

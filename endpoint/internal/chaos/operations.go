@@ -155,7 +155,7 @@ func (w *lane) check(t *tensor.Tensor, key uint64) error {
 // argument returns a new tensor and its salt.
 func (w *lane) argument() (*tensor.Tensor, uint64, error) {
 	salt := w.rng.Uint64()
-	t, err := makeTensor(w.dev, salt, 0, oneSpec(salt))
+	t, err := makeTensor(w.memory, salt, 0, oneSpec(salt))
 	return t, salt, err
 }
 

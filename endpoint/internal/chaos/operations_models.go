@@ -129,7 +129,7 @@ func (w *lane) closeHandle(context.Context, *endpoint.Client) error {
 
 func (w *lane) publish(ctx context.Context, c *endpoint.Client) error {
 	salt := mix(w.a.Seed) ^ uint64(w.a.Index)<<48 ^ uint64(w.a.Life)<<32 ^ w.next.Add(1)
-	sd, err := makeModel(w.dev, salt)
+	sd, err := makeModel(w.memory, salt)
 	if err != nil {
 		return err
 	}

@@ -21,14 +21,16 @@ const taskTTL = 2 * time.Second
 
 // owner is the serving process.
 type owner struct {
-	a    assignment
-	r    *reporter
-	dev  driver.Device
-	s    *endpoint.Server
-	rng  *rand.Rand
-	gate sync.RWMutex // locked for writing while the owner is paused
-	base counts       // before the first client
-	next uint64       // last salt
+	a     assignment
+	r     *reporter
+	dev   driver.Device
+	pool  driver.Device // memory of publications
+	s     *endpoint.Server
+	rng   *rand.Rand
+	gate  sync.RWMutex // locked for writing while the owner is paused
+	base  counts       // before the first client of another process
+	local *client      // uses the owner from this process
+	next  uint64       // last salt
 }
 
 // ownerMain is the main function of an owner.
@@ -37,7 +39,7 @@ func ownerMain(a assignment, r *reporter, commands func() (command, bool)) error
 	if err != nil {
 		return err
 	}
-	o := &owner{a: a, r: r, dev: dev, rng: rand.New(rand.NewPCG(a.Seed, uint64(a.Life)<<32|1<<31))}
+	o := &owner{a: a, r: r, dev: dev, pool: newPool(dev), rng: rand.New(rand.NewPCG(a.Seed, uint64(a.Life)<<32|1<<31))}
 	registry, err := functions(dev, "")
 	if err != nil {
 		return err
@@ -60,19 +62,30 @@ func ownerMain(a assignment, r *reporter, commands func() (command, bool)) error
 	stop := make(chan struct{})
 	var working sync.WaitGroup
 	working.Go(func() { o.work(stop) })
+	if o.local, err = startLocal(a, r, dev); err != nil {
+		return fmt.Errorf("the client in this process: %w", err)
+	}
 	o.base = count()
+	o.base.Goroutines++ // of the local client's connection, if it connects again
 	r.send(report{Ready: true})
 	for {
 		c, ok := commands()
 		if !ok {
 			os.Exit(0) // the parent has ended
 		}
+		done := report{Done: c}
 		switch c {
 		case pause:
 			o.gate.Lock()
+			o.local.gate.Lock()
+			done.Salts = o.local.salts.take()
 		case resume:
+			o.local.gate.Unlock()
 			o.gate.Unlock()
 		case drop:
+			if err := errors.Join(o.local.verify(), o.local.releaseAll()); err != nil {
+				return err
+			}
 			if err := o.rest(); err != nil {
 				return err
 			}
@@ -90,7 +103,7 @@ func ownerMain(a assignment, r *reporter, commands func() (command, bool)) error
 			r.send(report{Done: drain})
 			return nil
 		}
-		r.send(report{Done: c})
+		r.send(done)
 	}
 }
 
@@ -128,7 +141,7 @@ func (o *owner) work(stop chan struct{}) {
 func (o *owner) publish(ctx context.Context, name string) error {
 	o.next++
 	salt := mix(o.a.Seed) ^ 1<<63 ^ uint64(o.a.Life)<<32 ^ o.next
-	sd, err := makeModel(o.dev, salt)
+	sd, err := makeModel(o.pool, salt)
 	if err != nil {
 		return err
 	}
@@ -149,6 +162,11 @@ func (o *owner) destroy(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// newPool returns a pool for publications and arguments. It keeps memory for a short time, so that pauses are short.
+func newPool(dev *host.Device) driver.Device {
+	return host.NewPool(dev, host.PoolOptions{Idle: time.Second})
 }
 
 // versionKey identifies a version across restarts of the owner.

@@ -34,10 +34,10 @@ type runner struct {
 
 // totals are the counts of all processes.
 type totals struct {
-	Ops, Cut, Away, Bytes, Offered, Followed  int64
-	Killed, Stopped, Drained, OwnerKilled     int
-	OwnerStopped, Quiet, Versions, OwnerLives int
-	WorkersKilled, WorkersStopped             int
+	Ops, Cut, Away, Bytes, Offered, Followed, Reused int64
+	Killed, Stopped, Drained, OwnerKilled            int
+	OwnerStopped, Quiet, Versions, OwnerLives        int
+	WorkersKilled, WorkersStopped                    int
 }
 
 func newRunner(p plan, out io.Writer) *runner {
@@ -120,6 +120,7 @@ func (r *runner) onReport(p *process, what report) {
 	r.sum.Bytes += what.Bytes
 	r.sum.Offered += what.Offered
 	r.sum.Followed += what.Followed
+	r.sum.Reused += what.Reused
 	for version, salt := range what.Salts {
 		if old, ok := r.salts[version]; ok && old != salt {
 			what.Failure = fmt.Sprintf("%s: version %s is %016x here and %016x elsewhere", p.a, version, salt, old)
@@ -290,8 +291,8 @@ func (r *runner) show(since time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sum
-	fmt.Fprintf(r.out, "chaos: %6s of %s: %d operations (%d cut short, %d without an owner, %d answered by workers, %d uses of followers), %d MiB checked, %d versions; "+
+	fmt.Fprintf(r.out, "chaos: %6s of %s: %d operations (%d cut short, %d without an owner, %d answered by workers, %d uses of followers), %d MiB checked, %d versions, %d allocations reused; "+
 		"clients killed %d, stopped %d; workers killed %d, stopped %d; owners killed %d, stopped %d, drained %d; quiet %d times\n",
-		since.Round(time.Second), r.plan.Duration, s.Ops, s.Cut, s.Away, s.Offered, s.Followed, s.Bytes>>20, s.Versions, s.Killed, s.Stopped, s.WorkersKilled, s.WorkersStopped,
+		since.Round(time.Second), r.plan.Duration, s.Ops, s.Cut, s.Away, s.Offered, s.Followed, s.Bytes>>20, s.Versions, s.Reused, s.Killed, s.Stopped, s.WorkersKilled, s.WorkersStopped,
 		s.OwnerKilled, s.OwnerStopped, s.Drained, s.Quiet)
 }

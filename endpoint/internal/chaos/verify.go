@@ -160,6 +160,14 @@ func (c *client) verifyRef(ctx context.Context, ref keptRef, server string) erro
 
 // dropAll releases everything that this process holds, and checks that nothing remains.
 func (c *client) dropAll() error {
+	if err := c.releaseAll(); err != nil {
+		return err
+	}
+	return awaitCounts(c.base, newsLimit)
+}
+
+// releaseAll checks and releases everything that this client holds.
+func (c *client) releaseAll() error {
 	var errs []error
 	for _, h := range c.handles {
 		if _, err := checkModel(h.StateDict()); err != nil {
@@ -180,8 +188,5 @@ func (c *client) dropAll() error {
 		errs = append(errs, p.Value().check(c, p.name), p.Close())
 	}
 	c.handles, c.watchers, c.refs, c.tasks, c.followers, c.pins = nil, nil, nil, nil, nil, nil
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return awaitCounts(c.base, newsLimit)
+	return errors.Join(errs...)
 }
