@@ -6,9 +6,7 @@ import (
 	"iter"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/calls"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/reference"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -76,35 +74,20 @@ type Caller interface {
 // doubles.
 type holder interface {
 	Objects
-	keep(ctx context.Context, f calls.Call, out any) (*reference.Reference, error)
+	keep(ctx context.Context, call client.Call, out any) (*client.Reference, error)
 }
 
 // caller implements [Caller] over a client, of another process or of the server's own.
-type caller struct{ to *target }
-
-// keep implements holder.
-func (c *caller) keep(ctx context.Context, f calls.Call, out any) (*reference.Reference, error) {
-	return c.to.keep(ctx, f, out)
-}
-
-// Call calls an endpoint and decodes its result into out, a pointer, or drops the result if out is nil. It borrows in,
-// which is encoded by the rules of [Register]. Tensors are shared in place, not copied: the function sees the same
-// memory while it runs. The caller closes the tensors of the result. They stay valid after the owner exits. Other
-// callers may share them, so they must not be written.
-//
-// The reference to a managed result is released at once; use [CallManaged] to keep it.
-//
-// When ctx ends, the function is cancelled and Call returns, even if the owner does not read its socket. Errors: those
-// of the function, with their codes; [ErrNoEndpoint]; those of Dial if the connection is lost. A call that was sent is
-// not repeated after its connection is lost, because the function may have run.
-func (c *caller) Call(ctx context.Context, name string, in, out any) error {
-	return c.to.get(ctx, calls.Call{Name: name, In: in}, out)
+type caller struct {
+	conn        *client.Client
+	intercept   Invoke        // the client's interceptors; nil for none
+	infoTimeout time.Duration // limits ServerInfo
 }
 
 // Endpoints lists the endpoints, sorted by name.
 func (c *caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
 	var got message.EndpointsListed
-	if err := c.to.conn.Request(ctx, link.Request{Op: message.OpEndpoints}, &got); err != nil {
+	if err := c.conn.Request(ctx, client.Request{Op: message.OpEndpoints}, &got); err != nil {
 		return nil, fmt.Errorf("endpoints: %w", err)
 	}
 	list := make([]EndpointInfo, 0, len(got.Endpoints))
@@ -117,10 +100,10 @@ func (c *caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
 // ServerInfo describes the server: its identity, counters, endpoints and clients. It returns [ErrUnavailable] if no
 // owner serves, or if the owner does not answer within five seconds.
 func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.to.infoTimeout, errInfoTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, c.infoTimeout, errInfoTimeout)
 	defer cancel()
 	var got message.ServerInfo
-	if err := c.to.conn.RequestNow(ctx, link.Request{Op: message.OpServerInfo}, &got); err != nil {
+	if err := c.conn.RequestNow(ctx, client.Request{Op: message.OpServerInfo}, &got); err != nil {
 		return ServerInfo{}, fmt.Errorf("server info: %w", err)
 	}
 	return decodeServerInfo(got), nil
@@ -135,7 +118,7 @@ var errInfoTimeout = fmt.Errorf("%w: the owner did not answer within %v: %w", st
 // computed: later callers get a new run. It reports whether there was one. Callers that have the result keep it.
 func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool, error) {
 	var got message.Invalidated
-	if err := c.to.invoker.Ask(ctx, message.OpInvalidateCall, calls.Call{Name: name, In: in}, &got); err != nil {
+	if err := c.conn.Ask(ctx, message.OpInvalidateCall, client.Call{Name: name, In: in}, &got); err != nil {
 		return false, fmt.Errorf("invalidate call %s: %w", status.Shown(name), err)
 	}
 	return got.Count > 0, nil
@@ -145,8 +128,8 @@ func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool,
 // number.
 func (c *caller) InvalidateEndpoint(ctx context.Context, name string) (int, error) {
 	var got message.Invalidated
-	ask := link.Request{Op: message.OpInvalidateEndpoint, Body: message.InvalidateEndpoint{Endpoint: name}}
-	if err := c.to.conn.Request(ctx, ask, &got); err != nil {
+	ask := client.Request{Op: message.OpInvalidateEndpoint, Body: message.InvalidateEndpoint{Endpoint: name}}
+	if err := c.conn.Request(ctx, ask, &got); err != nil {
 		return 0, fmt.Errorf("invalidate endpoint %s: %w", status.Shown(name), err)
 	}
 	return int(got.Count), nil

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -13,8 +13,8 @@ import (
 // ObjectInfo describes a managed object. It returns a [*StaleError] if the server does not have it.
 func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got message.ObjectInfo
-	ask := link.Request{Op: message.OpObjectInfo, Body: message.Object{ID: objectID}}
-	if err := c.to.conn.Request(ctx, ask, &got); err != nil {
+	ask := client.Request{Op: message.OpObjectInfo, Body: message.Object{ID: objectID}}
+	if err := c.conn.Request(ctx, ask, &got); err != nil {
 		return ObjectInfo{}, fmt.Errorf("object info: %w", err)
 	}
 	return decodeObject(got), nil
@@ -26,7 +26,7 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 	list := []ObjectInfo{}
 	for ask := (message.Objects{Endpoints: endpoints}); ; {
 		var got message.ObjectsListed
-		if err := c.to.conn.Request(ctx, link.Request{Op: message.OpObjects, Body: ask}, &got); err != nil {
+		if err := c.conn.Request(ctx, client.Request{Op: message.OpObjects, Body: ask}, &got); err != nil {
 			return nil, fmt.Errorf("objects: %w", err)
 		}
 		for _, info := range got.Objects {
@@ -48,8 +48,8 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 // server does not have the object.
 func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got message.ObjectInfo
-	ask := link.Request{Op: message.OpObjectDestroy, Body: message.Object{ID: objectID}}
-	if err := c.to.conn.Request(ctx, ask, &got); err != nil {
+	ask := client.Request{Op: message.OpObjectDestroy, Body: message.Object{ID: objectID}}
+	if err := c.conn.Request(ctx, ask, &got); err != nil {
 		return ObjectInfo{}, fmt.Errorf("destroy object %s: %w", message.CutText(objectID, status.MaxShown), err)
 	}
 	return decodeObject(got), nil

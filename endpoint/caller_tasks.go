@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/calls"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -20,19 +19,20 @@ import (
 func (c *caller) Submit(ctx context.Context, name string, in any) (TaskInfo, error) {
 	var info TaskInfo
 	var cancel func()
-	submit := func(ctx context.Context, with Metadata) error {
-		got, undo, err := c.to.invoker.Submit(ctx, calls.Call{Name: name, In: in, Metadata: with})
+	submit := func(ctx context.Context, call client.Call) error {
+		got, undo, err := c.conn.Submit(ctx, call)
 		if err != nil {
 			return fmt.Errorf("submit %s: %w", status.Shown(name), err)
 		}
 		info, cancel = decodeTask(got), undo
 		return nil
 	}
-	if c.to.intercept == nil {
-		err := submit(ctx, nil)
+	call := client.Call{Name: name, In: in}
+	if c.intercept == nil {
+		err := submit(ctx, call)
 		return info, err
 	}
-	if err := c.to.intercepted(ctx, KindSubmit, name, in, submit, func() { cancel() }); err != nil {
+	if err := c.intercepted(ctx, KindSubmit, call, submit, func() { cancel() }); err != nil {
 		return TaskInfo{}, err
 	}
 	return info, nil
@@ -72,7 +72,7 @@ const lastLook = 100 * time.Millisecond
 
 func (c *caller) task(ctx context.Context, op message.Op, body message.Task) (TaskInfo, error) {
 	var got message.TaskInfo
-	err := waiting(ctx, func() error { return c.to.conn.Request(ctx, link.Request{Op: op, Body: body}, &got) })
+	err := waiting(ctx, func() error { return c.conn.Request(ctx, client.Request{Op: op, Body: body}, &got) })
 	if err != nil {
 		return TaskInfo{}, fmt.Errorf("task %s: %w", message.CutText(body.ID, status.MaxShown), err)
 	}
@@ -83,14 +83,15 @@ func (c *caller) task(ctx context.Context, op message.Op, body message.Task) (Ta
 // repeatedly while the task is kept. Each call returns separate tensors, which the caller closes. Errors:
 // task.ErrNotFinished; task.ErrFailed and task.ErrCancelled with the function's error; task.ErrNotFound.
 func (c *caller) Result(ctx context.Context, id string, out any) error {
-	return c.to.get(ctx, calls.Call{Task: id}, out)
+	_, err := c.fetch(ctx, client.Call{Task: id}, out)
+	return err
 }
 
 // Cancel cancels a task. A pending task ends at once; the context of a running function is cancelled. It returns false
 // if the task had already ended.
 func (c *caller) Cancel(ctx context.Context, id string) (bool, error) {
 	var got message.TaskCancelled
-	if err := c.to.conn.Request(ctx, link.Request{Op: message.OpTaskCancel, Body: message.Task{ID: id}}, &got); err != nil {
+	if err := c.conn.Request(ctx, client.Request{Op: message.OpTaskCancel, Body: message.Task{ID: id}}, &got); err != nil {
 		return false, fmt.Errorf("cancel task %s: %w", message.CutText(id, status.MaxShown), err)
 	}
 	return got.Cancelled, nil
@@ -104,7 +105,7 @@ func (c *caller) Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, erro
 		ask.States = append(ask.States, string(s))
 	}
 	var got message.TasksListed
-	if err := c.to.conn.Request(ctx, link.Request{Op: message.OpTasks, Body: ask}, &got); err != nil {
+	if err := c.conn.Request(ctx, client.Request{Op: message.OpTasks, Body: ask}, &got); err != nil {
 		return nil, fmt.Errorf("tasks: %w", err)
 	}
 	list := make([]TaskInfo, 0, len(got.Tasks))

@@ -7,16 +7,11 @@ import (
 	"path/filepath"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/calls"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/connector"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/lease"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/reference"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/watch"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/worker"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -52,13 +47,8 @@ type ClientOptions struct {
 // request without a deadline fails at once with [ErrUnavailable], unless the client was made to wait
 // ([ClientOptions].Wait). Its methods are safe for concurrent use.
 type Client struct {
-	caller
-	opts     ClientOptions
-	conn     *connector.Connector
-	leases   *lease.Leases
-	watchers *watch.Watchers
-	offers   *worker.Offers
-	refs     *reference.Table
+	*caller
+	opts ClientOptions
 }
 
 // Dial connects to an owner. Errors: [ErrUnavailable] if no owner serves on the socket, [ErrPermission] if the owner is
@@ -116,24 +106,17 @@ func makeClient(opts ClientOptions) (*Client, error) {
 		return nil, err
 	}
 	c := newClient(opts, devices, nil)
-	c.to.intercept = intercept
+	c.intercept = intercept
 	return c, nil
 }
 
 // newClient returns an unconnected client. dialSelf connects a server's own client to it; it is nil for other clients.
 func newClient(opts ClientOptions, devices transfer.Devices, dialSelf func() (*inproc.Pipe, message.Hello, error)) *Client {
-	conn := connector.New(connector.Config{
+	conn := client.New(client.Config{
 		Socket: opts.Socket, OverSocket: opts.OverSocket, AllowUIDs: opts.AllowUIDs, Wait: opts.Wait, Limits: opts.Limits,
-		Hello: func() message.Hello { return opts.hello(devices) }, DialSelf: dialSelf,
+		Devices: devices, Hello: opts.hello(devices), DialSelf: dialSelf, Log: opts.Logger,
 	})
-	importer := transfer.Importer{Devices: devices, Socket: opts.Socket}
-	c := &Client{
-		opts: opts, conn: conn, leases: lease.New(conn, importer, opts.Logger), watchers: watch.New(conn),
-		offers: worker.New(conn, importer, opts.Limits, opts.Logger), refs: reference.New(conn, opts.Logger),
-	}
-	conn.AddDependents(c.watchers, c.offers, c.leases, c.refs)
-	c.to = &target{conn: conn, refs: c.refs, invoker: calls.New(conn, c.refs, importer), infoTimeout: defaultInfoTimeout}
-	return c
+	return &Client{caller: &caller{conn: conn, infoTimeout: defaultInfoTimeout}, opts: opts}
 }
 
 // hello returns the client's hello.
@@ -149,7 +132,7 @@ func (o *ClientOptions) hello(devices transfer.Devices) message.Hello {
 
 // serverClosed closes a server's own client. Its object references are gone.
 func (c *Client) serverClosed() {
-	c.refs.LoseAll()
+	c.conn.LoseObjects()
 	c.Close()
 }
 

@@ -81,7 +81,7 @@ func (c *Client) AcquireWith(ctx context.Context, name string, opts AcquireOptio
 
 // acquire attaches a version; 0 means the newest. If wait is true, it waits for an owner.
 func (c *Client) acquire(ctx context.Context, wait bool, name string, version uint64) (*Handle, error) {
-	a, sd, err := c.leases.Acquire(ctx, wait, name, version)
+	a, sd, err := c.conn.Acquire(ctx, wait, name, version)
 	if err != nil {
 		return nil, err
 	}

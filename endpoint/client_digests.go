@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/connector"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
@@ -56,11 +55,11 @@ func (c *Client) digests(ctx context.Context, name string, version uint64) (Vers
 }
 
 // digested waits for the digests of a version in their wire form.
-func digested(ctx context.Context, conn *connector.Connector, name string, version uint64) (got message.Digested, err error) {
+func digested(ctx context.Context, conn *client.Client, name string, version uint64) (got message.Digested, err error) {
 	if err := knowsDigests(ctx, conn); err != nil {
 		return got, err
 	}
-	if err := conn.Request(ctx, link.Request{Op: message.OpDigests, Body: message.Digests{Name: name, Version: version}}, &got); err != nil {
+	if err := conn.Request(ctx, client.Request{Op: message.OpDigests, Body: message.Digests{Name: name, Version: version}}, &got); err != nil {
 		return got, err
 	}
 	if len(got.Whole) != len(module.Digest{}) || version != 0 && got.Version != version {
@@ -70,7 +69,7 @@ func digested(ctx context.Context, conn *connector.Connector, name string, versi
 }
 
 // knowsDigests returns an error if the owner does not compute digests.
-func knowsDigests(ctx context.Context, conn *connector.Connector) error {
+func knowsDigests(ctx context.Context, conn *client.Client) error {
 	l, err := conn.ForRequest(ctx)
 	if err == nil && !l.Digests {
 		err = fmt.Errorf("%w: the owner's version does not compute digests", errors.ErrUnsupported)

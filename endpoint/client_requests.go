@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -21,7 +21,7 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	start := time.Now()
-	_, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpPing})
+	_, frame, err := l.RoundTrip(ctx, client.Request{Op: message.OpPing})
 	if err != nil {
 		return 0, fmt.Errorf("ping: %w", err)
 	}
@@ -31,10 +31,7 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
 
 // List returns the published models and their holders, sorted by name.
 func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
-	listed, err := link.ListParts(func(ask message.List) (part message.Listed, err error) {
-		err = c.conn.Request(ctx, link.Request{Op: message.OpList, Body: ask}, &part)
-		return part, err
-	})
+	listed, err := c.conn.List(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
@@ -44,7 +41,7 @@ func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
 // Info returns the description of one name, or [ErrNotFound] if it is not published.
 func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
 	var got message.InfoResult
-	if err := c.conn.Request(ctx, link.Request{Op: message.OpInfo, Body: message.Info{Name: name}}, &got); err != nil {
+	if err := c.conn.Request(ctx, client.Request{Op: message.OpInfo, Body: message.Info{Name: name}}, &got); err != nil {
 		return ModelInfo{}, fmt.Errorf("info of %s: %w", status.Shown(name), err)
 	}
 	info := decodeInfo(got.Model)
@@ -56,7 +53,7 @@ func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
 func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*module.Manifest, error) {
 	var got message.InfoResult
 	ask := message.Info{Name: name, Version: version, Manifest: true}
-	if err := c.conn.Request(ctx, link.Request{Op: message.OpInfo, Body: ask}, &got); err != nil {
+	if err := c.conn.Request(ctx, client.Request{Op: message.OpInfo, Body: ask}, &got); err != nil {
 		return nil, &catalog.NameError{Op: "manifest of", Name: message.CutText(name, status.MaxShown), Version: version, Err: err}
 	}
 	if got.Manifest == nil {
@@ -98,7 +95,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 		return 0, err
 	}
 	defer out.Close()
-	ask := link.Request{
+	ask := client.Request{
 		Op:    message.OpPublish,
 		Body:  message.Publish{Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: opts.Source, Digests: opts.Digests, After: opts.After},
 		Files: out.Files, Storages: out.Storages,
@@ -113,7 +110,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 // Withdraw removes a name from the owner's catalog, so that it can no longer be acquired. Holders keep their version
 // and receive an event.
 func (c *Client) Withdraw(ctx context.Context, name string) error {
-	if err := c.conn.Request(ctx, link.Request{Op: message.OpWithdraw, Body: message.Withdraw{Name: name}}, nil); err != nil {
+	if err := c.conn.Request(ctx, client.Request{Op: message.OpWithdraw, Body: message.Withdraw{Name: name}}, nil); err != nil {
 		return fmt.Errorf("withdraw %s: %w", status.Shown(name), err)
 	}
 	return nil

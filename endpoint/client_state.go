@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/connector"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 )
 
 // ClientState is the state of a client's connection.
@@ -20,13 +20,13 @@ type ClientState uint8
 
 const (
 	// StateIdle means that there is no connection and no need for one.
-	StateIdle = ClientState(connector.StateIdle)
+	StateIdle = ClientState(client.StateIdle)
 	// StateConnecting means that the client dials or waits before it dials again.
-	StateConnecting = ClientState(connector.StateConnecting)
+	StateConnecting = ClientState(client.StateConnecting)
 	// StateConnected means that the owner has answered.
-	StateConnected = ClientState(connector.StateConnected)
+	StateConnected = ClientState(client.StateConnected)
 	// StateClosed means that the client was closed.
-	StateClosed = ClientState(connector.StateClosed)
+	StateClosed = ClientState(client.StateClosed)
 )
 
 // String returns the state as one word.

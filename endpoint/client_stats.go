@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/lease"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 )
 
 // ClientStats describes a client at one moment, without a request to its owner.
@@ -55,7 +55,7 @@ func (c *Client) Stats() ClientStats {
 	state, server, dials := c.conn.Standing()
 	out := ClientStats{
 		Socket: c.opts.Socket, State: ClientState(state), Server: server, Connections: dials.Connections, DialFailures: dials.Failures,
-		Versions: []VersionInUse{}, Watchers: c.watchers.Len(), References: c.refs.Len(),
+		Versions: []VersionInUse{}, Watchers: len(client.All[*client.Watcher](c.conn.Connector)), References: len(client.All[*client.Reference](c.conn.Connector)),
 	}
 	if out.State == StateConnected {
 		out.ConnectedAt = dials.Since
@@ -63,15 +63,16 @@ func (c *Client) Stats() ClientStats {
 	if dials.Err != nil {
 		out.LastFailure = dials.Err.Error()
 	}
-	c.leases.Each(out.add)
+	for _, a := range client.All[*client.Lease](c.conn.Connector) {
+		out.add(a)
+	}
 	return out
 }
 
 // add adds a handle's lease to the statistics.
-func (s *ClientStats) add(a *lease.Lease) {
-	state, newest := a.State()
+func (s *ClientStats) add(a *client.Lease) {
 	v := VersionInUse{
-		Name: a.Name, Server: a.Server, Version: a.Version, State: HandleState(state), Newest: newest, Handles: 1, Bytes: a.Bytes,
+		Name: a.Name, Server: a.Server, Version: a.Version, State: stateOf(a), Newest: a.State().Newest, Handles: 1, Bytes: a.Bytes,
 	}
 	s.Handles++
 	s.BytesMapped += v.Bytes

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/change"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -80,7 +80,7 @@ type Follower[T any] struct {
 
 	mu      sync.Mutex
 	status  FollowStatus
-	changed change.Signal
+	changed client.Signal
 	over    bool // run has ended
 }
 

@@ -3,7 +3,7 @@ package endpoint
 import (
 	"fmt"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/lease"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -13,15 +13,28 @@ type HandleState uint8
 
 const (
 	// Current means that the version is the newest of its name.
-	Current = HandleState(lease.Current)
+	Current HandleState = iota
 	// Superseded means that the name has a newer version.
-	Superseded = HandleState(lease.Superseded)
+	Superseded
 	// Withdrawn means that the name was removed from the catalog.
-	Withdrawn = HandleState(lease.Withdrawn)
+	Withdrawn
 	// Orphaned means that no owner has the version: its owner was replaced, or the client was closed. While no owner
 	// serves, the last reported state remains and Leased returns false.
-	Orphaned = HandleState(lease.Orphaned)
+	Orphaned
 )
+
+// stateOf returns the state of a leased version.
+func stateOf(a *client.Lease) HandleState {
+	switch s := a.State(); {
+	case s.Orphaned:
+		return Orphaned
+	case s.Withdrawn:
+		return Withdrawn
+	case s.Newest > a.Version:
+		return Superseded
+	}
+	return Current
+}
 
 // String returns the state as one word.
 func (s HandleState) String() string {
@@ -56,13 +69,13 @@ func (s *HandleState) UnmarshalText(text []byte) (err error) {
 // memory ([tensor.Data]). If any were returned, the lease is kept until the client closes and counts as a leak
 // ([driver.Leaks]).
 type Handle struct {
-	lease *lease.Lease
+	lease *client.Lease
 	sd    *module.StateDict
 	guard *leakGuard
 }
 
 // newHandle takes ownership of sd.
-func newHandle(a *lease.Lease, sd *module.StateDict) *Handle {
+func newHandle(a *client.Lease, sd *module.StateDict) *Handle {
 	h := &Handle{lease: a, sd: sd}
 	h.guard = newLeakGuard(h, "lease of a version", sd.Storages(), a.Collected)
 	return h
@@ -82,16 +95,10 @@ func (h *Handle) Version() uint64 { return h.lease.Version }
 func (h *Handle) ServerID() string { return h.lease.Server }
 
 // State returns the last reported state of the version. It sends no request.
-func (h *Handle) State() HandleState {
-	state, _ := h.lease.State()
-	return HandleState(state)
-}
+func (h *Handle) State() HandleState { return stateOf(h.lease) }
 
 // Newest returns the newest version of the name that was reported to this process.
-func (h *Handle) Newest() uint64 {
-	_, newest := h.lease.State()
-	return newest
-}
+func (h *Handle) Newest() uint64 { return h.lease.State().Newest }
 
 // Changed returns a channel that is closed when State, Newest or Leased next changes or the handle is closed. The loss
 // of the owner is reported at once. Get the channel before the state to miss no change.

@@ -14,7 +14,7 @@ func TestServerInfoTimeout(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.ServerInfo(context.Background())
 	require.NoError(t, err)
-	s.caller.to.infoTimeout = 10 * time.Millisecond
+	s.infoTimeout = 10 * time.Millisecond
 	s.engine.Objects.Mu.Lock()
 	_, err = s.ServerInfo(context.Background())
 	s.engine.Objects.Mu.Unlock()

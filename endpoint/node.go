@@ -18,7 +18,7 @@ import (
 // A server node calls its functions over a connection within the process. A [Client] that dials a server in its own
 // process has such a connection and an ordinary session. Both borrow the server's memory.
 type Node struct {
-	caller
+	*caller
 	mode     Mode
 	auto     bool
 	base     string // empty if the program set the socket

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/worker"
 )
 
 // OfferOptions configures how a client runs the functions that it offers. The zero value is useful.
@@ -18,7 +18,7 @@ type OfferOptions struct {
 
 // Offer is a set of endpoints whose functions this process, a worker, runs for callers of the owner. Its methods are
 // safe for concurrent use.
-type Offer struct{ of *worker.Offer }
+type Offer struct{ of *client.Offer }
 
 // Offer adds the endpoints that r has now to the owner's. Calls of them from any process are sent to this one, which
 // runs their functions. As for its own endpoints, the owner validates arguments, caches results, runs tasks, keeps
@@ -43,7 +43,7 @@ func (c *Client) Offer(ctx context.Context, r *Registry, opts OfferOptions) (*Of
 	if err != nil {
 		return nil, fmt.Errorf("offer: %w", err)
 	}
-	o, err := c.offers.Offer(ctx, config)
+	o, err := c.conn.Offer(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("offer: %w", err)
 	}
@@ -51,8 +51,8 @@ func (c *Client) Offer(ctx context.Context, r *Registry, opts OfferOptions) (*Of
 }
 
 // describe returns the description of the registry's endpoints.
-func (o *OfferOptions) describe(r *Registry) (worker.Config, error) {
-	config := worker.Config{Endpoints: map[string]*engine.Definition{}, Calls: o.Calls}
+func (o *OfferOptions) describe(r *Registry) (client.OfferConfig, error) {
+	config := client.OfferConfig{Endpoints: map[string]*engine.Definition{}, Calls: o.Calls}
 	list := r.registered().List()
 	if len(list) == 0 {
 		return config, status.Configuration(fmt.Errorf("%w: the registry has no endpoints", status.ErrInvalid))

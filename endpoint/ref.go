@@ -6,9 +6,8 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/calls"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/reference"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
@@ -27,8 +26,8 @@ import (
 //
 // A Ref is an io.Closer. Its methods are safe for concurrent use.
 type Ref[T any] struct {
-	objects Objects              // if the result is a managed object
-	ref     *reference.Reference // nil if the result is not a managed object
+	objects Objects           // if the result is a managed object
+	ref     *client.Reference // nil if the result is not a managed object
 	net     *leakGuard
 	value   T
 	close   sync.Once
@@ -42,7 +41,7 @@ func CallManaged[T any](ctx context.Context, c Calls, name string, in any) (*Ref
 	var err error
 	if h, holds := c.(holder); holds {
 		r.objects = h
-		r.ref, err = h.keep(ctx, calls.Call{Name: name, In: in}, &r.value)
+		r.ref, err = h.keep(ctx, client.Call{Name: name, In: in}, &r.value)
 	} else {
 		err = c.Call(ctx, name, in, &r.value)
 	}
@@ -60,7 +59,7 @@ func ResultManaged[T any](ctx context.Context, c Tasks, taskID string) (*Ref[T],
 	var err error
 	if h, holds := c.(holder); holds {
 		r.objects = h
-		r.ref, err = h.keep(ctx, calls.Call{Task: taskID}, &r.value)
+		r.ref, err = h.keep(ctx, client.Call{Task: taskID}, &r.value)
 	} else {
 		err = c.Result(ctx, taskID, &r.value)
 	}

@@ -19,7 +19,7 @@ import (
 // Server owns state dicts and shares them in place with other processes of the host. Its methods are safe for
 // concurrent use.
 type Server struct {
-	caller
+	*caller
 	opts    ServerOptions
 	id      string
 	log     *slog.Logger

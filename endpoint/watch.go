@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"iter"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/watch"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 )
 
 // EventKind is the kind of an [Event].
@@ -14,16 +14,16 @@ type EventKind uint8
 const (
 	// EventPublished reports the newest version of a name: when it is published, and for each published name when a
 	// watch begins or an owner returns.
-	EventPublished = EventKind(watch.Published)
+	EventPublished = EventKind(client.EventPublished)
 	// EventWithdrawn reports that a name can no longer be acquired.
-	EventWithdrawn = EventKind(watch.Withdrawn)
+	EventWithdrawn = EventKind(client.EventWithdrawn)
 	// EventOwnerLost reports that the connection to the owner ended, or that the owner is shutting down. The client
 	// reconnects automatically.
-	EventOwnerLost = EventKind(watch.OwnerLost)
+	EventOwnerLost = EventKind(client.EventOwnerLost)
 	// EventOwnerBack reports a new connection to the same or another owner.
-	EventOwnerBack = EventKind(watch.OwnerBack)
+	EventOwnerBack = EventKind(client.EventOwnerBack)
 	// EventOverflow reports that events were dropped because too many names changed. List the models to recover.
-	EventOverflow = EventKind(watch.Overflow)
+	EventOverflow = EventKind(client.EventOverflow)
 )
 
 // String returns the kind in one or two words.
@@ -58,7 +58,7 @@ type Event struct {
 // Watcher reports changes of names, across reconnections. It keeps the newest event of each name until a loop reads it.
 // A slow reader misses intermediate versions but never the newest and delays no other reader. If more than 16384 names
 // have unread events, it drops them and reports [EventOverflow].
-type Watcher struct{ of *watch.Watcher }
+type Watcher struct{ of *client.Watcher }
 
 // Watch watches the given names, or all names if none is given. Names need not be published yet. The first events
 // report what is published now. When Watch returns, the owner has started the watch. The caller closes the watcher.
@@ -73,7 +73,7 @@ func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
 
 // watch implements Watch. If wait is true, it waits for an owner.
 func (c *Client) watch(ctx context.Context, wait bool, names ...string) (*Watcher, error) {
-	w, err := c.watchers.Watch(ctx, wait, names...)
+	w, err := c.conn.Watch(ctx, wait, names...)
 	if err != nil {
 		return nil, err
 	}

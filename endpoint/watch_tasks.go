@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/watch"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -85,7 +84,7 @@ func (c *caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, e
 // watchTasks returns the events of the server.
 func (c *caller) watchTasks(ctx context.Context, ask message.WatchTasks) iter.Seq2[TaskEvent, error] {
 	return func(yield func(TaskEvent, error) bool) {
-		watched, err := watch.Tasks(ctx, c.to.conn, ask)
+		watched, err := c.conn.WatchTasks(ctx, ask)
 		if err != nil {
 			yield(TaskEvent{}, err)
 			return

@@ -71,44 +71,6 @@ var Table = []Row{
 	{Package: "endpoint/internal/bufpool"},
 	{Package: "endpoint/internal/limits", Ours: []string{"task", "endpoint/internal/status"}},
 	{
-		Package: "endpoint/internal/link",
-		Ours: []string{
-			"driver", "tensor", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/codec",
-			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/bufpool", "endpoint/internal/limits",
-		},
-	},
-	{Package: "endpoint/internal/change"},
-	{
-		Package: "endpoint/internal/connector",
-		Ours: []string{
-			"wire", "wire/message", "endpoint/internal/status", "endpoint/internal/inproc", "endpoint/internal/link", "endpoint/internal/change",
-		},
-	},
-	{
-		Package: "endpoint/internal/lease",
-		Ours: []string{
-			"driver", "module", "wire/message", "endpoint/internal/status", "endpoint/internal/transfer", "endpoint/internal/link",
-			"endpoint/internal/connector",
-		},
-	},
-	{
-		Package: "endpoint/internal/reference",
-		Ours: []string{
-			"driver", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/link", "endpoint/internal/connector",
-		},
-	},
-	{
-		Package: "endpoint/internal/watch",
-		Ours:    []string{"wire", "wire/message", "endpoint/internal/status", "endpoint/internal/link", "endpoint/internal/connector"},
-	},
-	{
-		Package: "endpoint/internal/calls",
-		Ours: []string{
-			"wire", "wire/message", "endpoint/internal/status", "endpoint/internal/codec", "endpoint/internal/transfer", "endpoint/internal/link",
-			"endpoint/internal/connector", "endpoint/internal/reference",
-		},
-	},
-	{
 		Package: "endpoint/internal/engine",
 		Ours: []string{
 			"driver", "tensor", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics", "endpoint/internal/status", "endpoint/internal/codec",
@@ -116,10 +78,10 @@ var Table = []Row{
 		},
 	},
 	{
-		Package: "endpoint/internal/worker",
+		Package: "endpoint/internal/client",
 		Ours: []string{
-			"driver", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/transfer", "endpoint/internal/limits",
-			"endpoint/internal/link", "endpoint/internal/connector", "endpoint/internal/engine",
+			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/codec",
+			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/engine",
 		},
 	},
 	{
@@ -150,9 +112,7 @@ var Table = []Row{
 		Ours: []string{
 			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics",
 			"endpoint/internal/status", "endpoint/internal/codec", "endpoint/internal/unixsock", "endpoint/internal/transfer", "endpoint/internal/inproc",
-			"endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/link",
-			"endpoint/internal/change", "endpoint/internal/connector", "endpoint/internal/lease", "endpoint/internal/reference", "endpoint/internal/watch",
-			"endpoint/internal/calls", "endpoint/internal/worker",
+			"endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/client",
 			"endpoint/internal/engine", "endpoint/internal/offering", "endpoint/internal/session", "endpoint/internal/server",
 		},
 	},

@@ -1,0 +1,196 @@
+package client
+
+import (
+	"context"
+	"log/slog"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// waitLimit is the timeout for expected events.
+const waitLimit = 30 * time.Second
+
+// soon is the time for which a test checks that something does not happen.
+const soon = 20 * time.Millisecond
+
+// fakeOwner is the owner's end of a connection. The test reads and writes its frames.
+type fakeOwner struct {
+	*wire.Conn
+	t    *testing.T
+	conn *Conn // the worker's end
+}
+
+// newClient returns a client that is not connected.
+func newClient() *Client { return New(Config{Log: slog.New(slog.DiscardHandler)}) }
+
+// acceptedOwner returns a new connection to an owner.
+func acceptedOwner(t *testing.T) *fakeOwner {
+	t.Helper()
+	near, far, err := wire.Pipe(wire.Limits{})
+	require.NoError(t, err)
+	t.Cleanup(func() { far.Close() })
+	features := []string{message.FeatureOffer}
+	var greeting sync.WaitGroup
+	greeting.Go(func() {
+		message.ServerHandshake(far, message.Hello{Server: "one", Features: features}, nil)
+	})
+	conn, err := handshake(context.Background(), near, message.Hello{Features: features})
+	require.NoError(t, err)
+	greeting.Wait()
+	go conn.read()
+	t.Cleanup(conn.cut)
+	return &fakeOwner{Conn: far, t: t, conn: conn}
+}
+
+// offered returns an offer that the owner has accepted, and the id of its request.
+func (w *fakeOwner) offered(calls int, list ...*engine.Definition) (o *Offer, request uint64) {
+	w.t.Helper()
+	o = newClient().newOffer(configOf(calls, list...))
+	w.t.Cleanup(o.end)
+	require.True(w.t, o.of.add(o))
+	begun := make(chan error, 1)
+	go func() { begun <- o.begin(context.Background(), w.conn) }()
+	request = w.receiveRequest(message.OpOffer, nil)
+	w.sendFrame(wire.KindResponse, request, message.Offering{Calls: uint64(calls)})
+	require.NoError(w.t, <-begun)
+	return o, request
+}
+
+// configOf returns a configuration with the functions.
+func configOf(calls int, list ...*engine.Definition) OfferConfig {
+	config := OfferConfig{Calls: calls, Endpoints: map[string]*engine.Definition{}}
+	for _, d := range list {
+		config.Endpoints[d.Name] = d
+		config.Infos = append(config.Infos, message.EndpointInfo{Name: d.Name})
+	}
+	return config
+}
+
+// function returns an endpoint without arguments.
+func function(name string, run func(ctx context.Context) (any, error)) *engine.Definition {
+	return &engine.Definition{
+		Name: name, In: reflect.TypeFor[any](), Out: reflect.TypeFor[any](),
+		Decode: func(message.RawMessage, []*tensor.Storage) (any, []interface{ Close() error }, error) {
+			return new(any), nil, nil
+		},
+		Invoke: func(ctx context.Context, _ any) (any, error) { return run(ctx) },
+	}
+}
+
+// blocked returns a function that runs until release is called and ignores its context. began is closed when it starts.
+func blocked(name string) (d *engine.Definition, began <-chan struct{}, release func()) {
+	runs, wait := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	return function(name, func(context.Context) (any, error) {
+		close(runs)
+		<-wait
+		return name, nil
+	}), runs, func() { once.Do(func() { close(wait) }) }
+}
+
+// receive returns the next frame.
+func (w *fakeOwner) receive() wire.Frame {
+	w.t.Helper()
+	require.NoError(w.t, w.SetReadDeadline(time.Now().Add(waitLimit)))
+	frame, err := w.Receive()
+	require.NoError(w.t, err)
+	return frame
+}
+
+// receiveRequest receives a request of that operation and returns its id. It decodes the body into in unless that is
+// nil.
+func (w *fakeOwner) receiveRequest(op message.Op, in any) uint64 {
+	w.t.Helper()
+	frame := w.receive()
+	defer frame.Files.Close()
+	require.Equal(w.t, wire.KindRequest, frame.Kind)
+	request, err := message.ParseRequest(frame.Body)
+	require.NoError(w.t, err)
+	require.Equal(w.t, op, request.Op)
+	if in != nil {
+		require.NoError(w.t, message.UnmarshalPayload(request.Body, in))
+	}
+	return frame.ID
+}
+
+// answered receives the answer to a call and responds to it.
+func (w *fakeOwner) answered(call uint64) message.Answer {
+	w.t.Helper()
+	a, id := w.answer(call)
+	w.sendFrame(wire.KindResponse, id, message.Answered{})
+	return a
+}
+
+// answer receives the answer to a call. It returns the answer and the id of its request.
+func (w *fakeOwner) answer(call uint64) (a message.Answer, id uint64) {
+	w.t.Helper()
+	id = w.receiveRequest(message.OpAnswer, &a)
+	require.Equal(w.t, call, a.Call)
+	return a, id
+}
+
+// declined receives an answer that declines a call.
+func (w *fakeOwner) declined(call uint64) {
+	w.t.Helper()
+	a := w.answered(call)
+	require.True(w.t, a.Error.Declines(), "%+v", a)
+}
+
+// call sends a call.
+func (w *fakeOwner) call(request, number uint64, name string) {
+	w.t.Helper()
+	w.sendFrame(wire.KindEvent, request, message.OfferEvent{Kind: message.OfferCall, Call: number, Endpoint: name})
+}
+
+// cancel sends the cancel of a call.
+func (w *fakeOwner) cancel(request, number uint64) {
+	w.t.Helper()
+	w.sendFrame(wire.KindEvent, request, message.OfferEvent{Kind: message.OfferCancel, Call: number})
+}
+
+// sendFrame sends a frame.
+func (w *fakeOwner) sendFrame(kind wire.Kind, id uint64, body any) {
+	w.t.Helper()
+	encoded, err := message.MarshalPayload(body)
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.Send(kind, id, encoded))
+}
+
+// closeOffer closes an offer in another goroutine and returns a channel that is closed when Close returns.
+func closeOffer(o *Offer) <-chan struct{} {
+	closed := make(chan struct{})
+	go func() {
+		o.Close()
+		close(closed)
+	}()
+	return closed
+}
+
+// within waits until a channel is closed.
+func within(t *testing.T, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(waitLimit):
+		require.Fail(t, "did not happen", what)
+	}
+}
+
+// open checks that a channel stays open for a while.
+func open(t *testing.T, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+		require.Fail(t, "too early", what)
+	case <-time.After(soon):
+	}
+}
