@@ -106,3 +106,63 @@ func TestInvalidEventNameEndsConnection(t *testing.T) {
 	<-conn.Done
 	require.ErrorIs(t, conn.err, status.ErrProtocol)
 }
+
+// After a goodbye the owner answers the requests in flight. The connection refuses new requests, and ends with the last
+// answer.
+func TestConnOwnerLeaves(t *testing.T) {
+	drivertest.Leaks(t)
+	w := acceptedOwner(t)
+	answered := make(chan error, 1)
+	go func() { _, _, err := w.conn.RoundTrip(t.Context(), Request{Op: message.OpPing}); answered <- err }()
+	id := w.receiveRequest(message.OpPing, nil)
+	require.NoError(t, w.Send(wire.KindGoodbye, 0, nil))
+	within(t, "the goodbye", w.conn.over)
+	require.True(t, w.conn.ownerLeft())
+	_, _, err := w.conn.RoundTrip(t.Context(), Request{Op: message.OpPing})
+	require.ErrorIs(t, err, status.ErrUnavailable)
+	require.True(t, isNotSent(err))
+	open(t, "a request is in flight", w.conn.Done)
+	w.sendFrame(wire.KindResponse, id, message.Pong{})
+	require.NoError(t, <-answered)
+	within(t, "the end of the connection", w.conn.Done)
+}
+
+// Each violation of the protocol ends the connection. An error without a request is the owner's reason.
+func TestConnInvalidFrames(t *testing.T) {
+	drivertest.Leaks(t)
+	for name, frame := range map[string]wire.Frame{
+		"answer to no request": {Kind: wire.KindResponse, ID: 7},
+		"request":              {Kind: wire.KindRequest, ID: 1},
+		"cancellation":         {Kind: wire.KindCancel, ID: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := acceptedOwner(t)
+			waits := make(chan error, 1)
+			go func() { _, _, err := w.conn.RoundTrip(context.Background(), Request{Op: message.OpPing}); waits <- err }()
+			w.receiveRequest(message.OpPing, nil)
+			require.NoError(t, w.Send(frame.Kind, frame.ID, frame.Body))
+			require.ErrorIs(t, <-waits, status.ErrProtocol)
+			require.ErrorIs(t, w.conn.reason(), status.ErrProtocol)
+		})
+	}
+	t.Run("reason", func(t *testing.T) {
+		w := acceptedOwner(t)
+		w.sendFrame(wire.KindError, 0, message.Error{Code: message.CodeResourceExhausted, Message: "too many clients"})
+		within(t, "the end of the connection", w.conn.Done)
+		require.ErrorContains(t, w.conn.reason(), "too many clients")
+	})
+}
+
+// Releases and cancellations never block. If the owner does not read them, the connection is closed.
+func TestConnQueueLimited(t *testing.T) {
+	drivertest.Leaks(t)
+	w := acceptedOwner(t)
+	for range maxQueued / queuedFrameBytes {
+		w.conn.releaseObject("object", 1)
+		if w.conn.reason() != nil {
+			break
+		}
+	}
+	within(t, "the end of the connection", w.conn.Done)
+	require.ErrorIs(t, w.conn.reason(), status.ErrUnavailable)
+}

@@ -26,14 +26,37 @@ const soon = 20 * time.Millisecond
 type fakeOwner struct {
 	*wire.Conn
 	t    *testing.T
-	conn *Conn // the worker's end
+	conn *Conn // the client's end
 }
 
 // newClient returns a client that is not connected.
 func newClient() *Client { return New(Config{Log: slog.New(slog.DiscardHandler)}) }
 
-// acceptedOwner returns a new connection to an owner.
-func acceptedOwner(t *testing.T) *fakeOwner {
+// use makes the connection the one that a client uses, as after a successful attempt.
+func (w *fakeOwner) use(c *Client) {
+	w.t.Helper()
+	require.NoError(w.t, c.Connector.resume(w.conn))
+	c.mu.Lock()
+	c.conn, c.conns[w.conn] = w.conn, struct{}{}
+	c.work.Add(1)
+	c.mu.Unlock()
+	go c.superviseConn(w.conn, 0)
+}
+
+// session returns a client that is connected to an owner.
+func session(t *testing.T) (*Client, *fakeOwner) {
+	t.Helper()
+	c, w := newClient(), acceptedOwner(t)
+	t.Cleanup(c.Close)
+	w.use(c)
+	return c, w
+}
+
+// acceptedOwner returns a new connection to the owner "one".
+func acceptedOwner(t *testing.T) *fakeOwner { return acceptedBy(t, "one") }
+
+// acceptedBy returns a new connection to an owner.
+func acceptedBy(t *testing.T, server string) *fakeOwner {
 	t.Helper()
 	near, far, err := wire.Pipe(wire.Limits{})
 	require.NoError(t, err)
@@ -41,7 +64,7 @@ func acceptedOwner(t *testing.T) *fakeOwner {
 	features := []string{message.FeatureOffer}
 	var greeting sync.WaitGroup
 	greeting.Go(func() {
-		message.ServerHandshake(far, message.Hello{Server: "one", Features: features}, nil)
+		message.ServerHandshake(far, message.Hello{Server: server, Features: features}, nil)
 	})
 	conn, err := handshake(context.Background(), near, message.Hello{Features: features})
 	require.NoError(t, err)

@@ -1,12 +1,172 @@
 package client
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
+
+// subscribed receives the subscription to destroyed objects and returns its id.
+func (w *fakeOwner) subscribed() uint64 {
+	w.t.Helper()
+	id := w.receiveRequest(message.OpObjectWatch, nil)
+	w.sendFrame(wire.KindResponse, id, message.WatchingObjects{})
+	return id
+}
+
+// kept returns a reference with the token 1 that a client has on the connection, and the id of the subscription.
+func (w *fakeOwner) kept(c *Client) (ref *Reference, events uint64) {
+	w.t.Helper()
+	done := fetch(w.t.Context(), c, Call{Name: "f", Keep: true})
+	events = w.subscribed()
+	w.sendFrame(wire.KindResponse, w.receiveRequest(message.OpCall, nil), returned(7, 1))
+	got := <-done
+	require.NoError(w.t, got.err)
+	require.Equal(w.t, 7, got.value)
+	require.NoError(w.t, got.ref.Err())
+	return got.ref, events
+}
+
+// staleFor checks that a reference has ended because of the reason.
+func staleFor(t *testing.T, ref *Reference, reason status.StaleReason) *status.StaleError {
+	t.Helper()
+	within(t, "the end of the reference", ref.Done())
+	var stale *status.StaleError
+	require.ErrorAs(t, ref.Err(), &stale)
+	require.Equal(t, reason, stale.Reason)
+	require.Equal(t, "object", stale.ObjectID)
+	require.Empty(t, All[*Reference](ref.of.Connector))
+	require.Empty(t, ref.of.byID)
+	return stale
+}
+
+func TestReferenceReleased(t *testing.T) {
+	drivertest.Leaks(t)
+	c, w := session(t)
+	ref, _ := w.kept(c)
+	released := make(chan bool, 1)
+	go func() {
+		took, err := ref.Release(t.Context(), true)
+		released <- took && err == nil
+	}()
+	require.EqualValues(t, 1, w.releasedOne())
+	require.True(t, <-released)
+	require.ErrorIs(t, ref.Err(), status.ErrClosed)
+	took, err := ref.Release(t.Context(), true)
+	require.NoError(t, err)
+	require.False(t, took, "the second time")
+	require.Empty(t, All[*Reference](c.Connector))
+	w.pings()
+}
+
+// A caller that leaves before the answer still releases the reference.
+func TestReferenceReleaseCancelled(t *testing.T) {
+	drivertest.Leaks(t)
+	c, w := session(t)
+	ref, _ := w.kept(c)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := ref.Release(ctx, true)
+	require.ErrorIs(t, err, context.Canceled)
+	require.EqualValues(t, 1, w.releasedOne())
+}
+
+// An event ends the references to the destroyed object, also if it arrives before the answer with the reference.
+func TestReferenceToDestroyedObject(t *testing.T) {
+	drivertest.Leaks(t)
+	c, w := session(t)
+	ref, events := w.kept(c)
+	w.sendFrame(wire.KindEvent, events, message.ObjectGone{ID: "other"})
+	w.sendFrame(wire.KindEvent, events, message.ObjectGone{ID: "object", Reason: "destroyed by process 1"})
+	require.Equal(t, "destroyed by process 1", staleFor(t, ref, status.StaleObjectMissing).Detail)
+
+	done := fetch(t.Context(), c, Call{Name: "f", Keep: true})
+	id := w.receiveRequest(message.OpCall, nil)
+	w.sendFrame(wire.KindEvent, events, message.ObjectGone{ID: "object"})
+	w.sendFrame(wire.KindResponse, id, returned(7, 2))
+	got := <-done
+	require.NoError(t, got.err)
+	staleFor(t, got.ref, status.StaleObjectMissing)
+}
+
+// A reference is acquired again on the next connection to the same server.
+func TestReferenceResumed(t *testing.T) {
+	drivertest.Leaks(t)
+	c, w := session(t)
+	ref, _ := w.kept(c)
+	w.Close()
+	within(t, "the end of the connection", w.conn.Done)
+	next := acceptedOwner(t)
+	used := make(chan struct{})
+	go func() { next.use(c); close(used) }()
+	events := next.subscribed()
+	var in message.Object
+	id := next.receiveRequest(message.OpObjectRefer, &in)
+	require.Equal(t, "object", in.ID)
+	next.sendFrame(wire.KindResponse, id, message.ObjectInfo{ID: "object", Token: 5})
+	within(t, "the reference is acquired again", used)
+	require.NoError(t, ref.Err())
+
+	next.sendFrame(wire.KindEvent, events, message.ObjectGone{ID: "other"})
+	go func() { _, _ = ref.Release(context.Background(), false) }()
+	require.EqualValues(t, 5, next.releasedOne())
+}
+
+// A reference ends if the next server is another one, or does not have the object.
+func TestReferenceNotResumed(t *testing.T) {
+	drivertest.Leaks(t)
+	t.Run("another server", func(t *testing.T) {
+		c, w := session(t)
+		ref, _ := w.kept(c)
+		w.Close()
+		within(t, "the end of the connection", w.conn.Done)
+		acceptedBy(t, "two").use(c)
+		staleFor(t, ref, status.StaleServerMismatch)
+	})
+	t.Run("no such object", func(t *testing.T) {
+		c, w := session(t)
+		ref, _ := w.kept(c)
+		w.Close()
+		within(t, "the end of the connection", w.conn.Done)
+		next := acceptedOwner(t)
+		go next.use(c)
+		next.subscribed()
+		next.sendFrame(wire.KindError, next.receiveRequest(message.OpObjectRefer, nil), message.Error{Code: message.CodeStaleHandle, Message: "gone"})
+		staleFor(t, ref, status.StaleObjectMissing)
+	})
+}
+
+// The objects of an owner that is shutting down are gone.
+func TestReferenceOwnerLeaves(t *testing.T) {
+	drivertest.Leaks(t)
+	c, w := session(t)
+	ref, _ := w.kept(c)
+	require.NoError(t, w.Send(wire.KindGoodbye, 0, nil))
+	staleFor(t, ref, status.StaleObjectMissing)
+}
+
+// The end of the connection releases the reference. The end of the client ends it.
+func TestReferenceConnectionLost(t *testing.T) {
+	drivertest.Leaks(t)
+	c, w := session(t)
+	ref, _ := w.kept(c)
+	w.Close()
+	within(t, "the end of the connection", w.conn.Done)
+	c.lost(w.conn)
+	require.NoError(t, ref.Err(), "it can be acquired again")
+	c.Close()
+	require.ErrorIs(t, ref.Err(), status.ErrClosed)
+	took, err := ref.Release(t.Context(), true)
+	require.NoError(t, err)
+	require.False(t, took)
+	require.ErrorIs(t, c.references.keep(w.conn, &message.ObjectRef{ID: "object", Server: "one", Token: 1}).Err(), status.ErrClosed)
+}
 
 // Resuming a reference that was released meanwhile sends no request and is not an error of the connection.
 func TestReferenceReleasedAlone(t *testing.T) {
