@@ -6,7 +6,7 @@ import (
 )
 
 // runners is a pool of goroutines that execute requests of all sessions. Reusing a goroutine avoids growing a new
-// stack, which costs more than a small call.
+// stack, which costs more than a small call: BenchmarkRunners compares both.
 type runners struct {
 	mu      sync.Mutex
 	idle    []chan runnable // idle runners, most recently used last

@@ -1,0 +1,129 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// testServer returns a server with endpoints. No client is connected: tests run operations for the server's own session.
+func testServer(t *testing.T, endpoints ...*engine.Definition) *Server {
+	log := slog.New(slog.DiscardHandler)
+	e := engine.New(engine.Config{Server: "server", Log: log})
+	registry := new(engine.Registry)
+	for _, d := range endpoints {
+		require.NoError(t, registry.Add(d))
+	}
+	totals := &Totals{Totals: session.Totals{Answers: session.NewBudget("bytes", 1<<20, 0), Refusals: limits.NewRefusals()}}
+	return New(Config{
+		ID: "server", Log: log, Engine: e, Models: NewModels(ModelsConfig{Log: log, Names: &e.Names}), Totals: totals,
+		Endpoints: &Endpoints{Registry: registry, Offers: offering.New(offering.Config{Log: log, Refusals: totals.Refusals})},
+		Limits:    Limits{Objects: 10, Tasks: 10},
+		Session:   session.Config{Log: log, Totals: &totals.Totals, Limits: session.Limits{Subscriptions: 10}},
+	})
+}
+
+// perform runs one operation without a connection. out receives the reply, which is sent or lost.
+func (s *Server) perform(t *testing.T, op message.Op, in, out any, sent bool) error {
+	body, err := message.MarshalPayload(in)
+	require.NoError(t, err)
+	r := &session.Request{Session: s.Sessions.Self(), Op: op, ID: 1, Body: body}
+	run, _, err := s.operations()[op].Prepare(r)
+	require.NoError(t, err)
+	defer run.End()
+	reply, err := run.Run(t.Context(), r)
+	if err != nil {
+		return err
+	}
+	defer reply.Done(sent)
+	body, err = reply.AppendTo(nil)
+	require.NoError(t, err)
+	require.NoError(t, message.UnmarshalPayload(body, out))
+	return nil
+}
+
+func TestCallWithoutConnection(t *testing.T) {
+	d := numberEndpoint()
+	s := testServer(t, d)
+	var out message.Returned
+	require.NoError(t, s.perform(t, message.OpCall, message.Call{Endpoint: "number"}, &out, true))
+	require.Equal(t, message.RawMessage{1}, out.Value)
+	require.EqualValues(t, 1, d.Calls.Load())
+	require.ErrorIs(t, s.perform(t, message.OpCall, message.Call{Endpoint: "numbers"}, &out, true), status.ErrNoEndpoint)
+	require.ErrorIs(t, s.perform(t, message.OpStream, message.Call{Endpoint: "number"}, &out, true), status.ErrInvalid)
+	require.EqualValues(t, 1, d.Failures.Load())
+}
+
+// A call that panics returns an error, and the next call runs.
+func TestCallPanics(t *testing.T) {
+	d := numberEndpoint()
+	s := testServer(t, d)
+	invoke := d.Invoke
+	d.Invoke = func(context.Context, any) (any, error) { panic("why") }
+	var out message.Returned
+	require.ErrorContains(t, s.perform(t, message.OpCall, message.Call{Endpoint: "number"}, &out, true), `endpoint "number": `)
+	d.Invoke = invoke
+	require.NoError(t, s.perform(t, message.OpCall, message.Call{Endpoint: "number"}, &out, true))
+}
+
+// A client that did not receive its reference to an object has none.
+func TestLostReplyReleasesObject(t *testing.T) {
+	d := numberEndpoint()
+	d.Options.Managed = true
+	s := testServer(t, d)
+	self := s.Sessions.Self().ID
+	for _, sent := range []bool{false, true} {
+		var out message.Returned
+		require.NoError(t, s.perform(t, message.OpCall, message.Call{Endpoint: "number"}, &out, sent))
+		require.NotNil(t, out.Object)
+		held := 0
+		if sent {
+			held = 1
+		}
+		require.Equal(t, held, s.Engine.Objects.HeldBy(self))
+		require.Equal(t, held, s.Engine.Objects.Count())
+	}
+}
+
+// A task is cancelled or dropped if its submitter did not receive the id.
+func TestLostReplyDropsTask(t *testing.T) {
+	s := testServer(t, numberEndpoint())
+	var info message.TaskInfo
+	require.NoError(t, s.perform(t, message.OpSubmit, message.Call{Endpoint: "number"}, &info, false))
+	require.Error(t, s.perform(t, message.OpTaskResult, message.Task{ID: info.ID}, new(message.Returned), true))
+	require.NoError(t, s.perform(t, message.OpSubmit, message.Call{Endpoint: "number"}, &info, true))
+	require.NoError(t, s.perform(t, message.OpTaskWait, message.Task{ID: info.ID}, &info, true))
+	require.Equal(t, "completed", info.State)
+	var out message.Returned
+	require.NoError(t, s.perform(t, message.OpTaskResult, message.Task{ID: info.ID}, &out, true))
+	require.Equal(t, message.RawMessage{1}, out.Value)
+}
+
+// A lost subscription is removed. A client watches objects once.
+func TestObjectWatchWithoutConnection(t *testing.T) {
+	s := testServer(t)
+	events := &s.Sessions.Self().Events
+	require.NoError(t, s.perform(t, message.OpObjectWatch, message.WatchObjects{}, new(message.WatchingObjects), false))
+	require.False(t, events.Has(1))
+	require.NoError(t, s.perform(t, message.OpObjectWatch, message.WatchObjects{}, new(message.WatchingObjects), true))
+	require.True(t, events.Has(1))
+	require.ErrorIs(t, s.perform(t, message.OpObjectWatch, message.WatchObjects{}, new(message.WatchingObjects), true), status.ErrLimit)
+	require.NoError(t, s.perform(t, message.OpUnwatch, message.Unwatch{Watch: 1}, new(message.Unwatched), true))
+	require.NoError(t, s.perform(t, message.OpObjectWatch, message.WatchObjects{}, new(message.WatchingObjects), true))
+}
+
+// Offers are refused unless the server permits them.
+func TestOfferRefusedWithoutPermission(t *testing.T) {
+	s := testServer(t)
+	err := s.perform(t, message.OpOffer, message.Offer{Endpoints: []message.EndpointInfo{{Name: "x"}}}, new(message.Offering), true)
+	require.ErrorContains(t, err, "does not accept offers")
+}
