@@ -6,7 +6,6 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -44,7 +43,7 @@ func fill(t *tensor.Tensor, data mem.BufferSlice, bytes int64, charge func(int64
 			err = charge(n)
 		}
 		if err == nil {
-			err = elements.Store(memory, at, data, nil)
+			err = bulk.Store(memory, at, data, nil)
 		}
 		data.Free()
 		if err != nil {

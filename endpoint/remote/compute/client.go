@@ -22,8 +22,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute/computepb"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/heap"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -77,7 +75,7 @@ func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
 	def(&opts.ResultBytes, 2<<30)
 	opts.Retry = opts.Retry.withDefaults()
 	if opts.Device == nil {
-		opts.Device = new(heap.Device)
+		opts.Device = new(heapDevice)
 	}
 	return &Client{conn: conn, rpc: computepb.NewComputeServiceClient(conn), opts: opts, close: func() error { return nil }}
 }
@@ -173,7 +171,7 @@ func (c *Client) attempt(ctx context.Context, model string, in *tensor.Tensor) (
 			return nil, true, fmt.Errorf("%w: the server takes float32, not %s", tensor.ErrDType, in.DType())
 		}
 	}
-	buffer, err := elements.Borrow(in.Alias(), c.opts.Device)
+	buffer, err := bulk.BorrowTensor(in.Alias(), c.opts.Device)
 	if err != nil {
 		return nil, true, err
 	}

@@ -14,8 +14,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/heap"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -85,7 +84,7 @@ func describe(shape tensor.Shape, metadata map[string]string, limit int64) (tens
 func newTensor(dev driver.Device, spec tensor.Spec, bytes int64) (*tensor.Tensor, error) {
 	var memory driver.Memory
 	var err error
-	if h, ok := dev.(*heap.Device); ok {
+	if h, ok := dev.(*heapDevice); ok {
 		memory, err = h.AllocDirty(bytes)
 	} else {
 		memory, err = dev.Alloc(bytes)
@@ -108,7 +107,7 @@ func decode(data mem.BufferSlice, spec tensor.Spec, bytes int64, compression str
 		return nil, err
 	}
 	if compression == "" {
-		err = elements.Store(t.Storage().Memory(), 0, data, nil)
+		err = bulk.Store(t.Storage().Memory(), 0, data, nil)
 	} else {
 		err = inflate(t, data, compression)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -44,7 +44,7 @@ var codesOf = []struct {
 }{
 	{context.Canceled, codes.Canceled},
 	{context.DeadlineExceeded, codes.DeadlineExceeded},
-	{pump.ErrStalled, codes.DeadlineExceeded},
+	{bulk.ErrStalled, codes.DeadlineExceeded},
 	{admission.ErrSlow, codes.DeadlineExceeded},
 	{ErrOverloaded, codes.Unavailable},
 	{ErrNotReady, codes.Unavailable},

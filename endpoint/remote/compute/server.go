@@ -13,7 +13,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/heap"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -64,7 +63,7 @@ func (o ServerOptions) withDefaults() ServerOptions {
 		o.NewPool = admission.NewPool
 	}
 	if o.Device == nil {
-		o.Device = new(heap.Device)
+		o.Device = new(heapDevice)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

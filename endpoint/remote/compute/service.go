@@ -19,8 +19,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute/computepb"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -202,7 +200,7 @@ func (j *job) response(out *tensor.Tensor) (*computepb.ComputeResponse, mem.Buff
 	if out.DType() != tensor.Float32 {
 		head.Metadata = map[string]string{keyDType: out.DType().String()}
 	}
-	buffer, err := elements.Borrow(out, j.server.opts.Device)
+	buffer, err := bulk.BorrowTensor(out, j.server.opts.Device)
 	return head, buffer, err
 }
 
@@ -240,7 +238,7 @@ func (j *job) message(out *tensor.Tensor) (*bulk.Message, error) {
 // ComputeStream answers a request in chunks.
 func (sv service) ComputeStream(call grpc.BidiStreamingServer[computepb.ComputeRequest, computepb.ComputeResponse]) error {
 	newRequest := func() *computepb.ComputeRequest { return new(computepb.ComputeRequest) }
-	requests := pump.New(call.Context(), call, newRequest, dataField)
+	requests := bulk.NewPump(call.Context(), call, newRequest, dataField)
 	request, first, err := requests.Next(sv.server.opts.Stall)
 	if err != nil {
 		return statusOf(err)
@@ -265,7 +263,7 @@ func (sv service) ComputeStream(call grpc.BidiStreamingServer[computepb.ComputeR
 }
 
 // chunks returns a function that receives the next chunk's data and fails if the transfer is too slow.
-func (s *Server) chunks(requests *pump.Pump[*computepb.ComputeRequest]) func() (mem.BufferSlice, error) {
+func (s *Server) chunks(requests *bulk.Pump[*computepb.ComputeRequest]) func() (mem.BufferSlice, error) {
 	meter := admission.NewMeter(admission.Rate{Bytes: s.opts.MinRate, Grace: s.opts.Stall})
 	return func() (mem.BufferSlice, error) {
 		begin := time.Now()

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
 )
 
 // requestOf converts a message to a request. It borrows the parts; the request's sources are views of them.
@@ -150,7 +149,7 @@ func (r *response) message(s *service) (*bulk.Parts, error) {
 			one.Parameters = parametersTo(o.region.parameters())
 			m.Append(nil) // each output has a part
 		case o.t != nil:
-			buffer, err := elements.Borrow(o.t, s.device)
+			buffer, err := bulk.BorrowTensor(o.t, s.device)
 			if o.t = nil; err != nil {
 				m.Free()
 				return nil, err

@@ -7,7 +7,7 @@ import (
 	"strconv"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -115,7 +115,7 @@ func outputOf(p port, v any, host driver.Device) (*output, error) {
 		if o.datatype, err = datatypeOf(t.DType()); err != nil {
 			return nil, err
 		}
-		if o.t, err = elements.OnHost(t.Alias(), host); err != nil {
+		if o.t, err = bulk.OnHost(t.Alias(), host); err != nil {
 			return nil, err
 		}
 		o.shape = o.t.Shape()

@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
@@ -26,34 +23,6 @@ import (
 // figuresClient returns an HTTP client that uses one connection with 64 KiB buffers.
 func figuresClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{ReadBufferSize: 64 << 10, WriteBufferSize: 64 << 10, MaxIdleConnsPerHost: 4}}
-}
-
-// rounds runs ours and floor alternately, and reports their medians and the ratio.
-func rounds(b *testing.B, unit string, value func(time.Duration) float64, ours, floor func() error) {
-	b.Helper()
-	require.NoError(b, ours()) // warm up: excludes the cost of first use
-	require.NoError(b, floor())
-	timed := func(f func() error) float64 {
-		begin := time.Now()
-		require.NoError(b, f())
-		return value(time.Since(begin))
-	}
-	var mine, least, ratios []float64
-	b.ResetTimer()
-	for range b.N {
-		least = append(least, timed(floor))
-		mine = append(mine, timed(ours))
-		ratios = append(ratios, mine[len(mine)-1]/least[len(least)-1])
-	}
-	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(median(mine), unit)
-	b.ReportMetric(median(least), "floor-"+unit)
-	b.ReportMetric(median(ratios), "ratio")
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
 }
 
 // callsEach is the number of calls in a round.
@@ -86,7 +55,7 @@ func BenchmarkFiguresProtocol(b *testing.B) {
 	gw := remotetest.StartGateway(b, "off")
 	floor := remotetest.StartFloor(b)
 	client := figuresClient()
-	rounds(b, "µs", microseconds, func() error {
+	remotetest.Rounds(b, "µs", microseconds, func() error {
 		return repeat(client, gw.HTTP()+"/jsonrpc", `{"jsonrpc":"2.0","id":1,"method":"release_result","params":{"id":"x"}}`, `{"released":false}`)
 	}, func() error {
 		return repeat(client, "http://"+floor.HTTP+"/add", `{"jsonrpc":"2.0","id":1,"params":{"a":1,"b":2}}`, "3")
@@ -101,7 +70,7 @@ func BenchmarkFiguresCall(b *testing.B) {
 	gw.Attached(b)
 	floor := remotetest.StartFloor(b)
 	client := figuresClient()
-	rounds(b, "µs", microseconds, func() error {
+	remotetest.Rounds(b, "µs", microseconds, func() error {
 		return repeat(client, gw.HTTP()+"/jsonrpc", `{"jsonrpc":"2.0","id":1,"method":"call_function","params":{"name":"add","kwargs":{"a":1,"b":2}}}`, "3")
 	}, func() error {
 		return repeat(client, "http://"+floor.HTTP+"/add", `{"jsonrpc":"2.0","id":1,"params":{"a":1,"b":2}}`, "3")

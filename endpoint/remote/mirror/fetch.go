@@ -8,10 +8,10 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -59,7 +59,7 @@ func (f *fetcher) fetchRanges(ctx context.Context, list []*download) error {
 		d.sum = newRunningDigest(int64(len(d.data)), f.rangeBytes, f.rangeBytes, writeBytes(d.data))
 	}
 	jobs := inTurns(list, f.workers, func(d *download) int { return d.sum.pieces() })
-	return inParallel(ctx, f.workers, len(jobs), func(ctx context.Context, i int) error {
+	return modelwire.Parallel(ctx, f.workers, len(jobs), func(ctx context.Context, i int) error {
 		return f.run(ctx, rangeJob{jobs[i].of, jobs[i].number})
 	})
 }
@@ -86,30 +86,6 @@ func inTurns[T any](list []T, workers int, pieces func(T) int) (out []turn[T]) {
 		}
 	}
 	return out
-}
-
-// inParallel runs n jobs on the given number of workers until one fails. It then cancels the others and returns that
-// error.
-func inParallel(ctx context.Context, workers, n int, job func(ctx context.Context, i int) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var next atomic.Int64
-	var running sync.WaitGroup
-	for range min(workers, n) {
-		running.Go(func() {
-			for ctx.Err() == nil {
-				i := int(next.Add(1)) - 1
-				if i >= n {
-					return
-				}
-				if err := job(ctx, i); err != nil {
-					cancel(err)
-				}
-			}
-		})
-	}
-	running.Wait()
-	return context.Cause(ctx)
 }
 
 // run fetches one range with retries, and verifies the digest if it was the last range of its tensor.

@@ -72,11 +72,11 @@ func BenchmarkFiguresHosts(b *testing.B) {
 	}
 	b.ReportMetric(0, "ns/op")
 	for _, n := range counts {
-		b.ReportMetric(median(times[n]), fmt.Sprintf("%d-s", n))
-		b.ReportMetric(median(loads[n]), fmt.Sprintf("%d-processors", n))
-		b.ReportMetric(median(costs[n]), fmt.Sprintf("%d-s/GB", n))
+		b.ReportMetric(remotetest.Median(times[n]), fmt.Sprintf("%d-s", n))
+		b.ReportMetric(remotetest.Median(loads[n]), fmt.Sprintf("%d-processors", n))
+		b.ReportMetric(remotetest.Median(costs[n]), fmt.Sprintf("%d-s/GB", n))
 		if n > 1 {
-			b.ReportMetric(median(ratios[n]), fmt.Sprintf("%d/1", n))
+			b.ReportMetric(remotetest.Median(ratios[n]), fmt.Sprintf("%d/1", n))
 		}
 	}
 	b.ReportMetric(float64(runtime.NumCPU()), "processors")

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"net"
-	"slices"
 	"testing"
 	"time"
 
@@ -104,16 +103,11 @@ func rounds(b *testing.B, bytes int64, ours func(round int) (undo func() error, 
 		}
 	}
 	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(median(mine), "GB/s")
+	b.ReportMetric(remotetest.Median(mine), "GB/s")
 	for name := range floors {
-		b.ReportMetric(median(least[name]), "floor"+name+"-GB/s")
-		b.ReportMetric(median(ratios[name]), "ratio"+name)
+		b.ReportMetric(remotetest.Median(least[name]), "floor"+name+"-GB/s")
+		b.ReportMetric(remotetest.Median(ratios[name]), "ratio"+name)
 	}
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
 }
 
 // down downloads data from the floor into memory with one part per connection, and calls then with each part.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/delta"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -137,19 +137,17 @@ func (r *recording) of(one *patch) []byte {
 	case r.reads == 1:
 		return r.text.Bytes()
 	}
-	encoder, err := delta.NewEncoder()
-	if err != nil {
+	again := &recording{limit: r.limit}
+	err := modelwire.WriteDelta(again, int64(len(one.data)), modelwire.ElementBytes(one.entry.DType), 0, func(begin, end int64) (old, now []byte, err error) {
+		if again.over {
+			return nil, nil, ErrTooLarge
+		}
+		return one.old[begin:end], one.data[begin:end], nil
+	})
+	if err != nil || again.over {
 		return nil
 	}
-	var out []byte
-	size, element := int64(len(one.data)), delta.ElementBytes(one.entry.DType.BitSize())
-	for i := range delta.Segments(size) {
-		begin, end := delta.Segment(size, i)
-		if out = encoder.Segment(out, one.old[begin:end], one.data[begin:end], element); int64(len(out)) > r.limit {
-			return nil
-		}
-	}
-	return out
+	return again.text.Bytes()
 }
 
 // serveDelta serves a delta to a peer that has the tensor of the previous version, identified by its digest.

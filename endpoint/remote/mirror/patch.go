@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/delta"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -174,8 +174,8 @@ func (p *patcher) apply(one *patch, segment int64, from io.Reader, record *recor
 		from = io.TeeReader(from, record)
 	}
 	r := bufio.NewReaderSize(from, 256<<10)
-	next, err := delta.Apply(one.data, delta.ElementBytes(one.entry.DType.BitSize()), segment, r)
-	if errors.Is(err, delta.ErrFormat) {
+	next, err := modelwire.ApplyDelta(one.data, modelwire.ElementBytes(one.entry.DType), segment, r)
+	if errors.Is(err, modelwire.ErrDelta) {
 		return next, fmt.Errorf("%w: %w", ErrSource, err)
 	}
 	if err == nil {

@@ -104,7 +104,7 @@ func (m *Mirror) readHeads(ctx context.Context, at *store.Model) (*found, error)
 		readers[i] = &headReader{ctx: ctx, file: file, attempts: m.attempts}
 		shards[i] = safetensors.Shard{Path: file.Path, Source: readers[i], Bytes: file.Bytes}
 	}
-	err := inParallel(ctx, m.options.Connections, len(readers), func(ctx context.Context, i int) error {
+	err := modelwire.Parallel(ctx, m.options.Connections, len(readers), func(ctx context.Context, i int) error {
 		return readers[i].fetch(ctx, min(headBytes, at.Files[i].Bytes))
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -148,7 +149,7 @@ func (m *Mirror) fetchFiles(ctx context.Context, list []*fileDownload, step int6
 		}
 	}
 	jobs := inTurns(list, m.options.Connections, (*fileDownload).pieces)
-	return inParallel(ctx, m.options.Connections, len(jobs), func(ctx context.Context, i int) error {
+	return modelwire.Parallel(ctx, m.options.Connections, len(jobs), func(ctx context.Context, i int) error {
 		one := fileJob{jobs[i].of, jobs[i].number}
 		if err := one.run(ctx, m.attempts); err != nil {
 			return fmt.Errorf("%s: %w", one.file.Path, err)

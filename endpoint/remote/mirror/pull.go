@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -249,7 +250,7 @@ func (m *Mirror) patch(ctx context.Context, mf *manifest, patches []*patch) (unp
 		p.model, p.kept = mf.digest(), m.giving.deltas
 	}
 	failed := make([]bool, len(patches))
-	err = inParallel(ctx, m.options.Connections, len(patches), func(ctx context.Context, i int) error {
+	err = modelwire.Parallel(ctx, m.options.Connections, len(patches), func(ctx context.Context, i int) error {
 		err := p.run(ctx, patches[i])
 		if failed[i] = errors.Is(err, errNoPatch); failed[i] {
 			m.attempts.retry(err)

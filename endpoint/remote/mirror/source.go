@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -79,11 +80,11 @@ func (s *source) path(version uint64, rest string) string {
 // answer is a response with a watched body.
 type answer struct {
 	*http.Response
-	*watched
+	*modelwire.Body
 }
 
 // Close ends the request. The rest of the body is not read.
-func (a *answer) Close() { a.watched.Close() }
+func (a *answer) Close() { a.Body.Close() }
 
 // do sends one request. The caller closes the answer.
 func (s *source) do(ctx context.Context, method, path string, fields ...string) (*answer, error) {
@@ -92,7 +93,7 @@ func (s *source) do(ctx context.Context, method, path string, fields ...string) 
 		return nil, err
 	}
 	a := &answer{}
-	a.watched, err = s.attempts.open(ctx, func(ctx context.Context) (io.ReadCloser, error) {
+	a.Body, err = s.attempts.open(ctx, func(ctx context.Context) (io.ReadCloser, error) {
 		r, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 		if err != nil {
 			return nil, err
@@ -106,21 +107,21 @@ func (s *source) do(ctx context.Context, method, path string, fields ...string) 
 		if a.Response, err = s.client.Do(r); err != nil {
 			return nil, err
 		}
-		return a.Body, nil
+		return a.Response.Body, nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	if a.StatusCode < 200 || a.StatusCode > 299 {
 		defer a.Close()
-		return nil, store.Refusal(a.Response, a.watched)
+		return nil, store.Refusal(a.Response, a.Body)
 	}
 	return a, nil
 }
 
 // readAll reads an answer of at most limit bytes.
 func (a *answer) readAll(limit int64) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(a.watched, limit+1))
+	text, err := io.ReadAll(io.LimitReader(a.Body, limit+1))
 	if err == nil && int64(len(text)) > limit {
 		err = fmt.Errorf("%w: an answer of more than %d bytes", ErrSource, limit)
 	}

@@ -5,25 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"runtime"
 	"strconv"
-	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/delta"
-)
-
-// encoders is a pool of reusable encoders. encoding limits the number of concurrent encodings, so that delta requests
-// cannot starve calls.
-var (
-	encoders = sync.Pool{New: func() any {
-		e, err := delta.NewEncoder()
-		if err != nil {
-			return err
-		}
-		return e
-	}}
-	encoding = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
 // view returns the bytes from begin to end. Host memory is returned without a copy. Other memory is read into buffer,
@@ -32,8 +17,8 @@ func (c *content) view(begin, end int64, buffer []byte) (data, kept []byte, err 
 	if len(c.parts) == 1 && c.parts[0].data != nil {
 		return c.parts[0].data[begin:end], buffer, nil
 	}
-	if buffer == nil {
-		buffer = make([]byte, delta.SegmentBytes)
+	if int64(len(buffer)) < end-begin {
+		buffer = make([]byte, end-begin)
 	}
 	c.pos = begin
 	_, err = io.ReadFull(c, buffer[:end-begin])
@@ -41,7 +26,7 @@ func (c *content) view(begin, end int64, buffer []byte) (data, kept []byte, err 
 }
 
 // serveDelta handles GET /v1/models/{model}/deltas/{tensor}?lease=ID&base=SHA256&segment=K. It sends the difference
-// between this tensor and the tensor of the same name in the leased version, in the format of package delta, starting
+// between this tensor and the tensor of the same name in the leased version, as modelwire.WriteDelta, starting
 // at segment K.
 func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
@@ -78,7 +63,14 @@ func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-store")
-	if err := c.sendDelta(w, base, next, size, first); err != nil {
+	var oldBuffer, newBuffer []byte
+	err = modelwire.WriteDelta(w, next.size, size, first, func(begin, end int64) (old, now []byte, err error) {
+		if old, oldBuffer, err = base.view(begin, end, oldBuffer); err == nil {
+			now, newBuffer, err = next.view(begin, end, newBuffer)
+		}
+		return old, now, err
+	})
+	if err != nil {
 		panic(http.ErrAbortHandler) // abort the connection: a peer takes a response that ends cleanly for a complete one
 	}
 }
@@ -95,34 +87,5 @@ func pairOf(old, now *endpoint.Handle, name string) (base, next *content, size i
 	}
 	base, errA := tensorContent(a)
 	next, errB := tensorContent(b)
-	return base, next, delta.ElementBytes(b.DType().BitSize()), errors.Join(errA, errB)
-}
-
-// sendDelta writes the segments starting at first.
-func (c *Component) sendDelta(w http.ResponseWriter, base, next *content, size int, first int64) error {
-	got := encoders.Get()
-	if err, failed := got.(error); failed {
-		return err
-	}
-	encoder := got.(*delta.Encoder) //nolint:forcetypeassert // it is the one or the other
-	defer encoders.Put(encoder)
-	var out, oldBuffer, newBuffer []byte
-	for i := first; i < delta.Segments(next.size); i++ {
-		begin, end := delta.Segment(next.size, i)
-		var old, now []byte
-		var err error
-		if old, oldBuffer, err = base.view(begin, end, oldBuffer); err != nil {
-			return err
-		}
-		if now, newBuffer, err = next.view(begin, end, newBuffer); err != nil {
-			return err
-		}
-		encoding <- struct{}{} // held for milliseconds
-		out = encoder.Segment(out[:0], old, now, size)
-		<-encoding
-		if _, err := w.Write(out); err != nil {
-			return err
-		}
-	}
-	return nil
+	return base, next, modelwire.ElementBytes(b.DType()), errors.Join(errA, errB)
 }

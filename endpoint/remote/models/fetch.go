@@ -16,6 +16,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -69,37 +70,6 @@ func checkURL(u *url.URL, allowed []string) error {
 	return fmt.Errorf("%w: %s does not match a URL prefix of --fetch", ErrRefused, u.Redacted())
 }
 
-// fetchedBody is the body of a reference. It cancels the request if the server sends less than fetchedAtLeast within
-// the stall timeout.
-type fetchedBody struct {
-	io.ReadCloser
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	timer  *time.Timer
-	stall  time.Duration
-	since  int // bytes since the timer was reset
-}
-
-// Read implements io.Reader.
-func (b *fetchedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if b.since += n; b.since >= fetchedAtLeast {
-		b.timer.Reset(b.stall)
-		b.since = 0
-	}
-	if err != nil && b.ctx.Err() != nil {
-		err = context.Cause(b.ctx)
-	}
-	return n, err
-}
-
-// Close implements io.Closer.
-func (b *fetchedBody) Close() error {
-	b.timer.Stop()
-	b.cancel(nil)
-	return b.ReadCloser.Close()
-}
-
 // fetch requests a URL. The caller closes the body.
 func (c *Component) fetch(ctx context.Context, text string) (*http.Response, error) {
 	u, err := url.Parse(text)
@@ -109,30 +79,27 @@ func (c *Component) fetch(ctx context.Context, text string) (*http.Response, err
 	if err := checkURL(u, c.Fetch); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		cancel(nil)
-		return nil, fmt.Errorf("%w: %w", ErrParams, err)
-	}
-	if trace, ok := intercept.TraceFrom(ctx); ok {
-		request.Header.Set(intercept.TraceParent, trace.String())
-		if trace.State != "" {
-			request.Header.Set(intercept.TraceState, trace.State)
+	var response *http.Response
+	body, err := modelwire.Open(ctx, modelwire.BodyOptions{Stall: c.env.Stall, Least: fetchedAtLeast, Silent: errSilent}, func(ctx context.Context) (io.ReadCloser, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrParams, err)
 		}
-	}
-	timer := time.AfterFunc(c.env.Stall, func() { cancel(errSilent) })
-	response, err := c.fetcher.Do(request)
-	if err != nil {
-		timer.Stop()
-		if errors.Is(context.Cause(ctx), errSilent) {
-			err = errSilent
+		if trace, ok := intercept.TraceFrom(ctx); ok {
+			request.Header.Set(intercept.TraceParent, trace.String())
+			if trace.State != "" {
+				request.Header.Set(intercept.TraceState, trace.State)
+			}
 		}
-		cancel(nil)
+		if response, err = c.fetcher.Do(request); err != nil {
+			return nil, err
+		}
+		return response.Body, nil
+	})
+	if err != nil {
 		return nil, fmt.Errorf("fetch: %w", err)
 	}
-	timer.Reset(c.env.Stall)
-	response.Body = &fetchedBody{ReadCloser: response.Body, ctx: ctx, cancel: cancel, timer: timer, stall: c.env.Stall}
+	response.Body = body
 	if response.StatusCode != http.StatusOK {
 		return nil, errors.Join(fmt.Errorf("fetch %s: %s", u.Redacted(), response.Status), response.Body.Close())
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"testing"
 	"time"
 
@@ -33,34 +32,6 @@ const modelBytes = 256 << 20
 // figuresClient returns an HTTP client that uses one connection with 64 KiB buffers.
 func figuresClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{ReadBufferSize: 64 << 10, WriteBufferSize: 64 << 10, MaxIdleConnsPerHost: 4}}
-}
-
-// rounds runs ours and floor alternately, and reports their medians and the ratio.
-func rounds(b *testing.B, unit string, value func(time.Duration) float64, ours, floor func() error) {
-	b.Helper()
-	require.NoError(b, ours()) // warm up: excludes the cost of first use
-	require.NoError(b, floor())
-	timed := func(f func() error) float64 {
-		begin := time.Now()
-		require.NoError(b, f())
-		return value(time.Since(begin))
-	}
-	var mine, least, ratios []float64
-	b.ResetTimer()
-	for range b.N {
-		least = append(least, timed(floor))
-		mine = append(mine, timed(ours))
-		ratios = append(ratios, mine[len(mine)-1]/least[len(least)-1])
-	}
-	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(median(mine), unit)
-	b.ReportMetric(median(least), "floor-"+unit)
-	b.ReportMetric(median(ratios), "ratio")
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
 }
 
 func gigabytes(n int) func(time.Duration) float64 {
@@ -95,7 +66,7 @@ func down(b *testing.B, gw *remotetest.Gateway) {
 	require.NoError(b, err)
 	defer conn.Close()
 	client, piece := figuresClient(), make([]byte, 1<<20)
-	rounds(b, "GB/s", gigabytes(modelBytes), func() error {
+	remotetest.Rounds(b, "GB/s", gigabytes(modelBytes), func() error {
 		resp, err := client.Get(gw.HTTP() + "/v1/models/m/model.safetensors")
 		if err != nil {
 			return err
@@ -124,7 +95,7 @@ func BenchmarkFiguresUp(b *testing.B) {
 	require.NoError(b, err)
 	defer web.Close()
 	answers := bufio.NewReader(web)
-	rounds(b, "GB/s", gigabytes(modelBytes), func() error { return put(web, answers, file) }, func() error { return remotetest.Up(conn, file) })
+	remotetest.Rounds(b, "GB/s", gigabytes(modelBytes), func() error { return put(web, answers, file) }, func() error { return remotetest.Up(conn, file) })
 }
 
 // put uploads a file to the floor, written to the connection without a copy.

@@ -14,8 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/delta"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -143,7 +143,7 @@ func TestDeltas(t *testing.T) {
 	path := "/v1/models/m@2/deltas/" + name + "?lease=" + kept.Lease + "&base=" + old[name]
 	resp, text := gw.Get(t, path)
 	require.Equal(t, http.StatusOK, resp.StatusCode)
-	_, err := delta.Apply(base, 4, 0, bufio.NewReader(bytes.NewReader(text)))
+	_, err := modelwire.ApplyDelta(base, 4, 0, bufio.NewReader(bytes.NewReader(text)))
 	require.NoError(t, err)
 	require.Equal(t, want, base)
 	for what, path := range map[string]string{

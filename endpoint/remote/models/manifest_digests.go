@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
 // signOfLife is the interval at which a blank, which JSON allows, is sent while digests are computed. Computing them
@@ -71,33 +70,12 @@ func (c *Component) serveDigests(w http.ResponseWriter, r *http.Request) {
 
 // addDigests sets the digests of all tensors that are not tied, several concurrently.
 func (c *Component) addDigests(ctx context.Context, h *endpoint.Handle, m *Manifest) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var next atomic.Int64
-	var running sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(m.Tensors)) {
-		running.Go(func() {
-			for ctx.Err() == nil {
-				i := int(next.Add(1)) - 1
-				if i >= len(m.Tensors) {
-					return
-				}
-				if err := c.addDigest(ctx, h, &m.Tensors[i]); err != nil {
-					cancel(err)
-				}
-			}
-		})
-	}
-	running.Wait()
-	return context.Cause(ctx)
-}
-
-func (c *Component) addDigest(ctx context.Context, h *endpoint.Handle, one *ManifestTensor) (err error) {
-	if one.TiedTo != "" {
-		return nil
-	}
-	one.SHA256, err = c.tensorDigest(ctx, h, one.Name)
-	return err
+	return modelwire.Parallel(ctx, runtime.GOMAXPROCS(0), len(m.Tensors), func(ctx context.Context, i int) (err error) {
+		if one := &m.Tensors[i]; one.TiedTo == "" {
+			one.SHA256, err = c.tensorDigest(ctx, h, one.Name)
+		}
+		return err
+	})
 }
 
 // tensorDigest returns the digest of a version's tensor in hexadecimal.

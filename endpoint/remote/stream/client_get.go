@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
@@ -57,7 +57,7 @@ func (g *getting) run(ctx context.Context) (progressed bool, err error) {
 	if err := call.SendMsg(request); err != nil {
 		return false, endOf(call, err)
 	}
-	chunks := pump.New(ctx, call, newChunk, dataField)
+	chunks := bulk.NewPump(ctx, call, newChunk, dataField)
 	first, message, err := chunks.Next(g.client.limits.Stall)
 	if err != nil {
 		return false, unexpected(err)
@@ -83,7 +83,7 @@ func (g *getting) describe(set *streampb.Set) error {
 	return err
 }
 
-func (g *getting) receive(call grpc.BidiStreamingClient[streampb.GetRequest, streampb.Chunk], chunks *pump.Pump[*streampb.Chunk]) (progressed bool, err error) {
+func (g *getting) receive(call grpc.BidiStreamingClient[streampb.GetRequest, streampb.Chunk], chunks *bulk.Pump[*streampb.Chunk]) (progressed bool, err error) {
 	writer, _, err := g.upload.begin()
 	if err != nil {
 		return false, err

@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchsave"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -32,7 +32,7 @@ var (
 	// ErrNotServed reports a call for which the server has no hook.
 	ErrNotServed = errors.New("not served here")
 	// ErrStalled reports a peer that neither read nor sent for too long.
-	ErrStalled = pump.ErrStalled
+	ErrStalled = bulk.ErrStalled
 	// errAgain reports a Put with an id that another call is passing to the sink.
 	errAgain = errors.New("another call is completing this transfer: try again")
 	// ErrUnknown reports a transfer with an unknown outcome: everything was sent, and the connection broke before the

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -54,7 +54,7 @@ func newIncoming(
 }
 
 // run processes messages until there are no more.
-func (in *incoming) run(chunks *pump.Pump[*streampb.Chunk]) {
+func (in *incoming) run(chunks *bulk.Pump[*streampb.Chunk]) {
 	for pace := newPace(in.limits); ; {
 		chunk, message, err := next(pace, chunks, len(in.partial) > 0)
 		if err == nil {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 )
 
 // Limits limits what peers can make a server or a client hold. Zero fields mean the defaults.
@@ -82,7 +81,7 @@ func newPace(l Limits) *pace {
 
 // next returns the next message. incomplete reports whether the sender has started a transfer; the rate is measured
 // only then.
-func next[M proto.Message](p *pace, chunks *pump.Pump[M], incomplete bool) (M, *bulk.Message, error) {
+func next[M proto.Message](p *pace, chunks *bulk.Pump[M], incomplete bool) (M, *bulk.Message, error) {
 	if !incomplete {
 		p.meter = admission.NewMeter(p.rate)
 	}

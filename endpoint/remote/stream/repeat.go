@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
@@ -22,7 +21,7 @@ type repetition struct {
 }
 
 // repeat answers a Put whose transfer has an outcome.
-func (s service) repeat(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply], chunks *pump.Pump[*streampb.Chunk], d *description, o *outcome) error {
+func (s service) repeat(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply], chunks *bulk.Pump[*streampb.Chunk], d *description, o *outcome) error {
 	r := &repetition{d, o, make([]progress, len(d.tensors))}
 	var resume []*streampb.Position
 	for i, one := range d.tensors {

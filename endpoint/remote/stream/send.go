@@ -9,7 +9,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -27,7 +26,7 @@ type sender struct {
 // tensor sends the elements of t from the position that the peer already has. It takes t. If the checksum of the
 // position does not match, it starts at 0. The first chunk contains spec, which may be nil if the peer has it.
 func (s *sender) tensor(index uint32, t *tensor.Tensor, from *streampb.Position, spec *streampb.TensorSpec) error {
-	buffer, err := elements.Borrow(t, s.host)
+	buffer, err := bulk.BorrowTensor(t, s.host)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
@@ -39,7 +38,7 @@ func (s service) put(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutR
 	if err := s.checkWrite(call.Context()); err != nil {
 		return err
 	}
-	chunks := pump.New(call.Context(), call, newChunk, dataField)
+	chunks := bulk.NewPump(call.Context(), call, newChunk, dataField)
 	first, message, err := chunks.Next(s.limits.Stall)
 	if err != nil {
 		return err
@@ -91,7 +90,7 @@ type arrival struct {
 }
 
 // receive processes chunks until the set is complete.
-func (s service) receive(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply], chunks *pump.Pump[*streampb.Chunk], b begun) (a arrival, err error) {
+func (s service) receive(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply], chunks *bulk.Pump[*streampb.Chunk], b begun) (a arrival, err error) {
 	w := b.upload
 	a.writer = b.writer
 	if err := call.Send(&streampb.PutReply{Credit: uint64(s.limits.Window), Resume: b.resume}); err != nil {
@@ -214,7 +213,7 @@ func (s service) exchange(call grpc.BidiStreamingServer[streampb.Chunk, streampb
 	if err := sending.grant(uint64(s.limits.Window)); err != nil {
 		return err
 	}
-	go in.run(pump.New(call.Context(), call, newChunk, dataField)) // ends with the call
+	go in.run(bulk.NewPump(call.Context(), call, newChunk, dataField)) // ends with the call
 	out := &sender{ctx: call.Context(), call: sending, credit: granted, stall: s.limits.Stall, host: s.opts.Host}
 	for {
 		next, err := in.next(call.Context())

@@ -11,7 +11,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 )
 
@@ -126,7 +125,7 @@ func (c *TorchClient) StreamTensors(ctx context.Context, items ...*Item) ([]*Ite
 }
 
 // collect receives tensors until the call ends.
-func (c *TorchClient) collect(ctx context.Context, call pump.Stream, op string) (items []*Item, err error) {
+func (c *TorchClient) collect(ctx context.Context, call bulk.Receiver, op string) (items []*Item, err error) {
 	receiver := torchService{Server: &Server{opts: ServerOptions{Device: c.opts.Device}, limits: c.limits, torchPool: c.pool}}
 	err = receiver.eachTensor(ctx, call, func(item *Item) error {
 		if len(items) >= c.limits.Tensors {

@@ -8,14 +8,13 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchsave"
 )
 
 // sendTorch sends an item as the chunks of a torch.save file. It takes the item.
 func sendTorch(s bulk.Stream, item *Item, host driver.Device, chunk int) error {
-	t, err := elements.OnHost(item.Tensor, host)
+	t, err := bulk.OnHost(item.Tensor, host)
 	if err != nil {
 		return err
 	}

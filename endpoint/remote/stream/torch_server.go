@@ -10,7 +10,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 	"github.com/sharedtensor/sharedtensor/module"
 )
@@ -97,10 +96,10 @@ func (s torchService) StreamTensors(call grpc.BidiStreamingServer[torchpb.Tensor
 }
 
 // eachTensor receives tensors and passes them to f, which takes them.
-func (s torchService) eachTensor(ctx context.Context, call pump.Stream, f func(*Item) error) error {
+func (s torchService) eachTensor(ctx context.Context, call bulk.Receiver, f func(*Item) error) error {
 	assembly := newAssembler(s.limits, s.torchPool.Open(admission.Sender(ctx)))
 	defer assembly.free()
-	chunks := pump.New(ctx, call, func() *torchpb.TensorChunk { return new(torchpb.TensorChunk) }, torchField)
+	chunks := bulk.NewPump(ctx, call, func() *torchpb.TensorChunk { return new(torchpb.TensorChunk) }, torchField)
 	for pace := newPace(s.limits); ; {
 		chunk, message, err := next(pace, chunks, len(assembly.partial) > 0)
 		if errors.Is(err, io.EOF) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -131,7 +131,7 @@ func (u *upload) write(writer int, index uint32, chunk *streampb.Chunk, data mem
 	}
 	crc := p.crc32c
 	seen := func(piece []byte) { crc = crc32.Update(crc, castagnoli, piece) }
-	if err := elements.Store(u.storage.Memory(), one.spec.ByteOffset+p.bytes, data, seen); err != nil {
+	if err := bulk.Store(u.storage.Memory(), one.spec.ByteOffset+p.bytes, data, seen); err != nil {
 		return err
 	}
 	if crc != chunk.GetCrc32C() {

@@ -1,4 +1,4 @@
-package delta_test
+package modelwire_test
 
 import (
 	"bufio"
@@ -9,20 +9,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/delta"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
-// encode returns the whole delta from base to next.
-func encode(t testing.TB, base, next []byte, size int) []byte {
+// deltaSegment is the length of a segment.
+const deltaSegment = 4 << 20
+
+// encode returns the delta from base to next, beginning with a segment.
+func encode(t testing.TB, base, next []byte, size int, from int64) []byte {
 	t.Helper()
-	e, err := delta.NewEncoder()
-	require.NoError(t, err)
-	var out []byte
-	for i := range delta.Segments(int64(len(next))) {
-		begin, end := delta.Segment(int64(len(next)), i)
-		out = e.Segment(out, base[begin:end], next[begin:end], size)
-	}
-	return out
+	var out bytes.Buffer
+	require.NoError(t, modelwire.WriteDelta(&out, int64(len(next)), size, from, func(begin, end int64) (old, now []byte, err error) {
+		return base[begin:end], next[begin:end], nil
+	}))
+	return out.Bytes()
 }
 
 // random returns n bytes that do not compress.
@@ -46,7 +46,7 @@ func changed(data []byte, size, every int) []byte {
 }
 
 func TestDelta(t *testing.T) {
-	const n = 2*delta.SegmentBytes + 1<<20 + 6
+	const n = 2*deltaSegment + 1<<20 + 6
 	base := random(n, 1)
 	block := bytes.Clone(base)
 	copy(block[5000:], random(n/100, 2))
@@ -67,11 +67,11 @@ func TestDelta(t *testing.T) {
 		"8-byte elements":      {changed(base, 8, 200), 8, 0.02},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text := encode(t, base, c.next, c.size)
+			text := encode(t, base, c.next, c.size, 0)
 			require.LessOrEqual(t, float64(len(text))/n, c.most)
 			got := bytes.Clone(base)
 			r := bufio.NewReader(bytes.NewReader(append(bytes.Clone(text), "more"...)))
-			done, err := delta.Apply(got, c.size, 0, r)
+			done, err := modelwire.ApplyDelta(got, c.size, 0, r)
 			require.NoError(t, err)
 			require.Equal(t, int64(3), done)
 			require.True(t, bytes.Equal(c.next, got))
@@ -79,25 +79,19 @@ func TestDelta(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "more", string(rest), "bytes after the delta are not consumed")
 
-			// If the delta is cut anywhere, it continues at the segment that Apply returned.
+			// If the delta is cut anywhere, it continues at the segment that ApplyDelta returned.
 			got = bytes.Clone(base)
-			at, err := delta.Apply(got, c.size, 0, bufio.NewReader(bytes.NewReader(text[:len(text)/2])))
+			at, err := modelwire.ApplyDelta(got, c.size, 0, bufio.NewReader(bytes.NewReader(text[:len(text)/2])))
 			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-			e, err := delta.NewEncoder()
-			require.NoError(t, err)
-			var tail []byte
-			for i := at; i < 3; i++ {
-				begin, end := delta.Segment(n, i)
-				tail = e.Segment(tail, base[begin:end], c.next[begin:end], c.size)
-			}
-			_, err = delta.Apply(got, c.size, at, bufio.NewReader(bytes.NewReader(tail)))
+			tail := encode(t, base, c.next, c.size, at)
+			_, err = modelwire.ApplyDelta(got, c.size, at, bufio.NewReader(bytes.NewReader(tail)))
 			require.NoError(t, err)
 			require.True(t, bytes.Equal(c.next, got))
 		})
 	}
 }
 
-func TestApplyInvalid(t *testing.T) {
+func TestApplyDeltaInvalid(t *testing.T) {
 	for name, text := range map[string][]byte{
 		"empty":                   nil,
 		"unknown kind":            {9, 1, 0},
@@ -114,22 +108,22 @@ func TestApplyInvalid(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			data := make([]byte, 64)
-			_, err := delta.Apply(data, 2, 0, bufio.NewReader(bytes.NewReader(text)))
+			_, err := modelwire.ApplyDelta(data, 2, 0, bufio.NewReader(bytes.NewReader(text)))
 			require.Error(t, err)
 		})
 	}
 }
 
-// No input makes Apply write outside data or panic, and an encoded delta is always applied.
-func FuzzApply(f *testing.F) {
+// No input makes ApplyDelta write outside data or panic, and an encoded delta is always applied.
+func FuzzApplyDelta(f *testing.F) {
 	base := random(3000, 5)
-	f.Add(encode(f, base, changed(base, 2, 10), 2))
-	f.Add(encode(f, base, random(3000, 6), 2))
+	f.Add(encode(f, base, changed(base, 2, 10), 2, 0))
+	f.Add(encode(f, base, random(3000, 6), 2, 0))
 	f.Add([]byte{0x82, 5, 1, 2, 3, 4, 5})
 	f.Fuzz(func(t *testing.T, text []byte) {
 		memory := random(4000, 8)
 		behind := bytes.Clone(memory[3000:])
-		_, _ = delta.Apply(memory[:3000:3000], 2, 0, bufio.NewReader(bytes.NewReader(text)))
+		_, _ = modelwire.ApplyDelta(memory[:3000:3000], 2, 0, bufio.NewReader(bytes.NewReader(text)))
 		require.Equal(t, behind, memory[3000:])
 	})
 }

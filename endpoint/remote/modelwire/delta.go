@@ -1,4 +1,4 @@
-package delta
+package modelwire
 
 import (
 	"bufio"
@@ -7,14 +7,34 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// SegmentBytes is the length of each segment except the last of a tensor. It is a multiple of every element size and of
+// A delta is the difference between two versions of a tensor's bytes.
+//
+// A training step of bfloat16 changes a few percent of the elements, spread over nearly all tensors. A delta stores the
+// positions and new values of these elements, not arithmetic differences. A tensor is divided into segments, and each
+// is encoded in the form that needs the fewest bytes:
+//
+//	same     nothing
+//	sparse   the distances between the elements that changed, and their values
+//	blocks   the distances between the 512-byte blocks that changed, and their bytes
+//	whole    all bytes
+//
+// A segment is compressed with zstd if that saves space. It is encoded as one byte (its kind, with bit 7 set if it is
+// compressed), and, unless the kind is same, the length of the payload as a varint and the payload.
+//
+// Decoding validates its input: positions are within the segment, lengths agree, and no payload is larger than its
+// segment allows. The caller verifies the result by its digest.
+
+// deltaSegment is the length of each segment except the last of a tensor. It is a multiple of every element size and of
 // blockBytes.
-const SegmentBytes = 4 << 20
+const deltaSegment = 4 << 20
 
 // blockBytes is the unit of comparison and of the kind blocks.
 const blockBytes = 512
@@ -29,33 +49,66 @@ const (
 	compressed byte = 0x80
 )
 
-// ErrFormat means that the input is not a valid delta.
-var ErrFormat = errors.New("invalid delta")
+// ErrDelta means that the input is not a valid delta.
+var ErrDelta = errors.New("invalid delta")
 
-// Segments returns the number of segments of size bytes.
-func Segments(size int64) int64 { return (size + SegmentBytes - 1) / SegmentBytes }
+// segments returns the number of segments of size bytes.
+func segments(size int64) int64 { return (size + deltaSegment - 1) / deltaSegment }
 
-// Segment returns the range of segment i in a tensor of size bytes.
-func Segment(size, i int64) (begin, end int64) {
-	begin = i * SegmentBytes
-	return begin, min(begin+SegmentBytes, size)
+// segment returns the range of segment i in a tensor of size bytes.
+func segment(size, i int64) (begin, end int64) {
+	begin = i * deltaSegment
+	return begin, min(begin+deltaSegment, size)
 }
 
-// Encoder encodes deltas. It is not safe for concurrent use. Its buffers hold a few segments.
-type Encoder struct {
+// deltaEncoder encodes deltas. It is not safe for concurrent use. Its buffers hold a few segments.
+type deltaEncoder struct {
 	sparse, blocks, packed []byte
 	zstd                   *zstd.Encoder
 }
 
-// NewEncoder returns an encoder.
-func NewEncoder() (*Encoder, error) {
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true))
-	return &Encoder{zstd: z}, err
+// deltaEncoders is a pool of encoders. encoding limits the number of concurrent encodings, so that delta requests cannot
+// starve calls.
+var (
+	deltaEncoders = sync.Pool{New: func() any {
+		z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true))
+		if err != nil {
+			return err
+		}
+		return &deltaEncoder{zstd: z}
+	}}
+	encoding = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
+)
+
+// WriteDelta writes the segments of the delta between two versions of a tensor of size bytes, beginning with number
+// from. elementBytes is [ElementBytes] of its type. views returns the bytes from begin to end in both versions; they are
+// used until the next call.
+func WriteDelta(w io.Writer, size int64, elementBytes int, from int64, views func(begin, end int64) (old, now []byte, err error)) error {
+	got := deltaEncoders.Get()
+	if err, failed := got.(error); failed {
+		return err
+	}
+	encoder := got.(*deltaEncoder) //nolint:forcetypeassert // it is the one or the other
+	defer deltaEncoders.Put(encoder)
+	var out []byte
+	for i := from; i < segments(size); i++ {
+		old, now, err := views(segment(size, i))
+		if err != nil {
+			return err
+		}
+		encoding <- struct{}{} // held for milliseconds
+		out = encoder.segment(out[:0], old, now, elementBytes)
+		<-encoding
+		if _, err := w.Write(out); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// Segment appends the delta from old to now to out. Both are the same segment, of equal length, with elements of
+// segment appends the delta from old to now to out. Both are the same segment, of equal length, with elements of
 // elementBytes bytes.
-func (e *Encoder) Segment(out, old, now []byte, elementBytes int) []byte {
+func (e *deltaEncoder) segment(out, old, now []byte, elementBytes int) []byte {
 	e.sparse, e.blocks = e.sparse[:0], e.blocks[:0]
 	if !e.compare(old, now, elementBytes) {
 		return append(out, same)
@@ -78,7 +131,7 @@ func (e *Encoder) Segment(out, old, now []byte, elementBytes int) []byte {
 
 // compare encodes the differences as sparse and as blocks, and reports whether there are any. An encoding that is too
 // large is not completed: e.sparse is then empty, and e.blocks is longer than the segment.
-func (e *Encoder) compare(old, now []byte, size int) bool {
+func (e *deltaEncoder) compare(old, now []byte, size int) bool {
 	changed, fits := false, true
 	lastBlock, lastElement := 0, 0 // positions after the last change
 	for begin := 0; begin < len(now); begin += blockBytes {
@@ -101,7 +154,7 @@ func (e *Encoder) compare(old, now []byte, size int) bool {
 }
 
 // elements encodes the changed elements of a block. last is the position after the previous changed element.
-func (e *Encoder) elements(old, now []byte, begin, end, size, last int) int {
+func (e *deltaEncoder) elements(old, now []byte, begin, end, size, last int) int {
 	for at := begin; at < end; {
 		if end-at >= 8 && binary.LittleEndian.Uint64(old[at:]) == binary.LittleEndian.Uint64(now[at:]) {
 			at += 8
@@ -120,10 +173,10 @@ func (e *Encoder) elements(old, now []byte, begin, end, size, last int) int {
 	return last
 }
 
-// ElementBytes returns the element size for encoding: that of the type if it is 2, 4 or 8 bytes, 8 for 16-byte types,
-// and otherwise 1.
-func ElementBytes(bits int) int {
-	switch bits {
+// ElementBytes returns the element size of a type for encoding: its size if that is 2, 4 or 8 bytes, 8 for 16-byte
+// types, and otherwise 1.
+func ElementBytes(dt tensor.DType) int {
+	switch bits := dt.BitSize(); bits {
 	case 16, 32, 64:
 		return bits / 8
 	case 128:
@@ -134,17 +187,17 @@ func ElementBytes(bits int) int {
 
 // decoders are pooled, because each has large tables.
 var decoders = sync.Pool{New: func() any {
-	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(2*SegmentBytes), zstd.WithDecoderLowmem(true))
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(2*deltaSegment), zstd.WithDecoderLowmem(true))
 	if err != nil {
 		return err
 	}
 	return d
 }}
 
-// Apply reads the segments of a delta, beginning with number from, and applies them to data, which holds the base. It
+// ApplyDelta reads the segments of a delta, beginning with number from, and applies them to data, which holds the base. It
 // returns the number of the first segment that was not applied. If there is no error, all were applied. After an error,
 // a segment may be changed in part. Applying it again completes it.
-func Apply(data []byte, elementBytes int, from int64, r *bufio.Reader) (int64, error) {
+func ApplyDelta(data []byte, elementBytes int, from int64, r *bufio.Reader) (int64, error) {
 	got := decoders.Get()
 	if err, failed := got.(error); failed {
 		return from, err
@@ -152,8 +205,8 @@ func Apply(data []byte, elementBytes int, from int64, r *bufio.Reader) (int64, e
 	decoder := got.(*zstd.Decoder) //nolint:forcetypeassert // it is the one or the other
 	defer decoders.Put(decoder)
 	var payload, plain []byte
-	for i := from; i < Segments(int64(len(data))); i++ {
-		begin, end := Segment(int64(len(data)), i)
+	for i := from; i < segments(int64(len(data))); i++ {
+		begin, end := segment(int64(len(data)), i)
 		part := data[begin:end]
 		kind, err := r.ReadByte()
 		if err != nil {
@@ -167,14 +220,14 @@ func Apply(data []byte, elementBytes int, from int64, r *bufio.Reader) (int64, e
 			return i, unexpected(err)
 		}
 		if length > uint64(len(part)) {
-			return i, fmt.Errorf("%w: payload of %d bytes for a segment of %d", ErrFormat, length, len(part))
+			return i, fmt.Errorf("%w: payload of %d bytes for a segment of %d", ErrDelta, length, len(part))
 		}
 		if kind == whole {
 			if _, err := io.ReadFull(r, part[:length]); err != nil {
 				return i, unexpected(err)
 			}
 			if int(length) != len(part) {
-				return i, fmt.Errorf("%w: payload of a %d-byte segment has %d bytes", ErrFormat, len(part), length)
+				return i, fmt.Errorf("%w: payload of a %d-byte segment has %d bytes", ErrDelta, len(part), length)
 			}
 			continue
 		}
@@ -188,7 +241,7 @@ func Apply(data []byte, elementBytes int, from int64, r *bufio.Reader) (int64, e
 		text := payload
 		if kind&compressed != 0 {
 			if plain, err = decoder.DecodeAll(payload, plain[:0]); err != nil {
-				return i, fmt.Errorf("%w: %w", ErrFormat, err)
+				return i, fmt.Errorf("%w: %w", ErrDelta, err)
 			}
 			text = plain
 		}
@@ -196,15 +249,7 @@ func Apply(data []byte, elementBytes int, from int64, r *bufio.Reader) (int64, e
 			return i, err
 		}
 	}
-	return Segments(int64(len(data))), nil
-}
-
-// unexpected converts io.EOF to io.ErrUnexpectedEOF.
-func unexpected(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
+	return segments(int64(len(data))), nil
 }
 
 // applySegment applies one segment.
@@ -212,7 +257,7 @@ func applySegment(part []byte, kind byte, text []byte, elementBytes int) error {
 	switch kind {
 	case whole:
 		if len(text) != len(part) {
-			return fmt.Errorf("%w: payload of a %d-byte segment has %d bytes", ErrFormat, len(part), len(text))
+			return fmt.Errorf("%w: payload of a %d-byte segment has %d bytes", ErrDelta, len(part), len(text))
 		}
 		copy(part, text)
 		return nil
@@ -221,7 +266,7 @@ func applySegment(part []byte, kind byte, text []byte, elementBytes int) error {
 	case blocks:
 		return scatter(part, text, blockBytes)
 	}
-	return fmt.Errorf("%w: unknown segment kind %d", ErrFormat, kind)
+	return fmt.Errorf("%w: unknown segment kind %d", ErrDelta, kind)
 }
 
 // scatter writes units of size bytes at the encoded distances. The last unit of a segment may be shorter.
@@ -230,13 +275,13 @@ func scatter(part, text []byte, size int) error {
 	for len(text) > 0 {
 		gap, n := binary.Uvarint(text)
 		if n <= 0 || gap > uint64((len(part)-at)/size) {
-			return fmt.Errorf("%w: position out of range", ErrFormat)
+			return fmt.Errorf("%w: position out of range", ErrDelta)
 		}
 		text = text[n:]
 		at += int(gap) * size
 		length := min(size, len(part)-at)
 		if length <= 0 || length > len(text) {
-			return fmt.Errorf("%w: truncated value", ErrFormat)
+			return fmt.Errorf("%w: truncated value", ErrDelta)
 		}
 		copy(part[at:], text[:length])
 		text = text[length:]

@@ -1,7 +1,4 @@
-// Package heap is a driver.Device for ordinary memory of this process, for tensors that are not shared with other
-// processes. Allocating it is much cheaper than a page of a sealed memfd, which needs several system calls, and large
-// allocations are pooled.
-package heap
+package compute
 
 import (
 	"fmt"
@@ -13,8 +10,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Device allocates memory. Its zero value is ready for use.
-type Device struct {
+// heapDevice is a driver.Device for ordinary memory of this process, for tensors that are not shared with other
+// processes. Allocating it is much cheaper than a page of a sealed memfd, which needs several system calls, and large
+// allocations are pooled. Its zero value is ready for use.
+type heapDevice struct {
 	pools [bits.UintSize]sync.Pool // of *[]byte with a capacity of 1<<i bytes
 }
 
@@ -22,12 +21,12 @@ type Device struct {
 const pooledFrom = 2 << 10
 
 // Info implements driver.Device. The memory is not shared, so the device has no UUID.
-func (d *Device) Info() driver.Info {
+func (d *heapDevice) Info() driver.Info {
 	return driver.Info{Type: driver.CPU, Name: "heap", Granularity: 1}
 }
 
 // Alloc implements driver.Device.
-func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
+func (d *heapDevice) Alloc(bytes int64) (driver.Memory, error) {
 	m, err := d.AllocDirty(bytes)
 	if err != nil {
 		return nil, err
@@ -39,11 +38,11 @@ func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
 }
 
 // AllocDirty is Alloc for callers that overwrite all of the memory, which may contain old data.
-func (d *Device) AllocDirty(bytes int64) (*Memory, error) {
+func (d *heapDevice) AllocDirty(bytes int64) (*heapMemory, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("heap: %w: %d bytes", driver.ErrInvalid, bytes)
 	}
-	m := &Memory{device: d, bytes: bytes}
+	m := &heapMemory{device: d, bytes: bytes}
 	if bytes < pooledFrom {
 		m.data = make([]byte, bytes)
 		return m, nil
@@ -58,18 +57,18 @@ func (d *Device) AllocDirty(bytes int64) (*Memory, error) {
 }
 
 // Import implements driver.Device: there is nothing to import.
-func (d *Device) Import(driver.Handle, driver.ImportOptions) (driver.Memory, error) {
+func (d *heapDevice) Import(driver.Handle, driver.ImportOptions) (driver.Memory, error) {
 	return nil, errNotShared
 }
 
 // Close implements driver.Device.
-func (d *Device) Close() error { return nil }
+func (d *heapDevice) Close() error { return nil }
 
 var errNotShared = &driver.UnsupportedError{Feature: "sharing memory of the heap", Requires: "memory of driver/host or driver/cuda"}
 
-// Memory is memory of a [Device]. It implements driver.Mapped.
-type Memory struct {
-	device *Device
+// heapMemory is memory of a heapDevice. It implements driver.Mapped.
+type heapMemory struct {
+	device *heapDevice
 	bytes  int64
 
 	mu     sync.RWMutex
@@ -78,8 +77,8 @@ type Memory struct {
 	closed bool
 }
 
-// Data implements driver.Mapped. After Close, the bytes may belong to another Memory.
-func (m *Memory) Data() []byte {
+// Data implements driver.Mapped. After Close, the bytes may belong to other memory.
+func (m *heapMemory) Data() []byte {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.closed {
@@ -89,7 +88,7 @@ func (m *Memory) Data() []byte {
 }
 
 // Pin implements driver.Mapped.
-func (m *Memory) Pin(bool) (data []byte, unpin func(), err error) {
+func (m *heapMemory) Pin(bool) (data []byte, unpin func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -100,7 +99,7 @@ func (m *Memory) Pin(bool) (data []byte, unpin func(), err error) {
 	return m.data, func() { once.Do(m.unpin) }, nil
 }
 
-func (m *Memory) unpin() {
+func (m *heapMemory) unpin() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.pins--
@@ -108,7 +107,7 @@ func (m *Memory) unpin() {
 }
 
 // recycleLocked returns the bytes to the pool if the memory is closed and has no pins.
-func (m *Memory) recycleLocked() {
+func (m *heapMemory) recycleLocked() {
 	if !m.closed || m.pins > 0 || m.data == nil {
 		return
 	}
@@ -120,7 +119,7 @@ func (m *Memory) recycleLocked() {
 }
 
 // ReadAt implements driver.Memory.
-func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
+func (m *heapMemory) ReadAt(p []byte, off int64) (int, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.closed {
@@ -137,7 +136,7 @@ func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // WriteAt implements driver.Memory.
-func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
+func (m *heapMemory) WriteAt(p []byte, off int64) (int, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.closed {
@@ -150,19 +149,19 @@ func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
 }
 
 // Device implements driver.Memory.
-func (m *Memory) Device() driver.Device { return m.device }
+func (m *heapMemory) Device() driver.Device { return m.device }
 
 // Bytes implements driver.Memory.
-func (m *Memory) Bytes() int64 { return m.bytes }
+func (m *heapMemory) Bytes() int64 { return m.bytes }
 
 // Writable implements driver.Memory.
-func (m *Memory) Writable() bool { return true }
+func (m *heapMemory) Writable() bool { return true }
 
 // Export implements driver.Memory.
-func (m *Memory) Export() (driver.Handle, error) { return driver.Handle{}, errNotShared }
+func (m *heapMemory) Export() (driver.Handle, error) { return driver.Handle{}, errNotShared }
 
 // Close implements driver.Memory.
-func (m *Memory) Close() error {
+func (m *heapMemory) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true

@@ -1,4 +1,4 @@
-package heap_test
+package compute
 
 import (
 	"bytes"
@@ -8,11 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/heap"
 )
 
 func TestMemory(t *testing.T) {
-	var dev heap.Device
+	var dev heapDevice
 	for _, size := range []int64{0, 1, 64<<10 - 1, 64 << 10, 1<<20 + 1} {
 		for range 3 { // reused memory is zeroed
 			m, err := dev.Alloc(size)
@@ -37,7 +36,7 @@ func TestMemory(t *testing.T) {
 
 // A second call of an unpin function does not release the pin of another holder, whose bytes would be reused.
 func TestUnpinTwice(t *testing.T) {
-	var dev heap.Device
+	var dev heapDevice
 	m, err := dev.Alloc(64 << 10)
 	require.NoError(t, err)
 	mapped := m.(driver.Mapped)

@@ -1,4 +1,4 @@
-package delta_test
+package modelwire_test
 
 import (
 	"bufio"
@@ -8,20 +8,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/delta"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
-// BenchmarkApply makes the next version of 64 MiB of bfloat16 in which 1 % of the elements have changed: it copies the
+// BenchmarkApplyDelta makes the next version of 64 MiB of bfloat16 in which 1 % of the elements have changed: it copies the
 // base and applies the delta. "ratio" is its speed relative to copying alone, in the same run. "encode-GB/s" is the
 // speed of encoding.
 //
-//	go test -run '^$' -bench Apply -benchtime 20x ./internal/delta
-func BenchmarkApply(b *testing.B) {
+//	go test -run '^$' -bench ApplyDelta -benchtime 20x ./modelwire
+func BenchmarkApplyDelta(b *testing.B) {
 	const n = 64 << 20
 	base := random(n, 1)
 	next := changed(base, 2, 100)
 	begin := time.Now()
-	text := encode(b, base, next, 2)
+	text := encode(b, base, next, 2, 0)
 	encoded := time.Since(begin)
 	data := make([]byte, n)
 	copy(data, base)
@@ -31,7 +31,7 @@ func BenchmarkApply(b *testing.B) {
 		copy(data, base)
 		copied := time.Now()
 		copy(data, base)
-		_, err := delta.Apply(data, 2, 0, bufio.NewReaderSize(bytes.NewReader(text), 256<<10))
+		_, err := modelwire.ApplyDelta(data, 2, 0, bufio.NewReaderSize(bytes.NewReader(text), 256<<10))
 		applying += time.Since(copied)
 		copying += copied.Sub(begin)
 		require.NoError(b, err)

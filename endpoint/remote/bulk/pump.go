@@ -1,5 +1,4 @@
-// Package pump receives messages of a gRPC stream with a timeout for each message.
-package pump
+package bulk
 
 import (
 	"context"
@@ -9,15 +8,13 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 )
 
 // ErrStalled means that the peer has sent nothing for too long.
 var ErrStalled = errors.New("the peer has stalled")
 
-// Stream is the receiving half of a gRPC stream.
-type Stream interface {
+// Receiver is the receiving half of a gRPC stream.
+type Receiver interface {
 	// RecvMsg receives a message.
 	RecvMsg(m any) error
 }
@@ -33,17 +30,17 @@ type Pump[M proto.Message] struct {
 // received is a message or the error that ended the stream.
 type received[M proto.Message] struct {
 	head    M
-	message *bulk.Message
+	message *Message
 	err     error
 }
 
-// New returns a pump for messages whose large field has the number field.
-func New[M proto.Message](ctx context.Context, s Stream, newHead func() M, field protowire.Number) *Pump[M] {
+// NewPump returns a pump for messages whose large field has the number field.
+func NewPump[M proto.Message](ctx context.Context, s Receiver, newHead func() M, field protowire.Number) *Pump[M] {
 	p := &Pump[M]{ctx: ctx, messages: make(chan received[M])}
 	go func() {
 		for {
 			r := received[M]{head: newHead()}
-			r.message = &bulk.Message{Head: r.head, Field: field}
+			r.message = &Message{Head: r.head, Field: field}
 			r.err = s.RecvMsg(r.message)
 			select {
 			case p.messages <- r:
@@ -61,7 +58,7 @@ func New[M proto.Message](ctx context.Context, s Stream, newHead func() M, field
 
 // Next waits at most stall for the next message. The caller owns it and frees it or takes its data. The error is that
 // of the stream, io.EOF at its end, ErrStalled, or the cause of the context.
-func (p *Pump[M]) Next(stall time.Duration) (M, *bulk.Message, error) {
+func (p *Pump[M]) Next(stall time.Duration) (M, *Message, error) {
 	timer := time.NewTimer(stall)
 	defer timer.Stop()
 	var none M

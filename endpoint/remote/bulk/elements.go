@@ -1,17 +1,15 @@
-// Package elements converts the elements of tensors to and from gRPC buffers.
-package elements
+package bulk
 
 import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Borrow takes ownership of t and returns its elements, row-major, as a buffer that keeps the tensor until it is sent.
+// BorrowTensor takes ownership of t and returns its elements, row-major, as a buffer that keeps the tensor until it is sent.
 // A tensor that is strided, or in memory that the CPU cannot address, is copied to host first.
-func Borrow(t *tensor.Tensor, host driver.Device) (mem.Buffer, error) {
+func BorrowTensor(t *tensor.Tensor, host driver.Device) (mem.Buffer, error) {
 	t, err := OnHost(t, host)
 	if err != nil {
 		return nil, err
@@ -25,7 +23,7 @@ func Borrow(t *tensor.Tensor, host driver.Device) (mem.Buffer, error) {
 		defer t.Close()
 		return mem.Copy(data, mem.DefaultBufferPool()), nil
 	}
-	return bulk.Borrow(data, func() { t.Close() }), nil
+	return Borrow(data, func() { t.Close() }), nil
 }
 
 // copyUpTo is the size up to which a copy is cheaper than tracking when the tensor was sent.
