@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
 // ClientState is the state of a client's connection.
@@ -67,4 +68,21 @@ func (c *Client) Changed() <-chan struct{} { return c.conn.Changed() }
 func (c *Client) Connect(ctx context.Context) error {
 	_, err := c.conn.Connected(ctx)
 	return err
+}
+
+// word is a state whose text is one word.
+type word interface {
+	comparable
+	fmt.Stringer
+}
+
+// parseWord returns the one of all states whose text is text.
+func parseWord[T word](text []byte, all ...T) (T, error) {
+	for _, state := range all {
+		if state.String() == string(text) {
+			return state, nil
+		}
+	}
+	var none T
+	return none, fmt.Errorf("%w: %T: there is no %s", ErrInvalid, none, status.Shown(string(text)))
 }

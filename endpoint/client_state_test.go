@@ -1,7 +1,6 @@
 package endpoint_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"testing"
@@ -143,27 +142,6 @@ func TestClientStates(t *testing.T) {
 		out, err := json.Marshal(endpoint.ClientStats{State: state})
 		require.NoError(t, err)
 		require.Contains(t, string(out), `"state":"`+text+`"`)
-	}
-}
-
-func TestClientMetrics(t *testing.T) {
-	var b bytes.Buffer
-	require.NoError(t, endpoint.WriteClientMetrics(&b, endpoint.ClientStats{
-		State: endpoint.StateConnected, Connections: 3, DialFailures: 7, Handles: 4, BytesMapped: 1 << 40, Watchers: 2, References: 5,
-		Versions: []endpoint.VersionInUse{
-			{Name: "llm", Version: 16, Newest: 17, Handles: 1, Bytes: 100},
-			{Name: "llm", Version: 17, Newest: 18, Handles: 2, Bytes: 23},
-			{Name: "vad", Version: 1, Newest: 1, Handles: 1, Bytes: 1},
-		},
-	}))
-	for _, line := range []string{
-		"# TYPE sharedtensor_client_connected gauge", "sharedtensor_client_connected 1", "sharedtensor_client_connections_total 3",
-		"sharedtensor_client_dial_failures_total 7", "sharedtensor_client_handles 4", "sharedtensor_client_mapped_bytes 1099511627776",
-		"sharedtensor_client_watchers 2", "sharedtensor_client_references 5",
-		`sharedtensor_client_version{name="llm"} 17`, `sharedtensor_client_newest_version{name="llm"} 18`,
-		`sharedtensor_client_versions{name="llm"} 2`, `sharedtensor_client_version_bytes{name="llm"} 123`, `sharedtensor_client_version{name="vad"} 1`,
-	} {
-		require.Contains(t, b.String(), line+"\n")
 	}
 }
 

@@ -1,7 +1,6 @@
 package endpoint_test
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"testing"
@@ -98,17 +97,4 @@ func TestCancelledTaskMatchesContextCanceled(t *testing.T) {
 		require.ErrorIs(t, ended.Err(), context.Canceled)
 		require.ErrorIs(t, caller.Result(ctx, info.ID, nil), context.Canceled)
 	}
-}
-
-// Host memory has no index. The metrics say so by a missing label.
-func TestMetricsOfHostMemory(t *testing.T) {
-	drivertest.Leaks(t)
-	c, _, _ := calling(t)
-	info, err := c.ServerInfo(context.Background())
-	require.NoError(t, err)
-	require.Negative(t, info.DeviceIndex)
-	var text bytes.Buffer
-	require.NoError(t, endpoint.WriteMetrics(&text, info))
-	require.Contains(t, text.String(), "sharedtensor_server_info{server_id=")
-	require.NotContains(t, text.String(), "device_index")
 }

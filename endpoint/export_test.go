@@ -7,8 +7,19 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 	"github.com/sharedtensor/sharedtensor/module"
 )
+
+// Environment variables that Open reads.
+const (
+	EnvEnabled, EnvRole, EnvBasePath = envEnabled, envRole, unixsock.EnvBasePath
+	EnvLocalRank, EnvRank            = envLocalRank, envRank
+	EnvLogLevel                      = envLogLevel
+)
+
+// MemoryBudget is the default limit on the bytes of cached results.
+var MemoryBudget = memoryBudget
 
 // withoutEnv is an environment variable with the features that this test binary and its child processes disable, such
 // as "pool,keep". See .ci/common.sh.

@@ -57,7 +57,7 @@ type EndpointWorker struct {
 
 // ServerInfo describes a server at one moment.
 type ServerInfo struct {
-	// Kind is [ServerKind].
+	// Kind is "SharedTensorServer".
 	Kind string `json:"server"`
 	// ID is the id of the server. A restarted owner has a new one.
 	ID string `json:"server_id"`
@@ -96,7 +96,7 @@ type ServerInfo struct {
 
 // Capabilities describes how a server can share memory.
 type Capabilities struct {
-	// Transport is [Transport].
+	// Transport is "same-host-unix-handles": memory is shared in place, by handles that a Unix socket transfers.
 	Transport string `json:"transport"`
 	// Handles lists the kinds of handle that its devices support.
 	Handles []HandleSupport `json:"handles"`

@@ -138,9 +138,9 @@ func totalMemory(devices []driver.Device) (sum int64) {
 	return sum
 }
 
-// MemoryBudget returns the default limit on the bytes of results that the cache keeps, and also on those that tasks
+// memoryBudget returns the default limit on the bytes of results that the cache keeps, and also on those that tasks
 // keep: a quarter of the smallest memory of the devices. The second result explains the value for people.
-func MemoryBudget(devices []driver.Device) (bytes int64, why string) {
+func memoryBudget(devices []driver.Device) (bytes int64, why string) {
 	memory, of := memoryLimit(devices)
 	return memory / 4, "a quarter of " + of
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -145,7 +146,7 @@ func TestLimitsManifests(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	in, file := manyTensors(t, 50000)
-	cost := endpoint.ManifestCost(&in.Manifest)
+	cost := server.ManifestCost(&in.Manifest)
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Limits: endpoint.Limits{
 		Publish: endpoint.PublishLimits{ManifestBytes: 2 * cost}, PublishTotal: endpoint.PublishLimits{ManifestBytes: 3 * cost},
 	}})

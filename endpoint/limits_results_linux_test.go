@@ -1,9 +1,7 @@
 package endpoint_test
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"sync"
 	"testing"
 
@@ -104,14 +102,6 @@ func TestLimitsCachedResults(t *testing.T) {
 		use := limitUse(t, s, name)
 		require.Equal(t, budget, use.All)
 		require.Equal(t, why, use.Reason)
-	}
-	var text bytes.Buffer
-	info, err := s.ServerInfo(context.Background())
-	require.NoError(t, err)
-	require.NoError(t, endpoint.WriteMetrics(&text, info))
-	require.Contains(t, text.String(), fmt.Sprintf("sharedtensor_limit{limit=\"result_bytes\"} %d\n", budget))
-	for _, l := range info.Limits {
-		require.Contains(t, text.String(), "sharedtensor_limit_refused_total{limit=\""+l.Name+"\"} ")
 	}
 
 	set := serve(t, endpoint.ServerOptions{Logger: discard(), Results: endpoint.ResultOptions{Bytes: 5}, Tasks: endpoint.TaskOptions{Bytes: -1}})

@@ -11,26 +11,27 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// Environment variables that [Open] reads, in addition to [EnvBasePath]. Options of the program take precedence.
+// Environment variables that [Open] reads, in addition to SHARED_TENSOR_BASE_PATH. Options of the program take precedence.
 const (
-	// EnvEnabled enables sharing: "1", "true", "yes" or "on". Any other value disables it.
-	EnvEnabled = "SHARED_TENSOR_ENABLED"
-	// EnvRole is the role if sharing is enabled: "server", "client" or "local". The default is client.
-	EnvRole = "SHARED_TENSOR_ROLE"
-	// EnvLocalRank and EnvRank number the processes of a job and thereby their sockets, so that each process has a
-	// separate owner. Launchers set them. EnvLocalRank takes precedence.
-	EnvLocalRank = "LOCAL_RANK"
-	EnvRank      = "RANK"
-	// EnvLogLevel is the minimum level of a node's log on standard error: "debug", "info", "warning", "error" or
+	// envEnabled enables sharing: "1", "true", "yes" or "on". Any other value disables it.
+	envEnabled = "SHARED_TENSOR_ENABLED"
+	// envRole is the role if sharing is enabled: "server", "client" or "local". The default is client.
+	envRole = "SHARED_TENSOR_ROLE"
+	// envLocalRank and envRank number the processes of a job and thereby their sockets, so that each process has a
+	// separate owner. Launchers set them. envLocalRank takes precedence.
+	envLocalRank = "LOCAL_RANK"
+	envRank      = "RANK"
+	// envLogLevel is the minimum level of a node's log on standard error: "debug", "info", "warning", "error" or
 	// "critical".
-	EnvLogLevel = "SHARED_TENSOR_LOG_LEVEL"
+	envLogLevel = "SHARED_TENSOR_LOG_LEVEL"
 )
 
 // Mode is the role of a [Node].
 type Mode uint8
 
 const (
-	// ModeAuto selects the role by the environment: [EnvRole] if [EnvEnabled] enables sharing, local otherwise.
+	// ModeAuto selects the role by the environment. If SHARED_TENSOR_ENABLED enables sharing (1, true, yes or on), it is
+	// that of SHARED_TENSOR_ROLE (server, client or local), by default client. Otherwise it is local.
 	ModeAuto Mode = iota
 	// ModeLocal runs functions in this process and serves no clients.
 	ModeLocal
@@ -82,16 +83,16 @@ func (m Mode) resolve() (Mode, error) {
 		return 0, status.Configuration(fmt.Errorf("%w: unknown mode %d", status.ErrInvalid, uint8(m)))
 	case m != ModeAuto:
 		return m, nil
-	case !truthy(os.Getenv(EnvEnabled)):
+	case !truthy(os.Getenv(envEnabled)):
 		return ModeLocal, nil
 	}
-	role := os.Getenv(EnvRole)
+	role := os.Getenv(envRole)
 	if strings.TrimSpace(role) == "" {
 		return ModeClient, nil
 	}
 	m, err := ParseMode(role)
 	if err != nil || m == ModeAuto {
-		return 0, status.Configuration(fmt.Errorf("%w: %s is %q: it must be server, client or local", status.ErrInvalid, EnvRole, role))
+		return 0, status.Configuration(fmt.Errorf("%w: %s is %q: it must be server, client or local", status.ErrInvalid, envRole, role))
 	}
 	return m, nil
 }
@@ -110,7 +111,7 @@ func deviceIndex(explicit int, devices []driver.Device) (int, error) {
 	if explicit != 0 {
 		return explicit, nil
 	}
-	for _, name := range []string{EnvLocalRank, EnvRank} {
+	for _, name := range []string{envLocalRank, envRank} {
 		text := strings.TrimSpace(os.Getenv(name))
 		if text == "" {
 			continue
@@ -129,7 +130,7 @@ func deviceIndex(explicit int, devices []driver.Device) (int, error) {
 
 // defaultLogger returns a node's logger as the environment specifies, or nil if it specifies none.
 func defaultLogger() (*slog.Logger, error) {
-	text := strings.TrimSpace(os.Getenv(EnvLogLevel))
+	text := strings.TrimSpace(os.Getenv(envLogLevel))
 	var level slog.Level
 	switch strings.ToLower(text) {
 	case "":
@@ -140,7 +141,7 @@ func defaultLogger() (*slog.Logger, error) {
 		level = slog.LevelError + 4
 	default:
 		if err := level.UnmarshalText([]byte(text)); err != nil {
-			return nil, status.Configuration(fmt.Errorf("%w: %s is %q: it must be debug, info, warning, error or critical", status.ErrInvalid, EnvLogLevel, text))
+			return nil, status.Configuration(fmt.Errorf("%w: %s is %q: it must be debug, info, warning, error or critical", status.ErrInvalid, envLogLevel, text))
 		}
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})), nil

@@ -18,12 +18,12 @@ type Options struct {
 	//
 	// An empty Socket means the result of [SocketPath] for BasePath and DeviceIndex. A nil Registry means a new one.
 	// Interceptors wrap calls, tasks and streams: at the server if functions run in this process, else at the client. A
-	// nil Logger logs to standard error at the level of [EnvLogLevel]; if that is not set, warnings and errors are
-	// logged to slog.Default().
+	// nil Logger logs to standard error at the level of SHARED_TENSOR_LOG_LEVEL: debug, info, warning, error
+	// or critical. If that is not set, warnings and errors are logged to slog.Default().
 	ServerOptions
-	// BasePath and DeviceIndex determine the path of the socket. BasePath takes precedence over [EnvBasePath]. An index
-	// of 0 means the value of [EnvLocalRank], else [EnvRank], else the index of the first device. Set Socket to use
-	// index 0 regardless of the rank.
+	// BasePath and DeviceIndex determine the path of the socket. BasePath takes precedence over
+	// SHARED_TENSOR_BASE_PATH. An index of 0 means the value of LOCAL_RANK, else RANK, else the index of the first
+	// device. Set Socket to use index 0 regardless of the rank.
 	BasePath    string
 	DeviceIndex int
 	// Wait makes Open, in the role of a client, and all requests wait for an owner until their contexts end. See

@@ -1,10 +1,5 @@
 package endpoint
 
-import (
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
-	"github.com/sharedtensor/sharedtensor/wire/message"
-)
-
 // PublishLimits limits what clients may have published. A version counts from its publication until its memory is
 // freed, so superseded and withdrawn versions count while they are leased. The owner's own publications do not count.
 type PublishLimits struct {
@@ -14,10 +9,7 @@ type PublishLimits struct {
 	Storages int
 	// Bytes limits the sizes of their files. Sparse files count in full.
 	Bytes int64
-	// ManifestBytes limits the sum of their [ManifestCost], the owner's memory for tensor names and locations.
+	// ManifestBytes limits the sum of the costs of their manifests: upper bounds of the owner's memory for tensor names
+	// and locations.
 	ManifestBytes int64
 }
-
-// ManifestCost returns the memory charged for the manifest of a publication: an upper bound of what its columns, texts
-// and tensors use.
-func ManifestCost(m *message.Manifest) int64 { return server.ManifestCost(m) }

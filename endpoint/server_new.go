@@ -22,7 +22,7 @@ import (
 func newOwner(opts ServerOptions) (*Server, error) {
 	opts.Limits.defaults(opts.Devices)
 	orDefault(&opts.Limits.Tasks, opts.Tasks.share())
-	budget, why := MemoryBudget(opts.Devices)
+	budget, why := memoryBudget(opts.Devices)
 	from := budgets{results: opts.Results.budget(budget, why), tasks: opts.Tasks.budget(budget, why)}
 	if opts.Logger == nil {
 		opts.Logger = quiet(slog.Default())

@@ -48,8 +48,8 @@ type ServerOptions struct {
 type ResultOptions struct {
 	// Entries is the maximum number of cached results; the default is [cache.DefaultEntries]. Negative means unlimited.
 	Entries int
-	// Bytes limits the memory, encodings and keys of cached results. 0 means the value of [MemoryBudget], negative
-	// unlimited. Results in use, as managed objects or as results of tasks, count and are not evicted. A single result
+	// Bytes limits the memory, encodings and keys of cached results. 0 means a quarter of the smallest memory of the
+	// devices, negative unlimited. Results in use, as managed objects or as results of tasks, count and are not evicted. A single result
 	// over the limit does not count; it stays cached while in use. Unused results are also evicted when a device runs
 	// out of memory ([driver.Reclaimer]).
 	Bytes int64
@@ -68,8 +68,8 @@ type TaskOptions struct {
 	Retain int
 	// TTL is how long a finished task is kept; the default is [task.DefaultTTL].
 	TTL time.Duration
-	// Bytes limits the memory and encodings of results that tasks keep. 0 means the value of [MemoryBudget], negative
-	// unlimited. Results of the tasks that finished first are evicted first. A result counts once for each task that
+	// Bytes limits the memory and encodings of results that tasks keep. 0 means a quarter of the smallest memory of the
+	// devices, negative unlimited. Results of the tasks that finished first are evicted first. A result counts once for each task that
 	// keeps it, even if the cache or an object keeps it too. Plain calls of an endpoint with [Task] keep nothing,
 	// because the caller has the result.
 	Bytes int64

@@ -16,12 +16,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// ServerKind identifies servers of this package in [ServerInfo].
-const ServerKind = "SharedTensorServer"
+// serverKind identifies servers of this package in [ServerInfo].
+const serverKind = "SharedTensorServer"
 
-// Transport names how memory is shared: in place between processes of one host, by handles that a Unix socket
+// transport names how memory is shared: in place between processes of one host, by handles that a Unix socket
 // transfers.
-const Transport = "same-host-unix-handles"
+const transport = "same-host-unix-handles"
 
 // describeServer returns the server's description.
 func describeServer(s *Server) message.ServerInfo {
@@ -29,10 +29,10 @@ func describeServer(s *Server) message.ServerInfo {
 	sessions := describeSessions(s, have)
 	running := s.socket != nil && !s.sessions.Stopped()
 	out := message.ServerInfo{
-		Server: s.id, Kind: ServerKind, Version: Version(), Label: s.opts.Label, Socket: s.opts.Socket, DeviceIndex: socketIndex(s.opts.Socket),
+		Server: s.id, Kind: serverKind, Version: Version(), Label: s.opts.Label, Socket: s.opts.Socket, DeviceIndex: socketIndex(s.opts.Socket),
 		PID: int32(os.Getpid()), ParentPID: int32(os.Getppid()), StartedAt: s.started.UnixNano(), Uptime: int64(time.Since(s.started)),
 		Running: running, Ready: running && s.serving.Load(), Devices: s.devices.Describe(),
-		Capabilities: message.Capabilities{Transport: Transport, Handles: s.support.of(s.devices)},
+		Capabilities: message.Capabilities{Transport: transport, Handles: s.support.of(s.devices)},
 		Stats:        serverStats(s, have, sessions), Endpoints: describeEndpoints(s), Sessions: sessions,
 	}
 	out.Memory, out.Stats.BytesOwned = have.uses()

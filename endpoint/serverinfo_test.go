@@ -102,7 +102,7 @@ func TestServerInfoCounters(t *testing.T) {
 	require.NoError(t, err)
 	dev := testDevice(t).Info()
 
-	require.Equal(t, endpoint.ServerKind, info.Kind)
+	require.Equal(t, "SharedTensorServer", info.Kind)
 	require.Equal(t, c.ServerID(), info.ID)
 	require.Equal(t, endpoint.Version(), info.Version)
 	require.Equal(t, "an owner", info.Label)
@@ -116,7 +116,7 @@ func TestServerInfoCounters(t *testing.T) {
 	require.True(t, info.Running)
 	require.True(t, info.Ready)
 	require.Equal(t, []endpoint.DeviceInfo{{UUID: dev.UUID.String(), Type: dev.Type.String(), Index: dev.Index, Name: dev.Name}}, info.Devices)
-	require.Equal(t, endpoint.Transport, info.Capabilities.Transport)
+	require.Equal(t, "same-host-unix-handles", info.Capabilities.Transport)
 	require.NotEmpty(t, info.Capabilities.Handles)
 	for _, h := range info.Capabilities.Handles {
 		require.Equal(t, dev.UUID.String(), h.Device)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
 const numbers = "tensor([0.5000, 1.5000, 2.5000, 3.5000])"
@@ -27,7 +26,7 @@ func TestThreeRoles(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	as := func(env ...string) *exec.Cmd {
 		c := exec.Command(program)
-		c.Env = append(os.Environ(), append(env, endpoint.EnvBasePath+"="+filepath.Join(dir, "s"))...)
+		c.Env = append(os.Environ(), append(env, "SHARED_TENSOR_BASE_PATH="+filepath.Join(dir, "s"))...)
 		return c
 	}
 
@@ -36,7 +35,7 @@ func TestThreeRoles(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, fmt.Sprintf("making weights in process %d\nlocal in process %[1]d has %s\n", alone.Process.Pid, numbers), string(out))
 
-	owner := as(endpoint.EnvEnabled+"=1", endpoint.EnvRole+"=server")
+	owner := as("SHARED_TENSOR_ENABLED=1", "SHARED_TENSOR_ROLE=server")
 	stdout, err := owner.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, owner.Start())
@@ -48,7 +47,7 @@ func TestThreeRoles(t *testing.T) {
 	require.Contains(t, lines.Text(), "server in process")
 
 	for range 2 {
-		client := as(endpoint.EnvEnabled + "=1")
+		client := as("SHARED_TENSOR_ENABLED=1")
 		out, err = client.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		require.Equal(t, fmt.Sprintf("client in process %d has %s\n", client.Process.Pid, numbers), string(out))
@@ -56,7 +55,7 @@ func TestThreeRoles(t *testing.T) {
 	require.NoError(t, owner.Process.Signal(syscall.SIGTERM))
 	require.False(t, lines.Scan(), "the owner made the weights once: %s", lines.Text())
 	require.NoError(t, owner.Wait())
-	out, err = as(endpoint.EnvEnabled + "=1").CombinedOutput()
+	out, err = as("SHARED_TENSOR_ENABLED=1").CombinedOutput()
 	require.Error(t, err)
 	require.True(t, strings.Contains(string(out), "no owner is serving"), "%s", out)
 }

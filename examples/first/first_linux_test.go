@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver/host"
-	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -45,7 +44,7 @@ func TestModelOfBFloat16WithTiedWeights(t *testing.T) {
 	writeModel(t, file)
 	out, err := exec.Command("go", "build", "-o", first, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	env := append(os.Environ(), endpoint.EnvBasePath+"="+filepath.Join(dir, "s"))
+	env := append(os.Environ(), "SHARED_TENSOR_BASE_PATH="+filepath.Join(dir, "s"))
 
 	worker := exec.Command(first, "work") // waits for its owner
 	worker.Env = env

@@ -25,7 +25,7 @@ var matmul []byte
 
 func main() {
 	if len(os.Args) != 2 {
-		log.Fatal("usage: kernel NAME (the owner's socket is set by " + endpoint.EnvBasePath + ")")
+		log.Fatal("usage: kernel NAME (the owner's socket is set by SHARED_TENSOR_BASE_PATH)")
 	}
 	if err := run(os.Args[1]); err != nil {
 		log.Fatal(err)

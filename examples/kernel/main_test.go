@@ -13,7 +13,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
-	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -24,7 +23,7 @@ func TestProgram(t *testing.T) {
 	dir, err := os.MkdirTemp("", "st") // short enough for a socket's path
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	env = append(env, endpoint.EnvBasePath+"="+filepath.Join(dir, "s"))
+	env = append(env, "SHARED_TENSOR_BASE_PATH="+filepath.Join(dir, "s"))
 	out, err := exec.Command("go", "build", "-o", dir+"/", ".", "../../cmd/sharedtensor").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	file := filepath.Join(dir, "model.safetensors")

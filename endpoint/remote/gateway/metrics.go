@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/metrics"
 )
 
 // ownerPatience is how long a scrape waits for the owner's metrics. After that, the gateway's metrics are sent alone.
@@ -122,7 +123,7 @@ func (g *Gateway) gatherOwner() ([]*dto.MetricFamily, error) {
 		return nil, nil
 	}
 	var text bytes.Buffer
-	if err := endpoint.WriteMetrics(&text, info); err != nil {
+	if err := metrics.Write(&text, info); err != nil {
 		return nil, err
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/jsonvalue"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 )
 
@@ -167,5 +168,5 @@ func decodeJSON(text json.RawMessage) (any, error) {
 	if len(text) == 0 {
 		return nil, nil
 	}
-	return endpoint.ParseJSON(text)
+	return jsonvalue.Parse(text)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
-	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/jsonvalue"
 )
 
 // argsHelp documents the arguments of an endpoint.
@@ -79,5 +79,5 @@ func parseJSON(text string) (any, error) {
 	if !json.Valid([]byte(text)) {
 		return nil, errNotJSON
 	}
-	return endpoint.ParseJSON([]byte(text))
+	return jsonvalue.Parse([]byte(text))
 }

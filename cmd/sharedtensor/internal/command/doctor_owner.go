@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,7 +25,7 @@ func examineSocket(ctx context.Context, o *cli.OwnerFlags) []finding {
 	const check = "socket"
 	path, err := o.Path(0)
 	if err != nil {
-		return []finding{fail(check, "set --socket or "+endpoint.EnvBasePath+" to a shorter path", "%v", err)}
+		return []finding{fail(check, "set --socket or SHARED_TENSOR_BASE_PATH to a shorter path", "%v", err)}
 	}
 	dir := filepath.Dir(path)
 	_, err = os.Stat(dir)
@@ -45,9 +46,9 @@ func examineSocket(ctx context.Context, o *cli.OwnerFlags) []finding {
 func placeAdvice(err error, dir string) string {
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		return "make " + dir + " a directory of your own that only you can write, or choose another with --socket or " + endpoint.EnvBasePath
+		return "make " + dir + " a directory of your own that only you can write, or choose another with --socket or SHARED_TENSOR_BASE_PATH"
 	case errors.Is(err, os.ErrNotExist):
-		return "make the directory above " + dir + ", or choose another with --socket or " + endpoint.EnvBasePath
+		return "make the directory above " + dir + ", or choose another with --socket or SHARED_TENSOR_BASE_PATH"
 	}
 	return sharingAdvice(err)
 }
@@ -151,23 +152,45 @@ const resultsCheck = "cached results"
 
 // hostResults reports how much memory an owner on this host would use for cached results, and why.
 func hostResults(dev driver.Device) finding {
-	bytes, why := endpoint.MemoryBudget([]driver.Device{dev})
-	return ok(resultsCheck, "an owner keeps up to %s: %s", term.FormatBytes(bytes), why)
+	dir, err := os.MkdirTemp("", "doctor")
+	if err != nil {
+		return fail(resultsCheck, "", "%v", err)
+	}
+	defer os.Remove(dir) // best effort: the server does not listen
+	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: filepath.Join(dir, "s"), Devices: []driver.Device{dev}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return fail(resultsCheck, "", "%v", err)
+	}
+	defer server.Close()
+	info, err := server.ServerInfo(context.Background())
+	if err != nil {
+		return fail(resultsCheck, "", "%v", err)
+	}
+	l := resultsLimit(info)
+	return ok(resultsCheck, "an owner keeps up to %s: %s", term.FormatBytes(l.All), l.Reason)
+}
+
+// resultsLimit returns the limit of cached results, or the zero value if the owner runs an older version.
+func resultsLimit(info endpoint.ServerInfo) endpoint.LimitUse {
+	for _, l := range info.Limits {
+		if l.Name == "result_bytes" {
+			return l
+		}
+	}
+	return endpoint.LimitUse{}
 }
 
 // ownerResults reports how much memory the running owner uses for cached results, and why.
 func ownerResults(info endpoint.ServerInfo) finding {
 	const check = "owner's " + resultsCheck
-	for _, l := range info.Limits {
-		if l.Name != "result_bytes" {
-			continue
-		}
-		if l.All == 0 {
-			return warn(check, "set a limit, or memory may run out before results are dropped", "%s, without a limit: %s", term.FormatBytes(l.Used), l.Reason)
-		}
-		return ok(check, "%s of up to %s: %s", term.FormatBytes(l.Used), term.FormatBytes(l.All), l.Reason)
+	l := resultsLimit(info)
+	switch {
+	case l.Name == "":
+		return ok(check, "unknown: the owner runs an older version")
+	case l.All == 0:
+		return warn(check, "set a limit, or memory may run out before results are dropped", "%s, without a limit: %s", term.FormatBytes(l.Used), l.Reason)
 	}
-	return ok(check, "unknown: the owner runs an older version")
+	return ok(check, "%s of up to %s: %s", term.FormatBytes(l.Used), term.FormatBytes(l.All), l.Reason)
 }
 
 // ownerLife reports that the owner answers.

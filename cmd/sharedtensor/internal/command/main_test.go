@@ -19,7 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
-	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -76,7 +75,7 @@ func newPlace(t testing.TB) *place {
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		switch name {
-		case "XDG_RUNTIME_DIR", endpoint.EnvBasePath, "NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS":
+		case "XDG_RUNTIME_DIR", "SHARED_TENSOR_BASE_PATH", "NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS":
 		default:
 			env = append(env, v)
 		}

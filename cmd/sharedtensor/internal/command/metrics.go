@@ -17,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/metrics"
 )
 
 // metricsFlags holds the flags of the command metrics.
@@ -69,7 +70,7 @@ func (o *metricsFlags) scrape(ctx context.Context) (text []byte, err error) {
 		if err != nil {
 			return err
 		}
-		return endpoint.WriteMetrics(b, info)
+		return metrics.Write(b, info)
 	})
 	return bytes.Map(metricRune, b.Bytes()), err
 }
@@ -161,7 +162,7 @@ func (o *metricsFlags) handler(out io.Writer) http.Handler {
 		if err != nil {
 			text = []byte(upMetric + "0\n")
 		}
-		w.Header().Set("Content-Type", endpoint.MetricsContentType)
+		w.Header().Set("Content-Type", metrics.ContentType)
 		w.Header().Set("Cache-Control", "no-store")
 		_, _ = w.Write(text) // best effort: the client may have disconnected
 	})

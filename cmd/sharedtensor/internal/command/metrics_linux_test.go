@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
-	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/metrics"
 )
 
 // metricLines matches the lines of the text format.
@@ -86,7 +86,7 @@ func TestMetricsOverHTTP(t *testing.T) {
 	owner := p.service()
 	code, header, text := fetched(t, http.MethodGet, url)
 	require.Equal(t, http.StatusOK, code)
-	require.Equal(t, endpoint.MetricsContentType, header.Get("Content-Type"))
+	require.Equal(t, metrics.ContentType, header.Get("Content-Type"))
 	found := samples(t, text)
 	require.EqualValues(t, 1, found["sharedtensor_up"])
 	require.EqualValues(t, 1, found["sharedtensor_clients"])

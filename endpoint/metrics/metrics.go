@@ -1,4 +1,8 @@
-package endpoint
+// Package metrics writes the status of servers and clients as Prometheus text and as expvar variables.
+//
+//	info, err := client.ServerInfo(ctx)
+//	err = metrics.Write(w, info)
+package metrics
 
 import (
 	"bytes"
@@ -12,17 +16,18 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// MetricsContentType is the media type of the output of [WriteMetrics].
-const MetricsContentType = "text/plain; version=0.0.4; charset=utf-8"
+// ContentType is the media type of the output of [Write] and [WriteClient].
+const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// WriteMetrics writes a server's description in the Prometheus text format (version 0.0.4). Names begin with
+// Write writes a server's description in the Prometheus text format (version 0.0.4). Names begin with
 // "sharedtensor_". Sizes are in bytes, times in seconds. Counters end in "_total" and restart at 0 with a new server.
 // The durations of endpoints' runs are summaries over the server's life. Sessions and references have no metrics,
 // because their number over time is unbounded. It returns only errors of w.
-func WriteMetrics(w io.Writer, info ServerInfo) error {
-	var m metrics
+func Write(w io.Writer, info endpoint.ServerInfo) error {
+	var m writer
 	m.about(info)
 	m.counts(info.Stats)
 	m.cache(info.Stats)
@@ -37,10 +42,10 @@ func WriteMetrics(w io.Writer, info ServerInfo) error {
 
 // Vars returns a function for expvar.Func that returns the server's description:
 //
-//	expvar.Publish("sharedtensor", expvar.Func(endpoint.Vars(server, time.Second)))
+//	expvar.Publish("sharedtensor", expvar.Func(metrics.Vars(server, time.Second)))
 //
 // On an error, for example if the server does not answer within limit, it returns the error's text.
-func Vars(c Caller, limit time.Duration) func() any {
+func Vars(c endpoint.Caller, limit time.Duration) func() any {
 	return func() any {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
@@ -52,16 +57,16 @@ func Vars(c Caller, limit time.Duration) func() any {
 	}
 }
 
-// metrics builds text in the Prometheus format.
-type metrics struct{ text bytes.Buffer }
+// writer builds text in the Prometheus format.
+type writer struct{ text bytes.Buffer }
 
 // family begins a metric. Its samples follow.
-func (m *metrics) family(name, kind, help string) {
+func (m *writer) family(name, kind, help string) {
 	m.text.WriteString("# HELP sharedtensor_" + name + " " + help + "\n# TYPE sharedtensor_" + name + " " + kind + "\n")
 }
 
 // sample writes one value. labels alternates names and values.
-func (m *metrics) sample(name, value string, labels ...string) {
+func (m *writer) sample(name, value string, labels ...string) {
 	m.text.WriteString("sharedtensor_" + name)
 	separator := "{"
 	for i := 0; i < len(labels); i += 2 {
@@ -79,13 +84,13 @@ func (m *metrics) sample(name, value string, labels ...string) {
 var escapeLabel = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
 // counter writes a counter without labels.
-func (m *metrics) counter(name, help string, value uint64) {
+func (m *writer) counter(name, help string, value uint64) {
 	m.family(name, "counter", help)
 	m.sample(name, count(value))
 }
 
 // gauge writes a gauge without labels.
-func (m *metrics) gauge(name, help, value string) {
+func (m *writer) gauge(name, help, value string) {
 	m.family(name, "gauge", help)
 	m.sample(name, value)
 }
@@ -102,7 +107,7 @@ func truth(is bool) string {
 	return "0"
 }
 
-func (m *metrics) about(info ServerInfo) {
+func (m *writer) about(info endpoint.ServerInfo) {
 	m.family("server_info", "gauge", "The server: always 1, what it is stands in the labels.")
 	labels := []string{
 		"server_id", info.ID, "version", info.Version, "label", info.Label, "socket_path", info.Socket, "pid", strconv.Itoa(int(info.PID)),
@@ -118,7 +123,7 @@ func (m *metrics) about(info ServerInfo) {
 	m.gauge("ready", "Whether the server accepts clients.", truth(info.Ready))
 }
 
-func (m *metrics) counts(s ServerStats) {
+func (m *writer) counts(s endpoint.ServerStats) {
 	m.counter("requests_total", "Requests of all kinds.", s.Requests)
 	m.counter("request_errors_total", "Requests that were answered with an error.", s.Errors)
 	m.gauge("clients", "Clients that are connected.", count(s.Clients))
@@ -130,7 +135,7 @@ func (m *metrics) counts(s ServerStats) {
 	m.gauge("cached_objects", "Managed objects that are found in the cache.", count(s.CachedObjects))
 }
 
-func (m *metrics) cache(s ServerStats) {
+func (m *writer) cache(s endpoint.ServerStats) {
 	m.counter("cache_hits_total", "Cached calls whose result was there.", s.CacheHits)
 	m.counter("cache_misses_total", "Cached calls that began a run.", s.CacheMisses)
 	m.counter("cache_joins_total", "Cached calls that waited for the run of another.", s.CacheJoins)
@@ -143,23 +148,23 @@ func (m *metrics) cache(s ServerStats) {
 	m.gauge("inflight_calls", "Cached results that are being made.", count(s.Inflight))
 }
 
-func (m *metrics) tasks(s ServerStats) {
+func (m *writer) tasks(s endpoint.ServerStats) {
 	m.counter("task_submissions_total", "Tasks that were submitted.", s.TaskSubmissions)
 	m.family("tasks_finished_total", "counter", "Tasks that have ended, by how.")
-	m.sample("tasks_finished_total", count(s.TasksCompleted), "state", string(TaskCompleted))
-	m.sample("tasks_finished_total", count(s.TasksFailed), "state", string(TaskFailed))
-	m.sample("tasks_finished_total", count(s.TasksCancelled), "state", string(TaskCancelled))
+	m.sample("tasks_finished_total", count(s.TasksCompleted), "state", string(endpoint.TaskCompleted))
+	m.sample("tasks_finished_total", count(s.TasksFailed), "state", string(endpoint.TaskFailed))
+	m.sample("tasks_finished_total", count(s.TasksCancelled), "state", string(endpoint.TaskCancelled))
 	m.counter("tasks_expired_total", "Tasks that had ended and were too old to be kept.", s.TasksExpired)
 	m.family("tasks", "gauge", "Tasks that are known, by where they stand.")
-	m.sample("tasks", count(s.TasksPending), "state", string(TaskPending))
-	m.sample("tasks", count(s.TasksRunning), "state", string(TaskRunning))
+	m.sample("tasks", count(s.TasksPending), "state", string(endpoint.TaskPending))
+	m.sample("tasks", count(s.TasksRunning), "state", string(endpoint.TaskRunning))
 	m.sample("tasks", count(s.Tasks-min(s.Tasks, s.TasksPending+s.TasksRunning)), "state", "finished")
 }
 
-func (m *metrics) memory(info ServerInfo) {
+func (m *writer) memory(info endpoint.ServerInfo) {
 	names := map[string]string{}
 	for _, d := range info.Devices {
-		names[d.UUID] = d.shortName()
+		names[d.UUID] = shortName(d)
 	}
 	m.family("memory_owned_bytes", "gauge", "Memory that the server has, by device and by what it is for. Each piece counts once.")
 	for _, use := range info.Memory {
@@ -167,13 +172,13 @@ func (m *metrics) memory(info ServerInfo) {
 	}
 	m.gauge("memory_mapped_bytes", "What clients have of it by leases and references, each client for itself.", count(info.Stats.BytesMapped))
 	m.family("device_info", "gauge", "The devices: always 1, what they are stands in the labels.")
-	for _, d := range slices.SortedFunc(slices.Values(info.Devices), func(a, b DeviceInfo) int { return cmp.Compare(a.UUID, b.UUID) }) {
-		m.sample("device_info", "1", "device", d.shortName(), "uuid", d.UUID, "name", d.Name)
+	for _, d := range slices.SortedFunc(slices.Values(info.Devices), func(a, b endpoint.DeviceInfo) int { return cmp.Compare(a.UUID, b.UUID) }) {
+		m.sample("device_info", "1", "device", shortName(d), "uuid", d.UUID, "name", d.Name)
 	}
 }
 
 // reuse writes the metrics of reused memory.
-func (m *metrics) reuse(s ServerStats) {
+func (m *writer) reuse(s endpoint.ServerStats) {
 	m.family("result_slabs_total", "counter", "Results in memory that is used again, by whether there was some, there was none yet, or there was no room for more.")
 	m.sample("result_slabs_total", count(s.SlabsReused), "memory", "reused")
 	m.sample("result_slabs_total", count(s.SlabsFresh), "memory", "fresh")
@@ -187,27 +192,27 @@ func (m *metrics) reuse(s ServerStats) {
 }
 
 // shortName returns the device's name in commands: host, cuda:0.
-func (d DeviceInfo) shortName() string {
+func shortName(d endpoint.DeviceInfo) string {
 	if d.Type == driver.CPU.String() {
 		return driver.Info{Type: driver.CPU}.String()
 	}
 	return d.Type + ":" + strconv.Itoa(d.Index)
 }
 
-func (m *metrics) endpoints(list []EndpointStats) {
-	each := func(name, help string, value func(EndpointStats) uint64) {
+func (m *writer) endpoints(list []endpoint.EndpointStats) {
+	each := func(name, help string, value func(endpoint.EndpointStats) uint64) {
 		m.family(name, "counter", help)
 		for _, e := range list {
 			m.sample(name, count(value(e)), "endpoint", e.Name)
 		}
 	}
-	each("endpoint_calls_total", "Calls, submitted tasks and streams included.", func(e EndpointStats) uint64 { return e.Calls })
+	each("endpoint_calls_total", "Calls, submitted tasks and streams included.", func(e endpoint.EndpointStats) uint64 { return e.Calls })
 	each("endpoint_cache_hits_total", "Calls with a result that was there or that the run of another call made.",
-		func(e EndpointStats) uint64 { return e.CacheHits })
+		func(e endpoint.EndpointStats) uint64 { return e.CacheHits })
 	each("endpoint_uncached_total", "Calls that were not cached because an argument was in memory that may still be written.",
-		func(e EndpointStats) uint64 { return e.Uncached })
-	each("endpoint_failures_total", "Calls that ended with an error.", func(e EndpointStats) uint64 { return e.Failures })
-	each("endpoint_run_failures_total", "Runs of the function that failed.", func(e EndpointStats) uint64 { return e.Errors })
+		func(e endpoint.EndpointStats) uint64 { return e.Uncached })
+	each("endpoint_failures_total", "Calls that ended with an error.", func(e endpoint.EndpointStats) uint64 { return e.Failures })
+	each("endpoint_run_failures_total", "Runs of the function that failed.", func(e endpoint.EndpointStats) uint64 { return e.Errors })
 	m.family("endpoint_workers", "gauge", "Clients that run the function; 0 for an endpoint of the server's own.")
 	for _, e := range list {
 		m.sample("endpoint_workers", count(e.Workers), "endpoint", e.Name)
@@ -231,8 +236,8 @@ func (m *metrics) endpoints(list []EndpointStats) {
 }
 
 // limits writes the metrics of limits.
-func (m *metrics) limits(list []LimitUse) {
-	each := func(name, kind, help string, value func(LimitUse) (string, bool)) {
+func (m *writer) limits(list []endpoint.LimitUse) {
+	each := func(name, kind, help string, value func(endpoint.LimitUse) (string, bool)) {
 		m.family(name, kind, help)
 		for _, l := range list {
 			if text, there := value(l); there {
@@ -241,12 +246,12 @@ func (m *metrics) limits(list []LimitUse) {
 		}
 	}
 	bound := func(n int64) (string, bool) { return count(uint64(max(n, 0))), n > 0 }
-	each("limit_client", "gauge", "What one client may have, by limit.", func(l LimitUse) (string, bool) { return bound(l.Client) })
-	each("limit", "gauge", "What all clients may have together, by limit.", func(l LimitUse) (string, bool) { return bound(l.All) })
+	each("limit_client", "gauge", "What one client may have, by limit.", func(l endpoint.LimitUse) (string, bool) { return bound(l.Client) })
+	each("limit", "gauge", "What all clients may have together, by limit.", func(l endpoint.LimitUse) (string, bool) { return bound(l.All) })
 	each("limit_client_used", "gauge", "The most that one client has, by limit.",
-		func(l LimitUse) (string, bool) { return count(uint64(max(l.Most, 0))), l.Client > 0 })
+		func(l endpoint.LimitUse) (string, bool) { return count(uint64(max(l.Most, 0))), l.Client > 0 })
 	each("limit_used", "gauge", "What all clients have together, by limit.",
-		func(l LimitUse) (string, bool) { return count(uint64(max(l.Used, 0))), true })
+		func(l endpoint.LimitUse) (string, bool) { return count(uint64(max(l.Used, 0))), true })
 	each("limit_refused_total", "counter", "What was refused, dropped or cut off, by limit.",
-		func(l LimitUse) (string, bool) { return count(l.Refused), true })
+		func(l endpoint.LimitUse) (string, bool) { return count(l.Refused), true })
 }

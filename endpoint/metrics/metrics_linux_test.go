@@ -1,4 +1,4 @@
-package endpoint_test
+package metrics_test
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,8 +20,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/metrics"
+	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 // family is a metric as parsed from the text format.
@@ -145,11 +150,11 @@ func (f *family) sample(name, line string) error {
 	return nil
 }
 
-// metricsOf returns the parsed output of WriteMetrics.
+// metricsOf returns the parsed output of Write.
 func metricsOf(t testing.TB, info endpoint.ServerInfo) map[string]*family {
 	t.Helper()
 	var b bytes.Buffer
-	require.NoError(t, endpoint.WriteMetrics(&b, info))
+	require.NoError(t, metrics.Write(&b, info))
 	families, err := parseMetrics(b.String())
 	require.NoError(t, err, b.String())
 	return families
@@ -254,30 +259,48 @@ func TestMetricsComplete(t *testing.T) {
 	require.Equal(t, 3, idle, "there is no quantile of nothing")
 	require.Empty(t, want)
 	var b bytes.Buffer
-	require.NoError(t, endpoint.WriteMetrics(&b, info))
+	require.NoError(t, metrics.Write(&b, info))
 	require.Contains(t, b.String(), "\nsharedtensor_requests_total 18446744073709551615\n", "in full")
-	require.ErrorIs(t, endpoint.WriteMetrics(brokenWriter{}, info), io.ErrClosedPipe)
+	require.ErrorIs(t, metrics.Write(brokenWriter{}, info), io.ErrClosedPipe)
 }
 
 type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// Numbers counted by another process are unchanged.
-func TestMetricsOfClient(t *testing.T) {
-	drivertest.Leaks(t)
+type sizeIn struct{ Size int64 }
+
+type sizeOut struct{ X *tensor.Tensor }
+
+// start returns a client of a new owner with two endpoints.
+func start(t *testing.T) *endpointtest.Owner {
+	t.Helper()
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "double", func(_ context.Context, n int) (int, error) { return 2 * n, nil }, endpoint.Cached()))
+	require.NoError(t, endpoint.Register(r, "model", func(_ context.Context, in sizeIn) (sizeOut, error) {
+		x, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{in.Size})
+		return sizeOut{x}, err
+	}, endpoint.Managed()))
+	return endpointtest.Start(t, endpoint.ServerOptions{Registry: r, Devices: []driver.Device{dev}})
+}
+
+// Numbers counted by another process are unchanged. Host memory has no index, which the metrics show by a missing label.
+func TestMetricsOfOwner(t *testing.T) {
 	ctx := context.Background()
-	c, dev, _ := calling(t)
+	o := start(t)
 	empty := metricsOf(t, endpoint.ServerInfo{})
-	before, err := c.ServerInfo(ctx)
+	before, err := o.Client.ServerInfo(ctx)
 	require.NoError(t, err)
 	for range 3 {
-		require.NoError(t, c.Call(ctx, "double", struct{ N int }{1}, nil))
+		require.NoError(t, o.Client.Call(ctx, "double", 1, nil))
 	}
-	ref, err := endpoint.CallManaged[any](ctx, c, "model", modelIn{Size: 1024})
+	ref, err := endpoint.CallManaged[any](ctx, o.Client, "model", sizeIn{Size: 1024})
 	require.NoError(t, err)
 	defer ref.Close()
-	info, err := c.ServerInfo(ctx)
+	info, err := o.Client.ServerInfo(ctx)
 	require.NoError(t, err)
 	got := metricsOf(t, info)
 	require.Len(t, got, len(empty), "there are the same metrics whatever there is")
@@ -295,7 +318,7 @@ func TestMetricsOfClient(t *testing.T) {
 	require.EqualValues(t, 1, value(got, "endpoint_run_duration_seconds_count", double))
 	require.Positive(t, value(got, "endpoint_run_duration_seconds_sum", double))
 	require.EqualValues(t, 4096, value(got, "memory_owned_bytes", map[string]string{
-		"device": dev.Info().String(), "uuid": dev.Info().UUID.String(), "use": "objects"}))
+		"device": "host", "uuid": o.Device.Info().UUID.String(), "use": "objects"}))
 	require.EqualValues(t, 4096, value(got, "memory_mapped_bytes", nil))
 	require.EqualValues(t, 1, value(got, "ready", nil))
 	first := metricsOf(t, before)
@@ -306,25 +329,53 @@ func TestMetricsOfClient(t *testing.T) {
 			}
 		}
 	}
+	require.Negative(t, info.DeviceIndex)
+	var text bytes.Buffer
+	require.NoError(t, metrics.Write(&text, info))
+	require.Contains(t, text.String(), "sharedtensor_server_info{server_id=")
+	require.NotContains(t, text.String(), "device_index")
+	for _, l := range info.Limits {
+		require.Contains(t, text.String(), "sharedtensor_limit_refused_total{limit=\""+l.Name+"\"} ")
+	}
 }
 
-func TestMetricsVars(t *testing.T) {
-	drivertest.Leaks(t)
-	o, socket := owner(t)
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
-	require.NoError(t, err)
-	defer c.Close()
-	shown := expvar.Func(endpoint.Vars(c, waitLimit))
+func TestVars(t *testing.T) {
+	o := start(t)
 	var info struct {
 		Server string `json:"server"`
-		PID    int32  `json:"pid"`
+		PID    int    `json:"pid"`
 		Error  string `json:"error"`
 	}
-	require.NoError(t, json.Unmarshal([]byte(shown.String()), &info))
-	require.Equal(t, endpoint.ServerKind, info.Server)
-	require.Equal(t, o.PID(), info.PID)
+	read := func() {
+		t.Helper()
+		require.NoError(t, json.Unmarshal([]byte(expvar.Func(metrics.Vars(o.Client, 10*time.Second)).String()), &info))
+	}
+	read()
+	require.Equal(t, "SharedTensorServer", info.Server)
+	require.Equal(t, os.Getpid(), info.PID)
 	require.Empty(t, info.Error)
-	o.Kill()
-	require.NoError(t, json.Unmarshal([]byte(expvar.Func(endpoint.Vars(c, 50*time.Millisecond)).String()), &info))
+	require.NoError(t, o.Client.Close())
+	read()
 	require.NotEmpty(t, info.Error)
+}
+
+func TestClientMetrics(t *testing.T) {
+	var b bytes.Buffer
+	require.NoError(t, metrics.WriteClient(&b, endpoint.ClientStats{
+		State: endpoint.StateConnected, Connections: 3, DialFailures: 7, Handles: 4, BytesMapped: 1 << 40, Watchers: 2, References: 5,
+		Versions: []endpoint.VersionInUse{
+			{Name: "llm", Version: 16, Newest: 17, Handles: 1, Bytes: 100},
+			{Name: "llm", Version: 17, Newest: 18, Handles: 2, Bytes: 23},
+			{Name: "vad", Version: 1, Newest: 1, Handles: 1, Bytes: 1},
+		},
+	}))
+	for _, line := range []string{
+		"# TYPE sharedtensor_client_connected gauge", "sharedtensor_client_connected 1", "sharedtensor_client_connections_total 3",
+		"sharedtensor_client_dial_failures_total 7", "sharedtensor_client_handles 4", "sharedtensor_client_mapped_bytes 1099511627776",
+		"sharedtensor_client_watchers 2", "sharedtensor_client_references 5",
+		`sharedtensor_client_version{name="llm"} 17`, `sharedtensor_client_newest_version{name="llm"} 18`,
+		`sharedtensor_client_versions{name="llm"} 2`, `sharedtensor_client_version_bytes{name="llm"} 123`, `sharedtensor_client_version{name="vad"} 1`,
+	} {
+		require.Contains(t, b.String(), line+"\n")
+	}
 }

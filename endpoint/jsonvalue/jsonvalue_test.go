@@ -1,4 +1,4 @@
-package endpoint_test
+package jsonvalue_test
 
 import (
 	"encoding/json"
@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/jsonvalue"
 )
 
 func TestParseJSON(t *testing.T) {
@@ -14,12 +15,12 @@ func TestParseJSON(t *testing.T) {
 		"3": int64(3), "-9223372036854775808": int64(-1 << 63), "18446744073709551615": uint64(1<<64 - 1), "1.5": 1.5, "1e2": 100.0, "null": nil,
 		`"3"`: "3", `[1, [2.5]]`: []any{int64(1), []any{2.5}}, ` {"a": {"b": 1}} `: map[string]any{"a": map[string]any{"b": int64(1)}},
 	} {
-		got, err := endpoint.ParseJSON([]byte(text))
+		got, err := jsonvalue.Parse([]byte(text))
 		require.NoError(t, err, text)
 		require.Equal(t, want, got, text)
 	}
 	for _, text := range []string{"", "{", "1 1", "1}", "18446744073709551616", "[1e400]", "nan"} {
-		_, err := endpoint.ParseJSON([]byte(text))
+		_, err := jsonvalue.Parse([]byte(text))
 		require.ErrorIs(t, err, endpoint.ErrInvalid, text)
 	}
 }

@@ -1,4 +1,5 @@
-package endpoint
+// Package jsonvalue parses JSON into arguments of calls whose types are unknown to the caller.
+package jsonvalue
 
 import (
 	"bytes"
@@ -8,22 +9,22 @@ import (
 	"math"
 	"strings"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// ParseJSON parses one JSON value into an argument for [Call] if the function's types are unknown. Objects become
+// Parse parses one JSON value into an argument for [endpoint.Call] if the function's types are unknown. Objects become
 // map[string]any and arrays []any. Integers become int64, or uint64 if they are too large for that, so that they fit
-// integer fields. Other numbers become float64. It returns [ErrInvalid] for invalid JSON, for numbers over 64 bits, and
-// for text after the value.
-func ParseJSON(text []byte) (any, error) {
+// integer fields. Other numbers become float64. It returns [endpoint.ErrInvalid] for invalid JSON, for numbers over 64
+// bits, and for text after the value.
+func Parse(text []byte) (any, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	var v any
 	if err := d.Decode(&v); err != nil {
-		return nil, fmt.Errorf("%w: JSON: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: JSON: %w", endpoint.ErrInvalid, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("%w: JSON: unexpected text after the value", ErrInvalid)
+		return nil, fmt.Errorf("%w: JSON: unexpected text after the value", endpoint.ErrInvalid)
 	}
 	return withNumbers(v)
 }
@@ -56,30 +57,13 @@ func parseNumber(n json.Number) (any, error) {
 		}
 		var u uint64
 		if err := json.Unmarshal([]byte(n), &u); err != nil {
-			return nil, fmt.Errorf("%w: JSON: %s does not fit into 64 bits", ErrInvalid, n)
+			return nil, fmt.Errorf("%w: JSON: %s does not fit into 64 bits", endpoint.ErrInvalid, n)
 		}
 		return u, nil
 	}
 	f, err := n.Float64()
 	if err != nil || math.IsInf(f, 0) {
-		return nil, fmt.Errorf("%w: JSON: %s does not fit into 64 bits", ErrInvalid, n)
+		return nil, fmt.Errorf("%w: JSON: %s does not fit into 64 bits", endpoint.ErrInvalid, n)
 	}
 	return f, nil
-}
-
-// word is a state whose text is one word.
-type word interface {
-	comparable
-	fmt.Stringer
-}
-
-// parseWord returns the one of all states whose text is text.
-func parseWord[T word](text []byte, all ...T) (T, error) {
-	for _, state := range all {
-		if state.String() == string(text) {
-			return state, nil
-		}
-	}
-	var none T
-	return none, fmt.Errorf("%w: %T: there is no %s", ErrInvalid, none, status.Shown(string(text)))
 }
