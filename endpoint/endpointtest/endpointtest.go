@@ -1,10 +1,18 @@
-// Package endpointtest provides an owner and a test double for tests of programs that use package endpoint.
+// Package endpointtest provides owners and a test double for tests of programs that use package endpoint.
 //
 //	o := endpointtest.Start(t, endpoint.ServerOptions{Registry: functions})
 //	y, err := endpoint.Call[float64](t.Context(), o.Client, "norm", x)
 //
 // The owner and its client are real, with the same checks, encodings, caches, tasks, leases and errors. They run in the
 // test's process, and tests do not affect each other.
+//
+// StartProcess runs an owner in its own process, for tests in which it is killed and restarted:
+//
+//	p := endpointtest.StartProcess(t) // TestMain calls endpointtest.RunOwner(owner)
+//	p.Kill()                          // requests fail with endpoint.ErrUnavailable, or wait
+//	p.Restart()                       // clients reconnect
+//
+// [Leaks] checks that a test leaves no descriptors, mappings or goroutines.
 package endpointtest
 
 import (

@@ -2,8 +2,10 @@ package endpointtest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
+	"testing"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/endpointtest"
@@ -57,4 +59,21 @@ func ExampleFake() {
 	// Output:
 	// hello, world <nil>
 	// [{greeting world}]
+}
+
+// A client survives a crash of its owner. TestMain calls endpointtest.RunOwner with the function that serves.
+func ExampleStartProcess() {
+	var t *testing.T // of the test function
+	endpointtest.Leaks(t)
+	p := endpointtest.StartProcess(t, "7")
+	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: p.Socket, Wait: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	p.Kill()
+	if _, err := c.List(t.Context()); !errors.Is(err, endpoint.ErrUnavailable) {
+		t.Error("the owner is gone:", err)
+	}
+	p.Restart()
 }

@@ -118,7 +118,7 @@ var Table = []Row{
 	},
 	{Package: "endpoint/intercept", Ours: []string{"endpoint"}},
 	{Package: "endpoint/jsonvalue", Ours: []string{"endpoint"}},
-	{Package: "endpoint/endpointtest", Ours: []string{"endpoint", "driver", "driver/host"}},
+	{Package: "endpoint/endpointtest", Ours: []string{"endpoint", "driver", "driver/host", "driver/drivertest"}},
 	{Package: "endpoint/metrics", Ours: []string{"endpoint", "driver"}},
 	{Package: "endpoint/internal/attack", Ours: append([]string{"driver/host"}, belowEndpoint...), Theirs: []string{xsys}},
 	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host"}, belowEndpoint...)},
