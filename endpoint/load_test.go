@@ -15,6 +15,7 @@ import (
 )
 
 func TestClientCallsInFlight(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	_, c := loadOwner(t)
 	before := statsOf(t, c)

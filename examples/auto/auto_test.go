@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
 )
 
 const numbers = "tensor([0.5000, 1.5000, 2.5000, 3.5000])"
