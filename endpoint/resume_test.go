@@ -2,7 +2,10 @@ package endpoint_test
 
 import (
 	"context"
+	"net"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -132,4 +135,70 @@ func TestReconnectRefused(t *testing.T) {
 		}
 		require.Equal(t, endpoint.EventOwnerBack, e.Kind)
 	}
+}
+
+// A client closes while its state is resumed on a new connection. Waiting calls receive ErrClosed; no context of theirs
+// has ended.
+func TestClientCloseDuringReconnect(t *testing.T) {
+	drivertest.Leaks(t)
+	owner := newFakeOwner(t)
+	c, end := owner.connected("one")
+	watching := make(chan error, 1)
+	go func() { _, err := c.Watch(context.Background()); watching <- err }()
+	end.say(wire.KindResponse, end.asked(message.OpWatch, nil), message.Watching{})
+	require.NoError(t, <-watching)
+	end.Close()
+
+	again := owner.greet("one")
+	again.asked(message.OpWatch, nil) // never answered
+	calling := make(chan error, 1)
+	go func() { calling <- c.Call(context.Background(), "same", 1, nil) }()
+	time.Sleep(20 * time.Millisecond) // until the call waits; a later call is refused with the same error
+	require.NoError(t, c.Close())
+	err := <-calling
+	require.ErrorIs(t, err, endpoint.ErrClosed)
+	require.NotErrorIs(t, err, context.Canceled)
+}
+
+// An owner that stops during the handshake counts as missing, not as broken, and a client that waits for an owner
+// continues to wait.
+func TestClientDialServerLeaves(t *testing.T) {
+	drivertest.Leaks(t)
+	o := newFakeOwner(t)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: o.socket})
+		failed <- err
+	}()
+	o.accept().say(wire.KindGoodbye, 0, nil)
+	err := <-failed
+	require.ErrorIs(t, err, endpoint.ErrUnavailable)
+	require.NotErrorIs(t, err, endpoint.ErrProtocol)
+
+	dialled := o.dial(endpoint.ClientOptions{Wait: true})
+	for range 3 {
+		o.accept().say(wire.KindGoodbye, 0, nil)
+	}
+	o.greet("next")
+	c := <-dialled
+	require.NotNil(t, c)
+	require.NoError(t, c.Close())
+}
+
+func TestSessionGoodbyeAfterHelloOnly(t *testing.T) {
+	drivertest.Leaks(t)
+	s := serve(t, endpoint.ServerOptions{Logger: discard()})
+	raw, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.Socket()})
+	require.NoError(t, err)
+	conn, err := wire.NewConn(raw, wire.Limits{})
+	require.NoError(t, err)
+	defer conn.Close()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true}) // the server has accepted both
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, s.Shutdown(context.Background()))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(waitLimit)))
+	frame, err := conn.Receive()
+	require.Error(t, err, "%s", frame.Kind)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 }
