@@ -276,12 +276,12 @@ func TestDigestsOfAHostileOwner(t *testing.T) {
 			require.NotNil(t, c)
 			defer c.Close()
 			got := later(func() (endpoint.VersionDigests, error) { return c.Digests(t.Context(), "m", 3) })
-			end.say(wire.KindResponse, end.asked(message.OpDigests, nil), answer)
+			end.SendFrame(wire.KindResponse, end.NextRequest(message.OpDigests, nil), answer)
 			if len(answer.Whole) == 32 && answer.Version == 3 {
 				m, err := message.NewManifest([]message.Tensor{{Name: "w", DType: 12, Shape: []int64{8}}}, []message.Storage{{Bytes: 64, Type: 1}}, nil)
 				require.NoError(t, err)
 				model := message.ModelInfo{Name: "m", Versions: []message.VersionInfo{{Version: 3, Current: true}}}
-				end.say(wire.KindResponse, end.asked(message.OpInfo, nil), message.InfoResult{Model: model, Manifest: m})
+				end.SendFrame(wire.KindResponse, end.NextRequest(message.OpInfo, nil), message.InfoResult{Model: model, Manifest: m})
 			}
 			_, err = got()
 			require.ErrorIs(t, err, endpoint.ErrProtocol)

@@ -3,7 +3,6 @@ package endpoint_test
 import (
 	"context"
 	"net"
-	"os"
 	"testing"
 	"time"
 
@@ -69,7 +68,7 @@ func (o *fakeOwner) accept() *ownerEnd {
 	conn, err := wire.NewConn(raw, wire.Limits{})
 	require.NoError(o.t, err)
 	o.t.Cleanup(func() { conn.Close() })
-	return &ownerEnd{Conn: conn, t: o.t, raw: raw}
+	return &ownerEnd{OwnerEnd: &endpointtest.OwnerEnd{Conn: conn, T: o.t}, raw: raw}
 }
 
 // greet accepts the next connection as the owner with that id.
@@ -83,60 +82,8 @@ func (o *fakeOwner) greet(server string) *ownerEnd {
 
 // ownerEnd is the owner's end of a connection.
 type ownerEnd struct {
-	*wire.Conn
-	t   testing.TB
+	*endpointtest.OwnerEnd
 	raw *net.UnixConn
-}
-
-// receive returns the next frame, which must arrive.
-func (e *ownerEnd) receive() wire.Frame {
-	e.t.Helper()
-	require.NoError(e.t, e.SetReadDeadline(time.Now().Add(waitLimit)))
-	frame, err := e.Receive()
-	require.NoError(e.t, err)
-	return frame
-}
-
-// asked receives the next frame, a request of that operation, decodes its body into in unless it is nil, and returns
-// its id.
-func (e *ownerEnd) asked(op message.Op, in any) uint64 {
-	e.t.Helper()
-	frame := e.receive()
-	defer frame.Files.Close()
-	require.Equal(e.t, wire.KindRequest, frame.Kind)
-	request, err := message.ParseRequest(frame.Body)
-	require.NoError(e.t, err)
-	require.Equal(e.t, op, request.Op)
-	if in != nil {
-		require.NoError(e.t, message.UnmarshalPayload(request.Body, in))
-	}
-	return frame.ID
-}
-
-// say sends a frame.
-func (e *ownerEnd) say(kind wire.Kind, id uint64, body any) {
-	e.t.Helper()
-	if body == nil {
-		require.NoError(e.t, e.Send(kind, id, nil))
-		return
-	}
-	encoded, err := message.MarshalPayload(body)
-	require.NoError(e.t, err)
-	require.NoError(e.t, e.Send(kind, id, encoded))
-}
-
-// ended waits for the end of the connection.
-func (e *ownerEnd) ended() {
-	e.t.Helper()
-	require.NoError(e.t, e.SetReadDeadline(time.Now().Add(waitLimit)))
-	for {
-		frame, err := e.Receive()
-		if err != nil {
-			require.NotErrorIs(e.t, err, os.ErrDeadlineExceeded)
-			return
-		}
-		frame.Files.Close()
-	}
 }
 
 // next returns the next event of a watcher.
@@ -165,6 +112,6 @@ func pings(t testing.TB, c *endpoint.Client, end *ownerEnd) {
 	t.Helper()
 	pinged := make(chan error, 1)
 	go func() { _, err := c.Ping(context.Background()); pinged <- err }()
-	end.say(wire.KindResponse, end.asked(message.OpPing, nil), message.Pong{})
+	end.SendFrame(wire.KindResponse, end.NextRequest(message.OpPing, nil), message.Pong{})
 	require.NoError(t, <-pinged)
 }

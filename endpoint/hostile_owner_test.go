@@ -96,8 +96,8 @@ func askForEvents(ctx context.Context, c *endpoint.Client) error {
 
 // bytes sends a frame with an arbitrary body.
 func (e *ownerEnd) bytes(kind wire.Kind, id uint64, body []byte, files ...*os.File) {
-	e.t.Helper()
-	require.NoError(e.t, e.Send(kind, id, body, files...))
+	e.T.Helper()
+	require.NoError(e.T, e.Send(kind, id, body, files...))
 }
 
 // head returns the header of a frame.
@@ -107,23 +107,23 @@ func head(length uint32, kind wire.Kind, files uint16, id byte) []byte {
 
 // smuggle sends bytes with descriptors that they do not announce.
 func (e *ownerEnd) smuggle(b []byte, files ...*os.File) {
-	e.t.Helper()
+	e.T.Helper()
 	var fds []int
 	for _, f := range files {
 		fds = append(fds, int(f.Fd()))
 	}
 	_, _, err := e.raw.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
-	require.NoError(e.t, err)
+	require.NoError(e.T, err)
 }
 
 // lend answers an acquire with a model damaged by spoil.
 func lend(spoil func(got *message.Acquired, file **os.File)) func(*ownerEnd, uint64) {
 	return func(e *ownerEnd, id uint64) {
-		in, file := offer(e.t.(*testing.T), true)
+		in, file := offer(e.T.(*testing.T), true)
 		got := message.Acquired{Lease: 7, Name: "m", Version: 1, Manifest: in.Manifest, Handles: in.Handles}
 		spoil(&got, &file)
 		body, err := message.MarshalPayload(got)
-		require.NoError(e.t, err)
+		require.NoError(e.T, err)
 		e.bytes(wire.KindResponse, id, body, file)
 	}
 }
@@ -131,13 +131,13 @@ func lend(spoil func(got *message.Acquired, file **os.File)) func(*ownerEnd, uin
 // give answers a call with a tensor damaged by spoil.
 func give(spoil func(got *message.Returned)) func(*ownerEnd, uint64) {
 	return func(e *ownerEnd, id uint64) {
-		in, file := offer(e.t.(*testing.T), true)
+		in, file := offer(e.T.(*testing.T), true)
 		got := message.Returned{Handles: in.Handles}
 		// Tag 50001 of [handle 0, dtype 12, byte offset 0, shape [8], strides [1]].
 		got.Value = message.RawMessage{0xd9, 0xc3, 0x51, 0x85, 0x00, 0x0c, 0x00, 0x81, 0x08, 0x81, 0x01}
 		spoil(&got)
 		body, err := message.MarshalPayload(got)
-		require.NoError(e.t, err)
+		require.NoError(e.T, err)
 		e.bytes(wire.KindResponse, id, body, file)
 	}
 }
@@ -162,7 +162,7 @@ func hostileAnswers(t *testing.T) []hostileAnswer {
 		{"a second hello", askForValue, func(e *ownerEnd, _ uint64) { e.bytes(wire.KindHello, 0, empty) }, protocol, true},
 		{"a kind that is none", askForValue, func(e *ownerEnd, _ uint64) { e.smuggle(append(head(1, 99, 0, 1), 0xa0)) }, protocol, true},
 		{"an error about the connection", askForValue, func(e *ownerEnd, _ uint64) {
-			e.say(wire.KindError, 0, message.Error{Code: message.CodeResourceExhausted, Message: "enough"})
+			e.SendFrame(wire.KindError, 0, message.Error{Code: message.CodeResourceExhausted, Message: "enough"})
 		}, endpoint.ErrLimit, true},
 		{"an error about the connection that is none", askForValue, func(e *ownerEnd, _ uint64) { e.bytes(wire.KindError, 0, none) }, protocol, true},
 		{"an error that is none", askForValue, func(e *ownerEnd, id uint64) { e.bytes(wire.KindError, id, none) }, protocol, false},
@@ -208,18 +208,18 @@ func hostileAnswers(t *testing.T) []hostileAnswer {
 			e.bytes(wire.KindEvent, id, none)
 		}, protocol, true},
 		{"a list of objects that goes back", askForObjects, func(e *ownerEnd, id uint64) {
-			e.say(wire.KindResponse, id, message.ObjectsListed{Objects: []message.ObjectInfo{{ID: "a"}}, Next: 5})
+			e.SendFrame(wire.KindResponse, id, message.ObjectsListed{Objects: []message.ObjectInfo{{ID: "a"}}, Next: 5})
 			id, _ = e.request()
-			e.say(wire.KindResponse, id, message.ObjectsListed{Objects: []message.ObjectInfo{{ID: "a"}}, Next: 5})
+			e.SendFrame(wire.KindResponse, id, message.ObjectsListed{Objects: []message.ObjectInfo{{ID: "a"}}, Next: 5})
 		}, protocol, false},
 		{"a list of objects without objects", askForObjects, func(e *ownerEnd, id uint64) {
-			e.say(wire.KindResponse, id, message.ObjectsListed{Objects: []message.ObjectInfo{}, Next: 5})
+			e.SendFrame(wire.KindResponse, id, message.ObjectsListed{Objects: []message.ObjectInfo{}, Next: 5})
 		}, protocol, false},
 		{"news of an object that is none", func(ctx context.Context, c *endpoint.Client) error {
 			_, err := endpoint.CallManaged[int](ctx, c, "object", 1)
 			return err
 		}, func(e *ownerEnd, watch uint64) {
-			e.asked(message.OpCall, nil)
+			e.NextRequest(message.OpCall, nil)
 			e.bytes(wire.KindEvent, watch, none)
 		}, protocol, true},
 		{"more of a stream than it may send", askForStream, func(e *ownerEnd, id uint64) {
@@ -286,23 +286,23 @@ func TestHostileOwner(t *testing.T) {
 				require.ErrorIs(t, err, row.is)
 			}
 			if row.cut {
-				end.ended()
+				end.WaitEnd()
 				endpointtest.Eventually(t, waitLimit, "the client knows", func() bool { return c.ServerID() == "" })
 				pinged := make(chan error, 1)
 				go func() { _, err := c.Ping(context.Background()); pinged <- err }()
 				end = o.greet("good")
-				end.say(wire.KindResponse, end.asked(message.OpPing, nil), message.Pong{})
+				end.SendFrame(wire.KindResponse, end.NextRequest(message.OpPing, nil), message.Pong{})
 				require.NoError(t, <-pinged)
 				return
 			}
 			pinged := make(chan error, 1)
 			go func() { _, err := c.Ping(context.Background()); pinged <- err }()
 			for { // releases and cancels arrive first
-				frame := end.receive()
+				frame := end.NextFrame()
 				request, err := message.ParseRequest(frame.Body)
 				if frame.Kind == wire.KindRequest && request.Op == message.OpPing {
 					require.NoError(t, err)
-					end.say(wire.KindResponse, frame.ID, message.Pong{})
+					end.SendFrame(wire.KindResponse, frame.ID, message.Pong{})
 					break
 				}
 			}
@@ -322,8 +322,8 @@ func TestHostileOwnerHello(t *testing.T) {
 		{"a hello that is none", func(e *ownerEnd) { e.bytes(wire.KindHello, 0, []byte{0xff}) }, endpoint.ErrProtocol},
 		{"a hello of nothing", func(e *ownerEnd) { e.bytes(wire.KindHello, 0, []byte{0xa0}) }, endpoint.ErrProtocol},
 		{"a hello with descriptors", func(e *ownerEnd) { e.bytes(wire.KindHello, 0, []byte{0xa0}, file) }, endpoint.ErrProtocol},
-		{"a hello of another version", func(e *ownerEnd) { e.say(wire.KindHello, 0, message.Hello{Protocol: 900, Oldest: 900}) }, endpoint.ErrProtocol},
-		{"an error", func(e *ownerEnd) { e.say(wire.KindError, 0, message.Error{Code: message.CodePermissionDenied}) }, endpoint.ErrPermission},
+		{"a hello of another version", func(e *ownerEnd) { e.SendFrame(wire.KindHello, 0, message.Hello{Protocol: 900, Oldest: 900}) }, endpoint.ErrProtocol},
+		{"an error", func(e *ownerEnd) { e.SendFrame(wire.KindError, 0, message.Error{Code: message.CodePermissionDenied}) }, endpoint.ErrPermission},
 		{"an error that is none", func(e *ownerEnd) { e.bytes(wire.KindError, 0, []byte{0xff}) }, endpoint.ErrProtocol},
 		{"the end", func(e *ownerEnd) { e.Close() }, endpoint.ErrUnavailable},
 	} {

@@ -34,7 +34,7 @@ func TestNodeInfoAsksOnce(t *testing.T) {
 		}
 		infos <- info
 	}()
-	end.asked(message.OpServerInfo, nil)
+	end.NextRequest(message.OpServerInfo, nil)
 	require.NoError(t, owner.listener.Close())
 	require.NoError(t, end.Close())
 	info := <-infos

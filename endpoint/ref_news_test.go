@@ -30,11 +30,11 @@ func returned(id, server string) message.Returned {
 
 // together sends two frames in one write, so that they are received together.
 func (e *ownerEnd) together(kind wire.Kind, id uint64, body any, kind2 wire.Kind, id2 uint64, body2 any) {
-	e.t.Helper()
+	e.T.Helper()
 	encoded, err := message.MarshalPayload(body)
-	require.NoError(e.t, err)
-	require.NoError(e.t, e.SendLater(kind, id, encoded))
-	e.say(kind2, id2, body2)
+	require.NoError(e.T, err)
+	require.NoError(e.T, e.SendLater(kind, id, encoded))
+	e.SendFrame(kind2, id2, body2)
 }
 
 func TestRefStaleAtOnce(t *testing.T) {
@@ -43,15 +43,15 @@ func TestRefStaleAtOnce(t *testing.T) {
 		o := newFakeOwner(t)
 		c, end := o.connected("one")
 		held := holding(c)
-		watch := end.asked(message.OpObjectWatch, nil)
-		call := end.asked(message.OpCall, nil)
+		watch := end.NextRequest(message.OpObjectWatch, nil)
+		call := end.NextRequest(message.OpCall, nil)
 		end.together(wire.KindResponse, watch, message.WatchingObjects{}, wire.KindResponse, call, returned("a", "one"))
 		ref := <-held
 		require.NotNil(t, ref)
 		end.Close()
 		again := o.greet("one")
-		watch = again.asked(message.OpObjectWatch, nil)
-		refer := again.asked(message.OpObjectRefer, nil)
+		watch = again.NextRequest(message.OpObjectWatch, nil)
+		refer := again.NextRequest(message.OpObjectRefer, nil)
 		again.together(wire.KindResponse, refer, message.ObjectInfo{ID: "a", Server: "one"}, wire.KindEvent, watch, message.ObjectGone{ID: "a"})
 		select {
 		case <-ref.Done():
@@ -75,7 +75,7 @@ func TestRefEventsBeforeFirstObject(t *testing.T) {
 				endpoint.CallManaged[int](context.Background(), c, "object", 1) // ends with the client
 			})
 		}
-		end.asked(message.OpObjectWatch, nil)
+		end.NextRequest(message.OpObjectWatch, nil)
 		require.NoError(t, c.Close())
 		calls.Wait()
 	}
@@ -90,18 +90,18 @@ func TestRefStaleOfOneObject(t *testing.T) {
 	for n := range 6 { // two for each of three objects
 		held := holding(c)
 		if n == 0 {
-			watch = end.asked(message.OpObjectWatch, nil)
-			end.say(wire.KindResponse, watch, message.WatchingObjects{})
+			watch = end.NextRequest(message.OpObjectWatch, nil)
+			end.SendFrame(wire.KindResponse, watch, message.WatchingObjects{})
 		}
-		end.say(wire.KindResponse, end.asked(message.OpCall, nil), returned(fmt.Sprint("object", n/2), "one"))
+		end.SendFrame(wire.KindResponse, end.NextRequest(message.OpCall, nil), returned(fmt.Sprint("object", n/2), "one"))
 		ref := <-held
 		require.NotNil(t, ref)
 		refs = append(refs, ref)
 	}
 	require.NoError(t, refs[4].Close())
-	end.asked(message.OpObjectRelease, nil)
+	end.NextRequest(message.OpObjectRelease, nil)
 	for _, gone := range []string{"object1", "object2", "nothing"} {
-		end.say(wire.KindEvent, watch, message.ObjectGone{ID: gone})
+		end.SendFrame(wire.KindEvent, watch, message.ObjectGone{ID: gone})
 	}
 	for n, ref := range refs[2:] {
 		select {

@@ -17,32 +17,32 @@ import (
 
 // request returns the next request.
 func (e *ownerEnd) request() (uint64, message.Request) {
-	e.t.Helper()
-	frame := e.receive()
+	e.T.Helper()
+	frame := e.NextFrame()
 	defer frame.Files.Close()
-	require.Equal(e.t, wire.KindRequest, frame.Kind)
+	require.Equal(e.T, wire.KindRequest, frame.Kind)
 	request, err := message.ParseRequest(frame.Body)
-	require.NoError(e.t, err)
+	require.NoError(e.T, err)
 	return frame.ID, request
 }
 
 // refuse answers a request with an error.
 func (e *ownerEnd) refuse(id uint64, code message.Code) {
-	e.t.Helper()
-	e.say(wire.KindError, id, message.Error{Code: code, Message: "no"})
+	e.T.Helper()
+	e.SendFrame(wire.KindError, id, message.Error{Code: code, Message: "no"})
 }
 
 // hold gives the client a reference to an object.
 func (e *ownerEnd) hold(c *endpoint.Client, object, server string, first bool) *endpoint.Ref[int] {
-	e.t.Helper()
+	e.T.Helper()
 	held := holding(c)
 	if first {
-		e.say(wire.KindResponse, e.asked(message.OpObjectWatch, nil), message.WatchingObjects{})
+		e.SendFrame(wire.KindResponse, e.NextRequest(message.OpObjectWatch, nil), message.WatchingObjects{})
 	}
-	e.say(wire.KindResponse, e.asked(message.OpCall, nil), returned(object, server))
+	e.SendFrame(wire.KindResponse, e.NextRequest(message.OpCall, nil), returned(object, server))
 	ref := <-held
-	require.NotNil(e.t, ref)
-	e.t.Cleanup(func() { ref.Close() })
+	require.NotNil(e.T, ref)
+	e.T.Cleanup(func() { ref.Close() })
 	return ref
 }
 
@@ -63,7 +63,7 @@ func TestReconnectBreaksAgain(t *testing.T) {
 			id, request := end.request()
 			switch request.Op {
 			case message.OpWatch:
-				end.say(wire.KindResponse, id, message.Watching{})
+				end.SendFrame(wire.KindResponse, id, message.Watching{})
 			case message.OpObjectRefer:
 				referred = true
 			}
@@ -77,11 +77,11 @@ func TestReconnectBreaksAgain(t *testing.T) {
 	for range 3 {
 		switch id, request := end.request(); request.Op {
 		case message.OpWatch:
-			end.say(wire.KindResponse, id, message.Watching{})
+			end.SendFrame(wire.KindResponse, id, message.Watching{})
 		case message.OpObjectRefer:
-			end.say(wire.KindResponse, id, message.ObjectInfo{ID: "a", Server: "one"})
+			end.SendFrame(wire.KindResponse, id, message.ObjectInfo{ID: "a", Server: "one"})
 		case message.OpObjectWatch:
-			end.say(wire.KindResponse, id, message.WatchingObjects{})
+			end.SendFrame(wire.KindResponse, id, message.WatchingObjects{})
 		}
 	}
 	pings(t, c, end)
@@ -98,15 +98,15 @@ func TestReconnectRefsConcurrently(t *testing.T) {
 	}
 	end.Close()
 	end = o.greet("one")
-	end.say(wire.KindResponse, end.asked(message.OpObjectWatch, nil), message.WatchingObjects{})
+	end.SendFrame(wire.KindResponse, end.NextRequest(message.OpObjectWatch, nil), message.WatchingObjects{})
 	asked := map[uint64]string{}
 	for range refs { // before any is answered
 		var in message.Object
-		id := end.asked(message.OpObjectRefer, &in)
+		id := end.NextRequest(message.OpObjectRefer, &in)
 		asked[id] = in.ID
 	}
 	for id, object := range asked {
-		end.say(wire.KindResponse, id, message.ObjectInfo{ID: object, Server: "one"})
+		end.SendFrame(wire.KindResponse, id, message.ObjectInfo{ID: object, Server: "one"})
 	}
 	pings(t, c, end)
 }
@@ -145,12 +145,12 @@ func TestClientCloseDuringReconnect(t *testing.T) {
 	c, end := owner.connected("one")
 	watching := make(chan error, 1)
 	go func() { _, err := c.Watch(context.Background()); watching <- err }()
-	end.say(wire.KindResponse, end.asked(message.OpWatch, nil), message.Watching{})
+	end.SendFrame(wire.KindResponse, end.NextRequest(message.OpWatch, nil), message.Watching{})
 	require.NoError(t, <-watching)
 	end.Close()
 
 	again := owner.greet("one")
-	again.asked(message.OpWatch, nil) // never answered
+	again.NextRequest(message.OpWatch, nil) // never answered
 	calling := make(chan error, 1)
 	go func() { calling <- c.Call(context.Background(), "same", 1, nil) }()
 	time.Sleep(20 * time.Millisecond) // until the call waits; a later call is refused with the same error
@@ -170,14 +170,14 @@ func TestClientDialServerLeaves(t *testing.T) {
 		_, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: o.socket})
 		failed <- err
 	}()
-	o.accept().say(wire.KindGoodbye, 0, nil)
+	o.accept().SendFrame(wire.KindGoodbye, 0, nil)
 	err := <-failed
 	require.ErrorIs(t, err, endpoint.ErrUnavailable)
 	require.NotErrorIs(t, err, endpoint.ErrProtocol)
 
 	dialled := o.dial(endpoint.ClientOptions{Wait: true})
 	for range 3 {
-		o.accept().say(wire.KindGoodbye, 0, nil)
+		o.accept().SendFrame(wire.KindGoodbye, 0, nil)
 	}
 	o.greet("next")
 	c := <-dialled

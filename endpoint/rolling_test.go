@@ -26,8 +26,8 @@ func watching(t *testing.T, c *endpoint.Client, end *ownerEnd) (*endpoint.Watche
 		}
 		watchers <- w
 	}()
-	id := end.asked(message.OpWatch, nil)
-	end.say(wire.KindResponse, id, message.Watching{})
+	id := end.NextRequest(message.OpWatch, nil)
+	end.SendFrame(wire.KindResponse, id, message.Watching{})
 	w := <-watchers
 	require.NotNil(t, w)
 	t.Cleanup(func() { w.Close() })
@@ -44,28 +44,28 @@ func TestServerHandoffWhileDraining(t *testing.T) {
 	o := newFakeOwner(t)
 	c, old := o.connected("old")
 	w, oldWatch := watching(t, c, old)
-	old.say(wire.KindEvent, oldWatch, published("m", 7))
+	old.SendFrame(wire.KindEvent, oldWatch, published("m", 7))
 	require.Equal(t, endpoint.Event{Kind: endpoint.EventPublished, Name: "m", Version: 7, Server: "old"}, next(t, w))
 	called := make(chan error, 1)
 	go func() { called <- c.Call(context.Background(), "slow", 1, nil) }()
-	call := old.asked(message.OpCall, nil)
+	call := old.NextRequest(message.OpCall, nil)
 
-	old.say(wire.KindGoodbye, 0, nil)
+	old.SendFrame(wire.KindGoodbye, 0, nil)
 	require.Equal(t, endpoint.Event{Kind: endpoint.EventOwnerLost, Server: "old"}, next(t, w), "it is told at the goodbye")
 	fresh := o.greet("new")
-	watch := fresh.asked(message.OpWatch, nil)
-	fresh.say(wire.KindResponse, watch, message.Watching{})
+	watch := fresh.NextRequest(message.OpWatch, nil)
+	fresh.SendFrame(wire.KindResponse, watch, message.Watching{})
 	require.Equal(t, endpoint.Event{Kind: endpoint.EventOwnerBack, Server: "new"}, next(t, w))
 
 	// Events of the old owner do not count as events of the new one.
-	old.say(wire.KindEvent, oldWatch, published("m", 8))
-	old.say(wire.KindResponse, call, message.Returned{})
+	old.SendFrame(wire.KindEvent, oldWatch, published("m", 8))
+	old.SendFrame(wire.KindResponse, call, message.Returned{})
 	require.NoError(t, <-called)
-	fresh.say(wire.KindEvent, watch, published("m", 1))
+	fresh.SendFrame(wire.KindEvent, watch, published("m", 1))
 	require.Equal(t, endpoint.Event{Kind: endpoint.EventPublished, Name: "m", Version: 1, Server: "new"}, next(t, w))
 
 	old.Close()
-	fresh.say(wire.KindEvent, watch, published("m", 2))
+	fresh.SendFrame(wire.KindEvent, watch, published("m", 2))
 	require.Equal(t, endpoint.Event{Kind: endpoint.EventPublished, Name: "m", Version: 2, Server: "new"}, next(t, w),
 		"the end of the old connection is no loss of the new owner")
 	fresh.Close()
@@ -78,13 +78,13 @@ func TestClientCloseWhileServerDrains(t *testing.T) {
 	c, old := o.connected("old")
 	called := make(chan error, 1)
 	go func() { called <- c.Call(context.Background(), "slow", 1, nil) }()
-	old.asked(message.OpCall, nil)
-	old.say(wire.KindGoodbye, 0, nil)
+	old.NextRequest(message.OpCall, nil)
+	old.SendFrame(wire.KindGoodbye, 0, nil)
 	endpointtest.Eventually(t, waitLimit, "the client has heard", func() bool { return c.ServerID() == "" })
 	pinged := make(chan error, 1)
 	go func() { _, err := c.Ping(context.Background()); pinged <- err }()
 	fresh := o.greet("new")
-	fresh.say(wire.KindResponse, fresh.asked(message.OpPing, nil), message.Pong{})
+	fresh.SendFrame(wire.KindResponse, fresh.NextRequest(message.OpPing, nil), message.Pong{})
 	require.NoError(t, <-pinged)
 
 	closed := make(chan error, 1)
@@ -96,8 +96,8 @@ func TestClientCloseWhileServerDrains(t *testing.T) {
 		require.Fail(t, "it waits for the old owner")
 	}
 	require.ErrorIs(t, <-called, endpoint.ErrUnavailable)
-	old.ended()
-	fresh.ended()
+	old.WaitEnd()
+	fresh.WaitEnd()
 }
 
 // Owners say goodbye one after another and answer earlier requests: callers notice nothing.
@@ -136,7 +136,7 @@ func TestServerRollingRestart(t *testing.T) {
 			serving.Go(func() {
 				defer conn.Close()
 				if _, err := message.ServerHandshake(conn, message.Hello{Server: "owner"}, nil); err == nil {
-					serve(&ownerEnd{Conn: conn})
+					serve(&ownerEnd{OwnerEnd: &endpointtest.OwnerEnd{Conn: conn}})
 				}
 			})
 		}

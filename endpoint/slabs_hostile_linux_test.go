@@ -158,7 +158,7 @@ func TestSlabHostileOwner(t *testing.T) {
 				}
 				answered <- err
 			}()
-			id := end.asked(message.OpCall, nil)
+			id := end.NextRequest(message.OpCall, nil)
 			ref, err := message.MarshalTagged(message.TagTensor, message.TensorRef{DType: uint8(tensor.Uint8), Shape: []int64{100}})
 			require.NoError(t, err)
 			body, err := message.MarshalPayload(message.Returned{Value: ref, Handles: handles})
@@ -174,9 +174,9 @@ func TestSlabHostileOwner(t *testing.T) {
 				f.Close()
 			}
 			require.Error(t, <-answered)
-			end.say(wire.KindEvent, 0, message.SlabsGone{Slabs: []uint64{1, 2, 3, 1}})
+			end.SendFrame(wire.KindEvent, 0, message.SlabsGone{Slabs: []uint64{1, 2, 3, 1}})
 			require.NoError(t, end.Send(wire.KindEvent, 0, []byte{0xff}))
-			end.ended()
+			end.WaitEnd()
 		})
 	}
 }

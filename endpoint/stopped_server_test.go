@@ -28,18 +28,18 @@ func TestClientLateAnswers(t *testing.T) {
 	}
 	ids := make([]uint64, 0, calls)
 	for range calls {
-		ids = append(ids, end.asked(message.OpCall, nil))
+		ids = append(ids, end.NextRequest(message.OpCall, nil))
 	}
 	cancel()
 	calling.Wait()
 	start := time.Now()
 	for _, id := range ids {
-		end.say(wire.KindResponse, id, returned("object", "one"))
+		end.SendFrame(wire.KindResponse, id, returned("object", "one"))
 	}
 	require.Less(t, time.Since(start), waitLimit)
 	cancelled, released := 0, 0
 	for cancelled+released < 2*calls {
-		frame := end.receive()
+		frame := end.NextFrame()
 		if frame.Kind == wire.KindCancel {
 			cancelled++
 			continue
@@ -76,7 +76,7 @@ func TestClientCallStoppedServer(t *testing.T) {
 	go func() { _, err := c.Ping(context.Background()); pinged <- err }()
 	asked := map[uint64]bool{}
 	for {
-		frame := end.receive()
+		frame := end.NextFrame()
 		if frame.Kind == wire.KindCancel {
 			require.True(t, asked[frame.ID], "a request comes before the word to stop it")
 			delete(asked, frame.ID)
@@ -85,11 +85,11 @@ func TestClientCallStoppedServer(t *testing.T) {
 		request, err := message.ParseRequest(frame.Body)
 		require.NoError(t, err)
 		if request.Op == message.OpPing {
-			end.say(wire.KindResponse, frame.ID, message.Pong{})
+			end.SendFrame(wire.KindResponse, frame.ID, message.Pong{})
 			break
 		}
 		asked[frame.ID] = true
-		end.say(wire.KindResponse, frame.ID, message.Returned{})
+		end.SendFrame(wire.KindResponse, frame.ID, message.Returned{})
 	}
 	require.NoError(t, <-pinged)
 }

@@ -122,7 +122,7 @@ func TestStreamDeadline(t *testing.T) {
 	require.Equal(t, message.OpStream, request.Op)
 	require.Greater(t, request.Timeout, 50*time.Minute)
 	require.LessOrEqual(t, request.Timeout, time.Hour)
-	end.say(wire.KindResponse, id, message.Returned{})
+	end.SendFrame(wire.KindResponse, id, message.Returned{})
 	streaming.Wait()
 }
 

@@ -25,13 +25,13 @@ func TestTaskUnheardIsCancelled(t *testing.T) {
 		_, err := c.Submit(ctx, "build", 1)
 		submitted <- err
 	}()
-	id := end.asked(message.OpSubmit, nil)
+	id := end.NextRequest(message.OpSubmit, nil)
 	cancel()
 	require.ErrorIs(t, <-submitted, context.Canceled)
-	require.Equal(t, wire.KindCancel, end.receive().Kind)
-	end.say(wire.KindResponse, id, message.TaskInfo{ID: "unheard", State: "pending"})
+	require.Equal(t, wire.KindCancel, end.NextFrame().Kind)
+	end.SendFrame(wire.KindResponse, id, message.TaskInfo{ID: "unheard", State: "pending"})
 	var about message.Task
-	end.asked(message.OpTaskCancel, &about)
+	end.NextRequest(message.OpTaskCancel, &about)
 	require.Equal(t, "unheard", about.ID)
 }
 

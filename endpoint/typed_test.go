@@ -83,14 +83,14 @@ func TestWatchBeginsTooLate(t *testing.T) {
 		_, err := c.Watch(ctx, "m")
 		failed <- err
 	}()
-	id := end.asked(message.OpWatch, nil)
+	id := end.NextRequest(message.OpWatch, nil)
 	cancel()
 	require.ErrorIs(t, <-failed, context.Canceled)
-	frame := end.receive()
+	frame := end.NextFrame()
 	require.Equal(t, wire.KindCancel, frame.Kind)
-	end.say(wire.KindResponse, id, message.Watching{})
+	end.SendFrame(wire.KindResponse, id, message.Watching{})
 	var ended message.Unwatch
-	end.asked(message.OpUnwatch, &ended)
+	end.NextRequest(message.OpUnwatch, &ended)
 	require.Equal(t, id, ended.Watch)
 }
 

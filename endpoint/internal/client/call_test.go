@@ -44,10 +44,10 @@ func returned(value byte, token uint64) message.Returned {
 func (w *fakeOwner) releasedOne() uint64 {
 	w.t.Helper()
 	var in message.ReleaseObjects
-	id := w.receiveRequest(message.OpObjectRelease, &in)
+	id := w.NextRequest(message.OpObjectRelease, &in)
 	require.Equal(w.t, []string{"object"}, in.IDs)
 	require.Len(w.t, in.Tokens, 1)
-	w.sendFrame(wire.KindResponse, id, message.ObjectsReleased{Objects: []message.ObjectReleased{{ID: "object", Released: true, Token: in.Tokens[0]}}})
+	w.SendFrame(wire.KindResponse, id, message.ObjectsReleased{Objects: []message.ObjectReleased{{ID: "object", Released: true, Token: in.Tokens[0]}}})
 	return in.Tokens[0]
 }
 
@@ -56,15 +56,15 @@ func TestFetchCall(t *testing.T) {
 	c, w := session(t)
 	done := fetch(t.Context(), c, Call{Name: "f", In: 5})
 	var in message.Call
-	id := w.receiveRequest(message.OpCall, &in)
+	id := w.NextRequest(message.OpCall, &in)
 	require.Equal(t, "f", in.Endpoint)
 	require.Equal(t, message.RawMessage{5}, in.Args)
-	w.sendFrame(wire.KindResponse, id, returned(7, 1))
+	w.SendFrame(wire.KindResponse, id, returned(7, 1))
 	require.Equal(t, fetched{value: 7}, <-done)
 	require.EqualValues(t, 1, w.releasedOne(), "the reference is not kept")
 
 	done = fetch(t.Context(), c, Call{Name: "f"})
-	w.sendFrame(wire.KindError, w.receiveRequest(message.OpCall, nil), message.Error{Code: message.CodeNotFound, Message: "no"})
+	w.SendFrame(wire.KindError, w.NextRequest(message.OpCall, nil), message.Error{Code: message.CodeNotFound, Message: "no"})
 	got := <-done
 	require.ErrorIs(t, got.err, status.ErrNotFound)
 	require.False(t, errors.Is(got.err, status.ErrUnavailable))
@@ -75,9 +75,9 @@ func TestFetchTaskResult(t *testing.T) {
 	c, w := session(t)
 	done := fetch(t.Context(), c, Call{Task: "task 1"})
 	var in message.Task
-	id := w.receiveRequest(message.OpTaskResult, &in)
+	id := w.NextRequest(message.OpTaskResult, &in)
 	require.Equal(t, "task 1", in.ID)
-	w.sendFrame(wire.KindResponse, id, returned(7, 0))
+	w.SendFrame(wire.KindResponse, id, returned(7, 0))
 	require.Equal(t, fetched{value: 7}, <-done)
 }
 
@@ -88,13 +88,13 @@ func TestFetchUndecodable(t *testing.T) {
 	for _, out := range []any{new(string), 7} {
 		done := make(chan error, 1)
 		go func() { _, err := c.Fetch(t.Context(), Call{Name: "f"}, out); done <- err }()
-		w.sendFrame(wire.KindResponse, w.receiveRequest(message.OpCall, nil), returned(7, 3))
+		w.SendFrame(wire.KindResponse, w.NextRequest(message.OpCall, nil), returned(7, 3))
 		require.Error(t, <-done)
 		require.EqualValues(t, 3, w.releasedOne())
 	}
 	require.NoError(t, w.conn.reason(), "the connection is good")
 	done := fetch(t.Context(), c, Call{Name: "f"})
-	w.sendFrame(wire.KindResponse, w.receiveRequest(message.OpCall, nil), "not a result")
+	w.SendFrame(wire.KindResponse, w.NextRequest(message.OpCall, nil), "not a result")
 	require.ErrorIs(t, (<-done).err, status.ErrProtocol)
 }
 
@@ -105,16 +105,16 @@ func TestFetchCancelled(t *testing.T) {
 	c, w := session(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	done := fetch(ctx, c, Call{Name: "f"})
-	id := w.receiveRequest(message.OpCall, nil)
+	id := w.NextRequest(message.OpCall, nil)
 	cancel(errBroken)
 	require.ErrorIs(t, (<-done).err, errBroken)
-	frame := w.receive()
+	frame := w.NextFrame()
 	require.Equal(t, wire.KindCancel, frame.Kind)
 	require.Equal(t, id, frame.ID)
 	var in message.Cancel
 	require.NoError(t, message.Unmarshal(frame.Body, &in))
 	require.Contains(t, in.Reason, errBroken.Error())
-	w.sendFrame(wire.KindResponse, id, returned(7, 9))
+	w.SendFrame(wire.KindResponse, id, returned(7, 9))
 	require.EqualValues(t, 9, w.releasedOne())
 
 	require.ErrorIs(t, (<-fetch(ctx, c, Call{Name: "f"})).err, errBroken)
@@ -126,7 +126,7 @@ func TestFetchConnectionLost(t *testing.T) {
 	drivertest.Leaks(t)
 	c, w := session(t)
 	done := fetch(t.Context(), c, Call{Name: "f"})
-	w.receiveRequest(message.OpCall, nil)
+	w.NextRequest(message.OpCall, nil)
 	w.Close()
 	got := <-done
 	require.ErrorIs(t, got.err, status.ErrUnavailable)
@@ -159,19 +159,19 @@ func TestSubmitCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { _, _, err := c.Submit(ctx, Call{Name: "f"}); done <- err }()
-	id := w.receiveRequest(message.OpSubmit, nil)
+	id := w.NextRequest(message.OpSubmit, nil)
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
-	require.Equal(t, wire.KindCancel, w.receive().Kind)
-	w.sendFrame(wire.KindResponse, id, message.TaskInfo{ID: "task 1"})
+	require.Equal(t, wire.KindCancel, w.NextFrame().Kind)
+	w.SendFrame(wire.KindResponse, id, message.TaskInfo{ID: "task 1"})
 	var in message.Task
-	w.receiveRequest(message.OpTaskCancel, &in)
+	w.NextRequest(message.OpTaskCancel, &in)
 	require.Equal(t, "task 1", in.ID)
 
 	submitted := make(chan func(), 1)
 	go func() { _, undo, _ := c.Submit(t.Context(), Call{Name: "f"}); submitted <- undo }()
-	w.sendFrame(wire.KindResponse, w.receiveRequest(message.OpSubmit, nil), message.TaskInfo{ID: "task 2"})
+	w.SendFrame(wire.KindResponse, w.NextRequest(message.OpSubmit, nil), message.TaskInfo{ID: "task 2"})
 	(<-submitted)()
-	w.receiveRequest(message.OpTaskCancel, &in)
+	w.NextRequest(message.OpTaskCancel, &in)
 	require.Equal(t, "task 2", in.ID)
 }

@@ -114,7 +114,7 @@ func TestConnOwnerLeaves(t *testing.T) {
 	w := acceptedOwner(t)
 	answered := make(chan error, 1)
 	go func() { _, _, err := w.conn.RoundTrip(t.Context(), Request{Op: message.OpPing}); answered <- err }()
-	id := w.receiveRequest(message.OpPing, nil)
+	id := w.NextRequest(message.OpPing, nil)
 	require.NoError(t, w.Send(wire.KindGoodbye, 0, nil))
 	within(t, "the goodbye", w.conn.over)
 	require.True(t, w.conn.ownerLeft())
@@ -122,7 +122,7 @@ func TestConnOwnerLeaves(t *testing.T) {
 	require.ErrorIs(t, err, status.ErrUnavailable)
 	require.True(t, isNotSent(err))
 	open(t, "a request is in flight", w.conn.Done)
-	w.sendFrame(wire.KindResponse, id, message.Pong{})
+	w.SendFrame(wire.KindResponse, id, message.Pong{})
 	require.NoError(t, <-answered)
 	within(t, "the end of the connection", w.conn.Done)
 }
@@ -139,7 +139,7 @@ func TestConnInvalidFrames(t *testing.T) {
 			w := acceptedOwner(t)
 			waits := make(chan error, 1)
 			go func() { _, _, err := w.conn.RoundTrip(context.Background(), Request{Op: message.OpPing}); waits <- err }()
-			w.receiveRequest(message.OpPing, nil)
+			w.NextRequest(message.OpPing, nil)
 			require.NoError(t, w.Send(frame.Kind, frame.ID, frame.Body))
 			require.ErrorIs(t, <-waits, status.ErrProtocol)
 			require.ErrorIs(t, w.conn.reason(), status.ErrProtocol)
@@ -147,7 +147,7 @@ func TestConnInvalidFrames(t *testing.T) {
 	}
 	t.Run("reason", func(t *testing.T) {
 		w := acceptedOwner(t)
-		w.sendFrame(wire.KindError, 0, message.Error{Code: message.CodeResourceExhausted, Message: "too many clients"})
+		w.SendFrame(wire.KindError, 0, message.Error{Code: message.CodeResourceExhausted, Message: "too many clients"})
 		within(t, "the end of the connection", w.conn.Done)
 		require.ErrorContains(t, w.conn.reason(), "too many clients")
 	})

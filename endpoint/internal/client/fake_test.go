@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -24,7 +25,7 @@ const soon = 20 * time.Millisecond
 
 // fakeOwner is the owner's end of a connection. The test reads and writes its frames.
 type fakeOwner struct {
-	*wire.Conn
+	*endpointtest.OwnerEnd
 	t    *testing.T
 	conn *Conn // the client's end
 }
@@ -71,7 +72,7 @@ func acceptedBy(t *testing.T, server string) *fakeOwner {
 	greeting.Wait()
 	go conn.read()
 	t.Cleanup(conn.cut)
-	return &fakeOwner{Conn: far, t: t, conn: conn}
+	return &fakeOwner{OwnerEnd: &endpointtest.OwnerEnd{Conn: far, T: t}, t: t, conn: conn}
 }
 
 // offered returns an offer that the owner has accepted, and the id of its request.
@@ -82,8 +83,8 @@ func (w *fakeOwner) offered(calls int, list ...*engine.Definition) (o *Offer, re
 	require.True(w.t, o.of.add(o))
 	begun := make(chan error, 1)
 	go func() { begun <- o.begin(context.Background(), w.conn) }()
-	request = w.receiveRequest(message.OpOffer, nil)
-	w.sendFrame(wire.KindResponse, request, message.Offering{Calls: uint64(calls)})
+	request = w.NextRequest(message.OpOffer, nil)
+	w.SendFrame(wire.KindResponse, request, message.Offering{Calls: uint64(calls)})
 	require.NoError(w.t, <-begun)
 	return o, request
 }
@@ -120,43 +121,18 @@ func blocked(name string) (d *engine.Definition, began <-chan struct{}, release 
 	}), runs, func() { once.Do(func() { close(wait) }) }
 }
 
-// receive returns the next frame.
-func (w *fakeOwner) receive() wire.Frame {
-	w.t.Helper()
-	require.NoError(w.t, w.SetReadDeadline(time.Now().Add(waitLimit)))
-	frame, err := w.Receive()
-	require.NoError(w.t, err)
-	return frame
-}
-
-// receiveRequest receives a request of that operation and returns its id. It decodes the body into in unless that is
-// nil.
-func (w *fakeOwner) receiveRequest(op message.Op, in any) uint64 {
-	w.t.Helper()
-	frame := w.receive()
-	defer frame.Files.Close()
-	require.Equal(w.t, wire.KindRequest, frame.Kind)
-	request, err := message.ParseRequest(frame.Body)
-	require.NoError(w.t, err)
-	require.Equal(w.t, op, request.Op)
-	if in != nil {
-		require.NoError(w.t, message.UnmarshalPayload(request.Body, in))
-	}
-	return frame.ID
-}
-
 // answered receives the answer to a call and responds to it.
 func (w *fakeOwner) answered(call uint64) message.Answer {
 	w.t.Helper()
 	a, id := w.answer(call)
-	w.sendFrame(wire.KindResponse, id, message.Answered{})
+	w.SendFrame(wire.KindResponse, id, message.Answered{})
 	return a
 }
 
 // answer receives the answer to a call. It returns the answer and the id of its request.
 func (w *fakeOwner) answer(call uint64) (a message.Answer, id uint64) {
 	w.t.Helper()
-	id = w.receiveRequest(message.OpAnswer, &a)
+	id = w.NextRequest(message.OpAnswer, &a)
 	require.Equal(w.t, call, a.Call)
 	return a, id
 }
@@ -171,21 +147,13 @@ func (w *fakeOwner) declined(call uint64) {
 // call sends a call.
 func (w *fakeOwner) call(request, number uint64, name string) {
 	w.t.Helper()
-	w.sendFrame(wire.KindEvent, request, message.OfferEvent{Kind: message.OfferCall, Call: number, Endpoint: name})
+	w.SendFrame(wire.KindEvent, request, message.OfferEvent{Kind: message.OfferCall, Call: number, Endpoint: name})
 }
 
 // cancel sends the cancel of a call.
 func (w *fakeOwner) cancel(request, number uint64) {
 	w.t.Helper()
-	w.sendFrame(wire.KindEvent, request, message.OfferEvent{Kind: message.OfferCancel, Call: number})
-}
-
-// sendFrame sends a frame.
-func (w *fakeOwner) sendFrame(kind wire.Kind, id uint64, body any) {
-	w.t.Helper()
-	encoded, err := message.MarshalPayload(body)
-	require.NoError(w.t, err)
-	require.NoError(w.t, w.Send(kind, id, encoded))
+	w.SendFrame(wire.KindEvent, request, message.OfferEvent{Kind: message.OfferCancel, Call: number})
 }
 
 // closeOffer closes an offer in another goroutine and returns a channel that is closed when Close returns.

@@ -27,12 +27,12 @@ func TestOfferAbandoned(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		begun := make(chan error, 1)
 		go func() { begun <- o.begin(ctx, w.conn) }()
-		request := w.receiveRequest(message.OpOffer, nil)
+		request := w.NextRequest(message.OpOffer, nil)
 		cancel()
 		require.ErrorIs(t, <-begun, context.Canceled)
-		w.sendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
+		w.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
 		var in message.Unwatch
-		w.receiveRequest(message.OpUnwatch, &in)
+		w.NextRequest(message.OpUnwatch, &in)
 		require.Equal(t, request, in.Watch)
 	})
 	t.Run("at the same moment", func(t *testing.T) {
@@ -42,14 +42,14 @@ func TestOfferAbandoned(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			begun := make(chan error, 1)
 			go func() { begun <- o.begin(ctx, w.conn) }()
-			request := w.receiveRequest(message.OpOffer, nil)
-			w.sendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
+			request := w.NextRequest(message.OpOffer, nil)
+			w.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
 			cancel()
 			if <-begun == nil {
 				o.end()
 			}
 			var in message.Unwatch
-			w.receiveRequest(message.OpUnwatch, &in)
+			w.NextRequest(message.OpUnwatch, &in)
 			require.Equal(t, request, in.Watch)
 			o.end()
 			w.conn.cut()
@@ -65,7 +65,7 @@ func TestOfferEndWithdraws(t *testing.T) {
 	o.endWith(status.ErrClosed)
 	within(t, "the offer has ended", o.Done())
 	var in message.Unwatch
-	w.receiveRequest(message.OpUnwatch, &in)
+	w.NextRequest(message.OpUnwatch, &in)
 	require.Equal(t, request, in.Watch)
 	require.ErrorIs(t, o.Err(), status.ErrClosed)
 	require.False(t, o.needsResume(w.conn))
@@ -83,13 +83,13 @@ func TestOfferSentOnce(t *testing.T) {
 		_ = o.begin(context.Background(), w.conn)
 		close(first)
 	}()
-	request := w.receiveRequest(message.OpOffer, nil)
+	request := w.NextRequest(message.OpOffer, nil)
 	go func() {
 		_ = o.begin(context.Background(), w.conn)
 		close(second)
 	}()
 	open(t, "the owner has not answered", second)
-	w.sendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
+	w.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
 	within(t, "the offer is made", first)
 	within(t, "the offer is made", second)
 	w.call(request, 1, "add")
@@ -117,18 +117,18 @@ func TestOfferAbandonedKeepsConnection(t *testing.T) {
 			var request uint64
 			if resumesFirst {
 				go resume()
-				request = w.receiveRequest(message.OpOffer, nil)
+				request = w.NextRequest(message.OpOffer, nil)
 				go offer()
 			} else {
 				go offer()
-				request = w.receiveRequest(message.OpOffer, nil)
+				request = w.NextRequest(message.OpOffer, nil)
 				go resume()
 				within(t, "the caller handles the answer", resumed)
 			}
 			cancel()
 			require.ErrorIs(t, <-offered, context.Canceled)
-			w.sendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
-			w.receiveRequest(message.OpUnwatch, nil)
+			w.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
+			w.NextRequest(message.OpUnwatch, nil)
 			within(t, "the answer has arrived", resumed)
 		})
 	}
@@ -140,13 +140,13 @@ func TestOfferSecondCloseWaits(t *testing.T) {
 	w := acceptedOwner(t)
 	o, request := w.offered(1, add)
 	first := closeOffer(o)
-	unwatch := w.receiveRequest(message.OpUnwatch, nil)
+	unwatch := w.NextRequest(message.OpUnwatch, nil)
 	second := closeOffer(o)
 	open(t, "the first Close waits for the owner", second)
 	w.call(request, 1, "add") // sent before the owner received the withdrawal
 	require.Nil(t, w.answered(1).Error)
 	require.NoError(t, o.Err())
-	w.sendFrame(wire.KindResponse, unwatch, message.Unwatched{})
+	w.SendFrame(wire.KindResponse, unwatch, message.Unwatched{})
 	within(t, "the first Close", first)
 	within(t, "the second Close", second)
 	o.Close()
@@ -167,7 +167,7 @@ func TestOfferCloseDrains(t *testing.T) {
 	w.call(request, 2, "add") // calls are accepted in order
 	w.answered(2)
 	closed := closeOffer(o)
-	w.sendFrame(wire.KindResponse, w.receiveRequest(message.OpUnwatch, nil), message.Unwatched{})
+	w.SendFrame(wire.KindResponse, w.NextRequest(message.OpUnwatch, nil), message.Unwatched{})
 	w.call(request, 3, "add")
 	for { // the call may arrive before Close has read the response
 		a := w.answered(3)
@@ -183,7 +183,7 @@ func TestOfferCloseDrains(t *testing.T) {
 	require.Nil(t, a.Error)
 	require.NoError(t, <-cause)
 	open(t, "the owner has not taken the result", closed)
-	w.sendFrame(wire.KindResponse, id, message.Answered{})
+	w.SendFrame(wire.KindResponse, id, message.Answered{})
 	within(t, "Close", closed)
 }
 
@@ -218,8 +218,8 @@ func TestOfferOnNextConnection(t *testing.T) {
 	w.answered(1)
 	resumed := make(chan error, 1)
 	go func() { resumed <- o.resume(context.Background(), next.conn) }()
-	request = next.receiveRequest(message.OpOffer, nil)
-	next.sendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
+	request = next.NextRequest(message.OpOffer, nil)
+	next.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
 	require.NoError(t, <-resumed)
 	require.False(t, o.needsResume(next.conn))
 	next.call(request, 1, "add")
@@ -248,7 +248,7 @@ func (w *fakeOwner) pings() {
 		close(ponged)
 	})
 	require.NoError(w.t, err)
-	w.sendFrame(wire.KindResponse, w.receiveRequest(message.OpPing, nil), message.Pong{})
+	w.SendFrame(wire.KindResponse, w.NextRequest(message.OpPing, nil), message.Pong{})
 	within(w.t, "a ping", ponged)
 	require.NoError(w.t, w.conn.reason())
 }
@@ -269,12 +269,12 @@ func TestOfferCloseDuringCalls(t *testing.T) {
 		first, second := closeOffer(o), closeOffer(o)
 		answered := map[uint64]bool{}
 		for unwatched := false; !unwatched || len(answered) < calls; {
-			frame := w.receive()
+			frame := w.NextFrame()
 			request, err := message.ParseRequest(frame.Body)
 			require.NoError(t, err)
 			if request.Op == message.OpUnwatch {
 				unwatched = true
-				w.sendFrame(wire.KindResponse, frame.ID, message.Unwatched{})
+				w.SendFrame(wire.KindResponse, frame.ID, message.Unwatched{})
 				continue
 			}
 			var a message.Answer
@@ -282,7 +282,7 @@ func TestOfferCloseDuringCalls(t *testing.T) {
 			require.False(t, answered[a.Call])
 			require.True(t, a.Error == nil || a.Error.Declines(), "%+v", a.Error)
 			answered[a.Call] = true
-			w.sendFrame(wire.KindResponse, frame.ID, message.Answered{})
+			w.SendFrame(wire.KindResponse, frame.ID, message.Answered{})
 		}
 		sending.Wait()
 		within(t, "the first Close", first)

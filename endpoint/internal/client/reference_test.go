@@ -15,8 +15,8 @@ import (
 // subscribed receives the subscription to destroyed objects and returns its id.
 func (w *fakeOwner) subscribed() uint64 {
 	w.t.Helper()
-	id := w.receiveRequest(message.OpObjectWatch, nil)
-	w.sendFrame(wire.KindResponse, id, message.WatchingObjects{})
+	id := w.NextRequest(message.OpObjectWatch, nil)
+	w.SendFrame(wire.KindResponse, id, message.WatchingObjects{})
 	return id
 }
 
@@ -25,7 +25,7 @@ func (w *fakeOwner) kept(c *Client) (ref *Reference, events uint64) {
 	w.t.Helper()
 	done := fetch(w.t.Context(), c, Call{Name: "f", Keep: true})
 	events = w.subscribed()
-	w.sendFrame(wire.KindResponse, w.receiveRequest(message.OpCall, nil), returned(7, 1))
+	w.SendFrame(wire.KindResponse, w.NextRequest(message.OpCall, nil), returned(7, 1))
 	got := <-done
 	require.NoError(w.t, got.err)
 	require.Equal(w.t, 7, got.value)
@@ -82,14 +82,14 @@ func TestReferenceToDestroyedObject(t *testing.T) {
 	drivertest.Leaks(t)
 	c, w := session(t)
 	ref, events := w.kept(c)
-	w.sendFrame(wire.KindEvent, events, message.ObjectGone{ID: "other"})
-	w.sendFrame(wire.KindEvent, events, message.ObjectGone{ID: "object", Reason: "destroyed by process 1"})
+	w.SendFrame(wire.KindEvent, events, message.ObjectGone{ID: "other"})
+	w.SendFrame(wire.KindEvent, events, message.ObjectGone{ID: "object", Reason: "destroyed by process 1"})
 	require.Equal(t, "destroyed by process 1", staleFor(t, ref, status.StaleObjectMissing).Detail)
 
 	done := fetch(t.Context(), c, Call{Name: "f", Keep: true})
-	id := w.receiveRequest(message.OpCall, nil)
-	w.sendFrame(wire.KindEvent, events, message.ObjectGone{ID: "object"})
-	w.sendFrame(wire.KindResponse, id, returned(7, 2))
+	id := w.NextRequest(message.OpCall, nil)
+	w.SendFrame(wire.KindEvent, events, message.ObjectGone{ID: "object"})
+	w.SendFrame(wire.KindResponse, id, returned(7, 2))
 	got := <-done
 	require.NoError(t, got.err)
 	staleFor(t, got.ref, status.StaleObjectMissing)
@@ -107,13 +107,13 @@ func TestReferenceResumed(t *testing.T) {
 	go func() { next.use(c); close(used) }()
 	events := next.subscribed()
 	var in message.Object
-	id := next.receiveRequest(message.OpObjectRefer, &in)
+	id := next.NextRequest(message.OpObjectRefer, &in)
 	require.Equal(t, "object", in.ID)
-	next.sendFrame(wire.KindResponse, id, message.ObjectInfo{ID: "object", Token: 5})
+	next.SendFrame(wire.KindResponse, id, message.ObjectInfo{ID: "object", Token: 5})
 	within(t, "the reference is acquired again", used)
 	require.NoError(t, ref.Err())
 
-	next.sendFrame(wire.KindEvent, events, message.ObjectGone{ID: "other"})
+	next.SendFrame(wire.KindEvent, events, message.ObjectGone{ID: "other"})
 	go func() { _, _ = ref.Release(context.Background(), false) }()
 	require.EqualValues(t, 5, next.releasedOne())
 }
@@ -137,7 +137,7 @@ func TestReferenceNotResumed(t *testing.T) {
 		next := acceptedOwner(t)
 		go next.use(c)
 		next.subscribed()
-		next.sendFrame(wire.KindError, next.receiveRequest(message.OpObjectRefer, nil), message.Error{Code: message.CodeStaleHandle, Message: "gone"})
+		next.SendFrame(wire.KindError, next.NextRequest(message.OpObjectRefer, nil), message.Error{Code: message.CodeStaleHandle, Message: "gone"})
 		staleFor(t, ref, status.StaleObjectMissing)
 	})
 }

@@ -19,13 +19,13 @@ func (w *fakeOwner) streamed(c *Client) (s *Stream, id uint64) {
 	w.t.Helper()
 	s, err := c.Stream(w.t.Context(), Call{Name: "f"})
 	require.NoError(w.t, err)
-	return s, w.receiveRequest(message.OpStream, nil)
+	return s, w.NextRequest(message.OpStream, nil)
 }
 
 // item sends an item of a stream.
 func (w *fakeOwner) item(id uint64, value byte) {
 	w.t.Helper()
-	w.sendFrame(wire.KindEvent, id, message.StreamItem{Value: message.RawMessage{value}})
+	w.SendFrame(wire.KindEvent, id, message.StreamItem{Value: message.RawMessage{value}})
 }
 
 // next takes the next item of a stream.
@@ -51,11 +51,11 @@ func TestStreamItems(t *testing.T) {
 	}
 	for range 2 {
 		var more message.StreamMore
-		w.receiveRequest(message.OpStreamMore, &more)
+		w.NextRequest(message.OpStreamMore, &more)
 		require.Equal(t, message.StreamMore{Stream: id, Items: message.StreamWindow / 2}, more)
 	}
 	w.item(id, 3)
-	w.sendFrame(wire.KindResponse, id, nil)
+	w.SendFrame(wire.KindResponse, id, nil)
 	require.Equal(t, 3, next(t, s), "an item before the end")
 	_, err := s.Next(t.Context())
 	require.ErrorIs(t, err, io.EOF)
@@ -66,7 +66,7 @@ func TestStreamFails(t *testing.T) {
 	drivertest.Leaks(t)
 	for want, end := range map[error]func(w *fakeOwner, id uint64){
 		status.ErrNotFound: func(w *fakeOwner, id uint64) {
-			w.sendFrame(wire.KindError, id, message.Error{Code: message.CodeNotFound, Message: "no"})
+			w.SendFrame(wire.KindError, id, message.Error{Code: message.CodeNotFound, Message: "no"})
 		},
 		status.ErrUnavailable: func(w *fakeOwner, _ uint64) { w.Close() },
 	} {
@@ -95,14 +95,14 @@ func TestStreamClosed(t *testing.T) {
 	w.item(id, 1)
 	s.Close(ctx)
 	s.Close(ctx)
-	frame := w.receive()
+	frame := w.NextFrame()
 	require.Equal(t, wire.KindCancel, frame.Kind)
 	require.Equal(t, id, frame.ID)
 	var in message.Cancel
 	require.NoError(t, message.Unmarshal(frame.Body, &in))
 	require.Contains(t, in.Reason, errBroken.Error())
 	w.item(id, 2)
-	w.sendFrame(wire.KindError, id, message.Error{Code: message.CodeCanceled, Message: "cancelled"})
+	w.SendFrame(wire.KindError, id, message.Error{Code: message.CodeCanceled, Message: "cancelled"})
 	w.pings()
 }
 
@@ -130,15 +130,15 @@ func (w *fakeOwner) watched(c *Client) (tasks *TaskEvents, id uint64) {
 		}
 		done <- tasks
 	}()
-	id = w.receiveRequest(message.OpTaskWatch, nil)
-	w.sendFrame(wire.KindResponse, id, message.WatchingTasks{})
+	id = w.NextRequest(message.OpTaskWatch, nil)
+	w.SendFrame(wire.KindResponse, id, message.WatchingTasks{})
 	return <-done, id
 }
 
 // task sends an event of a task.
 func (w *fakeOwner) task(id uint64, kind message.TaskEventKind, task, state string) {
 	w.t.Helper()
-	w.sendFrame(wire.KindEvent, id, message.TaskEvent{Kind: kind, Task: &message.TaskInfo{ID: task, State: state}})
+	w.SendFrame(wire.KindEvent, id, message.TaskEvent{Kind: kind, Task: &message.TaskInfo{ID: task, State: state}})
 }
 
 // A watch of tasks keeps each state and the newest progress in it. After the end of the connection it returns what
@@ -185,11 +185,11 @@ func TestTaskEventsMissed(t *testing.T) {
 		missed <- err
 	}()
 	var in message.Unwatch
-	w.receiveRequest(message.OpUnwatch, &in)
+	w.NextRequest(message.OpUnwatch, &in)
 	require.Equal(t, id, in.Watch)
-	id = w.receiveRequest(message.OpTaskWatch, nil)
+	id = w.NextRequest(message.OpTaskWatch, nil)
 	w.task(id, message.TaskListed, "a", "running")
-	w.sendFrame(wire.KindResponse, id, message.WatchingTasks{})
+	w.SendFrame(wire.KindResponse, id, message.WatchingTasks{})
 	require.NoError(t, <-missed)
 	events, err := tasks.Next(t.Context())
 	require.NoError(t, err)
@@ -203,12 +203,12 @@ func TestTaskEventsCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { _, err := c.WatchTasks(ctx, message.WatchTasks{}); done <- err }()
-	id := w.receiveRequest(message.OpTaskWatch, nil)
+	id := w.NextRequest(message.OpTaskWatch, nil)
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
-	require.Equal(t, wire.KindCancel, w.receive().Kind)
-	w.sendFrame(wire.KindResponse, id, message.WatchingTasks{})
+	require.Equal(t, wire.KindCancel, w.NextFrame().Kind)
+	w.SendFrame(wire.KindResponse, id, message.WatchingTasks{})
 	var in message.Unwatch
-	w.receiveRequest(message.OpUnwatch, &in)
+	w.NextRequest(message.OpUnwatch, &in)
 	require.Equal(t, id, in.Watch)
 }
