@@ -58,16 +58,25 @@ func (c *caller) fetch(ctx context.Context, call client.Call, out any) (*client.
 }
 
 // fetchNow is fetch without interceptors. Its errors name the call.
-func (c *caller) fetchNow(ctx context.Context, call client.Call, out any) (*client.Reference, error) {
-	var ref *client.Reference
-	err := waiting(ctx, func() (err error) {
+func (c *caller) fetchNow(ctx context.Context, call client.Call, out any) (ref *client.Reference, err error) {
+	if _, inTask := task.ID(ctx); inTask {
+		ref, err = c.fetchInTask(ctx, call, out)
+	} else {
 		ref, err = c.conn.Fetch(ctx, call, out)
-		return err
-	})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", call, err)
 	}
 	return ref, nil
+}
+
+// fetchInTask releases the task's worker meanwhile. It is a separate function because it allocates.
+func (c *caller) fetchInTask(ctx context.Context, call client.Call, out any) (ref *client.Reference, err error) {
+	err = waiting(ctx, func() (err error) {
+		ref, err = c.conn.Fetch(ctx, call, out)
+		return err
+	})
+	return ref, err
 }
 
 // intercepted runs a call through the client's interceptors. do makes the call with the metadata that they set; undo
