@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"sync/atomic"
@@ -22,6 +23,19 @@ type Device interface {
 	// with [ErrHandle], an unknown kind with an [UnsupportedError].
 	Import(h Handle, opts ImportOptions) (Memory, error)
 
+	// Synchronize returns when all work that this process started on the device is done. Devices without asynchronous
+	// work return nil.
+	Synchronize() error
+	// Probe tries every kind of handle that the device supports, and reports which of them work on this host.
+	Probe() []Support
+	// MemoryLimit returns the maximum memory in bytes that this process can have of the device, and the origin of the
+	// limit for display; 0 if unknown.
+	MemoryLimit() (bytes int64, why string)
+	// OnRefused registers reclaim, which is called after the system refused the given bytes. It frees memory if it can
+	// and reports whether it did; the allocation is then retried until no reclaim function frees anything. It may be
+	// called concurrently, and while the caller of Alloc holds locks. remove ends the registration. [Reclaim]
+	// implements it.
+	OnRefused(reclaim func(bytes int64) bool) (remove func())
 	// Close releases the device's own resources. Its memory must be closed before. A second Close returns nil.
 	Close() error
 }
@@ -42,18 +56,52 @@ type Memory interface {
 	// [ErrReadOnly].
 	io.WriterAt
 
+	// CopyFrom copies n bytes of src at srcOff to this memory at off, inside the device, without a copy through host
+	// memory. It borrows src and returns when the copy is complete. If the device cannot do that for these memories it
+	// returns an error that matches [errors.ErrUnsupported] and copies nothing. The ranges must not overlap. Other
+	// errors are those of WriteAt.
+	CopyFrom(off int64, src Memory, srcOff, n int64) error
+
 	// Device returns the device that created the memory, borrowed.
 	Device() Device
 	// Bytes returns the requested size, or for imported memory the verified size of the handle.
 	Bytes() int64
 	// Writable reports whether this mapping may be written.
 	Writable() bool
+	// Freeze refuses new writable mappings and writes by descriptor. Existing mappings do not change, including this
+	// one. A second Freeze returns nil. Handles of frozen memory can only be imported read-only. Memory that is not
+	// [Description.Freezable] returns an error that matches [errors.ErrUnsupported].
+	Freeze() error
+	// Seal refuses all later writes to the memory, including those of this process. This mapping stays in place and
+	// becomes read-only: Writable is false, and a write to its Data kills the process. The bytes are final, so the
+	// memory gets an identity ([Description]). The memory must not be mapped by another process yet. If another mapping
+	// is or may become writable, Seal fails with [ErrBusy] and changes nothing; so it does during a write by
+	// [Loader.LoadAt] or through [Mapped.Pin]. Later writes fail with [ErrReadOnly]. A second Seal returns nil. Memory
+	// that is mapped read-only returns [ErrReadOnly], because its owner decides; so does frozen memory, whose other
+	// mappings are unknown. Devices without seals return an error that matches [errors.ErrUnsupported].
+	Seal() error
+	// Describe returns the status of the memory, as the system reports it.
+	Describe() (Description, error)
+	// Handle returns the handle of Export without its descriptor. It returns the errors of Export.
+	Handle() (Handle, error)
 	// Export returns a handle, owned by the caller, by which another process can import the memory. The caller must
 	// first finish work that writes the memory.
 	Export() (Handle, error)
 	// Close releases this mapping. The bytes remain while another process maps them or holds a handle. A second Close
 	// returns nil.
 	Close() error
+}
+
+// Freeze freezes memory, which it borrows, if its device can freeze memory. Otherwise it returns nil: each importer
+// chooses whether its mapping is writable.
+func Freeze(m Memory) error {
+	err := m.Freeze()
+	if errors.Is(err, errors.ErrUnsupported) {
+		if d, describeErr := m.Describe(); describeErr == nil && !d.Freezable {
+			return nil
+		}
+	}
+	return err
 }
 
 // Mapped is memory that the processor can address.
@@ -68,23 +116,9 @@ type Mapped interface {
 	// second call of unpin does nothing. Errors are [os.ErrClosed], and [ErrReadOnly] with write for memory that is not
 	// Writable.
 	Pin(write bool) (data []byte, unpin func(), err error)
-}
-
-// Exposer reports whether a slice or device address of the memory has escaped.
-type Exposer interface {
-	Memory
-	// Exposed becomes true when a slice of the memory or its address was returned ([Mapped.Data],
-	// [Addressable.DevicePointer]). The flag does not keep the memory reachable, so cleanups can read it.
+	// Exposed becomes true when Data returned a slice, which may remain in use. The flag does not keep the memory
+	// reachable, so cleanups can read it.
 	Exposed() *atomic.Bool
-}
-
-// Sparse is memory with parts that may not be allocated, such as a file with holes. They read as zeros. ReadAt does not
-// allocate them; touching them through Data or Pin does.
-type Sparse interface {
-	Memory
-	// Allocated returns the allocated bytes of the object that contains the memory, and the object's size. If allocated
-	// is less than size, the object has holes.
-	Allocated() (allocated, size int64, err error)
 }
 
 // Addressable is memory that a device can address.
@@ -93,35 +127,32 @@ type Addressable interface {
 	// DevicePointer returns the address on the device, valid until Close; 0 after it. After it was called, only Close
 	// releases the memory, never the garbage collector (see [Leak]).
 	DevicePointer() uint64
+	// Exposed becomes true when DevicePointer returned the address, as in [Mapped].
+	Exposed() *atomic.Bool
 }
 
-// Freezer is memory that its owner can freeze against new writers.
-type Freezer interface {
-	Memory
-	// Freeze refuses new writable mappings and writes by descriptor. Existing mappings do not change, including this
-	// one. A second Freeze returns nil. Handles of frozen memory can only be imported read-only.
-	Freeze() error
-	// Frozen reports whether the memory was frozen, here or in another process. It returns false for closed memory.
-	Frozen() bool
-}
-
-// Describer is memory that can describe its handle without exporting it.
-type Describer interface {
-	Memory
-	// Describe returns the handle of Export without its descriptor. It returns the errors of Export.
-	Describe() (Handle, error)
-}
-
-// Sealer is memory that can be sealed permanently against all writers, including this process.
-type Sealer interface {
-	Memory
-	// Seal refuses all later writes to the memory. This mapping stays in place and becomes read-only: Writable is
-	// false, and a write to its Data kills the process. The bytes are final, so the memory gets an identity
-	// ([Identifier]). The memory must not be mapped by another process yet. If another mapping is or may become
-	// writable, Seal fails with [ErrBusy] and changes nothing; so it does during a write by [Loader.LoadAt] or through
-	// [Mapped.Pin]. Later writes fail with [ErrReadOnly]. A second Seal returns nil. Memory that is mapped read-only
-	// returns [ErrReadOnly], because its owner decides; so does frozen memory, whose other mappings are unknown.
-	Seal() error
+// Description is the status of a memory.
+type Description struct {
+	// Freezable reports whether the device can freeze memory. If it cannot, each importer chooses whether its mapping
+	// is writable.
+	Freezable bool
+	// Frozen reports whether the memory was frozen or sealed, here or in another process.
+	Frozen bool
+	// Identity is a name that no other memory of this host has while this one exists. It is empty unless the system
+	// prevents all further writes to the memory, including those of this process, so that equal identities mean equal
+	// bytes. Frozen memory has none, because older mappings may be writable.
+	Identity string
+	// Place is the location of the bytes. Memory of this process with the same place, mapped once or twice, is the same
+	// memory while all of it is open. Object is empty if the system cannot determine the location.
+	Place Place
+	// Allocated is the number of allocated bytes of the object that contains the memory, and Size the object's size. If
+	// Allocated is less than Size, parts of the object are not allocated, such as the holes of a file. They read as
+	// zeros. ReadAt does not allocate them; touching them through Data or Pin does. Size is 0 if unknown.
+	Allocated, Size int64
+	// Reusable reports whether the owner of the memory may write other bytes to it once no other process has it open or
+	// mapped. Data that the kernel was asked to send without a copy (splice, sendfile) is not waited for: send bytes of
+	// such memory by a copy.
+	Reusable bool
 }
 
 // Loader is memory with a faster way to read a file than ReadAt into a buffer and WriteAt.
@@ -132,43 +163,12 @@ type Loader interface {
 	LoadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(bytes int64)) error
 }
 
-// Syncer is a device with asynchronous work.
-type Syncer interface {
-	Device
-	// Synchronize returns when all work that this process started on the device is done.
-	Synchronize() error
-}
-
 // Support reports whether a handle kind works on this device and host.
 type Support struct {
 	// Kind is the kind of handle.
 	Kind HandleKind
 	// Err is nil if memory can be exported and imported by this kind, otherwise the reason in one sentence.
 	Err error
-}
-
-// Prober is a device that can report which kinds of handle work on this host.
-type Prober interface {
-	Device
-	// Probe tries every kind that the device supports.
-	Probe() []Support
-}
-
-// Identifier is memory that can be recognised in any process.
-type Identifier interface {
-	Memory
-	// Identity returns a name that no other memory of this host has while this one exists. ok is true only if the
-	// system prevents all further writes to the memory, including those of this process, so that equal identities mean
-	// equal bytes. Frozen memory ([Freezer]) does not qualify, because older mappings may be writable.
-	Identity() (id string, ok bool)
-}
-
-// Placed is memory that can be distinguished from other memory, writable or not.
-type Placed interface {
-	Memory
-	// Place returns the location of the bytes. Memory of this process with the same place, mapped once or twice, is the
-	// same memory while all of it is open. ok is false if the system cannot determine the location.
-	Place() (place Place, ok bool)
 }
 
 // Place is a range of bytes of a system object. It is comparable.

@@ -6,31 +6,14 @@ import (
 	"syscall"
 )
 
-// Bounded is a device that reports how much of its memory this process may have.
-type Bounded interface {
-	Device
-	// MemoryLimit returns the maximum memory in bytes that this process can have of the device, and the origin of the
-	// limit for display; 0 if unknown.
-	MemoryLimit() (bytes int64, why string)
-}
-
-// Reclaimer is a device that asks holders of unneeded memory to release some before it refuses an allocation.
-type Reclaimer interface {
-	Device
-	// OnRefused registers reclaim, which is called after the system refused the given bytes. It frees memory if it can
-	// and reports whether it did; the allocation is then retried until no reclaim function frees anything. It may be
-	// called concurrently, and while the caller of Alloc holds locks. remove ends the registration.
-	OnRefused(reclaim func(bytes int64) bool) (remove func())
-}
-
-// Reclaim holds the registrations of a [Reclaimer]. The zero value has none.
+// Reclaim holds the registrations of [Device.OnRefused]. The zero value has none.
 type Reclaim struct {
 	mu   sync.Mutex
 	last int
 	all  map[int]func(int64) bool
 }
 
-// OnRefused implements [Reclaimer].
+// OnRefused implements [Device].
 func (r *Reclaim) OnRefused(reclaim func(bytes int64) bool) (remove func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,15 +2,6 @@ package driver
 
 import "sync/atomic"
 
-// Reusable is memory that may be reused.
-type Reusable interface {
-	Memory
-	// Reusable reports whether the owner of the memory may write other bytes to it once no other process has it open or
-	// mapped. Data that the kernel was asked to send without a copy (splice, sendfile) is not waited for: send bytes of
-	// such memory by a copy.
-	Reusable() bool
-}
-
 // PoolStats describes what the pools of this process keep, and the outcome of their allocations.
 type PoolStats struct {
 	// Slabs is the number of closed slabs that they keep, Bytes their size.

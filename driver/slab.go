@@ -10,11 +10,11 @@ type Slab interface {
 	// otherwise what earlier users wrote. A slab has one user at a time, otherwise Use fails with [ErrBusy]; a size
 	// above Bytes is [ErrInvalid]. done is called once, on any goroutine, after the memory was closed and its last pin
 	// was released, and must not refer to the memory. clean reports whether this process can no longer use the memory:
-	// it is false after [Memory.Export] or a [Sealer.Seal], and if the memory became unreachable without Close. A slab
+	// it is false after [Memory.Export] or a [Memory.Seal], and if the memory became unreachable without Close. A slab
 	// that is not clean should not be reused.
 	Use(bytes int64, done func(clean bool)) (Memory, error)
 	// Export returns a handle of the whole slab, owned by the caller, by which another process can import it.
-	// Afterwards only this process can write it. It returns the errors of [Memory.Export] and [Freezer.Freeze].
+	// Afterwards only this process can write it. It returns the errors of [Memory.Export] and [Memory.Freeze].
 	Export() (Handle, error)
 	// Close releases the mapping, at the latest when its current use ends. A second Close returns nil.
 	Close() error
@@ -28,13 +28,8 @@ type Slabber interface {
 	// ImportSlab maps a slab of another process read-only. It borrows h, validates it as Import does, and returns the
 	// errors of Import.
 	ImportSlab(h Handle) (Slab, error)
-}
-
-// Slabbed is memory that may belong to a slab.
-type Slabbed interface {
-	Memory
-	// Slab returns the slab of the memory, borrowed; nil for other memory.
-	Slab() Slab
+	// SlabOf returns the slab of a memory, borrowed; nil for other memory.
+	SlabOf(m Memory) Slab
 }
 
 // UninitializedAllocator is a device that can allocate memory without zeroing it.

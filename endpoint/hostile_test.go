@@ -200,7 +200,7 @@ func offer(t *testing.T, frozen bool) (message.Publish, *os.File) {
 	mem, err := dev.Alloc(4096)
 	require.NoError(t, err)
 	if frozen {
-		require.NoError(t, mem.(driver.Freezer).Freeze())
+		require.NoError(t, mem.Freeze())
 	}
 	h, err := mem.Export()
 	require.NoError(t, err)

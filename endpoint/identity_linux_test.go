@@ -110,7 +110,7 @@ func TestCacheKeyOfFrozenMemory(t *testing.T) {
 	x, err := filled(dev, 4, 3)
 	require.NoError(t, err)
 	defer x.Close()
-	require.NoError(t, x.Storage().Memory().(driver.Freezer).Freeze())
+	require.NoError(t, x.Storage().Memory().Freeze())
 	for _, value := range []float32{3, 5} {
 		list, err := tensor.Data[float32](x)
 		require.NoError(t, err)

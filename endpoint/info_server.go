@@ -33,7 +33,7 @@ type EndpointInfo struct {
 	// Serialized reports whether runs wait for each other.
 	Serialized bool `json:"serialized"`
 	// Writable reports whether its function may write to the tensors of its arguments ([WritableArguments]). Memory
-	// that is closed to new writers ([driver.Freezer]) cannot be passed to it.
+	// that is closed to new writers ([driver.Memory.Freeze]) cannot be passed to it.
 	Writable bool `json:"writable,omitempty"`
 	// Timeout limits a run; 0 means no limit.
 	Timeout time.Duration `json:"timeout,omitempty"`

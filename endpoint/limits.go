@@ -12,7 +12,7 @@ import (
 
 // Limits limits what clients can make a server hold and do. Zero fields have defaults. The table "Limits" in
 // PROTOCOL.md (limitRows in this package) lists the cost of each, what happens beyond it and how to observe it. Memory
-// means the smallest amount that the server's devices report as available to the process ([driver.Bounded]).
+// means the smallest amount that the server's devices report as available to the process ([driver.Device.MemoryLimit]).
 type Limits struct {
 	// Wire limits frames and descriptors, and the time a peer has for its hello and for reading.
 	Wire wire.Limits
@@ -111,11 +111,7 @@ func (o *TaskOptions) share() int {
 // of that bound.
 func memoryLimit(devices []driver.Device) (bytes int64, why string) {
 	for _, dev := range devices {
-		info := dev.Info()
-		n, reason := info.TotalBytes, "the memory of "+info.String()
-		if bounded, can := dev.(driver.Bounded); can {
-			n, reason = bounded.MemoryLimit()
-		}
+		n, reason := dev.MemoryLimit()
 		if n > 0 && (bytes == 0 || n < bytes) {
 			bytes, why = n, reason
 		}
@@ -219,10 +215,8 @@ func budgetOr(field *int64, bytes int64, why string) string {
 func boundedMemory(devices []driver.Device) int64 {
 	sum := totalMemory(devices)
 	for _, dev := range devices {
-		if bounded, can := dev.(driver.Bounded); can {
-			if n, _ := bounded.MemoryLimit(); n > 0 && n < dev.Info().TotalBytes {
-				sum -= dev.Info().TotalBytes - n
-			}
+		if n, _ := dev.MemoryLimit(); n > 0 && n < dev.Info().TotalBytes {
+			sum -= dev.Info().TotalBytes - n
 		}
 	}
 	return sum

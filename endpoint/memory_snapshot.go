@@ -79,10 +79,8 @@ func (v *memorySnapshot) name(s *tensor.Storage) string {
 		return name
 	}
 	name = "storage " + strconv.FormatUint(s.ID(), 10)
-	if m, can := s.Memory().(driver.Placed); can {
-		if place, ok := m.Place(); ok {
-			name = place.String()
-		}
+	if d, err := s.Memory().Describe(); err == nil && d.Place.Object != "" {
+		name = d.Place.String()
 	}
 	v.names[s] = name
 	return name

@@ -2,7 +2,6 @@ package endpoint_test
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"runtime"
 	"time"
@@ -29,15 +28,8 @@ var errUsedUp = endpoint.NewError("quota", "the quota is used up")
 
 // placeOf returns the place of a tensor's memory.
 func placeOf(x *tensor.Tensor) (string, error) {
-	m, can := x.Storage().Memory().(driver.Placed)
-	if !can {
-		return "", fmt.Errorf("memory of %T has no place", x.Storage().Memory())
-	}
-	place, ok := m.Place()
-	if !ok {
-		return "", fmt.Errorf("the system does not say where it is")
-	}
-	return place.Object, nil
+	d, err := x.Storage().Memory().Describe()
+	return d.Place.Object, err
 }
 
 // workRegistry has the functions of test workers.

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
@@ -50,9 +49,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	}, devices, s.sessions.ConnectSelf)
 	s.caller = s.own.caller
 	for _, dev := range opts.Devices {
-		if r, can := dev.(driver.Reclaimer); can {
-			s.reclaims = append(s.reclaims, r.OnRefused(s.trim))
-		}
+		s.reclaims = append(s.reclaims, dev.OnRefused(s.trim))
 	}
 	return s, nil
 }

@@ -51,7 +51,7 @@ type ResultOptions struct {
 	// Bytes limits the memory, encodings and keys of cached results. 0 means a quarter of the smallest memory of the
 	// devices, negative unlimited. Results in use, as managed objects or as results of tasks, count and are not evicted. A single result
 	// over the limit does not count; it stays cached while in use. Unused results are also evicted when a device runs
-	// out of memory ([driver.Reclaimer]).
+	// out of memory ([driver.Device.OnRefused]).
 	Bytes int64
 	// TTL is how long after its creation a result is returned from the cache; 0 means no limit. It also applies to
 	// results in use: later callers get a new one.

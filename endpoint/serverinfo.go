@@ -70,11 +70,7 @@ func (u *support) of(devices transfer.Devices) []message.HandleSupport {
 	}
 	list, final := []message.HandleSupport{}, true
 	for uuid, dev := range devices {
-		prober, can := dev.(driver.Prober)
-		if !can {
-			continue
-		}
-		for _, kind := range prober.Probe() {
+		for _, kind := range dev.Probe() {
 			row := message.HandleSupport{Device: message.UUID(uuid), Kind: string(kind.Kind), Supported: kind.Err == nil}
 			if kind.Err != nil {
 				row.Reason = kind.Err.Error()

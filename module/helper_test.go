@@ -46,7 +46,7 @@ func (d *plainDevice) Alloc(bytes int64) (driver.Memory, error) {
 	return &plainMemory{Memory: mem, device: d}, nil
 }
 
-// Synchronize implements driver.Syncer.
+// Synchronize implements driver.Device.
 func (d *plainDevice) Synchronize() error {
 	d.syncs.Add(1)
 	return nil

@@ -57,12 +57,8 @@ func (t *Tensor) pinned(write bool, fn func(a access) error) error {
 // hasHoles reports whether touching the memory may allocate pages. Reading a publisher's sparse file must not cost its
 // size in memory.
 func hasHoles(m driver.Memory) bool {
-	s, ok := m.(driver.Sparse)
-	if !ok {
-		return false
-	}
-	allocated, size, err := s.Allocated()
-	return err == nil && allocated < size
+	d, err := m.Describe()
+	return err == nil && d.Allocated < d.Size
 }
 
 // checkData refuses memory whose size differs from the storage's: it is closed.

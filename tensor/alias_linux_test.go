@@ -186,10 +186,10 @@ func TestReadingHolesMakesNoMemory(t *testing.T) {
 	x, err := tensor.Zeros(dev, tensor.Float32, shape{4 << 20})
 	x = closing(t, x, err)
 	pages := func() int64 {
-		allocated, size, err := x.Storage().Memory().(driver.Sparse).Allocated()
+		d, err := x.Storage().Memory().Describe()
 		require.NoError(t, err)
-		require.EqualValues(t, 16<<20, size)
-		return allocated
+		require.EqualValues(t, 16<<20, d.Size)
+		return d.Allocated
 	}
 	require.Zero(t, pages())
 	n, err := x.WriteTo(io.Discard)

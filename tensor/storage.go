@@ -33,9 +33,12 @@ type Storage struct {
 // NewStorage takes ownership of mem and returns a storage with one reference, owned by the caller.
 func NewStorage(mem driver.Memory) *Storage {
 	s := &Storage{mem: mem, bytes: mem.Bytes(), id: storageIDs.Add(1)}
-	if m, can := mem.(driver.Exposer); can {
+	switch m := mem.(type) {
+	case driver.Mapped:
 		s.exposed = m.Exposed()
-	} else {
+	case driver.Addressable:
+		s.exposed = m.Exposed()
+	default:
 		s.exposed = new(atomic.Bool)
 	}
 	s.refs.Store(1)
@@ -143,34 +146,19 @@ func (s *Storage) Origin() *Storage {
 // Writable reports whether tensors of the storage may be written.
 func (s *Storage) Writable() bool { return s.origin == nil && s.mem.Writable() }
 
-// Shareable returns the handle by which other processes can import the memory, without its descriptor. Memory that is
-// not a [driver.Describer] is exported on the first call; later calls are free. Its errors are those of Export. The
-// handle's Blob is borrowed.
+// Shareable returns the handle by which other processes can import the memory, without its descriptor. Later
+// calls are free. Its errors are those of Export. The handle's Blob is borrowed.
 func (s *Storage) Shareable() (driver.Handle, error) {
 	s = s.Origin()
 	if h := s.handle.Load(); h != nil {
 		return *h, nil
 	}
-	h, err := describe(s.mem)
+	h, err := s.mem.Handle()
 	if err != nil {
 		return driver.Handle{}, err
 	}
 	s.handle.Store(&h)
 	return h, nil
-}
-
-// describe returns the handle of an export, without its descriptor.
-func describe(mem driver.Memory) (driver.Handle, error) {
-	if d, ok := mem.(driver.Describer); ok {
-		return d.Describe()
-	}
-	h, err := mem.Export()
-	if err != nil {
-		return driver.Handle{}, err
-	}
-	err = h.Close()
-	h.File = nil
-	return h, err
 }
 
 // Lent reports whether another process lent the memory, and its name; see [NewLentStorage].
@@ -188,17 +176,11 @@ func (s *Storage) Version() uint64 { return s.Origin().version.Load() }
 // methods of this package call it automatically.
 func (s *Storage) Touch() { s.Origin().version.Add(1) }
 
-// Seal refuses all further writes to the memory, including those of this process ([driver.Sealer]). The bytes are then
+// Seal refuses all further writes to the memory, including those of this process ([driver.Memory.Seal]). The bytes are then
 // final for every process that gets the memory, so package endpoint caches results computed from them for all callers.
 // The memory must not be shared yet. A later write to a slice of its elements kills the process. Memory that cannot be
 // sealed is a [driver.UnsupportedError].
-func (s *Storage) Seal() error {
-	sealer, ok := s.mem.(driver.Sealer)
-	if !ok {
-		return &driver.UnsupportedError{Feature: "closing memory of " + s.mem.Device().Info().String() + " against all writers", Requires: "host memory"}
-	}
-	return sealer.Seal()
-}
+func (s *Storage) Seal() error { return s.mem.Seal() }
 
 // written calls Touch if the storage is tracked.
 func (s *Storage) written() {

@@ -158,7 +158,8 @@ func (t *Tensor) Zero() error { return t.FillFrom(zeros{}) }
 
 // CopyFrom copies the elements of src, which has the same data type and may be strided and on another device. Its shape
 // is that of t, or one that [Tensor.Expand] expands to that of t. If both overlap in memory, even through two mappings,
-// src is first copied to the host. It borrows src. Errors are [ErrDType], [ErrShape] and those of FillFrom.
+// src is first copied to the host. Contiguous tensors of devices that can access each other's memory are copied without
+// the host. It borrows src. Errors are [ErrDType], [ErrShape] and those of FillFrom.
 func (t *Tensor) CopyFrom(src *Tensor) error {
 	if t.spec.DType != src.spec.DType {
 		return fmt.Errorf("%w: a copy from %v to %v", ErrDType, src.spec.DType, t.spec.DType)
@@ -187,7 +188,14 @@ func (t access) copyFrom(src access) error {
 		}
 		return err
 	}
-	if raw, ok := t.contiguous(); ok && t.tailMask() == 0xFF {
+	whole := t.tailMask() == 0xFF
+	if t.data == nil && src.data == nil && whole && t.Contiguous() && src.Contiguous() {
+		err := t.storage.mem.CopyFrom(t.spec.ByteOffset, src.storage.mem, src.spec.ByteOffset, t.bytes)
+		if !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+	}
+	if raw, ok := t.contiguous(); ok && whole {
 		r, err := newReader(src)
 		if err == nil {
 			_, err = io.ReadFull(r, raw)
@@ -216,11 +224,8 @@ func overlap(a, b *Tensor) bool {
 
 // place returns the system's identification of the memory of t.
 func place(t *Tensor) (driver.Place, bool) {
-	p, ok := t.storage.mem.(driver.Placed)
-	if !ok {
-		return driver.Place{}, false
-	}
-	return p.Place()
+	d, err := t.storage.mem.Describe()
+	return d.Place, err == nil && d.Place.Object != ""
 }
 
 // Copy returns an owned, contiguous tensor of new memory on dev with the same elements; a nil dev is the device of t.

@@ -9,8 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// Device is one CUDA device of this process, with its primary context retained. It implements [driver.Device],
-// [driver.Syncer] and [driver.Prober]. All methods are safe for concurrent use.
+// Device is one CUDA device of this process, with its primary context retained. It implements [driver.Device].
+// All methods are safe for concurrent use.
 type Device struct {
 	p       *primary
 	handle  cu.Device
@@ -206,6 +206,11 @@ func (d *Device) hold() error {
 // Synchronize returns when all work that this process started in the device's primary context is done.
 func (d *Device) Synchronize() error {
 	return d.opError("synchronize", d.do(func() error { return check("cuCtxSynchronize", cu.CtxSynchronize()) }))
+}
+
+// MemoryLimit implements [driver.Device]. A process may use all memory of the device.
+func (d *Device) MemoryLimit() (bytes int64, why string) {
+	return d.info.TotalBytes, "the memory of " + d.info.String()
 }
 
 // Close frees the staging buffers and releases the device's reference to the primary context. The context is released

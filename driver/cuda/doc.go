@@ -30,8 +30,8 @@
 // depend on process numbers, can be passed between containers, and an importer keeps the memory if the owner exits.
 // Note:
 //
-//   - The importer chooses whether its mapping is read-only; the owner cannot enforce it. So Memory does not implement
-//     [driver.Freezer]. A write through a read-only mapping destroys the writer's context.
+//   - The importer chooses whether its mapping is read-only; the owner cannot enforce it. So memory
+//     cannot be frozen. A write through a read-only mapping destroys the writer's context.
 //   - The kinds of handle that an allocation supports are fixed when it is made ([WithHandleKind]). Memory of cuMemAlloc
 //     supports only cuda-ipc, memory of a pool none.
 //   - A cuda-ipc handle cannot be opened in the process that made it, nor twice in one process: this package counts the

@@ -13,8 +13,8 @@ import (
 )
 
 // Memory is addressable memory of a device, from [Device.Alloc], [Device.Import], [Device.AllocLegacy],
-// [Device.OpenIPC] or [Stream.Alloc]. It implements [driver.Addressable] and [driver.Loader]. It does not implement
-// [driver.Freezer], because on CUDA each importer chooses whether its mapping is writable.
+// [Device.OpenIPC] or [Stream.Alloc]. It implements [driver.Addressable] and [driver.Loader]. It cannot
+// be frozen, because on CUDA each importer chooses whether its mapping is writable.
 //
 // ReadAt and WriteAt are ordered after all work of the default stream and of streams that synchronise with it. The
 // caller must wait for work of other streams. When they return, the copy is done, also for other processes.
@@ -35,11 +35,8 @@ type Memory struct {
 
 var (
 	_ driver.Addressable = (*Memory)(nil)
-	_ driver.Exposer     = (*Memory)(nil)
-	_ driver.Placed      = (*Memory)(nil)
 	_ driver.Loader      = (*Memory)(nil)
-	_ driver.Syncer      = (*Device)(nil)
-	_ driver.Prober      = (*Device)(nil)
+	_ driver.Device      = (*Device)(nil)
 )
 
 // Alloc returns zeroed memory of the given number of bytes, which the caller owns. Other processes can import it by the
@@ -153,18 +150,32 @@ func (m *Memory) Pointer() cu.DevicePtr {
 	return m.ptr
 }
 
-// Place implements [driver.Placed]. It returns the range of addresses on the device. A legacy handle is opened once in
-// a process, so its memory is always at the same place. Memory of the other kinds of handle has a new address at each
-// import.
-func (m *Memory) Place() (place driver.Place, ok bool) {
-	if m.use() != nil {
-		return driver.Place{}, false
+// Describe implements [driver.Memory]. The place is the range of addresses on the device. A legacy handle is opened once
+// in a process, so its memory is always at the same place. Memory of the other kinds of handle has a new address at
+// each import.
+func (m *Memory) Describe() (driver.Description, error) {
+	if err := m.use(); err != nil {
+		return driver.Description{}, m.dev.opError("describe", err)
 	}
 	defer m.done()
-	return driver.Place{Object: "cuda:" + m.dev.info.UUID.String(), Offset: int64(m.ptr), Bytes: m.bytes}, true
+	return driver.Description{Place: driver.Place{Object: "cuda:" + m.dev.info.UUID.String(), Offset: int64(m.ptr), Bytes: m.bytes}}, nil
 }
 
-// Exposed implements [driver.Exposer].
+// Freeze implements [driver.Memory]. It returns a [driver.UnsupportedError].
+func (m *Memory) Freeze() error { return m.noSeals("closing memory of %s against new writers") }
+
+// Seal implements [driver.Memory]. It returns a [driver.UnsupportedError].
+func (m *Memory) Seal() error { return m.noSeals("closing memory of %s against all writers") }
+
+func (m *Memory) noSeals(feature string) error {
+	if err := m.use(); err != nil {
+		return m.dev.opError("seal", err)
+	}
+	defer m.done()
+	return &driver.UnsupportedError{Feature: fmt.Sprintf(feature, m.dev.info), Requires: "host memory"}
+}
+
+// Exposed implements [driver.Addressable].
 func (m *Memory) Exposed() *atomic.Bool { return &m.life.exposed }
 
 // ReadAt copies bytes to host memory. It implements [io.ReaderAt].
@@ -215,6 +226,53 @@ func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
+// CopyFrom copies n bytes of src at srcOff to the memory at off, and returns when the copy is done. src must be memory
+// of this package. Memory of another device is copied directly if the devices can access each other's memory. Otherwise
+// CopyFrom returns an error that matches [errors.ErrUnsupported]. The copy is ordered like WriteAt.
+func (m *Memory) CopyFrom(off int64, src driver.Memory, srcOff, n int64) error {
+	from, ok := src.(*Memory)
+	if !ok {
+		return m.dev.opError("copy", &driver.UnsupportedError{Feature: "a copy inside the device", Requires: "memory of this package"})
+	}
+	return m.dev.opError("copy", m.copyFrom(off, from, srcOff, n))
+}
+
+func (m *Memory) copyFrom(off int64, src *Memory, srcOff, n int64) error {
+	return withAll([]*resource{&m.resource, &src.resource}, func() error {
+		if err := m.writableRange(off, n); err != nil {
+			return err
+		}
+		if err := src.inRange(srcOff, n); err != nil {
+			return err
+		}
+		if m == src && off < srcOff+n && srcOff < off+n {
+			return invalid("the %d bytes at %d and at %d overlap", n, srcOff, off)
+		}
+		if n == 0 {
+			return nil
+		}
+		if err := src.reachFrom(m.dev); err != nil {
+			return err
+		}
+		if src.p != m.p { // the source's device may still be writing it
+			if err := src.callAndWait(func() error { return check("cuStreamSynchronize", cu.StreamSynchronize(0)) }); err != nil {
+				return err
+			}
+		}
+		err := m.p.do(func() error {
+			if err := check("cuMemcpyDtoD", cu.MemcpyDtoD(m.ptr+cu.DevicePtr(off), src.ptr+cu.DevicePtr(srcOff), uint64(n))); err != nil {
+				return err
+			}
+			return check("cuStreamSynchronize", cu.StreamSynchronize(0)) // the copy is asynchronous to the host
+		})
+		if err != nil { // the copy may be unfinished
+			m.p.legacy.mark(m.life)
+			m.p.legacy.mark(src.life)
+		}
+		return err
+	})
+}
+
 // inRange checks that the memory contains n bytes at off.
 func (m *Memory) inRange(off, n int64) error {
 	if off < 0 || n < 0 || off > m.bytes || n > m.bytes-off {
@@ -244,6 +302,17 @@ func (m *Memory) Fill(off, n int64, value byte) error {
 		}
 		return check("cuStreamSynchronize", cu.StreamSynchronize(0))
 	}))
+}
+
+// Handle returns the handle of Export without its descriptor.
+func (m *Memory) Handle() (driver.Handle, error) {
+	h, err := m.Export()
+	if err != nil {
+		return driver.Handle{}, err
+	}
+	err = h.Close()
+	h.File = nil
+	return h, err
 }
 
 // Export returns a handle with which another process can import the memory. The caller owns the handle, and must first

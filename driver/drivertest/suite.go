@@ -143,8 +143,8 @@ func export(t *testing.T, m memory) driver.Handle {
 	t.Helper()
 	h, err := m.Export()
 	require.NoError(t, err)
-	if d, ok := m.(driver.Describer); ok {
-		described, err := d.Describe()
+	if d, ok := m.(driver.Memory); ok {
+		described, err := d.Handle()
 		require.NoError(t, err)
 		want := h
 		want.File = nil

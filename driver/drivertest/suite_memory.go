@@ -215,13 +215,13 @@ func testUseAfterClose(t *testing.T, e *env) {
 	require.ErrorIs(t, err, os.ErrClosed)
 	_, err = m.Export()
 	require.ErrorIs(t, err, os.ErrClosed)
-	if f, ok := m.(driver.Freezer); ok {
-		require.ErrorIs(t, f.Freeze(), os.ErrClosed)
-	}
-	if d, ok := m.(driver.Describer); ok {
-		_, err = d.Describe()
-		require.ErrorIs(t, err, os.ErrClosed)
-	}
+	_, err = m.Handle()
+	require.ErrorIs(t, err, os.ErrClosed)
+	_, err = m.Describe()
+	require.ErrorIs(t, err, os.ErrClosed)
+	require.ErrorIs(t, m.Freeze(), os.ErrClosed)
+	require.ErrorIs(t, m.Seal(), os.ErrClosed)
+	require.Error(t, m.CopyFrom(0, m, 50, 10))
 	if l, ok := m.(driver.Loader); ok {
 		require.ErrorIs(t, l.LoadAt(zeros{}, 0, 0, 1, nil), os.ErrClosed)
 	}

@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -27,14 +28,12 @@ func testExport(t *testing.T, e *env) {
 		require.NoError(t, err, "handles share a descriptor")
 	}
 	requireBytes(t, m, data)
-	if p, ok := e.Device.(driver.Prober); ok {
-		kinds := map[driver.HandleKind]error{}
-		for _, s := range p.Probe() {
-			kinds[s.Kind] = s.Err
-		}
-		require.Contains(t, kinds, first.Kind)
-		require.NoError(t, kinds[first.Kind])
+	kinds := map[driver.HandleKind]error{}
+	for _, s := range e.Probe() {
+		kinds[s.Kind] = s.Err
 	}
+	require.Contains(t, kinds, first.Kind)
+	require.NoError(t, kinds[first.Kind])
 }
 
 func testShare(t *testing.T, e *env, p process) {
@@ -134,16 +133,22 @@ func testReexport(t *testing.T, e *env, p process) {
 
 func testFreeze(t *testing.T, e *env, p process) {
 	m, data := e.filled(t, 40_009, 16)
-	f, ok := m.(driver.Freezer)
-	if !ok {
-		t.Skip("the device's memory is no driver.Freezer")
+	before, err := m.Describe()
+	require.NoError(t, err)
+	if !before.Freezable {
+		require.ErrorIs(t, m.Freeze(), errors.ErrUnsupported)
+		require.NoError(t, driver.Freeze(m))
+		t.Skip("the device's memory cannot be frozen")
 	}
 	earlier := imported(t, p, export(t, m), driver.ImportOptions{Writable: true})
 	old := export(t, m)
-	require.False(t, f.Frozen())
-	require.NoError(t, f.Freeze())
-	require.True(t, f.Frozen())
-	require.NoError(t, f.Freeze(), "a second Freeze")
+	require.False(t, before.Frozen)
+	require.NoError(t, m.Freeze())
+	after, err := m.Describe()
+	require.NoError(t, err)
+	require.True(t, after.Frozen)
+	require.Empty(t, after.Identity, "older mappings may be writable")
+	require.NoError(t, m.Freeze(), "a second Freeze")
 
 	for _, h := range []driver.Handle{old, export(t, m)} {
 		_, err := p.importHandle(h, driver.ImportOptions{Writable: true})

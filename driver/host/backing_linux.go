@@ -85,19 +85,6 @@ func (b *backing) pread(p []byte, off int64) error {
 	return nil
 }
 
-// Allocated implements [driver.Sparse], for the whole memfd.
-func (m *memory) Allocated() (allocated, size int64, err error) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if m.closed {
-		return 0, 0, m.device.opError("stat", os.ErrClosed)
-	}
-	if allocated, size, err = m.backing.allocated(); err != nil {
-		return 0, 0, m.device.opError("stat", err)
-	}
-	return allocated, size, nil
-}
-
 // hasHoles reports whether pages of the memfd are missing, which a touch would allocate. m.mu is read-locked. Memory
 // that others can write may lose pages again; frozen memory cannot.
 func (m *memory) hasHoles() bool {

@@ -16,8 +16,8 @@ const (
 	hugePageBytes = 2 << 20
 )
 
-// Device is the memory of this host. It implements [driver.Device] and [driver.Prober]; its memory implements
-// [driver.Mapped], [driver.Freezer] and [driver.Loader]. Devices hold no resources. All Devices of a host have the same
+// Device is the memory of this host. It implements [driver.Device]; its memory implements [driver.Mapped] and
+// [driver.Loader]. Devices hold no resources. All Devices of a host have the same
 // UUID, so they are one device for other processes.
 type Device struct {
 	info    driver.Info
@@ -28,10 +28,7 @@ type Device struct {
 	driver.Reclaim
 }
 
-var (
-	_ driver.Device = (*Device)(nil)
-	_ driver.Prober = (*Device)(nil)
-)
+var _ driver.Device = (*Device)(nil)
 
 // Open returns the host's device, owned by the caller. Its UUID is the kernel's boot id, so handles from another host,
 // or from before a reboot, are recognised. It fails without /proc.
@@ -63,6 +60,9 @@ func Open(opts ...Option) (*Device, error) {
 
 // Info describes the device. Granularity is the page size.
 func (d *Device) Info() driver.Info { return d.info }
+
+// Synchronize returns nil: host memory has no asynchronous work.
+func (d *Device) Synchronize() error { return nil }
 
 // Close makes Alloc and Import fail with [os.ErrClosed]. Existing memory stays usable until it is closed.
 func (d *Device) Close() error {

@@ -7,7 +7,7 @@ import "github.com/sharedtensor/sharedtensor/driver"
 var errUnsupported = &driver.UnsupportedError{Feature: "shared host memory", Requires: "Linux with memfd_create and file sealing"}
 
 // Device is the host's memory. This system cannot share memory, so Open fails.
-type Device struct{}
+type Device struct{ driver.Reclaim }
 
 // Open returns an error that matches [errors.ErrUnsupported].
 func Open(...Option) (*Device, error) { return nil, errUnsupported }
@@ -27,6 +27,12 @@ func (*Device) Import(driver.Handle, driver.ImportOptions) (driver.Memory, error
 func (*Device) Probe() []driver.Support {
 	return []driver.Support{{Kind: driver.Memfd, Err: errUnsupported}}
 }
+
+// Synchronize does nothing.
+func (*Device) Synchronize() error { return nil }
+
+// MemoryLimit reports no limit.
+func (*Device) MemoryLimit() (bytes int64, why string) { return 0, "" }
 
 // Features reports that memory cannot be shared on this system.
 func (*Device) Features() []Feature { return Features() }

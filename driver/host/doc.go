@@ -3,7 +3,7 @@
 //
 // An allocation is one memfd with one shared mapping. It is sealed against shrinking and growing before it is shared,
 // because a reader of a truncated mapping dies of SIGBUS. An import refuses a descriptor without these seals for the
-// same reason. [driver.Freezer] adds the seal against new writers, [driver.Sealer] the one against all writers.
+// same reason. [driver.Memory.Freeze] adds the seal against new writers, [driver.Memory.Seal] the one against all writers.
 //
 // Alloc allocates the pages at once and returns [driver.ErrOutOfMemory] if the system does not have them. Linux alone
 // overcommits shared memory and kills the process that touches the first missing page. The pages are allocated but not

@@ -22,8 +22,6 @@ import (
 // Descriptors opened with O_PATH are not counted, and the file could be opened again through them. The file's mode
 // prevents that for other users. A process of the same user can inspect its owner's memory by other means too.
 
-var _ driver.Reusable = (*memory)(nil)
-
 // openAgain opens a descriptor's file again.
 func openAgain(fd, flags int) (int, error) {
 	again, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), flags|unix.O_CLOEXEC, 0)
@@ -79,17 +77,6 @@ func (m *memory) exportCounted() (h driver.Handle, ok bool) {
 		Offset: m.span.fileOffset,
 		File:   os.NewFile(uintptr(fd), "memfd:sharedtensor"),
 	}, true
-}
-
-// Reusable implements [driver.Reusable]. Receivers of pool memory get a descriptor that cannot be written.
-func (m *memory) Reusable() bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if m.use != nil || m.closed {
-		return true
-	}
-	flags, err := unix.FcntlInt(uintptr(m.backing.fd), unix.F_GETFL, 0)
-	return err != nil || flags&unix.O_ACCMODE == unix.O_RDONLY
 }
 
 // canCount returns nil if memory can be reused on this system, otherwise the reason. It is tested once.

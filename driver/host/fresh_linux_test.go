@@ -67,7 +67,7 @@ func TestWritesOfFreshMemory(t *testing.T) {
 			writable, err := dev.Import(again, driver.ImportOptions{})
 			require.NoError(t, err)
 			defer writable.Close()
-			require.NoError(t, mem.(driver.Freezer).Freeze())
+			require.NoError(t, mem.Freeze())
 			for range 50 {
 				off := r.IntN(size)
 				write(mem, off, min(r.IntN(30_000), size-off))

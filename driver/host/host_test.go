@@ -32,7 +32,7 @@ func TestFeatures(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := open(t)
 	defer dev.Close()
-	for _, s := range dev.(driver.Prober).Probe() {
+	for _, s := range dev.Probe() {
 		require.Equal(t, driver.Memfd, s.Kind)
 		require.NoError(t, s.Err)
 	}

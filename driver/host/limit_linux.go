@@ -1,14 +1,8 @@
 package host
 
-import (
-	"fmt"
+import "fmt"
 
-	"github.com/sharedtensor/sharedtensor/driver"
-)
-
-var _ driver.Bounded = (*Device)(nil)
-
-// MemoryLimit implements [driver.Bounded]: the memory of this machine, or the smallest limit of the control groups that
+// MemoryLimit implements [driver.Device]: the memory of this machine, or the smallest limit of the control groups that
 // this process is in.
 func (d *Device) MemoryLimit() (bytes int64, why string) {
 	return d.system.limit(d.info.TotalBytes)

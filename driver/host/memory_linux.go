@@ -25,7 +25,7 @@ type memory struct {
 	device  *Device
 	span    span
 	cleanup runtime.Cleanup
-	place   atomic.Pointer[driver.Place] // set on first use
+	facts   atomic.Pointer[facts] // set on first use
 
 	// mu is read-locked during short uses of the mapping or the descriptor, so that Close and Seal wait. Pins are for
 	// long uses: Close leaves unmapping to the last pin, and Seal refuses while a pin writes. Pins are counted with mu
@@ -42,12 +42,8 @@ type memory struct {
 }
 
 var (
-	_ driver.Mapped    = (*memory)(nil)
-	_ driver.Exposer   = (*memory)(nil)
-	_ driver.Sparse    = (*memory)(nil)
-	_ driver.Freezer   = (*memory)(nil)
-	_ driver.Describer = (*memory)(nil)
-	_ driver.Loader    = (*memory)(nil)
+	_ driver.Mapped = (*memory)(nil)
+	_ driver.Loader = (*memory)(nil)
 )
 
 // newMemory takes ownership of b.
@@ -84,7 +80,7 @@ func (m *memory) Data() []byte {
 	return m.data
 }
 
-// Exposed implements [driver.Exposer].
+// Exposed implements [driver.Mapped].
 func (m *memory) Exposed() *atomic.Bool { return m.exposed }
 
 // Pin implements [driver.Mapped].
@@ -184,6 +180,13 @@ func (m *memory) WriteAt(p []byte, off int64) (int, error) {
 	return written, nil
 }
 
+// CopyFrom implements [driver.Memory]. Host memory is copied through its mapping, so there is no separate path.
+func (m *memory) CopyFrom(int64, driver.Memory, int64, int64) error {
+	return m.device.opError("copy", errNoDeviceCopy)
+}
+
+var errNoDeviceCopy = &driver.UnsupportedError{Feature: "a copy inside the device", Requires: "memory of a GPU"}
+
 func (m *memory) checkWriteLocked(off, n int64) error {
 	switch {
 	case m.closed:
@@ -218,8 +221,8 @@ func (m *memory) Export() (driver.Handle, error) {
 	return h, nil
 }
 
-// Describe implements [driver.Describer].
-func (m *memory) Describe() (driver.Handle, error) {
+// Handle implements [driver.Memory].
+func (m *memory) Handle() (driver.Handle, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.closed {
@@ -228,7 +231,7 @@ func (m *memory) Describe() (driver.Handle, error) {
 	return driver.Handle{Kind: driver.Memfd, Device: m.device.info.UUID, Bytes: m.span.bytes, Offset: m.span.fileOffset}, nil
 }
 
-// Freeze implements [driver.Freezer]. Memory that is mapped read-only cannot be frozen, because its owner decides.
+// Freeze implements [driver.Memory]. Memory that is mapped read-only cannot be frozen, because its owner decides.
 // Before Linux 5.1 it returns an error that matches [errors.ErrUnsupported].
 func (m *memory) Freeze() error {
 	m.mu.RLock()
@@ -240,17 +243,6 @@ func (m *memory) Freeze() error {
 		return m.device.opError("freeze", err)
 	}
 	return nil
-}
-
-// Frozen implements [driver.Freezer].
-func (m *memory) Frozen() bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if m.closed {
-		return false
-	}
-	seals, err := unix.FcntlInt(uintptr(m.backing.fd), unix.F_GET_SEALS, 0)
-	return err == nil && seals&writeSeals != 0
 }
 
 func freeze(fd int, writable bool) error {

@@ -126,11 +126,9 @@ func TestIdentityIsOfFinalBytesOnly(t *testing.T) {
 	drivertest.Leaks(t)
 	d := open(t).(*Device)
 	m := alloc(t, d, 100)
-	_, ok := m.Identity()
-	require.False(t, ok, "memory that anybody can write")
+	require.Empty(t, identity(t, m), "memory that anybody can write")
 	require.NoError(t, m.Freeze())
-	_, ok = m.Identity()
-	require.False(t, ok, "frozen memory can be written through the mappings from before")
+	require.Empty(t, identity(t, m), "frozen memory can be written through the mappings from before")
 
 	sealed, another := foreignMemfd(t, 8192, sizeSeals|unix.F_SEAL_WRITE), foreignMemfd(t, 8192, sizeSeals|unix.F_SEAL_WRITE)
 	names := map[string]string{}
@@ -143,18 +141,26 @@ func TestIdentityIsOfFinalBytesOnly(t *testing.T) {
 			h := driver.Handle{Kind: driver.Memfd, Device: d.info.UUID, Bytes: of.size, Offset: of.offset, File: of.file}
 			imported, err := d.Import(h, driver.ImportOptions{})
 			require.NoError(t, err)
-			id, ok := imported.(driver.Identifier).Identity()
-			require.True(t, ok)
+			id := identity(t, imported)
+			require.NotEmpty(t, id)
 			if was, seen := names[id]; seen {
 				require.Equal(t, of.what, was)
 			}
 			names[id] = of.what
 			require.NoError(t, imported.Close())
-			_, ok = imported.(driver.Identifier).Identity()
-			require.False(t, ok, "closed")
+			_, err = imported.Describe()
+			require.ErrorIs(t, err, os.ErrClosed)
 		}
 	}
 	require.Len(t, names, 5)
+}
+
+// identity returns the identity of memory; empty if it may change.
+func identity(t *testing.T, m driver.Memory) string {
+	t.Helper()
+	d, err := m.Describe()
+	require.NoError(t, err)
+	return d.Identity
 }
 
 // A memory and its mappings have the same place, writable or not.
@@ -162,22 +168,22 @@ func TestPlace(t *testing.T) {
 	drivertest.Leaks(t)
 	d := open(t).(*Device)
 	m, other := alloc(t, d, 100), alloc(t, d, 100)
-	place, ok := m.Place()
-	require.True(t, ok)
-	elsewhere, ok := other.Place()
-	require.True(t, ok)
-	require.NotEqual(t, place, elsewhere)
+	place := func(m driver.Memory) driver.Place {
+		d, err := m.Describe()
+		require.NoError(t, err)
+		require.NotEmpty(t, d.Place.Object)
+		return d.Place
+	}
+	require.NotEqual(t, place(m), place(other))
 	h, err := m.Export()
 	require.NoError(t, err)
 	defer h.Close()
 	again, err := d.Import(h, driver.ImportOptions{})
 	require.NoError(t, err)
-	got, ok := again.(driver.Placed).Place()
-	require.True(t, ok)
-	require.Equal(t, place, got)
+	require.Equal(t, place(m), place(again))
 	require.NoError(t, again.Close())
-	_, ok = again.(driver.Placed).Place()
-	require.False(t, ok, "closed")
+	_, err = again.Describe()
+	require.ErrorIs(t, err, os.ErrClosed)
 }
 
 // Sealed memory refuses writes of its own process too, and keeps its bytes.
@@ -226,21 +232,21 @@ func TestSeal(t *testing.T) {
 	reading.Wait()
 	require.False(t, m.Writable())
 	require.NoError(t, m.Freeze())
-	require.True(t, m.Frozen())
+	status, err := m.Describe()
+	require.NoError(t, err)
+	require.True(t, status.Frozen)
 	_, err = m.WriteAt([]byte{1}, 0)
 	require.ErrorIs(t, err, driver.ErrReadOnly)
 	require.Equal(t, want, data[:len(want)], "slices from before are good")
 	require.Equal(t, want, m.Data()[:len(want)])
-	id, ok := m.Identity()
-	require.True(t, ok)
+	id := identity(t, m)
+	require.NotEmpty(t, id)
 
 	other, err := d.Import(h, driver.ImportOptions{})
 	require.NoError(t, err)
 	require.Equal(t, want, other.(driver.Mapped).Data()[:len(want)])
-	same, ok := other.(driver.Identifier).Identity()
-	require.True(t, ok)
-	require.Equal(t, id, same)
-	require.NoError(t, other.(driver.Sealer).Seal(), "it is sealed")
+	require.Equal(t, id, identity(t, other))
+	require.NoError(t, other.Seal(), "it is sealed")
 	require.NoError(t, other.Close())
 	_, err = d.Import(h, driver.ImportOptions{Writable: true})
 	require.ErrorIs(t, err, driver.ErrReadOnly)
@@ -272,7 +278,7 @@ func TestImportReadOnlyDescriptor(t *testing.T) {
 	reader, err := d.Import(h2, driver.ImportOptions{})
 	require.NoError(t, err)
 	defer reader.Close()
-	require.ErrorIs(t, reader.(driver.Freezer).Freeze(), driver.ErrReadOnly)
+	require.ErrorIs(t, reader.Freeze(), driver.ErrReadOnly)
 }
 
 // A load is not affected by an importer that moves the shared file position of the memfd.
@@ -332,10 +338,10 @@ func TestReadingHolesMakesNoMemory(t *testing.T) {
 	require.NoError(t, err)
 	defer imported.Close()
 	m := imported.(*memory)
-	allocated, whole, err := m.Allocated()
+	before, err := m.Describe()
 	require.NoError(t, err)
-	require.EqualValues(t, size, whole)
-	require.Less(t, allocated, int64(4<<20))
+	require.EqualValues(t, size, before.Size)
+	require.Less(t, before.Allocated, int64(4<<20))
 	buf := make([]byte, 1<<20)
 	for off := int64(0); off < 64<<20; off += int64(len(buf)) {
 		_, err := m.ReadAt(buf, off)
@@ -347,14 +353,13 @@ func TestReadingHolesMakesNoMemory(t *testing.T) {
 	n, err := m.ReadAt(buf, size-10)
 	require.Equal(t, 10, n)
 	require.ErrorIs(t, err, io.EOF)
-	after, _, err := m.Allocated()
+	after, err := m.Describe()
 	require.NoError(t, err)
-	require.Equal(t, allocated, after, "reading made pages")
+	require.Equal(t, before.Allocated, after.Allocated, "reading made pages")
 
-	full := alloc(t, d, 1<<20)
-	allocated, whole, err = full.Allocated()
+	full, err := alloc(t, d, 1<<20).Describe()
 	require.NoError(t, err)
-	require.Equal(t, whole, allocated)
+	require.Equal(t, full.Size, full.Allocated)
 }
 
 // Sealed memory cannot be written through /proc/self/mem, which bypasses the protection of private mappings and of

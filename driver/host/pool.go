@@ -35,10 +35,10 @@ type PoolOptions struct {
 // The kernel reports whether another process holds memory: open or mapped, in an unread message, passed on to a third
 // process, or in a process that is being killed. Readers therefore never see bytes change, even if they released their
 // lease and kept their mapping; such memory is freed after a while and not reused. Copy-free transfers by the kernel
-// that a reader started (splice, sendfile) are not waited for: see [driver.Reusable].
+// that a reader started (splice, sendfile) are not waited for: see [driver.Description].
 //
 // Alloc zeroes reused memory; AllocUninitialized leaves what this program wrote there. Published memory of a pool stays
-// frozen: it can never be sealed ([driver.Sealer]) or mapped writable by another process. Memory that was exported
+// frozen: it can never be sealed ([driver.Memory.Seal]) or mapped writable by another process. Memory that was exported
 // before it was frozen is not reused. On a system that does not report other holders, a pool allocates like its device;
 // [Pool.Reuses] reports that.
 //

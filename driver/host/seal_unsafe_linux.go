@@ -11,9 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-var _ driver.Sealer = (*memory)(nil)
-
-// Seal implements [driver.Sealer]. The kernel grants the seal only while no shared mapping of the memfd is writable, so
+// Seal implements [driver.Memory]. The kernel grants the seal only while no shared mapping of the memfd is writable, so
 // Seal first replaces this one by a private mapping of the same pages at the same address.
 func (m *memory) Seal() error {
 	m.mu.Lock()

@@ -12,10 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-var (
-	_ driver.Slabber = (*Device)(nil)
-	_ driver.Slabbed = (*memory)(nil)
-)
+var _ driver.Slabber = (*Device)(nil)
 
 // slab is a mapping that several memories use, one after another.
 type slab struct {
@@ -179,12 +176,12 @@ func (u *slabUse) forget() {
 	u.end(false)
 }
 
-// Slab implements [driver.Slabbed].
-func (m *memory) Slab() driver.Slab {
-	if m.use == nil {
-		return nil
+// SlabOf implements [driver.Slabber].
+func (d *Device) SlabOf(mem driver.Memory) driver.Slab {
+	if m, ok := mem.(*memory); ok && m.use != nil {
+		return m.use.slab
 	}
-	return m.use.slab
+	return nil
 }
 
 // export returns a handle of a part of the memfd.

@@ -31,7 +31,7 @@ func TestSlabIsUsedAgain(t *testing.T) {
 	drivertest.Leaks(t)
 	s, use, ended := slabOf(t, open(t).(*Device))
 	first := use(1 << 16)
-	require.Same(t, s, first.(driver.Slabbed).Slab())
+	require.Same(t, s, first.Device().(driver.Slabber).SlabOf(first))
 	data := first.(driver.Mapped).Data()
 	data[5] = 7
 	_, err := s.Use(1, nil)
@@ -44,7 +44,7 @@ func TestSlabIsUsedAgain(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrClosed)
 	second := use(100)
 	require.EqualValues(t, 100, second.Bytes())
-	require.False(t, second.(driver.Exposer).Exposed().Load(), "the slices of the first were good until its end")
+	require.False(t, second.(driver.Mapped).Exposed().Load(), "the slices of the first were good until its end")
 	again := second.(driver.Mapped).Data()
 	require.Len(t, again, 100)
 	require.Same(t, &data[0], &again[0], "the same mapping")
@@ -69,7 +69,7 @@ func TestSlabOfWhatOthersMayHave(t *testing.T) {
 			}
 			return h.Close()
 		},
-		"sealed": func(m driver.Memory) error { return m.(driver.Sealer).Seal() },
+		"sealed": func(m driver.Memory) error { return m.Seal() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, use, ended := slabOf(t, d)

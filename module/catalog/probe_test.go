@@ -14,6 +14,7 @@ import (
 
 // probe is memory without bytes that counts calls of Close.
 type probe struct {
+	driver.Memory
 	bytes  int64
 	closed atomic.Int32
 	fail   error // returned by Close

@@ -182,10 +182,8 @@ func (o *Offer) send(ctx context.Context, id callID, answer message.Answer, res 
 		if _, lent := s.Lent(); lent { // memory of the owner or the caller
 			continue
 		}
-		if f, can := s.Memory().(driver.Freezer); can {
-			if err := f.Freeze(); err != nil {
-				return fmt.Errorf("result: %w", status.Unshareable(err))
-			}
+		if err := driver.Freeze(s.Memory()); err != nil {
+			return fmt.Errorf("result: %w", status.Unshareable(err))
 		}
 	}
 	shared, err := transfer.ExportStorages(res.Payload.Storages)

@@ -116,11 +116,10 @@ func synchronize(storages []*tensor.Storage) error {
 	var done driver.Device
 	for _, s := range storages {
 		dev := s.Memory().Device()
-		syncer, ok := dev.(driver.Syncer)
-		if !ok || dev == done {
+		if dev == done {
 			continue
 		}
-		if err := syncer.Synchronize(); err != nil {
+		if err := dev.Synchronize(); err != nil {
 			return fmt.Errorf("wait for %s: %w", dev.Info(), err)
 		}
 		done = dev

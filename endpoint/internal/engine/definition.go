@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/cache"
-	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -73,8 +72,10 @@ func (d *Definition) Key(a *Arguments) (cache.Key, bool) {
 	h.Write(a.raw)
 	for i, s := range a.Storages {
 		name := a.names[i]
-		if known, ok := s.Memory().(driver.Identifier); ok && name == "" {
-			name, _ = known.Identity()
+		if name == "" {
+			if d, err := s.Memory().Describe(); err == nil {
+				name = d.Identity
+			}
 		}
 		if name == "" {
 			return cache.Key{}, false

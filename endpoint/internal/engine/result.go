@@ -119,7 +119,7 @@ func CheckSettled(kind string, s *tensor.Storage) error {
 			Feature: "a worker's result in memory of kind " + kind, Requires: "memory that outlives its owner (cuda-fd)",
 		})
 	}
-	if f, can := s.Memory().(driver.Freezer); can && !f.Frozen() {
+	if d, err := s.Memory().Describe(); err != nil || d.Freezable && !d.Frozen {
 		return fmt.Errorf("%w: the worker must seal the memory of a result against new writers", status.ErrPermission)
 	}
 	return nil

@@ -72,7 +72,7 @@ func shareOne(devices Devices, s *tensor.Storage, opts driver.ImportOptions) (*t
 	if !opts.Writable {
 		return s.Borrow(), nil
 	}
-	if f, ok := s.Memory().(driver.Freezer); ok && f.Frozen() {
+	if d, err := s.Memory().Describe(); err == nil && d.Frozen {
 		return nil, fmt.Errorf("%w: the memory is frozen", driver.ErrReadOnly)
 	}
 	if !s.Origin().Writable() {

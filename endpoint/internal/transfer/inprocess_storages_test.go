@@ -70,7 +70,7 @@ func TestInProcessStoragesRefused(t *testing.T) {
 	x, y := vector(t, dev, 1), vector(t, dev, 2)
 	devices, err := NewDevices([]driver.Device{dev})
 	require.NoError(t, err)
-	require.NoError(t, y.Storage().Memory().(driver.Freezer).Freeze())
+	require.NoError(t, y.Storage().Memory().Freeze())
 	_, err = ShareInProcess(devices, []*tensor.Storage{x.Storage(), y.Storage()}, driver.ImportOptions{Writable: true})
 	require.ErrorIs(t, err, driver.ErrReadOnly)
 	require.ErrorContains(t, err, "storage 1")

@@ -23,7 +23,7 @@ import (
 // (tensor.Storage.Touch). The server cannot verify the version, so results under these names are used only for calls of
 // the same session.
 //
-// The system names memory that it protects from all writes (driver.Identifier). CUDA has no such memory, because each
+// The system names memory that it protects from all writes (driver.Description). CUDA has no such memory, because each
 // importer chooses whether its mapping is writable.
 //
 // All other memory has no name, and a call with it always runs.

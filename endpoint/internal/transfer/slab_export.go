@@ -59,11 +59,11 @@ func (p *Slabs) Share(storages []*tensor.Storage) (*SlabExport, error) {
 // storage is not in a slab, or the slab is lent already. In that case the caller exports the memory, and the slab is
 // not reused.
 func (p *Slabs) share(storage *tensor.Storage) (handle driver.Handle, sent sentSlab, ok bool, err error) {
-	mem, can := storage.Memory().(driver.Slabbed)
+	slabber, can := storage.Memory().Device().(driver.Slabber)
 	if !can {
 		return handle, sent, false, nil
 	}
-	memory := mem.Slab()
+	memory := slabber.SlabOf(storage.Memory())
 	if memory == nil {
 		return handle, sent, false, nil
 	}

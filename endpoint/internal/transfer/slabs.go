@@ -138,14 +138,6 @@ func (d slabDevice) AllocUninitialized(bytes int64) (driver.Memory, error) {
 	return d.slabs.alloc(d.Slabber, bytes, false)
 }
 
-// Synchronize implements driver.Syncer.
-func (d slabDevice) Synchronize() error {
-	if s, can := d.Slabber.(driver.Syncer); can {
-		return s.Synchronize()
-	}
-	return nil
-}
-
 // slabClass returns the size of the slab for an allocation. There are eight sizes between two powers of two.
 func slabClass(bytes int64) int64 {
 	unit := max(int64(1)<<max(bits.Len64(uint64(bytes-1))-4, 0), minSlabUnit)

@@ -1,11 +1,13 @@
 package compute
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math/bits"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 )
@@ -14,7 +16,8 @@ import (
 // processes. Allocating it is much cheaper than a page of a sealed memfd, which needs several system calls, and large
 // allocations are pooled. Its zero value is ready for use.
 type heapDevice struct {
-	pools [bits.UintSize]sync.Pool // of *[]byte with a capacity of 1<<i bytes
+	driver.Reclaim                          // memory of the heap is never refused
+	pools          [bits.UintSize]sync.Pool // of *[]byte with a capacity of 1<<i bytes
 }
 
 // pooledFrom is the minimum size of pooled memory. Smaller pieces are cheaper to allocate than to clear.
@@ -61,6 +64,15 @@ func (d *heapDevice) Import(driver.Handle, driver.ImportOptions) (driver.Memory,
 	return nil, errNotShared
 }
 
+// Synchronize implements driver.Device.
+func (d *heapDevice) Synchronize() error { return nil }
+
+// Probe implements driver.Device: no kind of handle is supported.
+func (d *heapDevice) Probe() []driver.Support { return nil }
+
+// MemoryLimit implements driver.Device.
+func (d *heapDevice) MemoryLimit() (bytes int64, why string) { return 0, "" }
+
 // Close implements driver.Device.
 func (d *heapDevice) Close() error { return nil }
 
@@ -68,8 +80,9 @@ var errNotShared = &driver.UnsupportedError{Feature: "sharing memory of the heap
 
 // heapMemory is memory of a heapDevice. It implements driver.Mapped.
 type heapMemory struct {
-	device *heapDevice
-	bytes  int64
+	exposed atomic.Bool
+	device  *heapDevice
+	bytes   int64
 
 	mu     sync.RWMutex
 	data   []byte // nil after Close, when there are no pins
@@ -84,8 +97,12 @@ func (m *heapMemory) Data() []byte {
 	if m.closed {
 		return nil
 	}
+	m.exposed.Store(true)
 	return m.data
 }
+
+// Exposed implements driver.Mapped.
+func (m *heapMemory) Exposed() *atomic.Bool { return &m.exposed }
 
 // Pin implements driver.Mapped.
 func (m *heapMemory) Pin(bool) (data []byte, unpin func(), err error) {
@@ -148,6 +165,9 @@ func (m *heapMemory) WriteAt(p []byte, off int64) (int, error) {
 	return copy(m.data[off:], p), nil
 }
 
+// CopyFrom implements driver.Memory: a copy through the mapping is the only path.
+func (m *heapMemory) CopyFrom(int64, driver.Memory, int64, int64) error { return errors.ErrUnsupported }
+
 // Device implements driver.Memory.
 func (m *heapMemory) Device() driver.Device { return m.device }
 
@@ -156,6 +176,20 @@ func (m *heapMemory) Bytes() int64 { return m.bytes }
 
 // Writable implements driver.Memory.
 func (m *heapMemory) Writable() bool { return true }
+
+// Describe implements driver.Memory.
+func (m *heapMemory) Describe() (driver.Description, error) { return driver.Description{}, nil }
+
+// Freeze implements driver.Memory.
+func (m *heapMemory) Freeze() error { return errNotShared }
+
+// Seal implements driver.Memory.
+func (m *heapMemory) Seal() error {
+	return &driver.UnsupportedError{Feature: "closing memory of the heap against all writers", Requires: "memory of driver/host"}
+}
+
+// Handle implements driver.Memory.
+func (m *heapMemory) Handle() (driver.Handle, error) { return m.Export() }
 
 // Export implements driver.Memory.
 func (m *heapMemory) Export() (driver.Handle, error) { return driver.Handle{}, errNotShared }

@@ -34,9 +34,7 @@ func (a *argumentMemory) alloc(m *model, bytes int64) (driver.Memory, error) {
 	if err != nil || !m.owned {
 		return memory, err
 	}
-	if f, can := memory.(driver.Freezer); can {
-		_ = f.Freeze() // memory that the system cannot freeze is not reused
-	}
+	_ = memory.Freeze() // memory that the system cannot freeze is not reused
 	return memory, nil
 }
 

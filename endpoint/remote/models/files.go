@@ -47,7 +47,7 @@ func (f files) of(p *part, n int64) *os.File {
 // the memory does not start at offset 0 of the file. It also returns nil if the publisher may reuse the memory, because
 // the kernel can still send pages after the file is closed.
 func openMemory(memory driver.Memory) *os.File {
-	if m, ok := memory.(driver.Reusable); ok && m.Reusable() {
+	if d, err := memory.Describe(); err != nil || d.Reusable {
 		return nil
 	}
 	handle, err := memory.Export()

@@ -95,7 +95,7 @@ func sharingAdvice(err error) string {
 
 // probeFindings probes every kind of handle that a device supports. A device that can share by at least one of them
 // passes.
-func probeFindings(name string, dev driver.Prober) []finding {
+func probeFindings(name string, dev driver.Device) []finding {
 	support := dev.Probe()
 	usable := false
 	for _, s := range support {
