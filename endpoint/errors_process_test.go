@@ -93,6 +93,13 @@ func (m foreignMemory) Export() (driver.Handle, error) {
 	return h, err
 }
 
+func (m foreignMemory) Handle() (driver.Handle, error) {
+	h, err := m.Export()
+	h.Close()
+	h.File = nil
+	return h, err
+}
+
 // raised is one failure and the expected error at the caller.
 type raised struct {
 	what string

@@ -125,6 +125,14 @@ func (m oddMemory) Export() (driver.Handle, error) {
 	return h, nil
 }
 
+// Handle describes the odd export.
+func (m oddMemory) Handle() (driver.Handle, error) {
+	h, err := m.Export()
+	h.Close()
+	h.File = nil
+	return h, err
+}
+
 // oddTensor returns a tensor in such memory. With CUDA, the kind cuda-ipc is genuine.
 func oddTensor(dev driver.Device, odd string) (*tensor.Tensor, error) {
 	mem, err := dev.Alloc(16)
