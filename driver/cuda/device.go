@@ -208,11 +208,6 @@ func (d *Device) Synchronize() error {
 	return d.opError("synchronize", d.do(func() error { return check("cuCtxSynchronize", cu.CtxSynchronize()) }))
 }
 
-// MemoryLimit implements [driver.Device]. A process may use all memory of the device.
-func (d *Device) MemoryLimit() (bytes int64, why string) {
-	return d.info.TotalBytes, "the memory of " + d.info.String()
-}
-
 // Close frees the staging buffers and releases the device's reference to the primary context. The context is released
 // when the last object made from the device is closed. A second Close returns nil, or retries if the first failed.
 func (d *Device) Close() error {
