@@ -23,8 +23,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission/grpcguard"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute/computepb"
@@ -140,7 +143,7 @@ func serve() error {
 	streams := grpc.NewServer(tensors.GRPCOptions()...)
 	tensors.Register(streams)
 	var addresses []string
-	for _, s := range []*grpc.Server{plain, coded, own, streams} {
+	for _, s := range []*grpc.Server{plain, coded, own, streams, guarded()} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return err
@@ -156,6 +159,20 @@ func serve() error {
 	fmt.Println(strings.Join(append(addresses, raw.Addr().String()), " "))
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
+}
+
+// guarded returns the plain server with a guard that admits all clients.
+func guarded() *grpc.Server {
+	known := func(context.Context, string, metadata.MD) (admission.Identity, func() bool, error) {
+		return admission.Identity{Name: "bench", Method: admission.MethodToken}, func() bool { return true }, nil
+	}
+	control := admission.New(admission.Options{Rate: admission.Rate{Bytes: 4 << 10, Grace: 30 * time.Second}})
+	guard := grpcguard.New(grpcguard.Options{Controller: control, Admit: known})
+	go control.Run(context.Background())
+	go guard.Run(context.Background())
+	server := grpc.NewServer(append(guard.ServerOptions(nil), grpc.MaxRecvMsgSize(math.MaxInt32))...)
+	computepb.RegisterComputeServiceServer(guard.Services(server), &bare{})
+	return server
 }
 
 // serveRaw receives large bytes and answers with one byte, or sends large bytes, depending on the first byte of each
@@ -186,7 +203,8 @@ func serveRaw(l net.Listener, memory []byte) {
 	}
 }
 
-// start starts the server process and returns the addresses: plain grpc-go, with the codec, compute, streams, raw TCP.
+// start starts the server process and returns the addresses: plain grpc-go, with the codec, compute, streams, guarded
+// grpc-go, raw TCP.
 func start(b *testing.B) []string {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -295,6 +313,24 @@ func BenchmarkCompute4KiB(b *testing.B) {
 	}})
 }
 
+// BenchmarkGuard measures a unary call to a server with a guard and to the same server without one.
+func BenchmarkGuard(b *testing.B) {
+	at := start(b)
+	for _, bytes := range []int{64, 4 << 10, 1 << 20} {
+		b.Run(fmt.Sprint(bytes), func(b *testing.B) {
+			in := &computepb.ComputeRequest{Data: make([]byte, bytes)}
+			call := func(name, address string) way {
+				rpc := computepb.NewComputeServiceClient(dial(b, address))
+				return way{name, func() error {
+					_, err := rpc.Compute(b.Context(), in)
+					return err
+				}}
+			}
+			compare(b, 0, call("bare", at[0]), call("guarded", at[4]))
+		})
+	}
+}
+
 // bareStream moves large bytes over a stream with the codec: up, down, or both.
 func bareStream(b *testing.B, rpc computepb.ComputeServiceClient, model string, data, into []byte) error {
 	call, err := rpc.ComputeStream(b.Context())
@@ -363,7 +399,7 @@ func BenchmarkGet64MiB(b *testing.B) {
 	data, into := make([]byte, chunkBytes), make([]byte, large)
 	rpc := computepb.NewComputeServiceClient(dial(b, at[1], bulk.DialOptions()...))
 	client := stream.NewClient(dial(b, at[3]), stream.ClientOptions{Device: dev})
-	tcp, err := net.Dial("tcp", at[4])
+	tcp, err := net.Dial("tcp", at[5])
 	require.NoError(b, err)
 	defer tcp.Close()
 	compare(b, large, way{"tcp", func() error {
@@ -394,7 +430,7 @@ func BenchmarkPut64MiB(b *testing.B) {
 	data := make([]byte, large)
 	rpc := computepb.NewComputeServiceClient(dial(b, at[1], bulk.DialOptions()...))
 	client := stream.NewClient(dial(b, at[3]), stream.ClientOptions{Device: dev})
-	tcp, err := net.Dial("tcp", at[4])
+	tcp, err := net.Dial("tcp", at[5])
 	require.NoError(b, err)
 	defer tcp.Close()
 	compare(b, large, way{"tcp", func() error {
