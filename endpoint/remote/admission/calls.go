@@ -2,7 +2,6 @@ package admission
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -10,7 +9,7 @@ import (
 )
 
 // ErrRevoked is the cause of a call's context if the token or certificate of its sender was revoked.
-var ErrRevoked = errors.New("the token or certificate of this call is no longer accepted")
+var ErrRevoked = NewError(Unauthenticated, "the token or certificate of this call is no longer accepted")
 
 // recheckEvery is the interval at which running calls are checked for revoked identities.
 const recheckEvery = time.Second

@@ -2,15 +2,14 @@ package admission
 
 import (
 	"context"
-	"errors"
 )
 
 // Errors of requests that the sender may not make.
 var (
 	// ErrUnauthenticated reports a request without an accepted token or certificate.
-	ErrUnauthenticated = errors.New("no token or client certificate that this gateway accepts")
+	ErrUnauthenticated = NewError(Unauthenticated, "no token or client certificate that this gateway accepts")
 	// ErrReadOnly reports a request for a change by a read-only sender or at a read-only gateway.
-	ErrReadOnly = errors.New("read-only: changes are refused")
+	ErrReadOnly = NewError(Refused, "read-only: changes are refused")
 )
 
 // Methods of authentication.

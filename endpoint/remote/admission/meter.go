@@ -1,13 +1,12 @@
 package admission
 
 import (
-	"errors"
 	"fmt"
 	"time"
 )
 
 // ErrSlow reports that a client sends too slowly.
-var ErrSlow = errors.New("the sender is below the minimum rate")
+var ErrSlow = NewError(Slow, "the sender is below the minimum rate")
 
 // Rate is the minimum rate of senders. The zero Rate accepts any.
 type Rate struct {

@@ -1,13 +1,12 @@
 package admission
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 )
 
 // ErrLimit reports that a pool, or an identity's share of it, is used up.
-var ErrLimit = errors.New("too much in flight")
+var ErrLimit = NewError(Limit, "too much in flight")
 
 // Limits holds the limits of a Pool, in bytes.
 type Limits struct {

@@ -2,16 +2,17 @@ package bulk
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 )
 
 // ErrStalled means that the peer has sent nothing for too long.
-var ErrStalled = errors.New("the peer has stalled")
+var ErrStalled = admission.NewError(admission.Timeout, "the peer has stalled")
 
 // Receiver is the receiving half of a gRPC stream.
 type Receiver interface {

@@ -83,7 +83,7 @@ func (sv service) compute(ctx context.Context, in *bulk.Message) (*bulk.Message,
 	if err != nil && !j.ran {
 		grpc.SetTrailer(ctx, metadata.Pairs(notRun, "1"))
 	}
-	return response, statusOf(err)
+	return response, admission.Status(err)
 }
 
 // job is one request.
@@ -241,7 +241,7 @@ func (sv service) ComputeStream(call grpc.BidiStreamingServer[computepb.ComputeR
 	requests := bulk.NewPump(call.Context(), call, newRequest, dataField)
 	request, first, err := requests.Next(sv.server.opts.Stall)
 	if err != nil {
-		return statusOf(err)
+		return admission.Status(err)
 	}
 	data := first.TakeData()
 	j := sv.server.newJob(request)
@@ -259,7 +259,7 @@ func (sv service) ComputeStream(call grpc.BidiStreamingServer[computepb.ComputeR
 	if err != nil && !j.ran {
 		call.SetTrailer(metadata.Pairs(notRun, "1"))
 	}
-	return statusOf(err)
+	return admission.Status(err)
 }
 
 // chunks returns a function that receives the next chunk's data and fails if the transfer is too slow.

@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"log/slog"
 	"net"
 	"runtime"
@@ -78,7 +77,7 @@ func (g *Gateway) newGuard() *grpcguard.Guard {
 		opts.Proven = func(remote net.Addr) bool { return admission.CheckUser(remote) == nil }
 	}
 	opts.Refused = func(method string, err error) {
-		g.calls.Observe("grpc", strings.TrimPrefix(method, "/"), codeOf(err).String(), 0)
+		g.calls.Observe("grpc", strings.TrimPrefix(method, "/"), status.Code(admission.Status(err)).String(), 0)
 	}
 	return grpcguard.New(opts)
 }
@@ -88,7 +87,7 @@ func (g *Gateway) admitGRPC(ctx context.Context, method string, header metadata.
 	authorization, state := first(header.Get("authorization")), tlsState(ctx)
 	id, err := g.ids.identify(authorization, state, admission.PeerFrom(ctx))
 	if err != nil && !strings.HasPrefix(method, "/grpc.health.v1.Health/") {
-		return id, nil, status.Error(codes.Unauthenticated, err.Error())
+		return id, nil, admission.Status(err)
 	}
 	return id, g.validity(id, authorization, state), nil
 }
@@ -158,7 +157,7 @@ func (g *Gateway) observeGRPC(ctx context.Context, method string, begin time.Tim
 	}
 	code := "ok"
 	if err != nil {
-		code = codeOf(err).String()
+		code = status.Code(admission.Status(err)).String()
 	}
 	d := time.Since(begin)
 	g.calls.Observe("grpc", strings.TrimPrefix(method, "/"), code, d)
@@ -167,17 +166,6 @@ func (g *Gateway) observeGRPC(ctx context.Context, method string, begin time.Tim
 			"trace_id", trace, "correlation_id", CorrelationFrom(ctx))
 	}
 	return err
-}
-
-// codeOf returns the status code that the caller receives.
-func codeOf(err error) codes.Code {
-	switch {
-	case errors.Is(err, context.Canceled):
-		return codes.Canceled
-	case errors.Is(err, context.DeadlineExceeded):
-		return codes.DeadlineExceeded
-	}
-	return status.Code(err)
 }
 
 // stopGRPC waits for calls to end until ctx ends, then stops the server.

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -83,7 +82,7 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 }
 
 // errCrossSite reports a request that another site made a browser send.
-var errCrossSite = errors.New("refused: sent on behalf of another site")
+var errCrossSite = admission.NewError(admission.Refused, "refused: sent on behalf of another site")
 
 // admit identifies the sender and refuses requests forged by web pages: cross-origin requests, and requests to a host
 // name that was rebound to this host.
@@ -102,16 +101,7 @@ func (g *Gateway) admit(r *http.Request, crossOrigin *http.CrossOriginProtection
 }
 
 // refuse answers a request that was not admitted.
-func refuse(w http.ResponseWriter, err error) {
-	status := http.StatusForbidden
-	switch {
-	case errors.Is(err, admission.ErrUnauthenticated):
-		status = http.StatusUnauthorized
-	case errors.Is(err, admission.ErrLimit):
-		status = http.StatusTooManyRequests
-	}
-	http.Error(w, err.Error(), status)
-}
+func refuse(w http.ResponseWriter, err error) { http.Error(w, err.Error(), admission.KindOf(err).HTTP) }
 
 // observe counts a request and answers for a handler that panicked. It passes on panics with http.ErrAbortHandler.
 func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, begin time.Time, panicked any) {

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
 )
@@ -67,15 +68,15 @@ func (s grpcService) modelInfer(ctx context.Context, in *bulk.Parts) (any, error
 		err = s.checkClient(ctx, r)
 	}
 	if err != nil {
-		return nil, grpcError(err)
+		return nil, admission.Status(err)
 	}
 	out, err := s.infer(ctx, r)
 	if err != nil {
-		return nil, grpcError(err)
+		return nil, admission.Status(err)
 	}
 	defer out.outputs.close()
 	message, err := out.message(s.service)
-	return message, grpcError(err)
+	return message, admission.Status(err)
 }
 
 func freeParts(parts []mem.BufferSlice) {
@@ -97,7 +98,7 @@ func (s grpcService) ServerReady(context.Context, *pb.ServerReadyRequest) (*pb.S
 // ModelReady implements the service.
 func (s grpcService) ModelReady(ctx context.Context, r *pb.ModelReadyRequest) (*pb.ModelReadyResponse, error) {
 	ready, err := s.modelReady(ctx, r.GetName(), r.GetVersion())
-	return &pb.ModelReadyResponse{Ready: ready}, grpcError(err)
+	return &pb.ModelReadyResponse{Ready: ready}, admission.Status(err)
 }
 
 // ServerMetadata implements the service.
@@ -109,7 +110,7 @@ func (s grpcService) ServerMetadata(context.Context, *pb.ServerMetadataRequest) 
 func (s grpcService) ModelMetadata(ctx context.Context, r *pb.ModelMetadataRequest) (*pb.ModelMetadataResponse, error) {
 	m, versions, _, err := s.describe(ctx, r.GetName(), r.GetVersion())
 	if err != nil {
-		return nil, grpcError(err)
+		return nil, admission.Status(err)
 	}
 	return &pb.ModelMetadataResponse{
 		Name: m.name, Versions: versions, Platform: platform, Inputs: tensorMetadata(m.inputs), Outputs: tensorMetadata(m.outputs),
@@ -128,7 +129,7 @@ func tensorMetadata(list []port) []*pb.ModelMetadataResponse_TensorMetadata {
 func (s grpcService) ModelConfig(ctx context.Context, r *pb.ModelConfigRequest) (*pb.ModelConfigResponse, error) {
 	config, err := s.config(ctx, r.GetName(), r.GetVersion())
 	if err != nil {
-		return nil, grpcError(err)
+		return nil, admission.Status(err)
 	}
 	return &pb.ModelConfigResponse{Config: config}, nil
 }
@@ -136,14 +137,14 @@ func (s grpcService) ModelConfig(ctx context.Context, r *pb.ModelConfigRequest) 
 // ModelStatistics implements the service.
 func (s grpcService) ModelStatistics(ctx context.Context, r *pb.ModelStatisticsRequest) (*pb.ModelStatisticsResponse, error) {
 	list, err := s.statistics(ctx, r.GetName(), r.GetVersion())
-	return &pb.ModelStatisticsResponse{ModelStats: list}, grpcError(err)
+	return &pb.ModelStatisticsResponse{ModelStats: list}, admission.Status(err)
 }
 
 // RepositoryIndex implements the service.
 func (s grpcService) RepositoryIndex(ctx context.Context, r *pb.RepositoryIndexRequest) (*pb.RepositoryIndexResponse, error) {
 	list, err := s.index(ctx, r.GetRepositoryName(), r.GetReady())
 	if err != nil {
-		return nil, grpcError(err)
+		return nil, admission.Status(err)
 	}
 	out := &pb.RepositoryIndexResponse{}
 	for _, one := range list {
@@ -155,19 +156,19 @@ func (s grpcService) RepositoryIndex(ctx context.Context, r *pb.RepositoryIndexR
 // RepositoryModelLoad implements the service.
 func (s grpcService) RepositoryModelLoad(ctx context.Context, r *pb.RepositoryModelLoadRequest) (*pb.RepositoryModelLoadResponse, error) {
 	err := s.setLoaded(ctx, r.GetRepositoryName(), r.GetModelName(), true, len(r.GetParameters()) > 0)
-	return &pb.RepositoryModelLoadResponse{}, grpcError(err)
+	return &pb.RepositoryModelLoadResponse{}, admission.Status(err)
 }
 
 // RepositoryModelUnload implements the service.
 func (s grpcService) RepositoryModelUnload(ctx context.Context, r *pb.RepositoryModelUnloadRequest) (*pb.RepositoryModelUnloadResponse, error) {
-	return &pb.RepositoryModelUnloadResponse{}, grpcError(s.setLoaded(ctx, r.GetRepositoryName(), r.GetModelName(), false, false))
+	return &pb.RepositoryModelUnloadResponse{}, admission.Status(s.setLoaded(ctx, r.GetRepositoryName(), r.GetModelName(), false, false))
 }
 
 // SystemSharedMemoryStatus implements the service.
 func (s grpcService) SystemSharedMemoryStatus(ctx context.Context, r *pb.SystemSharedMemoryStatusRequest) (*pb.SystemSharedMemoryStatusResponse, error) {
 	list, err := s.regionStatus(ctx, r.GetName(), false)
 	if err != nil {
-		return nil, grpcError(err)
+		return nil, admission.Status(err)
 	}
 	out := &pb.SystemSharedMemoryStatusResponse{Regions: map[string]*pb.SystemSharedMemoryStatusResponse_RegionStatus{}}
 	for _, one := range list {
@@ -181,19 +182,19 @@ func (s grpcService) SystemSharedMemoryStatus(ctx context.Context, r *pb.SystemS
 // SystemSharedMemoryRegister implements the service.
 func (s grpcService) SystemSharedMemoryRegister(ctx context.Context, r *pb.SystemSharedMemoryRegisterRequest) (*pb.SystemSharedMemoryRegisterResponse, error) {
 	err := s.registerSystem(ctx, r.GetName(), r.GetKey(), r.GetOffset(), r.GetByteSize())
-	return &pb.SystemSharedMemoryRegisterResponse{}, grpcError(err)
+	return &pb.SystemSharedMemoryRegisterResponse{}, admission.Status(err)
 }
 
 // SystemSharedMemoryUnregister implements the service.
 func (s grpcService) SystemSharedMemoryUnregister(ctx context.Context, r *pb.SystemSharedMemoryUnregisterRequest) (*pb.SystemSharedMemoryUnregisterResponse, error) {
-	return &pb.SystemSharedMemoryUnregisterResponse{}, grpcError(s.unregister(ctx, r.GetName(), false))
+	return &pb.SystemSharedMemoryUnregisterResponse{}, admission.Status(s.unregister(ctx, r.GetName(), false))
 }
 
 // CudaSharedMemoryStatus implements the service.
 func (s grpcService) CudaSharedMemoryStatus(ctx context.Context, r *pb.CudaSharedMemoryStatusRequest) (*pb.CudaSharedMemoryStatusResponse, error) {
 	list, err := s.regionStatus(ctx, r.GetName(), true)
 	if err != nil {
-		return nil, grpcError(err)
+		return nil, admission.Status(err)
 	}
 	out := &pb.CudaSharedMemoryStatusResponse{Regions: map[string]*pb.CudaSharedMemoryStatusResponse_RegionStatus{}}
 	for _, one := range list {
@@ -207,10 +208,10 @@ func (s grpcService) CudaSharedMemoryStatus(ctx context.Context, r *pb.CudaShare
 // CudaSharedMemoryRegister implements the service.
 func (s grpcService) CudaSharedMemoryRegister(ctx context.Context, r *pb.CudaSharedMemoryRegisterRequest) (*pb.CudaSharedMemoryRegisterResponse, error) {
 	err := s.registerCUDA(ctx, r.GetName(), r.GetRawHandle(), r.GetDeviceId(), r.GetByteSize())
-	return &pb.CudaSharedMemoryRegisterResponse{}, grpcError(err)
+	return &pb.CudaSharedMemoryRegisterResponse{}, admission.Status(err)
 }
 
 // CudaSharedMemoryUnregister implements the service.
 func (s grpcService) CudaSharedMemoryUnregister(ctx context.Context, r *pb.CudaSharedMemoryUnregisterRequest) (*pb.CudaSharedMemoryUnregisterResponse, error) {
-	return &pb.CudaSharedMemoryUnregisterResponse{}, grpcError(s.unregister(ctx, r.GetName(), true))
+	return &pb.CudaSharedMemoryUnregisterResponse{}, admission.Status(s.unregister(ctx, r.GetName(), true))
 }

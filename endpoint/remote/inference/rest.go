@@ -59,7 +59,7 @@ type restHandler func(w http.ResponseWriter, r *http.Request) error
 // ServeHTTP implements http.Handler.
 func (h restHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := h(w, r); err != nil {
-		answerJSON(w, rowOf(err).status, map[string]string{"error": err.Error()})
+		answerJSON(w, admission.KindOf(err).HTTP, map[string]string{"error": err.Error()})
 	}
 }
 

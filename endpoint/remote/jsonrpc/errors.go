@@ -3,17 +3,12 @@ package jsonrpc
 import (
 	"context"
 	"errors"
-	"io/fs"
 
 	"github.com/creachadair/jrpc2"
 
-	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
-	"github.com/sharedtensor/sharedtensor/task"
-	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -70,38 +65,6 @@ func (e *callError) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *callError) Unwrap() error { return e.err }
 
-// codeRow maps an error to its code.
-type codeRow struct {
-	err  error
-	code jrpc2.Code
-}
-
-// codeRows are matched in order.
-var codeRows = []codeRow{
-	{admission.ErrLimit, CodeLimit},
-	{admission.ErrSlow, CodeTimeout},
-	{models.ErrParams, jrpc2.InvalidParams},
-	{endpoint.ErrNoEndpoint, CodeImport},
-	{admission.ErrReadOnly, CodeRefused},
-	{models.ErrRefused, CodeRefused},
-	{endpoint.ErrUnavailable, CodeUnavailable},
-	{task.ErrNotFound, CodeNotFound},
-	{task.ErrNotFinished, CodeTask},
-	{task.ErrFailed, CodeTask},
-	{task.ErrCancelled, CodeTask},
-	{endpoint.ErrNotFound, CodeNotFound},
-	{context.DeadlineExceeded, CodeTimeout},
-	{context.Canceled, CodeTimeout},
-	{models.ErrTooLarge, CodeLimit},
-	{endpoint.ErrLimit, CodeLimit},
-	{task.ErrCapacity, CodeLimit},
-	{models.ErrSerialization, CodeSerialization},
-	{endpoint.ErrCapability, CodeSerialization},
-	{message.ErrEncoding, CodeSerialization},
-	{tensor.ErrDType, CodeSerialization},
-	{fs.ErrPermission, CodeRefused},
-}
-
 // rpcError converts err to the error that the caller receives.
 func rpcError(ctx context.Context, err error) *jrpc2.Error {
 	var own *jrpc2.Error
@@ -122,16 +85,15 @@ func rpcError(ctx context.Context, err error) *jrpc2.Error {
 	if isCall {
 		data.Outcome, code = call.outcome, CodeExecution
 	}
-	for _, row := range codeRows {
-		// An error that a function returned is an execution error even if it matches a row. Tasks, and arguments or
-		// results that could not be transferred, keep their own codes.
-		if errors.Is(err, row.err) && (!isCall || call.outcome != failed || row.code == CodeTask || row.code == CodeSerialization || row.err == models.ErrTooLarge) {
-			code = row.code
-			break
+	for kind := range admission.Kinds(err) {
+		// An error that a function returned is an execution error, whatever its kind. Tasks, and arguments or results that
+		// could not be transferred, keep their own codes.
+		own := kind == admission.TaskState || kind == admission.Serialization || kind == admission.TooLarge
+		if isCall && (call.outcome == failed && !own || kind == admission.Invalid && !errors.Is(err, models.ErrParams)) {
+			continue
 		}
-	}
-	if !isCall && code == jrpc2.InternalError && (errors.Is(err, endpoint.ErrInvalid) || errors.Is(err, driver.ErrInvalid)) {
-		code = jrpc2.InvalidParams
+		code = jrpc2.Code(kind.RPC)
+		break
 	}
 	return (&jrpc2.Error{Code: code, Message: err.Error()}).WithData(data)
 }

@@ -4,58 +4,24 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"net/http"
 
-	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
-	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Errors of requests. Package jsonrpc uses the same.
 var (
 	// ErrParams reports invalid parameters.
-	ErrParams = errors.New("invalid params")
+	ErrParams = admission.NewError(admission.Invalid, "invalid params")
 	// ErrSerialization reports a value or memory that an answer cannot contain.
-	ErrSerialization = errors.New("cannot be represented in JSON")
+	ErrSerialization = admission.NewError(admission.Serialization, "cannot be represented in JSON")
 	// ErrTooLarge reports that a request or its answer is over a limit.
-	ErrTooLarge = errors.New("too large")
+	ErrTooLarge = admission.NewError(admission.TooLarge, "too large")
 	// ErrRefused reports that the client may not make this request.
-	ErrRefused = errors.New("refused")
+	ErrRefused = admission.NewError(admission.Refused, "refused")
 )
-
-// failureRow maps an error to the code in the body of an answer, which is that of package jsonrpc, and to the HTTP
-// status.
-type failureRow struct {
-	err          error
-	code, status int
-}
-
-// failureRows are matched in order.
-var failureRows = []failureRow{
-	{ErrTooLarge, -32006, http.StatusRequestEntityTooLarge},
-	{admission.ErrLimit, -32006, http.StatusTooManyRequests},
-	{admission.ErrSlow, -32008, http.StatusGatewayTimeout},
-	{ErrParams, -32602, http.StatusBadRequest},
-	{admission.ErrReadOnly, -32007, http.StatusForbidden},
-	{ErrRefused, -32007, http.StatusForbidden},
-	{endpoint.ErrUnavailable, -32005, http.StatusServiceUnavailable},
-	{endpoint.ErrNotFound, -32004, http.StatusNotFound},
-	{context.DeadlineExceeded, -32008, http.StatusGatewayTimeout},
-	{context.Canceled, -32008, http.StatusGatewayTimeout},
-	{endpoint.ErrLimit, -32006, http.StatusTooManyRequests},
-	{ErrSerialization, -32003, http.StatusUnprocessableEntity},
-	{endpoint.ErrCapability, -32003, http.StatusUnprocessableEntity},
-	{message.ErrEncoding, -32003, http.StatusUnprocessableEntity},
-	{tensor.ErrDType, -32003, http.StatusUnprocessableEntity},
-	{fs.ErrPermission, -32007, http.StatusForbidden},
-	{endpoint.ErrInvalid, -32602, http.StatusBadRequest},
-	{driver.ErrInvalid, -32602, http.StatusBadRequest},
-	{nil, -32603, http.StatusInternalServerError},
-}
 
 // failureData describes an error of the owner, and identifies the request in logs.
 type failureData struct {
@@ -76,14 +42,8 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // the client has left
 	}
-	row := failureRows[len(failureRows)-1]
-	for _, one := range failureRows[:len(failureRows)-1] {
-		if errors.Is(err, one.err) {
-			row = one
-			break
-		}
-	}
-	bad := failure{Code: row.code, Message: err.Error()}
+	kind := admission.KindOf(err)
+	bad := failure{Code: kind.RPC, Message: err.Error()}
 	if trace, ok := intercept.TraceFrom(r.Context()); ok {
 		bad.Data.TraceID = trace.TraceID
 	}
@@ -96,6 +56,6 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	text, _ := json.Marshal(map[string]any{"error": bad}) // cannot fail: strings and numbers only
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(row.status)
+	w.WriteHeader(kind.HTTP)
 	_, _ = w.Write(append(text, '\n'))
 }

@@ -28,7 +28,7 @@ func newChunk() *streampb.Chunk { return new(streampb.Chunk) }
 
 // Put receives a set atomically.
 func (s service) Put(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply]) error {
-	return statusOf(s.put(call))
+	return admission.Status(s.put(call))
 }
 
 func (s service) put(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply]) error {
@@ -145,7 +145,7 @@ func (s service) handOver(call grpc.BidiStreamingServer[streampb.Chunk, streampb
 
 // Get sends a set.
 func (s service) Get(call grpc.BidiStreamingServer[streampb.GetRequest, streampb.Chunk]) error {
-	return statusOf(s.get(call))
+	return admission.Status(s.get(call))
 }
 
 func (s service) get(call grpc.BidiStreamingServer[streampb.GetRequest, streampb.Chunk]) error {
@@ -198,9 +198,9 @@ func (s service) Local(_ context.Context, request *streampb.LocalRequest) (*stre
 // Exchange answers each tensor with the processor.
 func (s service) Exchange(call grpc.BidiStreamingServer[streampb.Chunk, streampb.Chunk]) error {
 	if s.opts.Processor == nil {
-		return statusOf(fmt.Errorf("%w: this server processes no tensors", ErrNotServed))
+		return admission.Status(fmt.Errorf("%w: this server processes no tensors", ErrNotServed))
 	}
-	return statusOf(s.exchange(call))
+	return admission.Status(s.exchange(call))
 }
 
 // exchange receives on one goroutine and answers on this one. Credit limits how far the client may send ahead: the

@@ -24,10 +24,10 @@ type torchService struct {
 // clients of the service expect. The tensors before it were accepted.
 func (s torchService) ReceiveTensors(call grpc.ClientStreamingServer[torchpb.TensorChunk, torchpb.TensorResponse]) error {
 	if s.opts.Sink == nil {
-		return statusOf(fmt.Errorf("%w: this server accepts no tensors", ErrNotServed))
+		return admission.Status(fmt.Errorf("%w: this server accepts no tensors", ErrNotServed))
 	}
 	if err := s.checkWrite(call.Context()); err != nil {
-		return statusOf(err)
+		return admission.Status(err)
 	}
 	var ids []string
 	err := s.eachTensor(call.Context(), call, func(item *Item) error {
@@ -38,7 +38,7 @@ func (s torchService) ReceiveTensors(call grpc.ClientStreamingServer[torchpb.Ten
 		return nil
 	})
 	if call.Context().Err() != nil {
-		return statusOf(context.Cause(call.Context()))
+		return admission.Status(context.Cause(call.Context()))
 	}
 	response := &torchpb.TensorResponse{Success: err == nil, ReceivedTensorIds: ids, Message: fmt.Sprintf("Received %d tensor(s)", len(ids))}
 	if err != nil {
@@ -61,11 +61,11 @@ func (s torchService) deliver(ctx context.Context, item *Item) error {
 // SendTensors sends the requested number of tensors from the source.
 func (s torchService) SendTensors(request *torchpb.TensorRequest, call grpc.ServerStreamingServer[torchpb.TensorChunk]) error {
 	if s.opts.Source == nil {
-		return statusOf(fmt.Errorf("%w: this server has no tensors to send", ErrNotServed))
+		return admission.Status(fmt.Errorf("%w: this server has no tensors to send", ErrNotServed))
 	}
 	count := max(1, int(request.GetCount()))
 	if count > s.limits.Tensors {
-		return statusOf(fmt.Errorf("%w: %d tensors are more than %d", ErrLimit, count, s.limits.Tensors))
+		return admission.Status(fmt.Errorf("%w: %d tensors are more than %d", ErrLimit, count, s.limits.Tensors))
 	}
 	for index := range count {
 		item, err := s.opts.Source.Tensor(call.Context(), index, request.GetParameters())
@@ -73,7 +73,7 @@ func (s torchService) SendTensors(request *torchpb.TensorRequest, call grpc.Serv
 			err = sendTorch(call, item, s.opts.Host, chunkBytes)
 		}
 		if err != nil {
-			return statusOf(fmt.Errorf("Error sending tensors: %w", err)) //nolint:staticcheck // the words that clients of the service know
+			return admission.Status(fmt.Errorf("Error sending tensors: %w", err)) //nolint:staticcheck // the words that clients of the service know
 		}
 	}
 	return nil
@@ -83,9 +83,9 @@ func (s torchService) SendTensors(request *torchpb.TensorRequest, call grpc.Serv
 // id.
 func (s torchService) StreamTensors(call grpc.BidiStreamingServer[torchpb.TensorChunk, torchpb.TensorChunk]) error {
 	if s.opts.Processor == nil {
-		return statusOf(fmt.Errorf("%w: this server processes no tensors", ErrNotServed))
+		return admission.Status(fmt.Errorf("%w: this server processes no tensors", ErrNotServed))
 	}
-	return statusOf(s.eachTensor(call.Context(), call, func(item *Item) error {
+	return admission.Status(s.eachTensor(call.Context(), call, func(item *Item) error {
 		defer item.Tensor.Close()
 		result, err := s.process(call.Context(), item)
 		if err != nil {

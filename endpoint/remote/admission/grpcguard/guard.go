@@ -168,7 +168,7 @@ func (g *Guard) admit(ctx context.Context, info *tap.Info, known bool) (context.
 	}
 	ctx, call, err := g.opts.Controller.Enter(ctx, id, valid)
 	if err != nil {
-		return ctx, statusOf(err)
+		return ctx, admission.Status(err)
 	}
 	pool := g.opts.Controller.Requests
 	s := &stream{call: call, limit: pool.Limit(id), rate: g.opts.Controller.Rate, charged: pool.Open(id), parties: 1}

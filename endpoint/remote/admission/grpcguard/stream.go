@@ -2,13 +2,11 @@ package grpcguard
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -96,7 +94,7 @@ func (s *stream) failed(err error) {
 	writer := s.writer
 	s.mu.Unlock()
 	if writer != nil {
-		_ = writer.WriteStatus(status.Convert(statusOf(err))) // best effort: the client may have left
+		_ = writer.WriteStatus(status.Convert(admission.Status(err))) // best effort: the client may have left
 	}
 }
 
@@ -105,7 +103,7 @@ func (s *stream) enter(ctx context.Context, single bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
-		return statusOf(s.err)
+		return admission.Status(s.err)
 	}
 	if s.parties == 0 {
 		return status.FromContextError(context.Canceled).Err()
@@ -143,14 +141,14 @@ func (s *stream) receive(m any, packed bool, recv func(any) error) error {
 	s.held = 0
 	if err != nil {
 		if s.err != nil {
-			err = statusOf(s.err)
+			err = admission.Status(s.err)
 		}
 		return err
 	}
 	s.held = s.messages.next()
 	if extra -= s.held; extra > 0 {
 		if err := s.charged.Add(extra); err != nil {
-			return statusOf(err)
+			return admission.Status(err)
 		}
 		s.held += extra
 	}
@@ -177,20 +175,3 @@ type guardedStream struct {
 
 // RecvMsg implements grpc.ServerStream.
 func (g *guardedStream) RecvMsg(m any) error { return g.receive(m, g.packed, g.ServerStream.RecvMsg) }
-
-// statusOf converts an error of package admission to a gRPC status.
-func statusOf(err error) error {
-	code := codes.Internal
-	switch {
-	case errors.Is(err, admission.ErrLimit):
-		code = codes.ResourceExhausted
-	case errors.Is(err, admission.ErrSlow):
-		code = codes.DeadlineExceeded
-	case errors.Is(err, admission.ErrRevoked):
-		code = codes.Unauthenticated
-	}
-	if st, ok := status.FromError(err); ok {
-		return st.Err()
-	}
-	return status.Error(code, err.Error())
-}
