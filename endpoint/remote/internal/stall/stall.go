@@ -2,7 +2,6 @@
 package stall
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -16,8 +15,7 @@ import (
 type Reader struct {
 	r     io.Reader
 	stall time.Duration
-	rate  int64         // minimum in bytes per second; 0 means none
-	left  time.Duration // with a rate: how much longer the sender may be silent
+	meter *admission.Meter
 	timer *time.Timer
 	armed time.Time
 	cut   func()
@@ -29,14 +27,14 @@ type Reader struct {
 // duration stall.
 func NewReader(w http.ResponseWriter, r io.Reader, stall time.Duration) *Reader {
 	control := http.NewResponseController(w)
-	return &Reader{r: r, stall: stall, cut: func() {
+	return &Reader{r: r, stall: stall, meter: admission.NewMeter(admission.Rate{}), cut: func() {
 		_ = control.SetReadDeadline(time.Unix(1, 0)) // in the past: a blocked read fails
 	}}
 }
 
 // AtLeast makes the reader fail with admission.ErrSlow if the sender is slower than rate, in bytes per second.
 func (s *Reader) AtLeast(rate int64) *Reader {
-	s.rate, s.left = rate, s.stall
+	s.meter = admission.NewMeter(admission.Rate{Bytes: rate, Grace: s.stall})
 	return s
 }
 
@@ -53,21 +51,12 @@ func (s *Reader) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
 	s.bytes += int64(n)
 	s.ended = s.ended || err == io.EOF //nolint:errorlint // as io.Reader has it
-	if s.rate > 0 && err == nil {
-		return n, s.measure(n, time.Since(now))
+	if err == nil {
+		if err = s.meter.Add(n, time.Since(now)); err != nil {
+			s.cut()
+		}
 	}
 	return n, err
-}
-
-// measure accounts for n bytes for which Read has waited.
-func (s *Reader) measure(n int, waited time.Duration) error {
-	if s.left -= waited; s.left <= 0 {
-		s.cut()
-		return fmt.Errorf("%w of %d bytes a second: see --min-rate", admission.ErrSlow, s.rate)
-	}
-	earned := time.Duration(float64(n) / float64(s.rate) * float64(time.Second))
-	s.left = min(s.stall, s.left+earned)
-	return nil
 }
 
 // Ended reports whether a body of length bytes was read in full. -1 means that the length is unknown.
