@@ -34,3 +34,40 @@ func TestRefusedRenewalNotRepeated(t *testing.T) {
 		require.Empty(t, c.toResume(conn))
 	}
 }
+
+// Events change the state of a version, also if they arrive before the answer with the version.
+func TestLeaseStates(t *testing.T) {
+	a := &Lease{of: newClient().Connector, Name: "m", changed: make(chan struct{})}
+	conn := new(Conn)
+	event := a.eventsOf(conn)
+	event(message.Event{Kind: message.EventPublished, Name: "m", Version: 5})
+	a.acquired("one", 3)
+	require.Equal(t, LeaseState{Newest: 5}, a.State())
+	for _, step := range []struct {
+		conn    *Conn
+		kind    message.EventKind
+		version uint64
+		want    LeaseState
+	}{
+		{conn, message.EventPublished, 4, LeaseState{Newest: 5}},
+		{new(Conn), message.EventPublished, 9, LeaseState{Newest: 5}}, // of another connection
+		{conn, message.EventWithdrawn, 2, LeaseState{Newest: 5}},      // of an earlier version
+		{conn, message.EventWithdrawn, 5, LeaseState{Newest: 5, Withdrawn: true}},
+		{conn, message.EventPublished, 6, LeaseState{Newest: 6, Withdrawn: true}},
+	} {
+		before, changed := a.State(), a.Changed()
+		a.event(step.conn, message.Event{Kind: step.kind, Name: "m", Version: step.version})
+		require.Equal(t, step.want, a.State())
+		select {
+		case <-changed:
+			require.NotEqual(t, before, step.want)
+		default:
+			require.Equal(t, before, step.want)
+		}
+	}
+	a.end()
+	a.event(conn, message.Event{Kind: message.EventPublished, Name: "m", Version: 7})
+	require.Equal(t, LeaseState{Newest: 6, Withdrawn: true, Orphaned: true}, a.State())
+	require.True(t, a.Release())
+	require.False(t, a.Release(), "the second time")
+}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
-	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // maxRepeats is the number of times that a request is repeated if it does not wait for an owner.
@@ -85,36 +84,4 @@ func (c *Connector) sleep(ctx context.Context, d time.Duration) bool {
 		return false
 	}
 	return true
-}
-
-// List returns the owner's models.
-func (c *Connector) List(ctx context.Context) (message.Listed, error) {
-	return listParts(func(ask message.List) (part message.Listed, err error) {
-		err = c.Request(ctx, Request{Op: message.OpList, Body: ask}, &part)
-		return part, err
-	})
-}
-
-// listParts requests the parts of a list in order and joins them.
-func listParts(request func(message.List) (message.Listed, error)) (all message.Listed, err error) {
-	var ask message.List
-	for {
-		part, err := request(ask)
-		if err != nil {
-			return all, err
-		}
-		if n := len(all.Models); n > 0 && len(part.Models) > 0 && all.Models[n-1].Name == part.Models[0].Name {
-			all.Models[n-1].Versions = append(all.Models[n-1].Versions, part.Models[0].Versions...)
-			part.Models = part.Models[1:]
-		}
-		all.Models = append(all.Models, part.Models...)
-		all.Loading = append(all.Loading, part.Loading...)
-		switch {
-		case part.Next == "":
-			return all, nil
-		case part.Next < ask.After, part.Next == ask.After && part.NextVersion >= ask.AfterVersion:
-			return all, fmt.Errorf("%w: answer: the list is not in order", status.ErrProtocol)
-		}
-		ask = message.List{After: part.Next, AfterVersion: part.NextVersion}
-	}
 }
