@@ -5,6 +5,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -359,13 +360,13 @@ type MemoryUsage string
 // The purposes of memory. Memory that serves several purposes counts for the first of them in this order.
 const (
 	// MemoryModels is the memory of published versions.
-	MemoryModels MemoryUsage = "models"
+	MemoryModels MemoryUsage = server.MemoryModels
 	// MemoryObjects is the memory of managed objects.
-	MemoryObjects MemoryUsage = "objects"
+	MemoryObjects MemoryUsage = server.MemoryObjects
 	// MemoryResults is the memory of cached results.
-	MemoryResults MemoryUsage = "results"
+	MemoryResults MemoryUsage = server.MemoryResults
 	// MemoryTasks is the memory of results that tasks keep.
-	MemoryTasks MemoryUsage = "tasks"
+	MemoryTasks MemoryUsage = server.MemoryTasks
 )
 
 // LimitUse describes a limit on clients and its current use. PROTOCOL.md has the table.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
@@ -23,7 +22,6 @@ type Server struct {
 	opts    ServerOptions
 	id      string
 	log     *slog.Logger
-	started time.Time
 	devices transfer.Devices
 
 	core      *server.Server    // performs the operations of clients
@@ -34,11 +32,9 @@ type Server struct {
 	totals    server.Totals     // resources held for clients
 	own       *Client           // client for this process's calls
 
-	socket   *socket // nil if the server has no socket
-	serving  atomic.Bool
+	socket   *socket  // nil if the server has no socket
 	reclaims []func() // unregister the callbacks for devices that run out of memory
 	budgets  budgets
-	support  support
 }
 
 // budgets holds the origin of the limits on kept results, for reports.
@@ -56,7 +52,7 @@ func NewServer(opts ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.sessions.Socket = s.opts.Socket
+	s.sessions.Socket, s.core.Bound = s.opts.Socket, true
 	s.socket = &socket{Socket: bound, path: s.opts.Socket, allowed: s.opts.AllowUIDs, log: s.log, listener: &inproc.Listener{Dial: s.sessions.Connect}}
 	s.socket.listener.Announce(bound.ID())
 	return s, nil
@@ -96,8 +92,8 @@ const serveDrain = 10 * time.Second
 
 // accept admits clients until the server closes.
 func (s *Server) accept() error {
-	s.serving.Store(true)
-	defer s.serving.Store(false)
+	s.core.Serving.Store(true)
+	defer s.core.Serving.Store(false)
 	s.sessions.Open()
 	return s.socket.accept(s.sessions)
 }

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
@@ -34,7 +33,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, log: opts.Logger, id: transfer.NewID(), started: time.Now(), devices: devices, budgets: from}
+	s := &Server{opts: opts, log: opts.Logger, id: transfer.NewID(), devices: devices, budgets: from}
 	s.newTotals()
 	s.engine = newEngine(&s.opts, s.id, devices)
 	s.endpoints = server.Endpoints{Registry: opts.Registry.registered(), Offers: newOffers(s)}
@@ -102,10 +101,10 @@ func newOffers(s *Server) *offering.Table {
 func newCore(s *Server, intercept Invoke) *server.Server {
 	l := &s.opts.Limits
 	c := server.Config{
-		ID: s.id, Log: s.log, Engine: s.engine, Models: s.models, Endpoints: &s.endpoints, Totals: &s.totals,
+		ID: s.id, Version: Version(), Log: s.log, Devices: s.devices, Engine: s.engine, Models: s.models, Endpoints: &s.endpoints, Totals: &s.totals,
 		Limits:    server.Limits{Objects: l.Objects, Tasks: l.Tasks, KeptBytes: l.KeptBytes, SlabBytes: l.SlabBytes},
 		Intercept: interceptServer(intercept),
-		Info:      func() message.ServerInfo { return describeServer(s) },
+		LimitUses: func() []message.LimitUse { return describeLimits(s) },
 		Session: session.Config{
 			Log: s.log, Socket: s.opts.Socket, Label: s.opts.Label, AllowUIDs: s.opts.AllowUIDs, Hello: s.hello, Totals: &s.totals.Totals,
 			Limits: session.Limits{

@@ -66,11 +66,6 @@ func ping(_ context.Context, r *session.Request) (session.Reply, error) {
 	return &answer{body: message.Pong(in)}, nil
 }
 
-// info describes the server.
-func (s *Server) info(context.Context, *session.Request) (session.Reply, error) {
-	return &answer{body: s.Info()}, nil
-}
-
 // unwatch ends a watch or an offer of an earlier request.
 func unwatch(_ context.Context, r *session.Request) (session.Reply, error) {
 	var in message.Unwatch

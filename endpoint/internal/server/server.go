@@ -6,6 +6,8 @@ package server
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
@@ -15,19 +17,21 @@ import (
 
 // Config holds the parts and the settings of a server.
 type Config struct {
-	ID        string         // of the server
-	Log       *slog.Logger   // for operators
-	Engine    *engine.Engine // runs endpoints and keeps results
-	Models    *Models        // published versions
-	Endpoints *Endpoints     // callable endpoints
-	Limits    Limits         // of one client
-	Totals    *Totals        // of all clients
-	Intercept Intercept      // wraps calls; nil for none
+	ID        string           // of the server
+	Version   string           // of this module
+	Log       *slog.Logger     // for operators
+	Devices   transfer.Devices // whose memory the server can share
+	Engine    *engine.Engine   // runs endpoints and keeps results
+	Models    *Models          // published versions
+	Endpoints *Endpoints       // callable endpoints
+	Limits    Limits           // of one client
+	Totals    *Totals          // of all clients
+	Intercept Intercept        // wraps calls; nil for none
 	// PermitOffer returns an error if the client may not offer the endpoints with the given names. If it is nil, no
 	// client may.
 	PermitOffer func(client Peer, names []string) error
-	// Info returns the description of the server.
-	Info func() message.ServerInfo
+	// LimitUses returns what is used of each limit.
+	LimitUses func() []message.LimitUse
 	// Session configures the sessions. New sets its operations and its clients.
 	Session session.Config
 }
@@ -51,11 +55,15 @@ type Totals struct {
 type Server struct {
 	Config
 	Sessions *session.Register // connected clients
+	Bound    bool              // the server has a socket; set before Serving
+	Serving  atomic.Bool       // the server accepts clients
+	started  time.Time
+	support  support
 }
 
 // New returns a server without clients.
 func New(c Config) *Server {
-	s := &Server{Config: c}
+	s := &Server{Config: c, started: time.Now()}
 	c.Session.NewClient = s.newClient
 	c.Session.Operations = s.operations()
 	s.Sessions = session.NewRegister(c.Session)

@@ -101,7 +101,7 @@ var Table = []Row{
 	{
 		Package: "endpoint/internal/server",
 		Ours: []string{
-			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "task", "endpoint/internal/status", "endpoint/internal/codec",
+			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "endpoint/internal/status", "endpoint/internal/codec",
 			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/limits", "endpoint/internal/engine",
 			"endpoint/internal/offering", "endpoint/internal/session",
 		},

@@ -1,7 +1,8 @@
-package endpoint
+package server
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"os"
 	"slices"
@@ -11,32 +12,38 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// serverKind identifies servers of this package in [ServerInfo].
+// serverKind identifies servers of this package in their description.
 const serverKind = "SharedTensorServer"
 
 // transport names how memory is shared: in place between processes of one host, by handles that a Unix socket
 // transfers.
 const transport = "same-host-unix-handles"
 
-// describeServer returns the server's description.
-func describeServer(s *Server) message.ServerInfo {
+// info describes the server.
+func (s *Server) info(context.Context, *session.Request) (session.Reply, error) {
+	return &answer{body: s.describe()}, nil
+}
+
+// describe returns the server's description.
+func (s *Server) describe() message.ServerInfo {
 	have := takeMemorySnapshot(s)
-	sessions := describeSessions(s, have)
-	running := s.socket != nil && !s.sessions.Stopped()
+	sessions := s.describeSessions(have)
+	running := s.Bound && !s.Sessions.Stopped()
 	out := message.ServerInfo{
-		Server: s.id, Kind: serverKind, Version: Version(), Label: s.opts.Label, Socket: s.opts.Socket, DeviceIndex: socketIndex(s.opts.Socket),
+		Server: s.ID, Kind: serverKind, Version: s.Version, Label: s.Config.Session.Label, Socket: s.Sessions.Socket, DeviceIndex: socketIndex(s.Sessions.Socket),
 		PID: int32(os.Getpid()), ParentPID: int32(os.Getppid()), StartedAt: s.started.UnixNano(), Uptime: int64(time.Since(s.started)),
-		Running: running, Ready: running && s.serving.Load(), Devices: s.devices.Describe(),
-		Capabilities: message.Capabilities{Transport: transport, Handles: s.support.of(s.devices)},
-		Stats:        serverStats(s, have, sessions), Endpoints: describeEndpoints(s), Sessions: sessions,
+		Running: running, Ready: running && s.Serving.Load(), Devices: s.Devices.Describe(),
+		Capabilities: message.Capabilities{Transport: transport, Handles: s.support.of(s.Devices)},
+		Stats:        s.stats(have, sessions), Endpoints: s.describeEndpoints(), Sessions: sessions,
 	}
 	out.Memory, out.Stats.BytesOwned = have.uses()
-	out.Limits = describeLimits(s)
+	out.Limits = s.LimitUses()
 	return out
 }
 
@@ -86,20 +93,20 @@ func (u *support) of(devices transfer.Devices) []message.HandleSupport {
 	return list
 }
 
-// serverStats collects the counters of the server's parts.
-func serverStats(s *Server, have *memorySnapshot, sessions []message.SessionInfo) message.ServerStats {
-	results, tasks, catalogStats := s.engine.Results.Stats(), s.engine.Tasks.Stats(), s.models.Catalog.Stats()
+// stats collects the counters of the server's parts.
+func (s *Server) stats(have *memorySnapshot, sessions []message.SessionInfo) message.ServerStats {
+	results, tasks, catalogStats := s.Engine.Results.Stats(), s.Engine.Tasks.Stats(), s.Models.Catalog.Stats()
 	pools := driver.Pools()
 	out := message.ServerStats{
-		Requests: s.sessions.Requests.Load(), Errors: s.sessions.Failures.Load(),
+		Requests: s.Sessions.Requests.Load(), Errors: s.Sessions.Failures.Load(),
 		CacheHits: results.Hits, CacheMisses: results.Misses, CacheJoins: results.Joins, CacheInvalidations: results.Invalidations,
 		CacheFailures: results.Failures, CacheEvictions: results.Evictions, CacheExpirations: results.Expirations,
 		CacheEntries: uint64(results.Entries), CacheBytes: uint64(results.Bytes), Inflight: uint64(results.Builds),
-		Objects: uint64(s.engine.Objects.Count()), CachedObjects: have.cached, TaskSubmissions: tasks.Submitted,
+		Objects: uint64(s.Engine.Objects.Count()), CachedObjects: have.cached, TaskSubmissions: tasks.Submitted,
 		Tasks: uint64(tasks.Pending + tasks.Running + tasks.Kept), TasksRunning: uint64(tasks.Running), TasksPending: uint64(tasks.Pending),
 		TasksCompleted: tasks.Succeeded, TasksFailed: tasks.Failed, TasksCancelled: tasks.Cancelled, TasksExpired: tasks.Expired,
 		Models: uint64(catalogStats.Names), Versions: uint64(catalogStats.Versions), Leases: uint64(catalogStats.Leases), Watchers: uint64(catalogStats.Watchers),
-		SlabsReused: s.totals.Slabs.Reused.Load(), SlabsFresh: s.totals.Slabs.Fresh.Load(), SlabsRefused: s.totals.Slabs.Refused.Load(),
+		SlabsReused: s.Totals.Slabs.Reused.Load(), SlabsFresh: s.Totals.Slabs.Fresh.Load(), SlabsRefused: s.Totals.Slabs.Refused.Load(),
 		PoolSlabs: uint64(pools.Slabs), PoolBytes: uint64(pools.Bytes),
 		PoolReused: uint64(pools.Reused), PoolFresh: uint64(pools.Fresh), PoolBusy: uint64(pools.Busy),
 	}
@@ -112,9 +119,9 @@ func serverStats(s *Server, have *memorySnapshot, sessions []message.SessionInfo
 	return out
 }
 
-func describeEndpoints(s *Server) []message.EndpointStats {
+func (s *Server) describeEndpoints() []message.EndpointStats {
 	var list []message.EndpointStats
-	for _, d := range s.endpoints.List() {
+	for _, d := range s.Endpoints.List() {
 		q := d.Latency.Quantiles(0.5, 0.9, 0.99)
 		list = append(list, message.EndpointStats{
 			Name: d.Name, Calls: d.Calls.Load(), CacheHits: d.Hits.Load(), Uncached: d.Uncached.Load(), Failures: d.Failures.Load(),
@@ -126,12 +133,12 @@ func describeEndpoints(s *Server) []message.EndpointStats {
 }
 
 // describeSessions returns the server's own session and its clients, oldest first, with what they hold.
-func describeSessions(s *Server, have *memorySnapshot) []message.SessionInfo {
-	list := s.core.Describe()
+func (s *Server) describeSessions(have *memorySnapshot) []message.SessionInfo {
+	list := s.Describe()
 	slices.SortFunc(list, func(a, b message.SessionInfo) int { return cmp.Compare(a.Session, b.Session) })
 	leased := map[uint64][][]*tensor.Storage{}
 	leases := map[uint64]int{}
-	s.models.Held(func(holder uint64, n int, storages [][]*tensor.Storage) { leases[holder], leased[holder] = n, storages })
+	s.Models.Held(func(holder uint64, n int, storages [][]*tensor.Storage) { leases[holder], leased[holder] = n, storages })
 	each := min(listedReferences, max(listedReferencesAll/len(list), 1))
 	for i := range list {
 		session := &list[i]

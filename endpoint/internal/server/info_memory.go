@@ -1,4 +1,4 @@
-package endpoint
+package server
 
 import (
 	"cmp"
@@ -12,13 +12,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// memoryUsages lists the values of MemoryUsage in order of reporting.
-var memoryUsages = []MemoryUsage{MemoryModels, MemoryObjects, MemoryResults, MemoryTasks}
+// Purposes for which a server uses memory.
+const (
+	MemoryModels  = "models"
+	MemoryObjects = "objects"
+	MemoryResults = "results"
+	MemoryTasks   = "tasks"
+)
+
+// memoryUsages lists the purposes in order of reporting.
+var memoryUsages = []string{MemoryModels, MemoryObjects, MemoryResults, MemoryTasks}
 
 // memorySnapshot lists a server's storages at one moment. They are borrowed and may be closed meanwhile, so only their
 // names, sizes and devices are used.
 type memorySnapshot struct {
-	of       map[MemoryUsage][][]*tensor.Storage
+	of       map[string][][]*tensor.Storage
 	sessions map[uint64]*heldObjects // references, by session
 	cached   uint64                  // objects in the cache
 	names    map[*tensor.Storage]string
@@ -34,17 +42,17 @@ type heldObjects struct {
 // takeMemorySnapshot queries all parts of the server in turn.
 func takeMemorySnapshot(s *Server) *memorySnapshot {
 	v := &memorySnapshot{
-		of: map[MemoryUsage][][]*tensor.Storage{}, sessions: map[uint64]*heldObjects{}, names: map[*tensor.Storage]string{},
+		of: map[string][][]*tensor.Storage{}, sessions: map[uint64]*heldObjects{}, names: map[*tensor.Storage]string{},
 	}
-	for _, storages := range s.models.Storages() {
+	for _, storages := range s.Models.Storages() {
 		v.add(MemoryModels, storages)
 	}
 	cached := map[*engine.Result]struct{}{}
-	s.engine.Results.Each(func(_ cache.Key, r *engine.Result) {
+	s.Engine.Results.Each(func(_ cache.Key, r *engine.Result) {
 		cached[r] = struct{}{}
 		v.add(MemoryResults, r.Payload.Storages)
 	})
-	s.engine.Objects.Each(func(obj *engine.Object) {
+	s.Engine.Objects.Each(func(obj *engine.Object) {
 		v.add(MemoryObjects, obj.Result.Payload.Storages)
 		if _, is := cached[obj.Result.Result]; is {
 			v.cached++
@@ -60,13 +68,13 @@ func takeMemorySnapshot(s *Server) *memorySnapshot {
 			of.storages = append(of.storages, obj.Result.Payload.Storages)
 		}
 	})
-	s.engine.Tasks.EachResult(func(_ string, o *engine.Outcome) {
+	s.Engine.Tasks.EachResult(func(_ string, o *engine.Outcome) {
 		v.add(MemoryTasks, o.Storages())
 	})
 	return v
 }
 
-func (v *memorySnapshot) add(use MemoryUsage, storages []*tensor.Storage) {
+func (v *memorySnapshot) add(use string, storages []*tensor.Storage) {
 	if len(storages) > 0 {
 		v.of[use] = append(v.of[use], storages)
 	}
@@ -103,7 +111,7 @@ func (v *memorySnapshot) distinct(lists [][]*tensor.Storage, seen map[string]str
 func (v *memorySnapshot) uses() (list []message.MemoryUse, total uint64) {
 	type key struct {
 		device driver.UUID
-		use    MemoryUsage
+		use    string
 	}
 	at, seen := map[key]int{}, map[string]struct{}{}
 	for _, use := range memoryUsages {
@@ -113,7 +121,7 @@ func (v *memorySnapshot) uses() (list []message.MemoryUse, total uint64) {
 			if !known {
 				i = len(list)
 				at[key{info.UUID, use}] = i
-				list = append(list, message.MemoryUse{Device: message.UUID(info.UUID), Type: int32(info.Type), Use: string(use)})
+				list = append(list, message.MemoryUse{Device: message.UUID(info.UUID), Type: int32(info.Type), Use: use})
 			}
 			list[i].Bytes += uint64(s.Bytes())
 			list[i].Storages++
