@@ -74,11 +74,7 @@ func newEngine(opts *ServerOptions, id string, devices transfer.Devices) *engine
 	return engine.New(engine.Config{
 		Server: id, Log: opts.Logger, Devices: devices, Frame: opts.Limits.Wire,
 		ResultBytes: opts.Limits.ObjectBytes, ResultBytesTotal: opts.Limits.ObjectBytesTotal,
-		Results: engine.CacheBounds{Entries: opts.Results.Entries, Bytes: max(opts.Results.Bytes, 0), TTL: opts.Results.TTL},
-		Tasks: engine.TaskBounds{
-			Workers: opts.Tasks.Workers, Capacity: opts.Tasks.Capacity, Retain: opts.Tasks.Retain, TTL: opts.Tasks.TTL,
-			Bytes: max(opts.Tasks.Bytes, 0),
-		},
+		Results: engine.CacheBounds(opts.Results), Tasks: engine.TaskBounds(opts.Tasks),
 	})
 }
 

@@ -37,14 +37,15 @@ type Config struct {
 }
 
 // CacheBounds are the limits of the result cache. 0 selects the default of package cache for Entries, and no limit for
-// Bytes and TTL.
+// Bytes and TTL. Negative Bytes are no limit either.
 type CacheBounds struct {
 	Entries int           // maximum number of results
 	Bytes   int64         // total of memory, encodings and keys
 	TTL     time.Duration // time since the run
 }
 
-// TaskBounds are the limits of tasks. 0 selects the default of package task, and no limit for Bytes.
+// TaskBounds are the limits of tasks. 0 selects the default of package task, and no limit for Bytes. Negative Bytes are no
+// limit either.
 type TaskBounds struct {
 	// Workers is the number of tasks that run at once. Capacity is the number of tasks in total. Retain is the number
 	// of finished tasks that are kept, TTL the time for which they are kept, and Bytes the total size of their results.
@@ -59,12 +60,12 @@ func New(c Config) *Engine {
 	e.Memory.one, e.Memory.all = c.ResultBytes, c.ResultBytesTotal
 	e.Objects.memory = &e.Memory
 	e.Results = cache.New(cache.Options[*Result]{
-		Entries: c.Results.Entries, Bytes: c.Results.Bytes, TTL: c.Results.TTL,
+		Entries: c.Results.Entries, Bytes: max(c.Results.Bytes, 0), TTL: c.Results.TTL,
 		Cost: resultCost, OnEvict: func(_ cache.Key, r *Result) { r.Release() },
 		Work: func() cache.Work { return new(task.Work) },
 	})
 	e.Tasks = task.New(task.Options[*Outcome]{
-		Workers: c.Tasks.Workers, Capacity: c.Tasks.Capacity, Retain: c.Tasks.Retain, TTL: c.Tasks.TTL, Bytes: c.Tasks.Bytes, Cost: (*Outcome).bytes,
+		Workers: c.Tasks.Workers, Capacity: c.Tasks.Capacity, Retain: c.Tasks.Retain, TTL: c.Tasks.TTL, Bytes: max(c.Tasks.Bytes, 0), Cost: (*Outcome).bytes,
 		Release: func(o *Outcome) { o.drop(&e.Objects) }, // fetching a result adds a reference
 	})
 	return e
