@@ -16,6 +16,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -77,6 +78,24 @@ func TestCheckModelFindsWrongByte(t *testing.T) {
 		}
 		require.NoError(t, sd.Close())
 	}
+}
+
+// check finds a value that was prepared from another version, and one that was closed while it is used.
+func TestCheckPreparedFindsWrongValue(t *testing.T) {
+	needsHost(t)
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer dev.Close()
+	sd, err := makeModel(dev, 1)
+	require.NoError(t, err)
+	defer sd.Close()
+	c := &client{}
+	p := &prepared{ModelVersion: endpoint.ModelVersion{Version: 1, Server: "s", StateDict: sd}, salt: 1}
+	require.NoError(t, p.check(c, "m"))
+	require.ErrorContains(t, (&prepared{ModelVersion: p.ModelVersion, salt: 2}).check(c, "m"), "was prepared from")
+	require.NoError(t, p.Close())
+	require.ErrorContains(t, p.check(c, "m"), "closed while it is used")
+	require.Error(t, p.Close())
 }
 
 func TestSaltsFindConflict(t *testing.T) {
