@@ -26,7 +26,7 @@ func TestErrorApplicationCode(t *testing.T) {
 		return 0, fmt.Errorf("user %d: %w", n, errQuota.WithData(map[string]int{"left": n}))
 	}
 	require.NoError(t, endpoint.Register(r, "call", refuse))
-	require.NoError(t, endpoint.Register(r, "task", refuse, endpoint.Task()))
+	require.NoError(t, endpoint.Register(r, "task", refuse, endpoint.AsTask()))
 	require.NoError(t, endpoint.Register(r, "file", func(context.Context, int) (int, error) {
 		_, err := os.Open("/nowhere/at/all")
 		return 0, err

@@ -84,9 +84,9 @@ func TestCacheGoexit(t *testing.T) {
 			require.Error(t, c.Call(ctx, name, nil, nil), name)
 		}
 	}
-	info, err := c.Submit(ctx, "exit uncached", nil)
+	job, err := c.Submit(ctx, "exit uncached", nil)
 	require.NoError(t, err)
-	info, err = c.Wait(ctx, info.ID)
+	info, err := job.Wait(ctx)
 	require.NoError(t, err)
 	require.Equal(t, endpoint.TaskFailed, info.State)
 	require.ErrorIs(t, info.Err(), task.ErrFailed)
@@ -249,7 +249,7 @@ func TestTaskSubmitConcurrently(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, tasks, workers*each)
 	for _, info := range tasks {
-		end, err := c.Wait(ctx, info.ID)
+		end, err := c.Task(info.ID).Wait(ctx)
 		require.NoError(t, err)
 		require.Equal(t, endpoint.TaskCompleted, end.State)
 	}

@@ -21,16 +21,16 @@ func TestCacheOption(t *testing.T) {
 		runs           int
 	}{
 		{"nothing said", nil, nil, 2},
-		{"a task", nil, opts{endpoint.Task()}, 2},
+		{"a task", nil, opts{endpoint.AsTask()}, 2},
 		{"side by side", nil, opts{endpoint.NoSingleFlight()}, 2},
 		{"cached", nil, opts{endpoint.Cached()}, 1},
 		{"by key", nil, opts{endpoint.CacheKey("")}, 1},
 		{"managed", nil, opts{endpoint.Managed()}, 1},
 		{"managed, each its own", nil, opts{endpoint.Managed(), endpoint.NoCache()}, 2},
-		{"cached task", nil, opts{endpoint.Task(), endpoint.Cached()}, 1},
+		{"cached task", nil, opts{endpoint.AsTask(), endpoint.Cached()}, 1},
 		{"cached by the registry", opts{endpoint.Cached()}, nil, 1},
 		{"by the registry's key", opts{endpoint.CacheKey("")}, nil, 1},
-		{"task cached by the registry", opts{endpoint.Cached()}, opts{endpoint.Task()}, 1},
+		{"task cached by the registry", opts{endpoint.Cached()}, opts{endpoint.AsTask()}, 1},
 		{"not cached though the registry is", opts{endpoint.Cached()}, opts{endpoint.NoCache()}, 2},
 		{"not cached though the registry has a key", opts{endpoint.CacheKey("")}, opts{endpoint.NoCache()}, 2},
 		{"cached though the registry is not", opts{endpoint.NoCache()}, opts{endpoint.Cached()}, 1},
@@ -67,12 +67,12 @@ func TestCacheOption(t *testing.T) {
 func TestTaskRunsPerSubmission(t *testing.T) {
 	runs := make(chan int, 8)
 	r := endpoint.NewRegistry()
-	require.NoError(t, endpoint.Register(r, "count", func(_ context.Context, n int) (int, error) { runs <- n; return n, nil }, endpoint.Task()))
+	require.NoError(t, endpoint.Register(r, "count", func(_ context.Context, n int) (int, error) { runs <- n; return n, nil }, endpoint.AsTask()))
 	ctx, _, c := shared(t, endpoint.ServerOptions{Registry: r})
 	for range 3 {
 		task, err := c.Submit(ctx, "count", 1)
 		require.NoError(t, err)
-		_, err = c.Wait(ctx, task.ID)
+		_, err = task.Wait(ctx)
 		require.NoError(t, err)
 	}
 	require.Len(t, runs, 3)

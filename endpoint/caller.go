@@ -12,7 +12,7 @@ import (
 )
 
 // Calls makes calls. Accept it in programs that only call, so that a test can implement its two methods or use
-// endpointtest.Fake. [Call], [Stub], [Stream] and [CallManaged] accept it.
+// endpointtest.Fake. [Call], [Stub] and [Stream] accept it.
 type Calls interface {
 	// Call calls an endpoint and decodes its result into out. See [Client.Call].
 	Call(ctx context.Context, name string, in, out any) error
@@ -20,24 +20,16 @@ type Calls interface {
 	Stream(ctx context.Context, name string, in any) iter.Seq2[func(out any) error, error]
 }
 
-// Tasks submits calls as tasks and manages them.
+// Tasks submits calls as tasks and finds tasks.
 type Tasks interface {
 	// Submit starts a call as a task and returns at once.
-	Submit(ctx context.Context, name string, in any) (TaskInfo, error)
-	// Task describes a task.
-	Task(ctx context.Context, id string) (TaskInfo, error)
-	// Wait waits for the end of a task.
-	Wait(ctx context.Context, id string) (TaskInfo, error)
-	// WatchTasks follows the changes of tasks.
-	WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[TaskEvent, error]
-	// WatchTask follows the changes of one task until it ends.
-	WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error]
-	// Result decodes the result of a completed task into out.
-	Result(ctx context.Context, id string, out any) error
-	// Cancel cancels a task and reports whether it did.
-	Cancel(ctx context.Context, id string) (bool, error)
+	Submit(ctx context.Context, name string, in any) (*Task, error)
+	// Task returns the task of an id.
+	Task(id string) *Task
 	// Tasks lists tasks.
 	Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error)
+	// WatchTasks follows the changes of tasks.
+	WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[TaskEvent, error]
 }
 
 // Objects manages managed objects and references to them.

@@ -31,8 +31,8 @@ func TestClientCancelNearAnswer(t *testing.T) {
 	require.NoError(t, endpoint.Register(r, "task", func(ctx context.Context, n int) (int, error) {
 		<-ctx.Done()
 		return 0, context.Cause(ctx)
-	}, endpoint.Task()))
-	require.NoError(t, endpoint.Register(r, "done", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Task()))
+	}, endpoint.AsTask()))
+	require.NoError(t, endpoint.Register(r, "done", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.AsTask()))
 	require.NoError(t, endpoint.RegisterStream(r, "numbers", func(_ context.Context, n int) iter.Seq2[int, error] {
 		return func(yield func(int, error) bool) {
 			for i := range n {
@@ -101,7 +101,7 @@ func TestClientCancelNearAnswer(t *testing.T) {
 					return nil, err
 				}
 				return func(t *testing.T) {
-					cancelled, err := c.Cancel(context.Background(), info.ID)
+					cancelled, err := info.Cancel(context.Background())
 					require.NoError(t, err)
 					require.True(t, cancelled)
 				}, nil

@@ -219,10 +219,10 @@ func converseOfTasks(ctx context.Context, c *endpoint.Client) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.Wait(ctx, submitted.ID); err != nil {
+	if _, err := submitted.Wait(ctx); err != nil {
 		return err
 	}
-	return c.Result(ctx, submitted.ID, nil)
+	return submitted.Result(ctx, nil)
 }
 
 // cancelled cancels a call while its function runs.

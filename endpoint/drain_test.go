@@ -29,7 +29,7 @@ func TestServerShutdownDrains(t *testing.T) {
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
 		}
-	}, endpoint.Task()))
+	}, endpoint.AsTask()))
 	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard()})
 	ctx, cancel := context.WithTimeout(context.Background(), 2*waitLimit)
 	defer cancel()
@@ -49,7 +49,7 @@ func TestServerShutdownDrains(t *testing.T) {
 	}
 	waited, called, ended := make(chan end, 1), make(chan end, 1), make(chan error, 1)
 	go func() {
-		info, err := waiting.Wait(ctx, task.ID)
+		info, err := task.Wait(ctx)
 		waited <- end{info: info, err: err}
 	}()
 	go func() {

@@ -104,8 +104,8 @@ func moreEndpoints(r *endpoint.Registry, dev driver.Device, counts *counters) {
 	}
 	gated("gated")
 	gated("gated run", endpoint.NoCache())
-	gated("gated task", endpoint.Task(), endpoint.NoCache())
-	gated("gated cached task", endpoint.Task())
+	gated("gated task", endpoint.AsTask(), endpoint.NoCache())
+	gated("gated cached task", endpoint.AsTask())
 	gated("hurried", endpoint.NoCache(), endpoint.Timeout(20e6))
 
 	must(endpoint.Register(r, "stubborn", func(_ context.Context, in gateIn) (int, error) {
@@ -135,9 +135,9 @@ func moreEndpoints(r *endpoint.Registry, dev driver.Device, counts *counters) {
 		return len(in), nil
 	}))
 	must(endpoint.Register(r, "fresh model", model, endpoint.Managed(), endpoint.NoCache()))
-	must(endpoint.Register(r, "model task", model, endpoint.Managed(), endpoint.Task(), endpoint.NoCache()))
+	must(endpoint.Register(r, "model task", model, endpoint.Managed(), endpoint.AsTask(), endpoint.NoCache()))
 	must(endpoint.Register(r, "plain model", model, endpoint.CacheKey("model:{size}")))
-	must(endpoint.Register(r, "plain model task", model, endpoint.Task(), endpoint.NoCache()))
+	must(endpoint.Register(r, "plain model task", model, endpoint.AsTask(), endpoint.NoCache()))
 	must(endpoint.Register(r, "number", func(_ context.Context, in modelIn) (int, error) { return in.Size, nil }, endpoint.Managed()))
 	must(endpoint.Register(r, "no model", func(context.Context, modelIn) (*tensor.Tensor, error) {
 		counts.add("no model")
@@ -151,7 +151,7 @@ func moreEndpoints(r *endpoint.Registry, dev driver.Device, counts *counters) {
 		}, opts...))
 	}
 	for name, opts := range map[string][]endpoint.Option{
-		"exit": nil, "exit uncached": {endpoint.NoCache()}, "exit task": {endpoint.Task()},
+		"exit": nil, "exit uncached": {endpoint.NoCache()}, "exit task": {endpoint.AsTask()},
 	} {
 		must(endpoint.Register(r, name, func(context.Context, modelIn) (int, error) {
 			runtime.Goexit()
@@ -173,7 +173,7 @@ func moreEndpoints(r *endpoint.Registry, dev driver.Device, counts *counters) {
 			task.Report(ctx, int64(i+1), int64(in.N), fmt.Sprintf("step %d", i+1))
 		}
 		return in.N, g.wait(ctx, in.Gate)
-	}, endpoint.Task(), endpoint.NoCache()))
+	}, endpoint.AsTask(), endpoint.NoCache()))
 
 	must(endpoint.Register(r, "fill", func(_ context.Context, in scaleIn) (int, error) {
 		source, err := filled(dev, int(in.X.NumElements()), in.By)

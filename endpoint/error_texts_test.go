@@ -88,13 +88,13 @@ func TestCancelledTaskMatchesContextCanceled(t *testing.T) {
 	for _, caller := range []endpoint.Caller{s, dialedTo(t, s)} {
 		info, err := caller.Submit(ctx, "wait", struct{}{})
 		require.NoError(t, err)
-		cancelled, err := caller.Cancel(ctx, info.ID)
+		cancelled, err := info.Cancel(ctx)
 		require.NoError(t, err)
 		require.True(t, cancelled)
-		ended, err := caller.Wait(ctx, info.ID)
+		ended, err := info.Wait(ctx)
 		require.NoError(t, err)
 		require.ErrorIs(t, ended.Err(), task.ErrCancelled)
 		require.ErrorIs(t, ended.Err(), context.Canceled)
-		require.ErrorIs(t, caller.Result(ctx, info.ID, nil), context.Canceled)
+		require.ErrorIs(t, info.Result(ctx, nil), context.Canceled)
 	}
 }

@@ -58,7 +58,7 @@ func raising(r *endpoint.Registry, dev driver.Device, must func(error)) {
 		return nil, errors.New("nothing known")
 	}
 	must(endpoint.Register(r, "raise", raise, endpoint.NoCache()))
-	must(endpoint.Register(r, "raise task", raise, endpoint.NoCache(), endpoint.Task()))
+	must(endpoint.Register(r, "raise task", raise, endpoint.NoCache(), endpoint.AsTask()))
 }
 
 // foreign is a device whose memory cannot be shared, each time for another reason.
@@ -225,7 +225,7 @@ func TestErrorOfRequests(t *testing.T) {
 				require.NotErrorIs(t, err, endpoint.ErrPanic, name)
 			}
 
-			_, err = c.Task(ctx, "nothing")
+			_, err = c.Task("nothing").Info(ctx)
 			code, typ = classOf(t, err)
 			require.Equal(t, message.CodeTask, code)
 			require.Equal(t, "not found", typ)
@@ -297,7 +297,7 @@ func TestErrorIsCut(t *testing.T) {
 			err := c.Call(ctx, name, nil, nil)
 			require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
 			require.Less(t, len(err.Error()), 2*message.MaxErrorMessage)
-			_, err = c.Task(ctx, name[:1<<20])
+			_, err = c.Task(name[:1<<20]).Info(ctx)
 			require.ErrorIs(t, err, task.ErrNotFound)
 			require.Less(t, len(err.Error()), 2*message.MaxErrorMessage)
 			_, err = c.ObjectInfo(ctx, name[:1<<20])

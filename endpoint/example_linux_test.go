@@ -100,7 +100,7 @@ func ExampleManaged() {
 		task.Report(ctx, 1, 1, "allocated")
 		return tensor.Zeros(dev, tensor.Float32, tensor.Shape{in.Size})
 	}
-	if err := endpoint.Register(functions, "build", build, endpoint.Task(), endpoint.Managed(), endpoint.CacheKey("model:{size}")); err != nil {
+	if err := endpoint.Register(functions, "build", build, endpoint.AsTask(), endpoint.Managed(), endpoint.CacheKey("model:{size}")); err != nil {
 		log.Fatal(err)
 	}
 	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Registry: functions})
@@ -119,12 +119,12 @@ func ExampleManaged() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	done, err := client.Wait(ctx, running.ID)
+	done, err := running.Wait(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(done.State, done.Message)
-	first, err := endpoint.ResultManaged[*tensor.Tensor](ctx, client, running.ID)
+	first, err := endpoint.ResultManaged[*tensor.Tensor](ctx, running)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -34,11 +34,11 @@ func inEachState(t *testing.T, s *endpoint.Server) map[endpoint.TaskState]string
 	submit(endpoint.TaskRunning, "steps", gateIn{Gate: "end", N: 3})
 	submit(endpoint.TaskPending, "gated task", gateIn{Gate: "end"})
 	submit(endpoint.TaskCancelled, "gated task", gateIn{Gate: "end", N: 1})
-	cancelled, err := s.Cancel(ctx, ids[endpoint.TaskCancelled])
+	cancelled, err := s.Task(ids[endpoint.TaskCancelled]).Cancel(ctx)
 	require.NoError(t, err)
 	require.True(t, cancelled)
 	endpointtest.Eventually(t, waitLimit, "the one that runs has reported", func() bool {
-		info, err := s.Task(ctx, ids[endpoint.TaskRunning])
+		info, err := s.Task(ids[endpoint.TaskRunning]).Info(ctx)
 		require.NoError(t, err)
 		return info.Done == 3
 	})
@@ -59,7 +59,7 @@ func TestTaskInfoInAllRoles(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	ids := inEachState(t, s)
-	ref, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c, ids[endpoint.TaskCompleted])
+	ref, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c.Task(ids[endpoint.TaskCompleted]))
 	require.NoError(t, err)
 	defer ref.Close()
 
@@ -68,9 +68,9 @@ func TestTaskInfoInAllRoles(t *testing.T) {
 	require.Len(t, list, 5)
 	for state, id := range ids {
 		t.Run(string(state), func(t *testing.T) {
-			here, err := s.Task(ctx, id)
+			here, err := s.Task(id).Info(ctx)
 			require.NoError(t, err)
-			there, err := c.Task(ctx, id)
+			there, err := c.Task(id).Info(ctx)
 			require.NoError(t, err)
 			require.Equal(t, here, there)
 			require.Contains(t, list, there)
@@ -146,7 +146,7 @@ func TestTaskWaitContextEnds(t *testing.T) {
 			info, err := c.Submit(ctx, "steps", gateIn{Gate: path, N: 3})
 			require.NoError(t, err)
 			endpointtest.Eventually(t, waitLimit, "it has reported", func() bool {
-				now, err := c.Task(ctx, info.ID)
+				now, err := info.Info(ctx)
 				require.NoError(t, err)
 				return now.Done == 3
 			})
@@ -155,14 +155,14 @@ func TestTaskWaitContextEnds(t *testing.T) {
 				short, cancel := context.WithTimeoutCause(ctx, end, cause)
 				defer cancel()
 				endpointtest.Eventually(t, waitLimit, "it has the time to ask", func() bool {
-					got, err := c.Wait(short, info.ID)
+					got, err := info.Wait(short)
 					require.True(t, errors.Is(err, cause) || errors.Is(err, context.DeadlineExceeded), "%v", err)
 					require.Equal(t, info.ID, got.ID)
 					return got.State == endpoint.TaskRunning && got.Done == 3
 				})
 				<-short.Done() // the owner's clock may be first
 				var last endpoint.TaskInfo
-				for now, err := range c.WatchTask(short, info.ID) {
+				for now, err := range info.Events(short) {
 					last = now
 					require.Error(t, err)
 				}
@@ -171,7 +171,7 @@ func TestTaskWaitContextEnds(t *testing.T) {
 			left, cancel := context.WithCancelCause(ctx)
 			defer cancel(nil)
 			seen := 0
-			for now, err := range c.WatchTask(left, info.ID) {
+			for now, err := range info.Events(left) {
 				require.Equal(t, info.ID, now.ID, "also with the error")
 				if seen++; seen == 1 {
 					cancel(cause)
@@ -182,14 +182,14 @@ func TestTaskWaitContextEnds(t *testing.T) {
 			require.Equal(t, 2, seen)
 
 			require.NoError(t, c.Call(ctx, "open", path, nil))
-			end, err := c.Wait(ctx, info.ID)
+			end, err := info.Wait(ctx)
 			require.NoError(t, err)
 			require.Equal(t, endpoint.TaskCompleted, end.State)
 			endpointtest.Eventually(t, waitLimit, "what has ended has ended", func() bool {
-				got, err := c.Wait(left, info.ID)
+				got, err := info.Wait(left)
 				return err == nil && got.State == end.State
 			})
-			_, err = c.Wait(left, "nothing")
+			_, err = c.Task("nothing").Wait(left)
 			require.ErrorIs(t, err, cause)
 		})
 	}

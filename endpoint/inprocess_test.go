@@ -153,11 +153,11 @@ func TestInProcessCall(t *testing.T) {
 
 	task, err := c.Submit(ctx, "model task", modelIn{Size: 3})
 	require.NoError(t, err)
-	end, err := c.Wait(ctx, task.ID)
+	end, err := task.Wait(ctx)
 	require.NoError(t, err)
 	require.Equal(t, endpoint.TaskCompleted, end.State)
 	var made *tensor.Tensor
-	require.NoError(t, c.Result(ctx, task.ID, &made))
+	require.NoError(t, task.Result(ctx, &made))
 	require.NoError(t, made.Close())
 
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)

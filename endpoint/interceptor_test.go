@@ -72,7 +72,7 @@ func interceptedFunctions(t *testing.T) *endpoint.Registry {
 		return text
 	}
 	require.NoError(t, endpoint.Register(r, "word", func(ctx context.Context, n int) (string, error) { return word(ctx), nil }))
-	require.NoError(t, endpoint.Register(r, "as task", func(ctx context.Context, n int) (string, error) { return word(ctx), nil }, endpoint.Task()))
+	require.NoError(t, endpoint.Register(r, "as task", func(ctx context.Context, n int) (string, error) { return word(ctx), nil }, endpoint.AsTask()))
 	require.NoError(t, endpoint.RegisterStream(r, "words", func(ctx context.Context, n int) iter.Seq2[string, error] {
 		return func(yield func(string, error) bool) {
 			for range n {
@@ -132,7 +132,7 @@ func TestInterceptorOrder(t *testing.T) {
 
 	info, err := c.Submit(t.Context(), "word", 1)
 	require.NoError(t, err)
-	_, err = c.Wait(t.Context(), info.ID)
+	_, err = info.Wait(t.Context())
 	require.NoError(t, err)
 	require.ElementsMatch(t, nested("submit", "word", "s1 task word", "s2 task word", "s2 task word ended false", "s1 task word ended false"), s.take())
 
@@ -220,10 +220,10 @@ func TestInterceptorContext(t *testing.T) {
 	}
 	info, err := c.Submit(t.Context(), "word", 1)
 	require.NoError(t, err)
-	_, err = c.Wait(t.Context(), info.ID)
+	_, err = info.Wait(t.Context())
 	require.NoError(t, err)
 	var got string
-	require.NoError(t, c.Result(t.Context(), info.ID, &got))
+	require.NoError(t, info.Result(t.Context(), &got))
 	require.Equal(t, "from submit", got)
 }
 
@@ -347,9 +347,9 @@ func TestInterceptorPanics(t *testing.T) {
 		for _, err := range endpoint.Stream[string](t.Context(), c, "words", 1) {
 			failed[endpoint.KindStream] = err
 		}
-		var info endpoint.TaskInfo
-		if info, failed[endpoint.KindSubmit] = c.Submit(t.Context(), "word", 1); failed[endpoint.KindSubmit] == nil {
-			info, err := c.Wait(t.Context(), info.ID)
+		var job *endpoint.Task
+		if job, failed[endpoint.KindSubmit] = c.Submit(t.Context(), "word", 1); failed[endpoint.KindSubmit] == nil {
+			info, err := job.Wait(t.Context())
 			require.NoError(t, err)
 			failed[endpoint.KindTask] = info.Err()
 		}
@@ -403,9 +403,9 @@ func TestInterceptorRefusesTask(t *testing.T) {
 		}
 		return next(ctx, call)
 	})}, nil)
-	info, err := c.Submit(t.Context(), "tensor", 1)
+	job, err := c.Submit(t.Context(), "tensor", 1)
 	require.NoError(t, err)
-	info, err = c.Wait(t.Context(), info.ID)
+	info, err := job.Wait(t.Context())
 	require.NoError(t, err)
 	require.ErrorIs(t, info.Err(), task.ErrFailed)
 	var app *endpoint.Error

@@ -77,7 +77,7 @@ type Limits struct {
 	// Idle is how long a client without leases, references, watches, offers and requests may stay connected; 0 means no
 	// limit. The server ends such a connection within 1.5 times this period. A [Client] reconnects on its next use.
 	Idle time.Duration
-	// Tasks limits the unfinished tasks of one client, including calls of endpoints with [Task]; three quarters of the
+	// Tasks limits the unfinished tasks of one client, including calls of endpoints with [AsTask]; three quarters of the
 	// capacity in [TaskOptions], so that one client cannot use all of it.
 	Tasks int
 	// Publish limits the publications of one client: 1024 versions, 4096 storages, manifests that cost 256 MiB, and as

@@ -137,12 +137,12 @@ func TestTaskSharesCachedObject(t *testing.T) {
 	ctx := context.Background()
 	var refs []*endpoint.Ref[*tensor.Tensor]
 	for range 2 {
-		info, err := c.Submit(ctx, "model", modelIn{Size: 4})
+		job, err := c.Submit(ctx, "model", modelIn{Size: 4})
 		require.NoError(t, err)
-		info, err = c.Wait(ctx, info.ID)
+		info, err := job.Wait(ctx)
 		require.NoError(t, err)
 		require.NoError(t, info.Err())
-		ref, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c, info.ID)
+		ref, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c.Task(info.ID))
 		require.NoError(t, err)
 		defer ref.Close()
 		refs = append(refs, ref)

@@ -54,7 +54,7 @@ func workRegistry(dev driver.Device, counts *counters) *endpoint.Registry {
 	}
 	must(endpoint.Register(r, "scale", scaled))
 	must(endpoint.Register(r, "scale once", scaled, endpoint.Cached()))
-	must(endpoint.Register(r, "scale task", scaled, endpoint.Task()))
+	must(endpoint.Register(r, "scale task", scaled, endpoint.AsTask()))
 	must(endpoint.Register(r, "scale object", scaled, endpoint.Managed(), endpoint.NoCache()))
 	must(endpoint.Register(r, "add", func(_ context.Context, in map[string]int) (int, error) {
 		sum := 0

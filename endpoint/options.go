@@ -53,9 +53,9 @@ func setOptions(d *engine.Definition, opts []Option) error {
 	return nil
 }
 
-// Task runs calls of the endpoint as tasks, which are queued for a worker and can be queried by id. A plain call waits
+// AsTask runs calls of the endpoint as tasks, which are queued for a worker and can be queried by id. A plain call waits
 // for its task and cancels it if the caller leaves. A submitted task outlives its caller's connection.
-func Task() Option {
+func AsTask() Option {
 	return func(d *engine.Definition) error { d.Options.Task = true; return nil }
 }
 
@@ -71,8 +71,8 @@ func Cached() Option {
 	return func(d *engine.Definition) error { d.Options.Cached = true; return nil }
 }
 
-// Cached caches results by the argument. Calls that arrive while the function runs wait for its result. Nothing may
-// write to the tensors of a cached result, including the function. Streams are never cached.
+// NoCache turns off caching for the endpoint of a server that caches by default. With [Managed], each call creates a new
+// object.
 func NoCache() Option {
 	return func(d *engine.Definition) error { d.Options.NoCache = true; return nil }
 }

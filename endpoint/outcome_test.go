@@ -9,7 +9,7 @@ import (
 
 func TestObjectForgetsEndedTasks(t *testing.T) {
 	r := NewRegistry()
-	require.NoError(t, Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, Managed(), Task()))
+	require.NoError(t, Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, Managed(), AsTask()))
 	s, err := newOwner(ServerOptions{Registry: r, Tasks: TaskOptions{Retain: 3}})
 	require.NoError(t, err)
 	defer s.Close()

@@ -76,7 +76,7 @@ func panickyRegistry(t *testing.T, dev driver.Device) *endpoint.Registry {
 	}
 	ok(endpoint.Register(r, "result", result))
 	ok(endpoint.Register(r, "uncached", result, endpoint.NoCache()))
-	ok(endpoint.Register(r, "task", result, endpoint.Task()))
+	ok(endpoint.Register(r, "task", result, endpoint.AsTask()))
 	ok(endpoint.Register(r, "plain", func(context.Context, struct{}) (mine, error) { return mine{Armed: true}, nil }))
 	ok(endpoint.Register(r, "argument", func(context.Context, loaded) (int, error) { return 1, nil }))
 	ok(endpoint.Register(r, "binary", func(context.Context, binaryMine) (int, error) { return 1, nil }))

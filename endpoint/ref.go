@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -26,102 +27,79 @@ import (
 //
 // A Ref is an io.Closer. Its methods are safe for concurrent use.
 type Ref[T any] struct {
-	objects Objects           // if the result is a managed object
-	ref     *client.Reference // nil if the result is not a managed object
+	objects Objects
+	ref     *client.Reference
 	net     *leakGuard
 	value   T
 	close   sync.Once
 }
 
 // CallManaged is [Call] for an endpoint with managed results. It keeps the reference to the result's object. The caller
-// closes the Ref. If the endpoint is not managed or returned nothing, or if c is an implementation of the program, such
-// as a test's, there is no object: the Ref has no id and never becomes stale.
+// closes the Ref. c is a [Client], [Server] or [Node], or a struct that embeds one; for other implementations the error
+// is errors.ErrUnsupported. If the result is not a managed object, the error is [ErrInvalid].
 func CallManaged[T any](ctx context.Context, c Calls, name string, in any) (*Ref[T], error) {
-	r := new(Ref[T])
-	var err error
-	if h, holds := c.(holder); holds {
-		r.objects = h
-		r.ref, err = h.keep(ctx, client.Call{Name: name, In: in}, &r.value)
-	} else {
-		err = c.Call(ctx, name, in, &r.value)
+	h, ok := c.(holder)
+	if !ok {
+		return nil, fmt.Errorf("call %s: %w: a %T keeps no references to managed objects", status.Shown(name), errors.ErrUnsupported, c)
 	}
-	if err != nil {
-		return nil, err
-	}
-	r.guard("endpoint", name)
-	return r, nil
+	return keep[T](ctx, h, client.Call{Name: name, In: in}, "endpoint", name)
 }
 
-// ResultManaged is [Tasks].Result with a typed value that keeps the reference to the result's object. Each fetch has a
-// separate reference. The caller closes the Ref.
-func ResultManaged[T any](ctx context.Context, c Tasks, taskID string) (*Ref[T], error) {
-	r := new(Ref[T])
+// ResultManaged is [Task.Result] with a typed value that keeps the reference to the result's object, with the errors of
+// [CallManaged]. Each call has a separate reference. The caller closes the Ref.
+func ResultManaged[T any](ctx context.Context, t *Task) (*Ref[T], error) {
+	return keep[T](ctx, t.of, client.Call{Task: t.ID}, "task", t.ID)
+}
+
+// keep makes a call and keeps the reference to its result. what and name identify the call in warnings.
+func keep[T any](ctx context.Context, h holder, call client.Call, what, name string) (*Ref[T], error) {
+	r := &Ref[T]{objects: h}
 	var err error
-	if h, holds := c.(holder); holds {
-		r.objects = h
-		r.ref, err = h.keep(ctx, client.Call{Task: taskID}, &r.value)
-	} else {
-		err = c.Result(ctx, taskID, &r.value)
-	}
-	if err != nil {
+	if r.ref, err = h.keep(ctx, call, &r.value); err != nil {
 		return nil, err
 	}
-	r.guard("task", taskID)
+	if r.ref == nil {
+		codec.CloseValue(r.value)
+		return nil, fmt.Errorf("%s %s: %w: the result is not a managed object", what, status.Shown(name), status.ErrInvalid)
+	}
+	r.guard(what, name)
 	return r, nil
 }
 
 // guard releases the reference when the Ref becomes unreachable, and reports where the Ref was created.
 func (r *Ref[T]) guard(what, name string) {
-	if ref := r.ref; ref != nil {
-		r.net = newLeakGuard(r, "reference to an object", codec.StoragesIn(r.value), func(leak *driver.Leak) { ref.Collected(leak, what, name) })
-	}
+	ref := r.ref
+	r.net = newLeakGuard(r, "reference to an object", codec.StoragesIn(r.value), func(leak *driver.Leak) { ref.Collected(leak, what, name) })
 }
 
 // Value returns the result. It is borrowed: its tensors are valid until Close, and the caller must not close them.
 func (r *Ref[T]) Value() T { return r.value }
 
-// ID returns the id of the object at its server, or "" if there is no object.
+// ID returns the id of the object at its server.
 func (r *Ref[T]) ID() string {
-	if r.ref == nil {
-		return ""
-	}
 	return r.ref.ID
 }
 
-// ServerID returns the id of the object's server, or "" if there is no object.
+// ServerID returns the id of the object's server.
 func (r *Ref[T]) ServerID() string {
-	if r.ref == nil {
-		return ""
-	}
 	return r.ref.Server
 }
 
-// Done returns a channel that is closed when Err becomes non-nil. It is nil, which blocks forever, if there is no
-// object.
+// Done returns a channel that is closed when Err becomes non-nil.
 func (r *Ref[T]) Done() <-chan struct{} {
-	if r.ref == nil {
-		return nil
-	}
 	return r.ref.Done()
 }
 
 // Err returns nil while the reference is valid as far as was reported to this process. It returns a [*StaleError] if
 // the object is gone, and [ErrClosed] if the reference was released or its client closed.
 func (r *Ref[T]) Err() error {
-	if r.ref == nil {
-		return nil
-	}
 	return r.ref.Err()
 }
 
-// Info requests a description of the object from the server. It returns a [*StaleError] if the object is gone, and
-// [ErrInvalid] if there is no object.
+// Info requests a description of the object from the server. It returns a [*StaleError] if the object is gone.
 func (r *Ref[T]) Info(ctx context.Context) (ObjectInfo, error) {
 	if err := r.Err(); err != nil {
 		return ObjectInfo{}, err
-	}
-	if r.ref == nil {
-		return ObjectInfo{}, fmt.Errorf("%w: the result is not a managed object", status.ErrInvalid)
 	}
 	return r.objects.EnsureLive(ctx, r.ID(), r.ServerID())
 }
@@ -129,9 +107,6 @@ func (r *Ref[T]) Info(ctx context.Context) (ObjectInfo, error) {
 // Release releases the reference and keeps the value. It returns true if the server released a reference, and false on
 // a second call or if the object is gone. If ctx ends before the answer, the reference is still released.
 func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
-	if r.ref == nil {
-		return false, nil
-	}
 	return r.ref.Release(ctx, true)
 }
 
@@ -140,9 +115,7 @@ func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
 func (r *Ref[T]) Close() error {
 	r.close.Do(func() {
 		r.net.disarm()
-		if r.ref != nil {
-			_, _ = r.ref.Release(context.Background(), false)
-		}
+		_, _ = r.ref.Release(context.Background(), false)
 		codec.CloseValue(r.value)
 	})
 	return nil

@@ -19,14 +19,14 @@ func TestRefStaleError(t *testing.T) {
 	ctx := context.Background()
 	for path, c := range paths(t) {
 		t.Run(path, func(t *testing.T) {
-			info, err := c.Submit(ctx, "model task", modelIn{Size: 1})
+			job, err := c.Submit(ctx, "model task", modelIn{Size: 1})
 			require.NoError(t, err)
-			info, err = c.Wait(ctx, info.ID)
+			info, err := job.Wait(ctx)
 			require.NoError(t, err)
 			require.Empty(t, info.ObjectID, "nobody has fetched it")
-			ref, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c, info.ID)
+			ref, err := endpoint.ResultManaged[*tensor.Tensor](ctx, job)
 			require.NoError(t, err)
-			info, err = c.Task(ctx, info.ID)
+			info, err = job.Info(ctx)
 			require.NoError(t, err)
 			require.Equal(t, ref.ID(), info.ObjectID)
 			released, err := ref.Release(ctx)
@@ -34,7 +34,7 @@ func TestRefStaleError(t *testing.T) {
 			require.True(t, released)
 			require.NoError(t, ref.Close())
 			for range 2 {
-				err = c.Result(ctx, info.ID, nil)
+				err = job.Result(ctx, nil)
 				var stale *endpoint.StaleError
 				require.ErrorAs(t, err, &stale)
 				require.Equal(t, ref.ID(), stale.ObjectID)
@@ -42,7 +42,7 @@ func TestRefStaleError(t *testing.T) {
 				require.Equal(t, endpoint.StaleObjectMissing, stale.Reason)
 				require.ErrorIs(t, err, message.CodeStaleHandle)
 			}
-			info, err = c.Task(ctx, info.ID)
+			info, err = job.Info(ctx)
 			require.NoError(t, err)
 			require.Equal(t, ref.ID(), info.ObjectID, "it is still the one that it was")
 		})

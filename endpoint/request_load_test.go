@@ -96,7 +96,7 @@ func TestLimitsRequestBytes(t *testing.T) {
 	defer other.Close()
 	require.NoError(t, other.Call(ctx, "length", bytes(0), nil), "another client has a budget of its own")
 	for _, id := range tasks {
-		_, err := c.Cancel(ctx, id)
+		_, err := c.Task(id).Cancel(ctx)
 		require.NoError(t, err)
 	}
 	free()

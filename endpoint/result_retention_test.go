@@ -34,15 +34,15 @@ func TestTaskKeepsNoFetchedResult(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, known, 3, "what became of them is known")
 	require.Equal(t, endpoint.TaskCompleted, known[0].State)
-	require.ErrorIs(t, c.Result(ctx, known[0].ID, nil), endpoint.ErrStale)
+	require.ErrorIs(t, c.Task(known[0].ID).Result(ctx, nil), endpoint.ErrStale)
 
 	info, err := c.Submit(ctx, "plain model task", modelIn{Size: 4})
 	require.NoError(t, err)
-	_, err = c.Wait(ctx, info.ID)
+	_, err = info.Wait(ctx)
 	require.NoError(t, err)
 	for range 2 {
 		var x *tensor.Tensor
-		require.NoError(t, c.Result(ctx, info.ID, &x), "who has submitted it fetches it as often as he likes")
+		require.NoError(t, info.Result(ctx, &x), "who has submitted it fetches it as often as he likes")
 		require.NoError(t, x.Close())
 	}
 }
@@ -50,11 +50,11 @@ func TestTaskKeepsNoFetchedResult(t *testing.T) {
 func TestTaskResultBytes(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Bytes: 2500}})
-	register(t, r, "bytes", func(_ context.Context, n int) ([]byte, error) { return make([]byte, n), nil }, endpoint.NoCache(), endpoint.Task())
+	register(t, r, "bytes", func(_ context.Context, n int) ([]byte, error) { return make([]byte, n), nil }, endpoint.NoCache(), endpoint.AsTask())
 	submit := func(n int) string {
-		info, err := c.Submit(ctx, "bytes", n)
+		job, err := c.Submit(ctx, "bytes", n)
 		require.NoError(t, err)
-		info, err = c.Wait(ctx, info.ID)
+		info, err := job.Wait(ctx)
 		require.NoError(t, err)
 		require.NoError(t, info.Err())
 		return info.ID
@@ -63,13 +63,13 @@ func TestTaskResultBytes(t *testing.T) {
 	for range 10 { // not counted: they are released when they are answered
 		require.NoError(t, c.Call(ctx, "bytes", 2000, nil))
 	}
-	require.NoError(t, c.Result(ctx, first, nil))
+	require.NoError(t, c.Task(first).Result(ctx, nil))
 	third := submit(1002)
-	require.ErrorIs(t, c.Result(ctx, first, nil), endpoint.ErrStale)
-	require.ErrorIs(t, s.Result(ctx, first, nil), endpoint.ErrStale)
-	require.NoError(t, c.Result(ctx, second, nil))
-	require.NoError(t, c.Result(ctx, third, nil))
-	info, err := c.Task(ctx, first)
+	require.ErrorIs(t, c.Task(first).Result(ctx, nil), endpoint.ErrStale)
+	require.ErrorIs(t, s.Task(first).Result(ctx, nil), endpoint.ErrStale)
+	require.NoError(t, c.Task(second).Result(ctx, nil))
+	require.NoError(t, c.Task(third).Result(ctx, nil))
+	info, err := c.Task(first).Info(ctx)
 	require.NoError(t, err)
 	require.Equal(t, endpoint.TaskCompleted, info.State)
 }
@@ -114,10 +114,10 @@ func TestCacheKeepsWhatClientsHold(t *testing.T) {
 func TestCacheKeepsWhatTasksHold(t *testing.T) {
 	for name, results := range roomForOne {
 		t.Run(name, func(t *testing.T) {
-			ctx, _, c, counts := roomFor(t, results, endpoint.Task())
+			ctx, _, c, counts := roomFor(t, results, endpoint.AsTask())
 			info, err := c.Submit(ctx, "object", modelIn{Label: "kept"})
 			require.NoError(t, err)
-			_, err = c.Wait(ctx, info.ID)
+			_, err = info.Wait(ctx)
 			require.NoError(t, err)
 			for _, label := range []string{"a", "b"} {
 				require.NoError(t, c.Call(ctx, "object", modelIn{Label: label}, nil))
@@ -175,7 +175,7 @@ func TestCacheTTL(t *testing.T) {
 		require.NoError(t, err)
 		info, err := node.Submit(ctx, "count", 1)
 		require.NoError(t, err)
-		_, err = node.Wait(ctx, info.ID)
+		_, err = info.Wait(ctx)
 		require.NoError(t, err)
 		call := func() int {
 			n, err := endpoint.Call[int](ctx, node, "count", 1)
@@ -188,11 +188,11 @@ func TestCacheTTL(t *testing.T) {
 		require.Equal(t, 2, call(), "too old, though a task has it")
 		n := 0
 		time.Sleep(time.Hour - time.Minute - time.Nanosecond)
-		require.NoError(t, node.Result(ctx, info.ID, &n))
+		require.NoError(t, info.Result(ctx, &n))
 		require.Equal(t, 1, n)
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		require.ErrorIs(t, node.Result(ctx, info.ID, &n), task.ErrNotFound)
+		require.ErrorIs(t, info.Result(ctx, &n), task.ErrNotFound)
 		server, err := node.ServerInfo(ctx)
 		require.NoError(t, err)
 		require.Zero(t, server.Stats.Tasks)

@@ -70,7 +70,7 @@ type TaskOptions struct {
 	TTL time.Duration
 	// Bytes limits the memory and encodings of results that tasks keep. 0 means a quarter of the smallest memory of the
 	// devices, negative unlimited. Results of the tasks that finished first are evicted first. A result counts once for each task that
-	// keeps it, even if the cache or an object keeps it too. Plain calls of an endpoint with [Task] keep nothing,
+	// keeps it, even if the cache or an object keeps it too. Plain calls of an endpoint with [AsTask] keep nothing,
 	// because the caller has the result.
 	Bytes int64
 }

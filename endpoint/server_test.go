@@ -218,7 +218,7 @@ func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 			info, err := c.Submit(ctx, "gated cached task", gateIn{Gate: "b30"})
 			ids <- info.ID
 			if err == nil {
-				_, err = c.Wait(ctx, info.ID)
+				_, err = info.Wait(ctx)
 			}
 			if err != nil {
 				t.Error(err)

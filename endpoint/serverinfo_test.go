@@ -79,21 +79,21 @@ func TestServerInfoCounters(t *testing.T) {
 
 	done, err := c.Submit(ctx, "kept", modelIn{}) // 15
 	require.NoError(t, err)
-	_, err = c.Wait(ctx, done.ID) // 16
+	_, err = done.Wait(ctx) // 16
 	require.NoError(t, err)
-	failing, err := c.Submit(ctx, "exit", modelIn{}) // 17
+	job, err := c.Submit(ctx, "exit", modelIn{}) // 17
 	require.NoError(t, err)
-	failing, err = c.Wait(ctx, failing.ID) // 18
+	failing, err := job.Wait(ctx) // 18
 	require.NoError(t, err)
 	require.ErrorIs(t, failing.Err(), task.ErrFailed)
 	running, err := c.Submit(ctx, "gated run", gateIn{Gate: "last"}) // 19
 	require.NoError(t, err)
-	stopped, err := c.Submit(ctx, "gated run", gateIn{Gate: "never"}) // 20
+	job, err = c.Submit(ctx, "gated run", gateIn{Gate: "never"}) // 20
 	require.NoError(t, err)
-	could, err := c.Cancel(ctx, stopped.ID) // 21
+	could, err := job.Cancel(ctx) // 21
 	require.NoError(t, err)
 	require.True(t, could)
-	stopped, err = c.Wait(ctx, stopped.ID) // 22
+	stopped, err := job.Wait(ctx) // 22
 	require.NoError(t, err)
 	require.ErrorIs(t, stopped.Err(), task.ErrCancelled)
 	endpointtest.Eventually(t, waitLimit, "the other task runs", func() bool { return o.ran("gated run") >= 1 })
@@ -186,7 +186,7 @@ func TestServerInfoCounters(t *testing.T) {
 	require.Equal(t, endpoint.Reference{ID: one.ID(), Endpoint: "model", Refs: 2, Bytes: client.References[1].Bytes}, client.References[1])
 	require.Greater(t, client.References[1].Bytes, uint64(16), "with its encoding")
 	open(t, c, "last")
-	_, err = c.Wait(ctx, running.ID)
+	_, err = running.Wait(ctx)
 	require.NoError(t, err)
 }
 
@@ -332,7 +332,7 @@ func TestServerInfoExpirations(t *testing.T) {
 		for _, name := range []string{"double", "fail"} {
 			submitted, err := node.Submit(ctx, name, 2)
 			require.NoError(t, err)
-			_, _ = node.Wait(ctx, submitted.ID)
+			_, _ = submitted.Wait(ctx)
 		}
 		time.Sleep(10 * time.Second)
 		info, err := node.ServerInfo(ctx)

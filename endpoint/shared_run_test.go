@@ -39,8 +39,8 @@ func register[In, Out any](t *testing.T, r *endpoint.Registry, name string, fn f
 // A task that waits for another task yields its worker.
 func TestTaskYieldsWorkerWhileWaiting(t *testing.T) {
 	for name, opts := range map[string][]endpoint.Option{
-		"single flight": {endpoint.Task()},
-		"serialized":    {endpoint.Task(), endpoint.NoCache(), endpoint.Serialized()},
+		"single flight": {endpoint.AsTask()},
+		"serialized":    {endpoint.AsTask(), endpoint.NoCache(), endpoint.Serialized()},
 	} {
 		for _, workers := range []int{1, 2} {
 			for _, inProcess := range []bool{false, true} {
@@ -52,7 +52,7 @@ func TestTaskYieldsWorkerWhileWaiting(t *testing.T) {
 						through = s
 					}
 					begin := make(chan struct{})
-					register(t, r, "inner", func(_ context.Context, n int) (int, error) { return n + 1, nil }, endpoint.Task(), endpoint.NoCache())
+					register(t, r, "inner", func(_ context.Context, n int) (int, error) { return n + 1, nil }, endpoint.AsTask(), endpoint.NoCache())
 					register(t, r, "outer", func(ctx context.Context, in modelIn) (int, error) {
 						<-begin
 						return endpoint.Call[int](ctx, through, "inner", in.Size)
@@ -70,10 +70,10 @@ func TestTaskYieldsWorkerWhileWaiting(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, 4, n)
 					for _, id := range ids {
-						info, err := c.Wait(ctx, id)
+						info, err := c.Task(id).Wait(ctx)
 						require.NoError(t, err)
 						require.NoError(t, info.Err())
-						require.NoError(t, c.Result(ctx, id, &n))
+						require.NoError(t, c.Task(id).Result(ctx, &n))
 						require.Equal(t, 4, n)
 					}
 				})
@@ -86,7 +86,7 @@ func TestTaskSharedProgress(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 1}})
 	step := make(chan int64)
-	register(t, r, "nested", func(context.Context, struct{}) (int, error) { return 5, nil }, endpoint.Task(), endpoint.NoCache())
+	register(t, r, "nested", func(context.Context, struct{}) (int, error) { return 5, nil }, endpoint.AsTask(), endpoint.NoCache())
 	register(t, r, "build", func(ctx context.Context, in modelIn) (int, error) {
 		for n := range step {
 			if _, err := endpoint.Call[int](ctx, s, "nested", nil); err != nil { // takes the one worker, and gets it back
@@ -95,7 +95,7 @@ func TestTaskSharedProgress(t *testing.T) {
 			task.Report(ctx, n, 3, "at work")
 		}
 		return in.Size, nil
-	}, endpoint.Task())
+	}, endpoint.AsTask())
 	other := client(t, s.Socket())
 	submit := func() string {
 		return other.submit("build", 3)
@@ -103,7 +103,7 @@ func TestTaskSharedProgress(t *testing.T) {
 	shows := func(id string, done int64) {
 		t.Helper()
 		endpointtest.Eventually(t, waitLimit, "it shows the progress of the run", func() bool {
-			info, err := c.Task(ctx, id)
+			info, err := c.Task(id).Info(ctx)
 			require.NoError(t, err)
 			require.Equal(t, endpoint.TaskRunning, info.State)
 			return info.Done == done && info.Total == 3
@@ -121,10 +121,10 @@ func TestTaskSharedProgress(t *testing.T) {
 	shows(first, 1)
 	shows(second, 1)
 
-	cancelled, err := c.Cancel(ctx, first)
+	cancelled, err := c.Task(first).Cancel(ctx)
 	require.NoError(t, err)
 	require.True(t, cancelled)
-	end, err := c.Wait(ctx, first)
+	end, err := c.Task(first).Wait(ctx)
 	require.NoError(t, err)
 	require.Equal(t, endpoint.TaskCancelled, end.State)
 	step <- 2
@@ -136,11 +136,11 @@ func TestTaskSharedProgress(t *testing.T) {
 	shows(second, 3)
 	close(step)
 	for _, id := range []string{second, third} {
-		info, err := c.Wait(ctx, id)
+		info, err := c.Task(id).Wait(ctx)
 		require.NoError(t, err)
 		require.NoError(t, info.Err())
 		n := 0
-		require.NoError(t, c.Result(ctx, id, &n))
+		require.NoError(t, c.Task(id).Result(ctx, &n))
 		require.Equal(t, 3, n)
 	}
 }
@@ -260,9 +260,9 @@ func TestCacheRecursion(t *testing.T) {
 	ctx, s, _ := shared(t, endpoint.ServerOptions{Registry: r})
 	register(t, r, "again", func(ctx context.Context, n int) (int, error) { return endpoint.Call[int](ctx, s, "again", n) })
 	require.ErrorIs(t, s.Call(ctx, "again", 1, nil), task.ErrSelf)
-	info, err := s.Submit(ctx, "again", 2)
+	job, err := s.Submit(ctx, "again", 2)
 	require.NoError(t, err)
-	info, err = s.Wait(ctx, info.ID)
+	info, err := job.Wait(ctx)
 	require.NoError(t, err)
 	require.ErrorContains(t, info.Err(), task.ErrSelf.Error())
 }
@@ -272,12 +272,12 @@ func TestTaskKindsConcurrently(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 2}})
 	kinds := [][]endpoint.Option{
-		{endpoint.Task()},
-		{endpoint.Task(), endpoint.NoCache(), endpoint.SerializedBy("{size}")},
-		{endpoint.Task(), endpoint.NoSingleFlight(), endpoint.Serialized()},
+		{endpoint.AsTask()},
+		{endpoint.AsTask(), endpoint.NoCache(), endpoint.SerializedBy("{size}")},
+		{endpoint.AsTask(), endpoint.NoSingleFlight(), endpoint.Serialized()},
 		nil,
-		{endpoint.Managed(), endpoint.Task()},
-		{endpoint.NoCache(), endpoint.Task()},
+		{endpoint.Managed(), endpoint.AsTask()},
+		{endpoint.NoCache(), endpoint.AsTask()},
 	}
 	callers := []endpoint.Caller{s, c}
 	for level, opts := range kinds {

@@ -2,6 +2,7 @@ package endpoint_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -112,9 +113,9 @@ func TestRefServerID(t *testing.T) {
 	defer called.Close()
 	info, err := c.Submit(ctx, "model task", modelIn{Size: 8})
 	require.NoError(t, err)
-	_, err = c.Wait(ctx, info.ID)
+	_, err = info.Wait(ctx)
 	require.NoError(t, err)
-	fetched, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c, info.ID)
+	fetched, err := endpoint.ResultManaged[*tensor.Tensor](ctx, info)
 	require.NoError(t, err)
 	defer fetched.Close()
 	for _, ref := range []*endpoint.Ref[*tensor.Tensor]{direct, called, fetched} {
@@ -139,11 +140,11 @@ func TestTaskResultFetchedTwice(t *testing.T) {
 	ctx := context.Background()
 	info, err := c.Submit(ctx, "model task", modelIn{Size: 8})
 	require.NoError(t, err)
-	_, err = c.Wait(ctx, info.ID)
+	_, err = info.Wait(ctx)
 	require.NoError(t, err)
-	first, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c, info.ID)
+	first, err := endpoint.ResultManaged[*tensor.Tensor](ctx, info)
 	require.NoError(t, err)
-	second, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c, info.ID)
+	second, err := endpoint.ResultManaged[*tensor.Tensor](ctx, info)
 	require.NoError(t, err)
 	require.Equal(t, first.ID(), second.ID())
 	live, err := second.Info(ctx)
@@ -172,9 +173,9 @@ func TestRefReleaseFreesMemory(t *testing.T) {
 	before := o.count()
 	info, err := c.Submit(ctx, "model task", modelIn{Size: 1 << 20})
 	require.NoError(t, err)
-	_, err = c.Wait(ctx, info.ID)
+	_, err = info.Wait(ctx)
 	require.NoError(t, err)
-	ref, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c, info.ID)
+	ref, err := endpoint.ResultManaged[*tensor.Tensor](ctx, info)
 	require.NoError(t, err)
 	_, err = ref.Release(ctx)
 	require.NoError(t, err)
@@ -183,10 +184,10 @@ func TestRefReleaseFreesMemory(t *testing.T) {
 	after := o.count()
 	require.LessOrEqual(t, after.Mappings, before.Mappings, "the memory went with the last reference, though the task is still known")
 	require.LessOrEqual(t, after.Files, before.Files)
-	known, err := c.Task(ctx, info.ID)
+	known, err := info.Info(ctx)
 	require.NoError(t, err)
 	require.Equal(t, endpoint.TaskCompleted, known.State)
-	require.ErrorIs(t, c.Result(ctx, info.ID, nil), endpoint.ErrStale)
+	require.ErrorIs(t, info.Result(ctx, nil), endpoint.ErrStale)
 }
 
 // A result fetched by a client that was killed is released.
@@ -238,26 +239,36 @@ func TestRefBelongsToSession(t *testing.T) {
 	require.Zero(t, server.Stats.Objects)
 }
 
-// A nil result of a managed endpoint is not an object.
+// A nil result of a managed endpoint is not an object, so CallManaged fails.
 func TestRefOfNil(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
 	for range 2 {
-		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "no model", nil)
-		require.NoError(t, err)
-		require.Nil(t, ref.Value())
-		require.Empty(t, ref.ID())
-		require.NoError(t, ref.Err())
-		released, err := ref.Release(ctx)
-		require.NoError(t, err)
-		require.False(t, released)
-		require.NoError(t, ref.Close())
+		_, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "no model", nil)
+		require.ErrorIs(t, err, endpoint.ErrInvalid)
+		require.ErrorContains(t, err, `endpoint "no model": invalid argument: the result is not a managed object`)
 	}
 	require.EqualValues(t, 1, o.ran("no model"), "nothing is a result like any other")
 	server, err := c.ServerInfo(ctx)
 	require.NoError(t, err)
 	require.Zero(t, server.Stats.Objects)
+}
+
+// A wrapper that embeds the client keeps references. One that only implements Calls cannot.
+func TestCallManagedThroughWrapper(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	ctx := context.Background()
+	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, struct{ *endpoint.Client }{c}, "model", modelIn{Size: 1})
+	require.NoError(t, err)
+	require.NotEmpty(t, ref.ID())
+	require.NoError(t, ref.Close())
+	_, err = endpoint.CallManaged[*tensor.Tensor](ctx, struct{ endpoint.Calls }{c}, "model", modelIn{Size: 1})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorContains(t, err, "keeps no references to managed objects")
+	_, err = endpoint.CallManaged[*tensor.Tensor](ctx, c, "plain model", modelIn{Size: 1})
+	require.ErrorIs(t, err, endpoint.ErrInvalid)
 }
 
 // A result that cannot be encoded is not an object.
@@ -285,16 +296,16 @@ func TestTaskWaitCancelled(t *testing.T) {
 	ctx := context.Background()
 	info, err := c.Submit(ctx, "gated task", gateIn{Gate: "never"})
 	require.NoError(t, err)
-	cancelled, err := c.Cancel(ctx, info.ID)
+	cancelled, err := info.Cancel(ctx)
 	require.NoError(t, err)
 	require.True(t, cancelled)
-	end, err := c.Wait(ctx, info.ID)
+	end, err := info.Wait(ctx)
 	require.NoError(t, err)
 	require.Equal(t, endpoint.TaskCancelled, end.State)
 	require.ErrorIs(t, end.Err(), task.ErrCancelled)
 	require.NotEmpty(t, end.Error)
-	require.ErrorIs(t, c.Result(ctx, info.ID, nil), task.ErrCancelled)
-	cancelled, err = c.Cancel(ctx, info.ID)
+	require.ErrorIs(t, info.Result(ctx, nil), task.ErrCancelled)
+	cancelled, err = info.Cancel(ctx)
 	require.NoError(t, err)
 	require.False(t, cancelled)
 }

@@ -28,7 +28,7 @@ func TestServerCloseDuringCalls(t *testing.T) {
 		}, 50*time.Millisecond + lateGrace, context.DeadlineExceeded},
 		{"Close", (*Server).Close, closeGrace, nil},
 	} {
-		for _, opts := range [][]Option{{Cached()}, nil, {Task()}} {
+		for _, opts := range [][]Option{{Cached()}, nil, {AsTask()}} {
 			t.Run(c.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					gate := make(chan struct{})
@@ -56,7 +56,7 @@ func TestServerCloseDuringCalls(t *testing.T) {
 
 func TestTaskSubmitAfterClose(t *testing.T) {
 	r := NewRegistry()
-	require.NoError(t, Register(r, "x", func(context.Context, struct{}) (int, error) { return 1, nil }, Task()))
+	require.NoError(t, Register(r, "x", func(context.Context, struct{}) (int, error) { return 1, nil }, AsTask()))
 	s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	defer s.Close()

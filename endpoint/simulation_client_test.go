@@ -238,12 +238,12 @@ func (c *simClient) invalidate(ctx context.Context) (err error) {
 
 func (c *simClient) submit(ctx context.Context) error {
 	argument := c.sim.model.number()
-	var info TaskInfo
+	var job *Task
 	var err error
-	_, server := c.span(func() { info, err = c.client.Submit(ctx, "task", argument) })
+	_, server := c.span(func() { job, err = c.client.Submit(ctx, "task", argument) })
 	c.sim.note("%s submitted %d: %v", c.name, argument, err)
 	if err == nil {
-		c.tasks = append(c.tasks, simTask{info.ID, server, argument})
+		c.tasks = append(c.tasks, simTask{job.ID, server, argument})
 	}
 	return err
 }
@@ -253,12 +253,12 @@ func (c *simClient) wait(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	info, err := c.client.Wait(ctx, t.id)
+	info, err := c.client.Task(t.id).Wait(ctx)
 	if err != nil || info.State != TaskCompleted {
 		return err
 	}
 	var result int64
-	if err := c.client.Result(ctx, t.id, &result); err != nil {
+	if err := c.client.Task(t.id).Result(ctx, &result); err != nil {
 		return err
 	}
 	c.sim.model.answered(t.argument, result)
@@ -270,11 +270,11 @@ func (c *simClient) cancel(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	cancelled, err := c.client.Cancel(ctx, t.id)
+	cancelled, err := c.client.Task(t.id).Cancel(ctx)
 	if err != nil || !cancelled {
 		return err
 	}
-	info, err := c.client.Wait(ctx, t.id)
+	info, err := c.client.Task(t.id).Wait(ctx)
 	if err == nil && info.State == TaskRunning {
 		c.sim.model.fail("%s: task %d runs after it was waited for", c.name, t.argument)
 	}

@@ -176,7 +176,7 @@ func (s *simulation) register(r *Registry, server string) {
 		return n + 1, pause(ctx, n)
 	}
 	require.NoError(s.t, Register(r, "once", once))
-	require.NoError(s.t, Register(r, "task", once, Task()))
+	require.NoError(s.t, Register(r, "task", once, AsTask()))
 	require.NoError(s.t, Register(r, "cached", func(ctx context.Context, key string) (int64, error) {
 		number := s.model.ranCached(server, key)
 		return number, pause(ctx, number)

@@ -76,7 +76,7 @@ func (o *slabOwner) registry(t testing.TB) *endpoint.Registry {
 		endpoint.Register(r, "fill", o.fill), endpoint.Register(r, "empty", empty), endpoint.Register(r, "dirty", dirty),
 		endpoint.Register(r, "keep", keep), endpoint.Register(r, "exported", exported), endpoint.Register(r, "slow", slow),
 		endpoint.Register(r, "pair", pair), endpoint.Register(r, "large", large),
-		endpoint.Register(r, "cached", o.fill, endpoint.Cached()), endpoint.Register(r, "task", o.fill, endpoint.Task()),
+		endpoint.Register(r, "cached", o.fill, endpoint.Cached()), endpoint.Register(r, "task", o.fill, endpoint.AsTask()),
 		endpoint.Register(r, "first", func(_ context.Context, x *tensor.Tensor) (uint8, error) { return tensor.At[uint8](x, 0) }),
 	))
 	return r

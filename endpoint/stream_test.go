@@ -135,7 +135,7 @@ func TestStreamInTaskYieldsWorker(t *testing.T) {
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	defer c.Close()
-	require.NoError(t, endpoint.Register(r, "item", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Task()))
+	require.NoError(t, endpoint.Register(r, "item", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.AsTask()))
 	require.NoError(t, endpoint.RegisterStream(r, "items", func(ctx context.Context, n int) iter.Seq2[int, error] {
 		return func(yield func(int, error) bool) {
 			for i := range n {
@@ -154,7 +154,7 @@ func TestStreamInTaskYieldsWorker(t *testing.T) {
 				sum += i
 			}
 			return sum, nil
-		}, endpoint.Task()))
+		}, endpoint.AsTask()))
 		sum, err := endpoint.Call[int](ctx, c, name, 40)
 		require.NoError(t, err, name)
 		require.Equal(t, 40*39/2, sum)

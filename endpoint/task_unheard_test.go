@@ -47,7 +47,7 @@ func TestTaskUnheardConcurrently(t *testing.T) {
 			short, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(200))*time.Microsecond)
 			info, err := through.Submit(short, "wait", 1)
 			if err == nil {
-				could, err := through.Cancel(ctx, info.ID)
+				could, err := info.Cancel(ctx)
 				require.NoError(t, err)
 				require.True(t, could, "it is not cancelled because its submitter leaves later")
 			}
@@ -71,9 +71,9 @@ func TestTaskWaitsForItself(t *testing.T) {
 				if !ok {
 					return false, errors.New("not a task")
 				}
-				_, err := through.Wait(ctx, id)
+				_, err := through.Task(id).Wait(ctx)
 				return errors.Is(err, task.ErrSelf), nil
-			}, append(opts, endpoint.Task())...)
+			}, append(opts, endpoint.AsTask())...)
 			ok, err := endpoint.Call[bool](ctx, through, name, 1)
 			require.NoError(t, err, name)
 			require.True(t, ok, name)
@@ -88,7 +88,7 @@ func TestTaskWaitsForItsWaiter(t *testing.T) {
 	ids := make(chan string, 2)
 	register(t, r, "run", func(ctx context.Context, _ int) (bool, error) {
 		for range 2 {
-			if _, err := s.Wait(ctx, <-ids); !errors.Is(err, task.ErrSelf) {
+			if _, err := s.Task(<-ids).Wait(ctx); !errors.Is(err, task.ErrSelf) {
 				return false, err
 			}
 		}
@@ -109,9 +109,9 @@ func TestTaskWaitsForItsWaiter(t *testing.T) {
 	}
 	for _, id := range known {
 		var ok bool
-		_, err := c.Wait(ctx, id)
+		_, err := c.Task(id).Wait(ctx)
 		require.NoError(t, err)
-		require.NoError(t, c.Result(ctx, id, &ok))
+		require.NoError(t, c.Task(id).Result(ctx, &ok))
 		require.True(t, ok)
 	}
 }
@@ -120,7 +120,7 @@ func TestLimitsTasks(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 8, Workers: 1}})
 	gate := make(chan struct{})
-	register(t, r, "gated", func(_ context.Context, n int) (int, error) { <-gate; return n, nil }, endpoint.NoCache(), endpoint.Task())
+	register(t, r, "gated", func(_ context.Context, n int) (int, error) { <-gate; return n, nil }, endpoint.NoCache(), endpoint.AsTask())
 	var ids []string
 	for n := range 6 { // three quarters
 		info, err := c.Submit(ctx, "gated", n)
@@ -140,13 +140,13 @@ func TestLimitsTasks(t *testing.T) {
 	require.NoError(t, err)
 	_, err = other.Submit(ctx, "gated", 10)
 	require.ErrorIs(t, err, task.ErrCapacity, "for eight in all")
-	could, err := c.Cancel(ctx, ids[5])
+	could, err := c.Task(ids[5]).Cancel(ctx)
 	require.NoError(t, err)
 	require.True(t, could)
 	_, err = c.Submit(ctx, "gated", 11)
 	require.NoError(t, err, "one that has ended makes room")
 	close(gate)
-	_, err = s.Wait(ctx, own.ID)
+	_, err = own.Wait(ctx)
 	require.NoError(t, err)
 
 	limited, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Registry: r, Limits: endpoint.Limits{Tasks: 1}})

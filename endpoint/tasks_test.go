@@ -21,18 +21,18 @@ func TestTaskLifecycle(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()
-	info, err := c.Submit(ctx, "steps", gateIn{Gate: "steps", N: 5})
+	job, err := c.Submit(ctx, "steps", gateIn{Gate: "steps", N: 5})
 	require.NoError(t, err)
-	require.Equal(t, "steps", info.Endpoint)
+	require.Equal(t, "steps", job.Submitted.Endpoint)
 	var seq uint64
 	var last endpoint.TaskInfo
-	for info, err := range c.WatchTask(ctx, info.ID) {
+	for info, err := range job.Events(ctx) {
 		require.NoError(t, err)
 		require.Greater(t, info.Seq, seq)
 		seq, last = info.Seq, info
 		if info.Done == 5 && !info.State.Terminal() {
 			require.Equal(t, "step 5", info.Message)
-			require.ErrorIs(t, c.Result(ctx, info.ID, nil), task.ErrNotFinished)
+			require.ErrorIs(t, job.Result(ctx, nil), task.ErrNotFinished)
 			open(t, c, "steps")
 		}
 	}
@@ -40,12 +40,12 @@ func TestTaskLifecycle(t *testing.T) {
 	require.NoError(t, last.Err())
 	require.False(t, last.FinishedAt.Before(last.StartedAt))
 	var n int
-	require.NoError(t, c.Result(ctx, info.ID, &n))
+	require.NoError(t, job.Result(ctx, &n))
 	require.Equal(t, 5, n)
-	for _, err := range c.WatchTask(ctx, "nothing") {
+	for _, err := range c.Task("nothing").Events(ctx) {
 		require.ErrorIs(t, err, task.ErrNotFound)
 	}
-	for range c.WatchTask(ctx, info.ID) {
+	for range job.Events(ctx) {
 		break // leaving is allowed
 	}
 }
@@ -57,13 +57,13 @@ func TestTaskOutlivesClient(t *testing.T) {
 	other := client(t, c.Socket())
 	id := other.submit("model task", 3)
 	other.Kill()
-	info, err := c.Wait(ctx, id)
+	info, err := c.Task(id).Wait(ctx)
 	require.NoError(t, err)
 	require.Equal(t, endpoint.TaskCompleted, info.State)
 	mine, err := c.Tasks(ctx, endpoint.TaskFilter{Mine: true})
 	require.NoError(t, err)
 	require.Empty(t, mine)
-	ref, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c, id)
+	ref, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c.Task(id))
 	require.NoError(t, err)
 	require.Equal(t, []float32{3, 3, 3}, values(t, ref.Value()))
 	require.NoError(t, ref.Close())
@@ -74,12 +74,12 @@ func TestTaskFailure(t *testing.T) {
 	ctx := context.Background()
 	info, err := c.Submit(ctx, "fail", nil)
 	require.NoError(t, err)
-	end, err := c.Wait(ctx, info.ID)
+	end, err := info.Wait(ctx)
 	require.NoError(t, err)
 	require.Equal(t, endpoint.TaskFailed, end.State)
 	require.ErrorIs(t, end.Err(), task.ErrFailed)
 	require.Contains(t, end.Error, driver.ErrOutOfMemory.Error())
-	require.ErrorIs(t, c.Result(ctx, info.ID, nil), task.ErrFailed)
+	require.ErrorIs(t, info.Result(ctx, nil), task.ErrFailed)
 	_, err = c.Submit(ctx, "nothing", nil)
 	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
 	_, err = c.Submit(ctx, "count", struct{ To int }{1})
@@ -103,7 +103,7 @@ func TestTaskPendingArgumentsFreed(t *testing.T) {
 	pending, err := c.Submit(ctx, "sum", scaleIn{X: x})
 	require.NoError(t, err)
 	require.Greater(t, o.count().Mappings, before.Mappings)
-	cancelled, err := c.Cancel(ctx, pending.ID)
+	cancelled, err := pending.Cancel(ctx)
 	require.NoError(t, err)
 	require.True(t, cancelled)
 	endpointtest.Eventually(t, waitLimit, "what it would have got is unmapped", func() bool { return o.count().Mappings <= before.Mappings })
@@ -114,7 +114,7 @@ func TestTaskPendingArgumentsFreed(t *testing.T) {
 func TestTaskCallWithFullManager(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry(endpoint.Cached())
-	require.NoError(t, endpoint.Register(r, "t", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Task(), endpoint.NoCache()))
+	require.NoError(t, endpoint.Register(r, "t", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.AsTask(), endpoint.NoCache()))
 	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 3, Retain: -1}})
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
@@ -150,12 +150,12 @@ func TestTaskCapacity(t *testing.T) {
 	require.ErrorIs(t, err, task.ErrCapacity)
 	close(gate)
 	for _, id := range ids {
-		_, err := c.Wait(ctx, id)
+		_, err := c.Task(id).Wait(ctx)
 		require.NoError(t, err)
 	}
 	_, err = c.Submit(ctx, "t", 4)
 	require.NoError(t, err, "a finished one makes room")
-	require.ErrorIs(t, c.Result(ctx, ids[0], nil), task.ErrNotFound)
+	require.ErrorIs(t, c.Task(ids[0]).Result(ctx, nil), task.ErrNotFound)
 }
 
 func TestSerialized(t *testing.T) {
@@ -195,21 +195,18 @@ func TestTaskReturnsNothing(t *testing.T) {
 	register(t, r, "no object", func(context.Context, struct{}) (*int, error) { return nil, nil }, endpoint.NoCache(), endpoint.Managed())
 	for name, through := range callers {
 		for _, of := range []string{"nothing", "no object"} {
-			info, err := through.Submit(ctx, of, nil)
+			job, err := through.Submit(ctx, of, nil)
 			require.NoError(t, err, name)
-			info, err = through.Wait(ctx, info.ID)
+			info, err := job.Wait(ctx)
 			require.NoError(t, err, name)
 			require.Equal(t, endpoint.TaskCompleted, info.State)
 			require.NoError(t, info.Err())
 			out := new(int)
-			require.NoError(t, through.Result(ctx, info.ID, &out), name)
+			require.NoError(t, through.Task(info.ID).Result(ctx, &out), name)
 			require.Nil(t, out, name)
-			require.NoError(t, through.Result(ctx, info.ID, nil), name)
-			ref, err := endpoint.ResultManaged[*int](ctx, through, info.ID)
-			require.NoError(t, err, name)
-			require.Nil(t, ref.Value())
-			require.Empty(t, ref.ID())
-			require.NoError(t, ref.Close())
+			require.NoError(t, through.Task(info.ID).Result(ctx, nil), name)
+			_, err = endpoint.ResultManaged[*int](ctx, job)
+			require.ErrorIs(t, err, endpoint.ErrInvalid, name)
 		}
 	}
 }
@@ -227,18 +224,18 @@ func TestTaskWaitLeavesTask(t *testing.T) {
 		}
 	}, endpoint.NoCache())
 	for name, through := range callers {
-		info, err := through.Submit(ctx, "gated", 3)
+		job, err := through.Submit(ctx, "gated", 3)
 		require.NoError(t, err, name)
 		defer func() { // after all have waited
-			end, err := through.Wait(ctx, info.ID)
+			end, err := job.Wait(ctx)
 			require.NoError(t, err, name)
 			require.NoError(t, end.Err(), name)
 		}()
 		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-		_, err = through.Wait(short, info.ID)
+		_, err = job.Wait(short)
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded, name)
-		info, err = through.Task(ctx, info.ID)
+		info, err := job.Info(ctx)
 		require.NoError(t, err, name)
 		require.Equal(t, endpoint.TaskRunning, info.State, name)
 	}

@@ -6,7 +6,7 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -60,25 +60,22 @@ func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[Ta
 	}
 }
 
-// WatchTask follows one task: first its current state, then each change of state or progress, finally its end. A slow
-// loop skips progress but no states. An error is the last pair, with the last known state. Leaving the loop does not
-// affect the task.
-func (c *caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error] {
-	return func(yield func(TaskInfo, error) bool) {
-		var last TaskInfo
-		for e, err := range c.watchTasks(ctx, message.WatchTasks{ID: id}) {
-			if err != nil {
-				yield(last, fmt.Errorf("task %s: %w", message.CutText(id, status.MaxShown), err))
-				return
-			}
-			if e.Kind == TasksMissed {
-				continue
-			}
-			if last = e.Task; !yield(last, nil) || last.State.Terminal() {
-				return
-			}
-		}
+// Tasks lists the tasks that the filter selects, in order of submission. Their errors are those of Task, truncated if
+// they are long.
+func (c *caller) Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error) {
+	ask := message.Tasks{Endpoint: filter.Endpoint, Mine: filter.Mine}
+	for _, s := range filter.States {
+		ask.States = append(ask.States, string(s))
 	}
+	var got message.TasksListed
+	if err := c.conn.Request(ctx, client.Request{Op: message.OpTasks, Body: ask}, &got); err != nil {
+		return nil, fmt.Errorf("tasks: %w", err)
+	}
+	list := make([]TaskInfo, 0, len(got.Tasks))
+	for _, t := range got.Tasks {
+		list = append(list, decodeTask(t))
+	}
+	return list, nil
 }
 
 // watchTasks returns the events of the server.

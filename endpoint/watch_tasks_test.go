@@ -80,7 +80,7 @@ func TestTaskWatchStates(t *testing.T) {
 	defer cancel()
 	early, err := c.Submit(ctx, "model task", modelIn{Size: 1})
 	require.NoError(t, err)
-	_, err = c.Wait(ctx, early.ID)
+	_, err = early.Wait(ctx)
 	require.NoError(t, err)
 	all := watchTasks(ctx, c, endpoint.TaskFilter{})
 	mine := watchTasks(ctx, c, endpoint.TaskFilter{Mine: true})
@@ -98,7 +98,7 @@ func TestTaskWatchStates(t *testing.T) {
 	stopped, err := c.Submit(ctx, "gated task", gateIn{Gate: "never"})
 	require.NoError(t, err)
 	endpointtest.Eventually(t, waitLimit, "it runs", func() bool { return slices.Contains(all.states()[stopped.ID], endpoint.TaskRunning) })
-	_, err = c.Cancel(ctx, stopped.ID)
+	_, err = stopped.Cancel(ctx)
 	require.NoError(t, err)
 	open(t, c, "steps")
 	want[progress.ID] = wholeLife
@@ -208,7 +208,7 @@ func TestTaskWatchLimit(t *testing.T) {
 		for _, err := range through.WatchTasks(late, endpoint.TaskFilter{}) {
 			require.ErrorContains(t, err, "enough")
 		}
-		for _, err := range through.WatchTask(ctx, "nothing") {
+		for _, err := range through.Task("nothing").Events(ctx) {
 			require.ErrorIs(t, err, task.ErrNotFound)
 		}
 	}
@@ -223,23 +223,23 @@ func TestTaskWatchLimit(t *testing.T) {
 func TestTaskWatchMissed(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
-	require.NoError(t, endpoint.Register(r, "number", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Task(), endpoint.NoCache()))
+	require.NoError(t, endpoint.Register(r, "number", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.AsTask(), endpoint.NoCache()))
 	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 5000, Retain: 20}})
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
 	require.NoError(t, err)
 	defer c.Close()
-	run := func() endpoint.TaskInfo {
+	run := func() *endpoint.Task {
 		info, err := s.Submit(ctx, "number", 1)
 		require.NoError(t, err)
-		_, err = s.Wait(ctx, info.ID)
+		_, err = info.Wait(ctx)
 		if err != nil { // already dropped
 			require.ErrorIs(t, err, task.ErrNotFound)
 		}
 		return info
 	}
 	run()
-	var last endpoint.TaskInfo
+	last := &endpoint.Task{}
 	var missed, after, rounds int
 	for e, err := range c.WatchTasks(ctx, endpoint.TaskFilter{}) {
 		require.NoError(t, err)

@@ -36,7 +36,7 @@ func requests(dev driver.Device, sd *module.StateDict, r *endpoint.Registry) map
 			return second(c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Version: 1}))
 		},
 		"Call":               func(ctx context.Context, c *endpoint.Client) error { return c.Call(ctx, "f", 1, nil) },
-		"Cancel":             func(ctx context.Context, c *endpoint.Client) error { return second(c.Cancel(ctx, "t")) },
+		"Cancel":             func(ctx context.Context, c *endpoint.Client) error { return second(c.Task("t").Cancel(ctx)) },
 		"Destroy":            func(ctx context.Context, c *endpoint.Client) error { return second(c.Destroy(ctx, "o")) },
 		"Digests":            func(ctx context.Context, c *endpoint.Client) error { return second(c.Digests(ctx, "m", 0)) },
 		"Endpoints":          func(ctx context.Context, c *endpoint.Client) error { return second(c.Endpoints(ctx)) },
@@ -57,17 +57,17 @@ func requests(dev driver.Device, sd *module.StateDict, r *endpoint.Registry) map
 		"PublishWith": func(ctx context.Context, c *endpoint.Client) error {
 			return second(c.PublishWith(ctx, "m", sd, endpoint.PublishOptions{Digests: true}))
 		},
-		"Result":     func(ctx context.Context, c *endpoint.Client) error { return c.Result(ctx, "t", nil) },
+		"Result":     func(ctx context.Context, c *endpoint.Client) error { return c.Task("t").Result(ctx, nil) },
 		"ServerInfo": func(ctx context.Context, c *endpoint.Client) error { return second(c.ServerInfo(ctx)) },
 		"Stream":     func(ctx context.Context, c *endpoint.Client) error { return lastError(c.Stream(ctx, "f", 1)) },
 		"Submit":     func(ctx context.Context, c *endpoint.Client) error { return second(c.Submit(ctx, "f", 1)) },
-		"Task":       func(ctx context.Context, c *endpoint.Client) error { return second(c.Task(ctx, "t")) },
+		"Task":       func(ctx context.Context, c *endpoint.Client) error { return second(c.Task("t").Info(ctx)) },
 		"Tasks": func(ctx context.Context, c *endpoint.Client) error {
 			return second(c.Tasks(ctx, endpoint.TaskFilter{}))
 		},
-		"Wait":      func(ctx context.Context, c *endpoint.Client) error { return second(c.Wait(ctx, "t")) },
-		"Watch":     func(ctx context.Context, c *endpoint.Client) error { return second(c.Watch(ctx, "m")) },
-		"WatchTask": func(ctx context.Context, c *endpoint.Client) error { return lastError(c.WatchTask(ctx, "t")) },
+		"Wait":        func(ctx context.Context, c *endpoint.Client) error { return second(c.Task("t").Wait(ctx)) },
+		"Watch":       func(ctx context.Context, c *endpoint.Client) error { return second(c.Watch(ctx, "m")) },
+		"Task.Events": func(ctx context.Context, c *endpoint.Client) error { return lastError(c.Task("t").Events(ctx)) },
 		"WatchTasks": func(ctx context.Context, c *endpoint.Client) error {
 			return lastError(c.WatchTasks(ctx, endpoint.TaskFilter{}))
 		},
@@ -77,7 +77,7 @@ func requests(dev driver.Device, sd *module.StateDict, r *endpoint.Registry) map
 			return second(endpoint.CallManaged[int](ctx, c, "f", 1))
 		},
 		"ResultManaged": func(ctx context.Context, c *endpoint.Client) error {
-			return second(endpoint.ResultManaged[int](ctx, c, "t"))
+			return second(endpoint.ResultManaged[int](ctx, c.Task("t")))
 		},
 	}
 }
@@ -203,7 +203,7 @@ func TestRequestWaitsForOwner(t *testing.T) {
 func TestSubmitUndoWithoutOwner(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
-	require.NoError(t, endpoint.Register(r, "f", func(ctx context.Context, n int) (int, error) { return n, nil }, endpoint.Task()))
+	require.NoError(t, endpoint.Register(r, "f", func(ctx context.Context, n int) (int, error) { return n, nil }, endpoint.AsTask()))
 	s := serve(t, endpoint.ServerOptions{Registry: r})
 	refused := errors.New("refused")
 	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{

@@ -268,6 +268,6 @@ func (w *worker) share() (err error) {
 			sum += n
 		}
 		return sum, nil
-	}, endpoint.Task())
+	}, endpoint.AsTask())
 	return err
 }

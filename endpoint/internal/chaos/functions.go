@@ -60,7 +60,7 @@ func functions(dev driver.Device, prefix string) (*endpoint.Registry, error) {
 				}
 			}
 			return one(in.Key)
-		}, endpoint.Task()),
+		}, endpoint.AsTask()),
 		endpoint.RegisterStream(r, prefix+"items", func(_ context.Context, n uint64) iter.Seq2[*tensor.Tensor, error] {
 			return func(yield func(*tensor.Tensor, error) bool) {
 				for i := range n {

@@ -111,11 +111,11 @@ func (w *lane) submit(ctx context.Context, c *endpoint.Client) error {
 		w.tasks = append(w.tasks, info.ID)
 		return nil
 	}
-	if _, err := c.Wait(ctx, info.ID); err != nil {
+	if _, err := info.Wait(ctx); err != nil {
 		return err
 	}
 	var t *tensor.Tensor
-	if err := c.Result(ctx, info.ID, &t); err != nil {
+	if err := info.Result(ctx, &t); err != nil {
 		return err
 	}
 	return w.checkMade(t, key)
@@ -137,7 +137,7 @@ func (w *lane) followTask(ctx context.Context, c *endpoint.Client) error {
 		return nil
 	}
 	var last endpoint.TaskInfo
-	for info, err := range c.WatchTask(ctx, id) {
+	for info, err := range c.Task(id).Events(ctx) {
 		if err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func (w *lane) result(ctx context.Context, c *endpoint.Client) error {
 		return nil
 	}
 	var t *tensor.Tensor
-	if err := c.Result(ctx, id, &t); err != nil {
+	if err := c.Task(id).Result(ctx, &t); err != nil {
 		return err
 	}
 	return t.Close()
@@ -169,7 +169,7 @@ func (w *lane) cancelTask(ctx context.Context, c *endpoint.Client) error {
 	if id == "" {
 		return nil
 	}
-	_, err := c.Cancel(ctx, id)
+	_, err := c.Task(id).Cancel(ctx)
 	return err
 }
 

@@ -29,12 +29,12 @@ func (c *Component) submitTask(ctx context.Context, p *callParams) (info endpoin
 	}
 	ctx, unbind := c.bind(ctx, prepared.caller)
 	defer unbind()
-	info, err = prepared.caller.Submit(ctx, prepared.info.Name, prepared.in)
+	started, err := prepared.caller.Submit(ctx, prepared.info.Name, prepared.in)
 	if err != nil {
 		return info, outcomeOf(ctx, err)
 	}
-	c.tasks.record(ctx, info.ID)
-	return info, nil
+	c.tasks.record(ctx, started.ID)
+	return started.Submitted, nil
 }
 
 // findTask returns a task and the caller that has it.
@@ -51,7 +51,7 @@ func (c *Component) findTask(ctx context.Context, id string) (endpoint.Caller, e
 	for _, caller := range callers {
 		var info endpoint.TaskInfo
 		bound, unbind := c.bind(ctx, caller)
-		info, err = caller.Task(bound, id)
+		info, err = caller.Task(id).Info(bound)
 		unbind()
 		if err == nil {
 			return caller, info, nil
@@ -81,7 +81,7 @@ func (c *Component) waitTask(ctx context.Context, p *taskParams) (endpoint.TaskI
 	defer done()
 	waiting, unbind := c.bind(waiting, caller)
 	defer unbind()
-	end, err := caller.Wait(waiting, p.TaskID)
+	end, err := caller.Task(p.TaskID).Wait(waiting)
 	stopping := err != nil && errors.Is(context.Cause(waiting), gateway.ErrDraining)
 	if (stopping || errors.Is(err, context.DeadlineExceeded)) && ctx.Err() == nil { // the owner's clock may expire first
 		if end.State == "" {
@@ -100,7 +100,7 @@ func (c *Component) taskResult(ctx context.Context, p *taskParams) (out any, err
 	ctx, unbind := c.bind(ctx, caller)
 	defer unbind()
 	var v any
-	err = caller.Result(ctx, p.TaskID, &v)
+	err = caller.Task(p.TaskID).Result(ctx, &v)
 	defer func() { err = errors.Join(err, closeTensors(v)) }()
 	if err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func (c *Component) cancelTask(ctx context.Context, p *taskParams) (cancelledTas
 	}
 	ctx, unbind := c.bind(ctx, caller)
 	defer unbind()
-	out.Cancelled, err = caller.Cancel(ctx, p.TaskID)
+	out.Cancelled, err = caller.Task(p.TaskID).Cancel(ctx)
 	return out, err
 }
 

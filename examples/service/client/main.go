@@ -50,17 +50,17 @@ func use(socket string) error {
 
 // build starts the task, follows it, and fetches its result with a reference to it.
 func build(ctx context.Context, client *endpoint.Client) (*endpoint.Ref[*module.StateDict], error) {
-	started, err := client.Submit(ctx, service.BuildModel, service.BuildArgs{HiddenSize: 128, Layers: 3, PaceMS: 20})
+	task, err := client.Submit(ctx, service.BuildModel, service.BuildArgs{HiddenSize: 128, Layers: 3, PaceMS: 20})
 	if err != nil {
 		return nil, err
 	}
-	for t, err := range client.WatchTask(ctx, started.ID) {
+	for t, err := range task.Events(ctx) {
 		if err != nil {
 			return nil, err
 		}
 		fmt.Println("task", t.State, t.Message)
 	}
-	model, err := endpoint.ResultManaged[*module.StateDict](ctx, client, started.ID)
+	model, err := endpoint.ResultManaged[*module.StateDict](ctx, task)
 	if err != nil {
 		return nil, err
 	}

@@ -69,7 +69,7 @@ func endpoints(dev driver.Device) (*endpoint.Registry, error) {
 	r := endpoint.NewRegistry()
 	f := functions{dev}
 	return r, errors.Join(
-		endpoint.Register(r, service.BuildModel, f.buildModel, endpoint.Task(), endpoint.Managed(), endpoint.CacheKey("model:{hidden_size}")),
+		endpoint.Register(r, service.BuildModel, f.buildModel, endpoint.AsTask(), endpoint.Managed(), endpoint.CacheKey("model:{hidden_size}")),
 		endpoint.Register(r, service.Transform, f.transform, endpoint.Timeout(time.Minute)),
 		endpoint.RegisterStream(r, service.SpectralNorm, f.spectralNorm),
 	)

@@ -174,7 +174,7 @@ func callTask(ctx context.Context, c *cobra.Command, on *caller, out printer, na
 	if err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)) { // the owner may detect the deadline first
 		ctx, cancel := on.owner.Bounded(context.WithoutCancel(ctx))
 		defer cancel()
-		_, stopErr := on.client.Cancel(ctx, t.ID)
+		_, stopErr := t.Cancel(ctx)
 		return errors.Join(err, stopErr)
 	}
 	if err == nil {
@@ -184,7 +184,7 @@ func callTask(ctx context.Context, c *cobra.Command, on *caller, out printer, na
 		return err
 	}
 	var v any
-	if err := on.client.Result(ctx, t.ID, &v); err != nil {
+	if err := t.Result(ctx, &v); err != nil {
 		return err
 	}
 	return out.take(v)

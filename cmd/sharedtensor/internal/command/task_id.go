@@ -79,12 +79,12 @@ func cancelTask(ctx context.Context, c *cobra.Command, o *cli.OwnerFlags, client
 	}
 	ctx, stop := o.Bounded(ctx)
 	defer stop()
-	could, err := client.Cancel(ctx, t.ID)
+	could, err := client.Task(t.ID).Cancel(ctx)
 	if err != nil {
 		return err
 	}
 	if !could {
-		if t, err = client.Task(ctx, t.ID); err != nil {
+		if t, err = client.Task(t.ID).Info(ctx); err != nil {
 			return err
 		}
 		return fmt.Errorf("task %s has already ended: it is %s", shortID(t.ID), t.State)

@@ -80,7 +80,7 @@ func waitResult(ctx context.Context, c *cobra.Command, o waitFlags, on *caller, 
 	ctx, cancel := on.owner.Bounded(ctx)
 	defer cancel()
 	var v any
-	if err := on.client.Result(ctx, t.ID, &v); err != nil {
+	if err := on.client.Task(t.ID).Result(ctx, &v); err != nil {
 		return err
 	}
 	return printer{w: c.OutOrStdout(), json: o.json, host: on.devices[0]}.take(v)
@@ -90,7 +90,7 @@ func waitResult(ctx context.Context, c *cobra.Command, o waitFlags, on *caller, 
 func follow(ctx context.Context, w io.Writer, client *endpoint.Client, id string) (last endpoint.TaskInfo, err error) {
 	m := newTaskMeter(w)
 	defer m.close()
-	for t, err := range client.WatchTask(ctx, id) {
+	for t, err := range client.Task(id).Events(ctx) {
 		if err != nil {
 			return last, err
 		}

@@ -197,7 +197,7 @@ func Functions(r *endpoint.Registry, dev driver.Device) error {
 		endpoint.Register(r, "sum", sum),
 		endpoint.Register(r, "echo", func(_ context.Context, in string) (string, error) { return in, nil }, endpoint.Cached()),
 		endpoint.Register(r, "fail", func(_ context.Context, in string) (int, error) { return 0, errors.New(in) }),
-		endpoint.Register(r, "work", work, endpoint.Task()),
+		endpoint.Register(r, "work", work, endpoint.AsTask()),
 		endpoint.RegisterStream(r, "count", count),
 		endpoint.Register(r, "zeros", func(_ context.Context, n int64) (*tensor.Tensor, error) {
 			t, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{n})
