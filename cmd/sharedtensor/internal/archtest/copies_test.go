@@ -16,11 +16,6 @@ const writtenBy = "(written by: go test ./cmd/sharedtensor/internal/archtest -up
 
 // copies lists the files that repeat the import table, the lines that enclose the copy, and its expected content.
 var copies = map[string]struct{ begin, end, content string }{
-	".golangci.yml": {
-		begin:   "        # import table: begin " + writtenBy + "\n",
-		end:     "        # import table: end\n",
-		content: Depguard(),
-	},
 	".github/CONTRIBUTING.md": {
 		begin:   "<!-- import table: begin " + writtenBy + " -->\n",
 		end:     "<!-- import table: end -->\n",
@@ -28,7 +23,7 @@ var copies = map[string]struct{ begin, end, content string }{
 	},
 }
 
-// The linter configuration and the contributing guide match the table.
+// The contributing guide matches the table.
 func TestImportTableCopies(t *testing.T) {
 	for name, c := range copies {
 		path := filepath.Join(moduleRoot(t), filepath.FromSlash(name))
