@@ -9,11 +9,9 @@
 // [Blocking]. Work that several tasks wait for is a [Work]: it runs on the worker of one of them and reports progress
 // for all.
 //
-// A result is held until its task is dropped: by age, by number, by [Task.Forget] or by the end of the manager. The
-// limit on bytes and [Task.Discard] drop a result earlier. [Options.Release] then receives the result, exactly once. If
-// [Options.Share] is set, each fetch returns a separate reference, which outlives the task.
+// A result is held until its task is dropped: by age, by number or by the end of the manager. The limit on bytes and
+// [Task.Discard] drop a result earlier. [Options.Release] then receives the result, exactly once.
 //
-// Surprises: a task does not end with the context of its submission, only with [Task.Cancel], its timeout or the
-// manager. A task for which Cancel returned true ends as [Cancelled] even if its function succeeds afterwards; its
+// Surprises: a task does not end with the context of its submission, only with [Task.Cancel] or the manager. A task for which Cancel returned true ends as [Cancelled] even if its function succeeds afterwards; its
 // result is then released.
 package task

@@ -28,7 +28,7 @@ func TestEachResultShowsWhatIsKept(t *testing.T) {
 		require.Empty(t, seen())
 		require.EqualValues(t, 2, m.Stats().Expired)
 		forgotten, _ := run(t, m)
-		require.NoError(t, forgotten.Forget())
+		drop(forgotten)
 		require.EqualValues(t, 2, m.Stats().Expired, "age is not what dropped it")
 		require.True(t, running.Cancel(nil))
 	})

@@ -2,7 +2,6 @@ package task
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,7 +12,7 @@ import (
 
 var ctx = context.Background()
 
-// resource is a result with a reference count: one for the manager, and one for each fetch.
+// resource is a result with a reference count, which is 1 while the manager holds it.
 type resource struct{ refs atomic.Int32 }
 
 func newResource() *resource {
@@ -22,18 +21,10 @@ func newResource() *resource {
 	return r
 }
 
-func (r *resource) share() (*resource, error) {
-	if r.refs.Add(1) < 2 {
-		return nil, errors.New("shared after it was released")
-	}
-	return r, nil
-}
-
 func (r *resource) release() { r.refs.Add(-1) }
 
 // newManager returns a manager of resources that is shut down with the test.
 func newManager(t testing.TB, opts Options[*resource]) *Manager[*resource] {
-	opts.Share = (*resource).share
 	opts.Release = (*resource).release
 	m := New(opts)
 	t.Cleanup(func() { require.NoError(t, m.Shutdown(ctx)) })
@@ -60,6 +51,13 @@ func run(t testing.TB, m *Manager[*resource]) (*Task[*resource], *resource) {
 	task := submit(t, m, give(r))
 	require.NoError(t, task.Wait(ctx))
 	return task, r
+}
+
+// drop removes a finished task, as its age or number would.
+func drop(task *Task[*resource]) {
+	task.m.mu.Lock()
+	defer task.m.unlock()
+	task.m.dropLocked(task)
 }
 
 // gate is a function that waits until it is opened, or its context ends.

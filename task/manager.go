@@ -43,9 +43,6 @@ type Options[V any] struct {
 	// TTL limits how long a finished task is kept; 0 means [DefaultTTL], a negative value no limit. A timer drops
 	// expired tasks.
 	TTL time.Duration
-	// Share returns a reference to a result for each fetch; it borrows the result. Nil returns the result itself. It is
-	// called without locks, and the result is not released meanwhile.
-	Share func(V) (V, error)
 	// Release, if not nil, receives each dropped result exactly once, without locks, on the goroutine that dropped the
 	// task: a caller of the manager, the timer's, or that of a task that has just finished.
 	Release func(V)
@@ -59,8 +56,6 @@ type Spec struct {
 	Owner uint64
 	// Limit, if above 0, is the maximum number of unfinished tasks of the owner, including this one.
 	Limit int
-	// Timeout ends the function's context this long after its start; 0 means never.
-	Timeout time.Duration
 }
 
 // Filter selects tasks. The zero value selects all.
@@ -147,7 +142,7 @@ func (m *Manager[V]) unlockTo(left *leftover) {
 }
 
 // Submit runs fn as a task when a worker is free. fn gets a context with the values of ctx that ends when the task is
-// cancelled or times out; the deadline and cancellation of ctx do not apply. The manager takes ownership of the result
+// cancelled; the deadline and cancellation of ctx do not apply. The manager takes ownership of the result
 // of fn, unless fn returns an error.
 //
 // Errors are [ErrCapacity], also for an owner that has reached its limit, [ErrShutdown], and the cause of ctx if it has
@@ -173,7 +168,6 @@ func (m *Manager[V]) Submit(ctx context.Context, spec Spec, fn func(context.Cont
 	m.owners[spec.Owner]++
 	t := &Task[V]{m: m, fn: fn, number: m.submitted, done: make(chan struct{})}
 	t.status = Status{ID: newID(), Name: spec.Name, Owner: spec.Owner, State: Pending, CreatedAt: time.Now()}
-	t.timeout = spec.Timeout
 	t.ctx, t.cancel = context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), workerKey{}, worker(t)))
 	m.submitted++
 	m.tasks[t.status.ID] = t

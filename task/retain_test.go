@@ -2,27 +2,12 @@ package task
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
-
-func TestEachFetchReturnsASeparateReference(t *testing.T) {
-	m := newManager(t, Options[*resource]{})
-	task, r := run(t, m)
-	for want := int32(2); want <= 4; want++ {
-		got, err := task.Result()
-		require.NoError(t, err)
-		require.Same(t, r, got)
-		require.Equal(t, want, r.refs.Load())
-	}
-	r.release()
-	require.NoError(t, task.Forget())
-	require.Equal(t, int32(2), r.refs.Load(), "two of three who fetched still have theirs")
-}
 
 func TestDroppedTaskHoldsNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -43,7 +28,7 @@ func TestDroppedTaskHoldsNoMemory(t *testing.T) {
 		require.ErrorIs(t, err, ErrNotFound)
 		require.NoError(t, task.Wait(ctx), "one who has the task still learns how it ended")
 		require.Equal(t, Succeeded, state(task))
-		require.NoError(t, task.Forget(), "forgetting twice")
+		drop(task) // twice
 		require.Zero(t, r.refs.Load())
 	})
 }
@@ -54,7 +39,7 @@ func TestTimerIsSetAgain(t *testing.T) {
 		forgotten, _ := run(t, m)
 		time.Sleep(ttl / 2)
 		_, second := run(t, m)
-		require.NoError(t, forgotten.Forget())
+		drop(forgotten)
 		time.Sleep(ttl/2 + 1)
 		synctest.Wait()
 		require.Equal(t, int32(1), second.refs.Load(), "not its time")
@@ -126,44 +111,6 @@ func TestCapacity(t *testing.T) {
 		g.result.refs.Store(3)
 		close(g.opened)
 	})
-}
-
-func TestResultIsNotReleasedUnderAFetch(t *testing.T) {
-	r := newResource()
-	sharing, release := make(chan struct{}), make(chan struct{})
-	m := New(Options[*resource]{
-		Share:   func(r *resource) (*resource, error) { close(sharing); <-release; return r.share() },
-		Release: (*resource).release,
-	})
-	task := submit(t, m, give(r))
-	require.NoError(t, task.Wait(ctx))
-	fetched := make(chan error, 1)
-	go func() { _, err := task.Result(); fetched <- err }()
-	<-sharing
-	require.NoError(t, task.Forget())
-	require.Equal(t, int32(1), r.refs.Load(), "somebody looks at it")
-	close(release)
-	require.NoError(t, <-fetched)
-	require.Equal(t, int32(1), r.refs.Load(), "the reference of the one who fetched")
-	require.NoError(t, m.Shutdown(ctx))
-}
-
-func TestShareThatFailsOrPanicsLosesNothing(t *testing.T) {
-	r := newResource()
-	failure := errors.New("no descriptors left")
-	bad := func() error { return failure }
-	m := New(Options[*resource]{
-		Share:   func(*resource) (*resource, error) { return nil, bad() },
-		Release: (*resource).release,
-	})
-	task := submit(t, m, give(r))
-	require.NoError(t, task.Wait(ctx))
-	_, err := task.Result()
-	require.ErrorIs(t, err, failure)
-	bad = func() error { panic("boom") }
-	require.Panics(t, func() { task.Result() })
-	require.NoError(t, m.Shutdown(ctx))
-	require.Zero(t, r.refs.Load())
 }
 
 func TestPlainResults(t *testing.T) {

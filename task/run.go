@@ -30,19 +30,11 @@ func (m *Manager[V]) dispatchLocked() {
 func (m *Manager[V]) startLocked(t *Task[V]) {
 	t.becomeLocked(Running)
 	t.status.StartedAt = time.Now()
-	stop := context.CancelFunc(func() {})
-	if t.timeout > 0 {
-		cause := fmt.Errorf("timeout of %v: %w", t.timeout, context.DeadlineExceeded)
-		t.ctx, stop = context.WithTimeoutCause(t.ctx, t.timeout, cause)
-	}
 	fn, ctx := t.fn, t.ctx
 	t.fn = nil // the goroutine owns what fn captured
 	m.active++
 	m.noteLocked(t)
-	go func() {
-		defer stop()
-		m.run(ctx, t, fn)
-	}()
+	go m.run(ctx, t, fn)
 }
 
 // run calls fn and settles the task, however fn ends.

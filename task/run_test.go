@@ -141,20 +141,3 @@ func TestContextOfTheFunction(t *testing.T) {
 	_, ok := ID(ctx)
 	require.False(t, ok)
 }
-
-func TestTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newManager(t, Options[*resource]{Workers: 1})
-		first := newGate()
-		submit(t, m, first.wait)
-		g := newGate()
-		task, err := m.Submit(ctx, Spec{Name: "slow", Timeout: time.Minute}, g.wait)
-		require.NoError(t, err)
-		time.Sleep(time.Hour)
-		require.Equal(t, Pending, state(task), "the time runs from the start")
-		close(first.opened)
-		require.ErrorIs(t, task.Wait(ctx), context.DeadlineExceeded)
-		require.Equal(t, Failed, state(task))
-		require.ErrorContains(t, g.cause, "timeout of 1m0s")
-	})
-}

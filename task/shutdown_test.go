@@ -117,8 +117,9 @@ func TestResultsCanBeFetchedWhileOthersDrain(t *testing.T) {
 		synctest.Wait()
 		_, err := task.Result()
 		require.NoError(t, err)
+		require.Equal(t, int32(1), r.refs.Load())
 		close(g.opened)
 		synctest.Wait()
-		require.Equal(t, int32(1), r.refs.Load())
+		require.Zero(t, r.refs.Load())
 	})
 }

@@ -81,10 +81,10 @@ func taskIn(t *testing.T, s State) (task *Task[*resource], open func()) {
 // Every method behaves as documented in every state.
 func TestWhatCanBeDoneInEachState(t *testing.T) {
 	tests := []struct {
-		state  State
-		err    error // of Err and Result
-		cancel bool
-		forget error
+		state   State
+		err     error // of Err and Result
+		cancel  bool
+		discard error
 	}{
 		{Pending, ErrNotFinished, true, ErrNotFinished},
 		{Running, ErrNotFinished, true, ErrNotFinished},
@@ -104,7 +104,7 @@ func TestWhatCanBeDoneInEachState(t *testing.T) {
 				if test.state == Pending || test.state == Running {
 					require.ErrorContains(t, err, "is "+test.state.String())
 				}
-				require.ErrorIs(t, task.Forget(), test.forget)
+				require.ErrorIs(t, task.Discard(), test.discard)
 				require.Equal(t, test.cancel, task.Cancel(nil))
 				if test.cancel {
 					require.ErrorIs(t, task.Wait(ctx), ErrCancelled)

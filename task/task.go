@@ -49,10 +49,9 @@ type Progress struct {
 // Task is one run of a function. Its methods are safe for concurrent use. A Task that the manager has dropped stays
 // usable, except for its result.
 type Task[V any] struct {
-	m       *Manager[V]
-	number  uint64 // order of submission
-	timeout time.Duration
-	done    chan struct{}
+	m      *Manager[V]
+	number uint64 // order of submission
+	done   chan struct{}
 
 	// Guarded by the manager's lock. ID, Name and Owner in status never change.
 	fn       func(context.Context) (V, error) // nil once it runs
@@ -66,7 +65,6 @@ type Task[V any] struct {
 	held     bool          // result is set
 	cost     int64         // of result, included in Manager.bytes until the result is released
 	released bool          // the result can no longer be fetched
-	pins     int           // number of fetches in progress
 	slot     bool          // has a worker
 	parks    int           // number of its goroutines in Blocking
 	coming   *resume[V]    // in Manager.resuming
@@ -155,13 +153,12 @@ func (t *Task[V]) join(ctx context.Context) (leave func(), err error) {
 	}, nil
 }
 
-// Result returns the result of a task that succeeded. With [Options.Share] each call returns a separate reference,
-// owned by the caller. It returns the errors of [Task.Err], those of Share, [ErrNotFound] if the task is no longer kept, and
-// [ErrDiscarded] if its result is not.
+// Result returns the result of a task that succeeded. The manager still owns it: it may be released at any time unless
+// the result itself counts references. Result returns the errors of [Task.Err], [ErrNotFound] if the task is no longer
+// kept, and [ErrDiscarded] if its result is not.
 func (t *Task[V]) Result() (V, error) {
-	var none V
-	m := t.m
-	m.mu.Lock()
+	t.m.mu.Lock()
+	defer t.m.mu.Unlock()
 	err := t.errLocked()
 	switch {
 	case err != nil:
@@ -171,44 +168,21 @@ func (t *Task[V]) Result() (V, error) {
 		err = fmt.Errorf("result of %q (%s): %w", t.status.Name, t.status.ID, ErrDiscarded)
 	}
 	if err != nil {
-		m.mu.Unlock()
+		var none V
 		return none, err
 	}
-	v := t.result
-	t.pins++
-	m.mu.Unlock()
-	defer t.unpin()
-	if m.opts.Share == nil {
-		return v, nil
-	}
-	return m.opts.Share(v)
-}
-
-// unpin ends a fetch.
-func (t *Task[V]) unpin() {
-	t.m.mu.Lock()
-	defer t.m.unlock()
-	t.pins--
-	t.discardLocked()
+	return t.result, nil
 }
 
 // releaseLocked releases the result, which can no longer be fetched.
 func (t *Task[V]) releaseLocked() {
-	if t.held && !t.released {
-		t.released = true
-		t.m.bytes -= t.cost
-		t.discardLocked()
-	}
-}
-
-// discardLocked releases the result unless it can be fetched or a fetch is in progress.
-func (t *Task[V]) discardLocked() {
-	if !t.held || !t.released || t.pins > 0 {
+	if !t.held || t.released {
 		return
 	}
+	t.m.bytes -= t.cost
 	t.m.garbage = append(t.m.garbage, t.result)
 	var none V
-	t.result, t.held = none, false
+	t.result, t.held, t.released = none, false, true
 }
 
 // Cancel ends an unfinished task and reports whether it was unfinished. A pending task is cancelled at once. The
@@ -253,16 +227,5 @@ func (t *Task[V]) Discard() error {
 		return t.errLocked()
 	}
 	t.releaseLocked()
-	return nil
-}
-
-// Forget drops a finished task early. An unfinished task is [ErrNotFinished]; a second Forget returns nil.
-func (t *Task[V]) Forget() error {
-	t.m.mu.Lock()
-	defer t.m.unlock()
-	if !t.status.State.Terminal() {
-		return t.errLocked()
-	}
-	t.m.dropLocked(t)
 	return nil
 }

@@ -125,7 +125,7 @@ func TestSubscription(t *testing.T) {
 
 		close(g.opened)
 		require.NoError(t, mine.Wait(ctx))
-		require.NoError(t, mine.Forget())
+		drop(mine)
 		synctest.Wait()
 		require.Equal(t, 2, woken)
 		changes, _ = s.Next()
