@@ -8,10 +8,9 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -85,13 +84,13 @@ func NewClient(opts ClientOptions) (*Client, error) {
 // makeClient validates the options and returns an unconnected client.
 func makeClient(opts ClientOptions) (*Client, error) {
 	if opts.Socket == "" {
-		path, err := unixsock.SocketPath("", 0)
+		path, err := transport.SocketPath("", 0)
 		if err != nil {
 			return nil, err
 		}
 		opts.Socket = path
 	}
-	if err := unixsock.CheckSocketPath(opts.Socket); err != nil {
+	if err := transport.CheckSocketPath(opts.Socket); err != nil {
 		return nil, err
 	}
 	devices, err := transfer.NewDevices(opts.Devices)
@@ -111,7 +110,7 @@ func makeClient(opts ClientOptions) (*Client, error) {
 }
 
 // newClient returns an unconnected client. dialSelf connects a server's own client to it; it is nil for other clients.
-func newClient(opts ClientOptions, devices transfer.Devices, dialSelf func() (*inproc.Pipe, message.Hello, error)) *Client {
+func newClient(opts ClientOptions, devices transfer.Devices, dialSelf func() (*transport.Pipe, message.Hello, error)) *Client {
 	conn := client.New(client.Config{
 		Socket: opts.Socket, OverSocket: opts.OverSocket, AllowUIDs: opts.AllowUIDs, Wait: opts.Wait, Limits: opts.Limits,
 		Devices: devices, Hello: opts.hello(devices), DialSelf: dialSelf, Log: opts.Logger,
@@ -126,7 +125,7 @@ func (o *ClientOptions) hello(devices transfer.Devices) message.Hello {
 		label = filepath.Base(os.Args[0])
 	}
 	return message.Hello{
-		Version: Version(), PID: int32(os.Getpid()), Label: limits.ShortLabel(label), Devices: devices.Describe(), Features: features(o.Limits),
+		Version: Version(), PID: int32(os.Getpid()), Label: status.ShortLabel(label), Devices: devices.Describe(), Features: features(o.Limits),
 	}
 }
 

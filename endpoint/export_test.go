@@ -7,13 +7,13 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
 // Environment variables that Open reads.
 const (
-	EnvEnabled, EnvRole, EnvBasePath = envEnabled, envRole, unixsock.EnvBasePath
+	EnvEnabled, EnvRole, EnvBasePath = envEnabled, envRole, transport.EnvBasePath
 	EnvLocalRank, EnvRank            = envLocalRank, envRank
 	EnvLogLevel                      = envLogLevel
 )

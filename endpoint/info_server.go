@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -277,7 +277,7 @@ func decodeEndpoint(in message.EndpointInfo) EndpointInfo {
 	var workers []EndpointWorker
 	for _, w := range in.Workers {
 		workers = append(workers, EndpointWorker{
-			Process: Process{PID: w.PID, UID: w.UID, Label: limits.ShortLabel(w.Label)}, Session: w.Session, Running: w.Running, Most: w.Most, Since: fromNanos(w.Since),
+			Process: Process{PID: w.PID, UID: w.UID, Label: status.ShortLabel(w.Label)}, Session: w.Session, Running: w.Running, Most: w.Most, Since: fromNanos(w.Since),
 		})
 	}
 	return EndpointInfo{

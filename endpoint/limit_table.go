@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -16,7 +16,7 @@ import (
 
 // limitRow is one limit. The texts stand in the table of PROTOCOL.md as they are.
 type limitRow struct {
-	name limits.Name
+	name status.Limit
 	// what is limited; one and all are the defaults for one client and for all together; beyond is what happens there;
 	// test is what shows it.
 	what, one, all, beyond, test string
@@ -32,34 +32,34 @@ var limitRows []limitRow
 
 func init() {
 	limitRows = []limitRow{
-		{limits.Clients, "connections", "", "16,384, or 1/8 of RLIMIT_NOFILE", "error 20 in answer to the hello", "TestLimitsClients", useClients},
-		{limits.Subscriptions, "leases and watched names", "65,536", "", errorLimit, "TestLimitsSubscriptions", useSubscriptions},
-		{limits.Objects, "references to managed objects", "65,536", "", errorLimit, "TestLimitsObjects", useObjects},
-		{limits.ObjectBytes, "bytes of managed objects, and of results until they are sent", "3/4 of the memory of the devices", "the memory of the devices", errorLimit, "TestLimitsResultBytes", useObjectBytes},
-		{limits.Releases, "objects of one `release object`", "4,096", "", errorLimit, "TestLimitsReleases", fixedUse(message.MaxReleases)},
-		{limits.Tasks, "tasks that have not ended", "3/4 of the capacity", "1,000", "error 5, type `capacity`", "TestLimitsTasks", useTasks},
-		{limits.Versions, "versions", "1,024", "8,192", errorLimit, "TestLimitsPublish", useVersions},
-		{limits.Storages, "storages", "4,096", "16,384, or 3/16 of RLIMIT_NOFILE", errorLimit, "TestLimitsPublishTotal", useStorages},
-		{limits.StorageBytes, "bytes of storages", "the memory of the devices", "the memory of the devices", errorLimit, "TestLimitsSparsePublication", useStorageBytes},
-		{limits.ManifestBytes, "bytes of manifests", "256 MiB", "512 MiB, or 1/16 of the memory", errorLimit, "TestLimitsManifests", useManifestBytes},
-		{limits.SourceSize, "bytes of the `source` of a version", "1,024", "", "it is cut", "TestHostileTexts", fixedUse(limits.SourceBytes)},
-		{limits.LabelSize, "bytes of a label", "64", "", "it is cut", "TestHostileTexts", fixedUse(limits.LabelBytes)},
-		{limits.Requests, "requests in flight", "16,384", "", errorLimit, "TestLimitsRequests", useRequests},
-		{limits.RequestBytes, "bytes of requests in flight", "256 MiB", "1/8 of the memory, 256 MiB to 4 GiB", errorLimit, "TestLimitsRequestBytesTotal", useRequestBytes},
-		{limits.AnswerBytes, "bytes of answers not yet read", "256 MiB", "1/8 of the memory, 256 MiB to 4 GiB", errorLimit, "TestLimitsAnswers", useAnswerBytes},
-		{limits.Descriptors, "descriptors in flight", "twice what is free", "65,536, or 3/8 of RLIMIT_NOFILE", errorLimit, "TestLimitsDescriptors", useDescriptors},
-		{limits.RequestTime, "seconds of one request", "as long as the client waits", "", "error 24", "TestLimitsRequestTime", useRequestTime},
-		{limits.ResultBytes, "bytes of cached results", "", "1/4 of the memory", "results that nobody holds are dropped", "TestLimitsCachedResults", useResultBytes},
-		{limits.KeptStorages, "storages of arguments kept mapped", "64", "4,096, or 1/16 of RLIMIT_NOFILE", "the client sends the memory again", "TestKeptMemoryLimit", useKeptStorages},
-		{limits.KeptBytes, "bytes of those", "1/16 of the memory", "", "the client sends the memory again", "TestKeptMemoryLimit", useKeptBytes},
-		{limits.Slabs, "slabs of results that are used again", "64", "4,096, or 1/16 of RLIMIT_NOFILE", "the memory of a result is used once", "TestSlabLimit", useSlabs},
-		{limits.SlabBytes, "bytes of those", "1/16 of the memory", "1/4 of the memory", "the memory of a result is used once", "TestSlabLimit", useSlabBytes},
-		{limits.Offers, "endpoints that are offered", "256", "4,096", errorLimit, "TestOfferLimits", useOffers},
-		{limits.OfferBytes, "bytes of their descriptions", "1 MiB", "16 MiB", errorLimit, "TestOfferLimits", useOfferBytes},
-		{limits.WorkerCalls, "calls that a worker has not answered", "1,024", "", "calls wait; error 20 if all are overdue", "TestOfferCallLimit", useWorkerCalls},
-		{limits.WorkerTime, "seconds of a call to a worker", "as long as the caller waits", "", "error 24", "TestOfferTimeLimit", useWorkerTime},
-		{limits.RingBytes, "bytes of rings", "68 KiB", "1/256 of the memory, 16 MiB to 256 MiB", "its frames go over the socket", "TestRingLimit", useRingBytes},
-		{limits.TaskBytes, "bytes of results that tasks keep", "", "1/4 of the memory", "the oldest results are dropped", "TestLimitsCachedResults", useTaskBytes},
+		{status.LimitClients, "connections", "", "16,384, or 1/8 of RLIMIT_NOFILE", "error 20 in answer to the hello", "TestLimitsClients", useClients},
+		{status.LimitSubscriptions, "leases and watched names", "65,536", "", errorLimit, "TestLimitsSubscriptions", useSubscriptions},
+		{status.LimitObjects, "references to managed objects", "65,536", "", errorLimit, "TestLimitsObjects", useObjects},
+		{status.LimitObjectBytes, "bytes of managed objects, and of results until they are sent", "3/4 of the memory of the devices", "the memory of the devices", errorLimit, "TestLimitsResultBytes", useObjectBytes},
+		{status.LimitReleases, "objects of one `release object`", "4,096", "", errorLimit, "TestLimitsReleases", fixedUse(message.MaxReleases)},
+		{status.LimitTasks, "tasks that have not ended", "3/4 of the capacity", "1,000", "error 5, type `capacity`", "TestLimitsTasks", useTasks},
+		{status.LimitVersions, "versions", "1,024", "8,192", errorLimit, "TestLimitsPublish", useVersions},
+		{status.LimitStorages, "storages", "4,096", "16,384, or 3/16 of RLIMIT_NOFILE", errorLimit, "TestLimitsPublishTotal", useStorages},
+		{status.LimitStorageBytes, "bytes of storages", "the memory of the devices", "the memory of the devices", errorLimit, "TestLimitsSparsePublication", useStorageBytes},
+		{status.LimitManifestBytes, "bytes of manifests", "256 MiB", "512 MiB, or 1/16 of the memory", errorLimit, "TestLimitsManifests", useManifestBytes},
+		{status.LimitSourceSize, "bytes of the `source` of a version", "1,024", "", "it is cut", "TestHostileTexts", fixedUse(status.MaxSourceBytes)},
+		{status.LimitLabelSize, "bytes of a label", "64", "", "it is cut", "TestHostileTexts", fixedUse(status.MaxLabelBytes)},
+		{status.LimitRequests, "requests in flight", "16,384", "", errorLimit, "TestLimitsRequests", useRequests},
+		{status.LimitRequestBytes, "bytes of requests in flight", "256 MiB", "1/8 of the memory, 256 MiB to 4 GiB", errorLimit, "TestLimitsRequestBytesTotal", useRequestBytes},
+		{status.LimitAnswerBytes, "bytes of answers not yet read", "256 MiB", "1/8 of the memory, 256 MiB to 4 GiB", errorLimit, "TestLimitsAnswers", useAnswerBytes},
+		{status.LimitDescriptors, "descriptors in flight", "twice what is free", "65,536, or 3/8 of RLIMIT_NOFILE", errorLimit, "TestLimitsDescriptors", useDescriptors},
+		{status.LimitRequestTime, "seconds of one request", "as long as the client waits", "", "error 24", "TestLimitsRequestTime", useRequestTime},
+		{status.LimitResultBytes, "bytes of cached results", "", "1/4 of the memory", "results that nobody holds are dropped", "TestLimitsCachedResults", useResultBytes},
+		{status.LimitKeptStorages, "storages of arguments kept mapped", "64", "4,096, or 1/16 of RLIMIT_NOFILE", "the client sends the memory again", "TestKeptMemoryLimit", useKeptStorages},
+		{status.LimitKeptBytes, "bytes of those", "1/16 of the memory", "", "the client sends the memory again", "TestKeptMemoryLimit", useKeptBytes},
+		{status.LimitSlabs, "slabs of results that are used again", "64", "4,096, or 1/16 of RLIMIT_NOFILE", "the memory of a result is used once", "TestSlabLimit", useSlabs},
+		{status.LimitSlabBytes, "bytes of those", "1/16 of the memory", "1/4 of the memory", "the memory of a result is used once", "TestSlabLimit", useSlabBytes},
+		{status.LimitOffers, "endpoints that are offered", "256", "4,096", errorLimit, "TestOfferLimits", useOffers},
+		{status.LimitOfferBytes, "bytes of their descriptions", "1 MiB", "16 MiB", errorLimit, "TestOfferLimits", useOfferBytes},
+		{status.LimitWorkerCalls, "calls that a worker has not answered", "1,024", "", "calls wait; error 20 if all are overdue", "TestOfferCallLimit", useWorkerCalls},
+		{status.LimitWorkerTime, "seconds of a call to a worker", "as long as the caller waits", "", "error 24", "TestOfferTimeLimit", useWorkerTime},
+		{status.LimitRingBytes, "bytes of rings", "68 KiB", "1/256 of the memory, 16 MiB to 256 MiB", "its frames go over the socket", "TestRingLimit", useRingBytes},
+		{status.LimitTaskBytes, "bytes of results that tasks keep", "", "1/4 of the memory", "the oldest results are dropped", "TestLimitsCachedResults", useTaskBytes},
 	}
 }
 
@@ -234,8 +234,8 @@ func useObjectBytes(s *Server, _ []*session.Session) message.LimitUse {
 }
 
 // limitNames are the limits, in the order of the table.
-func limitNames() []limits.Name {
-	names := make([]limits.Name, len(limitRows))
+func limitNames() []status.Limit {
+	names := make([]status.Limit, len(limitRows))
 	for i, row := range limitRows {
 		names[i] = row.name
 	}

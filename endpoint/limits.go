@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -144,7 +144,7 @@ func memoryBudget(devices []driver.Device) (bytes int64, why string) {
 // defaults replaces zero fields by defaults.
 func (l *Limits) defaults(devices []driver.Device) {
 	memory, _ := memoryLimit(devices)
-	files := unixsock.MaxOpenFiles()
+	files := transport.MaxOpenFiles()
 	total := min(max(memory/8, leastTotal), mostTotal)
 	orDefault(&l.Clients, min(16384, files/8))
 	orDefault(&l.Requests, 16384)

@@ -4,8 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 )
 
 // Options configures a [Node]. With the zero value, the environment determines the role and the socket, and there are
@@ -54,7 +53,7 @@ func Open(ctx context.Context, opts Options) (*Node, error) {
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	if opts.Socket == "" {
-		n.base = cmp.Or(opts.BasePath, unixsock.DefaultBase())
+		n.base = cmp.Or(opts.BasePath, transport.DefaultBase())
 	}
 	switch mode {
 	case ModeLocal:
@@ -89,9 +88,9 @@ func (o *Options) socket() (string, error) {
 		return o.Listener.Addr().String(), nil
 	}
 	if o.Socket != "" {
-		return o.Socket, unixsock.CheckSocketPath(o.Socket)
+		return o.Socket, transport.CheckSocketPath(o.Socket)
 	}
-	return unixsock.SocketPath(o.BasePath, o.DeviceIndex)
+	return transport.SocketPath(o.BasePath, o.DeviceIndex)
 }
 
 func (n *Node) openLocal(opts Options) (err error) {

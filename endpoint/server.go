@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 )
 
 // Server owns state dicts and shares them in place with other processes of the host. Its methods are safe for
@@ -53,7 +53,7 @@ func NewServer(opts ServerOptions) (*Server, error) {
 		return nil, err
 	}
 	s.sessions.Socket, s.core.Bound = s.opts.Socket, true
-	s.socket = &socket{Socket: bound, path: s.opts.Socket, allowed: s.opts.AllowUIDs, log: s.log, listener: &inproc.Listener{Dial: s.sessions.Connect}}
+	s.socket = &socket{Socket: bound, path: s.opts.Socket, allowed: s.opts.AllowUIDs, log: s.log, listener: &transport.PipeListener{Dial: s.sessions.Connect}}
 	s.socket.listener.Announce(bound.ID())
 	return s, nil
 }

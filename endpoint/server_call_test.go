@@ -8,9 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/stretchr/testify/require"
-
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 )
 
 // Functions call their own server while its reader runs them: another goroutine reads at once, and not only after a
@@ -127,7 +126,7 @@ func TestServerCallHasNoRequestTime(t *testing.T) {
 			require.NoError(t, err)
 			defer ref.Close()
 		}
-		require.Zero(t, s.sessions.Totals.Refusals.Of(limits.RequestTime))
+		require.Zero(t, s.sessions.Totals.Refusals.Of(status.LimitRequestTime))
 	})
 }
 

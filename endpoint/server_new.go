@@ -6,12 +6,12 @@ import (
 	"slices"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -55,14 +55,14 @@ func newOwner(opts ServerOptions) (*Server, error) {
 
 // newTotals creates the limits that all clients share.
 func (s *Server) newTotals() {
-	l, few := &s.opts.Limits, int64(min(4096, unixsock.MaxOpenFiles()/16))
+	l, few := &s.opts.Limits, int64(min(4096, transport.MaxOpenFiles()/16))
 	s.totals = server.Totals{
 		Totals: session.Totals{
 			Files:    session.NewBudget("descriptors", int64(l.Descriptors), 0),
 			Bodies:   session.NewBudget("bytes", l.RequestBytesTotal, 0),
 			Answers:  session.NewBudget("bytes", l.AnswerBytesTotal, l.AnswerBytes),
 			Rings:    session.NewBudget("bytes of rings", l.RingBytesTotal, 0),
-			Refusals: limits.NewRefusals(limitNames()...),
+			Refusals: status.NewRefusals(limitNames()...),
 		},
 		Kept:  transfer.KeptTotal{Most: few},
 		Slabs: transfer.SlabTotal{MostSlabs: few, MostBytes: l.SlabBytesTotal},
@@ -118,7 +118,7 @@ func newCore(s *Server, intercept Invoke) *server.Server {
 // hello returns the server's hello.
 func (s *Server) hello() message.Hello {
 	return message.Hello{
-		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: limits.ShortLabel(s.opts.Label), Devices: s.devices.Describe(),
+		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: status.ShortLabel(s.opts.Label), Devices: s.devices.Describe(),
 		Features: s.features(),
 	}
 }

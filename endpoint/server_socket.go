@@ -8,40 +8,39 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 )
 
 // socket is the server's socket file and its entry in the table of servers in this process.
 type socket struct {
-	*unixsock.Socket
+	*transport.Socket
 	path     string
 	allowed  []uint32 // users, besides the server's own, that may connect
 	log      *slog.Logger
-	listener *inproc.Listener
+	listener *transport.PipeListener
 
 	mu     sync.Mutex
 	closed bool
 }
 
 // bind creates the socket that the options specify.
-func bind(opts *ServerOptions) (*unixsock.Socket, error) {
+func bind(opts *ServerOptions) (*transport.Socket, error) {
 	if opts.Listener != nil {
 		if opts.Socket == "" {
 			opts.Socket = opts.Listener.Addr().String()
 		}
-		return unixsock.HandedOver(opts.Socket, opts.Listener), nil
+		return transport.HandedOver(opts.Socket, opts.Listener), nil
 	}
 	if opts.Socket == "" {
-		path, err := unixsock.SocketPath("", 0)
+		path, err := transport.SocketPath("", 0)
 		if err != nil {
 			return nil, err
 		}
 		opts.Socket = path
 	}
-	return unixsock.Listen(opts.Socket, len(opts.AllowUIDs) > 0)
+	return transport.Listen(opts.Socket, len(opts.AllowUIDs) > 0)
 }
 
 // accept admits clients until the register stops.
@@ -91,7 +90,7 @@ const socketLook = 500 * time.Millisecond
 // watch rebinds the socket if its file was removed or replaced. Otherwise the server would be unreachable while its
 // lock keeps other servers from starting. It returns when the server closes.
 func (s *socket) watch(stopping <-chan struct{}) {
-	if s.ID() == (unixsock.FileID{}) { // inherited listener; its file belongs to the process that bound it
+	if s.ID() == (transport.FileID{}) { // inherited listener; its file belongs to the process that bound it
 		return
 	}
 	s.warnUnreachable()

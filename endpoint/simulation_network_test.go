@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -30,7 +30,7 @@ type simNetwork struct {
 
 // simConn is a connection: the network's ends of the client's and the server's pipe.
 type simConn struct {
-	near, far *inproc.Pipe
+	near, far *transport.Pipe
 }
 
 // cut ends both pipes. Frames in transit are lost.
@@ -43,8 +43,8 @@ func newSimNetwork(seed uint64) *simNetwork {
 	return &simNetwork{seed: seed, conns: map[*simConn]struct{}{}}
 }
 
-// dial is the Dial of [inproc.Listener].
-func (n *simNetwork) dial(ctx context.Context, hello message.Hello, limits wire.Limits) (*inproc.Pipe, message.Hello, error) {
+// dial is the Dial of [transport.PipeListener].
+func (n *simNetwork) dial(ctx context.Context, hello message.Hello, limits wire.Limits) (*transport.Pipe, message.Hello, error) {
 	n.mu.Lock()
 	s := n.server
 	n.dials++
@@ -57,7 +57,7 @@ func (n *simNetwork) dial(ctx context.Context, hello message.Hello, limits wire.
 	if err != nil {
 		return nil, message.Hello{}, err
 	}
-	client, near := inproc.New(limits, s.opts.Limits.Wire)
+	client, near := transport.NewPipe(limits, s.opts.Limits.Wire)
 	c := &simConn{near: near, far: far}
 	n.mu.Lock()
 	n.conns[c] = struct{}{}
@@ -68,7 +68,7 @@ func (n *simNetwork) dial(ctx context.Context, hello message.Hello, limits wire.
 }
 
 // relay forwards frames in one direction until one side has ended.
-func (n *simNetwork) relay(c *simConn, from, to *inproc.Pipe, rng *rand.Rand) {
+func (n *simNetwork) relay(c *simConn, from, to *transport.Pipe, rng *rand.Rand) {
 	defer func() {
 		n.mu.Lock()
 		delete(n.conns, c)

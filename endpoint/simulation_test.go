@@ -24,8 +24,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -97,9 +96,9 @@ func newSimulation(t *testing.T, seed uint64, path string) *simulation {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	info, err := os.Stat(path)
 	require.NoError(t, err)
-	listener := &inproc.Listener{Dial: s.network.dial}
-	listener.Announce(unixsock.FileOf(info))
-	t.Cleanup(func() { listener.Conceal(unixsock.FileOf(info)) })
+	listener := &transport.PipeListener{Dial: s.network.dial}
+	listener.Announce(transport.FileOf(info))
+	t.Cleanup(func() { listener.Conceal(transport.FileOf(info)) })
 	s.startServer()
 	s.startClients(seed, 3)
 	return s

@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -19,9 +19,9 @@ import (
 // Conn is one connection of a client, from its hello to its end. It matches answers and events to requests. It does not
 // reconnect.
 type Conn struct {
-	transport inproc.Conn
+	transport transport.Conn
 	// receiver reads the connection. Server is the owner's hello.
-	receiver inproc.Receiver
+	receiver transport.Receiver
 	Server   message.Hello
 	// sharesContext is set if requests carry their contexts to the server of this process.
 	sharesContext bool
@@ -73,7 +73,7 @@ func handshake(ctx context.Context, raw *wire.Conn, hello message.Hello) (*Conn,
 func (c *Conn) Peer() wire.Credentials { return c.transport.Peer() }
 
 // newConn returns a connection without its receiver.
-func newConn(transport inproc.Conn, server message.Hello) *Conn {
+func newConn(transport transport.Conn, server message.Hello) *Conn {
 	return &Conn{
 		transport: transport, Server: server, Done: make(chan struct{}),
 		requests: requests{pending: map[uint64]*waiter{}, events: map[uint64]func(wire.Frame) error{}, over: make(chan struct{})},
@@ -156,15 +156,15 @@ func (c *Conn) pass(frame wire.Frame) error {
 
 // newPipe returns a connection to a server of this process whose hello was received. It takes ownership of pipe. The
 // caller starts Read.
-func newPipe(pipe *inproc.Pipe, server message.Hello) *Conn {
+func newPipe(pipe *transport.Pipe, server message.Hello) *Conn {
 	conn := newConn(pipe, server)
 	conn.Digests = true
-	conn.receiver = inproc.NewReceiver(pipe, conn.dispatch)
+	conn.receiver = transport.NewPipeReceiver(pipe, conn.dispatch)
 	return conn
 }
 
 // newOwn is [newPipe] for the server's own client, whose requests carry their contexts.
-func newOwn(pipe *inproc.Pipe, server message.Hello) *Conn {
+func newOwn(pipe *transport.Pipe, server message.Hello) *Conn {
 	conn := newPipe(pipe, server)
 	conn.sharesContext = true
 	return conn

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -55,7 +55,7 @@ func TestUnsentRequestReleased(t *testing.T) {
 
 // closing is a connection that records the connection's Reason when it is closed.
 type closing struct {
-	inproc.Conn
+	transport.Conn
 	conn   *Conn
 	reason error
 }
@@ -67,7 +67,7 @@ func (c *closing) Close() error {
 
 // A request that is being sent when the connection is closed gets the reason, because the reason is set first.
 func TestReasonSetBeforeClose(t *testing.T) {
-	near, _ := inproc.New(wire.Limits{}, wire.Limits{})
+	near, _ := transport.NewPipe(wire.Limits{}, wire.Limits{})
 	c := &closing{Conn: near}
 	c.conn = newConn(c, message.Hello{})
 	c.conn.fail(wire.ErrProtocol)
@@ -76,7 +76,7 @@ func TestReasonSetBeforeClose(t *testing.T) {
 
 // An answer that arrives together with the end of the context wins: the watch succeeds and its events continue.
 func TestAnswerBeforeAbandonKeepsEvents(t *testing.T) {
-	near, _ := inproc.New(wire.Limits{}, wire.Limits{})
+	near, _ := transport.NewPipe(wire.Limits{}, wire.Limits{})
 	conn := newConn(near, message.Hello{})
 	events := 0
 	watch := Request{Op: message.OpWatch, Item: func(wire.Frame) error { events++; return nil }}

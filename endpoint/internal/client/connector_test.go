@@ -11,16 +11,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // piped returns the connector of a client whose owner accepts connections within the process and does not answer.
 func piped(t *testing.T) *Client {
-	c := New(Config{DialSelf: func() (*inproc.Pipe, message.Hello, error) {
-		_, theirs := inproc.New(wire.Limits{}, wire.Limits{})
+	c := New(Config{DialSelf: func() (*transport.Pipe, message.Hello, error) {
+		_, theirs := transport.NewPipe(wire.Limits{}, wire.Limits{})
 		return theirs, message.Hello{Server: "one"}, nil
 	}})
 	t.Cleanup(c.Close)

@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -35,7 +35,7 @@ type Config struct {
 	// Hello is the client's hello.
 	Hello message.Hello
 	// DialSelf connects a server's own client to it; nil for others.
-	DialSelf func() (*inproc.Pipe, message.Hello, error)
+	DialSelf func() (*transport.Pipe, message.Hello, error)
 	// Log receives messages for operators.
 	Log *slog.Logger
 }
@@ -54,8 +54,8 @@ func (c *Config) open(ctx context.Context) (conn *Conn, err error) {
 		}
 		return newOwn(raw, hello), nil
 	}
-	if server := inproc.Find(c.Socket); server != nil && !c.OverSocket {
-		var raw *inproc.Pipe
+	if server := transport.FindListener(c.Socket); server != nil && !c.OverSocket {
+		var raw *transport.Pipe
 		var hello message.Hello
 		if raw, hello, err = server.Dial(ctx, c.Hello, c.Limits); err == nil {
 			conn = newPipe(raw, hello)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -16,7 +16,7 @@ func TestRefusedRenewalNotRepeated(t *testing.T) {
 	a := &Lease{of: c.Connector, Name: "m", Version: 1, Server: "one", changed: make(chan struct{}), ready: true}
 	require.True(t, c.add(a))
 	for range 2 {
-		owner, theirs := inproc.New(wire.Limits{}, wire.Limits{})
+		owner, theirs := transport.NewPipe(wire.Limits{}, wire.Limits{})
 		conn := newPipe(theirs, message.Hello{Server: "one"})
 		go conn.read()
 		defer conn.cut()

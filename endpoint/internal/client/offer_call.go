@@ -9,7 +9,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -41,7 +40,7 @@ func (o *Offer) event(conn *Conn, frame wire.Frame) error {
 // cancelled ends the context of a function whose caller has left. The call counts until the function returns.
 func (o *Offer) cancelled(id callID, reason string) {
 	cause := context.Canceled
-	if text := limits.ShortText(reason, limits.ReasonBytes); text != "" {
+	if text := status.ShortText(reason, status.MaxReasonBytes); text != "" {
 		cause = status.WithClass(context.Canceled, errors.New("the caller has left: "+text))
 	}
 	o.mu.Lock()

@@ -7,12 +7,10 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/bufpool"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -60,7 +58,7 @@ func (c *Conn) request(ctx context.Context, req Request, out any) error {
 func (c *Conn) cancel(id uint64, cause error) {
 	var body []byte
 	if cause != nil && cause != context.Canceled {
-		if text, err := message.Marshal(message.Cancel{Reason: message.CutText(status.EncodeSafely(cause).Message, limits.ReasonBytes)}); err == nil {
+		if text, err := message.Marshal(message.Cancel{Reason: message.CutText(status.EncodeSafely(cause).Message, status.MaxReasonBytes)}); err == nil {
 			body = text
 		}
 	}
@@ -69,8 +67,8 @@ func (c *Conn) cancel(id uint64, cause error) {
 
 // ask sends a request and returns its waiter.
 func (c *Conn) ask(ctx context.Context, req *Request) (uint64, *waiter, error) {
-	payload := bufpool.Bodies.Get()
-	defer bufpool.Bodies.Put(payload)
+	payload := transport.Bodies.Get()
+	defer transport.Bodies.Put(payload)
 	back := c.withSlabs(req)
 	start, err := len(*payload), error(nil)
 	if *payload, err = req.appendTo(*payload, ctx); err == nil && !back.Empty() && len(*payload) > plainBody {
@@ -119,8 +117,8 @@ func (c *Conn) answered(ctx context.Context, id uint64, w *waiter, frame wire.Fr
 
 // sendNoReply queues a request whose answer is ignored, and returns at once.
 func (c *Conn) sendNoReply(req Request) {
-	payload := bufpool.Bodies.Get()
-	defer bufpool.Bodies.Put(payload)
+	payload := transport.Bodies.Get()
+	defer transport.Bodies.Put(payload)
 	var err error
 	if *payload, err = req.appendTo(*payload, context.Background()); err != nil {
 		return // unreachable: the bodies of these requests can always be encoded
@@ -135,8 +133,8 @@ func (c *Conn) sendNoReply(req Request) {
 // goroutine that reads the connection. If start fails, done is not called. The request carries the time left until
 // ctx's deadline. The end of ctx ends the send, not the request.
 func (c *Conn) start(ctx context.Context, req Request, done func(wire.Frame, error)) (uint64, error) {
-	payload := bufpool.Bodies.Get()
-	defer bufpool.Bodies.Put(payload)
+	payload := transport.Bodies.Get()
+	defer transport.Bodies.Put(payload)
 	var err error
 	if *payload, err = req.appendTo(*payload, ctx); err != nil {
 		return 0, err
@@ -156,11 +154,11 @@ func (c *Conn) start(ctx context.Context, req Request, done func(wire.Frame, err
 
 // sendCall sends a request and its descriptors or storages, like [wire.Conn.SendContext].
 func (c *Conn) sendCall(ctx context.Context, id uint64, body []byte, req *Request) error {
-	if p, ok := c.transport.(*inproc.Pipe); ok {
+	if p, ok := c.transport.(*transport.Pipe); ok {
 		if !c.sharesContext {
 			ctx = nil
 		} else {
-			inproc.CallsBack(ctx)
+			transport.CallsBack(ctx)
 		}
 		return p.SendStorages(wire.Frame{Kind: wire.KindRequest, ID: id, Body: body, Context: ctx}, req.Storages)
 	}
@@ -170,7 +168,7 @@ func (c *Conn) sendCall(ctx context.Context, id uint64, body []byte, req *Reques
 // share exports the storages of a request. For a call it reuses memory that the owner keeps mapped. It borrows the
 // storages.
 func (c *Conn) share(req *Request, storages []*tensor.Storage) (*transfer.Export, error) {
-	if _, ok := c.transport.(*inproc.Pipe); ok {
+	if _, ok := c.transport.(*transport.Pipe); ok {
 		return transfer.ExportInProcess(storages)
 	}
 	if c.keeps && req.Op == message.OpCall {
@@ -203,8 +201,8 @@ func (r *Request) appendCall(b []byte, req message.Request) ([]byte, error) {
 	if r.Plain == nil {
 		return message.AppendCallRequest(b, req, r.Callee)
 	}
-	args := bufpool.Bodies.Get()
-	defer bufpool.Bodies.Put(args)
+	args := transport.Bodies.Get()
+	defer transport.Bodies.Put(args)
 	var err error
 	if *args, err = codec.AppendPlain(*args, r.Plain); err != nil {
 		return b, fmt.Errorf("argument: %w", codec.Unencodable(err))

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -106,27 +106,27 @@ func TestWatcherCloseAlone(t *testing.T) {
 
 // If the connection resumes a watch that is being started, the caller waits for the owner's answer to that request.
 func TestWatchWaitsForOwner(t *testing.T) {
-	for name, answer := range map[string]func(owner *inproc.Pipe, request uint64) (want error){
-		"begun": func(owner *inproc.Pipe, request uint64) error {
+	for name, answer := range map[string]func(owner *transport.Pipe, request uint64) (want error){
+		"begun": func(owner *transport.Pipe, request uint64) error {
 			require.NoError(t, owner.Send(wire.KindResponse, request, nil))
 			return nil
 		},
-		"refused": func(owner *inproc.Pipe, request uint64) error {
+		"refused": func(owner *transport.Pipe, request uint64) error {
 			body, err := message.Marshal(message.Error{Code: message.CodeResourceExhausted, Message: "no"})
 			require.NoError(t, err)
 			require.NoError(t, owner.Send(wire.KindError, request, body))
 			return status.ErrLimit
 		},
-		"cut": func(owner *inproc.Pipe, _ uint64) error {
+		"cut": func(owner *transport.Pipe, _ uint64) error {
 			require.NoError(t, owner.Close())
 			return status.ErrUnavailable
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				owners := make(chan *inproc.Pipe, 1)
-				c := New(Config{DialSelf: func() (*inproc.Pipe, message.Hello, error) {
-					mine, theirs := inproc.New(wire.Limits{}, wire.Limits{})
+				owners := make(chan *transport.Pipe, 1)
+				c := New(Config{DialSelf: func() (*transport.Pipe, message.Hello, error) {
+					mine, theirs := transport.NewPipe(wire.Limits{}, wire.Limits{})
 					owners <- mine
 					return theirs, message.Hello{Server: "one"}, nil
 				}})

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -105,7 +104,7 @@ func (o *objects) ReferAgain(id string, session uint64, limit int) (uint64, erro
 
 func (o *objects) roomLocked(session uint64, limit int) error {
 	if h := o.held[session]; h != nil && h.refs >= limit {
-		return limits.Exceeded(limits.Objects, "this client has %d references to managed objects", limit)
+		return status.Exceeded(status.LimitObjects, "this client has %d references to managed objects", limit)
 	}
 	return nil
 }

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -77,7 +77,7 @@ func (o *objects) List(in message.Objects, session uint64, bytes int64) (out mes
 
 // sizeOf returns the maximum encoded size of a description, including the labels that its holders may get.
 func sizeOf(info *message.ObjectInfo) int64 {
-	n := objectBytes + len(info.Endpoint) + len(info.CacheKey) + len(info.Holders)*(holderBytes+limits.LabelBytes)
+	n := objectBytes + len(info.Endpoint) + len(info.CacheKey) + len(info.Holders)*(holderBytes+status.MaxLabelBytes)
 	return int64(n) + SizeOfDevices(info.Devices)
 }
 

@@ -1,9 +1,8 @@
 package engine
 
 import (
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"sync"
-
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 )
 
 // resultMemory counts the memory of results that a server keeps for its clients: of managed objects while a session has
@@ -56,9 +55,9 @@ func (m *resultMemory) Add(session uint64, r *Result) error {
 		mine.of[r]++
 		return nil
 	case mine != nil && n > m.one-mine.used:
-		return limits.Exceeded(limits.ObjectBytes, "a result of %d bytes more: this client has results of %d bytes and may have %d", n, mine.used, m.one)
+		return status.Exceeded(status.LimitObjectBytes, "a result of %d bytes more: this client has results of %d bytes and may have %d", n, mine.used, m.one)
 	case m.holders[r] == 0 && m.used > 0 && n > m.all-m.used:
-		return limits.Exceeded(limits.ObjectBytes, "a result of %d bytes more: all clients have results of %d bytes and may have %d", n, m.used, m.all)
+		return status.Exceeded(status.LimitObjectBytes, "a result of %d bytes more: all clients have results of %d bytes and may have %d", n, m.used, m.all)
 	case mine == nil:
 		mine = &sessionResults{of: map[*Result]int{}}
 		m.sessions[session] = mine

@@ -7,7 +7,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -240,7 +239,7 @@ func (c *call) fits(handles []message.Handle) error {
 	most, sum := uint64(c.worker.table.Bounds.ResultBytes), uint64(0)
 	for _, h := range handles {
 		if h.Bytes > most || sum > most-h.Bytes {
-			return limits.Exceeded(limits.ObjectBytes, "the memory of a result has more than %d bytes", most)
+			return status.Exceeded(status.LimitObjectBytes, "the memory of a result has more than %d bytes", most)
 		}
 		sum += h.Bytes
 	}

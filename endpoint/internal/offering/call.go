@@ -7,7 +7,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -136,7 +135,7 @@ func (o *overTime) Unwrap() error { return context.DeadlineExceeded }
 func (t *Table) countRefusal(err error) error {
 	var endCall *overTime
 	if errors.As(err, &endCall) {
-		t.Refusals.Add(limits.WorkerTime)
+		t.Refusals.Add(status.LimitWorkerTime)
 	}
 	return err
 }

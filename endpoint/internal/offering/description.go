@@ -9,7 +9,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -176,13 +175,13 @@ func (t *Table) countLocked(w *Worker, endpoints int, bytes int64) error {
 	b := &t.Bounds
 	switch {
 	case w.offered+endpoints > b.Endpoints:
-		return limits.Exceeded(limits.Offers, "this client offers %d endpoints, %d more would be beyond %d", w.offered, endpoints, b.Endpoints)
+		return status.Exceeded(status.LimitOffers, "this client offers %d endpoints, %d more would be beyond %d", w.offered, endpoints, b.Endpoints)
 	case t.offered+endpoints > b.EndpointsTotal:
-		return limits.Exceeded(limits.Offers, "workers offer %d endpoints, %d more would be beyond %d", t.offered, endpoints, b.EndpointsTotal)
+		return status.Exceeded(status.LimitOffers, "workers offer %d endpoints, %d more would be beyond %d", t.offered, endpoints, b.EndpointsTotal)
 	case w.bytes+bytes > b.Bytes:
-		return limits.Exceeded(limits.OfferBytes, "the descriptions of the endpoints that this client offers would have %d bytes, and may have %d", w.bytes+bytes, b.Bytes)
+		return status.Exceeded(status.LimitOfferBytes, "the descriptions of the endpoints that this client offers would have %d bytes, and may have %d", w.bytes+bytes, b.Bytes)
 	case t.bytes+bytes > b.BytesTotal:
-		return limits.Exceeded(limits.OfferBytes, "the descriptions of all endpoints that workers offer would have %d bytes, and may have %d", t.bytes+bytes, b.BytesTotal)
+		return status.Exceeded(status.LimitOfferBytes, "the descriptions of all endpoints that workers offer would have %d bytes, and may have %d", t.bytes+bytes, b.BytesTotal)
 	}
 	return nil
 }

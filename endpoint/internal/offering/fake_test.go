@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -54,7 +54,7 @@ func testTable(b Bounds) *Table {
 		b.Calls = 100
 	}
 	return New(Config{
-		Log: slog.New(slog.DiscardHandler), Refusals: limits.NewRefusals(limits.WorkerCalls, limits.WorkerTime), Bounds: b,
+		Log: slog.New(slog.DiscardHandler), Refusals: status.NewRefusals(status.LimitWorkerCalls, status.LimitWorkerTime), Bounds: b,
 		Taken: func(string) bool { return false }, Withdrawn: func(string) {},
 	})
 }

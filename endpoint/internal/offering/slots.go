@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
@@ -49,7 +48,7 @@ func errWithdrawn(name string) error {
 
 // errStuck is the error of a call that no worker can take.
 func (e *endpoint) errStuck() error {
-	return limits.Exceeded(limits.WorkerCalls, "endpoint %s: its workers are full of calls that were cancelled over %v ago and have not ended; restart the workers",
+	return status.Exceeded(status.LimitWorkerCalls, "endpoint %s: its workers are full of calls that were cancelled over %v ago and have not ended; restart the workers",
 		status.Shown(e.info.Name), e.table.Bounds.Overdue)
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -218,7 +217,7 @@ func TestOverdueCallsFailWaitingOnes(t *testing.T) {
 		pass(2 * time.Minute)
 		waits.waits() // the other worker's function may still end
 		running.waits()
-		require.Zero(t, table.Refusals.Of(limits.WorkerCalls), "waiting is no refusal")
+		require.Zero(t, table.Refusals.Of(status.LimitWorkerCalls), "waiting is no refusal")
 
 		running.leave()
 		require.Error(t, running.result())

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -23,7 +22,7 @@ import (
 type Config struct {
 	Log      *slog.Logger     // receives a warning for each stuck worker
 	Devices  transfer.Devices // devices for the memory of results
-	Refusals limits.Refusals  // counts refusals by limit
+	Refusals status.Refusals  // counts refusals by limit
 	Bounds   Bounds           // limits of offers and answers
 	// Taken reports whether the server itself registered an endpoint of that name.
 	Taken func(name string) bool

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -69,7 +68,7 @@ func (t *Table) NewWorker(conn Conn, about message.EndpointWorker) *Worker {
 func (w *Worker) Offer(request uint64, in *message.Offer) (calls int, err error) {
 	t := w.table
 	if n := len(in.Endpoints); n > t.Bounds.Endpoints { // before the descriptions are decoded
-		return 0, limits.Exceeded(limits.Offers, "the offer has %d endpoints, over the limit of %d for a client", n, t.Bounds.Endpoints)
+		return 0, status.Exceeded(status.LimitOffers, "the offer has %d endpoints, over the limit of %d for a client", n, t.Bounds.Endpoints)
 	}
 	list, bytes, err := describeAll(in.Endpoints)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -123,7 +122,7 @@ func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, er
 	}
 	m.nameExport(out)
 	undo = append(undo, func() error { m.closeExport(out); return nil })
-	p.Origin.Source = limits.ShortText(p.Origin.Source, limits.SourceBytes)
+	p.Origin.Source = status.ShortText(p.Origin.Source, status.MaxSourceBytes)
 	if err = m.attachable(p, out); err != nil {
 		return 0, err
 	}

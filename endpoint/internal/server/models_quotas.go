@@ -5,7 +5,7 @@ import (
 	"math"
 	"sync"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -36,13 +36,13 @@ func (u *Usage) add(v Usage, sign int) {
 func (l *Bounds) room(u, more Usage, subject string) error {
 	switch {
 	case u.Versions+more.Versions > l.Versions:
-		return limits.Exceeded(limits.Versions, "%s may have %d versions published, and has %d", subject, l.Versions, u.Versions)
+		return status.Exceeded(status.LimitVersions, "%s may have %d versions published, and has %d", subject, l.Versions, u.Versions)
 	case u.Storages+more.Storages > l.Storages:
-		return limits.Exceeded(limits.Storages, "%s may have %d storages published, has %d and would have %d more", subject, l.Storages, u.Storages, more.Storages)
+		return status.Exceeded(status.LimitStorages, "%s may have %d storages published, has %d and would have %d more", subject, l.Storages, u.Storages, more.Storages)
 	case l.Bytes > 0 && more.Bytes > l.Bytes-u.Bytes:
-		return limits.Exceeded(limits.StorageBytes, "%s may have %d bytes published, has %d and would have %d more", subject, l.Bytes, u.Bytes, more.Bytes)
+		return status.Exceeded(status.LimitStorageBytes, "%s may have %d bytes published, has %d and would have %d more", subject, l.Bytes, u.Bytes, more.Bytes)
 	case l.ManifestBytes > 0 && more.Manifests > l.ManifestBytes-u.Manifests:
-		return limits.Exceeded(limits.ManifestBytes, "the manifests of %s may cost %d bytes, cost %d and would cost %d more", subject, l.ManifestBytes, u.Manifests, more.Manifests)
+		return status.Exceeded(status.LimitManifestBytes, "the manifests of %s may cost %d bytes, cost %d and would cost %d more", subject, l.ManifestBytes, u.Manifests, more.Manifests)
 	}
 	return nil
 }

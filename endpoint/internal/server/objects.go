@@ -6,7 +6,6 @@ import (
 	"log/slog"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -85,7 +84,7 @@ func (o *objectOperations) release(_ context.Context, r *session.Request) (sessi
 		return nil, fmt.Errorf("%w: %d tokens for %d objects", status.ErrInvalid, len(in.Tokens), len(in.IDs))
 	}
 	if len(in.IDs) > message.MaxReleases {
-		return nil, limits.Exceeded(limits.Releases, "a request releases at most %d references, this one names %d", message.MaxReleases, len(in.IDs))
+		return nil, status.Exceeded(status.LimitReleases, "a request releases at most %d references, this one names %d", message.MaxReleases, len(in.IDs))
 	}
 	out := message.ObjectsReleased{Objects: make([]message.ObjectReleased, 0, len(in.IDs))}
 	for i, id := range in.IDs {

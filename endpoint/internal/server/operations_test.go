@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -23,7 +22,7 @@ func testServer(t *testing.T, endpoints ...*engine.Definition) *Server {
 	for _, d := range endpoints {
 		require.NoError(t, registry.Add(d))
 	}
-	totals := &Totals{Totals: session.Totals{Answers: session.NewBudget("bytes", 1<<20, 0), Refusals: limits.NewRefusals()}}
+	totals := &Totals{Totals: session.Totals{Answers: session.NewBudget("bytes", 1<<20, 0), Refusals: status.NewRefusals()}}
 	return New(Config{
 		ID: "server", Log: log, Engine: e, Models: NewModels(ModelsConfig{Log: log, Names: &e.Names}), Totals: totals,
 		Endpoints: &Endpoints{Registry: registry, Offers: offering.New(offering.Config{Log: log, Refusals: totals.Refusals})},

@@ -6,9 +6,8 @@ import (
 	"os"
 	"slices"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/bufpool"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -17,7 +16,7 @@ import (
 // answers sends the responses of one client and charges them to the client's limit while they are unread.
 type answers struct {
 	of     *Register
-	conn   inproc.Conn
+	conn   transport.Conn
 	unread *Account // bytes that are not sent yet; nil for no limit
 }
 
@@ -36,8 +35,8 @@ func (a *answers) send(id uint64, r Reply, failure error, send sender) error {
 	if err := held.Grow(r.Size()); err != nil { // before it is encoded
 		return a.fail(id, err)
 	}
-	buf := bufpool.Bodies.Get()
-	defer bufpool.Bodies.Put(buf)
+	buf := transport.Bodies.Get()
+	defer transport.Bodies.Put(buf)
 	var err error
 	if *buf, err = r.AppendTo(*buf); err != nil {
 		return a.fail(id, fmt.Errorf("encode the answer: %w", err))
@@ -69,7 +68,7 @@ func (a *answers) sendReply(send sender, id uint64, body []byte, with Attachment
 // sendFrame sends a frame with descriptors to another process, or with storages within this one. It borrows all
 // arguments.
 func (a *answers) sendFrame(send sender, kind wire.Kind, id uint64, body []byte, files []*os.File, storages []*tensor.Storage) error {
-	if p, ok := a.conn.(*inproc.Pipe); ok {
+	if p, ok := a.conn.(*transport.Pipe); ok {
 		return p.SendStorages(wire.Frame{Kind: kind, ID: id, Body: body}, storages)
 	}
 	return send(kind, id, body, files...)

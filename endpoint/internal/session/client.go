@@ -6,7 +6,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -39,7 +39,7 @@ func (ses *Session) Label() string {
 
 // InProcess reports whether the client is in this process and therefore shares memory without export and import.
 func (ses *Session) InProcess() bool {
-	_, ok := ses.conn.(*inproc.Pipe)
+	_, ok := ses.conn.(*transport.Pipe)
 	return ok
 }
 

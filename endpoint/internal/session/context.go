@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 )
 
 // Context is the context of one request in flight. Most functions use only its Err method. Therefore the channel, the timer
@@ -116,7 +116,7 @@ func (c *Context) Err() error {
 // contexts.
 func (c *Context) Value(key any) any {
 	switch key {
-	case inproc.RequestKey{}:
+	case transport.RequestKey{}:
 		return c
 	case attachedKey{}:
 		return c.Attached
@@ -137,7 +137,7 @@ func (c *Context) TakeReservation() *Reservation {
 	return &c.reservation
 }
 
-// CallsBack implements [inproc.Reentrant]. It moves the read loop to another goroutine: the reader that runs the
+// CallsBack implements [transport.Reentrant]. It moves the read loop to another goroutine: the reader that runs the
 // function would not read the call that the function makes.
 func (c *Context) CallsBack() {
 	if c.reader != nil {

@@ -5,8 +5,8 @@ import (
 	"io"
 	"net"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -31,7 +31,7 @@ func (ses *Session) closed(err error) {
 }
 
 // refuse sends the reason for closing the connection. Best effort.
-func refuse(conn inproc.Conn, err error) {
+func refuse(conn transport.Conn, err error) {
 	if body, encErr := message.Marshal(status.EncodeError(err)); encErr == nil {
 		_ = conn.Send(wire.KindError, 0, body)
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -77,7 +77,7 @@ func (s *Events) Add(id uint64, from Source) (*Subscription, error) {
 	case s.subs[id] != nil:
 		return nil, fmt.Errorf("%w: request %d already has a subscription", wire.ErrProtocol, id)
 	case weight > 0 && s.weight > 0 && s.weight+weight > s.limit:
-		return nil, limits.Exceeded(limits.Subscriptions, "this client has leases and watches of %d names, the limit is %d", s.weight, s.limit)
+		return nil, status.Exceeded(status.LimitSubscriptions, "this client has leases and watches of %d names, the limit is %d", s.weight, s.limit)
 	case s.subs == nil:
 		s.subs = map[uint64]*Subscription{}
 	}

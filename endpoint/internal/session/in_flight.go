@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -45,7 +44,7 @@ func (f *InFlight) begin(w *work, frame wire.Frame) (err error) {
 	case f.leaving:
 		return fmt.Errorf("%w: the owner is shutting down", status.ErrUnavailable)
 	case !w.Session.Own && len(f.by) >= most.Requests:
-		return limits.Exceeded(limits.Requests, "%d requests of this client are in flight", len(f.by))
+		return status.Exceeded(status.LimitRequests, "%d requests of this client are in flight", len(f.by))
 	}
 	if w.Context.reservation, err = f.admit(frame, most.RequestBytes, w.Session.Own); err != nil {
 		return err
@@ -68,7 +67,7 @@ func (f *InFlight) admit(frame wire.Frame, limit int64, unbound bool) (Reservati
 	n := int64(len(frame.Body)) + int64(frame.Files.Len())*fileCost
 	if sum := f.bytes.Add(n); sum > limit && sum > n && !unbound {
 		f.bytes.Add(-n)
-		return Reservation{}, limits.Exceeded(limits.RequestBytes, "requests of this client in flight have %d bytes including descriptors, the limit is %d", sum-n, limit)
+		return Reservation{}, status.Exceeded(status.LimitRequestBytes, "requests of this client in flight have %d bytes including descriptors, the limit is %d", sum-n, limit)
 	}
 	return Reservation{total: &f.bytes, bytes: n, frame: frame.Release}, nil
 }

@@ -4,9 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -14,14 +13,14 @@ import (
 // Connect starts a session for a client in this process. It waits until the server serves, like connecting and the
 // handshake do for other processes. It returns the client's end of the pipe and the server's hello. The caller closes
 // the pipe.
-func (r *Register) Connect(ctx context.Context, hello message.Hello, frames wire.Limits) (*inproc.Pipe, message.Hello, error) {
+func (r *Register) Connect(ctx context.Context, hello message.Hello, frames wire.Limits) (*transport.Pipe, message.Hello, error) {
 	select {
 	case <-r.accepting:
 	case <-r.stopping:
 	case <-ctx.Done():
 		return nil, message.Hello{}, fmt.Errorf("%w: %w", status.ErrUnavailable, context.Cause(ctx))
 	}
-	mine, theirs := inproc.New(r.Limits.Wire, frames)
+	mine, theirs := transport.NewPipe(r.Limits.Wire, frames)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closing {
@@ -34,7 +33,7 @@ func (r *Register) Connect(ctx context.Context, hello message.Hello, frames wire
 	}
 	ses.Client = r.NewClient(ses)
 	r.nextID++
-	ses.label, ses.greeted = limits.ShortLabel(hello.Label), true
+	ses.label, ses.greeted = status.ShortLabel(hello.Label), true
 	r.sessions[ses.ID] = ses
 	go ses.read()
 	return theirs, r.Hello(), nil
@@ -42,7 +41,7 @@ func (r *Register) Connect(ctx context.Context, hello message.Hello, frames wire
 
 // ConnectSelf starts the session of the server's own client. It does not wait until the server serves, and the session
 // is not counted as a client. The caller closes the pipe.
-func (r *Register) ConnectSelf() (*inproc.Pipe, message.Hello, error) {
+func (r *Register) ConnectSelf() (*transport.Pipe, message.Hello, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closing {
@@ -60,10 +59,10 @@ func (r *Register) ConnectSelf() (*inproc.Pipe, message.Hello, error) {
 }
 
 // newSelfLocked creates the session of the server's own client and returns the client's end of its pipe.
-func (r *Register) newSelfLocked() *inproc.Pipe {
-	mine, theirs := inproc.New(r.Limits.Wire, r.Limits.Wire)
+func (r *Register) newSelfLocked() *transport.Pipe {
+	mine, theirs := transport.NewPipe(r.Limits.Wire, r.Limits.Wire)
 	r.self = newSession(r, mine, r.nextID)
-	r.self.Own, r.self.greeted, r.self.label = true, true, limits.ShortLabel(r.Label)
+	r.self.Own, r.self.greeted, r.self.label = true, true, status.ShortLabel(r.Label)
 	r.self.answers.unread = nil // limits apply to clients only
 	r.self.Events.limit = r.self.LimitOf(r.Limits.Subscriptions)
 	r.self.Client = r.NewClient(r.self)

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -49,7 +49,7 @@ type Totals struct {
 	Files, Bodies *Budget         // of requests in flight
 	Answers       *Budget         // that are unread
 	Rings         *Budget         // for small frames
-	Refusals      limits.Refusals // by limit
+	Refusals      status.Refusals // by limit
 }
 
 // Register holds the sessions of a server until the last one ends after [Register.Stop]. Its methods are safe for
@@ -68,9 +68,9 @@ type Register struct {
 	mu        sync.Mutex
 	sessions  map[uint64]*Session
 	nextID    uint64
-	self      *Session     // of the server's own client: the current session, or the next one before the first call
-	selfPipe  *inproc.Pipe // client's end of self, until ConnectSelf returns it
-	selves    int          // sessions of the server's own client: one, or briefly two after the pipe broke
+	self      *Session        // of the server's own client: the current session, or the next one before the first call
+	selfPipe  *transport.Pipe // client's end of self, until ConnectSelf returns it
+	selves    int             // sessions of the server's own client: one, or briefly two after the pipe broke
 	closing   bool
 	idleTimer *time.Timer // nil if idle time is not limited
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -91,7 +90,7 @@ func (ses *Session) cancelRequest(frame wire.Frame) error {
 		if err := message.Unmarshal(frame.Body, &in); err != nil {
 			return err
 		}
-		if reason := limits.ShortText(in.Reason, limits.ReasonBytes); reason != "" {
+		if reason := status.ShortText(in.Reason, status.MaxReasonBytes); reason != "" {
 			cause = status.WithClass(context.Canceled, errors.New("the client cancelled the request: "+reason))
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task/panics"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -102,7 +101,7 @@ func (w *work) do() (Reply, error) {
 	}()
 	reply, err := w.perform(ctx)
 	if w.bounded && errors.Is(err, context.DeadlineExceeded) {
-		w.Session.of.Totals.Refusals.Add(limits.RequestTime)
+		w.Session.of.Totals.Refusals.Add(status.LimitRequestTime)
 	}
 	return reply, err
 }

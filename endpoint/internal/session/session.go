@@ -13,9 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -27,7 +26,7 @@ import (
 // readToken. An idle session costs one goroutine, parked in the kernel's poller, and one descriptor.
 type Session struct {
 	of        *Register
-	conn      inproc.Conn
+	conn      transport.Conn
 	ID        uint64 // unique within this server
 	since     time.Time
 	overLimit bool // accepted over the limit of clients; the handshake refuses it
@@ -55,7 +54,7 @@ type Session struct {
 
 var errDisconnected = fmt.Errorf("%w: the client disconnected", context.Canceled)
 
-func newSession(r *Register, conn inproc.Conn, id uint64) *Session {
+func newSession(r *Register, conn transport.Conn, id uint64) *Session {
 	ses := &Session{of: r, conn: conn, ID: id, since: time.Now()}
 	ses.answers = answers{of: r, conn: conn, unread: r.Totals.Answers.Account()}
 	ses.readToken.ses = ses
@@ -91,7 +90,7 @@ func (ses *Session) handshake() error {
 		return err
 	}
 	ses.mu.Lock()
-	ses.label, ses.greeted = limits.ShortLabel(agreed.Peer.Label), true
+	ses.label, ses.greeted = status.ShortLabel(agreed.Peer.Label), true
 	ses.mu.Unlock()
 	ses.Client.Greeted(agreed)
 	return nil
@@ -105,8 +104,8 @@ func (ses *Session) allowed() error {
 			status.ErrPermission, os.Geteuid(), uid, uid)
 	}
 	if ses.overLimit {
-		ses.of.Totals.Refusals.Add(limits.Clients)
-		return limits.Exceeded(limits.Clients, "this owner serves at most %d clients at once", ses.of.Limits.Clients)
+		ses.of.Totals.Refusals.Add(status.LimitClients)
+		return status.Exceeded(status.LimitClients, "this owner serves at most %d clients at once", ses.of.Limits.Clients)
 	}
 	return nil
 }

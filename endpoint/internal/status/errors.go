@@ -1,4 +1,5 @@
-// Package status defines the errors of owners and clients and their wire form: sentinels, classes and codes.
+// Package status defines the errors of owners and clients and their wire form: sentinels, classes and codes. It
+// also defines the names of the limits on clients' resources, and counts refusals.
 package status
 
 import (

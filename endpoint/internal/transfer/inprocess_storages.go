@@ -40,7 +40,7 @@ func InProcessStorages(files *wire.Files) []*tensor.Storage {
 	}
 	storages := make([]*tensor.Storage, len(items))
 	for i, item := range items {
-		storages[i] = item.(*tensor.Storage) // inproc.Pipe passes only storages
+		storages[i] = item.(*tensor.Storage) // transport.Pipe passes only storages
 	}
 	return storages
 }

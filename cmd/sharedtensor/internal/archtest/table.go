@@ -62,47 +62,43 @@ var Table = []Row{
 		Ours:    []string{"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics"},
 	},
 	{Package: "endpoint/internal/codec", Ours: []string{"driver", "tensor", "module", "wire/message", "endpoint/internal/status"}},
-	{Package: "endpoint/internal/unixsock", Ours: []string{"driver", "endpoint/internal/status"}},
+	{Package: "endpoint/internal/transport", Ours: []string{"driver", "tensor", "wire", "wire/message", "endpoint/internal/status"}},
 	{
 		Package: "endpoint/internal/transfer",
 		Ours:    []string{"driver", "tensor", "module", "wire", "wire/message", "endpoint/internal/codec", "endpoint/internal/status"},
 	},
-	{Package: "endpoint/internal/inproc", Ours: []string{"tensor", "wire", "wire/message", "endpoint/internal/unixsock"}},
-	{Package: "endpoint/internal/bufpool"},
-	{Package: "endpoint/internal/limits", Ours: []string{"task", "endpoint/internal/status"}},
 	{
 		Package: "endpoint/internal/engine",
 		Ours: []string{
 			"driver", "tensor", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics", "endpoint/internal/status", "endpoint/internal/codec",
-			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/limits",
+			"endpoint/internal/transfer", "endpoint/internal/transport",
 		},
 	},
 	{
 		Package: "endpoint/internal/client",
 		Ours: []string{
 			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/codec",
-			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/engine",
+			"endpoint/internal/transfer", "endpoint/internal/transport", "endpoint/internal/engine",
 		},
 	},
 	{
 		Package: "endpoint/internal/offering",
 		Ours: []string{
 			"driver", "tensor", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/codec",
-			"endpoint/internal/transfer", "endpoint/internal/limits", "endpoint/internal/engine",
+			"endpoint/internal/transfer", "endpoint/internal/engine",
 		},
 	},
 	{
 		Package: "endpoint/internal/session", // independent of the operations of a server
 		Ours: []string{
-			"tensor", "wire", "wire/message", "task/panics", "endpoint/internal/status", "endpoint/internal/inproc", "endpoint/internal/bufpool",
-			"endpoint/internal/limits",
+			"tensor", "wire", "wire/message", "task/panics", "endpoint/internal/status", "endpoint/internal/transport",
 		},
 	},
 	{
 		Package: "endpoint/internal/server",
 		Ours: []string{
 			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "endpoint/internal/status", "endpoint/internal/codec",
-			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/limits", "endpoint/internal/engine",
+			"endpoint/internal/transfer", "endpoint/internal/transport", "endpoint/internal/engine",
 			"endpoint/internal/offering", "endpoint/internal/session",
 		},
 	},
@@ -111,8 +107,8 @@ var Table = []Row{
 		Package: "endpoint",
 		Ours: []string{
 			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics",
-			"endpoint/internal/status", "endpoint/internal/codec", "endpoint/internal/unixsock", "endpoint/internal/transfer", "endpoint/internal/inproc",
-			"endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/client",
+			"endpoint/internal/status", "endpoint/internal/codec", "endpoint/internal/transfer", "endpoint/internal/transport",
+			"endpoint/internal/client",
 			"endpoint/internal/engine", "endpoint/internal/offering", "endpoint/internal/session", "endpoint/internal/server",
 		},
 	},

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package unixsock
+package transport
 
 import (
 	"net"

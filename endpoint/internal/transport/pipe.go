@@ -1,6 +1,4 @@
-// Package inproc connects a client and a server in one process. It passes the same frames as a socket through a pair of
-// queues.
-package inproc
+package transport
 
 import (
 	"context"
@@ -19,26 +17,6 @@ import (
 // are shared directly instead of as descriptors. A second mapping would be useless, and a driver may refuse to import
 // memory that its own process has exported.
 
-// Conn is a connection: a [wire.Conn] or a [Pipe].
-type Conn interface {
-	// Send, SendContext, SendLater, Receive, Buffered, Peer and Close are like those of [wire.Conn].
-	Send(kind wire.Kind, id uint64, body []byte, files ...*os.File) error
-	SendContext(ctx context.Context, kind wire.Kind, id uint64, body []byte, files ...*os.File) error
-	SendLater(kind wire.Kind, id uint64, body []byte, files ...*os.File) error
-	Receive() (wire.Frame, error)
-	Buffered() bool
-	Peer() wire.Credentials
-	Close() error
-}
-
-// Receiver is a [wire.Receiver] or the receiver of a pipe.
-type Receiver interface {
-	// Run, Wait and Listen are like those of [wire.Receiver].
-	Run() error
-	Wait(ctx context.Context, answer <-chan wire.Frame) (wire.Frame, bool, error)
-	Listen(more int)
-}
-
 // Pipe is one end of a connection within the process.
 type Pipe struct {
 	in, out *queue
@@ -46,8 +24,8 @@ type Pipe struct {
 	items   int   // maximum number of storages of a frame
 }
 
-// New returns two connected ends. Both use the lower of the two limits.
-func New(a, b wire.Limits) (*Pipe, *Pipe) {
+// NewPipe returns two connected ends. Both use the lower of the two limits.
+func NewPipe(a, b wire.Limits) (*Pipe, *Pipe) {
 	a, b = a.WithDefaults(), b.WithDefaults()
 	bytes, items := min(a.Frame, b.Frame), min(a.Files, b.Files)
 	there, back := newQueue(), newQueue()
@@ -218,8 +196,10 @@ func (q *queue) endLocked(ended, shut error) {
 	}
 }
 
-// NewReceiver returns the [Receiver] of a pipe, which passes each frame to dispatch. Only Run reads.
-func NewReceiver(p *Pipe, dispatch func(wire.Frame) error) Receiver { return pipeReceiver{p, dispatch} }
+// NewPipeReceiver returns the [Receiver] of a pipe, which passes each frame to dispatch. Only Run reads.
+func NewPipeReceiver(p *Pipe, dispatch func(wire.Frame) error) Receiver {
+	return pipeReceiver{p, dispatch}
+}
 
 type pipeReceiver struct {
 	pipe     *Pipe

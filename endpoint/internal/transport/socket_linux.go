@@ -1,4 +1,4 @@
-package unixsock
+package transport
 
 import (
 	"errors"

@@ -1,8 +1,9 @@
-package unixsock
+package transport
 
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -102,3 +103,9 @@ func trusted(dir string, info os.FileInfo) error {
 	}
 	return nil
 }
+
+// FileID identifies a file of this host during its lifetime.
+type FileID struct{ device, inode uint64 }
+
+// HandedOver returns a socket that another process, such as systemd, has bound. It takes ownership of the listener.
+func HandedOver(path string, l *net.UnixListener) *Socket { return &Socket{path: path, listener: l} }

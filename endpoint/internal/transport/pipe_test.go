@@ -1,4 +1,4 @@
-package inproc
+package transport
 
 import (
 	"io"
@@ -34,7 +34,7 @@ func vector(t testing.TB, dev driver.Device, values ...float32) *tensor.Tensor {
 func TestPipes(t *testing.T) {
 	dev := hostDevice(t)
 	x := vector(t, dev, 1)
-	a, b := New(wire.Limits{Frame: 100}, wire.Limits{Frame: 50, Files: 1})
+	a, b := NewPipe(wire.Limits{Frame: 100}, wire.Limits{Frame: 50, Files: 1})
 	require.EqualValues(t, os.Getpid(), a.Peer().PID)
 	require.True(t, a.Peer().SameUser())
 	require.False(t, b.Buffered())
@@ -76,7 +76,7 @@ func TestPipes(t *testing.T) {
 	_, err = b.Receive()
 	require.ErrorIs(t, err, os.ErrClosed)
 
-	a, b = New(wire.Limits{}, wire.Limits{})
+	a, b = NewPipe(wire.Limits{}, wire.Limits{})
 	ended := make(chan error, 1)
 	go func() {
 		_, err := b.Receive()

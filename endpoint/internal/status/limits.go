@@ -1,0 +1,121 @@
+package status
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sharedtensor/sharedtensor/task"
+)
+
+// Limit is the name of a limit in server infos, in metric labels and in PROTOCOL.md.
+type Limit string
+
+// The limits on the resources of clients.
+const (
+	LimitClients       Limit = "clients"
+	LimitSubscriptions Limit = "leases"
+	LimitObjects       Limit = "references"
+	LimitObjectBytes   Limit = "object_bytes"
+	LimitReleases      Limit = "releases"
+	LimitTasks         Limit = "tasks"
+	LimitVersions      Limit = "versions"
+	LimitStorages      Limit = "storages"
+	LimitStorageBytes  Limit = "storage_bytes"
+	LimitManifestBytes Limit = "manifest_bytes"
+	LimitSourceSize    Limit = "source_bytes"
+	LimitLabelSize     Limit = "label_bytes"
+	LimitRequests      Limit = "requests"
+	LimitRequestBytes  Limit = "request_bytes"
+	LimitAnswerBytes   Limit = "answer_bytes"
+	LimitDescriptors   Limit = "descriptors"
+	LimitRequestTime   Limit = "request_seconds"
+	LimitResultBytes   Limit = "result_bytes"
+	LimitTaskBytes     Limit = "task_result_bytes"
+	LimitKeptStorages  Limit = "kept_storages"
+	LimitKeptBytes     Limit = "kept_bytes"
+	LimitSlabs         Limit = "slabs"
+	LimitSlabBytes     Limit = "slab_bytes"
+	LimitOffers        Limit = "offers"
+	LimitOfferBytes    Limit = "offer_bytes"
+	LimitWorkerCalls   Limit = "worker_calls"
+	LimitWorkerTime    Limit = "worker_seconds"
+	LimitRingBytes     Limit = "ring_bytes"
+)
+
+// Refusals counts refusals by limit.
+type Refusals struct{ by map[Limit]*atomic.Uint64 }
+
+// NewRefusals returns counters for the given limits.
+func NewRefusals(names ...Limit) Refusals {
+	r := Refusals{by: map[Limit]*atomic.Uint64{}}
+	for _, name := range names {
+		r.by[name] = new(atomic.Uint64)
+	}
+	return r
+}
+
+// Count counts an error response if it is due to a limit.
+func (r Refusals) Count(err error) {
+	var o *overLimit
+	switch {
+	case errors.As(err, &o):
+		r.Add(o.limit)
+	case errors.Is(err, task.ErrCapacity):
+		r.Add(LimitTasks)
+	}
+}
+
+// Add counts one refusal.
+func (r Refusals) Add(name Limit) {
+	if n := r.by[name]; n != nil {
+		n.Add(1)
+	}
+}
+
+// overLimit is the error for a reached limit. It is counted when it is sent.
+type overLimit struct {
+	limit Limit
+	err   error
+}
+
+func (o *overLimit) Error() string { return o.err.Error() }
+
+func (o *overLimit) Unwrap() []error { return []error{ErrLimit, o.err} }
+
+// Exceeded returns the error for a reached limit.
+func Exceeded(limit Limit, format string, args ...any) error {
+	return &overLimit{limit, fmt.Errorf("%w: "+format, append([]any{ErrLimit}, args...)...)}
+}
+
+// Of returns the number of refusals due to a limit.
+func (r Refusals) Of(name Limit) uint64 { return r.by[name].Load() }
+
+// The maximum sizes in bytes of texts from peers.
+const (
+	MaxLabelBytes  = 64   // label
+	MaxSourceBytes = 1024 // source of a publication
+	MaxReasonBytes = 256  // reason for a cancellation
+)
+
+// ShortLabel returns a label that is safe to store and display.
+func ShortLabel(label string) string { return ShortText(label, MaxLabelBytes) }
+
+// ShortText returns the printable characters of a peer's text, truncated to limit bytes. The result is a copy and does
+// not keep the original text in memory.
+func ShortText(text string, limit int) string {
+	var b strings.Builder
+	for _, r := range text {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			continue
+		}
+		if b.Len()+utf8.RuneLen(r) > limit {
+			break
+		}
+		b.WriteRune(r)
+	}
+	return strings.Clone(b.String())
+}
