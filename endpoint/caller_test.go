@@ -44,14 +44,8 @@ func TestCallerImplementedByProgram(t *testing.T) {
 	require.Equal(t, 42, got)
 	_, err = endpoint.Call[int](t.Context(), c, "triple", 21)
 	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
-	ref, err := endpoint.CallManaged[int](t.Context(), c, "double", 2)
-	require.NoError(t, err)
-	require.Equal(t, 4, ref.Value())
-	require.Empty(t, ref.ID())
-	require.NoError(t, ref.Err())
-	_, err = ref.Info(t.Context())
-	require.ErrorIs(t, err, endpoint.ErrInvalid)
-	require.NoError(t, ref.Close())
+	_, err = endpoint.CallManaged[int](t.Context(), c, "double", 2)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
 	var items []int
 	for i, err := range endpoint.Stream[int](t.Context(), c, "count", 3) {
 		if err != nil {

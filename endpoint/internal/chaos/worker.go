@@ -113,7 +113,7 @@ func (w *worker) again() error {
 	old := w.offer
 	graceful := w.rng.IntN(2) == 0
 	if graceful {
-		old.Close()
+		_ = old.Close()
 	} else {
 		w.c.Close()
 	}

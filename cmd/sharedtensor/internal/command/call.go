@@ -270,7 +270,7 @@ func submit(ctx context.Context, c *cobra.Command, o callFlags, on *caller, name
 		return explain(err, info)
 	}
 	if o.json {
-		return term.PrintJSON(c.OutOrStdout(), t)
+		return term.PrintJSON(c.OutOrStdout(), t.Submitted)
 	}
 	_, err = fmt.Fprintln(c.OutOrStdout(), term.Printable(t.ID))
 	return err

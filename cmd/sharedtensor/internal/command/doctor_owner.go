@@ -156,7 +156,7 @@ func hostResults(dev driver.Device) finding {
 	if err != nil {
 		return fail(resultsCheck, "", "%v", err)
 	}
-	defer os.Remove(dir) // best effort: the server does not listen
+	defer func() { _ = os.Remove(dir) }() // best effort: the server does not listen
 	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: filepath.Join(dir, "s"), Devices: []driver.Device{dev}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return fail(resultsCheck, "", "%v", err)
