@@ -69,9 +69,9 @@ type TaskOptions struct {
 	// TTL is how long a finished task is kept; the default is [task.DefaultTTL].
 	TTL time.Duration
 	// Bytes limits the memory and encodings of results that tasks keep. 0 means a quarter of the smallest memory of the
-	// devices, negative unlimited. Results of the tasks that finished first are evicted first. A result counts once for each task that
-	// keeps it, even if the cache or an object keeps it too. Plain calls of an endpoint with [AsTask] keep nothing,
-	// because the caller has the result.
+	// devices, negative unlimited. Results of the tasks that finished first are evicted first. A result counts once for
+	// each task that keeps it, even if the cache or an object keeps it too. Plain calls of an endpoint with [AsTask]
+	// keep nothing, because the caller has the result.
 	Bytes int64
 }
 

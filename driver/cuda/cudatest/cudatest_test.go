@@ -55,9 +55,10 @@ func TestNoWarnings(t *testing.T) {
 func TestStartFromAnotherModule(t *testing.T) {
 	Build(t)
 	tool, err := exec.LookPath("go")
-	if err != nil {
+	if err != nil && os.Getenv("CI") == "" {
 		t.Skip("no go command")
 	}
+	require.NoError(t, err)
 	root, err := filepath.Abs("../../..")
 	require.NoError(t, err)
 	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
