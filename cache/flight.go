@@ -14,24 +14,21 @@ type flight[V any] struct {
 	key     Key
 	work    Work // nil if Options.Work is nil
 	waiters int
-	deadlines
-	void   bool // the result must not be kept
-	ended  bool // the result is no longer wanted
-	cancel context.CancelCauseFunc
-	done   chan struct{}
-	entry  *entry[V]
-	err    error
+	void    bool // the result must not be kept
+	ended   bool // the result is no longer wanted
+	cancel  context.CancelCauseFunc
+	done    chan struct{}
+	entry   *entry[V]
+	err     error
 }
 
 // Get returns a reference, owned by the caller, to the value of key. If there is none, load builds it. Concurrent
 // callers of the key wait for the same build and get separate references. The cache takes ownership of the value.
 //
 // A caller whose ctx ends while it waits leaves with the cause of ctx. load gets a context that is cancelled, with
-// cause [ErrAbandoned] and the cause of that waiter, when the last waiter has left. Its deadline is the latest of the
-// current waiters, or none if one of them has none, so it may become later; the context does not end at a deadline it
-// reported before. Work that must end at the deadline needs a timer. If load fails with [context.DeadlineExceeded]
-// after a deadline that it read, waiters with a later deadline build again, unless the error is [Final]. load must not
-// request its own key, because it would wait for itself unless [Options.Work] detects it.
+// cause [ErrAbandoned] and the cause of that waiter, when the last waiter has left. It has no deadline, because waiters
+// with later deadlines may join. load must not request its own key, because it would wait for itself unless
+// [Options.Work] detects it.
 //
 // It returns the errors of load, [*PanicError], [ErrGoexit] and [ErrClosed]; they are not cached. A load that returns an
 // error keeps ownership of its value.
@@ -49,51 +46,37 @@ func (c *Cache[V]) GetAlone(ctx context.Context, key Key, load func(context.Cont
 // value in the critical section in which it stops being joinable. So there is no moment at which a built value cannot
 // be found.
 func (c *Cache[V]) get(ctx context.Context, key Key, load func(context.Context) (V, error), share bool) (*Ref[V], error) {
-	waits := waiterDeadlineOf(ctx)
-	for {
-		ref, f, err := c.try(ctx, waits, key, load, share)
-		if f == nil || !c.outlives(f, waits) {
-			return ref, err
-		}
-	}
-}
-
-// try is one attempt of get. It returns the build that it joined if that failed.
-func (c *Cache[V]) try(ctx context.Context, waits waiterDeadline, key Key, load func(context.Context) (V, error), share bool) (*Ref[V], *flight[V], error) {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
-		return nil, nil, ErrClosed
+		return nil, ErrClosed
 	}
 	if e := c.findLocked(key); e != nil {
 		c.stats.Hits++
 		defer c.mu.Unlock()
-		return c.pinLocked(e), nil, nil
+		return c.pinLocked(e), nil
 	}
 	if ctx.Err() != nil {
 		c.mu.Unlock()
-		return nil, nil, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 	f := c.flights[key]
 	if share && f != nil {
 		c.stats.Joins++
 		f.waiters++
-		f.add(waits)
 		c.mu.Unlock()
-		return c.await(ctx, waits, f, nil)
+		return c.await(ctx, f, nil)
 	}
 	c.stats.Misses++
-	f, inner := c.newFlightLocked(ctx, waits, key, share)
+	f, inner := c.newFlightLocked(ctx, key, share)
 	c.mu.Unlock()
-	ref, _, err := c.await(ctx, waits, f, func() { c.build(inner, f, load) })
-	return ref, nil, err
+	return c.await(ctx, f, func() { c.build(inner, f, load) })
 }
 
 // newFlightLocked records a build for one waiter, which starts it. It returns the context for the build.
-func (c *Cache[V]) newFlightLocked(ctx context.Context, waits waiterDeadline, key Key, share bool) (*flight[V], context.Context) {
+func (c *Cache[V]) newFlightLocked(ctx context.Context, key Key, share bool) (*flight[V], context.Context) {
 	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	f := &flight[V]{key: key, waiters: 1, cancel: cancel, done: make(chan struct{})}
-	f.add(waits)
 	if c.opts.Work != nil {
 		f.work = c.opts.Work()
 	}
@@ -102,34 +85,34 @@ func (c *Cache[V]) newFlightLocked(ctx context.Context, waits waiterDeadline, ke
 	}
 	c.builds[f] = struct{}{}
 	c.running++
-	return f, &buildContext[V]{inner, c, f}
+	return f, inner
 }
 
 // await starts the build of f if build is not nil, and returns when f is done or ctx ends, whichever is first under the
-// lock. It returns f if f failed.
-func (c *Cache[V]) await(ctx context.Context, waits waiterDeadline, f *flight[V], build func()) (*Ref[V], *flight[V], error) {
+// lock.
+func (c *Cache[V]) await(ctx context.Context, f *flight[V], build func()) (*Ref[V], error) {
 	leave, err := f.join(ctx)
 	if build != nil {
 		go build()
 	}
 	if err != nil {
-		if !c.leave(f, waits, fmt.Errorf("%w: %w", ErrAbandoned, err)) && f.err == nil {
+		if !c.leave(f, fmt.Errorf("%w: %w", ErrAbandoned, err)) && f.err == nil {
 			_ = (&Ref[V]{c: c, e: f.entry}).Close()
 		}
-		return nil, nil, err
+		return nil, err
 	}
 	defer leave()
 	select {
 	case <-f.done:
 	case <-ctx.Done():
-		if c.leave(f, waits, abandoned(ctx)) {
-			return nil, nil, context.Cause(ctx)
+		if c.leave(f, abandoned(ctx)) {
+			return nil, context.Cause(ctx)
 		}
 	}
 	if f.err != nil {
-		return nil, f, f.err
+		return nil, f.err
 	}
-	return &Ref[V]{c: c, e: f.entry}, nil, nil
+	return &Ref[V]{c: c, e: f.entry}, nil
 }
 
 // abandoned returns the cause for cancelling a build whose last waiter left because ctx ended.
@@ -151,14 +134,13 @@ func (f *flight[V]) join(ctx context.Context) (leave func(), err error) {
 
 // leave removes one waiter of f. It returns false if f is done, because the waiter's pin is then available. The last
 // waiter ends the build with the reason why.
-func (c *Cache[V]) leave(f *flight[V], waits waiterDeadline, why error) bool {
+func (c *Cache[V]) leave(f *flight[V], why error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f.ended {
 		return false
 	}
 	if f.waiters--; f.waiters > 0 {
-		f.drop(waits)
 		return true
 	}
 	c.abortLocked(f, why)

@@ -33,7 +33,8 @@
 //   - A function runs once per call unless its endpoint is [Cached], has a [CacheKey] or is [Managed]. A tensor is part
 //     of a key only if its bytes cannot change: published, sealed (tensor.Storage.Seal), counted by the caller
 //     (tensor.Storage.Touch), or the result of a cached endpoint. Errors are not cached.
-//   - A run that several callers share has the latest of their deadlines and is cancelled when all of them have left.
+//   - The run of a cached endpoint can be shared by several callers. It is cancelled when all of them have left and has
+//     no deadline but the endpoint's [Timeout].
 //   - A task outlives its caller's connection. [TaskOptions] limit tasks, [ResultOptions] limit cached results, [Limits]
 //     limit everything that clients can make a server hold. Over a limit the error is [ErrLimit].
 //   - A managed object lives while a session holds a [Ref] to it. Ref.Done is closed when the server destroys it.

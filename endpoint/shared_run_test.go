@@ -209,52 +209,6 @@ func TestCacheNoSingleFlight(t *testing.T) {
 	require.EqualValues(t, 2, counts.get("model"))
 }
 
-func TestCacheDeadlineOfWaiters(t *testing.T) {
-	r := endpoint.NewRegistry(endpoint.Cached())
-	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
-	gate := make(chan struct{})
-	register(t, r, "minutes left", func(ctx context.Context, in modelIn) (int, error) {
-		if in.Label == "gated" {
-			<-gate
-		}
-		deadline, ok := ctx.Deadline()
-		if !ok {
-			return -1, nil
-		}
-		return int(time.Until(deadline).Round(time.Minute) / time.Minute), nil
-	})
-	call := func(through endpoint.Caller, minutes time.Duration, in modelIn) chan int {
-		result := make(chan int, 1)
-		go func() {
-			ctx := context.Background()
-			if minutes > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, minutes*time.Minute)
-				defer cancel()
-			}
-			n, err := endpoint.Call[int](ctx, through, "minutes left", in)
-			if err != nil {
-				t.Error(err)
-			}
-			result <- n
-		}()
-		return result
-	}
-	for i, through := range []endpoint.Caller{c, s} {
-		require.Equal(t, 50, <-call(through, 50, modelIn{Size: i}))
-		require.Equal(t, -1, <-call(through, 0, modelIn{Size: i + 10}))
-	}
-	waiting := []chan int{call(c, 30, modelIn{Label: "gated"}), call(s, 70, modelIn{Label: "gated"}), call(c, 40, modelIn{Label: "gated"})}
-	endpointtest.Eventually(t, waitLimit, "all wait for one run", func() bool {
-		info, err := s.ServerInfo(ctx)
-		return err == nil && info.Stats.CacheJoins == 2
-	})
-	close(gate)
-	for _, result := range waiting {
-		require.Equal(t, 70, <-result)
-	}
-}
-
 func TestCacheRecursion(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, _ := shared(t, endpoint.ServerOptions{Registry: r})

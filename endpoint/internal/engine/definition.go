@@ -89,3 +89,41 @@ func (d *Definition) Key(a *Arguments) (cache.Key, bool) {
 func (d *Definition) Plain() bool {
 	return !d.Options.Cached && !d.Options.Managed && !d.Options.Task && d.Stream == nil
 }
+
+// Info returns the description of the endpoint for clients.
+func (d *Definition) Info() message.EndpointInfo {
+	if d.Describe != nil {
+		info := d.Describe()
+		info.Uncached = d.Uncached.Load()
+		return info
+	}
+	o := d.Options
+	info := message.EndpointInfo{
+		Name: d.Name, Task: o.Task, Managed: o.Managed, Stream: d.Stream != nil, Cache: o.Cached, SingleFlight: o.Cached && !o.NoSingleFlight,
+		Serialized: o.Serialized != nil, Writable: o.Writable, Timeout: int64(o.Timeout), In: codec.Clipped(codec.TypeName(d.In)), Out: codec.Clipped(codec.TypeName(d.Out)),
+		InFields: codec.DescribeFields(d.In), OutFields: codec.DescribeFields(d.Out), Uncached: d.Uncached.Load(),
+	}
+	if o.CacheKey != nil {
+		info.CacheKey = o.CacheKey.Text
+	}
+	return info
+}
+
+type sendKey struct{}
+
+// sendFunc sends one item of a stream and takes its tensors. It waits for the reader until ctx ends.
+type sendFunc = func(ctx context.Context, item any) error
+
+// WithSend returns a context in which a stream function passes its items to send.
+func WithSend(ctx context.Context, send sendFunc) context.Context {
+	return context.WithValue(ctx, sendKey{}, send)
+}
+
+// InvokeStream returns the Invoke function of a definition with a Stream. It passes items to the function set by
+// WithSend, with the context of the run, so that the endpoint's time limit also applies to waiting for the reader.
+func InvokeStream(d *Definition) func(context.Context, any) (any, error) {
+	return func(ctx context.Context, in any) (any, error) {
+		send := ctx.Value(sendKey{}).(sendFunc)
+		return nil, d.Stream(ctx, in, func(item any) error { return send(ctx, item) })
+	}
+}

@@ -70,10 +70,9 @@ func (e *Engine) Obtain(ctx context.Context, d *Definition, a *Arguments) (_ Res
 func (e *Engine) Run(ctx context.Context, d *Definition, a *Arguments) (r *Result, err error) {
 	defer a.close()
 	if d.Options.Timeout > 0 {
-		limited, cancel := withTimeout(ctx, d.Options.Timeout)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.Options.Timeout)
 		defer cancel()
-		defer func() { err = limited.timeoutError(err) }()
-		ctx = limited
 	}
 	if err := e.lockSerialized(ctx, d, a); err != nil {
 		return nil, err
