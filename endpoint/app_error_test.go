@@ -74,7 +74,7 @@ func ExampleNewError() {
 	endpoint.Register(registry, "infer", func(_ context.Context, tokens int) (string, error) {
 		return "", fmt.Errorf("infer: %w", endpoint.NewError("quota", "the quota is used up").WithData(tokens))
 	})
-	node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, ServerOptions: endpoint.ServerOptions{Registry: registry}})
+	node, err := endpoint.NewServer(endpoint.ServerOptions{Local: true, Registry: registry})
 	if err != nil {
 		panic(err)
 	}

@@ -104,7 +104,7 @@ func ExampleCached() {
 	if err := endpoint.Register(functions, "step", count); err != nil {
 		fmt.Println(err)
 	}
-	node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, ServerOptions: endpoint.ServerOptions{Registry: functions}})
+	node, err := endpoint.NewServer(endpoint.ServerOptions{Local: true, Registry: functions})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -45,9 +45,8 @@ type Objects interface {
 }
 
 // Caller has all operations on endpoints. It is implemented by [Client], whose owner is another process, by [Server],
-// which calls its own endpoints over a connection within the process, and by [Node], which is one of the two. All three
-// apply the same checks, caching, sharing and errors. Accept the smallest interface that suffices: [Calls], [Tasks] or
-// [Objects].
+// which calls its own endpoints over a connection within the process, and by types that embed one of them. All apply the
+// same checks, caching, sharing and errors. Accept the smallest interface that suffices: [Calls], [Tasks] or [Objects].
 type Caller interface {
 	Calls
 	Tasks
@@ -60,14 +59,14 @@ type Caller interface {
 	Endpoints(ctx context.Context) ([]EndpointInfo, error)
 	// ServerInfo describes the server.
 	ServerInfo(ctx context.Context) (ServerInfo, error)
-}
-
-// holder is implemented by callers that can keep references to managed objects: all in this package, but no test
-// doubles.
-type holder interface {
-	Objects
+	// keep makes a call and keeps the reference to its managed result.
 	keep(ctx context.Context, call client.Call, out any) (*client.Reference, error)
 }
+
+var (
+	_ Caller = (*Client)(nil)
+	_ Caller = (*Server)(nil)
+)
 
 // caller implements [Caller] over a client, of another process or of the server's own.
 type caller struct {

@@ -30,7 +30,7 @@ func (c *caller) Call(ctx context.Context, name string, in, out any) error {
 	return err
 }
 
-// keep implements holder.
+// keep implements Caller.
 func (c *caller) keep(ctx context.Context, call client.Call, out any) (*client.Reference, error) {
 	call.Keep = true
 	return c.fetch(ctx, call, out)

@@ -14,7 +14,7 @@
 //	llm.Use(func(v endpoint.ModelVersion) error { return answer(w, r, v.StateDict) })
 //
 // [Client.Acquire] attaches one version. [Register] and [Call] run functions of the owner with tensors in place.
-// [Open] and [Share] make one program owner or client.
+// Package node makes one program owner or client.
 //
 // # Rules
 //

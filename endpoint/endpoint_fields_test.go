@@ -13,12 +13,13 @@ type rateIn struct {
 
 func TestServerInfoEndpointFields(t *testing.T) {
 	ctx := context.Background()
-	node, err := Open(ctx, Options{Mode: ModeLocal})
+	r := NewRegistry()
+	server, err := NewServer(ServerOptions{Local: true, Registry: r})
 	require.NoError(t, err)
-	defer node.Close()
-	_, err = Share(node, "e", func(_ context.Context, in struct{ Inner []rateIn }) (map[string]rateIn, error) { return nil, nil })
+	defer server.Close()
+	err = Register(r, "e", func(_ context.Context, in struct{ Inner []rateIn }) (map[string]rateIn, error) { return nil, nil })
 	require.NoError(t, err)
-	list, err := node.Endpoints(ctx)
+	list, err := server.Endpoints(ctx)
 	require.NoError(t, err)
 	rate := []FieldInfo{{Name: "rate", Type: "float32", Optional: true}}
 	require.Equal(t, []FieldInfo{{Name: "Inner", Type: "[]endpoint.rateIn", Fields: rate}}, list[0].InFields)

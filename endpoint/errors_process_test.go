@@ -14,6 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -33,7 +34,7 @@ func raising(r *endpoint.Registry, dev driver.Device, must func(error)) {
 		case "configuration":
 			return nil, endpoint.Register(other, "x", fn, endpoint.Timeout(-1))
 		case "environment":
-			_, err := endpoint.ParseMode("no mode")
+			_, err := nodepkg.ParseMode("no mode")
 			return nil, err
 		case "memory of another kind", "memory of another device", "memory that cannot be exported":
 			t, err := tensor.FromSlice(foreign{dev, what}, tensor.Shape{1}, []float32{1})

@@ -141,22 +141,3 @@ func ExampleManaged() {
 	// completed allocated
 	// true tensor([0., 0.])
 }
-
-// A function of one type runs in this process or in the owner, depending on the environment. Here the environment is
-// empty, so it runs in this process.
-func ExampleShare() {
-	ctx := context.Background()
-	node, err := endpoint.Open(ctx, endpoint.Options{}) // according to SHARED_TENSOR_ENABLED and SHARED_TENSOR_ROLE
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer node.Close()
-	double, err := endpoint.Share(node, "double", func(_ context.Context, n int) (int, error) { return 2 * n, nil })
-	if err != nil {
-		log.Fatal(err)
-	}
-	node.Ready() // a server answers from now on
-	n, err := double(ctx, 21)
-	fmt.Println(node.Mode(), n, err)
-	// Output: local 42 <nil>
-}

@@ -7,15 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/module"
-)
-
-// Environment variables that Open reads.
-const (
-	EnvEnabled, EnvRole, EnvBasePath = envEnabled, envRole, transport.EnvBasePath
-	EnvLocalRank, EnvRank            = envLocalRank, envRank
-	EnvLogLevel                      = envLogLevel
 )
 
 // MemoryBudget is the default limit on the bytes of cached results.

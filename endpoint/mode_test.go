@@ -14,6 +14,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
+)
+
+// Environment variables that nodes read.
+const (
+	envEnabled, envRole, envBasePath = "SHARED_TENSOR_ENABLED", "SHARED_TENSOR_ROLE", "SHARED_TENSOR_BASE_PATH"
+	envLocalRank, envRank            = "LOCAL_RANK", "RANK"
+	envLogLevel                      = "SHARED_TENSOR_LOG_LEVEL"
 )
 
 // numberedDevice is a device with another index.
@@ -34,28 +42,28 @@ func TestNodeSocketOfRank(t *testing.T) {
 	third := []driver.Device{numberedDevice{testDevice(t), 3}}
 	for _, row := range []struct {
 		local, rank string
-		opts        endpoint.Options
+		opts        nodepkg.Options
 		socket      string // empty for an error
 	}{
-		{"", "", endpoint.Options{}, base + "-0.sock"},
-		{"", "", endpoint.Options{ServerOptions: endpoint.ServerOptions{Devices: third}}, base + "-3.sock"},
-		{"", "5", endpoint.Options{ServerOptions: endpoint.ServerOptions{Devices: third}}, base + "-5.sock"},
-		{" 4 ", "5", endpoint.Options{ServerOptions: endpoint.ServerOptions{Devices: third}}, base + "-4.sock"},
-		{"0", "5", endpoint.Options{ServerOptions: endpoint.ServerOptions{Devices: third}}, base + "-0.sock"},
-		{"4", "5", endpoint.Options{DeviceIndex: 2, ServerOptions: endpoint.ServerOptions{Devices: third}}, base + "-2.sock"},
-		{"x", "5", endpoint.Options{DeviceIndex: 2}, base + "-2.sock"},
-		{"4", "", endpoint.Options{ServerOptions: endpoint.ServerOptions{Socket: base + ".sock"}}, base + ".sock"},
-		{"x", "5", endpoint.Options{}, ""},
-		{"", "-1", endpoint.Options{}, ""},
+		{"", "", nodepkg.Options{}, base + "-0.sock"},
+		{"", "", nodepkg.Options{Devices: third}, base + "-3.sock"},
+		{"", "5", nodepkg.Options{Devices: third}, base + "-5.sock"},
+		{" 4 ", "5", nodepkg.Options{Devices: third}, base + "-4.sock"},
+		{"0", "5", nodepkg.Options{Devices: third}, base + "-0.sock"},
+		{"4", "5", nodepkg.Options{DeviceIndex: 2, Devices: third}, base + "-2.sock"},
+		{"x", "5", nodepkg.Options{DeviceIndex: 2}, base + "-2.sock"},
+		{"4", "", nodepkg.Options{Socket: base + ".sock"}, base + ".sock"},
+		{"x", "5", nodepkg.Options{}, ""},
+		{"", "-1", nodepkg.Options{}, ""},
 	} {
-		t.Setenv(endpoint.EnvLocalRank, row.local)
-		t.Setenv(endpoint.EnvRank, row.rank)
-		row.opts.Mode, row.opts.BasePath = endpoint.ModeServer, base
-		node, err := endpoint.Open(context.Background(), row.opts)
+		t.Setenv(envLocalRank, row.local)
+		t.Setenv(envRank, row.rank)
+		row.opts.Mode, row.opts.BasePath = nodepkg.ModeServer, base
+		node, err := nodepkg.Open(context.Background(), row.opts)
 		if row.socket == "" {
 			require.ErrorIs(t, err, endpoint.ErrConfiguration, "%+v", row)
-			row.opts.Mode = endpoint.ModeLocal
-			node, err = endpoint.Open(context.Background(), row.opts)
+			row.opts.Mode = nodepkg.ModeLocal
+			node, err = nodepkg.Open(context.Background(), row.opts)
 			require.NoError(t, err, "alone it is nobody's business")
 			require.NoError(t, node.Close())
 			continue
@@ -92,11 +100,11 @@ func TestLogLevelOfEnvironment(t *testing.T) {
 		"error":    {"gone wrong"},
 		"critical": {},
 	} {
-		t.Setenv(endpoint.EnvLogLevel, level)
+		t.Setenv(envLogLevel, level)
 		text := errorOutput(t, func() {
-			node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, ServerOptions: endpoint.ServerOptions{Devices: driversOf(testDevice(t))}})
+			node, err := nodepkg.Open(context.Background(), nodepkg.Options{Mode: nodepkg.ModeLocal, Devices: driversOf(testDevice(t))})
 			require.NoError(t, err)
-			_, err = endpoint.Share(node, "panic", func(context.Context, struct{}) (int, error) { panic("gone wrong") })
+			_, err = nodepkg.Share(node, "panic", func(context.Context, struct{}) (int, error) { panic("gone wrong") })
 			require.NoError(t, err)
 			if level != "" { // otherwise it would go to the test's log
 				require.Error(t, node.Call(context.Background(), "panic", nil, nil))
@@ -111,11 +119,11 @@ func TestLogLevelOfEnvironment(t *testing.T) {
 			require.Equal(t, strings.Contains(strings.Join(words, " "), word), strings.Contains(text, word), "%q: %s", level, text)
 		}
 	}
-	t.Setenv(endpoint.EnvLogLevel, "loud")
-	_, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal})
+	t.Setenv(envLogLevel, "loud")
+	_, err := nodepkg.Open(context.Background(), nodepkg.Options{Mode: nodepkg.ModeLocal})
 	require.ErrorIs(t, err, endpoint.ErrConfiguration)
 	require.True(t, errors.Is(err, endpoint.ErrInvalid))
-	node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, ServerOptions: endpoint.ServerOptions{Logger: discard()}})
+	node, err := nodepkg.Open(context.Background(), nodepkg.Options{Mode: nodepkg.ModeLocal, Logger: discard()})
 	require.NoError(t, err, "what the program says goes before it")
 	require.NoError(t, node.Close())
 }

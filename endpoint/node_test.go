@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
-	"github.com/sharedtensor/sharedtensor/endpoint"
+	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -15,9 +15,9 @@ import (
 func TestNodeInfoAsksOnce(t *testing.T) {
 	drivertest.Leaks(t)
 	owner := newFakeOwner(t)
-	opened := make(chan *endpoint.Node, 1)
+	opened := make(chan *nodepkg.Node, 1)
 	go func() {
-		node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeClient, ServerOptions: endpoint.ServerOptions{Socket: owner.socket, Logger: discard()}})
+		node, err := nodepkg.Open(context.Background(), nodepkg.Options{Mode: nodepkg.ModeClient, Socket: owner.socket, Logger: discard()})
 		if err != nil {
 			t.Error(err)
 		}
@@ -26,7 +26,7 @@ func TestNodeInfoAsksOnce(t *testing.T) {
 	end := owner.greet("fake")
 	node := <-opened
 	require.NotNil(t, node)
-	infos := make(chan endpoint.RuntimeInfo, 1)
+	infos := make(chan nodepkg.RuntimeInfo, 1)
 	go func() {
 		info, err := node.Info(context.Background())
 		if err != nil {
@@ -38,7 +38,7 @@ func TestNodeInfoAsksOnce(t *testing.T) {
 	require.NoError(t, owner.listener.Close())
 	require.NoError(t, end.Close())
 	info := <-infos
-	require.Equal(t, endpoint.ModeClient, info.Mode)
+	require.Equal(t, nodepkg.ModeClient, info.Mode)
 	require.False(t, info.ServerRunning)
 	require.Nil(t, info.Server)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -83,7 +84,7 @@ func TestNodeShareBetweenProcesses(t *testing.T) {
 func TestOptionsBeforeEnvironment(t *testing.T) {
 	dir := filepath.Dir(endpointtest.SocketPath(t))
 	base, arg := filepath.Join(dir, "env"), filepath.Join(dir, "arg")
-	env := []string{endpoint.EnvBasePath + "=" + base, endpoint.EnvEnabled + "=1", endpoint.EnvRole + "=server"}
+	env := []string{envBasePath + "=" + base, envEnabled + "=1", envRole + "=server"}
 	owners := map[string]*child{}
 	for _, row := range []struct {
 		opts         nodeOptions
@@ -109,7 +110,7 @@ func TestOptionsBeforeEnvironment(t *testing.T) {
 	require.ErrorIs(t, c.dialDefaultError(), endpoint.ErrUnavailable)
 	c.dial(arg + "-3.sock")
 
-	_, err := endpoint.Open(context.Background(), endpoint.Options{DeviceIndex: -1})
+	_, err := nodepkg.Open(context.Background(), nodepkg.Options{DeviceIndex: -1})
 	require.ErrorIs(t, err, endpoint.ErrInvalid)
 }
 
@@ -121,23 +122,23 @@ func TestNodeAutoRole(t *testing.T) {
 	go func() { served <- owner.Serve(context.Background()) }()
 	for _, row := range []struct {
 		enabled, role string
-		mode          endpoint.Mode
+		mode          nodepkg.Mode
 		err           error
 	}{
-		{"", "", endpoint.ModeLocal, nil},
-		{"", "server", endpoint.ModeLocal, nil},
-		{"0", "client", endpoint.ModeLocal, nil},
-		{"maybe", "client", endpoint.ModeLocal, nil},
-		{"1", "", endpoint.ModeClient, nil},
-		{" TRUE ", " Client ", endpoint.ModeClient, nil},
-		{"yes", "local", endpoint.ModeLocal, nil},
+		{"", "", nodepkg.ModeLocal, nil},
+		{"", "server", nodepkg.ModeLocal, nil},
+		{"0", "client", nodepkg.ModeLocal, nil},
+		{"maybe", "client", nodepkg.ModeLocal, nil},
+		{"1", "", nodepkg.ModeClient, nil},
+		{" TRUE ", " Client ", nodepkg.ModeClient, nil},
+		{"yes", "local", nodepkg.ModeLocal, nil},
 		{"on", "server", 0, endpoint.ErrInUse}, // an owner is running
 		{"on", "sever", 0, endpoint.ErrInvalid},
 		{"on", "auto", 0, endpoint.ErrInvalid},
 	} {
-		t.Setenv(endpoint.EnvEnabled, row.enabled)
-		t.Setenv(endpoint.EnvRole, row.role)
-		node, err := endpoint.Open(context.Background(), endpoint.Options{BasePath: base})
+		t.Setenv(envEnabled, row.enabled)
+		t.Setenv(envRole, row.role)
+		node, err := nodepkg.Open(context.Background(), nodepkg.Options{BasePath: base})
 		if row.err != nil {
 			require.ErrorIs(t, err, row.err, "%+v", row)
 			continue
@@ -151,7 +152,7 @@ func TestNodeAutoRole(t *testing.T) {
 	}
 	require.NoError(t, owner.Close())
 	require.ErrorIs(t, <-served, endpoint.ErrServerClosed)
-	_, err = endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeClient, BasePath: base})
+	_, err = nodepkg.Open(context.Background(), nodepkg.Options{Mode: nodepkg.ModeClient, BasePath: base})
 	require.ErrorIs(t, err, endpoint.ErrUnavailable)
 }
 

@@ -35,10 +35,10 @@ type Ref[T any] struct {
 }
 
 // CallManaged is [Call] for an endpoint with managed results. It keeps the reference to the result's object. The caller
-// closes the Ref. c is a [Client], [Server] or [Node], or a struct that embeds one; for other implementations the error
-// is errors.ErrUnsupported. If the result is not a managed object, the error is [ErrInvalid].
+// closes the Ref. c must be a [Caller], such as a [Client], a [Server] or a struct that embeds one; otherwise the error is
+// errors.ErrUnsupported. If the result is not a managed object, the error is [ErrInvalid].
 func CallManaged[T any](ctx context.Context, c Calls, name string, in any) (*Ref[T], error) {
-	h, ok := c.(holder)
+	h, ok := c.(Caller)
 	if !ok {
 		return nil, fmt.Errorf("call %s: %w: a %T keeps no references to managed objects", status.Shown(name), errors.ErrUnsupported, c)
 	}
@@ -52,7 +52,7 @@ func ResultManaged[T any](ctx context.Context, t *Task) (*Ref[T], error) {
 }
 
 // keep makes a call and keeps the reference to its result. what and name identify the call in warnings.
-func keep[T any](ctx context.Context, h holder, call client.Call, what, name string) (*Ref[T], error) {
+func keep[T any](ctx context.Context, h Caller, call client.Call, what, name string) (*Ref[T], error) {
 	r := &Ref[T]{objects: h}
 	var err error
 	if r.ref, err = h.keep(ctx, call, &r.value); err != nil {

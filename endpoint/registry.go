@@ -25,6 +25,9 @@ type Registry struct {
 // precedence: with NewRegistry(Cached()), every endpoint is cached unless it has [NoCache].
 func NewRegistry(defaults ...Option) *Registry { return &Registry{defaults: slices.Clone(defaults)} }
 
+// Len returns the number of registered endpoints.
+func (r *Registry) Len() int { return len(r.registered().List()) }
+
 // Register adds fn under a name. In and Out may be scalars, strings, bytes, slices, arrays, maps, structs, pointers,
 // *tensor.Tensor and *module.StateDict, nested freely.
 //

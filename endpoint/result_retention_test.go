@@ -166,11 +166,8 @@ func TestCacheTTL(t *testing.T) {
 		r := endpoint.NewRegistry(endpoint.Cached())
 		runs := 0
 		register(t, r, "count", func(context.Context, int) (int, error) { runs++; return runs, nil })
-		node, err := endpoint.Open(ctx, endpoint.Options{
-			Mode: endpoint.ModeLocal,
-			ServerOptions: endpoint.ServerOptions{
-				Registry: r, Results: endpoint.ResultOptions{TTL: time.Minute}, Tasks: endpoint.TaskOptions{TTL: time.Hour},
-			},
+		node, err := endpoint.NewServer(endpoint.ServerOptions{
+			Local: true, Registry: r, Results: endpoint.ResultOptions{TTL: time.Minute}, Tasks: endpoint.TaskOptions{TTL: time.Hour},
 		})
 		require.NoError(t, err)
 		info, err := node.Submit(ctx, "count", 1)

@@ -11,24 +11,25 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 // role is one way in which a program runs a function.
 type role struct {
 	name   string
-	node   *endpoint.Node // through which it is called
-	runs   *endpoint.Node // where it runs
-	counts *counters      // of the runs
+	node   *nodepkg.Node // through which it is called
+	runs   *nodepkg.Node // where it runs
+	counts *counters     // of the runs
 }
 
 // inRoles calls do with a local node, a server, a client of it in its process, and one over its socket, whose functions
 // are registered by share. Each role counts its own runs.
-func inRoles(t *testing.T, share func(n *endpoint.Node, dev driver.Device, counts *counters), do func(t *testing.T, r role)) {
+func inRoles(t *testing.T, share func(n *nodepkg.Node, dev driver.Device, counts *counters), do func(t *testing.T, r role)) {
 	ctx := context.Background()
-	open := func(t *testing.T, dev driver.Device, counts *counters, opts endpoint.Options) *endpoint.Node {
+	open := func(t *testing.T, dev driver.Device, counts *counters, opts nodepkg.Options) *nodepkg.Node {
 		opts.Devices, opts.Logger = driversOf(dev), discard()
-		n, err := endpoint.Open(ctx, opts)
+		n, err := nodepkg.Open(ctx, opts)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, n.Close()) })
 		share(n, dev, counts)
@@ -37,20 +38,20 @@ func inRoles(t *testing.T, share func(n *endpoint.Node, dev driver.Device, count
 	}
 	for _, row := range []struct {
 		name string
-		opts endpoint.Options
+		opts nodepkg.Options
 	}{
-		{"local", endpoint.Options{Mode: endpoint.ModeLocal}},
-		{"server", endpoint.Options{Mode: endpoint.ModeServer}},
-		{"client in the process", endpoint.Options{Mode: endpoint.ModeClient}},
-		{"over the socket", endpoint.Options{Mode: endpoint.ModeClient, OverSocket: true}},
+		{"local", nodepkg.Options{Mode: nodepkg.ModeLocal}},
+		{"server", nodepkg.Options{Mode: nodepkg.ModeServer}},
+		{"client in the process", nodepkg.Options{Mode: nodepkg.ModeClient}},
+		{"over the socket", nodepkg.Options{Mode: nodepkg.ModeClient, Client: endpoint.ClientOptions{OverSocket: true}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			drivertest.Leaks(t)
 			dev, counts := testDevice(t), new(counters)
 			row.opts.Socket = endpointtest.SocketPath(t)
 			r := role{name: row.name, counts: counts}
-			if row.opts.Mode == endpoint.ModeClient {
-				r.runs = open(t, dev, counts, endpoint.Options{Mode: endpoint.ModeServer, ServerOptions: endpoint.ServerOptions{Socket: row.opts.Socket}})
+			if row.opts.Mode == nodepkg.ModeClient {
+				r.runs = open(t, dev, counts, nodepkg.Options{Mode: nodepkg.ModeServer, Socket: row.opts.Socket})
 			}
 			r.node = open(t, dev, counts, row.opts)
 			if r.runs == nil {
@@ -62,18 +63,18 @@ func inRoles(t *testing.T, share func(n *endpoint.Node, dev driver.Device, count
 }
 
 // shareModels shares functions that count their runs.
-func shareModels(t testing.TB) func(n *endpoint.Node, dev driver.Device, counts *counters) {
-	return func(n *endpoint.Node, dev driver.Device, counts *counters) {
+func shareModels(t testing.TB) func(n *nodepkg.Node, dev driver.Device, counts *counters) {
+	return func(n *nodepkg.Node, dev driver.Device, counts *counters) {
 		for name, opts := range map[string][]endpoint.Option{
 			"cached": {endpoint.Cached()}, "by key": {endpoint.CacheKey("{size}")}, "not cached": nil, "managed": {endpoint.Managed()},
 		} {
-			_, err := endpoint.Share(n, name, func(_ context.Context, in modelIn) (*tensor.Tensor, error) {
+			_, err := nodepkg.Share(n, name, func(_ context.Context, in modelIn) (*tensor.Tensor, error) {
 				counts.add(name)
 				return filled(dev, in.Size, float32(in.Size))
 			}, opts...)
 			require.NoError(t, err)
 		}
-		_, err := endpoint.Share(n, "nothing", func(context.Context, modelIn) (*tensor.Tensor, error) {
+		_, err := nodepkg.Share(n, "nothing", func(context.Context, modelIn) (*tensor.Tensor, error) {
 			counts.add("nothing")
 			return nil, nil
 		}, endpoint.Cached())
@@ -171,15 +172,15 @@ func TestRefCountsInAllRoles(t *testing.T) {
 // A function that returns its own tensor shares it: no other memory, descriptor or mapping is created.
 func TestInProcessSharesMemory(t *testing.T) {
 	var kept *tensor.Tensor
-	share := func(n *endpoint.Node, dev driver.Device, counts *counters) {
-		if n.Mode() != endpoint.ModeClient {
+	share := func(n *nodepkg.Node, dev driver.Device, counts *counters) {
+		if n.Mode() != nodepkg.ModeClient {
 			var err error
 			kept, err = filled(dev, 4, 1)
 			require.NoError(t, err)
 		}
-		_, err := endpoint.Share(n, "kept", func(context.Context, struct{}) (*tensor.Tensor, error) { return kept.Alias(), nil })
+		_, err := nodepkg.Share(n, "kept", func(context.Context, struct{}) (*tensor.Tensor, error) { return kept.Alias(), nil })
 		require.NoError(t, err)
-		_, err = endpoint.Share(n, "same", func(_ context.Context, in scaleIn) (bool, error) {
+		_, err = nodepkg.Share(n, "same", func(_ context.Context, in scaleIn) (bool, error) {
 			return in.X.Storage().Origin() == kept.Storage(), nil
 		})
 		require.NoError(t, err)
@@ -217,14 +218,14 @@ func TestInProcessSharesMemory(t *testing.T) {
 func TestNodeAutoWaits(t *testing.T) {
 	drivertest.Leaks(t)
 	base := filepath.Join(filepath.Dir(endpointtest.SocketPath(t)), "late")
-	t.Setenv(endpoint.EnvEnabled, "1")
-	t.Setenv(endpoint.EnvBasePath, base)
+	t.Setenv(envEnabled, "1")
+	t.Setenv(envBasePath, base)
 	ctx := context.Background()
-	_, err := endpoint.Open(ctx, endpoint.Options{})
+	_, err := nodepkg.Open(ctx, nodepkg.Options{})
 	require.ErrorIs(t, err, endpoint.ErrUnavailable)
-	opened := make(chan *endpoint.Node, 1)
+	opened := make(chan *nodepkg.Node, 1)
 	go func() {
-		n, err := endpoint.Open(ctx, endpoint.Options{Wait: true})
+		n, err := nodepkg.Open(ctx, nodepkg.Options{Client: endpoint.ClientOptions{Wait: true}})
 		if err != nil {
 			t.Error(err)
 		}
@@ -234,7 +235,7 @@ func TestNodeAutoWaits(t *testing.T) {
 	id := o.serve(base + "-0.sock")
 	n := <-opened
 	require.NotNil(t, n)
-	require.Equal(t, endpoint.ModeClient, n.Mode())
+	require.Equal(t, nodepkg.ModeClient, n.Mode())
 	info, err := n.Info(ctx)
 	require.NoError(t, err)
 	require.True(t, info.Auto)
@@ -253,17 +254,17 @@ func TestNodeCloseTwice(t *testing.T) {
 			require.NoError(t, close(), what)
 		}
 	}
-	nodes := map[string]*endpoint.Node{}
+	nodes := map[string]*nodepkg.Node{}
 	for name, at := range map[string]struct {
-		mode   endpoint.Mode
+		mode   nodepkg.Mode
 		socket string
-	}{"local": {endpoint.ModeLocal, ""}, "never ready": {endpoint.ModeServer, endpointtest.SocketPath(t)}, "server": {endpoint.ModeServer, socket}} {
-		n, err := endpoint.Open(ctx, endpoint.Options{Mode: at.mode, ServerOptions: endpoint.ServerOptions{Socket: at.socket}})
+	}{"local": {nodepkg.ModeLocal, ""}, "never ready": {nodepkg.ModeServer, endpointtest.SocketPath(t)}, "server": {nodepkg.ModeServer, socket}} {
+		n, err := nodepkg.Open(ctx, nodepkg.Options{Mode: at.mode, Socket: at.socket})
 		require.NoError(t, err)
 		nodes[name] = n
 	}
 	nodes["server"].Ready()
-	client, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeClient, ServerOptions: endpoint.ServerOptions{Socket: socket}})
+	client, err := nodepkg.Open(ctx, nodepkg.Options{Mode: nodepkg.ModeClient, Socket: socket})
 	require.NoError(t, err)
 	w, err := client.Client().Watch(ctx)
 	require.NoError(t, err)
@@ -277,7 +278,11 @@ func TestNodeCloseTwice(t *testing.T) {
 		twice(name, n.Close)
 		require.NoError(t, n.Shutdown(ctx), name)
 		n.Ready() // no effect
-		require.NoError(t, n.Serve(ctx), name)
+		if n.Mode() == nodepkg.ModeServer {
+			require.ErrorIs(t, n.Serve(ctx), endpoint.ErrServerClosed, name)
+		} else {
+			require.NoError(t, n.Serve(ctx), name)
+		}
 		require.Error(t, n.Call(ctx, "x", nil, nil), name)
 	}
 	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})

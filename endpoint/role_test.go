@@ -14,19 +14,20 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // program is one program for all roles.
-func program(t testing.TB, opts endpoint.Options) (*endpoint.Node, func(context.Context, scaleIn) (nestedOut, error)) {
+func program(t testing.TB, opts nodepkg.Options) (*nodepkg.Node, func(context.Context, scaleIn) (nestedOut, error)) {
 	t.Helper()
 	dev := testDevice(t)
 	opts.Devices = driversOf(dev)
-	node, err := endpoint.Open(context.Background(), opts)
+	node, err := nodepkg.Open(context.Background(), opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { node.Close() })
-	double, err := endpoint.Share(node, "twice", func(_ context.Context, in scaleIn) (nestedOut, error) {
+	double, err := nodepkg.Share(node, "twice", func(_ context.Context, in scaleIn) (nestedOut, error) {
 		if in.X == nil {
 			return nestedOut{}, endpoint.ErrInvalid
 		}
@@ -47,8 +48,8 @@ func program(t testing.TB, opts endpoint.Options) (*endpoint.Node, func(context.
 func TestNodeShareTypes(t *testing.T) {
 	drivertest.Leaks(t)
 	socket := endpointtest.SocketPath(t)
-	for _, opts := range []endpoint.Options{
-		{Mode: endpoint.ModeLocal}, {Mode: endpoint.ModeServer}, {Mode: endpoint.ModeClient}, {Mode: endpoint.ModeClient, OverSocket: true},
+	for _, opts := range []nodepkg.Options{
+		{Mode: nodepkg.ModeLocal}, {Mode: nodepkg.ModeServer}, {Mode: nodepkg.ModeClient}, {Mode: nodepkg.ModeClient, Client: endpoint.ClientOptions{OverSocket: true}},
 	} {
 		opts.Socket = socket
 		mode := opts.Mode
@@ -68,7 +69,7 @@ func TestNodeShareTypes(t *testing.T) {
 }
 
 // checkRole checks what holds in every role.
-func checkRole(t *testing.T, node *endpoint.Node) {
+func checkRole(t *testing.T, node *nodepkg.Node) {
 	ctx := context.Background()
 	err := node.Call(ctx, "nothing", nil, nil)
 	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
@@ -96,7 +97,7 @@ func checkRole(t *testing.T, node *endpoint.Node) {
 	about, err := node.Info(ctx)
 	require.NoError(t, err)
 	require.Equal(t, node.Mode(), about.Mode)
-	require.Equal(t, node.Mode() != endpoint.ModeLocal, about.ServerReady)
+	require.Equal(t, node.Mode() != nodepkg.ModeLocal, about.ServerReady)
 	checkMemory(t, node)
 }
 
@@ -179,7 +180,7 @@ func registerRole(t testing.TB, r *endpoint.Registry, dev driver.Device) {
 }
 
 // checkMemory checks what holds for memory in every role.
-func checkMemory(t *testing.T, node *endpoint.Node) {
+func checkMemory(t *testing.T, node *nodepkg.Node) {
 	ctx := context.Background()
 	dev := testDevice(t)
 	x, err := filled(dev, 4, 1)

@@ -10,24 +10,25 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 )
 
 func TestRuntimeInfo(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	base := filepath.Join(filepath.Dir(endpointtest.SocketPath(t)), "base")
-	server, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeServer, BasePath: base, DeviceIndex: 2})
+	server, err := nodepkg.Open(ctx, nodepkg.Options{Mode: nodepkg.ModeServer, BasePath: base, DeviceIndex: 2})
 	require.NoError(t, err)
 	defer server.Close()
-	_, err = endpoint.Share(server, "double", func(_ context.Context, n int) (int, error) { return 2 * n, nil }, endpoint.Cached())
+	_, err = nodepkg.Share(server, "double", func(_ context.Context, n int) (int, error) { return 2 * n, nil }, endpoint.Cached())
 	require.NoError(t, err)
 	server.Ready()
 	require.NoError(t, server.Call(ctx, "double", 1, nil))
-	want := endpoint.RuntimeInfo{
-		Mode: endpoint.ModeServer, BasePath: base, Socket: base + "-2.sock", DeviceIndex: 2, ServerRunning: true, ServerReady: true, Registered: 1,
+	want := nodepkg.RuntimeInfo{
+		Mode: nodepkg.ModeServer, BasePath: base, Socket: base + "-2.sock", DeviceIndex: 2, ServerRunning: true, ServerReady: true, Registered: 1,
 		CacheEntries: 1,
 	}
-	check := func(node *endpoint.Node) {
+	check := func(node *nodepkg.Node) {
 		t.Helper()
 		info, err := node.Info(ctx)
 		require.NoError(t, err)
@@ -42,20 +43,20 @@ func TestRuntimeInfo(t *testing.T) {
 		return err == nil && info.ServerReady
 	})
 	check(server)
-	t.Setenv(endpoint.EnvBasePath, base)
-	client, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeClient, DeviceIndex: 2})
+	t.Setenv(envBasePath, base)
+	client, err := nodepkg.Open(ctx, nodepkg.Options{Mode: nodepkg.ModeClient, DeviceIndex: 2})
 	require.NoError(t, err)
 	defer client.Close()
-	want.Mode, want.Registered = endpoint.ModeClient, 0
+	want.Mode, want.Registered = nodepkg.ModeClient, 0
 	check(client)
-	local, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeLocal, ServerOptions: endpoint.ServerOptions{Socket: base}})
+	local, err := nodepkg.Open(ctx, nodepkg.Options{Mode: nodepkg.ModeLocal, Socket: base})
 	require.NoError(t, err)
 	defer local.Close()
 	info, err := local.Info(ctx)
 	require.NoError(t, err)
 	require.NotNil(t, info.Server)
 	info.Server = nil
-	require.Equal(t, endpoint.RuntimeInfo{Mode: endpoint.ModeLocal}, info)
+	require.Equal(t, nodepkg.RuntimeInfo{Mode: nodepkg.ModeLocal}, info)
 }
 
 // A missing owner is a result, not an error.
@@ -63,7 +64,7 @@ func TestRuntimeInfoOfAClientWithoutOwner(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	o, socket := owner(t)
-	node, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeClient, DeviceIndex: 1, ServerOptions: endpoint.ServerOptions{Socket: socket}})
+	node, err := nodepkg.Open(ctx, nodepkg.Options{Mode: nodepkg.ModeClient, DeviceIndex: 1, Socket: socket})
 	require.NoError(t, err)
 	defer node.Close()
 	info, err := node.Info(ctx)
@@ -74,7 +75,7 @@ func TestRuntimeInfoOfAClientWithoutOwner(t *testing.T) {
 	for range 2 {
 		info, err = node.Info(ctx)
 		require.NoError(t, err)
-		require.Equal(t, endpoint.RuntimeInfo{Mode: endpoint.ModeClient, Socket: socket, DeviceIndex: 1}, info)
+		require.Equal(t, nodepkg.RuntimeInfo{Mode: nodepkg.ModeClient, Socket: socket, DeviceIndex: 1}, info)
 	}
 	late, cancel := context.WithCancel(ctx)
 	cancel()

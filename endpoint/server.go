@@ -44,9 +44,12 @@ type budgets struct{ results, tasks string }
 // kernel's queue. Publish before Serve so that the first client finds the models. Errors: [ErrInUse] if a live owner
 // has the socket, [ErrPermission] if others may write to its directory, [ErrConfiguration] for invalid options.
 func NewServer(opts ServerOptions) (*Server, error) {
+	if opts.Local && (opts.Socket != "" || opts.Listener != nil) {
+		return nil, status.Configuration(fmt.Errorf("%w: a local server has no socket", status.ErrInvalid))
+	}
 	s, err := newOwner(opts)
-	if err != nil {
-		return nil, err
+	if err != nil || opts.Local {
+		return s, err
 	}
 	bound, err := bind(&s.opts)
 	if err != nil {
@@ -69,7 +72,7 @@ func (s *Server) Socket() string { return s.opts.Socket }
 // Close it returns [ErrServerClosed].
 func (s *Server) Serve(ctx context.Context) error {
 	if s.socket == nil {
-		return status.Configuration(fmt.Errorf("%w: a local node cannot serve clients", status.ErrInvalid))
+		return status.Configuration(fmt.Errorf("%w: a local server cannot serve clients", status.ErrInvalid))
 	}
 	drained := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {

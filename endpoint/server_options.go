@@ -15,6 +15,9 @@ type ServerOptions struct {
 	// Listener is a bound Unix socket, for example from systemd socket activation. The server takes ownership and uses
 	// Socket only as its name. It creates no lock and leaves the socket file alone.
 	Listener *net.UnixListener
+	// Local makes a server without a socket: only this process uses it, and Serve fails. Socket and Listener must be
+	// unset.
+	Local bool
 	// Devices are the devices whose tensors the server can share. They are borrowed and must outlive the server.
 	Devices []driver.Device
 	// Retain is the number of superseded versions per name that are kept without readers.

@@ -22,6 +22,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -69,9 +70,9 @@ func TestSocketCloseLeavesOthers(t *testing.T) {
 	o, socket := owner(t)
 	_, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
 	require.ErrorIs(t, err, endpoint.ErrInUse)
-	_, err = endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeServer, ServerOptions: endpoint.ServerOptions{Socket: socket}})
+	_, err = nodepkg.Open(context.Background(), nodepkg.Options{Mode: nodepkg.ModeServer, Socket: socket})
 	require.ErrorIs(t, err, endpoint.ErrInUse)
-	local, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, ServerOptions: endpoint.ServerOptions{Socket: socket}})
+	local, err := nodepkg.Open(context.Background(), nodepkg.Options{Mode: nodepkg.ModeLocal, Socket: socket})
 	require.NoError(t, err)
 	require.NoError(t, local.Close())
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})

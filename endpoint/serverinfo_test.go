@@ -16,6 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -250,7 +251,7 @@ func TestServerInfoMemory(t *testing.T) {
 	require.NoError(t, endpoint.Register(r, "same", func(_ context.Context, in scaleIn) (*tensor.Tensor, error) { return in.X.Alias(), nil },
 		endpoint.CacheKey("same:{by}"), endpoint.Managed()))
 	socket := endpointtest.SocketPath(t)
-	node, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeServer, ServerOptions: endpoint.ServerOptions{Socket: socket, Devices: driversOf(dev), Registry: r}})
+	node, err := nodepkg.Open(ctx, nodepkg.Options{Mode: nodepkg.ModeServer, Socket: socket, Devices: driversOf(dev), Registry: r})
 	require.NoError(t, err)
 	defer node.Close()
 	node.Ready()
@@ -320,9 +321,8 @@ func TestServerInfoExpirations(t *testing.T) {
 		r := endpoint.NewRegistry(endpoint.Cached())
 		require.NoError(t, endpoint.Register(r, "double", func(_ context.Context, n int) (int, error) { return 2 * n, nil }))
 		require.NoError(t, endpoint.Register(r, "fail", func(context.Context, int) (int, error) { return 0, errors.New("no") }))
-		node, err := endpoint.Open(ctx, endpoint.Options{
-			Mode:          endpoint.ModeLocal,
-			ServerOptions: endpoint.ServerOptions{Registry: r, Results: endpoint.ResultOptions{Entries: 2, TTL: time.Minute}, Tasks: endpoint.TaskOptions{TTL: time.Minute}},
+		node, err := endpoint.NewServer(endpoint.ServerOptions{
+			Local: true, Registry: r, Results: endpoint.ResultOptions{Entries: 2, TTL: time.Minute}, Tasks: endpoint.TaskOptions{TTL: time.Minute},
 		})
 		require.NoError(t, err)
 		for n := range 3 { // the cache has room for two of them

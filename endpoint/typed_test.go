@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -40,25 +41,25 @@ func TestNodeShareStream(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	socket := endpointtest.SocketPath(t)
-	open := func(mode endpoint.Mode) (*endpoint.Node, func(context.Context, int) iter.Seq2[int, error]) {
-		n, err := endpoint.Open(ctx, endpoint.Options{Mode: mode, OverSocket: true, ServerOptions: endpoint.ServerOptions{Socket: socket, Devices: driversOf(testDevice(t)), Logger: discard()}})
+	open := func(mode nodepkg.Mode) (*nodepkg.Node, func(context.Context, int) iter.Seq2[int, error]) {
+		n, err := nodepkg.Open(ctx, nodepkg.Options{Mode: mode, Socket: socket, Devices: driversOf(testDevice(t)), Logger: discard(), Client: endpoint.ClientOptions{OverSocket: true}})
 		require.NoError(t, err)
 		t.Cleanup(func() { n.Close() })
-		count, err := endpoint.ShareStream(n, "count", func(_ context.Context, n int) iter.Seq2[int, error] {
+		count, err := nodepkg.ShareStream(n, "count", func(_ context.Context, n int) iter.Seq2[int, error] {
 			return func(yield func(int, error) bool) {
 				for i := 0; i < n && yield(i, nil); i++ {
 				}
 			}
 		})
 		require.NoError(t, err)
-		_, err = endpoint.ShareStream(n, "count", func(context.Context, int) iter.Seq2[int, error] { return nil })
+		_, err = nodepkg.ShareStream(n, "count", func(context.Context, int) iter.Seq2[int, error] { return nil })
 		require.ErrorIs(t, err, endpoint.ErrRegistered)
 		return n, count
 	}
-	server, onServer := open(endpoint.ModeServer)
+	server, onServer := open(nodepkg.ModeServer)
 	server.Ready()
-	_, onClient := open(endpoint.ModeClient)
-	local, here := open(endpoint.ModeLocal)
+	_, onClient := open(nodepkg.ModeClient)
+	local, here := open(nodepkg.ModeLocal)
 	require.NotNil(t, local)
 	for _, count := range []func(context.Context, int) iter.Seq2[int, error]{onServer, onClient, here} {
 		var got []int

@@ -8,12 +8,13 @@ import (
 	"os"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 // roles holds a child's node, which it opens in the role of its options or its environment.
 type roles struct {
-	node   *endpoint.Node
+	node   *nodepkg.Node
 	log    lines
 	twice  func(context.Context, scaleIn) (*tensor.Tensor, error)
 	where  func(context.Context, struct{}) (int, error)
@@ -40,20 +41,20 @@ type opened struct{ Mode, Socket string }
 // openNodeOp opens a node.
 var openNodeOp = op("open node", func(w *worker, ctx context.Context, in nodeOptions) (out opened, err error) {
 	r := &w.roles
-	opts := endpoint.Options{
+	opts := nodepkg.Options{
 		BasePath:    in.BasePath,
 		DeviceIndex: in.Device,
-		ServerOptions: endpoint.ServerOptions{
-			Socket: in.Socket, Devices: driversOf(w.dev), Logger: slog.New(slog.NewTextHandler(&r.log, nil)),
-			Tasks: endpoint.TaskOptions{Workers: 2},
-		},
+		Socket:      in.Socket,
+		Devices:     driversOf(w.dev),
+		Logger:      slog.New(slog.NewTextHandler(&r.log, nil)),
+		Server:      endpoint.ServerOptions{Tasks: endpoint.TaskOptions{Workers: 2}},
 	}
 	if in.Mode != "" {
-		if opts.Mode, err = endpoint.ParseMode(in.Mode); err != nil {
+		if opts.Mode, err = nodepkg.ParseMode(in.Mode); err != nil {
 			return out, err
 		}
 	}
-	if r.node, err = endpoint.Open(ctx, opts); err != nil {
+	if r.node, err = nodepkg.Open(ctx, opts); err != nil {
 		return out, err
 	}
 	return opened{r.node.Mode().String(), r.node.Socket()}, nil
@@ -89,7 +90,7 @@ func (c *child) share() {
 var readyOp = op("ready", func(w *worker, ctx context.Context, _ none) (_ none, err error) {
 	r := &w.roles
 	r.node.Ready()
-	if r.itself == nil && r.node.Mode() == endpoint.ModeServer {
+	if r.itself == nil && r.node.Mode() == nodepkg.ModeServer {
 		r.itself, err = endpoint.Dial(ctx, endpoint.ClientOptions{OverSocket: true, Socket: r.node.Socket()})
 	}
 	return none{}, err
@@ -236,7 +237,7 @@ func (c *child) dialDefaultError() error {
 // share makes the functions of the child's program those of its node.
 func (w *worker) share() (err error) {
 	r := &w.roles
-	r.twice, err = endpoint.Share(r.node, "twice", func(_ context.Context, in scaleIn) (*tensor.Tensor, error) {
+	r.twice, err = nodepkg.Share(r.node, "twice", func(_ context.Context, in scaleIn) (*tensor.Tensor, error) {
 		list, err := tensor.Float32s(in.X)
 		if err != nil {
 			return nil, err
@@ -246,15 +247,15 @@ func (w *worker) share() (err error) {
 	if err != nil {
 		return err
 	}
-	r.where, err = endpoint.Share(r.node, "where", func(context.Context, struct{}) (int, error) { return os.Getpid(), nil })
+	r.where, err = nodepkg.Share(r.node, "where", func(context.Context, struct{}) (int, error) { return os.Getpid(), nil })
 	if err != nil {
 		return err
 	}
-	r.burst, err = endpoint.Share(r.node, "burst", func(context.Context, struct{}) (int, error) { panic("no such luck") })
+	r.burst, err = nodepkg.Share(r.node, "burst", func(context.Context, struct{}) (int, error) { panic("no such luck") })
 	if err != nil {
 		return err
 	}
-	r.nest, err = endpoint.Share(r.node, "nest", func(ctx context.Context, in nestIn) (int, error) {
+	r.nest, err = nodepkg.Share(r.node, "nest", func(ctx context.Context, in nestIn) (int, error) {
 		through := endpoint.Caller(r.node)
 		if in.OverSocket {
 			through = r.itself

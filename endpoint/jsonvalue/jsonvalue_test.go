@@ -29,21 +29,18 @@ func TestStatesThroughJSON(t *testing.T) {
 	type states struct {
 		Client endpoint.ClientState
 		Handle endpoint.HandleState
-		Mode   endpoint.Mode
 	}
 	for client := endpoint.StateIdle; client <= endpoint.StateClosed; client++ {
 		for handle := endpoint.Current; handle <= endpoint.Orphaned; handle++ {
-			for mode := endpoint.ModeAuto; mode <= endpoint.ModeClient; mode++ {
-				want := states{client, handle, mode}
-				text, err := json.Marshal(want)
-				require.NoError(t, err)
-				var got states
-				require.NoError(t, json.Unmarshal(text, &got))
-				require.Equal(t, want, got)
-			}
+			want := states{client, handle}
+			text, err := json.Marshal(want)
+			require.NoError(t, err)
+			var got states
+			require.NoError(t, json.Unmarshal(text, &got))
+			require.Equal(t, want, got)
 		}
 	}
-	for _, text := range []string{`{"Client":"ClientState(9)"}`, `{"Handle":""}`, `{"Mode":"none"}`} {
+	for _, text := range []string{`{"Client":"ClientState(9)"}`, `{"Handle":""}`} {
 		require.ErrorIs(t, json.Unmarshal([]byte(text), new(states)), endpoint.ErrInvalid, text)
 	}
 }

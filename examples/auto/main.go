@@ -19,6 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -42,16 +43,14 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer dev.Close()
-	var opts endpoint.Options
-	opts.Devices, opts.Label = []driver.Device{dev}, "examples/auto"
-	node, err := endpoint.Open(ctx, opts)
+	n, err := node.Open(ctx, node.Options{Devices: []driver.Device{dev}})
 	if err != nil {
 		return err
 	}
-	defer node.Close()
+	defer n.Close()
 
 	// An ordinary function. Share decides where it runs.
-	weights, err := endpoint.Share(node, "weights", func(_ context.Context, in weightsArgs) (*tensor.Tensor, error) {
+	weights, err := node.Share(n, "weights", func(_ context.Context, in weightsArgs) (*tensor.Tensor, error) {
 		fmt.Println("making weights in process", os.Getpid())
 		values := make([]float32, in.Size)
 		for i := range values {
@@ -68,6 +67,6 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer w.Close()
-	fmt.Printf("%s in process %d has %v\n", node.Mode(), os.Getpid(), w)
-	return node.Serve(ctx) // only an owner waits here
+	fmt.Printf("%s in process %d has %v\n", n.Mode(), os.Getpid(), w)
+	return n.Serve(ctx) // only an owner waits here
 }

@@ -23,7 +23,7 @@ type ownerLink struct {
 	socket  string
 	devices []driver.Device
 	log     *slog.Logger
-	local   *endpoint.Node // functions of the embedding program; may be nil
+	local   *endpoint.Server // functions of the embedding program; may be nil
 
 	attaches atomic.Uint64 // number of owners attached so far
 
@@ -61,11 +61,8 @@ func attachOwner(c *Config, devices []driver.Device, registry *endpoint.Registry
 
 // openLocal makes the embedding program's functions callable without a socket.
 func (o *ownerLink) openLocal(registry *endpoint.Registry) error {
-	local, err := endpoint.Open(context.Background(), endpoint.Options{
-		Mode: endpoint.ModeLocal,
-		ServerOptions: endpoint.ServerOptions{
-			Devices: o.devices, Registry: registry, Label: "gateway", Logger: o.log, Interceptors: traced(),
-		},
+	local, err := endpoint.NewServer(endpoint.ServerOptions{
+		Local: true, Devices: o.devices, Registry: registry, Label: "gateway", Logger: o.log, Interceptors: traced(),
 	})
 	if err != nil {
 		return fmt.Errorf("local functions: %w", err)

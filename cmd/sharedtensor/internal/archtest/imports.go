@@ -60,7 +60,7 @@ func oursAllowed(s *source, r Row, floor int, pkg string) bool {
 		return false
 	}
 	_, lower, ok := row(pkg)
-	return s.pkg == pkg || slices.Contains(testDevices, pkg) || ok && lower < floor
+	return within(pkg, s.pkg) || slices.Contains(testDevices, pkg) || ok && lower < floor
 }
 
 // sameHouse reports whether one package is an internal package of the other, or both are internal packages of a third.

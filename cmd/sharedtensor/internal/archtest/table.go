@@ -34,7 +34,7 @@ type Row struct {
 
 // Table lists the packages from the lowest floor to the highest. A package may import what its row names. Internal
 // packages share the row of their parent unless they have a separate row, and their parent may import them. Test files
-// may also import testify, x/sys, the package under test, every lower floor, and testDevices.
+// may also import testify, x/sys, the package under test and those in its folders, every lower floor, and testDevices.
 var Table = []Row{
 	{Package: "driver"},
 	{Package: "driver/internal/reaper"},
@@ -113,6 +113,7 @@ var Table = []Row{
 		},
 	},
 	{Package: "endpoint/intercept", Ours: []string{"endpoint"}},
+	{Package: "endpoint/node", Ours: []string{"driver", "endpoint", "endpoint/internal/status", "endpoint/internal/transport"}},
 	{Package: "endpoint/jsonvalue", Ours: []string{"endpoint"}},
 	{Package: "endpoint/endpointtest", Ours: []string{"endpoint", "driver", "driver/host", "driver/drivertest"}},
 	{Package: "endpoint/metrics", Ours: []string{"endpoint", "driver"}},

@@ -1,4 +1,7 @@
-package endpoint
+// Package node makes one program an owner, a client or neither, as the environment or its options select. The program
+// shares functions, which run in its own process or at the owner, and calls them the same way in every role. It is for
+// programs written for the Python package shared-tensor; other programs use [endpoint.NewServer] and [endpoint.Dial].
+package node
 
 import (
 	"context"
@@ -7,7 +10,7 @@ import (
 	"iter"
 	"sync"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
 // Node is a process in one role. A server or local node runs functions itself; a client calls an owner's functions.
@@ -15,22 +18,22 @@ import (
 // and errors. Tensors of a result are views of the function's memory if it ran in this process, and otherwise mapped
 // from the owner.
 //
-// A server node calls its functions over a connection within the process. A [Client] that dials a server in its own
-// process has such a connection and an ordinary session. Both borrow the server's memory.
+// A server node calls its functions over a connection within the process.
 type Node struct {
-	*caller
-	mode     Mode
-	auto     bool
-	base     string // empty if the program set the socket
-	socket   string
-	index    int
-	registry *Registry
-	server   *Server // nil for a client
-	client   *Client // nil except for a client
+	endpoint.Caller // the server or the client
+	mode            Mode
+	auto            bool
+	base            string // empty if the program set the socket
+	socket          string
+	index           int
+	registry        *endpoint.Registry
+	server          *endpoint.Server // nil for a client
+	client          *endpoint.Client // nil except for a client
 
 	once   sync.Once
-	served chan struct{} // closed when serving has ended and err is set
-	err    error
+	stop   context.CancelFunc // ends serving; set by Ready
+	served chan struct{}      // closed when serving has ended and err is set
+	err    error              // of the server's Serve
 }
 
 // Mode returns the role: local, server or client.
@@ -45,14 +48,14 @@ func (n *Node) Socket() string {
 }
 
 // Registry returns the registry of the node's functions.
-func (n *Node) Registry() *Registry { return n.registry }
+func (n *Node) Registry() *endpoint.Registry { return n.registry }
 
 // Server returns the node's server, for example to publish models, or nil for a client. It is borrowed. The server of a
 // local node serves no clients.
-func (n *Node) Server() *Server { return n.server }
+func (n *Node) Server() *endpoint.Server { return n.server }
 
 // Client returns the node's client, for example to acquire models, or nil in other roles. It is borrowed.
-func (n *Node) Client() *Client { return n.client }
+func (n *Node) Client() *endpoint.Client { return n.client }
 
 // Ready starts to accept clients in the role of a server. Register endpoints before Ready so that the first client
 // finds them. In other roles, and on further calls, it does nothing.
@@ -61,31 +64,28 @@ func (n *Node) Ready() {
 		return
 	}
 	n.once.Do(func() {
+		var ctx context.Context
+		ctx, n.stop = context.WithCancel(context.Background())
 		go func() {
 			defer close(n.served)
-			if err := n.server.Serve(context.Background()); !errors.Is(err, status.ErrServerClosed) {
-				n.err = err
-			}
+			n.err = n.server.Serve(ctx)
 		}()
 	})
 }
 
-// Serve calls Ready and, in the role of a server, waits until ctx ends or the node is closed, and then returns nil. If
-// serving ends for another reason, it returns an error. In other roles it returns nil at once.
+// Serve calls Ready and, in the role of a server, returns as [endpoint.Server.Serve] does: it shuts the server down when
+// ctx ends. In other roles it returns nil at once.
 func (n *Node) Serve(ctx context.Context) error {
 	n.Ready()
 	if n.mode != ModeServer {
 		return nil
 	}
-	select {
-	case <-n.served:
-		return n.err
-	case <-ctx.Done():
-		return nil
-	}
+	defer context.AfterFunc(ctx, n.stop)()
+	<-n.served
+	return n.err
 }
 
-// Shutdown shuts the node down as [Server.Shutdown] and [Client.Close] do.
+// Shutdown shuts the node down as [endpoint.Server.Shutdown] and [endpoint.Client.Close] do.
 func (n *Node) Shutdown(ctx context.Context) error {
 	if n.client != nil {
 		return n.client.Close()
@@ -93,7 +93,7 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	return errors.Join(n.server.Shutdown(ctx), n.ended())
 }
 
-// Close closes the node as [Server.Close] and [Client.Close] do. A second Close returns nil.
+// Close closes the node as [endpoint.Server.Close] and [endpoint.Client.Close] do. A second Close returns nil.
 func (n *Node) Close() error {
 	if n.client != nil {
 		return n.client.Close()
@@ -101,13 +101,18 @@ func (n *Node) Close() error {
 	return errors.Join(n.server.Close(), n.ended())
 }
 
-// ended waits until serving has ended.
+// ended waits until serving has ended and returns its error, unless it ended because the server was closed.
 func (n *Node) ended() error {
-	n.once.Do(func() { close(n.served) })
+	n.once.Do(func() {
+		n.stop, n.err = func() {}, endpoint.ErrServerClosed
+		close(n.served)
+	})
 	if n.mode != ModeServer {
 		return nil
 	}
-	<-n.served
+	if <-n.served; errors.Is(n.err, endpoint.ErrServerClosed) {
+		return nil
+	}
 	return n.err
 }
 
@@ -116,7 +121,7 @@ type RuntimeInfo struct {
 	// Mode is the node's role. Auto reports whether the environment selected it.
 	Mode Mode `json:"execution_mode"`
 	Auto bool `json:"auto_mode"`
-	// BasePath is the prefix of socket paths, as in [SocketPath]; empty if the program set the socket.
+	// BasePath is the prefix of socket paths, as in [endpoint.SocketPath]; empty if the program set the socket.
 	BasePath string `json:"base_path,omitempty"`
 	// Socket is the path that the node serves or dials; empty for a local node. DeviceIndex is the index in it.
 	Socket      string `json:"server_socket_path,omitempty"`
@@ -129,14 +134,14 @@ type RuntimeInfo struct {
 	// CacheEntries is the number of cached results in the process that runs the functions.
 	CacheEntries uint64 `json:"cache_entries"`
 	// Server describes the server. It is nil for a client whose owner does not answer.
-	Server *ServerInfo `json:"server_info,omitempty"`
+	Server *endpoint.ServerInfo `json:"server_info,omitempty"`
 }
 
 // Info describes the node. A client sends one request to its owner. If the owner does not serve or exits before it
 // answers, Info succeeds without a description of it.
 func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 	info := RuntimeInfo{
-		Mode: n.mode, Auto: n.auto, BasePath: n.base, Socket: n.Socket(), DeviceIndex: n.index, Registered: len(n.registry.registered().List()),
+		Mode: n.mode, Auto: n.auto, BasePath: n.base, Socket: n.Socket(), DeviceIndex: n.index, Registered: n.registry.Len(),
 	}
 	server, err := n.ServerInfo(ctx)
 	switch {
@@ -145,7 +150,7 @@ func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 		info.CacheEntries = server.Stats.CacheEntries
 	case ctx.Err() != nil: // ctx takes precedence over the request's result
 		return info, fmt.Errorf("server info: %w", context.Cause(ctx))
-	case !errors.Is(err, status.ErrUnavailable):
+	case !errors.Is(err, endpoint.ErrUnavailable):
 		return info, err
 	}
 	return info, nil
@@ -153,24 +158,18 @@ func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 
 // Share registers fn under a name and returns a function of the same type for the program to call. It runs fn in this
 // process or at the owner, depending on the node's role. A client registers fn too, so that invalid functions and
-// options fail in every role. Its errors are those of [Register].
-func Share[In, Out any](n *Node, name string, fn func(ctx context.Context, in In) (Out, error), opts ...Option) (func(context.Context, In) (Out, error), error) {
-	if err := Register(n.registry, name, fn, opts...); err != nil {
+// options fail in every role. Its errors are those of [endpoint.Register].
+func Share[In, Out any](n *Node, name string, fn func(ctx context.Context, in In) (Out, error), opts ...endpoint.Option) (func(context.Context, In) (Out, error), error) {
+	if err := endpoint.Register(n.registry, name, fn, opts...); err != nil {
 		return nil, fmt.Errorf("share: %w", err)
 	}
-	return Stub[In, Out](n, name), nil
+	return endpoint.Stub[In, Out](n, name), nil
 }
 
-// ShareStream is [Share] for a function that returns a stream of results, as in [RegisterStream].
-func ShareStream[In, Out any](n *Node, name string, fn func(ctx context.Context, in In) iter.Seq2[Out, error], opts ...Option) (func(context.Context, In) iter.Seq2[Out, error], error) {
-	if err := RegisterStream(n.registry, name, fn, opts...); err != nil {
+// ShareStream is [Share] for a function that returns a stream of results, as in [endpoint.RegisterStream].
+func ShareStream[In, Out any](n *Node, name string, fn func(ctx context.Context, in In) iter.Seq2[Out, error], opts ...endpoint.Option) (func(context.Context, In) iter.Seq2[Out, error], error) {
+	if err := endpoint.RegisterStream(n.registry, name, fn, opts...); err != nil {
 		return nil, fmt.Errorf("share: %w", err)
 	}
-	return func(ctx context.Context, in In) iter.Seq2[Out, error] { return Stream[Out](ctx, n, name, in) }, nil
+	return func(ctx context.Context, in In) iter.Seq2[Out, error] { return endpoint.Stream[Out](ctx, n, name, in) }, nil
 }
-
-var (
-	_ Caller = (*Client)(nil)
-	_ Caller = (*Server)(nil)
-	_ Caller = (*Node)(nil)
-)

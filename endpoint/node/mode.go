@@ -1,4 +1,4 @@
-package endpoint
+package node
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// Environment variables that [Open] reads, in addition to SHARED_TENSOR_BASE_PATH. Options of the program take precedence.
+// Environment variables that [Open] reads, in addition to SHARED_TENSOR_BASE_PATH. [Options] take precedence.
 const (
 	// envEnabled enables sharing: "1", "true", "yes" or "on". Any other value disables it.
 	envEnabled = "SHARED_TENSOR_ENABLED"
@@ -65,7 +65,7 @@ func (m *Mode) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// ParseMode parses the output of String. It ignores case and surrounding blanks. It fails with [ErrConfiguration].
+// ParseMode parses the output of String. It ignores case and surrounding blanks. It fails with [endpoint.ErrConfiguration].
 func ParseMode(s string) (Mode, error) {
 	for m := ModeAuto; m <= ModeClient; m++ {
 		if strings.EqualFold(strings.TrimSpace(s), m.String()) {
