@@ -1,7 +1,6 @@
 package command
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
-	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/demo"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 )
 
@@ -46,89 +44,29 @@ func (p *place) processes() (list []string) {
 	return list
 }
 
-// demoReport runs a demo that must succeed.
-func demoReport(p *place, args ...string) demo.Report {
-	p.t.Helper()
-	got := p.run(append([]string{"demo", "--json"}, args...)...)
-	require.Equal(p.t, cli.ExitOK, got.code, got.stderr)
-	require.Empty(p.t, got.stderr)
-	var r demo.Report
-	require.NoError(p.t, json.Unmarshal([]byte(got.stdout), &r))
-	require.Empty(p.t, p.processes())
-	p.empty()
-	return r
-}
-
 func TestDemo(t *testing.T) {
-	r := demoReport(demoPlace(t), "--size", "4MiB")
-	require.InDelta(t, 4<<20, r.Model.Bytes, 16<<10)
-	checkDemo(t, &r)
-}
-
-func TestDemoFile(t *testing.T) {
-	path := silero(t)
-	r := demoReport(demoPlace(t), path)
-	require.Equal(t, path, r.Model.Path)
-	require.Equal(t, 15, r.Model.Tensors)
-	checkDemo(t, &r)
-}
-
-// checkDemo checks the results that every demo must have.
-func checkDemo(t *testing.T, r *demo.Report) {
-	t.Helper()
-	require.True(t, r.OK)
-	require.Empty(t, r.Error)
-	require.Len(t, r.Processes, 6)
-	pids := map[int]bool{}
-	for i, p := range r.Processes {
-		pids[p.PID] = true
-		require.Equal(t, r.Model.Bytes, p.Bytes, p.Role)
-		if i < 4 {
-			require.Equal(t, r.Result, p.Result, p.Role)
-			require.Positive(t, p.Private, p.Role)
-		}
-		if i > 0 && i < 4 {
-			require.Positive(t, p.Attach, p.Role)
-			require.Less(t, p.PSS, r.Model.Bytes/2, p.Role)
-		}
+	for name, args := range map[string][]string{"generated": {"--size", "4MiB"}, "file": nil} {
+		t.Run(name, func(t *testing.T) {
+			p := demoPlace(t)
+			if args == nil {
+				args = []string{p.model("m.safetensors", 1)}
+			}
+			got := p.run(append([]string{"demo"}, args...)...)
+			require.Equal(t, cli.ExitOK, got.code, got.stderr)
+			require.Empty(t, got.stderr)
+			for _, want := range []string{
+				"\nall 4 computed the same", "\none copy: 4 processes", "\nkilled client 3 (SIGKILL): ", "\nclient 2 switched to version 2",
+				"\nkilled the owner (SIGKILL): ", "\none copy: 3 processes", "left nothing behind\n",
+			} {
+				require.Contains(t, got.stdout, want)
+			}
+			for line := range strings.Lines(got.stdout) {
+				require.LessOrEqual(t, len([]rune(line)), 81, line) // with its last character, so that it fits a terminal of 80 columns
+			}
+			require.Empty(t, p.processes())
+			p.empty()
+		})
 	}
-	require.Len(t, pids, 6)
-
-	require.Equal(t, 4, r.Memory.Processes)
-	require.Equal(t, 1, r.Memory.Objects)
-	require.InEpsilon(t, r.Model.Bytes, r.Memory.PSS, 0.05)
-	require.Equal(t, 4*r.Model.Bytes, r.Memory.Copies)
-	require.True(t, r.Memory.OneCopy)
-
-	require.Equal(t, r.Processes[3].PID, r.ClientKilled.PID)
-	require.Equal(t, 2, r.ClientKilled.Holders)
-	require.Positive(t, r.ClientKilled.Returned)
-	require.EqualValues(t, 2, r.Published.Version)
-	require.NotEqual(t, r.Result, r.Published.Result)
-	require.GreaterOrEqual(t, r.Published.Runs, 2)
-	require.Equal(t, r.Processes[0].PID, r.OwnerKilled.PID)
-	require.GreaterOrEqual(t, r.OwnerKilled.Runs, 2)
-	require.Equal(t, r.Processes[5].PID, r.Restarted.PID)
-	require.True(t, r.Restarted.Memory.OneCopy)
-}
-
-func TestDemoOutput(t *testing.T) {
-	p := demoPlace(t)
-	got := p.run("demo", "--size", "1MiB")
-	require.Equal(t, cli.ExitOK, got.code, got.stderr)
-	require.Empty(t, got.stderr)
-	for _, want := range []string{
-		"\nall 4 computed the same", "\none copy: 4 processes", "\nkilled client 3 (SIGKILL): ", "\nclient 2 switched to version 2",
-		"\nkilled the owner (SIGKILL): ", "\none copy: 3 processes", "\nPROCESS ", "\ntogether ",
-	} {
-		require.Contains(t, got.stdout, want)
-	}
-	for line := range strings.Lines(got.stdout) {
-		require.LessOrEqual(t, len([]rune(line)), 81, line) // with its last character, so that it fits a terminal of 80 columns
-	}
-	require.NotContains(t, got.stdout, "\x1b")
-	require.NotContains(t, got.stdout, "✓")
-	p.empty()
 }
 
 // A demo that is stopped by signals leaves nothing behind. The second signal allows no time for cleanup.
@@ -152,7 +90,7 @@ func TestDemoSignalled(t *testing.T) {
 func TestDemoRefuses(t *testing.T) {
 	p := demoPlace(t)
 	for line, want := range map[string]string{
-		"demo --size 0":                  "want 1 to",
+		"demo --size 0":                  "must be positive",
 		"demo --size many":               "as in 64MiB",
 		"demo --size 1MiB x.safetensors": "cannot be used with FILE",
 		"demo a b":                       "accepts at most 1 arg",
@@ -162,17 +100,6 @@ func TestDemoRefuses(t *testing.T) {
 	}
 	require.Contains(t, p.fails(cli.ExitFailure, "demo", "missing.safetensors"), "missing.safetensors: no such file")
 	p.empty()
-}
-
-func TestDemoReportsFailureAsJSON(t *testing.T) {
-	p := demoPlace(t)
-	got := p.run("demo", "--json", "missing.safetensors")
-	require.Equal(t, cli.ExitFailure, got.code)
-	var r demo.Report
-	require.NoError(t, json.Unmarshal([]byte(got.stdout), &r))
-	require.False(t, r.OK)
-	require.Contains(t, r.Error, "missing.safetensors: no such file")
-	require.Contains(t, got.stderr, r.Error)
 }
 
 // A demo process without a director only removes directories of demos.

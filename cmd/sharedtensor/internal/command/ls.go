@@ -124,11 +124,14 @@ func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *term.Tabl
 			t.Add(append(cells, source(v))...)
 		}
 		if l := m.Loading; l != nil {
-			size := "-"
+			size, age := "-", "-"
 			if l.Total > 0 {
 				size = term.FormatBytes(l.Total)
 			}
-			t.Add(m.Name, "-", size, "-", "-", orDash(!l.StartedAt.IsZero(), term.FormatAge(now.Sub(l.StartedAt))), loadText(l), l.Source)
+			if !l.StartedAt.IsZero() {
+				age = term.FormatAge(now.Sub(l.StartedAt))
+			}
+			t.Add(m.Name, "-", size, "-", "-", age, loadText(l), l.Source)
 		}
 	}
 	return t

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"os"
 	"os/signal"
@@ -13,73 +14,97 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/demonet"
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
 )
+
+// Operations that the director requests.
+const (
+	opServe     = "serve"     // own the socket; with a seed, publish that version first
+	opPublish   = "publish"   // publish another version to the owner
+	opAttach    = "attach"    // acquire the newest version and release the previous one
+	opCompute   = "compute"   // compute on the attached version
+	opReconnect = "reconnect" // wait for the connection to another owner
+	opHandOver  = "hand over" // publish the attached version
+)
+
+// request is one line from the director.
+type request struct {
+	Op     string
+	Path   string        // the model to load, or empty to generate it
+	Size   int64         // of a generated model
+	Seed   uint64        // 1 for the first version, 2 for the second, 0 for none
+	During time.Duration // minimum duration of opCompute
+	Server string        // the owner's id
+}
+
+// reply is the answer, one line to the director.
+type reply struct {
+	Error   string        `json:",omitempty"`
+	Bytes   int64         `json:",omitempty"` // of the model's memory
+	Version uint64        `json:",omitempty"`
+	Server  string        `json:",omitempty"` // the owner's id
+	Took    time.Duration `json:",omitempty"`
+	Sum     string        `json:",omitempty"` // the result of a computation
+	Runs    int           `json:",omitempty"` // number of computations, all with the same result
+}
 
 // modelName is the published name of the model.
 const modelName = "demo"
 
-// directoryPrefix begins the name of the demo's temporary directory.
-const directoryPrefix = "sharedtensor-demo-"
-
 // socketPath returns the path of the owner's socket.
 func socketPath(dir string) string { return filepath.Join(dir, "owner.sock") }
 
-// errOrphaned means that the director has died.
-var errOrphaned = errors.New("the director of the demo has ended")
-
 // Work runs a process of the demo other than the director. It executes the requests on stdin and writes replies to
-// stdout until it receives a quit request. role is its label at the owner; dir is the demo's directory. If stdin or ctx
-// ends first, Work releases all resources and removes dir, even in the middle of a request.
+// stdout. role is its label at the owner; dir is the demo's directory. If stdin or ctx ends, also in the middle of a
+// request, Work releases all resources. An owner then removes dir, because the director may have died.
 func Work(ctx context.Context, stdin io.Reader, stdout io.Writer, role, dir string) (err error) {
-	// If the director has died, writes must fail with an error. SIGPIPE would end the process without cleanup.
-	signal.Ignore(syscall.SIGPIPE)
+	// Ctrl+C reaches every process of the terminal, but the director ends the others. If the director has died, writes
+	// must fail with an error, because SIGPIPE would end the process without cleanup.
+	signal.Ignore(os.Interrupt, syscall.SIGPIPE)
+	if !strings.HasPrefix(filepath.Base(dir), directoryPrefix) {
+		return fmt.Errorf("%w: %s is not a directory of the demo", driver.ErrInvalid, dir)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	dev, err := host.Open()
 	if err != nil {
 		return err
 	}
-	w := &worker{role: role, dir: dir, dev: dev, out: json.NewEncoder(stdout)}
+	w := &worker{role: role, dir: dir, dev: dev}
 	defer func() { err = errors.Join(err, w.close()) }()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	requests := make(chan request)
-	go read(ctx, cancel, stdin, requests)
+	go func() {
+		defer cancel()
+		in := json.NewDecoder(stdin)
+		for {
+			var r request
+			if in.Decode(&r) != nil {
+				return
+			}
+			select {
+			case requests <- r:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	out := json.NewEncoder(stdout)
 	for {
 		select {
 		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), w.removeDirectory())
+			return nil
 		case r := <-requests:
 			answer, err := w.do(ctx, r)
-			if ctx.Err() != nil {
-				continue
-			}
 			if err != nil {
-				answer = errorReply(err)
+				answer = reply{Error: err.Error()}
 			}
-			if err := w.out.Encode(answer); err != nil || r.Op == opQuit {
+			if err := out.Encode(answer); err != nil {
 				return err
 			}
-		}
-	}
-}
-
-// read forwards requests until stdin ends, and then cancels the work.
-func read(ctx context.Context, end context.CancelCauseFunc, stdin io.Reader, requests chan<- request) {
-	in := json.NewDecoder(stdin)
-	for {
-		var r request
-		if err := in.Decode(&r); err != nil {
-			end(errOrphaned)
-			return
-		}
-		select {
-		case requests <- r:
-		case <-ctx.Done():
-			return
 		}
 	}
 }
@@ -88,100 +113,175 @@ func read(ctx context.Context, end context.CancelCauseFunc, stdin io.Reader, req
 type worker struct {
 	role, dir string
 	dev       driver.Device
-	out       *json.Encoder
 
 	server *endpoint.Server // set in an owner
 	served chan error
-	own    *module.StateDict // a separate reference to the published model
-
 	client *endpoint.Client
 	handle *endpoint.Handle
-	loop   *loop
 }
 
 // do executes one request.
 func (w *worker) do(ctx context.Context, r request) (reply, error) {
-	switch r.Op {
-	case opServe:
-		return w.serve(ctx, r.Path)
-	case opAttach:
+	if r.Op == opServe {
+		return w.serve(ctx, r)
+	}
+	if w.client == nil {
+		client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socketPath(w.dir), Devices: []driver.Device{w.dev}, Label: "demo " + w.role})
+		if err != nil {
+			return reply{}, err
+		}
+		w.client = client
+	}
+	switch {
+	case r.Op == opPublish:
+		return w.version(ctx, r, w.client.Publish)
+	case r.Op == opAttach:
 		return w.attach(ctx)
-	case opCompute:
-		return w.compute(ctx)
-	case opStart:
-		return w.start(ctx)
-	case opStop:
-		return w.stop()
-	case opHear:
-		return w.hear(ctx, r.Version)
-	case opPublish:
-		return w.publish(ctx, r.Path)
-	case opReconnect:
-		return w.reconnect(ctx, r.Server)
-	case opHandOver:
-		return w.handOver(ctx)
-	case opQuit:
-		return reply{}, nil
+	case w.handle == nil:
+		return reply{}, fmt.Errorf("%w: nothing is attached", driver.ErrInvalid)
+	case r.Op == opCompute:
+		return compute(ctx, w.handle.StateDict(), r.During)
+	case r.Op == opReconnect:
+		return reply{}, w.reconnect(ctx, r.Server)
+	case r.Op == opHandOver:
+		start := time.Now()
+		version, err := w.client.Publish(ctx, modelName, w.handle.StateDict())
+		return reply{Took: time.Since(start), Version: version}, err
 	}
 	return reply{}, fmt.Errorf("%w: unknown request %q", driver.ErrInvalid, r.Op)
 }
 
-// stateDict returns the version that this process has attached or loaded, borrowed.
-func (w *worker) stateDict() (*module.StateDict, error) {
-	switch {
-	case w.handle != nil:
-		return w.handle.StateDict(), nil
-	case w.own != nil:
-		return w.own, nil
+// serve makes this process the owner.
+func (w *worker) serve(ctx context.Context, r request) (answer reply, err error) {
+	w.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(w.dir), Devices: []driver.Device{w.dev}, Label: "demo " + w.role})
+	if err != nil {
+		return reply{}, err
 	}
-	return nil, fmt.Errorf("%w: nothing is attached", driver.ErrInvalid)
+	if r.Seed != 0 {
+		if answer, err = w.version(ctx, r, w.server.Publish); err != nil {
+			return reply{}, err
+		}
+	}
+	answer.Server, w.served = w.server.ID(), make(chan error, 1)
+	go func() { w.served <- w.server.Serve(context.Background()) }()
+	return answer, nil
 }
 
-// compute runs the network on the weights in place.
-func (w *worker) compute(ctx context.Context) (reply, error) {
-	sd, err := w.stateDict()
-	if err != nil {
-		return reply{}, err
-	}
+// version loads or generates a version of the model, computes on it and publishes its memory. This process keeps no
+// reference. The second version of a loaded model differs from the file in one bit.
+func (w *worker) version(ctx context.Context, r request, publish func(context.Context, string, *module.StateDict) (uint64, error)) (answer reply, err error) {
 	start := time.Now()
-	r, err := demonet.Evaluate(ctx, sd)
+	var sd *module.StateDict
+	if r.Path != "" {
+		sd, err = module.Load(ctx, w.dev, r.Path, module.LoadOptions{})
+	} else {
+		sd, err = module.Synthesize(w.dev, module.Synthetic{Tensors: 32, Bytes: r.Size, Seed: r.Seed})
+	}
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{Took: time.Since(start), Result: newResult(r)}, nil
+	defer func() { err = errors.Join(err, sd.Close()) }()
+	took := time.Since(start)
+	if r.Path != "" && r.Seed > 1 {
+		for _, t := range sd.All() {
+			if data, err := tensor.RawData(t); err == nil && len(data) > 0 {
+				data[0] ^= 1
+				break
+			}
+		}
+	}
+	if answer, err = compute(ctx, sd, 0); err != nil {
+		return reply{}, err
+	}
+	for _, s := range sd.Storages() {
+		answer.Bytes += s.Bytes()
+	}
+	answer.Took = took
+	answer.Version, err = publish(ctx, modelName, sd)
+	return answer, err
+}
+
+// attach maps the newest version, and then releases the previous one.
+func (w *worker) attach(ctx context.Context) (reply, error) {
+	start := time.Now()
+	h, err := w.client.Acquire(ctx, modelName)
+	if err != nil {
+		return reply{}, err
+	}
+	answer := reply{Took: time.Since(start), Version: h.Version()}
+	if w.handle != nil {
+		err = w.handle.Close()
+	}
+	w.handle = h
+	return answer, err
+}
+
+// compute reads every byte of the model in place, at least once and until the time has passed.
+func compute(ctx context.Context, sd *module.StateDict, during time.Duration) (answer reply, err error) {
+	for start := time.Now(); answer.Runs == 0 || time.Since(start) < during; answer.Runs++ {
+		var sum uint32
+		for name, t := range sd.All() {
+			data, err := tensor.RawData(t)
+			if err != nil {
+				return reply{}, fmt.Errorf("tensor %q: %w", name, err)
+			}
+			sum = crc32.Update(sum, crc32.MakeTable(crc32.Castagnoli), data)
+			if ctx.Err() != nil {
+				return reply{}, context.Cause(ctx)
+			}
+		}
+		text := fmt.Sprintf("%08x", sum)
+		if answer.Runs > 0 && text != answer.Sum {
+			return reply{}, fmt.Errorf("run %d returned %s, the first run %s", answer.Runs+1, text, answer.Sum)
+		}
+		answer.Sum = text
+	}
+	return answer, nil
+}
+
+// reconnect waits until the client has automatically reconnected to another owner, which has not published the attached
+// model.
+func (w *worker) reconnect(ctx context.Context, server string) error {
+	for {
+		changed := w.handle.Changed() // before checking, so that no change is missed
+		if w.handle.State() == endpoint.Orphaned {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	// The handle may change before the connection is established; a request waits for it.
+	if _, err := w.client.List(ctx); err != nil {
+		return err
+	}
+	if got := w.client.ServerID(); got != server {
+		return fmt.Errorf("connected to owner %q, want %q", got, server)
+	}
+	return nil
 }
 
 // close releases all resources, users before their dependencies.
 func (w *worker) close() error {
 	var errs []error
-	if w.loop != nil {
-		w.loop.end()
-	}
 	if w.handle != nil {
 		errs = append(errs, w.handle.Close())
 	}
 	if w.client != nil {
 		errs = append(errs, w.client.Close())
 	}
-	if w.own != nil {
-		errs = append(errs, w.own.Close())
-	}
 	if w.server != nil {
 		errs = append(errs, w.server.Close())
+	}
+	if w.served != nil {
 		if err := <-w.served; !errors.Is(err, endpoint.ErrServerClosed) {
 			errs = append(errs, err)
 		}
 	}
+	if strings.HasSuffix(w.role, "owner") {
+		errs = append(errs, os.RemoveAll(w.dir))
+	}
 	return errors.Join(append(errs, w.dev.Close())...)
-}
-
-// removeDirectory removes the directory after the director has died. Other processes may do the same concurrently.
-func (w *worker) removeDirectory() error {
-	if !strings.HasPrefix(filepath.Base(w.dir), directoryPrefix) {
-		return fmt.Errorf("%w: %s is not a directory of the demo", driver.ErrInvalid, w.dir)
-	}
-	if err := os.RemoveAll(w.dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
 }
