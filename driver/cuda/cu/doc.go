@@ -45,4 +45,4 @@
 // every call returns a code whose Err is an [*UnsupportedError]. It then links only the standard library.
 package cu
 
-//go:generate go run ./internal/gen
+//go:generate go run -C internal/gen .

@@ -47,7 +47,6 @@ var Table = []Row{
 	{Package: "driver/drivertest", Ours: []string{"driver"}, Theirs: []string{testify}},
 	{Package: "driver/host", Ours: []string{"driver", "driver/internal/reaper"}, Theirs: []string{xsys}},
 	{Package: "driver/cuda/cu", Theirs: []string{purego}},
-	{Package: "driver/cuda/cu/internal/gen"},
 	{Package: "driver/cuda", Ours: []string{"driver", "driver/internal/reaper", "driver/cuda/cu"}, Theirs: []string{xsys}},
 	{Package: "driver/cuda/cudatest", Ours: []string{"driver", "driver/cuda", "driver/cuda/cu"}, Theirs: []string{testify}},
 	{Package: "tensor", Ours: []string{"driver"}},

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
+	"modernc.org/cc/v4"
 )
 
 // arch is a calling convention: the number of integer registers for arguments, and how structs are passed by value.
@@ -40,29 +40,29 @@ const (
 
 func (m *model) params(f *function) ([]param, error) {
 	var out []param
-	for i, p := range f.decl.Params {
-		q := param{name: paramName(p.Name, i)}
+	for i, p := range f.decl.params {
+		q := param{name: paramName(p.Name(), i)}
 		if slices.ContainsFunc(out, func(o param) bool { return o.name == q.name }) {
 			return nil, fmt.Errorf("%s: two parameters called %s", f.name, q.name)
 		}
 		var err error
-		if q.goType = override(f.name, p.Name); q.goType == "" {
-			if q.goType, err = m.goType(p.Type); err != nil {
-				return nil, fmt.Errorf("%s: parameter %s: %w", f.name, p.Name, err)
+		if q.goType = override(f.name, p.Name()); q.goType == "" {
+			if q.goType, err = m.goType(p.Type().Decay()); err != nil {
+				return nil, fmt.Errorf("%s: parameter %s: %w", f.name, p.Name(), err)
 			}
 		}
-		switch r := p.Type.Resolve(); {
+		switch t := p.Type().Decay(); {
 		case q.goType[0] == '*':
 			q.class = pointer
-		case r.Kind == cheader.Float && r.Bytes == 4:
+		case t.Kind() == cc.Float:
 			q.class = float
-		case r.Kind == cheader.RecordKind:
+		case isRecord(t):
 			q.class = record
-			if err := classify(r.Record, &q); err != nil {
-				return nil, fmt.Errorf("%s: parameter %s: %w", f.name, p.Name, err)
+			if err := classify(t, &q); err != nil {
+				return nil, fmt.Errorf("%s: parameter %s: %w", f.name, p.Name(), err)
 			}
-		case r.Kind == cheader.Float || r.Kind == cheader.Array:
-			return nil, fmt.Errorf("%s: parameter %s cannot be passed", f.name, p.Name)
+		case cc.IsFloatingPointType(t):
+			return nil, fmt.Errorf("%s: parameter %s cannot be passed", f.name, p.Name())
 		}
 		out = append(out, q)
 	}
@@ -71,25 +71,22 @@ func (m *model) params(f *function) ([]param, error) {
 
 // classify rejects records whose passing depends on more than their size. Records with floating-point members would use
 // floating-point registers, and records aligned to 16 bytes or more would use even registers.
-func classify(r *cheader.Record, p *param) error {
-	if r.Bytes%8 != 0 || r.Align > 8 || hasFloat(r) {
-		return fmt.Errorf("struct %s of %d bytes by value is not supported", r.Tag, r.Bytes)
+func classify(r cc.Type, p *param) error {
+	if r.Size()%8 != 0 || r.Align() > 8 || hasFloat(r) {
+		return fmt.Errorf("%s of %d bytes by value is not supported", r, r.Size())
 	}
-	p.words = int(r.Bytes / 8)
+	p.words = int(r.Size() / 8)
 	return nil
 }
 
-func hasFloat(r *cheader.Record) bool {
-	for _, f := range r.Fields {
-		t := f.Type.Resolve()
-		for t.Kind == cheader.Array {
-			t = t.Elem.Resolve()
+func hasFloat(r cc.Type) bool {
+	return slices.ContainsFunc(fields(r), func(f *cc.Field) bool {
+		t := f.Type()
+		for t.Kind() == cc.Array {
+			t = t.(*cc.ArrayType).Elem()
 		}
-		if t.Kind == cheader.Float || t.Kind == cheader.RecordKind && hasFloat(t.Record) {
-			return true
-		}
-	}
-	return false
+		return cc.IsFloatingPointType(t) || isRecord(t) && hasFloat(t)
+	})
 }
 
 // words returns the expressions for the machine words of a call, registers first and then the stack. If the stack

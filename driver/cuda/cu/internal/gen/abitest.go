@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
+	"modernc.org/cc/v4"
 )
 
 // The test of the calling conventions has two sides that are generated together: a C function for each symbol, which
@@ -12,25 +12,23 @@ import (
 // types of the same size and class, so it does not need cuda.h.
 
 // plainType returns the plain C type of a parameter.
-func plainType(t *cheader.Type) (string, error) {
-	switch r := t.Resolve(); r.Kind {
-	case cheader.Int:
-		sign := "u"
-		if r.Signed {
-			sign = "i"
-		}
-		return fmt.Sprintf("%s%d", sign, 8*r.Bytes), nil
-	case cheader.EnumKind:
+func plainType(t cc.Type) (string, error) {
+	bits := 8 * t.Size()
+	switch {
+	case t.Kind() == cc.Enum:
 		return "i32", nil
-	case cheader.Float:
-		return fmt.Sprintf("f%d", 8*r.Bytes), nil
-	case cheader.Pointer:
+	case cc.IsFloatingPointType(t):
+		return fmt.Sprintf("f%d", bits), nil
+	case t.Kind() == cc.Ptr:
 		return "ptr", nil
-	case cheader.RecordKind:
-		if r.Record.Align == 1 {
-			return fmt.Sprintf("bytes%d", r.Record.Bytes), nil
-		}
-		return fmt.Sprintf("words%d", r.Record.Bytes), nil
+	case cc.IsSignedInteger(t):
+		return fmt.Sprintf("i%d", bits), nil
+	case cc.IsIntegerType(t):
+		return fmt.Sprintf("u%d", bits), nil
+	case isRecord(t) && t.Align() == 1:
+		return fmt.Sprintf("bytes%d", t.Size()), nil
+	case isRecord(t):
+		return fmt.Sprintf("words%d", t.Size()), nil
 	}
 	return "", fmt.Errorf("no plain type")
 }
@@ -46,14 +44,14 @@ func (m *model) emitRecorder(w *writer, calls []*call) error {
 		}
 		done[c.symbol] = true
 		args := []string{c.symbol, fmt.Sprint(i + 1)}
-		for _, p := range c.decl.Params {
-			t, err := plainType(p.Type)
+		for _, p := range c.decl.params {
+			t, err := plainType(p.Type().Decay())
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
 			args = append(args, t)
 		}
-		w.printf("F%d(%s)\n", len(c.decl.Params), strings.Join(args, ", "))
+		w.printf("F%d(%s)\n", len(c.decl.params), strings.Join(args, ", "))
 	}
 	return nil
 }

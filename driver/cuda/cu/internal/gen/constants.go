@@ -5,47 +5,37 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
+	"modernc.org/cc/v4"
 )
 
 var constantMacro = regexp.MustCompile(`^(CU|CUDA)_[A-Z0-9_]+$`)
 
 // macroConstants returns the numeric macros in order.
-func (m *model) macroConstants() []cheader.Macro {
-	var out []cheader.Macro
+func (m *model) macroConstants() []*cc.Macro {
+	var out []*cc.Macro
 	enumerators := map[string]bool{}
 	for _, e := range m.enums() {
-		for _, v := range e.Values {
-			enumerators[v.Name] = true
+		for _, v := range e.Enumerators() {
+			enumerators[v.Token.SrcStr()] = true
 		}
 	}
-	seen := map[string]bool{}
-	for _, macro := range m.unit.Defined {
-		if macro.Function || len(macro.Body) == 0 || seen[macro.Name] || enumerators[macro.Name] ||
-			!constantMacro.MatchString(macro.Name) {
-			continue
+	for _, macro := range m.header.macros {
+		_, isNumber := number(macro.Value())
+		if name := macro.Name.SrcStr(); isNumber && !enumerators[name] && constantMacro.MatchString(name) {
+			out = append(out, macro)
 		}
-		body, ok := m.unit.Expand(macro.Name)
-		if !ok {
-			continue
-		}
-		if _, err := m.header.Constant(body); err != nil {
-			continue
-		}
-		seen[macro.Name] = true
-		out = append(out, macro)
 	}
 	return out
 }
 
 // enums returns the enumerations in the order of their typedefs.
-func (m *model) enums() []*cheader.Enum {
-	var out []*cheader.Enum
-	seen := map[*cheader.Enum]bool{}
-	for _, d := range m.header.Typedefs {
-		if d.Type.Kind == cheader.EnumKind && wanted(d.Name) && !seen[d.Type.Enum] {
-			seen[d.Type.Enum] = true
-			out = append(out, d.Type.Enum)
+func (m *model) enums() []*cc.EnumType {
+	var out []*cc.EnumType
+	seen := map[*cc.Enumerator]bool{}
+	for _, d := range m.header.typedefs {
+		if e, ok := d.typ.(*cc.EnumType); ok && d.alias == "" && wanted(d.name) && !seen[enumID(e)] {
+			seen[enumID(e)] = true
+			out = append(out, e)
 		}
 	}
 	return out
@@ -54,12 +44,12 @@ func (m *model) enums() []*cheader.Enum {
 func (m *model) constantNames() []string {
 	var out []string
 	for _, e := range m.enums() {
-		for _, v := range e.Values {
-			out = append(out, v.Name)
+		for _, v := range e.Enumerators() {
+			out = append(out, v.Token.SrcStr())
 		}
 	}
 	for _, macro := range m.macroConstants() {
-		out = append(out, macro.Name)
+		out = append(out, macro.Name.SrcStr())
 	}
 	return out
 }
@@ -67,19 +57,21 @@ func (m *model) constantNames() []string {
 // emitEnums writes every enumeration as an integer type with its constants.
 func (m *model) emitEnums(w *writer) {
 	for _, e := range m.enums() {
-		c := m.names.owners[e]
-		name := m.names.enums[e]
+		c := m.names.owners[enumID(e)]
+		name := m.names.enums[enumID(e)]
 		w.doc(name, m.typeDocs[c], c)
-		w.printf("type %s %s\n\n", name, enumBase(c, e))
-		if len(e.Values) == 0 {
+		w.printf("type %s %s\n\n", name, enumBase(e))
+		if len(e.Enumerators()) == 0 {
 			continue
 		}
 		w.printf("// Values of [%s].\nconst (\n", name)
-		for _, v := range e.Values {
-			if text := m.typeDocs[v.Name]; text != "" {
-				w.comment("\t", goName(v.Name)+": "+text)
+		for _, v := range e.Enumerators() {
+			c := v.Token.SrcStr()
+			if text := m.typeDocs[c]; text != "" {
+				w.comment("\t", goName(c)+": "+text)
 			}
-			w.printf("\t%s %s = %s\n", goName(v.Name), name, enumNumber(v.Value))
+			value, _ := number(v.Value())
+			w.printf("\t%s %s = %s\n", goName(c), name, enumNumber(value))
 		}
 		w.printf(")\n\n")
 	}
@@ -87,9 +79,9 @@ func (m *model) emitEnums(w *writer) {
 
 // enumBase returns the integer type of an enumeration: 32 bits, signed if the values fit. Result is signed because this
 // package's own codes are negative.
-func enumBase(c string, e *cheader.Enum) string {
-	for _, v := range e.Values {
-		if v.Value > 0x7fffffff {
+func enumBase(e *cc.EnumType) string {
+	for _, v := range e.Enumerators() {
+		if value, _ := number(v.Value()); value > 0x7fffffff {
 			return "uint32"
 		}
 	}
@@ -107,23 +99,20 @@ func enumNumber(v int64) string {
 func (m *model) emitMacros(w *writer) error {
 	w.printf("// Constants that cuda.h defines as macros.\nconst (\n")
 	for _, macro := range m.macroConstants() {
-		body, _ := m.unit.Expand(macro.Name)
-		value, err := m.header.Constant(body)
-		if err != nil {
-			return err
-		}
-		typ := ""
-		if t := m.header.CastType(body); t != nil {
-			if typ, err = m.goType(t); err != nil {
+		name, typ := macro.Name.SrcStr(), ""
+		value, _ := number(macro.Value())
+		if body := m.header.expanded[name]; strings.HasPrefix(body, "(") && (macro.Type().Kind() == cc.Ptr || wanted(typedefName(macro.Type()))) {
+			var err error
+			if typ, err = m.goType(macro.Type()); err != nil {
 				return err
 			}
 			typ = strings.Replace(typ, "unsafe.Pointer", "uintptr", 1)
-		} else if len(body) == 1 && body[0].Kind == cheader.Ident {
+		} else if word.MatchString(body) {
 			// An alias of an enumerator has the enumerator's type.
-			w.printf("\t%s = %s // C: %s\n", goName(macro.Name), goName(body[0].Text), macro.Name)
+			w.printf("\t%s = %s // C: %s\n", goName(name), goName(body), name)
 			continue
 		}
-		w.printf("\t%s %s = %s // C: %s\n", goName(macro.Name), typ, enumNumber(value.Int64()), macro.Name)
+		w.printf("\t%s %s = %s // C: %s\n", goName(name), typ, enumNumber(value), name)
 	}
 	w.printf(")\n\n")
 	return nil

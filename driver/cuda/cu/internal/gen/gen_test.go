@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
 	"github.com/stretchr/testify/require"
 )
 
@@ -107,16 +106,20 @@ func TestWords(t *testing.T) {
 }
 
 func TestRecordsThatCannotBePassed(t *testing.T) {
-	single := &cheader.Type{Kind: cheader.Float, Bytes: 4}
-	for name, r := range map[string]*cheader.Record{
-		"floats": {Bytes: 8, Align: 4, Fields: []cheader.Field{{Type: &cheader.Type{Kind: cheader.Array, Elem: single, Len: 2}}}},
-		"size":   {Bytes: 12, Align: 4},
-		"align":  {Bytes: 32, Align: 16},
-	} {
-		require.Error(t, classify(r, &param{}), name)
-	}
+	h, err := parse(`
+		typedef struct { float f[2]; } floats;
+		typedef struct { int i[3]; } size;
+		typedef struct { _Alignas(16) int i[8]; } align;
+		typedef struct { char c[64]; } bytes;`)
+	require.NoError(t, err)
 	p := param{}
-	require.NoError(t, classify(&cheader.Record{Bytes: 64, Align: 1}, &p))
+	for _, d := range h.typedefs {
+		if d.name == "bytes" {
+			require.NoError(t, classify(d.typ, &p))
+		} else if isRecord(d.typ) {
+			require.ErrorContains(t, classify(d.typ, &param{}), "by value is not supported", d.name)
+		}
+	}
 	require.Equal(t, 8, p.words)
 }
 
@@ -142,4 +145,40 @@ func TestSince(t *testing.T) {
 	require.Equal(t, 2000, table.of("cuMemAlloc"))
 	require.Zero(t, table.of("cuMemAlloc_v3"))
 	require.Zero(t, table.of("cuNone"))
+}
+
+// Typedefs, functions and macros are read after expansion, in order, and symbols are followed through macros.
+func TestHeader(t *testing.T) {
+	h, err := parse(`#include <stdint.h>
+		#define PASTE(x) x ## _v2
+		#define cuF PASTE(cuF)
+		#ifdef OTHER
+		#define CU_FLAG ((CUflag)0x10)
+		#endif
+		typedef uint32_t CUflag_v1; typedef CUflag_v1 CUflag; typedef struct CUs_st *CUs;
+		typedef enum { A = 1 << 3, B } CUe;
+		int cuF(CUflag f, const CUs list[]); __attribute__((deprecated)) void cuG(void);
+		static inline int helper(int x) { return x; }
+		typedef struct { char a; union { int b; double c; }; } CUr;`, "OTHER")
+	require.NoError(t, err)
+	aliases := map[string]string{}
+	for _, d := range h.typedefs {
+		aliases[d.name] = d.alias
+		if d.name == "CUr" {
+			require.Equal(t, int64(16), d.typ.Size())
+			require.Len(t, fields(d.typ), 2)
+			require.NotEqual(t, recordID(d.typ), recordID(fields(d.typ)[1].Type()))
+		}
+	}
+	require.Equal(t, "CUflag_v1", aliases["CUflag"])
+	require.Empty(t, aliases["CUs"])
+	require.Len(t, h.functions, 2)
+	require.Equal(t, "cuF_v2", h.functions[0].name)
+	require.Equal(t, "CUflag", typedefName(h.functions[0].params[0].Type()))
+	require.True(t, h.functions[1].deprecated)
+	require.Empty(t, h.functions[1].params)
+	require.Equal(t, "cuF_v2", h.expanded["cuF"])
+	require.Equal(t, "((CUflag)0x10)", h.expanded["CU_FLAG"])
+	_, err = parse("typedef foo bar;")
+	require.Error(t, err)
 }

@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 
-	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
+	"modernc.org/cc/v4"
 )
 
 // overrides are the Go types of parameters and fields whose C type is misleading: a descriptor or a small number in a
@@ -35,52 +35,51 @@ func override(owner, name string) string {
 }
 
 // goType returns the Go type for a C type.
-func (m *model) goType(t *cheader.Type) (string, error) {
-	switch t.Kind {
-	case cheader.Typedef:
-		if wanted(t.Name) {
-			name, ok := m.names.types[t.Name]
-			if !ok {
-				return "", fmt.Errorf("%s is not a type that programs see", t.Name)
-			}
+func (m *model) goType(t cc.Type) (string, error) {
+	if c := typedefName(t); wanted(c) {
+		name, ok := m.names.types[c]
+		if !ok {
+			return "", fmt.Errorf("%s is not a type that programs see", c)
+		}
+		return name, nil
+	}
+	return m.underlying(t)
+}
+
+// underlying returns the Go type for a C type without the name of its typedef.
+func (m *model) underlying(t cc.Type) (string, error) {
+	switch t := t.(type) {
+	case *cc.ArrayType:
+		elem, err := m.goType(t.Elem())
+		return fmt.Sprintf("[%d]%s", t.Len(), elem), err
+	case *cc.StructType, *cc.UnionType:
+		if name := m.names.records[recordID(t)]; name != "" {
 			return name, nil
 		}
-		return m.goType(t.Elem)
-	case cheader.Int:
-		prefix := "uint"
-		if t.Signed {
-			prefix = "int"
-		}
-		if t.Bytes == 1 && (t.Char || !t.Signed) {
-			return "byte", nil
-		}
-		return fmt.Sprintf("%s%d", prefix, 8*t.Bytes), nil
-	case cheader.Float:
-		return fmt.Sprintf("float%d", 8*t.Bytes), nil
-	case cheader.Array:
-		elem, err := m.goType(t.Elem)
-		return fmt.Sprintf("[%d]%s", t.Len, elem), err
-	case cheader.RecordKind:
-		if name := m.names.records[t.Record]; name != "" {
+	case *cc.EnumType:
+		if name := m.names.enums[enumID(t)]; name != "" {
 			return name, nil
 		}
-	case cheader.EnumKind:
-		if name := m.names.enums[t.Enum]; name != "" {
-			return name, nil
-		}
-	case cheader.Pointer:
-		elem := t.Elem.Resolve()
-		if elem.Kind == cheader.Void {
+	case *cc.PointerType:
+		elem := t.Elem()
+		if elem.Kind() == cc.Void {
 			return "unsafe.Pointer", nil
 		}
-		if elem.Kind == cheader.Func {
+		if elem.Kind() == cc.Function || isRecord(elem) && elem.IsIncomplete() {
 			return "uintptr", nil
 		}
-		if elem.Kind == cheader.RecordKind && !elem.Record.Complete {
-			return "uintptr", nil
-		}
-		s, err := m.goType(t.Elem)
+		s, err := m.goType(elem)
 		return "*" + s, err
 	}
-	return "", fmt.Errorf("no Go type for kind %d", t.Kind)
+	switch {
+	case t.Kind() == cc.Char || t.Kind() == cc.UChar:
+		return "byte", nil
+	case cc.IsFloatingPointType(t):
+		return fmt.Sprintf("float%d", 8*t.Size()), nil
+	case cc.IsSignedInteger(t):
+		return fmt.Sprintf("int%d", 8*t.Size()), nil
+	case cc.IsIntegerType(t):
+		return fmt.Sprintf("uint%d", 8*t.Size()), nil
+	}
+	return "", fmt.Errorf("no Go type for %s", t)
 }

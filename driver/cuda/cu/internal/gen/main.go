@@ -1,6 +1,6 @@
 // Command gen writes the generated part of package cu from a cuda.h.
 //
-//	go run ./internal/gen -header /path/to/cuda.h
+//	go run -C internal/gen . -header /path/to/cuda.h
 //
 // The header is part of the CUDA toolkit and of the wheels nvidia-cuda-runtime (13.x) and nvidia-cuda-runtime-cu12. The
 // command also reads cudaTypedefs.h in the same folder: the names of its PFN_ types contain the CUDA version that
@@ -24,8 +24,8 @@ func main() {
 
 func run() error {
 	header := flag.String("header", os.Getenv("CUDA_H"), "cuda.h to read; the default is $CUDA_H")
-	out := flag.String("out", ".", "directory of package cu")
-	docs := flag.String("docs", "internal/gen/docs", "directory of the doc files")
+	out := flag.String("out", "../..", "directory of package cu")
+	docs := flag.String("docs", "docs", "directory of the doc files")
 	lax := flag.Bool("lax", false, "also write functions and types without a doc comment")
 	flag.Parse()
 	if *header == "" {

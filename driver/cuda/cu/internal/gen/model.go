@@ -5,9 +5,8 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
-
-	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
 )
 
 // function is one function to bind.
@@ -19,15 +18,14 @@ type function struct {
 	since      int
 	deprecated bool
 	newer      *function // for an older form, the form that took over its name
-	decl       cheader.Function
+	decl       declaration
 	doc        string
 	group      string
 }
 
 // model holds everything that is generated, with its Go names.
 type model struct {
-	header    *cheader.Header
-	unit      *cheader.Unit
+	header    *header
 	version   int
 	functions []*function
 	left      []string // older forms that are not bound
@@ -36,49 +34,25 @@ type model struct {
 	missing   []string
 }
 
-// predefined are the macros of a C compiler on 64-bit Linux that cuda.h requires.
-var predefined = map[string]string{"__LP64__": "1", "__GNUC__": "4", "__STDC_VERSION__": "201112L"}
-
-// read preprocesses and parses a header with additional macros.
-func read(text string, macros ...string) (*cheader.Unit, *cheader.Header, error) {
-	defines := map[string]string{}
-	for k, v := range predefined {
-		defines[k] = v
-	}
-	for _, m := range macros {
-		defines[m] = ""
-	}
-	u, err := cheader.Preprocess(text, defines)
-	if err != nil {
-		return nil, nil, err
-	}
-	h, err := cheader.Parse(u)
-	return u, h, err
-}
-
 func readModel(headerPath, typedefsPath string) (*model, error) {
 	text, err := os.ReadFile(headerPath)
 	if err != nil {
 		return nil, err
 	}
 	m := &model{typeDocs: map[string]string{}}
-	if m.unit, m.header, err = read(string(text)); err != nil {
+	if m.header, err = parse(string(text)); err != nil {
 		return nil, fmt.Errorf("%s: %w", headerPath, err)
 	}
-	perThread, _, err := read(string(text), "CUDA_API_PER_THREAD_DEFAULT_STREAM")
+	perThread, err := expand(string(text), "CUDA_API_PER_THREAD_DEFAULT_STREAM")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", headerPath, err)
 	}
-	_, internal, err := read(string(text), "__CUDA_API_VERSION_INTERNAL")
+	internal, err := parse(string(text), "__CUDA_API_VERSION_INTERNAL")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", headerPath, err)
 	}
-	if v, ok := m.unit.Expand("CUDA_VERSION"); ok {
-		value, err := m.header.Constant(v)
-		if err != nil {
-			return nil, err
-		}
-		m.version = int(value.Int64())
+	if m.version, err = strconv.Atoi(m.header.expanded["CUDA_VERSION"]); err != nil {
+		return nil, fmt.Errorf("%s: CUDA_VERSION: %w", headerPath, err)
 	}
 	since, err := readSince(typedefsPath)
 	if err != nil {
@@ -95,26 +69,27 @@ func readModel(headerPath, typedefsPath string) (*model, error) {
 }
 
 // public collects the functions that a program sees, each under the name that the program uses.
-func (m *model) public(perThread *cheader.Unit) {
+func (m *model) public(perThread map[string]string) {
 	public := map[string]string{} // symbol to the name that a macro defines for it
-	for _, macro := range m.unit.Defined {
-		if body, ok := m.unit.Expand(macro.Name); ok && len(body) == 1 && strings.HasPrefix(macro.Name, "cu") {
-			public[body[0].Text] = macro.Name
+	for _, macro := range m.header.macros {
+		name := macro.Name.SrcStr()
+		if symbol := m.header.expanded[name]; word.MatchString(symbol) && strings.HasPrefix(name, "cu") {
+			public[symbol] = name
 		}
 	}
 	seen := map[string]bool{}
-	for _, d := range m.header.Functions {
-		if !strings.HasPrefix(d.Name, "cu") || seen[d.Name] {
+	for _, d := range m.header.functions {
+		if !strings.HasPrefix(d.name, "cu") || seen[d.name] {
 			continue
 		}
-		seen[d.Name] = true
-		f := &function{name: d.Name, symbol: d.Name, deprecated: d.Deprecated, decl: d}
-		if p := public[d.Name]; p != "" {
+		seen[d.name] = true
+		f := &function{name: d.name, symbol: d.name, deprecated: d.deprecated, decl: d}
+		if p := public[d.name]; p != "" {
 			f.name = p
 		}
-		if body, ok := perThread.Expand(f.name); ok && len(body) == 1 && body[0].Text != f.symbol &&
+		if symbol := perThread[f.name]; word.MatchString(symbol) && symbol != f.symbol &&
 			!strings.HasPrefix(f.name, "cuGetProcAddress") {
-			f.perThread = body[0].Text
+			f.perThread = symbol
 		}
 		m.functions = append(m.functions, f)
 	}
@@ -128,28 +103,31 @@ func (m *model) public(perThread *cheader.Unit) {
 	}
 }
 
-var versionSuffix = regexp.MustCompile(`_v[0-9]+$`)
+var (
+	versionSuffix = regexp.MustCompile(`_v[0-9]+$`)
+	word          = regexp.MustCompile(`^[A-Za-z_]\w*$`)
+)
 
 // older collects the older forms, which only the driver's own sources see and which drivers still export.
-func (m *model) older(internal *cheader.Header) {
+func (m *model) older(internal *header) {
 	have := map[string]bool{}
 	byName := map[string]*function{}
 	for _, f := range m.functions {
 		have[f.symbol] = true
 		byName[f.name] = f
 	}
-	for _, d := range internal.Functions {
-		if have[d.Name] || strings.HasSuffix(d.Name, "_ptds") || strings.HasSuffix(d.Name, "_ptsz") {
+	for _, d := range internal.functions {
+		if have[d.name] || strings.HasSuffix(d.name, "_ptds") || strings.HasSuffix(d.name, "_ptsz") {
 			continue
 		}
-		have[d.Name] = true
-		f := &function{name: d.Name, symbol: d.Name, decl: d, newer: byName[base(d.Name)]}
-		if base(d.Name) == d.Name {
-			f.name = d.Name + "_v1"
+		have[d.name] = true
+		f := &function{name: d.name, symbol: d.name, decl: d, newer: byName[base(d.name)]}
+		if base(d.name) == d.name {
+			f.name = d.name + "_v1"
 		}
 		for _, suffix := range []string{"_ptds", "_ptsz"} {
-			if slices.ContainsFunc(internal.Functions, func(o cheader.Function) bool { return o.Name == d.Name+suffix }) {
-				f.perThread = d.Name + suffix
+			if slices.ContainsFunc(internal.functions, func(o declaration) bool { return o.name == d.name+suffix }) {
+				f.perThread = d.name + suffix
 			}
 		}
 		m.functions = append(m.functions, f)

@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
+	"modernc.org/cc/v4"
 )
 
 // A Go name is the vendor's name without its prefix cu, CU, CU_ or CUDA_, with a capital first letter. If two names
@@ -41,20 +41,21 @@ func exported(name string) string {
 
 // names maps the header's types to Go names.
 type names struct {
-	current map[string]string          // typedef of one form, such as X_v1, to the current typedef X
-	taken   map[string]string          // Go name to its C name
-	types   map[string]string          // typedef in C to Go name
-	records map[*cheader.Record]string // Go name of a record
-	enums   map[*cheader.Enum]string   // Go name of an enumeration
-	first   map[*cheader.Record]string // the typedef of a record
-	owners  map[*cheader.Enum]string   // the typedef of an enumeration
+	current map[string]string         // typedef of one form, such as X_v1, to the current typedef X
+	taken   map[string]string         // Go name to its C name
+	types   map[string]string         // typedef in C to Go name
+	records map[string]string         // Go name of a record, by recordID
+	enums   map[*cc.Enumerator]string // Go name of an enumeration, by enumID
+	first   map[string]cc.Type        // the record of its first typedef
+	named   map[string]bool           // the records in first, by recordID
+	owners  map[*cc.Enumerator]string // the typedef of an enumeration, by enumID
 }
 
 func newNames(m *model) (*names, error) {
 	n := &names{
 		current: map[string]string{}, taken: map[string]string{}, types: map[string]string{},
-		records: map[*cheader.Record]string{}, enums: map[*cheader.Enum]string{},
-		first: map[*cheader.Record]string{}, owners: map[*cheader.Enum]string{},
+		records: map[string]string{}, enums: map[*cc.Enumerator]string{},
+		first: map[string]cc.Type{}, named: map[string]bool{}, owners: map[*cc.Enumerator]string{},
 	}
 	claim := func(name, c string) error {
 		if other, ok := n.taken[name]; ok {
@@ -74,16 +75,16 @@ func newNames(m *model) (*names, error) {
 			return nil, err
 		}
 	}
-	for _, d := range m.header.Typedefs {
-		if d.Type.Kind == cheader.Typedef && versionSuffixAny.ReplaceAllString(d.Type.Name, "") == d.Name {
-			n.current[d.Type.Name] = d.Name
+	for _, d := range m.header.typedefs {
+		if d.alias != "" && versionSuffixAny.ReplaceAllString(d.alias, "") == d.name {
+			n.current[d.alias] = d.name
 		}
 	}
-	for _, d := range m.header.Typedefs {
-		if !wanted(d.Name) {
+	for _, d := range m.header.typedefs {
+		if !wanted(d.name) {
 			continue
 		}
-		c := n.now(d.Name)
+		c := n.now(d.name)
 		if _, ok := n.types[c]; !ok {
 			name := goName(c)
 			if _, clash := n.taken[name]; clash {
@@ -94,14 +95,17 @@ func newNames(m *model) (*names, error) {
 			}
 			n.types[c] = name
 		}
-		n.types[d.Name] = n.types[c]
-		switch {
-		case d.Type.Kind == cheader.RecordKind && n.records[d.Type.Record] == "":
-			n.records[d.Type.Record] = n.types[c]
-			n.first[d.Type.Record] = c
-		case d.Type.Kind == cheader.EnumKind && n.enums[d.Type.Enum] == "":
-			n.enums[d.Type.Enum] = n.types[c]
-			n.owners[d.Type.Enum] = c
+		n.types[d.name] = n.types[c]
+		if d.alias != "" {
+			continue
+		}
+		if e, ok := d.typ.(*cc.EnumType); ok && n.enums[enumID(e)] == "" {
+			n.enums[enumID(e)] = n.types[c]
+			n.owners[enumID(e)] = c
+		} else if id := recordID(d.typ); id != "" && n.records[id] == "" {
+			n.records[id] = n.types[c]
+			n.first[c] = d.typ
+			n.named[id] = true
 		}
 	}
 	return n, nil

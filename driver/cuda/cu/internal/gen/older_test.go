@@ -72,8 +72,9 @@ func shapes(t *testing.T, m *model) map[string]shape {
 func enumerators(m *model) map[string]int64 {
 	out := map[string]int64{}
 	for _, e := range m.enums() {
-		for _, v := range e.Values {
-			out[v.Name] = v.Value
+		for _, v := range e.Enumerators() {
+			value, _ := number(v.Value())
+			out[v.Token.SrcStr()] = value
 		}
 	}
 	return out

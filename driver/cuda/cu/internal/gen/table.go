@@ -1,10 +1,11 @@
 package main
 
 import (
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 
-	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
+	"modernc.org/cc/v4"
 )
 
 // emitTable writes the table of functions and the indices with which the wrappers call them.
@@ -43,11 +44,12 @@ func (m *model) emitTable(w *writer, calls []*call) {
 
 	w.printf("// resultNames maps codes to their names and meanings.\nvar resultNames = map[Result]resultName{\n")
 	for _, e := range m.enums() {
-		if m.names.owners[e] != "CUresult" {
+		if m.names.owners[enumID(e)] != "CUresult" {
 			continue
 		}
-		for _, v := range e.Values {
-			w.printf("\t%s: {%q, %q},\n", goName(v.Name), v.Name, m.typeDocs[v.Name])
+		for _, v := range e.Enumerators() {
+			c := v.Token.SrcStr()
+			w.printf("\t%s: {%q, %q},\n", goName(c), c, m.typeDocs[c])
 		}
 	}
 	w.printf("}\n\n")
@@ -63,24 +65,17 @@ func (m *model) emitTable(w *writer, calls []*call) {
 func (m *model) emitLayout(w *writer) error {
 	w.printf("// goLayouts are the Go layouts of the records, including the fields of nested records.\n")
 	w.printf("var goLayouts = map[string]layout{\n")
-	var rows []string
-	byName := map[string]*cheader.Record{}
-	for r, c := range m.names.first {
-		rows = append(rows, c)
-		byName[c] = r
-	}
-	sort.Strings(rows)
-	for _, c := range rows {
-		r, name := byName[c], m.names.types[c]
+	for _, c := range slices.Sorted(maps.Keys(m.names.first)) {
+		r, name := m.names.first[c], m.names.types[c]
 		w.printf("\t%q: {Size: unsafe.Sizeof(%s{}), Align: unsafe.Alignof(%s{}), Fields: map[string]uintptr{\n", c, name, name)
 		m.layoutFields(w, "", "0", r)
 		w.printf("\t}},\n")
 	}
 	w.printf("}\n\n")
 	w.printf("// goSizes are the Go sizes of the other types.\nvar goSizes = map[string]uintptr{\n")
-	for _, d := range m.header.Typedefs {
-		if wanted(d.Name) && m.names.now(d.Name) == d.Name && d.Type.Resolve().Kind != cheader.RecordKind {
-			w.printf("\t%q: unsafe.Sizeof(*new(%s)),\n", d.Name, m.names.types[d.Name])
+	for _, d := range m.header.typedefs {
+		if wanted(d.name) && m.names.now(d.name) == d.name && !isRecord(d.typ) {
+			w.printf("\t%q: unsafe.Sizeof(*new(%s)),\n", d.name, m.names.types[d.name])
 		}
 	}
 	w.printf("}\n\n")
@@ -89,24 +84,24 @@ func (m *model) emitLayout(w *writer) error {
 
 // layoutFields writes the offsets of a record's fields, including the fields of records defined inside it. base is the
 // expression for the record's offset, cPath the C prefix of a field's name.
-func (m *model) layoutFields(w *writer, cPath, base string, r *cheader.Record) {
-	name := m.names.records[r]
-	for _, f := range r.Fields {
+func (m *model) layoutFields(w *writer, cPath, base string, r cc.Type) {
+	name := m.names.records[recordID(r)]
+	for _, f := range fields(r) {
 		offset := base
-		if !r.Union {
-			field := exported(f.Name)
-			if f.Name == "" {
-				field = m.names.records[f.Type.Record]
+		if r.Kind() == cc.Struct {
+			field := exported(f.Name())
+			if f.Name() == "" {
+				field = m.names.records[recordID(f.Type())]
 			}
 			offset += " + unsafe.Offsetof(" + name + "{}." + field + ")"
 		}
-		path := cPath + f.Name
-		if f.Name != "" {
+		path := cPath + f.Name()
+		if f.Name() != "" {
 			w.printf("\t\t%q: %s,\n", path, strings.TrimPrefix(offset, "0 + "))
 			path += "."
 		}
-		if t := f.Type; t.Kind == cheader.RecordKind && m.names.first[t.Record] == "" {
-			m.layoutFields(w, path, offset, t.Record)
+		if t := f.Type(); isRecord(t) && !m.names.named[recordID(t)] {
+			m.layoutFields(w, path, offset, t)
 		}
 	}
 }
