@@ -4,34 +4,42 @@ import (
 	"context"
 	"errors"
 
-	"github.com/creachadair/jrpc2"
-
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Error codes in addition to the codes of JSON-RPC. The first three are the codes of shared-tensor 0.1.
+// Error codes. The first five are those of JSON-RPC, the next three those of shared-tensor 0.1.
 const (
+	// CodeParse means that the body is not JSON.
+	CodeParse = -32700
+	// CodeInvalidRequest means that the body is JSON but no request.
+	CodeInvalidRequest = -32600
+	// CodeMethodNotFound means that the method does not exist.
+	CodeMethodNotFound = -32601
+	// CodeInvalidParams means that the parameters do not fit the method.
+	CodeInvalidParams = -32602
+	// CodeInternal means that the gateway failed.
+	CodeInternal = -32603
 	// CodeImport means that the function is not registered.
-	CodeImport jrpc2.Code = -32001
+	CodeImport = -32001
 	// CodeExecution means that the function returned an error.
-	CodeExecution jrpc2.Code = -32002
+	CodeExecution = -32002
 	// CodeSerialization means that an argument or result cannot be represented or shared.
-	CodeSerialization jrpc2.Code = -32003
+	CodeSerialization = -32003
 	// CodeNotFound means that the model, version, tensor or task does not exist.
-	CodeNotFound jrpc2.Code = -32004
+	CodeNotFound = -32004
 	// CodeUnavailable means that there is no owner, or that it left before it answered.
-	CodeUnavailable jrpc2.Code = -32005
+	CodeUnavailable = -32005
 	// CodeLimit means that the request exceeds a limit.
-	CodeLimit jrpc2.Code = -32006
+	CodeLimit = -32006
 	// CodeRefused means that the client may not make this request.
-	CodeRefused jrpc2.Code = -32007
+	CodeRefused = -32007
 	// CodeTimeout means that the deadline of the call expired.
-	CodeTimeout jrpc2.Code = -32008
+	CodeTimeout = -32008
 	// CodeTask means that the task failed, was cancelled or has not ended.
-	CodeTask jrpc2.Code = -32009
+	CodeTask = -32009
 )
 
 // Outcomes of calls.
@@ -66,10 +74,10 @@ func (e *callError) Error() string { return e.err.Error() }
 func (e *callError) Unwrap() error { return e.err }
 
 // rpcError converts err to the error that the caller receives.
-func rpcError(ctx context.Context, err error) *jrpc2.Error {
-	var own *jrpc2.Error
-	if errors.As(err, &own) {
-		return own
+func rpcError(ctx context.Context, err error) *Error {
+	var coded *Error
+	if errors.As(err, &coded) {
+		return coded
 	}
 	data := errorData{}
 	if trace, ok := intercept.TraceFrom(ctx); ok {
@@ -79,7 +87,7 @@ func rpcError(ctx context.Context, err error) *jrpc2.Error {
 	if errors.As(err, &remote) {
 		data.Type, data.Code = remote.Type, int(remote.Code)
 	}
-	code := jrpc2.InternalError
+	code := CodeInternal
 	var call *callError
 	isCall := errors.As(err, &call)
 	if isCall {
@@ -92,41 +100,23 @@ func rpcError(ctx context.Context, err error) *jrpc2.Error {
 		if isCall && (call.outcome == failed && !own || kind == admission.Invalid && !errors.Is(err, models.ErrParams)) {
 			continue
 		}
-		code = jrpc2.Code(kind.RPC)
+		code = kind.RPC
 		break
 	}
-	return (&jrpc2.Error{Code: code, Message: err.Error()}).WithData(data)
+	return &Error{Code: code, Message: err.Error(), Data: &data}
+}
+
+// codeLabels are the metric labels of the codes.
+var codeLabels = map[int]string{
+	CodeParse: "parse", CodeInvalidRequest: "invalid_request", CodeMethodNotFound: "method_not_found", CodeInvalidParams: "invalid_params",
+	CodeImport: "no_function", CodeExecution: "execution", CodeSerialization: "serialization", CodeNotFound: "not_found",
+	CodeUnavailable: "unavailable", CodeLimit: "limit", CodeRefused: "refused", CodeTimeout: "timeout", CodeTask: "task",
 }
 
 // codeLabel returns the metric label of a code.
-func codeLabel(code jrpc2.Code) string {
-	switch code {
-	case jrpc2.ParseError:
-		return "parse"
-	case jrpc2.InvalidRequest:
-		return "invalid_request"
-	case jrpc2.MethodNotFound:
-		return "method_not_found"
-	case jrpc2.InvalidParams:
-		return "invalid_params"
-	case CodeImport:
-		return "no_function"
-	case CodeExecution:
-		return "execution"
-	case CodeSerialization:
-		return "serialization"
-	case CodeNotFound:
-		return "not_found"
-	case CodeUnavailable:
-		return "unavailable"
-	case CodeLimit:
-		return "limit"
-	case CodeRefused:
-		return "refused"
-	case CodeTimeout:
-		return "timeout"
-	case CodeTask:
-		return "task"
+func codeLabel(code int) string {
+	if label := codeLabels[code]; label != "" {
+		return label
 	}
 	return "internal"
 }

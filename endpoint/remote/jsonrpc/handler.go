@@ -3,7 +3,6 @@ package jsonrpc
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/creachadair/jrpc2"
-
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/nonfinite"
@@ -23,17 +20,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 )
 
-// Limits of a batch: the number of requests, and the number that run concurrently.
-const (
-	maxBatch      = 1000
-	batchParallel = 16
-)
-
-// rpcHandler serves POST /jsonrpc. The jrpc2 library parses and checks requests. The handler supplies the context and
-// identity of the HTTP request and schedules the calls.
+// rpcHandler serves POST /jsonrpc. Calls run with the context and identity of the HTTP request.
 type rpcHandler struct {
 	*Component
-	methods map[string]jrpc2.Handler
+	methods map[string]handler
 }
 
 // ServeHTTP implements http.Handler.
@@ -64,46 +54,12 @@ func (h *rpcHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case errors.Is(err, errBatch):
-		refuse(w, jrpc2.InvalidRequest, "%v", err)
+		refuse(w, CodeInvalidRequest, "%v", err)
 	case err != nil:
-		refuse(w, jrpc2.ParseError, "the body is not JSON")
+		refuse(w, CodeParse, "the body is not JSON")
 	default:
 		h.answer(w, r, requests, batch)
 	}
-}
-
-// errBatch reports an empty or too large batch.
-var errBatch = fmt.Errorf("a batch has 1 to %d requests", maxBatch)
-
-// parseRequests parses the requests of a body.
-func parseRequests(body []byte, batch bool) ([]*jrpc2.ParsedRequest, error) {
-	if batch {
-		n, err := batchSize(body)
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 || n > maxBatch {
-			return nil, errBatch
-		}
-	}
-	return jrpc2.ParseRequests(body)
-}
-
-// batchSize counts the elements of a list and stops at one more than the limit. It runs before parsing because a parsed
-// list of small values takes many times the memory of its text.
-func batchSize(body []byte) (n int, err error) {
-	d := json.NewDecoder(bytes.NewReader(body))
-	if _, err := d.Token(); err != nil {
-		return 0, err
-	}
-	var element json.RawMessage
-	for n <= maxBatch && d.More() {
-		if err := d.Decode(&element); err != nil {
-			return n, err
-		}
-		n++
-	}
-	return n, nil
 }
 
 // readBody reads a request up to the limit. If it fails, it has already sent the error response.
@@ -125,7 +81,7 @@ func (h *rpcHandler) readBody(w http.ResponseWriter, r *http.Request, charge *ad
 }
 
 // answer runs the requests and writes their responses.
-func (h *rpcHandler) answer(w http.ResponseWriter, r *http.Request, requests []*jrpc2.ParsedRequest, batch bool) {
+func (h *rpcHandler) answer(w http.ResponseWriter, r *http.Request, requests []*request, batch bool) {
 	all := &allowance{}
 	all.left.Store(h.env.MaxRequest)
 	replies := make([]*reply, len(requests))
@@ -143,7 +99,7 @@ func (h *rpcHandler) answer(w http.ResponseWriter, r *http.Request, requests []*
 }
 
 // several runs the requests of a batch, which share one allowance for their responses.
-func (h *rpcHandler) several(ctx context.Context, requests []*jrpc2.ParsedRequest, replies []*reply, all *allowance) {
+func (h *rpcHandler) several(ctx context.Context, requests []*request, replies []*reply, all *allowance) {
 	var running sync.WaitGroup
 	places := make(chan struct{}, batchParallel)
 	for i, request := range requests {
@@ -166,43 +122,27 @@ func (h *rpcHandler) several(ctx context.Context, requests []*jrpc2.ParsedReques
 
 // overLimit returns the response to a batch request whose response exceeds the limit. It returns nil for a
 // notification.
-func (h *rpcHandler) overLimit(ctx context.Context, request *jrpc2.ParsedRequest, outcome string) *reply {
-	if request.ID == "" && request.Error == nil {
+func (h *rpcHandler) overLimit(ctx context.Context, request *request, outcome string) *reply {
+	if request.id == "" && request.bad == nil {
 		return nil
 	}
 	one := &reply{}
-	one.fail(idOf(request), rpcError(ctx, &callError{
+	one.fail(request.idText(), rpcError(ctx, &callError{
 		fmt.Errorf("%w: the responses of a batch have at most %d bytes: send smaller batches", models.ErrTooLarge, h.env.MaxRequest), outcome,
 	}))
 	return one
 }
 
-// idOf returns the id of a request as JSON.
-func idOf(request *jrpc2.ParsedRequest) string {
-	if request.ID == "" {
-		return "null"
-	}
-	return request.ID
-}
-
 // one runs a request and returns its response, or nil for a notification.
-func (h *rpcHandler) one(ctx context.Context, parsed *jrpc2.ParsedRequest, all *allowance) *reply {
-	begin, id := time.Now(), idOf(parsed)
+func (h *rpcHandler) one(ctx context.Context, parsed *request, all *allowance) *reply {
+	begin, id := time.Now(), parsed.idText()
 	answer := &reply{allowance: all}
-	bad := parsed.Error
-	if bad == nil && parsed.Method == "" {
-		bad = &jrpc2.Error{Code: jrpc2.InvalidRequest, Message: "the method is missing"}
-	}
-	if bad != nil {
-		invalid := *bad
-		if invalid.Code == jrpc2.ParseError {
-			invalid.Code = jrpc2.InvalidRequest // valid JSON, but not a request
-		}
-		h.env.Calls.Observe("jsonrpc", "none", codeLabel(invalid.Code), time.Since(begin))
-		answer.fail(id, &invalid)
+	if parsed.bad != nil {
+		h.env.Calls.Observe("jsonrpc", "none", codeLabel(parsed.bad.Code), time.Since(begin))
+		answer.fail(id, parsed.bad)
 		return answer
 	}
-	method := parsed.Method
+	method := parsed.method
 	run, known := h.methods[method]
 	if !known {
 		method = "none" // metric labels must not hold arbitrary names
@@ -218,7 +158,7 @@ func (h *rpcHandler) one(ctx context.Context, parsed *jrpc2.ParsedRequest, all *
 		answer.fail(id, bad)
 	}
 	h.env.Calls.Observe("jsonrpc", method, code, time.Since(begin))
-	if parsed.ID == "" {
+	if parsed.id == "" {
 		_ = answer.close() // best effort: a notification has no response
 		return nil
 	}
@@ -226,24 +166,24 @@ func (h *rpcHandler) one(ctx context.Context, parsed *jrpc2.ParsedRequest, all *
 }
 
 // run runs a method. A panic becomes an error of the request.
-func (h *rpcHandler) run(ctx context.Context, method jrpc2.Handler, parsed *jrpc2.ParsedRequest) (result any, err error) {
+func (h *rpcHandler) run(ctx context.Context, method handler, parsed *request) (result any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			trace, _ := intercept.TraceFrom(ctx)
-			h.env.Logger.Error("a method panicked", "method", parsed.Method, "trace_id", trace.TraceID, "panic", p, "stack", string(debug.Stack()))
-			err = (&jrpc2.Error{Code: jrpc2.InternalError, Message: "internal error; the gateway's log has more"}).WithData(errorData{TraceID: trace.TraceID})
+			h.env.Logger.Error("a method panicked", "method", parsed.method, "trace_id", trace.TraceID, "panic", p, "stack", string(debug.Stack()))
+			err = &Error{Code: CodeInternal, Message: "internal error; the gateway's log has more", Data: &errorData{TraceID: trace.TraceID}}
 		}
 	}()
 	if method == nil {
-		return nil, &jrpc2.Error{Code: jrpc2.MethodNotFound, Message: fmt.Sprintf("there is no method %q", parsed.Method)}
+		return nil, &Error{Code: CodeMethodNotFound, Message: fmt.Sprintf("there is no method %q", parsed.method)}
 	}
-	return method(ctx, parsed.ToRequest())
+	return method(ctx, parsed.params)
 }
 
 // refuse answers an HTTP request that contains no JSON-RPC request.
-func refuse(w http.ResponseWriter, code jrpc2.Code, format string, args ...any) {
+func refuse(w http.ResponseWriter, code int, format string, args ...any) {
 	one := &reply{}
-	one.fail("null", &jrpc2.Error{Code: code, Message: fmt.Sprintf(format, args...)})
+	one.fail("null", &Error{Code: code, Message: fmt.Sprintf(format, args...)})
 	writeReplies(w, false, []*reply{one})
 }
 

@@ -9,15 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/creachadair/jrpc2"
-
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 )
 
 // rpcMethods returns the methods by name.
-func (c *Component) rpcMethods() map[string]jrpc2.Handler {
-	methods := map[string]jrpc2.Handler{
+func (c *Component) rpcMethods() map[string]handler {
+	methods := map[string]handler{
 		"ping":             method(c.ping),
 		"get_server_info":  method(c.serverInfo),
 		"list_functions":   method(c.listFunctions),
@@ -47,11 +45,11 @@ type none struct{}
 
 // method makes a handler from a function. Parameters are an object, or a list in the order of the fields whose last
 // elements may be omitted. Unknown names are refused.
-func method[P, R any](fn func(context.Context, *P) (R, error)) jrpc2.Handler {
+func method[P, R any](fn func(context.Context, *P) (R, error)) handler {
 	names := fieldKeys(reflect.TypeFor[P]())
-	return func(ctx context.Context, r *jrpc2.Request) (any, error) {
+	return func(ctx context.Context, params json.RawMessage) (any, error) {
 		p := new(P)
-		if err := readParams(r, names, p); err != nil {
+		if err := readParams(params, names, p); err != nil {
 			return nil, err
 		}
 		return fn(ctx, p)
@@ -67,11 +65,10 @@ func fieldKeys(t reflect.Type) []string {
 	return names
 }
 
-func readParams(r *jrpc2.Request, names []string, p any) error {
-	if !r.HasParams() {
+func readParams(text json.RawMessage, names []string, p any) error {
+	if len(text) == 0 {
 		return nil
 	}
-	text := []byte(r.ParamString())
 	if text[0] == '[' {
 		var err error
 		if text, err = named(text, names); err != nil {

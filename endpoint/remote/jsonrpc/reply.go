@@ -13,8 +13,6 @@ import (
 	"strconv"
 	"sync/atomic"
 
-	"github.com/creachadair/jrpc2"
-
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -148,7 +146,7 @@ func (r *reply) succeed(id string, result any) error {
 }
 
 // fail replaces the response with an error and releases its tensors.
-func (r *reply) fail(id string, bad *jrpc2.Error) {
+func (r *reply) fail(id string, bad *Error) {
 	_ = r.close() // best effort: the caller receives the error
 	text, err := json.Marshal(bad)
 	if err != nil {
