@@ -6,7 +6,8 @@
 //!
 //! Each line on the standard input is a number of calls to make; it is answered with what they took, in nanoseconds, on
 //! one line. `call` carries 64 bytes there and back, both sides spinning or both asleep until an event. `results`
-//! answers with a loaned sample of that many bytes, filled with memset, of which the asker reads both ends.
+//! answers with a loaned sample of that many bytes, filled with memset, of which the asker reads both ends. Its figures
+//! do not include the memset, whose duration is in the sample.
 
 use iceoryx2::prelude::*;
 use std::io::{BufRead, Write};
@@ -43,13 +44,14 @@ fn start(id: &str) -> Outcome<Child> {
 }
 
 /// Makes calls as the standard input says.
-fn measure(mut call: impl FnMut(u64) -> Outcome<()>) -> Outcome<()> {
+/// A call returns the nanoseconds that do not count.
+fn measure(mut call: impl FnMut(u64) -> Outcome<u64>) -> Outcome<()> {
     for line in std::io::stdin().lock().lines() {
         let mut took = String::new();
         for i in 0..line?.trim().parse()? {
             let start = Instant::now();
-            call(i + 1)?;
-            took.push_str(&format!("{} ", start.elapsed().as_nanos()));
+            let other = call(i + 1)?;
+            took.push_str(&format!("{} ", start.elapsed().as_nanos() - u128::from(other)));
         }
         println!("{}", took.trim_end());
         std::io::stdout().flush()?;
@@ -97,7 +99,7 @@ fn calls(node: &Node<ipc::Service>, id: &str, asleep: bool, answers: bool) -> Ou
                 wait.blocking_wait(|_| {})?;
             }
             if let Some(answer) = pending.receive()? {
-                return if answer[7] == i { Ok(()) } else { Err("another answer came".into()) };
+                return if answer[7] == i { Ok(0) } else { Err("another answer came".into()) };
             }
             std::hint::spin_loop();
         }
@@ -121,10 +123,12 @@ fn results(node: &Node<ipc::Service>, id: &str, bytes: usize, answers: bool) -> 
                 return Ok(());
             }
             let mut answer = request.loan_slice_uninit(bytes)?;
-            let answer = unsafe {
+            let start = Instant::now();
+            let mut answer = unsafe {
                 std::ptr::write_bytes(answer.payload_mut().as_mut_ptr() as *mut u8, *request as u8, bytes);
                 answer.assume_init()
             };
+            answer.payload_mut()[8..16].copy_from_slice(&(start.elapsed().as_nanos() as u64).to_ne_bytes());
             answer.send()?;
         }
     }
@@ -139,7 +143,8 @@ fn results(node: &Node<ipc::Service>, id: &str, bytes: usize, answers: bool) -> 
             if let Some(answer) = pending.receive()? {
                 let data = answer.payload();
                 let whole = data.len() == bytes && data[0] == i as u8 && data[bytes - 1] == i as u8;
-                return if whole { Ok(()) } else { Err("another answer came".into()) };
+                let fill = u64::from_ne_bytes(data[8..16].try_into()?);
+                return if whole { Ok(fill) } else { Err("another answer came".into()) };
             }
             std::hint::spin_loop();
         }

@@ -1,4 +1,4 @@
-package main
+package peers
 
 import (
 	"bufio"
@@ -15,7 +15,7 @@ import (
 // bare is a socket with a length and a CBOR item in each direction, one call at a time per connection. The first byte
 // selects the function.
 func bare() peer {
-	return peer{name: "bare socket", serve: serveBare, dial: dialBare, copies: 5}
+	return peer{name: "bare", serve: serveBare, dial: dialBare}
 }
 
 // Functions of the bare socket.

@@ -1,4 +1,4 @@
-package main
+package peers
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 // grpcPeer is grpc-go with unary calls. It uses protobuf's wrapper messages and a service description written by hand,
 // as protoc would generate it, so no code generation is needed.
 func grpcPeer() peer {
-	return peer{name: "grpc-go", serve: serveGRPC, dial: dialGRPC, maxBytes: math.MaxInt32, why: "a protobuf message has less than 2 GiB", copies: 6}
+	return peer{name: "grpc", serve: serveGRPC, dial: dialGRPC, maxBytes: math.MaxInt32}
 }
 
 type (
@@ -22,10 +22,9 @@ type (
 	signValue  = wrapperspb.UInt64Value
 )
 
-// service is the service of the two protobuf peers.
 const service = "peers.Peers"
 
-// protoServer implements the service for both.
+// protoServer implements the service.
 type protoServer struct{}
 
 func (protoServer) Echo(_ context.Context, in *bytesValue) (*bytesValue, error) {

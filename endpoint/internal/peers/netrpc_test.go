@@ -1,4 +1,4 @@
-package main
+package peers
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 
 // netRPC is net/rpc of the standard library, with gob. It does not support contexts.
 func netRPC() peer {
-	return peer{name: "net/rpc", serve: serveNetRPC, dial: dialNetRPC, copies: 6}
+	return peer{name: "netrpc", serve: serveNetRPC, dial: dialNetRPC}
 }
 
 // NetRPC has the methods that net/rpc serves. They must be exported.
