@@ -1,9 +1,7 @@
 package bench
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,206 +10,175 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
-	"sync"
+	"syscall"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/child"
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// order is a command for a worker, one JSON object per line on its standard input.
+// directoryPrefix begins the names of benchmark directories.
+const directoryPrefix = "sharedtensor-bench-"
+
+// passedBytes is the size of the memory that the order "pass" passes.
+const passedBytes = 64 << 20
+
+// order is a request to a worker.
 type order struct {
-	Do      string `json:"do"`
-	Socket  string `json:"socket,omitempty"`
-	Name    string `json:"name,omitempty"`
-	Tensors int    `json:"tensors,omitempty"`
-	Bytes   int64  `json:"bytes,omitempty"`
-	Count   int    `json:"count,omitempty"`
+	Do      string
+	Socket  string
+	Name    string
+	Tensors int
+	Bytes   int64
 }
 
-// report is the answer to an order, one JSON object per line on standard output.
+// report is the answer to an order.
 type report struct {
-	Error       string        `json:"error,omitempty"`
-	OutOfMemory bool          `json:"out_of_memory,omitempty"`
-	Took        time.Duration `json:"took,omitempty"`
-	Anonymous   int64         `json:"anonymous,omitempty"`
+	Took      time.Duration
+	Anonymous int64
 }
-
-// bareDescriptor is the descriptor of the worker's side of a bare socket to the process that started it.
-const bareDescriptor = 3
 
 // worker is an owner, a client, or the peer of a bare socket, depending on its orders.
 type worker struct {
-	dev     *host.Device
-	bare    *net.UnixConn
-	server  *endpoint.Server
-	served  chan error
-	clients []*endpoint.Client
-	conns   []net.Conn
-
-	mu   sync.Mutex
-	tidy []string // directories to remove after the benchmark's process has ended
+	dev    *host.Device
+	server *endpoint.Server
+	served chan error
+	client *endpoint.Client
 }
 
-// Work executes the orders in in and writes reports to out. It returns when in ends, because the benchmark has finished
-// or its process has ended; the caller should then exit. Descriptor 3 must be a socket to the benchmark's process.
-func Work(in io.Reader, out io.Writer) error {
+// Work executes the orders in in and writes reports to out. When in ends, because the process of the benchmark has
+// ended, it removes dir.
+func Work(ctx context.Context, in io.Reader, out io.Writer, dir string) error {
+	if !strings.HasPrefix(filepath.Base(dir), directoryPrefix) {
+		return fmt.Errorf("%w: %s is not a directory of a benchmark", driver.ErrInvalid, dir)
+	}
 	dev, err := host.Open()
 	if err != nil {
 		return err
 	}
-	bare, err := connOf(os.NewFile(bareDescriptor, "bare"))
-	if err != nil {
-		return fmt.Errorf("worker of a benchmark, not meant to be started by hand: %w", err)
-	}
-	w := &worker{dev: dev, bare: bare}
-	lines := bufio.NewScanner(in)
-	reply := json.NewEncoder(out)
-	orders := make(chan order)
-	go func() { // reads in the background, so that the end of in is noticed during an order
-		for lines.Scan() {
-			var o order
-			if json.Unmarshal(lines.Bytes(), &o) != nil {
-				break
-			}
-			orders <- o
-		}
-		w.removeDirectories()
-		os.Exit(0)
-	}()
-	for o := range orders {
-		var r report
-		if err := w.do(o, &r); err != nil {
-			r.Error, r.OutOfMemory = err.Error(), errors.Is(err, driver.ErrOutOfMemory)
-		}
-		if err := reply.Encode(r); err != nil {
-			return err
-		}
-	}
-	return nil
+	w := &worker{dev: dev}
+	return errors.Join(child.Serve(ctx, in, out, w.do), os.RemoveAll(dir))
 }
 
 // do executes one order.
-func (w *worker) do(o order, r *report) error {
-	ctx := context.Background()
+func (w *worker) do(ctx context.Context, o order) (r report, err error) {
+	start := time.Now()
 	switch o.Do {
-	case "tidy":
-		return w.tidyUp(o.Socket)
 	case "serve":
-		return w.serve(o.Socket)
-	case "publish":
-		sd, err := zeros(w.dev, o.Tensors, o.Bytes)
-		if err != nil {
-			return err
+		w.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: o.Socket, Devices: []driver.Device{w.dev}, Label: "benchmark"})
+		if err == nil {
+			w.served = make(chan error, 1)
+			go func() { w.served <- w.server.Serve(context.Background()) }()
 		}
-		_, err = w.server.Publish(ctx, o.Name, sd)
-		return errors.Join(err, sd.Close())
+	case "publish":
+		var specs []module.NamedSpec
+		for i := range o.Tensors {
+			specs = append(specs, module.NamedSpec{Name: fmt.Sprintf("model.layers.%d.weight", i), DType: tensor.Uint8, Shape: tensor.Shape{o.Bytes / int64(o.Tensors)}})
+		}
+		var sd *module.StateDict
+		if sd, err = module.New(w.dev, specs); err == nil {
+			_, err = w.server.Publish(ctx, o.Name, sd)
+			err = errors.Join(err, sd.Close())
+		}
 	case "withdraw":
-		return w.server.Withdraw(context.Background(), o.Name)
+		err = w.server.Withdraw(ctx, o.Name)
 	case "shutdown":
-		start := time.Now()
-		err := w.server.Shutdown(ctx)
+		err = w.server.Shutdown(ctx)
 		r.Took = time.Since(start)
 		if served := <-w.served; !errors.Is(served, endpoint.ErrServerClosed) {
 			err = errors.Join(err, served)
 		}
-		return err
 	case "echo":
-		go echo(w.bare)
+		err = listen(o.Socket, func(c *net.UnixConn) {
+			var b [64]byte
+			for {
+				if _, err := io.ReadFull(c, b[:]); err != nil {
+					return
+				}
+				if _, err := c.Write(b[:]); err != nil {
+					return
+				}
+			}
+		})
 	case "pass":
-		return w.pass(o.Bytes)
-	case "accept":
-		return w.accept(o.Socket)
-	case "connect":
-		return w.connect(ctx, o.Socket, o.Count)
-	case "connect bare":
-		return w.connectBare(o.Socket, o.Count)
-	case "hang up":
-		return w.hangUp()
+		err = w.pass(o.Socket)
 	case "acquire":
-		return w.acquire(ctx, o.Socket, o.Name)
+		w.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: o.Socket, Devices: []driver.Device{w.dev}})
+		if err == nil {
+			_, err = w.client.Acquire(ctx, o.Name)
+		}
 	case "measure":
-		return measureSelf(r)
+		runtime.GC() // FreeOSMemory runs the second collection, which empties sync.Pools
+		debug.FreeOSMemory()
+		r.Anonymous, err = procField("/proc/self/status", "RssAnon:")
 	default:
-		return fmt.Errorf("a worker cannot %q", o.Do)
+		err = fmt.Errorf("a worker cannot %q", o.Do)
 	}
-	return nil
+	return r, err
 }
 
-// tidyUp records a directory of the benchmark to remove at the end.
-func (w *worker) tidyUp(dir string) error {
-	if !filepath.IsAbs(dir) || !strings.HasPrefix(filepath.Base(dir), directoryPrefix) {
-		return fmt.Errorf("%w: %s is not a directory of a benchmark", driver.ErrInvalid, dir)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.tidy = append(w.tidy, dir)
-	return nil
-}
-
-// removeDirectories removes the directories that the benchmark's process has left, for example because it was killed.
-func (w *worker) removeDirectories() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, dir := range w.tidy {
-		_ = os.RemoveAll(dir)
-	}
-}
-
-// serve starts an owner on the socket.
-func (w *worker) serve(socket string) (err error) {
-	w.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{w.dev}, Label: "benchmark"})
+// listen serves bare connections on a separate socket, with one goroutine for each.
+func listen(socket string, serve func(*net.UnixConn)) error {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
 		return err
 	}
-	w.served = make(chan error, 1)
-	go func() { w.served <- w.server.Serve(context.Background()) }()
+	go func() {
+		for {
+			c, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			go serve(c)
+		}
+	}()
 	return nil
 }
 
-// connect opens idle clients. Each has completed one request, so the owner has allocated everything for it.
-func (w *worker) connect(ctx context.Context, socket string, count int) error {
-	for range count {
-		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket})
-		if err != nil {
-			return err
-		}
-		w.clients = append(w.clients, c)
-		if _, err := c.Ping(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// hangUp closes the clients.
-func (w *worker) hangUp() error {
-	var errs []error
-	for _, c := range w.clients {
-		errs = append(errs, c.Close())
-	}
-	w.clients = nil
-	return errors.Join(errs...)
-}
-
-// acquire connects a client that holds a model until the process is killed.
-func (w *worker) acquire(ctx context.Context, socket, name string) error {
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{w.dev}})
+// pass answers each byte on a bare socket with the descriptor of a memfd.
+func (w *worker) pass(socket string) error {
+	mem, err := w.dev.Alloc(passedBytes)
 	if err != nil {
 		return err
 	}
-	w.clients = append(w.clients, c)
-	_, err = c.Acquire(ctx, name)
-	return err
+	h, err := mem.Export()
+	if err != nil {
+		return err
+	}
+	return listen(socket, func(c *net.UnixConn) {
+		rights := syscall.UnixRights(int(h.File.Fd()))
+		var b [1]byte
+		for {
+			if _, err := c.Read(b[:]); err != nil {
+				return
+			}
+			if _, _, err := c.WriteMsgUnix(b[:], rights, nil); err != nil {
+				return
+			}
+		}
+	})
 }
 
-// measureSelf reports the process's resident anonymous memory: heap, stacks and the Go runtime, after a collection that
-// returns free memory to the kernel.
-func measureSelf(r *report) (err error) {
-	runtime.GC() // FreeOSMemory runs the second collection, which empties sync.Pools
-	debug.FreeOSMemory()
-	r.Anonymous, err = procField("/proc/self/status", "RssAnon:")
-	return err
+// procField reads a size in kB from a file such as /proc/meminfo and returns it in bytes.
+func procField(path, field string) (int64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, found := strings.CutPrefix(line, field); found {
+			n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("%s: %s %w", path, field, err)
+			}
+			return n * 1024, nil
+		}
+	}
+	return 0, fmt.Errorf("%s has no %s", path, field)
 }

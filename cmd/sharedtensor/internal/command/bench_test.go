@@ -1,69 +1,56 @@
 package command
 
 import (
-	"bytes"
 	"encoding/json"
-	"strings"
+	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/bench"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
-	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 )
 
-func TestBenchJSON(t *testing.T) {
+func TestBench(t *testing.T) {
 	p := newPlace(t)
+	p.env = append(p.env, "TMPDIR="+p.dir)
+	got := p.run("bench", "--quick", "--json", "kill")
+	require.Equal(t, cli.ExitOK, got.code, got.stderr)
+	require.Equal(t, "measuring kill\n", got.stderr)
 	var rows []map[string]any
-	require.NoError(t, json.Unmarshal([]byte(p.must("bench", "--quick", "--json", "--dir", p.dir, "kill")), &rows))
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &rows))
 	require.Len(t, rows, 1)
-	for _, key := range []string{"name", "value", "unit", "floor", "ratio", "target", "ok"} {
+	for _, key := range []string{"name", "value", "unit", "floor", "ratio"} {
 		require.Contains(t, rows[0], key)
 	}
-	require.Len(t, rows[0], 7)
+	require.Len(t, rows[0], 5)
 	require.Equal(t, "kill", rows[0]["name"])
-	require.Equal(t, "value <= 100", rows[0]["target"])
 	require.Positive(t, rows[0]["value"])
-}
+	require.Regexp(t, `^FIGURE +VALUE +FLOOR +RATIO\nping-p50 +\S+ µs +\S+ µs +\S+\nping-p99 .*\n$`, p.must("bench", "--quick", "ping"))
 
-func TestBenchRefusesUnknownNames(t *testing.T) {
 	code, _, stderr := inProcess("bench", "pong")
 	require.Equal(t, cli.ExitUsage, code)
 	require.Contains(t, stderr, `unknown benchmark "pong" (have: ping, attach,`)
+	require.Contains(t, p.fails(cli.ExitFailure, "bench", "worker", p.dir), "is not a directory of a benchmark")
+	require.DirExists(t, p.dir)
 }
 
-func TestBenchTable(t *testing.T) {
-	floor, ratio := 20.4, 1.25
-	var out bytes.Buffer
-	require.NoError(t, printFigures(&out, []bench.Result{
-		{Name: "ping-p50", Value: 25.5, Unit: "µs", Floor: &floor, Ratio: &ratio, Target: &bench.Target{Of: bench.Ratio, Limit: 1.3}, OK: true},
-		{Name: "attach-1000", Value: 2400, Unit: "µs", Target: &bench.Target{Limit: 2000}},
-		{Name: "attach-1", Value: 9.5, Unit: "µs", OK: true},
-	}, false))
-	require.Equal(t, strings.TrimPrefix(`
-FIGURE         VALUE    FLOOR  RATIO     TARGET  OK
-ping-p50     25.5 µs  20.4 µs   1.25     ≤ 1.30  yes
-attach-1000  2400 µs        -      -  ≤ 2000 µs  no
-attach-1     9.50 µs        -      -          -  -
-
-For comparison: 174 µs was the median ping of the Python original, on two noisy cores.
-`, "\n"), out.String())
-	out.Reset()
-	require.NoError(t, printFigures(&out, []bench.Result{}, true))
-	require.Equal(t, "[]\n", out.String())
-}
-
-func TestBenchProgress(t *testing.T) {
-	var out bytes.Buffer
-	s := stages{w: &out, number: 1, total: 7}
-	s.stage("ping")
-	s.note("left out")
-	s.end()
-	require.Equal(t, "measuring 1 of 7: ping\nleft out\n", out.String())
-	out.Reset()
-	s.terminal = true
-	s.stage("ping")
-	s.end()
-	require.Equal(t, term.ClearLine+"measuring 1 of 7: ping"+term.ClearLine, out.String())
+// A killed benchmark leaves no directory behind.
+func TestBenchKilled(t *testing.T) {
+	p := newPlace(t)
+	p.env = append(p.env, "TMPDIR="+p.dir)
+	s := p.start(p.command("bench", "ping"))
+	count := func() int {
+		found, err := filepath.Glob(p.file("sharedtensor-bench-*/*.sock"))
+		require.NoError(t, err)
+		return len(found)
+	}
+	eventually(t, "it measures", func() bool { return count() == 2 })
+	s.signal(syscall.SIGKILL)
+	s.exit()
+	eventually(t, "its directory is gone", func() bool {
+		found, err := filepath.Glob(p.file("sharedtensor-bench-*"))
+		require.NoError(t, err)
+		return len(found) == 0
+	})
 }

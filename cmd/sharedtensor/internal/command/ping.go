@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/bench"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 	"github.com/sharedtensor/sharedtensor/endpoint"
@@ -127,9 +127,7 @@ type latencies struct {
 // time.
 func summarize(samples []time.Duration) latencies {
 	slices.Sort(samples)
-	rank := func(p float64) time.Duration {
-		return samples[max(int(math.Ceil(p*float64(len(samples)))), 1)-1]
-	}
+	rank := func(part float64) time.Duration { return bench.Quantile(samples, part) }
 	var sum time.Duration
 	for _, d := range samples {
 		sum += d

@@ -1,7 +1,7 @@
 // Package demo shows with real processes how a model is shared in place: three clients attach a model, one of them is
 // killed, a second version is published, and the owner is killed and replaced.
 //
-// [Run] directs the other processes, which run [Work]. They receive requests on stdin and answer on stdout.
+// [Run] directs the other processes, which run [Work].
 package demo
 
 import (
@@ -12,9 +12,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/child"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
@@ -73,21 +75,27 @@ type director struct {
 	sums  []string // the result that each client must compute
 
 	observer  *endpoint.Client // connection to the owner, for queries
-	owner     *process
-	clients   []*process
-	processes []*process // all processes that were started
+	owner     *child.Process
+	clients   []*child.Process
+	processes []*child.Process // all processes that were started
 }
 
 // say prints a line.
 func (d *director) say(format string, args ...any) { fmt.Fprintf(d.opts.Out, format+"\n", args...) }
 
 // start starts a process in the given role.
-func (d *director) start(ctx context.Context, role string) (*process, error) {
-	p, err := startProcess(ctx, d.opts.Worker, role, d.dir)
+func (d *director) start(ctx context.Context, role string) (*child.Process, error) {
+	p, err := child.Start(ctx, role, append(slices.Clone(d.opts.Worker), strings.ReplaceAll(role, " ", "-"), d.dir)...)
 	if err == nil {
 		d.processes = append(d.processes, p)
 	}
 	return p, err
+}
+
+// ask sends a request to a process and waits for the answer.
+func ask(p *child.Process, r request) (answer reply, err error) {
+	err = p.Ask(r.Op, r, &answer)
+	return answer, err
 }
 
 // model is a request for an operation that makes or loads a version of the model.
@@ -100,7 +108,7 @@ func (d *director) serve(ctx context.Context) (err error) {
 	if d.owner, err = d.start(ctx, "owner"); err != nil {
 		return err
 	}
-	got, err := d.owner.ask(d.model(opServe, 1))
+	got, err := ask(d.owner, d.model(opServe, 1))
 	if err != nil {
 		return err
 	}
@@ -109,7 +117,7 @@ func (d *director) serve(ctx context.Context) (err error) {
 	if d.opts.Path == "" {
 		did = "made"
 	}
-	d.say("owner, pid %d: %s %s in %s, %s", d.owner.pid(), did, term.FormatBytes(got.Bytes), term.FormatDuration(got.Took), term.FormatRate(got.Bytes, got.Took))
+	d.say("%v: %s %s in %s, %s", d.owner, did, term.FormatBytes(got.Bytes), term.FormatDuration(got.Took), term.FormatRate(got.Bytes, got.Took))
 	d.observer, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socketPath(d.dir), Label: "demo"})
 	return err
 }
@@ -123,12 +131,12 @@ func (d *director) attach(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		got, err := p.ask(request{Op: opAttach})
+		got, err := ask(p, request{Op: opAttach})
 		if err != nil {
 			return err
 		}
 		d.clients, d.sums = append(d.clients, p), append(d.sums, sum)
-		d.say("%s, pid %d: attached in %s, nothing copied", p.role, p.pid(), term.FormatDuration(got.Took))
+		d.say("%v: attached in %s, nothing copied", p, term.FormatDuration(got.Took))
 	}
 	if _, err := d.compute(0); err != nil {
 		return err
@@ -143,13 +151,13 @@ func (d *director) compute(during time.Duration) (runs int, err error) {
 	answers, errs := make([]reply, len(d.clients)), make([]error, len(d.clients))
 	var group sync.WaitGroup
 	for i, p := range d.clients {
-		group.Go(func() { answers[i], errs[i] = p.ask(request{Op: opCompute, During: during}) })
+		group.Go(func() { answers[i], errs[i] = ask(p, request{Op: opCompute, During: during}) })
 	}
 	group.Wait()
 	for i, a := range answers {
 		runs += a.Runs
 		if p := d.clients[i]; errs[i] == nil && a.Sum != d.sums[i] {
-			errs[i] = fmt.Errorf("%w: %s, pid %d, computed %s, want %s", ErrDisagree, p.role, p.pid(), a.Sum, d.sums[i])
+			errs[i] = fmt.Errorf("%w: %v, computed %s, want %s", ErrDisagree, p, a.Sum, d.sums[i])
 		}
 	}
 	return runs, errors.Join(errs...)
@@ -173,10 +181,10 @@ func (d *director) meanwhile(step func() error) (int, error) {
 
 // oneCopy checks that the owner and the clients, all of which have read the model, hold one copy of it.
 func (d *director) oneCopy() error {
-	all := append([]*process{d.owner}, d.clients...)
+	all := append([]*child.Process{d.owner}, d.clients...)
 	pids := make([]int, len(all))
 	for i, p := range all {
-		pids[i] = p.pid()
+		pids[i] = p.PID()
 	}
 	pss, objects, err := modelMemory(pids)
 	if err != nil {
@@ -221,16 +229,16 @@ func (d *director) waitForHolders(ctx context.Context, what string, condition fu
 func (d *director) killClient(ctx context.Context) error {
 	p := d.clients[2]
 	start := time.Now()
-	if err := p.cmd.Process.Kill(); err != nil {
+	if err := p.Signal(); err != nil {
 		return err
 	}
-	err := d.waitForHolders(ctx, "that "+p.role+" is gone", func(holders map[uint64][]int) bool { return !slices.Contains(holders[1], p.pid()) })
+	err := d.waitForHolders(ctx, "that client 3 is gone", func(holders map[uint64][]int) bool { return !slices.Contains(holders[1], p.PID()) })
 	if err != nil {
 		return err
 	}
 	d.clients, d.sums = d.clients[:2], d.sums[:2]
-	d.say("killed %s (SIGKILL): its references were released after %s", p.role, term.FormatDuration(time.Since(start)))
-	return p.kill() // it has ended
+	d.say("killed client 3 (SIGKILL): its references were released after %s", term.FormatDuration(time.Since(start)))
+	return p.Kill() // it has ended
 }
 
 // publish publishes a second version from another process, which then ends, while the clients compute on the first one.
@@ -242,17 +250,17 @@ func (d *director) publish(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if second, err = p.ask(d.model(opPublish, 2)); err != nil {
+		if second, err = ask(p, d.model(opPublish, 2)); err != nil {
 			return err
 		}
-		d.say("publisher, pid %d: published version %d and ended", p.pid(), second.Version)
-		return p.end()
+		d.say("%v: published version %d and ended", p, second.Version)
+		return p.End()
 	})
 	if err != nil {
 		return err
 	}
 	d.say("readers of version 1 continued: %s, the same results", term.Count(runs, "run"))
-	got, err := d.clients[1].ask(request{Op: opAttach})
+	got, err := ask(d.clients[1], request{Op: opAttach})
 	if err != nil {
 		return err
 	}
@@ -261,7 +269,7 @@ func (d *director) publish(ctx context.Context) error {
 		return err
 	}
 	err = d.waitForHolders(ctx, "one reader on each version", func(holders map[uint64][]int) bool {
-		return slices.Equal(holders[1], []int{d.clients[0].pid()}) && slices.Equal(holders[second.Version], []int{d.clients[1].pid()})
+		return slices.Equal(holders[1], []int{d.clients[0].PID()}) && slices.Equal(holders[second.Version], []int{d.clients[1].PID()})
 	})
 	if err != nil {
 		return err
@@ -273,7 +281,7 @@ func (d *director) publish(ctx context.Context) error {
 
 // killOwner kills the owner while the clients compute.
 func (d *director) killOwner(context.Context) error {
-	runs, err := d.meanwhile(d.owner.kill)
+	runs, err := d.meanwhile(d.owner.Kill)
 	if err == nil {
 		d.say("killed the owner (SIGKILL): readers continue, %s, the same results", term.Count(runs, "run"))
 	}
@@ -287,21 +295,21 @@ func (d *director) replaceOwner(ctx context.Context) (err error) {
 	if d.owner, err = d.start(ctx, "new owner"); err != nil {
 		return err
 	}
-	owner, err := d.owner.ask(request{Op: opServe})
+	owner, err := ask(d.owner, request{Op: opServe})
 	if err != nil {
 		return err
 	}
 	for _, p := range d.clients {
-		if _, err := p.ask(request{Op: opReconnect, Server: owner.Server}); err != nil {
+		if _, err := ask(p, request{Op: opReconnect, Server: owner.Server}); err != nil {
 			return err
 		}
 	}
-	d.say("new owner, pid %d, on the same socket: both readers reconnected after %s", d.owner.pid(), term.FormatDuration(time.Since(start)))
-	published, err := d.clients[0].ask(request{Op: opHandOver})
+	d.say("%v, on the same socket: both readers reconnected after %s", d.owner, term.FormatDuration(time.Since(start)))
+	published, err := ask(d.clients[0], request{Op: opHandOver})
 	if err != nil {
 		return err
 	}
-	attached, err := d.clients[1].ask(request{Op: opAttach})
+	attached, err := ask(d.clients[1], request{Op: opAttach})
 	if err != nil {
 		return err
 	}
@@ -321,7 +329,7 @@ func (d *director) cleanUp() error {
 		errs = append(errs, d.observer.Close())
 	}
 	for _, p := range append(slices.Clone(d.clients), d.processes...) {
-		errs = append(errs, p.end())
+		errs = append(errs, p.End())
 	}
 	if d.dir != "" {
 		errs = append(errs, os.RemoveAll(d.dir))

@@ -2,18 +2,16 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/child"
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
@@ -43,7 +41,6 @@ type request struct {
 
 // reply is the answer, one line to the director.
 type reply struct {
-	Error   string        `json:",omitempty"`
 	Bytes   int64         `json:",omitempty"` // of the model's memory
 	Version uint64        `json:",omitempty"`
 	Server  string        `json:",omitempty"` // the owner's id
@@ -62,51 +59,16 @@ func socketPath(dir string) string { return filepath.Join(dir, "owner.sock") }
 // stdout. role is its label at the owner; dir is the demo's directory. If stdin or ctx ends, also in the middle of a
 // request, Work releases all resources. An owner then removes dir, because the director may have died.
 func Work(ctx context.Context, stdin io.Reader, stdout io.Writer, role, dir string) (err error) {
-	// Ctrl+C reaches every process of the terminal, but the director ends the others. If the director has died, writes
-	// must fail with an error, because SIGPIPE would end the process without cleanup.
-	signal.Ignore(os.Interrupt, syscall.SIGPIPE)
 	if !strings.HasPrefix(filepath.Base(dir), directoryPrefix) {
 		return fmt.Errorf("%w: %s is not a directory of the demo", driver.ErrInvalid, dir)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	dev, err := host.Open()
 	if err != nil {
 		return err
 	}
 	w := &worker{role: role, dir: dir, dev: dev}
 	defer func() { err = errors.Join(err, w.close()) }()
-	requests := make(chan request)
-	go func() {
-		defer cancel()
-		in := json.NewDecoder(stdin)
-		for {
-			var r request
-			if in.Decode(&r) != nil {
-				return
-			}
-			select {
-			case requests <- r:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	out := json.NewEncoder(stdout)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case r := <-requests:
-			answer, err := w.do(ctx, r)
-			if err != nil {
-				answer = reply{Error: err.Error()}
-			}
-			if err := out.Encode(answer); err != nil {
-				return err
-			}
-		}
-	}
+	return child.Serve(ctx, stdin, stdout, w.do)
 }
 
 // worker holds the resources of a demo process.
