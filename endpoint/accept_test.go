@@ -12,7 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 // A server whose process has no free descriptor accepts clients again when one is free.
@@ -42,13 +42,13 @@ func TestServerAcceptWithoutDescriptors(t *testing.T) {
 
 	require.NoError(t, syscall.Connect(fd, &syscall.SockaddrUnix{Name: s.Socket()}))
 	const began, ended = "WARN cannot accept clients for now", "WARN clients are accepted again"
-	endpointtest.Eventually(t, waitLimit, "the owner says so", func() bool { return log.times(began) == 1 })
+	proctest.Eventually(t, waitLimit, "the owner says so", func() bool { return log.times(began) == 1 })
 	time.Sleep(100 * time.Millisecond) // some more attempts
 	require.Equal(t, 1, log.times(began))
 	require.Zero(t, log.times(ended))
 	restore()
 	restored = true
-	endpointtest.Eventually(t, waitLimit, "it goes on", func() bool { return log.times(ended) == 1 })
+	proctest.Eventually(t, waitLimit, "it goes on", func() bool { return log.times(ended) == 1 })
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket()})
 	require.NoError(t, err)
 	require.NoError(t, c.Close())

@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -110,7 +110,7 @@ func TestCallArgumentsLegacyIPC(t *testing.T) {
 	}
 	drivertest.Leaks(t)
 	legacy := func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, kindVariable+"="+string(driver.CUDAIPC)) }
-	o, socket, ctx := start(t, legacy), endpointtest.SocketPath(t), context.Background()
+	o, socket, ctx := start(t, legacy), proctest.SocketPath(t), context.Background()
 	o.serve(socket)
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: driversOf(testDevice(t))})
 	require.NoError(t, err)
@@ -268,7 +268,7 @@ func TestCacheKeyInProcess(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := testDevice(t)
 	var counts counters
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Devices: driversOf(dev), Registry: testRegistry(dev, &counts)})
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: proctest.SocketPath(t), Devices: driversOf(dev), Registry: testRegistry(dev, &counts)})
 	require.NoError(t, err)
 	defer s.Close()
 	x, err := filled(dev, 4, 1)
@@ -321,7 +321,7 @@ func TestCacheUncachedStats(t *testing.T) {
 	var counts counters
 	var log lines
 	s, err := endpoint.NewServer(endpoint.ServerOptions{
-		Socket: endpointtest.SocketPath(t), Devices: driversOf(dev), Registry: testRegistry(dev, &counts),
+		Socket: proctest.SocketPath(t), Devices: driversOf(dev), Registry: testRegistry(dev, &counts),
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	require.NoError(t, err)

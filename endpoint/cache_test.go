@@ -10,7 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -60,7 +60,7 @@ func TestCacheInvalidateDuringRun(t *testing.T) {
 		n, _ := endpoint.Call[uint64](ctx, c, "build", in)
 		results <- n
 	}()
-	endpointtest.Eventually(t, waitLimit, "the build is running", func() bool { return o.ran("build") == 1 })
+	proctest.Eventually(t, waitLimit, "the build is running", func() bool { return o.ran("build") == 1 })
 	n, err := c.InvalidateEndpoint(ctx, "build")
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
@@ -122,7 +122,7 @@ func TestCacheGoexitWaiters(t *testing.T) {
 				results <- text
 			}
 		}()
-		endpointtest.Eventually(t, waitLimit, "all wait for one run", func() bool {
+		proctest.Eventually(t, waitLimit, "all wait for one run", func() bool {
 			server, err := c.ServerInfo(ctx)
 			return err == nil && server.Stats.CacheMisses == uint64(i+1) && server.Stats.CacheJoins == uint64((i+1)*(2*each-1))
 		})
@@ -188,7 +188,7 @@ func TestCacheSingleFlight(t *testing.T) {
 			results <- n
 		}()
 	}
-	endpointtest.Eventually(t, waitLimit, "all wait for one run", func() bool {
+	proctest.Eventually(t, waitLimit, "all wait for one run", func() bool {
 		server, err := c.ServerInfo(ctx)
 		return err == nil && server.Stats.CacheMisses+server.Stats.CacheJoins == callers
 	})
@@ -207,10 +207,10 @@ func TestCacheSingleFlightCancel(t *testing.T) {
 	in := gateIn{Gate: "all", N: 3}
 	first := make(chan error, 1)
 	go func() { first <- c.Call(leaving, "gated", in, nil) }()
-	endpointtest.Eventually(t, waitLimit, "it runs", func() bool { return o.ran("gated") == 1 })
+	proctest.Eventually(t, waitLimit, "it runs", func() bool { return o.ran("gated") == 1 })
 	second := make(chan error, 1)
 	go func() { second <- c.Call(ctx, "gated", in, nil) }()
-	endpointtest.Eventually(t, waitLimit, "the other has joined", func() bool {
+	proctest.Eventually(t, waitLimit, "the other has joined", func() bool {
 		server, err := c.ServerInfo(ctx)
 		return err == nil && server.Stats.CacheJoins == 1
 	})
@@ -222,10 +222,10 @@ func TestCacheSingleFlightCancel(t *testing.T) {
 
 	leaving, leave = context.WithCancel(ctx)
 	go func() { first <- c.Call(leaving, "gated", gateIn{Gate: "nobody"}, nil) }()
-	endpointtest.Eventually(t, waitLimit, "it runs", func() bool { return o.ran("gated") == 2 })
+	proctest.Eventually(t, waitLimit, "it runs", func() bool { return o.ran("gated") == 2 })
 	leave()
 	require.ErrorIs(t, <-first, context.Canceled)
-	endpointtest.Eventually(t, waitLimit, "the run is told to stop when the last one leaves", func() bool { return o.ran("gated told to stop") == 1 })
+	proctest.Eventually(t, waitLimit, "the run is told to stop when the last one leaves", func() bool { return o.ran("gated told to stop") == 1 })
 }
 
 // Concurrent submissions each get a task.

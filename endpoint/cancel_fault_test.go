@@ -10,7 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 // accustom makes calls of an endpoint count as short, so that the reading goroutine runs them itself.
@@ -39,10 +39,10 @@ func TestCancelReachesFunction(t *testing.T) {
 				}
 			})
 		}
-		endpointtest.Eventually(t, waitLimit, "the functions wait", func() bool { return statsOf(t, c).Started == n })
+		proctest.Eventually(t, waitLimit, "the functions wait", func() bool { return statsOf(t, c).Started == n })
 		cancel()
 		calls.Wait()
-		endpointtest.Eventually(t, waitLimit, "they were told to stop", func() bool { return statsOf(t, c).Stopped == n })
+		proctest.Eventually(t, waitLimit, "they were told to stop", func() bool { return statsOf(t, c).Stopped == n })
 		settled(t, c, before)
 	}
 }
@@ -54,7 +54,7 @@ func TestCallDeadlineStopsFunction(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, c.Call(ctx, "wait", false, nil), context.DeadlineExceeded)
-	endpointtest.Eventually(t, waitLimit, "it was stopped", func() bool { return statsOf(t, c).Stopped == 1 })
+	proctest.Eventually(t, waitLimit, "it was stopped", func() bool { return statsOf(t, c).Stopped == 1 })
 }
 
 // A long call of an endpoint with short calls delays others on the connection only briefly.
@@ -69,7 +69,7 @@ func TestCallInlineOverdue(t *testing.T) {
 	for i := range int64(20) {
 		accustom(t, c, "wait", true)
 		waiting.Go(func() { c.Call(ctx, "wait", false, nil) })
-		endpointtest.Eventually(t, waitLimit, "it waits", func() bool { return statsOf(t, c).Started == i+1 })
+		proctest.Eventually(t, waitLimit, "it waits", func() bool { return statsOf(t, c).Started == i+1 })
 		got, err := endpoint.Call[int](context.Background(), c, "next", 1)
 		require.NoError(t, err)
 		require.Equal(t, 2, got)

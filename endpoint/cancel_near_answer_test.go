@@ -17,7 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -77,7 +77,7 @@ func TestClientCancelNearAnswer(t *testing.T) {
 				}
 				return func(t *testing.T) {
 					defer h.Close()
-					endpointtest.Eventually(t, waitLimit, "it hears of the newest version", func() bool { return h.Newest() == version })
+					proctest.Eventually(t, waitLimit, "it hears of the newest version", func() bool { return h.Newest() == version })
 				}, nil
 			},
 			"reference": func(t *testing.T, ctx context.Context) (func(*testing.T), error) {
@@ -158,7 +158,7 @@ func TestClientCancelNearAnswer(t *testing.T) {
 				for _, work := range slices.Concat(works[:]...) {
 					work(t)
 				}
-				endpointtest.Eventually(t, waitLimit, "nothing is left at the owner", func() bool {
+				proctest.Eventually(t, waitLimit, "nothing is left at the owner", func() bool {
 					info, err := s.ServerInfo(context.Background())
 					require.NoError(t, err)
 					left := info.Stats.Leases + info.Stats.Objects + info.Stats.TasksRunning + info.Stats.TasksPending + info.Stats.Watchers
@@ -210,7 +210,7 @@ func awaitVersion(t *testing.T, w *endpoint.Watcher, version uint64) {
 // Watchers close while the client of a restarted owner resumes the others. Unrelated requests of the client succeed.
 func TestWatcherCloseDuringReconnect(t *testing.T) {
 	drivertest.Leaks(t)
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	open := func() *endpoint.Server {
 		s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
 		require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 // A client that starts first sees owners start, crash and be replaced.
@@ -18,11 +18,11 @@ func TestClientStartsBeforeServer(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)
 	defer cancel()
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	c, err := endpoint.NewClient(endpoint.ClientOptions{Socket: socket, Devices: driversOf(testDevice(t)), Logger: discard()})
 	require.NoError(t, err)
 	defer c.Close()
-	endpointtest.Eventually(t, waitLimit, "attempts that fail", func() bool { return c.Stats().DialFailures > 1 })
+	proctest.Eventually(t, waitLimit, "attempts that fail", func() bool { return c.Stats().DialFailures > 1 })
 	before := c.Stats()
 	require.Equal(t, endpoint.StateConnecting, before.State)
 	require.Empty(t, before.Server)
@@ -43,7 +43,7 @@ func TestClientStartsBeforeServer(t *testing.T) {
 	id := one.serve(socket)
 	require.NoError(t, c.Connect(ctx))
 	require.Equal(t, endpoint.StateConnected, c.State())
-	endpointtest.Eventually(t, waitLimit, "a watcher of the name", func() bool { return c.Stats().Watchers == 1 })
+	proctest.Eventually(t, waitLimit, "a watcher of the name", func() bool { return c.Stats().Watchers == 1 })
 	one.publish(model{Name: "llm", Bytes: 1 << 20})
 	a := <-got
 	require.NoError(t, a.err)
@@ -62,16 +62,16 @@ func TestClientStartsBeforeServer(t *testing.T) {
 	require.NoError(t, second.Close())
 
 	one.Kill()
-	endpointtest.Eventually(t, waitLimit, "the loss of the owner", func() bool { return c.State() == endpoint.StateConnecting })
+	proctest.Eventually(t, waitLimit, "the loss of the owner", func() bool { return c.State() == endpoint.StateConnecting })
 	two := start(t)
 	two.serve(socket)
 	require.NoError(t, c.Connect(ctx))
-	endpointtest.Eventually(t, waitLimit, "the end of the version", func() bool { return c.Stats().Versions[0].State == endpoint.Orphaned })
+	proctest.Eventually(t, waitLimit, "the end of the version", func() bool { return c.Stats().Versions[0].State == endpoint.Orphaned })
 	require.Equal(t, uint64(2), c.Stats().Connections)
 	require.NoError(t, a.h.Close())
 	require.Empty(t, c.Stats().Versions)
 	two.Kill()
-	endpointtest.Eventually(t, waitLimit, "nobody who needs a connection", func() bool { return c.State() == endpoint.StateIdle })
+	proctest.Eventually(t, waitLimit, "nobody who needs a connection", func() bool { return c.State() == endpoint.StateIdle })
 	require.NoError(t, c.Close())
 	require.Equal(t, endpoint.StateClosed, c.State())
 	require.ErrorIs(t, c.Connect(ctx), endpoint.ErrClosed)
@@ -117,7 +117,7 @@ func TestClientAcquireWait(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 
 	first, third := waiting(endpoint.AcquireOptions{Wait: true}), waiting(endpoint.AcquireOptions{Version: 3, Wait: true})
-	endpointtest.Eventually(t, waitLimit, "two that wait", func() bool { return c.Stats().Watchers == 2 })
+	proctest.Eventually(t, waitLimit, "two that wait", func() bool { return c.Stats().Watchers == 2 })
 	publish("another")
 	require.Equal(t, uint64(1), publish("m"))
 	require.Equal(t, uint64(1), <-first)
@@ -148,7 +148,7 @@ func TestClientStates(t *testing.T) {
 // Every change is signalled by the channel: a missed one hangs the test.
 func TestClientTellsOfItsState(t *testing.T) {
 	drivertest.Leaks(t)
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	c, err := endpoint.NewClient(endpoint.ClientOptions{Socket: socket, Logger: discard()})
 	require.NoError(t, err)
 	defer c.Close()

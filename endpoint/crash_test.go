@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 // holders returns the number of sessions that hold the first version that the owner lists.
@@ -32,11 +32,11 @@ func TestClientKilledReleasesRefs(t *testing.T) {
 		require.Equal(t, 1, holders(o))
 		c.Kill()
 		killed := time.Now()
-		endpointtest.Eventually(t, waitLimit, "the references are back", func() bool { return holders(o) == 0 })
+		proctest.Eventually(t, waitLimit, "the references are back", func() bool { return holders(o) == 0 })
 		// The product promises 100 ms; a test on a busy machine can only detect another order of magnitude.
 		require.Less(t, time.Since(killed), promptly)
 	}
-	endpointtest.Eventually(t, waitLimit, "descriptors, mappings and goroutines are back", func() bool {
+	proctest.Eventually(t, waitLimit, "descriptors, mappings and goroutines are back", func() bool {
 		now := o.count()
 		return now.Within(before)
 	})
@@ -51,10 +51,10 @@ func TestClientKilledReleasesVersion(t *testing.T) {
 	o.publish(model{Name: "m"})
 	require.Len(t, o.models()[0].Versions, 2)
 	c.Kill()
-	endpointtest.Eventually(t, waitLimit, "version 1 is freed", func() bool {
+	proctest.Eventually(t, waitLimit, "version 1 is freed", func() bool {
 		return len(o.models()[0].Versions) == 1
 	})
-	endpointtest.Eventually(t, waitLimit, "its descriptor and mapping are gone", func() bool {
+	proctest.Eventually(t, waitLimit, "its descriptor and mapping are gone", func() bool {
 		now := o.count()
 		return now.Files <= before.Files && now.Mappings <= before.Mappings
 	})
@@ -83,7 +83,7 @@ func TestServerKilledClientsReadOn(t *testing.T) {
 	o2.publish(model{Name: "m", Seed: 12})
 	require.Equal(t, endpoint.EventOwnerBack, c.next("w").Kind)
 	require.Equal(t, endpoint.EventPublished, c.next("w").Kind)
-	endpointtest.Eventually(t, waitLimit, "the handle has lost its owner", func() bool { return c.handle("h").State == "orphaned" })
+	proctest.Eventually(t, waitLimit, "the handle has lost its owner", func() bool { return c.handle("h").State == "orphaned" })
 	c.check("h", model{Seed: 11, Bytes: 8 << 20})
 	c.acquire(acquisition{Name: "m", Key: "h2"})
 	c.check("h2", model{Seed: 12})
@@ -91,14 +91,14 @@ func TestServerKilledClientsReadOn(t *testing.T) {
 
 func TestClientPingWithoutServer(t *testing.T) {
 	c := start(t)
-	took, err := dialOp.Ask(c.Process, dialing{Socket: endpointtest.SocketPath(t)})
+	took, err := dialOp.Ask(c.Process, dialing{Socket: proctest.SocketPath(t)})
 	require.ErrorIs(t, err, endpoint.ErrUnavailable)
 	require.ErrorContains(t, err, "sharedtensor serve", "the error says what to do")
 	require.Less(t, took, promptly)
 }
 
 func TestClientDialWait(t *testing.T) {
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	c := start(t)
 	require.ErrorIs(t, c.dialError(dialing{Socket: socket, Wait: true, Limit: 50 * time.Millisecond}), context.DeadlineExceeded)
 	for range count(t, 300, 3000) { // the time may end at any moment of an attempt

@@ -19,7 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -252,7 +252,7 @@ func TestSessionCutAnywhere(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	s, dev, counts := cutOwner(t)
-	dir := endpointtest.SocketPath(t)
+	dir := proctest.SocketPath(t)
 	number := 0
 	run := func(toOwner bool, after int) (*cutter, error) {
 		number++
@@ -343,7 +343,7 @@ func TestServerKilledDuringCalls(t *testing.T) {
 	for range n {
 		go func() { failures <- other.Call(context.Background(), "wait", false, nil) }()
 	}
-	endpointtest.Eventually(t, waitLimit, "all of them wait", func() bool { return statsOf(t, c).Started == n })
+	proctest.Eventually(t, waitLimit, "all of them wait", func() bool { return statsOf(t, c).Started == n })
 	start := time.Now()
 	o.Kill()
 	for range n {

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -37,7 +37,7 @@ func digestOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driv
 func heldOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driver.Device, begun <-chan struct{}, release func()) {
 	t.Helper()
 	dev = testDevice(t)
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Devices: driversOf(dev), Logger: discard()})
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: proctest.SocketPath(t), Devices: driversOf(dev), Logger: discard()})
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	go s.Serve(context.Background())
@@ -130,7 +130,7 @@ func TestDigestsInTheBackground(t *testing.T) {
 	require.NoError(t, h.Close())
 	_, err = refused()
 	require.ErrorIs(t, err, module.ErrDigest)
-	endpointtest.Eventually(t, waitLimit, "the handle of what was refused is closed", func() bool { return c.Stats().Handles == 0 })
+	proctest.Eventually(t, waitLimit, "the handle of what was refused is closed", func() bool { return c.Stats().Handles == 0 })
 	require.Equal(t, endpoint.DigestComputed, version().DigestState)
 	require.Equal(t, &whole, version().Digest)
 	text, err := json.Marshal(version())
@@ -159,7 +159,7 @@ func TestDigestsInTheBackground(t *testing.T) {
 // awaitRequest returns when a client has a request in flight.
 func awaitRequest(t *testing.T, s *endpoint.Server) {
 	t.Helper()
-	endpointtest.Eventually(t, waitLimit, "the request is in flight", func() bool {
+	proctest.Eventually(t, waitLimit, "the request is in flight", func() bool {
 		info, err := s.ServerInfo(t.Context())
 		require.NoError(t, err)
 		return slices.ContainsFunc(info.Sessions, func(s endpoint.SessionInfo) bool { return !s.Self && s.Requests > 0 })
@@ -235,7 +235,7 @@ func TestDigestsOutliveTheirPublisher(t *testing.T) {
 	_, err = c.Digests(t.Context(), "m", 1)
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 	require.NoError(t, c.Close())
-	endpointtest.Eventually(t, waitLimit, "the owner has nothing of it any more", func() bool {
+	proctest.Eventually(t, waitLimit, "the owner has nothing of it any more", func() bool {
 		now := o.count()
 		return now.Within(before)
 	})

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 // An owner shuts down while a task runs and a call waits for it.
@@ -56,7 +56,7 @@ func TestServerShutdownDrains(t *testing.T) {
 		n, err := endpoint.Call[int](ctx, waiting, "gated", 7)
 		called <- end{n: n, err: err}
 	}()
-	endpointtest.Eventually(t, waitLimit, "both run", func() bool { return began.Load() == 2 })
+	proctest.Eventually(t, waitLimit, "both run", func() bool { return began.Load() == 2 })
 	go func() { ended <- s.Shutdown(ctx) }()
 
 	refuses := func(c endpoint.Caller) func() bool {
@@ -71,9 +71,9 @@ func TestServerShutdownDrains(t *testing.T) {
 			return errors.Is(submitted, endpoint.ErrUnavailable) && errors.Is(called, endpoint.ErrUnavailable)
 		}
 	}
-	endpointtest.Eventually(t, waitLimit, "the owner takes nothing of its own process", refuses(s))
-	endpointtest.Eventually(t, waitLimit, "nor of a client that waits", refuses(waiting))
-	endpointtest.Eventually(t, waitLimit, "nor of one that is idle", refuses(idle))
+	proctest.Eventually(t, waitLimit, "the owner takes nothing of its own process", refuses(s))
+	proctest.Eventually(t, waitLimit, "nor of a client that waits", refuses(waiting))
+	proctest.Eventually(t, waitLimit, "nor of one that is idle", refuses(idle))
 	select {
 	case err := <-ended:
 		require.Fail(t, "it did not wait for what runs", "%v", err)

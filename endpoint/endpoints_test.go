@@ -12,7 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -272,7 +272,7 @@ func driversOf(dev driver.Device) []driver.Device { return []driver.Device{dev} 
 func callingWith(t testing.TB, s service) (*endpoint.Client, *child) {
 	t.Helper()
 	o := start(t)
-	s.Socket = endpointtest.SocketPath(t)
+	s.Socket = proctest.SocketPath(t)
 	o.serveWith(s)
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket, Devices: driversOf(testDevice(t))})
 	require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -25,7 +25,7 @@ type fakeOwner struct {
 
 func newFakeOwner(t testing.TB) *fakeOwner {
 	t.Helper()
-	path := endpointtest.SocketPath(t)
+	path := proctest.SocketPath(t)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
@@ -68,7 +68,7 @@ func (o *fakeOwner) accept() *ownerEnd {
 	conn, err := wire.NewConn(raw, wire.Limits{})
 	require.NoError(o.t, err)
 	o.t.Cleanup(func() { conn.Close() })
-	return &ownerEnd{OwnerEnd: &endpointtest.OwnerEnd{Conn: conn, T: o.t}, raw: raw}
+	return &ownerEnd{OwnerEnd: &proctest.OwnerEnd{Conn: conn, T: o.t}, raw: raw}
 }
 
 // greet accepts the next connection as the owner with that id.
@@ -82,7 +82,7 @@ func (o *fakeOwner) greet(server string) *ownerEnd {
 
 // ownerEnd is the owner's end of a connection.
 type ownerEnd struct {
-	*endpointtest.OwnerEnd
+	*proctest.OwnerEnd
 	raw *net.UnixConn
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -114,7 +114,7 @@ func TestFollowerPins(t *testing.T) {
 	require.NoError(t, err)
 
 	o.publish(model{Name: "m", Seed: 2})
-	endpointtest.Eventually(t, waitLimit, "version 2 is taken", func() bool { return f.Status().Version == 2 })
+	proctest.Eventually(t, waitLimit, "version 2 is taken", func() bool { return f.Status().Version == 2 })
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 2) }))
 	require.EqualValues(t, 1, request.Version())
 	require.NoError(t, all.check(request.Value().StateDict, 1), "a request keeps the version that it began with")
@@ -122,12 +122,12 @@ func TestFollowerPins(t *testing.T) {
 
 	require.NoError(t, request.Close())
 	require.NoError(t, request.Close(), "a second time is nothing")
-	endpointtest.Eventually(t, waitLimit, "version 1 is unmapped", func() bool { return mapped(t) == one })
-	endpointtest.Eventually(t, waitLimit, "the owner frees it", func() bool { return len(o.models()[0].Versions) == 1 })
+	proctest.Eventually(t, waitLimit, "version 1 is unmapped", func() bool { return mapped(t) == one })
+	proctest.Eventually(t, waitLimit, "the owner frees it", func() bool { return len(o.models()[0].Versions) == 1 })
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 2) }))
 
 	o.withdraw("m")
-	endpointtest.Eventually(t, waitLimit, "the withdrawal is told", func() bool { return f.Status().Withdrawn })
+	proctest.Eventually(t, waitLimit, "the withdrawal is told", func() bool { return f.Status().Withdrawn })
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 2) }))
 	last, err := f.Current()
 	require.NoError(t, err)
@@ -185,15 +185,15 @@ func TestFollowerValidate(t *testing.T) {
 	require.NoError(t, f.Status().Refused)
 	one := mapped(t)
 	o.publish(model{Name: "m", Seed: 2})
-	endpointtest.Eventually(t, waitLimit, "version 2 is refused", func() bool { return errors.Is(f.Status().Refused, errBad) })
+	proctest.Eventually(t, waitLimit, "version 2 is refused", func() bool { return errors.Is(f.Status().Refused, errBad) })
 	require.EqualValues(t, 1, f.Status().Version)
 	o.publish(model{Name: "m", Seed: 3})
-	endpointtest.Eventually(t, waitLimit, "version 3 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrPanic) })
+	proctest.Eventually(t, waitLimit, "version 3 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrPanic) })
 	require.Equal(t, one, mapped(t), "what was refused is unmapped")
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 1) }))
 	o.publish(model{Name: "m", Seed: 4})
-	endpointtest.Eventually(t, waitLimit, "version 4 is taken", func() bool { return f.Status().Version == 4 })
+	proctest.Eventually(t, waitLimit, "version 4 is taken", func() bool { return f.Status().Version == 4 })
 	require.NoError(t, f.Status().Refused)
 
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
@@ -220,18 +220,18 @@ func TestFollowerReconnects(t *testing.T) {
 	c, f := following(t, socket, endpoint.FollowOptions{})
 	require.EqualValues(t, 3, f.Status().Version)
 	o.Kill()
-	endpointtest.Eventually(t, waitLimit, "the loss is told", func() bool { return f.Status().OwnerLost })
+	proctest.Eventually(t, waitLimit, "the loss is told", func() bool { return f.Status().OwnerLost })
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 3) }))
 
 	next := start(t)
 	next.serve(socket)
-	endpointtest.Eventually(t, waitLimit, "the successor is told", func() bool { return !f.Status().OwnerLost })
+	proctest.Eventually(t, waitLimit, "the successor is told", func() bool { return !f.Status().OwnerLost })
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 3) }), "it has not published anything yet")
 	next.publish(model{Name: "m", Seed: 9})
-	endpointtest.Eventually(t, waitLimit, "its version is taken", func() bool { return f.Status().Version == 1 })
+	proctest.Eventually(t, waitLimit, "its version is taken", func() bool { return f.Status().Version == 1 })
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 9) }))
-	endpointtest.Eventually(t, waitLimit, "the old one is unmapped", func() bool { return c.Stats().Handles == 1 })
+	proctest.Eventually(t, waitLimit, "the old one is unmapped", func() bool { return c.Stats().Handles == 1 })
 }
 
 // Every change is signalled by the channel: a missed one hangs the test.
@@ -335,7 +335,7 @@ func TestFollowerUnderLoad(t *testing.T) {
 			}
 			o.publish(model{Name: "m", Seed: base + n})
 			if n == 1 {
-				endpointtest.Eventually(t, waitLimit, "the successor's version is taken", func() bool { return f.Status().Version == 1 })
+				proctest.Eventually(t, waitLimit, "the successor's version is taken", func() bool { return f.Status().Version == 1 })
 				p, err := f.Current()
 				require.NoError(t, err)
 				mu.Lock()
@@ -345,7 +345,7 @@ func TestFollowerUnderLoad(t *testing.T) {
 			}
 			time.Sleep(2 * time.Millisecond)
 		}
-		endpointtest.Eventually(t, waitLimit, "the newest version is taken", func() bool { return f.Status().Version == 12 })
+		proctest.Eventually(t, waitLimit, "the newest version is taken", func() bool { return f.Status().Version == 12 })
 		if owners < 3 {
 			o.Kill()
 			o = start(t)
@@ -356,7 +356,7 @@ func TestFollowerUnderLoad(t *testing.T) {
 	workers.Wait()
 	require.Positive(t, requests.Load())
 	require.GreaterOrEqual(t, c.Stats().Connections, uint64(4), "three owners were killed")
-	endpointtest.Eventually(t, waitLimit, "one version is mapped", func() bool { return len(o.models()[0].Versions) == 1 })
+	proctest.Eventually(t, waitLimit, "one version is mapped", func() bool { return len(o.models()[0].Versions) == 1 })
 }
 
 // A closed pin has no tensors even while its version is current, and another pin of the version keeps them.
@@ -413,19 +413,19 @@ func TestFollowPrepares(t *testing.T) {
 	}
 	require.EqualValues(t, 1, prepared.Load())
 	o.publish(model{Name: "m", Seed: 2})
-	endpointtest.Eventually(t, waitLimit, "version 2 is refused", func() bool { return f.Status().Refused != nil })
+	proctest.Eventually(t, waitLimit, "version 2 is refused", func() bool { return f.Status().Refused != nil })
 	require.ErrorContains(t, f.Status().Refused, "two is not for us")
 	o.publish(model{Name: "m", Seed: 3})
-	endpointtest.Eventually(t, waitLimit, "version 3 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrPanic) })
+	proctest.Eventually(t, waitLimit, "version 3 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrPanic) })
 	require.ErrorContains(t, f.Status().Refused, "prepare")
 	require.Zero(t, closed.Load())
 	old, err := f.Current()
 	require.NoError(t, err)
 	o.publish(model{Name: "m", Seed: 4})
-	endpointtest.Eventually(t, waitLimit, "version 4 is in use", func() bool { return f.Status().Version == 4 })
+	proctest.Eventually(t, waitLimit, "version 4 is in use", func() bool { return f.Status().Version == 4 })
 	require.Zero(t, closed.Load(), "a request still uses version 1")
 	require.NoError(t, old.Close())
-	endpointtest.Eventually(t, waitLimit, "the value of version 1 is closed", func() bool { return closed.Load() == 1 })
+	proctest.Eventually(t, waitLimit, "the value of version 1 is closed", func() bool { return closed.Load() == 1 })
 	require.Nil(t, old.Value())
 	require.NoError(t, f.Close())
 	require.EqualValues(t, 2, closed.Load())
@@ -445,7 +445,7 @@ func TestFollowNoWait(t *testing.T) {
 	_, err = f.Current()
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 	o.publish(model{Name: "m", Seed: 1})
-	endpointtest.Eventually(t, waitLimit, "version 1 is in use", func() bool { return f.Status().Version == 1 })
+	proctest.Eventually(t, waitLimit, "version 1 is in use", func() bool { return f.Status().Version == 1 })
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 1) }))
 	require.NoError(t, f.Close())
@@ -467,7 +467,7 @@ func TestFollowRefuseOlder(t *testing.T) {
 	next := start(t)
 	next.serve(socket)
 	next.publish(model{Name: "m", Seed: 9})
-	endpointtest.Eventually(t, waitLimit, "version 1 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrOlderVersion) })
+	proctest.Eventually(t, waitLimit, "version 1 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrOlderVersion) })
 	require.EqualValues(t, 3, f.Status().Version)
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 3) }))
@@ -480,7 +480,7 @@ func TestFollowRefuseOlder(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 4, version)
 	require.NoError(t, pinned.Close())
-	endpointtest.Eventually(t, waitLimit, "version 4 is in use", func() bool { return f.Status().Version == 4 })
+	proctest.Eventually(t, waitLimit, "version 4 is in use", func() bool { return f.Status().Version == 4 })
 	require.NotEqual(t, before, f.Status().Server)
 	require.NoError(t, f.Status().Refused)
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error {

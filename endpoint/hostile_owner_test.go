@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -287,7 +287,7 @@ func TestHostileOwner(t *testing.T) {
 			}
 			if row.cut {
 				end.WaitEnd()
-				endpointtest.Eventually(t, waitLimit, "the client knows", func() bool { return c.ServerID() == "" })
+				proctest.Eventually(t, waitLimit, "the client knows", func() bool { return c.ServerID() == "" })
 				pinged := make(chan error, 1)
 				go func() { _, err := c.Ping(context.Background()); pinged <- err }()
 				end = o.greet("good")

@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -76,7 +76,7 @@ func TestCacheKeyAfterSealing(t *testing.T) {
 		return
 	}
 	require.EqualValues(t, 12, sumOf(t, c, x))
-	endpointtest.Eventually(t, waitLimit, "the owner has let go of it", func() bool { return x.Storage().Seal() == nil })
+	proctest.Eventually(t, waitLimit, "the owner has let go of it", func() bool { return x.Storage().Seal() == nil })
 	require.ErrorIs(t, x.Zero(), driver.ErrReadOnly)
 	for _, c := range []*endpoint.Client{c, c, another(t, c, dev)} {
 		require.EqualValues(t, 12, sumOf(t, c, x))

@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 // Clients that hold one thing each stay connected; one that holds nothing is disconnected.
@@ -46,16 +46,16 @@ func TestSessionIdleTimeout(t *testing.T) {
 	go func() { waited <- waits.Call(ctx, "wait", nil, nil) }()
 
 	idle := dial()
-	endpointtest.Eventually(t, waitLimit, "the one that holds nothing is let go", func() bool { return count() == 4 })
-	endpointtest.Eventually(t, waitLimit, "it dials again when it is used and has heard of that", func() bool {
+	proctest.Eventually(t, waitLimit, "the one that holds nothing is let go", func() bool { return count() == 4 })
+	proctest.Eventually(t, waitLimit, "it dials again when it is used and has heard of that", func() bool {
 		_, err := idle.Ping(context.Background())
 		return err == nil
 	})
-	endpointtest.Eventually(t, waitLimit, "it is let go again", func() bool { return count() == 4 })
+	proctest.Eventually(t, waitLimit, "it is let go again", func() bool { return count() == 4 })
 	require.NoError(t, h.Close())
 	require.NoError(t, ref.Close())
 	cancel()
 	require.Error(t, <-waited)
 	ctx = context.Background()
-	endpointtest.Eventually(t, waitLimit, "only the watch keeps its client", func() bool { return count() == 1 })
+	proctest.Eventually(t, waitLimit, "only the watch keeps its client", func() bool { return count() == 1 })
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -37,7 +37,7 @@ func inEachState(t *testing.T, s *endpoint.Server) map[endpoint.TaskState]string
 	cancelled, err := s.Task(ids[endpoint.TaskCancelled]).Cancel(ctx)
 	require.NoError(t, err)
 	require.True(t, cancelled)
-	endpointtest.Eventually(t, waitLimit, "the one that runs has reported", func() bool {
+	proctest.Eventually(t, waitLimit, "the one that runs has reported", func() bool {
 		info, err := s.Task(ids[endpoint.TaskRunning]).Info(ctx)
 		require.NoError(t, err)
 		return info.Done == 3
@@ -145,7 +145,7 @@ func TestTaskWaitContextEnds(t *testing.T) {
 			ctx := context.Background()
 			info, err := c.Submit(ctx, "steps", gateIn{Gate: path, N: 3})
 			require.NoError(t, err)
-			endpointtest.Eventually(t, waitLimit, "it has reported", func() bool {
+			proctest.Eventually(t, waitLimit, "it has reported", func() bool {
 				now, err := info.Info(ctx)
 				require.NoError(t, err)
 				return now.Done == 3
@@ -154,7 +154,7 @@ func TestTaskWaitContextEnds(t *testing.T) {
 			for _, end := range []time.Duration{0, time.Millisecond} {
 				short, cancel := context.WithTimeoutCause(ctx, end, cause)
 				defer cancel()
-				endpointtest.Eventually(t, waitLimit, "it has the time to ask", func() bool {
+				proctest.Eventually(t, waitLimit, "it has the time to ask", func() bool {
 					got, err := info.Wait(short)
 					require.True(t, errors.Is(err, cause) || errors.Is(err, context.DeadlineExceeded), "%v", err)
 					require.Equal(t, info.ID, got.ID)
@@ -185,7 +185,7 @@ func TestTaskWaitContextEnds(t *testing.T) {
 			end, err := info.Wait(ctx)
 			require.NoError(t, err)
 			require.Equal(t, endpoint.TaskCompleted, end.State)
-			endpointtest.Eventually(t, waitLimit, "what has ended has ended", func() bool {
+			proctest.Eventually(t, waitLimit, "what has ended has ended", func() bool {
 				got, err := info.Wait(left)
 				return err == nil && got.State == end.State
 			})

@@ -16,7 +16,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -57,15 +57,15 @@ func TestInProcessOutlivesServer(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- again.Serve(context.Background()) }()
 	next(endpoint.EventOwnerBack)
-	endpointtest.Eventually(t, waitLimit, "the new owner is found", func() bool { return c.ServerID() == again.ID() })
-	endpointtest.Eventually(t, waitLimit, "the handle is an orphan", func() bool { return h.State() == endpoint.Orphaned })
+	proctest.Eventually(t, waitLimit, "the new owner is found", func() bool { return c.ServerID() == again.ID() })
+	proctest.Eventually(t, waitLimit, "the handle is an orphan", func() bool { return h.State() == endpoint.Orphaned })
 	require.NoError(t, again.Close())
 	require.ErrorIs(t, <-served, endpoint.ErrServerClosed)
 
 	other := start(t) // in another process, at the same path
 	id := other.serve(s.Socket())
 	next(endpoint.EventOwnerBack)
-	endpointtest.Eventually(t, waitLimit, "the other process is found", func() bool { return c.ServerID() == id })
+	proctest.Eventually(t, waitLimit, "the other process is found", func() bool { return c.ServerID() == id })
 	require.NoError(t, ref.Close())
 	require.NoError(t, h.Close())
 	require.NoError(t, c.Close())
@@ -73,7 +73,7 @@ func TestInProcessOutlivesServer(t *testing.T) {
 
 func TestInProcessWaitsForServe(t *testing.T) {
 	drivertest.Leaks(t)
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Limits: endpoint.Limits{Clients: 1}})
 	require.NoError(t, err)
 	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
@@ -180,7 +180,7 @@ func TestInProcessShutdownConcurrently(t *testing.T) {
 			}
 		})
 	}
-	endpointtest.Eventually(t, waitLimit, "they have come and gone", func() bool { return rounds.Load() > 100 })
+	proctest.Eventually(t, waitLimit, "they have come and gone", func() bool { return rounds.Load() > 100 })
 	require.NoError(t, s.Shutdown(ctx))
 	stop() // they would repeat requests until one is answered
 	all.Wait()

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -90,13 +90,13 @@ func TestInProcessSession(t *testing.T) {
 	require.NoError(t, (&worker{dev: dev}).check(next, model{Seed: 2}), "the owner keeps what was closed here")
 	require.NoError(t, next.Close())
 	require.NoError(t, h.Close())
-	endpointtest.Eventually(t, waitLimit, "version 1 is freed", func() bool { return len(listOf(s)[0].Versions) == 1 })
+	proctest.Eventually(t, waitLimit, "version 1 is freed", func() bool { return len(listOf(s)[0].Versions) == 1 })
 
 	held, err := c.Acquire(ctx, "m")
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 	require.NoError(t, c.Close())
-	endpointtest.Eventually(t, waitLimit, "the lease is back", func() bool { return len(listOf(s)[0].Versions[0].Holders) == 0 })
+	proctest.Eventually(t, waitLimit, "the lease is back", func() bool { return len(listOf(s)[0].Versions[0].Holders) == 0 })
 	require.NoError(t, (&worker{dev: dev}).check(held, model{Seed: 2}))
 	require.NoError(t, held.Close())
 	_, err = nextEvent(ctx, w)
@@ -163,7 +163,7 @@ func TestInProcessCall(t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, c.Call(short, "gated run", gateIn{Gate: "never"}, nil), context.DeadlineExceeded)
-	endpointtest.Eventually(t, waitLimit, "the function is told to stop", func() bool { return counts.get("gated run told to stop") == 1 })
+	proctest.Eventually(t, waitLimit, "the function is told to stop", func() bool { return counts.get("gated run told to stop") == 1 })
 	require.ErrorIs(t, c.Call(ctx, "nothing", nil, nil), endpoint.ErrNoEndpoint)
 }
 
@@ -177,7 +177,7 @@ func TestInProcessRefsEndWithClient(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 	require.ErrorIs(t, ref.Err(), endpoint.ErrClosed)
-	endpointtest.Eventually(t, waitLimit, "its object is gone, the other is not", func() bool {
+	proctest.Eventually(t, waitLimit, "its object is gone, the other is not", func() bool {
 		info, err := s.ServerInfo(ctx)
 		require.NoError(t, err)
 		return info.Stats.Objects == 1 && info.Stats.Clients == 0

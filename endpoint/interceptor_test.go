@@ -14,7 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -283,13 +283,13 @@ func TestInterceptorChangesOutcome(t *testing.T) {
 			require.Nil(t, out)
 			_, err = endpoint.CallManaged[*tensor.Tensor](t.Context(), client, "managed", 1)
 			require.ErrorContains(t, err, "after all not")
-			endpointtest.Eventually(t, waitLimit, "no references are left", func() bool {
+			proctest.Eventually(t, waitLimit, "no references are left", func() bool {
 				objects, err := client.Objects(t.Context())
 				return err == nil && len(objects) == 0
 			})
 			_, err = client.Submit(t.Context(), "wait", 1)
 			require.ErrorContains(t, err, "after all not")
-			endpointtest.Eventually(t, waitLimit, "the task that nobody knows is cancelled", func() bool {
+			proctest.Eventually(t, waitLimit, "the task that nobody knows is cancelled", func() bool {
 				tasks, err := client.Tasks(t.Context(), endpoint.TaskFilter{States: []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning}})
 				return err == nil && len(tasks) == 0
 			})
@@ -326,9 +326,9 @@ func TestInterceptorMisuse(t *testing.T) {
 	require.Equal(t, 1, left)
 
 	for _, list := range [][]endpoint.Interceptor{{nil}, {func(endpoint.Invoke) endpoint.Invoke { return nil }}} {
-		_, err = endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Interceptors: list})
+		_, err = endpoint.NewServer(endpoint.ServerOptions{Socket: proctest.SocketPath(t), Interceptors: list})
 		require.ErrorIs(t, err, endpoint.ErrConfiguration)
-		_, err = endpoint.NewClient(endpoint.ClientOptions{Socket: endpointtest.SocketPath(t), Interceptors: list})
+		_, err = endpoint.NewClient(endpoint.ClientOptions{Socket: proctest.SocketPath(t), Interceptors: list})
 		require.ErrorIs(t, err, endpoint.ErrConfiguration)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -81,12 +81,12 @@ func TestKeptArgumentsStayMapped(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, x.Storage().Bytes(), limitUse(t, s, "kept_bytes").Used)
-	endpointtest.Eventually(t, waitLimit, "memory that no call names is unmapped", func() bool { return kept() == 0 })
+	proctest.Eventually(t, waitLimit, "memory that no call names is unmapped", func() bool { return kept() == 0 })
 	require.EqualValues(t, 9, got(endpoint.Call[float32](ctx, c, "first", x))(t), "the memory goes along once more")
 	require.EqualValues(t, 9, got(endpoint.Call[float32](ctx, c, "first", x))(t))
 	require.EqualValues(t, 1, kept())
 	require.NoError(t, c.Close())
-	endpointtest.Eventually(t, waitLimit, "what was kept goes with the client", func() bool { return kept() == 0 })
+	proctest.Eventually(t, waitLimit, "what was kept goes with the client", func() bool { return kept() == 0 })
 }
 
 // An endpoint that writes its arguments receives all memory with each call, and runs once for each.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -44,7 +44,7 @@ func (w *warnings) logger() *slog.Logger {
 // collect runs the garbage collector until ok returns true.
 func collect(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	endpointtest.Eventually(t, waitLimit, what, func() bool {
+	proctest.Eventually(t, waitLimit, what, func() bool {
 		runtime.GC()
 		return ok()
 	})
@@ -96,7 +96,7 @@ func TestLeakGuardRef(t *testing.T) {
 	// A closed reference causes no warning, whatever else became unreachable.
 	require.NoError(t, kept.Err())
 	require.NoError(t, kept.Close())
-	endpointtest.Eventually(t, waitLimit, "both warnings", func() bool { return strings.Count(log.String(), "not closed") == 2 })
+	proctest.Eventually(t, waitLimit, "both warnings", func() bool { return strings.Count(log.String(), "not closed") == 2 })
 	require.NotContains(t, log.String(), kept.ID())
 }
 
@@ -185,7 +185,7 @@ func TestLeakGuardHandle(t *testing.T) {
 	x = nil
 	collect(t, "the lease is back", func() bool { return holders() == 0 })
 	_ = x
-	endpointtest.Eventually(t, waitLimit, "the warning", func() bool { return strings.Contains(log.String(), "handle not closed") })
+	proctest.Eventually(t, waitLimit, "the warning", func() bool { return strings.Contains(log.String(), "handle not closed") })
 	require.Contains(t, log.String(), "name=m version=1 server="+c.ServerID())
 
 	h, err := c.Acquire(ctx, "m")
@@ -242,7 +242,7 @@ func TestLeakGuardRefSlice(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 1, info.Refs)
 		require.Greater(t, driver.Leaks().Kept, kept)
-		endpointtest.Eventually(t, waitLimit, "it was logged", func() bool { return strings.Contains(log.String(), "it is kept") })
+		proctest.Eventually(t, waitLimit, "it was logged", func() bool { return strings.Contains(log.String(), "it is kept") })
 		require.Contains(t, log.String(), "object="+id)
 		require.Equal(t, []float32{5, 5, 5, 5, 5}, slice)
 	}
@@ -286,7 +286,7 @@ func TestLeakGuardHandleSlice(t *testing.T) {
 	want := bytes.Clone(slice)
 	collect(t, "the leak was reported", func() bool { return leaks() == 1 })
 	require.Len(t, o.models()[0].Versions[0].Holders, 1)
-	endpointtest.Eventually(t, waitLimit, "it was logged", func() bool { return strings.Contains(log.String(), "its lease is kept") })
+	proctest.Eventually(t, waitLimit, "it was logged", func() bool { return strings.Contains(log.String(), "its lease is kept") })
 	require.Contains(t, log.String(), "name=m version=1 server="+c.ServerID())
 	require.Equal(t, want, slice)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -22,7 +22,7 @@ import (
 func serve(t testing.TB, opts endpoint.ServerOptions) *endpoint.Server {
 	t.Helper()
 	dev := testDevice(t)
-	opts.Socket, opts.Devices = cmp.Or(opts.Socket, endpointtest.SocketPath(t)), []driver.Device{dev}
+	opts.Socket, opts.Devices = cmp.Or(opts.Socket, proctest.SocketPath(t)), []driver.Device{dev}
 	s, err := endpoint.NewServer(opts)
 	require.NoError(t, err)
 	var served sync.WaitGroup
@@ -84,7 +84,7 @@ func TestServerLeaks(t *testing.T) {
 	o := start(t)
 	before := o.count()
 	for range 3 {
-		socket := endpointtest.SocketPath(t)
+		socket := proctest.SocketPath(t)
 		o.serve(socket)
 		o.publish(model{Name: "m"})
 		o.publish(model{Name: "m"})
@@ -94,13 +94,13 @@ func TestServerLeaks(t *testing.T) {
 		o.shutdown(waitLimit)
 		c.Kill()
 	}
-	var now endpointtest.Counts
+	var now proctest.Counts
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("before: %+v, after: %+v", before, now)
 		}
 	})
-	endpointtest.Eventually(t, waitLimit, "descriptors, mappings and goroutines are back", func() bool {
+	proctest.Eventually(t, waitLimit, "descriptors, mappings and goroutines are back", func() bool {
 		now = o.count()
 		return now.Within(before)
 	})
@@ -123,11 +123,11 @@ func TestClientLeaks(t *testing.T) {
 		require.ErrorIs(t, c.nextError("w", 0), endpoint.ErrClosed)
 		require.ErrorIs(t, c.pingError(), endpoint.ErrClosed)
 	}
-	endpointtest.Eventually(t, waitLimit, "descriptors, mappings and goroutines are back", func() bool {
+	proctest.Eventually(t, waitLimit, "descriptors, mappings and goroutines are back", func() bool {
 		now := c.count()
 		return now.Within(before)
 	})
-	endpointtest.Eventually(t, waitLimit, "the owner knows", func() bool { return holders(o) == 0 })
+	proctest.Eventually(t, waitLimit, "the owner knows", func() bool { return holders(o) == 0 })
 }
 
 func TestLimitsClients(t *testing.T) {
@@ -166,7 +166,7 @@ func TestLimitsSubscriptions(t *testing.T) {
 	_, err = c.Watch(ctx, "a")
 	require.ErrorIs(t, err, endpoint.ErrLimit)
 	require.NoError(t, all.Close())
-	endpointtest.Eventually(t, waitLimit, "there is room again", func() bool {
+	proctest.Eventually(t, waitLimit, "there is room again", func() bool {
 		_, err := c.Watch(ctx, "a")
 		return err == nil
 	})
@@ -208,7 +208,7 @@ func TestServerServeContext(t *testing.T) {
 		return 7, nil
 	}))
 	s, err := endpoint.NewServer(endpoint.ServerOptions{
-		Socket: endpointtest.SocketPath(t), Devices: driversOf(testDevice(t)), Registry: registry, Logger: discard(),
+		Socket: proctest.SocketPath(t), Devices: driversOf(testDevice(t)), Registry: registry, Logger: discard(),
 	})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())

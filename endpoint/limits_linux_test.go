@@ -18,7 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -80,7 +80,7 @@ func TestLimitsAnswers(t *testing.T) {
 	for i := range asked {
 		p.ask(message.OpCall, message.Call{Endpoint: "large", Args: message.RawMessage{byte(i % 24)}})
 	}
-	endpointtest.Eventually(t, waitLimit, "most are refused", func() bool { return limitUse(t, s, "answer_bytes").Refused >= asked-4 })
+	proctest.Eventually(t, waitLimit, "most are refused", func() bool { return limitUse(t, s, "answer_bytes").Refused >= asked-4 })
 	use := limitUse(t, s, "answer_bytes")
 	require.LessOrEqual(t, use.Used, int64(3*size))
 	require.Positive(t, use.Used)
@@ -97,7 +97,7 @@ func TestLimitsAnswers(t *testing.T) {
 	}
 	require.Equal(t, asked, codes[0]+codes[message.CodeResourceExhausted])
 	require.Positive(t, codes[0])
-	endpointtest.Eventually(t, waitLimit, "what was read does not count", func() bool { return limitUse(t, s, "answer_bytes").Used == 0 })
+	proctest.Eventually(t, waitLimit, "what was read does not count", func() bool { return limitUse(t, s, "answer_bytes").Used == 0 })
 	id := p.ask(message.OpCall, message.Call{Endpoint: "large", Args: message.RawMessage{1}})
 	require.Zero(t, p.answerTo(id), "there is room again")
 }
@@ -173,7 +173,7 @@ func TestLimitsManifests(t *testing.T) {
 	require.EqualValues(t, 3*cost, limitUse(t, s, "manifest_bytes").Used)
 	require.EqualValues(t, 2, limitUse(t, s, "manifest_bytes").Refused)
 	require.NoError(t, s.Withdraw(context.Background(), "0"))
-	endpointtest.Eventually(t, waitLimit, "what is withdrawn does not count", func() bool { return limitUse(t, s, "manifest_bytes").Used == 2*cost })
+	proctest.Eventually(t, waitLimit, "what is withdrawn does not count", func() bool { return limitUse(t, s, "manifest_bytes").Used == 2*cost })
 }
 
 // Different views of the same bytes are distinguished without comparing all pairs, which would take minutes.
@@ -232,7 +232,7 @@ func TestClientListPages(t *testing.T) {
 	for range 200 { // more holders of one version than an answer has room for
 		politePeer(t, s.Socket()).ask(message.OpAcquire, message.Acquire{Name: "b"})
 	}
-	endpointtest.Eventually(t, waitLimit, "all hold it", func() bool {
+	proctest.Eventually(t, waitLimit, "all hold it", func() bool {
 		list, err := c.List(ctx)
 		require.NoError(t, err)
 		v := list[1].Versions[0]
@@ -297,7 +297,7 @@ func TestLimitsDescriptors(t *testing.T) {
 			break
 		}
 	}
-	endpointtest.Eventually(t, waitLimit, "they are counted, or given up", func() bool {
+	proctest.Eventually(t, waitLimit, "they are counted, or given up", func() bool {
 		use := limitUse(t, s, "descriptors")
 		return use.Refused > 0 && use.Used <= 200
 	})
@@ -306,8 +306,8 @@ func TestLimitsDescriptors(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, wire.KindResponse, answer.Kind)
 	require.NoError(t, s.Withdraw(context.Background(), "n"))
-	endpointtest.Eventually(t, waitLimit, "it is cut off", func() bool { return greedy.ended() })
-	endpointtest.Eventually(t, waitLimit, "nothing is pinned", func() bool { return limitUse(t, s, "descriptors").Used == 0 })
+	proctest.Eventually(t, waitLimit, "it is cut off", func() bool { return greedy.ended() })
+	proctest.Eventually(t, waitLimit, "nothing is pinned", func() bool { return limitUse(t, s, "descriptors").Used == 0 })
 
 	files := make([]*os.File, 250)
 	for i := range files {
@@ -329,14 +329,14 @@ func TestLimitsRequestBytesTotal(t *testing.T) {
 		c.beginFrame(8<<20, 6<<20)
 		stuck = append(stuck, c)
 	}
-	endpointtest.Eventually(t, waitLimit, "some found no room", func() bool {
+	proctest.Eventually(t, waitLimit, "some found no room", func() bool {
 		use := limitUse(t, s, "request_bytes")
 		return use.Refused >= 2 && use.Used <= 3<<20
 	})
 	p := politePeer(t, s.Socket())
 	_, err := p.send(message.OpPing, message.Ping{})
 	require.NoError(t, err)
-	endpointtest.Eventually(t, waitLimit, "they are cut off", func() bool {
+	proctest.Eventually(t, waitLimit, "they are cut off", func() bool {
 		for _, c := range stuck {
 			if !c.ended() {
 				return false
@@ -344,7 +344,7 @@ func TestLimitsRequestBytesTotal(t *testing.T) {
 		}
 		return true
 	})
-	endpointtest.Eventually(t, waitLimit, "nothing is held", func() bool { return limitUse(t, s, "request_bytes").Used == 0 })
+	proctest.Eventually(t, waitLimit, "nothing is held", func() bool { return limitUse(t, s, "request_bytes").Used == 0 })
 }
 
 // A request over the limit is refused, and the connection continues.

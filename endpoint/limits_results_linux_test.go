@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -70,7 +70,7 @@ func TestLimitsResultsEvicted(t *testing.T) {
 	require.NoError(t, endpoint.Register(r, "zeros", func(_ context.Context, n int) (*tensor.Tensor, error) {
 		return tensor.Zeros(dev, tensor.Uint8, tensor.Shape{size})
 	}))
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Registry: r, Logger: discard(), Devices: []driver.Device{dev}})
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: proctest.SocketPath(t), Registry: r, Logger: discard(), Devices: []driver.Device{dev}})
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	ctx := context.Background()

@@ -18,7 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -27,11 +27,11 @@ import (
 // The tests of load and faults have separate processes: an owner that is queried through its endpoints, and clients
 // that attach, call, and wait to be killed.
 var (
-	loadOwners  = endpointtest.NewRole("load owner", nil, func() (*loadServer, error) { return &loadServer{}, nil })
-	loadClients = endpointtest.NewRole("load clients", nil, func() (*loadHolders, error) { return &loadHolders{}, nil })
+	loadOwners  = proctest.NewRole("load owner", nil, func() (*loadServer, error) { return &loadServer{}, nil })
+	loadClients = proctest.NewRole("load clients", nil, func() (*loadHolders, error) { return &loadHolders{}, nil })
 
-	serveLoadOp = endpointtest.NewOp(loadOwners, "serve", (*loadServer).serve)
-	holdOp      = endpointtest.NewOp(loadClients, "hold", (*loadHolders).hold)
+	serveLoadOp = proctest.NewOp(loadOwners, "serve", (*loadServer).serve)
+	holdOp      = proctest.NewOp(loadClients, "hold", (*loadHolders).hold)
 )
 
 // loadServer is a process that owns a model.
@@ -204,7 +204,7 @@ func holdModel(socket string, dev driver.Device, calls bool) (*endpoint.Handle, 
 
 // holdLoad starts a process with the given number of clients, and waits until they hold the model. It may be called
 // concurrently: it reports a failure and returns nil.
-func holdLoad(t testing.TB, socket string, clients int) *endpointtest.Process[loadHolders] {
+func holdLoad(t testing.TB, socket string, clients int) *proctest.Process[loadHolders] {
 	p := loadClients.Start(t)
 	if _, err := holdOp.Ask(p, loadSize{socket, clients}); err != nil {
 		t.Error(err)
@@ -215,10 +215,10 @@ func holdLoad(t testing.TB, socket string, clients int) *endpointtest.Process[lo
 }
 
 // loadOwner starts a process that owns the model m, and returns a client of it in this process.
-func loadOwner(t testing.TB) (*endpointtest.Process[loadServer], *endpoint.Client) {
+func loadOwner(t testing.TB) (*proctest.Process[loadServer], *endpoint.Client) {
 	t.Helper()
 	hostOnly(t, "the device makes no difference to it")
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	o := loadOwners.Start(t)
 	serveLoadOp.Must(o, socket)
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
@@ -249,7 +249,7 @@ func statsOf(t testing.TB, c *endpoint.Client) loadStats {
 func settled(t testing.TB, c *endpoint.Client, before loadStats) {
 	t.Helper()
 	var now loadStats
-	endpointtest.Eventually(t, waitLimit, "descriptors, mappings and goroutines of the owner are back", func() bool {
+	proctest.Eventually(t, waitLimit, "descriptors, mappings and goroutines of the owner are back", func() bool {
 		now = statsOf(t, c)
 		return now.Files <= before.Files && now.Maps <= before.Maps && now.Goroutines <= before.Goroutines
 	})

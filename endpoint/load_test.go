@@ -11,7 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 func TestClientCallsInFlight(t *testing.T) {
@@ -60,7 +60,7 @@ func TestLimitsCallsRefused(t *testing.T) {
 	require.NoError(t, err, "what is short is answered all the same")
 	cancel()
 	calls.Wait()
-	endpointtest.Eventually(t, waitLimit, "there is room again", func() bool { return c.Call(context.Background(), "next", 1, nil) == nil })
+	proctest.Eventually(t, waitLimit, "there is room again", func() bool { return c.Call(context.Background(), "next", 1, nil) == nil })
 }
 
 func TestServerThousandClients(t *testing.T) {
@@ -68,7 +68,7 @@ func TestServerThousandClients(t *testing.T) {
 	before := statsOf(t, c)
 	const clients = 1000
 	const processes = 4
-	var all [processes]*endpointtest.Process[loadHolders]
+	var all [processes]*proctest.Process[loadHolders]
 	var starting sync.WaitGroup
 	for i := range all {
 		starting.Go(func() { all[i] = holdLoad(t, c.Socket(), clients/processes) })
@@ -82,7 +82,7 @@ func TestServerThousandClients(t *testing.T) {
 	for _, p := range all {
 		p.Kill()
 	}
-	endpointtest.Eventually(t, waitLimit, "all leases are back", func() bool {
+	proctest.Eventually(t, waitLimit, "all leases are back", func() bool {
 		models, err := c.List(context.Background())
 		return err == nil && len(models[0].Versions[0].Holders) == 0
 	})
@@ -117,7 +117,7 @@ func TestClientsKilledLeakNothing(t *testing.T) {
 	before, memory := statsOf(t, c), residentBytes(t, o.PID())
 	start := time.Now()
 	cycle(cycles)
-	endpointtest.Eventually(t, waitLimit, "all leases are back", func() bool {
+	proctest.Eventually(t, waitLimit, "all leases are back", func() bool {
 		models, err := c.List(context.Background())
 		return err == nil && len(models[0].Versions[0].Holders) == 0
 	})
@@ -153,11 +153,11 @@ func TestServerShutdownUnderLoad(t *testing.T) {
 			load.Go(func() { c.Call(ctx, "wait", false, nil) })
 		}
 	}
-	endpointtest.Eventually(t, waitLimit, "functions wait", func() bool { return counts.started.Load() == 32 })
+	proctest.Eventually(t, waitLimit, "functions wait", func() bool { return counts.started.Load() == 32 })
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	start := time.Now()
 	require.ErrorIs(t, s.Shutdown(ctx), context.DeadlineExceeded)
 	require.Less(t, time.Since(start), promptly)
-	endpointtest.Eventually(t, waitLimit, "the functions were told to stop", func() bool { return counts.stopped.Load() == 32 })
+	proctest.Eventually(t, waitLimit, "the functions were told to stop", func() bool { return counts.stopped.Load() == 32 })
 }

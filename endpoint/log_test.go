@@ -13,7 +13,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 // discard returns a logger for tests that cause warnings.
@@ -66,7 +66,7 @@ func TestLogDefaultLevel(t *testing.T) {
 	require.NoError(t, c.Close())
 	p := politePeer(t, s.Socket())
 	require.NoError(t, p.conn.Send(3, 1, []byte{0xa0})) // a response, which no client sends
-	endpointtest.Eventually(t, waitLimit, "a warning is passed on", func() bool { return log.times("WARN client broke the protocol") == 1 })
+	proctest.Eventually(t, waitLimit, "a warning is passed on", func() bool { return log.times("WARN client broke the protocol") == 1 })
 	time.Sleep(10 * time.Millisecond)
 	log.mu.Lock()
 	defer log.mu.Unlock()

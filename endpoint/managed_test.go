@@ -9,7 +9,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -41,7 +41,7 @@ func TestRefSharedByProcesses(t *testing.T) {
 		}
 		ids <- ref.ID()
 	}()
-	endpointtest.Eventually(t, waitLimit, "all wait for one run", func() bool {
+	proctest.Eventually(t, waitLimit, "all wait for one run", func() bool {
 		info, err := c.ServerInfo(ctx)
 		return err == nil && info.Stats.CacheMisses == 1 && info.Stats.CacheJoins == 2
 	})

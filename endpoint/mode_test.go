@@ -13,7 +13,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 )
 
@@ -38,7 +38,7 @@ func (d numberedDevice) Info() driver.Info {
 }
 
 func TestNodeSocketOfRank(t *testing.T) {
-	base := filepath.Join(filepath.Dir(endpointtest.SocketPath(t)), "rank")
+	base := filepath.Join(filepath.Dir(proctest.SocketPath(t)), "rank")
 	third := []driver.Device{numberedDevice{testDevice(t), 3}}
 	for _, row := range []struct {
 		local, rank string

@@ -14,7 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -71,7 +71,7 @@ func TestObjectHolders(t *testing.T) {
 	require.Len(t, list, 1)
 	require.Equal(t, second, list[0].ID)
 	two.Kill()
-	endpointtest.Eventually(t, waitLimit, "the killed process holds nothing", func() bool {
+	proctest.Eventually(t, waitLimit, "the killed process holds nothing", func() bool {
 		info, err := c.ObjectInfo(ctx, first)
 		return err == nil && info.Sessions == 1 && len(info.Holders) == 1 && info.Holders[0].PID == one.PID()
 	})
@@ -169,7 +169,7 @@ func TestObjectDestroy(t *testing.T) {
 	require.Equal(t, endpoint.StaleError{ObjectID: id, ServerID: c.ServerID(), Reason: endpoint.StaleObjectMissing, Detail: why}, *stale)
 	require.ErrorContains(t, stale, why)
 	require.Equal(t, 4, ref.Value())
-	endpointtest.Eventually(t, waitLimit, "the other process has heard why", func() bool {
+	proctest.Eventually(t, waitLimit, "the other process has heard why", func() bool {
 		err := other.held("a")
 		return err != nil && strings.HasSuffix(err.Error(), why)
 	})
@@ -211,7 +211,7 @@ func TestObjectDestroyPermission(t *testing.T) {
 			err := attempt(by, takeAwayOp, id)
 			if c.may {
 				require.NoError(t, err)
-				endpointtest.Eventually(t, waitLimit, "the holder has heard", func() bool { return holder.held("a") != nil })
+				proctest.Eventually(t, waitLimit, "the holder has heard", func() bool { return holder.held("a") != nil })
 				return
 			}
 			require.ErrorIs(t, err, endpoint.ErrPermission)

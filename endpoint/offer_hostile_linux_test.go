@@ -10,7 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -159,7 +159,7 @@ func TestOfferStreams(t *testing.T) {
 		x.Close()
 		break
 	}
-	endpointtest.Eventually(t, waitLimit, "the function has ended", func() bool { return counts.get("steps ended") == 3 })
+	proctest.Eventually(t, waitLimit, "the function has ended", func() bool { return counts.get("steps ended") == 3 })
 }
 
 // Tasks and cached results of offered endpoints end when the endpoints are withdrawn.
@@ -225,7 +225,7 @@ func TestOfferWorkerGoneDuringItem(t *testing.T) {
 		p.id++
 		require.NoError(t, p.conn.Send(wire.KindRequest, p.id, request)) // the caller has no room for this one
 		p.conn.Close()
-		endpointtest.Eventually(t, waitLimit, "the endpoint is withdrawn", func() bool {
+		proctest.Eventually(t, waitLimit, "the endpoint is withdrawn", func() bool {
 			list, err := c.Endpoints(context.Background())
 			require.NoError(t, err)
 			return len(list) == 0

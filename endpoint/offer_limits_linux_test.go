@@ -11,7 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -94,7 +94,7 @@ func TestOfferLimits(t *testing.T) {
 		require.ErrorIs(t, err, endpoint.ErrLimit)
 		require.EqualValues(t, 2, refusedBy(t, c, "offers"))
 		require.NoError(t, one.Close())
-		endpointtest.Eventually(t, waitLimit, "there is room again", func() bool {
+		proctest.Eventually(t, waitLimit, "there is room again", func() bool {
 			_, err := two.Offer(ctx, oneEndpoint(t, "b1"), endpoint.OfferOptions{})
 			return err == nil
 		})
@@ -124,7 +124,7 @@ func TestOfferCallLimit(t *testing.T) {
 			ended <- err
 		}()
 	}
-	endpointtest.Eventually(t, waitLimit, "one call waits", func() bool {
+	proctest.Eventually(t, waitLimit, "one call waits", func() bool {
 		return counts.get("waits") == 2 && inUse(t, c, "requests") >= 3
 	})
 	short, stop := context.WithTimeout(context.Background(), 20*time.Millisecond)
@@ -154,7 +154,7 @@ func TestOfferTimeLimit(t *testing.T) {
 		_, err := endpoint.Call[int](context.Background(), c, "wait", nil)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
-	endpointtest.Eventually(t, waitLimit, "the function hears of it", func() bool {
+	proctest.Eventually(t, waitLimit, "the function hears of it", func() bool {
 		return counts.get("cause: the caller has left: the worker has not answered within 30ms")+
 			counts.get("cause: context deadline exceeded") > 0
 	})
@@ -224,7 +224,7 @@ func TestOfferRefused(t *testing.T) {
 	require.Len(t, list[1].Workers, 2)
 	require.NoError(t, other.Close())
 	require.NoError(t, w.Close())
-	endpointtest.Eventually(t, waitLimit, "the endpoint is withdrawn", func() bool {
+	proctest.Eventually(t, waitLimit, "the endpoint is withdrawn", func() bool {
 		_, err := endpoint.Call[string](ctx, c, "shared", nil)
 		return errors.Is(err, endpoint.ErrNoEndpoint)
 	})

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -17,7 +17,7 @@ import (
 // offerOwner starts a process that accepts offers.
 func offerOwner(t *testing.T) (*child, string) {
 	t.Helper()
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	o := start(t)
 	o.takeOffers(socket)
 	return o, socket
@@ -116,14 +116,14 @@ func TestOfferWorkerKilled(t *testing.T) {
 		_, err := endpoint.Call[int](ctx, c, "stubborn", nil)
 		failed <- err
 	}()
-	endpointtest.Eventually(t, waitLimit, "the function runs", func() bool { return w.ran("stubborn") == 1 })
+	proctest.Eventually(t, waitLimit, "the function runs", func() bool { return w.ran("stubborn") == 1 })
 	w.Kill()
 	err := <-failed
 	require.ErrorIs(t, err, endpoint.ErrWorkerGone)
 	require.ErrorIs(t, err, message.CodeUnavailable)
 	require.NotErrorIs(t, err, endpoint.ErrUnavailable, "nothing asks again by itself")
 	require.ErrorContains(t, err, "the function may have run")
-	endpointtest.Eventually(t, waitLimit, "its endpoints are withdrawn", func() bool {
+	proctest.Eventually(t, waitLimit, "its endpoints are withdrawn", func() bool {
 		_, err := endpoint.Call[int](ctx, c, "add", map[string]int{"a": 1})
 		return errors.Is(err, endpoint.ErrNoEndpoint)
 	})
@@ -141,7 +141,7 @@ func TestOfferReconnects(t *testing.T) {
 	next := start(t)
 	next.takeOffers(socket)
 	c := offerCaller(t, socket)
-	endpointtest.Eventually(t, waitLimit, "the worker is back", func() bool {
+	proctest.Eventually(t, waitLimit, "the worker is back", func() bool {
 		sum, err := endpoint.Call[int](context.Background(), c, "add", map[string]int{"a": 5})
 		return err == nil && sum == 5
 	})
@@ -158,10 +158,10 @@ func TestOfferCancel(t *testing.T) {
 		_, err := endpoint.Call[int](ctx, c, "wait", nil)
 		ended <- err
 	}()
-	endpointtest.Eventually(t, waitLimit, "the function runs", func() bool { return w.ran("waits") == 1 })
+	proctest.Eventually(t, waitLimit, "the function runs", func() bool { return w.ran("waits") == 1 })
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
-	endpointtest.Eventually(t, waitLimit, "the function hears of it", func() bool { return w.ran("cause: context canceled") == 1 })
+	proctest.Eventually(t, waitLimit, "the function hears of it", func() bool { return w.ran("cause: context canceled") == 1 })
 
 	for w.ran("waits") < 2 { // on a busy machine the time may end before the function has begun
 		short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
@@ -172,9 +172,9 @@ func TestOfferCancel(t *testing.T) {
 
 	dies, before := client(t, socket), w.ran("waits")
 	holdObjectOp.Send(dies.Process, objectCall{Endpoint: "wait"}) // killed before it can answer
-	endpointtest.Eventually(t, waitLimit, "the function runs again", func() bool { return w.ran("waits") > before })
+	proctest.Eventually(t, waitLimit, "the function runs again", func() bool { return w.ran("waits") > before })
 	dies.Kill()
-	endpointtest.Eventually(t, waitLimit, "the worker has no calls", func() bool {
+	proctest.Eventually(t, waitLimit, "the worker has no calls", func() bool {
 		list, err := c.Endpoints(context.Background())
 		require.NoError(t, err)
 		for _, e := range list {

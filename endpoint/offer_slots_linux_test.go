@@ -13,7 +13,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 // lateRegistry has functions that continue for a while after their callers have left.
@@ -96,7 +96,7 @@ func TestOfferSlotsAfterEnds(t *testing.T) {
 		_, err := endpoint.Call[int](ctx, c, "late", 1)
 		require.NoError(t, err)
 	}
-	endpointtest.Eventually(t, waitLimit, "no slot is taken", func() bool { return inUse(t, c, "worker_calls") == 0 })
+	proctest.Eventually(t, waitLimit, "no slot is taken", func() bool { return inUse(t, c, "worker_calls") == 0 })
 	for _, o := range offers {
 		require.NoError(t, o.Err())
 		require.NoError(t, o.Close())
@@ -136,7 +136,7 @@ func TestOfferMovesCallsOnClose(t *testing.T) {
 		o, err := leaves.Offer(ctx, lateRegistry(t, &counts), endpoint.OfferOptions{Calls: 2})
 		require.NoError(t, err)
 		before := counts.get("late")
-		endpointtest.Eventually(t, waitLimit, "calls run", func() bool { return counts.get("late") > before+4 })
+		proctest.Eventually(t, waitLimit, "calls run", func() bool { return counts.get("late") > before+4 })
 		require.NoError(t, o.Close())
 	}
 	close(closing)

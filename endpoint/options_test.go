@@ -11,7 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -34,7 +34,7 @@ func serving(t *testing.T, opts nodeOptions, env ...string) (*child, opened) {
 
 // Log lines contain values.
 func TestLogValues(t *testing.T) {
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	o, _ := serving(t, nodeOptions{Mode: "server", Socket: socket})
 	c, _ := in(t, nodeOptions{Mode: "client", Socket: socket})
 	c.share()
@@ -65,7 +65,7 @@ func TestOptionsMisspelt(t *testing.T) {
 
 // One program runs in three processes, each in another role.
 func TestNodeShareBetweenProcesses(t *testing.T) {
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	pids := map[string]int32{}
 	for _, role := range []string{"local", "server", "client"} {
 		p, a := serving(t, nodeOptions{Mode: role, Socket: socket})
@@ -82,7 +82,7 @@ func TestNodeShareBetweenProcesses(t *testing.T) {
 
 // Options of the program override the environment.
 func TestOptionsBeforeEnvironment(t *testing.T) {
-	dir := filepath.Dir(endpointtest.SocketPath(t))
+	dir := filepath.Dir(proctest.SocketPath(t))
 	base, arg := filepath.Join(dir, "env"), filepath.Join(dir, "arg")
 	env := []string{envBasePath + "=" + base, envEnabled + "=1", envRole + "=server"}
 	owners := map[string]*child{}
@@ -115,7 +115,7 @@ func TestOptionsBeforeEnvironment(t *testing.T) {
 }
 
 func TestNodeAutoRole(t *testing.T) {
-	base := filepath.Join(filepath.Dir(endpointtest.SocketPath(t)), "auto")
+	base := filepath.Join(filepath.Dir(proctest.SocketPath(t)), "auto")
 	owner, err := endpoint.NewServer(endpoint.ServerOptions{Socket: base + "-0.sock"})
 	require.NoError(t, err)
 	served := make(chan error, 1)
@@ -164,7 +164,7 @@ func TestCallDeadlineReachesFunction(t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, c.Call(short, "gated run", gateIn{Gate: "never"}, nil), context.DeadlineExceeded)
-	endpointtest.Eventually(t, waitLimit, "the function is told to stop", func() bool { return o.ran("gated run told to stop") == 1 })
+	proctest.Eventually(t, waitLimit, "the function is told to stop", func() bool { return o.ran("gated run told to stop") == 1 })
 	require.ErrorIs(t, c.Call(ctx, "hurried", gateIn{Gate: "never"}, nil), context.DeadlineExceeded, "an endpoint has a limit of its own")
 	server, err := c.ServerInfo(ctx)
 	require.NoError(t, err)

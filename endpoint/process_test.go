@@ -12,14 +12,14 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-func TestMain(m *testing.M) { endpointtest.Main(m) }
+func TestMain(m *testing.M) { proctest.Main(m) }
 
 // workers are the processes of most tests, owners or clients according to their commands.
-var workers = endpointtest.NewRole("worker", sentinels, newWorker)
+var workers = proctest.NewRole("worker", sentinels, newWorker)
 
 // sentinels are the errors that children report by name.
 var sentinels = map[string]error{
@@ -31,7 +31,7 @@ var sentinels = map[string]error{
 
 // child is a worker under test.
 type child struct {
-	*endpointtest.Process[worker]
+	*proctest.Process[worker]
 	t testing.TB
 }
 
@@ -48,8 +48,8 @@ const opTimeout = time.Minute
 type none = struct{}
 
 // op adds a command to workers. Its context ends after opTimeout.
-func op[In, Out any](name string, do func(w *worker, ctx context.Context, in In) (Out, error)) endpointtest.Op[worker, In, Out] {
-	return endpointtest.NewOp(workers, name, func(w *worker, in In) (Out, error) {
+func op[In, Out any](name string, do func(w *worker, ctx context.Context, in In) (Out, error)) proctest.Op[worker, In, Out] {
+	return proctest.NewOp(workers, name, func(w *worker, in In) (Out, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 		defer cancel()
 		return do(w, ctx, in)
@@ -72,14 +72,14 @@ func timed(do func() error) (time.Duration, error) {
 }
 
 // attempt returns the error of a command that may succeed.
-func attempt[In, Out any](c *child, o endpointtest.Op[worker, In, Out], in In) error {
+func attempt[In, Out any](c *child, o proctest.Op[worker, In, Out], in In) error {
 	c.t.Helper()
 	_, err := o.Ask(c.Process, in)
 	return err
 }
 
 // failure returns the error of a command that must fail.
-func failure[In, Out any](c *child, o endpointtest.Op[worker, In, Out], in In) error {
+func failure[In, Out any](c *child, o proctest.Op[worker, In, Out], in In) error {
 	c.t.Helper()
 	err := attempt(c, o, in)
 	require.Error(c.t, err)
@@ -89,7 +89,7 @@ func failure[In, Out any](c *child, o endpointtest.Op[worker, In, Out], in In) e
 // owner starts a process that serves on a fresh socket.
 func owner(t testing.TB) (*child, string) {
 	t.Helper()
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	o := start(t)
 	o.serve(socket)
 	return o, socket

@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -91,7 +91,7 @@ func seenIn(t assert.TestingT, h *endpoint.Handle) uint8 {
 // allBack waits until all memory of a pool, of one size, is free: as many allocations as there are slabs reuse them.
 func allBack(t *testing.T, pool *host.Pool, size int64, before driver.PoolStats) {
 	t.Helper()
-	endpointtest.Eventually(t, waitLimit, "all memory is back", func() bool {
+	proctest.Eventually(t, waitLimit, "all memory is back", func() bool {
 		now := driver.Pools()
 		pieces := now.Slabs - before.Slabs
 		require.Equal(t, pieces*size, now.Bytes-before.Bytes)
@@ -175,7 +175,7 @@ func TestServerPublishKeepsMappedMemory(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, handed.Close())
 				require.NoError(t, h.Close())
-				endpointtest.Eventually(t, waitLimit, "the lease is back", func() bool {
+				proctest.Eventually(t, waitLimit, "the lease is back", func() bool {
 					models, err := s.List(context.Background())
 					require.NoError(t, err)
 					return len(models[0].Versions[0].Holders) == 0

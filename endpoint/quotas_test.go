@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -116,7 +116,7 @@ func TestServerPublishTooLarge(t *testing.T) {
 	ctx := context.Background()
 	first, _ := publisher(t, s, dev) // answered by a server whose goroutines all run
 	require.NoError(t, first.Close())
-	endpointtest.Eventually(t, waitLimit, "nobody is connected", func() bool {
+	proctest.Eventually(t, waitLimit, "nobody is connected", func() bool {
 		info, err := s.ServerInfo(ctx)
 		return err == nil && len(info.Sessions) == 1
 	})

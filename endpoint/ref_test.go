@@ -14,7 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -55,7 +55,7 @@ func TestRefDoneWhenDestroyed(t *testing.T) {
 	staleFor(t, ref, endpoint.StaleObjectMissing)
 	require.ErrorContains(t, ref.Err(), "destroyed by process")
 	require.Len(t, values(t, ref.Value()), 4, "the memory is this process's own")
-	endpointtest.Eventually(t, waitLimit, "the other process has heard too", func() bool {
+	proctest.Eventually(t, waitLimit, "the other process has heard too", func() bool {
 		return other.held("a") != nil
 	})
 	require.NoError(t, kept.Err())
@@ -142,7 +142,7 @@ type relay struct {
 
 func newRelay(t *testing.T, to string) (*relay, string) {
 	t.Helper()
-	path := endpointtest.SocketPath(t)
+	path := proctest.SocketPath(t)
 	l, err := net.Listen("unix", path)
 	require.NoError(t, err)
 	r := &relay{listener: l}
@@ -208,7 +208,7 @@ func TestRefReconnects(t *testing.T) {
 
 	r.cut()
 	staleFor(t, alone, endpoint.StaleObjectMissing) // there was no other reference
-	endpointtest.Eventually(t, waitLimit, "the reference was taken again", func() bool {
+	proctest.Eventually(t, waitLimit, "the reference was taken again", func() bool {
 		info, err := direct.ObjectInfo(ctx, shared.ID())
 		return err == nil && info.Refs == 2
 	})
@@ -262,7 +262,7 @@ func TestRefReconnectsWithMemory(t *testing.T) {
 
 	breakConnections(t, c.Socket())
 	staleFor(t, alone, endpoint.StaleObjectMissing)
-	endpointtest.Eventually(t, waitLimit, "the reference was taken again", func() bool {
+	proctest.Eventually(t, waitLimit, "the reference was taken again", func() bool {
 		info, err := c.ObjectInfo(ctx, id)
 		return err == nil && info.Refs == 2 && info.Mine == 1
 	})

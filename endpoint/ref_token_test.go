@@ -8,7 +8,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -36,7 +36,7 @@ func TestRefReleaseAbandoned(t *testing.T) {
 	_, err = ref.Release(late)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, ref.Close())
-	endpointtest.Eventually(t, waitLimit, "it went back", func() bool { return references(t, c, kept.ID()) == 1 })
+	proctest.Eventually(t, waitLimit, "it went back", func() bool { return references(t, c, kept.ID()) == 1 })
 	require.NoError(t, kept.Err())
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -41,7 +41,7 @@ func TestLimitsRequestBytes(t *testing.T) {
 	ctx := context.Background()
 	free := func() {
 		t.Helper()
-		endpointtest.Eventually(t, waitLimit, "there is room again", func() bool {
+		proctest.Eventually(t, waitLimit, "there is room again", func() bool {
 			n, err := endpoint.Call[int](ctx, c, "length", make([]byte, 5<<20)) // a single request may be as large as a frame
 			if err != nil {
 				require.ErrorIs(t, err, endpoint.ErrLimit)
@@ -63,7 +63,7 @@ func TestLimitsRequestBytes(t *testing.T) {
 				}
 			})
 		}
-		endpointtest.Eventually(t, waitLimit, "all of them wait", func() bool { return held.Load() == int64(n) })
+		proctest.Eventually(t, waitLimit, "all of them wait", func() bool { return held.Load() == int64(n) })
 		require.ErrorIs(t, c.Call(ctx, name, in(n), nil), endpoint.ErrLimit)
 		_, err := c.Ping(ctx)
 		require.NoError(t, err)

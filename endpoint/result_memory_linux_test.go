@@ -9,7 +9,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -74,13 +74,13 @@ func TestLimitsResultBytes(t *testing.T) {
 	require.ErrorContains(t, err, "all clients have results of")
 	require.NoError(t, third.Close())
 	require.NoError(t, first.Close())
-	endpointtest.Eventually(t, waitLimit, "one object is left to one, two to two", func() bool {
+	proctest.Eventually(t, waitLimit, "one object is left to one, two to two", func() bool {
 		_, err = managed(client(), 4)
 		return err == nil
 	})
 	require.NoError(t, one.Close())
 	require.NoError(t, two.Close())
-	endpointtest.Eventually(t, waitLimit, "all of it is given back but the last", func() bool { return limitUse(t, s, "object_bytes").Used < 2*size })
+	proctest.Eventually(t, waitLimit, "all of it is given back but the last", func() bool { return limitUse(t, s, "object_bytes").Used < 2*size })
 
 	// Items of streams wait for the client.
 	p := politePeer(t, s.Socket())

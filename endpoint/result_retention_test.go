@@ -10,7 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -26,7 +26,7 @@ func TestTaskKeepsNoFetchedResult(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, x.Close())
 	}
-	endpointtest.Eventually(t, waitLimit, "the memory went with the answer", func() bool {
+	proctest.Eventually(t, waitLimit, "the memory went with the answer", func() bool {
 		after := o.count()
 		return after.Mappings <= before.Mappings && after.Files <= before.Files
 	})
@@ -122,7 +122,7 @@ func TestCacheKeepsWhatTasksHold(t *testing.T) {
 			for _, label := range []string{"a", "b"} {
 				require.NoError(t, c.Call(ctx, "object", modelIn{Label: label}, nil))
 			}
-			endpointtest.Eventually(t, waitLimit, "there is room for one, and that is taken", func() bool {
+			proctest.Eventually(t, waitLimit, "there is room for one, and that is taken", func() bool {
 				info, err := c.ServerInfo(ctx)
 				return err == nil && info.Stats.CacheEntries == 1 && info.Stats.CacheEvictions == 2
 			})
@@ -206,7 +206,7 @@ func TestCacheBudget(t *testing.T) {
 			for _, label := range []string{"a", "b", "c"} {
 				call(label)
 			}
-			endpointtest.Eventually(t, waitLimit, "what does not fit goes when its answer has been sent", func() bool {
+			proctest.Eventually(t, waitLimit, "what does not fit goes when its answer has been sent", func() bool {
 				info, err := s.ServerInfo(ctx)
 				return err == nil && info.Stats.CacheEntries == 2 && info.Stats.CacheEvictions == 1
 			})

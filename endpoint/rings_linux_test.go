@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -85,7 +85,7 @@ func TestRingLimit(t *testing.T) {
 	for _, c := range clients {
 		require.NoError(t, c.Close())
 	}
-	endpointtest.Eventually(t, waitLimit, "the rings are given back", func() bool {
+	proctest.Eventually(t, waitLimit, "the rings are given back", func() bool {
 		return limitUse(t, s, "ring_bytes").Used == 0 && ringsOf(t, os.Getpid()) == 0
 	})
 	clients = []*endpoint.Client{dialled(t, s, endpoint.ClientOptions{})}
@@ -111,7 +111,7 @@ func TestRingOption(t *testing.T) {
 			keepCalling(t, c)
 			require.Equal(t, sides.rings, ringsOf(t, os.Getpid()))
 			require.NoError(t, c.Close())
-			endpointtest.Eventually(t, waitLimit, "nothing is left", func() bool { return ringsOf(t, os.Getpid()) == 0 })
+			proctest.Eventually(t, waitLimit, "nothing is left", func() bool { return ringsOf(t, os.Getpid()) == 0 })
 		})
 	}
 }
@@ -134,5 +134,5 @@ func TestRingOfKilledClient(t *testing.T) {
 	}()
 	o.Kill()
 	require.ErrorIs(t, <-calls, endpoint.ErrUnavailable)
-	endpointtest.Eventually(t, waitLimit, "the ring is unmapped", func() bool { return ringsOf(t, os.Getpid()) == 0 })
+	proctest.Eventually(t, waitLimit, "the ring is unmapped", func() bool { return ringsOf(t, os.Getpid()) == 0 })
 }

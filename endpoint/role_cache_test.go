@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -48,7 +48,7 @@ func inRoles(t *testing.T, share func(n *nodepkg.Node, dev driver.Device, counts
 		t.Run(row.name, func(t *testing.T) {
 			drivertest.Leaks(t)
 			dev, counts := testDevice(t), new(counters)
-			row.opts.Socket = endpointtest.SocketPath(t)
+			row.opts.Socket = proctest.SocketPath(t)
 			r := role{name: row.name, counts: counts}
 			if row.opts.Mode == nodepkg.ModeClient {
 				r.runs = open(t, dev, counts, nodepkg.Options{Mode: nodepkg.ModeServer, Socket: row.opts.Socket})
@@ -210,14 +210,14 @@ func TestInProcessSharesMemory(t *testing.T) {
 		same, err := endpoint.Call[bool](ctx, r.node, "same", scaleIn{X: kept})
 		require.NoError(t, err)
 		require.Equal(t, lent, same)
-		endpointtest.Eventually(t, waitLimit, "nobody else has it any more", func() bool { return kept.Storage().Refs() == 1 })
+		proctest.Eventually(t, waitLimit, "nobody else has it any more", func() bool { return kept.Storage().Refs() == 1 })
 	})
 }
 
 // A client opens before its owner.
 func TestNodeAutoWaits(t *testing.T) {
 	drivertest.Leaks(t)
-	base := filepath.Join(filepath.Dir(endpointtest.SocketPath(t)), "late")
+	base := filepath.Join(filepath.Dir(proctest.SocketPath(t)), "late")
 	t.Setenv(envEnabled, "1")
 	t.Setenv(envBasePath, base)
 	ctx := context.Background()
@@ -247,7 +247,7 @@ func TestNodeAutoWaits(t *testing.T) {
 func TestNodeCloseTwice(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	twice := func(what string, close func() error) {
 		t.Helper()
 		for range 2 {
@@ -258,7 +258,7 @@ func TestNodeCloseTwice(t *testing.T) {
 	for name, at := range map[string]struct {
 		mode   nodepkg.Mode
 		socket string
-	}{"local": {nodepkg.ModeLocal, ""}, "never ready": {nodepkg.ModeServer, endpointtest.SocketPath(t)}, "server": {nodepkg.ModeServer, socket}} {
+	}{"local": {nodepkg.ModeLocal, ""}, "never ready": {nodepkg.ModeServer, proctest.SocketPath(t)}, "server": {nodepkg.ModeServer, socket}} {
 		n, err := nodepkg.Open(ctx, nodepkg.Options{Mode: at.mode, Socket: at.socket})
 		require.NoError(t, err)
 		nodes[name] = n

@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -47,7 +47,7 @@ func program(t testing.TB, opts nodepkg.Options) (*nodepkg.Node, func(context.Co
 // A function returns the same type in every role.
 func TestNodeShareTypes(t *testing.T) {
 	drivertest.Leaks(t)
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	for _, opts := range []nodepkg.Options{
 		{Mode: nodepkg.ModeLocal}, {Mode: nodepkg.ModeServer}, {Mode: nodepkg.ModeClient}, {Mode: nodepkg.ModeClient, Client: endpoint.ClientOptions{OverSocket: true}},
 	} {

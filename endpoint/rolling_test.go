@@ -10,7 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -80,7 +80,7 @@ func TestClientCloseWhileServerDrains(t *testing.T) {
 	go func() { called <- c.Call(context.Background(), "slow", 1, nil) }()
 	old.NextRequest(message.OpCall, nil)
 	old.SendFrame(wire.KindGoodbye, 0, nil)
-	endpointtest.Eventually(t, waitLimit, "the client has heard", func() bool { return c.ServerID() == "" })
+	proctest.Eventually(t, waitLimit, "the client has heard", func() bool { return c.ServerID() == "" })
 	pinged := make(chan error, 1)
 	go func() { _, err := c.Ping(context.Background()); pinged <- err }()
 	fresh := o.greet("new")
@@ -136,7 +136,7 @@ func TestServerRollingRestart(t *testing.T) {
 			serving.Go(func() {
 				defer conn.Close()
 				if _, err := message.ServerHandshake(conn, message.Hello{Server: "owner"}, nil); err == nil {
-					serve(&ownerEnd{OwnerEnd: &endpointtest.OwnerEnd{Conn: conn}})
+					serve(&ownerEnd{OwnerEnd: &proctest.OwnerEnd{Conn: conn}})
 				}
 			})
 		}

@@ -9,14 +9,14 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 )
 
 func TestRuntimeInfo(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
-	base := filepath.Join(filepath.Dir(endpointtest.SocketPath(t)), "base")
+	base := filepath.Join(filepath.Dir(proctest.SocketPath(t)), "base")
 	server, err := nodepkg.Open(ctx, nodepkg.Options{Mode: nodepkg.ModeServer, BasePath: base, DeviceIndex: 2})
 	require.NoError(t, err)
 	defer server.Close()
@@ -38,7 +38,7 @@ func TestRuntimeInfo(t *testing.T) {
 		info.Server = nil
 		require.Equal(t, want, info)
 	}
-	endpointtest.Eventually(t, waitLimit, "it serves", func() bool {
+	proctest.Eventually(t, waitLimit, "it serves", func() bool {
 		info, err := server.Info(ctx)
 		return err == nil && info.ServerReady
 	})

@@ -21,7 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -41,7 +41,7 @@ func TestServerShutdownDuringCalls(t *testing.T) {
 	}
 	_, err := c.Submit(ctx, "gated task", gateIn{Gate: "b21"})
 	require.NoError(t, err)
-	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return o.ran("gated run") == 4 && o.ran("gated task") == 1 })
+	proctest.Eventually(t, waitLimit, "it is at work", func() bool { return o.ran("gated run") == 4 && o.ran("gated task") == 1 })
 	require.ErrorIs(t, o.shutdownError(50*time.Millisecond), context.DeadlineExceeded, "what runs is cancelled when the time is over")
 	require.Less(t, o.closeServer(), promptly)
 	_, err = os.Lstat(c.Socket())
@@ -57,11 +57,11 @@ func TestServerCloseDuringTasks(t *testing.T) {
 	ctx := context.Background()
 	_, err := c.Submit(ctx, "gated task", gateIn{Gate: "b22"})
 	require.NoError(t, err)
-	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return o.ran("gated task") == 1 })
+	proctest.Eventually(t, waitLimit, "it is at work", func() bool { return o.ran("gated task") == 1 })
 	// Even a function that ignores its context delays it for at most a second.
 	_, err = c.Submit(ctx, "stubborn", gateIn{Gate: "b22"})
 	require.NoError(t, err)
-	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return o.ran("stubborn") == 1 })
+	proctest.Eventually(t, waitLimit, "it is at work", func() bool { return o.ran("stubborn") == 1 })
 	require.Less(t, o.closeServer(), promptly)
 }
 
@@ -112,7 +112,7 @@ func TestServerServeError(t *testing.T) {
 	} {
 		o := start(t)
 		require.ErrorIs(t, open(o, missing), os.ErrNotExist, name)
-		socket := endpointtest.SocketPath(t)
+		socket := proctest.SocketPath(t)
 		require.NoError(t, open(o, socket), "%s is there where it can be", name)
 		require.ErrorIs(t, open(start(t), socket), endpoint.ErrInUse, name)
 	}
@@ -121,7 +121,7 @@ func TestServerServeError(t *testing.T) {
 // Owners are ended by unhandled signals. The remaining socket file does not stop the next owner, which starts at once;
 // former clients connect to it.
 func TestSocketAfterSignal(t *testing.T) {
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	o := start(t)
 	o.serve(socket)
 	c := client(t, socket)
@@ -132,7 +132,7 @@ func TestSocketAfterSignal(t *testing.T) {
 		require.NoError(t, err, "the child does not handle the signal, so the file is still there")
 		o = start(t)
 		id := o.serve(socket)
-		endpointtest.Eventually(t, waitLimit, "the client is with the next owner", func() bool { return attempt(c, pingOp, none{}) == nil })
+		proctest.Eventually(t, waitLimit, "the client is with the next owner", func() bool { return attempt(c, pingOp, none{}) == nil })
 		fresh, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
 		require.NoError(t, err)
 		require.Equal(t, id, fresh.ServerID())
@@ -144,7 +144,7 @@ func TestSocketAfterSignal(t *testing.T) {
 
 // A client calls before the owner has registered endpoints.
 func TestNodeReadyAfterRegistrations(t *testing.T) {
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	o, _ := in(t, nodeOptions{Mode: "server", Socket: socket})
 	c := start(t)
 	type place struct {
@@ -226,7 +226,7 @@ func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 			}
 		})
 	}
-	endpointtest.Eventually(t, waitLimit, "all wait", func() bool {
+	proctest.Eventually(t, waitLimit, "all wait", func() bool {
 		server, err := c.ServerInfo(ctx)
 		return err == nil && server.Stats.Tasks == 64 && server.Stats.TasksRunning > 0 && o.ran("gated") == 1
 	})
@@ -241,7 +241,7 @@ func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 
 // An owner with two task workers runs trees of tasks for three processes at once.
 func TestTaskCallsTask(t *testing.T) {
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	o, _ := serving(t, nodeOptions{Mode: "server", Socket: socket})
 	callers := []*child{o}
 	for range 2 {
@@ -277,11 +277,11 @@ func TestClientCallWithoutServer(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	o.Kill()
-	endpointtest.Eventually(t, waitLimit, "a ping fails at once, without waiting for an owner", func() bool {
+	proctest.Eventually(t, waitLimit, "a ping fails at once, without waiting for an owner", func() bool {
 		_, err := c.Ping(ctx)
 		return errors.Is(err, endpoint.ErrUnavailable)
 	})
-	endpointtest.Eventually(t, waitLimit, "a call waits for an owner as long as its context lasts", func() bool {
+	proctest.Eventually(t, waitLimit, "a call waits for an owner as long as its context lasts", func() bool {
 		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 		defer cancel()
 		err := c.Call(short, "double", nil, nil)
@@ -293,7 +293,7 @@ func TestClientCallWithoutServer(t *testing.T) {
 // Processes connect to an owner that does not accept yet, many more than the kernel's queue holds.
 func TestClientDialConcurrently(t *testing.T) {
 	const processes, each, queue = 4, 50, 8
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	require.NoError(t, err)
 	raw, err := l.SyscallConn()
@@ -310,7 +310,7 @@ func TestClientDialConcurrently(t *testing.T) {
 		c := start(t)
 		go func() { failures <- attempt(c, dialManyOp, crowd{socket, each}) }()
 	}
-	endpointtest.Eventually(t, waitLimit, "the queue is full", func() bool {
+	proctest.Eventually(t, waitLimit, "the queue is full", func() bool {
 		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 		require.NoError(t, err)
 		defer syscall.Close(fd)
@@ -376,7 +376,7 @@ func TestDeviceOfHandles(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	var unsupported *driver.UnsupportedError
 	require.ErrorAs(t, err, &unsupported)
-	endpointtest.Eventually(t, waitLimit, "the reference to what could not be mapped went back", func() bool {
+	proctest.Eventually(t, waitLimit, "the reference to what could not be mapped went back", func() bool {
 		server, err := c.ServerInfo(ctx)
 		return err == nil && server.Stats.Objects == 0
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -97,7 +97,7 @@ func TestServerInfoCounters(t *testing.T) {
 	stopped, err := job.Wait(ctx) // 22
 	require.NoError(t, err)
 	require.ErrorIs(t, stopped.Err(), task.ErrCancelled)
-	endpointtest.Eventually(t, waitLimit, "the other task runs", func() bool { return o.ran("gated run") >= 1 })
+	proctest.Eventually(t, waitLimit, "the other task runs", func() bool { return o.ran("gated run") >= 1 })
 
 	info, err := c.ServerInfo(ctx)
 	require.NoError(t, err)
@@ -163,7 +163,7 @@ func TestServerInfoCounters(t *testing.T) {
 		got.P50, got.P90, got.P99, got.Total = 0, 0, 0, 0
 		require.Equal(t, row, got)
 	}
-	endpointtest.Eventually(t, waitLimit, "failed and cancelled tasks are failures", func() bool {
+	proctest.Eventually(t, waitLimit, "failed and cancelled tasks are failures", func() bool {
 		info, err := c.ServerInfo(ctx)
 		require.NoError(t, err)
 		return countsOf(t, info, "exit").Failures == 1 && countsOf(t, info, "gated run").Failures == 1
@@ -206,7 +206,7 @@ func TestServerInfoGauges(t *testing.T) {
 	for range 3 { // one runs, two wait for it
 		go func() { results <- c.Call(ctx, "gated", gateIn{Gate: "calls"}, nil) }()
 	}
-	endpointtest.Eventually(t, waitLimit, "all have come", func() bool {
+	proctest.Eventually(t, waitLimit, "all have come", func() bool {
 		s := info().Stats
 		return s.CacheMisses+s.CacheJoins == 3 && o.ran("gated") == 1
 	})
@@ -215,7 +215,7 @@ func TestServerInfoGauges(t *testing.T) {
 		_, err := c.Submit(ctx, "gated task", gateIn{Gate: "tasks"})
 		require.NoError(t, err)
 	}
-	endpointtest.Eventually(t, waitLimit, "all but the calls are answered", func() bool { return info().Sessions[1].Requests == 3 })
+	proctest.Eventually(t, waitLimit, "all but the calls are answered", func() bool { return info().Sessions[1].Requests == 3 })
 	now := info()
 	require.EqualValues(t, 1, now.Stats.Inflight)
 	require.EqualValues(t, 2, now.Stats.CacheJoins)
@@ -227,13 +227,13 @@ func TestServerInfoGauges(t *testing.T) {
 	for range 3 {
 		require.NoError(t, <-results)
 	}
-	endpointtest.Eventually(t, waitLimit, "no request is in flight", func() bool { return info().Sessions[1].Requests == 0 })
+	proctest.Eventually(t, waitLimit, "no request is in flight", func() bool { return info().Sessions[1].Requests == 0 })
 	now = info()
 	require.Zero(t, now.Stats.Inflight)
 	got := countsOf(t, now, "gated")
 	require.EqualValues(t, []uint64{3, 2, 1}, []uint64{got.Calls, got.CacheHits, got.Runs})
 	open(t, c, "tasks")
-	endpointtest.Eventually(t, waitLimit, "the tasks end", func() bool { return info().Stats.TasksCompleted == workers+2 })
+	proctest.Eventually(t, waitLimit, "the tasks end", func() bool { return info().Stats.TasksCompleted == workers+2 })
 
 	x, err := filled(dev, 4, 1)
 	require.NoError(t, err)
@@ -250,7 +250,7 @@ func TestServerInfoMemory(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	require.NoError(t, endpoint.Register(r, "same", func(_ context.Context, in scaleIn) (*tensor.Tensor, error) { return in.X.Alias(), nil },
 		endpoint.CacheKey("same:{by}"), endpoint.Managed()))
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	node, err := nodepkg.Open(ctx, nodepkg.Options{Mode: nodepkg.ModeServer, Socket: socket, Devices: driversOf(dev), Registry: r})
 	require.NoError(t, err)
 	defer node.Close()
@@ -277,7 +277,7 @@ func TestServerInfoMemory(t *testing.T) {
 	require.Len(t, got.Sessions, 1)
 	require.True(t, got.Sessions[0].Self)
 	require.EqualValues(t, 3, got.Sessions[0].Objects)
-	endpointtest.Eventually(t, waitLimit, "no request of its own is in flight but the one that asks", func() bool { return info().Sessions[0].Requests == 0 })
+	proctest.Eventually(t, waitLimit, "no request of its own is in flight but the one that asks", func() bool { return info().Sessions[0].Requests == 0 })
 	require.EqualValues(t, 4096, got.Sessions[0].Bytes)
 
 	hostOnly(t, "only host memory has a name by which it is known when it comes again")
@@ -361,7 +361,7 @@ func TestServerInfoExpirations(t *testing.T) {
 }
 
 func TestServerInfoDeviceIndex(t *testing.T) {
-	dir := filepath.Dir(endpointtest.SocketPath(t))
+	dir := filepath.Dir(proctest.SocketPath(t))
 	for name, want := range map[string]int{"a-0.sock": 0, "a-12.sock": 12, "a.sock": -1, "a-1": -1, "-.sock": -1, "a--1.sock": 1, "a-x.sock": -1, "a-99999999999.sock": -1} {
 		s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: filepath.Join(dir, name)})
 		require.NoError(t, err)
@@ -389,7 +389,7 @@ func (d *trier) Probe() []driver.Support {
 func TestServerInfoProbesDevicesOnce(t *testing.T) {
 	ctx := context.Background()
 	dev := &trier{Device: testDevice(t), err: fmt.Errorf("alloc: %w", driver.ErrOutOfMemory)}
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Devices: []driver.Device{dev}})
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: proctest.SocketPath(t), Devices: []driver.Device{dev}})
 	require.NoError(t, err)
 	defer s.Close()
 	ask := func() endpoint.HandleSupport {

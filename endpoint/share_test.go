@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 func TestClientAcquireSharesMemory(t *testing.T) {
@@ -29,7 +29,7 @@ func TestClientAcquireKeepsOldVersion(t *testing.T) {
 	c.acquire(acquisition{Name: "m", Key: "old"})
 	o.publish(model{Name: "m", Seed: 2})
 
-	endpointtest.Eventually(t, time.Second, "the handle hears of version 2", func() bool {
+	proctest.Eventually(t, time.Second, "the handle hears of version 2", func() bool {
 		a := c.handle("old")
 		return a.State == "superseded" && a.Newest == 2
 	})
@@ -41,7 +41,7 @@ func TestClientAcquireKeepsOldVersion(t *testing.T) {
 	require.Len(t, o.models()[0].Versions, 2)
 	c.release("old")
 	c.release("again")
-	endpointtest.Eventually(t, time.Second, "version 1 is freed", func() bool {
+	proctest.Eventually(t, time.Second, "version 1 is freed", func() bool {
 		return len(o.models()[0].Versions) == 1
 	})
 	require.ErrorIs(t, c.acquireError(acquisition{Name: "m", Version: 1, Key: "gone"}), endpoint.ErrNotFound)
@@ -54,7 +54,7 @@ func TestServerWithdrawKeepsReaders(t *testing.T) {
 	c := client(t, socket)
 	c.acquire(acquisition{Name: "m", Key: "h"})
 	o.withdraw("m")
-	endpointtest.Eventually(t, time.Second, "the handle hears of it", func() bool {
+	proctest.Eventually(t, time.Second, "the handle hears of it", func() bool {
 		return c.handle("h").State == "withdrawn"
 	})
 	c.check("h", model{Seed: 3})

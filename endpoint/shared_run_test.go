@@ -13,7 +13,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
@@ -102,7 +102,7 @@ func TestTaskSharedProgress(t *testing.T) {
 	}
 	shows := func(id string, done int64) {
 		t.Helper()
-		endpointtest.Eventually(t, waitLimit, "it shows the progress of the run", func() bool {
+		proctest.Eventually(t, waitLimit, "it shows the progress of the run", func() bool {
 			info, err := c.Task(id).Info(ctx)
 			require.NoError(t, err)
 			require.Equal(t, endpoint.TaskRunning, info.State)
@@ -110,7 +110,7 @@ func TestTaskSharedProgress(t *testing.T) {
 		})
 	}
 	joined := func(n uint64) {
-		endpointtest.Eventually(t, waitLimit, "it has joined", func() bool {
+		proctest.Eventually(t, waitLimit, "it has joined", func() bool {
 			info, err := s.ServerInfo(ctx)
 			return err == nil && info.Stats.CacheJoins == n
 		})
@@ -165,7 +165,7 @@ func TestSerializedFindsCachedResult(t *testing.T) {
 			results <- n
 		}()
 	}
-	endpointtest.Eventually(t, waitLimit, "all have come", func() bool {
+	proctest.Eventually(t, waitLimit, "all have come", func() bool {
 		info, err := s.ServerInfo(ctx)
 		return err == nil && slices.ContainsFunc(info.Sessions, func(s endpoint.SessionInfo) bool { return s.Requests == callers })
 	})
@@ -273,7 +273,7 @@ func TestTaskKindsConcurrently(t *testing.T) {
 		})
 	}
 	all.Wait()
-	endpointtest.Eventually(t, waitLimit, "nothing runs any more", func() bool {
+	proctest.Eventually(t, waitLimit, "nothing runs any more", func() bool {
 		info, err := s.ServerInfo(ctx)
 		return err == nil && info.Stats.TasksRunning == 0 && info.Stats.Inflight == 0 && info.Stats.Objects == 0
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -200,7 +200,7 @@ func TestTaskResultOfKilledClient(t *testing.T) {
 		c.hold("model task", "b", 1<<20)
 		c.Kill()
 	}
-	endpointtest.Eventually(t, waitLimit, "descriptors and mappings are back", func() bool {
+	proctest.Eventually(t, waitLimit, "descriptors and mappings are back", func() bool {
 		now := o.count()
 		return now.Files <= before.Files && now.Mappings <= before.Mappings
 	})
@@ -225,7 +225,7 @@ func TestRefBelongsToSession(t *testing.T) {
 	require.False(t, info.LastAccessedAt.Before(info.CreatedAt))
 
 	other.Kill()
-	endpointtest.Eventually(t, waitLimit, "the dead client's reference is back, and the object with it", func() bool {
+	proctest.Eventually(t, waitLimit, "the dead client's reference is back, and the object with it", func() bool {
 		_, err := c.EnsureLive(ctx, id, "")
 		return err != nil
 	})

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -193,14 +193,14 @@ func TestSlabOfKilledClients(t *testing.T) {
 		child.pages(7, pageIn{1 << 16, 3})
 		require.EqualValues(t, 1+4, slabsOf(t, s))
 		child.Kill()
-		endpointtest.Eventually(t, waitLimit, "its slabs are back", func() bool { return slabsOf(t, s) == 1 })
+		proctest.Eventually(t, waitLimit, "its slabs are back", func() bool { return slabsOf(t, s) == 1 })
 		other := slabClient(t, s)
 		got := page(t, other, "dirty", 1<<16, 0)
 		require.NoError(t, isAll(got, 0), "nobody else gets them")
 		require.NoError(t, errors.Join(got.Close(), other.Close()))
-		endpointtest.Eventually(t, waitLimit, "the client has gone", func() bool { return slabsOf(t, s) == 1 })
+		proctest.Eventually(t, waitLimit, "the client has gone", func() bool { return slabsOf(t, s) == 1 })
 	}
-	endpointtest.Eventually(t, waitLimit, "descriptors are back", func() bool { return drivertest.OpenFiles() <= before })
+	proctest.Eventually(t, waitLimit, "descriptors are back", func() bool { return drivertest.OpenFiles() <= before })
 	require.NoError(t, isAll(held, 99))
 	require.NoError(t, held.Close())
 }
@@ -209,7 +209,7 @@ func TestSlabOfKilledClients(t *testing.T) {
 func TestSlabOfKilledOwner(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	o := start(t)
 	o.servePages(socket)
 	dev, err := host.Open()

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -139,8 +139,8 @@ func TestSlabReuse(t *testing.T) {
 	require.Greater(t, same, 30, "the mapping stays")
 	require.LessOrEqual(t, limitUse(t, s, "slab_bytes").Used, int64(2<<20))
 	mapped := drivertest.SharedMappings()
-	endpointtest.Eventually(t, 4*waitLimit, "what is not used is given back", func() bool { return slabsOf(t, s) == 0 })
-	endpointtest.Eventually(t, waitLimit, "on both sides", func() bool { return drivertest.SharedMappings() <= mapped-2 })
+	proctest.Eventually(t, 4*waitLimit, "what is not used is given back", func() bool { return slabsOf(t, s) == 0 })
+	proctest.Eventually(t, waitLimit, "on both sides", func() bool { return drivertest.SharedMappings() <= mapped-2 })
 	got := page(t, c, "fill", 1<<20, 7)
 	require.NoError(t, isAll(got, 7))
 	require.NoError(t, got.Close())
@@ -207,7 +207,7 @@ func TestSlabHeldByServer(t *testing.T) {
 	for i, kept := range o.kept {
 		require.NoError(t, isAll(kept, uint8(i)))
 	}
-	endpointtest.Eventually(t, waitLimit, "those that the owner keeps, and one that comes back", func() bool { return slabsOf(t, s) == 6 })
+	proctest.Eventually(t, waitLimit, "those that the owner keeps, and one that comes back", func() bool { return slabsOf(t, s) == 6 })
 }
 
 // A client publishes a result, passes it on and exports its descriptor.
@@ -313,7 +313,7 @@ func TestSlabOfAbandonedCalls(t *testing.T) {
 				got.Close()
 			}
 		})
-		endpointtest.Eventually(t, waitLimit, "it runs", func() bool { return o.runs.Load() > began })
+		proctest.Eventually(t, waitLimit, "it runs", func() bool { return o.runs.Load() > began })
 		cancel()
 		call.Wait()
 		o.stop <- struct{}{}
@@ -322,7 +322,7 @@ func TestSlabOfAbandonedCalls(t *testing.T) {
 		require.Error(t, c.Call(context.Background(), "fill", pageIn{1 << 16, 3}, &wrong), "one that does not fit")
 	}
 	require.LessOrEqual(t, slabsOf(t, s), int64(3))
-	endpointtest.Eventually(t, 4*waitLimit, "all of it comes back", func() bool { return slabsOf(t, s) == 0 })
+	proctest.Eventually(t, 4*waitLimit, "all of it comes back", func() bool { return slabsOf(t, s) == 0 })
 }
 
 // The memory of results that no frame can carry is reused.
@@ -385,7 +385,7 @@ func TestSlabEviction(t *testing.T) {
 	dev, err := host.Open()
 	require.NoError(t, err)
 	o := &slabOwner{dev: dev}
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Devices: []driver.Device{dev}, Registry: o.registry(t), Logger: discard()})
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: proctest.SocketPath(t), Devices: []driver.Device{dev}, Registry: o.registry(t), Logger: discard()})
 	require.NoError(t, err)
 	go s.Serve(context.Background())
 	t.Cleanup(func() { s.Close() })
@@ -393,7 +393,7 @@ func TestSlabEviction(t *testing.T) {
 	held := page(t, c, "fill", 1<<20, 9)
 	require.NoError(t, page(t, c, "fill", 1<<20, 1).Close())
 	require.NoError(t, page(t, c, "fill", 1<<20, 1).Close())
-	endpointtest.Eventually(t, waitLimit, "what nobody uses goes", func() bool {
+	proctest.Eventually(t, waitLimit, "what nobody uses goes", func() bool {
 		dev.RetryAfterReclaim(1<<20, driver.ErrOutOfMemory)
 		return slabsOf(t, s) == 1
 	})
@@ -413,7 +413,7 @@ func TestSlabOutlivesConnection(t *testing.T) {
 	other := slabClient(t, s)
 	kept := page(t, other, "fill", 1<<16, 3)
 	require.NoError(t, other.Close())
-	endpointtest.Eventually(t, waitLimit, "the slabs of a client go with it", func() bool { return slabsOf(t, s) <= 2 })
+	proctest.Eventually(t, waitLimit, "the slabs of a client go with it", func() bool { return slabsOf(t, s) <= 2 })
 	require.NoError(t, s.Close())
 	require.NoError(t, isAll(held, 2))
 	require.NoError(t, isAll(kept, 3))

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -69,7 +69,7 @@ func bystander(t *testing.T, socket string) (stop func()) {
 // cutOff waits until the owner has only the given number of clients.
 func cutOff(t *testing.T, s *endpoint.Server, left int) {
 	t.Helper()
-	endpointtest.Eventually(t, waitLimit, "the client that does not read is cut off", func() bool {
+	proctest.Eventually(t, waitLimit, "the client that does not read is cut off", func() bool {
 		info, err := s.ServerInfo(context.Background())
 		require.NoError(t, err)
 		return int(info.Stats.Clients) == left
@@ -124,7 +124,7 @@ func TestSessionUnreadEvents(t *testing.T) {
 
 	var version uint64
 	start := time.Now()
-	endpointtest.Eventually(t, waitLimit, "the client that does not read is cut off", func() bool {
+	proctest.Eventually(t, waitLimit, "the client that does not read is cut off", func() bool {
 		sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 1, Bytes: 1})
 		require.NoError(t, err)
 		version = publishOn(t, s, "m", sd)

@@ -17,7 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 func TestSocketPath(t *testing.T) {
@@ -85,7 +85,7 @@ func TestSocketSecondOwner(t *testing.T) {
 }
 
 func TestSocketListenerWithoutLock(t *testing.T) {
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	l, err := net.Listen("unix", socket)
 	require.NoError(t, err)
 	defer l.Close()
@@ -213,7 +213,7 @@ func TestSocketAllowUIDs(t *testing.T) {
 	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")
 	const guest, stranger = 65534, 65533
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	o := start(t)
 	o.serveWith(service{Socket: socket, UIDs: []uint32{guest}})
 	o.publish(model{Name: "m", Seed: 1})
@@ -271,7 +271,7 @@ func copyDir(t *testing.T) string {
 // An owner that shuts down in order leaves no lock file, and two owners never hold the lock at once.
 func TestSocketLockFile(t *testing.T) {
 	dev := testDevice(t)
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	var serving, most atomic.Int32
 	var owners sync.WaitGroup
 	for range 8 {

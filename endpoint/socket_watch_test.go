@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 // The socket file of a server is removed, and replaced by another file: the server notices and listens again, its
@@ -36,7 +36,7 @@ func TestSocketRebind(t *testing.T) {
 	_, err = endpoint.NewServer(endpoint.ServerOptions{Socket: s.Socket()})
 	require.ErrorIs(t, err, endpoint.ErrInUse)
 	require.ErrorContains(t, err, "process "+strconv.Itoa(os.Getpid()))
-	endpointtest.Eventually(t, waitLimit, "it is bound again", func() bool { return reachable(true) && reachable(false) })
+	proctest.Eventually(t, waitLimit, "it is bound again", func() bool { return reachable(true) && reachable(false) })
 
 	require.NoError(t, os.Remove(s.Socket()))
 	require.NoError(t, os.WriteFile(s.Socket(), nil, 0o600))
@@ -46,7 +46,7 @@ func TestSocketRebind(t *testing.T) {
 	require.Empty(t, text)
 	require.NoError(t, os.Remove(s.Socket()))
 	require.NoError(t, os.Remove(s.Socket()+".lock"))
-	endpointtest.Eventually(t, waitLimit, "it is bound again", func() bool { return reachable(true) && reachable(false) })
+	proctest.Eventually(t, waitLimit, "it is bound again", func() bool { return reachable(true) && reachable(false) })
 	_, err = endpoint.NewServer(endpoint.ServerOptions{Socket: s.Socket()})
 	require.ErrorIs(t, err, endpoint.ErrInUse, "the lock was taken again")
 	_, err = before.Ping(ctx)
@@ -96,7 +96,7 @@ func TestHandleChangedWhenLeaseLost(t *testing.T) {
 func TestHandleChangedWhenLeaseReturns(t *testing.T) {
 	o, upstream := owner(t)
 	o.publish(model{Name: "m", Seed: 1})
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	first := startCutter(t, socket, upstream, true, -1)
 	defer first.close()
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}, OverSocket: true})

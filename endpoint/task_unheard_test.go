@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -53,7 +53,7 @@ func TestTaskUnheardConcurrently(t *testing.T) {
 			}
 			cancel()
 		}
-		endpointtest.Eventually(t, waitLimit, "the others are cancelled too: "+name, func() bool {
+		proctest.Eventually(t, waitLimit, "the others are cancelled too: "+name, func() bool {
 			left, err := s.Tasks(ctx, endpoint.TaskFilter{States: []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning}})
 			return err == nil && len(left) == 0
 		})
@@ -100,7 +100,7 @@ func TestTaskWaitsForItsWaiter(t *testing.T) {
 		require.NoError(t, err)
 		known = append(known, info.ID)
 	}
-	endpointtest.Eventually(t, waitLimit, "both wait for one run", func() bool {
+	proctest.Eventually(t, waitLimit, "both wait for one run", func() bool {
 		info, err := s.ServerInfo(ctx)
 		return err == nil && info.Stats.CacheJoins == 1
 	})
@@ -149,7 +149,7 @@ func TestLimitsTasks(t *testing.T) {
 	_, err = own.Wait(ctx)
 	require.NoError(t, err)
 
-	limited, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Registry: r, Limits: endpoint.Limits{Tasks: 1}})
+	limited, err := endpoint.NewServer(endpoint.ServerOptions{Socket: proctest.SocketPath(t), Registry: r, Limits: endpoint.Limits{Tasks: 1}})
 	require.NoError(t, err)
 	defer limited.Close()
 	for n := range 3 {

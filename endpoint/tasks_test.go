@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -95,7 +95,7 @@ func TestTaskPendingArgumentsFreed(t *testing.T) {
 		_, err := c.Submit(ctx, "gated task", gateIn{Gate: "busy", N: i})
 		require.NoError(t, err)
 	}
-	endpointtest.Eventually(t, waitLimit, "they run", func() bool { return o.ran("gated task") == task.DefaultWorkers })
+	proctest.Eventually(t, waitLimit, "they run", func() bool { return o.ran("gated task") == task.DefaultWorkers })
 	x, err := filled(dev, 1<<16, 1)
 	require.NoError(t, err)
 	defer x.Close()
@@ -106,7 +106,7 @@ func TestTaskPendingArgumentsFreed(t *testing.T) {
 	cancelled, err := pending.Cancel(ctx)
 	require.NoError(t, err)
 	require.True(t, cancelled)
-	endpointtest.Eventually(t, waitLimit, "what it would have got is unmapped", func() bool { return o.count().Mappings <= before.Mappings })
+	proctest.Eventually(t, waitLimit, "what it would have got is unmapped", func() bool { return o.count().Mappings <= before.Mappings })
 	require.Zero(t, o.ran("sum"))
 	open(t, c, "busy")
 }

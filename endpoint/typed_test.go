@@ -11,7 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -40,7 +40,7 @@ func TestNodeShareStream(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	socket := endpointtest.SocketPath(t)
+	socket := proctest.SocketPath(t)
 	open := func(mode nodepkg.Mode) (*nodepkg.Node, func(context.Context, int) iter.Seq2[int, error]) {
 		n, err := nodepkg.Open(ctx, nodepkg.Options{Mode: mode, Socket: socket, Devices: driversOf(testDevice(t)), Logger: discard(), Client: endpoint.ClientOptions{OverSocket: true}})
 		require.NoError(t, err)

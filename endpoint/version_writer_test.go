@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -81,7 +81,7 @@ func TestVersionWriterEnds(t *testing.T) {
 	list := watcher.models()
 	require.Len(t, list, 1)
 	require.EqualValues(t, 1, list[0].Current, "nothing was published")
-	endpointtest.Eventually(t, waitLimit, "the owner has what it had", func() bool {
+	proctest.Eventually(t, waitLimit, "the owner has what it had", func() bool {
 		now := o.count()
 		return now.Files <= before.Files && now.Mappings <= before.Mappings
 	})

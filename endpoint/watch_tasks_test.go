@@ -14,7 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -86,7 +86,7 @@ func TestTaskWatchStates(t *testing.T) {
 	mine := watchTasks(ctx, c, endpoint.TaskFilter{Mine: true})
 	steps := watchTasks(ctx, c, endpoint.TaskFilter{Endpoint: "steps"})
 	ended := watchTasks(ctx, c, endpoint.TaskFilter{Endpoint: "gated task", States: []endpoint.TaskState{endpoint.TaskCancelled}})
-	endpointtest.Eventually(t, waitLimit, "the watches have begun", func() bool { return all.count(endpoint.TaskListed)+mine.count(endpoint.TaskListed) == 2 })
+	proctest.Eventually(t, waitLimit, "the watches have begun", func() bool { return all.count(endpoint.TaskListed)+mine.count(endpoint.TaskListed) == 2 })
 
 	other := client(t, c.Socket())
 	want := map[string][]endpoint.TaskState{}
@@ -97,17 +97,17 @@ func TestTaskWatchStates(t *testing.T) {
 	require.NoError(t, err)
 	stopped, err := c.Submit(ctx, "gated task", gateIn{Gate: "never"})
 	require.NoError(t, err)
-	endpointtest.Eventually(t, waitLimit, "it runs", func() bool { return slices.Contains(all.states()[stopped.ID], endpoint.TaskRunning) })
+	proctest.Eventually(t, waitLimit, "it runs", func() bool { return slices.Contains(all.states()[stopped.ID], endpoint.TaskRunning) })
 	_, err = stopped.Cancel(ctx)
 	require.NoError(t, err)
 	open(t, c, "steps")
 	want[progress.ID] = wholeLife
 	want[stopped.ID] = []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning, endpoint.TaskCancelled}
 	want[early.ID] = []endpoint.TaskState{endpoint.TaskCompleted}
-	endpointtest.Eventually(t, waitLimit, "all was told", func() bool { return maps.EqualFunc(want, all.states(), slices.Equal) })
+	proctest.Eventually(t, waitLimit, "all was told", func() bool { return maps.EqualFunc(want, all.states(), slices.Equal) })
 	require.Equal(t, 1, all.count(endpoint.TaskListed))
 	require.Zero(t, all.count(endpoint.TasksMissed))
-	endpointtest.Eventually(t, waitLimit, "each watch heard what it asked for", func() bool {
+	proctest.Eventually(t, waitLimit, "each watch heard what it asked for", func() bool {
 		return len(mine.states()) == 3 && len(steps.states()[progress.ID]) == 3 && len(ended.states()[stopped.ID]) == 1
 	})
 	require.Len(t, steps.states(), 1)
@@ -177,7 +177,7 @@ func TestTaskWatchEnds(t *testing.T) {
 	log := watchTasks(ctx, c, endpoint.TaskFilter{})
 	info, err := c.Submit(ctx, "gated task", gateIn{Gate: "never"})
 	require.NoError(t, err)
-	endpointtest.Eventually(t, waitLimit, "the watch goes on", func() bool { return len(log.states()[info.ID]) > 0 })
+	proctest.Eventually(t, waitLimit, "the watch goes on", func() bool { return len(log.states()[info.ID]) > 0 })
 	o.Kill()
 	<-log.ended
 	require.ErrorIs(t, log.err, endpoint.ErrUnavailable)

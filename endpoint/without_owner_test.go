@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -103,7 +103,7 @@ func ends(t testing.TB, name string, request func() error) error {
 func lose(t testing.TB, c *endpoint.Client, s *endpoint.Server) {
 	t.Helper()
 	require.NoError(t, s.Close())
-	endpointtest.Eventually(t, waitLimit, "the loss of the owner", func() bool { return c.State() == endpoint.StateIdle })
+	proctest.Eventually(t, waitLimit, "the loss of the owner", func() bool { return c.State() == endpoint.StateIdle })
 }
 
 // Every request of a client whose owner is gone fails with the reason, if its context has no deadline.
@@ -170,7 +170,7 @@ func TestRequestWaitsForOwner(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			socket := endpointtest.SocketPath(t)
+			socket := proctest.SocketPath(t)
 			s := serve(t, endpoint.ServerOptions{Socket: socket})
 			c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{
 				Socket: socket, OverSocket: true, Devices: driversOf(dev), Wait: row.wait, Logger: discard(),
@@ -185,7 +185,7 @@ func TestRequestWaitsForOwner(t *testing.T) {
 			defer cancel()
 			done := make(chan error, 1)
 			go func() { done <- row.request(ctx, c) }()
-			endpointtest.Eventually(t, waitLimit, "attempts that fail", func() bool { return c.Stats().DialFailures > 1 })
+			proctest.Eventually(t, waitLimit, "attempts that fail", func() bool { return c.Stats().DialFailures > 1 })
 			require.Empty(t, done)
 
 			r := endpoint.NewRegistry()

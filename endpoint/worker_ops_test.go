@@ -6,7 +6,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -158,12 +158,12 @@ func (c *child) ran(what string) uint64 {
 }
 
 // countOp counts what a worker has open.
-var countOp = op("count", func(*worker, context.Context, none) (endpointtest.Counts, error) {
-	return endpointtest.Count(), nil
+var countOp = op("count", func(*worker, context.Context, none) (proctest.Counts, error) {
+	return proctest.Count(), nil
 })
 
 // count returns the open resources of a worker.
-func (c *child) count() endpointtest.Counts {
+func (c *child) count() proctest.Counts {
 	c.t.Helper()
 	return countOp.Must(c.Process, none{})
 }

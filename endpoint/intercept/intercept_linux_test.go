@@ -19,19 +19,19 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
-func TestMain(m *testing.M) { endpointtest.Main(m) }
+func TestMain(m *testing.M) { proctest.Main(m) }
 
 // The test binary also runs as the owner and the client in separate processes.
 var (
-	owners = endpointtest.NewRole("owner", nil, func() (*ownerState, error) { return &ownerState{}, nil })
-	serve  = endpointtest.NewOp(owners, "serve", (*ownerState).serve)
-	logged = endpointtest.NewOp(owners, "log", (*ownerState).stop)
+	owners = proctest.NewRole("owner", nil, func() (*ownerState, error) { return &ownerState{}, nil })
+	serve  = proctest.NewOp(owners, "serve", (*ownerState).serve)
+	logged = proctest.NewOp(owners, "log", (*ownerState).stop)
 
-	callers = endpointtest.NewRole("caller", nil, func() (*struct{}, error) { return &struct{}{}, nil })
-	callAll = endpointtest.NewOp(callers, "call", func(_ *struct{}, socket string) (callerSaw, error) { return callOwner(socket) })
+	callers = proctest.NewRole("caller", nil, func() (*struct{}, error) { return &struct{}{}, nil })
+	callAll = proctest.NewOp(callers, "call", func(_ *struct{}, socket string) (callerSaw, error) { return callOwner(socket) })
 )
 
 // traceSeen is the trace in the context of the owner's function.

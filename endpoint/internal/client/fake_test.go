@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -25,7 +25,7 @@ const soon = 20 * time.Millisecond
 
 // fakeOwner is the owner's end of a connection. The test reads and writes its frames.
 type fakeOwner struct {
-	*endpointtest.OwnerEnd
+	*proctest.OwnerEnd
 	t    *testing.T
 	conn *Conn // the client's end
 }
@@ -72,7 +72,7 @@ func acceptedBy(t *testing.T, server string) *fakeOwner {
 	greeting.Wait()
 	go conn.read()
 	t.Cleanup(conn.cut)
-	return &fakeOwner{OwnerEnd: &endpointtest.OwnerEnd{Conn: far, T: t}, t: t, conn: conn}
+	return &fakeOwner{OwnerEnd: &proctest.OwnerEnd{Conn: far, T: t}, t: t, conn: conn}
 }
 
 // offered returns an offer that the owner has accepted, and the id of its request.

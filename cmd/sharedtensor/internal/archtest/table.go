@@ -101,7 +101,7 @@ var Table = []Row{
 			"endpoint/internal/offering", "endpoint/internal/session",
 		},
 	},
-	{Package: "endpoint/internal/endpointtest", Ours: []string{"driver/drivertest", "wire", "wire/message"}, Theirs: []string{testify}},
+	{Package: "endpoint/internal/proctest", Ours: []string{"driver/drivertest", "wire", "wire/message"}, Theirs: []string{testify}},
 	{
 		Package: "endpoint",
 		Ours: []string{

@@ -1,6 +1,6 @@
 //go:build unix
 
-package endpointtest
+package proctest
 
 import (
 	"encoding/json"

@@ -1,6 +1,27 @@
 //go:build unix
 
-package endpointtest
+// Package proctest contains helpers for the tests of endpoint and the packages below it: child processes with typed
+// commands, waiting, sockets, and counts of open resources.
+//
+// A child is the test binary, started again in a role. A [Role] has a state, which the child creates once, and
+// commands. Each command is an [Op] with an argument type and a result type:
+//
+//	var owner = proctest.NewRole("owner", nil, openOwner)
+//
+//	var publish = proctest.NewOp(owner, "publish", func(o *ownerState, name string) (uint64, error) {
+//		return o.publish(name)
+//	})
+//
+//	func TestMain(m *testing.M) { proctest.Main(m) }
+//
+//	func TestReader(t *testing.T) {
+//		o := owner.Start(t)
+//		require.EqualValues(t, 1, publish.Must(o, "model"))
+//		o.Kill()
+//	}
+//
+// Roles and commands are package variables because they must exist before TestMain runs.
+package proctest
 
 import (
 	"bufio"
@@ -14,7 +35,7 @@ import (
 )
 
 // roleVariable is the environment variable with a child's role.
-const roleVariable = "ENDPOINTTEST_ROLE"
+const roleVariable = "PROCTEST_ROLE"
 
 // maxLine is the maximum size in bytes of a command or an answer.
 const maxLine = 16 << 20
@@ -53,7 +74,7 @@ type Role[S any] struct {
 // starts; an error ends the child.
 func NewRole[S any](name string, sentinels map[string]error, open func() (*S, error)) *Role[S] {
 	if _, ok := roles[name]; ok {
-		panic("endpointtest: role " + name + " is registered twice")
+		panic("proctest: role " + name + " is registered twice")
 	}
 	r := &Role[S]{name: name, sentinels: sentinels, open: open, ops: map[string]func(*S, json.RawMessage) (any, error){}}
 	roles[name] = r.run

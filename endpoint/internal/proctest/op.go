@@ -1,6 +1,6 @@
 //go:build unix
 
-package endpointtest
+package proctest
 
 import (
 	"encoding/json"
@@ -17,7 +17,7 @@ type Op[S, In, Out any] struct {
 // NewOp adds a command to a role. A child runs its commands one at a time.
 func NewOp[S, In, Out any](role *Role[S], name string, do func(s *S, in In) (Out, error)) Op[S, In, Out] {
 	if _, ok := role.ops[name]; ok {
-		panic("endpointtest: role " + role.name + " has two commands " + name)
+		panic("proctest: role " + role.name + " has two commands " + name)
 	}
 	role.ops[name] = func(s *S, raw json.RawMessage) (any, error) {
 		var in In

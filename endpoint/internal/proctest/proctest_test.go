@@ -1,6 +1,6 @@
 //go:build unix
 
-package endpointtest_test
+package proctest_test
 
 import (
 	"errors"
@@ -15,10 +15,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
-func TestMain(m *testing.M) { endpointtest.Main(m) }
+func TestMain(m *testing.M) { proctest.Main(m) }
 
 // limit is the maximum time that tests wait for a process.
 const limit = time.Minute
@@ -28,16 +28,16 @@ type counter struct{ n int }
 var (
 	errNegative = errors.New("negative")
 
-	counting = endpointtest.NewRole("counting", map[string]error{"negative": errNegative, "eof": io.EOF},
+	counting = proctest.NewRole("counting", map[string]error{"negative": errNegative, "eof": io.EOF},
 		func() (*counter, error) { return &counter{}, nil })
-	add = endpointtest.NewOp(counting, "add", func(c *counter, n int) (int, error) {
+	add = proctest.NewOp(counting, "add", func(c *counter, n int) (int, error) {
 		if n < 0 {
 			return c.n, fmt.Errorf("add %d: %w", n, errNegative)
 		}
 		c.n += n
 		return c.n, nil
 	})
-	variable = endpointtest.NewOp(counting, "variable", func(_ *counter, name string) (string, error) { return os.Getenv(name), nil })
+	variable = proctest.NewOp(counting, "variable", func(_ *counter, name string) (string, error) { return os.Getenv(name), nil })
 )
 
 func TestOps(t *testing.T) {
@@ -80,7 +80,7 @@ func TestSignals(t *testing.T) {
 }
 
 func TestSocketPath(t *testing.T) {
-	one, two := endpointtest.SocketPath(t), endpointtest.SocketPath(t)
+	one, two := proctest.SocketPath(t), proctest.SocketPath(t)
 	require.NotEqual(t, one, two)
 	require.Less(t, len(one), 100, "the kernel's limit is 107 bytes")
 	info, err := os.Stat(one[:strings.LastIndex(one, "/")])
@@ -89,10 +89,10 @@ func TestSocketPath(t *testing.T) {
 }
 
 func TestCounts(t *testing.T) {
-	before := endpointtest.Count()
+	before := proctest.Count()
 	f, err := os.Open(os.DevNull)
 	require.NoError(t, err)
-	require.False(t, endpointtest.Count().Within(before))
+	require.False(t, proctest.Count().Within(before))
 	require.NoError(t, f.Close())
-	endpointtest.Eventually(t, limit, "it is closed", func() bool { return endpointtest.Count().Within(before) })
+	proctest.Eventually(t, limit, "it is closed", func() bool { return proctest.Count().Within(before) })
 }
