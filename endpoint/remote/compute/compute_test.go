@@ -23,11 +23,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute/computepb"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pytest"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 func TestCompute(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	s, address := start(t, compute.ServerOptions{Function: double})
 	c := dial(t, address, compute.ClientOptions{})
 	out, err := c.Compute(t.Context(), floats(t, dev, 1, 2, 3))
@@ -50,7 +51,7 @@ func TestCompute(t *testing.T) {
 
 // Every element type and kind of shape is sent and returned unchanged, in one message and in chunks.
 func TestEveryType(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	_, address := start(t, compute.ServerOptions{Function: identity})
 	for _, from := range []int64{1 << 30, 1} {
 		c := dial(t, address, compute.ClientOptions{StreamFrom: from})
@@ -77,7 +78,7 @@ func TestEveryType(t *testing.T) {
 
 // Data is compressed only if that makes it smaller.
 func TestCompression(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	s, address := start(t, compute.ServerOptions{Function: identity})
 	zeros, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{1 << 18})
 	require.NoError(t, err)
@@ -117,7 +118,7 @@ func TestCompression(t *testing.T) {
 
 // A failed call is retried as often as its kind of failure allows.
 func TestRetry(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	for _, c := range []struct {
 		code     codes.Code
 		attempts int
@@ -146,7 +147,7 @@ func TestRetry(t *testing.T) {
 }
 
 func TestRetrySucceedsOnThirdAttempt(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	var calls atomic.Int32
 	_, address := start(t, compute.ServerOptions{Function: compute.Func(func(_ context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
 		if calls.Add(1) < 3 {
@@ -163,7 +164,7 @@ func TestRetrySucceedsOnThirdAttempt(t *testing.T) {
 
 // The attempts end when the budget does not allow another one.
 func TestBudget(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	_, address := start(t, compute.ServerOptions{Function: compute.Func(func(context.Context, *tensor.Tensor) (*tensor.Tensor, error) {
 		return nil, status.Error(codes.Unavailable, "never")
 	})})
@@ -177,7 +178,7 @@ func TestBudget(t *testing.T) {
 
 // A request over the queue limit is refused, and the error shows that the function did not run.
 func TestOverload(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	running, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	_, address := start(t, compute.ServerOptions{Workers: 1, Queue: 1, Function: compute.Func(func(_ context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
@@ -291,7 +292,7 @@ func (p *part) Check(context.Context) error {
 
 // All three health checks follow the state of the function, and Watch reports its changes.
 func TestHealth(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	f := &part{}
 	_, address := start(t, compute.ServerOptions{Function: f})
 	c := dial(t, address, compute.ClientOptions{})
@@ -338,7 +339,7 @@ func TestSetupThatFails(t *testing.T) {
 
 // A stopping server completes the running request, calls Teardown after it, and refuses new requests.
 func TestGracefulStop(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	f := &part{}
 	running, release := make(chan struct{}), make(chan struct{})
 	slow := compute.Func(func(_ context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
@@ -375,7 +376,7 @@ func TestGracefulStop(t *testing.T) {
 }
 
 func TestFunctionThatPanics(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	_, address := start(t, compute.ServerOptions{Function: compute.Func(func(context.Context, *tensor.Tensor) (*tensor.Tensor, error) { panic("oops") })})
 	_, err := dial(t, address, compute.ClientOptions{}).Compute(t.Context(), floats(t, dev, 1))
 	require.Equal(t, codes.Internal, status.Code(err))
@@ -384,7 +385,7 @@ func TestFunctionThatPanics(t *testing.T) {
 
 // Endpoints of an owner are called by their names.
 func TestEndpoints(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	type in struct {
 		X  *tensor.Tensor `json:"x"`
 		By float32        `json:"by,omitempty"`

@@ -13,14 +13,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-func openHost(t testing.TB) *host.Device {
-	t.Helper()
-	dev, err := host.Open()
-	require.NoError(t, err)
-	t.Cleanup(func() { dev.Close() })
-	return dev
-}
-
 // double returns twice its argument, as float32.
 var double = compute.Func(func(_ context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
 	values, err := tensor.Float32s(in)

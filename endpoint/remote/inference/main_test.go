@@ -8,9 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/driver/host"
-	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/inference"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pytest"
@@ -56,12 +53,8 @@ func TestKServeClient(t *testing.T) {
 // publishBeside publishes the next version of a model and keeps the previous one.
 func publishBeside(t *testing.T, socket, name string) {
 	t.Helper()
-	dev, err := host.Open()
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() })
+	dev := remotetest.OpenHost(t)
+	client := remotetest.Dial(t, socket, dev)
 	before, err := client.Acquire(t.Context(), name)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = before.Close() })

@@ -81,8 +81,8 @@ func TestSourceMoves(t *testing.T) {
 	gw.Attached(t)
 	name := newMovableName(t, gw.Addresses.HTTP)
 	to := remotetest.StartOwner(t)
-	dev := openHost(t)
-	target := dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, to.Socket, dev)
 	told := &events{}
 	m := newMirror(t, mirror.Options{Source: "http://" + name.address + "/m", Owner: target, Device: dev, Events: told.add, Stall: 2 * time.Second})
 	stop := follow(t, m)
@@ -138,8 +138,8 @@ func TestMirrorWasAway(t *testing.T) {
 	gw.Attached(t)
 	h := startMirrorHost(t, "--nats", natsURL, "--mirror", gw.HTTP()+"/m", "--mirror-lease", "2s")
 	h.awaitVersion(t, "1")
-	dev := openHost(t)
-	target := dial(t, h.owner.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, h.owner.Socket, dev)
 	requireSame(t, target, "m", first)
 
 	h.gw.Stop()
@@ -147,7 +147,7 @@ func TestMirrorWasAway(t *testing.T) {
 		put(t, gw.HTTP()+"/v1/models/m/model.safetensors", modelFile(t, 5+seed))
 	}
 	put(t, gw.HTTP()+"/v1/models/m/model.safetensors", last)
-	source := dial(t, from.Socket, dev)
+	source := remotetest.Dial(t, from.Socket, dev)
 	remotetest.Eventually(t, func() error { // the lease has expired, and the intermediate versions have no holders
 		info, err := source.Info(t.Context(), "m")
 		if err == nil && len(info.Versions) != 1 {

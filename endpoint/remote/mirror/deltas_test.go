@@ -1,6 +1,8 @@
 package mirror_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,12 +17,85 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
 )
+
+const (
+	hopTensors  = 8
+	hopElements = 32 << 10
+)
+
+// hopElement returns element i of a tensor in a step. A few percent of the elements change from step to step.
+func hopElement(step, tensor, i int) int32 {
+	if (i+tensor)%37 != 0 {
+		step = 0
+	}
+	mixed := uint32(step*1_000_003+tensor*7919+i) * 2654435761 // zstd cannot compress this
+	mixed = (mixed ^ mixed>>15) * 2246822519
+	return int32(mixed ^ mixed>>13)
+}
+
+// publishStep publishes a step as the next version at an owner.
+func publishStep(t *testing.T, client *endpoint.Client, dev driver.Device, step int) {
+	t.Helper()
+	sd := module.NewStateDict()
+	defer sd.Close()
+	mark, err := tensor.FromSlice(dev, tensor.Shape{1}, []int32{int32(step)})
+	require.NoError(t, err)
+	require.NoError(t, sd.Set("step", mark))
+	for k := range hopTensors {
+		values := make([]int32, hopElements)
+		for i := range values {
+			values[i] = hopElement(step, k, i)
+		}
+		one, err := tensor.FromSlice(dev, tensor.Shape{hopElements}, values)
+		require.NoError(t, err)
+		require.NoError(t, sd.Set(fmt.Sprintf("layer.%d", k), one))
+	}
+	_, err = client.Publish(t.Context(), "policy", sd)
+	require.NoError(t, err)
+}
+
+// readStep compares every element of the newest version with its step, and returns the step.
+func readStep(ctx context.Context, client *endpoint.Client) (int, error) {
+	h, err := client.Acquire(ctx, "policy")
+	if err != nil {
+		return 0, err
+	}
+	defer h.Close()
+	values := func(name string) ([]int32, error) {
+		one, found := h.StateDict().Get(name)
+		if !found {
+			return nil, fmt.Errorf("no %s", name)
+		}
+		return tensor.Data[int32](one)
+	}
+	mark, err := values("step")
+	if err != nil {
+		return 0, err
+	}
+	step := int(mark[0])
+	for k := range hopTensors {
+		layer, err := values(fmt.Sprintf("layer.%d", k))
+		if err != nil {
+			return step, err
+		}
+		for i, v := range layer {
+			if want := hopElement(step, k, i); v != want {
+				return step, fmt.Errorf("%w: element %d of layer %d is %d in version %d of step %d, which has %d", errMixed, i, k, v, h.Version(), step, want)
+			}
+		}
+	}
+	return step, nil
+}
+
+var errMixed = errors.New("a version is mixed")
 
 // stepBytes is the size of the tensors of one step.
 const stepBytes = hopTensors * hopElements * 4
@@ -50,10 +125,10 @@ func front(t *testing.T, to string, before func(*http.Request) int, after func(*
 // requireStep waits until all mirrors have a step's version of the source, and compares every element.
 func requireStep(t *testing.T, hosts []*mirrorHost, step int) (fromPeers int64) {
 	t.Helper()
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	for _, h := range hosts {
 		fromPeers += h.awaitVersion(t, fmt.Sprint(step)).PeerBytes
-		got, err := readStep(t.Context(), dial(t, h.owner.Socket, dev))
+		got, err := readStep(t.Context(), remotetest.Dial(t, h.owner.Socket, dev))
 		require.NoError(t, err)
 		require.Equal(t, step, got)
 	}
@@ -66,8 +141,8 @@ func startTraining(t *testing.T) (natsURL string, origin *remotetest.Gateway, so
 	_, natsURL = startNATS(t)
 	from := remotetest.StartOwner(t)
 	origin = remotetest.StartGateway(t, from.Socket)
-	dev = openHost(t)
-	source = dial(t, from.Socket, dev)
+	dev = remotetest.OpenHost(t)
+	source = remotetest.Dial(t, from.Socket, dev)
 	publishStep(t, source, dev, 1)
 	return natsURL, origin, source, dev
 }
@@ -141,7 +216,7 @@ func TestDeltaOfAMirrorWhileTheSourceIsKilled(t *testing.T) {
 	described.Wait()
 	origin.Kill()
 	for _, h := range rest {
-		client := dial(t, h.owner.Socket, dev)
+		client := remotetest.Dial(t, h.owner.Socket, dev)
 		remotetest.Eventually(t, func() error {
 			step, err := readStep(t.Context(), client)
 			if err == nil && step != 2 {
@@ -200,8 +275,8 @@ func TestPeersSendWrongDeltas(t *testing.T) {
 	defer conn.Close()
 	from, to := remotetest.StartOwner(t), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
-	dev := openHost(t)
-	source, target := dial(t, from.Socket, dev), dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	source, target := remotetest.Dial(t, from.Socket, dev), remotetest.Dial(t, to.Socket, dev)
 	publishStep(t, source, dev, 1)
 	peers, err := mirror.NewPeers(conn, mirror.PeersOptions{})
 	require.NoError(t, err)

@@ -34,7 +34,7 @@ func BenchmarkFiguresHosts(b *testing.B) {
 	server, err := natslink.Start(natslink.ServerOptions{Store: b.TempDir(), Listen: network.Outside() + ":0", AllowAll: true})
 	require.NoError(b, err)
 	defer server.Close()
-	dev := openHost(b)
+	dev := remotetest.OpenHost(b)
 	gigabytes := float64(mbit*seconds) / 8e3
 	round := func(hosts int) (took, processors, perGB float64) {
 		owners, gateways := make([]*remotetest.Owner, hosts), make([]*remotetest.Gateway, hosts)
@@ -47,7 +47,7 @@ func BenchmarkFiguresHosts(b *testing.B) {
 			gateways[i] = network.StartGateway(host, owner.Socket, "--nats", server.URL(), "--mirror", network.URL(source)+"/m", "--mirror-range", "1MiB", "--mirror-url", network.URL(host))
 		}
 		for _, owner := range owners {
-			client := dial(b, owner.Socket, dev)
+			client := remotetest.Dial(b, owner.Socket, dev)
 			remotetest.Eventually(b, func() error { _, err := client.Info(b.Context(), "m"); return err })
 		}
 		took = time.Since(begin).Seconds()

@@ -36,8 +36,8 @@ func BenchmarkFiguresPull(b *testing.B) {
 	warm := make([]byte, figureBytes)
 	for name, dev := range figureDevices(b) {
 		b.Run(name, func(b *testing.B) {
-			target := dial(b, to.Socket, dev)
-			rounds(b, figureBytes, func(round int) (func() error, error) {
+			target := remotetest.Dial(b, to.Socket, dev)
+			remotetest.Throughput(b, figureBytes, func(round int) (func() error, error) {
 				return pullOnce(b, mirror.Options{Source: gw.HTTP() + "/m", Name: fmt.Sprintf("m%d", round), Owner: target, Device: dev})
 			}, map[string]func() error{
 				"":        func() error { return down(floor.TCP, warm, func([]byte) {}) },
@@ -70,44 +70,6 @@ func pullOnce(b *testing.B, options mirror.Options) (undo func() error, err erro
 		return nil, err
 	}
 	return func() error { return options.Owner.Withdraw(b.Context(), result.Name) }, m.Close()
-}
-
-// rounds measures the throughput of ours and of the floors alternately, and reports the medians and their ratios. The
-// first round is a warm-up and is not counted. undo is not measured.
-func rounds(b *testing.B, bytes int64, ours func(round int) (undo func() error, err error), floors map[string]func() error) {
-	b.Helper()
-	timed := func(do func() error) float64 {
-		begin := time.Now()
-		require.NoError(b, do())
-		return float64(bytes) / 1e9 / time.Since(begin).Seconds()
-	}
-	var mine []float64
-	least, ratios := map[string][]float64{}, map[string][]float64{}
-	for round := range b.N + 1 {
-		if round == 1 {
-			b.ResetTimer()
-		}
-		speed := map[string]float64{}
-		for name, floor := range floors {
-			speed[name] = timed(floor)
-		}
-		var undo func() error
-		here := timed(func() (err error) { undo, err = ours(round); return err })
-		require.NoError(b, undo())
-		if round == 0 {
-			continue
-		}
-		mine = append(mine, here)
-		for name, floor := range speed {
-			least[name], ratios[name] = append(least[name], floor), append(ratios[name], here/floor)
-		}
-	}
-	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(remotetest.Median(mine), "GB/s")
-	for name := range floors {
-		b.ReportMetric(remotetest.Median(least[name]), "floor"+name+"-GB/s")
-		b.ReportMetric(remotetest.Median(ratios[name]), "ratio"+name)
-	}
 }
 
 // down downloads data from the floor into memory with one part per connection, and calls then with each part.

@@ -109,8 +109,8 @@ func TestFollowMovesWhatChanged(t *testing.T) {
 	from, to := remotetest.StartOwner(t), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
 	gw.Attached(t)
-	dev := openHost(t)
-	source, target := dial(t, from.Socket, dev), dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	source, target := remotetest.Dial(t, from.Socket, dev), remotetest.Dial(t, to.Socket, dev)
 	w := newWeights()
 	w.publish(t, source, dev, "policy")
 	told := &events{}
@@ -158,8 +158,8 @@ func TestFollowSkipsVersions(t *testing.T) {
 	from, to := remotetest.StartOwner(t), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
 	gw.Attached(t)
-	dev := openHost(t)
-	source, target := dial(t, from.Socket, dev), dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	source, target := remotetest.Dial(t, from.Socket, dev), remotetest.Dial(t, to.Socket, dev)
 	w := newWeights()
 	w.publish(t, source, dev, "policy")
 	told := &events{}
@@ -181,8 +181,8 @@ func TestFollowSurvives(t *testing.T) {
 	to := remotetest.StartOwner(t, "--socket", toSocket)
 	gw := remotetest.StartGateway(t, fromSocket)
 	gw.Attached(t)
-	dev := openHost(t)
-	target := dial(t, toSocket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, toSocket, dev)
 	told := &events{}
 	stop := follow(t, newMirror(t, mirror.Options{
 		Source: gw.HTTP() + "/m", Owner: target, Device: dev, Events: told.add, Patience: 200 * time.Millisecond,
@@ -194,7 +194,7 @@ func TestFollowSurvives(t *testing.T) {
 		gw.Kill()
 		gw = remotetest.StartGateway(t, fromSocket, "--http", gw.Addresses.HTTP)
 		gw.Attached(t)
-		source := dial(t, fromSocket, dev)
+		source := remotetest.Dial(t, fromSocket, dev)
 		publishFile(t, source, dev, "m", second)
 		requireMirrored(t, source, target, "m")
 		requireSame(t, target, "m", second)
@@ -204,7 +204,7 @@ func TestFollowSurvives(t *testing.T) {
 	t.Run("the source's owner", func(t *testing.T) {
 		from.Kill()
 		from = remotetest.StartOwner(t, "--socket", fromSocket, "--file", "m="+first)
-		source := dial(t, fromSocket, dev)
+		source := remotetest.Dial(t, fromSocket, dev)
 		requireMirrored(t, source, target, "m")
 	})
 	from = remotetest.StartOwner(t, "--socket", fromSocket, "--file", "m="+first)
@@ -228,8 +228,8 @@ func TestFollowPermanentErrors(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=1048576"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
 	gw.Attached(t)
-	dev := openHost(t)
-	options := mirror.Options{Source: gw.HTTP() + "/m@1", Owner: dial(t, to.Socket, dev), Device: dev}
+	dev := remotetest.OpenHost(t)
+	options := mirror.Options{Source: gw.HTTP() + "/m@1", Owner: remotetest.Dial(t, to.Socket, dev), Device: dev}
 	require.ErrorIs(t, newMirror(t, options).Follow(t.Context()), errors.ErrUnsupported)
 	options.Source, options.MaxBytes = gw.HTTP()+"/m", 1<<10
 	require.ErrorIs(t, newMirror(t, options).Follow(t.Context()), mirror.ErrTooLarge)

@@ -10,8 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
@@ -26,28 +24,10 @@ func TestMain(m *testing.M) {
 	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{&models.Component{}, mirrorgate.New()} })
 }
 
-// openHost opens host memory until the test ends.
-func openHost(t testing.TB) *host.Device {
-	t.Helper()
-	dev, err := host.Open()
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	return dev
-}
-
-// dial connects to an owner until the test ends.
-func dial(t testing.TB, socket string, dev driver.Device) *endpoint.Client {
-	t.Helper()
-	client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	return client
-}
-
 // modelFile writes a file with generated tensors, one of them bfloat16 and two tied, and returns its path.
 func modelFile(t testing.TB, seed int64) string {
 	t.Helper()
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 6, Bytes: 3 << 20, Seed: uint64(seed)})
 	require.NoError(t, err)
 	defer sd.Close()

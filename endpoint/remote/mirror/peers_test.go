@@ -161,12 +161,12 @@ func TestMirrorsFetchFromEachOther(t *testing.T) {
 	for i := range list {
 		list[i] = startMirrorHost(t, "--nats", natsURL, "--mirror", "http://"+link+"/m", "--mirror-range", "256KiB")
 	}
-	dev := openHost(t)
-	source := dial(t, from.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	source := remotetest.Dial(t, from.Socket, dev)
 	var peers int64
 	for _, h := range list {
 		peers += h.awaitVersion(t, "1").PeerBytes
-		requireMirrored(t, source, dial(t, h.owner.Socket, dev), "m")
+		requireMirrored(t, source, remotetest.Dial(t, h.owner.Socket, dev), "m")
 	}
 	t.Logf("the source gave %.2f times the model, mirrors %.2f times", float64(moved.Load())/bytes, float64(peers)/bytes)
 	require.Less(t, moved.Load(), int64(bytes*hosts/2))
@@ -207,11 +207,11 @@ func TestMirrorIsKilledThatOthersTakeFrom(t *testing.T) {
 		return err
 	})
 	first.gw.Kill()
-	dev := openHost(t)
-	source := dial(t, from.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	source := remotetest.Dial(t, from.Socket, dev)
 	for _, h := range []*mirrorHost{second, third} {
 		h.awaitVersion(t, "1")
-		requireMirrored(t, source, dial(t, h.owner.Socket, dev), "m")
+		requireMirrored(t, source, remotetest.Dial(t, h.owner.Socket, dev), "m")
 	}
 }
 
@@ -241,8 +241,8 @@ func TestPeersSendWrongBytes(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=1048576"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
 	gw.Attached(t)
-	dev := openHost(t)
-	source, target := dial(t, from.Socket, dev), dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	source, target := remotetest.Dial(t, from.Socket, dev), remotetest.Dial(t, to.Socket, dev)
 	h, err := source.Acquire(t.Context(), "m")
 	require.NoError(t, err)
 	defer h.Close()

@@ -26,8 +26,8 @@ func TestPull(t *testing.T) {
 	to := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
 	gw.Attached(t)
-	dev := openHost(t)
-	source, target := dial(t, from.Socket, dev), dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	source, target := remotetest.Dial(t, from.Socket, dev), remotetest.Dial(t, to.Socket, dev)
 	told := &events{}
 	options := mirror.Options{Source: gw.HTTP() + "/org%2Fm", Name: "copy", Owner: target, Device: dev, RangeBytes: 64 << 10, Events: told.add}
 
@@ -95,8 +95,8 @@ func TestPullWithoutAToken(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=65536"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket, "--read-only", "--token-file", tokenFile(t))
 	gw.Attached(t)
-	dev := openHost(t)
-	options := mirror.Options{Source: gw.HTTP() + "/m", Owner: dial(t, to.Socket, dev), Device: dev}
+	dev := remotetest.OpenHost(t)
+	options := mirror.Options{Source: gw.HTTP() + "/m", Owner: remotetest.Dial(t, to.Socket, dev), Device: dev}
 	_, err := newMirror(t, options).Pull(t.Context())
 	require.ErrorIs(t, err, mirror.ErrDenied)
 	options.Token = token
@@ -110,8 +110,8 @@ func TestPullContinuesAfterBrokenConnections(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--file", "m="+path), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
 	gw.Attached(t)
-	dev := openHost(t)
-	target := dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, to.Socket, dev)
 	cut := cuttingProxy(t, gw.Addresses.HTTP, 150<<10)
 	told := &events{}
 	got, err := newMirror(t, mirror.Options{Source: "http://" + cut + "/m", Owner: target, Device: dev, Events: told.add}).Pull(t.Context())
@@ -126,8 +126,8 @@ func TestSourceKilledDuringPull(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--file", "m="+modelFile(t, 4)), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
 	gw.Attached(t)
-	dev := openHost(t)
-	target := dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, to.Socket, dev)
 	var once atomic.Bool
 	m := newMirror(t, mirror.Options{
 		Source: gw.HTTP() + "/m", Owner: target, Device: dev, RangeBytes: 32 << 10, Connections: 1, Patience: time.Second,
@@ -177,8 +177,8 @@ func TestHostileSources(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=1048576"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
 	gw.Attached(t)
-	dev := openHost(t)
-	target := dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, to.Socket, dev)
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the other host was asked") }))
 	t.Cleanup(elsewhere.Close)
 	replaced := func(pairs ...string) func(string) string { return strings.NewReplacer(pairs...).Replace }

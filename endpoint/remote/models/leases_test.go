@@ -11,9 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/driver/host"
-	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -22,12 +19,8 @@ import (
 // publisher returns a function that publishes versions of a 64 KiB model with contents from a seed.
 func publisher(t *testing.T, socket string) (publish func(seed uint64)) {
 	t.Helper()
-	dev, err := host.Open()
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	dev := remotetest.OpenHost(t)
+	client := remotetest.Dial(t, socket, dev)
 	return func(seed uint64) {
 		sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 2, Bytes: 64 << 10, Seed: seed})
 		require.NoError(t, err)

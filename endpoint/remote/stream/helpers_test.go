@@ -18,18 +18,11 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
-
-func openHost(t testing.TB) *host.Device {
-	t.Helper()
-	dev, err := host.Open()
-	require.NoError(t, err)
-	t.Cleanup(func() { dev.Close() })
-	return dev
-}
 
 // keepSink keeps the received sets.
 type keepSink struct {
@@ -81,7 +74,7 @@ func (s setSource) Tensor(_ context.Context, index int, _ map[string]string) (*s
 func serve(t testing.TB, opts stream.ServerOptions) (*stream.Server, string) {
 	t.Helper()
 	if opts.Device == nil {
-		opts.Device = openHost(t)
+		opts.Device = remotetest.OpenHost(t)
 	}
 	server, err := stream.NewServer(opts)
 	require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -27,7 +28,7 @@ func synthetic(t *testing.T, dev *host.Device, id string, seed uint64, bytes int
 // An id belongs to one set of one client. A repetition of that set receives its outcome. A different set is refused and
 // not stored.
 func TestPutIDReused(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	sink := &keepSink{}
 	defer sink.close()
 	_, address := serve(t, stream.ServerOptions{Device: dev, Sink: sink, Limits: stream.Limits{OutcomesFor: time.Hour}})
@@ -64,7 +65,7 @@ func withMetadata(t *testing.T, from *module.StateDict) *module.StateDict {
 
 // Sets with equal descriptions are compared by their bytes.
 func TestPutIDReusedWithOtherBytes(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	sink := &keepSink{}
 	defer sink.close()
 	_, address := serve(t, stream.ServerOptions{Device: dev, Sink: sink})
@@ -83,7 +84,7 @@ func TestPutIDReusedWithOtherBytes(t *testing.T) {
 
 // An id can be reused after OutcomesFor.
 func TestPutOutcomeExpires(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	sink := &keepSink{}
 	defer sink.close()
 	_, address := serve(t, stream.ServerOptions{Device: dev, Sink: sink, Limits: stream.Limits{OutcomesFor: time.Millisecond}})
@@ -112,7 +113,7 @@ func (s *slowSink) Receive(ctx context.Context, set *stream.Set) (uint64, error)
 // A repetition of a Put that the sink is processing receives its outcome, or an error that requests a retry. The sink
 // receives the set once.
 func TestPutDuringDelivery(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	sink := &slowSink{entered: make(chan struct{}, 10), free: make(chan struct{})}
 	defer sink.close()
 	_, address := serve(t, stream.ServerOptions{Device: dev, Sink: sink, Limits: stream.Limits{Stall: 500 * time.Millisecond}})
@@ -188,7 +189,7 @@ func TestPutChargesArrivedBytes(t *testing.T) {
 
 // A sender that sends complete chunks too rarely is disconnected.
 func TestPutBelowTheMinimumRate(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	_, address := serve(t, stream.ServerOptions{Device: dev, Sink: &keepSink{}, Limits: stream.Limits{Stall: 2 * time.Second, MinRate: 1 << 20, ResumeFor: time.Millisecond}})
 	call, err := streampb.NewTensorStreamClient(dial(t, address)).Put(t.Context())
 	require.NoError(t, err)
@@ -213,7 +214,7 @@ func TestPutBelowTheMinimumRate(t *testing.T) {
 
 // Equal ids of different clients are independent, and each client has a share of the budget.
 func TestIdentitiesAreSeparate(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	sink := &keepSink{}
 	defer sink.close()
 	_, address := serveAs(t, stream.ServerOptions{Device: dev, Sink: sink, Limits: stream.Limits{TensorBytes: 16 << 20, PendingBytes: 16 << 20}})

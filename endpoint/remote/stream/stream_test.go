@@ -11,13 +11,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 func TestPutAndGet(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	before := memfds(t)
 	set := makeSet(t, dev, "model", 5<<20+3)
 	set.Tensors.Metadata = map[string]string{"by": "test"}
@@ -49,7 +50,7 @@ func TestPutAndGet(t *testing.T) {
 
 // A Put resumes after its connection broke twice during the transfer.
 func TestPutResumes(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	before := memfds(t)
 	set := makeSet(t, dev, "model", 48<<20)
 	sink := &keepSink{}
@@ -69,7 +70,7 @@ func TestPutResumes(t *testing.T) {
 }
 
 func TestGetResumes(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	set := makeSet(t, dev, "model", 48<<20)
 	set.ID = "model@7"
 	_, address := serve(t, stream.ServerOptions{Device: dev, Source: setSource{set}})
@@ -88,7 +89,7 @@ func TestGetResumes(t *testing.T) {
 
 // If the connection breaks after the last byte, the client repeats the call and the sink receives the set once.
 func TestPutAnswerLost(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	set := makeSet(t, dev, "model", 1<<20)
 	taken, lost := make(chan struct{}), make(chan struct{})
 	sink := stream.SinkFunc(func(_ context.Context, s *stream.Set) (uint64, error) {
@@ -113,7 +114,7 @@ func TestPutAnswerLost(t *testing.T) {
 
 // A Put whose connection breaks between the last byte and the answer returns ErrUnknown.
 func TestUnknownOutcome(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	set := makeSet(t, dev, "model", 1<<20)
 	taken, cut := make(chan struct{}), make(chan struct{})
 	sink := stream.SinkFunc(func(_ context.Context, s *stream.Set) (uint64, error) {
@@ -131,7 +132,7 @@ func TestUnknownOutcome(t *testing.T) {
 }
 
 func TestExchange(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	before := memfds(t)
 	double := stream.ProcessorFunc(func(_ context.Context, item *stream.Item) (*tensor.Tensor, error) {
 		values, err := tensor.Float32s(item.Tensor)
@@ -181,7 +182,7 @@ func TestExchange(t *testing.T) {
 }
 
 func TestProcessorPanics(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	_, address := serve(t, stream.ServerOptions{Device: dev, Processor: stream.ProcessorFunc(func(context.Context, *stream.Item) (*tensor.Tensor, error) {
 		panic("oops")
 	})})
@@ -199,7 +200,7 @@ func TestProcessorPanics(t *testing.T) {
 
 // Messages that contradict the description are refused, and nothing is allocated for false claims.
 func TestContradictoryMessages(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	before := memfds(t)
 	sink := &keepSink{}
 	server, address := serve(t, stream.ServerOptions{Device: dev, Sink: sink, Limits: stream.Limits{TensorBytes: 1 << 30, PendingBytes: 2 << 30, Tensors: 10}})
@@ -254,7 +255,7 @@ func TestContradictoryMessages(t *testing.T) {
 
 // Calls of peers that neither send nor read end, and their memory is released.
 func TestStalledPeers(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	set := makeSet(t, dev, "model", 64<<20)
 	limits := stream.Limits{Stall: 200 * time.Millisecond, ResumeFor: 200 * time.Millisecond, Window: 1 << 20}
 	server, address := serve(t, stream.ServerOptions{Device: dev, Sink: &keepSink{}, Source: setSource{set}, Limits: limits})
@@ -280,7 +281,7 @@ func TestStalledPeers(t *testing.T) {
 
 // The owner's socket is revealed only to clients on this host.
 func TestLocal(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	_, address := serve(t, stream.ServerOptions{Device: dev, Socket: func() string { return "/run/owner.sock" }})
 	socket, err := newClient(t, address, dev).Local(t.Context())
 	require.NoError(t, err)
@@ -293,7 +294,7 @@ func TestLocal(t *testing.T) {
 }
 
 func TestNotServed(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	_, address := serve(t, stream.ServerOptions{Device: dev})
 	client := newClient(t, address, dev)
 	_, err := client.Put(t.Context(), makeSet(t, dev, "m", 1))

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pytest"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchsave"
@@ -20,7 +21,7 @@ import (
 )
 
 func TestTorchClient(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	before := memfds(t)
 	set := makeSet(t, dev, "model", 3<<20)
 	sink := &keepSink{}
@@ -66,7 +67,7 @@ func TestTorchClient(t *testing.T) {
 // torchFile returns the file of a tensor of n bytes that contain mark.
 func torchFile(t *testing.T, n int64, mark byte) []byte {
 	t.Helper()
-	x, err := tensor.Zeros(openHost(t), tensor.Uint8, tensor.Shape{n})
+	x, err := tensor.Zeros(remotetest.OpenHost(t), tensor.Uint8, tensor.Shape{n})
 	require.NoError(t, err)
 	defer x.Close()
 	raw, err := tensor.RawData(x)
@@ -137,7 +138,7 @@ func TestChunksInAnyOrder(t *testing.T) {
 
 // Calls that violate the protocol are answered with success = false and the tensors received before.
 func TestTorchProtocolViolations(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	before := memfds(t)
 	sink := &keepSink{}
 	limits := stream.Limits{Chunks: 1000, TensorBytes: 1 << 20, TorchBytes: 1 << 20}
@@ -179,7 +180,7 @@ func TestTorchProtocolViolations(t *testing.T) {
 }
 
 func TestTorchServerRefuses(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	failing := stream.ProcessorFunc(func(context.Context, *stream.Item) (*tensor.Tensor, error) { return nil, fmt.Errorf("no weights") })
 	_, address := serve(t, stream.ServerOptions{Device: dev, Processor: failing})
 	client := stream.NewTorchClient(dial(t, address), stream.ClientOptions{Device: dev})
@@ -197,7 +198,7 @@ func TestTorchServerRefuses(t *testing.T) {
 // torch.load.
 func TestPythonClient(t *testing.T) {
 	python := pytest.Python(t, "grpc_tools", "torch")
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	set := makeSet(t, dev, "model", 3<<20)
 	sink := &keepSink{}
 	defer sink.close()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
@@ -278,4 +279,22 @@ func count(_ context.Context, n int) iter.Seq2[int, error] {
 			}
 		}
 	}
+}
+
+// OpenHost opens host memory until the test ends.
+func OpenHost(t testing.TB) *host.Device {
+	t.Helper()
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	return dev
+}
+
+// Dial connects to an owner until the test ends.
+func Dial(t testing.TB, socket string, dev driver.Device) *endpoint.Client {
+	t.Helper()
+	client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	return client
 }

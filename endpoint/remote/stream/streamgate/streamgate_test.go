@@ -30,14 +30,6 @@ func TestMain(m *testing.M) {
 // modelBytes is several windows of credit, so that a transfer takes a while.
 const modelBytes = 64 << 20
 
-func openHost(t *testing.T) *host.Device {
-	t.Helper()
-	dev, err := host.Open()
-	require.NoError(t, err)
-	t.Cleanup(func() { dev.Close() })
-	return dev
-}
-
 func synthesize(t *testing.T, dev *host.Device) *module.StateDict {
 	t.Helper()
 	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 4, Bytes: modelBytes, Seed: 1})
@@ -123,7 +115,7 @@ func atHalf(f func()) func(done, total int64) {
 // If the owner is killed during a Get, the set arrives completely, because its memory is still mapped. The next Get
 // fails, and succeeds again with the next owner.
 func TestOwnerKilledDuringGet(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	owner := remotetest.StartOwner(t, "--model", fmt.Sprintf("m=%d", modelBytes))
 	gw := remotetest.StartGateway(t, owner.Socket)
 	attached(t, gw)
@@ -155,7 +147,7 @@ func TestOwnerKilledDuringGet(t *testing.T) {
 
 // If the owner is killed after it received a complete set and before it answered, the outcome of the Put is unknown.
 func TestOwnerKilledDuringPut(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
 	attached(t, gw)
@@ -181,7 +173,7 @@ func TestOwnerKilledDuringPut(t *testing.T) {
 // If the gateway is killed halfway through a Put, the owner has no part of the set. A retry reaches the next gateway,
 // and the owner has the complete set once.
 func TestGatewayKilledDuringPut(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
 	attached(t, gw)
@@ -210,7 +202,7 @@ func TestGatewayKilledDuringPut(t *testing.T) {
 // If the gateway is killed while the frozen owner has the complete set, the outcome is unknown to the client, and the
 // owner publishes all of it or nothing.
 func TestGatewayKilledBeforeAnswer(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)
 	attached(t, gw)

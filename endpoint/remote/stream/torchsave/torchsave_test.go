@@ -14,17 +14,10 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pytest"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchsave"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
-
-func openHost(t testing.TB) *host.Device {
-	t.Helper()
-	dev, err := host.Open()
-	require.NoError(t, err)
-	t.Cleanup(func() { dev.Close() })
-	return dev
-}
 
 func read(t testing.TB, name string) (*torchsave.File, error) {
 	t.Helper()
@@ -35,7 +28,7 @@ func read(t testing.TB, name string) (*torchsave.File, error) {
 
 // Read reads the files that PyTorch wrote with testdata/make.py.
 func TestFilesOfPyTorch(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	for name, want := range map[string]string{
 		"float32.pt":   "tensor([[0., 1., 2.],\n        [3., 4., 5.]])",
 		"view.pt":      "tensor([[ 8, 14],\n        [ 9, 15],\n        [10, 16]])",
@@ -103,7 +96,7 @@ func TestNothingIsExecuted(t *testing.T) {
 
 // A valid file that is truncated or changed at any position causes an error, or yields a tensor of the right size.
 func TestDamagedFiles(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	good, err := os.ReadFile("testdata/float32.pt")
 	require.NoError(t, err)
 	for i := range good {
@@ -137,7 +130,7 @@ func check(t testing.TB, dev *host.Device, data []byte) {
 // pickled returns a file with a custom pickle.
 func pickled(t *testing.T, code string) []byte {
 	t.Helper()
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	one, err := tensor.FromSlice(dev, tensor.Shape{1}, []float32{1})
 	require.NoError(t, err)
 	defer one.Close()
@@ -242,7 +235,7 @@ func TestDirectoryIsBounded(t *testing.T) {
 
 // Tensors of every type are unchanged after writing and reading.
 func TestRoundTrip(t *testing.T) {
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	for _, dtype := range tensor.DTypes() {
 		want, err := tensor.Zeros(dev, dtype, tensor.Shape{3, 700})
 		require.NoError(t, err)
@@ -279,7 +272,7 @@ func TestRoundTrip(t *testing.T) {
 // PyTorch can load written files with its weights-only reader.
 func TestPyTorchReadsWrittenFiles(t *testing.T) {
 	python := pytest.Python(t, "torch")
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	dir := t.TempDir()
 	for _, dtype := range []tensor.DType{
 		tensor.Bool, tensor.Uint8, tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64, tensor.Float16, tensor.BFloat16, tensor.Float32,
@@ -317,6 +310,6 @@ func FuzzRead(f *testing.F) {
 		require.NoError(f, err)
 		f.Add(data)
 	}
-	dev := openHost(f)
+	dev := remotetest.OpenHost(f)
 	f.Fuzz(func(t *testing.T, data []byte) { check(t, dev, data) })
 }

@@ -1,4 +1,4 @@
-package mirror_test
+package placestest_test
 
 import (
 	"bytes"
@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -49,7 +50,7 @@ func serveHTTP(t testing.TB, h http.Handler) *httptest.Server {
 // folderOf returns a folder with a model, in one file or in shards.
 func folderOf(t *testing.T, seed uint64, sharded bool) string {
 	t.Helper()
-	dev := openHost(t)
+	dev := remotetest.OpenHost(t)
 	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 7, Bytes: 3 << 20, Seed: seed})
 	require.NoError(t, err)
 	defer sd.Close()
@@ -67,7 +68,7 @@ func folderOf(t *testing.T, seed uint64, sharded bool) string {
 // requireModel compares the newest version of a name at an owner with a model on disk.
 func requireModel(t *testing.T, client *endpoint.Client, name, dir string) {
 	t.Helper()
-	want, err := module.Load(t.Context(), openHost(t), dir, module.LoadOptions{})
+	want, err := module.Load(t.Context(), remotetest.OpenHost(t), dir, module.LoadOptions{})
 	require.NoError(t, err)
 	defer want.Close()
 	digests, err := module.Digests(t.Context(), want, 0)

@@ -1,4 +1,4 @@
-package mirror_test
+package placestest_test
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 // BenchmarkFiguresPlaces compares mirroring a model from a bucket and from a registry with a plain download of the same
 // file into new memory, from the same server, with the same number of connections and ranges, alternating in one run:
 //
-//	go test -run '^$' -bench FiguresPlaces -benchtime 7x ./mirror
+//	go test -run '^$' -bench FiguresPlaces -benchtime 7x .
 //
 // The servers run in this process for both. "first" and "again" are as in BenchmarkFiguresPull. A registry provides the
 // file's digest, which a mirror verifies; "ratio-hashed" compares with a download that computes the digest too.
@@ -45,7 +45,7 @@ func BenchmarkFiguresPlaces(b *testing.B) {
 		to := remotetest.StartOwner(b)
 		for memory, dev := range figureDevices(b) {
 			b.Run(name+"/"+memory, func(b *testing.B) {
-				target := dial(b, to.Socket, dev)
+				target := remotetest.Dial(b, to.Socket, dev)
 				plain := func() ([]byte, error) { return download(b.Context(), url, int64(len(data))) }
 				floors := map[string]func() error{"": func() error { _, err := plain(); return err }}
 				if name == "oci" {
@@ -55,7 +55,7 @@ func BenchmarkFiguresPlaces(b *testing.B) {
 						return err
 					}
 				}
-				rounds(b, size, func(int) (func() error, error) {
+				remotetest.Throughput(b, size, func(int) (func() error, error) {
 					return pullOnce(b, mirror.Options{Source: p.address, Owner: target, Device: dev})
 				}, floors)
 			})

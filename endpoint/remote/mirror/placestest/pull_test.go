@@ -1,4 +1,4 @@
-package mirror_test
+package placestest_test
 
 import (
 	"context"
@@ -56,8 +56,8 @@ func TestPullFromPlaces(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := remotetest.StartOwner(t)
-			dev := openHost(t)
-			target := dial(t, to.Socket, dev)
+			dev := remotetest.OpenHost(t)
+			target := remotetest.Dial(t, to.Socket, dev)
 			p := c.place(t)
 			first, second := folderOf(t, 1, c.sharded), folderOf(t, 2, c.sharded)
 			p.put(t, first)
@@ -128,8 +128,8 @@ func parseDigest(t testing.TB, text string) module.Digest {
 // If one shard in a bucket is replaced, only that shard is fetched.
 func TestFollowPlace(t *testing.T) {
 	to := remotetest.StartOwner(t)
-	dev := openHost(t)
-	target := dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, to.Socket, dev)
 	p := bucketPlace(t, honest)
 	dir := folderOf(t, 1, true)
 	p.put(t, dir)
@@ -154,8 +154,8 @@ func TestFollowPlace(t *testing.T) {
 // Files in the local cache are not fetched, and a cached model is mirrored even if the hub is down.
 func TestPullFromTheHubsCache(t *testing.T) {
 	to := remotetest.StartOwner(t)
-	dev := openHost(t)
-	target := dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, to.Socket, dev)
 	p, hub := hubPlace(t, honest)
 	dir := folderOf(t, 1, true)
 	p.put(t, dir)
@@ -272,8 +272,8 @@ func TestFaultsOfPlaces(t *testing.T) {
 		return mirror.ErrDigest
 	}
 	to := remotetest.StartOwner(t)
-	dev := openHost(t)
-	target := dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, to.Socket, dev)
 	for name, c := range map[string]struct {
 		between middleware
 		want    func(kind string) error
@@ -324,8 +324,8 @@ func TestFaultsOfPlaces(t *testing.T) {
 // If the server stops permanently during a transfer, the pull fails.
 func TestPlaceKilledDuringPull(t *testing.T) {
 	to := remotetest.StartOwner(t)
-	dev := openHost(t)
-	target := dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, to.Socket, dev)
 	var ranges atomic.Int64
 	p := bucketPlace(t, func(inner http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -345,8 +345,8 @@ func TestPlaceKilledDuringPull(t *testing.T) {
 // If an object is replaced during the transfer, the mirror starts again with the new one and never mixes their bytes.
 func TestObjectReplacedDuringPull(t *testing.T) {
 	to := remotetest.StartOwner(t)
-	dev := openHost(t)
-	target := dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, to.Socket, dev)
 	first, second := folderOf(t, 1, false), folderOf(t, 2, false)
 	var ranges atomic.Int64
 	var p *place
@@ -376,8 +376,8 @@ func TestObjectReplacedDuringPull(t *testing.T) {
 // The credentials of a registry that requires a login are not sent to the host to which it redirects blobs.
 func TestRegistryRedirects(t *testing.T) {
 	to := remotetest.StartOwner(t)
-	dev := openHost(t)
-	target := dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, to.Socket, dev)
 	var blobs *httptest.Server
 	var redirected atomic.Int64
 	p := registryPlace(t, false, func(inner http.Handler) http.Handler {
@@ -436,8 +436,8 @@ func TestExpiredCertificate(t *testing.T) {
 	require.NoError(t, err)
 	roots.AddCert(certificate)
 	to := remotetest.StartOwner(t)
-	dev := openHost(t)
-	target := dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, to.Socket, dev)
 	t.Setenv("HF_ENDPOINT", server.URL)
 	t.Setenv("HF_HOME", t.TempDir())
 	t.Setenv("AWS_ENDPOINT_URL_S3", server.URL)
@@ -453,8 +453,8 @@ func TestExpiredCertificate(t *testing.T) {
 // Errors of places without a model describe the problem.
 func TestPlacesWithoutModel(t *testing.T) {
 	to := remotetest.StartOwner(t)
-	dev := openHost(t)
-	target := dial(t, to.Socket, dev)
+	dev := remotetest.OpenHost(t)
+	target := remotetest.Dial(t, to.Socket, dev)
 	p := bucketPlace(t, honest)
 	hubPlace, _ := hubPlace(t, honest)
 	registry := registryPlace(t, false, honest)
