@@ -4,12 +4,38 @@ package gpu_test
 
 import (
 	"os"
+	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
+
+// TestConformance runs the suite of package drivertest once for each kind of handle that the device supports.
+func TestConformance(t *testing.T) {
+	here := kindsHere(t, openDevice(t))
+	require.Contains(t, here, driver.CUDAFD, "the default kind")
+	for _, kind := range []driver.HandleKind{driver.CUDAFD, driver.CUDAIPC, driver.CUDAFabric} {
+		t.Run(string(kind), func(t *testing.T) {
+			if !slices.Contains(here, kind) {
+				t.Skipf("the device does not support handles of kind %s", kind) // a skip even with GPU_TEST=require: few devices have fabric handles
+			}
+			open := func(tb testing.TB) driver.Device {
+				dev, err := cuda.Open(0, cuda.WithHandleKind(kind))
+				require.NoError(tb, err)
+				return dev
+			}
+			opts := []drivertest.Option{drivertest.PeerEnv(kindVariable + "=" + string(kind))}
+			if kind == driver.CUDAIPC {
+				opts = append(opts, drivertest.ImportElsewhere())
+			}
+			drivertest.TestDevice(t, open, opts...)
+		})
+	}
+}
 
 // kindVariable holds the handle kind for the second process of the conformance suite.
 const kindVariable = "GPU_TEST_HANDLE_KIND"

@@ -123,6 +123,29 @@ func (r *resource) own(p *primary, kind string, bytes int64, free func() error) 
 	return nil
 }
 
+// create calls make, which sets *handle, with the context current, and makes r responsible for the handle. destroy, the
+// driver's function with the given name, releases it. The caller holds a reference to the context.
+func create[H any](r *resource, d *Device, kind string, bytes int64, handle *H, make func() error, name string, destroy func(H) cu.Result) error {
+	if err := d.p.do(make); err != nil {
+		return err
+	}
+	h := *handle
+	return r.own(d.p, kind, bytes, func() error { return check(name, destroy(h)) })
+}
+
+// made returns the object that make creates while the context cannot be released. It adds the operation to an error.
+func made[T any](d *Device, op string, make func() (*T, error)) (*T, error) {
+	if err := d.hold(); err != nil {
+		return nil, d.opError(op, err)
+	}
+	defer d.p.put()
+	object, err := make()
+	if err != nil {
+		return nil, d.opError(op, err)
+	}
+	return object, nil
+}
+
 // expose records that an address or a handle of the object was returned to the caller. It is called between use and
 // done.
 func (r *resource) expose() { r.life.exposed.Store(true) }

@@ -39,39 +39,22 @@ func (d *Device) NewEvent(opts EventOptions) (*Event, error) {
 	if opts.BlockingSync {
 		flags |= cu.EVENT_BLOCKING_SYNC
 	}
-	e, err := d.makeEvent(func(h *cu.Event) error { return check("cuEventCreate", cu.EventCreate(h, uint32(flags))) })
-	if err != nil {
-		return nil, d.opError("new event", err)
-	}
-	return e, nil
+	return d.makeEvent("new event", func(h *cu.Event) error { return check("cuEventCreate", cu.EventCreate(h, uint32(flags))) })
 }
 
 // OpenEvent returns an event that another process made with Interprocess and exported with [Event.IPCHandle]. The
 // caller owns it. Both processes need the same /dev/shm. An event of this process is refused with [driver.ErrHandle].
 func (d *Device) OpenEvent(handle [64]byte) (*Event, error) {
-	e, err := d.makeEvent(func(h *cu.Event) error {
-		return check("cuIpcOpenEventHandle", cu.IpcOpenEventHandle(h, cu.IpcEventHandle{Reserved: handle}))
+	return d.makeEvent("open event", func(h *cu.Event) error {
+		return handleError(check("cuIpcOpenEventHandle", cu.IpcOpenEventHandle(h, cu.IpcEventHandle{Reserved: handle})))
 	})
-	if err != nil {
-		return nil, d.opError("open event", handleError(err))
-	}
-	return e, nil
 }
 
-func (d *Device) makeEvent(create func(*cu.Event) error) (*Event, error) {
-	if err := d.hold(); err != nil {
-		return nil, err
-	}
-	defer d.p.put()
-	e := &Event{dev: d}
-	if err := d.p.do(func() error { return create(&e.handle) }); err != nil {
-		return nil, err
-	}
-	h := e.handle
-	if err := e.own(d.p, "event", 0, func() error { return check("cuEventDestroy", cu.EventDestroy(h)) }); err != nil {
-		return nil, err
-	}
-	return e, nil
+func (d *Device) makeEvent(op string, make func(*cu.Event) error) (*Event, error) {
+	return made(d, op, func() (*Event, error) {
+		e := &Event{dev: d}
+		return e, create(&e.resource, d, "event", 0, &e.handle, func() error { return make(&e.handle) }, "cuEventDestroy", cu.EventDestroy)
+	})
 }
 
 // Handle returns the event for calls of package cu. It is valid until Close, and 0 after it.

@@ -45,8 +45,7 @@ func (a *Allocation) exportFabric() ([64]byte, error) {
 // ImportFabric returns an allocation that another process exported as a fabric handle. The caller owns it. It is
 // checked like that of [Device.ImportFile].
 func (d *Device) ImportFabric(handle [64]byte) (*Allocation, error) {
-	a, err := d.importFabric(handle)
-	return a, d.opError("import", err)
+	return made(d, "import", func() (*Allocation, error) { return d.importFabric(handle) })
 }
 
 func (d *Device) importFabric(handle [64]byte) (*Allocation, error) {
@@ -54,14 +53,10 @@ func (d *Device) importFabric(handle [64]byte) (*Allocation, error) {
 	// The driver takes the address of the handle in a parameter that otherwise contains a descriptor. A heap object
 	// does not move, and the closure keeps it alive.
 	h := &cu.MemFabricHandle{Data: handle}
-	err := d.makeAllocation(a, func() error { return importFabric(&a.handle, h) })
-	if err != nil {
+	if err := d.makeAllocation(a, func() error { return importFabric(&a.handle, h) }); err != nil {
 		return nil, err
 	}
-	if err := d.verify(a); err != nil {
-		return nil, err
-	}
-	return a, nil
+	return a, d.verify(a)
 }
 
 //go:uintptrescapes

@@ -149,11 +149,8 @@ func (g *Graph) Nodes() (int, error) {
 func (g *Graph) Instantiate() (*GraphExec, error) {
 	x := &GraphExec{dev: g.dev, used: g.used}
 	err := g.call(func() error {
-		if err := check("cuGraphInstantiate", cu.GraphInstantiate(&x.handle, g.handle, 0)); err != nil {
-			return err
-		}
-		h := x.handle
-		return x.own(g.p, "instantiated graph", 0, func() error { return check("cuGraphExecDestroy", cu.GraphExecDestroy(h)) })
+		make := func() error { return check("cuGraphInstantiate", cu.GraphInstantiate(&x.handle, g.handle, 0)) }
+		return create(&x.resource, g.dev, "instantiated graph", 0, &x.handle, make, "cuGraphExecDestroy", cu.GraphExecDestroy)
 	})
 	if err != nil {
 		return nil, g.dev.opError("instantiate graph", err)

@@ -19,15 +19,7 @@ type HostMemory struct {
 
 // AllocHost returns pinned memory, which the caller owns. Pinned memory cannot be swapped out, so use it sparingly.
 func (d *Device) AllocHost(bytes int64) (*HostMemory, error) {
-	if err := d.hold(); err != nil {
-		return nil, d.opError("alloc host", err)
-	}
-	defer d.p.put()
-	m, err := d.pinnedHost(bytes)
-	if err != nil {
-		return nil, d.opError("alloc host", err)
-	}
-	return m, nil
+	return made(d, "alloc host", func() (*HostMemory, error) { return d.pinnedHost(bytes) })
 }
 
 // pinnedHost is AllocHost for callers that hold a reference to the context.
@@ -36,49 +28,34 @@ func (d *Device) pinnedHost(bytes int64) (*HostMemory, error) {
 		return nil, invalid("%d bytes of pinned memory", bytes)
 	}
 	var at unsafe.Pointer
-	err := d.p.do(func() error {
+	m := &HostMemory{dev: d}
+	make := func() error {
 		return check("cuMemHostAlloc", cu.MemHostAlloc(&at, uint64(bytes), cu.MEMHOSTALLOC_PORTABLE))
-	})
-	if err != nil {
+	}
+	if err := create(&m.resource, d, "pinned host memory", bytes, &at, make, "cuMemFreeHost", cu.MemFreeHost); err != nil {
 		return nil, err
 	}
-	m := &HostMemory{dev: d, data: unsafe.Slice((*byte)(at), int(bytes))}
-	err = m.own(d.p, "pinned host memory", bytes, func() error { return check("cuMemFreeHost", cu.MemFreeHost(at)) })
-	if err != nil {
-		return nil, err
-	}
+	m.data = unsafe.Slice((*byte)(at), int(bytes))
 	return m, nil
 }
 
 // RegisterHost pins existing memory, such as a mapped file, until Close. It borrows data, which must stay mapped until
 // then. Memory of the Go heap stays reachable through the result. The driver pins whole pages.
 func (d *Device) RegisterHost(data []byte) (*HostMemory, error) {
-	m, err := d.registerHost(data, false)
-	if err != nil {
-		return nil, d.opError("register host memory", err)
-	}
-	return m, nil
+	return made(d, "register host memory", func() (*HostMemory, error) { return d.registerHost(data, false) })
 }
 
 // RegisterHostReadOnly is RegisterHost for memory that is mapped read-only, such as an imported slab, for which
 // [Device.RegisterHost] fails. Copies to it are refused with [driver.ErrReadOnly]. If the device does not support it,
 // the error is a [*driver.UnsupportedError].
 func (d *Device) RegisterHostReadOnly(data []byte) (*HostMemory, error) {
-	m, err := d.registerHost(data, true)
-	if err != nil {
-		return nil, d.opError("register host memory", err)
-	}
-	return m, nil
+	return made(d, "register host memory", func() (*HostMemory, error) { return d.registerHost(data, true) })
 }
 
 func (d *Device) registerHost(data []byte, readOnly bool) (*HostMemory, error) {
 	if len(data) == 0 {
 		return nil, invalid("no bytes to register")
 	}
-	if err := d.hold(); err != nil {
-		return nil, err
-	}
-	defer d.p.put()
 	at := unsafe.Pointer(unsafe.SliceData(data))
 	flags := uint32(cu.MEMHOSTREGISTER_PORTABLE)
 	if readOnly {
@@ -89,17 +66,14 @@ func (d *Device) registerHost(data []byte, readOnly bool) (*HostMemory, error) {
 		}
 		flags |= cu.MEMHOSTREGISTER_READ_ONLY
 	}
-	err := d.p.do(func() error { return check("cuMemHostRegister", cu.MemHostRegister(at, uint64(len(data)), flags)) })
-	if err != nil {
-		return nil, err
-	}
 	m := &HostMemory{dev: d, data: data, registered: true, readOnly: readOnly}
-	err = m.own(d.p, "registered host memory", int64(len(data)), func() error {
-		err := check("cuMemHostUnregister", cu.MemHostUnregister(at))
+	make := func() error { return check("cuMemHostRegister", cu.MemHostRegister(at, uint64(len(data)), flags)) }
+	unregister := func(at unsafe.Pointer) cu.Result {
+		r := cu.MemHostUnregister(at)
 		runtime.KeepAlive(data)
-		return err
-	})
-	if err != nil {
+		return r
+	}
+	if err := create(&m.resource, d, "registered host memory", int64(len(data)), &at, make, "cuMemHostUnregister", unregister); err != nil {
 		return nil, err
 	}
 	m.life.wide = true
@@ -122,3 +96,24 @@ func (m *HostMemory) Data() []byte {
 // Close waits for the work that uses the memory, like [Memory.Close], and releases it. Work that was queued with
 // package cu in the context of another device must be done before. A second Close returns nil.
 func (m *HostMemory) Close() error { return m.dev.opError("close host memory", m.close()) }
+
+// copyFromDevice copies len(p) bytes to host memory and returns when they have arrived. The context must be current.
+func copyFromDevice(p []byte, src cu.DevicePtr) error {
+	return check("cuMemcpyDtoH", cu.MemcpyDtoH(unsafe.Pointer(unsafe.SliceData(p)), src, uint64(len(p))))
+}
+
+// copyToDevice copies p from host memory. The context must be current. It returns when p can be changed, which for
+// pageable memory is before the device has the bytes.
+func copyToDevice(dst cu.DevicePtr, p []byte) error {
+	return check("cuMemcpyHtoD", cu.MemcpyHtoD(dst, unsafe.Pointer(unsafe.SliceData(p)), uint64(len(p))))
+}
+
+// queueToDevice queues a copy from pinned memory.
+func queueToDevice(dst cu.DevicePtr, p []byte, s cu.Stream) error {
+	return check("cuMemcpyHtoDAsync", cu.MemcpyHtoDAsync(dst, unsafe.Pointer(unsafe.SliceData(p)), uint64(len(p)), s))
+}
+
+// queueFromDevice queues a copy to pinned memory.
+func queueFromDevice(p []byte, src cu.DevicePtr, s cu.Stream) error {
+	return check("cuMemcpyDtoHAsync", cu.MemcpyDtoHAsync(unsafe.Pointer(unsafe.SliceData(p)), src, uint64(len(p)), s))
+}

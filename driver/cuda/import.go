@@ -29,9 +29,9 @@ func (a *Allocation) exporter(types HandleTypes, offset int64) func() (driver.Ha
 // Legacy memory (cuda-ipc) cannot be mapped read-only. For it, read-only means that the methods of Memory refuse to
 // write.
 func (d *Device) Import(h driver.Handle, opts driver.ImportOptions) (driver.Memory, error) {
-	m, err := d.importMemory(h, opts)
+	m, err := made(d, "import", func() (*Memory, error) { return d.importMemory(h, opts) })
 	if err != nil {
-		return nil, d.opError("import", err)
+		return nil, err
 	}
 	return m, nil
 }

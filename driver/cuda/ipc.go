@@ -13,31 +13,22 @@ import (
 // and a process that opens the handle can access the whole block. [Device.Alloc] with [WithHandleKind] rounds up for
 // that reason.
 func (d *Device) AllocLegacy(bytes int64) (*Memory, error) {
-	if bytes <= 0 {
-		return nil, d.opError("alloc", invalid("%d bytes", bytes))
-	}
-	m, err := d.allocLegacy(bytes)
-	if err != nil {
-		return nil, d.opError("alloc", err)
-	}
-	return m, nil
+	return made(d, "alloc", func() (*Memory, error) {
+		if bytes <= 0 {
+			return nil, invalid("%d bytes", bytes)
+		}
+		return d.allocLegacy(bytes)
+	})
 }
 
+// allocLegacy is AllocLegacy for callers that hold a reference to the context.
 func (d *Device) allocLegacy(bytes int64) (*Memory, error) {
-	if err := d.hold(); err != nil {
-		return nil, err
-	}
-	defer d.p.put()
 	m := &Memory{dev: d, bytes: bytes, writable: true}
-	err := d.p.do(func() error { return check("cuMemAlloc", cu.MemAlloc(&m.ptr, uint64(bytes))) })
-	if err != nil {
+	make := func() error { return check("cuMemAlloc", cu.MemAlloc(&m.ptr, uint64(bytes))) }
+	if err := create(&m.resource, d, "memory", bytes, &m.ptr, make, "cuMemFree", cu.MemFree); err != nil {
 		return nil, err
 	}
 	p, ptr := d.p, m.ptr
-	err = m.own(p, "memory", bytes, func() error { return check("cuMemFree", cu.MemFree(ptr)) })
-	if err != nil {
-		return nil, err
-	}
 	m.export = func() (driver.Handle, error) {
 		blob, offset, err := p.ipcHandle(ptr)
 		return driver.Handle{Kind: driver.CUDAIPC, Blob: blob[:], Offset: offset}, err
@@ -136,18 +127,14 @@ func closeIPC(key ipcKey) error {
 //
 // What the mapping contains after the owner frees the memory is undefined.
 func (d *Device) OpenIPC(handle [64]byte) (*Memory, error) {
-	m, err := d.openMemory(handle)
-	if err != nil {
-		return nil, d.opError("open", handleError(err))
-	}
-	return m, nil
+	return made(d, "open", func() (*Memory, error) {
+		m, err := d.openMemory(handle)
+		return m, handleError(err)
+	})
 }
 
+// openMemory is OpenIPC for callers that hold a reference to the context.
 func (d *Device) openMemory(handle [64]byte) (*Memory, error) {
-	if err := d.hold(); err != nil {
-		return nil, err
-	}
-	defer d.p.put()
 	key := ipcKey{handle, d.handle}
 	var opened *ipcMapping
 	err := d.p.do(func() (err error) {

@@ -69,3 +69,10 @@ func TestMarkKeepsTheLastUseOfEachStream(t *testing.T) {
 	require.Len(t, last, 2)
 	require.NotContains(t, last, lastUse{a, 2})
 }
+
+// Closing reports whether Close has begun.
+func (r *resource) Closing() bool {
+	r.life.mu.Lock()
+	defer r.life.mu.Unlock()
+	return r.life.closing
+}

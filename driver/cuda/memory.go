@@ -34,12 +34,16 @@ type Memory struct {
 
 // AllocMemory is [Device.Alloc] that returns the type of this package.
 func (d *Device) AllocMemory(bytes int64) (*Memory, error) {
+	return made(d, "alloc", func() (*Memory, error) { return d.allocMemory(bytes) })
+}
+
+func (d *Device) allocMemory(bytes int64) (*Memory, error) {
 	if bytes < 0 {
-		return nil, d.opError("alloc", invalid("%d bytes", bytes))
+		return nil, invalid("%d bytes", bytes)
 	}
 	padded, ok := roundUp(max(bytes, 1), d.info.Granularity)
 	if !ok {
-		return nil, d.opError("alloc", fmt.Errorf("%w: %d bytes", driver.ErrOutOfMemory, bytes))
+		return nil, fmt.Errorf("%w: %d bytes", driver.ErrOutOfMemory, bytes)
 	}
 	var m *Memory
 	var err error
@@ -52,11 +56,11 @@ func (d *Device) AllocMemory(bytes int64) (*Memory, error) {
 		m, err = d.allocShared(padded, FileHandle)
 	}
 	if err != nil {
-		return nil, d.opError("alloc", fmt.Errorf("%d bytes: %w", bytes, d.explain(err)))
+		return nil, fmt.Errorf("%d bytes: %w", bytes, d.explain(err))
 	}
 	m.bytes = bytes
 	if err := m.zero(padded); err != nil {
-		return nil, d.opError("alloc", errors.Join(err, m.discard()))
+		return nil, errors.Join(err, m.discard())
 	}
 	return m, nil
 }
@@ -93,10 +97,7 @@ func (d *Device) mapWhole(a *Allocation, bytes int64, access Access) (_ *Memory,
 	}
 	m := &Memory{dev: d, ptr: r.base, bytes: bytes, writable: access == ReadWrite, pages: r}
 	release := func() error { return joinErrors([]error{r.close(), a.close()}) }
-	if err := m.own(d.p, "memory", bytes, release); err != nil {
-		return nil, err
-	}
-	return m, nil
+	return m, m.own(d.p, "memory", bytes, release)
 }
 
 func (m *Memory) zero(padded int64) error {

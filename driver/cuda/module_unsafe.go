@@ -30,32 +30,15 @@ const emCUDA = 190
 // compiled for the device, which takes time; the error includes the compiler's messages. An image of another format, or
 // a truncated one, is refused before the driver reads it.
 func (d *Device) LoadModule(image []byte) (*Module, error) {
-	m, err := d.loadModule(image)
-	if err != nil {
-		return nil, d.opError("load module", err)
-	}
-	return m, nil
-}
-
-func (d *Device) loadModule(image []byte) (*Module, error) {
-	image, err := checkImage(image)
-	if err != nil {
-		return nil, err
-	}
-	if err := d.hold(); err != nil {
-		return nil, err
-	}
-	defer d.p.put()
-	m := &Module{dev: d}
-	if err := d.p.do(func() error { return loadImage(&m.handle, image) }); err != nil {
-		return nil, err
-	}
-	h := m.handle
-	err = m.own(d.p, "module", 0, func() error { return check("cuModuleUnload", cu.ModuleUnload(h)) })
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
+	return made(d, "load module", func() (*Module, error) {
+		image, err := checkImage(image)
+		if err != nil {
+			return nil, err
+		}
+		m := &Module{dev: d}
+		make := func() error { return loadImage(&m.handle, image) }
+		return m, create(&m.resource, d, "module", 0, &m.handle, make, "cuModuleUnload", cu.ModuleUnload)
+	})
 }
 
 // checkImage ensures that the driver, which receives no length, stays within the image.

@@ -17,40 +17,25 @@ type Pool struct {
 
 // NewPool returns a new pool of the device, which the caller owns.
 func (d *Device) NewPool() (*Pool, error) {
-	if err := d.hold(); err != nil {
-		return nil, d.opError("new pool", err)
-	}
-	defer d.p.put()
-	p := &Pool{dev: d}
 	props := cu.MemPoolProps{AllocType: cu.MEM_ALLOCATION_TYPE_PINNED}
 	props.Location.Type = cu.MEM_LOCATION_TYPE_DEVICE
 	*props.Location.Id() = int32(d.handle)
-	err := d.p.do(func() error { return check("cuMemPoolCreate", cu.MemPoolCreate(&p.handle, &props)) })
-	if err != nil {
-		return nil, d.opError("new pool", err)
-	}
-	h := p.handle
-	if err := p.own(d.p, "pool", 0, func() error { return check("cuMemPoolDestroy", cu.MemPoolDestroy(h)) }); err != nil {
-		return nil, d.opError("new pool", err)
-	}
-	return p, nil
+	return made(d, "new pool", func() (*Pool, error) {
+		p := &Pool{dev: d}
+		make := func() error { return check("cuMemPoolCreate", cu.MemPoolCreate(&p.handle, &props)) }
+		return p, create(&p.resource, d, "pool", 0, &p.handle, make, "cuMemPoolDestroy", cu.MemPoolDestroy)
+	})
 }
 
 // DefaultPool returns the device's default pool. Closing it does not affect the driver's pool.
 func (d *Device) DefaultPool() (*Pool, error) {
-	if err := d.hold(); err != nil {
-		return nil, d.opError("default pool", err)
-	}
-	defer d.p.put()
-	p := &Pool{dev: d}
-	err := check("cuDeviceGetDefaultMemPool", cu.DeviceGetDefaultMemPool(&p.handle, d.handle))
-	if err == nil {
-		err = p.own(d.p, "pool", 0, func() error { return nil })
-	}
-	if err != nil {
-		return nil, d.opError("default pool", err)
-	}
-	return p, nil
+	return made(d, "default pool", func() (*Pool, error) {
+		p := &Pool{dev: d}
+		make := func() error {
+			return check("cuDeviceGetDefaultMemPool", cu.DeviceGetDefaultMemPool(&p.handle, d.handle))
+		}
+		return p, create(&p.resource, d, "pool", 0, &p.handle, make, "", func(cu.MemoryPool) cu.Result { return cu.SUCCESS })
+	})
 }
 
 // PoolUsage reports how many bytes a pool has reserved from the system and how many of them are allocated, each with

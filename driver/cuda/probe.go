@@ -16,7 +16,8 @@ var kinds = []driver.HandleKind{driver.CUDAFD, driver.CUDAIPC, driver.CUDAFabric
 func (d *Device) Probe() []driver.Support {
 	var out []driver.Support
 	for _, k := range kinds {
-		out = append(out, driver.Support{Kind: k, Err: d.try(k)})
+		err := d.Do(func() error { return d.try(k) })
+		out = append(out, driver.Support{Kind: k, Err: err})
 	}
 	return out
 }

@@ -26,15 +26,7 @@ type Stream struct {
 
 // NewStream returns a stream, which the caller owns.
 func (d *Device) NewStream(opts StreamOptions) (*Stream, error) {
-	if err := d.hold(); err != nil {
-		return nil, d.opError("new stream", err)
-	}
-	defer d.p.put()
-	s, err := d.newStream(opts)
-	if err != nil {
-		return nil, d.opError("new stream", err)
-	}
-	return s, nil
+	return made(d, "new stream", func() (*Stream, error) { return d.newStream(opts) })
 }
 
 // newStream is NewStream for callers that hold a reference to the context.

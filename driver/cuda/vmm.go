@@ -93,8 +93,7 @@ func fabricError(types HandleTypes, err error) error {
 // CreateAllocation returns an allocation of the given size, which must be a multiple of [Device.Granularity]. The
 // caller owns it. The memory is not cleared.
 func (d *Device) CreateAllocation(bytes int64, types HandleTypes) (*Allocation, error) {
-	a, err := d.createAllocation(bytes, types)
-	return a, d.opError("create allocation", err)
+	return made(d, "create allocation", func() (*Allocation, error) { return d.createAllocation(bytes, types) })
 }
 
 func (d *Device) createAllocation(bytes int64, types HandleTypes) (*Allocation, error) {
@@ -103,34 +102,21 @@ func (d *Device) createAllocation(bytes int64, types HandleTypes) (*Allocation, 
 	}
 	a := &Allocation{dev: d, bytes: bytes}
 	prop := allocationProp(d.handle, types)
-	err := d.makeAllocation(a, func() error {
+	return a, d.makeAllocation(a, func() error {
 		return fabricError(types, check("cuMemCreate", cu.MemCreate(&a.handle, uint64(bytes), &prop, 0)))
 	})
-	if err != nil {
-		return nil, err
-	}
-	return a, nil
 }
 
-// makeAllocation calls create, which sets a.handle, and makes a responsible for the handle.
-func (d *Device) makeAllocation(a *Allocation, create func() error) error {
-	if err := d.hold(); err != nil {
-		return err
-	}
-	defer d.p.put()
-	if err := d.p.do(create); err != nil {
-		return err
-	}
-	h := a.handle
-	return a.own(d.p, "allocation", a.bytes, func() error { return check("cuMemRelease", cu.MemRelease(h)) })
+// makeAllocation calls make, which sets a.handle, and makes a responsible for the handle.
+func (d *Device) makeAllocation(a *Allocation, make func() error) error {
+	return create(&a.resource, d, "allocation", a.bytes, &a.handle, make, "cuMemRelease", cu.MemRelease)
 }
 
 // ImportFile returns an allocation that another process exported as a descriptor. The caller owns it. ImportFile
 // borrows f, and checks that it is memory of this device. The driver does not report the allocation's size, but mapping
 // fails if the allocation is too small.
 func (d *Device) ImportFile(f *os.File) (*Allocation, error) {
-	a, err := d.importFile(f)
-	return a, d.opError("import", err)
+	return made(d, "import", func() (*Allocation, error) { return d.importFile(f) })
 }
 
 func (d *Device) importFile(f *os.File) (*Allocation, error) {
@@ -153,10 +139,7 @@ func (d *Device) importFile(f *os.File) (*Allocation, error) {
 	if importErr != nil {
 		return nil, importErr
 	}
-	if err := d.verify(a); err != nil {
-		return nil, err
-	}
-	return a, nil
+	return a, d.verify(a)
 }
 
 // verify checks that an imported allocation is pinned memory of this device, and closes it if not.
@@ -234,18 +217,13 @@ func (m *mappings) add(s span) {
 // ReserveAddresses returns a range of the given size, which must be a multiple of [Device.Granularity]. The caller owns
 // it. Its address is a multiple of align, which must be a power of two or 0.
 func (d *Device) ReserveAddresses(bytes, align int64) (*AddressRange, error) {
-	r, err := d.reserve(bytes, align)
-	return r, d.opError("reserve addresses", err)
+	return made(d, "reserve addresses", func() (*AddressRange, error) { return d.reserve(bytes, align) })
 }
 
 func (d *Device) reserve(bytes, align int64) (*AddressRange, error) {
 	if bytes <= 0 || align < 0 {
 		return nil, invalid("a range of %d bytes aligned to %d", bytes, align)
 	}
-	if err := d.hold(); err != nil {
-		return nil, err
-	}
-	defer d.p.put()
 	r := &AddressRange{dev: d, bytes: bytes, state: &mappings{}}
 	err := d.p.do(func() error {
 		return check("cuMemAddressReserve", cu.MemAddressReserve(&r.base, uint64(bytes), uint64(align), 0, 0))
@@ -255,11 +233,7 @@ func (d *Device) reserve(bytes, align int64) (*AddressRange, error) {
 	}
 	r.state.base = r.base
 	state := r.state
-	err = r.own(d.p, "address range", bytes, func() error { return state.free(bytes) })
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
+	return r, r.own(d.p, "address range", bytes, func() error { return state.free(bytes) })
 }
 
 // free unmaps everything and frees the addresses. It needs no lock because the range is not in use.

@@ -83,10 +83,10 @@ func TestStartFromAnotherModule(t *testing.T) {
 	require.NoError(t, err, string(out))
 }
 
-// documented returns the example of doc.go as a test file.
+// documented returns the example of the package comment as a test file.
 func documented(t *testing.T) string {
 	t.Helper()
-	doc, err := os.ReadFile("doc.go")
+	doc, err := os.ReadFile("fake.go")
 	require.NoError(t, err)
 	text := "package other\n\nimport (\n\t\"errors\"\n\t\"testing\"\n\n" +
 		"\t\"github.com/sharedtensor/sharedtensor/driver\"\n\t\"github.com/sharedtensor/sharedtensor/driver/cuda\"\n" +
