@@ -46,8 +46,8 @@ func ourName(pkg string) string {
 
 // theirName returns the common name of a module.
 func theirName(module string) string {
-	if module == xsys {
-		return "x/sys"
+	if name, ok := strings.CutPrefix(module, "golang.org/"); ok {
+		return name
 	}
 	if base := path.Base(module); !strings.HasPrefix(base, "v") || len(base) > 2 {
 		return base

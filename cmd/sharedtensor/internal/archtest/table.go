@@ -17,6 +17,7 @@ const (
 	purego      = "github.com/ebitengine/purego"
 	testify     = "github.com/stretchr/testify"
 	xsys        = "golang.org/x/sys"
+	xterm       = "golang.org/x/term"
 )
 
 // everything, in Row.Ours, allows all packages of the module.
@@ -118,7 +119,7 @@ var Table = []Row{
 	{Package: "endpoint/metrics", Ours: []string{"endpoint", "driver"}},
 	{Package: "endpoint/internal/attack", Ours: append([]string{"driver/host"}, belowEndpoint...), Theirs: []string{xsys}},
 	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host"}, belowEndpoint...)},
-	{Package: "cmd/sharedtensor/internal/term", Ours: []string{"driver"}, Theirs: []string{progressbar}},
+	{Package: "cmd/sharedtensor/internal/term", Ours: []string{"driver"}, Theirs: []string{progressbar, xterm}},
 	{Package: "cmd/sharedtensor/internal/systemd", Ours: []string{"cmd/sharedtensor/internal/term"}},
 	{
 		Package: "cmd/sharedtensor/internal/cli", Theirs: []string{cobra},

@@ -37,8 +37,7 @@ func newTasksCommand() *cobra.Command {
 wait and cancel accept any unambiguous prefix.
 
 With --watch the command continues until interrupted and prints every change of state, including tasks that end
-quickly. On a terminal, unfinished tasks are bars at the bottom. Otherwise each change is a line, and progress is at most one
-line per second for each task. With --json every change and progress report is an object on one line. A slow reader
+quickly. Progress is at most one line per second for each task. With --json every change and progress report is an object on one line. A slow reader
 receives less progress, and if there are too many changes of state, a note that some were missed.`,
 		Example: `  sharedtensor tasks
   sharedtensor tasks --state running,pending --endpoint build_model

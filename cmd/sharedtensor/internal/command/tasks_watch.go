@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,19 +18,14 @@ import (
 type taskEvents = iter.Seq2[endpoint.TaskEvent, error]
 
 // watchTasks shows every task once, and then each change. It returns nil when ctx ends, because that is the usual end
-// of watching. On a terminal, unfinished tasks are bars at the bottom.
+// of watching.
 func watchTasks(ctx context.Context, c *cobra.Command, o tasksFlags, client *endpoint.Client, filter endpoint.TaskFilter) error {
 	out := c.OutOrStdout()
 	events := client.WatchTasks(ctx, filter)
-	s, terminal, err := term.OpenScreen(c.InOrStdin(), out)
-	switch {
-	case err != nil:
-		return err
-	case o.json:
+	var err error
+	if o.json {
 		err = printTaskEvents(events, out)
-	case terminal:
-		err = newTaskBoard(out, s.Size).show(ctx, events)
-	default:
+	} else {
 		err = newTaskLines(out).print(events)
 	}
 	if errors.Is(err, context.Canceled) {
@@ -131,55 +125,4 @@ func taskText(t endpoint.TaskInfo, at time.Time) string {
 		line += " " + term.Printable(message)
 	}
 	return line
-}
-
-// The minimum and maximum interval between two drawings. The maximum keeps the durations up to date.
-const (
-	drawEvery   = 50 * time.Millisecond
-	redrawEvery = 500 * time.Millisecond
-)
-
-// show shows events on a board until the sequence ends.
-func (b *taskBoard) show(ctx context.Context, events taskEvents) error {
-	ctx, cancel := context.WithCancel(ctx)
-	type step struct {
-		event endpoint.TaskEvent
-		err   error
-	}
-	steps := make(chan step)
-	var reading sync.WaitGroup
-	reading.Go(func() {
-		defer close(steps)
-		for e, err := range events {
-			select {
-			case steps <- step{e, err}:
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	defer reading.Wait()
-	defer cancel()
-	tick := time.NewTicker(drawEvery)
-	defer tick.Stop()
-	var drawn time.Time
-	changed := false
-	for {
-		select {
-		case s, more := <-steps:
-			if !more || s.err != nil {
-				return errors.Join(s.err, b.draw())
-			}
-			b.take(s.event)
-			changed = true
-		case now := <-tick.C:
-			if !changed && now.Sub(drawn) < redrawEvery {
-				continue
-			}
-			if err := b.draw(); err != nil {
-				return err
-			}
-			changed, drawn = false, now
-		}
-	}
 }

@@ -3,11 +3,9 @@ package command
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -59,92 +57,6 @@ func TestTaskLines(t *testing.T) {
 	gone := errors.New("gone")
 	err := l.print(func(yield func(endpoint.TaskEvent, error) bool) { yield(endpoint.TaskEvent{}, gone) })
 	require.ErrorIs(t, err, gone)
-}
-
-// onScreen returns what a terminal shows after the text. It implements only the sequences that a board uses.
-func onScreen(text string) []string {
-	lines := []string{""}
-	row := 0
-	for text != "" {
-		var up int
-		switch {
-		case strings.HasPrefix(text, "\x1b[J"):
-			lines = append(lines[:row], "")
-			text = text[3:]
-		case strings.HasPrefix(text, "\x1b["):
-			n, _ := fmt.Sscanf(text, "\x1b[%dA", &up)
-			if n != 1 {
-				panic("another sequence: " + text)
-			}
-			row -= up
-			_, text, _ = strings.Cut(text, "A")
-		case text[0] == '\r':
-			text = text[1:]
-		case text[0] == '\n':
-			row++
-			if row == len(lines) {
-				lines = append(lines, "")
-			}
-			text = text[1:]
-		default:
-			r, n := utf8.DecodeRuneInString(text)
-			lines[row] += string(r)
-			text = text[n:]
-		}
-	}
-	return lines
-}
-
-func TestTaskBoard(t *testing.T) {
-	var out strings.Builder
-	width, height := 81, 6
-	b := newTaskBoard(&out, func() (int, int) { return width, height })
-	b.now = func() time.Time { return time.Unix(1_700_000_003, 0).UTC() }
-	draw := func() []string {
-		require.NoError(t, b.draw())
-		lines := onScreen(out.String())
-		for _, line := range lines {
-			require.LessOrEqual(t, utf8.RuneCountInString(line), width)
-		}
-		return lines
-	}
-	b.take(changed(taskAt("a", endpoint.TaskPending, 0, 0)))
-	b.take(changed(taskAt("b", endpoint.TaskRunning, 5, 10)))
-	b.take(changed(taskAt("c", endpoint.TaskCompleted, 1, 1)))
-	half := "▕██████████          ▏"
-	require.Equal(t, []string{
-		"22:13:23.000 c00000000000 build completed in 2.00s",
-		"b00000000000  build  " + half + "   50%    2.00s",
-		"a00000000000  build  waiting for 3s", "",
-	}, draw(), "what ended is above, what runs is before what waits")
-
-	failed := taskAt("b", endpoint.TaskFailed, 5, 10)
-	failed.Error = "no memory\x1b[2J\nat all"
-	b.take(changed(failed))
-	running := taskAt("a", endpoint.TaskRunning, 42, 0)
-	running.Message = strings.Repeat("long ", 30)
-	b.take(changed(running))
-	lines := draw()
-	require.Len(t, lines, 4)
-	require.Contains(t, lines[1], "b00000000000 build failed no memory")
-	require.NotContains(t, out.String(), "\x1b[2J")
-	require.True(t, strings.HasPrefix(lines[2], "a00000000000  build  ▕"+strings.Repeat(" ", 20)+"▏    42"), lines[2])
-	require.True(t, strings.HasSuffix(lines[2], "…"))
-
-	for i := range 10 {
-		b.take(changed(taskAt(fmt.Sprint(i), endpoint.TaskRunning, int64(i), 10)))
-	}
-	lines = draw()
-	require.Len(t, lines, 2+5+1, "a line is left for the cursor")
-	require.Equal(t, "… 7 more", lines[6])
-	b.take(endpoint.TaskEvent{Kind: endpoint.TasksMissed})
-	width, height = 20, 1
-	b.take(changed(taskAt("d", endpoint.TaskRunning, 1, 2)))
-	require.NoError(t, b.draw())
-	lines = onScreen(out.String())
-	require.Len(t, lines, 5)
-	require.Contains(t, lines[2], missedTasks)
-	require.True(t, strings.HasPrefix(lines[3], "d00000000000"))
 }
 
 func TestTasksWatchJSON(t *testing.T) {

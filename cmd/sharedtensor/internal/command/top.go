@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -45,12 +46,8 @@ because rates need two. Requests of top itself are not counted.`,
 			}
 			return o.owner.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
 				s := &sampler{owner: o.owner, client: client}
-				screen, isScreen, err := term.OpenScreen(c.InOrStdin(), c.OutOrStdout())
-				switch {
-				case err != nil:
-					return err
-				case isScreen && !o.once && !o.json:
-					return topLive(ctx, o, s, screen)
+				if term.IsTerminal(c.OutOrStdout()) && !o.once && !o.json {
+					return topLive(ctx, o, s, c.InOrStdin(), c.OutOrStdout())
 				}
 				return topPlain(ctx, c.OutOrStdout(), o, s)
 			})
@@ -121,46 +118,38 @@ func (t *topSnapshot) write(out io.Writer, o topFlags) error {
 }
 
 // topLive redraws the view in place until a key or signal ends it, and restores the terminal.
-func topLive(ctx context.Context, o topFlags, s *sampler, on *term.Screen) (err error) {
+func topLive(ctx context.Context, o topFlags, s *sampler, in io.Reader, out io.Writer) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	first, err := s.look(ctx, o.owner.Timeout) // before Enter, so that an error is printed on the normal screen
+	shown, err := s.look(ctx, o.owner.Timeout) // before the screen is entered, so that an error is printed on the normal one
 	if err != nil {
 		return err
 	}
-	if err := on.Enter(); err != nil {
+	restore, err := term.Raw(in)
+	if err != nil {
 		return err
 	}
+	fmt.Fprint(out, term.EnterScreen)
 	defer func() {
-		if leaveErr := on.Leave(); err == nil {
-			err = leaveErr
-		}
+		fmt.Fprint(out, term.LeaveScreen)
+		err = errors.Join(err, restore())
 	}()
-	keys := make(chan byte)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		readKeys(ctx, on, keys, cancel)
-	}()
-	defer func() { cancel(); <-done }()
-	return redraw(ctx, o, s, on, first, keys)
-}
-
-// redraw is the loop of the live view.
-func redraw(ctx context.Context, o topFlags, s *sampler, on *term.Screen, shown *topSnapshot, keys <-chan byte) error {
+	refresh := make(chan struct{})
+	go readKeys(in, refresh, cancel) // ends with the process
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
 	slowAfter := min(o.owner.Timeout, max(o.interval, time.Second)) // report a slow owner after this time
 	trouble := ""
 	for {
-		width, height := on.Size()
-		if err := on.Draw(frame(shown.view(width, height, trouble), width)); err != nil {
+		width, height := term.TerminalSize(out)
+		if width == 0 || height == 0 {
+			width, height = 80, 24
+		}
+		if _, err := io.WriteString(out, frame(shown.view(width, height, trouble), width)); err != nil {
 			return err
 		}
 		select {
-		case <-on.Resized():
-			continue
-		case <-keys:
+		case <-refresh:
 		case <-ticker.C:
 		case <-ctx.Done():
 			return nil
@@ -177,22 +166,19 @@ func redraw(ctx context.Context, o topFlags, s *sampler, on *term.Screen, shown 
 	}
 }
 
-// readKeys reads the keyboard until ctx ends. The key q calls quit. Other meaningful keys request a refresh.
-func readKeys(ctx context.Context, on *term.Screen, keys chan<- byte, quit func()) {
+// readKeys reads the keyboard until it ends. The key q and ctrl-C call quit. The space bar requests a refresh.
+func readKeys(in io.Reader, refresh chan<- struct{}, quit func()) {
 	var b [1]byte
-	for ctx.Err() == nil {
-		n, err := on.Read(b[:])
-		switch {
-		case err != nil:
+	for {
+		if n, err := in.Read(b[:]); err != nil || n == 0 {
 			return
-		case n == 0: // no key within the read timeout
-		case b[0] == 'q' || b[0] == 'Q' || b[0] == 3: // ctrl-C, if it does not send a signal
+		}
+		switch b[0] {
+		case 'q', 'Q', 3:
 			quit()
-		case b[0] == ' ':
-			select {
-			case keys <- b[0]:
-			case <-ctx.Done():
-			}
+			return
+		case ' ':
+			refresh <- struct{}{}
 		}
 	}
 }

@@ -1,3 +1,4 @@
+// Package term writes tables, JSON, progress and sizes for people and programs. Text of peers cannot control a terminal.
 package term
 
 import (
@@ -5,10 +6,33 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 )
+
+// Printable makes text from a file or a peer safe for a terminal: it cannot move the cursor or break the line.
+func Printable(text string) string {
+	clean := true
+	for _, r := range text {
+		clean = clean && unicode.IsPrint(r) && r != utf8.RuneError
+	}
+	if clean {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) && r != utf8.RuneError {
+			b.WriteRune(r)
+			continue
+		}
+		quoted := strconv.QuoteRune(r)
+		b.WriteString(quoted[1 : len(quoted)-1])
+	}
+	return b.String()
+}
 
 // PrintJSON writes v as indented JSON and a newline. Slices should not be nil, so that an empty list prints as [].
 func PrintJSON(w io.Writer, v any) error {
