@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
-	"strings"
 )
 
 // ErrUnknownUser means that the kernel does not report the user of a socket, because it is closed or in another network
@@ -64,19 +62,4 @@ func WithPeer(ctx context.Context, remote net.Addr) context.Context {
 func PeerFrom(ctx context.Context) net.Addr {
 	addr, _ := ctx.Value(peerKey{}).(net.Addr)
 	return addr
-}
-
-// Local reports whether the peer with that address is on this host: on loopback or on a Unix socket.
-func Local(remote net.Addr) bool {
-	if remote == nil || remote.Network() == "unix" {
-		return remote != nil
-	}
-	at, err := netip.ParseAddrPort(remote.String())
-	return err == nil && at.Addr().Unmap().IsLoopback()
-}
-
-// Loopback reports whether a host is localhost or an address of the loopback interface.
-func Loopback(host string) bool {
-	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
 }

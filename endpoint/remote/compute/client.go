@@ -19,9 +19,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute/computepb"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -270,7 +270,7 @@ func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buff
 		}
 		return nil, trailer, err
 	}
-	c.local.Store(admission.Local(remote.Addr))
+	c.local.Store(local.Addr(remote.Addr))
 	out := response.TakeData()
 	defer out.Free()
 	answer := response.Head.(*computepb.ComputeResponse)

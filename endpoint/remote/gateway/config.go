@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 )
 
 // Ports of a gateway of rank 0. The ports of rank n are n higher.
@@ -285,6 +285,5 @@ func exposed(address string) bool {
 	if address == Off || address == "" || strings.HasPrefix(address, "unix:") {
 		return false
 	}
-	host, _, err := net.SplitHostPort(address)
-	return err != nil || !admission.Loopback(host)
+	return !local.Bound(address)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway/internal/statuswriter"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 )
 
 // Limits of a request's headers and of idle connections.
@@ -94,7 +95,7 @@ func (g *Gateway) admit(r *http.Request, crossOrigin *http.CrossOriginProtection
 		return nil
 	}
 	host := (&url.URL{Host: r.Host}).Hostname()
-	if admission.Loopback(host) || slices.Contains(g.config.AllowHosts, host) {
+	if local.Loopback(host) || slices.Contains(g.config.AllowHosts, host) {
 		return nil
 	}
 	return fmt.Errorf("%w: the host %q is not this gateway: see --allow-hosts", errCrossSite, host)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 )
 
 // checkShm returns nil if the client may use shared memory.
@@ -12,7 +13,7 @@ func (s *service) checkShm(ctx context.Context) error {
 	if !s.shm {
 		return fmt.Errorf("%w: shared memory of clients is off: --allow-client-shm turns it on", ErrNotServed)
 	}
-	if !admission.Local(admission.PeerFrom(ctx)) {
+	if !local.Addr(admission.PeerFrom(ctx)) {
 		return fmt.Errorf("%w: shared memory requires a client on this host, over loopback or a Unix socket", ErrNotServed)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/klauspost/compress/zlib"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 )
 
 // Limits that decide whether compressing a response pays: many clients accept compression without having requested it.
@@ -34,7 +35,7 @@ var compressors = map[string]*sync.Pool{
 // chooseEncoding returns the encoding of a response. It returns "" if the client does not accept compression, if
 // compression would not pay, or if the client is on this host and did not compress its request.
 func chooseEncoding(r *http.Request, parts [][]byte, size int) string {
-	if size < compressFrom || admission.Local(admission.PeerFrom(r.Context())) && r.Header.Get("Content-Encoding") == "" {
+	if size < compressFrom || local.Addr(admission.PeerFrom(r.Context())) && r.Header.Get("Content-Encoding") == "" {
 		return ""
 	}
 	encoding := accepted(r.Header.Get("Accept-Encoding"))

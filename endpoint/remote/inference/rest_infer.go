@@ -13,7 +13,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/nonfinite"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/stall"
 )
 
 // headerLength is the header with the length of the JSON before the elements.
@@ -66,7 +65,7 @@ func (s restService) inferOverHTTP(w http.ResponseWriter, r *http.Request) error
 
 // openBody limits the size and duration of the body and decompresses it. The caller calls finish.
 func (s restService) openBody(w http.ResponseWriter, r *http.Request) (body io.Reader, finish func(), err error) {
-	watched := stall.NewReader(w, http.MaxBytesReader(w, r.Body, s.env.MaxRequest), s.env.Stall).AtLeast(s.env.Admission.Rate.Bytes)
+	watched := admission.NewBodyReader(w, http.MaxBytesReader(w, r.Body, s.env.MaxRequest), s.env.Admission.Rate)
 	finish = func() { watched.Release(watched.Ended(r.ContentLength)) }
 	switch encoding := r.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":

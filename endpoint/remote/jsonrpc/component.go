@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 )
@@ -57,9 +56,8 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	c.env, c.dev = env, env.Devices[0]
 	ctx, cancel := context.WithCancel(context.Background())
 	c.end = cancel
-	c.results.memory = admission.NewPool(admission.Limits{Bytes: int64(c.MaxResults), ReadOnly: max(1, int64(c.MaxResults)/4), Setting: "--max-results"})
-	c.results.slots = admission.NewPool(admission.Limits{Bytes: maxResults, ReadOnly: maxResults / 4})
-	c.running.Go(func() { c.results.expire(ctx) })
+	c.results = newResultStore(int64(c.MaxResults))
+	c.running.Go(func() { c.results.Run(ctx, resultTTL/10) })
 	h := &rpcHandler{Component: c, methods: c.rpcMethods()}
 	env.HTTP.Handle("/jsonrpc", h)
 	env.HTTP.Handle("GET /v1/results/{id}", http.HandlerFunc(c.serveResult))
@@ -74,5 +72,5 @@ func (c *Component) Close(context.Context) error {
 	}
 	c.end()
 	c.running.Wait()
-	return c.results.close()
+	return c.results.Close()
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/nonfinite"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/stall"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 )
 
@@ -64,7 +63,7 @@ func (h *rpcHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // readBody reads a request up to the limit. If it fails, it has already sent the error response.
 func (h *rpcHandler) readBody(w http.ResponseWriter, r *http.Request, charge *admission.Charge) ([]byte, error) {
-	reader := stall.NewReader(w, r.Body, h.env.Stall).AtLeast(h.env.Admission.Rate.Bytes)
+	reader := admission.NewBodyReader(w, r.Body, h.env.Admission.Rate)
 	limited := http.MaxBytesReader(w, io.NopCloser(reader), h.env.MaxRequest)
 	body, err := charge.ReadAll(limited)
 	reader.Release(err == nil)

@@ -227,10 +227,6 @@ type resultParams struct {
 
 // releaseResult drops a result tensor that was returned by URL.
 func (c *Component) releaseResult(_ context.Context, p *resultParams) (map[string]bool, error) {
-	found := false
-	err := c.results.forget(func(k *keptResult) bool {
-		found = found || k.id == p.ID
-		return k.id == p.ID
-	})
+	found, err := c.results.Remove(p.ID)
 	return map[string]bool{"released": found}, err
 }

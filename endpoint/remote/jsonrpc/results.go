@@ -2,11 +2,9 @@ package jsonrpc
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
@@ -26,129 +24,60 @@ const (
 // resultStore keeps result tensors until they are released or expire. The memory belongs to the owner or the function,
 // and stays mapped while the tensor is kept.
 type resultStore struct {
+	*admission.Kept[*keptResult]
 	memory *admission.Pool // bytes of tensors
-	slots  *admission.Pool // one slot for each tensor
-
-	mu   sync.Mutex
-	byID map[string]*keptResult
 }
 
 // keptResult is one kept tensor.
 type keptResult struct {
-	id, sha256 string
-	t          *tensor.Tensor
-	until      time.Time
-	readers    int
-	gone       bool // dropped while it was being read
-
-	memory, slot *admission.Charge
+	sha256 string
+	t      *tensor.Tensor
+	memory *admission.Charge
 }
 
-// charge charges a tensor to its client.
-func (s *resultStore) charge(id admission.Identity, bytes int64) (memory, slot *admission.Charge, err error) {
-	memory, slot = s.memory.Open(id), s.slots.Open(id)
-	if err = memory.Add(bytes); err == nil {
-		err = slot.Add(1)
+func newResultStore(bytes int64) resultStore {
+	return resultStore{
+		admission.NewKept(maxResults, func(r *keptResult) { r.memory.Close() }, func(r *keptResult) error { return r.t.Close() }),
+		admission.NewPool(admission.Limits{Bytes: bytes, ReadOnly: max(1, bytes/4), Setting: "--max-results"}),
 	}
-	if err != nil {
-		memory.Close()
-		slot.Close()
-		return nil, nil, fmt.Errorf("%w: too many results are kept: fetch or release them: %w", models.ErrTooLarge, err)
-	}
-	return memory, slot, nil
 }
 
-// keep keeps a tensor of a sender under a random id that cannot be guessed. It borrows t.
-func (s *resultStore) keep(sender admission.Identity, t *tensor.Tensor) (*keptResult, error) {
+// keep keeps a tensor of a sender. It borrows t.
+func (s *resultStore) keep(sender admission.Identity, t *tensor.Tensor) (*admission.Entry[*keptResult], error) {
 	digest, err := module.TensorDigest(context.Background(), t)
 	if err != nil {
 		return nil, err
 	}
-	memory, slot, err := s.charge(sender, t.Bytes())
-	if err != nil {
+	r := &keptResult{digest.String(), t.Alias(), s.memory.Open(sender)}
+	if err = r.memory.Add(t.Bytes()); err == nil {
+		var kept *admission.Entry[*keptResult]
+		if kept, err = s.Add(sender, r, resultTTL); err == nil {
+			return kept, nil
+		}
+	}
+	r.memory.Close()
+	_ = r.t.Close() // best effort: the caller receives the error
+	if !errors.Is(err, admission.ErrLimit) {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.byID == nil {
-		s.byID = map[string]*keptResult{}
-	}
-	kept := &keptResult{id: rand.Text(), sha256: digest.String(), t: t.Alias(), until: time.Now().Add(resultTTL), memory: memory, slot: slot}
-	s.byID[kept.id] = kept
-	return kept, nil
+	return nil, fmt.Errorf("%w: too many results are kept: fetch or release them: %w", models.ErrTooLarge, err)
 }
-
-// open returns a kept tensor for reading until release.
-func (s *resultStore) open(id string) (*keptResult, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	kept := s.byID[id]
-	if kept == nil {
-		return nil, fmt.Errorf("result %q: %w: it does not exist or is older than %v", id, endpoint.ErrNotFound, resultTTL)
-	}
-	kept.readers++
-	kept.until = time.Now().Add(resultTTL)
-	return kept, nil
-}
-
-func (s *resultStore) release(kept *keptResult) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if kept.readers--; kept.readers == 0 && kept.gone {
-		_ = kept.t.Close() // best effort: the result was dropped
-	}
-}
-
-// forget drops the results for which old returns true.
-func (s *resultStore) forget(old func(*keptResult) bool) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var errs []error
-	for id, kept := range s.byID {
-		if !old(kept) {
-			continue
-		}
-		delete(s.byID, id)
-		kept.memory.Close()
-		kept.slot.Close()
-		if kept.gone = true; kept.readers == 0 {
-			errs = append(errs, kept.t.Close())
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// expire drops results that have not been fetched for a while. It runs until ctx ends.
-func (s *resultStore) expire(ctx context.Context) {
-	tick := time.NewTicker(resultTTL / 10)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			_ = s.forget(func(k *keptResult) bool { return k.readers == 0 && now.After(k.until) })
-		}
-	}
-}
-
-func (s *resultStore) close() error { return s.forget(func(*keptResult) bool { return true }) }
 
 // serveResult handles GET /v1/results/{id}.
 func (c *Component) serveResult(w http.ResponseWriter, r *http.Request) {
-	kept, err := c.results.open(r.PathValue("id"))
-	if err != nil {
-		models.WriteError(w, r, err)
+	id := r.PathValue("id")
+	kept := c.results.Open(id)
+	if kept == nil {
+		models.WriteError(w, r, fmt.Errorf("result %q: %w: it does not exist or is older than %v", id, endpoint.ErrNotFound, resultTTL))
 		return
 	}
-	defer c.results.release(kept)
-	models.ServeTensor(w, r, kept.t, kept.sha256)
+	defer c.results.Release(kept)
+	models.ServeTensor(w, r, kept.Value.t, kept.Value.sha256)
 }
 
 // deleteResult handles DELETE /v1/results/{id}.
 func (c *Component) deleteResult(w http.ResponseWriter, r *http.Request) {
-	id := r.PathValue("id")
-	if err := c.results.forget(func(k *keptResult) bool { return k.id == id }); err != nil {
+	if _, err := c.results.Remove(r.PathValue("id")); err != nil {
 		models.WriteError(w, r, err)
 		return
 	}

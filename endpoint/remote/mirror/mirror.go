@@ -10,6 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 	"github.com/sharedtensor/sharedtensor/module"
 )
@@ -177,7 +178,7 @@ func New(options Options) (*Mirror, error) {
 		return nil, err
 	}
 	setDefault(&m.options.Name, name)
-	if options.Token != "" && base.Scheme != "https" && !loopback(base.Hostname()) {
+	if options.Token != "" && base.Scheme != "https" && !local.Reached(base.Hostname()) {
 		return nil, fmt.Errorf("the source %s would receive the token in clear text: use https", base)
 	}
 	m.source = &source{

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 )
 
 // trusted are the hosts that a mirror fetches from and sends its token to.
@@ -70,13 +71,6 @@ func (t trusted) has(host string) bool {
 	return false
 }
 
-// loopback reports whether a client that connects to the host reaches its own host. This includes unspecified
-// addresses.
-func loopback(host string) bool {
-	name := strings.ToLower(strings.TrimSuffix(host, "."))
-	return admission.Loopback(name) || strings.HasSuffix(name, ".localhost") || net.ParseIP(strings.Trim(name, "[]")).IsUnspecified()
-}
-
 // hostID identifies this process's loopback interface: the boot and the network namespace.
 var hostID = sync.OnceValue(func() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -96,14 +90,14 @@ func (p *Peers) usable(e peerEntry) bool {
 	if err != nil {
 		return false
 	}
-	local := loopback(u.Hostname())
-	if local && e.Host != hostID() {
+	here := local.Reached(u.Hostname())
+	if here && e.Host != hostID() {
 		return false // the loopback address belongs to another host
 	}
 	if p.options.Token == "" {
-		return local || p.trusted.none() || p.trusted.has(u.Hostname())
+		return here || p.trusted.none() || p.trusted.has(u.Hostname())
 	}
-	return local || u.Scheme == "https" && p.trusted.has(u.Hostname())
+	return here || u.Scheme == "https" && p.trusted.has(u.Hostname())
 }
 
 // checkUsers makes the client refuse loopback addresses with a listener of another user, unless they are trusted.
@@ -121,7 +115,7 @@ func (p *Peers) checkUsers(client *http.Client) {
 		}
 		host, _, _ := net.SplitHostPort(address)
 		at, ok := conn.RemoteAddr().(*net.TCPAddr)
-		if !ok || !admission.Local(at) || p.trusted.has(host) {
+		if !ok || !local.Addr(at) || p.trusted.has(host) {
 			return conn, nil
 		}
 		uid, err := admission.ListenerUser(at)
@@ -151,7 +145,7 @@ func ownAddress(address string, conn *nats.Conn) (string, error) {
 	if addr, err := netip.ParseAddr(u.Hostname()); err == nil && addr.IsUnspecified() {
 		return "", fmt.Errorf("%q is no address of this host: give the one at which other mirrors reach it", address)
 	}
-	if loopback(u.Hostname()) && !onThisHost(conn) {
+	if local.Reached(u.Hostname()) && !onThisHost(conn) {
 		return "", nil
 	}
 	return address, nil
@@ -172,7 +166,7 @@ func onThisHost(conn *nats.Conn) bool {
 			if !strings.Contains(one, "://") {
 				one = "nats://" + one
 			}
-			if u, err := url.Parse(one); err != nil || !loopback(u.Hostname()) {
+			if u, err := url.Parse(one); err != nil || !local.Reached(u.Hostname()) {
 				return false
 			}
 		}

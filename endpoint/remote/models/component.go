@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -34,7 +35,7 @@ type Component struct {
 	uploads  driver.Device // memory for received models
 	pool     *host.Pool    // the pool behind uploads if that is host memory, otherwise nil
 	digests  digestCache
-	leases   leaseStore
+	leases   *leaseStore
 	arriving *admission.Pool // bytes of models and tensors in transfer
 	fetcher  *http.Client
 	end      context.CancelFunc // cancels background work
@@ -108,8 +109,8 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.end = cancel
 	c.arriving = env.Admission.NewPool(admission.Limits{Bytes: 2 * int64(c.MaxModel), Share: int64(c.MaxModel), Setting: "--max-model"})
-	c.leases.slots = admission.NewPool(admission.Limits{Bytes: maxLeases, ReadOnly: maxLeases / 4})
-	c.running.Go(func() { c.leases.expire(ctx) })
+	c.leases = newLeaseStore()
+	c.running.Go(func() { c.leases.Run(ctx, time.Second) })
 	c.fetcher = newFetcher(c.Fetch, env.Stall)
 	c.handleModels(env.HTTP)
 	return nil
@@ -123,7 +124,7 @@ func (c *Component) Close(context.Context) error {
 	c.end()
 	c.running.Wait()
 	c.fetcher.CloseIdleConnections()
-	err := c.leases.close()
+	err := c.leases.Close()
 	if c.pool != nil {
 		err = errors.Join(err, c.pool.Close())
 	}

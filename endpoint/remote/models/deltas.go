@@ -36,19 +36,19 @@ func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, r, fmt.Errorf("%w: segment: %w", ErrParams, err))
 		return
 	}
-	l, err := c.leases.open(query.Get("lease"))
+	l, err := c.leases.get(query.Get("lease"))
 	if err != nil {
 		WriteError(w, r, err)
 		return
 	}
-	defer c.leases.release(l)
+	defer c.leases.Release(l)
 	h, err := c.attach(r)
 	if err != nil {
 		WriteError(w, r, err)
 		return
 	}
 	defer h.Close() // best effort: the response has been sent
-	digest, err := c.tensorDigest(r.Context(), l.handle, name)
+	digest, err := c.tensorDigest(r.Context(), l.Value.handle, name)
 	if err == nil && digest != query.Get("base") {
 		err = fmt.Errorf("tensor %q of the lease has SHA-256 %s: %w", name, digest, endpoint.ErrNotFound)
 	}
@@ -56,7 +56,7 @@ func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, r, err)
 		return
 	}
-	base, next, size, err := pairOf(l.handle, h, name)
+	base, next, size, err := pairOf(l.Value.handle, h, name)
 	if err != nil {
 		WriteError(w, r, err)
 		return

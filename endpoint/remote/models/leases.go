@@ -1,8 +1,6 @@
 package models
 
 import (
-	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -23,25 +21,23 @@ const (
 
 // leaseStore holds the versions that peers keep alive, during a fetch and as the base of later deltas.
 type leaseStore struct {
-	slots *admission.Pool // one slot for each lease
+	*admission.Kept[*lease]
 
-	mu     sync.Mutex
-	byID   map[string]*lease
-	kept   map[digestKey]int // number of leases of each version
-	bytes  int64             // size of all leased versions, each counted once
-	closed bool
+	mu    sync.Mutex
+	kept  map[digestKey]int // number of leases of each version
+	bytes int64             // size of all leased versions, each counted once
 }
 
 // lease keeps one version for a peer.
 type lease struct {
-	id      string
-	handle  *endpoint.Handle
-	bytes   int64
-	length  time.Duration
-	until   time.Time
-	readers int // requests that read the handle's memory
-	gone    bool
-	slot    *admission.Charge
+	handle *endpoint.Handle
+	length time.Duration
+}
+
+func newLeaseStore() *leaseStore {
+	s := &leaseStore{kept: make(map[digestKey]int)}
+	s.Kept = admission.NewKept(maxLeases, s.left, func(l *lease) error { return l.handle.Close() })
+	return s
 }
 
 // leaseJSON describes a lease to its holder.
@@ -54,103 +50,60 @@ type leaseJSON struct {
 }
 
 // describe returns the description for the holder. It remains valid after the handle is closed.
-func (l *lease) describe() leaseJSON {
-	return leaseJSON{l.id, l.handle.Name(), l.handle.Version(), l.handle.ServerID(), int(l.length / time.Second)}
+func describe(e *admission.Entry[*lease]) leaseJSON {
+	h := e.Value.handle
+	return leaseJSON{e.ID, h.Name(), h.Version(), h.ServerID(), int(e.Value.length / time.Second)}
 }
 
 // add creates a lease. The store owns h, also if add fails.
 func (s *leaseStore) add(id admission.Identity, h *endpoint.Handle, length time.Duration, limit int64) (leaseJSON, error) {
-	l := &lease{id: rand.Text(), handle: h, bytes: h.StateDict().Bytes(), length: length, until: time.Now().Add(length), slot: s.slots.Open(id)}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	version := keyOf(h, "")
-	var err error
-	full := l.slot.Add(1)
-	switch more := s.kept[version] == 0; {
-	case s.closed:
-		err = fmt.Errorf("%w: the gateway is stopping", endpoint.ErrUnavailable)
-	case full != nil:
-		err = fmt.Errorf("%w: this client may have %d leases", endpoint.ErrLimit, s.slots.Limit(id))
-	case more && l.bytes > limit-s.bytes:
-		err = fmt.Errorf("%w: leases hold %d of at most %d bytes: raise --max-leased", endpoint.ErrLimit, s.bytes, limit)
-	case more:
-		s.bytes += l.bytes
-	}
-	if err != nil {
-		l.slot.Close()
+	l := &lease{h, length}
+	if err := s.reserve(l, limit); err != nil {
 		return leaseJSON{}, errors.Join(err, h.Close())
 	}
-	if s.byID == nil {
-		s.byID, s.kept = map[string]*lease{}, map[digestKey]int{}
+	e, err := s.Add(id, l, length)
+	if err == nil {
+		return describe(e), nil
 	}
-	s.byID[l.id] = l
+	if errors.Is(err, admission.ErrLimit) {
+		err = fmt.Errorf("%w: this client may have %d leases", endpoint.ErrLimit, s.Limit(id))
+	}
+	s.left(l)
+	return leaseJSON{}, errors.Join(err, h.Close())
+}
+
+// reserve counts the version of a lease.
+func (s *leaseStore) reserve(l *lease, limit int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	version, n := keyOf(l.handle, ""), l.handle.StateDict().Bytes()
+	if s.kept[version] == 0 {
+		if n > limit-s.bytes {
+			return fmt.Errorf("%w: leases hold %d of at most %d bytes: raise --max-leased", endpoint.ErrLimit, s.bytes, limit)
+		}
+		s.bytes += n
+	}
 	s.kept[version]++
-	return l.describe(), nil
+	return nil
 }
 
-// open renews a lease and returns it for reading until release.
-func (s *leaseStore) open(id string) (*lease, error) {
+// left undoes reserve.
+func (s *leaseStore) left(l *lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.byID[id]
-	if l == nil {
-		return nil, fmt.Errorf("lease %q: %w: it does not exist or has expired", id, endpoint.ErrNotFound)
-	}
-	l.readers++
-	l.until = time.Now().Add(l.length)
-	return l, nil
-}
-
-func (s *leaseStore) release(l *lease) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l.readers--; l.readers == 0 && l.gone {
-		_ = l.handle.Close() // best effort: the lease has ended
+	version := keyOf(l.handle, "")
+	if s.kept[version]--; s.kept[version] == 0 {
+		delete(s.kept, version)
+		s.bytes -= l.handle.StateDict().Bytes()
 	}
 }
 
-// end ends the leases for which over returns true. The memory of a lease with readers is released with the last reader.
-func (s *leaseStore) end(over func(*lease) bool) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var errs []error
-	for id, l := range s.byID {
-		if !over(l) {
-			continue
-		}
-		delete(s.byID, id)
-		l.slot.Close()
-		version := keyOf(l.handle, "")
-		if s.kept[version]--; s.kept[version] == 0 {
-			delete(s.kept, version)
-			s.bytes -= l.bytes
-		}
-		if l.gone = true; l.readers == 0 {
-			errs = append(errs, l.handle.Close())
-		}
+// get renews a lease for reading until Release.
+func (s *leaseStore) get(id string) (*admission.Entry[*lease], error) {
+	if e := s.Open(id); e != nil {
+		return e, nil
 	}
-	return errors.Join(errs...)
-}
-
-// expire ends leases that were not renewed. It runs until ctx ends.
-func (s *leaseStore) expire(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			_ = s.end(func(l *lease) bool { return l.readers == 0 && now.After(l.until) })
-		}
-	}
-}
-
-func (s *leaseStore) close() error {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
-	return s.end(func(*lease) bool { return true })
+	return nil, fmt.Errorf("lease %q: %w: it does not exist or has expired", id, endpoint.ErrNotFound)
 }
 
 // takeLease handles POST /v1/models/{model}/leases?seconds=60. The owner keeps the version until the lease ends.
@@ -175,19 +128,18 @@ func (c *Component) takeLease(w http.ResponseWriter, r *http.Request) {
 
 // renewLease handles POST /v1/leases/{id}.
 func (c *Component) renewLease(w http.ResponseWriter, r *http.Request) {
-	l, err := c.leases.open(r.PathValue("id"))
+	e, err := c.leases.get(r.PathValue("id"))
 	if err != nil {
 		WriteError(w, r, err)
 		return
 	}
-	defer c.leases.release(l)
-	answerJSON(w, r, l.describe(), nil)
+	defer c.leases.Release(e)
+	answerJSON(w, r, describe(e), nil)
 }
 
 // endLease handles DELETE /v1/leases/{id}.
 func (c *Component) endLease(w http.ResponseWriter, r *http.Request) {
-	id := r.PathValue("id")
-	if err := c.leases.end(func(l *lease) bool { return l.id == id }); err != nil {
+	if _, err := c.leases.Remove(r.PathValue("id")); err != nil {
 		WriteError(w, r, err)
 		return
 	}

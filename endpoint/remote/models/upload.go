@@ -16,7 +16,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/stall"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
@@ -63,7 +62,7 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out Publish
 	}
 	charge := c.arriving.Open(admission.Sender(ctx))
 	defer charge.Close()
-	body := stall.NewReader(w, r.Body, c.env.Stall).AtLeast(c.env.Admission.Rate.Bytes)
+	body := admission.NewBodyReader(w, r.Body, c.env.Admission.Rate)
 	defer func() { body.Release(err == nil) }()
 	source := "upload"
 	if id := gateway.IdentityFrom(ctx); id.Name != "" {

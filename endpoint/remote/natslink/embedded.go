@@ -19,7 +19,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 )
 
 // Defaults of an embedded server. The defaults of NATS are three quarters of the machine's memory and all of its disk.
@@ -163,7 +163,7 @@ func (o ServerOptions) config() (*server.Options, error) {
 	if err != nil {
 		return nil, fmt.Errorf("port of the embedded NATS server: %w", err)
 	}
-	if o.Token == "" && o.Allow == nil && !o.AllowAll && !admission.Loopback(host) {
+	if o.Token == "" && o.Allow == nil && !o.AllowAll && !local.Loopback(host) {
 		return nil, fmt.Errorf("the embedded NATS server listens on %s, which is not a loopback address: set a token", o.Listen)
 	}
 	if o.MaxConnections > 0 {

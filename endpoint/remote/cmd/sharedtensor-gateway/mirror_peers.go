@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/pflag"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
@@ -66,7 +66,7 @@ func (p *mirrorPeers) check(token string) error {
 	if err != nil {
 		return usageError{fmt.Errorf("--peers-listen: %w", err)}
 	}
-	if admission.Loopback(host) {
+	if local.Loopback(host) {
 		return nil
 	}
 	if p.insecure {

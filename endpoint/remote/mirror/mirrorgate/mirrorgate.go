@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -20,8 +19,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 )
 
@@ -161,19 +160,13 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) (err error) {
 // url returns the address at which peers reach this gateway; empty if none is known. A loopback address is useful only
 // on this host, so it is announced only if NATS is on this host.
 func (c *Component) url() string {
-	if c.URL != "" || !loopback(c.env.Advertise.HTTP) {
+	if c.URL != "" || !local.Bound(c.env.Advertise.HTTP) {
 		return c.URL
 	}
-	if nats, err := url.Parse(c.env.Advertise.NATS); err != nil || nats.Host != "" && !loopback(nats.Host) {
+	if nats, err := url.Parse(c.env.Advertise.NATS); err != nil || nats.Host != "" && !local.Bound(nats.Host) {
 		return ""
 	}
 	return "http://" + c.env.Advertise.HTTP
-}
-
-// loopback reports whether HOST:PORT is a loopback address.
-func loopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	return err == nil && admission.Loopback(host)
 }
 
 func (c *Component) token() (string, error) {

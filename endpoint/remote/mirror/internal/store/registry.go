@@ -21,7 +21,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/credentials"
 	"oras.land/oras-go/v2/registry/remote/errcode"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 )
 
 // Media types of layers: ModelPack's current and earlier ones, and Docker's.
@@ -67,7 +67,7 @@ func isLoopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	return admission.Loopback(host)
+	return local.Loopback(host)
 }
 
 // Name implements Place.
