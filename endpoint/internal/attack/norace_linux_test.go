@@ -1,6 +1,6 @@
 //go:build !race
 
-package main
+package attack
 
 // raceDetector reports whether this binary has the race detector.
 const raceDetector = false

@@ -117,7 +117,6 @@ var Table = []Row{
 	{Package: "endpoint/jsonvalue", Ours: []string{"endpoint"}},
 	{Package: "endpoint/endpointtest", Ours: []string{"endpoint", "driver", "driver/host", "driver/drivertest"}},
 	{Package: "endpoint/metrics", Ours: []string{"endpoint", "driver"}},
-	{Package: "endpoint/internal/attack", Ours: append([]string{"driver/host"}, belowEndpoint...), Theirs: []string{xsys}},
 	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host"}, belowEndpoint...)},
 	{Package: "cmd/sharedtensor/internal/term", Ours: []string{"driver"}, Theirs: []string{progressbar, xterm}},
 	{Package: "cmd/sharedtensor/internal/systemd", Ours: []string{"cmd/sharedtensor/internal/term"}},

@@ -1,83 +1,84 @@
-package main
+package attack
 
 import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// honest is the report of an honest client.
+// honest is an honest client and its measurements.
 type honest struct {
-	// Pings is the number of pings on a connection made before the attack. Times are in milliseconds.
-	Pings int     `json:"pings"`
-	P50   float64 `json:"p50_ms"`
-	P99   float64 `json:"p99_ms"`
-	Max   float64 `json:"max_ms"`
 	// Visits is the number of clients that connected, listed, published a model, attached it and disconnected. Served
 	// is the number of visits without an error.
-	Visits int `json:"visits"`
-	Served int `json:"served"`
-	// Errors are the first errors.
-	Errors []string `json:"errors,omitempty"`
+	Visits, Served int
+	Errors         []string      // the first errors
+	Slowest        time.Duration // slowest ping on a connection made before the attack
 
-	mu    sync.Mutex
-	times []time.Duration
+	mu     sync.Mutex
+	socket string
+	dev    driver.Device
+	c      *endpoint.Client
+	stop   func()
 }
 
 // visitLimit is the timeout of a visit.
 const visitLimit = 10 * time.Second
 
-// honestMain is the main function of an honest client. The first line resets its measurements, the second ends it with
-// a report.
-func honestMain(a assignment, send func(report), next func() bool) error {
+// The role of an honest client, which pings and visits between start and stop.
+var (
+	honestRole  = role[honest]("honest")
+	honestOpen  = proctest.NewOp(honestRole, "open", (*honest).open)
+	honestStart = proctest.NewOp(honestRole, "start", (*honest).start)
+	honestStop  = proctest.NewOp(honestRole, "stop", func(h *honest, _ bool) (*honest, error) {
+		h.stop()
+		return h, nil
+	})
+)
+
+// open connects. It also makes a visit, which initializes what stays in use, before the attack.
+func (h *honest) open(socket string) (bool, error) {
 	dev, err := host.Open()
 	if err != nil {
-		return err
+		return false, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: a.Socket, Devices: []driver.Device{dev}, Label: "honest"})
+	h.socket, h.dev = socket, dev
+	ctx := context.Background()
+	h.c, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Label: "honest"})
 	if err != nil {
-		return err
+		return false, err
 	}
-	defer c.Close()
-	if err := visit(ctx, a.Socket, dev); err != nil { // the first visit initializes what stays in use, before the attack
-		return fmt.Errorf("before the attack: %w", err)
-	}
-	send(report{Ready: true})
-	if !next() {
-		return nil
-	}
-	h := new(honest)
+	return true, visit(ctx, socket, dev)
+}
+
+func (h *honest) start(bool) (bool, error) {
+	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
-	all.Go(func() { h.ping(ctx, c) })
-	all.Go(func() { h.visit(ctx, a.Socket, dev) })
-	next()
-	cancel()
-	all.Wait()
-	h.sum()
-	send(report{Honest: h})
-	return nil
+	all.Go(func() { h.ping(ctx) })
+	all.Go(func() { h.visit(ctx) })
+	h.stop = func() {
+		cancel()
+		all.Wait()
+	}
+	return true, nil
 }
 
 // ping pings until ctx ends. A ping that ctx interrupts counts with the time until then, because it may have been
 // stuck.
-func (h *honest) ping(ctx context.Context, c *endpoint.Client) {
+func (h *honest) ping(ctx context.Context) {
 	for ctx.Err() == nil {
 		start := time.Now()
-		_, err := c.Ping(ctx)
-		took := time.Since(start)
+		_, err := h.c.Ping(ctx)
 		h.mu.Lock()
-		h.times = append(h.times, took)
+		h.Slowest = max(h.Slowest, time.Since(start))
 		h.mu.Unlock()
 		if ctx.Err() == nil {
 			h.fail("ping", err)
@@ -87,9 +88,9 @@ func (h *honest) ping(ctx context.Context, c *endpoint.Client) {
 }
 
 // visit makes visits until ctx ends.
-func (h *honest) visit(ctx context.Context, socket string, dev driver.Device) {
+func (h *honest) visit(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := visit(ctx, socket, dev)
+		err := visit(ctx, h.socket, h.dev)
 		if ctx.Err() != nil {
 			return
 		}
@@ -141,17 +142,4 @@ func (h *honest) fail(what string, err error) {
 	if err != nil && len(h.Errors) < 3 {
 		h.Errors = append(h.Errors, what+": "+err.Error())
 	}
-}
-
-// sum computes the statistics of the times.
-func (h *honest) sum() {
-	slices.Sort(h.times)
-	h.Pings = len(h.times)
-	at := func(share float64) float64 {
-		if len(h.times) == 0 {
-			return 0
-		}
-		return float64(h.times[int(share*float64(len(h.times)-1))]) / float64(time.Millisecond)
-	}
-	h.P50, h.P99, h.Max = at(0.5), at(0.99), at(1)
 }

@@ -1,14 +1,16 @@
-package main
+package attack
 
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -22,28 +24,24 @@ type attacker struct {
 	conns []*raw
 }
 
-// attackerMain is the main function of an attacker. It sends two reports: one when the attack is in place, and one with
-// the responses of the owner. It keeps its connections open until it then reads a line or the end of its input.
-func attackerMain(a assignment, send func(report), next func() bool) error {
-	chosen, err := choose(a.Attack)
-	if err != nil {
-		return err
-	}
-	at := &attacker{assignment: a, ends: time.Now().Add(a.Hold)}
-	if err := chosen[0].run(at); err != nil {
-		return err
-	}
-	send(report{Ready: true})
-	time.Sleep(time.Until(at.ends))
-	var all sync.WaitGroup
-	for _, c := range at.conns {
-		all.Go(func() { at.drain(c, 500*time.Millisecond) })
-	}
-	all.Wait()
-	send(report{Heard: at.lines()})
-	next()
-	return nil
-}
+// The role of an attacker. It keeps its connections open until it is killed.
+var (
+	attackerRole = role[attacker]("attacker")
+	attackBegin  = proctest.NewOp(attackerRole, "begin", func(at *attacker, a assignment) (bool, error) {
+		at.assignment, at.ends = a, time.Now().Add(a.Hold)
+		i := slices.IndexFunc(attacks, func(one attack) bool { return one.name == a.Attack })
+		return true, attacks[i].run(at)
+	})
+	attackHeard = proctest.NewOp(attackerRole, "heard", func(at *attacker, _ bool) ([]string, error) {
+		time.Sleep(time.Until(at.ends))
+		var all sync.WaitGroup
+		for _, c := range at.conns {
+			all.Go(func() { at.drain(c, 500*time.Millisecond) })
+		}
+		all.Wait()
+		return at.lines(), nil
+	})
+)
 
 // scaled returns n scaled by Scale, at least 2.
 func (a *attacker) scaled(n int) int { return max(2, int(float64(n)*a.Scale)) }

@@ -1,22 +1,25 @@
-package main
+package attack
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -24,36 +27,58 @@ import (
 // resultBytes is the size of the result of the endpoint "zeros".
 const resultBytes = 64 << 20
 
-// ownerMain is the main function of an owner with default options. It answers each line with the size of its heap.
-func ownerMain(a assignment, send func(report), next func() bool) error {
-	real, err := host.Open()
+// assignment is the configuration of an owner and its clients.
+type assignment struct {
+	Socket string
+	Attack string        // name of the attack
+	Scale  float64       // scale of the attack, above 0 and at most 1
+	Hold   time.Duration // time for which the attacker holds its resources
+	// Limits of the owner.
+	Files   uint64 // RLIMIT_NOFILE
+	Address uint64 // RLIMIT_AS, in addition to the address space in use at the start
+	Memory  int64  // memory size that the owner's device reports
+	Group   string // control group of the owner
+}
+
+// role registers a role without state. Warnings of owners and clients are expected here.
+func role[S any](name string) *proctest.Role[S] {
+	return proctest.NewRole(name, nil, func() (*S, error) {
+		slog.SetDefault(slog.New(slog.DiscardHandler))
+		return new(S), nil
+	})
+}
+
+// The role of an owner with default options.
+var (
+	ownerRole = role[struct{}]("owner")
+	openOwner = proctest.NewOp(ownerRole, "open", func(_ *struct{}, a assignment) (bool, error) { return true, serve(a) })
+	ownerHeap = proctest.NewOp(ownerRole, "heap", func(*struct{}, bool) (int64, error) {
+		runtime.GC()
+		debug.FreeOSMemory()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc), nil
+	})
+)
+
+// serve starts an owner, which ends with the process.
+func serve(a assignment) error {
+	dev, err := host.Open()
 	if err != nil {
 		return err
 	}
-	var dev driver.Device = real
-	if a.Memory > 0 {
-		dev = smallHost{real, a.Memory}
-	}
-	registry, err := endpoints(real)
+	registry, err := endpoints(dev)
 	if err != nil {
 		return err
 	}
 	if err := a.confine(); err != nil {
 		return err
 	}
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: a.Socket, Devices: []driver.Device{dev}, Registry: registry})
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: a.Socket, Devices: []driver.Device{smallHost{dev, a.Memory}}, Registry: registry})
 	if err != nil {
 		return err
 	}
 	go func() { _ = s.Serve(context.Background()) }() // ends with the process
-	send(report{Ready: true})
-	for next() {
-		runtime.GC()
-		debug.FreeOSMemory()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		send(report{Heap: int64(m.HeapAlloc)})
-	}
 	return nil
 }
 
