@@ -45,14 +45,16 @@ func (t access) allClose(o access, tol Tolerance) (bool, error) {
 	}
 	for left := t.elements; left > 0; left -= convertPiece {
 		n := int(min(left, convertPiece))
-		if err := a.read(n); err != nil {
+		x, err := a.read(n)
+		if err != nil {
 			return false, err
 		}
-		if err := b.read(n); err != nil {
+		y, err := b.read(n)
+		if err != nil {
 			return false, err
 		}
 		for i := range n {
-			if !tol.close(a.at(i), b.at(i)) {
+			if !tol.close(complexAt(x, i), complexAt(y, i)) {
 				return false, nil
 			}
 		}
@@ -85,46 +87,26 @@ func (tol Tolerance) close(x, y complex128) bool {
 // infinite reports whether x has no finite distance to other values.
 func infinite(x float64) bool { return math.IsInf(x, 0) || math.IsNaN(x) }
 
-// numbers reads the elements of a tensor piece by piece during an access.
+// numbers reads the elements of a tensor piece by piece as complex numbers, during an access.
 type numbers struct {
-	dt     DType
+	*converter
 	reader io.Reader
-	raw    []byte
-	floats []float32 // of the piece, for floats of at most 32 bits; otherwise nil
 }
 
-func newNumbers(t access) (*numbers, error) {
+func newNumbers(t access) (numbers, error) {
 	r, err := newReader(t)
-	if err != nil {
+	return numbers{newConverter(t.spec.DType, Complex128), r}, err
+}
+
+// read returns the next count elements as Complex128, valid until the next call.
+func (n numbers) read(count int) ([]byte, error) {
+	if _, err := io.ReadFull(n.reader, n.piece(count)); err != nil {
 		return nil, err
 	}
-	n := &numbers{dt: t.spec.DType, reader: r}
-	count := min(t.elements, convertPiece)
-	size, _ := n.dt.bytesFor(count)
-	n.raw = make([]byte, size)
-	if n.dt.IsFloat() && n.dt.BitSize() <= 32 {
-		n.floats = make([]float32, count)
-	}
-	return n, nil
+	return n.convert(count), nil
 }
 
-// read reads the next piece, of count elements.
-func (n *numbers) read(count int) error {
-	size, _ := n.dt.bytesFor(int64(count))
-	if _, err := io.ReadFull(n.reader, n.raw[:size]); err != nil {
-		return err
-	}
-	if n.floats != nil {
-		toFloats(n.floats[:count], n.raw[:size], n.dt)
-	}
-	return nil
-}
-
-// at returns an element of the piece.
-func (n *numbers) at(i int) complex128 {
-	if n.floats != nil {
-		return complex(float64(n.floats[i]), 0)
-	}
-	s := readScalar(n.dt, n.raw[i*n.dt.BitSize()/8:])
-	return complex(s.float64(), s.im)
+func complexAt(raw []byte, i int) complex128 {
+	s := readScalar(Complex128, raw[16*i:])
+	return complex(s.f, s.im)
 }

@@ -69,9 +69,9 @@ func toFloats(out []float32, raw []byte, dt DType) {
 	case Float6E2M3FN, Float6E3M2FN, Float4E2M1FN:
 		codes := make([]byte, len(out))
 		unpack(codes, raw, int64(dt.BitSize()))
-		lookUp(out, codes, smallTable(dt))
+		lookUp(out, codes, smallFloats[dt].values)
 	case Float8E4M3FN, Float8E5M2, Float8E8M0FNU, Float8E4M3FNUZ, Float8E5M2FNUZ:
-		lookUp(out, raw, smallTable(dt))
+		lookUp(out, raw, smallFloats[dt].values)
 	default:
 		size := dt.BitSize() / 8
 		for i := range out {
@@ -134,7 +134,7 @@ func readScalar(dt DType, raw []byte) scalar {
 	case BFloat16:
 		s.f = float64(BF16(le.Uint16(raw)).Float32())
 	default:
-		s.f = float64(smallTable(dt)[raw[0]])
+		s.f = float64(smallFloats[dt].values[raw[0]])
 	}
 	return s
 }

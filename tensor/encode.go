@@ -4,28 +4,29 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
-	"sync"
 )
 
 // NewF8E4M3FN rounds to the nearest F8E4M3FN, ties to even. Values beyond 464, including infinity, become NaN: the type
 // has no infinity.
-func NewF8E4M3FN(f float32) F8E4M3FN { return F8E4M3FN(encoderE4M3FN.code(f)) }
+func NewF8E4M3FN(f float32) F8E4M3FN { return F8E4M3FN(smallFloats[Float8E4M3FN].code(f)) }
 
 // NewF8E5M2 rounds to the nearest F8E5M2, ties to even; from 61440 on the result is infinite.
-func NewF8E5M2(f float32) F8E5M2 { return F8E5M2(encoderE5M2.code(f)) }
+func NewF8E5M2(f float32) F8E5M2 { return F8E5M2(smallFloats[Float8E5M2].code(f)) }
 
 // NewF8E4M3FNUZ rounds to the nearest F8E4M3FNUZ, ties to even. From 248 on it is NaN; values that round to zero become
 // the only zero.
-func NewF8E4M3FNUZ(f float32) F8E4M3FNUZ { return F8E4M3FNUZ(encoderE4M3FNUZ.code(f)) }
+func NewF8E4M3FNUZ(f float32) F8E4M3FNUZ { return F8E4M3FNUZ(smallFloats[Float8E4M3FNUZ].code(f)) }
 
 // NewF8E5M2FNUZ rounds to the nearest F8E5M2FNUZ, ties to even. From 61440 on it is NaN; values that round to zero
 // become the only zero.
-func NewF8E5M2FNUZ(f float32) F8E5M2FNUZ { return F8E5M2FNUZ(encoderE5M2FNUZ.code(f)) }
+func NewF8E5M2FNUZ(f float32) F8E5M2FNUZ { return F8E5M2FNUZ(smallFloats[Float8E5M2FNUZ].code(f)) }
 
 // NewF8E8M0FNU rounds to a power of two as PyTorch does: values from 1.5 times a power of two round up. The sign is
 // dropped. 0 becomes the smallest value, 2^-127, and values between it and the next become the next. From 1.5 times
 // 2^127 on, and for NaN, the result is NaN.
-func NewF8E8M0FNU(f float32) F8E8M0FNU {
+func NewF8E8M0FNU(f float32) F8E8M0FNU { return F8E8M0FNU(scaleCode(f)) }
+
+func scaleCode(f float32) byte {
 	bits := math.Float32bits(f) &^ (1 << 31)
 	switch {
 	case bits >= 0xFF<<23:
@@ -33,7 +34,7 @@ func NewF8E8M0FNU(f float32) F8E8M0FNU {
 	case bits <= 0x400000: // 2^-127, which is subnormal as a float32
 		return 0
 	}
-	return F8E8M0FNU((bits + 0x400000) >> 23)
+	return byte((bits + 0x400000) >> 23)
 }
 
 // minifloatEncoder rounds to a float of at most 8 bits.
@@ -45,21 +46,7 @@ type minifloatEncoder struct {
 	over   byte // the code for values out of range, without sign
 	nan    byte
 	format minifloat
-	// table holds the code for each value of a float32's upper 16 bits. The lowest of these bits is set if any lower
-	// bit is. That is sufficient: boundaries between codes have at most four bits behind the first. It is computed on
-	// first use.
-	table func() *[1 << 16]byte
 }
-
-var (
-	encoderE4M3FN   = newEncoder(formatE4M3FN)
-	encoderE5M2     = newEncoder(formatE5M2)
-	encoderE4M3FNUZ = newEncoder(formatE4M3FNUZ)
-	encoderE5M2FNUZ = newEncoder(formatE5M2FNUZ)
-	encoderE2M3FN   = newEncoder(formatE2M3FN)
-	encoderE3M2FN   = newEncoder(formatE3M2FN)
-	encoderE2M1FN   = newEncoder(formatE2M1FN)
-)
 
 func newEncoder(m minifloat) *minifloatEncoder {
 	e := &minifloatEncoder{sign: 1 << (m.exponent + m.fraction), format: m}
@@ -71,7 +58,6 @@ func newEncoder(m minifloat) *minifloatEncoder {
 		e.values = append(e.values, v)
 	}
 	largest := len(e.values) - 1
-	e.table = sync.OnceValue(e.makeTable)
 	step := e.values[largest] - e.values[largest-1]
 	if uint(largest+1)&(1<<m.fraction-1) == 1 { // the largest begins an exponent, so the step above it is twice the step below
 		step *= 2
@@ -90,15 +76,7 @@ func newEncoder(m minifloat) *minifloatEncoder {
 	return e
 }
 
-func (e *minifloatEncoder) makeTable() *[1 << 16]byte {
-	t := new([1 << 16]byte)
-	for upper := range t {
-		t[upper] = e.code(math.Float32frombits(uint32(upper) << 16))
-	}
-	return t
-}
-
-// tableIndex returns the index of f in a table.
+// tableIndex returns the index of f in [smallFloat.codes].
 func tableIndex(f float32) uint16 {
 	bits := math.Float32bits(f)
 	index := uint16(bits >> 16)
@@ -144,38 +122,6 @@ func (e *minifloatEncoder) signOf(f float32) byte {
 	return 0
 }
 
-// scaleCodes is the table of E8M0, like that of minifloatEncoder.
-var scaleCodes = sync.OnceValue(func() *[1 << 16]byte {
-	t := new([1 << 16]byte)
-	for upper := range t {
-		t[upper] = byte(NewF8E8M0FNU(math.Float32frombits(uint32(upper) << 16)))
-	}
-	return t
-})
-
-// smallCodes returns the table of codes of a type of at most 8 bits, see minifloatEncoder; nil for other types.
-func smallCodes(d DType) *[1 << 16]byte {
-	switch d {
-	case Float8E4M3FN:
-		return encoderE4M3FN.table()
-	case Float8E5M2:
-		return encoderE5M2.table()
-	case Float8E8M0FNU:
-		return scaleCodes()
-	case Float8E4M3FNUZ:
-		return encoderE4M3FNUZ.table()
-	case Float8E5M2FNUZ:
-		return encoderE5M2FNUZ.table()
-	case Float6E2M3FN:
-		return encoderE2M3FN.table()
-	case Float6E3M2FN:
-		return encoderE3M2FN.table()
-	case Float4E2M1FN:
-		return encoderE2M1FN.table()
-	}
-	return nil
-}
-
 // fromFloats writes adjacent elements, rounded to dt, a real float of at most 32 bits. Packed elements begin on a byte.
 func fromFloats(raw []byte, values []float32, dt DType) {
 	le := binary.LittleEndian
@@ -189,7 +135,7 @@ func fromFloats(raw []byte, values []float32, dt DType) {
 	case Float16:
 		toHalves(raw, values, f16Pairs, NewF16)
 	default:
-		codes, bits := smallCodes(dt), dt.BitSize()
+		codes, bits := smallFloats[dt].codes(), dt.BitSize()
 		if bits == 8 {
 			for i, v := range values {
 				raw[i] = codes[tableIndex(v)]

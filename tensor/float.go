@@ -68,16 +68,16 @@ func NewF16(f float32) F16 {
 }
 
 // Float32 returns the value, exactly.
-func (f F8E4M3FN) Float32() float32 { return tableE4M3FN[f] }
+func (f F8E4M3FN) Float32() float32 { return smallFloats[Float8E4M3FN].values[f] }
 
 // Float32 returns the value, exactly.
-func (f F8E5M2) Float32() float32 { return tableE5M2[f] }
+func (f F8E5M2) Float32() float32 { return smallFloats[Float8E5M2].values[f] }
 
 // Float32 returns the value, exactly.
-func (f F8E8M0FNU) Float32() float32 { return tableE8M0FNU[f] }
+func (f F8E8M0FNU) Float32() float32 { return smallFloats[Float8E8M0FNU].values[f] }
 
 // Float32 returns the value, exactly.
-func (f F8E4M3FNUZ) Float32() float32 { return tableE4M3FNUZ[f] }
+func (f F8E4M3FNUZ) Float32() float32 { return smallFloats[Float8E4M3FNUZ].values[f] }
 
 // Float32 returns the value, exactly.
-func (f F8E5M2FNUZ) Float32() float32 { return tableE5M2FNUZ[f] }
+func (f F8E5M2FNUZ) Float32() float32 { return smallFloats[Float8E5M2FNUZ].values[f] }

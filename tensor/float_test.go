@@ -54,7 +54,7 @@ func TestSmallFloatsExhaustive(t *testing.T) {
 	}
 	for _, row := range rows {
 		t.Run(row.dtype.String(), func(t *testing.T) {
-			table := smallTable(row.dtype)
+			table := smallFloats[row.dtype].values
 			values := ladder(row.step, row.perBinade, row.signBit)
 			largest := float32(0)
 			for code, want := range values {
@@ -78,8 +78,8 @@ func TestSmallFloatsExhaustive(t *testing.T) {
 func TestFloat4HasSixteenValues(t *testing.T) {
 	want := []float32{0, 0.5, 1, 1.5, 2, 3, 4, 6}
 	for code, v := range want {
-		require.Equal(t, v, tableE2M1FN[code])
-		require.Equal(t, -v, tableE2M1FN[code|8])
+		require.Equal(t, v, smallFloats[Float4E2M1FN].values[code])
+		require.Equal(t, -v, smallFloats[Float4E2M1FN].values[code|8])
 	}
 }
 

@@ -1,7 +1,10 @@
 package tensor_test
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -80,4 +83,13 @@ func ints(t testing.TB, x *tensor.Tensor) []int32 {
 		out[i] = int32(raw[4*i]) | int32(raw[4*i+1])<<8 | int32(raw[4*i+2])<<16 | int32(raw[4*i+3])<<24
 	}
 	return out
+}
+
+// fillFloat32s converts values to the elements of x.
+func fillFloat32s(x *tensor.Tensor, values []float32) error {
+	raw := make([]byte, 0, 4*len(values))
+	for _, v := range values {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
+	}
+	return x.FillFromAs(bytes.NewReader(raw), tensor.Float32)
 }

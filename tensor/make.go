@@ -50,22 +50,9 @@ func (t *Tensor) Fill(value float64) error { return t.fillBy(func(int64) float64
 
 // fillBy sets element i, in row-major order, to value(i).
 func (t *Tensor) fillBy(value func(i int64) float64) error {
-	if err := CheckConversion(Float64, t.spec.DType); err != nil {
-		return err
-	}
-	return t.writing(func(to access) error {
-		defer t.storage.written()
-		c, w := newConverter(Float64, t.spec.DType), newWriter(to)
-		for done := int64(0); done < t.elements; {
-			n := int(min(t.elements-done, convertPiece))
-			raw := c.piece(n)
-			for i := range n {
-				putScalar(raw[8*i:], Float64, scalar{kind: kindFloat, f: value(done + int64(i))})
-			}
-			if _, err := w.Write(c.convert(n)); err != nil {
-				return err
-			}
-			done += int64(n)
+	return t.fillConverted(Float64, func(raw []byte, first int64) error {
+		for i := range int64(len(raw) / 8) {
+			putScalar(raw[8*i:], Float64, scalar{kind: kindFloat, f: value(first + i)})
 		}
 		return nil
 	})

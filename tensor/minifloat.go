@@ -1,6 +1,9 @@
 package tensor
 
-import "math"
+import (
+	"math"
+	"sync"
+)
 
 // special determines which codes of a small float are not numbers.
 type special uint8
@@ -23,35 +26,46 @@ type minifloat struct {
 	special            special
 }
 
-var (
-	formatE4M3FN   = minifloat{4, 3, 7, topIsNaN}
-	formatE5M2     = minifloat{5, 2, 15, ieee}
-	formatE4M3FNUZ = minifloat{4, 3, 8, fnuz}
-	formatE5M2FNUZ = minifloat{5, 2, 16, fnuz}
-	formatE2M3FN   = minifloat{2, 3, 1, finite}
-	formatE3M2FN   = minifloat{3, 2, 3, finite}
-	formatE2M1FN   = minifloat{2, 1, 1, finite}
-)
+// smallFloat converts a float of at most 8 bits.
+type smallFloat struct {
+	// values holds the value of each code; codes beyond the type's bits are 0.
+	values *[256]float32
+	// code rounds to the nearest code.
+	code func(f float32) byte
+	// codes returns the code for each value of a float32's upper 16 bits. The lowest of these bits is set if any lower
+	// bit is. That is sufficient: boundaries between codes have at most four bits behind the first. The table is
+	// computed on first use.
+	codes func() *[1 << 16]byte
+}
 
-// Tables are small, and a conversion costs one load.
-var (
-	tableE4M3FN   = formatE4M3FN.table()
-	tableE5M2     = formatE5M2.table()
-	tableE4M3FNUZ = formatE4M3FNUZ.table()
-	tableE5M2FNUZ = formatE5M2FNUZ.table()
-	tableE2M3FN   = formatE2M3FN.table()
-	tableE3M2FN   = formatE3M2FN.table()
-	tableE2M1FN   = formatE2M1FN.table()
-	tableE8M0FNU  = scaleTable()
-)
+// smallFloats are the types of at most 8 bits. Tables are small, and a conversion costs one load.
+var smallFloats = [dtypeEnd]*smallFloat{
+	Float8E4M3FN:   minifloat{4, 3, 7, topIsNaN}.small(),
+	Float8E5M2:     minifloat{5, 2, 15, ieee}.small(),
+	Float8E4M3FNUZ: minifloat{4, 3, 8, fnuz}.small(),
+	Float8E5M2FNUZ: minifloat{5, 2, 16, fnuz}.small(),
+	Float6E2M3FN:   minifloat{2, 3, 1, finite}.small(),
+	Float6E3M2FN:   minifloat{3, 2, 3, finite}.small(),
+	Float4E2M1FN:   minifloat{2, 1, 1, finite}.small(),
+	Float8E8M0FNU:  newSmallFloat(scaleTable(), scaleCode),
+}
 
-// table returns the values of all codes; codes beyond the type's bits are 0.
-func (m minifloat) table() *[256]float32 {
+func newSmallFloat(values *[256]float32, code func(float32) byte) *smallFloat {
+	return &smallFloat{values, code, sync.OnceValue(func() *[1 << 16]byte {
+		t := new([1 << 16]byte)
+		for upper := range t {
+			t[upper] = code(math.Float32frombits(uint32(upper) << 16))
+		}
+		return t
+	})}
+}
+
+func (m minifloat) small() *smallFloat {
 	t := new([256]float32)
 	for code := range uint(1) << (1 + m.exponent + m.fraction) {
 		t[code] = m.value(code)
 	}
-	return t
+	return newSmallFloat(t, newEncoder(m).code)
 }
 
 // value returns (-1)^sign * 2^(exponent-bias) * 1.fraction, and 2^(1-bias) * 0.fraction if the exponent is 0.
@@ -89,27 +103,4 @@ func scaleTable() *[256]float32 {
 	}
 	t[255] = float32(math.NaN())
 	return t
-}
-
-// smallTable returns the table of a type of at most 8 bits; nil for other types.
-func smallTable(d DType) *[256]float32 {
-	switch d {
-	case Float8E4M3FN:
-		return tableE4M3FN
-	case Float8E5M2:
-		return tableE5M2
-	case Float8E8M0FNU:
-		return tableE8M0FNU
-	case Float8E4M3FNUZ:
-		return tableE4M3FNUZ
-	case Float8E5M2FNUZ:
-		return tableE5M2FNUZ
-	case Float6E2M3FN:
-		return tableE2M3FN
-	case Float6E3M2FN:
-		return tableE3M2FN
-	case Float4E2M1FN:
-		return tableE2M1FN
-	}
-	return nil
 }

@@ -94,32 +94,3 @@ func BenchmarkFloat32s(b *testing.B) {
 		})
 	}
 }
-
-// BenchmarkHalvesInto converts a million elements between float32 in Go's memory and 16-bit floats in a tensor, both
-// allocated, beside a copy of the float32s.
-func BenchmarkHalvesInto(b *testing.B) {
-	const n = 1 << 20
-	dev := openHost(b)
-	values, other := make([]float32, n), make([]float32, n)
-	for i := range values {
-		values[i] = float32(i%1000)/7 + 1
-	}
-	run := func(name string, each func() error) {
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(4 * n)
-			for b.Loop() {
-				if err := each(); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/element")
-		})
-	}
-	run("copy", func() error { copy(other, values); return nil })
-	for _, dt := range []tensor.DType{tensor.BFloat16, tensor.Float16} {
-		x, err := tensor.Zeros(dev, dt, shape{n})
-		x = closing(b, x, err)
-		run("to "+dt.String(), func() error { return x.FillFloat32s(values) })
-		run("from "+dt.String(), func() error { return tensor.ReadFloat32s(x, other) })
-	}
-}

@@ -67,64 +67,29 @@ func (t *Tensor) FillFromAs(r io.Reader, dt DType) error {
 	if dt == t.spec.DType {
 		return t.FillFrom(r)
 	}
+	return t.fillConverted(dt, func(raw []byte, _ int64) error { return fill(r, raw) })
+}
+
+// fillConverted writes all elements, converted from dt. next provides the elements from index first on, as many as raw
+// holds.
+func (t *Tensor) fillConverted(dt DType, next func(raw []byte, first int64) error) error {
 	if err := CheckConversion(dt, t.spec.DType); err != nil {
 		return err
 	}
 	return t.writing(func(to access) error {
 		defer t.storage.written()
 		c, w := newConverter(dt, t.spec.DType), newWriter(to)
-		for left := t.elements; left > 0; {
-			n := int(min(left, convertPiece))
-			if err := fill(r, c.piece(n)); err != nil {
+		for done := int64(0); done < t.elements; {
+			n := int(min(t.elements-done, convertPiece))
+			if err := next(c.piece(n), done); err != nil {
 				return err
 			}
 			if _, err := w.Write(c.convert(n)); err != nil {
 				return err
 			}
-			left -= int64(n)
+			done += int64(n)
 		}
 		return nil
-	})
-}
-
-// FillFloat32s writes values, one for each element in row-major order, converted as by To. A different number of values
-// is [ErrShape]; other errors are [ErrDType] and those of FillFrom.
-func (t *Tensor) FillFloat32s(values []float32) error {
-	if int64(len(values)) != t.elements {
-		return fmt.Errorf("%w: %d values for shape %v", ErrShape, len(values), t.spec.Shape)
-	}
-	if err := CheckConversion(Float32, t.spec.DType); err != nil {
-		return err
-	}
-	return t.writing(func(to access) error {
-		defer t.storage.written()
-		c, w := newConverter(Float32, t.spec.DType), newWriter(to)
-		for len(values) > 0 {
-			n := min(len(values), convertPiece)
-			if _, err := w.Write(c.convertFloats(values[:n])); err != nil {
-				return err
-			}
-			values = values[n:]
-		}
-		return nil
-	})
-}
-
-// ReadFloat32s is [Float32s] into dst, whose length must be the number of elements of t; otherwise the error is
-// [ErrShape].
-func ReadFloat32s(t *Tensor, dst []float32) error {
-	if !t.spec.DType.Valid() || t.spec.DType.IsComplex() {
-		return fmt.Errorf("%w: %v does not convert to float32", ErrDType, t.spec.DType)
-	}
-	if int64(len(dst)) != t.elements {
-		return fmt.Errorf("%w: %d values for shape %v", ErrShape, len(dst), t.spec.Shape)
-	}
-	return t.reading(func(a access) error {
-		r, err := newReader(a)
-		if err != nil {
-			return err
-		}
-		return readFloats(dst, r, t.spec.DType)
 	})
 }
 
@@ -162,20 +127,8 @@ func (c *converter) convert(n int) []byte {
 		return c.convertScalars(n)
 	}
 	toFloats(c.floats[:n], c.in, c.from)
-	return c.convertFloats(c.floats[:n])
-}
-
-// convertFloats is convert for elements that are float32 in Go's memory.
-func (c *converter) convertFloats(values []float32) []byte {
-	size, _ := c.to.bytesFor(int64(len(values)))
-	if !c.to.IsFloat() || c.to.BitSize() > 32 {
-		width := c.to.BitSize() / 8
-		for i, v := range values {
-			putScalar(c.out[i*width:], c.to, scalar{kind: kindFloat, f: float64(v)})
-		}
-		return c.out[:size]
-	}
-	fromFloats(c.out[:size], values, c.to)
+	size, _ := c.to.bytesFor(int64(n))
+	fromFloats(c.out[:size], c.floats[:n], c.to)
 	return c.out[:size]
 }
 

@@ -1,7 +1,9 @@
 package tensor_test
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -78,7 +80,7 @@ func TestTensorsRoundAsElements(t *testing.T) {
 		"e4m3fnuz": tensor.Float8E4M3FNUZ, "e5m2fnuz": tensor.Float8E5M2FNUZ} {
 		x, err := tensor.Zeros(openHost(t), dt, shape{int64(len(values))})
 		x = closing(t, x, err)
-		require.NoError(t, x.FillFloat32s(values))
+		require.NoError(t, fillFloat32s(x, values))
 		got, err := x.ReadBytes()
 		require.NoError(t, err)
 		for i, v := range values {
@@ -133,21 +135,17 @@ func TestToAndBack(t *testing.T) {
 				values[i]++
 			}
 		}
-		require.NoError(t, x.FillFloat32s(values))
+		require.NoError(t, fillFloat32s(x, values))
 		wide, err := x.To(nil, tensor.Float32)
 		wide = closing(t, wide, err)
-		got := make([]float32, n)
-		require.NoError(t, tensor.ReadFloat32s(wide, got))
-		require.Equal(t, values, got, dt)
-		require.NoError(t, tensor.ReadFloat32s(x, got))
-		require.Equal(t, values, got, dt)
+		require.Equal(t, values, must(tensor.Float32s(wide))(t), dt)
+		require.Equal(t, values, must(tensor.Float32s(x))(t), dt)
 		back, err := wide.To(nil, dt)
 		back = closing(t, back, err)
 		equal, err := back.Equal(x)
 		require.NoError(t, err)
 		require.True(t, equal, dt)
-		require.ErrorIs(t, x.FillFloat32s(values[1:]), tensor.ErrShape)
-		require.ErrorIs(t, tensor.ReadFloat32s(x, got[1:]), tensor.ErrShape)
+		require.ErrorIs(t, fillFloat32s(x, values[1:]), io.ErrUnexpectedEOF)
 	}
 }
 
@@ -164,26 +162,6 @@ func TestFullAndArange(t *testing.T) {
 	for _, bad := range [][3]float64{{0, 1, 0}, {0, 1, -1}, {0, math.Inf(1), 1}, {math.NaN(), 1, 1}, {0, 1e300, 1}} {
 		_, err := tensor.Arange(dev, tensor.Float32, bad[0], bad[1], bad[2])
 		require.ErrorIs(t, err, tensor.ErrShape, bad)
-	}
-}
-
-func BenchmarkFillFloat32s(b *testing.B) {
-	dev := openHost(b)
-	values := make([]float32, 1<<20)
-	for i := range values {
-		values[i] = float32(i%1000) / 7
-	}
-	for _, dt := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16, tensor.Float8E4M3FN} {
-		b.Run(fmt.Sprint(dt), func(b *testing.B) {
-			x, err := tensor.Zeros(dev, dt, shape{1 << 20})
-			x = closing(b, x, err)
-			b.SetBytes(4 << 20)
-			for b.Loop() {
-				if err := x.FillFloat32s(values); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }
 
@@ -228,14 +206,14 @@ func TestHalvesInGroups(t *testing.T) {
 			values[at] = v
 			x, err := tensor.Zeros(dev, tensor.BFloat16, shape{int64(len(values))})
 			require.NoError(t, err)
-			require.NoError(t, x.FillFloat32s(values))
+			require.NoError(t, fillFloat32s(x, values))
 			for j, got := range must(tensor.Data[tensor.BF16](x))(t) {
 				require.Equal(t, tensor.NewBF16(values[j]), got, "%x", math.Float32bits(values[j]))
 			}
 			require.NoError(t, x.Close())
 			x, err = tensor.Zeros(dev, tensor.Float16, shape{int64(len(values))})
 			require.NoError(t, err)
-			require.NoError(t, x.FillFloat32s(values))
+			require.NoError(t, fillFloat32s(x, values))
 			for j, got := range must(tensor.Data[tensor.F16](x))(t) {
 				require.Equal(t, tensor.NewF16(values[j]), got, "%x", math.Float32bits(values[j]))
 			}
@@ -265,10 +243,14 @@ func TestHalvesInGroups(t *testing.T) {
 func BenchmarkConversion(b *testing.B) {
 	const n = 1 << 20
 	dev := openHost(b)
-	floats, back := make([]float32, n), make([]float32, n)
+	floats := make([]float32, n)
 	for i := range floats {
 		floats[i] = float32(i%1000)/7 + 0.1
 	}
+	source, err := tensor.FromSlice(dev, shape{n}, floats)
+	source = closing(b, source, err)
+	raw, err := source.ReadBytes()
+	require.NoError(b, err)
 	b.Run("copy", func(b *testing.B) {
 		src, dst := make([]byte, 3*n), make([]byte, 3*n)
 		b.SetBytes(6 * n)
@@ -282,7 +264,7 @@ func BenchmarkConversion(b *testing.B) {
 		b.Run(fmt.Sprint("to ", dt), func(b *testing.B) {
 			b.SetBytes(6 * n)
 			for b.Loop() {
-				if err := x.FillFloat32s(floats); err != nil {
+				if err := x.FillFromAs(bytes.NewReader(raw), tensor.Float32); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -290,7 +272,7 @@ func BenchmarkConversion(b *testing.B) {
 		b.Run(fmt.Sprint("from ", dt), func(b *testing.B) {
 			b.SetBytes(6 * n)
 			for b.Loop() {
-				if err := tensor.ReadFloat32s(x, back); err != nil {
+				if _, err := tensor.Float32s(x); err != nil {
 					b.Fatal(err)
 				}
 			}
