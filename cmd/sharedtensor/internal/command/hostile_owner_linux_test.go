@@ -276,3 +276,11 @@ func (h *hostileSession) say(kind wire.Kind, id uint64, body any) error {
 	}
 	return h.conn.Send(kind, id, encoded)
 }
+
+// actAsChild runs the role that a test has selected for this process, if any.
+func actAsChild() {
+	if socket := os.Getenv(hostileSocketEnv); socket != "" {
+		fmt.Fprintln(os.Stderr, runHostileOwner(socket, os.Getenv(hostileMoodEnv)))
+		os.Exit(1)
+	}
+}

@@ -1,6 +1,10 @@
+// Package command contains the commands of the program sharedtensor, one file for each command. Commands with much
+// output have an additional file for it.
 package command
 
 import (
+	"context"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,6 +29,16 @@ The owner's socket is the first of these that applies:
 where N is the index of the served device: 0 for host memory and for cuda:0. If no owner
 listens on socket 0 and there is exactly one other owner, commands use that one and print
 a note.`
+
+// Run runs a command line of the program, without the program's name, and returns the exit status.
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRootCommand()
+	root.SetArgs(append([]string{}, args...)) // for nil, cobra uses the arguments of the process
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return cli.Report(root.ExecuteContext(ctx), stderr)
+}
 
 // newRootCommand builds the tree of commands. It has no global state: each run builds a new tree.
 func newRootCommand() *cobra.Command {

@@ -1,3 +1,4 @@
+// Package systemd implements socket activation and service notifications.
 package systemd
 
 import (

@@ -1,3 +1,7 @@
+// Package wav reads and writes WAV files of speech: 16-bit PCM, one channel, any sample rate that the caller expects.
+//
+// The format is RIFF (Microsoft and IBM, "Multimedia Programming Interface and Data Specifications 1.0", 1991) with a
+// "fmt " and a "data" chunk, and the WAVE_FORMAT_EXTENSIBLE form of "fmt ". Other chunks are skipped.
 package wav
 
 import (
@@ -5,7 +9,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
+)
+
+// Errors of [Decode] and [ReadFile], wrapped with what was found.
+var (
+	// ErrFormat is a file that is not WAV at all.
+	ErrFormat = errors.New("not a WAV file")
+	// ErrTruncated is a file that ends before what its sizes announce.
+	ErrTruncated = errors.New("WAV file is cut off")
+	// ErrChunk is a chunk that is missing, in the wrong order, or of an impossible size.
+	ErrChunk = errors.New("bad WAV chunk")
+	// ErrEncoding is audio that this package does not read: not 16-bit PCM, or more than one channel.
+	ErrEncoding = errors.New("unsupported WAV encoding")
+	// ErrSampleRate means that the sample rate is not the expected one.
+	ErrSampleRate = errors.New("unexpected WAV sample rate")
 )
 
 // Clip is a sequence of audio samples of one channel.
@@ -181,5 +200,49 @@ func readAt(r io.ReaderAt, b []byte, at, end int64) error {
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w: it became shorter while it was read", ErrTruncated)
 	}
+	return err
+}
+
+// Chunk fills dst with the samples from offset at on, scaled to -1 to 1 (by 1/32768), and with zeros behind the clip's
+// end. at must not be negative.
+func (c *Clip) Chunk(dst []float32, at int) {
+	n := 0
+	if at < len(c.Samples) {
+		for _, s := range c.Samples[at:min(at+len(dst), len(c.Samples))] {
+			dst[n] = float32(s) / 32768
+			n++
+		}
+	}
+	clear(dst[n:])
+}
+
+// Encode writes the clip, which it borrows, as a WAV file. More samples or a higher rate than the format's 32-bit sizes
+// hold are refused before anything is written.
+func Encode(w io.Writer, clip *Clip) error {
+	if clip.SampleRate <= 0 || clip.SampleRate > 1<<24 {
+		return fmt.Errorf("%w: %d Hz", ErrSampleRate, clip.SampleRate)
+	}
+	bytes := 2 * int64(len(clip.Samples))
+	if bytes > math.MaxUint32-64 {
+		return fmt.Errorf("%w: %d samples are too many for one file", ErrChunk, len(clip.Samples))
+	}
+	le := binary.LittleEndian
+	out := make([]byte, 0, 44+bytes)
+	out = append(out, "RIFF"...)
+	out = le.AppendUint32(out, uint32(36+bytes))
+	out = append(out, "WAVEfmt "...)
+	out = le.AppendUint32(out, 16)
+	out = le.AppendUint16(out, formatPCM)
+	out = le.AppendUint16(out, 1)
+	out = le.AppendUint32(out, uint32(clip.SampleRate))
+	out = le.AppendUint32(out, uint32(2*clip.SampleRate))
+	out = le.AppendUint16(out, 2)
+	out = le.AppendUint16(out, 16)
+	out = append(out, "data"...)
+	out = le.AppendUint32(out, uint32(bytes))
+	for _, s := range clip.Samples {
+		out = le.AppendUint16(out, uint16(s))
+	}
+	_, err := w.Write(out)
 	return err
 }

@@ -1,2 +1,0 @@
-// Package systemd implements socket activation and service notifications.
-package systemd
