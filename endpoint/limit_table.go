@@ -178,7 +178,8 @@ func useTaskBytes(s *Server, _ []*session.Session) message.LimitUse {
 
 func useKeptStorages(s *Server, sessions []*session.Session) message.LimitUse {
 	most, _ := mostOf(sessions, func(ses *session.Session) int64 { return server.UseOf(ses).Kept })
-	return message.LimitUse{Client: transfer.KeptStorages, All: s.totals.Kept.Most, Most: most, Used: s.totals.Kept.Used()}
+	used, _ := s.totals.Kept.Used()
+	return message.LimitUse{Client: transfer.MaxMappings, All: s.totals.Kept.Most, Most: most, Used: used}
 }
 
 func useKeptBytes(s *Server, sessions []*session.Session) message.LimitUse {
@@ -189,7 +190,7 @@ func useKeptBytes(s *Server, sessions []*session.Session) message.LimitUse {
 func useSlabs(s *Server, sessions []*session.Session) message.LimitUse {
 	most, _ := mostOf(sessions, func(ses *session.Session) int64 { return server.UseOf(ses).Slabs })
 	used, _ := s.totals.Slabs.Used()
-	return message.LimitUse{Client: transfer.SlabsEach, All: s.totals.Slabs.MostSlabs, Most: most, Used: used, Refused: s.totals.Slabs.Refused.Load()}
+	return message.LimitUse{Client: transfer.MaxMappings, All: s.totals.Slabs.Most, Most: most, Used: used, Refused: s.totals.Slabs.Refused.Load()}
 }
 
 func useSlabBytes(s *Server, sessions []*session.Session) message.LimitUse {

@@ -64,8 +64,8 @@ func (s *Server) newTotals() {
 			Rings:    session.NewBudget("bytes of rings", l.RingBytesTotal, 0),
 			Refusals: status.NewRefusals(limitNames()...),
 		},
-		Kept:  transfer.KeptTotal{Most: few},
-		Slabs: transfer.SlabTotal{MostSlabs: few, MostBytes: l.SlabBytesTotal},
+		Kept:  transfer.MappingTotal{Most: few},
+		Slabs: transfer.MappingTotal{Most: few, MostBytes: l.SlabBytesTotal},
 	}
 }
 

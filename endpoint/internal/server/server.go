@@ -47,8 +47,8 @@ type Limits struct {
 // Totals count and bound the resources of all clients together.
 type Totals struct {
 	session.Totals
-	Kept  transfer.KeptTotal // memory of arguments that stays mapped
-	Slabs transfer.SlabTotal // result memory that is reused
+	Kept  transfer.MappingTotal // memory of arguments that stays mapped
+	Slabs transfer.MappingTotal // result memory that is reused
 }
 
 // Server performs the operations of an owner for the clients of its sessions.

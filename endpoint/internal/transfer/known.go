@@ -13,7 +13,7 @@ import (
 const (
 	// maxKnownStorages is the number of storages whose state at the server a client tracks. A client that uses more in
 	// turn sends each in full.
-	maxKnownStorages = KeptStorages
+	maxKnownStorages = MaxMappings
 	// maxMisses is the number of consecutive misses after which memory is always sent in full. An endpoint that
 	// writes its arguments never keeps any.
 	maxMisses = 2

@@ -105,7 +105,7 @@ func (out *SlabExport) addSlab(h driver.Handle, bytes int64, sent sentSlab) {
 func (out *SlabExport) MarkUnsent() {
 	p := out.slabs
 	p.mu.Lock()
-	defer p.unlock()
+	defer p.unlockAndWake()
 	for _, sent := range out.sent {
 		s := sent.slab
 		s.lent, s.sent = false, false

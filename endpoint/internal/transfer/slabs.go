@@ -5,22 +5,13 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-const (
-	// SlabsEach is the maximum number of slabs of one session.
-	SlabsEach = 64
-	// slabTime is the time after which a free slab is reclaimed.
-	slabTime = 3 * time.Second
-	// minSlabUnit is the minimum granularity of slab sizes.
-	minSlabUnit = 4 << 10
-)
+// minSlabUnit is the minimum granularity of slab sizes.
+const minSlabUnit = 4 << 10
 
 // Slabs reuses the memory of one session's results after the client has returned it. Fresh memory costs more than the
 // rest of a call with a tensor, because both processes map its pages and the kernel zeroes them. A slab is used by a
@@ -29,79 +20,35 @@ const (
 //
 // A slab is in use while this process holds memory in it, lent while the client has it, and free otherwise.
 type Slabs struct {
-	mu       sync.Mutex
-	byNumber map[uint64]*slab
+	mappings[*slab]
 	byMemory map[driver.Slab]*slab
 	last     uint64 // number of the newest slab
-	bytes    int64
-	most     int64 // maximum of bytes; 0 disables slabs
-	total    *SlabTotal
 	wake     func() // called when gone is not empty
 	gone     []uint64
-	sweep    *time.Timer // runs while any slab is free
-	closed   bool
 }
 
-// slab is one unit of reusable memory. Its fields are guarded by Slabs.mu.
+// slab is one unit of reusable memory. Its fields are guarded by Slabs.mu. It is busy while it is in use or lent.
 type slab struct {
-	number uint64
-	device driver.Slabber
-	class  int64 // size in bytes
-	memory driver.Slab
-	handle driver.Handle // without its descriptor; set by the first export
-	inUse  bool
-	lent   bool
-	mapped bool  // the client has mapped it under the number
-	spent  bool  // must not be reused
-	sent   bool  // the client received the bytes of the current or last use
-	unsent bool  // the client did not receive the bytes of an earlier use
-	filled int64 // number of leading bytes that may not be zero
-	freed  time.Time
-}
-
-// SlabTotal limits the slabs of all sessions and counts allocations.
-type SlabTotal struct {
-	// MostSlabs and MostBytes are the limits.
-	MostSlabs, MostBytes int64
-
-	mu           sync.Mutex
-	slabs, bytes int64
-	// Reused counts results in reused slabs. Fresh counts results in new slabs. Refused counts results without a slab, because a limit
-	// was reached.
-	Reused, Fresh, Refused atomic.Uint64
-}
-
-// Used returns the number and the size of all slabs.
-func (t *SlabTotal) Used() (slabs, bytes int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.slabs, t.bytes
-}
-
-func (t *SlabTotal) reserve(bytes int64) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.slabs >= t.MostSlabs || bytes > t.MostBytes-t.bytes {
-		return false
-	}
-	t.slabs++
-	t.bytes += bytes
-	return true
-}
-
-func (t *SlabTotal) release(bytes int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.slabs--
-	t.bytes -= bytes
+	mapping // bytes is the size of the slab, a class of sizes
+	slabs   *Slabs
+	device  driver.Slabber
+	memory  driver.Slab
+	handle  driver.Handle // without its descriptor; set by the first export
+	inUse   bool
+	lent    bool
+	mapped  bool  // the client has mapped it under the number
+	spent   bool  // must not be reused
+	sent    bool  // the client received the bytes of the current or last use
+	unsent  bool  // the client did not receive the bytes of an earlier use
+	filled  int64 // number of leading bytes that may not be zero
 }
 
 // Allow sets the maximum of bytes in slabs and the limits shared by all sessions. wake is called, on any goroutine,
 // when TakeGone has something to return.
-func (p *Slabs) Allow(bytes int64, total *SlabTotal, wake func()) {
+func (p *Slabs) Allow(bytes int64, total *MappingTotal, wake func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.most, p.total, p.wake = max(bytes, 0), total, wake
+	p.most, p.total, p.wake, p.unlock = max(bytes, 0), total, wake, p.unlockAndWake
 }
 
 // allowed reports whether slabs are enabled.
@@ -202,7 +149,7 @@ func (p *Slabs) clean(s *slab, bytes int64) error {
 // use allocates the slab if needed and returns memory in it.
 func (p *Slabs) use(s *slab, bytes int64) (driver.Memory, error) {
 	if s.memory == nil {
-		memory, err := s.device.AllocSlab(s.class)
+		memory, err := s.device.AllocSlab(s.bytes)
 		if err != nil {
 			return nil, err
 		}
@@ -236,59 +183,38 @@ func zero(mem driver.Memory, from int64) error {
 // freed last, because its bytes are most likely in the processor's caches. It returns nil if a limit is reached.
 func (p *Slabs) take(dev driver.Slabber, class int64) (s *slab, again bool) {
 	p.mu.Lock()
-	defer p.unlock()
+	defer p.unlockAndWake()
 	if p.closed || class > p.most {
 		return nil, false
 	}
 	for _, e := range p.byNumber {
-		if e.free() && e.class == class && e.device == dev && (s == nil || e.freed.After(s.freed)) {
+		if !e.busy && e.bytes == class && e.device == dev && (s == nil || e.used.After(s.used)) {
 			s = e
 		}
 	}
 	if s != nil {
-		s.inUse = true
+		s.inUse, s.busy = true, true
 		p.total.Reused.Add(1)
 		return s, true
 	}
-	for len(p.byNumber) >= SlabsEach || p.bytes > p.most-class {
-		oldest := p.leastRecentLocked()
-		if oldest == nil {
-			p.total.Refused.Add(1)
-			return nil, false
-		}
-		p.removeLocked(oldest)
-	}
-	if !p.total.reserve(class) {
+	if !p.reserveLocked(class) {
 		p.total.Refused.Add(1)
 		return nil, false
 	}
 	p.total.Fresh.Add(1)
-	if p.byNumber == nil {
-		p.byNumber, p.byMemory = map[uint64]*slab{}, map[driver.Slab]*slab{}
+	if p.byMemory == nil {
+		p.byMemory = map[driver.Slab]*slab{}
 	}
 	p.last++
-	s = &slab{number: p.last, device: dev, class: class, inUse: true}
-	p.byNumber[s.number] = s
-	p.bytes += class
+	s = &slab{mapping: mapping{number: p.last, bytes: class, busy: true}, slabs: p, device: dev, inUse: true}
+	p.addLocked(s)
 	return s, false
-}
-
-func (s *slab) free() bool { return !s.inUse && !s.lent && !s.spent }
-
-// leastRecentLocked returns the free slab that was freed first, or nil.
-func (p *Slabs) leastRecentLocked() (oldest *slab) {
-	for _, s := range p.byNumber {
-		if s.free() && (oldest == nil || s.freed.Before(oldest.freed)) {
-			oldest = s
-		}
-	}
-	return oldest
 }
 
 // useEnded marks a slab as no longer in use. If clean is false, it may still be mapped elsewhere and is not reused.
 func (p *Slabs) useEnded(s *slab, clean bool) {
 	p.mu.Lock()
-	defer p.unlock()
+	defer p.unlockAndWake()
 	s.inUse = false
 	s.spent = s.spent || !clean
 	s.unsent = s.unsent || !s.sent
@@ -303,32 +229,23 @@ func (p *Slabs) reclaimLocked(s *slab) {
 		p.removeLocked(s)
 	case s.lent:
 	default:
-		s.freed = time.Now()
-		if p.sweep == nil {
-			p.sweep = time.AfterFunc(slabTime, p.dropUnused)
-		}
+		p.idleLocked(s)
 	}
 }
 
-// removeLocked closes a slab that is not in use.
-func (p *Slabs) removeLocked(s *slab) {
-	if p.byNumber[s.number] != s {
-		return
-	}
-	delete(p.byNumber, s.number)
-	p.bytes -= s.class
-	p.total.release(s.class)
+// release closes a slab that was removed. The client unmaps it too.
+func (s *slab) release() {
 	if s.memory != nil {
-		delete(p.byMemory, s.memory)
+		delete(s.slabs.byMemory, s.memory)
 		_ = s.memory.Close() // best effort
 	}
-	if s.mapped && !p.closed {
-		p.gone = append(p.gone, s.number)
+	if s.mapped && !s.slabs.closed {
+		s.slabs.gone = append(s.slabs.gone, s.number)
 	}
 }
 
-// unlock unlocks p.mu and calls wake if slabs were removed.
-func (p *Slabs) unlock() {
+// unlockAndWake unlocks p.mu and calls wake if slabs were removed.
+func (p *Slabs) unlockAndWake() {
 	wake := p.wake
 	if len(p.gone) == 0 {
 		wake = nil
@@ -348,34 +265,18 @@ func (p *Slabs) TakeGone() []uint64 {
 	return gone
 }
 
-// dropUnused removes slabs that have been free for slabTime.
-func (p *Slabs) dropUnused() {
-	p.mu.Lock()
-	defer p.unlock()
-	now := time.Now()
-	for {
-		oldest := p.leastRecentLocked()
-		if oldest == nil {
-			p.sweep = nil
-			return
-		}
-		if left := slabTime - now.Sub(oldest.freed); left > 0 {
-			p.sweep.Reset(left)
-			return
-		}
-		p.removeLocked(oldest)
-	}
-}
-
 // Trim removes all free slabs and returns their size in bytes. The memory is freed when the client has unmapped it too.
 func (p *Slabs) Trim() (bytes int64) {
 	p.mu.Lock()
-	defer p.unlock()
-	for s := p.leastRecentLocked(); s != nil; s = p.leastRecentLocked() {
-		bytes += s.class
+	defer p.unlockAndWake()
+	for {
+		s, ok := p.leastRecentLocked()
+		if !ok {
+			return bytes
+		}
+		bytes += s.bytes
 		p.removeLocked(s)
 	}
-	return bytes
 }
 
 // Return ends the loans of slabs. Slabs in returned may be reused, slabs in dropped may not. If the client does not
@@ -385,7 +286,7 @@ func (p *Slabs) Return(returned, dropped []uint64) (err error) {
 		return nil
 	}
 	p.mu.Lock()
-	defer p.unlock()
+	defer p.unlockAndWake()
 	for i, number := range slices.Concat(returned, dropped) {
 		s := p.byNumber[number]
 		if s == nil || !s.lent {
@@ -403,23 +304,13 @@ func (p *Slabs) Return(returned, dropped []uint64) (err error) {
 	return err
 }
 
-// Use returns the number and the size of the slabs.
-func (p *Slabs) Use() (count int, bytes int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.byNumber), p.bytes
-}
-
 // Close removes all slabs that are not in use, and the others when their use ends.
 func (p *Slabs) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closed = true
+	p.closeLocked()
 	for _, s := range p.byNumber {
 		s.lent = false
 		p.reclaimLocked(s)
-	}
-	if p.sweep != nil {
-		p.sweep.Stop()
 	}
 }

@@ -36,7 +36,7 @@ type slabEnds struct {
 	t         *testing.T
 	dev       driver.Device
 	slabs     Slabs
-	total     SlabTotal
+	total     MappingTotal
 	mapped    SlabMappings
 	near, far *wire.Conn
 	inClient  map[*tensor.Storage]byte
@@ -46,7 +46,7 @@ type slabEnds struct {
 
 func newSlabEnds(t *testing.T, bytes int64) *slabEnds {
 	e := &slabEnds{t: t, dev: hostDevice(t), inClient: map[*tensor.Storage]byte{}, inOwner: map[*tensor.Storage]byte{}, elsewhere: map[driver.Memory]byte{}}
-	e.total.MostSlabs, e.total.MostBytes = 100, 1<<30
+	e.total.Most, e.total.MostBytes = 100, 1<<30
 	e.slabs.Allow(bytes, &e.total, func() {})
 	e.mapped.Allow(func() {})
 	var err error
@@ -201,7 +201,7 @@ func TestSlabsAreNotShared(t *testing.T) {
 				}
 				e.check()
 				n, bytes := e.slabs.Use()
-				require.LessOrEqual(t, n, SlabsEach)
+				require.LessOrEqual(t, n, MaxMappings)
 				require.LessOrEqual(t, bytes, int64(1<<20))
 			}
 			require.Positive(t, e.total.Reused.Load())
