@@ -1,0 +1,113 @@
+package keep
+
+import "errors"
+
+// smallJournal is the size in bytes below which a journal is not compacted.
+const smallJournal = 256 << 10
+
+// wakeLocked starts the goroutine that removes descriptors and compacts the journal, if there is work and it does not
+// run. Both wait for the store, so they happen outside of publications.
+func (k *Keep) wakeLocked() {
+	if k.working || k.closed || len(k.garbage) == 0 && !k.dueLocked() {
+		return
+	}
+	k.working = true
+	k.work.Go(k.run)
+}
+
+// dueLocked reports whether more than half of the journal is about versions that are gone.
+func (k *Keep) dueLocked() bool {
+	var live int64
+	for _, v := range k.live {
+		live += entryOverhead + int64(v.at.bytes)
+	}
+	return k.journal != nil && k.next == nil && k.journal.end > smallJournal+2*live
+}
+
+// run works until there is nothing left to do.
+func (k *Keep) run() {
+	for {
+		k.mu.Lock()
+		garbage, due := k.garbage, k.dueLocked() && !k.closed
+		k.garbage = nil
+		if len(garbage) == 0 && !due {
+			k.working = false
+			k.mu.Unlock()
+			return
+		}
+		k.mu.Unlock()
+		if len(garbage) > 0 {
+			if err := k.store.Remove(garbage...); err != nil {
+				k.log.Warn("memory of freed versions stays in the store", "descriptors", len(garbage), "error", err)
+			}
+		}
+		if due {
+			if err := k.compact(); err != nil {
+				k.log.Warn("the journal of kept versions is not compacted", "error", err)
+				k.mu.Lock()
+				k.working = false // the next change tries again
+				k.mu.Unlock()
+				return
+			}
+		}
+	}
+}
+
+var errNotCompacted = errors.New("an entry could not be written to the new journal")
+
+// compact replaces the journal by one that has only what an owner adopts. Until the store has it, entries are written
+// to both, so the journal with the highest generation in the store is always complete.
+func (k *Keep) compact() error {
+	next, err := createJournal(k.journal.id)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	if err = k.copyLocked(next); err == nil {
+		k.next = next
+	}
+	generation := k.generation + 1
+	k.mu.Unlock()
+	if err == nil {
+		err = k.store.Put(journalName(generation), next.file)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err == nil && k.next == nil {
+		err = errors.Join(errNotCompacted, k.store.Remove(journalName(generation)))
+	}
+	k.next = nil
+	if err != nil {
+		return errors.Join(err, next.file.Close())
+	}
+	old := k.journal
+	k.garbage = append(k.garbage, journalName(k.generation))
+	k.journal, k.generation = next, generation
+	for _, v := range k.live {
+		v.at = v.nextAt
+	}
+	return old.file.Close()
+}
+
+// copyLocked writes the live versions and the numbers of names to a new journal.
+func (k *Keep) copyLocked(to *journal) error {
+	for _, v := range k.live {
+		payload, err := k.journal.payload(v.at)
+		if err != nil {
+			return err
+		}
+		if v.nextAt, err = to.appendPayload(payload); err != nil {
+			return err
+		}
+	}
+	for text, n := range k.names {
+		if _, err := to.append(entry{Kind: entryNumber, Name: text, Version: n.last}); err != nil {
+			return err
+		}
+	}
+	if k.floor > 0 {
+		_, err := to.append(entry{Kind: entryFloor, Version: k.floor})
+		return err
+	}
+	return nil
+}

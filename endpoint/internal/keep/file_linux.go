@@ -1,0 +1,49 @@
+package keep
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+)
+
+// newFile creates a memory file.
+func newFile(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
+	if err == unix.EINVAL { // before Linux 6.3
+		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	}
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// lock takes the lock on a journal for this process, until the process ends or closes any descriptor of the file. Locks
+// of open file descriptions would not do: the store holds the same description.
+func lock(f *os.File) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	holder := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		wanted := holder
+		if failed = unix.FcntlFlock(fd, unix.F_SETLK, &wanted); failed != nil {
+			_ = unix.FcntlFlock(fd, unix.F_GETLK, &holder) // best effort: for the text
+		}
+	})
+	switch {
+	case err != nil:
+		return err
+	case failed == unix.EAGAIN || failed == unix.EACCES:
+		return fmt.Errorf("%w: process %d uses the kept catalog", status.ErrInUse, holder.Pid)
+	case failed != nil:
+		return os.NewSyscallError("lock the journal", failed)
+	}
+	return nil
+}

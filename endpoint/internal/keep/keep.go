@@ -1,0 +1,421 @@
+// Package keep records the published versions of an owner outside of its process, so that the next owner serves them
+// without loading them again.
+//
+// A [Store] holds descriptors: one for each storage of a version, and one for the journal. The journal is a memory file
+// that the owner writes in place. Publishing appends one entry, which survives the owner as soon as the write has
+// returned. The store executes nothing and reads nothing.
+package keep
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// Store holds descriptors by name, also after the process that stored them has ended. Its methods are safe for
+// concurrent use and do not wait without end.
+type Store interface {
+	// Put stores a duplicate of f under a new name of letters, digits and dots. It borrows f. When it returns nil, the
+	// store has the descriptor.
+	Put(name string, f *os.File) error
+	// Remove closes the descriptors of the names. Unknown names are no error.
+	Remove(names ...string) error
+	// Stored returns duplicates of all descriptors. The caller owns them.
+	Stored() (map[string]*os.File, error)
+}
+
+// Keep records the versions of one owner in a store. Its methods are safe for concurrent use. Published, Withdrawn and
+// Freed do not wait for the store.
+type Keep struct {
+	store Store
+	log   *slog.Logger
+
+	mu         sync.Mutex
+	journal    *journal
+	generation uint64   // of the journal
+	next       *journal // its successor while it is not stored yet; every entry is written to both
+	lastID     uint64
+	live       map[uint64]*kept
+	names      map[string]*name
+	empty      int    // names without live versions
+	floor      uint64 // the highest number among forgotten names
+	garbage    []string
+	working    bool
+	closed     bool
+	work       sync.WaitGroup // the goroutine that removes descriptors and compacts the journal
+}
+
+// kept is a version in the journal.
+type kept struct {
+	name   string
+	at     place // in journal
+	nextAt place // in next
+	files  int
+}
+
+// name is what the journal has of a name.
+type name struct {
+	last uint64 // the highest number used so far
+	live int    // versions that can be adopted
+}
+
+// rememberedNames is the number of names without versions whose highest number is kept, as in package catalog.
+const rememberedNames = 1024
+
+// Version is a version as it is kept. The fields describe it to the next owner.
+type Version struct {
+	Name      string
+	Number    uint64
+	At        int64 // time of publication, nanoseconds since 1970, UTC
+	Publisher message.Origin
+	SourceID  string // identifies the content of the source; may be empty
+	Digests   bool   // digests were requested
+	Manifest  []byte // encoded [message.Manifest]
+	Handles   []message.Handle
+}
+
+// Adopted is a version that an earlier owner published. The receiver owns the files.
+type Adopted struct {
+	Version
+	ID    uint64
+	Files []*os.File
+}
+
+// Numbers holds what the catalog of an earlier owner knew about names without versions.
+type Numbers struct {
+	Last  map[string]uint64 // highest number of a name
+	Floor uint64            // the highest number of all other names
+}
+
+// Open reads what an earlier owner has left in the store, or begins an empty journal. Versions are sorted by name and
+// number. It fails with [status.ErrInUse] if another process uses the journal.
+func Open(store Store, log *slog.Logger) (*Keep, []Adopted, Numbers, error) {
+	stored, err := store.Stored()
+	if err != nil {
+		return nil, nil, Numbers{}, err
+	}
+	defer func() {
+		for _, f := range stored {
+			f.Close()
+		}
+	}()
+	k := &Keep{store: store, log: log, live: map[uint64]*kept{}, names: map[string]*name{}}
+	versions, err := k.open(stored)
+	if err != nil {
+		return nil, nil, Numbers{}, err
+	}
+	adopted := k.claim(versions, stored)
+	numbers := Numbers{Last: map[string]uint64{}, Floor: k.floor}
+	for n, state := range k.names {
+		if state.live == 0 {
+			numbers.Last[n] = state.last
+		}
+	}
+	k.sweep(stored)
+	return k, adopted, numbers, nil
+}
+
+// open finds the newest journal in the store and reads it, or creates the first one. It removes the journal from stored.
+func (k *Keep) open(stored map[string]*os.File) (map[uint64]entry, error) {
+	for n := range stored {
+		if g, ok := strings.CutPrefix(n, "j"); ok {
+			if generation, err := strconv.ParseUint(g, 10, 64); err == nil {
+				k.generation = max(k.generation, generation)
+			}
+		}
+		// A new version must not get the id of one that is about to be removed.
+		if v, ok := strings.CutPrefix(n, "v"); ok {
+			if id, err := strconv.ParseUint(strings.Split(v, ".")[0], 10, 64); err == nil {
+				k.lastID = max(k.lastID, id)
+			}
+		}
+	}
+	if k.generation == 0 {
+		return nil, k.create()
+	}
+	file := stored[journalName(k.generation)]
+	if err := lock(file); err != nil {
+		return nil, err
+	}
+	versions := map[uint64]entry{}
+	j, err := readJournal(file, func(e entry, at place) error {
+		k.replay(e, at, versions)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the kept catalog: %w", err)
+	}
+	delete(stored, journalName(k.generation))
+	k.journal = j
+	return versions, nil
+}
+
+// create stores an empty journal.
+func (k *Keep) create() error {
+	var id [idBytes]byte
+	rand.Read(id[:]) // never fails
+	k.generation = 1
+	j, err := createJournal(id)
+	if err != nil {
+		return err
+	}
+	if err := k.store.Put(journalName(k.generation), j.file); err != nil {
+		return errors.Join(err, j.file.Close())
+	}
+	k.journal = j
+	return nil
+}
+
+// createJournal creates a journal in a new memory file that this process has locked.
+func createJournal(id [idBytes]byte) (*journal, error) {
+	file, err := newFile("sharedtensor journal")
+	if err == nil {
+		err = lock(file)
+	}
+	var j *journal
+	if err == nil {
+		j, err = newJournal(file, id)
+	}
+	if err != nil {
+		if file != nil {
+			file.Close()
+		}
+		return nil, fmt.Errorf("create the journal: %w", err)
+	}
+	return j, nil
+}
+
+func journalName(generation uint64) string { return "j" + strconv.FormatUint(generation, 10) }
+
+func fileName(id uint64, i int) string { return fmt.Sprintf("v%d.%d", id, i) }
+
+// replay applies an entry of an earlier owner.
+func (k *Keep) replay(e entry, at place, versions map[uint64]entry) {
+	switch e.Kind {
+	case entryPublished:
+		k.lastID = max(k.lastID, e.ID)
+		if k.live[e.ID] != nil {
+			return
+		}
+		k.addLocked(e, at, place{})
+		versions[e.ID] = e
+	case entryWithdrawn:
+		for id := range k.live {
+			if versions[id].Name == e.Name {
+				k.dropLocked(id)
+				delete(versions, id)
+			}
+		}
+	case entryFreed:
+		k.dropLocked(e.ID)
+		delete(versions, e.ID)
+	case entryNumber:
+		k.nameLocked(e.Name).last = max(k.nameLocked(e.Name).last, e.Version)
+	case entryFloor:
+		k.floor = max(k.floor, e.Version)
+	}
+}
+
+// claim takes the descriptors of the versions out of stored. A version with a missing descriptor is dropped.
+func (k *Keep) claim(versions map[uint64]entry, stored map[string]*os.File) []Adopted {
+	var list []Adopted
+	for id, e := range versions {
+		a := Adopted{ID: id, Version: Version{
+			Name: e.Name, Number: e.Version, At: e.At, Publisher: e.Publisher, SourceID: e.SourceID, Digests: e.Digests,
+			Manifest: e.Manifest, Handles: e.Handles,
+		}}
+		for i := range min(e.Files, len(stored)) {
+			if f := stored[fileName(id, i)]; f != nil {
+				a.Files = append(a.Files, f)
+			}
+		}
+		if len(a.Files) != e.Files {
+			k.log.Warn("a kept version is lost because the store does not have its memory", "name", e.Name, "version", e.Version)
+			k.Freed(id)
+			continue
+		}
+		for i := range e.Files {
+			delete(stored, fileName(id, i))
+		}
+		list = append(list, a)
+	}
+	slices.SortFunc(list, func(a, b Adopted) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Number, b.Number))
+	})
+	return list
+}
+
+// sweep removes from the store what no entry refers to.
+func (k *Keep) sweep(stored map[string]*os.File) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for n := range stored {
+		k.garbage = append(k.garbage, n)
+	}
+	k.wakeLocked()
+}
+
+// Catalog returns the id of the kept catalog, which each owner that adopts it keeps.
+func (k *Keep) Catalog() string { return hex.EncodeToString(k.journal.id[:]) }
+
+// Put stores the memory of a version before it is published, and returns its id. It borrows the files.
+func (k *Keep) Put(files []*os.File) (id uint64, err error) {
+	k.mu.Lock()
+	k.lastID++
+	id = k.lastID
+	k.mu.Unlock()
+	for i, f := range files {
+		if err := k.store.Put(fileName(id, i), f); err != nil {
+			k.Discard(id, i)
+			return 0, fmt.Errorf("keep the memory: %w", err)
+		}
+	}
+	return id, nil
+}
+
+// Discard removes the memory of a version that was not published.
+func (k *Keep) Discard(id uint64, files int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.discardLocked(id, files)
+	k.wakeLocked()
+}
+
+func (k *Keep) discardLocked(id uint64, files int) {
+	for i := range files {
+		k.garbage = append(k.garbage, fileName(id, i))
+	}
+}
+
+// Published records a version whose memory is stored as id. An owner that starts after it returned adopts the version.
+func (k *Keep) Published(id uint64, v Version, files int) error {
+	e := entry{
+		Kind: entryPublished, ID: id, Name: v.Name, Version: v.Number, At: v.At, Publisher: v.Publisher, SourceID: v.SourceID,
+		Digests: v.Digests, Manifest: v.Manifest, Handles: v.Handles, Files: files,
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	at, nextAt, err := k.appendLocked(e)
+	if err != nil {
+		return err
+	}
+	k.addLocked(e, at, nextAt)
+	return nil
+}
+
+// Withdrawn records that no owner adopts a version of the name. It does nothing for a name without versions.
+func (k *Keep) Withdrawn(name string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if n := k.names[name]; n == nil || n.live == 0 {
+		return nil
+	}
+	if _, _, err := k.appendLocked(entry{Kind: entryWithdrawn, Name: name}); err != nil {
+		return err
+	}
+	for id, v := range k.live {
+		if v.name == name {
+			k.discardLocked(id, v.files)
+			k.dropLocked(id)
+		}
+	}
+	k.wakeLocked()
+	return nil
+}
+
+// Freed records that the memory of a version is no longer needed, and removes it from the store.
+func (k *Keep) Freed(id uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := k.live[id]
+	if v == nil { // withdrawn before
+		return
+	}
+	if _, _, err := k.appendLocked(entry{Kind: entryFreed, ID: id}); err != nil {
+		k.log.Warn("a freed version stays in the kept catalog", "name", v.name, "error", err)
+		return
+	}
+	k.discardLocked(id, v.files)
+	k.dropLocked(id)
+	k.wakeLocked()
+}
+
+// appendLocked writes an entry to the journal, and to its successor if there is one.
+func (k *Keep) appendLocked(e entry) (at, nextAt place, err error) {
+	if k.closed {
+		return at, nextAt, status.ErrServerClosing
+	}
+	if at, err = k.journal.append(e); err != nil {
+		return at, nextAt, err
+	}
+	if k.next != nil {
+		if nextAt, err = k.next.append(e); err != nil {
+			k.log.Warn("the journal of kept versions is not compacted", "error", err)
+			k.next, err = nil, nil
+		}
+	}
+	return at, nextAt, nil
+}
+
+func (k *Keep) addLocked(e entry, at, nextAt place) {
+	k.live[e.ID] = &kept{name: e.Name, at: at, nextAt: nextAt, files: e.Files}
+	n := k.nameLocked(e.Name)
+	if n.live == 0 {
+		k.empty--
+	}
+	n.last, n.live = max(n.last, e.Version), n.live+1
+}
+
+// nameLocked returns the state of a name, which it creates.
+func (k *Keep) nameLocked(text string) *name {
+	n := k.names[text]
+	if n == nil {
+		n = new(name)
+		k.names[text] = n
+		k.empty++
+	}
+	return n
+}
+
+// dropLocked removes a version. Too many names without versions are forgotten; the floor replaces their numbers.
+func (k *Keep) dropLocked(id uint64) {
+	v := k.live[id]
+	if v == nil {
+		return
+	}
+	delete(k.live, id)
+	n := k.names[v.name]
+	if n.live--; n.live > 0 {
+		return
+	}
+	if k.empty++; k.empty <= rememberedNames {
+		return
+	}
+	for text, n := range k.names {
+		if n.live == 0 {
+			k.floor = max(k.floor, n.last)
+			delete(k.names, text)
+		}
+	}
+	k.empty = 0
+}
+
+// Close stops to record changes. The store and the journal stay as they are for the next owner.
+func (k *Keep) Close() error {
+	k.mu.Lock()
+	k.closed = true
+	k.mu.Unlock()
+	k.work.Wait()
+	return k.journal.file.Close()
+}

@@ -1,0 +1,30 @@
+package keeper
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// duplicate returns a second descriptor of a file. The caller owns it.
+func duplicate(f *os.File) (*os.File, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	var failed error
+	if err := raw.Control(func(old uintptr) { fd, failed = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
+		return nil, err
+	}
+	if failed != nil {
+		return nil, os.NewSyscallError("duplicate a descriptor", failed)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}

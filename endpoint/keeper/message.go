@@ -1,0 +1,73 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// The owner and the keeper exchange request and response frames over a Unix socket, one request at a time. There is no
+// hello: both sides check the other's user with the kernel, and each request has the version of this protocol.
+const protocol = 1
+
+// operation is what an owner requests.
+type operation uint8
+
+const (
+	opPut    operation = iota + 1 // Names[0] names the descriptor of the frame
+	opRemove                      // Names
+	opNames                       // the answer has all names
+	opGet                         // the answer's frame has the descriptors of Names
+)
+
+// request is the body of a request frame.
+type request struct {
+	Protocol  uint32    `cbor:"1,keyasint"`
+	Operation operation `cbor:"2,keyasint"`
+	Names     []string  `cbor:"3,keyasint,omitempty"`
+}
+
+// response is the body of a response frame.
+type response struct {
+	Error string   `cbor:"1,keyasint,omitempty"`
+	PID   int      `cbor:"2,keyasint,omitempty"`
+	Names []string `cbor:"3,keyasint,omitempty"`
+}
+
+const (
+	// maxName is the maximum length of a name in bytes.
+	maxName = 64
+	// perFrame is the number of names or descriptors in one request.
+	perFrame = 200
+	// answerTime limits the wait for an answer. The keeper reads nothing but its socket, so it answers at once.
+	answerTime = 5 * time.Second
+)
+
+// limits are the limits of the connections. Rings and polling would cost a keeper more than they save.
+var limits = wire.Limits{Frame: 8 << 20, Files: perFrame, WriteTimeout: answerTime, FrameTimeout: answerTime, Ring: -1, BusyPoll: -1}
+
+// checkName refuses names that are no plain file names.
+func checkName(name string) error {
+	if name == "" || len(name) > maxName {
+		return fmt.Errorf("a name of %d bytes: use 1 to %d", len(name), maxName)
+	}
+	for _, c := range []byte(name) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '.' && c != '-' {
+			return fmt.Errorf("name %q: use letters, digits, dots and dashes", name)
+		}
+	}
+	return nil
+}
+
+var errAnswer = errors.New("the keeper sent no valid answer")
+
+// decode reads the body of a frame.
+func decode(f wire.Frame, body any) error {
+	if f.Release != nil {
+		defer f.Release()
+	}
+	return message.Unmarshal(f.Body, body)
+}

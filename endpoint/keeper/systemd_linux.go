@@ -1,0 +1,142 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// fdPrefix begins the names of this package's descriptors in the service manager's store, beside those of sockets.
+const fdPrefix = "sharedtensor."
+
+// firstPassed is the first descriptor that a service manager passes (SD_LISTEN_FDS_START in sd_listen_fds(3)).
+const firstPassed = 3
+
+// Systemd is the descriptor store of systemd (FileDescriptorStoreMax= in systemd.service(5)). The service manager
+// passes the descriptors to the next process of the unit. Its methods are safe for concurrent use.
+type Systemd struct {
+	address net.UnixAddr
+
+	mu     sync.Mutex
+	stored map[string]*os.File // passed at the start; nil after Stored
+}
+
+// errNotAService means that no service manager has started this process, or that it does not accept notifications.
+var errNotAService = errors.New("NOTIFY_SOCKET is not set: use Type=notify and FileDescriptorStoreMax= in the unit")
+
+// NewSystemd takes the descriptors that the service manager passed to this process (LISTEN_FDS and LISTEN_FDNAMES) and
+// that an earlier process of the unit had stored. It leaves other descriptors, and the environment, as they are. Call
+// it once. It fails if the process is not a service that may send notifications.
+func NewSystemd() (*Systemd, error) {
+	address := os.Getenv("NOTIFY_SOCKET")
+	if !strings.HasPrefix(address, "/") && !strings.HasPrefix(address, "@") {
+		return nil, errNotAService
+	}
+	return &Systemd{address: net.UnixAddr{Name: address, Net: "unixgram"}, stored: passed()}, nil
+}
+
+// passed returns the passed descriptors of this package by name.
+func passed() map[string]*os.File {
+	stored := map[string]*os.File{}
+	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		return stored
+	}
+	count, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
+	names := strings.Split(os.Getenv("LISTEN_FDNAMES"), ":")
+	for i := range min(count, len(names)) {
+		if name, ours := strings.CutPrefix(names[i], fdPrefix); ours {
+			syscall.CloseOnExec(firstPassed + i)
+			stored[name] = os.NewFile(uintptr(firstPassed+i), name)
+		}
+	}
+	return stored
+}
+
+// Put stores a duplicate of f under a name, which it borrows. It returns when the service manager has it.
+func (s *Systemd) Put(name string, f *os.File) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	fd, err := duplicate(f)
+	if err == nil {
+		defer fd.Close()
+		err = s.notify("FDSTORE=1\nFDPOLL=0\nFDNAME="+fdPrefix+name, fd)
+	}
+	if err == nil {
+		err = s.barrier()
+	}
+	if err != nil {
+		return fmt.Errorf("store %s with the service manager: %w", name, err)
+	}
+	return nil
+}
+
+// Remove removes the descriptors of the names from the store. Unknown names are no error.
+func (s *Systemd) Remove(names ...string) error {
+	for _, name := range names {
+		if err := s.notify("FDSTOREREMOVE=1\nFDNAME="+fdPrefix+name, nil); err != nil {
+			return fmt.Errorf("remove %s from the service manager's store: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// Stored returns what an earlier process of the unit has stored. The caller owns it. A second call returns nothing.
+func (s *Systemd) Stored() (map[string]*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stored := s.stored
+	s.stored = nil
+	return stored, nil
+}
+
+// Close does nothing: the service manager keeps everything.
+func (s *Systemd) Close() error { return nil }
+
+// notify sends one message of sd_notify(3).
+func (s *Systemd) notify(state string, file *os.File) error {
+	c, err := net.DialUnix("unixgram", nil, &s.address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetWriteDeadline(time.Now().Add(answerTime)); err != nil {
+		return err
+	}
+	var rights []byte
+	if file != nil {
+		rights = unix.UnixRights(int(file.Fd()))
+	}
+	_, _, err = c.WriteMsgUnix([]byte(state), rights, nil)
+	return err
+}
+
+// barrier waits until the service manager has processed all earlier messages (BARRIER=1 in sd_notify(3)): it then
+// closes the write end of the pipe.
+func (s *Systemd) barrier() error {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer read.Close()
+	err = s.notify("BARRIER=1", write)
+	write.Close()
+	if err != nil {
+		return err
+	}
+	if err := read.SetReadDeadline(time.Now().Add(answerTime)); err != nil {
+		return err
+	}
+	if _, err := read.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("the service manager does not answer: %w", err)
+	}
+	return nil
+}
