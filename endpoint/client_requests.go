@@ -129,4 +129,7 @@ type PublishOptions struct {
 	// After makes the number of the version greater than After, at most 2⁵³. It lets numbers continue after an owner's
 	// restart ([FollowOptions.RefuseOlder]). Owners that do not support it ignore it.
 	After uint64
+	// SourceID identifies the content of the source, for example the size and modification time of a file. A server
+	// keeps it with the version ([ServerOptions.Keep], [Server.Adopted]). Clients do not send it.
+	SourceID string
 }

@@ -35,6 +35,7 @@ type Server struct {
 	socket   *socket  // nil if the server has no socket
 	reclaims []func() // unregister the callbacks for devices that run out of memory
 	budgets  budgets
+	adopted  []server.Adopted
 }
 
 // budgets holds the origin of the limits on kept results, for reports.
@@ -57,6 +58,11 @@ func NewServer(opts ServerOptions) (*Server, error) {
 	}
 	s.sessions.Socket, s.core.Bound = s.opts.Socket, true
 	s.socket = &socket{Socket: bound, path: s.opts.Socket, allowed: s.opts.AllowUIDs, log: s.log, listener: &transport.PipeListener{Dial: s.sessions.Connect}}
+	if opts.Keep != nil {
+		if s.adopted, err = s.models.Adopt(opts.Keep); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
 	s.socket.listener.Announce(bound.ID())
 	return s, nil
 }
@@ -66,6 +72,15 @@ func (s *Server) ID() string { return s.id }
 
 // Socket returns the path that clients dial.
 func (s *Server) Socket() string { return s.opts.Socket }
+
+// Adopted returns the versions of earlier servers that this server has adopted, sorted by name and number.
+func (s *Server) Adopted() []AdoptedVersion {
+	list := make([]AdoptedVersion, len(s.adopted))
+	for i, a := range s.adopted {
+		list[i] = AdoptedVersion{Name: a.Name, Version: a.Version, Current: a.Current, Source: a.Source, SourceID: a.SourceID}
+	}
+	return list
+}
 
 // Serve accepts clients until ctx ends or the server is closed. Call it once. When ctx ends, Serve shuts the server
 // down, allows ten seconds for work in flight, and returns nil or the error of [Server.Shutdown]. After Shutdown or

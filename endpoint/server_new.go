@@ -119,7 +119,7 @@ func newCore(s *Server, intercept Invoke) *server.Server {
 func (s *Server) hello() message.Hello {
 	return message.Hello{
 		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: status.ShortLabel(s.opts.Label), Devices: s.devices.Describe(),
-		Features: s.features(),
+		Features: s.features(), Catalog: s.models.CatalogID(),
 	}
 }
 

@@ -3,6 +3,7 @@ package endpoint
 import (
 	"log/slog"
 	"net"
+	"os"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -22,6 +23,11 @@ type ServerOptions struct {
 	Devices []driver.Device
 	// Retain is the number of superseded versions per name that are kept without readers.
 	Retain int
+	// Keep, if not nil, holds the published versions after this process has ended, however it ends. The next server with
+	// the same store adopts them: names, numbers and memory stay, and clients keep their leases. Publications return
+	// after the store has the memory and the journal has the version, and fail if that fails. Memory without a descriptor
+	// (CUDA IPC) is not kept. The store is borrowed until the server is closed. Package keeper has stores.
+	Keep Store
 	// AllowUIDs lists users, besides the server's own, whose processes may connect. They may also publish.
 	AllowUIDs []uint32
 	// Limits limits what clients can make the server hold.
@@ -45,6 +51,28 @@ type ServerOptions struct {
 	Label string
 	// Logger receives messages for operators. If nil, warnings and errors are logged to slog.Default().
 	Logger *slog.Logger
+}
+
+// Store holds descriptors by name after the process that stored them has ended. Methods are safe for concurrent use and
+// do not wait without end.
+type Store interface {
+	// Put stores a duplicate of f, which it borrows, under a name of letters, digits and dots. It returns nil once the
+	// descriptor outlives this process.
+	Put(name string, f *os.File) error
+	// Remove closes the descriptors of the names. Unknown names are no error.
+	Remove(names ...string) error
+	// Stored returns duplicates of all descriptors, owned by the caller.
+	Stored() (map[string]*os.File, error)
+}
+
+// AdoptedVersion is a version that an earlier server had published ([ServerOptions.Keep]).
+type AdoptedVersion struct {
+	// Name and Version name it. Current means that new readers get it.
+	Name    string
+	Version uint64
+	Current bool
+	// Source and SourceID are those of its publication.
+	Source, SourceID string
 }
 
 // ResultOptions limits the cache of results. Zero fields have defaults.

@@ -29,7 +29,7 @@ func (s *Server) PublishWith(ctx context.Context, name string, sd *module.StateD
 	if sd == nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: the state dict is nil", status.ErrInvalid)}
 	}
-	version, err := s.models.Publish(ctx, server.Publication{Name: name, StateDict: sd.Alias(), Origin: catalog.Origin{Source: opts.Source, Publisher: self}, Digests: opts.Digests, After: opts.After})
+	version, err := s.models.Publish(ctx, server.Publication{Name: name, StateDict: sd.Alias(), Origin: catalog.Origin{Source: opts.Source, Publisher: self}, Digests: opts.Digests, After: opts.After, SourceID: opts.SourceID})
 	if err != nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: status.Absent(err)}
 	}

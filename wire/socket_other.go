@@ -46,5 +46,8 @@ func closeDescriptors([]int) error { return nil }
 
 func sizeOf(int) int64 { return 0 }
 
+// FilesOf returns [errors.ErrUnsupported]: descriptors can be passed on Linux only.
+func FilesOf([]*os.File) (*Files, error) { return nil, errLinuxOnly }
+
 // Pipe returns [errors.ErrUnsupported]: descriptors can be passed on Linux only.
 func Pipe(Limits) (a, b *Conn, err error) { return nil, nil, errLinuxOnly }

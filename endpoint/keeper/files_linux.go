@@ -28,3 +28,12 @@ func closeAll(files []*os.File) {
 		f.Close()
 	}
 }
+
+// memoryFile returns an empty file in memory. The caller owns it.
+func memoryFile(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}

@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -27,7 +27,8 @@ type Process struct {
 
 	mu     sync.Mutex
 	conn   *wire.Conn // nil without a keeper
-	pid    int        // of the keeper
+	socket syscall.RawConn
+	pid    int // of the keeper
 	nextID uint64
 	held   map[string]*os.File // what this process has stored; owned
 	closed bool
@@ -83,11 +84,13 @@ func (p *Process) connectLocked() error {
 	if p.conn != nil {
 		return nil
 	}
-	conn, err := p.dial()
+	socket, err := p.dial()
+	if err == nil {
+		p.conn, p.socket, err = checked(socket)
+	}
 	if err != nil {
 		return fmt.Errorf("keeper on %s: %w", p.opts.Socket, err)
 	}
-	p.conn = conn
 	out, _, err := p.tryLocked(request{Operation: opNames}, nil)
 	for _, name := range slices.Sorted(maps.Keys(p.held)) {
 		if err == nil {
@@ -103,7 +106,7 @@ func (p *Process) connectLocked() error {
 }
 
 // dial connects to the keeper. Without one it starts one and waits until that listens.
-func (p *Process) dial() (*wire.Conn, error) {
+func (p *Process) dial() (*net.UnixConn, error) {
 	conn, err := connect(p.opts.Socket)
 	if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist) {
 		return conn, err
@@ -111,7 +114,13 @@ func (p *Process) dial() (*wire.Conn, error) {
 	command := exec.Command(p.opts.Command[0], p.opts.Command[1:]...)
 	command.Dir = "/"
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	command.Stderr = os.Stderr
+	// A keeper outlives the readers of this process's standard error, so it gets memory to write to.
+	said, err := memoryFile("standard error of a keeper")
+	if err != nil {
+		return nil, err
+	}
+	defer said.Close()
+	command.Stderr = said
 	if err := command.Start(); err != nil {
 		return nil, fmt.Errorf("start a keeper: %w", err)
 	}
@@ -127,7 +136,7 @@ func (p *Process) dial() (*wire.Conn, error) {
 			if conn, err := connect(p.opts.Socket); err == nil {
 				return conn, nil
 			}
-			return nil, fmt.Errorf("start a keeper: %s ended: %w", p.opts.Command[0], errors.Join(failed, err))
+			return nil, fmt.Errorf("start a keeper: %s ended: %w%s", p.opts.Command[0], errors.Join(failed, err), firstLine(said))
 		default:
 		}
 		if time.Now().After(end) {
@@ -136,24 +145,42 @@ func (p *Process) dial() (*wire.Conn, error) {
 	}
 }
 
-// connect connects once and checks that the keeper runs as the user of this process.
-func connect(path string) (*wire.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
-	defer cancel()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", path)
+// firstLine returns what a keeper wrote first, for an error text.
+func firstLine(f *os.File) string {
+	line := make([]byte, 200)
+	n, _ := f.ReadAt(line, 0) // best effort: the keeper may have written nothing
+	text, _, _ := strings.Cut(string(line[:n]), "\n")
+	if text == "" {
+		return ""
+	}
+	return ": " + message.CutText(text, len(line))
+}
+
+// connect connects once.
+func connect(path string) (*net.UnixConn, error) {
+	d := net.Dialer{Timeout: answerTime}
+	c, err := d.Dial("unix", path)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := wire.NewConn(c.(*net.UnixConn), limits)
+	return c.(*net.UnixConn), nil
+}
+
+// checked checks that the keeper runs as the user of this process. It takes the socket.
+func checked(socket *net.UnixConn) (*wire.Conn, syscall.RawConn, error) {
+	raw, err := socket.SyscallConn()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	conn, err := wire.NewConn(socket, limits)
+	if err != nil {
+		return nil, nil, err
 	}
 	if peer := conn.Peer(); !peer.SameUser() {
 		conn.Close()
-		return nil, fmt.Errorf("%w: process %d of user %d listens there", os.ErrPermission, peer.PID, peer.UID)
+		return nil, nil, fmt.Errorf("%w: process %d of user %d listens there", os.ErrPermission, peer.PID, peer.UID)
 	}
-	return conn, nil
+	return conn, raw, nil
 }
 
 // watchInterval is the interval at which Process checks that the keeper runs. A keeper that was killed is replaced
@@ -171,7 +198,7 @@ func (p *Process) watchKeeper() {
 		case <-ticker.C:
 		}
 		p.mu.Lock()
-		if p.conn != nil && p.hungUpLocked() {
+		if p.conn != nil && hungUp(p.socket) {
 			p.opts.Logger.Warn("the keeper has ended; everything is stored in a new one", "socket", p.opts.Socket, "pid", p.pid)
 			p.dropLocked()
 		}
@@ -182,11 +209,14 @@ func (p *Process) watchKeeper() {
 	}
 }
 
-// hungUpLocked reports whether the keeper has closed the connection.
-func (p *Process) hungUpLocked() bool {
-	_ = p.conn.SetReadDeadline(time.Unix(1, 0)) // in the past: only what has arrived
-	_, err := p.conn.Receive()
-	return err == nil || !errors.Is(err, os.ErrDeadlineExceeded)
+// hungUp reports whether the peer of a socket has closed it.
+func hungUp(socket syscall.RawConn) bool {
+	var events []unix.PollFd
+	err := socket.Control(func(fd uintptr) {
+		events = []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		_, _ = unix.Poll(events, 0) // an interrupted call is repeated at the next tick
+	})
+	return err != nil || events[0].Revents != 0
 }
 
 // dropLocked closes the connection.

@@ -27,7 +27,7 @@ type Config struct {
 	Socket string
 	// Idle ends the keeper when it has had neither a descriptor nor a connection for this long; 0 means 10 s.
 	Idle time.Duration
-	// Logger reports refused connections and requests; nil means [slog.Default].
+	// Logger reports refused connections and requests; nil means none.
 	Logger *slog.Logger
 }
 
@@ -39,7 +39,7 @@ func Serve(ctx context.Context, c Config) error {
 		c.Idle = 10 * time.Second
 	}
 	if c.Logger == nil {
-		c.Logger = slog.Default()
+		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	socket, err := transport.Listen(c.Socket, false)
 	if err != nil {

@@ -58,10 +58,24 @@ type Options struct {
 	PendingNames int
 	// Now returns the time for infos and leases; nil means [time.Now].
 	Now func() time.Time
+	// Record, if not nil, is called under the lock before a version is published or a name is withdrawn. An error
+	// prevents that. It must not call the catalog and should not wait.
+	Record func(Change) error
 	// Freed, if not nil, is called for each version whose state dict was closed, with the closed state dict and the
 	// error of closing it. It is called without the lock on the goroutine that freed the version, so it may call the
 	// catalog.
 	Freed func(name string, version uint64, sd *module.StateDict, err error)
+}
+
+// Change is a publication, or with a nil StateDict the withdrawal of all versions of a name.
+type Change struct {
+	// Name and Version name the version. Version is 0 for a withdrawal.
+	Name    string
+	Version uint64
+	// StateDict is the version's content, borrowed.
+	StateDict *module.StateDict
+	// Origin is the version's origin, with its time of publication.
+	Origin Origin
 }
 
 // Origin describes the source of a version, for display only.
@@ -70,6 +84,8 @@ type Origin struct {
 	Source string
 	// Publisher is the session that published the version; zero if the owner did.
 	Publisher Holder
+	// At is the time of publication; zero means now.
+	At time.Time
 }
 
 // Catalog holds names, their versions and the leases on them. Its methods are safe for concurrent use.
@@ -156,16 +172,51 @@ func (c *Catalog) publish(v *version) (freed []*version, wake []func(), err erro
 	e := c.entries[v.name]
 	if e == nil {
 		e = &entry{last: c.floor}
+	}
+	v.number = max(e.last, v.number) + 1
+	if v.origin.At.IsZero() {
+		v.origin.At = c.opts.Now()
+	}
+	if err := c.recordLocked(Change{Name: v.name, Version: v.number, StateDict: v.sd, Origin: v.origin}); err != nil {
+		return nil, nil, &NameError{Op: "publish", Name: v.name, Err: err}
+	}
+	if c.entries[v.name] == nil {
 		c.entries[v.name] = e
 	} else if len(e.versions) == 0 {
 		c.empty--
 	}
-	e.last = max(e.last, v.number) + 1
-	v.number, v.at = e.last, c.opts.Now()
+	e.last = v.number
 	e.versions = append(e.versions, v)
 	e.current = v
 	freed = c.settleLocked(v.name, e)
 	return freed, c.tellLocked(Published, v.name, v.number), nil
+}
+
+// recordLocked calls Options.Record.
+func (c *Catalog) recordLocked(change Change) error {
+	if c.opts.Record == nil {
+		return nil
+	}
+	return c.opts.Record(change)
+}
+
+// Continue makes the numbers of new versions continue those of an earlier catalog: last holds the highest number of
+// names, floor that of all others.
+func (c *Catalog) Continue(last map[string]uint64, floor uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.floor = max(c.floor, floor)
+	for name, number := range last {
+		if c.closed {
+			return
+		}
+		if c.entries[name] == nil {
+			c.entries[name] = &entry{last: c.floor}
+			c.empty++
+		}
+		e := c.entries[name]
+		e.last = max(e.last, number)
+	}
 }
 
 // Withdraw removes name from the catalog. Its versions can no longer be acquired, and each is freed when its last
@@ -190,6 +241,9 @@ func (c *Catalog) withdraw(name string) (freed []*version, wake []func(), err er
 	e := c.entries[name]
 	if e == nil || e.current == nil {
 		return nil, nil, c.unknownLocked("withdraw", name)
+	}
+	if err := c.recordLocked(Change{Name: name}); err != nil {
+		return nil, nil, &NameError{Op: "withdraw", Name: name, Err: err}
 	}
 	for _, v := range e.versions {
 		v.withdrawn = true

@@ -276,6 +276,11 @@ func TestInfoTellsWhoHoldsWhat(t *testing.T) {
 	origin := catalog.Origin{Source: "model.safetensors", Publisher: catalog.Holder{ID: 9, PID: 99}}
 	alice := catalog.Holder{ID: 1, PID: 11, UID: 1000, Label: "alice"}
 	bob := catalog.Holder{ID: 2, PID: 22, UID: 1000, Label: "bob"}
+	at := func(seconds int64) catalog.Origin {
+		o := origin
+		o.At = time.Unix(seconds, 0)
+		return o
+	}
 	publish := func(name string, bytes int64) {
 		_, err := b.Publish(name, (&probe{bytes: bytes}).stateDict(t), origin)
 		require.NoError(t, err)
@@ -298,11 +303,11 @@ func TestInfoTellsWhoHoldsWhat(t *testing.T) {
 	require.Equal(t, "a", list[0].Name)
 	require.Equal(t, catalog.Info{Name: "z", Current: 2, Versions: []catalog.VersionInfo{
 		{
-			Version: 2, Bytes: 200, Tensors: 1, Devices: []driver.Info{probeInfo}, PublishedAt: time.Unix(1006, 0), Current: true, Origin: origin,
+			Version: 2, Bytes: 200, Tensors: 1, Devices: []driver.Info{probeInfo}, Current: true, Origin: at(1006),
 			Holders: []catalog.HolderInfo{{Holder: bob, Leases: 1, Since: l4.Since}},
 		},
 		{
-			Version: 1, Bytes: 100, Tensors: 1, Devices: []driver.Info{probeInfo}, PublishedAt: time.Unix(1001, 0), Origin: origin,
+			Version: 1, Bytes: 100, Tensors: 1, Devices: []driver.Info{probeInfo}, Origin: at(1001),
 			Holders: []catalog.HolderInfo{
 				{Holder: bob, Leases: 2, Since: l1.Since}, {Holder: alice, Leases: 1, Since: l2.Since},
 			},
@@ -336,5 +341,44 @@ func TestCheckName(t *testing.T) {
 		"parent": "..", "folder": ".", "other folder": "../../etc", "inner": "a/../b", "at the end": "a/..",
 	} {
 		require.ErrorIs(t, catalog.CheckName(name), catalog.ErrName, what)
+	}
+}
+
+func TestRecord(t *testing.T) {
+	var changes []string
+	refuse := errors.New("disk full")
+	var fail error
+	b := newTestCatalog(t, catalog.Options{Record: func(c catalog.Change) error {
+		changes = append(changes, fmt.Sprint(c.Name, c.Version, c.StateDict != nil, c.Origin.At.IsZero()))
+		return fail
+	}})
+	b.publish("a")
+	fail = refuse
+	p := &probe{bytes: 8}
+	_, err := b.Publish("a", p.stateDict(t), catalog.Origin{})
+	require.ErrorIs(t, err, refuse)
+	require.True(t, p.isClosed())
+	_, err = b.Publish("b", (&probe{bytes: 8}).stateDict(t), catalog.Origin{})
+	require.ErrorIs(t, err, refuse)
+	require.ErrorIs(t, b.Withdraw("a"), refuse)
+	newest, err := b.Newest("a")
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), newest, "a change that was not recorded is not visible")
+	_, err = b.Info("b")
+	require.ErrorIs(t, err, catalog.ErrNotFound)
+	fail = nil
+	_, v := b.publish("a")
+	require.Equal(t, uint64(2), v)
+	require.NoError(t, b.Withdraw("a"))
+	require.Equal(t, []string{"a1 true false", "a2 true false", "b1 true false", "a0 false true", "a2 true false", "a0 false true"}, changes)
+}
+
+func TestContinue(t *testing.T) {
+	b := newTestCatalog(t, catalog.Options{})
+	b.publish("live")
+	b.Continue(map[string]uint64{"live": 9, "gone": 4, "older": 1}, 2)
+	for name, want := range map[string]uint64{"live": 10, "gone": 5, "older": 3, "new": 3} {
+		_, v := b.publish(name)
+		require.Equal(t, want, v, name)
 	}
 }

@@ -30,8 +30,6 @@ type VersionInfo struct {
 	Tensors int
 	// Devices lists the devices of its memory, each once. The catalog owns the slice; callers must not change it.
 	Devices []driver.Info
-	// PublishedAt is the time of publication.
-	PublishedAt time.Time
 	// Current reports whether new readers get this version.
 	Current bool
 	// Withdrawn reports whether new readers are refused.
@@ -186,7 +184,7 @@ func (e *entry) currentNumber() uint64 {
 // info describes the version of an entry.
 func (v *version) info(e *entry) VersionInfo {
 	return VersionInfo{
-		Version: v.number, Bytes: v.bytes, Tensors: v.tensors, Devices: v.devices, PublishedAt: v.at,
+		Version: v.number, Bytes: v.bytes, Tensors: v.tensors, Devices: v.devices,
 		Current: v == e.current, Withdrawn: v.withdrawn, Origin: v.origin, Holders: v.holders(),
 	}
 }

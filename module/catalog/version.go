@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"slices"
-	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -24,7 +23,6 @@ type version struct {
 	tensors int
 	devices []driver.Info
 	origin  Origin
-	at      time.Time
 
 	withdrawn bool
 	leases    map[uint64]*Lease

@@ -47,6 +47,17 @@ type Hello struct {
 	Devices []DeviceInfo `cbor:"7,keyasint,omitempty"`
 	// Label is the sender's display name in lists of holders.
 	Label string `cbor:"8,keyasint,omitempty"`
+	// Catalog identifies the server's published versions. A server that adopts the versions of another one has the same
+	// catalog, and every version keeps its name and number. Empty means that the catalog ends with the server.
+	Catalog string `cbor:"9,keyasint,omitempty"`
+}
+
+// Published identifies the sender's published versions: its catalog, or the server itself.
+func (h *Hello) Published() string {
+	if h.Catalog != "" {
+		return h.Catalog
+	}
+	return h.Server
 }
 
 // DeviceInfo describes a device to the peer. Only UUID and Type mean the same on both sides.

@@ -29,7 +29,8 @@ type Lease struct {
 	Source  string
 	Bytes   int64
 
-	of *Connector
+	of      *Connector
+	catalog string // id of the owner's versions; a later owner may adopt them
 
 	mu        sync.Mutex
 	conn      *Conn  // connection that has the lease; nil while the owner does not have it
@@ -118,10 +119,10 @@ func (a *Lease) notifyLocked() {
 }
 
 // acquired sets the acquired version and applies earlier events.
-func (a *Lease) acquired(server string, version uint64) {
+func (a *Lease) acquired(owner *message.Hello, version uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.Server, a.Version = server, version
+	a.Server, a.catalog, a.Version = owner.Server, owner.Published(), version
 	a.state.Newest, a.ready = version, true
 	for _, e := range a.early {
 		a.applyLocked(e)
@@ -223,7 +224,7 @@ func (a *Lease) resume(ctx context.Context, conn *Conn) error {
 	if !a.needsResume(conn) {
 		return nil
 	}
-	if conn.Server.Server != a.Server {
+	if conn.Server.Published() != a.catalog {
 		a.end()
 		return nil
 	}
@@ -291,7 +292,7 @@ func (c *Client) attach(ctx context.Context, conn *Conn, a *Lease, ask message.A
 		a.Bytes += storage.Bytes()
 	}
 	a.Source = message.CutText(got.Source, maxSource)
-	a.acquired(conn.Server.Server, got.Version)
+	a.acquired(&conn.Server, got.Version)
 	a.register(conn, got.Lease, id)
 	return sd, nil
 }

@@ -41,7 +41,7 @@ func TestLeaseStates(t *testing.T) {
 	conn := new(Conn)
 	event := a.eventsOf(conn)
 	event(message.Event{Kind: message.EventPublished, Name: "m", Version: 5})
-	a.acquired("one", 3)
+	a.acquired(&message.Hello{Server: "one"}, 3)
 	require.Equal(t, LeaseState{Newest: 5}, a.State())
 	for _, step := range []struct {
 		conn    *Conn

@@ -46,7 +46,8 @@ type Watcher struct {
 	refused error             // why the owner refused the request on conn
 	request uint64            // id of the request on conn; 0 until it is answered
 	began   bool              // an owner has answered; later changes of the owner are events
-	server  string            // owner that seen refers to
+	server  string            // owner that answered last
+	catalog string            // catalog that seen refers to
 	seen    map[string]uint64 // newest known version of each name that was not withdrawn
 	pending map[string]Event  // by name, or by ownerKey and overflowKey
 	queue   []string          // keys of pending, oldest first
@@ -163,10 +164,11 @@ func (w *Watcher) bindLink(conn *Conn, back bool) (asking chan struct{}, known m
 		return nil, nil, err
 	}
 	w.conn, w.request, w.refused, w.asking = conn, 0, nil, make(chan struct{})
-	if w.server != conn.Server.Server { // each owner has its own version numbers
-		w.server = conn.Server.Server
+	if id := conn.Server.Published(); w.catalog != id { // each catalog has its own version numbers
+		w.catalog = id
 		clear(w.seen)
 	}
+	w.server = conn.Server.Server
 	if back {
 		w.ownerLocked(EventOwnerBack, conn)
 	}

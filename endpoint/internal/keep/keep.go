@@ -92,7 +92,7 @@ type Adopted struct {
 	Files []*os.File
 }
 
-// Numbers holds what the catalog of an earlier owner knew about names without versions.
+// Numbers holds the numbers that earlier owners used, also for versions that are gone.
 type Numbers struct {
 	Last  map[string]uint64 // highest number of a name
 	Floor uint64            // the highest number of all other names
@@ -118,9 +118,7 @@ func Open(store Store, log *slog.Logger) (*Keep, []Adopted, Numbers, error) {
 	adopted := k.claim(versions, stored)
 	numbers := Numbers{Last: map[string]uint64{}, Floor: k.floor}
 	for n, state := range k.names {
-		if state.live == 0 {
-			numbers.Last[n] = state.last
-		}
+		numbers.Last[n] = state.last
 	}
 	k.sweep(stored)
 	return k, adopted, numbers, nil

@@ -151,7 +151,7 @@ func TestNextOwnerAdoptsVersions(t *testing.T) {
 
 	again, adopted, numbers := open(t, s)
 	require.Equal(t, []string{"a5 other", "b1 old", "b2 new"}, texts(t, adopted))
-	require.Equal(t, map[string]uint64{"gone": 3}, numbers.Last)
+	require.Equal(t, map[string]uint64{"gone": 3, "a": 6, "b": 2}, numbers.Last)
 	require.Equal(t, k.Catalog(), again.Catalog())
 	again.Freed(adopted[1].ID)
 	require.NoError(t, again.Close())
@@ -201,7 +201,7 @@ func TestVersionWithoutItsMemoryIsDropped(t *testing.T) {
 	require.NoError(t, s.Remove("v1.0"))
 	k, adopted, numbers := open(t, s)
 	require.Equal(t, []string{"b1 kept"}, texts(t, adopted))
-	require.Equal(t, map[string]uint64{"a": 1}, numbers.Last)
+	require.Equal(t, map[string]uint64{"a": 1, "b": 1}, numbers.Last)
 	require.NoError(t, k.Close())
 }
 
@@ -283,7 +283,7 @@ func TestJournalIsCompacted(t *testing.T) {
 	require.Less(t, k.journal.end, int64(2*smallJournal))
 	_, adopted, numbers := open(t, s)
 	require.Equal(t, []string{"m500 " + text}, texts(t, adopted))
-	require.LessOrEqual(t, len(numbers.Last), rememberedNames)
+	require.LessOrEqual(t, len(numbers.Last), rememberedNames+1)
 	require.Greater(t, numbers.Floor, uint64(rememberedNames))
 	require.Less(t, len(s.names()), 4)
 }

@@ -38,13 +38,14 @@ type Models struct {
 	quotas  quotas
 	loads   loads
 	digests digester
+	keeping *keeping // nil if the versions end with this server
 }
 
 // NewModels returns the models of a server without versions.
 func NewModels(c ModelsConfig) *Models {
 	m := &Models{ModelsConfig: c}
 	m.digests.of = m
-	m.Catalog = catalog.New(catalog.Options{Retain: c.Retain, Freed: m.freed})
+	m.Catalog = catalog.New(catalog.Options{Retain: c.Retain, Record: m.record, Freed: m.freed})
 	return m
 }
 
@@ -55,7 +56,20 @@ func (m *Models) StopDigests() { m.digests.close() }
 // errors of the catalog.
 func (m *Models) Close() error {
 	m.digests.work.Wait()
-	return m.Catalog.Close()
+	m.keeping.finish()
+	err := m.Catalog.Close()
+	if m.keeping != nil {
+		err = errors.Join(err, m.keeping.Close())
+	}
+	return err
+}
+
+// record is the catalog's callback before a change becomes visible.
+func (m *Models) record(change catalog.Change) error {
+	if m.keeping == nil {
+		return nil
+	}
+	return m.keeping.record(change)
 }
 
 // CheckName returns an error if the catalog does not allow the name.
@@ -84,6 +98,8 @@ type Publication struct {
 	Origin    catalog.Origin    // publisher and source
 	Digests   bool              // compute digests
 	After     uint64            // the version's number is greater
+	SourceID  string            // identifies the content of the source, for the next owner
+	adopted   uint64            // id of a version that an earlier owner has recorded
 	charge    *charge           // of a client; nil for publications of the server's own process
 }
 
@@ -124,6 +140,9 @@ func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, er
 	undo = append(undo, func() error { m.closeExport(out); return nil })
 	p.Origin.Source = status.ShortText(p.Origin.Source, status.MaxSourceBytes)
 	if err = m.attachable(p, out); err != nil {
+		return 0, err
+	}
+	if err = m.keeping.put(&p, out); err != nil {
 		return 0, err
 	}
 	m.exports.put(sd, out) // before publication: the first reader may arrive at once
@@ -189,6 +208,7 @@ func (m *Models) freed(name string, version uint64, sd *module.StateDict, err er
 // release releases everything that is kept for a state dict that the catalog has dropped.
 func (m *Models) release(sd *module.StateDict) {
 	m.digests.drop(sd)
+	m.keeping.drop(sd)
 	if out := m.exports.take(sd); out != nil {
 		m.closeExport(out)
 	}

@@ -99,7 +99,7 @@ func encodeVersion(v catalog.VersionInfo) message.VersionInfo {
 	from := v.Origin.Publisher
 	version := message.VersionInfo{
 		Version: v.Version, Bytes: uint64(v.Bytes), Tensors: uint64(v.Tensors), Current: v.Current, Withdrawn: v.Withdrawn,
-		PublishedAt: v.PublishedAt.UnixNano(),
+		PublishedAt: v.Origin.At.UnixNano(),
 		Origin:      message.Origin{PID: from.PID, UID: from.UID, Label: from.Label, Source: v.Origin.Source},
 	}
 	for _, d := range v.Devices {
