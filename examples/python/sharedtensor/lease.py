@@ -90,6 +90,7 @@ class Lease(Held):
 
     :ivar name: of the model.
     :ivar version: of it.
+    :ivar server: identifies the versions of the server, which the next owner may adopt.
     :ivar place: path of the owner's socket, and the uid that `connect` was given.
     :ivar inodes: device and inode of each storage's memory, to recognize it after a reconnect.
     """
@@ -100,7 +101,7 @@ class Lease(Held):
         super().__init__(session, number)
         self.name = name
         self.version = version
-        self.server = session.hello.server
+        self.server = session.published
         self.place = session.path, session.uid
         self.inodes: list[tuple[int, int]] = []
 

@@ -229,6 +229,7 @@ class Hello(Message):
     pid: I32 = 0
     devices: list[DeviceInfo] = field(default_factory=list)
     label: str = ""
+    catalog: str = ""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -178,7 +178,7 @@ class Model(StateDict):
 
     @property
     def server(self) -> str:
-        """The id of the server's process: another text after a restart."""
+        """Identifies the server's published versions: another text after a restart, unless the next owner adopted them."""
         return self._lease.server
 
     def release(self) -> None:

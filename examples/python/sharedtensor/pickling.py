@@ -29,7 +29,7 @@ def attach(path: str, uid: int | None, server: str, name: str, version: int, fra
     """Acquires the model that a pickle refers to. Raises VersionNotFoundError if the owner has freed the version, and
     StaleHandleError if the owner was replaced by another."""
     client = shared_client(path, uid)
-    if client.server.server != server:
+    if client._session().published != server:
         raise StaleHandleError(f"the owner that had {name!r} version {version} is gone: acquire it anew")
     return client.acquire(name, version, framework=framework)
 

@@ -155,6 +155,11 @@ class Session:
         threading.Thread(target=self._receive, name="sharedtensor receive", daemon=True).start()
         threading.Thread(target=self._work, name="sharedtensor work", daemon=True).start()
 
+    @property
+    def published(self) -> str:
+        """Identifies the server's published versions. It stays the same when another owner adopts them."""
+        return self.hello.catalog or self.hello.server
+
     def _meet(self, deadline: float) -> messages.Hello:
         mine = messages.Hello(
             protocol=PROTOCOL,

@@ -286,7 +286,7 @@ class Follower:
 
     def _server(self) -> str:
         session = self._watch._session
-        return "" if session is None else session.hello.server
+        return "" if session is None else session.published
 
     def _wait(self, version: int | None, until: float | None) -> None:
         with self._changed:
