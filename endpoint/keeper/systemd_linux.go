@@ -115,8 +115,18 @@ func (s *Systemd) notify(state string, file *os.File) error {
 	if file != nil {
 		rights = unix.UnixRights(int(file.Fd()))
 	}
-	_, _, err = c.WriteMsgUnix([]byte(state), rights, nil)
-	return err
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Write(func(fd uintptr) bool { // package net sends no descriptors on connected datagram sockets
+		failed = unix.Sendmsg(int(fd), []byte(state), rights, nil, unix.MSG_NOSIGNAL)
+		return failed != unix.EAGAIN
+	}); err != nil {
+		return err
+	}
+	return os.NewSyscallError("sendmsg", failed)
 }
 
 // barrier waits until the service manager has processed all earlier messages (BARRIER=1 in sd_notify(3)): it then

@@ -64,7 +64,7 @@ func newRootCommand() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add(groupOwner, newServeCommand(), newPublishCommand(), newWithdrawCommand())
+	add(groupOwner, newServeCommand(), newKeepCommand(), newPublishCommand(), newWithdrawCommand())
 	add(groupClient, newLsCommand(), newInspectCommand(), newGetCommand(), newWatchCommand(), newPingCommand())
 	add(groupClient, newHoldersCommand(), newTopCommand(), newMetricsCommand())
 	add(groupCall, newCallCommand(), newSubmitCommand(), newTasksCommand(), newWaitCommand(), newCancelCommand())

@@ -31,6 +31,10 @@ Signals:
                    are in memory for a while. A model that fails to load keeps
                    its version. The log lists the changes
 
+With --keep, published models survive the owner: a small process (sharedtensor keep), or with --keep=systemd the service
+manager's descriptor store, holds their memory. The next owner on the same socket serves them again at once, with the same
+names and version numbers, and readers keep their leases. A NAME=PATH whose files have not changed is not loaded again.
+
 As a systemd service use Type=notify: the owner reports that it is ready when loading has ended, and extends the start
 timeout until then. With a socket unit with one ListenStream=PATH, --socket is not needed.`
 
@@ -44,6 +48,7 @@ type serveFlags struct {
 	level          string
 	pythonTies     bool
 	digests        bool
+	keep           string // keepProcess, keepSystemd, or empty
 }
 
 func newServeCommand() *cobra.Command {
@@ -55,7 +60,8 @@ func newServeCommand() *cobra.Command {
 		Example: `  sharedtensor serve llm=model.safetensors
   sharedtensor serve llm=./llama-3 vad=silero_vad_16k.safetensors --socket /run/models/owner.sock
   sharedtensor serve --device cuda:0 llm=./llama-3
-  sharedtensor serve gpt2=hf:openai-community/gpt2`,
+  sharedtensor serve gpt2=hf:openai-community/gpt2
+  sharedtensor serve --keep llm=./llama-3`,
 		ValidArgsFunction: completeModels,
 		RunE: func(c *cobra.Command, words []string) error {
 			models, err := parseModels(c, words, o.pythonTies)
@@ -67,6 +73,9 @@ func newServeCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&o.socket, "socket", "", "path of the socket to listen on (default: see sharedtensor --help)")
+	f.StringVar(&o.keep, "keep", "", "keep the models for the next owner: process (the default of --keep alone) or systemd")
+	f.Lookup("keep").NoOptDefVal = keepProcess
+	_ = c.RegisterFlagCompletionFunc("keep", cobra.FixedCompletions([]string{keepProcess, keepSystemd}, cobra.ShellCompDirectiveNoFileComp))
 	f.IntVar(&o.retain, "retain", 0, "number of superseded versions of each name to keep without readers")
 	f.UintSliceVar(&o.uids, "allow-uid", nil, "also accept processes of this user id, which may publish too")
 	f.BoolVar(&o.offers, "offers", false, "let other processes (workers) offer functions that they run")
@@ -92,6 +101,9 @@ func (o *serveFlags) check(c *cobra.Command) (*slog.Logger, []uint32, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(o.level)); err != nil {
 		return nil, nil, cli.Usagef(c, "--log-level %q: use debug, info, warn or error", o.level)
+	}
+	if o.keep != "" && o.keep != keepProcess && o.keep != keepSystemd {
+		return nil, nil, cli.Usagef(c, "--keep=%s: use %s or %s", o.keep, keepProcess, keepSystemd)
 	}
 	if o.retain < 0 {
 		return nil, nil, cli.Usagef(c, "--retain %d: it must be 0 or more", o.retain)

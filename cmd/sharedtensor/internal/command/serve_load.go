@@ -95,6 +95,11 @@ func (s *service) loadAll(ctx context.Context) (pass loadPass) {
 
 // load loads and publishes a model.
 func (s *service) load(ctx context.Context, m modelArg, load *endpoint.Load) (version uint64, err error) {
+	if version, ok := s.unchanged[m.name]; ok { // an earlier owner has loaded it; a later pass loads it again
+		delete(s.unchanged, m.name)
+		return version, nil
+	}
+	id := m.sourceID() // before the files are read
 	sd, err := loadModel(ctx, s.device, m, s.stderr, func(done, total int64) {
 		load.Progress(done, total)
 		s.notify.Progress(m.name, done, total)
@@ -102,6 +107,6 @@ func (s *service) load(ctx context.Context, m modelArg, load *endpoint.Load) (ve
 	if err != nil {
 		return 0, err
 	}
-	version, err = s.server.PublishWith(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source(), Digests: s.digests})
+	version, err = s.server.PublishWith(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source(), SourceID: id, Digests: s.digests})
 	return version, errors.Join(err, sd.Close()) // the server holds its own reference
 }

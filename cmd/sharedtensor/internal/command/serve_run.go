@@ -30,6 +30,8 @@ type service struct {
 	stderr io.Writer
 	notify *systemd.Notifier
 	grace  time.Duration
+	// unchanged are the models that an earlier owner has loaded from the same files.
+	unchanged map[string]uint64
 	// digests enables computing digests of published models.
 	digests bool
 }
@@ -55,20 +57,53 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.device.Close()) }()
-	if s.server, err = bindOwner(o, s.device, uids, log); err != nil {
+	var store closableStore
+	if o.keep == keepSystemd {
+		if store, err = openSystemd(); err != nil {
+			return err
+		}
+	}
+	opts, err := ownerOptions(o, s.device, uids, log)
+	if err != nil {
+		return err
+	}
+	if o.keep == keepProcess {
+		if store, err = openKeeper(opts.Socket, log); err != nil {
+			return err
+		}
+	}
+	if store != nil {
+		opts.Keep = store
+		defer func() { err = errors.Join(err, store.Close()) }()
+	}
+	if s.server, err = endpoint.NewServer(opts); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.server.Close()) }()
+	s.adopt()
 	return s.run(c.Context(), c.OutOrStdout(), reload)
 }
 
-// bindOwner uses the socket that the service manager passed, or creates one.
-func bindOwner(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logger) (*endpoint.Server, error) {
+// adopt logs the models that the previous owner has left, and finds those whose files have not changed.
+func (s *service) adopt() {
+	s.unchanged = map[string]uint64{}
+	for _, a := range s.server.Adopted() {
+		s.log.Info("adopted", "name", a.Name, "version", a.Version, "source", a.Source)
+		for _, m := range s.models {
+			if m.name == a.Name && a.Current && a.Source == m.source() && a.SourceID != "" && a.SourceID == m.sourceID() {
+				s.unchanged[m.name] = a.Version
+			}
+		}
+	}
+}
+
+// ownerOptions returns the options of the owner, with the socket that the service manager passed, if any.
+func ownerOptions(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logger) (opts endpoint.ServerOptions, err error) {
 	listener, err := systemd.ActivatedListener()
 	if err != nil {
-		return nil, err
+		return opts, err
 	}
-	opts := endpoint.ServerOptions{
+	opts = endpoint.ServerOptions{
 		Socket: o.socket, Listener: listener, Devices: []driver.Device{dev}, Retain: o.retain, AllowUIDs: uids,
 		Offers: o.permitted(),
 		Label:  "sharedtensor serve", Logger: log,
@@ -76,14 +111,16 @@ func bindOwner(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logger)
 	if listener != nil && o.socket != "" && o.socket != listener.Addr().String() {
 		err := fmt.Errorf("%w: the service manager passed %s, which is not --socket %s: omit --socket",
 			driver.ErrInvalid, listener.Addr(), o.socket)
-		return nil, errors.Join(err, listener.Close())
+		return opts, errors.Join(err, listener.Close())
 	}
-	if listener == nil && o.socket == "" {
-		if opts.Socket, err = endpoint.SocketPath("", dev.Info().Index); err != nil {
-			return nil, err
-		}
+	switch {
+	case opts.Socket != "":
+	case listener != nil:
+		opts.Socket = listener.Addr().String()
+	default:
+		opts.Socket, err = endpoint.SocketPath("", dev.Info().Index)
 	}
-	return endpoint.NewServer(opts)
+	return opts, err
 }
 
 // run serves until ctx ends, and then drains. Models are loaded concurrently.

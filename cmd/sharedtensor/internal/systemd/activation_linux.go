@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -16,7 +17,7 @@ const firstActivated = 3
 // there is none. The caller owns it. The environment variables of the protocol are removed, so that child processes do
 // not use them.
 func ActivatedListener() (*net.UnixListener, error) {
-	pid, count := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
+	pid, count, names := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
 	if pid == "" || count == "" || pid != strconv.Itoa(os.Getpid()) {
 		return nil, nil
 	}
@@ -25,19 +26,34 @@ func ActivatedListener() (*net.UnixListener, error) {
 			return nil, fmt.Errorf("socket activation: %w", err)
 		}
 	}
-	switch n, err := strconv.Atoi(count); {
-	case err != nil || n < 0:
+	n, err := strconv.Atoi(count)
+	if err != nil || n < 0 {
 		return nil, fmt.Errorf("socket activation: LISTEN_FDS is %q, not a number", count)
-	case n == 0:
-		return nil, nil
-	case n > 1:
-		return nil, fmt.Errorf("socket activation: the service manager passed %d sockets: use one ListenStream= in the socket unit", n)
 	}
-	l, err := listenerOf(firstActivated)
+	sockets := passedSockets(n, names)
+	switch len(sockets) {
+	case 0:
+		return nil, nil
+	case 1:
+	default:
+		return nil, fmt.Errorf("socket activation: the service manager passed %d sockets: use one ListenStream= in the socket unit", len(sockets))
+	}
+	l, err := listenerOf(sockets[0])
 	if err != nil {
-		return nil, fmt.Errorf("socket activation: descriptor %d: %w", firstActivated, err)
+		return nil, fmt.Errorf("socket activation: descriptor %d: %w", sockets[0], err)
 	}
 	return l, nil
+}
+
+// passedSockets returns the passed descriptors that are not of the descriptor store (package keeper).
+func passedSockets(count int, names string) (fds []int) {
+	list := strings.Split(names, ":")
+	for i := range count {
+		if i >= len(list) || !strings.HasPrefix(list[i], "sharedtensor.") {
+			fds = append(fds, firstActivated+i)
+		}
+	}
+	return fds
 }
 
 // listenerOf returns a listener for a descriptor and takes ownership of it. It verifies the socket's type and state.

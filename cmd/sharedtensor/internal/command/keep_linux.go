@@ -1,0 +1,113 @@
+package command
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/keeper"
+)
+
+const keepHelp = `Hold the memory of an owner's models while no owner runs. serve --keep starts this process when it is needed, so it rarely
+has to be run by hand. It holds descriptors and reads nothing of them.
+
+The keeper ends when it has held nothing for ten seconds and no owner is connected. If it is killed while an owner runs,
+the owner starts another one. If both are killed, the memory is lost and models are loaded again.`
+
+func newKeepCommand() *cobra.Command {
+	var socket string
+	var log bool
+	c := &cobra.Command{
+		Use:     "keep --socket PATH",
+		Short:   "Hold the memory of an owner's models while the owner restarts",
+		Long:    keepHelp,
+		Example: `  sharedtensor keep --socket /run/models/owner.sock.keep`,
+		Args:    cli.Exactly(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if socket == "" {
+				return cli.Usagef(c, "--socket is required: the socket of an owner with .keep behind it")
+			}
+			config := keeper.Config{Socket: socket}
+			if log {
+				config.Logger = slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
+			}
+			return keeper.Serve(c.Context(), config)
+		},
+	}
+	c.Flags().StringVar(&socket, "socket", "", "path of the keeper's socket")
+	c.Flags().BoolVar(&log, "log", false, "report refused connections and requests on standard error")
+	return c
+}
+
+// Values of serve --keep.
+const (
+	keepProcess = "process"
+	keepSystemd = "systemd"
+)
+
+// closableStore is a store that this process disconnects from when it ends.
+type closableStore interface {
+	endpoint.Store
+	Close() error
+}
+
+// openSystemd takes the descriptors that the service manager has kept. Call it before the socket is taken.
+func openSystemd() (closableStore, error) { return keeper.NewSystemd() }
+
+// openKeeper connects to the keeper of an owner's socket, or starts it.
+func openKeeper(socket string, log *slog.Logger) (closableStore, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	path := socket + ".keep"
+	return keeper.Connect(keeper.Options{Socket: path, Command: []string{program, "keep", "--socket", path}, Logger: log})
+}
+
+// sourceID identifies the content of the files of a model, without reading them: it changes if one is added, removed,
+// replaced or written. It is empty if the files cannot be found.
+func (m modelArg) sourceID() string {
+	path, err := m.file()
+	if err != nil {
+		return ""
+	}
+	files := []string{path}
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	dir := path
+	if !info.IsDir() {
+		dir = filepath.Dir(path)
+	}
+	if info.IsDir() || strings.HasSuffix(path, ".json") {
+		if files, err = filepath.Glob(filepath.Join(globEscape(dir), "*.safetensors*")); err != nil {
+			return ""
+		}
+	}
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%s\n%v\n", path, m.pythonTies)
+	for _, file := range files {
+		info, err := os.Stat(file)
+		if err != nil {
+			return ""
+		}
+		st := info.Sys().(*syscall.Stat_t)
+		fmt.Fprintf(sum, "%q %d %d %d %d.%d %d.%d\n", file, st.Dev, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// globEscape returns a pattern that matches the path alone.
+func globEscape(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
