@@ -1,3 +1,13 @@
+// Package keeper holds the memory of an owner's versions while no owner runs. A server with a store of this package
+// ([endpoint.ServerOptions.Keep]) leaves its versions to the next server, also if it is killed:
+//
+//	store, err := keeper.Connect(keeper.Options{Socket: socket + ".keep"})
+//	…
+//	defer store.Close()
+//	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Keep: store})
+//
+// [Process] is a store in a separate process, which [Serve] runs and the command sharedtensor keep. [Systemd] is the
+// descriptor store of systemd. Both hold descriptors and read nothing of them. Linux only.
 package keeper
 
 import (

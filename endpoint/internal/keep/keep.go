@@ -75,21 +75,21 @@ const rememberedNames = 1024
 
 // Version is a version as it is kept. The fields describe it to the next owner.
 type Version struct {
-	Name      string
-	Number    uint64
-	At        int64 // time of publication, nanoseconds since 1970, UTC
-	Publisher message.Origin
-	SourceID  string // identifies the content of the source; may be empty
-	Digests   bool   // digests were requested
-	Manifest  []byte // encoded [message.Manifest]
-	Handles   []message.Handle
+	Name      string           // published name
+	Number    uint64           // version number
+	At        int64            // time of publication, nanoseconds since 1970, UTC
+	Publisher message.Origin   // publisher and source
+	SourceID  string           // identifies the content of the source; may be empty
+	Digests   bool             // digests were requested
+	Manifest  []byte           // encoded [message.Manifest]
+	Handles   []message.Handle // handles of its storages
 }
 
 // Adopted is a version that an earlier owner published. The receiver owns the files.
 type Adopted struct {
 	Version
-	ID    uint64
-	Files []*os.File
+	ID    uint64     // names the memory in the store
+	Files []*os.File // descriptors that the handles refer to
 }
 
 // Numbers holds the numbers that earlier owners used, also for versions that are gone.

@@ -111,11 +111,11 @@ func (k *keeping) finish() {
 
 // Adopted describes a version that an earlier owner had published.
 type Adopted struct {
-	Name     string
-	Version  uint64
-	Source   string
-	SourceID string
-	Current  bool // new readers get it
+	Name     string // name of the version
+	Version  uint64 // number of the version
+	Source   string // source of its publication, for people
+	SourceID string // identifies the content of the source
+	Current  bool   // new readers get it
 }
 
 // adoptedHolder is the holder of superseded versions until their readers have renewed their leases.

@@ -14,6 +14,7 @@ import (
 type tasksSource struct {
 	manager *task.Manager[*engine.Outcome]
 	filter  task.Filter
+	one     *task.Task[*engine.Outcome] // the task of filter.ID, also after the manager has dropped it
 	changes *task.Subscription[*engine.Outcome]
 	begun   bool
 	listed  map[string]uint64 // Seq of each task in the last list; nil if the last take listed nothing
@@ -32,7 +33,8 @@ func (o *taskOperations) newSource(in message.WatchTasks, session uint64) (*task
 		t.filter.Owner = session
 	}
 	if in.ID != "" {
-		if _, err := o.manager.Get(in.ID); err != nil {
+		var err error
+		if t.one, err = o.manager.Get(in.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -80,6 +82,10 @@ func (t *tasksSource) Take() (events []any) {
 		if _, known := t.listed[s.ID]; !known { // created and removed since the list
 			tell(message.TaskChanged, s)
 		}
+	}
+	// A task that ended and was dropped before the list would otherwise never be reported.
+	if t.one != nil && len(t.listed) == 0 && len(changes) == 0 {
+		tell(message.TaskListed, t.one.Status())
 	}
 	return events
 }

@@ -80,3 +80,28 @@ func TestTaskWatchListsAgain(t *testing.T) {
 	_, err = tasks.newSource(message.WatchTasks{ID: first}, 0)
 	require.Error(t, err, "dropped")
 }
+
+// A task that ends and is dropped while a client begins to watch it is reported all the same.
+func TestWatchedTaskIsDroppedBeforeTheList(t *testing.T) {
+	e := engine.New(engine.Config{Log: slog.New(slog.DiscardHandler), Tasks: engine.TaskBounds{Capacity: 1}})
+	ctx := context.Background()
+	d := numberEndpoint()
+	run := func() string {
+		a, err := e.ArgumentsOf(d, nil, nil)
+		require.NoError(t, err)
+		started, err := e.Submit(ctx, task.Spec{Name: d.Name}, d, a, nil, nil)
+		require.NoError(t, err)
+		require.NoError(t, started.Wait(ctx))
+		return started.ID()
+	}
+	id := run()
+	from, err := (&taskOperations{manager: e.Tasks}).newSource(message.WatchTasks{ID: id}, 0)
+	require.NoError(t, err)
+	run() // takes the place of the first task
+	from.Open(func() {})
+	defer from.Close()
+	events := from.Take()
+	require.Len(t, events, 1)
+	require.Equal(t, id, events[0].(message.TaskEvent).Task.ID)
+	require.Equal(t, string(task.Succeeded), events[0].(message.TaskEvent).Task.State)
+}

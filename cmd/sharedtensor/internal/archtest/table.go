@@ -100,12 +100,13 @@ var Table = []Row{
 			"tensor", "wire", "wire/message", "task/panics", "endpoint/internal/status", "endpoint/internal/transport",
 		},
 	},
+	{Package: "endpoint/internal/keep", Ours: []string{"wire/message", "endpoint/internal/status"}, Theirs: []string{xsys}},
 	{
 		Package: "endpoint/internal/server",
 		Ours: []string{
 			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "endpoint/internal/status", "endpoint/internal/codec",
 			"endpoint/internal/transfer", "endpoint/internal/transport", "endpoint/internal/engine",
-			"endpoint/internal/offering", "endpoint/internal/session",
+			"endpoint/internal/offering", "endpoint/internal/session", "endpoint/internal/keep",
 		},
 	},
 	{Package: "endpoint/internal/proctest", Ours: []string{"driver/drivertest", "wire", "wire/message"}, Theirs: []string{testify}},
@@ -120,8 +121,12 @@ var Table = []Row{
 	},
 	{Package: "endpoint/intercept", Ours: []string{"endpoint"}},
 	{Package: "endpoint/node", Ours: []string{"driver", "endpoint", "endpoint/internal/status", "endpoint/internal/transport"}},
-	{Package: "endpoint/jsonvalue", Ours: []string{"endpoint"}},
 	{Package: "endpoint/endpointtest", Ours: []string{"endpoint", "driver", "driver/host", "driver/drivertest"}},
+	{
+		Package: "endpoint/keeper", Ours: []string{"wire", "wire/message", "endpoint", "endpoint/internal/status", "endpoint/internal/transport"},
+		Theirs: []string{xsys},
+	},
+	{Package: "endpoint/jsonvalue", Ours: []string{"endpoint"}},
 	{Package: "endpoint/metrics", Ours: []string{"endpoint", "driver"}},
 	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host"}, belowEndpoint...)},
 	{Package: "cmd/sharedtensor/internal/term", Ours: []string{"driver"}, Theirs: []string{progressbar, xterm}},
