@@ -23,7 +23,7 @@ import (
 // hello: both sides check the other's user with the kernel, and each request has the version of this protocol.
 const protocol = 1
 
-// operation is what an owner requests.
+// operation is the kind of a request.
 type operation uint8
 
 const (

@@ -325,7 +325,7 @@ func (p *Process) Remove(names ...string) error {
 	return nil
 }
 
-// Stored returns duplicates of everything that the keeper holds. The caller owns them. From then on Process stores them
+// Stored returns duplicates of everything that the keeper holds. The caller owns them. Process stores them
 // again if the keeper ends.
 func (p *Process) Stored() (map[string]*os.File, error) {
 	p.mu.Lock()

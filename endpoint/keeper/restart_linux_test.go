@@ -227,7 +227,7 @@ func TestKilledOwner(t *testing.T) {
 	require.Equal(t, []string{"published gone2", "published m2", "published m3", "published other1"}, events)
 }
 
-// Nobody but the keeper has the memory when the next owner starts.
+// Only the keeper has the memory when the next owner starts.
 func TestKilledOwnerWithoutClients(t *testing.T) {
 	p := start(t)
 	u := newUser(t, p)
@@ -290,7 +290,7 @@ func TestKilledKeeperThenOwner(t *testing.T) {
 	require.Equal(t, 4, value(t, u.acquire("m", 0).StateDict()))
 }
 
-// A server in this process adopts what it has published before, also after Close.
+// A server in this process adopts its earlier versions, also after Close.
 func TestAdopted(t *testing.T) {
 	dir := t.TempDir()
 	store := connect(t, dir)

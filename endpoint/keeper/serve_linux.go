@@ -25,7 +25,7 @@ import (
 type Config struct {
 	// Socket is the path of its socket.
 	Socket string
-	// Idle ends the keeper when it has had neither a descriptor nor a connection for this long; 0 means 10 s.
+	// Idle is the time without descriptors and connections after which the keeper ends; 0 means 10 s.
 	Idle time.Duration
 	// Logger reports refused connections and requests; nil means none.
 	Logger *slog.Logger

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fdPrefix begins the names of this package's descriptors in the service manager's store, beside those of sockets.
+// fdPrefix begins the names of this package's descriptors in the service manager's store, beside the sockets.
 const fdPrefix = "sharedtensor."
 
 // firstPassed is the first descriptor that a service manager passes (SD_LISTEN_FDS_START in sd_listen_fds(3)).

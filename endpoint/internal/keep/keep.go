@@ -3,7 +3,7 @@
 //
 // A [Store] holds descriptors: one for each storage of a version, and one for the journal. The journal is a memory file
 // that the owner writes in place. Publishing appends one entry, which survives the owner as soon as the write has
-// returned. The store executes nothing and reads nothing.
+// returned. The store does not read the memory.
 package keep
 
 import (
@@ -24,7 +24,7 @@ import (
 )
 
 // Store holds descriptors by name, also after the process that stored them has ended. Its methods are safe for
-// concurrent use and do not wait without end.
+// concurrent use, and each method has a time limit.
 type Store interface {
 	// Put stores a duplicate of f under a new name of letters, digits and dots. It borrows f. When it returns nil, the
 	// store has the descriptor.
@@ -49,7 +49,7 @@ type Keep struct {
 	live       map[uint64]*kept
 	names      map[string]*name
 	empty      int    // names without live versions
-	floor      uint64 // the highest number among forgotten names
+	floor      uint64 // the highest number of names that were removed
 	garbage    []string
 	working    bool
 	closed     bool
@@ -64,7 +64,7 @@ type kept struct {
 	files  int
 }
 
-// name is what the journal has of a name.
+// name is the state of a published name.
 type name struct {
 	last uint64 // the highest number used so far
 	live int    // versions that can be adopted
@@ -312,7 +312,7 @@ func (k *Keep) Published(id uint64, v Version, files int) error {
 	return nil
 }
 
-// Withdrawn records that no owner adopts a version of the name. It does nothing for a name without versions.
+// Withdrawn records that no owner adopts a version of the name. If the name has no versions, nothing is written.
 func (k *Keep) Withdrawn(name string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -386,7 +386,7 @@ func (k *Keep) nameLocked(text string) *name {
 	return n
 }
 
-// dropLocked removes a version. Too many names without versions are forgotten; the floor replaces their numbers.
+// dropLocked removes a version. If too many names have no versions, they are removed and the floor replaces their numbers.
 func (k *Keep) dropLocked(id uint64) {
 	v := k.live[id]
 	if v == nil {

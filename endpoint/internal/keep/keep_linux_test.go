@@ -315,7 +315,7 @@ func TestCompactionLosesNothing(t *testing.T) {
 	}
 }
 
-// Random changes by a series of owners: each adopts what the model says.
+// Random changes by a series of owners: each adopts the state of the model.
 func TestRandomChangesAreAdopted(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	s := newMemoryStore(t)

@@ -103,5 +103,5 @@ func TestWatchedTaskIsDroppedBeforeTheList(t *testing.T) {
 	events := from.Take()
 	require.Len(t, events, 1)
 	require.Equal(t, id, events[0].(message.TaskEvent).Task.ID)
-	require.Equal(t, string(task.Succeeded), events[0].(message.TaskEvent).Task.State)
+	require.Equal(t, task.Succeeded.String(), events[0].(message.TaskEvent).Task.State)
 }
