@@ -98,6 +98,13 @@ func (sd *StateDict) contents(opts SaveOptions) *contents {
 	return c
 }
 
+// Stored returns the tensors that [Save] writes, in the order of the state dict, and the metadata of the file, which
+// records the ties of the other names. The metadata is nil if it is empty.
+func (sd *StateDict) Stored() (tensors []safetensors.TensorInfo, metadata map[string]string) {
+	c := sd.contents(SaveOptions{})
+	return c.infos, c.metadata
+}
+
 // source returns the source of tensors of files with total bytes. It reports the start of the progress.
 func (sd *StateDict) source(ctx context.Context, total int64, progress func(done, total int64)) safetensors.Source {
 	done := int64(0)

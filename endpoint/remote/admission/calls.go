@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -43,21 +44,14 @@ type Controller struct {
 
 // New returns a controller.
 func New(opts Options) *Controller {
-	def(&opts.Bytes, 1<<30)
-	def(&opts.Calls, 8192)
-	def(&opts.AnonymousCalls, 128)
+	opts.Bytes = cmp.Or(opts.Bytes, 1<<30)
+	opts.Calls = cmp.Or(opts.Calls, 8192)
+	opts.AnonymousCalls = cmp.Or(opts.AnonymousCalls, 128)
 	return &Controller{
 		Requests: NewPool(Limits{Bytes: opts.Bytes, ReadOnly: max(opts.Bytes/32, min(opts.Bytes, 1<<20)), Anonymous: min(opts.Bytes, 1<<20), Setting: "--max-in-flight"}),
 		Rate:     opts.Rate,
 		slots:    NewPool(Limits{Bytes: opts.Calls, ReadOnly: max(1, opts.Calls/8), Anonymous: min(opts.AnonymousCalls, opts.Calls)}),
 		running:  make(map[*Call]struct{}),
-	}
-}
-
-// def sets *field to value if it is zero.
-func def(field *int64, value int64) {
-	if *field == 0 {
-		*field = value
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 // Event describes a change of a bin.
@@ -330,7 +332,7 @@ func (l *Listener) afterGaps(ctx context.Context, changes <-chan nats.Status) {
 			if err == nil {
 				break
 			}
-			if pause(ctx, attempt) != nil {
+			if natslink.Pause(ctx, attempt) != nil {
 				return
 			}
 			if errors.Is(err, errOvertaken) {

@@ -66,7 +66,7 @@ func (q *Queue) Pull(ctx context.Context, max int) (_ []*Delivery, err error) {
 		case err != nil && !isOutage(err) && !errors.Is(err, jetstream.ErrNoHeartbeat):
 			return nil, err
 		case err != nil:
-			_ = pause(ctx, attempt)
+			_ = natslink.Pause(ctx, attempt)
 			attempt++
 		}
 	}

@@ -114,7 +114,7 @@ func (q *Queue) Push(ctx context.Context, topic string, v Value, opts ...WriteOp
 	subject := "queue." + q.opts.Namespace + "." + escape(topic)
 	for attempt := 0; ; attempt++ {
 		sequence, err := q.send(ctx, q.js, q.stream, subject, opAppend, v, q.opts.Inline, o)
-		if err == nil || !isFull(err) || pause(ctx, attempt) != nil {
+		if err == nil || !isFull(err) || natslink.Pause(ctx, attempt) != nil {
 			return sequence, err
 		}
 	}

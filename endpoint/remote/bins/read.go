@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 const (
@@ -38,7 +40,7 @@ func (s *Store) Peek(ctx context.Context, bin string) (_ []Item, err error) {
 		if attempt >= maxBodyGone {
 			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
-		if err := pause(ctx, 0); err != nil {
+		if err := natslink.Pause(ctx, 0); err != nil {
 			return nil, err
 		}
 	}
@@ -119,7 +121,7 @@ func (s *Store) content(ctx context.Context, bin string) (c content, err error) 
 func again(ctx context.Context, read func() error) error {
 	for attempt := 0; ; attempt++ {
 		err := read()
-		if err == nil || !isOutage(err) || pause(ctx, attempt) != nil {
+		if err == nil || !isOutage(err) || natslink.Pause(ctx, attempt) != nil {
 			return err
 		}
 	}

@@ -91,7 +91,7 @@ func (s *Store) takeNow(ctx context.Context, bin string, most int) ([]Item, erro
 			if missing++; missing > maxBodyGone {
 				return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 			}
-			if err := pause(ctx, 0); err != nil {
+			if err := natslink.Pause(ctx, 0); err != nil {
 				return nil, err
 			}
 		case !errors.Is(err, ErrConflict):

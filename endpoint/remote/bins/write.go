@@ -194,7 +194,7 @@ func publish(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, o write
 		} else if late {
 			return nil, fmt.Errorf("%w: no server answered in time: %w", ErrConflict, err)
 		}
-		if pause(ctx, attempt) != nil {
+		if natslink.Pause(ctx, attempt) != nil {
 			if asked {
 				return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 			}
@@ -231,11 +231,8 @@ func settle(ctx context.Context, js jetstream.JetStream, subject, id string, con
 			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		}
 		asked = asked || !errors.Is(err, nats.ErrNoResponders)
-		if pause(ctx, attempt) != nil {
+		if natslink.Pause(ctx, attempt) != nil {
 			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		}
 	}
 }
-
-// pause waits before another attempt.
-func pause(ctx context.Context, attempt int) error { return natslink.Pause(ctx, attempt) }

@@ -1,6 +1,7 @@
 package compute
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -69,10 +70,10 @@ type Client struct {
 
 // NewClient returns a client of the server at the far end of conn, which it borrows.
 func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
-	def(&opts.Timeout, 30*time.Second)
-	def(&opts.Budget, time.Minute)
-	def(&opts.StreamFrom, 32<<20)
-	def(&opts.ResultBytes, 2<<30)
+	opts.Timeout = cmp.Or(opts.Timeout, 30*time.Second)
+	opts.Budget = cmp.Or(opts.Budget, time.Minute)
+	opts.StreamFrom = cmp.Or(opts.StreamFrom, 32<<20)
+	opts.ResultBytes = cmp.Or(opts.ResultBytes, 2<<30)
 	opts.Retry = opts.Retry.withDefaults()
 	if opts.Device == nil {
 		opts.Device = new(heapDevice)

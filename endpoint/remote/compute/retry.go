@@ -1,12 +1,14 @@
 package compute
 
 import (
+	"cmp"
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/retry"
 )
 
 // Retry configures the number of attempts and the pauses between them. The zero value has the defaults of
@@ -28,24 +30,19 @@ type Retry struct {
 const minPause = 100 * time.Millisecond
 
 func (r Retry) withDefaults() Retry {
-	def(&r.Attempts, 3)
-	def(&r.Initial, time.Second)
-	def(&r.Max, 30*time.Second)
-	def(&r.Jitter, 0.25)
+	r.Attempts = cmp.Or(r.Attempts, 3)
+	r.Initial = cmp.Or(r.Initial, time.Second)
+	r.Max = cmp.Or(r.Max, 30*time.Second)
+	r.Jitter = cmp.Or(r.Jitter, 0.25)
 	return r
 }
 
 // pause returns the pause after attempt n, counted from 0.
 func (r Retry) pause(n int) time.Duration {
-	pause := r.Initial
-	for i := 0; i < n && !r.Fixed && pause < r.Max; i++ {
-		pause *= 2
+	if r.Fixed {
+		n = 0
 	}
-	pause = min(pause, r.Max)
-	if r.Jitter > 0 {
-		pause += time.Duration((2*rand.Float64() - 1) * r.Jitter * float64(pause))
-	}
-	return max(pause, min(minPause, r.Initial))
+	return max(retry.Backoff{Initial: r.Initial, Max: r.Max, Jitter: r.Jitter}.Pause(n), min(minPause, r.Initial))
 }
 
 // retriable reports whether another attempt could succeed. That is false if the request is invalid, the function
@@ -83,11 +80,7 @@ func (r Retry) do(ctx context.Context, l limits, idempotent bool, f func(ctx con
 		if time.Until(end) <= pause {
 			return err // the budget does not allow another attempt: this error is more helpful than a deadline
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if retry.Sleep(ctx, pause) != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package compute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ func (s *Server) GRPCOptions() []grpc.ServerOption {
 // tears the functions down. opts precede those of GRPCOptions. Without credentials among them, connections are not
 // encrypted.
 func (s *Server) Serve(ctx context.Context, l net.Listener, grace time.Duration, opts ...grpc.ServerOption) error {
-	def(&grace, 5*time.Second)
+	grace = cmp.Or(grace, 5*time.Second)
 	g := grpc.NewServer(append(s.GRPCOptions(), opts...)...)
 	s.Register(g)
 	h := health.NewServer()

@@ -1,6 +1,7 @@
 package compute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,14 +52,14 @@ type ServerOptions struct {
 }
 
 func (o ServerOptions) withDefaults() ServerOptions {
-	def(&o.Workers, 10)
-	def(&o.Queue, 100)
-	def(&o.MessageBytes, 100<<20)
-	def(&o.StreamBytes, 2<<30)
-	def(&o.PendingBytes, 8<<30)
-	def(&o.Stall, 2*time.Minute)
-	def(&o.Name, "ComputeService")
-	def(&o.Version, "1.0.0")
+	o.Workers = cmp.Or(o.Workers, 10)
+	o.Queue = cmp.Or(o.Queue, 100)
+	o.MessageBytes = cmp.Or(o.MessageBytes, 100<<20)
+	o.StreamBytes = cmp.Or(o.StreamBytes, 2<<30)
+	o.PendingBytes = cmp.Or(o.PendingBytes, 8<<30)
+	o.Stall = cmp.Or(o.Stall, 2*time.Minute)
+	o.Name = cmp.Or(o.Name, "ComputeService")
+	o.Version = cmp.Or(o.Version, "1.0.0")
 	if o.NewPool == nil {
 		o.NewPool = admission.NewPool
 	}
@@ -69,14 +70,6 @@ func (o ServerOptions) withDefaults() ServerOptions {
 		o.Logger = slog.Default()
 	}
 	return o
-}
-
-// def sets a zero field to value.
-func def[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Server is the service. Its methods are safe for concurrent use.

@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/retry"
 )
 
 // attachPause is the delay after a failed attempt to attach, unless the owner was absent.
@@ -83,7 +84,7 @@ func (o *ownerLink) keep(ctx context.Context) {
 		if err != nil {
 			if ctx.Err() == nil {
 				o.log.Error("cannot attach to the owner", "socket", o.socket, "error", err)
-				pause(ctx, attachPause)
+				_ = retry.Sleep(ctx, attachPause) // the loop condition checks ctx
 			}
 			continue
 		}
@@ -103,7 +104,7 @@ func (o *ownerLink) follow(ctx context.Context, client *endpoint.Client) {
 				o.log.Warn("cannot follow the owner", "error", err)
 			}
 			o.set(client, false)
-			pause(ctx, attachPause/4)
+			_ = retry.Sleep(ctx, attachPause/4) // the loop condition checks ctx
 			continue
 		}
 		o.set(client, true)
@@ -267,12 +268,4 @@ func (o *ownerLink) close() error {
 		errs = append(errs, o.local.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/url"
 	"sync/atomic"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/retry"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
@@ -42,36 +42,26 @@ func (a *attempts) open(ctx context.Context, open func(context.Context) (io.Read
 // again calls attempt until it succeeds, fails permanently, or makes no progress for the patience time. further reports
 // whether an attempt made progress.
 func (a *attempts) again(ctx context.Context, attempt func() (further bool, err error)) error {
-	pause, last := 100*time.Millisecond, time.Now()
-	for {
+	backoff, last := retry.Backoff{Initial: 100 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5}, time.Now()
+	for n := 0; ; n++ {
 		further, err := attempt()
 		if err == nil || ctx.Err() != nil || !passing(err) {
 			return err
 		}
 		if further {
-			pause, last = 100*time.Millisecond, time.Now()
+			n, last = 0, time.Now()
 		}
 		if time.Since(last) > a.patience {
 			return fmt.Errorf("no progress for %v: %w", a.patience, err)
 		}
 		a.retry(err)
+		pause := backoff.Pause(n)
 		var status *store.StatusError
 		if errors.As(err, &status) {
 			pause = max(pause, status.After)
 		}
-		if err := sleep(ctx, time.Duration(float64(pause)*(0.5+rand.Float64()))); err != nil {
+		if err := retry.Sleep(ctx, pause); err != nil {
 			return err
 		}
-		pause = min(2*pause, 5*time.Second)
-	}
-}
-
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
 	}
 }

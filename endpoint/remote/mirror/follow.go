@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/retry"
 )
 
 // maxWait is the longest wait for a change that is requested from the source.
@@ -23,20 +24,20 @@ func (m *Mirror) Follow(ctx context.Context) error {
 	if m.place == nil && m.source.version != 0 || m.place != nil && m.place.Pinned() {
 		return fmt.Errorf("%w: the source names a version, and versions do not change", errors.ErrUnsupported)
 	}
-	pause := time.Second
+	backoff, failed := retry.Backoff{Initial: time.Second, Max: maxWait}, 0
 	for pulled := false; ctx.Err() == nil; {
 		_, err := m.Pull(ctx)
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:
-			pulled, pause = true, time.Second
+			pulled, failed = true, 0
 			m.awaitChange(ctx)
 		case !pulled && !passing(err) && !errors.Is(err, errChanged), !pulled && ownerRefuses(err):
 			return err
 		default:
 			m.attempts.retry(err)
-			_ = sleep(ctx, pause) // the loop condition checks ctx
-			pause = min(2*pause, maxWait)
+			_ = retry.Sleep(ctx, backoff.Pause(failed)) // the loop condition checks ctx
+			failed++
 		}
 	}
 	return context.Cause(ctx)
@@ -68,7 +69,7 @@ func (m *Mirror) awaitChange(ctx context.Context) {
 
 // awaitSource polls the source until it has another version.
 func (m *Mirror) awaitSource(ctx context.Context) {
-	pause := 500 * time.Millisecond
+	backoff, failed := retry.Backoff{Initial: 500 * time.Millisecond, Max: maxWait / 2}, 0
 	query := url.Values{
 		"server": {m.known.server}, "version": {fmt.Sprint(m.known.version)}, "wait": {min(maxWait, m.options.Stall/2).String()},
 	}
@@ -81,18 +82,18 @@ func (m *Mirror) awaitSource(ctx context.Context) {
 		case err == nil && next.Version != 0:
 			return
 		case err == nil:
-			pause = 500 * time.Millisecond
+			failed = 0
 		case ctx.Err() == nil:
 			m.attempts.retry(err)
-			_ = sleep(ctx, pause) // the loop condition checks ctx
-			pause = min(2*pause, maxWait/2)
+			_ = retry.Sleep(ctx, backoff.Pause(failed)) // the loop condition checks ctx
+			failed++
 		}
 	}
 }
 
 // awaitPlace polls the place until its model differs from the current base.
 func (m *Mirror) awaitPlace(ctx context.Context) {
-	for sleep(ctx, m.options.Poll) == nil {
+	for retry.Sleep(ctx, m.options.Poll) == nil {
 		found, err := m.find(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
@@ -112,7 +113,7 @@ func (m *Mirror) awaitOwner(ctx context.Context) {
 		if m.sawAnotherOwner(ctx) {
 			return
 		}
-		_ = sleep(ctx, time.Second) // the loop condition checks ctx
+		_ = retry.Sleep(ctx, time.Second) // the loop condition checks ctx
 	}
 }
 

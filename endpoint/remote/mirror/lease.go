@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/retry"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 )
 
@@ -50,7 +51,7 @@ func (l *lease) path() string { return "/v1/leases/" + url.PathEscape(l.ID) }
 
 // renew renews the lease until ctx ends or the source has dropped it.
 func (l *lease) renew(ctx context.Context) {
-	for sleep(ctx, l.length/4) == nil {
+	for retry.Sleep(ctx, l.length/4) == nil {
 		if err := l.source.object(ctx, http.MethodPost, l.path(), &struct{}{}); errors.Is(err, ErrNotFound) {
 			return
 		}

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -151,13 +152,13 @@ func New(options Options) (*Mirror, error) {
 	if options.Owner == nil || options.Device == nil {
 		return nil, errors.New("a mirror needs an owner and a device")
 	}
-	setDefault(&options.Connections, DefaultConnections)
-	setDefault(&options.RangeBytes, DefaultRangeBytes)
-	setDefault(&options.MaxBytes, DefaultMaxBytes)
-	setDefault(&options.Stall, DefaultStall)
-	setDefault(&options.Patience, DefaultPatience)
-	setDefault(&options.Poll, DefaultPoll)
-	setDefault(&options.Lease, DefaultLease)
+	options.Connections = cmp.Or(options.Connections, DefaultConnections)
+	options.RangeBytes = cmp.Or(options.RangeBytes, DefaultRangeBytes)
+	options.MaxBytes = cmp.Or(options.MaxBytes, DefaultMaxBytes)
+	options.Stall = cmp.Or(options.Stall, DefaultStall)
+	options.Patience = cmp.Or(options.Patience, DefaultPatience)
+	options.Poll = cmp.Or(options.Poll, DefaultPoll)
+	options.Lease = cmp.Or(options.Lease, DefaultLease)
 	if options.Connections < 0 || options.RangeBytes < 0 || options.MaxBytes < 0 || options.Stall < 0 || options.Patience < 0 || options.Poll < 0 ||
 		options.Lease < time.Second {
 		return nil, fmt.Errorf("%w: a negative limit", driver.ErrInvalid)
@@ -170,14 +171,14 @@ func New(options Options) (*Mirror, error) {
 			return nil, err
 		}
 		m.place = place
-		setDefault(&m.options.Name, place.Name())
+		m.options.Name = cmp.Or(m.options.Name, place.Name())
 		return m, nil
 	}
 	base, name, version, err := parseSource(options.Source)
 	if err != nil {
 		return nil, err
 	}
-	setDefault(&m.options.Name, name)
+	m.options.Name = cmp.Or(m.options.Name, name)
 	if options.Token != "" && base.Scheme != "https" && !local.Reached(base.Hostname()) {
 		return nil, fmt.Errorf("the source %s would receive the token in clear text: use https", base)
 	}
@@ -200,13 +201,6 @@ func DefaultName(source string) (string, error) {
 	}
 	_, name, _, err := parseSource(source)
 	return name, err
-}
-
-func setDefault[T comparable](value *T, to T) {
-	var zero T
-	if *value == zero {
-		*value = to
-	}
 }
 
 // Close releases the leases at the source and the local base. Published versions remain.

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -73,7 +74,7 @@ func NewPeers(conn *nats.Conn, options PeersOptions) (*Peers, error) {
 	if options.Fanout < 0 {
 		return nil, errors.New("the fan-out is negative")
 	}
-	setDefault(&options.Fanout, 1)
+	options.Fanout = cmp.Or(options.Fanout, 1)
 	trusted, err := parseTrusted(options.Trusted)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/retry"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -217,7 +218,7 @@ func (k *picker) claim(ctx context.Context, kv jetstream.KeyValue, id string) *p
 
 // hold renews a slot until ctx ends, and then releases it.
 func (k *picker) hold(ctx context.Context, kv jetstream.KeyValue, key string) {
-	for sleep(ctx, peersLast/3) == nil {
+	for retry.Sleep(ctx, peersLast/3) == nil {
 		asking, cancel := context.WithTimeout(ctx, peersTimeout)
 		_, _ = kv.Put(asking, key, []byte(k.peers.id)) // best effort: a lost slot only slows down a link
 		cancel()

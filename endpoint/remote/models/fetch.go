@@ -115,7 +115,7 @@ func wantedDigest(text string) ([]byte, error) {
 	return digest, nil
 }
 
-// FetchTensor fetches a tensor of size bytes into new memory and verifies its SHA-256, which is in hexadecimal. The
+// FetchTensor fetches a tensor of size bytes into memory of the pool and verifies its SHA-256, which is in hexadecimal. The
 // caller closes the charge after the tensor.
 func (c *Component) FetchTensor(ctx context.Context, url string, dtype tensor.DType, shape tensor.Shape, size int64, sha string) (t *tensor.Tensor, charge *admission.Charge, err error) {
 	want, err := wantedDigest(sha)
@@ -133,7 +133,7 @@ func (c *Component) FetchTensor(ctx context.Context, url string, dtype tensor.DT
 	if response.ContentLength != size {
 		return nil, nil, fmt.Errorf("%w: the tensor has %d bytes, and the url %d", ErrParams, size, response.ContentLength)
 	}
-	if t, err = tensor.Zeros(c.env.Arrivals, dtype, shape); err != nil { // pages are allocated as the bytes arrive
+	if t, err = tensor.Empty(c.uploads, dtype, shape); err != nil { // FillFrom writes all bytes
 		return nil, nil, err
 	}
 	charge = c.arriving.Open(admission.Sender(ctx))

@@ -2,9 +2,7 @@ package models
 
 import (
 	"fmt"
-	"maps"
 	"net/url"
-	"slices"
 
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
@@ -80,13 +78,7 @@ func manifestOf(name string, version uint64, server string, m *module.Manifest) 
 // safetensorsFile lays a state dict out as a file without copying it. Tied names are stored once and recorded in the
 // metadata, in the format of package module. It borrows sd.
 func safetensorsFile(sd *module.StateDict) (*content, error) {
-	dropped, metadata := tiedNames(sd)
-	var list []safetensors.TensorInfo
-	for name, t := range sd.All() {
-		if _, tied := dropped[name]; !tied {
-			list = append(list, safetensors.TensorInfo{Name: name, DType: t.DType(), Shape: t.Shape()})
-		}
-	}
+	list, metadata := sd.Stored()
 	header, err := safetensors.NewHeader(list, metadata)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSerialization, err)
@@ -107,40 +99,4 @@ func safetensorsFile(sd *module.StateDict) (*content, error) {
 		}
 	}
 	return c, nil
-}
-
-// tiedNames returns the names that the file does not store, and the metadata that maps them to stored names. Of tied
-// names, the file stores the one that the existing metadata refers to, otherwise the first in alphabetical order, as
-// package module does.
-func tiedNames(sd *module.StateDict) (dropped, metadata map[string]string) {
-	dropped, metadata = map[string]string{}, map[string]string{}
-	maps.Copy(metadata, sd.Metadata)
-	recorded := map[string]string{}
-	if ties, err := safetensors.ParseTies(metadata[safetensors.TiedKey]); err == nil {
-		for _, t := range ties {
-			recorded[t.Name] = t.Kept
-		}
-	}
-	delete(metadata, safetensors.TiedKey)
-	for _, group := range sd.Aliases() {
-		kept := slices.Min(group)
-		for _, name := range group {
-			if said := recorded[name]; said != name && slices.Contains(group, said) {
-				kept = said
-				break
-			}
-		}
-		for _, name := range group {
-			if name != kept {
-				dropped[name] = kept
-			}
-		}
-	}
-	if len(dropped) > 0 {
-		metadata[safetensors.TiedKey] = safetensors.EncodeTies(dropped)
-	}
-	if len(metadata) == 0 {
-		metadata = nil
-	}
-	return dropped, metadata
 }

@@ -1,6 +1,7 @@
 package natslink
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -149,8 +150,8 @@ func (o ServerOptions) config() (*server.Options, error) {
 	}
 	config := &server.Options{
 		ServerName: name, JetStream: true, StoreDir: store, NoSigs: true, NoLog: false, DontListen: o.Listen == "",
-		JetStreamMaxStore: orDefaultInt(o.MaxStore, DefaultMaxStore), JetStreamMaxMemory: orDefaultInt(o.MaxMemory, DefaultMaxMemory),
-		MaxPayload: orDefaultInt(o.MaxPayload, DefaultMaxPayload), SyncAlways: o.SyncAlways,
+		JetStreamMaxStore: cmp.Or(o.MaxStore, DefaultMaxStore), JetStreamMaxMemory: cmp.Or(o.MaxMemory, DefaultMaxMemory),
+		MaxPayload: cmp.Or(o.MaxPayload, DefaultMaxPayload), SyncAlways: o.SyncAlways,
 	}
 	if o.Listen == "" {
 		return config, nil
@@ -177,13 +178,6 @@ func (o ServerOptions) config() (*server.Options, error) {
 		config.Port = server.RANDOM_PORT
 	}
 	return config, nil
-}
-
-func orDefaultInt[T int32 | int64](v, def T) T {
-	if v == 0 {
-		return def
-	}
-	return v
 }
 
 // URL returns the address for clients in other processes, or "" if the server does not listen.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/retry"
 )
 
 // PutObject stores an object. It repeats the attempt during an outage until ctx ends. It calls body for a new reader in
@@ -162,14 +164,10 @@ func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false 
 // Pause waits before another attempt: 50 ms after the first, doubled up to a second. It returns the error of ctx if ctx
 // ends first.
 func Pause(ctx context.Context, attempt int) error {
-	timer := time.NewTimer(min(50*time.Millisecond<<min(attempt, 5), time.Second))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
+	if retry.Sleep(ctx, retry.Backoff{Initial: 50 * time.Millisecond, Max: time.Second}.Pause(attempt)) != nil {
 		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
+	return nil
 }
 
 // Error codes of a cluster that has no leader.

@@ -1,13 +1,13 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	mathrand "math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/retry"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
@@ -50,8 +51,8 @@ func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
 	if opts.Host == nil {
 		opts.Host = opts.Device
 	}
-	def(&opts.Attempts, 5)
-	def(&opts.Backoff, 100*time.Millisecond)
+	opts.Attempts = cmp.Or(opts.Attempts, 5)
+	opts.Backoff = cmp.Or(opts.Backoff, 100*time.Millisecond)
 	limits := opts.Limits.withDefaults()
 	return &Client{rpc: streampb.NewTensorStreamClient(conn), opts: opts, limits: limits, pool: admission.NewPool(admission.Limits{Bytes: limits.PendingBytes})}
 }
@@ -108,8 +109,8 @@ func (c *Client) Put(ctx context.Context, set *Set) (*Receipt, error) {
 // attempts calls f until it succeeds or fails for a reason other than the connection. It gives up after too many
 // attempts without progress.
 func (c *Client) attempts(ctx context.Context, f func(context.Context) (progressed bool, err error)) error {
-	pause := c.opts.Backoff
-	for left := c.opts.Attempts; ; {
+	backoff := retry.Backoff{Initial: c.opts.Backoff, Max: 5 * time.Second, Jitter: 0.5}
+	for failed := 0; ; {
 		call, cancel := context.WithCancel(ctx)
 		progressed, err := f(call)
 		cancel()
@@ -117,19 +118,11 @@ func (c *Client) attempts(ctx context.Context, f func(context.Context) (progress
 			return err
 		}
 		if progressed {
-			left, pause = c.opts.Attempts, c.opts.Backoff
+			failed = 0
 		}
-		if left--; left <= 0 {
+		if failed++; failed >= c.opts.Attempts || retry.Sleep(ctx, backoff.Pause(failed-1)) != nil {
 			return err
 		}
-		timer := time.NewTimer(pause/2 + time.Duration(mathrand.Int64N(int64(pause))))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return err
-		}
-		pause = min(2*pause, 5*time.Second)
 	}
 }
 

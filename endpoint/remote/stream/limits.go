@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -44,25 +45,17 @@ type Limits struct {
 const incompletePerCall = 1024
 
 func (l Limits) withDefaults() Limits {
-	def(&l.TensorBytes, 16<<30)
-	def(&l.PendingBytes, 64<<30)
-	def(&l.TorchBytes, 4<<30)
-	def(&l.Tensors, 100_000)
-	def(&l.Chunks, 65_536)
-	def(&l.Window, 16<<20)
-	def(&l.Uploads, 64)
-	def(&l.ResumeFor, time.Minute)
-	def(&l.OutcomesFor, 10*time.Minute)
-	def(&l.Stall, 2*time.Minute)
+	l.TensorBytes = cmp.Or(l.TensorBytes, 16<<30)
+	l.PendingBytes = cmp.Or(l.PendingBytes, 64<<30)
+	l.TorchBytes = cmp.Or(l.TorchBytes, 4<<30)
+	l.Tensors = cmp.Or(l.Tensors, 100_000)
+	l.Chunks = cmp.Or(l.Chunks, 65_536)
+	l.Window = cmp.Or(l.Window, 16<<20)
+	l.Uploads = cmp.Or(l.Uploads, 64)
+	l.ResumeFor = cmp.Or(l.ResumeFor, time.Minute)
+	l.OutcomesFor = cmp.Or(l.OutcomesFor, 10*time.Minute)
+	l.Stall = cmp.Or(l.Stall, 2*time.Minute)
 	return l
-}
-
-// def sets *field to value if it is zero.
-func def[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // limitError wraps an error of package admission in ErrLimit.

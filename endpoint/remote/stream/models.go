@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -167,7 +168,7 @@ func (m *Models) Receive(ctx context.Context, set *Set) (uint64, error) {
 // withdrawOldest records a model for a single tensor, and withdraws the oldest one if there are more than Keep.
 func (m *Models) withdrawOldest(ctx context.Context, client *endpoint.Client, name string) {
 	keep := m.Keep
-	def(&keep, 64)
+	keep = cmp.Or(keep, 64)
 	m.mu.Lock()
 	m.unnamed = append(slices.DeleteFunc(m.unnamed, func(n string) bool { return n == name }), name)
 	oldest := ""
