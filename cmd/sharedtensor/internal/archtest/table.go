@@ -135,9 +135,9 @@ var Table = []Row{
 		Package: "cmd/sharedtensor/internal/cli", Theirs: []string{cobra},
 		Ours: append([]string{"cmd/sharedtensor/internal/term", "driver/host", "driver/cuda"}, belowEndpoint...),
 	},
-	{Package: "cmd/...", Ours: []string{everything}, Theirs: []string{cobra, progressbar}},
-	{Package: "examples/...", Ours: []string{everything}, Theirs: []string{cobra, progressbar}},
-	{Package: "gpu_test/...", Ours: []string{everything}, Theirs: []string{cobra, progressbar}},
+	{Package: "cmd/...", Ours: []string{everything}, Theirs: []string{cobra}},
+	{Package: "examples/...", Ours: []string{everything}, Theirs: []string{cobra}},
+	{Package: "gpu_test/...", Ours: []string{everything}, Theirs: []string{cobra}},
 }
 
 // belowEndpoint is endpoint and its permitted imports.

@@ -194,9 +194,9 @@ func Completion(word, about string) string {
 // CompletionTime limits how long a completion waits for the owner.
 const CompletionTime = 500 * time.Millisecond
 
-// PublishedNames returns the owner's published names that begin with prefix. It returns none on failure, because a
-// shell cannot show errors during completion.
-func PublishedNames(o *OwnerFlags, prefix string) []string {
+// Complete queries the owner for completions. It returns none on failure, because a shell cannot show errors during
+// completion.
+func Complete(o *OwnerFlags, ask func(ctx context.Context, client *endpoint.Client) ([]string, error)) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), CompletionTime)
 	defer cancel()
 	client, err := o.Silent().Dial(ctx)
@@ -204,16 +204,22 @@ func PublishedNames(o *OwnerFlags, prefix string) []string {
 		return nil
 	}
 	defer client.Close()
-	models, err := client.List(ctx)
+	words, err := ask(ctx, client)
 	if err != nil {
 		return nil
 	}
-	var names []string
-	for _, m := range models {
-		if m.Current != 0 && strings.HasPrefix(m.Name, prefix) {
-			v := m.Versions[0]
-			names = append(names, Completion(m.Name, fmt.Sprintf("version %d, %s", m.Current, term.FormatBytes(v.Bytes))))
+	return words
+}
+
+// PublishedNames returns the owner's published names that begin with prefix.
+func PublishedNames(o *OwnerFlags, prefix string) []string {
+	return Complete(o, func(ctx context.Context, client *endpoint.Client) (names []string, err error) {
+		models, err := client.List(ctx)
+		for _, m := range models {
+			if m.Current != 0 && strings.HasPrefix(m.Name, prefix) {
+				names = append(names, Completion(m.Name, fmt.Sprintf("version %d, %s", m.Current, term.FormatBytes(m.Versions[0].Bytes))))
+			}
 		}
-	}
-	return names
+		return names, err
+	})
 }

@@ -71,7 +71,7 @@ func (a *callArgs) register(c *cobra.Command, o *cli.OwnerFlags) {
 
 // missingFields completes the fields of an endpoint that are missing from words.
 func missingFields(o *cli.OwnerFlags, words []string, prefix string) []string {
-	return askOwner(o, func(ctx context.Context, client *endpoint.Client) (keys []string, err error) {
+	return cli.Complete(o, func(ctx context.Context, client *endpoint.Client) (keys []string, err error) {
 		list, err := client.Endpoints(ctx)
 		for _, e := range list {
 			for _, f := range e.InFields {

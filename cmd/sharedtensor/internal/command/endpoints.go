@@ -175,7 +175,7 @@ func completeEndpoints(o *cli.OwnerFlags, limit int) cobra.CompletionFunc {
 		if limit > 0 && len(words) >= limit {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return askOwner(o, func(ctx context.Context, client *endpoint.Client) (names []string, err error) {
+		return cli.Complete(o, func(ctx context.Context, client *endpoint.Client) (names []string, err error) {
 			list, err := client.Endpoints(ctx)
 			for _, e := range list {
 				if strings.HasPrefix(e.Name, prefix) {
@@ -185,21 +185,4 @@ func completeEndpoints(o *cli.OwnerFlags, limit int) cobra.CompletionFunc {
 			return names, err
 		}), cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-// askOwner queries the owner for completions. It returns none on failure, because a shell cannot show errors during
-// completion.
-func askOwner(o *cli.OwnerFlags, ask func(ctx context.Context, client *endpoint.Client) ([]string, error)) []string {
-	ctx, cancel := context.WithTimeout(context.Background(), cli.CompletionTime)
-	defer cancel()
-	client, err := o.Silent().Dial(ctx)
-	if err != nil {
-		return nil
-	}
-	defer client.Close()
-	words, err := ask(ctx, client)
-	if err != nil {
-		return nil
-	}
-	return words
 }

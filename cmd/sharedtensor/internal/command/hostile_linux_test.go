@@ -46,7 +46,7 @@ func requireHarmless(t testing.TB, text string, about ...any) {
 
 // hostileCommands are the command lines that send requests to an owner.
 var hostileCommands = []string{
-	"ls", "ls --all", "ls --holders --all", "ls --json", "ls m", "inspect m", "inspect m --json", "inspect --name m --version 3", "get m -o out",
+	"ls", "ls --all", "ls --json", "ls m", "inspect m", "inspect m --json", "inspect --name m --version 3", "get m -o out",
 	"get m -o out --version 2", "ping -c 1", "ping -c 1 --json", "holders", "holders --json", "holders m",
 	"top --once -i 50ms", "top --once -i 50ms --json", "metrics", "call f", "call f x=1", "call f --json", "call nothing", "submit f", "submit f --json",
 	"tasks", "tasks --json", "wait evil", "wait --json evil", "wait --result evil", "cancel evil", "endpoints", "endpoints f", "endpoints --json",

@@ -17,8 +17,8 @@ import (
 
 // lsFlags holds the flags of the command ls.
 type lsFlags struct {
-	owner              *cli.OwnerFlags
-	all, holders, json bool
+	owner     *cli.OwnerFlags
+	all, json bool
 }
 
 func newLsCommand() *cobra.Command {
@@ -28,10 +28,10 @@ func newLsCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List the published models",
 		Long: `List the published models: the newest version of each name, or with --all every version that is still in memory. HOLDERS is
-the number of connections that hold the version. A version that is loading, waiting or failed to load has a separate line
+the number of connections that hold the version; see holders. A version that is loading, waiting or failed to load has a separate line
 with its progress and rate, or the error.`,
 		Example: `  sharedtensor ls
-  sharedtensor ls --all --holders llm
+  sharedtensor ls --all llm
   sharedtensor ls --json`,
 		RunE: func(c *cobra.Command, names []string) error {
 			return o.owner.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
@@ -43,7 +43,6 @@ with its progress and rate, or the error.`,
 	c.ValidArgsFunction = cli.CompleteNames(o.owner, 0)
 	f := c.Flags()
 	f.BoolVarP(&o.all, "all", "a", false, "list every version in memory, including superseded and withdrawn ones")
-	f.BoolVar(&o.holders, "holders", false, "list the processes that hold each version")
 	f.BoolVar(&o.json, "json", false, "print JSON, always with every version and holder")
 	return c
 }
@@ -60,9 +59,6 @@ func list(ctx context.Context, c *cobra.Command, o lsFlags, client *endpoint.Cli
 	if len(models) == 0 {
 		fmt.Fprintf(c.ErrOrStderr(), "nothing is published on %s\n", client.Socket())
 		return nil
-	}
-	if o.holders {
-		return holderTable(models, o.all).Print(c.OutOrStdout())
 	}
 	return modelTable(models, o.all, time.Now()).Print(c.OutOrStdout())
 }
@@ -178,23 +174,4 @@ func processText(p endpoint.Process) string {
 		text = p.Label + " (" + text + ")"
 	}
 	return text
-}
-
-// holderTable returns a row for each holder of each version.
-func holderTable(models []endpoint.ModelInfo, all bool) *term.Table {
-	t := term.NewTable(term.Column{Title: "NAME", Give: 1}, term.Column{Title: "VERSION", Align: term.Right}, term.Column{Title: "PID", Align: term.Right},
-		term.Column{Title: "UID", Align: term.Right}, term.Column{Title: "LEASES", Align: term.Right}, term.Column{Title: "SINCE"}, term.Column{Title: "LABEL", Give: 2})
-	for _, m := range models {
-		for _, v := range shown(m, all) {
-			version := strconv.FormatUint(v.Version, 10)
-			for _, h := range v.Holders {
-				t.Add(m.Name, version, strconv.Itoa(int(h.PID)), strconv.FormatUint(uint64(h.UID), 10),
-					strconv.Itoa(h.Leases), h.Since.Format(time.DateTime), h.Label)
-			}
-			if len(v.Holders) == 0 {
-				t.Add(m.Name, version, "-", "-", "-", "-", "nobody holds it")
-			}
-		}
-	}
-	return t
 }

@@ -119,7 +119,7 @@ func findObject(list []endpoint.ObjectInfo, word string) (*endpoint.ObjectInfo, 
 // completeObjects completes ids of objects, together with the completions of beside.
 func completeObjects(o *cli.OwnerFlags, beside ...cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(c *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		ids := askOwner(o, func(ctx context.Context, client *endpoint.Client) (ids []string, err error) {
+		ids := cli.Complete(o, func(ctx context.Context, client *endpoint.Client) (ids []string, err error) {
 			list, err := client.Objects(ctx)
 			for _, info := range list {
 				if strings.HasPrefix(info.ID, prefix) && !slices.Contains(words, info.ID) {

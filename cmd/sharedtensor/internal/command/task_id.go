@@ -38,7 +38,7 @@ func completeTasks(o *cli.OwnerFlags, limit int, unfinished bool) cobra.Completi
 		if limit > 0 && len(words) >= limit {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return askOwner(o, func(ctx context.Context, client *endpoint.Client) (ids []string, err error) {
+		return cli.Complete(o, func(ctx context.Context, client *endpoint.Client) (ids []string, err error) {
 			tasks, err := client.Tasks(ctx, endpoint.TaskFilter{})
 			for _, t := range tasks {
 				if strings.HasPrefix(t.ID, prefix) && !(unfinished && t.State.Terminal()) {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
@@ -100,14 +99,12 @@ func follow(ctx context.Context, w io.Writer, client *endpoint.Client, id string
 	return last, nil
 }
 
-// taskMeter shows a task's progress: a bar on a terminal, otherwise at most one line per second.
+// taskMeter shows a task's progress: on one line of a terminal, otherwise with at most one line per second.
 type taskMeter struct {
 	w        io.Writer
 	terminal bool
 	now      func() time.Time
-
-	bar  *progressbar.ProgressBar
-	last time.Time
+	last     time.Time
 }
 
 func newTaskMeter(w io.Writer) *taskMeter {
@@ -116,56 +113,26 @@ func newTaskMeter(w io.Writer) *taskMeter {
 
 // update shows a changed task.
 func (m *taskMeter) update(t endpoint.TaskInfo) {
-	if t.State != endpoint.TaskRunning {
-		return
-	}
+	every := term.PlainEvery
 	if m.terminal {
-		m.draw(t)
+		every = 100 * time.Millisecond
+	}
+	now := m.now()
+	if t.State != endpoint.TaskRunning || now.Sub(m.last) < every || t.Done <= 0 && t.Total <= 0 && t.Message == "" {
 		return
 	}
-	if now := m.now(); now.Sub(m.last) >= term.PlainEvery && (t.Done > 0 || t.Total > 0 || t.Message != "") {
-		m.last = now
-		fmt.Fprintf(m.w, "%s %s: %s %s\n", shortID(t.ID), term.Printable(t.Endpoint), taskProgress(t), term.Printable(taskMessage(t)))
-	}
-}
-
-func (m *taskMeter) draw(t endpoint.TaskInfo) {
-	total, done := t.Total, max(t.Done, 0)
-	if total <= 0 {
-		total = -1 // shows a spinner
+	m.last = now
+	text := fmt.Sprintf("%s %s: %s %s", shortID(t.ID), term.Printable(t.Endpoint), taskProgress(t), term.Printable(taskMessage(t)))
+	if m.terminal {
+		fmt.Fprint(m.w, term.ClearLine+term.Clip(text, max(term.TerminalWidth(m.w)-1, 20)))
 	} else {
-		done = min(done, total)
+		fmt.Fprintln(m.w, text)
 	}
-	if m.bar == nil {
-		m.bar = progressbar.NewOptions64(total,
-			progressbar.OptionSetWriter(m.w),
-			progressbar.OptionShowCount(),
-			progressbar.OptionSetPredictTime(true),
-			progressbar.OptionThrottle(100*time.Millisecond),
-			progressbar.OptionSetWidth(30),
-			progressbar.OptionClearOnFinish(),
-			progressbar.OptionSetRenderBlankState(true),
-		)
-	}
-	if m.bar.GetMax64() != total {
-		m.bar.ChangeMax64(total)
-	}
-	text := term.Printable(t.Endpoint)
-	if t.Message != "" {
-		text += ": " + term.Printable(cli.OneLine(t.Message))
-	}
-	m.bar.Describe(term.Clip(text, 40))
-	_ = m.bar.Set64(done) // best effort: a failure to draw must not stop the wait
 }
 
-// close removes the bar.
+// close clears the line of a terminal.
 func (m *taskMeter) close() {
-	if m.bar == nil {
-		return
+	if m.terminal && !m.last.IsZero() {
+		fmt.Fprint(m.w, term.ClearLine)
 	}
-	if !m.bar.IsFinished() { // a finished bar has cleared itself
-		_ = m.bar.Clear()
-	}
-	_ = m.bar.Exit()
-	m.bar = nil
 }
