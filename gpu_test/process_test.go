@@ -3,7 +3,10 @@
 package gpu_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -183,4 +186,26 @@ func (p *process) give(key string, h driver.Handle, writable bool) response {
 
 func handleRequest(do, key string, h driver.Handle, writable bool) request {
 	return request{Do: do, Key: key, Kind: string(h.Kind), Bytes: h.Bytes, Offset: h.Offset, Device: h.Device[:], Blob: h.Blob, Writable: writable}
+}
+
+// python runs a program with python3, or the interpreter that PYTHON names, and returns its output.
+func python(tb testing.TB, program string, env ...string) (string, error) {
+	tb.Helper()
+	name := os.Getenv("PYTHON")
+	if name == "" {
+		name = "python3"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, "-c", program)
+	cmd.Env = append(os.Environ(), env...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		if said := lastLine(stderr.String()); said != "" {
+			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(said))
+		}
+		return "", err
+	}
+	return stdout.String(), nil
 }

@@ -28,7 +28,7 @@ func BenchmarkNewViews(b *testing.B) {
 				storages := []*tensor.Storage{s}
 				b.ReportAllocs()
 				for b.Loop() {
-					views, err := tensor.NewViews(storages, n, func(i int) (uint32, *tensor.Spec) { return 0, &specs[i] })
+					views, err := newViews(storages, n, func(i int) (uint32, *tensor.Spec) { return 0, &specs[i] })
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -44,7 +44,7 @@ func TestStorageCounts(t *testing.T) {
 	require.Zero(t, s.Retain().Refs(), "a closed storage stays closed")
 	_, err = tensor.New(s, tensor.Spec{DType: tensor.Int8, Shape: shape{10}})
 	require.ErrorIs(t, err, os.ErrClosed)
-	_, err = tensor.NewViews([]*tensor.Storage{s}, 1, func(int) (uint32, *tensor.Spec) { return 0, &tensor.Spec{DType: tensor.Int8} })
+	_, err = newViews([]*tensor.Storage{s}, 1, func(int) (uint32, *tensor.Spec) { return 0, &tensor.Spec{DType: tensor.Int8} })
 	require.ErrorIs(t, err, os.ErrClosed)
 	require.True(t, c.Alias().Closed())
 
@@ -167,7 +167,7 @@ func TestViewsAreMadeOnDemand(t *testing.T) {
 	}
 	index := []uint32{0, 1, 0}
 	at := func(i int) (uint32, *tensor.Spec) { return index[i], &specs[i] }
-	views, err := tensor.NewViews(storages, 3, at)
+	views, err := newViews(storages, 3, at)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, storages[0].Refs(), "the views hold each storage once, and there is no tensor yet")
 	require.EqualValues(t, 2, storages[1].Refs())
@@ -192,7 +192,7 @@ func TestViewsAreMadeOnDemand(t *testing.T) {
 	require.True(t, views.At(0).Closed())
 	require.EqualValues(t, 1, storages[0].Refs())
 
-	views, err = tensor.NewViews(storages, 3, at)
+	views, err = newViews(storages, 3, at)
 	require.NoError(t, err)
 	require.NoError(t, views.Close())
 	require.True(t, views.At(1).Closed(), "what is made after the end is closed, and can be described")
@@ -200,16 +200,16 @@ func TestViewsAreMadeOnDemand(t *testing.T) {
 
 	var which *tensor.ViewsError
 	index[1] = 2
-	_, err = tensor.NewViews(storages, 3, at)
+	_, err = newViews(storages, 3, at)
 	require.ErrorIs(t, err, tensor.ErrIndex)
 	require.True(t, errors.As(err, &which) && which.Index == 1)
 	index[1], specs[2] = 1, tensor.Spec{DType: tensor.Int64, Shape: shape{9}}
-	_, err = tensor.NewViews(storages, 3, at)
+	_, err = newViews(storages, 3, at)
 	require.ErrorIs(t, err, tensor.ErrBounds)
 	require.True(t, errors.As(err, &which) && which.Index == 2)
 	x := counting(t, dev, 6)
 	require.NoError(t, x.Close())
-	_, err = tensor.NewViews([]*tensor.Storage{storages[0], x.Storage()}, 1, at)
+	_, err = newViews([]*tensor.Storage{storages[0], x.Storage()}, 1, at)
 	require.ErrorIs(t, err, os.ErrClosed)
 	require.EqualValues(t, 1, storages[0].Refs(), "nothing is held after a refusal")
 
@@ -241,7 +241,7 @@ func TestViewsAtOnce(t *testing.T) {
 	for i := range specs {
 		specs[i] = tensor.Spec{DType: tensor.Int32, Shape: shape{1}, ByteOffset: int64(i % 6 * 4)}
 	}
-	views, err := tensor.NewViews([]*tensor.Storage{s}, len(specs), func(i int) (uint32, *tensor.Spec) { return 0, &specs[i] })
+	views, err := newViews([]*tensor.Storage{s}, len(specs), func(i int) (uint32, *tensor.Spec) { return 0, &specs[i] })
 	require.NoError(t, err)
 	seen := make([][]*tensor.Tensor, 8)
 	var all sync.WaitGroup

@@ -65,20 +65,6 @@ func (p *ViewPlan) Over(storages []*Storage) (*Views, error) {
 	return &Views{storages: storages, at: p.at, made: make([]atomic.Pointer[Tensor], p.n)}, nil
 }
 
-// NewViews returns the views of [PlanViews] for the sizes of the storages. It returns the errors of PlanViews and
-// [ViewPlan.Over].
-func NewViews(storages []*Storage, n int, at func(i int) (storage uint32, spec *Spec)) (*Views, error) {
-	sizes := make([]int64, len(storages))
-	for i, s := range storages {
-		sizes[i] = s.bytes
-	}
-	plan, err := PlanViews(sizes, n, at)
-	if err != nil {
-		return nil, err
-	}
-	return plan.Over(storages)
-}
-
 // closeStorages releases references of a caller that holds the storages itself.
 func closeStorages(storages []*Storage) {
 	for _, s := range storages {

@@ -58,14 +58,8 @@ func (s *Stream) CopyOnDevice(dst *Memory, dstOff int64, src *Memory, srcOff, n 
 }
 
 func (s *Stream) copyOnDevice(dst *Memory, dstOff int64, src *Memory, srcOff, n int64) error {
-	if err := dst.writableRange(dstOff, n); err != nil {
+	if err := dst.checkCopy(dstOff, src, srcOff, n); err != nil {
 		return err
-	}
-	if err := src.inRange(srcOff, n); err != nil {
-		return err
-	}
-	if dst == src && dstOff < srcOff+n && srcOff < dstOff+n {
-		return invalid("the %d bytes at %d and at %d overlap", n, srcOff, dstOff)
 	}
 	return s.queue([]*resource{&dst.resource, &src.resource}, func() error {
 		if n == 0 {

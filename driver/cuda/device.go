@@ -190,9 +190,6 @@ func (d *Device) Do(fn func() error) (err error) {
 	return d.p.do(fn)
 }
 
-// do is Do for calls within the package.
-func (d *Device) do(fn func() error) error { return d.Do(fn) }
-
 // hold takes a reference to the context if the device is open. The caller releases it with d.p.put.
 func (d *Device) hold() error {
 	d.mu.Lock()
@@ -205,7 +202,7 @@ func (d *Device) hold() error {
 
 // Synchronize returns when all work that this process started in the device's primary context is done.
 func (d *Device) Synchronize() error {
-	return d.opError("synchronize", d.do(func() error { return check("cuCtxSynchronize", cu.CtxSynchronize()) }))
+	return d.opError("synchronize", d.Do(func() error { return check("cuCtxSynchronize", cu.CtxSynchronize()) }))
 }
 
 // Close frees the staging buffers and releases the device's reference to the primary context. The context is released

@@ -178,17 +178,8 @@ func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
 
 func (m *Memory) copyFrom(off int64, src *Memory, srcOff, n int64) error {
 	return withAll([]*resource{&m.resource, &src.resource}, func() error {
-		if err := m.writableRange(off, n); err != nil {
+		if err := m.checkCopy(off, src, srcOff, n); err != nil || n == 0 {
 			return err
-		}
-		if err := src.inRange(srcOff, n); err != nil {
-			return err
-		}
-		if m == src && off < srcOff+n && srcOff < off+n {
-			return invalid("the %d bytes at %d and at %d overlap", n, srcOff, off)
-		}
-		if n == 0 {
-			return nil
 		}
 		if err := src.reachFrom(m.dev); err != nil {
 			return err
@@ -210,6 +201,20 @@ func (m *Memory) copyFrom(off int64, src *Memory, srcOff, n int64) error {
 		}
 		return err
 	})
+}
+
+// checkCopy checks the ranges of a copy of n bytes of src to m.
+func (m *Memory) checkCopy(off int64, src *Memory, srcOff, n int64) error {
+	if err := m.writableRange(off, n); err != nil {
+		return err
+	}
+	if err := src.inRange(srcOff, n); err != nil {
+		return err
+	}
+	if m == src && off < srcOff+n && srcOff < off+n {
+		return invalid("the %d bytes at %d and at %d overlap", n, srcOff, off)
+	}
+	return nil
 }
 
 // inRange checks that the memory contains n bytes at off.

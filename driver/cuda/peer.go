@@ -44,7 +44,7 @@ func (d *Device) withPeer(other *Device, fn func() error) (err error) {
 		return fmt.Errorf("%s: %w", other.info, err)
 	}
 	defer func() { err = joinErrors([]error{err, other.p.put()}) }()
-	return d.do(fn)
+	return d.Do(fn)
 }
 
 // peerAccess lists, for each context, the contexts whose kernels can access its memory of cuMemAlloc. An entry remains

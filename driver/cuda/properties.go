@@ -177,6 +177,6 @@ func (d *Device) Properties() (Properties, error) {
 // MemoryInfo returns the free and the total bytes of the device's memory. Other processes use the memory too.
 func (d *Device) MemoryInfo() (free, total int64, err error) {
 	var f, t uint64
-	err = d.do(func() error { return check("cuMemGetInfo", cu.MemGetInfo(&f, &t)) })
+	err = d.Do(func() error { return check("cuMemGetInfo", cu.MemGetInfo(&f, &t)) })
 	return int64(f), int64(t), d.opError("memory info", err)
 }

@@ -56,7 +56,7 @@ func (d *Device) newStream(opts StreamOptions) (*Stream, error) {
 // PriorityRange returns the least and the greatest priority of streams. The greatest is the lower number.
 func (d *Device) PriorityRange() (least, greatest int, err error) {
 	var l, g int32
-	err = d.do(func() error { return check("cuCtxGetStreamPriorityRange", cu.CtxGetStreamPriorityRange(&l, &g)) })
+	err = d.Do(func() error { return check("cuCtxGetStreamPriorityRange", cu.CtxGetStreamPriorityRange(&l, &g)) })
 	return int(l), int(g), d.opError("stream priorities", err)
 }
 

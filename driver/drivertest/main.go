@@ -109,12 +109,12 @@ func (p *peerServer) answer(q request, file *os.File) (response, *os.File, error
 			if q.Handle == nil {
 				return p.device.Alloc(q.Bytes)
 			}
-			return p.device.Import(q.Handle.unpack(file), driver.ImportOptions{Writable: q.Writable})
+			return p.device.Import(unpackHandle(q.Handle, file), driver.ImportOptions{Writable: q.Writable})
 		})
 	case "alloc":
 		return p.keep(p.device.Alloc(q.Bytes))
 	case "import":
-		return p.keep(p.device.Import(q.Handle.unpack(file), driver.ImportOptions{Writable: q.Writable}))
+		return p.keep(p.device.Import(unpackHandle(q.Handle, file), driver.ImportOptions{Writable: q.Writable}))
 	}
 	m := p.memories[q.Memory]
 	if m == nil {

@@ -19,7 +19,7 @@ type request struct {
 	Offset   int64
 	Data     []byte
 	Writable bool
-	Handle   *handle
+	Handle   *driver.Handle
 }
 
 // response is the peer's answer; the fields besides Err depend on the operation.
@@ -31,25 +31,20 @@ type response struct {
 	N        int
 	Data     []byte
 	Info     driver.Info
-	Handle   *handle
+	Handle   *driver.Handle
 }
 
-// handle is a driver.Handle without its descriptor, which is sent with the message.
-type handle struct {
-	Kind    driver.HandleKind
-	Device  driver.UUID
-	Bytes   int64
-	Offset  int64
-	Blob    []byte
-	HasFile bool
+// packHandle splits a handle into its description and its descriptor, which is sent with the message.
+func packHandle(h driver.Handle) (*driver.Handle, *os.File) {
+	file := h.File
+	h.File = nil
+	return &h, file
 }
 
-func packHandle(h driver.Handle) (*handle, *os.File) {
-	return &handle{Kind: h.Kind, Device: h.Device, Bytes: h.Bytes, Offset: h.Offset, Blob: h.Blob, HasFile: h.File != nil}, h.File
-}
-
-func (h *handle) unpack(file *os.File) driver.Handle {
-	return driver.Handle{Kind: h.Kind, Device: h.Device, Bytes: h.Bytes, Offset: h.Offset, Blob: h.Blob, File: file}
+// unpackHandle is the reverse of packHandle.
+func unpackHandle(h *driver.Handle, file *os.File) driver.Handle {
+	h.File = file
+	return *h
 }
 
 // sentinels are the errors that keep their identity in answers of a peer.

@@ -194,7 +194,7 @@ func (m *peerMemory) Export() (driver.Handle, error) {
 	if err != nil {
 		return driver.Handle{}, err
 	}
-	return r.Handle.unpack(file), nil
+	return unpackHandle(r.Handle, file), nil
 }
 
 func (m *peerMemory) Close() error {
