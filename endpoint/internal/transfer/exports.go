@@ -3,6 +3,8 @@
 package transfer
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"os"
 
@@ -210,4 +212,11 @@ func importMemory(devices Devices, h message.Handle, files *wire.Files, opts dri
 	defer handle.Close()
 	mem, err := dev.Import(handle, opts)
 	return mem, status.Unshareable(err)
+}
+
+// NewID returns 128 random bits in hexadecimal, which identify a server, an object or memory and cannot be guessed.
+func NewID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
 }
