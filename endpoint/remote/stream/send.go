@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
@@ -85,3 +86,16 @@ func (s *sender) set(set *Set, resume []*streampb.Position) error {
 	}
 	return nil
 }
+
+// chunkBytes is the size of a chunk, as in kpu.torch.Service. Larger chunks are not faster.
+const chunkBytes = 1 << 20
+
+// castagnoli is the table of CRC-32C.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// dataField is the number of the field with the data in chunks of TensorStream, torchField in chunks of
+// kpu.torch.Service.
+const (
+	dataField  protowire.Number = 1
+	torchField protowire.Number = 3
+)

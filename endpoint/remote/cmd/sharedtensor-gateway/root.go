@@ -1,3 +1,12 @@
+// Command sharedtensor-gateway makes an owner of tensors available to other hosts.
+//
+//	sharedtensor serve silero=model.safetensors &
+//	sharedtensor-gateway serve
+//	curl -s localhost:2537/jsonrpc -d '{"jsonrpc":"2.0","id":1,"method":"list_models"}' -H 'Content-Type: application/json'
+//
+// It attaches to the owner's socket like any other process of the host. It serves JSON-RPC and model files over HTTP,
+// tensors and remote compute over gRPC, functions by the Open Inference Protocol over both, and bins over NATS. A
+// status page is at http://localhost:2537/.
 package main
 
 import (
@@ -5,6 +14,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -65,4 +78,38 @@ func newRootCommand() *cobra.Command {
 		root.AddCommand(c())
 	}
 	return root
+}
+
+func main() {
+	os.Exit(interruptible(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// interruptible runs the command line until it ends or the first SIGINT or SIGTERM cancels its context. After that the
+// signals have their default effect, so that a second one always ends the process.
+func interruptible(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	return run(ctx, args, stdin, stdout, stderr)
+}
+
+// version returns the module version of the program, or "devel".
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
+		return "devel"
+	}
+	return info.Main.Version
+}
+
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(c.OutOrStdout(), version())
+			return err
+		},
+	}
 }

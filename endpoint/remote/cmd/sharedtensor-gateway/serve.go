@@ -5,7 +5,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins/binsgate"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute/computegate"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/inference"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/jsonrpc"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/mirrorgate"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streamgate"
 )
 
 func newServeCommand() *cobra.Command {
@@ -54,4 +63,34 @@ func noArguments(c *cobra.Command, words []string) error {
 		return usageError{err}
 	}
 	return nil
+}
+
+// newComponents returns the program's components in registration order.
+func newComponents() []gateway.Component {
+	files := &models.Component{}
+	return []gateway.Component{
+		files,
+		&jsonrpc.Component{Models: files},
+		binsgate.New(),
+		streamgate.New(),
+		computegate.New(),
+		inference.New(),
+		mirrorgate.New(),
+	}
+}
+
+// openDevices opens host memory and the GPUs of this machine, if any.
+func openDevices() (devices []driver.Device, closeAll func() error, err error) {
+	dev, err := host.Open()
+	if err != nil {
+		return nil, nil, err
+	}
+	devices = append([]driver.Device{dev}, openCUDA()...)
+	return devices, func() error {
+		var errs []error
+		for _, d := range devices {
+			errs = append(errs, d.Close())
+		}
+		return errors.Join(errs...)
+	}, nil
 }
