@@ -60,7 +60,7 @@ var hostileWatches = [][]string{{"tasks", "--watch"}, {"tasks", "--watch", "--js
 // askNobody lists the commands that are safe from a hostile owner, with the reason.
 var askNobody = map[string]string{
 	"serve": "reads only files, see TestHostileFileOutputIsPrintable", "demo": "starts its own owners; files as for serve",
-	"bench": "starts its own owners", "completion": "prints a script", "help": "prints help", "version": "prints the build",
+	"bench": "starts its own owners", "keep": "prints only its own socket", "completion": "prints a script", "help": "prints help", "version": "prints the build",
 }
 
 // Every command is tested with a hostile owner, or listed with a reason in askNobody.
