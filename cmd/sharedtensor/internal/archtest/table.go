@@ -57,8 +57,6 @@ var Table = []Row{
 	{Package: "driver/cuda", Ours: []string{"driver", "driver/internal/reaper", "driver/cuda/cu"}, Theirs: []string{xsys}},
 	{Package: "driver/cuda/cudatest", Ours: []string{"driver", "driver/cuda", "driver/cuda/cu"}, Theirs: []string{testify}},
 	{Package: "tensor", Ours: []string{"driver"}},
-	{Package: "tensor/dlpack", Ours: []string{"driver", "tensor"}},
-	{Package: "tensor/torchipc", Ours: []string{"driver", "driver/cuda", "tensor"}, Theirs: []string{xsys}},
 	{Package: "module/safetensors", Ours: []string{"tensor"}, Theirs: []string{xsys}},
 	{Package: "module", Ours: []string{"driver", "tensor", "module/safetensors"}},
 	{Package: "module/hub"},
