@@ -24,7 +24,7 @@ func BenchmarkAttach(b *testing.B) {
 			c := attacher(b, socket)
 			b.ReportAllocs()
 			for b.Loop() {
-				h, err := c.Acquire(context.Background(), "m")
+				h, err := c.Acquire(context.Background(), "m", endpoint.AcquireOptions{})
 				require.NoError(b, err)
 				h.Close()
 			}

@@ -58,7 +58,7 @@ func TestCacheKeyOfServerMemory(t *testing.T) {
 		before := o.ran("sum")
 		publish := func(seed uint64) { o.publish(model{Name: "m", Seed: seed, Tensors: 2}) }
 		acquire := func(c *endpoint.Client) *tensor.Tensor {
-			h, err := c.Acquire(ctx, "m")
+			h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 			require.NoError(t, err)
 			t.Cleanup(func() { h.Close() })
 			for _, x := range h.StateDict().All() {
@@ -171,7 +171,7 @@ func TestCacheKeyOfReadOnlyMemory(t *testing.T) {
 	c, dev, o := calling(t)
 	ctx := context.Background()
 	o.publish(model{Name: "m", Tensors: 1})
-	h, err := c.Acquire(ctx, "m")
+	h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()
 	for _, x := range h.StateDict().All() {

@@ -71,7 +71,7 @@ func TestClientCancelNearAnswer(t *testing.T) {
 				}, nil
 			},
 			"acquire": func(t *testing.T, ctx context.Context) (func(*testing.T), error) {
-				h, err := c.Acquire(ctx, "m")
+				h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 				if err != nil {
 					return nil, err
 				}

@@ -11,14 +11,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Acquire attaches the newest version of a name by mapping its tensors read-only into this process. Nothing is copied,
-// so its duration does not depend on their size. The caller closes the handle. Errors: [ErrInvalid] if the name is not
-// allowed, [ErrNotFound] if it is not published, [ErrCapability] if the memory is on a device that the client was not
-// given, those of Dial if the connection is lost, and the cause of ctx.
-func (c *Client) Acquire(ctx context.Context, name string) (*Handle, error) {
-	return c.AcquireWith(ctx, name, AcquireOptions{})
-}
-
 // AcquireOptions selects and verifies the version to acquire. The zero value selects the newest version.
 type AcquireOptions struct {
 	// Version is the version to acquire; 0 means the newest. Any other version must still be leased or retained, or
@@ -59,8 +51,11 @@ func (c *Client) check(ctx context.Context, h *Handle, o *AcquireOptions) error 
 	return module.Verify(ctx, sd, o.Digest)
 }
 
-// AcquireWith is [Client.Acquire] with options.
-func (c *Client) AcquireWith(ctx context.Context, name string, opts AcquireOptions) (*Handle, error) {
+// Acquire attaches a version of a name by mapping its tensors read-only into this process. Nothing is copied, so its
+// duration does not depend on their size. The caller closes the handle. Errors: [ErrInvalid] if the name is not allowed,
+// [ErrNotFound] if it is not published, [ErrCapability] if the memory is on a device that the client was not given,
+// those of the options and of Dial, and the cause of ctx.
+func (c *Client) Acquire(ctx context.Context, name string, opts AcquireOptions) (*Handle, error) {
 	if err := catalog.CheckName(name); err != nil {
 		return nil, fmt.Errorf("acquire: %w: %w", status.ErrInvalid, err)
 	}

@@ -68,12 +68,7 @@ func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*mo
 // longer be mapped writable. Existing mappings stay writable, so the publisher must not write to it afterwards.
 //
 // Errors: [ErrInvalid] if the name is invalid, [ErrCapability] if the memory cannot be shared in place.
-func (c *Client) Publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
-	return c.PublishWith(ctx, name, sd, PublishOptions{})
-}
-
-// PublishWith is Publish with options.
-func (c *Client) PublishWith(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
+func (c *Client) Publish(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
 	version, err := c.publish(ctx, name, sd, opts)
 	if err != nil {
 		return 0, fmt.Errorf("publish %s: %w", status.Shown(name), err)

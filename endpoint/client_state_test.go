@@ -36,7 +36,7 @@ func TestClientStartsBeforeServer(t *testing.T) {
 	}
 	got := make(chan acquired, 1)
 	go func() {
-		h, err := c.AcquireWith(ctx, "llm", endpoint.AcquireOptions{Wait: true})
+		h, err := c.Acquire(ctx, "llm", endpoint.AcquireOptions{Wait: true})
 		got <- acquired{h, err}
 	}()
 	one := start(t)
@@ -56,7 +56,7 @@ func TestClientStartsBeforeServer(t *testing.T) {
 	require.Equal(t, 1, stats.Handles)
 	require.GreaterOrEqual(t, stats.BytesMapped, int64(1<<20))
 	require.Equal(t, []endpoint.VersionInUse{{Name: "llm", Server: id, Version: 1, State: endpoint.Current, Newest: 1, Handles: 1, Bytes: stats.BytesMapped}}, stats.Versions)
-	second, err := c.Acquire(ctx, "llm")
+	second, err := c.Acquire(ctx, "llm", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	require.Equal(t, 2*stats.BytesMapped, c.Stats().Versions[0].Bytes)
 	require.NoError(t, second.Close())
@@ -98,7 +98,7 @@ func TestClientAcquireWait(t *testing.T) {
 		got := make(chan uint64, 1)
 		go func() {
 			defer close(got)
-			h, err := c.AcquireWith(ctx, "m", opts)
+			h, err := c.Acquire(ctx, "m", opts)
 			if err != nil {
 				t.Error(err)
 				return
@@ -108,11 +108,11 @@ func TestClientAcquireWait(t *testing.T) {
 		}()
 		return got
 	}
-	_, err = c.Acquire(ctx, "m")
+	_, err = c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	require.ErrorIs(t, err, endpoint.ErrNotFound, "nobody asked to wait")
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
-	_, err = c.AcquireWith(short, "m", endpoint.AcquireOptions{Wait: true})
+	_, err = c.Acquire(short, "m", endpoint.AcquireOptions{Wait: true})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 
@@ -129,7 +129,7 @@ func TestClientAcquireWait(t *testing.T) {
 	}
 	publish("m")
 	require.Equal(t, uint64(3), <-third)
-	_, err = c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Version: 1, Wait: true})
+	_, err = c.Acquire(ctx, "m", endpoint.AcquireOptions{Version: 1, Wait: true})
 	require.ErrorIs(t, err, endpoint.ErrNotFound, "versions do not come back")
 }
 

@@ -146,7 +146,7 @@ func conversation(ctx context.Context, socket string, dev driver.Device, counts 
 		return err
 	}
 	defer c.Close()
-	h, err := c.Acquire(ctx, "m")
+	h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func conversation(ctx context.Context, socket string, dev driver.Device, counts 
 		return err
 	}
 	defer sd.Close()
-	if _, err := c.Publish(ctx, "published", sd); err != nil {
+	if _, err := c.Publish(ctx, "published", sd, endpoint.PublishOptions{}); err != nil {
 		return err
 	}
 	for item, err := range endpoint.Stream[*tensor.Tensor](ctx, c, "items", 20) {

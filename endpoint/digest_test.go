@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -27,17 +28,17 @@ func TestClientAcquirePublishedDigests(t *testing.T) {
 	claimed, err := module.FromManifest(m, storages)
 	require.NoError(t, err)
 	defer claimed.Close()
-	_, err = c.Publish(ctx, "claimed", claimed)
+	_, err = c.Publish(ctx, "claimed", claimed, endpoint.PublishOptions{})
 	require.NoError(t, err)
 	m.Tensors[1].Digest = nil
 	part, err := module.FromManifest(m, storages)
 	require.NoError(t, err)
 	defer part.Close()
-	_, err = c.Publish(ctx, "part", part)
+	_, err = c.Publish(ctx, "part", part, endpoint.PublishOptions{})
 	require.NoError(t, err)
 
 	reader := another(t, c, dev)
-	h, err := reader.Acquire(ctx, "claimed")
+	h, err := reader.Acquire(ctx, "claimed", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()
 	got, ok := h.StateDict().Digest("a")
@@ -46,7 +47,7 @@ func TestClientAcquirePublishedDigests(t *testing.T) {
 	got, ok = h.StateDict().Digest("b")
 	require.True(t, ok)
 	require.Equal(t, module.Digest{4}, got)
-	h, err = reader.Acquire(ctx, "part")
+	h, err = reader.Acquire(ctx, "part", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()
 	_, ok = h.StateDict().Digest("a")

@@ -27,7 +27,7 @@ func digestOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driv
 	sd, err := synthetic(dev, model{Seed: 9})
 	require.NoError(t, err)
 	defer sd.Close()
-	_, err = s.PublishWith(t.Context(), "other", sd, endpoint.PublishOptions{Digests: true})
+	_, err = s.Publish(t.Context(), "other", sd, endpoint.PublishOptions{Digests: true})
 	require.NoError(t, err)
 	<-begun
 	return s, c, dev, release
@@ -58,7 +58,7 @@ func publishDigested(t *testing.T, c *endpoint.Client, dev driver.Device, seed u
 	require.NoError(t, err)
 	whole, err = module.StateDictDigest(t.Context(), sd, 1)
 	require.NoError(t, err)
-	_, err = c.PublishWith(t.Context(), "m", sd, endpoint.PublishOptions{Digests: true})
+	_, err = c.Publish(t.Context(), "m", sd, endpoint.PublishOptions{Digests: true})
 	require.NoError(t, err)
 	return whole, each
 }
@@ -101,7 +101,7 @@ func TestDigestsInTheBackground(t *testing.T) {
 	}
 	require.Equal(t, endpoint.DigestPending, version().DigestState, "it is published before they are computed")
 	require.Nil(t, version().Digest)
-	h, err := c.Acquire(ctx, "m")
+	h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	require.NoError(t, err, "nobody waits for digests who does not ask for them")
 	require.NoError(t, h.Close())
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
@@ -112,10 +112,10 @@ func TestDigestsInTheBackground(t *testing.T) {
 	asked := later(func() (endpoint.VersionDigests, error) { return c.Digests(ctx, "m", 0) })
 	here := later(func() (endpoint.VersionDigests, error) { return s.Digests(ctx, "m", 1) })
 	expected := later(func() (*endpoint.Handle, error) {
-		return c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Digest: whole, OwnerDigest: true})
+		return c.Acquire(ctx, "m", endpoint.AcquireOptions{Digest: whole, OwnerDigest: true})
 	})
 	refused := later(func() (*endpoint.Handle, error) {
-		return c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Digest: module.Digest{1}, OwnerDigest: true})
+		return c.Acquire(ctx, "m", endpoint.AcquireOptions{Digest: module.Digest{1}, OwnerDigest: true})
 	})
 	release()
 	want := endpoint.VersionDigests{Version: 1, Whole: whole, Tensors: each}
@@ -149,10 +149,10 @@ func TestDigestsInTheBackground(t *testing.T) {
 	defer second.Close()
 	whole, err = module.StateDictDigest(ctx, second, 1)
 	require.NoError(t, err)
-	h, err = c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Digest: whole, OwnerDigest: true})
+	h, err = c.Acquire(ctx, "m", endpoint.AcquireOptions{Digest: whole, OwnerDigest: true})
 	require.NoError(t, err, "what the owner does not compute is computed here")
 	require.NoError(t, h.Close())
-	_, err = c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Digest: module.Digest{1}, OwnerDigest: true})
+	_, err = c.Acquire(ctx, "m", endpoint.AcquireOptions{Digest: module.Digest{1}, OwnerDigest: true})
 	require.ErrorIs(t, err, module.ErrDigest)
 }
 
@@ -250,7 +250,7 @@ func TestDigestsOfAnOwnerThatComputesNone(t *testing.T) {
 	sd, err := synthetic(testDevice(t), model{Seed: 1})
 	require.NoError(t, err)
 	defer sd.Close()
-	_, err = c.PublishWith(t.Context(), "m", sd, endpoint.PublishOptions{Digests: true})
+	_, err = c.Publish(t.Context(), "m", sd, endpoint.PublishOptions{Digests: true})
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
@@ -302,17 +302,17 @@ func TestClientAcquireDigest(t *testing.T) {
 	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: driversOf(dev)})
 	require.NoError(t, err)
 	defer c.Close()
-	h, err := c.AcquireWith(t.Context(), "m", endpoint.AcquireOptions{Digest: digest})
+	h, err := c.Acquire(t.Context(), "m", endpoint.AcquireOptions{Digest: digest})
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
 
 	one.publish(model{Name: "m", Seed: 8})
-	_, err = c.AcquireWith(t.Context(), "m", endpoint.AcquireOptions{Digest: digest})
+	_, err = c.Acquire(t.Context(), "m", endpoint.AcquireOptions{Digest: digest})
 	require.ErrorIs(t, err, module.ErrDigest)
 	require.ErrorContains(t, err, "version 2")
 	require.Zero(t, c.Stats().Handles, "what was refused is given back")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Digest: digest})
+	_, err = c.Acquire(ctx, "m", endpoint.AcquireOptions{Digest: digest})
 	require.ErrorIs(t, err, context.Canceled)
 }

@@ -4,7 +4,7 @@
 //
 //	server, _ := endpoint.NewServer(endpoint.ServerOptions{Devices: []driver.Device{dev}})
 //	weights, _ := module.Load(ctx, dev, "model.safetensors", module.LoadOptions{})
-//	server.Publish(ctx, "llm", weights)
+//	server.Publish(ctx, "llm", weights, endpoint.PublishOptions{})
 //	server.Serve(ctx)
 //
 // A service in another process uses the newest version for each request:

@@ -53,7 +53,7 @@ func TestClosedTexts(t *testing.T) {
 	}
 
 	require.NoError(t, c.Close())
-	_, acquired := c.Acquire(ctx, "m")
+	_, acquired := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	_, pinged := c.Ping(ctx)
 	for _, err := range []error{acquired, pinged, c.Call(ctx, "double", nil, nil)} {
 		require.ErrorIs(t, err, endpoint.ErrClosed)
@@ -67,7 +67,7 @@ func TestAcquireBadName(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	for _, wait := range []bool{false, true} {
-		_, err := c.AcquireWith(context.Background(), "", endpoint.AcquireOptions{Wait: wait})
+		_, err := c.Acquire(context.Background(), "", endpoint.AcquireOptions{Wait: wait})
 		require.ErrorIs(t, err, endpoint.ErrInvalid)
 		require.NotErrorIs(t, err, endpoint.ErrNotFound)
 		require.ErrorContains(t, err, "it is empty")

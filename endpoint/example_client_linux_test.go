@@ -28,7 +28,7 @@ func ExampleNewClient() {
 	publish, end := exampleOwner(dev, socket)
 	defer end()
 	go publish("bias", 1)
-	handle, err := client.AcquireWith(ctx, "model", endpoint.AcquireOptions{Wait: true})
+	handle, err := client.Acquire(ctx, "model", endpoint.AcquireOptions{Wait: true})
 	if err != nil {
 		log.Fatal(err)
 	}

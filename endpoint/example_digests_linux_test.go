@@ -36,7 +36,7 @@ func ExampleClient_Digests() {
 		log.Fatal(err)
 	}
 	defer weights.Close()
-	version, err := client.PublishWith(ctx, "llm", weights, endpoint.PublishOptions{Digests: true})
+	version, err := client.Publish(ctx, "llm", weights, endpoint.PublishOptions{Digests: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func ExampleClient_Digests() {
 		log.Fatal(err)
 	}
 	fmt.Println(digests.Tensors["bias"])
-	llm, err := client.AcquireWith(ctx, "llm", endpoint.AcquireOptions{Digest: digests.Whole, OwnerDigest: true})
+	llm, err := client.Acquire(ctx, "llm", endpoint.AcquireOptions{Digest: digests.Whole, OwnerDigest: true})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func exampleOwner(dev driver.Device, socket string) (publish func(name string, v
 		if err := sd.Set(name, x); err != nil {
 			log.Fatal(err)
 		}
-		if _, err := server.Publish(context.Background(), "model", sd); err != nil {
+		if _, err := server.Publish(context.Background(), "model", sd, endpoint.PublishOptions{}); err != nil {
 			log.Fatal(err)
 		}
 		if err := sd.Close(); err != nil { // the server holds the memory

@@ -49,9 +49,9 @@ func ExampleClient_NewVersion() {
 		log.Fatal(err)
 	}
 
-	_, err = client.AcquireWith(ctx, "llm", endpoint.AcquireOptions{Compatibility: "rank 1 of 2"})
+	_, err = client.Acquire(ctx, "llm", endpoint.AcquireOptions{Compatibility: "rank 1 of 2"})
 	fmt.Println(err)
-	llm, err := client.AcquireWith(ctx, "llm", endpoint.AcquireOptions{Compatibility: "rank 0 of 2"})
+	llm, err := client.Acquire(ctx, "llm", endpoint.AcquireOptions{Compatibility: "rank 0 of 2"})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -289,7 +289,7 @@ func (f *Follower[T]) heard(e Event, tries *retries) {
 func (f *Follower[T]) take(tries *retries) {
 	ctx, cancel := context.WithTimeout(f.ctx, takeTimeout)
 	defer cancel()
-	h, err := f.client.Acquire(ctx, f.name)
+	h, err := f.client.Acquire(ctx, f.name, AcquireOptions{})
 	switch {
 	case err == nil:
 		tries.stop()

@@ -474,9 +474,9 @@ func TestFollowRefuseOlder(t *testing.T) {
 
 	pinned, err := f.Current()
 	require.NoError(t, err)
-	_, err = c.PublishWith(t.Context(), "m", pinned.Value().StateDict, endpoint.PublishOptions{After: 1<<53 + 1})
+	_, err = c.Publish(t.Context(), "m", pinned.Value().StateDict, endpoint.PublishOptions{After: 1<<53 + 1})
 	require.ErrorIs(t, err, endpoint.ErrInvalid)
-	version, err := c.PublishWith(t.Context(), "m", pinned.Value().StateDict, endpoint.PublishOptions{After: pinned.Version(), Source: "handed back"})
+	version, err := c.Publish(t.Context(), "m", pinned.Value().StateDict, endpoint.PublishOptions{After: pinned.Version(), Source: "handed back"})
 	require.NoError(t, err)
 	require.EqualValues(t, 4, version)
 	require.NoError(t, pinned.Close())

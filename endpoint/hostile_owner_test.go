@@ -44,7 +44,7 @@ func askForTensor(ctx context.Context, c *endpoint.Client) error {
 }
 
 func askForModel(ctx context.Context, c *endpoint.Client) error {
-	h, err := c.Acquire(ctx, "m")
+	h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	if err == nil {
 		h.Close()
 	}

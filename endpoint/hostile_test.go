@@ -117,7 +117,7 @@ func hostileOwnerWith(t *testing.T, limits endpoint.Limits) *endpoint.Server {
 	t.Cleanup(func() {
 		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: []driver.Device{dev}})
 		require.NoError(t, err, "the owner goes on")
-		h, err := c.Acquire(context.Background(), "m")
+		h, err := c.Acquire(context.Background(), "m", endpoint.AcquireOptions{})
 		require.NoError(t, err)
 		require.NoError(t, h.Close())
 		require.NoError(t, c.Close())

@@ -36,7 +36,7 @@ func TestSessionIdleTimeout(t *testing.T) {
 		require.NoError(t, err)
 		return int(info.Stats.Clients)
 	}
-	h, err := dial().Acquire(ctx, "m")
+	h, err := dial().Acquire(ctx, "m", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	_, err = dial().Watch(ctx, "m")
 	require.NoError(t, err)

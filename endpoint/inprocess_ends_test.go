@@ -27,7 +27,7 @@ func TestInProcessOutlivesServer(t *testing.T) {
 	sd, err := synthetic(dev, model{Seed: 1})
 	require.NoError(t, err)
 	publishOn(t, s, "m", sd)
-	h, err := c.Acquire(ctx, "m")
+	h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 2})
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestInProcessShutdownConcurrently(t *testing.T) {
 			return err
 		}
 		defer w.Close()
-		h, err := c.Acquire(ctx, "m")
+		h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 		if err != nil {
 			return err
 		}

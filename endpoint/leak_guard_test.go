@@ -150,7 +150,7 @@ func TestLeakGuardRefInProcess(t *testing.T) {
 //
 //go:noinline
 func forgetHandle(t *testing.T, c *endpoint.Client, name string) *tensor.Tensor {
-	h, err := c.Acquire(context.Background(), name)
+	h, err := c.Acquire(context.Background(), name, endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	for _, x := range h.StateDict().All() {
 		return x
@@ -188,7 +188,7 @@ func TestLeakGuardHandle(t *testing.T) {
 	proctest.Eventually(t, waitLimit, "the warning", func() bool { return strings.Contains(log.String(), "handle not closed") })
 	require.Contains(t, log.String(), "name=m version=1 server="+c.ServerID())
 
-	h, err := c.Acquire(ctx, "m")
+	h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
 	require.NoError(t, h.Close())

@@ -207,7 +207,7 @@ func TestClientListPages(t *testing.T) {
 	for v := range 30 {
 		for _, name := range []string{"a", "b"} {
 			sd := scattered(t, dev, 1)
-			_, err := c.PublishWith(ctx, name, sd, endpoint.PublishOptions{Source: strings.Repeat("s", 2000)})
+			_, err := c.Publish(ctx, name, sd, endpoint.PublishOptions{Source: strings.Repeat("s", 2000)})
 			require.NoError(t, err)
 			require.NoError(t, sd.Close())
 		}

@@ -154,7 +154,7 @@ func (l *loadServer) serve(socket string) (struct{}, error) {
 		return struct{}{}, err
 	}
 	defer sd.Close()
-	if _, err := l.server.Publish(context.Background(), "m", sd); err != nil {
+	if _, err := l.server.Publish(context.Background(), "m", sd, endpoint.PublishOptions{}); err != nil {
 		return struct{}{}, err
 	}
 	go func() {
@@ -191,7 +191,7 @@ func holdModel(socket string, dev driver.Device, calls bool) (*endpoint.Handle, 
 	if err != nil {
 		return nil, err
 	}
-	h, err := c.Acquire(ctx, "m")
+	h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	if err != nil || !calls {
 		return h, err
 	}

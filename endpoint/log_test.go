@@ -59,7 +59,7 @@ func TestLogDefaultLevel(t *testing.T) {
 	dev := testDevice(t)
 	c, publish := publisher(t, s, dev)
 	require.NoError(t, publish("m", 1))
-	h, err := c.Acquire(ctx, "m")
+	h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
 	require.NoError(t, c.Withdraw(ctx, "m"))

@@ -130,7 +130,7 @@ func destroyObject(t testing.TB, s *endpoint.Server, id string) {
 // publishOn publishes sd and takes ownership of it.
 func publishOn(t testing.TB, s *endpoint.Server, name string, sd *module.StateDict) uint64 {
 	t.Helper()
-	version, err := s.Publish(context.Background(), name, sd)
+	version, err := s.Publish(context.Background(), name, sd, endpoint.PublishOptions{})
 	require.NoError(t, err)
 	require.NoError(t, sd.Close())
 	return version

@@ -60,7 +60,7 @@ func publishers(s *endpoint.Server, c *endpoint.Client) map[string]func(dev driv
 				return err
 			}
 			defer sd.Close()
-			_, err = s.Publish(ctx, "m", sd)
+			_, err = s.Publish(ctx, "m", sd, endpoint.PublishOptions{})
 			return err
 		},
 		"client": func(dev driver.Device, value uint8) error {
@@ -69,7 +69,7 @@ func publishers(s *endpoint.Server, c *endpoint.Client) map[string]func(dev driv
 				return err
 			}
 			defer sd.Close()
-			_, err = c.Publish(ctx, "m", sd)
+			_, err = c.Publish(ctx, "m", sd, endpoint.PublishOptions{})
 			return err
 		},
 	}
@@ -125,7 +125,7 @@ func TestServerPublishReusesMemory(t *testing.T) {
 				c := slabClient(t, s)
 				all.Go(func() {
 					for !stop.Load() {
-						h, err := c.Acquire(context.Background(), "m")
+						h, err := c.Acquire(context.Background(), "m", endpoint.AcquireOptions{})
 						if !assert.NoError(t, err) {
 							return
 						}
@@ -166,7 +166,7 @@ func TestServerPublishKeepsMappedMemory(t *testing.T) {
 				if i%10 != 0 {
 					continue
 				}
-				h, err := reader.Acquire(context.Background(), "m")
+				h, err := reader.Acquire(context.Background(), "m", endpoint.AcquireOptions{})
 				require.NoError(t, err)
 				require.EqualValues(t, 1+i, seenIn(t, h))
 				handed, err := h.StateDict().Storages()[0].Memory().Export()

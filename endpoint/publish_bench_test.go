@@ -27,7 +27,7 @@ func BenchmarkPublishTensors(b *testing.B) {
 				b.StopTimer()
 				sd := smallTensors(b, dev, n)
 				b.StartTimer()
-				_, err := c.Publish(context.Background(), "small", sd)
+				_, err := c.Publish(context.Background(), "small", sd, endpoint.PublishOptions{})
 				require.NoError(b, err)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/tensor")

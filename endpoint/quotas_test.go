@@ -37,7 +37,7 @@ func publisher(t testing.TB, s *endpoint.Server, dev driver.Device) (*endpoint.C
 	return c, func(name string, n int) error {
 		sd := scattered(t, dev, n)
 		defer sd.Close()
-		_, err := c.Publish(context.Background(), name, sd)
+		_, err := c.Publish(context.Background(), name, sd, endpoint.PublishOptions{})
 		return err
 	}
 }
@@ -73,7 +73,7 @@ func TestLimitsPublish(t *testing.T) {
 			require.NoError(t, publish("more", c.each), "there is room again")
 			require.ErrorIs(t, publish("yet more", c.each), endpoint.ErrLimit)
 
-			h, err := one.Acquire(ctx, "more")
+			h, err := one.Acquire(ctx, "more", endpoint.AcquireOptions{})
 			require.NoError(t, err)
 			require.NoError(t, one.Withdraw(ctx, "more"))
 			require.ErrorIs(t, publish("yet more", c.each), endpoint.ErrLimit, "what somebody reads counts")
@@ -122,12 +122,12 @@ func TestServerPublishTooLarge(t *testing.T) {
 	})
 	before := drivertest.TakeSnapshot()
 	apart := scattered(t, dev, 4)
-	_, err := s.Publish(ctx, "storages", apart)
+	_, err := s.Publish(ctx, "storages", apart, endpoint.PublishOptions{})
 	require.ErrorIs(t, err, wire.ErrTooLarge)
 	require.NoError(t, apart.Close())
 	many, err := module.Synthesize(dev, module.Synthetic{Tensors: 500, Bytes: 1})
 	require.NoError(t, err)
-	_, err = s.Publish(ctx, "tensors", many)
+	_, err = s.Publish(ctx, "tensors", many, endpoint.PublishOptions{})
 	require.ErrorIs(t, err, wire.ErrTooLarge)
 	require.NoError(t, many.Close())
 	require.Empty(t, before.WaitNone(waitLimit))
@@ -135,7 +135,7 @@ func TestServerPublishTooLarge(t *testing.T) {
 
 	publishOn(t, s, "fits", scattered(t, dev, 3))
 	c, _ := publisher(t, s, dev)
-	h, err := c.Acquire(ctx, "fits")
+	h, err := c.Acquire(ctx, "fits", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
 }

@@ -19,12 +19,7 @@ import (
 //
 // Errors: [ErrInvalid] if the name is invalid, [ErrCapability] with the reason if the memory cannot be shared in place,
 // and [wire.ErrTooLarge] if the storages or tensors do not fit one frame.
-func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
-	return s.PublishWith(ctx, name, sd, PublishOptions{})
-}
-
-// PublishWith is Publish with options.
-func (s *Server) PublishWith(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
+func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
 	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: s.opts.Label}
 	if sd == nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: the state dict is nil", status.ErrInvalid)}

@@ -347,7 +347,7 @@ func TestDeviceByUUID(t *testing.T) {
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: driversOf(other)})
 	require.NoError(t, err)
 	defer c.Close()
-	_, err = c.Acquire(ctx, "m")
+	_, err = c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.ErrorContains(t, err, dev.Info().UUID.String())
 	_, err = endpoint.Call[*tensor.Tensor](ctx, c, "plain model", modelIn{Size: 4})

@@ -42,10 +42,10 @@ func TestServerInfoCounters(t *testing.T) {
 	id := o.publish(model{Name: "m"})
 	require.EqualValues(t, 1, id)
 
-	held, err := c.Acquire(ctx, "m") // 1
+	held, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{}) // 1
 	require.NoError(t, err)
 	defer held.Close()
-	again, err := c.Acquire(ctx, "m") // 2
+	again, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{}) // 2
 	require.NoError(t, err)
 	defer again.Close()
 	manifest, err := c.Manifest(ctx, "m", 1) // 3

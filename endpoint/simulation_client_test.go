@@ -128,7 +128,7 @@ func (c *simClient) publish(ctx context.Context) error {
 	defer sd.Close()
 	c.sim.model.publishes(stamp, name)
 	var version uint64
-	_, server := c.span(func() { version, err = c.client.Publish(ctx, name, sd) })
+	_, server := c.span(func() { version, err = c.client.Publish(ctx, name, sd, PublishOptions{}) })
 	c.sim.note("%s published %s as version %d with %d: %v", c.name, name, version, stamp, err)
 	if err == nil {
 		c.sim.model.published(stamp, server, version)
@@ -156,7 +156,7 @@ func (c *simClient) withdraw(ctx context.Context) (err error) {
 func (c *simClient) acquire(ctx context.Context) (err error) {
 	var h *Handle
 	name, opts := c.modelName(), AcquireOptions{Wait: c.rng.IntN(4) == 0}
-	span, server := c.span(func() { h, err = c.client.AcquireWith(ctx, name, opts) })
+	span, server := c.span(func() { h, err = c.client.Acquire(ctx, name, opts) })
 	if err != nil {
 		c.sim.note("%s did not acquire %s: %v", c.name, name, err)
 		if errors.Is(err, ErrNotFound) && !errors.Is(err, context.DeadlineExceeded) && server != "" {

@@ -389,7 +389,7 @@ func TestWatcherWithdrawalWhileAway(t *testing.T) {
 		for _, name := range []string{"stays", "goes", "comes back"} {
 			sd, err := simStateDict(s.dev, 1)
 			require.NoError(t, err)
-			_, err = s.server.Publish(ctx, name, sd)
+			_, err = s.server.Publish(ctx, name, sd, PublishOptions{})
 			require.NoError(t, err)
 			require.NoError(t, sd.Close())
 		}
@@ -414,7 +414,7 @@ func TestWatcherWithdrawalWhileAway(t *testing.T) {
 		require.NoError(t, server.Withdraw(context.Background(), "comes back"))
 		sd, err := simStateDict(s.dev, 2)
 		require.NoError(t, err)
-		_, err = server.Publish(ctx, "comes back", sd)
+		_, err = server.Publish(ctx, "comes back", sd, PublishOptions{})
 		require.NoError(t, err)
 		require.NoError(t, sd.Close())
 		s.network.use(server)

@@ -221,14 +221,14 @@ func TestSlabSharedFurther(t *testing.T) {
 		require.Equal(t, i, must(endpoint.Call[uint8](ctx, c, "first", got))(t))
 		sd := module.NewStateDict()
 		require.NoError(t, sd.Set("x", got)) // takes ownership
-		_, err := c.Publish(ctx, fmt.Sprint("m", i), sd)
+		_, err := c.Publish(ctx, fmt.Sprint("m", i), sd, endpoint.PublishOptions{})
 		require.NoError(t, err)
 		require.NoError(t, sd.Close())
 		require.NoError(t, page(t, c, "fill", 1<<16, 100).Close())
 	}
 	other := slabClient(t, s)
 	for i := range uint8(4) {
-		h, err := other.Acquire(ctx, fmt.Sprint("m", i))
+		h, err := other.Acquire(ctx, fmt.Sprint("m", i), endpoint.AcquireOptions{})
 		require.NoError(t, err)
 		x, there := h.StateDict().Get("x")
 		require.True(t, there)

@@ -76,7 +76,7 @@ func TestHandleChangedWhenLeaseLost(t *testing.T) {
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
 	require.NoError(t, err)
 	defer c.Close()
-	h, err := c.Acquire(context.Background(), "m")
+	h, err := c.Acquire(context.Background(), "m", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()
 	changed := h.Changed()
@@ -102,7 +102,7 @@ func TestHandleChangedWhenLeaseReturns(t *testing.T) {
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}, OverSocket: true})
 	require.NoError(t, err)
 	defer c.Close()
-	h, err := c.Acquire(context.Background(), "m")
+	h, err := c.Acquire(context.Background(), "m", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()
 	awaitChange := func(changed <-chan struct{}, what string) {

@@ -40,7 +40,7 @@ func (c *Client) NewVersion(ctx context.Context, name string, specs []module.Nam
 	if _, err := c.conn.ForRequest(ctx); err != nil {
 		return nil, fmt.Errorf("new version of %s: %w", status.Shown(name), err)
 	}
-	return newVersionWriter(name, c.opts.Devices, specs, c.PublishWith)
+	return newVersionWriter(name, c.opts.Devices, specs, c.Publish)
 }
 
 // NewVersion creates the next version of name at this server. Tensors without a device are allocated on the server's
@@ -54,7 +54,7 @@ func (s *Server) NewVersion(ctx context.Context, name string, specs []module.Nam
 	if err != nil {
 		return nil, fmt.Errorf("new version of %s: %w", status.Shown(name), err)
 	}
-	return newVersionWriter(name, s.opts.Devices, specs, s.PublishWith)
+	return newVersionWriter(name, s.opts.Devices, specs, s.Publish)
 }
 
 // publishFunc publishes sd, which it borrows, as the next version of name.
@@ -82,7 +82,7 @@ func (w *VersionWriter) StateDict() *module.StateDict { return w.sd }
 // memory if possible ([tensor.Storage.Seal]): the kernel then refuses all writes, including this process's, so readers
 // need not trust it. After publication the tensors are closed. If publication is refused or the owner is gone, the
 // tensors stay sealed and Commit can be retried; an owner that exited after it received the request may have published
-// the version. After success, Commit returns the same number again. Errors: those of [Client.PublishWith], and
+// the version. After success, Commit returns the same number again. Errors: those of [Client.Publish], and
 // [ErrClosed] after Abort.
 func (w *VersionWriter) Commit(ctx context.Context, opts PublishOptions) (uint64, error) {
 	w.mu.Lock()

@@ -23,7 +23,7 @@ func BenchmarkSwitch(b *testing.B) {
 			publish := func() {
 				sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 3, Bytes: 1 << 12})
 				require.NoError(b, err)
-				_, err = s.Publish(ctx, "m", sd)
+				_, err = s.Publish(ctx, "m", sd, endpoint.PublishOptions{})
 				require.NoError(b, err)
 			}
 			publish()
@@ -43,7 +43,7 @@ func BenchmarkSwitch(b *testing.B) {
 						if e.Kind != endpoint.EventPublished {
 							continue
 						}
-						h, err := c.Acquire(ctx, "m")
+						h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 						if err != nil {
 							b.Error(err)
 							return

@@ -31,9 +31,8 @@ func lastError[T any](loop func(func(T, error) bool)) (last error) {
 func requests(dev driver.Device, sd *module.StateDict, r *endpoint.Registry) map[string]func(context.Context, *endpoint.Client) error {
 	specs := []module.NamedSpec{}
 	return map[string]func(context.Context, *endpoint.Client) error{
-		"Acquire": func(ctx context.Context, c *endpoint.Client) error { return second(c.Acquire(ctx, "m")) },
-		"AcquireWith": func(ctx context.Context, c *endpoint.Client) error {
-			return second(c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Version: 1}))
+		"Acquire": func(ctx context.Context, c *endpoint.Client) error {
+			return second(c.Acquire(ctx, "m", endpoint.AcquireOptions{Version: 1}))
 		},
 		"Call":               func(ctx context.Context, c *endpoint.Client) error { return c.Call(ctx, "f", 1, nil) },
 		"Cancel":             func(ctx context.Context, c *endpoint.Client) error { return second(c.Task("t").Cancel(ctx)) },
@@ -52,10 +51,9 @@ func requests(dev driver.Device, sd *module.StateDict, r *endpoint.Registry) map
 		"Offer": func(ctx context.Context, c *endpoint.Client) error {
 			return second(c.Offer(ctx, r, endpoint.OfferOptions{}))
 		},
-		"Ping":    func(ctx context.Context, c *endpoint.Client) error { return second(c.Ping(ctx)) },
-		"Publish": func(ctx context.Context, c *endpoint.Client) error { return second(c.Publish(ctx, "m", sd)) },
-		"PublishWith": func(ctx context.Context, c *endpoint.Client) error {
-			return second(c.PublishWith(ctx, "m", sd, endpoint.PublishOptions{Digests: true}))
+		"Ping": func(ctx context.Context, c *endpoint.Client) error { return second(c.Ping(ctx)) },
+		"Publish": func(ctx context.Context, c *endpoint.Client) error {
+			return second(c.Publish(ctx, "m", sd, endpoint.PublishOptions{Digests: true}))
 		},
 		"Result":     func(ctx context.Context, c *endpoint.Client) error { return c.Task("t").Result(ctx, nil) },
 		"ServerInfo": func(ctx context.Context, c *endpoint.Client) error { return second(c.ServerInfo(ctx)) },
@@ -154,8 +152,8 @@ func TestRequestWaitsForOwner(t *testing.T) {
 		"deadline": {deadline: true, request: call},
 		"Wait":     {wait: true, request: call},
 		"Connect":  {request: func(ctx context.Context, c *endpoint.Client) error { return c.Connect(ctx) }},
-		"AcquireWith": {request: func(ctx context.Context, c *endpoint.Client) error {
-			h, err := c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Wait: true})
+		"Acquire": {request: func(ctx context.Context, c *endpoint.Client) error {
+			h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{Wait: true})
 			if err != nil {
 				return err
 			}

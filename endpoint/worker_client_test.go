@@ -94,7 +94,7 @@ type acquired struct {
 var acquireOp = op("acquire", func(w *worker, ctx context.Context, in acquisition) (acquired, error) {
 	ctx, cancel := within(ctx, in.Limit)
 	defer cancel()
-	h, err := w.client.AcquireWith(ctx, in.Name, endpoint.AcquireOptions{Version: in.Version})
+	h, err := w.client.Acquire(ctx, in.Name, endpoint.AcquireOptions{Version: in.Version})
 	if err != nil {
 		return acquired{}, err
 	}

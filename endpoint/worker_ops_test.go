@@ -109,7 +109,7 @@ var publishOp = op("publish", func(w *worker, ctx context.Context, m model) (uin
 		return 0, err
 	}
 	defer sd.Close()
-	return w.party().PublishWith(ctx, m.Name, sd, endpoint.PublishOptions{Digests: m.Digests})
+	return w.party().Publish(ctx, m.Name, sd, endpoint.PublishOptions{Digests: m.Digests})
 })
 
 // publish has an owner or a client publish a model, and returns the version.

@@ -75,7 +75,7 @@ const promptly = 8 * time.Second
 
 // party is the common interface of owners and clients.
 type party interface {
-	PublishWith(ctx context.Context, name string, sd *module.StateDict, opts endpoint.PublishOptions) (uint64, error)
+	Publish(ctx context.Context, name string, sd *module.StateDict, opts endpoint.PublishOptions) (uint64, error)
 	Withdraw(ctx context.Context, name string) error
 	List(ctx context.Context) ([]endpoint.ModelInfo, error)
 }

@@ -143,7 +143,7 @@ func handBack(ctx context.Context, client *endpoint.Client, llm *endpoint.Follow
 		return err
 	}
 	defer v.Close()
-	_, err = client.PublishWith(ctx, "llm", v.Value().StateDict, endpoint.PublishOptions{After: v.Version()})
+	_, err = client.Publish(ctx, "llm", v.Value().StateDict, endpoint.PublishOptions{After: v.Version()})
 	return err
 }
 
@@ -158,7 +158,7 @@ func publishSteps(ctx context.Context, dev *host.Device, client *endpoint.Client
 			return err
 		}
 		step(weights, next)
-		_, err = client.Publish(ctx, "policy", next)
+		_, err = client.Publish(ctx, "policy", next, endpoint.PublishOptions{})
 		if err = errors.Join(err, next.Close()); err != nil {
 			return err
 		}
@@ -189,7 +189,7 @@ func TestVersions(t *testing.T) {
 	version, err := writeVersion(t.Context(), owner.Client, specs)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, version)
-	llm, err := owner.Client.Acquire(t.Context(), "llm")
+	llm, err := owner.Client.Acquire(t.Context(), "llm", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer llm.Close()
 	require.NoError(t, publishSteps(t.Context(), dev, owner.Client, llm.StateDict()))
@@ -245,7 +245,7 @@ func TestHandBack(t *testing.T) {
 	for range 3 {
 		sd, err := module.New(dev, specs)
 		require.NoError(t, err)
-		_, err = first.Publish(ctx, "llm", sd)
+		_, err = first.Publish(ctx, "llm", sd, endpoint.PublishOptions{})
 		require.NoError(t, err)
 		require.NoError(t, sd.Close())
 	}

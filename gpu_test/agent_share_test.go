@@ -51,13 +51,13 @@ func (a *agent) own(ctx context.Context, q request) (r response, err error) {
 	case "publish":
 		var sd *module.StateDict
 		if sd, err = synthetic(a.dev, q); err == nil {
-			r.Version, err = s.server.Publish(ctx, q.Name, sd)
+			r.Version, err = s.server.Publish(ctx, q.Name, sd, endpoint.PublishOptions{})
 			err = errors.Join(err, sd.Close())
 		}
 	case "publish empty": // a slab whose bytes no test reads
 		var sd *module.StateDict
 		if sd, err = emptyModel(a.dev, q.Bytes); err == nil {
-			r.Version, err = s.server.Publish(ctx, q.Name, sd)
+			r.Version, err = s.server.Publish(ctx, q.Name, sd, endpoint.PublishOptions{})
 			err = errors.Join(err, sd.Close())
 		}
 	case "holders":
@@ -82,7 +82,7 @@ func (a *agent) attach(ctx context.Context, q request) (r response, err error) {
 		s.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: q.Socket, Devices: []driver.Device{a.dev}})
 	case "acquire":
 		var h *endpoint.Handle
-		if h, err = s.client.AcquireWith(ctx, q.Name, endpoint.AcquireOptions{Version: q.Version}); err == nil {
+		if h, err = s.client.Acquire(ctx, q.Name, endpoint.AcquireOptions{Version: q.Version}); err == nil {
 			s.handles[q.Key] = h
 			r.Version = h.Version()
 		}
@@ -99,7 +99,7 @@ func (a *agent) attach(ctx context.Context, q request) (r response, err error) {
 	case "offer":
 		var sd *module.StateDict
 		if sd, err = synthetic(a.dev, q); err == nil {
-			r.Version, err = s.client.Publish(ctx, q.Name, sd)
+			r.Version, err = s.client.Publish(ctx, q.Name, sd, endpoint.PublishOptions{})
 			sd.Close()
 		}
 	case "watch":
@@ -120,7 +120,7 @@ func (a *agent) attach(ctx context.Context, q request) (r response, err error) {
 func (a *agent) timeAcquires(ctx context.Context, q request) (nanos []int64, err error) {
 	for range q.Times {
 		start := time.Now()
-		h, err := a.share.client.Acquire(ctx, q.Name)
+		h, err := a.share.client.Acquire(ctx, q.Name, endpoint.AcquireOptions{})
 		if err != nil {
 			return nil, err
 		}

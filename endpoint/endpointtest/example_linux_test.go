@@ -31,10 +31,10 @@ func ExampleOpen() {
 	if err := weights.Set("bias", bias); err != nil {
 		log.Fatal(err)
 	}
-	if _, err := o.Server.Publish(ctx, "llm", weights); err != nil {
+	if _, err := o.Server.Publish(ctx, "llm", weights, endpoint.PublishOptions{}); err != nil {
 		log.Fatal(err)
 	}
-	model, err := o.Client.Acquire(ctx, "llm")
+	model, err := o.Client.Acquire(ctx, "llm", endpoint.AcquireOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func owner(ctx context.Context, socket string, args []string) error {
 	if err := sd.Set("x", x); err != nil {
 		return err
 	}
-	if _, err := server.Publish(ctx, "m", sd); err != nil {
+	if _, err := server.Publish(ctx, "m", sd, endpoint.PublishOptions{}); err != nil {
 		return err
 	}
 	return server.Serve(ctx)
@@ -65,7 +65,7 @@ func acquire(t *testing.T, p *endpointtest.Process) (*endpoint.Client, *endpoint
 	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: p.Socket, Devices: []driver.Device{dev}, Wait: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
-	h, err := c.Acquire(t.Context(), "m")
+	h, err := c.Acquire(t.Context(), "m", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() { h.Close() })
 	return c, h
@@ -92,13 +92,13 @@ func TestProcessRestart(t *testing.T) {
 	require.EqualValues(t, 7, value(h), "the memory outlives the owner")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	_, err := c.Acquire(ctx, "m")
+	_, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	require.ErrorIs(t, err, endpoint.ErrUnavailable)
 	p.Kill() // no effect
 
 	p.Restart()
 	require.NotEqual(t, first, p.PID())
-	again, err := c.Acquire(t.Context(), "m")
+	again, err := c.Acquire(t.Context(), "m", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer again.Close()
 	require.NotEqual(t, h.ServerID(), again.ServerID())

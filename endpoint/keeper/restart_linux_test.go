@@ -111,7 +111,7 @@ func (u user) publish(name string, value int) (uint64, error) {
 			values[i] = float32(value)
 		}
 	}
-	return u.Publish(u.t.Context(), name, sd)
+	return u.Publish(u.t.Context(), name, sd, endpoint.PublishOptions{})
 }
 
 func (u user) mustPublish(name string, value int) uint64 {
@@ -123,7 +123,7 @@ func (u user) mustPublish(name string, value int) uint64 {
 
 func (u user) acquire(name string, version uint64) *endpoint.Handle {
 	u.t.Helper()
-	h, err := u.AcquireWith(u.t.Context(), name, endpoint.AcquireOptions{Version: version})
+	h, err := u.Acquire(u.t.Context(), name, endpoint.AcquireOptions{Version: version})
 	require.NoError(u.t, err)
 	u.t.Cleanup(func() { h.Close() })
 	return h
@@ -206,7 +206,7 @@ func TestKilledOwner(t *testing.T) {
 		require.Equal(t, 2, value(t, again.StateDict()))
 		require.Equal(t, file, inode(t, again.StateDict()), "the same memory in round %d", round)
 		require.Equal(t, 7, value(t, u.acquire("other", 0).StateDict()))
-		_, err = u.Acquire(t.Context(), "gone")
+		_, err = u.Acquire(t.Context(), "gone", endpoint.AcquireOptions{})
 		require.ErrorIs(t, err, endpoint.ErrNotFound)
 	}
 	info, err := u.Info(t.Context(), "other")
@@ -307,7 +307,7 @@ func TestAdopted(t *testing.T) {
 		require.Equal(t, want, s.Adopted())
 		sd, err := module.New(dev, []module.NamedSpec{{Name: "w", DType: tensor.Float32, Shape: tensor.Shape{4}}})
 		require.NoError(t, err)
-		v, err := s.PublishWith(t.Context(), "m", sd, endpoint.PublishOptions{Source: "file", SourceID: fmt.Sprint("id ", round+1)})
+		v, err := s.Publish(t.Context(), "m", sd, endpoint.PublishOptions{Source: "file", SourceID: fmt.Sprint("id ", round+1)})
 		require.NoError(t, err)
 		require.Equal(t, uint64(round+1), v)
 		require.NoError(t, sd.Close())

@@ -27,7 +27,7 @@ func own(ctx context.Context, dev driver.Device, file string) error {
 	if err != nil {
 		return err
 	}
-	if _, err = server.Publish(ctx, "llm", weights); err != nil {
+	if _, err = server.Publish(ctx, "llm", weights, endpoint.PublishOptions{}); err != nil {
 		return err
 	}
 	return server.Serve(ctx) // until ctx ends

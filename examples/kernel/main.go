@@ -44,7 +44,7 @@ func run(name string) error {
 		return err
 	}
 	defer client.Close()
-	handle, err := client.Acquire(ctx, name)
+	handle, err := client.Acquire(ctx, name, endpoint.AcquireOptions{})
 	if err != nil {
 		return err
 	}

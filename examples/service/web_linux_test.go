@@ -146,7 +146,7 @@ func (tr trainer) publish(factor float32, width int64) uint64 {
 		require.NoError(tr.t, err)
 		require.NoError(tr.t, sd.Set(fmt.Sprintf("layers.%d.weight", i), x))
 	}
-	version, err := tr.client.Publish(context.Background(), "base", sd)
+	version, err := tr.client.Publish(context.Background(), "base", sd, endpoint.PublishOptions{})
 	require.NoError(tr.t, err)
 	return version
 }
@@ -159,7 +159,7 @@ func (tr trainer) refused() uint64 {
 	x, err := tensor.FromSlice(tr.dev, tensor.Shape{3}, []float32{1, 2, 3})
 	require.NoError(tr.t, err)
 	require.NoError(tr.t, sd.Set("bias", x))
-	version, err := tr.client.Publish(context.Background(), "base", sd)
+	version, err := tr.client.Publish(context.Background(), "base", sd, endpoint.PublishOptions{})
 	require.NoError(tr.t, err)
 	return version
 }

@@ -25,7 +25,7 @@ func withAttached(ctx context.Context, socket, name string, use func(*module.Sta
 		return err
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
-	handle, err := client.Acquire(ctx, name)
+	handle, err := client.Acquire(ctx, name, endpoint.AcquireOptions{})
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func withOwner(ctx context.Context, weights string, use func(*module.StateDict) 
 	}
 	stop := serve(server)
 	defer func() { err = errors.Join(err, stop()) }()
-	_, err = server.Publish(ctx, "vad", sd)
+	_, err = server.Publish(ctx, "vad", sd, endpoint.PublishOptions{})
 	if err = errors.Join(err, sd.Close()); err != nil { // the server holds the memory
 		return err
 	}

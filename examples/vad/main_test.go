@@ -63,7 +63,7 @@ func own(socket, weights string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := server.Publish(ctx, "vad", sd); err != nil {
+	if _, err := server.Publish(ctx, "vad", sd, endpoint.PublishOptions{}); err != nil {
 		return err
 	}
 	fmt.Println("ready")

@@ -123,13 +123,13 @@ func visit(ctx context.Context, socket string, dev driver.Device) error {
 		return err
 	}
 	name := fmt.Sprintf("visitor-%d", os.Getpid())
-	if _, err = c.Publish(ctx, name, sd); err != nil {
+	if _, err = c.Publish(ctx, name, sd, endpoint.PublishOptions{}); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
 	if _, err = c.List(ctx); err != nil {
 		return fmt.Errorf("list: %w", err)
 	}
-	m, err := c.Acquire(ctx, name)
+	m, err := c.Acquire(ctx, name, endpoint.AcquireOptions{})
 	if err != nil {
 		return fmt.Errorf("acquire: %w", err)
 	}

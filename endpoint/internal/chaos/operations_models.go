@@ -47,7 +47,7 @@ func (w *lane) checkModel(h *endpoint.Handle) error {
 }
 
 func (w *lane) acquire(ctx context.Context, c *endpoint.Client) error {
-	h, err := c.Acquire(ctx, w.name())
+	h, err := c.Acquire(ctx, w.name(), endpoint.AcquireOptions{})
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (w *lane) acquire(ctx context.Context, c *endpoint.Client) error {
 }
 
 func (w *lane) acquireShortly(ctx context.Context, c *endpoint.Client) error {
-	h, err := c.Acquire(ctx, w.name())
+	h, err := c.Acquire(ctx, w.name(), endpoint.AcquireOptions{})
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (w *lane) acquireVersion(ctx context.Context, c *endpoint.Client) error {
 		return nil
 	}
 	v := m.Versions[w.rng.IntN(len(m.Versions))].Version
-	h, err := c.AcquireWith(ctx, m.Name, endpoint.AcquireOptions{Version: v})
+	h, err := c.Acquire(ctx, m.Name, endpoint.AcquireOptions{Version: v})
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (w *lane) publish(ctx context.Context, c *endpoint.Client) error {
 	}
 	defer sd.Close()
 	name, server := w.myName(), c.ServerID()
-	version, err := c.Publish(ctx, name, sd)
+	version, err := c.Publish(ctx, name, sd, endpoint.PublishOptions{})
 	if err != nil {
 		return err
 	}

@@ -145,7 +145,7 @@ func (o *owner) publish(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	version, err := o.s.Publish(ctx, name, sd)
+	version, err := o.s.Publish(ctx, name, sd, endpoint.PublishOptions{})
 	err = errors.Join(err, sd.Close())
 	if err == nil {
 		o.r.send(report{Salts: map[string]uint64{versionKey(o.s.ID(), name, version): salt}})

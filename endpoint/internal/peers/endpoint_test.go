@@ -188,10 +188,10 @@ func BenchmarkAttach(b *testing.B) {
 			}
 			sd, err := module.New(dev, specs)
 			require.NoError(b, err)
-			_, err = c.Publish(b.Context(), "m", sd)
+			_, err = c.Publish(b.Context(), "m", sd, endpoint.PublishOptions{})
 			require.NoError(b, errors.Join(err, sd.Close()))
 			for b.Loop() {
-				h, err := c.Acquire(b.Context(), "m")
+				h, err := c.Acquire(b.Context(), "m", endpoint.AcquireOptions{})
 				require.NoError(b, err)
 				require.NoError(b, h.Close())
 			}
@@ -210,7 +210,7 @@ func publish(b *testing.B, c *endpoint.Client, dev driver.Device, size int64, va
 	if written {
 		fillBytes(data, value)
 	}
-	_, err = c.Publish(b.Context(), "m", sd)
+	_, err = c.Publish(b.Context(), "m", sd, endpoint.PublishOptions{})
 	require.NoError(b, errors.Join(err, sd.Close()))
 }
 
@@ -281,7 +281,7 @@ func BenchmarkSwitch(b *testing.B) {
 }
 
 func readVersion(ctx context.Context, c *endpoint.Client) error {
-	h, err := c.Acquire(ctx, "m")
+	h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func TestPage(t *testing.T) {
 	gw := remotetest.StartGateway(t, owner.Socket)
 	ready(t, gw, http.StatusOK)
 	client := dialOwner(t, owner)
-	handle, err := client.Acquire(t.Context(), "llm/7b")
+	handle, err := client.Acquire(t.Context(), "llm/7b", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer handle.Close()
 	running, err := client.Submit(t.Context(), "work", remotetest.WorkArgs{Steps: 1000, PaceMS: 200})
@@ -52,7 +52,7 @@ func TestPage(t *testing.T) {
 	t.Run("live", func(t *testing.T) {
 		rows := page.Eval("document.querySelectorAll('#models tbody tr').length")
 		page.Eval("void (window.row = document.querySelector('#models tbody tr'))")
-		_, err := client.Publish(t.Context(), "llm/7b", handle.StateDict().Alias())
+		_, err := client.Publish(t.Context(), "llm/7b", handle.StateDict().Alias(), endpoint.PublishOptions{})
 		require.NoError(t, err)
 		page.WaitFor(shows("models", "2 (newest)"))
 		require.NotEqual(t, rows, page.Eval("document.querySelectorAll('#models tbody tr').length"))

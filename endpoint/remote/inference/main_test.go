@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/inference"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pytest"
@@ -55,13 +56,13 @@ func publishBeside(t *testing.T, socket, name string) {
 	t.Helper()
 	dev := remotetest.OpenHost(t)
 	client := remotetest.Dial(t, socket, dev)
-	before, err := client.Acquire(t.Context(), name)
+	before, err := client.Acquire(t.Context(), name, endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = before.Close() })
 	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 2, Bytes: 4096, Seed: 2})
 	require.NoError(t, err)
 	defer sd.Close()
-	version, err := client.Publish(t.Context(), name, sd)
+	version, err := client.Publish(t.Context(), name, sd, endpoint.PublishOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, version)
 }

@@ -302,7 +302,7 @@ func (in *incoming) acquire(ctx context.Context, name string, version uint64) (*
 	}
 	ctx, unbind := in.c.env.Owner.Bind(ctx)
 	defer unbind()
-	h, err := in.client.AcquireWith(ctx, name, endpoint.AcquireOptions{Version: version})
+	h, err := in.client.Acquire(ctx, name, endpoint.AcquireOptions{Version: version})
 	if err != nil {
 		return nil, fmt.Errorf("model %q: %w", name, err)
 	}

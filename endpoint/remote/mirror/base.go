@@ -97,7 +97,7 @@ func (b *base) close() error {
 // baseOfOwner returns the owner's newest version of the name; nil if there is none. If digested is set, it reads all
 // bytes once to compute their digests.
 func baseOfOwner(ctx context.Context, owner *endpoint.Client, name string, digested bool) (*base, error) {
-	h, err := owner.Acquire(ctx, name)
+	h, err := owner.Acquire(ctx, name, endpoint.AcquireOptions{})
 	if errors.Is(err, endpoint.ErrNotFound) {
 		return nil, nil
 	}

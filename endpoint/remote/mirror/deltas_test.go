@@ -58,13 +58,13 @@ func publishStep(t *testing.T, client *endpoint.Client, dev driver.Device, step 
 		require.NoError(t, err)
 		require.NoError(t, sd.Set(fmt.Sprintf("layer.%d", k), one))
 	}
-	_, err = client.Publish(t.Context(), "policy", sd)
+	_, err = client.Publish(t.Context(), "policy", sd, endpoint.PublishOptions{})
 	require.NoError(t, err)
 }
 
 // readStep compares every element of the newest version with its step, and returns the step.
 func readStep(ctx context.Context, client *endpoint.Client) (int, error) {
-	h, err := client.Acquire(ctx, "policy")
+	h, err := client.Acquire(ctx, "policy", endpoint.AcquireOptions{})
 	if err != nil {
 		return 0, err
 	}
@@ -286,7 +286,7 @@ func TestPeersSendWrongDeltas(t *testing.T) {
 	require.NoError(t, err)
 
 	publishStep(t, source, dev, 2)
-	h, err := source.Acquire(t.Context(), "policy")
+	h, err := source.Acquire(t.Context(), "policy", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()
 	model, err := module.StateDictDigest(t.Context(), h.StateDict(), 0)

@@ -59,7 +59,7 @@ func (w weights) publish(t testing.TB, client *endpoint.Client, dev driver.Devic
 		require.NoError(t, err)
 		require.NoError(t, sd.Set(fmt.Sprintf("layers.%d.weight", i), one))
 	}
-	version, err := client.Publish(t.Context(), name, sd)
+	version, err := client.Publish(t.Context(), name, sd, endpoint.PublishOptions{})
 	require.NoError(t, err)
 	return version
 }
@@ -83,7 +83,7 @@ func requireMirrored(t testing.TB, source, target *endpoint.Client, name string)
 
 func digestsOf(t testing.TB, client *endpoint.Client, name string) map[string]module.Digest {
 	t.Helper()
-	h, err := client.Acquire(t.Context(), name)
+	h, err := client.Acquire(t.Context(), name, endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()
 	digests, err := module.Digests(t.Context(), h.StateDict(), 0)

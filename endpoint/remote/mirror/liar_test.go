@@ -35,7 +35,7 @@ func publishFile(t testing.TB, client *endpoint.Client, dev driver.Device, name,
 	sd, err := module.Load(t.Context(), dev, path, module.LoadOptions{})
 	require.NoError(t, err)
 	defer sd.Close()
-	version, err := client.Publish(t.Context(), name, sd)
+	version, err := client.Publish(t.Context(), name, sd, endpoint.PublishOptions{})
 	require.NoError(t, err)
 	return version
 }

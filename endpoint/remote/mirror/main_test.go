@@ -48,7 +48,7 @@ func modelFile(t testing.TB, seed int64) string {
 // requireSame compares the newest version of a name at an owner with a file.
 func requireSame(t testing.TB, client *endpoint.Client, name, path string) {
 	t.Helper()
-	h, err := client.Acquire(t.Context(), name)
+	h, err := client.Acquire(t.Context(), name, endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()
 	saved := filepath.Join(t.TempDir(), "mirrored.safetensors")

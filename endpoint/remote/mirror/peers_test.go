@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/browsertest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
@@ -243,7 +244,7 @@ func TestPeersSendWrongBytes(t *testing.T) {
 	gw.Attached(t)
 	dev := remotetest.OpenHost(t)
 	source, target := remotetest.Dial(t, from.Socket, dev), remotetest.Dial(t, to.Socket, dev)
-	h, err := source.Acquire(t.Context(), "m")
+	h, err := source.Acquire(t.Context(), "m", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()
 	model, err := module.StateDictDigest(t.Context(), h.StateDict(), 0)

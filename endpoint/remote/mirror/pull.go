@@ -158,7 +158,7 @@ func (m *Mirror) publish(ctx context.Context, mf *manifest, sd *module.StateDict
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, named.Close()) }()
-	return m.options.Owner.PublishWith(ctx, m.options.Name, named, endpoint.PublishOptions{Source: address})
+	return m.options.Owner.Publish(ctx, m.options.Name, named, endpoint.PublishOptions{Source: address})
 }
 
 // fillGateway is fill with other mirrors: it offers them the received data and fetches from them.

@@ -39,7 +39,7 @@ func TestPull(t *testing.T) {
 	require.Zero(t, got.Copied)
 	require.Greater(t, got.Moved, got.Bytes)
 	requireSame(t, target, "copy", first)
-	h, err := target.Acquire(t.Context(), "copy")
+	h, err := target.Acquire(t.Context(), "copy", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()
 	whole, err := module.StateDictDigest(t.Context(), h.StateDict(), 0)

@@ -25,7 +25,7 @@ func publisher(t *testing.T, socket string) (publish func(seed uint64)) {
 		sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 2, Bytes: 64 << 10, Seed: seed})
 		require.NoError(t, err)
 		defer sd.Close()
-		_, err = client.Publish(t.Context(), "m", sd)
+		_, err = client.Publish(t.Context(), "m", sd, endpoint.PublishOptions{})
 		require.NoError(t, err)
 	}
 }

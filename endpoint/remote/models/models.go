@@ -91,7 +91,7 @@ func (c *Component) attach(r *http.Request) (*endpoint.Handle, error) {
 		return nil, err
 	}
 	defer unbind()
-	return client.AcquireWith(ctx, p.Name, endpoint.AcquireOptions{Version: p.Version})
+	return client.Acquire(ctx, p.Name, endpoint.AcquireOptions{Version: p.Version})
 }
 
 func (c *Component) serveTensor(w http.ResponseWriter, r *http.Request) {

@@ -197,7 +197,7 @@ func (c *Component) publish(ctx context.Context, name string, sd *module.StateDi
 		return Published{}, err
 	}
 	defer unbind()
-	version, err := client.PublishWith(ctx, name, sd, endpoint.PublishOptions{Source: source})
+	version, err := client.Publish(ctx, name, sd, endpoint.PublishOptions{Source: source})
 	if err != nil {
 		return Published{}, err
 	}

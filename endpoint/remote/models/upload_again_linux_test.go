@@ -46,7 +46,7 @@ func TestUploadReusesMemory(t *testing.T) {
 		require.Equal(t, http.StatusCreated, resp.StatusCode, "%s", text)
 		_, sent := gw.Get(t, path)
 		require.True(t, bytes.Equal(file, sent), "version %d is sent as it came", seed+1)
-		h, err := c.AcquireWith(ctx, "again", endpoint.AcquireOptions{Digest: digest})
+		h, err := c.Acquire(ctx, "again", endpoint.AcquireOptions{Digest: digest})
 		require.NoError(t, err)
 		if first == nil {
 			first = h

@@ -112,7 +112,7 @@ func (f *fullReader) Read(p []byte) (int, error) {
 // their bytes.
 func (r *run) fetch(ctx context.Context, p pointer) (*Parameters, error) {
 	if r.opts.Owner != nil && p.Server != "" && r.opts.Owner.ServerID() == p.Server {
-		handle, err := r.opts.Owner.AcquireWith(ctx, p.Model, endpoint.AcquireOptions{Version: p.ModelVersion})
+		handle, err := r.opts.Owner.Acquire(ctx, p.Model, endpoint.AcquireOptions{Version: p.ModelVersion})
 		if err == nil {
 			inner := &sharedParameters{sd: handle.StateDict(), handle: handle, users: 1}
 			return &Parameters{version: p.Version, shared: true, inner: inner}, nil

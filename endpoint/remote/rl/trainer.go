@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -189,7 +190,7 @@ func (t *Trainer) settle(ctx context.Context) error {
 func (t *Trainer) storeBytes(ctx context.Context, p *pointer, sd *module.StateDict) (err error) {
 	if t.opts.Owner != nil {
 		p.Model = t.model()
-		if p.ModelVersion, err = t.opts.Owner.Publish(ctx, p.Model, sd); err != nil {
+		if p.ModelVersion, err = t.opts.Owner.Publish(ctx, p.Model, sd, endpoint.PublishOptions{}); err != nil {
 			return err
 		}
 		p.Server = t.opts.Owner.ServerID()

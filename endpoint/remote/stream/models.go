@@ -53,13 +53,7 @@ func (m *Models) Set(ctx context.Context, request Request) (*Set, error) {
 	}
 	ctx, cancel := m.bind(ctx)
 	defer cancel()
-	acquire := client.Acquire
-	if request.Version != 0 {
-		acquire = func(ctx context.Context, name string) (*endpoint.Handle, error) {
-			return client.AcquireWith(ctx, name, endpoint.AcquireOptions{Version: request.Version})
-		}
-	}
-	handle, err := acquire(ctx, request.Name)
+	handle, err := client.Acquire(ctx, request.Name, endpoint.AcquireOptions{Version: request.Version})
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +152,7 @@ func (m *Models) Receive(ctx context.Context, set *Set) (uint64, error) {
 	if name == "" {
 		return 0, fmt.Errorf("%w: the set needs a name, which becomes the name of the model", ErrInvalid)
 	}
-	version, err := client.PublishWith(ctx, name, set.Tensors, endpoint.PublishOptions{Source: "stream"})
+	version, err := client.Publish(ctx, name, set.Tensors, endpoint.PublishOptions{Source: "stream"})
 	if err == nil && set.single && strings.HasPrefix(name, unnamedPrefix) {
 		m.withdrawOldest(ctx, client, name)
 	}

@@ -23,7 +23,7 @@ func main() {
 	client := must(endpoint.Dial(ctx, endpoint.ClientOptions{Socket: os.Args[1], Devices: []driver.Device{dev}}))
 	defer client.Close()
 
-	handle := must(client.Acquire(ctx, "from-python")) // published by PyTorch, in place
+	handle := must(client.Acquire(ctx, "from-python", endpoint.AcquireOptions{})) // published by PyTorch, in place
 	defer handle.Close()
 	weight, _ := handle.StateDict().Get("fc.weight")
 	fmt.Println("from python:", must(tensor.Data[float32](weight))[:3])
@@ -33,7 +33,7 @@ func main() {
 	if err := model.Set("half", half); err != nil { // takes ownership of half
 		log.Fatal(err)
 	}
-	fmt.Println("to python: version", must(client.Publish(ctx, "from-go", model)))
+	fmt.Println("to python: version", must(client.Publish(ctx, "from-go", model, endpoint.PublishOptions{})))
 	_, _ = fmt.Scanln() // holds both until its input ends
 }
 

@@ -54,7 +54,7 @@ func work(ctx context.Context, socket string, number uint64, steps int64) error 
 	defer client.Close()
 	env := cartpole.New(number<<32 + uint64(os.Getpid()))
 	for {
-		handle, err := client.Acquire(ctx, "policy")
+		handle, err := client.Acquire(ctx, "policy", endpoint.AcquireOptions{})
 		if err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func play(
 		r.facts[1] = time.Now().UnixNano() - published[0]
 	}
 	r.fill(env, p)
-	_, err = client.Publish(ctx, fmt.Sprintf("rollout-%d", number), r.sd) // borrows the memory, which the trainer reads in place
+	_, err = client.Publish(ctx, fmt.Sprintf("rollout-%d", number), r.sd, endpoint.PublishOptions{}) // borrows the memory, which the trainer reads in place
 	return err
 }
 

@@ -53,7 +53,7 @@ func own(socket string) error {
 		return err
 	}
 	defer base.Close()
-	if _, err := server.PublishWith(ctx, "base", base, endpoint.PublishOptions{Source: "built at the start"}); err != nil {
+	if _, err := server.Publish(ctx, "base", base, endpoint.PublishOptions{Source: "built at the start"}); err != nil {
 		return err
 	}
 	go func() { _ = server.Serve(context.Background()) }()

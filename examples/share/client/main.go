@@ -37,7 +37,7 @@ func sums(socket, name string) error {
 		return err
 	}
 	defer client.Close()
-	handle, err := client.Acquire(ctx, name)
+	handle, err := client.Acquire(ctx, name, endpoint.AcquireOptions{})
 	if err != nil {
 		return err
 	}

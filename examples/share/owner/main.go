@@ -45,7 +45,7 @@ func own(socket, name, file string) error {
 		return err
 	}
 	defer weights.Close()
-	if _, err := server.PublishWith(ctx, name, weights, endpoint.PublishOptions{Source: file}); err != nil {
+	if _, err := server.Publish(ctx, name, weights, endpoint.PublishOptions{Source: file}); err != nil {
 		return err
 	}
 	go func() { _ = server.Serve(context.Background()) }()

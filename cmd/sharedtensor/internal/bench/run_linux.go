@@ -152,7 +152,7 @@ func (b *bench) ping() error {
 func (b *bench) attacher(c *endpoint.Client, name string, rounds int) subject {
 	return subject{rounds: rounds, run: func() (time.Duration, error) {
 		start := time.Now()
-		h, err := c.Acquire(b.ctx, name)
+		h, err := c.Acquire(b.ctx, name, endpoint.AcquireOptions{})
 		took := time.Since(start)
 		if err != nil {
 			return 0, err

@@ -83,7 +83,7 @@ func (w *worker) do(ctx context.Context, o order) (r report, err error) {
 		}
 		var sd *module.StateDict
 		if sd, err = module.New(w.dev, specs); err == nil {
-			_, err = w.server.Publish(ctx, o.Name, sd)
+			_, err = w.server.Publish(ctx, o.Name, sd, endpoint.PublishOptions{})
 			err = errors.Join(err, sd.Close())
 		}
 	case "withdraw":
@@ -111,7 +111,7 @@ func (w *worker) do(ctx context.Context, o order) (r report, err error) {
 	case "acquire":
 		w.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: o.Socket, Devices: []driver.Device{w.dev}})
 		if err == nil {
-			_, err = w.client.Acquire(ctx, o.Name)
+			_, err = w.client.Acquire(ctx, o.Name, endpoint.AcquireOptions{})
 		}
 	case "measure":
 		runtime.GC() // FreeOSMemory runs the second collection, which empties sync.Pools

@@ -87,7 +87,7 @@ func rehearse(ctx context.Context, base string) (took time.Duration, err error) 
 	}
 	want, err := digestOf(ctx, sd)
 	if err == nil {
-		_, err = server.Publish(ctx, "doctor", sd)
+		_, err = server.Publish(ctx, "doctor", sd, endpoint.PublishOptions{})
 	}
 	if err = errors.Join(err, sd.Close()); err != nil { // the server holds its own reference
 		return 0, err
@@ -98,7 +98,7 @@ func rehearse(ctx context.Context, base string) (took time.Duration, err error) 
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
 	start := time.Now()
-	h, err := client.Acquire(ctx, "doctor")
+	h, err := client.Acquire(ctx, "doctor", endpoint.AcquireOptions{})
 	if err != nil {
 		return 0, err
 	}

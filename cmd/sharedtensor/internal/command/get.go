@@ -106,7 +106,7 @@ func acquire(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, na
 	ctx, cancel := o.Bounded(ctx)
 	defer cancel()
 	return loaded(ctx, o, func() (*endpoint.Handle, error) {
-		return client.AcquireWith(ctx, name, endpoint.AcquireOptions{Version: version})
+		return client.Acquire(ctx, name, endpoint.AcquireOptions{Version: version})
 	})
 }
 

@@ -91,7 +91,7 @@ func publishOne(ctx context.Context, c *cobra.Command, o publishFlags, client *e
 	}
 	ctx, cancel := o.owner.Bounded(ctx)
 	defer cancel()
-	version, err := client.PublishWith(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source(), Digests: o.digests})
+	version, err := client.Publish(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source(), Digests: o.digests})
 	return version, errors.Join(err, sd.Close())
 }
 

@@ -107,6 +107,6 @@ func (s *service) load(ctx context.Context, m modelArg, load *endpoint.Load) (ve
 	if err != nil {
 		return 0, err
 	}
-	version, err = s.server.PublishWith(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source(), SourceID: id, Digests: s.digests})
+	version, err = s.server.Publish(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source(), SourceID: id, Digests: s.digests})
 	return version, errors.Join(err, sd.Close()) // the server holds its own reference
 }

@@ -23,7 +23,7 @@ func attach(t testing.TB, socket, name string) *endpoint.Handle {
 	require.NoError(t, err)
 	client, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
 	require.NoError(t, err)
-	h, err := client.Acquire(context.Background(), name)
+	h, err := client.Acquire(context.Background(), name, endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, h.Close())

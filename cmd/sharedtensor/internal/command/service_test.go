@@ -246,7 +246,7 @@ func TestObjects(t *testing.T) {
 	require.Empty(t, held("transform"))
 	require.Empty(t, held("base"), "published by the service, without holders")
 	require.Len(t, held(), 2)
-	h, err := client.Acquire(ctx, "base")
+	h, err := client.Acquire(ctx, "base", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() { h.Close() })
 	require.Len(t, held(), 3)

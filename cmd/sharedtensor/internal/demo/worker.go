@@ -107,7 +107,7 @@ func (w *worker) do(ctx context.Context, r request) (reply, error) {
 		return reply{}, w.reconnect(ctx, r.Server)
 	case r.Op == opHandOver:
 		start := time.Now()
-		version, err := w.client.Publish(ctx, modelName, w.handle.StateDict())
+		version, err := w.client.Publish(ctx, modelName, w.handle.StateDict(), endpoint.PublishOptions{})
 		return reply{Took: time.Since(start), Version: version}, err
 	}
 	return reply{}, fmt.Errorf("%w: unknown request %q", driver.ErrInvalid, r.Op)
@@ -131,7 +131,7 @@ func (w *worker) serve(ctx context.Context, r request) (answer reply, err error)
 
 // version loads or generates a version of the model, computes on it and publishes its memory. This process keeps no
 // reference. The second version of a loaded model differs from the file in one bit.
-func (w *worker) version(ctx context.Context, r request, publish func(context.Context, string, *module.StateDict) (uint64, error)) (answer reply, err error) {
+func (w *worker) version(ctx context.Context, r request, publish func(context.Context, string, *module.StateDict, endpoint.PublishOptions) (uint64, error)) (answer reply, err error) {
 	start := time.Now()
 	var sd *module.StateDict
 	if r.Path != "" {
@@ -159,14 +159,14 @@ func (w *worker) version(ctx context.Context, r request, publish func(context.Co
 		answer.Bytes += s.Bytes()
 	}
 	answer.Took = took
-	answer.Version, err = publish(ctx, modelName, sd)
+	answer.Version, err = publish(ctx, modelName, sd, endpoint.PublishOptions{})
 	return answer, err
 }
 
 // attach maps the newest version, and then releases the previous one.
 func (w *worker) attach(ctx context.Context) (reply, error) {
 	start := time.Now()
-	h, err := w.client.Acquire(ctx, modelName)
+	h, err := w.client.Acquire(ctx, modelName, endpoint.AcquireOptions{})
 	if err != nil {
 		return reply{}, err
 	}

@@ -37,7 +37,7 @@ func requireOwnerHas(t *testing.T, socket, name, path string) {
 }
 
 func compare(ctx context.Context, client *endpoint.Client, name string, want *module.StateDict) error {
-	h, err := client.Acquire(ctx, name)
+	h, err := client.Acquire(ctx, name, endpoint.AcquireOptions{})
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchsave"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -61,7 +62,7 @@ Where the owner is on this host, its memory is shared in place and no byte goes 
 // publish publishes a model at the owner, through its socket or through the gateway.
 func (l *link) publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
 	if l.owner != nil {
-		return l.owner.Publish(ctx, name, sd)
+		return l.owner.Publish(ctx, name, sd, endpoint.PublishOptions{})
 	}
 	receipt, err := l.client.Put(ctx, &stream.Set{Name: name, Tensors: sd})
 	if err != nil {

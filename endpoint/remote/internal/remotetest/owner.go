@@ -142,7 +142,7 @@ func publishModels(server *endpoint.Server, dev driver.Device, models, files []s
 		if err != nil {
 			return err
 		}
-		_, err = server.Publish(ctx, name, sd)
+		_, err = server.Publish(ctx, name, sd, endpoint.PublishOptions{})
 		if err = errors.Join(err, sd.Close()); err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func publishModels(server *endpoint.Server, dev driver.Device, models, files []s
 		if err != nil {
 			return err
 		}
-		_, err = server.PublishWith(ctx, name, sd, endpoint.PublishOptions{Source: path})
+		_, err = server.Publish(ctx, name, sd, endpoint.PublishOptions{Source: path})
 		if err = errors.Join(err, sd.Close()); err != nil {
 			return err
 		}

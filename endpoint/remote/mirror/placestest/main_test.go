@@ -70,7 +70,7 @@ func follow(t testing.TB, m *mirror.Mirror) (stop func() error) {
 
 func digestsOf(t testing.TB, client *endpoint.Client, name string) map[string]module.Digest {
 	t.Helper()
-	h, err := client.Acquire(t.Context(), name)
+	h, err := client.Acquire(t.Context(), name, endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()
 	digests, err := module.Digests(t.Context(), h.StateDict(), 0)

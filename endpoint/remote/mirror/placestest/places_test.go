@@ -74,7 +74,7 @@ func requireModel(t *testing.T, client *endpoint.Client, name, dir string) {
 	digests, err := module.Digests(t.Context(), want, 0)
 	require.NoError(t, err)
 	require.Equal(t, digests, digestsOf(t, client, name))
-	h, err := client.Acquire(t.Context(), name)
+	h, err := client.Acquire(t.Context(), name, endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()
 	require.Equal(t, want.Aliases(), h.StateDict().Aliases())

@@ -73,7 +73,7 @@ func TestPullFromPlaces(t *testing.T) {
 			require.GreaterOrEqual(t, got.Moved, got.Bytes)
 			require.Less(t, got.Moved, got.Bytes+4*(256<<10)+(64<<10), "nothing comes twice but the beginnings of files")
 			requireModel(t, target, "m", first)
-			h, err := target.Acquire(t.Context(), "m")
+			h, err := target.Acquire(t.Context(), "m", endpoint.AcquireOptions{})
 			require.NoError(t, err)
 			defer h.Close()
 			whole, err := module.StateDictDigest(t.Context(), h.StateDict(), 0)

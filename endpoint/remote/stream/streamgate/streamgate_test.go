@@ -96,7 +96,7 @@ func acquire(t *testing.T, dev *host.Device, owner *remotetest.Owner, name strin
 	client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: owner.Socket, Devices: []driver.Device{dev}})
 	require.NoError(t, err)
 	defer client.Close()
-	handle, err := client.Acquire(t.Context(), name)
+	handle, err := client.Acquire(t.Context(), name, endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer handle.Close()
 	use(handle.StateDict())
