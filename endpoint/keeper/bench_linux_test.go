@@ -39,7 +39,7 @@ func BenchmarkAdopt(b *testing.B) {
 		return s
 	}
 	s := serve()
-	_, err = s.Publish(b.Context(), "m", sd)
+	_, err = s.Publish(b.Context(), "m", sd, endpoint.PublishOptions{})
 	require.NoError(b, err)
 	require.NoError(b, s.Close())
 	require.NoError(b, sd.Close())
@@ -54,7 +54,7 @@ func BenchmarkAdopt(b *testing.B) {
 		s := serve()
 		c, err := endpoint.Dial(b.Context(), endpoint.ClientOptions{Socket: dir + "/s.sock", Devices: []driver.Device{dev}})
 		require.NoError(b, err)
-		h, err := c.Acquire(b.Context(), "m")
+		h, err := c.Acquire(b.Context(), "m", endpoint.AcquireOptions{})
 		require.NoError(b, err)
 		adopted += time.Since(start)
 		require.NoError(b, h.Close())
@@ -86,7 +86,7 @@ func BenchmarkPublish(b *testing.B) {
 			start := time.Now()
 			sd, err := module.New(dev, specs) // a publication needs memory
 			require.NoError(b, err)
-			_, err = s.Publish(b.Context(), "m", sd)
+			_, err = s.Publish(b.Context(), "m", sd, endpoint.PublishOptions{})
 			require.NoError(b, err)
 			took[i] += time.Since(start)
 			require.NoError(b, sd.Close())
