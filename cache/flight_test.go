@@ -231,3 +231,35 @@ func TestCostThatEndsBadlyLosesNoValue(t *testing.T) {
 		require.Equal(t, int32(1), r.closed.Load())
 	}
 }
+
+// A build may get another key, and is cancelled together with it when its only waiter leaves.
+func TestBuildGetsAnotherKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache(t, Options[*resource]{})
+		waiting, leave := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := c.Get(waiting, key("a"), func(outer context.Context) (*resource, error) {
+				_, err := c.Get(outer, key("b"), func(inner context.Context) (*resource, error) {
+					<-inner.Done()
+					ended <- context.Cause(inner)
+					return nil, context.Cause(inner)
+				})
+				return nil, err
+			})
+			ended <- err
+		}()
+		synctest.Wait()
+		leave()
+		require.ErrorIs(t, <-ended, context.Canceled)
+		require.ErrorIs(t, <-ended, context.Canceled)
+		synctest.Wait()
+		ref, err := c.Get(ctx, key("a"), func(outer context.Context) (*resource, error) {
+			ref, err := c.Get(outer, key("b"), give(&resource{}))
+			require.NoError(t, err)
+			return &resource{}, ref.Close()
+		})
+		require.NoError(t, err)
+		require.NoError(t, ref.Close())
+	})
+}
