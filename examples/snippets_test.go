@@ -3,7 +3,9 @@ package examples_test
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/endpointtest"
+	"github.com/sharedtensor/sharedtensor/endpoint/keeper"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -145,6 +148,55 @@ func handBack(ctx context.Context, client *endpoint.Client, llm *endpoint.Follow
 	defer v.Close()
 	_, err = client.Publish(ctx, "llm", v.Value().StateDict, endpoint.PublishOptions{After: v.Version()})
 	return err
+}
+
+func serveKept(ctx context.Context, socket string, opts endpoint.ServerOptions) error {
+	store, err := keeper.Connect(keeper.Options{Socket: socket + ".keep"})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	opts.Socket, opts.Keep = socket, store
+	server, err := endpoint.NewServer(opts) // Adopted reports what is there already
+	if err != nil {
+		return err
+	}
+	return server.Serve(ctx)
+}
+
+// The example of docs/versions.md runs twice: the second owner adopts the model of the first.
+func TestServeKept(t *testing.T) {
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { dev.Close() })
+	socket := filepath.Join(t.TempDir(), "owner.sock")
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { require.NoError(t, keeper.Serve(ctx, keeper.Config{Socket: socket + ".keep"})) })
+	require.Eventually(t, func() bool { _, err := os.Stat(socket + ".keep"); return err == nil }, 20*time.Second, time.Millisecond)
+	opts := endpoint.ServerOptions{Devices: []driver.Device{dev}}
+	client, err := endpoint.NewClient(endpoint.ClientOptions{Socket: socket, Devices: opts.Devices, Wait: true})
+	require.NoError(t, err)
+	defer client.Close()
+	for round := range 2 {
+		serving, end := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- serveKept(serving, socket, opts) }()
+		require.NoError(t, client.Connect(ctx))
+		if round == 0 {
+			_, err := writeVersion(ctx, client, []module.NamedSpec{{Name: "w", DType: tensor.Float32, Shape: tensor.Shape{4}}})
+			require.NoError(t, err)
+		}
+		h, err := client.Acquire(ctx, "llm", endpoint.AcquireOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, h.Version())
+		require.NoError(t, h.Close())
+		end()
+		require.NoError(t, <-ended)
+		require.Eventually(t, func() bool { return client.State() != endpoint.StateConnected }, 20*time.Second, time.Millisecond)
+	}
 }
 
 func step(_, _ *module.StateDict) {}

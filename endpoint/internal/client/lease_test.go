@@ -13,7 +13,7 @@ import (
 // A renewal that the owner refuses is requested once on each connection.
 func TestRefusedRenewalNotRepeated(t *testing.T) {
 	c := newClient()
-	a := &Lease{of: c.Connector, Name: "m", Version: 1, Server: "one", changed: make(chan struct{}), ready: true}
+	a := &Lease{of: c.Connector, Name: "m", Version: 1, Server: "one", catalog: "one", changed: make(chan struct{}), ready: true}
 	require.True(t, c.add(a))
 	for range 2 {
 		owner, theirs := transport.NewPipe(wire.Limits{}, wire.Limits{})
