@@ -125,8 +125,12 @@ func (m *serviceManager) apply(state string, files []*os.File) {
 func (m *serviceManager) serve(p *place, listener *os.File, args ...string) *process {
 	names, files := []string{"owner.socket"}, []*os.File{listener}
 	m.mu.Lock()
-	for name, f := range m.stored {
-		names, files = append(names, name), append(files, f)
+	for name, f := range m.stored { // duplicates: the manager may close what the last owner removes
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		require.NoError(m.t, err)
+		d := os.NewFile(uintptr(fd), name)
+		defer d.Close()
+		names, files = append(names, name), append(files, d)
 	}
 	m.mu.Unlock()
 	c := p.command()
