@@ -181,6 +181,7 @@ def test_lease_released_during_resume_is_released_again(client: st.Client) -> No
         closed = uid = None
         path = "/nowhere"
         hello = client.server
+        published = client.server.server
         later = jobs.append
 
     recorder: Any = Recorder
