@@ -61,7 +61,8 @@ def test_mapping_ends_with_the_last_array(module_owner: Owner) -> None:
     eventually(lambda: len(mappings()) == before, "the mapping stays without an array")
     eventually(lambda: not c.list()[0].versions[0].holders, "the lease stays without an array")
     c.close()
-    eventually(lambda: descriptors() == fds, "a descriptor stays")
+    # Descriptors of earlier tests may have been counted before their threads closed them.
+    eventually(lambda: descriptors() <= fds, "a descriptor stays")
 
 
 def test_arrays_outlive_client_and_owner(make_owner: object) -> None:
