@@ -178,7 +178,7 @@ class Model(StateDict):
 
     @property
     def server(self) -> str:
-        """Identifies the server's published versions: another text after a restart, unless the next owner adopted them."""
+        """Identifies the server's published versions: another text after a restart without adoption."""
         return self._lease.server
 
     def release(self) -> None:
