@@ -74,7 +74,8 @@ func (k *Keep) compact() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err == nil && k.next == nil {
-		err = errors.Join(errNotCompacted, k.store.Remove(journalName(generation)))
+		err = errNotCompacted
+		k.garbage = append(k.garbage, journalName(generation))
 	}
 	k.next = nil
 	if err != nil {

@@ -40,6 +40,7 @@ type Store interface {
 type Keep struct {
 	store Store
 	log   *slog.Logger
+	id    string // of the catalog
 
 	mu         sync.Mutex
 	journal    *journal
@@ -115,6 +116,7 @@ func Open(store Store, log *slog.Logger) (*Keep, []Adopted, Numbers, error) {
 	if err != nil {
 		return nil, nil, Numbers{}, err
 	}
+	k.id = hex.EncodeToString(k.journal.id[:])
 	adopted := k.claim(versions, stored)
 	numbers := Numbers{Last: map[string]uint64{}, Floor: k.floor}
 	for n, state := range k.names {
@@ -265,7 +267,7 @@ func (k *Keep) sweep(stored map[string]*os.File) {
 }
 
 // Catalog returns the id of the kept catalog, which each owner that adopts it keeps.
-func (k *Keep) Catalog() string { return hex.EncodeToString(k.journal.id[:]) }
+func (k *Keep) Catalog() string { return k.id }
 
 // Put stores the memory of a version before it is published, and returns its id. It borrows the files.
 func (k *Keep) Put(files []*os.File) (id uint64, err error) {

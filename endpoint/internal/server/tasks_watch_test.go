@@ -26,12 +26,12 @@ func numberEndpoint() *engine.Definition {
 	}
 }
 
-// Unsent events of a session are limited at the server too.
-func TestTaskWatchListsAgain(t *testing.T) {
-	e := engine.New(engine.Config{Log: slog.New(slog.DiscardHandler), Tasks: engine.TaskBounds{Capacity: 4}})
-	ctx := context.Background()
-	d := numberEndpoint()
-	run := func() string {
+// newTaskRunner returns an engine that keeps that many tasks, and a function that runs a task to its end and returns its
+// id.
+func newTaskRunner(t *testing.T, capacity int) (*engine.Engine, func() string) {
+	e := engine.New(engine.Config{Log: slog.New(slog.DiscardHandler), Tasks: engine.TaskBounds{Capacity: capacity}})
+	ctx, d := context.Background(), numberEndpoint()
+	return e, func() string {
 		a, err := e.ArgumentsOf(d, nil, nil)
 		require.NoError(t, err)
 		started, err := e.Submit(ctx, task.Spec{Name: d.Name}, d, a, nil, nil)
@@ -39,6 +39,11 @@ func TestTaskWatchListsAgain(t *testing.T) {
 		require.NoError(t, started.Wait(ctx))
 		return started.ID()
 	}
+}
+
+// Unsent events of a session are limited at the server too.
+func TestTaskWatchListsAgain(t *testing.T) {
+	e, run := newTaskRunner(t, 4)
 	kinds := func(events []any) (list []message.TaskEventKind) {
 		for _, e := range events {
 			list = append(list, e.(message.TaskEvent).Kind)
@@ -83,17 +88,7 @@ func TestTaskWatchListsAgain(t *testing.T) {
 
 // A task that ends and is dropped while a client begins to watch it is reported all the same.
 func TestWatchedTaskIsDroppedBeforeTheList(t *testing.T) {
-	e := engine.New(engine.Config{Log: slog.New(slog.DiscardHandler), Tasks: engine.TaskBounds{Capacity: 1}})
-	ctx := context.Background()
-	d := numberEndpoint()
-	run := func() string {
-		a, err := e.ArgumentsOf(d, nil, nil)
-		require.NoError(t, err)
-		started, err := e.Submit(ctx, task.Spec{Name: d.Name}, d, a, nil, nil)
-		require.NoError(t, err)
-		require.NoError(t, started.Wait(ctx))
-		return started.ID()
-	}
+	e, run := newTaskRunner(t, 1)
 	id := run()
 	from, err := (&taskOperations{manager: e.Tasks}).newSource(message.WatchTasks{ID: id}, 0)
 	require.NoError(t, err)
