@@ -14,6 +14,7 @@ import (
 var ctx = context.Background()
 
 func TestBudgetDropsWhatWasUsedLongestAgo(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name string
 		opts Options[*resource]
@@ -43,6 +44,7 @@ func TestBudgetDropsWhatWasUsedLongestAgo(t *testing.T) {
 }
 
 func TestPinnedValuesStayWhateverTheBudget(t *testing.T) {
+	t.Parallel()
 	c := newCache(t, Options[*resource]{Entries: 1})
 	var refs []*Ref[*resource]
 	for i := range 3 {
@@ -62,6 +64,7 @@ func TestPinnedValuesStayWhateverTheBudget(t *testing.T) {
 }
 
 func TestValueAboveTheBudgetDropsNobodyElse(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(t, Options[*resource]{Bytes: 100})
 		small := put(t, c, "small", 100)
@@ -88,6 +91,7 @@ func TestValueAboveTheBudgetDropsNobodyElse(t *testing.T) {
 
 // Trim drops the values released first, no more than requested, and no pinned ones.
 func TestTrimDropsWhatNobodyHas(t *testing.T) {
+	t.Parallel()
 	c := newCache(t, Options[*resource]{})
 	held := put(t, c, "held", 50)
 	ref, ok := c.Lookup(key("held"))
@@ -106,12 +110,14 @@ func TestTrimDropsWhatNobodyHas(t *testing.T) {
 }
 
 func TestNegativeCostCountsAsNothing(t *testing.T) {
+	t.Parallel()
 	c := newCache(t, Options[*resource]{})
 	put(t, c, "a", -5)
 	require.Zero(t, c.Stats().Bytes)
 }
 
 func TestEachReferenceIsOneOfItsOwn(t *testing.T) {
+	t.Parallel()
 	c := newCache(t, Options[*resource]{})
 	r := put(t, c, "a", 1)
 	first, _ := c.Lookup(key("a"))
@@ -134,6 +140,7 @@ func TestEachReferenceIsOneOfItsOwn(t *testing.T) {
 }
 
 func TestDiscardDropsOnlyItsOwnValue(t *testing.T) {
+	t.Parallel()
 	c := newCache(t, Options[*resource]{})
 	old := put(t, c, "a", 1)
 	ref, _ := c.Lookup(key("a"))
@@ -149,6 +156,7 @@ func TestDiscardDropsOnlyItsOwnValue(t *testing.T) {
 }
 
 func TestTimeToLive(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(t, Options[*resource]{TTL: ttl})
 		a := put(t, c, "a", 1)
@@ -177,6 +185,7 @@ func TestTimeToLive(t *testing.T) {
 }
 
 func TestTimerSurvivesThatItsValueWent(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(t, Options[*resource]{TTL: ttl})
 		put(t, c, "a", 1)
@@ -195,6 +204,7 @@ func TestTimerSurvivesThatItsValueWent(t *testing.T) {
 }
 
 func TestCloseEvictsAndRefuses(t *testing.T) {
+	t.Parallel()
 	c := New(Options[*resource]{TTL: ttl, OnEvict: func(_ Key, r *resource) { r.closed.Add(1) }})
 	idle := put(t, c, "idle", 1)
 	ref, err := c.Get(ctx, key("pinned"), give(&resource{}))
@@ -212,6 +222,7 @@ func TestCloseEvictsAndRefuses(t *testing.T) {
 }
 
 func TestCloseEndsWaitersAtOnceAndWaitsForBuilds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Options[*resource]{OnEvict: func(_ Key, r *resource) { r.closed.Add(1) }})
 		g := newGate()
@@ -231,6 +242,7 @@ func TestCloseEndsWaitersAtOnceAndWaitsForBuilds(t *testing.T) {
 }
 
 func TestWithoutHooks(t *testing.T) {
+	t.Parallel()
 	c := New(Options[int]{Entries: 1})
 	for i := range 3 {
 		ref, err := c.Get(ctx, Key{"g", fmt.Sprint(i)}, func(context.Context) (int, error) { return i, nil })
@@ -242,9 +254,13 @@ func TestWithoutHooks(t *testing.T) {
 	require.NoError(t, c.Close(ctx))
 }
 
-func TestKeyString(t *testing.T) { require.Equal(t, "endpoint/id", Key{"endpoint", "id"}.String()) }
+func TestKeyString(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "endpoint/id", Key{"endpoint", "id"}.String())
+}
 
 func TestEachShowsWhatCanBeFound(t *testing.T) {
+	t.Parallel()
 	c := newCache(t, Options[*resource]{})
 	put(t, c, "a", 1)
 	dropped := put(t, c, "b", 2)

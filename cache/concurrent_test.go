@@ -17,6 +17,7 @@ import (
 // Many callers request one key at once. There is no moment between the end of the build and the existence of the value
 // at which a late caller could build again.
 func TestConcurrentGetsBuildOnce(t *testing.T) {
+	t.Parallel()
 	for range 200 {
 		c := newCache(t, Options[*resource]{})
 		var builds atomic.Int32

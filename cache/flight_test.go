@@ -12,6 +12,7 @@ import (
 )
 
 func TestWaitersShareOneBuild(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(t, Options[*resource]{})
 		g := newGate()
@@ -37,6 +38,7 @@ func TestWaitersShareOneBuild(t *testing.T) {
 }
 
 func TestOneWhoLeavesTakesNothingFromTheOthers(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(t, Options[*resource]{})
 		g := newGate()
@@ -58,6 +60,7 @@ func TestOneWhoLeavesTakesNothingFromTheOthers(t *testing.T) {
 }
 
 func TestBuildIsCancelledWhenTheLastWaiterLeaves(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(t, Options[*resource]{})
 		g := newGate()
@@ -81,6 +84,7 @@ func TestBuildIsCancelledWhenTheLastWaiterLeaves(t *testing.T) {
 }
 
 func TestBuildThatGoesOnForNobodyIsClosedAndDoesNotStandInTheWay(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(t, Options[*resource]{})
 		g := newGate()
@@ -100,6 +104,7 @@ func TestBuildThatGoesOnForNobodyIsClosedAndDoesNotStandInTheWay(t *testing.T) {
 }
 
 func TestContextOfTheBuild(t *testing.T) {
+	t.Parallel()
 	type valueKey struct{}
 	c := newCache(t, Options[*resource]{})
 	caller, cancel := context.WithCancel(context.WithValue(ctx, valueKey{}, "trace"))
@@ -120,6 +125,7 @@ func TestContextOfTheBuild(t *testing.T) {
 }
 
 func TestAloneBuildsBesideOthersAndTheLastStays(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(t, Options[*resource]{})
 		shared, alone := newGate(), newGate()
@@ -154,6 +160,7 @@ func TestAloneBuildsBesideOthersAndTheLastStays(t *testing.T) {
 }
 
 func TestBuildThatEndsLeavesOthersOfItsKeyJoinable(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(t, Options[*resource]{})
 		g := newGate()
@@ -174,6 +181,7 @@ func TestBuildThatEndsLeavesOthersOfItsKeyJoinable(t *testing.T) {
 
 // Every failure of a build reaches all waiters, leaves nothing behind, and the next Get builds again.
 func TestFailuresReachAllWaitersAndAreNotCached(t *testing.T) {
+	t.Parallel()
 	failure := errors.New("no such model")
 	tests := []struct {
 		name string
@@ -210,6 +218,7 @@ func TestFailuresReachAllWaitersAndAreNotCached(t *testing.T) {
 }
 
 func TestPanicErrorHasTheStack(t *testing.T) {
+	t.Parallel()
 	c := newCache(t, Options[*resource]{})
 	_, err := c.Get(ctx, key("a"), func(context.Context) (*resource, error) { panic("boom") })
 	var p *PanicError
@@ -219,6 +228,7 @@ func TestPanicErrorHasTheStack(t *testing.T) {
 }
 
 func TestCostThatEndsBadlyLosesNoValue(t *testing.T) {
+	t.Parallel()
 	for _, end := range []func(){func() { panic("boom") }, runtime.Goexit} {
 		c := New(Options[*resource]{
 			Cost:    func(Key, *resource) int64 { end(); return 0 },
@@ -234,6 +244,7 @@ func TestCostThatEndsBadlyLosesNoValue(t *testing.T) {
 
 // A build may get another key, and is cancelled together with it when its only waiter leaves.
 func TestBuildGetsAnotherKey(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(t, Options[*resource]{})
 		waiting, leave := context.WithCancel(ctx)

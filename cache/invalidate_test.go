@@ -9,6 +9,7 @@ import (
 )
 
 func TestNilValueIsCached(t *testing.T) {
+	t.Parallel()
 	c := New(Options[any]{})
 	builds := 0
 	load := func(context.Context) (any, error) { builds++; return nil, nil }
@@ -25,6 +26,7 @@ func TestNilValueIsCached(t *testing.T) {
 }
 
 func TestInvalidateDuringBuildDropsItsResult(t *testing.T) {
+	t.Parallel()
 	invalidations := map[string]func(*Cache[*resource]) int{
 		"key": func(c *Cache[*resource]) int {
 			if c.Invalidate(key("a")) {
@@ -69,6 +71,7 @@ func TestInvalidateDuringBuildDropsItsResult(t *testing.T) {
 }
 
 func TestInvalidateGroupCounts(t *testing.T) {
+	t.Parallel()
 	c := newCache(t, Options[*resource]{})
 	a, b := put(t, c, "a", 1), put(t, c, "b", 1)
 	other, err := c.Get(ctx, Key{"other", "a"}, give(&resource{}))
@@ -88,6 +91,7 @@ func TestInvalidateGroupCounts(t *testing.T) {
 }
 
 func TestDroppedKeysLeaveNoState(t *testing.T) {
+	t.Parallel()
 	c := newCache(t, Options[*resource]{Entries: 2, TTL: ttl})
 	for _, id := range []string{"a", "b", "c", "d"} {
 		put(t, c, id, 1)

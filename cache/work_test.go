@@ -28,6 +28,7 @@ func (w *counted) Join(context.Context) (func(), error) {
 }
 
 func TestWorkKnowsWhoWaits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var works []*counted
 		c := newCache(t, Options[*resource]{Work: func() Work {
@@ -70,6 +71,7 @@ func TestWorkKnowsWhoWaits(t *testing.T) {
 }
 
 func TestWhoIsRefusedAsTheBuildEndsKeepsNoPin(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c *Cache[*resource]
 		g := newGate()

@@ -16,6 +16,7 @@ import (
 const uuidText = "01234567-89ab-cdef-0123-456789abcdef"
 
 func TestParseUUID(t *testing.T) {
+	t.Parallel()
 	want := UUID{0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef}
 	for _, s := range []string{uuidText, "GPU-" + uuidText, "MIG-" + uuidText, uuidText + "\n", " " + strings.ToUpper(uuidText)} {
 		u, err := ParseUUID(s)
@@ -52,6 +53,7 @@ func FuzzParseUUID(f *testing.F) {
 }
 
 func TestParseDevice(t *testing.T) {
+	t.Parallel()
 	for s, want := range map[string]Info{
 		"host":      {Type: CPU},
 		"cpu":       {Type: CPU},
@@ -90,6 +92,7 @@ func FuzzParseDevice(f *testing.F) {
 }
 
 func TestInfoString(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, "host", Info{Type: CPU}.String())
 	require.Equal(t, "cuda:2", Info{Type: CUDA, Index: 2}.String())
 	require.Equal(t, "cpu", CPU.String())
@@ -97,6 +100,7 @@ func TestInfoString(t *testing.T) {
 }
 
 func TestHandleValidate(t *testing.T) {
+	t.Parallel()
 	file := os.Stdin
 	blob := make([]byte, 64)
 	for _, h := range []Handle{
@@ -130,6 +134,7 @@ func TestHandleValidate(t *testing.T) {
 }
 
 func TestHandleClose(t *testing.T) {
+	t.Parallel()
 	require.NoError(t, Handle{Kind: CUDAIPC}.Close())
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -140,6 +145,7 @@ func TestHandleClose(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
+	t.Parallel()
 	var op error = &OpError{Op: "alloc", Device: "cuda:0", Err: fmt.Errorf("%w: 5 bytes", ErrOutOfMemory)}
 	require.Equal(t, "cuda:0: alloc: out of memory: 5 bytes", op.Error())
 	require.ErrorIs(t, op, ErrOutOfMemory)
@@ -161,6 +167,7 @@ func TestErrors(t *testing.T) {
 
 // Registered pools are asked to free memory after an allocation was refused, and only then.
 func TestReclaim(t *testing.T) {
+	t.Parallel()
 	var r Reclaim
 	require.False(t, r.RetryAfterReclaim(10, ErrOutOfMemory), "nobody is there")
 	var asked []int64

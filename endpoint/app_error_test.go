@@ -59,6 +59,7 @@ func TestErrorApplicationCode(t *testing.T) {
 }
 
 func TestErrorApplicationData(t *testing.T) {
+	t.Parallel()
 	require.ErrorContains(t, errQuota.WithData(make(chan int)), "cannot be sent")
 	require.ErrorContains(t, errQuota.WithData(make([]byte, 1<<20)), "cannot be sent")
 	require.EqualError(t, endpoint.NewError("code", ""), "code")

@@ -253,6 +253,7 @@ func TestCacheKeyOfVersionedMemory(t *testing.T) {
 
 // Two processes have storages with equal numbers and versions but different bytes.
 func TestCacheKeyPerSession(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	for i, value := range []float32{3, 5} {
 		c := client(t, socket)
@@ -317,6 +318,7 @@ func (l *lines) String() string {
 }
 
 func TestCacheUncachedStats(t *testing.T) {
+	t.Parallel()
 	dev := testDevice(t)
 	var counts counters
 	var log lines

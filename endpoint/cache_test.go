@@ -17,6 +17,7 @@ import (
 
 // A nil result is cached and can be invalidated.
 func TestCacheInvalidateNil(t *testing.T) {
+	t.Parallel()
 	c, _, o := calling(t)
 	ctx := context.Background()
 	there, err := c.InvalidateCall(ctx, "no model", nil)
@@ -32,6 +33,7 @@ func TestCacheInvalidateNil(t *testing.T) {
 
 // A result that cannot be encoded is not cached.
 func TestCacheUnencodable(t *testing.T) {
+	t.Parallel()
 	c, _, o := calling(t)
 	ctx := context.Background()
 	for n := range uint64(3) {

@@ -83,6 +83,7 @@ func TestTaskRunsPerSubmission(t *testing.T) {
 
 // The registry's cache option does not apply to streams.
 func TestStreamIsNotCached(t *testing.T) {
+	t.Parallel()
 	r := endpoint.NewRegistry(endpoint.Cached())
 	stream := func(context.Context, int) iter.Seq2[int, error] {
 		return func(yield func(int, error) bool) { yield(1, nil) }

@@ -161,6 +161,7 @@ func TestCallContainersRoundTrip(t *testing.T) {
 }
 
 func TestCallErrors(t *testing.T) {
+	t.Parallel()
 	c, _, _ := calling(t)
 	ctx := context.Background()
 	require.ErrorIs(t, c.Call(ctx, "nothing", nil, nil), endpoint.ErrNoEndpoint)
@@ -206,6 +207,7 @@ func TestStream(t *testing.T) {
 }
 
 func TestCallSharesResult(t *testing.T) {
+	t.Parallel()
 	c, _, o := calling(t)
 	for _, n := range []int{2, 21, 2, 21, 2} {
 		got, err := endpoint.Call[int](context.Background(), c, "double", struct{ N int }{n})

@@ -153,8 +153,21 @@ func (c *caller) Stream(ctx context.Context, name string, in any) iter.Seq2[func
 	}
 }
 
-// stream makes the call and passes each result to yield until it returns false.
-func (c *caller) stream(ctx context.Context, call client.Call, yield func(decode func(any) error) bool) error {
+// stream makes the call and passes each result to yield until it returns false. It makes the call again if the owner
+// refused it after its goodbye.
+func (c *caller) stream(ctx context.Context, call client.Call, yield func(decode func(any) error) bool) (err error) {
+	for range streamAttempts {
+		if err = c.streamOnce(ctx, call, yield); !errors.Is(err, status.ErrLeaving) {
+			break
+		}
+	}
+	return err
+}
+
+// streamAttempts limits the calls of a stream that owners refuse because they are leaving.
+const streamAttempts = 4
+
+func (c *caller) streamOnce(ctx context.Context, call client.Call, yield func(decode func(any) error) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s, err := c.conn.Stream(ctx, call)

@@ -60,14 +60,14 @@ func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, erro
 func (c *caller) EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error) {
 	info, err := c.ObjectInfo(ctx, objectID)
 	answered := info.ServerID
-	var stale *status.StaleError
+	var stale *StaleError
 	if errors.As(err, &stale) {
 		answered = stale.ServerID
 	} else if err != nil {
 		return ObjectInfo{}, err
 	}
 	if serverID != "" && answered != serverID {
-		return ObjectInfo{}, &status.StaleError{ObjectID: objectID, ServerID: serverID, Reason: status.StaleServerMismatch}
+		return ObjectInfo{}, &StaleError{ObjectID: objectID, ServerID: serverID, Reason: StaleServerMismatch}
 	}
 	return info, err
 }

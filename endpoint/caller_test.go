@@ -38,6 +38,7 @@ func (standIn) Stream(_ context.Context, _ string, in any) iter.Seq2[func(out an
 
 // A program's implementation replaces a client wherever a Caller is accepted.
 func TestCallerImplementedByProgram(t *testing.T) {
+	t.Parallel()
 	var c endpoint.Calls = standIn{}
 	got, err := endpoint.Stub[int, int](c, "double")(t.Context(), 21)
 	require.NoError(t, err)

@@ -74,6 +74,7 @@ func TestCancelCause(t *testing.T) {
 
 // A peer's reason is cut and made printable.
 func TestCancelReasonIsBounded(t *testing.T) {
+	t.Parallel()
 	started, causes := make(chan struct{}, 1), make(chan error, 1)
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: causeRegistry(t, started, causes)})
 	p := politePeer(t, s.Socket())

@@ -125,7 +125,7 @@ func (o *ClientOptions) hello(devices transfer.Devices) message.Hello {
 		label = filepath.Base(os.Args[0])
 	}
 	return message.Hello{
-		Version: Version(), PID: int32(os.Getpid()), Label: status.ShortLabel(label), Devices: devices.Describe(), Features: features(o.Limits),
+		Version: Version(), PID: int32(os.Getpid()), Label: status.ShortLabel(label), Devices: devices.Describe(), Features: transport.Features(o.Limits),
 	}
 }
 

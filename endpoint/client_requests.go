@@ -90,14 +90,35 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 		return 0, err
 	}
 	defer out.Close()
-	ask := client.Request{
-		Op:    message.OpPublish,
-		Body:  message.Publish{Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: opts.Source, Digests: opts.Digests, After: opts.After},
-		Files: out.Files, Storages: out.Storages,
+	body := message.Publish{
+		Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: opts.Source, Digests: opts.Digests, After: opts.After,
 	}
+	if r := opts.Retain; r != nil {
+		if err := r.Check(); err != nil {
+			return 0, fmt.Errorf("%w: %w", status.ErrInvalid, err)
+		}
+		body.Retain = &message.Retention{Versions: uint64(r.Versions), Age: r.Age, Bytes: uint64(r.Bytes)}
+	}
+	ask := client.Request{Op: message.OpPublish, Body: body, Files: out.Files, Storages: out.Storages}
 	var done message.Published
+	status.Reach("publish exported")
 	if err := c.conn.Request(ctx, ask, &done); err != nil {
 		return 0, err
+	}
+	status.Reach("publish answered")
+	return done.Version, nil
+}
+
+// Rollback publishes the memory of a superseded version as the next version of name, and returns the new number. Nothing
+// is copied. Version 0 is the newest superseded version that the owner keeps, so a second Rollback to version 0 returns
+// to the version before the first. Readers and followers receive the new version as any other.
+//
+// Errors: [ErrNotFound] if the owner does not keep the version ([ServerOptions.Retain]), [ErrInvalid] if it is the current
+// one, and errors.ErrUnsupported if the owner does not know the operation.
+func (c *Client) Rollback(ctx context.Context, name string, version uint64) (uint64, error) {
+	var done message.Published
+	if err := c.conn.Request(ctx, client.Request{Op: message.OpRollback, Body: message.Rollback{Name: name, Version: version}}, &done); err != nil {
+		return 0, fmt.Errorf("roll back %s: %w", status.Shown(name), err)
 	}
 	return done.Version, nil
 }
@@ -124,6 +145,9 @@ type PublishOptions struct {
 	// After makes the number of the version greater than After, at most 2⁵³. It lets numbers continue after an owner's
 	// restart ([FollowOptions.RefuseOlder]). Owners that do not support it ignore it.
 	After uint64
+	// Retain replaces the retention of superseded versions of the name, until it is withdrawn or published with another
+	// one. Nil leaves it. Owners that do not support it ignore it.
+	Retain *Retention
 	// SourceID identifies the content of the source, for example the size and modification time of a file. A server
 	// keeps it with the version ([ServerOptions.Keep], [Server.Adopted]). Clients do not send it.
 	SourceID string

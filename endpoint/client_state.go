@@ -21,13 +21,13 @@ type ClientState uint8
 
 const (
 	// StateIdle means that there is no connection and no need for one.
-	StateIdle = ClientState(client.StateIdle)
+	StateIdle ClientState = iota
 	// StateConnecting means that the client dials or waits before it dials again.
-	StateConnecting = ClientState(client.StateConnecting)
+	StateConnecting
 	// StateConnected means that the owner has answered.
-	StateConnected = ClientState(client.StateConnected)
+	StateConnected
 	// StateClosed means that the client was closed.
-	StateClosed = ClientState(client.StateClosed)
+	StateClosed
 )
 
 // String returns the state as one word.
@@ -57,7 +57,19 @@ func (s *ClientState) UnmarshalText(text []byte) (err error) {
 // State returns the state of the client's connection.
 func (c *Client) State() ClientState {
 	state, _, _ := c.conn.Standing()
-	return ClientState(state)
+	return clientState(state)
+}
+
+func clientState(s client.State) ClientState {
+	switch {
+	case s.Closed:
+		return StateClosed
+	case s.Connected:
+		return StateConnected
+	case s.Connecting:
+		return StateConnecting
+	}
+	return StateIdle
 }
 
 // Changed returns a channel that is closed at the next change of State, or at once if the client is closed. Get the

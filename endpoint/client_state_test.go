@@ -78,6 +78,7 @@ func TestClientStartsBeforeServer(t *testing.T) {
 }
 
 func TestClientOptionsRefused(t *testing.T) {
+	t.Parallel()
 	_, err := endpoint.NewClient(endpoint.ClientOptions{Socket: string(make([]byte, 200))})
 	require.Error(t, err)
 }
@@ -110,7 +111,7 @@ func TestClientAcquireWait(t *testing.T) {
 	}
 	_, err = c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 	require.ErrorIs(t, err, endpoint.ErrNotFound, "nobody asked to wait")
-	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
 	_, err = c.Acquire(short, "m", endpoint.AcquireOptions{Wait: true})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -134,6 +135,7 @@ func TestClientAcquireWait(t *testing.T) {
 }
 
 func TestClientStates(t *testing.T) {
+	t.Parallel()
 	for state, text := range map[endpoint.ClientState]string{
 		endpoint.StateIdle: "idle", endpoint.StateConnecting: "connecting", endpoint.StateConnected: "connected",
 		endpoint.StateClosed: "closed", 9: "ClientState(9)",

@@ -52,7 +52,7 @@ type VersionInUse struct {
 func (c *Client) Stats() ClientStats {
 	state, server, dials := c.conn.Standing()
 	out := ClientStats{
-		Socket: c.opts.Socket, State: ClientState(state), Server: server, Connections: dials.Connections, DialFailures: dials.Failures,
+		Socket: c.opts.Socket, State: clientState(state), Server: server, Connections: dials.Connections, DialFailures: dials.Failures,
 		Versions: []VersionInUse{}, Watchers: len(client.All[*client.Watcher](c.conn.Connector)), References: len(client.All[*client.Reference](c.conn.Connector)),
 	}
 	if out.State == StateConnected {

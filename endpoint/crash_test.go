@@ -22,6 +22,7 @@ func holders(o *child) int {
 }
 
 func TestClientKilledReleasesRefs(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	o.publish(model{Name: "m"})
 	before := o.count()
@@ -43,6 +44,7 @@ func TestClientKilledReleasesRefs(t *testing.T) {
 }
 
 func TestClientKilledReleasesVersion(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	o.publish(model{Name: "m"})
 	before := o.count()
@@ -61,6 +63,7 @@ func TestClientKilledReleasesVersion(t *testing.T) {
 }
 
 func TestServerKilledClientsReadOn(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	o.publish(model{Name: "m", Seed: 11, Bytes: 8 << 20})
 	c := client(t, socket)
@@ -90,6 +93,7 @@ func TestServerKilledClientsReadOn(t *testing.T) {
 }
 
 func TestClientPingWithoutServer(t *testing.T) {
+	t.Parallel()
 	c := start(t)
 	took, err := dialOp.Ask(c.Process, dialing{Socket: proctest.SocketPath(t)})
 	require.ErrorIs(t, err, endpoint.ErrUnavailable)
@@ -98,6 +102,7 @@ func TestClientPingWithoutServer(t *testing.T) {
 }
 
 func TestClientDialWait(t *testing.T) {
+	t.Parallel()
 	socket := proctest.SocketPath(t)
 	c := start(t)
 	require.ErrorIs(t, c.dialError(dialing{Socket: socket, Wait: true, Limit: 50 * time.Millisecond}), context.DeadlineExceeded)

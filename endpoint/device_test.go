@@ -1,21 +1,21 @@
 package endpoint_test
 
 import (
-	"bytes"
-	"fmt"
 	"os"
-	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 // deviceVariable selects the device of the tests, in this process and in those that they start: host, the default, or
@@ -61,9 +61,14 @@ func hostOnly(t testing.TB, why string) {
 	}
 }
 
-// TestOnCUDA runs all tests of this package again with tensors in the memory of the stand-in for a GPU, except the
-// simulation, which always uses host memory. Several processes share the tests: most of them wait, and their counts are
-// per process.
+// allVariable makes TestOnCUDA repeat all tests.
+const allVariable = "ENDPOINT_TEST_CUDA_ALL"
+
+// repeated matches the tests that TestOnCUDA repeats: those that export, import, reuse and release memory.
+var repeated = regexp.MustCompile(`^Test(CallS|ClientAcquire|ClientKilled|Digests|Follow|Kept|LeakGuard|Pinned|Publi|Ref|Server(Killed|Publish)|Slab|Stream|Version)`)
+
+// TestOnCUDA runs tests of this package again with tensors in the memory of the stand-in for a GPU. .ci/soak repeats all
+// tests this way, except the simulation, which always uses host memory. The tests of this process run at the same time.
 func TestOnCUDA(t *testing.T) {
 	if os.Getenv(deviceVariable) != "" {
 		t.Skip("this is the second time")
@@ -71,49 +76,33 @@ func TestOnCUDA(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short")
 	}
-	const processes = 3
+	const processes = 2
 	limit := 2 * time.Minute
 	if deadline, ok := t.Deadline(); ok {
 		limit = max(limit, time.Until(deadline)-30*time.Second) // so that a hang reports its place
 	}
-	names := testNames(t)
-	var out [processes]bytes.Buffer
-	var errs [processes]error
-	var running sync.WaitGroup
-	for i := range processes {
-		var share []string
-		for k := i; k < len(names); k += processes {
-			share = append(share, names[k])
-		}
-		cmd := exec.Command(os.Args[0], "-test.v", "-test.count=1", "-test.timeout="+limit.String(), "-test.run=^("+strings.Join(share, "|")+")$")
-		cmd.Env = append(os.Environ(), cudatest.Options{Memory: 256 << 20}.Env(t)...)
-		cmd.Env = append(cmd.Env, deviceVariable+"=cuda:0")
-		cmd.Stdout, cmd.Stderr = &out[i], &out[i]
-		running.Go(func() { errs[i] = cmd.Run() })
+	names, err := proctest.Tests()
+	require.NoError(t, err)
+	names = slices.DeleteFunc(names, func(name string) bool {
+		all := os.Getenv(allVariable) != ""
+		return name == "TestSimulation" || name == "TestOnCUDA" || strings.HasPrefix(name, "Fuzz") || !all && !repeated.MatchString(name)
+	})
+	require.Greater(t, len(names), 80)
+	var parts []*proctest.Part
+	for _, share := range proctest.Shares(names, processes) {
+		env := append(cudatest.Options{Memory: 256 << 20}.Env(t), deviceVariable+"=cuda:0")
+		p, err := proctest.StartPart(share, []string{"-test.v", "-test.count=1", "-test.timeout=" + limit.String()}, env...)
+		require.NoError(t, err)
+		parts = append(parts, p)
 	}
-	running.Wait()
+	t.Parallel()
 	var all strings.Builder
-	for i := range processes {
-		require.NoError(t, errs[i], "%s", failures(out[i].String()))
-		all.Write(out[i].Bytes())
+	for _, p := range parts {
+		out, err := p.Wait()
+		assert.NoError(t, err, "%s", failures(string(out)))
+		all.Write(out)
 	}
 	require.Contains(t, all.String(), "--- PASS: TestServerKilledClientsReadOn")
-}
-
-// testNames returns the tests and examples of this binary, except the simulation.
-func testNames(t *testing.T) []string {
-	t.Helper()
-	out, err := exec.Command(os.Args[0], "-test.list=.").Output()
-	require.NoError(t, err)
-	var names []string
-	for line := range strings.Lines(string(out)) {
-		name := strings.TrimSpace(line)
-		if (strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Example")) && name != "TestSimulation" && name != "TestOnCUDA" {
-			names = append(names, name)
-		}
-	}
-	require.Greater(t, len(names), 100)
-	return names
 }
 
 // failures removes passed tests from a log.
@@ -121,7 +110,7 @@ func failures(log string) string {
 	var b strings.Builder
 	for line := range strings.Lines(log) {
 		if !strings.HasPrefix(line, "=== ") && !strings.Contains(line, "--- PASS") {
-			fmt.Fprint(&b, line)
+			b.WriteString(line)
 		}
 	}
 	return b.String()

@@ -243,6 +243,7 @@ func TestDigestsOutliveTheirPublisher(t *testing.T) {
 
 // An owner of an older version computes no digests.
 func TestDigestsOfAnOwnerThatComputesNone(t *testing.T) {
+	t.Parallel()
 	o := newFakeOwner(t)
 	c, _ := o.connected("one")
 	_, err := c.Digests(t.Context(), "m", 0)
@@ -291,6 +292,7 @@ func TestDigestsOfAHostileOwner(t *testing.T) {
 
 // The digest of a model is known from the seed from which another process created it.
 func TestClientAcquireDigest(t *testing.T) {
+	t.Parallel()
 	one, socket := owner(t)
 	one.publish(model{Name: "m", Seed: 7})
 	dev := testDevice(t)

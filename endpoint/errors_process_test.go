@@ -190,6 +190,7 @@ func TestErrorOfFunctionCrosses(t *testing.T) {
 
 // The classes of errors of requests themselves.
 func TestErrorOfRequests(t *testing.T) {
+	t.Parallel()
 	hostOnly(t, "the device makes no difference to it")
 	ctx := context.Background()
 	dev := testDevice(t)
@@ -256,6 +257,7 @@ func TestErrorOfRequests(t *testing.T) {
 
 // If frames are too small for an error, its class still arrives, and the connection continues.
 func TestErrorFitsSmallestFrame(t *testing.T) {
+	t.Parallel()
 	hostOnly(t, "the device makes no difference to it")
 	ctx := context.Background()
 	s := serve(t, endpoint.ServerOptions{
@@ -275,6 +277,7 @@ func TestErrorFitsSmallestFrame(t *testing.T) {
 
 // A result that cannot be shared is refused only to the client that cannot import it.
 func TestErrorOfUnmappableMemory(t *testing.T) {
+	t.Parallel()
 	hostOnly(t, "the device makes no difference to it")
 	c, _, _ := calling(t)
 	none, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: c.Socket()})
@@ -288,6 +291,7 @@ func TestErrorOfUnmappableMemory(t *testing.T) {
 
 // Errors about very long texts are short: they neither end the connection nor hide other information.
 func TestErrorIsCut(t *testing.T) {
+	t.Parallel()
 	hostOnly(t, "the device makes no difference to it")
 	ctx := context.Background()
 	name := strings.Repeat("\x01", 17<<20) // quoted, it is larger than a frame

@@ -7,26 +7,24 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/module"
 )
-
-// MemoryBudget is the default limit on the bytes of cached results.
-var MemoryBudget = memoryBudget
 
 // withoutEnv is an environment variable with the features that this test binary and its child processes disable, such
 // as "pool,keep". See .ci/common.sh.
 const withoutEnv = "SHAREDTENSOR_TEST_WITHOUT"
 
-func init() { without = strings.Split(os.Getenv(withoutEnv), ",") }
+func init() { transport.Without = strings.Split(os.Getenv(withoutEnv), ",") }
 
 // Has reports whether the tests run with a feature.
-func Has(feature string) bool { return !slices.Contains(without, feature) }
+func Has(feature string) bool { return !slices.Contains(transport.Without, feature) }
 
 // HoldDigests makes a server that has not published yet hold the computation of digests until release is called, or
 // they are no longer wanted. begun receives one value for each version whose computation has begun.
 func HoldDigests(s *Server) (begun <-chan struct{}, release func()) {
-	began, held, digest := make(chan struct{}, 16), make(chan struct{}), s.models.Digest
-	s.models.Digest = func(ctx context.Context, sd *module.StateDict, workers int) (map[string]module.Digest, error) {
+	began, held, digest := make(chan struct{}, 16), make(chan struct{}), s.core.Models.Digest
+	s.core.Models.Digest = func(ctx context.Context, sd *module.StateDict, workers int) (map[string]module.Digest, error) {
 		began <- struct{}{}
 		select {
 		case <-held:

@@ -1,9 +1,11 @@
 package endpoint
 
 import (
+	"math"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -19,6 +21,14 @@ type EndpointInfo struct {
 	// InFields and OutFields describe the fields if the types are or contain structs.
 	InFields  []FieldInfo `json:"in_fields,omitempty"`
 	OutFields []FieldInfo `json:"out_fields,omitempty"`
+	// InTensor and OutTensor declare a tensor that is the whole argument or result. They are nil if it is none, or not
+	// declared.
+	InTensor  *TensorSpec `json:"in_tensor,omitempty"`
+	OutTensor *TensorSpec `json:"out_tensor,omitempty"`
+	// BatchMax is the maximum number of requests that callers may join into one call; 0 for none. BatchDelay is how long
+	// a request may wait for others.
+	BatchMax   int           `json:"batch_max,omitempty"`
+	BatchDelay time.Duration `json:"batch_delay,omitempty"`
 	// Task reports whether calls run as tasks.
 	Task bool `json:"task"`
 	// Managed reports whether results are managed objects.
@@ -88,6 +98,8 @@ type ServerInfo struct {
 	Memory []MemoryUse `json:"memory"`
 	// Limits lists the limits on clients and their current use.
 	Limits []LimitUse `json:"limits"`
+	// Refusals counts what the access policy refused, by right.
+	Refusals []Refusals `json:"refusals,omitempty"`
 	// Endpoints lists its endpoints with the numbers of calls and the durations of runs.
 	Endpoints []EndpointStats `json:"endpoints"`
 	// Sessions lists its sessions, oldest first. The first is its own process, which needs no connection; the others
@@ -284,7 +296,8 @@ func decodeEndpoint(in message.EndpointInfo) EndpointInfo {
 		Workers: workers,
 		Name:    in.Name, In: in.In, Out: in.Out, Task: in.Task, Managed: in.Managed, Stream: in.Stream, Cache: in.Cache, CacheKey: in.CacheKey,
 		SingleFlight: in.SingleFlight, Serialized: in.Serialized, Writable: in.Writable, Timeout: time.Duration(in.Timeout), Uncached: in.Uncached,
-		InFields: decodeFields(in.InFields), OutFields: decodeFields(in.OutFields),
+		InFields: decodeFields(in.InFields), OutFields: decodeFields(in.OutFields), InTensor: decodeTensor(in.InTensor), OutTensor: decodeTensor(in.OutTensor),
+		BatchMax: int(min(in.BatchMax, math.MaxInt32)), BatchDelay: time.Duration(in.BatchDelay),
 	}
 }
 
@@ -298,6 +311,9 @@ func decodeServerInfo(in message.ServerInfo) ServerInfo {
 	}
 	for _, l := range in.Limits {
 		out.Limits = append(out.Limits, LimitUse(l))
+	}
+	for _, r := range in.Refusals {
+		out.Refusals = append(out.Refusals, Refusals(r))
 	}
 	for _, h := range in.Capabilities.Handles {
 		out.Capabilities.Handles = append(out.Capabilities.Handles, HandleSupport{
@@ -340,6 +356,21 @@ type FieldInfo struct {
 	Optional bool `json:"optional,omitempty"`
 	// Fields describes the fields of a nested struct, to a limited depth.
 	Fields []FieldInfo `json:"fields,omitempty"`
+	// Tensor is the declared type of a tensor, from the tag of the field, such as `tensor:"float32[-1,3]"`. nil means that
+	// nothing is declared.
+	Tensor *TensorSpec `json:"tensor,omitempty"`
+}
+
+// TensorSpec is the declared type of a tensor in an argument or a result.
+type TensorSpec = codec.TensorSpec
+
+// decodeTensor converts a declaration from its wire form. It ignores one that this version does not understand.
+func decodeTensor(text string) *TensorSpec {
+	s, err := codec.ParseTensorSpec(text)
+	if err != nil {
+		return nil
+	}
+	return &s
 }
 
 // decodeFields converts fields from their wire form.
@@ -349,7 +380,7 @@ func decodeFields(in []message.FieldInfo) []FieldInfo {
 	}
 	list := make([]FieldInfo, len(in))
 	for i, f := range in {
-		list[i] = FieldInfo{Name: f.Name, Type: f.Type, Optional: f.Optional, Fields: decodeFields(f.Fields)}
+		list[i] = FieldInfo{Name: f.Name, Type: f.Type, Optional: f.Optional, Fields: decodeFields(f.Fields), Tensor: decodeTensor(f.Tensor)}
 	}
 	return list
 }
@@ -383,4 +414,12 @@ type LimitUse struct {
 	Refused uint64 `json:"refused"`
 	// Reason is the origin of the limit if it is not the table's default.
 	Reason string `json:"reason,omitempty"`
+}
+
+// Refusals counts requests and clients that the access policy refused because they lacked a right.
+type Refusals struct {
+	// Right is the name of the right, such as "publish" or "connect". Package access lists them.
+	Right string `json:"right"`
+	// Count is the number of refusals since the start.
+	Count uint64 `json:"count"`
 }

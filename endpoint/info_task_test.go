@@ -197,6 +197,7 @@ func TestTaskWaitContextEnds(t *testing.T) {
 
 // JSON from others is parsed without trusting the texts of errors.
 func TestTaskInfoFromJSON(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		text string
 		is   error

@@ -160,7 +160,7 @@ func TestInProcessCall(t *testing.T) {
 	require.NoError(t, task.Result(ctx, &made))
 	require.NoError(t, made.Close())
 
-	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, c.Call(short, "gated run", gateIn{Gate: "never"}, nil), context.DeadlineExceeded)
 	proctest.Eventually(t, waitLimit, "the function is told to stop", func() bool { return counts.get("gated run told to stop") == 1 })

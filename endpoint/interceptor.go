@@ -46,13 +46,13 @@ type InvocationKind uint8
 
 const (
 	// KindCall is a call that waits for its result, also if its endpoint runs as a task.
-	KindCall = InvocationKind(server.KindCall)
+	KindCall InvocationKind = iota + 1
 	// KindSubmit submits a task. The values of its context reach the task.
-	KindSubmit = InvocationKind(server.KindSubmit)
+	KindSubmit
 	// KindTask is the run of a submitted task, only at the server.
-	KindTask = InvocationKind(server.KindTask)
+	KindTask
 	// KindStream is a whole stream, from its start to its end.
-	KindStream = InvocationKind(server.KindStream)
+	KindStream
 )
 
 // String returns the kind as one word.
@@ -171,10 +171,23 @@ func interceptServer(interceptors Invoke) server.Intercept {
 	}
 	return func(ctx context.Context, in server.Intercepted, do func(context.Context) error, undo func()) error {
 		call := &Invocation{
-			Endpoint: in.Endpoint, Kind: InvocationKind(in.Kind), Peer: peerOf(in.Peer), Metadata: in.Metadata, Task: in.Task, argument: in.Argument,
+			Endpoint: in.Endpoint, Kind: kindOf(&in), Peer: peerOf(in.Peer), Metadata: in.Metadata, Task: in.Task, argument: in.Argument,
 		}
 		return call.through(ctx, interceptors, do, undo)
 	}
+}
+
+// kindOf returns the kind of an invocation at the server.
+func kindOf(in *server.Intercepted) InvocationKind {
+	switch {
+	case in.Task != "":
+		return KindTask
+	case in.Submit:
+		return KindSubmit
+	case in.Stream:
+		return KindStream
+	}
+	return KindCall
 }
 
 // peerOf returns the Peer of a server's client.

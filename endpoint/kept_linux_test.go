@@ -69,7 +69,7 @@ func TestKeptArgumentsStayMapped(t *testing.T) {
 	ctx := context.Background()
 	x := vector(t, dev, 1, 2, 3)
 	defer x.Close()
-	kept := func() int64 { return limitUse(t, s, "kept_storages").Used }
+	kept := func() int64 { return limitUse(t, s, "kept_mappings").Used }
 	for i := range 10 {
 		require.NoError(t, x.Fill(float64(i)))
 		require.EqualValues(t, i, got(endpoint.Call[float32](ctx, c, "first", x))(t))
@@ -103,7 +103,7 @@ func TestKeptArgumentsNotWritable(t *testing.T) {
 	}
 	n, _ := runs.Load("fill")
 	require.Equal(t, 10, n)
-	require.Zero(t, limitUse(t, s, "kept_storages").Used)
+	require.Zero(t, limitUse(t, s, "kept_mappings").Used)
 }
 
 // More memory than is kept is passed in turns, without an effect on the calls.
@@ -123,7 +123,7 @@ func TestKeptMemoryLimit(t *testing.T) {
 			for i, x := range list[:n] {
 				require.EqualValues(t, i, got(endpoint.Call[float32](ctx, c, "first", x))(t))
 			}
-			require.LessOrEqual(t, limitUse(t, s, "kept_storages").Used, int64(64))
+			require.LessOrEqual(t, limitUse(t, s, "kept_mappings").Used, int64(64))
 		}
 		n, _ := runs.Load("first")
 		require.Equal(t, 100*3+60*3+40*3, n, "each call ran once")
@@ -148,7 +148,7 @@ func TestKeptMemoryLimit(t *testing.T) {
 		for range 6 {
 			require.EqualValues(t, 7, got(endpoint.Call[float32](ctx, c, "first", x))(t))
 		}
-		require.Zero(t, limitUse(t, s, "kept_storages").Used)
+		require.Zero(t, limitUse(t, s, "kept_mappings").Used)
 	})
 }
 
@@ -179,7 +179,7 @@ func TestKeptArgumentsConcurrently(t *testing.T) {
 	all.Wait()
 	n, _ := runs.Load("first")
 	require.Equal(t, 8*50, n)
-	require.EqualValues(t, 8, limitUse(t, s, "kept_storages").Used)
+	require.EqualValues(t, 8, limitUse(t, s, "kept_mappings").Used)
 }
 
 // A peer refers to memory that it has not sent, or of another size, and sends invalid data.
@@ -199,7 +199,7 @@ func TestKeptMemoryUnknown(t *testing.T) {
 	}
 	_, ran := runs.Load("first")
 	require.False(t, ran)
-	require.Zero(t, limitUse(t, s, "kept_storages").Used)
+	require.Zero(t, limitUse(t, s, "kept_mappings").Used)
 }
 
 // vector returns a tensor of float32s.
@@ -212,6 +212,7 @@ func vector(t testing.TB, dev driver.Device, values ...float32) *tensor.Tensor {
 
 // The endpoint list shows which endpoints write to their arguments and so need writable memory.
 func TestEndpointsThatWriteSaySo(t *testing.T) {
+	t.Parallel()
 	_, c, _, _ := keptFixture(t, endpoint.Limits{})
 	list := got(c.Endpoints(t.Context()))(t)
 	require.Len(t, list, 2)

@@ -32,6 +32,7 @@ func serve(t testing.TB, opts endpoint.ServerOptions) *endpoint.Server {
 }
 
 func TestServerShutdownIdleClients(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	o.publish(model{Name: "m", Seed: 1})
 	var clients []*child
@@ -52,6 +53,7 @@ func TestServerShutdownIdleClients(t *testing.T) {
 // A function may end with its context before the connection ends. Its client must see a missing owner, and not a closed
 // file.
 func TestServerCloseCause(t *testing.T) {
+	t.Parallel()
 	causes := make(chan error, 2)
 	r := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(r, "wait", func(ctx context.Context, _ struct{}) (int, error) {
@@ -81,6 +83,7 @@ func TestServerCloseCause(t *testing.T) {
 }
 
 func TestServerLeaks(t *testing.T) {
+	t.Parallel()
 	o := start(t)
 	before := o.count()
 	for range 3 {
@@ -107,6 +110,7 @@ func TestServerLeaks(t *testing.T) {
 }
 
 func TestClientLeaks(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	o.publish(model{Name: "m"})
 	c := client(t, socket)
@@ -131,6 +135,7 @@ func TestClientLeaks(t *testing.T) {
 }
 
 func TestLimitsClients(t *testing.T) {
+	t.Parallel()
 	s := serve(t, endpoint.ServerOptions{Limits: endpoint.Limits{Clients: 2}, Logger: discard()})
 	ctx := context.Background()
 	var clients []*endpoint.Client
@@ -156,6 +161,7 @@ func TestLimitsClients(t *testing.T) {
 }
 
 func TestLimitsSubscriptions(t *testing.T) {
+	t.Parallel()
 	s := serve(t, endpoint.ServerOptions{Limits: endpoint.Limits{Subscriptions: 2}})
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
@@ -200,6 +206,7 @@ func TestSessionSilentPeer(t *testing.T) {
 
 // The context of Serve shuts the server down in order: requests in flight end, clients keep their memory.
 func TestServerServeContext(t *testing.T) {
+	t.Parallel()
 	started, finish := make(chan struct{}), make(chan struct{})
 	registry := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(registry, "slow", func(context.Context, int) (int, error) {

@@ -1,17 +1,13 @@
 package endpoint
 
 import (
-	"math"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
-	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // Limits limits what clients can make a server hold and do. Zero fields have defaults. The table "Limits" in
-// PROTOCOL.md (limitRows in this package) lists the cost of each, what happens beyond it and how to observe it. Memory
+// PROTOCOL.md lists the cost of each, what happens beyond it and how to observe it. Memory
 // means the smallest amount that the server's devices report as available to the process ([driver.Device.MemoryLimit]).
 type Limits struct {
 	// Wire limits frames and descriptors, and the time a peer has for its hello and for reading.
@@ -44,16 +40,12 @@ type Limits struct {
 	Subscriptions int
 	// Objects limits one client's references to managed objects; 65536.
 	Objects int
-	// KeptBytes limits the argument memory that stays mapped for one client between calls; a sixteenth of the memory.
-	// Negative disables this. Each storage uses a descriptor: at most 64 are kept per client, and in total 4096 or a
-	// sixteenth of the process's descriptor limit if that is less. Memory is unmapped after three seconds without a
-	// call that uses it.
-	KeptBytes int64
-	// SlabBytes limits one client's reusable memory for results ([ResultDevice]), in use or free; a sixteenth of the
-	// memory. Negative disables this. SlabBytesTotal limits that of all clients; a quarter of the memory. Each slab
-	// uses a descriptor: there are at most 64 per client, and in total 4096 or a sixteenth of the process's descriptor
-	// limit if that is less. A slab is freed after three seconds without use.
-	SlabBytes, SlabBytesTotal int64
+	// KeptBytes limits the memory of one client's arguments that both sides keep mapped between calls, and separately the
+	// memory of its results ([ResultDevice]); a sixteenth of the memory. Negative disables this. KeptBytesTotal limits that
+	// of all clients; a quarter of the memory. Each mapping uses a descriptor: there are at most 64 of arguments and 64 of
+	// results for one client, and in total 4096 or a sixteenth of the process's descriptor limit if that is less. A mapping
+	// ends after three seconds without use.
+	KeptBytes, KeptBytesTotal int64
 	// RingBytesTotal limits the memory of all clients' rings for small frames ([wire.Limits].Ring); 1/256 of the
 	// memory, 16 to 256 MiB. A client beyond the limit, or one that has made only a few requests, has no ring.
 	RingBytesTotal int64
@@ -89,135 +81,16 @@ type Limits struct {
 	PublishTotal PublishLimits
 }
 
-// Sizes of defaults.
-const (
-	leastTotal = 256 << 20 // bytes of all clients' requests, or of their answers
-	mostTotal  = 4 << 30
-	leastRings = 16 << 20 // bytes of all clients' rings
-	mostRings  = 256 << 20
-	noMemory   = 4 << 30 // assumed if no device reports its memory
-)
-
-// share returns the part of the capacity that one client can use.
-func (o *TaskOptions) share() int {
-	capacity := o.Capacity
-	if capacity <= 0 {
-		capacity = task.DefaultCapacity
-	}
-	return capacity - capacity/4
-}
-
-// memoryLimit returns the smallest amount of memory that a device reports as available to this process, and the origin
-// of that bound.
-func memoryLimit(devices []driver.Device) (bytes int64, why string) {
-	for _, dev := range devices {
-		n, reason := dev.MemoryLimit()
-		if n > 0 && (bytes == 0 || n < bytes) {
-			bytes, why = n, reason
-		}
-	}
-	if bytes == 0 {
-		return noMemory, "4 GiB, since no device says how much memory there is"
-	}
-	return bytes, why
-}
-
-// totalMemory returns the memory of all devices. It is unbounded if a device does not report its memory.
-func totalMemory(devices []driver.Device) (sum int64) {
-	for _, dev := range devices {
-		n := dev.Info().TotalBytes
-		if n <= 0 || n > math.MaxInt64-sum {
-			return math.MaxInt64
-		}
-		sum += n
-	}
-	return sum
-}
-
-// memoryBudget returns the default limit on the bytes of results that the cache keeps, and also on those that tasks
-// keep: a quarter of the smallest memory of the devices. The second result explains the value for people.
-func memoryBudget(devices []driver.Device) (bytes int64, why string) {
-	memory, of := memoryLimit(devices)
-	return memory / 4, "a quarter of " + of
-}
-
-// defaults replaces zero fields by defaults.
-func (l *Limits) defaults(devices []driver.Device) {
-	memory, _ := memoryLimit(devices)
-	files := transport.MaxOpenFiles()
-	total := min(max(memory/8, leastTotal), mostTotal)
-	orDefault(&l.Clients, min(16384, files/8))
-	orDefault(&l.Requests, 16384)
-	orDefault(&l.RequestBytes, 256<<20)
-	orDefault(&l.RequestBytesTotal, total)
-	orDefault(&l.AnswerBytes, 256<<20)
-	orDefault(&l.AnswerBytesTotal, total)
-	orDefault(&l.Descriptors, min(65536, files/8*3))
-	if l.KeptBytes == 0 {
-		l.KeptBytes = memory / 16
-	}
-	if l.SlabBytes == 0 {
-		l.SlabBytes = memory / 16
-	}
-	orDefault(&l.SlabBytesTotal, memory/4)
-	orDefault(&l.RingBytesTotal, min(max(memory/256, leastRings), mostRings))
-	orDefault(&l.Subscriptions, 65536)
-	orDefault(&l.Objects, 65536)
-	orDefault(&l.Offers, 256)
-	orDefault(&l.OffersTotal, 4096)
-	orDefault(&l.OfferBytes, 1<<20)
-	orDefault(&l.OfferBytesTotal, 16<<20)
-	orDefault(&l.WorkerCalls, 1024)
-	results := boundedMemory(devices)
-	orDefault(&l.ObjectBytes, results/4*3)
-	orDefault(&l.ObjectBytesTotal, results)
-	published := totalMemory(devices)
-	manifests := min(512<<20, memory/16)
-	l.Publish.defaults(PublishLimits{Versions: 1024, Storages: 4096, Bytes: published, ManifestBytes: min(256<<20, manifests)})
-	l.PublishTotal.defaults(PublishLimits{
-		Versions: 8192, Storages: min(16384, files/16*3), Bytes: published, ManifestBytes: manifests,
-	})
-}
-
-func (l *PublishLimits) defaults(d PublishLimits) {
-	orDefault(&l.Versions, d.Versions)
-	orDefault(&l.Storages, d.Storages)
-	orDefault(&l.Bytes, d.Bytes)
-	orDefault(&l.ManifestBytes, d.ManifestBytes)
-}
-
-// orDefault sets *field to value if it is zero.
-func orDefault[T int | int64](field *T, value T) {
-	if *field <= 0 {
-		*field = value
-	}
-}
-
-// budget sets the default and returns the origin of the value.
-func (o *ResultOptions) budget(bytes int64, why string) string { return budgetOr(&o.Bytes, bytes, why) }
-
-// budget sets the default and returns the origin of the value.
-func (o *TaskOptions) budget(bytes int64, why string) string { return budgetOr(&o.Bytes, bytes, why) }
-
-func budgetOr(field *int64, bytes int64, why string) string {
-	switch {
-	case *field == 0:
-		*field = bytes
-		return why
-	case *field < 0:
-		return "the owner asked for no bound"
-	}
-	return "the owner asked for it"
-}
-
-// boundedMemory returns the memory of all devices that is available to this process. It is unbounded if a device does
-// not report its memory.
-func boundedMemory(devices []driver.Device) int64 {
-	sum := totalMemory(devices)
-	for _, dev := range devices {
-		if n, _ := dev.MemoryLimit(); n > 0 && n < dev.Info().TotalBytes {
-			sum -= dev.Info().TotalBytes - n
-		}
-	}
-	return sum
+// PublishLimits limits what clients may have published. A version counts from its publication until its memory is
+// freed, so superseded and withdrawn versions count while they are leased. The owner's own publications do not count.
+type PublishLimits = struct {
+	// Versions is the maximum number of versions of all names.
+	Versions int
+	// Storages is the maximum number of storages. Each uses a descriptor and a mapping in the owner.
+	Storages int
+	// Bytes limits the sizes of their files. Sparse files count in full.
+	Bytes int64
+	// ManifestBytes limits the sum of the costs of their manifests: upper bounds of the owner's memory for tensor names
+	// and locations.
+	ManifestBytes int64
 }

@@ -201,7 +201,7 @@ func TestClientListPages(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	dev := testDevice(t)
-	s := serve(t, endpoint.ServerOptions{Logger: discard(), Retain: 100, Limits: endpoint.Limits{Wire: wire.Limits{Frame: 16 << 10}}})
+	s := serve(t, endpoint.ServerOptions{Logger: discard(), Retain: endpoint.Retention{Versions: 100}, Limits: endpoint.Limits{Wire: wire.Limits{Frame: 16 << 10}}})
 	c, _ := publisher(t, s, dev)
 	ctx := context.Background()
 	for v := range 30 {

@@ -64,6 +64,7 @@ func TestLimitsCallsRefused(t *testing.T) {
 }
 
 func TestServerThousandClients(t *testing.T) {
+	t.Parallel()
 	o, c := loadOwner(t)
 	before := statsOf(t, c)
 	const clients = 1000
@@ -112,7 +113,7 @@ func TestClientsKilledLeakNothing(t *testing.T) {
 		}
 		workers.Wait()
 	}
-	cycles := count(t, 300, 10_000)
+	cycles := count(t, 100, 10_000)
 	cycle(50) // until all one-time growth has happened
 	before, memory := statsOf(t, c), residentBytes(t, o.PID())
 	start := time.Now()

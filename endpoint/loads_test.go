@@ -16,6 +16,7 @@ import (
 
 // Clients see the loads that a server announces, beside published versions.
 func TestServerAnnounceLoad(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	s := serve(t, endpoint.ServerOptions{})
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: []driver.Device{testDevice(t)}})

@@ -164,6 +164,7 @@ func TestTaskSharesCachedObject(t *testing.T) {
 }
 
 func TestCacheKeyOfMaps(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	for range 2 {
 		other := client(t, socket)

@@ -78,6 +78,7 @@ func TestObjectHolders(t *testing.T) {
 }
 
 func TestObjectListPages(t *testing.T) {
+	t.Parallel()
 	r := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(r, "object", func(_ context.Context, in modelIn) (int, error) { return in.Size, nil },
 		endpoint.Managed(), endpoint.CacheKey("{size}{label}")))
@@ -121,6 +122,7 @@ func TestObjectListPages(t *testing.T) {
 }
 
 func TestObjectHoldersAreBounded(t *testing.T) {
+	t.Parallel()
 	s := serve(t, endpoint.ServerOptions{Registry: numbers(t)})
 	ctx := context.Background()
 	var id string
@@ -182,6 +184,7 @@ func TestObjectDestroy(t *testing.T) {
 
 // The owner's user and root may destroy objects; other admitted users may not.
 func TestObjectDestroyPermission(t *testing.T) {
+	t.Parallel()
 	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")
 	nobody := asUser(t, 65534)

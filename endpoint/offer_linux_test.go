@@ -42,6 +42,7 @@ func offerCaller(t *testing.T, socket string) *endpoint.Client {
 
 // Functions offered by one process are called by another through the owner.
 func TestOfferCalls(t *testing.T) {
+	t.Parallel()
 	_, socket := offerOwner(t)
 	offerWorker(t, socket)
 	c := offerCaller(t, socket)
@@ -67,6 +68,7 @@ func TestOfferCalls(t *testing.T) {
 
 // Arguments and results are in the memory of the processes that created them.
 func TestOfferTensorsShareMemory(t *testing.T) {
+	t.Parallel()
 	hostOnly(t, "memory of other devices has no inode")
 	_, socket := offerOwner(t)
 	w := offerWorker(t, socket)
@@ -107,6 +109,7 @@ func TestOfferTensorsShareMemory(t *testing.T) {
 
 // Calls of a killed worker end with ErrWorkerGone, its endpoints are withdrawn, and can be offered again.
 func TestOfferWorkerKilled(t *testing.T) {
+	t.Parallel()
 	_, socket := offerOwner(t)
 	w := offerWorker(t, socket)
 	c := offerCaller(t, socket)
@@ -135,6 +138,7 @@ func TestOfferWorkerKilled(t *testing.T) {
 
 // After its owner was killed, a worker offers its endpoints to the next one.
 func TestOfferReconnects(t *testing.T) {
+	t.Parallel()
 	o, socket := offerOwner(t)
 	offerWorker(t, socket)
 	o.Kill()
@@ -149,6 +153,7 @@ func TestOfferReconnects(t *testing.T) {
 
 // A caller cancels, times out, or is killed.
 func TestOfferCancel(t *testing.T) {
+	t.Parallel()
 	_, socket := offerOwner(t)
 	w := offerWorker(t, socket)
 	c := offerCaller(t, socket)

@@ -14,6 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // lateRegistry has functions that continue for a while after their callers have left.
@@ -145,5 +146,54 @@ func TestOfferMovesCallsOnClose(t *testing.T) {
 	case err := <-failed:
 		require.NoError(t, err)
 	default:
+	}
+}
+
+// Callers whose worker closes its client get ErrWorkerGone, whether the function was sending an item or running.
+func TestOfferClientClosed(t *testing.T) {
+	drivertest.Leaks(t)
+	s, c := offerServer(t, endpoint.ServerOptions{})
+	running := make(chan struct{}, 2)
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.RegisterStream(r, "numbers", func(context.Context, int) iter.Seq2[int, error] {
+		return func(yield func(int, error) bool) {
+			for i := 0; yield(i, nil); i++ {
+				if i == message.StreamWindow-1 {
+					running <- struct{}{} // the window is full: the next item waits
+				}
+			}
+		}
+	}))
+	require.NoError(t, endpoint.Register(r, "wait", func(ctx context.Context, _ int) (int, error) {
+		running <- struct{}{}
+		<-ctx.Done()
+		return 0, context.Cause(ctx)
+	}))
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
+	defer cancel()
+	for range 10 {
+		worker := overSocket(t, s)
+		_, err := worker.Offer(ctx, r, endpoint.OfferOptions{})
+		require.NoError(t, err)
+		read := make(chan struct{})
+		ended := make(chan error, 2)
+		go func() {
+			var last error
+			for _, err := range endpoint.Stream[int](ctx, c, "numbers", 0) {
+				<-read // the worker has an item that the caller has not taken
+				last = err
+			}
+			ended <- last
+		}()
+		go func() {
+			_, err := endpoint.Call[int](ctx, c, "wait", 0)
+			ended <- err
+		}()
+		<-running
+		<-running
+		require.NoError(t, worker.Close())
+		close(read)
+		require.ErrorIs(t, <-ended, endpoint.ErrWorkerGone)
+		require.ErrorIs(t, <-ended, endpoint.ErrWorkerGone)
 	}
 }

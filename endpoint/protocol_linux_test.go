@@ -208,6 +208,7 @@ func valueRegistry(t *testing.T, step chan int) *endpoint.Registry {
 func same[T any](_ context.Context, v T) (T, error) { return v, nil }
 
 func TestProtocolValues(t *testing.T) {
+	t.Parallel()
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: valueRegistry(t, nil)})
 	p := politePeer(t, s.Socket())
 	text := func(s string) string { return hex.EncodeToString(append([]byte{0x78, byte(len(s))}, s...)) }
@@ -252,6 +253,7 @@ func TestProtocolValues(t *testing.T) {
 }
 
 func TestProtocolTimeout(t *testing.T) {
+	t.Parallel()
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: valueRegistry(t, nil)})
 	p := politePeer(t, s.Socket())
 	call := message.Call{Endpoint: "int", Args: []byte{5}}
@@ -267,6 +269,7 @@ func TestProtocolTimeout(t *testing.T) {
 }
 
 func TestProtocolTaskWait(t *testing.T) {
+	t.Parallel()
 	step := make(chan int)
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: valueRegistry(t, step)})
 	p := politePeer(t, s.Socket())
@@ -300,6 +303,7 @@ func TestProtocolTaskWait(t *testing.T) {
 }
 
 func TestProtocolStreamMore(t *testing.T) {
+	t.Parallel()
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: valueRegistry(t, nil)})
 	p := politePeer(t, s.Socket())
 	stream := p.begin(message.OpStream, message.Call{Endpoint: "count", Args: []byte{17}}, 0)

@@ -42,17 +42,17 @@ func CallManaged[T any](ctx context.Context, c Calls, name string, in any) (*Ref
 	if !ok {
 		return nil, fmt.Errorf("call %s: %w: a %T keeps no references to managed objects", status.Shown(name), errors.ErrUnsupported, c)
 	}
-	return keep[T](ctx, h, client.Call{Name: name, In: in}, "endpoint", name)
+	return keepResult[T](ctx, h, client.Call{Name: name, In: in}, "endpoint", name)
 }
 
 // ResultManaged is [Task.Result] with a typed value that keeps the reference to the result's object, with the errors of
 // [CallManaged]. Each call has a separate reference. The caller closes the Ref.
 func ResultManaged[T any](ctx context.Context, t *Task) (*Ref[T], error) {
-	return keep[T](ctx, t.of, client.Call{Task: t.ID}, "task", t.ID)
+	return keepResult[T](ctx, t.of, client.Call{Task: t.ID}, "task", t.ID)
 }
 
-// keep makes a call and keeps the reference to its result. what and name identify the call in warnings.
-func keep[T any](ctx context.Context, h Caller, call client.Call, what, name string) (*Ref[T], error) {
+// keepResult makes a call and keeps the reference to its result. what and name identify the call in warnings.
+func keepResult[T any](ctx context.Context, h Caller, call client.Call, what, name string) (*Ref[T], error) {
 	r := &Ref[T]{objects: h}
 	var err error
 	if r.ref, err = h.keep(ctx, call, &r.value); err != nil {

@@ -284,6 +284,7 @@ func TestRefReconnectsWithMemory(t *testing.T) {
 }
 
 func TestLimitsObjects(t *testing.T) {
+	t.Parallel()
 	r := endpoint.NewRegistry()
 	s := serve(t, endpoint.ServerOptions{Registry: r, Limits: endpoint.Limits{Objects: 2}})
 	require.NoError(t, endpoint.Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Managed()))

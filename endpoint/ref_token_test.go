@@ -51,6 +51,7 @@ func numbers(t *testing.T) *endpoint.Registry {
 
 // Tokens of a client are checked: foreign tokens, repeated tokens, lists of different lengths.
 func TestRefTokensChecked(t *testing.T) {
+	t.Parallel()
 	s := serve(t, endpoint.ServerOptions{Registry: numbers(t), Logger: discard()})
 	holder, thief := politePeer(t, s.Socket()), politePeer(t, s.Socket())
 	hold := func(p *peer) message.ObjectRef {

@@ -24,6 +24,7 @@ type registeredIn struct {
 }
 
 func TestRegistryChecks(t *testing.T) {
+	t.Parallel()
 	r := NewRegistry()
 	fn := func(context.Context, registeredIn) (int, error) { return 0, nil }
 	for _, opts := range [][]Option{
@@ -50,6 +51,7 @@ func TestRegistryChecks(t *testing.T) {
 }
 
 func TestCacheKeyHashed(t *testing.T) {
+	t.Parallel()
 	d := &engine.Definition{Name: "e", In: reflect.TypeFor[registeredIn]()}
 	require.NoError(t, applyOptions(d, nil, []Option{CacheKey("{Name}")}))
 	key := func(name string) string {
@@ -63,4 +65,26 @@ func TestCacheKeyHashed(t *testing.T) {
 	require.Equal(t, key(long), key(long))
 	require.NotEqual(t, key(long), key(long+"y"))
 	require.NotEqual(t, key(long), key(strings.TrimPrefix(key(long), "key:")))
+}
+
+type rateIn struct {
+	Rate float32 `json:"rate,omitempty"`
+}
+
+func TestServerInfoEndpointFields(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	r := NewRegistry()
+	server, err := NewServer(ServerOptions{Local: true, Registry: r})
+	require.NoError(t, err)
+	defer server.Close()
+	err = Register(r, "e", func(_ context.Context, in struct{ Inner []rateIn }) (map[string]rateIn, error) { return nil, nil })
+	require.NoError(t, err)
+	list, err := server.Endpoints(ctx)
+	require.NoError(t, err)
+	rate := []FieldInfo{{Name: "rate", Type: "float32", Optional: true}}
+	require.Equal(t, []FieldInfo{{Name: "Inner", Type: "[]endpoint.rateIn", Fields: rate}}, list[0].InFields)
+	require.Equal(t, rate, list[0].OutFields)
+	require.Equal(t, "struct", list[0].In)
+	require.Equal(t, "map[string]endpoint.rateIn", list[0].Out)
 }

@@ -18,6 +18,7 @@ import (
 // An owner limits the results that it keeps for a client: managed objects with references, and items of streams that
 // the client does not take.
 func TestLimitsResultBytes(t *testing.T) {
+	t.Parallel()
 	const size = 512 << 10
 	dev := testDevice(t)
 	r := endpoint.NewRegistry()

@@ -161,6 +161,7 @@ func TestObjectCacheKeyAfterEviction(t *testing.T) {
 }
 
 func TestCacheTTL(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		r := endpoint.NewRegistry(endpoint.Cached())

@@ -97,7 +97,10 @@ func checkRole(t *testing.T, node *nodepkg.Node) {
 	about, err := node.Info(ctx)
 	require.NoError(t, err)
 	require.Equal(t, node.Mode(), about.Mode)
-	require.Equal(t, node.Mode() != nodepkg.ModeLocal, about.ServerReady)
+	proctest.Eventually(t, waitLimit, "the server is ready, except without one", func() bool {
+		about, err := node.Info(ctx)
+		return err == nil && about.ServerReady == (node.Mode() != nodepkg.ModeLocal)
+	})
 	checkMemory(t, node)
 }
 

@@ -55,6 +55,7 @@ func TestWatchEventKinds(t *testing.T) {
 
 // The memory of a version is sealed, so an acquire contains only a name and a version.
 func TestClientAcquireRequest(t *testing.T) {
+	t.Parallel()
 	var names []string
 	for _, f := range readSchemaTables(t).Messages["acquire"] {
 		names = append(names, f.Name)

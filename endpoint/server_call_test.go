@@ -15,6 +15,7 @@ import (
 // Functions call their own server while its reader runs them: another goroutine reads at once, and not only after a
 // timer. In the bubble time advances only while all goroutines wait.
 func TestServerCall(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRegistry()
 		var s *Server
@@ -23,7 +24,7 @@ func TestServerCall(t *testing.T) {
 			err = s.Call(ctx, "inner", n, &out)
 			return out, err
 		}))
-		s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
+		s, err := newServer(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		defer s.Close()
 		start := time.Now()
@@ -38,6 +39,7 @@ func TestServerCall(t *testing.T) {
 
 // A function called within the process sees the values of its caller's context, its deadline, and the cause of its end.
 func TestServerCallContext(t *testing.T) {
+	t.Parallel()
 	type key struct{}
 	r := NewRegistry()
 	began, ended := make(chan struct{}), make(chan error, 1)
@@ -52,7 +54,7 @@ func TestServerCallContext(t *testing.T) {
 		ended <- context.Cause(ctx)
 		return 0, context.Cause(ctx)
 	}))
-	s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
+	s, err := newServer(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	defer s.Close()
 	value, err := Call[string](context.WithValue(context.Background(), key{}, "mine"), s, "value", nil)
@@ -73,9 +75,10 @@ func TestServerCallContext(t *testing.T) {
 
 // Calls within the process do not count as clients, even after their connection broke.
 func TestServerCallIsNoClient(t *testing.T) {
+	t.Parallel()
 	r := NewRegistry()
 	require.NoError(t, Register(r, "x", func(context.Context, int) (int, error) { return 1, nil }))
-	s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler), Limits: Limits{Clients: 1, Requests: 1, Subscriptions: 1}})
+	s, err := newServer(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler), Limits: Limits{Clients: 1, Requests: 1, Subscriptions: 1}})
 	require.NoError(t, err)
 	defer s.Close()
 	for range 2 {
@@ -86,19 +89,20 @@ func TestServerCallIsNoClient(t *testing.T) {
 		require.Zero(t, info.Stats.Clients)
 		require.Len(t, info.Sessions, 1)
 		require.True(t, info.Sessions[0].Self)
-		require.Empty(t, s.sessions.Clients())
-		self := s.sessions.Self()
+		require.Empty(t, s.core.Sessions.Clients())
+		self := s.core.Sessions.Self()
 		l := s.own.conn.Current()
 		self.Cut()
 		<-l.Done
 		require.Eventually(t, func() bool { // for a moment there are two
-			return len(s.sessions.Of([]uint64{self.ID})) == 0
+			return len(s.core.Sessions.Of([]uint64{self.ID})) == 0
 		}, 10*time.Second, time.Millisecond)
 	}
 }
 
 // The limits of clients do not apply to calls within the process.
 func TestServerCallHasNoRequestTime(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRegistry()
 		require.NoError(t, Register(r, "slow", func(ctx context.Context, n int) (int, error) {
@@ -113,7 +117,7 @@ func TestServerCallHasNoRequestTime(t *testing.T) {
 			}
 		}))
 		require.NoError(t, Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, Managed()))
-		s, err := newOwner(ServerOptions{
+		s, err := newServer(ServerOptions{
 			Registry: r, Logger: slog.New(slog.DiscardHandler), Limits: Limits{RequestTime: time.Second, Objects: 1, Subscriptions: 1},
 		})
 		require.NoError(t, err)
@@ -126,20 +130,21 @@ func TestServerCallHasNoRequestTime(t *testing.T) {
 			require.NoError(t, err)
 			defer ref.Close()
 		}
-		require.Zero(t, s.sessions.Totals.Refusals.Of(status.LimitRequestTime))
+		require.Zero(t, s.core.Sessions.Totals.Refusals.Of(status.LimitRequestTime))
 	})
 }
 
 // ServerInfo of a stuck server ends although its context does not.
 func TestServerInfoTimeout(t *testing.T) {
-	s, err := newOwner(ServerOptions{})
+	t.Parallel()
+	s, err := newServer(ServerOptions{})
 	require.NoError(t, err)
 	_, err = s.ServerInfo(context.Background())
 	require.NoError(t, err)
 	s.infoTimeout = 10 * time.Millisecond
-	s.engine.Objects.Mu.Lock()
+	s.core.Engine.Objects.Mu.Lock()
 	_, err = s.ServerInfo(context.Background())
-	s.engine.Objects.Mu.Unlock()
+	s.core.Engine.Objects.Mu.Unlock()
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.NoError(t, s.Close())

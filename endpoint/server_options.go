@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
 // ServerOptions configures a server. Devices is required to publish.
@@ -21,8 +24,9 @@ type ServerOptions struct {
 	Local bool
 	// Devices are the devices whose tensors the server can share. They are borrowed and must outlive the server.
 	Devices []driver.Device
-	// Retain is the number of superseded versions per name that are kept without readers.
-	Retain int
+	// Retain limits the superseded versions of a name that are kept without readers. The zero value keeps none. A
+	// publication may replace it for its name ([PublishOptions.Retain]).
+	Retain Retention
 	// Keep, if not nil, holds the published versions after this process has ended, however it ends. The next server with
 	// the same store adopts them: names, numbers and memory stay, and clients keep their leases. Publications return
 	// after the store has the memory and the journal has the version, and fail if that fails. Memory without a descriptor
@@ -30,6 +34,13 @@ type ServerOptions struct {
 	Keep Store
 	// AllowUIDs lists users, besides the server's own, whose processes may connect. They may also publish.
 	AllowUIDs []uint32
+	// Policy decides which processes may connect, and what each may do. Nil gives all rights to the server's own user and
+	// to AllowUIDs, which must be empty otherwise. The policy must not change afterwards; [Server.SetPolicy] replaces it.
+	// With a policy, Offers may be nil: the policy alone then decides who may offer endpoints.
+	Policy *access.Policy
+	// Audit receives one line for each change to models, endpoints and objects, with the process that made it: its uid,
+	// gid, pid, program, session and label. Nil writes none.
+	Audit *slog.Logger
 	// Limits limits what clients can make the server hold.
 	Limits Limits
 	// Registry holds the functions that clients can call. It is borrowed and may be nil. Endpoints registered later are
@@ -52,6 +63,10 @@ type ServerOptions struct {
 	// Logger receives messages for operators. If nil, warnings and errors are logged to slog.Default().
 	Logger *slog.Logger
 }
+
+// Retention limits the superseded versions of a name that are kept without readers, newest first: by number, by the time
+// since they were superseded, and by bytes. Zero fields are no limit; the zero value keeps none.
+type Retention = catalog.Retention
 
 // Store holds descriptors by name after the process that stored them has ended. Methods are safe for concurrent use and
 // do not wait without end.
@@ -108,3 +123,11 @@ type TaskOptions struct {
 
 // AllowOffers accepts the offers of all clients that may connect. It is a value for [ServerOptions.Offers].
 func AllowOffers(Peer, []string) error { return nil }
+
+// SocketPath returns the path of an owner's socket: base, a dash, the device index, ".sock". If base is empty, it is
+// the value of SHARED_TENSOR_BASE_PATH, else $XDG_RUNTIME_DIR/shared-tensor, else /tmp/shared-tensor-UID/shared-tensor. It fails
+// with [ErrConfiguration].
+func SocketPath(base string, index int) (string, error) { return transport.SocketPath(base, index) }
+
+// Version returns the version of this module as built into the program, such as "v0.1.0", or "devel".
+func Version() string { return transport.Version() }

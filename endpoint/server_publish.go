@@ -20,15 +20,32 @@ import (
 // Errors: [ErrInvalid] if the name is invalid, [ErrCapability] with the reason if the memory cannot be shared in place,
 // and [wire.ErrTooLarge] if the storages or tensors do not fit one frame.
 func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
-	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: s.opts.Label}
+	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: s.core.Label}
 	if sd == nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: the state dict is nil", status.ErrInvalid)}
 	}
-	version, err := s.models.Publish(ctx, server.Publication{Name: name, StateDict: sd.Alias(), Origin: catalog.Origin{Source: opts.Source, Publisher: self}, Digests: opts.Digests, After: opts.After, SourceID: opts.SourceID})
+	if opts.Retain != nil {
+		if err := opts.Retain.Check(); err != nil {
+			return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: %w", status.ErrInvalid, err)}
+		}
+	}
+	version, err := s.core.Models.Publish(ctx, server.Publication{Name: name, StateDict: sd.Alias(), Origin: catalog.Origin{Source: opts.Source, Publisher: self}, Digests: opts.Digests, After: opts.After, SourceID: opts.SourceID, Retain: opts.Retain})
 	if err != nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: status.Absent(err)}
 	}
+	s.core.AuditOwn("publish", "name", name, "version", version)
 	return version, nil
+}
+
+// Rollback publishes the memory of a superseded version again, as [Client.Rollback] does.
+func (s *Server) Rollback(ctx context.Context, name string, version uint64) (uint64, error) {
+	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: s.core.Label}
+	number, err := s.core.Models.Rollback(ctx, name, version, self, 0)
+	if err != nil {
+		return 0, fmt.Errorf("roll back %s: %w", status.Shown(name), status.Absent(err))
+	}
+	s.core.AuditOwn("rollback", "name", name, "version", number, "to", version)
+	return number, nil
 }
 
 // Withdraw removes a name from the catalog, so that it can no longer be acquired. Holders keep their version and
@@ -37,7 +54,11 @@ func (s *Server) Withdraw(ctx context.Context, name string) error {
 	if err := context.Cause(ctx); err != nil {
 		return &catalog.NameError{Op: "withdraw", Name: name, Err: err}
 	}
-	return s.models.Withdraw(name)
+	if err := s.core.Models.Withdraw(ctx, name); err != nil {
+		return err
+	}
+	s.core.AuditOwn("withdraw", "name", name)
+	return nil
 }
 
 // List returns published models with their holders, and models that are being loaded, sorted by name. It fails only if
@@ -46,7 +67,7 @@ func (s *Server) List(ctx context.Context) ([]ModelInfo, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
-	listed := s.models.List()
+	listed := s.core.Models.List()
 	return decodeList(&listed), nil
 }
 
@@ -59,9 +80,34 @@ func (s *Server) Digests(ctx context.Context, name string, version uint64) (Vers
 // waits until the first [Load.Progress]. The caller ends it with [Load.Done] after publication, or with [Load.Fail]. A
 // later load of the same name replaces it. It fails with [ErrInvalid] if the name is invalid.
 func (s *Server) AnnounceLoad(name, source string) (*Load, error) {
-	l, err := s.models.Announce(name, source)
+	l, err := s.core.Models.Announce(name, source)
 	if err != nil {
 		return nil, err
 	}
 	return &Load{l}, nil
+}
+
+// Load is a version that a server announces before its bytes are loaded. [Client.List] and [Client.Info] report its
+// progress. Its methods are safe for concurrent use. A nil *Load does nothing.
+type Load struct{ of *server.Load }
+
+// Progress records that done of total bytes are loaded.
+func (l *Load) Progress(done, total int64) {
+	if l != nil {
+		l.of.Progress(done, total)
+	}
+}
+
+// Fail records that the load failed, and why. The failure is listed until the name is loaded again or published.
+func (l *Load) Fail(err error) {
+	if l != nil {
+		l.of.Fail(err)
+	}
+}
+
+// Done removes the load from the list.
+func (l *Load) Done() {
+	if l != nil {
+		l.of.Done()
+	}
 }

@@ -67,6 +67,7 @@ func TestServerCloseDuringTasks(t *testing.T) {
 
 // Closing an owner leaves the sockets of others in place.
 func TestSocketCloseLeavesOthers(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	_, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
 	require.ErrorIs(t, err, endpoint.ErrInUse)
@@ -91,6 +92,7 @@ func TestSocketCloseLeavesOthers(t *testing.T) {
 
 // A second owner on a socket is refused.
 func TestSocketSecondServe(t *testing.T) {
+	t.Parallel()
 	_, socket := owner(t)
 	second := start(t)
 	err := second.serveError(socket)
@@ -103,6 +105,7 @@ func TestSocketSecondServe(t *testing.T) {
 
 // NewServer fails if the socket cannot be bound.
 func TestServerServeError(t *testing.T) {
+	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "a", "b", "s.sock")
 	for name, open := range map[string]func(c *child, socket string) error{
 		"a server": func(c *child, socket string) error { return attempt(c, serveOp, service{Socket: socket}) },
@@ -121,6 +124,7 @@ func TestServerServeError(t *testing.T) {
 // Owners are ended by unhandled signals. The remaining socket file does not stop the next owner, which starts at once;
 // former clients connect to it.
 func TestSocketAfterSignal(t *testing.T) {
+	t.Parallel()
 	socket := proctest.SocketPath(t)
 	o := start(t)
 	o.serve(socket)
@@ -144,6 +148,7 @@ func TestSocketAfterSignal(t *testing.T) {
 
 // A client calls before the owner has registered endpoints.
 func TestNodeReadyAfterRegistrations(t *testing.T) {
+	t.Parallel()
 	socket := proctest.SocketPath(t)
 	o, _ := in(t, nodeOptions{Mode: "server", Socket: socket})
 	c := start(t)
@@ -179,6 +184,7 @@ func TestNodeReadyAfterRegistrations(t *testing.T) {
 
 // Idle connections do not block the server.
 func TestSessionIdleConnections(t *testing.T) {
+	t.Parallel()
 	_, socket := owner(t)
 	ctx := context.Background()
 	for range 64 {
@@ -241,6 +247,7 @@ func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 
 // An owner with two task workers runs trees of tasks for three processes at once.
 func TestTaskCallsTask(t *testing.T) {
+	t.Parallel()
 	socket := proctest.SocketPath(t)
 	o, _ := serving(t, nodeOptions{Mode: "server", Socket: socket})
 	callers := []*child{o}
@@ -271,6 +278,7 @@ func TestTaskCallsTask(t *testing.T) {
 
 // A call without a server fails quickly.
 func TestClientCallWithoutServer(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket})
@@ -292,6 +300,7 @@ func TestClientCallWithoutServer(t *testing.T) {
 
 // Processes connect to an owner that does not accept yet, many more than the kernel's queue holds.
 func TestClientDialConcurrently(t *testing.T) {
+	t.Parallel()
 	const processes, each, queue = 4, 50, 8
 	socket := proctest.SocketPath(t)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
@@ -387,6 +396,7 @@ func TestDeviceOfHandles(t *testing.T) {
 
 // A received payload is never executed.
 func TestHostilePayloadIsNotExecuted(t *testing.T) {
+	t.Parallel()
 	_, socket := owner(t)
 	for path, mode := range map[string]os.FileMode{socket: 0o600, filepath.Dir(socket): 0o700} {
 		info, err := os.Stat(path)

@@ -316,6 +316,7 @@ func TestServerInfoReferences(t *testing.T) {
 
 // Expirations are counted when time passes.
 func TestServerInfoExpirations(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		r := endpoint.NewRegistry(endpoint.Cached())
@@ -361,6 +362,7 @@ func TestServerInfoExpirations(t *testing.T) {
 }
 
 func TestServerInfoDeviceIndex(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Dir(proctest.SocketPath(t))
 	for name, want := range map[string]int{"a-0.sock": 0, "a-12.sock": 12, "a.sock": -1, "a-1": -1, "-.sock": -1, "a--1.sock": 1, "a-x.sock": -1, "a-99999999999.sock": -1} {
 		s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: filepath.Join(dir, name)})
@@ -387,6 +389,7 @@ func (d *trier) Probe() []driver.Support {
 }
 
 func TestServerInfoProbesDevicesOnce(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	dev := &trier{Device: testDevice(t), err: fmt.Errorf("alloc: %w", driver.ErrOutOfMemory)}
 	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: proctest.SocketPath(t), Devices: []driver.Device{dev}})

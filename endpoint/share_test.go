@@ -12,6 +12,7 @@ import (
 )
 
 func TestClientAcquireSharesMemory(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	require.EqualValues(t, 1, o.publish(model{Name: "m", Seed: 7}))
 	for range 3 {
@@ -23,6 +24,7 @@ func TestClientAcquireSharesMemory(t *testing.T) {
 }
 
 func TestClientAcquireKeepsOldVersion(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	o.publish(model{Name: "m", Seed: 1})
 	c := client(t, socket)
@@ -49,6 +51,7 @@ func TestClientAcquireKeepsOldVersion(t *testing.T) {
 }
 
 func TestServerWithdrawKeepsReaders(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	o.publish(model{Name: "m", Seed: 3})
 	c := client(t, socket)
@@ -68,6 +71,7 @@ func TestServerWithdrawKeepsReaders(t *testing.T) {
 }
 
 func TestClientPublish(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	publisher, reader := client(t, socket), client(t, socket)
 	require.EqualValues(t, 1, publisher.publish(model{Name: "m", Seed: 5}))
@@ -85,6 +89,7 @@ func TestClientPublish(t *testing.T) {
 }
 
 func TestServerPublishNames(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	c := client(t, socket)
 	for _, name := range []string{"", "a\nb", string(make([]byte, 300))} {
@@ -96,6 +101,7 @@ func TestServerPublishNames(t *testing.T) {
 }
 
 func TestWatchAllNames(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	o.publish(model{Name: "a"})
 	c := client(t, socket)
@@ -124,6 +130,7 @@ func TestWatchAllNames(t *testing.T) {
 }
 
 func TestWatchSlowReader(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	c := client(t, socket)
 	c.watch("w")

@@ -58,6 +58,7 @@ func TestCallContainersShareMemory(t *testing.T) {
 
 // The default cache key consists of all arguments.
 func TestCacheKeyOfArguments(t *testing.T) {
+	t.Parallel()
 	c, dev, o := calling(t)
 	ctx := context.Background()
 	for _, n := range []int{2, 21, 2} {
@@ -168,6 +169,7 @@ func TestTaskResultFetchedTwice(t *testing.T) {
 
 // Releasing the last reference frees the memory, even if a task produced it.
 func TestRefReleaseFreesMemory(t *testing.T) {
+	t.Parallel()
 	c, _, o := calling(t)
 	ctx := context.Background()
 	before := o.count()
@@ -192,6 +194,7 @@ func TestRefReleaseFreesMemory(t *testing.T) {
 
 // A result fetched by a client that was killed is released.
 func TestTaskResultOfKilledClient(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	before := o.count()
 	for range 3 {
@@ -273,6 +276,7 @@ func TestCallManagedThroughWrapper(t *testing.T) {
 
 // A result that cannot be encoded is not an object.
 func TestRefOfUnencodable(t *testing.T) {
+	t.Parallel()
 	c, _, o := calling(t)
 	ctx := context.Background()
 	before := o.count()

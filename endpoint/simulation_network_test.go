@@ -53,11 +53,11 @@ func (n *simNetwork) dial(ctx context.Context, hello message.Hello, limits wire.
 	if s == nil {
 		return nil, message.Hello{}, fmt.Errorf("%w: the simulation has no server now", status.ErrUnavailable)
 	}
-	far, serverHello, err := s.sessions.Connect(ctx, hello, limits)
+	far, serverHello, err := s.core.Sessions.Connect(ctx, hello, limits)
 	if err != nil {
 		return nil, message.Hello{}, err
 	}
-	client, near := transport.NewPipe(limits, s.opts.Limits.Wire)
+	client, near := transport.NewPipe(limits, s.core.Limits.Wire)
 	c := &simConn{near: near, far: far}
 	n.mu.Lock()
 	n.conns[c] = struct{}{}

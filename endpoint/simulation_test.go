@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +23,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -39,8 +39,8 @@ import (
 // Goroutines that are ready at the same moment run in any order, so a seed may have to be repeated (-count).
 func TestSimulation(t *testing.T) {
 	drivertest.Leaks(t)
-	first, count := uint64(1), uint64(1000)
-	if testing.Short() || builtWithRace() {
+	first, count := uint64(1), uint64(200)
+	if testing.Short() || proctest.RaceDetector() {
 		count = 100
 	}
 	repeat := os.Getenv("SHAREDTENSOR_SEED")
@@ -64,12 +64,6 @@ func TestSimulation(t *testing.T) {
 			}
 		})
 	}
-}
-
-// builtWithRace reports whether the test has the race detector, which makes it several times slower.
-func builtWithRace() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // simulation is one run.
@@ -147,12 +141,12 @@ func (s *simulation) serverID() string {
 // startServer starts a server that clients find.
 func (s *simulation) startServer() {
 	registry := NewRegistry()
-	server, err := newOwner(ServerOptions{
+	server, err := newServer(ServerOptions{
 		Socket: s.path, Devices: []driver.Device{s.dev}, Registry: registry, Logger: slog.New(slog.DiscardHandler), Tasks: TaskOptions{Workers: 2},
 	})
 	require.NoError(s.t, err)
 	s.register(registry, server.ID())
-	server.sessions.Open()
+	server.core.Sessions.Open()
 	s.mu.Lock()
 	s.server = server
 	s.mu.Unlock()

@@ -113,7 +113,7 @@ func page(t testing.TB, c *endpoint.Client, name string, bytes int64, value uint
 	return got
 }
 
-func slabsOf(t testing.TB, s *endpoint.Server) int64 { return limitUse(t, s, "slabs").Used }
+func slabsOf(t testing.TB, s *endpoint.Server) int64 { return limitUse(t, s, "kept_mappings").Used }
 
 // A client that closes each result gets the next one of similar size in the same memory, until it stops calling.
 func TestSlabReuse(t *testing.T) {
@@ -137,7 +137,7 @@ func TestSlabReuse(t *testing.T) {
 	}
 	// The next call may arrive before the server has released its sent result, which then uses a second slab.
 	require.Greater(t, same, 30, "the mapping stays")
-	require.LessOrEqual(t, limitUse(t, s, "slab_bytes").Used, int64(2<<20))
+	require.LessOrEqual(t, limitUse(t, s, "kept_bytes").Used, int64(2<<20))
 	mapped := drivertest.SharedMappings()
 	proctest.Eventually(t, 4*waitLimit, "what is not used is given back", func() bool { return slabsOf(t, s) == 0 })
 	proctest.Eventually(t, waitLimit, "on both sides", func() bool { return drivertest.SharedMappings() <= mapped-2 })
@@ -295,7 +295,7 @@ func TestSlabConcurrently(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.LessOrEqual(t, limitUse(t, s, "slabs").Most, int64(3*4+3))
+	require.LessOrEqual(t, limitUse(t, s, "kept_mappings").Most, int64(3*4+3))
 }
 
 // Calls end at the client before they are answered: the memory of their results is reused.
@@ -350,8 +350,8 @@ func TestSlabLimit(t *testing.T) {
 		limits endpoint.Limits
 		most   int64
 	}{
-		"slabs": {endpoint.Limits{}, 64}, "bytes": {endpoint.Limits{SlabBytes: 100 << 10}, 6},
-		"bytes of all": {endpoint.Limits{SlabBytesTotal: 50 << 10}, 3}, "off": {endpoint.Limits{SlabBytes: -1}, 0},
+		"slabs": {endpoint.Limits{}, 64}, "bytes": {endpoint.Limits{KeptBytes: 100 << 10}, 6},
+		"bytes of all": {endpoint.Limits{KeptBytesTotal: 50 << 10}, 3}, "off": {endpoint.Limits{KeptBytes: -1}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _, c := slabFixture(t, test.limits)
@@ -370,7 +370,7 @@ func TestSlabLimit(t *testing.T) {
 					require.NoError(t, isAll(got, 3))
 					require.NoError(t, got.Close())
 				}
-				bytes := limitUse(t, s, "slab_bytes")
+				bytes := limitUse(t, s, "kept_bytes")
 				require.LessOrEqual(t, bytes.Used, min(bytes.Client, bytes.All))
 				require.LessOrEqual(t, slabsOf(t, s), int64(64))
 			}
@@ -418,4 +418,21 @@ func TestSlabOutlivesConnection(t *testing.T) {
 	require.NoError(t, isAll(held, 2))
 	require.NoError(t, isAll(kept, 3))
 	require.NoError(t, errors.Join(held.Close(), kept.Close()))
+}
+
+// BenchmarkResults measures a call whose result is in reused memory, both sides in this process, beside the time to
+// fill the memory.
+func BenchmarkResults(b *testing.B) {
+	hostOnly(b, "memory of other devices is not used again")
+	_, _, c := slabFixture(b, endpoint.Limits{})
+	for _, size := range []int64{1, 1 << 20, 8 << 20} {
+		b.Run(fmt.Sprintf("KiB=%d", size>>10), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				x, err := endpoint.Call[*tensor.Tensor](context.Background(), c, "dirty", pageIn{Bytes: size})
+				require.NoError(b, err)
+				require.NoError(b, x.Close())
+			}
+		})
+	}
 }

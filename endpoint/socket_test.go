@@ -49,6 +49,7 @@ func TestSocketPath(t *testing.T) {
 }
 
 func TestSocketPermissions(t *testing.T) {
+	t.Parallel()
 	_, socket := owner(t)
 	info, err := os.Stat(socket)
 	require.NoError(t, err)
@@ -56,6 +57,7 @@ func TestSocketPermissions(t *testing.T) {
 }
 
 func TestSocketSecondOwner(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	o.publish(model{Name: "m", Seed: 1})
 	c := client(t, socket)
@@ -85,6 +87,7 @@ func TestSocketSecondOwner(t *testing.T) {
 }
 
 func TestSocketListenerWithoutLock(t *testing.T) {
+	t.Parallel()
 	socket := proctest.SocketPath(t)
 	l, err := net.Listen("unix", socket)
 	require.NoError(t, err)
@@ -95,6 +98,7 @@ func TestSocketListenerWithoutLock(t *testing.T) {
 }
 
 func TestSocketStale(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	o.Kill()
 	require.FileExists(t, socket)
@@ -106,6 +110,7 @@ func TestSocketStale(t *testing.T) {
 }
 
 func TestSocketRemovesItsOwn(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	require.NoError(t, os.Remove(socket))
 	l, err := net.Listen("unix", socket)
@@ -189,6 +194,7 @@ func TestSocketDirectory(t *testing.T) {
 }
 
 func TestSocketOtherUser(t *testing.T) {
+	t.Parallel()
 	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")
 	o, socket := owner(t)
@@ -210,6 +216,7 @@ func TestSocketOtherUser(t *testing.T) {
 
 // Processes of two users, of which the owner and the client of one allow each other.
 func TestSocketAllowUIDs(t *testing.T) {
+	t.Parallel()
 	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")
 	const guest, stranger = 65534, 65533
@@ -270,6 +277,7 @@ func copyDir(t *testing.T) string {
 
 // An owner that shuts down in order leaves no lock file, and two owners never hold the lock at once.
 func TestSocketLockFile(t *testing.T) {
+	t.Parallel()
 	dev := testDevice(t)
 	socket := proctest.SocketPath(t)
 	var serving, most atomic.Int32

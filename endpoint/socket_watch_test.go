@@ -58,6 +58,7 @@ func TestSocketRebind(t *testing.T) {
 
 // A server that admits other users gives them access to its socket.
 func TestSocketModeOfAllowedUsers(t *testing.T) {
+	t.Parallel()
 	mode := func(opts endpoint.ServerOptions) os.FileMode {
 		t.Helper()
 		info, err := os.Stat(serve(t, opts).Socket())
@@ -70,6 +71,7 @@ func TestSocketModeOfAllowedUsers(t *testing.T) {
 
 // An owner without a successor is killed: the client's handle reports at once that its lease is lost.
 func TestHandleChangedWhenLeaseLost(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	o.publish(model{Name: "m", Seed: 1})
 	dev := testDevice(t)
@@ -94,6 +96,7 @@ func TestHandleChangedWhenLeaseLost(t *testing.T) {
 // The connection to a running owner is cut: the handle reports that its lease is lost, and that it is restored when the
 // client has reconnected.
 func TestHandleChangedWhenLeaseReturns(t *testing.T) {
+	t.Parallel()
 	o, upstream := owner(t)
 	o.publish(model{Name: "m", Seed: 1})
 	socket := proctest.SocketPath(t)

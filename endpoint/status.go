@@ -50,31 +50,77 @@ var (
 	ErrNoEndpoint = status.ErrNoEndpoint
 )
 
-// Error is an application error that reaches callers unchanged. A function of an endpoint returns it, possibly wrapped;
-// errors.As finds it in the caller's error, for calls, tasks and streams. errors.Is matches errors with the same code:
+// Error is an application error that reaches callers with its code, text and data. A function of an endpoint returns it,
+// possibly wrapped; errors.As finds it in the caller's error, for calls, tasks and streams. errors.Is matches errors with
+// the same code:
 //
 //	var ErrQuota = endpoint.NewError("quota", "the quota is used up")
 //	if errors.Is(err, ErrQuota) { … }
-//
-// Its methods: Code returns the application's code, Error the text, Data(out any) decodes the attached value into a
-// pointer, and WithData(value any) returns a copy with an attached value.
-type Error = status.Error
+type Error struct{ of *status.Error }
 
 // NewError returns an error with a code, which programs on both sides agree on, and a text for people. Codes are
 // truncated to 64 bytes and texts to 4096.
-func NewError(code, text string) *Error { return status.NewError(code, text) }
+func NewError(code, text string) *Error { return &Error{status.NewError(code, text)} }
 
-// StaleError reports a managed object that is gone. It matches [ErrStale] and [message.CodeStaleHandle]. Its fields:
-// ObjectID is the object's id, empty if the result was not managed; ServerID is the id of its server; Reason is why it
-// is gone; Detail is the server's explanation for people, usually empty.
-type StaleError = status.StaleError
+// WithData returns a copy of the error with a value, which is encoded like an argument. The value must not contain
+// tensors, and its encoding must not exceed 28,608 bytes. If the value cannot be encoded, the copy has no value and its
+// text includes the reason.
+func (e *Error) WithData(value any) *Error { return &Error{e.of.WithData(value)} }
+
+// Code returns the error's code.
+func (e *Error) Code() string { return e.of.Code() }
+
+// Error returns the text, or the code if the text is empty.
+func (e *Error) Error() string { return e.of.Error() }
+
+// Data decodes the value of WithData into out, a pointer. It leaves out unchanged if the error has no value.
+func (e *Error) Data(out any) error { return e.of.Data(out) }
+
+// Unwrap returns the content, which errors.Is compares.
+func (e *Error) Unwrap() error { return e.of }
+
+// StaleError reports a managed object that is gone. It matches [ErrStale] and [message.CodeStaleHandle].
+type StaleError struct {
+	// ObjectID is the object's id, empty if the result was not managed. ServerID is the id of its server.
+	ObjectID, ServerID string
+	// Reason is why the object is gone.
+	Reason StaleReason
+	// Detail is the server's explanation for people, such as the process that destroyed the object. It is often empty.
+	Detail string
+}
 
 // StaleReason is the reason why a reference to a managed object is stale.
-type StaleReason = status.StaleReason
+type StaleReason string
 
 const (
 	// StaleObjectMissing means that the server no longer has the object.
-	StaleObjectMissing = status.StaleObjectMissing
+	StaleObjectMissing StaleReason = status.StaleObjectMissing
 	// StaleServerMismatch means that another server has replaced the object's server.
-	StaleServerMismatch = status.StaleServerMismatch
+	StaleServerMismatch StaleReason = status.StaleServerMismatch
 )
+
+// Error returns the object, the server and the reason.
+func (e *StaleError) Error() string { return e.Unwrap().Error() }
+
+// Unwrap returns an error that matches [ErrStale] and its code.
+func (e *StaleError) Unwrap() error {
+	return &status.StaleError{ObjectID: e.ObjectID, ServerID: e.ServerID, Reason: string(e.Reason), Detail: e.Detail}
+}
+
+func init() {
+	status.AsDeclared = func(err error, target any) bool {
+		switch e := err.(type) {
+		case *status.Error:
+			if t, ok := target.(**Error); ok {
+				*t = &Error{e}
+				return true
+			}
+		case *status.StaleError:
+			if t, ok := target.(**StaleError); ok {
+				*t = &StaleError{ObjectID: e.ObjectID, ServerID: e.ServerID, Reason: StaleReason(e.Reason), Detail: e.Detail}
+				return true
+			}
+		}
+		return false
+	}
+}

@@ -121,7 +121,7 @@ func (t *Task) Cancel(ctx context.Context) (bool, error) {
 func (t *Task) Events(ctx context.Context) iter.Seq2[TaskInfo, error] {
 	return func(yield func(TaskInfo, error) bool) {
 		var last TaskInfo
-		for e, err := range t.of.watchTasks(ctx, message.WatchTasks{ID: t.ID}) {
+		for e, err := range t.of.watchTasks(ctx, message.WatchTasks{ID: t.ID}, nil) {
 			if err != nil {
 				yield(last, fmt.Errorf("task %s: %w", message.CutText(t.ID, status.MaxShown), err))
 				return

@@ -17,6 +17,7 @@ import (
 )
 
 func TestTaskUnheardIsCancelled(t *testing.T) {
+	t.Parallel()
 	owner := newFakeOwner(t)
 	c, end := owner.connected("one")
 	ctx, cancel := context.WithCancel(context.Background())

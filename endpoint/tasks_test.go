@@ -70,6 +70,7 @@ func TestTaskOutlivesClient(t *testing.T) {
 }
 
 func TestTaskFailure(t *testing.T) {
+	t.Parallel()
 	c, _, _ := calling(t)
 	ctx := context.Background()
 	info, err := c.Submit(ctx, "fail", nil)
@@ -89,6 +90,7 @@ func TestTaskFailure(t *testing.T) {
 }
 
 func TestTaskPendingArgumentsFreed(t *testing.T) {
+	t.Parallel()
 	c, dev, o := calling(t)
 	ctx := context.Background()
 	for i := range task.DefaultWorkers { // all workers are busy

@@ -14,6 +14,7 @@ import (
 
 // The run of a cached endpoint has the endpoint's time limit and not the deadline of a caller that left earlier.
 func TestTimeoutOfSharedRun(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		r := NewRegistry()
@@ -24,7 +25,7 @@ func TestTimeoutOfSharedRun(t *testing.T) {
 			<-ctx.Done()
 			return 0, context.Cause(ctx)
 		}, Cached(), Timeout(10*time.Minute)))
-		s, err := newOwner(ServerOptions{Registry: r})
+		s, err := newServer(ServerOptions{Registry: r})
 		require.NoError(t, err)
 		start := time.Now()
 		short, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -43,6 +44,7 @@ func TestTimeoutOfSharedRun(t *testing.T) {
 
 // The time limit of an endpoint ends a stream whose reader has stopped reading, and one that still has credit.
 func TestTimeoutBoundsStream(t *testing.T) {
+	t.Parallel()
 	const limit = 10 * time.Second
 	for name, pause := range map[string]time.Duration{"without credit": 0, "with credit": limit + time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +63,7 @@ func TestTimeoutBoundsStream(t *testing.T) {
 						}
 					}
 				}, Timeout(limit)))
-				s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
+				s, err := newServer(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
 				require.NoError(t, err)
 				var last error
 				for _, err := range Stream[int](t.Context(), s, "items", 1000) {

@@ -76,6 +76,7 @@ func TestNodeShareStream(t *testing.T) {
 
 // A watch whose answer arrives after the caller has left is ended at the owner.
 func TestWatchBeginsTooLate(t *testing.T) {
+	t.Parallel()
 	o := newFakeOwner(t)
 	c, end := o.connected("a")
 	ctx, cancel := context.WithCancel(context.Background())

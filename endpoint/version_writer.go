@@ -48,13 +48,13 @@ func (c *Client) NewVersion(ctx context.Context, name string, specs []module.Nam
 // name is invalid, [ErrConfiguration] if the server has no devices, [ErrServerClosed], and those of [module.New].
 func (s *Server) NewVersion(ctx context.Context, name string, specs []module.NamedSpec) (*VersionWriter, error) {
 	err := context.Cause(ctx)
-	if err == nil && s.sessions.Stopped() {
+	if err == nil && s.core.Sessions.Stopped() {
 		err = status.ErrServerClosed
 	}
 	if err != nil {
 		return nil, fmt.Errorf("new version of %s: %w", status.Shown(name), err)
 	}
-	return newVersionWriter(name, s.opts.Devices, specs, s.Publish)
+	return newVersionWriter(name, s.core.Devices, specs, s.Publish)
 }
 
 // publishFunc publishes sd, which it borrows, as the next version of name.

@@ -36,6 +36,7 @@ func copyAll(to, from *module.StateDict) error {
 }
 
 func TestVersionWriter(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	o.publish(model{Name: "m", Seed: 1})
 	reader, writer := client(t, socket), client(t, socket)
@@ -56,6 +57,7 @@ func TestVersionWriter(t *testing.T) {
 }
 
 func TestVersionWriterEnds(t *testing.T) {
+	t.Parallel()
 	o, socket := owner(t)
 	o.publish(model{Name: "m", Seed: 1})
 	watcher := client(t, socket)
@@ -88,6 +90,7 @@ func TestVersionWriterEnds(t *testing.T) {
 }
 
 func TestVersionWriterCommit(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	dev := testDevice(t)
 	specs := []module.NamedSpec{{Name: "w", DType: tensor.Float32, Shape: tensor.Shape{4}}}

@@ -14,16 +14,16 @@ type EventKind uint8
 const (
 	// EventPublished reports the newest version of a name: when it is published, and for each published name when a
 	// watch begins or an owner returns.
-	EventPublished = EventKind(client.EventPublished)
+	EventPublished EventKind = iota + 1
 	// EventWithdrawn reports that a name can no longer be acquired.
-	EventWithdrawn = EventKind(client.EventWithdrawn)
+	EventWithdrawn
 	// EventOwnerLost reports that the connection to the owner ended, or that the owner is shutting down. The client
 	// reconnects automatically.
-	EventOwnerLost = EventKind(client.EventOwnerLost)
+	EventOwnerLost
 	// EventOwnerBack reports a new connection to the same or another owner.
-	EventOwnerBack = EventKind(client.EventOwnerBack)
+	EventOwnerBack
 	// EventOverflow reports that events were dropped because too many names changed. List the models to recover.
-	EventOverflow = EventKind(client.EventOverflow)
+	EventOverflow
 )
 
 // String returns the kind in one or two words.
@@ -86,7 +86,7 @@ func (c *Client) watch(ctx context.Context, wait bool, names ...string) (*Watche
 func (w *Watcher) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for e, err := range w.of.Events(ctx) {
-			if !yield(Event{Kind: EventKind(e.Kind), Name: e.Name, Version: e.Version, Server: e.Server}, err) {
+			if !yield(Event{Kind: eventKind(e, err), Name: e.Name, Version: e.Version, Server: e.Server}, err) {
 				return
 			}
 		}
@@ -97,4 +97,21 @@ func (w *Watcher) Events(ctx context.Context) iter.Seq2[Event, error] {
 func (w *Watcher) Close() error {
 	w.of.Close()
 	return nil
+}
+
+// eventKind returns the kind of an event; 0 for an error.
+func eventKind(e client.Event, err error) EventKind {
+	switch {
+	case err != nil:
+		return 0
+	case e.Withdrawn:
+		return EventWithdrawn
+	case e.OwnerLost:
+		return EventOwnerLost
+	case e.OwnerBack:
+		return EventOwnerBack
+	case e.Overflow:
+		return EventOverflow
+	}
+	return EventPublished
 }

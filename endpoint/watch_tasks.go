@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -21,6 +22,8 @@ const (
 	TaskChanged TaskEventKind = "changed"
 	// TasksMissed reports that a slow loop missed changes. All tasks are listed again.
 	TasksMissed TaskEventKind = "missed"
+	// TaskLost reports a task that had not ended when its server did. The watch ends after it.
+	TaskLost TaskEventKind = "lost"
 )
 
 // TaskEvent is one event of a watch of tasks.
@@ -35,12 +38,21 @@ type TaskEvent struct {
 // order, including those of short-lived tasks, with the latest progress. A slow loop skips progress but no states; if
 // too many changes are queued, it receives [TasksMissed]. If the filter has states, a task is reported from the first
 // time it is in one of them. The iteration ends when the loop is left or after an error, the last pair:
-// [ErrUnavailable] if the server is gone, or the cause of ctx.
+// [ErrUnavailable] if the server is gone, or the cause of ctx. Tasks end with their server: before that error, each task
+// that had not ended is reported as [TaskLost].
 func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[TaskEvent, error] {
 	return func(yield func(TaskEvent, error) bool) {
 		shown := map[string]bool{} // tasks that were reported in one of the states
-		for e, err := range c.watchTasks(ctx, message.WatchTasks{Endpoint: filter.Endpoint, Mine: filter.Mine}) {
+		var open openTasks
+		for e, err := range c.watchTasks(ctx, message.WatchTasks{Endpoint: filter.Endpoint, Mine: filter.Mine}, &open.server) {
 			if err != nil {
+				if errors.Is(err, ErrUnavailable) {
+					for _, t := range open.lost(ctx, c) {
+						if !yield(TaskEvent{Kind: TaskLost, Task: t}, nil) {
+							return
+						}
+					}
+				}
 				yield(TaskEvent{}, fmt.Errorf("watch tasks: %w", err))
 				return
 			}
@@ -53,11 +65,45 @@ func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[Ta
 					delete(shown, e.Task.ID)
 				}
 			}
+			open.note(e)
 			if !yield(e, nil) {
 				return
 			}
 		}
 	}
+}
+
+// openTasks are the reported tasks of a watch that have not ended.
+type openTasks struct {
+	server string // that runs them
+	tasks  []TaskInfo
+}
+
+// note applies a reported event.
+func (o *openTasks) note(e TaskEvent) {
+	at := slices.IndexFunc(o.tasks, func(t TaskInfo) bool { return t.ID == e.Task.ID })
+	switch ended := e.Task.State.Terminal(); {
+	case e.Kind == TasksMissed:
+		o.tasks = nil // all are listed again
+	case at < 0 && !ended:
+		o.tasks = append(o.tasks, e.Task)
+	case at >= 0 && ended:
+		o.tasks = slices.Delete(o.tasks, at, at+1)
+	case at >= 0:
+		o.tasks[at] = e.Task
+	}
+}
+
+// lost returns the tasks if the server that ran them has ended: another one serves, or none.
+func (o *openTasks) lost(ctx context.Context, c *caller) []TaskInfo {
+	if len(o.tasks) == 0 {
+		return nil
+	}
+	conn, err := c.conn.ConnectNow(ctx)
+	if err == nil && conn.Server.Server == o.server || err != nil && !errors.Is(err, ErrUnavailable) {
+		return nil
+	}
+	return o.tasks
 }
 
 // Tasks lists the tasks that the filter selects, in order of submission. Their errors are those of Task, truncated if
@@ -78,8 +124,8 @@ func (c *caller) Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, erro
 	return list, nil
 }
 
-// watchTasks returns the events of the server.
-func (c *caller) watchTasks(ctx context.Context, ask message.WatchTasks) iter.Seq2[TaskEvent, error] {
+// watchTasks returns the events of the server, whose id it stores in server unless that is nil.
+func (c *caller) watchTasks(ctx context.Context, ask message.WatchTasks, server *string) iter.Seq2[TaskEvent, error] {
 	return func(yield func(TaskEvent, error) bool) {
 		watched, err := c.conn.WatchTasks(ctx, ask)
 		if err != nil {
@@ -87,6 +133,9 @@ func (c *caller) watchTasks(ctx context.Context, ask message.WatchTasks) iter.Se
 			return
 		}
 		defer watched.Close()
+		if server != nil {
+			*server = watched.Server()
+		}
 		for {
 			var events []message.TaskEvent
 			err := waiting(ctx, func() (err error) {

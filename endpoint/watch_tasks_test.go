@@ -132,6 +132,7 @@ func TestTaskWatchStates(t *testing.T) {
 
 // Tasks that are not kept are still reported, and a slow loop misses no state.
 func TestTaskWatchDroppedTasks(t *testing.T) {
+	t.Parallel()
 	r := endpoint.NewRegistry()
 	stays := make(chan struct{})
 	require.NoError(t, endpoint.Register(r, "stay", func(context.Context, int) (int, error) { <-stays; return 0, nil }, endpoint.NoCache()))
@@ -185,6 +186,7 @@ func TestTaskWatchEnds(t *testing.T) {
 
 // A loop that ends leaves nothing at the owner, and the number of watches is limited.
 func TestTaskWatchLimit(t *testing.T) {
+	t.Parallel()
 	s := serve(t, endpoint.ServerOptions{Registry: numbers(t), Limits: endpoint.Limits{Subscriptions: 1024}})
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})

@@ -52,6 +52,9 @@ func requests(dev driver.Device, sd *module.StateDict, r *endpoint.Registry) map
 			return second(c.Offer(ctx, r, endpoint.OfferOptions{}))
 		},
 		"Ping": func(ctx context.Context, c *endpoint.Client) error { return second(c.Ping(ctx)) },
+		"Rollback": func(ctx context.Context, c *endpoint.Client) error {
+			return second(c.Rollback(ctx, "m", 1))
+		},
 		"Publish": func(ctx context.Context, c *endpoint.Client) error {
 			return second(c.Publish(ctx, "m", sd, endpoint.PublishOptions{Digests: true}))
 		},

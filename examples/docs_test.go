@@ -19,7 +19,7 @@ func pages(t *testing.T) []string {
 	found, err := filepath.Glob("../docs/*.md")
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(found), 10)
-	return append(found, "../README.md", "../examples/python/README.md", "../endpoint/remote/README.md")
+	return append(found, "../README.md", "../examples/python/README.md", "../endpoint/remote/README.md", "../examples/onnx/README.md", "../examples/llama/README.md")
 }
 
 func read(t *testing.T, file string) string {

@@ -3,6 +3,8 @@ package examples_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -13,6 +15,9 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/jitcache"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/nvml"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/nvrtc"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/endpointtest"
@@ -165,6 +170,33 @@ func serveKept(ctx context.Context, socket string, opts endpoint.ServerOptions) 
 }
 
 // The example of docs/versions.md runs twice: the second owner adopts the model of the first.
+func upgradeOnSignal(ctx context.Context, server *endpoint.Server, signals <-chan os.Signal) {
+	for range signals {
+		if err := server.Handover(ctx, endpoint.HandoverOptions{}); err != nil {
+			slog.Error("not replaced", "error", err) // Serve continues, unless the successor serves
+		}
+	}
+}
+
+// The owner can serve after a handover that could not begin.
+func TestUpgradeOnSignal(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s.sock")
+	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
+	require.NoError(t, err)
+	signals := make(chan os.Signal, 1)
+	signals <- os.Interrupt
+	close(signals)
+	upgradeOnSignal(t.Context(), server, signals) // the server does not serve yet
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx) }()
+	client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Wait: true})
+	require.NoError(t, err)
+	require.NoError(t, client.Close())
+	cancel()
+	require.NoError(t, <-ended)
+}
+
 func TestServeKept(t *testing.T) {
 	dev, err := host.Open()
 	require.NoError(t, err)
@@ -273,6 +305,59 @@ func TestUploadWithoutDriver(t *testing.T) {
 		return
 	}
 	require.Error(t, upload(make([]byte, 64)))
+}
+
+func compileKernel(ctx context.Context, dev *cuda.Device, source string) (*cuda.Module, error) {
+	properties, err := dev.Properties()
+	if err != nil {
+		return nil, err
+	}
+	cache, err := jitcache.Open(jitcache.Options{})
+	if err != nil {
+		return nil, err
+	}
+	binary, err := nvrtc.Compile(ctx, "scale.cu", source, nvrtc.Options{
+		Arch:   nvrtc.SM(properties.ComputeMajor, properties.ComputeMinor),
+		Format: nvrtc.Cubin,
+		Cache:  cache,
+	})
+	if err != nil {
+		return nil, err // scale.cu:3:12: error: identifier "y" is undefined
+	}
+	return dev.LoadModule(binary.Code)
+}
+
+// compileKernel needs a device, on which the example kernel is tested.
+var _ = compileKernel
+
+func listProcesses() error {
+	session, err := nvml.Open()
+	if err != nil {
+		return err // no driver, for example
+	}
+	defer session.Close()
+	devices, err := session.Devices()
+	if err != nil {
+		return err
+	}
+	for _, d := range devices {
+		processes, err := d.Processes()
+		if err != nil {
+			return err
+		}
+		fmt.Println(processes) // pid, bytes, kinds of contexts
+	}
+	return nil
+}
+
+// listProcesses compiles for systems without a GPU and fails there with a reason.
+func TestListProcessesWithoutDriver(t *testing.T) {
+	if session, err := nvml.Open(); err == nil {
+		require.NoError(t, session.Close())
+		require.NoError(t, listProcesses())
+		return
+	}
+	require.Error(t, listProcesses())
 }
 
 // A reader hands a model back to an owner that restarted without it.

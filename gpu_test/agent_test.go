@@ -197,6 +197,8 @@ func (a *agent) use(q request, in *os.File) (r response, out *os.File, err error
 		if m, err = a.dev.Import(unpackHandle(q, in), driver.ImportOptions{Writable: q.Writable}); err == nil {
 			a.memories[q.Key] = m.(*cuda.Memory)
 		}
+	case "import from pool": // the descriptor is that of the pool, the blob that of the memory
+		a.memories[q.Key], err = a.importFromPool(in, [64]byte(q.Blob))
 	case "time import":
 		r.Nanos, r.More, err = a.timeImports(unpackHandle(q, in), q.Times)
 	case "verify":

@@ -5,6 +5,7 @@ package gpu_test
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
@@ -46,6 +47,18 @@ func (a *agent) useEvents(q request) (r response, err error) {
 		err = a.events[q.Key].Close()
 	}
 	return r, err
+}
+
+// importFromPool imports a pool and memory of it. The pool stays open until the process ends.
+func (a *agent) importFromPool(f *os.File, handle [64]byte) (*cuda.Memory, error) {
+	if f == nil {
+		return nil, errors.New("the request has no descriptor")
+	}
+	pool, err := a.dev.ImportPool(f)
+	if err != nil {
+		return nil, err
+	}
+	return pool.ImportMemory(handle)
 }
 
 // write tries to write the first bytes of m in the given way, without the checks of package cuda, and returns the

@@ -21,7 +21,7 @@ func TestFactSameProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, dev.Do(func() error {
 		var p cu.DevicePtr
-		r := cu.IpcOpenMemHandle(&p, cu.IpcMemHandle{Reserved: handle}, uint32(cu.IPC_MEM_LAZY_ENABLE_PEER_ACCESS))
+		r := cu.IpcOpenMemHandle(&p, cu.IpcMemHandle{Reserved: handle}, cu.IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
 		fact(t, "ipc-same-process", "%s", codeAnswer(r))
 		if r == cu.SUCCESS {
 			return cu.IpcCloseMemHandle(p).Err()
@@ -59,7 +59,7 @@ func TestFactReopen(t *testing.T) {
 		var handle cu.IpcMemHandle
 		copy(handle.Reserved[:], h.Blob)
 		open := func() (p cu.DevicePtr, r cu.Result) {
-			r = cu.IpcOpenMemHandle(&p, handle, uint32(cu.IPC_MEM_LAZY_ENABLE_PEER_ACCESS))
+			r = cu.IpcOpenMemHandle(&p, handle, cu.IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
 			return p, r
 		}
 		first, r := open()

@@ -17,7 +17,7 @@ func needKind(tb testing.TB, kind driver.HandleKind) {
 	tb.Helper()
 	dev := openDevice(tb)
 	if !slices.Contains(kindsHere(tb, dev), kind) {
-		skip(tb, "the device does not support handles of kind %s", kind)
+		cannot(tb, "the device does not support handles of kind %s", kind)
 	}
 }
 

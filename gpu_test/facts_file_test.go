@@ -84,6 +84,9 @@ func mergeFacts(rows map[string]factRow, log string) error {
 		return fmt.Errorf("the log is not from a real driver: library %q", said["library"])
 	}
 	where := fmt.Sprintf("%s, %s, driver %s, CUDA %s", said["date"], said["gpu"], said["driver"], said["cuda"])
+	if limits := said["machine"]; limits != "" && limits != noLimits {
+		where += ", " + limits
+	}
 	for _, q := range questions {
 		if a, ok := said[q.Name]; ok && !strings.HasPrefix(a, notMeasured) {
 			rows[q.Name] = factRow{strings.ReplaceAll(a, "|", "/"), where}
@@ -118,6 +121,8 @@ func TestCollectingFacts(t *testing.T) {
 	}, rows)
 	require.Equal(t, "kept", parseTable(formatTable(rows))["load"].answer)
 	require.Equal(t, len(questions), len(parseTable(formatTable(rows))))
+	require.NoError(t, mergeFacts(rows, log+"FACT machine: WSL\n"))
+	require.Equal(t, "2026-01-02, G, 8 GiB, driver 580.1, CUDA 13.0, WSL", rows["handle-kinds"].where)
 	require.Error(t, mergeFacts(rows, "FACT library: "+standIn+"\nFACT load: 1\n"))
 	require.Error(t, mergeFacts(rows, "FACT load: 1\n"))
 }

@@ -3,10 +3,10 @@
 package gpu_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
+	"github.com/sharedtensor/sharedtensor/gpu_test/internal/machine"
 )
 
 // Values of GPU_TEST. If it is not set, tests use a GPU if there is one.
@@ -39,6 +40,21 @@ func skip(tb testing.TB, format string, args ...any) {
 		tb.Fatalf("GPU_TEST=require: "+format, args...)
 	}
 	tb.Skipf(format, args...)
+}
+
+// here describes this machine.
+var here = sync.OnceValue(machine.Detect)
+
+// cannot skips a test that this machine cannot run. With GPU_TEST=require it fails the test, unless the machine has a limit
+// that explains it: a container, WSL or MIG. The report lists skipped tests with their reasons.
+func cannot(tb testing.TB, format string, args ...any) {
+	tb.Helper()
+	limits := here().Limits()
+	if limits == "" {
+		skip(tb, format, args...)
+		return
+	}
+	tb.Skipf("not on this machine, "+limits+": "+format, args...)
 }
 
 // realOnly skips a test whose result on the stand-in has no meaning.
@@ -87,6 +103,9 @@ func keep[T interface{ Close() error }](tb testing.TB, x T, err error) T {
 	return x
 }
 
+// noLimits is the fact of a machine without limits.
+const noLimits = "no limits"
+
 var aboutOnce sync.Once
 
 // printAbout prints the GPU, driver and library that the facts describe. FACTS.md accepts a log only if its library is
@@ -104,29 +123,12 @@ func printAbout() {
 	if v, err := cuda.DriverVersion(); err == nil {
 		record("cuda", "%s", v)
 	}
-	record("driver", "%s", driverVersion())
+	record("driver", "%s", cmp.Or(here().Driver, "unknown"))
+	record("machine", "%s", cmp.Or(here().Limits(), noLimits))
 }
 
 // standIn is the name of the library in a log of the stand-in.
 const standIn = "the stand-in"
-
-// driverVersion returns the version of the kernel driver, which must match that of libcuda.
-func driverVersion() string {
-	for _, path := range []string{"/sys/module/nvidia/version", "/proc/driver/nvidia/version"} {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		// The file contains "NVRM version: NVIDIA UNIX ... Kernel Module 580.95.05 Release Build ...", or only the
-		// number.
-		for _, word := range strings.Fields(string(data)) {
-			if strings.Count(word, ".") >= 1 && strings.Trim(word, "0123456789.") == "" {
-				return word
-			}
-		}
-	}
-	return "unknown"
-}
 
 // kindsHere returns the handle kinds that work between processes on this GPU.
 func kindsHere(tb testing.TB, dev *cuda.Device) []driver.HandleKind {

@@ -76,6 +76,7 @@ func TestStateDictDigest(t *testing.T) {
 }
 
 func TestParseDigest(t *testing.T) {
+	t.Parallel()
 	want := module.Digest(sha256.Sum256([]byte("x")))
 	got, err := module.ParseDigest(want.String())
 	require.NoError(t, err)

@@ -16,6 +16,8 @@ var (
 	ErrDuplicateName = errors.New("duplicate tensor name")
 	// ErrManifest means that a storage is missing, or differs from its description in the manifest.
 	ErrManifest = errors.New("manifest refused")
+	// ErrLayout means that [LoadOptions.FileLayout] is not possible for the model or with the other options.
+	ErrLayout = errors.New("no file layout")
 	// ErrTooLarge means that the tensors together do not fit 63 bits of address.
 	ErrTooLarge = errors.New("model is too large")
 	// ErrDigest means that a state dict does not have the expected digest.

@@ -34,14 +34,21 @@ type LoadOptions struct {
 	// Device, if not nil, returns the device of a tensor; nil means the device of the call. It is called once for each
 	// stored tensor, and tied names follow. There is one slab for each device.
 	Device func(name string) driver.Device
+	// FileLayout makes the slab a safetensors file: it begins with a header, and the tensors follow without gaps. A
+	// process that has the descriptor of host memory opens it with any safetensors reader, as /proc/self/fd/N. There is
+	// one slab for each file of the model. Tensors are aligned as in the file, to 8 bytes or less, instead of to
+	// [Alignment]. A model whose bytes are not a multiple of 8 fails with [ErrLayout], and so does FileLayout together
+	// with Only, DType or Device.
+	FileLayout bool
 }
 
 // Load reads a safetensors model (see [safetensors.Open] for path) into one new slab of memory on dev and returns an
-// owned state dict. It restores ties. The device must outlive the state dict. Headers are checked before memory is
-// allocated. When ctx ends, Load returns its error within the time of one piece of 64 MiB. After an error no memory,
-// descriptor or goroutine is left. Errors name the file.
+// owned state dict. It restores ties. A GGUF file is read too, see [OpenModel]; without Only, DType and Device its slab
+// is the file with its metadata, as with FileLayout. The device must outlive the state dict. Headers are checked before
+// memory is allocated. When ctx ends, Load returns its error within the time of one piece of 64 MiB. After an error no
+// memory, descriptor or goroutine is left. Errors name the file.
 func Load(ctx context.Context, dev driver.Device, path string, opts LoadOptions) (*StateDict, error) {
-	model, err := safetensors.Open(path)
+	model, err := OpenModel(path)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +81,9 @@ func loadTied(ctx context.Context, dev driver.Device, model *safetensors.Model, 
 
 // LoadModel is [Load] for an open model, with the ties that it has. It borrows the model.
 func LoadModel(ctx context.Context, dev driver.Device, model *safetensors.Model, opts LoadOptions) (*StateDict, error) {
+	if opts.FileLayout || model.Foreign && !opts.selects() {
+		return loadFiles(ctx, dev, model, opts)
+	}
 	s, err := selectTensors(model, opts)
 	if err != nil {
 		return nil, err

@@ -37,6 +37,7 @@ func (h headerOnly) ReadAt(p []byte, off int64) (int, error) {
 
 // A load that is refused memory leaves nothing behind, even if reading ahead waits for copying that never begins.
 func TestLoadThatGetsNoMemoryLeavesNothing(t *testing.T) {
+	t.Parallel()
 	const size = 1 << 30
 	header := fmt.Sprintf(`{"w":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, size, size)
 	file := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)

@@ -214,6 +214,7 @@ func TestLoadWriteFails(t *testing.T) {
 }
 
 func TestPlanLayoutOverflow(t *testing.T) {
+	t.Parallel()
 	info := func(name string, bytes int64) safetensors.ModelTensor {
 		return safetensors.ModelTensor{
 			TensorInfo: safetensors.TensorInfo{Name: name, DType: tensor.Uint8, Shape: tensor.Shape{bytes}, End: bytes},

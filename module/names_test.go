@@ -10,6 +10,7 @@ import (
 
 // The index agrees with a map for many names, added together and one by one.
 func TestNameIndex(t *testing.T) {
+	t.Parallel()
 	var none nameIndex
 	_, found := none.find(nil, "a")
 	require.False(t, found)
@@ -42,4 +43,17 @@ func TestNameIndex(t *testing.T) {
 	}
 	_, twice := indexNames(append(names, names[17]))
 	require.Equal(t, len(names), twice)
+}
+
+// While memory is allocated nothing is copied, and the disk works.
+func TestReadAheadLeadsFartherBeforeTheFirstByte(t *testing.T) {
+	t.Parallel()
+	var r readAhead
+	require.False(t, r.leads(readAheadHead-1))
+	require.True(t, r.leads(readAheadHead))
+	r.advance(0)
+	require.False(t, r.leads(readAheadHead-1), "nothing is copied yet")
+	r.advance(10)
+	require.False(t, r.leads(10+readAheadLead-1))
+	require.True(t, r.leads(10+readAheadLead))
 }

@@ -11,6 +11,7 @@ import (
 )
 
 func TestNotes(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	dev := openHost(t)
 	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 3, Bytes: 1 << 12})
@@ -46,6 +47,7 @@ func TestNotes(t *testing.T) {
 }
 
 func TestSetDigests(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	sd, err := module.Synthesize(openHost(t), module.Synthetic{Tensors: 3, Bytes: 1 << 12})
 	require.NoError(t, err)

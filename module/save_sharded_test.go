@@ -128,6 +128,7 @@ func TestSaveShardedLeavesNothingBehind(t *testing.T) {
 }
 
 func TestSaveShardedOfNothing(t *testing.T) {
+	t.Parallel()
 	dir, sd := t.TempDir(), module.NewStateDict()
 	require.NoError(t, module.SaveSharded(t.Context(), dir, sd, module.ShardOptions{}))
 	back, err := module.Load(t.Context(), openHost(t), dir, module.LoadOptions{})

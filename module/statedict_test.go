@@ -205,6 +205,7 @@ func TestFromManifestChecksStorages(t *testing.T) {
 }
 
 func TestCompare(t *testing.T) {
+	t.Parallel()
 	spec := func(name string, dt tensor.DType, shape ...int64) module.TensorSpec {
 		return module.TensorSpec{Name: name, Spec: tensor.Spec{DType: dt, Shape: shape}}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -14,6 +15,7 @@ func sized(t *testing.T, bytes int64) *Manager[*resource] {
 }
 
 func TestResultsAreKeptWithinTheBudget(t *testing.T) {
+	t.Parallel()
 	m := sized(t, 25)
 	a, ofA := run(t, m)
 	b, ofB := run(t, m)
@@ -40,6 +42,7 @@ func TestResultsAreKeptWithinTheBudget(t *testing.T) {
 }
 
 func TestResultAboveTheBudgetIsNotKept(t *testing.T) {
+	t.Parallel()
 	m := sized(t, 9)
 	task, r := run(t, m)
 	require.Equal(t, int32(0), r.refs.Load())
@@ -49,6 +52,7 @@ func TestResultAboveTheBudgetIsNotKept(t *testing.T) {
 }
 
 func TestDiscardOfATaskThatHasNotFinished(t *testing.T) {
+	t.Parallel()
 	m := sized(t, 0)
 	g := newGate()
 	task := submit(t, m, g.wait)
@@ -65,6 +69,7 @@ func TestDiscardOfATaskThatHasNotFinished(t *testing.T) {
 }
 
 func TestANewTaskTakesThePlaceOfOneWhoseResultWasGivenUp(t *testing.T) {
+	t.Parallel()
 	m := newManager(t, Options[*resource]{Capacity: 3})
 	first, _ := run(t, m)
 	second, _ := run(t, m)
@@ -81,6 +86,7 @@ func TestANewTaskTakesThePlaceOfOneWhoseResultWasGivenUp(t *testing.T) {
 }
 
 func TestLimitOfAnOwner(t *testing.T) {
+	t.Parallel()
 	m := newManager(t, Options[*resource]{Workers: 1})
 	g, other := newGate(), newGate()
 	of := func(owner uint64, g *gate) (*Task[*resource], error) {
@@ -105,4 +111,30 @@ func TestLimitOfAnOwner(t *testing.T) {
 	require.NoError(t, running.Wait(ctx))
 	require.NoError(t, last.Wait(ctx))
 	require.Zero(t, m.owners[7])
+}
+
+// After a panic in Cost the process continues, the result is released, and the worker runs the next task.
+func TestPanicInCostFailsTheTask(t *testing.T) {
+	t.Parallel()
+	panics := true
+	m := newManager(t, Options[*resource]{Workers: 1, Cost: func(*resource) int64 {
+		if panics {
+			panic("no size")
+		}
+		return 7
+	}})
+	r := newResource()
+	job := submit(t, m, give(r))
+	err := job.Wait(ctx)
+	require.ErrorIs(t, err, ErrFailed)
+	require.ErrorIs(t, err, ErrPanic)
+	require.ErrorContains(t, err, "no size")
+	_, err = job.Result()
+	require.ErrorIs(t, err, ErrFailed)
+	require.Eventually(t, func() bool { return r.refs.Load() == 0 }, 30*time.Second, time.Millisecond, "the result is released")
+	require.EqualValues(t, 1, m.Stats().Failed)
+
+	panics = false
+	run(t, m)
+	require.EqualValues(t, 1, m.Stats().Succeeded)
 }

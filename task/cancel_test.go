@@ -11,6 +11,7 @@ import (
 )
 
 func TestCancelPending(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		g := newGate()
@@ -28,6 +29,7 @@ func TestCancelPending(t *testing.T) {
 }
 
 func TestCancelRunning(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{})
 		g, tidied := newGate(), make(chan struct{})
@@ -51,6 +53,7 @@ func TestCancelRunning(t *testing.T) {
 
 // A wait for a cancelled task returns ErrCancelled with a message.
 func TestWaitForCancelledTask(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{})
 		task := submit(t, m, newGate().wait)
@@ -70,6 +73,7 @@ func TestWaitForCancelledTask(t *testing.T) {
 }
 
 func TestCancelledTaskThatSucceedsAllTheSameIsCancelled(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{})
 		g := newGate()
@@ -86,6 +90,7 @@ func TestCancelledTaskThatSucceedsAllTheSameIsCancelled(t *testing.T) {
 }
 
 func TestWaitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{})
 		g := newGate()

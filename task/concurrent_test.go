@@ -14,6 +14,7 @@ import (
 )
 
 func TestConcurrentSubmits(t *testing.T) {
+	t.Parallel()
 	m := newManager(t, Options[*resource]{Capacity: 2400, Workers: 3})
 	var running, most, ran atomic.Int32
 	var wg sync.WaitGroup

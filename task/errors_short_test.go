@@ -15,6 +15,7 @@ import (
 
 // A kept error is short, and errors.Is and errors.As match its short wrapped errors.
 func TestLongErrorsAreCutWhenTheyAreKept(t *testing.T) {
+	t.Parallel()
 	m := New(Options[int]{})
 	defer m.Shutdown(context.Background())
 	long := strings.Repeat("é", 4<<20)

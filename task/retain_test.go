@@ -10,6 +10,7 @@ import (
 )
 
 func TestDroppedTaskHoldsNoMemory(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{TTL: ttl})
 		task, r := run(t, m)
@@ -34,6 +35,7 @@ func TestDroppedTaskHoldsNoMemory(t *testing.T) {
 }
 
 func TestTimerIsSetAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{TTL: ttl})
 		forgotten, _ := run(t, m)
@@ -54,6 +56,7 @@ func TestTimerIsSetAgain(t *testing.T) {
 }
 
 func TestNegativeTTLKeepsForEver(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{TTL: -1})
 		_, r := run(t, m)
@@ -64,6 +67,7 @@ func TestNegativeTTLKeepsForEver(t *testing.T) {
 }
 
 func TestRetainByCount(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Retain: 2})
 		first, a := run(t, m)
@@ -79,6 +83,7 @@ func TestRetainByCount(t *testing.T) {
 }
 
 func TestRetainNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Retain: -1})
 		task, r := run(t, m)
@@ -90,6 +95,7 @@ func TestRetainNothing(t *testing.T) {
 }
 
 func TestCapacity(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Capacity: 3, Workers: 2})
 		first, a := run(t, m)
@@ -114,6 +120,7 @@ func TestCapacity(t *testing.T) {
 }
 
 func TestPlainResults(t *testing.T) {
+	t.Parallel()
 	m := New(Options[any]{})
 	task, err := m.Submit(ctx, Spec{}, func(context.Context) (any, error) { return nil, nil })
 	require.NoError(t, err)
@@ -125,6 +132,7 @@ func TestPlainResults(t *testing.T) {
 }
 
 func TestListFilters(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		g := newGate()

@@ -13,6 +13,7 @@ import (
 )
 
 func TestStatusOfATask(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		g := newGate()
@@ -43,6 +44,7 @@ func TestStatusOfATask(t *testing.T) {
 }
 
 func TestWorkersRunTasksInTheOrderInWhichTheyCame(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 2})
 		var gates []*gate
@@ -69,6 +71,7 @@ func TestWorkersRunTasksInTheOrderInWhichTheyCame(t *testing.T) {
 }
 
 func TestHowAFunctionCanEnd(t *testing.T) {
+	t.Parallel()
 	failure := errors.New("no such model")
 	tests := []struct {
 		name string
@@ -107,6 +110,7 @@ func TestHowAFunctionCanEnd(t *testing.T) {
 }
 
 func TestPanicErrorHasTheStack(t *testing.T) {
+	t.Parallel()
 	m := newManager(t, Options[*resource]{})
 	err := submit(t, m, func(context.Context) (*resource, error) { panic("boom") }).Wait(ctx)
 	var p *PanicError
@@ -116,6 +120,7 @@ func TestPanicErrorHasTheStack(t *testing.T) {
 }
 
 func TestContextOfTheFunction(t *testing.T) {
+	t.Parallel()
 	type valueKey struct{}
 	m := newManager(t, Options[*resource]{})
 	caller, cancel := context.WithCancel(context.WithValue(ctx, valueKey{}, "trace"))

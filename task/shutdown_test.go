@@ -11,6 +11,7 @@ import (
 )
 
 func TestShutdownDrains(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		g := newGate()
@@ -35,6 +36,7 @@ func TestShutdownDrains(t *testing.T) {
 }
 
 func TestShutdownThatHasNoTimeCancels(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 2})
 		obedient, stubborn := newGate(), newGate()
@@ -74,6 +76,7 @@ func TestShutdownThatHasNoTimeCancels(t *testing.T) {
 }
 
 func TestTaskThatEndsAfterShutdownLeavesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{})
 		g := newGate()
@@ -91,6 +94,7 @@ func TestTaskThatEndsAfterShutdownLeavesNothing(t *testing.T) {
 }
 
 func TestShutdownAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{})
 		task := submit(t, m, newGate().wait)
@@ -102,12 +106,14 @@ func TestShutdownAtOnce(t *testing.T) {
 }
 
 func TestShutdownOfNothing(t *testing.T) {
+	t.Parallel()
 	m := New(Options[int]{})
 	require.NoError(t, m.Shutdown(ctx))
 	require.NoError(t, m.Shutdown(ctx))
 }
 
 func TestResultsCanBeFetchedWhileOthersDrain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{})
 		g := newGate()

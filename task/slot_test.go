@@ -12,6 +12,7 @@ import (
 )
 
 func TestTasksThatWaitForTasksDoNotDeadlock(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		var running, most atomic.Int32
@@ -48,6 +49,7 @@ func TestTasksThatWaitForTasksDoNotDeadlock(t *testing.T) {
 }
 
 func TestTaskTakesAWorkerAgainAfterItWaited(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		waited, resumed := newGate(), newGate()
@@ -80,6 +82,7 @@ func TestTaskTakesAWorkerAgainAfterItWaited(t *testing.T) {
 }
 
 func TestTaskQueuesForAWorkerEachTimeItComesBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		gates := []*gate{newGate(), newGate()}
@@ -107,6 +110,7 @@ func TestTaskQueuesForAWorkerEachTimeItComesBack(t *testing.T) {
 }
 
 func TestCancelledTaskDoesNotWaitForAWorkerToEnd(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		waited := newGate()
@@ -129,6 +133,7 @@ func TestCancelledTaskDoesNotWaitForAWorkerToEnd(t *testing.T) {
 }
 
 func TestSeveralGoroutinesOfOneTaskMayWait(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		a, b, c := newGate(), newGate(), newGate()
@@ -165,6 +170,7 @@ func waiter(inner context.Context, done chan<- struct{}, gates ...*gate) {
 }
 
 func TestGoroutineThatComesBackWhileAnotherWaitsTakesNoWorker(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		a, b, other, pending := newGate(), newGate(), newGate(), newGate()
@@ -196,6 +202,7 @@ func TestGoroutineThatComesBackWhileAnotherWaitsTakesNoWorker(t *testing.T) {
 }
 
 func TestGoroutinesThatComeBackShareOneWorker(t *testing.T) {
+	t.Parallel()
 	for _, workers := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
 			m := newManager(t, Options[*resource]{Workers: workers})
@@ -234,6 +241,7 @@ func TestGoroutinesThatComeBackShareOneWorker(t *testing.T) {
 }
 
 func TestGoroutineThatATaskLeftBehindTakesNoWorker(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		g := newGate()
@@ -257,6 +265,7 @@ func TestGoroutineThatATaskLeftBehindTakesNoWorker(t *testing.T) {
 }
 
 func TestTaskThatWaitsForItself(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{})
 		self := make(chan *Task[*resource], 1)
@@ -268,6 +277,7 @@ func TestTaskThatWaitsForItself(t *testing.T) {
 
 // Of two tasks that wait for each other, the second fails with ErrSelf.
 func TestTasksThatWaitForEachOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		var first, second *Task[*resource]
@@ -287,5 +297,6 @@ func TestTasksThatWaitForEachOther(t *testing.T) {
 }
 
 func TestBlockingOutsideATask(t *testing.T) {
+	t.Parallel()
 	require.ErrorIs(t, Blocking(ctx, func() error { return io.EOF }), io.EOF)
 }

@@ -12,6 +12,7 @@ import (
 var states = []State{Pending, Running, Succeeded, Failed, Cancelled}
 
 func TestEveryPairOfStates(t *testing.T) {
+	t.Parallel()
 	legal := map[[2]State]bool{
 		{Pending, Running}: true, {Pending, Cancelled}: true,
 		{Running, Succeeded}: true, {Running, Failed}: true, {Running, Cancelled}: true,
@@ -32,6 +33,7 @@ func TestEveryPairOfStates(t *testing.T) {
 }
 
 func TestStateNames(t *testing.T) {
+	t.Parallel()
 	names := []string{"pending", "running", "completed", "failed", "cancelled"}
 	for i, s := range states {
 		require.Equal(t, names[i], s.String())
@@ -80,6 +82,7 @@ func taskIn(t *testing.T, s State) (task *Task[*resource], open func()) {
 
 // Every method behaves as documented in every state.
 func TestWhatCanBeDoneInEachState(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		state   State
 		err     error // of Err and Result

@@ -2,16 +2,19 @@ package task
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
 
 func TestWatchFollowsATask(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{})
 		step := make(chan struct{})
@@ -56,6 +59,7 @@ func TestWatchFollowsATask(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
+	t.Parallel()
 	Report(ctx, 1, 2, "outside a task")
 
 	m := newManager(t, Options[*resource]{})
@@ -79,6 +83,7 @@ func TestReport(t *testing.T) {
 }
 
 func TestWatchInATaskOccupiesNoWorker(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		task := submit(t, m, func(inner context.Context) (*resource, error) {
@@ -101,6 +106,7 @@ func TestWatchInATaskOccupiesNoWorker(t *testing.T) {
 }
 
 func TestSubscription(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		woken := 0
@@ -143,6 +149,7 @@ func TestSubscription(t *testing.T) {
 // A subscription that is read rarely still reports every state, including those of a task that started, ended and was
 // dropped meanwhile. Progress is the newest.
 func TestSubscriptionTellsEveryState(t *testing.T) {
+	t.Parallel()
 	m := newManager(t, Options[*resource]{Workers: 1, Retain: -1})
 	s := m.Subscribe(Filter{}, nil)
 	defer s.Close()
@@ -182,6 +189,7 @@ func TestSubscriptionTellsEveryState(t *testing.T) {
 }
 
 func TestSlowSubscriptionHoldsABoundedNumberOfChanges(t *testing.T) {
+	t.Parallel()
 	m := newManager(t, Options[*resource]{Capacity: 3})
 	s := m.Subscribe(Filter{}, nil)
 	defer s.Close()
@@ -196,4 +204,29 @@ func TestSlowSubscriptionHoldsABoundedNumberOfChanges(t *testing.T) {
 	run(t, m)
 	_, complete = s.Next()
 	require.True(t, complete)
+}
+
+func TestEachResultShowsWhatIsKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, Options[*resource]{TTL: ttl})
+		seen := func() map[string]*resource {
+			all := map[string]*resource{}
+			m.EachResult(func(id string, r *resource) { all[id] = r })
+			return all
+		}
+		first, r := run(t, m)
+		require.Error(t, submit(t, m, func(context.Context) (*resource, error) { return nil, errors.New("no") }).Wait(ctx))
+		running := submit(t, m, func(ctx context.Context) (*resource, error) { <-ctx.Done(); return nil, ctx.Err() })
+		require.Equal(t, map[string]*resource{first.ID(): r}, seen(), "those that failed or run have none")
+		require.EqualValues(t, 1, r.refs.Load())
+		time.Sleep(ttl)
+		synctest.Wait()
+		require.Empty(t, seen())
+		require.EqualValues(t, 2, m.Stats().Expired)
+		forgotten, _ := run(t, m)
+		drop(forgotten)
+		require.EqualValues(t, 2, m.Stats().Expired, "age is not what dropped it")
+		require.True(t, running.Cancel(nil))
+	})
 }

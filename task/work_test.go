@@ -27,6 +27,7 @@ func joining(w *Work, g *gate) func(context.Context) (*resource, error) {
 }
 
 func TestWorkRunsOnTheWorkerOfOneWhoWaits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 2})
 		var w Work
@@ -82,6 +83,7 @@ func TestWorkRunsOnTheWorkerOfOneWhoWaits(t *testing.T) {
 }
 
 func TestWorkWhoseLenderLeavesWhileItWaits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		var w Work
@@ -109,6 +111,7 @@ func TestWorkWhoseLenderLeavesWhileItWaits(t *testing.T) {
 }
 
 func TestWorkForWhichNoTaskWaits(t *testing.T) {
+	t.Parallel()
 	var w Work
 	leave, err := w.Join(ctx)
 	require.NoError(t, err)
@@ -121,6 +124,7 @@ func TestWorkForWhichNoTaskWaits(t *testing.T) {
 }
 
 func TestWorkThatWouldWaitForItself(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		var outer, inner Work
@@ -149,6 +153,7 @@ func TestWorkThatWouldWaitForItself(t *testing.T) {
 
 // A work may wait for a task that joins it later.
 func TestWorkWaitsForATaskThatJoinsIt(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{Workers: 1})
 		var w Work
@@ -237,6 +242,7 @@ func (s *sharing) run(ctx context.Context, w *sharedWork, number int, rng *rand.
 
 // TestWorkAtRandom lets many tasks wait for works that wait for works, and leave. At the end every worker is free.
 func TestWorkAtRandom(t *testing.T) {
+	t.Parallel()
 	m := newManager(t, Options[*resource]{Workers: 3})
 	s := sharing{running: map[int]*sharedWork{}}
 	var all sync.WaitGroup

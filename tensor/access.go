@@ -83,3 +83,16 @@ func (t *Tensor) part(data []byte) []byte {
 	end := t.spec.ByteOffset + t.bytes
 	return data[t.spec.ByteOffset:end:end]
 }
+
+// Region returns the memory that contains the elements, and the offset in bytes of the first one. It is for code that
+// reads or writes the elements by their address, such as kernels; a writer calls [Storage.Touch] afterwards. The caller
+// borrows the memory, which must not be closed meanwhile. Region fails if the tensor is closed or not contiguous.
+func (t *Tensor) Region() (mem driver.Memory, offset int64, err error) {
+	if t.Closed() {
+		return nil, 0, fmt.Errorf("tensor %v%v: %w", t.spec.DType, t.spec.Shape, os.ErrClosed)
+	}
+	if !t.Contiguous() {
+		return nil, 0, fmt.Errorf("%w: tensor %v%v is not contiguous: copy it first", driver.ErrInvalid, t.spec.DType, t.spec.Shape)
+	}
+	return t.storage.mem, t.spec.ByteOffset, nil
+}

@@ -79,6 +79,7 @@ func twice(t *testing.T, x *tensor.Tensor, offset int64) *tensor.Storage {
 
 // Copies between overlapping tensors are correct in both directions, through one mapping and through two.
 func TestCopyBetweenMappingsOfOneMemory(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	const n, part = 3<<20 + 4096, 2 << 20 // more than one copy step
 	for _, move := range []struct{ from, to int64 }{{0, 777}, {777, 0}, {0, 0}, {part / 2, 0}} {
@@ -106,6 +107,7 @@ func TestCopyBetweenMappingsOfOneMemory(t *testing.T) {
 
 // Sealing memory that is being filled and copied: each write succeeds or is refused, and none crashes.
 func TestSealDuringWrites(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	const n = 4 << 20
 	src, err := tensor.Zeros(dev, tensor.Uint8, shape{n})
@@ -167,6 +169,7 @@ func (s *sealing) Read(p []byte) (int, error) {
 
 // A seal during a fill does not interrupt the fill.
 func TestSealInsideFill(t *testing.T) {
+	t.Parallel()
 	x, err := tensor.Zeros(openHost(t), tensor.Uint8, shape{100})
 	x = closing(t, x, err)
 	s := &sealing{x: x}
@@ -180,6 +183,7 @@ func TestSealInsideFill(t *testing.T) {
 
 // Writing out a tensor of lazily allocated memory, also element by element, allocates no page.
 func TestReadingHolesMakesNoMemory(t *testing.T) {
+	t.Parallel()
 	dev, err := host.Open(host.Lazy())
 	require.NoError(t, err)
 	defer dev.Close()

@@ -20,10 +20,14 @@ var DefaultTolerance = Tolerance{Relative: 1e-5, Absolute: 1e-8}
 
 // AllClose reports whether each element of t is close to that of o: |t - o| <= Absolute + Relative * |o|. Data types,
 // devices and strides may differ. Elements are compared as float64, complex ones by their distance; an infinity is
-// close only to itself. Errors are [ErrShape] for different shapes, those of the memory and [os.ErrClosed].
+// close only to itself. Errors are [ErrShape] for different shapes, [ErrDType] for block-quantised types, those of the
+// memory and [os.ErrClosed].
 func (t *Tensor) AllClose(o *Tensor, tol Tolerance) (all bool, err error) {
 	if !t.spec.Shape.Equal(o.spec.Shape) {
 		return false, fmt.Errorf("%w: %v is compared to %v", ErrShape, t.spec.Shape, o.spec.Shape)
+	}
+	if t.spec.DType.Quantized() || o.spec.DType.Quantized() {
+		return false, fmt.Errorf("%w: %v is compared to %v; convert blocks first", ErrDType, t.spec.DType, o.spec.DType)
 	}
 	err = t.reading(func(a access) error {
 		return o.reading(func(b access) error {

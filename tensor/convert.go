@@ -2,17 +2,16 @@ package tensor
 
 import (
 	"encoding/binary"
-	"fmt"
 	"io"
 	"math"
 )
 
 // Float32s returns the elements of a real tensor in row-major order as float32, copied from memory of any device. Small
 // floats convert exactly. Float64 and large integers are rounded to nearest, ties to even. Bool becomes 0 and 1.
-// Complex types are [ErrDType]; other errors come from ReadBytes.
+// Complex and block-quantised types are [ErrDType]; other errors come from ReadBytes.
 func Float32s(t *Tensor) ([]float32, error) {
-	if !t.spec.DType.Valid() || t.spec.DType.IsComplex() {
-		return nil, fmt.Errorf("%w: %v does not convert to float32", ErrDType, t.spec.DType)
+	if err := CheckConversion(t.spec.DType, Float32); err != nil {
+		return nil, err
 	}
 	if err := t.copyable(); err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 
 // Copies between memory of GPUs do not pass through the host. Strided tensors and overlapping ones still do.
 func TestCopyBetweenDevices(t *testing.T) {
+	t.Parallel()
 	fake := cudatest.Start(t, cudatest.Options{Devices: 2, Memory: 64 << 20})
 	fake.Leaks(t)
 	devices := make([]*cuda.Device, 2)

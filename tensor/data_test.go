@@ -27,6 +27,7 @@ func roundTrip[T tensor.Element](t *testing.T, dev driver.Device, values ...T) {
 }
 
 func TestData(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	roundTrip(t, dev, uint8(1), 2, 255)
 	roundTrip(t, dev, int8(1), -2, -128)
@@ -55,6 +56,7 @@ func TestData(t *testing.T) {
 }
 
 func TestDataIsTheMemory(t *testing.T) {
+	t.Parallel()
 	x := counting(t, openHost(t), 2, 3)
 	row, err := x.Select(0, 1)
 	row = closing(t, row, err)
@@ -64,6 +66,7 @@ func TestDataIsTheMemory(t *testing.T) {
 }
 
 func TestDataRefuses(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	x := counting(t, dev, 4, 4)
 	_, err := tensor.Data[float32](x)
@@ -103,6 +106,7 @@ func TestDataRefuses(t *testing.T) {
 }
 
 func TestFloat32s(t *testing.T) {
+	t.Parallel()
 	devices(t, func(t *testing.T, dev driver.Device) {
 		check := func(x *tensor.Tensor, err error, want ...float32) {
 			t.Helper()
@@ -160,6 +164,7 @@ func TestFloat32s(t *testing.T) {
 
 // Exposure by one borrower is not attributed to another borrower or to the owner.
 func TestBorrowersAreApart(t *testing.T) {
+	t.Parallel()
 	x, err := tensor.FromSlice(openHost(t), shape{2}, []int32{1, 2})
 	x = closing(t, x, err)
 	must(tensor.Data[int32](x))(t)

@@ -10,6 +10,7 @@ import (
 
 // The numbers are part of the protocol: a change here breaks every peer.
 func TestDTypeIsPinned(t *testing.T) {
+	t.Parallel()
 	rows := []struct {
 		dtype  tensor.DType
 		number uint8
@@ -64,6 +65,7 @@ func TestDTypeIsPinned(t *testing.T) {
 }
 
 func TestDTypeInvalid(t *testing.T) {
+	t.Parallel()
 	for _, d := range []tensor.DType{0, 24, 255} {
 		require.False(t, d.Valid())
 		require.Zero(t, d.BitSize())
@@ -85,6 +87,7 @@ func TestDTypeInvalid(t *testing.T) {
 }
 
 func TestDTypeOf(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, tensor.Uint8, tensor.DTypeOf[uint8]())
 	require.Equal(t, tensor.Int8, tensor.DTypeOf[int8]())
 	require.Equal(t, tensor.Int16, tensor.DTypeOf[int16]())

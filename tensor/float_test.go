@@ -33,6 +33,7 @@ func ladder(step float64, perBinade, codes int) []float32 {
 }
 
 func TestSmallFloatsExhaustive(t *testing.T) {
+	t.Parallel()
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	rows := []struct {
 		dtype     DType
@@ -76,6 +77,7 @@ func TestSmallFloatsExhaustive(t *testing.T) {
 }
 
 func TestFloat4HasSixteenValues(t *testing.T) {
+	t.Parallel()
 	want := []float32{0, 0.5, 1, 1.5, 2, 3, 4, 6}
 	for code, v := range want {
 		require.Equal(t, v, smallFloats[Float4E2M1FN].values[code])
@@ -84,6 +86,7 @@ func TestFloat4HasSixteenValues(t *testing.T) {
 }
 
 func TestScaleExhaustive(t *testing.T) {
+	t.Parallel()
 	v := math.Float32frombits(1 << 22) // 2^-127, which float32 has as a subnormal
 	for code := range 255 {
 		sameFloat(t, v, F8E8M0FNU(code).Float32(), code)
@@ -94,6 +97,7 @@ func TestScaleExhaustive(t *testing.T) {
 }
 
 func TestSmallFloatMethods(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, float32(448), F8E4M3FN(0x7E).Float32())
 	require.Equal(t, float32(57344), F8E5M2(0x7B).Float32())
 	require.Equal(t, float32(240), F8E4M3FNUZ(0x7F).Float32())
@@ -101,6 +105,7 @@ func TestSmallFloatMethods(t *testing.T) {
 }
 
 func TestFloat16Exhaustive(t *testing.T) {
+	t.Parallel()
 	values := ladder(0x1p-24, 1024, 0x7C00)
 	require.Equal(t, float32(65504), values[0x7BFF])
 	for code, want := range values {
@@ -125,6 +130,7 @@ func TestFloat16Exhaustive(t *testing.T) {
 
 // Between two neighbours the midpoint rounds to the even one, and other values to the nearer one.
 func TestFloat16Rounding(t *testing.T) {
+	t.Parallel()
 	values := append(ladder(0x1p-24, 1024, 0x7C00), 65536)
 	for code := range values[:0x7C00] {
 		middle := float32((float64(values[code]) + float64(values[code+1])) / 2)
@@ -139,6 +145,7 @@ func TestFloat16Rounding(t *testing.T) {
 }
 
 func TestBFloat16Exhaustive(t *testing.T) {
+	t.Parallel()
 	for code := range 1 << 16 {
 		bits := uint32(code) << 16
 		f := BF16(code).Float32()
@@ -162,6 +169,7 @@ func TestBFloat16Exhaustive(t *testing.T) {
 }
 
 func TestUnpackIsPackBackwards(t *testing.T) {
+	t.Parallel()
 	for _, bits := range []int64{4, 6} {
 		packed := []byte{0xE4, 0x1B, 0xC7, 0x5A, 0x99, 0x03}
 		codes := make([]byte, int64(len(packed))*8/bits)

@@ -71,6 +71,8 @@ func (t *Tensor) body() string {
 		return "<closed>"
 	case t.elements == 0:
 		return "[]"
+	case t.spec.DType.Quantized():
+		return "<" + tuple(t.spec.Shape) + " in blocks>"
 	}
 	p := printer{shown: make([][]int64, t.Rank()), shape: t.spec.Shape}
 	count := 1

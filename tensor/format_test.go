@@ -17,6 +17,7 @@ import (
 )
 
 func TestString(t *testing.T) {
+	t.Parallel()
 	devices(t, func(t *testing.T, dev driver.Device) {
 		check := func(want string) func(x *tensor.Tensor, err error) {
 			return func(x *tensor.Tensor, err error) {
@@ -56,6 +57,7 @@ func TestString(t *testing.T) {
 }
 
 func TestStringSummarizes(t *testing.T) {
+	t.Parallel()
 	devices(t, func(t *testing.T, dev driver.Device) {
 		require.Equal(t, "tensor([   0,    1,    2,  ..., 1998, 1999, 2000], dtype=torch.int32)",
 			counting(t, dev, 2001).String())
@@ -75,6 +77,7 @@ func TestStringSummarizes(t *testing.T) {
 }
 
 func TestStringBreaksLines(t *testing.T) {
+	t.Parallel()
 	for _, line := range strings.Split(counting(t, openHost(t), 2, 90).String(), "\n") {
 		require.LessOrEqual(t, len(line), 80, line)
 	}
@@ -106,12 +109,14 @@ type gpuMemory struct {
 func (m gpuMemory) Device() driver.Device { return m.gpu }
 
 func TestStringNamesTheDevice(t *testing.T) {
+	t.Parallel()
 	x, err := tensor.FromSlice(gpuDevice{opaqueDevice{openHost(t)}}, shape{2}, []int8{1, 2})
 	require.Equal(t, "tensor([1, 2], device='cuda:1', dtype=torch.int8)", closing(t, x, err).String())
 }
 
 // String equals PyTorch's output, see testdata/print.py.
 func TestStringIsAsPyTorchPrints(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	f, err := os.Open(filepath.Join("testdata", "print.jsonl"))
 	require.NoError(t, err)

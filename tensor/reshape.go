@@ -98,10 +98,14 @@ func runStep(shape Shape, strides Strides, first, last int) int64 {
 
 // View returns an owned tensor over the same bytes with another data type, by PyTorch's rule: if the element sizes
 // differ, the last dimension must have stride 1, and its size changes so that the bytes stay the same. For a larger
-// type, the other strides and the last size must be whole multiples. Errors are [ErrDType] and [ErrNotView].
+// type, the other strides and the last size must be whole multiples. A block-quantised type can be viewed as Uint8 and
+// back. Errors are [ErrDType] and [ErrNotView].
 func (t *Tensor) View(dt DType) (*Tensor, error) {
 	if !dt.Valid() {
 		return nil, fmt.Errorf("%w: %v is not known", ErrDType, dt)
+	}
+	if t.spec.DType.Quantized() || dt.Quantized() {
+		return t.viewBlocks(dt)
 	}
 	from, to := int64(t.spec.DType.BitSize()), int64(dt.BitSize())
 	s := t.own()

@@ -45,8 +45,8 @@ func rowMajor(shape Shape, strides Strides) bool {
 	return contiguous
 }
 
-// ByteLen returns the size of the adjacent elements in bytes; elements under a byte are packed and the end is rounded
-// up. Errors are [ErrDType], [ErrShape] and [ErrOverflow].
+// ByteLen returns the size of the adjacent elements in bytes; elements under a byte are packed, and the end is rounded
+// up to a byte or a block. Errors are [ErrDType], [ErrShape] and [ErrOverflow].
 func (s Spec) ByteLen() (int64, error) {
 	n, err := s.Shape.NumElements()
 	if err != nil {
@@ -99,6 +99,9 @@ func (s *Spec) measure() (e extents, err error) {
 	}
 	if e.bytes, err = s.byteLen(e.elements); err != nil {
 		return e, err
+	}
+	if s.DType.Quantized() {
+		return e, s.measureBlocks(&e)
 	}
 	if s.Strides == nil {
 		e.span, e.contiguous = e.bytes, true

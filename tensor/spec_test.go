@@ -10,6 +10,7 @@ import (
 )
 
 func TestShapeNumElements(t *testing.T) {
+	t.Parallel()
 	long := make(tensor.Shape, tensor.MaxRank+1)
 	for i := range long {
 		long[i] = 1
@@ -46,6 +47,7 @@ func TestShapeNumElements(t *testing.T) {
 }
 
 func TestSpecSizes(t *testing.T) {
+	t.Parallel()
 	rows := []struct {
 		name       string
 		spec       tensor.Spec
@@ -85,6 +87,7 @@ func TestSpecSizes(t *testing.T) {
 }
 
 func TestSpecRefusesHostile(t *testing.T) {
+	t.Parallel()
 	const size = 1024
 	rows := []struct {
 		name string
@@ -117,6 +120,7 @@ func TestSpecRefusesHostile(t *testing.T) {
 }
 
 func TestSpecEqual(t *testing.T) {
+	t.Parallel()
 	a := tensor.Spec{DType: tensor.Int8, Shape: tensor.Shape{2, 3}}
 	b := a.Clone()
 	b.Strides = tensor.Strides{3, 1}

@@ -18,6 +18,7 @@ import (
 func bytesReader(p []byte) io.Reader { return bytes.NewReader(p) }
 
 func TestStorageCounts(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	mem, err := dev.Alloc(100)
 	require.NoError(t, err)
@@ -56,6 +57,7 @@ func TestStorageCounts(t *testing.T) {
 }
 
 func TestReadOnlyStorage(t *testing.T) {
+	t.Parallel()
 	mem, err := openHost(t).Alloc(8)
 	require.NoError(t, err)
 	s := tensor.NewStorage(mem)
@@ -107,6 +109,7 @@ func TestShareable(t *testing.T) {
 }
 
 func TestStorageVersions(t *testing.T) {
+	t.Parallel()
 	x, err := tensor.Zeros(openHost(t), tensor.Int8, shape{4})
 	require.NoError(t, err)
 	defer x.Close()
@@ -265,6 +268,7 @@ func TestViewsAtOnce(t *testing.T) {
 }
 
 func TestNewCopiesItsSpec(t *testing.T) {
+	t.Parallel()
 	x := counting(t, openHost(t), 6)
 	spec := tensor.Spec{DType: tensor.Int32, Shape: shape{3, 2}, Strides: strides{1, 3}}
 	y, err := tensor.New(x.Storage(), spec)
@@ -274,6 +278,7 @@ func TestNewCopiesItsSpec(t *testing.T) {
 }
 
 func TestEmptyRefusesBeforeAllocating(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	for _, s := range []shape{{-1}, {1 << 62, 1 << 62}, {1 << 61}} {
 		_, err := tensor.Zeros(dev, tensor.Float64, s)
@@ -300,6 +305,7 @@ func must[T any](v T, err error) func(t testing.TB) T {
 }
 
 func TestClosedTensor(t *testing.T) {
+	t.Parallel()
 	x := counting(t, openHost(t), 2, 3)
 	y := counting(t, openHost(t), 2, 3)
 	require.NoError(t, x.Close())
@@ -331,6 +337,7 @@ func TestClosedTensor(t *testing.T) {
 
 // Concurrent readers of a closing tensor get the bytes or os.ErrClosed, and never a fault.
 func TestCloseWhileReading(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	for range 50 {
 		x, err := tensor.Zeros(dev, tensor.Int8, shape{64, 1024})

@@ -14,7 +14,8 @@ import (
 // nil dev is the device of t. With the same type it equals Copy. Floats are rounded to nearest, ties to even; values
 // out of range of a small float become what its New function documents, and the largest value for finite types. Floats
 // are truncated to integers, clamped to the integer's range, and NaN becomes 0. Integers keep their lowest bits. Bool
-// is whether the element is not 0. Complex numbers convert to complex types only, otherwise the error is [ErrDType].
+// is whether the element is not 0. Complex numbers convert to complex types only, and block-quantised types do not
+// convert (package gguf does that); otherwise the error is [ErrDType].
 // Other errors come from Copy.
 func (t *Tensor) To(dev driver.Device, dt DType) (*Tensor, error) {
 	if dt == t.spec.DType {
@@ -44,7 +45,7 @@ func (t *Tensor) To(dev driver.Device, dt DType) (*Tensor, error) {
 
 // CheckConversion returns nil if elements of one type convert to another, as by [Tensor.To], otherwise [ErrDType].
 func CheckConversion(from, to DType) error {
-	if !from.Valid() || !to.Valid() || from.IsComplex() && !to.IsComplex() {
+	if !from.Valid() || !to.Valid() || from.Quantized() || to.Quantized() || from.IsComplex() && !to.IsComplex() {
 		return fmt.Errorf("%w: %v does not convert to %v", ErrDType, from, to)
 	}
 	return nil

@@ -27,6 +27,7 @@ var smallFloats = map[string]struct {
 
 // Every value and random ones are encoded; none may have a nearer neighbour than the result.
 func TestSmallFloatsRound(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	for name, f := range smallFloats {
 		t.Run(name, func(t *testing.T) {
@@ -69,6 +70,7 @@ func TestSmallFloatsRound(t *testing.T) {
 
 // Tensors round random numbers, ties and their neighbours like single elements.
 func TestTensorsRoundAsElements(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(3, 4))
 	var values []float32
 	for range 20000 {
@@ -90,6 +92,7 @@ func TestTensorsRoundAsElements(t *testing.T) {
 }
 
 func TestTo(t *testing.T) {
+	t.Parallel()
 	devices(t, func(t *testing.T, dev driver.Device) {
 		to := func(x *tensor.Tensor, dt tensor.DType, want string) {
 			t.Helper()
@@ -120,6 +123,7 @@ func TestTo(t *testing.T) {
 
 // Every type converts to float32 and back, with more elements than are converted at a time.
 func TestToAndBack(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	const n = 16<<10 + 40
 	for _, dt := range tensor.DTypes() {
@@ -150,6 +154,7 @@ func TestToAndBack(t *testing.T) {
 }
 
 func TestFullAndArange(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	x, err := tensor.Full(dev, tensor.BFloat16, shape{2, 2}, 1.5)
 	require.Equal(t, "tensor([[1.5000, 1.5000],\n        [1.5000, 1.5000]], dtype=torch.bfloat16)", closing(t, x, err).String())
@@ -167,6 +172,7 @@ func TestFullAndArange(t *testing.T) {
 
 // Every power of two is kept, and values between two round to the nearer one.
 func TestScaleRounds(t *testing.T) {
+	t.Parallel()
 	for code := range 255 {
 		v := tensor.F8E8M0FNU(code).Float32()
 		require.EqualValues(t, code, tensor.NewF8E8M0FNU(v))
@@ -186,6 +192,7 @@ func TestScaleRounds(t *testing.T) {
 // The loops for groups agree with the functions for single values: for all bits of the 16-bit floats, for float32
 // around each limit, for rows of every length and every place in a group.
 func TestHalvesInGroups(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	random := rand.New(rand.NewPCG(3, 4))
 	usual := func() float32 { return float32(random.NormFloat64()) }

@@ -32,6 +32,7 @@ func elementBytes(x *tensor.Tensor, storage []byte) []byte {
 }
 
 func TestRowMajorWhateverTheStrides(t *testing.T) {
+	t.Parallel()
 	storage := make([]byte, 4096)
 	for i := range storage {
 		storage[i] = byte(i*131 + i>>8)
@@ -88,6 +89,7 @@ func TestRowMajorWhateverTheStrides(t *testing.T) {
 
 // Block sizes above and below the thresholds between the ways of reading memory.
 func TestLargeStrided(t *testing.T) {
+	t.Parallel()
 	devices(t, func(t *testing.T, dev driver.Device) {
 		const rows, row = 80, 1 << 20
 		x, err := tensor.Zeros(dev, tensor.Uint8, shape{rows, row})
@@ -117,6 +119,7 @@ func TestLargeStrided(t *testing.T) {
 }
 
 func TestFillFrom(t *testing.T) {
+	t.Parallel()
 	devices(t, func(t *testing.T, dev driver.Device) {
 		x := counting(t, dev, 2, 3)
 		y, err := x.Transpose(0, 1)
@@ -153,6 +156,7 @@ type lazyWriter struct{}
 func (lazyWriter) Write(p []byte) (int, error) { return min(len(p), 1), nil }
 
 func TestCopyFrom(t *testing.T) {
+	t.Parallel()
 	h := openHost(t)
 	for _, pair := range [][2]driver.Device{{h, h}, {h, opaqueDevice{h}}, {opaqueDevice{h}, h}, {opaqueDevice{h}, opaqueDevice{h}}} {
 		src := counting(t, pair[0], 3, 4)
@@ -177,6 +181,7 @@ func TestCopyFrom(t *testing.T) {
 }
 
 func TestCopyFromOverlapping(t *testing.T) {
+	t.Parallel()
 	devices(t, func(t *testing.T, dev driver.Device) {
 		x := counting(t, dev, 8)
 		a, err := x.Narrow(0, 0, 6)
@@ -195,6 +200,7 @@ func TestCopyFromOverlapping(t *testing.T) {
 }
 
 func TestWritesRefused(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	x := counting(t, dev, 3, 1)
 	wide, err := x.Expand(shape{3, 4})
@@ -217,6 +223,7 @@ func TestWritesRefused(t *testing.T) {
 
 // An expanded tensor may have any number of elements; it is refused before they are allocated.
 func TestRepeatedWithoutEnd(t *testing.T) {
+	t.Parallel()
 	x := counting(t, openHost(t), 1)
 	huge, err := x.Expand(shape{1 << 40})
 	huge = closing(t, huge, err)
@@ -237,6 +244,7 @@ func TestRepeatedWithoutEnd(t *testing.T) {
 }
 
 func TestEqual(t *testing.T) {
+	t.Parallel()
 	devices(t, func(t *testing.T, dev driver.Device) {
 		x, y := counting(t, dev, 700, 600), counting(t, dev, 700, 600)
 		same := func(a, b *tensor.Tensor) bool {

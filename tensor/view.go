@@ -36,8 +36,11 @@ func (t *Tensor) dim(d int) (int, error) {
 }
 
 // advance moves the offset of s by the given elements. It fails if an element of a packed type would not begin on a
-// byte.
+// byte, or one of a block-quantised type not on a block.
 func (s *Spec) advance(elements int64) error {
+	if s.DType.Quantized() {
+		return s.advanceBlocks(elements)
+	}
 	bits := int64(s.DType.BitSize())
 	if bits >= 8 {
 		s.ByteOffset += elements * (bits / 8)

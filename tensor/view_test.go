@@ -15,6 +15,7 @@ type shape = tensor.Shape
 type strides = tensor.Strides
 
 func TestViews(t *testing.T) {
+	t.Parallel()
 	type view func(x *tensor.Tensor) (*tensor.Tensor, error)
 	rows := []struct {
 		name    string
@@ -74,6 +75,7 @@ func TestViews(t *testing.T) {
 }
 
 func TestViewsRefuse(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	x := counting(t, dev, 2, 3)
 	y, err := x.Transpose(0, 1)
@@ -129,6 +131,7 @@ func TestViewsRefuse(t *testing.T) {
 // Reshape of a strided tensor either has the same elements in the same order or fails. Every pair of a strided source
 // and a target is tried, and each refusal is verified to be necessary.
 func TestReshapeStrided(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	x := counting(t, dev, 4, 2, 6)
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
@@ -188,6 +191,7 @@ func stridesExist(values []int32, s shape) bool {
 }
 
 func TestViewAs(t *testing.T) {
+	t.Parallel()
 	dev := openHost(t)
 	x, err := tensor.FromSlice(dev, shape{2, 4}, []uint16{0x0100, 0x0302, 0x0504, 0x0706, 0x0908, 0x0B0A, 0x0D0C, 0x0F0E})
 	x = closing(t, x, err)
@@ -231,6 +235,7 @@ func TestViewAs(t *testing.T) {
 }
 
 func TestPackedViews(t *testing.T) {
+	t.Parallel()
 	devices(t, func(t *testing.T, dev driver.Device) {
 		for _, dt := range []tensor.DType{tensor.Float4E2M1FN, tensor.Float6E2M3FN} {
 			t.Run(dt.String(), func(t *testing.T) {
@@ -277,6 +282,7 @@ func TestPackedViews(t *testing.T) {
 
 // Bits behind the last element belong to a neighbour: they are neither read nor overwritten.
 func TestPackedTail(t *testing.T) {
+	t.Parallel()
 	devices(t, func(t *testing.T, dev driver.Device) {
 		x, err := tensor.Zeros(dev, tensor.Float4E2M1FN, shape{8})
 		x = closing(t, x, err)
@@ -306,6 +312,7 @@ func pack(codes []byte, bits int) []byte {
 }
 
 func TestViewOfClosed(t *testing.T) {
+	t.Parallel()
 	x := counting(t, openHost(t), 2, 3)
 	require.NoError(t, x.Close())
 	for i, view := range []func() (*tensor.Tensor, error){

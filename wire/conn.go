@@ -1,3 +1,18 @@
+// Package wire carries frames and file descriptors between processes of one host over a Unix stream socket.
+//
+//	conn, err := wire.NewConn(socket, wire.Limits{})
+//	err = conn.Send(wire.KindRequest, id, body, files...)
+//	frame, err := conn.Receive()
+//
+// A frame is a 16-byte header, one CBOR item, and its descriptors. Package wire/message defines the items. PROTOCOL.md
+// specifies the protocol, protocol.cddl is its schema, fields.json has its tables, and testdata has vectors for other
+// implementations.
+//
+// All input is checked against [Limits] before memory is allocated for it. If a peer violates the protocol, the
+// connection ends with [ErrProtocol] and all received descriptors are closed.
+//
+// A surprise: descriptors arrive with the first byte that they were sent with. A socket that carries them must be read
+// by recvmsg alone, so never read the socket of a Conn directly.
 package wire
 
 import (
@@ -181,3 +196,17 @@ func (c *Conn) Close() error {
 	})
 	return c.closeErr
 }
+
+// Credentials identify the process that created the peer's socket. The kernel recorded them at connect or listen. The
+// peer cannot forge them, but it may have passed the socket to another process since.
+type Credentials struct {
+	// PID is the process id in this PID namespace, or 0 if the process is not visible from it.
+	PID int32
+	// UID and GID are the effective user and group. An id without a mapping in this user namespace is the overflow id,
+	// usually 65534.
+	UID, GID uint32
+}
+
+// SameUser reports whether the peer runs as the effective user of this process. Both sides usually require it: memory
+// and names are not for other users, root included.
+func (c Credentials) SameUser() bool { return int64(c.UID) == int64(os.Geteuid()) }

@@ -3,7 +3,9 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -49,4 +51,56 @@ func closeDescriptors(fds []int) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// FilesOf returns Files with duplicates of the descriptors of files, which it borrows.
+func FilesOf(files []*os.File) (*Files, error) {
+	fds, err := fileDescriptors(files)
+	if err != nil {
+		return nil, err
+	}
+	for i, fd := range fds {
+		if fds[i], err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+			_ = closeDescriptors(fds[:i])
+			return nil, os.NewSyscallError("duplicate a descriptor", err)
+		}
+	}
+	runtime.KeepAlive(files)
+	return newFiles(fds), nil
+}
+
+// sizeOf returns the size of the file behind a descriptor, or 0 if it has none.
+func sizeOf(fd int) int64 {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0
+	}
+	return st.Size
+}
+
+// Pipe returns two connected ends in this process, both owned by the caller.
+func Pipe(limits Limits) (a, b *Conn, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	var ends [2]*Conn
+	for i, fd := range pair {
+		f := os.NewFile(uintptr(fd), "pipe")
+		defer f.Close()
+		if err != nil {
+			continue
+		}
+		var c net.Conn
+		if c, err = net.FileConn(f); err == nil {
+			ends[i], err = NewConn(c.(*net.UnixConn), limits)
+		}
+	}
+	if err != nil {
+		if ends[0] != nil {
+			ends[0].Close()
+		}
+		return nil, nil, err
+	}
+	return ends[0], ends[1], nil
 }

@@ -51,3 +51,6 @@ func FilesOf([]*os.File) (*Files, error) { return nil, errLinuxOnly }
 
 // Pipe returns [errors.ErrUnsupported]: descriptors can be passed on Linux only.
 func Pipe(Limits) (a, b *Conn, err error) { return nil, nil, errLinuxOnly }
+
+// PeerGroups returns [errors.ErrUnsupported].
+func (c *Conn) PeerGroups() ([]uint32, error) { return nil, errLinuxOnly }

@@ -30,10 +30,10 @@ func (a *arguments) add(arg any, size int) error {
 		}
 		a.used = append(a.used, &v.resource)
 		return a.number(uint64(v.ptr), 8, size, arg)
-	case driver.Addressable:
-		p := v.DevicePointer()
-		if p == 0 {
-			return os.ErrClosed
+	case driver.Addressable, Region:
+		p, err := a.address(arg)
+		if err != nil {
+			return err
 		}
 		return a.number(p, 8, size, arg)
 	case cu.DevicePtr:
@@ -58,6 +58,38 @@ func (a *arguments) add(arg any, size int) error {
 		return err
 	}
 	return a.put(b, size, arg)
+}
+
+// Region is a part of memory of a device, such as the elements of a *tensor.Tensor.
+type Region interface {
+	// Region returns the memory, which the caller borrows, and the offset in bytes at which the region begins.
+	Region() (mem driver.Memory, offset int64, err error)
+}
+
+// address returns the device address of an argument, and records the memory of this package that it is in.
+func (a *arguments) address(arg any) (uint64, error) {
+	if isNil(reflect.ValueOf(arg)) {
+		return 0, errNilMemory
+	}
+	var offset int64
+	if r, ok := arg.(Region); ok {
+		mem, at, err := r.Region()
+		if err != nil {
+			return 0, err
+		}
+		arg, offset = mem, at
+	}
+	switch m := arg.(type) {
+	case *Memory:
+		a.used = append(a.used, &m.resource)
+		return uint64(m.ptr) + uint64(offset), nil
+	case driver.Addressable:
+		if p := m.DevicePointer(); p != 0 {
+			return p + uint64(offset), nil
+		}
+		return 0, os.ErrClosed
+	}
+	return 0, invalid("memory of %T is not on a CUDA device", arg)
 }
 
 // number appends the lowest bytes of n.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"sync"
+	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 	"github.com/sharedtensor/sharedtensor/driver/internal/reaper"
@@ -23,13 +23,16 @@ type primary struct {
 	forgotten reaper.Queue
 	postponed postponed
 	legacy    *track // the default stream
+	// release releases a context that is not the primary one. It is nil for the primary context.
+	release func() error
+	green   cu.GreenCtx // 0 if the context is not of some multiprocessors
 
-	mu   sync.Mutex
-	refs int
+	refs atomic.Int64
 }
 
 func retainPrimary(device cu.Device, name string) (*primary, error) {
-	p := &primary{device: device, name: name, refs: 1}
+	p := &primary{device: device, name: name}
+	p.refs.Store(1)
 	if err := check("cuDevicePrimaryCtxRetain", cu.DevicePrimaryCtxRetain(&p.ctx, device)); err != nil {
 		return nil, err
 	}
@@ -39,32 +42,30 @@ func retainPrimary(device cu.Device, name string) (*primary, error) {
 
 // get adds a reference. It fails if the context has been released.
 func (p *primary) get() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.refs == 0 {
-		return os.ErrClosed
+	for {
+		n := p.refs.Load()
+		if n == 0 {
+			return os.ErrClosed
+		}
+		if p.refs.CompareAndSwap(n, n+1) {
+			return nil
+		}
 	}
-	p.refs++
-	return nil
 }
 
 // released reports whether the last reference is gone.
-func (p *primary) released() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.refs == 0
-}
+func (p *primary) released() bool { return p.refs.Load() == 0 }
 
 // put releases a reference.
 func (p *primary) put() error {
-	p.mu.Lock()
-	p.refs--
-	last := p.refs == 0
-	p.mu.Unlock()
-	if !last {
+	if p.refs.Add(-1) > 0 {
 		return nil
 	}
 	p.legacy.forget()
+	hostCalls.forget(p.legacy)
+	if p.release != nil {
+		return p.release()
+	}
 	return check("cuDevicePrimaryCtxRelease", cu.DevicePrimaryCtxRelease(p.device))
 }
 
@@ -123,10 +124,10 @@ func (r *resource) own(p *primary, kind string, bytes int64, free func() error) 
 	return nil
 }
 
-// create calls make, which sets *handle, with the context current, and makes r responsible for the handle. destroy, the
+// create calls make, which sets *handle by a method of the context, and makes r responsible for the handle. destroy, the
 // driver's function with the given name, releases it. The caller holds a reference to the context.
-func create[H any](r *resource, d *Device, kind string, bytes int64, handle *H, make func() error, name string, destroy func(H) cu.Result) error {
-	if err := d.p.do(make); err != nil {
+func create[H any](r *resource, d *Device, kind string, bytes int64, handle *H, make func(c cu.Context) error, name string, destroy func(H) cu.Result) error {
+	if err := make(d.p.ctx); err != nil {
 		return err
 	}
 	h := *handle
@@ -156,8 +157,17 @@ func (r *resource) use() error { return r.life.use() }
 
 func (r *resource) done() { r.life.done() }
 
-// call runs fn with the context current, between use and done.
-func (r *resource) call(fn func() error) error {
+// call runs fn between use and done. fn calls the driver by methods of the context.
+func (r *resource) call(fn func(c cu.Context) error) error {
+	if err := r.use(); err != nil {
+		return err
+	}
+	defer r.done()
+	return fn(r.p.ctx)
+}
+
+// locked is call for an fn whose calls must be made by one thread. The context is current on it.
+func (r *resource) locked(fn func() error) error {
 	if err := r.use(); err != nil {
 		return err
 	}
@@ -165,9 +175,20 @@ func (r *resource) call(fn func() error) error {
 	return r.p.do(fn)
 }
 
-// callAndWait is call for an fn that waits for its work in the default stream. If fn fails, the work may be unfinished.
+// invoke makes one call of the driver in the context, between use and done. fn is the C function, and call calls it by a
+// method of the context, which sets the context and calls in one crossing without a lock of the thread.
+func (r *resource) invoke(fn string, call func(c cu.Context) cu.Result) error {
+	if err := r.use(); err != nil {
+		return err
+	}
+	defer r.done()
+	return check(fn, call(r.p.ctx))
+}
+
+// callAndWait runs fn, which queues work in the default stream and waits for it. If fn fails, the work may be unfinished.
+// With default streams by thread, both calls must be made by one thread.
 func (r *resource) callAndWait(fn func() error) error {
-	return r.call(func() error {
+	return r.locked(func() error {
 		err := fn()
 		if err != nil {
 			r.p.legacy.mark(r.life)

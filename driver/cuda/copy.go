@@ -42,11 +42,11 @@ func (s *Stream) copyHost(m *Memory, off int64, h *HostMemory, hostOff, n int64,
 	if err != nil || n == 0 {
 		return err
 	}
-	return s.queue([]*resource{&m.resource, &h.resource}, func() error {
+	return s.queue([]*resource{&m.resource, &h.resource}, func(c cu.Context) error {
 		if toDevice {
-			return queueToDevice(m.ptr+cu.DevicePtr(off), buf, s.handle)
+			return queueToDevice(c, m.ptr+cu.DevicePtr(off), buf, s.handle)
 		}
-		return queueFromDevice(buf, m.ptr+cu.DevicePtr(off), s.handle)
+		return queueFromDevice(c, buf, m.ptr+cu.DevicePtr(off), s.handle)
 	})
 }
 
@@ -61,7 +61,7 @@ func (s *Stream) copyOnDevice(dst *Memory, dstOff int64, src *Memory, srcOff, n 
 	if err := dst.checkCopy(dstOff, src, srcOff, n); err != nil {
 		return err
 	}
-	return s.queue([]*resource{&dst.resource, &src.resource}, func() error {
+	return s.queue([]*resource{&dst.resource, &src.resource}, func(c cu.Context) error {
 		if n == 0 {
 			return nil
 		}
@@ -71,45 +71,50 @@ func (s *Stream) copyOnDevice(dst *Memory, dstOff int64, src *Memory, srcOff, n 
 			}
 		}
 		return check("cuMemcpyDtoDAsync",
-			cu.MemcpyDtoDAsync(dst.ptr+cu.DevicePtr(dstOff), src.ptr+cu.DevicePtr(srcOff), uint64(n), s.handle))
+			c.MemcpyDtoDAsync(dst.ptr+cu.DevicePtr(dstOff), src.ptr+cu.DevicePtr(srcOff), uint64(n), s.handle))
 	})
 }
 
 // Fill8 queues an operation that sets n bytes at off to value.
 func (s *Stream) Fill8(m *Memory, off, n int64, value uint8) error {
-	return s.fill(m, off, n, 1, func(p cu.DevicePtr, n uint64) error {
-		return check("cuMemsetD8Async", cu.MemsetD8Async(p, value, n, s.handle))
+	return s.fill(m, off, n, 1, func(c cu.Context, p cu.DevicePtr, n uint64) error {
+		return check("cuMemsetD8Async", c.MemsetD8Async(p, value, n, s.handle))
 	})
 }
 
 // Fill16 queues an operation that sets n values of 2 bytes at off, which must be a multiple of 2.
 func (s *Stream) Fill16(m *Memory, off, n int64, value uint16) error {
-	return s.fill(m, off, n, 2, func(p cu.DevicePtr, n uint64) error {
-		return check("cuMemsetD16Async", cu.MemsetD16Async(p, value, n, s.handle))
+	return s.fill(m, off, n, 2, func(c cu.Context, p cu.DevicePtr, n uint64) error {
+		return check("cuMemsetD16Async", c.MemsetD16Async(p, value, n, s.handle))
 	})
 }
 
 // Fill32 queues an operation that sets n values of 4 bytes at off, which must be a multiple of 4.
 func (s *Stream) Fill32(m *Memory, off, n int64, value uint32) error {
-	return s.fill(m, off, n, 4, func(p cu.DevicePtr, n uint64) error {
-		return check("cuMemsetD32Async", cu.MemsetD32Async(p, value, n, s.handle))
+	return s.fill(m, off, n, 4, func(c cu.Context, p cu.DevicePtr, n uint64) error {
+		return check("cuMemsetD32Async", c.MemsetD32Async(p, value, n, s.handle))
 	})
 }
 
-func (s *Stream) fill(m *Memory, off, n, width int64, queue func(p cu.DevicePtr, n uint64) error) error {
-	if n > m.bytes/width {
-		return s.dev.opError("fill", fmt.Errorf("%w: %d times %d bytes in %d", driver.ErrRange, n, width, m.bytes))
-	}
-	if err := m.writableRange(off, n*width); err != nil {
+func (s *Stream) fill(m *Memory, off, n, width int64, queue func(c cu.Context, p cu.DevicePtr, n uint64) error) error {
+	if err := m.fillRange(off, n, width); err != nil {
 		return s.dev.opError("fill", err)
 	}
-	if err := aligned(off, width); err != nil {
-		return s.dev.opError("fill", err)
-	}
-	return s.dev.opError("fill", s.queue([]*resource{&m.resource}, func() error {
+	return s.dev.opError("fill", s.queue([]*resource{&m.resource}, func(c cu.Context) error {
 		if n == 0 {
 			return nil
 		}
-		return queue(m.ptr+cu.DevicePtr(off), uint64(n))
+		return queue(c, m.ptr+cu.DevicePtr(off), uint64(n))
 	}))
+}
+
+// fillRange checks that n values of width bytes at off can be written.
+func (m *Memory) fillRange(off, n, width int64) error {
+	if n > m.bytes/width {
+		return fmt.Errorf("%w: %d times %d bytes in %d", driver.ErrRange, n, width, m.bytes)
+	}
+	if err := m.writableRange(off, n*width); err != nil {
+		return err
+	}
+	return aligned(off, width)
 }

@@ -26,6 +26,32 @@ func BenchmarkDo(b *testing.B) {
 	}
 }
 
+// Event.Done is one crossing: it sets the context, queries the event and restores the previous context. "raw" makes the
+// same three calls of the stand-in without the checks of this package.
+func BenchmarkEventDone(b *testing.B) {
+	d := openDevice(b, 0)
+	e, err := d.NewEvent(cuda.EventOptions{})
+	require.NoError(b, err)
+	defer e.Close()
+	b.Run("typed", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if done, err := e.Done(); !done || err != nil {
+				b.Fatal(done, err)
+			}
+		}
+	})
+	b.Run("raw", func(b *testing.B) {
+		c, h := d.Context(), e.Handle()
+		b.ReportAllocs()
+		for b.Loop() {
+			if r := c.EventQuery(h); r != cu.SUCCESS {
+				b.Fatal(r)
+			}
+		}
+	})
+}
+
 func BenchmarkImport(b *testing.B) {
 	d := openDevice(b, 0)
 	for _, size := range []int64{2 << 20, 64 << 20} {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
@@ -19,7 +20,7 @@ type Device struct {
 	driver.Reclaim
 
 	mu      sync.Mutex
-	closed  bool
+	closed  atomic.Bool // set under mu
 	staging *staging
 }
 
@@ -70,13 +71,21 @@ func Open(ordinal int, opts ...Option) (*Device, error) {
 	if ordinal < 0 || ordinal >= n {
 		return nil, invalid("no device cuda:%d: there are %d", ordinal, n)
 	}
+	o, err := newOptions(opts)
+	if err != nil {
+		return nil, err
+	}
+	return open(ordinal, o)
+}
+
+func newOptions(opts []Option) (options, error) {
 	o := options{kind: driver.CUDAFD, buffers: 4, bufferBytes: 8 << 20}
 	for _, f := range opts {
 		if err := f(&o); err != nil {
-			return nil, err
+			return options{}, err
 		}
 	}
-	return open(ordinal, o)
+	return o, nil
 }
 
 // OpenUUID opens the device with the UUID, which is that of a GPU or of a MIG instance. It returns the same errors as
@@ -176,25 +185,43 @@ func (d *Device) String() string { return d.info.String() }
 // Handle returns the device for calls of package cu.
 func (d *Device) Handle() cu.Device { return d.handle }
 
-// Context returns the primary context for calls of package cu. The device keeps ownership.
+// Context returns the primary context for calls of package cu. The device keeps ownership. Its methods call functions in
+// the context, each in one crossing and without a lock of the thread: d.Context().MemGetInfo(&free, &total). They must end
+// before Close.
 func (d *Device) Context() cu.Context { return d.p.ctx }
 
-// Do locks the goroutine to its thread, makes the device's context current on it and runs fn. fn may call functions of
-// package cu and methods of other devices and their objects. Do restores the context that was current before, also if
-// fn panics.
-func (d *Device) Do(fn func() error) (err error) {
+// Call runs fn while the context cannot be released. fn receives the context, whose methods call package cu, each in one
+// crossing and without a lock of the thread:
+//
+//	err := dev.Call(func(c cu.Context) error { return c.MemGetInfo(&free, &total).Err() })
+func (d *Device) Call(fn func(c cu.Context) error) (err error) {
 	if err := d.hold(); err != nil {
 		return err
 	}
 	defer func() { err = joinErrors([]error{err, d.p.put()}) }()
-	return d.p.do(fn)
+	return fn(d.p.ctx)
+}
+
+// Do locks the goroutine to its thread, makes the device's context current on it and runs fn. It is for code that needs a
+// current context: functions of package cu, other C libraries, and methods of other devices and their objects. Do restores
+// the context that was current before, also if fn panics. It makes two calls into C in addition to those of fn, so
+// [Device.Call] is better for calls of package cu.
+func (d *Device) Do(fn func() error) error {
+	return d.Call(func(cu.Context) error { return d.p.do(fn) })
+}
+
+// invoke makes one call of the driver in the device's context, while the context cannot be released. fn is the C function.
+func (d *Device) invoke(fn string, call func(c cu.Context) cu.Result) (err error) {
+	if err := d.hold(); err != nil {
+		return err
+	}
+	defer func() { err = joinErrors([]error{err, d.p.put()}) }()
+	return check(fn, call(d.p.ctx))
 }
 
 // hold takes a reference to the context if the device is open. The caller releases it with d.p.put.
 func (d *Device) hold() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
+	if d.closed.Load() {
 		return os.ErrClosed
 	}
 	return d.p.get()
@@ -202,15 +229,14 @@ func (d *Device) hold() error {
 
 // Synchronize returns when all work that this process started in the device's primary context is done.
 func (d *Device) Synchronize() error {
-	return d.opError("synchronize", d.Do(func() error { return check("cuCtxSynchronize", cu.CtxSynchronize()) }))
+	return d.opError("synchronize", d.invoke("cuCtxSynchronize", cu.Context.CtxSynchronize))
 }
 
 // Close frees the staging buffers and releases the device's reference to the primary context. The context is released
 // when the last object made from the device is closed. A second Close returns nil, or retries if the first failed.
 func (d *Device) Close() error {
 	d.mu.Lock()
-	first := !d.closed
-	d.closed = true
+	first := !d.closed.Swap(true)
 	s := d.staging
 	d.mu.Unlock()
 	if !first && s == nil {

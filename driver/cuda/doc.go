@@ -2,9 +2,14 @@
 // driver's library (libcuda.so.1, part of the NVIDIA driver) at run time. It builds without cgo and without the CUDA
 // toolkit.
 //
-// [Open] retains the primary context of a device. All other objects are made from the [Device]: [Memory], [HostMemory],
-// [Stream], [Event], [Module] with its [Function] values, [Graph], [Pool]. Package cuda/cu has every function of the
-// driver under its C name. [Device.Do] runs such calls in the device's context.
+// [Open] retains the primary context of a device. All other objects are made from the [Device]: [Memory] and [Buffer],
+// [HostMemory], [Managed], [Stream], [Event], [Module] and [Library] with their [Function] and [Kernel] values, [Graph],
+// [Pool], [Multicast]. [WrapContext], [Device.WrapStream], [Device.WrapEvent] and [Device.WrapMemory] take those of other
+// libraries. Package cuda/cu has every function of the driver under its C name. [Device.Call] makes such calls in the
+// device's context.
+//
+// The comment of a function names the CUDA version that it needs if that is newer than 11.0. With an older driver it
+// returns a [*driver.UnsupportedError]. Sizes and offsets are in bytes, and in values for [Buffer].
 //
 // # Lifetimes
 //
@@ -22,7 +27,9 @@
 // # Threads
 //
 // CUDA's current context is a property of an operating system thread, and goroutines move between threads. Each method
-// locks its thread, makes the context current, calls the driver and restores the previous context.
+// makes the context current, calls the driver and restores the previous context, in one call into C. It does not lock the
+// thread. The exceptions lock it, because they make several calls: captures, blocking writes and fills of memory
+// ([Memory.WriteAt], [Memory.Fill]), and releases.
 //
 // # Sharing memory
 //

@@ -39,21 +39,25 @@ func (d *Device) NewEvent(opts EventOptions) (*Event, error) {
 	if opts.BlockingSync {
 		flags |= cu.EVENT_BLOCKING_SYNC
 	}
-	return d.makeEvent("new event", func(h *cu.Event) error { return check("cuEventCreate", cu.EventCreate(h, uint32(flags))) })
+	return d.makeEvent("new event", func(c cu.Context, h *cu.Event) error { return check("cuEventCreate", c.EventCreate(h, flags)) }, Owned)
 }
 
 // OpenEvent returns an event that another process made with Interprocess and exported with [Event.IPCHandle]. The
 // caller owns it. Both processes need the same /dev/shm. An event of this process is refused with [driver.ErrHandle].
 func (d *Device) OpenEvent(handle [64]byte) (*Event, error) {
-	return d.makeEvent("open event", func(h *cu.Event) error {
-		return handleError(check("cuIpcOpenEventHandle", cu.IpcOpenEventHandle(h, cu.IpcEventHandle{Reserved: handle})))
-	})
+	return d.makeEvent("open event", func(c cu.Context, h *cu.Event) error {
+		return handleError(check("cuIpcOpenEventHandle", c.IpcOpenEventHandle(h, cu.IpcEventHandle{Reserved: handle})))
+	}, Owned)
 }
 
-func (d *Device) makeEvent(op string, make func(*cu.Event) error) (*Event, error) {
+func (d *Device) makeEvent(op string, make func(cu.Context, *cu.Event) error, own Ownership) (*Event, error) {
+	destroy := cu.EventDestroy
+	if own == Borrowed {
+		destroy = func(cu.Event) cu.Result { return cu.SUCCESS }
+	}
 	return made(d, op, func() (*Event, error) {
 		e := &Event{dev: d}
-		return e, create(&e.resource, d, "event", 0, &e.handle, func() error { return make(&e.handle) }, "cuEventDestroy", cu.EventDestroy)
+		return e, create(&e.resource, d, "event", 0, &e.handle, func(c cu.Context) error { return make(c, &e.handle) }, "cuEventDestroy", destroy)
 	})
 }
 
@@ -69,29 +73,29 @@ func (e *Event) Handle() cu.Event {
 
 // Record makes the event represent all work that is in the stream now. The stream must be of the event's device.
 func (e *Event) Record(s *Stream) error {
-	return e.dev.opError("record event", s.with(&e.resource, func() error {
-		return check("cuEventRecord", cu.EventRecord(e.handle, s.handle))
+	return e.dev.opError("record event", s.with(&e.resource, func(ctx cu.Context) error {
+		return check("cuEventRecord", ctx.EventRecord(e.handle, s.handle))
 	}))
 }
 
 // Done reports whether the event's work is done. It returns true if the event was never recorded.
 func (e *Event) Done() (bool, error) {
-	done := false
-	err := e.call(func() error {
-		r := cu.EventQuery(e.handle)
-		done = r == cu.SUCCESS
+	done := true
+	err := e.invoke("cuEventQuery", func(c cu.Context) cu.Result {
+		r := c.EventQuery(e.handle)
 		if r == cu.ERROR_NOT_READY {
-			return nil
+			done = false
+			return cu.SUCCESS
 		}
-		return check("cuEventQuery", r)
+		return r
 	})
-	return done, e.dev.opError("query event", err)
+	return done && err == nil, e.dev.opError("query event", err)
 }
 
 // Synchronize returns when the event's work is done. It occupies a thread while it waits.
 func (e *Event) Synchronize() error {
-	return e.dev.opError("synchronize event", e.call(func() error {
-		return check("cuEventSynchronize", cu.EventSynchronize(e.handle))
+	return e.dev.opError("synchronize event", e.invoke("cuEventSynchronize", func(c cu.Context) cu.Result {
+		return c.EventSynchronize(e.handle)
 	}))
 }
 
@@ -104,13 +108,11 @@ func (e *Event) Since(start *Event) (time.Duration, error) {
 
 func (e *Event) elapsed(start *Event, ms *float32) error {
 	return withAll([]*resource{&e.resource, &start.resource}, func() error {
-		return e.p.do(func() error {
-			r := cu.EventElapsedTime(ms, start.handle, e.handle)
-			if r.Missing() { // drivers before CUDA 12.8
-				r = cu.EventElapsedTime_v1(ms, start.handle, e.handle)
-			}
-			return check("cuEventElapsedTime", r)
-		})
+		r := e.p.ctx.EventElapsedTime(ms, start.handle, e.handle)
+		if r.Missing() { // drivers before CUDA 12.8
+			r = e.p.ctx.EventElapsedTime_v1(ms, start.handle, e.handle)
+		}
+		return check("cuEventElapsedTime", r)
 	})
 }
 
@@ -118,7 +120,7 @@ func (e *Event) elapsed(start *Event, ms *float32) error {
 // Interprocess. The event must stay open until the other process has opened it.
 func (e *Event) IPCHandle() ([64]byte, error) {
 	var h cu.IpcEventHandle
-	err := e.call(func() error { return check("cuIpcGetEventHandle", cu.IpcGetEventHandle(&h, e.handle)) })
+	err := e.invoke("cuIpcGetEventHandle", func(c cu.Context) cu.Result { return c.IpcGetEventHandle(&h, e.handle) })
 	return h.Reserved, e.dev.opError("export event", err)
 }
 

@@ -16,10 +16,10 @@ func (a *Allocation) ExportFile() (*os.File, error) {
 
 func (a *Allocation) exportFile() (*os.File, error) {
 	var f *os.File
-	err := a.call(func() (err error) {
+	err := a.call(func(c cu.Context) (err error) {
 		f, err = exportedFile(func(fd *int32) error {
 			return check("cuMemExportToShareableHandle",
-				cu.MemExportToShareableHandle(unsafe.Pointer(fd), a.handle, cu.MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
+				c.MemExportToShareableHandle(unsafe.Pointer(fd), a.handle, cu.MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
 		})
 		return err
 	})
@@ -35,9 +35,9 @@ func (a *Allocation) ExportFabric() ([64]byte, error) {
 
 func (a *Allocation) exportFabric() ([64]byte, error) {
 	var h cu.MemFabricHandle
-	err := a.call(func() error {
+	err := a.call(func(c cu.Context) error {
 		return check("cuMemExportToShareableHandle",
-			cu.MemExportToShareableHandle(unsafe.Pointer(&h), a.handle, cu.MEM_HANDLE_TYPE_FABRIC, 0))
+			c.MemExportToShareableHandle(unsafe.Pointer(&h), a.handle, cu.MEM_HANDLE_TYPE_FABRIC, 0))
 	})
 	return h.Data, err
 }
@@ -53,17 +53,17 @@ func (d *Device) importFabric(handle [64]byte) (*Allocation, error) {
 	// The driver takes the address of the handle in a parameter that otherwise contains a descriptor. A heap object
 	// does not move, and the closure keeps it alive.
 	h := &cu.MemFabricHandle{Data: handle}
-	if err := d.makeAllocation(a, func() error { return importFabric(&a.handle, h) }); err != nil {
+	if err := d.makeAllocation(a, func(c cu.Context) error { return importFabric(c, &a.handle, h) }); err != nil {
 		return nil, err
 	}
 	return a, d.verify(a)
 }
 
 //go:uintptrescapes
-func importAt(out *cu.MemGenericAllocationHandle, at uintptr, types cu.MemAllocationHandleType) cu.Result {
-	return cu.MemImportFromShareableHandle(out, at, types)
+func importAt(c cu.Context, out *cu.MemGenericAllocationHandle, at uintptr, types cu.MemAllocationHandleType) cu.Result {
+	return c.MemImportFromShareableHandle(out, at, types)
 }
 
-func importFabric(out *cu.MemGenericAllocationHandle, h *cu.MemFabricHandle) error {
-	return fabricError(FabricHandle, check("cuMemImportFromShareableHandle", importAt(out, uintptr(unsafe.Pointer(h)), cu.MEM_HANDLE_TYPE_FABRIC)))
+func importFabric(c cu.Context, out *cu.MemGenericAllocationHandle, h *cu.MemFabricHandle) error {
+	return fabricError(FabricHandle, check("cuMemImportFromShareableHandle", importAt(c, out, uintptr(unsafe.Pointer(h)), cu.MEM_HANDLE_TYPE_FABRIC)))
 }

@@ -6,9 +6,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// Function is a kernel of a module. It keeps the module reachable, and cannot be used after the module's Close.
+// Function is a kernel of a module or a library. It keeps its owner reachable, and cannot be used after the owner's Close.
 type Function struct {
-	mod    *Module
+	dev    *Device
+	mod    *resource // of the module or the library
 	name   string
 	handle cu.Function
 	params []param
@@ -24,12 +25,12 @@ const maxParams = 32764
 // Function returns the kernel with the name, which for C++ is mangled unless the kernel is extern "C". It returns
 // [ErrNoSymbol] if the module has no such kernel.
 func (m *Module) Function(name string) (*Function, error) {
-	f := &Function{mod: m, name: name}
-	err := m.lookup(name, func(c *byte) (string, cu.Result) {
-		return "cuModuleGetFunction", cu.ModuleGetFunction(&f.handle, m.handle, c)
+	f := &Function{dev: m.dev, mod: &m.resource, name: name}
+	err := m.lookup(name, func(c cu.Context, name *byte) (string, cu.Result) {
+		return "cuModuleGetFunction", c.ModuleGetFunction(&f.handle, m.handle, name)
 	})
 	if err == nil {
-		err = m.call(f.readParams)
+		err = f.with(f.readParams)
 	}
 	if err != nil {
 		return nil, m.dev.opError("function", err)
@@ -38,10 +39,10 @@ func (m *Module) Function(name string) (*Function, error) {
 }
 
 // readParams queries the place of each parameter until the driver reports that there are no further ones.
-func (f *Function) readParams() error {
+func (f *Function) readParams(c cu.Context) error {
 	for i := range uint64(maxParams) {
 		var p param
-		r := cu.FuncGetParamInfo(f.handle, i, &p.offset, &p.bytes)
+		r := c.FuncGetParamInfo(f.handle, i, &p.offset, &p.bytes)
 		switch {
 		case r == cu.SUCCESS:
 			f.params = append(f.params, p)
@@ -56,6 +57,19 @@ func (f *Function) readParams() error {
 		}
 	}
 	return fmt.Errorf("kernel %s: more than %d parameters", f.name, maxParams)
+}
+
+// with runs fn while neither the kernel nor its context can be released. fn calls the driver by methods of the context. A
+// kernel of a library may be for another device than that which loaded the library.
+func (f *Function) with(fn func(c cu.Context) error) error {
+	if f.dev.p == f.mod.p {
+		return f.mod.call(fn)
+	}
+	if err := f.mod.use(); err != nil {
+		return err
+	}
+	defer f.mod.done()
+	return f.dev.Call(fn)
 }
 
 // Name returns the kernel's name.
@@ -73,36 +87,21 @@ func (f *Function) Handle() cu.Function {
 // Attribute returns a numeric attribute of the kernel, such as [cu.FUNC_ATTRIBUTE_NUM_REGS].
 func (f *Function) Attribute(a cu.Function_attribute) (int, error) {
 	var v int32
-	err := f.mod.call(func() error { return check("cuFuncGetAttribute", cu.FuncGetAttribute(&v, a, f.handle)) })
-	return int(v), f.mod.dev.opError("attribute of "+f.name, err)
+	err := f.with(func(c cu.Context) error { return check("cuFuncGetAttribute", c.FuncGetAttribute(&v, a, f.handle)) })
+	return int(v), f.dev.opError("attribute of "+f.name, err)
 }
 
 // SetSharedBytes sets the limit of dynamic shared memory with which the kernel can be launched. The default is 48 KiB.
 func (f *Function) SetSharedBytes(bytes uint32) error {
-	return f.mod.dev.opError("shared memory of "+f.name, f.mod.call(func() error {
+	return f.dev.opError("shared memory of "+f.name, f.with(func(c cu.Context) error {
 		return check("cuFuncSetAttribute",
-			cu.FuncSetAttribute(f.handle, cu.FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, int32(bytes)))
+			c.FuncSetAttribute(f.handle, cu.FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, int32(bytes)))
 	}))
 }
 
-// MaxActiveBlocks returns the number of blocks of the given number of threads and bytes of dynamic shared memory that
-// run on one multiprocessor at a time.
-func (f *Function) MaxActiveBlocks(threads int, sharedBytes uint64) (int, error) {
-	var n int32
-	err := f.mod.call(func() error {
-		return check("cuOccupancyMaxActiveBlocksPerMultiprocessor",
-			cu.OccupancyMaxActiveBlocksPerMultiprocessor(&n, f.handle, int32(threads), sharedBytes))
-	})
-	return int(n), f.mod.dev.opError("occupancy of "+f.name, err)
-}
-
-// SuggestBlock returns the number of threads of a block that maximises occupancy, and the minimum number of blocks that
-// does so. limit is the maximum number of threads of a block; 0 means no limit.
-func (f *Function) SuggestBlock(sharedBytes uint64, limit int) (threads, blocks int, err error) {
-	var grid, block int32
-	err = f.mod.call(func() error {
-		return check("cuOccupancyMaxPotentialBlockSize",
-			cu.OccupancyMaxPotentialBlockSize(&grid, &block, f.handle, 0, sharedBytes, int32(limit)))
-	})
-	return int(block), int(grid), f.mod.dev.opError("occupancy of "+f.name, err)
+// AllowLargeClusters allows launches with clusters of more than 8 blocks, which not every device supports.
+func (f *Function) AllowLargeClusters() error {
+	return f.dev.opError("clusters of "+f.name, f.with(func(c cu.Context) error {
+		return check("cuFuncSetAttribute", c.FuncSetAttribute(f.handle, cu.FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1))
+	}))
 }

@@ -64,6 +64,7 @@ func TestLaunch(t *testing.T) {
 		"int that does not fit": {float32(1), x, y, 1 << 40},
 		"nil":                   {float32(1), nil, y, uint32(1)},
 		"nil memory":            {float32(1), (*cuda.Memory)(nil), y, uint32(1)},
+		"nil buffer":            {float32(1), (*cuda.Buffer[float32])(nil), y, uint32(1)},
 		"a Go pointer":          {float32(1), &got, y, uint32(1)},
 		"a slice":               {float32(1), got, y, uint32(1)},
 		"a string":              {float32(1), "x", y, uint32(1)},

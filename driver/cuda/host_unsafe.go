@@ -29,8 +29,8 @@ func (d *Device) pinnedHost(bytes int64) (*HostMemory, error) {
 	}
 	var at unsafe.Pointer
 	m := &HostMemory{dev: d}
-	make := func() error {
-		return check("cuMemHostAlloc", cu.MemHostAlloc(&at, uint64(bytes), cu.MEMHOSTALLOC_PORTABLE))
+	make := func(c cu.Context) error {
+		return check("cuMemHostAlloc", c.MemHostAlloc(&at, uint64(bytes), cu.MEMHOSTALLOC_PORTABLE))
 	}
 	if err := create(&m.resource, d, "pinned host memory", bytes, &at, make, "cuMemFreeHost", cu.MemFreeHost); err != nil {
 		return nil, err
@@ -53,6 +53,11 @@ func (d *Device) RegisterHostReadOnly(data []byte) (*HostMemory, error) {
 }
 
 func (d *Device) registerHost(data []byte, readOnly bool) (*HostMemory, error) {
+	return d.register(data, readOnly, func() {})
+}
+
+// register pins data. It calls released after it is unpinned.
+func (d *Device) register(data []byte, readOnly bool, released func()) (*HostMemory, error) {
 	if len(data) == 0 {
 		return nil, invalid("no bytes to register")
 	}
@@ -67,10 +72,13 @@ func (d *Device) registerHost(data []byte, readOnly bool) (*HostMemory, error) {
 		flags |= cu.MEMHOSTREGISTER_READ_ONLY
 	}
 	m := &HostMemory{dev: d, data: data, registered: true, readOnly: readOnly}
-	make := func() error { return check("cuMemHostRegister", cu.MemHostRegister(at, uint64(len(data)), flags)) }
+	make := func(c cu.Context) error {
+		return check("cuMemHostRegister", c.MemHostRegister(at, uint64(len(data)), flags))
+	}
 	unregister := func(at unsafe.Pointer) cu.Result {
 		r := cu.MemHostUnregister(at)
 		runtime.KeepAlive(data)
+		released()
 		return r
 	}
 	if err := create(&m.resource, d, "registered host memory", int64(len(data)), &at, make, "cuMemHostUnregister", unregister); err != nil {
@@ -78,6 +86,23 @@ func (d *Device) registerHost(data []byte, readOnly bool) (*HostMemory, error) {
 	}
 	m.life.wide = true
 	return m, nil
+}
+
+// PinMemory pins memory of the host that this project shares, such as a slab of package driver/host or an imported one,
+// until Close. It borrows m, whose mapping remains until then, also if m is closed before. Memory that is not writable is
+// pinned read-only ([Device.RegisterHostReadOnly]); writable memory cannot be sealed meanwhile.
+func (d *Device) PinMemory(m driver.Mapped) (*HostMemory, error) {
+	return made(d, "pin memory", func() (*HostMemory, error) {
+		data, unpin, err := m.Pin(m.Writable())
+		if err != nil {
+			return nil, err
+		}
+		h, err := d.register(data, !m.Writable(), unpin)
+		if err != nil {
+			unpin()
+		}
+		return h, err
+	})
 }
 
 // Data returns the memory, valid until Close, and nil after it. If the HostMemory becomes unreachable without Close,
@@ -97,9 +122,9 @@ func (m *HostMemory) Data() []byte {
 // package cu in the context of another device must be done before. A second Close returns nil.
 func (m *HostMemory) Close() error { return m.dev.opError("close host memory", m.close()) }
 
-// copyFromDevice copies len(p) bytes to host memory and returns when they have arrived. The context must be current.
-func copyFromDevice(p []byte, src cu.DevicePtr) error {
-	return check("cuMemcpyDtoH", cu.MemcpyDtoH(unsafe.Pointer(unsafe.SliceData(p)), src, uint64(len(p))))
+// copyFromDevice copies len(p) bytes to host memory and returns when they have arrived.
+func copyFromDevice(c cu.Context, p []byte, src cu.DevicePtr) error {
+	return check("cuMemcpyDtoH", c.MemcpyDtoH(unsafe.Pointer(unsafe.SliceData(p)), src, uint64(len(p))))
 }
 
 // copyToDevice copies p from host memory. The context must be current. It returns when p can be changed, which for
@@ -109,11 +134,11 @@ func copyToDevice(dst cu.DevicePtr, p []byte) error {
 }
 
 // queueToDevice queues a copy from pinned memory.
-func queueToDevice(dst cu.DevicePtr, p []byte, s cu.Stream) error {
-	return check("cuMemcpyHtoDAsync", cu.MemcpyHtoDAsync(dst, unsafe.Pointer(unsafe.SliceData(p)), uint64(len(p)), s))
+func queueToDevice(c cu.Context, dst cu.DevicePtr, p []byte, s cu.Stream) error {
+	return check("cuMemcpyHtoDAsync", c.MemcpyHtoDAsync(dst, unsafe.Pointer(unsafe.SliceData(p)), uint64(len(p)), s))
 }
 
 // queueFromDevice queues a copy to pinned memory.
-func queueFromDevice(p []byte, src cu.DevicePtr, s cu.Stream) error {
-	return check("cuMemcpyDtoHAsync", cu.MemcpyDtoHAsync(unsafe.Pointer(unsafe.SliceData(p)), src, uint64(len(p)), s))
+func queueFromDevice(c cu.Context, p []byte, src cu.DevicePtr, s cu.Stream) error {
+	return check("cuMemcpyDtoHAsync", c.MemcpyDtoHAsync(unsafe.Pointer(unsafe.SliceData(p)), src, uint64(len(p)), s))
 }

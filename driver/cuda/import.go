@@ -109,7 +109,7 @@ func handleError(err error) error {
 		cu.ERROR_INVALID_RESOURCE_TYPE:
 		return fmt.Errorf("%w: %w", driver.ErrHandle, err)
 	case cu.ERROR_INVALID_CONTEXT:
-		if e.Func == "cuIpcOpenMemHandle" || e.Func == "cuIpcOpenEventHandle" {
+		if e.Func == "cuIpcOpenMemHandle" || e.Func == "cuIpcOpenEventHandle" || e.Func == "cuMemPoolImportPointer" {
 			return fmt.Errorf("%w: made by this process, or by one with the same process number: %w", driver.ErrHandle, err)
 		}
 	case cu.ERROR_ALREADY_MAPPED:

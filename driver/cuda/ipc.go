@@ -24,7 +24,7 @@ func (d *Device) AllocLegacy(bytes int64) (*Memory, error) {
 // allocLegacy is AllocLegacy for callers that hold a reference to the context.
 func (d *Device) allocLegacy(bytes int64) (*Memory, error) {
 	m := &Memory{dev: d, bytes: bytes, writable: true}
-	make := func() error { return check("cuMemAlloc", cu.MemAlloc(&m.ptr, uint64(bytes))) }
+	make := func(c cu.Context) error { return check("cuMemAlloc", c.MemAlloc(&m.ptr, uint64(bytes))) }
 	if err := create(&m.resource, d, "memory", bytes, &m.ptr, make, "cuMemFree", cu.MemFree); err != nil {
 		return nil, err
 	}
@@ -40,15 +40,11 @@ func (d *Device) allocLegacy(bytes int64) (*Memory, error) {
 // to the whole allocation.
 func (p *primary) ipcHandle(ptr cu.DevicePtr) (blob [64]byte, offset int64, err error) {
 	var h cu.IpcMemHandle
-	err = p.do(func() error {
-		var base cu.DevicePtr
-		if err := check("cuMemGetAddressRange", cu.MemGetAddressRange(&base, nil, ptr)); err != nil {
-			return err
-		}
-		offset = int64(ptr - base)
-		return check("cuIpcGetMemHandle", cu.IpcGetMemHandle(&h, ptr))
-	})
-	return h.Reserved, offset, err
+	var base cu.DevicePtr
+	if err := check("cuMemGetAddressRange", p.ctx.MemGetAddressRange(&base, nil, ptr)); err != nil {
+		return h.Reserved, 0, err
+	}
+	return h.Reserved, int64(ptr - base), check("cuIpcGetMemHandle", p.ctx.IpcGetMemHandle(&h, ptr))
 }
 
 // IPCHandle returns the legacy handle of the allocation that contains ptr, and the offset of ptr in it in bytes. The
@@ -80,8 +76,8 @@ type ipcMapping struct {
 	users int
 }
 
-// openIPC opens a handle, or adds a user if it is open already. The context is current.
-func openIPC(key ipcKey) (*ipcMapping, error) {
+// openIPC opens a handle in the context, or adds a user if it is open already.
+func openIPC(c cu.Context, key ipcKey) (*ipcMapping, error) {
 	opened.mu.Lock()
 	defer opened.mu.Unlock()
 	if m := opened.m[key]; m != nil {
@@ -89,19 +85,19 @@ func openIPC(key ipcKey) (*ipcMapping, error) {
 		return m, nil
 	}
 	m := &ipcMapping{users: 1}
-	err := check("cuIpcOpenMemHandle", cu.IpcOpenMemHandle(&m.base, cu.IpcMemHandle{Reserved: key.handle},
-		uint32(cu.IPC_MEM_LAZY_ENABLE_PEER_ACCESS)))
+	err := check("cuIpcOpenMemHandle", c.IpcOpenMemHandle(&m.base, cu.IpcMemHandle{Reserved: key.handle},
+		cu.IPC_MEM_LAZY_ENABLE_PEER_ACCESS))
 	if err != nil {
 		return nil, err
 	}
 	var base cu.DevicePtr
 	var size uint64
-	err = check("cuMemGetAddressRange", cu.MemGetAddressRange(&base, &size, m.base))
+	err = check("cuMemGetAddressRange", c.MemGetAddressRange(&base, &size, m.base))
 	if err == nil && base > m.base {
 		err = fmt.Errorf("%w: the driver mapped it at %#x, outside its own allocation", driver.ErrHandle, uint64(m.base))
 	}
 	if err != nil {
-		return nil, joinErrors([]error{err, check("cuIpcCloseMemHandle", cu.IpcCloseMemHandle(m.base))})
+		return nil, joinErrors([]error{err, check("cuIpcCloseMemHandle", c.IpcCloseMemHandle(m.base))})
 	}
 	m.bytes = int64(size) - int64(m.base-base)
 	opened.m[key] = m
@@ -136,11 +132,7 @@ func (d *Device) OpenIPC(handle [64]byte) (*Memory, error) {
 // openMemory is OpenIPC for callers that hold a reference to the context.
 func (d *Device) openMemory(handle [64]byte) (*Memory, error) {
 	key := ipcKey{handle, d.handle}
-	var opened *ipcMapping
-	err := d.p.do(func() (err error) {
-		opened, err = openIPC(key)
-		return err
-	})
+	opened, err := openIPC(d.p.ctx, key)
 	if err != nil {
 		return nil, err
 	}

@@ -24,11 +24,13 @@ type LaunchConfig struct {
 	SharedBytes uint32
 	// Stream is the queue; nil means the default stream.
 	Stream *Stream
+	// Attributes are optional properties, such as [Cooperative] and [ClusterSize], each at most once.
+	Attributes []LaunchAttribute
 }
 
 // Launch queues the kernel. The arguments are, in order:
 //
-//   - [*Memory], [cu.DevicePtr] or any [driver.Addressable], for a pointer;
+//   - [*Memory], [cu.DevicePtr], any [driver.Addressable] or any [Region] such as *tensor.Tensor, for a pointer;
 //   - bool, int8 to int64, uint8 to uint64, float32, float64, and types based on them, for a number of exactly that size;
 //   - int and uint, for a number of the size that the kernel takes, if the value fits;
 //   - arrays and structs of numbers, for a struct with the same layout in C.
@@ -37,49 +39,88 @@ type LaunchConfig struct {
 // refuses a mismatch with [driver.ErrInvalid] and queues nothing. It cannot check whether four bytes are a float or an
 // int. Errors of a running kernel are reported by a later call.
 func (f *Function) Launch(cfg LaunchConfig, args ...any) error {
-	return f.mod.dev.opError("launch "+f.name, f.launch(cfg, args))
+	return f.dev.opError("launch "+f.name, f.launch(cfg, args))
 }
 
 func (f *Function) launch(cfg LaunchConfig, args []any) error {
-	if f.known && len(args) != len(f.params) {
-		return invalid("%d arguments, the kernel takes %d", len(args), len(f.params))
+	a, err := f.pack(args)
+	if err != nil {
+		return err
 	}
-	a := arguments{values: make([]byte, 0, 16*len(args)), offsets: make([]int, 0, len(args)), used: make([]*resource, 0, len(args)+2)}
+	return f.launchWith(&cfg, append(a.used, f.mod), unsafe.SliceData(a.pointers()))
+}
+
+// pack checks the arguments and converts them to bytes.
+func (f *Function) pack(args []any) (*arguments, error) {
+	if f.known && len(args) != len(f.params) {
+		return nil, invalid("%d arguments, the kernel takes %d", len(args), len(f.params))
+	}
+	a := &arguments{values: make([]byte, 0, 16*len(args)), offsets: make([]int, 0, len(args)), used: make([]*resource, 0, len(args)+3)}
 	for i, arg := range args {
 		size := unknownSize
 		if f.known {
 			size = int(f.params[i].bytes)
 		}
 		if err := a.add(arg, size); err != nil {
-			return fmt.Errorf("argument %d: %w", i, err)
+			return nil, fmt.Errorf("argument %d: %w", i, err)
 		}
 	}
-	used := append(a.used, &f.mod.resource)
-	if cfg.Stream == nil {
-		return withAll(used, func() error {
-			return f.mod.p.do(func() error { return f.queueAndMark(cfg, f.mod.p.legacy, used, &a) })
-		})
+	return a, nil
+}
+
+// launchWith queues the kernel with one pointer for each argument. used are the objects that the launch uses, among
+// them f.mod.
+func (f *Function) launchWith(cfg *LaunchConfig, used []*resource, pointers *unsafe.Pointer) error {
+	attrs, events, err := launchOptions(cfg.Attributes)
+	if err != nil {
+		return err
 	}
-	return withAll(append(used, &cfg.Stream.resource), func() error {
-		return f.mod.p.do(func() error { return f.queueAndMark(cfg, cfg.Stream.track, used, &a) })
+	t := f.dev.p.legacy
+	if cfg.Stream != nil {
+		t = cfg.Stream.track
+		used = append(used, &cfg.Stream.resource)
+	}
+	if f.dev.p != f.mod.p { // f.mod keeps only its own context alive
+		if err := f.dev.hold(); err != nil {
+			return err
+		}
+		defer f.dev.p.put()
+	}
+	return withAll(append(used, events...), func() error {
+		err := f.queue(cfg, t.handle, attrs, pointers)
+		for _, r := range used {
+			t.mark(r.life)
+		}
+		return err
 	})
 }
 
-// queueAndMark queues the kernel and records its use of the module and of the memory among its arguments.
-func (f *Function) queueAndMark(cfg LaunchConfig, t *track, used []*resource, a *arguments) error {
-	err := f.queue(cfg, t.handle, a.pointers())
-	for _, r := range used {
-		t.mark(r.life)
-	}
-	return err
-}
-
-func (f *Function) queue(cfg LaunchConfig, stream cu.Stream, pointers []unsafe.Pointer) error {
+// queue calls the driver. It uses the older function if the launch has no attributes.
+func (f *Function) queue(cfg *LaunchConfig, stream cu.Stream, attrs []cu.LaunchAttribute, pointers *unsafe.Pointer) error {
+	c := f.dev.p.ctx
 	gx, gy, gz := cfg.Grid.orOne()
 	bx, by, bz := cfg.Block.orOne()
-	r := cu.LaunchKernel(f.handle, gx, gy, gz, bx, by, bz, cfg.SharedBytes, stream, unsafe.SliceData(pointers), nil)
-	runtime.KeepAlive(pointers)
-	return check("cuLaunchKernel", r)
+	if len(attrs) == 0 {
+		return check("cuLaunchKernel", c.LaunchKernel(f.handle, gx, gy, gz, bx, by, bz, cfg.SharedBytes, stream, pointers, nil))
+	}
+	config, unpin := cfg.raw(stream, attrs)
+	defer unpin()
+	return launchError(attrs, check("cuLaunchKernelEx", c.LaunchKernelEx(config, f.handle, pointers, nil)))
+}
+
+// raw returns the configuration in the driver's form. The driver reads the attributes by an address inside of it, so their
+// array is pinned until unpin is called.
+func (cfg *LaunchConfig) raw(stream cu.Stream, attrs []cu.LaunchAttribute) (config *cu.LaunchConfig, unpin func()) {
+	config = &cu.LaunchConfig{SharedMemBytes: cfg.SharedBytes, HStream: stream, NumAttrs: uint32(len(attrs))}
+	config.GridDimX, config.GridDimY, config.GridDimZ = cfg.Grid.orOne()
+	config.BlockDimX, config.BlockDimY, config.BlockDimZ = cfg.Block.orOne()
+	if len(attrs) == 0 {
+		return config, func() {}
+	}
+	pin := new(runtime.Pinner)
+	pin.Pin(&attrs[0])
+	config.Attrs = &attrs[0]
+	return config, pin.Unpin
 }
 
 // pointers returns the addresses of the values. The driver copies the values before it returns.

@@ -10,18 +10,20 @@ import (
 // lifetime decides when an object can be released. It counts the calls that use the object, and records the last use in
 // each stream. Using an object never blocks, which rules out deadlocks between calls and Closes.
 type lifetime struct {
+	calls   atomic.Int64 // calls in flight, plus closing once a closer is waiting or the object is released
 	exposed atomic.Bool  // an address or a handle was returned, and its users are not recorded
 	wide    bool         // the address is also known outside of this package; set before the object is returned
 	pending atomic.Int32 // postponed releases of objects that were made from this one
 
 	mu      sync.Mutex
 	changed sync.Cond
-	calls   int  // in flight
-	closing bool // a closer is waiting, or the object is released
 	ended   bool // the object is released, or its release is postponed
 	last    []lastUse
 	reach   []*primary // contexts of other devices in which the object's address is valid
 }
+
+// closing is a bit of lifetime.calls. It changes only under the lock.
+const closing = 1 << 62
 
 // lastUse is the number of the last operation in a stream that uses an object.
 type lastUse struct {
@@ -37,20 +39,17 @@ func newLifetime() *lifetime {
 
 // use keeps the object from being released until done. It fails with [os.ErrClosed] once closing has begun.
 func (l *lifetime) use() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closing {
+	if l.calls.Add(1) >= closing {
+		l.done()
 		return os.ErrClosed
 	}
-	l.calls++
 	return nil
 }
 
 func (l *lifetime) done() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.calls--
-	if l.calls == 0 && l.closing {
+	if l.calls.Add(-1) == closing { // a closer may be waiting for this call
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		l.changed.Broadcast()
 	}
 }
@@ -60,14 +59,14 @@ func (l *lifetime) done() {
 func (l *lifetime) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.closing && !l.ended {
+	for l.calls.Load() >= closing && !l.ended {
 		l.changed.Wait()
 	}
 	if l.ended {
 		return false
 	}
-	l.closing = true
-	for l.calls > 0 {
+	l.calls.Add(closing)
+	for l.calls.Load() > closing {
 		l.changed.Wait()
 	}
 	return true
@@ -77,7 +76,10 @@ func (l *lifetime) begin() bool {
 func (l *lifetime) end(released bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.closing, l.ended = released, released
+	l.ended = released
+	if !released {
+		l.calls.Add(-closing)
+	}
 	l.changed.Broadcast()
 }
 

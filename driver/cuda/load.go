@@ -28,7 +28,7 @@ type stage struct {
 func (d *Device) stages() (*staging, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
+	if d.closed.Load() {
 		return nil, os.ErrClosed
 	}
 	if d.staging == nil {
@@ -162,10 +162,10 @@ func (l *load) copyPiece(b *stage, buf []byte, at int64) error {
 	if err := readFull(l.src, buf, l.srcOff+at); err != nil {
 		return err
 	}
-	return l.m.call(func() error {
-		err := queueToDevice(l.m.ptr+cu.DevicePtr(l.dstOff+at), buf, b.stream.handle)
+	return l.m.call(func(c cu.Context) error {
+		err := queueToDevice(c, l.m.ptr+cu.DevicePtr(l.dstOff+at), buf, b.stream.handle)
 		if err == nil {
-			err = check("cuStreamSynchronize", cu.StreamSynchronize(b.stream.handle))
+			err = check("cuStreamSynchronize", c.StreamSynchronize(b.stream.handle))
 		}
 		if err != nil { // the copy may be unfinished
 			b.stream.track.mark(l.m.life)

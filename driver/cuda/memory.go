@@ -139,8 +139,8 @@ func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
 	}
 	n := int(min(int64(len(p)), max(m.bytes-off, 0)))
 	if n > 0 {
-		err := m.callAndWait(func() error { return copyFromDevice(p[:n], m.ptr+cu.DevicePtr(off)) })
-		if err != nil {
+		if err := copyFromDevice(m.p.ctx, p[:n], m.ptr+cu.DevicePtr(off)); err != nil {
+			m.p.legacy.mark(m.life) // the copy may be unfinished
 			return 0, m.dev.opError("read", err)
 		}
 	}
@@ -185,7 +185,8 @@ func (m *Memory) copyFrom(off int64, src *Memory, srcOff, n int64) error {
 			return err
 		}
 		if src.p != m.p { // the source's device may still be writing it
-			if err := src.callAndWait(func() error { return check("cuStreamSynchronize", cu.StreamSynchronize(0)) }); err != nil {
+			if err := check("cuStreamSynchronize", src.p.ctx.StreamSynchronize(0)); err != nil {
+				src.p.legacy.mark(src.life)
 				return err
 			}
 		}

@@ -28,8 +28,8 @@ func (d *Device) EnablePeer(other *Device) error {
 		return d.opError("peer access", &driver.UnsupportedError{Feature: fmt.Sprintf("access to %s", other.info),
 			Requires: "a connection between the two devices (NVLink or PCIe peer to peer)"})
 	}
-	return d.opError("peer access", d.withPeer(other, func() error {
-		r := cu.CtxEnablePeerAccess(other.p.ctx, 0)
+	return d.opError("peer access", d.withPeer(other, func(c cu.Context) error {
+		r := c.CtxEnablePeerAccess(other.p.ctx, 0)
 		if r != cu.SUCCESS && r != cu.ERROR_PEER_ACCESS_ALREADY_ENABLED {
 			return check("cuCtxEnablePeerAccess", r)
 		}
@@ -38,13 +38,13 @@ func (d *Device) EnablePeer(other *Device) error {
 	}))
 }
 
-// withPeer runs fn in the context of d while the context of the other device cannot be released.
-func (d *Device) withPeer(other *Device, fn func() error) (err error) {
+// withPeer runs fn with the context of d while neither context can be released.
+func (d *Device) withPeer(other *Device, fn func(c cu.Context) error) (err error) {
 	if err := other.hold(); err != nil {
 		return fmt.Errorf("%s: %w", other.info, err)
 	}
 	defer func() { err = joinErrors([]error{err, other.p.put()}) }()
-	return d.Do(fn)
+	return d.Call(fn)
 }
 
 // peerAccess lists, for each context, the contexts whose kernels can access its memory of cuMemAlloc. An entry remains
@@ -101,8 +101,8 @@ func (m *Memory) reachFrom(d *Device) error {
 
 // DisablePeer removes the access. It returns nil if there is none.
 func (d *Device) DisablePeer(other *Device) error {
-	return d.opError("peer access", d.withPeer(other, func() error {
-		r := cu.CtxDisablePeerAccess(other.p.ctx)
+	return d.opError("peer access", d.withPeer(other, func(c cu.Context) error {
+		r := c.CtxDisablePeerAccess(other.p.ctx)
 		if r == cu.ERROR_PEER_ACCESS_NOT_ENABLED {
 			return nil
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// Pool is memory that the driver keeps for allocations in stream order. It cannot be shared with other processes; use
-// [Device.Alloc] for memory to share.
+// Pool is memory that the driver keeps for allocations in stream order. A pool of [Device.NewSharedPool] can be shared
+// with other processes, one allocation at a time. For whole slabs use [Device.Alloc]. It needs CUDA 11.2.
 type Pool struct {
 	resource
 	dev    *Device
@@ -16,13 +16,19 @@ type Pool struct {
 }
 
 // NewPool returns a new pool of the device, which the caller owns.
-func (d *Device) NewPool() (*Pool, error) {
-	props := cu.MemPoolProps{AllocType: cu.MEM_ALLOCATION_TYPE_PINNED}
+func (d *Device) NewPool() (*Pool, error) { return d.NewSharedPool(0) }
+
+// NewSharedPool returns a new pool whose allocations other processes can map, by handles of the given types. The caller
+// owns it.
+func (d *Device) NewSharedPool(types HandleTypes) (*Pool, error) {
+	props := cu.MemPoolProps{AllocType: cu.MEM_ALLOCATION_TYPE_PINNED, HandleTypes: cu.MemAllocationHandleType(types)}
 	props.Location.Type = cu.MEM_LOCATION_TYPE_DEVICE
 	*props.Location.Id() = int32(d.handle)
 	return made(d, "new pool", func() (*Pool, error) {
 		p := &Pool{dev: d}
-		make := func() error { return check("cuMemPoolCreate", cu.MemPoolCreate(&p.handle, &props)) }
+		make := func(c cu.Context) error {
+			return fabricError(types, check("cuMemPoolCreate", c.MemPoolCreate(&p.handle, &props)))
+		}
 		return p, create(&p.resource, d, "pool", 0, &p.handle, make, "cuMemPoolDestroy", cu.MemPoolDestroy)
 	})
 }
@@ -31,7 +37,7 @@ func (d *Device) NewPool() (*Pool, error) {
 func (d *Device) DefaultPool() (*Pool, error) {
 	return made(d, "default pool", func() (*Pool, error) {
 		p := &Pool{dev: d}
-		make := func() error {
+		make := func(c cu.Context) error {
 			return check("cuDeviceGetDefaultMemPool", cu.DeviceGetDefaultMemPool(&p.handle, d.handle))
 		}
 		return p, create(&p.resource, d, "pool", 0, &p.handle, make, "", func(cu.MemoryPool) cu.Result { return cu.SUCCESS })
@@ -50,7 +56,7 @@ type PoolUsage struct {
 // Usage returns the pool's current usage.
 func (p *Pool) Usage() (PoolUsage, error) {
 	var u PoolUsage
-	err := p.call(func() error {
+	err := p.call(func(c cu.Context) error {
 		for _, a := range []struct {
 			to   *uint64
 			attr cu.MemPool_attribute
@@ -58,7 +64,7 @@ func (p *Pool) Usage() (PoolUsage, error) {
 			{&u.Reserved, cu.MEMPOOL_ATTR_RESERVED_MEM_CURRENT}, {&u.ReservedHigh, cu.MEMPOOL_ATTR_RESERVED_MEM_HIGH},
 			{&u.Used, cu.MEMPOOL_ATTR_USED_MEM_CURRENT}, {&u.UsedHigh, cu.MEMPOOL_ATTR_USED_MEM_HIGH},
 		} {
-			if err := check("cuMemPoolGetAttribute", cu.MemPoolGetAttribute(p.handle, a.attr, unsafe.Pointer(a.to))); err != nil {
+			if err := check("cuMemPoolGetAttribute", c.MemPoolGetAttribute(p.handle, a.attr, unsafe.Pointer(a.to))); err != nil {
 				return err
 			}
 		}
@@ -69,16 +75,16 @@ func (p *Pool) Usage() (PoolUsage, error) {
 
 // SetReleaseThreshold sets how many unused bytes the pool keeps when the device is synchronised. The default is 0.
 func (p *Pool) SetReleaseThreshold(bytes uint64) error {
-	return p.dev.opError("pool threshold", p.call(func() error {
+	return p.dev.opError("pool threshold", p.call(func(c cu.Context) error {
 		return check("cuMemPoolSetAttribute",
-			cu.MemPoolSetAttribute(p.handle, cu.MEMPOOL_ATTR_RELEASE_THRESHOLD, unsafe.Pointer(&bytes)))
+			c.MemPoolSetAttribute(p.handle, cu.MEMPOOL_ATTR_RELEASE_THRESHOLD, unsafe.Pointer(&bytes)))
 	}))
 }
 
 // Trim releases unused memory to the system until the pool holds at most keep bytes.
 func (p *Pool) Trim(keep uint64) error {
-	return p.dev.opError("trim pool", p.call(func() error {
-		return check("cuMemPoolTrimTo", cu.MemPoolTrimTo(p.handle, keep))
+	return p.dev.opError("trim pool", p.call(func(c cu.Context) error {
+		return check("cuMemPoolTrimTo", c.MemPoolTrimTo(p.handle, keep))
 	}))
 }
 
@@ -92,8 +98,8 @@ func (s *Stream) Alloc(pool *Pool, bytes int64) (*Memory, error) {
 		return nil, s.dev.opError("alloc from pool", invalid("%d bytes", bytes))
 	}
 	m := &Memory{dev: s.dev, bytes: bytes, writable: true, pooled: true}
-	err := s.queue([]*resource{&pool.resource}, func() error {
-		err := check("cuMemAllocFromPoolAsync", cu.MemAllocFromPoolAsync(&m.ptr, uint64(bytes), pool.handle, s.handle))
+	err := s.queue([]*resource{&pool.resource}, func(c cu.Context) error {
+		err := check("cuMemAllocFromPoolAsync", c.MemAllocFromPoolAsync(&m.ptr, uint64(bytes), pool.handle, s.handle))
 		if err != nil {
 			return err
 		}
@@ -117,7 +123,7 @@ func (s *Stream) Free(m *Memory) error {
 	if !m.pooled {
 		return s.dev.opError("free", invalid("the memory is not from a pool"))
 	}
-	return s.dev.opError("free", s.call(func() error {
+	return s.dev.opError("free", s.locked(func() error {
 		if !m.life.begin() {
 			return nil
 		}
@@ -129,7 +135,7 @@ func (s *Stream) Free(m *Memory) error {
 func (s *Stream) freeOrdered(m *Memory) error {
 	freed := false
 	err := relaxed(func() error {
-		if capturing, err := isCapturing(s.handle); err != nil || capturing {
+		if capturing, err := s.track.isCapturing(); err != nil || capturing {
 			return errors.Join(err, errIf(capturing, ErrCapturing))
 		}
 		last, _ := m.life.uses()
@@ -156,7 +162,7 @@ func (s *Stream) waitFor(u lastUse) error {
 	}
 	return u.stream.p.waitIfOpen(func() error {
 		e := new(cu.Event)
-		if err := check("cuEventCreate", cu.EventCreate(e, uint32(cu.EVENT_DISABLE_TIMING))); err != nil {
+		if err := check("cuEventCreate", cu.EventCreate(e, cu.EVENT_DISABLE_TIMING)); err != nil {
 			return err
 		}
 		defer cu.EventDestroy(*e) // the driver keeps the event until the stream has waited

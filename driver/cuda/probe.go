@@ -16,7 +16,7 @@ var kinds = []driver.HandleKind{driver.CUDAFD, driver.CUDAIPC, driver.CUDAFabric
 func (d *Device) Probe() []driver.Support {
 	var out []driver.Support
 	for _, k := range kinds {
-		err := d.Do(func() error { return d.try(k) })
+		err := d.Call(func(cu.Context) error { return d.try(k) })
 		out = append(out, driver.Support{Kind: k, Err: err})
 	}
 	return out

@@ -107,6 +107,10 @@ type Properties struct {
 	// VirtualMemory, FileHandles, FabricHandles, Pools, ManagedMemory and EventIPC report which ways to allocate and
 	// share memory the device supports.
 	VirtualMemory, FileHandles, FabricHandles, Pools, ManagedMemory, EventIPC bool
+	// ConcurrentManaged reports whether the host can access managed memory while kernels of the device run.
+	ConcurrentManaged bool
+	// CooperativeLaunch, Clusters and Multicast report support for [Cooperative], [ClusterSize] and [NewMulticast].
+	CooperativeLaunch, Clusters, Multicast bool
 	// Integrated reports whether the device shares the host's memory.
 	Integrated bool
 }
@@ -164,6 +168,10 @@ func (d *Device) Properties() (Properties, error) {
 		{&p.Pools, cu.DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED},
 		{&p.ManagedMemory, cu.DEVICE_ATTRIBUTE_MANAGED_MEMORY},
 		{&p.EventIPC, cu.DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED},
+		{&p.ConcurrentManaged, cu.DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS},
+		{&p.CooperativeLaunch, cu.DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH},
+		{&p.Clusters, cu.DEVICE_ATTRIBUTE_CLUSTER_LAUNCH},
+		{&p.Multicast, cu.DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED},
 		{&p.Integrated, cu.DEVICE_ATTRIBUTE_INTEGRATED},
 	} {
 		var err error
@@ -177,6 +185,6 @@ func (d *Device) Properties() (Properties, error) {
 // MemoryInfo returns the free and the total bytes of the device's memory. Other processes use the memory too.
 func (d *Device) MemoryInfo() (free, total int64, err error) {
 	var f, t uint64
-	err = d.Do(func() error { return check("cuMemGetInfo", cu.MemGetInfo(&f, &t)) })
+	err = d.invoke("cuMemGetInfo", func(c cu.Context) cu.Result { return c.MemGetInfo(&f, &t) })
 	return int64(f), int64(t), d.opError("memory info", err)
 }

@@ -69,7 +69,7 @@ func (t *track) complete(number uint64) {
 // graph uses it.
 func (t *track) mark(l *lifetime) {
 	if recordings.active.Load() > 0 {
-		capturing, err := isCapturing(t.handle)
+		capturing, err := t.isCapturing()
 		if capturing || err != nil {
 			recordings.add(l)
 		}
@@ -105,7 +105,7 @@ func (t *track) record(e cu.Event) (last uint64, err error) {
 	if t.closed {
 		return t.issued.Load(), nil // an event that was never recorded counts as done
 	}
-	if capturing, err := isCapturing(t.handle); err != nil || capturing {
+	if capturing, err := t.isCapturing(); err != nil || capturing {
 		return 0, errors.Join(err, errIf(capturing, ErrCapturing))
 	}
 	last = t.issued.Load()
@@ -115,7 +115,7 @@ func (t *track) record(e cu.Event) (last uint64, err error) {
 // destroy waits for the stream's work and destroys it. It fails with ErrCapturing if the stream captures.
 func (t *track) destroy() error {
 	t.mu.Lock()
-	capturing, err := isCapturing(t.handle)
+	capturing, err := t.isCapturing()
 	t.mu.Unlock()
 	switch {
 	case capturing:
@@ -129,10 +129,40 @@ func (t *track) destroy() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	err = check("cuStreamDestroy", cu.StreamDestroy(t.handle))
+	t.end()
+	return err
+}
+
+// end records that the stream is destroyed, or no longer used by this package. The caller holds t.mu. No work of the
+// stream is left.
+func (t *track) end() {
 	t.closed = true
 	t.complete(t.issued.Load())
 	t.forget()
-	return err
+	hostCalls.forget(t)
+}
+
+// leave waits for the work that this package queued in a stream of another owner. It fails with ErrCapturing if the
+// stream captures.
+func (t *track) leave() error {
+	if err := t.wait(t.issued.Load()); err != nil {
+		return notReleased(err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.end()
+	return nil
+}
+
+// outsideCapture runs fn, which queues work in the stream, while no capture can begin in it. It fails with ErrCapturing
+// if the stream captures.
+func (t *track) outsideCapture(fn func() error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if capturing, err := t.isCapturing(); err != nil || capturing {
+		return errors.Join(err, errIf(capturing, ErrCapturing))
+	}
+	return fn()
 }
 
 // waitIfOpen runs wait with the context current. A context without references has no unfinished work.
@@ -175,13 +205,13 @@ func (t *track) capturing() (bool, error) {
 	if t.closed {
 		return false, nil
 	}
-	return isCapturing(t.handle)
+	return t.isCapturing()
 }
 
 // waitEvent makes an event, calls record with it, and waits for it.
 func waitEvent(record func(cu.Event) error) error {
 	e := new(cu.Event)
-	if err := check("cuEventCreate", cu.EventCreate(e, uint32(cu.EVENT_DISABLE_TIMING))); err != nil {
+	if err := check("cuEventCreate", cu.EventCreate(e, cu.EVENT_DISABLE_TIMING)); err != nil {
 		return err
 	}
 	defer cu.EventDestroy(*e)
@@ -193,9 +223,9 @@ func waitEvent(record func(cu.Event) error) error {
 
 // isCapturing reports whether work for the stream would be recorded, or would disturb a capture. The query itself does
 // not disturb a capture.
-func isCapturing(h cu.Stream) (bool, error) {
+func (t *track) isCapturing() (bool, error) {
 	status := cu.STREAM_CAPTURE_STATUS_NONE
-	r := cu.StreamIsCapturing(h, &status)
+	r := t.p.ctx.StreamIsCapturing(t.handle, &status)
 	if r == cu.ERROR_STREAM_CAPTURE_IMPLICIT { // the default stream, which waits for one that captures
 		return true, nil
 	}

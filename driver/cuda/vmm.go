@@ -102,13 +102,13 @@ func (d *Device) createAllocation(bytes int64, types HandleTypes) (*Allocation, 
 	}
 	a := &Allocation{dev: d, bytes: bytes}
 	prop := allocationProp(d.handle, types)
-	return a, d.makeAllocation(a, func() error {
-		return fabricError(types, check("cuMemCreate", cu.MemCreate(&a.handle, uint64(bytes), &prop, 0)))
+	return a, d.makeAllocation(a, func(c cu.Context) error {
+		return fabricError(types, check("cuMemCreate", c.MemCreate(&a.handle, uint64(bytes), &prop, 0)))
 	})
 }
 
 // makeAllocation calls make, which sets a.handle, and makes a responsible for the handle.
-func (d *Device) makeAllocation(a *Allocation, make func() error) error {
+func (d *Device) makeAllocation(a *Allocation, make func(c cu.Context) error) error {
 	return create(&a.resource, d, "allocation", a.bytes, &a.handle, make, "cuMemRelease", cu.MemRelease)
 }
 
@@ -120,6 +120,15 @@ func (d *Device) ImportFile(f *os.File) (*Allocation, error) {
 }
 
 func (d *Device) importFile(f *os.File) (*Allocation, error) {
+	a, err := d.importHandle(f)
+	if err != nil {
+		return nil, err
+	}
+	return a, d.verify(a)
+}
+
+// importHandle imports a descriptor of any kind of memory.
+func (d *Device) importHandle(f *os.File) (*Allocation, error) {
 	a := &Allocation{dev: d}
 	// SyscallConn keeps the descriptor open during the call. Fd would also make it blocking.
 	conn, err := f.SyscallConn()
@@ -128,9 +137,9 @@ func (d *Device) importFile(f *os.File) (*Allocation, error) {
 	}
 	var importErr error
 	err = conn.Control(func(fd uintptr) {
-		importErr = d.makeAllocation(a, func() error {
+		importErr = d.makeAllocation(a, func(c cu.Context) error {
 			return check("cuMemImportFromShareableHandle",
-				cu.MemImportFromShareableHandle(&a.handle, fd, cu.MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+				c.MemImportFromShareableHandle(&a.handle, fd, cu.MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
 		})
 	})
 	if err != nil {
@@ -139,13 +148,13 @@ func (d *Device) importFile(f *os.File) (*Allocation, error) {
 	if importErr != nil {
 		return nil, importErr
 	}
-	return a, d.verify(a)
+	return a, nil
 }
 
 // verify checks that an imported allocation is pinned memory of this device, and closes it if not.
 func (d *Device) verify(a *Allocation) error {
 	var prop cu.MemAllocationProp
-	err := check("cuMemGetAllocationPropertiesFromHandle", cu.MemGetAllocationPropertiesFromHandle(&prop, a.handle))
+	err := check("cuMemGetAllocationPropertiesFromHandle", d.p.ctx.MemGetAllocationPropertiesFromHandle(&prop, a.handle))
 	if err == nil && (prop.Type != cu.MEM_ALLOCATION_TYPE_PINNED || prop.Location.Type != cu.MEM_LOCATION_TYPE_DEVICE ||
 		*prop.Location.Id() != int32(d.handle)) {
 		err = fmt.Errorf("%w: the descriptor is not memory of %s", driver.ErrHandle, d.info)
@@ -225,10 +234,7 @@ func (d *Device) reserve(bytes, align int64) (*AddressRange, error) {
 		return nil, invalid("a range of %d bytes aligned to %d", bytes, align)
 	}
 	r := &AddressRange{dev: d, bytes: bytes, state: &mappings{}}
-	err := d.p.do(func() error {
-		return check("cuMemAddressReserve", cu.MemAddressReserve(&r.base, uint64(bytes), uint64(align), 0, 0))
-	})
-	if err != nil {
+	if err := check("cuMemAddressReserve", d.p.ctx.MemAddressReserve(&r.base, uint64(bytes), uint64(align), 0, 0)); err != nil {
 		return nil, err
 	}
 	r.state.base = r.base
@@ -275,8 +281,8 @@ func (r *AddressRange) mapAllocation(offset int64, a *Allocation, bytes int64) e
 		return err
 	}
 	defer a.done()
-	return r.call(func() error {
-		err := check("cuMemMap", cu.MemMap(r.base+cu.DevicePtr(offset), uint64(bytes), 0, a.handle, 0))
+	return r.call(func(c cu.Context) error {
+		err := check("cuMemMap", c.MemMap(r.base+cu.DevicePtr(offset), uint64(bytes), 0, a.handle, 0))
 		if err == nil {
 			r.state.add(span{offset: offset, bytes: bytes})
 		}
@@ -287,7 +293,7 @@ func (r *AddressRange) mapAllocation(offset int64, a *Allocation, bytes int64) e
 // Unmap removes the mapping at offset. If an address of the range was exposed, it waits for all work of the devices
 // that have access. During a capture that forbids the wait, it fails with [ErrCapturing] and the mapping remains.
 func (r *AddressRange) Unmap(offset int64) error {
-	return r.dev.opError("unmap", r.call(func() error { return r.unmap(offset) }))
+	return r.dev.opError("unmap", r.locked(func() error { return r.unmap(offset) }))
 }
 
 func (r *AddressRange) unmap(offset int64) error {
@@ -320,14 +326,14 @@ func (r *AddressRange) setAccess(dev *Device, offset, bytes int64, access Access
 	if offset < 0 || bytes <= 0 || offset > r.bytes || bytes > r.bytes-offset {
 		return invalid("%d bytes at %d in a range of %d", bytes, offset, r.bytes)
 	}
-	return r.call(func() error {
+	return r.call(func(c cu.Context) error {
 		desc := cu.MemAccessDesc{Flags: cu.MemAccess_flags(access)}
 		desc.Location.Type = cu.MEM_LOCATION_TYPE_DEVICE
 		*desc.Location.Id() = int32(dev.handle)
 		if dev.p != r.p {
 			r.life.reachedFrom(dev.p)
 		}
-		return check("cuMemSetAccess", cu.MemSetAccess(r.base+cu.DevicePtr(offset), uint64(bytes), &desc, 1))
+		return check("cuMemSetAccess", c.MemSetAccess(r.base+cu.DevicePtr(offset), uint64(bytes), &desc, 1))
 	})
 }
 

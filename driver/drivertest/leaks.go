@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +24,8 @@ const settle = 5 * time.Second
 // it first in a test. It counts the whole process, so neither the test nor a concurrent one may be parallel.
 //
 // Descriptors and mappings are counted on systems with /proc (Linux), goroutines everywhere. Entries that contain one
-// of the ignore strings are not counted.
+// of the ignore strings are not counted. If the runtime has the profile goroutineleak (Go 1.27, or Go 1.26 with
+// GOEXPERIMENT=goroutineleakprofile), goroutines from before the test that can never run again fail it too.
 func Leaks(tb testing.TB, ignore ...string) {
 	tb.Helper()
 	before := TakeSnapshot(ignore...)
@@ -41,6 +43,7 @@ type Snapshot struct {
 	files      map[string]bool
 	mappings   map[string]int
 	goroutines map[string]string
+	forever    map[string]string // goroutines that are blocked forever; nil if this Go cannot find them
 }
 
 // TakeSnapshot records the descriptors, shared mappings and goroutines of this process. Entries that contain one of the
@@ -62,6 +65,12 @@ func (s *Snapshot) Left() []string {
 	for _, m := range slices.Sorted(maps.Keys(now.mappings)) {
 		if more := now.mappings[m] - s.mappings[m]; more > 0 {
 			left = append(left, fmt.Sprintf("mapping %s (%d more)", m, more))
+		}
+	}
+	for id, stack := range now.forever {
+		_, existed := s.goroutines[id] // a new goroutine is listed below
+		if _, old := s.forever[id]; existed && !old {
+			left = append(left, "blocked forever: "+stack)
 		}
 	}
 	for id, stack := range now.goroutines {
@@ -105,14 +114,19 @@ func SharedMappings() int {
 	return n
 }
 
+// standIn is the file in which the stand-in for libcuda shows the state of the process, from cuInit to its end.
+const standIn = "/memfd:fakecuda-checkpoint"
+
 func capture(ignore []string) *Snapshot {
-	s := &Snapshot{ignore: ignore, files: openFiles(), mappings: sharedMappings(), goroutines: goroutines()}
+	ignore = append(slices.Clip(ignore), standIn)
+	s := &Snapshot{ignore: ignore, files: openFiles(), mappings: sharedMappings(), goroutines: goroutines(), forever: blockedForever()}
 	ignored := func(entry string) bool {
 		return slices.ContainsFunc(ignore, func(part string) bool { return strings.Contains(entry, part) })
 	}
 	maps.DeleteFunc(s.files, func(k string, _ bool) bool { return ignored(k) })
 	maps.DeleteFunc(s.mappings, func(k string, _ int) bool { return ignored(k) })
 	maps.DeleteFunc(s.goroutines, func(_, stack string) bool { return ignored(stack) })
+	maps.DeleteFunc(s.forever, func(_, stack string) bool { return ignored(stack) })
 	return s
 }
 
@@ -198,4 +212,35 @@ func Needs(tb testing.TB, what string, ok bool, why string) {
 	default:
 		tb.Skipf("SKIPPED, NOT TESTED (%s=%s makes this a failure): %s", RequireEnv, what, why)
 	}
+}
+
+// leakProfile is the runtime's profile of goroutines that are blocked forever: each waits for a channel, a lock or a
+// condition that no running goroutine can reach. Go 1.27 has it, and Go 1.26 with GOEXPERIMENT=goroutineleakprofile.
+const leakProfile = "goroutineleak"
+
+// blockedForever maps the numbers of goroutines that are blocked forever to their stacks. It is nil if this Go cannot find
+// them. It runs a garbage collection.
+func blockedForever() map[string]string {
+	profile := pprof.Lookup(leakProfile)
+	if profile == nil {
+		return nil
+	}
+	var b bytes.Buffer
+	if err := profile.WriteTo(&b, 2); err != nil { // all stacks; those of leaked goroutines have a mark
+		return nil
+	}
+	return leaked(b.String())
+}
+
+// leaked returns the marked goroutines of a dump.
+func leaked(dump string) map[string]string {
+	found := map[string]string{}
+	for stack := range strings.SplitSeq(dump, "\n\n") {
+		rest, ok := strings.CutPrefix(stack, "goroutine ")
+		id, state, split := strings.Cut(rest, " ")
+		if head, _, _ := strings.Cut(state, "\n"); ok && split && strings.Contains(head, "(leaked)") {
+			found[id] = stack
+		}
+	}
+	return found
 }

@@ -2,7 +2,9 @@ package drivertest
 
 import (
 	"os"
+	"runtime/pprof"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -99,4 +101,27 @@ func TestNeeds(t *testing.T) {
 		require.Equal(t, c.skipped, v.skipped, c)
 		require.Equal(t, c.failed, v.failed, c)
 	}
+}
+
+func TestLeaked(t *testing.T) {
+	const dump = "goroutine 1 [running]:\nmain.main()\n\ngoroutine 18 [chan receive (leaked), 2 minutes]:\nmain.f()\n\ngoroutine 19 [select]:\nmain.g(\"(leaked)\")\n"
+	require.Equal(t, map[string]string{"18": "goroutine 18 [chan receive (leaked), 2 minutes]:\nmain.f()"}, leaked(dump))
+}
+
+// The runtime finds a goroutine whose channel has no other reference. One that can still be woken is not reported.
+func TestBlockedForever(t *testing.T) {
+	Needs(t, "goroutineleak", pprof.Lookup(leakProfile) != nil, "this Go has no goroutineleak profile")
+	before := blockedForever()
+	reachable := make(chan struct{})
+	started := make(chan struct{}, 2)
+	go func() { started <- struct{}{}; <-reachable }()
+	go func(lost chan struct{}) { started <- struct{}{}; <-lost }(make(chan struct{}))
+	<-started
+	<-started
+	var found map[string]string
+	for limit := time.Now().Add(settle); len(found) <= len(before) && time.Now().Before(limit); time.Sleep(time.Millisecond) {
+		found = blockedForever()
+	}
+	require.Len(t, found, len(before)+1)
+	close(reachable)
 }

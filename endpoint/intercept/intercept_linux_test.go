@@ -117,6 +117,7 @@ func callOwner(socket string) (saw callerSaw, err error) {
 }
 
 func TestOwnerAndClientsOfOtherUsers(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "st")
 	require.NoError(t, err)
 	defer os.RemoveAll(dir)
@@ -175,6 +176,7 @@ func TestOwnerAndClientsOfOtherUsers(t *testing.T) {
 
 // A program's hook, such as OpenTelemetry's, can create the spans.
 func TestCallsHaveSpansOfTheirHook(t *testing.T) {
+	t.Parallel()
 	functions := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(functions, "span", func(ctx context.Context, fail bool) (string, error) {
 		if fail {

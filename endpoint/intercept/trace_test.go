@@ -10,6 +10,7 @@ import (
 )
 
 func TestParseTrace(t *testing.T) {
+	t.Parallel()
 	const id, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 	for header, fine := range map[string]bool{
 		"00-" + id + "-" + span + "-01":                               true,

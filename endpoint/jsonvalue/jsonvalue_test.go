@@ -11,6 +11,7 @@ import (
 )
 
 func TestParseJSON(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]any{
 		"3": int64(3), "-9223372036854775808": int64(-1 << 63), "18446744073709551615": uint64(1<<64 - 1), "1.5": 1.5, "1e2": 100.0, "null": nil,
 		`"3"`: "3", `[1, [2.5]]`: []any{int64(1), []any{2.5}}, ` {"a": {"b": 1}} `: map[string]any{"a": map[string]any{"b": int64(1)}},
@@ -26,6 +27,7 @@ func TestParseJSON(t *testing.T) {
 }
 
 func TestStatesThroughJSON(t *testing.T) {
+	t.Parallel()
 	type states struct {
 		Client endpoint.ClientState
 		Handle endpoint.HandleState

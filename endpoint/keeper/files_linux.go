@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +22,14 @@ func duplicate(f *os.File) (*os.File, error) {
 		return nil, os.NewSyscallError("duplicate a descriptor", failed)
 	}
 	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// checkMemory refuses files that cannot be memory.
+func checkMemory(f *os.File) error {
+	if info, err := f.Stat(); err != nil || info.Mode()&(os.ModeSocket|os.ModeNamedPipe|os.ModeDir) != 0 {
+		return errors.New("the descriptor is not memory")
+	}
+	return nil
 }
 
 func closeAll(files []*os.File) {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -24,6 +23,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	armSteps()
+	if runActor(os.Args) {
+		os.Exit(0)
+	}
 	if len(os.Args) == 3 && os.Args[1] == "keep" {
 		if err := keeper.Serve(context.Background(), keeper.Config{Socket: os.Args[2], Idle: 300 * time.Millisecond}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -118,6 +121,42 @@ func TestDescriptorsOutliveTheirOwner(t *testing.T) {
 	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) != nil }, 10*time.Second, 10*time.Millisecond, "an idle keeper ends")
 }
 
+// A descriptor that was stored while the keeper did not run survives its owner.
+func TestStoppedKeeperReceivesDescriptors(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first := connect(t, dir)
+	pid := first.PID()
+	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+	for i := range 5 {
+		require.NoError(t, first.Put(fmt.Sprint("v", i), memory(t, fmt.Sprint("text ", i))))
+	}
+	require.NoError(t, first.Close())
+	require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
+	second := connect(t, dir)
+	require.Equal(t, pid, second.PID())
+	require.Len(t, contents(t, second), 5)
+}
+
+// A keeper refuses what it has no room for. What it has accepted stays.
+func TestFullKeeper(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "k.sock")
+	p, err := keeper.Connect(keeper.Options{Socket: socket, Command: []string{"sh", "-c", `ulimit -n 256; exec "$@"`, "sh", os.Args[0], "keep", socket}})
+	require.NoError(t, err)
+	defer p.Close()
+	defer func() { _ = syscall.Kill(p.PID(), syscall.SIGKILL) }()
+	stored := 0
+	for ; err == nil; stored++ {
+		require.Less(t, stored, 256)
+		err = p.Put(fmt.Sprint("v", stored), memory(t, "x"))
+	}
+	require.ErrorContains(t, err, "limit of open files")
+	require.Len(t, contents(t, p), stored-1)
+	require.NoError(t, p.Remove("v0"))
+	require.NoError(t, p.Put("again", memory(t, "x")))
+}
+
 func TestKilledKeeperIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	p := connect(t, dir)
@@ -168,10 +207,11 @@ func TestOwnersThatStartTogetherShareAKeeper(t *testing.T) {
 		})
 	}
 	group.Wait()
+	store := connect(t, dir) // kills the keeper at the end, also of a failed test
 	for _, pid := range pids {
-		require.Equal(t, pids[0], pid)
+		require.Equal(t, store.PID(), pid)
 	}
-	require.Len(t, contents(t, connect(t, dir)), len(pids))
+	require.Len(t, contents(t, store), len(pids))
 }
 
 func TestRefusals(t *testing.T) {
@@ -237,12 +277,7 @@ func TestKeeperUsesLittleMemory(t *testing.T) {
 		require.NoError(t, p.Put(fmt.Sprint("v", i), f))
 		f.Close()
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
-	require.NoError(t, err)
-	var kilobytes int
-	_, anonymous, found := strings.Cut(string(status), "RssAnon:")
-	require.True(t, found)
-	_, err = fmt.Sscan(anonymous, &kilobytes)
-	require.NoError(t, err)
+	kilobytes := anonymousKilobytes(t, p.PID())
+	t.Logf("%d KiB with 1,000 descriptors", kilobytes)
 	require.Less(t, kilobytes, 5<<10)
 }

@@ -7,7 +7,8 @@
 //	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Keep: store})
 //
 // [Process] is a store in a separate process, which [Serve] runs and the command sharedtensor keep. [Systemd] is the
-// descriptor store of systemd. Both hold descriptors and read nothing of them. Linux only.
+// descriptor store of systemd. Both hold descriptors and read nothing of them. [Directory] copies the memory into files,
+// which needs no other process, but twice the bytes. Linux only.
 package keeper
 
 import (
@@ -19,8 +20,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// The owner and the keeper exchange request and response frames over a Unix socket, one request at a time. There is no
-// hello: both sides check the other's user with the kernel, and each request has the version of this protocol.
+// The owner and the keeper exchange request and response frames over a Unix socket. Requests are performed and answered in
+// order. There is no hello: both sides check the other's user with the kernel, and each request has the version of this
+// protocol. The keeper performs all requests that were sent, also if their sender has ended since.
 const protocol = 1
 
 // operation is the kind of a request.
@@ -45,6 +47,7 @@ type response struct {
 	Error string   `cbor:"1,keyasint,omitempty"`
 	PID   int      `cbor:"2,keyasint,omitempty"`
 	Names []string `cbor:"3,keyasint,omitempty"`
+	Room  int      `cbor:"4,keyasint,omitempty"` // number of descriptors that the keeper can hold in addition
 }
 
 const (
@@ -52,6 +55,10 @@ const (
 	maxName = 64
 	// perFrame is the number of names or descriptors in one request.
 	perFrame = 200
+	// perGet is the number of descriptors in one answer. The keeper duplicates them, so it leaves that many unused, for
+	// some owners at once.
+	perGet = 32
+	unused = 3*perGet + 32
 	// answerTime limits the wait for an answer. The keeper reads nothing but its socket, so it answers at once.
 	answerTime = 5 * time.Second
 )

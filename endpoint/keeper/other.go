@@ -41,6 +41,9 @@ func Connect(Options) (*Process, error) { return nil, errLinuxOnly }
 // PID returns 0.
 func (*Process) PID() int { return 0 }
 
+// LostPID returns 0.
+func (*Process) LostPID() int { return 0 }
+
 // Put returns [errors.ErrUnsupported].
 func (*Process) Put(string, *os.File) error { return errLinuxOnly }
 
@@ -58,3 +61,9 @@ type Systemd = Process
 
 // NewSystemd returns [errors.ErrUnsupported].
 func NewSystemd() (*Systemd, error) { return nil, errLinuxOnly }
+
+// Directory is not supported on this system.
+type Directory = Process
+
+// OpenDirectory returns [errors.ErrUnsupported].
+func OpenDirectory(string) (*Directory, error) { return nil, errLinuxOnly }

@@ -3,18 +3,15 @@ package keeper
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
 	"os"
-	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -25,15 +22,19 @@ import (
 type Process struct {
 	opts Options
 
-	mu     sync.Mutex
-	conn   *wire.Conn // nil without a keeper
-	socket syscall.RawConn
-	pid    int // of the keeper
-	nextID uint64
-	held   map[string]*os.File // what this process has stored; owned
-	closed bool
-	ended  chan struct{} // closed by Close
-	watch  sync.WaitGroup
+	mu       sync.Mutex
+	conn     *wire.Conn // nil without a keeper
+	socket   syscall.RawConn
+	pid      int                 // of the keeper
+	left     int                 // process id of a keeper that was gone at the last dial, -1 if it is not known; 0 for none
+	lost     int                 // process id of a keeper that was gone at Connect, -1 if it is not known; 0 for none
+	sent     uint64              // id of the last request
+	answered uint64              // id of the last answer
+	room     int                 // number of descriptors that the keeper can hold in addition
+	held     map[string]*os.File // what this process has stored; owned
+	closed   bool
+	ended    chan struct{} // closed by Close
+	watch    sync.WaitGroup
 }
 
 // Options configure a [Process].
@@ -46,9 +47,6 @@ type Options struct {
 	// Logger reports lost keepers; nil means [slog.Default].
 	Logger *slog.Logger
 }
-
-// startTime limits how long a new keeper may take to listen.
-const startTime = 5 * time.Second
 
 // Connect connects to the keeper on the socket, or starts one. The caller closes the returned Process; the keeper
 // continues.
@@ -65,9 +63,18 @@ func Connect(opts Options) (*Process, error) {
 	if err := p.connectLocked(); err != nil {
 		return nil, err
 	}
+	if left := p.left; left != 0 && left != p.pid {
+		p.lost = left
+		opts.Logger.Error("an earlier keeper was killed while no owner ran, or together with its owner: the versions that it held are lost",
+			"socket", opts.Socket, "pid", left)
+	}
 	p.watch.Go(p.watchKeeper)
 	return p, nil
 }
+
+// LostPID returns the process id of an earlier keeper that was killed while no owner ran, or together with its owner: the
+// versions that it held are lost. It returns 0 if there was none, and -1 if its id is not known.
+func (p *Process) LostPID() int { return p.lost }
 
 // PID returns the process id of the keeper.
 func (p *Process) PID() int {
@@ -76,8 +83,17 @@ func (p *Process) PID() int {
 	return p.pid
 }
 
-// connectLocked connects, if necessary to a new keeper, and stores what this process has stored before.
+// connectLocked connects, if necessary to a new keeper, and stores what this process has stored before. A keeper that is
+// being killed may still accept the first connection.
 func (p *Process) connectLocked() error {
+	err := p.connectOnceLocked()
+	if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF) {
+		err = p.connectOnceLocked()
+	}
+	return err
+}
+
+func (p *Process) connectOnceLocked() error {
 	if p.closed {
 		return net.ErrClosed
 	}
@@ -105,84 +121,6 @@ func (p *Process) connectLocked() error {
 	return nil
 }
 
-// dial connects to the keeper. Without one it starts one and waits until that listens.
-func (p *Process) dial() (*net.UnixConn, error) {
-	conn, err := connect(p.opts.Socket)
-	if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist) {
-		return conn, err
-	}
-	command := exec.Command(p.opts.Command[0], p.opts.Command[1:]...)
-	command.Dir = "/"
-	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	// A keeper outlives the readers of this process's standard error, so it gets memory to write to.
-	said, err := memoryFile("standard error of a keeper")
-	if err != nil {
-		return nil, err
-	}
-	defer said.Close()
-	command.Stderr = said
-	if err := command.Start(); err != nil {
-		return nil, fmt.Errorf("start a keeper: %w", err)
-	}
-	exited := make(chan error, 1)
-	go func() { exited <- command.Wait() }()
-	for end := time.Now().Add(startTime); ; time.Sleep(2 * time.Millisecond) {
-		conn, err := connect(p.opts.Socket)
-		if err == nil {
-			return conn, nil
-		}
-		select {
-		case failed := <-exited: // perhaps because another owner has started one
-			if conn, err := connect(p.opts.Socket); err == nil {
-				return conn, nil
-			}
-			return nil, fmt.Errorf("start a keeper: %s ended: %w%s", p.opts.Command[0], errors.Join(failed, err), firstLine(said))
-		default:
-		}
-		if time.Now().After(end) {
-			return nil, fmt.Errorf("the new keeper does not listen after %v: %w", startTime, err)
-		}
-	}
-}
-
-// firstLine returns what a keeper wrote first, for an error text.
-func firstLine(f *os.File) string {
-	line := make([]byte, 200)
-	n, _ := f.ReadAt(line, 0) // best effort: the keeper may have written nothing
-	text, _, _ := strings.Cut(string(line[:n]), "\n")
-	if text == "" {
-		return ""
-	}
-	return ": " + message.CutText(text, len(line))
-}
-
-// connect connects once.
-func connect(path string) (*net.UnixConn, error) {
-	d := net.Dialer{Timeout: answerTime}
-	c, err := d.Dial("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	return c.(*net.UnixConn), nil
-}
-
-// checked checks that the keeper runs as the user of this process. It takes the socket.
-func checked(socket *net.UnixConn) (*wire.Conn, syscall.RawConn, error) {
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return nil, nil, err
-	}
-	conn, err := wire.NewConn(socket, limits)
-	if err != nil {
-		return nil, nil, err
-	}
-	if peer := conn.Peer(); !peer.SameUser() {
-		conn.Close()
-		return nil, nil, fmt.Errorf("%w: process %d of user %d listens there", os.ErrPermission, peer.PID, peer.UID)
-	}
-	return conn, raw, nil
-}
-
 // watchInterval is the interval at which Process checks that the keeper runs. A keeper that was killed is replaced
 // after that time, or at the next request.
 const watchInterval = 200 * time.Millisecond
@@ -202,21 +140,15 @@ func (p *Process) watchKeeper() {
 			p.opts.Logger.Warn("the keeper has ended; everything is stored in a new one", "socket", p.opts.Socket, "pid", p.pid)
 			p.dropLocked()
 		}
+		if err := p.collectLocked(); err != nil {
+			p.opts.Logger.Warn("the keeper refused a descriptor; everything is stored again", "socket", p.opts.Socket, "pid", p.pid, "error", err)
+			p.dropLocked()
+		}
 		if err := p.connectLocked(); err != nil && !p.closed {
 			p.opts.Logger.Warn("no keeper: published versions are lost if this owner ends", "error", err)
 		}
 		p.mu.Unlock()
 	}
-}
-
-// hungUp reports whether the peer of a socket has closed it.
-func hungUp(socket syscall.RawConn) bool {
-	var events []unix.PollFd
-	err := socket.Control(func(fd uintptr) {
-		events = []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-		_, _ = unix.Poll(events, 0) // an interrupted call is repeated at the next tick
-	})
-	return err != nil || events[0].Revents != 0
 }
 
 // dropLocked closes the connection.
@@ -225,6 +157,7 @@ func (p *Process) dropLocked() {
 		p.conn.Close()
 		p.conn = nil
 	}
+	p.sent, p.answered, p.room = 0, 0, 0
 }
 
 // request performs a request, a second time with a new connection if the first one fails.
@@ -251,30 +184,47 @@ func (e *refusedError) Error() string { return "the keeper refused: " + e.text }
 
 // tryLocked sends a request and waits for its answer.
 func (p *Process) tryLocked(in request, file *os.File) (out response, files []*os.File, err error) {
-	in.Protocol = protocol
-	body, err := message.Marshal(in)
-	if err != nil {
-		return out, nil, err
-	}
-	var with []*os.File
-	if file != nil {
-		with = []*os.File{file}
-	}
-	p.nextID++
-	if err := p.conn.Send(wire.KindRequest, p.nextID, body, with...); err != nil {
+	if err := p.sendLocked(in, file); err != nil {
 		return out, nil, err
 	}
 	if err := p.conn.SetReadDeadline(time.Now().Add(answerTime)); err != nil {
 		return out, nil, err
 	}
+	for p.answered+1 < p.sent { // descriptors that were sent before
+		if out, _, err := p.receiveLocked(); err != nil {
+			return out, nil, fmt.Errorf("an earlier descriptor is not stored: %s", err)
+		}
+	}
+	return p.receiveLocked()
+}
+
+// sendLocked sends a request.
+func (p *Process) sendLocked(in request, file *os.File) error {
+	in.Protocol = protocol
+	body, err := message.Marshal(in)
+	if err != nil {
+		return err
+	}
+	var with []*os.File
+	if file != nil {
+		with = []*os.File{file}
+	}
+	p.sent++
+	return p.conn.Send(wire.KindRequest, p.sent, body, with...)
+}
+
+// receiveLocked receives the next answer.
+func (p *Process) receiveLocked() (out response, files []*os.File, err error) {
 	frame, err := p.conn.Receive()
 	if err != nil {
 		return out, nil, err
 	}
 	defer frame.Files.Close()
-	if frame.Kind != wire.KindResponse || frame.ID != p.nextID || decode(frame, &out) != nil {
+	p.answered++
+	if frame.Kind != wire.KindResponse || frame.ID != p.answered || decode(frame, &out) != nil {
 		return out, nil, errAnswer
 	}
+	p.room = out.Room
 	if out.Error != "" {
 		return out, nil, &refusedError{out.Error}
 	}
@@ -286,9 +236,45 @@ func (p *Process) tryLocked(in request, file *os.File) (out response, files []*o
 	return out, files, nil
 }
 
-// Put stores a duplicate of f under a name, which it borrows. It replaces what has the name.
+// maxUnanswered is the number of requests whose answers have not been received. As much room is left for another owner of
+// the keeper.
+const maxUnanswered = 32
+
+// sendOnlyLocked sends a request without waiting for the answer. It returns false if nothing was sent, because too many are
+// unanswered or the keeper may have no room.
+//
+// A descriptor survives this process as soon as it is in the queue of the keeper's socket, because the keeper reads its
+// queue to the end. A keeper that ends before that is replaced, and the new one gets all descriptors.
+func (p *Process) sendOnlyLocked(in request, file *os.File) bool {
+	if err := p.collectLocked(); err != nil {
+		p.dropLocked() // a new connection stores everything again
+	}
+	if p.conn == nil || p.room <= 2*maxUnanswered || p.sent-p.answered >= maxUnanswered {
+		return false
+	}
+	return p.sendLocked(in, file) == nil
+}
+
+// collectLocked receives the answers that have arrived.
+func (p *Process) collectLocked() error {
+	for p.conn != nil && p.answered < p.sent && (p.conn.Buffered() || readable(p.socket)) {
+		if err := p.conn.SetReadDeadline(time.Now().Add(answerTime)); err != nil {
+			return err
+		}
+		if _, _, err := p.receiveLocked(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Put stores a duplicate of f under a name, which it borrows. It replaces what has the name. The descriptor survives this
+// process when Put returns; it does not wait for a keeper with enough room.
 func (p *Process) Put(name string, f *os.File) error {
 	if err := checkName(name); err != nil {
+		return err
+	}
+	if err := checkMemory(f); err != nil {
 		return err
 	}
 	own, err := duplicate(f)
@@ -297,8 +283,13 @@ func (p *Process) Put(name string, f *os.File) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, _, err := p.requestLocked(request{Operation: opPut, Names: []string{name}}, own); err != nil {
-		return errors.Join(fmt.Errorf("store %s: %w", name, err), own.Close())
+	if p.closed {
+		return errors.Join(net.ErrClosed, own.Close())
+	}
+	if in := (request{Operation: opPut, Names: []string{name}}); !p.sendOnlyLocked(in, own) {
+		if _, _, err := p.requestLocked(in, own); err != nil {
+			return errors.Join(fmt.Errorf("store %s: %w", name, err), own.Close())
+		}
 	}
 	if before := p.held[name]; before != nil {
 		before.Close()
@@ -318,7 +309,11 @@ func (p *Process) Remove(names ...string) error {
 		}
 	}
 	for part := range slices.Chunk(names, perFrame) {
-		if _, _, err := p.requestLocked(request{Operation: opRemove, Names: part}, nil); err != nil {
+		in := request{Operation: opRemove, Names: part}
+		if p.sendOnlyLocked(in, nil) {
+			continue
+		}
+		if _, _, err := p.requestLocked(in, nil); err != nil {
 			return fmt.Errorf("remove %d descriptors: %w", len(part), err)
 		}
 	}
@@ -335,7 +330,7 @@ func (p *Process) Stored() (map[string]*os.File, error) {
 		return nil, fmt.Errorf("list the stored descriptors: %w", err)
 	}
 	stored := map[string]*os.File{}
-	for part := range slices.Chunk(out.Names, perFrame) {
+	for part := range slices.Chunk(out.Names, perGet) {
 		if err = p.getLocked(part, stored); err != nil {
 			closeAll(slices.Collect(maps.Values(stored)))
 			return nil, fmt.Errorf("get the stored descriptors: %w", err)

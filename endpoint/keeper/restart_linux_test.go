@@ -1,14 +1,15 @@
 package keeper_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -16,154 +17,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/endpointtest"
 	"github.com/sharedtensor/sharedtensor/endpoint/keeper"
 	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
-
-// owner serves with a keeper beside its socket. args may name another socket of the keeper.
-func owner(ctx context.Context, socket string, args []string) error {
-	store, err := connectKeeper(keeperOf(socket, args))
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	dev, err := host.Open()
-	if err != nil {
-		return err
-	}
-	defer dev.Close()
-	s, err := newServer(socket, dev, store)
-	if err != nil {
-		return err
-	}
-	return s.Serve(ctx)
-}
-
-func keeperOf(socket string, args []string) string {
-	if len(args) > 0 && args[0] != "" {
-		return args[0]
-	}
-	return socket + ".keep"
-}
-
-func connectKeeper(socket string) (*keeper.Process, error) {
-	return keeper.Connect(keeper.Options{Socket: socket, Command: []string{os.Args[0], "keep", socket}})
-}
-
-// start starts an owner with a keeper. Both end with the test.
-func start(t testing.TB, args ...string) *endpointtest.Process {
-	t.Helper()
-	p := endpointtest.StartProcess(t, args...)
-	store, err := connectKeeper(keeperOf(p.Socket, args))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		p.Kill()
-		_ = syscall.Kill(store.PID(), syscall.SIGKILL)
-		store.Close()
-	})
-	return p
-}
-
-// newServer returns a server that keeps its versions.
-func newServer(socket string, dev *host.Device, store endpoint.Store) (*endpoint.Server, error) {
-	return endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Keep: store})
-}
-
-// user is a client with a device.
-type user struct {
-	*endpoint.Client
-	t   testing.TB
-	dev *host.Device
-}
-
-func newUser(t testing.TB, p *endpointtest.Process) user {
-	t.Helper()
-	dev, err := host.Open()
-	require.NoError(t, err)
-	t.Cleanup(func() { dev.Close() })
-	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: p.Socket, Devices: []driver.Device{dev}, Wait: true})
-	require.NoError(t, err)
-	t.Cleanup(func() { c.Close() })
-	return user{c, t, dev}
-}
-
-// publish publishes a model whose elements are the value.
-func (u user) publish(name string, value int) (uint64, error) {
-	sd, err := module.New(u.dev, []module.NamedSpec{
-		{Name: "w", DType: tensor.Float32, Shape: tensor.Shape{64, 32}},
-		{Name: "b", DType: tensor.Float32, Shape: tensor.Shape{32}},
-	})
-	if err != nil {
-		return 0, err
-	}
-	defer sd.Close()
-	for _, x := range sd.All() {
-		values, err := tensor.Data[float32](x)
-		if err != nil {
-			return 0, err
-		}
-		for i := range values {
-			values[i] = float32(value)
-		}
-	}
-	return u.Publish(u.t.Context(), name, sd, endpoint.PublishOptions{})
-}
-
-func (u user) mustPublish(name string, value int) uint64 {
-	u.t.Helper()
-	version, err := u.publish(name, value)
-	require.NoError(u.t, err)
-	return version
-}
-
-func (u user) acquire(name string, version uint64) *endpoint.Handle {
-	u.t.Helper()
-	h, err := u.Acquire(u.t.Context(), name, endpoint.AcquireOptions{Version: version})
-	require.NoError(u.t, err)
-	u.t.Cleanup(func() { h.Close() })
-	return h
-}
-
-// value returns the value that all elements of a model hold.
-func value(t testing.TB, sd *module.StateDict) int {
-	t.Helper()
-	first := float32(-1)
-	for _, x := range sd.All() {
-		values, err := tensor.Data[float32](x)
-		require.NoError(t, err)
-		for _, v := range values {
-			if first < 0 {
-				first = v
-			}
-			require.Equal(t, first, v)
-		}
-	}
-	return int(first)
-}
-
-// inode returns the file behind the memory of a model.
-func inode(t testing.TB, sd *module.StateDict) uint64 {
-	t.Helper()
-	require.Len(t, sd.Storages(), 1)
-	h, err := sd.Storages()[0].Memory().Export()
-	require.NoError(t, err)
-	defer h.Close()
-	info, err := h.File.Stat()
-	require.NoError(t, err)
-	return info.Sys().(*syscall.Stat_t).Ino
-}
-
-func leased(t testing.TB, handles ...*endpoint.Handle) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		return !slices.ContainsFunc(handles, func(h *endpoint.Handle) bool { return !h.Leased() })
-	}, 20*time.Second, time.Millisecond)
-}
 
 func TestKilledOwner(t *testing.T) {
 	p := start(t)
@@ -192,12 +53,7 @@ func TestKilledOwner(t *testing.T) {
 	}()
 
 	for round := range 3 {
-		before := u.ServerID()
-		p.Kill()
-		require.Equal(t, 2, value(t, current.StateDict()))
-		p.Restart()
-		leased(t, old, current)
-		require.NotEqual(t, before, u.ServerID())
+		restart(t, p, u, old, current)
 		require.Equal(t, endpoint.Superseded, old.State())
 		require.Equal(t, endpoint.Current, current.State())
 		require.Equal(t, 1, value(t, old.StateDict()))
@@ -252,10 +108,8 @@ func TestSupersededVersionsEnd(t *testing.T) {
 	store, err := connectKeeper(keeperOf(p.Socket, nil))
 	require.NoError(t, err)
 	defer store.Close()
-	require.Len(t, contents(t, store), 3, "a journal and two versions")
-	p.Kill()
-	p.Restart()
-	leased(t, old)
+	require.Eventually(t, func() bool { return len(contents(t, store)) == 3 }, 20*time.Second, time.Millisecond, "a journal and two versions")
+	restart(t, p, u, old)
 	require.NoError(t, old.Close())
 	require.Eventually(t, func() bool { return len(contents(t, store)) == 2 }, 30*time.Second, 50*time.Millisecond)
 }
@@ -272,6 +126,56 @@ func TestTwoOwnersOfOneKeeper(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrInUse)
 	require.ErrorContains(t, err, strconv.Itoa(p.PID()))
 	newUser(t, p).mustPublish("m", 1)
+}
+
+// The next owner keeps superseded versions by the retention that their publisher has set, and the sources of a rollback.
+func TestRetentionSurvives(t *testing.T) {
+	t.Parallel() // it waits for ten seconds
+	dir := t.TempDir()
+	store := connect(t, dir)
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer dev.Close()
+	retain := endpoint.Retention{Versions: 2}
+	for round := range 3 {
+		s, err := newServer(dir+"/s.sock", dev, store)
+		require.NoError(t, err)
+		go func() { _ = s.Serve(t.Context()) }()
+		if round > 0 {
+			var adopted []string
+			for _, a := range s.Adopted() {
+				adopted = append(adopted, fmt.Sprintf("%d %v %s", a.Version, a.Current, a.SourceID))
+			}
+			want := [][]string{{"1 false file 1", "2 false file 2", "3 true file 2"}, {"2 false file 2", "3 false file 2", "4 true file 4"}}
+			require.Equal(t, want[round-1], adopted)
+		}
+		publish := func(opts endpoint.PublishOptions) {
+			sd, err := module.New(dev, []module.NamedSpec{{Name: "w", DType: tensor.Float32, Shape: tensor.Shape{4}}})
+			require.NoError(t, err)
+			defer sd.Close()
+			_, err = s.Publish(t.Context(), "m", sd, opts)
+			require.NoError(t, err)
+		}
+		switch round {
+		case 0:
+			publish(endpoint.PublishOptions{SourceID: "file 1", Retain: &retain})
+			publish(endpoint.PublishOptions{SourceID: "file 2"})
+			v, err := s.Rollback(t.Context(), "m", 1)
+			require.NoError(t, err)
+			require.EqualValues(t, 3, v)
+		case 1:
+			publish(endpoint.PublishOptions{SourceID: "file 4"})
+			var left []endpoint.VersionInfo
+			require.Eventually(t, func() bool { // readers had time to renew their leases
+				list, err := s.List(t.Context())
+				require.NoError(t, err)
+				left = list[0].Versions
+				return len(left) < 4
+			}, 30*time.Second, 50*time.Millisecond)
+			require.Len(t, left, 3, "two superseded versions are retained")
+		}
+		require.NoError(t, s.Close())
+	}
 }
 
 // The keeper and the owner are killed one after the other: the owner has stored everything in a new keeper.
@@ -321,7 +225,14 @@ func TestAcknowledgedVersionsSurvive(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("SHAREDTENSOR_KEEP_CYCLES")); err == nil {
 		cycles = n
 	}
-	p := start(t)
+	t.Run("keeper", func(t *testing.T) { testAcknowledged(t, start(t), cycles) })
+	t.Run("directory", func(t *testing.T) {
+		_, path := directoryOf(t)
+		testAcknowledged(t, start(t, directory+path), cycles)
+	})
+}
+
+func testAcknowledged(t *testing.T, p *endpointtest.Process, cycles int) {
 	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	type state struct{ version, value uint64 }
 	acknowledged := map[string]state{} // version 0 after a withdrawal
@@ -377,4 +288,102 @@ func TestAcknowledgedVersionsSurvive(t *testing.T) {
 		p.Restart()
 	}
 	t.Logf("%d cycles, %d publications acknowledged, %d names", cycles, next-1, len(slices.Collect(maps.Keys(acknowledged))))
+}
+
+// If the keeper and the owner are killed at once, the memory is lost. The next owner reports that, its numbers start at 1,
+// and readers keep their mappings.
+func TestKilledKeeperAndOwner(t *testing.T) {
+	p := start(t)
+	u := newUser(t, p)
+	u.mustPublish("m", 1)
+	u.mustPublish("m", 2)
+	h := u.acquire("m", 0)
+	store, err := connectKeeper(keeperOf(p.Socket, nil))
+	require.NoError(t, err)
+	require.Zero(t, store.LostPID())
+	keeperPID := store.PID()
+	require.NoError(t, store.Close())
+	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGSTOP)) // it cannot start another keeper
+	require.NoError(t, syscall.Kill(keeperPID, syscall.SIGKILL))
+	p.Kill()
+	require.Eventually(t, func() bool { return ended(keeperPID) }, 10*time.Second, time.Millisecond)
+	var log strings.Builder
+	again, err := keeper.Connect(keeper.Options{
+		Socket: keeperOf(p.Socket, nil), Command: []string{os.Args[0], "keep", keeperOf(p.Socket, nil)},
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	require.NoError(t, err)
+	defer func() { _ = syscall.Kill(again.PID(), syscall.SIGKILL) }()
+	defer again.Close()
+	require.Equal(t, keeperPID, again.LostPID())
+	require.Contains(t, log.String(), "the versions that it held are lost")
+	p.Restart()
+	require.Eventually(t, func() bool { return h.State() == endpoint.Orphaned }, 20*time.Second, time.Millisecond)
+	require.Equal(t, 2, value(t, h.StateDict()))
+	require.Equal(t, uint64(1), u.mustPublish("m", 3))
+}
+
+// The next owner has the digests that an earlier one has computed, and the handles of withdrawn versions stay valid.
+func TestKilledOwnerOfWithdrawnVersion(t *testing.T) {
+	p := start(t)
+	u := newUser(t, p)
+	sd, err := u.model(1)
+	require.NoError(t, err)
+	_, err = u.Publish(t.Context(), "m", sd, endpoint.PublishOptions{Digests: true})
+	require.NoError(t, err)
+	require.NoError(t, sd.Close())
+	want, err := u.Client.Digests(t.Context(), "m", 1)
+	require.NoError(t, err)
+	u.mustPublish("gone", 2)
+	h := u.acquire("gone", 0)
+	require.NoError(t, u.Withdraw(t.Context(), "gone"))
+	for range 2 {
+		restart(t, p, u, h)
+		require.Eventually(t, func() bool { return h.State() == endpoint.Withdrawn }, 20*time.Second, 5*time.Millisecond, "the handle knows that its version is withdrawn")
+		info, err := u.Info(t.Context(), "m")
+		require.NoError(t, err)
+		require.Equal(t, endpoint.DigestComputed, info.Versions[0].DigestState, "it is known at once")
+		got, err := u.Client.Digests(t.Context(), "m", 1)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	list, err := u.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	require.NoError(t, h.Close())
+	require.Eventually(t, func() bool {
+		list, err := u.List(t.Context())
+		return err == nil && len(list) == 1
+	}, 30*time.Second, 10*time.Millisecond)
+}
+
+// A watch of tasks reports each task that its owner has lost, once.
+func TestKilledOwnerLosesTasks(t *testing.T) {
+	p := start(t)
+	u := newUser(t, p)
+	done, err := u.Submit(t.Context(), "run", 1)
+	require.NoError(t, err)
+	_, err = done.Wait(t.Context())
+	require.NoError(t, err)
+	running, err := u.Submit(t.Context(), "sleep", time.Hour)
+	require.NoError(t, err)
+	events, killed := []string{}, false
+	for e, err := range u.WatchTasks(t.Context(), endpoint.TaskFilter{}) {
+		if err != nil {
+			require.ErrorIs(t, err, endpoint.ErrUnavailable)
+			break
+		}
+		if e.Kind == endpoint.TaskLost {
+			events = append(events, e.Task.ID)
+			continue
+		}
+		if e.Task.ID == running.ID && e.Task.State == endpoint.TaskRunning && !killed {
+			killed = true
+			p.Kill()
+		}
+	}
+	require.Equal(t, []string{running.ID}, events)
+	p.Restart()
+	_, err = running.Wait(t.Context())
+	require.ErrorIs(t, err, task.ErrNotFound)
 }

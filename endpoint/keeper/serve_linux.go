@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,14 +42,14 @@ func Serve(ctx context.Context, c Config) error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	socket, err := transport.Listen(c.Socket, false)
+	socket, err := transport.Listen(c.Socket, transport.Permissions{})
 	if err != nil {
 		if errors.Is(err, status.ErrInUse) {
 			err = fmt.Errorf("%w: a keeper serves on %s", status.ErrInUse, c.Socket)
 		}
 		return err
 	}
-	k := &keeper{log: c.Logger, idle: c.Idle, held: map[string]*os.File{}, most: transport.MaxOpenFiles() - 64}
+	k := &keeper{log: c.Logger, idle: c.Idle, held: map[string]*os.File{}, peers: map[*peer]bool{}, most: transport.MaxOpenFiles() - unused}
 	ctx, k.stop = context.WithCancel(ctx)
 	defer k.stop()
 	k.timer = time.AfterFunc(c.Idle, k.stop)
@@ -79,14 +80,25 @@ type keeper struct {
 	most        int         // descriptors
 	connections sync.WaitGroup
 
-	mu        sync.Mutex
-	connected int
-	held      map[string]*os.File
+	mu    sync.Mutex
+	peers map[*peer]bool
+	held  map[string]*os.File
+}
+
+// peer is a connection.
+type peer struct {
+	conn   *wire.Conn
+	socket syscall.RawConn
+	ended  chan struct{} // closed after the last request
 }
 
 // serve answers the requests of one connection.
 func (k *keeper) serve(ctx context.Context, socket *net.UnixConn) {
-	conn, err := wire.NewConn(socket, limits)
+	raw, err := socket.SyscallConn()
+	var conn *wire.Conn
+	if err == nil {
+		conn, err = wire.NewConn(socket, limits)
+	}
 	if err != nil {
 		k.log.Warn("connection refused", "error", err)
 		return
@@ -97,15 +109,17 @@ func (k *keeper) serve(ctx context.Context, socket *net.UnixConn) {
 		return
 	}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	k.count(1)
-	defer k.count(-1)
+	p := &peer{conn: conn, socket: raw, ended: make(chan struct{})}
+	k.connect(p, true)
+	defer k.connect(p, false)
+	defer close(p.ended)
 	for {
 		frame, err := conn.Receive()
 		if err == nil {
-			err = k.answer(conn, frame)
+			err = k.answer(p, frame)
 		}
 		if err != nil {
-			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, unix.ECONNRESET) {
 				k.log.Warn("connection ended", "pid", conn.Peer().PID, "error", err)
 			}
 			return
@@ -113,33 +127,64 @@ func (k *keeper) serve(ctx context.Context, socket *net.UnixConn) {
 	}
 }
 
-// count counts connections, and starts or stops the timer of an idle keeper.
-func (k *keeper) count(more int) {
+// connect adds or removes a connection, and starts or stops the timer of an idle keeper.
+func (k *keeper) connect(p *peer, connected bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.connected += more
-	if k.connected == 0 && len(k.held) == 0 {
+	if connected {
+		k.peers[p] = true
+	} else {
+		delete(k.peers, p)
+	}
+	if len(k.peers) == 0 && len(k.held) == 0 {
 		k.timer.Reset(k.idle)
 	} else {
 		k.timer.Stop()
 	}
 }
 
-// answer answers one request.
-func (k *keeper) answer(conn *wire.Conn, frame wire.Frame) error {
+// settle waits until the requests of processes that have ended are performed, because owners do not wait for the answers
+// to all of theirs.
+func (k *keeper) settle(except *peer) {
+	k.mu.Lock()
+	peers := slices.Collect(maps.Keys(k.peers))
+	k.mu.Unlock()
+	limit := time.NewTimer(settleTime)
+	defer limit.Stop()
+	for _, p := range peers {
+		if p == except || !hungUp(p.socket) {
+			continue
+		}
+		select {
+		case <-p.ended:
+		case <-limit.C:
+			k.log.Warn("requests of a process that has ended are not performed yet", "pid", p.conn.Peer().PID)
+			return
+		}
+	}
+}
+
+// settleTime limits the wait for requests that have arrived: performing them takes microseconds.
+const settleTime = answerTime / 2
+
+// answer performs one request and sends the answer, if the peer still receives it.
+func (k *keeper) answer(p *peer, frame wire.Frame) error {
 	defer frame.Files.Close()
 	var in request
 	if err := decode(frame, &in); err != nil {
 		return err
 	}
+	if in.Operation == opNames {
+		k.settle(p)
+	}
 	out := response{PID: os.Getpid()}
 	var files []*os.File
 	err := fmt.Errorf("protocol %d: this keeper has protocol %d", in.Protocol, protocol)
 	if in.Protocol == protocol {
-		out.Names, files, err = k.perform(in, frame)
+		out.Names, files, out.Room, err = k.perform(in, frame)
 	}
 	if err != nil {
-		k.log.Warn("request refused", "pid", conn.Peer().PID, "error", err)
+		k.log.Warn("request refused", "pid", p.conn.Peer().PID, "error", err)
 		out.Error = message.CutText(err.Error(), message.MaxErrorMessage)
 	}
 	defer closeAll(files)
@@ -147,13 +192,21 @@ func (k *keeper) answer(conn *wire.Conn, frame wire.Frame) error {
 	if err != nil {
 		return err
 	}
-	return conn.Send(wire.KindResponse, frame.ID, body, files...)
+	if err := p.conn.Send(wire.KindResponse, frame.ID, body, files...); err != nil {
+		k.log.Warn("answer not sent", "pid", p.conn.Peer().PID, "error", err) // further requests may have arrived
+	}
+	return nil
 }
 
-// perform performs a request. The caller owns the files.
-func (k *keeper) perform(in request, frame wire.Frame) (names []string, files []*os.File, err error) {
+// perform performs a request, and returns how many more descriptors there is room for. The caller owns the files.
+func (k *keeper) perform(in request, frame wire.Frame) (names []string, files []*os.File, room int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	names, files, err = k.performLocked(in, frame)
+	return names, files, k.most - len(k.held), err
+}
+
+func (k *keeper) performLocked(in request, frame wire.Frame) (names []string, files []*os.File, err error) {
 	switch in.Operation {
 	case opPut:
 		return nil, nil, k.putLocked(in.Names, frame)
@@ -196,12 +249,14 @@ func (k *keeper) putLocked(names []string, frame wire.Frame) error {
 	if f == nil {
 		return errors.New("the descriptor was lost")
 	}
-	if info, err := f.Stat(); err != nil || info.Mode()&(os.ModeSocket|os.ModeNamedPipe|os.ModeDir) != 0 {
+	if err := checkMemory(f); err != nil {
 		f.Close()
-		return errors.New("the descriptor is not memory")
+		return err
 	}
+	status.Reach("keeper received")
 	k.dropLocked(names[0]) // an owner that connects again stores the same descriptor again
 	k.held[names[0]] = f
+	status.Reach("keeper held")
 	return nil
 }
 

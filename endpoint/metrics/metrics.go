@@ -17,6 +17,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 )
 
 // ContentType is the media type of the output of [Write] and [WriteClient].
@@ -35,6 +36,7 @@ func Write(w io.Writer, info endpoint.ServerInfo) error {
 	m.memory(info)
 	m.reuse(info.Stats)
 	m.limits(info.Limits)
+	m.refusals(info.Refusals)
 	m.endpoints(info.Endpoints)
 	_, err := w.Write(m.text.Bytes())
 	return err
@@ -232,6 +234,18 @@ func (m *writer) endpoints(list []endpoint.EndpointStats) {
 		}
 		m.sample(runs+"_sum", seconds(e.Total), "endpoint", e.Name)
 		m.sample(runs+"_count", count(e.Runs), "endpoint", e.Name)
+	}
+}
+
+// refusals writes what the access policy refused.
+func (m *writer) refusals(list []endpoint.Refusals) {
+	m.family("policy_refusals_total", "counter", "Clients and requests that the access policy refused, by the right that they lacked.")
+	counts := map[string]uint64{}
+	for _, r := range list {
+		counts[r.Right] = r.Count
+	}
+	for _, right := range access.Rights() { // a rate needs the value before the first refusal
+		m.sample("policy_refusals_total", count(counts[right.String()]), "right", right.String())
 	}
 }
 

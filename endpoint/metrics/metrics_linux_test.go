@@ -23,6 +23,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/endpointtest"
 	"github.com/sharedtensor/sharedtensor/endpoint/metrics"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -161,6 +162,7 @@ func metricsOf(t testing.TB, info endpoint.ServerInfo) map[string]*family {
 }
 
 func TestMetricsParser(t *testing.T) {
+	t.Parallel()
 	const head = "# HELP a_total h\n# TYPE a_total counter\n"
 	good, err := parseMetrics(head + "a_total{x=\"1\\\\\\\"\\n,}\",y=\"\"} 3\n")
 	require.NoError(t, err)
@@ -178,6 +180,7 @@ func TestMetricsParser(t *testing.T) {
 
 // Each number of the info is in a metric, identified by its value.
 func TestMetricsComplete(t *testing.T) {
+	t.Parallel()
 	var info endpoint.ServerInfo
 	odd := "quote \" back \\ line \n end \xff"
 	info.ID, info.Version, info.Label, info.Socket, info.PID, info.DeviceIndex = "id", "v1", odd, "/run/a-1.sock", 42, 1
@@ -241,6 +244,11 @@ func TestMetricsComplete(t *testing.T) {
 	want[series("limit_client_used", some)], want[series("limit_used", some)], want[series("limit_refused_total", some)] = 73, 74, 75
 	want[series("limit_client", one)], want[series("limit_client_used", one)] = 76, 0
 	want[series("limit_used", one)], want[series("limit_refused_total", one)] = 0, 0
+	info.Refusals = []endpoint.Refusals{{Right: "publish", Count: 77}}
+	for _, right := range access.Rights() {
+		want[series("policy_refusals_total", map[string]string{"right": right.String()})] = 0
+	}
+	want[series("policy_refusals_total", map[string]string{"right": "publish"})] = 77
 	idle := 0
 	for name, f := range metricsOf(t, info) {
 		require.NotEmpty(t, f.samples, name)
@@ -289,6 +297,7 @@ func start(t *testing.T) *endpointtest.Owner {
 
 // Numbers counted by another process are unchanged. Host memory has no index, which the metrics show by a missing label.
 func TestMetricsOfOwner(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	o := start(t)
 	empty := metricsOf(t, endpoint.ServerInfo{})
@@ -340,6 +349,7 @@ func TestMetricsOfOwner(t *testing.T) {
 }
 
 func TestVars(t *testing.T) {
+	t.Parallel()
 	o := start(t)
 	var info struct {
 		Server string `json:"server"`
@@ -360,6 +370,7 @@ func TestVars(t *testing.T) {
 }
 
 func TestClientMetrics(t *testing.T) {
+	t.Parallel()
 	var b bytes.Buffer
 	require.NoError(t, metrics.WriteClient(&b, endpoint.ClientStats{
 		State: endpoint.StateConnected, Connections: 3, DialFailures: 7, Handles: 4, BytesMapped: 1 << 40, Watchers: 2, References: 5,

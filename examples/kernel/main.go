@@ -1,6 +1,8 @@
 // Command kernel runs its own kernel on weights that another process owns: it attaches a model, multiplies each matrix
 // in it by a vector of ones, on the GPU and in the owner's memory, and prints the result. No weight is copied.
 //
+// The kernel is compiled from CUDA C++ with NVRTC, once for each host. Without NVRTC, the program uses PTX of the same kernel.
+//
 //	sharedtensor serve --device cuda:0 m=model.safetensors
 //	go run ./examples/kernel m
 package main
@@ -16,12 +18,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/jitcache"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/nvrtc"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
+//go:embed matmul.cu
+var source string
+
 //go:embed matmul.ptx
-var matmul []byte
+var fallback []byte
 
 func main() {
 	if len(os.Args) != 2 {
@@ -49,7 +56,11 @@ func run(name string) error {
 		return err
 	}
 	defer handle.Close()
-	code, err := dev.LoadModule(matmul)
+	image, err := compile(ctx, dev)
+	if err != nil {
+		return err
+	}
+	code, err := dev.LoadModule(image)
 	if err != nil {
 		return err
 	}
@@ -69,6 +80,31 @@ func run(name string) error {
 		fmt.Printf("%-24s %-12v row sums %.4f ... %.4f\n", name, weight.Shape(), rows[0], rows[len(rows)-1])
 	}
 	return nil
+}
+
+// compile returns the kernel as PTX for the device.
+func compile(ctx context.Context, dev *cuda.Device) ([]byte, error) {
+	properties, err := dev.Properties()
+	if err != nil {
+		return nil, err
+	}
+	cache, err := jitcache.Open(jitcache.Options{})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err) // the kernel is compiled each time
+	}
+	binary, err := nvrtc.Compile(ctx, "matmul.cu", source, nvrtc.Options{
+		Arch:  fmt.Sprintf("compute_%d%d", properties.ComputeMajor, properties.ComputeMinor),
+		Cache: cache,
+	})
+	if errors.Is(err, nvrtc.ErrNoLibrary) {
+		fmt.Fprintln(os.Stderr, "NVRTC is not installed: using the PTX in matmul.ptx")
+		return fallback, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(os.Stderr, "compiled matmul.cu with", nvrtc.File())
+	return binary.Code, nil
 }
 
 // rowSums returns the product of the matrix and a vector of ones.

@@ -7,11 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -37,11 +39,23 @@ func TestProgram(t *testing.T) {
 	t.Cleanup(func() { owner.Process.Kill(); owner.Wait() })
 	require.True(t, bufio.NewScanner(stdout).Scan(), "the owner ended")
 
-	kernel := exec.Command(filepath.Join(dir, "kernel"), "m")
-	kernel.Env = env
-	out, err = kernel.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Equal(t, expected(t, file), string(out))
+	want := expected(t, file)
+	run := func(library, message string) {
+		t.Helper()
+		kernel := exec.Command(filepath.Join(dir, "kernel"), "m")
+		kernel.Env = append(env, "SHAREDTENSOR_LIBNVRTC="+library, "XDG_CACHE_HOME="+filepath.Join(dir, "cache"))
+		var stdout, stderr strings.Builder
+		kernel.Stdout, kernel.Stderr = &stdout, &stderr
+		require.NoError(t, kernel.Run(), stderr.String())
+		require.Equal(t, want, stdout.String())
+		require.Contains(t, stderr.String(), message)
+	}
+	run("/does/not/exist", "using the PTX in matmul.ptx")
+	library := os.Getenv("SHAREDTENSOR_LIBNVRTC")
+	drivertest.Needs(t, "nvrtc", library != "", "no SHAREDTENSOR_LIBNVRTC: the kernel is not compiled from its source")
+	run(library, "compiled matmul.cu with "+library)
+	require.DirExists(t, filepath.Join(dir, "cache", "sharedtensor", "jit"))
+	run(library, "compiled matmul.cu with "+library) // from the cache
 }
 
 // expected returns the output, computed in Go from the file in the kernel's order of additions, so with the same

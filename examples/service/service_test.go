@@ -68,9 +68,11 @@ func startOwner(t *testing.T, socket string) *exec.Cmd {
 
 // An option is not taken for the path of a socket.
 func TestOwnerUsage(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(programs(t), "owner") // builds it, which takes longer than the limit on a busy machine
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	owner := exec.CommandContext(ctx, filepath.Join(programs(t), "owner"), "--help")
+	owner := exec.CommandContext(ctx, program, "--help")
 	owner.Dir = t.TempDir()
 	out, err := owner.CombinedOutput()
 	require.Error(t, err)
@@ -80,6 +82,7 @@ func TestOwnerUsage(t *testing.T) {
 
 // The owner and the client of this example run as separate processes.
 func TestOwnerAndClient(t *testing.T) {
+	t.Parallel()
 	dir := programs(t)
 	socket := socketPath(t)
 	owner := startOwner(t, socket)

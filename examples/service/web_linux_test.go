@@ -170,6 +170,7 @@ func taken(version uint64) string {
 }
 
 func TestWebSwitchesVersionsWhileRequestsRun(t *testing.T) {
+	t.Parallel()
 	socket := socketPath(t)
 	startOwner(t, socket)
 	w := startWeb(t, socket)
@@ -234,6 +235,7 @@ func TestWebSwitchesVersionsWhileRequestsRun(t *testing.T) {
 }
 
 func TestWebOutlivesItsOwnerAndWorkers(t *testing.T) {
+	t.Parallel()
 	socket := socketPath(t)
 	owner := startOwner(t, socket)
 	w := startWeb(t, socket)
@@ -258,6 +260,7 @@ func TestWebOutlivesItsOwnerAndWorkers(t *testing.T) {
 }
 
 func TestWebDrains(t *testing.T) {
+	t.Parallel()
 	socket := socketPath(t)
 	startOwner(t, socket)
 	w := startWeb(t, socket)
@@ -290,6 +293,7 @@ func TestWebDrains(t *testing.T) {
 }
 
 func TestWebWorkersEndWithTheirSupervisor(t *testing.T) {
+	t.Parallel()
 	socket := socketPath(t)
 	startOwner(t, socket)
 	w := startWeb(t, socket)

@@ -131,6 +131,7 @@ func requireExpected(t *testing.T, want, got []float64) {
 }
 
 func TestCommand(t *testing.T) {
+	t.Parallel()
 	weights := vadtest.File(t, "silero_vad_16k.safetensors")
 	clip := vadtest.File(t, "speech.wav")
 	want := vadtest.Expected(t)
@@ -185,6 +186,7 @@ func requireFails(t *testing.T, err error) {
 }
 
 func TestCommandRefuses(t *testing.T) {
+	t.Parallel()
 	path := build(t)
 	clip := silence(t, 1000, 16000)
 	other := filepath.Join(t.TempDir(), "other.safetensors")
@@ -234,6 +236,7 @@ func TestOwnOwnerLeavesNothing(t *testing.T) {
 }
 
 func TestCanceled(t *testing.T) {
+	t.Parallel()
 	weights := vadtest.File(t, "silero_vad_16k.safetensors")
 	ctx, cancel := context.WithCancelCause(context.Background())
 	gone := errors.New("gone")

@@ -70,9 +70,9 @@ func (e *NameError) Unwrap() error { return e.Err }
 
 // Options limit how long a catalog keeps versions. The zero value is valid.
 type Options struct {
-	// Retain is the number of old versions of a name that are kept without holders, newest first. Held versions do not
-	// count. With 0 an old version is freed when its last holder leaves. Withdrawn versions are never retained.
-	Retain int
+	// Retain limits the superseded versions that are kept without holders. A publication may replace it for its name.
+	// With the zero value a superseded version is freed when its last holder leaves.
+	Retain Retention
 	// PendingNames limits the names with pending events of a watcher; 0 means [DefaultPendingNames]. Over the limit the
 	// watcher's events are replaced by one of kind [Overflow].
 	PendingNames int
@@ -96,6 +96,8 @@ type Change struct {
 	StateDict *module.StateDict
 	// Origin is the version's origin, with its time of publication.
 	Origin Origin
+	// Retain is the retention of the name that a publication has set; nil for [Options.Retain].
+	Retain *Retention
 }
 
 // Origin describes the source of a version, for display only.
@@ -146,7 +148,7 @@ func New(opts Options) *Catalog {
 	}
 }
 
-// MaxAfter is the largest number that [Catalog.PublishAfter] continues from. It leaves room for further versions, and
+// MaxAfter is the largest value of [PublishOptions.After]. It leaves room for further versions, and
 // JSON represents it exactly.
 const MaxAfter = 1 << 53
 
@@ -157,12 +159,20 @@ const MaxAfter = 1 << 53
 //
 // Errors are [ErrName], [ErrNoStateDict] and [ErrClosed].
 func (c *Catalog) Publish(name string, sd *module.StateDict, origin Origin) (uint64, error) {
-	return c.PublishAfter(name, 0, sd, origin)
+	return c.PublishWith(name, sd, origin, PublishOptions{})
 }
 
-// PublishAfter is Publish with a number greater than after, so that numbers continue where another catalog ended,
-// [MaxAfter] at most.
-func (c *Catalog) PublishAfter(name string, after uint64, sd *module.StateDict, origin Origin) (uint64, error) {
+// PublishOptions are the options of [Catalog.PublishWith].
+type PublishOptions struct {
+	// After makes the number of the version greater than After, so that numbers continue where another catalog ended. It
+	// is [MaxAfter] at most.
+	After uint64
+	// Retain replaces the retention of the name until it is withdrawn or published with another one. Nil leaves it.
+	Retain *Retention
+}
+
+// PublishWith is Publish with options.
+func (c *Catalog) PublishWith(name string, sd *module.StateDict, origin Origin, opts PublishOptions) (uint64, error) {
 	if sd == nil {
 		return 0, &NameError{Op: "publish", Name: name, Err: ErrNoStateDict}
 	}
@@ -170,10 +180,10 @@ func (c *Catalog) PublishAfter(name string, after uint64, sd *module.StateDict, 
 		return 0, errors.Join(fmt.Errorf("publish: %w", err), sd.Close())
 	}
 	v := &version{
-		name: name, number: min(after, MaxAfter), sd: sd, bytes: sd.Bytes(), tensors: sd.Len(), devices: devicesOf(sd), origin: origin,
+		name: name, number: min(opts.After, MaxAfter), sd: sd, bytes: sd.Bytes(), tensors: sd.Len(), devices: devicesOf(sd), origin: origin,
 		leases: make(map[uint64]*Lease),
 	}
-	freed, wake, err := c.publish(v)
+	freed, wake, err := c.publish(v, opts.Retain)
 	if err != nil {
 		return 0, errors.Join(err, sd.Close())
 	}
@@ -183,7 +193,7 @@ func (c *Catalog) PublishAfter(name string, after uint64, sd *module.StateDict, 
 }
 
 // publish adds v with the next number that is greater than v.number.
-func (c *Catalog) publish(v *version) (freed []*version, wake []func(), err error) {
+func (c *Catalog) publish(v *version, retain *Retention) (freed []*version, wake []func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -197,7 +207,10 @@ func (c *Catalog) publish(v *version) (freed []*version, wake []func(), err erro
 	if v.origin.At.IsZero() {
 		v.origin.At = c.opts.Now()
 	}
-	if err := c.recordLocked(Change{Name: v.name, Version: v.number, StateDict: v.sd, Origin: v.origin}); err != nil {
+	if retain == nil {
+		retain = e.retain
+	}
+	if err := c.recordLocked(Change{Name: v.name, Version: v.number, StateDict: v.sd, Origin: v.origin, Retain: retain}); err != nil {
 		return nil, nil, &NameError{Op: "publish", Name: v.name, Err: err}
 	}
 	if c.entries[v.name] == nil {
@@ -205,7 +218,10 @@ func (c *Catalog) publish(v *version) (freed []*version, wake []func(), err erro
 	} else if len(e.versions) == 0 {
 		c.empty--
 	}
-	e.last = v.number
+	if e.current != nil {
+		e.current.superseded = v.origin.At
+	}
+	e.last, e.retain = v.number, retain
 	e.versions = append(e.versions, v)
 	e.current = v
 	freed = c.settleLocked(v.name, e)
@@ -239,6 +255,42 @@ func (c *Catalog) Continue(last map[string]uint64, floor uint64) {
 	}
 }
 
+// Numbers returns the highest number of each name, and that of all names that are no longer recorded. They are
+// arguments of [Catalog.Continue].
+func (c *Catalog) Numbers() (last map[string]uint64, floor uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last = make(map[string]uint64, len(c.entries))
+	for name, e := range c.entries {
+		last[name] = e.last
+	}
+	return last, c.floor
+}
+
+// Versions calls visit for each version, sorted by name and number. The state dict and the retention are borrowed for
+// the duration of the call, under the lock of the catalog.
+func (c *Catalog) Versions(visit func(v Version) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range sortedNames(c.entries) {
+		e := c.entries[name]
+		for _, v := range e.versions {
+			out := Version{Change: Change{Name: name, Version: v.number, StateDict: v.sd, Origin: v.origin, Retain: e.retain}, Withdrawn: v.withdrawn}
+			if err := visit(out); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Version is a version of a catalog. Retain is the current retention of its name.
+type Version struct {
+	Change
+	// Withdrawn means that the name was withdrawn; readers hold the version.
+	Withdrawn bool
+}
+
 // Withdraw removes name from the catalog. Its versions can no longer be acquired, and each is freed when its last
 // reader leaves, at once without readers. A name that is not published is [ErrNotFound].
 func (c *Catalog) Withdraw(name string) error {
@@ -269,7 +321,7 @@ func (c *Catalog) withdraw(name string) (freed []*version, wake []func(), err er
 		v.withdrawn = true
 	}
 	number := e.current.number
-	e.current = nil
+	e.current, e.retain = nil, nil
 	freed = c.settleLocked(name, e)
 	return freed, c.tellLocked(Withdrawn, name, number), nil
 }

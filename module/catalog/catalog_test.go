@@ -43,6 +43,7 @@ func (b testCatalog) acquire(name string, version, holder uint64) *catalog.Lease
 }
 
 func TestReadersOfTheOldVersionStayOnIt(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	first, v1 := b.publish("model")
 	old := b.acquire("model", 0, 1)
@@ -65,6 +66,7 @@ func TestReadersOfTheOldVersionStayOnIt(t *testing.T) {
 }
 
 func TestUnheldOldVersionIsFreedAtOnce(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	first, _ := b.publish("model")
 	b.publish("model")
@@ -72,6 +74,7 @@ func TestUnheldOldVersionIsFreedAtOnce(t *testing.T) {
 }
 
 func TestOldVersionCanBeAcquiredWhileItIsHeld(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	first, v1 := b.publish("model")
 	l := b.acquire("model", 0, 1)
@@ -84,7 +87,8 @@ func TestOldVersionCanBeAcquiredWhileItIsHeld(t *testing.T) {
 }
 
 func TestRetainKeepsTheNewestUnheldOldVersions(t *testing.T) {
-	b := newTestCatalog(t, catalog.Options{Retain: 1})
+	t.Parallel()
+	b := newTestCatalog(t, catalog.Options{Retain: catalog.Retention{Versions: 1}})
 	one, _ := b.publish("model")
 	held := b.acquire("model", 0, 1)
 	two, v2 := b.publish("model")
@@ -107,6 +111,7 @@ func TestRetainKeepsTheNewestUnheldOldVersions(t *testing.T) {
 }
 
 func TestWithdraw(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	held, _ := b.publish("model")
 	l := b.acquire("model", 0, 1)
@@ -136,6 +141,7 @@ func TestWithdraw(t *testing.T) {
 }
 
 func TestVersionsGoOnAfterEverythingWasFreed(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	for want := uint64(1); want <= 5; want++ {
 		_, v := b.publish("model")
@@ -146,6 +152,7 @@ func TestVersionsGoOnAfterEverythingWasFreed(t *testing.T) {
 }
 
 func TestForgottenNamesDoNotRepeatVersions(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	for range 3 {
 		b.publish("seldom")
@@ -165,6 +172,7 @@ func TestForgottenNamesDoNotRepeatVersions(t *testing.T) {
 }
 
 func TestRelease(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	p, _ := b.publish("model")
 	mine := b.acquire("model", 0, 1)
@@ -181,6 +189,7 @@ func TestRelease(t *testing.T) {
 }
 
 func TestReleaseHolder(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	a, _ := b.publish("a")
 	c, _ := b.publish("c")
@@ -201,6 +210,7 @@ func TestReleaseHolder(t *testing.T) {
 }
 
 func TestPublishTakesTheStateDictAlsoWhenItFails(t *testing.T) {
+	t.Parallel()
 	c := catalog.New(catalog.Options{})
 	_, err := c.Publish("model", nil, catalog.Origin{})
 	require.ErrorIs(t, err, catalog.ErrNoStateDict)
@@ -218,6 +228,7 @@ func TestPublishTakesTheStateDictAlsoWhenItFails(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
+	t.Parallel()
 	var freed []string
 	c := catalog.New(catalog.Options{Freed: func(name string, version uint64, _ *module.StateDict, err error) {
 		freed = append(freed, fmt.Sprint(name, version, err != nil))
@@ -256,6 +267,7 @@ func TestClose(t *testing.T) {
 }
 
 func TestFreedIsToldOfFailuresAndMayCallBack(t *testing.T) {
+	t.Parallel()
 	var c *catalog.Catalog
 	var told error
 	c = catalog.New(catalog.Options{Freed: func(name string, version uint64, _ *module.StateDict, err error) {
@@ -271,6 +283,7 @@ func TestFreedIsToldOfFailuresAndMayCallBack(t *testing.T) {
 }
 
 func TestInfoTellsWhoHoldsWhat(t *testing.T) {
+	t.Parallel()
 	now := time.Unix(1000, 0)
 	b := newTestCatalog(t, catalog.Options{Now: func() time.Time { now = now.Add(time.Second); return now }})
 	origin := catalog.Origin{Source: "model.safetensors", Publisher: catalog.Holder{ID: 9, PID: 99}}
@@ -332,6 +345,7 @@ func TestInfoTellsWhoHoldsWhat(t *testing.T) {
 }
 
 func TestCheckName(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"a", "silero/vad 16k", "モデル", strings.Repeat("x", 255), "...", "a..b", "/a//b"} {
 		require.NoError(t, catalog.CheckName(name), name)
 	}
@@ -345,6 +359,7 @@ func TestCheckName(t *testing.T) {
 }
 
 func TestRecord(t *testing.T) {
+	t.Parallel()
 	var changes []string
 	refuse := errors.New("disk full")
 	var fail error
@@ -374,6 +389,7 @@ func TestRecord(t *testing.T) {
 }
 
 func TestContinue(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	b.publish("live")
 	b.Continue(map[string]uint64{"live": 9, "gone": 4, "older": 1}, 2)

@@ -17,9 +17,10 @@ import (
 // Publishers, readers and ending sessions run concurrently. The memory of a leased version is open, and at the end
 // everything is closed exactly once.
 func TestConcurrentPublishersReadersAndSessionsThatEnd(t *testing.T) {
+	t.Parallel()
 	const publications, readers, rounds = 300, 8, 400
 	var freed atomic.Int64
-	c := catalog.New(catalog.Options{Retain: 1, Freed: func(string, uint64, *module.StateDict, error) { freed.Add(1) }})
+	c := catalog.New(catalog.Options{Retain: catalog.Retention{Versions: 1}, Freed: func(string, uint64, *module.StateDict, error) { freed.Add(1) }})
 	var published atomic.Int64
 	var probes sync.Map // of a version to its probe
 
@@ -109,6 +110,7 @@ func TestConcurrentPublishersReadersAndSessionsThatEnd(t *testing.T) {
 
 // The catalog closes while others use it. Versions published afterwards are closed too.
 func TestCloseAgainstEverythingElse(t *testing.T) {
+	t.Parallel()
 	for range 50 {
 		c := catalog.New(catalog.Options{})
 		var wg sync.WaitGroup

@@ -63,6 +63,24 @@ func (c *Catalog) Acquire(name string, version uint64, h Holder) (*Lease, error)
 	if err != nil {
 		return nil, &NameError{Op: "acquire", Name: name, Version: version, Err: err}
 	}
+	return c.leaseLocked(v, h), nil
+}
+
+// Renew acquires a version for h that the holder with the id from holds, even if it was withdrawn. An owner uses it for
+// readers that held the version at an earlier owner. Errors are those of Acquire.
+func (c *Catalog) Renew(name string, version, from uint64, h Holder) (*Lease, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range c.holders[from] {
+		if l.Name == name && l.Version == version {
+			return c.leaseLocked(l.version, h), nil
+		}
+	}
+	return nil, &NameError{Op: "acquire", Name: name, Version: version, Err: ErrNotFound}
+}
+
+// leaseLocked takes a lease on a version.
+func (c *Catalog) leaseLocked(v *version, h Holder) *Lease {
 	c.lastID++
 	l := &Lease{ID: c.lastID, Name: v.name, Version: v.number, Holder: h, Since: c.opts.Now(), version: v}
 	v.leases[l.ID] = l
@@ -73,7 +91,7 @@ func (c *Catalog) Acquire(name string, version uint64, h Holder) (*Lease, error)
 		c.holders[h.ID] = of
 	}
 	of[l.ID] = l
-	return l, nil
+	return l
 }
 
 // find returns the version with that number, 0 for the current one, if it can be acquired.

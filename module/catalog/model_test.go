@@ -244,11 +244,12 @@ func (r *run) step() {
 // Random sequences on the catalog and on a model of it agree after each step: which versions are closed and how often,
 // which can be acquired, and which events a watcher receives.
 func TestRandomSequencesAgainstAModel(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(60) {
 		retain := int(seed % 4)
 		r := &run{t: t, rng: rand.New(rand.NewPCG(seed, 1)), freed: map[string]int{}}
 		r.m = model{retain: retain, last: map[string]uint64{}}
-		r.c = catalog.New(catalog.Options{Retain: retain, Freed: func(name string, version uint64, _ *module.StateDict, err error) {
+		r.c = catalog.New(catalog.Options{Retain: catalog.Retention{Versions: retain}, Freed: func(name string, version uint64, _ *module.StateDict, err error) {
 			r.freed[fmt.Sprint(name, version)]++
 		}})
 		r.w = r.c.Subscribe(nil, nil)

@@ -12,6 +12,7 @@ import (
 )
 
 func TestNearest(t *testing.T) {
+	t.Parallel()
 	names := []string{"llama", "llama-3-8b", "whisper", "größe", "a", strings.Repeat("n", 200)}
 	for name, want := range map[string]string{
 		"lama": "llama", "Llama": "llama", "lalma": "llama", "llama-3-8": "llama-3-8b", "whisp": "whisper", "grosse": "", "größ": "größe",
@@ -31,6 +32,7 @@ func TestNearest(t *testing.T) {
 
 // An error for an unpublished name suggests the most similar published name.
 func TestUnknownNamesAreSuggested(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	b.publish("llama")
 	b.publish("lame")

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"slices"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -12,9 +13,10 @@ type entry struct {
 	last     uint64 // the highest number used so far
 	current  *version
 	versions []*version
+	retain   *Retention // nil for that of the catalog
 }
 
-// version is one published state dict. All fields except withdrawn and leases are constant.
+// version is one published state dict. All fields except superseded, withdrawn and leases are constant.
 type version struct {
 	name    string
 	number  uint64
@@ -24,22 +26,22 @@ type version struct {
 	devices []driver.Info
 	origin  Origin
 
-	withdrawn bool
-	leases    map[uint64]*Lease
+	superseded time.Time // time of the next publication; zero for the newest version
+	withdrawn  bool
+	leases     map[uint64]*Lease
 }
 
 // settleLocked removes the unreachable versions of e and returns them: withdrawn ones without leases, and old ones
 // without leases beyond the retention. It is called after every change, and the caller frees the result outside the
 // lock.
 func (c *Catalog) settleLocked(name string, e *entry) []*version {
-	retain := c.opts.Retain
+	retained := retained{Retention: c.retention(e), clock: c.opts.Now}
 	var freed []*version
 	for i := len(e.versions) - 1; i >= 0; i-- {
 		v := e.versions[i]
 		switch {
 		case v == e.current || len(v.leases) > 0:
-		case !v.withdrawn && retain > 0:
-			retain--
+		case !v.withdrawn && retained.keeps(v):
 		default:
 			freed = append(freed, v)
 		}

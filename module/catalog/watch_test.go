@@ -15,6 +15,7 @@ func ev(seq uint64, kind catalog.EventKind, name string, version uint64) catalog
 }
 
 func TestWatcherCoalescesPerName(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	w := b.Subscribe(nil, nil)
 	b.publish("a")
@@ -38,6 +39,7 @@ func TestWatcherCoalescesPerName(t *testing.T) {
 }
 
 func TestWatcherOfNames(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	some := b.Subscribe([]string{"a", "not yet", "a"}, nil)
 	none := b.Subscribe([]string{}, nil)
@@ -57,6 +59,7 @@ func TestWatcherOfNames(t *testing.T) {
 }
 
 func TestWakeIsCalledOutsideTheLockAndOnceUntilNext(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	woken := 0
 	w := b.Subscribe(nil, func() {
@@ -74,6 +77,7 @@ func TestWakeIsCalledOutsideTheLockAndOnceUntilNext(t *testing.T) {
 }
 
 func TestWakeMayTakeTheEvents(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})
 	var got []catalog.Event
 	var w *catalog.Watcher
@@ -86,6 +90,7 @@ func TestWakeMayTakeTheEvents(t *testing.T) {
 }
 
 func TestSlowWatcherHoldsABoundedNumberOfEvents(t *testing.T) {
+	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{PendingNames: 10})
 	w := b.Subscribe(nil, nil)
 	defer w.Close()
@@ -109,6 +114,7 @@ func TestSlowWatcherHoldsABoundedNumberOfEvents(t *testing.T) {
 }
 
 func TestEventKindString(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, "published withdrawn overflow unknown",
 		fmt.Sprint(catalog.Published, catalog.Withdrawn, catalog.Overflow, catalog.EventKind(0)))
 }

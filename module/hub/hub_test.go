@@ -20,6 +20,7 @@ func write(t *testing.T, path, text string) {
 }
 
 func TestParseRepo(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]hub.Repo{
 		"gpt2":                    {ID: "gpt2", Revision: "main"},
 		"org/model-1.5_b":         {ID: "org/model-1.5_b", Revision: "main"},

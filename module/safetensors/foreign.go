@@ -51,7 +51,7 @@ const (
 
 // magics lists formats that begin with fixed bytes.
 var magics = []struct{ prefix, format, advice string }{
-	{"GGUF", "GGUF (llama.cpp)", "use the model's safetensors files; GGUF is quantised in ways of its own"},
+	{"GGUF", "GGUF (llama.cpp)", "load it with module.Load or sharedtensor serve, which read GGUF, or use the model's safetensors files"},
 	{"lmgg", "GGML (llama.cpp)", "use the model's safetensors files"},
 	{"tjgg", "GGML (llama.cpp)", "use the model's safetensors files"},
 	{"fmgg", "GGML (llama.cpp)", "use the model's safetensors files"},

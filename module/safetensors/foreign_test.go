@@ -63,6 +63,7 @@ func foreignFiles(t *testing.T) map[string][]byte {
 
 // Files of other formats with the extension of a safetensors file are recognised.
 func TestForeignFilesAreNamed(t *testing.T) {
+	t.Parallel()
 	for format, data := range foreignFiles(t) {
 		t.Run(format, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "model.safetensors")
@@ -91,6 +92,7 @@ func TestForeignFilesAreNamed(t *testing.T) {
 
 // Truncated and damaged safetensors files are reported as such.
 func TestBadFilesAreNotCalledForeign(t *testing.T) {
+	t.Parallel()
 	good := file(`{"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}`, 4)
 	for n := 1; n < len(good); n++ {
 		_, err := read(good[:n])
@@ -106,6 +108,7 @@ func TestBadFilesAreNotCalledForeign(t *testing.T) {
 
 // A directory with shards but no index, or an index without shards, is refused with the remedy.
 func TestShardsAndIndexNeedEachOther(t *testing.T) {
+	t.Parallel()
 	write := func(dir, name string, data []byte) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o600))
 	}

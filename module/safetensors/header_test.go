@@ -24,6 +24,7 @@ func file(header string, n int) []byte {
 func read(b []byte) (*Header, error) { return ReadHeader(bytes.NewReader(b), int64(len(b))) }
 
 func TestReadHeader(t *testing.T) {
+	t.Parallel()
 	h, err := read(file(`{"b":{"dtype":"F32","shape":[2,3],"data_offsets":[2,26]},`+
 		`"a\u00e9\n\ud83d\ude00":{"data_offsets":[0,2],"shape":[],"dtype":"BF16"},`+
 		`"empty":{"dtype":"I64","shape":[4,0],"data_offsets":[2,2]},`+
@@ -40,6 +41,7 @@ func TestReadHeader(t *testing.T) {
 }
 
 func TestReadHeaderWithoutTensors(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{"{}", "{ }", `{"__metadata__":{}}`} {
 		h, err := read(file(text, 0))
 		require.NoError(t, err, text)
@@ -56,6 +58,7 @@ func f32(n, begin, end int) string {
 }
 
 func TestHostileHeaders(t *testing.T) {
+	t.Parallel()
 	max := "9223372036854775807"
 	for _, c := range []struct {
 		name  string
@@ -162,11 +165,13 @@ func TestHostileHeaders(t *testing.T) {
 }
 
 func TestErrorsNameTheTensor(t *testing.T) {
+	t.Parallel()
 	_, err := read(file(`{"lm_head.weight":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4))
 	require.EqualError(t, err, `tensor "lm_head.weight": length does not match shape and dtype: 4 bytes, not 8`)
 }
 
 func TestErrorsCutLongNames(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{strings.Repeat("x", 1e6), strings.Repeat("é", 1e6), "x" + strings.Repeat("é", 1e6)} {
 		_, err := read(file(`{"`+name+`":{}}`, 0))
 		require.ErrorIs(t, err, ErrMissingKey)
@@ -178,6 +183,7 @@ func TestErrorsCutLongNames(t *testing.T) {
 
 // Tensors of packed dtypes with fewer and more than eight elements.
 func TestPackedLengths(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		dtype string
 		n     int
@@ -206,6 +212,7 @@ func TestPackedLengths(t *testing.T) {
 // Tensors that begin at the same byte are written in the order of the reference implementation: widest alignment first,
 // then by name.
 func TestOrderOfEmptyTensors(t *testing.T) {
+	t.Parallel()
 	none := tensor.Shape{0}
 	h, err := NewHeader([]TensorInfo{
 		{Name: "a", DType: tensor.Int8, Shape: none}, {Name: "b", DType: tensor.Float64, Shape: none}, {Name: "c", DType: tensor.Float16, Shape: none},
@@ -237,6 +244,7 @@ func (r limitReader) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func TestHeaderSizeIsCheckedBeforeReading(t *testing.T) {
+	t.Parallel()
 	prefix := binary.LittleEndian.AppendUint64(nil, MaxHeaderBytes+1)
 	_, err := ReadHeader(limitReader{t, prefix, sniffBytes}, 1<<40)
 	require.ErrorIs(t, err, ErrHeaderTooLarge)
@@ -258,6 +266,7 @@ func (r brokenReader) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func TestReadErrorsPass(t *testing.T) {
+	t.Parallel()
 	for _, after := range []int64{0, 8} {
 		_, err := ReadHeader(brokenReader{after}, 10)
 		require.ErrorIs(t, err, errBroken)
@@ -279,6 +288,7 @@ func (f headerOnly) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func TestHugeSparseFile(t *testing.T) {
+	t.Parallel()
 	const size = int64(1) << 62
 	text := fmt.Sprintf(`{"w":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, size, size)
 	h, err := ReadHeader(headerOnly{file(text, 0)}, size+8+int64(len(text)))

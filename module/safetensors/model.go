@@ -47,6 +47,8 @@ type Model struct {
 	// Ties holds the names that share a stored tensor's bytes, sorted by name, as recorded in the metadata under
 	// [TiedKey].
 	Ties []Tie
+	// Foreign reports whether the files have another format, see [OpenForeign].
+	Foreign bool
 
 	byName map[string]int
 	tied   map[string]string
@@ -145,12 +147,30 @@ func Open(path string) (*Model, error) {
 	if strings.HasSuffix(file, ".json") {
 		err = m.openShards()
 	} else {
-		err = m.openFile(file)
+		err = m.openFile(file, ReadHeader)
 	}
 	if err == nil {
 		err = m.complete()
 	}
 	if err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// OpenForeign opens a model in files of another format. readHeader describes the tensors of a file of size bytes in terms
+// of this package; it may permit holes and data types that safetensors lacks. path is used in errors. The caller closes
+// the model. Errors are those of readHeader, wrapped with the file, [ErrNotRegular] and [ErrDuplicateName].
+func OpenForeign(path string, files []string, readHeader func(r io.ReaderAt, size int64) (*Header, error)) (*Model, error) {
+	m := &Model{Path: path, Foreign: true}
+	for _, file := range files {
+		if err := m.openFile(file, readHeader); err != nil {
+			m.Close()
+			return nil, err
+		}
+	}
+	if err := m.merge(); err != nil {
 		m.Close()
 		return nil, err
 	}
@@ -218,12 +238,12 @@ func openRegular(path string) (*os.File, int64, error) {
 }
 
 // openFile opens one file of the model and reads its header.
-func (m *Model) openFile(path string) error {
+func (m *Model) openFile(path string, readHeader func(r io.ReaderAt, size int64) (*Header, error)) error {
 	f, size, err := openRegular(path)
 	if err != nil {
 		return err
 	}
-	h, err := ReadHeader(f, size)
+	h, err := readHeader(f, size)
 	if err != nil {
 		f.Close()
 		return fmt.Errorf("%s: %w", path, err)
@@ -246,7 +266,7 @@ func (m *Model) openShards() error {
 		return fmt.Errorf("%s: %w", m.Path, err)
 	}
 	for _, shard := range m.Index.Shards {
-		if err := m.openFile(filepath.Join(filepath.Dir(m.Path), shard)); err != nil {
+		if err := m.openFile(filepath.Join(filepath.Dir(m.Path), shard), ReadHeader); err != nil {
 			return err
 		}
 	}

@@ -87,6 +87,7 @@ func TestOpen(t *testing.T) {
 
 // NewShards builds one model from readers, and refuses what Open refuses.
 func TestNewShards(t *testing.T) {
+	t.Parallel()
 	shard := func(path, text string) Shard {
 		return Shard{Path: path, Source: strings.NewReader(text), Bytes: int64(len(text))}
 	}
@@ -174,6 +175,7 @@ func TestOpenRefuses(t *testing.T) {
 }
 
 func TestOpenRefusesDirectories(t *testing.T) {
+	t.Parallel()
 	dir := put(t, map[string]string{"README": ""})
 	_, err := Open(dir)
 	require.ErrorIs(t, err, ErrNoModel)
@@ -188,6 +190,7 @@ func TestOpenRefusesDirectories(t *testing.T) {
 }
 
 func TestIndexTooLarge(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "m.json")
 	f, err := os.Create(path)
 	require.NoError(t, err)
@@ -198,6 +201,7 @@ func TestIndexTooLarge(t *testing.T) {
 }
 
 func TestBytesOfSparseShards(t *testing.T) {
+	t.Parallel()
 	// Two sparse files of 4 EiB each would overflow the sum; file systems that allow them are rare.
 	dir := put(t, map[string]string{"m.json": `{"weight_map":{"a":"1","b":"2"}}`})
 	for shard, name := range map[string]string{"1": "a", "2": "b"} {
@@ -213,6 +217,7 @@ func TestBytesOfSparseShards(t *testing.T) {
 }
 
 func TestSilero(t *testing.T) {
+	t.Parallel()
 	m, err := Open(testData(t, "silero_vad_16k.safetensors"))
 	require.NoError(t, err)
 	defer m.Close()

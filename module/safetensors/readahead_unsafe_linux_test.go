@@ -17,6 +17,7 @@ import (
 
 // ReadAhead brings the requested bytes of a file into the page cache, and no others.
 func TestReadAhead(t *testing.T) {
+	t.Parallel()
 	const size = 16 << 20
 	path := filepath.Join(t.TempDir(), "m.safetensors")
 	h, err := NewHeader([]TensorInfo{{Name: "a", DType: tensor.Uint8, Shape: tensor.Shape{size}}}, nil)

@@ -27,6 +27,7 @@ func openWith(t *testing.T, metadata map[string]string) (*Model, error) {
 
 // Metadata whose values are names of tensors does not create tensors.
 func TestOnlyTheRecordTies(t *testing.T) {
+	t.Parallel()
 	m, err := openWith(t, map[string]string{"format": "a", "head": "b", "sharedtensor.tied ": `{"x":"a"}`})
 	require.NoError(t, err)
 	require.Empty(t, m.Ties)
@@ -46,6 +47,7 @@ func TestOnlyTheRecordTies(t *testing.T) {
 }
 
 func TestBadTiesAreRefused(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{
 		"", "[]", "a", `{"x":1}`, `{"x":["a"]}`, `{"x":"a"`, `{"x":"a"} {}`, `{"x":"a","x":"b"}`, // not a record
 		`{"x":"c"}`, `{"a":"b"}`, `{"a":"a"}`, `{"x":"y","y":"a"}`, // names that are not stored, or are

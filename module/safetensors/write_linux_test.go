@@ -24,6 +24,7 @@ func large(t *testing.T) *Header {
 }
 
 func TestWriteToFullDevice(t *testing.T) {
+	t.Parallel()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Skip("no /dev/full: ", err)
@@ -72,6 +73,7 @@ func TestWriteFileSizeLimit(t *testing.T) {
 }
 
 func TestWriteFileOverMappedFile(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "m")
 	old := bytes.Repeat([]byte("old."), 4096)
 	require.NoError(t, os.WriteFile(path, old, 0o600))

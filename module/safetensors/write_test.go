@@ -26,6 +26,7 @@ func info(name string, dt tensor.DType, shape ...int64) TensorInfo {
 }
 
 func TestWrite(t *testing.T) {
+	t.Parallel()
 	h, err := NewHeader([]TensorInfo{
 		info("b", tensor.Float32, 2), info("a", tensor.Float32), info("z", tensor.Int64, 1), info("e", tensor.Uint8, 0),
 		info("q\"\\\x01", tensor.Float4E2M1FN, 2),
@@ -49,6 +50,7 @@ func TestWrite(t *testing.T) {
 }
 
 func TestWriteEveryDType(t *testing.T) {
+	t.Parallel()
 	var infos []TensorInfo
 	for _, dt := range tensor.DTypes() {
 		name, err := Name(dt)
@@ -74,6 +76,7 @@ func TestWriteEveryDType(t *testing.T) {
 }
 
 func TestNewHeaderRefuses(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		infos    []TensorInfo
@@ -103,6 +106,7 @@ func TestNewHeaderRefuses(t *testing.T) {
 }
 
 func TestWriteRefusesWrongSources(t *testing.T) {
+	t.Parallel()
 	h, err := NewHeader([]TensorInfo{info("w", tensor.Uint8, 4)}, nil)
 	require.NoError(t, err)
 	for _, n := range []int{0, 3, 5} {
@@ -119,6 +123,7 @@ func TestWriteRefusesWrongSources(t *testing.T) {
 }
 
 func TestWriteFileReplaces(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "model.safetensors")
 	h, err := NewHeader([]TensorInfo{info("w", tensor.Uint8, 4)}, nil)
@@ -153,6 +158,7 @@ func list(t *testing.T, dir string) []string {
 }
 
 func TestWriteFileFailureLeavesTheOldFile(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "m")
 	require.NoError(t, os.WriteFile(path, []byte("old"), 0o600))
@@ -174,6 +180,7 @@ func requireOld(t *testing.T, path string) {
 }
 
 func TestWriteFileLongName(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), strings.Repeat("n", 255))
 	h, err := NewHeader(nil, nil)
 	require.NoError(t, err)

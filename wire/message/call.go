@@ -101,6 +101,14 @@ type EndpointInfo struct {
 	// Writable reports whether its function may write to the tensors of its arguments, whose memory must then be
 	// writable.
 	Writable bool `cbor:"16,keyasint,omitempty"`
+	// InTensor and OutTensor declare a tensor that is the whole argument or result, such as "float32[-1,3]".
+	InTensor  string `cbor:"17,keyasint,omitempty"`
+	OutTensor string `cbor:"18,keyasint,omitempty"`
+	// BatchMax is the maximum number of requests that a caller may join into one call along the first dimension of the
+	// tensors; 0 for none.
+	BatchMax uint64 `cbor:"19,keyasint,omitempty"`
+	// BatchDelay is how long a request may wait for others, in nanoseconds.
+	BatchDelay int64 `cbor:"20,keyasint,omitempty"`
 }
 
 // EndpointWorker is a client that runs the function of an endpoint.
@@ -131,6 +139,9 @@ type FieldInfo struct {
 	Optional bool `cbor:"3,keyasint,omitempty"`
 	// Fields describes the fields of its values or their elements if those are maps with fixed keys.
 	Fields []FieldInfo `cbor:"4,keyasint,omitempty"`
+	// Tensor is the declared type of a tensor: its dtype, the sizes of its dimensions in brackets with -1 for any size,
+	// or both, such as "float32[-1,3]".
+	Tensor string `cbor:"5,keyasint,omitempty"`
 }
 
 // StreamItem is one result of a stream: the body of an event frame with the ID of the stream's request, whose

@@ -1,5 +1,7 @@
 package message
 
+import "time"
+
 // Ping requests a [Pong].
 type Ping struct {
 	// Timestamp is an arbitrary number, usually nanoseconds of the client's clock.
@@ -65,9 +67,30 @@ type Publish struct {
 	Digests bool `cbor:"5,keyasint,omitempty"`
 	// After makes the number of the version greater than After.
 	After uint64 `cbor:"6,keyasint,omitempty"`
+	// Retain replaces the retention of the name; nil leaves it. Servers that do not support it ignore it.
+	Retain *Retention `cbor:"7,keyasint,omitempty"`
 }
 
-// Published answers a [Publish].
+// Retention limits the superseded versions of a name that are kept without readers. Zero fields are no limit; without
+// any limit none are kept.
+type Retention struct {
+	// Versions is the maximum number of versions.
+	Versions uint64 `cbor:"1,keyasint,omitempty"`
+	// Age is the maximum time since a version was superseded.
+	Age time.Duration `cbor:"2,keyasint,omitempty"`
+	// Bytes is the maximum size of their memory.
+	Bytes uint64 `cbor:"3,keyasint,omitempty"`
+}
+
+// Rollback publishes the memory of a superseded version as the next version of its name.
+type Rollback struct {
+	// Name is the published name.
+	Name string `cbor:"1,keyasint"`
+	// Version is the superseded version; 0 is the newest one that is kept.
+	Version uint64 `cbor:"2,keyasint,omitempty"`
+}
+
+// Published answers a [Publish] and a [Rollback].
 type Published struct {
 	// Version is the new version of the name.
 	Version uint64 `cbor:"1,keyasint"`

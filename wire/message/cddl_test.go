@@ -32,6 +32,7 @@ func ruleName(goName string) string {
 
 // The schema names every message with every key, marks keys optional that the encoder may omit, and names nothing else.
 func TestSchemaNamesEveryKey(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../protocol.cddl")
 	require.NoError(t, err)
 	rules := map[string]string{}
@@ -73,6 +74,7 @@ func TestSchemaNamesEveryKey(t *testing.T) {
 
 // The schema and PROTOCOL.md contain every number of the Go constants.
 func TestSchemaNamesEveryNumber(t *testing.T) {
+	t.Parallel()
 	schema, err := os.ReadFile("../protocol.cddl")
 	require.NoError(t, err)
 	prose, err := os.ReadFile("../PROTOCOL.md")

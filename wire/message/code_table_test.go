@@ -25,6 +25,7 @@ func received(t *testing.T, e *Error) *Error {
 
 // Every row survives a round trip and matches its own sentinel and code on the other side, and no other row's.
 func TestCodeTable(t *testing.T) {
+	t.Parallel()
 	gone, missing := errors.New("gone"), errors.New("missing")
 	table := NewCodeTable(
 		CodeRow{Code: CodeNotFound, Type: "missing", Err: missing}, CodeRow{Code: CodeStaleHandle, Type: "gone", Err: gone, Class: true})
@@ -58,6 +59,7 @@ func TestCodeTable(t *testing.T) {
 
 // An error can have several classes. The first row decides, and the others arrive too.
 func TestErrorsOfSeveralClasses(t *testing.T) {
+	t.Parallel()
 	missing := errors.New("missing")
 	table := NewCodeTable(CodeRow{Code: CodeNotFound, Type: "missing", Err: missing})
 	for _, err := range []error{
@@ -80,6 +82,7 @@ func TestErrorsOfSeveralClasses(t *testing.T) {
 }
 
 func TestErrorsThatNoRowKnows(t *testing.T) {
+	t.Parallel()
 	table := NewCodeTable()
 	_, missing := os.Open("/dev/null/x")
 	for _, c := range []struct {
@@ -100,6 +103,7 @@ func TestErrorsThatNoRowKnows(t *testing.T) {
 
 // A received error is passed on unchanged unless it is the cause of another error.
 func TestErrorsOfOthersArePassedOn(t *testing.T) {
+	t.Parallel()
 	table := NewCodeTable()
 	data := encoded(t, map[string]int{"limit": 4096})
 	theirs := &Error{Code: CodeNotFound, Type: "page", Message: "no page 7", Data: data}
@@ -116,6 +120,7 @@ func TestErrorsOfOthersArePassedOn(t *testing.T) {
 }
 
 func TestErrorsAreBounded(t *testing.T) {
+	t.Parallel()
 	table := NewCodeTable()
 	sent := received(t, table.Encode(errors.New(strings.Repeat("é\xff\x00", 10<<20))))
 	require.LessOrEqual(t, len(sent.Message), MaxErrorMessage)
@@ -149,6 +154,7 @@ func TestErrorsAreBounded(t *testing.T) {
 }
 
 func TestTextIsCut(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, "short", CutText("short", 64))
 	require.Equal(t, "a?b", CutText("a\xff\xfeb", 64))
 	for n := range 8 {

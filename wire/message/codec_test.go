@@ -2,6 +2,7 @@ package message
 
 import (
 	"bytes"
+	"encoding/binary"
 	"reflect"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 )
 
 func TestUnmarshalIsStrict(t *testing.T) {
+	t.Parallel()
 	deep := append(bytes.Repeat([]byte{0x81}, MaxDepth+1), 0)
 	tests := []struct {
 		name string
@@ -47,6 +49,7 @@ func TestUnmarshalIsStrict(t *testing.T) {
 }
 
 func TestUnmarshalIgnoresUnknownKeys(t *testing.T) {
+	t.Parallel()
 	data, err := encMode.Marshal(map[any]any{1: "m", 99: []any{1, map[int]int{1: 2}}, "text": true})
 	require.NoError(t, err)
 	var a Acquire
@@ -55,6 +58,7 @@ func TestUnmarshalIgnoresUnknownKeys(t *testing.T) {
 }
 
 func TestUnmarshalKeepsNothing(t *testing.T) {
+	t.Parallel()
 	data, err := Marshal(Request{Op: OpPing, Body: RawMessage{1}})
 	require.NoError(t, err)
 	var r Request
@@ -64,6 +68,7 @@ func TestUnmarshalKeepsNothing(t *testing.T) {
 }
 
 func TestUUIDLength(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{0, 15, 17, 32} {
 		data, err := encMode.Marshal(map[int]any{1: make([]byte, n), 2: 1})
 		require.NoError(t, err)
@@ -73,6 +78,7 @@ func TestUUIDLength(t *testing.T) {
 }
 
 func TestStorageIsThreeElements(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{0, 2, 4} {
 		row := []any{1, make([]byte, 16), 1, 0}[:n]
 		data, err := encMode.Marshal(map[int]any{11: []any{row}})
@@ -82,6 +88,7 @@ func TestStorageIsThreeElements(t *testing.T) {
 }
 
 func TestHandleValidate(t *testing.T) {
+	t.Parallel()
 	good := Handle{Kind: "memfd", Bytes: 10, File: 0}
 	require.NoError(t, good.Validate(1))
 	for name, h := range map[string]Handle{
@@ -101,6 +108,7 @@ func TestHandleValidate(t *testing.T) {
 }
 
 func TestRequestEnvelope(t *testing.T) {
+	t.Parallel()
 	body, err := Marshal(Acquire{Name: "m"})
 	require.NoError(t, err)
 	for _, r := range []Request{
@@ -202,4 +210,20 @@ func FuzzMessages(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, body, body2)
 	})
+}
+
+// encoded returns v as a CBOR item.
+func encoded(t testing.TB, v any) []byte {
+	t.Helper()
+	b, err := Marshal(v)
+	require.NoError(t, err)
+	return b
+}
+
+// bytesOfFrame returns the encoding of a frame.
+func bytesOfFrame(kind wire.Kind, files int, id uint64, body []byte) []byte {
+	b := binary.BigEndian.AppendUint32(nil, uint32(len(body)))
+	b = binary.BigEndian.AppendUint16(b, uint16(kind))
+	b = binary.BigEndian.AppendUint16(b, uint16(files))
+	return append(binary.BigEndian.AppendUint64(b, id), body...)
 }

@@ -1,6 +1,7 @@
 package message
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -30,6 +31,7 @@ func someCalls() []Call {
 }
 
 func TestCallsAreWrittenAndReadAsByTheCodec(t *testing.T) {
+	t.Parallel()
 	for _, c := range someCalls() {
 		body, err := MarshalPayload(c)
 		require.NoError(t, err)
@@ -49,6 +51,7 @@ func TestCallsAreWrittenAndReadAsByTheCodec(t *testing.T) {
 }
 
 func TestAnswersAreWrittenAndReadAsByTheCodec(t *testing.T) {
+	t.Parallel()
 	for _, c := range someCalls() {
 		for _, r := range []Returned{
 			{Value: c.Args}, {Value: c.Args, Cached: true}, {Value: c.Args, Handles: c.Handles},
@@ -114,6 +117,7 @@ func refusedWithin(t *testing.T, raw RawMessage) {
 }
 
 func TestAppendMarshal(t *testing.T) {
+	t.Parallel()
 	for _, v := range []any{1, "x", map[string]int{"b": 1, "a": 2}, make([]byte, 2*maxScratch), nil} {
 		want, err := Marshal(v)
 		require.NoError(t, err)
@@ -124,4 +128,31 @@ func TestAppendMarshal(t *testing.T) {
 	got, err := AppendMarshal([]byte{1}, func() {})
 	require.ErrorIs(t, err, ErrEncoding)
 	require.Equal(t, []byte{1}, got)
+}
+
+// A head followed by the shared tail equals the message of the general codec.
+func TestAcquiredInParts(t *testing.T) {
+	t.Parallel()
+	m, err := NewManifest([]Tensor{{Name: "w", DType: 12, Shape: []int64{3}}}, []Storage{{Bytes: 64, Type: 1}}, map[string]string{"a": "b"})
+	require.NoError(t, err)
+	handles := []Handle{{Kind: "memfd", Bytes: 64, File: 0, Name: "n"}}
+	for i, lease := range []uint64{0, 23, 24, 255, 256, 1 << 20, math.MaxUint64} {
+		source := []string{"", "größer.safetensors"}[i%2]
+		tail, manifest, err := MarshalAcquiredTail(m, handles, source)
+		require.NoError(t, err)
+		want, err := Marshal(Acquired{Lease: lease, Name: "größer", Version: lease / 2, Manifest: *m, Handles: handles, Source: source})
+		require.NoError(t, err)
+		require.Equal(t, want, append(AppendAcquiredHead(nil, lease, "größer", lease/2, source != ""), tail...))
+		got, err := UnmarshalAcquired(want)
+		require.NoError(t, err)
+		require.Equal(t, AcquiredHead{Lease: lease, Name: "größer", Version: lease / 2, Handles: handles, Manifest: EncodedItem(manifest), Source: source}, got)
+	}
+	_, manifest, err := MarshalAcquiredTail(m, handles, "")
+	require.NoError(t, err)
+	model := ModelInfo{Name: "m", Versions: []VersionInfo{{Version: 2}}}
+	want, err := Marshal(InfoResult{Model: model, Manifest: m})
+	require.NoError(t, err)
+	head, err := MarshalInfoHead(&model)
+	require.NoError(t, err)
+	require.Equal(t, want, append(head, manifest...))
 }

@@ -55,6 +55,7 @@ var (
 
 // fields.json equals the schema and the prose. `go test ./wire/message -run TestFields -update` writes it.
 func TestFieldsAreThoseOfTheSchema(t *testing.T) {
+	t.Parallel()
 	schema, err := os.ReadFile("../protocol.cddl")
 	require.NoError(t, err)
 	prose, err := os.ReadFile("../PROTOCOL.md")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -110,6 +111,10 @@ func samples() []sample {
 		{"info-result-digests", wire.KindResponse, OpInfo, 0, &InfoResult{Model: ModelInfo{Name: "m", Versions: []VersionInfo{
 			{Version: 2, Current: true, DigestState: DigestPending}, {Version: 1, DigestState: DigestComputed, Digest: digest},
 		}}}},
+		{"publish-retain", wire.KindRequest, OpPublish, 1, &Publish{
+			Name: "llama", Manifest: manifest, Handles: handles, Retain: &Retention{Versions: 3, Age: time.Hour, Bytes: 1 << 34},
+		}},
+		{"rollback", wire.KindRequest, OpRollback, 0, &Rollback{Name: "llama", Version: 16}},
 		{"digests", wire.KindRequest, OpDigests, 0, &Digests{Name: "llama", Version: 17}},
 		{"digested", wire.KindResponse, OpDigests, 0, &Digested{Version: 17, Whole: digest, Tensors: make([]byte, 64)}},
 		{"event", wire.KindEvent, OpWatch, 0, &Event{Seq: 77, Kind: EventPublished, Name: "llama", Version: 18}},
@@ -137,6 +142,7 @@ type vector struct {
 
 // Vectors never change. `go test -run Golden -update ./wire/message` writes those of new samples only.
 func TestGolden(t *testing.T) {
+	t.Parallel()
 	var index []vector
 	for _, s := range samples() {
 		body, err := Marshal(s.value)
@@ -210,4 +216,29 @@ func golden(t *testing.T, name string, want []byte) {
 	require.NoError(t, err)
 	require.Equal(t, string(want), string(got), "%s differs: vectors never change; a message that is new or has a new key gets a sample, "+
 		"and go test -run Golden -update writes its vector", path)
+}
+
+func TestCodeNames(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "StaleHandle", CodeStaleHandle.String())
+	require.Equal(t, "code 15", Code(15).String())
+	require.Equal(t, "Closed", CodeClosed.Error())
+	require.Equal(t, "ping", OpPing.String())
+	require.Equal(t, "operation 0", Op(0).String())
+	require.Equal(t, "operation 999", Op(999).String())
+	require.Equal(t, "hello", wire.KindHello.String())
+	require.Equal(t, "kind 11", wire.Kind(11).String())
+	require.Equal(t, "withdrawn", EventWithdrawn.String())
+	require.Equal(t, "event", EventKind(99).String())
+}
+
+func TestErrorIs(t *testing.T) {
+	t.Parallel()
+	err := fmt.Errorf("acquire: %w", &Error{Code: CodeNotFound, Message: "no model is named x"})
+	require.EqualError(t, err, "acquire: no model is named x")
+	require.ErrorIs(t, err, CodeNotFound)
+	require.NotErrorIs(t, err, CodeClosed)
+	require.ErrorIs(t, err, &Error{Code: CodeNotFound})
+	require.NotErrorIs(t, err, &Error{Code: CodeNotFound, Message: "another"})
+	require.EqualError(t, &Error{Code: CodeTask}, "Task")
 }

@@ -49,6 +49,7 @@ func TestHandshake(t *testing.T) {
 }
 
 func TestHandshakeVersions(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		client, server [2]uint32 // oldest, newest
 		want           uint32    // 0: none
@@ -74,6 +75,7 @@ func TestHandshakeVersions(t *testing.T) {
 }
 
 func TestHandshakeRefusal(t *testing.T) {
+	t.Parallel()
 	denied := errors.New("users other than the owner are not served")
 	_, _, err, serverErr := shake(t, Hello{}, Hello{}, func(*Hello) error { return denied })
 	require.ErrorIs(t, err, CodePermissionDenied)
@@ -118,6 +120,7 @@ func TestHandshakeWithSomethingElse(t *testing.T) {
 }
 
 func TestHandshakeWithAServerThatStops(t *testing.T) {
+	t.Parallel()
 	a, b := openPipe(t, wire.Limits{})
 	require.NoError(t, b.Send(wire.KindGoodbye, 0, nil))
 	_, err := ClientHandshake(a, Hello{})
@@ -126,6 +129,7 @@ func TestHandshakeWithAServerThatStops(t *testing.T) {
 }
 
 func TestHandshakeWithNobody(t *testing.T) {
+	t.Parallel()
 	a, b := openPipe(t, wire.Limits{HandshakeTimeout: time.Millisecond})
 	_, err := ServerHandshake(a, Hello{}, nil)
 	require.ErrorIs(t, err, wire.ErrTimeout)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 )
 
 func TestManifestRoundTrip(t *testing.T) {
+	t.Parallel()
 	digest := make([]byte, digestBytes)
 	for name, tensors := range map[string][]Tensor{
 		"none":          {},
@@ -39,6 +41,7 @@ func TestManifestRoundTrip(t *testing.T) {
 }
 
 func TestNewManifestRefuses(t *testing.T) {
+	t.Parallel()
 	ok := Tensor{Name: "a", DType: 1, Shape: []int64{2}}
 	for name, change := range map[string]func(*Tensor){
 		"no data type":       func(t *Tensor) { t.DType = 0 },
@@ -66,6 +69,7 @@ func TestNewManifestRefuses(t *testing.T) {
 }
 
 func TestHostileManifests(t *testing.T) {
+	t.Parallel()
 	put32 := func(b []byte, i int, v uint32) { binary.LittleEndian.PutUint32(b[4*i:], v) }
 	put64 := func(b []byte, i int, v int64) { binary.LittleEndian.PutUint64(b[8*i:], uint64(v)) }
 	for name, change := range map[string]func(*Manifest){
@@ -188,4 +192,17 @@ func sampleTensors(n int) []Tensor {
 
 func sampleStorages() []Storage {
 	return []Storage{{Bytes: 1 << 40, Device: UUID{1}, Type: 1}, {Bytes: 1 << 40, Device: UUID{2}, Type: 2}}
+}
+
+// A client without support for loading reads the published names as before.
+func TestLoadingIsIgnoredByOldClients(t *testing.T) {
+	t.Parallel()
+	body, err := os.ReadFile("../testdata/listed-loading.cbor")
+	require.NoError(t, err)
+	var old struct {
+		Models []ModelInfo `cbor:"1,keyasint"`
+	}
+	require.NoError(t, Unmarshal(body, &old))
+	require.Empty(t, old.Models)
+	require.Equal(t, "loading", LoadState(77).String(), "of a state to come")
 }

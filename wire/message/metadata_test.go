@@ -11,6 +11,7 @@ import (
 // Metadata over the limits is refused, in a request as it is usually written and in one that only the general codec
 // decodes.
 func TestMetadataIsBounded(t *testing.T) {
+	t.Parallel()
 	many := Metadata{}
 	for i := range MaxMetadata + 1 {
 		many[fmt.Sprint("n", i)] = ""

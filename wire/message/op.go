@@ -30,6 +30,8 @@ const (
 	// OpDigests is answered when the server has computed the digests of a version, if [FeatureDigests] was agreed:
 	// [Digests], [Digested].
 	OpDigests Op = 10
+	// OpRollback publishes the memory of a superseded version again: [Rollback], [Published].
+	OpRollback Op = 11
 
 	// OpCall calls an endpoint: [Call], [Returned].
 	OpCall Op = 32
@@ -90,7 +92,7 @@ const (
 
 var opNames = [...]string{
 	OpPing: "ping", OpAcquire: "acquire", OpRelease: "release", OpPublish: "publish", OpWithdraw: "withdraw",
-	OpList: "list", OpInfo: "info", OpWatch: "watch", OpUnwatch: "unwatch", OpDigests: "digests",
+	OpList: "list", OpInfo: "info", OpWatch: "watch", OpUnwatch: "unwatch", OpDigests: "digests", OpRollback: "rollback",
 	OpCall: "call", OpEndpoints: "endpoints", OpServerInfo: "server info", OpReturnSlabs: "return slabs", OpOffer: "offer", OpAnswer: "answer",
 	OpSubmit: "submit", OpTask: "task", OpTaskWait: "wait for task", OpTaskResult: "task result", OpTaskCancel: "cancel task",
 	OpTasks: "tasks", OpTaskWatch: "watch tasks", OpInvalidateCall: "invalidate call", OpInvalidateEndpoint: "invalidate endpoint",

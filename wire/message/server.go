@@ -40,6 +40,16 @@ type ServerInfo struct {
 	Memory []MemoryUse `cbor:"18,keyasint,omitempty"`
 	// Limits holds the limits on clients and their current use.
 	Limits []LimitUse `cbor:"19,keyasint,omitempty"`
+	// Refusals counts the requests and clients that its access policy refused, by right.
+	Refusals []Refusals `cbor:"20,keyasint,omitempty"`
+}
+
+// Refusals counts refusals of one right.
+type Refusals struct {
+	// Right is the right that the clients lacked.
+	Right string `cbor:"1,keyasint"`
+	// Count is the number of refusals.
+	Count uint64 `cbor:"2,keyasint"`
 }
 
 // LimitUse is one limit and its current use.

@@ -11,6 +11,7 @@ import (
 // Envelopes contain no tags, including that of self-described CBOR. Payloads contain only the two that PROTOCOL.md
 // names.
 func TestTagsOutsideOfPayloadsAreRefused(t *testing.T) {
+	t.Parallel()
 	self := []byte{0xd9, 0xd9, 0xf7} // 55799
 	tensor := []byte{0xd9, 0xc3, 0x51}
 	join := func(parts ...[]byte) (out []byte) {
@@ -64,6 +65,7 @@ func TestTagsOutsideOfPayloadsAreRefused(t *testing.T) {
 }
 
 func TestDescriptorsWithoutHandleAreRefused(t *testing.T) {
+	t.Parallel()
 	at := func(file int32) Handle { return Handle{Kind: "memfd", Bytes: 1, File: file} }
 	require.NoError(t, ValidateHandles([]Handle{at(1), at(0)}, 2))
 	require.ErrorIs(t, ValidateHandles([]Handle{at(1)}, 2), wire.ErrProtocol)

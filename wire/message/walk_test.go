@@ -9,6 +9,7 @@ import (
 )
 
 func TestWalk(t *testing.T) {
+	t.Parallel()
 	list, err := MarshalPayload([]any{1, "two", []int{3, 4}, map[string]int{"a": 1}})
 	require.NoError(t, err)
 	items := slices.Collect(Items(list))
@@ -37,6 +38,7 @@ func TestWalk(t *testing.T) {
 
 // A message with an item of the wrong type is refused by its key, without the codec's names of types.
 func TestMessagesThatDoNotFitAreToldWithoutGo(t *testing.T) {
+	t.Parallel()
 	type message struct {
 		Name    string `cbor:"1,keyasint"`
 		Version uint64 `cbor:"2,keyasint"`

@@ -14,6 +14,8 @@ import (
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/internal/ccall"
 )
 
 func TestResultIsCutTo32Bits(t *testing.T) {
@@ -46,7 +48,7 @@ func TestLaunchArguments(t *testing.T) {
 	use(t, "tiny")
 	x := int32(7)
 	params := [1]unsafe.Pointer{unsafe.Pointer(&x)}
-	require.Equal(t, Result(7), LaunchKernel(1, 1, 1, 1, 1, 1, 1, 0, 0, &params[0], nil))
+	require.Equal(t, Result(7+2*1+3*2+4*3+5*4+6*5+7*6+8*7+9*8+10*9), LaunchKernel(1, 2, 3, 4, 5, 6, 7, 8, 9, &params[0], nil))
 }
 
 // An address of a stack variable that is converted to a number too early is stale once the call grows the stack. New
@@ -102,9 +104,14 @@ func TestCallsDoNotAllocate(t *testing.T) {
 		"eleven":        func() { LaunchKernel(1, 1, 1, 1, 1, 1, 1, 0, 0, &s.params[0], nil) },
 		"success":       func() { _ = CtxSynchronize().Err() },
 		"missing":       func() { DeviceGetCount(&s.x) },
+
+		"no arguments in a context": func() { Context(1).CtxSynchronize() },
+		"eleven in a context":       func() { Context(1).LaunchKernel(1, 1, 1, 1, 1, 1, 1, 0, 0, &s.params[0], nil) },
+		"missing in a context":      func() { Context(1).CtxGetFlags(nil) },
 	}
-	if runtime.GOARCH == "amd64" {
+	if runtime.GOARCH == "amd64" || ccall.Path == "trampoline" {
 		calls["64 bytes by value"] = func() { IpcOpenMemHandle(&s.out, s.handle, 1) }
+		calls["64 bytes by value in a context"] = func() { Context(1).IpcOpenMemHandle(&s.out, s.handle, 1) }
 	}
 	for name, call := range calls {
 		require.Zero(t, testing.AllocsPerRun(1000, call), name)
@@ -197,7 +204,7 @@ func TestPerThreadDefaultStream(t *testing.T) {
 func TestProcAddressOfPerThreadStream(t *testing.T) {
 	ask := func(flags DriverProcAddress_flags) uintptr {
 		var fn uintptr
-		require.Equal(t, SUCCESS, GetProcAddress(CString("cuMemcpy"), &fn, 12000, uint64(flags), nil))
+		require.Equal(t, SUCCESS, GetProcAddress(CString("cuMemcpy"), &fn, 12000, flags, nil))
 		return fn
 	}
 	use(t, "tiny")

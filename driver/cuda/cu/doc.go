@@ -38,8 +38,19 @@
 //
 // # Threads
 //
-// The current context is a property of the thread. A goroutine that sets it and depends on it must call
-// [runtime.LockOSThread] first. A call that waits, such as [StreamSynchronize], occupies its thread.
+// The current context is a property of the thread. The methods of [Context] call functions in a context:
+//
+//	ctx.MemAlloc(&p, n)
+//
+// makes ctx current, calls cuMemAlloc and restores the previous context, on one thread and at the cost of one call into
+// C. If the context cannot be made current, its code is the result, and the function is not called. A goroutine that
+// instead sets the context and calls functions that depend on it must call [runtime.LockOSThread] first. A call that
+// waits, such as [StreamSynchronize], occupies its thread.
+//
+// # Builds
+//
+// On Linux with amd64 and arm64, calls use a trampoline, which costs as much as cgo. With the build tag cudapurego, they
+// use purego, which is slower. Both have the same results.
 //
 // On systems other than Linux with amd64 or arm64, and with the build tag nocuda, the package has the same names, and
 // every call returns a code whose Err is an [*UnsupportedError]. It then links only the standard library.

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 
 	"github.com/ebitengine/purego"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/internal/ccall"
 )
 
 // defaultNames are the default places of the driver's library: its name for the dynamic linker, the name in development
@@ -69,12 +71,12 @@ func UsePerThreadDefaultStream() error {
 }
 
 // procAddressFlags adds the default stream that the process chose to flags of [GetProcAddress] that choose none.
-func procAddressFlags(flags uint64) uint64 {
+func procAddressFlags(flags DriverProcAddress_flags) DriverProcAddress_flags {
 	library.mu.Lock()
 	defer library.mu.Unlock()
-	const chosen = uint64(GET_PROC_ADDRESS_LEGACY_STREAM | GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+	const chosen = GET_PROC_ADDRESS_LEGACY_STREAM | GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
 	if library.perThread && flags&chosen == 0 {
-		flags |= uint64(GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+		flags |= GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
 	}
 	return flags
 }
@@ -144,6 +146,25 @@ func resolve(f function) (uintptr, Result) {
 	}
 	addresses[f].Store(fn)
 	return fn, SUCCESS
+}
+
+// guardOf returns the calls that make a context current and restore the previous one. An address is 0 if the function was
+// not looked up, or is missing.
+func guardOf(c Context) ccall.Guard {
+	return ccall.Guard{Push: addresses[fnCtxPushCurrent].Load(), Pop: addresses[fnCtxPopCurrent].Load(), Arg: uintptr(c)}
+}
+
+// resolveIn looks up f and the functions of guardOf. If one of them is missing, it returns the address 0 and the code that
+// means that it is missing.
+//
+//go:noinline
+func resolveIn(c Context, f function) (uintptr, ccall.Guard, Result) {
+	for _, needed := range []function{f, fnCtxPushCurrent, fnCtxPopCurrent} {
+		if fn, missing := address(needed); fn == 0 {
+			return 0, ccall.Guard{}, missing
+		}
+	}
+	return addresses[f].Load(), guardOf(c), SUCCESS
 }
 
 // unsupported returns the reason why f could not be called.

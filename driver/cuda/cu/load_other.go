@@ -27,4 +27,4 @@ func unsupported(f function) error {
 // NewCallback returns a C function that calls fn. In this build it always returns a [*LibraryError].
 func NewCallback(fn any) (callback uintptr, err error) { return 0, &LibraryError{Err: errBuild} }
 
-func procAddressFlags(flags uint64) uint64 { return flags }
+func procAddressFlags(flags DriverProcAddress_flags) DriverProcAddress_flags { return flags }

@@ -43,6 +43,15 @@ func value[T any](w *want) T {
 	return v
 }
 
+// wide returns flags of 32 bits that C receives with 64.
+func wide[T ~int32](w *want) T {
+	v := value[T](w)
+	for range 4 {
+		w.bytes = append(w.bytes, byte(v>>31)) // the sign
+	}
+	return v
+}
+
 // memoryOfC converts an address of the dynamic linker to a pointer. The memory is outside of Go's heap, so its address
 // is constant, but vet cannot verify that.
 func memoryOfC(address uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&address)) }
@@ -66,4 +75,41 @@ func TestCallingConvention(t *testing.T) {
 		require.Equal(t, string(w.bytes), string(unsafe.Slice(recorded, *length)), name)
 	}
 	t.Logf("%d functions called", functionCount)
+}
+
+// Each argument of every method of Context arrives unchanged, between the calls that set and restore the context. Their
+// order is visible in C: the push clears the record, and the pop must not.
+func TestCallingConventionInContext(t *testing.T) {
+	use(t, "recorder")
+	at := func(name string) unsafe.Pointer { return memoryOfC(symbol(t, name)) }
+	recorded, length := (*byte)(at("recorded")), (*uint64)(at("recorded_bytes"))
+	pushed, pushResult, pops := (*Context)(at("pushed")), (*Result)(at("push_result")), (*int32)(at("pops"))
+	addresses[fnCtxPushCurrent].Store(symbol(t, "quiet_push"))
+	addresses[fnCtxPopCurrent].Store(symbol(t, "quiet_pop"))
+	require.Greater(t, len(recordedMethods), 300)
+	line := map[string]Result{}
+	for f := range functionCount {
+		name := table[f].symbol
+		if line[name] == 0 {
+			line[name] = Result(f) + 1
+		}
+		call := recordedMethods[f]
+		if call == nil {
+			continue
+		}
+		var w want
+		*pops = 0
+		c := Context(1000 + f)
+		require.Equal(t, line[name], call(c, &w), name)
+		require.Equal(t, string(w.bytes), string(unsafe.Slice(recorded, *length)), name)
+		require.Equal(t, c, *pushed, name)
+		require.EqualValues(t, 1, *pops, name)
+
+		*pushResult, *pops = ERROR_INVALID_CONTEXT, 0
+		require.Equal(t, ERROR_INVALID_CONTEXT, call(c, &w), name)
+		*pushResult = SUCCESS
+		require.Zero(t, *length, "%s was called without its context", name)
+		require.Zero(t, *pops, name)
+	}
+	t.Logf("%d methods called", len(recordedMethods))
 }

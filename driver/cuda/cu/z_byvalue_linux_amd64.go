@@ -11,12 +11,27 @@ func callIpcOpenEventHandle(phEvent *Event, handle IpcEventHandle) Result {
 	return call14(fnIpcOpenEventHandle, uintptr(unsafe.Pointer(phEvent)), 0, 0, 0, 0, 0, handleWords[0], handleWords[1], handleWords[2], handleWords[3], handleWords[4], handleWords[5], handleWords[6], handleWords[7])
 }
 
-func callIpcOpenMemHandle(pdptr *DevicePtr, handle IpcMemHandle, flags uint32) Result {
+func inIpcOpenEventHandle(current Context, phEvent *Event, handle IpcEventHandle) Result {
+	handleWords := (*[8]uintptr)(unsafe.Pointer(&handle))
+	return in14(current, fnIpcOpenEventHandle, uintptr(unsafe.Pointer(phEvent)), 0, 0, 0, 0, 0, handleWords[0], handleWords[1], handleWords[2], handleWords[3], handleWords[4], handleWords[5], handleWords[6], handleWords[7])
+}
+
+func callIpcOpenMemHandle(pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
 	handleWords := (*[8]uintptr)(unsafe.Pointer(&handle))
 	return call14(fnIpcOpenMemHandle, uintptr(unsafe.Pointer(pdptr)), uintptr(flags), 0, 0, 0, 0, handleWords[0], handleWords[1], handleWords[2], handleWords[3], handleWords[4], handleWords[5], handleWords[6], handleWords[7])
 }
 
-func callIpcOpenMemHandle_v1(pdptr *DevicePtr, handle IpcMemHandle, flags uint32) Result {
+func inIpcOpenMemHandle(current Context, pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
+	handleWords := (*[8]uintptr)(unsafe.Pointer(&handle))
+	return in14(current, fnIpcOpenMemHandle, uintptr(unsafe.Pointer(pdptr)), uintptr(flags), 0, 0, 0, 0, handleWords[0], handleWords[1], handleWords[2], handleWords[3], handleWords[4], handleWords[5], handleWords[6], handleWords[7])
+}
+
+func callIpcOpenMemHandle_v1(pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
 	handleWords := (*[8]uintptr)(unsafe.Pointer(&handle))
 	return call14(fnIpcOpenMemHandle_v1, uintptr(unsafe.Pointer(pdptr)), uintptr(flags), 0, 0, 0, 0, handleWords[0], handleWords[1], handleWords[2], handleWords[3], handleWords[4], handleWords[5], handleWords[6], handleWords[7])
+}
+
+func inIpcOpenMemHandle_v1(current Context, pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
+	handleWords := (*[8]uintptr)(unsafe.Pointer(&handle))
+	return in14(current, fnIpcOpenMemHandle_v1, uintptr(unsafe.Pointer(pdptr)), uintptr(flags), 0, 0, 0, 0, handleWords[0], handleWords[1], handleWords[2], handleWords[3], handleWords[4], handleWords[5], handleWords[6], handleWords[7])
 }

@@ -4,16 +4,88 @@
 
 package cu
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/internal/ccall"
+)
 
 func callIpcOpenEventHandle(phEvent *Event, handle IpcEventHandle) Result {
-	return call2(fnIpcOpenEventHandle, uintptr(unsafe.Pointer(phEvent)), uintptr(unsafe.Pointer(&handle)))
+	return callCopy2(fnIpcOpenEventHandle, 1, (*[8]uintptr)(unsafe.Pointer(&handle)), uintptr(unsafe.Pointer(phEvent)), 0)
 }
 
-func callIpcOpenMemHandle(pdptr *DevicePtr, handle IpcMemHandle, flags uint32) Result {
-	return call3(fnIpcOpenMemHandle, uintptr(unsafe.Pointer(pdptr)), uintptr(unsafe.Pointer(&handle)), uintptr(flags))
+func inIpcOpenEventHandle(current Context, phEvent *Event, handle IpcEventHandle) Result {
+	return inCopy2(current, fnIpcOpenEventHandle, 1, (*[8]uintptr)(unsafe.Pointer(&handle)), uintptr(unsafe.Pointer(phEvent)), 0)
 }
 
-func callIpcOpenMemHandle_v1(pdptr *DevicePtr, handle IpcMemHandle, flags uint32) Result {
-	return call3(fnIpcOpenMemHandle_v1, uintptr(unsafe.Pointer(pdptr)), uintptr(unsafe.Pointer(&handle)), uintptr(flags))
+func callIpcOpenMemHandle(pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
+	return callCopy3(fnIpcOpenMemHandle, 1, (*[8]uintptr)(unsafe.Pointer(&handle)), uintptr(unsafe.Pointer(pdptr)), 0, uintptr(flags))
+}
+
+func inIpcOpenMemHandle(current Context, pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
+	return inCopy3(current, fnIpcOpenMemHandle, 1, (*[8]uintptr)(unsafe.Pointer(&handle)), uintptr(unsafe.Pointer(pdptr)), 0, uintptr(flags))
+}
+
+func callIpcOpenMemHandle_v1(pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
+	return callCopy3(fnIpcOpenMemHandle_v1, 1, (*[8]uintptr)(unsafe.Pointer(&handle)), uintptr(unsafe.Pointer(pdptr)), 0, uintptr(flags))
+}
+
+func inIpcOpenMemHandle_v1(current Context, pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
+	return inCopy3(current, fnIpcOpenMemHandle_v1, 1, (*[8]uintptr)(unsafe.Pointer(&handle)), uintptr(unsafe.Pointer(pdptr)), 0, uintptr(flags))
+}
+
+//go:uintptrescapes
+//go:noinline
+func callCopy2(f function, at uintptr, record *[8]uintptr, a0, a1 uintptr) Result {
+	fn := addresses[f].Load()
+	if fn == 0 {
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
+	}
+	w := ccall.FrameCopy{Fn: fn, A: [8]uintptr{a0, a1}, At: at, Record: *record}
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func inCopy2(current Context, f function, at uintptr, record *[8]uintptr, a0, a1 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	w := ccall.GuardedCopy{FrameCopy: ccall.FrameCopy{Fn: fn, A: [8]uintptr{a0, a1}, At: at, Record: *record}, Guard: guard}
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func callCopy3(f function, at uintptr, record *[8]uintptr, a0, a1, a2 uintptr) Result {
+	fn := addresses[f].Load()
+	if fn == 0 {
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
+	}
+	w := ccall.FrameCopy{Fn: fn, A: [8]uintptr{a0, a1, a2}, At: at, Record: *record}
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func inCopy3(current Context, f function, at uintptr, record *[8]uintptr, a0, a1, a2 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	w := ccall.GuardedCopy{FrameCopy: ccall.FrameCopy{Fn: fn, A: [8]uintptr{a0, a1, a2}, At: at, Record: *record}, Guard: guard}
+	return Result(w.Call())
 }

@@ -8,10 +8,22 @@ func callIpcOpenEventHandle(phEvent *Event, handle IpcEventHandle) Result {
 	return missingResult(fnIpcOpenEventHandle)
 }
 
-func callIpcOpenMemHandle(pdptr *DevicePtr, handle IpcMemHandle, flags uint32) Result {
+func inIpcOpenEventHandle(current Context, phEvent *Event, handle IpcEventHandle) Result {
+	return missingResult(fnIpcOpenEventHandle)
+}
+
+func callIpcOpenMemHandle(pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
 	return missingResult(fnIpcOpenMemHandle)
 }
 
-func callIpcOpenMemHandle_v1(pdptr *DevicePtr, handle IpcMemHandle, flags uint32) Result {
+func inIpcOpenMemHandle(current Context, pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
+	return missingResult(fnIpcOpenMemHandle)
+}
+
+func callIpcOpenMemHandle_v1(pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
+	return missingResult(fnIpcOpenMemHandle_v1)
+}
+
+func inIpcOpenMemHandle_v1(current Context, pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
 	return missingResult(fnIpcOpenMemHandle_v1)
 }

@@ -4,7 +4,7 @@
 
 package cu
 
-import "github.com/ebitengine/purego"
+import "github.com/sharedtensor/sharedtensor/driver/cuda/internal/ccall"
 
 //go:uintptrescapes
 //go:noinline
@@ -16,8 +16,24 @@ func call0(f function) Result {
 			return missing
 		}
 	}
-	r, _, _ := purego.SyscallN(fn)
-	return Result(int32(r))
+	var w ccall.Frame6
+	w.Fn = fn
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in0(current Context, f function) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded6
+	w.Fn, w.Guard = fn, guard
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -30,11 +46,26 @@ func call1(f function, a0 uintptr) Result {
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[1]uintptr)(w[:]) = [...]uintptr{a0}
-	r, _, _ := purego.SyscallN(fn, w[:1]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame6
+	w.Fn = fn
+	w.A[0] = a0
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in1(current Context, f function, a0 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded6
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -47,11 +78,28 @@ func call2(f function, a0, a1 uintptr) Result {
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[2]uintptr)(w[:]) = [...]uintptr{a0, a1}
-	r, _, _ := purego.SyscallN(fn, w[:2]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame6
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in2(current Context, f function, a0, a1 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded6
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -64,11 +112,30 @@ func call3(f function, a0, a1, a2 uintptr) Result {
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[3]uintptr)(w[:]) = [...]uintptr{a0, a1, a2}
-	r, _, _ := purego.SyscallN(fn, w[:3]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame6
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in3(current Context, f function, a0, a1, a2 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded6
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -81,11 +148,32 @@ func call4(f function, a0, a1, a2, a3 uintptr) Result {
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[4]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3}
-	r, _, _ := purego.SyscallN(fn, w[:4]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame6
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in4(current Context, f function, a0, a1, a2, a3 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded6
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -98,11 +186,34 @@ func call5(f function, a0, a1, a2, a3, a4 uintptr) Result {
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[5]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4}
-	r, _, _ := purego.SyscallN(fn, w[:5]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame6
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in5(current Context, f function, a0, a1, a2, a3, a4 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded6
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -115,11 +226,36 @@ func call6(f function, a0, a1, a2, a3, a4, a5 uintptr) Result {
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[6]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5}
-	r, _, _ := purego.SyscallN(fn, w[:6]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame6
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in6(current Context, f function, a0, a1, a2, a3, a4, a5 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded6
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -132,11 +268,38 @@ func call7(f function, a0, a1, a2, a3, a4, a5, a6 uintptr) Result {
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[7]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6}
-	r, _, _ := purego.SyscallN(fn, w[:7]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame16
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in7(current Context, f function, a0, a1, a2, a3, a4, a5, a6 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded16
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -149,11 +312,40 @@ func call8(f function, a0, a1, a2, a3, a4, a5, a6, a7 uintptr) Result {
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[8]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7}
-	r, _, _ := purego.SyscallN(fn, w[:8]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame16
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in8(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded16
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -166,11 +358,42 @@ func call9(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8 uintptr) Result {
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[9]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8}
-	r, _, _ := purego.SyscallN(fn, w[:9]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame16
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in9(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded16
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -183,11 +406,44 @@ func call10(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 uintptr) Result {
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[10]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9}
-	r, _, _ := purego.SyscallN(fn, w[:10]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame16
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	w.A[9] = a9
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in10(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded16
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	w.A[9] = a9
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -200,11 +456,46 @@ func call11(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 uintptr) Res
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[11]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10}
-	r, _, _ := purego.SyscallN(fn, w[:11]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame16
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	w.A[9] = a9
+	w.A[10] = a10
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in11(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded16
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	w.A[9] = a9
+	w.A[10] = a10
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -217,11 +508,48 @@ func call12(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11 uintptr
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[12]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11}
-	r, _, _ := purego.SyscallN(fn, w[:12]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame16
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	w.A[9] = a9
+	w.A[10] = a10
+	w.A[11] = a11
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in12(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded16
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	w.A[9] = a9
+	w.A[10] = a10
+	w.A[11] = a11
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -234,11 +562,52 @@ func call14(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[14]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13}
-	r, _, _ := purego.SyscallN(fn, w[:14]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame16
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	w.A[9] = a9
+	w.A[10] = a10
+	w.A[11] = a11
+	w.A[12] = a12
+	w.A[13] = a13
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in14(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded16
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	w.A[9] = a9
+	w.A[10] = a10
+	w.A[11] = a11
+	w.A[12] = a12
+	w.A[13] = a13
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -251,11 +620,54 @@ func call15(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[15]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14}
-	r, _, _ := purego.SyscallN(fn, w[:15]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame16
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	w.A[9] = a9
+	w.A[10] = a10
+	w.A[11] = a11
+	w.A[12] = a12
+	w.A[13] = a13
+	w.A[14] = a14
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in15(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded16
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	w.A[9] = a9
+	w.A[10] = a10
+	w.A[11] = a11
+	w.A[12] = a12
+	w.A[13] = a13
+	w.A[14] = a14
+	return Result(w.Call())
 }
 
 //go:uintptrescapes
@@ -268,9 +680,54 @@ func call16(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a
 			return missing
 		}
 	}
-	w := frames.Get().(*frame)
-	*(*[16]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15}
-	r, _, _ := purego.SyscallN(fn, w[:16]...)
-	frames.Put(w)
-	return Result(int32(r))
+	var w ccall.Frame16
+	w.Fn = fn
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	w.A[9] = a9
+	w.A[10] = a10
+	w.A[11] = a11
+	w.A[12] = a12
+	w.A[13] = a13
+	w.A[14] = a14
+	w.A[15] = a15
+	return Result(w.Call())
+}
+
+//go:uintptrescapes
+//go:noinline
+func in16(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15 uintptr) Result {
+	fn, guard := addresses[f].Load(), guardOf(current)
+	if fn == 0 || guard.Push == 0 || guard.Pop == 0 {
+		var missing Result
+		if fn, guard, missing = resolveIn(current, f); fn == 0 {
+			return missing
+		}
+	}
+	var w ccall.Guarded16
+	w.Fn, w.Guard = fn, guard
+	w.A[0] = a0
+	w.A[1] = a1
+	w.A[2] = a2
+	w.A[3] = a3
+	w.A[4] = a4
+	w.A[5] = a5
+	w.A[6] = a6
+	w.A[7] = a7
+	w.A[8] = a8
+	w.A[9] = a9
+	w.A[10] = a10
+	w.A[11] = a11
+	w.A[12] = a12
+	w.A[13] = a13
+	w.A[14] = a14
+	w.A[15] = a15
+	return Result(w.Call())
 }

@@ -12,7 +12,19 @@ func call0(f function) Result {
 
 //go:uintptrescapes
 //go:noinline
+func in0(current Context, f function) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
 func call1(f function, a0 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
+func in1(current Context, f function, a0 uintptr) Result {
 	return missingResult(f)
 }
 
@@ -24,7 +36,19 @@ func call2(f function, a0, a1 uintptr) Result {
 
 //go:uintptrescapes
 //go:noinline
+func in2(current Context, f function, a0, a1 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
 func call3(f function, a0, a1, a2 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
+func in3(current Context, f function, a0, a1, a2 uintptr) Result {
 	return missingResult(f)
 }
 
@@ -36,7 +60,19 @@ func call4(f function, a0, a1, a2, a3 uintptr) Result {
 
 //go:uintptrescapes
 //go:noinline
+func in4(current Context, f function, a0, a1, a2, a3 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
 func call5(f function, a0, a1, a2, a3, a4 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
+func in5(current Context, f function, a0, a1, a2, a3, a4 uintptr) Result {
 	return missingResult(f)
 }
 
@@ -48,7 +84,19 @@ func call6(f function, a0, a1, a2, a3, a4, a5 uintptr) Result {
 
 //go:uintptrescapes
 //go:noinline
+func in6(current Context, f function, a0, a1, a2, a3, a4, a5 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
 func call7(f function, a0, a1, a2, a3, a4, a5, a6 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
+func in7(current Context, f function, a0, a1, a2, a3, a4, a5, a6 uintptr) Result {
 	return missingResult(f)
 }
 
@@ -60,7 +108,19 @@ func call8(f function, a0, a1, a2, a3, a4, a5, a6, a7 uintptr) Result {
 
 //go:uintptrescapes
 //go:noinline
+func in8(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
 func call9(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
+func in9(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8 uintptr) Result {
 	return missingResult(f)
 }
 
@@ -72,7 +132,19 @@ func call10(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 uintptr) Result {
 
 //go:uintptrescapes
 //go:noinline
+func in10(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
 func call11(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
+func in11(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 uintptr) Result {
 	return missingResult(f)
 }
 
@@ -84,7 +156,19 @@ func call12(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11 uintptr
 
 //go:uintptrescapes
 //go:noinline
+func in12(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
 func call14(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
+func in14(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13 uintptr) Result {
 	return missingResult(f)
 }
 
@@ -96,6 +180,18 @@ func call15(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a
 
 //go:uintptrescapes
 //go:noinline
+func in15(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
 func call16(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15 uintptr) Result {
+	return missingResult(f)
+}
+
+//go:uintptrescapes
+//go:noinline
+func in16(current Context, f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15 uintptr) Result {
 	return missingResult(f)
 }

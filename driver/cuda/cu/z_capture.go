@@ -70,6 +70,6 @@ func StreamGetCaptureInfo(hStream Stream, captureStatus_out *StreamCaptureStatus
 // is one of [StreamUpdateCaptureDependencies_flags].
 //
 // C: cuStreamUpdateCaptureDependencies, symbol cuStreamUpdateCaptureDependencies_v2, since CUDA 12.3.
-func StreamUpdateCaptureDependencies(hStream Stream, dependencies *GraphNode, dependencyData *GraphEdgeData, numDependencies uint64, flags uint32) Result {
+func StreamUpdateCaptureDependencies(hStream Stream, dependencies *GraphNode, dependencyData *GraphEdgeData, numDependencies uint64, flags StreamUpdateCaptureDependencies_flags) Result {
 	return call5(fnStreamUpdateCaptureDependencies, uintptr(hStream), uintptr(unsafe.Pointer(dependencies)), uintptr(unsafe.Pointer(dependencyData)), uintptr(numDependencies), uintptr(flags))
 }

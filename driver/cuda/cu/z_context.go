@@ -24,14 +24,14 @@ func DevicePrimaryCtxRelease(dev Device) Result {
 // DevicePrimaryCtxSetFlags sets the flags ([Ctx_flags]) of the device's primary context, existing or future.
 //
 // C: cuDevicePrimaryCtxSetFlags, symbol cuDevicePrimaryCtxSetFlags_v2, since CUDA 11.0.
-func DevicePrimaryCtxSetFlags(dev Device, flags uint32) Result {
+func DevicePrimaryCtxSetFlags(dev Device, flags Ctx_flags) Result {
 	return call2(fnDevicePrimaryCtxSetFlags, uintptr(dev), uintptr(flags))
 }
 
 // DevicePrimaryCtxGetState stores the flags of the device's primary context and whether it exists (1) or not (0).
 //
 // C: cuDevicePrimaryCtxGetState, since CUDA 7.0.
-func DevicePrimaryCtxGetState(dev Device, flags *uint32, active *int32) Result {
+func DevicePrimaryCtxGetState(dev Device, flags *Ctx_flags, active *int32) Result {
 	return call3(fnDevicePrimaryCtxGetState, uintptr(dev), uintptr(unsafe.Pointer(flags)), uintptr(unsafe.Pointer(active)))
 }
 
@@ -48,7 +48,7 @@ func DevicePrimaryCtxReset(dev Device) Result {
 // it with [CtxDestroy]. Most programs use the primary context instead.
 //
 // C: cuCtxCreate, symbol cuCtxCreate_v4, since CUDA 12.5.
-func CtxCreate(pctx *Context, ctxCreateParams *CtxCreateParams, flags uint32, dev Device) Result {
+func CtxCreate(pctx *Context, ctxCreateParams *CtxCreateParams, flags Ctx_flags, dev Device) Result {
 	return call4(fnCtxCreate, uintptr(unsafe.Pointer(pctx)), uintptr(unsafe.Pointer(ctxCreateParams)), uintptr(flags), uintptr(dev))
 }
 
@@ -106,14 +106,14 @@ func CtxGetDevice_v2(device *Device, ctx Context) Result {
 // CtxGetFlags stores the flags ([Ctx_flags]) of the current context.
 //
 // C: cuCtxGetFlags, since CUDA 7.0.
-func CtxGetFlags(flags *uint32) Result {
+func CtxGetFlags(flags *Ctx_flags) Result {
 	return call1(fnCtxGetFlags, uintptr(unsafe.Pointer(flags)))
 }
 
 // CtxSetFlags sets the flags ([Ctx_flags]) of the current context. Flags that apply at creation cannot be changed.
 //
 // C: cuCtxSetFlags, since CUDA 12.1.
-func CtxSetFlags(flags uint32) Result {
+func CtxSetFlags(flags Ctx_flags) Result {
 	return call1(fnCtxSetFlags, uintptr(flags))
 }
 

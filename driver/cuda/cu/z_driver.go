@@ -42,7 +42,7 @@ func DriverGetVersion(driverVersion *int32) Result {
 // receives the reason if the function is not found.
 //
 // C: cuGetProcAddress, symbol cuGetProcAddress_v2, since CUDA 12.0.
-func GetProcAddress(symbol *byte, pfn *uintptr, cudaVersion int32, flags uint64, symbolStatus *DriverProcAddressQueryResult) Result {
+func GetProcAddress(symbol *byte, pfn *uintptr, cudaVersion int32, flags DriverProcAddress_flags, symbolStatus *DriverProcAddressQueryResult) Result {
 	flags = procAddressFlags(flags)
 	return call5(fnGetProcAddress, uintptr(unsafe.Pointer(symbol)), uintptr(unsafe.Pointer(pfn)), uintptr(cudaVersion), uintptr(flags), uintptr(unsafe.Pointer(symbolStatus)))
 }

@@ -7,7 +7,7 @@ import "unsafe"
 // EventCreate creates an event in the current context. flags are [Event_flags]. Destroy it with [EventDestroy].
 //
 // C: cuEventCreate, since CUDA 2.0.
-func EventCreate(phEvent *Event, flags uint32) Result {
+func EventCreate(phEvent *Event, flags Event_flags) Result {
 	return call2(fnEventCreate, uintptr(unsafe.Pointer(phEvent)), uintptr(flags))
 }
 
@@ -21,7 +21,7 @@ func EventRecord(hEvent Event, hStream Stream) Result {
 // EventRecordWithFlags records in the event the work that is in the stream now. flags are [Event_record_flags].
 //
 // C: cuEventRecordWithFlags, since CUDA 11.1.
-func EventRecordWithFlags(hEvent Event, hStream Stream, flags uint32) Result {
+func EventRecordWithFlags(hEvent Event, hStream Stream, flags Event_record_flags) Result {
 	return call3(fnEventRecordWithFlags, uintptr(hEvent), uintptr(hStream), uintptr(flags))
 }
 

@@ -132,7 +132,7 @@ func GraphDestroyNode(hNode GraphNode) Result {
 // [GraphExecDestroy].
 //
 // C: cuGraphInstantiate, symbol cuGraphInstantiateWithFlags, since CUDA 11.4.
-func GraphInstantiate(phGraphExec *GraphExec, hGraph Graph, flags uint64) Result {
+func GraphInstantiate(phGraphExec *GraphExec, hGraph Graph, flags GraphInstantiate_flags) Result {
 	return call3(fnGraphInstantiate, uintptr(unsafe.Pointer(phGraphExec)), uintptr(hGraph), uintptr(flags))
 }
 
@@ -191,7 +191,7 @@ func GraphExecUpdate(hGraphExec GraphExec, hGraph Graph, resultInfo *GraphExecUp
 // [GraphDebugDot_flags].
 //
 // C: cuGraphDebugDotPrint, since CUDA 11.3.
-func GraphDebugDotPrint(hGraph Graph, path *byte, flags uint32) Result {
+func GraphDebugDotPrint(hGraph Graph, path *byte, flags GraphDebugDot_flags) Result {
 	return call3(fnGraphDebugDotPrint, uintptr(hGraph), uintptr(unsafe.Pointer(path)), uintptr(flags))
 }
 
@@ -199,7 +199,7 @@ func GraphDebugDotPrint(hGraph Graph, path *byte, flags uint32) Result {
 // count becomes 0. flags must be [USER_OBJECT_NO_DESTRUCTOR_SYNC].
 //
 // C: cuUserObjectCreate, since CUDA 11.3.
-func UserObjectCreate(object_out *UserObject, ptr uintptr, destroy HostFn, initialRefcount, flags uint32) Result {
+func UserObjectCreate(object_out *UserObject, ptr uintptr, destroy HostFn, initialRefcount uint32, flags UserObject_flags) Result {
 	return call5(fnUserObjectCreate, uintptr(unsafe.Pointer(object_out)), uintptr(ptr), uintptr(destroy), uintptr(initialRefcount), uintptr(flags))
 }
 
@@ -221,7 +221,7 @@ func UserObjectRelease(object UserObject, count uint32) Result {
 // caller's references.
 //
 // C: cuGraphRetainUserObject, since CUDA 11.3.
-func GraphRetainUserObject(graph Graph, object UserObject, count, flags uint32) Result {
+func GraphRetainUserObject(graph Graph, object UserObject, count uint32, flags UserObjectRetain_flags) Result {
 	return call4(fnGraphRetainUserObject, uintptr(graph), uintptr(object), uintptr(count), uintptr(flags))
 }
 
@@ -244,6 +244,6 @@ func GraphConditionalHandleCreate(pHandle_out *GraphConditionalHandle, hGraph Gr
 // with [GraphExecDestroy]. It is the same function as [GraphInstantiate].
 //
 // C: cuGraphInstantiateWithFlags, since CUDA 11.4.
-func GraphInstantiateWithFlags(phGraphExec *GraphExec, hGraph Graph, flags uint64) Result {
+func GraphInstantiateWithFlags(phGraphExec *GraphExec, hGraph Graph, flags GraphInstantiate_flags) Result {
 	return call3(fnGraphInstantiateWithFlags, uintptr(unsafe.Pointer(phGraphExec)), uintptr(hGraph), uintptr(flags))
 }

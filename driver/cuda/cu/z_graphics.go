@@ -36,7 +36,7 @@ func GraphicsResourceGetMappedPointer(pDevPtr *DevicePtr, pSize *uint64, resourc
 // GraphicsResourceSetMapFlags sets how CUDA will use the resource. flags are [GraphicsMapResourceFlags].
 //
 // C: cuGraphicsResourceSetMapFlags, symbol cuGraphicsResourceSetMapFlags_v2, since CUDA 6.5.
-func GraphicsResourceSetMapFlags(resource GraphicsResource, flags uint32) Result {
+func GraphicsResourceSetMapFlags(resource GraphicsResource, flags GraphicsMapResourceFlags) Result {
 	return call2(fnGraphicsResourceSetMapFlags, uintptr(resource), uintptr(flags))
 }
 

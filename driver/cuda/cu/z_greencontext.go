@@ -8,7 +8,7 @@ import "unsafe"
 // in phCtx. flags are [GreenCtxCreate_flags]. One thread at a time may use it.
 //
 // C: cuGreenCtxCreate, since CUDA 12.4.
-func GreenCtxCreate(phCtx *GreenCtx, desc DevResourceDesc, dev Device, flags uint32) Result {
+func GreenCtxCreate(phCtx *GreenCtx, desc DevResourceDesc, dev Device, flags GreenCtxCreate_flags) Result {
 	return call4(fnGreenCtxCreate, uintptr(unsafe.Pointer(phCtx)), uintptr(desc), uintptr(dev), uintptr(flags))
 }
 
@@ -46,7 +46,7 @@ func GreenCtxGetDevResource(hCtx GreenCtx, resource *DevResource, type_ DevResou
 // remainder, which may be nil, receives the rest. flags are [DevSmResourceSplitByCount_flags].
 //
 // C: cuDevSmResourceSplitByCount, since CUDA 12.4.
-func DevSmResourceSplitByCount(result *DevResource, nbGroups *uint32, input, remainder *DevResource, flags, minCount uint32) Result {
+func DevSmResourceSplitByCount(result *DevResource, nbGroups *uint32, input, remainder *DevResource, flags DevSmResourceSplitByCount_flags, minCount uint32) Result {
 	return call6(fnDevSmResourceSplitByCount, uintptr(unsafe.Pointer(result)), uintptr(unsafe.Pointer(nbGroups)), uintptr(unsafe.Pointer(input)), uintptr(unsafe.Pointer(remainder)), uintptr(flags), uintptr(minCount))
 }
 
@@ -92,7 +92,7 @@ func StreamGetGreenCtx(hStream Stream, phCtx *GreenCtx) Result {
 // [STREAM_NON_BLOCKING]. Lower values of priority are greater priorities. Destroy it with [StreamDestroy].
 //
 // C: cuGreenCtxStreamCreate, since CUDA 12.5.
-func GreenCtxStreamCreate(phStream *Stream, greenCtx GreenCtx, flags uint32, priority int32) Result {
+func GreenCtxStreamCreate(phStream *Stream, greenCtx GreenCtx, flags Stream_flags, priority int32) Result {
 	return call4(fnGreenCtxStreamCreate, uintptr(unsafe.Pointer(phStream)), uintptr(greenCtx), uintptr(flags), uintptr(priority))
 }
 

@@ -8,7 +8,7 @@ import "unsafe"
 // flags ([StreamWaitValue_flags]).
 //
 // C: cuStreamWaitValue32, symbol cuStreamWaitValue32_v2, since CUDA 11.7.
-func StreamWaitValue32(stream Stream, addr DevicePtr, value, flags uint32) Result {
+func StreamWaitValue32(stream Stream, addr DevicePtr, value uint32, flags StreamWaitValue_flags) Result {
 	return call4(fnStreamWaitValue32, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 
@@ -16,21 +16,21 @@ func StreamWaitValue32(stream Stream, addr DevicePtr, value, flags uint32) Resul
 // flags ([StreamWaitValue_flags]).
 //
 // C: cuStreamWaitValue64, symbol cuStreamWaitValue64_v2, since CUDA 11.7.
-func StreamWaitValue64(stream Stream, addr DevicePtr, value uint64, flags uint32) Result {
+func StreamWaitValue64(stream Stream, addr DevicePtr, value uint64, flags StreamWaitValue_flags) Result {
 	return call4(fnStreamWaitValue64, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 
 // StreamWriteValue32 writes a 32-bit word to addr in stream order. flags are [StreamWriteValue_flags].
 //
 // C: cuStreamWriteValue32, symbol cuStreamWriteValue32_v2, since CUDA 11.7.
-func StreamWriteValue32(stream Stream, addr DevicePtr, value, flags uint32) Result {
+func StreamWriteValue32(stream Stream, addr DevicePtr, value uint32, flags StreamWriteValue_flags) Result {
 	return call4(fnStreamWriteValue32, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 
 // StreamWriteValue64 writes a 64-bit word to addr in stream order. flags are [StreamWriteValue_flags].
 //
 // C: cuStreamWriteValue64, symbol cuStreamWriteValue64_v2, since CUDA 11.7.
-func StreamWriteValue64(stream Stream, addr DevicePtr, value uint64, flags uint32) Result {
+func StreamWriteValue64(stream Stream, addr DevicePtr, value uint64, flags StreamWriteValue_flags) Result {
 	return call4(fnStreamWriteValue64, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 

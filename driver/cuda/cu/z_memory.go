@@ -84,7 +84,7 @@ func MemHostGetFlags(pFlags *uint32, p unsafe.Pointer) Result {
 // automatically. flags is [MEM_ATTACH_GLOBAL] or [MEM_ATTACH_HOST]. Free it with [MemFree].
 //
 // C: cuMemAllocManaged, since CUDA 6.0.
-func MemAllocManaged(dptr *DevicePtr, bytesize uint64, flags uint32) Result {
+func MemAllocManaged(dptr *DevicePtr, bytesize uint64, flags MemAttach_flags) Result {
 	return call3(fnMemAllocManaged, uintptr(unsafe.Pointer(dptr)), uintptr(bytesize), uintptr(flags))
 }
 
@@ -118,7 +118,7 @@ func IpcGetMemHandle(pHandle *IpcMemHandle, dptr DevicePtr) Result {
 // process frees the memory or exits.
 //
 // C: cuIpcOpenMemHandle, symbol cuIpcOpenMemHandle_v2, since CUDA 11.0.
-func IpcOpenMemHandle(pdptr *DevicePtr, handle IpcMemHandle, flags uint32) Result {
+func IpcOpenMemHandle(pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
 	return callIpcOpenMemHandle(pdptr, handle, flags)
 }
 
@@ -149,7 +149,7 @@ func MemHostUnregister(p unsafe.Pointer) Result {
 // multiples of the host's page size. The caller owns the descriptor.
 //
 // C: cuMemGetHandleForAddressRange, since CUDA 11.7.
-func MemGetHandleForAddressRange(handle unsafe.Pointer, dptr DevicePtr, size uint64, handleType MemRangeHandleType, flags uint64) Result {
+func MemGetHandleForAddressRange(handle unsafe.Pointer, dptr DevicePtr, size uint64, handleType MemRangeHandleType, flags MemRangeFlags) Result {
 	return call5(fnMemGetHandleForAddressRange, uintptr(handle), uintptr(dptr), uintptr(size), uintptr(handleType), uintptr(flags))
 }
 

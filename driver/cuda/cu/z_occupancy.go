@@ -17,7 +17,7 @@ func OccupancyMaxActiveBlocksPerMultiprocessor(numBlocks *int32, func_ Function,
 // [Occupancy_flags].
 //
 // C: cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, since CUDA 7.0.
-func OccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks *int32, func_ Function, blockSize int32, dynamicSMemSize uint64, flags uint32) Result {
+func OccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks *int32, func_ Function, blockSize int32, dynamicSMemSize uint64, flags Occupancy_flags) Result {
 	return call5(fnOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, uintptr(unsafe.Pointer(numBlocks)), uintptr(func_), uintptr(blockSize), uintptr(dynamicSMemSize), uintptr(flags))
 }
 
@@ -33,7 +33,7 @@ func OccupancyMaxPotentialBlockSize(minGridSize, blockSize *int32, func_ Functio
 // OccupancyMaxPotentialBlockSizeWithFlags is [OccupancyMaxPotentialBlockSize] with flags of [Occupancy_flags].
 //
 // C: cuOccupancyMaxPotentialBlockSizeWithFlags, since CUDA 7.0.
-func OccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize *int32, func_ Function, blockSizeToDynamicSMemSize OccupancyB2DSize, dynamicSMemSize uint64, blockSizeLimit int32, flags uint32) Result {
+func OccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize *int32, func_ Function, blockSizeToDynamicSMemSize OccupancyB2DSize, dynamicSMemSize uint64, blockSizeLimit int32, flags Occupancy_flags) Result {
 	return call7(fnOccupancyMaxPotentialBlockSizeWithFlags, uintptr(unsafe.Pointer(minGridSize)), uintptr(unsafe.Pointer(blockSize)), uintptr(func_), uintptr(blockSizeToDynamicSMemSize), uintptr(dynamicSMemSize), uintptr(blockSizeLimit), uintptr(flags))
 }
 

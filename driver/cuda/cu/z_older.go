@@ -15,7 +15,7 @@ func MemHostRegister_v1(p unsafe.Pointer, bytesize uint64, flags uint32) Result 
 // without the newer one.
 //
 // C: cuGraphicsResourceSetMapFlags, since CUDA 3.0.
-func GraphicsResourceSetMapFlags_v1(resource GraphicsResource, flags uint32) Result {
+func GraphicsResourceSetMapFlags_v1(resource GraphicsResource, flags GraphicsMapResourceFlags) Result {
 	return call2(fnGraphicsResourceSetMapFlags_v1, uintptr(resource), uintptr(flags))
 }
 
@@ -51,14 +51,14 @@ func TexRefSetAddress2D_v2(hTexRef Texref, desc *ARRAY_DESCRIPTOR, dptr DevicePt
 // CtxCreate_v2 is the form of [CtxCreate] that CUDA 12.5 replaced, for drivers without the newer one.
 //
 // C: cuCtxCreate_v2, since CUDA 3.2.
-func CtxCreate_v2(pctx *Context, flags uint32, dev Device) Result {
+func CtxCreate_v2(pctx *Context, flags Ctx_flags, dev Device) Result {
 	return call3(fnCtxCreate_v2, uintptr(unsafe.Pointer(pctx)), uintptr(flags), uintptr(dev))
 }
 
 // CtxCreate_v3 is the form of [CtxCreate] that CUDA 12.5 replaced, for drivers without the newer one.
 //
 // C: cuCtxCreate_v3, since CUDA 11.4.
-func CtxCreate_v3(pctx *Context, paramsArray *ExecAffinityParam, numParams int32, flags uint32, dev Device) Result {
+func CtxCreate_v3(pctx *Context, paramsArray *ExecAffinityParam, numParams int32, flags Ctx_flags, dev Device) Result {
 	return call5(fnCtxCreate_v3, uintptr(unsafe.Pointer(pctx)), uintptr(unsafe.Pointer(paramsArray)), uintptr(numParams), uintptr(flags), uintptr(dev))
 }
 
@@ -124,7 +124,7 @@ func DevicePrimaryCtxReset_v1(dev Device) Result {
 // the newer one.
 //
 // C: cuDevicePrimaryCtxSetFlags, since CUDA 7.0.
-func DevicePrimaryCtxSetFlags_v1(dev Device, flags uint32) Result {
+func DevicePrimaryCtxSetFlags_v1(dev Device, flags Ctx_flags) Result {
 	return call2(fnDevicePrimaryCtxSetFlags_v1, uintptr(dev), uintptr(flags))
 }
 
@@ -154,14 +154,14 @@ func Memcpy3DBatchAsync_v1(numOps uint64, opList *MEMCPY3D_BATCH_OP, failIdx *ui
 // one.
 //
 // C: cuStreamWriteValue32, since CUDA 8.0.
-func StreamWriteValue32_v1(stream Stream, addr DevicePtr, value, flags uint32) Result {
+func StreamWriteValue32_v1(stream Stream, addr DevicePtr, value uint32, flags StreamWriteValue_flags) Result {
 	return call4(fnStreamWriteValue32_v1, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 
 // StreamWaitValue32_v1 is the form of [StreamWaitValue32] that CUDA 11.7 replaced, for drivers without the newer one.
 //
 // C: cuStreamWaitValue32, since CUDA 8.0.
-func StreamWaitValue32_v1(stream Stream, addr DevicePtr, value, flags uint32) Result {
+func StreamWaitValue32_v1(stream Stream, addr DevicePtr, value uint32, flags StreamWaitValue_flags) Result {
 	return call4(fnStreamWaitValue32_v1, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 
@@ -169,14 +169,14 @@ func StreamWaitValue32_v1(stream Stream, addr DevicePtr, value, flags uint32) Re
 // one.
 //
 // C: cuStreamWriteValue64, since CUDA 9.0.
-func StreamWriteValue64_v1(stream Stream, addr DevicePtr, value uint64, flags uint32) Result {
+func StreamWriteValue64_v1(stream Stream, addr DevicePtr, value uint64, flags StreamWriteValue_flags) Result {
 	return call4(fnStreamWriteValue64_v1, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 
 // StreamWaitValue64_v1 is the form of [StreamWaitValue64] that CUDA 11.7 replaced, for drivers without the newer one.
 //
 // C: cuStreamWaitValue64, since CUDA 9.0.
-func StreamWaitValue64_v1(stream Stream, addr DevicePtr, value uint64, flags uint32) Result {
+func StreamWaitValue64_v1(stream Stream, addr DevicePtr, value uint64, flags StreamWaitValue_flags) Result {
 	return call4(fnStreamWaitValue64_v1, uintptr(stream), uintptr(addr), uintptr(value), uintptr(flags))
 }
 
@@ -313,7 +313,7 @@ func GraphAddNode_v1(phGraphNode *GraphNode, hGraph Graph, dependencies *GraphNo
 // IpcOpenMemHandle_v1 is the form of [IpcOpenMemHandle] that CUDA 11.0 replaced, for drivers without the newer one.
 //
 // C: cuIpcOpenMemHandle, since CUDA 4.1.
-func IpcOpenMemHandle_v1(pdptr *DevicePtr, handle IpcMemHandle, flags uint32) Result {
+func IpcOpenMemHandle_v1(pdptr *DevicePtr, handle IpcMemHandle, flags IpcMem_flags) Result {
 	return callIpcOpenMemHandle_v1(pdptr, handle, flags)
 }
 
@@ -335,14 +335,14 @@ func GraphInstantiate_v2(phGraphExec *GraphExec, hGraph Graph, phErrorNode *Grap
 // drivers without the newer one.
 //
 // C: cuStreamUpdateCaptureDependencies, since CUDA 11.3.
-func StreamUpdateCaptureDependencies_v1(hStream Stream, dependencies *GraphNode, numDependencies uint64, flags uint32) Result {
+func StreamUpdateCaptureDependencies_v1(hStream Stream, dependencies *GraphNode, numDependencies uint64, flags StreamUpdateCaptureDependencies_flags) Result {
 	return call4(fnStreamUpdateCaptureDependencies_v1, uintptr(hStream), uintptr(unsafe.Pointer(dependencies)), uintptr(numDependencies), uintptr(flags))
 }
 
 // GetProcAddress_v1 is the form of [GetProcAddress] that CUDA 12.0 replaced, for drivers without the newer one.
 //
 // C: cuGetProcAddress, since CUDA 11.3.
-func GetProcAddress_v1(symbol *byte, pfn *uintptr, cudaVersion int32, flags uint64) Result {
+func GetProcAddress_v1(symbol *byte, pfn *uintptr, cudaVersion int32, flags DriverProcAddress_flags) Result {
 	flags = procAddressFlags(flags)
 	return call4(fnGetProcAddress_v1, uintptr(unsafe.Pointer(symbol)), uintptr(unsafe.Pointer(pfn)), uintptr(cudaVersion), uintptr(flags))
 }

@@ -45,13 +45,13 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	},
 	fnDevicePrimaryCtxRetain:   func(w *want) Result { return DevicePrimaryCtxRetain(pointerTo[Context](w), value[Device](w)) },
 	fnDevicePrimaryCtxRelease:  func(w *want) Result { return DevicePrimaryCtxRelease(value[Device](w)) },
-	fnDevicePrimaryCtxSetFlags: func(w *want) Result { return DevicePrimaryCtxSetFlags(value[Device](w), value[uint32](w)) },
+	fnDevicePrimaryCtxSetFlags: func(w *want) Result { return DevicePrimaryCtxSetFlags(value[Device](w), value[Ctx_flags](w)) },
 	fnDevicePrimaryCtxGetState: func(w *want) Result {
-		return DevicePrimaryCtxGetState(value[Device](w), pointerTo[uint32](w), pointerTo[int32](w))
+		return DevicePrimaryCtxGetState(value[Device](w), pointerTo[Ctx_flags](w), pointerTo[int32](w))
 	},
 	fnDevicePrimaryCtxReset: func(w *want) Result { return DevicePrimaryCtxReset(value[Device](w)) },
 	fnCtxCreate: func(w *want) Result {
-		return CtxCreate(pointerTo[Context](w), pointerTo[CtxCreateParams](w), value[uint32](w), value[Device](w))
+		return CtxCreate(pointerTo[Context](w), pointerTo[CtxCreateParams](w), value[Ctx_flags](w), value[Device](w))
 	},
 	fnCtxDestroy:                func(w *want) Result { return CtxDestroy(value[Context](w)) },
 	fnCtxPushCurrent:            func(w *want) Result { return CtxPushCurrent(value[Context](w)) },
@@ -60,8 +60,8 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	fnCtxGetCurrent:             func(w *want) Result { return CtxGetCurrent(pointerTo[Context](w)) },
 	fnCtxGetDevice:              func(w *want) Result { return CtxGetDevice(pointerTo[Device](w)) },
 	fnCtxGetDevice_v2:           func(w *want) Result { return CtxGetDevice_v2(pointerTo[Device](w), value[Context](w)) },
-	fnCtxGetFlags:               func(w *want) Result { return CtxGetFlags(pointerTo[uint32](w)) },
-	fnCtxSetFlags:               func(w *want) Result { return CtxSetFlags(value[uint32](w)) },
+	fnCtxGetFlags:               func(w *want) Result { return CtxGetFlags(pointerTo[Ctx_flags](w)) },
+	fnCtxSetFlags:               func(w *want) Result { return CtxSetFlags(value[Ctx_flags](w)) },
 	fnCtxGetId:                  func(w *want) Result { return CtxGetId(value[Context](w), pointerTo[uint64](w)) },
 	fnCtxSynchronize:            func(w *want) Result { return CtxSynchronize() },
 	fnCtxSynchronize_v2:         func(w *want) Result { return CtxSynchronize_v2(value[Context](w)) },
@@ -179,7 +179,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	},
 	fnMemHostGetFlags: func(w *want) Result { return MemHostGetFlags(pointerTo[uint32](w), unsafe.Pointer(pointerTo[byte](w))) },
 	fnMemAllocManaged: func(w *want) Result {
-		return MemAllocManaged(pointerTo[DevicePtr](w), value[uint64](w), value[uint32](w))
+		return MemAllocManaged(pointerTo[DevicePtr](w), value[uint64](w), value[MemAttach_flags](w))
 	},
 	fnDeviceRegisterAsyncNotification: func(w *want) Result {
 		return DeviceRegisterAsyncNotification(value[Device](w), value[AsyncCallback](w), value[uintptr](w), pointerTo[AsyncCallbackHandle](w))
@@ -193,7 +193,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	fnIpcOpenEventHandle:  func(w *want) Result { return IpcOpenEventHandle(pointerTo[Event](w), value[IpcEventHandle](w)) },
 	fnIpcGetMemHandle:     func(w *want) Result { return IpcGetMemHandle(pointerTo[IpcMemHandle](w), value[DevicePtr](w)) },
 	fnIpcOpenMemHandle: func(w *want) Result {
-		return IpcOpenMemHandle(pointerTo[DevicePtr](w), value[IpcMemHandle](w), value[uint32](w))
+		return IpcOpenMemHandle(pointerTo[DevicePtr](w), value[IpcMemHandle](w), value[IpcMem_flags](w))
 	},
 	fnIpcCloseMemHandle: func(w *want) Result { return IpcCloseMemHandle(value[DevicePtr](w)) },
 	fnMemHostRegister: func(w *want) Result {
@@ -322,7 +322,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	},
 	fnMipmappedArrayDestroy: func(w *want) Result { return MipmappedArrayDestroy(value[MipmappedArray](w)) },
 	fnMemGetHandleForAddressRange: func(w *want) Result {
-		return MemGetHandleForAddressRange(unsafe.Pointer(pointerTo[byte](w)), value[DevicePtr](w), value[uint64](w), value[MemRangeHandleType](w), value[uint64](w))
+		return MemGetHandleForAddressRange(unsafe.Pointer(pointerTo[byte](w)), value[DevicePtr](w), value[uint64](w), value[MemRangeHandleType](w), wide[MemRangeFlags](w))
 	},
 	fnMemBatchDecompressAsync: func(w *want) Result {
 		return MemBatchDecompressAsync(pointerTo[MemDecompressParams](w), value[uint64](w), value[uint32](w), pointerTo[uint64](w), value[Stream](w))
@@ -501,9 +501,9 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	fnPointerGetAttributes: func(w *want) Result {
 		return PointerGetAttributes(value[uint32](w), pointerTo[Pointer_attribute](w), pointerTo[unsafe.Pointer](w), value[DevicePtr](w))
 	},
-	fnStreamCreate: func(w *want) Result { return StreamCreate(pointerTo[Stream](w), value[uint32](w)) },
+	fnStreamCreate: func(w *want) Result { return StreamCreate(pointerTo[Stream](w), value[Stream_flags](w)) },
 	fnStreamCreateWithPriority: func(w *want) Result {
-		return StreamCreateWithPriority(pointerTo[Stream](w), value[uint32](w), value[int32](w))
+		return StreamCreateWithPriority(pointerTo[Stream](w), value[Stream_flags](w), value[int32](w))
 	},
 	fnStreamBeginCaptureToCig: func(w *want) Result {
 		return StreamBeginCaptureToCig(value[Stream](w), pointerTo[StreamCigCaptureParams](w))
@@ -511,13 +511,15 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	fnStreamEndCaptureToCig: func(w *want) Result { return StreamEndCaptureToCig(value[Stream](w)) },
 	fnStreamGetPriority:     func(w *want) Result { return StreamGetPriority(value[Stream](w), pointerTo[int32](w)) },
 	fnStreamGetDevice:       func(w *want) Result { return StreamGetDevice(value[Stream](w), pointerTo[Device](w)) },
-	fnStreamGetFlags:        func(w *want) Result { return StreamGetFlags(value[Stream](w), pointerTo[uint32](w)) },
+	fnStreamGetFlags:        func(w *want) Result { return StreamGetFlags(value[Stream](w), pointerTo[Stream_flags](w)) },
 	fnStreamGetId:           func(w *want) Result { return StreamGetId(value[Stream](w), pointerTo[uint64](w)) },
 	fnStreamGetCtx:          func(w *want) Result { return StreamGetCtx(value[Stream](w), pointerTo[Context](w)) },
 	fnStreamGetCtx_v2: func(w *want) Result {
 		return StreamGetCtx_v2(value[Stream](w), pointerTo[Context](w), pointerTo[GreenCtx](w))
 	},
-	fnStreamWaitEvent: func(w *want) Result { return StreamWaitEvent(value[Stream](w), value[Event](w), value[uint32](w)) },
+	fnStreamWaitEvent: func(w *want) Result {
+		return StreamWaitEvent(value[Stream](w), value[Event](w), value[Event_wait_flags](w))
+	},
 	fnStreamAddCallback: func(w *want) Result {
 		return StreamAddCallback(value[Stream](w), value[StreamCallback](w), value[uintptr](w), value[uint32](w))
 	},
@@ -535,10 +537,10 @@ var recordedCalls = [functionCount]func(w *want) Result{
 		return StreamGetCaptureInfo(value[Stream](w), pointerTo[StreamCaptureStatus](w), pointerTo[uint64](w), pointerTo[Graph](w), pointerTo[*GraphNode](w), pointerTo[*GraphEdgeData](w), pointerTo[uint64](w))
 	},
 	fnStreamUpdateCaptureDependencies: func(w *want) Result {
-		return StreamUpdateCaptureDependencies(value[Stream](w), pointerTo[GraphNode](w), pointerTo[GraphEdgeData](w), value[uint64](w), value[uint32](w))
+		return StreamUpdateCaptureDependencies(value[Stream](w), pointerTo[GraphNode](w), pointerTo[GraphEdgeData](w), value[uint64](w), value[StreamUpdateCaptureDependencies_flags](w))
 	},
 	fnStreamAttachMemAsync: func(w *want) Result {
-		return StreamAttachMemAsync(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[uint32](w))
+		return StreamAttachMemAsync(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[MemAttach_flags](w))
 	},
 	fnStreamQuery:          func(w *want) Result { return StreamQuery(value[Stream](w)) },
 	fnStreamSynchronize:    func(w *want) Result { return StreamSynchronize(value[Stream](w)) },
@@ -550,13 +552,15 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	fnStreamSetAttribute: func(w *want) Result {
 		return StreamSetAttribute(value[Stream](w), value[StreamAttrID](w), pointerTo[StreamAttrValue](w))
 	},
-	fnEventCreate:          func(w *want) Result { return EventCreate(pointerTo[Event](w), value[uint32](w)) },
-	fnEventRecord:          func(w *want) Result { return EventRecord(value[Event](w), value[Stream](w)) },
-	fnEventRecordWithFlags: func(w *want) Result { return EventRecordWithFlags(value[Event](w), value[Stream](w), value[uint32](w)) },
-	fnEventQuery:           func(w *want) Result { return EventQuery(value[Event](w)) },
-	fnEventSynchronize:     func(w *want) Result { return EventSynchronize(value[Event](w)) },
-	fnEventDestroy:         func(w *want) Result { return EventDestroy(value[Event](w)) },
-	fnEventElapsedTime:     func(w *want) Result { return EventElapsedTime(pointerTo[float32](w), value[Event](w), value[Event](w)) },
+	fnEventCreate: func(w *want) Result { return EventCreate(pointerTo[Event](w), value[Event_flags](w)) },
+	fnEventRecord: func(w *want) Result { return EventRecord(value[Event](w), value[Stream](w)) },
+	fnEventRecordWithFlags: func(w *want) Result {
+		return EventRecordWithFlags(value[Event](w), value[Stream](w), value[Event_record_flags](w))
+	},
+	fnEventQuery:       func(w *want) Result { return EventQuery(value[Event](w)) },
+	fnEventSynchronize: func(w *want) Result { return EventSynchronize(value[Event](w)) },
+	fnEventDestroy:     func(w *want) Result { return EventDestroy(value[Event](w)) },
+	fnEventElapsedTime: func(w *want) Result { return EventElapsedTime(pointerTo[float32](w), value[Event](w), value[Event](w)) },
 	fnImportExternalMemory: func(w *want) Result {
 		return ImportExternalMemory(pointerTo[ExternalMemory](w), pointerTo[EXTERNAL_MEMORY_HANDLE_DESC](w))
 	},
@@ -578,16 +582,16 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	},
 	fnDestroyExternalSemaphore: func(w *want) Result { return DestroyExternalSemaphore(value[ExternalSemaphore](w)) },
 	fnStreamWaitValue32: func(w *want) Result {
-		return StreamWaitValue32(value[Stream](w), value[DevicePtr](w), value[uint32](w), value[uint32](w))
+		return StreamWaitValue32(value[Stream](w), value[DevicePtr](w), value[uint32](w), value[StreamWaitValue_flags](w))
 	},
 	fnStreamWaitValue64: func(w *want) Result {
-		return StreamWaitValue64(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[uint32](w))
+		return StreamWaitValue64(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[StreamWaitValue_flags](w))
 	},
 	fnStreamWriteValue32: func(w *want) Result {
-		return StreamWriteValue32(value[Stream](w), value[DevicePtr](w), value[uint32](w), value[uint32](w))
+		return StreamWriteValue32(value[Stream](w), value[DevicePtr](w), value[uint32](w), value[StreamWriteValue_flags](w))
 	},
 	fnStreamWriteValue64: func(w *want) Result {
-		return StreamWriteValue64(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[uint32](w))
+		return StreamWriteValue64(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[StreamWriteValue_flags](w))
 	},
 	fnStreamBatchMemOp: func(w *want) Result {
 		return StreamBatchMemOp(value[Stream](w), value[uint32](w), pointerTo[StreamBatchMemOpParams](w), value[uint32](w))
@@ -770,7 +774,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	},
 	fnGraphDestroyNode: func(w *want) Result { return GraphDestroyNode(value[GraphNode](w)) },
 	fnGraphInstantiate: func(w *want) Result {
-		return GraphInstantiate(pointerTo[GraphExec](w), value[Graph](w), value[uint64](w))
+		return GraphInstantiate(pointerTo[GraphExec](w), value[Graph](w), wide[GraphInstantiate_flags](w))
 	},
 	fnGraphInstantiateWithParams: func(w *want) Result {
 		return GraphInstantiateWithParams(pointerTo[GraphExec](w), value[Graph](w), pointerTo[GRAPH_INSTANTIATE_PARAMS](w))
@@ -823,14 +827,16 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	fnGraphKernelNodeSetAttribute: func(w *want) Result {
 		return GraphKernelNodeSetAttribute(value[GraphNode](w), value[KernelNodeAttrID](w), pointerTo[KernelNodeAttrValue](w))
 	},
-	fnGraphDebugDotPrint: func(w *want) Result { return GraphDebugDotPrint(value[Graph](w), pointerTo[byte](w), value[uint32](w)) },
+	fnGraphDebugDotPrint: func(w *want) Result {
+		return GraphDebugDotPrint(value[Graph](w), pointerTo[byte](w), value[GraphDebugDot_flags](w))
+	},
 	fnUserObjectCreate: func(w *want) Result {
-		return UserObjectCreate(pointerTo[UserObject](w), value[uintptr](w), value[HostFn](w), value[uint32](w), value[uint32](w))
+		return UserObjectCreate(pointerTo[UserObject](w), value[uintptr](w), value[HostFn](w), value[uint32](w), value[UserObject_flags](w))
 	},
 	fnUserObjectRetain:  func(w *want) Result { return UserObjectRetain(value[UserObject](w), value[uint32](w)) },
 	fnUserObjectRelease: func(w *want) Result { return UserObjectRelease(value[UserObject](w), value[uint32](w)) },
 	fnGraphRetainUserObject: func(w *want) Result {
-		return GraphRetainUserObject(value[Graph](w), value[UserObject](w), value[uint32](w), value[uint32](w))
+		return GraphRetainUserObject(value[Graph](w), value[UserObject](w), value[uint32](w), value[UserObjectRetain_flags](w))
 	},
 	fnGraphReleaseUserObject: func(w *want) Result {
 		return GraphReleaseUserObject(value[Graph](w), value[UserObject](w), value[uint32](w))
@@ -854,13 +860,13 @@ var recordedCalls = [functionCount]func(w *want) Result{
 		return OccupancyMaxActiveBlocksPerMultiprocessor(pointerTo[int32](w), value[Function](w), value[int32](w), value[uint64](w))
 	},
 	fnOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: func(w *want) Result {
-		return OccupancyMaxActiveBlocksPerMultiprocessorWithFlags(pointerTo[int32](w), value[Function](w), value[int32](w), value[uint64](w), value[uint32](w))
+		return OccupancyMaxActiveBlocksPerMultiprocessorWithFlags(pointerTo[int32](w), value[Function](w), value[int32](w), value[uint64](w), value[Occupancy_flags](w))
 	},
 	fnOccupancyMaxPotentialBlockSize: func(w *want) Result {
 		return OccupancyMaxPotentialBlockSize(pointerTo[int32](w), pointerTo[int32](w), value[Function](w), value[OccupancyB2DSize](w), value[uint64](w), value[int32](w))
 	},
 	fnOccupancyMaxPotentialBlockSizeWithFlags: func(w *want) Result {
-		return OccupancyMaxPotentialBlockSizeWithFlags(pointerTo[int32](w), pointerTo[int32](w), value[Function](w), value[OccupancyB2DSize](w), value[uint64](w), value[int32](w), value[uint32](w))
+		return OccupancyMaxPotentialBlockSizeWithFlags(pointerTo[int32](w), pointerTo[int32](w), value[Function](w), value[OccupancyB2DSize](w), value[uint64](w), value[int32](w), value[Occupancy_flags](w))
 	},
 	fnOccupancyAvailableDynamicSMemPerBlock: func(w *want) Result {
 		return OccupancyAvailableDynamicSMemPerBlock(pointerTo[uint64](w), value[Function](w), value[int32](w), value[int32](w))
@@ -968,7 +974,9 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	fnGraphicsResourceGetMappedPointer: func(w *want) Result {
 		return GraphicsResourceGetMappedPointer(pointerTo[DevicePtr](w), pointerTo[uint64](w), value[GraphicsResource](w))
 	},
-	fnGraphicsResourceSetMapFlags: func(w *want) Result { return GraphicsResourceSetMapFlags(value[GraphicsResource](w), value[uint32](w)) },
+	fnGraphicsResourceSetMapFlags: func(w *want) Result {
+		return GraphicsResourceSetMapFlags(value[GraphicsResource](w), value[GraphicsMapResourceFlags](w))
+	},
 	fnGraphicsMapResources: func(w *want) Result {
 		return GraphicsMapResources(value[uint32](w), pointerTo[GraphicsResource](w), value[Stream](w))
 	},
@@ -976,7 +984,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 		return GraphicsUnmapResources(value[uint32](w), pointerTo[GraphicsResource](w), value[Stream](w))
 	},
 	fnGetProcAddress: func(w *want) Result {
-		return GetProcAddress(pointerTo[byte](w), pointerTo[uintptr](w), value[int32](w), value[uint64](w), pointerTo[DriverProcAddressQueryResult](w))
+		return GetProcAddress(pointerTo[byte](w), pointerTo[uintptr](w), value[int32](w), wide[DriverProcAddress_flags](w), pointerTo[DriverProcAddressQueryResult](w))
 	},
 	fnCoredumpGetAttribute: func(w *want) Result {
 		return CoredumpGetAttribute(value[CoredumpSettings](w), unsafe.Pointer(pointerTo[byte](w)), pointerTo[uint64](w))
@@ -1000,7 +1008,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	fnCoredumpDeregisterCompleteCallback: func(w *want) Result { return CoredumpDeregisterCompleteCallback(value[CoredumpCallbackHandle](w)) },
 	fnGetExportTable:                     func(w *want) Result { return GetExportTable(pointerTo[unsafe.Pointer](w), pointerTo[UUID](w)) },
 	fnGreenCtxCreate: func(w *want) Result {
-		return GreenCtxCreate(pointerTo[GreenCtx](w), value[DevResourceDesc](w), value[Device](w), value[uint32](w))
+		return GreenCtxCreate(pointerTo[GreenCtx](w), value[DevResourceDesc](w), value[Device](w), value[GreenCtxCreate_flags](w))
 	},
 	fnGreenCtxDestroy: func(w *want) Result { return GreenCtxDestroy(value[GreenCtx](w)) },
 	fnCtxFromGreenCtx: func(w *want) Result { return CtxFromGreenCtx(pointerTo[Context](w), value[GreenCtx](w)) },
@@ -1014,7 +1022,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 		return GreenCtxGetDevResource(value[GreenCtx](w), pointerTo[DevResource](w), value[DevResourceType](w))
 	},
 	fnDevSmResourceSplitByCount: func(w *want) Result {
-		return DevSmResourceSplitByCount(pointerTo[DevResource](w), pointerTo[uint32](w), pointerTo[DevResource](w), pointerTo[DevResource](w), value[uint32](w), value[uint32](w))
+		return DevSmResourceSplitByCount(pointerTo[DevResource](w), pointerTo[uint32](w), pointerTo[DevResource](w), pointerTo[DevResource](w), value[DevSmResourceSplitByCount_flags](w), value[uint32](w))
 	},
 	fnDevSmResourceSplit: func(w *want) Result {
 		return DevSmResourceSplit(pointerTo[DevResource](w), value[uint32](w), pointerTo[DevResource](w), pointerTo[DevResource](w), value[uint32](w), pointerTo[DEV_SM_RESOURCE_GROUP_PARAMS](w))
@@ -1026,7 +1034,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	fnGreenCtxWaitEvent:   func(w *want) Result { return GreenCtxWaitEvent(value[GreenCtx](w), value[Event](w)) },
 	fnStreamGetGreenCtx:   func(w *want) Result { return StreamGetGreenCtx(value[Stream](w), pointerTo[GreenCtx](w)) },
 	fnGreenCtxStreamCreate: func(w *want) Result {
-		return GreenCtxStreamCreate(pointerTo[Stream](w), value[GreenCtx](w), value[uint32](w), value[int32](w))
+		return GreenCtxStreamCreate(pointerTo[Stream](w), value[GreenCtx](w), value[Stream_flags](w), value[int32](w))
 	},
 	fnGreenCtxGetId: func(w *want) Result { return GreenCtxGetId(value[GreenCtx](w), pointerTo[uint64](w)) },
 	fnStreamGetDevResource: func(w *want) Result {
@@ -1057,13 +1065,13 @@ var recordedCalls = [functionCount]func(w *want) Result{
 		return CheckpointProcessUnlock(value[int32](w), pointerTo[CheckpointUnlockArgs](w))
 	},
 	fnGraphInstantiateWithFlags: func(w *want) Result {
-		return GraphInstantiateWithFlags(pointerTo[GraphExec](w), value[Graph](w), value[uint64](w))
+		return GraphInstantiateWithFlags(pointerTo[GraphExec](w), value[Graph](w), wide[GraphInstantiate_flags](w))
 	},
 	fnMemHostRegister_v1: func(w *want) Result {
 		return MemHostRegister_v1(unsafe.Pointer(pointerTo[byte](w)), value[uint64](w), value[uint32](w))
 	},
 	fnGraphicsResourceSetMapFlags_v1: func(w *want) Result {
-		return GraphicsResourceSetMapFlags_v1(value[GraphicsResource](w), value[uint32](w))
+		return GraphicsResourceSetMapFlags_v1(value[GraphicsResource](w), value[GraphicsMapResourceFlags](w))
 	},
 	fnLinkCreate_v1: func(w *want) Result {
 		return LinkCreate_v1(value[uint32](w), pointerTo[Jit_option](w), pointerTo[uintptr](w), pointerTo[LinkState](w))
@@ -1077,9 +1085,11 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	fnTexRefSetAddress2D_v2: func(w *want) Result {
 		return TexRefSetAddress2D_v2(value[Texref](w), pointerTo[ARRAY_DESCRIPTOR](w), value[DevicePtr](w), value[uint64](w))
 	},
-	fnCtxCreate_v2: func(w *want) Result { return CtxCreate_v2(pointerTo[Context](w), value[uint32](w), value[Device](w)) },
+	fnCtxCreate_v2: func(w *want) Result {
+		return CtxCreate_v2(pointerTo[Context](w), value[Ctx_flags](w), value[Device](w))
+	},
 	fnCtxCreate_v3: func(w *want) Result {
-		return CtxCreate_v3(pointerTo[Context](w), pointerTo[ExecAffinityParam](w), value[int32](w), value[uint32](w), value[Device](w))
+		return CtxCreate_v3(pointerTo[Context](w), pointerTo[ExecAffinityParam](w), value[int32](w), value[Ctx_flags](w), value[Device](w))
 	},
 	fnCtxDestroy_v1:     func(w *want) Result { return CtxDestroy_v1(value[Context](w)) },
 	fnCtxPopCurrent_v1:  func(w *want) Result { return CtxPopCurrent_v1(pointerTo[Context](w)) },
@@ -1091,7 +1101,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	},
 	fnDevicePrimaryCtxRelease_v1:  func(w *want) Result { return DevicePrimaryCtxRelease_v1(value[Device](w)) },
 	fnDevicePrimaryCtxReset_v1:    func(w *want) Result { return DevicePrimaryCtxReset_v1(value[Device](w)) },
-	fnDevicePrimaryCtxSetFlags_v1: func(w *want) Result { return DevicePrimaryCtxSetFlags_v1(value[Device](w), value[uint32](w)) },
+	fnDevicePrimaryCtxSetFlags_v1: func(w *want) Result { return DevicePrimaryCtxSetFlags_v1(value[Device](w), value[Ctx_flags](w)) },
 	fnDeviceGetUuid_v1:            func(w *want) Result { return DeviceGetUuid_v1(pointerTo[UUID](w), value[Device](w)) },
 	fnMemcpyBatchAsync_v1: func(w *want) Result {
 		return MemcpyBatchAsync_v1(pointerTo[DevicePtr](w), pointerTo[DevicePtr](w), pointerTo[uint64](w), value[uint64](w), pointerTo[MemcpyAttributes](w), pointerTo[uint64](w), value[uint64](w), pointerTo[uint64](w), value[Stream](w))
@@ -1100,16 +1110,16 @@ var recordedCalls = [functionCount]func(w *want) Result{
 		return Memcpy3DBatchAsync_v1(value[uint64](w), pointerTo[MEMCPY3D_BATCH_OP](w), pointerTo[uint64](w), value[uint64](w), value[Stream](w))
 	},
 	fnStreamWriteValue32_v1: func(w *want) Result {
-		return StreamWriteValue32_v1(value[Stream](w), value[DevicePtr](w), value[uint32](w), value[uint32](w))
+		return StreamWriteValue32_v1(value[Stream](w), value[DevicePtr](w), value[uint32](w), value[StreamWriteValue_flags](w))
 	},
 	fnStreamWaitValue32_v1: func(w *want) Result {
-		return StreamWaitValue32_v1(value[Stream](w), value[DevicePtr](w), value[uint32](w), value[uint32](w))
+		return StreamWaitValue32_v1(value[Stream](w), value[DevicePtr](w), value[uint32](w), value[StreamWaitValue_flags](w))
 	},
 	fnStreamWriteValue64_v1: func(w *want) Result {
-		return StreamWriteValue64_v1(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[uint32](w))
+		return StreamWriteValue64_v1(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[StreamWriteValue_flags](w))
 	},
 	fnStreamWaitValue64_v1: func(w *want) Result {
-		return StreamWaitValue64_v1(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[uint32](w))
+		return StreamWaitValue64_v1(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[StreamWaitValue_flags](w))
 	},
 	fnStreamBatchMemOp_v1: func(w *want) Result {
 		return StreamBatchMemOp_v1(value[Stream](w), value[uint32](w), pointerTo[StreamBatchMemOpParams](w), value[uint32](w))
@@ -1161,7 +1171,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 		return GraphAddNode_v1(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), pointerTo[GraphNodeParams](w))
 	},
 	fnIpcOpenMemHandle_v1: func(w *want) Result {
-		return IpcOpenMemHandle_v1(pointerTo[DevicePtr](w), value[IpcMemHandle](w), value[uint32](w))
+		return IpcOpenMemHandle_v1(pointerTo[DevicePtr](w), value[IpcMemHandle](w), value[IpcMem_flags](w))
 	},
 	fnGraphInstantiate_v1: func(w *want) Result {
 		return GraphInstantiate_v1(pointerTo[GraphExec](w), value[Graph](w), pointerTo[GraphNode](w), pointerTo[byte](w), value[uint64](w))
@@ -1170,9 +1180,1179 @@ var recordedCalls = [functionCount]func(w *want) Result{
 		return GraphInstantiate_v2(pointerTo[GraphExec](w), value[Graph](w), pointerTo[GraphNode](w), pointerTo[byte](w), value[uint64](w))
 	},
 	fnStreamUpdateCaptureDependencies_v1: func(w *want) Result {
-		return StreamUpdateCaptureDependencies_v1(value[Stream](w), pointerTo[GraphNode](w), value[uint64](w), value[uint32](w))
+		return StreamUpdateCaptureDependencies_v1(value[Stream](w), pointerTo[GraphNode](w), value[uint64](w), value[StreamUpdateCaptureDependencies_flags](w))
 	},
 	fnGetProcAddress_v1: func(w *want) Result {
-		return GetProcAddress_v1(pointerTo[byte](w), pointerTo[uintptr](w), value[int32](w), value[uint64](w))
+		return GetProcAddress_v1(pointerTo[byte](w), pointerTo[uintptr](w), value[int32](w), wide[DriverProcAddress_flags](w))
+	},
+}
+
+// recordedMethods calls every method of Context once.
+var recordedMethods = map[function]func(c Context, w *want) Result{
+	fnCtxGetDevice:      func(c Context, w *want) Result { return c.CtxGetDevice(pointerTo[Device](w)) },
+	fnCtxGetDevice_v2:   func(c Context, w *want) Result { return c.CtxGetDevice_v2(pointerTo[Device](w), value[Context](w)) },
+	fnCtxGetFlags:       func(c Context, w *want) Result { return c.CtxGetFlags(pointerTo[Ctx_flags](w)) },
+	fnCtxSetFlags:       func(c Context, w *want) Result { return c.CtxSetFlags(value[Ctx_flags](w)) },
+	fnCtxGetId:          func(c Context, w *want) Result { return c.CtxGetId(value[Context](w), pointerTo[uint64](w)) },
+	fnCtxSynchronize:    func(c Context, w *want) Result { return c.CtxSynchronize() },
+	fnCtxSynchronize_v2: func(c Context, w *want) Result { return c.CtxSynchronize_v2(value[Context](w)) },
+	fnCtxSetLimit:       func(c Context, w *want) Result { return c.CtxSetLimit(value[Limit](w), value[uint64](w)) },
+	fnCtxGetLimit:       func(c Context, w *want) Result { return c.CtxGetLimit(pointerTo[uint64](w), value[Limit](w)) },
+	fnCtxGetCacheConfig: func(c Context, w *want) Result { return c.CtxGetCacheConfig(pointerTo[Func_cache](w)) },
+	fnCtxSetCacheConfig: func(c Context, w *want) Result { return c.CtxSetCacheConfig(value[Func_cache](w)) },
+	fnCtxGetApiVersion:  func(c Context, w *want) Result { return c.CtxGetApiVersion(value[Context](w), pointerTo[uint32](w)) },
+	fnCtxGetStreamPriorityRange: func(c Context, w *want) Result {
+		return c.CtxGetStreamPriorityRange(pointerTo[int32](w), pointerTo[int32](w))
+	},
+	fnCtxResetPersistingL2Cache: func(c Context, w *want) Result { return c.CtxResetPersistingL2Cache() },
+	fnCtxGetExecAffinity: func(c Context, w *want) Result {
+		return c.CtxGetExecAffinity(pointerTo[ExecAffinityParam](w), value[ExecAffinityType](w))
+	},
+	fnCtxRecordEvent:        func(c Context, w *want) Result { return c.CtxRecordEvent(value[Context](w), value[Event](w)) },
+	fnCtxWaitEvent:          func(c Context, w *want) Result { return c.CtxWaitEvent(value[Context](w), value[Event](w)) },
+	fnCtxGetSharedMemConfig: func(c Context, w *want) Result { return c.CtxGetSharedMemConfig(pointerTo[Sharedconfig](w)) },
+	fnCtxSetSharedMemConfig: func(c Context, w *want) Result { return c.CtxSetSharedMemConfig(value[Sharedconfig](w)) },
+	fnModuleLoad:            func(c Context, w *want) Result { return c.ModuleLoad(pointerTo[Module](w), pointerTo[byte](w)) },
+	fnModuleLoadData: func(c Context, w *want) Result {
+		return c.ModuleLoadData(pointerTo[Module](w), unsafe.Pointer(pointerTo[byte](w)))
+	},
+	fnModuleLoadDataEx: func(c Context, w *want) Result {
+		return c.ModuleLoadDataEx(pointerTo[Module](w), unsafe.Pointer(pointerTo[byte](w)), value[uint32](w), pointerTo[Jit_option](w), pointerTo[uintptr](w))
+	},
+	fnModuleLoadFatBinary: func(c Context, w *want) Result {
+		return c.ModuleLoadFatBinary(pointerTo[Module](w), unsafe.Pointer(pointerTo[byte](w)))
+	},
+	fnModuleUnload:         func(c Context, w *want) Result { return c.ModuleUnload(value[Module](w)) },
+	fnModuleGetLoadingMode: func(c Context, w *want) Result { return c.ModuleGetLoadingMode(pointerTo[ModuleLoadingMode](w)) },
+	fnModuleGetFunction: func(c Context, w *want) Result {
+		return c.ModuleGetFunction(pointerTo[Function](w), value[Module](w), pointerTo[byte](w))
+	},
+	fnModuleGetFunctionCount: func(c Context, w *want) Result {
+		return c.ModuleGetFunctionCount(pointerTo[uint32](w), value[Module](w))
+	},
+	fnModuleEnumerateFunctions: func(c Context, w *want) Result {
+		return c.ModuleEnumerateFunctions(pointerTo[Function](w), value[uint32](w), value[Module](w))
+	},
+	fnModuleGetGlobal: func(c Context, w *want) Result {
+		return c.ModuleGetGlobal(pointerTo[DevicePtr](w), pointerTo[uint64](w), value[Module](w), pointerTo[byte](w))
+	},
+	fnLinkCreate: func(c Context, w *want) Result {
+		return c.LinkCreate(value[uint32](w), pointerTo[Jit_option](w), pointerTo[uintptr](w), pointerTo[LinkState](w))
+	},
+	fnLinkAddData: func(c Context, w *want) Result {
+		return c.LinkAddData(value[LinkState](w), value[JitInputType](w), unsafe.Pointer(pointerTo[byte](w)), value[uint64](w), pointerTo[byte](w), value[uint32](w), pointerTo[Jit_option](w), pointerTo[uintptr](w))
+	},
+	fnLinkAddFile: func(c Context, w *want) Result {
+		return c.LinkAddFile(value[LinkState](w), value[JitInputType](w), pointerTo[byte](w), value[uint32](w), pointerTo[Jit_option](w), pointerTo[uintptr](w))
+	},
+	fnLinkComplete: func(c Context, w *want) Result {
+		return c.LinkComplete(value[LinkState](w), pointerTo[unsafe.Pointer](w), pointerTo[uint64](w))
+	},
+	fnLinkDestroy: func(c Context, w *want) Result { return c.LinkDestroy(value[LinkState](w)) },
+	fnModuleGetTexRef: func(c Context, w *want) Result {
+		return c.ModuleGetTexRef(pointerTo[Texref](w), value[Module](w), pointerTo[byte](w))
+	},
+	fnModuleGetSurfRef: func(c Context, w *want) Result {
+		return c.ModuleGetSurfRef(pointerTo[Surfref](w), value[Module](w), pointerTo[byte](w))
+	},
+	fnLibraryLoadData: func(c Context, w *want) Result {
+		return c.LibraryLoadData(pointerTo[Library](w), unsafe.Pointer(pointerTo[byte](w)), pointerTo[Jit_option](w), pointerTo[uintptr](w), value[uint32](w), pointerTo[LibraryOption](w), pointerTo[uintptr](w), value[uint32](w))
+	},
+	fnLibraryLoadFromFile: func(c Context, w *want) Result {
+		return c.LibraryLoadFromFile(pointerTo[Library](w), pointerTo[byte](w), pointerTo[Jit_option](w), pointerTo[uintptr](w), value[uint32](w), pointerTo[LibraryOption](w), pointerTo[uintptr](w), value[uint32](w))
+	},
+	fnLibraryUnload: func(c Context, w *want) Result { return c.LibraryUnload(value[Library](w)) },
+	fnLibraryGetKernel: func(c Context, w *want) Result {
+		return c.LibraryGetKernel(pointerTo[Kernel](w), value[Library](w), pointerTo[byte](w))
+	},
+	fnLibraryGetKernelCount: func(c Context, w *want) Result {
+		return c.LibraryGetKernelCount(pointerTo[uint32](w), value[Library](w))
+	},
+	fnLibraryEnumerateKernels: func(c Context, w *want) Result {
+		return c.LibraryEnumerateKernels(pointerTo[Kernel](w), value[uint32](w), value[Library](w))
+	},
+	fnLibraryGetModule:  func(c Context, w *want) Result { return c.LibraryGetModule(pointerTo[Module](w), value[Library](w)) },
+	fnKernelGetFunction: func(c Context, w *want) Result { return c.KernelGetFunction(pointerTo[Function](w), value[Kernel](w)) },
+	fnKernelGetLibrary:  func(c Context, w *want) Result { return c.KernelGetLibrary(pointerTo[Library](w), value[Kernel](w)) },
+	fnLibraryGetGlobal: func(c Context, w *want) Result {
+		return c.LibraryGetGlobal(pointerTo[DevicePtr](w), pointerTo[uint64](w), value[Library](w), pointerTo[byte](w))
+	},
+	fnLibraryGetManaged: func(c Context, w *want) Result {
+		return c.LibraryGetManaged(pointerTo[DevicePtr](w), pointerTo[uint64](w), value[Library](w), pointerTo[byte](w))
+	},
+	fnLibraryGetUnifiedFunction: func(c Context, w *want) Result {
+		return c.LibraryGetUnifiedFunction(pointerTo[uintptr](w), value[Library](w), pointerTo[byte](w))
+	},
+	fnKernelGetAttribute: func(c Context, w *want) Result {
+		return c.KernelGetAttribute(pointerTo[int32](w), value[Function_attribute](w), value[Kernel](w), value[Device](w))
+	},
+	fnKernelSetAttribute: func(c Context, w *want) Result {
+		return c.KernelSetAttribute(value[Function_attribute](w), value[int32](w), value[Kernel](w), value[Device](w))
+	},
+	fnKernelSetCacheConfig: func(c Context, w *want) Result {
+		return c.KernelSetCacheConfig(value[Kernel](w), value[Func_cache](w), value[Device](w))
+	},
+	fnKernelGetName: func(c Context, w *want) Result { return c.KernelGetName(pointerTo[*byte](w), value[Kernel](w)) },
+	fnKernelGetParamInfo: func(c Context, w *want) Result {
+		return c.KernelGetParamInfo(value[Kernel](w), value[uint64](w), pointerTo[uint64](w), pointerTo[uint64](w))
+	},
+	fnKernelGetParamCount: func(c Context, w *want) Result { return c.KernelGetParamCount(value[Kernel](w), pointerTo[uint64](w)) },
+	fnMemGetInfo:          func(c Context, w *want) Result { return c.MemGetInfo(pointerTo[uint64](w), pointerTo[uint64](w)) },
+	fnMemAlloc:            func(c Context, w *want) Result { return c.MemAlloc(pointerTo[DevicePtr](w), value[uint64](w)) },
+	fnMemAllocPitch: func(c Context, w *want) Result {
+		return c.MemAllocPitch(pointerTo[DevicePtr](w), pointerTo[uint64](w), value[uint64](w), value[uint64](w), value[uint32](w))
+	},
+	fnMemFree: func(c Context, w *want) Result { return c.MemFree(value[DevicePtr](w)) },
+	fnMemGetAddressRange: func(c Context, w *want) Result {
+		return c.MemGetAddressRange(pointerTo[DevicePtr](w), pointerTo[uint64](w), value[DevicePtr](w))
+	},
+	fnMemAllocHost: func(c Context, w *want) Result { return c.MemAllocHost(pointerTo[unsafe.Pointer](w), value[uint64](w)) },
+	fnMemFreeHost:  func(c Context, w *want) Result { return c.MemFreeHost(unsafe.Pointer(pointerTo[byte](w))) },
+	fnMemHostAlloc: func(c Context, w *want) Result {
+		return c.MemHostAlloc(pointerTo[unsafe.Pointer](w), value[uint64](w), value[uint32](w))
+	},
+	fnMemHostGetDevicePointer: func(c Context, w *want) Result {
+		return c.MemHostGetDevicePointer(pointerTo[DevicePtr](w), unsafe.Pointer(pointerTo[byte](w)), value[uint32](w))
+	},
+	fnMemHostGetFlags: func(c Context, w *want) Result {
+		return c.MemHostGetFlags(pointerTo[uint32](w), unsafe.Pointer(pointerTo[byte](w)))
+	},
+	fnMemAllocManaged: func(c Context, w *want) Result {
+		return c.MemAllocManaged(pointerTo[DevicePtr](w), value[uint64](w), value[MemAttach_flags](w))
+	},
+	fnIpcGetEventHandle: func(c Context, w *want) Result {
+		return c.IpcGetEventHandle(pointerTo[IpcEventHandle](w), value[Event](w))
+	},
+	fnIpcOpenEventHandle: func(c Context, w *want) Result {
+		return c.IpcOpenEventHandle(pointerTo[Event](w), value[IpcEventHandle](w))
+	},
+	fnIpcGetMemHandle: func(c Context, w *want) Result {
+		return c.IpcGetMemHandle(pointerTo[IpcMemHandle](w), value[DevicePtr](w))
+	},
+	fnIpcOpenMemHandle: func(c Context, w *want) Result {
+		return c.IpcOpenMemHandle(pointerTo[DevicePtr](w), value[IpcMemHandle](w), value[IpcMem_flags](w))
+	},
+	fnIpcCloseMemHandle: func(c Context, w *want) Result { return c.IpcCloseMemHandle(value[DevicePtr](w)) },
+	fnMemHostRegister: func(c Context, w *want) Result {
+		return c.MemHostRegister(unsafe.Pointer(pointerTo[byte](w)), value[uint64](w), value[uint32](w))
+	},
+	fnMemHostUnregister: func(c Context, w *want) Result { return c.MemHostUnregister(unsafe.Pointer(pointerTo[byte](w))) },
+	fnMemcpy: func(c Context, w *want) Result {
+		return c.Memcpy(value[DevicePtr](w), value[DevicePtr](w), value[uint64](w))
+	},
+	fnMemcpyPeer: func(c Context, w *want) Result {
+		return c.MemcpyPeer(value[DevicePtr](w), value[Context](w), value[DevicePtr](w), value[Context](w), value[uint64](w))
+	},
+	fnMemcpyHtoD: func(c Context, w *want) Result {
+		return c.MemcpyHtoD(value[DevicePtr](w), unsafe.Pointer(pointerTo[byte](w)), value[uint64](w))
+	},
+	fnMemcpyDtoH: func(c Context, w *want) Result {
+		return c.MemcpyDtoH(unsafe.Pointer(pointerTo[byte](w)), value[DevicePtr](w), value[uint64](w))
+	},
+	fnMemcpyDtoD: func(c Context, w *want) Result {
+		return c.MemcpyDtoD(value[DevicePtr](w), value[DevicePtr](w), value[uint64](w))
+	},
+	fnMemcpyDtoA: func(c Context, w *want) Result {
+		return c.MemcpyDtoA(value[Array](w), value[uint64](w), value[DevicePtr](w), value[uint64](w))
+	},
+	fnMemcpyAtoD: func(c Context, w *want) Result {
+		return c.MemcpyAtoD(value[DevicePtr](w), value[Array](w), value[uint64](w), value[uint64](w))
+	},
+	fnMemcpyHtoA: func(c Context, w *want) Result {
+		return c.MemcpyHtoA(value[Array](w), value[uint64](w), unsafe.Pointer(pointerTo[byte](w)), value[uint64](w))
+	},
+	fnMemcpyAtoH: func(c Context, w *want) Result {
+		return c.MemcpyAtoH(unsafe.Pointer(pointerTo[byte](w)), value[Array](w), value[uint64](w), value[uint64](w))
+	},
+	fnMemcpyAtoA: func(c Context, w *want) Result {
+		return c.MemcpyAtoA(value[Array](w), value[uint64](w), value[Array](w), value[uint64](w), value[uint64](w))
+	},
+	fnMemcpy2D:          func(c Context, w *want) Result { return c.Memcpy2D(pointerTo[MEMCPY2D](w)) },
+	fnMemcpy2DUnaligned: func(c Context, w *want) Result { return c.Memcpy2DUnaligned(pointerTo[MEMCPY2D](w)) },
+	fnMemcpy3D:          func(c Context, w *want) Result { return c.Memcpy3D(pointerTo[MEMCPY3D](w)) },
+	fnMemcpy3DPeer:      func(c Context, w *want) Result { return c.Memcpy3DPeer(pointerTo[MEMCPY3D_PEER](w)) },
+	fnMemcpyAsync: func(c Context, w *want) Result {
+		return c.MemcpyAsync(value[DevicePtr](w), value[DevicePtr](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemcpyPeerAsync: func(c Context, w *want) Result {
+		return c.MemcpyPeerAsync(value[DevicePtr](w), value[Context](w), value[DevicePtr](w), value[Context](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemcpyHtoDAsync: func(c Context, w *want) Result {
+		return c.MemcpyHtoDAsync(value[DevicePtr](w), unsafe.Pointer(pointerTo[byte](w)), value[uint64](w), value[Stream](w))
+	},
+	fnMemcpyDtoHAsync: func(c Context, w *want) Result {
+		return c.MemcpyDtoHAsync(unsafe.Pointer(pointerTo[byte](w)), value[DevicePtr](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemcpyDtoDAsync: func(c Context, w *want) Result {
+		return c.MemcpyDtoDAsync(value[DevicePtr](w), value[DevicePtr](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemcpyHtoAAsync: func(c Context, w *want) Result {
+		return c.MemcpyHtoAAsync(value[Array](w), value[uint64](w), unsafe.Pointer(pointerTo[byte](w)), value[uint64](w), value[Stream](w))
+	},
+	fnMemcpyAtoHAsync: func(c Context, w *want) Result {
+		return c.MemcpyAtoHAsync(unsafe.Pointer(pointerTo[byte](w)), value[Array](w), value[uint64](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemcpy2DAsync: func(c Context, w *want) Result { return c.Memcpy2DAsync(pointerTo[MEMCPY2D](w), value[Stream](w)) },
+	fnMemcpy3DAsync: func(c Context, w *want) Result { return c.Memcpy3DAsync(pointerTo[MEMCPY3D](w), value[Stream](w)) },
+	fnMemcpy3DPeerAsync: func(c Context, w *want) Result {
+		return c.Memcpy3DPeerAsync(pointerTo[MEMCPY3D_PEER](w), value[Stream](w))
+	},
+	fnMemcpyBatchAsync: func(c Context, w *want) Result {
+		return c.MemcpyBatchAsync(pointerTo[DevicePtr](w), pointerTo[DevicePtr](w), pointerTo[uint64](w), value[uint64](w), pointerTo[MemcpyAttributes](w), pointerTo[uint64](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemcpy3DBatchAsync: func(c Context, w *want) Result {
+		return c.Memcpy3DBatchAsync(value[uint64](w), pointerTo[MEMCPY3D_BATCH_OP](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemcpyWithAttributesAsync: func(c Context, w *want) Result {
+		return c.MemcpyWithAttributesAsync(value[DevicePtr](w), value[DevicePtr](w), value[uint64](w), pointerTo[MemcpyAttributes](w), value[Stream](w))
+	},
+	fnMemcpy3DWithAttributesAsync: func(c Context, w *want) Result {
+		return c.Memcpy3DWithAttributesAsync(pointerTo[MEMCPY3D_BATCH_OP](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemsetD8: func(c Context, w *want) Result {
+		return c.MemsetD8(value[DevicePtr](w), value[byte](w), value[uint64](w))
+	},
+	fnMemsetD16: func(c Context, w *want) Result {
+		return c.MemsetD16(value[DevicePtr](w), value[uint16](w), value[uint64](w))
+	},
+	fnMemsetD32: func(c Context, w *want) Result {
+		return c.MemsetD32(value[DevicePtr](w), value[uint32](w), value[uint64](w))
+	},
+	fnMemsetD2D8: func(c Context, w *want) Result {
+		return c.MemsetD2D8(value[DevicePtr](w), value[uint64](w), value[byte](w), value[uint64](w), value[uint64](w))
+	},
+	fnMemsetD2D16: func(c Context, w *want) Result {
+		return c.MemsetD2D16(value[DevicePtr](w), value[uint64](w), value[uint16](w), value[uint64](w), value[uint64](w))
+	},
+	fnMemsetD2D32: func(c Context, w *want) Result {
+		return c.MemsetD2D32(value[DevicePtr](w), value[uint64](w), value[uint32](w), value[uint64](w), value[uint64](w))
+	},
+	fnMemsetD8Async: func(c Context, w *want) Result {
+		return c.MemsetD8Async(value[DevicePtr](w), value[byte](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemsetD16Async: func(c Context, w *want) Result {
+		return c.MemsetD16Async(value[DevicePtr](w), value[uint16](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemsetD32Async: func(c Context, w *want) Result {
+		return c.MemsetD32Async(value[DevicePtr](w), value[uint32](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemsetD2D8Async: func(c Context, w *want) Result {
+		return c.MemsetD2D8Async(value[DevicePtr](w), value[uint64](w), value[byte](w), value[uint64](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemsetD2D16Async: func(c Context, w *want) Result {
+		return c.MemsetD2D16Async(value[DevicePtr](w), value[uint64](w), value[uint16](w), value[uint64](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemsetD2D32Async: func(c Context, w *want) Result {
+		return c.MemsetD2D32Async(value[DevicePtr](w), value[uint64](w), value[uint32](w), value[uint64](w), value[uint64](w), value[Stream](w))
+	},
+	fnArrayCreate: func(c Context, w *want) Result {
+		return c.ArrayCreate(pointerTo[Array](w), pointerTo[ARRAY_DESCRIPTOR](w))
+	},
+	fnArrayGetDescriptor: func(c Context, w *want) Result {
+		return c.ArrayGetDescriptor(pointerTo[ARRAY_DESCRIPTOR](w), value[Array](w))
+	},
+	fnArrayGetSparseProperties: func(c Context, w *want) Result {
+		return c.ArrayGetSparseProperties(pointerTo[ARRAY_SPARSE_PROPERTIES](w), value[Array](w))
+	},
+	fnMipmappedArrayGetSparseProperties: func(c Context, w *want) Result {
+		return c.MipmappedArrayGetSparseProperties(pointerTo[ARRAY_SPARSE_PROPERTIES](w), value[MipmappedArray](w))
+	},
+	fnArrayGetMemoryRequirements: func(c Context, w *want) Result {
+		return c.ArrayGetMemoryRequirements(pointerTo[ARRAY_MEMORY_REQUIREMENTS](w), value[Array](w), value[Device](w))
+	},
+	fnMipmappedArrayGetMemoryRequirements: func(c Context, w *want) Result {
+		return c.MipmappedArrayGetMemoryRequirements(pointerTo[ARRAY_MEMORY_REQUIREMENTS](w), value[MipmappedArray](w), value[Device](w))
+	},
+	fnArrayGetPlane: func(c Context, w *want) Result {
+		return c.ArrayGetPlane(pointerTo[Array](w), value[Array](w), value[uint32](w))
+	},
+	fnArrayDestroy: func(c Context, w *want) Result { return c.ArrayDestroy(value[Array](w)) },
+	fnArray3DCreate: func(c Context, w *want) Result {
+		return c.Array3DCreate(pointerTo[Array](w), pointerTo[ARRAY3D_DESCRIPTOR](w))
+	},
+	fnArray3DGetDescriptor: func(c Context, w *want) Result {
+		return c.Array3DGetDescriptor(pointerTo[ARRAY3D_DESCRIPTOR](w), value[Array](w))
+	},
+	fnMipmappedArrayCreate: func(c Context, w *want) Result {
+		return c.MipmappedArrayCreate(pointerTo[MipmappedArray](w), pointerTo[ARRAY3D_DESCRIPTOR](w), value[uint32](w))
+	},
+	fnMipmappedArrayGetLevel: func(c Context, w *want) Result {
+		return c.MipmappedArrayGetLevel(pointerTo[Array](w), value[MipmappedArray](w), value[uint32](w))
+	},
+	fnMipmappedArrayDestroy: func(c Context, w *want) Result { return c.MipmappedArrayDestroy(value[MipmappedArray](w)) },
+	fnMemGetHandleForAddressRange: func(c Context, w *want) Result {
+		return c.MemGetHandleForAddressRange(unsafe.Pointer(pointerTo[byte](w)), value[DevicePtr](w), value[uint64](w), value[MemRangeHandleType](w), wide[MemRangeFlags](w))
+	},
+	fnMemBatchDecompressAsync: func(c Context, w *want) Result {
+		return c.MemBatchDecompressAsync(pointerTo[MemDecompressParams](w), value[uint64](w), value[uint32](w), pointerTo[uint64](w), value[Stream](w))
+	},
+	fnMemAddressReserve: func(c Context, w *want) Result {
+		return c.MemAddressReserve(pointerTo[DevicePtr](w), value[uint64](w), value[uint64](w), value[DevicePtr](w), value[uint64](w))
+	},
+	fnMemAddressFree: func(c Context, w *want) Result { return c.MemAddressFree(value[DevicePtr](w), value[uint64](w)) },
+	fnMemCreate: func(c Context, w *want) Result {
+		return c.MemCreate(pointerTo[MemGenericAllocationHandle](w), value[uint64](w), pointerTo[MemAllocationProp](w), value[uint64](w))
+	},
+	fnMemRelease: func(c Context, w *want) Result { return c.MemRelease(value[MemGenericAllocationHandle](w)) },
+	fnMemMap: func(c Context, w *want) Result {
+		return c.MemMap(value[DevicePtr](w), value[uint64](w), value[uint64](w), value[MemGenericAllocationHandle](w), value[uint64](w))
+	},
+	fnMemMapArrayAsync: func(c Context, w *want) Result {
+		return c.MemMapArrayAsync(pointerTo[ArrayMapInfo](w), value[uint32](w), value[Stream](w))
+	},
+	fnMemUnmap: func(c Context, w *want) Result { return c.MemUnmap(value[DevicePtr](w), value[uint64](w)) },
+	fnMemSetAccess: func(c Context, w *want) Result {
+		return c.MemSetAccess(value[DevicePtr](w), value[uint64](w), pointerTo[MemAccessDesc](w), value[uint64](w))
+	},
+	fnMemGetAccess: func(c Context, w *want) Result {
+		return c.MemGetAccess(pointerTo[uint64](w), pointerTo[MemLocation](w), value[DevicePtr](w))
+	},
+	fnMemExportToShareableHandle: func(c Context, w *want) Result {
+		return c.MemExportToShareableHandle(unsafe.Pointer(pointerTo[byte](w)), value[MemGenericAllocationHandle](w), value[MemAllocationHandleType](w), value[uint64](w))
+	},
+	fnMemImportFromShareableHandle: func(c Context, w *want) Result {
+		return c.MemImportFromShareableHandle(pointerTo[MemGenericAllocationHandle](w), value[uintptr](w), value[MemAllocationHandleType](w))
+	},
+	fnMemGetAllocationGranularity: func(c Context, w *want) Result {
+		return c.MemGetAllocationGranularity(pointerTo[uint64](w), pointerTo[MemAllocationProp](w), value[MemAllocationGranularity_flags](w))
+	},
+	fnMemGetAllocationPropertiesFromHandle: func(c Context, w *want) Result {
+		return c.MemGetAllocationPropertiesFromHandle(pointerTo[MemAllocationProp](w), value[MemGenericAllocationHandle](w))
+	},
+	fnMemRetainAllocationHandle: func(c Context, w *want) Result {
+		return c.MemRetainAllocationHandle(pointerTo[MemGenericAllocationHandle](w), value[DevicePtr](w))
+	},
+	fnMemFreeAsync: func(c Context, w *want) Result { return c.MemFreeAsync(value[DevicePtr](w), value[Stream](w)) },
+	fnMemAllocAsync: func(c Context, w *want) Result {
+		return c.MemAllocAsync(pointerTo[DevicePtr](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemPoolTrimTo: func(c Context, w *want) Result { return c.MemPoolTrimTo(value[MemoryPool](w), value[uint64](w)) },
+	fnMemPoolSetAttribute: func(c Context, w *want) Result {
+		return c.MemPoolSetAttribute(value[MemoryPool](w), value[MemPool_attribute](w), unsafe.Pointer(pointerTo[byte](w)))
+	},
+	fnMemPoolGetAttribute: func(c Context, w *want) Result {
+		return c.MemPoolGetAttribute(value[MemoryPool](w), value[MemPool_attribute](w), unsafe.Pointer(pointerTo[byte](w)))
+	},
+	fnMemPoolSetAccess: func(c Context, w *want) Result {
+		return c.MemPoolSetAccess(value[MemoryPool](w), pointerTo[MemAccessDesc](w), value[uint64](w))
+	},
+	fnMemPoolGetAccess: func(c Context, w *want) Result {
+		return c.MemPoolGetAccess(pointerTo[MemAccess_flags](w), value[MemoryPool](w), pointerTo[MemLocation](w))
+	},
+	fnMemPoolCreate: func(c Context, w *want) Result {
+		return c.MemPoolCreate(pointerTo[MemoryPool](w), pointerTo[MemPoolProps](w))
+	},
+	fnMemPoolDestroy: func(c Context, w *want) Result { return c.MemPoolDestroy(value[MemoryPool](w)) },
+	fnMemGetDefaultMemPool: func(c Context, w *want) Result {
+		return c.MemGetDefaultMemPool(pointerTo[MemoryPool](w), pointerTo[MemLocation](w), value[MemAllocationType](w))
+	},
+	fnMemGetMemPool: func(c Context, w *want) Result {
+		return c.MemGetMemPool(pointerTo[MemoryPool](w), pointerTo[MemLocation](w), value[MemAllocationType](w))
+	},
+	fnMemSetMemPool: func(c Context, w *want) Result {
+		return c.MemSetMemPool(pointerTo[MemLocation](w), value[MemAllocationType](w), value[MemoryPool](w))
+	},
+	fnMemAllocFromPoolAsync: func(c Context, w *want) Result {
+		return c.MemAllocFromPoolAsync(pointerTo[DevicePtr](w), value[uint64](w), value[MemoryPool](w), value[Stream](w))
+	},
+	fnMemPoolExportToShareableHandle: func(c Context, w *want) Result {
+		return c.MemPoolExportToShareableHandle(unsafe.Pointer(pointerTo[byte](w)), value[MemoryPool](w), value[MemAllocationHandleType](w), value[uint64](w))
+	},
+	fnMemPoolImportFromShareableHandle: func(c Context, w *want) Result {
+		return c.MemPoolImportFromShareableHandle(pointerTo[MemoryPool](w), value[uintptr](w), value[MemAllocationHandleType](w), value[uint64](w))
+	},
+	fnMemPoolExportPointer: func(c Context, w *want) Result {
+		return c.MemPoolExportPointer(pointerTo[MemPoolPtrExportData](w), value[DevicePtr](w))
+	},
+	fnMemPoolImportPointer: func(c Context, w *want) Result {
+		return c.MemPoolImportPointer(pointerTo[DevicePtr](w), value[MemoryPool](w), pointerTo[MemPoolPtrExportData](w))
+	},
+	fnMulticastCreate: func(c Context, w *want) Result {
+		return c.MulticastCreate(pointerTo[MemGenericAllocationHandle](w), pointerTo[MulticastObjectProp](w))
+	},
+	fnMulticastAddDevice: func(c Context, w *want) Result {
+		return c.MulticastAddDevice(value[MemGenericAllocationHandle](w), value[Device](w))
+	},
+	fnMulticastBindMem: func(c Context, w *want) Result {
+		return c.MulticastBindMem(value[MemGenericAllocationHandle](w), value[uint64](w), value[MemGenericAllocationHandle](w), value[uint64](w), value[uint64](w), value[uint64](w))
+	},
+	fnMulticastBindMem_v2: func(c Context, w *want) Result {
+		return c.MulticastBindMem_v2(value[MemGenericAllocationHandle](w), value[Device](w), value[uint64](w), value[MemGenericAllocationHandle](w), value[uint64](w), value[uint64](w), value[uint64](w))
+	},
+	fnMulticastBindAddr: func(c Context, w *want) Result {
+		return c.MulticastBindAddr(value[MemGenericAllocationHandle](w), value[uint64](w), value[DevicePtr](w), value[uint64](w), value[uint64](w))
+	},
+	fnMulticastBindAddr_v2: func(c Context, w *want) Result {
+		return c.MulticastBindAddr_v2(value[MemGenericAllocationHandle](w), value[Device](w), value[uint64](w), value[DevicePtr](w), value[uint64](w), value[uint64](w))
+	},
+	fnMulticastUnbind: func(c Context, w *want) Result {
+		return c.MulticastUnbind(value[MemGenericAllocationHandle](w), value[Device](w), value[uint64](w), value[uint64](w))
+	},
+	fnMulticastGetGranularity: func(c Context, w *want) Result {
+		return c.MulticastGetGranularity(pointerTo[uint64](w), pointerTo[MulticastObjectProp](w), value[MulticastGranularity_flags](w))
+	},
+	fnLogicalEndpointIdReserve: func(c Context, w *want) Result {
+		return c.LogicalEndpointIdReserve(pointerTo[LogicalEndpointId](w), value[uint32](w))
+	},
+	fnLogicalEndpointIdRelease: func(c Context, w *want) Result {
+		return c.LogicalEndpointIdRelease(value[LogicalEndpointId](w), value[uint32](w))
+	},
+	fnLogicalEndpointCreate: func(c Context, w *want) Result {
+		return c.LogicalEndpointCreate(value[LogicalEndpointId](w), pointerTo[LogicalEndpointProp](w))
+	},
+	fnLogicalEndpointAddDevice: func(c Context, w *want) Result {
+		return c.LogicalEndpointAddDevice(value[LogicalEndpointId](w), value[Device](w))
+	},
+	fnLogicalEndpointDestroy: func(c Context, w *want) Result { return c.LogicalEndpointDestroy(value[LogicalEndpointId](w)) },
+	fnLogicalEndpointBindAddr: func(c Context, w *want) Result {
+		return c.LogicalEndpointBindAddr(value[LogicalEndpointId](w), value[Device](w), value[uint64](w), value[DevicePtr](w), value[uint64](w), value[uint64](w))
+	},
+	fnLogicalEndpointBindMem: func(c Context, w *want) Result {
+		return c.LogicalEndpointBindMem(value[LogicalEndpointId](w), value[Device](w), value[uint64](w), value[MemGenericAllocationHandle](w), value[uint64](w), value[uint64](w), value[uint64](w))
+	},
+	fnLogicalEndpointUnbind: func(c Context, w *want) Result {
+		return c.LogicalEndpointUnbind(value[LogicalEndpointId](w), value[Device](w), value[uint64](w), value[uint64](w))
+	},
+	fnLogicalEndpointExport: func(c Context, w *want) Result {
+		return c.LogicalEndpointExport(unsafe.Pointer(pointerTo[byte](w)), value[LogicalEndpointId](w), value[LogicalEndpointIpcHandleType](w))
+	},
+	fnLogicalEndpointImport: func(c Context, w *want) Result {
+		return c.LogicalEndpointImport(value[LogicalEndpointId](w), unsafe.Pointer(pointerTo[byte](w)), value[LogicalEndpointIpcHandleType](w))
+	},
+	fnLogicalEndpointGetLimits: func(c Context, w *want) Result {
+		return c.LogicalEndpointGetLimits(pointerTo[uint64](w), pointerTo[uint64](w), pointerTo[LogicalEndpointProp](w))
+	},
+	fnLogicalEndpointQuery: func(c Context, w *want) Result {
+		return c.LogicalEndpointQuery(value[LogicalEndpointId](w), value[uint32](w), pointerTo[int32](w))
+	},
+	fnFabricCpyBatchAsync: func(c Context, w *want) Result {
+		return c.FabricCpyBatchAsync(value[uint64](w), pointerTo[FABRIC_COPY_BATCH_OP](w), value[uint64](w), value[Stream](w))
+	},
+	fnPointerGetAttribute: func(c Context, w *want) Result {
+		return c.PointerGetAttribute(unsafe.Pointer(pointerTo[byte](w)), value[Pointer_attribute](w), value[DevicePtr](w))
+	},
+	fnMemPrefetchAsync: func(c Context, w *want) Result {
+		return c.MemPrefetchAsync(value[DevicePtr](w), value[uint64](w), value[MemLocation](w), value[uint32](w), value[Stream](w))
+	},
+	fnMemAdvise: func(c Context, w *want) Result {
+		return c.MemAdvise(value[DevicePtr](w), value[uint64](w), value[Mem_advise](w), value[MemLocation](w))
+	},
+	fnMemPrefetchBatchAsync: func(c Context, w *want) Result {
+		return c.MemPrefetchBatchAsync(pointerTo[DevicePtr](w), pointerTo[uint64](w), value[uint64](w), pointerTo[MemLocation](w), pointerTo[uint64](w), value[uint64](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemDiscardBatchAsync: func(c Context, w *want) Result {
+		return c.MemDiscardBatchAsync(pointerTo[DevicePtr](w), pointerTo[uint64](w), value[uint64](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemDiscardAndPrefetchBatchAsync: func(c Context, w *want) Result {
+		return c.MemDiscardAndPrefetchBatchAsync(pointerTo[DevicePtr](w), pointerTo[uint64](w), value[uint64](w), pointerTo[MemLocation](w), pointerTo[uint64](w), value[uint64](w), value[uint64](w), value[Stream](w))
+	},
+	fnMemGetLocationInfo: func(c Context, w *want) Result {
+		return c.MemGetLocationInfo(value[DevicePtr](w), value[uint64](w), value[uint64](w), value[uint64](w), pointerTo[MemLocation](w))
+	},
+	fnMemRangeGetAttribute: func(c Context, w *want) Result {
+		return c.MemRangeGetAttribute(unsafe.Pointer(pointerTo[byte](w)), value[uint64](w), value[Mem_range_attribute](w), value[DevicePtr](w), value[uint64](w))
+	},
+	fnMemRangeGetAttributes: func(c Context, w *want) Result {
+		return c.MemRangeGetAttributes(pointerTo[unsafe.Pointer](w), pointerTo[uint64](w), pointerTo[Mem_range_attribute](w), value[uint64](w), value[DevicePtr](w), value[uint64](w))
+	},
+	fnPointerSetAttribute: func(c Context, w *want) Result {
+		return c.PointerSetAttribute(unsafe.Pointer(pointerTo[byte](w)), value[Pointer_attribute](w), value[DevicePtr](w))
+	},
+	fnPointerGetAttributes: func(c Context, w *want) Result {
+		return c.PointerGetAttributes(value[uint32](w), pointerTo[Pointer_attribute](w), pointerTo[unsafe.Pointer](w), value[DevicePtr](w))
+	},
+	fnStreamCreate: func(c Context, w *want) Result { return c.StreamCreate(pointerTo[Stream](w), value[Stream_flags](w)) },
+	fnStreamCreateWithPriority: func(c Context, w *want) Result {
+		return c.StreamCreateWithPriority(pointerTo[Stream](w), value[Stream_flags](w), value[int32](w))
+	},
+	fnStreamBeginCaptureToCig: func(c Context, w *want) Result {
+		return c.StreamBeginCaptureToCig(value[Stream](w), pointerTo[StreamCigCaptureParams](w))
+	},
+	fnStreamEndCaptureToCig: func(c Context, w *want) Result { return c.StreamEndCaptureToCig(value[Stream](w)) },
+	fnStreamGetPriority:     func(c Context, w *want) Result { return c.StreamGetPriority(value[Stream](w), pointerTo[int32](w)) },
+	fnStreamGetDevice:       func(c Context, w *want) Result { return c.StreamGetDevice(value[Stream](w), pointerTo[Device](w)) },
+	fnStreamGetFlags:        func(c Context, w *want) Result { return c.StreamGetFlags(value[Stream](w), pointerTo[Stream_flags](w)) },
+	fnStreamGetId:           func(c Context, w *want) Result { return c.StreamGetId(value[Stream](w), pointerTo[uint64](w)) },
+	fnStreamGetCtx:          func(c Context, w *want) Result { return c.StreamGetCtx(value[Stream](w), pointerTo[Context](w)) },
+	fnStreamGetCtx_v2: func(c Context, w *want) Result {
+		return c.StreamGetCtx_v2(value[Stream](w), pointerTo[Context](w), pointerTo[GreenCtx](w))
+	},
+	fnStreamWaitEvent: func(c Context, w *want) Result {
+		return c.StreamWaitEvent(value[Stream](w), value[Event](w), value[Event_wait_flags](w))
+	},
+	fnStreamAddCallback: func(c Context, w *want) Result {
+		return c.StreamAddCallback(value[Stream](w), value[StreamCallback](w), value[uintptr](w), value[uint32](w))
+	},
+	fnStreamBeginCapture: func(c Context, w *want) Result {
+		return c.StreamBeginCapture(value[Stream](w), value[StreamCaptureMode](w))
+	},
+	fnStreamBeginRecaptureToGraph: func(c Context, w *want) Result {
+		return c.StreamBeginRecaptureToGraph(value[Stream](w), value[StreamCaptureMode](w), value[Graph](w), value[GraphRecaptureCallback](w), value[uintptr](w))
+	},
+	fnStreamBeginCaptureToGraph: func(c Context, w *want) Result {
+		return c.StreamBeginCaptureToGraph(value[Stream](w), value[Graph](w), pointerTo[GraphNode](w), pointerTo[GraphEdgeData](w), value[uint64](w), value[StreamCaptureMode](w))
+	},
+	fnStreamEndCapture: func(c Context, w *want) Result { return c.StreamEndCapture(value[Stream](w), pointerTo[Graph](w)) },
+	fnStreamIsCapturing: func(c Context, w *want) Result {
+		return c.StreamIsCapturing(value[Stream](w), pointerTo[StreamCaptureStatus](w))
+	},
+	fnStreamGetCaptureInfo: func(c Context, w *want) Result {
+		return c.StreamGetCaptureInfo(value[Stream](w), pointerTo[StreamCaptureStatus](w), pointerTo[uint64](w), pointerTo[Graph](w), pointerTo[*GraphNode](w), pointerTo[*GraphEdgeData](w), pointerTo[uint64](w))
+	},
+	fnStreamUpdateCaptureDependencies: func(c Context, w *want) Result {
+		return c.StreamUpdateCaptureDependencies(value[Stream](w), pointerTo[GraphNode](w), pointerTo[GraphEdgeData](w), value[uint64](w), value[StreamUpdateCaptureDependencies_flags](w))
+	},
+	fnStreamAttachMemAsync: func(c Context, w *want) Result {
+		return c.StreamAttachMemAsync(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[MemAttach_flags](w))
+	},
+	fnStreamQuery:          func(c Context, w *want) Result { return c.StreamQuery(value[Stream](w)) },
+	fnStreamSynchronize:    func(c Context, w *want) Result { return c.StreamSynchronize(value[Stream](w)) },
+	fnStreamDestroy:        func(c Context, w *want) Result { return c.StreamDestroy(value[Stream](w)) },
+	fnStreamCopyAttributes: func(c Context, w *want) Result { return c.StreamCopyAttributes(value[Stream](w), value[Stream](w)) },
+	fnStreamGetAttribute: func(c Context, w *want) Result {
+		return c.StreamGetAttribute(value[Stream](w), value[StreamAttrID](w), pointerTo[StreamAttrValue](w))
+	},
+	fnStreamSetAttribute: func(c Context, w *want) Result {
+		return c.StreamSetAttribute(value[Stream](w), value[StreamAttrID](w), pointerTo[StreamAttrValue](w))
+	},
+	fnEventCreate: func(c Context, w *want) Result { return c.EventCreate(pointerTo[Event](w), value[Event_flags](w)) },
+	fnEventRecord: func(c Context, w *want) Result { return c.EventRecord(value[Event](w), value[Stream](w)) },
+	fnEventRecordWithFlags: func(c Context, w *want) Result {
+		return c.EventRecordWithFlags(value[Event](w), value[Stream](w), value[Event_record_flags](w))
+	},
+	fnEventQuery:       func(c Context, w *want) Result { return c.EventQuery(value[Event](w)) },
+	fnEventSynchronize: func(c Context, w *want) Result { return c.EventSynchronize(value[Event](w)) },
+	fnEventDestroy:     func(c Context, w *want) Result { return c.EventDestroy(value[Event](w)) },
+	fnEventElapsedTime: func(c Context, w *want) Result {
+		return c.EventElapsedTime(pointerTo[float32](w), value[Event](w), value[Event](w))
+	},
+	fnImportExternalMemory: func(c Context, w *want) Result {
+		return c.ImportExternalMemory(pointerTo[ExternalMemory](w), pointerTo[EXTERNAL_MEMORY_HANDLE_DESC](w))
+	},
+	fnExternalMemoryGetMappedBuffer: func(c Context, w *want) Result {
+		return c.ExternalMemoryGetMappedBuffer(pointerTo[DevicePtr](w), value[ExternalMemory](w), pointerTo[EXTERNAL_MEMORY_BUFFER_DESC](w))
+	},
+	fnExternalMemoryGetMappedMipmappedArray: func(c Context, w *want) Result {
+		return c.ExternalMemoryGetMappedMipmappedArray(pointerTo[MipmappedArray](w), value[ExternalMemory](w), pointerTo[EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC](w))
+	},
+	fnDestroyExternalMemory: func(c Context, w *want) Result { return c.DestroyExternalMemory(value[ExternalMemory](w)) },
+	fnImportExternalSemaphore: func(c Context, w *want) Result {
+		return c.ImportExternalSemaphore(pointerTo[ExternalSemaphore](w), pointerTo[EXTERNAL_SEMAPHORE_HANDLE_DESC](w))
+	},
+	fnSignalExternalSemaphoresAsync: func(c Context, w *want) Result {
+		return c.SignalExternalSemaphoresAsync(pointerTo[ExternalSemaphore](w), pointerTo[EXTERNAL_SEMAPHORE_SIGNAL_PARAMS](w), value[uint32](w), value[Stream](w))
+	},
+	fnWaitExternalSemaphoresAsync: func(c Context, w *want) Result {
+		return c.WaitExternalSemaphoresAsync(pointerTo[ExternalSemaphore](w), pointerTo[EXTERNAL_SEMAPHORE_WAIT_PARAMS](w), value[uint32](w), value[Stream](w))
+	},
+	fnDestroyExternalSemaphore: func(c Context, w *want) Result { return c.DestroyExternalSemaphore(value[ExternalSemaphore](w)) },
+	fnStreamWaitValue32: func(c Context, w *want) Result {
+		return c.StreamWaitValue32(value[Stream](w), value[DevicePtr](w), value[uint32](w), value[StreamWaitValue_flags](w))
+	},
+	fnStreamWaitValue64: func(c Context, w *want) Result {
+		return c.StreamWaitValue64(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[StreamWaitValue_flags](w))
+	},
+	fnStreamWriteValue32: func(c Context, w *want) Result {
+		return c.StreamWriteValue32(value[Stream](w), value[DevicePtr](w), value[uint32](w), value[StreamWriteValue_flags](w))
+	},
+	fnStreamWriteValue64: func(c Context, w *want) Result {
+		return c.StreamWriteValue64(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[StreamWriteValue_flags](w))
+	},
+	fnStreamBatchMemOp: func(c Context, w *want) Result {
+		return c.StreamBatchMemOp(value[Stream](w), value[uint32](w), pointerTo[StreamBatchMemOpParams](w), value[uint32](w))
+	},
+	fnFuncGetAttribute: func(c Context, w *want) Result {
+		return c.FuncGetAttribute(pointerTo[int32](w), value[Function_attribute](w), value[Function](w))
+	},
+	fnFuncSetAttribute: func(c Context, w *want) Result {
+		return c.FuncSetAttribute(value[Function](w), value[Function_attribute](w), value[int32](w))
+	},
+	fnFuncSetCacheConfig: func(c Context, w *want) Result { return c.FuncSetCacheConfig(value[Function](w), value[Func_cache](w)) },
+	fnFuncGetModule:      func(c Context, w *want) Result { return c.FuncGetModule(pointerTo[Module](w), value[Function](w)) },
+	fnFuncGetName:        func(c Context, w *want) Result { return c.FuncGetName(pointerTo[*byte](w), value[Function](w)) },
+	fnFuncGetParamInfo: func(c Context, w *want) Result {
+		return c.FuncGetParamInfo(value[Function](w), value[uint64](w), pointerTo[uint64](w), pointerTo[uint64](w))
+	},
+	fnFuncGetParamCount: func(c Context, w *want) Result { return c.FuncGetParamCount(value[Function](w), pointerTo[uint64](w)) },
+	fnFuncIsLoaded: func(c Context, w *want) Result {
+		return c.FuncIsLoaded(pointerTo[FunctionLoadingState](w), value[Function](w))
+	},
+	fnFuncLoad: func(c Context, w *want) Result { return c.FuncLoad(value[Function](w)) },
+	fnLaunchKernel: func(c Context, w *want) Result {
+		return c.LaunchKernel(value[Function](w), value[uint32](w), value[uint32](w), value[uint32](w), value[uint32](w), value[uint32](w), value[uint32](w), value[uint32](w), value[Stream](w), pointerTo[unsafe.Pointer](w), pointerTo[uintptr](w))
+	},
+	fnLaunchKernelEx: func(c Context, w *want) Result {
+		return c.LaunchKernelEx(pointerTo[LaunchConfig](w), value[Function](w), pointerTo[unsafe.Pointer](w), pointerTo[uintptr](w))
+	},
+	fnLaunchCooperativeKernel: func(c Context, w *want) Result {
+		return c.LaunchCooperativeKernel(value[Function](w), value[uint32](w), value[uint32](w), value[uint32](w), value[uint32](w), value[uint32](w), value[uint32](w), value[uint32](w), value[Stream](w), pointerTo[unsafe.Pointer](w))
+	},
+	fnLaunchHostFunc: func(c Context, w *want) Result {
+		return c.LaunchHostFunc(value[Stream](w), value[HostFn](w), value[uintptr](w))
+	},
+	fnLaunchHostFunc_v2: func(c Context, w *want) Result {
+		return c.LaunchHostFunc_v2(value[Stream](w), value[HostFn](w), value[uintptr](w), value[uint32](w))
+	},
+	fnFuncSetBlockShape: func(c Context, w *want) Result {
+		return c.FuncSetBlockShape(value[Function](w), value[int32](w), value[int32](w), value[int32](w))
+	},
+	fnFuncSetSharedSize: func(c Context, w *want) Result { return c.FuncSetSharedSize(value[Function](w), value[uint32](w)) },
+	fnParamSetSize:      func(c Context, w *want) Result { return c.ParamSetSize(value[Function](w), value[uint32](w)) },
+	fnParamSeti: func(c Context, w *want) Result {
+		return c.ParamSeti(value[Function](w), value[int32](w), value[uint32](w))
+	},
+	fnParamSetv: func(c Context, w *want) Result {
+		return c.ParamSetv(value[Function](w), value[int32](w), unsafe.Pointer(pointerTo[byte](w)), value[uint32](w))
+	},
+	fnLaunch: func(c Context, w *want) Result { return c.Launch(value[Function](w)) },
+	fnLaunchGrid: func(c Context, w *want) Result {
+		return c.LaunchGrid(value[Function](w), value[int32](w), value[int32](w))
+	},
+	fnLaunchGridAsync: func(c Context, w *want) Result {
+		return c.LaunchGridAsync(value[Function](w), value[int32](w), value[int32](w), value[Stream](w))
+	},
+	fnLaunchCooperativeKernelMultiDevice: func(c Context, w *want) Result {
+		return c.LaunchCooperativeKernelMultiDevice(pointerTo[LAUNCH_PARAMS](w), value[uint32](w), value[uint32](w))
+	},
+	fnParamSetTexRef: func(c Context, w *want) Result {
+		return c.ParamSetTexRef(value[Function](w), value[int32](w), value[Texref](w))
+	},
+	fnFuncSetSharedMemConfig: func(c Context, w *want) Result {
+		return c.FuncSetSharedMemConfig(value[Function](w), value[Sharedconfig](w))
+	},
+	fnGraphCreate: func(c Context, w *want) Result { return c.GraphCreate(pointerTo[Graph](w), value[uint32](w)) },
+	fnGraphAddKernelNode: func(c Context, w *want) Result {
+		return c.GraphAddKernelNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), pointerTo[KERNEL_NODE_PARAMS](w))
+	},
+	fnGraphKernelNodeGetParams: func(c Context, w *want) Result {
+		return c.GraphKernelNodeGetParams(value[GraphNode](w), pointerTo[KERNEL_NODE_PARAMS](w))
+	},
+	fnGraphKernelNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphKernelNodeSetParams(value[GraphNode](w), pointerTo[KERNEL_NODE_PARAMS](w))
+	},
+	fnGraphAddMemcpyNode: func(c Context, w *want) Result {
+		return c.GraphAddMemcpyNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), pointerTo[MEMCPY3D](w), value[Context](w))
+	},
+	fnGraphMemcpyNodeGetParams: func(c Context, w *want) Result {
+		return c.GraphMemcpyNodeGetParams(value[GraphNode](w), pointerTo[MEMCPY3D](w))
+	},
+	fnGraphMemcpyNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphMemcpyNodeSetParams(value[GraphNode](w), pointerTo[MEMCPY3D](w))
+	},
+	fnGraphAddMemsetNode: func(c Context, w *want) Result {
+		return c.GraphAddMemsetNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), pointerTo[MEMSET_NODE_PARAMS](w), value[Context](w))
+	},
+	fnGraphMemsetNodeGetParams: func(c Context, w *want) Result {
+		return c.GraphMemsetNodeGetParams(value[GraphNode](w), pointerTo[MEMSET_NODE_PARAMS](w))
+	},
+	fnGraphMemsetNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphMemsetNodeSetParams(value[GraphNode](w), pointerTo[MEMSET_NODE_PARAMS](w))
+	},
+	fnGraphAddHostNode: func(c Context, w *want) Result {
+		return c.GraphAddHostNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), pointerTo[HOST_NODE_PARAMS](w))
+	},
+	fnGraphHostNodeGetParams: func(c Context, w *want) Result {
+		return c.GraphHostNodeGetParams(value[GraphNode](w), pointerTo[HOST_NODE_PARAMS](w))
+	},
+	fnGraphHostNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphHostNodeSetParams(value[GraphNode](w), pointerTo[HOST_NODE_PARAMS](w))
+	},
+	fnGraphAddChildGraphNode: func(c Context, w *want) Result {
+		return c.GraphAddChildGraphNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), value[Graph](w))
+	},
+	fnGraphChildGraphNodeGetGraph: func(c Context, w *want) Result {
+		return c.GraphChildGraphNodeGetGraph(value[GraphNode](w), pointerTo[Graph](w))
+	},
+	fnGraphAddEmptyNode: func(c Context, w *want) Result {
+		return c.GraphAddEmptyNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w))
+	},
+	fnGraphAddEventRecordNode: func(c Context, w *want) Result {
+		return c.GraphAddEventRecordNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), value[Event](w))
+	},
+	fnGraphEventRecordNodeGetEvent: func(c Context, w *want) Result {
+		return c.GraphEventRecordNodeGetEvent(value[GraphNode](w), pointerTo[Event](w))
+	},
+	fnGraphEventRecordNodeSetEvent: func(c Context, w *want) Result {
+		return c.GraphEventRecordNodeSetEvent(value[GraphNode](w), value[Event](w))
+	},
+	fnGraphAddEventWaitNode: func(c Context, w *want) Result {
+		return c.GraphAddEventWaitNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), value[Event](w))
+	},
+	fnGraphEventWaitNodeGetEvent: func(c Context, w *want) Result {
+		return c.GraphEventWaitNodeGetEvent(value[GraphNode](w), pointerTo[Event](w))
+	},
+	fnGraphEventWaitNodeSetEvent: func(c Context, w *want) Result {
+		return c.GraphEventWaitNodeSetEvent(value[GraphNode](w), value[Event](w))
+	},
+	fnGraphAddExternalSemaphoresSignalNode: func(c Context, w *want) Result {
+		return c.GraphAddExternalSemaphoresSignalNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), pointerTo[EXT_SEM_SIGNAL_NODE_PARAMS](w))
+	},
+	fnGraphExternalSemaphoresSignalNodeGetParams: func(c Context, w *want) Result {
+		return c.GraphExternalSemaphoresSignalNodeGetParams(value[GraphNode](w), pointerTo[EXT_SEM_SIGNAL_NODE_PARAMS](w))
+	},
+	fnGraphExternalSemaphoresSignalNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphExternalSemaphoresSignalNodeSetParams(value[GraphNode](w), pointerTo[EXT_SEM_SIGNAL_NODE_PARAMS](w))
+	},
+	fnGraphAddExternalSemaphoresWaitNode: func(c Context, w *want) Result {
+		return c.GraphAddExternalSemaphoresWaitNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), pointerTo[EXT_SEM_WAIT_NODE_PARAMS](w))
+	},
+	fnGraphExternalSemaphoresWaitNodeGetParams: func(c Context, w *want) Result {
+		return c.GraphExternalSemaphoresWaitNodeGetParams(value[GraphNode](w), pointerTo[EXT_SEM_WAIT_NODE_PARAMS](w))
+	},
+	fnGraphExternalSemaphoresWaitNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphExternalSemaphoresWaitNodeSetParams(value[GraphNode](w), pointerTo[EXT_SEM_WAIT_NODE_PARAMS](w))
+	},
+	fnGraphAddBatchMemOpNode: func(c Context, w *want) Result {
+		return c.GraphAddBatchMemOpNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), pointerTo[BATCH_MEM_OP_NODE_PARAMS](w))
+	},
+	fnGraphBatchMemOpNodeGetParams: func(c Context, w *want) Result {
+		return c.GraphBatchMemOpNodeGetParams(value[GraphNode](w), pointerTo[BATCH_MEM_OP_NODE_PARAMS](w))
+	},
+	fnGraphBatchMemOpNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphBatchMemOpNodeSetParams(value[GraphNode](w), pointerTo[BATCH_MEM_OP_NODE_PARAMS](w))
+	},
+	fnGraphExecBatchMemOpNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphExecBatchMemOpNodeSetParams(value[GraphExec](w), value[GraphNode](w), pointerTo[BATCH_MEM_OP_NODE_PARAMS](w))
+	},
+	fnGraphAddMemAllocNode: func(c Context, w *want) Result {
+		return c.GraphAddMemAllocNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), pointerTo[MEM_ALLOC_NODE_PARAMS](w))
+	},
+	fnGraphMemAllocNodeGetParams: func(c Context, w *want) Result {
+		return c.GraphMemAllocNodeGetParams(value[GraphNode](w), pointerTo[MEM_ALLOC_NODE_PARAMS](w))
+	},
+	fnGraphAddMemFreeNode: func(c Context, w *want) Result {
+		return c.GraphAddMemFreeNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), value[DevicePtr](w))
+	},
+	fnGraphMemFreeNodeGetParams: func(c Context, w *want) Result {
+		return c.GraphMemFreeNodeGetParams(value[GraphNode](w), pointerTo[DevicePtr](w))
+	},
+	fnGraphClone: func(c Context, w *want) Result { return c.GraphClone(pointerTo[Graph](w), value[Graph](w)) },
+	fnGraphNodeFindInClone: func(c Context, w *want) Result {
+		return c.GraphNodeFindInClone(pointerTo[GraphNode](w), value[GraphNode](w), value[Graph](w))
+	},
+	fnGraphNodeGetType: func(c Context, w *want) Result {
+		return c.GraphNodeGetType(value[GraphNode](w), pointerTo[GraphNodeType](w))
+	},
+	fnGraphNodeGetContainingGraph: func(c Context, w *want) Result {
+		return c.GraphNodeGetContainingGraph(value[GraphNode](w), pointerTo[Graph](w))
+	},
+	fnGraphNodeGetLocalId: func(c Context, w *want) Result {
+		return c.GraphNodeGetLocalId(value[GraphNode](w), pointerTo[uint32](w))
+	},
+	fnGraphNodeGetToolsId: func(c Context, w *want) Result {
+		return c.GraphNodeGetToolsId(value[GraphNode](w), pointerTo[uint64](w))
+	},
+	fnGraphGetId:     func(c Context, w *want) Result { return c.GraphGetId(value[Graph](w), pointerTo[uint32](w)) },
+	fnGraphExecGetId: func(c Context, w *want) Result { return c.GraphExecGetId(value[GraphExec](w), pointerTo[uint32](w)) },
+	fnGraphGetNodes: func(c Context, w *want) Result {
+		return c.GraphGetNodes(value[Graph](w), pointerTo[GraphNode](w), pointerTo[uint64](w))
+	},
+	fnGraphGetRootNodes: func(c Context, w *want) Result {
+		return c.GraphGetRootNodes(value[Graph](w), pointerTo[GraphNode](w), pointerTo[uint64](w))
+	},
+	fnGraphGetEdges: func(c Context, w *want) Result {
+		return c.GraphGetEdges(value[Graph](w), pointerTo[GraphNode](w), pointerTo[GraphNode](w), pointerTo[GraphEdgeData](w), pointerTo[uint64](w))
+	},
+	fnGraphNodeGetDependencies: func(c Context, w *want) Result {
+		return c.GraphNodeGetDependencies(value[GraphNode](w), pointerTo[GraphNode](w), pointerTo[GraphEdgeData](w), pointerTo[uint64](w))
+	},
+	fnGraphNodeGetDependentNodes: func(c Context, w *want) Result {
+		return c.GraphNodeGetDependentNodes(value[GraphNode](w), pointerTo[GraphNode](w), pointerTo[GraphEdgeData](w), pointerTo[uint64](w))
+	},
+	fnGraphAddDependencies: func(c Context, w *want) Result {
+		return c.GraphAddDependencies(value[Graph](w), pointerTo[GraphNode](w), pointerTo[GraphNode](w), pointerTo[GraphEdgeData](w), value[uint64](w))
+	},
+	fnGraphRemoveDependencies: func(c Context, w *want) Result {
+		return c.GraphRemoveDependencies(value[Graph](w), pointerTo[GraphNode](w), pointerTo[GraphNode](w), pointerTo[GraphEdgeData](w), value[uint64](w))
+	},
+	fnGraphDestroyNode: func(c Context, w *want) Result { return c.GraphDestroyNode(value[GraphNode](w)) },
+	fnGraphInstantiate: func(c Context, w *want) Result {
+		return c.GraphInstantiate(pointerTo[GraphExec](w), value[Graph](w), wide[GraphInstantiate_flags](w))
+	},
+	fnGraphInstantiateWithParams: func(c Context, w *want) Result {
+		return c.GraphInstantiateWithParams(pointerTo[GraphExec](w), value[Graph](w), pointerTo[GRAPH_INSTANTIATE_PARAMS](w))
+	},
+	fnGraphExecGetFlags: func(c Context, w *want) Result { return c.GraphExecGetFlags(value[GraphExec](w), pointerTo[uint64](w)) },
+	fnGraphExecKernelNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphExecKernelNodeSetParams(value[GraphExec](w), value[GraphNode](w), pointerTo[KERNEL_NODE_PARAMS](w))
+	},
+	fnGraphExecMemcpyNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphExecMemcpyNodeSetParams(value[GraphExec](w), value[GraphNode](w), pointerTo[MEMCPY3D](w), value[Context](w))
+	},
+	fnGraphExecMemsetNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphExecMemsetNodeSetParams(value[GraphExec](w), value[GraphNode](w), pointerTo[MEMSET_NODE_PARAMS](w), value[Context](w))
+	},
+	fnGraphExecHostNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphExecHostNodeSetParams(value[GraphExec](w), value[GraphNode](w), pointerTo[HOST_NODE_PARAMS](w))
+	},
+	fnGraphExecChildGraphNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphExecChildGraphNodeSetParams(value[GraphExec](w), value[GraphNode](w), value[Graph](w))
+	},
+	fnGraphExecEventRecordNodeSetEvent: func(c Context, w *want) Result {
+		return c.GraphExecEventRecordNodeSetEvent(value[GraphExec](w), value[GraphNode](w), value[Event](w))
+	},
+	fnGraphExecEventWaitNodeSetEvent: func(c Context, w *want) Result {
+		return c.GraphExecEventWaitNodeSetEvent(value[GraphExec](w), value[GraphNode](w), value[Event](w))
+	},
+	fnGraphExecExternalSemaphoresSignalNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphExecExternalSemaphoresSignalNodeSetParams(value[GraphExec](w), value[GraphNode](w), pointerTo[EXT_SEM_SIGNAL_NODE_PARAMS](w))
+	},
+	fnGraphExecExternalSemaphoresWaitNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphExecExternalSemaphoresWaitNodeSetParams(value[GraphExec](w), value[GraphNode](w), pointerTo[EXT_SEM_WAIT_NODE_PARAMS](w))
+	},
+	fnGraphNodeSetEnabled: func(c Context, w *want) Result {
+		return c.GraphNodeSetEnabled(value[GraphExec](w), value[GraphNode](w), value[uint32](w))
+	},
+	fnGraphNodeGetEnabled: func(c Context, w *want) Result {
+		return c.GraphNodeGetEnabled(value[GraphExec](w), value[GraphNode](w), pointerTo[uint32](w))
+	},
+	fnGraphUpload:      func(c Context, w *want) Result { return c.GraphUpload(value[GraphExec](w), value[Stream](w)) },
+	fnGraphLaunch:      func(c Context, w *want) Result { return c.GraphLaunch(value[GraphExec](w), value[Stream](w)) },
+	fnGraphExecDestroy: func(c Context, w *want) Result { return c.GraphExecDestroy(value[GraphExec](w)) },
+	fnGraphDestroy:     func(c Context, w *want) Result { return c.GraphDestroy(value[Graph](w)) },
+	fnGraphExecUpdate: func(c Context, w *want) Result {
+		return c.GraphExecUpdate(value[GraphExec](w), value[Graph](w), pointerTo[GraphExecUpdateResultInfo](w))
+	},
+	fnGraphKernelNodeCopyAttributes: func(c Context, w *want) Result {
+		return c.GraphKernelNodeCopyAttributes(value[GraphNode](w), value[GraphNode](w))
+	},
+	fnGraphKernelNodeGetAttribute: func(c Context, w *want) Result {
+		return c.GraphKernelNodeGetAttribute(value[GraphNode](w), value[KernelNodeAttrID](w), pointerTo[KernelNodeAttrValue](w))
+	},
+	fnGraphKernelNodeSetAttribute: func(c Context, w *want) Result {
+		return c.GraphKernelNodeSetAttribute(value[GraphNode](w), value[KernelNodeAttrID](w), pointerTo[KernelNodeAttrValue](w))
+	},
+	fnGraphDebugDotPrint: func(c Context, w *want) Result {
+		return c.GraphDebugDotPrint(value[Graph](w), pointerTo[byte](w), value[GraphDebugDot_flags](w))
+	},
+	fnUserObjectCreate: func(c Context, w *want) Result {
+		return c.UserObjectCreate(pointerTo[UserObject](w), value[uintptr](w), value[HostFn](w), value[uint32](w), value[UserObject_flags](w))
+	},
+	fnUserObjectRetain:  func(c Context, w *want) Result { return c.UserObjectRetain(value[UserObject](w), value[uint32](w)) },
+	fnUserObjectRelease: func(c Context, w *want) Result { return c.UserObjectRelease(value[UserObject](w), value[uint32](w)) },
+	fnGraphRetainUserObject: func(c Context, w *want) Result {
+		return c.GraphRetainUserObject(value[Graph](w), value[UserObject](w), value[uint32](w), value[UserObjectRetain_flags](w))
+	},
+	fnGraphReleaseUserObject: func(c Context, w *want) Result {
+		return c.GraphReleaseUserObject(value[Graph](w), value[UserObject](w), value[uint32](w))
+	},
+	fnGraphAddNode: func(c Context, w *want) Result {
+		return c.GraphAddNode(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), pointerTo[GraphEdgeData](w), value[uint64](w), pointerTo[GraphNodeParams](w))
+	},
+	fnGraphAddNode_v3: func(c Context, w *want) Result {
+		return c.GraphAddNode_v3(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), pointerTo[GraphEdgeData](w), value[uint64](w), pointerTo[GraphNodeParams](w))
+	},
+	fnGraphNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphNodeSetParams(value[GraphNode](w), pointerTo[GraphNodeParams](w))
+	},
+	fnGraphNodeSetParams_v2: func(c Context, w *want) Result {
+		return c.GraphNodeSetParams_v2(value[GraphNode](w), pointerTo[GraphNodeParams](w))
+	},
+	fnGraphNodeGetParams: func(c Context, w *want) Result {
+		return c.GraphNodeGetParams(value[GraphNode](w), pointerTo[GraphNodeParams](w))
+	},
+	fnGraphExecNodeSetParams: func(c Context, w *want) Result {
+		return c.GraphExecNodeSetParams(value[GraphExec](w), value[GraphNode](w), pointerTo[GraphNodeParams](w))
+	},
+	fnGraphConditionalHandleCreate: func(c Context, w *want) Result {
+		return c.GraphConditionalHandleCreate(pointerTo[GraphConditionalHandle](w), value[Graph](w), value[Context](w), value[uint32](w), value[uint32](w))
+	},
+	fnOccupancyMaxActiveBlocksPerMultiprocessor: func(c Context, w *want) Result {
+		return c.OccupancyMaxActiveBlocksPerMultiprocessor(pointerTo[int32](w), value[Function](w), value[int32](w), value[uint64](w))
+	},
+	fnOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: func(c Context, w *want) Result {
+		return c.OccupancyMaxActiveBlocksPerMultiprocessorWithFlags(pointerTo[int32](w), value[Function](w), value[int32](w), value[uint64](w), value[Occupancy_flags](w))
+	},
+	fnOccupancyMaxPotentialBlockSize: func(c Context, w *want) Result {
+		return c.OccupancyMaxPotentialBlockSize(pointerTo[int32](w), pointerTo[int32](w), value[Function](w), value[OccupancyB2DSize](w), value[uint64](w), value[int32](w))
+	},
+	fnOccupancyMaxPotentialBlockSizeWithFlags: func(c Context, w *want) Result {
+		return c.OccupancyMaxPotentialBlockSizeWithFlags(pointerTo[int32](w), pointerTo[int32](w), value[Function](w), value[OccupancyB2DSize](w), value[uint64](w), value[int32](w), value[Occupancy_flags](w))
+	},
+	fnOccupancyAvailableDynamicSMemPerBlock: func(c Context, w *want) Result {
+		return c.OccupancyAvailableDynamicSMemPerBlock(pointerTo[uint64](w), value[Function](w), value[int32](w), value[int32](w))
+	},
+	fnOccupancyMaxPotentialClusterSize: func(c Context, w *want) Result {
+		return c.OccupancyMaxPotentialClusterSize(pointerTo[int32](w), value[Function](w), pointerTo[LaunchConfig](w))
+	},
+	fnOccupancyMaxActiveClusters: func(c Context, w *want) Result {
+		return c.OccupancyMaxActiveClusters(pointerTo[int32](w), value[Function](w), pointerTo[LaunchConfig](w))
+	},
+	fnTexRefSetArray: func(c Context, w *want) Result {
+		return c.TexRefSetArray(value[Texref](w), value[Array](w), value[uint32](w))
+	},
+	fnTexRefSetMipmappedArray: func(c Context, w *want) Result {
+		return c.TexRefSetMipmappedArray(value[Texref](w), value[MipmappedArray](w), value[uint32](w))
+	},
+	fnTexRefSetAddress: func(c Context, w *want) Result {
+		return c.TexRefSetAddress(pointerTo[uint64](w), value[Texref](w), value[DevicePtr](w), value[uint64](w))
+	},
+	fnTexRefSetAddress2D: func(c Context, w *want) Result {
+		return c.TexRefSetAddress2D(value[Texref](w), pointerTo[ARRAY_DESCRIPTOR](w), value[DevicePtr](w), value[uint64](w))
+	},
+	fnTexRefSetFormat: func(c Context, w *want) Result {
+		return c.TexRefSetFormat(value[Texref](w), value[Array_format](w), value[int32](w))
+	},
+	fnTexRefSetAddressMode: func(c Context, w *want) Result {
+		return c.TexRefSetAddressMode(value[Texref](w), value[int32](w), value[Address_mode](w))
+	},
+	fnTexRefSetFilterMode: func(c Context, w *want) Result { return c.TexRefSetFilterMode(value[Texref](w), value[Filter_mode](w)) },
+	fnTexRefSetMipmapFilterMode: func(c Context, w *want) Result {
+		return c.TexRefSetMipmapFilterMode(value[Texref](w), value[Filter_mode](w))
+	},
+	fnTexRefSetMaxAnisotropy: func(c Context, w *want) Result { return c.TexRefSetMaxAnisotropy(value[Texref](w), value[uint32](w)) },
+	fnTexRefSetBorderColor: func(c Context, w *want) Result {
+		return c.TexRefSetBorderColor(value[Texref](w), pointerTo[float32](w))
+	},
+	fnTexRefSetFlags:   func(c Context, w *want) Result { return c.TexRefSetFlags(value[Texref](w), value[uint32](w)) },
+	fnTexRefGetAddress: func(c Context, w *want) Result { return c.TexRefGetAddress(pointerTo[DevicePtr](w), value[Texref](w)) },
+	fnTexRefGetArray:   func(c Context, w *want) Result { return c.TexRefGetArray(pointerTo[Array](w), value[Texref](w)) },
+	fnTexRefGetMipmappedArray: func(c Context, w *want) Result {
+		return c.TexRefGetMipmappedArray(pointerTo[MipmappedArray](w), value[Texref](w))
+	},
+	fnTexRefGetAddressMode: func(c Context, w *want) Result {
+		return c.TexRefGetAddressMode(pointerTo[Address_mode](w), value[Texref](w), value[int32](w))
+	},
+	fnTexRefGetFilterMode: func(c Context, w *want) Result {
+		return c.TexRefGetFilterMode(pointerTo[Filter_mode](w), value[Texref](w))
+	},
+	fnTexRefGetFormat: func(c Context, w *want) Result {
+		return c.TexRefGetFormat(pointerTo[Array_format](w), pointerTo[int32](w), value[Texref](w))
+	},
+	fnTexRefGetMipmapFilterMode: func(c Context, w *want) Result {
+		return c.TexRefGetMipmapFilterMode(pointerTo[Filter_mode](w), value[Texref](w))
+	},
+	fnTexRefGetMipmapLevelBias: func(c Context, w *want) Result {
+		return c.TexRefGetMipmapLevelBias(pointerTo[float32](w), value[Texref](w))
+	},
+	fnTexRefGetMipmapLevelClamp: func(c Context, w *want) Result {
+		return c.TexRefGetMipmapLevelClamp(pointerTo[float32](w), pointerTo[float32](w), value[Texref](w))
+	},
+	fnTexRefGetMaxAnisotropy: func(c Context, w *want) Result {
+		return c.TexRefGetMaxAnisotropy(pointerTo[int32](w), value[Texref](w))
+	},
+	fnTexRefGetBorderColor: func(c Context, w *want) Result {
+		return c.TexRefGetBorderColor(pointerTo[float32](w), value[Texref](w))
+	},
+	fnTexRefGetFlags: func(c Context, w *want) Result { return c.TexRefGetFlags(pointerTo[uint32](w), value[Texref](w)) },
+	fnTexRefCreate:   func(c Context, w *want) Result { return c.TexRefCreate(pointerTo[Texref](w)) },
+	fnTexRefDestroy:  func(c Context, w *want) Result { return c.TexRefDestroy(value[Texref](w)) },
+	fnSurfRefSetArray: func(c Context, w *want) Result {
+		return c.SurfRefSetArray(value[Surfref](w), value[Array](w), value[uint32](w))
+	},
+	fnSurfRefGetArray: func(c Context, w *want) Result { return c.SurfRefGetArray(pointerTo[Array](w), value[Surfref](w)) },
+	fnTexObjectCreate: func(c Context, w *want) Result {
+		return c.TexObjectCreate(pointerTo[TexObject](w), pointerTo[RESOURCE_DESC](w), pointerTo[TEXTURE_DESC](w), pointerTo[RESOURCE_VIEW_DESC](w))
+	},
+	fnTexObjectDestroy: func(c Context, w *want) Result { return c.TexObjectDestroy(value[TexObject](w)) },
+	fnTexObjectGetResourceDesc: func(c Context, w *want) Result {
+		return c.TexObjectGetResourceDesc(pointerTo[RESOURCE_DESC](w), value[TexObject](w))
+	},
+	fnTexObjectGetTextureDesc: func(c Context, w *want) Result {
+		return c.TexObjectGetTextureDesc(pointerTo[TEXTURE_DESC](w), value[TexObject](w))
+	},
+	fnTexObjectGetResourceViewDesc: func(c Context, w *want) Result {
+		return c.TexObjectGetResourceViewDesc(pointerTo[RESOURCE_VIEW_DESC](w), value[TexObject](w))
+	},
+	fnSurfObjectCreate: func(c Context, w *want) Result {
+		return c.SurfObjectCreate(pointerTo[SurfObject](w), pointerTo[RESOURCE_DESC](w))
+	},
+	fnSurfObjectDestroy: func(c Context, w *want) Result { return c.SurfObjectDestroy(value[SurfObject](w)) },
+	fnSurfObjectGetResourceDesc: func(c Context, w *want) Result {
+		return c.SurfObjectGetResourceDesc(pointerTo[RESOURCE_DESC](w), value[SurfObject](w))
+	},
+	fnTensorMapEncodeTiled: func(c Context, w *want) Result {
+		return c.TensorMapEncodeTiled(pointerTo[TensorMap](w), value[TensorMapDataType](w), value[uint32](w), value[DevicePtr](w), pointerTo[uint64](w), pointerTo[uint64](w), pointerTo[uint32](w), pointerTo[uint32](w), value[TensorMapInterleave](w), value[TensorMapSwizzle](w), value[TensorMapL2promotion](w), value[TensorMapFloatOOBfill](w))
+	},
+	fnTensorMapEncodeIm2col: func(c Context, w *want) Result {
+		return c.TensorMapEncodeIm2col(pointerTo[TensorMap](w), value[TensorMapDataType](w), value[uint32](w), value[DevicePtr](w), pointerTo[uint64](w), pointerTo[uint64](w), pointerTo[int32](w), pointerTo[int32](w), value[uint32](w), value[uint32](w), pointerTo[uint32](w), value[TensorMapInterleave](w), value[TensorMapSwizzle](w), value[TensorMapL2promotion](w), value[TensorMapFloatOOBfill](w))
+	},
+	fnTensorMapEncodeIm2colWide: func(c Context, w *want) Result {
+		return c.TensorMapEncodeIm2colWide(pointerTo[TensorMap](w), value[TensorMapDataType](w), value[uint32](w), value[DevicePtr](w), pointerTo[uint64](w), pointerTo[uint64](w), value[int32](w), value[int32](w), value[uint32](w), value[uint32](w), pointerTo[uint32](w), value[TensorMapInterleave](w), value[TensorMapIm2ColWideMode](w), value[TensorMapSwizzle](w), value[TensorMapL2promotion](w), value[TensorMapFloatOOBfill](w))
+	},
+	fnTensorMapReplaceAddress: func(c Context, w *want) Result {
+		return c.TensorMapReplaceAddress(pointerTo[TensorMap](w), value[DevicePtr](w))
+	},
+	fnTensorMapSetAllocationClass: func(c Context, w *want) Result {
+		return c.TensorMapSetAllocationClass(pointerTo[TensorMap](w), value[TensorMapAllocClass](w), pointerTo[TensorMapAllocClass](w))
+	},
+	fnCtxEnablePeerAccess:        func(c Context, w *want) Result { return c.CtxEnablePeerAccess(value[Context](w), value[uint32](w)) },
+	fnCtxDisablePeerAccess:       func(c Context, w *want) Result { return c.CtxDisablePeerAccess(value[Context](w)) },
+	fnGraphicsUnregisterResource: func(c Context, w *want) Result { return c.GraphicsUnregisterResource(value[GraphicsResource](w)) },
+	fnGraphicsSubResourceGetMappedArray: func(c Context, w *want) Result {
+		return c.GraphicsSubResourceGetMappedArray(pointerTo[Array](w), value[GraphicsResource](w), value[uint32](w), value[uint32](w))
+	},
+	fnGraphicsResourceGetMappedMipmappedArray: func(c Context, w *want) Result {
+		return c.GraphicsResourceGetMappedMipmappedArray(pointerTo[MipmappedArray](w), value[GraphicsResource](w))
+	},
+	fnGraphicsResourceGetMappedPointer: func(c Context, w *want) Result {
+		return c.GraphicsResourceGetMappedPointer(pointerTo[DevicePtr](w), pointerTo[uint64](w), value[GraphicsResource](w))
+	},
+	fnGraphicsResourceSetMapFlags: func(c Context, w *want) Result {
+		return c.GraphicsResourceSetMapFlags(value[GraphicsResource](w), value[GraphicsMapResourceFlags](w))
+	},
+	fnGraphicsMapResources: func(c Context, w *want) Result {
+		return c.GraphicsMapResources(value[uint32](w), pointerTo[GraphicsResource](w), value[Stream](w))
+	},
+	fnGraphicsUnmapResources: func(c Context, w *want) Result {
+		return c.GraphicsUnmapResources(value[uint32](w), pointerTo[GraphicsResource](w), value[Stream](w))
+	},
+	fnCoredumpGetAttribute: func(c Context, w *want) Result {
+		return c.CoredumpGetAttribute(value[CoredumpSettings](w), unsafe.Pointer(pointerTo[byte](w)), pointerTo[uint64](w))
+	},
+	fnCoredumpGetAttributeGlobal: func(c Context, w *want) Result {
+		return c.CoredumpGetAttributeGlobal(value[CoredumpSettings](w), unsafe.Pointer(pointerTo[byte](w)), pointerTo[uint64](w))
+	},
+	fnCoredumpSetAttribute: func(c Context, w *want) Result {
+		return c.CoredumpSetAttribute(value[CoredumpSettings](w), unsafe.Pointer(pointerTo[byte](w)), pointerTo[uint64](w))
+	},
+	fnCoredumpSetAttributeGlobal: func(c Context, w *want) Result {
+		return c.CoredumpSetAttributeGlobal(value[CoredumpSettings](w), unsafe.Pointer(pointerTo[byte](w)), pointerTo[uint64](w))
+	},
+	fnCoredumpRegisterStartCallback: func(c Context, w *want) Result {
+		return c.CoredumpRegisterStartCallback(value[CoredumpStatusCallback](w), value[uintptr](w), pointerTo[CoredumpCallbackHandle](w))
+	},
+	fnCoredumpRegisterCompleteCallback: func(c Context, w *want) Result {
+		return c.CoredumpRegisterCompleteCallback(value[CoredumpStatusCallback](w), value[uintptr](w), pointerTo[CoredumpCallbackHandle](w))
+	},
+	fnCoredumpDeregisterStartCallback: func(c Context, w *want) Result {
+		return c.CoredumpDeregisterStartCallback(value[CoredumpCallbackHandle](w))
+	},
+	fnCoredumpDeregisterCompleteCallback: func(c Context, w *want) Result {
+		return c.CoredumpDeregisterCompleteCallback(value[CoredumpCallbackHandle](w))
+	},
+	fnGreenCtxCreate: func(c Context, w *want) Result {
+		return c.GreenCtxCreate(pointerTo[GreenCtx](w), value[DevResourceDesc](w), value[Device](w), value[GreenCtxCreate_flags](w))
+	},
+	fnGreenCtxDestroy: func(c Context, w *want) Result { return c.GreenCtxDestroy(value[GreenCtx](w)) },
+	fnCtxGetDevResource: func(c Context, w *want) Result {
+		return c.CtxGetDevResource(value[Context](w), pointerTo[DevResource](w), value[DevResourceType](w))
+	},
+	fnGreenCtxGetDevResource: func(c Context, w *want) Result {
+		return c.GreenCtxGetDevResource(value[GreenCtx](w), pointerTo[DevResource](w), value[DevResourceType](w))
+	},
+	fnDevSmResourceSplitByCount: func(c Context, w *want) Result {
+		return c.DevSmResourceSplitByCount(pointerTo[DevResource](w), pointerTo[uint32](w), pointerTo[DevResource](w), pointerTo[DevResource](w), value[DevSmResourceSplitByCount_flags](w), value[uint32](w))
+	},
+	fnDevSmResourceSplit: func(c Context, w *want) Result {
+		return c.DevSmResourceSplit(pointerTo[DevResource](w), value[uint32](w), pointerTo[DevResource](w), pointerTo[DevResource](w), value[uint32](w), pointerTo[DEV_SM_RESOURCE_GROUP_PARAMS](w))
+	},
+	fnDevResourceGenerateDesc: func(c Context, w *want) Result {
+		return c.DevResourceGenerateDesc(pointerTo[DevResourceDesc](w), pointerTo[DevResource](w), value[uint32](w))
+	},
+	fnGreenCtxRecordEvent: func(c Context, w *want) Result { return c.GreenCtxRecordEvent(value[GreenCtx](w), value[Event](w)) },
+	fnGreenCtxWaitEvent:   func(c Context, w *want) Result { return c.GreenCtxWaitEvent(value[GreenCtx](w), value[Event](w)) },
+	fnStreamGetGreenCtx:   func(c Context, w *want) Result { return c.StreamGetGreenCtx(value[Stream](w), pointerTo[GreenCtx](w)) },
+	fnGreenCtxStreamCreate: func(c Context, w *want) Result {
+		return c.GreenCtxStreamCreate(pointerTo[Stream](w), value[GreenCtx](w), value[Stream_flags](w), value[int32](w))
+	},
+	fnGreenCtxGetId: func(c Context, w *want) Result { return c.GreenCtxGetId(value[GreenCtx](w), pointerTo[uint64](w)) },
+	fnStreamGetDevResource: func(c Context, w *want) Result {
+		return c.StreamGetDevResource(value[Stream](w), pointerTo[DevResource](w), value[DevResourceType](w))
+	},
+	fnGraphInstantiateWithFlags: func(c Context, w *want) Result {
+		return c.GraphInstantiateWithFlags(pointerTo[GraphExec](w), value[Graph](w), wide[GraphInstantiate_flags](w))
+	},
+	fnMemHostRegister_v1: func(c Context, w *want) Result {
+		return c.MemHostRegister_v1(unsafe.Pointer(pointerTo[byte](w)), value[uint64](w), value[uint32](w))
+	},
+	fnGraphicsResourceSetMapFlags_v1: func(c Context, w *want) Result {
+		return c.GraphicsResourceSetMapFlags_v1(value[GraphicsResource](w), value[GraphicsMapResourceFlags](w))
+	},
+	fnLinkCreate_v1: func(c Context, w *want) Result {
+		return c.LinkCreate_v1(value[uint32](w), pointerTo[Jit_option](w), pointerTo[uintptr](w), pointerTo[LinkState](w))
+	},
+	fnLinkAddData_v1: func(c Context, w *want) Result {
+		return c.LinkAddData_v1(value[LinkState](w), value[JitInputType](w), unsafe.Pointer(pointerTo[byte](w)), value[uint64](w), pointerTo[byte](w), value[uint32](w), pointerTo[Jit_option](w), pointerTo[uintptr](w))
+	},
+	fnLinkAddFile_v1: func(c Context, w *want) Result {
+		return c.LinkAddFile_v1(value[LinkState](w), value[JitInputType](w), pointerTo[byte](w), value[uint32](w), pointerTo[Jit_option](w), pointerTo[uintptr](w))
+	},
+	fnTexRefSetAddress2D_v2: func(c Context, w *want) Result {
+		return c.TexRefSetAddress2D_v2(value[Texref](w), pointerTo[ARRAY_DESCRIPTOR](w), value[DevicePtr](w), value[uint64](w))
+	},
+	fnStreamDestroy_v1: func(c Context, w *want) Result { return c.StreamDestroy_v1(value[Stream](w)) },
+	fnEventDestroy_v1:  func(c Context, w *want) Result { return c.EventDestroy_v1(value[Event](w)) },
+	fnEventElapsedTime_v1: func(c Context, w *want) Result {
+		return c.EventElapsedTime_v1(pointerTo[float32](w), value[Event](w), value[Event](w))
+	},
+	fnMemcpyBatchAsync_v1: func(c Context, w *want) Result {
+		return c.MemcpyBatchAsync_v1(pointerTo[DevicePtr](w), pointerTo[DevicePtr](w), pointerTo[uint64](w), value[uint64](w), pointerTo[MemcpyAttributes](w), pointerTo[uint64](w), value[uint64](w), pointerTo[uint64](w), value[Stream](w))
+	},
+	fnMemcpy3DBatchAsync_v1: func(c Context, w *want) Result {
+		return c.Memcpy3DBatchAsync_v1(value[uint64](w), pointerTo[MEMCPY3D_BATCH_OP](w), pointerTo[uint64](w), value[uint64](w), value[Stream](w))
+	},
+	fnStreamWriteValue32_v1: func(c Context, w *want) Result {
+		return c.StreamWriteValue32_v1(value[Stream](w), value[DevicePtr](w), value[uint32](w), value[StreamWriteValue_flags](w))
+	},
+	fnStreamWaitValue32_v1: func(c Context, w *want) Result {
+		return c.StreamWaitValue32_v1(value[Stream](w), value[DevicePtr](w), value[uint32](w), value[StreamWaitValue_flags](w))
+	},
+	fnStreamWriteValue64_v1: func(c Context, w *want) Result {
+		return c.StreamWriteValue64_v1(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[StreamWriteValue_flags](w))
+	},
+	fnStreamWaitValue64_v1: func(c Context, w *want) Result {
+		return c.StreamWaitValue64_v1(value[Stream](w), value[DevicePtr](w), value[uint64](w), value[StreamWaitValue_flags](w))
+	},
+	fnStreamBatchMemOp_v1: func(c Context, w *want) Result {
+		return c.StreamBatchMemOp_v1(value[Stream](w), value[uint32](w), pointerTo[StreamBatchMemOpParams](w), value[uint32](w))
+	},
+	fnMemPrefetchAsync_v1: func(c Context, w *want) Result {
+		return c.MemPrefetchAsync_v1(value[DevicePtr](w), value[uint64](w), value[Device](w), value[Stream](w))
+	},
+	fnMemAdvise_v1: func(c Context, w *want) Result {
+		return c.MemAdvise_v1(value[DevicePtr](w), value[uint64](w), value[Mem_advise](w), value[Device](w))
+	},
+	fnStreamBeginCapture_v1: func(c Context, w *want) Result { return c.StreamBeginCapture_v1(value[Stream](w)) },
+	fnStreamGetCaptureInfo_v1: func(c Context, w *want) Result {
+		return c.StreamGetCaptureInfo_v1(value[Stream](w), pointerTo[StreamCaptureStatus](w), pointerTo[uint64](w))
+	},
+	fnStreamGetCaptureInfo_v2: func(c Context, w *want) Result {
+		return c.StreamGetCaptureInfo_v2(value[Stream](w), pointerTo[StreamCaptureStatus](w), pointerTo[uint64](w), pointerTo[Graph](w), pointerTo[*GraphNode](w), pointerTo[uint64](w))
+	},
+	fnGraphAddKernelNode_v1: func(c Context, w *want) Result {
+		return c.GraphAddKernelNode_v1(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), pointerTo[KERNEL_NODE_PARAMS_v1](w))
+	},
+	fnGraphKernelNodeGetParams_v1: func(c Context, w *want) Result {
+		return c.GraphKernelNodeGetParams_v1(value[GraphNode](w), pointerTo[KERNEL_NODE_PARAMS_v1](w))
+	},
+	fnGraphKernelNodeSetParams_v1: func(c Context, w *want) Result {
+		return c.GraphKernelNodeSetParams_v1(value[GraphNode](w), pointerTo[KERNEL_NODE_PARAMS_v1](w))
+	},
+	fnGraphExecKernelNodeSetParams_v1: func(c Context, w *want) Result {
+		return c.GraphExecKernelNodeSetParams_v1(value[GraphExec](w), value[GraphNode](w), pointerTo[KERNEL_NODE_PARAMS_v1](w))
+	},
+	fnGraphExecUpdate_v1: func(c Context, w *want) Result {
+		return c.GraphExecUpdate_v1(value[GraphExec](w), value[Graph](w), pointerTo[GraphNode](w), pointerTo[GraphExecUpdateResult](w))
+	},
+	fnGraphGetEdges_v1: func(c Context, w *want) Result {
+		return c.GraphGetEdges_v1(value[Graph](w), pointerTo[GraphNode](w), pointerTo[GraphNode](w), pointerTo[uint64](w))
+	},
+	fnGraphNodeGetDependencies_v1: func(c Context, w *want) Result {
+		return c.GraphNodeGetDependencies_v1(value[GraphNode](w), pointerTo[GraphNode](w), pointerTo[uint64](w))
+	},
+	fnGraphNodeGetDependentNodes_v1: func(c Context, w *want) Result {
+		return c.GraphNodeGetDependentNodes_v1(value[GraphNode](w), pointerTo[GraphNode](w), pointerTo[uint64](w))
+	},
+	fnGraphAddDependencies_v1: func(c Context, w *want) Result {
+		return c.GraphAddDependencies_v1(value[Graph](w), pointerTo[GraphNode](w), pointerTo[GraphNode](w), value[uint64](w))
+	},
+	fnGraphRemoveDependencies_v1: func(c Context, w *want) Result {
+		return c.GraphRemoveDependencies_v1(value[Graph](w), pointerTo[GraphNode](w), pointerTo[GraphNode](w), value[uint64](w))
+	},
+	fnGraphAddNode_v1: func(c Context, w *want) Result {
+		return c.GraphAddNode_v1(pointerTo[GraphNode](w), value[Graph](w), pointerTo[GraphNode](w), value[uint64](w), pointerTo[GraphNodeParams](w))
+	},
+	fnIpcOpenMemHandle_v1: func(c Context, w *want) Result {
+		return c.IpcOpenMemHandle_v1(pointerTo[DevicePtr](w), value[IpcMemHandle](w), value[IpcMem_flags](w))
+	},
+	fnGraphInstantiate_v1: func(c Context, w *want) Result {
+		return c.GraphInstantiate_v1(pointerTo[GraphExec](w), value[Graph](w), pointerTo[GraphNode](w), pointerTo[byte](w), value[uint64](w))
+	},
+	fnGraphInstantiate_v2: func(c Context, w *want) Result {
+		return c.GraphInstantiate_v2(pointerTo[GraphExec](w), value[Graph](w), pointerTo[GraphNode](w), pointerTo[byte](w), value[uint64](w))
+	},
+	fnStreamUpdateCaptureDependencies_v1: func(c Context, w *want) Result {
+		return c.StreamUpdateCaptureDependencies_v1(value[Stream](w), pointerTo[GraphNode](w), value[uint64](w), value[StreamUpdateCaptureDependencies_flags](w))
 	},
 }

@@ -8,7 +8,7 @@ import "unsafe"
 // that does not wait for the default stream. Destroy it with [StreamDestroy].
 //
 // C: cuStreamCreate, since CUDA 2.0.
-func StreamCreate(phStream *Stream, flags uint32) Result {
+func StreamCreate(phStream *Stream, flags Stream_flags) Result {
 	return call2(fnStreamCreate, uintptr(unsafe.Pointer(phStream)), uintptr(flags))
 }
 
@@ -16,7 +16,7 @@ func StreamCreate(phStream *Stream, flags uint32) Result {
 // the range of [CtxGetStreamPriorityRange] are clamped.
 //
 // C: cuStreamCreateWithPriority, since CUDA 5.5.
-func StreamCreateWithPriority(phStream *Stream, flags uint32, priority int32) Result {
+func StreamCreateWithPriority(phStream *Stream, flags Stream_flags, priority int32) Result {
 	return call3(fnStreamCreateWithPriority, uintptr(unsafe.Pointer(phStream)), uintptr(flags), uintptr(priority))
 }
 
@@ -37,7 +37,7 @@ func StreamGetDevice(hStream Stream, device *Device) Result {
 // StreamGetFlags stores the flags with which the stream was created.
 //
 // C: cuStreamGetFlags, since CUDA 5.5.
-func StreamGetFlags(hStream Stream, flags *uint32) Result {
+func StreamGetFlags(hStream Stream, flags *Stream_flags) Result {
 	return call2(fnStreamGetFlags, uintptr(hStream), uintptr(unsafe.Pointer(flags)))
 }
 
@@ -67,7 +67,7 @@ func StreamGetCtx_v2(hStream Stream, pCtx *Context, pGreenCtx *GreenCtx) Result 
 // [EVENT_WAIT_EXTERNAL] in a capture.
 //
 // C: cuStreamWaitEvent, since CUDA 3.2.
-func StreamWaitEvent(hStream Stream, hEvent Event, flags uint32) Result {
+func StreamWaitEvent(hStream Stream, hEvent Event, flags Event_wait_flags) Result {
 	return call3(fnStreamWaitEvent, uintptr(hStream), uintptr(hEvent), uintptr(flags))
 }
 
@@ -83,7 +83,7 @@ func StreamAddCallback(hStream Stream, callback StreamCallback, userData uintptr
 // flags, one of [MemAttach_flags], selects who may access it.
 //
 // C: cuStreamAttachMemAsync, since CUDA 6.0.
-func StreamAttachMemAsync(hStream Stream, dptr DevicePtr, length uint64, flags uint32) Result {
+func StreamAttachMemAsync(hStream Stream, dptr DevicePtr, length uint64, flags MemAttach_flags) Result {
 	return call4(fnStreamAttachMemAsync, uintptr(hStream), uintptr(dptr), uintptr(length), uintptr(flags))
 }
 

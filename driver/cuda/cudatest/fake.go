@@ -50,11 +50,18 @@ var started struct {
 	fake *Fake
 }
 
-// Start makes this process, and the programs that it starts, use the library with the given options. It skips or fails
-// the test like [Build]. The library stays loaded until the process ends, so a second Start with other options fails
-// the test.
-func Start(tb testing.TB, o Options) *Fake {
+// Start makes this process, and the programs that it starts, use the library with the given options, at most one. It
+// skips or fails the test like [Build]. The library stays loaded until the process ends, so a second Start with other
+// options fails the test.
+func Start(tb testing.TB, options ...Options) *Fake {
 	tb.Helper()
+	var o Options
+	if len(options) > 1 {
+		tb.Fatalf("%d options, at most one is used", len(options))
+	}
+	if len(options) == 1 {
+		o = options[0]
+	}
 	started.mu.Lock()
 	defer started.mu.Unlock()
 	if started.fake != nil {

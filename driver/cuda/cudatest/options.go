@@ -24,7 +24,7 @@ type Options struct {
 	// Old omits the functions that CUDA 13 added.
 	Old bool
 	// Without lists features that the devices lack: vmm, fd, ipc, p2p, pool, rohost (pinning of memory mapped
-	// read-only).
+	// read-only), managed, concurrent (access of the host to managed memory while kernels run), multicast, green.
 	Without []string
 	// Fabric enables fabric handles.
 	Fabric bool

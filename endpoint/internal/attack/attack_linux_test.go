@@ -59,7 +59,7 @@ func TestOwnersWithstandAttacks(t *testing.T) {
 // It returns "" if the test binary has no race detector.
 func plainOwner(t *testing.T) string {
 	t.Helper()
-	if !raceDetector {
+	if !proctest.RaceDetector() {
 		return ""
 	}
 	program := filepath.Join(t.TempDir(), "attack")

@@ -35,7 +35,7 @@ const settleLimit = 10 * time.Second
 // publishes.
 func measure(t *testing.T, a attack, program string) (row measured) {
 	as := assignment{
-		Socket: proctest.SocketPath(t), Attack: a.name, Scale: 0.25, Hold: time.Second, Files: a.files, Address: a.address, Memory: 1 << 30,
+		Socket: proctest.SocketPath(t), Attack: a.name, Scale: 0.25, Hold: 400 * time.Millisecond, Files: a.files, Address: a.address, Memory: 1 << 30,
 	}
 	if a.group > 0 {
 		g, err := newGroup(a.name, a.group)
@@ -116,7 +116,7 @@ func watchPeak(pid int) (end func() int64) {
 			case <-stop:
 				peak <- most
 				return
-			case <-time.After(10 * time.Millisecond):
+			case <-time.After(25 * time.Millisecond):
 			}
 		}
 	}()

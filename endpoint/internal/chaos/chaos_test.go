@@ -36,14 +36,19 @@ func needsHost(t *testing.T) {
 	require.NoError(t, dev.Close())
 }
 
-// A short run of the program finds nothing.
+// A short run of the program finds nothing, with and without a keeper.
 func TestChaosShortRun(t *testing.T) {
 	needsHost(t)
-	var out bytes.Buffer
-	status := run(context.Background(), []string{"-seed", "7", "-duration", "6s", "-clients", "3", "-workers", "2", "-quiet", "3s"}, &out)
-	require.Zero(t, status, "%s", out.String())
-	require.Contains(t, out.String(), "chaos: ok")
-	require.Contains(t, out.String(), "quiet 2 times")
+	for _, keep := range []string{"-keep=false", "-keep"} {
+		t.Run(keep, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			status := run(context.Background(), []string{"-seed", "7", "-duration", "6s", "-clients", "3", "-workers", "2", "-quiet", "3s", keep}, &out)
+			require.Zero(t, status, "%s", out.String())
+			require.Contains(t, out.String(), "chaos: ok")
+			require.Contains(t, out.String(), "quiet 2 times")
+		})
+	}
 }
 
 func TestInvalidFlags(t *testing.T) {

@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/keeper"
 )
 
 // roleEnv is the variable with the assignment of a child, as JSON. A child reads commands as lines from standard input
@@ -25,9 +28,19 @@ type assignment struct {
 	Role   string // "owner", "client" or "worker"
 	Socket string
 	Seed   uint64
-	Index  int // number of the client or worker
-	Life   int // number of earlier processes with the same index
+	Index  int  // number of the client or worker
+	Life   int  // number of earlier processes with the same index
+	Keep   bool // versions survive their owner
 }
+
+// keepRole is the argument of a keeper process, before the path of its socket. It has the environment of an owner.
+const keepRole = "keep"
+
+// kept means that the versions of all owners are those of one catalog.
+var kept bool
+
+// sameCatalog reports whether the versions of two servers have the same numbers.
+func sameCatalog(a, b string) bool { return kept || a == b }
 
 // command is an instruction to a child.
 type command string
@@ -73,11 +86,19 @@ func (r *reporter) fail(format string, args ...any) {
 
 // childMain is the main function of a child.
 func childMain() int {
+	if len(os.Args) == 3 && os.Args[1] == keepRole {
+		if err := keeper.Serve(context.Background(), keeper.Config{Socket: os.Args[2], Idle: 2 * time.Second}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
+	}
 	var a assignment
 	if err := json.Unmarshal([]byte(os.Getenv(roleEnv)), &a); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
+	kept = a.Keep
 	// Disturbances cause many warnings, and no other warnings are expected.
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	r := &reporter{out: json.NewEncoder(os.Stdout)}

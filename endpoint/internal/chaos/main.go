@@ -11,6 +11,10 @@
 //
 //	go run -race ./endpoint/internal/chaos -duration 20m
 //	go run -race ./endpoint/internal/chaos -seed 17 -duration 1m -clients 4
+//	go run -race ./endpoint/internal/chaos -keep -duration 20m
+//
+// With -keep each owner adopts the versions of the last one from a keeper: a version is then the same at all owners, and
+// watchers, followers and handles continue.
 //
 // The seed determines the operations and the disturbances of each process, but not how the system schedules them. A
 // failure may take several runs to reproduce. The exit status is 1 if something was found.
@@ -45,6 +49,7 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 	flags.DurationVar(&p.Duration, "duration", time.Minute, "duration of the run")
 	flags.IntVar(&p.Clients, "clients", 8, "number of client processes")
 	flags.IntVar(&p.Workers, "workers", 3, "number of processes that offer endpoints")
+	flags.BoolVar(&p.Keep, "keep", false, "keep versions while no owner runs")
 	flags.DurationVar(&p.Quiet, "quiet", p.Quiet, "interval at which all processes pause and are checked")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -68,9 +73,10 @@ type plan struct {
 	Clients  int
 	Workers  int
 	Quiet    time.Duration
+	Keep     bool
 }
 
 // command returns the command line that repeats the run.
 func (p plan) command() string {
-	return fmt.Sprintf("go run -race ./endpoint/internal/chaos -seed %d -duration %s -clients %d -workers %d -quiet %s", p.Seed, p.Duration, p.Clients, p.Workers, p.Quiet)
+	return fmt.Sprintf("go run -race ./endpoint/internal/chaos -seed %d -duration %s -clients %d -workers %d -quiet %s -keep=%t", p.Seed, p.Duration, p.Clients, p.Workers, p.Quiet, p.Keep)
 }

@@ -179,11 +179,11 @@ func (f *followed) verify(models map[string]endpoint.ModelInfo, server string) e
 		changed := f.Changed()
 		s := f.Status()
 		refused := f.refused.Load()
-		right := s.Version == m.Current && s.Server == server && s.Refused == nil ||
+		right := s.Version == m.Current && sameCatalog(s.Server, server) && s.Refused == nil ||
 			errors.Is(s.Refused, errUnwanted) && refused != nil && *refused == versionKey(server, f.name, m.Current) ||
-			errors.Is(s.Refused, endpoint.ErrOlderVersion) && s.Server != server && s.Version >= m.Current
+			errors.Is(s.Refused, endpoint.ErrOlderVersion) && !sameCatalog(s.Server, server) && s.Version >= m.Current
 		if m.Current == 0 {
-			right = s.Withdrawn || s.Server != server
+			right = s.Withdrawn || s.Server == "" || !sameCatalog(s.Server, server)
 		}
 		if right && !s.OwnerLost {
 			return nil

@@ -239,7 +239,7 @@ func (w *watched) note(e endpoint.Event) error {
 		if len(w.names) > 0 && !slices.Contains(w.names, e.Name) {
 			return found("a watcher of %v was told of %s", w.names, e.Name)
 		}
-		if last := w.last[e.Name]; last.Server == e.Server && e.Version < last.Version {
+		if last := w.last[e.Name]; sameCatalog(last.Server, e.Server) && e.Version < last.Version {
 			return found("of %s version %d came after version %d", e.Name, e.Version, last.Version)
 		}
 		w.last[e.Name] = e

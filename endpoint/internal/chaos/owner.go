@@ -14,6 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/keeper"
 )
 
 // taskTTL is the time for which results of tasks are kept. A short time shortens the pauses.
@@ -44,11 +45,21 @@ func ownerMain(a assignment, r *reporter, commands func() (command, bool)) error
 	if err != nil {
 		return err
 	}
+	var store endpoint.Store
+	if a.Keep {
+		socket := keeperSocket(a.Socket)
+		process, err := keeper.Connect(keeper.Options{Socket: socket, Command: []string{os.Args[0], keepRole, socket}})
+		if err != nil {
+			return err
+		}
+		store = process
+	}
 	// The predecessor holds the socket until it has drained.
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		o.s, err = endpoint.NewServer(endpoint.ServerOptions{
-			Socket: a.Socket, Devices: []driver.Device{dev}, Registry: registry, Offers: endpoint.AllowOffers, Retain: a.Life % 3, Label: a.String(),
+			Socket: a.Socket, Devices: []driver.Device{dev}, Registry: registry, Offers: endpoint.AllowOffers, Retain: endpoint.Retention{Versions: a.Life % 3}, Label: a.String(),
 			Results: endpoint.ResultOptions{Entries: 64, Bytes: 32 << 20}, Tasks: endpoint.TaskOptions{TTL: taskTTL},
+			Keep: store,
 		})
 		if err == nil {
 			break
@@ -169,8 +180,14 @@ func newPool(dev *host.Device) driver.Device {
 	return host.NewPool(dev, host.PoolOptions{Idle: time.Second})
 }
 
+// keeperSocket returns the socket of the keeper of an owner.
+func keeperSocket(owner string) string { return owner + ".keep" }
+
 // versionKey identifies a version across restarts of the owner.
 func versionKey(server, name string, version uint64) string {
+	if kept {
+		server = "kept"
+	}
 	return fmt.Sprintf("%s %s %d", server, name, version)
 }
 

@@ -7,12 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/keeper"
 )
 
 // runner starts the processes, disturbs them and pauses them.
@@ -156,7 +160,7 @@ func (r *runner) begin() error {
 // startOwner starts the next owner and waits until it serves.
 func (r *runner) startOwner() error {
 	r.sum.OwnerLives++
-	p, err := startProcess(assignment{Role: "owner", Socket: r.socket, Seed: r.plan.Seed, Life: r.sum.OwnerLives - 1}, r.onReport)
+	p, err := startProcess(assignment{Role: "owner", Socket: r.socket, Seed: r.plan.Seed, Life: r.sum.OwnerLives - 1, Keep: r.plan.Keep}, r.onReport)
 	if err != nil {
 		return err
 	}
@@ -166,7 +170,7 @@ func (r *runner) startOwner() error {
 
 // start starts a client or worker as process i of a list.
 func (r *runner) start(list []*process, role string, i, life int) error {
-	p, err := startProcess(assignment{Role: role, Socket: r.socket, Seed: r.plan.Seed, Index: i, Life: life}, r.onReport)
+	p, err := startProcess(assignment{Role: role, Socket: r.socket, Seed: r.plan.Seed, Index: i, Life: life, Keep: r.plan.Keep}, r.onReport)
 	if err != nil {
 		return err
 	}
@@ -284,6 +288,19 @@ func (r *runner) killAll() {
 			p.kill()
 		}
 	}
+	if r.plan.Keep {
+		r.killKeeper()
+	}
+}
+
+// killKeeper kills the keeper, which outlives its owners.
+func (r *runner) killKeeper() {
+	store, err := keeper.Connect(keeper.Options{Socket: keeperSocket(r.socket), Command: []string{"false"}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return
+	}
+	_ = syscall.Kill(store.PID(), syscall.SIGKILL) // best effort: it may have ended
+	_ = store.Close()
 }
 
 // show prints a line of progress.

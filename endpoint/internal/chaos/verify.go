@@ -91,12 +91,12 @@ func (w *watched) missing(models map[string]endpoint.ModelInfo, server string) s
 			continue
 		}
 		last := w.last[name]
-		if m.Current != 0 && (last.Server != server || last.Kind != endpoint.EventPublished || last.Version != m.Current) {
+		if m.Current != 0 && (!sameCatalog(last.Server, server) || last.Kind != endpoint.EventPublished || last.Version != m.Current) {
 			return fmt.Sprintf("version %d of %s at %s, last was %+v", m.Current, name, server, last)
 		}
 	}
 	for name, last := range w.last {
-		if last.Server == server && last.Kind == endpoint.EventPublished && models[name].Current == 0 {
+		if sameCatalog(last.Server, server) && last.Kind == endpoint.EventPublished && models[name].Current == 0 {
 			return fmt.Sprintf("that %s is withdrawn, last was %+v", name, last)
 		}
 	}
@@ -109,7 +109,7 @@ func (c *client) verifyHandle(h *endpoint.Handle, models map[string]endpoint.Mod
 	i := slices.IndexFunc(m.Versions, func(v endpoint.VersionInfo) bool { return v.Version == h.Version() })
 	right := func() bool {
 		switch state := h.State(); {
-		case h.ServerID() != server:
+		case !sameCatalog(h.ServerID(), server):
 			return state == endpoint.Orphaned && !h.Leased()
 		case state == endpoint.Orphaned: // it reconnected after its version had ended
 			return !h.Leased()

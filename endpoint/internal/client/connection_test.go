@@ -67,6 +67,7 @@ func (c *closing) Close() error {
 
 // A request that is being sent when the connection is closed gets the reason, because the reason is set first.
 func TestReasonSetBeforeClose(t *testing.T) {
+	t.Parallel()
 	near, _ := transport.NewPipe(wire.Limits{}, wire.Limits{})
 	c := &closing{Conn: near}
 	c.conn = newConn(c, message.Hello{})
@@ -76,6 +77,7 @@ func TestReasonSetBeforeClose(t *testing.T) {
 
 // An answer that arrives together with the end of the context wins: the watch succeeds and its events continue.
 func TestAnswerBeforeAbandonKeepsEvents(t *testing.T) {
+	t.Parallel()
 	near, _ := transport.NewPipe(wire.Limits{}, wire.Limits{})
 	conn := newConn(near, message.Hello{})
 	events := 0

@@ -239,8 +239,18 @@ func (c *Connector) keepTrying() {
 	}
 }
 
-// open dials, exchanges hellos, and resumes the dependents.
-func (c *Connector) open() (*Conn, error) {
+// open is [Connector.openOnce]. It dials again if the owner said goodbye meanwhile, because its successor may listen.
+func (c *Connector) open() (conn *Conn, err error) {
+	for range maxRepeats {
+		if conn, err = c.openOnce(); !errors.Is(err, errOwnerLeft) {
+			break
+		}
+	}
+	return conn, err
+}
+
+// openOnce dials, exchanges hellos, and resumes the dependents.
+func (c *Connector) openOnce() (*Conn, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
 	defer cancel()
 	conn, err := c.Config.open(ctx)
@@ -303,11 +313,13 @@ func (c *Connector) Close() {
 	c.changed.End()
 	c.stop()
 	c.mu.Unlock()
-	for d := range dependents {
-		d.end()
-	}
+	// The connections end first: the functions of an offer are then cancelled without a message to the owner, and
+	// their callers get ErrWorkerGone instead of an error of the cancelled function.
 	for conn := range conns {
 		conn.hangUp()
+	}
+	for d := range dependents {
+		d.end()
 	}
 	c.work.Wait()
 }

@@ -32,6 +32,7 @@ var errBroken = errors.New("broken")
 // Attempts on a healthy connection whose owner is unavailable have growing pauses. They end at the deadline, or after
 // maxRepeats without one.
 func TestEstablishBacksOff(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := piped(t)
 		tries, answer := 0, fmt.Errorf("busy: %w", status.ErrUnavailable)
@@ -79,6 +80,7 @@ func (d *fakeDependent) end()                                      {}
 // A connection on which a dependent could not be resumed is closed, so that the next one resumes it. A newer connection
 // is not closed.
 func TestResumeErrorCutsConnection(t *testing.T) {
+	t.Parallel()
 	fail := func(context.Context) error { return errBroken }
 	t.Run("next", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -158,6 +160,7 @@ func (d *lives) end() { d.ended = true }
 
 // Dependents move from one connection to the next and end with the client.
 func TestDependentsFollowConnections(t *testing.T) {
+	t.Parallel()
 	c := newClient()
 	one, two := new(Conn), new(Conn)
 	stays, moves := &lives{conn: two}, &lives{conn: one}
@@ -183,6 +186,7 @@ func TestDependentsFollowConnections(t *testing.T) {
 
 // A closed client ends its dependents once and refuses requests.
 func TestConnectorClosed(t *testing.T) {
+	t.Parallel()
 	c := New(Config{Socket: "nowhere.sock"})
 	d := new(lives)
 	require.True(t, c.add(d))
@@ -192,7 +196,7 @@ func TestConnectorClosed(t *testing.T) {
 	<-changed
 	require.True(t, d.ended)
 	state, server, _ := c.Standing()
-	require.Equal(t, StateClosed, state)
+	require.Equal(t, State{Closed: true}, state)
 	require.Empty(t, server)
 	_, err := c.Connected(t.Context())
 	require.ErrorContains(t, err, "client of nowhere.sock")
@@ -201,6 +205,7 @@ func TestConnectorClosed(t *testing.T) {
 }
 
 func TestReconnectWhileServerAnswers(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var inFlight, most, ended atomic.Int64
 		jobs := make([]func(context.Context) error, 20*resumeAtOnce)
@@ -222,6 +227,7 @@ func TestReconnectWhileServerAnswers(t *testing.T) {
 }
 
 func TestReconnectSilentServer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		silent := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
 		quick := func(context.Context) error { time.Sleep(time.Second); return nil }

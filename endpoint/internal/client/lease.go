@@ -269,11 +269,13 @@ func (c *Client) Acquire(ctx context.Context, wait bool, name string, version ui
 
 // attach acquires the lease, maps the memory and fills in a. The caller owns the state dict.
 func (c *Client) attach(ctx context.Context, conn *Conn, a *Lease, ask message.Acquire) (*module.StateDict, error) {
+	status.Reach("acquire requested")
 	id, frame, err := conn.RoundTrip(ctx, Request{Op: message.OpAcquire, Body: ask, Event: a.eventsOf(conn), Late: conn.releaseLate})
 	if err != nil {
 		return nil, err
 	}
 	defer frame.Files.Close()
+	status.Reach("acquire answered")
 	got, err := message.UnmarshalAcquired(frame.Body)
 	if err != nil {
 		conn.ignore(id)
@@ -288,6 +290,7 @@ func (c *Client) attach(ctx context.Context, conn *Conn, a *Lease, ask message.A
 		conn.release(got.Lease, id)
 		return nil, badClaim(err)
 	}
+	status.Reach("acquire mapped")
 	for _, storage := range sd.Storages() {
 		a.Bytes += storage.Bytes()
 	}

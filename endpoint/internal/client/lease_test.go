@@ -12,6 +12,7 @@ import (
 
 // A renewal that the owner refuses is requested once on each connection.
 func TestRefusedRenewalNotRepeated(t *testing.T) {
+	t.Parallel()
 	c := newClient()
 	a := &Lease{of: c.Connector, Name: "m", Version: 1, Server: "one", catalog: "one", changed: make(chan struct{}), ready: true}
 	require.True(t, c.add(a))
@@ -37,6 +38,7 @@ func TestRefusedRenewalNotRepeated(t *testing.T) {
 
 // Events change the state of a version, also if they arrive before the answer with the version.
 func TestLeaseStates(t *testing.T) {
+	t.Parallel()
 	a := &Lease{of: newClient().Connector, Name: "m", changed: make(chan struct{})}
 	conn := new(Conn)
 	event := a.eventsOf(conn)

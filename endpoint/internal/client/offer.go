@@ -60,7 +60,7 @@ type OfferConfig struct {
 func (c *Connector) newOffer(config OfferConfig) *Offer {
 	o := &Offer{
 		OfferConfig: config, of: c, done: make(chan struct{}), closed: make(chan struct{}), running: map[callID]context.CancelCauseFunc{},
-		engine: engine.NewRunner(engine.Config{Log: c.Log, Devices: c.Devices, Frame: c.Limits}),
+		engine: engine.NewRunner(engine.Config{Log: c.Log, Devices: c.Devices, Limits: status.Limits{Wire: c.Limits}}),
 	}
 	o.ctx, o.stop = context.WithCancelCause(context.Background())
 	return o

@@ -290,3 +290,31 @@ func TestOfferCloseDuringCalls(t *testing.T) {
 		w.conn.cut()
 	}
 }
+
+// A client that closes sends a goodbye and no answers of the functions that Close cancels.
+func TestOfferClosedClientSendsNoAnswers(t *testing.T) {
+	drivertest.Leaks(t)
+	c, w := session(t)
+	began := make(chan struct{})
+	waits := function("wait", func(ctx context.Context) (any, error) {
+		close(began)
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	})
+	offered := make(chan error, 1)
+	go func() {
+		_, err := c.Connector.Offer(context.Background(), configOf(1, waits))
+		offered <- err
+	}()
+	request := w.NextRequest(message.OpOffer, nil)
+	w.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
+	require.NoError(t, <-offered)
+	w.call(request, 1, "wait")
+	within(t, "the function runs", began)
+	c.Close()
+	frame, err := w.Conn.Receive()
+	require.NoError(t, err)
+	require.Equal(t, wire.KindGoodbye, frame.Kind)
+	_, err = w.Conn.Receive()
+	require.Error(t, err)
+}

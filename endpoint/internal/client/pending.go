@@ -208,6 +208,15 @@ type notSentError struct{ error }
 
 func (u *notSentError) Unwrap() error { return u.error }
 
+// notRun replaces the error of a request that the owner refused after its goodbye: the request can be sent on the next
+// connection.
+func notRun(err error) error {
+	if errors.Is(err, status.ErrLeaving) {
+		return &notSentError{errOwnerLeft}
+	}
+	return err
+}
+
 // isNotSent reports whether err is due to a connection that ended before the request was sent.
 func isNotSent(err error) bool {
 	if err == nil {

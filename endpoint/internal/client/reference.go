@@ -187,7 +187,7 @@ func (r *Reference) endWith(err error) bool {
 }
 
 // stale ends the reference because its object no longer exists. detail is the server's explanation.
-func (r *Reference) stale(reason status.StaleReason, detail string) {
+func (r *Reference) stale(reason string, detail string) {
 	r.of.remove(r)
 	r.endWith(&status.StaleError{ObjectID: r.ID, ServerID: r.Server, Reason: reason, Detail: detail})
 }

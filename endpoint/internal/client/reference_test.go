@@ -34,7 +34,7 @@ func (w *fakeOwner) kept(c *Client) (ref *Reference, events uint64) {
 }
 
 // staleFor checks that a reference has ended because of the reason.
-func staleFor(t *testing.T, ref *Reference, reason status.StaleReason) *status.StaleError {
+func staleFor(t *testing.T, ref *Reference, reason string) *status.StaleError {
 	t.Helper()
 	within(t, "the end of the reference", ref.Done())
 	var stale *status.StaleError
@@ -170,6 +170,7 @@ func TestReferenceConnectionLost(t *testing.T) {
 
 // Resuming a reference that was released meanwhile sends no request and is not an error of the connection.
 func TestReferenceReleasedAlone(t *testing.T) {
+	t.Parallel()
 	c := newClient()
 	r := c.references.keep(new(Conn), &message.ObjectRef{ID: "object", Server: "server", Token: 1})
 	next := new(Conn)

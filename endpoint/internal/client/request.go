@@ -110,7 +110,7 @@ func (c *Conn) answered(ctx context.Context, id uint64, w *waiter, frame wire.Fr
 		if c.sharesContext && ctx.Err() != nil { // the error of the shared context is more precise than the server's code
 			return 0, wire.Frame{}, context.Cause(ctx)
 		}
-		return 0, wire.Frame{}, status.RemoteError(frame)
+		return 0, wire.Frame{}, notRun(status.RemoteError(frame))
 	}
 	return id, frame, nil
 }

@@ -1,22 +1,14 @@
 package client
 
-import (
-	"time"
-)
+import "time"
 
-// State is the state of a client's connection to its owner.
-type State uint8
-
-const (
-	// StateIdle means not connected and no connection needed.
-	StateIdle State = iota
-	// StateConnecting means dialing, or pausing before the next attempt.
-	StateConnecting
-	// StateConnected means that the owner has answered the handshake.
-	StateConnected
-	// StateClosed means that the client was closed.
-	StateClosed
-)
+// State describes the connection of a client to its owner. The zero State is idle: not connected, and no connection
+// needed.
+type State struct {
+	Connecting bool // dialing, or pausing before the next attempt
+	Connected  bool // the owner has answered the handshake
+	Closed     bool // the client was closed
+}
 
 // Dials counts the results of a client's attempts to connect.
 type Dials struct {
@@ -48,7 +40,7 @@ func (c *Connector) Standing() (state State, server string, d Dials) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	state = c.stateLocked()
-	if state == StateConnected {
+	if state.Connected {
 		server = c.conn.Server.Server
 	}
 	return state, server, c.dials
@@ -65,13 +57,13 @@ func (c *Connector) noteLocked() {
 func (c *Connector) stateLocked() State {
 	switch {
 	case c.closed:
-		return StateClosed
+		return State{Closed: true}
 	case c.conn != nil && c.conn.reason() == nil:
-		return StateConnected
+		return State{Connected: true}
 	case c.attempt != nil || c.conn != nil: // a connection that has ended is replaced at once: report connecting
-		return StateConnecting
+		return State{Connecting: true}
 	}
-	return StateIdle
+	return State{}
 }
 
 // Signal notifies waiters of the next change of a state. It implements Changed methods. The lock of the state guards

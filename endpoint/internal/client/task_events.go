@@ -42,6 +42,9 @@ func (c *Connector) WatchTasks(ctx context.Context, ask message.WatchTasks) (t *
 	return t, err
 }
 
+// Server returns the id of the owner that runs the tasks.
+func (t *TaskEvents) Server() string { return t.conn.Server.Server }
+
 // begin requests the events.
 func (t *TaskEvents) begin(ctx context.Context) error {
 	conn := t.conn

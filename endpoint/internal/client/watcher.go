@@ -12,29 +12,20 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Event is one event of a watcher.
+// Event is one event of a watcher: a published version unless a flag is set.
 type Event struct {
-	Kind    EventKind // of the event
-	Name    string    // of the model; empty for events of the owner and overflows
-	Version uint64    // published version, or the newest one when the name was withdrawn
-	Server  string    // id of the owner
+	Name      string // of the model; empty for events of the owner and overflows
+	Version   uint64 // published version, or the newest one when the name was withdrawn
+	Server    string // id of the owner
+	Withdrawn bool   // the name was withdrawn
+	OwnerLost bool   // the connection ended or is about to
+	OwnerBack bool   // an owner has answered again
+	Overflow  bool   // events were dropped
 }
-
-// EventKind is the kind of an [Event].
-type EventKind uint8
-
-// The kinds of events, as defined by package endpoint.
-const (
-	EventPublished EventKind = iota + 1
-	EventWithdrawn
-	EventOwnerLost
-	EventOwnerBack
-	EventOverflow
-)
 
 // Watcher receives events about names, across reconnections. It keeps the newest event of each name until a loop takes
 // it. A slow reader therefore misses intermediate versions, but not the newest one, and does not delay others. If
-// events of more than 16384 names are pending, the watcher drops them and reports [EventOverflow].
+// events of more than 16384 names are pending, the watcher drops them and reports an overflow.
 type Watcher struct {
 	of    *Connector
 	names []string
@@ -170,7 +161,7 @@ func (w *Watcher) bindLink(conn *Conn, back bool) (asking chan struct{}, known m
 	}
 	w.server = conn.Server.Server
 	if back {
-		w.ownerLocked(EventOwnerBack, conn)
+		w.ownerLocked(Event{OwnerBack: true}, conn)
 	}
 	return w.asking, maps.Clone(w.seen), nil
 }
@@ -199,7 +190,7 @@ func (w *Watcher) catchUp(ctx context.Context, conn *Conn, known map[string]uint
 	for name, version := range known {
 		if w.conn == conn && w.seen[name] == version { // otherwise events have arrived since
 			delete(w.seen, name)
-			w.putLocked(name, Event{Kind: EventWithdrawn, Name: name, Version: version, Server: w.server})
+			w.putLocked(name, Event{Withdrawn: true, Name: name, Version: version, Server: w.server})
 		}
 	}
 	return nil
@@ -221,7 +212,7 @@ func (w *Watcher) begun(conn *Conn, id uint64) bool {
 	}
 	w.began = true
 	if w.conn == nil && w.err == nil { // the connection ended before the watch began
-		w.ownerLocked(EventOwnerLost, conn)
+		w.ownerLocked(Event{OwnerLost: true}, conn)
 	}
 	return w.err == nil
 }
@@ -250,13 +241,14 @@ func (w *Watcher) lost(conn *Conn) {
 		return
 	}
 	w.conn = nil
-	w.ownerLocked(EventOwnerLost, conn)
+	w.ownerLocked(Event{OwnerLost: true}, conn)
 }
 
 // ownerLocked adds an event about the owner of conn.
-func (w *Watcher) ownerLocked(kind EventKind, conn *Conn) {
+func (w *Watcher) ownerLocked(e Event, conn *Conn) {
 	if w.began {
-		w.putLocked(ownerKey, Event{Kind: kind, Server: conn.Server.Server})
+		e.Server = conn.Server.Server
+		w.putLocked(ownerKey, e)
 	}
 }
 
@@ -276,13 +268,13 @@ func (w *Watcher) event(conn *Conn, e message.Event) {
 			clear(w.seen) // a version may then be reported twice
 		}
 		w.seen[e.Name] = e.Version
-		w.putLocked(e.Name, Event{Kind: EventPublished, Name: e.Name, Version: e.Version, Server: w.server})
+		w.putLocked(e.Name, Event{Name: e.Name, Version: e.Version, Server: w.server})
 	case message.EventWithdrawn:
 		if e.Version < w.seen[e.Name] {
 			return // published again since
 		}
 		delete(w.seen, e.Name) // later publications have higher versions
-		w.putLocked(e.Name, Event{Kind: EventWithdrawn, Name: e.Name, Version: e.Version, Server: w.server})
+		w.putLocked(e.Name, Event{Withdrawn: true, Name: e.Name, Version: e.Version, Server: w.server})
 	}
 }
 
@@ -312,7 +304,7 @@ func (w *Watcher) overflowLocked() {
 	if waits {
 		w.pending[ownerKey], w.queue = owner, append(w.queue, ownerKey)
 	}
-	w.pending[overflowKey], w.queue = Event{Kind: EventOverflow, Server: w.server}, append(w.queue, overflowKey)
+	w.pending[overflowKey], w.queue = Event{Overflow: true, Server: w.server}, append(w.queue, overflowKey)
 }
 
 // Events returns the pending and the future events. The last pair has an error: [ErrClosed] if the watcher or its

@@ -25,6 +25,7 @@ func (w *Watcher) hear(kind message.EventKind, name string, version uint64) {
 }
 
 func TestWatcherForgetsNames(t *testing.T) {
+	t.Parallel()
 	w := aloneWatcher()
 	for i := range 3 * maxWatched {
 		name := fmt.Sprint("model ", i)
@@ -33,7 +34,7 @@ func TestWatcherForgetsNames(t *testing.T) {
 		w.hear(message.EventWithdrawn, name, 1)
 		e, err := w.next(context.Background())
 		require.NoError(t, err)
-		require.Equal(t, Event{Kind: EventWithdrawn, Name: name, Version: 1, Server: "one"}, e)
+		require.Equal(t, Event{Withdrawn: true, Name: name, Version: 1, Server: "one"}, e)
 	}
 	require.Empty(t, w.seen)
 	require.Empty(t, w.pending)
@@ -41,25 +42,29 @@ func TestWatcherForgetsNames(t *testing.T) {
 }
 
 func TestWatcherOverflow(t *testing.T) {
+	t.Parallel()
 	w := aloneWatcher()
-	w.putLocked(ownerKey, Event{Kind: EventOwnerBack})
+	w.putLocked(ownerKey, Event{OwnerBack: true})
 	for i := range 3*maxWatched - 7 {
 		w.hear(message.EventPublished, fmt.Sprint("model ", i), 1)
 		require.LessOrEqual(t, len(w.pending), maxWatched+1)
 		require.LessOrEqual(t, len(w.seen), maxWatched)
 		require.Len(t, w.queue, len(w.pending))
 	}
-	kinds := map[EventKind]int{}
-	var order []EventKind
+	names := 0
+	var order []Event
 	for len(w.queue) > 0 {
 		e, err := w.next(context.Background())
 		require.NoError(t, err)
-		if kinds[e.Kind]++; kinds[e.Kind] == 1 {
-			order = append(order, e.Kind)
+		if e.Name == "" {
+			order = append(order, e)
+			require.Zero(t, names, "events of the owner and overflows are first")
+		} else {
+			names++
 		}
 	}
-	require.Equal(t, []EventKind{EventOwnerBack, EventOverflow, EventPublished}, order)
-	require.Equal(t, 1, kinds[EventOverflow])
+	require.Equal(t, []Event{{OwnerBack: true}, {Overflow: true, Server: "one"}}, order)
+	require.Positive(t, names)
 	w.hear(message.EventPublished, "one more", 1)
 	e, err := w.next(context.Background())
 	require.NoError(t, err)
@@ -67,6 +72,7 @@ func TestWatcherOverflow(t *testing.T) {
 }
 
 func TestEventsContinueAfterLoop(t *testing.T) {
+	t.Parallel()
 	w := aloneWatcher()
 	for _, name := range []string{"a", "b", "c"} {
 		w.hear(message.EventPublished, name, 1)
@@ -95,6 +101,7 @@ var errEnough = errors.New("enough")
 
 // Resuming a watcher that was closed meanwhile is not an error of the connection.
 func TestWatcherCloseAlone(t *testing.T) {
+	t.Parallel()
 	w := &Watcher{of: newClient().Connector, wake: make(chan struct{}, 1)}
 	require.True(t, w.of.add(w))
 	jobs := w.of.toResume(new(Conn))
@@ -106,6 +113,7 @@ func TestWatcherCloseAlone(t *testing.T) {
 
 // If the connection resumes a watch that is being started, the caller waits for the owner's answer to that request.
 func TestWatchWaitsForOwner(t *testing.T) {
+	t.Parallel()
 	for name, answer := range map[string]func(owner *transport.Pipe, request uint64) (want error){
 		"begun": func(owner *transport.Pipe, request uint64) error {
 			require.NoError(t, owner.Send(wire.KindResponse, request, nil))

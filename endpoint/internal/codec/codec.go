@@ -102,6 +102,9 @@ func checkType(t reflect.Type, path string, seen map[reflect.Type]bool) error {
 			return errNotPointer(path)
 		}
 		for _, f := range fieldsOf(t) {
+			if _, err := specOf(f, path); err != nil {
+				return err
+			}
 			if err := checkType(f.typ, path+"."+f.name, seen); err != nil {
 				return err
 			}
@@ -116,6 +119,7 @@ type field struct {
 	typ       reflect.Type
 	index     []int
 	omitEmpty bool
+	spec      string // declaration of a tensor in the tag
 }
 
 var fieldLists sync.Map // reflect.Type to []field
@@ -133,7 +137,7 @@ func fieldsOf(t reflect.Type) []field {
 		if ignored || !f.IsExported() || flattened(f) || !reachable(t, f.Index) {
 			continue
 		}
-		next := field{name: name, typ: f.Type, index: f.Index, omitEmpty: slices.Contains(options, "omitempty")}
+		next := field{name: name, typ: f.Type, index: f.Index, omitEmpty: slices.Contains(options, "omitempty"), spec: f.Tag.Get("tensor")}
 		i, taken := place[name]
 		switch {
 		case !taken:

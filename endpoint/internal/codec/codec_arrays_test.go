@@ -11,6 +11,7 @@ import (
 
 // A list of another length than the array is refused with the field's name.
 func TestArrayLengthMismatch(t *testing.T) {
+	t.Parallel()
 	type point struct {
 		At   [3]int    `cbor:",omitempty"`
 		ID   [4]byte   `cbor:",omitempty"`

@@ -95,6 +95,7 @@ func crossed(t *testing.T, in, out any) {
 }
 
 func TestPlainValues(t *testing.T) {
+	t.Parallel()
 	five := 5
 	in := plainKinds{
 		B: true, I8: -128, I: math.MinInt64, U: math.MaxUint64, F: math.Pi, F32: 1.5, S: "grün", By: []byte{0, 255}, L: []string{"a", ""},
@@ -156,6 +157,7 @@ func TestTensorsAtAnyDepth(t *testing.T) {
 func (n *tree) Pair0() *tensor.Tensor { return n.Value }
 
 func TestEmbeddedStructsAreFlat(t *testing.T) {
+	t.Parallel()
 	dev := hostDevice(t)
 	in := embedding{inner: inner{T: vector(t, dev, 1), N: 1}, Outer: &Outer{Name: "o", Deep: &inner{N: 2}}, Named: inner{N: 3}, Hidden: 4, secret: 5}
 	p, err := EncodePayload(in)
@@ -214,6 +216,7 @@ func TestEncodeRefuses(t *testing.T) {
 }
 
 func TestCheckTypeRefuses(t *testing.T) {
+	t.Parallel()
 	for name, typ := range map[string]reflect.Type{
 		"channel": reflect.TypeFor[struct{ A []map[string]chan int }](), "function": reflect.TypeFor[func()](),
 		"tensor": reflect.TypeFor[[]tensor.Tensor](), "state dict": reflect.TypeFor[map[string]module.StateDict](),

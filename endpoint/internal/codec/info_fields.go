@@ -31,8 +31,9 @@ func fieldsBelow(t reflect.Type, depth int, left *int) (list []message.FieldInfo
 			break
 		}
 		*left--
+		spec, _ := specOf(f, "") // CheckType has reported errors
 		list = append(list, message.FieldInfo{
-			Name: Clipped(f.name), Type: Clipped(TypeName(f.typ)), Optional: optional(t, f), Fields: fieldsBelow(f.typ, depth-1, left),
+			Tensor: spec, Name: Clipped(f.name), Type: Clipped(TypeName(f.typ)), Optional: optional(t, f), Fields: fieldsBelow(f.typ, depth-1, left),
 		})
 	}
 	return list

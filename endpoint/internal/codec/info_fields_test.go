@@ -44,6 +44,7 @@ type fieldsIn struct {
 }
 
 func TestFieldsOfEndpoints(t *testing.T) {
+	t.Parallel()
 	inner := []message.FieldInfo{{Name: "rate", Type: "float32", Optional: true}}
 	want := []message.FieldInfo{
 		{Name: "x", Type: "*tensor.Tensor"},
@@ -71,6 +72,7 @@ func TestFieldsOfEndpoints(t *testing.T) {
 }
 
 func TestDescribeFieldsLimits(t *testing.T) {
+	t.Parallel()
 	depth := 0
 	for list := DescribeFields(reflect.TypeFor[selfIn]()); list != nil; list = list[0].Fields {
 		require.Equal(t, "next", list[0].Name)

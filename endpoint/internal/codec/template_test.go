@@ -30,6 +30,7 @@ type templateIn struct {
 type EmbeddedIn struct{ Extra bool }
 
 func TestTemplates(t *testing.T) {
+	t.Parallel()
 	typ := reflect.TypeFor[templateIn]()
 	in := templateIn{A: 1, B: 23, Name: `a"b`, Shade: 2}
 	in.Model.Hidden, in.Model.Rate = 768, 0.1
@@ -70,6 +71,7 @@ func TestTemplates(t *testing.T) {
 
 // Different values make different keys for any text between two fields.
 func TestTemplateKeysAreDistinct(t *testing.T) {
+	t.Parallel()
 	typ := reflect.TypeFor[templateIn]()
 	values := []int{0, 1, 2, 5, 10, 11, 111, -1, -11}
 	rates := []float32{0, 1, 11, 0.5, 1.5, 1e10, 1e-10, 11e10, -1}

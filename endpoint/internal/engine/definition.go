@@ -56,6 +56,10 @@ type options struct {
 	CacheKey   *codec.Template // nil for a key of all arguments
 	Serialized *codec.Template // nil if runs are not serialized
 	Timeout    time.Duration
+
+	InTensor, OutTensor string // declarations of whole values
+	BatchMax            int    // requests that callers may join; 0 for none
+	BatchDelay          time.Duration
 }
 
 // Key returns the cache key of a call. It returns false if the result must not be cached: memory in the arguments may
@@ -102,6 +106,7 @@ func (d *Definition) Info() message.EndpointInfo {
 		Name: d.Name, Task: o.Task, Managed: o.Managed, Stream: d.Stream != nil, Cache: o.Cached, SingleFlight: o.Cached && !o.NoSingleFlight,
 		Serialized: o.Serialized != nil, Writable: o.Writable, Timeout: int64(o.Timeout), In: codec.Clipped(codec.TypeName(d.In)), Out: codec.Clipped(codec.TypeName(d.Out)),
 		InFields: codec.DescribeFields(d.In), OutFields: codec.DescribeFields(d.Out), Uncached: d.Uncached.Load(),
+		InTensor: o.InTensor, OutTensor: o.OutTensor, BatchMax: uint64(o.BatchMax), BatchDelay: int64(o.BatchDelay),
 	}
 	if o.CacheKey != nil {
 		info.CacheKey = o.CacheKey.Text

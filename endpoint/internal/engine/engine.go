@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/cache"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -29,11 +30,9 @@ type Config struct {
 	Server  string           // id of the server
 	Log     *slog.Logger     // for warnings
 	Devices transfer.Devices // borrowed
-	Frame   wire.Limits      // limits of results
+	Limits  status.Limits    // of the server
 	Results CacheBounds      // limits of cached results
 	Tasks   TaskBounds       // limits of tasks
-	// ResultBytes limits the memory of results that is kept for one client, ResultBytesTotal that for all clients.
-	ResultBytes, ResultBytesTotal int64
 }
 
 // CacheBounds are the limits of the result cache. 0 selects the default of package cache for Entries, and no limit for
@@ -56,8 +55,8 @@ type TaskBounds struct {
 
 // New returns an engine without results, tasks or objects.
 func New(c Config) *Engine {
-	e := &Engine{log: c.Log, devices: c.Devices, frame: c.Frame.WithDefaults(), Objects: objects{server: c.Server}}
-	e.Memory.one, e.Memory.all = c.ResultBytes, c.ResultBytesTotal
+	e := &Engine{log: c.Log, devices: c.Devices, frame: c.Limits.Wire.WithDefaults(), Objects: objects{server: c.Server}}
+	e.Memory.one, e.Memory.all = c.Limits.ObjectBytes, c.Limits.ObjectBytesTotal
 	e.Objects.memory = &e.Memory
 	e.Results = cache.New(cache.Options[*Result]{
 		Entries: c.Results.Entries, Bytes: max(c.Results.Bytes, 0), TTL: c.Results.TTL,
@@ -73,7 +72,7 @@ func New(c Config) *Engine {
 
 // NewRunner returns an engine that only runs functions. It keeps no results and runs no tasks.
 func NewRunner(c Config) *Engine {
-	return &Engine{log: c.Log, devices: c.Devices, frame: c.Frame.WithDefaults(), Objects: objects{server: c.Server}}
+	return &Engine{log: c.Log, devices: c.Devices, frame: c.Limits.Wire.WithDefaults(), Objects: objects{server: c.Server}}
 }
 
 // Trim evicts unused cached results until at least bytes are freed, and reports whether there were any.

@@ -9,6 +9,7 @@ import (
 )
 
 func TestKeyedMutex(t *testing.T) {
+	t.Parallel()
 	var locks keyedMutex
 	ctx := context.Background()
 	unlock, err := locks.lock(ctx, "a")

@@ -13,6 +13,7 @@ import (
 
 // A bucket holds more than 2³² runs. A busy endpoint overflowed 32 bits after an hour and a half.
 func TestLatencyCountExceeds32Bits(t *testing.T) {
+	t.Parallel()
 	var l latency
 	l.add(100, false)
 	l.row(bucketOf(100) / latencySteps)[bucketOf(100)%latencySteps].Add(math.MaxUint32)
@@ -48,6 +49,7 @@ func TestLatencyAllocatesUsedRows(t *testing.T) {
 }
 
 func TestLatencyQuantiles(t *testing.T) {
+	t.Parallel()
 	l := new(latency)
 	require.Equal(t, []time.Duration{0, 0}, l.Quantiles(0.5, 0.99))
 	random := rand.New(rand.NewPCG(1, 2))
@@ -84,6 +86,7 @@ func (p *peakEWMA) addShort(n int) {
 }
 
 func TestPeakIgnoresLongCallAmongShort(t *testing.T) {
+	t.Parallel()
 	var p peakEWMA
 	require.Equal(t, unmeasured, p.Get())
 	p.addShort(100)
@@ -96,6 +99,7 @@ func TestPeakIgnoresLongCallAmongShort(t *testing.T) {
 }
 
 func TestPeakCountsFrequentLongCalls(t *testing.T) {
+	t.Parallel()
 	var p peakEWMA
 	p.addShort(100)
 	p.Add(time.Millisecond)
@@ -109,6 +113,7 @@ func TestPeakCountsFrequentLongCalls(t *testing.T) {
 }
 
 func TestPeakCountsFirstLongCall(t *testing.T) {
+	t.Parallel()
 	var p peakEWMA
 	p.Add(5 * time.Millisecond)
 	require.Equal(t, 5*time.Millisecond, p.Get())

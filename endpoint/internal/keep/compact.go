@@ -19,7 +19,7 @@ func (k *Keep) wakeLocked() {
 func (k *Keep) dueLocked() bool {
 	var live int64
 	for _, v := range k.live {
-		live += entryOverhead + int64(v.at.bytes)
+		live += 2*entryOverhead + int64(v.at.at.bytes) + int64(v.digests.at.bytes)
 	}
 	return k.journal != nil && k.next == nil && k.journal.end > smallJournal+2*live
 }
@@ -58,7 +58,7 @@ var errNotCompacted = errors.New("an entry could not be written to the new journ
 // compact replaces the journal by one that has only what an owner adopts. Until the store has it, entries are written
 // to both, so the journal with the highest generation in the store is always complete.
 func (k *Keep) compact() error {
-	next, err := createJournal(k.journal.id)
+	next, err := createJournal(k.store, k.journal.id)
 	if err != nil {
 		return err
 	}
@@ -85,21 +85,27 @@ func (k *Keep) compact() error {
 	k.garbage = append(k.garbage, journalName(k.generation))
 	k.journal, k.generation = next, generation
 	for _, v := range k.live {
-		v.at = v.nextAt
+		v.at.at, v.digests.at = v.at.next, v.digests.next
 	}
 	return old.file.Close()
 }
 
 // copyLocked writes the live versions and the numbers of names to a new journal.
 func (k *Keep) copyLocked(to *journal) error {
+	if err := k.copyVersionsLocked(to, true); err != nil {
+		return err
+	}
+	withdrawn := map[string]bool{}
 	for _, v := range k.live {
-		payload, err := k.journal.payload(v.at)
-		if err != nil {
-			return err
+		if v.withdrawn && !withdrawn[v.name] {
+			withdrawn[v.name] = true
+			if _, err := to.append(entry{Kind: entryWithdrawn, Name: v.name}); err != nil {
+				return err
+			}
 		}
-		if v.nextAt, err = to.appendPayload(payload); err != nil {
-			return err
-		}
+	}
+	if err := k.copyVersionsLocked(to, false); err != nil {
+		return err
 	}
 	for text, n := range k.names {
 		if _, err := to.append(entry{Kind: entryNumber, Name: text, Version: n.last}); err != nil {
@@ -109,6 +115,28 @@ func (k *Keep) copyLocked(to *journal) error {
 	if k.floor > 0 {
 		_, err := to.append(entry{Kind: entryFloor, Version: k.floor})
 		return err
+	}
+	return nil
+}
+
+// copyVersionsLocked writes the versions that are withdrawn, or those that are not, with their digests.
+func (k *Keep) copyVersionsLocked(to *journal, withdrawn bool) error {
+	for _, v := range k.live {
+		if v.withdrawn != withdrawn {
+			continue
+		}
+		for _, p := range []*placed{&v.at, &v.digests} {
+			if p.at.bytes == 0 {
+				continue
+			}
+			payload, err := k.journal.payload(p.at)
+			if err != nil {
+				return err
+			}
+			if p.next, err = to.appendPayload(payload); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

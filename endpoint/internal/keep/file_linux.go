@@ -47,3 +47,36 @@ func lock(f *os.File) error {
 	}
 	return nil
 }
+
+// unlock releases the lock of this process on a journal.
+func unlock(f *os.File) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.FcntlFlock(fd, unix.F_SETLK, &unix.Flock_t{Type: unix.F_UNLCK, Whence: io.SeekStart})
+	})
+	if err != nil {
+		return err
+	}
+	return os.NewSyscallError("unlock the journal", failed)
+}
+
+// Duplicate returns a second descriptor of a file. The caller owns it.
+func Duplicate(f *os.File) (*os.File, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	var failed error
+	if err := raw.Control(func(old uintptr) { fd, failed = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
+		return nil, err
+	}
+	if failed != nil {
+		return nil, os.NewSyscallError("duplicate a descriptor", failed)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}

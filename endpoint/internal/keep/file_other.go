@@ -10,3 +10,8 @@ import (
 func newFile(string) (*os.File, error) { return nil, errors.ErrUnsupported }
 
 func lock(*os.File) error { return errors.ErrUnsupported }
+
+func unlock(*os.File) error { return errors.ErrUnsupported }
+
+// Duplicate returns [errors.ErrUnsupported].
+func Duplicate(*os.File) (*os.File, error) { return nil, errors.ErrUnsupported }

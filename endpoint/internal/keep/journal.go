@@ -39,12 +39,13 @@ const (
 	entryFreed                          // the memory of one version
 	entryNumber                         // the highest number of a name without versions
 	entryFloor                          // new names start above this number
+	entryDigests                        // the digests of one version
 )
 
 // entry is one change of the catalog.
 type entry struct {
 	Kind entryKind `cbor:"1,keyasint"`
-	// ID identifies the version's descriptors in the store, for entryPublished and entryFreed.
+	// ID identifies the version's descriptors in the store, for entryPublished, entryFreed and entryDigests.
 	ID      uint64 `cbor:"2,keyasint,omitempty"`
 	Name    string `cbor:"3,keyasint,omitempty"`
 	Version uint64 `cbor:"4,keyasint,omitempty"`
@@ -56,6 +57,9 @@ type entry struct {
 	Manifest  message.RawMessage `cbor:"9,keyasint,omitempty"`
 	Handles   []message.Handle   `cbor:"10,keyasint,omitempty"`
 	Files     int                `cbor:"11,keyasint,omitempty"` // number of descriptors
+	Retain    *message.Retention `cbor:"12,keyasint,omitempty"` // of the name
+	// Tensors holds the digests of the tensors, 32 bytes each in the order of the manifest, for entryDigests.
+	Tensors []byte `cbor:"13,keyasint,omitempty"`
 }
 
 // journal appends entries to a file. It is not safe for concurrent use.

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -33,6 +34,18 @@ type Store interface {
 	Remove(names ...string) error
 	// Stored returns duplicates of all descriptors. The caller owns them.
 	Stored() (map[string]*os.File, error)
+}
+
+// FileStore is a store that is itself the memory of the journal, and has copies of other memory.
+type FileStore interface {
+	Store
+	// Create returns a new file. After Put it is part of the store, with all bytes that are written into it later. The
+	// caller owns it.
+	Create() (*os.File, error)
+	// Names returns the names of all files.
+	Names() ([]string, error)
+	// Has reports whether f is the file of the name, not a copy of it.
+	Has(name string, f *os.File) bool
 }
 
 // Keep records the versions of one owner in a store. Its methods are safe for concurrent use. Published, Withdrawn and
@@ -59,11 +72,15 @@ type Keep struct {
 
 // kept is a version in the journal.
 type kept struct {
-	name   string
-	at     place // in journal
-	nextAt place // in next
-	files  int
+	name      string
+	at        placed
+	digests   placed // of the entry with digests; zero without one
+	files     int
+	withdrawn bool
 }
+
+// placed is where an entry is in the journal, and in its successor while there is one.
+type placed struct{ at, next place }
 
 // name is the state of a published name.
 type name struct {
@@ -76,21 +93,24 @@ const rememberedNames = 1024
 
 // Version is a version as it is kept. The fields describe it to the next owner.
 type Version struct {
-	Name      string           // published name
-	Number    uint64           // version number
-	At        int64            // time of publication, nanoseconds since 1970, UTC
-	Publisher message.Origin   // publisher and source
-	SourceID  string           // identifies the content of the source; may be empty
-	Digests   bool             // digests were requested
-	Manifest  []byte           // encoded [message.Manifest]
-	Handles   []message.Handle // handles of its storages
+	Name      string             // published name
+	Number    uint64             // version number
+	At        int64              // time of publication, nanoseconds since 1970, UTC
+	Publisher message.Origin     // publisher and source
+	SourceID  string             // identifies the content of the source; may be empty
+	Digests   bool               // digests were requested
+	Retain    *message.Retention // of the name; nil for that of the owner
+	Manifest  []byte             // encoded [message.Manifest]
+	Handles   []message.Handle   // handles of its storages
 }
 
 // Adopted is a version that an earlier owner published. The receiver owns the files.
 type Adopted struct {
 	Version
-	ID    uint64     // names the memory in the store
-	Files []*os.File // descriptors that the handles refer to
+	ID        uint64     // names the memory in the store
+	Files     []*os.File // descriptors that the handles refer to
+	Withdrawn bool       // its name was withdrawn while it had readers
+	Tensors   []byte     // computed digests of the tensors; nil for none
 }
 
 // Numbers holds the numbers that earlier owners used, also for versions that are gone.
@@ -128,21 +148,11 @@ func Open(store Store, log *slog.Logger) (*Keep, []Adopted, Numbers, error) {
 
 // open finds the newest journal in the store and reads it, or creates the first one. It removes the journal from stored.
 func (k *Keep) open(stored map[string]*os.File) (map[uint64]entry, error) {
-	for n := range stored {
-		if g, ok := strings.CutPrefix(n, "j"); ok {
-			if generation, err := strconv.ParseUint(g, 10, 64); err == nil {
-				k.generation = max(k.generation, generation)
-			}
-		}
-		// A new version must not get the id of one that is about to be removed.
-		if v, ok := strings.CutPrefix(n, "v"); ok {
-			if id, err := strconv.ParseUint(strings.Split(v, ".")[0], 10, 64); err == nil {
-				k.lastID = max(k.lastID, id)
-			}
-		}
-	}
+	k.scan(slices.Collect(maps.Keys(stored)))
 	if k.generation == 0 {
-		return nil, k.create()
+		var id [idBytes]byte
+		rand.Read(id[:]) // never fails
+		return nil, k.create(id)
 	}
 	file := stored[journalName(k.generation)]
 	if err := lock(file); err != nil {
@@ -161,12 +171,27 @@ func (k *Keep) open(stored map[string]*os.File) (map[uint64]entry, error) {
 	return versions, nil
 }
 
+// scan finds the highest generation of a journal and the highest id of a version among names in the store.
+func (k *Keep) scan(names []string) {
+	for _, n := range names {
+		if g, ok := strings.CutPrefix(n, "j"); ok {
+			if generation, err := strconv.ParseUint(g, 10, 64); err == nil {
+				k.generation = max(k.generation, generation)
+			}
+		}
+		// A new version must not get the id of one that is about to be removed.
+		if v, ok := strings.CutPrefix(n, "v"); ok {
+			if id, err := strconv.ParseUint(strings.Split(v, ".")[0], 10, 64); err == nil {
+				k.lastID = max(k.lastID, id)
+			}
+		}
+	}
+}
+
 // create stores an empty journal.
-func (k *Keep) create() error {
-	var id [idBytes]byte
-	rand.Read(id[:]) // never fails
+func (k *Keep) create(id [idBytes]byte) error {
 	k.generation = 1
-	j, err := createJournal(id)
+	j, err := createJournal(k.store, id)
 	if err != nil {
 		return err
 	}
@@ -177,9 +202,15 @@ func (k *Keep) create() error {
 	return nil
 }
 
-// createJournal creates a journal in a new memory file that this process has locked.
-func createJournal(id [idBytes]byte) (*journal, error) {
-	file, err := newFile("sharedtensor journal")
+// createJournal creates a journal in a new file that this process has locked. The caller puts it into the store.
+func createJournal(store Store, id [idBytes]byte) (*journal, error) {
+	var file *os.File
+	var err error
+	if s := fileStore(store); s != nil {
+		file, err = s.Create()
+	} else {
+		file, err = newFile("sharedtensor journal")
+	}
 	if err == nil {
 		err = lock(file)
 	}
@@ -198,6 +229,9 @@ func createJournal(id [idBytes]byte) (*journal, error) {
 
 func journalName(generation uint64) string { return "j" + strconv.FormatUint(generation, 10) }
 
+// isJournal reports whether a name in a store is that of a journal.
+func isJournal(name string) bool { return strings.HasPrefix(name, "j") }
+
 func fileName(id uint64, i int) string { return fmt.Sprintf("v%d.%d", id, i) }
 
 // replay applies an entry of an earlier owner.
@@ -208,14 +242,18 @@ func (k *Keep) replay(e entry, at place, versions map[uint64]entry) {
 		if k.live[e.ID] != nil {
 			return
 		}
-		k.addLocked(e, at, place{})
+		k.addLocked(e, placed{at: at})
 		versions[e.ID] = e
 	case entryWithdrawn:
-		for id := range k.live {
-			if versions[id].Name == e.Name {
-				k.dropLocked(id)
-				delete(versions, id)
-			}
+		for _, v := range k.live {
+			v.withdrawn = v.withdrawn || v.name == e.Name
+		}
+	case entryDigests:
+		if v := k.live[e.ID]; v != nil {
+			v.digests.at = at
+			of := versions[e.ID]
+			of.Tensors = e.Tensors
+			versions[e.ID] = of
 		}
 	case entryFreed:
 		k.dropLocked(e.ID)
@@ -231,8 +269,8 @@ func (k *Keep) replay(e entry, at place, versions map[uint64]entry) {
 func (k *Keep) claim(versions map[uint64]entry, stored map[string]*os.File) []Adopted {
 	var list []Adopted
 	for id, e := range versions {
-		a := Adopted{ID: id, Version: Version{
-			Name: e.Name, Number: e.Version, At: e.At, Publisher: e.Publisher, SourceID: e.SourceID, Digests: e.Digests,
+		a := Adopted{ID: id, Withdrawn: k.live[id].withdrawn, Tensors: e.Tensors, Version: Version{
+			Name: e.Name, Number: e.Version, At: e.At, Publisher: e.Publisher, SourceID: e.SourceID, Digests: e.Digests, Retain: e.Retain,
 			Manifest: e.Manifest, Handles: e.Handles,
 		}}
 		for i := range min(e.Files, len(stored)) {
@@ -302,36 +340,54 @@ func (k *Keep) discardLocked(id uint64, files int) {
 func (k *Keep) Published(id uint64, v Version, files int) error {
 	e := entry{
 		Kind: entryPublished, ID: id, Name: v.Name, Version: v.Number, At: v.At, Publisher: v.Publisher, SourceID: v.SourceID,
-		Digests: v.Digests, Manifest: v.Manifest, Handles: v.Handles, Files: files,
+		Digests: v.Digests, Retain: v.Retain, Manifest: v.Manifest, Handles: v.Handles, Files: files,
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	at, nextAt, err := k.appendLocked(e)
+	at, err := k.appendLocked(e)
 	if err != nil {
 		return err
 	}
-	k.addLocked(e, at, nextAt)
+	k.addLocked(e, at)
 	return nil
 }
 
-// Withdrawn records that no owner adopts a version of the name. If the name has no versions, nothing is written.
+// Withdrawn records that a name was withdrawn. Its versions stay recorded for their readers until [Keep.Freed]. If the
+// name has no versions, nothing is written.
 func (k *Keep) Withdrawn(name string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if n := k.names[name]; n == nil || n.live == 0 {
-		return nil
-	}
-	if _, _, err := k.appendLocked(entry{Kind: entryWithdrawn, Name: name}); err != nil {
-		return err
-	}
-	for id, v := range k.live {
-		if v.name == name {
-			k.discardLocked(id, v.files)
-			k.dropLocked(id)
+	var of []*kept
+	for _, v := range k.live {
+		if v.name == name && !v.withdrawn {
+			of = append(of, v)
 		}
 	}
-	k.wakeLocked()
+	if len(of) == 0 {
+		return nil
+	}
+	if _, err := k.appendLocked(entry{Kind: entryWithdrawn, Name: name}); err != nil {
+		return err
+	}
+	for _, v := range of {
+		v.withdrawn = true
+	}
 	return nil
+}
+
+// Digested records the digests of the tensors of a version, 32 bytes each, so that the next owner does not compute them.
+func (k *Keep) Digested(id uint64, tensors []byte) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := k.live[id]
+	if v == nil || k.closed {
+		return nil
+	}
+	at, err := k.appendLocked(entry{Kind: entryDigests, ID: id, Tensors: tensors})
+	if err == nil {
+		v.digests = at
+	}
+	return err
 }
 
 // Freed records that the memory of a version is no longer needed, and removes it from the store.
@@ -339,10 +395,10 @@ func (k *Keep) Freed(id uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := k.live[id]
-	if v == nil { // withdrawn before
+	if v == nil { // dropped before
 		return
 	}
-	if _, _, err := k.appendLocked(entry{Kind: entryFreed, ID: id}); err != nil {
+	if _, err := k.appendLocked(entry{Kind: entryFreed, ID: id}); err != nil {
 		k.log.Warn("a freed version stays in the kept catalog", "name", v.name, "error", err)
 		return
 	}
@@ -352,24 +408,24 @@ func (k *Keep) Freed(id uint64) {
 }
 
 // appendLocked writes an entry to the journal, and to its successor if there is one.
-func (k *Keep) appendLocked(e entry) (at, nextAt place, err error) {
+func (k *Keep) appendLocked(e entry) (p placed, err error) {
 	if k.closed {
-		return at, nextAt, status.ErrServerClosing
+		return p, status.ErrServerClosing
 	}
-	if at, err = k.journal.append(e); err != nil {
-		return at, nextAt, err
+	if p.at, err = k.journal.append(e); err != nil {
+		return p, err
 	}
 	if k.next != nil {
-		if nextAt, err = k.next.append(e); err != nil {
+		if p.next, err = k.next.append(e); err != nil {
 			k.log.Warn("the journal of kept versions is not compacted", "error", err)
 			k.next, err = nil, nil
 		}
 	}
-	return at, nextAt, nil
+	return p, nil
 }
 
-func (k *Keep) addLocked(e entry, at, nextAt place) {
-	k.live[e.ID] = &kept{name: e.Name, at: at, nextAt: nextAt, files: e.Files}
+func (k *Keep) addLocked(e entry, at placed) {
+	k.live[e.ID] = &kept{name: e.Name, at: at, files: e.Files}
 	n := k.nameLocked(e.Name)
 	if n.live == 0 {
 		k.empty--

@@ -131,7 +131,14 @@ func texts(t testing.TB, adopted []Adopted) (list []string) {
 		require.NoError(t, err)
 		a.Files[0].Close()
 		require.Equal(t, version(a.Name, a.Number, string(b)), a.Version)
-		list = append(list, fmt.Sprint(a.Name, a.Number, " ", string(b)))
+		text := fmt.Sprint(a.Name, a.Number, " ", string(b))
+		if a.Withdrawn {
+			text += " withdrawn"
+		}
+		if a.Tensors != nil {
+			text += " " + string(a.Tensors)
+		}
+		list = append(list, text)
 	}
 	return list
 }
@@ -145,20 +152,29 @@ func TestNextOwnerAdoptsVersions(t *testing.T) {
 	publish(t, k, "a", 5, "other")
 	freed := publish(t, k, "a", 6, "freed")
 	k.Freed(freed)
-	publish(t, k, "gone", 3, "withdrawn")
+	gone := publish(t, k, "gone", 3, "read")
 	require.NoError(t, k.Withdrawn("gone"))
+	require.NoError(t, k.Withdrawn("gone"))
+	publish(t, k, "gone", 4, "again")
+	require.NoError(t, k.Digested(gone, []byte("digests")))
 	require.NoError(t, k.Close())
 
 	again, adopted, numbers := open(t, s)
-	require.Equal(t, []string{"a5 other", "b1 old", "b2 new"}, texts(t, adopted))
-	require.Equal(t, map[string]uint64{"gone": 3, "a": 6, "b": 2}, numbers.Last)
+	require.Equal(t, []string{"a5 other", "b1 old", "b2 new", "gone3 read withdrawn digests", "gone4 again"}, texts(t, adopted))
+	require.NoError(t, again.compact())
+	require.NoError(t, again.Close())
+	again, adopted, numbers = open(t, s)
+	require.Equal(t, []string{"a5 other", "b1 old", "b2 new", "gone3 read withdrawn digests", "gone4 again"}, texts(t, adopted))
+	again.Freed(adopted[3].ID)
+	again.Freed(adopted[4].ID)
+	require.Equal(t, map[string]uint64{"gone": 4, "a": 6, "b": 2}, numbers.Last)
 	require.Equal(t, k.Catalog(), again.Catalog())
 	again.Freed(adopted[1].ID)
 	require.NoError(t, again.Close())
 
 	_, adopted, _ = open(t, s)
 	require.Equal(t, []string{"a5 other", "b2 new"}, texts(t, adopted))
-	require.Equal(t, []string{"j1", "v2.0", "v3.0"}, s.names())
+	require.Equal(t, []string{"j2", "v2.0", "v3.0"}, s.names())
 }
 
 func TestRefusedPublicationLeavesNothing(t *testing.T) {
@@ -340,7 +356,11 @@ func TestRandomChangesAreAdopted(t *testing.T) {
 			switch rng.IntN(6) {
 			case 0:
 				require.NoError(t, k.Withdrawn(name))
-				maps.DeleteFunc(model, func(v key, _ string) bool { return v.name == name })
+				for v, text := range model {
+					if v.name == name && !strings.HasSuffix(text, " withdrawn") {
+						model[v] = text + " withdrawn"
+					}
+				}
 			case 1:
 				for v := range model {
 					k.Freed(ids[v])

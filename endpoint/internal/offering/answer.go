@@ -236,7 +236,7 @@ func (c *call) payload(in *message.Answer, files *wire.Files) (_ *codec.Payload,
 // fits returns an error if a result has more memory than a client may use. It is called before the memory is mapped,
 // because a sparse file costs the worker nothing.
 func (c *call) fits(handles []message.Handle) error {
-	most, sum := uint64(c.worker.table.Bounds.ResultBytes), uint64(0)
+	most, sum := uint64(c.worker.table.Limits.ObjectBytes), uint64(0)
 	for _, h := range handles {
 		if h.Bytes > most || sum > most-h.Bytes {
 			return status.Exceeded(status.LimitObjectBytes, "the memory of a result has more than %d bytes", most)

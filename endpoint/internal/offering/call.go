@@ -116,17 +116,17 @@ func (e *endpoint) firstAnswer(ctx context.Context, in any) (*call, answer, erro
 
 // limited applies the limit on the time of a call.
 func (t *Table) limited(ctx context.Context) (context.Context, context.CancelFunc) {
-	if t.Bounds.Time <= 0 {
+	if t.Limits.WorkerTime <= 0 {
 		return ctx, func() {}
 	}
-	return context.WithTimeoutCause(ctx, t.Bounds.Time, &overTime{t})
+	return context.WithTimeoutCause(ctx, t.Limits.WorkerTime, &overTime{t})
 }
 
 // overTime is the cause of a context that ended because of the limit on the time of a call.
 type overTime struct{ table *Table }
 
 func (o *overTime) Error() string {
-	return fmt.Sprintf("the worker has not answered within %v", o.table.Bounds.Time)
+	return fmt.Sprintf("the worker has not answered within %v", o.table.Limits.WorkerTime)
 }
 
 func (o *overTime) Unwrap() error { return context.DeadlineExceeded }
@@ -284,7 +284,7 @@ func (c *call) closeLocked() {
 	}
 	c.closed, c.memory = true, nil
 	if c.worker.calls[c.number] == c {
-		c.timer = time.AfterFunc(c.worker.table.Bounds.Overdue, c.becomeOverdue)
+		c.timer = time.AfterFunc(c.worker.table.Overdue, c.becomeOverdue)
 	}
 }
 

@@ -2,6 +2,7 @@ package offering
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"time"
@@ -29,6 +30,7 @@ func describe(in message.EndpointInfo) (description, error) {
 	info := message.EndpointInfo{
 		Name: in.Name, Task: in.Task, Managed: in.Managed, Stream: in.Stream, Cache: in.Cache, SingleFlight: in.SingleFlight && in.Cache,
 		Serialized: in.Serialized, Timeout: in.Timeout, In: in.In, Out: in.Out, InFields: in.InFields, OutFields: in.OutFields,
+		InTensor: in.InTensor, OutTensor: in.OutTensor, BatchMax: in.BatchMax, BatchDelay: in.BatchDelay,
 	}
 	if err := check(&in); err != nil {
 		return description{}, fmt.Errorf("offer %q: %w", in.Name, err)
@@ -52,6 +54,13 @@ func check(in *message.EndpointInfo) error {
 			status.Shown(in.CacheKey))
 	case in.Timeout < 0:
 		return refused("a timeout of %v", time.Duration(in.Timeout))
+	case in.BatchDelay < 0 || in.BatchMax > math.MaxInt32:
+		return refused("batches of %d within %v", in.BatchMax, time.Duration(in.BatchDelay))
+	}
+	for _, text := range []string{in.InTensor, in.OutTensor} {
+		if err := checkSpec(text); err != nil {
+			return err
+		}
 	}
 	for _, text := range []string{in.In, in.Out} {
 		if err := checkText(text); err != nil {
@@ -71,6 +80,17 @@ func check(in *message.EndpointInfo) error {
 func checkText(text string) error {
 	if len(text) > codec.DescribedBytes+len("…") || strings.ContainsFunc(text, unicode.IsControl) {
 		return refused("the name %s in its description: at most %d printable bytes", status.Shown(text), codec.DescribedBytes)
+	}
+	return nil
+}
+
+// checkSpec validates the declaration of a tensor, which may be empty.
+func checkSpec(text string) error {
+	if text == "" {
+		return nil
+	}
+	if _, err := codec.ParseTensorSpec(text); err != nil {
+		return refused("its description: %w", err)
 	}
 	return nil
 }
@@ -95,6 +115,9 @@ func checkFields(list []message.FieldInfo, depth int, left *int) error {
 			if err := checkText(text); err != nil {
 				return err
 			}
+		}
+		if err := checkSpec(f.Tensor); err != nil {
+			return err
 		}
 		if err := checkFields(f.Fields, depth-1, left); err != nil {
 			return err
@@ -172,16 +195,16 @@ func (e *endpoint) describe() message.EndpointInfo {
 
 // countLocked returns an error if an offer with that many endpoints and bytes exceeds a limit.
 func (t *Table) countLocked(w *Worker, endpoints int, bytes int64) error {
-	b := &t.Bounds
+	b := &t.Limits
 	switch {
-	case w.offered+endpoints > b.Endpoints:
-		return status.Exceeded(status.LimitOffers, "this client offers %d endpoints, %d more would be beyond %d", w.offered, endpoints, b.Endpoints)
-	case t.offered+endpoints > b.EndpointsTotal:
-		return status.Exceeded(status.LimitOffers, "workers offer %d endpoints, %d more would be beyond %d", t.offered, endpoints, b.EndpointsTotal)
-	case w.bytes+bytes > b.Bytes:
-		return status.Exceeded(status.LimitOfferBytes, "the descriptions of the endpoints that this client offers would have %d bytes, and may have %d", w.bytes+bytes, b.Bytes)
-	case t.bytes+bytes > b.BytesTotal:
-		return status.Exceeded(status.LimitOfferBytes, "the descriptions of all endpoints that workers offer would have %d bytes, and may have %d", t.bytes+bytes, b.BytesTotal)
+	case w.offered+endpoints > b.Offers:
+		return status.Exceeded(status.LimitOffers, "this client offers %d endpoints, %d more would be beyond %d", w.offered, endpoints, b.Offers)
+	case t.offered+endpoints > b.OffersTotal:
+		return status.Exceeded(status.LimitOffers, "workers offer %d endpoints, %d more would be beyond %d", t.offered, endpoints, b.OffersTotal)
+	case w.bytes+bytes > b.OfferBytes:
+		return status.Exceeded(status.LimitOfferBytes, "the descriptions of the endpoints that this client offers would have %d bytes, and may have %d", w.bytes+bytes, b.OfferBytes)
+	case t.bytes+bytes > b.OfferBytesTotal:
+		return status.Exceeded(status.LimitOfferBytes, "the descriptions of all endpoints that workers offer would have %d bytes, and may have %d", t.bytes+bytes, b.OfferBytesTotal)
 	}
 	return nil
 }

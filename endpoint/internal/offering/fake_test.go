@@ -47,16 +47,16 @@ type fakeWorker struct {
 	conn *fakeConn
 }
 
-// testTable returns a table with the given bounds. Zero bounds are replaced by values that no test reaches.
-func testTable(b Bounds) *Table {
-	b.Endpoints, b.EndpointsTotal, b.Bytes, b.BytesTotal, b.ResultBytes = 100, 100, 1<<20, 1<<20, 1<<20
-	if b.Calls == 0 {
-		b.Calls = 100
+// testTable returns a table. Zero limits are replaced by values that no test reaches.
+func testTable(c Config) *Table {
+	l := &c.Limits
+	l.Offers, l.OffersTotal, l.OfferBytes, l.OfferBytesTotal, l.ObjectBytes = 100, 100, 1<<20, 1<<20, 1<<20
+	if l.WorkerCalls == 0 {
+		l.WorkerCalls = 100
 	}
-	return New(Config{
-		Log: slog.New(slog.DiscardHandler), Refusals: status.NewRefusals(status.LimitWorkerCalls, status.LimitWorkerTime), Bounds: b,
-		Taken: func(string) bool { return false }, Withdrawn: func(string) {},
-	})
+	c.Log, c.Refusals = slog.New(slog.DiscardHandler), status.NewRefusals(status.LimitWorkerCalls, status.LimitWorkerTime)
+	c.Taken, c.Withdrawn = func(string) bool { return false }, func(string) {}
+	return New(c)
 }
 
 // offer adds a worker that offers the endpoints with that number of slots. Names that begin with "stream" are streams.

@@ -88,6 +88,7 @@ func (w *randomWorker) step() {
 // For any behavior of functions and callers, each worker runs as many functions as it has slots in use, and each call
 // ends.
 func TestSlotsMatchFunctions(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, func(t *testing.T) { randomCalls(t, rand.New(rand.NewPCG(seed, 1))) })
@@ -96,7 +97,7 @@ func TestSlotsMatchFunctions(t *testing.T) {
 }
 
 func randomCalls(t *testing.T, r *rand.Rand) {
-	table := testTable(Bounds{Overdue: time.Hour})
+	table := testTable(Config{Overdue: time.Hour})
 	var workers []*randomWorker
 	for i := range 2 {
 		slots := 1 + r.IntN(3)

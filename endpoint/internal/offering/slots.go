@@ -16,7 +16,7 @@ import (
 // functions for callers of an earlier connection. Its offer pauses, then receives one call per pause until a function
 // ends.
 //
-// A call whose caller has left is overdue if its function does not end within [Bounds.Overdue]. An offer is stuck if
+// A call whose caller has left is overdue if its function does not end within [Overdue]. An offer is stuck if
 // overdue calls hold all of its slots, or if it runs no other calls and has declined new ones for that long. Calls of an
 // endpoint fail instead of waiting if all of its offers are stuck.
 
@@ -26,7 +26,7 @@ const (
 	lastPause  = time.Second
 )
 
-// defaultOverdue is the default of [Bounds.Overdue].
+// defaultOverdue is the default of [Overdue].
 const defaultOverdue = 30 * time.Second
 
 // waiter is a call that waits for a slot.
@@ -49,7 +49,7 @@ func errWithdrawn(name string) error {
 // errStuck is the error of a call that no worker can take.
 func (e *endpoint) errStuck() error {
 	return status.Exceeded(status.LimitWorkerCalls, "endpoint %s: its workers are full of calls that were cancelled over %v ago and have not ended; restart the workers",
-		status.Shown(e.info.Name), e.table.Bounds.Overdue)
+		status.Shown(e.info.Name), e.table.Overdue)
 }
 
 // place takes a slot for a call, and waits if all workers are full. It sets the call's turn the first time. A declined
@@ -159,7 +159,7 @@ func (o *offer) beforeLocked(other *offer) bool {
 
 // roomLocked reports whether an offer may receive a call.
 func (o *offer) roomLocked() bool {
-	return o.begun && !o.paused && o.running < o.slots && o.worker.running < o.worker.table.Bounds.Calls
+	return o.begun && !o.paused && o.running < o.slots && o.worker.running < o.worker.table.Limits.WorkerCalls
 }
 
 // takeSlotLocked takes a slot. An offer that declined a call pauses before it receives the next one.
@@ -260,9 +260,9 @@ func (e *endpoint) stuckLocked() bool {
 
 // stuckLocked reports whether no running call can give the offer room when it ends.
 func (o *offer) stuckLocked() bool {
-	b := &o.worker.table.Bounds
-	full := o.overdue >= o.slots || o.worker.overdue >= b.Calls
-	return full || !o.declined.IsZero() && time.Since(o.declined) >= b.Overdue && o.running <= o.overdue
+	t := o.worker.table
+	full := o.overdue >= o.slots || o.worker.overdue >= t.Limits.WorkerCalls
+	return full || !o.declined.IsZero() && time.Since(o.declined) >= t.Overdue && o.running <= o.overdue
 }
 
 // becomeOverdue records that a function still runs long after its caller has left. The first one of a worker is logged.
@@ -270,7 +270,7 @@ func (c *call) becomeOverdue() {
 	w := c.worker
 	if w.countOverdue(c) {
 		w.table.Log.Warn("a worker still runs a function whose caller has left; restart it if its calls do not end",
-			"pid", w.about.PID, "label", w.about.Label, "endpoint", c.name, "after", w.table.Bounds.Overdue)
+			"pid", w.about.PID, "label", w.about.Label, "endpoint", c.name, "after", w.table.Overdue)
 	}
 }
 

@@ -14,8 +14,9 @@ import (
 )
 
 func TestDeclinedCallGoesToAnotherWorker(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		full, free := table.offer(t, 1, "one"), table.offer(t, 2, "one")
 		first := table.call(t, "one")
 		full.decline(full.called())
@@ -31,8 +32,9 @@ func TestDeclinedCallGoesToAnotherWorker(t *testing.T) {
 }
 
 func TestDeclinedStreamGoesToAnotherWorker(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		full, free := table.offer(t, 1, "stream"), table.offer(t, 1, "stream")
 		c := table.call(t, "stream")
 		full.decline(full.called())
@@ -43,8 +45,9 @@ func TestDeclinedStreamGoesToAnotherWorker(t *testing.T) {
 
 // A worker that declined a call ranks behind busy ones also after its pause, until one of its functions has ended.
 func TestDecliningWorkerRanksLast(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		full, busy := table.offer(t, 2, "one"), table.offer(t, 2, "one")
 		calls := []*fakeCall{table.call(t, "one")}
 		full.decline(full.called())
@@ -66,8 +69,9 @@ func TestDecliningWorkerRanksLast(t *testing.T) {
 
 // A call that all workers decline waits. It keeps its place before later calls of all endpoints.
 func TestDeclinedCallKeepsTurn(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "one", "two")
 		first := table.call(t, "one")
 		w.decline(w.called())
@@ -92,8 +96,9 @@ func TestDeclinedCallKeepsTurn(t *testing.T) {
 
 // A waiting call gets a free worker even if an earlier call waits for another worker.
 func TestDeclineDoesNotHoldUpOthers(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "one")
 		w.offerMore(2, 1, "two")
 		first := table.call(t, "one")
@@ -113,8 +118,9 @@ func TestDeclineDoesNotHoldUpOthers(t *testing.T) {
 
 // A worker that declines receives one call per pause instead of all waiting calls. The pause grows to one second.
 func TestDecliningWorkerGetsOneCallPerPause(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 4, "one")
 		var calls []*fakeCall
 		for range 8 {
@@ -148,8 +154,9 @@ func TestDecliningWorkerGetsOneCallPerPause(t *testing.T) {
 
 // A decline after an item is an error, because the function has run. The call is not repeated.
 func TestDeclineAfterItemIsAnError(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w, other := table.offer(t, 1, "stream"), table.offer(t, 1, "stream")
 		c := table.call(t, "stream")
 		number := w.called()
@@ -165,8 +172,9 @@ func TestDeclineAfterItemIsAnError(t *testing.T) {
 
 // A worker that has withdrawn its offer declines a call that crossed the withdrawal.
 func TestDeclineAfterWithdrawal(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w, other := table.offer(t, 1, "one"), table.offer(t, 1, "one")
 		c := table.call(t, "one")
 		number := w.called()
@@ -183,8 +191,9 @@ func TestDeclineAfterWithdrawal(t *testing.T) {
 
 // A caller that leaves while a worker declines leaves no waiter or slot behind.
 func TestCallerLeavesDeclinedCall(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "one")
 		c := table.call(t, "one")
 		w.decline(w.called())
@@ -205,8 +214,9 @@ func TestCallerLeavesDeclinedCall(t *testing.T) {
 
 // Calls fail instead of waiting if functions that were cancelled long ago fill all workers.
 func TestOverdueCallsFailWaitingOnes(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{Overdue: time.Minute})
+		table := testTable(Config{Overdue: time.Minute})
 		w, other := table.offer(t, 1, "one"), table.offer(t, 1, "one")
 		cancelled, running := table.call(t, "one"), table.call(t, "one")
 		number, live := w.called(), other.called()
@@ -241,8 +251,9 @@ func TestOverdueCallsFailWaitingOnes(t *testing.T) {
 
 // Each worker's first overdue call is logged, and no other.
 func TestOverdueWorkerIsLoggedOnce(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{Overdue: time.Minute})
+		table := testTable(Config{Overdue: time.Minute})
 		var log bytes.Buffer
 		table.Log = slog.New(slog.NewTextHandler(&log, nil))
 		w, other := table.offer(t, 2, "one"), table.offer(t, 2, "one")
@@ -260,8 +271,9 @@ func TestOverdueWorkerIsLoggedOnce(t *testing.T) {
 
 // The limit on the calls of a worker applies to all of its offers together, and so do overdue calls.
 func TestOverdueCallsOfAnotherOffer(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{Calls: 1, Overdue: time.Minute})
+		table := testTable(Config{Limits: status.Limits{WorkerCalls: 1}, Overdue: time.Minute})
 		w := table.offer(t, 1, "one")
 		w.offerMore(2, 1, "two")
 		first := table.call(t, "one")
@@ -276,8 +288,9 @@ func TestOverdueCallsOfAnotherOffer(t *testing.T) {
 
 // Calls fail when the last worker that is not stuck leaves.
 func TestStuckWorkerRemains(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{Overdue: time.Minute})
+		table := testTable(Config{Overdue: time.Minute})
 		stuck := table.offer(t, 1, "one")
 		first := table.call(t, "one")
 		stuck.called()
@@ -295,8 +308,9 @@ func TestStuckWorkerRemains(t *testing.T) {
 
 // A worker that declines all calls for a long time fails them, and receives calls again later.
 func TestDecliningForLongFailsCalls(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{Overdue: time.Minute})
+		table := testTable(Config{Overdue: time.Minute})
 		w := table.offer(t, 2, "one")
 		c := table.call(t, "one")
 		start := time.Now()
@@ -318,8 +332,9 @@ func TestDecliningForLongFailsCalls(t *testing.T) {
 
 // Timers of calls and pauses end with the worker.
 func TestEndStopsTimers(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{Overdue: time.Minute})
+		table := testTable(Config{Overdue: time.Minute})
 		w := table.offer(t, 2, "one")
 		cancelled, declined := table.call(t, "one"), table.call(t, "one")
 		list := w.events()

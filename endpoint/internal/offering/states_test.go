@@ -20,8 +20,9 @@ var (
 // A worker withdraws an item when its function's context ends. The caller gets an error at once, and the slot is free
 // when the function has ended.
 func TestItemEndsOnContext(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "stream")
 		first := table.call(t, "stream")
 		number := w.called()
@@ -48,8 +49,9 @@ func TestItemEndsOnContext(t *testing.T) {
 }
 
 func TestItemEndsOnDeadline(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "stream")
 		c := table.call(t, "stream")
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -63,6 +65,7 @@ func TestItemEndsOnDeadline(t *testing.T) {
 
 // The worker ends a function at the deadline of its call. Its withdrawal of an item may overtake the owner's timer.
 func TestItemEndsOnDeadlineOfCall(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -77,8 +80,9 @@ func TestItemEndsOnDeadlineOfCall(t *testing.T) {
 
 // An item that is refused ends the call for its caller. The function runs on, and so it keeps the slot.
 func TestRefusedItemKeepsSlot(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "stream")
 		first := table.call(t, "stream")
 		number := w.called()
@@ -97,8 +101,9 @@ func TestRefusedItemKeepsSlot(t *testing.T) {
 
 // A cancelled function keeps its slot until it ends, even if it sends answers before.
 func TestCancelledCallKeepsSlot(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "stream", "one")
 		first := table.call(t, "stream")
 		number := w.called()
@@ -129,8 +134,9 @@ func TestCancelledCallKeepsSlot(t *testing.T) {
 // If the caller leaves while an item is being delivered, the item is refused, and the function keeps its slot until it
 // ends.
 func TestCallerLeavesDuringItem(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "stream")
 		c := table.call(t, "stream")
 		number := w.called()
@@ -149,6 +155,7 @@ func TestCallerLeavesDuringItem(t *testing.T) {
 // A function can end while its last item has no response: the worker withdrew the item, and the owner receives the end
 // before it has processed the withdrawal.
 func TestLastAnswerDuringItem(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		what string
 		end  func(w *fakeWorker, call uint64) error
@@ -161,7 +168,7 @@ func TestLastAnswerDuringItem(t *testing.T) {
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				table := testTable(Bounds{})
+				table := testTable(Config{})
 				w := table.offer(t, 1, "stream")
 				first := table.call(t, "stream")
 				number := w.called()
@@ -185,8 +192,9 @@ func TestLastAnswerDuringItem(t *testing.T) {
 
 // An item before the response to the previous item ends the call with an error, because it could be lost otherwise.
 func TestOverlappingItemsEndCall(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "stream")
 		c := table.call(t, "stream")
 		number := w.called()
@@ -204,8 +212,9 @@ func TestOverlappingItemsEndCall(t *testing.T) {
 
 // If the connection ends before the caller has taken an item, the error does not blame the worker's function.
 func TestWorkerGoneDuringItem(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "stream")
 		c := table.call(t, "stream")
 		ctx, cancel := context.WithCancelCause(context.Background())
@@ -220,8 +229,9 @@ func TestWorkerGoneDuringItem(t *testing.T) {
 }
 
 func TestWorkerGoneBeforeAnswer(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "one")
 		c, waits := table.call(t, "one"), table.call(t, "one")
 		w.called()
@@ -234,8 +244,9 @@ func TestWorkerGoneBeforeAnswer(t *testing.T) {
 
 // A call succeeds if the worker answers and disconnects at once, even while the result is being read.
 func TestAnswerBeforeWorkerGone(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "one")
 		call := table.call(t, "one")
 		in := &message.Answer{Call: w.called(), Value: []byte{1}}
@@ -250,8 +261,9 @@ func TestAnswerBeforeWorkerGone(t *testing.T) {
 
 // The end of a function is accepted once. A second answer fails with ErrNotFound.
 func TestSecondAnswerIsNotFound(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "one", "stream")
 		c := table.call(t, "one")
 		number := w.called()
@@ -271,8 +283,9 @@ func TestSecondAnswerIsNotFound(t *testing.T) {
 
 // Finish returns when no function is running, also if the callers have left before.
 func TestFinishWaitsForFunctions(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		table := testTable(Bounds{})
+		table := testTable(Config{})
 		w := table.offer(t, 1, "one")
 		c := table.call(t, "one")
 		number := w.called()

@@ -23,23 +23,14 @@ type Config struct {
 	Log      *slog.Logger     // receives a warning for each stuck worker
 	Devices  transfer.Devices // devices for the memory of results
 	Refusals status.Refusals  // counts refusals by limit
-	Bounds   Bounds           // limits of offers and answers
+	Limits   status.Limits    // limits of offers, calls and answers
+	Overdue  time.Duration    // for which a function may run after its caller has left; 0 means 30 seconds
 	// Taken reports whether the server itself registered an endpoint of that name.
 	Taken func(name string) bool
 	// Borrow returns the memory that the server shares under a name; nil for an unknown name. The caller closes it.
 	Borrow func(name string) *tensor.Storage
 	// Withdrawn is called for an endpoint when its last offer ends.
 	Withdrawn func(name string)
-}
-
-// Bounds are the values of the limits with the same names.
-type Bounds struct {
-	Endpoints, EndpointsTotal int           // offered by one client, and by all
-	Bytes, BytesTotal         int64         // size of their descriptions
-	Calls                     int           // concurrent calls of one worker
-	Time                      time.Duration // of a call; 0 means the caller's deadline
-	Overdue                   time.Duration // for which a function may run after its caller has left; 0 means 30 seconds
-	ResultBytes               int64         // memory of one result
 }
 
 // Table holds the endpoints that the workers of a server offer.
@@ -66,8 +57,8 @@ type endpoint struct {
 
 // New returns an empty table.
 func New(c Config) *Table {
-	if c.Bounds.Overdue <= 0 {
-		c.Bounds.Overdue = defaultOverdue
+	if c.Overdue <= 0 {
+		c.Overdue = defaultOverdue
 	}
 	return &Table{Config: c, by: map[string]*endpoint{}}
 }

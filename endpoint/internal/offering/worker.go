@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,14 +68,14 @@ func (t *Table) NewWorker(conn Conn, about message.EndpointWorker) *Worker {
 // Offer adds the endpoints of a request, all or none. Their calls wait until Begin. It returns the number of slots.
 func (w *Worker) Offer(request uint64, in *message.Offer) (calls int, err error) {
 	t := w.table
-	if n := len(in.Endpoints); n > t.Bounds.Endpoints { // before the descriptions are decoded
-		return 0, status.Exceeded(status.LimitOffers, "the offer has %d endpoints, over the limit of %d for a client", n, t.Bounds.Endpoints)
+	if n := len(in.Endpoints); n > t.Limits.Offers { // before the descriptions are decoded
+		return 0, status.Exceeded(status.LimitOffers, "the offer has %d endpoints, over the limit of %d for a client", n, t.Limits.Offers)
 	}
 	list, bytes, err := describeAll(in.Endpoints)
 	if err != nil {
 		return 0, err
 	}
-	o := &offer{worker: w, request: request, count: len(list), bytes: bytes, slots: t.Bounds.Calls}
+	o := &offer{worker: w, request: request, count: len(list), bytes: bytes, slots: t.Limits.WorkerCalls}
 	if in.Calls > 0 && in.Calls < uint64(o.slots) {
 		o.slots = int(in.Calls)
 	}
@@ -124,6 +125,19 @@ func (w *Worker) Has(request uint64) bool {
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
 	return w.offers[request] != nil
+}
+
+// Names returns the names of the endpoints that the client offers.
+func (w *Worker) Names() (names []string) {
+	w.table.mu.Lock()
+	defer w.table.mu.Unlock()
+	for _, o := range w.offers {
+		for _, e := range o.endpoints {
+			names = append(names, e.definition.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // Offered returns the number of endpoints that the client offers, and the bytes of their descriptions.

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -69,4 +71,10 @@ func Count() Counts {
 // Within reports whether each count of c is at most that of other.
 func (c Counts) Within(other Counts) bool {
 	return c.Files <= other.Files && c.Mappings <= other.Mappings && c.Goroutines <= other.Goroutines
+}
+
+// RaceDetector reports whether the test has the race detector, which makes it several times slower.
+func RaceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -114,12 +115,19 @@ func (c *call) End() {
 	callPool.Put(c)
 }
 
-// find parses the call and finds its endpoint, unless this is done.
+// find parses the call and finds its endpoint, unless this is done, and checks that the client may call it.
 func (c *call) find() (err error) {
-	if c.callee != nil {
-		return nil
+	if c.callee == nil {
+		if c.parts, err = message.ParseCall(c.request.Body); err != nil {
+			return err
+		}
 	}
-	if c.parts, err = message.ParseCall(c.request.Body); err == nil {
+	if c.client.restricted() {
+		if err := c.client.may(access.Call, string(c.parts.Endpoint)); err != nil { // does not reveal which endpoints exist
+			return err
+		}
+	}
+	if c.callee == nil {
 		c.callee, err = c.endpoints.find(string(c.parts.Endpoint))
 	}
 	return err
@@ -140,7 +148,7 @@ func (c *call) arguments() (*engine.Arguments, error) {
 type callee func(c *call, ctx context.Context, a *engine.Arguments) (session.Reply, error)
 
 // counted runs a call through the server's interceptors and updates its endpoint's statistics.
-func (c *call) counted(ctx context.Context, kind Kind, do callee) (session.Reply, error) {
+func (c *call) counted(ctx context.Context, submit bool, do callee) (session.Reply, error) {
 	if err := c.find(); err != nil {
 		return nil, err
 	}
@@ -153,7 +161,7 @@ func (c *call) counted(ctx context.Context, kind Kind, do callee) (session.Reply
 		}
 	}()
 	if c.intercept != nil {
-		out, err := c.intercepted(ctx, kind, do)
+		out, err := c.intercepted(ctx, submit, do)
 		failed = err != nil
 		return out, err
 	}
@@ -167,7 +175,7 @@ func (c *call) counted(ctx context.Context, kind Kind, do callee) (session.Reply
 }
 
 func (c *call) call(ctx context.Context) (session.Reply, error) {
-	return c.counted(ctx, KindCall, (*call).callEndpoint)
+	return c.counted(ctx, false, (*call).callEndpoint)
 }
 
 // callEndpoint runs an endpoint or returns a cached result.
@@ -187,9 +195,14 @@ func (c *call) callEndpoint(ctx context.Context, a *engine.Arguments) (session.R
 	return c.deliver(&c.out, c.client, d, res, cached, nil)
 }
 
-func (o *callOperations) list(_ context.Context, _ *session.Request) (session.Reply, error) {
+// list lists the endpoints that the client may call or offer.
+func (o *callOperations) list(_ context.Context, r *session.Request) (session.Reply, error) {
 	var out message.EndpointsListed
+	c := clientOf(r.Session)
 	for _, d := range o.endpoints.List() {
+		if !c.allowed(access.Call, d.Name) && !c.allowed(access.Offer, d.Name) {
+			continue
+		}
 		out.Endpoints = append(out.Endpoints, d.Info())
 	}
 	return &answer{body: out}, nil
@@ -217,8 +230,14 @@ func (o *callOperations) invalidateEndpoint(_ context.Context, r *session.Reques
 	if err := r.Decode(&in); err != nil {
 		return nil, err
 	}
+	c := clientOf(r.Session)
+	if err := c.may(access.Call, in.Endpoint); err != nil {
+		return nil, err
+	}
 	if _, err := o.endpoints.find(in.Endpoint); err != nil {
 		return nil, err
 	}
-	return &answer{body: message.Invalidated{Count: uint64(o.engine.Results.InvalidateGroup(in.Endpoint))}}, nil
+	count := uint64(o.engine.Results.InvalidateGroup(in.Endpoint))
+	c.audit(changeInvalidate, "name", in.Endpoint, "results", count)
+	return &answer{body: message.Invalidated{Count: count}}, nil
 }

@@ -18,24 +18,15 @@ type Intercept func(ctx context.Context, call Intercepted, do func(context.Conte
 
 // Intercepted describes a call, a task or a stream to interceptors.
 type Intercepted struct {
-	Kind     Kind             // of the call
+	Submit   bool             // submission of a task
+	Stream   bool             // whole stream
 	Endpoint string           // its name
 	Peer     Peer             // caller
 	Metadata message.Metadata // sent with the call
-	Task     string           // id of the task that runs; empty for other kinds
+	Task     string           // id of the submitted task that runs; else empty
 	// Argument returns the decoded argument until the call ends. It is nil for the run of a task.
 	Argument func() (any, error)
 }
-
-// Kind is the kind of an intercepted call.
-type Kind uint8
-
-const (
-	KindCall   Kind = iota + 1 // call that waits for its result
-	KindSubmit                 // submission of a task
-	KindTask                   // run of a submitted task
-	KindStream                 // whole stream
-)
 
 // Peer identifies the process of a client.
 type Peer struct {
@@ -57,12 +48,12 @@ var (
 )
 
 // described returns the description of the call for interceptors.
-func (c *call) described(kind Kind) Intercepted {
-	return Intercepted{Kind: kind, Endpoint: c.callee.Name, Peer: peerOf(c.client.session), Metadata: c.request.Metadata}
+func (c *call) described(submit bool) Intercepted {
+	return Intercepted{Submit: submit, Stream: c.callee.Stream != nil, Endpoint: c.callee.Name, Peer: peerOf(c.client.session), Metadata: c.request.Metadata}
 }
 
 // intercepted runs the call through the server's interceptors. Arguments are decoded on first use.
-func (c *call) intercepted(ctx context.Context, kind Kind, do callee) (out session.Reply, err error) {
+func (c *call) intercepted(ctx context.Context, submit bool, do callee) (out session.Reply, err error) {
 	var a *engine.Arguments
 	var refused error
 	prepare := func() error {
@@ -77,7 +68,7 @@ func (c *call) intercepted(ctx context.Context, kind Kind, do callee) (out sessi
 		}
 		a, refused = nil, errCallOver
 	}()
-	about := c.described(kind)
+	about := c.described(submit)
 	about.Argument = func() (any, error) {
 		if err := prepare(); err != nil {
 			return nil, err
@@ -112,7 +103,7 @@ func (c *call) around() func(engine.Obtain) engine.Obtain {
 	if c.intercept == nil {
 		return nil
 	}
-	about, o, d := c.described(KindTask), c.callOperations, c.callee // the task outlives c
+	about, o, d := c.described(false), c.callOperations, c.callee // the task outlives c
 	return func(obtain engine.Obtain) engine.Obtain {
 		return func(ctx context.Context) (res engine.ResultRef, cached bool, err error) {
 			defer o.engine.Recovered(&err, d, "")

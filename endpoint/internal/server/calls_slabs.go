@@ -26,7 +26,7 @@ func (slabsSource) Weight() int { return 0 }
 
 // Open implements session.Source.
 func (o slabsSource) Open(wake func()) {
-	o.client.slabs.Allow(o.client.server.Limits.SlabBytes, &o.client.server.Totals.Slabs, wake)
+	o.client.slabs.Allow(o.client.server.Limits.KeptBytes, &o.client.server.Totals.Kept, wake)
 }
 
 // Opening implements session.Source.

@@ -11,7 +11,7 @@ import (
 )
 
 func (c *call) stream(ctx context.Context) (session.Reply, error) {
-	return c.counted(ctx, KindStream, (*call).streamEndpoint)
+	return c.counted(ctx, false, (*call).streamEndpoint)
 }
 
 // streamEndpoint runs an endpoint that returns a stream of results.

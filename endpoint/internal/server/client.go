@@ -21,6 +21,9 @@ type client struct {
 	slabs   transfer.Slabs                // result memory that is reused
 	objects atomic.Pointer[objectsSource] // receives destroyed objects; nil if not subscribed
 
+	grants  atomic.Pointer[grants] // rights by the current policy; nil before the first request under it
+	refused atomic.Uint32          // bits of the rights whose refusal was logged
+
 	offers atomic.Pointer[offering.Worker] // nil for a client that has never offered anything; the reader sets it
 }
 
@@ -64,6 +67,9 @@ func (c *client) Busy() bool {
 // Disconnected implements session.Client. Callers of the client's endpoints get ErrWorkerGone.
 func (c *client) Disconnected() {
 	if w := c.worker(); w != nil {
+		for _, name := range w.Names() {
+			c.audit(changeOfferEnds, "name", name)
+		}
 		w.End()
 	}
 }
@@ -135,25 +141,4 @@ func (l *leases) drop(lease uint64) (request uint64) {
 	request = l.by[lease]
 	delete(l.by, lease)
 	return request
-}
-
-// Use is what one client uses of the limits.
-type Use struct {
-	Kept, KeptBytes    int64 // arguments that stay mapped
-	Slabs, SlabBytes   int64 // result memory that is reused
-	Offers, OfferBytes int64 // offered endpoints and their descriptions
-	WorkerCalls        int64 // calls that the client runs
-}
-
-// UseOf returns what the client of a session uses.
-func UseOf(ses *session.Session) (u Use) {
-	c := clientOf(ses)
-	kept, keptBytes := c.kept.Use()
-	slabs, slabBytes := c.slabs.Use()
-	u = Use{Kept: int64(kept), KeptBytes: keptBytes, Slabs: int64(slabs), SlabBytes: slabBytes}
-	if w := c.worker(); w != nil {
-		offers, bytes := w.Offered()
-		u.Offers, u.OfferBytes, u.WorkerCalls = int64(offers), bytes, int64(w.Running())
-	}
-	return u
 }

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -21,12 +23,15 @@ import (
 // serverKind identifies servers of this package in their description.
 const serverKind = "SharedTensorServer"
 
-// transport names how memory is shared: in place between processes of one host, by handles that a Unix socket
+// sharing names how memory is shared: in place between processes of one host, by handles that a Unix socket
 // transfers.
-const transport = "same-host-unix-handles"
+const sharing = "same-host-unix-handles"
 
 // info describes the server.
-func (s *Server) info(context.Context, *session.Request) (session.Reply, error) {
+func (s *Server) info(_ context.Context, r *session.Request) (session.Reply, error) {
+	if err := clientOf(r.Session).may(access.Info, ""); err != nil {
+		return nil, err
+	}
 	return &answer{body: s.describe()}, nil
 }
 
@@ -34,16 +39,16 @@ func (s *Server) info(context.Context, *session.Request) (session.Reply, error) 
 func (s *Server) describe() message.ServerInfo {
 	have := takeMemorySnapshot(s)
 	sessions := s.describeSessions(have)
-	running := s.Bound && !s.Sessions.Stopped()
+	running := s.Bound() && !s.Sessions.Stopped()
 	out := message.ServerInfo{
-		Server: s.ID, Kind: serverKind, Version: s.Version, Label: s.Config.Session.Label, Socket: s.Sessions.Socket, DeviceIndex: socketIndex(s.Sessions.Socket),
+		Server: s.ID, Kind: serverKind, Version: transport.Version(), Label: s.Label, Socket: s.Sessions.Socket, DeviceIndex: socketIndex(s.Sessions.Socket),
 		PID: int32(os.Getpid()), ParentPID: int32(os.Getppid()), StartedAt: s.started.UnixNano(), Uptime: int64(time.Since(s.started)),
-		Running: running, Ready: running && s.Serving.Load(), Devices: s.Devices.Describe(),
-		Capabilities: message.Capabilities{Transport: transport, Handles: s.support.of(s.Devices)},
+		Running: running, Ready: running && s.serving.Load(), Devices: s.devices.Describe(),
+		Capabilities: message.Capabilities{Transport: sharing, Handles: s.support.of(s.devices)},
 		Stats:        s.stats(have, sessions), Endpoints: s.describeEndpoints(), Sessions: sessions,
 	}
 	out.Memory, out.Stats.BytesOwned = have.uses()
-	out.Limits = s.LimitUses()
+	out.Limits, out.Refusals = s.limitUses(), s.authority.refusals()
 	return out
 }
 
@@ -106,7 +111,7 @@ func (s *Server) stats(have *memorySnapshot, sessions []message.SessionInfo) mes
 		Tasks: uint64(tasks.Pending + tasks.Running + tasks.Kept), TasksRunning: uint64(tasks.Running), TasksPending: uint64(tasks.Pending),
 		TasksCompleted: tasks.Succeeded, TasksFailed: tasks.Failed, TasksCancelled: tasks.Cancelled, TasksExpired: tasks.Expired,
 		Models: uint64(catalogStats.Names), Versions: uint64(catalogStats.Versions), Leases: uint64(catalogStats.Leases), Watchers: uint64(catalogStats.Watchers),
-		SlabsReused: s.Totals.Slabs.Reused.Load(), SlabsFresh: s.Totals.Slabs.Fresh.Load(), SlabsRefused: s.Totals.Slabs.Refused.Load(),
+		SlabsReused: s.Totals.Kept.Reused.Load(), SlabsFresh: s.Totals.Kept.Fresh.Load(), SlabsRefused: s.Totals.Kept.Refused.Load(),
 		PoolSlabs: uint64(pools.Slabs), PoolBytes: uint64(pools.Bytes),
 		PoolReused: uint64(pools.Reused), PoolFresh: uint64(pools.Fresh), PoolBusy: uint64(pools.Busy),
 	}
@@ -134,7 +139,7 @@ func (s *Server) describeEndpoints() []message.EndpointStats {
 
 // describeSessions returns the server's own session and its clients, oldest first, with what they hold.
 func (s *Server) describeSessions(have *memorySnapshot) []message.SessionInfo {
-	list := s.Describe()
+	list := s.describeClients()
 	slices.SortFunc(list, func(a, b message.SessionInfo) int { return cmp.Compare(a.Session, b.Session) })
 	leased := map[uint64][][]*tensor.Storage{}
 	leases := map[uint64]int{}

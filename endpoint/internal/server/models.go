@@ -8,23 +8,21 @@ import (
 	"math"
 	"slices"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
-	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // ModelsConfig holds the dependencies and settings of a server's models.
 type ModelsConfig struct {
 	Log     *slog.Logger          // for operators
-	Frame   wire.Limits           // limits of answers to readers
 	Devices transfer.Devices      // devices on which clients may publish
 	Names   *transfer.MemoryNames // names of the server's shared memory
-	Retain  int                   // number of superseded versions that are kept without readers
-	One     Bounds                // of one client's publications
-	All     Bounds                // of the publications of all clients together
+	Retain  catalog.Retention     // superseded versions that are kept without readers
+	Limits  status.Limits         // of the server
 	// Digest computes the digests of a state dict, like [module.Digests].
 	Digest func(ctx context.Context, sd *module.StateDict, workers int) (map[string]module.Digest, error)
 }
@@ -39,6 +37,11 @@ type Models struct {
 	loads   loads
 	digests digester
 	keeping *keeping // nil if the versions end with this server
+	expiry  expiry
+	changes gate
+
+	store     keep.Store // of keeping
+	catalogID string     // of kept or adopted versions; empty if they began with this server and end with it
 }
 
 // NewModels returns the models of a server without versions.
@@ -56,6 +59,7 @@ func (m *Models) StopDigests() { m.digests.close() }
 // errors of the catalog.
 func (m *Models) Close() error {
 	m.digests.work.Wait()
+	m.expiry.close()
 	m.keeping.finish()
 	err := m.Catalog.Close()
 	if m.keeping != nil {
@@ -93,14 +97,16 @@ func (m *Models) List() (out message.Listed) {
 
 // Publication is a state dict to be published as a version.
 type Publication struct {
-	Name      string            // published name
-	StateDict *module.StateDict // owned by the publication
-	Origin    catalog.Origin    // publisher and source
-	Digests   bool              // compute digests
-	After     uint64            // the version's number is greater
-	SourceID  string            // identifies the content of the source, for the next owner
-	adopted   uint64            // id of a version that an earlier owner has recorded
-	charge    *charge           // of a client; nil for publications of the server's own process
+	Name      string             // published name
+	StateDict *module.StateDict  // owned by the publication
+	Origin    catalog.Origin     // publisher and source
+	Digests   bool               // compute digests
+	After     uint64             // the version's number is greater
+	SourceID  string             // identifies the content of the source, for the next owner
+	Retain    *catalog.Retention // replaces the retention of the name; nil leaves it
+	adopted   uint64             // id of a version that an earlier owner has recorded
+	tensors   []byte             // digests that an earlier owner has computed
+	charge    *charge            // of a client; nil for publications of the server's own process
 }
 
 // Publish publishes a state dict as the next version of a name. It takes ownership of the state dict even if it fails.
@@ -126,9 +132,11 @@ func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, er
 	if p.After > catalog.MaxAfter {
 		return 0, fmt.Errorf("%w: versions continue from a number of at most 2⁵³, not %d", status.ErrInvalid, p.After)
 	}
-	if err = context.Cause(ctx); err != nil {
+	if err = m.changes.enter(ctx); err != nil {
 		return 0, err
 	}
+	defer m.changes.exit()
+	status.Reach("publish begun")
 	if err = m.freeze(p); err != nil {
 		return 0, err
 	}
@@ -136,25 +144,32 @@ func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, er
 	if err != nil {
 		return 0, err
 	}
+	stored := m.keeping.start(&p, out)
+	undo = append(undo, func() error { m.keeping.cancel(stored); return nil })
 	m.nameExport(out)
 	undo = append(undo, func() error { m.closeExport(out); return nil })
 	p.Origin.Source = status.ShortText(p.Origin.Source, status.MaxSourceBytes)
 	if err = m.attachable(p, out); err != nil {
 		return 0, err
 	}
-	if err = m.keeping.put(&p, out); err != nil {
+	if err = m.keeping.put(&p, out, stored); err != nil {
 		return 0, err
 	}
+	out.SourceID = p.SourceID
 	m.exports.put(sd, out) // before publication: the first reader may arrive at once
 	if p.Digests {
-		m.digests.add(sd)
+		m.digests.add(sd, p.tensors)
 	}
 	undo = []func() error{func() error { m.release(sd); return nil }} // the catalog closes sd
-	if version, err = m.Catalog.PublishAfter(p.Name, p.After, sd, p.Origin); err != nil {
+	if version, err = m.Catalog.PublishWith(p.Name, sd, p.Origin, catalog.PublishOptions{After: p.After, Retain: p.Retain}); err != nil {
 		return 0, err
 	}
+	status.Reach("publish visible")
 	m.digests.published(sd, p.Name, version)
 	m.loads.published(p.Name)
+	if m.expiry.needed(m.Retain, p.Retain) {
+		m.expire()
+	}
 	m.Log.Info("published", "name", p.Name, "version", version, "tensors", sd.Len(), "source", p.Origin.Source)
 	return version, nil
 }
@@ -171,7 +186,7 @@ func (m *Models) freeze(p Publication) error {
 
 // attachable encodes the manifest for readers. It fails if the version does not fit in a frame.
 func (m *Models) attachable(p Publication, out *transfer.Export) error {
-	limits := m.Frame.WithDefaults()
+	limits := m.Limits.Wire.WithDefaults()
 	frame, files := limits.Frame, limits.Files
 	if len(out.Files) > files {
 		return fmt.Errorf("%w: %d storages; a frame has at most %d, load the model into fewer", status.ErrTooLarge, len(out.Files), files)
@@ -187,7 +202,11 @@ func (m *Models) attachable(p Publication, out *transfer.Export) error {
 }
 
 // Withdraw withdraws a name. It returns the error of the catalog.
-func (m *Models) Withdraw(name string) error {
+func (m *Models) Withdraw(ctx context.Context, name string) error {
+	if err := m.changes.enter(ctx); err != nil {
+		return err
+	}
+	defer m.changes.exit()
 	if err := m.Catalog.Withdraw(name); err != nil {
 		return err
 	}

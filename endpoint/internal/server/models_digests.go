@@ -34,6 +34,7 @@ type versionKey struct {
 
 // digestJob computes the digests of one version.
 type digestJob struct {
+	of   *module.StateDict // in the catalog; only to identify it
 	sd   *module.StateDict // an alias; finish closes it
 	ctx  context.Context   // ends when the version is dropped
 	stop context.CancelCauseFunc
@@ -52,8 +53,9 @@ type digestJob struct {
 // errVersionGone is the error of digests whose version was dropped by the catalog before they were computed.
 var errVersionGone = fmt.Errorf("%w: the version was freed before its digests were computed", status.ErrNotFound)
 
-// add creates the job for a state dict before the catalog owns it. It borrows the state dict.
-func (d *digester) add(sd *module.StateDict) {
+// add creates the job for a state dict before the catalog owns it. It borrows the state dict. tensors are digests that an
+// earlier owner has computed; nil for none.
+func (d *digester) add(sd *module.StateDict, tensors []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -62,9 +64,30 @@ func (d *digester) add(sd *module.StateDict) {
 	if d.jobs == nil {
 		d.jobs, d.byVersion = map[*module.StateDict]*digestJob{}, map[versionKey]*digestJob{}
 	}
-	j := &digestJob{sd: sd.Alias(), done: make(chan struct{})}
+	j := &digestJob{of: sd, sd: sd.Alias(), done: make(chan struct{})}
 	j.ctx, j.stop = context.WithCancelCause(context.Background())
 	d.jobs[sd] = j
+	if tensors != nil {
+		j.adopt(tensors)
+	}
+}
+
+// adopt finishes the job with known digests of the tensors. If they do not fit the state dict, they are computed.
+func (j *digestJob) adopt(tensors []byte) {
+	each := map[string]module.Digest{}
+	for name := range j.sd.All() {
+		if len(tensors) < len(module.Digest{}) {
+			return
+		}
+		each[name] = module.Digest(tensors[:len(module.Digest{})])
+		tensors = tensors[len(module.Digest{}):]
+	}
+	whole, column, err := packDigests(j.sd, each)
+	if err != nil || len(tensors) > 0 {
+		return
+	}
+	j.whole, j.tensors, j.begun = whole, column, true
+	j.finish(nil)
 }
 
 // published records the version number of a state dict and queues its job. It does nothing if the catalog has already
@@ -78,6 +101,9 @@ func (d *digester) published(sd *module.StateDict, name string, version uint64) 
 	}
 	j.key = versionKey{name, version}
 	d.byVersion[j.key] = j
+	if j.begun { // adopted
+		return
+	}
 	d.queue = append(d.queue, j)
 	if !d.running {
 		d.running = true
@@ -145,7 +171,7 @@ func (d *digester) run() {
 		log := d.of.Log.With("name", j.key.name, "version", j.key.version)
 		d.mu.Unlock()
 		start := time.Now()
-		j.compute(d.of.Digest)
+		j.compute(d.of.Digest, func() { d.of.keeping.digested(j.of, j.tensors) })
 		switch {
 		case j.err == nil:
 			log.Info("digests computed", "digest", j.whole.String(), "took", time.Since(start))
@@ -156,11 +182,15 @@ func (d *digester) run() {
 	}
 }
 
-// compute reads all tensors. If cancelled, it fails with the cause of the job's context.
-func (j *digestJob) compute(digest func(context.Context, *module.StateDict, int) (map[string]module.Digest, error)) {
+// compute reads all tensors. It calls store before waiters learn of the digests, so the next owner knows what this one has
+// answered. If cancelled, it fails with the cause of the job's context.
+func (j *digestJob) compute(digest func(context.Context, *module.StateDict, int) (map[string]module.Digest, error), store func()) {
 	each, err := digest(j.ctx, j.sd, 1)
 	if err == nil {
 		j.whole, j.tensors, err = packDigests(j.sd, each)
+	}
+	if err == nil {
+		store()
 	}
 	j.finish(err)
 }
@@ -195,6 +225,22 @@ func (j *digestJob) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// computed returns the digests of the tensors; nil if they are not computed. j may be nil.
+func (j *digestJob) computed() []byte {
+	if j == nil {
+		return nil
+	}
+	select {
+	case <-j.done:
+	default:
+		return nil
+	}
+	if j.err != nil {
+		return nil
+	}
+	return j.tensors
 }
 
 // state returns the state of the job and, if it is computed, the digest of the whole version.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
@@ -22,6 +23,8 @@ import (
 type keeping struct {
 	*keep.Keep
 	log *slog.Logger
+
+	adopting bool // changes repeat what the journal has; constant while clients are admitted
 
 	mu     sync.Mutex
 	by     map[*module.StateDict]*keptVersion
@@ -36,37 +39,87 @@ type keptVersion struct {
 	version  keep.Version
 }
 
-// put stores the memory of a version that will be published. It does nothing for memory without descriptors, which
-// ends with the owner.
-func (k *keeping) put(p *Publication, out *transfer.Export) error {
+// storing is the memory of a version on its way into the store.
+type storing struct {
+	files int
+	id    uint64
+	err   error
+	done  chan struct{} // closed when id or err is set
+}
+
+// start begins to store the memory of a version that will be published, while the publication is prepared further. It
+// returns nil for memory without descriptors, which ends with the owner, and for adopted memory, which is stored already.
+// The files are borrowed until done is closed.
+func (k *keeping) start(p *Publication, out *transfer.Export) *storing {
 	if k == nil {
 		return nil
 	}
-	v := &keptVersion{id: p.adopted, recorded: p.adopted != 0, files: len(out.Files), version: keep.Version{
-		Name: p.Name, Publisher: originOf(p.Origin), SourceID: p.SourceID, Digests: p.Digests, Manifest: out.Manifest, Handles: out.Handles,
-	}}
 	for _, h := range out.Handles {
 		if h.File < 0 {
 			k.log.Warn("a version is not kept: its memory has no descriptor and ends with this process", "name", p.Name, "kind", h.Kind)
 			return nil
 		}
 	}
-	if !v.recorded {
-		var err error
-		if v.id, err = k.Put(out.Files); err != nil {
-			return err
-		}
+	s := &storing{files: len(out.Files), id: p.adopted, done: make(chan struct{})}
+	if p.adopted != 0 {
+		close(s.done)
+		return s
 	}
+	go func() {
+		defer close(s.done)
+		s.id, s.err = k.Put(out.Files)
+		status.Reach("publish stored")
+	}()
+	return s
+}
+
+// cancel waits for the store and removes what it has received.
+func (k *keeping) cancel(s *storing) {
+	if s == nil {
+		return
+	}
+	<-s.done
+	if s.err == nil {
+		k.Discard(s.id, s.files)
+	}
+}
+
+// put registers a stored version, which record then writes to the journal.
+func (k *keeping) put(p *Publication, out *transfer.Export, s *storing) error {
+	if s == nil {
+		return nil
+	}
+	<-s.done
+	if errors.Is(s.err, errors.ErrUnsupported) {
+		k.log.Warn("a version is not kept: the store cannot have its memory, which ends with this process", "name", p.Name, "error", s.err)
+		return nil
+	}
+	if s.err != nil {
+		return s.err
+	}
+	v := &keptVersion{id: s.id, recorded: p.adopted != 0, files: s.files, version: keptFields(p, out)}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.by[p.StateDict] = v
 	return nil
 }
 
+// keptFields returns the fields of a version that are known before its publication.
+func keptFields(p *Publication, out *transfer.Export) keep.Version {
+	return keep.Version{
+		Name: p.Name, Publisher: originOf(p.Origin), SourceID: p.SourceID, Digests: p.Digests, Manifest: out.Manifest, Handles: out.Handles,
+	}
+}
+
 // record is the catalog's callback before a change becomes visible. What it has recorded, the next owner adopts.
 func (k *keeping) record(change catalog.Change) error {
+	if k.adopting {
+		return nil
+	}
 	if change.StateDict == nil {
-		return k.Withdrawn(change.Name)
+		err := k.Withdrawn(change.Name)
+		status.Reach("withdraw recorded")
+		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -75,11 +128,29 @@ func (k *keeping) record(change catalog.Change) error {
 		return nil
 	}
 	v.version.Number, v.version.At = change.Version, change.Origin.At.UnixNano()
+	v.version.Retain = encodeRetention(change.Retain)
 	if err := k.Published(v.id, v.version, v.files); err != nil {
 		return err
 	}
-	v.recorded, v.version = true, keep.Version{}
+	v.recorded, v.version = true, keep.Version{} // the exports have the manifest
+	status.Reach("publish recorded")
 	return nil
+}
+
+// digested records the computed digests of the tensors of a version.
+func (k *keeping) digested(sd *module.StateDict, tensors []byte) {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := k.by[sd]
+	if v == nil || !v.recorded || k.closed {
+		return
+	}
+	if err := k.Digested(v.id, tensors); err != nil {
+		k.log.Warn("digests are not kept; the next owner computes them again", "error", err)
+	}
 }
 
 // drop forgets a version that the catalog has dropped or that was not published.
@@ -100,6 +171,33 @@ func (k *keeping) drop(sd *module.StateDict) {
 	}
 }
 
+// lost removes a version that could not be adopted.
+func (k *keeping) lost(id uint64) {
+	if k != nil {
+		k.Freed(id)
+	}
+}
+
+// of returns a version in the store; nil if it is not kept.
+func (k *keeping) of(sd *module.StateDict) *keptVersion {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.by[sd]
+}
+
+// replace continues with another journal that has the given versions.
+func (k *keeping) replace(with *keep.Keep, by map[*module.StateDict]*keptVersion) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for sd, v := range by {
+		if k.by[sd] == nil { // freed in the meantime
+			with.Freed(v.id)
+			delete(by, sd)
+		}
+	}
+	k.Keep, k.by, k.closed = with, by, false
+}
+
 // finish leaves the versions to the next owner. Later changes are not recorded.
 func (k *keeping) finish() {
 	if k != nil {
@@ -118,7 +216,7 @@ type Adopted struct {
 	Current  bool   // new readers get it
 }
 
-// adoptedHolder is the holder of superseded versions until their readers have renewed their leases.
+// adoptedHolder is the holder of superseded and withdrawn versions until their readers have renewed their leases.
 var adoptedHolder = catalog.Holder{ID: math.MaxUint64, PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: "readers of the previous owner"}
 
 // renewalTime is the time that the readers of superseded versions have to renew their leases with the next owner.
@@ -128,52 +226,79 @@ const renewalTime = 10 * time.Second
 // Adopt opens the store, publishes what an earlier owner has left in it, and records changes from now on. Versions keep
 // their names and numbers. A version that cannot be mapped is dropped and logged. Call it before clients are admitted.
 func (m *Models) Adopt(store keep.Store) ([]Adopted, error) {
+	status.Reach("adopt begun")
 	kept, versions, numbers, err := keep.Open(store, m.Log)
 	if err != nil {
 		return nil, fmt.Errorf("adopt the versions of an earlier owner: %w", err)
 	}
-	m.keeping = &keeping{Keep: kept, log: m.Log, by: map[*module.StateDict]*keptVersion{}}
-	var list []Adopted
-	held := false
+	m.keep(kept, store)
+	status.Reach("adopt opened")
+	list, _ := m.adoptAll(versions, numbers)
+	return list, nil
+}
+
+// adoptAll publishes the versions, which are sorted by name and number. It logs versions that are lost, and returns the
+// number of them.
+func (m *Models) adoptAll(versions []keep.Adopted, numbers keep.Numbers) (list []Adopted, lost int) {
+	if k := m.keeping; k != nil {
+		k.adopting = true
+		defer func() { k.adopting = false }()
+	}
 	for i, v := range versions {
 		a := Adopted{Name: v.Name, Version: v.Number, Source: v.Publisher.Source, SourceID: v.SourceID}
-		a.Current = i+1 == len(versions) || versions[i+1].Name != v.Name
+		last := i+1 == len(versions) || versions[i+1].Name != v.Name
+		a.Current = last && !v.Withdrawn
 		if err := m.adopt(v); err != nil {
 			m.Log.Error("a version of an earlier owner is lost", "name", v.Name, "version", v.Number, "error", err)
+			lost++
 			continue
 		}
 		if !a.Current {
-			_, err := m.Catalog.Acquire(v.Name, v.Number, adoptedHolder)
-			held = held || err == nil
+			_, _ = m.Catalog.Acquire(v.Name, v.Number, adoptedHolder) // fails only if the version is not the newest
 		}
-		list = append(list, a)
+		if v.Withdrawn && (last || !versions[i+1].Withdrawn) {
+			_ = m.Catalog.Withdraw(v.Name) // fails only if the name has no version
+		}
+		if !v.Withdrawn {
+			list = append(list, a)
+		}
 	}
 	m.Catalog.Continue(numbers.Last, numbers.Floor)
-	if held {
-		time.AfterFunc(renewalTime, func() { m.Catalog.ReleaseHolder(adoptedHolder.ID) })
-	}
-	return list, nil
+	status.Reach("adopt done")
+	return list, lost
+}
+
+// Serve is called when clients are admitted. The readers of superseded and withdrawn versions of an earlier owner then
+// have some time to renew their leases.
+func (m *Models) Serve() {
+	time.AfterFunc(renewalTime, func() { m.Catalog.ReleaseHolder(adoptedHolder.ID) })
 }
 
 // adopt publishes one version of an earlier owner. It takes the files.
 func (m *Models) adopt(v keep.Adopted) error {
 	sd, err := m.importKept(v)
 	if err != nil {
-		m.keeping.Freed(v.ID)
+		m.keeping.lost(v.ID)
 		return err
 	}
 	origin := catalog.Origin{
 		Source: v.Publisher.Source, At: time.Unix(0, v.At),
 		Publisher: catalog.Holder{PID: v.Publisher.PID, UID: v.Publisher.UID, Label: v.Publisher.Label},
 	}
+	retain, err := retentionOf(v.Retain)
+	if err != nil {
+		m.Log.Warn("a kept retention is ignored", "name", v.Name, "error", err)
+	}
 	number, err := m.Publish(context.Background(), Publication{
-		Name: v.Name, StateDict: sd, Origin: origin, Digests: v.Digests, After: v.Number - 1, SourceID: v.SourceID, adopted: v.ID,
+		Name: v.Name, StateDict: sd, Origin: origin, Digests: v.Digests, After: v.Number - 1, SourceID: v.SourceID, Retain: retain,
+		adopted: v.ID, tensors: v.Tensors,
 	})
+	status.Reach("adopt published")
 	if err == nil && number != v.Number {
 		err = fmt.Errorf("its number %d is not above that of an earlier version", v.Number)
 	}
 	if err != nil {
-		m.keeping.Freed(v.ID)
+		m.keeping.lost(v.ID)
 	}
 	return err
 }
@@ -200,10 +325,7 @@ func originOf(o catalog.Origin) message.Origin {
 	return message.Origin{PID: o.Publisher.PID, UID: o.Publisher.UID, Label: o.Publisher.Label, Source: o.Source}
 }
 
-// CatalogID returns the id of the kept catalog; empty if the versions end with this server.
+// CatalogID returns the id of the adopted or kept catalog; empty if the versions began with this server and end with it.
 func (m *Models) CatalogID() string {
-	if m.keeping == nil {
-		return ""
-	}
-	return m.keeping.Catalog()
+	return m.catalogID
 }

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"slices"
+
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
@@ -16,7 +18,7 @@ const (
 
 // pageRoom returns the maximum size in bytes of an answer that lists versions.
 func (m *Models) pageRoom() int64 {
-	frame := m.Frame.WithDefaults().Frame
+	frame := m.Limits.Wire.WithDefaults().Frame
 	return min(frame/2, pageBytes)
 }
 
@@ -36,15 +38,21 @@ func fitVersion(name string, v *message.VersionInfo, room int64) {
 	}
 }
 
-// page returns one part of the list of versions, up to pageRoom, and the loads.
-func (m *Models) page(in message.List) message.Listed {
+// page returns one part of the list of versions, up to pageRoom, and the loads. If sees is not nil, it selects the names.
+func (m *Models) page(in message.List, sees func(name string) bool) message.Listed {
 	var out message.Listed
 	room := m.pageRoom()
 	if in.After == "" {
 		out.Loading = m.loads.list()
+		if sees != nil {
+			out.Loading = slices.DeleteFunc(out.Loading, func(l message.Loading) bool { return !sees(l.Name) })
+		}
 	}
 	left := room
 	m.Catalog.Page(in.After, in.AfterVersion, func(name string, current uint64, info catalog.VersionInfo) bool {
+		if sees != nil && !sees(name) {
+			return true
+		}
 		v := encodeVersion(info)
 		fitVersion(name, &v, room)
 		left -= sizeOfVersion(name, &v)

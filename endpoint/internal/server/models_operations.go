@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
@@ -22,16 +23,26 @@ func (m *modelOperations) acquire(_ context.Context, r *session.Request) (sessio
 		return nil, err
 	}
 	ses, c := r.Session, clientOf(r.Session)
+	if err := c.may(access.Acquire, in.Name); err != nil {
+		return nil, err
+	}
 	// A client that acquires an old version receives an event about the newest one at once.
-	sub, err := ses.Events.Add(r.ID, &namesSource{of: m.Catalog, names: []string{in.Name}, current: in.Version != 0})
+	source := &namesSource{of: m.Catalog, names: []string{in.Name}, current: in.Version != 0}
+	sub, err := ses.Events.Add(r.ID, source)
 	if err != nil {
 		return nil, err
 	}
 	lease, err := m.Catalog.Acquire(in.Name, in.Version, c.holder())
+	if err != nil && in.Version != 0 { // perhaps a reader of an earlier owner renews its lease on a withdrawn version
+		if renewed, renewal := m.Catalog.Renew(in.Name, in.Version, adoptedHolder.ID, c.holder()); renewal == nil {
+			lease, err, source.withdrawn = renewed, nil, in.Version
+		}
+	}
 	if err != nil {
 		ses.Events.Remove(r.ID)
 		return nil, m.loads.absent(in.Name, status.Absent(err))
 	}
+	status.Reach("acquire leased")
 	c.leases.put(lease.ID, r.ID)
 	out := m.exports.of(lease.StateDict())
 	return &sharedAnswer{
@@ -75,12 +86,20 @@ func (m *modelOperations) publish(ctx context.Context, r *session.Request) (sess
 	if err := r.Decode(&in); err != nil {
 		return nil, err
 	}
+	c := clientOf(r.Session)
 	if err := CheckName(in.Name); err != nil {
+		return nil, err
+	}
+	if err := c.may(access.Publish, in.Name); err != nil {
+		return nil, err
+	}
+	retain, err := retentionOf(in.Retain)
+	if err != nil {
 		return nil, err
 	}
 	charged, err := newCharge(r.Session.ID, &in, r.Files)
 	if err == nil {
-		err = m.quotas.take(charged, &m.One, &m.All)
+		err = m.quotas.take(charged, m.Limits.Publish, m.Limits.PublishTotal)
 	}
 	if err != nil {
 		return nil, err
@@ -90,22 +109,28 @@ func (m *modelOperations) publish(ctx context.Context, r *session.Request) (sess
 		m.quotas.giveBack(charged)
 		return nil, err
 	}
-	origin := catalog.Origin{Source: in.Source, Publisher: clientOf(r.Session).holder()}
-	version, err := m.Publish(ctx, Publication{Name: in.Name, StateDict: sd, Origin: origin, Digests: in.Digests, After: in.After, charge: &charged})
+	bytes, origin := sd.Bytes(), catalog.Origin{Source: in.Source, Publisher: c.holder()}
+	version, err := m.Publish(ctx, Publication{Name: in.Name, StateDict: sd, Origin: origin, Digests: in.Digests, After: in.After, Retain: retain, charge: &charged})
 	if err != nil {
 		return nil, status.Absent(err)
 	}
+	c.audit(changePublish, "name", in.Name, "version", version, "bytes", bytes)
 	return &answer{body: message.Published{Version: version}}, nil
 }
 
-func (m *modelOperations) withdraw(_ context.Context, r *session.Request) (session.Reply, error) {
+func (m *modelOperations) withdraw(ctx context.Context, r *session.Request) (session.Reply, error) {
 	var in message.Withdraw
 	if err := r.Decode(&in); err != nil {
 		return nil, err
 	}
-	if err := m.Withdraw(in.Name); err != nil {
+	c := clientOf(r.Session)
+	if err := c.may(access.Withdraw, in.Name); err != nil {
+		return nil, err
+	}
+	if err := m.Withdraw(ctx, in.Name); err != nil {
 		return nil, status.Absent(err)
 	}
+	c.audit(changeWithdraw, "name", in.Name)
 	return &answer{body: message.Withdrawn{}}, nil
 }
 
@@ -114,12 +139,15 @@ func (m *modelOperations) list(_ context.Context, r *session.Request) (session.R
 	if err := r.Decode(&in); err != nil {
 		return nil, err
 	}
-	return &answer{body: m.page(in)}, nil
+	return &answer{body: m.page(in, clientOf(r.Session).sees(access.List))}, nil
 }
 
 func (m *modelOperations) info(_ context.Context, r *session.Request) (session.Reply, error) {
 	var in message.Info
 	if err := r.Decode(&in); err != nil {
+		return nil, err
+	}
+	if err := clientOf(r.Session).may(access.List, in.Name); err != nil {
 		return nil, err
 	}
 	info, err := m.Catalog.Info(in.Name)
@@ -165,7 +193,11 @@ func (m *modelOperations) digests(ctx context.Context, r *session.Request) (sess
 	if err := r.Decode(&in); err != nil {
 		return nil, err
 	}
-	lease, err := m.Catalog.Acquire(in.Name, in.Version, clientOf(r.Session).holder())
+	c := clientOf(r.Session)
+	if err := c.may(access.List, in.Name); err != nil {
+		return nil, err
+	}
+	lease, err := m.Catalog.Acquire(in.Name, in.Version, c.holder())
 	if err != nil {
 		return nil, m.loads.absent(in.Name, status.Absent(err))
 	}

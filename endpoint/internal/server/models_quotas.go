@@ -11,15 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Bounds limit the publications of clients. The server's limits with the same names document them.
-type Bounds struct {
-	Versions      int   // of all names
-	Storages      int   // of all versions
-	Bytes         int64 // of the storages
-	ManifestBytes int64 // cost of the manifests; see ManifestCost
-}
-
-// Usage is the part of [Bounds] in use.
+// Usage is the part of [status.PublishLimits] in use.
 type Usage struct {
 	Versions, Storages int   // published
 	Bytes, Manifests   int64 // of the storages; cost of the manifests
@@ -33,7 +25,7 @@ func (u *Usage) add(v Usage, sign int) {
 }
 
 // room returns an error if u plus more would exceed a limit. subject is the subject of the error text.
-func (l *Bounds) room(u, more Usage, subject string) error {
+func room(l status.PublishLimits, u, more Usage, subject string) error {
 	switch {
 	case u.Versions+more.Versions > l.Versions:
 		return status.Exceeded(status.LimitVersions, "%s may have %d versions published, and has %d", subject, l.Versions, u.Versions)
@@ -98,17 +90,17 @@ func ManifestCost(m *message.Manifest) int64 {
 }
 
 // take charges a publication. The caller must call giveBack or bind.
-func (q *quotas) take(c charge, one, all *Bounds) error {
+func (q *quotas) take(c charge, one, all status.PublishLimits) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	u := q.by[c.session]
 	if u == nil {
 		u = new(Usage)
 	}
-	if err := one.room(*u, c.Usage, "this client"); err != nil {
+	if err := room(one, *u, c.Usage, "this client"); err != nil {
 		return err
 	}
-	if err := all.room(q.total, c.Usage, "clients"); err != nil {
+	if err := room(all, q.total, c.Usage, "clients"); err != nil {
 		return err
 	}
 	if q.by == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
@@ -19,15 +20,19 @@ func (m *modelOperations) watch(_ context.Context, r *session.Request) (session.
 	if len(in.Names) > session.MaxNames {
 		return nil, fmt.Errorf("%w: a watch has at most %d names, watch all instead", status.ErrLimit, session.MaxNames)
 	}
+	c := clientOf(r.Session)
 	for _, name := range in.Names {
 		if err := CheckName(name); err != nil {
+			return nil, err
+		}
+		if err := c.may(access.List, name); err != nil {
 			return nil, err
 		}
 	}
 	if len(in.Names) == 0 {
 		in.Names = nil
 	}
-	return subscribe(r, &namesSource{of: m.Catalog, names: in.Names, current: true}, message.Watching{})
+	return subscribe(r, &namesSource{of: m.Catalog, names: in.Names, current: true, client: c}, message.Watching{})
 }
 
 // namesSource reports events of names. The catalog's watcher keeps the newest event of each name.
@@ -35,7 +40,10 @@ type namesSource struct {
 	of      *catalog.Catalog
 	names   []string // nil for all
 	current bool     // report current versions first
-	watcher *catalog.Watcher
+	client  *client  // only names that this client may list are reported; nil for all
+	// withdrawn is a version of the only name that was withdrawn at an earlier owner; 0 for none. It is reported first.
+	withdrawn uint64
+	watcher   *catalog.Watcher
 }
 
 // Weight implements [session.Source]. A watch of all names has the maximum weight of a watch because its queue may
@@ -58,7 +66,14 @@ func (n *namesSource) Take() (events []any) {
 		n.current = false
 		list = append(currentVersions(n.of, n.names), list...)
 	}
+	if n.withdrawn != 0 {
+		list = append([]catalog.Event{{Kind: catalog.Withdrawn, Name: n.names[0], Version: n.withdrawn}}, list...)
+		n.withdrawn = 0
+	}
 	for _, event := range list {
+		if n.client != nil && event.Name != "" && !n.client.allowed(access.List, event.Name) { // the policy may change during the watch
+			continue
+		}
 		if out, ok := encodeEvent(event); ok {
 			events = append(events, out)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -27,12 +28,21 @@ func (o *objectOperations) info(_ context.Context, r *session.Request) (session.
 	if err := r.Decode(&in); err != nil {
 		return nil, err
 	}
-	info, err := o.engine.Objects.Info(in.ID, r.Session.ID)
+	info, err := o.described(r.Session, in.ID)
 	if err != nil {
 		return nil, err
 	}
 	o.complete(&info)
 	return &answer{body: info}, nil
+}
+
+// described returns the description of an object that the client holds or whose endpoint it may call.
+func (o *objectOperations) described(ses *session.Session, id string) (message.ObjectInfo, error) {
+	info, err := o.engine.Objects.Info(id, ses.ID)
+	if err == nil && info.Mine == 0 {
+		err = clientOf(ses).may(access.Call, info.Endpoint)
+	}
+	return info, err
 }
 
 // list returns the objects that fit one answer.
@@ -41,7 +51,7 @@ func (o *objectOperations) list(_ context.Context, r *session.Request) (session.
 	if err := r.Decode(&in); err != nil {
 		return nil, err
 	}
-	return &answer{body: o.listed(in, r.Session.ID)}, nil
+	return &answer{body: o.listed(in, r.Session)}, nil
 }
 
 // destroy removes all references to an object.
@@ -50,14 +60,16 @@ func (o *objectOperations) destroy(_ context.Context, r *session.Request) (sessi
 	if err := r.Decode(&in); err != nil {
 		return nil, err
 	}
-	if !ownerOrRoot(r.Session) {
-		return nil, fmt.Errorf("%w: only the owner's user and root may destroy objects that others hold", status.ErrPermission)
+	c := clientOf(r.Session)
+	if err := c.may(access.Destroy, ""); err != nil {
+		return nil, err
 	}
 	info, err := o.drop(in.ID, destroyed(r.Session))
 	if err != nil {
 		return nil, err
 	}
 	o.complete(&info)
+	c.audit(changeDestroy, "name", info.Endpoint, "object", in.ID)
 	return &answer{body: info}, nil
 }
 
@@ -108,6 +120,9 @@ func (o *objectOperations) release(_ context.Context, r *session.Request) (sessi
 func (o *objectOperations) refer(_ context.Context, r *session.Request) (session.Reply, error) {
 	var in message.Object
 	if err := r.Decode(&in); err != nil {
+		return nil, err
+	}
+	if _, err := o.described(r.Session, in.ID); err != nil {
 		return nil, err
 	}
 	token, err := o.engine.Objects.ReferAgain(in.ID, r.Session.ID, r.Session.LimitOf(o.limit))

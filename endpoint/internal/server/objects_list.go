@@ -1,6 +1,9 @@
 package server
 
 import (
+	"slices"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -21,10 +24,14 @@ func (o *objectOperations) drop(id, reason string) (message.ObjectInfo, error) {
 	return was, nil
 }
 
-// listed returns one page of a session's list.
-func (o *objectOperations) listed(in message.Objects, session uint64) message.ObjectsListed {
+// listed returns one page of a session's list. A page may have fewer objects than fit, because the client sees only those that
+// it holds and those of endpoints that it may call.
+func (o *objectOperations) listed(in message.Objects, ses *session.Session) message.ObjectsListed {
 	frame := o.frame.WithDefaults().Frame
-	out := o.engine.Objects.List(in, session, min(frame-engine.EnvelopeBytes, engine.MaxListBytes))
+	out := o.engine.Objects.List(in, ses.ID, min(frame-engine.EnvelopeBytes, engine.MaxListBytes))
+	if sees := clientOf(ses).sees(access.Call); sees != nil {
+		out.Objects = slices.DeleteFunc(out.Objects, func(info message.ObjectInfo) bool { return info.Mine == 0 && !sees(info.Endpoint) })
+	}
 	infos := make([]*message.ObjectInfo, len(out.Objects))
 	for i := range out.Objects {
 		infos[i] = &out.Objects[i]

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -13,8 +14,9 @@ import (
 
 // offerOperations are the operations of clients that offer endpoints.
 type offerOperations struct {
-	permit func(Peer, []string) error // nil refuses all offers
-	log    *slog.Logger
+	permit    func(Peer, []string) error // nil refuses all offers, unless there is a policy
+	authority *authority
+	log       *slog.Logger
 }
 
 // offer adds endpoints whose functions the client runs.
@@ -34,6 +36,7 @@ func (o *offerOperations) offer(_ context.Context, r *session.Request) (session.
 		after: func() {
 			for _, e := range in.Endpoints {
 				o.log.Info("offered", "endpoint", e.Name, "session", ses.ID, "pid", ses.Peer().PID)
+				clientOf(ses).audit(changeOffer, "name", e.Name)
 			}
 			w.Begin(id)
 		},
@@ -45,7 +48,7 @@ func (o *offerOperations) offer(_ context.Context, r *session.Request) (session.
 func (o *offerOperations) permitted(r *session.Request) (*message.Offer, error) {
 	ses := r.Session
 	switch {
-	case o.permit == nil:
+	case o.permit == nil && o.authority.policy.Load() == nil:
 		return nil, fmt.Errorf("%w: this owner does not accept offers of endpoints; start it with --offers (ServerOptions.Offers)", errors.ErrUnsupported)
 	case ses.InProcess():
 		return nil, fmt.Errorf("%w: a client of the owner's own process registers its functions in the owner's registry", errors.ErrUnsupported)
@@ -59,6 +62,12 @@ func (o *offerOperations) permitted(r *session.Request) (*message.Offer, error) 
 		names := make([]string, len(in.Endpoints))
 		for i, e := range in.Endpoints {
 			names[i] = e.Name
+			if err := clientOf(ses).may(access.Offer, e.Name); err != nil {
+				return nil, err
+			}
+		}
+		if o.permit == nil {
+			return in, nil
 		}
 		if err := o.permit(peerOf(ses), names); err != nil {
 			return nil, status.WithClass(status.ErrPermission, fmt.Errorf("the owner refused the offer: %w", err))

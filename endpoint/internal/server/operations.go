@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -12,22 +14,23 @@ import (
 // operations returns all operations that clients can request.
 func (s *Server) operations() map[message.Op]session.Operation {
 	models := &modelOperations{s.Models}
-	calls := &callOperations{engine: s.Engine, endpoints: s.Endpoints, intercept: s.Intercept, server: s.ID, objects: s.Limits.Objects, tasks: s.Limits.Tasks}
+	calls := &callOperations{engine: s.Engine, endpoints: &s.Endpoints, intercept: s.Intercept, server: s.ID, objects: s.Limits.Objects, tasks: s.Limits.Tasks}
 	tasks := &taskOperations{manager: s.Engine.Tasks, calls: calls}
-	objects := &objectOperations{engine: s.Engine, sessions: s, server: s.ID, limit: s.Limits.Objects, frame: s.Models.Frame, log: s.Log}
-	offers := &offerOperations{permit: s.PermitOffer, log: s.Log}
+	objects := &objectOperations{engine: s.Engine, sessions: s, server: s.ID, limit: s.Limits.Objects, frame: s.Limits.Wire, log: s.Log}
+	offers := &offerOperations{permit: s.PermitOffer, authority: &s.authority, log: s.Log}
 	return map[message.Op]session.Operation{
 		message.OpPing:       {Prepare: inOrder(ping)},
 		message.OpUnwatch:    {Prepare: inOrder(unwatch), Releases: true},
 		message.OpServerInfo: {Prepare: inOrder(s.info)},
 
-		message.OpAcquire:  {Prepare: inOrder(models.acquire)},
+		message.OpAcquire:  {Prepare: unlessLeaving(inOrder(models.acquire))},
 		message.OpRelease:  {Prepare: inOrder(models.release)},
 		message.OpPublish:  {Prepare: async(models.publish), Files: true},
 		message.OpWithdraw: {Prepare: async(models.withdraw)},
-		message.OpList:     {Prepare: inOrder(models.list)},
-		message.OpInfo:     {Prepare: inOrder(models.info)},
-		message.OpWatch:    {Prepare: inOrder(models.watch)},
+		message.OpRollback: {Prepare: async(models.rollback)},
+		message.OpList:     {Prepare: unlessLeaving(inOrder(models.list))},
+		message.OpInfo:     {Prepare: unlessLeaving(inOrder(models.info))},
+		message.OpWatch:    {Prepare: unlessLeaving(inOrder(models.watch))},
 		message.OpDigests:  {Prepare: async(models.digests)},
 
 		message.OpCall:               {Prepare: calls.prepareCall, Files: true},
@@ -72,11 +75,44 @@ func unwatch(_ context.Context, r *session.Request) (session.Reply, error) {
 	if err := r.Decode(&in); err != nil {
 		return nil, err
 	}
-	if w := clientOf(r.Session).worker(); w != nil && w.Withdraw(in.Watch) {
+	c := clientOf(r.Session)
+	if w := c.worker(); w != nil && w.Withdraw(in.Watch) {
+		c.audit(changeOfferEnds, "request", in.Watch)
 		return &answer{body: message.Unwatched{}}, nil
 	}
 	if !r.Session.Events.Remove(in.Watch) {
 		return nil, fmt.Errorf("%w: no watch has the id %d", status.ErrNotFound, in.Watch)
 	}
 	return &answer{body: message.Unwatched{}}, nil
+}
+
+// Endpoints holds the server's own endpoints and those offered by clients.
+type Endpoints struct {
+	Registry *engine.Registry // nil for none
+	Offers   *offering.Table  // offered by clients
+}
+
+// find returns the endpoint with the given name, registered or offered.
+func (e *Endpoints) find(name string) (*engine.Definition, error) {
+	d, err := e.Registry.Find(name)
+	if err == nil {
+		return d, nil
+	}
+	if d := e.Offers.Lookup(name); d != nil {
+		return d, nil
+	}
+	return nil, err
+}
+
+// lookup is find for a name within a message. It returns nil if there is no such endpoint.
+func (e *Endpoints) lookup(name []byte) *engine.Definition {
+	if d := e.Registry.Lookup(name); d != nil {
+		return d
+	}
+	return e.Offers.Lookup(string(name))
+}
+
+// List returns the server's own endpoints, then offered ones, each sorted by name.
+func (e *Endpoints) List() []*engine.Definition {
+	return append(e.Registry.List(), e.Offers.List()...)
 }

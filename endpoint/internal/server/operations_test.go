@@ -2,13 +2,15 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -17,18 +19,14 @@ import (
 // testServer returns a server with endpoints. No client is connected: tests run operations for the server's own session.
 func testServer(t *testing.T, endpoints ...*engine.Definition) *Server {
 	log := slog.New(slog.DiscardHandler)
-	e := engine.New(engine.Config{Server: "server", Log: log})
 	registry := new(engine.Registry)
 	for _, d := range endpoints {
 		require.NoError(t, registry.Add(d))
 	}
-	totals := &Totals{Totals: session.Totals{Answers: session.NewBudget("bytes", 1<<20, 0), Refusals: status.NewRefusals()}}
-	return New(Config{
-		ID: "server", Log: log, Engine: e, Models: NewModels(ModelsConfig{Log: log, Names: &e.Names}), Totals: totals,
-		Endpoints: &Endpoints{Registry: registry, Offers: offering.New(offering.Config{Log: log, Refusals: totals.Refusals})},
-		Limits:    Limits{Objects: 10, Tasks: 10},
-		Session:   session.Config{Log: log, Totals: &totals.Totals, Limits: session.Limits{Subscriptions: 10}},
-	})
+	s, err := New(Config{Log: log, Registry: registry, Limits: status.Limits{Objects: 10, Tasks: 10, Subscriptions: 10}})
+	require.NoError(t, err)
+	s.ID = "server"
+	return s
 }
 
 // perform runs one operation without a connection. out receives the reply, which is sent or lost.
@@ -51,6 +49,7 @@ func (s *Server) perform(t *testing.T, op message.Op, in, out any, sent bool) er
 }
 
 func TestCallWithoutConnection(t *testing.T) {
+	t.Parallel()
 	d := numberEndpoint()
 	s := testServer(t, d)
 	var out message.Returned
@@ -64,6 +63,7 @@ func TestCallWithoutConnection(t *testing.T) {
 
 // A call that panics returns an error, and the next call runs.
 func TestCallPanics(t *testing.T) {
+	t.Parallel()
 	d := numberEndpoint()
 	s := testServer(t, d)
 	invoke := d.Invoke
@@ -76,6 +76,7 @@ func TestCallPanics(t *testing.T) {
 
 // A client that did not receive its reference to an object has none.
 func TestLostReplyReleasesObject(t *testing.T) {
+	t.Parallel()
 	d := numberEndpoint()
 	d.Options.Managed = true
 	s := testServer(t, d)
@@ -95,6 +96,7 @@ func TestLostReplyReleasesObject(t *testing.T) {
 
 // A task is cancelled or dropped if its submitter did not receive the id.
 func TestLostReplyDropsTask(t *testing.T) {
+	t.Parallel()
 	s := testServer(t, numberEndpoint())
 	var info message.TaskInfo
 	require.NoError(t, s.perform(t, message.OpSubmit, message.Call{Endpoint: "number"}, &info, false))
@@ -109,6 +111,7 @@ func TestLostReplyDropsTask(t *testing.T) {
 
 // A lost subscription is removed. A client watches objects once.
 func TestObjectWatchWithoutConnection(t *testing.T) {
+	t.Parallel()
 	s := testServer(t)
 	events := &s.Sessions.Self().Events
 	require.NoError(t, s.perform(t, message.OpObjectWatch, message.WatchObjects{}, new(message.WatchingObjects), false))
@@ -122,7 +125,57 @@ func TestObjectWatchWithoutConnection(t *testing.T) {
 
 // Offers are refused unless the server permits them.
 func TestOfferRefusedWithoutPermission(t *testing.T) {
+	t.Parallel()
 	s := testServer(t)
 	err := s.perform(t, message.OpOffer, message.Offer{Endpoints: []message.EndpointInfo{{Name: "x"}}}, new(message.Offering), true)
 	require.ErrorContains(t, err, "does not accept offers")
+}
+
+func TestStreamCredit(t *testing.T) {
+	t.Parallel()
+	c := &credit{items: 2, more: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	require.NoError(t, c.take(ctx))
+	require.NoError(t, c.take(ctx))
+	taken := make(chan error)
+	go func() { taken <- c.take(ctx) }()
+	c.add(1)
+	require.NoError(t, <-taken)
+	go func() { taken <- c.take(ctx) }()
+	cancel()
+	require.ErrorIs(t, <-taken, context.Canceled)
+	for range 100 {
+		c.add(1<<64 - 1) // the sum must not overflow
+	}
+	require.NoError(t, c.take(context.Background()))
+}
+
+// The limits on clients are one table, equal to that of PROTOCOL.md.
+func TestLimitsTable(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../wire/PROTOCOL.md")
+	require.NoError(t, err)
+	require.Contains(t, string(text), limitMarkdown(), "copy this table to PROTOCOL.md")
+}
+
+// Digests that the owner computes for a client are charged to the client.
+func TestDigestsAreCharged(t *testing.T) {
+	t.Parallel()
+	in := message.Publish{Manifest: message.Manifest{NameLengths: make([]byte, 4*1000)}}
+	without, err := newCharge(1, &in, nil)
+	require.NoError(t, err)
+	in.Digests = true
+	with, err := newCharge(1, &in, nil)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, with.Manifests-without.Manifests, int64(32*1000), "each tensor has a digest")
+}
+
+// limitMarkdown returns the table of PROTOCOL.md.
+func limitMarkdown() string {
+	var b strings.Builder
+	b.WriteString("| limit | of one client | of all | beyond it | `limit` |\n|---|---|---|---|---|\n")
+	for _, r := range limitTable() {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | `%s` |\n", r.what, r.one, r.all, r.beyond, r.name)
+	}
+	return b.String()
 }

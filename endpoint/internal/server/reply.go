@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -23,6 +24,17 @@ func (handler) End() {}
 // inOrder returns the Prepare function of a brief operation. The session's reader performs it.
 func inOrder(h handler) func(*session.Request) (session.Run, session.Place, error) {
 	return func(*session.Request) (session.Run, session.Place, error) { return h, session.InOrder, nil }
+}
+
+// unlessLeaving refuses an operation after the session's goodbye. The client repeats it with the next owner, which may have
+// newer versions.
+func unlessLeaving(prepare func(*session.Request) (session.Run, session.Place, error)) func(*session.Request) (session.Run, session.Place, error) {
+	return func(r *session.Request) (session.Run, session.Place, error) {
+		if r.Session.InFlight.Leaving() {
+			return nil, session.InOrder, status.ErrLeaving
+		}
+		return prepare(r)
+	}
 }
 
 // async returns the Prepare function of an operation that may wait or compute.

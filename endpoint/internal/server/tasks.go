@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -41,14 +42,25 @@ func (o *taskOperations) deliver(r *session.Request, t *task.Task[*engine.Outcom
 	return o.calls.deliver(new(returned), clientOf(r.Session), made.Definition, res, made.Cached, made)
 }
 
-// task finds the task of a request.
+// task finds the task of a request. A client has access to its own tasks and to those of endpoints that it may call.
 func (o *taskOperations) task(r *session.Request) (*task.Task[*engine.Outcome], uint64, error) {
 	var in message.Task
 	if err := r.Decode(&in); err != nil {
 		return nil, 0, err
 	}
 	t, err := o.manager.Get(in.ID)
+	if err == nil {
+		err = mayUse(r.Session, t.Status())
+	}
 	return t, in.After, err
+}
+
+// mayUse returns an error if the client may not use a task.
+func mayUse(ses *session.Session, t task.Status) error {
+	if t.Owner == ses.ID {
+		return nil
+	}
+	return clientOf(ses).may(access.Call, t.Name)
 }
 
 func (o *taskOperations) info(_ context.Context, r *session.Request) (session.Reply, error) {
@@ -114,7 +126,11 @@ func (o *taskOperations) list(_ context.Context, r *session.Request) (session.Re
 		filter.Owner = r.Session.ID
 	}
 	var out message.TasksListed
+	sees := clientOf(r.Session).sees(access.Call)
 	for _, status := range o.manager.List(filter) {
+		if sees != nil && status.Owner != r.Session.ID && !sees(status.Name) {
+			continue
+		}
 		info := encodeTask(status)
 		if info.Error != nil {
 			info.Error = brief(info.Error)

@@ -47,7 +47,7 @@ func (c *call) callTask(ctx context.Context, a *engine.Arguments) (session.Reply
 }
 
 func (c *call) submit(ctx context.Context) (session.Reply, error) {
-	return c.counted(ctx, KindSubmit, (*call).submitEndpoint)
+	return c.counted(ctx, true, (*call).submitEndpoint)
 }
 
 // submitEndpoint starts a call as a task.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/task"
@@ -17,7 +18,8 @@ type tasksSource struct {
 	one     *task.Task[*engine.Outcome] // the task of filter.ID, also after the manager has dropped it
 	changes *task.Subscription[*engine.Outcome]
 	begun   bool
-	listed  map[string]uint64 // Seq of each task in the last list; nil if the last take listed nothing
+	sees    func(task.Status) bool // selects the tasks that the client may see; nil for all
+	listed  map[string]uint64      // Seq of each task in the last list; nil if the last take listed nothing
 }
 
 // newSource returns the source for the tasks that a session watches. It fails if a single requested task does not
@@ -56,6 +58,9 @@ func (t *tasksSource) Close()           { t.changes.Close() }
 // Take implements [session.Source].
 func (t *tasksSource) Take() (events []any) {
 	tell := func(kind message.TaskEventKind, s task.Status) {
+		if t.sees != nil && !t.sees(s) { // the policy may change during the watch
+			return
+		}
 		info := encodeTask(s)
 		events = append(events, message.TaskEvent{Kind: kind, Task: &info})
 	}
@@ -100,5 +105,12 @@ func (o *taskOperations) watch(_ context.Context, r *session.Request) (session.R
 	if err != nil {
 		return nil, err
 	}
+	if from.one != nil {
+		if err := mayUse(r.Session, from.one.Status()); err != nil {
+			return nil, err
+		}
+	}
+	c := clientOf(r.Session)
+	from.sees = func(t task.Status) bool { return t.Owner == c.session.ID || c.allowed(access.Call, t.Name) }
 	return subscribe(r, from, message.WatchingTasks{})
 }

@@ -43,6 +43,7 @@ func newTaskRunner(t *testing.T, capacity int) (*engine.Engine, func() string) {
 
 // Unsent events of a session are limited at the server too.
 func TestTaskWatchListsAgain(t *testing.T) {
+	t.Parallel()
 	e, run := newTaskRunner(t, 4)
 	kinds := func(events []any) (list []message.TaskEventKind) {
 		for _, e := range events {
@@ -88,6 +89,7 @@ func TestTaskWatchListsAgain(t *testing.T) {
 
 // A task that ends and is dropped while a client begins to watch it is reported all the same.
 func TestWatchedTaskIsDroppedBeforeTheList(t *testing.T) {
+	t.Parallel()
 	e, run := newTaskRunner(t, 1)
 	id := run()
 	from, err := (&taskOperations{manager: e.Tasks}).newSource(message.WatchTasks{ID: id}, 0)

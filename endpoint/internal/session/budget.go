@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -10,7 +11,7 @@ import (
 // Budget limits a resource that all connections of a process share: descriptors or bytes. Each connection has an
 // [Account]. An account may hold at most twice the amount that remains free: a single account gets two thirds of the
 // budget, two get two fifths each, and some room always remains for the next. Its methods are safe for concurrent use.
-// A nil *Budget counts nothing and has no limit.
+// A nil *Budget is unlimited.
 type Budget struct {
 	what        string
 	limit, each int64
@@ -109,4 +110,23 @@ func (t *Totals) charged(l wire.Limits) wire.Limits {
 		return accounts[of].Take(amount)
 	}
 	return l
+}
+
+// Reservation is the share that one request in flight has of the session's and the server's limits. The zero value
+// reserves nothing.
+type Reservation struct {
+	total *atomic.Int64 // sum of the session's reservations
+	bytes int64         // of this reservation
+	// frame ends the charge of the request's descriptors and body to the server's budgets; nil for none.
+	frame func()
+}
+
+// Release returns the reservation to the session's total and the server's budgets. It is called once.
+func (l *Reservation) Release() {
+	if l.total != nil {
+		l.total.Add(-l.bytes)
+	}
+	if l.frame != nil {
+		l.frame()
+	}
 }

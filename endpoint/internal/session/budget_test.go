@@ -10,6 +10,7 @@ import (
 
 // One account never fills the budget. The next one finds room.
 func TestBudgetLeavesRoomForOthers(t *testing.T) {
+	t.Parallel()
 	b := NewBudget("descriptors", 30, 0)
 	greedy, other := b.Account(), b.Account()
 	require.NoError(t, greedy.Take(12))
@@ -25,6 +26,7 @@ func TestBudgetLeavesRoomForOthers(t *testing.T) {
 
 // each limits one account that holds something already.
 func TestBudgetLimitsEachAccount(t *testing.T) {
+	t.Parallel()
 	b := NewBudget("bytes", 1000, 10)
 	a := b.Account()
 	require.NoError(t, a.Take(20), "a first amount may be larger")
@@ -34,6 +36,7 @@ func TestBudgetLimitsEachAccount(t *testing.T) {
 
 // Each connection has an account for each resource. Nil budgets and accounts count nothing.
 func TestTotalsCharged(t *testing.T) {
+	t.Parallel()
 	totals := Totals{Files: NewBudget("descriptors", 10, 0), Bodies: NewBudget("bytes", 100, 0), Rings: NewBudget("bytes of rings", 1000, 0)}
 	first, second := totals.charged(wire.Limits{Files: 7}), totals.charged(wire.Limits{})
 	require.Equal(t, 7, first.Files)

@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Client is what a server keeps for the client of one session.
+// Client is the state of a server for the client of one session.
 type Client interface {
 	// Greeted is called after the handshake with a client in another process, before its first request.
 	Greeted(agreed *message.Agreement)
@@ -29,6 +29,17 @@ type Client interface {
 
 // Peer returns the client's credentials as reported by the kernel.
 func (ses *Session) Peer() wire.Credentials { return ses.conn.Peer() }
+
+// Groups returns the client's effective and supplementary groups as reported by the kernel.
+func (ses *Session) Groups() ([]uint32, error) {
+	groups := []uint32{ses.conn.Peer().GID}
+	conn, ok := ses.conn.(*wire.Conn)
+	if !ok {
+		return groups, nil
+	}
+	more, err := conn.PeerGroups()
+	return append(groups, more...), err
+}
 
 // Label returns the client's label, truncated to the maximum length.
 func (ses *Session) Label() string {

@@ -15,6 +15,7 @@ import (
 var errWhy = errors.New("why")
 
 func TestContextEndsWithParent(t *testing.T) {
+	t.Parallel()
 	parent, cancel := context.WithCancelCause(context.Background())
 	asked, unasked := &Context{parent: parent}, &Context{parent: parent}
 	require.NoError(t, unasked.Err())
@@ -30,6 +31,7 @@ func TestContextEndsWithParent(t *testing.T) {
 }
 
 func TestContextEnd(t *testing.T) {
+	t.Parallel()
 	for _, ask := range []func(context.Context){func(context.Context) {}, func(c context.Context) { c.Done() }} {
 		c := &Context{parent: context.Background()}
 		ask(c)
@@ -45,6 +47,7 @@ func TestContextEnd(t *testing.T) {
 }
 
 func TestContextDeadline(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, ask := range []bool{true, false} {
 			c := &Context{parent: context.Background(), deadline: time.Now().Add(time.Second)}
@@ -101,6 +104,7 @@ func (p *parentContext) AfterFunc(f func()) (stop func() bool) {
 
 // The end of a request removes its registrations with the contexts of its session and its caller.
 func TestContextReleasesParents(t *testing.T) {
+	t.Parallel()
 	for name, deadline := range map[string]time.Time{"without deadline": {}, "with deadline": time.Now().Add(time.Hour)} {
 		for _, endedFirst := range []bool{false, true} {
 			running, stop := context.WithCancel(t.Context())
@@ -125,6 +129,7 @@ func TestContextReleasesParents(t *testing.T) {
 
 // The earlier of the deadlines of the request and its caller applies.
 func TestContextEarlierDeadline(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, row := range []struct{ request, caller time.Duration }{{time.Minute, time.Second}, {time.Second, time.Minute}, {time.Second, 0}, {0, time.Second}} {
 			for _, use := range []bool{false, true} {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
@@ -37,19 +38,20 @@ func refuse(conn transport.Conn, err error) {
 	}
 }
 
-// Goodbye sends a goodbye to the client and ends the session when its last request has completed. A client that has not
-// received the owner's hello does not expect a goodbye; its connection is closed at once.
-func (ses *Session) Goodbye() {
-	idle := ses.InFlight.leave()
+// Goodbye sends a goodbye to the client and ends the session when its last request has completed. The client closes the
+// connection when it has received its answers. Until then, and for linger at most, its requests are refused with
+// [status.ErrLeaving], so that none is lost between goodbye and close. A client that has not received the owner's hello
+// gets its goodbye after it.
+func (ses *Session) Goodbye(linger time.Duration) {
 	ses.mu.Lock()
+	ses.linger = linger
 	greeted := ses.greeted
 	ses.mu.Unlock()
+	idle := ses.InFlight.leave()
 	switch {
-	case !greeted:
-		ses.Cut()
 	case idle:
 		ses.leave()
-	default:
+	case greeted:
 		go ses.sayGoodbye()
 	}
 }
@@ -57,8 +59,19 @@ func (ses *Session) Goodbye() {
 // leave sends the goodbye and ends a session without requests in flight. The send runs in its own goroutine, because a
 // client that does not read would delay others. The send's time limit or Cut ends it.
 func (ses *Session) leave() {
+	ses.mu.Lock()
+	greeted, linger := ses.greeted, ses.linger
+	ses.mu.Unlock()
 	go func() {
-		ses.sayGoodbye()
+		if greeted {
+			ses.sayGoodbye()
+		}
+		closed := time.NewTimer(linger)
+		defer closed.Stop()
+		select {
+		case <-ses.ctx.Done():
+		case <-closed.C:
+		}
 		ses.Cut()
 	}()
 }

@@ -5,12 +5,15 @@ import "time"
 // An idle session costs a descriptor and counts against the limit of clients. If the owner limits idle time, one timer
 // of the server checks all sessions twice per limit. This avoids a timer for each session.
 
+// Linger is the time that clients usually have to close their connection after a goodbye.
+const Linger = 250 * time.Millisecond
+
 // sweepIdle ends sessions that were idle in the last two sweeps, and resets the timer.
 func (r *Register) sweepIdle() {
 	for _, ses := range r.all() {
 		if ses.idle() {
 			r.Log.Info("idle client", "session", ses.ID, "pid", ses.conn.Peer().PID)
-			ses.Goodbye()
+			ses.Goodbye(Linger)
 		}
 	}
 	r.mu.Lock()

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -42,7 +41,7 @@ func (f *InFlight) begin(w *work, frame wire.Frame) (err error) {
 	defer f.mu.Unlock()
 	switch {
 	case f.leaving:
-		return fmt.Errorf("%w: the owner is shutting down", status.ErrUnavailable)
+		return status.ErrLeaving
 	case !w.Session.Own && len(f.by) >= most.Requests:
 		return status.Exceeded(status.LimitRequests, "%d requests of this client are in flight", len(f.by))
 	}

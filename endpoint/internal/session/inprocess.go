@@ -26,13 +26,14 @@ func (r *Register) Connect(ctx context.Context, hello message.Hello, frames wire
 	if r.closing {
 		return nil, message.Hello{}, fmt.Errorf("%w on %s: its owner has ended", status.ErrUnavailable, r.Socket)
 	}
-	ses := newSession(r, mine, r.nextID+1)
-	ses.overLimit = r.clientsLocked() >= r.Limits.Clients
-	if err := ses.allowed(); err != nil {
-		return nil, message.Hello{}, err
+	if r.clientsLocked() >= r.Limits.Clients {
+		r.Totals.Refusals.Add(status.LimitClients)
+		return nil, message.Hello{}, status.Exceeded(status.LimitClients, "this owner serves at most %d clients at once", r.Limits.Clients)
 	}
-	ses.Client = r.NewClient(ses)
+	ses := newSession(r, mine)
 	r.nextID++
+	ses.ID = r.nextID
+	ses.Client = r.NewClient(ses)
 	ses.label, ses.greeted = status.ShortLabel(hello.Label), true
 	r.sessions[ses.ID] = ses
 	go ses.read()
@@ -61,7 +62,8 @@ func (r *Register) ConnectSelf() (*transport.Pipe, message.Hello, error) {
 // newSelfLocked creates the session of the server's own client and returns the client's end of its pipe.
 func (r *Register) newSelfLocked() *transport.Pipe {
 	mine, theirs := transport.NewPipe(r.Limits.Wire, r.Limits.Wire)
-	r.self = newSession(r, mine, r.nextID)
+	r.self = newSession(r, mine)
+	r.self.ID = r.nextID
 	r.self.Own, r.self.greeted, r.self.label = true, true, status.ShortLabel(r.Label)
 	r.self.answers.unread = nil // limits apply to clients only
 	r.self.Events.limit = r.self.LimitOf(r.Limits.Subscriptions)

@@ -36,7 +36,7 @@ const (
 
 // Run executes one request.
 type Run interface {
-	// Run executes the request. It takes the request's descriptors that it needs; the others are closed afterwards.
+	// Run executes the request. It takes the descriptors that it needs. The session closes the rest afterwards.
 	Run(ctx context.Context, r *Request) (Reply, error)
 	// End releases the resources of the run. It is called once, after the response was sent or lost, even if Run was not
 	// called or panicked.

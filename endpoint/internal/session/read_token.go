@@ -31,7 +31,10 @@ type readToken struct {
 func (t *readToken) begin() uint64 {
 	t.last++
 	n := t.last
-	t.call.Store(n) // from now on another goroutine may become the reader and begin a call
+	// From now on another goroutine may become the reader and begin a call. begin writes call and then reads watched;
+	// overdue writes watched and then reads call. One must see the other's write, and with the race detector Store does
+	// not guarantee that.
+	t.call.Swap(n)
 	if t.watched.Load() || !t.watched.CompareAndSwap(false, true) {
 		return n
 	}
@@ -62,7 +65,7 @@ func (t *readToken) overdue() {
 		return
 	}
 	taken := n != 0 && t.call.CompareAndSwap(n, 0)
-	t.watched.Store(false)
+	t.watched.Swap(false)
 	if taken {
 		t.ses.read()
 		return

@@ -1,5 +1,5 @@
 // Package session manages the connected clients of an owner: handshakes, read loops, requests in flight and their
-// responses. The server passes in its operations and what it keeps for a client. Nothing here depends on the operations.
+// responses. The server passes in its operations and its state of a client. Nothing here depends on the operations.
 package session
 
 import (
@@ -23,8 +23,9 @@ type Config struct {
 	Socket    string               // path that clients dial, for error texts
 	Label     string               // of the server's own client
 	AllowUIDs []uint32             // users that may connect in addition to the server's own
+	Admits    func(*Session) error // why a client may not connect; nil to decide by its user and AllowUIDs
 	Hello     func() message.Hello // of the server
-	Limits    Limits               // of one client
+	Limits    status.Limits        // of the server
 	Totals    *Totals              // of all clients together
 	// NewClient returns what the server keeps for the client of a new session. It must not use the register.
 	NewClient func(*Session) Client
@@ -33,23 +34,23 @@ type Config struct {
 	Operations map[message.Op]Operation
 }
 
-// Limits bound the resources of one client. The server's limits with the same names document them.
-type Limits struct {
-	Wire          wire.Limits   // of frames
-	Clients       int           // connected at once
-	Requests      int           // in flight
-	RequestTime   time.Duration // for one request; 0 for no limit
-	RequestBytes  int64         // in flight
-	Subscriptions int           // leases plus names in watches
-	Idle          time.Duration // time after which a client without resources is disconnected; 0 for no limit
-}
-
 // Totals count and bound the resources of all clients together.
 type Totals struct {
 	Files, Bodies *Budget         // of requests in flight
 	Answers       *Budget         // that are unread
 	Rings         *Budget         // for small frames
 	Refusals      status.Refusals // by limit
+}
+
+// NewTotals returns the totals for a server's limits. names are the limits whose refusals are counted.
+func NewTotals(l *status.Limits, names ...status.Limit) Totals {
+	return Totals{
+		Files:    NewBudget("descriptors", int64(l.Descriptors), 0),
+		Bodies:   NewBudget("bytes", l.RequestBytesTotal, 0),
+		Answers:  NewBudget("bytes", l.AnswerBytesTotal, l.AnswerBytes),
+		Rings:    NewBudget("bytes of rings", l.RingBytesTotal, 0),
+		Refusals: status.NewRefusals(names...),
+	}
 }
 
 // Register holds the sessions of a server until the last one ends after [Register.Stop]. Its methods are safe for
@@ -68,6 +69,7 @@ type Register struct {
 	mu        sync.Mutex
 	sessions  map[uint64]*Session
 	nextID    uint64
+	refused   int             // sessions that the handshake refuses
 	self      *Session        // of the server's own client: the current session, or the next one before the first call
 	selfPipe  *transport.Pipe // client's end of self, until ConnectSelf returns it
 	selves    int             // sessions of the server's own client: one, or briefly two after the pipe broke
@@ -99,22 +101,32 @@ func (r *Register) Admit(c *net.UnixConn) {
 		r.Log.Warn("client refused", "error", err)
 		return
 	}
+	ses := newSession(r, conn)
+	ses.refusal = ses.allowed()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Accept up to rejectBacklog connections over the limit, so that each can be sent ErrLimit before it is closed.
-	if r.closing || r.clientsLocked() >= r.Limits.Clients+rejectBacklog {
+	if ses.refusal == nil && r.clientsLocked() >= r.Limits.Clients {
+		ses.refusal = status.Exceeded(status.LimitClients, "this owner serves at most %d clients at once", r.Limits.Clients)
+		r.Totals.Refusals.Add(status.LimitClients)
+	}
+	// A refused client receives the reason before its connection is closed. Up to rejectBacklog of them have a connection, so
+	// that they cannot use the places of clients that may connect.
+	if r.closing || ses.refusal != nil && r.refused >= rejectBacklog {
+		ses.cancel(errDisconnected)
 		conn.Close()
 		return
 	}
+	if ses.refusal != nil {
+		r.refused++
+	}
 	r.nextID++
-	ses := newSession(r, conn, r.nextID)
-	ses.overLimit = r.clientsLocked() >= r.Limits.Clients
+	ses.ID = r.nextID
 	ses.Client = r.NewClient(ses)
 	r.sessions[ses.ID] = ses
 	go ses.run()
 }
 
-// rejectBacklog is the maximum number of connections over the limit of clients that are open until their error is sent.
+// rejectBacklog is the maximum number of connections of refused clients that are open until their error is sent.
 const rejectBacklog = 64
 
 // remove removes a session that has ended.
@@ -122,14 +134,17 @@ func (r *Register) remove(ses *Session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.sessions, ses.ID)
+	if ses.refusal != nil {
+		r.refused--
+	}
 	if ses.Own {
 		r.selves--
 	}
 	r.finishIfIdleLocked()
 }
 
-// clientsLocked returns the number of clients, without the server's own.
-func (r *Register) clientsLocked() int { return len(r.sessions) - r.selves }
+// clientsLocked returns the number of clients, without the server's own and refused ones.
+func (r *Register) clientsLocked() int { return len(r.sessions) - r.selves - r.refused }
 
 func (r *Register) finishIfIdleLocked() {
 	if !r.closing || len(r.sessions) > 0 {
@@ -187,9 +202,9 @@ func (r *Register) Of(ids []uint64) []*Session {
 	return list
 }
 
-// Clients returns the sessions without the server's own.
+// Clients returns the sessions without the server's own and those that the handshake refuses.
 func (r *Register) Clients() []*Session {
-	return slices.DeleteFunc(r.all(), func(ses *Session) bool { return ses.Own })
+	return slices.DeleteFunc(r.all(), func(ses *Session) bool { return ses.Own || ses.refusal != nil })
 }
 
 func (r *Register) all() []*Session {
@@ -205,13 +220,13 @@ func (r *Register) Self() *Session {
 	return r.self
 }
 
-// All returns the server's own session, which may not have begun, and the clients.
+// All returns the server's own session, which may not have begun, and the clients without those that the handshake refuses.
 func (r *Register) All() []*Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	list := append(make([]*Session, 0, len(r.sessions)+1), r.self)
 	for _, ses := range r.sessions {
-		if ses != r.self {
+		if ses != r.self && ses.refusal == nil {
 			list = append(list, ses)
 		}
 	}

@@ -56,6 +56,9 @@ func (ses *Session) request(frame wire.Frame) (reading bool, err error) {
 	if err != nil {
 		w.end()
 		discard(frame)
+		if errors.Is(err, status.ErrLeaving) {
+			ses.sayGoodbye() // before the refusal, so that the client repeats the request on another connection
+		}
 		return true, ses.answers.fail(frame.ID, err)
 	}
 	switch place {

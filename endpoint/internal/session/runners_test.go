@@ -38,6 +38,7 @@ func (r *runners) runMany(n int) {
 }
 
 func TestRunnersReused(t *testing.T) {
+	require.Eventually(t, func() bool { return loops() == 0 }, time.Minute, time.Millisecond, "runners of earlier tests end")
 	synctest.Test(t, func(t *testing.T) {
 		var r runners
 		defer r.close()
@@ -76,6 +77,7 @@ func TestUnusedRunnersEnd(t *testing.T) {
 
 // A runner whose function ends the goroutine is not reused.
 func TestRunnerEndedByGoexit(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var r runners
 		r.run(runFunc(runtime.Goexit))

@@ -25,12 +25,12 @@ import (
 // that a waiting request does not delay others. The reader also runs requests that are expected to be brief; see
 // readToken. An idle session costs one goroutine, parked in the kernel's poller, and one descriptor.
 type Session struct {
-	of        *Register
-	conn      transport.Conn
-	ID        uint64 // unique within this server
-	since     time.Time
-	overLimit bool // accepted over the limit of clients; the handshake refuses it
-	Own       bool // session of the server's own client: not counted as a client, and exempt from all limits except those of frames
+	of      *Register
+	conn    transport.Conn
+	ID      uint64 // unique within this server
+	since   time.Time
+	refusal error // why the handshake refuses the client; nil for a client that may connect
+	Own     bool  // session of the server's own client: not counted as a client, and exempt from all limits except those of frames
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelCauseFunc
@@ -49,13 +49,14 @@ type Session struct {
 
 	mu      sync.Mutex
 	label   string
-	greeted bool // hellos were exchanged
+	greeted bool          // hellos were exchanged
+	linger  time.Duration // how long the client may take to close the connection after a goodbye
 }
 
 var errDisconnected = fmt.Errorf("%w: the client disconnected", context.Canceled)
 
-func newSession(r *Register, conn transport.Conn, id uint64) *Session {
-	ses := &Session{of: r, conn: conn, ID: id, since: time.Now()}
+func newSession(r *Register, conn transport.Conn) *Session {
+	ses := &Session{of: r, conn: conn, since: time.Now()}
 	ses.answers = answers{of: r, conn: conn, unread: r.Totals.Answers.Account()}
 	ses.readToken.ses = ses
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
@@ -81,8 +82,8 @@ func (ses *Session) run() {
 // hello, because it may not read anything sent earlier.
 func (ses *Session) handshake() error {
 	agreed, err := message.ServerHandshake(ses.conn.(*wire.Conn), ses.of.Hello(), func(*message.Hello) error {
-		if err := ses.allowed(); err != nil {
-			return status.EncodeError(err)
+		if ses.refusal != nil {
+			return status.EncodeError(ses.refusal)
 		}
 		return nil
 	})
@@ -93,19 +94,21 @@ func (ses *Session) handshake() error {
 	ses.label, ses.greeted = status.ShortLabel(agreed.Peer.Label), true
 	ses.mu.Unlock()
 	ses.Client.Greeted(agreed)
+	if ses.InFlight.Leaving() { // since before the hello
+		go ses.sayGoodbye()
+	}
 	return nil
 }
 
-// allowed returns an error if the peer's user may not connect or the limit of clients is reached.
+// allowed returns an error if the peer may not connect.
 func (ses *Session) allowed() error {
+	if ses.of.Admits != nil {
+		return ses.of.Admits(ses)
+	}
 	peer := ses.conn.Peer()
 	if uid := peer.UID; !peer.SameUser() && !slices.Contains(ses.of.AllowUIDs, uid) {
 		return fmt.Errorf("%w: this owner serves uid %d, the client runs as uid %d; start the owner with --allow-uid %d (ServerOptions.AllowUIDs) to let it in",
 			status.ErrPermission, os.Geteuid(), uid, uid)
-	}
-	if ses.overLimit {
-		ses.of.Totals.Refusals.Add(status.LimitClients)
-		return status.Exceeded(status.LimitClients, "this owner serves at most %d clients at once", ses.of.Limits.Clients)
 	}
 	return nil
 }

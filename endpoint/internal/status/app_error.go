@@ -7,13 +7,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Error is an application error that is sent to callers with its code, text and data. A function of an endpoint returns
-// it, alone or wrapped. errors.As finds it in the error of a call, task or stream. errors.Is matches errors of the same
-// code:
-//
-//	var ErrQuota = endpoint.NewError("quota", "the quota is used up")
-//
-//	if errors.Is(err, ErrQuota) { … }
+// AsDeclared stores err, an [*Error] or a [*StaleError], in target if that is a pointer to the type that package endpoint
+// declares for programs. Package endpoint sets it.
+var AsDeclared = func(err error, target any) bool { return false }
+
+// Error is the content of an application error. Package endpoint declares and documents the type that programs use.
 type Error struct {
 	code    string
 	message string
@@ -58,11 +56,17 @@ func (e *Error) Error() string {
 	return e.message
 }
 
-// Is reports whether target is an [Error] with the same code.
+// Is reports whether target is an [Error] with the same code, or contains one.
 func (e *Error) Is(target error) bool {
+	if declared, ok := target.(interface{ Unwrap() error }); ok {
+		target = declared.Unwrap()
+	}
 	t, ok := target.(*Error)
 	return ok && t.code == e.code
 }
+
+// As implements the method of errors.As for the type that package endpoint declares.
+func (e *Error) As(target any) bool { return AsDeclared(e, target) }
 
 // Data decodes the value of WithData into out, a pointer. It leaves out unchanged if the error has no value.
 func (e *Error) Data(out any) error {
@@ -97,3 +101,45 @@ func decodeApplicationError(e *message.Error) *Error {
 	}
 	return &Error{code: e.Type, message: sent.Message, data: sent.Data}
 }
+
+// The reasons of a [StaleError]. Package endpoint documents them.
+const (
+	StaleObjectMissing  = "object_missing"
+	StaleServerMismatch = "server_mismatch"
+)
+
+// StaleError describes a managed object that no longer exists. It matches [ErrStale] and [message.CodeStaleHandle].
+type StaleError struct {
+	// ObjectID is the object's id, or empty if the result was not an object. ServerID is the id of its server.
+	ObjectID string
+	ServerID string
+	// Reason is the reason.
+	Reason string
+	// Detail is the server's explanation for people, such as the process that destroyed the object. It is often empty.
+	Detail string
+}
+
+// Error returns the object, the server and the reason.
+func (e *StaleError) Error() string {
+	object, server := "result", message.CutText(e.ServerID, MaxShown)
+	if e.ObjectID != "" {
+		object = "object " + Shown(e.ObjectID)
+	}
+	switch e.Reason {
+	case StaleServerMismatch:
+		return fmt.Sprintf("%s: %v: its server %s was replaced by another", object, ErrStale, server)
+	}
+	text := fmt.Sprintf("%s: %v: server %s does not have it any more", object, ErrStale, server)
+	if e.Detail != "" {
+		text += ": " + e.Detail
+	}
+	return text
+}
+
+// Is reports whether target is [ErrStale] or its code.
+func (e *StaleError) Is(target error) bool {
+	return target == ErrStale || target == message.CodeStaleHandle
+}
+
+// As implements the method of errors.As for the type that package endpoint declares.
+func (e *StaleError) As(target any) bool { return AsDeclared(e, target) }

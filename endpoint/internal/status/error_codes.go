@@ -53,11 +53,14 @@ var Codes = message.NewCodeTable(
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "not contiguous", Err: tensor.ErrNotContiguous},
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "not aligned", Err: tensor.ErrAlignment},
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "invalid", Err: driver.ErrInvalid, Class: true},
+	message.CodeRow{Code: message.CodeInvalidArgument, Type: "no file layout", Err: module.ErrLayout},
 	message.CodeRow{Code: message.CodePermissionDenied, Type: "held by another", Err: catalog.ErrNotHolder},
 	message.CodeRow{Code: message.CodePermissionDenied, Type: "read-only", Err: driver.ErrReadOnly},
 	message.CodeRow{Code: message.CodeOutOfMemory, Type: "out of memory", Err: driver.ErrOutOfMemory, Class: true},
 	message.CodeRow{Code: message.CodeResourceExhausted, Type: "limit", Err: ErrLimit, Class: true},
 	message.CodeRow{Code: message.CodeResourceExhausted, Type: "model too large", Err: module.ErrTooLarge},
+	// ErrLeaving is also ErrUnavailable, so its row is first.
+	message.CodeRow{Code: message.CodeUnavailable, Type: "leaving", Err: ErrLeaving},
 	message.CodeRow{Code: message.CodeUnavailable, Type: "unavailable", Err: ErrUnavailable, Class: true},
 	message.CodeRow{Code: message.CodeUnavailable, Type: "loading", Err: ErrLoading},
 	message.CodeRow{Code: message.CodeUnavailable, Type: "worker gone", Err: ErrWorkerGone},
@@ -77,7 +80,7 @@ func encodeCause(err error, depth int) *message.Error {
 	var stale *StaleError
 	if errors.As(err, &stale) {
 		details.Object, details.Server = message.CutText(stale.ObjectID, MaxShown), message.CutText(stale.ServerID, MaxShown)
-		details.Reason, details.Detail = string(stale.Reason), message.CutText(stale.Detail, message.MaxErrorMessage)
+		details.Reason, details.Detail = stale.Reason, message.CutText(stale.Detail, message.MaxErrorMessage)
 	}
 	var ended *task.Error
 	if depth < message.MaxErrorCauses && errors.As(err, &ended) && ended.Err != task.ErrCancelled {
@@ -99,7 +102,7 @@ func DecodeError(e *message.Error) error {
 	details := e.Details()
 	if details.Reason != "" {
 		more = append(more, &StaleError{
-			ObjectID: details.Object, ServerID: details.Server, Reason: StaleReason(details.Reason), Detail: details.Detail,
+			ObjectID: details.Object, ServerID: details.Server, Reason: details.Reason, Detail: details.Detail,
 		})
 	}
 	if details.Cause != nil {

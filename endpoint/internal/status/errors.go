@@ -69,6 +69,10 @@ var (
 // cause of the contexts of functions that are running when a server closes. Clients receive it as ErrUnavailable.
 var ErrServerClosing = fmt.Errorf("%w: %w", ErrUnavailable, ErrServerClosed)
 
+// ErrLeaving reports a request that the server refused after its goodbye. It did not run, so the client sends it to the
+// next owner. Callers never receive it.
+var ErrLeaving = fmt.Errorf("%w: the owner is shutting down", ErrUnavailable)
+
 // Closed returns the error of a use of something closed, such as "the watcher". It matches [ErrClosed], whose own text
 // is about files.
 func Closed(what string) error { return closedError(what) }
@@ -161,3 +165,7 @@ func RemoteError(frame wire.Frame) error {
 	}
 	return fmt.Errorf("owner: %w", DecodeError(&e))
 }
+
+// Reach is called at named steps of publications, leases, adoptions and handovers. It does nothing. A test program
+// replaces it before it uses other packages, to stop or kill processes at a step.
+var Reach = func(step string) {}

@@ -33,6 +33,7 @@ func sent(t *testing.T, err error) *message.Error {
 
 // Every sentinel has a code and a word, and arrives as itself only.
 func TestEverySentinelCrosses(t *testing.T) {
+	t.Parallel()
 	rows := Codes.Rows()
 	classes := map[message.Code]int{}
 	for _, row := range rows {
@@ -59,6 +60,7 @@ func TestEverySentinelCrosses(t *testing.T) {
 
 // PROTOCOL.md lists the words.
 func TestErrorWordsDocumented(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../../../wire/PROTOCOL.md")
 	require.NoError(t, err)
 	for _, row := range Codes.Rows() {
@@ -68,6 +70,7 @@ func TestErrorWordsDocumented(t *testing.T) {
 
 // Every exported error of the packages below has a row in Codes.
 func TestEverySentinelHasCode(t *testing.T) {
+	t.Parallel()
 	known := map[string]bool{wire.ErrNotSent.Error(): true, "the version is older than the one in use": true} // never sent
 	for _, row := range Codes.Rows() {
 		known[row.Err.Error()] = true
@@ -96,6 +99,7 @@ func TestEverySentinelHasCode(t *testing.T) {
 
 // Errors of configuration and of payloads that cannot be shared match their class on both sides.
 func TestErrorClasses(t *testing.T) {
+	t.Parallel()
 	unsupported := &driver.UnsupportedError{Feature: "x"}
 	for _, c := range []struct {
 		err  error
@@ -124,6 +128,7 @@ func TestErrorClasses(t *testing.T) {
 
 // The error of a task matches the same sentinels as the error of a call.
 func TestTaskErrorsKeepCause(t *testing.T) {
+	t.Parallel()
 	failed := func(err error) error { return &task.Error{ID: "7f", Name: "load", State: task.Failed, Err: err} }
 	lost := &StaleError{ObjectID: "a1", ServerID: "8c1f", Reason: StaleObjectMissing}
 	for _, c := range []struct {
@@ -166,7 +171,8 @@ func TestTaskErrorsKeepCause(t *testing.T) {
 }
 
 func TestStaleErrorRoundTrip(t *testing.T) {
-	for _, reason := range []StaleReason{StaleObjectMissing, StaleServerMismatch} {
+	t.Parallel()
+	for _, reason := range []string{StaleObjectMissing, StaleServerMismatch} {
 		want := &StaleError{ObjectID: "a1", ServerID: "8c1f", Reason: reason, Detail: "by uid 0"}
 		e := sent(t, fmt.Errorf("object info: %w", want))
 		remote := DecodeError(e)
@@ -180,6 +186,7 @@ func TestStaleErrorRoundTrip(t *testing.T) {
 }
 
 func TestNamesInErrorsTruncated(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("\x01", 1<<20)
 	require.LessOrEqual(t, len(Shown(long)), 4*MaxShown+2)
 	require.Less(t, len((&StaleError{ObjectID: long, ServerID: long}).Error()), 1000)

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // Limit is the name of a limit in server infos, in metric labels and in PROTOCOL.md.
@@ -35,16 +37,44 @@ const (
 	LimitRequestTime   Limit = "request_seconds"
 	LimitResultBytes   Limit = "result_bytes"
 	LimitTaskBytes     Limit = "task_result_bytes"
-	LimitKeptStorages  Limit = "kept_storages"
+	LimitKept          Limit = "kept_mappings"
 	LimitKeptBytes     Limit = "kept_bytes"
-	LimitSlabs         Limit = "slabs"
-	LimitSlabBytes     Limit = "slab_bytes"
 	LimitOffers        Limit = "offers"
 	LimitOfferBytes    Limit = "offer_bytes"
 	LimitWorkerCalls   Limit = "worker_calls"
 	LimitWorkerTime    Limit = "worker_seconds"
 	LimitRingBytes     Limit = "ring_bytes"
 )
+
+// Limits are a server's limits on its clients. Package endpoint declares the same type with its documentation and
+// defaults.
+type Limits struct {
+	Wire                            wire.Limits   // frames
+	Clients                         int           // connections
+	Requests                        int           // in flight
+	RequestTime                     time.Duration // of one request; 0 for no limit
+	RequestBytes, RequestBytesTotal int64         // of requests in flight
+	AnswerBytes, AnswerBytesTotal   int64         // of unread answers
+	Descriptors                     int           // in flight
+	Subscriptions                   int           // leases and watched names
+	Objects                         int           // references to managed objects
+	KeptBytes, KeptBytesTotal       int64         // of mappings that are kept for arguments, and for results
+	RingBytesTotal                  int64         // of rings
+	ObjectBytes, ObjectBytesTotal   int64         // of managed objects, and of results until they are sent
+	Offers, OffersTotal             int           // offered endpoints
+	OfferBytes, OfferBytesTotal     int64         // of their descriptions
+	WorkerCalls                     int           // unanswered by a worker
+	WorkerTime                      time.Duration // of a call to a worker; 0 for no limit
+	Idle                            time.Duration // of a client without resources; 0 for no limit
+	Tasks                           int           // unfinished
+	Publish, PublishTotal           PublishLimits // publications
+}
+
+// PublishLimits limit publications.
+type PublishLimits = struct {
+	Versions, Storages   int   // of all names
+	Bytes, ManifestBytes int64 // of the storages; cost of the manifests
+}
 
 // Refusals counts refusals by limit.
 type Refusals struct{ by map[Limit]*atomic.Uint64 }

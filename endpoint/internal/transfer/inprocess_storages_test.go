@@ -66,6 +66,7 @@ func TestViewsOfAStorageCrossAsOne(t *testing.T) {
 }
 
 func TestInProcessStoragesRefused(t *testing.T) {
+	t.Parallel()
 	dev := hostDevice(t)
 	x, y := vector(t, dev, 1), vector(t, dev, 2)
 	devices, err := NewDevices([]driver.Device{dev})

@@ -24,6 +24,7 @@ func encodedManifest(t *testing.T, name string, elements int64) []byte {
 }
 
 func TestManifestsCompareAllBytes(t *testing.T) {
+	t.Parallel()
 	var known Manifests
 	encoded := encodedManifest(t, "w", 1)
 	first, err := known.Prepare(encoded)
@@ -50,6 +51,7 @@ func TestManifestsCompareAllBytes(t *testing.T) {
 }
 
 func TestManifestsLimits(t *testing.T) {
+	t.Parallel()
 	var known Manifests
 	var all sync.WaitGroup
 	for i := range 4 {

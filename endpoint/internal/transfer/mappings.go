@@ -44,7 +44,8 @@ type mapping struct {
 
 func (m *mapping) base() *mapping { return m }
 
-// MappingTotal limits the mappings of all sessions, because each uses a descriptor, and counts results.
+// MappingTotal limits the mappings of all sessions, arguments and results together, because each uses a descriptor. It
+// also counts results.
 type MappingTotal struct {
 	// Most is the maximum number of mappings. MostBytes is the maximum of their sizes; 0 means no limit.
 	Most, MostBytes int64

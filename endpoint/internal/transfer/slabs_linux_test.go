@@ -16,6 +16,7 @@ import (
 )
 
 func TestSlabClass(t *testing.T) {
+	t.Parallel()
 	for bytes, want := range map[int64]int64{
 		1: 4096, 4096: 4096, 4097: 8192, 64 << 10: 64 << 10, 64<<10 + 1: 72 << 10, 8 << 20: 8 << 20, 8<<20 + 1: 9 << 20,
 		1 << 62: 1 << 62, 1<<63 - 1: 1<<63 - 1,

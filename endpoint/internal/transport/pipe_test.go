@@ -32,6 +32,7 @@ func vector(t testing.TB, dev driver.Device, values ...float32) *tensor.Tensor {
 }
 
 func TestPipes(t *testing.T) {
+	t.Parallel()
 	dev := hostDevice(t)
 	x := vector(t, dev, 1)
 	a, b := NewPipe(wire.Limits{Frame: 100}, wire.Limits{Frame: 50, Files: 1})
@@ -90,6 +91,7 @@ func TestPipes(t *testing.T) {
 
 // The ring of a busy queue grows with the number of waiting frames, not of passed frames. It shrinks after a burst.
 func TestQueueUnderConstantLoad(t *testing.T) {
+	t.Parallel()
 	q := newQueue()
 	var sent, taken uint64
 	send := func(n int) {

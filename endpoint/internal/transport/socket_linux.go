@@ -21,26 +21,28 @@ import (
 // that shuts down removes the file while it holds the lock. After locking, an owner verifies that the file still has
 // its name. Otherwise two owners could lock two files of the same name.
 type Socket struct {
-	path   string
-	shared bool // other users may connect; the server checks their credentials
-	lock   *os.File
+	path string
+	lock *os.File
 
 	mu       sync.Mutex
 	listener *net.UnixListener
+	open     Permissions
 	file     FileID // id of the created socket file; zero if the socket was handed over
 	closed   bool
+	left     bool // a successor has the socket file and the lock
+	borrowed bool // the predecessor still owns them
 }
 
 // Listen acquires the lock, removes the socket file of a dead owner, and listens. It fails with [ErrInUse] if an owner
-// is alive. Every user can connect to a shared socket.
-func Listen(path string, shared bool) (_ *Socket, err error) {
+// is alive.
+func Listen(path string, open Permissions) (_ *Socket, err error) {
 	if err := CheckSocketPath(path); err != nil {
 		return nil, err
 	}
 	if err := socketDirectory(path); err != nil {
 		return nil, err
 	}
-	s := &Socket{path: path, shared: shared}
+	s := &Socket{path: path, open: open}
 	defer func() {
 		if err != nil {
 			_ = s.Close()
@@ -50,6 +52,116 @@ func Listen(path string, shared bool) (_ *Socket, err error) {
 		return nil, err
 	}
 	return s, s.bind()
+}
+
+// Inherit returns a socket that a predecessor in another process has handed over, with its lock. bound means that the
+// predecessor created the socket file; lock is nil otherwise. It takes both files.
+func Inherit(path string, open Permissions, listener, lock *os.File, bound bool) (*Socket, error) {
+	l, err := net.FileListener(listener)
+	listener.Close() // net.FileListener duplicates it
+	if err != nil {
+		if lock != nil {
+			lock.Close()
+		}
+		return nil, err
+	}
+	s := &Socket{path: path, open: open, lock: lock, borrowed: true}
+	var ok bool
+	if s.listener, ok = l.(*net.UnixListener); !ok {
+		return nil, errors.Join(fmt.Errorf("%w: the predecessor's socket is a %s", status.ErrInvalid, l.Addr().Network()), l.Close())
+	}
+	s.listener.SetUnlinkOnClose(false)
+	if info, err := os.Lstat(path); err == nil && bound {
+		s.file = FileOf(info)
+	}
+	return s, nil
+}
+
+// Own makes this process the recorded holder of an inherited lock, and the peer whose credentials new clients see.
+func (s *Socket) Own() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	raw, err := s.listener.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	// A second listen(2) replaces the credentials that SO_PEERCRED reports to clients (unix(7)).
+	if err := raw.Control(func(fd uintptr) { failed = syscall.Listen(int(fd), backlog) }); err != nil {
+		return err
+	}
+	if failed != nil {
+		return os.NewSyscallError("listen", failed)
+	}
+	s.borrowed = false
+	if s.lock == nil {
+		return nil
+	}
+	return writeHolder(s.lock)
+}
+
+// backlog is the length of the queue of clients; the kernel reduces it to its limit (somaxconn).
+const backlog = 4096
+
+// HandOver returns duplicates of the listener and of the lock, which is nil without one, for a successor. bound reports
+// whether this process or its predecessor created the socket file. The caller owns the files.
+func (s *Socket) HandOver() (listener, lock *os.File, bound bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil, false, net.ErrClosed
+	}
+	if listener, err = duplicate(s.listener, "listener"); err != nil {
+		return nil, nil, false, err
+	}
+	if s.lock != nil {
+		if lock, err = duplicate(s.lock, s.lock.Name()); err != nil {
+			listener.Close()
+			return nil, nil, false, err
+		}
+	}
+	return listener, lock, s.file != FileID{}, nil
+}
+
+// duplicate returns a second descriptor.
+func duplicate(of syscall.Conn, name string) (*os.File, error) {
+	raw, err := of.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	var failed error
+	syscall.ForkLock.RLock() // no child inherits it
+	defer syscall.ForkLock.RUnlock()
+	err = raw.Control(func(old uintptr) {
+		if fd, failed = syscall.Dup(int(old)); failed == nil {
+			syscall.CloseOnExec(fd)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if failed != nil {
+		return nil, os.NewSyscallError("duplicate a descriptor", failed)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// Leave closes this process's listener. The socket file and the lock stay, because a successor has them.
+func (s *Socket) Leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.left && !s.closed {
+		s.left = true
+		s.listener.Close()
+	}
+}
+
+// Left reports whether Leave was called.
+func (s *Socket) Left() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.left
 }
 
 // bind creates the socket file and listens on it. The caller holds the lock.
@@ -62,11 +174,7 @@ func (s *Socket) bind() error {
 		return fmt.Errorf("listen on %s: %w", s.path, err)
 	}
 	l.SetUnlinkOnClose(false) // by then the file may belong to another owner
-	mode := os.FileMode(0o600)
-	if s.shared {
-		mode = 0o666
-	}
-	err = os.Chmod(s.path, mode)
+	err = s.open.apply(s.path)
 	var info os.FileInfo
 	if err == nil {
 		info, err = os.Lstat(s.path)
@@ -79,11 +187,35 @@ func (s *Socket) bind() error {
 	return nil
 }
 
+// Permit changes which users can connect. It leaves a socket that was handed over as it is.
+func (s *Socket) Permit(open Permissions) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = open
+	if s.closed || s.file == (FileID{}) {
+		return nil
+	}
+	return open.apply(s.path)
+}
+
+// apply sets the group and the mode of a socket file. The group comes first, so that no other group gets its rights.
+func (p Permissions) apply(path string) error {
+	if p.Mode == 0 {
+		p.Mode = 0o600
+	}
+	if p.Grouped {
+		if err := os.Lchown(path, -1, int(p.Group)); err != nil {
+			p.Mode |= p.Mode & 0o060 >> 3 // this process is not in the group: the server checks the credentials of everyone
+		}
+	}
+	return os.Chmod(path, p.Mode)
+}
+
 // Lost reports whether the created socket file was removed or replaced.
 func (s *Socket) Lost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.file == (FileID{}) {
+	if s.closed || s.left || s.file == (FileID{}) {
 		return false
 	}
 	info, err := os.Lstat(s.path)
@@ -178,14 +310,23 @@ func lockOnce(path string) (*os.File, error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	if err = f.Truncate(0); err == nil {
-		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-	}
-	if err != nil { // the pid is only informative, but a full disk should be reported early
+	if err := writeHolder(f); err != nil { // the pid is only informative, but a full disk should be reported early
 		f.Close()
-		return nil, fmt.Errorf("lock file: %w", err)
+		return nil, err
 	}
 	return f, nil
+}
+
+// writeHolder writes the id of this process to the lock file.
+func writeHolder(f *os.File) error {
+	err := f.Truncate(0)
+	if err == nil {
+		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	if err != nil {
+		return fmt.Errorf("lock file: %w", err)
+	}
+	return nil
 }
 
 // lockHolder describes the process whose pid is in the lock file.
@@ -231,6 +372,13 @@ func (s *Socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
+	if s.left || s.borrowed {
+		_ = s.listener.Close() // fails if it was left
+		if s.lock != nil {
+			return s.lock.Close()
+		}
+		return nil
+	}
 	var err error
 	if s.listener != nil {
 		err = s.listener.Close()
@@ -242,7 +390,7 @@ func (s *Socket) Close() error {
 	}
 	if s.lock != nil {
 		// Only the holder of the lock removes the file. Best effort: a remaining file does not block the next owner.
-		_ = os.Remove(s.lock.Name())
+		_ = os.Remove(s.path + ".lock")
 		s.lock.Close()
 	}
 	return err

@@ -104,6 +104,16 @@ func trusted(dir string, info os.FileInfo) error {
 	return nil
 }
 
+// Permissions say which users the kernel lets connect to a socket. The server checks the credentials of each client in any
+// case.
+type Permissions struct {
+	// Mode is the mode of the socket file; 0 means 0600.
+	Mode os.FileMode
+	// Group is the group of the socket file if Grouped is set. If this process may not set it, everyone can connect.
+	Group   uint32
+	Grouped bool
+}
+
 // FileID identifies a file of this host during its lifetime.
 type FileID struct{ device, inode uint64 }
 

@@ -17,6 +17,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,7 +50,9 @@ type Controller struct {
 	// Rate is the minimum rate of senders.
 	Rate Rate
 
-	slots *Pool // one unit per call
+	slots   *Pool // one unit per call
+	uploads *Pool // what calls hold in addition to their messages, for the quota of each identity
+	rates   requestRates
 
 	mu      sync.Mutex
 	running map[*Call]struct{}
@@ -61,18 +64,23 @@ func New(opts Options) *Controller {
 	opts.Calls = cmp.Or(opts.Calls, 8192)
 	opts.AnonymousCalls = cmp.Or(opts.AnonymousCalls, 128)
 	return &Controller{
-		Requests: NewPool(Limits{Bytes: opts.Bytes, ReadOnly: max(opts.Bytes/32, min(opts.Bytes, 1<<20)), Anonymous: min(opts.Bytes, 1<<20), Setting: "--max-in-flight"}),
-		Rate:     opts.Rate,
-		slots:    NewPool(Limits{Bytes: opts.Calls, ReadOnly: max(1, opts.Calls/8), Anonymous: min(opts.AnonymousCalls, opts.Calls)}),
-		running:  make(map[*Call]struct{}),
+		Requests: NewPool(Limits{
+			Bytes: opts.Bytes, ReadOnly: max(opts.Bytes/32, min(opts.Bytes, 1<<20)), Anonymous: min(opts.Bytes, 1<<20), Setting: "--max-in-flight",
+			Quota: func(q Quota) int64 { return q.InFlight },
+		}),
+		uploads: NewPool(Limits{Bytes: math.MaxInt64, Share: math.MaxInt64, Anonymous: math.MaxInt64, Quota: func(q Quota) int64 { return q.Uploads }}),
+		Rate:    opts.Rate,
+		slots:   NewPool(Limits{Bytes: opts.Calls, ReadOnly: max(1, opts.Calls/8), Anonymous: min(opts.AnonymousCalls, opts.Calls)}),
+		running: make(map[*Call]struct{}),
 	}
 }
 
 // NewPool returns a pool for what calls hold in addition to their messages. Charges of read-only and unknown clients
-// also count towards their part of Requests, which bounds them over all protocols.
+// also count towards their part of Requests, which bounds them over all protocols. Charges of identities with a quota of
+// uploads count towards it.
 func (c *Controller) NewPool(limits Limits) *Pool {
 	p := NewPool(limits)
-	p.parent = c.Requests
+	p.parent, p.uploads = c.Requests, c.uploads
 	if p.limits.Anonymous == 0 {
 		p.limits.Anonymous = min(limits.Bytes, c.Requests.limits.Anonymous)
 	}
@@ -92,9 +100,12 @@ type Call struct {
 	failing    atomic.Pointer[func(error)]
 }
 
-// Enter admits a call or fails with ErrLimit. valid reports whether the sender is still accepted; nil means always.
+// Enter admits a call or fails with ErrLimit or ErrRate. valid reports whether the sender is still accepted; nil means always.
 // When valid returns false, the context ends with ErrRevoked as its cause. The caller calls Leave.
 func (c *Controller) Enter(ctx context.Context, id Identity, valid func() bool) (context.Context, *Call, error) {
+	if err := c.rates.take(id, time.Now()); err != nil {
+		return ctx, nil, err
+	}
 	slot := c.slots.Open(id)
 	if slot.Add(1) != nil {
 		slot.Close()

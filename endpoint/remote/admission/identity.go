@@ -32,13 +32,21 @@ type Identity struct {
 	ReadOnly bool
 	// ID distinguishes tokens without a name. It reveals nothing about the token.
 	ID string
+	// Rights are the rights that the policy of the gateway gives. nil means all rights.
+	Rights *Rights
 }
 
 // Known reports whether the gateway accepts the sender. Unknown clients may only call health checks.
 func (id Identity) Known() bool { return id.Method != "" }
 
-// Key returns a string that is unique to the identity.
-func (id Identity) Key() string { return id.Method + "\x00" + id.Name + "\x00" + id.ID }
+// Key returns a string that is unique to the identity. Tokens with the same name are one identity, so that a token can be
+// replaced.
+func (id Identity) Key() string {
+	if id.Name != "" {
+		return id.Method + "\x00" + id.Name
+	}
+	return id.Method + "\x00\x00" + id.ID
+}
 
 type identityKey struct{}
 

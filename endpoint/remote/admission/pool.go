@@ -3,6 +3,7 @@ package admission
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
 // ErrLimit reports that a pool, or an identity's share of it, is used up.
@@ -18,6 +19,8 @@ type Limits struct {
 	ReadOnly int64
 	// Anonymous limits all unknown clients together.
 	Anonymous int64
+	// Quota returns the part of an identity's quota that limits it in this pool; 0 for none. It may be nil.
+	Quota func(Quota) int64
 	// Setting is the flag that raises Bytes, for error messages. It may be empty.
 	Setting string
 }
@@ -26,7 +29,11 @@ type Limits struct {
 type Pool struct {
 	limits Limits
 	local  int64 // share of clients at a gateway that requires no identity
-	parent *Pool // also charged for read-only and unknown identities; may be nil
+	// parent is also charged for read-only and unknown identities, uploads for those with a quota of uploads. Both may be
+	// nil.
+	parent, uploads *Pool
+
+	refused atomic.Uint64 // charges over a limit
 
 	mu    sync.Mutex
 	used  int64
@@ -71,7 +78,30 @@ func (p *Pool) Limit(id Identity) int64 {
 	if id.ReadOnly {
 		limit = min(limit, p.limits.ReadOnly)
 	}
+	if quota := p.quota(id); quota > 0 {
+		limit = min(limit, quota)
+	}
 	return min(limit, p.limits.Bytes)
+}
+
+// quota returns the quota of an identity in this pool, or 0 if it has none.
+func (p *Pool) quota(id Identity) int64 {
+	if p.limits.Quota == nil {
+		return 0
+	}
+	return p.limits.Quota(id.quota())
+}
+
+// share returns the limit of an identity by its method of authentication and its quota.
+func (p *Pool) share(id Identity) int64 {
+	limit := p.limits.Share
+	if id.Method == MethodNone {
+		limit = p.local
+	}
+	if quota := p.quota(id); quota > 0 {
+		limit = min(limit, quota)
+	}
+	return limit
 }
 
 // Open returns a charge of 0 bytes for a request of id. The caller closes it.
@@ -80,15 +110,15 @@ func (p *Pool) Open(id Identity) *Charge {
 	defer p.mu.Unlock()
 	c := &Charge{pool: p}
 	if p.parent != nil && (id.ReadOnly || !id.Known()) {
-		c.parent = p.parent.Open(id)
+		c.parents = append(c.parents, p.parent.Open(id))
 	}
-	switch {
-	case !id.Known():
+	if p.uploads != nil && p.uploads.quota(id) > 0 {
+		c.parents = append(c.parents, p.uploads.Open(id))
+	}
+	if id.Known() {
+		c.groups[0] = p.joinLocked(id.Key(), p.share(id))
+	} else {
 		c.groups[0] = p.joinLocked("", p.limits.Anonymous)
-	case id.Method == MethodNone:
-		c.groups[0] = p.joinLocked(id.Key(), p.local)
-	default:
-		c.groups[0] = p.joinLocked(id.Key(), p.limits.Share)
 	}
 	if id.ReadOnly {
 		c.groups[1] = p.joinLocked("read-only", p.limits.ReadOnly)
@@ -99,9 +129,10 @@ func (p *Pool) Open(id Identity) *Charge {
 func (p *Pool) joinLocked(key string, limit int64) *group {
 	g := p.group[key]
 	if g == nil {
-		g = &group{key: key, limit: limit}
+		g = &group{key: key}
 		p.group[key] = g
 	}
+	g.limit = limit // a new policy may have another quota
 	g.charges++
 	return g
 }
@@ -114,9 +145,9 @@ func (p *Pool) leaveLocked(g *group) {
 
 // Charge is the part of a pool that one request or transfer uses. Its methods are safe for concurrent use.
 type Charge struct {
-	pool   *Pool
-	groups [2]*group // of the identity and of its class; nil if unused
-	parent *Charge   // nil if the pool has no parent
+	pool    *Pool
+	groups  [2]*group // of the identity and of its class; nil if unused
+	parents []*Charge // charges of the same bytes in other pools
 
 	bytes  int64 // guarded by pool.mu, like closed
 	closed bool
@@ -138,8 +169,11 @@ func (c *Charge) Add(n int64) error {
 			return p.full("this client", g.used, g.limit)
 		}
 	}
-	if c.parent != nil {
-		if err := c.parent.Add(n); err != nil {
+	for i, parent := range c.parents {
+		if err := parent.Add(n); err != nil {
+			for _, charged := range c.parents[:i] {
+				charged.Release(n)
+			}
 			return err
 		}
 	}
@@ -148,6 +182,7 @@ func (c *Charge) Add(n int64) error {
 }
 
 func (p *Pool) full(who string, used, limit int64) error {
+	p.refused.Add(1)
 	if p.limits.Setting == "" {
 		return fmt.Errorf("%w: %s may have %d bytes in flight and has %d", ErrLimit, who, limit, used)
 	}
@@ -163,8 +198,8 @@ func (c *Charge) Release(n int64) {
 	}
 	n = min(n, c.bytes)
 	c.moveLocked(-n)
-	if c.parent != nil {
-		c.parent.Release(n)
+	for _, parent := range c.parents {
+		parent.Release(n)
 	}
 }
 
@@ -194,8 +229,8 @@ func (c *Charge) Close() {
 	}
 	c.moveLocked(-c.bytes)
 	c.closed = true
-	if c.parent != nil {
-		c.parent.Close()
+	for _, parent := range c.parents {
+		parent.Close()
 	}
 	for _, g := range c.groups {
 		if g != nil {

@@ -67,13 +67,3 @@ func TestStoreDiskFull(t *testing.T) {
 	_, err = s.Append(ctx, "a", bins.Value{Body: inline})
 	require.NoError(t, err, "there is space again")
 }
-
-// name returns the first line of a body.
-func name(body []byte) string {
-	for i, b := range body {
-		if b == '\n' {
-			return string(body[:i])
-		}
-	}
-	return ""
-}

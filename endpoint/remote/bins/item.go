@@ -14,7 +14,7 @@ import (
 
 // Value is the content of an item to store.
 type Value struct {
-	// Type is the media type of Body, for example "application/json" or [TypeSafetensors]. It has at most 256 bytes.
+	// Type is the media type of Body, for example "application/json". It has at most 256 bytes.
 	Type string
 	// Meta is metadata that readers can use without the body. Keys and values have at most 4 KiB in total.
 	Meta map[string]string

@@ -213,3 +213,13 @@ func (d runDevice) join(s *scene) (func(context.Context) error, func(error)) {
 		require.NoError(s, again.Close())
 	}
 }
+
+// name returns the first line of a body.
+func name(body []byte) string {
+	for i, b := range body {
+		if b == '\n' {
+			return string(body[:i])
+		}
+	}
+	return ""
+}

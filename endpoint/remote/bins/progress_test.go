@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
@@ -113,4 +115,118 @@ func TestTakeBesideWriters(t *testing.T) {
 	require.True(t, err == nil || errors.Is(err, bins.ErrNotFound), "%v", err)
 	require.Greater(t, len(seen), before)
 	require.LessOrEqual(t, int64(len(seen)), appended.Load())
+}
+
+// Take with Damaged removes damaged items, reports them, and returns the others. Without it, Take fails and removes nothing.
+func TestTakeSkipsDamagedItems(t *testing.T) {
+	t.Parallel()
+	_, conn := start(t, natslink.ServerOptions{})
+	ctx := longContext(t)
+	s := open(t, conn, bins.Options{})
+	foreign := func() { // a message of a program that does not know the format
+		js, err := jetstream.New(conn)
+		require.NoError(t, err)
+		_, err = js.Publish(ctx, "bin.test.a", []byte("no headers"))
+		require.NoError(t, err)
+	}
+	large := bytes.Repeat([]byte("x"), bins.DefaultInline+1)
+	for _, body := range [][]byte{[]byte("1"), large, []byte("2")} {
+		_, err := s.Append(ctx, "a", bins.Value{Body: body})
+		require.NoError(t, err)
+		foreign()
+	}
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	bodies, err := js.ObjectStore(ctx, "BINS_test")
+	require.NoError(t, err)
+	for _, name := range objects(t, conn) {
+		require.NoError(t, bodies.Delete(ctx, name)) // the body of an item is lost
+	}
+	_, err = s.Take(ctx, "a", bins.TakeOptions{})
+	require.ErrorIs(t, err, bins.ErrCorrupt)
+	n, err := s.Count(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, 6, n)
+	var damaged []uint64
+	skip := bins.TakeOptions{Damaged: func(sequence uint64, err error) {
+		require.Error(t, err)
+		damaged = append(damaged, sequence)
+	}}
+	items, err := s.Take(ctx, "a", skip)
+	require.NoError(t, err)
+	require.Len(t, items, 2)
+	require.Equal(t, "1 2", string(items[0].Body)+" "+string(items[1].Body))
+	require.Len(t, damaged, 4)
+
+	foreign()
+	_, err = s.Take(ctx, "a", skip)
+	require.ErrorIs(t, err, bins.ErrNotFound, "only a damaged item, which is removed")
+	require.Len(t, damaged, 5)
+
+	require.NoError(t, bins.Drop(ctx, conn, "test"))
+	require.ErrorIs(t, bins.Drop(ctx, conn, "test"), bins.ErrNotFound)
+	list, err := bins.Survey(ctx, conn)
+	require.NoError(t, err)
+	require.Empty(t, list)
+}
+
+// BenchmarkTakeBesideAppenders takes 1,000 items, and everything, from a bin with at least 1,000 items, while appenders
+// write up to 15,000 items a second to it. It reports the median and the worst take in milliseconds.
+func BenchmarkTakeBesideAppenders(b *testing.B) {
+	for name, most := range map[string]int{"1000": 1000, "all": 0} {
+		b.Run(name, func(b *testing.B) {
+			server, err := natslink.Start(natslink.ServerOptions{Store: b.TempDir()})
+			require.NoError(b, err)
+			defer server.Close()
+			ctx, cancel := context.WithCancel(b.Context())
+			defer cancel()
+			connect := func() *bins.Store {
+				conn, err := server.Connect()
+				require.NoError(b, err)
+				b.Cleanup(conn.Close)
+				s, err := bins.Open(ctx, conn, bins.Options{Namespace: "bench"})
+				require.NoError(b, err)
+				return s
+			}
+			var appended atomic.Int64
+			var writers sync.WaitGroup
+			defer writers.Wait()
+			defer cancel()
+			const parallel, rate = 32, 15000
+			for range parallel {
+				w := connect()
+				writers.Go(func() {
+					tick := time.NewTicker(parallel * time.Second / rate)
+					defer tick.Stop()
+					for ctx.Err() == nil {
+						<-tick.C
+						if _, err := w.Append(ctx, "a", text("x")); err == nil {
+							appended.Add(1)
+						}
+					}
+				})
+			}
+			taker := connect()
+			begin, before := time.Now(), appended.Load()
+			var took []time.Duration
+			items := 0
+			for b.Loop() {
+				for appended.Load()-int64(items) < 1000 {
+					time.Sleep(time.Millisecond)
+				}
+				start := time.Now()
+				list, err := taker.Take(ctx, "a", bins.TakeOptions{Max: most, Wait: true})
+				require.NoError(b, err)
+				took = append(took, time.Since(start))
+				items += len(list)
+			}
+			slices.Sort(took)
+			ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+			b.ReportMetric(ms(took[len(took)/2]), "median-ms")
+			b.ReportMetric(ms(took[len(took)-1]), "worst-ms")
+			b.ReportMetric(float64(appended.Load()-before)/time.Since(begin).Seconds(), "appends/s")
+			b.ReportMetric(float64(items)/float64(len(took)), "items/take")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
 }

@@ -164,7 +164,9 @@ func (q *Queue) bodiesOf(ctx context.Context, subject string) (names []string, e
 	for next, more := uint64(1), true; more; {
 		var batch []subjectMessage
 		err = again(ctx, func() error {
-			batch, more, err = q.reads.batch(ctx, subject, next)
+			pending := 0
+			batch, pending, err = q.reads.batch(ctx, subject, next)
+			more = pending > 0 && len(batch) > 0
 			return err
 		})
 		if err != nil {

@@ -33,7 +33,7 @@ func (s *Store) Peek(ctx context.Context, bin string) (_ []Item, err error) {
 		if err != nil {
 			return nil, err
 		}
-		items, err := s.loadAll(ctx, content.messages)
+		items, err := s.loadAll(ctx, content.messages, nil)
 		if !errors.Is(err, errBodyGone) {
 			return items, err
 		}
@@ -46,19 +46,22 @@ func (s *Store) Peek(ctx context.Context, bin string) (_ []Item, err error) {
 	}
 }
 
-func (s *Store) loadAll(ctx context.Context, messages []stored) ([]Item, error) {
+// loadAll loads the bodies of messages. skip, which may be nil, reports whether an item with an error is left out.
+func (s *Store) loadAll(ctx context.Context, messages []stored, skip func(m stored, err error) bool) ([]Item, error) {
 	if len(messages) == 0 {
 		return nil, ErrNotFound
 	}
 	items := make([]Item, 0, len(messages))
 	for _, m := range messages {
 		item, err := s.load(ctx, m)
+		all := append(items, item)
 		if err == nil && m.list {
-			items, err = appendElements(items, item)
-		} else {
-			items = append(items, item)
+			all, err = appendElements(items, item)
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+			items = all
+		case skip == nil || !skip(m, err):
 			return nil, err
 		}
 	}
@@ -127,9 +130,12 @@ func again(ctx context.Context, read func() error) error {
 	}
 }
 
+// contentOnce reads the messages that exist when it begins, and perhaps later ones of the last batch. Continuous writers
+// therefore cannot keep it from ending.
 func (s *Store) contentOnce(ctx context.Context, bin string) (c content, err error) {
+	left := -1 // messages of the bin when the first batch was read; -1 before
 	for next := uint64(1); ; {
-		batch, more, err := s.reads.batch(ctx, s.bothPrefix()+escape(bin), next)
+		batch, pending, err := s.reads.batch(ctx, s.bothPrefix()+escape(bin), next)
 		if err != nil {
 			return content{}, err
 		}
@@ -137,7 +143,10 @@ func (s *Store) contentOnce(ctx context.Context, bin string) (c content, err err
 			c.apply(m.stored)
 			next = m.item.Sequence + 1
 		}
-		if !more {
+		if left < 0 {
+			left = len(batch) + pending
+		}
+		if left -= len(batch); left <= 0 || pending == 0 || len(batch) == 0 {
 			return c, nil
 		}
 	}
@@ -157,45 +166,45 @@ type subjectMessage struct {
 }
 
 // batch returns the messages from a sequence number on whose subjects match a pattern, up to the limit of one answer,
-// and reports whether there are more. It uses the batched direct get of JetStream (NATS ADR-31), which the client
+// and the number of further ones. It uses the batched direct get of JetStream (NATS ADR-31), which the client
 // library does not support. It needs one request instead of one per message.
-func (r reads) batch(ctx context.Context, pattern string, from uint64) (messages []subjectMessage, more bool, err error) {
+func (r reads) batch(ctx context.Context, pattern string, from uint64) (messages []subjectMessage, pending int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	box, err := r.inboxes.get()
 	if err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	whole := false
 	defer func() { r.inboxes.put(box, whole) }()
 	request, err := json.Marshal(batchRequest{Sequence: from, Subject: pattern, Batch: batchMessages, MaxBytes: batchBytes})
 	if err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	if err := r.conn.PublishRequest("$JS.API.DIRECT.GET."+r.stream, box.subject, request); err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	for {
 		var msg *nats.Msg
 		select {
 		case msg = <-box.answers:
 		case <-ctx.Done():
-			return nil, false, ctx.Err()
+			return nil, 0, ctx.Err()
 		}
 		switch status := msg.Header.Get("Status"); status {
 		case "":
 		case "204", "404": // end of the batch; no message
 			whole = true
 			pending, _ := strconv.Atoi(msg.Header.Get("Nats-Num-Pending"))
-			return messages, pending > 0 && len(messages) > 0, nil
+			return messages, pending, nil
 		case "503": // no replica can read yet, for example after a start
-			return nil, false, nats.ErrNoResponders
+			return nil, 0, nats.ErrNoResponders
 		default:
-			return nil, false, fmt.Errorf("the server refused to read: %s %s", status, msg.Header.Get("Description"))
+			return nil, 0, fmt.Errorf("the server refused to read: %s %s", status, msg.Header.Get("Description"))
 		}
 		m, err := parseDirect(msg)
 		if err != nil {
-			return nil, false, err
+			return nil, 0, err
 		}
 		messages = append(messages, m)
 	}

@@ -47,6 +47,42 @@ func Survey(ctx context.Context, conn *nats.Conn) ([]Summary, error) {
 	return list, nil
 }
 
+// Drop removes a namespace of bins with all its items. The error is [ErrNotFound] if it does not exist. Clients that have it
+// open fail until they open it again.
+func Drop(ctx context.Context, conn *nats.Conn, namespace string) error {
+	return drop(ctx, conn, "BINS_"+namespace, namespace)
+}
+
+// DropQueue removes a queue with all its items, as [Drop] does.
+func DropQueue(ctx context.Context, conn *nats.Conn, queue string) error {
+	return drop(ctx, conn, "QUEUE_"+queue, queue)
+}
+
+func drop(ctx context.Context, conn *nats.Conn, stream, name string) error {
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return fmt.Errorf("drop %q: %w", name, err)
+	}
+	missing := false
+	for i, one := range []string{stream, "OBJ_" + stream} {
+		err := natslink.Ask(ctx, func(ctx context.Context) error {
+			err := js.DeleteStream(ctx, one)
+			if errors.Is(err, jetstream.ErrStreamNotFound) {
+				missing = missing || i == 0
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("drop %q: %w", name, err)
+		}
+	}
+	if missing {
+		return fmt.Errorf("drop %q: %w: there is no such namespace", name, ErrNotFound)
+	}
+	return nil
+}
+
 // survey lists them once, in any order.
 func survey(ctx context.Context, js jetstream.JetStream) (list []Summary, err error) {
 	beside := map[string]uint64{}

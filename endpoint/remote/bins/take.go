@@ -22,6 +22,9 @@ type TakeOptions struct {
 	// Max is the maximum number of items to take, oldest first. 0 means all. A list that was put with [AsList] counts
 	// as one.
 	Max int
+	// Damaged, if not nil, makes Take remove damaged items too. It is called for each of them after it was removed. Otherwise
+	// a damaged item makes Take fail with [ErrCorrupt].
+	Damaged func(sequence uint64, err error)
 }
 
 // Take returns and removes all items of a bin, or the oldest ones. Each item is delivered to at most one taker. Items
@@ -37,7 +40,7 @@ func (s *Store) Take(ctx context.Context, bin string, opts TakeOptions) (_ []Ite
 	if opts.Max < 0 {
 		return nil, fmt.Errorf("negative TakeOptions.Max: %d", opts.Max)
 	}
-	items, err := s.takeNow(ctx, bin, opts.Max)
+	items, err := s.takeNow(ctx, bin, opts)
 	if !opts.Wait || !errors.Is(err, ErrNotFound) {
 		return items, err
 	}
@@ -48,7 +51,7 @@ func (s *Store) Take(ctx context.Context, bin string, opts TakeOptions) (_ []Ite
 	defer events.Close()
 	announced := false
 	for attempt := 0; ; attempt++ {
-		items, err := s.takeNow(ctx, bin, opts.Max) // items from before Listen began cause no event
+		items, err := s.takeNow(ctx, bin, opts) // items from before Listen began cause no event
 		if !errors.Is(err, ErrNotFound) {
 			return items, err
 		}
@@ -82,11 +85,13 @@ func awaitItems(ctx context.Context, events *Listener, announced bool, attempt i
 	}
 }
 
-func (s *Store) takeNow(ctx context.Context, bin string, most int) ([]Item, error) {
+func (s *Store) takeNow(ctx context.Context, bin string, opts TakeOptions) ([]Item, error) {
 	missing := 0
 	for {
-		items, err := s.takeOnce(ctx, bin, most)
+		items, err := s.takeOnce(ctx, bin, opts, missing >= maxBodyGone)
 		switch {
+		case errors.Is(err, errOnlyDamaged):
+			continue // the next items may be good
 		case errors.Is(err, errBodyGone):
 			if missing++; missing > maxBodyGone {
 				return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
@@ -104,18 +109,34 @@ func (s *Store) takeNow(ctx context.Context, bin string, most int) ([]Item, erro
 	}
 }
 
-func (s *Store) takeOnce(ctx context.Context, bin string, most int) ([]Item, error) {
+// errOnlyDamaged means that all taken items were damaged.
+var errOnlyDamaged = errors.New("all items were damaged")
+
+// takeOnce takes items. last reports that missing bodies count as damage, because they were missing in earlier attempts.
+func (s *Store) takeOnce(ctx context.Context, bin string, opts TakeOptions, last bool) ([]Item, error) {
 	begin := time.Now()
 	c, err := s.content(ctx, bin)
 	if err != nil {
 		return nil, err
 	}
 	messages := c.messages
-	if most > 0 && most < len(messages) {
-		messages = messages[:most]
+	if opts.Max > 0 && opts.Max < len(messages) {
+		messages = messages[:opts.Max]
 	}
 	// The bodies are loaded before the claim: a taker that cannot read them removes nothing.
-	items, err := s.loadAll(ctx, messages)
+	type damage struct {
+		sequence uint64
+		err      error
+	}
+	var damaged []damage
+	skip := func(m stored, err error) bool {
+		if opts.Damaged == nil || !errors.Is(err, ErrCorrupt) && !(last && errors.Is(err, errBodyGone)) {
+			return false
+		}
+		damaged = append(damaged, damage{m.item.Sequence, err})
+		return true
+	}
+	items, err := s.loadAll(ctx, messages, skip)
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +147,12 @@ func (s *Store) takeOnce(ctx context.Context, bin string, most int) ([]Item, err
 	}
 	if err := s.claim(ctx, bin, opTake, messages, c, begin.Add(claimWindow)); err != nil {
 		return nil, err
+	}
+	for _, d := range damaged {
+		opts.Damaged(d.sequence, d.err)
+	}
+	if len(items) == 0 && len(damaged) > 0 {
+		return nil, errOnlyDamaged
 	}
 	return items, nil
 }

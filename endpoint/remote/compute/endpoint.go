@@ -11,18 +11,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// tensorType is the type name of a tensor in EndpointInfo.
-const tensorType = "tensor.Tensor"
+// Type names in EndpointInfo: of a tensor, and of a value of a Python function that declares no type.
+const (
+	tensorType = "tensor.Tensor"
+	anyType    = "any"
+)
 
 // EndpointFunction returns an owner's endpoint as a Function. The endpoint must have one tensor in and one tensor out.
-// Each is either the whole value or the only tensor of a struct with no other required fields. For other endpoints the
-// error is ErrInvalid. The function borrows c and dev. Arguments are placed on dev, and the owner maps them from there.
+// Each is either the whole value or the only tensor of a struct with no other required fields. A value without a type
+// counts as a tensor if there is no other. For other endpoints the error is ErrInvalid. The function borrows c and dev. Arguments are placed on dev, and the owner maps them from there.
 func EndpointFunction(c endpoint.Caller, info endpoint.EndpointInfo, dev driver.Device) (Function, error) {
-	in, err := tensorField(info.In, info.InFields, true)
+	in, err := tensorField(info.In, info.InTensor != nil, info.InFields, true)
 	if err != nil {
 		return nil, fmt.Errorf("%w: endpoint %q: argument: %w", ErrInvalid, info.Name, err)
 	}
-	out, err := tensorField(info.Out, info.OutFields, false)
+	out, err := tensorField(info.Out, info.OutTensor != nil, info.OutFields, false)
 	if err != nil {
 		return nil, fmt.Errorf("%w: endpoint %q: result: %w", ErrInvalid, info.Name, err)
 	}
@@ -32,26 +35,38 @@ func EndpointFunction(c endpoint.Caller, info endpoint.EndpointInfo, dev driver.
 	return &endpointFunction{caller: c, name: info.Name, in: in, out: out, device: dev}, nil
 }
 
-// tensorField returns the name of the field that holds the tensor; empty if the whole value is the tensor.
-func tensorField(whole string, fields []endpoint.FieldInfo, argument bool) (string, error) {
-	if isTensorType(whole) && len(fields) == 0 {
+// tensorField returns the name of the field that holds the tensor; empty if the whole value is the tensor, which
+// declared confirms.
+func tensorField(whole string, declared bool, fields []endpoint.FieldInfo, argument bool) (string, error) {
+	if len(fields) == 0 && (declared || isTensorType(whole) || whole == anyType) {
 		return "", nil
 	}
-	name := ""
+	var tensors, untyped, required []string
 	for _, f := range fields {
 		switch {
-		case isTensorType(f.Type) && name != "":
-			return "", fmt.Errorf("more than one tensor: %s and %s", name, f.Name)
-		case isTensorType(f.Type):
-			name = f.Name
+		case isTensorType(f.Type) || f.Tensor != nil:
+			tensors = append(tensors, f.Name)
+		case f.Type == anyType && !f.Optional:
+			untyped = append(untyped, f.Name)
 		case argument && !f.Optional:
-			return "", fmt.Errorf("field %s is required", f.Name)
+			required = append(required, f.Name)
 		}
 	}
-	if name == "" {
-		return "", fmt.Errorf("%s has no tensor", whole)
+	if len(tensors) == 0 && len(untyped) == 1 {
+		tensors, untyped = untyped, nil
 	}
-	return name, nil
+	if argument {
+		required = append(required, untyped...)
+	}
+	switch {
+	case len(required) > 0:
+		return "", fmt.Errorf("field %s is required", required[0])
+	case len(tensors) == 0:
+		return "", fmt.Errorf("%s has no tensor", whole)
+	case len(tensors) > 1:
+		return "", fmt.Errorf("more than one tensor: %s and %s", tensors[0], tensors[1])
+	}
+	return tensors[0], nil
 }
 
 func isTensorType(name string) bool { return name == tensorType || name == "*"+tensorType }

@@ -37,12 +37,12 @@ func (r Retry) withDefaults() Retry {
 	return r
 }
 
-// pause returns the pause after attempt n, counted from 0.
-func (r Retry) pause(n int) time.Duration {
+// backoff returns the pauses between attempts.
+func (r Retry) backoff() retry.Backoff {
 	if r.Fixed {
-		n = 0
+		return retry.Backoff{Initial: r.Initial, Max: r.Initial, Jitter: r.Jitter}
 	}
-	return max(retry.Backoff{Initial: r.Initial, Max: r.Max, Jitter: r.Jitter}.Pause(n), min(minPause, r.Initial))
+	return retry.Backoff{Initial: r.Initial, Max: r.Max, Jitter: r.Jitter}
 }
 
 // retriable reports whether another attempt could succeed. That is false if the request is invalid, the function
@@ -65,23 +65,19 @@ func (r Retry) do(ctx context.Context, l limits, idempotent bool, f func(ctx con
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
 		end = deadline
 	}
-	for n := 0; ; n++ {
+	var safe bool
+	policy := retry.Policy{Backoff: r.backoff(), Attempts: r.Attempts, Until: end, Again: func(err error) (bool, time.Duration) {
+		return retriable(err) && (idempotent || safe), min(minPause, r.Initial)
+	}}
+	return policy.Do(ctx, func() (bool, error) {
 		last := time.Now().Add(l.timeout)
 		if end.Before(last) {
 			last = end
 		}
 		attempt, cancel := context.WithDeadline(ctx, last)
-		safe, err := f(attempt)
-		cancel()
-		if err == nil || ctx.Err() != nil || n+1 >= r.Attempts || !retriable(err) || !idempotent && !safe {
-			return err
-		}
-		pause := r.pause(n)
-		if time.Until(end) <= pause {
-			return err // the budget does not allow another attempt: this error is more helpful than a deadline
-		}
-		if retry.Sleep(ctx, pause) != nil {
-			return err
-		}
-	}
+		defer cancel()
+		var err error
+		safe, err = f(attempt)
+		return false, err
+	})
 }

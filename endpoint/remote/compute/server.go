@@ -26,6 +26,12 @@ type ServerOptions struct {
 	// Lookup returns a function that is in neither, such as an owner's endpoint; nil disables it. The server neither
 	// sets these functions up nor tears them down. Lookup returns ErrNotFound for an unknown name.
 	Lookup func(ctx context.Context, model string) (Function, error)
+	// Default is the name that Lookup receives for requests without a model_id, as of clients of splitlearn-comm. Empty
+	// means that these requests need Function, or a single function in Functions.
+	Default string
+	// Allow returns an error if the sender of a request has no right to a function; nil admits all. An empty name means
+	// all functions together.
+	Allow func(ctx context.Context, model string) error
 	// Check reports whether the functions' dependencies, such as an owner, are available; nil if there are none.
 	Check func(ctx context.Context) error
 	// Device holds arguments, unless their function is a Placer; nil means ordinary process memory. Borrowed.
@@ -79,7 +85,7 @@ func (o ServerOptions) withDefaults() ServerOptions {
 type Server struct {
 	opts    ServerOptions
 	started time.Time
-	workers chan struct{} // one token for each running function
+	workers *admission.Slots // of running functions
 	pending *admission.Pool
 	all     recorder
 
@@ -98,7 +104,7 @@ func NewServer(ctx context.Context, opts ServerOptions) (*Server, error) {
 		return nil, fmt.Errorf("%w: a server needs a Function, Functions or a Lookup", ErrInvalid)
 	}
 	opts = opts.withDefaults()
-	s := &Server{opts: opts, started: time.Now(), workers: make(chan struct{}, opts.Workers), models: make(map[string]*recorder)}
+	s := &Server{opts: opts, started: time.Now(), workers: admission.NewSlots(opts.Workers, opts.Queue), models: make(map[string]*recorder)}
 	s.pending = opts.NewPool(admission.Limits{Bytes: opts.PendingBytes})
 	for name, f := range s.functions() {
 		if f, ok := f.(Setupper); ok {
@@ -125,6 +131,9 @@ func (s *Server) functions() map[string]Function {
 
 // find returns the function of a request. A request without a model_id gets the only function if there is just one.
 func (s *Server) find(ctx context.Context, model string) (Function, error) {
+	if err := s.allow(ctx, model); err != nil {
+		return nil, err
+	}
 	if model == "" && s.opts.Function != nil {
 		return s.opts.Function, nil
 	}
@@ -143,6 +152,13 @@ func (s *Server) find(ctx context.Context, model string) (Function, error) {
 		return s.opts.Function, nil // a client that routes to one of several servers
 	}
 	return nil, fmt.Errorf("%w: %q; there are %q", ErrNotFound, model, slices.Sorted(maps.Keys(s.opts.Functions)))
+}
+
+func (s *Server) allow(ctx context.Context, model string) error {
+	if s.opts.Allow == nil {
+		return nil
+	}
+	return s.opts.Allow(ctx, model)
 }
 
 // Check returns nil if Compute would work, and otherwise the reason.
@@ -189,30 +205,11 @@ func (s *Server) leave() { s.inFlight.Done() }
 
 // turn waits for a worker. The caller releases it with done.
 func (s *Server) turn(ctx context.Context) (done func(), err error) {
-	done = func() { <-s.workers }
-	select {
-	case s.workers <- struct{}{}:
-		return done, nil
-	default:
+	err = s.workers.Enter(ctx)
+	if errors.Is(err, admission.ErrLimit) {
+		err = fmt.Errorf("%w: %w", ErrOverloaded, err)
 	}
-	s.mu.Lock()
-	if s.waiting >= s.opts.Queue {
-		s.mu.Unlock()
-		return nil, fmt.Errorf("%w: limits of %d running and %d waiting requests", ErrOverloaded, s.opts.Workers, s.opts.Queue)
-	}
-	s.waiting++
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		s.waiting--
-		s.mu.Unlock()
-	}()
-	select {
-	case s.workers <- struct{}{}:
-		return done, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return s.workers.Leave, err
 }
 
 // call runs a function. It returns a panic as an error.

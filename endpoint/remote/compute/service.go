@@ -1,6 +1,7 @@
 package compute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,8 +113,9 @@ func (j *job) run(ctx context.Context, limit int64, read func(tensor.Spec, int64
 	defer s.leave()
 	j.charge = s.pending.Open(admission.Sender(ctx))
 	defer j.charge.Close()
-	f, err := s.find(ctx, r.GetModelId())
-	j.counted = s.recorders(r.GetModelId(), err == nil)
+	model := cmp.Or(r.GetModelId(), s.opts.Default)
+	f, err := s.find(ctx, model)
+	j.counted = s.recorders(model, err == nil)
 	for _, c := range j.counted {
 		c.begin()
 	}
@@ -157,7 +159,7 @@ func (j *job) run(ctx context.Context, limit int64, read func(tensor.Spec, int64
 		j.timing.decode = lap(&clock)
 	}
 	j.ran = true
-	out, err := s.call(ctx, f, r.GetModelId(), in)
+	out, err := s.call(ctx, f, model, in)
 	j.timing.compute = lap(&clock)
 	return out, err
 }
@@ -353,7 +355,10 @@ func (sv service) GetServiceInfo(context.Context, *computepb.ServiceInfoRequest)
 }
 
 // GetStatistics returns how often functions ran and how long they took.
-func (sv service) GetStatistics(_ context.Context, r *computepb.StatisticsRequest) (*computepb.StatisticsResponse, error) {
+func (sv service) GetStatistics(ctx context.Context, r *computepb.StatisticsRequest) (*computepb.StatisticsResponse, error) {
+	if err := sv.server.allow(ctx, r.GetModelId()); err != nil {
+		return nil, admission.Status(err)
+	}
 	s := sv.server.Statistics(r.GetModelId())
 	return &computepb.StatisticsResponse{
 		Requests: s.Requests, Failures: s.Failures, InFlight: s.InFlight, BytesIn: s.BytesIn, BytesOut: s.BytesOut,

@@ -21,6 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
 // Component is a service of the gateway.
@@ -66,19 +67,31 @@ type Env struct {
 	// ReadOnly forbids changes of the owner and the store. A component does not register calls that make changes, or
 	// refuses them with an error that names the reason.
 	ReadOnly bool
-	// MaxRequest limits the bytes of one request that are held in memory.
+	// MaxRequest limits the bytes of one request that are held in memory. RequestLimit is the limit of a sender.
 	MaxRequest int64
+	// MaxMessage is the largest limit of any sender.
+	MaxMessage int64
 	// Stall is the maximum time for which a peer may neither send nor receive a byte of a transfer.
 	Stall time.Duration
 	// Admission limits the memory that clients occupy in the gateway. Components charge the bytes of requests to its
 	// budget, or to pools with the same shares.
 	Admission *admission.Controller
+	// Digests holds the digests of versions. Components that receive versions record theirs, so that they need not be
+	// computed again for the next host.
+	Digests *modelwire.Digests
 	// Serving ends when the gateway starts to drain. See [Env.Wait].
 	Serving context.Context
 	// Version is the version of the gateway.
 	Version string
 	// Advertise holds the addresses at which peers reach the gateway, for answers that contain addresses.
 	Advertise Addresses
+
+	// Scopes returns the scopes of NATS in the rules of the policy. It is nil if the gateway has no
+	// policy.
+	Scopes func() []string
+
+	audit    *slog.Logger
+	refusals *prometheus.CounterVec // by right
 }
 
 // Mux registers handlers. *http.ServeMux implements it.

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 // Ports of a gateway of rank 0. The ports of rank n are n higher.
@@ -41,6 +42,8 @@ type Config struct {
 	NATS string
 	// NATSCredentials is the credentials file for the NATS cluster.
 	NATSCredentials string
+	// NATSTLS has the files for TLS connections to the cluster.
+	NATSTLS natslink.TLSFiles
 	// Debug is a loopback address for pprof, or Off.
 	Debug string
 	// Store is the directory for persistent data: streams of the embedded NATS server and objects of components.
@@ -49,8 +52,16 @@ type Config struct {
 	TLSCert, TLSKey string
 	// ClientCA is a PEM file with the authorities of accepted client certificates.
 	ClientCA string
-	// TokenFile is a file with one token per line: TOKEN [NAME [read-only]]. It is reloaded when it changes.
+	// TokenFile is a file with one token per line: TOKEN [NAME [read-only]]. Or it is a directory with a file for each
+	// name, which contains its tokens, one per line. It is reloaded when it changes.
 	TokenFile string
+	// Policy is a YAML file with the rights of tokens and certificates. It is reloaded when it changes. Without it, they
+	// have all rights.
+	Policy string
+	// Audit is a file to which a line of JSON is appended for each change. Empty means the log.
+	Audit string
+	// AccessLog is a file to which a line of JSON is appended for each request. Empty means the log, and Off none.
+	AccessLog string
 	// AllowHosts lists host names, in addition to loopback names, that browsers may use to address a gateway without
 	// identities.
 	AllowHosts []string
@@ -127,12 +138,18 @@ func (c *Config) Flags(set *pflag.FlagSet) {
 	set.StringVar(&c.NATS, "nats", c.NATS, `"embedded", "off", or the URLs of a cluster: nats://host:4222,…`)
 	set.StringVar(&c.NATSListen, "nats-listen", c.NATSListen, `address of the embedded NATS server, or "off"`)
 	set.StringVar(&c.NATSCredentials, "nats-credentials", c.NATSCredentials, "credentials file for the cluster of --nats")
+	set.StringVar(&c.NATSTLS.CA, "nats-ca", c.NATSTLS.CA, "authorities of the cluster of --nats in PEM, instead of those of the system")
+	set.StringVar(&c.NATSTLS.Cert, "nats-cert", c.NATSTLS.Cert, "client certificate for the cluster of --nats in PEM")
+	set.StringVar(&c.NATSTLS.Key, "nats-key", c.NATSTLS.Key, "key of --nats-cert in PEM")
 	set.StringVar(&c.Debug, "debug", c.Debug, `loopback address for pprof, or "off"`)
 	set.StringVar(&c.Store, "store", c.Store, "directory for persistent data")
 	set.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "certificate chain in PEM; reloaded when it changes")
 	set.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "key of --tls-cert in PEM")
 	set.StringVar(&c.ClientCA, "client-ca", c.ClientCA, "authorities in PEM whose client certificates are accepted")
-	set.StringVar(&c.TokenFile, "token-file", c.TokenFile, "file of tokens, one per line: TOKEN [NAME [read-only]]; reloaded when it changes")
+	set.StringVar(&c.TokenFile, "token-file", c.TokenFile, "file of tokens, one per line: TOKEN [NAME [read-only]], or a directory of files NAME; reloaded when it changes")
+	set.StringVar(&c.Policy, "policy", c.Policy, "file of the rights of tokens and certificates, in YAML; reloaded when it changes (default: all rights)")
+	set.StringVar(&c.Audit, "audit", c.Audit, "append a line of JSON for each change to this file (default: the log)")
+	set.StringVar(&c.AccessLog, "access-log", c.AccessLog, `append a line of JSON for each request to this file, or "off" (default: the log, at level info)`)
 	set.StringSliceVar(&c.AllowHosts, "allow-hosts", c.AllowHosts, "host names, in addition to loopback names, that requests without identity may use")
 	set.BoolVar(&c.Insecure, "insecure", c.Insecure, "listen beyond loopback without TLS or identity")
 	set.BoolVar(&c.ReadOnly, "read-only", c.ReadOnly, "refuse changes of the owner and the store")
@@ -166,11 +183,17 @@ func (c *Config) Check() error {
 	if err := c.checkNATS(); err != nil {
 		bad("nats", "%w", err)
 	}
+	if err := c.NATSTLS.Check(); err != nil {
+		bad("nats-cert", "%w", err)
+	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		bad("tls-cert", "a certificate and a key belong together: set --tls-cert and --tls-key")
 	}
 	if c.ClientCA != "" && c.TLSCert == "" {
 		bad("client-ca", "client certificates need TLS: set --tls-cert and --tls-key")
+	}
+	if c.Policy != "" && c.TokenFile == "" && c.ClientCA == "" {
+		bad("policy", "rights belong to tokens and certificates: set --token-file or --client-ca")
 	}
 	if c.MaxConnections < 1 {
 		bad("max-connections", "%d: at least one connection", c.MaxConnections)

@@ -44,8 +44,8 @@ func (g *Gateway) admitDebug(r *http.Request) error {
 		return err
 	}
 	id, err := g.ids.identify(r.Header.Get("Authorization"), r.TLS, nil)
-	if err == nil && id.ReadOnly {
-		err = admission.ErrReadOnly
+	if err == nil {
+		err = id.AllowControl()
 	}
 	return err
 }

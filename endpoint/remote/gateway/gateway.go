@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission/grpcguard"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
@@ -53,16 +55,21 @@ type Gateway struct {
 	registry   *endpoint.Registry
 	version    string
 	log        *slog.Logger
+	audit      *slog.Logger
+	access     *slog.Logger
 	started    time.Time
 
 	ids      *identities
 	admitted *admission.Controller
+	digests  modelwire.Digests
 	devices  []driver.Device
 	arrivals driver.Device
 	owner    *ownerLink
 	metrics  *prometheus.Registry
+	refusals *prometheus.CounterVec
+	clients  clients
 	calls    *Calls
-	mux      *http.ServeMux
+	routes   routes
 
 	http, grpc *boundedListener // nil if off
 	httpServer *http.Server
@@ -102,7 +109,7 @@ func New(opts Options) (*Gateway, error) {
 	}
 	return &Gateway{
 		config: opts.Config, components: opts.Components, registry: opts.Registry, devices: opts.Devices, log: log,
-		version: orString(opts.Version, endpoint.Version()), mux: http.NewServeMux(), ready: make(chan struct{}),
+		version: orString(opts.Version, endpoint.Version()), routes: routes{ServeMux: http.NewServeMux()}, ready: make(chan struct{}),
 	}, nil
 }
 
@@ -121,6 +128,30 @@ func (g *Gateway) Addresses() Addresses {
 	return a
 }
 
+// Routes returns the patterns of the HTTP listener and the methods of the gRPC listener, which start with "grpc ". They
+// are complete once the channel of Ready is closed.
+func (g *Gateway) Routes() []string {
+	routes := slices.Clone(g.routes.patterns)
+	if g.guard != nil {
+		for _, method := range g.guard.Methods() {
+			routes = append(routes, "grpc "+method)
+		}
+	}
+	return routes
+}
+
+// routes is a mux that records its patterns.
+type routes struct {
+	*http.ServeMux
+	patterns []string
+}
+
+// Handle implements Mux.
+func (r *routes) Handle(pattern string, handler http.Handler) {
+	r.ServeMux.Handle(pattern, handler)
+	r.patterns = append(r.patterns, pattern)
+}
+
 // Run serves until ctx ends, drains, and returns nil. It returns an error if the gateway cannot start or a listener
 // fails. It must be called only once.
 func (g *Gateway) Run(ctx context.Context) (err error) {
@@ -137,7 +168,7 @@ func (g *Gateway) Run(ctx context.Context) (err error) {
 		}
 	}()
 	for _, step := range []func(ctx context.Context) (func() error, error){
-		g.openIdentities, g.openDevices, g.openOwner, g.openNATS, g.openListeners, g.openServers, g.openComponents,
+		g.openLogs, g.openIdentities, g.openDevices, g.openOwner, g.openNATS, g.openListeners, g.openServers, g.openComponents,
 	} {
 		back, err := step(ctx)
 		if back != nil {
@@ -220,6 +251,8 @@ func (g *Gateway) openNATS(context.Context) (func() error, error) {
 	if g.config.NATSCredentials != "" {
 		opts = append(opts, nats.UserCredentials(g.config.NATSCredentials))
 	}
+	// A cluster may start later than the gateway, which reports meanwhile that it is not ready.
+	opts = append(append(opts, nats.RetryOnFailedConnect(true)), g.config.NATSTLS.Options()...)
 	conn, err := natslink.Connect(g.config.NATS, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("--nats: %w", err)
@@ -240,10 +273,12 @@ func (g *Gateway) embedNATS() (func() error, error) {
 	if opts.Listen != "" {
 		opts.TLS, opts.AllowAll = g.ids.tlsConfig(), g.ids.open() && g.config.Insecure
 		if !opts.AllowAll {
-			opts.Allow = g.ids.allowNATS
+			opts.Admit, opts.Connected, opts.Changed = g.ids.admitNATS, g.natsConnected, g.natsChanged
 		}
 		if !g.ids.open() {
-			opts.Recheck = func(token string, state *tls.ConnectionState) bool { return g.ids.allowNATS(token, state, nil, nil) }
+			opts.Recheck = func(token string, state *tls.ConnectionState) (natslink.Client, error) {
+				return g.ids.admitNATS(token, state, nil, nil)
+			}
 		}
 	}
 	server, err := natslink.Start(opts)
@@ -255,7 +290,7 @@ func (g *Gateway) embedNATS() (func() error, error) {
 		return server.Close, fmt.Errorf("--nats: %w", err)
 	}
 	g.natsServer, g.nats = server, conn
-	return func() error { conn.Close(); return server.Close() }, nil
+	return func() error { conn.Close(); return server.Close() }, g.natsAudit()
 }
 
 // checkNATS returns nil if NATS is off, or if its server is connected and persists data.
@@ -304,16 +339,16 @@ func (g *Gateway) openListeners(context.Context) (_ func() error, err error) {
 // openServers creates the servers and registers the gateway's handlers.
 func (g *Gateway) openServers(context.Context) (func() error, error) {
 	g.metrics = newMetrics(g.version)
-	g.calls = newCalls(g.metrics)
+	g.calls, g.refusals = newCalls(g.metrics), newRefusals(g.metrics)
 	g.registerGauges()
 	g.health = newHealthBoard(g)
 	g.page = newPage(g)
 	if g.http != nil {
 		g.httpServer = g.newHTTPServer()
 		g.httpServer.RegisterOnShutdown(g.page.stop)
-		g.health.handle(g.mux)
-		g.page.handle(g.mux)
-		g.mux.Handle("GET /metrics", g.metricsHandler())
+		g.health.handle(&g.routes)
+		g.page.handle(&g.routes)
+		g.routes.Handle("GET /metrics", g.needs("metrics", Identity.AllowMetrics, g.metricsHandler()))
 	}
 	if g.grpc != nil {
 		g.guard = g.newGuard()
@@ -366,10 +401,14 @@ func (g *Gateway) openComponents(ctx context.Context) (func() error, error) {
 func (g *Gateway) env(c Component) (*Env, error) {
 	env := &Env{
 		Owner: g.owner, Devices: g.devices, Arrivals: g.arrivals, NATS: g.nats, Metrics: g.metrics, Calls: g.calls, Logger: g.log.With("component", c.Name()),
-		ReadOnly: g.config.ReadOnly, MaxRequest: int64(g.config.MaxRequest), Stall: g.config.Stall, Admission: g.admitted, Serving: g.serving, Advertise: g.Addresses(), Version: g.version,
+		ReadOnly: g.config.ReadOnly, MaxRequest: int64(g.config.MaxRequest), MaxMessage: g.maxMessage(), Stall: g.config.Stall, Admission: g.admitted, Digests: &g.digests, Serving: g.serving, Advertise: g.Addresses(), Version: g.version,
+		audit: g.audit, refusals: g.refusals,
+	}
+	if g.ids.policy != nil && g.natsServer != nil {
+		env.Scopes = g.ids.policy.scopes
 	}
 	if g.httpServer != nil {
-		env.HTTP = g.mux
+		env.HTTP = &g.routes
 	}
 	if g.grpcServer != nil {
 		env.GRPC = g.services

@@ -28,7 +28,7 @@ import (
 // gateway.
 func (g *Gateway) newGRPCServer() *grpc.Server {
 	opts := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(int(g.config.MaxRequest)),
+		grpc.MaxRecvMsgSize(int(g.maxMessage())), // the guard has the limit of each client
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(headerPatience),
 		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))), // reusing goroutines avoids growing a stack for each call
@@ -50,6 +50,14 @@ func (g *Gateway) newGRPCServer() *grpc.Server {
 	return grpc.NewServer(opts...)
 }
 
+// maxMessage returns the largest message of any client. A policy may permit more than --max-request.
+func (g *Gateway) maxMessage() int64 {
+	if g.ids.policy == nil {
+		return int64(g.config.MaxRequest)
+	}
+	return max(int64(g.config.MaxRequest), admission.MaxMessage)
+}
+
 // reflected registers services through the guard and reports those of the server for reflection.
 type reflected struct {
 	grpc.ServiceRegistrar
@@ -69,7 +77,7 @@ func (g *Gateway) registerReflection() {
 const maxUnproven = 256
 
 func (g *Gateway) newGuard() *grpcguard.Guard {
-	opts := grpcguard.Options{Controller: g.admitted, Admit: g.admitGRPC, Unary: g.unary}
+	opts := grpcguard.Options{Controller: g.admitted, MessageBytes: int64(g.config.MaxRequest), Admit: g.admitGRPC, Unary: g.unary}
 	if !g.ids.open() || g.ids.byUser() {
 		opts.Unproven = maxUnproven
 	}
@@ -95,15 +103,17 @@ func (g *Gateway) admitGRPC(ctx context.Context, method string, header metadata.
 // unary is the interceptor of all unary calls.
 func (g *Gateway) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (out any, err error) {
 	begin := time.Now()
-	defer func() { err = g.observeGRPC(ctx, info.FullMethod, begin, err, recover()) }()
+	ctx, used := withTarget(ctx)
+	defer func() { err = g.observeGRPC(ctx, info.FullMethod, used, begin, err, recover()) }()
 	ctx = withGRPCTrace(ctx)
 	return next(ctx, in)
 }
 
 // stream is the interceptor of all streaming calls.
 func (g *Gateway) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
-	ctx, begin := ss.Context(), time.Now()
-	defer func() { err = g.observeGRPC(ctx, info.FullMethod, begin, err, recover()) }()
+	begin := time.Now()
+	ctx, used := withTarget(ss.Context())
+	defer func() { err = g.observeGRPC(ctx, info.FullMethod, used, begin, err, recover()) }()
 	ctx = withGRPCTrace(ctx)
 	if strings.HasPrefix(info.FullMethod, "/grpc.") {
 		// Clients keep health and reflection streams open. These streams would delay shutdown for the whole drain
@@ -149,7 +159,7 @@ func tlsState(ctx context.Context) *tls.ConnectionState {
 }
 
 // observeGRPC counts a call and converts a panic to an error.
-func (g *Gateway) observeGRPC(ctx context.Context, method string, begin time.Time, err error, panicked any) error {
+func (g *Gateway) observeGRPC(ctx context.Context, method string, used *target, begin time.Time, err error, panicked any) error {
 	trace := traceID(ctx)
 	if panicked != nil {
 		g.log.Error("a handler panicked", "method", method, "trace_id", trace, "correlation_id", CorrelationFrom(ctx), "panic", panicked, "stack", string(debug.Stack()))
@@ -161,8 +171,17 @@ func (g *Gateway) observeGRPC(ctx context.Context, method string, begin time.Tim
 	}
 	d := time.Since(begin)
 	g.calls.Observe("grpc", strings.TrimPrefix(method, "/"), code, d)
-	if g.log.Enabled(ctx, slog.LevelDebug) {
-		g.log.Debug("grpc", "method", method, "code", code, "seconds", d.Seconds(), "identity", IdentityFrom(ctx).Name,
+	g.clients.observe(IdentityFrom(ctx), used, code != "ok", d)
+	level := slog.LevelInfo
+	if strings.HasPrefix(method, "/grpc.health.") { // probes
+		level = slog.LevelDebug
+	}
+	if g.access.Enabled(ctx, level) {
+		remote := ""
+		if peer := admission.PeerFrom(ctx); peer != nil {
+			remote = peer.String()
+		}
+		g.access.Log(ctx, level, "access", "protocol", "grpc", "method", method, "status", code, "seconds", d.Seconds(), "remote", remote, "identity", IdentityFrom(ctx).Name,
 			"trace_id", trace, "correlation_id", CorrelationFrom(ctx))
 	}
 	return err

@@ -62,10 +62,10 @@ func (b *healthBoard) registerGRPC(s grpc.ServiceRegistrar) {
 	grpc_health_v1.RegisterHealthServer(s, b.grpc)
 }
 
-func (b *healthBoard) handle(mux *http.ServeMux) {
-	mux.HandleFunc("GET /healthz", b.live)
-	mux.HandleFunc("GET /health", b.live)
-	mux.HandleFunc("GET /readyz", b.readyz)
+func (b *healthBoard) handle(mux Mux) {
+	mux.Handle("GET /healthz", http.HandlerFunc(b.live))
+	mux.Handle("GET /health", http.HandlerFunc(b.live))
+	mux.Handle("GET /readyz", http.HandlerFunc(b.readyz))
 }
 
 // live reports that the process responds.

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -28,7 +29,7 @@ const (
 // newHTTPServer returns the server of the HTTP listener.
 func (g *Gateway) newHTTPServer() *http.Server {
 	server := &http.Server{
-		Handler: g.front(g.mux), ReadHeaderTimeout: headerPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHeaderBytes,
+		Handler: g.front(g.routes.ServeMux), ReadHeaderTimeout: headerPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog:    slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 		BaseContext: func(net.Listener) context.Context { return g.requests },
 		ConnContext: withRemote,
@@ -58,8 +59,9 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 		if id := CorrelationFrom(ctx); id != "" {
 			sw.Header().Set(correlationHeader, id)
 		}
+		ctx, used := withTarget(ctx)
 		r = r.WithContext(ctx)
-		defer func() { g.observe(sw, r, begin, recover()) }()
+		defer func() { g.observe(sw, r, used, begin, recover()) }()
 		if err := g.admit(r, crossOrigin); err != nil {
 			refuse(sw, err)
 			return
@@ -77,6 +79,8 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 			return
 		}
 		defer call.Leave()
+		// The end of the call's context does not interrupt a handler that reads or writes the connection.
+		call.OnFail(func(error) { sw.Cut() })
 		*r = *r.WithContext(ctx)
 		next.ServeHTTP(sw, r)
 	})
@@ -101,11 +105,28 @@ func (g *Gateway) admit(r *http.Request, crossOrigin *http.CrossOriginProtection
 	return fmt.Errorf("%w: the host %q is not this gateway: see --allow-hosts", errCrossSite, host)
 }
 
+// needs refuses requests whose sender does not have a right.
+func (g *Gateway) needs(right string, allow func(Identity) error, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := allow(admission.Sender(r.Context())); err != nil {
+			g.refusals.WithLabelValues(right).Inc()
+			refuse(w, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // refuse answers a request that was not admitted.
-func refuse(w http.ResponseWriter, err error) { http.Error(w, err.Error(), admission.KindOf(err).HTTP) }
+func refuse(w http.ResponseWriter, err error) {
+	if errors.Is(err, admission.ErrUnauthenticated) {
+		w.Header().Set("Connection", "close") // a revoked client keeps no connection
+	}
+	http.Error(w, err.Error(), admission.KindOf(err).HTTP)
+}
 
 // observe counts a request and answers for a handler that panicked. It passes on panics with http.ErrAbortHandler.
-func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, begin time.Time, panicked any) {
+func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, used *target, begin time.Time, panicked any) {
 	route := r.Pattern
 	if route == "" {
 		route = "none"
@@ -127,10 +148,15 @@ func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, begin time.Ti
 	d := time.Since(begin)
 	if route != eventsRoute { // a viewing time is not a latency
 		g.calls.Observe("http", route, code, d)
+		g.clients.observe(IdentityFrom(r.Context()), used, code != "ok", d)
 	}
-	if g.log.Enabled(r.Context(), slog.LevelDebug) {
-		g.log.Debug("http", "method", r.Method, "path", r.URL.Path, "status", w.Status(), "bytes", w.Bytes(), "seconds", d.Seconds(),
-			"remote", r.RemoteAddr, "identity", IdentityFrom(r.Context()).Name, "trace_id", trace, "correlation_id", CorrelationFrom(r.Context()))
+	level := slog.LevelInfo
+	if slices.Contains(openPaths, r.URL.Path) { // probes
+		level = slog.LevelDebug
+	}
+	if g.access.Enabled(r.Context(), level) {
+		g.access.Log(r.Context(), level, "access", "protocol", "http", "method", r.Method, "path", r.URL.Path, "route", route, "status", w.Status(), "bytes", w.Bytes(),
+			"seconds", d.Seconds(), "remote", r.RemoteAddr, "identity", IdentityFrom(r.Context()).Name, "trace_id", trace, "correlation_id", CorrelationFrom(r.Context()))
 	}
 	if panicked != nil {
 		panic(http.ErrAbortHandler)

@@ -22,23 +22,14 @@ type Identity = admission.Identity
 // IdentityFrom returns the sender of the request of ctx.
 func IdentityFrom(ctx context.Context) Identity { return admission.IdentityFrom(ctx) }
 
-// CheckWrite returns nil if the sender of the request may change the owner and the store, otherwise admission.ErrReadOnly.
-func (e *Env) CheckWrite(ctx context.Context) error {
-	if e.ReadOnly {
-		return fmt.Errorf("%w: the gateway runs with --read-only", admission.ErrReadOnly)
-	}
-	if id := IdentityFrom(ctx); id.ReadOnly {
-		return fmt.Errorf("%w: the token of %s is a read-only one", admission.ErrReadOnly, orString(id.Name, "this request"))
-	}
-	return nil
-}
-
 // identities authenticates the clients of the gateway.
 type identities struct {
-	tokens       *tokenFile       // nil if tokens are not configured
-	certificates *certificateFile // nil without TLS
-	clientCA     *x509.CertPool   // nil if client certificates are not requested
-	insecure     bool             // admit all clients if neither tokens nor certificates are required
+	tokens       *tokenFile                // nil if tokens are not configured
+	certificates *certificateFile          // nil without TLS
+	clientCA     *reloaded[*x509.CertPool] // nil if client certificates are not requested
+	firstCA      *x509.CertPool            // the authorities at the start
+	policy       *policyFile               // nil if identities have all rights
+	insecure     bool                      // admit all clients if neither tokens nor certificates are required
 }
 
 func newIdentities(c *Config, log *slog.Logger) (*identities, error) {
@@ -56,8 +47,15 @@ func newIdentities(c *Config, log *slog.Logger) (*identities, error) {
 		}
 	}
 	if c.ClientCA != "" {
-		if ids.clientCA, err = readAuthorities(c.ClientCA); err != nil {
+		if ids.clientCA, err = newReloaded(log, func() (*x509.CertPool, error) { return readAuthorities(c.ClientCA) }, c.ClientCA); err != nil {
 			errs = append(errs, fmt.Errorf("--client-ca: %w", err))
+		} else {
+			ids.firstCA = ids.clientCA.get()
+		}
+	}
+	if c.Policy != "" {
+		if ids.policy, err = openPolicyFile(c.Policy, log); err != nil {
+			errs = append(errs, fmt.Errorf("--policy: %w", err))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -83,9 +81,17 @@ func (ids *identities) access() string {
 	return "clients with a token or certificate"
 }
 
-// identify returns the sender of a request, from its Authorization header, its TLS state (nil without TLS) and the
-// remote address of its connection.
+// identify returns the sender of a request with its rights, from its Authorization header, its TLS state (nil without
+// TLS) and the remote address of its connection.
 func (ids *identities) identify(authorization string, state *tls.ConnectionState, remote net.Addr) (Identity, error) {
+	id, err := ids.authenticate(authorization, state, remote)
+	if err != nil || ids.policy == nil {
+		return id, err
+	}
+	return ids.policy.apply(id)
+}
+
+func (ids *identities) authenticate(authorization string, state *tls.ConnectionState, remote net.Addr) (Identity, error) {
 	if ids.open() {
 		if ids.byUser() {
 			if err := admission.CheckUser(remote); err != nil {
@@ -106,6 +112,12 @@ func (ids *identities) identify(authorization string, state *tls.ConnectionState
 		if now := time.Now(); now.After(leaf.NotAfter) {
 			return Identity{}, fmt.Errorf("%w: the certificate of %s expired at %v", admission.ErrUnauthenticated, leaf.Subject.CommonName, leaf.NotAfter)
 		}
+		// The handshake has verified the certificate, but the authorities may have changed since.
+		if current := ids.clientCA.get(); current != ids.firstCA {
+			if _, err := leaf.Verify(verifyOptions(current, state)); err != nil {
+				return Identity{}, fmt.Errorf("%w: the certificate of %s: %w", admission.ErrUnauthenticated, leaf.Subject.CommonName, err)
+			}
+		}
 		return Identity{Name: leaf.Subject.CommonName, Method: admission.MethodCertificate}, nil
 	}
 	return Identity{}, admission.ErrUnauthenticated
@@ -119,7 +131,7 @@ func (g *Gateway) validity(id Identity, authorization string, state *tls.Connect
 	}
 	return func() bool {
 		now, err := g.ids.identify(authorization, state, nil)
-		return err == nil && now == id
+		return err == nil && now.Same(id)
 	}
 }
 
@@ -142,18 +154,13 @@ func presentedToken(authorization string) string {
 	return ""
 }
 
-// allowNATS reports whether a client of the embedded NATS server may connect. Clients can publish, so a read-only token
-// is not sufficient.
-func (ids *identities) allowNATS(token string, state *tls.ConnectionState, remote, local net.Addr) bool {
-	if ids.byUser() {
-		remote = admission.WithTCPUser(remote, local)
+// verifyOptions returns the options to verify a client certificate with the intermediates that the client sent.
+func verifyOptions(roots *x509.CertPool, state *tls.ConnectionState) x509.VerifyOptions {
+	opts := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	for _, c := range state.PeerCertificates[1:] {
+		opts.Intermediates.AddCert(c)
 	}
-	authorization := ""
-	if token != "" {
-		authorization = "Bearer " + token
-	}
-	id, err := ids.identify(authorization, state, remote)
-	return err == nil && !id.ReadOnly
+	return opts
 }
 
 // tlsConfig returns the configuration of the listeners, or nil without TLS. Client certificates are optional in the
@@ -164,7 +171,14 @@ func (ids *identities) tlsConfig() *tls.Config {
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: ids.certificates.get}
 	if ids.clientCA != nil {
-		config.ClientAuth, config.ClientCAs = tls.VerifyClientCertIfGiven, ids.clientCA
+		config.ClientAuth = tls.VerifyClientCertIfGiven
+		base := config.Clone()
+		config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			current := base.Clone()
+			current.ClientCAs = ids.clientCA.get()
+			return current, nil
+		}
+		config.ClientCAs = ids.clientCA.get()
 	}
 	return config
 }

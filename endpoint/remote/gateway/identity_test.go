@@ -35,8 +35,8 @@ func writeTokens(t *testing.T, path string, lines ...string) {
 
 // A gateway with listeners beyond loopback does not start without TLS and identity.
 func TestExposedListenersNeedIdentity(t *testing.T) {
-	a := newAuthority(t)
-	cert, key := a.issue(t, t.TempDir(), "gateway", time.Now().Add(time.Hour))
+	a := remotetest.NewAuthority(t)
+	cert, key := a.Issue(t, t.TempDir(), "gateway", time.Now().Add(time.Hour))
 	tokens := filepath.Join(t.TempDir(), "tokens")
 	writeTokens(t, tokens, goodToken)
 	withTLS := []string{"--tls-cert", cert, "--tls-key", key}
@@ -52,7 +52,7 @@ func TestExposedListenersNeedIdentity(t *testing.T) {
 		"only tokens":      {[]string{"--http", "0.0.0.0:0", "--token-file", tokens}, "set --tls-cert"},
 		"pprof":            {[]string{"--debug", "0.0.0.0:0", "--insecure"}, "pprof"},
 		"a key alone":      {[]string{"--tls-key", key}, "belong together"},
-		"a client CA":      {[]string{"--client-ca", a.file}, "client certificates need TLS"},
+		"a client CA":      {[]string{"--client-ca", a.File}, "client certificates need TLS"},
 		"no token":         {[]string{"--token-file", os.DevNull}, "holds no token"},
 		"nobody's cluster": {[]string{"--nats", "somewhere"}, "neither embedded, off nor a URL"},
 	} {
@@ -174,38 +174,38 @@ func reflect(t *testing.T, conn *grpc.ClientConn, authorization string) error {
 }
 
 func TestCertificates(t *testing.T) {
-	a, other := newAuthority(t), newAuthority(t)
+	a, other := remotetest.NewAuthority(t), remotetest.NewAuthority(t)
 	dir := t.TempDir()
-	cert, key := a.issue(t, dir, "gateway", time.Now().Add(time.Hour))
-	goodCert, goodKey := a.issue(t, t.TempDir(), "worker-7", time.Now().Add(time.Hour))
-	oldCert, oldKey := a.issue(t, t.TempDir(), "worker-8", time.Now().Add(-time.Hour))
-	strangeCert, strangeKey := other.issue(t, t.TempDir(), "worker-9", time.Now().Add(time.Hour))
-	gw := remotetest.StartGateway(t, gateway.Off, "--tls-cert", cert, "--tls-key", key, "--client-ca", a.file)
+	cert, key := a.Issue(t, dir, "gateway", time.Now().Add(time.Hour))
+	goodCert, goodKey := a.Issue(t, t.TempDir(), "worker-7", time.Now().Add(time.Hour))
+	oldCert, oldKey := a.Issue(t, t.TempDir(), "worker-8", time.Now().Add(-time.Hour))
+	strangeCert, strangeKey := other.Issue(t, t.TempDir(), "worker-9", time.Now().Add(time.Hour))
+	gw := remotetest.StartGateway(t, gateway.Off, "--tls-cert", cert, "--tls-key", key, "--client-ca", a.File)
 	url := "https://" + gw.Addresses.HTTP
 
-	status200, _, _ := get(t, a.client(t, goodCert, goodKey), url+"/v1/status")
+	status200, _, _ := get(t, a.Client(t, goodCert, goodKey), url+"/v1/status")
 	require.Equal(t, http.StatusOK, status200)
-	status401, _, _ := get(t, a.client(t, "", ""), url+"/v1/status")
+	status401, _, _ := get(t, a.Client(t, "", ""), url+"/v1/status")
 	require.Equal(t, http.StatusUnauthorized, status401)
-	status200, _, _ = get(t, a.client(t, "", ""), url+"/healthz")
+	status200, _, _ = get(t, a.Client(t, "", ""), url+"/healthz")
 	require.Equal(t, http.StatusOK, status200, "probes have no certificate")
-	none, text, _ := get(t, a.client(t, oldCert, oldKey), url+"/healthz")
+	none, text, _ := get(t, a.Client(t, oldCert, oldKey), url+"/healthz")
 	require.Zero(t, none, "an expired certificate ends the handshake")
 	require.Contains(t, text, "expired")
-	none, _, _ = get(t, a.client(t, strangeCert, strangeKey), url+"/healthz")
+	none, _, _ = get(t, a.Client(t, strangeCert, strangeKey), url+"/healthz")
 	require.Zero(t, none, "and so does one of another authority")
-	none, _, _ = get(t, other.client(t, "", ""), url+"/healthz")
+	none, _, _ = get(t, other.Client(t, "", ""), url+"/healthz")
 	require.Zero(t, none, "clients check the gateway's")
 
-	conn := dialGRPC(t, gw, grpc.WithTransportCredentials(credentials.NewTLS(a.tlsConfig(t, goodCert, goodKey))))
+	conn := dialGRPC(t, gw, grpc.WithTransportCredentials(credentials.NewTLS(a.TLSConfig(t, goodCert, goodKey))))
 	require.NoError(t, reflect(t, conn, ""))
-	conn = dialGRPC(t, gw, grpc.WithTransportCredentials(credentials.NewTLS(a.tlsConfig(t, "", ""))))
+	conn = dialGRPC(t, gw, grpc.WithTransportCredentials(credentials.NewTLS(a.TLSConfig(t, "", ""))))
 	require.Equal(t, codes.Unauthenticated, status.Code(reflect(t, conn, "")))
 
 	t.Run("renewed", func(t *testing.T) {
-		a.issue(t, dir, "renewed gateway", time.Now().Add(2*time.Hour))
+		a.Issue(t, dir, "renewed gateway", time.Now().Add(2*time.Hour))
 		remotetest.Eventually(t, func() error {
-			resp, err := a.client(t, "", "").Get(url + "/healthz")
+			resp, err := a.Client(t, "", "").Get(url + "/healthz")
 			if err != nil {
 				return err
 			}
@@ -217,7 +217,7 @@ func TestCertificates(t *testing.T) {
 		})
 	})
 	t.Run("expired", func(t *testing.T) {
-		cert, key := a.issue(t, t.TempDir(), "gateway", time.Now().Add(-time.Minute))
+		cert, key := a.Issue(t, t.TempDir(), "gateway", time.Now().Add(-time.Minute))
 		require.Contains(t, remotetest.RefusedGateway(t, "--tls-cert", cert, "--tls-key", key), "expired at")
 	})
 }

@@ -85,7 +85,7 @@ func (g *Gateway) metricsHandler() http.Handler {
 	}
 	text, open := handler(both), handler(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return distinct(both.Gather()) }))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if expfmt.NegotiateIncludingOpenMetrics(r.Header).FormatType() == expfmt.TypeOpenMetrics {
+		if expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...).FormatType() == expfmt.TypeOpenMetrics {
 			open.ServeHTTP(w, r)
 			return
 		}

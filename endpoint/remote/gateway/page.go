@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 )
 
 // Limits of the page: sampling interval, time for a sample, number of viewers, and number of tasks in a sample.
@@ -48,15 +49,21 @@ type pageStatus struct {
 	Owner   ownerStatus         `json:"owner"`
 	Models  []modelStatus       `json:"models"`
 	Calls   []CallStats         `json:"calls"`
+	Clients []ClientStats       `json:"clients"`
 	Tasks   []endpoint.TaskInfo `json:"tasks"`
 	// Components holds the status of each component by name.
 	Components map[string]any `json:"components"`
 }
 
 type gatewayStatus struct {
-	Version     string            `json:"version"`
-	Started     time.Time         `json:"started"`
-	Insecure    bool              `json:"insecure"`
+	Version  string    `json:"version"`
+	Started  time.Time `json:"started"`
+	Insecure bool      `json:"insecure"`
+	// Open reports that requests need neither a token nor a certificate.
+	Open bool `json:"open"`
+	// Refusals counts refused requests by the right that was missing, and Limits those over a limit.
+	Refusals    map[string]uint64 `json:"refusals"`
+	Limits      map[string]uint64 `json:"limits"`
 	Access      string            `json:"access"`
 	ReadOnly    bool              `json:"read_only"`
 	Draining    bool              `json:"draining"`
@@ -98,7 +105,7 @@ func newPage(g *Gateway) *page {
 	return p
 }
 
-func (p *page) handle(mux *http.ServeMux) {
+func (p *page) handle(mux Mux) {
 	assets, err := fs.Sub(pageAssets, "assets")
 	if err != nil {
 		panic(err) // unreachable: the directory is embedded
@@ -114,11 +121,12 @@ func (p *page) handle(mux *http.ServeMux) {
 		files.ServeHTTP(w, r)
 	})
 	mux.Handle("GET /{$}", static)
-	for _, name := range []string{"/page.css", "/page.js", "/icon.svg"} {
+	for _, name := range []string{"/page.css", "/page.js", "/icon.svg", "/openapi.yaml"} {
 		mux.Handle("GET "+name, static)
 	}
-	mux.HandleFunc("GET /v1/status", p.once)
-	mux.HandleFunc(eventsRoute, p.events)
+	info := func(id Identity) error { return id.Allow(access.Info, "") }
+	mux.Handle("GET /v1/status", p.gateway.needs("info", info, http.HandlerFunc(p.once)))
+	mux.Handle(eventsRoute, p.gateway.needs("info", info, http.HandlerFunc(p.events)))
 }
 
 // once answers with a single sample, for scripts.
@@ -227,7 +235,7 @@ func (p *page) publish(sample []byte) bool {
 // take takes a sample.
 func (p *page) take(ctx context.Context) pageStatus {
 	g := p.gateway
-	s := pageStatus{Time: time.Now(), Gateway: g.statusForPage(ctx), Calls: g.calls.Snapshot(), Components: map[string]any{}}
+	s := pageStatus{Time: time.Now(), Gateway: g.statusForPage(ctx), Calls: g.calls.Snapshot(), Clients: g.clients.snapshot(), Components: map[string]any{}}
 	s.Owner, s.Models, s.Tasks = g.ownerForPage(ctx)
 	for _, c := range g.components {
 		reporter, ok := c.(StatusReporter)
@@ -246,7 +254,7 @@ func (p *page) take(ctx context.Context) pageStatus {
 func (g *Gateway) statusForPage(ctx context.Context) gatewayStatus {
 	a := g.Addresses()
 	s := gatewayStatus{
-		Version: g.version, Started: g.started, Insecure: g.config.Insecure, Access: g.ids.access(), ReadOnly: g.config.ReadOnly, Draining: g.draining.Load(),
+		Version: g.version, Started: g.started, Insecure: g.config.Insecure, Open: g.ids.open(), Refusals: counterValues(g.refusals), Limits: g.admitted.Refused(), Access: g.ids.access(), ReadOnly: g.config.ReadOnly, Draining: g.draining.Load(),
 		Addresses: map[string]string{}, Connections: map[string]int64{}, NotReady: g.health.look(ctx),
 	}
 	for name, address := range map[string]string{"http": a.HTTP, "grpc": a.GRPC, "nats": a.NATS} {

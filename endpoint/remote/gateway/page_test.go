@@ -47,6 +47,9 @@ func TestPage(t *testing.T) {
 	page.WaitFor(shows("memory", "models 48"))
 	page.WaitFor(shows("models", "page test"))
 	page.WaitFor(shows("state", "ready"))
+	page.WaitFor(shows("clients", "without a name"))
+	page.WaitFor(shows("refusals", "over the limit of bytes in flight"))
+	page.WaitFor(shows("warning", "no identity required: serves processes of uid"))
 	require.Equal(t, "0", page.Eval("document.images.length"), "names of models are text")
 
 	t.Run("live", func(t *testing.T) {
@@ -108,8 +111,10 @@ func TestPage(t *testing.T) {
 		})
 	}
 	t.Run("narrow", func(t *testing.T) {
-		for _, width := range []int{390, 480} {
+		for _, width := range []int{360, 390, 480} {
 			narrow := browsertest.Open(t, gw.HTTP()+"/", width, 1200)
+			narrow.Media("prefers-color-scheme", map[bool]string{true: "dark", false: "light"}[width == 360])
+			narrow.WaitFor(shows("clients", "none"))
 			narrow.WaitFor(shows("models", "llm/7b"))
 			narrow.WaitFor(shows("tasks", running.ID))
 			require.Equal(t, "true", narrow.Eval("document.documentElement.scrollWidth <= innerWidth"), "the page does not scroll sideways at %d pixels", width)

@@ -3,6 +3,7 @@ package gateway
 import (
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -41,11 +42,28 @@ func newReloaded[T any](log *slog.Logger, read func() (T, error), paths ...strin
 func (r *reloaded[T]) look() []fileStamp {
 	stamps := make([]fileStamp, len(r.paths))
 	for i, path := range r.paths {
-		if info, err := os.Stat(path); err == nil {
-			stamps[i] = fileStamp{info.ModTime(), info.Size()}
-		}
+		stamps[i] = stampOf(path)
 	}
 	return stamps
+}
+
+// stampOf returns the state of a file. That of a directory combines its files, which may be links to files that change.
+func stampOf(path string) (stamp fileStamp) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return stamp
+	}
+	stamp = fileStamp{info.ModTime(), info.Size()}
+	if !info.IsDir() {
+		return stamp
+	}
+	entries, _ := os.ReadDir(path) // a missing directory has no files
+	for _, e := range entries {
+		if inner, err := os.Stat(filepath.Join(path, e.Name())); err == nil {
+			stamp.bytes = stamp.bytes*31 + inner.Size() + inner.ModTime().UnixNano()
+		}
+	}
+	return stamp
 }
 
 // get returns the value of the files as of at most reloadEvery ago.

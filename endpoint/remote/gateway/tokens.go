@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
@@ -20,7 +21,7 @@ const (
 	maxTokenFileBytes = 1 << 20
 )
 
-// tokenFile is a file of tokens that is reloaded when it changes. Emptying the file revokes all tokens.
+// tokenFile is a file or a directory of tokens that is reloaded when it changes. Emptying it revokes all tokens.
 type tokenFile struct {
 	list *reloaded[[]token]
 }
@@ -36,7 +37,7 @@ func openTokenFile(path string, log *slog.Logger) (*tokenFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info.Mode().Perm()&0o077 != 0 && log != nil {
+	if info.Mode().Perm()&0o077 != 0 && !info.IsDir() && log != nil {
 		log.Warn("the token file is readable by other users", "file", path, "mode", info.Mode().Perm().String())
 	}
 	list, err := newReloaded(log, func() ([]token, error) { return readTokens(path) }, path)
@@ -49,7 +50,44 @@ func openTokenFile(path string, log *slog.Logger) (*tokenFile, error) {
 	return &tokenFile{list}, nil
 }
 
-func readTokens(path string) ([]token, error) {
+// readTokens reads a file of tokens, or a directory with a file for each name.
+func readTokens(path string) (list []token, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return readTokenLines(path, parseToken)
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasPrefix(name, ".") { // such as those of a Kubernetes volume
+			continue
+		}
+		of, err := readTokenLines(filepath.Join(path, name), func(line string) (*token, error) { return parseNamedToken(name, line) })
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, of...)
+	}
+	return list, nil
+}
+
+// parseNamedToken parses a line of a file in a directory of tokens: TOKEN [read-only].
+func parseNamedToken(name, line string) (*token, error) {
+	line, _, _ = strings.Cut(line, "#")
+	secret, flags, _ := strings.Cut(strings.TrimSpace(line), " ")
+	if secret == "" {
+		return nil, nil
+	}
+	return parseToken(secret + " " + name + " " + flags)
+}
+
+func readTokenLines(path string, parse func(line string) (*token, error)) ([]token, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -65,7 +103,7 @@ func readTokens(path string) ([]token, error) {
 	var list []token
 	lines := bufio.NewScanner(bytes.NewReader(data))
 	for n := 1; lines.Scan(); n++ {
-		one, err := parseToken(lines.Text())
+		one, err := parse(lines.Text())
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", path, n, err)
 		}

@@ -27,6 +27,11 @@ const maxValueBytes = 16 << 20
 type argument struct {
 	value any
 
+	// tensors and values are the parts of value.
+	tensors []argumentTensor
+	values  []argumentValue
+
+	alloc   func(m *model, bytes int64) (driver.Memory, error)
 	sender  admission.Identity
 	charge  *admission.Charge
 	regions *regions
@@ -34,6 +39,18 @@ type argument struct {
 	slab    *tensor.Storage
 	closers []io.Closer
 }
+
+// argumentTensor is a tensor of an argument, and argumentValue another value of it.
+type (
+	argumentTensor struct {
+		port   port
+		tensor *tensor.Tensor
+	}
+	argumentValue struct {
+		path  []string
+		value any
+	}
+)
 
 // close releases the resources of the argument.
 func (a *argument) close() error {
@@ -66,7 +83,7 @@ type place struct {
 // be consecutive parts of one body.
 func (s *service) argument(ctx context.Context, m *model, r *request) (*argument, error) {
 	sender := admission.Sender(ctx)
-	a := &argument{sender: sender, charge: s.pending.Open(sender), regions: &s.regions}
+	a := &argument{alloc: s.memory.alloc, sender: sender, charge: s.pending.Open(sender), regions: &s.regions}
 	fields := map[string]any{}
 	places := make([]place, 0, len(r.inputs))
 	var total int64
@@ -94,7 +111,7 @@ func (s *service) argument(ctx context.Context, m *model, r *request) (*argument
 		}
 		places = append(places, place)
 	}
-	if err := parametersOf(m, r, seen, fields); err != nil {
+	if err := a.parametersOf(m, r, seen, fields); err != nil {
 		return a, err
 	}
 	if err := complete(m, seen); err != nil {
@@ -138,6 +155,9 @@ func placeOf(p port, in inputTensor) (place, error) {
 	}
 	dtype, err := dtypeOf(in.datatype)
 	if err != nil {
+		return place{}, err
+	}
+	if err := p.checkDeclared(in); err != nil {
 		return place{}, err
 	}
 	spec := tensor.Spec{DType: dtype, Shape: in.shape}
@@ -226,7 +246,7 @@ func put(fields map[string]any, path []string, v any) {
 }
 
 // parametersOf sets fields from the request parameters that have the names of inputs with one value.
-func parametersOf(m *model, r *request, seen map[string]bool, fields map[string]any) error {
+func (a *argument) parametersOf(m *model, r *request, seen map[string]bool, fields map[string]any) error {
 	for name, v := range r.parameters {
 		p, ok := m.input(name)
 		switch {
@@ -235,6 +255,7 @@ func parametersOf(m *model, r *request, seen map[string]bool, fields map[string]
 				return fmt.Errorf("%w: '%s' is an input and a parameter", ErrInvalid, name)
 			}
 			seen[name] = true
+			a.values = append(a.values, argumentValue{p.path, v})
 			put(fields, p.path, v)
 		case !isProtocolParameter(name):
 			return fmt.Errorf("%w: parameter '%s' is not one of model '%s'", ErrInvalid, clip(name), m.name)
@@ -268,6 +289,9 @@ func (a *argument) fill(s *service, m *model, places []place, total int64, field
 		v, err := a.read(p)
 		if err != nil {
 			return inputError(p.port.name, err)
+		}
+		if p.port.kind != tensorPort {
+			a.values = append(a.values, argumentValue{p.port.path, v})
 		}
 		put(fields, p.port.path, v)
 	}
@@ -316,7 +340,7 @@ func (a *argument) read(p place) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.closers = append(a.closers, t)
+	a.closers, a.tensors = append(a.closers, t), append(a.tensors, argumentTensor{p.port, t})
 	return t, nil
 }
 

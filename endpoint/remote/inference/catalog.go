@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
@@ -14,6 +16,12 @@ import (
 // name. An owner never removes an endpoint.
 type catalog struct {
 	owner gateway.Owner
+	// allow returns an error if the sender of a request may not call a function.
+	allow func(ctx context.Context, name string) error
+	// batches has the settings of models that differ from those of their functions. queue limits the waiting requests of
+	// a model.
+	batches map[string]batching
+	queue   int
 
 	mu       sync.Mutex
 	asked    bool
@@ -44,6 +52,9 @@ func (c *catalog) find(ctx context.Context, name string) (*model, error) {
 
 // lookup returns a model, even if it is unloaded or cannot be called.
 func (c *catalog) lookup(ctx context.Context, name string) (*model, error) {
+	if err := c.allow(ctx, name); err != nil {
+		return nil, err
+	}
 	server := c.owner.ServerID()
 	c.mu.Lock()
 	m := c.byName[name]
@@ -92,16 +103,36 @@ func (c *catalog) refresh(ctx context.Context) (map[string]*model, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, m := range all {
-		if before := c.byName[name]; before != nil {
+		before := c.byName[name]
+		if before != nil {
 			m.stats = before.stats
 		}
+		c.batchLocked(m, before)
 	}
 	c.asked, c.server, c.byName = true, server, all
 	return all, nil
 }
 
-// all returns the models sorted by name.
+// batchLocked sets the batcher of a model: that of the same model before a refresh, so that its requests can join others.
+func (c *catalog) batchLocked(m, before *model) {
+	if own, set := c.batches[m.name]; set {
+		m.batching = own
+	}
+	switch {
+	case m.batching.max < 2 || m.stream:
+		m.batching = batching{}
+	case before != nil && before.batcher != nil && before.batching == m.batching:
+		m.batcher = before.batcher
+	default:
+		m.batcher = &batcher{batching: m.batching, limit: c.queue}
+	}
+}
+
+// all returns the models that the sender may call, sorted by name.
 func (c *catalog) all(ctx context.Context) ([]*model, error) {
+	if err := c.allow(ctx, ""); err != nil {
+		return nil, err
+	}
 	byName, err := c.refresh(ctx)
 	if err != nil {
 		return nil, err
@@ -110,7 +141,7 @@ func (c *catalog) all(ctx context.Context) ([]*model, error) {
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		list = append(list, byName[name])
 	}
-	return list, nil
+	return admission.Filter(admission.Sender(ctx), access.Call, list, func(m *model) string { return m.name }), nil
 }
 
 // known returns the models found by the last refresh. It sends no request.

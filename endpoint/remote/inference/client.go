@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 )
 
@@ -19,19 +20,28 @@ func (s *service) checkShm(ctx context.Context) error {
 	return nil
 }
 
-// checkClient returns nil if the client may use the features of the request.
+// checkClient returns nil if the client may use the features of the request. Regions belong to all clients with the right
+// to register them.
 func (s *service) checkClient(ctx context.Context, r *request) error {
+	uses := false
 	for _, in := range r.inputs {
-		if in.region != nil {
-			return s.checkShm(ctx)
-		}
+		uses = uses || in.region != nil
 	}
 	for _, w := range r.outputs {
-		if w.region != nil {
-			return s.checkShm(ctx)
-		}
+		uses = uses || w.region != nil
 	}
-	return nil
+	if !uses {
+		return nil
+	}
+	return s.checkRegions(ctx)
+}
+
+// checkRegions returns nil if the client may register and use shared memory.
+func (s *service) checkRegions(ctx context.Context) error {
+	if err := s.checkShm(ctx); err != nil {
+		return err
+	}
+	return s.env.AllowControl(ctx)
 }
 
 // registerSystem registers memory that was created with shm_open.
@@ -43,7 +53,7 @@ func (s *service) registerSystem(ctx context.Context, name, key string, offset, 
 	if err != nil {
 		return fmt.Errorf("shared memory region '%s': %w", name, err)
 	}
-	return s.regions.add(&region{name: name, key: key, offset: offset, bytes: int64(bytes), memory: memory})
+	return s.addRegion(ctx, &region{name: name, key: key, offset: offset, bytes: int64(bytes), memory: memory})
 }
 
 // registerCUDA registers memory that was allocated with cudaMalloc.
@@ -55,14 +65,19 @@ func (s *service) registerCUDA(ctx context.Context, name string, handle []byte, 
 	if err != nil {
 		return fmt.Errorf("shared memory region '%s': %w", name, err)
 	}
-	return s.regions.add(&region{name: name, cuda: true, device: device, bytes: int64(bytes), memory: memory})
+	return s.addRegion(ctx, &region{name: name, cuda: true, device: device, bytes: int64(bytes), memory: memory})
+}
+
+func (s *service) addRegion(ctx context.Context, r *region) error {
+	err := s.regions.add(r)
+	if err == nil {
+		s.env.Audited(ctx, gateway.ChangeRegister, "region", r.name, "bytes", r.bytes)
+	}
+	return err
 }
 
 func (s *service) checkRegister(ctx context.Context, name string, bytes uint64) error {
-	if err := s.checkShm(ctx); err != nil {
-		return err
-	}
-	if err := s.env.CheckWrite(ctx); err != nil {
+	if err := s.checkRegions(ctx); err != nil {
 		return err
 	}
 	return s.regions.checkNew(name, bytes)
@@ -70,18 +85,19 @@ func (s *service) checkRegister(ctx context.Context, name string, bytes uint64) 
 
 // unregister removes a region, or all regions of a kind if name is empty.
 func (s *service) unregister(ctx context.Context, name string, cuda bool) error {
-	if err := s.checkShm(ctx); err != nil {
+	if err := s.checkRegions(ctx); err != nil {
 		return err
 	}
-	if err := s.env.CheckWrite(ctx); err != nil {
-		return err
+	err := s.regions.remove(name, cuda)
+	if err == nil {
+		s.env.Audited(ctx, gateway.ChangeUnregister, "region", name)
 	}
-	return s.regions.remove(name, cuda)
+	return err
 }
 
 // regionStatus lists the regions of a kind.
 func (s *service) regionStatus(ctx context.Context, name string, cuda bool) ([]*region, error) {
-	if err := s.checkShm(ctx); err != nil {
+	if err := s.checkRegions(ctx); err != nil {
 		return nil, err
 	}
 	return s.regions.list(name, cuda)

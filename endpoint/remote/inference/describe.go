@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
+	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
 )
 
@@ -74,13 +77,27 @@ func (s *service) config(ctx context.Context, name, version string) (*pb.ModelCo
 		}
 	}
 	c.VersionPolicy = &pb.ModelVersionPolicy{PolicyChoice: &pb.ModelVersionPolicy_Specific_{Specific: specific}}
+	if m.batcher != nil {
+		c.MaxBatchSize = int32(min(m.batching.max, math.MaxInt32))
+		c.SchedulingChoice = &pb.ModelConfig_DynamicBatching{DynamicBatching: &pb.ModelDynamicBatching{
+			MaxQueueDelayMicroseconds: uint64(m.batching.delay / time.Microsecond),
+		}}
+	}
 	for _, p := range m.inputs {
-		c.Input = append(c.Input, &pb.ModelInput{Name: p.name, DataType: configType(p.datatype), Dims: p.shape, Optional: p.optional})
+		c.Input = append(c.Input, &pb.ModelInput{Name: p.name, DataType: configType(p.datatype), Dims: m.dims(p), Optional: p.optional})
 	}
 	for _, p := range m.outputs {
-		c.Output = append(c.Output, &pb.ModelOutput{Name: p.name, DataType: configType(p.datatype), Dims: p.shape})
+		c.Output = append(c.Output, &pb.ModelOutput{Name: p.name, DataType: configType(p.datatype), Dims: m.dims(p)})
 	}
 	return c, nil
+}
+
+// dims returns the shape of a port in the configuration, which has no batch dimension if requests are joined.
+func (m *model) dims(p port) []int64 {
+	if m.batcher != nil && p.kind == tensorPort && p.shaped && len(p.shape) > 0 {
+		return p.shape[1:]
+	}
+	return p.shape
 }
 
 // statistics returns the figures of a model, or of all models if name is empty.
@@ -158,7 +175,7 @@ func (s *service) setLoaded(ctx context.Context, repository, name string, loaded
 	if err := checkRepository(repository); err != nil {
 		return err
 	}
-	if err := s.env.CheckWrite(ctx); err != nil {
+	if err := s.env.AllowControl(ctx); err != nil {
 		return err
 	}
 	if overrides {
@@ -170,5 +187,10 @@ func (s *service) setLoaded(ctx context.Context, repository, name string, loaded
 		}
 		return err
 	}
+	change := gateway.ChangeUnload
+	if loaded {
+		change = gateway.ChangeLoad
+	}
+	s.env.Audited(ctx, change, "function", name)
 	return nil
 }

@@ -23,11 +23,14 @@
 //
 // The inputs are the fields of the argument under their wire names. Optional fields are optional inputs. An argument
 // that is a tensor itself is the input "input". The outputs are the fields of the result; a result that is not a struct
-// is the output "output". Functions do not declare the datatype and shape of tensors, so their metadata has an empty
-// datatype and the shape [-1]. Optional fields that the protocol cannot represent are omitted. A function that requires
+// is the output "output". A function declares the datatype and shape of a tensor with a tag or with
+// [endpoint.ArgumentTensor] and [endpoint.ResultTensor]. Undeclared tensors have an empty datatype and the shape [-1].
+// Optional fields that the protocol cannot represent are omitted. A function that requires
 // such a field is listed in the repository index as not ready, with the reason.
 //
 // A function that returns a sequence of results is a decoupled model for ModelStreamInfer.
+//
+// Requests of a function with [endpoint.Batch] are joined along the first dimension of their tensors.
 //
 // # Memory of arguments
 //

@@ -164,6 +164,44 @@ func (s grpcService) RepositoryModelUnload(ctx context.Context, r *pb.Repository
 	return &pb.RepositoryModelUnloadResponse{}, admission.Status(s.setLoaded(ctx, r.GetRepositoryName(), r.GetModelName(), false, false))
 }
 
+// TraceSetting implements the service.
+func (s grpcService) TraceSetting(ctx context.Context, r *pb.TraceSettingRequest) (*pb.TraceSettingResponse, error) {
+	if name := r.GetModelName(); name != "" {
+		if _, err := s.models.lookup(ctx, name); err != nil {
+			return nil, admission.Status(err)
+		}
+	}
+	for name := range r.GetSettings() {
+		return nil, admission.Status(errSetting(name, traceRemedy))
+	}
+	out := &pb.TraceSettingResponse{Settings: map[string]*pb.TraceSettingResponse_SettingValue{}}
+	for name, values := range traceValues() {
+		out.Settings[name] = &pb.TraceSettingResponse_SettingValue{Value: values}
+	}
+	return out, nil
+}
+
+// LogSettings implements the service.
+func (s grpcService) LogSettings(_ context.Context, r *pb.LogSettingsRequest) (*pb.LogSettingsResponse, error) {
+	for name := range r.GetSettings() {
+		return nil, admission.Status(errSetting(name, logRemedy))
+	}
+	out := &pb.LogSettingsResponse{Settings: map[string]*pb.LogSettingsResponse_SettingValue{}}
+	for name, v := range s.logValues() {
+		one := &pb.LogSettingsResponse_SettingValue{}
+		switch v := v.(type) {
+		case bool:
+			one.ParameterChoice = &pb.LogSettingsResponse_SettingValue_BoolParam{BoolParam: v}
+		case uint32:
+			one.ParameterChoice = &pb.LogSettingsResponse_SettingValue_Uint32Param{Uint32Param: v}
+		case string:
+			one.ParameterChoice = &pb.LogSettingsResponse_SettingValue_StringParam{StringParam: v}
+		}
+		out.Settings[name] = one
+	}
+	return out, nil
+}
+
 // SystemSharedMemoryStatus implements the service.
 func (s grpcService) SystemSharedMemoryStatus(ctx context.Context, r *pb.SystemSharedMemoryStatusRequest) (*pb.SystemSharedMemoryStatusResponse, error) {
 	list, err := s.regionStatus(ctx, r.GetName(), false)

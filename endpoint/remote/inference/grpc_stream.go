@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
 )
@@ -31,12 +32,12 @@ func (s grpcService) ModelStreamInfer(call grpc.BidiStreamingServer[pb.ModelInfe
 	st := &inferStream{s: s, call: call}
 	ctx, cancel := context.WithCancel(call.Context())
 	defer cancel()
-	slots := make(chan struct{}, streamedAtOnce)
+	slots := admission.NewSlots(streamedAtOnce, -1)
 	var running sync.WaitGroup
 	defer running.Wait()
 	before := make(chan struct{}) // closed when the previous request has been answered
 	close(before)
-	for {
+	for i := 0; ; i++ {
 		in := requestMessage()
 		if err := call.RecvMsg(in); err != nil {
 			if errors.Is(err, io.EOF) {
@@ -45,27 +46,29 @@ func (s grpcService) ModelStreamInfer(call grpc.BidiStreamingServer[pb.ModelInfe
 			cancel()
 			return err
 		}
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
+		if slots.Enter(ctx) != nil {
 			in.Free()
 			return ctx.Err()
 		}
 		answered, turn := make(chan struct{}), before
 		before = answered
 		running.Go(func() {
-			defer func() { <-slots }()
+			defer slots.Leave()
 			defer close(answered)
-			st.answer(ctx, in, turn)
+			st.answer(ctx, in, turn, i == 0)
 		})
 	}
 }
 
-// answer answers one request. turn is closed when the previous request has been answered.
-func (st *inferStream) answer(ctx context.Context, in *bulk.Parts, turn <-chan struct{}) {
+// answer answers one request. turn is closed when the previous request has been answered. first reports that there is
+// none.
+func (st *inferStream) answer(ctx context.Context, in *bulk.Parts, turn <-chan struct{}, first bool) {
 	parts := in.Take()
 	defer freeParts(parts)
 	r, err := requestOf(in.Head.(*pb.ModelInferRequest), parts)
+	if err == nil && !first { // the call counted the first
+		err = st.s.env.Admission.Request(admission.Sender(ctx))
+	}
 	if err == nil {
 		err = st.s.checkClient(ctx, r)
 	}

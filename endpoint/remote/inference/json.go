@@ -1,6 +1,8 @@
 package inference
 
 import (
+	"bytes"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -161,18 +163,35 @@ func formatElements(raw []byte, d string) (json.RawMessage, error) {
 	return append(b, ']'), nil
 }
 
-// appendJSONFloat appends a number. NaN and infinities are strings, as in the JSON mapping of protocol buffers: every
-// parser accepts them, and numpy converts them to numbers.
+// mark precedes the words for numbers that are not finite until bareWords removes it. Clients cannot guess it.
+var mark = rand.Text()
+
+// appendJSONFloat appends a number. NaN and infinities are marked strings for bareWords.
 func appendJSONFloat(b []byte, f float64, bits int) []byte {
+	word := ""
 	switch {
 	case math.IsNaN(f):
-		return append(b, `"NaN"`...)
+		word = "NaN"
 	case math.IsInf(f, 1):
-		return append(b, `"Infinity"`...)
+		word = "Infinity"
 	case math.IsInf(f, -1):
-		return append(b, `"-Infinity"`...)
+		word = "-Infinity"
+	default:
+		return strconv.AppendFloat(b, f, 'g', -1, bits)
 	}
-	return strconv.AppendFloat(b, f, 'g', -1, bits)
+	return append(append(append(append(b, '"'), mark...), word...), '"')
+}
+
+// bareWords replaces the marked strings in JSON with the bare words NaN, Infinity and -Infinity, as Triton writes them.
+// They are not JSON, but the parsers of Python and RapidJSON read them. json.Marshal refuses them.
+func bareWords(text []byte) []byte {
+	if !bytes.Contains(text, []byte(mark)) {
+		return text
+	}
+	for _, word := range nonfinite.Words {
+		text = bytes.ReplaceAll(text, []byte(`"`+mark+word+`"`), []byte(word))
+	}
+	return text
 }
 
 // errNoJSON is returned for an element that JSON cannot represent.

@@ -19,6 +19,8 @@ type model struct {
 	cached          bool
 	inputs, outputs []port
 	whole           bool // the argument is the input itself, not a struct
+	batching        batching
+	batcher         *batcher // nil without batching
 	// why is the reason why the endpoint cannot be served; empty if it can.
 	why   string
 	stats *recorder
@@ -29,8 +31,9 @@ type model struct {
 func newModel(caller endpoint.Caller, info endpoint.EndpointInfo) *model {
 	_, owned := caller.(*endpoint.Client)
 	m := &model{name: info.Name, caller: caller, owned: owned, writes: info.Writable, stream: info.Stream, cached: info.Cache, stats: &recorder{}}
+	m.batching = batching{info.BatchMax, info.BatchDelay}
 	var lacks []string
-	m.inputs, lacks = portsOf(wholeInput, info.In, info.InFields)
+	m.inputs, lacks = portsOf(wholeInput, info.In, info.InTensor, info.InFields)
 	if !hasTensor(m.inputs) {
 		return nil
 	}
@@ -39,7 +42,7 @@ func newModel(caller endpoint.Caller, info endpoint.EndpointInfo) *model {
 		m.why = "no input can be given for " + strings.Join(lacks, ", ")
 		return m
 	}
-	if m.outputs, lacks = portsOf(wholeOutput, info.Out, info.OutFields); len(m.outputs) == 0 && len(lacks) > 0 {
+	if m.outputs, lacks = portsOf(wholeOutput, info.Out, info.OutTensor, info.OutFields); len(m.outputs) == 0 && len(lacks) > 0 {
 		m.why = "there is no output for a result of " + strings.Join(lacks, ", ")
 	}
 	return m

@@ -253,6 +253,8 @@ var (
 	ErrTooLarge = admission.NewError(admission.TooLarge, "too large")
 	// ErrNotServed is returned for a part of the protocol that is not supported, or not available to this client.
 	ErrNotServed = admission.NewError(admission.NotServed, "not served")
+	// ErrBusy is returned for a request to a model whose queue is full.
+	ErrBusy = admission.NewError(admission.Unavailable, "busy")
 	// ErrNotReady is returned for a model that was unloaded.
 	ErrNotReady = admission.NewError(admission.Unavailable, "not ready")
 )

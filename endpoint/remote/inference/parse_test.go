@@ -17,7 +17,7 @@ func TestPorts(t *testing.T) {
 	f := func(name, typ string, optional bool, fields ...endpoint.FieldInfo) endpoint.FieldInfo {
 		return endpoint.FieldInfo{Name: name, Type: typ, Optional: optional, Fields: fields}
 	}
-	list, missing := portsOf(wholeInput, "main.Args", []endpoint.FieldInfo{
+	list, missing := portsOf(wholeInput, "main.Args", nil, []endpoint.FieldInfo{
 		f("x", "*tensor.Tensor", false), f("n", "int", true), f("names", "[]string", false), f("image", "[]uint8", false),
 		f("mode", "main.Mode", true), f("deep", "*main.Deep", true, f("rate", "float32", false), f("w", "*tensor.Tensor", false)),
 		f("lists", "[]main.Deep", true, f("rate", "float32", false)), f("map", "map[string]int", false), f("state", "*module.StateDict", false),
@@ -32,7 +32,7 @@ func TestPorts(t *testing.T) {
 		{name: "deep.rate", path: []string{"deep", "rate"}, kind: scalarPort, datatype: "FP32", shape: []int64{1}, optional: true},
 		{name: "deep.w", path: []string{"deep", "w"}, kind: tensorPort, shape: []int64{-1}, optional: true},
 	}, list)
-	list, missing = portsOf(wholeOutput, "*tensor.Tensor", nil)
+	list, missing = portsOf(wholeOutput, "*tensor.Tensor", nil, nil)
 	require.Empty(t, missing)
 	require.Equal(t, []port{{name: "output", kind: tensorPort, shape: []int64{-1}}}, list)
 }

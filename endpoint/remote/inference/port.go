@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
@@ -25,6 +26,7 @@ type port struct {
 	// datatype is empty if the function does not declare it, as for tensors. A size of -1 matches any size.
 	datatype string
 	shape    []int64
+	shaped   bool // the function declares the shape
 	optional bool
 }
 
@@ -43,11 +45,14 @@ var scalarTypes = map[string]string{
 }
 
 // portOf describes a value by its type. ok is false if the protocol has no tensor for the type.
-func portOf(name, typeName string, path []string) (p port, ok bool) {
+func portOf(name, typeName string, declared *endpoint.TensorSpec, path []string) (p port, ok bool) {
 	p = port{name: name, path: path}
 	t := strings.TrimLeft(typeName, "*")
-	if t == "tensor.Tensor" {
+	if t == "tensor.Tensor" || declared != nil {
 		p.kind, p.shape = tensorPort, []int64{-1}
+		if declared != nil {
+			p.declare(declared)
+		}
 		return p, true
 	}
 	if d, known := scalarTypes[t]; known {
@@ -69,6 +74,35 @@ func portOf(name, typeName string, path []string) (p port, ok bool) {
 	return p, false
 }
 
+// declare sets the datatype and shape that the function declares. A dtype without a datatype in the protocol is left out:
+// requests for it fail with the reason.
+func (p *port) declare(spec *endpoint.TensorSpec) {
+	if d, err := datatypeOf(spec.DType); spec.DType != 0 && err == nil {
+		p.datatype = d
+	}
+	if spec.Shape != nil {
+		p.shape, p.shaped = spec.Shape, true
+	}
+}
+
+// checkDeclared returns an error for a tensor that differs from the declaration of the function.
+func (p *port) checkDeclared(in inputTensor) error {
+	if p.datatype != "" && p.datatype != in.datatype {
+		return fmt.Errorf("%w: inference input data-type is '%s', model expects '%s'", ErrInvalid, clip(in.datatype), p.datatype)
+	}
+	if !p.shaped {
+		return nil
+	}
+	same := len(in.shape) == len(p.shape)
+	for i := range p.shape {
+		same = same && (p.shape[i] == -1 || p.shape[i] == in.shape[i])
+	}
+	if !same {
+		return fmt.Errorf("%w: unexpected shape. Expected %v, got %v", ErrInvalid, p.shape, in.shape)
+	}
+	return nil
+}
+
 // ports lists the values of a struct. missing lists the required fields that the protocol cannot represent.
 func ports(fields []endpoint.FieldInfo, path []string, optional bool) (list []port, missing []string) {
 	for _, f := range fields {
@@ -81,7 +115,7 @@ func ports(fields []endpoint.FieldInfo, path []string, optional bool) (list []po
 			list, missing = append(list, inner...), append(missing, lacks...)
 			continue
 		}
-		p, ok := portOf(name, f.Type, at)
+		p, ok := portOf(name, f.Type, f.Tensor, at)
 		switch {
 		case ok:
 			p.optional = mayLack
@@ -94,7 +128,7 @@ func ports(fields []endpoint.FieldInfo, path []string, optional bool) (list []po
 }
 
 // portsOf lists the values of an argument or a result.
-func portsOf(whole, typeName string, fields []endpoint.FieldInfo) (list []port, missing []string) {
+func portsOf(whole, typeName string, declared *endpoint.TensorSpec, fields []endpoint.FieldInfo) (list []port, missing []string) {
 	t := strings.TrimLeft(typeName, "*")
 	if len(fields) > 0 && !strings.HasPrefix(t, "[") && !strings.HasPrefix(t, "map[") {
 		return ports(fields, nil, false)
@@ -102,7 +136,7 @@ func portsOf(whole, typeName string, fields []endpoint.FieldInfo) (list []port, 
 	if t == "struct {}" || t == "struct" {
 		return nil, nil
 	}
-	if p, ok := portOf(whole, typeName, nil); ok && len(fields) == 0 {
+	if p, ok := portOf(whole, typeName, declared, nil); ok && len(fields) == 0 {
 		return []port{p}, nil
 	}
 	return nil, []string{typeName}

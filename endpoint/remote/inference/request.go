@@ -53,6 +53,7 @@ const (
 	paramBinarySize   = "binary_data_size"
 	paramBinaryOutput = "binary_data_output"
 	paramTimeout      = "timeout"
+	paramPriority     = "priority"
 	paramEmptyFinal   = "triton_enable_empty_final_response"
 	paramFinal        = "triton_final_response"
 )
@@ -63,7 +64,7 @@ const paramSequence = "sequence_id"
 // protocolParameters are the request parameters that the protocol defines. They set fields only if the function
 // has fields with these names.
 var protocolParameters = map[string]bool{
-	paramSequence: true, "sequence_start": true, "sequence_end": true, "priority": true, paramTimeout: true, paramBinaryOutput: true,
+	paramSequence: true, "sequence_start": true, "sequence_end": true, paramPriority: true, paramTimeout: true, paramBinaryOutput: true,
 }
 
 // isProtocolParameter reports whether the protocol defines a parameter.

@@ -156,12 +156,16 @@ func (s restService) modelConfig(w http.ResponseWriter, r *http.Request) error {
 	for _, p := range c.GetOutput() {
 		output = append(output, io{p.GetName(), p.GetDataType().String(), p.GetDims(), false})
 	}
-	answerJSON(w, http.StatusOK, map[string]any{
+	out := map[string]any{
 		"name": c.GetName(), "platform": c.GetPlatform(), "backend": c.GetBackend(), "max_batch_size": c.GetMaxBatchSize(), "input": input, "output": output,
 		"version_policy":           map[string]any{"specific": map[string]any{"versions": c.GetVersionPolicy().GetSpecific().GetVersions()}},
 		"model_transaction_policy": map[string]bool{"decoupled": c.GetModelTransactionPolicy().GetDecoupled()},
 		"response_cache":           map[string]bool{"enable": c.GetResponseCache().GetEnable()},
-	})
+	}
+	if d := c.GetDynamicBatching(); d != nil {
+		out["dynamic_batching"] = map[string]any{"preferred_batch_size": []int{}, "max_queue_delay_microseconds": d.GetMaxQueueDelayMicroseconds()}
+	}
+	answerJSON(w, http.StatusOK, out)
 	return nil
 }
 

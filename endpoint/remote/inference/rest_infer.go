@@ -2,8 +2,6 @@ package inference
 
 import (
 	"bytes"
-	"compress/gzip"
-	"compress/zlib"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,26 +63,21 @@ func (s restService) inferOverHTTP(w http.ResponseWriter, r *http.Request) error
 
 // openBody limits the size and duration of the body and decompresses it. The caller calls finish.
 func (s restService) openBody(w http.ResponseWriter, r *http.Request) (body io.Reader, finish func(), err error) {
-	watched := admission.NewBodyReader(w, http.MaxBytesReader(w, r.Body, s.env.MaxRequest), s.env.Admission.Rate)
-	finish = func() { watched.Release(watched.Ended(r.ContentLength)) }
-	switch encoding := r.Header.Get("Content-Encoding"); encoding {
-	case "", "identity":
-		return watched, finish, nil
-	case "gzip":
-		body, err = gzip.NewReader(watched)
-	case "deflate": // in HTTP, "deflate" is the zlib format
-		body, err = zlib.NewReader(watched)
-	default:
-		err = fmt.Errorf("%w: Content-Encoding %q; use gzip or deflate", ErrNotServed, clip(encoding))
-	}
+	watched := admission.NewBodyReader(w, http.MaxBytesReader(w, r.Body, s.env.RequestLimit(r.Context())), s.env.Admission.Rate)
+	release := func() { watched.Release(watched.Ended(r.ContentLength)) }
+	encoding := r.Header.Get("Content-Encoding")
+	decoded, err := admission.Decode(watched, encoding)
 	if err != nil {
-		finish()
-		if !errors.Is(err, ErrNotServed) {
+		release()
+		if !errors.Is(err, admission.ErrEncoding) {
 			err = errBody(err)
 		}
 		return nil, nil, err
 	}
-	return &limitedReader{body, s.env.MaxRequest}, finish, nil
+	if encoding == "" || encoding == "identity" {
+		return watched, release, nil
+	}
+	return &limitedReader{decoded, s.env.RequestLimit(r.Context())}, func() { _ = decoded.Close(); release() }, nil // best effort: it was only read
 }
 
 // limitedReader returns ErrTooLarge if a decompressed body exceeds its limit.
@@ -307,6 +300,7 @@ func (s restService) answer(w http.ResponseWriter, r *http.Request, res *respons
 		head.Outputs = append(head.Outputs, one)
 	}
 	text, err := json.Marshal(head)
+	text = bareWords(text)
 	if err != nil {
 		return err
 	}

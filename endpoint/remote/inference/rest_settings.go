@@ -22,6 +22,36 @@ func (s restService) registerSettings(mux gateway.Mux) {
 	}))
 }
 
+// traceValues returns the settings of a server that records no traces.
+func traceValues() map[string][]string {
+	return map[string][]string{
+		"trace_level": {"OFF"}, "trace_rate": {"1000"}, "trace_count": {"-1"}, "log_frequency": {"0"}, "trace_file": {""}, "trace_mode": {"triton"},
+	}
+}
+
+// logValues returns the gateway's log settings: texts, truth values and a number.
+func (s *service) logValues() map[string]any {
+	on := func(level slog.Level) bool { return s.env.Logger.Enabled(context.Background(), level) }
+	verbose := uint32(0)
+	if on(slog.LevelDebug) {
+		verbose = 1
+	}
+	return map[string]any{
+		"log_file": "", "log_info": on(slog.LevelInfo), "log_warning": on(slog.LevelWarn), "log_error": on(slog.LevelError),
+		"log_verbose_level": verbose, "log_format": "default",
+	}
+}
+
+// What to do instead of changing settings.
+const (
+	traceRemedy = "the gateway passes traceparent on and records no traces"
+	logRemedy   = "start the gateway with --log-level"
+)
+
+func errSetting(name, remedy string) error {
+	return fmt.Errorf("%w: the setting '%s' cannot be changed here: %s", ErrNotServed, clip(name), remedy)
+}
+
 // noChanges returns an error if a request would change settings.
 func noChanges(w http.ResponseWriter, r *http.Request, remedy string) error {
 	var in map[string]any
@@ -31,7 +61,7 @@ func noChanges(w http.ResponseWriter, r *http.Request, remedy string) error {
 		}
 	}
 	for name := range in {
-		return fmt.Errorf("%w: the setting '%s' cannot be changed here: %s", ErrNotServed, clip(name), remedy)
+		return errSetting(name, remedy)
 	}
 	return nil
 }
@@ -43,28 +73,24 @@ func (s restService) traceSettings(w http.ResponseWriter, r *http.Request) error
 			return err
 		}
 	}
-	if err := noChanges(w, r, "the gateway passes traceparent on and records no traces"); err != nil {
+	if err := noChanges(w, r, traceRemedy); err != nil {
 		return err
 	}
-	answerJSON(w, http.StatusOK, map[string]any{
-		"trace_level": []string{"OFF"}, "trace_rate": "1000", "trace_count": "-1", "log_frequency": "0", "trace_file": "", "trace_mode": "triton",
-	})
+	out := map[string]any{}
+	for name, values := range traceValues() {
+		if out[name] = values[0]; name == "trace_level" {
+			out[name] = values
+		}
+	}
+	answerJSON(w, http.StatusOK, out)
 	return nil
 }
 
 // logSettings sends the gateway's log settings.
 func (s restService) logSettings(w http.ResponseWriter, r *http.Request) error {
-	if err := noChanges(w, r, "start the gateway with --log-level"); err != nil {
+	if err := noChanges(w, r, logRemedy); err != nil {
 		return err
 	}
-	on := func(level slog.Level) bool { return s.env.Logger.Enabled(context.Background(), level) }
-	verbose := 0
-	if on(slog.LevelDebug) {
-		verbose = 1
-	}
-	answerJSON(w, http.StatusOK, map[string]any{
-		"log_file": "", "log_info": on(slog.LevelInfo), "log_warning": on(slog.LevelWarn), "log_error": on(slog.LevelError),
-		"log_verbose_level": verbose, "log_format": "default",
-	})
+	answerJSON(w, http.StatusOK, s.logValues())
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/nonfinite"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
 
@@ -26,6 +28,7 @@ func ask(t *testing.T, gw *remotetest.Gateway, method, path, body string) (int, 
 	text, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
 	var answer map[string]any
+	text, _ = nonfinite.Replace(text, strconv.Quote) // Go's decoder refuses them
 	require.NoError(t, json.Unmarshal(text, &answer), "%s", text)
 	return resp.StatusCode, answer
 }
@@ -91,6 +94,13 @@ func TestJSONCarriesNumbersThatAreNotFinite(t *testing.T) {
 		require.Equal(t, "NaN", answer["id"])
 		output := answer["outputs"].([]any)[0].(map[string]any) //nolint:forcetypeassert // fails the test
 		require.Equal(t, []any{"NaN", "-Infinity", "Infinity", 1.5}, output["data"])
+		response, err := http.Post(gw.HTTP()+"/v2/models/identity/infer", "application/json", strings.NewReader(
+			`{"inputs":[{"name":"x","datatype":"FP32","shape":[4],"data":`+data+`}],"parameters":{"binary_data_output":false}}`))
+		require.NoError(t, err)
+		text, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Contains(t, string(text), `[NaN,-Infinity,Infinity,1.5]`, "bare words, as Triton writes them")
 	}
 	for _, bad := range []string{`["1"]`, `["nan"]`, `[inf]`, `["NaN]`} {
 		code, _ := ask(t, gw, http.MethodPost, "/v2/models/identity/infer", `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":`+bad+`}]}`)

@@ -54,21 +54,45 @@ func (s *service) run(ctx context.Context, m *model, r *request, clock *timing) 
 	}
 	defer end()
 	a, err := s.argument(ctx, m, r)
-	defer func() { err = errors.Join(err, a.close()) }()
+	defer func() {
+		if a != nil {
+			err = errors.Join(err, a.close())
+		}
+	}()
 	if err != nil {
 		return nil, err
 	}
 	called := time.Now()
 	clock.input = called.Sub(clock.begin)
-	result, err := m.call(ctx, a.value)
+	var result any
+	if m.batcher != nil {
+		result, err = s.inBatch(ctx, m, r, &a, clock)
+	} else {
+		result, err = m.call(ctx, a.value)
+		clock.infer = time.Since(called)
+	}
 	answered := time.Now()
-	clock.infer = answered.Sub(called)
 	if err != nil {
 		return nil, cause(ctx, err)
 	}
 	list, err := s.finish(m, r, result)
 	clock.output = time.Since(answered)
 	return &response{model: m.name, version: r.version, id: r.id, outputs: list}, err
+}
+
+// inBatch calls the function of a model together with other requests. It sets *a to nil if the batch owns the argument.
+func (s *service) inBatch(ctx context.Context, m *model, r *request, a **argument, clock *timing) (any, error) {
+	one, err := m.batcher.join(ctx, m, r, *a)
+	if err != nil {
+		return nil, err
+	}
+	*a = nil
+	result, err := m.batcher.call(one)
+	if err == nil {
+		clock.queue, clock.infer, clock.rows = one.spent.queue, one.spent.infer, one.rows
+		clock.input += one.spent.input
+	}
+	return result, err
 }
 
 // prepare sets the version and the deadline of a request. The caller calls end when the request has ended.

@@ -29,7 +29,6 @@ package jsonrpc
 import (
 	"context"
 	"net/http"
-	"sync"
 
 	"github.com/spf13/pflag"
 
@@ -51,8 +50,6 @@ type Component struct {
 	endpoints endpointCache
 	results   resultStore
 	tasks     taskOwners
-	end       context.CancelFunc // cancels background work
-	running   sync.WaitGroup
 }
 
 // defaultMaxResults is the default of Component.MaxResults.
@@ -80,10 +77,7 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	}
 	c.Flags(pflag.NewFlagSet("defaults", pflag.ContinueOnError))
 	c.env, c.dev = env, env.Devices[0]
-	ctx, cancel := context.WithCancel(context.Background())
-	c.end = cancel
 	c.results = newResultStore(int64(c.MaxResults))
-	c.running.Go(func() { c.results.Run(ctx, resultTTL/10) })
 	h := &rpcHandler{Component: c, methods: c.rpcMethods()}
 	env.HTTP.Handle("/jsonrpc", h)
 	env.HTTP.Handle("GET /v1/results/{id}", http.HandlerFunc(c.serveResult))
@@ -93,10 +87,8 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 
 // Close implements gateway.Component.
 func (c *Component) Close(context.Context) error {
-	if c.end == nil {
+	if c.env == nil {
 		return nil
 	}
-	c.end()
-	c.running.Wait()
 	return c.results.Close()
 }

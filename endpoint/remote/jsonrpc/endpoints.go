@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
@@ -47,7 +49,7 @@ func (e *endpointCache) find(ctx context.Context, owner gateway.Owner, name stri
 	e.server, e.byName = server, byName
 	e.mu.Unlock()
 	if info, known = byName[name]; !known {
-		return nil, info, unknownFunction(name, byName)
+		return nil, info, unknownFunction(ctx, name, byName)
 	}
 	return caller, info, nil
 }
@@ -74,13 +76,15 @@ func listEndpoints(ctx context.Context, owner gateway.Owner) ([]endpoint.Endpoin
 
 // unknownFunction returns an error that lists the available functions. Import paths, which shared-tensor 0.1 accepted,
 // get a specific error.
-func unknownFunction(name string, there map[string]endpoint.EndpointInfo) error {
+func unknownFunction(ctx context.Context, name string, there map[string]endpoint.EndpointInfo) error {
 	if strings.ContainsAny(name, ":/") {
 		return &callError{fmt.Errorf("%q: %w: use names of functions, import paths are not supported", name, endpoint.ErrNoEndpoint), notRun}
 	}
 	names := make([]string, 0, len(there))
 	for n := range there {
-		names = append(names, n)
+		if admission.Sender(ctx).May(access.Call, n) {
+			names = append(names, n)
+		}
 	}
 	slices.Sort(names)
 	const shown = 20

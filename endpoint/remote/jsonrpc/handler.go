@@ -64,17 +64,27 @@ func (h *rpcHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // readBody reads a request up to the limit. If it fails, it has already sent the error response.
 func (h *rpcHandler) readBody(w http.ResponseWriter, r *http.Request, charge *admission.Charge) ([]byte, error) {
 	reader := admission.NewBodyReader(w, r.Body, h.env.Admission.Rate)
-	limited := http.MaxBytesReader(w, io.NopCloser(reader), h.env.MaxRequest)
-	body, err := charge.ReadAll(limited)
+	decoded, err := admission.Decode(reader, r.Header.Get("Content-Encoding"))
+	var body []byte
+	if err == nil {
+		body, err = charge.ReadAll(http.MaxBytesReader(w, decoded, h.env.RequestLimit(r.Context())))
+		_ = decoded.Close() // best effort: it was only read
+	}
 	reader.Release(err == nil)
 	var tooLarge *http.MaxBytesError
 	switch {
+	case errors.Is(err, admission.ErrEncoding):
+		w.WriteHeader(http.StatusUnsupportedMediaType)
+		refuse(w, CodeParse, "%v", err)
 	case errors.Is(err, admission.ErrLimit):
 		w.WriteHeader(http.StatusTooManyRequests)
 		refuse(w, CodeLimit, "%v", err)
 	case errors.As(err, &tooLarge):
 		w.WriteHeader(http.StatusRequestEntityTooLarge)
-		refuse(w, CodeLimit, "a request has at most %d bytes: upload models to /v1/models/NAME/model.safetensors", h.env.MaxRequest)
+		refuse(w, CodeLimit, "a request has at most %d bytes: upload models to /v1/models/NAME/model.safetensors", h.env.RequestLimit(r.Context()))
+	case err != nil && r.Header.Get("Content-Encoding") != "":
+		w.WriteHeader(http.StatusBadRequest)
+		refuse(w, CodeParse, "the compressed body: %v", err)
 	}
 	return body, err
 }
@@ -82,7 +92,7 @@ func (h *rpcHandler) readBody(w http.ResponseWriter, r *http.Request, charge *ad
 // answer runs the requests and writes their responses.
 func (h *rpcHandler) answer(w http.ResponseWriter, r *http.Request, requests []*request, batch bool) {
 	all := &allowance{}
-	all.left.Store(h.env.MaxRequest)
+	all.left.Store(h.env.RequestLimit(r.Context()))
 	replies := make([]*reply, len(requests))
 	if len(requests) == 1 {
 		replies[0] = h.one(r.Context(), requests[0], all)
@@ -100,11 +110,17 @@ func (h *rpcHandler) answer(w http.ResponseWriter, r *http.Request, requests []*
 // several runs the requests of a batch, which share one allowance for their responses.
 func (h *rpcHandler) several(ctx context.Context, requests []*request, replies []*reply, all *allowance) {
 	var running sync.WaitGroup
-	places := make(chan struct{}, batchParallel)
+	places := admission.NewSlots(batchParallel, -1)
 	for i, request := range requests {
-		places <- struct{}{}
+		if i > 0 { // the call counted the first
+			if err := h.env.Admission.Request(admission.Sender(ctx)); err != nil {
+				replies[i] = h.refused(ctx, request, &callError{err, notRun})
+				continue
+			}
+		}
+		_ = places.Enter(context.WithoutCancel(ctx)) // waits for requests of this batch only, which end with ctx
 		running.Go(func() {
-			defer func() { <-places }()
+			defer places.Leave()
 			if all.left.Load() <= 0 {
 				replies[i] = h.overLimit(ctx, request, notRun)
 				return
@@ -122,13 +138,18 @@ func (h *rpcHandler) several(ctx context.Context, requests []*request, replies [
 // overLimit returns the response to a batch request whose response exceeds the limit. It returns nil for a
 // notification.
 func (h *rpcHandler) overLimit(ctx context.Context, request *request, outcome string) *reply {
+	return h.refused(ctx, request, &callError{
+		fmt.Errorf("%w: the responses of a batch have at most %d bytes: send smaller batches", models.ErrTooLarge, h.env.RequestLimit(ctx)), outcome,
+	})
+}
+
+// refused returns the response to a batch request that fails with err. It returns nil for a notification.
+func (h *rpcHandler) refused(ctx context.Context, request *request, err error) *reply {
 	if request.id == "" && request.bad == nil {
 		return nil
 	}
 	one := &reply{}
-	one.fail(request.idText(), rpcError(ctx, &callError{
-		fmt.Errorf("%w: the responses of a batch have at most %d bytes: send smaller batches", models.ErrTooLarge, h.env.MaxRequest), outcome,
-	}))
+	one.fail(request.idText(), rpcError(ctx, err))
 	return one
 }
 

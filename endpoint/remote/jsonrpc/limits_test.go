@@ -2,6 +2,7 @@ package jsonrpc_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -190,4 +191,29 @@ func TestTensorsByURLAreCharged(t *testing.T) {
 	}
 	bad := failed(t, gw, "call_function", params(3))
 	require.Equal(t, -32006, bad.Code, bad.Message)
+}
+
+// A request may be compressed. The limit is for the decompressed bytes.
+func TestCompressedRequests(t *testing.T) {
+	t.Parallel()
+	gw := remotetest.StartGateway(t, "off", "--max-request", "64KiB")
+	packed := func(text string) io.Reader {
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		_, err := io.WriteString(w, text)
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+		return &b
+	}
+	ping := `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+	for body, want := range map[string]int{
+		ping: http.StatusOK, strings.Repeat(" ", 128<<10) + ping: http.StatusRequestEntityTooLarge,
+	} {
+		resp, text := gw.Do(t, http.MethodPost, "/jsonrpc", packed(body), "Content-Type", "application/json", "Content-Encoding", "gzip")
+		require.Equal(t, want, resp.StatusCode, "%s", text)
+	}
+	resp, text := gw.Do(t, http.MethodPost, "/jsonrpc", strings.NewReader(ping), "Content-Type", "application/json", "Content-Encoding", "br")
+	require.Equal(t, http.StatusUnsupportedMediaType, resp.StatusCode, "%s", text)
+	resp, _ = gw.Do(t, http.MethodPost, "/jsonrpc", strings.NewReader(ping), "Content-Type", "application/json", "Content-Encoding", "gzip")
+	require.Equal(t, http.StatusBadRequest, resp.StatusCode)
 }

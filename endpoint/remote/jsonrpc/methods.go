@@ -5,11 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 )
 
@@ -38,6 +42,12 @@ func (c *Component) rpcMethods() map[string]handler {
 		methods["holders"] = method(m.Holders)
 	}
 	return methods
+}
+
+// Methods returns the names of all methods, sorted.
+func Methods() []string {
+	c := &Component{Models: &models.Component{}}
+	return slices.Sorted(maps.Keys(c.rpcMethods()))
 }
 
 // none is the parameter type of methods without parameters.
@@ -125,6 +135,9 @@ type serverInfo struct {
 
 func (c *Component) serverInfo(ctx context.Context, _ *none) (serverInfo, error) {
 	info := serverInfo{Server: "sharedtensor-gateway", Version: c.env.Version, ReadOnly: c.env.ReadOnly}
+	if err := c.env.Allow(ctx, access.Info, ""); err != nil {
+		return info, err
+	}
 	client, err := c.env.Owner.Client()
 	if err != nil {
 		info.Error = err.Error()
@@ -155,6 +168,9 @@ type functionList struct {
 
 func (c *Component) listFunctions(ctx context.Context, _ *none) (functionList, error) {
 	out := functionList{Functions: []functionInfo{}}
+	if err := c.env.Allow(ctx, access.Call, ""); err != nil {
+		return out, err
+	}
 	seen := map[string]bool{}
 	callers := c.env.Owner.Callers()
 	if len(callers) == 0 {
@@ -183,5 +199,6 @@ func (c *Component) listFunctions(ctx context.Context, _ *none) (functionList, e
 			}
 		}
 	}
+	out.Functions = admission.Filter(admission.Sender(ctx), access.Call, out.Functions, func(f functionInfo) string { return f.Name })
 	return out, nil
 }

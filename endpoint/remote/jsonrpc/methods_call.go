@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -49,6 +51,9 @@ func (c *Component) locate(ctx context.Context, p *callParams) (*call, error) {
 	}
 	if err := p.check(); err != nil {
 		return prepared, err
+	}
+	if err := c.env.Allow(ctx, access.Call, name); err != nil {
+		return prepared, &callError{err, notRun}
 	}
 	if _, err := c.env.Owner.Caller(name); err != nil {
 		return prepared, &callError{err, notRun}
@@ -195,9 +200,15 @@ type invalidated struct {
 
 // invalidate drops the cached result of one call, or of all calls of a function if there are no arguments.
 func (c *Component) invalidate(ctx context.Context, p *callParams) (out invalidated, err error) {
-	if err := c.env.CheckWrite(ctx); err != nil {
+	if err := c.env.AllowChange(ctx); err != nil {
 		return out, err
 	}
+	defer func() {
+		if err == nil {
+			name, _ := p.function() // it was found
+			c.env.Audited(ctx, gateway.ChangeInvalidate, "function", name, "results", out.Invalidated)
+		}
+	}()
 	all, prepare := len(p.Args) == 0 && len(p.Kwargs) == 0, c.prepare
 	if all {
 		prepare = c.locate
@@ -226,7 +237,7 @@ type resultParams struct {
 }
 
 // releaseResult drops a result tensor that was returned by URL.
-func (c *Component) releaseResult(_ context.Context, p *resultParams) (map[string]bool, error) {
-	found, err := c.results.Remove(p.ID)
+func (c *Component) releaseResult(ctx context.Context, p *resultParams) (map[string]bool, error) {
+	found, err := c.results.RemoveOf(admission.Sender(ctx), p.ID)
 	return map[string]bool{"released": found}, err
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/task"
@@ -54,7 +56,7 @@ func (c *Component) findTask(ctx context.Context, id string) (endpoint.Caller, e
 		info, err = caller.Task(id).Info(bound)
 		unbind()
 		if err == nil {
-			return caller, info, nil
+			return caller, info, c.env.Allow(ctx, access.Call, info.Endpoint)
 		}
 		if !errors.Is(err, task.ErrNotFound) {
 			break
@@ -116,7 +118,7 @@ type cancelledTask struct {
 
 func (c *Component) cancelTask(ctx context.Context, p *taskParams) (cancelledTask, error) {
 	out := cancelledTask{TaskID: p.TaskID}
-	caller, _, err := c.findTask(ctx, p.TaskID)
+	caller, info, err := c.findTask(ctx, p.TaskID)
 	if err != nil {
 		return out, err
 	}
@@ -126,6 +128,9 @@ func (c *Component) cancelTask(ctx context.Context, p *taskParams) (cancelledTas
 	ctx, unbind := c.bind(ctx, caller)
 	defer unbind()
 	out.Cancelled, err = caller.Task(p.TaskID).Cancel(ctx)
+	if err == nil {
+		c.env.Audited(ctx, gateway.ChangeCancel, "task", p.TaskID, "function", info.Endpoint)
+	}
 	return out, err
 }
 
@@ -144,6 +149,9 @@ type taskList struct {
 
 func (c *Component) listTasks(ctx context.Context, p *listParams) (taskList, error) {
 	out := taskList{Tasks: []endpoint.TaskInfo{}}
+	if err := c.env.Allow(ctx, access.Call, ""); err != nil {
+		return out, err
+	}
 	filter := endpoint.TaskFilter{}
 	if p != nil {
 		filter.Endpoint = p.Function
@@ -169,5 +177,6 @@ func (c *Component) listTasks(ctx context.Context, p *listParams) (taskList, err
 		}
 		out.Tasks = append(out.Tasks, list...)
 	}
+	out.Tasks = admission.Filter(admission.Sender(ctx), access.Call, out.Tasks, func(t endpoint.TaskInfo) string { return t.Endpoint })
 	return out, nil
 }

@@ -30,14 +30,14 @@ type resultStore struct {
 
 // keptResult is one kept tensor.
 type keptResult struct {
-	sha256 string
+	digest module.Digest
 	t      *tensor.Tensor
 	memory *admission.Charge
 }
 
 func newResultStore(bytes int64) resultStore {
 	return resultStore{
-		admission.NewKept(maxResults, func(r *keptResult) { r.memory.Close() }, func(r *keptResult) error { return r.t.Close() }),
+		admission.NewKept(maxResults, nil, func(r *keptResult) { r.memory.Close() }, func(r *keptResult) error { return r.t.Close() }),
 		admission.NewPool(admission.Limits{Bytes: bytes, ReadOnly: max(1, bytes/4), Setting: "--max-results"}),
 	}
 }
@@ -48,7 +48,7 @@ func (s *resultStore) keep(sender admission.Identity, t *tensor.Tensor) (*admiss
 	if err != nil {
 		return nil, err
 	}
-	r := &keptResult{digest.String(), t.Alias(), s.memory.Open(sender)}
+	r := &keptResult{digest, t.Alias(), s.memory.Open(sender)}
 	if err = r.memory.Add(t.Bytes()); err == nil {
 		var kept *admission.Entry[*keptResult]
 		if kept, err = s.Add(sender, r, resultTTL); err == nil {
@@ -66,18 +66,18 @@ func (s *resultStore) keep(sender admission.Identity, t *tensor.Tensor) (*admiss
 // serveResult handles GET /v1/results/{id}.
 func (c *Component) serveResult(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
-	kept := c.results.Open(id)
+	kept := c.results.OpenOf(admission.Sender(r.Context()), id)
 	if kept == nil {
 		models.WriteError(w, r, fmt.Errorf("result %q: %w: it does not exist or is older than %v", id, endpoint.ErrNotFound, resultTTL))
 		return
 	}
 	defer c.results.Release(kept)
-	models.ServeTensor(w, r, kept.Value.t, kept.Value.sha256)
+	models.ServeTensor(w, r, kept.Value.t, kept.Value.digest)
 }
 
 // deleteResult handles DELETE /v1/results/{id}.
 func (c *Component) deleteResult(w http.ResponseWriter, r *http.Request) {
-	if _, err := c.results.Remove(r.PathValue("id")); err != nil {
+	if _, err := c.results.RemoveOf(admission.Sender(r.Context()), r.PathValue("id")); err != nil {
 		models.WriteError(w, r, err)
 		return
 	}

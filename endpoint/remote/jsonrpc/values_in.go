@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -299,6 +300,9 @@ func (in *incoming) stateDict(ctx context.Context, v any) (any, error) {
 func (in *incoming) acquire(ctx context.Context, name string, version uint64) (*endpoint.Handle, error) {
 	if in.client == nil {
 		return nil, fmt.Errorf("model %q: %w", name, endpoint.ErrUnavailable)
+	}
+	if err := in.c.env.Allow(ctx, access.Acquire, name); err != nil {
+		return nil, err
 	}
 	ctx, unbind := in.c.env.Owner.Bind(ctx)
 	defer unbind()

@@ -115,7 +115,7 @@ func (o *outgoing) tensor(t *tensor.Tensor) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		out.URL, out.Bytes, out.SHA256 = "/v1/results/"+kept.ID, t.Bytes(), kept.Value.sha256
+		out.URL, out.Bytes, out.SHA256 = "/v1/results/"+kept.ID, t.Bytes(), kept.Value.digest.String()
 		return map[string]jsonTensor{tensorKey: out}, nil
 	}
 	data, err := o.reply.data(t)

@@ -42,26 +42,19 @@ func (a *attempts) open(ctx context.Context, open func(context.Context) (io.Read
 // again calls attempt until it succeeds, fails permanently, or makes no progress for the patience time. further reports
 // whether an attempt made progress.
 func (a *attempts) again(ctx context.Context, attempt func() (further bool, err error)) error {
-	backoff, last := retry.Backoff{Initial: 100 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5}, time.Now()
-	for n := 0; ; n++ {
-		further, err := attempt()
-		if err == nil || ctx.Err() != nil || !passing(err) {
-			return err
-		}
-		if further {
-			n, last = 0, time.Now()
-		}
-		if time.Since(last) > a.patience {
-			return fmt.Errorf("no progress for %v: %w", a.patience, err)
-		}
-		a.retry(err)
-		pause := backoff.Pause(n)
-		var status *store.StatusError
-		if errors.As(err, &status) {
-			pause = max(pause, status.After)
-		}
-		if err := retry.Sleep(ctx, pause); err != nil {
-			return err
-		}
+	policy := retry.Policy{
+		Backoff: retry.Backoff{Initial: 100 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5}, Patience: a.patience, Failed: a.retry,
+		Again: func(err error) (again bool, after time.Duration) {
+			var status *store.StatusError
+			if errors.As(err, &status) {
+				after = status.After
+			}
+			return passing(err), after
+		},
 	}
+	err := policy.Do(ctx, attempt)
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }

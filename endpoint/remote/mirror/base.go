@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"sync/atomic"
+	"runtime"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -14,11 +15,9 @@ import (
 // base is a version in this host's memory. Data that the next version shares with it is copied.
 type base struct {
 	closer   func() error // closes the memory
-	digest   module.Digest
-	tensors  int
-	bytes    int64
-	metadata map[string]string
-	byDigest map[module.Digest][]byte // tensors with known digests
+	sd       *module.StateDict
+	manifest *modelwire.Manifest
+	byDigest map[modelwire.Digest][]byte // tensors with known digests
 	byName   map[string]heldTensor
 	offer    *offer          // offers it to other mirrors; nil if there is no offer
 	lease    *lease          // holds the same version at the source; nil if there is no lease
@@ -30,58 +29,89 @@ type base struct {
 
 // heldTensor is a tensor of the base.
 type heldTensor struct {
-	data   []byte
-	digest module.Digest // zero if unknown
+	data []byte
+	sums modelwire.TensorSums // zero if unknown
 }
 
 // newBase returns a base with the tensors of a state dict, which must stay open until closer is called. Tensors that
 // the CPU cannot address are omitted.
-func newBase(sd *module.StateDict, m *manifest, closer func() error) *base {
-	b := &base{
-		closer: closer, tensors: len(m.tensors), bytes: m.bytes, metadata: m.metadata, byDigest: map[module.Digest][]byte{}, byName: map[string]heldTensor{},
-	}
-	if m.digested {
-		b.digest = m.digest()
-	}
-	for i := range m.tensors {
-		one := &m.tensors[i]
-		t, found := sd.Get(one.Name)
-		if !found {
-			continue
-		}
-		if data, err := tensor.RawData(t); err == nil && one.bytes > 0 {
-			b.byName[one.Name] = heldTensor{data[:one.bytes], one.digest}
-			if m.digested {
-				b.byDigest[one.digest] = data[:one.bytes]
-			}
-		}
-	}
+func newBase(sd *module.StateDict, m *modelwire.Manifest, closer func() error) *base {
+	b := &base{closer: closer, sd: sd, manifest: m}
+	b.index()
 	return b
 }
 
-// digestText returns the digest in hexadecimal; empty if it is unknown.
-func (b *base) digestText() string {
-	if b.digest == (module.Digest{}) {
-		return ""
+// index finds the data of all tensors.
+func (b *base) index() {
+	b.byName, b.byDigest = map[string]heldTensor{}, map[modelwire.Digest][]byte{}
+	for i := range b.manifest.Tensors {
+		one := &b.manifest.Tensors[i]
+		t, found := b.sd.Get(one.Name)
+		if !found || one.Bytes == 0 {
+			continue
+		}
+		data, err := tensor.RawData(t)
+		if err != nil {
+			continue
+		}
+		held := heldTensor{data: data[:one.Bytes]}
+		if b.manifest.Digested {
+			held.sums = one.TensorSums
+			b.byDigest[one.Digest] = held.data
+		}
+		b.byName[one.Name] = held
 	}
-	return b.digest.String()
+}
+
+// digest returns the digest of the model; zero if it is unknown.
+func (b *base) digest() modelwire.Digest {
+	if !b.manifest.Digested {
+		return modelwire.Digest{}
+	}
+	return b.manifest.Digest()
 }
 
 // is reports whether the base equals the model that the manifest describes.
-func (b *base) is(m *manifest) bool {
-	return b.digest == m.digest() && maps.Equal(b.metadata, m.metadata)
+func (b *base) is(m *modelwire.Manifest) bool {
+	return b.digest() == m.Digest() && maps.Equal(b.manifest.Metadata, m.Metadata)
 }
 
-// offered returns all tensors in the form that is offered to other mirrors.
-func (b *base) offered() (map[module.Digest]*offeredTensor, *atomic.Int64) {
-	tensors, done := map[module.Digest]*offeredTensor{}, &atomic.Int64{}
-	for digest, data := range b.byDigest {
-		here := newArrivals(int64(len(data)), int64(len(data)))
-		here.add(0, int64(len(data)))
-		tensors[digest] = &offeredTensor{data, here}
+// have returns memory that contains the bytes with that digest; nil if there is none.
+func (b *base) have(d modelwire.Digest) []byte {
+	if b == nil {
+		return nil
 	}
-	done.Store(b.bytes)
-	return tensors, done
+	return b.byDigest[d]
+}
+
+// digestWith ensures that the digests of a hash function are known. It computes the digests that known does not have.
+func (b *base) digestWith(ctx context.Context, h modelwire.Hash, known *modelwire.Digests) error {
+	if b.manifest.Digested && b.manifest.Hash == h {
+		return nil
+	}
+	m := *b.manifest
+	m.Tensors = append([]modelwire.Entry(nil), m.Tensors...)
+	m.Hash = h
+	at := modelwire.Version{ServerID: b.server, Name: m.Name, Version: b.version}
+	err := modelwire.Parallel(ctx, runtime.GOMAXPROCS(0), len(m.Tensors), func(ctx context.Context, i int) error {
+		one := &m.Tensors[i]
+		t, found := b.sd.Get(one.Name)
+		if !found || one.TiedTo != "" {
+			return nil
+		}
+		source, err := modelwire.TensorContent(t)
+		if err == nil {
+			one.TensorSums, err = known.Tensor(ctx, h, at, one.Name, source)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	m.TieDigests()
+	b.manifest = &m
+	b.index()
+	return nil
 }
 
 // close releases the memory and the lease. Closing nil does nothing.
@@ -94,9 +124,8 @@ func (b *base) close() error {
 	return b.closer()
 }
 
-// baseOfOwner returns the owner's newest version of the name; nil if there is none. If digested is set, it reads all
-// bytes once to compute their digests.
-func baseOfOwner(ctx context.Context, owner *endpoint.Client, name string, digested bool) (*base, error) {
+// baseOfOwner returns the owner's newest version of the name; nil if there is none.
+func baseOfOwner(ctx context.Context, owner *endpoint.Client, name string) (*base, error) {
 	h, err := owner.Acquire(ctx, name, endpoint.AcquireOptions{})
 	if errors.Is(err, endpoint.ErrNotFound) {
 		return nil, nil
@@ -104,23 +133,15 @@ func baseOfOwner(ctx context.Context, owner *endpoint.Client, name string, diges
 	if err != nil {
 		return nil, err
 	}
-	sd := h.StateDict()
-	var digests map[string]module.Digest
-	if digested {
-		if digests, err = module.Digests(ctx, sd, 0); err != nil {
-			return nil, errors.Join(err, h.Close())
-		}
+	published, err := owner.Manifest(ctx, name, h.Version())
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
 	}
-	m := &manifest{metadata: sd.Metadata, digested: digested}
-	for name, t := range sd.All() {
-		m.tensors = append(m.tensors, tensorEntry{module.NamedSpec{Name: name, DType: t.DType(), Shape: t.Shape()}, t.Bytes(), digests[name]})
-		m.bytes += t.Bytes()
+	m, err := modelwire.ManifestOf(name, h.Version(), h.ServerID(), published)
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
 	}
-	for _, group := range sd.Aliases() { // tied names share their bytes
-		t, _ := sd.Get(group[0])
-		m.bytes -= int64(len(group)-1) * t.Bytes()
-	}
-	b := newBase(sd, m, h.Close)
+	b := newBase(h.StateDict(), m, h.Close)
 	b.server, b.version = h.ServerID(), h.Version()
 	info, err := owner.Info(ctx, name)
 	if err != nil {

@@ -286,11 +286,7 @@ func TestPeersSendWrongDeltas(t *testing.T) {
 	require.NoError(t, err)
 
 	publishStep(t, source, dev, 2)
-	h, err := source.Acquire(t.Context(), "policy", endpoint.AcquireOptions{})
-	require.NoError(t, err)
-	defer h.Close()
-	model, err := module.StateDictDigest(t.Context(), h.StateDict(), 0)
-	require.NoError(t, err)
+	model := modelDigest(t, gw, "policy").Sum
 	js, err := jetstream.New(conn)
 	require.NoError(t, err)
 	kv, err := js.KeyValue(t.Context(), "sharedtensor_mirrors")

@@ -2,8 +2,9 @@ package mirror
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
 // progressEvery is the interval between progress events.
@@ -19,10 +20,10 @@ func (m *Mirror) emit(e Event) {
 	m.options.Events(e)
 }
 
-// watchProgress emits progress events for a version until stop is called. done counts the bytes in place.
-func (m *Mirror) watchProgress(version uint64, total int64, begin int64, done *atomic.Int64) (stop func()) {
+// watchProgress emits progress events for a version until stop is called.
+func (m *Mirror) watchProgress(version uint64, begin int64, a *modelwire.Arrival) (stop func()) {
 	report := func() {
-		m.emit(Event{Kind: EventProgress, Version: version, Done: done.Load(), Total: total, Moved: m.attempts.moved.Load() - begin, From: m.picker.Load().where()})
+		m.emit(Event{Kind: EventProgress, Version: version, Done: a.Done.Load(), Total: a.Manifest.Bytes, Moved: m.attempts.moved.Load() - begin, From: m.picker.Load().where()})
 	}
 	if m.options.Events == nil {
 		return func() {}

@@ -2,182 +2,126 @@ package mirror
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
-	"net/url"
-	"slices"
 	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
-	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// download is a tensor that is being fetched.
-type download struct {
-	slot
-	entry *tensorEntry
-	done  *atomic.Int64 // bytes in place, of all tensors
-	sum   *runningDigest
-	// offered is the tensor as offered to other mirrors; nil if it is not. fromPeer is set if a peer sent bytes of it.
-	offered  *offeredTensor
-	fromPeer atomic.Bool
-}
-
-// fetcher fetches tensors of one version.
+// fetcher fetches tensors of one version of a gateway.
 type fetcher struct {
-	source     *source
-	version    uint64
-	rangeBytes int64
-	workers    int
-	picker     *picker // selects other mirrors; nil for none
-	model      module.Digest
+	source  *source
+	version uint64
+	picker  *picker // selects other mirrors; nil for none
+	model   modelwire.Digest
 }
 
-// rangeJob is one range of one tensor.
-type rangeJob struct {
-	*download
-	piece int
+// tensorSource opens ranges of one tensor, at another mirror if one has it.
+type tensorSource struct {
+	*fetcher
+	entry    *modelwire.Entry
+	fromPeer atomic.Bool // another mirror has sent bytes of it
+	alone    atomic.Bool // other mirrors are not used, because one has sent wrong bytes
 }
 
-// fetch fills the tensors with concurrent range requests. It returns when all bytes match the digests of the manifest.
-func (f *fetcher) fetch(ctx context.Context, list []*download) error {
-	err := f.fetchRanges(ctx, list)
-	if errors.Is(err, errNoRanges) {
-		// A proxy ignores ranges, so each tensor is fetched with one request.
-		whole := *f
-		whole.rangeBytes = 1 << 62
-		return whole.fetchRanges(ctx, list)
+// download returns the download of a tensor.
+func (f *fetcher) download(to *modelwire.Destination) *modelwire.Download {
+	t := &tensorSource{fetcher: f, entry: to.Entry}
+	d := &modelwire.Download{
+		Name: fmt.Sprintf("tensor %q", to.Entry.Name), Parts: []*modelwire.Part{{Destination: to, End: to.Entry.Bytes}}, Open: t.open, Untrusted: t.untrusted,
 	}
-	return err
-}
-
-func (f *fetcher) fetchRanges(ctx context.Context, list []*download) error {
-	for _, d := range list {
-		d.sum = newRunningDigest(int64(len(d.data)), f.rangeBytes, f.rangeBytes, writeBytes(d.data))
+	if to.Entry.Hash == modelwire.BLAKE3 {
+		d.Chunks = to.Entry.Chunks
+	} else {
+		d.SHA256 = to.Entry.Sum
 	}
-	jobs := inTurns(list, f.workers, func(d *download) int { return d.sum.pieces() })
-	return modelwire.Parallel(ctx, f.workers, len(jobs), func(ctx context.Context, i int) error {
-		return f.run(ctx, rangeJob{jobs[i].of, jobs[i].number})
-	})
+	return d
 }
 
-// turn is one piece of an item.
-type turn[T any] struct {
-	of     T
-	number int
-}
-
-// inTurns interleaves the pieces of as many items as there are workers, followed by the next items. Each worker then
-// mostly processes one item in order. This lets several digests be computed in parallel, because a digest must be
-// computed from the beginning to the end.
-func inTurns[T any](list []T, workers int, pieces func(T) int) (out []turn[T]) {
-	for group := range slices.Chunk(list, max(workers, 1)) {
-		for number, more := 0, true; more; number++ {
-			more = false
-			for _, one := range group {
-				if number < pieces(one) {
-					out = append(out, turn[T]{one, number})
-					more = true
-				}
+// open requests a range.
+func (t *tensorSource) open(ctx context.Context, begin, end int64) (io.ReadCloser, error) {
+	if !t.alone.Load() {
+		if from, who := t.picker.source(ctx, t.source.attempts); from != nil {
+			t.fromPeer.Store(true)
+			body := &peerBody{ctx: ctx, picker: t.picker, who: who, host: from.base.Host, left: end - begin}
+			var err error
+			if body.answer, err = t.request(ctx, from, peerPath(t.model, t.entry.Digest), begin, end); err != nil {
+				return nil, body.failed(err)
 			}
+			return body, nil
 		}
 	}
-	return out
+	path := modelwire.TensorPath(t.source.name, t.version, t.entry.Name)
+	if t.entry.Hash == modelwire.BLAKE3 {
+		path += "?digest=" + t.entry.Hash.String()
+	}
+	return t.request(ctx, t.source, path, begin, end)
 }
 
-// run fetches one range with retries, and verifies the digest if it was the last range of its tensor.
-func (f *fetcher) run(ctx context.Context, j rangeJob) error {
-	begin := int64(j.piece) * f.rangeBytes
-	end := min(begin+f.rangeBytes, int64(len(j.data)))
-	at := begin
-	err := f.source.again(ctx, func() (bool, error) {
-		n, err := f.read(ctx, j.download, at, end)
-		at += n
-		return n > 0, err
-	})
-	if err != nil {
-		return fmt.Errorf("tensor %q: %w", j.entry.Name, err)
-	}
-	if !j.sum.arrived(j.piece) {
-		return nil
-	}
-	got := j.sum.digest()
-	if got != j.entry.digest && j.fromPeer.Load() {
-		if got, err = f.fetchAnew(ctx, j.download); err != nil {
-			return fmt.Errorf("tensor %q: %w", j.entry.Name, err)
-		}
-	}
-	if got != j.entry.digest {
-		return fmt.Errorf("tensor %q: %w: got %v, the manifest has %v", j.entry.Name, ErrDigest, got, j.entry.digest)
-	}
-	return nil
-}
-
-// fetchAnew fetches a tensor from the source after a mirror has sent wrong bytes. Mirrors are no longer used after
-// that.
-func (f *fetcher) fetchAnew(ctx context.Context, d *download) (module.Digest, error) {
-	f.picker.drop(f.picker.from.Load(), true)
-	f.source.retry(fmt.Errorf("tensor %q: a mirror sent wrong bytes: %w", d.entry.Name, ErrDigest))
-	alone, at := *f, int64(0)
-	alone.picker = nil
-	d.done.Add(-int64(len(d.data)))
-	err := f.source.again(ctx, func() (bool, error) {
-		n, err := alone.read(ctx, d, at, int64(len(d.data)))
-		at += n
-		return n > 0, err
-	})
-	return module.Digest(sha256.Sum256(d.data)), err
-}
-
-// read fetches a range into its destination, from another mirror if one has it. It returns the number of bytes
-// received.
-func (f *fetcher) read(ctx context.Context, d *download, begin, end int64) (int64, error) {
-	from, who := f.picker.source(ctx, f.source.attempts)
-	if from == nil {
-		return f.readFrom(ctx, f.source, f.source.path(f.version, "/tensors/"+url.PathEscape(d.entry.Name)), d, begin, end)
-	}
-	d.fromPeer.Store(true)
-	n, err := f.readFrom(ctx, from, peerPath(f.model, d.entry.digest), d, begin, end)
-	f.picker.moved.Add(n)
-	if err != nil && ctx.Err() == nil {
-		f.picker.drop(who, true)
-		err = fmt.Errorf("the mirror at %s: %w", from.base.Host, errPeer{err})
-	}
-	return n, err
-}
-
-// readFrom is read from one particular source.
-func (f *fetcher) readFrom(ctx context.Context, from *source, path string, d *download, begin, end int64) (int64, error) {
-	size := int64(len(d.data))
+// request requests a range of the tensor from one source.
+func (t *tensorSource) request(ctx context.Context, from *source, path string, begin, end int64) (*answer, error) {
+	size := t.entry.Bytes
 	var fields []string
 	if begin > 0 || end < size {
 		fields = []string{"Range", fmt.Sprintf("bytes=%d-%d", begin, end-1)}
 	}
 	a, err := from.do(ctx, http.MethodGet, path, fields...)
 	if errors.Is(err, ErrNotFound) {
-		return 0, fmt.Errorf("%w: %w", errChanged, err)
+		return nil, fmt.Errorf("%w: %w", errChanged, err)
 	}
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	defer a.Close()
-	if err := store.CheckRange(a.Response, begin, end, size); err != nil {
-		return 0, err
+	err = store.CheckRange(a.Response, begin, end, size)
+	if tag := a.Header.Get("ETag"); err == nil && tag != "" && tag != t.entry.ETag() {
+		err = fmt.Errorf("%w: %w: got the bytes of %s", errChanged, ErrDigest, store.Shortened(tag))
 	}
-	if tag := a.Header.Get("ETag"); tag != "" && tag != etag(d.entry.digest) {
-		return 0, fmt.Errorf("%w: %w: got the bytes of %s", errChanged, ErrDigest, store.Shortened(tag))
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
 	}
-	n, err := d.receive(a, begin, end, func(at int64, p []byte) {
-		d.offered.markReceived(at, int64(len(p)))
-		d.done.Add(int64(len(p)))
-		d.sum.feed(at, p)
-	})
-	if err == nil {
-		// Reading the end of the body lets the connection be reused. The length guarantees that no data follows.
-		_, _ = a.Read(make([]byte, 1))
+	return a, nil
+}
+
+// untrusted reports whether wrong bytes may come from another mirror. They are then fetched from the source.
+func (t *tensorSource) untrusted(err error) bool {
+	if !t.fromPeer.Load() {
+		return false
+	}
+	t.alone.Store(true)
+	t.picker.drop(t.picker.from.Load(), true)
+	t.source.retry(fmt.Errorf("tensor %q: a mirror sent wrong bytes: %w", t.entry.Name, err))
+	return true
+}
+
+// peerBody is a range sent by another mirror. After an error, the other mirror is not used again.
+type peerBody struct {
+	*answer
+	ctx    context.Context
+	picker *picker
+	who    *peer
+	host   string
+	left   int64
+}
+
+// Read implements io.Reader.
+func (b *peerBody) Read(p []byte) (int, error) {
+	n, err := b.answer.Read(p)
+	b.left -= int64(n)
+	b.picker.moved.Add(int64(n))
+	if err != nil && b.left > 0 {
+		err = b.failed(err)
 	}
 	return n, err
+}
+
+func (b *peerBody) failed(err error) error {
+	if b.ctx.Err() != nil {
+		return err
+	}
+	b.picker.drop(b.who, true)
+	return fmt.Errorf("the mirror at %s: %w", b.host, errPeer{err})
 }

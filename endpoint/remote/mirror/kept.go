@@ -6,10 +6,8 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
-	"github.com/sharedtensor/sharedtensor/module"
 )
 
 // deltaCacheFraction limits the deltas kept for other mirrors to 1/deltaCacheFraction of the size of the model.
@@ -26,7 +24,7 @@ type keptDeltas struct {
 }
 
 // deltaPair identifies a delta by the tensors before and after it.
-type deltaPair struct{ base, tensor module.Digest }
+type deltaPair struct{ base, tensor modelwire.Sum }
 
 // keptDelta is one delta.
 type keptDelta struct {
@@ -138,11 +136,11 @@ func (r *recording) of(one *patch) []byte {
 		return r.text.Bytes()
 	}
 	again := &recording{limit: r.limit}
-	err := modelwire.WriteDelta(again, int64(len(one.data)), modelwire.ElementBytes(one.entry.DType), 0, func(begin, end int64) (old, now []byte, err error) {
+	err := modelwire.WriteDelta(again, one.Entry.Bytes, modelwire.ElementBytes(one.Entry.DType), 0, func(begin, end int64) (old, now []byte, err error) {
 		if again.over {
 			return nil, nil, ErrTooLarge
 		}
-		return one.old[begin:end], one.data[begin:end], nil
+		return one.old[begin:end], one.Data()[begin:end], nil
 	})
 	if err != nil || again.over {
 		return nil
@@ -160,15 +158,11 @@ func (o *offer) serveDelta(w http.ResponseWriter, r *http.Request, pair deltaPai
 		http.Error(w, "there is no delta of that", http.StatusNotFound)
 		return
 	}
+	content := &modelwire.Content{}
+	content.AddBytes(data)
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
-	control := http.NewResponseController(w)
-	for len(data) > 0 {
-		_ = control.SetWriteDeadline(time.Now().Add(offerStall)) // best effort: the peer has a timeout too
-		n, err := w.Write(data[:min(len(data), readBytes)])
-		if err != nil || o.ctx.Err() != nil {
-			panic(http.ErrAbortHandler) // the announced length cannot be sent
-		}
-		data = data[n:]
+	if _, err := content.Send(o.paced(w), int64(len(data))); err != nil {
+		panic(http.ErrAbortHandler) // the announced length cannot be sent
 	}
 }

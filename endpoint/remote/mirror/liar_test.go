@@ -46,6 +46,7 @@ type liar struct {
 	answer   func(w http.ResponseWriter, r *http.Request) // replaces the manifest response
 	manifest func(string) string
 	digits   int   // number of characters removed from digests
+	old      bool  // as a gateway that does not support BLAKE3
 	sizes    int64 // factor applied to sizes
 	header   func(http.Header)
 	bytes    func([]byte)
@@ -63,7 +64,7 @@ func (l *liar) stop() {
 
 var (
 	sizeField   = regexp.MustCompile(`"bytes":(\d+)`)
-	digestField = regexp.MustCompile(`"sha256":"([0-9a-f]+)"`)
+	digestField = regexp.MustCompile(`"(sha256|blake3)":"([0-9a-f]+)"`)
 )
 
 // ServeHTTP implements http.Handler.
@@ -74,7 +75,11 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		l.answer(w, r)
 		return
 	}
-	passed, err := http.NewRequest(r.Method, l.to+r.URL.RequestURI(), nil)
+	target := r.URL.RequestURI()
+	if l.old {
+		target = strings.Replace(target, "digests=blake3", "digests", 1)
+	}
+	passed, err := http.NewRequest(r.Method, l.to+target, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -131,8 +136,8 @@ func (l *liar) changed(body []byte) []byte {
 	}
 	if l.digits > 0 {
 		text = digestField.ReplaceAllStringFunc(text, func(s string) string {
-			d := digestField.FindStringSubmatch(s)[1]
-			return `"sha256":"` + d[:len(d)-l.digits] + `"`
+			found := digestField.FindStringSubmatch(s)
+			return `"` + found[1] + `":"` + found[2][:len(found[2])-l.digits] + `"`
 		})
 	}
 	return []byte(text)

@@ -3,6 +3,7 @@ package mirror_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/mirrorgate"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -102,4 +104,14 @@ func follow(t testing.TB, m *mirror.Mirror) (stop func() error) {
 	stop = sync.OnceValue(func() error { cancel(); return <-ended })
 	t.Cleanup(func() { _ = stop() })
 	return stop
+}
+
+// modelDigest returns the BLAKE3 digest of the newest version of a model at a gateway. Slashes of the name are escaped.
+func modelDigest(t testing.TB, gw *remotetest.Gateway, name string) modelwire.Digest {
+	t.Helper()
+	resp, text := gw.Get(t, "/v1/models/"+name+"/manifest?digests=blake3")
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", text)
+	m, err := modelwire.ParseManifest(text, modelwire.Limits{})
+	require.NoError(t, err)
+	return m.Digest()
 }

@@ -6,7 +6,7 @@
 //	err = m.Follow(ctx)           // and each newest version after that
 //
 // The bytes are copied from the connections directly to one new slab of shared memory, in several ranges at once. The
-// SHA-256 of each tensor of a gateway, and of each file of a registry or the hub, is verified. The slab is published as
+// BLAKE3 or SHA-256 of each tensor of a gateway, and the SHA-256 of each file of a registry or the hub, is verified. The slab is published as
 // the next version only if all digests match. Readers of the owner get the old version or the new one, always complete.
 //
 // # Trust
@@ -35,7 +35,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
-	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
 // Defaults of Options.
@@ -52,7 +52,8 @@ const (
 // Options configures a mirror. Zero values mean the defaults.
 type Options struct {
 	// Source is https://HOST:2537/NAME at a gateway, or NAME@VERSION for a fixed version. Safetensors files are
-	// file:///PATH, hf://ORG/MODEL[@REVISION], oci://HOST/REPOSITORY[:TAG|@DIGEST] or s3://BUCKET/KEY.
+	// file:///PATH, hf://ORG/MODEL[/FOLDER][@REVISION], oci://HOST/REPOSITORY[:TAG|@DIGEST], s3://BUCKET/KEY or
+	// gs://BUCKET/KEY.
 	Source string
 	// Name is the model's name at this host's owner; empty means the source's name.
 	Name string
@@ -61,17 +62,20 @@ type Options struct {
 	// Device holds the model. The CPU must be able to address its memory, as with package host. Borrowed.
 	Device driver.Device
 	// Token is the token for a gateway or the hub. It is sent to the source's host only. Registries and buckets use the
-	// credentials of Docker and Amazon tools: Docker's configuration, and Amazon's environment variables and files.
+	// credentials of Docker's, Amazon's and Google's tools: Docker's configuration, Amazon's environment variables,
+	// files and roles, and Google's application default credentials.
 	Token string
 	// TLS configures https connections to the source; nil means the system's certificate authorities.
 	TLS *tls.Config
-	// Connections is the number of ranges fetched at once, RangeBytes the size of each.
+	// Connections is the number of ranges fetched at once, RangeBytes the size of each. Ranges that BLAKE3 verifies are
+	// multiples of [modelwire.ChunkBytes].
 	Connections int
 	RangeBytes  int64
 	// MaxBytes limits the memory of a model.
 	MaxBytes int64
-	// Digest is the expected digest of the model (Result.Digest); zero accepts any model.
-	Digest module.Digest
+	// Digest is the expected digest of the model (Result.Digest); zero accepts any model. Its hash function is used for
+	// the transfer from a gateway. Otherwise that is BLAKE3, or SHA-256 if the gateway supports only that.
+	Digest modelwire.Digest
 	// Digests computes the digests of tensors if the source is not a gateway. Registries and the hub provide digests of
 	// files, which are always verified; buckets and folders often provide none. This costs another SHA-256 pass over
 	// all bytes. The digests are used for Result.Digest and published with the version.
@@ -86,6 +90,9 @@ type Options struct {
 	Poll time.Duration
 	// Peers provides other mirrors, from which a gateway's model is fetched if they have it; nil for none. Borrowed.
 	Peers *Peers
+	// Known records the digests of versions for other components of this process, and provides digests that they have
+	// recorded. nil means that there are no others. Borrowed.
+	Known *modelwire.Digests
 	// Events receives events, one at a time; it may be nil.
 	Events func(Event)
 }
@@ -131,7 +138,7 @@ type Result struct {
 	SourceVersion uint64 `json:"source_version,omitempty"`
 	// Revision identifies a version of a source without version numbers: its address with a commit or digest.
 	Revision string `json:"revision,omitempty"`
-	// Digest is the model's module.StateDictDigest in hexadecimal. It is empty if the source is not a gateway and
+	// Digest is the model's digest, as modelwire.ParseDigest reads it. It is empty if the source is not a gateway and
 	// Options.Digests is not set.
 	Digest string `json:"digest,omitempty"`
 	// Tensors is the number of names, Bytes the size of their elements.
@@ -181,6 +188,7 @@ func New(options Options) (*Mirror, error) {
 	options.Patience = cmp.Or(options.Patience, DefaultPatience)
 	options.Poll = cmp.Or(options.Poll, DefaultPoll)
 	options.Lease = cmp.Or(options.Lease, DefaultLease)
+	options.Known = cmp.Or(options.Known, &modelwire.Digests{})
 	if options.Connections < 0 || options.RangeBytes < 0 || options.MaxBytes < 0 || options.Stall < 0 || options.Patience < 0 || options.Poll < 0 ||
 		options.Lease < time.Second {
 		return nil, fmt.Errorf("%w: a negative limit", driver.ErrInvalid)
@@ -191,6 +199,10 @@ func New(options Options) (*Mirror, error) {
 		place, err := store.Open(options.Source, store.Options{Token: options.Token, TLS: options.TLS, Connections: options.Connections})
 		if err != nil {
 			return nil, err
+		}
+		if options.Digest.Hash != modelwire.SHA256 {
+			place.Close()
+			return nil, fmt.Errorf("%w: digests of the source %s are SHA-256", driver.ErrInvalid, options.Source)
 		}
 		m.place = place
 		m.options.Name = cmp.Or(m.options.Name, place.Name())

@@ -4,14 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -19,14 +17,17 @@ import (
 // read nothing.
 const offerStall = 10 * time.Second
 
+// writeBytes is the size of one write to a peer.
+const writeBytes = 256 << 10
+
 // offer is a model that peers can fetch, also while this mirror fetches it. Its memory must remain valid until close
 // returns.
 type offer struct {
 	peers   *Peers
-	model   module.Digest
+	model   modelwire.Digest
 	total   int64
 	done    *atomic.Int64
-	tensors map[module.Digest]*offeredTensor
+	tensors map[modelwire.Sum]offeredTensor
 	deltas  *keptDeltas // nil if it was not made from the previous version
 
 	ctx     context.Context
@@ -36,80 +37,39 @@ type offer struct {
 	running sync.WaitGroup
 }
 
-// offeredTensor is one offered tensor.
+// offeredTensor is one offered tensor. One of its fields is not nil.
 type offeredTensor struct {
-	data []byte
-	here *arrivals
+	arriving *modelwire.Destination
+	data     []byte
 }
 
-// offeredAs adds a tensor with the given memory to all and returns it. It returns nil if a tensor with the same bytes
-// is there already.
-func offeredAs(all map[module.Digest]*offeredTensor, digest module.Digest, data []byte) *offeredTensor {
-	if t := all[digest]; t != nil && &t.data[0] == &data[0] {
-		return t
-	}
-	return nil
-}
-
-// markReceived records bytes that have arrived. It does nothing on nil.
-func (t *offeredTensor) markReceived(at, n int64) {
-	if t != nil {
-		t.here.add(at, n)
-	}
-}
-
-// arrivals records which bytes have arrived. They arrive in several ranges at once, each from its beginning.
-type arrivals struct {
-	size, step int64
-
-	mu      sync.Mutex
-	upTo    []int64 // arrived bytes of each range
-	changed chan struct{}
-}
-
-func newArrivals(size, step int64) *arrivals {
-	return &arrivals{size: size, step: step, upTo: make([]int64, (size+step-1)/step), changed: make(chan struct{})}
-}
-
-// add records n bytes that arrived at an offset.
-func (a *arrivals) add(at, n int64) {
-	if n <= 0 {
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for n > 0 {
-		i := at / a.step
-		here := min(n, (i+1)*a.step-at)
-		a.upTo[i] = max(a.upTo[i], at+here-i*a.step)
-		at, n = at+here, n-here
-	}
-	close(a.changed)
-	a.changed = make(chan struct{})
-}
-
-// available returns the number of contiguous bytes available at an offset, and a channel that is closed when more
-// arrive.
-func (a *arrivals) available(at int64) (n int64, more <-chan struct{}) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	begin := at
-	for at < a.size {
-		i := at / a.step
-		end := i*a.step + a.upTo[i]
-		if at = max(at, end); end < min((i+1)*a.step, a.size) {
-			break
+// offered returns all tensors of an arriving version in the form that is offered to other mirrors.
+func offered(a *modelwire.Arrival) map[modelwire.Sum]offeredTensor {
+	tensors := map[modelwire.Sum]offeredTensor{}
+	for _, d := range a.Tensors {
+		if d != nil {
+			tensors[d.Entry.Sum] = offeredTensor{arriving: d}
 		}
 	}
-	return at - begin, a.changed
+	return tensors
+}
+
+// offered returns all tensors of the base and the number of their bytes.
+func (b *base) offered() (map[modelwire.Sum]offeredTensor, *atomic.Int64) {
+	tensors, done := map[modelwire.Sum]offeredTensor{}, &atomic.Int64{}
+	for digest, data := range b.byDigest {
+		tensors[digest.Sum] = offeredTensor{data: data}
+	}
+	done.Store(b.manifest.Bytes)
+	return tensors, done
 }
 
 // offer announces a model and serves it to peers. The caller closes the offer before it frees the memory.
-func (p *Peers) offer(model module.Digest, total int64, done *atomic.Int64, tensors map[module.Digest]*offeredTensor, deltas *keptDeltas) *offer {
+func (p *Peers) offer(model modelwire.Digest, total int64, done *atomic.Int64, tensors map[modelwire.Sum]offeredTensor, deltas *keptDeltas) *offer {
 	o := &offer{peers: p, model: model, total: total, done: done, tensors: tensors, deltas: deltas}
 	o.ctx, o.stop = context.WithCancel(context.Background())
 	p.mu.Lock()
-	p.offers[model] = o
+	p.offers[model.Sum] = o
 	p.mu.Unlock()
 	if p.options.URL != "" {
 		o.running.Go(o.announce)
@@ -118,7 +78,7 @@ func (p *Peers) offer(model module.Digest, total int64, done *atomic.Int64, tens
 }
 
 // enter keeps the memory valid until leave is called. ok is false if the offer is closed.
-func (p *Peers) enter(model module.Digest) (o *offer, leave func(), ok bool) {
+func (p *Peers) enter(model modelwire.Sum) (o *offer, leave func(), ok bool) {
 	p.mu.Lock()
 	o = p.offers[model]
 	p.mu.Unlock()
@@ -145,8 +105,8 @@ func (o *offer) close() {
 	o.mu.Unlock()
 	o.stop()
 	o.peers.mu.Lock()
-	if o.peers.offers[o.model] == o {
-		delete(o.peers.offers, o.model)
+	if o.peers.offers[o.model.Sum] == o {
+		delete(o.peers.offers, o.model.Sum)
 	}
 	o.peers.mu.Unlock()
 	o.running.Wait()
@@ -172,7 +132,7 @@ func (o *offer) announce() {
 		}
 	}
 	o.peers.mu.Lock()
-	superseded := o.peers.offers[o.model] != nil && o.peers.offers[o.model] != o
+	superseded := o.peers.offers[o.model.Sum] != nil && o.peers.offers[o.model.Sum] != o
 	o.peers.mu.Unlock()
 	if superseded {
 		return // the entry belongs to another offer
@@ -180,7 +140,7 @@ func (o *offer) announce() {
 	ctx, cancel := context.WithTimeout(context.Background(), peersTimeout)
 	defer cancel()
 	if kv, err := o.peers.bucket(ctx); err == nil {
-		_ = kv.Purge(ctx, haveKey(o.model, o.peers.id)) // best effort: the entry expires
+		_ = kv.Purge(ctx, haveKey(o.model.Sum, o.peers.id)) // best effort: the entry expires
 	}
 }
 
@@ -202,18 +162,18 @@ func (o *offer) put(done int64) error {
 	}
 	ctx, cancel := context.WithTimeout(o.ctx, peersTimeout)
 	defer cancel()
-	_, err = kv.Put(ctx, haveKey(o.model, o.peers.id), text)
+	_, err = kv.Put(ctx, haveKey(o.model.Sum, o.peers.id), text)
 	return err
 }
 
-// ServeHTTP serves the bytes of a model's tensor. Model and tensor are identified by their digests. It waits for bytes
+// ServeHTTP serves the bytes of a model's tensor. Model and tensor are identified by their digests in hexadecimal. It waits for bytes
 // that have not arrived yet. With ?base=, it serves the delta from the tensor with that digest, if this mirror was made
 // with it.
 func (p *Peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	model, err := module.ParseDigest(r.PathValue("model"))
 	digest, err2 := module.ParseDigest(r.PathValue("tensor"))
 	if errors.Join(err, err2) != nil {
-		http.Error(w, "the model and the tensor are named by their SHA-256", http.StatusBadRequest)
+		http.Error(w, "the model and the tensor are named by their digests", http.StatusBadRequest)
 		return
 	}
 	o, leave, ok := p.enter(model)
@@ -222,89 +182,70 @@ func (p *Peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	t := o.tensors[digest]
-	if t == nil {
+	t, found := o.tensors[digest]
+	if !found {
 		http.Error(w, "the model has no such tensor", http.StatusNotFound)
 		return
 	}
 	if text := r.URL.Query().Get("base"); text != "" {
 		base, err := module.ParseDigest(text)
 		if err != nil {
-			http.Error(w, "the tensor of the version before is named by its SHA-256", http.StatusBadRequest)
+			http.Error(w, "the tensor of the version before is named by its digest", http.StatusBadRequest)
 			return
 		}
 		o.serveDelta(w, r, deltaPair{base, digest})
 		return
 	}
-	size := int64(len(t.data))
-	begin, end, partial, ok := parseRange(r.Header.Get("Range"), size)
-	if !ok {
-		w.Header().Set("Content-Range", "bytes */"+strconv.FormatInt(size, 10))
-		http.Error(w, "one range of bytes", http.StatusRequestedRangeNotSatisfiable)
-		return
+	content := &modelwire.Content{}
+	if t.arriving == nil {
+		content.AddBytes(t.data)
+	} else {
+		content.AddArriving(&modelwire.Arriving{Destination: t.arriving, Wait: func(more <-chan struct{}) error { return o.await(w, r, more) }})
 	}
-	h := w.Header()
-	h.Set("Content-Type", "application/octet-stream")
-	h.Set("ETag", etag(digest))
-	h.Set("Content-Length", strconv.FormatInt(end-begin, 10))
-	status := http.StatusOK
-	if partial {
-		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", begin, end-1, size))
-		status = http.StatusPartialContent
-	}
-	w.WriteHeader(status)
-	if !o.send(w, r, t, begin, end) {
-		panic(http.ErrAbortHandler) // the announced length cannot be sent
-	}
+	content.Serve(o.paced(w), r, modelwire.Digest{Hash: o.model.Hash, Sum: digest})
 }
 
-// send writes bytes as they arrive. It reports whether all were sent.
-func (o *offer) send(w http.ResponseWriter, r *http.Request, t *offeredTensor, begin, end int64) bool {
-	control := http.NewResponseController(w)
-	defer context.AfterFunc(o.ctx, func() { _ = control.SetWriteDeadline(time.Now()) })()
-	for begin < end {
-		n, more := t.here.available(begin)
-		if n == 0 {
-			if control.Flush() != nil || !o.await(r, more) {
-				return false
-			}
-			continue
-		}
-		n = min(n, end-begin, readBytes)
-		_ = control.SetWriteDeadline(time.Now().Add(offerStall)) // best effort: the peer has a timeout too
-		if o.ctx.Err() != nil {
-			return false
-		}
-		if _, err := w.Write(t.data[begin : begin+n]); err != nil {
-			return false
-		}
-		begin += n
-	}
-	return true
-}
+// errEnded ends a response whose offer is closed, or whose peer or source is too slow.
+var errEnded = errors.New("the bytes are not available any more")
 
-// await waits for more bytes. It reports whether some arrived.
-func (o *offer) await(r *http.Request, more <-chan struct{}) bool {
+// await waits for more bytes.
+func (o *offer) await(w http.ResponseWriter, r *http.Request, more <-chan struct{}) error {
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		return err
+	}
 	select {
 	case <-more:
-		return true
+		return nil
 	case <-r.Context().Done():
 	case <-o.ctx.Done():
 	case <-time.After(offerStall):
 	}
-	return false
+	return errEnded
 }
 
-// parseRange parses a request for all of size bytes, or for one range with both ends.
-func parseRange(field string, size int64) (begin, end int64, partial, ok bool) {
-	if field == "" {
-		return 0, size, false, true
-	}
-	first, last, found := strings.Cut(strings.TrimPrefix(field, "bytes="), "-")
-	begin, err := strconv.ParseInt(first, 10, 64)
-	end, err2 := strconv.ParseInt(last, 10, 64)
-	if !found || err != nil || err2 != nil || begin < 0 || end < begin || end >= size {
-		return 0, 0, false, false
-	}
-	return begin, end + 1, true, true
+// pacedWriter limits the time of each write, and fails when the offer is closed.
+type pacedWriter struct {
+	http.ResponseWriter
+	offer *offer
 }
+
+func (o *offer) paced(w http.ResponseWriter) http.ResponseWriter { return &pacedWriter{w, o} }
+
+// Write implements io.Writer.
+func (w *pacedWriter) Write(p []byte) (n int, err error) {
+	control := http.NewResponseController(w.ResponseWriter)
+	for n < len(p) {
+		if w.offer.ctx.Err() != nil {
+			return n, errEnded
+		}
+		_ = control.SetWriteDeadline(time.Now().Add(offerStall)) // best effort: the peer has a timeout too
+		wrote, err := w.ResponseWriter.Write(p[n:min(n+writeBytes, len(p))])
+		if n += wrote; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// Unwrap returns the wrapped writer for http.ResponseController.
+func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -3,7 +3,6 @@ package mirror
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -11,18 +10,17 @@ import (
 	"net/url"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
-	"github.com/sharedtensor/sharedtensor/module"
 )
 
 // patch updates a tensor from the tensor with the same name in the previous version.
 type patch struct {
-	*download
+	*modelwire.Destination
 	old    []byte
-	digest module.Digest // digest of old
+	digest modelwire.Digest // digest of old
 }
 
 // pair identifies the delta by both digests.
-func (p *patch) pair() deltaPair { return deltaPair{p.digest, p.entry.digest} }
+func (p *patch) pair() deltaPair { return deltaPair{p.digest.Sum, p.Entry.Sum} }
 
 // patcher fetches deltas to one version: from a mirror that applied them, or from the source if it holds a lease on the
 // base.
@@ -31,18 +29,18 @@ type patcher struct {
 	version uint64
 	base    *lease  // nil if the source holds none
 	picker  *picker // selects other mirrors; nil for none
-	model   module.Digest
+	model   modelwire.Digest
 	kept    *keptDeltas // for other mirrors; nil for none
 }
 
 // patchFor returns the patch for a tensor; nil if the tensor must be fetched. Without a lease at the source, a patch
 // requires peers, which may have the delta.
-func (b *base) patchFor(d *download, peers bool) *patch {
+func (b *base) patchFor(d *modelwire.Destination, peers bool) *patch {
 	if b == nil || b.lease == nil && !peers {
 		return nil
 	}
-	if old := b.byName[d.entry.Name]; len(old.data) == len(d.data) && old.digest != (module.Digest{}) {
-		return &patch{d, old.data, old.digest}
+	if old := b.byName[d.Entry.Name]; int64(len(old.data)) == d.Entry.Bytes && b.manifest.Digested {
+		return &patch{d, old.data, old.sums.Digest}
 	}
 	return nil
 }
@@ -56,11 +54,10 @@ func (p *patcher) run(ctx context.Context, one *patch) error {
 	}
 	if err != nil {
 		p.kept.settle(one.pair(), nil)
-		return fmt.Errorf("tensor %q: %w", one.entry.Name, err)
+		return fmt.Errorf("tensor %q: %w", one.Entry.Name, err)
 	}
 	p.kept.settle(one.pair(), record.of(one))
-	one.done.Add(int64(len(one.data)))
-	one.offered.markReceived(0, int64(len(one.data)))
+	one.Record(0, one.Entry.Bytes)
 	return nil
 }
 
@@ -80,7 +77,7 @@ func (p *patcher) fromPeers(ctx context.Context, one *patch) (*recording, error)
 			return nil, nil
 		case ctx.Err() == nil:
 			p.picker.drop(who, true)
-			p.source.retry(fmt.Errorf("tensor %q: the mirror at %s: %w", one.entry.Name, from.base.Host, errPeer{err}))
+			p.source.retry(fmt.Errorf("tensor %q: the mirror at %s: %w", one.Entry.Name, from.base.Host, errPeer{err}))
 		}
 	}
 	return nil, context.Cause(ctx)
@@ -88,10 +85,10 @@ func (p *patcher) fromPeers(ctx context.Context, one *patch) (*recording, error)
 
 // fromPeer applies the delta of a mirror and verifies the result.
 func (p *patcher) fromPeer(ctx context.Context, from *source, one *patch) (*recording, error) {
-	if err := one.slot.copyFrom(one.old); err != nil {
+	if err := one.Store(0, one.old); err != nil {
 		return nil, err
 	}
-	a, err := from.do(ctx, http.MethodGet, peerPath(p.model, one.entry.digest)+"?base="+one.digest.String())
+	a, err := from.do(ctx, http.MethodGet, peerPath(p.model, one.Entry.Digest)+"?base="+one.digest.Sum.String())
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +121,7 @@ func (p *patcher) fromSource(ctx context.Context, one *patch) (*recording, error
 	if p.base == nil {
 		return nil, fmt.Errorf("%w: the source holds no previous version", errNoPatch)
 	}
-	if err := one.slot.copyFrom(one.old); err != nil {
+	if err := one.Store(0, one.old); err != nil {
 		return nil, err
 	}
 	var segment int64
@@ -149,16 +146,17 @@ func (p *patcher) fromSource(ctx context.Context, one *patch) (*recording, error
 
 // check verifies the digest of a patched tensor.
 func (p *patch) check() error {
-	if got := module.Digest(sha256.Sum256(p.data)); got != p.entry.digest {
-		return fmt.Errorf("%w: the patched tensor has %v", ErrDigest, got)
+	got, err := modelwire.SumTensor(p.Entry.Hash, p.Entry.Bytes, func(begin, end int64) ([]byte, error) { return p.Data()[begin:end], nil })
+	if err == nil && got.Digest != p.Entry.Digest {
+		err = fmt.Errorf("%w: the patched tensor has %v", ErrDigest, got.Digest)
 	}
-	return nil
+	return err
 }
 
 // read requests the delta from the source, starting at a segment, and applies it. It returns the next segment.
 func (p *patcher) read(ctx context.Context, one *patch, segment int64, record *recording) (int64, error) {
 	query := url.Values{"lease": {p.base.ID}, "base": {one.digest.String()}, "segment": {fmt.Sprint(segment)}}
-	path := p.source.path(p.version, "/deltas/"+url.PathEscape(one.entry.Name)+"?"+query.Encode())
+	path := p.source.path(p.version, "/deltas/"+url.PathEscape(one.Entry.Name)+"?"+query.Encode())
 	a, err := p.source.do(ctx, http.MethodGet, path)
 	if err != nil {
 		return segment, err
@@ -174,7 +172,7 @@ func (p *patcher) apply(one *patch, segment int64, from io.Reader, record *recor
 		from = io.TeeReader(from, record)
 	}
 	r := bufio.NewReaderSize(from, 256<<10)
-	next, err := modelwire.ApplyDelta(one.data, modelwire.ElementBytes(one.entry.DType), segment, r)
+	next, err := modelwire.ApplyDelta(one.Data(), modelwire.ElementBytes(one.Entry.DType), segment, r)
 	if errors.Is(err, modelwire.ErrDelta) {
 		return next, fmt.Errorf("%w: %w", ErrSource, err)
 	}

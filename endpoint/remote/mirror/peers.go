@@ -18,7 +18,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
-	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
 const (
@@ -63,7 +63,7 @@ type Peers struct {
 	client  *http.Client
 
 	mu     sync.Mutex
-	offers map[module.Digest]*offer
+	offers map[modelwire.Sum]*offer
 }
 
 // PeersPattern is the route of [Peers].
@@ -87,7 +87,7 @@ func NewPeers(conn *nats.Conn, options PeersOptions) (*Peers, error) {
 		return nil, fmt.Errorf("mirrors on NATS: %w", err)
 	}
 	p := &Peers{
-		options: options, trusted: trusted, js: js, id: nuid.Next(), offers: map[module.Digest]*offer{},
+		options: options, trusted: trusted, js: js, id: nuid.Next(), offers: map[modelwire.Sum]*offer{},
 		client: store.NewHTTPClient(options.TLS, DefaultConnections, sameHost),
 	}
 	p.checkUsers(p.client)
@@ -126,10 +126,10 @@ type peerEntry struct {
 	id string
 }
 
-func haveKey(model module.Digest, id string) string { return "have." + model.String() + "." + id }
+func haveKey(model modelwire.Sum, id string) string { return "have." + model.String() + "." + id }
 
 // slotKey returns the key of slot n at a mirror. Only one mirror can create and hold it.
-func slotKey(model module.Digest, from string, n int) string {
+func slotKey(model modelwire.Sum, from string, n int) string {
 	return fmt.Sprintf("slot.%s.%s.%d", model, from, n)
 }
 

@@ -15,13 +15,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/browsertest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/mirrorgate"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
-	"github.com/sharedtensor/sharedtensor/module"
 )
 
 // startNATS starts a server until the test ends and returns its URL.
@@ -244,11 +242,7 @@ func TestPeersSendWrongBytes(t *testing.T) {
 	gw.Attached(t)
 	dev := remotetest.OpenHost(t)
 	source, target := remotetest.Dial(t, from.Socket, dev), remotetest.Dial(t, to.Socket, dev)
-	h, err := source.Acquire(t.Context(), "m", endpoint.AcquireOptions{})
-	require.NoError(t, err)
-	defer h.Close()
-	model, err := module.StateDictDigest(t.Context(), h.StateDict(), 0)
-	require.NoError(t, err)
+	model := modelDigest(t, gw, "m").Sum
 	js, err := jetstream.New(conn)
 	require.NoError(t, err)
 	kv, err := js.CreateOrUpdateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "sharedtensor_mirrors", Storage: jetstream.MemoryStorage})

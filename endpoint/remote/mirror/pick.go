@@ -16,7 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/retry"
-	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
 const (
@@ -36,7 +36,7 @@ const (
 // carries the model once. A mirror fetches only from mirrors that are ahead of it, so the chain has no cycle.
 type picker struct {
 	peers  *Peers
-	model  module.Digest
+	model  modelwire.Digest
 	origin string
 	done   *atomic.Int64 // bytes that this mirror has
 	from   atomic.Pointer[peer]
@@ -60,7 +60,7 @@ type peer struct {
 }
 
 // pick returns a picker for a model. The caller closes it. Without Peers it returns nil.
-func (p *Peers) pick(m *Mirror, model module.Digest, done *atomic.Int64) *picker {
+func (p *Peers) pick(m *Mirror, model modelwire.Digest, done *atomic.Int64) *picker {
 	if p == nil {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (k *picker) watch(ctx context.Context, kv jetstream.KeyValue) {
 	k.mu.Unlock()
 	listed := sync.OnceFunc(func() { close(k.listed) })
 	defer listed()
-	w, err := kv.Watch(ctx, "have."+k.model.String()+".*")
+	w, err := kv.Watch(ctx, "have."+k.model.Sum.String()+".*")
 	if err != nil {
 		return // the source will be used
 	}
@@ -200,7 +200,7 @@ func (k *picker) candidates() (list []peerEntry, changed <-chan struct{}) {
 // claim acquires a slot at a mirror and holds it until it is dropped. It returns nil if all slots are in use.
 func (k *picker) claim(ctx context.Context, kv jetstream.KeyValue, id string) *peer {
 	for n := range k.peers.options.Fanout {
-		key := slotKey(k.model, id, n)
+		key := slotKey(k.model.Sum, id, n)
 		asking, cancel := context.WithTimeout(ctx, peersTimeout)
 		_, err := kv.Create(asking, key, []byte(k.peers.id))
 		cancel()
@@ -254,8 +254,8 @@ func (k *picker) where() string {
 }
 
 // peerPath returns the path of a model's tensor at a mirror.
-func peerPath(model, tensor module.Digest) string {
-	return "/v1/mirrors/" + model.String() + "/" + tensor.String()
+func peerPath(model, tensor modelwire.Digest) string {
+	return "/v1/mirrors/" + model.Sum.String() + "/" + tensor.Sum.String()
 }
 
 var _ http.Handler = (*Peers)(nil)

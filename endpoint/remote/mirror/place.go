@@ -9,7 +9,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
-	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
@@ -21,7 +20,7 @@ type found struct {
 	*store.Model
 	model    *safetensors.Model
 	heads    [][]byte // the bytes before the tensors, for each file
-	manifest *manifest
+	manifest *modelwire.Manifest
 }
 
 // find returns the place's current version. The caller closes it.
@@ -46,6 +45,9 @@ func (m *Mirror) pullPlace(ctx context.Context) (result Result, err error) {
 	if err := m.refreshBase(ctx); err != nil {
 		return result, err
 	}
+	if err := m.digestBase(ctx, modelwire.SHA256, m.wantsDigests()); err != nil {
+		return result, err
+	}
 	kind := EventUnchanged
 	if m.base == nil || m.base.version == 0 || m.base.address != at.Source {
 		kind = EventPublished
@@ -54,11 +56,11 @@ func (m *Mirror) pullPlace(ctx context.Context) (result Result, err error) {
 		}
 	}
 	result.Name, result.Version, result.Unchanged = m.options.Name, m.base.version, kind == EventUnchanged
-	result.Source, result.Revision, result.Digest = m.options.Source, at.Source, m.base.digestText()
-	result.Tensors, result.Bytes = m.base.tensors, m.base.bytes
+	result.Source, result.Revision, result.Digest = m.options.Source, at.Source, m.base.digest().String()
+	result.Tensors, result.Bytes = len(m.base.manifest.Tensors), m.base.manifest.Bytes
 	result.Moved, result.Seconds = m.attempts.moved.Load()-moved, time.Since(begin).Seconds()
-	if want := m.options.Digest; want != (module.Digest{}) && m.base.digest != want {
-		return result, fmt.Errorf("%w: the model has %v, want %v", ErrDigest, m.base.digest, want)
+	if err := m.checkDigest(m.base.digest()); err != nil {
+		return result, err
 	}
 	m.emit(Event{Kind: kind, Done: result.Bytes, Total: result.Bytes, Moved: result.Moved, Result: &result})
 	return result, nil
@@ -66,7 +68,7 @@ func (m *Mirror) pullPlace(ctx context.Context) (result Result, err error) {
 
 // wantsDigests reports whether digests of tensors must be computed. Places provide none, or only digests of files.
 func (m *Mirror) wantsDigests() bool {
-	return m.options.Digests || m.options.Digest != (module.Digest{})
+	return m.options.Digests || m.options.Digest != (modelwire.Digest{})
 }
 
 // buildPlace publishes the model found as the next version.
@@ -75,16 +77,11 @@ func (m *Mirror) buildPlace(ctx context.Context, at *store.Model, moved int64, r
 	if err != nil {
 		return err
 	}
-	err = m.build(ctx, f.manifest, moved, at.Source, func(sd *module.StateDict) error {
-		if err := m.fillPlace(ctx, f, sd, moved, result); err != nil {
+	err = m.build(ctx, f.manifest, moved, at.Source, func(a *modelwire.Arrival) error {
+		if err := m.fillPlace(ctx, f, a, moved, result); err != nil {
 			return err
 		}
-		if want := m.options.Digest; want != (module.Digest{}) {
-			if got := f.manifest.digest(); got != want {
-				return fmt.Errorf("%w: the model has %v, want %v", ErrDigest, got, want)
-			}
-		}
-		return nil
+		return m.checkDigest(f.manifest.Digest())
 	})
 	if err != nil {
 		return err
@@ -127,24 +124,8 @@ func (m *Mirror) readHeads(ctx context.Context, at *store.Model) (*found, error)
 	for i, file := range f.model.Files {
 		f.heads[i] = readers[i].have[:file.Header.DataOffset]
 	}
-	f.manifest, err = manifestOf(f.model, m.options.MaxBytes)
-	return f, err
-}
-
-// manifestOf describes the tensors of a model. Their digests are not known yet.
-func manifestOf(model *safetensors.Model, limit int64) (*manifest, error) {
-	if n := len(model.Tensors) + len(model.Ties); n > maxTensors {
-		return nil, fmt.Errorf("%w: the model has %d tensors", ErrTooLarge, n)
-	}
-	m := &manifest{metadata: model.Metadata, bytes: model.Bytes()}
-	if m.bytes > limit-int64(len(model.Tensors))*module.Alignment {
-		return nil, fmt.Errorf("%w: %d bytes, of at most %d; see --max-model", ErrTooLarge, m.bytes, limit)
-	}
-	for _, spec := range modelwire.Specs(model) {
-		t, _ := model.Lookup(spec.Name)
-		m.tensors = append(m.tensors, tensorEntry{NamedSpec: spec, bytes: t.Bytes()})
-	}
-	return m, nil
+	f.manifest, err = modelwire.ManifestOfFile(f.model, modelwire.Limits{Bytes: m.options.MaxBytes})
+	return f, refusal(err)
 }
 
 // headReader reads and keeps the beginning of a file, so that the file's digest covers the validated bytes.

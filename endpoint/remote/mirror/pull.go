@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
@@ -52,7 +51,7 @@ func (m *Mirror) pullGateway(ctx context.Context) (result Result, err error) {
 	if kept != nil {
 		version = kept.Version
 	}
-	mf, err := m.source.manifest(ctx, version, m.options.MaxBytes)
+	mf, err := m.source.manifest(ctx, version, m.hash(), m.options.MaxBytes)
 	if errors.Is(err, ErrNotFound) && kept != nil {
 		err = fmt.Errorf("%w: %w", errChanged, err)
 	}
@@ -60,18 +59,21 @@ func (m *Mirror) pullGateway(ctx context.Context) (result Result, err error) {
 		return result, err
 	}
 	result = Result{
-		Name: m.options.Name, Source: m.options.Source, SourceVersion: mf.version, Digest: mf.digest().String(), Tensors: len(mf.tensors), Bytes: mf.bytes,
+		Name: m.options.Name, Source: m.options.Source, SourceVersion: mf.Version, Digest: mf.Digest().String(), Tensors: len(mf.Tensors), Bytes: mf.Bytes,
 	}
-	if want := m.options.Digest; want != (module.Digest{}) && mf.digest() != want {
-		return result, fmt.Errorf("%w: the model has %v, want %v", ErrDigest, mf.digest(), want)
+	if err := m.checkDigest(mf.Digest()); err != nil {
+		return result, err
 	}
 	if err := m.refreshBase(ctx); err != nil {
+		return result, err
+	}
+	if err := m.digestBase(ctx, mf.Hash, true); err != nil {
 		return result, err
 	}
 	kind := EventUnchanged
 	if m.base == nil || m.base.version == 0 || !m.base.is(mf) {
 		kind = EventPublished
-		err = m.build(ctx, mf, moved, m.options.Source, func(sd *module.StateDict) error { return m.fillGateway(ctx, mf, sd, moved, &result) })
+		err = m.build(ctx, mf, moved, m.options.Source, func(a *modelwire.Arrival) error { return m.fillGateway(ctx, a, moved, &result) })
 		if err != nil {
 			return result, err
 		}
@@ -80,12 +82,12 @@ func (m *Mirror) pullGateway(ctx context.Context) (result Result, err error) {
 	m.base.lease = kept
 	if m.options.Peers != nil && m.base.offer == nil {
 		tensors, done := m.base.offered()
-		m.base.offer = m.options.Peers.offer(m.base.digest, m.base.bytes, done, tensors, nil)
+		m.base.offer = m.options.Peers.offer(m.base.digest(), m.base.manifest.Bytes, done, tensors, nil)
 	}
-	m.known = knownVersion{mf.server, mf.version}
+	m.known = knownVersion{mf.ServerID, mf.Version}
 	result.Version, result.Unchanged = m.base.version, kind == EventUnchanged
 	result.Moved, result.Seconds = m.attempts.moved.Load()-moved, time.Since(begin).Seconds()
-	m.emit(Event{Kind: kind, Version: mf.version, Done: mf.bytes, Total: mf.bytes, Moved: result.Moved, Result: &result})
+	m.emit(Event{Kind: kind, Version: mf.Version, Done: mf.Bytes, Total: mf.Bytes, Moved: result.Moved, Result: &result})
 	return result, nil
 }
 
@@ -105,7 +107,7 @@ func (m *Mirror) refreshBase(ctx context.Context) error {
 		}
 		return nil
 	}
-	b, err := baseOfOwner(ctx, m.options.Owner, m.options.Name, m.place == nil || m.wantsDigests())
+	b, err := baseOfOwner(ctx, m.options.Owner, m.options.Name)
 	if err != nil || b == nil {
 		return err
 	}
@@ -114,43 +116,80 @@ func (m *Mirror) refreshBase(ctx context.Context) error {
 	return err
 }
 
+// hash returns the hash function that is requested from a gateway: that of Options.Digest, or the fastest.
+func (m *Mirror) hash() modelwire.Hash {
+	if m.options.Digest != (modelwire.Digest{}) {
+		return m.options.Digest.Hash
+	}
+	return modelwire.BLAKE3
+}
+
+// checkDigest returns an error unless the model has the expected digest.
+func (m *Mirror) checkDigest(got modelwire.Digest) error {
+	if want := m.options.Digest; want != (modelwire.Digest{}) && got != want {
+		return fmt.Errorf("%w: the model has %v, want %v", ErrDigest, got, want)
+	}
+	return nil
+}
+
+// digestBase computes the digests of the base if they are wanted and unknown.
+func (m *Mirror) digestBase(ctx context.Context, h modelwire.Hash, wanted bool) error {
+	if m.base == nil || !wanted {
+		return nil
+	}
+	return m.base.digestWith(ctx, h, m.options.Known)
+}
+
+// fetchOptions returns the options of downloads.
+func (m *Mirror) fetchOptions() modelwire.FetchOptions {
+	return modelwire.FetchOptions{Workers: m.options.Connections, RangeBytes: m.options.RangeBytes, Again: m.attempts.again}
+}
+
 // build allocates memory for the version, calls fill, and publishes it with the given address. The version becomes the
 // base.
-func (m *Mirror) build(ctx context.Context, mf *manifest, moved int64, address string, fill func(*module.StateDict) error) (err error) {
-	sd, err := module.Empty(m.options.Device, mf.specs()) // fill writes all of it
+func (m *Mirror) build(ctx context.Context, mf *modelwire.Manifest, moved int64, address string, fill func(*modelwire.Arrival) error) (err error) {
+	a, err := modelwire.NewArrival(m.options.Device, mf, mf.Hash.RangeBytes(m.options.RangeBytes))
 	if err != nil {
 		return err
 	}
-	sd.Metadata = mf.metadata
 	defer func() {
 		if err != nil {
 			m.giving.close()
 			m.giving = nil
-			err = errors.Join(err, sd.Close())
+			err = errors.Join(err, a.Close())
 		}
 	}()
-	m.emit(Event{Kind: EventFound, Version: mf.version, Total: mf.bytes, Moved: m.attempts.moved.Load() - moved})
-	if err = fill(sd); err != nil {
+	for _, d := range a.Tensors {
+		if d != nil && d.Data() == nil {
+			return fmt.Errorf("tensor %q: %w: the CPU cannot address the memory of %s", d.Entry.Name, errors.ErrUnsupported, m.options.Device.Info().Name)
+		}
+	}
+	m.emit(Event{Kind: EventFound, Version: mf.Version, Total: mf.Bytes, Moved: m.attempts.moved.Load() - moved})
+	if err = fill(a); err != nil {
 		return err
 	}
-	version, err := m.publish(ctx, mf, sd, address)
+	version, err := m.publish(ctx, mf, a.StateDict(), address)
 	if err != nil {
 		return err
 	}
+	sd := a.Take()
 	b := newBase(sd, mf, sd.Close)
 	b.server, b.version, b.address = m.options.Owner.ServerID(), version, address
+	if mf.Digested {
+		m.options.Known.Add(modelwire.Version{ServerID: b.server, Name: m.options.Name, Version: version}, mf)
+	}
 	b.offer, m.giving = m.giving, nil
 	old := m.base
 	m.base = b
 	return old.close()
 }
 
-// publish publishes the version with the digests of its tensors, if they are known.
-func (m *Mirror) publish(ctx context.Context, mf *manifest, sd *module.StateDict, address string) (version uint64, err error) {
+// publish publishes the version with the SHA-256 of its tensors, if they are known.
+func (m *Mirror) publish(ctx context.Context, mf *modelwire.Manifest, sd *module.StateDict, address string) (version uint64, err error) {
 	described, storages := sd.Manifest()
 	for i := range described.Tensors {
-		if mf.digested {
-			described.Tensors[i].Digest = &mf.tensors[i].digest // both have the order of the source's manifest
+		if mf.Digested && mf.Hash == modelwire.SHA256 {
+			described.Tensors[i].Digest = &mf.Tensors[i].Sum // both have the order of the source's manifest
 		}
 	}
 	named, err := module.FromManifest(described, storages)
@@ -162,58 +201,37 @@ func (m *Mirror) publish(ctx context.Context, mf *manifest, sd *module.StateDict
 }
 
 // fillGateway is fill with other mirrors: it offers them the received data and fetches from them.
-func (m *Mirror) fillGateway(ctx context.Context, mf *manifest, sd *module.StateDict, moved int64, result *Result) error {
-	var done atomic.Int64
-	defer m.watchProgress(mf.version, mf.bytes, moved, &done)()
+func (m *Mirror) fillGateway(ctx context.Context, a *modelwire.Arrival, moved int64, result *Result) error {
+	mf := a.Manifest
+	defer m.watchProgress(mf.Version, moved, a)()
 	if m.options.Peers == nil {
-		return m.fill(ctx, mf, sd, &done, nil, result)
+		return m.fill(ctx, a, result)
 	}
-	model, offered := mf.digest(), map[module.Digest]*offeredTensor{}
-	for i := range mf.tensors {
-		one := &mf.tensors[i]
-		if one.TiedTo != "" || one.bytes == 0 {
-			continue
-		}
-		at, err := slotOf(sd, one)
-		if err != nil {
-			return err
-		}
-		offered[one.digest] = &offeredTensor{at.data, newArrivals(one.bytes, min(m.options.RangeBytes, one.bytes))}
-	}
-	m.giving = m.options.Peers.offer(model, mf.bytes, &done, offered, newKeptDeltas(mf.bytes))
-	m.picker.Store(m.options.Peers.pick(m, model, &done))
+	model := mf.Digest()
+	m.giving = m.options.Peers.offer(model, mf.Bytes, &a.Done, offered(a), newKeptDeltas(mf.Bytes))
+	m.picker.Store(m.options.Peers.pick(m, model, &a.Done))
 	defer func() {
 		m.giving.tell() // before other mirrors see the released slot
 		result.FromPeers = m.picker.Load().moved.Load()
 		m.picker.Swap(nil).close()
 	}()
-	return m.fill(ctx, mf, sd, &done, offered, result)
+	return m.fill(ctx, a, result)
 }
 
 // fill puts all bytes into place. It copies tensors that the base has and fetches the rest.
-func (m *Mirror) fill(ctx context.Context, mf *manifest, sd *module.StateDict, done *atomic.Int64, offered map[module.Digest]*offeredTensor, result *Result) error {
-	var list []*download
+func (m *Mirror) fill(ctx context.Context, a *modelwire.Arrival, result *Result) error {
+	var list []*modelwire.Destination
 	var patches []*patch
-	for i := range mf.tensors {
-		one := &mf.tensors[i]
-		if one.TiedTo != "" || one.bytes == 0 {
+	for _, d := range a.Tensors {
+		if d == nil {
 			continue
 		}
-		at, err := slotOf(sd, one)
-		if err != nil {
-			return err
-		}
-		d := &download{slot: at, entry: one, done: done, offered: offeredAs(offered, one.digest, at.data)}
-		if here := m.base.have(one.digest); int64(len(here)) == one.bytes {
-			if err := d.copyFrom(here); err != nil {
+		if here := m.base.have(d.Entry.Digest); int64(len(here)) == d.Entry.Bytes {
+			if err := d.Write(0, here); err != nil {
 				return err
 			}
-			result.Copied += one.bytes
-			done.Add(one.bytes)
-			d.offered.markReceived(0, one.bytes)
-			continue
-		}
-		if p := m.base.patchFor(d, m.options.Peers != nil); p != nil {
+			result.Copied += d.Entry.Bytes
+		} else if p := m.base.patchFor(d, m.options.Peers != nil); p != nil {
 			patches = append(patches, p)
 		} else {
 			list = append(list, d)
@@ -222,32 +240,35 @@ func (m *Mirror) fill(ctx context.Context, mf *manifest, sd *module.StateDict, d
 	if m.giving != nil {
 		m.giving.deltas.plan(patches)
 	}
-	unpatched, err := m.patch(ctx, mf, patches)
+	unpatched, err := m.patch(ctx, a.Manifest, patches)
 	if err != nil {
 		return err
 	}
 	for _, p := range patches {
-		result.Patched += p.entry.bytes
+		result.Patched += p.Entry.Bytes
 	}
 	for _, d := range unpatched {
-		result.Patched -= d.entry.bytes
+		result.Patched -= d.Entry.Bytes
 	}
-	list = append(list, unpatched...)
-	f := &fetcher{source: m.source, version: mf.version, rangeBytes: m.options.RangeBytes, workers: m.options.Connections, picker: m.picker.Load()}
+	f := &fetcher{source: m.source, version: a.Manifest.Version, picker: m.picker.Load()}
 	if f.picker != nil {
-		f.model = mf.digest()
+		f.model = a.Manifest.Digest()
 	}
-	return f.fetch(ctx, list)
+	var downloads []*modelwire.Download
+	for _, d := range append(list, unpatched...) {
+		downloads = append(downloads, f.download(d))
+	}
+	return modelwire.Fetch(ctx, downloads, m.fetchOptions())
 }
 
 // patch applies patches to tensors of the previous version. It returns the tensors that must be fetched.
-func (m *Mirror) patch(ctx context.Context, mf *manifest, patches []*patch) (unpatched []*download, err error) {
+func (m *Mirror) patch(ctx context.Context, mf *modelwire.Manifest, patches []*patch) (unpatched []*modelwire.Destination, err error) {
 	if len(patches) == 0 {
 		return nil, nil
 	}
-	p := &patcher{source: m.source, version: mf.version, base: m.base.lease, picker: m.picker.Load()}
+	p := &patcher{source: m.source, version: mf.Version, base: m.base.lease, picker: m.picker.Load()}
 	if m.giving != nil {
-		p.model, p.kept = mf.digest(), m.giving.deltas
+		p.model, p.kept = mf.Digest(), m.giving.deltas
 	}
 	failed := make([]bool, len(patches))
 	err = modelwire.Parallel(ctx, m.options.Connections, len(patches), func(ctx context.Context, i int) error {
@@ -260,16 +281,8 @@ func (m *Mirror) patch(ctx context.Context, mf *manifest, patches []*patch) (unp
 	})
 	for i, one := range patches {
 		if failed[i] {
-			unpatched = append(unpatched, one.download)
+			unpatched = append(unpatched, one.Destination)
 		}
 	}
 	return unpatched, err
-}
-
-// have returns memory that contains the bytes with that digest; nil if there is none.
-func (b *base) have(d module.Digest) []byte {
-	if b == nil {
-		return nil
-	}
-	return b.byDigest[d]
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
-	"github.com/sharedtensor/sharedtensor/module"
 )
 
 // source is a model at another host's gateway.
@@ -39,7 +38,7 @@ func parseSource(text string) (base *url.URL, name string, version uint64, err e
 	user := u.User
 	u.User = nil // errors must not contain it
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, "", 0, fmt.Errorf("the source %q is not https://HOST:2537/NAME, file:///PATH, hf://ORG/MODEL, oci://HOST/REPOSITORY or s3://BUCKET/KEY", u)
+		return nil, "", 0, fmt.Errorf("the source %q is not https://HOST:2537/NAME, file:///PATH, hf://ORG/MODEL, oci://HOST/REPOSITORY, s3://BUCKET/KEY or gs://BUCKET/KEY", u)
 	}
 	if user != nil {
 		return nil, "", 0, fmt.Errorf("the source %q has a user in it: a token goes apart from it", u)
@@ -70,11 +69,7 @@ func sameHost(r *http.Request, via []*http.Request) error {
 
 // path returns the path of a version of the model; version 0 is the newest.
 func (s *source) path(version uint64, rest string) string {
-	text := "/v1/models/" + url.PathEscape(s.name)
-	if version != 0 {
-		text += "@" + strconv.FormatUint(version, 10)
-	}
-	return text + rest
+	return modelwire.VersionPath(s.name, version) + rest
 }
 
 // answer is a response with a watched body.
@@ -84,7 +79,7 @@ type answer struct {
 }
 
 // Close ends the request. The rest of the body is not read.
-func (a *answer) Close() { a.Body.Close() }
+func (a *answer) Close() error { return a.Body.Close() }
 
 // do sends one request. The caller closes the answer.
 func (s *source) do(ctx context.Context, method, path string, fields ...string) (*answer, error) {
@@ -148,10 +143,18 @@ func (s *source) object(ctx context.Context, method, path string, out any) error
 	return nil
 }
 
-// manifest fetches and validates the manifest of a version, with digests.
-func (s *source) manifest(ctx context.Context, version uint64, limit int64) (m *manifest, err error) {
+// maxManifestBytes limits the size of a manifest.
+const maxManifestBytes = 64 << 20
+
+// manifest fetches and validates the manifest of a version with digests of the given hash function. A source that does
+// not support BLAKE3 sends SHA-256.
+func (s *source) manifest(ctx context.Context, version uint64, h modelwire.Hash, limit int64) (m *modelwire.Manifest, err error) {
+	query := "/manifest?digests"
+	if h != modelwire.SHA256 {
+		query += "=" + h.String()
+	}
 	err = s.again(ctx, func() (bool, error) {
-		a, err := s.do(ctx, http.MethodGet, s.path(version, "/manifest?digests"))
+		a, err := s.do(ctx, http.MethodGet, s.path(version, query))
 		if err != nil {
 			return false, err
 		}
@@ -160,14 +163,22 @@ func (s *source) manifest(ctx context.Context, version uint64, limit int64) (m *
 		if err != nil {
 			return false, err
 		}
-		m, err = parseManifest(text, limit)
-		return true, err
+		m, err = modelwire.ParseManifest(text, modelwire.Limits{Bytes: limit})
+		return true, refusal(err)
 	})
-	if err == nil && version != 0 && m.version != version {
-		return nil, fmt.Errorf("%w: requested version %d, got %d", ErrSource, version, m.version)
+	if err == nil && version != 0 && m.Version != version {
+		return nil, fmt.Errorf("%w: requested version %d, got %d", ErrSource, version, m.Version)
 	}
 	return m, err
 }
 
-// etag returns the gateway's ETag of bytes with that digest.
-func etag(d module.Digest) string { return `"sha256-` + d.String() + `"` }
+// refusal converts the errors of an invalid manifest.
+func refusal(err error) error {
+	switch {
+	case errors.Is(err, modelwire.ErrLimit):
+		return fmt.Errorf("%w: %w; see --max-model", ErrTooLarge, err)
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrSource, err)
+	}
+	return nil
+}

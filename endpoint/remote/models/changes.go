@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
@@ -30,6 +31,10 @@ func (c *Component) serveChanges(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil || p.Version != 0 || wait < 0 || wait > maxWait {
 		WriteError(w, r, fmt.Errorf("%w: give NAME without a version, version=N, and wait=20s, at most %v", ErrParams, maxWait))
+		return
+	}
+	if err := c.env.Allow(r.Context(), access.List, p.Name); err != nil {
+		WriteError(w, r, err)
 		return
 	}
 	client, ctx, unbind, err := c.owner(r.Context())

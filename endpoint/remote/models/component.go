@@ -23,7 +23,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -49,12 +48,12 @@ type Component struct {
 	env      *gateway.Env
 	uploads  driver.Device // memory for received models
 	pool     *host.Pool    // the pool behind uploads if that is host memory, otherwise nil
-	digests  digestCache
 	leases   *leaseStore
 	arriving *admission.Pool // bytes of models and tensors in transfer
 	fetcher  *http.Client
-	end      context.CancelFunc // cancels background work
-	running  sync.WaitGroup
+	hashing  sync.WaitGroup  // digests that are computed in the background
+	ctx      context.Context // of these; ends with the component
+	stop     context.CancelFunc
 }
 
 // Defaults of the component.
@@ -121,11 +120,9 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 		c.pool = host.NewPool(dev, host.PoolOptions{Bytes: int64(c.MaxModel)})
 		c.uploads = c.pool
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	c.end = cancel
 	c.arriving = env.Admission.NewPool(admission.Limits{Bytes: 2 * int64(c.MaxModel), Share: int64(c.MaxModel), Setting: "--max-model"})
 	c.leases = newLeaseStore()
-	c.running.Go(func() { c.leases.Run(ctx, time.Second) })
+	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.fetcher = newFetcher(c.Fetch, env.Stall)
 	c.handleModels(env.HTTP)
 	return nil
@@ -133,11 +130,11 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 
 // Close implements gateway.Component.
 func (c *Component) Close(context.Context) error {
-	if c.end == nil {
+	if c.env == nil {
 		return nil
 	}
-	c.end()
-	c.running.Wait()
+	c.stop()
+	c.hashing.Wait()
 	c.fetcher.CloseIdleConnections()
 	err := c.leases.Close()
 	if c.pool != nil {

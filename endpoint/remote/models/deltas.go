@@ -3,31 +3,17 @@ package models
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
-// view returns the bytes from begin to end. Host memory is returned without a copy. Other memory is read into buffer,
-// which is returned as kept, possibly grown.
-func (c *content) view(begin, end int64, buffer []byte) (data, kept []byte, err error) {
-	if len(c.parts) == 1 && c.parts[0].data != nil {
-		return c.parts[0].data[begin:end], buffer, nil
-	}
-	if int64(len(buffer)) < end-begin {
-		buffer = make([]byte, end-begin)
-	}
-	c.pos = begin
-	_, err = io.ReadFull(c, buffer[:end-begin])
-	return buffer[:end-begin], buffer, err
-}
-
 // serveDelta handles GET /v1/models/{model}/deltas/{tensor}?lease=ID&base=SHA256&segment=K. It sends the difference
 // between this tensor and the tensor of the same name in the leased version, as modelwire.WriteDelta, starting
-// at segment K.
+// at segment K. The digest is HEX, or blake3:HEX.
 func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	name := r.PathValue("tensor")
@@ -36,7 +22,7 @@ func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, r, fmt.Errorf("%w: segment: %w", ErrParams, err))
 		return
 	}
-	l, err := c.leases.get(query.Get("lease"))
+	l, err := c.leases.get(admission.Sender(r.Context()), query.Get("lease"))
 	if err != nil {
 		WriteError(w, r, err)
 		return
@@ -48,9 +34,14 @@ func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer h.Close() // best effort: the response has been sent
-	digest, err := c.tensorDigest(r.Context(), l.Value.handle, name)
-	if err == nil && digest != query.Get("base") {
-		err = fmt.Errorf("tensor %q of the lease has SHA-256 %s: %w", name, digest, endpoint.ErrNotFound)
+	want, err := modelwire.ParseDigest(query.Get("base"))
+	if err != nil {
+		WriteError(w, r, fmt.Errorf("%w: base: %w", ErrParams, err))
+		return
+	}
+	got, err := c.tensorDigest(r.Context(), l.Value.handle, name, want.Hash)
+	if err == nil && got.Digest != want {
+		err = fmt.Errorf("tensor %q of the lease has %v: %w", name, got.Digest, endpoint.ErrNotFound)
 	}
 	if err != nil {
 		WriteError(w, r, err)
@@ -64,9 +55,9 @@ func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	var oldBuffer, newBuffer []byte
-	err = modelwire.WriteDelta(w, next.size, size, first, func(begin, end int64) (old, now []byte, err error) {
-		if old, oldBuffer, err = base.view(begin, end, oldBuffer); err == nil {
-			now, newBuffer, err = next.view(begin, end, newBuffer)
+	err = modelwire.WriteDelta(w, next.Bytes(), size, first, func(begin, end int64) (old, now []byte, err error) {
+		if old, oldBuffer, err = base.View(begin, end, oldBuffer); err == nil {
+			now, newBuffer, err = next.View(begin, end, newBuffer)
 		}
 		return old, now, err
 	})
@@ -76,7 +67,7 @@ func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 }
 
 // pairOf returns the bytes of a tensor in two versions, and the size of its elements.
-func pairOf(old, now *endpoint.Handle, name string) (base, next *content, size int, err error) {
+func pairOf(old, now *endpoint.Handle, name string) (base, next *modelwire.Content, size int, err error) {
 	a, foundA := old.StateDict().Get(name)
 	b, foundB := now.StateDict().Get(name)
 	switch {
@@ -85,7 +76,7 @@ func pairOf(old, now *endpoint.Handle, name string) (base, next *content, size i
 	case a.DType() != b.DType() || a.Bytes() != b.Bytes():
 		return nil, nil, 0, fmt.Errorf("tensor %q differs in type or size between the versions: %w", name, endpoint.ErrNotFound)
 	}
-	base, errA := tensorContent(a)
-	next, errB := tensorContent(b)
+	base, errA := modelwire.TensorContent(a)
+	next, errB := modelwire.TensorContent(b)
 	return base, next, modelwire.ElementBytes(b.DType()), errors.Join(errA, errB)
 }

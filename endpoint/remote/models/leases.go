@@ -10,6 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
 // Limits of leases. A lease that is not renewed expires, because its holder may have died.
@@ -24,8 +25,8 @@ type leaseStore struct {
 	*admission.Kept[*lease]
 
 	mu    sync.Mutex
-	kept  map[digestKey]int // number of leases of each version
-	bytes int64             // size of all leased versions, each counted once
+	kept  map[modelwire.Version]int // number of leases of each version
+	bytes int64                     // size of all leased versions, each counted once
 }
 
 // lease keeps one version for a peer.
@@ -35,8 +36,8 @@ type lease struct {
 }
 
 func newLeaseStore() *leaseStore {
-	s := &leaseStore{kept: make(map[digestKey]int)}
-	s.Kept = admission.NewKept(maxLeases, s.left, func(l *lease) error { return l.handle.Close() })
+	s := &leaseStore{kept: make(map[modelwire.Version]int)}
+	s.Kept = admission.NewKept(maxLeases, func(q admission.Quota) int64 { return q.Leases }, s.left, func(l *lease) error { return l.handle.Close() })
 	return s
 }
 
@@ -76,7 +77,7 @@ func (s *leaseStore) add(id admission.Identity, h *endpoint.Handle, length time.
 func (s *leaseStore) reserve(l *lease, limit int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	version, n := keyOf(l.handle, ""), l.handle.StateDict().Bytes()
+	version, n := versionOf(l.handle), l.handle.StateDict().Bytes()
 	if s.kept[version] == 0 {
 		if n > limit-s.bytes {
 			return fmt.Errorf("%w: leases hold %d of at most %d bytes: raise --max-leased", endpoint.ErrLimit, s.bytes, limit)
@@ -91,16 +92,16 @@ func (s *leaseStore) reserve(l *lease, limit int64) error {
 func (s *leaseStore) left(l *lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	version := keyOf(l.handle, "")
+	version := versionOf(l.handle)
 	if s.kept[version]--; s.kept[version] == 0 {
 		delete(s.kept, version)
 		s.bytes -= l.handle.StateDict().Bytes()
 	}
 }
 
-// get renews a lease for reading until Release.
-func (s *leaseStore) get(id string) (*admission.Entry[*lease], error) {
-	if e := s.Open(id); e != nil {
+// get renews a lease of a client for reading until Release.
+func (s *leaseStore) get(sender admission.Identity, id string) (*admission.Entry[*lease], error) {
+	if e := s.OpenOf(sender, id); e != nil {
 		return e, nil
 	}
 	return nil, fmt.Errorf("lease %q: %w: it does not exist or has expired", id, endpoint.ErrNotFound)
@@ -128,7 +129,7 @@ func (c *Component) takeLease(w http.ResponseWriter, r *http.Request) {
 
 // renewLease handles POST /v1/leases/{id}.
 func (c *Component) renewLease(w http.ResponseWriter, r *http.Request) {
-	e, err := c.leases.get(r.PathValue("id"))
+	e, err := c.leases.get(admission.Sender(r.Context()), r.PathValue("id"))
 	if err != nil {
 		WriteError(w, r, err)
 		return
@@ -139,7 +140,7 @@ func (c *Component) renewLease(w http.ResponseWriter, r *http.Request) {
 
 // endLease handles DELETE /v1/leases/{id}.
 func (c *Component) endLease(w http.ResponseWriter, r *http.Request) {
-	if _, err := c.leases.Remove(r.PathValue("id")); err != nil {
+	if _, err := c.leases.RemoveOf(admission.Sender(r.Context()), r.PathValue("id")); err != nil {
 		WriteError(w, r, err)
 		return
 	}

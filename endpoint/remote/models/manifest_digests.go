@@ -16,8 +16,16 @@ import (
 // takes as long as reading all bytes.
 const signOfLife = 5 * time.Second
 
-// serveDigests handles GET /v1/models/{model}/manifest?digests: the manifest with the SHA-256 of each tensor. Digests
-// that are not cached are computed.
+// hashOf returns the hash function that a request names in a query parameter: blake3, or otherwise SHA-256.
+func hashOf(r *http.Request, parameter string) modelwire.Hash {
+	if r.URL.Query().Get(parameter) == modelwire.BLAKE3.String() {
+		return modelwire.BLAKE3
+	}
+	return modelwire.SHA256
+}
+
+// serveDigests handles GET /v1/models/{model}/manifest?digests[=blake3]: the manifest with the digest of each tensor.
+// Digests that are not known are computed.
 func (c *Component) serveDigests(w http.ResponseWriter, r *http.Request) {
 	h, err := c.attach(r)
 	if err != nil {
@@ -36,10 +44,13 @@ func (c *Component) serveDigests(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, r, err)
 		return
 	}
-	out, err := manifestOf(h.Name(), h.Version(), h.ServerID(), raw)
+	out, err := modelwire.ManifestOf(h.Name(), h.Version(), h.ServerID(), raw)
 	if err != nil {
 		WriteError(w, r, err)
 		return
+	}
+	if hash := hashOf(r, "digests"); hash != out.Hash {
+		out.Hash, out.Digested = hash, false
 	}
 	done := make(chan error, 1)
 	go func() { done <- c.addDigests(ctx, h, out) }()
@@ -68,25 +79,40 @@ func (c *Component) serveDigests(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// addDigests sets the digests of all tensors that are not tied, several concurrently.
-func (c *Component) addDigests(ctx context.Context, h *endpoint.Handle, m *Manifest) error {
-	return modelwire.Parallel(ctx, runtime.GOMAXPROCS(0), len(m.Tensors), func(ctx context.Context, i int) (err error) {
+// addDigests sets the digests of all tensors unless the publisher has claimed them. It computes several concurrently.
+func (c *Component) addDigests(ctx context.Context, h *endpoint.Handle, m *modelwire.Manifest) error {
+	if m.Digested {
+		return nil
+	}
+	err := modelwire.Parallel(ctx, runtime.GOMAXPROCS(0), len(m.Tensors), func(ctx context.Context, i int) (err error) {
 		if one := &m.Tensors[i]; one.TiedTo == "" {
-			one.SHA256, err = c.tensorDigest(ctx, h, one.Name)
+			one.TensorSums, err = c.tensorDigest(ctx, h, one.Name, m.Hash)
 		}
 		return err
 	})
+	if err == nil {
+		m.TieDigests()
+	}
+	return err
 }
 
-// tensorDigest returns the digest of a version's tensor in hexadecimal.
-func (c *Component) tensorDigest(ctx context.Context, h *endpoint.Handle, name string) (string, error) {
+// tensorDigest returns the digest of a version's tensor. It uses the SHA-256 that the publisher has claimed, if any.
+func (c *Component) tensorDigest(ctx context.Context, h *endpoint.Handle, name string, hash modelwire.Hash) (modelwire.TensorSums, error) {
 	t, found := h.StateDict().Get(name)
 	if !found {
-		return "", fmt.Errorf("%s@%d has no tensor %q: %w", h.Name(), h.Version(), name, endpoint.ErrNotFound)
+		return modelwire.TensorSums{}, fmt.Errorf("%s@%d has no tensor %q: %w", h.Name(), h.Version(), name, endpoint.ErrNotFound)
 	}
-	source, err := tensorContent(t)
+	if claimed, known := h.StateDict().Digest(name); known && hash == modelwire.SHA256 {
+		return modelwire.TensorSums{Digest: modelwire.Digest{Sum: claimed}}, nil
+	}
+	source, err := modelwire.TensorContent(t)
 	if err != nil {
-		return "", err
+		return modelwire.TensorSums{}, err
 	}
-	return c.digests.get(ctx, keyOf(h, "tensor "+name), source)
+	return c.env.Digests.Tensor(ctx, hash, versionOf(h), name, source)
+}
+
+// versionOf identifies an acquired version.
+func versionOf(h *endpoint.Handle) modelwire.Version {
+	return modelwire.Version{ServerID: h.ServerID(), Name: h.Name(), Version: h.Version()}
 }

@@ -1,6 +1,7 @@
 package models
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -9,7 +10,10 @@ import (
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
+	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -50,6 +54,10 @@ func (c *Component) serveModels(w http.ResponseWriter, r *http.Request) {
 
 func (c *Component) serveModel(w http.ResponseWriter, r *http.Request) {
 	p := modelOf(r)
+	if err := c.env.Allow(r.Context(), access.List, p.Name); err != nil {
+		WriteError(w, r, err)
+		return
+	}
 	client, ctx, unbind, err := c.owner(r.Context())
 	if err != nil {
 		WriteError(w, r, err)
@@ -86,6 +94,9 @@ func (c *Component) serveManifest(w http.ResponseWriter, r *http.Request) {
 // attach acquires the requested version. The caller closes the handle.
 func (c *Component) attach(r *http.Request) (*endpoint.Handle, error) {
 	p := modelOf(r)
+	if err := c.env.Allow(r.Context(), access.Acquire, p.Name); err != nil {
+		return nil, err
+	}
 	client, ctx, unbind, err := c.owner(r.Context())
 	if err != nil {
 		return nil, err
@@ -107,13 +118,25 @@ func (c *Component) serveTensor(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, r, fmt.Errorf("%s@%d has no tensor %q: %w", h.Name(), h.Version(), name, endpoint.ErrNotFound))
 		return
 	}
-	source, err := tensorContent(t)
+	source, err := modelwire.TensorContent(t)
 	if err != nil {
 		WriteError(w, r, err)
 		return
 	}
+	hash := hashOf(r, "digest")
+	digest, ok := c.digested(w, r, h,
+		func(v modelwire.Version) (modelwire.Hashing, bool) {
+			return c.env.Digests.TensorProgress(hash, v, name)
+		},
+		func(ctx context.Context, h *endpoint.Handle) (modelwire.Digest, error) {
+			sums, err := c.tensorDigest(ctx, h, name, hash)
+			return sums.Digest, err
+		})
+	if !ok {
+		return
+	}
 	setTensorHeaders(w.Header(), t)
-	c.serveVersion(w, r, h, source, "tensor "+name)
+	serveVersion(w, r, h, source, digest)
 }
 
 func (c *Component) serveFile(w http.ResponseWriter, r *http.Request) {
@@ -123,24 +146,29 @@ func (c *Component) serveFile(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer h.Close() // best effort: the response has been sent
-	source, err := safetensorsFile(h.StateDict())
+	source, err := modelwire.FileContent(h.StateDict())
 	if err != nil {
 		WriteError(w, r, err)
 		return
 	}
-	c.serveVersion(w, r, h, source, "file")
+	digest, ok := c.digested(w, r, h, c.env.Digests.FileProgress, func(ctx context.Context, h *endpoint.Handle) (modelwire.Digest, error) {
+		source, err := modelwire.FileContent(h.StateDict())
+		if err != nil {
+			return modelwire.Digest{}, err
+		}
+		return c.env.Digests.File(ctx, versionOf(h), source)
+	})
+	if !ok {
+		return
+	}
+	serveVersion(w, r, h, source, digest)
 }
 
 // serveVersion sends a part of a version.
-func (c *Component) serveVersion(w http.ResponseWriter, r *http.Request, h *endpoint.Handle, source *content, part string) {
-	digest, err := c.digests.get(r.Context(), keyOf(h, part), source)
-	if err != nil {
-		WriteError(w, r, err)
-		return
-	}
+func serveVersion(w http.ResponseWriter, r *http.Request, h *endpoint.Handle, source *modelwire.Content, digest modelwire.Digest) {
 	if _, tcp := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); tcp && r.TLS == nil {
-		source.useFiles() // safe because versions are immutable
-		defer source.close()
+		source.UseFiles() // safe because versions are immutable
+		defer source.Close()
 	}
 	header := w.Header()
 	header.Set("X-Sharedtensor-Version", strconv.FormatUint(h.Version(), 10))
@@ -149,19 +177,19 @@ func (c *Component) serveVersion(w http.ResponseWriter, r *http.Request, h *endp
 		// Another owner may use the same version numbers for other content, so clients must revalidate with the ETag.
 		header.Set("Cache-Control", "no-cache")
 	}
-	serveContent(w, r, source, digest)
+	source.Serve(w, r, digest)
 }
 
-// ServeTensor answers GET and HEAD with the bytes of t, including ranges and conditional requests. sha256 is their digest
-// in hexadecimal. It borrows t.
-func ServeTensor(w http.ResponseWriter, r *http.Request, t *tensor.Tensor, sha256 string) {
-	source, err := tensorContent(t)
+// ServeTensor answers GET and HEAD with the bytes of t, including ranges and conditional requests. digest is their
+// SHA-256. It borrows t.
+func ServeTensor(w http.ResponseWriter, r *http.Request, t *tensor.Tensor, digest module.Digest) {
+	source, err := modelwire.TensorContent(t)
 	if err != nil {
 		WriteError(w, r, err)
 		return
 	}
 	setTensorHeaders(w.Header(), t)
-	serveContent(w, r, source, sha256)
+	source.Serve(w, r, modelwire.Digest{Sum: digest})
 }
 
 // setTensorHeaders sets the headers that describe the tensor.
@@ -186,3 +214,6 @@ func answerJSON(w http.ResponseWriter, r *http.Request, v any, err error) {
 	w.Header().Set("Cache-Control", "no-store")
 	_, _ = w.Write(append(text, '\n'))
 }
+
+// encodeJSON writes v after the header. The client may have left.
+func encodeJSON(w http.ResponseWriter, v any) { _ = json.NewEncoder(w).Encode(v) }

@@ -2,6 +2,8 @@ package models_test
 
 import (
 	"bytes"
+	"compress/gzip"
+	"compress/zlib"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
@@ -11,11 +13,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"testing"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
 func digestOf(data []byte) string {
@@ -89,6 +94,26 @@ func TestModelFiles(t *testing.T) {
 		require.Contains(t, string(data), `"bytes":28,`)
 		require.Contains(t, string(data), `/v1/models/a%2Fb@2@1/tensors/norm`)
 	})
+	t.Run("chunk hashes", func(t *testing.T) {
+		resp, text := gw.Get(t, base+"/manifest?digests=blake3")
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+		m, err := modelwire.ParseManifest(text, modelwire.Limits{})
+		require.NoError(t, err)
+		require.Equal(t, modelwire.BLAKE3, m.Hash)
+		require.NotContains(t, string(text), "sha256")
+		for _, e := range m.Tensors {
+			resp, data := gw.Get(t, base+"/tensors/"+url.PathEscape(e.Name)+"?digest=blake3")
+			require.Equal(t, e.ETag(), resp.Header.Get("ETag"))
+			sums, err := modelwire.SumTensor(modelwire.BLAKE3, int64(len(data)), func(begin, end int64) ([]byte, error) { return data[begin:end], nil })
+			require.NoError(t, err)
+			require.Equal(t, e.TensorSums, sums)
+		}
+		resp, text = gw.Get(t, base+"/manifest?digests")
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+		m, err = modelwire.ParseManifest(text, modelwire.Limits{})
+		require.NoError(t, err)
+		require.Equal(t, modelwire.SHA256, m.Hash)
+	})
 	t.Run("what is not there", func(t *testing.T) {
 		for _, path := range []string{base + "/tensors/nope", "/v1/models/nope/manifest", "/v1/models/a%2Fb@2@9/model.safetensors", "/v1/models/nope"} {
 			resp, text := gw.Get(t, path)
@@ -96,6 +121,41 @@ func TestModelFiles(t *testing.T) {
 			require.Contains(t, string(text), `"code":-32004`, path)
 		}
 	})
+}
+
+// digestField returns the SHA-256 of a body for the header.
+func digestField(body []byte) string {
+	sum := sha256.Sum256(body)
+	return "sha-256=:" + base64.StdEncoding.EncodeToString(sum[:]) + ":"
+}
+
+// largeHeader returns the header of a file with one tensor of n bytes.
+func largeHeader(n int) []byte {
+	text := fmt.Sprintf(`{"x":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, n, n)
+	for len(text)%8 != 0 {
+		text += " "
+	}
+	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...)
+}
+
+// compressed returns data in each encoding.
+func compressed(t *testing.T, data []byte) map[string][]byte {
+	t.Helper()
+	out := map[string][]byte{}
+	for encoding, open := range map[string]func(w io.Writer) (io.WriteCloser, error){
+		"gzip":    func(w io.Writer) (io.WriteCloser, error) { return gzip.NewWriter(w), nil },
+		"deflate": func(w io.Writer) (io.WriteCloser, error) { return zlib.NewWriter(w), nil },
+		"zstd":    func(w io.Writer) (io.WriteCloser, error) { return zstd.NewWriter(w) },
+	} {
+		var b bytes.Buffer
+		w, err := open(&b)
+		require.NoError(t, err)
+		_, err = w.Write(data)
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+		out[encoding] = b.Bytes()
+	}
+	return out
 }
 
 func TestUpload(t *testing.T) {
@@ -146,9 +206,46 @@ func TestUpload(t *testing.T) {
 			require.Equal(t, c.status, resp.StatusCode, "%s", text)
 		})
 	}
-	t.Run("without a length", func(t *testing.T) {
-		resp, _ := gw.Do(t, http.MethodPut, path, io.MultiReader(bytes.NewReader(file)))
-		require.Equal(t, http.StatusBadRequest, resp.StatusCode)
+	t.Run("without a length", func(t *testing.T) { // the client sends chunks
+		for name, c := range map[string]struct {
+			body   []byte
+			status int
+		}{
+			"the file":        {file, http.StatusCreated},
+			"a byte more":     {append(bytes.Clone(file), 0), http.StatusBadRequest},
+			"a byte less":     {file[:len(file)-1], http.StatusBadRequest},
+			"only a header":   {file[:len(file)-28], http.StatusBadRequest},
+			"a large one":     {largeHeader(2 << 20), http.StatusRequestEntityTooLarge},
+			"header too long": {lying(1 << 62), http.StatusBadRequest},
+			"nothing":         {nil, http.StatusBadRequest},
+		} {
+			resp, text := gw.Do(t, http.MethodPut, path, io.MultiReader(bytes.NewReader(c.body)), "Repr-Digest", digestField(c.body))
+			require.Equal(t, c.status, resp.StatusCode, "%s: %s", name, text)
+		}
+		_, again := gw.Get(t, path)
+		require.Equal(t, file, again)
+	})
+	t.Run("compressed", func(t *testing.T) {
+		for encoding, body := range compressed(t, file) {
+			for _, field := range []string{digestField(body), ""} { // a digest covers the bytes that are sent
+				resp, text := gw.Do(t, http.MethodPut, path, bytes.NewReader(body), "Content-Encoding", encoding, "Repr-Digest", field)
+				require.Equal(t, http.StatusCreated, resp.StatusCode, "%s: %s", encoding, text)
+			}
+			resp, _ := gw.Do(t, http.MethodPut, path, bytes.NewReader(body), "Content-Encoding", encoding, "Repr-Digest", digest)
+			require.Equal(t, http.StatusBadRequest, resp.StatusCode, "digest of the file")
+			resp, _ = gw.Do(t, http.MethodPut, path, bytes.NewReader(body[:len(body)-3]), "Content-Encoding", encoding)
+			require.Equal(t, http.StatusBadRequest, resp.StatusCode, "incomplete %s", encoding)
+			resp, _ = gw.Do(t, http.MethodPut, path, bytes.NewReader(file), "Content-Encoding", encoding)
+			require.Equal(t, http.StatusBadRequest, resp.StatusCode, "not %s", encoding)
+		}
+		bomb := compressed(t, append(largeHeader(2<<20), make([]byte, 2<<20)...))
+		resp, text := gw.Do(t, http.MethodPut, path, bytes.NewReader(bomb["gzip"]), "Content-Encoding", "gzip")
+		require.Equal(t, http.StatusRequestEntityTooLarge, resp.StatusCode, "%s", text)
+		resp, text = gw.Do(t, http.MethodPut, path, bytes.NewReader(file), "Content-Encoding", "br")
+		require.Equal(t, http.StatusNotImplemented, resp.StatusCode)
+		require.Contains(t, string(text), "use gzip, deflate or zstd")
+		_, again := gw.Get(t, path)
+		require.Equal(t, file, again)
 	})
 	t.Run("broken off", func(t *testing.T) {
 		conn, err := net.Dial("tcp", gw.Addresses.HTTP)
@@ -172,5 +269,37 @@ func TestUpload(t *testing.T) {
 	_, text := gw.Get(t, "/v1/models/up")
 	var info struct{ Current uint64 }
 	require.NoError(t, json.Unmarshal(text, &info), "%s", text)
-	require.Equal(t, uint64(2), info.Current, "none of these was published")
+	require.Equal(t, uint64(9), info.Current, "only the valid files were published")
+}
+
+// A client that prefers it receives 202 with the progress while the digest of a file is computed, which continues without
+// the client.
+func TestFirstDigestWithProgress(t *testing.T) {
+	t.Parallel()
+	owner := remotetest.StartOwner(t, "--model", "m=67108864")
+	gw := remotetest.StartGateway(t, owner.Socket)
+	gw.Attached(t)
+	const path = "/v1/models/m/model.safetensors"
+	resp, text := gw.Do(t, http.MethodHead, path, nil, "Prefer", "respond-async, wait=0")
+	require.Equal(t, http.StatusAccepted, resp.StatusCode, "%s", text)
+	require.Equal(t, "respond-async", resp.Header.Get("Preference-Applied"))
+	require.Equal(t, "1", resp.Header.Get("Retry-After"))
+	resp, text = gw.Get(t, path, "Prefer", "respond-async, wait=0", "Range", "bytes=0-7")
+	if resp.StatusCode == http.StatusAccepted { // a fast machine may be done
+		var progress struct {
+			Status string
+			Bytes  int64
+		}
+		require.NoError(t, json.Unmarshal(text, &progress), "%s", text)
+		require.Equal(t, "hashing", progress.Status)
+	}
+	remotetest.Eventually(t, func() error {
+		resp, text = gw.Get(t, path, "Prefer", "respond-async, wait=0", "Range", "bytes=0-7")
+		if resp.StatusCode != http.StatusPartialContent {
+			return fmt.Errorf("%s: %s", resp.Status, text)
+		}
+		return nil
+	})
+	resp, _ = gw.Get(t, "/v1/models/m/tensors/none", "Prefer", "respond-async")
+	require.Equal(t, http.StatusNotFound, resp.StatusCode)
 }

@@ -9,6 +9,10 @@ import (
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -45,12 +49,16 @@ type ModelList struct {
 
 // List returns the published models.
 func (c *Component) List(ctx context.Context) (ModelList, error) {
+	if err := c.env.Allow(ctx, access.List, ""); err != nil {
+		return ModelList{}, err
+	}
 	client, ctx, unbind, err := c.owner(ctx)
 	if err != nil {
 		return ModelList{}, err
 	}
 	defer unbind()
 	list, err := client.List(ctx)
+	list = admission.Filter(admission.Sender(ctx), access.List, list, func(m endpoint.ModelInfo) string { return m.Name })
 	if list == nil {
 		list = []endpoint.ModelInfo{}
 	}
@@ -59,13 +67,16 @@ func (c *Component) List(ctx context.Context) (ModelList, error) {
 
 // Inspection is the result of inspect_model.
 type Inspection struct {
-	Info     endpoint.ModelInfo `json:"info"`
-	Manifest *Manifest          `json:"manifest"`
+	Info     endpoint.ModelInfo  `json:"info"`
+	Manifest *modelwire.Manifest `json:"manifest"`
 }
 
 // Inspect returns the state of a name and the manifest of one version.
 func (c *Component) Inspect(ctx context.Context, p *Ref) (Inspection, error) {
 	if err := p.check(); err != nil {
+		return Inspection{}, err
+	}
+	if err := c.env.Allow(ctx, access.List, p.Name); err != nil {
 		return Inspection{}, err
 	}
 	client, ctx, unbind, err := c.owner(ctx)
@@ -85,8 +96,12 @@ func (c *Component) Inspect(ctx context.Context, p *Ref) (Inspection, error) {
 	if err != nil {
 		return Inspection{}, err
 	}
-	out, err := manifestOf(p.Name, version, client.ServerID(), m)
-	return Inspection{info, out}, err
+	out, err := modelwire.ManifestOf(p.Name, version, client.ServerID(), m)
+	if err != nil {
+		return Inspection{}, err
+	}
+	out.Digested = false // digests are listed if they are requested
+	return Inspection{info, out}, nil
 }
 
 // VersionHolders lists the holders of one version.
@@ -99,6 +114,9 @@ type VersionHolders struct {
 // Holders returns the holders of the versions of a name.
 func (c *Component) Holders(ctx context.Context, p *Ref) (map[string][]VersionHolders, error) {
 	if err := p.check(); err != nil {
+		return nil, err
+	}
+	if err := c.env.Allow(ctx, access.List, p.Name); err != nil {
 		return nil, err
 	}
 	client, ctx, unbind, err := c.owner(ctx)
@@ -126,10 +144,10 @@ func (c *Component) Holders(ctx context.Context, p *Ref) (map[string][]VersionHo
 
 // Withdraw withdraws a name from the owner.
 func (c *Component) Withdraw(ctx context.Context, p *Ref) (map[string]bool, error) {
-	if err := c.env.CheckWrite(ctx); err != nil {
+	if err := p.check(); err != nil {
 		return nil, err
 	}
-	if err := p.check(); err != nil {
+	if err := c.env.Allow(ctx, access.Withdraw, p.Name); err != nil {
 		return nil, err
 	}
 	client, ctx, unbind, err := c.owner(ctx)
@@ -140,6 +158,7 @@ func (c *Component) Withdraw(ctx context.Context, p *Ref) (map[string]bool, erro
 	if err := client.Withdraw(ctx, p.Name); err != nil {
 		return nil, err
 	}
+	c.env.Audited(ctx, gateway.ChangeWithdraw, "model", p.Name)
 	return map[string]bool{"withdrawn": true}, nil
 }
 
@@ -163,7 +182,7 @@ type Published struct {
 
 // PublishFrom publishes a file of the gateway's host or of a URL as the next version of a name.
 func (c *Component) PublishFrom(ctx context.Context, p *PublishParams) (Published, error) {
-	if err := c.env.CheckWrite(ctx); err != nil {
+	if err := c.env.Allow(ctx, access.Publish, p.Name); err != nil {
 		return Published{}, err
 	}
 	switch {
@@ -201,6 +220,7 @@ func (c *Component) publish(ctx context.Context, name string, sd *module.StateDi
 	if err != nil {
 		return Published{}, err
 	}
+	c.env.Audited(ctx, gateway.ChangePublish, "model", name, "version", version, "bytes", sd.Bytes(), "source", source)
 	return Published{name, version, sd.Bytes(), sd.Len()}, nil
 }
 

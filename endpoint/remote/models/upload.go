@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
@@ -39,7 +40,7 @@ func (c *Component) upload(w http.ResponseWriter, r *http.Request) {
 func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out Published, err error) {
 	ctx := r.Context()
 	p := modelOf(r)
-	if err := c.env.CheckWrite(ctx); err != nil {
+	if err := c.env.Allow(ctx, access.Publish, p.Name); err != nil {
 		return out, err
 	}
 	if err := catalog.CheckName(p.Name); err != nil {
@@ -48,8 +49,6 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out Publish
 	switch {
 	case p.Version != 0:
 		return out, fmt.Errorf("%w: the owner numbers versions: leave @%d out", ErrParams, p.Version)
-	case r.ContentLength < 0:
-		return out, fmt.Errorf("%w: the length has to be announced: send Content-Length", ErrParams)
 	case r.ContentLength > int64(c.MaxModel):
 		return out, fmt.Errorf("%w: a model has at most %v", ErrTooLarge, c.MaxModel)
 	}
@@ -64,11 +63,26 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out Publish
 	defer charge.Close()
 	body := admission.NewBodyReader(w, r.Body, c.env.Admission.Rate)
 	defer func() { body.Release(err == nil) }()
+	encoding := r.Header.Get("Content-Encoding")
+	size := r.ContentLength
+	if encoding != "" && encoding != "identity" {
+		size = -1 // of the file
+	}
 	source := "upload"
 	if id := gateway.IdentityFrom(ctx); id.Name != "" {
 		source = "upload of " + id.Name
 	}
-	return c.publishStream(ctx, p.Name, charge.Reader(body), r.ContentLength, want, source)
+	// A digest covers the bytes that are sent: compressed ones if the body is compressed (RFC 9530).
+	verified := newVerifier(body, want)
+	decoded, err := admission.Decode(verified, encoding)
+	if errors.Is(err, admission.ErrEncoding) {
+		return out, err
+	} else if err != nil {
+		return out, fmt.Errorf("%w: the compressed body: %w", ErrParams, err)
+	}
+	defer decoded.Close() // best effort: it was only read
+	out, err = c.publishStream(ctx, p.Name, charge.Reader(decoded), size, verified.check, source)
+	return out, err
 }
 
 // announcedDigest returns the SHA-256 in the request's RFC 9530 header field, or nil if there is none.
@@ -89,23 +103,48 @@ func announcedDigest(h http.Header) ([]byte, error) {
 	return nil, nil
 }
 
-// publishStream reads a file of size bytes from r and publishes it. It validates the header before it allocates memory,
-// reads the bytes into the slab, and verifies the digest, if any, before the version becomes visible.
-func (c *Component) publishStream(ctx context.Context, name string, r io.Reader, size int64, want []byte, source string) (out Published, err error) {
-	var digest hash.Hash
+// verifier computes the SHA-256 of what is read from a body, if a digest is wanted.
+type verifier struct {
+	io.Reader
+	want   []byte
+	digest hash.Hash
+}
+
+func newVerifier(r io.Reader, want []byte) *verifier {
+	v := &verifier{Reader: r, want: want}
 	if want != nil {
-		digest = sha256.New()
-		r = io.TeeReader(r, digest)
+		v.digest = sha256.New()
+		v.Reader = io.TeeReader(r, v.digest)
 	}
-	sd, err := modelwire.ReadFile(ctx, c.uploads, r, size, c.env.MaxRequest)
+	return v
+}
+
+// check returns an error if the bytes differ from the wanted digest. It is called after the last byte was read.
+func (v *verifier) check() error {
+	if v.want == nil || bytes.Equal(v.digest.Sum(nil), v.want) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w: its SHA-256 is %s", ErrParams, modelwire.ErrFile, hex.EncodeToString(v.digest.Sum(nil)))
+}
+
+// publishStream reads a file of size bytes, or of an unknown size if it is -1, from r and publishes it. It validates the
+// header before it allocates memory, reads the bytes into the slab, and calls check before the version becomes visible.
+func (c *Component) publishStream(ctx context.Context, name string, r io.Reader, size int64, check func() error, source string) (out Published, err error) {
+	sd, err := modelwire.ReadFile(ctx, c.uploads, r, modelwire.FileLimits{Size: size, Bytes: int64(c.MaxModel), Header: c.env.MaxRequest})
+	if errors.Is(err, modelwire.ErrFileSize) {
+		return out, fmt.Errorf("%w: %w: a model has at most %v", ErrTooLarge, err, c.MaxModel)
+	}
+	if errors.Is(err, admission.ErrLimit) || errors.Is(err, admission.ErrSlow) {
+		return out, err
+	}
 	if errors.Is(err, modelwire.ErrFile) {
 		return out, fmt.Errorf("%w: %w", ErrParams, err)
 	} else if err != nil {
 		return out, err
 	}
 	defer func() { err = errors.Join(err, sd.Close()) }()
-	if want != nil && !bytes.Equal(digest.Sum(nil), want) {
-		return out, fmt.Errorf("%w: %w: its SHA-256 is %s", ErrParams, modelwire.ErrFile, hex.EncodeToString(digest.Sum(nil)))
+	if err := check(); err != nil {
+		return out, err
 	}
 	return c.publish(ctx, name, sd, source)
 }

@@ -3,6 +3,7 @@ package modelwire
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -77,7 +79,7 @@ var (
 		}
 		return &deltaEncoder{zstd: z}
 	}}
-	encoding = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
+	encoding = admission.NewSlots(max(1, runtime.GOMAXPROCS(0)-1), -1)
 )
 
 // WriteDelta writes the segments of the delta between two versions of a tensor of size bytes, beginning with number
@@ -96,9 +98,9 @@ func WriteDelta(w io.Writer, size int64, elementBytes int, from int64, views fun
 		if err != nil {
 			return err
 		}
-		encoding <- struct{}{} // held for milliseconds
+		_ = encoding.Enter(context.Background()) // a slot is held for milliseconds
 		out = encoder.segment(out[:0], old, now, elementBytes)
-		<-encoding
+		encoding.Leave()
 		if _, err := w.Write(out); err != nil {
 			return err
 		}

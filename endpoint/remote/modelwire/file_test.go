@@ -45,7 +45,7 @@ func TestReadFile(t *testing.T) {
 			data, digest := file(t, dev, n)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			sd, err := modelwire.ReadFile(t.Context(), dev, wrap(bytes.NewReader(data)), int64(len(data)), 1<<20)
+			sd, err := modelwire.ReadFile(t.Context(), dev, wrap(bytes.NewReader(data)), modelwire.FileLimits{Size: int64(len(data)), Header: 1 << 20})
 			runtime.ReadMemStats(&after)
 			require.NoError(t, err)
 			defer sd.Close()
@@ -64,14 +64,14 @@ func TestReadFileTruncated(t *testing.T) {
 	defer func() { require.NoError(t, dev.Close(), "no memory is left") }()
 	data, _ := file(t, dev, 4<<10)
 	for n := 0; n < len(data); n += 97 {
-		_, err := modelwire.ReadFile(t.Context(), dev, bytes.NewReader(data[:n]), int64(len(data)), 1<<20)
+		_, err := modelwire.ReadFile(t.Context(), dev, bytes.NewReader(data[:n]), modelwire.FileLimits{Size: int64(len(data)), Header: 1 << 20})
 		require.ErrorIs(t, err, modelwire.ErrFile)
 		broken := errors.New("connection lost")
-		_, err = modelwire.ReadFile(t.Context(), dev, io.MultiReader(bytes.NewReader(data[:n]), iotest.ErrReader(broken)), int64(len(data)), 1<<20)
+		_, err = modelwire.ReadFile(t.Context(), dev, io.MultiReader(bytes.NewReader(data[:n]), iotest.ErrReader(broken)), modelwire.FileLimits{Size: int64(len(data)), Header: 1 << 20})
 		require.ErrorIs(t, err, broken)
 	}
-	_, err = modelwire.ReadFile(t.Context(), dev, bytes.NewReader(data), int64(len(data)), 8)
+	_, err = modelwire.ReadFile(t.Context(), dev, bytes.NewReader(data), modelwire.FileLimits{Size: int64(len(data)), Header: 8})
 	require.ErrorIs(t, err, modelwire.ErrFile, "the header is over the limit")
-	_, err = modelwire.ReadFile(t.Context(), dev, bytes.NewReader(data), int64(len(data))+1, 1<<20)
+	_, err = modelwire.ReadFile(t.Context(), dev, bytes.NewReader(data), modelwire.FileLimits{Size: int64(len(data)) + 1, Header: 1 << 20})
 	require.ErrorIs(t, err, modelwire.ErrFile, "the size differs from that of the header")
 }

@@ -1,10 +1,6 @@
 package modelwire
 
-import (
-	"sync"
-
-	"github.com/sharedtensor/sharedtensor/driver"
-)
+import "sync"
 
 // Size and number of the pieces between a connection and memory. They are small enough to stay in the processor's
 // cache.
@@ -27,9 +23,9 @@ type writer struct {
 
 // piece is a run of bytes for one destination.
 type piece struct {
-	memory driver.Memory
-	at     int64
-	data   []byte
+	to   *Destination
+	at   int64
+	data []byte
 }
 
 // startWriter starts a writer. The caller ends it with finish.
@@ -45,7 +41,7 @@ func startWriter() *writer {
 func (w *writer) run() {
 	for p := range w.full {
 		if w.failed() == nil {
-			if _, err := p.memory.WriteAt(p.data, p.at); err != nil {
+			if err := p.to.Store(p.at, p.data); err != nil {
 				w.mu.Lock()
 				w.err = err
 				w.mu.Unlock()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/subtle"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 )
 
@@ -55,12 +55,18 @@ type ServerOptions struct {
 	Token string
 	// TLS configures TLS for clients of Listen. Nil means no TLS.
 	TLS *tls.Config
-	// Allow, if not nil, replaces Token. It reports whether a client may connect. Its arguments are the client's token,
-	// the state of its TLS connection (nil without TLS) and the addresses of both ends.
-	Allow func(token string, state *tls.ConnectionState, remote, local net.Addr) bool
-	// Recheck, if not nil, is called every second for each admitted client and reports whether it may stay. Its
-	// arguments are the client's token and the state of its TLS connection. It is not called if a client has neither.
-	Recheck func(token string, state *tls.ConnectionState) bool
+	// Admit, if not nil, replaces Token. It returns a client that may connect, or an error. Its arguments are the
+	// client's token, the state of its TLS connection (nil without TLS) and the addresses of both ends.
+	Admit func(token string, state *tls.ConnectionState, remote, local net.Addr) (Client, error)
+	// Recheck, if not nil, is called every second for each admitted client. The client is disconnected if the result
+	// differs from that of Admit, or is an error. Its arguments are the client's token and the state of its TLS
+	// connection. It is not called if a client has neither.
+	Recheck func(token string, state *tls.ConnectionState) (Client, error)
+	// Connected, if not nil, is called for each client that is admitted.
+	Connected func(c Client, remote net.Addr)
+	// Changed, if not nil, is called for each change of a stream that the gate has forwarded for a client with scopes.
+	// The advisories of NATS do not name that client.
+	Changed func(c Client, subject string)
 	// MaxConnections limits the clients of Listen. 0 means the default of NATS, 65,536.
 	MaxConnections int
 	// AllowAll admits every client that can reach Listen, even on an address that is not a loopback address.
@@ -76,11 +82,22 @@ type ServerOptions struct {
 	Logger *slog.Logger
 }
 
+// Client is a client of an embedded server.
+type Client struct {
+	// Name is the name that NATS reports, for example in its advisories.
+	Name string
+	// Key identifies the client and its rights.
+	Key string
+	// Scopes limits the client. nil means no limit.
+	Scopes *Scopes
+}
+
 // Server is a NATS server with JetStream in this process.
 type Server struct {
 	ns    *server.Server
 	token string
-	lock  *os.File // locks the store; the kernel releases it when the process ends
+	lock  *os.File   // locks the store; the kernel releases it when the process ends
+	gate  *nats.Conn // nil unless clients are admitted by Admit
 	stop  sync.Once
 
 	endRecheck context.CancelFunc // nil if clients are not rechecked
@@ -95,9 +112,9 @@ func Start(opts ServerOptions) (*Server, error) {
 	}
 	token := opts.Token
 	var auth *allowed
-	if opts.Allow != nil {
+	if opts.Admit != nil {
 		token = rand.Text()
-		auth = &allowed{own: token, allow: opts.Allow, sessions: make(map[uint64]session)}
+		auth = &allowed{own: token, admit: opts.Admit, connected: opts.Connected, sessions: make(map[uint64]session)}
 		config.Authorization, config.CustomClientAuthentication = "", auth
 	}
 	lock, err := lockStore(config.StoreDir)
@@ -111,6 +128,7 @@ func Start(opts ServerOptions) (*Server, error) {
 	}
 	if auth != nil {
 		auth.listener.Store(ns)
+		auth.accounts.ns, auth.accounts.changed = ns, opts.Changed
 	}
 	s := &Server{ns: ns, token: token, lock: lock}
 	log := natsLogger{log: orDefault(opts.Logger), failed: make(chan string, 1)}
@@ -123,6 +141,15 @@ func Start(opts ServerOptions) (*Server, error) {
 	if !ns.JetStreamEnabled() {
 		_ = s.Close()
 		return nil, fmt.Errorf("the embedded NATS server could not open its store %s: see its log", opts.Store)
+	}
+	if auth != nil {
+		if s.gate, err = s.Connect(nats.Name("sharedtensor-gate")); err == nil {
+			err = auth.accounts.serveGate(s.gate)
+		}
+		if err != nil {
+			_ = s.Close()
+			return nil, fmt.Errorf("start the embedded NATS server: %w", err)
+		}
 	}
 	if auth != nil && opts.Recheck != nil {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -164,7 +191,7 @@ func (o ServerOptions) config() (*server.Options, error) {
 	if err != nil {
 		return nil, fmt.Errorf("port of the embedded NATS server: %w", err)
 	}
-	if o.Token == "" && o.Allow == nil && !o.AllowAll && !local.Loopback(host) {
+	if o.Token == "" && o.Admit == nil && !o.AllowAll && !local.Loopback(host) {
 		return nil, fmt.Errorf("the embedded NATS server listens on %s, which is not a loopback address: set a token", o.Listen)
 	}
 	if o.MaxConnections > 0 {
@@ -200,6 +227,9 @@ func (s *Server) Close() error {
 			s.endRecheck()
 			s.recheck.Wait()
 		}
+		if s.gate != nil {
+			s.gate.Close()
+		}
 		s.ns.Shutdown()
 		s.ns.WaitForShutdown()
 		_ = s.lock.Close()
@@ -207,11 +237,13 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// allowed authenticates clients with ServerOptions.Allow. This process connects with a secret token.
+// allowed authenticates clients with ServerOptions.Admit. This process connects with a secret token.
 type allowed struct {
-	own      string
-	allow    func(token string, state *tls.ConnectionState, remote, local net.Addr) bool
-	listener atomic.Pointer[server.Server]
+	own       string
+	admit     func(token string, state *tls.ConnectionState, remote, local net.Addr) (Client, error)
+	connected func(c Client, remote net.Addr) // may be nil
+	listener  atomic.Pointer[server.Server]
+	accounts  accounts
 
 	mu       sync.Mutex
 	sessions map[uint64]session // admitted clients by connection id
@@ -220,14 +252,31 @@ type allowed struct {
 // Check implements server.Authentication.
 func (a *allowed) Check(c server.ClientAuthentication) bool {
 	token := c.GetOpts().Token
-	if subtle.ConstantTimeCompare([]byte(token), []byte(a.own)) == 1 {
+	if admission.SameSecret(token, a.own) {
 		return true
 	}
 	ns := a.listener.Load()
-	if ns == nil || !a.allow(token, c.GetTLSConnectionState(), c.RemoteAddress(), ns.Addr()) {
+	if ns == nil {
 		return false
 	}
-	a.record(c.GetID(), session{token, c.GetTLSConnectionState()})
+	client, err := a.admit(token, c.GetTLSConnectionState(), c.RemoteAddress(), ns.Addr())
+	if err != nil {
+		return false
+	}
+	user := &server.User{Username: client.Name}
+	if client.Scopes != nil && !client.Scopes.all() {
+		own, err := a.accounts.of(client)
+		if err != nil {
+			ns.Errorf("%v", err)
+			return false
+		}
+		user.Account, user.Permissions = own.account, own.permissions
+	}
+	c.RegisterUser(user)
+	a.record(c.GetID(), session{token, c.GetTLSConnectionState(), client.Key})
+	if a.connected != nil {
+		a.connected(client, c.RemoteAddress())
+	}
 	return true
 }
 

@@ -16,12 +16,29 @@ import (
 // PutObject stores an object. It repeats the attempt during an outage until ctx ends. It calls body for a new reader in
 // each attempt and closes that reader.
 func PutObject(ctx context.Context, store jetstream.ObjectStore, meta jetstream.ObjectMeta, body func() io.ReadCloser) (*jetstream.ObjectInfo, error) {
-	for attempt := 0; ; attempt++ {
-		info, err := putOnce(ctx, store, meta, body)
-		if err == nil || ctx.Err() != nil || !IsOutage(err) || Pause(ctx, attempt) != nil {
-			return info, err
-		}
+	var info *jetstream.ObjectInfo
+	err := duringOutage(ctx, func() (err error) {
+		info, err = putOnce(ctx, store, meta, body)
+		return err
+	})
+	return info, err
+}
+
+// backoff holds the pauses between attempts during an outage.
+var backoff = retry.Backoff{Initial: 50 * time.Millisecond, Max: time.Second}
+
+// duringOutage repeats ask during an outage until ctx ends.
+func duringOutage(ctx context.Context, ask func() error) error {
+	attempts := 0
+	policy := retry.Policy{Backoff: backoff, Again: func(err error) (bool, time.Duration) { return IsOutage(err), 0 }}
+	err := policy.Do(ctx, func() (bool, error) {
+		attempts++
+		return false, ask()
+	})
+	if err != nil && IsOutage(err) {
+		return fmt.Errorf("no answer from NATS after %d attempts: %w", attempts, err)
 	}
+	return err
 }
 
 func putOnce(ctx context.Context, store jetstream.ObjectStore, meta jetstream.ObjectMeta, body func() io.ReadCloser) (*jetstream.ObjectInfo, error) {
@@ -41,17 +58,11 @@ const (
 // Ask makes requests and repeats them during an outage until ctx ends. The context of each attempt ends after a few
 // seconds, because a request that is lost with a server is never answered. ask must be idempotent.
 func Ask(ctx context.Context, ask func(ctx context.Context) error) error {
-	for attempt := 0; ; attempt++ {
+	return duringOutage(ctx, func() error {
 		try, cancel := context.WithTimeout(ctx, openTimeout)
-		err := ask(try)
-		cancel()
-		if err == nil || !IsOutage(err) {
-			return err
-		}
-		if ctx.Err() != nil || Pause(ctx, attempt) != nil {
-			return fmt.Errorf("no answer from NATS after %d attempts: %w", attempt+1, err)
-		}
-	}
+		defer cancel()
+		return ask(try)
+	})
 }
 
 // ReadObject reads a whole object. check receives the object's description before memory is allocated for it, and its
@@ -74,15 +85,11 @@ func ReadObject(ctx context.Context, store jetstream.ObjectStore, name string, c
 // StreamObject calls read with an object's description and its bytes. It calls read again for another attempt during an
 // outage, until ctx ends. Without an error, read has read the whole object and its digest is correct.
 func StreamObject(ctx context.Context, store jetstream.ObjectStore, name string, read func(info *jetstream.ObjectInfo, r io.Reader) error) error {
-	for attempt := 0; ; attempt++ {
-		err := readOnce(ctx, store, name, read)
-		if err == nil || !IsOutage(err) {
-			return err
-		}
-		if ctx.Err() != nil || Pause(ctx, attempt) != nil {
-			return fmt.Errorf("read object %q: failed after %d attempts: %w", name, attempt+1, err)
-		}
+	err := duringOutage(ctx, func() error { return readOnce(ctx, store, name, read) })
+	if err != nil && IsOutage(err) {
+		return fmt.Errorf("read object %q: %w", name, err)
 	}
+	return err
 }
 
 func readOnce(ctx context.Context, store jetstream.ObjectStore, name string, read func(*jetstream.ObjectInfo, io.Reader) error) error {
@@ -95,6 +102,9 @@ func readOnce(ctx context.Context, store jetstream.ObjectStore, name string, rea
 			_ = result.Close() // nothing was read from it
 		}
 		return fmt.Errorf("not opened within %v: %w", openTimeout, nats.ErrTimeout)
+	}
+	if own, is := store.(*Objects); is && refusedConsumer(err) {
+		return own.readPieces(ctx, name, read)
 	}
 	if err != nil {
 		return err
@@ -164,7 +174,7 @@ func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false 
 // Pause waits before another attempt: 50 ms after the first, doubled up to a second. It returns the error of ctx if ctx
 // ends first.
 func Pause(ctx context.Context, attempt int) error {
-	if retry.Sleep(ctx, retry.Backoff{Initial: 50 * time.Millisecond, Max: time.Second}.Pause(attempt)) != nil {
+	if retry.Sleep(ctx, backoff.Pause(attempt)) != nil {
 		return ctx.Err()
 	}
 	return nil

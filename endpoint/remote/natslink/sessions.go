@@ -3,6 +3,7 @@ package natslink
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -18,6 +19,7 @@ const recheckEvery = time.Second
 type session struct {
 	token string
 	state *tls.ConnectionState // nil without TLS
+	key   string
 }
 
 func (a *allowed) record(id uint64, s session) {
@@ -29,8 +31,8 @@ func (a *allowed) record(id uint64, s session) {
 	a.sessions[id] = s
 }
 
-// run disconnects clients that may no longer stay, until ctx ends.
-func (a *allowed) run(ctx context.Context, stays func(token string, state *tls.ConnectionState) bool) {
+// run disconnects clients that may no longer stay or whose rights have changed, until ctx ends.
+func (a *allowed) run(ctx context.Context, recheck func(token string, state *tls.ConnectionState) (Client, error)) {
 	tick := time.NewTicker(recheckEvery)
 	defer tick.Stop()
 	for {
@@ -42,7 +44,7 @@ func (a *allowed) run(ctx context.Context, stays func(token string, state *tls.C
 		ns := a.listener.Load()
 		a.forgetClosed(ns)
 		for id, s := range a.snapshot() {
-			if stays(s.token, s.state) {
+			if now, err := recheck(s.token, s.state); err == nil && now.Key == s.key {
 				continue
 			}
 			_ = ns.DisconnectClientByID(id) // fails for a client that has left
@@ -79,6 +81,33 @@ func (a *allowed) forgetClosed(ns *server.Server) {
 	for id := range recorded {
 		a.forget(id)
 	}
+}
+
+// TLSFiles are PEM files for connections with TLS. Empty fields are not used.
+type TLSFiles struct {
+	// CA contains the authorities of the servers, instead of those of the system.
+	CA string
+	// Cert and Key are the client certificate and its key.
+	Cert, Key string
+}
+
+// Options returns the options of a connection. The files are read again for each connection.
+func (f TLSFiles) Options() (opts []nats.Option) {
+	if f.CA != "" {
+		opts = append(opts, nats.RootCAs(f.CA))
+	}
+	if f.Cert != "" {
+		opts = append(opts, nats.ClientCert(f.Cert, f.Key))
+	}
+	return opts
+}
+
+// Check returns an error if only one of a certificate and a key is set.
+func (f TLSFiles) Check() error {
+	if (f.Cert == "") != (f.Key == "") {
+		return errors.New("a client certificate and its key belong together")
+	}
+	return nil
 }
 
 // Connect connects to the servers of url (comma-separated) with the settings that this module relies on, then opts. The

@@ -2,6 +2,8 @@ package rl_test
 
 import (
 	"fmt"
+	"runtime"
+	"runtime/metrics"
 	"slices"
 	"testing"
 	"time"
@@ -18,7 +20,8 @@ import (
 
 // BenchmarkPublish measures the time from the start of Publish until a worker has the tensors. It alternates with bare
 // NATS moving the same bytes: an object, a pointer to it, the notification, and the object's bytes. Server and owner
-// are separate processes.
+// are separate processes. "heap/model" is the maximum growth of this process's Go heap while a version is published and
+// received, in models: trainer and worker keep the model in shared memory, so the heap holds only pieces of it.
 func BenchmarkPublish(b *testing.B) {
 	for _, size := range []int{1 << 20, 64 << 20} {
 		for _, shared := range []bool{false, true} {
@@ -46,14 +49,17 @@ func benchPublish(b *testing.B, size int, shared bool) {
 	bare := newBare(b, site)
 	body := make([]byte, size)
 	var ours, theirs []time.Duration
+	var heaps []float64
 	for i := range b.N {
 		sd := filled(b, site.dev, size)
+		stop := watchHeap()
 		start := time.Now()
 		version, err := trainer.Publish(ctx, sd)
 		require.NoError(b, err)
 		p, err := worker.Await(ctx, version-1)
 		require.NoError(b, err)
 		ours = append(ours, time.Since(start))
+		heaps = append(heaps, stop()/float64(size))
 		require.Equal(b, shared, p.Shared())
 		require.NoError(b, p.Close())
 		require.NoError(b, sd.Close())
@@ -65,6 +71,27 @@ func benchPublish(b *testing.B, size int, shared bool) {
 	b.ReportMetric(median(ours), "ms")
 	b.ReportMetric(median(theirs), "bare-ms")
 	b.ReportMetric(median(ours)/median(theirs), "ratio")
+	b.ReportMetric(slices.Max(heaps), "heap/model")
+}
+
+// watchHeap samples the live and unswept objects of the Go heap. stop returns the maximum growth in bytes.
+func watchHeap() (stop func() float64) {
+	runtime.GC()
+	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	read := func() float64 { metrics.Read(heap); return float64(heap[0].Value.Uint64()) }
+	first, most, ended, done := read(), 0.0, make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			most = max(most, read()-first)
+			select {
+			case <-ended:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}()
+	return func() float64 { close(ended); <-done; return most }
 }
 
 func filled(b *testing.B, dev driver.Device, size int) *module.StateDict {

@@ -141,7 +141,7 @@ func (r *run) download(ctx context.Context, p pointer) (sd *module.StateDict, er
 			_ = sd.Close() // best effort: another attempt follows
 		}
 		var err error
-		sd, err = modelwire.ReadFile(ctx, r.opts.Device, body, p.Bytes, p.Bytes)
+		sd, err = modelwire.ReadFile(ctx, r.opts.Device, body, modelwire.FileLimits{Size: p.Bytes, Header: p.Bytes})
 		return err
 	})
 	if err != nil && sd != nil {

@@ -109,21 +109,15 @@ func (c *Client) Put(ctx context.Context, set *Set) (*Receipt, error) {
 // attempts calls f until it succeeds or fails for a reason other than the connection. It gives up after too many
 // attempts without progress.
 func (c *Client) attempts(ctx context.Context, f func(context.Context) (progressed bool, err error)) error {
-	backoff := retry.Backoff{Initial: c.opts.Backoff, Max: 5 * time.Second, Jitter: 0.5}
-	for failed := 0; ; {
-		call, cancel := context.WithCancel(ctx)
-		progressed, err := f(call)
-		cancel()
-		if err == nil || !broken(err) || ctx.Err() != nil {
-			return err
-		}
-		if progressed {
-			failed = 0
-		}
-		if failed++; failed >= c.opts.Attempts || retry.Sleep(ctx, backoff.Pause(failed-1)) != nil {
-			return err
-		}
+	policy := retry.Policy{
+		Backoff: retry.Backoff{Initial: c.opts.Backoff, Max: 5 * time.Second, Jitter: 0.5}, Attempts: c.opts.Attempts,
+		Again: func(err error) (bool, time.Duration) { return broken(err), 0 },
 	}
+	return policy.Do(ctx, func() (bool, error) {
+		call, cancel := context.WithCancel(ctx)
+		defer cancel()
+		return f(call)
+	})
 }
 
 // broken reports whether the connection failed or damaged data.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
@@ -30,12 +31,14 @@ func (c *Client) Get(ctx context.Context, request Request) (*Set, error) {
 type getting struct {
 	client  *Client
 	request Request
-	upload  *upload // nil until the server has described the set
+	id      string            // of the described set
+	upload  *modelwire.Upload // nil until the server has described the set
+	writer  int
 }
 
 func (g *getting) free() {
 	if g.upload != nil {
-		g.upload.abandon()
+		g.upload.Abandon()
 	}
 }
 
@@ -49,10 +52,7 @@ func (g *getting) run(ctx context.Context) (progressed bool, err error) {
 		Credit: uint64(g.client.limits.Window),
 	}
 	if g.upload != nil {
-		request.Id = g.upload.description.id
-		g.upload.mu.Lock()
-		request.Resume = g.upload.positionsLocked()
-		g.upload.mu.Unlock()
+		request.Id, request.Resume = g.id, positionsOf(g.upload.Positions())
 	}
 	if err := call.SendMsg(request); err != nil {
 		return false, endOf(call, err)
@@ -71,39 +71,41 @@ func (g *getting) run(ctx context.Context) (progressed bool, err error) {
 
 // describe allocates the memory for the described set, unless an earlier call did.
 func (g *getting) describe(set *streampb.Set) error {
-	d, err := describe(set, g.client.limits)
+	m, err := describe(set, g.client.limits)
 	if err != nil {
 		return err
 	}
-	if g.upload != nil && g.upload.description.id == d.id && g.upload.description.equal(d) {
+	if g.upload != nil && g.id == set.GetId() && g.upload.Manifest().Identity() == m.Identity() {
 		return nil
 	}
 	g.free()
-	g.upload, err = newUpload(d, g.client.opts.Device, g.client.pool.Open(admission.Sender(context.Background())), false)
+	g.id = set.GetId()
+	g.upload, err = modelwire.NewUpload(m, g.client.opts.Device, g.client.pool.Open(admission.Sender(context.Background())), false)
 	return err
 }
 
 func (g *getting) receive(call grpc.BidiStreamingClient[streampb.GetRequest, streampb.Chunk], chunks *bulk.Pump[*streampb.Chunk]) (progressed bool, err error) {
-	writer, _, err := g.upload.begin()
-	if err != nil {
+	if g.writer, _, err = g.upload.Begin(); err != nil {
 		return false, err
 	}
 	owed := uint64(0)
 	for {
 		chunk, message, err := chunks.Next(g.client.limits.Stall)
 		if errors.Is(err, io.EOF) {
-			return progressed, g.upload.missing()
+			return progressed, g.upload.Missing()
 		}
 		if err != nil {
 			return progressed, err
 		}
 		data := message.TakeData()
 		n := uint64(data.Len())
-		if err := g.upload.write(writer, chunk.GetTensor(), chunk, data); err != nil {
+		err = g.upload.Write(g.writer, pieceOf(int(chunk.GetTensor()), chunk, data))
+		data.Free()
+		if err != nil {
 			return progressed, err
 		}
 		progressed = true
-		g.client.progress(g.upload.done(), g.upload.description.dataBytes())
+		g.client.progress(g.upload.Done(), g.upload.Manifest().Bytes)
 		if owed += n; owed >= uint64(g.client.limits.Window)/4 {
 			if err := call.Send(&streampb.GetRequest{Credit: owed}); err != nil && !errors.Is(err, io.EOF) {
 				return progressed, err
@@ -114,16 +116,12 @@ func (g *getting) receive(call grpc.BidiStreamingClient[streampb.GetRequest, str
 }
 
 func (g *getting) finish() (*Set, error) {
-	u := g.upload
-	u.mu.Lock()
-	writer := u.writer
-	u.mu.Unlock()
-	sd, err := u.finish(writer)
+	sd, err := g.upload.Finish(g.writer)
 	if err != nil {
 		return nil, err
 	}
-	d := u.description
-	return &Set{ID: d.id, Name: d.name, Version: d.version, Tensors: sd}, nil
+	m := g.upload.Manifest()
+	return &Set{ID: g.id, Name: m.Name, Version: m.Version, Tensors: sd}, nil
 }
 
 // unexpected converts the end of a call to an error if a message was required.

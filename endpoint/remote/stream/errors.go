@@ -11,18 +11,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
 // Errors of this package, wrapped with details. Clients receive them as codes of gRPC statuses.
 var (
 	// ErrInvalid reports an invalid chunk, description or request.
-	ErrInvalid = admission.NewError(admission.Invalid, "invalid transfer")
+	ErrInvalid = modelwire.ErrInvalid
 	// ErrLimit reports a transfer over one of the Limits.
-	ErrLimit = admission.NewError(admission.Limit, "limit reached")
+	ErrLimit = modelwire.ErrLimit
 	// ErrChecksum reports a chunk whose bytes were damaged.
-	ErrChecksum = admission.NewError(admission.Damaged, "wrong checksum")
+	ErrChecksum = modelwire.ErrChecksum
 	// ErrIncomplete reports a transfer that ended before its tensors were complete.
-	ErrIncomplete = admission.NewError(admission.Incomplete, "incomplete")
+	ErrIncomplete = modelwire.ErrIncomplete
 	// ErrNotFound reports a set or tensor that does not exist.
 	ErrNotFound = endpoint.ErrNotFound
 	// ErrNotServed reports a call for which the server has no hook.

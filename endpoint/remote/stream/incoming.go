@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
-	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 // incoming holds the received tensors of an Exchange: incomplete ones, and complete ones that wait to be processed.
@@ -26,13 +26,19 @@ type incoming struct {
 	granted *credit            // credit granted by the peer
 	grant   func(uint64) error // grants credit to the peer
 
-	partial map[uint32]*upload // used only by run
+	partial map[uint32]*partialTensor // used only by run
 
 	mu    sync.Mutex
 	ready []arrived
 	err   error // why no more tensors will arrive; io.EOF at the end
 	more  chan struct{}
 	freed bool
+}
+
+// partialTensor is a tensor that is being received.
+type partialTensor struct {
+	*modelwire.Upload
+	id string
 }
 
 // arrived is a complete tensor.
@@ -43,12 +49,15 @@ type arrived struct {
 	done  func() // closes the tensor and returns its bytes to the budget
 }
 
+// itemName is the name of a received tensor in its manifest. Items may have any id.
+const itemName = "tensor"
+
 func newIncoming(
 	ctx context.Context, limits Limits, pool *admission.Pool, dev driver.Device, eager bool, granted *credit, grant func(uint64) error,
 ) *incoming {
 	charge := func() *admission.Charge { return pool.Open(admission.Sender(ctx)) }
 	return &incoming{
-		limits: limits, charge: charge, device: dev, eager: eager, granted: granted, grant: grant, partial: make(map[uint32]*upload),
+		limits: limits, charge: charge, device: dev, eager: eager, granted: granted, grant: grant, partial: make(map[uint32]*partialTensor),
 		more: make(chan struct{}, 1),
 	}
 }
@@ -82,7 +91,7 @@ func (in *incoming) noMore() error {
 // end records why no more tensors will arrive. A regular end does not affect sending.
 func (in *incoming) end(err error) {
 	for _, u := range in.partial {
-		u.abandon()
+		u.Abandon()
 	}
 	clear(in.partial)
 	if !errors.Is(err, io.EOF) {
@@ -114,10 +123,12 @@ func (in *incoming) add(chunk *streampb.Chunk, data mem.BufferSlice) error {
 		data.Free()
 		return err
 	}
-	if err := u.write(1, 0, chunk, data); err != nil {
+	err = u.Write(1, pieceOf(0, chunk, data))
+	data.Free()
+	if err != nil {
 		return err
 	}
-	if u.missing() != nil {
+	if u.Missing() != nil {
 		return in.grant(n)
 	}
 	delete(in.partial, chunk.GetTensor())
@@ -125,7 +136,7 @@ func (in *incoming) add(chunk *streampb.Chunk, data mem.BufferSlice) error {
 }
 
 // find returns the tensor of a chunk. It creates the tensor for the first chunk.
-func (in *incoming) find(chunk *streampb.Chunk) (*upload, error) {
+func (in *incoming) find(chunk *streampb.Chunk) (*partialTensor, error) {
 	u := in.partial[chunk.GetTensor()]
 	if chunk.GetSpec() == nil || u != nil {
 		if u == nil || chunk.GetSpec() != nil {
@@ -136,34 +147,36 @@ func (in *incoming) find(chunk *streampb.Chunk) (*upload, error) {
 	if len(in.partial) >= incompletePerCall {
 		return nil, fmt.Errorf("%w: more than %d tensors at a time", ErrLimit, incompletePerCall)
 	}
-	d, err := describe(&streampb.Set{Tensors: []*streampb.TensorSpec{chunk.GetSpec()}, Metadata: chunk.GetSpec().GetMetadata()}, in.limits)
+	spec := &streampb.TensorSpec{Name: itemName, Dtype: chunk.GetSpec().GetDtype(), Shape: chunk.GetSpec().GetShape()}
+	m, err := describe(&streampb.Set{Tensors: []*streampb.TensorSpec{spec}, Metadata: chunk.GetSpec().GetMetadata()}, in.limits)
 	if err != nil {
 		return nil, err
 	}
-	if u, err = newUpload(d, in.device, in.charge(), in.eager); err != nil {
+	arriving, err := modelwire.NewUpload(m, in.device, in.charge(), in.eager)
+	if err != nil {
 		return nil, err
 	}
+	u = &partialTensor{arriving, chunk.GetSpec().GetName()}
 	in.partial[chunk.GetTensor()] = u
-	_, _, err = u.begin()
+	_, _, err = u.Begin()
 	return u, err
 }
 
 // complete queues a complete tensor for next.
-func (in *incoming) complete(index uint32, u *upload, owed uint64) error {
-	one := u.description.tensors[0]
-	t, err := tensor.New(u.storage, one.spec)
+func (in *incoming) complete(index uint32, u *partialTensor, owed uint64) error {
+	sd, charge, err := u.FinishCharged(1)
 	if err != nil {
-		u.abandon()
 		return err
 	}
-	done := func() { t.Close(); u.abandon() }
+	t, _ := sd.Get(itemName)
+	done := func() { _ = sd.Close(); charge.Close() } // best effort: the tensor was processed
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.freed || len(in.ready) >= incompletePerCall {
 		done()
 		return fmt.Errorf("%w: more than %d tensors wait", ErrLimit, incompletePerCall)
 	}
-	item := &Item{ID: one.name, Tensor: t, Metadata: u.description.metadata}
+	item := &Item{ID: u.id, Tensor: t, Metadata: u.Manifest().Metadata}
 	in.ready = append(in.ready, arrived{index: index, item: item, owed: owed, done: done})
 	in.wakeLocked()
 	return nil

@@ -13,39 +13,50 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
 // Models serves the models of an owner as a Source and a Sink. Put publishes a set at the owner. Get maps the owner's
-// tensors and sends them from the mapping.
+// tensors and sends them from the mapping. The parameter "count" of a Get limits it to the first tensors of the model.
+// A Put without a name is published under the name "received-" and its id.
 //
 // Requests of kpu.torch.Service select a model with the parameters "model", "version" and "tensor". Without "tensor"
 // they receive the model's tensors in order. ReceiveTensors publishes each tensor as a version of the model named by
-// "model" in the metadata. Without it, the model is named "received-" and the tensor's id, and only the last Keep of
-// these stay published.
+// "model" in the metadata. Without it, the model is named "received-" and the tensor's id. Only the last Keep of the models
+// named in this way stay published.
 type Models struct {
 	// Client returns the connection to the owner. Borrowed.
 	Client func() (*endpoint.Client, error)
 	// Bind returns a context that also ends when the owner leaves. If it is nil, requests wait until the owner returns.
 	Bind func(ctx context.Context) (context.Context, context.CancelFunc)
-	// CheckWrite returns an error if the sender may not publish. nil admits all senders.
-	CheckWrite func(ctx context.Context) error
-	// Keep is the number of unnamed tensors that stay published. The default is 64.
+	// Allow returns an error if the sender of a request has no right to a model. nil admits all senders.
+	Allow func(ctx context.Context, right access.Right, model string) error
+	// Published is called for each version that a sender has published. It may be nil.
+	Published func(ctx context.Context, model string, version uint64, bytes int64)
+	// Keep is the number of unnamed tensors and sets that stay published. The default is 64.
 	Keep int
 	// Logger receives messages for operators. The default is slog.Default().
 	Logger *slog.Logger
 
 	mu      sync.Mutex
-	unnamed []string // models of single unnamed tensors, oldest first
+	unnamed []string // models without a name, oldest first
 }
 
-// unnamedPrefix is the prefix of the names of models for single tensors.
+// unnamedPrefix is the prefix of the names of models for tensors and sets without a name.
 const unnamedPrefix = "received-"
 
 // Set acquires a model. Closing the set ends the lease.
 func (m *Models) Set(ctx context.Context, request Request) (*Set, error) {
 	if request.Name == "" {
 		return nil, fmt.Errorf("%w: name a model", ErrInvalid)
+	}
+	count, err := countOf(request.Parameters)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.allow(ctx, access.Acquire, request.Name); err != nil {
+		return nil, err
 	}
 	client, err := m.Client()
 	if err != nil {
@@ -57,7 +68,12 @@ func (m *Models) Set(ctx context.Context, request Request) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	sd, err := selected(handle.StateDict(), request.Tensors)
+	names := request.Tensors
+	if count > 0 && len(names) == 0 {
+		all := handle.StateDict().Names()
+		names = all[:min(count, len(all))]
+	}
+	sd, err := selected(handle.StateDict(), names)
 	if err != nil {
 		handle.Close()
 		return nil, fmt.Errorf("model %q: %w", request.Name, err)
@@ -66,6 +82,13 @@ func (m *Models) Set(ctx context.Context, request Request) (*Set, error) {
 	which := sha256.Sum256([]byte(strings.Join(sd.Names(), "\x00")))
 	set.ID = fmt.Sprintf("%s/%s@%d/%s", handle.ServerID(), request.Name, handle.Version(), hex.EncodeToString(which[:8]))
 	return set, nil
+}
+
+func (m *Models) allow(ctx context.Context, right access.Right, model string) error {
+	if m.Allow == nil {
+		return nil
+	}
+	return m.Allow(ctx, right, model)
 }
 
 func (m *Models) bind(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -132,34 +155,32 @@ func (m *Models) Tensor(ctx context.Context, index int, parameters map[string]st
 // Receive publishes a set.
 func (m *Models) Receive(ctx context.Context, set *Set) (uint64, error) {
 	defer set.Close()
-	if m.CheckWrite != nil {
-		if err := m.CheckWrite(ctx); err != nil {
-			return 0, err
-		}
-	}
 	client, err := m.Client()
 	if err != nil {
 		return 0, err
 	}
 	ctx, cancel := m.bind(ctx)
 	defer cancel()
-	name := set.Name
+	name, unnamed := set.Name, set.single || set.Name == ""
 	if model := set.Tensors.Metadata["model"]; model != "" && set.single {
-		name = model
-	} else if set.single {
+		name, unnamed = model, false
+	} else if unnamed {
 		name = unnamedPrefix + set.ID
 	}
-	if name == "" {
-		return 0, fmt.Errorf("%w: the set needs a name, which becomes the name of the model", ErrInvalid)
+	if err := m.allow(ctx, access.Publish, name); err != nil {
+		return 0, err
 	}
 	version, err := client.Publish(ctx, name, set.Tensors, endpoint.PublishOptions{Source: "stream"})
-	if err == nil && set.single && strings.HasPrefix(name, unnamedPrefix) {
+	if err == nil && m.Published != nil {
+		m.Published(ctx, name, version, set.Tensors.Bytes())
+	}
+	if err == nil && unnamed {
 		m.withdrawOldest(ctx, client, name)
 	}
 	return version, err
 }
 
-// withdrawOldest records a model for a single tensor, and withdraws the oldest one if there are more than Keep.
+// withdrawOldest records a model without a name, and withdraws the oldest one if there are more than Keep.
 func (m *Models) withdrawOldest(ctx context.Context, client *endpoint.Client, name string) {
 	keep := m.Keep
 	keep = cmp.Or(keep, 64)
@@ -179,6 +200,6 @@ func (m *Models) withdrawOldest(ctx context.Context, client *endpoint.Client, na
 		if log == nil {
 			log = slog.Default()
 		}
-		log.Warn("cannot withdraw a model of a single tensor", "model", oldest, "error", err)
+		log.Warn("cannot withdraw a model without a name", "model", oldest, "error", err)
 	}
 }

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"context"
-	"hash/crc32"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -42,7 +42,7 @@ func (s *sender) tensor(index uint32, t *tensor.Tensor, from *streampb.Position,
 		if err := s.credit.take(s.ctx, n, s.stall); err != nil {
 			return err
 		}
-		crc = crc32.Update(crc, castagnoli, data[at:at+n])
+		crc = modelwire.Checksum(crc, data[at:at+n])
 		m := &bulk.Message{Head: &streampb.Chunk{Offset: uint64(at), Crc32C: crc, Tensor: index, Spec: spec}, Field: dataField}
 		if n > 0 {
 			m.SetData(mem.BufferSlice{buffer.Slice(at, at+n)})
@@ -65,7 +65,7 @@ func resumeAt(data []byte, from *streampb.Position) (int, uint32) {
 		return 0, 0
 	}
 	at := int(from.GetOffset())
-	if crc := crc32.Checksum(data[:at], castagnoli); crc == from.GetCrc32C() {
+	if crc := modelwire.Checksum(0, data[:at]); crc == from.GetCrc32C() {
 		return at, crc
 	}
 	return 0, 0
@@ -89,9 +89,6 @@ func (s *sender) set(set *Set, resume []*streampb.Position) error {
 
 // chunkBytes is the size of a chunk, as in kpu.torch.Service. Larger chunks are not faster.
 const chunkBytes = 1 << 20
-
-// castagnoli is the table of CRC-32C.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // dataField is the number of the field with the data in chunks of TensorStream, torchField in chunks of
 // kpu.torch.Service.

@@ -48,6 +48,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -65,9 +66,9 @@ type ServerOptions struct {
 	Sink Sink
 	// Processor answers the tensors of Exchange and StreamTensors.
 	Processor Processor
-	// CheckWrite returns an error for clients that may not send sets. It is called before the first message of a call.
-	// nil admits all clients.
-	CheckWrite func(ctx context.Context) error
+	// CheckWrite returns an error for clients that may not send sets. It is called before the first message of a call
+	// with an empty name, and then with the name of the set. nil admits all clients.
+	CheckWrite func(ctx context.Context, name string) error
 	// Eager means that Device allocates all memory immediately. Then the announced size is charged instead of the
 	// received bytes.
 	Eager bool
@@ -87,7 +88,7 @@ type Server struct {
 	limits    Limits
 	pool      *admission.Pool // transfers in device memory
 	torchPool *admission.Pool // chunks on the heap
-	uploads   *uploads
+	transfers *modelwire.Transfers[*streampb.Done]
 }
 
 // NewServer returns a server. The error is ErrInvalid if the options are invalid.
@@ -109,7 +110,9 @@ func NewServer(opts ServerOptions) (*Server, error) {
 		opts: opts, limits: limits, pool: opts.NewPool(admission.Limits{Bytes: limits.PendingBytes}),
 		torchPool: opts.NewPool(admission.Limits{Bytes: limits.TorchBytes}),
 	}
-	s.uploads = newUploads(limits, s.pool, opts.Device, opts.Eager)
+	s.transfers = modelwire.NewTransfers[*streampb.Done](modelwire.TransfersOptions{
+		Device: opts.Device, Pool: s.pool, Eager: opts.Eager, Interrupted: limits.Uploads, ResumeFor: limits.ResumeFor, OutcomesFor: limits.OutcomesFor,
+	})
 	return s, nil
 }
 
@@ -134,19 +137,18 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 
 // Close releases the interrupted transfers. Running calls end with their gRPC server.
 func (s *Server) Close() error {
-	s.uploads.close()
-	return nil
+	return s.transfers.Close()
 }
 
 // PendingBytes returns the number of bytes that incomplete transfers hold.
 func (s *Server) PendingBytes() int64 { return s.pool.Used() + s.torchPool.Used() }
 
 // checkWrite returns an error if the sender of a call may not make changes.
-func (s *Server) checkWrite(ctx context.Context) error {
+func (s *Server) checkWrite(ctx context.Context, name string) error {
 	if s.opts.CheckWrite == nil {
 		return nil
 	}
-	return s.opts.CheckWrite(ctx)
+	return s.opts.CheckWrite(ctx, name)
 }
 
 // process calls the processor and converts a panic to an error.

@@ -3,7 +3,6 @@ package stream
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
+	"github.com/sharedtensor/sharedtensor/module"
 )
 
 // service implements sharedtensor.stream.v1.TensorStream.
@@ -35,7 +36,7 @@ func (s service) put(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutR
 	if s.opts.Sink == nil {
 		return fmt.Errorf("%w: this server accepts no tensors", ErrNotServed)
 	}
-	if err := s.checkWrite(call.Context()); err != nil {
+	if err := s.checkWrite(call.Context(), ""); err != nil {
 		return err
 	}
 	chunks := bulk.NewPump(call.Context(), call, newChunk, dataField)
@@ -44,103 +45,99 @@ func (s service) put(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutR
 		return err
 	}
 	message.Free()
-	d, err := describe(first.GetSet(), s.limits)
+	m, err := describe(first.GetSet(), s.limits)
 	if err != nil {
 		return err
 	}
-	b, err := s.beginUpload(call.Context(), d)
+	if err := s.checkWrite(call.Context(), m.Name); err != nil {
+		return err
+	}
+	b, err := s.begin(call.Context(), first.GetSet().GetId(), m)
 	if err != nil {
 		return err
 	}
-	if b.outcome != nil {
-		return s.repeat(call, chunks, d, b.outcome)
+	if r := b.Repeat; r != nil {
+		if _, err := s.receive(call, chunks, r.Resume, r.Write); err != nil {
+			return err
+		}
+		done, err := r.Result()
+		if err != nil {
+			return err
+		}
+		return call.Send(&streampb.PutReply{Done: done})
 	}
-	taken, err := s.receive(call, chunks, b)
+	n, err := s.receive(call, chunks, b.Resume, func(piece *modelwire.Piece) error { return b.Transfer.Write(b.Writer, piece) })
+	if err == nil {
+		err = b.Transfer.Missing()
+	}
 	if err != nil {
-		s.uploads.leave(b.upload)
+		s.transfers.Leave(b.Transfer)
 		return err
 	}
-	return s.handOver(call, b.upload, taken)
+	// The sink continues if the client leaves: the set is accepted or refused, and a call with the same id receives the
+	// outcome.
+	done, err := s.transfers.Deliver(b.Transfer, b.Writer, func(sd *module.StateDict) (*streampb.Done, error) {
+		version, err := s.opts.Sink.Receive(context.WithoutCancel(call.Context()), &Set{ID: first.GetSet().GetId(), Name: m.Name, Version: m.Version, Tensors: sd})
+		return &streampb.Done{Version: version, Bytes: n}, err
+	})
+	if err != nil {
+		return err
+	}
+	return call.Send(&streampb.PutReply{Done: done})
 }
 
-// beginUpload finds or creates the upload of a call. If another call is passing the set to the sink, it waits for the
+// begin finds or creates the transfer of a call. If another call is passing the set to the sink, it waits for the
 // outcome.
-func (s service) beginUpload(ctx context.Context, d *description) (begun, error) {
+func (s service) begin(ctx context.Context, id string, m *modelwire.Manifest) (modelwire.Begun[*streampb.Done], error) {
 	timer := time.NewTimer(s.limits.Stall)
 	defer timer.Stop()
 	for {
-		b, err := s.uploads.begin(admission.Sender(ctx), d)
-		if err != nil || b.busy == nil {
+		b, err := s.transfers.Begin(admission.Sender(ctx), id, m)
+		if err != nil || b.Busy == nil {
 			return b, err
 		}
 		select {
-		case <-b.busy:
+		case <-b.Busy:
 		case <-ctx.Done():
-			return begun{}, context.Cause(ctx)
+			return b, context.Cause(ctx)
 		case <-timer.C:
-			return begun{}, errAgain
+			return b, errAgain
 		}
 	}
 }
 
-// arrival counts what one call has received.
-type arrival struct {
-	writer int
-	bytes  uint64
-}
-
-// receive processes chunks until the set is complete.
-func (s service) receive(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply], chunks *bulk.Pump[*streampb.Chunk], b begun) (a arrival, err error) {
-	w := b.upload
-	a.writer = b.writer
-	if err := call.Send(&streampb.PutReply{Credit: uint64(s.limits.Window), Resume: b.resume}); err != nil {
-		return a, err
+// receive passes the chunks of a call to write until the client ends, and returns the number of bytes.
+func (s service) receive(
+	call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply], chunks *bulk.Pump[*streampb.Chunk], resume []modelwire.Position,
+	write func(*modelwire.Piece) error,
+) (bytes uint64, err error) {
+	if err := call.Send(&streampb.PutReply{Credit: uint64(s.limits.Window), Resume: positionsOf(resume)}); err != nil {
+		return 0, err
 	}
 	pace, owed := newPace(s.limits), uint64(0)
 	for {
 		chunk, message, err := next(pace, chunks, true)
 		if errors.Is(err, io.EOF) {
-			return a, w.missing()
+			return bytes, nil
 		}
 		if err != nil {
-			return a, err
+			return bytes, err
 		}
 		data := message.TakeData()
 		n := uint64(data.Len())
-		if err := w.write(b.writer, chunk.GetTensor(), chunk, data); err != nil {
-			return a, err
+		err = write(pieceOf(int(chunk.GetTensor()), chunk, data))
+		data.Free()
+		if err != nil {
+			return bytes, err
 		}
-		a.bytes += n
+		bytes += n
 		if owed += n; owed >= uint64(s.limits.Window)/4 {
 			if err := call.Send(&streampb.PutReply{Credit: owed}); err != nil {
-				return a, err
+				return bytes, err
 			}
 			owed = 0
 		}
 	}
-}
-
-// handOver passes a complete set to the sink. It continues if the client leaves: the set is accepted or refused, and a
-// call with the same id receives the outcome.
-func (s service) handOver(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply], w *waiting, a arrival) error {
-	sd, err := s.uploads.deliver(w, a.writer)
-	if errors.Is(err, errTakenOver) {
-		s.uploads.leave(w)
-		return err
-	}
-	if err != nil {
-		s.uploads.finished(w, nil)
-		return err
-	}
-	d := w.description
-	version, err := s.opts.Sink.Receive(context.WithoutCancel(call.Context()), &Set{ID: d.id, Name: d.name, Version: d.version, Tensors: sd})
-	if err != nil {
-		s.uploads.finished(w, nil)
-		return err
-	}
-	done := &streampb.Done{Version: version, Bytes: a.bytes}
-	s.uploads.finished(w, done)
-	return call.Send(&streampb.PutReply{Done: done})
 }
 
 // Get sends a set.
@@ -171,6 +168,9 @@ func (s service) get(call grpc.BidiStreamingServer[streampb.GetRequest, streampb
 	go func() { // ends with the call
 		for {
 			more, err := call.Recv()
+			if errors.Is(err, io.EOF) {
+				err = fmt.Errorf("%w: the client closed its side of the call and grants no more credit", ErrInvalid)
+			}
 			if err != nil {
 				granted.end(err)
 				return
@@ -189,7 +189,7 @@ func (s service) get(call grpc.BidiStreamingServer[streampb.GetRequest, streampb
 // Local returns the owner's socket to clients on this host.
 func (s service) Local(_ context.Context, request *streampb.LocalRequest) (*streampb.LocalReply, error) {
 	proof := hostProof(s.opts.Device)
-	if s.opts.Socket == nil || proof == nil || subtle.ConstantTimeCompare(proof, request.GetHostProof()) != 1 {
+	if s.opts.Socket == nil || proof == nil || !admission.SameSecret(request.GetHostProof(), proof) {
 		return &streampb.LocalReply{}, nil
 	}
 	return &streampb.LocalReply{Socket: s.opts.Socket()}, nil

@@ -26,7 +26,7 @@ func (s torchService) ReceiveTensors(call grpc.ClientStreamingServer[torchpb.Ten
 	if s.opts.Sink == nil {
 		return admission.Status(fmt.Errorf("%w: this server accepts no tensors", ErrNotServed))
 	}
-	if err := s.checkWrite(call.Context()); err != nil {
+	if err := s.checkWrite(call.Context(), ""); err != nil {
 		return admission.Status(err)
 	}
 	var ids []string

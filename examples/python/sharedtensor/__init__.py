@@ -11,6 +11,7 @@ An owner is started by ``sharedtensor serve NAME=FILE``. See README.md for the r
 from . import aio, errors
 from .calls import Object, Stream
 from .client import Client, connect
+from .dlpack import to_dlpack
 from .dtypes import DType
 from .errors import (
     AlreadyExistsError,
@@ -21,9 +22,11 @@ from .errors import (
     ConfigurationError,
     ConnectionLostError,
     DeadlineExceededError,
+    DigestError,
     EndpointNotFoundError,
     Error,
     ForkError,
+    IncompatibleError,
     InternalError,
     InvalidArgumentError,
     NotFoundError,
@@ -45,14 +48,29 @@ from .errors import (
     VersionNotFoundError,
     WorkerGoneError,
 )
-from .making import empty, from_array, state_dict, zeros
+from .making import (
+    empty,
+    empty_like,
+    from_array,
+    full,
+    full_like,
+    is_shared,
+    ones,
+    ones_like,
+    state_dict,
+    zeros,
+    zeros_like,
+)
 from .manifest import TensorSpec
-from .models import Model, StateDict
+from .models import Model, StateDict, TensorSlice
+from .options import Options
 from .paths import socket_path
+from .stats import ClientStats
 from .tasks import Task, TaskInfo
-from .torch_modules import load_into, share_module
+from .torch_modules import load_into, share_module, swap
 from .watching import Event, Follower, Watch
 from .workers import Call, Function, Offer, current_call
+from .writer import VersionWriter
 
 __version__ = "0.1.0"
 
@@ -63,23 +81,27 @@ __all__ = [
     "CanceledError",
     "CapabilityError",
     "Client",
+    "ClientStats",
     "ClosedError",
     "ConfigurationError",
     "ConnectionLostError",
     "DType",
     "DeadlineExceededError",
+    "DigestError",
     "EndpointNotFoundError",
     "Error",
     "Event",
     "Follower",
     "ForkError",
     "Function",
+    "IncompatibleError",
     "InternalError",
     "InvalidArgumentError",
     "Model",
     "NotFoundError",
     "Object",
     "Offer",
+    "Options",
     "OutOfMemoryError",
     "PermissionDeniedError",
     "ProtocolError",
@@ -97,21 +119,32 @@ __all__ = [
     "TaskInfo",
     "TaskNotCompleteError",
     "TaskNotFoundError",
+    "TensorSlice",
     "TensorSpec",
     "UnavailableError",
     "UnsupportedError",
     "VersionNotFoundError",
+    "VersionWriter",
     "Watch",
     "WorkerGoneError",
     "aio",
     "connect",
     "current_call",
     "empty",
+    "empty_like",
     "errors",
     "from_array",
+    "full",
+    "full_like",
+    "is_shared",
     "load_into",
+    "ones",
+    "ones_like",
     "share_module",
     "socket_path",
     "state_dict",
+    "swap",
+    "to_dlpack",
     "zeros",
+    "zeros_like",
 ]

@@ -13,15 +13,19 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from . import calls, catalog, client, frameworks, messages, objects, operations, tasks
 from .calls import NOTHING, Stream
+from .connection import Again
 from .endpoints import Endpoints
 from .errors import CanceledError, ClosedError, ConnectionLostError, DeadlineExceededError, Error, UnavailableError
 from .frames import Frame
+from .frameworks import Framework
+from .inspection import Inspection
+from .manifest import TensorSpec
 from .models import Model
 from .op import Op
 from .operations import Operation
@@ -29,13 +33,14 @@ from .serverinfo import ServerInfo
 from .session import GRACE, Pending, Session
 from .tasks import TaskInfo, TaskList, TaskWatch
 from .watching import Event, Follower, Watch
+from .writer import VersionWriter
 
 T = TypeVar("T")
 
 
 async def connect(path: str | os.PathLike[str] | None = None, **options: Any) -> Client:
     """Connects to an owner, with the options of `sharedtensor.connect`."""
-    return Client(await asyncio.to_thread(client.connect, path, **options))
+    return Client(await asyncio.to_thread(lambda: client.connect(path, **options)))
 
 
 class Client:
@@ -57,15 +62,15 @@ class Client:
             return session, operation, self.sync._start(operation, session, limit)
 
         limit = self.sync._timeout if timeout is None else timeout
-        for repeated in (False, True):
+        again: Again | None = None
+        while True:
             session, operation, pending = await _uncut(asyncio.to_thread(start), self._drop)
+            again = again or Again(operation.repeatable)
             try:
                 frame = await _answer(session, pending, limit)
                 break
-            except (ConnectionLostError, UnavailableError):
-                # A request that changes nothing is made again, once, over a new connection.
-                again = operation.repeatable and self.sync._reconnect and session.closed is not None
-                if repeated or not again or self.sync._closed:
+            except (ConnectionLostError, UnavailableError) as err:
+                if not self.sync._repeats(again, err, session):
                     raise
             except Error as err:
                 operation.explain(err)
@@ -81,6 +86,13 @@ class Client:
         session.cancel(pending, CanceledError("the caller stopped waiting"))
         operation.close()
 
+    async def _chosen(self, framework: str | None) -> Framework:
+        """Returns the library for tensors. If that has to import torch, which takes seconds, a thread does it."""
+        name = framework or self.sync._framework
+        if frameworks.must_import(name):
+            return await asyncio.to_thread(frameworks.choose, name)
+        return frameworks.choose(name)
+
     async def acquire(
         self,
         name: str,
@@ -92,7 +104,7 @@ class Client:
     ) -> Model:
         """Attaches to a version, 0 for the newest. `wait` is how many seconds to wait for a name that is not published
         yet."""
-        chosen = frameworks.choose(framework or self.sync._framework)
+        chosen = await self._chosen(framework)
         if wait:
             await self._published(name, chosen, wait)
         return await self._run(lambda _: catalog.acquire(name, version, chosen, self.sync._leases), timeout)
@@ -142,6 +154,34 @@ class Client:
             timeout,
         )
 
+    async def create(
+        self, name: str, specs: Mapping[str, Any] | Iterable[TensorSpec], *, framework: str | None = None
+    ) -> VersionWriter:
+        """Returns the next version of a name as writable tensors in shared memory. `commit` publishes it."""
+        make = partial(self.sync.create, name, specs, framework=framework)
+        return await _uncut(asyncio.to_thread(make), VersionWriter.abort)
+
+    async def commit(
+        self,
+        version: VersionWriter,
+        *,
+        source: str = "",
+        metadata: Mapping[str, str] | None = None,
+        digests: bool = False,
+        owner_digests: bool = False,
+        timeout: float | None = None,
+    ) -> int:
+        """Publishes a version that `create` returned, without a copy, and returns its number. Cancelling the await does
+        not cancel the publication."""
+        return await asyncio.to_thread(
+            version.commit,
+            source=source,
+            metadata=metadata,
+            digests=digests,
+            owner_digests=owner_digests,
+            timeout=timeout,
+        )
+
     async def digest(self, name: str, version: int = 0, *, timeout: float | None = None) -> bytes:
         """Waits for the digest of a version that its owner computes, and returns its 32 bytes."""
         return await self._run(lambda session: operations.digests(name, version, session), timeout)
@@ -149,6 +189,10 @@ class Client:
     async def withdraw(self, name: str) -> None:
         """Withdraws a name."""
         await self._run(lambda _: operations.withdraw(name))
+
+    async def rollback(self, name: str, version: int = 0) -> int:
+        """Publishes the memory of a superseded version again and returns the new number."""
+        return await self._run(lambda _: operations.rollback(name, version))
 
     async def list(self) -> catalog.Models:
         """Returns what is published."""
@@ -158,9 +202,9 @@ class Client:
             found.add(await self._run(lambda _, after=after, version=version: catalog.listing(after, version)))  # type: ignore[misc]
         return found
 
-    async def inspect(self, name: str, version: int = 0) -> client.Inspection:
+    async def inspect(self, name: str, version: int = 0) -> Inspection:
         """Returns the versions of a name and the tensors of one version."""
-        return client.Inspection(await self._run(lambda _: operations.info(name, version, True)))
+        return Inspection(await self._run(lambda _: operations.info(name, version, True)))
 
     async def call(
         self,
@@ -193,7 +237,7 @@ class Client:
     async def _call(
         self, endpoint: str, argument: Any, timeout: float | None, writable: bool, framework: str | None
     ) -> tuple[Any, calls.Object | None]:
-        chosen = frameworks.choose(framework or self.sync._framework)
+        chosen = await self._chosen(framework)
         return await self._run(
             lambda session: calls.call(
                 endpoint, argument, session, self.sync._pool, chosen, self.sync._track, writable=writable
@@ -205,7 +249,7 @@ class Client:
         self, endpoint: str, value: Any = NOTHING, /, *, framework: str | None = None, **fields: Any
     ) -> AsyncIterator[Any]:
         """Calls a function that yields results; the iterator that is returned has them as they come."""
-        chosen = frameworks.choose(framework or self.sync._framework)
+        chosen = await self._chosen(framework)
         argument = calls.argument(value, fields)
 
         signal = _Signal()
@@ -376,7 +420,7 @@ class Task:
 
     async def result(self) -> Any:
         """Returns the result of a task that has completed, or raises why there is none."""
-        chosen = frameworks.choose(self._client.sync._framework)
+        chosen = await self._client._chosen(None)
         found = await self._client._run(lambda _: tasks.result(self.id, chosen, self._client.sync._track))
         return found[0]
 
@@ -423,7 +467,7 @@ async def _answer(session: Session, pending: Pending, timeout: float | None) -> 
     return pending.result()
 
 
-async def _uncut(work: Any, drop: Callable[[Any], None]) -> Any:
+async def _uncut(work: Awaitable[T], drop: Callable[[T], object]) -> T:
     """Awaits work in a thread. When the wait is cancelled, what the work makes all the same is given to `drop`."""
     task = asyncio.ensure_future(work)
     try:

@@ -54,11 +54,21 @@ class _Bytes:
 def torch_view(mapping: Mapping, spec: TensorSpec) -> Any:
     """Returns the tensor as torch's over the mapping, which it keeps alive."""
     dtype = spec.dtype.torch
+    if spec.dtype.packed:
+        return _packed_view(mapping, spec, dtype)
     # Bits first, then the type: torch takes from numpy only the types that numpy has by itself.
     bits = np.dtype(f"i{spec.dtype.bits // 8}") if spec.dtype.bits <= 64 else np.dtype(np.complex128)
     array = _ndarray(mapping, spec, bits, np.frombuffer(mapping.buffer(), np.uint8))
     tensor = frameworks.torch().from_numpy(array)
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
+
+
+def _packed_view(mapping: Mapping, spec: TensorSpec, dtype: Any) -> Any:
+    """Returns a tensor of torch whose elements are pairs. Its last dimension has half of the elements."""
+    if not spec.shape or spec.shape[-1] % 2:
+        raise CapabilityError(f"torch holds pairs of {spec.dtype}, the shape is {spec.shape}: use raw(name)")
+    flat_bytes = np.ndarray((spec.nbytes,), np.uint8, np.frombuffer(mapping.buffer(), np.uint8), spec.offset)
+    return frameworks.torch().from_numpy(flat_bytes).view(dtype).reshape(*spec.shape[:-1], spec.shape[-1] // 2)
 
 
 def _ndarray(
@@ -157,7 +167,13 @@ def _describe_torch(value: Any) -> Described:
     if value.device.type not in ("cpu", "cuda"):
         raise CapabilityError(f"a tensor on {value.device}: those on cpu and cuda can be shared")
     device = "cpu" if value.device.type == "cpu" else str(value.device)
-    return Described(value, dtype, tuple(value.shape), tuple(value.stride()), int(value.data_ptr()), device)
+    shape, strides = tuple(value.shape), tuple(value.stride())
+    if dtype.packed:  # each element of torch has two
+        if not shape or not value.is_contiguous():
+            raise CapabilityError(f"a tensor of {value.dtype} with strides: make it contiguous first")
+        shape = (*shape[:-1], shape[-1] * 2)
+        strides = contiguous_strides(shape)
+    return Described(value, dtype, shape, strides, int(value.data_ptr()), device)
 
 
 def copy_into(mapping: Mapping, offset: int, source: Described) -> None:
@@ -165,7 +181,9 @@ def copy_into(mapping: Mapping, offset: int, source: Described) -> None:
     if not source.nbytes:
         return
     spec = TensorSpec("", source.dtype, source.shape, contiguous_strides(source.shape), 0, offset)
-    if isinstance(source.value, np.ndarray):
+    if source.dtype.packed:
+        copy_bytes(mapping, offset, source.address, source.nbytes)
+    elif isinstance(source.value, np.ndarray):
         target = numpy_view(mapping, spec, raw=True)
         np.copyto(target, source.value.view(target.dtype))
     else:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
+from queue import Empty
 from typing import Any, Generic, TypeVar
 
 from . import forks, messages, values
-from .errors import Error
+from .errors import DeadlineExceededError, Error, LeavingError
 from .frames import Frame, close_all
 from .frameworks import Framework
 from .inbox import Inbox, finalize_later, stop_stream
@@ -16,7 +18,7 @@ from .lease import Reference, release_late
 from .memory import SlabPools
 from .op import Op
 from .operations import Operation
-from .session import Pending, Session
+from .session import GRACE, Pending, Session
 
 T = TypeVar("T")
 NOTHING: Any = object()
@@ -149,21 +151,41 @@ class Stream(Generic[T], Iterator[T]):
         framework: Framework,
         on_item: Callable[[], None] | None = None,
         owner: object = None,
+        again: Callable[[], Session] | None = None,
+        timeout: float | None = None,
+        check: Callable[[Any], T] | None = None,
     ) -> None:
-        """`on_item` is called by the receive thread after each result. The stream keeps `owner`, its client, alive."""
-        self._session = session
+        """`on_item` is called by the receive thread after each result. The stream keeps `owner`, its client, alive.
+        `again` returns another session, for a call that did not run because the server is leaving. The server stops the
+        function after `timeout` seconds. `check` receives each result and returns it."""
+        self._check = check
+        self._again = again
+        self._attempts = 3
+        self._make: Callable[[Session], values.Outgoing] = lambda session: values.Outgoing(
+            value, session, pools.arguments
+        )
+        self._endpoint = endpoint
+        self._on_item = on_item
+        self._timeout = timeout
+        self._until = None if timeout is None else time.monotonic() + timeout + GRACE
         self._framework = framework
         self._owner = owner
         self._taken = 0
         self._over = False
-        self._inbox = inbox = Inbox(on_item)
-        out = values.Outgoing(value, session, pools.arguments)
+        self._begin(session)
+
+    def _begin(self, session: Session) -> None:
+        """Makes the call."""
+        self._session = session
+        self._inbox = inbox = Inbox(self._on_item)
+        out = self._make(session)
         try:
             self._pending = session.start(
                 Op.STREAM,
-                messages.Call(endpoint=endpoint, args=out.plain, handles=out.handles),
+                messages.Call(endpoint=self._endpoint, args=out.plain, handles=out.handles),
                 files=out.files,
                 events=inbox.put,
+                timeout=self._timeout,
             )
         except BaseException:
             out.close()
@@ -183,10 +205,25 @@ class Stream(Generic[T], Iterator[T]):
         if self._over:
             raise StopIteration
         try:
-            return self._take(self._inbox.get())
+            while True:
+                try:
+                    return self._take(self._inbox.get(self.left()))
+                except LeavingError:
+                    if self._again is None or self._taken or not self._attempts:
+                        raise
+                    self._attempts -= 1
+                    self._begin(self._again())
+                    self._over = False
+        except Empty:
+            self.close()
+            raise DeadlineExceededError(f"the stream has not ended within {self._timeout:g} s") from None
         except BaseException:
             self.close()
             raise
+
+    def left(self) -> float | None:
+        """Returns the seconds that `next` may wait; None for any time. The server has some more to report the end."""
+        return None if self._until is None else max(self._until - time.monotonic(), 0.001)
 
     def empty(self) -> bool:
         """Reports whether the next result has not arrived yet."""
@@ -215,7 +252,7 @@ class Stream(Generic[T], Iterator[T]):
                 self._session.start(Op.STREAM_MORE, more)
             except Error:
                 pass  # the end of the connection arrives through the inbox
-        result: T = value
+        result: T = value if self._check is None else self._check(value)
         return result
 
     def close(self) -> None:

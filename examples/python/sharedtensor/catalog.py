@@ -5,33 +5,45 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping as MappingABC
+from collections.abc import Sequence
 from typing import Any
 
 from . import forks, layout, manifest, messages, op, tables
 from .errors import Error
 from .frames import Frame
 from .frameworks import Framework
-from .importing import check_storages, device_of, import_handles
+from .importing import check_storages, device_of, import_handles, inodes
 from .lease import Lease, release_late
-from .memory import Mapping, SlabPools, import_memfd
+from .manifest import TensorSpec
+from .memory import Slab, SlabPools, import_memfd
 from .models import Model
 from .op import Op
 from .operations import Operation, mapped, require_digests
+from .parts import Part
 from .session import Session
+from .tensors import Choice
 
 
-def acquire(name: str, version: int, framework: Framework, leases: Leases) -> Operation[Model]:
-    """Takes a lease on a version, 0 for the newest, and maps its memory."""
+def acquire(
+    name: str, version: int, framework: Framework, leases: Leases, tensors: Choice | None = None
+) -> Operation[Model[Any]]:
+    """Takes a lease on a version, 0 for the newest, and maps its memory: all of it, or what some tensors need."""
 
-    def finish(frame: Frame, session: Session) -> Model:
+    def finish(frame: Frame, session: Session) -> Model[Any]:
         answer = messages.Acquired.decode(frame.body)
         lease = Lease(session, answer.lease, answer.name, answer.version)
         specs, metadata = manifest.unpack(answer.manifest)
-        mappings = import_handles(answer.handles, frame, session, private=framework == "torch", owner=lease)
-        check_storages(answer.manifest.storages, mappings)
-        lease.inodes = [m.inode() for m in mappings if isinstance(m, Mapping)]
+        check_storages(answer.manifest.storages, answer.handles)
+        lease.inodes = inodes(answer.handles, frame)
+        part = None if tensors is None else Part.of(specs, tensors)
+        spans = None if part is None else part.spans
+        private = framework == "torch"
+        mappings = import_handles(answer.handles, frame, session, private=private, owner=lease, spans=spans)
         leases.add(lease)
-        return Model(answer.name, answer.version, lease, specs, metadata, mappings, framework)
+        chosen = specs if part is None else part.moved()
+        model = Model(answer.name, answer.version, lease, chosen, metadata, mappings, framework)
+        model.partial = part is not None
+        return model
 
     def discard(frame: Frame, session: Session) -> None:
         lease = messages.Acquired.decode(frame.body).lease
@@ -113,7 +125,7 @@ def publish(
         from .cuda import publish as publish_cuda
 
         return publish_cuda(name, described, session, source=source, metadata=metadata, owner_digests=owner_digests)
-    device = device_of(session, op.HOST)
+    device_of(session, op.HOST)  # raises before memory is allocated
     plan = layout.plan(described)
     pool = pools.publications
     slab = pool.take(plan.nbytes)
@@ -121,25 +133,40 @@ def publish(
         plan.fill(slab)
         slab.seal()
         specs = plan.with_digests(slab) if digests else plan.specs
-        storages = [messages.Storage(nbytes=slab.nbytes, device=device.uuid, type=op.HOST)]
-        handle = messages.Handle(kind="memfd", device=device.uuid, nbytes=slab.nbytes, offset=0, file=0)
-        body = messages.Publish(
-            name=name,
-            manifest=manifest.pack(specs, storages, metadata),
-            handles=[handle],
-            source=source,
-            digests=owner_digests,
-        )
-        fd = slab.share()
+        made = hand_over(name, specs, slab, session, source=source, metadata=metadata, owner_digests=owner_digests)
     except BaseException:
         pool.put(slab)
         raise
+    made.done = lambda: pool.put(slab)
+    return made
+
+
+def hand_over(
+    name: str,
+    specs: Sequence[TensorSpec],
+    slab: Slab,
+    session: Session,
+    *,
+    source: str,
+    metadata: MappingABC[str, str],
+    owner_digests: bool,
+) -> Operation[int]:
+    """Publishes a slab that is filled and sealed. The result is the version. The slab stays the caller's."""
+    device = device_of(session, op.HOST)
+    storages = [messages.Storage(nbytes=slab.nbytes, device=device.uuid, type=op.HOST)]
+    handle = messages.Handle(kind="memfd", device=device.uuid, nbytes=slab.nbytes, offset=0, file=0)
+    body = messages.Publish(
+        name=name,
+        manifest=manifest.pack(specs, storages, metadata),
+        handles=[handle],
+        source=source,
+        digests=owner_digests,
+    )
     return Operation(
         Op.PUBLISH,
         body,
         lambda frame, _: messages.Published.decode(frame.body).version,
-        files=[fd],
-        done=lambda: pool.put(slab),
+        files=[slab.share()],
         about=f"publish {name!r}",
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from . import safetensors_file, tables
 from .client import Client, connect
-from .errors import Error, InvalidArgumentError
+from .errors import ConfigurationError, Error, InvalidArgumentError
 from .message import Message
 
 
@@ -60,7 +60,20 @@ def _parser() -> argparse.ArgumentParser:
     put = commands.add_parser("put", help="publish files: .safetensors, .npz, or .pt with plain tensors")
     put.add_argument("models", nargs="+", metavar="NAME=FILE")
     put.set_defaults(run=_put)
-    for each in (ls, inspect, get, put):
+    seed = commands.add_parser("seed", help="load a model with an engine's loader and publish it for its engines")
+    seed.add_argument("engine", choices=["vllm"])
+    seed.add_argument("model", help="what the engine loads, such as a folder with a checkpoint")
+    seed.add_argument("--as", dest="name", required=True, metavar="NAME", help="the name to publish")
+    seed.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the engine that decides the layout, such as dtype=bfloat16; VALUE is JSON or a text",
+    )
+    seed.set_defaults(run=_seed)
+    for each in (ls, inspect, get, put, seed):
         each.add_argument("--json", action="store_true", help="print JSON for programs")
     return parser
 
@@ -75,12 +88,12 @@ def _jsonable(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _ls(client: Client, options: argparse.Namespace) -> None:
+def _ls(client: Client[Any], options: argparse.Namespace) -> None:
     models = client.list()
     _show(options, list(models), str(models.table()) if models else "nothing is published")
 
 
-def _inspect(client: Client, options: argparse.Namespace) -> None:
+def _inspect(client: Client[Any], options: argparse.Namespace) -> None:
     found = client.inspect(options.name)
     tensors = [
         {
@@ -96,7 +109,7 @@ def _inspect(client: Client, options: argparse.Namespace) -> None:
     _show(options, {"model": found.model, "metadata": found.metadata, "tensors": tensors}, repr(found))
 
 
-def _get(client: Client, options: argparse.Namespace) -> None:
+def _get(client: Client[Any], options: argparse.Namespace) -> None:
     name, _, version = options.name.partition("@")
     if version and not version.isdigit():
         raise InvalidArgumentError(f"{options.name}: the version {version!r} is no number")
@@ -109,7 +122,7 @@ def _get(client: Client, options: argparse.Namespace) -> None:
     _show(options, {"file": path, "name": name, "version": model.version, "tensors": len(model), "bytes": size}, text)
 
 
-def _put(client: Client, options: argparse.Namespace) -> None:
+def _put(client: Client[Any], options: argparse.Namespace) -> None:
     for pair in options.models:
         name, separator, path = pair.partition("=")
         if not separator or not name or not path:
@@ -118,6 +131,29 @@ def _put(client: Client, options: argparse.Namespace) -> None:
         version = client.publish(name, tensors, source=path, metadata=metadata)
         text = f"{name} version {version}: {len(tensors)} tensors of {path}"
         _show(options, {"name": name, "version": version, "tensors": len(tensors), "source": path}, text)
+
+
+def _seed(client: Client[Any], options: argparse.Namespace) -> None:
+    try:
+        from .integrations.vllm.seeder import seed
+    except ImportError as err:
+        raise ConfigurationError(f"{options.engine} cannot be loaded here: {err}") from err
+    settings = {}
+    for pair in options.settings:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise InvalidArgumentError(f"{pair}: write KEY=VALUE")
+        try:
+            settings[key] = json.loads(value)
+        except ValueError:
+            settings[key] = value
+    begin = time.monotonic()
+    found = seed(client, options.model, options.name, settings)
+    seconds = time.monotonic() - begin
+    for each in found:
+        size = tables.size(each.nbytes)
+        text = f"{each.name} version {each.version}: {each.tensors} tensors, {size} in {seconds:.1f} s"
+        _show(options, {**dataclasses.asdict(each), "seconds": round(seconds, 3)}, text)
 
 
 def read_file(path: str) -> tuple[dict[str, Any], dict[str, str]]:

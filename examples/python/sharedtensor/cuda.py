@@ -94,6 +94,16 @@ class Device:
         p.requestedHandleTypes = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         return p
 
+    def access(self, writable: bool) -> Any:
+        """Returns the right of this GPU to memory that it maps."""
+        flags = driver().CUmemAccess_flags
+        found = driver().CUmemAccessDesc()
+        found.location = self.properties().location
+        found.flags = flags.CU_MEM_ACCESS_FLAGS_PROT_READ
+        if writable:
+            found.flags = flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        return found
+
     def granularity(self) -> int:
         """Returns what sizes of such memory are multiples of."""
         flag = driver().CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -252,20 +262,76 @@ class SharedMemory(Memory):
                 undo.insert(0, ("cuMemAddressFree", base, size))
                 call("cuMemMap", base, size, 0, allocation, 0)
                 undo.insert(0, ("cuMemUnmap", base, size))
-                access = driver().CUmemAccessDesc()
-                access.location = gpu.properties().location
-                flags = driver().CUmemAccess_flags
-                access.flags = flags.CU_MEM_ACCESS_FLAGS_PROT_READ
-                if writable:
-                    access.flags = flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                call("cuMemSetAccess", base, size, [access], 1)
+                call("cuMemSetAccess", base, size, [gpu.access(writable)], 1)
         except BaseException:
             _free(gpu, undo)
             raise
         super().__init__(gpu, int(base) + offset, nbytes, writable=writable)
         self._allocation = allocation
         self._offset = offset
+        self._size = size
+        self._release_steps = undo
+        self._mapped = True
         self.release_with(undo)
+
+    def misfit(self, other: Any) -> str:
+        """Returns why `replace` cannot map `other` here, or ""."""
+        if type(other) is not SharedMemory or other.gpu is not self.gpu or self.writable or other.writable:
+            return "the memory is not of the same kind on the same GPU"
+        if not (self._mapped and other._mapped):
+            return "it is not mapped"
+        if (other.nbytes, other._offset, other._size) != (self.nbytes, self._offset, self._size):
+            return f"it has {other.nbytes} bytes at {other._offset}, not {self.nbytes} at {self._offset}"
+        return ""
+
+    def replace(self, other: SharedMemory) -> None:
+        """Maps the memory of `other` at this mapping's addresses, so that arrays over it show other bytes, read-only.
+        It waits for the GPU's work first. The caller has checked `misfit`. `other` stays as it is.
+
+        Raises CapabilityError with nothing changed while a stream captures."""
+        base = self.address - self._offset
+        with self.gpu.current():
+            call("cuCtxSynchronize")
+            allocation = call("cuMemRetainAllocationHandle", other.address - other._offset)
+            call("cuMemUnmap", base, self._size)
+            try:
+                self._map_allocation(allocation)
+            except BaseException:
+                call("cuMemRelease", allocation)
+                self._map_allocation(self._allocation)
+                raise
+            call("cuMemRelease", self._allocation)
+        self._release_steps[-1] = ("cuMemRelease", allocation)
+        self._allocation = allocation
+        self.name, self.server, self.owner = other.name, other.server, other.owner
+
+    def unmap(self) -> None:
+        """Leaves the addresses without memory until `map`, once the GPU has finished its work."""
+        if not self._mapped:
+            return
+        with self.gpu.current():
+            call("cuCtxSynchronize")
+            call("cuMemUnmap", self.address - self._offset, self._size)
+        self._mapped = False
+        del self._release_steps[0]
+
+    def map(self) -> None:
+        """Maps the memory at the same addresses after `unmap`."""
+        if self._mapped:
+            return
+        with self.gpu.current():
+            self._map_allocation(self._allocation)
+        self._release_steps.insert(0, ("cuMemUnmap", self.address - self._offset, self._size))
+        self._mapped = True
+
+    def _map_allocation(self, allocation: Any) -> None:
+        base = self.address - self._offset
+        call("cuMemMap", base, self._size, 0, allocation, 0)
+        try:
+            call("cuMemSetAccess", base, self._size, [self.gpu.access(self.writable)], 1)
+        except BaseException:
+            call("cuMemUnmap", base, self._size)
+            raise
 
     @classmethod
     def allocate(cls, gpu: Device, nbytes: int) -> SharedMemory:
@@ -458,6 +524,12 @@ def find_memory(d: Described) -> Memory:
     foreign = Memory(gpu, int(base), int(size), writable=True)
     foreign.owner = d.value
     return foreign
+
+
+def is_shared(d: Described) -> bool:
+    """Reports whether a tensor on a GPU is in memory of this package."""
+    low, high = d.span
+    return any(m.address <= low and high <= m.address + m.nbytes for m in _all_memories())
 
 
 def publish(

@@ -1,5 +1,6 @@
 """The errors of the protocol as exception classes: one for each code, and one for each type that a program may
-handle differently.
+handle differently. Each is also an instance of the built-in class that torch or the standard library raises for the
+same: ConnectionError, TimeoutError, PermissionError, TypeError, ValueError, LookupError, MemoryError, RuntimeError.
 
 What a server answers is raised as the class of its code and type. An error that has further codes (the protocol's
 `classes`) is an instance of their classes too, so that ``except`` finds it under each of them.
@@ -49,7 +50,7 @@ def _rebuild(classes: tuple[type[Error], ...], message: str, cause: Error | None
     return err
 
 
-class ProtocolError(Error):
+class ProtocolError(Error, RuntimeError):
     """The peer broke the protocol, or speaks another version of it."""
 
     code, type = 1, "protocol"
@@ -67,19 +68,19 @@ class EndpointNotFoundError(ProviderError, LookupError):
     type = "not registered"
 
 
-class SerializationError(Error):
+class SerializationError(Error, TypeError):
     """A value cannot be written or read."""
 
     code, type = 3, "encoding"
 
 
-class CapabilityError(Error):
+class CapabilityError(Error, TypeError):
     """A payload cannot be shared in place: its memory, its device, its kind of handle or its data type."""
 
     code, type = 4, "capability"
 
 
-class TaskError(Error):
+class TaskError(Error, RuntimeError):
     """A task failed, was cancelled or is not known. `__cause__` is the reason if the server sent one."""
 
     code = 5
@@ -109,19 +110,19 @@ class TaskNotCompleteError(TaskError):
     type = "not complete"
 
 
-class ConfigurationError(Error):
+class ConfigurationError(Error, RuntimeError):
     """A registration, an option or an environment makes no sense."""
 
     code, type = 6, "configuration"
 
 
-class InternalError(Error):
+class InternalError(Error, RuntimeError):
     """Anything else: what an endpoint's function returned, a panic of it."""
 
     code = 7
 
 
-class StaleHandleError(Error):
+class StaleHandleError(Error, LookupError):
     """The object or its server is gone. `reason` is "object_missing" or "server_mismatch"."""
 
     code, type = 8, "stale"
@@ -143,7 +144,7 @@ class VersionNotFoundError(NotFoundError):
     type = "version"
 
 
-class AlreadyExistsError(Error):
+class AlreadyExistsError(Error, ValueError):
     """The name is taken."""
 
     code = 17
@@ -155,7 +156,19 @@ class InvalidArgumentError(Error, ValueError):
     code, type = 18, "invalid"
 
 
-class PermissionDeniedError(Error):
+class IncompatibleError(InvalidArgumentError, RuntimeError):
+    """A state dict does not fit a module. torch raises a RuntimeError for that."""
+
+    type = "incompatible"
+
+
+class DigestError(InvalidArgumentError):
+    """The bytes of a tensor or of a version do not have the expected digest."""
+
+    type = "digest"
+
+
+class PermissionDeniedError(Error, PermissionError):
     """This process may not do that."""
 
     code, type = 19, "permission"
@@ -167,22 +180,28 @@ class ReadOnlyError(PermissionDeniedError):
     type = "read-only"
 
 
-class ResourceExhaustedError(Error):
+class ResourceExhaustedError(Error, RuntimeError):
     """A limit is reached."""
 
     code, type = 20, "limit"
 
 
-class UnsupportedError(Error):
+class UnsupportedError(Error, NotImplementedError):
     """The server does not have this operation or feature."""
 
     code, type = 21, "unsupported"
 
 
-class UnavailableError(Error):
+class UnavailableError(Error, ConnectionError):
     """No server answers, or the server is stopping or starting."""
 
     code, type = 22, "unavailable"
+
+
+class LeavingError(UnavailableError):
+    """The server says goodbye. The request did not run: the client sends it to the next server, if there is one."""
+
+    type = "leaving"
 
 
 class WorkerGoneError(UnavailableError):
@@ -209,19 +228,19 @@ class OutOfMemoryError(Error, MemoryError):
     code, type = 25, "out of memory"
 
 
-class ClosedError(Error):
+class ClosedError(Error, RuntimeError):
     """The thing was closed before."""
 
     code, type = 26, "closed"
 
 
-class ConnectionLostError(ClosedError):
+class ConnectionLostError(ClosedError, ConnectionError):
     """The connection ended before the answer arrived. The server may have executed the request."""
 
     type = "connection closed"
 
 
-class ApplicationError(Error):
+class ApplicationError(Error, RuntimeError):
     """An error of the server program's own: `type` is that program's word, `data` what it sent along."""
 
     code = 27

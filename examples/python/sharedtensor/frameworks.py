@@ -36,6 +36,11 @@ def _default() -> Framework:
     return "torch"
 
 
+def must_import(framework: str | None) -> bool:
+    """Reports whether `choose` would import torch for the first time."""
+    return framework != "numpy" and loaded_torch() is None and not _default.cache_info().currsize
+
+
 def choose(framework: str | None) -> Framework:
     """Returns the library whose tensors a program receives: `framework`, else torch if it is installed, else numpy.
     It does not depend on what the program has imported before."""

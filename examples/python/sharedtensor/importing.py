@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping as MappingABC
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,25 +15,35 @@ from .session import Session
 
 
 def import_handles(
-    handles: Sequence[messages.Handle], frame: Frame, session: Session, *, private: bool, owner: object = None
+    handles: Sequence[messages.Handle],
+    frame: Frame,
+    session: Session,
+    *,
+    private: bool,
+    owner: object = None,
+    spans: MappingABC[int, tuple[int, int]] | None = None,
 ) -> list[Any]:
     """Maps the memory of each handle, in order. Takes the descriptors of the frame that handles name.
 
     :param private: map host memory so that writes stay in this process, as torch needs it, which knows no read-only
         tensors.
     :param owner: what each mapping keeps alive.
+    :param spans: the bytes to map of some handles, by their index; others are not mapped. None for all.
 
     Raises ProtocolError for a handle that is not what it says and CapabilityError for memory of a kind that cannot be
     had here.
     """
     taken: set[int] = set()
     mappings: list[Any] = []
-    for handle in handles:
+    for i, handle in enumerate(handles):
+        if spans is not None and i not in spans:
+            continue
         fd = _take(handle, frame, taken)
         if handle.kind == "memfd":
             if fd < 0:
                 raise ProtocolError("a handle of a memfd names no descriptor")
-            mapping: Any = import_memfd(fd, handle.offset, handle.nbytes, private=private, device=handle.device)
+            low, high = (0, handle.nbytes) if spans is None else spans[i]
+            mapping: Any = import_memfd(fd, handle.offset + low, high - low, private=private, device=handle.device)
         elif handle.kind in ("cuda-fd", "cuda-ipc"):
             from . import cuda
 
@@ -42,6 +53,8 @@ def import_handles(
                 os.close(fd)
             raise CapabilityError(f"a handle of kind {handle.kind!r}, which this client cannot import")
         mapping.name, mapping.server, mapping.owner = handle.name, session.hello.server, owner
+        if spans is not None:
+            mapping.name = ""  # a part is not the memory that the server named
         mappings.append(mapping)
     return mappings
 
@@ -60,7 +73,13 @@ def _take(handle: messages.Handle, frame: Frame, taken: set[int]) -> int:
     return fd
 
 
-def check_storages(storages: Sequence[messages.Storage], mappings: Sequence[Mapping]) -> None:
+def inodes(handles: Sequence[messages.Handle], frame: Frame) -> list[tuple[int, int]]:
+    """Returns device and inode of each memfd, before `import_handles` takes the descriptors."""
+    files = [frame.files[h.file] for h in handles if h.kind == "memfd" and 0 <= h.file < len(frame.files)]
+    return [(st.st_dev, st.st_ino) for st in map(os.fstat, files)]
+
+
+def check_storages(storages: Sequence[messages.Storage], mappings: Sequence[Mapping | messages.Handle]) -> None:
     """Raises ProtocolError unless a manifest's storages are those of the handles."""
     if len(storages) != len(mappings):
         raise ProtocolError(f"a manifest of {len(storages)} storages comes with {len(mappings)} handles")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from . import digests
 from .arrays import Described, copy_bytes, copy_elements, copy_into, describe, elements_of, numpy_view
 from .errors import CapabilityError, InvalidArgumentError
 from .manifest import ALIGNMENT, TensorSpec, contiguous_strides, extent
@@ -79,15 +79,8 @@ class Layout:
 
     def with_digests(self, slab: Mapping) -> list[TensorSpec]:
         """Returns the tensors with the SHA-256 of their bytes in the slab, in row-major order."""
-        done: dict[tuple[Any, ...], bytes] = {}
-        specs = []
-        for spec in self.specs:
-            key = (spec.offset, spec.dtype, spec.shape, spec.strides)
-            if key not in done:
-                array = np.ascontiguousarray(numpy_view(slab, spec, raw=True)).reshape(-1)
-                done[key] = hashlib.sha256(array.view(np.uint8).data).digest()
-            specs.append(spec._replace(digest=done[key]))
-        return specs
+        found = digests.each(self.specs, lambda spec: numpy_view(slab, spec, raw=True))
+        return [spec._replace(digest=found[spec.name]) for spec in self.specs]
 
 
 def describe_all(state_dict: MappingABC[str, Any]) -> dict[str, Described]:
@@ -153,7 +146,7 @@ def _place(members: list[tuple[str, Described]], at: int, strided: bool) -> tupl
 def _end(spec: TensorSpec) -> int:
     """Returns the offset behind the last byte of a tensor."""
     _, high = extent(spec.shape, spec.strides)
-    return spec.offset + -(-high * spec.dtype.bits // 8)
+    return spec.offset + spec.dtype.nbytes(high)
 
 
 def _row_major(d: Described) -> bool:

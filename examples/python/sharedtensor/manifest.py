@@ -95,6 +95,16 @@ def extent(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
     return low, high + 1
 
 
+def dense_strides(shape: tuple[int, ...], strides: Sequence[int]) -> tuple[int, ...]:
+    """Returns the strides of a tensor whose elements fill their span; for others those of row-major order. Raises
+    InvalidArgumentError for a negative dimension."""
+    if any(dim < 0 for dim in shape):
+        raise InvalidArgumentError(f"the shape {shape}")
+    if any(stride < 0 for stride in strides) or extent(shape, strides)[1] != count(shape):
+        return contiguous_strides(shape)
+    return tuple(strides)
+
+
 def check_name(name: str) -> str:
     """Returns the name of a tensor or raises InvalidArgumentError."""
     if not name:
@@ -157,14 +167,17 @@ def unpack(m: messages.Manifest) -> tuple[SpecTable, dict[str, str]]:
     shapes, counts = _split_dims(_numbers("q", m.dims, "dims"), m.ranks)
     storages, offsets = _numbers("I", m.storage, "storage"), _numbers("q", m.offsets, "offsets")
     strides = _split_strides(m, shapes)
-    bits = {number: DType.of_number(number).bits for number in set(m.dtypes)}
+    dtypes = {number: DType.of_number(number) for number in set(m.dtypes)}
     sizes = [storage.nbytes for storage in m.storages]
     for i, storage in enumerate(storages):
         if storage >= len(sizes):
             raise ProtocolError(f"the tensor {names[i]!r} is in storage {storage} of {len(sizes)}")
         # Of a contiguous tensor the last byte is known by how many elements there are; those with strides are looked at
         # below.
-        end = offsets[i] + (counts[i] * bits[m.dtypes[i]] + 7) // 8
+        dtype = dtypes[m.dtypes[i]]
+        if dtype.block is not None and (not shapes[i] or shapes[i][-1] % dtype.block[0]):
+            raise ProtocolError(f"a row of the tensor {names[i]!r} is not a number of whole blocks of {dtype}")
+        end = offsets[i] + dtype.nbytes(counts[i])
         if i not in strides and (offsets[i] < 0 or end > sizes[storage]):
             raise ProtocolError(f"the tensor {names[i]!r} reaches out of its storage")
     table = SpecTable(names, m, shapes, storages, offsets, strides)
@@ -232,11 +245,11 @@ def _split_strides(m: messages.Manifest, dims: list[tuple[int, ...]]) -> dict[in
 
 def check_place(spec: TensorSpec, nbytes: int) -> None:
     """Raises ProtocolError unless all elements of a tensor lie within a storage of that many bytes."""
-    if spec.dtype.bits % 8 and not spec.contiguous:
+    if spec.dtype.packed and not spec.contiguous:
         raise ProtocolError(f"the tensor {spec.name!r} is packed and has strides")
     low, high = extent(spec.shape, spec.strides)
-    begin = spec.offset + (low * spec.dtype.bits) // 8
-    end = spec.offset + (high * spec.dtype.bits + 7) // 8
+    begin = spec.offset + spec.dtype.nbytes(low)
+    end = spec.offset + spec.dtype.nbytes(high)
     if spec.offset < 0 or begin < 0 or end > nbytes:
         raise ProtocolError(f"the tensor {spec.name!r} reaches out of its storage")
 

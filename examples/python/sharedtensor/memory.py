@@ -16,11 +16,12 @@ import os
 import threading
 import weakref
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from . import forks
+from . import forks, system
 from .errors import CapabilityError, InvalidArgumentError, OutOfMemoryError, ProtocolError
 
 F_ADD_SEALS, F_GET_SEALS, F_SETLEASE = 1033, 1034, 1024
@@ -35,16 +36,38 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mremap.restype = ctypes.c_void_p
+_libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
 _MAP_FAILED = ctypes.c_void_p(-1).value
-_MAP_NORESERVE = 0x4000
+_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
+_MREMAP_MAYMOVE = 1
 
 
-def _map(length: int, prot: int, flags: int, fd: int, offset: int) -> int:
-    address = _libc.mmap(None, length, prot, flags, fd, offset)
+def _map(length: int, prot: int, flags: int, fd: int, offset: int, at: int | None = None) -> int:
+    return _mapped(_libc.mmap(at, length, prot, flags, fd, offset), length)
+
+
+def _mapped(address: int | None, length: int) -> int:
+    """Returns the address that a system call returned. Raises OutOfMemoryError if the call failed."""
     if address is None or address == _MAP_FAILED:
         err = ctypes.get_errno()
         raise OutOfMemoryError(f"mapping {length} bytes: {os.strerror(err)}")
     return int(address)
+
+
+def duplicate(address: int, length: int) -> int:
+    """Maps the pages of a shared mapping a second time, with the same access, and returns the address.
+
+    The kernel permits this also for memory that is sealed against new writable mappings.
+    """
+    return _mapped(_libc.mremap(address, 0, length, _MREMAP_MAYMOVE), length)
+
+
+def map_private(address: int, length: int, fd: int, offset: int = 0) -> None:
+    """Replaces the pages at an address by those of a file, copied on write. Threads that read meanwhile see either the
+    old or the new pages."""
+    flags = _mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
+    _map(length, _mmap.PROT_READ | _mmap.PROT_WRITE, flags, fd, offset, address)
 
 
 def _unmap(address: int, length: int, fd: int) -> None:
@@ -72,6 +95,7 @@ class Mapping:
         "device",
         "fd",
         "file_offset",
+        "mapped",
         "name",
         "nbytes",
         "owner",
@@ -94,19 +118,28 @@ class Mapping:
         except BaseException:
             os.close(fd)
             raise
-        self.address = base + skip
+        self._hold(base, length, fd, offset, skip)
         self.nbytes = nbytes
         self.writable = writable
         self.private = private
+        self.device = device
+        _registry.add(self)
+
+    def _hold(self, base: int, length: int, fd: int, offset: int = 0, skip: int = 0) -> None:
+        """Takes a mapped range and its descriptor, which end with this object."""
+        self.address = base + skip
+        self.nbytes = length - skip
+        self.writable = False
+        self.private = False
         self.fd = fd
         self.file_offset = offset
-        self.device = device
+        self.mapped = True
+        self.device = bytes(16)
         self.name = ""
         self.server = ""
         self.owner: object = None
         self._finalizer = weakref.finalize(self, _unmap, base, length, fd)
         self._finalizer.atexit = False  # the kernel does that, and arrays may be in use until the very end
-        _registry.add(self)
 
     def buffer(self) -> Any:
         """Returns a writable ctypes array over all bytes, which keeps the mapping alive. Writing is
@@ -125,6 +158,55 @@ class Mapping:
         memory allows it."""
         del writable
         return os.dup(self.fd)
+
+    def misfit(self, other: Mapping) -> str:
+        """Returns why `replace` cannot map `other` here, or ""."""
+        if type(other) is not Mapping or self.writable or self.private != other.private:
+            return "the memory is not of the same kind"
+        if not (self.mapped and other.mapped):
+            return "it is not mapped"
+        if (other.nbytes, self._skip(other)) != (self.nbytes, self._skip(self)):
+            return f"it has {other.nbytes} bytes at {other.file_offset}, not {self.nbytes} at {self.file_offset}"
+        return ""
+
+    @staticmethod
+    def _skip(mapping: Mapping) -> int:
+        return mapping.file_offset % PAGE if mapping.nbytes else 0
+
+    def replace(self, other: Mapping) -> None:
+        """Maps the memory of `other` at this mapping's addresses, so that arrays over it show other bytes. What this
+        process wrote to its private pages is lost. The caller has checked `misfit`. `other` stays as it is."""
+        self._map_file(other.fd, other.file_offset)
+        os.dup2(other.fd, self.fd, inheritable=False)
+        self.file_offset = other.file_offset
+        self.name, self.server, self.owner = other.name, other.server, other.owner
+
+    def unmap(self) -> None:
+        """Leaves the addresses without memory until `map`. Using them is a fault."""
+        base, length = self._pages()
+        flags = _mmap.MAP_PRIVATE | _mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE
+        _map(length, 0, flags, -1, 0, base)
+        self.mapped = False
+
+    def map(self) -> None:
+        """Maps the memory at the same addresses after `unmap`, without what this process wrote to private pages. Does
+        nothing if it is mapped."""
+        if not self.mapped:
+            self._map_file(self.fd, self.file_offset)
+            self.mapped = True
+
+    def _pages(self) -> tuple[int, int]:
+        """Returns the address and the length of the mapped pages."""
+        skip = self._skip(self)
+        return self.address - skip, -(-max(skip + self.nbytes, 1) // PAGE) * PAGE
+
+    def _map_file(self, fd: int, offset: int) -> None:
+        base, length = self._pages()
+        start = offset - (self.address - base)
+        if self.private:
+            map_private(base, length, fd, start)
+        else:
+            _map(length, _mmap.PROT_READ, _mmap.MAP_SHARED | _MAP_FIXED, fd, start, base)
 
     def changed(self, low: int, high: int) -> bool:
         """Reports whether this process has written to a private mapping between two addresses: then its bytes are no
@@ -210,6 +292,11 @@ class _Registry:
 _registry = _Registry()
 
 
+def register(mapping: Mapping) -> None:
+    """Makes a mapping findable, so that its tensors are passed in place."""
+    _registry.add(mapping)
+
+
 def find(address: int, nbytes: int) -> Mapping | None:
     """Returns the mapping that has all of these bytes, or None for ordinary memory."""
     return _registry.find(address, nbytes)
@@ -242,6 +329,8 @@ def import_memfd(
 
 
 _numbers = itertools.count(1)
+_LARGE = 64 << 20
+"""Memory of more bytes is compared with what the system has."""
 
 
 def _pages(nbytes: int) -> int:
@@ -251,6 +340,8 @@ def _pages(nbytes: int) -> int:
 
 def _create(size: int) -> int:
     """Returns the descriptor of a new memfd of `size` zero bytes, sealed against any other size."""
+    if size > _LARGE and size > (free := system.available()):  # the kernel would kill processes to find the pages
+        raise OutOfMemoryError(f"{size} bytes of shared memory: {free} are available")
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
         try:
@@ -387,6 +478,12 @@ class _Shelf:
             dropped, self._slabs = self._slabs[:first], self._slabs[first:]
         del dropped  # unmapped without the lock
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all free slabs."""
+        with self._lock:
+            return sum(slab.size for _, slab in self._slabs)
+
     def clear(self) -> None:
         """Drops all slabs."""
         with self._lock:
@@ -429,9 +526,26 @@ class SlabPool:
         """Takes a slab back, to reuse it once no other process has it."""
         self._shelf.put(self, slab)
 
+    @property
+    def stats(self) -> PoolStats:
+        """What the pool has done so far."""
+        return PoolStats(self.made, self.reused)
+
     def close(self) -> None:
         """Drops all free slabs. Memory that others have stays theirs."""
         self._shelf.clear()
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """What a pool has done.
+
+    :ivar made: the number of slabs it made.
+    :ivar reused: the number of times that it used one again.
+    """
+
+    made: int
+    reused: int
 
 
 class SlabPools:
@@ -457,6 +571,11 @@ class SlabPools:
     def reused(self) -> int:
         """How many times a slab was reused, for all purposes."""
         return self.publications.reused + self.arguments.reused + self.results.reused
+
+    @property
+    def free(self) -> int:
+        """The bytes of free slabs, for all purposes."""
+        return self._shelf.nbytes
 
     def close(self) -> None:
         """Drops all free slabs. Memory that others have stays theirs."""

@@ -111,6 +111,10 @@ class EndpointInfo(Message):
     uncached: U64 = 0
     workers: list[EndpointWorker] = field(default_factory=list)
     writable: bool = False
+    in_tensor: str = ""
+    out_tensor: str = ""
+    batch_max: U64 = 0
+    batch_delay: Size = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -188,6 +192,7 @@ class FieldInfo(Message):
     type: str = ""
     optional: bool = False
     fields: list[FieldInfo] = field(default_factory=list)
+    tensor: str = ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -457,6 +462,7 @@ class Publish(Message):
     source: str = ""
     digests: bool = False
     after: U64 = 0
+    retain: Retention | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -470,6 +476,12 @@ class Reference(Message):
     endpoint: str = ""
     refs: U64 = 0
     nbytes: U64 = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class Refusals(Message):
+    right: str
+    count: U64
 
 
 @dataclass(kw_only=True, slots=True)
@@ -497,6 +509,13 @@ class Request(Message):
 
 
 @dataclass(kw_only=True, slots=True)
+class Retention(Message):
+    versions: U64 = 0
+    age: Size = 0
+    nbytes: U64 = 0
+
+
+@dataclass(kw_only=True, slots=True)
 class ReturnSlabs(Message):
     returned: list[U64] = field(default_factory=list)
     dropped: list[U64] = field(default_factory=list)
@@ -508,6 +527,12 @@ class Returned(Message):
     handles: list[Handle] = field(default_factory=list)
     object: ObjectRef | None = None
     cached: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class Rollback(Message):
+    name: str
+    version: U64 = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -531,6 +556,7 @@ class ServerInfo(Message):
     capabilities: Capabilities
     memory: list[MemoryUse] = field(default_factory=list)
     limits: list[LimitUse] = field(default_factory=list)
+    refusals: list[Refusals] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)

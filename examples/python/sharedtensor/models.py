@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
-from . import tables
-from .arrays import Array, numpy_view, torch_view
-from .errors import CapabilityError, ClosedError
+from . import digests, tables
+from .arrays import Described, numpy_view, torch_view
+from .dlpack import HostArray
+from .errors import CapabilityError, ClosedError, IncompatibleError
 from .frameworks import Framework
 from .lease import Lease
 from .manifest import TensorSpec
+from .tensors import A, Index
 
 
-class StateDict(Mapping[str, Array]):
+class StateDict(Mapping[str, A]):
     """Named tensors over shared memory. A tensor is made at its first use. Each keeps the memory alive.
 
     Names that share their bytes (tied weights) give the same tensor. Arrays of numpy are read-only. torch has no
@@ -37,12 +40,12 @@ class StateDict(Mapping[str, Array]):
         )
         self._mappings: Sequence[Any] | None = list(mappings)
         self._framework = framework
-        self._made: dict[tuple[Any, ...], Array] = {}
+        self._made: dict[tuple[Any, ...], A] = {}
         self.metadata = dict(metadata)
 
     # ---- the mapping
 
-    def __getitem__(self, name: str) -> Array:
+    def __getitem__(self, name: str) -> A:
         spec = self._specs[name]
         key = (spec.storage, spec.offset, spec.dtype.number, spec.shape, spec.strides)
         found = self._made.get(key)
@@ -50,7 +53,7 @@ class StateDict(Mapping[str, Array]):
             found = self._made[key] = self._make(spec)
         return found
 
-    def _make(self, spec: TensorSpec) -> Array:
+    def _make(self, spec: TensorSpec) -> Any:
         mapping = self.mappings[spec.storage]
         if not hasattr(mapping, "view"):
             return mapping.tensor(spec, self._framework)
@@ -99,6 +102,16 @@ class StateDict(Mapping[str, Array]):
         view.flags.writeable = False
         return view
 
+    def file(self, storage: int = 0) -> str:
+        """Returns the path of a storage's memory, ``/proc/self/fd/N``, for readers of the format that the memory has:
+        GGUF, or safetensors if the owner loads with ``--file-layout``. The path is valid in this process while the
+        model is open and one of its arrays or the model itself is alive. Raises CapabilityError for memory of a device
+        or memory that is only a part of a file."""
+        mapping = self.mappings[storage]
+        if not hasattr(mapping, "view") or mapping.fd < 0 or mapping.file_offset:
+            raise CapabilityError(f"the storage {storage} is not a whole file in host memory")
+        return f"/proc/self/fd/{mapping.fd}"
+
     def tied(self) -> list[list[str]]:
         """Returns the groups of names that share their bytes, in the order of publishing."""
         groups: dict[tuple[int, int], list[str]] = {}
@@ -106,6 +119,37 @@ class StateDict(Mapping[str, Array]):
             if spec.numel:
                 groups.setdefault((spec.storage, spec.offset), []).append(spec.name)
         return [names for names in groups.values() if len(names) > 1]
+
+    def dlpack(self, name: str) -> Any:
+        """Returns a tensor for libraries that take it by DLPack, such as JAX: see `to_dlpack`. numpy and torch need not
+        have its type."""
+        spec = self._specs[name]
+        mapping = self.mappings[spec.storage]
+        if not hasattr(mapping, "view"):
+            return mapping.tensor(spec, self._framework)
+        bits = self.raw(name)
+        return HostArray(Described(bits, spec.dtype, spec.shape, spec.strides, mapping.address + spec.offset))
+
+    def get_slice(self, name: str) -> TensorSlice[A]:
+        """Returns a tensor that is made when it is indexed, as ``safe_open(...).get_slice`` of safetensors does."""
+        return TensorSlice(self, self._specs[name])
+
+    def verify(self, expected: bytes | str | None = None) -> bytes:
+        """Computes the digests of all tensors, compares them, and returns the digest of the whole.
+
+        :param expected: of the whole, as bytes or in hexadecimal: what `Client.digest` returned, or a known value.
+
+        The digests of tensors that the publisher sent are compared too. Raises DigestError if one is different, and
+        InvalidArgumentError if there is none to compare with. It reads all bytes, with several threads.
+        """
+        return digests.check(self._specs, self._bits, expected)
+
+    def _bits(self, spec: TensorSpec) -> np.ndarray[Any, Any]:
+        mapping = self.mappings[spec.storage]
+        if hasattr(mapping, "view"):
+            return self.raw(spec.name)
+        copied: np.ndarray[Any, Any] = mapping.tensor(spec, "numpy").numpy()
+        return copied
 
     # ---- the end
 
@@ -146,7 +190,28 @@ class StateDict(Mapping[str, Array]):
         return self.table()._repr_html_()
 
 
-class Model(StateDict):
+class TensorSlice(Generic[A]):
+    """A tensor of a state dict that is not made yet. Indexing returns a part of it, over the same memory."""
+
+    def __init__(self, tensors: StateDict[A], spec: TensorSpec) -> None:
+        self._tensors = tensors
+        self._spec = spec
+
+    def get_shape(self) -> list[int]:
+        """Returns its dimensions."""
+        return list(self._spec.shape)
+
+    def get_dtype(self) -> str:
+        """Returns its type by the name of safetensors, such as "BF16", or of the protocol where that has none."""
+        return self._spec.dtype.safetensors or str(self._spec.dtype)
+
+    def __getitem__(self, index: Index) -> A:
+        whole: Any = self._tensors[self._spec.name]
+        part: A = whole[index]
+        return part
+
+
+class Model(StateDict[A]):
     """A version of a name, as `Client.acquire` returns it.
 
     The lease on it is released when the last tensor over its memory is gone, or by `release`. A pickle of a model is a
@@ -154,6 +219,7 @@ class Model(StateDict):
 
     :ivar name: that it is published under.
     :ivar version: of it.
+    :ivar partial: whether it has only some tensors of the version.
     """
 
     def __init__(
@@ -170,6 +236,7 @@ class Model(StateDict):
         self.name = name
         self.version = version
         self._lease = lease
+        self.partial = False
 
     @property
     def stale(self) -> str:
@@ -180,6 +247,52 @@ class Model(StateDict):
     def server(self) -> str:
         """Identifies the server's published versions: another text after a restart without adoption."""
         return self._lease.server
+
+    def remap(self, newer: Model[Any]) -> None:
+        """Maps the memory of another version at the addresses of this one. All tensors over this model's memory then
+        show the values of that version: parameters, captured graphs and compiled functions stay as they are.
+
+        :param newer: a version with the same layout. It is closed; its lease passes to this model, whose `version` and
+            metadata change. The lease on the former version is released.
+
+        Writes of this process to the tensors are lost. Do not compute with the tensors meanwhile: a computation would
+        see some tensors of each version. Raises IncompatibleError, with nothing changed, if the layouts are different
+        or the memory cannot be mapped elsewhere (cuda-ipc), and OutOfMemoryError if the system refuses a mapping. Then
+        close the model: if it has several storages, some may show the newer version.
+        """
+        mappings, others = self.mappings, newer.mappings
+        wrong = _different(self._specs, newer._specs)
+        if not wrong:
+            pairs = itertools.zip_longest(mappings, others)
+            wrong = next((text for a, b in pairs if (text := _misfit(a, b))), "")
+        if wrong:
+            raise IncompatibleError(f"version {newer.version} of {newer.name!r} has another layout: {wrong}")
+        for mapping, other in zip(mappings, others, strict=True):
+            mapping.replace(other)
+        self._lease, newer._lease = newer._lease, self._lease
+        self._specs, self.metadata = newer._specs, newer.metadata
+        self.name, self.version = newer.name, newer.version
+        newer.close()
+
+    def unmap(self) -> None:
+        """Leaves the addresses of the tensors without memory until `map`. The lease stays. A process that uses the
+        tensors meanwhile is ended by a fault. Raises CapabilityError for memory that cannot be mapped again
+        (cuda-ipc)."""
+        self._check_mappable()
+        for mapping in self.mappings:
+            mapping.unmap()
+
+    def map(self) -> None:
+        """Maps the memory at the same addresses again after `unmap`. Does nothing if it is mapped. Raises
+        OutOfMemoryError."""
+        self._check_mappable()
+        for mapping in self.mappings:
+            mapping.map()
+
+    def _check_mappable(self) -> None:
+        for mapping in self.mappings:
+            if not hasattr(mapping, "unmap"):
+                raise CapabilityError(f"memory of {self.name!r} cannot be mapped again: it is of kind cuda-ipc")
 
     def release(self) -> None:
         """Releases the lease at once, although there may be tensors. The server may then free the version. Tensors
@@ -195,9 +308,10 @@ class Model(StateDict):
 
         if self._mappings is None:
             raise ClosedError(f"{self.name!r} version {self.version} is closed and cannot be pickled")
-        return pickling.attach, (*self._lease.place, self.server, self.name, self.version, self._framework)
+        tensors = list(self._specs) if self.partial else None
+        return pickling.attach, (*self._lease.place, self.server, self.name, self.version, self._framework, tensors)
 
-    def __enter__(self) -> Model:
+    def __enter__(self) -> Model[A]:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -208,3 +322,23 @@ class Model(StateDict):
         return f"{self.name!r} version {self.version}: {len(self)} tensors, {size}" + (
             f", stale: {self.stale}" if self.stale else ""
         )
+
+
+def _different(specs: Mapping[str, TensorSpec], others: Mapping[str, TensorSpec]) -> str:
+    """Returns the first difference of two layouts, digests aside, or ""."""
+    for name, spec in specs.items():
+        other = others.get(name)
+        if other is None:
+            return f"it has no {name}"
+        if other._replace(digest=spec.digest) != spec:
+            return f"{name} is {other.dtype} {other.shape} at {other.storage}:{other.offset}"
+    return next((f"{name} is new" for name in others if name not in specs), "")
+
+
+def _misfit(mapping: Any, other: Any) -> str:
+    if mapping is None or other is None:
+        return "it has another number of storages"
+    if not hasattr(mapping, "misfit"):
+        return "this memory cannot be mapped anew"
+    text: str = mapping.misfit(other)
+    return text

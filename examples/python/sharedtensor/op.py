@@ -31,6 +31,7 @@ class Op(IntEnum):
     WATCH = 8
     UNWATCH = 9
     DIGESTS = 10
+    ROLLBACK = 11
     CALL = 32
     ENDPOINTS = 33
     SERVER_INFO = 34

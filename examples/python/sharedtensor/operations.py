@@ -91,6 +91,17 @@ def withdraw(name: str) -> Operation[None]:
     ).named(f"withdraw {name!r}")
 
 
+def rollback(name: str, version: int) -> Operation[int]:
+    """Publishes the memory of a superseded version again."""
+    return mapped(
+        Op.ROLLBACK,
+        messages.Rollback(name=name, version=version),
+        messages.Published,
+        lambda done: done.version,
+        repeatable=False,
+    ).named(f"roll back {name!r}")
+
+
 def info(name: str, version: int, manifest: bool) -> Operation[messages.InfoResult]:
     """Requests the description of a name."""
     return plain(Op.INFO, messages.Info(name=name, version=version, manifest=manifest), messages.InfoResult).named(

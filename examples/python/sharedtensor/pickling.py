@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import Any
 
-from . import forks
+from . import catalog, forks
 from .client import Client, connect
 from .errors import StaleHandleError
+from .frameworks import Framework, choose
 from .models import Model
 from .tasks import Task
 
@@ -25,13 +27,21 @@ def shared_client(path: str, uid: int | None) -> Client:
     return client
 
 
-def attach(path: str, uid: int | None, server: str, name: str, version: int, framework: str) -> Model:
+def attach(
+    path: str,
+    uid: int | None,
+    server: str,
+    name: str,
+    version: int,
+    framework: Framework,
+    tensors: list[str] | None = None,
+) -> Model[Any]:
     """Acquires the model that a pickle refers to. Raises VersionNotFoundError if the owner has freed the version, and
     StaleHandleError if the owner was replaced by another."""
     client = shared_client(path, uid)
     if client._session().published != server:
         raise StaleHandleError(f"the owner that had {name!r} version {version} is gone: acquire it anew")
-    return client.acquire(name, version, framework=framework)
+    return client._run(catalog.acquire(name, version, choose(framework), client._leases, tensors))
 
 
 def task(path: str, uid: int | None, id: str) -> Task:
@@ -43,4 +53,5 @@ def client(
     path: str, framework: str | None, timeout: float | None, reconnect: float, uid: int | None, keep: int
 ) -> Client:
     """Connects with the options of the client that was pickled."""
-    return connect(path, framework=framework, timeout=timeout, reconnect=reconnect, uid=uid, keep=keep)
+    how: Any = framework
+    return connect(path, framework=how, timeout=timeout, reconnect=reconnect, uid=uid, keep=keep)

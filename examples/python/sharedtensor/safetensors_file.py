@@ -22,28 +22,6 @@ from .manifest import contiguous_strides, count
 from .models import StateDict
 
 MAX_HEADER = 100_000_000
-_NAMES = {
-    "BOOL": DType.BOOL,
-    "U8": DType.UINT8,
-    "I8": DType.INT8,
-    "I16": DType.INT16,
-    "U16": DType.UINT16,
-    "I32": DType.INT32,
-    "U32": DType.UINT32,
-    "I64": DType.INT64,
-    "U64": DType.UINT64,
-    "F16": DType.FLOAT16,
-    "BF16": DType.BFLOAT16,
-    "F32": DType.FLOAT32,
-    "F64": DType.FLOAT64,
-    "C64": DType.COMPLEX64,
-    "F8_E4M3": DType.FLOAT8_E4M3FN,
-    "F8_E5M2": DType.FLOAT8_E5M2,
-    "F8_E8M0": DType.FLOAT8_E8M0FNU,
-    "F8_E4M3FNUZ": DType.FLOAT8_E4M3FNUZ,
-    "F8_E5M2FNUZ": DType.FLOAT8_E5M2FNUZ,
-}
-_TITLES = {dtype: name for name, dtype in _NAMES.items()}
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Described], dict[str, str]]:
@@ -73,7 +51,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Described], dict[str, 
 
 
 def _tensor(data: Any, start: int, entry: Mapping[str, Any]) -> Described:
-    dtype = _NAMES.get(entry["dtype"])
+    dtype = DType.of_safetensors(entry["dtype"])
     if dtype is None:
         raise ValueError(f"the type {entry['dtype']} is not known")
     shape = tuple(entry["shape"])
@@ -82,10 +60,12 @@ def _tensor(data: Any, start: int, entry: Mapping[str, Any]) -> Described:
         raise ValueError(f"a tensor of shape {shape} at {begin} to {end}")
     if end - begin != dtype.nbytes(count(shape)):
         raise ValueError(f"{end - begin} bytes for {dtype} of shape {shape}")
-    raw = data[start + begin : start + end].view(dtype.bits_numpy) if (start + begin) % (dtype.bits // 8) == 0 else None
-    if raw is None:
-        raw = np.frombuffer(data[start + begin : start + end].tobytes(), dtype.bits_numpy)
-    raw = raw.reshape(shape)
+    raw = data[start + begin : start + end]
+    if (start + begin) % dtype.bits_numpy.itemsize:
+        raw = np.frombuffer(raw.tobytes(), np.uint8)
+    raw = raw.view(dtype.bits_numpy)
+    if not dtype.packed:
+        raw = raw.reshape(shape)
     return Described(raw, dtype, shape, contiguous_strides(shape), int(raw.__array_interface__["data"][0]))
 
 
@@ -104,10 +84,10 @@ def write(path: str | os.PathLike[str], tensors: StateDict) -> int:
             metadata[spec.name] = first[key]
             continue
         first[key] = spec.name
-        if spec.dtype not in _TITLES:
+        if not spec.dtype.safetensors:
             raise CapabilityError(f"the tensor {spec.name!r}: safetensors files have no type {spec.dtype}")
         header[spec.name] = {
-            "dtype": _TITLES[spec.dtype],
+            "dtype": spec.dtype.safetensors,
             "shape": list(spec.shape),
             "data_offsets": [at, at + spec.nbytes],
         }

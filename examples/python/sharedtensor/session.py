@@ -20,6 +20,7 @@ from .errors import (
     DeadlineExceededError,
     Error,
     ForkError,
+    LeavingError,
     PermissionDeniedError,
     ProtocolError,
     UnavailableError,
@@ -302,11 +303,16 @@ class Session:
             return ConnectionLostError("the server has ended the connection")
         if frame.kind != Kind.GOODBYE:
             self._deliver(frame)
-            return None
+            return self._answered()
         bye = messages.Goodbye.decode(frame.body)
         with self._lock:  # new requests are refused; answers that are owed still come
-            self.closed = self.closed or UnavailableError(f"the server says goodbye: {bye.reason or 'no reason given'}")
-        return None
+            self.closed = self.closed or LeavingError(f"the server says goodbye: {bye.reason or 'no reason given'}")
+        return self._answered()
+
+    def _answered(self) -> Error | None:
+        """Returns the error that ends the session after a goodbye when no answers are owed any more, or None."""
+        with self._lock:
+            return self.closed if isinstance(self.closed, LeavingError) and not self._pending else None
 
     def _deliver(self, frame: Frame) -> None:
         if frame.kind == Kind.EVENT:

@@ -18,6 +18,7 @@ from .memory import SlabPools
 from .op import Op, TaskEventKind
 from .operations import Operation, mapped
 from .session import Session
+from .tensors import Value
 from .wire_errors import exception_of
 
 if TYPE_CHECKING:
@@ -139,17 +140,17 @@ class Task:
     :ivar info: the newest that is known.
     """
 
-    def __init__(self, client: Client, info: TaskInfo) -> None:
+    def __init__(self, client: Client[Any], info: TaskInfo) -> None:
         self._client = client
         self.id = info.id
         self.info = info
 
-    def refresh(self) -> TaskInfo:
+    def refresh(self, *, timeout: float | None = None) -> TaskInfo:
         """Requests the present state."""
-        self.info = self._client._run(info(self.id))
+        self.info = self._client._run(info(self.id), timeout=timeout)
         return self.info
 
-    def wait(self, *, progress: Callable[[TaskInfo], object] | None = None, timeout: float | None = None) -> Any:
+    def wait(self, *, progress: Callable[[TaskInfo], object] | None = None, timeout: float | None = None) -> Value:
         """Waits for the end and returns the result, as `result` does.
 
         :param progress: called with each change that is seen, such as ``print``.
@@ -158,7 +159,7 @@ class Task:
         for change in self.changes(timeout=timeout, each=progress is not None):
             if progress is not None:
                 progress(change)
-        return self.result()
+        return self.result(timeout=timeout)
 
     def changes(self, *, timeout: float | None = None, each: bool = True) -> Iterator[TaskInfo]:
         """Yields the task as it changes, ending with its end; with `each` false only its end."""
@@ -175,21 +176,22 @@ class Task:
                 return
             after = self.info.seq
 
-    def result(self) -> Any:
+    def result(self, *, timeout: float | None = None) -> Value:
         """Returns the result of the task, its tensors in place. Raises TaskFailedError with the function's error as
         `__cause__`, TaskCancelledError, and TaskNotCompleteError while it runs."""
-        return self._client._result_of(self.id)[0]
+        result: Value = self._client._result_of(self.id, timeout)[0]
+        return result
 
-    def object(self) -> Object:
+    def object(self, *, timeout: float | None = None) -> Object:
         """Returns the result of a managed endpoint as its object."""
-        found = self._client._result_of(self.id)[1]
+        found = self._client._result_of(self.id, timeout)[1]
         if found is None:
             raise TaskError(f"the result of {self.info.endpoint} is no managed object")
         return found
 
-    def cancel(self) -> bool:
+    def cancel(self, *, timeout: float | None = None) -> bool:
         """Cancels it. Returns False if it had ended."""
-        return self._client._run(cancel(self.id))
+        return self._client._run(cancel(self.id), timeout=timeout)
 
     def __reduce__(self) -> Any:
         from . import pickling

@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic
 
 from . import forks, messages
 from .errors import ClosedError, DeadlineExceededError, Error, NotFoundError
@@ -16,6 +16,7 @@ from .frames import Frame
 from .models import Model
 from .op import EventKind, Op
 from .session import Session
+from .tensors import A
 
 if TYPE_CHECKING:
     from .client import Client
@@ -45,7 +46,7 @@ class Watch:
 
     def __init__(
         self,
-        client: Client,
+        client: Client[Any],
         names: tuple[str, ...],
         on_event: Callable[[Event], None] | None = None,
         on_change: Callable[[], None] | None = None,
@@ -195,7 +196,7 @@ def _listener(watch: Watch) -> Callable[[Frame], None]:
     return receive
 
 
-class Follower:
+class Follower(Generic[A]):
     """The newest version of a name, as `Client.follow` returns it. Closing or dropping it ends the watch.
 
     A version is acquired when the program requests it, not when it is published. A slow program skips versions.
@@ -205,7 +206,7 @@ class Follower:
     _acquire_lock: threading.Lock
 
     def __init__(
-        self, client: Client, name: str, framework: str | None, on_change: Callable[[], None] | None = None
+        self, client: Client[Any], name: str, framework: str | None, on_change: Callable[[], None] | None = None
     ) -> None:
         """`on_change` is called from any thread after each event of the name, and at the end."""
         self._client = client
@@ -214,7 +215,7 @@ class Follower:
         forks.track(self, _changed=threading.Condition, _acquire_lock=threading.Lock)
         self._newest = 0
         self._on_change = on_change
-        self._current: Model | None = None
+        self._current: Model[A] | None = None
         me = weakref.ref(self)  # a follower that is dropped goes at once, not with the next garbage collection
 
         def receive(event: Event) -> None:
@@ -250,11 +251,11 @@ class Follower:
         return self._newest
 
     @property
-    def current(self) -> Model:
+    def current(self) -> Model[A]:
         """The newest version, acquired if it is not the one from before. Waits for the first one to be published."""
         return self.wait_newer(0)
 
-    def wait_newer(self, version: int | None = None, timeout: float | None = None) -> Model:
+    def wait_newer(self, version: int | None = None, timeout: float | None = None) -> Model[A]:
         """Waits until there is a later version than `version` and returns the newest.
 
         :param version: None for that of the model that was returned last. A new server
@@ -296,17 +297,17 @@ class Follower:
             if self._watch._closed is not None:
                 raise ClosedError(str(self._watch._closed))
 
-    def _take(self) -> Model:
+    def _take(self) -> Model[A]:
         with self._acquire_lock:
             last = self._current
             if last is None or last.version != self._newest or last.server != self._server():
-                self._current = self._client.acquire(self._name, framework=self._framework)
+                self._current = self._client.acquire(self._name, framework=self._framework)  # type: ignore[arg-type]
                 with self._changed:
                     self._newest = max(self._newest, self._current.version)
             assert self._current is not None
             return self._current
 
-    def __iter__(self) -> Iterator[Model]:
+    def __iter__(self) -> Iterator[Model[A]]:
         """Yields the newest version, then each time a newer one is there the newest."""
         version = 0
         while True:
@@ -323,7 +324,7 @@ class Follower:
         self._watch.fail(ClosedError("the follower is closed"))
         self._watch.close()
 
-    def __enter__(self) -> Follower:
+    def __enter__(self) -> Follower[A]:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
+
+import numpy as np
 
 from . import cbor, forks, frameworks, messages, values
 from .errors import (
@@ -48,6 +50,11 @@ class Function:
     :ivar managed: results are objects that the owner keeps while they have references.
     :ivar task: calls run as tasks of the owner.
     :ivar timeout: seconds that a run may take; None for any time.
+    :ivar batch: the maximum number of requests that the gateway may join into one call, and how many seconds a request
+        may wait for others. Tensors are joined along their first dimension, and the result needs as many rows.
+
+    Tensors are declared with ``Annotated[torch.Tensor, "float32[-1,3]"]``: the gateway's inference protocol reports the
+    declaration and refuses other tensors.
     """
 
     run: Callable[..., Any]
@@ -55,6 +62,7 @@ class Function:
     managed: bool = False
     task: bool = False
     timeout: float | None = None
+    batch: tuple[int, float] | None = None
 
     @property
     def streams(self) -> bool:
@@ -64,13 +72,20 @@ class Function:
     def describe(self, name: str) -> messages.EndpointInfo:
         """Returns the description for the owner."""
         signature = _signature(self.run) or inspect.Signature()
+        hints = _hints(self.run)
+        most, delay = self.batch or (0, 0.0)
         fields: list[messages.FieldInfo] = []
         for p in signature.parameters.values():
             if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
                 fields = []
                 break
             optional = p.default is not p.empty
-            fields.append(messages.FieldInfo(name=p.name, type=_type_name(p.annotation), optional=optional))
+            hint = hints.get(p.name)
+            fields.append(
+                messages.FieldInfo(
+                    name=p.name, type=_type_name(hint or p.annotation), optional=optional, tensor=_declared(hint)
+                )
+            )
         return messages.EndpointInfo(
             name=name,
             task=self.task,
@@ -80,8 +95,11 @@ class Function:
             single_flight=self.cache,
             timeout=int((self.timeout or 0) * 1e9),
             in_="" if fields else "any",
-            out=_type_name(signature.return_annotation),
+            out=_type_name(hints.get("return", signature.return_annotation)),
             in_fields=fields,
+            out_tensor=_declared(hints.get("return")),
+            batch_max=most,
+            batch_delay=int(delay * 1e9),
         )
 
 
@@ -93,11 +111,36 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the annotations of a function; none if a name in them is not defined at run time."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _declared(annotation: Any) -> str:
+    """Returns the declaration of a tensor in an annotation: the first text of its metadata."""
+    texts = (one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, str))
+    return next(texts, "")
+
+
 def _type_name(annotation: Any) -> str:
     if annotation is inspect.Signature.empty:
         return "any"
+    annotation = getattr(annotation, "__origin__", annotation) if hasattr(annotation, "__metadata__") else annotation
+    if _is_tensor(annotation):
+        return "tensor.Tensor"
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", None) or str(annotation)
     return text[: _LONGEST_NAME // 4]  # a character has four bytes at most
+
+
+def _is_tensor(annotation: Any) -> bool:
+    """Reports whether an annotation is the class of numpy's arrays or of torch's tensors."""
+    cls = get_origin(annotation) or annotation
+    torch = frameworks.loaded_torch()
+    tensors = (np.ndarray,) if torch is None else (np.ndarray, torch.Tensor)
+    return isinstance(cls, type) and issubclass(cls, tensors)
 
 
 class Call:
@@ -167,7 +210,7 @@ class Offer:
 
     def __init__(
         self,
-        client: Client,
+        client: Client[Any],
         functions: Mapping[str, Function | Callable[..., Any]],
         *,
         calls: int,

@@ -4,6 +4,7 @@ process."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -128,6 +129,95 @@ def make_owner(programs: Path, folder: Path) -> Iterator[Callable[..., Owner]]:
     yield make
     for owner in made:
         owner.stop()
+
+
+class Gateway:
+    """A gateway in a separate process, on free ports, and with an owner that accepts offers.
+
+    :ivar http: the URL of its HTTP listener; `grpc` is HOST:PORT and `nats` a URL.
+    """
+
+    def __init__(self, programs: Path, folder: Path, *args: str) -> None:
+        self.socket = str(folder / "g.sock")
+        self.owner = Owner([str(programs / "sharedtensor"), "serve", "--offers", "--socket", self.socket], self.socket)
+        self.folder = folder
+        self.args = args
+        self.log = folder / "gateway.log"
+        self.program = str(programs / "sharedtensor-gateway")
+        self._workers: list[subprocess.Popen[str]] = []
+        try:
+            self.start("127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0")
+        except BaseException:
+            self.owner.stop()
+            raise
+
+    def start(self, http: str, grpc: str, nats: str) -> None:
+        """Starts the process and waits until it serves."""
+        command = [self.program, "serve", "--owner", self.socket, "--http", http, "--grpc", grpc]
+        command += [
+            "--nats-listen",
+            nats,
+            "--store",
+            str(self.folder / "store"),
+            "--lame-duck",
+            "0s",
+            "--compute-default",
+            "model",
+            "--stream-generate",
+            *self.args,
+        ]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(command, stderr=log)
+        until = time.monotonic() + 60
+        while (found := re.search(r"msg=serving http=(\S+) grpc=(\S+) nats=(\S+)", self.log.read_text())) is None:
+            assert self.process.poll() is None and time.monotonic() < until, self.log.read_text()
+            time.sleep(0.02)
+        self.http, self.grpc, self.nats = f"http://{found[1]}", found[2], found[3]
+
+    def restart(self) -> None:
+        """Kills the gateway and starts it again on the same ports."""
+        self.process.kill()
+        self.process.wait(30)
+        self.start(self.http.removeprefix("http://"), self.grpc, self.nats.removeprefix("nats://"))
+
+    def offer(self, program: str) -> None:
+        """Runs a Python program that offers functions, until the gateway stops. It prints a line when it has."""
+        command = [sys.executable, "-c", program, self.socket]
+        env = {**os.environ, "PYTHONPATH": str(Path(st.__file__).parent.parent)}
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+        self._workers.append(worker)
+        assert worker.stdout is not None
+        assert worker.stdout.readline(), "the worker offered nothing"
+
+    def stop(self) -> None:
+        for process in [*self._workers, self.process]:
+            process.kill()
+            process.wait(30)
+        for worker in self._workers:
+            if worker.stdout is not None:
+                worker.stdout.close()
+        self.owner.stop()
+
+
+@pytest.fixture(scope="session")
+def gateway(programs: Path) -> Iterator[Gateway]:
+    """A gateway for all tests that do not stop it."""
+    yield from _gateway(programs)
+
+
+@pytest.fixture
+def own_gateway(programs: Path) -> Iterator[Gateway]:
+    """A gateway that a test may stop."""
+    yield from _gateway(programs)
+
+
+def _gateway(programs: Path) -> Iterator[Gateway]:
+    if not (programs / "sharedtensor-gateway").exists():
+        pytest.skip("sharedtensor-gateway is not among the programs: .ci/remote builds it")
+    with tempfile.TemporaryDirectory(prefix="st") as name:
+        started = Gateway(programs, Path(name))
+        yield started
+        started.stop()
 
 
 @pytest.fixture(scope="module")

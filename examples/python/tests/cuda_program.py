@@ -8,13 +8,15 @@ import gc
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 
 import sharedtensor as st
 import sharedtensor.safetensors_file
 from sharedtensor import cuda, messages
-from sharedtensor.cuda_array import CudaArray, _alive, _Versioned
+from sharedtensor.capsules import _alive, _Versioned
+from sharedtensor.cuda_array import CudaArray
 from sharedtensor.manifest import TensorSpec, contiguous_strides
 
 
@@ -102,6 +104,53 @@ def publish(client: st.Client) -> None:
         raise AssertionError("an owner of a GPU took host memory")
 
 
+def remap(client: st.Client) -> None:
+    """Another version gets the addresses of the first, and memory is unmapped and mapped again."""
+    x = np.arange(1000, dtype=np.float32)
+    live()
+    free = driver_free()
+    client.publish("remap", {"x": gpu_array(x, "shared")})
+    model = client.acquire("remap", framework="numpy")
+    array, address = model["x"], model["x"].address
+    for step in (2, 3):
+        version = client.publish("remap", {"x": gpu_array(x * step, "shared")})
+        model.remap(client.acquire("remap", framework="numpy"))
+        assert model.version == version and array.address == address == model["x"].address
+        assert np.array_equal(array.numpy(), x * step)
+    mapped = driver_free()
+    model.unmap()
+    try:
+        array.numpy()
+    except st.CapabilityError:
+        pass
+    else:
+        raise AssertionError("unmapped memory was read")
+    model.map()
+    model.map()
+    assert np.array_equal(array.numpy(), x * 3) and driver_free() == mapped
+    client.publish("remap", {"x": gpu_array(x[:10], "shared")})
+    try:
+        model.remap(client.acquire("remap", framework="numpy"))
+    except st.IncompatibleError:
+        pass
+    else:
+        raise AssertionError("another layout was mapped")
+    client.withdraw("remap")
+    model.close()
+    del model, array
+    live()
+    until = time.monotonic() + 10
+    while driver_free() != free and time.monotonic() < until:
+        time.sleep(0.02)
+    assert driver_free() == free, "memory of the GPU is left"
+
+
+def driver_free() -> int:
+    """Returns the free bytes of the GPU."""
+    with cuda.device(0).current():
+        return int(cuda.call("cuMemGetInfo")[0])
+
+
 def call(client: st.Client) -> None:
     """Arguments and results are GPU memory: of this package, of another library, and of the function."""
     x = np.arange(300, dtype=np.float32).reshape(3, 100)
@@ -181,6 +230,7 @@ if __name__ == "__main__":
         before = live()
         acquire(client)
         publish(client)
+        remap(client)
         refuse()
         legacy()
         assert live() <= before, f"{live() - before} descriptors stay"

@@ -53,7 +53,7 @@ def test_asyncio_client(module_owner: Owner) -> None:
 
 def test_cancelling_an_await_cancels_the_request(module_owner: Owner) -> None:
     async def main() -> None:
-        async with await st.aio.connect(module_owner.socket) as c:
+        async with await st.aio.connect(module_owner.socket, framework="numpy") as c:
             begin = time.monotonic()
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(c.call("build_model", hidden_size=45, layers=1000, pace_ms=100), 0.3)
@@ -118,5 +118,16 @@ def test_requests_are_repeated_on_a_new_connection(make_owner: Callable[..., Own
                 await task
             owner.restart()
             assert len(await c.list()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_version_is_written_and_committed(module_owner: Owner) -> None:
+    async def main() -> None:
+        async with await st.aio.connect(module_owner.socket, framework="numpy") as c:
+            w = await c.create("written later", {"x": ((3,), "float32")})
+            w["x"][:] = 2
+            version = await c.commit(w, source="test")
+            assert ((await c.acquire("written later", version))["x"] == 2).all()
 
     asyncio.run(main())

@@ -20,6 +20,7 @@ import sharedtensor as st
 from sharedtensor import cbor, messages
 from sharedtensor.frames import HEADER
 from sharedtensor.memory import Slab
+from sharedtensor.op import Kind
 
 Make = Callable[..., Owner]
 
@@ -305,6 +306,94 @@ def test_hostile_server(folder: Path, lie: str) -> None:
         c.acquire("m", timeout=5)["x"]
     c.close()
     liar.close()
+
+
+class Leaver(Liar):
+    """An owner that says goodbye to its first connections and refuses the request that was sent before."""
+
+    def __init__(self, path: str, answer: bytes, leaving: int = 1) -> None:
+        self.left = 0
+
+        def serve(conn: socket.socket, id: int) -> None:
+            if self.left == leaving:
+                conn.sendall(frame(Kind.RESPONSE, id, answer))
+                return
+            self.left += 1
+            conn.sendall(frame(Kind.GOODBYE, 0, messages.Goodbye(reason="upgrade").encode()))
+            error = messages.ErrorMessage(code=22, type="leaving", message="the owner is shutting down")
+            conn.sendall(frame(Kind.ERROR, id, error.encode()))
+
+        super().__init__(path, serve)
+
+
+REQUESTS: dict[str, tuple[bytes, Callable[[st.Client], object], object]] = {
+    "publish": (
+        messages.Published(version=7).encode(),
+        lambda c: c.publish("m", {"x": np.ones(4, np.float32)}),
+        7,
+    ),
+    "withdraw": (messages.Withdrawn().encode(), lambda c: c.withdraw("m"), None),
+    "call": (messages.Returned(value=5).encode(), lambda c: c.call("f", np.ones(4, np.float32)), 5),
+    "stream": (b"\xa0", lambda c: list(c.stream("f", 1)), []),
+}
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_a_request_that_did_not_run_is_sent_to_the_next_owner(folder: Path, request_: str) -> None:
+    answer, request, want = REQUESTS[request_]
+    owner = Leaver(str(folder / "s.sock"), answer, leaving=2)
+    with st.connect(folder / "s.sock", framework="numpy") as c:
+        assert request(c) == want
+        assert owner.left == 2
+    owner.close()
+    lasting = Leaver(str(folder / "l.sock"), answer, leaving=100)
+    with st.connect(folder / "l.sock", framework="numpy", reconnect=1) as c:
+        with pytest.raises(st.UnavailableError, match="shutting down"):
+            request(c)
+        assert lasting.left == 4
+    lasting.close()
+    left = Leaver(str(folder / "o.sock"), answer)
+    with st.connect(folder / "o.sock", framework="numpy", reconnect=0) as c, pytest.raises(st.UnavailableError):
+        request(c)
+    left.close()
+
+
+def test_an_upgrade_loses_no_publication(make_owner: Make) -> None:
+    owner = make_owner("serve", "--offers")
+    done = threading.Event()
+    counts = [0] * 3
+    failed: list[BaseException] = []
+
+    def publish(i: int) -> None:
+        with st.connect(owner.socket, framework="numpy") as c:
+            while not done.is_set():
+                try:
+                    version = c.publish(f"m{i}", {"x": np.ones(4, np.float32)})
+                    assert version == counts[i] + 1
+                    counts[i] += 1
+                    c.list()
+                except BaseException as err:
+                    failed.append(err)
+                    return
+
+    threads = [threading.Thread(target=publish, args=(i,)) for i in range(len(counts))]
+    for thread in threads:
+        thread.start()
+    pids = [owner.process.pid]
+    try:
+        with st.connect(owner.socket) as c:
+            for _ in range(3):
+                os.kill(pids[-1], signal.SIGUSR2)
+                eventually(lambda: c.server.pid != pids[-1], "the owner is replaced", 60)
+                pids.append(c.server.pid)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(30)
+        if pids[-1] != owner.process.pid:
+            os.kill(pids[-1], signal.SIGTERM)
+    assert not failed
+    assert min(counts) > 0
 
 
 def test_hostile_manifests() -> None:

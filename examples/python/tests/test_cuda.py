@@ -61,7 +61,7 @@ def test_calls_with_tensors_of_a_gpu(make_owner: Callable[..., Owner], fake: dic
 
 
 def test_layout_of_the_dlpack_records() -> None:
-    from sharedtensor.cuda_array import _Managed, _Tensor, _Versioned
+    from sharedtensor.capsules import _Managed, _Tensor, _Versioned
 
     pointer = struct.calcsize("P")
     assert _Tensor.ndim.offset == pointer + 8 and _Tensor.shape.offset == pointer + 16

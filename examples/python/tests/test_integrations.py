@@ -6,7 +6,9 @@ import modules from there and replace only what those modules import.
 
 from __future__ import annotations
 
+import abc
 import ast
+import asyncio
 import importlib
 import importlib.metadata
 import inspect
@@ -93,6 +95,63 @@ def test_sglang_calls_the_loader(published: tuple[str, Net]) -> None:
     assert "custom_weight_loader:" in options
 
 
+@pytest.fixture
+def sglang_hooks() -> Iterator[Any]:
+    """SGLang's hook registry, and a module in the place of its loaders."""
+    folder = engine("sglang")
+    before = set(sys.modules)
+    for name in ("sglang", "sglang.srt", "sglang.srt.plugins", "sglang.srt.model_loader"):
+        package = types.ModuleType(name)
+        package.__path__ = [str(folder.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = package
+    loaders = types.ModuleType("sglang.srt.model_loader.loader")
+    loaders.get_model_loader = lambda load_config, model_config=None: "theirs"  # type: ignore[attr-defined]
+    sys.modules[loaders.__name__] = loaders
+    registry = importlib.import_module("sglang.srt.plugins.hook_registry").HookRegistry
+    yield registry, loaders
+    registry.reset()
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_sglang_uses_the_loader_in_place(module_owner: Owner, sglang_hooks: Any) -> None:
+    from sharedtensor.integrations import attached, fingerprint, sglang
+
+    registry, loaders = sglang_hooks
+    sglang.register()
+    registry.apply_hooks()
+    other = types.SimpleNamespace(model_loader_extra_config={})
+    assert loaders.get_model_loader(other) == loaders.get_model_loader(load_config=other, model_config=None) == "theirs"
+
+    config = types.SimpleNamespace(hf_config=None, dtype=torch.float32, quantization=None)
+    extra = {"sharedtensor": {"model": "in-place", "socket": module_owner.socket, "wait": 0}}
+    ours = loaders.get_model_loader(load_config=types.SimpleNamespace(model_loader_extra_config=extra, tp_rank=0))
+    net = Net()
+    key = sglang.key(config, ours.load_config)
+    target = Net().to("meta")
+    with st.connect(module_owner.socket) as c:
+        c.publish("in-place", attached.export(net), metadata=fingerprint.metadata({**key, "dtype": "torch.float16"}))
+        with pytest.raises(st.IncompatibleError, match=r"dtype is 'torch\.float16'"):
+            ours.attach(target, key)
+        c.publish("in-place", attached.export(net), metadata=fingerprint.metadata(key))
+    assert ours.attach(target, key) is target and same(net, target)
+    assert st.is_shared(target.fc.weight) and ours.preloaded_weights_bytes > 0
+    with pytest.raises(st.ConfigurationError):
+        sglang.Loader(None, {"model": 3})
+
+    source = (engine("sglang") / "srt/model_loader/loader.py").read_text()
+    functions = {n.name: n for n in ast.walk(ast.parse(source)) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    named = {name: [a.arg for a in functions[name].args.args] for name in ("_initialize_model", "get_model_loader")}  # type: ignore[union-attr]
+    assert named["_initialize_model"] == ["model_config", "load_config", "quant_config"]
+    assert named["get_model_loader"] == ["load_config", "model_config"]
+    assert [a.arg for a in functions["_get_quantization_config"].args.args][:2] == ["model_config", "load_config"]  # type: ignore[union-attr]
+    base = {n.name: n for n in functions["BaseModelLoader"].body if isinstance(n, ast.FunctionDef)}
+    for name, method in base.items():
+        wanted = [a.arg for a in (*method.args.args, *method.args.kwonlyargs)]
+        if name != "__init__":
+            assert list(inspect.signature(getattr(sglang.Loader, name)).parameters) == wanted
+
+
 class Stub(types.ModuleType):
     """A module with every attribute. It replaces imports of the engines that the tests do not need."""
 
@@ -111,7 +170,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
     """Imports the vLLM adapter with vLLM's base classes and factory."""
     folder = engine("vllm")
     before = set(sys.modules)
-    for name in ("vllm", "vllm.distributed", "vllm.distributed.weight_transfer"):
+    for name in ("vllm", "vllm.device_allocator", "vllm.distributed", "vllm.distributed.weight_transfer"):
         package = types.ModuleType(name)
         package.__path__ = [str(folder.joinpath(*name.split(".")[1:]))]
         monkeypatch.setitem(sys.modules, name, package)
@@ -131,6 +190,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
         "model_executor.model_loader",
         "model_executor.model_loader.reload",
         "model_executor.model_loader.utils",
+        "model_executor.utils",
     ):
         stub = Stub("vllm." + name)
         stub.__path__ = []
@@ -163,7 +223,7 @@ def test_vllm_uses_the_engine(published: tuple[str, Net], vllm: Any) -> None:
     config = types.SimpleNamespace(backend="sharedtensor")
     whole = types.SimpleNamespace(parallel_config=None, model_config="config")
     ours = factory.create_engine(config, whole, "cpu", target)
-    assert isinstance(ours, base.WeightTransferEngine) and not vllm.SharedTensorEngine.__abstractmethods__
+    assert isinstance(ours, base.WeightTransferEngine) and not type(ours).__abstractmethods__
     with pytest.raises(st.ConfigurationError):
         ours.receive_weights(ours.parse_update_info({"model": "policy"}))
     ours.init_transfer_engine(ours.parse_init_info({"socket": socket}))
@@ -184,7 +244,7 @@ def test_vllm_uses_the_engine(published: tuple[str, Net], vllm: Any) -> None:
         "shutdown",
         "__init__",
     ):
-        theirs, mine = getattr(base.WeightTransferEngine, name), getattr(vllm.SharedTensorEngine, name)
+        theirs, mine = getattr(base.WeightTransferEngine, name), getattr(type(ours), name)
         assert list(inspect.signature(theirs).parameters) == list(inspect.signature(mine).parameters), name
 
 
@@ -249,3 +309,166 @@ def test_checkpoint_engine_receiver_accepts_the_sender(
 def test_weights_without_a_client(published: tuple[str, Net]) -> None:
     socket, net = published
     assert {name for name, _ in weights(Source("policy", socket=socket))} == set(net.state_dict())
+
+
+@pytest.fixture
+def verl() -> Iterator[Any]:
+    """The adapter for verl with verl's own base classes."""
+    folder = engine("verl")
+    before = set(sys.modules)
+    for name in ("verl", "verl.checkpoint_engine"):
+        package = types.ModuleType(name)
+        package.__path__ = [str(folder.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = package
+    for name in (
+        *("ray", "verl.single_controller", "verl.single_controller.base", "verl.single_controller.base.decorator"),
+        *("verl.single_controller.ray", "verl.utils", "verl.utils.distributed", "verl.utils.import_utils"),
+        *("verl.utils.ray_utils", "verl.workers", "verl.workers.config", "verl.workers.rollout"),
+        "verl.workers.rollout.utils",
+    ):
+        stub = Stub(name)
+        stub.__path__ = []
+        sys.modules[name] = stub
+    unchanged: Callable[..., Any] = lambda *_, **__: lambda function: function  # noqa: E731
+    decorators: Any = sys.modules["verl.single_controller.base.decorator"]
+    decorators.register = unchanged
+    decorators.Dispatch = types.SimpleNamespace(ONE_TO_ALL=0, DP_COMPUTE=0)
+    sys.modules["verl.utils.ray_utils"].auto_await = lambda function: function  # type: ignore[attr-defined]
+    sys.modules["ray"].remote = lambda cls: cls  # type: ignore[attr-defined]
+    yield importlib.import_module("sharedtensor.integrations.verl")
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def steps(first: float) -> Iterator[tuple[str, Any]]:
+    """Yields weights as trainers do: each tensor exists only until the next one is requested."""
+    yield "a", torch.full((4, 3), first)
+    yield "b", torch.full((5,), -first, dtype=torch.float64)
+
+
+async def received(generator: Any) -> dict[str, Any]:
+    return {name: tensor async for name, tensor in generator}
+
+
+def test_verl_passes_steps(module_owner: Owner, verl: Any) -> None:
+    base = importlib.import_module("verl.checkpoint_engine.base")
+    assert base.__file__.startswith(str(ENGINES))
+    made = [
+        base.CheckpointEngineRegistry.new(
+            "sharedtensor", bucket_size=1, model="verl", socket=module_owner.socket, **more
+        )
+        for more in ({"is_master": True}, {"is_master": False}, {}, {})
+    ]
+    actor, other, *rollouts = made
+    assert all(isinstance(each, base.CheckpointEngineWithCache) for each in made)
+    ranks = type(actor).build_topology(2, 2, [each.prepare() for each in made])
+    assert ranks == ({"rank": [0, 1]}, {"rank": [2, 3]})
+    with pytest.raises(st.ConfigurationError):
+        type(actor).build_topology(1, 1, [{"model": "a"}, {"model": "b"}])
+
+    async def step(number: int) -> list[dict[str, Any]]:
+        for rank, each in enumerate(made):
+            each.init_process_group(rank=rank)
+        *_, one, two = await asyncio.gather(
+            actor.send_weights(steps(number), global_steps=number),
+            other.send_weights(steps(number), global_steps=number),
+            *(received(each.receive_weights(global_steps=number)) for each in rollouts),
+        )
+        for each in made:
+            each.finalize()
+        return [one, two]
+
+    for number in (1, 2, 3):
+        for found in asyncio.run(step(number)):
+            assert set(found) == {"a", "b"} and bool((found["a"] == number).all()) and st.is_shared(found["a"])
+    cached = asyncio.run(received(rollouts[0].get_weights()))
+    assert bool((cached["b"] == -3).all())
+    for name in ("prepare", "build_topology", "init_process_group", "finalize", "send_weights", "receive_weights"):
+        theirs, mine = getattr(base.CheckpointEngine, name), getattr(verl.SharedTensorCheckpointEngine, name)
+        if name != "init_process_group":
+            assert list(inspect.signature(theirs).parameters) == list(inspect.signature(mine).parameters), name
+
+
+@pytest.fixture
+def nemo_rl() -> Iterator[Any]:
+    """The adapter for NeMo RL with the base class in SHAREDTENSOR_ENGINES/nemo_rl. No package registry has it, so CI
+    uses a class with its abstract methods."""
+    before = set(sys.modules)
+    folder = ENGINES / "nemo_rl"
+    for name in ("nemo_rl", "nemo_rl.utils", "nemo_rl.utils.checkpoint_engines"):
+        package = types.ModuleType(name)
+        package.__path__ = [str(folder.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = package
+    if not folder.is_dir():
+        base = types.ModuleType("nemo_rl.utils.checkpoint_engines.base")
+        methods = ["prepare", "init_policy_process_group", "init_rollout_process_group", "send_weights"]
+        table = {name: abc.abstractmethod(lambda self: None) for name in (*methods, "receive_weight_batches")}
+        table["finalize"] = lambda self: None
+        base.CheckpointEngine = abc.ABCMeta("CheckpointEngine", (), table)  # type: ignore[attr-defined]
+        sys.modules[base.__name__] = base
+    yield importlib.import_module("sharedtensor.integrations.nemo_rl")
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_nemo_rl_passes_batches(module_owner: Owner, nemo_rl: Any) -> None:
+    make = nemo_rl.SharedTensorCheckpointEngine
+    base = importlib.import_module("nemo_rl.utils.checkpoint_engines.base")
+    if hasattr(base, "create_checkpoint_engine"):
+        names = ("prepare", "init_policy_process_group", "init_rollout_process_group", "send_weights", "finalize")
+        for name in (*names, "receive_weight_batches"):
+            theirs, mine = getattr(base.CheckpointEngine, name), getattr(make, name)
+            assert list(inspect.signature(theirs).parameters) == list(inspect.signature(mine).parameters), name
+
+        def make(bucket_size: int, **options: Any) -> Any:
+            backend = "sharedtensor.integrations.nemo_rl:SharedTensorCheckpointEngine"
+            return base.create_checkpoint_engine(backend, bucket_size_bytes=bucket_size, engine_kwargs=options)
+
+    policy, other, rollout = (make(bucket_size=40, model="nemo", socket=module_owner.socket) for _ in range(3))
+    with st.connect(module_owner.socket) as c:
+        c.publish("nemo", {"a": torch.zeros(1)})  # of an earlier run
+    metadata = [policy.prepare(), other.prepare(), rollout.prepare()]
+    worlds = {"train_world_size": 2, "rollout_world_size": 1, "metadata": metadata}
+    policy.init_policy_process_group(worker_rank=0, **worlds)
+    other.init_policy_process_group(worker_rank=1, **worlds)
+    rollout.init_rollout_process_group(rollout_rank=0, **worlds)
+
+    async def batches() -> list[list[tuple[str, Any]]]:
+        return [batch async for batch in rollout.receive_weight_batches()]
+
+    async def step(number: int) -> Any:
+        *_, found = await asyncio.gather(
+            policy.send_weights(steps(number)), other.send_weights(steps(number)), batches()
+        )
+        return found
+
+    for number in (1, 2):
+        found = asyncio.run(step(number))
+        assert [[name for name, _ in batch] for batch in found] == [["a"], ["b"]]
+        assert bool((found[0][0][1] == number).all()) and st.is_shared(found[1][0][1])
+        rollout.finalize()
+    with pytest.raises(st.ConfigurationError):
+        rollout.init_rollout_process_group(rollout_rank=0, **{**worlds, "metadata": [{"model": "x"}]})
+
+
+def test_a_sender_follows_a_layout_that_changes(module_owner: Owner) -> None:
+    from sharedtensor.integrations.steps import Receiver, Sender
+
+    source = Source("layout", socket=module_owner.socket)
+    sender, receiver = Sender(source), Receiver(source, timeout=5)
+    sender.send(steps(1), 1)
+    sender.send([("a", torch.ones(4, 3)), ("b", torch.ones(9)), ("c", torch.ones(2))], 2)
+    model = receiver.receive(2)
+    assert {name: tuple(t.shape) for name, t in model.items()} == {"a": (4, 3), "b": (9,), "c": (2,)}
+    sender.send([("a", torch.ones(4, 3))], 3)
+    assert set(receiver.receive(3)) == {"a"}
+    with pytest.raises(st.InvalidArgumentError, match="twice"):
+        sender.send([("a", torch.ones(4, 3)), ("a", torch.ones(4, 3))], 4)
+    receiver.skip()
+    sender.send([("a", torch.ones(4, 3))], 6)
+    with pytest.raises(st.ConfigurationError, match="replaced by those of step 6"):
+        receiver.receive(5)
+    with pytest.raises(st.DeadlineExceededError):
+        Receiver(source, timeout=0.2).receive(9)
+    sender.close()
+    receiver.close()

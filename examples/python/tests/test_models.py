@@ -228,6 +228,16 @@ def test_list_in_parts() -> None:
     assert found.next == ("", 0)
 
 
+def test_rollback(client: st.Client) -> None:
+    client.publish("back", {"x": np.zeros(1)})
+    kept = client.acquire("back")
+    client.publish("back", {"x": np.ones(1)})
+    assert client.rollback("back") == 3
+    assert client.acquire("back")["x"][0] == 0 and kept.version == 1
+    with pytest.raises(st.NotFoundError):
+        client.rollback("back", 9)
+
+
 def test_withdraw_and_list(client: st.Client) -> None:
     client.publish("gone", {"x": np.ones(1)}, source="a test")
     kept = client.acquire("gone")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,153 @@ def test_load_into_refuses_another_type_before_it_replaces_anything(tclient: st.
     with pytest.raises(st.InvalidArgumentError, match="framework='torch'"):
         st.load_into(module, "", model=tclient.acquire("other type", framework="numpy"))
     assert state(module) == before
+
+
+def memory(module: object) -> dict[str, int]:
+    return {name: x.data_ptr() for name, x in module.state_dict(keep_vars=True).items()}  # type: ignore[attr-defined]
+
+
+def test_swap_keeps_the_parameter_objects(tclient: st.Client) -> None:
+    """A module, its optimizer and its LSTM stay the same objects over three versions, and compute with each."""
+    module = torch.nn.Sequential(torch.nn.LSTM(4, 4, batch_first=True))
+    module[0].weight_ih_l0.note = "kept"
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    x = torch.ones(1, 2, 4)
+    objects = state(module)
+    for value in (0.5, 0.25, 0.125):
+        version = tclient.publish("swapped", {k: torch.full_like(v, value) for k, v in module.state_dict().items()})
+        model = tclient.acquire("swapped", version)
+        st.swap(module, model)
+        assert state(module) == objects and memory(module) == {k: v.data_ptr() for k, v in model.items()}
+        other = torch.nn.LSTM(4, 4, batch_first=True)
+        for p in other.parameters():
+            p.data.fill_(value)
+        assert torch.equal(module(x)[0], other(x)[0]), "the module computes with an earlier version"
+    assert module[0].weight_ih_l0.note == "kept"
+    module(x)[0].sum().backward()
+    optimizer.step()
+    assert not torch.equal(module[0].weight_ih_l0, torch.full((16, 4), 0.125)), "the optimizer has other parameters"
+    assert torch.equal(tclient.acquire("swapped")["0.weight_ih_l0"], torch.full((16, 4), 0.125))
+
+
+def test_swap_makes_an_earlier_forward_pass_fail_in_backward(tclient: st.Client) -> None:
+    if not hasattr(torch.autograd.graph, "increment_version"):
+        pytest.skip("this torch cannot mark a tensor as modified")
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    tclient.publish("late", module.state_dict())
+    y = module(torch.ones(1, 4)).sum()
+    st.swap(module, tclient.acquire("late"))
+    with pytest.raises(RuntimeError, match="modified"):
+        y.backward()
+
+
+def test_swap_releases_the_version_before(tclient: st.Client) -> None:
+    module = torch.nn.Linear(64, 64)
+    for i in range(3):
+        version = tclient.publish("released", module.state_dict())
+        st.load_into(module, "released", client=tclient)
+        eventually(
+            lambda version=version: (
+                [v.version for m in tclient.list() if m.name == "released" for v in m.versions] == [version]
+            ),
+            f"version {i} stays",
+        )
+
+
+def test_swap_undoes_what_it_began(tclient: st.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    tclient.publish("undone", module.state_dict())
+    model = tclient.acquire("undone")
+    before, objects = memory(module), state(module)
+    calls = []
+
+    def fail(value: object, _: object) -> None:
+        calls.append(value)
+        if len(calls) == 3:
+            raise RuntimeError("in the middle")
+
+    monkeypatch.setattr("sharedtensor.torch_modules._mark_modified", fail)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        st.swap(module, model)
+    assert memory(module) == before and state(module) == objects
+
+
+def test_tied_parameters_need_one_value(tclient: st.Client) -> None:
+    module = Tied().eval()
+    weights = dict(module.state_dict())
+    tclient.publish("untied", {**weights, "head.weight": weights["head.weight"].clone()})
+    st.load_into(module, "untied", client=tclient)  # two copies with the same values
+    assert module.embed.weight is module.head.weight
+    tclient.publish("untied", {**weights, "head.weight": weights["head.weight"] + 1})
+    before = memory(module)
+    with pytest.raises(st.InvalidArgumentError, match="one parameter"):
+        st.load_into(module, "untied", client=tclient)
+    assert memory(module) == before
+    del weights["head.weight"]
+    tclient.publish("untied", weights)  # as files of safetensors have it
+    model = st.load_into(module, "untied", client=tclient)
+    assert module.head.weight.data_ptr() == model["embed.weight"].data_ptr()
+    with pytest.raises(st.InvalidArgumentError, match=r"norm\.weight is missing"):
+        del weights["norm.weight"]
+        tclient.publish("untied", weights)
+        st.load_into(module, "untied", client=tclient)
+
+
+def test_meta_parameters_stay_the_same_objects(tclient: st.Client) -> None:
+    if not hasattr(torch.utils, "swap_tensors"):
+        pytest.skip("needs torch 2.3")
+    with torch.device("meta"):
+        module = Tied()
+        recurrent = torch.nn.LSTM(4, 4)
+    objects = state(module)
+    tclient.publish("from meta", Tied().state_dict())
+    st.load_into(module, "from meta", client=tclient)
+    assert state(module) == objects and not module.embed.weight.is_meta and module.embed.weight is module.head.weight
+    assert type(module.embed.weight) is torch.nn.Parameter and module.embed.weight.requires_grad
+    tclient.publish("from meta", torch.nn.LSTM(4, 4).state_dict())
+    st.load_into(recurrent, "from meta", client=tclient)
+    assert recurrent(torch.ones(1, 1, 4))[0].shape == (1, 1, 4)
+
+
+def test_a_module_is_built_in_a_version_that_is_written(tclient: st.Client) -> None:
+    """Weights are initialised in shared memory, published without a copy, and used there."""
+    module = Tied().eval()
+    w = tclient.create("built", module.state_dict())
+    assert w.tied() == [["embed.weight", "head.weight"]]
+    st.swap(module, w)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.fill_(0.5)
+    made = tclient._pool.made
+    version = w.commit()
+    assert tclient._pool.made == made
+    model = tclient.acquire("built", version)
+    assert torch.equal(model["head.weight"], torch.full((50, 16), 0.5))
+    with torch.no_grad():
+        module.embed.weight.add_(1)
+    assert torch.equal(model["head.weight"], torch.full((50, 16), 0.5)) and module.head.weight[0, 0] == 1.5
+
+
+def test_specs_of_meta_tensors(tclient: st.Client) -> None:
+    if torch.__version__ < "2.0":
+        pytest.skip("torch.device as a context needs torch 2.0")
+    with torch.device("meta"):
+        module = Tied()
+        turned = torch.empty(3, 5).t()
+    w = tclient.create("meta", {**module.state_dict(), "turned": turned}, framework="torch")
+    assert w.tied() == [["embed.weight", "head.weight"]] and w["turned"].stride() == (1, 5)
+    assert not any(x.is_meta or x.any() for x in w.values())
+    w.abort()
+
+
+def test_load_into_waits_for_a_name(module_owner: Owner, tclient: st.Client) -> None:
+    module = torch.nn.Linear(4, 4)
+    with pytest.raises(st.DeadlineExceededError):
+        st.load_into(module, "not there", client=tclient, wait=0.05)
+    timer = threading.Timer(0.1, lambda: tclient.publish("there later", module.state_dict()))
+    timer.start()
+    st.load_into(module, "there later", client=tclient, wait=20, timeout=20)
+    timer.join()
 
 
 def test_load_into_accepts_integer_weights(tclient: st.Client) -> None:

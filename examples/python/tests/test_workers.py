@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from conftest import Owner, descriptors, eventually, mappings
 
 import sharedtensor as st
 from sharedtensor.memory import find
+from sharedtensor.workers import Function
 
 WORKER = """
 import sys, time
@@ -224,3 +225,18 @@ def test_calls_leak_nothing(owner: Owner, caller: st.Client) -> None:
 def test_owner_without_offers(make_owner: Callable[..., Owner]) -> None:
     with st.connect(make_owner("serve").socket) as c, pytest.raises(st.UnsupportedError, match="--offers"):
         c.offer(f=time.sleep)
+
+
+def test_declarations() -> None:
+    def join(x: Annotated[Any, "float32[-1,3]"], n: int = 1) -> Annotated[Any, "float32[-1]"]: ...
+
+    info = Function(join, batch=(8, 0.002)).describe("join")
+    assert [f.tensor for f in info.in_fields] == ["float32[-1,3]", ""]
+    assert (info.out_tensor, info.batch_max, info.batch_delay) == ("float32[-1]", 8, 2_000_000)
+
+
+def test_the_owner_checks_declarations(caller: st.Client) -> None:
+    def join(x: Annotated[Any, "float99[-1,3]"]) -> Any: ...
+
+    with pytest.raises(st.Error, match="float99"):
+        caller.offer(join=Function(join))

@@ -68,6 +68,7 @@ func probabilities(t testing.TB, n *Network, clip *wav.Clip) []float32 {
 }
 
 func TestSpeech(t *testing.T) {
+	t.Parallel()
 	want := vadtest.Expected(t)
 	clip, err := wav.ReadFile(vadtest.File(t, "speech.wav"), SampleRate)
 	require.NoError(t, err)
@@ -108,6 +109,7 @@ func TestWeightsAreUsedInPlace(t *testing.T) {
 }
 
 func TestProcessRefusesOtherLengths(t *testing.T) {
+	t.Parallel()
 	n, err := New(zeros(t, nil))
 	require.NoError(t, err)
 	for _, samples := range []int{0, ChunkSamples - 1, ChunkSamples + 1} {
@@ -117,6 +119,7 @@ func TestProcessRefusesOtherLengths(t *testing.T) {
 }
 
 func TestNewRefusesOtherModels(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(map[string]tensor.Spec)
 		want   string
@@ -139,6 +142,7 @@ func TestNewRefusesOtherModels(t *testing.T) {
 }
 
 func TestNewRefusesStridedWeights(t *testing.T) {
+	t.Parallel()
 	sd := zeros(t, func(m map[string]tensor.Spec) { delete(m, "lstm_cell.weight_hh") })
 	x, err := tensor.Zeros(openHost(t), tensor.Float32, tensor.Shape{units, 4 * units})
 	require.NoError(t, err)
@@ -152,6 +156,7 @@ func TestNewRefusesStridedWeights(t *testing.T) {
 }
 
 func TestUnfold(t *testing.T) {
+	t.Parallel()
 	in := []float32{1, 2, 3, 4, 5, 6} // 2 channels × 3
 	patches := make([]float32, 3*6)
 	unfold(patches, in, 2, 1)
@@ -161,6 +166,7 @@ func TestUnfold(t *testing.T) {
 }
 
 func TestMatmul(t *testing.T) {
+	t.Parallel()
 	const width, step = 5, 3
 	weight, x := make([]float32, 2*width), make([]float32, 3*step+width)
 	for i := range weight {

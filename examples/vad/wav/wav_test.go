@@ -57,6 +57,7 @@ func unsized(b []byte, at int) []byte {
 }
 
 func TestDecode(t *testing.T) {
+	t.Parallel()
 	want := &Clip{SampleRate: 16000, Samples: []int16{1, -1, -32768}}
 	plain := file(pcm, data)
 	for name, in := range map[string][]byte{
@@ -76,6 +77,7 @@ func TestDecode(t *testing.T) {
 }
 
 func TestDecodeRefuses(t *testing.T) {
+	t.Parallel()
 	plain := file(pcm, data)
 	many := make([][]byte, maxChunks)
 	for i := range many {
@@ -119,12 +121,14 @@ func TestDecodeRefuses(t *testing.T) {
 }
 
 func TestDecodeFileThatShrinks(t *testing.T) {
+	t.Parallel()
 	in := file(pcm, data)
 	_, err := Decode(bytes.NewReader(in[:len(in)-2]), int64(len(in)))
 	require.ErrorIs(t, err, ErrTruncated)
 }
 
 func TestReadFile(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "clip.wav")
 	require.NoError(t, os.WriteFile(path, file(pcm, data), 0o600))
@@ -143,10 +147,12 @@ func TestReadFile(t *testing.T) {
 }
 
 func TestEncodeRefuses(t *testing.T) {
+	t.Parallel()
 	require.ErrorIs(t, Encode(io.Discard, &Clip{Samples: []int16{1}}), ErrSampleRate)
 }
 
 func TestChunk(t *testing.T) {
+	t.Parallel()
 	clip := &Clip{SampleRate: 16000, Samples: []int16{0, 16384, -32768}}
 	dst := []float32{9, 9}
 	clip.Chunk(dst, 1)

@@ -12,6 +12,7 @@ import (
 )
 
 func TestBench(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.env = append(p.env, "TMPDIR="+p.dir)
 	got := p.run("bench", "--quick", "--json", "kill")
@@ -37,6 +38,7 @@ func TestBench(t *testing.T) {
 
 // A killed benchmark leaves no directory behind.
 func TestBenchKilled(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.env = append(p.env, "TMPDIR="+p.dir)
 	s := p.start(p.command("bench", "ping"))

@@ -15,6 +15,7 @@ import (
 )
 
 func TestCallArgs(t *testing.T) {
+	t.Parallel()
 	var a callArgs
 	c := newCallCommand()
 	require.NoError(t, a.parse(c, []string{
@@ -81,6 +82,7 @@ func FuzzParseJSON(f *testing.F) {
 }
 
 func TestSplitReference(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "a:b.safetensors")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -101,6 +103,7 @@ func TestSplitReference(t *testing.T) {
 }
 
 func TestCallUsageErrors(t *testing.T) {
+	t.Parallel()
 	for line, want := range map[string]string{
 		"call":               "ENDPOINT is missing",
 		"call f x":           `"x" is not key=value`,

@@ -12,7 +12,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
-	"github.com/sharedtensor/sharedtensor/module/safetensors"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -158,7 +157,7 @@ func (on *caller) fromFile(ctx context.Context, path, name string) (_ any, _ clo
 		}
 		return sd, closers{sd}, nil
 	}
-	model, err := safetensors.Open(path)
+	model, err := module.OpenModel(path)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -15,6 +15,7 @@ import (
 )
 
 func TestLs(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	owner := p.serve("m="+path, "z="+path)
@@ -48,6 +49,7 @@ func TestLs(t *testing.T) {
 
 // Commands find an owner on the socket of another device if it is the only one.
 func TestDialOnlyOwner(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	model := p.model("m.safetensors", 1)
 	third, fifth := p.file("shared-tensor-3.sock"), p.file("shared-tensor-5.sock")
@@ -79,6 +81,7 @@ func TestDialOnlyOwner(t *testing.T) {
 }
 
 func TestWaitForOwner(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	for _, limit := range []string{"50ms", "1ns"} { // the second one ends before the socket is probed
 		require.Contains(t, p.fails(cli.ExitFailure, "ls", "--wait", "--timeout", limit), "did not answer within "+limit)
@@ -90,6 +93,7 @@ func TestWaitForOwner(t *testing.T) {
 }
 
 func TestPublish(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	first, second := p.model("a.safetensors", 1), p.model("b.safetensors", 2)
 	require.Contains(t, p.fails(cli.ExitFailure, "publish", "m="+first), "no owner is serving")
@@ -108,7 +112,27 @@ func TestPublish(t *testing.T) {
 	require.Equal(t, 1, strings.Count(r.stderr, "\n"))
 }
 
+func TestRollback(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	first, second := p.model("a.safetensors", 1), p.model("b.safetensors", 2)
+	p.serve("--retain", "2", "--retain-age", "1h", "--retain-bytes", "1GiB", "m="+first)
+	require.Contains(t, p.fails(cli.ExitFailure, "rollback", "m"), "no superseded version")
+	p.must("publish", "m="+second)
+	require.Equal(t, "published m version 3 by rollback\n", p.must("rollback", "m"))
+	require.Equal(t, digests(t, first), handleDigests(t, attach(t, p.socket(), "m")))
+	require.JSONEq(t, `{"name": "m", "version": 4}`, p.must("rollback", "m", "2", "--json"))
+	require.Equal(t, digests(t, second), handleDigests(t, attach(t, p.socket(), "m")))
+	require.Contains(t, p.fails(cli.ExitFailure, "rollback", "m", "77"), "no such version")
+	require.Contains(t, p.fails(cli.ExitUsage, "rollback"), "NAME is missing")
+	require.Contains(t, p.fails(cli.ExitUsage, "rollback", "m", "x"), "number of one version")
+	for _, bad := range []string{"--retain=-1", "--retain-age=-1s", "--retain-bytes=many"} {
+		require.Contains(t, p.fails(cli.ExitUsage, "serve", bad), strings.SplitN(bad, "=", 2)[0])
+	}
+}
+
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	owner := p.serve("m=" + path)
@@ -145,6 +169,7 @@ func TestWatch(t *testing.T) {
 }
 
 func TestPing(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.serve()
 	require.Regexp(t, `^(answer from `+p.socket()+`: \S+\n){3}3 answers: min .* p50 .* max \S+\n$`, p.must("ping", "-c", "3", "-i", "1ms"))
@@ -162,6 +187,7 @@ func TestPing(t *testing.T) {
 }
 
 func TestSummarize(t *testing.T) {
+	t.Parallel()
 	var samples []time.Duration
 	for i := 100; i > 0; i-- {
 		samples = append(samples, time.Duration(i))
@@ -171,6 +197,7 @@ func TestSummarize(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	require.Contains(t, p.must("completion", "bash"), "__complete")
 	code, _, stderr := inProcess("completion", "nonsense")
@@ -194,6 +221,7 @@ func TestCompletion(t *testing.T) {
 
 // A publication fails at once if its owner ends. It does not wait for another owner.
 func TestPublishOwnerEnds(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	large := p.file("large.safetensors")
 	require.NoError(t, module.SynthesizeFile(large, module.Synthetic{Tensors: 4, Bytes: 64 << 20}))

@@ -13,6 +13,7 @@ import (
 
 // Two processes share device memory through the stub of libcuda.
 func TestCUDA(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.env = append(p.env, cudatest.Options{Devices: 2}.Env(t)...)
 	found := examined(t, p.must("doctor", "--json"))
@@ -37,11 +38,14 @@ func TestCUDA(t *testing.T) {
 }
 
 func TestCUDAWithoutDriver(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
-	p.env = append(p.env, "SHAREDTENSOR_LIBCUDA="+p.file("none.so"))
+	p.env = append(p.env, "SHAREDTENSOR_LIBCUDA="+p.file("none.so"), "SHAREDTENSOR_LIBNVRTC="+p.file("none.so"))
 	text := p.fails(cli.ExitFailure, "serve", "--device", "cuda:0", "m="+p.model("m.safetensors", 1))
 	require.Contains(t, text, "no CUDA driver library")
 	found := examined(t, p.must("doctor", "--json"))
 	require.NotEqual(t, "fail", found["CUDA driver"].Status)
 	require.Contains(t, found["CUDA driver"].Detail, "none.so")
+	require.Equal(t, "ok", found["NVRTC"].Status, "a missing compiler is not a problem")
+	require.Contains(t, found["NVRTC"].Detail, "SHAREDTENSOR_LIBNVRTC sets its path")
 }

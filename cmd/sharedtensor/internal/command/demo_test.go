@@ -45,6 +45,7 @@ func (p *place) processes() (list []string) {
 }
 
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	for name, args := range map[string][]string{"generated": {"--size", "4MiB"}, "file": nil} {
 		t.Run(name, func(t *testing.T) {
 			p := demoPlace(t)
@@ -71,6 +72,7 @@ func TestDemo(t *testing.T) {
 
 // A demo that is stopped by signals leaves nothing behind. The second signal allows no time for cleanup.
 func TestDemoSignalled(t *testing.T) {
+	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
 		for _, at := range []string{"owner,", "client 3,", "publisher,", "new owner,"} {
 			p := demoPlace(t)
@@ -88,6 +90,7 @@ func TestDemoSignalled(t *testing.T) {
 }
 
 func TestDemoRefuses(t *testing.T) {
+	t.Parallel()
 	p := demoPlace(t)
 	for line, want := range map[string]string{
 		"demo --size 0":                  "must be positive",
@@ -104,6 +107,7 @@ func TestDemoRefuses(t *testing.T) {
 
 // A demo process without a director only removes directories of demos.
 func TestDemoProcessKeepsOtherDirectories(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	require.NoError(t, os.WriteFile(p.file("mine"), nil, 0o600))
 	require.Contains(t, p.fails(cli.ExitFailure, "demo-process", "owner", p.dir), "is not a directory of the demo")
@@ -111,6 +115,7 @@ func TestDemoProcessKeepsOtherDirectories(t *testing.T) {
 }
 
 func TestParseBytes(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]int64{
 		"0": 0, "4096": 4096, "64MiB": 64 << 20, "64 MiB": 64 << 20, "1.5 GB": 1.5e9, "2g": 2 << 30, "1k": 1024, "7B": 7, " 3tib ": 3 << 40,
 		term.FormatBytes(64 << 20): 64 << 20,

@@ -78,8 +78,11 @@ pings a running owner and does not disturb it. The exit status is 1 if a check f
 func examine(ctx context.Context, o *cli.OwnerFlags) []finding {
 	findings := examineHost()
 	findings = append(findings, examineSocket(ctx, o)...)
+	findings = append(findings, examineDeployment(o)...)
 	findings = append(findings, examineOwner(ctx, o)...)
-	return append(findings, examineCUDA()...)
+	findings = append(findings, examineCUDA()...)
+	findings = append(findings, examineCompilers()...)
+	return append(findings, examineGPUs(ctx)...)
 }
 
 // printFindings prints a line for each finding, with the advice below. Lines are not cut, because the reason matters.

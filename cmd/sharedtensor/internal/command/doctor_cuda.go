@@ -8,6 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/nvjitlink"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/nvrtc"
 )
 
 // examineCUDA checks the driver, every device, and every kind of handle of each device.
@@ -47,4 +49,24 @@ func noDriver(err error) finding {
 			"there is a GPU and no library to use it: %v", err)
 	}
 	return ok(check, "no GPU, so only host memory can be shared (%v)", err)
+}
+
+// examineCompilers reports the libraries that compile and link GPU code at run time. Programs need them only for that, so a
+// missing library is not a problem.
+func examineCompilers() []finding {
+	return []finding{
+		compiler("NVRTC", nvrtc.Load(""), nvrtc.File, nvrtc.Version, "SHAREDTENSOR_LIBNVRTC"),
+		compiler("nvJitLink", nvjitlink.Load(""), nvjitlink.File, nvjitlink.Version, "SHAREDTENSOR_LIBNVJITLINK"),
+	}
+}
+
+func compiler(name string, err error, file func() string, version func() (major, minor int, err error), env string) finding {
+	if err != nil {
+		return ok(name, "not found; programs that compile kernels need it; %s sets its path", env)
+	}
+	major, minor, err := version()
+	if err != nil {
+		return warn(name, "install a complete library, or set "+env, "%s: %v", file(), err)
+	}
+	return ok(name, "%s, CUDA %d.%d", file(), major, minor)
 }

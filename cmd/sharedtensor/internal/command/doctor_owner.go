@@ -141,6 +141,9 @@ func examineOwner(ctx context.Context, o *cli.OwnerFlags) []finding {
 		return []finding{ownerTrouble(check, path, err)}
 	}
 	info, err := client.ServerInfo(ctx)
+	if errors.Is(err, endpoint.ErrPermission) { // by its policy, which is no trouble of the owner
+		return []finding{warn(check, "add info: true to a rule for this user in the owner's policy", "answers in %s; this user may not read its status", term.FormatDuration(latency))}
+	}
 	if err != nil {
 		return []finding{ownerTrouble(check, path, err)}
 	}

@@ -32,6 +32,7 @@ func examined(t *testing.T, text string) map[string]struct{ Status, Detail, Advi
 }
 
 func TestDoctor(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	found := examined(t, p.must("doctor", "--json"))
 	for _, check := range []string{"kernel", "sealed memfd", "memory", "descriptors", "share host by memfd", "socket", "publish and attach", "owner"} {
@@ -55,6 +56,7 @@ func TestDoctor(t *testing.T) {
 }
 
 func TestDoctorFails(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	require.NoError(t, os.Chmod(p.dir, 0o777))
 	r := p.run("doctor", "--json")
@@ -79,6 +81,7 @@ func TestDoctorFails(t *testing.T) {
 }
 
 func TestDoctorLowLimits(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	c := p.command()
 	c.Path = "/bin/sh"
@@ -90,6 +93,7 @@ func TestDoctorLowLimits(t *testing.T) {
 }
 
 func TestFindings(t *testing.T) {
+	t.Parallel()
 	var b strings.Builder
 	require.NoError(t, printFindings(&b, []finding{ok("a", "1"), warn("long one", "do\nthis", "2\x1b"), fail("c", "", "3")}, false))
 	require.Equal(t, "OK    a         1\nWARN  long one  2\\x1b\n                -> do; this\nFAIL  c         3\n", b.String())
@@ -102,6 +106,7 @@ func TestFindings(t *testing.T) {
 }
 
 func TestOwnerFindings(t *testing.T) {
+	t.Parallel()
 	info := endpoint.ServerInfo{Version: "v1.0.0", Ready: true, Devices: []endpoint.DeviceInfo{{UUID: "a", Type: "cpu"}, {UUID: "b", Type: "cuda", Index: 1}, {UUID: "c"}}}
 	info.Capabilities.Handles = []endpoint.HandleSupport{
 		{Device: "a", Kind: "memfd", Supported: true}, {Device: "b", Kind: "cuda-fd", Reason: "no"}, {Device: "b", Kind: "cuda-ipc", Reason: "never"},
@@ -124,6 +129,7 @@ type prober struct {
 func (p prober) Probe() []driver.Support { return p.support }
 
 func TestProbeFindings(t *testing.T) {
+	t.Parallel()
 	no := fmt.Errorf("alloc: %w", driver.ErrOutOfMemory)
 	mixed := probeFindings("cuda:0", prober{support: []driver.Support{{Kind: driver.CUDAFD}, {Kind: driver.CUDAFabric, Err: no}}})
 	require.Equal(t, []status{statusOK, statusWarn}, []status{mixed[0].Status, mixed[1].Status})
@@ -134,6 +140,7 @@ func TestProbeFindings(t *testing.T) {
 
 // Device nodes that the driver's library creates do not indicate a GPU.
 func TestHasGPU(t *testing.T) {
+	t.Parallel()
 	for file, want := range map[string]bool{
 		"dev/nvidiactl": false, "dev/nvidia-uvm": false, "dev/nvidia0": true, "dev/dxg": true, "proc/driver/nvidia/gpus/0000:01:00.0/information": true,
 	} {

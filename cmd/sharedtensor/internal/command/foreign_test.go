@@ -14,6 +14,7 @@ import (
 // Every command that reads files names the format of a foreign file and the remedy. The same holds for shards without
 // their index.
 func TestForeignFilesAreNamed(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	torch := p.file("model.pt")
 	f, err := os.Create(torch)
@@ -31,7 +32,7 @@ func TestForeignFilesAreNamed(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		torch: "PyTorch",
-		file("model.gguf", "GGUF\x03\x00\x00\x00"): "GGUF",
+		file("model.gguf", "GGUF\x01\x00\x00\x00"): "unsupported GGUF version",
 		file("a.npy", "\x93NUMPY\x01\x00"):         "NumPy",
 		file("a.h5", "\x89HDF\r\n\x1a\n"):          "HDF5",
 		file("lfs.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"): "git lfs pull",

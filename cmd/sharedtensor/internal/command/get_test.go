@@ -14,6 +14,7 @@ import (
 )
 
 func TestGet(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	p.serve("m="+path, "--retain", "1")
@@ -39,6 +40,7 @@ func TestGet(t *testing.T) {
 }
 
 func TestGetSilero(t *testing.T) {
+	t.Parallel()
 	path := silero(t)
 	p := newPlace(t)
 	p.serve("vad=" + path)
@@ -57,6 +59,7 @@ func headerOf(t testing.TB, path string) *safetensors.Header {
 }
 
 func TestGetFullDisk(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.file("big.safetensors")
 	require.NoError(t, module.SynthesizeFile(path, module.Synthetic{Tensors: 2, Bytes: 4 << 20}))
@@ -84,6 +87,7 @@ func TestGetFullDisk(t *testing.T) {
 
 // get follows a link to a file that is not regular instead of replacing it, and writes - to standard output.
 func TestGetToLinksAndStandardOutput(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	p.serve("m=" + path)
@@ -108,6 +112,7 @@ func TestGetToLinksAndStandardOutput(t *testing.T) {
 
 // A withdrawn version that still has holders is shown as withdrawn, not as superseded or missing.
 func TestWithdrawnVersionState(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	p.serve("m=" + path)

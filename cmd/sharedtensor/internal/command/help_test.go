@@ -13,6 +13,7 @@ import (
 
 // Help for an unknown command fails and suggests the nearest one.
 func TestHelpUnknownCommand(t *testing.T) {
+	t.Parallel()
 	code, stdout, stderr := inProcess("help", "serv")
 	require.Equal(t, cli.ExitUsage, code)
 	require.Empty(t, stdout)
@@ -30,6 +31,7 @@ func TestHelpUnknownCommand(t *testing.T) {
 
 // Help fits a terminal of 80 columns. Examples, which must not be wrapped, fit 100 columns.
 func TestHelpFitsTheTerminal(t *testing.T) {
+	t.Parallel()
 	var check func(c *cobra.Command)
 	check = func(c *cobra.Command) {
 		_, text, _ := inProcess(append(strings.Fields(c.CommandPath())[1:], "--help")...)
@@ -49,6 +51,7 @@ func TestHelpFitsTheTerminal(t *testing.T) {
 }
 
 func TestReflow(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, "one two\nthree\n\n  kept   as it is\nfour\nfive:\n  six", reflow("one two three\n\n  kept   as it is\nfour\nfive:\n  six", 8))
 	require.Empty(t, reflow("", 8))
 }

@@ -51,7 +51,7 @@ var hostileCommands = []string{
 	"top --once -i 50ms", "top --once -i 50ms --json", "metrics", "call f", "call f x=1", "call f --json", "call nothing", "submit f", "submit f --json",
 	"tasks", "tasks --json", "wait evil", "wait --json evil", "wait --result evil", "cancel evil", "endpoints", "endpoints f", "endpoints --json",
 	"endpoints nothing", "objects", "objects --json", "release evil", "release --force evil", "release --force --json evil", "invalidate f",
-	"invalidate f x=1 --json", "publish m=model.safetensors", "withdraw m", "doctor", "doctor --json", "call f x=@m:t",
+	"invalidate f x=1 --json", "publish m=model.safetensors", "rollback m", "rollback m --json", "upgrade --within 100ms", "withdraw m", "doctor", "doctor --json", "call f x=@m:t",
 }
 
 // hostileWatches run until they are stopped.
@@ -60,11 +60,12 @@ var hostileWatches = [][]string{{"tasks", "--watch"}, {"tasks", "--watch", "--js
 // askNobody lists the commands that are safe from a hostile owner, with the reason.
 var askNobody = map[string]string{
 	"serve": "reads only files, see TestHostileFileOutputIsPrintable", "demo": "starts its own owners; files as for serve",
-	"bench": "starts its own owners", "keep": "prints only its own socket", "completion": "prints a script", "help": "prints help", "version": "prints the build",
+	"bench": "starts its own owners", "config": "reads a file of the user", "keep": "prints only its own socket", "completion": "prints a script", "help": "prints help", "version": "prints the build",
 }
 
 // Every command is tested with a hostile owner, or listed with a reason in askNobody.
 func TestHostileOwnerCoversCommands(t *testing.T) {
+	t.Parallel()
 	root := newRootCommand()
 	root.InitDefaultCompletionCmd()
 	fed := map[string]bool{}
@@ -127,6 +128,7 @@ func TestHostileOwnerOutputIsPrintable(t *testing.T) {
 
 // On a terminal, commands print escape sequences, but none chosen by the owner.
 func TestHostileOwnerOnTerminal(t *testing.T) {
+	t.Parallel()
 	for _, mood := range []string{hostileAnswers, hostileLow, hostileErrors} {
 		p := newPlace(t)
 		p.hostileOwner(mood)
@@ -151,6 +153,7 @@ func TestHostileOwnerOnTerminal(t *testing.T) {
 
 // No command prints a control character, for any content or name of a file.
 func TestHostileFileOutputIsPrintable(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	h, err := safetensors.NewHeader([]safetensors.TensorInfo{{Name: "t\x1b[2J\u009b", DType: tensor.Float32, Shape: tensor.Shape{2}}},
 		map[string]string{"\x1b]0;k\x07": "v\x1b[2J\u009b\u202e"})

@@ -13,7 +13,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
-	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
 // inspectFlags holds the flags of the command inspect.
@@ -99,7 +98,7 @@ func noteName(c *cobra.Command, o *cli.OwnerFlags, what string) {
 
 // describeFile describes a model on disk without loading it.
 func describeFile(c *cobra.Command, o inspectFlags, path string) (_ *description, err error) {
-	model, err := safetensors.Open(path)
+	model, err := module.OpenModel(path)
 	if err != nil {
 		return nil, err
 	}

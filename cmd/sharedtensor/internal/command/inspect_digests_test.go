@@ -14,6 +14,7 @@ import (
 
 // inspect shows the digest that the owner computes for publish --digests.
 func TestInspectShowsOwnerDigest(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	p.serve("other=" + path)
@@ -32,6 +33,7 @@ func TestInspectShowsOwnerDigest(t *testing.T) {
 
 // serve --digests computes digests of the owner's models.
 func TestServeComputesDigests(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	p.serve("--digests", "m="+path)
@@ -55,6 +57,7 @@ func wholeDigest(t *testing.T, path string) module.Digest {
 
 // inspect shows pending digests as such.
 func TestDescriptionPendingDigests(t *testing.T) {
+	t.Parallel()
 	var text strings.Builder
 	d := description{Name: "m", Version: 1, DigestState: endpoint.DigestPending}
 	require.NoError(t, d.print(&text))

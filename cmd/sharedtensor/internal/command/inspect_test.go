@@ -26,6 +26,7 @@ func (p *place) described(args ...string) description {
 }
 
 func TestInspectFileAndName(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	p.serve("m=" + path)
@@ -57,6 +58,7 @@ func TestInspectFileAndName(t *testing.T) {
 }
 
 func TestInspectFileOrName(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("both", 1)
 	require.Contains(t, p.fails(cli.ExitFailure, "inspect", "x"), `"x" is neither a file nor a published name: no owner is serving`)
@@ -77,6 +79,7 @@ func TestInspectFileOrName(t *testing.T) {
 }
 
 func TestInspectShards(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	index := map[string]any{"metadata": map[string]any{"total_size": 8}, "weight_map": map[string]string{"a": "1.safetensors", "b": "2.safetensors"}}
 	for name, file := range map[string]string{"a": "1.safetensors", "b": "2.safetensors"} {
@@ -98,6 +101,7 @@ func TestInspectShards(t *testing.T) {
 }
 
 func TestDescriptionViews(t *testing.T) {
+	t.Parallel()
 	d := &description{}
 	spec := tensor.Spec{DType: tensor.Float32, Shape: tensor.Shape{2, 3}, Strides: tensor.Strides{1, 2}}
 	empty := tensor.Spec{DType: tensor.Float32, Shape: tensor.Shape{0}}
@@ -118,6 +122,7 @@ func TestDescriptionViews(t *testing.T) {
 }
 
 func TestHashAllFails(t *testing.T) {
+	t.Parallel()
 	rows := []*tensorRow{{Name: "short", Bytes: 10}}
 	source := func(*tensorRow) (hashSource, error) { return section{strings.NewReader("abc")}, nil }
 	err := hashAll(context.Background(), rows, source, func(int64, int64) {})
@@ -133,6 +138,7 @@ func TestHashAllFails(t *testing.T) {
 
 // An empty list is [] in JSON.
 func TestInspectEmptyModel(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	h, err := safetensors.NewHeader(nil, nil)
 	require.NoError(t, err)
@@ -146,6 +152,7 @@ func TestInspectEmptyModel(t *testing.T) {
 // Commands tie the names that Python's save_model has dropped and recorded in the metadata, if requested. inspect
 // reports possible ties.
 func TestPythonTies(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	h, err := safetensors.NewHeader([]safetensors.TensorInfo{{Name: "embed", DType: tensor.Uint8, Shape: tensor.Shape{3}}},
 		map[string]string{"head": "embed", "format": "pt"})

@@ -52,6 +52,7 @@ func newKeepCommand() *cobra.Command {
 const (
 	keepProcess = "process"
 	keepSystemd = "systemd"
+	keepDir     = "dir:" // and the path of a directory
 )
 
 // closableStore is a store that this process disconnects from when it ends.
@@ -62,6 +63,9 @@ type closableStore interface {
 
 // openSystemd takes the descriptors that the service manager has kept. Call it before the socket is taken.
 func openSystemd() (closableStore, error) { return keeper.NewSystemd() }
+
+// openDirectory opens a directory for copies of the models.
+func openDirectory(path string) (closableStore, error) { return keeper.OpenDirectory(path) }
 
 // openKeeper connects to the keeper of an owner's socket, or starts it.
 func openKeeper(socket string, log *slog.Logger) (closableStore, error) {
@@ -94,8 +98,13 @@ func (m modelArg) sourceID() string {
 			return ""
 		}
 	}
+	if strings.HasSuffix(path, ".gguf") && strings.Contains(filepath.Base(path), "-of-") { // a part of a split model
+		if files, err = filepath.Glob(filepath.Join(globEscape(dir), "*-of-*.gguf")); err != nil {
+			return ""
+		}
+	}
 	sum := sha256.New()
-	fmt.Fprintf(sum, "%s\n%v\n", path, m.pythonTies)
+	fmt.Fprintf(sum, "%s\n%v\n", path, m.load)
 	for _, file := range files {
 		info, err := os.Stat(file)
 		if err != nil {

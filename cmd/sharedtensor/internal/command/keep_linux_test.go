@@ -1,10 +1,12 @@
 package command
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,15 +31,33 @@ func (p *place) killKeeper() {
 }
 
 func TestServeKeep(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.killKeeper()
+	testServeKeep(t, p, "--keep")
+
+	refused := p.start(p.command("serve", "--keep=tape"))
+	require.Equal(t, cli.ExitUsage, refused.exit())
+	require.Contains(t, refused.stderr.String(), "use process, systemd or dir:PATH")
+}
+
+// A directory replaces the keeper.
+func TestServeKeepDirectory(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	testServeKeep(t, p, "--keep", "dir:"+filepath.Join(p.dir, "kept"))
+	require.NoFileExists(t, p.socket()+".keep")
+}
+
+func testServeKeep(t *testing.T, p *place, keep ...string) {
 	path, other := p.model("m.safetensors", 1), p.model("other.safetensors", 2)
-	owner := p.serve("--keep", "m="+path, "other="+other)
+	serve := func() *process { return p.serve(append(keep, "m="+path, "other="+other)...) }
+	owner := serve()
 	h := attach(t, p.socket(), "m")
 	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGQUIT} {
 		owner.signal(how)
 		owner.exit()
-		owner = p.serve("--keep", "m="+path, "other="+other)
+		owner = serve()
 		eventually(t, "both are adopted", func() bool { return strings.Count(owner.stderr.String(), "msg=adopted") == 2 })
 		require.NotContains(t, owner.stderr.String(), "loaded", "the files have not changed")
 		eventually(t, "the lease is back", h.Leased)
@@ -49,8 +69,8 @@ func TestServeKeep(t *testing.T) {
 	require.NoError(t, os.Rename(p.model("new.safetensors", 3), path))
 	owner.signal(syscall.SIGKILL)
 	owner.exit()
-	owner = p.serve("--keep", "m="+path, "other="+other)
-	require.Contains(t, owner.stderr.String(), "loaded m:")
+	owner = serve()
+	eventually(t, "m is loaded", func() bool { return strings.Contains(owner.stderr.String(), "loaded m:") })
 	require.NotContains(t, owner.stderr.String(), "loaded other:")
 	again := attach(t, p.socket(), "m")
 	require.Equal(t, uint64(2), again.Version())
@@ -60,10 +80,6 @@ func TestServeKeep(t *testing.T) {
 	eventually(t, "both are loaded again", func() bool {
 		return strings.Contains(owner.stderr.String(), `changed="m version 3, other version 2"`)
 	})
-
-	refused := p.start(p.command("serve", "--keep=tape"))
-	require.Equal(t, cli.ExitUsage, refused.exit())
-	require.Contains(t, refused.stderr.String(), "use process or systemd")
 }
 
 // serviceManager is the side of the service manager: it stores descriptors and passes them to the next process.
@@ -144,7 +160,42 @@ func (m *serviceManager) serve(p *place, listener *os.File, args ...string) *pro
 	return s
 }
 
+// The service manager holds the same descriptors for a successor, and passes them to the process after it.
+func TestUpgradeSystemd(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	path, socket := p.model("m.safetensors", 1), p.file("activated.sock")
+	m := newServiceManager(t, p.file("notify"))
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	require.NoError(t, err)
+	defer l.Close()
+	f, err := l.File()
+	require.NoError(t, err)
+	defer f.Close()
+	owner := m.serve(p, f, "--keep=systemd", "m="+path)
+	h := attach(t, socket, "m")
+	p.must("publish", "other="+p.model("other.safetensors", 2), "--socket", socket)
+	var got upgraded
+	for range 2 {
+		require.NoError(t, json.Unmarshal([]byte(p.must("upgrade", "--json", "--socket", socket)), &got))
+	}
+	t.Cleanup(func() { _ = syscall.Kill(int(got.PID), syscall.SIGKILL) })
+	eventually(t, "the service manager stores a journal and two models", func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return len(m.stored) == 3
+	})
+	require.NoError(t, syscall.Kill(int(got.PID), syscall.SIGKILL))
+	owner.exit() // of both: the successor has its standard streams
+	owner = m.serve(p, f, "--keep=systemd", "m="+path)
+	require.NotContains(t, owner.stderr.String(), "loaded m:")
+	eventually(t, "the lease is back", h.Leased)
+	require.Equal(t, digests(t, path), handleDigests(t, attach(t, socket, "m")))
+	require.Equal(t, digests(t, p.file("other.safetensors")), handleDigests(t, attach(t, socket, "other")))
+}
+
 func TestServeKeepSystemd(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	m := newServiceManager(t, p.file("notify"))
@@ -163,9 +214,11 @@ func TestServeKeepSystemd(t *testing.T) {
 	owner = m.serve(p, f, "--keep=systemd", "m="+path)
 	require.NotContains(t, owner.stderr.String(), "loaded m:", "adopted from the service manager")
 	eventually(t, "the lease is back", h.Leased)
-	require.Equal(t, digests(t, path), handleDigests(t, attach(t, p.file("activated.sock"), "m")))
+	again := attach(t, p.file("activated.sock"), "m")
+	require.Equal(t, digests(t, path), handleDigests(t, again))
 	p.must("withdraw", "m", "--socket", p.file("activated.sock"))
 	require.NoError(t, h.Close())
+	require.NoError(t, again.Close()) // a withdrawn version is kept for its readers
 	eventually(t, "the service manager stores only the journal", func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -32,6 +33,10 @@ var program string
 
 func TestMain(m *testing.M) {
 	actAsChild()
+	// Tests mostly wait for their processes. The command-line flag overrides this.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	os.Exit(buildAndRun(m))
 }
 

@@ -41,6 +41,7 @@ func samples(t *testing.T, text string) map[string]float64 {
 }
 
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	require.Contains(t, p.fails(cli.ExitFailure, "metrics"), "no owner is serving")
 	require.Contains(t, p.run("metrics", "--listen", "nonsense").stderr, "use HOST:PORT or :PORT")
@@ -70,6 +71,7 @@ func fetched(t *testing.T, method, url string) (code int, header http.Header, bo
 }
 
 func TestMetricsOverHTTP(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	c := p.start(p.command("metrics", "--listen", ":0", "--timeout", "20s"))
 	var url string

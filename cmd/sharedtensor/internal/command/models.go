@@ -16,13 +16,23 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/module/hub"
-	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
 // modelArg is one NAME=PATH of the command line.
 type modelArg struct {
 	name, path string
+	load       loadFlags
+}
+
+// loadFlags holds the flags about reading files.
+type loadFlags struct {
 	pythonTies bool // see pythonTiesFlag
+	fileLayout bool // see module.LoadOptions
+}
+
+func (o *loadFlags) add(c *cobra.Command) {
+	pythonTiesFlag(c, &o.pythonTies)
+	c.Flags().BoolVar(&o.fileLayout, "file-layout", false, "begin the memory with the file's header, so that other safetensors readers can open its descriptor")
 }
 
 // pythonTiesFlag adds the flag for reading files of Python's save_model.
@@ -65,7 +75,7 @@ func (m modelArg) source() string {
 }
 
 // parseModels parses arguments of the form NAME=PATH. Names must be unique.
-func parseModels(c *cobra.Command, words []string, pythonTies bool) ([]modelArg, error) {
+func parseModels(c *cobra.Command, words []string, load loadFlags) ([]modelArg, error) {
 	models := make([]modelArg, 0, len(words))
 	seen := map[string]bool{}
 	for _, word := range words {
@@ -82,7 +92,7 @@ func parseModels(c *cobra.Command, words []string, pythonTies bool) ([]modelArg,
 			return nil, cli.UsageError(c, fmt.Errorf("%q: %w", word, err))
 		}
 		seen[name] = true
-		m := modelArg{name, path, pythonTies}
+		m := modelArg{name, path, load}
 		if _, _, err := m.hubRepo(); err != nil {
 			return nil, cli.UsageError(c, fmt.Errorf("%q: %w", word, err))
 		}
@@ -96,7 +106,7 @@ func suggestName(path string) string {
 	name := filepath.Base(path)
 	name = strings.TrimSuffix(name, ".json")
 	name = strings.TrimSuffix(name, ".index")
-	name = strings.TrimSuffix(name, ".safetensors")
+	name = strings.TrimSuffix(strings.TrimSuffix(name, ".safetensors"), ".gguf")
 	if catalog.CheckName(name) != nil || name == "." || name == "/" {
 		return "NAME"
 	}
@@ -118,7 +128,7 @@ func checkModels(models []modelArg) error {
 			errs = append(errs, err)
 			continue
 		}
-		model, err := safetensors.Open(path)
+		model, err := module.OpenModel(path)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -135,7 +145,7 @@ func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Wri
 		return nil, err
 	}
 	meter := term.NewMeter(stderr, "loading", "loaded", m.name)
-	sd, err := module.Load(ctx, dev, path, module.LoadOptions{PythonTies: m.pythonTies, Progress: func(done, total int64) {
+	sd, err := module.Load(ctx, dev, path, module.LoadOptions{PythonTies: m.load.pythonTies, FileLayout: m.load.fileLayout, Progress: func(done, total int64) {
 		meter.Update(done, total)
 		if also != nil {
 			also(done, total)

@@ -11,14 +11,16 @@ import (
 )
 
 func TestParseModels(t *testing.T) {
-	models, err := parseModels(newServeCommand(), []string{"a=b", "org/x y=c=d.safetensors"}, false)
+	t.Parallel()
+	models, err := parseModels(newServeCommand(), []string{"a=b", "org/x y=c=d.safetensors"}, loadFlags{})
 	require.NoError(t, err)
 	require.Equal(t, []modelArg{{name: "a", path: "b"}, {name: "org/x y", path: "c=d.safetensors"}}, models)
-	_, err = parseModels(newServeCommand(), []string{"a\n=b"}, false)
+	_, err = parseModels(newServeCommand(), []string{"a\n=b"}, loadFlags{})
 	require.ErrorIs(t, err, cli.ErrUsage)
 }
 
 func TestSuggestName(t *testing.T) {
+	t.Parallel()
 	for path, want := range map[string]string{
 		"llm.safetensors": "llm", "/m/llama-3": "llama-3", "x/model.safetensors.index.json": "model", ".": "NAME", "/": "NAME",
 	} {
@@ -27,6 +29,7 @@ func TestSuggestName(t *testing.T) {
 }
 
 func TestOpenDevices(t *testing.T) {
+	t.Parallel()
 	dev, err := cli.OpenDevice("cpu")
 	require.NoError(t, err)
 	own := module.StorageSpec{Device: dev.Info().UUID, DeviceType: driver.CPU}

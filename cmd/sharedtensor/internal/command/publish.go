@@ -15,10 +15,10 @@ import (
 
 // publishFlags holds the flags of the command publish.
 type publishFlags struct {
-	owner      *cli.OwnerFlags
-	device     string
-	pythonTies bool
-	digests    bool
+	owner   *cli.OwnerFlags
+	device  string
+	load    loadFlags
+	digests bool
 }
 
 func newPublishCommand() *cobra.Command {
@@ -36,7 +36,7 @@ keep it.`,
 			if len(words) == 0 {
 				return cli.Usagef(c, "NAME=PATH is missing")
 			}
-			models, err := parseModels(c, words, o.pythonTies)
+			models, err := parseModels(c, words, o.load)
 			if err != nil {
 				return err
 			}
@@ -45,7 +45,7 @@ keep it.`,
 	}
 	o.owner = cli.AddOwnerFlags(c)
 	cli.DeviceFlag(c, &o.device)
-	pythonTiesFlag(c, &o.pythonTies)
+	o.load.add(c)
 	c.Flags().BoolVar(&o.digests, "digests", false, "let the owner compute the SHA-256 of each tensor in the background")
 	return c
 }

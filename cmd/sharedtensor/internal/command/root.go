@@ -64,12 +64,12 @@ func newRootCommand() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add(groupOwner, newServeCommand(), newKeepCommand(), newPublishCommand(), newWithdrawCommand())
+	add(groupOwner, newServeCommand(), newKeepCommand(), newUpgradeCommand(), newPublishCommand(), newRollbackCommand(), newWithdrawCommand())
 	add(groupClient, newLsCommand(), newInspectCommand(), newGetCommand(), newWatchCommand(), newPingCommand())
 	add(groupClient, newHoldersCommand(), newTopCommand(), newMetricsCommand())
 	add(groupCall, newCallCommand(), newSubmitCommand(), newTasksCommand(), newWaitCommand(), newCancelCommand())
 	add(groupCall, newEndpointsCommand(), newObjectsCommand(), newInvalidateCommand(), newReleaseCommand())
-	add(groupHost, newDemoCommand(), newDoctorCommand(), newBenchCommand(), newVersionCommand())
+	add(groupHost, newDemoCommand(), newDoctorCommand(), newConfigCommand(), newBenchCommand(), newVersionCommand())
 	root.AddCommand(newDemoProcessCommand())
 	root.SetHelpCommand(newHelpCommand())
 	root.SetHelpCommandGroupID(groupHost)

@@ -22,6 +22,7 @@ func inProcess(args ...string) (code int, stdout, stderr string) {
 }
 
 func TestUsageErrors(t *testing.T) {
+	t.Parallel()
 	for line, want := range map[string]string{
 		"servee":                               `there is no command "servee"; did you mean serve?`,
 		"frobnicate":                           `there is no command "frobnicate"`,
@@ -60,6 +61,7 @@ func TestUsageErrors(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
+	t.Parallel()
 	code, stdout, stderr := inProcess()
 	require.Equal(t, cli.ExitOK, code)
 	require.Empty(t, stderr)
@@ -75,6 +77,7 @@ func TestHelp(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		err  error
 		code int
@@ -93,6 +96,7 @@ func TestReport(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
+	t.Parallel()
 	code, stdout, _ := inProcess("version")
 	require.Equal(t, cli.ExitOK, code)
 	require.Regexp(t, `^sharedtensor \S+.*, protocol 1, with(out)? CUDA, go1`, stdout)

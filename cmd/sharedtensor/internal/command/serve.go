@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,9 +15,9 @@ import (
 )
 
 const serveHelp = `Load models into shared memory and own them. Processes of this host that may connect to the socket attach them by name and
-use them in place. A PATH is a .safetensors file, a model.safetensors.index.json, a directory that contains either, or
-hf:ORG/MODEL[@REVISION] for a model in the local cache of the Hugging Face hub; nothing is downloaded. Without NAME=PATH
-the owner starts empty, and other processes can publish models.
+use them in place. A PATH is a .safetensors file, a model.safetensors.index.json, a directory that contains either, a .gguf
+file, or hf:ORG/MODEL[@REVISION] for a model in the local cache of the Hugging Face hub; nothing is downloaded. Without
+NAME=PATH the owner starts empty, and other processes can publish models.
 
 The owner binds the socket before it loads models. A second owner therefore fails at once without disturbing the first.
 Clients are answered while models are loading: each model can be attached once it is loaded, and ls and inspect show the
@@ -29,11 +30,20 @@ Signals:
   SIGHUP           load every NAME=PATH again, one after the other, and publish
                    each as a new version. Readers keep the old version, so both
                    are in memory for a while. A model that fails to load keeps
-                   its version. The log lists the changes
+                   its version. The log lists the changes. Before that, the
+                   policy file is read again; an invalid one is not used
+  SIGUSR2          replace this process by a new one of the same program file
+                   and arguments; sharedtensor upgrade sends it. Clients lose no
+                   call. If the new process fails, this one continues
 
 With --keep, published models survive the owner: a small process (sharedtensor keep), or with --keep=systemd the service
-manager's descriptor store, holds their memory. The next owner on the same socket serves them again at once, with the same
+manager's descriptor store, holds their memory. --keep=dir:PATH needs neither: it copies each model into a directory, which
+costs the memory or disk space of the copy and the time to copy it back. The next owner on the same socket serves them again at once, with the same
 names and version numbers, and readers keep their leases. A NAME=PATH whose files have not changed is not loaded again.
+
+With --policy, a file decides which users and groups may list, acquire, publish and withdraw which names, and call and
+offer which endpoints; sharedtensor config describes it. The socket then admits the users of the rules. Each change is
+one line with msg=audit in the log, or in the file of --audit as JSON.
 
 As a systemd service use Type=notify: the owner reports that it is ready when loading has ended, and extends the start
 timeout until then. With a socket unit with one ListenStream=PATH, --socket is not needed.`
@@ -41,14 +51,16 @@ timeout until then. With a socket unit with one ListenStream=PATH, --socket is n
 // serveFlags holds the flags of the command serve.
 type serveFlags struct {
 	socket, device string
-	retain         int
+	retain         retainFlags
 	uids           []uint
 	offers         bool
 	grace          time.Duration
 	level          string
-	pythonTies     bool
+	load           loadFlags
 	digests        bool
-	keep           string // keepProcess, keepSystemd, or empty
+	keep           string // keepProcess, keepSystemd, keepDir with a path, or empty
+	policy         string // path of the policy file, or empty
+	audit          string // path of the audit log, or empty for the log
 }
 
 func newServeCommand() *cobra.Command {
@@ -61,10 +73,12 @@ func newServeCommand() *cobra.Command {
   sharedtensor serve llm=./llama-3 vad=silero_vad_16k.safetensors --socket /run/models/owner.sock
   sharedtensor serve --device cuda:0 llm=./llama-3
   sharedtensor serve gpt2=hf:openai-community/gpt2
-  sharedtensor serve --keep llm=./llama-3`,
+  sharedtensor serve llm=llama-3-Q4_K_M.gguf
+  sharedtensor serve --keep llm=./llama-3
+  sharedtensor serve --policy policy.yaml --audit audit.jsonl llm=./llama-3`,
 		ValidArgsFunction: completeModels,
 		RunE: func(c *cobra.Command, words []string) error {
-			models, err := parseModels(c, words, o.pythonTies)
+			models, err := parseModels(c, o.takeKeep(words), o.load)
 			if err != nil {
 				return err
 			}
@@ -73,19 +87,39 @@ func newServeCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&o.socket, "socket", "", "path of the socket to listen on (default: see sharedtensor --help)")
-	f.StringVar(&o.keep, "keep", "", "keep the models for the next owner: process (the default of --keep alone) or systemd")
+	f.StringVar(&o.keep, "keep", "", "keep the models for the next owner: process (the default of --keep alone), systemd or dir:PATH")
 	f.Lookup("keep").NoOptDefVal = keepProcess
-	_ = c.RegisterFlagCompletionFunc("keep", cobra.FixedCompletions([]string{keepProcess, keepSystemd}, cobra.ShellCompDirectiveNoFileComp))
-	f.IntVar(&o.retain, "retain", 0, "number of superseded versions of each name to keep without readers")
+	_ = c.RegisterFlagCompletionFunc("keep", cobra.FixedCompletions([]string{keepProcess, keepSystemd, keepDir}, cobra.ShellCompDirectiveNoFileComp))
+	o.retain.add(c)
 	f.UintSliceVar(&o.uids, "allow-uid", nil, "also accept processes of this user id, which may publish too")
+	f.StringVar(&o.policy, "policy", "", "YAML file with the rights of users and groups (see sharedtensor config)")
+	f.StringVar(&o.audit, "audit", "", "append a line of JSON for each change to this file (default: the log)")
 	f.BoolVar(&o.offers, "offers", false, "let other processes (workers) offer functions that they run")
 	f.DurationVar(&o.grace, "grace", 10*time.Second, "time for requests in flight to complete when the owner stops")
 	f.StringVar(&o.level, "log-level", "info", "log level on standard error: debug, info, warn or error")
 	cli.DeviceFlag(c, &o.device)
-	pythonTiesFlag(c, &o.pythonTies)
+	o.load.add(c)
 	f.BoolVar(&o.digests, "digests", false, "compute the SHA-256 of each tensor of the models in the background")
 	_ = c.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
+}
+
+// keepValue reports whether a word is a value of --keep.
+func keepValue(word string) bool {
+	dir, is := strings.CutPrefix(word, keepDir)
+	return word == keepProcess || word == keepSystemd || is && dir != ""
+}
+
+// takeKeep removes the value of --keep from words, if a space separates them. A NAME=PATH is never such a value.
+func (o *serveFlags) takeKeep(words []string) (models []string) {
+	for _, word := range words {
+		if o.keep == keepProcess && keepValue(word) && !strings.Contains(word, "=") {
+			o.keep = word
+			continue
+		}
+		models = append(models, word)
+	}
+	return models
 }
 
 // permitted returns the check of peers that want to offer endpoints.
@@ -102,11 +136,14 @@ func (o *serveFlags) check(c *cobra.Command) (*slog.Logger, []uint32, error) {
 	if err := level.UnmarshalText([]byte(o.level)); err != nil {
 		return nil, nil, cli.Usagef(c, "--log-level %q: use debug, info, warn or error", o.level)
 	}
-	if o.keep != "" && o.keep != keepProcess && o.keep != keepSystemd {
-		return nil, nil, cli.Usagef(c, "--keep=%s: use %s or %s", o.keep, keepProcess, keepSystemd)
+	if o.keep != "" && !keepValue(o.keep) {
+		return nil, nil, cli.Usagef(c, "--keep=%s: use %s, %s or %sPATH", o.keep, keepProcess, keepSystemd, keepDir)
 	}
-	if o.retain < 0 {
-		return nil, nil, cli.Usagef(c, "--retain %d: it must be 0 or more", o.retain)
+	if err := o.retain.check(c); err != nil {
+		return nil, nil, err
+	}
+	if o.policy != "" && len(o.uids) > 0 {
+		return nil, nil, cli.Usagef(c, "--allow-uid and --policy exclude each other: add a rule for these users")
 	}
 	if o.grace < 0 {
 		return nil, nil, cli.Usagef(c, "--grace %v: it must not be negative", o.grace)

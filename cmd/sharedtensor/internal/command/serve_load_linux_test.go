@@ -74,6 +74,7 @@ func (p *place) list() []endpoint.ModelInfo {
 // An owner answers requests while it loads. It lists pending and failed loads, and each model can be attached once it
 // is loaded.
 func TestServeAnswersWhileLoading(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	first, second := p.model("a.safetensors", 1), p.model("b.safetensors", 2)
 	third := p.model("c.safetensors", 3)
@@ -133,6 +134,7 @@ func TestServeAnswersWhileLoading(t *testing.T) {
 
 // A reload reports which models have changed and which have not.
 func TestReloadReportsChanges(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	first, second := p.model("a.safetensors", 1), p.model("b.safetensors", 2)
 	owner := p.serve("b="+second, "a="+first)
@@ -149,6 +151,7 @@ func TestReloadReportsChanges(t *testing.T) {
 
 // An owner that fails to load every model exits.
 func TestServeExitsIfAllLoadsFail(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("a.safetensors", 1)
 	g := p.newLoadGate()
@@ -166,6 +169,7 @@ func TestServeExitsIfAllLoadsFail(t *testing.T) {
 // No process has a writable mapping of memory that serve and publish have published. Another process of the same user
 // cannot change it through /proc.
 func TestServedMemoryCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	owner := p.serve("m=" + path)

@@ -32,6 +32,8 @@ type service struct {
 	grace  time.Duration
 	// unchanged are the models that an earlier owner has loaded from the same files.
 	unchanged map[string]uint64
+	// policy is the path of the policy file; empty for none.
+	policy string
 	// digests enables computing digests of published models.
 	digests bool
 }
@@ -48,8 +50,11 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP)
 	defer signal.Stop(reload)
+	upgrade := make(chan os.Signal, 1)
+	notifyUpgrade(upgrade)
+	defer signal.Stop(upgrade)
 
-	s := &service{models: models, log: log, stderr: c.ErrOrStderr(), grace: o.grace, digests: o.digests}
+	s := &service{models: models, log: log, stderr: c.ErrOrStderr(), grace: o.grace, digests: o.digests, policy: o.policy}
 	if s.notify, err = systemd.NewNotifier(); err != nil {
 		log.Warn("cannot notify the service manager", "error", err)
 	}
@@ -59,14 +64,23 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 	defer func() { err = errors.Join(err, s.device.Close()) }()
 	var store closableStore
 	if o.keep == keepSystemd {
-		if store, err = openSystemd(); err != nil {
-			return err
-		}
+		store, err = openSystemd()
+	} else if dir, is := strings.CutPrefix(o.keep, keepDir); is {
+		store, err = openDirectory(dir)
+	}
+	if err != nil {
+		return err
 	}
 	opts, err := ownerOptions(o, s.device, uids, log)
 	if err != nil {
 		return err
 	}
+	audit, closeAudit, err := openAudit(o.audit, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeAudit()) }()
+	opts.Audit = audit
 	if o.keep == keepProcess {
 		if store, err = openKeeper(opts.Socket, log); err != nil {
 			return err
@@ -81,7 +95,7 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.server.Close()) }()
 	s.adopt()
-	return s.run(c.Context(), c.OutOrStdout(), reload)
+	return s.run(c.Context(), c.OutOrStdout(), reload, upgrade)
 }
 
 // adopt logs the models that the previous owner has left, and finds those whose files have not changed.
@@ -90,7 +104,7 @@ func (s *service) adopt() {
 	for _, a := range s.server.Adopted() {
 		s.log.Info("adopted", "name", a.Name, "version", a.Version, "source", a.Source)
 		for _, m := range s.models {
-			if m.name == a.Name && a.Current && a.Source == m.source() && a.SourceID != "" && a.SourceID == m.sourceID() {
+			if m.name == a.Name && a.Current && a.SourceID != "" && a.SourceID == m.sourceID() {
 				s.unchanged[m.name] = a.Version
 			}
 		}
@@ -99,19 +113,26 @@ func (s *service) adopt() {
 
 // ownerOptions returns the options of the owner, with the socket that the service manager passed, if any.
 func ownerOptions(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logger) (opts endpoint.ServerOptions, err error) {
+	policy, err := loadPolicy(o.policy)
+	if err != nil {
+		return opts, err
+	}
 	listener, err := systemd.ActivatedListener()
 	if err != nil {
 		return opts, err
 	}
 	opts = endpoint.ServerOptions{
-		Socket: o.socket, Listener: listener, Devices: []driver.Device{dev}, Retain: o.retain, AllowUIDs: uids,
-		Offers: o.permitted(),
-		Label:  "sharedtensor serve", Logger: log,
+		Socket: o.socket, Listener: listener, Devices: []driver.Device{dev}, Retain: o.retain.limits(), AllowUIDs: uids,
+		Offers: o.permitted(), Policy: policy,
+		Label: "sharedtensor serve", Logger: log,
 	}
 	if listener != nil && o.socket != "" && o.socket != listener.Addr().String() {
 		err := fmt.Errorf("%w: the service manager passed %s, which is not --socket %s: omit --socket",
 			driver.ErrInvalid, listener.Addr(), o.socket)
 		return opts, errors.Join(err, listener.Close())
+	}
+	if inherited := endpoint.Inherited(); inherited != "" && opts.Socket == "" {
+		opts.Socket = inherited
 	}
 	switch {
 	case opts.Socket != "":
@@ -124,18 +145,28 @@ func ownerOptions(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logg
 }
 
 // run serves until ctx ends, and then drains. Models are loaded concurrently.
-func (s *service) run(ctx context.Context, stdout io.Writer, reload <-chan os.Signal) error {
+func (s *service) run(ctx context.Context, stdout io.Writer, reload, upgrade <-chan os.Signal) error {
 	onTerminal := term.IsTerminal(s.stderr)
 	ended := make(chan error, 1)
 	go func() { ended <- s.server.Serve(context.Background()) }()
 	l := s.newLoader(ctx)
 	defer l.stop()
 	l.start()
+	u := &upgrader{service: s, loads: l, ended: make(chan error, 1)}
 	s.log.Info("answering", "socket", s.server.Socket(), "models", len(s.models))
 	for {
 		select {
 		case err := <-ended:
+			if u.running {
+				return u.wait()
+			}
 			return err
+		case <-upgrade:
+			u.start(ctx)
+		case err := <-u.ended:
+			if u.end(err) {
+				return nil
+			}
 		case pass := <-l.passes:
 			first := l.end()
 			if first && len(s.models) > 0 && len(pass.failed) == len(s.models) && ctx.Err() == nil {
@@ -149,9 +180,13 @@ func (s *service) run(ctx context.Context, stdout io.Writer, reload <-chan os.Si
 				l.stop()
 				return s.drain(ctx, ended)
 			}
+			s.reloadPolicy()
 			s.log.Info("loading all models again")
 			l.start()
 		case <-ctx.Done():
+			if u.running && u.end(<-u.ended) {
+				return nil
+			}
 			if l.stop() {
 				s.log.Info("stopped before all models were loaded") // requested, not a failure
 			}

@@ -42,6 +42,7 @@ func handleDigests(t testing.TB, h *endpoint.Handle) map[string]module.Digest {
 }
 
 func TestServeDrains(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	owner := p.start(p.command("serve", "m="+path, "--grace", "5s"))
@@ -58,6 +59,7 @@ func TestServeDrains(t *testing.T) {
 }
 
 func TestServeAfterCrash(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	owner := p.serve("m=" + path)
@@ -72,6 +74,7 @@ func TestServeAfterCrash(t *testing.T) {
 }
 
 func TestSecondOwner(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	first := p.serve("m=" + path)
@@ -92,6 +95,7 @@ func TestSecondOwner(t *testing.T) {
 }
 
 func TestServeReloads(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	owner := p.serve("m="+path, "--retain", "1")
@@ -148,6 +152,7 @@ func TestServeFromHubCache(t *testing.T) {
 }
 
 func TestServeWithoutModels(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	owner := p.start(p.command("serve", "--socket", p.file("s"), "--log-level", "error"))
 	require.Contains(t, owner.line(), "serving nothing yet on "+p.file("s"))
@@ -160,6 +165,7 @@ func TestServeWithoutModels(t *testing.T) {
 }
 
 func TestServeBadInput(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	good := p.model("good.safetensors", 1)
 	whole, err := os.ReadFile(good)
@@ -195,6 +201,7 @@ func TestServeBadInput(t *testing.T) {
 }
 
 func TestServeInterruptedWhileLoading(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.file("sparse.safetensors")
 	require.NoError(t, module.SynthesizeFile(path, module.Synthetic{Tensors: 1, Bytes: 1 << 20}))

@@ -62,6 +62,7 @@ func (p *place) dial() *endpoint.Client {
 var slow = []string{"build_model", "hidden_size=1", "layers=1000", "pace_ms=1000"}
 
 func TestCall(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.service()
 	require.Regexp(t, `^state dict of 2 tensors, 2\.0 KiB\n  TENSOR .*\n  layers\.0\.weight +float32 +\[16, 16\] +1\.0 KiB\n`,
@@ -92,6 +93,7 @@ func TestCall(t *testing.T) {
 }
 
 func TestCallErrors(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	require.Contains(t, p.fails(cli.ExitFailure, "call", "transform"), "no owner is serving")
 	p.service()
@@ -126,6 +128,7 @@ func TestCallErrors(t *testing.T) {
 }
 
 func TestInterruptedCallStopsItsTask(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.service()
 	c := p.start(p.command(append([]string{"call"}, slow...)...))
@@ -142,6 +145,7 @@ func TestInterruptedCallStopsItsTask(t *testing.T) {
 }
 
 func TestTasks(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.service()
 	require.Contains(t, p.run("tasks").stderr, "there are no matching tasks")
@@ -182,6 +186,7 @@ func TestTasks(t *testing.T) {
 }
 
 func TestManagedObjects(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.service()
 	client := p.dial()
@@ -203,6 +208,7 @@ func TestManagedObjects(t *testing.T) {
 }
 
 func TestObjects(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.service()
 	require.Contains(t, p.run("objects").stderr, "there are no managed objects")
@@ -274,6 +280,7 @@ func TestObjects(t *testing.T) {
 
 // The table of objects fits terminals of every width.
 func TestObjectTableFitsTheTerminal(t *testing.T) {
+	t.Parallel()
 	object := endpoint.ObjectInfo{
 		ID: strings.Repeat("a", 32), Endpoint: "an_endpoint_with_a_long_name", Bytes: 3 << 30, Refs: 12, Sessions: 3,
 		CacheKey: "an_endpoint_with_a_long_name/arguments:" + strings.Repeat("0", 64),
@@ -292,6 +299,7 @@ func TestObjectTableFitsTheTerminal(t *testing.T) {
 }
 
 func TestEndpoints(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.service()
 	require.Equal(t, strings.Join([]string{
@@ -334,6 +342,7 @@ func TestEndpoints(t *testing.T) {
 }
 
 func TestHolders(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.serve("a="+p.model("a.safetensors", 1), "b="+p.model("b.safetensors", 2))
 	require.Contains(t, p.run("holders").stderr, "there are no holders")

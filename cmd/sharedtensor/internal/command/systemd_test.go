@@ -35,6 +35,7 @@ func receive(t testing.TB, c *net.UnixConn) string {
 }
 
 func TestNotify(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	for _, name := range []string{p.file("notify"), "@sharedtensor-test-" + strconv.Itoa(os.Getpid())} {
@@ -57,6 +58,7 @@ func TestNotify(t *testing.T) {
 }
 
 func TestNotifyOtherSockets(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	for _, name := range []string{"vsock:2:1", "relative", p.file("nobody-listens")} {
 		c := p.command("serve")
@@ -85,6 +87,7 @@ func (p *place) activated(f *os.File, fds string, args ...string) *process {
 }
 
 func TestSocketActivation(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)
 	socket := p.file("activated.sock")
@@ -116,6 +119,7 @@ func TestSocketActivation(t *testing.T) {
 }
 
 func TestSocketActivationRefused(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	stream := func() *os.File {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

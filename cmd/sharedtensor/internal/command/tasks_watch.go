@@ -98,6 +98,11 @@ func (l *taskLines) take(e endpoint.TaskEvent) error {
 		return err
 	}
 	t := e.Task
+	if e.Kind == endpoint.TaskLost {
+		delete(l.last, t.ID)
+		_, err := fmt.Fprintln(l.out, now.Format(clock), t.ID[:min(12, len(t.ID))], term.Printable(t.Endpoint), "lost: its owner has ended")
+		return err
+	}
 	if last, known := l.last[t.ID]; known && last.state == t.State && now.Sub(last.at) < term.PlainEvery {
 		return nil
 	}

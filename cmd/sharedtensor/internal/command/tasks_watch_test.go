@@ -32,6 +32,7 @@ func changed(t endpoint.TaskInfo) endpoint.TaskEvent {
 }
 
 func TestTaskLines(t *testing.T) {
+	t.Parallel()
 	var out strings.Builder
 	now := time.Unix(1_700_000_002, 0).UTC()
 	l := newTaskLines(&out)
@@ -62,6 +63,7 @@ func TestTaskLines(t *testing.T) {
 }
 
 func TestTasksWatchJSON(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.service()
 	first := strings.TrimSpace(p.must("submit", "build_model", "hidden_size=8", "layers=2"))
@@ -99,6 +101,7 @@ func TestTasksWatchJSON(t *testing.T) {
 
 // Progress is drawn for any numbers that the owner sends.
 func TestTaskMeterExtremeNumbers(t *testing.T) {
+	t.Parallel()
 	for _, terminal := range []bool{false, true} {
 		var b bytes.Buffer
 		m, now := newTaskMeter(&b), time.Unix(1000, 0)

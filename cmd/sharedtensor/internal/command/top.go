@@ -31,9 +31,9 @@ func newTopCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "top [flags]",
 		Short: "Watch the owner: memory, sessions, endpoints and tasks",
-		Long: `Watch the owner: memory of each device by model, managed objects, cached results and task results; endpoints with their
-call rate, share of cached and failed calls, and duration of uncached runs; sessions with what they hold, the owner's
-first; and tasks. On a terminal the view is redrawn in place: q or ctrl-C ends it, and the space bar refreshes it.
+		Long: `Watch the owner: memory of each device by model, managed objects, cached results and task results; the processes that hold
+GPU memory, also those outside sharedtensor, if the host has NVML; endpoints with their call rate, share of cached and failed
+calls, and duration of uncached runs; sessions with what they hold, the owner's first; and tasks. On a terminal the view is redrawn in place: q or ctrl-C ends it, and the space bar refreshes it.
 Otherwise views are printed one after the other. With --once one view is printed, after two samples an interval apart,
 because rates need two. Requests of top itself are not counted.`,
 		Example: `  sharedtensor top

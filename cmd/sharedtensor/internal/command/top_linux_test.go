@@ -86,6 +86,7 @@ func (p *pty) last() string {
 }
 
 func TestTopOnTerminal(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]string{"q": "q", "ctrl-C": "\x03"} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
@@ -115,6 +116,7 @@ func TestTopOnTerminal(t *testing.T) {
 }
 
 func TestTopOwnerRestarts(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	owner := p.service()
 	terminal := newPTY(t, 120, 40)
@@ -131,6 +133,7 @@ func TestTopOwnerRestarts(t *testing.T) {
 }
 
 func TestTaskBarOnTerminal(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.service()
 	terminal := newPTY(t, 100, 24)

@@ -20,6 +20,10 @@ type topSnapshot struct {
 	Devices []topDevice          `json:"devices"`
 	Tasks   []endpoint.TaskInfo  `json:"tasks"`
 	Models  []endpoint.ModelInfo `json:"models"`
+	// GPUs are the GPUs of this host with the processes that hold their memory, also those outside sharedtensor.
+	GPUs []gpuUse `json:"gpus,omitempty"`
+	// GPUNote is the reason why GPUs are not listed. It is empty on a host without a GPU.
+	GPUNote string `json:"gpu_note,omitempty"`
 }
 
 // topRates are events per second. Requests of top itself are excluded.
@@ -86,6 +90,7 @@ type versionKey struct {
 type sampler struct {
 	owner  *cli.OwnerFlags
 	client *endpoint.Client
+	gpus   gpuReader
 
 	asked  uint64 // requests sent by this sampler
 	before *topSnapshot
@@ -128,6 +133,7 @@ func (s *sampler) take(ctx context.Context) (*topSnapshot, error) {
 	}
 	now.Devices = s.devices(now)
 	now.Rates = rates(s.before, now, own)
+	now.addGPUs(ctx, &s.gpus)
 	now.sort()
 	s.before = now
 	return now, nil

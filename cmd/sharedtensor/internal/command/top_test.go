@@ -17,6 +17,7 @@ import (
 )
 
 func TestTopOnce(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.service()
 	h := attach(t, p.socket(), "base")
@@ -52,6 +53,7 @@ func TestTopOnce(t *testing.T) {
 }
 
 func TestTopWithoutTerminal(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	require.Contains(t, p.fails(cli.ExitFailure, "top"), "no owner is serving")
 	p.serve()
@@ -93,6 +95,7 @@ func crowded() *topSnapshot {
 }
 
 func TestTopFitsTheTerminal(t *testing.T) {
+	t.Parallel()
 	s := crowded()
 	for _, size := range [][2]int{{80, 24}, {120, 40}, {200, 300}, {60, 12}, {20, 5}, {1, 1}, {80, 2}, {80, 3}, {80, 0}} {
 		width, height := size[0], size[1]
@@ -119,6 +122,7 @@ func TestTopFitsTheTerminal(t *testing.T) {
 }
 
 func TestTopShare(t *testing.T) {
+	t.Parallel()
 	of := func(rows ...int) []topSection {
 		list := make([]topSection, len(rows))
 		for i, n := range rows {
@@ -134,6 +138,7 @@ func TestTopShare(t *testing.T) {
 }
 
 func TestBar(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, "▕████▏", bar(10, 10, 4))
 	require.Equal(t, "▕██  ▏", bar(5, 10, 4))
 	require.Equal(t, "▕▏   ▏", bar(1, 1<<40, 4), "a little is not nothing")
@@ -144,6 +149,7 @@ func TestBar(t *testing.T) {
 }
 
 func TestRates(t *testing.T) {
+	t.Parallel()
 	at := func(second int64, id string, requests, calls uint64) *topSnapshot {
 		s := &topSnapshot{At: time.Unix(second, 0)}
 		s.Owner.ID, s.Owner.Stats.Requests = id, requests
@@ -161,6 +167,7 @@ func TestRates(t *testing.T) {
 }
 
 func TestPercent(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, "-", percent(0, 0))
 	require.Equal(t, "0%", percent(0, 3))
 	require.Equal(t, "33%", percent(1, 3))

@@ -37,6 +37,9 @@ func (t *topSnapshot) view(width, height int, trouble string) []topLine {
 		lines[1] = topLine{text: "this is as of " + t.At.Format(time.TimeOnly) + ": " + trouble}
 	}
 	sections := []topSection{t.memory(width)}
+	if len(t.GPUs) > 0 || t.GPUNote != "" {
+		sections = append(sections, t.gpus(width))
+	}
 	if loading := t.loading(width); len(loading.rows) > 0 {
 		sections = append(sections, loading)
 	}

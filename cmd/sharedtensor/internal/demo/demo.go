@@ -1,5 +1,6 @@
 // Package demo shows with real processes how a model is shared in place: three clients attach a model, one of them is
-// killed, a second version is published, and the owner is killed and replaced.
+// killed, a second version is published, and the owner is killed and replaced. At the end an owner is killed while no
+// client holds the model, and the next one serves it again from its keeper.
 //
 // [Run] directs the other processes, which run [Work].
 package demo
@@ -9,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/child"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/keeper"
 )
 
 // Options configures the demo.
@@ -59,7 +62,7 @@ func Run(ctx context.Context, opts Options) (err error) {
 	if d.dir, err = os.MkdirTemp("", directoryPrefix); err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context) error{d.serve, d.attach, d.killClient, d.publish, d.killOwner, d.replaceOwner} {
+	for _, step := range []func(context.Context) error{d.serve, d.attach, d.killClient, d.publish, d.killOwner, d.replaceOwner, d.adopt} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -295,7 +298,7 @@ func (d *director) replaceOwner(ctx context.Context) (err error) {
 	if d.owner, err = d.start(ctx, "new owner"); err != nil {
 		return err
 	}
-	owner, err := ask(d.owner, request{Op: opServe})
+	owner, err := ask(d.owner, request{Op: opServe, Keep: true})
 	if err != nil {
 		return err
 	}
@@ -322,6 +325,62 @@ func (d *director) replaceOwner(ctx context.Context) (err error) {
 	return d.oneCopy()
 }
 
+// adopt ends the clients, kills the owner while no process but the keeper has the model, and starts the last owner.
+func (d *director) adopt(ctx context.Context) (err error) {
+	sum := d.sums[0]
+	for _, p := range d.clients {
+		if err := p.End(); err != nil {
+			return err
+		}
+	}
+	d.clients, d.sums = nil, nil
+	err = d.waitForHolders(ctx, "that all clients are gone", func(holders map[uint64][]int) bool { return len(holders) == 0 })
+	if err != nil {
+		return err
+	}
+	if err := d.owner.Kill(); err != nil {
+		return err
+	}
+	d.say("killed the owner (SIGKILL): no client holds the model, its keeper does")
+	start := time.Now()
+	if d.owner, err = d.start(ctx, "last owner"); err != nil {
+		return err
+	}
+	if _, err := ask(d.owner, request{Op: opServe, Keep: true}); err != nil {
+		return err
+	}
+	d.say("%v: serves the model again after %s, nothing was loaded", d.owner, term.FormatDuration(time.Since(start)))
+	p, err := d.start(ctx, "client 4")
+	if err != nil {
+		return err
+	}
+	got, err := ask(p, request{Op: opAttach})
+	if err != nil {
+		return err
+	}
+	d.clients, d.sums = append(d.clients, p), append(d.sums, sum)
+	if _, err := d.compute(0); err != nil {
+		return err
+	}
+	d.say("%v: attached version %d in %s, the same result: %s", p, got.Version, term.FormatDuration(got.Took), sum)
+	return d.oneCopy()
+}
+
+// endKeeper kills a keeper whose owner was killed. It does nothing if none runs.
+func endKeeper(dir string) {
+	if _, err := os.Stat(keeperPath(dir) + ".lock"); err != nil {
+		return
+	}
+	store, err := keeper.Connect(keeper.Options{Socket: keeperPath(dir), Command: []string{"false"}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return
+	}
+	if p, err := os.FindProcess(store.PID()); err == nil {
+		_ = p.Kill() // fails if it has ended
+	}
+	_ = store.Close() // fails never: the keeper stays or has ended
+}
+
 // cleanUp ends all remaining processes, clients first, and removes all files.
 func (d *director) cleanUp() error {
 	var errs []error
@@ -332,6 +391,7 @@ func (d *director) cleanUp() error {
 		errs = append(errs, p.End())
 	}
 	if d.dir != "" {
+		endKeeper(d.dir)
 		errs = append(errs, os.RemoveAll(d.dir))
 	}
 	return errors.Join(errs...)

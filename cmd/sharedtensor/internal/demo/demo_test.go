@@ -106,7 +106,7 @@ func TestRunDetectsDisagreement(t *testing.T) {
 }
 
 func TestRunNamesCrashedProcess(t *testing.T) {
-	for _, role := range []string{"owner", "client-1", "publisher", "new-owner"} {
+	for _, role := range []string{"owner", "client-1", "publisher", "new-owner", "last-owner"} {
 		t.Run(role, func(t *testing.T) {
 			_, err := run(t, context.Background(), "crash "+role, "", nil)
 			require.ErrorContains(t, err, strings.ReplaceAll(role, "-", " ")+", pid ")
@@ -118,7 +118,7 @@ func TestRunNamesCrashedProcess(t *testing.T) {
 
 func TestRunInterruptedAtEachStep(t *testing.T) {
 	errStop := errors.New("enough")
-	for _, step := range []string{"owner,", "client 2,", "one copy", "killed client", "publisher,", "both versions", "killed the owner", "new owner"} {
+	for _, step := range []string{"owner,", "client 2,", "one copy", "killed client", "publisher,", "both versions", "killed the owner", "new owner", "killed the owner (SIGKILL): no client", "last owner"} {
 		t.Run(step, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(context.Background())
 			_, err := run(t, ctx, "", "", func(line string) {
@@ -176,6 +176,7 @@ Pss:                 128 kB
 `
 
 func TestParseSmaps(t *testing.T) {
+	t.Parallel()
 	objects := map[string]bool{}
 	pss, err := parseSmaps(strings.NewReader(smapsText), objects)
 	require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/keeper"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -37,6 +38,7 @@ type request struct {
 	Seed   uint64        // 1 for the first version, 2 for the second, 0 for none
 	During time.Duration // minimum duration of opCompute
 	Server string        // the owner's id
+	Keep   bool          // for opServe: a keeper holds the model when the owner has ended
 }
 
 // reply is the answer, one line to the director.
@@ -62,6 +64,11 @@ func Work(ctx context.Context, stdin io.Reader, stdout io.Writer, role, dir stri
 	if !strings.HasPrefix(filepath.Base(dir), directoryPrefix) {
 		return fmt.Errorf("%w: %s is not a directory of the demo", driver.ErrInvalid, dir)
 	}
+	if role == keeperRole {
+		ctx, cancel := context.WithTimeout(ctx, keeperTime)
+		defer cancel()
+		return keeper.Serve(ctx, keeper.Config{Socket: keeperPath(dir)})
+	}
 	dev, err := host.Open()
 	if err != nil {
 		return err
@@ -71,12 +78,23 @@ func Work(ctx context.Context, stdin io.Reader, stdout io.Writer, role, dir stri
 	return child.Serve(ctx, stdin, stdout, w.do)
 }
 
+// keeperRole is the role of the process that holds the model while no owner runs. It ends after keeperTime, if the
+// processes that would end it are killed.
+const (
+	keeperRole = "keeper"
+	keeperTime = 10 * time.Minute
+)
+
+// keeperPath returns the path of the keeper's socket.
+func keeperPath(dir string) string { return socketPath(dir) + ".keep" }
+
 // worker holds the resources of a demo process.
 type worker struct {
 	role, dir string
 	dev       driver.Device
 
 	server *endpoint.Server // set in an owner
+	store  *keeper.Process  // of an owner with a keeper
 	served chan error
 	client *endpoint.Client
 	handle *endpoint.Handle
@@ -115,8 +133,14 @@ func (w *worker) do(ctx context.Context, r request) (reply, error) {
 
 // serve makes this process the owner.
 func (w *worker) serve(ctx context.Context, r request) (answer reply, err error) {
-	w.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(w.dir), Devices: []driver.Device{w.dev}, Label: "demo " + w.role})
-	if err != nil {
+	opts := endpoint.ServerOptions{Socket: socketPath(w.dir), Devices: []driver.Device{w.dev}, Label: "demo " + w.role}
+	if r.Keep {
+		if err := w.keep(); err != nil {
+			return reply{}, err
+		}
+		opts.Keep = w.store
+	}
+	if w.server, err = endpoint.NewServer(opts); err != nil {
 		return reply{}, err
 	}
 	if r.Seed != 0 {
@@ -127,6 +151,17 @@ func (w *worker) serve(ctx context.Context, r request) (answer reply, err error)
 	answer.Server, w.served = w.server.ID(), make(chan error, 1)
 	go func() { w.served <- w.server.Serve(context.Background()) }()
 	return answer, nil
+}
+
+// keep connects to the keeper, or starts it with the command line of this process.
+func (w *worker) keep() (err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	command := append([]string{program}, os.Args[1:len(os.Args)-2]...)
+	w.store, err = keeper.Connect(keeper.Options{Socket: keeperPath(w.dir), Command: append(command, keeperRole, w.dir)})
+	return err
 }
 
 // version loads or generates a version of the model, computes on it and publishes its memory. This process keeps no
@@ -241,6 +276,12 @@ func (w *worker) close() error {
 		if err := <-w.served; !errors.Is(err, endpoint.ErrServerClosed) {
 			errs = append(errs, err)
 		}
+	}
+	if w.store != nil {
+		if p, err := os.FindProcess(w.store.PID()); err == nil {
+			errs = append(errs, p.Kill()) // the demo leaves nothing behind
+		}
+		errs = append(errs, w.store.Close())
 	}
 	if strings.HasSuffix(w.role, "owner") {
 		errs = append(errs, os.RemoveAll(w.dir))

@@ -70,5 +70,8 @@ func (n *Notifier) Progress(name string, done, total int64) {
 		// best effort: a status line is informational
 		_ = n.Tell(fmt.Sprintf("STATUS=loading %s: %s of %s", term.Printable(name), term.FormatBytes(done), term.FormatBytes(total)),
 			fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", extendTimeout.Microseconds()))
+		n.mu.Lock()
+		n.last = time.Now() // the service manager may be slow to read
+		n.mu.Unlock()
 	}
 }

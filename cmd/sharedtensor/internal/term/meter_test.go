@@ -12,6 +12,7 @@ import (
 )
 
 func TestMeterPlainLines(t *testing.T) {
+	t.Parallel()
 	var b bytes.Buffer
 	now := time.Unix(1000, 0)
 	m := NewMeter(&b, "loading", "loaded", "llm\n")
@@ -31,6 +32,7 @@ func TestMeterPlainLines(t *testing.T) {
 }
 
 func TestMeterFailure(t *testing.T) {
+	t.Parallel()
 	var b bytes.Buffer
 	m := NewMeter(&b, "loading", "loaded", "llm")
 	m.End(nil)
@@ -41,6 +43,7 @@ func TestMeterFailure(t *testing.T) {
 }
 
 func TestMeterZeroBytes(t *testing.T) {
+	t.Parallel()
 	var b bytes.Buffer
 	m := NewMeter(&b, "loading", "loaded", "empty")
 	m.Update(0, 0)
@@ -49,6 +52,7 @@ func TestMeterZeroBytes(t *testing.T) {
 }
 
 func TestMeterBar(t *testing.T) {
+	t.Parallel()
 	var b bytes.Buffer
 	m := NewMeter(&b, "loading", "loaded", "llm")
 	m.terminal = true
@@ -68,6 +72,7 @@ func TestMeterBar(t *testing.T) {
 
 // Remaining times and percentages stay within their ranges for any numbers from a file or a peer.
 func TestTimeLeftIsClamped(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, 3*time.Second, timeLeft(time.Second, 25, 100))
 	for _, c := range [][3]int64{{0, 1, 2}, {1, 0, 2}, {1, -5, 2}, {1, 2, 2}, {1, 3, 2}, {1, 5, math.MinInt64}, {int64(time.Hour), 1, math.MaxInt64}} {
 		require.Zero(t, timeLeft(time.Duration(c[0]), c[1], c[2]), c)

@@ -19,6 +19,7 @@ func exampleTable() *Table {
 }
 
 func TestTable(t *testing.T) {
+	t.Parallel()
 	var b bytes.Buffer
 	require.NoError(t, exampleTable().Print(&b)) // not a terminal: nothing is cut
 	require.Equal(t, strings.Join([]string{
@@ -31,6 +32,7 @@ func TestTable(t *testing.T) {
 }
 
 func TestTableFitsTheTerminal(t *testing.T) {
+	t.Parallel()
 	for _, width := range []int{200, 66, 40, 31, 30, 25} {
 		var b bytes.Buffer
 		require.NoError(t, exampleTable().Write(&b, width))
@@ -48,12 +50,14 @@ func TestTableFitsTheTerminal(t *testing.T) {
 }
 
 func TestClip(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, "abc", Clip("abc", 3))
 	require.Equal(t, "ab…", Clip("abcd", 3))
 	require.Equal(t, "重é…", Clip("重éxyz", 3))
 }
 
 func TestTableWithoutTerminal(t *testing.T) {
+	t.Parallel()
 	require.Zero(t, TerminalWidth(&bytes.Buffer{}))
 	f, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)

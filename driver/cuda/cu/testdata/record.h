@@ -24,6 +24,12 @@ static void record(const void *p, size_t n)
 	recorded_bytes += n;
 }
 
+/* quiet_push and quiet_pop stand for cuCtxPushCurrent and cuCtxPopCurrent around a recorded call. */
+u64 pushed;
+i32 push_result, pops;
+int quiet_push(u64 ctx) { pushed = ctx; recorded_bytes = 0; return push_result; }
+int quiet_pop(ptr out) { pops += out == NULL; return 7; }
+
 #define R(x) record(&x, sizeof x);
 #define START(n) recorded_bytes = 0; (void)n;
 

@@ -5,7 +5,7 @@
 
 static __thread struct { handle h[16]; int n; } stack;
 
-static struct ctx *ctx_new(int dev, unsigned flags, bool primary) {
+struct ctx *ctx_new(int dev, unsigned flags, bool primary) {
 	static uint64_t ids;
 	struct ctx *c = zalloc(sizeof *c);
 	c->dev = dev;
@@ -20,14 +20,22 @@ static struct ctx *ctx_new(int dev, unsigned flags, bool primary) {
 
 /* ctx_end removes the context's handle. Like in the driver, the program loses its memory. The struct is kept because queued work
  * and ranges still point to it. */
-static void ctx_end(struct ctx *c) {
+void ctx_end(struct ctx *c) {
 	drain_ctx(c, false);
 	c->dead = true;
 	obj_del(c->self);
 	live_add(LIVE_CONTEXTS, -1);
 	stream_close(c->null_stream);
+	for (struct stream *t = stream_first(), *next; t; t = next) {
+		next = t->next;
+		if (t->ctx == c && t->of_thread) {
+			t->of_thread = false;
+			stream_close(t);
+		}
+	}
 	if (c->marker)
 		stream_close(c->marker);
+	library_forget(c);
 	for (struct range *r = range_first(), *next; r; r = next) {
 		next = r->next;
 		if (r->ctx == c && (r->kind == K_ALLOC || r->kind == K_IPC || r->kind == K_MANAGED || r->kind == K_GLOBAL))
@@ -165,7 +173,15 @@ static CUresult pop(handle *out) {
 		*out = stack.h[stack.n];
 	return OK;
 }
-API_RELEASE(cuCtxPopCurrent_v2, (handle *out), pop(out))
+
+/* Only the thread's stack changes, so the call needs no lock. Like API_RELEASE, a forced failure is reported after the release. */
+EXPORT CUresult cuCtxPopCurrent_v2(handle *out);
+EXPORT CUresult cuCtxPopCurrent_v2(handle *out) {
+	CUresult inject = OK, r = enter("cuCtxPopCurrent_v2", &inject);
+	if (!r)
+		r = pop(out);
+	return r ? r : inject;
+}
 
 static CUresult get_device(int *dev) {
 	struct ctx *c;

@@ -11,11 +11,13 @@ CUresult check_device(struct ctx *c, devptr p, size_t n, bool write, bool kernel
 		struct range *r = range_at(p);
 		if (!r)
 			return INVALID_VALUE;
+		if (r->p && r->p->mc) /* ordinary accesses are undefined; only multimem instructions are valid */
+			return INVALID_VALUE;
 		if (r->kind == K_VMM) {
 			unsigned a = r->access[c->dev], need = write ? 2 : 1;
 			if (!(a & need))
 				return INVALID_VALUE;
-		} else if (kernel && r->kind != K_HOST && r->dev != c->dev && !c->peer[r->dev]) {
+		} else if (kernel && r->kind != K_HOST && r->dev != c->dev && !c->peer[r->dev] && !(r->kind == K_POOL && pool_allows(r->pool, c->dev, write))) {
 			return INVALID_VALUE;
 		}
 		size_t piece = r->base + r->size - p;
@@ -27,9 +29,9 @@ CUresult check_device(struct ctx *c, devptr p, size_t n, bool write, bool kernel
 	return OK;
 }
 
-static bool pinned(uint64_t p, size_t n) {
+bool pinned(uint64_t p, size_t n) {
 	struct range *r = range_at(p);
-	return r && (r->kind == K_HOST || r->kind == K_MANAGED) && p + n <= r->base + r->size;
+	return r && (r->kind == K_HOST || r->kind == K_MANAGED || r->on_host) && p + n <= r->base + r->size;
 }
 
 /* piece returns the bytes at p and how many of n are contiguous, and keeps their memory alive. */
@@ -57,32 +59,35 @@ static CUresult check_copy(struct op *o) {
 	return OK;
 }
 
-CUresult do_copy(struct op *o) {
-	if (check_copy(o))
-		return ILLEGAL_ADDRESS;
-	uint64_t dst = o->dst, src = o->snap ? (uint64_t)o->snap : o->src;
-	for (size_t left = o->n; left;) {
-		size_t n = left;
+/* copy_bytes copies n bytes and releases the lock while it does. */
+CUresult copy_bytes(uint64_t dst, bool dst_host, uint64_t src, bool src_host, size_t n) {
+	for (size_t left = n; left;) {
+		size_t part = left;
 		struct phys *h1, *h2;
-		uint8_t *d = piece(dst, o->dst_host, &n, &h1), *s = piece(src, o->src_host, &n, &h2);
+		uint8_t *d = piece(dst, dst_host, &part, &h1), *s = piece(src, src_host, &part, &h2);
 		if (d && s) {
 			pthread_mutex_unlock(&big);
-			memmove(d, s, n);
+			memmove(d, s, part);
 			pthread_mutex_lock(&big);
 		}
 		phys_drop(h1);
 		phys_drop(h2);
 		if (!d || !s)
 			return ILLEGAL_ADDRESS;
-		dst += n, src += n, left -= n;
+		dst += part, src += part, left -= part;
 	}
 	return OK;
 }
 
-CUresult do_set(struct op *o) {
-	if (check_device(o->ctx, o->dst, o->n, true, false))
+CUresult do_copy(struct op *o) {
+	if (check_copy(o))
 		return ILLEGAL_ADDRESS;
-	uint64_t dst = o->dst;
+	return copy_bytes(o->dst, o->dst_host, o->snap ? (uint64_t)o->snap : o->src, o->src_host, o->n);
+}
+
+static CUresult set_row(struct op *o, uint64_t dst) {
+	if (check_device(o->ctx, dst, o->n, true, false))
+		return ILLEGAL_ADDRESS;
 	for (size_t left = o->n; left;) {
 		size_t n = left;
 		struct phys *h;
@@ -104,17 +109,34 @@ CUresult do_set(struct op *o) {
 	return OK;
 }
 
+CUresult do_set(struct op *o) {
+	CUresult r = set_row(o, o->dst);
+	for (size_t i = 1; i < o->rows && !r; i++)
+		r = set_row(o, o->dst + i * o->pitch);
+	return r;
+}
+
+/* wait_idle waits for the work that a synchronous call is ordered after. */
+CUresult wait_idle(struct ctx *c) {
+	if (legacy_captured(c, true))
+		return STREAM_CAPTURE_IMPLICIT;
+	if (prohibited())
+		return STREAM_CAPTURE_UNSUPPORTED;
+	if (per_thread_default) { /* also after the legacy stream, which the thread's stream synchronises with */
+		struct stream *s = default_stream(c);
+		drain(c->null_stream, c->null_stream->issued);
+		drain(s, s->issued);
+	} else {
+		drain_ctx(c, true);
+	}
+	return c->sticky;
+}
+
 /* now executes a synchronous copy or fill after all work of the default stream and of the streams that synchronise with it. */
 static CUresult now(struct op *o) {
 	CUresult r = o->kind == OP_COPY ? check_copy(o) : check_device(o->ctx, o->dst, o->n, true, false);
-	if (!r && legacy_captured(o->ctx, true))
-		r = STREAM_CAPTURE_IMPLICIT;
-	if (!r && prohibited())
-		r = STREAM_CAPTURE_UNSUPPORTED;
-	if (!r) {
-		drain_ctx(o->ctx, true);
-		r = o->ctx->sticky;
-	}
+	if (!r)
+		r = wait_idle(o->ctx);
 	if (!r)
 		r = run_op(o);
 	drop_op(o);
@@ -122,7 +144,7 @@ static CUresult now(struct op *o) {
 }
 
 /* is_host reports whether p is host memory. Addresses that the driver does not know are. */
-static bool is_host(uint64_t p) {
+bool is_host(uint64_t p) {
 	struct range *r = range_at(p);
 	return !r || r->kind == K_HOST;
 }
@@ -178,7 +200,7 @@ static CUresult peer(devptr d, handle dc, devptr s, handle sc, size_t n, bool as
 API(cuMemcpyPeer, (devptr d, handle dc, devptr s, handle sc, size_t n), peer(d, dc, s, sc, n, false, 0))
 API(cuMemcpyPeerAsync, (devptr d, handle dc, devptr s, handle sc, size_t n, handle h), peer(d, dc, s, sc, n, true, h))
 
-static CUresult set(devptr d, uint32_t value, unsigned width, size_t count, bool async, handle stream) {
+static CUresult set2d(devptr d, size_t pitch, uint32_t value, unsigned width, size_t count, size_t rows, bool async, handle stream) {
 	struct ctx *c;
 	CUresult r = current(&c);
 	if (r)
@@ -186,20 +208,29 @@ static CUresult set(devptr d, uint32_t value, unsigned width, size_t count, bool
 	struct stream *s = NULL;
 	if (async && (r = stream_of(stream, &s)))
 		return r;
-	if (count > SIZE_MAX / width || d % width)
+	if (count > SIZE_MAX / width || d % width || (rows > 1 && (pitch < count * width || pitch % width)))
 		return INVALID_VALUE;
-	if (count == 0)
+	if (count == 0 || rows == 0)
 		return OK;
 	struct op *o = op_new(OP_SET, c);
-	o->dst = d, o->value = value, o->width = width, o->n = count * width;
+	o->dst = d, o->value = value, o->width = width, o->n = count * width, o->rows = rows, o->pitch = pitch;
 	if (!async)
 		return now(o);
-	if ((r = check_device(c, d, o->n, true, false))) {
+	if ((r = check_device(c, d, (rows - 1) * pitch + o->n, true, false))) {
 		drop_op(o);
 		return r;
 	}
 	return submit(s, o);
 }
+static CUresult set(devptr d, uint32_t value, unsigned width, size_t count, bool async, handle stream) {
+	return set2d(d, 0, value, width, count, 1, async, stream);
+}
+API(cuMemsetD2D8_v2, (devptr d, size_t p, unsigned char v, size_t n, size_t rows), set2d(d, p, v, 1, n, rows, false, 0))
+API(cuMemsetD2D16_v2, (devptr d, size_t p, unsigned short v, size_t n, size_t rows), set2d(d, p, v, 2, n, rows, false, 0))
+API(cuMemsetD2D32_v2, (devptr d, size_t p, unsigned v, size_t n, size_t rows), set2d(d, p, v, 4, n, rows, false, 0))
+API(cuMemsetD2D8Async, (devptr d, size_t p, unsigned char v, size_t n, size_t rows, handle h), set2d(d, p, v, 1, n, rows, true, h))
+API(cuMemsetD2D16Async, (devptr d, size_t p, unsigned short v, size_t n, size_t rows, handle h), set2d(d, p, v, 2, n, rows, true, h))
+API(cuMemsetD2D32Async, (devptr d, size_t p, unsigned v, size_t n, size_t rows, handle h), set2d(d, p, v, 4, n, rows, true, h))
 API(cuMemsetD8_v2, (devptr d, unsigned char v, size_t n), set(d, v, 1, n, false, 0))
 API(cuMemsetD16_v2, (devptr d, unsigned short v, size_t n), set(d, v, 2, n, false, 0))
 API(cuMemsetD32_v2, (devptr d, unsigned v, size_t n), set(d, v, 4, n, false, 0))

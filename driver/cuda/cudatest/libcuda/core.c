@@ -14,6 +14,7 @@
 pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
+__thread bool in_callback; /* the thread runs a host function, which must not call CUDA */
 static _Atomic bool initialised;
 static struct control private_control, *control = &private_control;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -112,6 +113,7 @@ static void setup(void) {
 		if (p != MAP_FAILED)
 			control = p;
 	}
+	checkpoint_init();
 	memcpy(&control->magic, "FAKECUDA", 8);
 	const char *fail = env_get("FAKECUDA_FAIL");
 	char name[64];
@@ -132,6 +134,7 @@ static bool same_function(const char *symbol, const char *name) {
 
 CUresult enter(const char *name, CUresult *inject) {
 	pthread_once(&once, setup);
+	checkpoint_wait();
 	control->calls++;
 	if (control->fail_after > 0 && (!control->fail_name[0] || same_function(name, control->fail_name)) &&
 	    --control->fail_after == 0) {
@@ -141,7 +144,7 @@ CUresult enter(const char *name, CUresult *inject) {
 	}
 	if (!initialised && strcmp(name, "cuInit"))
 		return NOT_INITIALIZED;
-	return OK;
+	return in_callback ? NOT_PERMITTED : OK;
 }
 
 static CUresult init(unsigned flags) {
@@ -156,6 +159,14 @@ static CUresult init(unsigned flags) {
 	return r;
 }
 API(cuInit, (unsigned flags), init(flags))
+
+/* cuGetExportTable finds no table: CUDA_ERROR_NOT_FOUND. NVRTC calls it without a check if a driver's library is loaded. */
+EXPORT CUresult cuGetExportTable(const void **table, const void *id);
+EXPORT CUresult cuGetExportTable(const void **table, const void *id) {
+	(void)id;
+	*table = NULL;
+	return NOT_FOUND;
+}
 
 /* fakecudaFail makes the k-th counted call after it fail with code. k = 0 cancels that. */
 EXPORT void fakecudaFail(int64_t k, int code);

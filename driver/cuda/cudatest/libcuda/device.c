@@ -139,8 +139,8 @@ static CUresult attribute(int *out, int attr, int dev) {
 	static const struct { int attr, value; } fixed[] = {
 		{1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535}, {8, 49152}, {9, 65536}, {10, 32},
 		{11, 2147483647}, {12, 65536}, {13, 1980000}, {14, 512}, {15, 1}, {16, 8}, {19, 1}, {31, 1}, {34, 0}, {36, 3201000}, {37, 6144},
-		{38, 52428800}, {39, 2048}, {40, 3}, {41, 1}, {75, 9}, {76, 0}, {78, 1}, {81, 233472}, {82, 65536}, {83, 1}, {90, 1}, {91, 1},
-		{94, 0}, {95, 1}, {97, 232448}, {99, 1}, {106, 32}, {122, 1}, {123, 1},
+		{38, 52428800}, {39, 2048}, {40, 3}, {41, 1}, {75, 9}, {76, 0}, {78, 1}, {81, 233472}, {82, 65536}, {90, 1}, {91, 1}, {92, 1}, {93, 1},
+		{94, 0}, {95, 1}, {97, 232448}, {99, 1}, {106, 32}, {120, 1}, {122, 1}, {123, 1},
 	};
 	if (bad(dev))
 		return INVALID_DEVICE;
@@ -149,8 +149,13 @@ static CUresult attribute(int *out, int attr, int dev) {
 	*out = 0;
 	switch (attr) {
 	case 33: *out = devices[dev].physical + 1; return OK;
+	case 83: *out = !lacks("managed"); return OK;
+	case 89: *out = !lacks("managed") && !lacks("concurrent"); return OK;
+	case 132: *out = !lacks("multicast"); return OK;
 	case 102: *out = !lacks("vmm"); return OK;
 	case 103: *out = !lacks("vmm") && !lacks("fd"); return OK;
+	case 134: *out = 0; return OK;
+	case 141: case 142: case 144: *out = !lacks("pool"); return OK;
 	case 115: *out = !lacks("pool"); return OK;
 	case 119: *out = lacks("pool") ? 0 : 1; return OK;
 	case 125: *out = 1; return OK;

@@ -18,6 +18,7 @@ void event_put(struct event *e) {
 		close(e->fd);
 	if (e->last)
 		stream_put(e->last);
+	free(e->captured);
 	free(e);
 }
 
@@ -83,11 +84,13 @@ static CUresult destroy(handle h) {
 }
 API_RELEASE(cuEventDestroy_v2, (handle h), destroy(h))
 
-static CUresult record_in(struct event *e, struct stream *s) {
+CUresult event_record(struct event *e, struct stream *s) {
 	e->capture = s->capture;
 	e->captured_in = s->capture ? s : NULL;
-	if (s->capture)
+	if (s->capture) {
+		list_set(&e->captured, &e->ncaptured, s->last, s->nlast);
 		return OK;
+	}
 	struct op *o = op_new(OP_RECORD, s->ctx);
 	o->ev = e;
 	e->refs++;
@@ -105,7 +108,15 @@ static CUresult record_in(struct event *e, struct stream *s) {
 	return OK;
 }
 
-static CUresult record(handle h, handle sh) {
+/* node adds a node that records or waits for the event at each launch of the graph. */
+static CUresult node(enum op_kind k, struct event *e, struct stream *s) {
+	struct op *o = op_new(k, s->ctx);
+	o->ev = e;
+	e->refs++;
+	return submit(s, o);
+}
+
+static CUresult record(handle h, handle sh, unsigned flags) {
 	struct event *e = obj_get(h, T_EVENT);
 	struct stream *s;
 	if (!e)
@@ -113,10 +124,12 @@ static CUresult record(handle h, handle sh) {
 	CUresult r = stream_of(sh, &s);
 	if (r)
 		return r;
-	return e->ctx == s->ctx ? record_in(e, s) : INVALID_HANDLE;
+	if (e->ctx != s->ctx)
+		return INVALID_HANDLE;
+	return flags && s->capture ? node(OP_RECORD, e, s) : event_record(e, s);
 }
-API(cuEventRecord, (handle h, handle s), record(h, s))
-API(cuEventRecordWithFlags, (handle h, handle s, unsigned flags), flags > 1 ? INVALID_VALUE : record(h, s))
+API(cuEventRecord, (handle h, handle s), record(h, s, 0))
+API(cuEventRecordWithFlags, (handle h, handle s, unsigned flags), flags > 1 ? INVALID_VALUE : record(h, s, flags))
 
 static CUresult record_ctx(handle ch, handle h) {
 	struct ctx *c = obj_get(ch, T_CTX);
@@ -131,7 +144,7 @@ static CUresult record_ctx(handle ch, handle h) {
 		return STREAM_CAPTURE_UNSUPPORTED;
 	if (!c->marker)
 		c->marker = stream_new(c, 1, 0, true);
-	return record_in(e, c->marker);
+	return event_record(e, c->marker);
 }
 API(cuCtxRecordEvent, (handle c, handle h), record_ctx(c, h))
 
@@ -196,6 +209,8 @@ static CUresult wait(handle sh, handle h, unsigned flags) {
 		return r;
 	if (flags > 1)
 		return INVALID_VALUE;
+	if (flags && s->capture)
+		return node(OP_WAIT, e, s);
 	if (e->capture && !going_on(e->capture))
 		return CAPTURED_EVENT;
 	if (e->capture) { /* the stream joins the capture, or the event's stream does */
@@ -205,9 +220,12 @@ static CUresult wait(handle sh, handle h, unsigned flags) {
 			s->capture = e->capture;
 			s->origin = s->invalid = false;
 			s->unjoined = true;
+			s->nlast = 0;
 		} else if (e->captured_in) {
 			e->captured_in->unjoined = false;
 		}
+		for (int i = 0; i < e->ncaptured; i++)
+			list_add(&s->last, &s->nlast, e->captured[i]);
 		return OK;
 	}
 	if (complete(e) && !s->capture)

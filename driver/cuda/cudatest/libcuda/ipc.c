@@ -31,6 +31,12 @@ void record_fill(struct record *rec, const char magic[8], int fd, uint64_t nonce
 	rec->sum = checksum(rec);
 }
 
+/* record_sign sets the field that a kind of record defines. */
+void record_sign(struct record *rec, uint64_t reserved) {
+	rec->reserved = reserved;
+	rec->sum = checksum(rec);
+}
+
 /* record_open opens the descriptor of the other process. A process that dies leaves no file on disk. If the owner has released the
  * object or has exited, or its process number was reused, the random number in the object's name does not match. */
 CUresult record_open(const struct record *rec, const char magic[8], int *out) {

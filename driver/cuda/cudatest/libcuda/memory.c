@@ -15,7 +15,9 @@ static CUresult alloc(devptr *out, size_t bytes, enum kind k) {
 API(cuMemAlloc_v2, (devptr *out, size_t bytes), alloc(out, bytes, K_ALLOC))
 
 static CUresult managed(devptr *out, size_t bytes, unsigned flags) {
-	return flags == 1 || flags == 2 ? alloc(out, bytes, K_MANAGED) : INVALID_VALUE;
+	if (flags != 1 && flags != 2)
+		return INVALID_VALUE;
+	return lacks("managed") ? NOT_SUPPORTED : alloc(out, bytes, K_MANAGED);
 }
 API(cuMemAllocManaged, (devptr *out, size_t bytes, unsigned flags), managed(out, bytes, flags))
 
@@ -81,9 +83,9 @@ static CUresult pointer_attribute(void *data, int attr, devptr p) {
 		return INVALID_VALUE;
 	switch (attr) {
 	case 1: *(handle *)data = r->ctx ? r->ctx->self : 0; return OK;
-	case 2: *(unsigned *)data = r->kind == K_HOST ? 1 : 2; return OK;
+	case 2: *(unsigned *)data = r->kind == K_HOST || r->on_host ? 1 : 2; return OK;
 	case 3: *(devptr *)data = p; return OK;
-	case 4: *(uint64_t *)data = p; return r->kind == K_HOST || r->kind == K_MANAGED ? OK : INVALID_VALUE;
+	case 4: *(uint64_t *)data = p; return r->kind == K_HOST || r->kind == K_MANAGED || r->on_host ? OK : INVALID_VALUE;
 	case 6: return OK;
 	case 7: *(uint64_t *)data = r->id; return OK;
 	case 8: *(uint8_t *)data = r->kind == K_MANAGED; return OK;

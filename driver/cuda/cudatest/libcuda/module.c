@@ -19,7 +19,7 @@ static CUresult cubin(const unsigned char *image, struct module *m) {
 	for (int i = 0; i < h->e_shnum; i++)
 		if (strncmp(names + s[i].sh_name, ".text.", 6) == 0) {
 			struct func *f = zalloc(sizeof *f);
-			*f = (struct func){.mod = m, .max_threads = 1024, .nparams = -1, .next = m->funcs};
+			*f = (struct func){.mod = m, .max_threads = 1024, .dynamic_limit = 49152, .carveout = -1, .nparams = -1, .next = m->funcs};
 			snprintf(f->name, sizeof f->name, "%s", names + s[i].sh_name + 6);
 			f->self = obj_add(f, T_FUNC);
 			m->funcs = f;
@@ -40,7 +40,7 @@ static CUresult fatbin(const unsigned char *image, struct module *m) {
 	return r;
 }
 
-static void module_free(struct module *m) {
+void module_free(struct module *m) {
 	/* The functions' records are kept because a graph may still point to them. */
 	for (struct func *f = m->funcs; f; f = f->next) {
 		obj_del(f->self);
@@ -55,16 +55,37 @@ static void module_free(struct module *m) {
 		}
 		free(g);
 	}
+	if (m->self)
+		obj_del(m->self);
 	free(m);
 }
 
-static CUresult load(handle *out, const void *image) {
-	struct ctx *c;
-	CUresult r = current(&c);
-	if (r)
-		return r;
-	if (!out || !image)
-		return INVALID_VALUE;
+/* image_size returns the bytes of an image that has its own length, or ends with a zero byte. */
+size_t image_size(const void *image) {
+	const unsigned char *b = image;
+	uint32_t magic;
+	if (!b[0] || !b[1] || !b[2])
+		return 0;
+	memcpy(&magic, b, 4);
+	if (magic == 0xba55ed50) {
+		struct { uint32_t magic; uint16_t version, header; uint64_t size; } h;
+		memcpy(&h, b, sizeof h);
+		return h.header + h.size;
+	}
+	if (b[0] != 0x7f)
+		return strlen(image) + 1;
+	const Elf64_Ehdr *h = image;
+	const Elf64_Shdr *s = (const void *)(b + h->e_shoff);
+	size_t end = h->e_shoff + (size_t)h->e_shnum * sizeof *s;
+	for (int i = 0; i < h->e_shnum; i++)
+		if (s[i].sh_type != SHT_NOBITS && s[i].sh_offset + s[i].sh_size > end)
+			end = s[i].sh_offset + s[i].sh_size;
+	return end;
+}
+
+/* module_load makes a module without a handle. */
+CUresult module_load(struct module **out, const void *image, struct ctx *c) {
+	CUresult r;
 	struct module *m = zalloc(sizeof *m);
 	m->ctx = c;
 	const unsigned char *b = image;
@@ -82,6 +103,20 @@ static CUresult load(handle *out, const void *image) {
 		module_free(m);
 		return r;
 	}
+	*out = m;
+	return OK;
+}
+
+static CUresult load(handle *out, const void *image) {
+	struct ctx *c;
+	struct module *m;
+	CUresult r = current(&c);
+	if (r)
+		return r;
+	if (!out || !image)
+		return INVALID_VALUE;
+	if ((r = module_load(&m, image, c)))
+		return r;
 	live_add(LIVE_MODULES, 1);
 	*out = m->self = obj_add(m, T_MODULE);
 	return OK;
@@ -89,21 +124,61 @@ static CUresult load(handle *out, const void *image) {
 API(cuModuleLoadData, (handle *out, const void *image), load(out, image))
 API(cuModuleLoadFatBinary, (handle *out, const void *image), load(out, image))
 
-/* load_ex writes a message to the error log (options 5 and 6) if it refuses the text, like the compiler. */
+/* jit_check checks the options of the compiler: known ones, each once, with values in range. */
+CUresult jit_check(unsigned n, const int *options, void **values) {
+	uint64_t seen = 0;
+	for (unsigned i = 0; i < n; i++) {
+		unsigned v = (unsigned)(uintptr_t)values[i];
+		if (options[i] < 0 || options[i] > 35 || seen & 1ull << options[i])
+			return INVALID_VALUE;
+		seen |= 1ull << options[i];
+		switch (options[i]) {
+		case 0: case 1: if (!v) return INVALID_VALUE; break;
+		case 7: if (v > 4) return INVALID_VALUE; break;
+		case 9: if (v < 10 || v > 200) return INVALID_VALUE; break;
+		case 10: case 11: case 12: case 13: case 16: if (v > 1) return INVALID_VALUE; break;
+		case 14: if (v > 2) return INVALID_VALUE; break;
+		}
+	}
+	/* A buffer for messages needs its size, and the target is named in one way. */
+	if ((seen >> 3 & 1) != (seen >> 4 & 1) || (seen >> 5 & 1) != (seen >> 6 & 1) || (seen >> 8 & 1 && seen >> 9 & 1))
+		return INVALID_VALUE;
+	return OK;
+}
+
+/* jit_log writes the messages of the compiler to the buffers among the options, and the bytes used to the values of their sizes. */
+void jit_log(CUresult r, unsigned n, const int *options, void **values) {
+	char *logs[2] = {NULL, NULL};
+	int verbose = 0;
+	for (unsigned i = 0; i < n; i++) {
+		if (options[i] == 3 || options[i] == 5)
+			logs[options[i] == 5] = values[i];
+		if (options[i] == 12)
+			verbose = (int)(uintptr_t)values[i];
+		if (options[i] == 2) { /* the time, as a float in the value */
+			float ms = 0.5f;
+			memcpy(&values[i], &ms, sizeof ms);
+		}
+	}
+	for (unsigned i = 0; i < n; i++)
+		if (options[i] == 4 || options[i] == 6) {
+			char *log = logs[options[i] == 6];
+			size_t size = (unsigned)(uintptr_t)values[i];
+			const char *text = options[i] == 6 ? (r ? "ptxas fatal   : syntax error" : "") : verbose && !r ? "ptxas info    : 0 bytes gmem" : "";
+			if (log && size)
+				values[i] = (void *)(uintptr_t)snprintf(log, size, "%s", text);
+		}
+}
+
+/* load_ex also compiles with options. */
 static CUresult load_ex(handle *out, const void *image, unsigned n, const int *options, void **values) {
 	if (n && (!options || !values))
 		return INVALID_VALUE;
-	CUresult r = load(out, image);
-	char *log = NULL;
-	size_t size = 0;
-	for (unsigned i = 0; i < n; i++) {
-		if (options[i] == 5)
-			log = values[i];
-		if (options[i] == 6)
-			size = (unsigned)(uintptr_t)values[i];
-	}
-	if (log && size)
-		snprintf(log, size, "%s", r ? "ptxas fatal   : syntax error" : "");
+	CUresult r = jit_check(n, options, values);
+	if (r)
+		return r;
+	r = load(out, image);
+	jit_log(r, n, options, values);
 	return r;
 }
 API(cuModuleLoadDataEx, (handle *out, const void *image, unsigned n, int *options, void **values), load_ex(out, image, n, options, values))
@@ -138,12 +213,7 @@ static CUresult get_function(handle *out, handle h, const char *name) {
 }
 API(cuModuleGetFunction, (handle *out, handle h, const char *name), get_function(out, h, name))
 
-static CUresult get_global(devptr *p, size_t *size, handle h, const char *name) {
-	struct module *m = obj_get(h, T_MODULE);
-	if (!m)
-		return INVALID_HANDLE;
-	if (!name)
-		return INVALID_VALUE;
+CUresult module_global(struct module *m, const char *name, devptr *p, size_t *size) {
 	for (struct global *g = m->globals; g; g = g->next)
 		if (strcmp(g->name, name) == 0) {
 			if (p)
@@ -153,6 +223,13 @@ static CUresult get_global(devptr *p, size_t *size, handle h, const char *name) 
 			return OK;
 		}
 	return NOT_FOUND;
+}
+
+static CUresult get_global(devptr *p, size_t *size, handle h, const char *name) {
+	struct module *m = obj_get(h, T_MODULE);
+	if (!m)
+		return INVALID_HANDLE;
+	return name ? module_global(m, name, p, size) : INVALID_VALUE;
 }
 API(cuModuleGetGlobal_v2, (devptr *p, size_t *size, handle h, const char *name), get_global(p, size, h, name))
 
@@ -186,7 +263,7 @@ static CUresult func_module(handle *out, handle h) {
 }
 API(cuFuncGetModule, (handle *out, handle h), func_module(out, h))
 
-static CUresult param_info(handle h, size_t i, size_t *off, size_t *size) {
+CUresult param_info(handle h, size_t i, size_t *off, size_t *size) {
 	struct func *f = obj_get(h, T_FUNC);
 	if (!f)
 		return INVALID_HANDLE;
@@ -210,57 +287,40 @@ static CUresult param_count(handle h, size_t *n) {
 API(cuFuncGetParamCount, (handle h, size_t *n), param_count(h, n))
 #endif
 
-static CUresult func_attribute(int *out, int attr, handle h) {
+CUresult func_attribute(int *out, int attr, handle h) {
 	struct func *f = obj_get(h, T_FUNC);
 	if (!f)
 		return INVALID_HANDLE;
 	if (!out || attr < 0 || attr > 17)
 		return INVALID_VALUE;
-	*out = attr == 0 ? f->max_threads : attr == 4 ? 32 : attr == 5 || attr == 6 ? 90 : attr == 8 ? 49152 : 0;
+	switch (attr) {
+	case 0: *out = f->max_threads; break;
+	case 4: *out = 32; break;
+	case 5: case 6: *out = 90; break;
+	case 8: *out = f->dynamic_limit; break;
+	case 9: *out = f->carveout; break;
+	case 14: *out = f->large_clusters; break;
+	case 15: *out = f->scheduling; break;
+	default: *out = 0;
+	}
 	return OK;
 }
 API(cuFuncGetAttribute, (int *out, int attr, handle h), func_attribute(out, attr, h))
 
-static CUresult func_set(handle h, int attr, int v) {
-	if (!obj_get(h, T_FUNC))
-		return INVALID_HANDLE;
-	return (attr == 8 && v >= 0 && v <= 232448) || attr == 9 ? OK : INVALID_VALUE;
-}
-API(cuFuncSetAttribute, (handle h, int attr, int v), func_set(h, attr, v))
-
-static CUresult occupancy(int *blocks, handle h, int threads, size_t shared) {
+CUresult func_set(handle h, int attr, int v) {
 	struct func *f = obj_get(h, T_FUNC);
 	if (!f)
 		return INVALID_HANDLE;
-	if (!blocks || threads <= 0)
+	if (attr == 8 && v >= 0 && v <= 232448)
+		f->dynamic_limit = v;
+	else if (attr == 9 && v >= -1 && v <= 100)
+		f->carveout = v;
+	else if (attr == 14 && (v == 0 || v == 1))
+		f->large_clusters = v;
+	else if (attr == 15 && v >= 0 && v <= 2)
+		f->scheduling = v;
+	else
 		return INVALID_VALUE;
-	int n = threads > f->max_threads ? 0 : 2048 / ((threads + 31) / 32 * 32);
-	if (n > 32)
-		n = 32;
-	if (shared && (size_t)n > 233472 / (shared + 1024))
-		n = (int)(233472 / (shared + 1024));
-	*blocks = n;
 	return OK;
 }
-API(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *n, handle h, int threads, size_t shared), occupancy(n, h, threads, shared))
-
-static CUresult best_block(int *grid, int *block, handle h, size_t (*size)(int), size_t shared, int limit) {
-	struct func *f = obj_get(h, T_FUNC);
-	if (!f)
-		return INVALID_HANDLE;
-	if (!grid || !block || limit < 0)
-		return INVALID_VALUE;
-	int best = limit && limit < f->max_threads ? limit : f->max_threads, n = 0;
-	if (best >= 32)
-		best -= best % 32;
-	for (; best > 0; best -= 32) {
-		occupancy(&n, h, best, size ? size(best) : shared);
-		if (n)
-			break;
-	}
-	*block = best;
-	*grid = n * 8;
-	return n ? OK : INVALID_VALUE;
-}
-API(cuOccupancyMaxPotentialBlockSize, (int *grid, int *block, handle h, size_t (*size)(int), size_t shared, int limit),
-    best_block(grid, block, h, size, shared, limit))
+API(cuFuncSetAttribute, (handle h, int attr, int v), func_set(h, attr, v))

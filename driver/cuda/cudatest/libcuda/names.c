@@ -60,20 +60,21 @@ EXPORT CUresult cuGetErrorString(int code, const char **out);
 EXPORT CUresult cuGetErrorString(int code, const char **out) { return find(code, out, true); }
 
 /* cuGetProcAddress_v2 returns the newest form of the function in this library. It ignores versions above 0, because the library has
- * one form of most functions. It has none for per-thread default streams (flag 2), so functions that differ are not found with it. */
+ * one form of most functions. Flag 2 selects the forms for default streams of threads of the functions that have one. */
 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t flags, int *status);
 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t flags, int *status) {
-	static const char *suffix[] = {"_v4", "_v3", "_v2", ""};
+	static const char *suffix[] = {"_v4", "_v3", "_v2", ""}, *thread[] = {"_ptsz", "_ptds", ""};
 	Dl_info self;
 	if (!symbol || !out || version <= 0 || flags > 2 || !dladdr((void *)cuGetProcAddress_v2, &self))
 		return INVALID_VALUE;
 	void *lib = dlopen(self.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
 	*out = NULL;
-	for (size_t i = 0; lib && i < 4 && !*out; i++) {
-		char name[128];
-		snprintf(name, sizeof name, "%s%s", symbol, suffix[i]);
-		*out = dlsym(lib, name);
-	}
+	for (size_t i = 0; lib && i < 4 && !*out; i++)
+		for (size_t k = flags & 2 ? 0 : 2; k < 3 && !*out; k++) {
+			char name[128];
+			snprintf(name, sizeof name, "%s%s%s", symbol, suffix[i], thread[k]);
+			*out = dlsym(lib, name);
+		}
 	if (lib)
 		dlclose(lib);
 	if (status)

@@ -85,6 +85,8 @@ static const char *entry(const char *p, struct module *m) {
 	struct func *f = zalloc(sizeof *f);
 	f->mod = m;
 	f->max_threads = 1024;
+	f->dynamic_limit = 49152;
+	f->carveout = -1;
 	if ((p = token(p, f->name, sizeof f->name)) && (p = token(p, t, sizeof t)) && t[0] == '(') {
 		char peek[128];
 		const char *q = token(p, peek, sizeof peek);

@@ -29,6 +29,10 @@ void drop_op(struct op *o) {
 	free(o->deps);
 	free(o->snap);
 	free(o->args);
+	free(o->box);
+	free(o->preds);
+	for (int i = 0; i < o->nchild; i++)
+		graph_free(o->child[i]);
 	free(o);
 }
 
@@ -39,11 +43,19 @@ struct op *op_clone(const struct op *o) {
 	n->deps = NULL;
 	n->ndeps = 0;
 	n->node = 0;
+	n->owner = NULL;
+	n->preds = NULL;
+	n->npreds = 0;
+	n->nchild = 0; /* the caller copies them */
 	if (n->ev)
 		n->ev->refs++;
 	if (o->args) {
 		n->args = zalloc(o->f->args_size);
 		memcpy(n->args, o->args, o->f->args_size);
+	}
+	if (o->box) {
+		n->box = zalloc((size_t)o->nboxes * sizeof *o->box);
+		memcpy(n->box, o->box, (size_t)o->nboxes * sizeof *o->box);
 	}
 	return n;
 }
@@ -54,10 +66,11 @@ static bool overlap(uint64_t a, size_t an, uint64_t b, size_t bn) { return a < b
 static bool uses(const struct op *o, devptr p, size_t n) {
 	switch (o->kind) {
 	case OP_COPY: return overlap(o->dst, o->n, p, n) || (!o->snap && overlap(o->src, o->n, p, n));
-	case OP_SET: return overlap(o->dst, o->n, p, n);
+	case OP_BOX: return boxes_use(o, p, n);
+	case OP_SET: case OP_PREFETCH: return overlap(o->dst, o->n, p, n);
 	case OP_WRITE_VALUE: case OP_WAIT_VALUE: return overlap(o->dst, o->bytes, p, n);
 	case OP_LAUNCH:
-		for (int i = 0; i < o->f->nparams; i++) {
+		for (int i = 0; i < o->f->nparams; i++) { /* also an argument that points into the range */
 			devptr at;
 			if (o->f->params[i].type != 'p')
 				continue;
@@ -106,7 +119,7 @@ static bool value_holds(struct op *o, bool *fault) {
 		case 0: return o->bytes == 4 ? (int32_t)(v - o->value64) >= 0 : (int64_t)(v - o->value64) >= 0;
 		case 1: return v == o->value64;
 		case 2: return (v & o->value64) != 0;
-		case 3: return ~(v | o->value64) != 0;
+		case 3: return (~(v | o->value64) & (o->bytes == 4 ? 0xffffffffu : ~0ull)) != 0;
 		}
 	}
 	return false;
@@ -127,6 +140,8 @@ CUresult run_op(struct op *o) {
 		return ILLEGAL_ADDRESS;
 	switch (o->kind) {
 	case OP_COPY: return do_copy(o);
+	case OP_BOX: return run_boxes(o);
+	case OP_PREFETCH: return run_prefetch(o);
 	case OP_SET: return do_set(o);
 	case OP_LAUNCH: return run_kernel(o);
 	case OP_WRITE_VALUE: return write_value(o);
@@ -151,10 +166,15 @@ CUresult run_op(struct op *o) {
 		return OK;
 	case OP_HOST:
 		pthread_mutex_unlock(&big);
+		in_callback = true;
 		o->fn(o->data);
+		in_callback = false;
 		pthread_mutex_lock(&big);
 		return OK;
 	case OP_NOP: return OK;
+	case OP_COND: return run_condition(o);
+	case OP_RESET: run_reset(o); return OK;
+	case OP_CHILD: return UNKNOWN; /* flattened when the graph is instantiated */
 	}
 	return UNKNOWN;
 }
@@ -216,6 +236,7 @@ void stream_put(struct stream *s) {
 			*p = s->next;
 			break;
 		}
+	free(s->last);
 	free(s);
 }
 
@@ -286,7 +307,8 @@ CUresult submit(struct stream *s, struct op *o) {
 			return STREAM_CAPTURE_INVALIDATED;
 		}
 		s->unjoined = !s->origin;
-		graph_append(s->capture, o);
+		graph_append(s->capture, o, s->last, s->nlast);
+		list_set(&s->last, &s->nlast, &o, 1);
 		return OK;
 	}
 	CUresult r = s->null && legacy_captured(s->ctx, true) ? STREAM_CAPTURE_IMPLICIT : start(s);
@@ -303,6 +325,10 @@ CUresult submit(struct stream *s, struct op *o) {
 		everything(s, o);
 	else
 		legacy(s, o);
+	if (o->kind == OP_RECORD && !o->seq) /* of a graph */
+		o->seq = ++o->ev->st->recorded;
+	if (o->kind == OP_WAIT && !o->seq)
+		o->seq = o->ev->st->recorded;
 	o->ticket = ++s->issued;
 	o->due = now_ns() + (uint64_t)delay * 1000;
 	if (s->tail)

@@ -67,6 +67,11 @@ struct phys *phys_new(int dev, size_t size, unsigned types, CUresult *r) {
 void phys_drop(struct phys *p) {
 	if (!p || --p->refs)
 		return;
+	if (p->mc) {
+		multicast_free(p->mc);
+		free(p);
+		return;
+	}
 	/* The result of a free before the importer's close is undefined; here the importer then reads garbage. */
 	if (p->exported)
 		scribble(p->alias, p->size, 0xdb);
@@ -129,6 +134,7 @@ void range_free(struct range *r) {
 		munmap((void *)r->base, round_up(r->size, 4096));
 	live_add(r->kind == K_IPC ? LIVE_IPC : r->kind == K_VMM ? LIVE_MAPPINGS : r->kind == K_HOST ? LIVE_HOST : LIVE_ALLOCATIONS, -1);
 	phys_drop(r->p);
+	free(r->pages);
 	free(r);
 }
 

@@ -1,6 +1,8 @@
 /* Streams and captures of their work. */
 #include "fake.h"
 
+#include <stdlib.h>
+
 enum { GLOBAL, THREAD_LOCAL, RELAXED };
 
 static uint64_t capture_ids;
@@ -60,12 +62,38 @@ static CUresult exchange_mode(int *mode) {
 }
 API(cuThreadExchangeStreamCaptureMode, (int *mode), exchange_mode(mode))
 
+__thread bool per_thread_default; /* handle 0 is the thread's default stream, during a call of a _ptsz or _ptds symbol */
+
+/* The default streams of this thread, one for each context in which it was used. */
+static __thread struct { struct ctx *c; uint64_t id; struct stream *s; } mine[16];
+
+/* thread_stream returns the thread's default stream, which synchronises with the legacy one. It lives as long as its context. */
+static struct stream *thread_stream(struct ctx *c) {
+	int slot = -1;
+	for (int i = 0; i < 16; i++) {
+		if (mine[i].c == c && mine[i].id == c->id)
+			return mine[i].s;
+		if (slot < 0 && (!mine[i].c || mine[i].c->dead))
+			slot = i;
+	}
+	if (slot < 0)
+		return c->null_stream;
+	mine[slot].c = c;
+	mine[slot].id = c->id;
+	struct stream *s = mine[slot].s = stream_new(c, 0, 0, true);
+	s->null = false;
+	s->of_thread = true;
+	return s;
+}
+
+struct stream *default_stream(struct ctx *c) { return per_thread_default ? thread_stream(c) : c->null_stream; }
+
 CUresult stream_of(handle h, struct stream **out) {
 	struct ctx *c;
 	CUresult r = current(&c);
 	if (h == 0 || h == 1 || h == 2) {
 		if (r == OK)
-			*out = c->null_stream;
+			*out = h == 0 ? default_stream(c) : h == 1 ? c->null_stream : thread_stream(c);
 		return r;
 	}
 	struct stream *s = obj_get(h, T_STREAM);
@@ -95,7 +123,8 @@ static CUresult destroy(handle h) {
 	if (!s)
 		return INVALID_HANDLE;
 	if (s->capture && s->origin) {
-		graph_free(s->capture);
+		if (!s->into)
+			graph_free(s->capture);
 		for (struct stream *t = stream_first(); t; t = t->next)
 			if (t != s && t->capture == s->capture)
 				t->capture = NULL;
@@ -187,32 +216,80 @@ static CUresult host_func(handle h, void (*fn)(void *), void *data) {
 }
 API(cuLaunchHostFunc, (handle h, void (*fn)(void *), void *data), host_func(h, fn, data))
 
+/* value_op makes a write of, or a wait for, a value. Bit 30 of a wait's flags flushes remote writes, which no device supports. */
+static CUresult value_op(struct op **out, struct stream *s, devptr p, uint64_t v, unsigned flags, enum op_kind k, unsigned bytes) {
+	if (k == OP_WAIT_VALUE ? flags & ~(3u | 1u << 30) : flags & ~1u)
+		return INVALID_VALUE;
+	if (k == OP_WAIT_VALUE && flags & 1u << 30)
+		return NOT_SUPPORTED;
+	if (p % bytes || check_device(s->ctx, p, bytes, k == OP_WRITE_VALUE, false))
+		return INVALID_VALUE;
+	struct op *o = *out = op_new(k, s->ctx);
+	o->dst = p, o->value64 = bytes == 4 ? (uint32_t)v : v, o->cond = flags, o->bytes = bytes;
+	return OK;
+}
+
 static CUresult value(handle h, devptr p, uint64_t v, unsigned flags, enum op_kind k, unsigned bytes) {
 	struct stream *s;
+	struct op *o;
+	CUresult r = stream_of(h, &s);
+	if (r || (r = value_op(&o, s, p, v, flags, k, bytes)))
+		return r;
+	return submit(s, o);
+}
+
+/* mem_op is CUstreamBatchMemOpParams. */
+struct mem_op { uint32_t op, pad; devptr at; uint64_t value; uint32_t flags, pad2; devptr alias; uint64_t rest; };
+
+/* batch queues waits, writes and barriers. It checks all of them before it queues one. */
+static CUresult batch(handle h, unsigned n, const struct mem_op *ops, unsigned flags) {
+	struct stream *s;
+	struct op *made[256];
 	CUresult r = stream_of(h, &s);
 	if (r)
 		return r;
-	if (p % bytes || check_device(s->ctx, p, bytes, k == OP_WRITE_VALUE, false))
+	if (!n || n > 256 || !ops || flags)
 		return INVALID_VALUE;
-	struct op *o = op_new(k, s->ctx);
-	o->dst = p, o->value64 = v, o->cond = flags, o->bytes = bytes;
-	return submit(s, o);
+	unsigned i = 0;
+	for (; i < n && !r; i++) {
+		const struct mem_op *o = &ops[i];
+		switch (o->op) {
+		case 1: case 2: case 4: case 5:
+			r = value_op(&made[i], s, o->at, o->value, o->flags, o->op == 1 || o->op == 4 ? OP_WAIT_VALUE : OP_WRITE_VALUE, o->op < 4 ? 4 : 8);
+			break;
+		case 3: r = NOT_SUPPORTED; break; /* no device flushes remote writes */
+		case 6: made[i] = op_new(OP_NOP, s->ctx); break; /* a barrier: operations are executed in order here */
+		default: r = INVALID_VALUE;
+		}
+	}
+	if (r) {
+		for (unsigned k = 0; k + 1 < i; k++)
+			drop_op(made[k]);
+		return r;
+	}
+	for (i = 0; i < n; i++) {
+		CUresult e = submit(s, made[i]);
+		r = r ? r : e;
+	}
+	return r;
 }
+API(cuStreamBatchMemOp_v2, (handle h, unsigned n, const struct mem_op *ops, unsigned flags), batch(h, n, ops, flags))
 API(cuStreamWriteValue32_v2, (handle h, devptr p, uint32_t v, unsigned f), value(h, p, v, f, OP_WRITE_VALUE, 4))
 API(cuStreamWriteValue64_v2, (handle h, devptr p, uint64_t v, unsigned f), value(h, p, v, f, OP_WRITE_VALUE, 8))
 API(cuStreamWaitValue32_v2, (handle h, devptr p, uint32_t v, unsigned f), value(h, p, v, f, OP_WAIT_VALUE, 4))
 API(cuStreamWaitValue64_v2, (handle h, devptr p, uint64_t v, unsigned f), value(h, p, v, f, OP_WAIT_VALUE, 8))
 
-static CUresult begin(handle h, int mode) {
+static CUresult begin(handle h, int mode, struct graph *into) {
 	struct stream *s;
 	CUresult r = stream_of(h, &s);
 	if (r)
 		return r;
 	if (mode < 0 || mode > 2)
 		return INVALID_VALUE;
-	if (s->null || s->capture)
+	if (s->null || s->capture) /* the legacy stream cannot capture, a thread's default stream can */
 		return STREAM_CAPTURE_UNSUPPORTED;
-	s->capture = graph_new();
+	s->capture = into ? into : graph_new();
+	s->nlast = 0;
 	s->origin = true;
 	s->invalid = s->unjoined = false;
 	s->mode = mode;
@@ -220,7 +297,28 @@ static CUresult begin(handle h, int mode) {
 	s->capture_thread = pthread_self();
 	return OK;
 }
-API(cuStreamBeginCapture_v2, (handle h, int mode), begin(h, mode))
+API(cuStreamBeginCapture_v2, (handle h, int mode), begin(h, mode, NULL))
+
+/* begin_into captures into an existing graph, after the given nodes. */
+static CUresult begin_into(handle h, handle gh, const handle *deps, size_t n, int mode) {
+	struct graph *g = obj_get(gh, T_GRAPH);
+	if (!g || (n && !deps))
+		return INVALID_VALUE;
+	for (size_t i = 0; i < n; i++) {
+		struct op *o = obj_get(deps[i], T_NODE);
+		if (!o || o->owner != g)
+			return INVALID_VALUE;
+	}
+	CUresult r = begin(h, mode, g);
+	struct stream *s = r ? NULL : obj_get(h, T_STREAM);
+	for (size_t i = 0; s && i < n; i++)
+		list_add(&s->last, &s->nlast, obj_get(deps[i], T_NODE));
+	if (s)
+		s->into = true;
+	return r;
+}
+API(cuStreamBeginCaptureToGraph, (handle h, handle g, const handle *deps, const void *edges, size_t n, int mode),
+	!plain_edges(edges, n) ? NOT_SUPPORTED : begin_into(h, g, deps, n, mode))
 
 static CUresult end(handle h, handle *out) {
 	struct stream *s;
@@ -236,17 +334,17 @@ static CUresult end(handle h, handle *out) {
 	if (s->mode != RELAXED && !pthread_equal(s->capture_thread, pthread_self()))
 		return STREAM_CAPTURE_WRONG_THREAD;
 	struct graph *g = s->capture;
-	bool invalid = s->invalid, unjoined = false;
+	bool invalid = s->invalid, unjoined = false, into = s->into;
 	for (struct stream *t = stream_first(); t; t = t->next)
 		if (t->capture == g) {
 			unjoined |= t != s && t->unjoined;
 			t->capture = NULL;
-			t->origin = t->unjoined = t->invalid = false;
+			t->origin = t->unjoined = t->invalid = t->into = false;
+			t->nlast = 0;
 		}
 	*out = invalid || unjoined ? 0 : g->self;
-	if (!*out) {
+	if (!*out && !into)
 		graph_free(g);
-	}
 	return invalid ? STREAM_CAPTURE_INVALIDATED : unjoined ? STREAM_CAPTURE_UNJOINED : OK;
 }
 
@@ -276,3 +374,74 @@ static CUresult is_capturing(handle h, int *out) {
 	return out ? (*out = !s->capture ? 0 : s->invalid ? 2 : 1, OK) : INVALID_VALUE;
 }
 API(cuStreamIsCapturing, (handle h, int *out), is_capturing(h, out))
+
+/* capture_info also returns the graph, and the nodes that the next one depends on, in memory that the library keeps until the next
+ * call of the thread. */
+static CUresult capture_info(handle h, int *status, uint64_t *id, handle *graph, const handle **deps, const void **edges, size_t *n) {
+	static __thread handle *list;
+	static __thread uint64_t *data; /* all edges are plain */
+	struct stream *s;
+	CUresult r = stream_of(h, &s);
+	if (r)
+		return r;
+	if (!status)
+		return INVALID_VALUE;
+	if (s->null && legacy_captured(s->ctx, false))
+		return STREAM_CAPTURE_IMPLICIT;
+	*status = !s->capture ? 0 : s->invalid ? 2 : 1;
+	if (edges)
+		*edges = NULL;
+	if (*status != 1)
+		return OK;
+	struct stream *origin = s;
+	for (struct stream *t = stream_first(); t; t = t->next)
+		if (t->capture == s->capture && t->origin)
+			origin = t;
+	if (id)
+		*id = origin->capture_id;
+	if (graph)
+		*graph = s->capture->self;
+	if (deps) {
+		free(list);
+		list = zalloc(((size_t)s->nlast + 1) * sizeof *list);
+		for (int i = 0; i < s->nlast; i++)
+			list[i] = s->last[i]->node;
+		*deps = list;
+	}
+	if (edges) {
+		free(data);
+		*edges = data = zalloc(((size_t)s->nlast + 1) * sizeof *data);
+	}
+	if (n)
+		*n = (size_t)s->nlast;
+	return OK;
+}
+API(cuStreamGetCaptureInfo_v2, (handle h, int *status, uint64_t *id, handle *g, const handle **deps, size_t *n),
+	capture_info(h, status, id, g, deps, NULL, n))
+API(cuStreamGetCaptureInfo_v3, (handle h, int *status, uint64_t *id, handle *g, const handle **deps, const void **edges, size_t *n),
+	capture_info(h, status, id, g, deps, edges, n))
+
+/* update changes the nodes that the next captured operation depends on: adds them (0) or replaces them (1). */
+static CUresult update(handle h, const handle *deps, size_t n, unsigned flags) {
+	struct stream *s;
+	CUresult r = stream_of(h, &s);
+	if (r)
+		return r;
+	if (!s->capture)
+		return ILLEGAL_STATE;
+	if (flags > 1 || (n && !deps))
+		return INVALID_VALUE;
+	for (size_t i = 0; i < n; i++) {
+		struct op *o = obj_get(deps[i], T_NODE);
+		if (!o || o->owner != s->capture)
+			return INVALID_VALUE;
+	}
+	if (flags)
+		s->nlast = 0;
+	for (size_t i = 0; i < n; i++)
+		list_add(&s->last, &s->nlast, obj_get(deps[i], T_NODE));
+	return OK;
+}
+API(cuStreamUpdateCaptureDependencies, (handle h, const handle *deps, size_t n, unsigned flags), update(h, deps, n, flags))
+API(cuStreamUpdateCaptureDependencies_v2, (handle h, const handle *deps, const void *edges, size_t n, unsigned flags),
+	!plain_edges(edges, n) ? NOT_SUPPORTED : update(h, deps, n, flags))

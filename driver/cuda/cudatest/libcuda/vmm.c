@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct vmm { handle self; struct phys *p; int refs; struct alloc_prop prop; };
 struct reservation { struct reservation *next; devptr base; size_t size; };
 
 static struct reservation *reservations;
@@ -43,7 +42,7 @@ static CUresult granularity(size_t *out, const struct alloc_prop *p, int option)
 }
 API(cuMemGetAllocationGranularity, (size_t *out, const struct alloc_prop *p, int option), granularity(out, p, option))
 
-static handle vmm_add(struct phys *p, const struct alloc_prop *prop) {
+handle vmm_add(struct phys *p, const struct alloc_prop *prop) {
 	struct vmm *v = zalloc(sizeof *v);
 	*v = (struct vmm){.p = p, .refs = 1, .prop = *prop};
 	live_add(LIVE_HANDLES, 1);
@@ -223,6 +222,8 @@ static CUresult export(void *out, handle h, unsigned type, uint64_t flags) {
 	struct vmm *v = obj_get(h, T_VMM);
 	if (!out || !v || flags || (type != 1 && type != 8) || !(v->p->types & type))
 		return INVALID_VALUE;
+	if (v->p->mc) /* this library has no multicast between processes */
+		return NOT_SUPPORTED;
 	if (type == 1) {
 		int fd = dup(v->p->fd); /* not close-on-exec; the caller must set it */
 		if (fd < 0)

@@ -13,7 +13,9 @@ package grpcguard
 import (
 	"container/list"
 	"context"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,6 +43,8 @@ const (
 type Options struct {
 	// Controller admits calls and holds the budget of their messages.
 	Controller *admission.Controller
+	// MessageBytes limits a message of a client without a quota of messages. 0 means the client's share of the budget.
+	MessageBytes int64
 	// Admit returns the sender of a call, and a function that reports whether the sender is still accepted, which may
 	// be nil. It must be fast. If it returns an error, which must be a gRPC status, the call is refused.
 	Admit func(ctx context.Context, method string, header metadata.MD) (admission.Identity, func() bool, error)
@@ -181,7 +185,11 @@ func (g *Guard) admit(ctx context.Context, info *tap.Info, known bool) (context.
 		return ctx, admission.Status(err)
 	}
 	pool := g.opts.Controller.Requests
-	s := &stream{call: call, limit: pool.Limit(id), rate: g.opts.Controller.Rate, charged: pool.Open(id), parties: 1}
+	limit := pool.Limit(id)
+	if g.opts.MessageBytes > 0 {
+		limit = min(limit, id.MessageLimit(g.opts.MessageBytes))
+	}
+	s := &stream{call: call, limit: limit, rate: g.opts.Controller.Rate, charged: pool.Open(id), parties: 1}
 	if !id.Known() {
 		s.limit = anonymousMessage
 	}
@@ -217,6 +225,13 @@ func (r services) RegisterService(desc *grpc.ServiceDesc, implementation any) {
 	}
 	g.mu.Unlock()
 	r.server.RegisterService(&own, implementation)
+}
+
+// Methods returns the registered methods, sorted.
+func (g *Guard) Methods() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Sorted(maps.Keys(g.methods))
 }
 
 // unary returns the handler of a unary method as a stream handler, which runs before the message is received.

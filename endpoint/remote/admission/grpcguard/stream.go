@@ -146,6 +146,9 @@ func (s *stream) receive(m any, packed bool, recv func(any) error) error {
 		return err
 	}
 	s.held = s.messages.next()
+	if extra > s.limit {
+		return admission.Status(fmt.Errorf("%w: an inflated message of %d bytes is over this client's limit of %d", admission.ErrLimit, extra, s.limit))
+	}
 	if extra -= s.held; extra > 0 {
 		if err := s.charged.Add(extra); err != nil {
 			return admission.Status(err)

@@ -7,6 +7,7 @@ package binsgate
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +22,8 @@ const (
 	sweepEvery  = 10 * time.Minute
 	sweepGrace  = time.Hour // longer than any write takes
 	lookTimeout = 2 * time.Second
+	// provideEvery is the interval at which the policy is checked for new namespaces.
+	provideEvery = time.Second
 )
 
 // Component reports and sweeps the bins of a gateway. It serves no requests: clients of bins use NATS directly.
@@ -49,6 +52,9 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	ctx, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	c.work.Go(func() { c.sweep(ctx) })
+	if env.Scopes != nil {
+		c.work.Go(func() { c.provide(ctx, env.Scopes) })
+	}
 	return nil
 }
 
@@ -65,6 +71,36 @@ func (c *Component) Status(ctx context.Context) (any, error) {
 		return []bins.Summary{}, nil
 	}
 	return bins.Survey(ctx, c.conn)
+}
+
+// provide creates the namespaces and queues of the policy, because clients with scopes may not create streams. It follows
+// changes of the policy until ctx ends.
+func (c *Component) provide(ctx context.Context, scopes func() []string) {
+	made := map[string]bool{}
+	for tick := time.NewTicker(provideEvery); ; {
+		for _, scope := range scopes() {
+			kind, rest, _ := strings.Cut(scope, ".")
+			name, _, _ := strings.Cut(rest, ".")
+			if name == "" || made[kind+"."+name] {
+				continue
+			}
+			var err error
+			if kind == "queue" {
+				_, err = bins.SweepQueue(ctx, c.conn, bins.Options{Namespace: name, Logger: c.log}, sweepGrace) // keeps the settings of its pullers
+			} else {
+				_, err = bins.Open(ctx, c.conn, bins.Options{Namespace: name, Logger: c.log})
+			}
+			if made[kind+"."+name] = err == nil; err != nil && ctx.Err() == nil {
+				c.log.Warn("could not create a namespace of the policy", "scope", scope, "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 func (c *Component) sweep(ctx context.Context) {

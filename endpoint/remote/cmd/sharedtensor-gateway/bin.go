@@ -15,6 +15,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
@@ -44,7 +45,7 @@ func newBinCommand() *cobra.Command {
 		"how long the servers may take, 0 for as long as they like; listen and get --wait wait for ever")
 	c.PersistentFlags().BoolVar(&b.json, "json", false, "print JSON, one object a line")
 	c.AddCommand(b.write("put", "Replace the items of a bin by one", (*bins.Store).Put),
-		b.write("append", "Add an item to a bin", (*bins.Store).Append), b.get(), b.peek(), b.rm(), b.ls(), b.listen())
+		b.write("append", "Add an item to a bin", (*bins.Store).Append), b.get(), b.peek(), b.rm(), b.ls(), b.listen(), b.namespaces(), b.drop())
 	return c
 }
 
@@ -125,6 +126,7 @@ func itemBody(c *cobra.Command, file []string, text string) ([]byte, error) {
 
 func (b *binCommand) get() *cobra.Command {
 	var opts bins.TakeOptions
+	var damaged bool
 	c := &cobra.Command{
 		Use: "get BIN", Short: "Take all items out of a bin, or some, and print them", Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -135,6 +137,11 @@ func (b *binCommand) get() *cobra.Command {
 				return usageError{errors.New("--max must be a number of items, or 0 for all")}
 			}
 			return b.with(c.Context(), func(ctx context.Context, s *bins.Store) error {
+				if damaged {
+					opts.Damaged = func(sequence uint64, err error) {
+						fmt.Fprintf(c.ErrOrStderr(), "removed the damaged item %d: %v\n", sequence, err)
+					}
+				}
 				items, err := s.Take(ctx, args[0], opts)
 				if err != nil {
 					return err
@@ -144,6 +151,7 @@ func (b *binCommand) get() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&opts.Wait, "wait", false, "wait for an item if the bin is empty")
+	c.Flags().BoolVar(&damaged, "skip-damaged", false, "remove damaged items, and report them on standard error, instead of failing")
 	c.Flags().IntVar(&opts.Max, "max", 0, "maximum number of items to take, oldest first; 0 for all")
 	return c
 }
@@ -240,6 +248,66 @@ func (b *binCommand) ls() *cobra.Command {
 			})
 		},
 	}
+}
+
+// connected connects, calls use and closes the connection.
+func (b *binCommand) connected(ctx context.Context, use func(context.Context, *nats.Conn) error) error {
+	if b.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, b.timeout)
+		defer cancel()
+	}
+	conn, err := b.nats.connect()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return use(ctx, conn)
+}
+
+func (b *binCommand) namespaces() *cobra.Command {
+	return &cobra.Command{
+		Use: "namespaces", Short: "List namespaces of bins, and queues", Args: usageArgs(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return b.connected(c.Context(), func(ctx context.Context, conn *nats.Conn) error {
+				list, err := bins.Survey(ctx, conn)
+				if err != nil {
+					return err
+				}
+				table := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
+				if !b.json {
+					fmt.Fprintln(table, "KIND\tNAMESPACE\tITEMS\tBYTES")
+				}
+				for _, s := range list {
+					if b.json {
+						if err := json.NewEncoder(c.OutOrStdout()).Encode(s); err != nil {
+							return err
+						}
+						continue
+					}
+					fmt.Fprintf(table, "%s\t%s\t%d\t%d\n", s.Kind, printableLine(s.Namespace), s.Items, s.Bytes+s.Beside)
+				}
+				return table.Flush()
+			})
+		},
+	}
+}
+
+func (b *binCommand) drop() *cobra.Command {
+	queue := false
+	c := &cobra.Command{
+		Use: "drop NAMESPACE", Short: "Remove a namespace with all its items", Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, args []string) error {
+			return b.connected(c.Context(), func(ctx context.Context, conn *nats.Conn) error {
+				if queue {
+					return bins.DropQueue(ctx, conn, args[0])
+				}
+				return bins.Drop(ctx, conn, args[0])
+			})
+		},
+	}
+	c.Flags().BoolVar(&queue, "queue", false, "remove a queue instead of a namespace of bins")
+	return c
 }
 
 func (b *binCommand) printCounts(w io.Writer, counts map[string]int) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
-	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
 // mirrorCommand holds the settings of `mirror`.
@@ -71,7 +71,7 @@ With --follow it stays, and mirrors each newest version of the source until SIGI
 	f.StringVar(&m.ca, "tls-ca", "", "PEM file of the certificate authority that signed the source's certificate")
 	f.StringVar(&m.cert, "tls-cert", "", "PEM file of a client certificate")
 	f.StringVar(&m.key, "tls-key", "", "PEM file of its key")
-	f.StringVar(&m.digest, "digest", "", "SHA-256 of the model, as a mirror prints it; another model is refused")
+	f.StringVar(&m.digest, "digest", "", "digest of the model as a mirror prints it, HEX of SHA-256 or blake3:HEX; another model is refused")
 	f.BoolVar(&m.options.Digests, "digests", false, "compute the digest of the model also if the source is not a gateway; implied by --digest")
 	f.Var(&m.maxModel, "max-model", "maximum size of the model")
 	f.DurationVar(&m.options.Poll, "poll", mirror.DefaultPoll, "interval at which --follow checks a source that is not a gateway")
@@ -146,7 +146,7 @@ func (m *mirrorCommand) check() error {
 	if m.digest == "" {
 		return nil
 	}
-	digest, err := module.ParseDigest(m.digest)
+	digest, err := modelwire.ParseDigest(m.digest)
 	if err != nil {
 		return usageError{fmt.Errorf("--digest: %w", err)}
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/subtle"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/pflag"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
@@ -166,7 +166,7 @@ func (p *mirrorPeers) close() {
 func withToken(next http.Handler, token string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if token != "" && subtle.ConstantTimeCompare([]byte(got), []byte(token)) != 1 {
+		if token != "" && !admission.SameSecret(got, token) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "the token is missing or wrong", http.StatusUnauthorized)
 			return
@@ -177,14 +177,13 @@ func withToken(next http.Handler, token string) http.Handler {
 
 // bounded refuses requests over the limit of concurrent ones.
 func bounded(next http.Handler) http.Handler {
-	slots := make(chan struct{}, maxTakers)
+	slots := admission.NewSlots(maxTakers, 0)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case slots <- struct{}{}:
-			defer func() { <-slots }()
-			next.ServeHTTP(w, r)
-		default:
+		if slots.Enter(r.Context()) != nil {
 			http.Error(w, "too many concurrent requests at this mirror", http.StatusServiceUnavailable)
+			return
 		}
+		defer slots.Leave()
+		next.ServeHTTP(w, r)
 	})
 }

@@ -169,7 +169,7 @@ func TestMirrorCommandInvalid(t *testing.T) {
 	}{
 		"no source":         {nil, statusUsage, "accepts 1 arg"},
 		"another scheme":    {[]string{"ftp://host/m"}, statusUsage, "https://HOST:2537/NAME"},
-		"no hub's name":     {[]string{"hf://a/b/c"}, statusUsage, "not ORG/MODEL"},
+		"no hub's name":     {[]string{"hf://a--b/c"}, statusUsage, "not ORG/MODEL"},
 		"no bucket's key":   {[]string{"s3://bucket"}, statusUsage, "s3://BUCKET/KEY"},
 		"no file":           {[]string{"file:///nothing.safetensors"}, statusFailed, "no such file"},
 		"no name":           {[]string{"https://host:2537/"}, statusUsage, "names no model"},

@@ -15,6 +15,7 @@ import (
 // natsFlags selects the NATS servers of a command.
 type natsFlags struct {
 	url, credentials, tokenFile string
+	tls                         natslink.TLSFiles
 }
 
 // add adds the flags to a command and its subcommands. Their defaults are read from the environment.
@@ -26,6 +27,9 @@ func (f *natsFlags) add(c *cobra.Command) {
 	set := c.PersistentFlags()
 	set.StringVar(&f.url, "nats", url, "URLs of the NATS servers, separated by commas (or NATS_URL)")
 	set.StringVar(&f.credentials, "nats-credentials", os.Getenv("NATS_CREDS"), "credentials file for the servers (or NATS_CREDS)")
+	set.StringVar(&f.tls.CA, "nats-ca", "", "authorities of the servers in PEM, instead of those of the system")
+	set.StringVar(&f.tls.Cert, "nats-cert", "", "client certificate in PEM")
+	set.StringVar(&f.tls.Key, "nats-key", "", "key of --nats-cert in PEM")
 	set.StringVar(&f.tokenFile, "token-file", "", "file whose first line is the token of the servers")
 }
 
@@ -43,7 +47,10 @@ func (f *natsFlags) connect() (*nats.Conn, error) {
 		token, _, _ := strings.Cut(string(text), "\n")
 		opts = append(opts, nats.Token(strings.TrimSpace(token)))
 	}
-	conn, err := natslink.Connect(f.url, opts...)
+	if err := f.tls.Check(); err != nil {
+		return nil, usageError{fmt.Errorf("--nats-cert: %w", err)}
+	}
+	conn, err := natslink.Connect(f.url, append(opts, f.tls.Options()...)...)
 	if errors.Is(err, nats.ErrNoServers) {
 		return nil, fmt.Errorf("no NATS server answers at %s: start `sharedtensor-gateway serve`, or name one with --nats", f.url)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -21,6 +22,7 @@ import (
 type Component struct {
 	workers, queue int
 	maxStream      gateway.ByteSize
+	model          string // for requests without a model_id
 
 	env    *gateway.Env
 	server *compute.Server
@@ -36,6 +38,7 @@ func (*Component) Name() string { return "compute" }
 func (c *Component) Flags(set *pflag.FlagSet) {
 	set.IntVar(&c.workers, "compute-workers", c.workers, "functions of ComputeService that run at once")
 	set.IntVar(&c.queue, "compute-queue", c.queue, "requests that may wait for a worker")
+	set.StringVar(&c.model, "compute-default", "", "function of requests for ComputeService without a model_id (default: they are refused)")
 	set.Var(&c.maxStream, "compute-max-stream", "largest tensor accepted in chunks for a function")
 }
 
@@ -49,6 +52,7 @@ func (c *Component) options(env *gateway.Env) compute.ServerOptions {
 	opts := compute.ServerOptions{
 		Lookup:  func(context.Context, string) (compute.Function, error) { return nil, compute.ErrNotFound },
 		Workers: c.workers, Queue: c.queue, StreamBytes: int64(c.maxStream), PendingBytes: 4 * int64(c.maxStream),
+		Default: c.model,
 	}
 	if env == nil {
 		return opts
@@ -71,7 +75,8 @@ func (c *Component) options(env *gateway.Env) compute.ServerOptions {
 		}
 		return err
 	}
-	opts.MessageBytes = env.MaxRequest - 64<<10
+	opts.Allow = func(ctx context.Context, model string) error { return env.Allow(ctx, access.Call, model) }
+	opts.MessageBytes = env.MaxMessage - 64<<10
 	opts.MinRate, opts.NewPool = env.Admission.Rate.Bytes, env.Admission.NewPool
 	if dev, lazy := env.Arrivals.(*host.Device); lazy {
 		opts.Arrivals = dev

@@ -95,8 +95,9 @@ function drawState(s) {
   setText(state, s.gateway.draining ? "stopping" : reasons.length ? "not ready: " + reasons.join("; ") : "ready");
   state.className = "badge " + (reasons.length || s.gateway.draining ? "bad" : "good");
   const warning = $("warning");
-  warning.hidden = !s.gateway.insecure;
-  if (s.gateway.insecure) setText(warning, "insecure: every client that can connect may use this gateway");
+  warning.hidden = !s.gateway.open;
+  if (s.gateway.insecure && s.gateway.open) setText(warning, "insecure: every client that can connect may use this gateway");
+  else if (s.gateway.open) setText(warning, "no identity required: serves " + s.gateway.access);
   setText($("version"), "gateway " + s.gateway.version + (s.gateway.read_only ? " · read-only" : ""));
 }
 
@@ -117,6 +118,13 @@ function drawOverview(s) {
   ]);
 }
 
+function drawRefusals(s) {
+  facts($("refusals"), [
+    ...Object.entries(s.gateway.limits).map(([name, n]) => ["over the limit of " + name, count(n)]),
+    ...Object.entries(s.gateway.refusals).map(([right, n]) => ["without the right " + right, count(n)]),
+  ]);
+}
+
 function drawRate(s) {
   let total = 0;
   const now = new Date(s.time), seen = new Map();
@@ -128,6 +136,11 @@ function drawRate(s) {
     seen.set(key, c.calls);
     // A JSON-RPC call is also counted as an HTTP request.
     if (c.protocol !== "jsonrpc") total += rate;
+  }
+  for (const c of s.clients) {
+    const key = "client " + c.method + " " + c.name, dt = before ? (now - before.time) / 1000 : 0;
+    rates.set(key, dt > 0 ? Math.max(0, (c.calls - (before.calls.get(key) ?? 0)) / dt) : 0);
+    seen.set(key, c.calls);
   }
   before = { time: now, calls: seen };
   history.push(total);
@@ -192,6 +205,16 @@ function drawTables(s) {
     { title: "Calls", number: true, draw: (c) => count(c.calls) },
     { title: "Failures", number: true, draw: (c) => count(c.failures) },
   ], filtered("filter-calls", s.calls, (c) => c.protocol + " " + c.method), (c) => c.protocol + " " + c.method, "no calls yet");
+  table("clients", [
+    { title: "Client", draw: (c) => c.name || "without a name" },
+    { title: "Identity", draw: (c) => c.method },
+    { title: "Calls/s", number: true, draw: (c) => perSecond(rates.get("client " + c.method + " " + c.name) ?? 0) },
+    { title: "p50", number: true, draw: (c) => seconds(c.p50) },
+    { title: "p99", number: true, draw: (c) => seconds(c.p99) },
+    { title: "Calls", number: true, draw: (c) => count(c.calls) },
+    { title: "Failures", number: true, draw: (c) => count(c.failures) },
+    { title: "Uses", wide: true, draw: (c) => c.uses.join(", ") },
+  ], s.clients, (c) => c.method + " " + c.name, "no clients yet");
   table("endpoints", [
     { title: "Function", draw: (e) => e.name },
     { title: "Calls", number: true, draw: (e) => count(e.calls) },
@@ -255,7 +278,7 @@ function plain(key, v) {
 let last = null;
 function draw(s) {
   last = s;
-  drawState(s); drawOverview(s); drawMemory(s); drawTables(s); drawComponents(s);
+  drawState(s); drawOverview(s); drawRefusals(s); drawMemory(s); drawTables(s); drawComponents(s);
 }
 
 const source = new EventSource("v1/events");

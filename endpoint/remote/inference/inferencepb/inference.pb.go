@@ -1431,24 +1431,81 @@ func (x *ModelResponseCache) GetEnable() bool {
 }
 
 // The parts of a model's configuration that are available without configuration files.
+// Requests are joined along the first dimension of their tensors.
+type ModelDynamicBatching struct {
+	state                     protoimpl.MessageState `protogen:"open.v1"`
+	PreferredBatchSize        []int32                `protobuf:"varint,1,rep,packed,name=preferred_batch_size,json=preferredBatchSize,proto3" json:"preferred_batch_size,omitempty"`
+	MaxQueueDelayMicroseconds uint64                 `protobuf:"varint,2,opt,name=max_queue_delay_microseconds,json=maxQueueDelayMicroseconds,proto3" json:"max_queue_delay_microseconds,omitempty"`
+	unknownFields             protoimpl.UnknownFields
+	sizeCache                 protoimpl.SizeCache
+}
+
+func (x *ModelDynamicBatching) Reset() {
+	*x = ModelDynamicBatching{}
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelDynamicBatching) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelDynamicBatching) ProtoMessage() {}
+
+func (x *ModelDynamicBatching) ProtoReflect() protoreflect.Message {
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelDynamicBatching.ProtoReflect.Descriptor instead.
+func (*ModelDynamicBatching) Descriptor() ([]byte, []int) {
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ModelDynamicBatching) GetPreferredBatchSize() []int32 {
+	if x != nil {
+		return x.PreferredBatchSize
+	}
+	return nil
+}
+
+func (x *ModelDynamicBatching) GetMaxQueueDelayMicroseconds() uint64 {
+	if x != nil {
+		return x.MaxQueueDelayMicroseconds
+	}
+	return 0
+}
+
 type ModelConfig struct {
-	state                  protoimpl.MessageState  `protogen:"open.v1"`
-	Name                   string                  `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Platform               string                  `protobuf:"bytes,2,opt,name=platform,proto3" json:"platform,omitempty"`
-	VersionPolicy          *ModelVersionPolicy     `protobuf:"bytes,3,opt,name=version_policy,json=versionPolicy,proto3" json:"version_policy,omitempty"`
-	MaxBatchSize           int32                   `protobuf:"varint,4,opt,name=max_batch_size,json=maxBatchSize,proto3" json:"max_batch_size,omitempty"`
-	Input                  []*ModelInput           `protobuf:"bytes,5,rep,name=input,proto3" json:"input,omitempty"`
-	Output                 []*ModelOutput          `protobuf:"bytes,6,rep,name=output,proto3" json:"output,omitempty"`
-	Backend                string                  `protobuf:"bytes,17,opt,name=backend,proto3" json:"backend,omitempty"`
-	ModelTransactionPolicy *ModelTransactionPolicy `protobuf:"bytes,19,opt,name=model_transaction_policy,json=modelTransactionPolicy,proto3" json:"model_transaction_policy,omitempty"`
-	ResponseCache          *ModelResponseCache     `protobuf:"bytes,24,opt,name=response_cache,json=responseCache,proto3" json:"response_cache,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Platform      string                 `protobuf:"bytes,2,opt,name=platform,proto3" json:"platform,omitempty"`
+	VersionPolicy *ModelVersionPolicy    `protobuf:"bytes,3,opt,name=version_policy,json=versionPolicy,proto3" json:"version_policy,omitempty"`
+	MaxBatchSize  int32                  `protobuf:"varint,4,opt,name=max_batch_size,json=maxBatchSize,proto3" json:"max_batch_size,omitempty"`
+	Input         []*ModelInput          `protobuf:"bytes,5,rep,name=input,proto3" json:"input,omitempty"`
+	Output        []*ModelOutput         `protobuf:"bytes,6,rep,name=output,proto3" json:"output,omitempty"`
+	// Types that are valid to be assigned to SchedulingChoice:
+	//
+	//	*ModelConfig_DynamicBatching
+	SchedulingChoice       isModelConfig_SchedulingChoice `protobuf_oneof:"scheduling_choice"`
+	Backend                string                         `protobuf:"bytes,17,opt,name=backend,proto3" json:"backend,omitempty"`
+	ModelTransactionPolicy *ModelTransactionPolicy        `protobuf:"bytes,19,opt,name=model_transaction_policy,json=modelTransactionPolicy,proto3" json:"model_transaction_policy,omitempty"`
+	ResponseCache          *ModelResponseCache            `protobuf:"bytes,24,opt,name=response_cache,json=responseCache,proto3" json:"response_cache,omitempty"`
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }
 
 func (x *ModelConfig) Reset() {
 	*x = ModelConfig{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[22]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1517,7 @@ func (x *ModelConfig) String() string {
 func (*ModelConfig) ProtoMessage() {}
 
 func (x *ModelConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[22]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1530,7 @@ func (x *ModelConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelConfig.ProtoReflect.Descriptor instead.
 func (*ModelConfig) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{22}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ModelConfig) GetName() string {
@@ -1518,6 +1575,22 @@ func (x *ModelConfig) GetOutput() []*ModelOutput {
 	return nil
 }
 
+func (x *ModelConfig) GetSchedulingChoice() isModelConfig_SchedulingChoice {
+	if x != nil {
+		return x.SchedulingChoice
+	}
+	return nil
+}
+
+func (x *ModelConfig) GetDynamicBatching() *ModelDynamicBatching {
+	if x != nil {
+		if x, ok := x.SchedulingChoice.(*ModelConfig_DynamicBatching); ok {
+			return x.DynamicBatching
+		}
+	}
+	return nil
+}
+
 func (x *ModelConfig) GetBackend() string {
 	if x != nil {
 		return x.Backend
@@ -1539,6 +1612,200 @@ func (x *ModelConfig) GetResponseCache() *ModelResponseCache {
 	return nil
 }
 
+type isModelConfig_SchedulingChoice interface {
+	isModelConfig_SchedulingChoice()
+}
+
+type ModelConfig_DynamicBatching struct {
+	DynamicBatching *ModelDynamicBatching `protobuf:"bytes,11,opt,name=dynamic_batching,json=dynamicBatching,proto3,oneof"`
+}
+
+func (*ModelConfig_DynamicBatching) isModelConfig_SchedulingChoice() {}
+
+type TraceSettingRequest struct {
+	state         protoimpl.MessageState                       `protogen:"open.v1"`
+	Settings      map[string]*TraceSettingRequest_SettingValue `protobuf:"bytes,1,rep,name=settings,proto3" json:"settings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	ModelName     string                                       `protobuf:"bytes,2,opt,name=model_name,json=modelName,proto3" json:"model_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceSettingRequest) Reset() {
+	*x = TraceSettingRequest{}
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceSettingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceSettingRequest) ProtoMessage() {}
+
+func (x *TraceSettingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceSettingRequest.ProtoReflect.Descriptor instead.
+func (*TraceSettingRequest) Descriptor() ([]byte, []int) {
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *TraceSettingRequest) GetSettings() map[string]*TraceSettingRequest_SettingValue {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *TraceSettingRequest) GetModelName() string {
+	if x != nil {
+		return x.ModelName
+	}
+	return ""
+}
+
+type TraceSettingResponse struct {
+	state         protoimpl.MessageState                        `protogen:"open.v1"`
+	Settings      map[string]*TraceSettingResponse_SettingValue `protobuf:"bytes,1,rep,name=settings,proto3" json:"settings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceSettingResponse) Reset() {
+	*x = TraceSettingResponse{}
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceSettingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceSettingResponse) ProtoMessage() {}
+
+func (x *TraceSettingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceSettingResponse.ProtoReflect.Descriptor instead.
+func (*TraceSettingResponse) Descriptor() ([]byte, []int) {
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *TraceSettingResponse) GetSettings() map[string]*TraceSettingResponse_SettingValue {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+type LogSettingsRequest struct {
+	state         protoimpl.MessageState                      `protogen:"open.v1"`
+	Settings      map[string]*LogSettingsRequest_SettingValue `protobuf:"bytes,1,rep,name=settings,proto3" json:"settings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogSettingsRequest) Reset() {
+	*x = LogSettingsRequest{}
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogSettingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogSettingsRequest) ProtoMessage() {}
+
+func (x *LogSettingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogSettingsRequest.ProtoReflect.Descriptor instead.
+func (*LogSettingsRequest) Descriptor() ([]byte, []int) {
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *LogSettingsRequest) GetSettings() map[string]*LogSettingsRequest_SettingValue {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+type LogSettingsResponse struct {
+	state         protoimpl.MessageState                       `protogen:"open.v1"`
+	Settings      map[string]*LogSettingsResponse_SettingValue `protobuf:"bytes,1,rep,name=settings,proto3" json:"settings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogSettingsResponse) Reset() {
+	*x = LogSettingsResponse{}
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogSettingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogSettingsResponse) ProtoMessage() {}
+
+func (x *LogSettingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogSettingsResponse.ProtoReflect.Descriptor instead.
+func (*LogSettingsResponse) Descriptor() ([]byte, []int) {
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *LogSettingsResponse) GetSettings() map[string]*LogSettingsResponse_SettingValue {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
 type ModelStatisticsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1549,7 +1816,7 @@ type ModelStatisticsRequest struct {
 
 func (x *ModelStatisticsRequest) Reset() {
 	*x = ModelStatisticsRequest{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[23]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1561,7 +1828,7 @@ func (x *ModelStatisticsRequest) String() string {
 func (*ModelStatisticsRequest) ProtoMessage() {}
 
 func (x *ModelStatisticsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[23]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1574,7 +1841,7 @@ func (x *ModelStatisticsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelStatisticsRequest.ProtoReflect.Descriptor instead.
 func (*ModelStatisticsRequest) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{23}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ModelStatisticsRequest) GetName() string {
@@ -1601,7 +1868,7 @@ type StatisticDuration struct {
 
 func (x *StatisticDuration) Reset() {
 	*x = StatisticDuration{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[24]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +1880,7 @@ func (x *StatisticDuration) String() string {
 func (*StatisticDuration) ProtoMessage() {}
 
 func (x *StatisticDuration) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[24]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +1893,7 @@ func (x *StatisticDuration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatisticDuration.ProtoReflect.Descriptor instead.
 func (*StatisticDuration) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{24}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StatisticDuration) GetCount() uint64 {
@@ -1659,7 +1926,7 @@ type InferStatistics struct {
 
 func (x *InferStatistics) Reset() {
 	*x = InferStatistics{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[25]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1938,7 @@ func (x *InferStatistics) String() string {
 func (*InferStatistics) ProtoMessage() {}
 
 func (x *InferStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[25]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1951,7 @@ func (x *InferStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InferStatistics.ProtoReflect.Descriptor instead.
 func (*InferStatistics) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{25}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *InferStatistics) GetSuccess() *StatisticDuration {
@@ -1755,7 +2022,7 @@ type InferBatchStatistics struct {
 
 func (x *InferBatchStatistics) Reset() {
 	*x = InferBatchStatistics{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[26]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1767,7 +2034,7 @@ func (x *InferBatchStatistics) String() string {
 func (*InferBatchStatistics) ProtoMessage() {}
 
 func (x *InferBatchStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[26]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1780,7 +2047,7 @@ func (x *InferBatchStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InferBatchStatistics.ProtoReflect.Descriptor instead.
 func (*InferBatchStatistics) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{26}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *InferBatchStatistics) GetBatchSize() uint64 {
@@ -1827,7 +2094,7 @@ type ModelStatistics struct {
 
 func (x *ModelStatistics) Reset() {
 	*x = ModelStatistics{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[27]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1839,7 +2106,7 @@ func (x *ModelStatistics) String() string {
 func (*ModelStatistics) ProtoMessage() {}
 
 func (x *ModelStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[27]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1852,7 +2119,7 @@ func (x *ModelStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelStatistics.ProtoReflect.Descriptor instead.
 func (*ModelStatistics) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{27}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ModelStatistics) GetName() string {
@@ -1913,7 +2180,7 @@ type ModelStatisticsResponse struct {
 
 func (x *ModelStatisticsResponse) Reset() {
 	*x = ModelStatisticsResponse{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[28]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1925,7 +2192,7 @@ func (x *ModelStatisticsResponse) String() string {
 func (*ModelStatisticsResponse) ProtoMessage() {}
 
 func (x *ModelStatisticsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[28]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1938,7 +2205,7 @@ func (x *ModelStatisticsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelStatisticsResponse.ProtoReflect.Descriptor instead.
 func (*ModelStatisticsResponse) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{28}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ModelStatisticsResponse) GetModelStats() []*ModelStatistics {
@@ -1963,7 +2230,7 @@ type ModelRepositoryParameter struct {
 
 func (x *ModelRepositoryParameter) Reset() {
 	*x = ModelRepositoryParameter{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[29]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2242,7 @@ func (x *ModelRepositoryParameter) String() string {
 func (*ModelRepositoryParameter) ProtoMessage() {}
 
 func (x *ModelRepositoryParameter) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[29]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2255,7 @@ func (x *ModelRepositoryParameter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelRepositoryParameter.ProtoReflect.Descriptor instead.
 func (*ModelRepositoryParameter) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{29}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ModelRepositoryParameter) GetParameterChoice() isModelRepositoryParameter_ParameterChoice {
@@ -2073,7 +2340,7 @@ type RepositoryIndexRequest struct {
 
 func (x *RepositoryIndexRequest) Reset() {
 	*x = RepositoryIndexRequest{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[30]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2352,7 @@ func (x *RepositoryIndexRequest) String() string {
 func (*RepositoryIndexRequest) ProtoMessage() {}
 
 func (x *RepositoryIndexRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[30]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2365,7 @@ func (x *RepositoryIndexRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepositoryIndexRequest.ProtoReflect.Descriptor instead.
 func (*RepositoryIndexRequest) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{30}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RepositoryIndexRequest) GetRepositoryName() string {
@@ -2124,7 +2391,7 @@ type RepositoryIndexResponse struct {
 
 func (x *RepositoryIndexResponse) Reset() {
 	*x = RepositoryIndexResponse{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[31]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2136,7 +2403,7 @@ func (x *RepositoryIndexResponse) String() string {
 func (*RepositoryIndexResponse) ProtoMessage() {}
 
 func (x *RepositoryIndexResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[31]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2149,7 +2416,7 @@ func (x *RepositoryIndexResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepositoryIndexResponse.ProtoReflect.Descriptor instead.
 func (*RepositoryIndexResponse) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{31}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RepositoryIndexResponse) GetModels() []*RepositoryIndexResponse_ModelIndex {
@@ -2170,7 +2437,7 @@ type RepositoryModelLoadRequest struct {
 
 func (x *RepositoryModelLoadRequest) Reset() {
 	*x = RepositoryModelLoadRequest{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[32]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2182,7 +2449,7 @@ func (x *RepositoryModelLoadRequest) String() string {
 func (*RepositoryModelLoadRequest) ProtoMessage() {}
 
 func (x *RepositoryModelLoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[32]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2195,7 +2462,7 @@ func (x *RepositoryModelLoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepositoryModelLoadRequest.ProtoReflect.Descriptor instead.
 func (*RepositoryModelLoadRequest) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{32}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RepositoryModelLoadRequest) GetRepositoryName() string {
@@ -2227,7 +2494,7 @@ type RepositoryModelLoadResponse struct {
 
 func (x *RepositoryModelLoadResponse) Reset() {
 	*x = RepositoryModelLoadResponse{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[33]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2239,7 +2506,7 @@ func (x *RepositoryModelLoadResponse) String() string {
 func (*RepositoryModelLoadResponse) ProtoMessage() {}
 
 func (x *RepositoryModelLoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[33]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2252,7 +2519,7 @@ func (x *RepositoryModelLoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepositoryModelLoadResponse.ProtoReflect.Descriptor instead.
 func (*RepositoryModelLoadResponse) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{33}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{38}
 }
 
 type RepositoryModelUnloadRequest struct {
@@ -2266,7 +2533,7 @@ type RepositoryModelUnloadRequest struct {
 
 func (x *RepositoryModelUnloadRequest) Reset() {
 	*x = RepositoryModelUnloadRequest{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[34]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2278,7 +2545,7 @@ func (x *RepositoryModelUnloadRequest) String() string {
 func (*RepositoryModelUnloadRequest) ProtoMessage() {}
 
 func (x *RepositoryModelUnloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[34]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2291,7 +2558,7 @@ func (x *RepositoryModelUnloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepositoryModelUnloadRequest.ProtoReflect.Descriptor instead.
 func (*RepositoryModelUnloadRequest) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{34}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RepositoryModelUnloadRequest) GetRepositoryName() string {
@@ -2323,7 +2590,7 @@ type RepositoryModelUnloadResponse struct {
 
 func (x *RepositoryModelUnloadResponse) Reset() {
 	*x = RepositoryModelUnloadResponse{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[35]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2335,7 +2602,7 @@ func (x *RepositoryModelUnloadResponse) String() string {
 func (*RepositoryModelUnloadResponse) ProtoMessage() {}
 
 func (x *RepositoryModelUnloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[35]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2348,7 +2615,7 @@ func (x *RepositoryModelUnloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepositoryModelUnloadResponse.ProtoReflect.Descriptor instead.
 func (*RepositoryModelUnloadResponse) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{35}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{40}
 }
 
 type SystemSharedMemoryStatusRequest struct {
@@ -2361,7 +2628,7 @@ type SystemSharedMemoryStatusRequest struct {
 
 func (x *SystemSharedMemoryStatusRequest) Reset() {
 	*x = SystemSharedMemoryStatusRequest{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[36]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2373,7 +2640,7 @@ func (x *SystemSharedMemoryStatusRequest) String() string {
 func (*SystemSharedMemoryStatusRequest) ProtoMessage() {}
 
 func (x *SystemSharedMemoryStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[36]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2386,7 +2653,7 @@ func (x *SystemSharedMemoryStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SystemSharedMemoryStatusRequest.ProtoReflect.Descriptor instead.
 func (*SystemSharedMemoryStatusRequest) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{36}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SystemSharedMemoryStatusRequest) GetName() string {
@@ -2405,7 +2672,7 @@ type SystemSharedMemoryStatusResponse struct {
 
 func (x *SystemSharedMemoryStatusResponse) Reset() {
 	*x = SystemSharedMemoryStatusResponse{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[37]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +2684,7 @@ func (x *SystemSharedMemoryStatusResponse) String() string {
 func (*SystemSharedMemoryStatusResponse) ProtoMessage() {}
 
 func (x *SystemSharedMemoryStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[37]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +2697,7 @@ func (x *SystemSharedMemoryStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SystemSharedMemoryStatusResponse.ProtoReflect.Descriptor instead.
 func (*SystemSharedMemoryStatusResponse) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{37}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SystemSharedMemoryStatusResponse) GetRegions() map[string]*SystemSharedMemoryStatusResponse_RegionStatus {
@@ -2453,7 +2720,7 @@ type SystemSharedMemoryRegisterRequest struct {
 
 func (x *SystemSharedMemoryRegisterRequest) Reset() {
 	*x = SystemSharedMemoryRegisterRequest{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[38]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2732,7 @@ func (x *SystemSharedMemoryRegisterRequest) String() string {
 func (*SystemSharedMemoryRegisterRequest) ProtoMessage() {}
 
 func (x *SystemSharedMemoryRegisterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[38]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2745,7 @@ func (x *SystemSharedMemoryRegisterRequest) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use SystemSharedMemoryRegisterRequest.ProtoReflect.Descriptor instead.
 func (*SystemSharedMemoryRegisterRequest) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{38}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SystemSharedMemoryRegisterRequest) GetName() string {
@@ -2517,7 +2784,7 @@ type SystemSharedMemoryRegisterResponse struct {
 
 func (x *SystemSharedMemoryRegisterResponse) Reset() {
 	*x = SystemSharedMemoryRegisterResponse{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[39]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2529,7 +2796,7 @@ func (x *SystemSharedMemoryRegisterResponse) String() string {
 func (*SystemSharedMemoryRegisterResponse) ProtoMessage() {}
 
 func (x *SystemSharedMemoryRegisterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[39]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2542,7 +2809,7 @@ func (x *SystemSharedMemoryRegisterResponse) ProtoReflect() protoreflect.Message
 
 // Deprecated: Use SystemSharedMemoryRegisterResponse.ProtoReflect.Descriptor instead.
 func (*SystemSharedMemoryRegisterResponse) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{39}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{44}
 }
 
 type SystemSharedMemoryUnregisterRequest struct {
@@ -2555,7 +2822,7 @@ type SystemSharedMemoryUnregisterRequest struct {
 
 func (x *SystemSharedMemoryUnregisterRequest) Reset() {
 	*x = SystemSharedMemoryUnregisterRequest{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[40]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2567,7 +2834,7 @@ func (x *SystemSharedMemoryUnregisterRequest) String() string {
 func (*SystemSharedMemoryUnregisterRequest) ProtoMessage() {}
 
 func (x *SystemSharedMemoryUnregisterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[40]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2580,7 +2847,7 @@ func (x *SystemSharedMemoryUnregisterRequest) ProtoReflect() protoreflect.Messag
 
 // Deprecated: Use SystemSharedMemoryUnregisterRequest.ProtoReflect.Descriptor instead.
 func (*SystemSharedMemoryUnregisterRequest) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{40}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SystemSharedMemoryUnregisterRequest) GetName() string {
@@ -2598,7 +2865,7 @@ type SystemSharedMemoryUnregisterResponse struct {
 
 func (x *SystemSharedMemoryUnregisterResponse) Reset() {
 	*x = SystemSharedMemoryUnregisterResponse{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[41]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2610,7 +2877,7 @@ func (x *SystemSharedMemoryUnregisterResponse) String() string {
 func (*SystemSharedMemoryUnregisterResponse) ProtoMessage() {}
 
 func (x *SystemSharedMemoryUnregisterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[41]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2623,7 +2890,7 @@ func (x *SystemSharedMemoryUnregisterResponse) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use SystemSharedMemoryUnregisterResponse.ProtoReflect.Descriptor instead.
 func (*SystemSharedMemoryUnregisterResponse) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{41}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{46}
 }
 
 type CudaSharedMemoryStatusRequest struct {
@@ -2636,7 +2903,7 @@ type CudaSharedMemoryStatusRequest struct {
 
 func (x *CudaSharedMemoryStatusRequest) Reset() {
 	*x = CudaSharedMemoryStatusRequest{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[42]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2648,7 +2915,7 @@ func (x *CudaSharedMemoryStatusRequest) String() string {
 func (*CudaSharedMemoryStatusRequest) ProtoMessage() {}
 
 func (x *CudaSharedMemoryStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[42]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2661,7 +2928,7 @@ func (x *CudaSharedMemoryStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CudaSharedMemoryStatusRequest.ProtoReflect.Descriptor instead.
 func (*CudaSharedMemoryStatusRequest) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{42}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CudaSharedMemoryStatusRequest) GetName() string {
@@ -2680,7 +2947,7 @@ type CudaSharedMemoryStatusResponse struct {
 
 func (x *CudaSharedMemoryStatusResponse) Reset() {
 	*x = CudaSharedMemoryStatusResponse{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[43]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2692,7 +2959,7 @@ func (x *CudaSharedMemoryStatusResponse) String() string {
 func (*CudaSharedMemoryStatusResponse) ProtoMessage() {}
 
 func (x *CudaSharedMemoryStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[43]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2705,7 +2972,7 @@ func (x *CudaSharedMemoryStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CudaSharedMemoryStatusResponse.ProtoReflect.Descriptor instead.
 func (*CudaSharedMemoryStatusResponse) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{43}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CudaSharedMemoryStatusResponse) GetRegions() map[string]*CudaSharedMemoryStatusResponse_RegionStatus {
@@ -2728,7 +2995,7 @@ type CudaSharedMemoryRegisterRequest struct {
 
 func (x *CudaSharedMemoryRegisterRequest) Reset() {
 	*x = CudaSharedMemoryRegisterRequest{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[44]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2740,7 +3007,7 @@ func (x *CudaSharedMemoryRegisterRequest) String() string {
 func (*CudaSharedMemoryRegisterRequest) ProtoMessage() {}
 
 func (x *CudaSharedMemoryRegisterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[44]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2753,7 +3020,7 @@ func (x *CudaSharedMemoryRegisterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CudaSharedMemoryRegisterRequest.ProtoReflect.Descriptor instead.
 func (*CudaSharedMemoryRegisterRequest) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{44}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CudaSharedMemoryRegisterRequest) GetName() string {
@@ -2792,7 +3059,7 @@ type CudaSharedMemoryRegisterResponse struct {
 
 func (x *CudaSharedMemoryRegisterResponse) Reset() {
 	*x = CudaSharedMemoryRegisterResponse{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[45]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2804,7 +3071,7 @@ func (x *CudaSharedMemoryRegisterResponse) String() string {
 func (*CudaSharedMemoryRegisterResponse) ProtoMessage() {}
 
 func (x *CudaSharedMemoryRegisterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[45]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2817,7 +3084,7 @@ func (x *CudaSharedMemoryRegisterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CudaSharedMemoryRegisterResponse.ProtoReflect.Descriptor instead.
 func (*CudaSharedMemoryRegisterResponse) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{45}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{50}
 }
 
 type CudaSharedMemoryUnregisterRequest struct {
@@ -2830,7 +3097,7 @@ type CudaSharedMemoryUnregisterRequest struct {
 
 func (x *CudaSharedMemoryUnregisterRequest) Reset() {
 	*x = CudaSharedMemoryUnregisterRequest{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[46]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2842,7 +3109,7 @@ func (x *CudaSharedMemoryUnregisterRequest) String() string {
 func (*CudaSharedMemoryUnregisterRequest) ProtoMessage() {}
 
 func (x *CudaSharedMemoryUnregisterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[46]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2855,7 +3122,7 @@ func (x *CudaSharedMemoryUnregisterRequest) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use CudaSharedMemoryUnregisterRequest.ProtoReflect.Descriptor instead.
 func (*CudaSharedMemoryUnregisterRequest) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{46}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *CudaSharedMemoryUnregisterRequest) GetName() string {
@@ -2873,7 +3140,7 @@ type CudaSharedMemoryUnregisterResponse struct {
 
 func (x *CudaSharedMemoryUnregisterResponse) Reset() {
 	*x = CudaSharedMemoryUnregisterResponse{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[47]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2885,7 +3152,7 @@ func (x *CudaSharedMemoryUnregisterResponse) String() string {
 func (*CudaSharedMemoryUnregisterResponse) ProtoMessage() {}
 
 func (x *CudaSharedMemoryUnregisterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[47]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2898,7 +3165,7 @@ func (x *CudaSharedMemoryUnregisterResponse) ProtoReflect() protoreflect.Message
 
 // Deprecated: Use CudaSharedMemoryUnregisterResponse.ProtoReflect.Descriptor instead.
 func (*CudaSharedMemoryUnregisterResponse) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{47}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{52}
 }
 
 type ModelMetadataResponse_TensorMetadata struct {
@@ -2913,7 +3180,7 @@ type ModelMetadataResponse_TensorMetadata struct {
 
 func (x *ModelMetadataResponse_TensorMetadata) Reset() {
 	*x = ModelMetadataResponse_TensorMetadata{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[48]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2925,7 +3192,7 @@ func (x *ModelMetadataResponse_TensorMetadata) String() string {
 func (*ModelMetadataResponse_TensorMetadata) ProtoMessage() {}
 
 func (x *ModelMetadataResponse_TensorMetadata) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[48]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2975,7 +3242,7 @@ type ModelInferRequest_InferInputTensor struct {
 
 func (x *ModelInferRequest_InferInputTensor) Reset() {
 	*x = ModelInferRequest_InferInputTensor{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[49]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2987,7 +3254,7 @@ func (x *ModelInferRequest_InferInputTensor) String() string {
 func (*ModelInferRequest_InferInputTensor) ProtoMessage() {}
 
 func (x *ModelInferRequest_InferInputTensor) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[49]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3048,7 +3315,7 @@ type ModelInferRequest_InferRequestedOutputTensor struct {
 
 func (x *ModelInferRequest_InferRequestedOutputTensor) Reset() {
 	*x = ModelInferRequest_InferRequestedOutputTensor{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[50]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3060,7 +3327,7 @@ func (x *ModelInferRequest_InferRequestedOutputTensor) String() string {
 func (*ModelInferRequest_InferRequestedOutputTensor) ProtoMessage() {}
 
 func (x *ModelInferRequest_InferRequestedOutputTensor) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[50]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3103,7 +3370,7 @@ type ModelInferResponse_InferOutputTensor struct {
 
 func (x *ModelInferResponse_InferOutputTensor) Reset() {
 	*x = ModelInferResponse_InferOutputTensor{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[54]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3115,7 +3382,7 @@ func (x *ModelInferResponse_InferOutputTensor) String() string {
 func (*ModelInferResponse_InferOutputTensor) ProtoMessage() {}
 
 func (x *ModelInferResponse_InferOutputTensor) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[54]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3175,7 +3442,7 @@ type ModelVersionPolicy_Specific struct {
 
 func (x *ModelVersionPolicy_Specific) Reset() {
 	*x = ModelVersionPolicy_Specific{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[57]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3187,7 +3454,7 @@ func (x *ModelVersionPolicy_Specific) String() string {
 func (*ModelVersionPolicy_Specific) ProtoMessage() {}
 
 func (x *ModelVersionPolicy_Specific) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[57]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3210,6 +3477,296 @@ func (x *ModelVersionPolicy_Specific) GetVersions() []int64 {
 	return nil
 }
 
+type TraceSettingRequest_SettingValue struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Value         []string               `protobuf:"bytes,1,rep,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceSettingRequest_SettingValue) Reset() {
+	*x = TraceSettingRequest_SettingValue{}
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceSettingRequest_SettingValue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceSettingRequest_SettingValue) ProtoMessage() {}
+
+func (x *TraceSettingRequest_SettingValue) ProtoReflect() protoreflect.Message {
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceSettingRequest_SettingValue.ProtoReflect.Descriptor instead.
+func (*TraceSettingRequest_SettingValue) Descriptor() ([]byte, []int) {
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{24, 0}
+}
+
+func (x *TraceSettingRequest_SettingValue) GetValue() []string {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+type TraceSettingResponse_SettingValue struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Value         []string               `protobuf:"bytes,1,rep,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceSettingResponse_SettingValue) Reset() {
+	*x = TraceSettingResponse_SettingValue{}
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceSettingResponse_SettingValue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceSettingResponse_SettingValue) ProtoMessage() {}
+
+func (x *TraceSettingResponse_SettingValue) ProtoReflect() protoreflect.Message {
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceSettingResponse_SettingValue.ProtoReflect.Descriptor instead.
+func (*TraceSettingResponse_SettingValue) Descriptor() ([]byte, []int) {
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{25, 0}
+}
+
+func (x *TraceSettingResponse_SettingValue) GetValue() []string {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+type LogSettingsRequest_SettingValue struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to ParameterChoice:
+	//
+	//	*LogSettingsRequest_SettingValue_BoolParam
+	//	*LogSettingsRequest_SettingValue_Uint32Param
+	//	*LogSettingsRequest_SettingValue_StringParam
+	ParameterChoice isLogSettingsRequest_SettingValue_ParameterChoice `protobuf_oneof:"parameter_choice"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *LogSettingsRequest_SettingValue) Reset() {
+	*x = LogSettingsRequest_SettingValue{}
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogSettingsRequest_SettingValue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogSettingsRequest_SettingValue) ProtoMessage() {}
+
+func (x *LogSettingsRequest_SettingValue) ProtoReflect() protoreflect.Message {
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogSettingsRequest_SettingValue.ProtoReflect.Descriptor instead.
+func (*LogSettingsRequest_SettingValue) Descriptor() ([]byte, []int) {
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{26, 0}
+}
+
+func (x *LogSettingsRequest_SettingValue) GetParameterChoice() isLogSettingsRequest_SettingValue_ParameterChoice {
+	if x != nil {
+		return x.ParameterChoice
+	}
+	return nil
+}
+
+func (x *LogSettingsRequest_SettingValue) GetBoolParam() bool {
+	if x != nil {
+		if x, ok := x.ParameterChoice.(*LogSettingsRequest_SettingValue_BoolParam); ok {
+			return x.BoolParam
+		}
+	}
+	return false
+}
+
+func (x *LogSettingsRequest_SettingValue) GetUint32Param() uint32 {
+	if x != nil {
+		if x, ok := x.ParameterChoice.(*LogSettingsRequest_SettingValue_Uint32Param); ok {
+			return x.Uint32Param
+		}
+	}
+	return 0
+}
+
+func (x *LogSettingsRequest_SettingValue) GetStringParam() string {
+	if x != nil {
+		if x, ok := x.ParameterChoice.(*LogSettingsRequest_SettingValue_StringParam); ok {
+			return x.StringParam
+		}
+	}
+	return ""
+}
+
+type isLogSettingsRequest_SettingValue_ParameterChoice interface {
+	isLogSettingsRequest_SettingValue_ParameterChoice()
+}
+
+type LogSettingsRequest_SettingValue_BoolParam struct {
+	BoolParam bool `protobuf:"varint,1,opt,name=bool_param,json=boolParam,proto3,oneof"`
+}
+
+type LogSettingsRequest_SettingValue_Uint32Param struct {
+	Uint32Param uint32 `protobuf:"varint,2,opt,name=uint32_param,json=uint32Param,proto3,oneof"`
+}
+
+type LogSettingsRequest_SettingValue_StringParam struct {
+	StringParam string `protobuf:"bytes,3,opt,name=string_param,json=stringParam,proto3,oneof"`
+}
+
+func (*LogSettingsRequest_SettingValue_BoolParam) isLogSettingsRequest_SettingValue_ParameterChoice() {
+}
+
+func (*LogSettingsRequest_SettingValue_Uint32Param) isLogSettingsRequest_SettingValue_ParameterChoice() {
+}
+
+func (*LogSettingsRequest_SettingValue_StringParam) isLogSettingsRequest_SettingValue_ParameterChoice() {
+}
+
+type LogSettingsResponse_SettingValue struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to ParameterChoice:
+	//
+	//	*LogSettingsResponse_SettingValue_BoolParam
+	//	*LogSettingsResponse_SettingValue_Uint32Param
+	//	*LogSettingsResponse_SettingValue_StringParam
+	ParameterChoice isLogSettingsResponse_SettingValue_ParameterChoice `protobuf_oneof:"parameter_choice"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *LogSettingsResponse_SettingValue) Reset() {
+	*x = LogSettingsResponse_SettingValue{}
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogSettingsResponse_SettingValue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogSettingsResponse_SettingValue) ProtoMessage() {}
+
+func (x *LogSettingsResponse_SettingValue) ProtoReflect() protoreflect.Message {
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogSettingsResponse_SettingValue.ProtoReflect.Descriptor instead.
+func (*LogSettingsResponse_SettingValue) Descriptor() ([]byte, []int) {
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{27, 0}
+}
+
+func (x *LogSettingsResponse_SettingValue) GetParameterChoice() isLogSettingsResponse_SettingValue_ParameterChoice {
+	if x != nil {
+		return x.ParameterChoice
+	}
+	return nil
+}
+
+func (x *LogSettingsResponse_SettingValue) GetBoolParam() bool {
+	if x != nil {
+		if x, ok := x.ParameterChoice.(*LogSettingsResponse_SettingValue_BoolParam); ok {
+			return x.BoolParam
+		}
+	}
+	return false
+}
+
+func (x *LogSettingsResponse_SettingValue) GetUint32Param() uint32 {
+	if x != nil {
+		if x, ok := x.ParameterChoice.(*LogSettingsResponse_SettingValue_Uint32Param); ok {
+			return x.Uint32Param
+		}
+	}
+	return 0
+}
+
+func (x *LogSettingsResponse_SettingValue) GetStringParam() string {
+	if x != nil {
+		if x, ok := x.ParameterChoice.(*LogSettingsResponse_SettingValue_StringParam); ok {
+			return x.StringParam
+		}
+	}
+	return ""
+}
+
+type isLogSettingsResponse_SettingValue_ParameterChoice interface {
+	isLogSettingsResponse_SettingValue_ParameterChoice()
+}
+
+type LogSettingsResponse_SettingValue_BoolParam struct {
+	BoolParam bool `protobuf:"varint,1,opt,name=bool_param,json=boolParam,proto3,oneof"`
+}
+
+type LogSettingsResponse_SettingValue_Uint32Param struct {
+	Uint32Param uint32 `protobuf:"varint,2,opt,name=uint32_param,json=uint32Param,proto3,oneof"`
+}
+
+type LogSettingsResponse_SettingValue_StringParam struct {
+	StringParam string `protobuf:"bytes,3,opt,name=string_param,json=stringParam,proto3,oneof"`
+}
+
+func (*LogSettingsResponse_SettingValue_BoolParam) isLogSettingsResponse_SettingValue_ParameterChoice() {
+}
+
+func (*LogSettingsResponse_SettingValue_Uint32Param) isLogSettingsResponse_SettingValue_ParameterChoice() {
+}
+
+func (*LogSettingsResponse_SettingValue_StringParam) isLogSettingsResponse_SettingValue_ParameterChoice() {
+}
+
 type RepositoryIndexResponse_ModelIndex struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -3222,7 +3779,7 @@ type RepositoryIndexResponse_ModelIndex struct {
 
 func (x *RepositoryIndexResponse_ModelIndex) Reset() {
 	*x = RepositoryIndexResponse_ModelIndex{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[58]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3234,7 +3791,7 @@ func (x *RepositoryIndexResponse_ModelIndex) String() string {
 func (*RepositoryIndexResponse_ModelIndex) ProtoMessage() {}
 
 func (x *RepositoryIndexResponse_ModelIndex) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[58]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3247,7 +3804,7 @@ func (x *RepositoryIndexResponse_ModelIndex) ProtoReflect() protoreflect.Message
 
 // Deprecated: Use RepositoryIndexResponse_ModelIndex.ProtoReflect.Descriptor instead.
 func (*RepositoryIndexResponse_ModelIndex) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{31, 0}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{36, 0}
 }
 
 func (x *RepositoryIndexResponse_ModelIndex) GetName() string {
@@ -3290,7 +3847,7 @@ type SystemSharedMemoryStatusResponse_RegionStatus struct {
 
 func (x *SystemSharedMemoryStatusResponse_RegionStatus) Reset() {
 	*x = SystemSharedMemoryStatusResponse_RegionStatus{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[61]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3302,7 +3859,7 @@ func (x *SystemSharedMemoryStatusResponse_RegionStatus) String() string {
 func (*SystemSharedMemoryStatusResponse_RegionStatus) ProtoMessage() {}
 
 func (x *SystemSharedMemoryStatusResponse_RegionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[61]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3315,7 +3872,7 @@ func (x *SystemSharedMemoryStatusResponse_RegionStatus) ProtoReflect() protorefl
 
 // Deprecated: Use SystemSharedMemoryStatusResponse_RegionStatus.ProtoReflect.Descriptor instead.
 func (*SystemSharedMemoryStatusResponse_RegionStatus) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{37, 0}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{42, 0}
 }
 
 func (x *SystemSharedMemoryStatusResponse_RegionStatus) GetName() string {
@@ -3357,7 +3914,7 @@ type CudaSharedMemoryStatusResponse_RegionStatus struct {
 
 func (x *CudaSharedMemoryStatusResponse_RegionStatus) Reset() {
 	*x = CudaSharedMemoryStatusResponse_RegionStatus{}
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[63]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3369,7 +3926,7 @@ func (x *CudaSharedMemoryStatusResponse_RegionStatus) String() string {
 func (*CudaSharedMemoryStatusResponse_RegionStatus) ProtoMessage() {}
 
 func (x *CudaSharedMemoryStatusResponse_RegionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[63]
+	mi := &file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3382,7 +3939,7 @@ func (x *CudaSharedMemoryStatusResponse_RegionStatus) ProtoReflect() protoreflec
 
 // Deprecated: Use CudaSharedMemoryStatusResponse_RegionStatus.ProtoReflect.Descriptor instead.
 func (*CudaSharedMemoryStatusResponse_RegionStatus) Descriptor() ([]byte, []int) {
-	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{43, 0}
+	return file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP(), []int{48, 0}
 }
 
 func (x *CudaSharedMemoryStatusResponse_RegionStatus) GetName() string {
@@ -3543,17 +4100,60 @@ const file_endpoint_remote_inference_inferencepb_inference_proto_rawDesc = "" +
 	"\x16ModelTransactionPolicy\x12\x1c\n" +
 	"\tdecoupled\x18\x01 \x01(\bR\tdecoupled\",\n" +
 	"\x12ModelResponseCache\x12\x16\n" +
-	"\x06enable\x18\x01 \x01(\bR\x06enable\"\xc3\x03\n" +
+	"\x06enable\x18\x01 \x01(\bR\x06enable\"\x89\x01\n" +
+	"\x14ModelDynamicBatching\x120\n" +
+	"\x14preferred_batch_size\x18\x01 \x03(\x05R\x12preferredBatchSize\x12?\n" +
+	"\x1cmax_queue_delay_microseconds\x18\x02 \x01(\x04R\x19maxQueueDelayMicroseconds\"\xa6\x04\n" +
 	"\vModelConfig\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x12D\n" +
 	"\x0eversion_policy\x18\x03 \x01(\v2\x1d.inference.ModelVersionPolicyR\rversionPolicy\x12$\n" +
 	"\x0emax_batch_size\x18\x04 \x01(\x05R\fmaxBatchSize\x12+\n" +
 	"\x05input\x18\x05 \x03(\v2\x15.inference.ModelInputR\x05input\x12.\n" +
-	"\x06output\x18\x06 \x03(\v2\x16.inference.ModelOutputR\x06output\x12\x18\n" +
+	"\x06output\x18\x06 \x03(\v2\x16.inference.ModelOutputR\x06output\x12L\n" +
+	"\x10dynamic_batching\x18\v \x01(\v2\x1f.inference.ModelDynamicBatchingH\x00R\x0fdynamicBatching\x12\x18\n" +
 	"\abackend\x18\x11 \x01(\tR\abackend\x12[\n" +
 	"\x18model_transaction_policy\x18\x13 \x01(\v2!.inference.ModelTransactionPolicyR\x16modelTransactionPolicy\x12D\n" +
-	"\x0eresponse_cache\x18\x18 \x01(\v2\x1d.inference.ModelResponseCacheR\rresponseCache\"F\n" +
+	"\x0eresponse_cache\x18\x18 \x01(\v2\x1d.inference.ModelResponseCacheR\rresponseCacheB\x13\n" +
+	"\x11scheduling_choice\"\x8e\x02\n" +
+	"\x13TraceSettingRequest\x12H\n" +
+	"\bsettings\x18\x01 \x03(\v2,.inference.TraceSettingRequest.SettingsEntryR\bsettings\x12\x1d\n" +
+	"\n" +
+	"model_name\x18\x02 \x01(\tR\tmodelName\x1a$\n" +
+	"\fSettingValue\x12\x14\n" +
+	"\x05value\x18\x01 \x03(\tR\x05value\x1ah\n" +
+	"\rSettingsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12A\n" +
+	"\x05value\x18\x02 \x01(\v2+.inference.TraceSettingRequest.SettingValueR\x05value:\x028\x01\"\xf2\x01\n" +
+	"\x14TraceSettingResponse\x12I\n" +
+	"\bsettings\x18\x01 \x03(\v2-.inference.TraceSettingResponse.SettingsEntryR\bsettings\x1a$\n" +
+	"\fSettingValue\x12\x14\n" +
+	"\x05value\x18\x01 \x03(\tR\x05value\x1ai\n" +
+	"\rSettingsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12B\n" +
+	"\x05value\x18\x02 \x01(\v2,.inference.TraceSettingResponse.SettingValueR\x05value:\x028\x01\"\xd6\x02\n" +
+	"\x12LogSettingsRequest\x12G\n" +
+	"\bsettings\x18\x01 \x03(\v2+.inference.LogSettingsRequest.SettingsEntryR\bsettings\x1a\x8d\x01\n" +
+	"\fSettingValue\x12\x1f\n" +
+	"\n" +
+	"bool_param\x18\x01 \x01(\bH\x00R\tboolParam\x12#\n" +
+	"\fuint32_param\x18\x02 \x01(\rH\x00R\vuint32Param\x12#\n" +
+	"\fstring_param\x18\x03 \x01(\tH\x00R\vstringParamB\x12\n" +
+	"\x10parameter_choice\x1ag\n" +
+	"\rSettingsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12@\n" +
+	"\x05value\x18\x02 \x01(\v2*.inference.LogSettingsRequest.SettingValueR\x05value:\x028\x01\"\xd9\x02\n" +
+	"\x13LogSettingsResponse\x12H\n" +
+	"\bsettings\x18\x01 \x03(\v2,.inference.LogSettingsResponse.SettingsEntryR\bsettings\x1a\x8d\x01\n" +
+	"\fSettingValue\x12\x1f\n" +
+	"\n" +
+	"bool_param\x18\x01 \x01(\bH\x00R\tboolParam\x12#\n" +
+	"\fuint32_param\x18\x02 \x01(\rH\x00R\vuint32Param\x12#\n" +
+	"\fstring_param\x18\x03 \x01(\tH\x00R\vstringParamB\x12\n" +
+	"\x10parameter_choice\x1ah\n" +
+	"\rSettingsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12A\n" +
+	"\x05value\x18\x02 \x01(\v2+.inference.LogSettingsResponse.SettingValueR\x05value:\x028\x01\"F\n" +
 	"\x16ModelStatisticsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\"9\n" +
@@ -3692,7 +4292,7 @@ const file_endpoint_remote_inference_inferencepb_inference_proto_rawDesc = "" +
 	"\tTYPE_FP32\x10\v\x12\r\n" +
 	"\tTYPE_FP64\x10\f\x12\x0f\n" +
 	"\vTYPE_STRING\x10\r\x12\r\n" +
-	"\tTYPE_BF16\x10\x0e2\x94\x0e\n" +
+	"\tTYPE_BF16\x10\x0e2\xb7\x0f\n" +
 	"\x14GRPCInferenceService\x12K\n" +
 	"\n" +
 	"ServerLive\x12\x1c.inference.ServerLiveRequest\x1a\x1d.inference.ServerLiveResponse\"\x00\x12N\n" +
@@ -3712,7 +4312,9 @@ const file_endpoint_remote_inference_inferencepb_inference_proto_rawDesc = "" +
 	"\x18SystemSharedMemoryStatus\x12*.inference.SystemSharedMemoryStatusRequest\x1a+.inference.SystemSharedMemoryStatusResponse\"\x00\x12{\n" +
 	"\x1aSystemSharedMemoryRegister\x12,.inference.SystemSharedMemoryRegisterRequest\x1a-.inference.SystemSharedMemoryRegisterResponse\"\x00\x12\x81\x01\n" +
 	"\x1cSystemSharedMemoryUnregister\x12..inference.SystemSharedMemoryUnregisterRequest\x1a/.inference.SystemSharedMemoryUnregisterResponse\"\x00\x12o\n" +
-	"\x16CudaSharedMemoryStatus\x12(.inference.CudaSharedMemoryStatusRequest\x1a).inference.CudaSharedMemoryStatusResponse\"\x00\x12u\n" +
+	"\x16CudaSharedMemoryStatus\x12(.inference.CudaSharedMemoryStatusRequest\x1a).inference.CudaSharedMemoryStatusResponse\"\x00\x12Q\n" +
+	"\fTraceSetting\x12\x1e.inference.TraceSettingRequest\x1a\x1f.inference.TraceSettingResponse\"\x00\x12N\n" +
+	"\vLogSettings\x12\x1d.inference.LogSettingsRequest\x1a\x1e.inference.LogSettingsResponse\"\x00\x12u\n" +
 	"\x18CudaSharedMemoryRegister\x12*.inference.CudaSharedMemoryRegisterRequest\x1a+.inference.CudaSharedMemoryRegisterResponse\"\x00\x12{\n" +
 	"\x1aCudaSharedMemoryUnregister\x12,.inference.CudaSharedMemoryUnregisterRequest\x1a-.inference.CudaSharedMemoryUnregisterResponse\"\x00BLZJgithub.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepbb\x06proto3"
 
@@ -3729,7 +4331,7 @@ func file_endpoint_remote_inference_inferencepb_inference_proto_rawDescGZIP() []
 }
 
 var file_endpoint_remote_inference_inferencepb_inference_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
 var file_endpoint_remote_inference_inferencepb_inference_proto_goTypes = []any{
 	(DataType)(0),                                        // 0: inference.DataType
 	(*ServerLiveRequest)(nil),                            // 1: inference.ServerLiveRequest
@@ -3754,142 +4356,168 @@ var file_endpoint_remote_inference_inferencepb_inference_proto_goTypes = []any{
 	(*ModelVersionPolicy)(nil),                           // 20: inference.ModelVersionPolicy
 	(*ModelTransactionPolicy)(nil),                       // 21: inference.ModelTransactionPolicy
 	(*ModelResponseCache)(nil),                           // 22: inference.ModelResponseCache
-	(*ModelConfig)(nil),                                  // 23: inference.ModelConfig
-	(*ModelStatisticsRequest)(nil),                       // 24: inference.ModelStatisticsRequest
-	(*StatisticDuration)(nil),                            // 25: inference.StatisticDuration
-	(*InferStatistics)(nil),                              // 26: inference.InferStatistics
-	(*InferBatchStatistics)(nil),                         // 27: inference.InferBatchStatistics
-	(*ModelStatistics)(nil),                              // 28: inference.ModelStatistics
-	(*ModelStatisticsResponse)(nil),                      // 29: inference.ModelStatisticsResponse
-	(*ModelRepositoryParameter)(nil),                     // 30: inference.ModelRepositoryParameter
-	(*RepositoryIndexRequest)(nil),                       // 31: inference.RepositoryIndexRequest
-	(*RepositoryIndexResponse)(nil),                      // 32: inference.RepositoryIndexResponse
-	(*RepositoryModelLoadRequest)(nil),                   // 33: inference.RepositoryModelLoadRequest
-	(*RepositoryModelLoadResponse)(nil),                  // 34: inference.RepositoryModelLoadResponse
-	(*RepositoryModelUnloadRequest)(nil),                 // 35: inference.RepositoryModelUnloadRequest
-	(*RepositoryModelUnloadResponse)(nil),                // 36: inference.RepositoryModelUnloadResponse
-	(*SystemSharedMemoryStatusRequest)(nil),              // 37: inference.SystemSharedMemoryStatusRequest
-	(*SystemSharedMemoryStatusResponse)(nil),             // 38: inference.SystemSharedMemoryStatusResponse
-	(*SystemSharedMemoryRegisterRequest)(nil),            // 39: inference.SystemSharedMemoryRegisterRequest
-	(*SystemSharedMemoryRegisterResponse)(nil),           // 40: inference.SystemSharedMemoryRegisterResponse
-	(*SystemSharedMemoryUnregisterRequest)(nil),          // 41: inference.SystemSharedMemoryUnregisterRequest
-	(*SystemSharedMemoryUnregisterResponse)(nil),         // 42: inference.SystemSharedMemoryUnregisterResponse
-	(*CudaSharedMemoryStatusRequest)(nil),                // 43: inference.CudaSharedMemoryStatusRequest
-	(*CudaSharedMemoryStatusResponse)(nil),               // 44: inference.CudaSharedMemoryStatusResponse
-	(*CudaSharedMemoryRegisterRequest)(nil),              // 45: inference.CudaSharedMemoryRegisterRequest
-	(*CudaSharedMemoryRegisterResponse)(nil),             // 46: inference.CudaSharedMemoryRegisterResponse
-	(*CudaSharedMemoryUnregisterRequest)(nil),            // 47: inference.CudaSharedMemoryUnregisterRequest
-	(*CudaSharedMemoryUnregisterResponse)(nil),           // 48: inference.CudaSharedMemoryUnregisterResponse
-	(*ModelMetadataResponse_TensorMetadata)(nil),         // 49: inference.ModelMetadataResponse.TensorMetadata
-	(*ModelInferRequest_InferInputTensor)(nil),           // 50: inference.ModelInferRequest.InferInputTensor
-	(*ModelInferRequest_InferRequestedOutputTensor)(nil), // 51: inference.ModelInferRequest.InferRequestedOutputTensor
-	nil, // 52: inference.ModelInferRequest.ParametersEntry
-	nil, // 53: inference.ModelInferRequest.InferInputTensor.ParametersEntry
-	nil, // 54: inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry
-	(*ModelInferResponse_InferOutputTensor)(nil), // 55: inference.ModelInferResponse.InferOutputTensor
-	nil,                                 // 56: inference.ModelInferResponse.ParametersEntry
-	nil,                                 // 57: inference.ModelInferResponse.InferOutputTensor.ParametersEntry
-	(*ModelVersionPolicy_Specific)(nil), // 58: inference.ModelVersionPolicy.Specific
-	(*RepositoryIndexResponse_ModelIndex)(nil), // 59: inference.RepositoryIndexResponse.ModelIndex
-	nil, // 60: inference.RepositoryModelLoadRequest.ParametersEntry
-	nil, // 61: inference.RepositoryModelUnloadRequest.ParametersEntry
-	(*SystemSharedMemoryStatusResponse_RegionStatus)(nil), // 62: inference.SystemSharedMemoryStatusResponse.RegionStatus
-	nil, // 63: inference.SystemSharedMemoryStatusResponse.RegionsEntry
-	(*CudaSharedMemoryStatusResponse_RegionStatus)(nil), // 64: inference.CudaSharedMemoryStatusResponse.RegionStatus
-	nil, // 65: inference.CudaSharedMemoryStatusResponse.RegionsEntry
+	(*ModelDynamicBatching)(nil),                         // 23: inference.ModelDynamicBatching
+	(*ModelConfig)(nil),                                  // 24: inference.ModelConfig
+	(*TraceSettingRequest)(nil),                          // 25: inference.TraceSettingRequest
+	(*TraceSettingResponse)(nil),                         // 26: inference.TraceSettingResponse
+	(*LogSettingsRequest)(nil),                           // 27: inference.LogSettingsRequest
+	(*LogSettingsResponse)(nil),                          // 28: inference.LogSettingsResponse
+	(*ModelStatisticsRequest)(nil),                       // 29: inference.ModelStatisticsRequest
+	(*StatisticDuration)(nil),                            // 30: inference.StatisticDuration
+	(*InferStatistics)(nil),                              // 31: inference.InferStatistics
+	(*InferBatchStatistics)(nil),                         // 32: inference.InferBatchStatistics
+	(*ModelStatistics)(nil),                              // 33: inference.ModelStatistics
+	(*ModelStatisticsResponse)(nil),                      // 34: inference.ModelStatisticsResponse
+	(*ModelRepositoryParameter)(nil),                     // 35: inference.ModelRepositoryParameter
+	(*RepositoryIndexRequest)(nil),                       // 36: inference.RepositoryIndexRequest
+	(*RepositoryIndexResponse)(nil),                      // 37: inference.RepositoryIndexResponse
+	(*RepositoryModelLoadRequest)(nil),                   // 38: inference.RepositoryModelLoadRequest
+	(*RepositoryModelLoadResponse)(nil),                  // 39: inference.RepositoryModelLoadResponse
+	(*RepositoryModelUnloadRequest)(nil),                 // 40: inference.RepositoryModelUnloadRequest
+	(*RepositoryModelUnloadResponse)(nil),                // 41: inference.RepositoryModelUnloadResponse
+	(*SystemSharedMemoryStatusRequest)(nil),              // 42: inference.SystemSharedMemoryStatusRequest
+	(*SystemSharedMemoryStatusResponse)(nil),             // 43: inference.SystemSharedMemoryStatusResponse
+	(*SystemSharedMemoryRegisterRequest)(nil),            // 44: inference.SystemSharedMemoryRegisterRequest
+	(*SystemSharedMemoryRegisterResponse)(nil),           // 45: inference.SystemSharedMemoryRegisterResponse
+	(*SystemSharedMemoryUnregisterRequest)(nil),          // 46: inference.SystemSharedMemoryUnregisterRequest
+	(*SystemSharedMemoryUnregisterResponse)(nil),         // 47: inference.SystemSharedMemoryUnregisterResponse
+	(*CudaSharedMemoryStatusRequest)(nil),                // 48: inference.CudaSharedMemoryStatusRequest
+	(*CudaSharedMemoryStatusResponse)(nil),               // 49: inference.CudaSharedMemoryStatusResponse
+	(*CudaSharedMemoryRegisterRequest)(nil),              // 50: inference.CudaSharedMemoryRegisterRequest
+	(*CudaSharedMemoryRegisterResponse)(nil),             // 51: inference.CudaSharedMemoryRegisterResponse
+	(*CudaSharedMemoryUnregisterRequest)(nil),            // 52: inference.CudaSharedMemoryUnregisterRequest
+	(*CudaSharedMemoryUnregisterResponse)(nil),           // 53: inference.CudaSharedMemoryUnregisterResponse
+	(*ModelMetadataResponse_TensorMetadata)(nil),         // 54: inference.ModelMetadataResponse.TensorMetadata
+	(*ModelInferRequest_InferInputTensor)(nil),           // 55: inference.ModelInferRequest.InferInputTensor
+	(*ModelInferRequest_InferRequestedOutputTensor)(nil), // 56: inference.ModelInferRequest.InferRequestedOutputTensor
+	nil, // 57: inference.ModelInferRequest.ParametersEntry
+	nil, // 58: inference.ModelInferRequest.InferInputTensor.ParametersEntry
+	nil, // 59: inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry
+	(*ModelInferResponse_InferOutputTensor)(nil), // 60: inference.ModelInferResponse.InferOutputTensor
+	nil,                                      // 61: inference.ModelInferResponse.ParametersEntry
+	nil,                                      // 62: inference.ModelInferResponse.InferOutputTensor.ParametersEntry
+	(*ModelVersionPolicy_Specific)(nil),      // 63: inference.ModelVersionPolicy.Specific
+	(*TraceSettingRequest_SettingValue)(nil), // 64: inference.TraceSettingRequest.SettingValue
+	nil,                                      // 65: inference.TraceSettingRequest.SettingsEntry
+	(*TraceSettingResponse_SettingValue)(nil), // 66: inference.TraceSettingResponse.SettingValue
+	nil,                                      // 67: inference.TraceSettingResponse.SettingsEntry
+	(*LogSettingsRequest_SettingValue)(nil),  // 68: inference.LogSettingsRequest.SettingValue
+	nil,                                      // 69: inference.LogSettingsRequest.SettingsEntry
+	(*LogSettingsResponse_SettingValue)(nil), // 70: inference.LogSettingsResponse.SettingValue
+	nil,                                      // 71: inference.LogSettingsResponse.SettingsEntry
+	(*RepositoryIndexResponse_ModelIndex)(nil), // 72: inference.RepositoryIndexResponse.ModelIndex
+	nil, // 73: inference.RepositoryModelLoadRequest.ParametersEntry
+	nil, // 74: inference.RepositoryModelUnloadRequest.ParametersEntry
+	(*SystemSharedMemoryStatusResponse_RegionStatus)(nil), // 75: inference.SystemSharedMemoryStatusResponse.RegionStatus
+	nil, // 76: inference.SystemSharedMemoryStatusResponse.RegionsEntry
+	(*CudaSharedMemoryStatusResponse_RegionStatus)(nil), // 77: inference.CudaSharedMemoryStatusResponse.RegionStatus
+	nil, // 78: inference.CudaSharedMemoryStatusResponse.RegionsEntry
 }
 var file_endpoint_remote_inference_inferencepb_inference_proto_depIdxs = []int32{
-	49, // 0: inference.ModelMetadataResponse.inputs:type_name -> inference.ModelMetadataResponse.TensorMetadata
-	49, // 1: inference.ModelMetadataResponse.outputs:type_name -> inference.ModelMetadataResponse.TensorMetadata
-	52, // 2: inference.ModelInferRequest.parameters:type_name -> inference.ModelInferRequest.ParametersEntry
-	50, // 3: inference.ModelInferRequest.inputs:type_name -> inference.ModelInferRequest.InferInputTensor
-	51, // 4: inference.ModelInferRequest.outputs:type_name -> inference.ModelInferRequest.InferRequestedOutputTensor
-	56, // 5: inference.ModelInferResponse.parameters:type_name -> inference.ModelInferResponse.ParametersEntry
-	55, // 6: inference.ModelInferResponse.outputs:type_name -> inference.ModelInferResponse.InferOutputTensor
+	54, // 0: inference.ModelMetadataResponse.inputs:type_name -> inference.ModelMetadataResponse.TensorMetadata
+	54, // 1: inference.ModelMetadataResponse.outputs:type_name -> inference.ModelMetadataResponse.TensorMetadata
+	57, // 2: inference.ModelInferRequest.parameters:type_name -> inference.ModelInferRequest.ParametersEntry
+	55, // 3: inference.ModelInferRequest.inputs:type_name -> inference.ModelInferRequest.InferInputTensor
+	56, // 4: inference.ModelInferRequest.outputs:type_name -> inference.ModelInferRequest.InferRequestedOutputTensor
+	61, // 5: inference.ModelInferResponse.parameters:type_name -> inference.ModelInferResponse.ParametersEntry
+	60, // 6: inference.ModelInferResponse.outputs:type_name -> inference.ModelInferResponse.InferOutputTensor
 	14, // 7: inference.ModelStreamInferResponse.infer_response:type_name -> inference.ModelInferResponse
-	23, // 8: inference.ModelConfigResponse.config:type_name -> inference.ModelConfig
+	24, // 8: inference.ModelConfigResponse.config:type_name -> inference.ModelConfig
 	0,  // 9: inference.ModelInput.data_type:type_name -> inference.DataType
 	0,  // 10: inference.ModelOutput.data_type:type_name -> inference.DataType
-	58, // 11: inference.ModelVersionPolicy.specific:type_name -> inference.ModelVersionPolicy.Specific
+	63, // 11: inference.ModelVersionPolicy.specific:type_name -> inference.ModelVersionPolicy.Specific
 	20, // 12: inference.ModelConfig.version_policy:type_name -> inference.ModelVersionPolicy
 	18, // 13: inference.ModelConfig.input:type_name -> inference.ModelInput
 	19, // 14: inference.ModelConfig.output:type_name -> inference.ModelOutput
-	21, // 15: inference.ModelConfig.model_transaction_policy:type_name -> inference.ModelTransactionPolicy
-	22, // 16: inference.ModelConfig.response_cache:type_name -> inference.ModelResponseCache
-	25, // 17: inference.InferStatistics.success:type_name -> inference.StatisticDuration
-	25, // 18: inference.InferStatistics.fail:type_name -> inference.StatisticDuration
-	25, // 19: inference.InferStatistics.queue:type_name -> inference.StatisticDuration
-	25, // 20: inference.InferStatistics.compute_input:type_name -> inference.StatisticDuration
-	25, // 21: inference.InferStatistics.compute_infer:type_name -> inference.StatisticDuration
-	25, // 22: inference.InferStatistics.compute_output:type_name -> inference.StatisticDuration
-	25, // 23: inference.InferStatistics.cache_hit:type_name -> inference.StatisticDuration
-	25, // 24: inference.InferStatistics.cache_miss:type_name -> inference.StatisticDuration
-	25, // 25: inference.InferBatchStatistics.compute_input:type_name -> inference.StatisticDuration
-	25, // 26: inference.InferBatchStatistics.compute_infer:type_name -> inference.StatisticDuration
-	25, // 27: inference.InferBatchStatistics.compute_output:type_name -> inference.StatisticDuration
-	26, // 28: inference.ModelStatistics.inference_stats:type_name -> inference.InferStatistics
-	27, // 29: inference.ModelStatistics.batch_stats:type_name -> inference.InferBatchStatistics
-	28, // 30: inference.ModelStatisticsResponse.model_stats:type_name -> inference.ModelStatistics
-	59, // 31: inference.RepositoryIndexResponse.models:type_name -> inference.RepositoryIndexResponse.ModelIndex
-	60, // 32: inference.RepositoryModelLoadRequest.parameters:type_name -> inference.RepositoryModelLoadRequest.ParametersEntry
-	61, // 33: inference.RepositoryModelUnloadRequest.parameters:type_name -> inference.RepositoryModelUnloadRequest.ParametersEntry
-	63, // 34: inference.SystemSharedMemoryStatusResponse.regions:type_name -> inference.SystemSharedMemoryStatusResponse.RegionsEntry
-	65, // 35: inference.CudaSharedMemoryStatusResponse.regions:type_name -> inference.CudaSharedMemoryStatusResponse.RegionsEntry
-	53, // 36: inference.ModelInferRequest.InferInputTensor.parameters:type_name -> inference.ModelInferRequest.InferInputTensor.ParametersEntry
-	12, // 37: inference.ModelInferRequest.InferInputTensor.contents:type_name -> inference.InferTensorContents
-	54, // 38: inference.ModelInferRequest.InferRequestedOutputTensor.parameters:type_name -> inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry
-	11, // 39: inference.ModelInferRequest.ParametersEntry.value:type_name -> inference.InferParameter
-	11, // 40: inference.ModelInferRequest.InferInputTensor.ParametersEntry.value:type_name -> inference.InferParameter
-	11, // 41: inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry.value:type_name -> inference.InferParameter
-	57, // 42: inference.ModelInferResponse.InferOutputTensor.parameters:type_name -> inference.ModelInferResponse.InferOutputTensor.ParametersEntry
-	12, // 43: inference.ModelInferResponse.InferOutputTensor.contents:type_name -> inference.InferTensorContents
-	11, // 44: inference.ModelInferResponse.ParametersEntry.value:type_name -> inference.InferParameter
-	11, // 45: inference.ModelInferResponse.InferOutputTensor.ParametersEntry.value:type_name -> inference.InferParameter
-	30, // 46: inference.RepositoryModelLoadRequest.ParametersEntry.value:type_name -> inference.ModelRepositoryParameter
-	30, // 47: inference.RepositoryModelUnloadRequest.ParametersEntry.value:type_name -> inference.ModelRepositoryParameter
-	62, // 48: inference.SystemSharedMemoryStatusResponse.RegionsEntry.value:type_name -> inference.SystemSharedMemoryStatusResponse.RegionStatus
-	64, // 49: inference.CudaSharedMemoryStatusResponse.RegionsEntry.value:type_name -> inference.CudaSharedMemoryStatusResponse.RegionStatus
-	1,  // 50: inference.GRPCInferenceService.ServerLive:input_type -> inference.ServerLiveRequest
-	3,  // 51: inference.GRPCInferenceService.ServerReady:input_type -> inference.ServerReadyRequest
-	5,  // 52: inference.GRPCInferenceService.ModelReady:input_type -> inference.ModelReadyRequest
-	7,  // 53: inference.GRPCInferenceService.ServerMetadata:input_type -> inference.ServerMetadataRequest
-	9,  // 54: inference.GRPCInferenceService.ModelMetadata:input_type -> inference.ModelMetadataRequest
-	13, // 55: inference.GRPCInferenceService.ModelInfer:input_type -> inference.ModelInferRequest
-	13, // 56: inference.GRPCInferenceService.ModelStreamInfer:input_type -> inference.ModelInferRequest
-	16, // 57: inference.GRPCInferenceService.ModelConfig:input_type -> inference.ModelConfigRequest
-	24, // 58: inference.GRPCInferenceService.ModelStatistics:input_type -> inference.ModelStatisticsRequest
-	31, // 59: inference.GRPCInferenceService.RepositoryIndex:input_type -> inference.RepositoryIndexRequest
-	33, // 60: inference.GRPCInferenceService.RepositoryModelLoad:input_type -> inference.RepositoryModelLoadRequest
-	35, // 61: inference.GRPCInferenceService.RepositoryModelUnload:input_type -> inference.RepositoryModelUnloadRequest
-	37, // 62: inference.GRPCInferenceService.SystemSharedMemoryStatus:input_type -> inference.SystemSharedMemoryStatusRequest
-	39, // 63: inference.GRPCInferenceService.SystemSharedMemoryRegister:input_type -> inference.SystemSharedMemoryRegisterRequest
-	41, // 64: inference.GRPCInferenceService.SystemSharedMemoryUnregister:input_type -> inference.SystemSharedMemoryUnregisterRequest
-	43, // 65: inference.GRPCInferenceService.CudaSharedMemoryStatus:input_type -> inference.CudaSharedMemoryStatusRequest
-	45, // 66: inference.GRPCInferenceService.CudaSharedMemoryRegister:input_type -> inference.CudaSharedMemoryRegisterRequest
-	47, // 67: inference.GRPCInferenceService.CudaSharedMemoryUnregister:input_type -> inference.CudaSharedMemoryUnregisterRequest
-	2,  // 68: inference.GRPCInferenceService.ServerLive:output_type -> inference.ServerLiveResponse
-	4,  // 69: inference.GRPCInferenceService.ServerReady:output_type -> inference.ServerReadyResponse
-	6,  // 70: inference.GRPCInferenceService.ModelReady:output_type -> inference.ModelReadyResponse
-	8,  // 71: inference.GRPCInferenceService.ServerMetadata:output_type -> inference.ServerMetadataResponse
-	10, // 72: inference.GRPCInferenceService.ModelMetadata:output_type -> inference.ModelMetadataResponse
-	14, // 73: inference.GRPCInferenceService.ModelInfer:output_type -> inference.ModelInferResponse
-	15, // 74: inference.GRPCInferenceService.ModelStreamInfer:output_type -> inference.ModelStreamInferResponse
-	17, // 75: inference.GRPCInferenceService.ModelConfig:output_type -> inference.ModelConfigResponse
-	29, // 76: inference.GRPCInferenceService.ModelStatistics:output_type -> inference.ModelStatisticsResponse
-	32, // 77: inference.GRPCInferenceService.RepositoryIndex:output_type -> inference.RepositoryIndexResponse
-	34, // 78: inference.GRPCInferenceService.RepositoryModelLoad:output_type -> inference.RepositoryModelLoadResponse
-	36, // 79: inference.GRPCInferenceService.RepositoryModelUnload:output_type -> inference.RepositoryModelUnloadResponse
-	38, // 80: inference.GRPCInferenceService.SystemSharedMemoryStatus:output_type -> inference.SystemSharedMemoryStatusResponse
-	40, // 81: inference.GRPCInferenceService.SystemSharedMemoryRegister:output_type -> inference.SystemSharedMemoryRegisterResponse
-	42, // 82: inference.GRPCInferenceService.SystemSharedMemoryUnregister:output_type -> inference.SystemSharedMemoryUnregisterResponse
-	44, // 83: inference.GRPCInferenceService.CudaSharedMemoryStatus:output_type -> inference.CudaSharedMemoryStatusResponse
-	46, // 84: inference.GRPCInferenceService.CudaSharedMemoryRegister:output_type -> inference.CudaSharedMemoryRegisterResponse
-	48, // 85: inference.GRPCInferenceService.CudaSharedMemoryUnregister:output_type -> inference.CudaSharedMemoryUnregisterResponse
-	68, // [68:86] is the sub-list for method output_type
-	50, // [50:68] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	23, // 15: inference.ModelConfig.dynamic_batching:type_name -> inference.ModelDynamicBatching
+	21, // 16: inference.ModelConfig.model_transaction_policy:type_name -> inference.ModelTransactionPolicy
+	22, // 17: inference.ModelConfig.response_cache:type_name -> inference.ModelResponseCache
+	65, // 18: inference.TraceSettingRequest.settings:type_name -> inference.TraceSettingRequest.SettingsEntry
+	67, // 19: inference.TraceSettingResponse.settings:type_name -> inference.TraceSettingResponse.SettingsEntry
+	69, // 20: inference.LogSettingsRequest.settings:type_name -> inference.LogSettingsRequest.SettingsEntry
+	71, // 21: inference.LogSettingsResponse.settings:type_name -> inference.LogSettingsResponse.SettingsEntry
+	30, // 22: inference.InferStatistics.success:type_name -> inference.StatisticDuration
+	30, // 23: inference.InferStatistics.fail:type_name -> inference.StatisticDuration
+	30, // 24: inference.InferStatistics.queue:type_name -> inference.StatisticDuration
+	30, // 25: inference.InferStatistics.compute_input:type_name -> inference.StatisticDuration
+	30, // 26: inference.InferStatistics.compute_infer:type_name -> inference.StatisticDuration
+	30, // 27: inference.InferStatistics.compute_output:type_name -> inference.StatisticDuration
+	30, // 28: inference.InferStatistics.cache_hit:type_name -> inference.StatisticDuration
+	30, // 29: inference.InferStatistics.cache_miss:type_name -> inference.StatisticDuration
+	30, // 30: inference.InferBatchStatistics.compute_input:type_name -> inference.StatisticDuration
+	30, // 31: inference.InferBatchStatistics.compute_infer:type_name -> inference.StatisticDuration
+	30, // 32: inference.InferBatchStatistics.compute_output:type_name -> inference.StatisticDuration
+	31, // 33: inference.ModelStatistics.inference_stats:type_name -> inference.InferStatistics
+	32, // 34: inference.ModelStatistics.batch_stats:type_name -> inference.InferBatchStatistics
+	33, // 35: inference.ModelStatisticsResponse.model_stats:type_name -> inference.ModelStatistics
+	72, // 36: inference.RepositoryIndexResponse.models:type_name -> inference.RepositoryIndexResponse.ModelIndex
+	73, // 37: inference.RepositoryModelLoadRequest.parameters:type_name -> inference.RepositoryModelLoadRequest.ParametersEntry
+	74, // 38: inference.RepositoryModelUnloadRequest.parameters:type_name -> inference.RepositoryModelUnloadRequest.ParametersEntry
+	76, // 39: inference.SystemSharedMemoryStatusResponse.regions:type_name -> inference.SystemSharedMemoryStatusResponse.RegionsEntry
+	78, // 40: inference.CudaSharedMemoryStatusResponse.regions:type_name -> inference.CudaSharedMemoryStatusResponse.RegionsEntry
+	58, // 41: inference.ModelInferRequest.InferInputTensor.parameters:type_name -> inference.ModelInferRequest.InferInputTensor.ParametersEntry
+	12, // 42: inference.ModelInferRequest.InferInputTensor.contents:type_name -> inference.InferTensorContents
+	59, // 43: inference.ModelInferRequest.InferRequestedOutputTensor.parameters:type_name -> inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry
+	11, // 44: inference.ModelInferRequest.ParametersEntry.value:type_name -> inference.InferParameter
+	11, // 45: inference.ModelInferRequest.InferInputTensor.ParametersEntry.value:type_name -> inference.InferParameter
+	11, // 46: inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry.value:type_name -> inference.InferParameter
+	62, // 47: inference.ModelInferResponse.InferOutputTensor.parameters:type_name -> inference.ModelInferResponse.InferOutputTensor.ParametersEntry
+	12, // 48: inference.ModelInferResponse.InferOutputTensor.contents:type_name -> inference.InferTensorContents
+	11, // 49: inference.ModelInferResponse.ParametersEntry.value:type_name -> inference.InferParameter
+	11, // 50: inference.ModelInferResponse.InferOutputTensor.ParametersEntry.value:type_name -> inference.InferParameter
+	64, // 51: inference.TraceSettingRequest.SettingsEntry.value:type_name -> inference.TraceSettingRequest.SettingValue
+	66, // 52: inference.TraceSettingResponse.SettingsEntry.value:type_name -> inference.TraceSettingResponse.SettingValue
+	68, // 53: inference.LogSettingsRequest.SettingsEntry.value:type_name -> inference.LogSettingsRequest.SettingValue
+	70, // 54: inference.LogSettingsResponse.SettingsEntry.value:type_name -> inference.LogSettingsResponse.SettingValue
+	35, // 55: inference.RepositoryModelLoadRequest.ParametersEntry.value:type_name -> inference.ModelRepositoryParameter
+	35, // 56: inference.RepositoryModelUnloadRequest.ParametersEntry.value:type_name -> inference.ModelRepositoryParameter
+	75, // 57: inference.SystemSharedMemoryStatusResponse.RegionsEntry.value:type_name -> inference.SystemSharedMemoryStatusResponse.RegionStatus
+	77, // 58: inference.CudaSharedMemoryStatusResponse.RegionsEntry.value:type_name -> inference.CudaSharedMemoryStatusResponse.RegionStatus
+	1,  // 59: inference.GRPCInferenceService.ServerLive:input_type -> inference.ServerLiveRequest
+	3,  // 60: inference.GRPCInferenceService.ServerReady:input_type -> inference.ServerReadyRequest
+	5,  // 61: inference.GRPCInferenceService.ModelReady:input_type -> inference.ModelReadyRequest
+	7,  // 62: inference.GRPCInferenceService.ServerMetadata:input_type -> inference.ServerMetadataRequest
+	9,  // 63: inference.GRPCInferenceService.ModelMetadata:input_type -> inference.ModelMetadataRequest
+	13, // 64: inference.GRPCInferenceService.ModelInfer:input_type -> inference.ModelInferRequest
+	13, // 65: inference.GRPCInferenceService.ModelStreamInfer:input_type -> inference.ModelInferRequest
+	16, // 66: inference.GRPCInferenceService.ModelConfig:input_type -> inference.ModelConfigRequest
+	29, // 67: inference.GRPCInferenceService.ModelStatistics:input_type -> inference.ModelStatisticsRequest
+	36, // 68: inference.GRPCInferenceService.RepositoryIndex:input_type -> inference.RepositoryIndexRequest
+	38, // 69: inference.GRPCInferenceService.RepositoryModelLoad:input_type -> inference.RepositoryModelLoadRequest
+	40, // 70: inference.GRPCInferenceService.RepositoryModelUnload:input_type -> inference.RepositoryModelUnloadRequest
+	42, // 71: inference.GRPCInferenceService.SystemSharedMemoryStatus:input_type -> inference.SystemSharedMemoryStatusRequest
+	44, // 72: inference.GRPCInferenceService.SystemSharedMemoryRegister:input_type -> inference.SystemSharedMemoryRegisterRequest
+	46, // 73: inference.GRPCInferenceService.SystemSharedMemoryUnregister:input_type -> inference.SystemSharedMemoryUnregisterRequest
+	48, // 74: inference.GRPCInferenceService.CudaSharedMemoryStatus:input_type -> inference.CudaSharedMemoryStatusRequest
+	25, // 75: inference.GRPCInferenceService.TraceSetting:input_type -> inference.TraceSettingRequest
+	27, // 76: inference.GRPCInferenceService.LogSettings:input_type -> inference.LogSettingsRequest
+	50, // 77: inference.GRPCInferenceService.CudaSharedMemoryRegister:input_type -> inference.CudaSharedMemoryRegisterRequest
+	52, // 78: inference.GRPCInferenceService.CudaSharedMemoryUnregister:input_type -> inference.CudaSharedMemoryUnregisterRequest
+	2,  // 79: inference.GRPCInferenceService.ServerLive:output_type -> inference.ServerLiveResponse
+	4,  // 80: inference.GRPCInferenceService.ServerReady:output_type -> inference.ServerReadyResponse
+	6,  // 81: inference.GRPCInferenceService.ModelReady:output_type -> inference.ModelReadyResponse
+	8,  // 82: inference.GRPCInferenceService.ServerMetadata:output_type -> inference.ServerMetadataResponse
+	10, // 83: inference.GRPCInferenceService.ModelMetadata:output_type -> inference.ModelMetadataResponse
+	14, // 84: inference.GRPCInferenceService.ModelInfer:output_type -> inference.ModelInferResponse
+	15, // 85: inference.GRPCInferenceService.ModelStreamInfer:output_type -> inference.ModelStreamInferResponse
+	17, // 86: inference.GRPCInferenceService.ModelConfig:output_type -> inference.ModelConfigResponse
+	34, // 87: inference.GRPCInferenceService.ModelStatistics:output_type -> inference.ModelStatisticsResponse
+	37, // 88: inference.GRPCInferenceService.RepositoryIndex:output_type -> inference.RepositoryIndexResponse
+	39, // 89: inference.GRPCInferenceService.RepositoryModelLoad:output_type -> inference.RepositoryModelLoadResponse
+	41, // 90: inference.GRPCInferenceService.RepositoryModelUnload:output_type -> inference.RepositoryModelUnloadResponse
+	43, // 91: inference.GRPCInferenceService.SystemSharedMemoryStatus:output_type -> inference.SystemSharedMemoryStatusResponse
+	45, // 92: inference.GRPCInferenceService.SystemSharedMemoryRegister:output_type -> inference.SystemSharedMemoryRegisterResponse
+	47, // 93: inference.GRPCInferenceService.SystemSharedMemoryUnregister:output_type -> inference.SystemSharedMemoryUnregisterResponse
+	49, // 94: inference.GRPCInferenceService.CudaSharedMemoryStatus:output_type -> inference.CudaSharedMemoryStatusResponse
+	26, // 95: inference.GRPCInferenceService.TraceSetting:output_type -> inference.TraceSettingResponse
+	28, // 96: inference.GRPCInferenceService.LogSettings:output_type -> inference.LogSettingsResponse
+	51, // 97: inference.GRPCInferenceService.CudaSharedMemoryRegister:output_type -> inference.CudaSharedMemoryRegisterResponse
+	53, // 98: inference.GRPCInferenceService.CudaSharedMemoryUnregister:output_type -> inference.CudaSharedMemoryUnregisterResponse
+	79, // [79:99] is the sub-list for method output_type
+	59, // [59:79] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_endpoint_remote_inference_inferencepb_inference_proto_init() }
@@ -3907,11 +4535,24 @@ func file_endpoint_remote_inference_inferencepb_inference_proto_init() {
 	file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[19].OneofWrappers = []any{
 		(*ModelVersionPolicy_Specific_)(nil),
 	}
-	file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[29].OneofWrappers = []any{
+	file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[23].OneofWrappers = []any{
+		(*ModelConfig_DynamicBatching)(nil),
+	}
+	file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[34].OneofWrappers = []any{
 		(*ModelRepositoryParameter_BoolParam)(nil),
 		(*ModelRepositoryParameter_Int64Param)(nil),
 		(*ModelRepositoryParameter_StringParam)(nil),
 		(*ModelRepositoryParameter_BytesParam)(nil),
+	}
+	file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[67].OneofWrappers = []any{
+		(*LogSettingsRequest_SettingValue_BoolParam)(nil),
+		(*LogSettingsRequest_SettingValue_Uint32Param)(nil),
+		(*LogSettingsRequest_SettingValue_StringParam)(nil),
+	}
+	file_endpoint_remote_inference_inferencepb_inference_proto_msgTypes[69].OneofWrappers = []any{
+		(*LogSettingsResponse_SettingValue_BoolParam)(nil),
+		(*LogSettingsResponse_SettingValue_Uint32Param)(nil),
+		(*LogSettingsResponse_SettingValue_StringParam)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3919,7 +4560,7 @@ func file_endpoint_remote_inference_inferencepb_inference_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_endpoint_remote_inference_inferencepb_inference_proto_rawDesc), len(file_endpoint_remote_inference_inferencepb_inference_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   65,
+			NumMessages:   78,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

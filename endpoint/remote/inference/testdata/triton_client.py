@@ -1,5 +1,6 @@
 """What NVIDIA's tritonclient does, unmodified, with a gateway: triton_client.py grpc|http ADDRESS [OTHER_ADDRESS]"""
 
+import importlib.metadata
 import queue
 import sys
 
@@ -9,6 +10,7 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
 kind, address = sys.argv[1:3]
+floats = tuple(int(n) for n in importlib.metadata.version("tritonclient").split(".")[:2]) >= (2, 47)
 if kind == "grpc":
     import tritonclient.grpc as triton
 else:
@@ -86,7 +88,11 @@ def datatypes():
         out = y.as_numpy("output")
         assert out.dtype == x.dtype and np.array_equal(out, x), (name, out)
     x = np.array([1.5, -2.0, 3.25], ml_dtypes.bfloat16)
-    out = client.infer("identity", [tensor("x", x, "BF16")]).as_numpy("output")
+    try:
+        bf16 = tensor("x", x, "BF16")
+    except InferenceServerException:  # versions before ml_dtypes convert float32
+        bf16 = tensor("x", x.astype("float32"), "BF16")
+    out = client.infer("identity", [bf16]).as_numpy("output")
     assert np.array_equal(np.asarray(out, "float32"), np.asarray(x, "float32")), out
     for shape in [(0,), (2, 0, 3), (1,) * 7]:
         x = np.zeros(shape, "float32")
@@ -123,10 +129,11 @@ def values():
     assert np.array_equal(r.as_numpy("halves"), np.array([0.5, -1, 2.5], "float32")) and r.as_numpy("halves").dtype == np.float32
     assert bool(r.as_numpy("on")[0]) and r.as_numpy("rate")[0] == 0.5
     assert np.array_equal(r.as_numpy("x"), np.arange(3, dtype="int8"))
-    r = client.infer("mixed", [], parameters={"label": "p", "on": True, "deep.rate": 2.5})
-    assert bytes(r.as_numpy("label")[0]) == b"p" and bool(r.as_numpy("on")[0]) and r.as_numpy("rate")[0] == 2.5 and r.as_numpy("x") is None
+    rate = 2.5 if kind == "http" or floats else 2  # gRPC clients before 2.47 send no floats
+    r = client.infer("mixed", [], parameters={"label": "p", "on": True, "deep.rate": rate})
+    assert bytes(r.as_numpy("label")[0]) == b"p" and bool(r.as_numpy("on")[0]) and r.as_numpy("rate")[0] == rate and r.as_numpy("x") is None
     x = np.ones(4, "float32")
-    assert np.array_equal(client.infer("scale", [tensor("x", x, "FP32")], parameters={"factor": 3.0}).as_numpy("output"), 3 * x)
+    assert np.array_equal(client.infer("scale", [tensor("x", x, "FP32")], parameters={"factor": 3}).as_numpy("output"), 3 * x)
     r = client.infer("scale", [tensor("x", x, "FP32"), tensor("factor", np.array([2], "float32"), "FP32")])
     assert np.array_equal(r.as_numpy("output"), 2 * x)
     step("values")
@@ -193,7 +200,7 @@ def asynchronous():
     if kind == "grpc":
         got = queue.Queue()
         for i in range(20):
-            client.async_infer("scale", [tensor("x", x, "FP32")], lambda result, error: got.put((result, error)), parameters={"factor": 2.0})
+            client.async_infer("scale", [tensor("x", x, "FP32")], lambda result, error: got.put((result, error)), parameters={"factor": 2})
         for i in range(20):
             result, error = got.get(timeout=30)
             assert error is None and np.array_equal(result.as_numpy("output"), 2 * x), error
@@ -201,7 +208,7 @@ def asynchronous():
         assert "unknown model" in str(got.get(timeout=30)[1])
     else:
         many = triton.InferenceServerClient(address, concurrency=4)
-        waiting = [many.async_infer("scale", [tensor("x", x, "FP32")], parameters={"factor": float(i)}) for i in range(20)]
+        waiting = [many.async_infer("scale", [tensor("x", x, "FP32")], parameters={"factor": i}) for i in range(20)]
         for i, w in enumerate(waiting):
             assert np.array_equal(w.get_result().as_numpy("output"), i * x)
         many.close()
@@ -345,6 +352,45 @@ def json_data():
     step("JSON data")
 
 
+def settings():
+    trace, logs = client.get_trace_settings(), client.get_log_settings()
+    if kind == "grpc":
+        trace = {name: list(v.value) for name, v in trace.settings.items()}
+        logs = {name: getattr(v, v.WhichOneof("parameter_choice")) for name, v in logs.settings.items()}
+    assert trace["trace_level"] == ["OFF"] and logs["log_info"] is True, (trace, logs)
+    refused(lambda: client.update_trace_settings(settings={"trace_rate": "5"}), "trace_rate")
+    refused(lambda: client.update_log_settings({"log_verbose_level": 1}), "log_verbose_level")
+    step("settings")
+
+
+def batches():
+    c = client.get_model_config("rows", as_json=True)["config"] if kind == "grpc" else client.get_model_config("rows")
+    assert c["max_batch_size"] == 16 and [int(n) for n in c["input"][0]["dims"]] == [4] and "dynamic_batching" in c, c
+    m = client.get_model_metadata("rows")
+    t = attribute(m, "inputs")[0]
+    assert (attribute(t, "datatype"), [int(n) for n in attribute(t, "shape")]) == ("FP32", [-1, 4]), t
+    many = client if kind == "grpc" else triton.InferenceServerClient(address, concurrency=8)
+    got = queue.Queue()
+    x = [np.full((1 + i % 2, 4), i, "float32") for i in range(8)]
+    if kind == "grpc":
+        for i in range(8):
+            client.async_infer("rows", [tensor("x", x[i], "FP32")], lambda result, error, i=i: got.put((i, result, error)), priority=1 + i % 3)
+        results = [got.get(timeout=20) for _ in range(8)]
+    else:
+        waiting = [many.async_infer("rows", [tensor("x", x[i], "FP32")], priority=1 + i % 3) for i in range(8)]
+        results = [(i, w.get_result(), None) for i, w in enumerate(waiting)]
+    for i, r, e in results:
+        assert e is None and np.array_equal(r.as_numpy("y"), 2 * x[i]), (i, e)
+    stats = client.get_inference_statistics("rows", as_json=True) if kind == "grpc" else client.get_inference_statistics("rows")
+    row = stats["model_stats"][0]
+    executions, requests, inferences = (int(n) for n in (row["execution_count"], row["inference_stats"]["success"]["count"], row["inference_count"]))
+    # Requests of an HTTP client with gevent overlap only if the client sends them at once.
+    assert (executions < requests if kind == "grpc" else executions <= requests) and requests < inferences, row
+    refused(lambda: client.infer("rows", [tensor("x", np.zeros((17, 4), "float32"), "FP32")]), "batch-size must be <= 16")
+    refused(lambda: client.infer("rows", [tensor("x", np.zeros((1, 5), "float32"), "FP32")]), "unexpected shape")
+    step("batches")
+
+
 def explicit_contents():
     import grpc
     from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -378,6 +424,8 @@ asynchronous()
 asyncio_client()
 compression()
 shared_memory()
+settings()
+batches()
 if kind == "grpc":
     stream()
     explicit_contents()

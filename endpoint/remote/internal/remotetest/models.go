@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
@@ -70,7 +72,7 @@ type RepeatArgs struct {
 //	mixed MixedArgs → MixedResult       repeat {x, times, fail} → a stream of x, times times, and then an error if fail is set
 //	failing {x} → an error              needy {x, other} → cannot be called by the Open Inference Protocol
 //	kept {x} → x of the first call      behind {x} → number of bytes after x in its memory that are not 0
-//	twice {x} → x, doubled in place
+//	twice {x} → x, doubled in place     rows RowsArgs → RowsResult, in batches; rows_alone without batches
 func Models(r *endpoint.Registry, dev driver.Device) error {
 	type needy struct {
 		X     *tensor.Tensor `json:"x"`
@@ -87,6 +89,7 @@ func Models(r *endpoint.Registry, dev driver.Device) error {
 		return first.Alias(), nil
 	}
 	return errors.Join(
+		registerRows(r, dev),
 		endpoint.Register(r, "kept", kept, endpoint.NoCache()),
 		endpoint.Register(r, "behind", behind, endpoint.NoCache()),
 		endpoint.Register(r, "twice", twice, endpoint.NoCache(), endpoint.WritableArguments()),
@@ -175,4 +178,63 @@ func repeat(_ context.Context, in RepeatArgs) iter.Seq2[*tensor.Tensor, error] {
 			yield(nil, errors.New("it was to fail"))
 		}
 	}
+}
+
+// RowsArgs holds the arguments of rows.
+type RowsArgs struct {
+	X *tensor.Tensor `json:"x" tensor:"float32[-1,4]"`
+	// PauseMS is the duration of a call in milliseconds, in addition to RowsCost.
+	PauseMS int `json:"pause_ms,omitempty"`
+}
+
+// RowsResult is the result of rows.
+type RowsResult struct {
+	// Y is X doubled.
+	Y *tensor.Tensor `json:"y" tensor:"float32[-1,4]"`
+	// Call is the number of the call and Rows the number of its rows, for each row.
+	Call *tensor.Tensor `json:"call" tensor:"int64[-1]"`
+	Rows *tensor.Tensor `json:"rows" tensor:"int64[-1]"`
+}
+
+// Costs of a call of rows, and of each row.
+const (
+	RowsCost   = 4 * time.Millisecond
+	RowsPerRow = 50 * time.Microsecond
+)
+
+// registerRows registers rows, which runs batches of up to 16 rows, and rows_alone, which runs one request at a time. Both
+// have a fixed cost for each call.
+func registerRows(r *endpoint.Registry, dev driver.Device) error {
+	var calls atomic.Int64
+	rows := func(ctx context.Context, in RowsArgs) (out RowsResult, err error) {
+		values, err := tensor.Float32s(in.X)
+		if err != nil {
+			return out, err
+		}
+		n := in.X.Shape()[0]
+		select {
+		case <-ctx.Done():
+			return out, context.Cause(ctx)
+		case <-time.After(RowsCost + time.Duration(n)*RowsPerRow + time.Duration(in.PauseMS)*time.Millisecond):
+		}
+		for i := range values {
+			values[i] *= 2
+		}
+		call := calls.Add(1)
+		numbers, sizes := make([]int64, n), make([]int64, n)
+		for i := range numbers {
+			numbers[i], sizes[i] = call, n
+		}
+		if out.Y, err = tensor.FromSlice(dev, in.X.Shape(), values); err == nil {
+			out.Call, err = tensor.FromSlice(dev, tensor.Shape{n}, numbers)
+		}
+		if err == nil {
+			out.Rows, err = tensor.FromSlice(dev, tensor.Shape{n}, sizes)
+		}
+		return out, err
+	}
+	return errors.Join(
+		endpoint.Register(r, "rows", rows, endpoint.NoCache(), endpoint.Batch(16, 2*time.Millisecond)),
+		endpoint.Register(r, "rows_alone", rows, endpoint.NoCache(), endpoint.Serialized()),
+	)
 }

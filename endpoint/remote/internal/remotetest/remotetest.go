@@ -74,6 +74,12 @@ func untilTerminated() (context.Context, context.CancelFunc) {
 	return ctx, func() { cancel(); stop() }
 }
 
+// ready is the first line of a gateway's output.
+type ready struct {
+	Addresses gateway.Addresses
+	Routes    []string
+}
+
 // gatewayMain runs a gateway with the flags of the program.
 func gatewayMain(args []string, components []gateway.Component) error {
 	config := gateway.DefaultConfig()
@@ -96,7 +102,7 @@ func gatewayMain(args []string, components []gateway.Component) error {
 	}
 	go func() {
 		<-g.Ready()
-		_ = json.NewEncoder(os.Stdout).Encode(g.Addresses()) // best effort: the test may have ended
+		_ = json.NewEncoder(os.Stdout).Encode(ready{g.Addresses(), g.Routes()}) // best effort: the test may have ended
 	}()
 	return g.Run(ctx)
 }
@@ -208,21 +214,6 @@ func (p *Process) Terminate() error {
 // Signal sends a signal to the process.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 
-// Stop freezes the process. On systems that report it, Stop returns when the process is frozen. Continue resumes it.
-func (p *Process) Stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGSTOP)
-	for range 1000 {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
-		if _, state, found := bytes.Cut(text, []byte(") ")); err != nil || !found || state[0] == 'T' {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-// Continue resumes a frozen process.
-func (p *Process) Continue() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
-
 // Wait waits until the process ends.
 func (p *Process) Wait() error {
 	p.t.Helper()
@@ -239,6 +230,8 @@ func (p *Process) Wait() error {
 type Gateway struct {
 	*Process
 	Addresses gateway.Addresses
+	// Routes are the patterns of the HTTP listener and the methods of the gRPC listener.
+	Routes []string
 }
 
 // StartGateway starts a gateway on free ports of the loopback interface and waits until it serves. NATS is off. args
@@ -246,10 +239,11 @@ type Gateway struct {
 func StartGateway(t testing.TB, owner string, args ...string) *Gateway {
 	t.Helper()
 	p, line := startGateway(t, owner, args...)
-	g := &Gateway{Process: p}
-	if err := json.Unmarshal([]byte(line), &g.Addresses); err != nil {
+	var first ready
+	if err := json.Unmarshal([]byte(line), &first); err != nil {
 		t.Fatalf("the gateway did not start; its log:\n%s", p.log)
 	}
+	g := &Gateway{Process: p, Addresses: first.Addresses, Routes: first.Routes}
 	return g
 }
 

@@ -19,6 +19,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
@@ -117,7 +119,7 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) (err error) {
 	if env.ReadOnly && len(c.Mirrors) > 0 {
 		return errors.New("--mirror publishes at the owner, but the gateway is read-only")
 	}
-	options := mirror.Options{MaxBytes: int64(c.MaxModel), RangeBytes: int64(c.Range), Lease: c.Lease, Device: env.Arrivals}
+	options := mirror.Options{MaxBytes: int64(c.MaxModel), RangeBytes: int64(c.Range), Lease: c.Lease, Device: env.Arrivals, Known: env.Digests}
 	if options.Token, err = c.token(); err != nil {
 		return err
 	}
@@ -134,6 +136,11 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) (err error) {
 		}
 		if env.HTTP != nil {
 			env.HTTP.Handle(mirror.PeersPattern, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				// Models are named by their digests here, which are in manifests only.
+				if err := env.Allow(r.Context(), access.Acquire, ""); err != nil {
+					http.Error(w, err.Error(), admission.KindOf(err).HTTP)
+					return
+				}
 				ctx, done := env.Wait(r.Context()) // on shutdown, peers that wait for bytes fetch them elsewhere
 				defer done()
 				c.peers.ServeHTTP(w, r.WithContext(ctx))

@@ -118,15 +118,19 @@ func bucketPlace(t testing.TB, between middleware) *place {
 	t.Setenv("AWS_ACCESS_KEY_ID", "key")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	t.Setenv("AWS_REGION", "us-east-1")
-	return &place{"s3://models/org/m", func(t testing.TB, from string) {
-		for name, data := range filesIn(t, from) {
-			w := httptest.NewRecorder()
-			r := httptest.NewRequest(http.MethodPut, "/models/org/m/"+name, bytes.NewReader(data))
-			r.Header.Set("Content-Length", strconv.Itoa(len(data))) // the server requires it
-			inner.ServeHTTP(w, r)
-			require.Equal(t, http.StatusOK, w.Code, w.Body.String())
-		}
-	}}
+	return &place{"s3://models/org/m", func(t testing.TB, from string) { putObjects(t, inner, "/models/org/m/", from) }}
+}
+
+// putObjects stores the files of a folder in a bucket.
+func putObjects(t testing.TB, server http.Handler, prefix, from string) {
+	t.Helper()
+	for name, data := range filesIn(t, from) {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodPut, prefix+name, bytes.NewReader(data))
+		r.Header.Set("Content-Length", strconv.Itoa(len(data))) // the server requires it
+		server.ServeHTTP(w, r)
+		require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+	}
 }
 
 // registryPlace returns a repository of an OCI registry, in the format of ModelPack or Docker.
@@ -192,6 +196,7 @@ type hubServer struct {
 	mu     sync.Mutex
 	files  map[string][]byte
 	commit string
+	folder string // the files are in this folder, with a slash at its end; empty for the root
 	asked  []string
 }
 
@@ -237,14 +242,17 @@ func (h *hubServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		list := []sibling{{Name: "README.md", Size: 3, Blob: strings.Repeat("0", 40)}, {Name: "onnx/model.onnx", Size: 3, Blob: strings.Repeat("1", 40)}}
 		for name, data := range h.files {
-			s := sibling{Name: name, Size: len(data), Blob: sha256Hex(data)[:40]}
+			s := sibling{Name: h.folder + name, Size: len(data), Blob: sha256Hex(data)[:40]}
 			if strings.HasSuffix(name, ".safetensors") {
 				s.LFS = &lfs{sha256Hex(data), len(data)}
 			}
 			list = append(list, s)
 		}
+		if h.folder != "" {
+			list = append(list, sibling{Name: "model.safetensors", Size: 8, Blob: strings.Repeat("2", 40)}) // another model
+		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"id": "org/m", "sha": h.commit, "siblings": list})
-	case strings.HasPrefix(r.URL.Path, "/org/m/resolve/"+h.commit+"/"):
+	case strings.HasPrefix(r.URL.Path, "/org/m/resolve/"+h.commit+"/"+h.folder):
 		name := path.Base(r.URL.Path)
 		if !strings.HasSuffix(name, ".safetensors") {
 			http.ServeContent(w, r, name, zeroTime, bytes.NewReader(h.files[name]))

@@ -27,6 +27,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -39,20 +40,31 @@ var (
 // a changed one is.
 func TestPullFromPlaces(t *testing.T) {
 	hubOf := func(t *testing.T) *place { p, _ := hubPlace(t, honest); return p }
+	hubFolder := func(t *testing.T) *place {
+		p, h := hubPlace(t, honest)
+		p.address, h.folder = "hf://org/m/text/m", "text/m/"
+		return p
+	}
 	for name, c := range map[string]struct {
 		place    func(t *testing.T) *place
 		sharded  bool
 		revision string
 	}{
-		"a folder":             {folderPlace, false, `^file:///.*/m@[0-9a-f]{32}$`},
-		"a folder of shards":   {folderPlace, true, `^file:///`},
-		"the hub":              {hubOf, false, `^hf://org/m@[0-9a-f]{40}$`},
-		"shards of the hub":    {hubOf, true, `^hf://org/m@[0-9a-f]{40}$`},
-		"a bucket":             {func(t *testing.T) *place { return bucketPlace(t, honest) }, false, `^s3://models/org/m@[0-9a-f]{32}$`},
-		"shards in a bucket":   {func(t *testing.T) *place { return bucketPlace(t, honest) }, true, `^s3://models/org/m@[0-9a-f]{32}$`},
-		"ModelPack":            {func(t *testing.T) *place { return registryPlace(t, false, honest) }, false, `^oci://127.*/org/m@sha256:[0-9a-f]{64}$`},
-		"shards in ModelPack":  {func(t *testing.T) *place { return registryPlace(t, false, honest) }, true, `^oci://127`},
-		"Docker's media types": {func(t *testing.T) *place { return registryPlace(t, true, honest) }, false, `^oci://127`},
+		"a folder":              {folderPlace, false, `^file:///.*/m@[0-9a-f]{32}$`},
+		"a folder of shards":    {folderPlace, true, `^file:///`},
+		"the hub":               {hubOf, false, `^hf://org/m@[0-9a-f]{40}$`},
+		"shards of the hub":     {hubOf, true, `^hf://org/m@[0-9a-f]{40}$`},
+		"a folder of the hub":   {hubFolder, false, `^hf://org/m/text/m@[0-9a-f]{40}$`},
+		"shards in its folder":  {hubFolder, true, `^hf://org/m/text/m@[0-9a-f]{40}$`},
+		"an oras artifact":      {func(t *testing.T) *place { return orasPlace(t, honest) }, false, `^oci://127.*/org/m@sha256:[0-9a-f]{64}$`},
+		"shards pushed by oras": {func(t *testing.T) *place { return orasPlace(t, honest) }, true, `^oci://127`},
+		"Google's storage":      {func(t *testing.T) *place { return googlePlace(t, honest) }, false, `^gs://models/org/m@[0-9a-f]{32}$`},
+		"shards at Google":      {func(t *testing.T) *place { return googlePlace(t, honest) }, true, `^gs://models/org/m@`},
+		"a bucket":              {func(t *testing.T) *place { return bucketPlace(t, honest) }, false, `^s3://models/org/m@[0-9a-f]{32}$`},
+		"shards in a bucket":    {func(t *testing.T) *place { return bucketPlace(t, honest) }, true, `^s3://models/org/m@[0-9a-f]{32}$`},
+		"ModelPack":             {func(t *testing.T) *place { return registryPlace(t, false, honest) }, false, `^oci://127.*/org/m@sha256:[0-9a-f]{64}$`},
+		"shards in ModelPack":   {func(t *testing.T) *place { return registryPlace(t, false, honest) }, true, `^oci://127`},
+		"Docker's media types":  {func(t *testing.T) *place { return registryPlace(t, true, honest) }, false, `^oci://127`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := remotetest.StartOwner(t)
@@ -106,10 +118,10 @@ func TestPullFromPlaces(t *testing.T) {
 			_, err = newMirror(t, options).Pull(t.Context())
 			require.NoError(t, err, "the digest that is wanted is computed")
 			require.NoError(t, target.Withdraw(t.Context(), "other"))
-			options.Digest = module.Digest{1}
+			options.Digest = modelwire.Digest{Sum: modelwire.Sum{1}}
 			_, err = newMirror(t, options).Pull(t.Context())
 			require.ErrorIs(t, err, mirror.ErrDigest)
-			options.Digest, options.MaxBytes = module.Digest{}, 1<<20
+			options.Digest, options.MaxBytes = modelwire.Digest{}, 1<<20
 			_, err = newMirror(t, options).Pull(t.Context())
 			require.ErrorIs(t, err, mirror.ErrTooLarge)
 			_, err = target.Info(t.Context(), "other")
@@ -118,9 +130,9 @@ func TestPullFromPlaces(t *testing.T) {
 	}
 }
 
-func parseDigest(t testing.TB, text string) module.Digest {
+func parseDigest(t testing.TB, text string) modelwire.Digest {
 	t.Helper()
-	d, err := module.ParseDigest(text)
+	d, err := modelwire.ParseDigest(text)
 	require.NoError(t, err)
 	return d
 }
@@ -264,9 +276,11 @@ func TestFaultsOfPlaces(t *testing.T) {
 		"hub":      func(t *testing.T, between middleware) *place { p, _ := hubPlace(t, between); return p },
 		"registry": func(t *testing.T, between middleware) *place { return registryPlace(t, false, between) },
 		"bucket":   func(t *testing.T, between middleware) *place { return bucketPlace(t, between) },
+		"google":   func(t *testing.T, between middleware) *place { return googlePlace(t, between) },
+		"oras":     func(t *testing.T, between middleware) *place { return orasPlace(t, between) },
 	}
 	digested := func(kind string) error {
-		if kind == "bucket" {
+		if kind == "bucket" || kind == "google" {
 			return nil // S3 has a digest of the object only if the upload requested it
 		}
 		return mirror.ErrDigest

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
@@ -24,6 +25,7 @@ import (
 // endpoint that the metadata key "endpoint" names. Without it they are returned unchanged.
 type Component struct {
 	maxTensor, maxPending gateway.ByteSize
+	generate              bool
 
 	env    *gateway.Env
 	server *stream.Server
@@ -38,6 +40,7 @@ func (*Component) Name() string { return "stream" }
 
 // Flags implements gateway.Configurer.
 func (c *Component) Flags(set *pflag.FlagSet) {
+	set.BoolVar(&c.generate, "stream-generate", false, "answer requests for tensors that name no model with generated ones of the parameter shape")
 	set.Var(&c.maxTensor, "stream-max-tensor", "maximum size of a tensor received over gRPC")
 	set.Var(&c.maxPending, "stream-max-pending", "maximum memory of incomplete transfers over gRPC")
 }
@@ -61,11 +64,23 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	}
 	c.env = env
 	c.lookup = &compute.Endpoints{Find: env.Owner.Caller, Device: env.Devices[0]}
-	models := &stream.Models{Client: env.Owner.Client, Bind: env.Owner.Bind, CheckWrite: func(ctx context.Context) error { return permission(env.CheckWrite(ctx)) }, Logger: env.Logger}
+	models := &stream.Models{
+		Client: env.Owner.Client, Bind: env.Owner.Bind, Logger: env.Logger,
+		Allow: func(ctx context.Context, right access.Right, model string) error {
+			return permission(env.Allow(ctx, right, model))
+		},
+		Published: func(ctx context.Context, model string, version uint64, bytes int64) {
+			env.Audited(ctx, gateway.ChangePublish, "model", model, "version", version, "bytes", bytes, "source", "stream")
+		},
+	}
+	var source stream.Source = models
+	if c.generate {
+		source = &stream.Generator{Source: models, Device: env.Devices[0]}
+	}
 	_, lazy := env.Arrivals.(*host.Device)
 	server, err := stream.NewServer(stream.ServerOptions{
-		CheckWrite: func(ctx context.Context) error { return permission(env.CheckWrite(ctx)) }, Eager: !lazy, NewPool: env.Admission.NewPool,
-		Device: env.Arrivals, Host: env.Devices[0], Source: models, Sink: models, Processor: stream.ProcessorFunc(c.process), Socket: c.socket,
+		CheckWrite: func(ctx context.Context, name string) error { return permission(env.Allow(ctx, access.Publish, name)) }, Eager: !lazy, NewPool: env.Admission.NewPool,
+		Device: env.Arrivals, Host: env.Devices[0], Source: source, Sink: models, Processor: stream.ProcessorFunc(c.process), Socket: c.socket,
 		Limits: stream.Limits{TensorBytes: int64(c.maxTensor), PendingBytes: int64(c.maxPending), Stall: env.Stall, MinRate: env.Admission.Rate.Bytes}, Logger: env.Logger,
 	})
 	if err != nil {
@@ -123,10 +138,14 @@ func (c *Component) socket() string {
 	return client.Socket()
 }
 
+// process calls the function of an item for a client with the right to call it.
 func (c *Component) process(ctx context.Context, item *stream.Item) (*tensor.Tensor, error) {
 	name := item.Metadata["endpoint"]
 	if name == "" {
 		return stream.Identity.Process(ctx, item)
+	}
+	if err := c.env.Allow(ctx, access.Call, name); err != nil {
+		return nil, permission(err)
 	}
 	f, err := c.lookup.Lookup(ctx, name)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 // messages holds the top-level messages; their parts are checked with them.
 var messages = []any{
 	message.Hello{}, message.Request{}, message.Error{}, message.ErrorDetails{}, message.Cancel{}, message.Goodbye{}, message.Ping{}, message.Pong{}, message.Acquire{},
-	message.Acquired{}, message.Release{}, message.Released{}, message.Publish{}, message.Published{}, message.Withdraw{}, message.List{}, message.Listed{}, message.Info{},
+	message.Acquired{}, message.Release{}, message.Released{}, message.Publish{}, message.Published{}, message.Withdraw{}, message.Rollback{}, message.List{}, message.Listed{}, message.Info{},
 	message.InfoResult{}, message.Watch{}, message.Unwatch{}, message.Event{}, message.Call{}, message.Returned{}, message.EndpointsListed{}, message.ServerInfo{},
 	message.Task{}, message.TaskInfo{}, message.TaskCancelled{}, message.Tasks{}, message.TasksListed{}, message.WatchTasks{}, message.TaskEvent{},
 	message.InvalidateEndpoint{}, message.Invalidated{}, message.Object{}, message.ObjectInfo{}, message.Objects{}, message.ObjectsListed{}, message.ReleaseObjects{},

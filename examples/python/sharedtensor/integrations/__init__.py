@@ -1,15 +1,18 @@
-"""Adapters for inference engines. Their messages contain a socket, a name and a version. The engines read the weights
-from the owner's memory.
+"""Adapters for inference engines and training frameworks. Their messages contain a socket, a name and a version. The
+weights are read in the owner's memory.
 
 =================  ==========  ==========================================================
 module             pinned to   content
 =================  ==========  ==========================================================
-sglang             0.5.23      a custom weight loader function
-vllm               0.33.0      a WeightTransferEngine and a model loader
+vllm               0.33.0      a model loader in place, a seeder, weight transfer, sleep
+sglang             0.5.23      a model loader in place, a custom weight loader
+verl               0.9.1       a checkpoint engine with a cache
+nemo_rl            Nov 2026    a checkpoint engine
 checkpoint_engine  0.4.2       a sender for its receiver
 =================  ==========  ==========================================================
 
-The tests use the classes and signatures of these releases, and an owner of host memory. No adapter has run on a GPU.
+`.ci/engines` runs vLLM 0.32.0 on a CPU. The tests use the classes and signatures of the other releases, and an owner of
+host memory. No adapter has run on a GPU.
 """
 
 from __future__ import annotations
@@ -56,9 +59,9 @@ class Source:
             raise InvalidArgumentError(f"{text!r} is not a source of weights")
         return source
 
-    def connect(self) -> Client:
-        """Connects to the owner of the weights."""
-        return connect(self.socket or None, framework="torch")
+    def connect(self, wait: float = 0.0) -> Client:
+        """Connects to the owner of the weights. Waits up to `wait` seconds for it."""
+        return connect(self.socket or None, framework="torch", wait=wait)
 
 
 def weights(source: Source, client: Client | None = None) -> Iterator[tuple[str, Any]]:

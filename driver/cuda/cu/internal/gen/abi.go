@@ -26,7 +26,9 @@ type param struct {
 	name   string
 	goType string
 	class  class
-	words  int // size of a struct by value
+	words  int  // size of a struct by value
+	wide   bool // an enumeration of 32 bits that C declares with 64
+	output bool // the function stores a value in it
 }
 
 type class uint8
@@ -46,7 +48,11 @@ func (m *model) params(f *function) ([]param, error) {
 			return nil, fmt.Errorf("%s: two parameters called %s", f.name, q.name)
 		}
 		var err error
-		if q.goType = override(f.name, p.Name()); q.goType == "" {
+		q.goType, q.wide = m.flagsType(f, p.Name(), p.Type().Decay())
+		if override := m.target.override(f.name, p.Name()); override != "" {
+			q.goType = override
+		}
+		if q.goType == "" {
 			if q.goType, err = m.goType(p.Type().Decay()); err != nil {
 				return nil, fmt.Errorf("%s: parameter %s: %w", f.name, p.Name(), err)
 			}

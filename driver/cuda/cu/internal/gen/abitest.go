@@ -61,19 +61,33 @@ func (m *model) emitRecorded(w *writer, calls []*call) error {
 	w.printf("// recordedCalls calls every function once; the helpers record the expected bytes of each argument.\n")
 	w.printf("var recordedCalls = [functionCount]func(w *want) Result{\n")
 	for _, c := range calls {
-		var args []string
-		for _, p := range c.params {
-			switch {
-			case p.class == pointer:
-				args = append(args, fmt.Sprintf("pointerTo[%s](w)", p.goType[1:]))
-			case p.goType == "unsafe.Pointer":
-				args = append(args, "unsafe.Pointer(pointerTo[byte](w))")
-			default:
-				args = append(args, fmt.Sprintf("value[%s](w)", p.goType))
-			}
+		w.printf("\t%s: func(w *want) Result { return %s(%s) },\n", c.index(), c.goName, c.recordedArguments())
+	}
+	w.printf("}\n\n")
+	w.printf("// recordedMethods calls every method of Context once.\n")
+	w.printf("var recordedMethods = map[function]func(c Context, w *want) Result{\n")
+	for _, c := range calls {
+		if c.usesContext() {
+			w.printf("\t%s: func(c Context, w *want) Result { return c.%s(%s) },\n", c.index(), c.goName, c.recordedArguments())
 		}
-		w.printf("\t%s: func(w *want) Result { return %s(%s) },\n", c.index(), c.goName, strings.Join(args, ", "))
 	}
 	w.printf("}\n")
 	return nil
+}
+
+func (c *call) recordedArguments() string {
+	var args []string
+	for _, p := range c.params {
+		switch {
+		case p.class == pointer:
+			args = append(args, fmt.Sprintf("pointerTo[%s](w)", p.goType[1:]))
+		case p.goType == "unsafe.Pointer":
+			args = append(args, "unsafe.Pointer(pointerTo[byte](w))")
+		case p.wide:
+			args = append(args, fmt.Sprintf("wide[%s](w)", p.goType))
+		default:
+			args = append(args, fmt.Sprintf("value[%s](w)", p.goType))
+		}
+	}
+	return strings.Join(args, ", ")
 }

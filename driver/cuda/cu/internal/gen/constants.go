@@ -2,13 +2,10 @@ package main
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"modernc.org/cc/v4"
 )
-
-var constantMacro = regexp.MustCompile(`^(CU|CUDA)_[A-Z0-9_]+$`)
 
 // macroConstants returns the numeric macros in order.
 func (m *model) macroConstants() []*cc.Macro {
@@ -21,7 +18,7 @@ func (m *model) macroConstants() []*cc.Macro {
 	}
 	for _, macro := range m.header.macros {
 		_, isNumber := number(macro.Value())
-		if name := macro.Name.SrcStr(); isNumber && !enumerators[name] && constantMacro.MatchString(name) {
+		if name := macro.Name.SrcStr(); isNumber && !enumerators[name] && m.target.constants.MatchString(name) {
 			out = append(out, macro)
 		}
 	}
@@ -33,7 +30,7 @@ func (m *model) enums() []*cc.EnumType {
 	var out []*cc.EnumType
 	seen := map[*cc.Enumerator]bool{}
 	for _, d := range m.header.typedefs {
-		if e, ok := d.typ.(*cc.EnumType); ok && d.alias == "" && wanted(d.name) && !seen[enumID(e)] {
+		if e, ok := d.typ.(*cc.EnumType); ok && d.alias == "" && m.target.wanted(d.name) && !seen[enumID(e)] {
 			seen[enumID(e)] = true
 			out = append(out, e)
 		}
@@ -68,10 +65,10 @@ func (m *model) emitEnums(w *writer) {
 		for _, v := range e.Enumerators() {
 			c := v.Token.SrcStr()
 			if text := m.typeDocs[c]; text != "" {
-				w.comment("\t", goName(c)+": "+text)
+				w.comment("\t", m.target.constantName(c)+": "+text)
 			}
 			value, _ := number(v.Value())
-			w.printf("\t%s %s = %s\n", goName(c), name, enumNumber(value))
+			w.printf("\t%s %s = %s\n", m.target.constantName(c), name, enumNumber(value))
 		}
 		w.printf(")\n\n")
 	}
@@ -97,11 +94,11 @@ func enumNumber(v int64) string {
 
 // emitMacros writes the constants that the header defines as macros.
 func (m *model) emitMacros(w *writer) error {
-	w.printf("// Constants that cuda.h defines as macros.\nconst (\n")
+	w.printf("// Constants that %s defines as macros.\nconst (\n", m.target.header)
 	for _, macro := range m.macroConstants() {
 		name, typ := macro.Name.SrcStr(), ""
 		value, _ := number(macro.Value())
-		if body := m.header.expanded[name]; strings.HasPrefix(body, "(") && (macro.Type().Kind() == cc.Ptr || wanted(typedefName(macro.Type()))) {
+		if body := m.header.expanded[name]; strings.HasPrefix(body, "(") && (macro.Type().Kind() == cc.Ptr || m.target.wanted(typedefName(macro.Type()))) {
 			var err error
 			if typ, err = m.goType(macro.Type()); err != nil {
 				return err
@@ -109,10 +106,10 @@ func (m *model) emitMacros(w *writer) error {
 			typ = strings.Replace(typ, "unsafe.Pointer", "uintptr", 1)
 		} else if word.MatchString(body) {
 			// An alias of an enumerator has the enumerator's type.
-			w.printf("\t%s = %s // C: %s\n", goName(name), goName(body), name)
+			w.printf("\t%s = %s // C: %s\n", m.target.constantName(name), m.target.constantName(body), name)
 			continue
 		}
-		w.printf("\t%s %s = %s // C: %s\n", goName(name), typ, enumNumber(value), name)
+		w.printf("\t%s %s = %s // C: %s\n", m.target.constantName(name), typ, enumNumber(value), name)
 	}
 	w.printf(")\n\n")
 	return nil

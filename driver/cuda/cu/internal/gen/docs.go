@@ -80,7 +80,7 @@ func (m *model) addDocs(docs map[string]*docText, lax bool) error {
 		d := docs[c]
 		if d == nil {
 			m.missing = append(m.missing, c)
-			return &docText{group: "other"}
+			return &docText{group: m.group(c)}
 		}
 		d.used = true
 		return d
@@ -93,8 +93,11 @@ func (m *model) addDocs(docs map[string]*docText, lax bool) error {
 	}
 	for _, f := range m.functions {
 		if f.newer != nil && f.doc == "" {
-			f.doc = fmt.Sprintf("is the form of [%s] that CUDA %s replaced, for drivers without the newer one.",
-				f.newer.goName, versionText(f.newer.since))
+			f.doc = fmt.Sprintf("is an older form of [%s], for libraries without the newer one.", f.newer.goName)
+			if f.newer.since > 0 {
+				f.doc = fmt.Sprintf("is the form of [%s] that CUDA %s replaced, for drivers without the newer one.",
+					f.newer.goName, versionText(f.newer.since))
+			}
 		}
 		if f.newer != nil {
 			f.group = "older"
@@ -122,7 +125,7 @@ func (m *model) addDocs(docs map[string]*docText, lax bool) error {
 	if err := m.checkLinks(docs); err != nil {
 		return err
 	}
-	if len(m.missing) > 0 {
+	if len(m.missing) > 0 && !m.target.brief {
 		return fmt.Errorf("no text for %s", strings.Join(m.missing, ", "))
 	}
 	if len(unused) > 0 {
@@ -131,17 +134,25 @@ func (m *model) addDocs(docs map[string]*docText, lax bool) error {
 	return nil
 }
 
-var docLink = regexp.MustCompile(`\[([A-Z]\w*)\]`)
+// group returns the file for a function without a text: the subject in its name.
+func (m *model) group(c string) string {
+	name := strings.ToLower(m.target.goName(c))
+	for _, subject := range []string{"vgpu", "gpm", "gpuinstance", "computeinstance", "nvlink", "unit", "confcompute", "ecc", "power", "clock"} {
+		if strings.Contains(name, subject) {
+			return subject
+		}
+	}
+	return "other"
+}
 
-// handwritten are the names of package cu, besides the generated ones, that the texts may refer to.
-var handwritten = []string{"NewTensorMap", "DeviceLocation", "NewCallback", "UsePerThreadDefaultStream"}
+var docLink = regexp.MustCompile(`\[([A-Z]\w*)\]`)
 
 // checkLinks returns an error for a text with a link to an unknown name.
 func (m *model) checkLinks(docs map[string]*docText) error {
 	for c, d := range docs {
 		for _, match := range docLink.FindAllStringSubmatch(d.text, -1) {
 			name := match[1]
-			if _, ok := m.names.taken[name]; !ok && !slices.Contains(handwritten, name) {
+			if _, ok := m.names.taken[name]; !ok && !slices.Contains(m.target.handwritten, name) {
 				return fmt.Errorf("%s.txt:%d: the text of %s has a link to unknown name %s", d.group, d.line, c, name)
 			}
 		}

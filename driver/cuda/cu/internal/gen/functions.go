@@ -13,6 +13,8 @@ type call struct {
 	// perArch reports whether the words of the call differ between the architectures.
 	perArch bool
 	floats  bool
+	// library reports whether the function is called through package dl.
+	library bool
 }
 
 func (m *model) calls() ([]*call, error) {
@@ -22,7 +24,7 @@ func (m *model) calls() ([]*call, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &call{function: f, params: params}
+		c := &call{function: f, params: params, library: m.target.library != nil}
 		_, a := amd64.words(params)
 		_, b := arm64.words(params)
 		c.perArch = !slices.Equal(a, b)
@@ -53,7 +55,11 @@ func (c *call) signature() string {
 func (c *call) index() string { return "fn" + c.goName }
 
 func (c *call) emit(w *writer) {
-	text := c.goName + " " + c.doc + "\n\nC: " + c.symbol
+	doc := c.doc
+	if doc == "" {
+		doc = "calls the function of the same name in " + w.header + "."
+	}
+	text := c.goName + " " + doc + "\n\nC: " + c.symbol
 	if c.name != c.symbol && c.newer == nil {
 		text = c.goName + " " + c.doc + "\n\nC: " + c.name + ", symbol " + c.symbol
 	}
@@ -62,9 +68,13 @@ func (c *call) emit(w *writer) {
 	}
 	text += "."
 	if c.deprecated {
-		text += "\n\nDeprecated: cuda.h marks the function as deprecated."
+		text += "\n\nDeprecated: " + w.header + " marks the function as deprecated."
 	}
 	w.comment("", text)
+	if c.library {
+		c.emitLibraryCall(w)
+		return
+	}
 	w.printf("func %s(%s) Result {\n", c.goName, c.signature())
 	switch {
 	case c.perArch:
@@ -77,7 +87,7 @@ func (c *call) emit(w *writer) {
 			// The header does this in an inline function if a program is compiled for per-thread default streams.
 			before = append(before, "flags = procAddressFlags(flags)")
 		}
-		emitWords(w, c.index(), before, words)
+		emitWords(w, "call", c.index(), before, words)
 	}
 	w.printf("}\n\n")
 }
@@ -111,38 +121,32 @@ func (c *call) emitFloats(w *writer) {
 	w.printf("\treturn callFloat(%s, %s, %s)\n", c.index(), strings.Join(ints, ", "), strings.Join(floats, ", "))
 }
 
-func emitWords(w *writer, index string, before, words []string) {
-	for _, b := range before {
-		w.printf("\t%s\n", b)
-	}
-	args := strings.Join(append([]string{index}, words...), ", ")
-	w.printf("\treturn call%d(%s)\n", len(words), args)
-}
-
 // generate returns the content of all files.
 func (m *model) generate() (map[string][]byte, error) {
 	calls, err := m.calls()
 	if err != nil {
 		return nil, err
 	}
+	if m.target.library != nil {
+		return m.generateLibrary(calls)
+	}
 	files := map[string][]byte{}
 	add := func(name, imports string, emit func(w *writer) error) {
 		if err != nil {
 			return
 		}
-		w := &writer{version: m.version}
+		w := m.writer()
 		if err = emit(w); err == nil {
 			files[name], err = w.file(imports)
 		}
 	}
 	groups := map[string][]*call{}
-	arity := map[int]bool{0: true}
 	for _, c := range calls {
 		groups[c.group] = append(groups[c.group], c)
-		for _, a := range []arch{amd64, arm64} {
-			_, words := a.words(c.params)
-			arity[len(words)] = true
-		}
+	}
+	arity, inArity, err := arities(calls)
+	if err != nil {
+		return nil, err
 	}
 	for group, list := range groups {
 		imports := "package cu\n\nimport \"unsafe\"\n\n"
@@ -161,83 +165,31 @@ func (m *model) generate() (map[string][]byte, error) {
 	add("z_table.go", "package cu\n\n", func(w *writer) error { m.emitTable(w, calls); return nil })
 	add("z_layout_test.go", "//go:build amd64 || arm64\n\npackage cu\n\nimport \"unsafe\"\n\n", m.emitLayout)
 	add("z_recorded_test.go", "//go:build linux && (amd64 || arm64) && !nocuda\n\npackage cu\n\nimport \"unsafe\"\n\n", func(w *writer) error { return m.emitRecorded(w, calls) })
-	recorder := &writer{version: m.version}
+	recorder := m.writer()
 	if err == nil {
 		err = m.emitRecorder(recorder, calls)
 		files["testdata/recorder.c"] = recorder.Bytes()
 	}
-	for _, a := range []arch{amd64, arm64} {
-		add("z_byvalue_linux_"+a.name+".go", "//go:build !nocuda\n\npackage cu\n\nimport \"unsafe\"\n\n", func(w *writer) error {
-			emitByValue(w, calls, a)
-			return nil
-		})
-	}
-	add("z_byvalue_other.go", "//go:build !linux || (!amd64 && !arm64) || nocuda\n\npackage cu\n\n", func(w *writer) error {
-		for _, c := range calls {
-			if c.perArch {
-				w.printf("func call%s(%s) Result { return missingResult(%s) }\n\n", c.goName, c.signature(), c.index())
-			}
-		}
+	add("z_context_calls.go", "package cu\n\nimport \"unsafe\"\n\n", func(w *writer) error { emitMethods(w, calls); return nil })
+	add("result/z_values.go", "package result\n\nimport (\n\"unsafe\"\n\n\"github.com/sharedtensor/sharedtensor/driver/cuda/cu\"\n)\n\n", func(w *writer) error {
+		m.emitValues(w, calls)
 		return nil
 	})
-	real := "//go:build linux && (amd64 || arm64) && !nocuda\n\npackage cu\n\nimport \"github.com/ebitengine/purego\"\n\n"
-	add("z_call_linux.go", real, func(w *writer) error { emitCalls(w, arity, true); return nil })
+	for _, a := range []arch{amd64, arm64} {
+		imports := "//go:build !nocuda\n\npackage cu\n\nimport \"unsafe\"\n\n"
+		if !a.largeOnStack {
+			imports = "//go:build !nocuda\n\npackage cu\n\nimport (\n\"unsafe\"\n\n" + ccallImport + ")\n\n"
+		}
+		add("z_byvalue_linux_"+a.name+".go", imports, func(w *writer) error { return emitByValue(w, calls, a) })
+	}
+	add("z_byvalue_other.go", "//go:build !linux || (!amd64 && !arm64) || nocuda\n\npackage cu\n\n", func(w *writer) error {
+		emitMissingByValue(w, calls)
+		return nil
+	})
+	real := "//go:build linux && (amd64 || arm64) && !nocuda\n\npackage cu\n\n" +
+		"import " + ccallImport + "\n"
+	add("z_call_linux.go", real, func(w *writer) error { emitCalls(w, arity, inArity, true); return nil })
 	stub := "//go:build !linux || (!amd64 && !arm64) || nocuda\n\npackage cu\n\n"
-	add("z_call_other.go", stub, func(w *writer) error { emitCalls(w, arity, false); return nil })
+	add("z_call_other.go", stub, func(w *writer) error { emitCalls(w, arity, inArity, false); return nil })
 	return files, err
-}
-
-func emitByValue(w *writer, calls []*call, a arch) {
-	for _, c := range calls {
-		if !c.perArch {
-			continue
-		}
-		w.printf("func call%s(%s) Result {\n", c.goName, c.signature())
-		before, words := a.words(c.params)
-		emitWords(w, c.index(), before, words)
-		w.printf("}\n\n")
-	}
-}
-
-// findAddress is repeated in every call because it is on the fast path and too large for the compiler to inline.
-const findAddress = `	fn := addresses[f].Load()
-	if fn == 0 {
-		var missing Result
-		if fn, missing = resolve(f); fn == 0 {
-			return missing
-		}
-	}
-`
-
-// emitCalls writes call0 to callN for the numbers of words in use.
-func emitCalls(w *writer, arity map[int]bool, real bool) {
-	for n := range 40 {
-		if !arity[n] {
-			continue
-		}
-		args := make([]string, n)
-		for i := range args {
-			args[i] = fmt.Sprintf("a%d", i)
-		}
-		list := strings.Join(args, ", ")
-		params := "f function"
-		if n > 0 {
-			params += ", " + list + " uintptr"
-		}
-		w.printf("//go:uintptrescapes\n//go:noinline\nfunc call%d(%s) Result {\n", n, params)
-		switch {
-		case !real:
-			w.printf("\treturn missingResult(f)\n")
-		case n == 0:
-			w.printf(findAddress)
-			w.printf("\tr, _, _ := purego.SyscallN(fn)\n\treturn Result(int32(r))\n")
-		default:
-			w.printf(findAddress)
-			w.printf("\tw := frames.Get().(*frame)\n")
-			w.printf("\t*(*[%d]uintptr)(w[:]) = [...]uintptr{%s}\n", n, list)
-			w.printf("\tr, _, _ := purego.SyscallN(fn, w[:%d]...)\n", n)
-			w.printf("\tframes.Put(w)\n\treturn Result(int32(r))\n")
-		}
-		w.printf("}\n\n")
-	}
 }

@@ -8,28 +8,66 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The committed files equal the generator's output.
+// The committed files of each package equal the generator's output.
 func TestUpToDate(t *testing.T) {
-	header := os.Getenv("CUDA_H")
-	if header == "" {
-		t.Skip("no cuda.h in CUDA_H: not generated again")
+	for _, target := range targets {
+		t.Run(target.name, func(t *testing.T) {
+			header := os.Getenv(target.env)
+			if header == "" {
+				t.Skipf("no %s in %s: not generated again", target.header, target.env)
+			}
+			docs, err := readDocs(target.docs())
+			require.NoError(t, err)
+			m, err := readModel(target, header)
+			require.NoError(t, err)
+			require.NoError(t, m.addDocs(docs, false))
+			files, err := m.generate()
+			require.NoError(t, err)
+			for name, want := range files {
+				got, err := os.ReadFile(filepath.Join(target.dir(), name))
+				require.NoError(t, err)
+				require.Equal(t, string(want), string(got), "%s: run the generator", name)
+			}
+			old, err := filepath.Glob(filepath.Join(target.dir(), "z_*.go"))
+			require.NoError(t, err)
+			for _, path := range old {
+				require.Contains(t, files, filepath.Base(path), "not generated any more")
+			}
+		})
 	}
-	docs, err := readDocs("docs")
+}
+
+// Names of the other libraries lack their prefixes and suffixes, and version macros do not collide with records.
+func TestLibraryNames(t *testing.T) {
+	require.Equal(t, "CreateProgram", nvrtcTarget.goName("nvrtcCreateProgram"))
+	require.Equal(t, "ERROR_BUSY", nvrtcTarget.constantName("NVRTC_ERROR_BUSY"))
+	require.Equal(t, "Handle", nvjitlinkTarget.typeName("nvJitLinkHandle"))
+	require.Equal(t, "Device", nvmlTarget.typeName("nvmlDevice_t"))
+	require.Equal(t, "Memory_v2", nvmlTarget.typeName("nvmlMemory_v2_t"))
+	require.Equal(t, "Memory_v2_VERSION", nvmlTarget.constantName("nvmlMemory_v2"))
+	_, err := findTarget("other")
+	require.Error(t, err)
+}
+
+// Functions that package dl cannot call are refused.
+func TestLibraryCalls(t *testing.T) {
+	parsed, err := parse(`typedef enum { NVRTC_SUCCESS } nvrtcResult; typedef struct { long a, b; } nvrtcPair;
+		nvrtcResult nvrtcA(int *x); const char *nvrtcB(nvrtcResult r); nvrtcResult nvrtcC(nvrtcPair p);
+		nvrtcResult nvrtcD(float x); double nvrtcE(void);`)
 	require.NoError(t, err)
-	m, err := readModel(header, filepath.Join(filepath.Dir(header), "cudaTypedefs.h"))
+	m := &model{target: nvrtcTarget, header: parsed}
+	m.public(nil)
+	m.names, err = newNames(m)
 	require.NoError(t, err)
-	require.NoError(t, m.addDocs(docs, false))
-	files, err := m.generate()
+	calls, err := m.calls()
 	require.NoError(t, err)
-	for name, want := range files {
-		got, err := os.ReadFile(filepath.Join("../..", name))
-		require.NoError(t, err)
-		require.Equal(t, string(want), string(got), "%s: run go generate", name)
-	}
-	old, err := filepath.Glob("../../z_*.go")
-	require.NoError(t, err)
-	for _, path := range old {
-		require.Contains(t, files, filepath.Base(path), "not generated any more")
+	require.Len(t, calls, 5)
+	for i, c := range calls {
+		if i < 2 {
+			require.NoError(t, m.checkCall(c))
+		} else {
+			require.Error(t, m.checkCall(c), c.name)
+		}
 	}
 }
 
@@ -47,7 +85,7 @@ func TestNames(t *testing.T) {
 		"NVCL_EVENT_SCHED_AUTO":         "NVCL_EVENT_SCHED_AUTO",
 		"CUGPUDirectRDMAWritesOrdering": "GPUDirectRDMAWritesOrdering",
 	} {
-		require.Equal(t, want, goName(c), c)
+		require.Equal(t, want, cuTarget.goName(c), c)
 	}
 	for c, want := range map[string]string{
 		"Flags": "flags", "WidthInBytes": "widthInBytes", "N": "n", "type": "type_", "error": "result", "pStr": "pStr", "": "arg3",
@@ -181,4 +219,30 @@ func TestHeader(t *testing.T) {
 	require.Equal(t, "((CUflag)0x10)", h.expanded["CU_FLAG"])
 	_, err = parse("typedef foo bar;")
 	require.Error(t, err)
+}
+
+// Only pointers that are plainly outputs become results.
+func TestOutputs(t *testing.T) {
+	parsed, err := parse(`typedef unsigned long long CUdeviceptr; typedef struct CUs_st *CUstream; typedef int CUresult; typedef struct { int a; } CUprops;
+		#define CUDA_VERSION 13000
+		CUresult cuMemMake(CUdeviceptr *dptr, unsigned long long *pPitch, int n); CUresult cuStreamGetId(CUstream s, int *id);
+		CUresult cuListGet(CUstream s, CUdeviceptr *items, unsigned *numItems); CUresult cuPropsSet(int n, CUprops *props);
+		CUresult cuMakeFrom(CUstream *out, const CUprops *props, char *text); CUresult cuBuffer(char *text, int n); CUresult cuNothing(int n);`)
+	require.NoError(t, err)
+	m := &model{target: cuTarget, header: parsed}
+	m.public(nil)
+	m.names, err = newNames(m)
+	require.NoError(t, err)
+	calls, err := m.calls()
+	require.NoError(t, err)
+	outputs := map[string][]string{}
+	for _, c := range calls {
+		m.setOutputs(c)
+		for _, p := range c.params {
+			if p.output {
+				outputs[c.name] = append(outputs[c.name], c.outputName(p))
+			}
+		}
+	}
+	require.Equal(t, map[string][]string{"cuMemMake": {"dptr", "pitch"}, "cuStreamGetId": {"id"}}, outputs)
 }

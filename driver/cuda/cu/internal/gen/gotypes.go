@@ -6,37 +6,9 @@ import (
 	"modernc.org/cc/v4"
 )
 
-// overrides are the Go types of parameters and fields whose C type is misleading: a descriptor or a small number in a
-// void *, a device address, an id that a callback receives. A Go pointer type would be wrong for them, because the
-// garbage collector fails on invalid pointers. The key is "function.parameter" or "type.field", or "*.name".
-var overrides = map[string]string{
-	"*.userData":            "uintptr",
-	"*.extra":               "*uintptr",
-	"*.optionValues":        "*uintptr",
-	"*.jitOptionsValues":    "*uintptr",
-	"*.libraryOptionValues": "*uintptr",
-	"*.globalAddress":       "DevicePtr",
-	"*.pfn":                 "*uintptr",
-	"*.fptr":                "*uintptr",
-
-	"cuMemImportFromShareableHandle.osHandle":   "uintptr",
-	"cuMemPoolImportFromShareableHandle.handle": "uintptr",
-	"cuMemRetainAllocationHandle.addr":          "DevicePtr",
-	"cuLogicalEndpointBindAddr.ptr":             "DevicePtr",
-	"cuUserObjectCreate.ptr":                    "uintptr",
-	"CUaccessPolicyWindow.base_ptr":             "DevicePtr",
-}
-
-func override(owner, name string) string {
-	if t, ok := overrides[owner+"."+name]; ok {
-		return t
-	}
-	return overrides["*."+name]
-}
-
 // goType returns the Go type for a C type.
 func (m *model) goType(t cc.Type) (string, error) {
-	if c := typedefName(t); wanted(c) {
+	if c := typedefName(t); m.target.wanted(c) {
 		name, ok := m.names.types[c]
 		if !ok {
 			return "", fmt.Errorf("%s is not a type that programs see", c)

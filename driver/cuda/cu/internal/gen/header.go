@@ -32,6 +32,7 @@ type typedef struct {
 type declaration struct {
 	name       string
 	params     []*cc.Parameter
+	result     cc.Type
 	deprecated bool
 }
 
@@ -117,7 +118,7 @@ func (h *header) add(d *cc.Declaration) {
 			if len(params) == 1 && params[0].Type().Kind() == cc.Void {
 				params = nil
 			}
-			h.functions = append(h.functions, declaration{declarator.Name(), params, deprecated})
+			h.functions = append(h.functions, declaration{declarator.Name(), params, f.Result(), deprecated})
 		}
 	}
 }

@@ -1,10 +1,12 @@
-// Command gen writes the generated part of package cu from a cuda.h.
+// Command gen writes the generated part of package cu from a cuda.h, and of packages nvrtc, nvjitlink and nvml from the
+// headers of these libraries.
 //
 //	go run -C internal/gen . -header /path/to/cuda.h
+//	go run -C internal/gen . -target nvrtc -header /path/to/nvrtc.h
 //
-// The header is part of the CUDA toolkit and of the wheels nvidia-cuda-runtime (13.x) and nvidia-cuda-runtime-cu12. The
-// command also reads cudaTypedefs.h in the same folder: the names of its PFN_ types contain the CUDA version that
-// introduced each symbol. The output contains only names, types and numbers of the headers; the comments are from the
+// The headers are part of the CUDA toolkit and of the wheels nvidia-cuda-runtime, nvidia-cuda-nvrtc, nvidia-nvjitlink and
+// nvidia-nvml-dev. With a cuda.h, the command also reads cudaTypedefs.h in the same folder: the names of its PFN_ types
+// contain the CUDA version that introduced each symbol. The output contains only names, types and numbers of the headers; the comments are from the
 // files in docs.
 package main
 
@@ -23,19 +25,29 @@ func main() {
 }
 
 func run() error {
-	header := flag.String("header", os.Getenv("CUDA_H"), "cuda.h to read; the default is $CUDA_H")
-	out := flag.String("out", "../..", "directory of package cu")
-	docs := flag.String("docs", "docs", "directory of the doc files")
+	name := flag.String("target", "cu", "package to write: cu, nvrtc, nvjitlink or nvml")
+	header := flag.String("header", "", "header to read; the default is $CUDA_H, $NVRTC_H, $NVJITLINK_H or $NVML_H")
+	out := flag.String("out", "", "directory of the package; the default is its place in the repository")
 	lax := flag.Bool("lax", false, "also write functions and types without a doc comment")
 	flag.Parse()
-	if *header == "" {
-		return fmt.Errorf("no header: set -header or CUDA_H")
-	}
-	texts, err := readDocs(*docs)
+	t, err := findTarget(*name)
 	if err != nil {
 		return err
 	}
-	m, err := readModel(*header, filepath.Join(filepath.Dir(*header), "cudaTypedefs.h"))
+	if *header == "" {
+		*header = os.Getenv(t.env)
+	}
+	if *header == "" {
+		return fmt.Errorf("no header: set -header or %s", t.env)
+	}
+	if *out == "" {
+		*out = t.dir()
+	}
+	texts, err := readDocs(t.docs())
+	if err != nil {
+		return err
+	}
+	m, err := readModel(t, *header)
 	if err != nil {
 		return err
 	}
@@ -60,6 +72,6 @@ func run() error {
 			return err
 		}
 	}
-	fmt.Printf("cuda.h %d.%d: %s\n", m.version/1000, m.version%1000/10, m.summary())
+	fmt.Printf("%s %d.%d: %s\n", t.header, m.version/1000, m.version%1000/10, m.summary())
 	return nil
 }

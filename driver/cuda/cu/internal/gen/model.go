@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -25,6 +26,7 @@ type function struct {
 
 // model holds everything that is generated, with its Go names.
 type model struct {
+	target    *target
 	header    *header
 	version   int
 	functions []*function
@@ -34,38 +36,54 @@ type model struct {
 	missing   []string
 }
 
-func readModel(headerPath, typedefsPath string) (*model, error) {
-	text, err := os.ReadFile(headerPath)
+// readModel reads a target's header. For package cu it also reads cudaTypedefs.h in the header's folder.
+func readModel(t *target, path string) (*model, error) {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	m := &model{typeDocs: map[string]string{}}
-	if m.header, err = parse(string(text)); err != nil {
-		return nil, fmt.Errorf("%s: %w", headerPath, err)
+	m := &model{target: t, version: t.version, typeDocs: map[string]string{}}
+	if err := m.readHeader(string(text)); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	perThread, err := expand(string(text), "CUDA_API_PER_THREAD_DEFAULT_STREAM")
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", headerPath, err)
+	if t.library == nil {
+		since, err := readSince(filepath.Join(filepath.Dir(path), "cudaTypedefs.h"))
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range m.functions {
+			f.since = since.of(f.symbol)
+		}
+		m.dropOldest()
 	}
-	internal, err := parse(string(text), "__CUDA_API_VERSION_INTERNAL")
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", headerPath, err)
-	}
-	if m.version, err = strconv.Atoi(m.header.expanded["CUDA_VERSION"]); err != nil {
-		return nil, fmt.Errorf("%s: CUDA_VERSION: %w", headerPath, err)
-	}
-	since, err := readSince(typedefsPath)
-	if err != nil {
-		return nil, err
-	}
-	m.public(perThread)
-	m.older(internal)
-	for _, f := range m.functions {
-		f.since = since.of(f.symbol)
-	}
-	m.dropOldest()
 	m.names, err = newNames(m)
 	return m, err
+}
+
+// readHeader collects the functions of the header, and its version unless the target states it.
+func (m *model) readHeader(text string) (err error) {
+	t := m.target
+	if m.header, err = parse(text, t.defines...); err != nil {
+		return err
+	}
+	perThread := map[string]string{}
+	if t.library == nil {
+		if m.version, err = strconv.Atoi(m.header.expanded["CUDA_VERSION"]); err != nil {
+			return fmt.Errorf("CUDA_VERSION: %w", err)
+		}
+		if perThread, err = expand(text, "CUDA_API_PER_THREAD_DEFAULT_STREAM"); err != nil {
+			return err
+		}
+	}
+	m.public(perThread)
+	if t.older == "" {
+		return nil
+	}
+	internal, err := parse(text, t.older)
+	if err == nil {
+		m.older(internal)
+	}
+	return err
 }
 
 // public collects the functions that a program sees, each under the name that the program uses.
@@ -73,13 +91,13 @@ func (m *model) public(perThread map[string]string) {
 	public := map[string]string{} // symbol to the name that a macro defines for it
 	for _, macro := range m.header.macros {
 		name := macro.Name.SrcStr()
-		if symbol := m.header.expanded[name]; word.MatchString(symbol) && strings.HasPrefix(name, "cu") {
+		if symbol := m.header.expanded[name]; word.MatchString(symbol) && strings.HasPrefix(name, m.target.function) {
 			public[symbol] = name
 		}
 	}
 	seen := map[string]bool{}
 	for _, d := range m.header.functions {
-		if !strings.HasPrefix(d.name, "cu") || seen[d.name] {
+		if !strings.HasPrefix(d.name, m.target.function) || seen[d.name] {
 			continue
 		}
 		seen[d.name] = true
@@ -117,7 +135,7 @@ func (m *model) older(internal *header) {
 		byName[f.name] = f
 	}
 	for _, d := range internal.functions {
-		if have[d.name] || strings.HasSuffix(d.name, "_ptds") || strings.HasSuffix(d.name, "_ptsz") {
+		if !strings.HasPrefix(d.name, m.target.function) || have[d.name] || strings.HasSuffix(d.name, "_ptds") || strings.HasSuffix(d.name, "_ptsz") {
 			continue
 		}
 		have[d.name] = true
@@ -162,6 +180,9 @@ func (m *model) summary() string {
 		if f.newer != nil {
 			older++
 		}
+	}
+	if m.target.library != nil {
+		return fmt.Sprintf("%d functions and %d older forms bound, %d names without a text", len(m.functions)-older, older, len(m.missing))
 	}
 	return fmt.Sprintf("%d functions and %d older forms bound, %d forms from before CUDA 3.2 omitted, %d without a doc comment",
 		len(m.functions)-older, older, len(m.left), len(m.missing))

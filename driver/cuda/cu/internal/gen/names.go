@@ -9,27 +9,6 @@ import (
 	"modernc.org/cc/v4"
 )
 
-// A Go name is the vendor's name without its prefix cu, CU, CU_ or CUDA_, with a capital first letter. If two names
-// collide, the type keeps its prefix. renamed are the exceptions.
-var renamed = map[string]string{
-	"CUdeviceptr": "DevicePtr",
-	"CUuuid":      "UUID",
-}
-
-var prefixes = regexp.MustCompile(`^(cu|CUDA_|CU_|CU)([A-Z0-9a-z])`)
-
-// goName applies the rule to one name.
-func goName(c string) string {
-	if n, ok := renamed[c]; ok {
-		return n
-	}
-	name := c
-	if m := prefixes.FindStringSubmatch(c); m != nil && !(m[2][0] >= '0' && m[2][0] <= '9') {
-		name = c[len(m[1]):]
-	}
-	return exported(name)
-}
-
 // exported capitalises the first letter after any underscores.
 func exported(name string) string {
 	name = strings.TrimLeft(name, "_")
@@ -65,13 +44,13 @@ func newNames(m *model) (*names, error) {
 		return nil
 	}
 	for _, f := range m.functions {
-		f.goName = goName(f.name)
+		f.goName = m.target.goName(f.name)
 		if err := claim(f.goName, f.name); err != nil {
 			return nil, err
 		}
 	}
 	for _, c := range m.constantNames() {
-		if err := claim(goName(c), c); err != nil {
+		if err := claim(m.target.constantName(c), c); err != nil {
 			return nil, err
 		}
 	}
@@ -81,12 +60,12 @@ func newNames(m *model) (*names, error) {
 		}
 	}
 	for _, d := range m.header.typedefs {
-		if !wanted(d.name) {
+		if !m.target.wanted(d.name) {
 			continue
 		}
 		c := n.now(d.name)
 		if _, ok := n.types[c]; !ok {
-			name := goName(c)
+			name := m.target.typeName(c)
 			if _, clash := n.taken[name]; clash {
 				name = exported(c)
 			}
@@ -119,11 +98,6 @@ func (n *names) now(c string) string {
 		return current
 	}
 	return c
-}
-
-// wanted reports whether a typedef belongs to CUDA rather than to the standard library.
-func wanted(c string) bool {
-	return strings.HasPrefix(c, "CU") || strings.HasPrefix(c, "cl_")
 }
 
 // paramName returns a parameter's name, changed if it conflicts with Go's keywords or names in the generated bodies.

@@ -11,7 +11,7 @@ import (
 )
 
 // limits matches constants that count or combine others. They change with each addition.
-var limits = regexp.MustCompile(`(_MAX|_MASK|_NUM_OPTIONS|_LIGHTWEIGHT_FLAGS)$`)
+var limits = regexp.MustCompile(`(_MAX|_MASK|_NUM_OPTIONS|_NUM_INPUT_TYPES|_LIGHTWEIGHT_FLAGS)$`)
 
 // renumbered are the attributes to which CUDA 13.0 gave the numbers of their second forms, which it removed.
 var renumbered = []string{"CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS", "CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR"}
@@ -44,7 +44,7 @@ func TestOlderHeaders(t *testing.T) {
 
 func modelOf(t *testing.T, header string) *model {
 	t.Helper()
-	m, err := readModel(header, filepath.Join(filepath.Dir(header), "cudaTypedefs.h"))
+	m, err := readModel(cuTarget, header)
 	require.NoError(t, err)
 	return m
 }

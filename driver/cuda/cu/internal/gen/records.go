@@ -11,7 +11,7 @@ func (m *model) documentedTypes() []string {
 	var out []string
 	seen := map[string]bool{}
 	for _, d := range m.header.typedefs {
-		if !wanted(d.name) {
+		if !m.target.wanted(d.name) {
 			continue
 		}
 		c := m.names.now(d.name)
@@ -28,7 +28,7 @@ func (m *model) emitTypes(w *writer) error {
 	done := map[string]bool{}
 	for _, d := range m.header.typedefs {
 		c := m.names.now(d.name)
-		if !wanted(d.name) || done[c] || d.alias == "" && d.typ.Kind() == cc.Enum {
+		if !m.target.wanted(d.name) || done[c] || d.alias == "" && d.typ.Kind() == cc.Enum {
 			continue
 		}
 		name := m.names.types[c]
@@ -37,7 +37,7 @@ func (m *model) emitTypes(w *writer) error {
 		}
 		w.doc(name, m.typeDocs[c], c)
 		switch {
-		case wanted(d.alias):
+		case m.target.wanted(d.alias):
 			w.printf("type %s = %s\n\n", name, m.names.types[d.alias])
 		case isRecord(d.typ):
 			if d.typ.IsIncomplete() {
@@ -98,7 +98,7 @@ func (m *model) emitRecord(w *writer, name, c string, r cc.Type) error {
 }
 
 func (m *model) fieldType(c string, f *cc.Field) (string, error) {
-	if t := override(c, f.Name()); t != "" {
+	if t := m.target.override(c, f.Name()); t != "" {
 		return t, nil
 	}
 	return m.goType(f.Type())
@@ -114,6 +114,9 @@ func (m *model) nameInner(name string, r cc.Type) []innerRecord {
 	var out []innerRecord
 	for i, f := range fields(r) {
 		t := f.Type()
+		for t.Kind() == cc.Array {
+			t = t.(*cc.ArrayType).Elem()
+		}
 		if !isRecord(t) || m.names.records[recordID(t)] != "" {
 			continue
 		}

@@ -44,12 +44,12 @@ func (m *model) emitTable(w *writer, calls []*call) {
 
 	w.printf("// resultNames maps codes to their names and meanings.\nvar resultNames = map[Result]resultName{\n")
 	for _, e := range m.enums() {
-		if m.names.owners[enumID(e)] != "CUresult" {
+		if m.names.owners[enumID(e)] != m.target.result {
 			continue
 		}
 		for _, v := range e.Enumerators() {
 			c := v.Token.SrcStr()
-			w.printf("\t%s: {%q, %q},\n", goName(c), c, m.typeDocs[c])
+			w.printf("\t%s: {%q, %q},\n", m.target.goName(c), c, m.typeDocs[c])
 		}
 	}
 	w.printf("}\n\n")
@@ -74,7 +74,7 @@ func (m *model) emitLayout(w *writer) error {
 	w.printf("}\n\n")
 	w.printf("// goSizes are the Go sizes of the other types.\nvar goSizes = map[string]uintptr{\n")
 	for _, d := range m.header.typedefs {
-		if wanted(d.name) && m.names.now(d.name) == d.name && !isRecord(d.typ) {
+		if m.target.wanted(d.name) && m.names.now(d.name) == d.name && !isRecord(d.typ) {
 			w.printf("\t%q: unsafe.Sizeof(*new(%s)),\n", d.name, m.names.types[d.name])
 		}
 	}

@@ -4,6 +4,7 @@ package statuswriter
 import (
 	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,6 +24,7 @@ type Writer struct {
 	handlers  bool      // the handler sets deadlines
 	status    int
 	bytes     int64
+	cut       atomic.Bool
 }
 
 // New wraps w, which answers r. Call Finish when the handler has returned.
@@ -52,11 +54,22 @@ func (w *Writer) Bytes() int64 { return w.bytes }
 // than a small write.
 func (w *Writer) arm() {
 	now := time.Now()
-	if w.handlers || now.Sub(w.armed) < w.stall/4 {
+	if w.handlers || w.cut.Load() || now.Sub(w.armed) < w.stall/4 {
 		return
 	}
 	_ = w.control.SetWriteDeadline(now.Add(w.stall)) // best effort: not every ResponseWriter has deadlines
 	w.armed = now
+	if w.cut.Load() {
+		w.Cut() // it was called meanwhile
+	}
+}
+
+// Cut ends the transfer of the request's body and of the answer. Another goroutine may call it.
+func (w *Writer) Cut() {
+	w.cut.Store(true)
+	past := time.Unix(1, 0)
+	_ = w.control.SetReadDeadline(past) // best effort, as in arm
+	_ = w.control.SetWriteDeadline(past)
 }
 
 // disarm clears the deadline if it must not outlast the write.

@@ -8,12 +8,10 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"path"
 	"strings"
 
 	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
 // maxListed limits the objects of a folder that are listed.
@@ -21,61 +19,51 @@ const maxListed = 100_000
 
 // bucket is a model in an S3 bucket, or in a store with the same protocol.
 type bucket struct {
-	core      minio.Core
-	transport *http.Transport
+	scheme    string
 	bucket    string
 	key       string // without a trailing slash
+	endpoint  string
+	options   minio.Options
+	core      *minio.Core
+	transport *http.Transport
 }
 
 func openBucket(rest string, o Options) (Place, error) {
-	name, key, _ := strings.Cut(rest, "/")
-	if name == "" || strings.Trim(key, "/") == "" {
-		return nil, fmt.Errorf("the source s3://%s is not s3://BUCKET/KEY", rest)
-	}
-	endpoint, secure, err := bucketEndpoint()
+	b, err := parseBucket("s3", rest)
 	if err != nil {
 		return nil, err
 	}
-	transport, _ := NewHTTPClient(o.TLS, o.Connections, nil).Transport.(*http.Transport)
-	region := os.Getenv("AWS_REGION")
-	if region == "" {
-		region = os.Getenv("AWS_DEFAULT_REGION")
+	settings, err := readAWS()
+	if err != nil {
+		return nil, err
 	}
-	core, err := minio.NewCore(endpoint, &minio.Options{
-		Creds: bucketCredentials(endpoint), Secure: secure, Transport: transport, Region: region, MaxRetries: 1, // the caller retries
-	})
+	client := NewHTTPClient(o.TLS, o.Connections, nil)
+	b.transport, _ = client.Transport.(*http.Transport)
+	var secure bool
+	if b.endpoint, secure, err = settings.endpoint(); err != nil {
+		return nil, err
+	}
+	given, err := settings.credentials(b.endpoint, client)
 	if err != nil {
 		return nil, fmt.Errorf("the source s3://%s: %w", rest, err)
 	}
-	return &bucket{core: *core, transport: transport, bucket: name, key: strings.Trim(key, "/")}, nil
+	b.options = minio.Options{Creds: given, Secure: secure, Transport: b.transport, MaxRetries: 1} // the caller retries
+	return b, b.connect(settings.region)
 }
 
-// bucketEndpoint returns the host of the S3 service: Amazon's, or the host set in the environment variables of Amazon's
-// tools.
-func bucketEndpoint() (host string, secure bool, err error) {
-	text := os.Getenv("AWS_ENDPOINT_URL_S3")
-	if text == "" {
-		text = os.Getenv("AWS_ENDPOINT_URL")
+// connect makes a client for a region.
+func (b *bucket) connect(region string) (err error) {
+	options := b.options
+	options.Region = region
+	if b.core, err = minio.NewCore(b.endpoint, &options); err != nil {
+		return fmt.Errorf("the source %s: %w", b.address(b.key), err)
 	}
-	if text == "" {
-		return "s3.amazonaws.com", true, nil
-	}
-	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return "", false, fmt.Errorf("AWS_ENDPOINT_URL %q is not https://HOST", text)
-	}
-	return u.Host, u.Scheme == "https", nil
+	b.options.Region = region
+	return nil
 }
 
-// bucketCredentials returns the credentials of the environment or of Amazon's configuration file, and at Amazon also
-// the machine's credentials. Without any, requests are not signed and can read public objects only.
-func bucketCredentials(endpoint string) *credentials.Credentials {
-	providers := []credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}}
-	if endpoint == "s3.amazonaws.com" {
-		providers = append(providers, &credentials.IAM{})
-	}
-	return credentials.NewChainCredentials(append(providers, &credentials.Static{Value: credentials.Value{SignerType: credentials.SignatureAnonymous}}))
-}
+// address returns the address of an object or a folder.
+func (b *bucket) address(key string) string { return b.scheme + "://" + b.bucket + "/" + key }
 
 // Name implements Place.
 func (b *bucket) Name() string { return baseName(b.key) }
@@ -89,11 +77,26 @@ func (b *bucket) Close() { b.transport.CloseIdleConnections() }
 // Find implements Place.
 func (b *bucket) Find(ctx context.Context) (*Model, error) {
 	m, err := b.find(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("s3://%s/%s: %w", b.bucket, b.key, bucketError(err))
+	if region := regionOf(err); region != "" && region != b.options.Region {
+		if err := b.connect(region); err != nil { // the bucket is in another region than the settings name
+			return nil, err
+		}
+		m, err = b.find(ctx)
 	}
-	m.Source = "s3://" + b.bucket + "/" + b.key + "@" + identityOf(m.Files)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", b.address(b.key), bucketError(err))
+	}
+	m.Source = b.address(b.key) + "@" + identityOf(m.Files)
 	return m, nil
+}
+
+// regionOf returns the region that a refusal names; empty if it names none.
+func regionOf(err error) string {
+	var said minio.ErrorResponse
+	if !errors.As(err, &said) {
+		return ""
+	}
+	return said.Region
 }
 
 func (b *bucket) find(ctx context.Context) (*Model, error) {
@@ -109,7 +112,7 @@ func (b *bucket) find(ctx context.Context) (*Model, error) {
 		if err != nil {
 			return nil, err
 		}
-		if index, one, err = pick("s3://"+b.bucket+"/"+folder, names); err != nil {
+		if index, one, err = pick(b.address(folder), names); err != nil {
 			return nil, err
 		}
 	}
@@ -153,11 +156,12 @@ func (b *bucket) list(ctx context.Context, prefix string) (names []string, err e
 
 // object returns the current version of an object. The ETag makes range requests fail if the object is replaced later.
 func (b *bucket) object(ctx context.Context, key string) (*File, error) {
-	info, err := b.core.StatObject(ctx, b.bucket, key, minio.StatObjectOptions{Checksum: true})
+	core := b.core
+	info, err := core.StatObject(ctx, b.bucket, key, minio.StatObjectOptions{Checksum: true})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
-	f := &File{Path: "s3://" + b.bucket + "/" + key, Bytes: info.Size, Identity: fmt.Sprint(info.ETag, " ", info.Size), SHA256: wholeSHA256(info)}
+	f := &File{Path: b.address(key), Bytes: info.Size, Identity: fmt.Sprint(info.ETag, " ", info.Size), SHA256: wholeSHA256(info)}
 	if info.ETag == "" { // uploading the same bytes again would look like a new version
 		f.Identity = fmt.Sprint(info.VersionID, " ", info.LastModified.UnixNano(), " ", info.Size)
 	}
@@ -171,7 +175,7 @@ func (b *bucket) object(ctx context.Context, key string) (*File, error) {
 				return nil, err
 			}
 		}
-		body, got, header, err := b.core.GetObject(ctx, b.bucket, key, opts)
+		body, got, header, err := core.GetObject(ctx, b.bucket, key, opts)
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				return nil, cause

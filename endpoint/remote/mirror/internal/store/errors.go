@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
 var (
@@ -17,7 +19,7 @@ var (
 	// ErrChanged is returned if a file has changed since it was found.
 	ErrChanged = errors.New("the version at the source is gone")
 	// ErrNoRanges is returned if the place, or a proxy before it, ignores ranges and sends the whole file.
-	ErrNoRanges = errors.New("ranges are ignored")
+	ErrNoRanges = modelwire.ErrNoRanges
 	// ErrUnsupported is returned for a model in a format that cannot be loaded.
 	ErrUnsupported = errors.New("not a safetensors model")
 )

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -30,6 +31,7 @@ var commitName = regexp.MustCompile(`^[0-9a-f]{40}$`)
 // hubRepo is a model on the Hugging Face hub.
 type hubRepo struct {
 	repo     hub.Repo
+	folder   string // in the repository; empty for its root
 	endpoint string
 	offline  bool
 	header   http.Header
@@ -37,11 +39,11 @@ type hubRepo struct {
 }
 
 func openHub(rest string, o Options) (Place, error) {
-	repo, err := hub.ParseRepo(rest)
+	repo, folder, err := parseHub(rest)
 	if err != nil {
 		return nil, fmt.Errorf("the source hf://%w", err)
 	}
-	h := &hubRepo{repo: repo, endpoint: "https://huggingface.co", client: NewHTTPClient(o.TLS, o.Connections, withoutCredentials), header: http.Header{}}
+	h := &hubRepo{repo: repo, folder: folder, endpoint: "https://huggingface.co", client: NewHTTPClient(o.TLS, o.Connections, withoutCredentials), header: http.Header{}}
 	if text := os.Getenv("HF_ENDPOINT"); text != "" {
 		u, err := url.Parse(text)
 		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
@@ -57,6 +59,27 @@ func openHub(rest string, o Options) (Place, error) {
 		h.header.Set("Authorization", "Bearer "+token)
 	}
 	return h, nil
+}
+
+// parseHub parses ORG/MODEL[/FOLDER][@REVISION].
+func parseHub(text string) (repo hub.Repo, folder string, err error) {
+	name, revision, pinned := strings.Cut(text, "@")
+	if parts := strings.SplitN(name, "/", 3); len(parts) == 3 {
+		name, folder = parts[0]+"/"+parts[1], strings.TrimSuffix(parts[2], "/")
+		if !fs.ValidPath(folder) || folder == "." {
+			return repo, "", fmt.Errorf("%q: %q is not a folder in the repository", text, folder)
+		}
+	}
+	if pinned {
+		name += "@" + revision
+	}
+	repo, err = hub.ParseRepo(name)
+	return repo, folder, err
+}
+
+// address returns the address of the model at a commit.
+func (h *hubRepo) address(commit string) string {
+	return "hf://" + path.Join(h.repo.ID, h.folder) + "@" + commit
 }
 
 // hubToken returns the given token, or the one that the hub's tools have stored for the user.
@@ -75,7 +98,7 @@ func hubToken(given string) string {
 }
 
 // Name implements Place.
-func (h *hubRepo) Name() string { return path.Base(h.repo.ID) }
+func (h *hubRepo) Name() string { return path.Base(path.Join(h.repo.ID, h.folder)) }
 
 // Pinned implements Place.
 func (h *hubRepo) Pinned() bool { return h.repo.Pinned() }
@@ -118,7 +141,7 @@ func (h *hubRepo) cached(at hub.Repo) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := openFiles(dir)
+	m, err := openFiles(filepath.Join(dir, filepath.FromSlash(h.folder)))
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +150,7 @@ func (h *hubRepo) cached(at hub.Repo) (*Model, error) {
 			f.SHA256 = parseSHA256(filepath.Base(target)) // the cache names large files by their digest
 		}
 	}
-	m.Source = "hf://" + h.repo.ID + "@" + commit
+	m.Source = h.address(commit)
 	return m, nil
 }
 
@@ -165,8 +188,8 @@ func (h *hubRepo) list(ctx context.Context) (*hubListing, error) {
 
 // remote returns the model on the hub. Large files in the cache are read from there.
 func (h *hubRepo) remote(ctx context.Context, at hub.Repo, listing *hubListing) (_ *Model, err error) {
-	where := "hf://" + at.String()
-	names, files := make([]string, len(listing.Siblings)), map[string]*File{}
+	where := h.address(at.Revision)
+	names, files := []string(nil), map[string]*File{}
 	m := &Model{Source: where}
 	var opened []*os.File
 	m.close = func() error {
@@ -181,16 +204,23 @@ func (h *hubRepo) remote(ctx context.Context, at hub.Repo, listing *hubListing) 
 			err = errors.Join(err, m.Close())
 		}
 	}()
-	for i, s := range listing.Siblings {
-		names[i] = s.Name
-		f := &File{Path: where + "/" + s.Name, Bytes: s.Size, Identity: s.Blob}
+	for _, s := range listing.Siblings {
+		name, inside := s.Name, true
+		if h.folder != "" {
+			name, inside = strings.CutPrefix(s.Name, h.folder+"/")
+		}
+		if !inside {
+			continue
+		}
+		names = append(names, name)
+		f := &File{Path: where + "/" + name, Bytes: s.Size, Identity: s.Blob}
 		if s.LFS != nil {
 			f.SHA256, f.Identity, f.Bytes = parseSHA256(s.LFS.SHA256), s.LFS.SHA256, s.LFS.Size
 		}
 		if f.Bytes < 0 || f.Identity == "" {
 			f.Identity = at.Revision + "/" + s.Name
 		}
-		files[s.Name] = f
+		files[name] = f
 		f.Open = (&hubFile{hub: h, address: h.endpoint + "/" + escaped(at.ID) + "/resolve/" + at.Revision + "/" + escaped(s.Name), bytes: f.Bytes}).open
 	}
 	index, one, err := pick(where, names)

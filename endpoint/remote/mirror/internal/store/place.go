@@ -1,5 +1,5 @@
 // Package store finds models stored as safetensors files in a folder, on the Hugging Face hub, in an OCI registry, or
-// in an S3 bucket.
+// in a bucket of S3 or Google Cloud Storage.
 //
 //	place, err := store.Open("oci://ghcr.io/org/model:v1", store.Options{})
 //	model, err := place.Find(ctx)             // the current version
@@ -86,7 +86,7 @@ type File struct {
 }
 
 // Schemes are the URL schemes that Open accepts.
-var Schemes = []string{"file", "hf", "oci", "s3"}
+var Schemes = []string{"file", "gs", "hf", "oci", "s3"}
 
 // Is reports whether an address has one of the Schemes.
 func Is(address string) bool {
@@ -97,9 +97,9 @@ func Is(address string) bool {
 // Open returns the place with the given address. It does not connect. The caller closes it.
 //
 //	file:///models/llm                a file, an index, or a folder with either
-//	hf://ORG/MODEL[@REVISION]         at the Hugging Face hub
+//	hf://ORG/MODEL[/FOLDER][@REVISION]   at the Hugging Face hub
 //	oci://HOST/REPOSITORY[:TAG|@DIGEST]
-//	s3://BUCKET/KEY                   a file, or a prefix as a folder
+//	s3://BUCKET/KEY, gs://BUCKET/KEY  a file, or a prefix as a folder
 func Open(address string, o Options) (Place, error) {
 	scheme, rest, _ := strings.Cut(address, ":")
 	rest = strings.TrimPrefix(rest, "//")
@@ -118,6 +118,8 @@ func Open(address string, o Options) (Place, error) {
 		return openRegistry(rest, o)
 	case "s3":
 		return openBucket(rest, o)
+	case "gs":
+		return openGoogle(rest, o)
 	}
 	return nil, fmt.Errorf("the source %q must begin with one of %s", address, strings.Join(Schemes, ", "))
 }

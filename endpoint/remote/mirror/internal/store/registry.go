@@ -35,6 +35,9 @@ var (
 	nameAnnotations = []string{"org.cncf.model.filepath", "org.cnai.model.filepath", ocispec.AnnotationTitle}
 )
 
+// unpackAnnotation marks a layer that oras has packed from a folder.
+const unpackAnnotation = "io.deis.oras.content.unpack"
+
 // maxLayers limits the layers of a manifest.
 const maxLayers = 100_000
 
@@ -143,13 +146,15 @@ func (r *registryRepo) model(ctx context.Context, at registry.Reference, manifes
 		}
 		name := path.Base(f.Path)
 		switch {
-		case slices.Contains(configTypes, layer.MediaType) && strings.HasSuffix(name, indexSuffix):
+		case (slices.Contains(configTypes, layer.MediaType) || titled(layer)) && strings.HasSuffix(name, indexSuffix):
 			if m.Index, err = readIndex(ctx, f); err != nil {
 				return nil, err
 			}
-		case slices.Contains(weightTypes, layer.MediaType) && strings.HasSuffix(name, ".safetensors"):
+		case (slices.Contains(weightTypes, layer.MediaType) || titled(layer)) && strings.HasSuffix(name, ".safetensors"):
 			byName[name] = f
 			m.Files = append(m.Files, f)
+		case layer.Annotations[unpackAnnotation] == "true":
+			other = "a packed folder"
 		case strings.Contains(layer.MediaType, ".model.weight.") || strings.Contains(layer.MediaType, "docker.ai.gguf"):
 			other = layer.MediaType
 		}
@@ -175,6 +180,13 @@ func (r *registryRepo) model(ctx context.Context, at registry.Reference, manifes
 		m.Files = append(m.Files, byName[name])
 	}
 	return m, nil
+}
+
+// titled reports whether a layer is a file of an artifact with a name, as the command oras pushes it with any media type.
+// Folders, which oras packs, are not.
+func titled(layer ocispec.Descriptor) bool {
+	return layer.Annotations[ocispec.AnnotationTitle] != "" && layer.Annotations[unpackAnnotation] != "true" &&
+		!strings.HasSuffix(layer.MediaType, "+gzip") && !strings.HasSuffix(layer.MediaType, "+zstd") && !strings.Contains(layer.MediaType, ".model.")
 }
 
 // layer returns a layer as a file.

@@ -1,0 +1,55 @@
+//go:build !nocuda
+
+package command
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/nvml"
+)
+
+// openNVML initialises NVML once. The session lasts as long as the process, because the first initialisation is slow.
+var openNVML = sync.OnceValues(nvml.Open)
+
+// readGPUs returns the GPUs of this host with the processes that hold their memory.
+func readGPUs() ([]gpuUse, error) {
+	session, err := openNVML()
+	if errors.Is(err, nvml.ErrNoLibrary) {
+		return nil, fmt.Errorf("%w: %w", errNoNVML, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	devices, err := session.Devices()
+	if err != nil {
+		return nil, err
+	}
+	list := []gpuUse{}
+	for _, d := range devices {
+		status, err := d.Status()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, newGPUUse(&status))
+	}
+	return list, nil
+}
+
+func newGPUUse(s *nvml.Status) gpuUse {
+	g := gpuUse{
+		Index: s.Index, UUID: strings.TrimPrefix(s.UUID, "GPU-"), Name: s.Name, Temperature: s.Temperature, Watts: s.Watts, Processes: []gpuProcess{},
+	}
+	if s.Memory != nil {
+		g.Total, g.Used = int64(s.Memory.Total), int64(s.Memory.Used)
+	}
+	if s.Busy != nil {
+		g.Busy = &s.Busy.GPU
+	}
+	for _, p := range s.Processes {
+		g.Processes = append(g.Processes, gpuProcess{PID: p.PID, Bytes: p.Bytes, Uses: p.Uses.String(), Command: commandOf(p.PID)})
+	}
+	return g
+}

@@ -1,6 +1,0 @@
-//go:build !race
-
-package attack
-
-// raceDetector reports whether this binary has the race detector.
-const raceDetector = false

@@ -1,0 +1,236 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+)
+
+// HandOver stops changes of the catalog and returns it for a successor: the id of the catalog, and a journal and memory as
+// in a store. id is that of a catalog that is not kept. The caller owns the files, and calls [Models.Left] or
+// [Models.Resume].
+func (m *Models) HandOver(ctx context.Context, id string) (_ string, files map[string]*os.File, err error) {
+	if err := m.changes.close(ctx); err != nil {
+		return "", nil, err
+	}
+	if m.catalogID != "" {
+		id = m.catalogID
+	}
+	if m.keeping == nil {
+		files, err = m.snapshot(id)
+	} else {
+		files, err = m.releaseKept()
+	}
+	if err != nil {
+		return "", nil, errors.Join(err, m.Resume())
+	}
+	return id, files, nil
+}
+
+// Left refuses changes, because a successor serves.
+func (m *Models) Left() { m.changes.open(true) }
+
+// Resume allows changes again after the successor has ended.
+func (m *Models) Resume() error {
+	defer m.changes.open(false)
+	if m.keeping == nil {
+		return nil
+	}
+	return m.keepAgain()
+}
+
+// releaseKept returns the files of the kept catalog, and releases it.
+func (m *Models) releaseKept() (files map[string]*os.File, err error) {
+	k := m.keeping
+	k.finish()
+	files = map[string]*os.File{}
+	name, journal, err := k.Release()
+	if err != nil {
+		return nil, err
+	}
+	files[name] = journal
+	err = m.eachKept(func(_ *module.StateDict, v *keptVersion, memory []*os.File) error {
+		for i, name := range keep.FileNames(v.id, v.files) {
+			own, err := keep.Duplicate(memory[i])
+			if err != nil {
+				return err
+			}
+			files[name] = own
+		}
+		return nil
+	})
+	if err != nil {
+		keep.CloseFiles(files)
+		return nil, err
+	}
+	return files, nil
+}
+
+// eachKept calls visit for each recorded version with the files of its export.
+func (m *Models) eachKept(visit func(sd *module.StateDict, v *keptVersion, memory []*os.File) error) error {
+	m.keeping.mu.Lock()
+	defer m.keeping.mu.Unlock()
+	for sd, v := range m.keeping.by {
+		if out := m.exports.of(sd); out != nil && v.recorded {
+			if err := visit(sd, v, out.Files); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// snapshot returns a journal and the memory of all versions.
+func (m *Models) snapshot(id string) (map[string]*os.File, error) {
+	store := new(keep.Files)
+	defer func() { _ = store.Close() }() // best effort
+	k, err := keep.New(store, id, m.Log, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = k.Close() }() // best effort
+	if _, err = m.recordAll(k, func(_ *module.StateDict, memory []*os.File) (uint64, error) { return k.Put(memory) }); err == nil {
+		err = k.Store()
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, journal, err := k.Release()
+	if err != nil {
+		return nil, err
+	}
+	journal.Close() // the store has another one
+	return store.Stored()
+}
+
+// recordAll records all versions of the catalog in k, after put has stored their memory. It returns their ids.
+func (m *Models) recordAll(k *keep.Keep, put func(*module.StateDict, []*os.File) (id uint64, err error)) (map[*module.StateDict]*keptVersion, error) {
+	ids := map[*module.StateDict]*keptVersion{}
+	last, floor := m.Catalog.Numbers()
+	withdrawn := ""
+	err := m.Catalog.Versions(func(v catalog.Version) error {
+		if withdrawn != "" && (v.Name != withdrawn || !v.Withdrawn) {
+			if err := k.Withdrawn(withdrawn); err != nil {
+				return err
+			}
+			withdrawn = ""
+		}
+		out := m.exports.of(v.StateDict)
+		if out == nil || len(out.Files) != len(out.Handles) {
+			m.Log.Warn("a version is not handed over: its memory has no descriptor", "name", v.Name, "version", v.Version)
+			return nil
+		}
+		id, err := put(v.StateDict, out.Files)
+		if errors.Is(err, errors.ErrUnsupported) {
+			m.Log.Warn("a version is not kept: the store cannot have its memory", "name", v.Name, "version", v.Version, "error", err)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		job := m.digests.job(v.StateDict)
+		fields := keptFields(&Publication{Name: v.Name, Origin: v.Origin, SourceID: out.SourceID, Digests: job != nil}, out)
+		fields.Number, fields.At, fields.Retain = v.Version, v.Origin.At.UnixNano(), encodeRetention(v.Retain)
+		if err := k.Published(id, fields, len(out.Files)); err != nil {
+			return err
+		}
+		ids[v.StateDict] = &keptVersion{id: id, recorded: true, files: len(out.Files)}
+		if tensors := job.computed(); tensors != nil {
+			if err := k.Digested(id, tensors); err != nil {
+				return err
+			}
+		}
+		if v.Withdrawn {
+			withdrawn = v.Name
+		}
+		return nil
+	})
+	if err == nil && withdrawn != "" {
+		err = k.Withdrawn(withdrawn)
+	}
+	for name, number := range last {
+		if err == nil {
+			err = k.Number(name, number)
+		}
+	}
+	if err == nil && floor > 0 {
+		err = k.Number("", floor)
+	}
+	return ids, err
+}
+
+// keepAgain records all versions in a new journal. A successor that failed may have changed the old one. Memory that is
+// still in the store under its id is not stored again.
+func (m *Models) keepAgain() error {
+	before := m.keeping.Keep
+	garbage := map[string]bool{}
+	for _, name := range before.Names() {
+		garbage[name] = true
+	}
+	if err := before.Close(); err != nil {
+		return err
+	}
+	names, err := keep.Names(m.store)
+	if err != nil {
+		return err
+	}
+	stored := map[string]bool{}
+	for _, name := range names {
+		garbage[name], stored[name] = true, true
+	}
+	k, err := keep.New(m.store, m.catalogID, m.Log, slices.Collect(maps.Keys(garbage)))
+	if err != nil {
+		return fmt.Errorf("keep the versions again: %w", err)
+	}
+	ids, err := m.recordAll(k, func(sd *module.StateDict, memory []*os.File) (uint64, error) {
+		v := m.keeping.of(sd)
+		if v == nil || !v.recorded || slices.ContainsFunc(keep.FileNames(v.id, v.files), func(name string) bool { return !stored[name] }) {
+			return k.Put(memory)
+		}
+		for _, name := range keep.FileNames(v.id, v.files) {
+			delete(garbage, name)
+		}
+		return v.id, nil
+	})
+	if err == nil {
+		err = k.Store()
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("keep the versions again: %w", err), k.Close())
+	}
+	m.keeping.replace(k, ids)
+	return m.store.Remove(slices.Collect(maps.Keys(garbage))...)
+}
+
+// AdoptHanded is [Models.Adopt] for what a predecessor in another process hands over. It takes the files. own is the store
+// of this server; nil for none. It fails if a version cannot be mapped, because the predecessor can continue.
+func (m *Models) AdoptHanded(id string, files map[string]*os.File, own keep.Store) ([]Adopted, error) {
+	kept, versions, numbers, err := keep.Open(&keep.Handed{Own: own, Files: files}, m.Log)
+	if err != nil {
+		return nil, fmt.Errorf("adopt the versions of the predecessor: %w", err)
+	}
+	if m.catalogID = id; own != nil {
+		m.keep(kept, own)
+	}
+	list, lost := m.adoptAll(versions, numbers)
+	if own == nil {
+		err = kept.Close()
+	}
+	if lost > 0 {
+		err = fmt.Errorf("%d versions of the predecessor cannot be mapped; the log has the reasons", lost)
+	}
+	return list, err
+}
+
+// keep records changes in k from now on.
+func (m *Models) keep(k *keep.Keep, store keep.Store) {
+	m.keeping = &keeping{Keep: k, log: m.Log, by: map[*module.StateDict]*keptVersion{}}
+	m.store, m.catalogID = store, k.Catalog()
+}

@@ -1,0 +1,240 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+)
+
+// Directory is a store of files in a directory that no other program uses. It needs no process, so it also works in a
+// container whose end kills all its processes.
+//
+// It copies memory, because the kernel seals only memory without a path: a reader could not check that a file keeps its
+// size and its bytes. Put writes a copy into the directory, and Stored copies files back into new sealed memory. In a
+// tmpfs each version is in memory twice; on a disk, the versions survive a restart of the host. Its methods are safe for
+// concurrent use.
+type Directory struct {
+	path   string
+	device uint64 // of the directory's file system
+}
+
+// OpenDirectory opens the directory at the path, and creates it if its parent exists. It fails if other users can enter
+// the directory, or if its file system has no unnamed files (O_TMPFILE: tmpfs, ext4, xfs and btrfs have them).
+func OpenDirectory(path string) (*Directory, error) {
+	path, err := filepath.Abs(path)
+	if err == nil {
+		err = os.Mkdir(path, 0o700)
+	}
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return nil, &os.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return nil, &os.PathError{Op: "open", Path: path, Err: unix.ENOTDIR}
+	case int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0:
+		return nil, fmt.Errorf("%w: %s belongs to uid %d with mode %#o; use a directory of uid %d with mode 0700",
+			os.ErrPermission, path, st.Uid, st.Mode&0o777, os.Geteuid())
+	}
+	d := &Directory{path: path, device: uint64(st.Dev)}
+	f, err := d.Create()
+	if err != nil {
+		return nil, err
+	}
+	return d, f.Close()
+}
+
+// Create returns a new file without a name. Put gives it one. It is then part of the store: bytes that are written into it
+// later are stored too. The caller owns it.
+func (d *Directory) Create() (*os.File, error) { return d.create(unix.O_DSYNC) }
+
+func (d *Directory) create(flags int) (*os.File, error) {
+	fd, err := unix.Open(d.path, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC|flags, 0o600)
+	if err != nil {
+		return nil, &os.PathError{Op: "create a file in", Path: d.path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), d.path), nil
+}
+
+// file returns the path of the file of a name.
+func (d *Directory) file(name string) string { return filepath.Join(d.path, fdPrefix+name) }
+
+// Put stores a copy of the memory of f, or f itself if Create has returned it. It borrows f. It fails with
+// [errors.ErrUnsupported] if f is no host memory.
+func (d *Directory) Put(name string, f *os.File) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !d.created(info) {
+		file, err := d.copyOf(f, info)
+		if err != nil {
+			return fmt.Errorf("copy %s into %s: %w", name, d.path, err)
+		}
+		defer file.Close()
+		f = file
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		failed = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, d.file(name), unix.AT_SYMLINK_FOLLOW)
+	}); err != nil {
+		return err
+	}
+	if failed != nil {
+		return &os.PathError{Op: "link", Path: d.file(name), Err: failed}
+	}
+	return d.sync()
+}
+
+// created reports whether a file was returned by Create and has no name yet.
+func (d *Directory) created(info os.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && uint64(st.Dev) == d.device && st.Nlink == 0 && info.Mode().IsRegular()
+}
+
+// copyOf returns a new file with the bytes of sealed memory. The caller owns it.
+func (d *Directory) copyOf(memory *os.File, info os.FileInfo) (_ *os.File, err error) {
+	const sizes = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	if seals, err := control(memory, unix.F_GET_SEALS, 0); err != nil || seals&sizes != sizes || !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%w: a directory keeps only sealed host memory", errors.ErrUnsupported)
+	}
+	file, err := d.create(0)
+	if err != nil {
+		return nil, err
+	}
+	if err = copyBytes(file, memory, info.Size()); err == nil {
+		err = file.Sync()
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// sync writes the directory to its disk.
+func (d *Directory) sync() error {
+	dir, err := os.Open(d.path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// Remove removes the files of the names. Unknown names are no error.
+func (d *Directory) Remove(names ...string) error {
+	var failed []error
+	for _, name := range names {
+		err := checkName(name)
+		if err == nil {
+			err = os.Remove(d.file(name))
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// Names returns the names of all files of the store. Other files in the directory are left alone.
+func (d *Directory) Names() ([]string, error) {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if name, ours := strings.CutPrefix(e.Name(), fdPrefix); ours && checkName(name) == nil && e.Type().IsRegular() {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// Has reports whether f is the file of the name, not a copy of it.
+func (d *Directory) Has(name string, f *os.File) bool {
+	stored, err := os.Lstat(d.file(name))
+	if err != nil {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && os.SameFile(stored, info)
+}
+
+// Stored returns the files that are written in place, whose names begin with j, and sealed copies of all others. The
+// caller owns them. It fails with [endpoint.ErrInUse] if another process has locked one of the former.
+func (d *Directory) Stored() (map[string]*os.File, error) {
+	names, err := d.Names()
+	if err != nil {
+		return nil, err
+	}
+	stored := map[string]*os.File{}
+	fail := func(err error) (map[string]*os.File, error) {
+		for _, f := range stored {
+			f.Close()
+		}
+		return nil, err
+	}
+	var memory []string
+	for _, name := range names {
+		if !strings.HasPrefix(name, "j") {
+			memory = append(memory, name)
+			continue
+		}
+		f, err := os.OpenFile(d.file(name), os.O_RDWR|unix.O_DSYNC|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return fail(err)
+		}
+		stored[name] = f
+		if err := inUse(f); err != nil {
+			return fail(err)
+		}
+	}
+	for i, r := range copyAll(memory, func(name string) (*os.File, error) { return sealedCopy(d.file(name)) }) {
+		if r.file != nil {
+			stored[memory[i]] = r.file
+		}
+		err = errors.Join(err, r.err)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return stored, nil
+}
+
+// Close does nothing: the files stay.
+func (d *Directory) Close() error { return nil }
+
+// inUse returns an error if another process has locked a file.
+func inUse(f *os.File) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	holder := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = unix.FcntlFlock(fd, unix.F_GETLK, &holder) }); err != nil {
+		return err
+	}
+	if failed == nil && holder.Type != unix.F_UNLCK {
+		return fmt.Errorf("%w: process %d uses %s", status.ErrInUse, holder.Pid, f.Name())
+	}
+	return os.NewSyscallError("look up a lock", failed)
+}

@@ -1,0 +1,135 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/access"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+)
+
+// Allow returns nil if the sender of a request has a right to a model or a function of the owner. An empty name means
+// any of them. Otherwise the error is admission.ErrReadOnly or admission.ErrRight.
+func (e *Env) Allow(ctx context.Context, right access.Right, name string) error {
+	setTarget(ctx, name)
+	if (right == access.Publish || right == access.Withdraw) && e.ReadOnly {
+		return e.refusedBy(right.String(), errReadOnlyGateway)
+	}
+	return e.refusedBy(right.String(), admission.Sender(ctx).Allow(right, name))
+}
+
+// RequestLimit returns the limit of one request of the sender that is held in memory: its quota of a message, or
+// MaxRequest.
+func (e *Env) RequestLimit(ctx context.Context) int64 {
+	return admission.Sender(ctx).MessageLimit(e.MaxRequest)
+}
+
+// AllowControl returns nil if the sender may change what the gateway does for all clients: load and unload functions,
+// and register shared memory.
+func (e *Env) AllowControl(ctx context.Context) error {
+	if e.ReadOnly {
+		return e.refusedBy("control", errReadOnlyGateway)
+	}
+	return e.refusedBy("control", admission.Sender(ctx).AllowControl())
+}
+
+// AllowChange returns nil if the sender and the gateway are not read-only.
+func (e *Env) AllowChange(ctx context.Context) error {
+	if e.ReadOnly {
+		return e.refusedBy("change", errReadOnlyGateway)
+	}
+	return e.refusedBy("change", admission.Sender(ctx).AllowChange())
+}
+
+var errReadOnlyGateway = fmt.Errorf("%w: the gateway runs with --read-only", admission.ErrReadOnly)
+
+func (e *Env) refusedBy(right string, err error) error {
+	if err != nil && e.refusals != nil {
+		e.refusals.WithLabelValues(right).Inc()
+	}
+	return err
+}
+
+func newRefusals(registry prometheus.Registerer) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sharedtensor_gateway_refusals_total", Help: "Requests refused because the client lacks a right, by right.",
+	}, []string{"right"})
+	registry.MustRegister(c)
+	return c
+}
+
+// Changes in the audit log.
+const (
+	ChangePublish    = "publish"
+	ChangeWithdraw   = "withdraw"
+	ChangeInvalidate = "invalidate"
+	ChangeCancel     = "cancel"
+	ChangeLoad       = "load"
+	ChangeUnload     = "unload"
+	ChangeRegister   = "register shared memory"
+	ChangeUnregister = "unregister shared memory"
+)
+
+// Audited writes one line about a change that the sender of a request has made, with the name of its token or
+// certificate. attrs are pairs for slog.
+func (e *Env) Audited(ctx context.Context, change string, attrs ...any) {
+	if e.audit != nil {
+		audit(ctx, e.audit, admission.Sender(ctx), change, attrs...)
+	}
+}
+
+func audit(ctx context.Context, log *slog.Logger, id Identity, change string, attrs ...any) {
+	attrs = append([]any{"change", change, "identity", id.Name, "method", id.Method}, attrs...)
+	if id.ID != "" {
+		attrs = append(attrs, "token_id", id.ID)
+	}
+	if peer := admission.PeerFrom(ctx); peer != nil {
+		attrs = append(attrs, "remote", peer.String())
+	}
+	if trace := traceID(ctx); trace != "" {
+		attrs = append(attrs, "trace_id", trace)
+	}
+	log.Info("audit", attrs...)
+}
+
+// openLogs opens the audit log and the access log. Without files, their lines go to the gateway's log.
+func (g *Gateway) openLogs(context.Context) (func() error, error) {
+	g.audit, g.access = g.log, g.log
+	var files []*os.File
+	closeAll := func() error {
+		var errs []error
+		for _, f := range files {
+			errs = append(errs, f.Close())
+		}
+		return errors.Join(errs...)
+	}
+	open := func(flag, path string) (*slog.Logger, error) {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", flag, err)
+		}
+		files = append(files, f)
+		return slog.New(slog.NewJSONHandler(f, nil)), nil
+	}
+	var err error
+	if g.config.Audit != "" {
+		if g.audit, err = open("audit", g.config.Audit); err != nil {
+			return closeAll, err
+		}
+	}
+	switch g.config.AccessLog {
+	case "":
+	case Off:
+		g.access = slog.New(slog.DiscardHandler)
+	default:
+		if g.access, err = open("access-log", g.config.AccessLog); err != nil {
+			return closeAll, err
+		}
+	}
+	return closeAll, nil
+}

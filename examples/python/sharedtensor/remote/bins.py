@@ -1,0 +1,535 @@
+"""Named bins of values on NATS JetStream.
+
+>>> from sharedtensor.remote.bins import Store
+>>> async with await Store.open("nats://gpu7:4222") as store:
+...     await store.append("episodes", {"obs": obs, "reward": 12})
+...     items = await store.take("episodes", wait=30)
+...     async for event in store.listen("episodes"): print(event.items)
+
+`TensorShare` is the same for programs without asyncio, with the interface of tensorshare. The format is that of
+endpoint/remote/bins/FORMAT.md, so that programs in Go use the same bins. No value is pickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import re
+import time
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import frameworks
+from ..errors import (
+    ConfigurationError,
+    ConnectionLostError,
+    InvalidArgumentError,
+    ProtocolError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from ..frameworks import Framework
+from . import payloads
+
+try:
+    import nats
+    from nats.js import api
+    from nats.js.errors import APIError, NotFoundError
+except ImportError as err:
+    raise ConfigurationError(f"nats-py is not installed here ({err}): install sharedtensor[remote-nats]") from None
+
+Stored = tuple[int, dict[str, str], bytes]
+"""An item as it was read: sequence number, headers and inline body."""
+_StoredList = list[Stored]
+_Items = list["Item"]
+_Sequences = list[int]
+
+_INLINE = 256 << 10  # bytes of a body in its message
+_TIMEOUT = 10.0
+_ATTEMPTS = 5
+_FULL, _CONFLICT = 10077, 10071
+
+
+@dataclass(frozen=True)
+class Item:
+    """A value of a bin.
+
+    :ivar sequence: orders all items of a namespace.
+    :ivar meta: texts of the writer.
+    :ivar put: whether it replaced earlier items; otherwise it was appended.
+    """
+
+    value: Any
+    sequence: int
+    type: str = ""
+    meta: dict[str, str] | None = None
+    put: bool = False
+
+
+@dataclass(frozen=True)
+class Event:
+    """A change of a bin.
+
+    :ivar op: put, append, take or delete.
+    :ivar items: the number of items after it.
+    """
+
+    bin: str
+    op: str
+    items: int
+    sequence: int
+
+
+class Store:
+    """The bins of a namespace. `open` returns one."""
+
+    def __init__(self, conn: Any, namespace: str, framework: Framework, own: bool) -> None:
+        self.conn = conn
+        self.namespace = namespace
+        self.framework = framework
+        self._own = own
+        self._js = conn.jetstream(timeout=_TIMEOUT)
+        self.stream = f"BINS_{namespace}"
+
+    @classmethod
+    async def open(
+        cls,
+        server: Any = "nats://127.0.0.1:4222",
+        *,
+        namespace: str = "default",
+        framework: str | None = None,
+        **options: Any,
+    ) -> Store:
+        """Connects, and creates the namespace if it is missing.
+
+        :param server: a URL, or a connection of nats-py, which stays open.
+        :param framework: "torch" or "numpy", of received tensors; torch if it is installed.
+        :param options: of `nats.connect`, such as `token`, `tls` and `user_credentials`.
+        """
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", namespace):
+            raise InvalidArgumentError(f"namespace {namespace!r}: use 1 to 64 letters, digits, '-' and '_'")
+        own = isinstance(server, (str, list))
+        chosen = frameworks.choose(framework)
+        store = cls(await connect(server, **options) if own else server, namespace, chosen, own)
+        try:
+            await create_stream(
+                store._js, store.stream, f"bin.{namespace}.>", f"bin-take.{namespace}.>", rollup=True, ttl=True
+            )
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def put(self, bin: str, value: Any, *, meta: Mapping[str, str] | None = None) -> int:
+        """Replaces all items of a bin by a value and returns its sequence number."""
+        return await self.write(bin, "put", *payloads.encode(value), meta=meta)
+
+    async def append(self, bin: str, value: Any, *, meta: Mapping[str, str] | None = None) -> int:
+        """Adds a value to a bin and returns its sequence number."""
+        return await self.write(bin, "append", *payloads.encode(value), meta=meta)
+
+    async def write(
+        self,
+        bin: str,
+        op: str,
+        media_type: str,
+        body: bytes,
+        *,
+        meta: Mapping[str, str] | None = None,
+        last: int | None = None,
+    ) -> int:
+        """Writes a body: "put" or "append".
+
+        :param last: the sequence number that the newest item of the bin must have.
+
+        Raises ResourceExhaustedError if the namespace is full, and ConflictError for `last`.
+        """
+        headers = {"Nats-Rollup": "sub"} if op == "put" else {}
+        if last is not None:
+            headers["Nats-Expected-Last-Subject-Sequence"] = str(last)
+        return await write(self._js, self.stream, self.subject(bin), op, media_type, body, meta or {}, headers)
+
+    async def peek(self, bin: str) -> _Items:
+        """Returns the items of a bin."""
+        stored, _ = await self._read(bin)
+        return [await self._load(one) for one in stored]
+
+    async def take(self, bin: str, max: int = 0, *, wait: float | None = None) -> _Items:
+        """Returns and removes the items of a bin. Each is delivered to one taker at most.
+
+        :param max: of the oldest items; 0 for all.
+        :param wait: seconds to wait for an item. The result is empty if there is none.
+        """
+        items = await self._take(bin, max)
+        if items or not wait:
+            return items
+        until = time.monotonic() + wait
+        async with contextlib.aclosing(self.listen(bin, initial=True)) as events:
+            while True:
+                try:  # only waiting is cancelled: a take that is cancelled could lose its items
+                    event = await asyncio.wait_for(anext(events), until - time.monotonic())
+                except (asyncio.TimeoutError, TimeoutError):
+                    return []
+                if event.items and (items := await self._take(bin, max)):
+                    return items
+
+    async def _take(self, bin: str, max: int) -> _Items:
+        while True:
+            stored, before = await self._read(bin)
+            stored = stored[:max] if max else stored
+            if not stored:
+                return []
+            items = [await self._load(one) for one in stored]
+            try:
+                await self._claim(bin, "take", stored, before)
+            except ConflictError:
+                continue  # another taker was first
+            return items
+
+    async def delete(self, bin: str) -> None:
+        """Removes all items of a bin."""
+        while True:
+            stored, before = await self._read(bin)
+            if not stored:
+                return
+            with contextlib.suppress(ConflictError):
+                await self._claim(bin, "delete", stored, before)
+                return
+
+    async def list(self) -> dict[str, int]:
+        """Returns the number of items of each bin."""
+        info = await self._js._api_request(
+            f"$JS.API.STREAM.INFO.{self.stream}", json.dumps({"subjects_filter": f"*.{self.namespace}.>"}).encode()
+        )
+        subjects = info["state"].get("subjects") or {}
+        prefix, taken = f"bin.{self.namespace}.", f"bin-take.{self.namespace}."
+        found = {}
+        for subject, count in subjects.items():
+            if not subject.startswith(prefix):
+                continue
+            bin = unescape(subject.removeprefix(prefix))
+            if taken + subject.removeprefix(prefix) in subjects:
+                count = len((await self._read(bin))[0])
+            if count:
+                found[bin] = int(count)
+        return found
+
+    async def listen(self, bin: str, *, initial: bool = False) -> AsyncGenerator[Event, None]:
+        """Yields an event for each change of a bin, in order. Changes during a lost connection may be one event.
+
+        :param initial: whether the first event has the present number of items.
+        """
+        last = int((await self._js.stream_info(self.stream)).state.last_seq)
+        if initial:
+            yield Event(bin, "", len((await self._read(bin))[0]), last)
+        held: _Sequences = []
+        async with contextlib.aclosing(self._follow(bin)) as messages:
+            async for subject, headers, sequence in messages:
+                op, before = headers.get("Bin-Op", ""), len(held)
+                if subject.startswith("bin-take."):
+                    held = [one for one in held if one > int(headers.get("Bin-Up-To", "0"))]
+                else:
+                    held = [sequence] if op == "put" else [*held, sequence]
+                if op == "settled":
+                    if before == len(held):
+                        continue
+                    op = headers.get("Bin-Claim", "take")  # its claim was not received
+                if sequence > last:
+                    yield Event(bin, op, len(held), sequence)
+
+    async def _follow(self, bin: str) -> AsyncGenerator[tuple[str, dict[str, str], int], None]:
+        """Yields subject, headers and sequence number of each message of a bin, from the first one on."""
+        following = 1
+        while True:
+            reconnects = self.conn.stats["reconnects"]
+            try:
+                changes = await self._js.subscribe(
+                    f"*.{self.namespace}.{escape(bin)}",
+                    stream=self.stream,
+                    ordered_consumer=True,
+                    config=api.ConsumerConfig(
+                        deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=following, headers_only=True
+                    ),
+                )
+            except (APIError, nats.errors.Error, OSError) as err:
+                if self.conn.is_closed:
+                    raise UnavailableError("the connection is closed") from err
+                await asyncio.sleep(0.2)
+                continue
+            try:
+                # A server that was restarted has no consumer any more.
+                while self.conn.stats["reconnects"] == reconnects:
+                    try:
+                        message = await changes.next_msg(timeout=1)
+                    except nats.errors.TimeoutError:
+                        continue
+                    following = message.metadata.sequence.stream + 1
+                    yield message.subject, dict(message.headers or {}), following - 1
+            except nats.errors.Error as err:
+                if self.conn.is_closed:
+                    raise UnavailableError("the connection is closed") from err
+            finally:
+                with contextlib.suppress(Exception):
+                    await changes.unsubscribe()
+
+    async def close(self) -> None:
+        """Closes the connection, unless it was passed to `open`."""
+        if self._own:
+            await self.conn.close()
+
+    async def __aenter__(self) -> Store:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def subject(self, bin: str, root: str = "bin") -> str:
+        """Returns the subject of a bin, or with "bin-take" that of its claims."""
+        return f"{root}.{self.namespace}.{escape(bin)}"
+
+    async def _read(self, bin: str) -> tuple[_StoredList, int]:
+        """Returns the items as sequence number, headers and inline body, and the number of the newest claim."""
+        items: _StoredList = []
+        claim, start = 0, 1
+        while True:
+            inbox = self.conn.new_inbox()
+            answers = await self.conn.subscribe(inbox)
+            query = {
+                "seq": start,
+                "next_by_subj": f"*.{self.namespace}.{escape(bin)}",
+                "batch": 512,
+                "max_bytes": 8 << 20,
+            }
+            try:
+                await self.conn.publish(f"$JS.API.DIRECT.GET.{self.stream}", json.dumps(query).encode(), reply=inbox)
+                got = 0
+                while True:
+                    message = await answers.next_msg(timeout=_TIMEOUT)
+                    headers = dict(message.headers or {})
+                    if headers.get("Status"):
+                        break
+                    got += 1
+                    sequence = int(headers["Nats-Sequence"])
+                    start = sequence + 1
+                    if headers["Nats-Subject"].startswith("bin-take."):
+                        claim = sequence
+                        items = [one for one in items if one[0] > int(headers.get("Bin-Up-To", "0"))]
+                        continue
+                    if headers.get("Bin-Op") == "put":
+                        items = []
+                    items.append((sequence, headers, message.data))
+            except nats.errors.TimeoutError as err:
+                raise UnavailableError(f"the bin {bin!r} cannot be read: no answer") from err
+            finally:
+                with contextlib.suppress(Exception):
+                    await answers.unsubscribe()
+            if headers["Status"] not in ("204", "404"):
+                raise ProtocolError(f"the bin {bin!r} cannot be read: {headers.get('Description', headers['Status'])}")
+            if not got or headers.get("Nats-Num-Pending", "0") == "0":
+                return items, claim
+
+    async def _load(self, stored: Stored) -> Item:
+        sequence, headers, data = stored
+        body = await load(self._js, self.stream, headers, data)
+        media_type = unquote(headers.get("Bin-Type", ""))
+        meta = json.loads(unquote(headers["Bin-Meta"])) if "Bin-Meta" in headers else {}
+        if headers.get("Bin-List") == "1":
+            media_type = payloads.JSON
+        value = payloads.decode(media_type, body, self.framework)
+        return Item(value, sequence, media_type, meta, headers.get("Bin-Op") == "put")
+
+    async def _claim(self, bin: str, op: str, stored: _StoredList, before: int) -> None:
+        up_to = stored[-1][0]
+        common = {"Bin-Up-To": str(up_to), "Bin-Items": str(len(stored)), "Nats-Rollup": "sub"}
+        claim = {"Bin-Op": op, "Bin-Before": str(before), **common}
+        sequence = await publish(self._js, self.subject(bin, "bin-take"), b"", {**claim, **_expect(before)})
+        await self._js.purge_stream(self.stream, subject=self.subject(bin), seq=up_to + 1)
+        settled = {
+            "Bin-Op": "settled",
+            "Bin-Before": str(sequence),
+            "Bin-Claim": op,
+            "Bin-Since": str(before),
+            **common,
+        }
+        with contextlib.suppress(ConflictError):  # a newer claim, whose taker settles it
+            headers = {**settled, "Nats-TTL": "5m", **_expect(sequence)}
+            await publish(self._js, self.subject(bin, "bin-take"), b"", headers)
+        for _, headers, _ in stored:
+            if "Bin-Object" in headers:
+                with contextlib.suppress(NotFoundError):
+                    await (await self._js.object_store(self.stream)).delete(headers["Bin-Object"])
+
+
+class ConflictError(InvalidArgumentError):
+    """The bin has changed since it was read."""
+
+
+async def connect(server: str | list[str], **options: Any) -> Any:
+    """Returns a connection that reconnects without an end.
+
+    :param wait: seconds for the first connection, 10 by default. Other options are those of `nats.connect`.
+
+    Raises UnavailableError if no server answers.
+    """
+    given = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.5, "connect_timeout": 5, **options}
+    wait = given.pop("wait", 10.0)
+    given.setdefault("error_cb", _ignore)
+    try:
+        return await asyncio.wait_for(nats.connect(server, **given), wait)
+    except (OSError, nats.errors.Error, asyncio.TimeoutError) as err:
+        raise UnavailableError(f"cannot connect to {server}: {err or type(err).__name__}") from err
+
+
+async def _ignore(_: Exception) -> None:
+    """Replaces nats-py's log of each lost connection: requests raise their own errors."""
+
+
+async def create_stream(
+    js: Any, name: str, *subjects: str, rollup: bool = False, ttl: bool = False, **more: Any
+) -> None:
+    """Creates a stream if it is missing."""
+    try:
+        await js.stream_info(name)
+        return
+    except NotFoundError:
+        pass
+    config = api.StreamConfig(
+        name=name,
+        subjects=list(subjects),
+        discard=api.DiscardPolicy.NEW,
+        allow_rollup_hdrs=rollup,
+        allow_direct=True,
+        allow_msg_ttl=ttl,
+        duplicate_window=120,
+        **more,
+    )
+    try:
+        await js.add_stream(config)
+    except APIError as err:
+        raise ConfigurationError(f"the stream {name} cannot be created: {err.description}") from err
+
+
+async def write(
+    js: Any,
+    stream: str,
+    subject: str,
+    op: str,
+    media_type: str,
+    body: bytes,
+    meta: Mapping[str, str],
+    headers: Mapping[str, str],
+    id: str = "",
+) -> int:
+    """Writes an item of a bin or a queue and returns its sequence number."""
+    headers = {"Bin-Op": op, "Bin-Size": str(len(body)), **headers}
+    if media_type:
+        headers["Bin-Type"] = quote(media_type)
+    if meta:
+        headers["Bin-Meta"] = quote(json.dumps(dict(meta)))
+    if len(body) > _INLINE:
+        store = await objects(js, stream)
+        headers["Bin-Object"] = uuid.uuid4().hex
+        headers["Bin-Sha256"] = hashlib.sha256(body).hexdigest()
+        await store.put(headers["Bin-Object"], body)
+        body = b""
+    return await publish(js, subject, body, headers, id)
+
+
+async def objects(js: Any, bucket: str) -> Any:
+    """Returns an object store, which is created if it is missing."""
+    try:
+        return await js.object_store(bucket)
+    except NotFoundError:
+        return await js.create_object_store(bucket=bucket)
+
+
+async def load(js: Any, stream: str, headers: Mapping[str, str], data: bytes) -> bytes:
+    """Returns the whole body of an item. Raises ProtocolError if it is damaged."""
+    if "Bin-Object" in headers:
+        try:
+            data = (await (await js.object_store(stream)).get(headers["Bin-Object"])).data or b""
+        except NotFoundError as err:
+            raise ProtocolError("the body of an item is gone") from err
+        if hashlib.sha256(data).hexdigest() != headers.get("Bin-Sha256"):
+            raise ProtocolError("the body of an item has another digest")
+    if str(len(data)) != headers.get("Bin-Size"):
+        raise ProtocolError("the body of an item has another size")
+    return data
+
+
+async def publish(js: Any, subject: str, body: bytes, headers: Mapping[str, str], id: str = "") -> int:
+    """Publishes a message once, also if an answer is lost, and returns its sequence number.
+
+    Raises ConflictError, ResourceExhaustedError, or ConnectionLostError if no answer arrives.
+    """
+    headers = {**headers, "Nats-Msg-Id": id or uuid.uuid4().hex}
+    for attempt in range(_ATTEMPTS):
+        try:
+            return int((await js.publish(subject, body, headers=headers)).seq)
+        except APIError as err:
+            if err.err_code == _CONFLICT:
+                raise ConflictError(f"{subject} has changed") from err
+            if err.err_code == _FULL:
+                raise ResourceExhaustedError(f"{subject} is full") from err
+            raise ProtocolError(f"{subject}: {err.description}") from err
+        except (nats.errors.Error, asyncio.TimeoutError, OSError) as err:
+            if attempt + 1 == _ATTEMPTS or isinstance(err, nats.errors.ConnectionClosedError):
+                raise ConnectionLostError(f"{subject}: no answer, so the message may be stored") from err
+            await asyncio.sleep(min(0.2 * 2**attempt, 2))
+    raise AssertionError("unreachable")
+
+
+def _expect(sequence: int) -> dict[str, str]:
+    return {"Nats-Expected-Last-Subject-Sequence": str(sequence)}
+
+
+def escape(name: str) -> str:
+    """Returns the name of a bin as a part of a subject. Raises InvalidArgumentError for names that are not allowed."""
+    if not 1 <= len(name.encode()) <= 200 or "" in name.split("."):
+        raise InvalidArgumentError(f"bin {name!r}: use 1 to 200 bytes, with dots only between its parts")
+    return "".join(chr(c) if re.fullmatch(r"[A-Za-z0-9_.-]", chr(c)) else f"%{c:02X}" for c in name.encode())
+
+
+def unescape(text: str) -> str:
+    """Returns the name of the bin with this part of a subject."""
+    plain = re.sub(rb"%([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), text.encode())
+    return plain.decode("utf-8", "replace")
+
+
+def quote(text: str) -> str:
+    """Returns a string literal of Go in ASCII."""
+    out = []
+    for c in text:
+        if c in '"\\':
+            out.append("\\" + c)
+        elif " " <= c <= "~":
+            out.append(c)
+        else:
+            out.append(f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}")
+    return '"' + "".join(out) + '"'
+
+
+_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", '"': '"', "\\": "\\", "'": "'"}
+
+
+def unquote(text: str) -> str:
+    """Returns the text of a string literal of Go. Raises ProtocolError."""
+    if not text:
+        return ""
+    pattern = r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(.))"
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"':
+        raise ProtocolError("a header is no quoted string")
+
+    def plain(m: re.Match[str]) -> str:
+        code = m[1] or m[2] or m[3]
+        if code:
+            return chr(int(code, 16))
+        if m[4] not in _ESCAPES:
+            raise ProtocolError("a header has an unknown escape")
+        return _ESCAPES[m[4]]
+
+    return re.sub(pattern, plain, text[1:-1])

@@ -1,0 +1,58 @@
+//go:build !nocuda
+
+package tensor_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+const scalePTX = ".version 7.0\n.target sm_50\n.visible .entry scale(.param .u64 p, .param .f32 a, .param .u32 n) { ret; }\n"
+
+// A tensor is an argument of kernels: they see its elements, not the memory before them.
+func TestTensorAsKernelArgument(t *testing.T) {
+	t.Parallel()
+	fake := cudatest.Start(t, cudatest.Options{Devices: 2, Memory: 64 << 20})
+	fake.Leaks(t)
+	dev, err := cuda.Open(0)
+	require.NoError(t, err)
+	defer dev.Close()
+	module, err := dev.LoadModule([]byte(scalePTX))
+	require.NoError(t, err)
+	defer module.Close()
+	f, err := module.Function("scale")
+	require.NoError(t, err)
+	type arguments struct {
+		P *tensor.Tensor
+		A float32
+		N int
+	}
+	scale, err := cuda.KernelOf[arguments](f)
+	require.NoError(t, err)
+
+	x, err := tensor.FromSlice(dev, tensor.Shape{2, 2}, []float32{1, 2, 3, 4})
+	x = closing(t, x, err)
+	row, err := x.Select(0, 1)
+	row = closing(t, row, err)
+	cfg := cuda.LaunchConfig{Block: cuda.Dim3{X: 2}}
+	require.NoError(t, scale.Launch(cfg, arguments{row, 10, 2}))
+	require.NoError(t, f.Launch(cfg, row, float32(2), 1))
+	got, err := tensor.Float32s(x)
+	require.NoError(t, err)
+	require.Equal(t, []float32{1, 2, 60, 40}, got)
+
+	column, err := x.Select(1, 0)
+	column = closing(t, column, err)
+	require.ErrorIs(t, scale.Launch(cfg, arguments{column, 1, 1}), driver.ErrInvalid, "not contiguous")
+	closed, err := tensor.FromSlice(dev, tensor.Shape{1}, []float32{1})
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	require.ErrorIs(t, scale.Launch(cfg, arguments{closed, 1, 1}), os.ErrClosed)
+}
