@@ -149,6 +149,7 @@ type PublishOptions struct {
 	// one. Nil leaves it. Owners that do not support it ignore it.
 	Retain *Retention
 	// SourceID identifies the content of the source, for example the size and modification time of a file. A server
-	// keeps it with the version ([ServerOptions.Keep], [Server.Adopted]). Clients do not send it.
+	// keeps it with the version ([ServerOptions.Keep], [Server.Adopted]). A version without one inherits that of the
+	// version it replaces. Clients do not send it.
 	SourceID string
 }

@@ -86,8 +86,10 @@ type AdoptedVersion struct {
 	Name    string
 	Version uint64
 	Current bool
-	// Source and SourceID are those of its publication.
-	Source, SourceID string
+	// Source is that of its publication.
+	Source string
+	// SourceID is that of its publication, or of the version that it replaced if it had none.
+	SourceID string
 }
 
 // ResultOptions limits the cache of results. Zero fields have defaults.

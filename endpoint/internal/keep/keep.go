@@ -467,11 +467,14 @@ func (k *Keep) dropLocked(id uint64) {
 	k.empty = 0
 }
 
-// Close stops to record changes. The store and the journal stay as they are for the next owner.
+// Close stops recording changes. The store and the journal stay as they are for the next owner. A second Close returns nil.
 func (k *Keep) Close() error {
 	k.mu.Lock()
 	k.closed = true
 	k.mu.Unlock()
 	k.work.Wait()
-	return k.journal.file.Close()
+	if err := k.journal.file.Close(); !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
 }

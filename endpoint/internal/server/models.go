@@ -33,6 +33,7 @@ type Models struct {
 	ModelsConfig
 	Catalog *catalog.Catalog // names, versions and leases
 	exports exports
+	sources map[string]string // SourceID of the newest version of a name that had one; used by record only
 	quotas  quotas
 	loads   loads
 	digests digester
@@ -46,7 +47,7 @@ type Models struct {
 
 // NewModels returns the models of a server without versions.
 func NewModels(c ModelsConfig) *Models {
-	m := &Models{ModelsConfig: c}
+	m := &Models{ModelsConfig: c, sources: map[string]string{}}
 	m.digests.of = m
 	m.Catalog = catalog.New(catalog.Options{Retain: c.Retain, Record: m.record, Freed: m.freed})
 	return m
@@ -68,12 +69,25 @@ func (m *Models) Close() error {
 	return err
 }
 
-// record is the catalog's callback before a change becomes visible.
+// record is the catalog's callback before a change becomes visible. The catalog's lock guards sources. A version without
+// a SourceID inherits that of the version it replaces, so that a restarted owner does not load the replaced file again.
 func (m *Models) record(change catalog.Change) error {
-	if m.keeping == nil {
-		return nil
+	id := ""
+	if out := m.exports.of(change.StateDict); out != nil {
+		if out.SourceID == "" {
+			out.SourceID = m.sources[change.Name]
+		}
+		id = out.SourceID
 	}
-	return m.keeping.record(change)
+	if m.keeping != nil {
+		if err := m.keeping.record(change, id); err != nil {
+			return err
+		}
+	}
+	if id != "" {
+		m.sources[change.Name] = id
+	}
+	return nil
 }
 
 // CheckName returns an error if the catalog does not allow the name.

@@ -136,7 +136,7 @@ func (m *Models) recordAll(k *keep.Keep, put func(*module.StateDict, []*os.File)
 			return err
 		}
 		job := m.digests.job(v.StateDict)
-		fields := keptFields(&Publication{Name: v.Name, Origin: v.Origin, SourceID: out.SourceID, Digests: job != nil}, out)
+		fields := keptFields(&Publication{Name: v.Name, Origin: v.Origin, Digests: job != nil}, out)
 		fields.Number, fields.At, fields.Retain = v.Version, v.Origin.At.UnixNano(), encodeRetention(v.Retain)
 		if err := k.Published(id, fields, len(out.Files)); err != nil {
 			return err

@@ -107,12 +107,13 @@ func (k *keeping) put(p *Publication, out *transfer.Export, s *storing) error {
 // keptFields returns the fields of a version that are known before its publication.
 func keptFields(p *Publication, out *transfer.Export) keep.Version {
 	return keep.Version{
-		Name: p.Name, Publisher: originOf(p.Origin), SourceID: p.SourceID, Digests: p.Digests, Manifest: out.Manifest, Handles: out.Handles,
+		Name: p.Name, Publisher: originOf(p.Origin), SourceID: out.SourceID, Digests: p.Digests, Manifest: out.Manifest, Handles: out.Handles,
 	}
 }
 
-// record is the catalog's callback before a change becomes visible. What it has recorded, the next owner adopts.
-func (k *keeping) record(change catalog.Change) error {
+// record writes a change to the journal, from which the next owner adopts it. source identifies the content of the file
+// that the version comes from or replaces.
+func (k *keeping) record(change catalog.Change, source string) error {
 	if k.adopting {
 		return nil
 	}
@@ -127,7 +128,7 @@ func (k *keeping) record(change catalog.Change) error {
 	if v == nil || v.recorded {
 		return nil
 	}
-	v.version.Number, v.version.At = change.Version, change.Origin.At.UnixNano()
+	v.version.Number, v.version.At, v.version.SourceID = change.Version, change.Origin.At.UnixNano(), source
 	v.version.Retain = encodeRetention(change.Retain)
 	if err := k.Published(v.id, v.version, v.files); err != nil {
 		return err

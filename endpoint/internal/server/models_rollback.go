@@ -28,7 +28,7 @@ func (m *Models) Rollback(ctx context.Context, name string, version uint64, by c
 	}
 	switch version {
 	case 0:
-		return 0, fmt.Errorf("%w: no superseded version of %q is kept; set a retention", status.ErrNotFound, name)
+		return 0, fmt.Errorf("%w: no superseded version of %q is kept: set a retention, for example serve --retain 2", status.ErrNotFound, name)
 	case info.Current:
 		return 0, fmt.Errorf("%w: version %d of %q is the current one", status.ErrInvalid, version, name)
 	}
@@ -39,7 +39,7 @@ func (m *Models) Rollback(ctx context.Context, name string, version uint64, by c
 	defer func() { _ = m.Catalog.Release(lease.ID, rollbackHolder.ID) }() // fails only after the catalog is closed
 	p := Publication{
 		Name: name, Origin: catalog.Origin{Source: fmt.Sprintf("rollback to version %d", version), Publisher: by},
-		Digests: m.digests.job(lease.StateDict()) != nil, SourceID: m.currentSource(name),
+		Digests: m.digests.job(lease.StateDict()) != nil,
 	}
 	if session != 0 {
 		if p.charge, err = m.chargeAgain(session, lease); err != nil {
@@ -58,17 +58,6 @@ func previous(info catalog.Info) uint64 {
 		}
 	}
 	return 0
-}
-
-// currentSource returns the identity of the file of the current version. The version that replaces it keeps this
-// identity, so that a restarted owner does not load the file again that a rollback has replaced.
-func (m *Models) currentSource(name string) string {
-	lease, err := m.Catalog.Acquire(name, 0, rollbackHolder)
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = m.Catalog.Release(lease.ID, rollbackHolder.ID) }()
-	return m.exports.of(lease.StateDict()).SourceID
 }
 
 // chargeAgain charges a session for the version of a lease.

@@ -56,7 +56,9 @@ func testServeKeep(t *testing.T, p *place, keep ...string) {
 	h := attach(t, p.socket(), "m")
 	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGQUIT} {
 		owner.signal(how)
-		owner.exit()
+		if code := owner.exit(); how == syscall.SIGTERM {
+			require.Equal(t, cli.ExitOK, code, owner.stderr.String())
+		}
 		owner = serve()
 		eventually(t, "both are adopted", func() bool { return strings.Count(owner.stderr.String(), "msg=adopted") == 2 })
 		require.NotContains(t, owner.stderr.String(), "loaded", "the files have not changed")
@@ -76,9 +78,20 @@ func testServeKeep(t *testing.T, p *place, keep ...string) {
 	require.Equal(t, uint64(2), again.Version())
 	require.Equal(t, digests(t, path), handleDigests(t, again))
 
+	// A version that replaces that of the file survives its owner, and the file is not loaded again.
+	p.must("publish", "m="+p.model("newer.safetensors", 4))
+	owner.signal(syscall.SIGKILL)
+	owner.exit()
+	owner = serve()
+	eventually(t, "the version is adopted", func() bool { return strings.Contains(owner.stderr.String(), "adopted name=m version=3") })
+	require.NotContains(t, owner.stderr.String(), "loaded", "the files have not changed")
+	again = attach(t, p.socket(), "m")
+	require.Equal(t, uint64(3), again.Version())
+	require.Equal(t, digests(t, filepath.Join(p.dir, "newer.safetensors")), handleDigests(t, again))
+
 	owner.signal(syscall.SIGHUP) // loads everything again
 	eventually(t, "both are loaded again", func() bool {
-		return strings.Contains(owner.stderr.String(), `changed="m version 3, other version 2"`)
+		return strings.Contains(owner.stderr.String(), `changed="m version 4, other version 2"`)
 	})
 }
 

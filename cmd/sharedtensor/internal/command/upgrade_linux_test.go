@@ -47,6 +47,9 @@ func TestUpgrade(t *testing.T) {
 			h := attach(t, p.socket(), "m")
 			log := owner.stderr
 			pid := p.upgrade(owner.cmd.Process.Pid)
+			state, err := owner.cmd.Process.Wait() // exit also waits for the end of the log, which the successor has
+			require.NoError(t, err)
+			require.Equal(t, cli.ExitOK, state.ExitCode(), log.String())
 			eventually(t, "the successor has adopted", func() bool { return strings.Contains(log.String(), "msg=adopted") })
 			eventually(t, "the lease is renewed", h.Leased)
 			require.Equal(t, 1, strings.Count(log.String(), "loaded m:"), "nothing is loaded again")
