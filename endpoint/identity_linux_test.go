@@ -124,8 +124,8 @@ func TestCacheKeyOfFrozenMemory(t *testing.T) {
 	}
 }
 
-// Errors suggest the most similar name, and contain the requested name once.
-func TestErrorSuggestsNames(t *testing.T) {
+// Errors contain the requested name once, and no other name: the client may not be permitted to list it.
+func TestErrorsOfUnknownNames(t *testing.T) {
 	s := hostileOwner(t)
 	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
@@ -136,19 +136,10 @@ func TestErrorSuggestsNames(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 	require.EqualError(t, err, `acquire version 9 of "m": owner: no such version: the newest is 1`)
 	_, err = c.Info(t.Context(), "M")
-	require.EqualError(t, err, `info of "M": owner: not found; did you mean "m"?`)
-	require.EqualError(t, c.Withdraw(t.Context(), "M"), `withdraw "M": owner: not found; did you mean "m"?`)
+	require.EqualError(t, err, `info of "M": owner: not found`)
+	require.EqualError(t, c.Withdraw(t.Context(), "M"), `withdraw "M": owner: not found`)
 	_, err = c.Manifest(t.Context(), "M", 0)
-	require.EqualError(t, err, `manifest of "M": owner: not found; did you mean "m"?`)
+	require.EqualError(t, err, `manifest of "M": owner: not found`)
 	err = c.Call(t.Context(), "nothing", 1, nil)
 	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
-	require.NotContains(t, err.Error(), "did you mean")
-
-	named := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: valueRegistry(t, nil)})
-	c, err = endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: named.Socket(), OverSocket: true})
-	require.NoError(t, err)
-	defer c.Close()
-	err = c.Call(t.Context(), "stcuk", 1, nil)
-	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
-	require.ErrorContains(t, err, `did you mean "stuck"?`)
 }

@@ -312,7 +312,7 @@ func (c *Catalog) withdraw(name string) (freed []*version, wake []func(), err er
 	}
 	e := c.entries[name]
 	if e == nil || e.current == nil {
-		return nil, nil, c.unknownLocked("withdraw", name)
+		return nil, nil, unknown("withdraw", name)
 	}
 	if err := c.recordLocked(Change{Name: name}); err != nil {
 		return nil, nil, &NameError{Op: "withdraw", Name: name, Err: err}
@@ -335,7 +335,7 @@ func (c *Catalog) Newest(name string) (uint64, error) {
 	}
 	e := c.entries[name]
 	if e == nil || e.current == nil {
-		return 0, c.unknownLocked("newest version of", name)
+		return 0, unknown("newest version of", name)
 	}
 	return e.current.number, nil
 }
@@ -375,3 +375,6 @@ func (c *Catalog) free(versions []*version) error {
 	}
 	return errors.Join(errs...)
 }
+
+// unknown returns the error for a name that is not published.
+func unknown(op, name string) error { return &NameError{Op: op, Name: name, Err: ErrNotFound} }

@@ -104,7 +104,7 @@ func (c *Catalog) Info(name string) (Info, error) {
 	}
 	e := c.entries[name]
 	if e == nil || len(e.versions) == 0 {
-		return Info{}, c.unknownLocked("info of", name)
+		return Info{}, unknown("info of", name)
 	}
 	return e.info(name), nil
 }

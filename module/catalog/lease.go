@@ -54,7 +54,7 @@ func (c *Catalog) Acquire(name string, version uint64, h Holder) (*Lease, error)
 	}
 	e := c.entries[name]
 	if e == nil {
-		return nil, c.unknownLocked("acquire", name)
+		return nil, unknown("acquire", name)
 	}
 	if e.current == nil {
 		return nil, &NameError{Op: "acquire", Name: name, Version: version, Err: fmt.Errorf("%w: it was withdrawn", ErrNotFound)}

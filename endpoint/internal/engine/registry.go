@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
-	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
 // Registry holds definitions by name. A nil *Registry is empty. Its methods are safe for concurrent use.
@@ -31,17 +30,10 @@ func (r *Registry) Add(d *Definition) error {
 	return nil
 }
 
-// Find returns the endpoint with the given name. Its error suggests a similar name.
+// Find returns the endpoint with the given name.
 func (r *Registry) Find(name string) (*Definition, error) {
 	if d := r.Lookup([]byte(name)); d != nil {
 		return d, nil
-	}
-	if r != nil {
-		r.mu.RLock()
-		defer r.mu.RUnlock()
-		if meant := catalog.Nearest(name, maps.Keys(r.byName)); meant != "" {
-			return nil, fmt.Errorf("endpoint %s: %w; did you mean %q?", status.Shown(name), status.ErrNoEndpoint, meant)
-		}
 	}
 	return nil, fmt.Errorf("endpoint %s: %w", status.Shown(name), status.ErrNoEndpoint)
 }

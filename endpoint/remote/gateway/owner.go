@@ -126,7 +126,7 @@ func (o *ownerLink) note(client *endpoint.Client, event endpoint.Event) {
 		o.log.Warn("the owner has left; requests to it fail until it returns", "server_id", event.Server)
 	case endpoint.EventOwnerBack:
 		o.set(client, true)
-		o.log.Info("attached to an owner again", "server_id", client.ServerID())
+		o.log.Info("attached to an owner again", "server_id", event.Server)
 	}
 }
 

@@ -220,11 +220,7 @@ func noEndpoint(name string, list []endpoint.EndpointInfo, socket string) error 
 	for i, info := range list {
 		names[i] = info.Name
 	}
-	there := "it has none"
-	if len(names) > 0 {
-		there = "it has " + strings.Join(names, ", ")
-	}
-	return fmt.Errorf("%q: %w on %s; %s", name, endpoint.ErrNoEndpoint, socket, there)
+	return fmt.Errorf("%q: %w on %s; %s", name, endpoint.ErrNoEndpoint, socket, itHas(names))
 }
 
 func newSubmitCommand() *cobra.Command {

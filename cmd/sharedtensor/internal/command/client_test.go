@@ -38,7 +38,9 @@ func TestLs(t *testing.T) {
 	require.Zero(t, models[0].Current)
 	require.Len(t, models[0].Versions[0].Holders, 1)
 	require.EqualValues(t, 1, h.Version())
-	require.Contains(t, p.fails(cli.ExitFailure, "ls", "nope"), `"nope": not found`)
+	for _, command := range [][]string{{"ls"}, {"rollback"}, {"withdraw"}, {"inspect"}, {"get", "-o", "-"}} {
+		require.Regexp(t, `"nope".*: .*not found.*; it has m`, p.fails(cli.ExitFailure, append(command, "nope")...), command)
+	}
 
 	owner.signal(syscall.SIGTERM)
 	owner.exit()

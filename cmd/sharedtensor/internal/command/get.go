@@ -135,7 +135,7 @@ func devicesOf(ctx context.Context, o *cli.OwnerFlags, name string, version uint
 		defer cancel()
 		m, err := loaded(ctx, o, func() (*module.Manifest, error) { return client.Manifest(ctx, name, version) })
 		if err != nil {
-			return err
+			return withPublished(ctx, client, name, err)
 		}
 		devices, err = cli.OpenDevicesFor(m.Storages)
 		return err

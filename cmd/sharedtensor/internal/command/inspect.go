@@ -146,7 +146,7 @@ func describeName(c *cobra.Command, o inspectFlags, name string) (*description, 
 			}
 		}
 		if err != nil {
-			return err
+			return withPublished(ctx, client, name, err)
 		}
 		d.Version, d.Loading = info.Current, info.Loading
 		if o.version != 0 {

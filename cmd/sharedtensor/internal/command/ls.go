@@ -2,9 +2,11 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,7 +14,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
 // lsFlags holds the flags of the command ls.
@@ -73,20 +74,43 @@ func listed(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, nam
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(models, func(m endpoint.ModelInfo) bool { return m.Name == name }) {
-			meant := catalog.Nearest(name, func(yield func(string) bool) {
-				for _, m := range models {
-					if !yield(m.Name) {
-						return
-					}
-				}
-			})
-			if meant != "" {
-				return nil, fmt.Errorf("%q: %w on %s; did you mean %q?", name, endpoint.ErrNotFound, client.Socket(), meant)
-			}
-			return nil, fmt.Errorf("%q: %w on %s", name, endpoint.ErrNotFound, client.Socket())
+			return nil, fmt.Errorf("%q: %w on %s; %s", name, endpoint.ErrNotFound, client.Socket(), itHas(modelNames(models)))
 		}
 	}
 	return slices.DeleteFunc(models, func(m endpoint.ModelInfo) bool { return !slices.Contains(names, m.Name) }), nil
+}
+
+// modelNames returns the names of the models.
+func modelNames(models []endpoint.ModelInfo) []string {
+	names := make([]string, len(models))
+	for i, m := range models {
+		names[i] = m.Name
+	}
+	return names
+}
+
+// itHas lists the names that an owner has, for errors about a name that it lacks.
+func itHas(names []string) string {
+	const shown = 10
+	switch n := len(names); {
+	case n == 0:
+		return "it has none"
+	case n > shown:
+		return fmt.Sprintf("it has %s and %d more", term.Printable(strings.Join(names[:shown], ", ")), n-shown)
+	}
+	return "it has " + term.Printable(strings.Join(names, ", "))
+}
+
+// withPublished adds the names of the owner to the error for a name that is not published.
+func withPublished(ctx context.Context, client *endpoint.Client, name string, err error) error {
+	if !errors.Is(err, endpoint.ErrNotFound) {
+		return err
+	}
+	models, failed := client.List(ctx)
+	if failed != nil || slices.Contains(modelNames(models), name) {
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, itHas(modelNames(models)))
 }
 
 // shown returns the versions of a model to list.

@@ -159,7 +159,7 @@ func withdraw(ctx context.Context, c *cobra.Command, o *cli.OwnerFlags, client *
 	var errs []error
 	for _, name := range names {
 		if err := client.Withdraw(ctx, name); err != nil {
-			errs = append(errs, err)
+			errs = append(errs, withPublished(ctx, client, name, err))
 			continue
 		}
 		fmt.Fprintf(c.OutOrStdout(), "withdrew %s\n", term.Printable(name))

@@ -34,7 +34,7 @@ again until it changes.`,
 				defer cancel()
 				number, err := client.Rollback(ctx, words[0], version)
 				if err != nil {
-					return err
+					return withPublished(ctx, client, words[0], err)
 				}
 				if asJSON {
 					return term.PrintJSONLine(c.OutOrStdout(), rolledBack{words[0], number})
