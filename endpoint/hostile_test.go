@@ -34,7 +34,7 @@ func rawPeer(t *testing.T, socket string) *peer {
 	conn, err := wire.NewConn(c.(*net.UnixConn), wire.Limits{Frame: 128 << 20})
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
-	conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	conn.SetReadDeadline(time.Now().Add(waitLimit))
 	return &peer{t: t, conn: conn}
 }
 
@@ -44,7 +44,7 @@ func politePeer(t *testing.T, socket string) *peer {
 	p := rawPeer(t, socket)
 	_, err := message.ClientHandshake(p.conn, message.Hello{})
 	require.NoError(t, err)
-	p.conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	p.conn.SetReadDeadline(time.Now().Add(waitLimit))
 	return p
 }
 
@@ -57,6 +57,7 @@ func (p *peer) send(op message.Op, body any, files ...*os.File) (wire.Frame, err
 	require.NoError(p.t, err)
 	p.id++
 	require.NoError(p.t, p.conn.Send(wire.KindRequest, p.id, request, files...))
+	p.conn.SetReadDeadline(time.Now().Add(time.Minute))
 	return p.conn.Receive()
 }
 

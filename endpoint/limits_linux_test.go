@@ -190,7 +190,6 @@ func TestServerPublishOverlappingTensors(t *testing.T) {
 	in.Manifest = *m
 	s := serve(t, endpoint.ServerOptions{Logger: discard()})
 	p := politePeer(t, s.Socket())
-	p.conn.SetReadDeadline(time.Now().Add(time.Minute))
 	f, err := p.send(message.OpPublish, in, file)
 	require.NoError(t, err)
 	require.Equal(t, wire.KindResponse, f.Kind)

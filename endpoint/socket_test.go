@@ -260,6 +260,8 @@ func copyForAll(t *testing.T, exe string) string {
 	content, err := os.ReadFile(exe)
 	require.NoError(t, err)
 	path := filepath.Join(copyDir(t), "child")
+	syscall.ForkLock.RLock() // a child of another test that inherits the open file would prevent running it
+	defer syscall.ForkLock.RUnlock()
 	require.NoError(t, os.WriteFile(path, content, 0o755))
 	return path
 }
