@@ -38,8 +38,9 @@ func copyAll(names []string, copyOne func(name string) (*os.File, error)) []copi
 }
 
 // sealedCopy returns sealed memory with the bytes of a file. The caller owns it.
-func sealedCopy(path string) (_ *os.File, err error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+func (d *Directory) sealedCopy(name string) (_ *os.File, err error) {
+	path := d.file(name)
+	file, err := d.open(name, os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,9 @@ type Directory struct {
 func OpenDirectory(path string) (*Directory, error) {
 	path, err := filepath.Abs(path)
 	if err == nil {
-		err = os.Mkdir(path, 0o700)
+		if err = os.Mkdir(path, 0o700); err == nil {
+			err = syncDirectory(filepath.Dir(path))
+		}
 	}
 	if err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
@@ -101,7 +103,7 @@ func (d *Directory) Put(name string, f *os.File) error {
 	if failed != nil {
 		return &os.PathError{Op: "link", Path: d.file(name), Err: failed}
 	}
-	return d.sync()
+	return syncDirectory(d.path)
 }
 
 // created reports whether a file was returned by Create and has no name yet.
@@ -129,9 +131,9 @@ func (d *Directory) copyOf(memory *os.File, info os.FileInfo) (_ *os.File, err e
 	return file, nil
 }
 
-// sync writes the directory to its disk.
-func (d *Directory) sync() error {
-	dir, err := os.Open(d.path)
+// syncDirectory writes the names in a directory to its disk.
+func syncDirectory(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}
@@ -161,7 +163,7 @@ func (d *Directory) Names() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if name, ours := strings.CutPrefix(e.Name(), fdPrefix); ours && checkName(name) == nil && e.Type().IsRegular() {
+		if name, ours := strings.CutPrefix(e.Name(), fdPrefix); ours && checkName(name) == nil {
 			names = append(names, name)
 		}
 	}
@@ -178,45 +180,84 @@ func (d *Directory) Has(name string, f *os.File) bool {
 	return err == nil && os.SameFile(stored, info)
 }
 
-// Stored returns the files that are written in place, whose names begin with j, and sealed copies of all others. The
-// caller owns them. It fails with [endpoint.ErrInUse] if another process has locked one of the former.
+// Stored is Open for all names.
 func (d *Directory) Stored() (map[string]*os.File, error) {
 	names, err := d.Names()
 	if err != nil {
 		return nil, err
 	}
-	stored := map[string]*os.File{}
+	return d.Open(names...)
+}
+
+// Open returns, by name, the files that are written in place, whose names begin with j, and sealed copies of all others.
+// The caller owns them. It fails with [endpoint.ErrInUse] if another process has locked one of the former, and with
+// [os.ErrPermission] if another user may have written a file.
+func (d *Directory) Open(names ...string) (map[string]*os.File, error) {
+	opened := map[string]*os.File{}
 	fail := func(err error) (map[string]*os.File, error) {
-		for _, f := range stored {
+		for _, f := range opened {
 			f.Close()
 		}
 		return nil, err
 	}
 	var memory []string
 	for _, name := range names {
+		if err := checkName(name); err != nil {
+			return fail(err)
+		}
 		if !strings.HasPrefix(name, "j") {
 			memory = append(memory, name)
 			continue
 		}
-		f, err := os.OpenFile(d.file(name), os.O_RDWR|unix.O_DSYNC|unix.O_NOFOLLOW, 0)
+		f, err := d.open(name, os.O_RDWR|unix.O_DSYNC)
 		if err != nil {
 			return fail(err)
 		}
-		stored[name] = f
+		opened[name] = f
 		if err := inUse(f); err != nil {
 			return fail(err)
 		}
 	}
-	for i, r := range copyAll(memory, func(name string) (*os.File, error) { return sealedCopy(d.file(name)) }) {
+	var failed error
+	for i, r := range copyAll(memory, d.sealedCopy) {
 		if r.file != nil {
-			stored[memory[i]] = r.file
+			opened[memory[i]] = r.file
 		}
-		err = errors.Join(err, r.err)
+		failed = errors.Join(failed, r.err)
+	}
+	if failed != nil {
+		return fail(failed)
+	}
+	return opened, nil
+}
+
+// open opens a file of the store. It refuses a file that another user may have written: one of another owner, one that
+// others can open, and one with a second name.
+func (d *Directory) open(name string, flags int) (_ *os.File, err error) {
+	path := d.file(name)
+	refused := fmt.Errorf("%w: %s is no private file of uid %d with mode 0600 and one name; remove it to continue without its version",
+		os.ErrPermission, path, os.Geteuid())
+	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, refused
 	}
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
-	return stored, nil
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.Mode().IsRegular() || uint64(st.Dev) != d.device || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 || st.Nlink != 1 {
+		return nil, refused
+	}
+	return f, nil
 }
 
 // Close does nothing: the files stay.

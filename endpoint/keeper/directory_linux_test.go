@@ -104,6 +104,53 @@ func TestDirectoryRefusals(t *testing.T) {
 	require.Error(t, err)
 }
 
+// Files that another user may have written are refused, if a version needs them. Others are removed without being read.
+func TestDirectoryRefusesFilesOfOthers(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(path string) error{
+		"mode":      func(path string) error { return os.Chmod(path, 0o640) },
+		"hard link": func(path string) error { return os.Link(path, path+"-2") },
+		"symbolic link": func(path string) error {
+			return errors.Join(os.Rename(path, path+"-2"), os.Symlink(path+"-2", path))
+		},
+		"owner": func(path string) error {
+			if os.Geteuid() != 0 { // only root can give a file away
+				return os.Chmod(path, 0o604)
+			}
+			return os.Chown(path, 1, -1)
+		},
+	} {
+		for _, file := range []string{"j1", "v1.0", "v2.0"} { // no version refers to the last one
+			t.Run(what+" "+file, func(t *testing.T) {
+				d, path := directoryOf(t)
+				k, _, _, err := keep.Open(d, slog.Default())
+				require.NoError(t, err)
+				id, err := k.Put([]*os.File{sealed(t, "text")})
+				require.NoError(t, err)
+				require.NoError(t, k.Published(id, keep.Version{Name: "a", Number: 1, Manifest: []byte{0xa0}}, 1))
+				_, err = k.Put([]*os.File{sealed(t, "an unfinished publication")})
+				require.NoError(t, err)
+				require.NoError(t, k.Close())
+				require.NoError(t, change(filepath.Join(path, "sharedtensor."+file)))
+
+				again, adopted, _, err := keep.Open(d, slog.Default())
+				if file != "v2.0" {
+					require.ErrorIs(t, err, os.ErrPermission)
+					require.ErrorContains(t, err, file)
+					return
+				}
+				require.NoError(t, err)
+				require.Len(t, adopted, 1)
+				adopted[0].Files[0].Close()
+				require.NoError(t, again.Close())
+				names, err := d.Names()
+				require.NoError(t, err)
+				require.NotContains(t, names, file)
+			})
+		}
+	}
+}
+
 // Only the directory has the memory when the next owner starts. It serves the same versions from new memory. Readers of the
 // previous owner keep theirs.
 func TestKilledOwnerWithDirectory(t *testing.T) {

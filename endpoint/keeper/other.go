@@ -50,6 +50,9 @@ func (*Process) Put(string, *os.File) error { return errLinuxOnly }
 // Remove returns [errors.ErrUnsupported].
 func (*Process) Remove(...string) error { return errLinuxOnly }
 
+// Names returns [errors.ErrUnsupported].
+func (*Process) Names() ([]string, error) { return nil, errLinuxOnly }
+
 // Stored returns [errors.ErrUnsupported].
 func (*Process) Stored() (map[string]*os.File, error) { return nil, errLinuxOnly }
 

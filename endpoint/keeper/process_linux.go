@@ -320,17 +320,32 @@ func (p *Process) Remove(names ...string) error {
 	return nil
 }
 
+// Names returns the names of all descriptors that the keeper holds.
+func (p *Process) Names() ([]string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.namesLocked()
+}
+
+func (p *Process) namesLocked() ([]string, error) {
+	out, _, err := p.requestLocked(request{Operation: opNames}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("list the stored descriptors: %w", err)
+	}
+	return out.Names, nil
+}
+
 // Stored returns duplicates of everything that the keeper holds. The caller owns them. Process stores them
 // again if the keeper ends.
 func (p *Process) Stored() (map[string]*os.File, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out, _, err := p.requestLocked(request{Operation: opNames}, nil)
+	names, err := p.namesLocked()
 	if err != nil {
-		return nil, fmt.Errorf("list the stored descriptors: %w", err)
+		return nil, err
 	}
 	stored := map[string]*os.File{}
-	for part := range slices.Chunk(out.Names, perGet) {
+	for part := range slices.Chunk(names, perGet) {
 		if err = p.getLocked(part, stored); err != nil {
 			closeAll(slices.Collect(maps.Values(stored)))
 			return nil, fmt.Errorf("get the stored descriptors: %w", err)

@@ -66,7 +66,8 @@ func (k *Keep) compact() error {
 	if err = k.copyLocked(next); err == nil {
 		k.next = next
 	}
-	generation := k.generation + 1
+	k.newest++
+	generation := k.newest
 	k.mu.Unlock()
 	if err == nil {
 		err = k.store.Put(journalName(generation), next.file)
@@ -75,12 +76,18 @@ func (k *Keep) compact() error {
 	defer k.mu.Unlock()
 	if err == nil && k.next == nil {
 		err = errNotCompacted
-		k.garbage = append(k.garbage, journalName(generation))
 	}
-	k.next = nil
 	if err != nil {
+		k.garbage = append(k.garbage, journalName(generation))
+		if k.next != nil { // the store may have it in spite of the error
+			if failed := k.next.abandon(); failed != nil {
+				return errors.Join(err, failed) // entries are still written to both
+			}
+			k.next = nil
+		}
 		return errors.Join(err, next.file.Close())
 	}
+	k.next = nil
 	old := k.journal
 	k.garbage = append(k.garbage, journalName(k.generation))
 	k.journal, k.generation = next, generation

@@ -70,8 +70,14 @@ type journal struct {
 	crc  uint32
 }
 
-// errNoJournal means that a file does not begin as a journal does.
-var errNoJournal = errors.New("not a journal")
+var (
+	// errNoJournal means that a file does not begin as a journal does.
+	errNoJournal = errors.New("not a journal")
+	// errAbandoned means that a journal was abandoned before it replaced another one.
+	errAbandoned = errors.New("an abandoned journal")
+	// errEntry means that a complete entry has another format.
+	errEntry = errors.New("an entry of another version of this program")
+)
 
 // newJournal writes the header to an empty file, which it takes.
 func newJournal(file *os.File, id [idBytes]byte) (*journal, error) {
@@ -88,6 +94,9 @@ func readJournal(file *os.File, visit func(e entry, at place) error) (*journal, 
 	if err != nil {
 		return nil, err
 	}
+	if info.Size() == 0 {
+		return nil, errAbandoned
+	}
 	var head [headerBytes]byte
 	if _, err := file.ReadAt(head[:], 0); err != nil || string(head[:len(journalMagic)]) != journalMagic {
 		return nil, errNoJournal
@@ -100,8 +109,8 @@ func readJournal(file *os.File, visit func(e entry, at place) error) (*journal, 
 			break
 		}
 		var e entry
-		if message.Unmarshal(payload, &e) != nil {
-			break
+		if err := message.Unmarshal(payload, &e); err != nil {
+			return nil, fmt.Errorf("%w: %w", errEntry, err)
 		}
 		if err := visit(e, place{j.end + entryOverhead, len(payload)}); err != nil {
 			return nil, err
@@ -170,6 +179,18 @@ func (j *journal) appendPayload(payload []byte) (place, error) {
 	at := place{j.end + entryOverhead, len(payload)}
 	j.end, j.crc = at.offset+int64(at.bytes), crc
 	return at, nil
+}
+
+// abandon makes a journal that may be in the store invalid, because entries are no longer written to it.
+func (j *journal) abandon() error {
+	err := j.file.Truncate(0)
+	if err == nil {
+		err = j.file.Sync()
+	}
+	if err != nil {
+		return fmt.Errorf("abandon a journal: %w", err)
+	}
+	return nil
 }
 
 // payload reads the payload at a place.

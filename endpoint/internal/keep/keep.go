@@ -44,6 +44,8 @@ type FileStore interface {
 	Create() (*os.File, error)
 	// Names returns the names of all files.
 	Names() ([]string, error)
+	// Open returns the files of journals and copies of other memory, by name. The caller owns them.
+	Open(names ...string) (map[string]*os.File, error)
 	// Has reports whether f is the file of the name, not a copy of it.
 	Has(name string, f *os.File) bool
 }
@@ -58,6 +60,7 @@ type Keep struct {
 	mu         sync.Mutex
 	journal    *journal
 	generation uint64   // of the journal
+	newest     uint64   // highest generation that was used, also by an abandoned journal
 	next       *journal // its successor while it is not stored yet; every entry is written to both
 	lastID     uint64
 	live       map[uint64]*kept
@@ -121,62 +124,136 @@ type Numbers struct {
 
 // Open reads what an earlier owner has left in the store, or begins an empty journal. Versions are sorted by name and
 // number. It fails with [status.ErrInUse] if another process uses the journal.
-func Open(store Store, log *slog.Logger) (*Keep, []Adopted, Numbers, error) {
-	stored, err := store.Stored()
+func Open(store Store, log *slog.Logger) (_ *Keep, _ []Adopted, _ Numbers, err error) {
+	k := &Keep{store: store, log: log, live: map[uint64]*kept{}, names: map[string]*name{}}
+	c, err := contentsOf(store)
 	if err != nil {
 		return nil, nil, Numbers{}, err
 	}
 	defer func() {
-		for _, f := range stored {
-			f.Close()
+		CloseFiles(c.open)
+		if err != nil && k.journal != nil {
+			k.journal.file.Close()
 		}
 	}()
-	k := &Keep{store: store, log: log, live: map[uint64]*kept{}, names: map[string]*name{}}
-	versions, err := k.open(stored)
+	versions, err := k.open(c)
 	if err != nil {
 		return nil, nil, Numbers{}, err
 	}
+	if err := c.load(k.referenced(versions, c)); err != nil {
+		return nil, nil, Numbers{}, err
+	}
 	k.id = hex.EncodeToString(k.journal.id[:])
-	adopted := k.claim(versions, stored)
+	adopted := k.claim(versions, c)
 	numbers := Numbers{Last: map[string]uint64{}, Floor: k.floor}
 	for n, state := range k.names {
 		numbers.Last[n] = state.last
 	}
-	k.sweep(stored)
+	k.sweep(c)
 	return k, adopted, numbers, nil
 }
 
-// open finds the newest journal in the store and reads it, or creates the first one. It removes the journal from stored.
-func (k *Keep) open(stored map[string]*os.File) (map[uint64]entry, error) {
-	k.scan(slices.Collect(maps.Keys(stored)))
-	if k.generation == 0 {
-		var id [idBytes]byte
-		rand.Read(id[:]) // never fails
-		return nil, k.create(id)
-	}
-	file := stored[journalName(k.generation)]
-	if err := lock(file); err != nil {
-		return nil, err
-	}
-	versions := map[uint64]entry{}
-	j, err := readJournal(file, func(e entry, at place) error {
-		k.replay(e, at, versions)
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("the kept catalog: %w", err)
-	}
-	delete(stored, journalName(k.generation))
-	k.journal = j
-	return versions, nil
+// contents are the descriptors in a store. A store of files opens a file only when it is loaded, because that copies it.
+type contents struct {
+	files FileStore       // nil for a store of descriptors
+	names map[string]bool // of all descriptors that are not claimed
+	open  map[string]*os.File
 }
 
-// scan finds the highest generation of a journal and the highest id of a version among names in the store.
-func (k *Keep) scan(names []string) {
+func contentsOf(store Store) (c *contents, err error) {
+	c = &contents{names: map[string]bool{}, open: map[string]*os.File{}}
+	var names []string
+	if files, ok := store.(FileStore); ok {
+		c.files = files
+		names, err = files.Names()
+	} else if c.open, err = store.Stored(); err == nil {
+		names = slices.Collect(maps.Keys(c.open))
+	}
+	for _, n := range names {
+		c.names[n] = true
+	}
+	return c, err
+}
+
+// load opens the files of the names.
+func (c *contents) load(names []string) error {
+	if c.files == nil || len(names) == 0 {
+		return nil
+	}
+	opened, err := c.files.Open(names...)
+	if err != nil {
+		return err
+	}
+	maps.Copy(c.open, opened)
+	return nil
+}
+
+// claim returns the open file of a name, which the caller then owns.
+func (c *contents) claim(name string) *os.File {
+	f := c.open[name]
+	delete(c.open, name)
+	delete(c.names, name)
+	return f
+}
+
+// open finds the newest journal in the store and reads it, or creates the first one. It skips journals that were abandoned
+// before they replaced another one.
+func (k *Keep) open(c *contents) (map[uint64]entry, error) {
+	generations := k.scan(slices.Collect(maps.Keys(c.names)))
+	for _, k.generation = range slices.Backward(generations) {
+		name := journalName(k.generation)
+		if err := c.load([]string{name}); err != nil {
+			return nil, err
+		}
+		if err := lock(c.open[name]); err != nil {
+			return nil, err
+		}
+		versions := map[uint64]entry{}
+		j, err := readJournal(c.open[name], func(e entry, at place) error {
+			k.replay(e, at, versions)
+			return nil
+		})
+		if errors.Is(err, errAbandoned) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the kept catalog: %w", err)
+		}
+		k.journal = j
+		c.claim(name)
+		return versions, k.checkNewest()
+	}
+	var id [idBytes]byte
+	rand.Read(id[:]) // never fails
+	return nil, k.create(id)
+}
+
+// checkNewest fails with [status.ErrInUse] if the store has got a newer journal since it was listed. Another process then
+// uses the catalog: it has released its lock on the journal that was locked here.
+func (k *Keep) checkNewest() error {
+	s, ok := k.store.(interface{ Names() ([]string, error) })
+	if !ok { // only one process at a time can read such a store
+		return nil
+	}
+	names, err := s.Names()
+	if err != nil {
+		return err
+	}
+	before := k.newest
+	if k.scan(names); k.newest != before {
+		return fmt.Errorf("%w: another process has replaced the kept catalog", status.ErrInUse)
+	}
+	return nil
+}
+
+// scan returns the generations of the journals among names in the store, sorted, and finds the highest one and the highest
+// id of a version.
+func (k *Keep) scan(names []string) (generations []uint64) {
 	for _, n := range names {
 		if g, ok := strings.CutPrefix(n, "j"); ok {
-			if generation, err := strconv.ParseUint(g, 10, 64); err == nil {
-				k.generation = max(k.generation, generation)
+			if generation, err := strconv.ParseUint(g, 10, 64); err == nil && journalName(generation) == n {
+				generations = append(generations, generation)
+				k.newest = max(k.newest, generation)
 			}
 		}
 		// A new version must not get the id of one that is about to be removed.
@@ -186,11 +263,14 @@ func (k *Keep) scan(names []string) {
 			}
 		}
 	}
+	slices.Sort(generations)
+	return generations
 }
 
 // create stores an empty journal.
 func (k *Keep) create(id [idBytes]byte) error {
-	k.generation = 1
+	k.newest++
+	k.generation = k.newest
 	j, err := createJournal(k.store, id)
 	if err != nil {
 		return err
@@ -265,26 +345,39 @@ func (k *Keep) replay(e entry, at place, versions map[uint64]entry) {
 	}
 }
 
-// claim takes the descriptors of the versions out of stored. A version with a missing descriptor is dropped.
-func (k *Keep) claim(versions map[uint64]entry, stored map[string]*os.File) []Adopted {
+// referenced returns the names of the descriptors that belong to versions, if the store has all of a version.
+func (k *Keep) referenced(versions map[uint64]entry, c *contents) (names []string) {
+	for id, e := range versions {
+		if k.complete(id, e, c) {
+			names = append(names, FileNames(id, e.Files)...)
+		}
+	}
+	return names
+}
+
+// complete reports whether the store has all descriptors of a version.
+func (k *Keep) complete(id uint64, e entry, c *contents) bool {
+	if e.Files < 0 || e.Files > len(c.names) {
+		return false
+	}
+	return !slices.ContainsFunc(FileNames(id, e.Files), func(name string) bool { return !c.names[name] })
+}
+
+// claim takes the descriptors of the versions. A version with a missing descriptor is dropped.
+func (k *Keep) claim(versions map[uint64]entry, c *contents) []Adopted {
 	var list []Adopted
 	for id, e := range versions {
-		a := Adopted{ID: id, Withdrawn: k.live[id].withdrawn, Tensors: e.Tensors, Version: Version{
-			Name: e.Name, Number: e.Version, At: e.At, Publisher: e.Publisher, SourceID: e.SourceID, Digests: e.Digests, Retain: e.Retain,
-			Manifest: e.Manifest, Handles: e.Handles,
-		}}
-		for i := range min(e.Files, len(stored)) {
-			if f := stored[fileName(id, i)]; f != nil {
-				a.Files = append(a.Files, f)
-			}
-		}
-		if len(a.Files) != e.Files {
+		if !k.complete(id, e, c) {
 			k.log.Warn("a kept version is lost because the store does not have its memory", "name", e.Name, "version", e.Version)
 			k.Freed(id)
 			continue
 		}
-		for i := range e.Files {
-			delete(stored, fileName(id, i))
+		a := Adopted{ID: id, Withdrawn: k.live[id].withdrawn, Tensors: e.Tensors, Version: Version{
+			Name: e.Name, Number: e.Version, At: e.At, Publisher: e.Publisher, SourceID: e.SourceID, Digests: e.Digests, Retain: e.Retain,
+			Manifest: e.Manifest, Handles: e.Handles,
+		}}
+		for _, name := range FileNames(id, e.Files) {
+			a.Files = append(a.Files, c.claim(name))
 		}
 		list = append(list, a)
 	}
@@ -295,12 +388,10 @@ func (k *Keep) claim(versions map[uint64]entry, stored map[string]*os.File) []Ad
 }
 
 // sweep removes from the store what no entry refers to.
-func (k *Keep) sweep(stored map[string]*os.File) {
+func (k *Keep) sweep(c *contents) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for n := range stored {
-		k.garbage = append(k.garbage, n)
-	}
+	k.garbage = slices.AppendSeq(k.garbage, maps.Keys(c.names))
 	k.wakeLocked()
 }
 
@@ -315,7 +406,7 @@ func (k *Keep) Put(files []*os.File) (id uint64, err error) {
 	k.mu.Unlock()
 	for i, f := range files {
 		if err := k.store.Put(fileName(id, i), f); err != nil {
-			k.Discard(id, i)
+			k.Discard(id, i+1) // the store may have the last one in spite of the error
 			return 0, fmt.Errorf("keep the memory: %w", err)
 		}
 	}
@@ -390,7 +481,8 @@ func (k *Keep) Digested(id uint64, tensors []byte) error {
 	return err
 }
 
-// Freed records that the memory of a version is no longer needed, and removes it from the store.
+// Freed records that the memory of a version is no longer needed, and removes it from the store. If the journal cannot be
+// written, the next owner finds a version without memory and drops it.
 func (k *Keep) Freed(id uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -399,8 +491,10 @@ func (k *Keep) Freed(id uint64) {
 		return
 	}
 	if _, err := k.appendLocked(entry{Kind: entryFreed, ID: id}); err != nil {
-		k.log.Warn("a freed version stays in the kept catalog", "name", v.name, "error", err)
-		return
+		if errors.Is(err, status.ErrServerClosing) {
+			return
+		}
+		k.log.Warn("the journal does not record that a version was freed; the next owner will report it as lost", "name", v.name, "error", err)
 	}
 	k.discardLocked(id, v.files)
 	k.dropLocked(id)
@@ -418,7 +512,9 @@ func (k *Keep) appendLocked(e entry) (p placed, err error) {
 	if k.next != nil {
 		if p.next, err = k.next.append(e); err != nil {
 			k.log.Warn("the journal of kept versions is not compacted", "error", err)
-			k.next, err = nil, nil
+			if err = k.next.abandon(); err == nil {
+				k.next = nil
+			}
 		}
 	}
 	return p, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -23,6 +24,8 @@ type memoryStore struct {
 	mu   sync.Mutex
 	held map[string]*os.File
 	put  func(name string) error // may refuse
+	late error                   // of Put, which stores the descriptor in spite of it
+	list func()                  // called after Stored has listed
 }
 
 func newMemoryStore(t testing.TB) *memoryStore {
@@ -52,7 +55,7 @@ func (s *memoryStore) Put(name string, f *os.File) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held[name] = dup(f)
-	return nil
+	return s.late
 }
 
 func (s *memoryStore) Remove(names ...string) error {
@@ -74,8 +77,14 @@ func (s *memoryStore) Stored() (map[string]*os.File, error) {
 	for n, f := range s.held {
 		out[n] = dup(f)
 	}
+	if s.list != nil {
+		defer s.list()
+	}
 	return out, nil
 }
+
+// Names is that of a store in another process.
+func (s *memoryStore) Names() ([]string, error) { return s.names(), nil }
 
 func (s *memoryStore) names() []string {
 	s.mu.Lock()
@@ -304,31 +313,111 @@ func TestJournalIsCompacted(t *testing.T) {
 	require.Less(t, len(s.names()), 4)
 }
 
-// Versions that are published while the journal is compacted are in the new journal, whether or not the owner ends
-// before the store has it.
+// Versions that are published while the journal is compacted are in the journal that the next owner reads, whether or not
+// the store has the new one, and whether or not it is complete.
 func TestCompactionLosesNothing(t *testing.T) {
-	for _, stored := range []bool{true, false} {
-		s := newMemoryStore(t)
-		k, _, _ := open(t, s)
-		publish(t, k, "a", 1, "before")
-		during := func(name string) error {
-			if name == "j2" {
-				s.put = nil
-				publish(t, k, "a", 2, "during")
-				if !stored {
-					return unix.EPIPE
+	for name, c := range map[string]struct {
+		refused, late error
+		full          bool // the new journal
+	}{
+		"stored":                   {},
+		"refused":                  {refused: unix.EPIPE},
+		"stored without answer":    {late: unix.EPIPE},
+		"incomplete":               {full: true},
+		"incomplete, not answered": {full: true, late: unix.EPIPE},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newMemoryStore(t)
+			k, _, _ := open(t, s)
+			publish(t, k, "a", 1, "before")
+			s.put = func(name string) error {
+				if name != "j2" {
+					return nil
 				}
+				s.put = nil
+				if c.full {
+					fill(t, k.next)
+				}
+				publish(t, k, "a", 2, "during")
+				s.late = c.late
+				return c.refused
 			}
-			return nil
-		}
-		s.put = during
-		err := k.compact()
-		require.Equal(t, stored, err == nil, "%v", err)
-		publish(t, k, "a", 3, "after")
-		require.NoError(t, k.Close())
-		_, adopted, _ := open(t, s)
-		require.Equal(t, []string{"a1 before", "a2 during", "a3 after"}, texts(t, adopted))
+			err := k.compact()
+			s.late = nil
+			require.Equal(t, name == "stored", err == nil, "%v", err)
+			publish(t, k, "a", 3, "after")
+			if c.refused == nil {
+				require.Contains(t, s.names(), "j2", "the owner is killed before it can remove the journal")
+			}
+			require.NoError(t, k.Close())
+			_, adopted, _ := open(t, s)
+			require.Equal(t, []string{"a1 before", "a2 during", "a3 after"}, texts(t, adopted))
+		})
 	}
+}
+
+// fill makes the journal refuse further entries, like a full disk.
+func fill(t testing.TB, j *journal) {
+	t.Helper()
+	_, err := unix.FcntlInt(j.file.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_GROW)
+	require.NoError(t, err)
+}
+
+// A full disk refuses publications. Memory is freed nevertheless, so that the disk gets room.
+func TestFullJournal(t *testing.T) {
+	s := newMemoryStore(t)
+	k, _, _ := open(t, s)
+	freed := publish(t, k, "a", 1, "old")
+	publish(t, k, "a", 2, "new")
+	fill(t, k.journal)
+	require.ErrorIs(t, k.Published(99, version("a", 3, "refused"), 1), unix.EPERM)
+	require.ErrorIs(t, k.Withdrawn("a"), unix.EPERM)
+	k.Freed(freed)
+	require.NoError(t, k.Close())
+	require.Equal(t, []string{"j1", "v2.0"}, s.names())
+	_, adopted, numbers := open(t, s)
+	require.Equal(t, []string{"a2 new"}, texts(t, adopted))
+	require.EqualValues(t, 2, numbers.Last["a"])
+}
+
+// A store may have a descriptor although Put failed, for example if the answer was late.
+func TestFailedPutIsDiscarded(t *testing.T) {
+	s := newMemoryStore(t)
+	k, _, _ := open(t, s)
+	s.late = unix.ETIMEDOUT
+	_, err := k.Put([]*os.File{memory(t, "a")})
+	require.ErrorIs(t, err, unix.ETIMEDOUT)
+	require.NoError(t, k.Close())
+	require.Equal(t, []string{"j1"}, s.names())
+}
+
+// A process that reads the store while an owner replaces the journal may lock the old journal. It must not adopt it.
+func TestJournalReplacedWhileItIsRead(t *testing.T) {
+	s := newMemoryStore(t)
+	k, _, _ := open(t, s)
+	publish(t, k, "a", 1, "text")
+	s.list = func() {
+		s.list = nil
+		s.held["j2"] = dup(memory(t, "the journal of the owner"))
+	}
+	_, _, _, err := Open(s, slog.Default())
+	require.ErrorIs(t, err, status.ErrInUse)
+}
+
+// An entry of a later format must not be cut off as if it were damaged.
+func TestEntryOfAnotherFormat(t *testing.T) {
+	s := newMemoryStore(t)
+	k, _, _ := open(t, s)
+	publish(t, k, "a", 1, "text")
+	_, err := k.journal.appendPayload([]byte{0xff})
+	require.NoError(t, err)
+	size := k.journal.end
+	require.NoError(t, k.Close())
+	_, _, _, err = Open(s, slog.Default())
+	require.ErrorIs(t, err, errEntry)
+	info, err := s.held["j1"].Stat()
+	require.NoError(t, err)
+	require.Equal(t, size, info.Size())
 }
 
 // Random changes by a series of owners: each adopts the state of the model.

@@ -92,7 +92,8 @@ func New(store Store, id string, log *slog.Logger, names []string) (*Keep, error
 	k := &Keep{store: store, log: log, id: id, live: map[uint64]*kept{}, names: map[string]*name{}}
 	k.scan(names)
 	// A successor that failed may have used further numbers in a store that does not list them.
-	k.generation, k.lastID = k.generation+skipped, k.lastID+skipped
+	k.newest, k.lastID = k.newest+skipped, k.lastID+skipped
+	k.generation = k.newest
 	if k.journal, err = createJournal(store, [idBytes]byte(b)); err != nil {
 		return nil, err
 	}
@@ -210,7 +211,10 @@ func fileStore(s Store) FileStore {
 
 // Names returns the names in a store. Some stores return each name only once.
 func Names(store Store) ([]string, error) {
-	if s := fileStore(store); s != nil {
+	if h, ok := store.(*Handed); ok {
+		store = h.Own
+	}
+	if s, ok := store.(interface{ Names() ([]string, error) }); ok {
 		return s.Names()
 	}
 	stored, err := store.Stored()
