@@ -51,7 +51,7 @@ func handshake(ctx context.Context, raw *wire.Conn, hello message.Hello) (*Conn,
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
 	agreed, err := message.ClientHandshake(raw, hello)
 	if !stop() {
-		err = fmt.Errorf("%w: %w", status.ErrUnavailable, context.Cause(ctx))
+		err = fmt.Errorf("%w: process %d listens, but does not answer: %w", status.ErrUnavailable, raw.Peer().PID, context.Cause(ctx))
 	}
 	if err != nil {
 		raw.Close()

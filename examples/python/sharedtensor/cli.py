@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sharedtensor",
-        description="Looks at what the owner of this host's shared tensors has, takes it and adds to it.",
+        description="List, inspect, download and publish models of this host's owner.",
     )
     parser.add_argument(
         "--socket",

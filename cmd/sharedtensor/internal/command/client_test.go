@@ -2,6 +2,7 @@ package command
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -92,6 +93,17 @@ func TestWaitForOwner(t *testing.T) {
 	p.serve("m=" + p.model("m.safetensors", 1))
 	require.Contains(t, early.line(), "published m version 1")
 	require.Equal(t, cli.ExitOK, early.exit())
+}
+
+// A stopped owner is named, so that it can be found.
+func TestStoppedOwner(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	owner := p.serve()
+	owner.signal(syscall.SIGSTOP)
+	defer owner.signal(syscall.SIGCONT)
+	require.Contains(t, p.fails(cli.ExitFailure, "ls"),
+		fmt.Sprintf("process %d listens, but does not answer", owner.cmd.Process.Pid))
 }
 
 func TestPublish(t *testing.T) {
