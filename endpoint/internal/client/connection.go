@@ -51,7 +51,10 @@ func handshake(ctx context.Context, raw *wire.Conn, hello message.Hello) (*Conn,
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
 	agreed, err := message.ClientHandshake(raw, hello)
 	if !stop() {
-		err = fmt.Errorf("%w: process %d listens, but does not answer: %w", status.ErrUnavailable, raw.Peer().PID, context.Cause(ctx))
+		err = context.Cause(ctx)
+	}
+	if err != nil && (ctx.Err() != nil || errors.Is(err, wire.ErrTimeout)) {
+		err = fmt.Errorf("%w: process %d listens, but does not answer: %w", status.ErrUnavailable, raw.Peer().PID, err)
 	}
 	if err != nil {
 		raw.Close()
