@@ -38,11 +38,18 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// memoryFile returns an empty file in memory. The caller owns it.
-func memoryFile(name string) (*os.File, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+// memoryFile returns a file of n zero bytes in memory, which cannot grow. The caller owns it.
+func memoryFile(name string, n int64) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	return os.NewFile(uintptr(fd), name), nil
+	f := os.NewFile(uintptr(fd), name)
+	if err = f.Truncate(n); err == nil {
+		_, err = control(f, unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }

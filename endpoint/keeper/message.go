@@ -35,6 +35,9 @@ const (
 	opGet                         // the answer's frame has the descriptors of Names
 )
 
+// opRefuse is a request that the keeper has refused. It is not sent.
+const opRefuse operation = 0
+
 // request is the body of a request frame.
 type request struct {
 	Protocol  uint32    `cbor:"1,keyasint"`
@@ -59,6 +62,8 @@ const (
 	// some owners at once.
 	perGet = 32
 	unused = 3*perGet + 32
+	// maxHeld is the number of descriptors whose names fit one answer.
+	maxHeld = 100_000
 	// answerTime limits the wait for an answer. The keeper reads nothing but its socket, so it answers at once.
 	answerTime = 5 * time.Second
 )

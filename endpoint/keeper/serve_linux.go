@@ -49,7 +49,7 @@ func Serve(ctx context.Context, c Config) error {
 		}
 		return err
 	}
-	k := &keeper{log: c.Logger, idle: c.Idle, held: map[string]*os.File{}, peers: map[*peer]bool{}, most: transport.MaxOpenFiles() - unused}
+	k := &keeper{log: c.Logger, idle: c.Idle, held: map[string]*os.File{}, peers: map[*peer]bool{}, most: min(transport.MaxOpenFiles()-unused, maxHeld)}
 	ctx, k.stop = context.WithCancel(ctx)
 	defer k.stop()
 	k.timer = time.AfterFunc(c.Idle, k.stop)
@@ -198,82 +198,110 @@ func (k *keeper) answer(p *peer, frame wire.Frame) error {
 	return nil
 }
 
-// perform performs a request, and returns how many more descriptors there is room for. The caller owns the files.
+// perform performs a request, and returns the number of further descriptors that there is room for. The caller owns the
+// files. Descriptors are checked and closed without the lock, because both may wait for what is behind a descriptor.
 func (k *keeper) perform(in request, frame wire.Frame) (names []string, files []*os.File, room int, err error) {
+	var put *os.File
+	if in.Operation == opPut {
+		if put, err = taken(in.Names, frame); err != nil {
+			in.Operation = opRefuse
+		}
+	}
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	names, files, err = k.performLocked(in, frame)
-	return names, files, k.most - len(k.held), err
-}
-
-func (k *keeper) performLocked(in request, frame wire.Frame) (names []string, files []*os.File, err error) {
+	var freed []*os.File
 	switch in.Operation {
+	case opRefuse:
 	case opPut:
-		return nil, nil, k.putLocked(in.Names, frame)
+		freed, err = k.putLocked(in.Names[0], put)
 	case opRemove:
 		for _, name := range in.Names {
-			k.dropLocked(name)
+			freed = k.dropLocked(name, freed)
 		}
-		return nil, nil, nil
 	case opNames:
-		return slices.Sorted(maps.Keys(k.held)), nil, nil
+		names = slices.Sorted(maps.Keys(k.held))
 	case opGet:
-		for _, name := range in.Names {
-			if k.held[name] == nil {
-				continue
-			}
-			f, err := duplicate(k.held[name])
-			if err != nil {
-				closeAll(files)
-				return nil, nil, err
-			}
-			names, files = append(names, name), append(files, f)
-		}
-		return names, files, nil
+		names, files, err = k.getLocked(in.Names)
+	default:
+		err = fmt.Errorf("operation %d is not known", in.Operation)
 	}
-	return nil, nil, fmt.Errorf("operation %d is not known", in.Operation)
+	room = k.most - len(k.held)
+	k.mu.Unlock()
+	closeAll(freed)
+	return names, files, room, err
 }
 
-// putLocked takes the descriptor of a frame.
-func (k *keeper) putLocked(names []string, frame wire.Frame) error {
+// taken returns the descriptor of a frame for the only name. The caller owns it.
+func taken(names []string, frame wire.Frame) (*os.File, error) {
 	if len(names) != 1 || frame.Files.Len() != 1 {
-		return fmt.Errorf("%d names for %d descriptors", len(names), frame.Files.Len())
+		return nil, fmt.Errorf("%d names for %d descriptors", len(names), frame.Files.Len())
 	}
 	if err := checkName(names[0]); err != nil {
-		return err
-	}
-	if len(k.held) >= k.most {
-		return fmt.Errorf("the keeper holds %d descriptors, the limit of open files allows no more", len(k.held))
+		return nil, err
 	}
 	f := frame.Files.Take(0)
 	if f == nil {
-		return errors.New("the descriptor was lost")
+		return nil, errors.New("the descriptor was lost")
 	}
 	if err := checkMemory(f); err != nil {
 		f.Close()
-		return err
+		return nil, err
+	}
+	return f, nil
+}
+
+// putLocked takes a descriptor. The caller closes the returned ones.
+func (k *keeper) putLocked(name string, f *os.File) (freed []*os.File, err error) {
+	if len(k.held) >= k.most && k.held[name] == nil {
+		return []*os.File{f}, fmt.Errorf("the keeper holds %d descriptors, the limit of open files allows no more", len(k.held))
 	}
 	status.Reach("keeper received")
-	k.dropLocked(names[0]) // an owner that connects again stores the same descriptor again
-	k.held[names[0]] = f
+	freed = k.dropLocked(name, nil) // an owner that connects again stores the same descriptor again
+	k.held[name] = f
 	status.Reach("keeper held")
-	return nil
+	return freed, nil
 }
 
-// dropLocked closes the descriptor of a name. The memory is freed if it was the last reference.
-func (k *keeper) dropLocked(name string) {
+// dropLocked appends the descriptor of a name to freed, which the caller closes. The memory is freed if it was the last
+// reference.
+func (k *keeper) dropLocked(name string, freed []*os.File) []*os.File {
 	if f := k.held[name]; f != nil {
 		delete(k.held, name)
-		f.Close()
+		freed = append(freed, f)
 	}
+	return freed
 }
 
-// close ends the connections and closes the descriptors.
+// getLocked returns duplicates of the descriptors of those names that are held.
+func (k *keeper) getLocked(names []string) (found []string, files []*os.File, err error) {
+	for _, name := range names[:min(len(names), perGet)] {
+		if k.held[name] == nil {
+			continue
+		}
+		f, err := duplicate(k.held[name])
+		if err != nil {
+			closeAll(files)
+			return nil, nil, err
+		}
+		found, files = append(found, name), append(files, f)
+	}
+	return found, files, nil
+}
+
+// close ends the connections and closes the descriptors. It does not wait for a connection whose descriptor does not close.
 func (k *keeper) close() {
 	k.stop()
-	k.connections.Wait()
-	k.timer.Stop()
-	for _, f := range k.held {
-		f.Close()
+	ended := make(chan struct{})
+	go func() {
+		k.connections.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(answerTime):
+		k.log.Warn("a connection does not end")
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.timer.Stop()
+	closeAll(slices.Collect(maps.Values(k.held)))
 }

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -20,6 +21,9 @@ import (
 
 // startTime limits how long a new keeper may take to listen.
 const startTime = 5 * time.Second
+
+// maxSaid is the number of bytes that a keeper can write to its standard error.
+const maxSaid = 64 << 10
 
 // leftPID returns the process id of the last keeper on a socket; -1 if it is not known.
 func leftPID(socket string) int {
@@ -43,7 +47,7 @@ func (p *Process) dial() (*net.UnixConn, error) {
 	command.Dir = "/"
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	// A keeper outlives the readers of this process's standard error, so it gets memory to write to.
-	said, err := memoryFile("standard error of a keeper")
+	said, err := memoryFile("standard error of a keeper", maxSaid)
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +76,7 @@ func (p *Process) dial() (*net.UnixConn, error) {
 		default:
 		}
 		if time.Now().After(end) {
+			_ = command.Process.Kill() // fails if it has ended; otherwise each attempt would leave a process behind
 			return nil, fmt.Errorf("the new keeper does not listen after %v: %w", startTime, err)
 		}
 	}
@@ -81,7 +86,7 @@ func (p *Process) dial() (*net.UnixConn, error) {
 func firstLine(f *os.File) string {
 	line := make([]byte, 200)
 	n, _ := f.ReadAt(line, 0) // best effort: the keeper may have written nothing
-	text, _, _ := strings.Cut(string(line[:n]), "\n")
+	text, _, _ := strings.Cut(string(bytes.TrimRight(line[:n], "\x00")), "\n")
 	if text == "" {
 		return ""
 	}

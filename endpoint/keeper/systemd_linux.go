@@ -24,9 +24,11 @@ const firstPassed = 3
 // passes the descriptors to the next process of the unit. Its methods are safe for concurrent use.
 type Systemd struct {
 	address net.UnixAddr
+	most    int // descriptors in the store; 0 if the service manager does not report it
 
 	mu     sync.Mutex
 	stored map[string]*os.File // passed at the start; nil after Stored
+	names  map[string]bool     // of all descriptors in the store
 }
 
 // errNotAService means that no service manager has started this process, or that it does not accept notifications.
@@ -40,7 +42,12 @@ func NewSystemd() (*Systemd, error) {
 	if !strings.HasPrefix(address, "/") && !strings.HasPrefix(address, "@") {
 		return nil, errNotAService
 	}
-	return &Systemd{address: net.UnixAddr{Name: address, Net: "unixgram"}, stored: passed()}, nil
+	s := &Systemd{address: net.UnixAddr{Name: address, Net: "unixgram"}, stored: passed(), names: map[string]bool{}}
+	for name := range s.stored {
+		s.names[name] = true
+	}
+	s.most, _ = strconv.Atoi(os.Getenv("FDSTORE")) // not set before systemd 254
+	return s, nil
 }
 
 // passed returns the passed descriptors of this package by name.
@@ -60,9 +67,13 @@ func passed() map[string]*os.File {
 	return stored
 }
 
-// Put stores a duplicate of f under a name, which it borrows. It returns when the service manager has it.
+// Put stores a duplicate of f under a name, which it borrows. It returns when the service manager has it. It fails if the
+// store is full, which systemd reports from version 254 on ($FDSTORE); earlier versions close the descriptor.
 func (s *Systemd) Put(name string, f *os.File) error {
 	if err := checkName(name); err != nil {
+		return err
+	}
+	if err := s.reserve(name); err != nil {
 		return err
 	}
 	fd, err := duplicate(f)
@@ -79,12 +90,26 @@ func (s *Systemd) Put(name string, f *os.File) error {
 	return nil
 }
 
+// reserve counts a descriptor in the store.
+func (s *Systemd) reserve(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.most > 0 && len(s.names) >= s.most && !s.names[name] {
+		return fmt.Errorf("the service manager's store is full with %d descriptors: increase FileDescriptorStoreMax= in the unit", s.most)
+	}
+	s.names[name] = true // also if Put fails, because the service manager may have it
+	return nil
+}
+
 // Remove removes the descriptors of the names from the store. Unknown names are no error.
 func (s *Systemd) Remove(names ...string) error {
 	for _, name := range names {
 		if err := s.notify("FDSTOREREMOVE=1\nFDNAME="+fdPrefix+name, nil); err != nil {
 			return fmt.Errorf("remove %s from the service manager's store: %w", name, err)
 		}
+		s.mu.Lock()
+		delete(s.names, name)
+		s.mu.Unlock()
 	}
 	return nil
 }
