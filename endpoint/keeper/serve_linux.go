@@ -53,8 +53,12 @@ func Serve(ctx context.Context, c Config) error {
 	ctx, k.stop = context.WithCancel(ctx)
 	defer k.stop()
 	k.timer = time.AfterFunc(c.Idle, k.stop)
-	ended := context.AfterFunc(ctx, func() { socket.Close() })
-	defer ended()
+	closed := make(chan struct{})
+	context.AfterFunc(ctx, func() {
+		defer close(closed)
+		socket.Close() // removes the files, which would look like those of a killed keeper
+	})
+	defer func() { <-closed }() // k.close ends ctx
 	defer k.close()
 	for {
 		conn, err := socket.Accepting().AcceptUnix()

@@ -20,7 +20,8 @@ import (
 const keepHelp = `Hold the memory of an owner's models while no owner runs. serve --keep starts this process when it is needed, so it rarely
 has to be run by hand. It holds descriptors and reads nothing of them.
 
-The keeper ends when it has held nothing for ten seconds and no owner is connected. If it is killed while an owner runs,
+The keeper ends when it has held nothing for ten seconds and no owner is connected. SIGTERM ends it at once, which frees the
+memory that no process maps. If it is killed while an owner runs,
 the owner starts another one. If both are killed, the memory is lost and models are loaded again.`
 
 func newKeepCommand() *cobra.Command {

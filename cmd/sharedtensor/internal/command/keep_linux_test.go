@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,7 +36,23 @@ func TestServeKeep(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	p.killKeeper()
-	testServeKeep(t, p, "--keep")
+	owner := testServeKeep(t, p, "--keep")
+
+	// An owner that stops names its keeper, which frees the memory when it ends.
+	owner.signal(syscall.SIGTERM)
+	require.Equal(t, cli.ExitOK, owner.exit(), owner.stderr.String())
+	named := regexp.MustCompile(`keeper=(\d+) models=2 `).FindStringSubmatch(owner.stderr.String())
+	require.Len(t, named, 2, owner.stderr.String())
+	pid, err := strconv.Atoi(named[1])
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+	eventually(t, "the keeper has ended", func() bool {
+		_, err := os.Stat(p.socket() + ".keep")
+		return errors.Is(err, os.ErrNotExist)
+	})
+	owner = p.serve("--keep")
+	require.NotContains(t, owner.stderr.String(), "adopted")
+	require.NotContains(t, owner.stderr.String(), "lost", "it was not killed")
 
 	refused := p.start(p.command("serve", "--keep=tape"))
 	require.Equal(t, cli.ExitUsage, refused.exit())
@@ -49,7 +67,8 @@ func TestServeKeepDirectory(t *testing.T) {
 	require.NoFileExists(t, p.socket()+".keep")
 }
 
-func testServeKeep(t *testing.T, p *place, keep ...string) {
+// testServeKeep restarts owners of two models, and returns the last one.
+func testServeKeep(t *testing.T, p *place, keep ...string) *process {
 	path, other := p.model("m.safetensors", 1), p.model("other.safetensors", 2)
 	serve := func() *process { return p.serve(append(keep, "m="+path, "other="+other)...) }
 	owner := serve()
@@ -93,6 +112,7 @@ func testServeKeep(t *testing.T, p *place, keep ...string) {
 	eventually(t, "both are loaded again", func() bool {
 		return strings.Contains(owner.stderr.String(), `changed="m version 4, other version 2"`)
 	})
+	return owner
 }
 
 // serviceManager is the side of the service manager: it stores descriptors and passes them to the next process.

@@ -30,6 +30,8 @@ type service struct {
 	stderr io.Writer
 	notify *systemd.Notifier
 	grace  time.Duration
+	// keeper is the process that keeps the versions for the next owner, if any.
+	keeper interface{ PID() int }
 	// unchanged are the models that an earlier owner has loaded from the same files.
 	unchanged map[string]uint64
 	// policy is the path of the policy file; empty for none.
@@ -90,6 +92,7 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 		opts.Keep = store
 		defer func() { err = errors.Join(err, store.Close()) }()
 	}
+	s.keeper, _ = store.(interface{ PID() int })
 	if s.server, err = endpoint.NewServer(opts); err != nil {
 		return err
 	}
@@ -221,6 +224,7 @@ func (s *service) drain(ctx context.Context, ended <-chan error) error {
 	cause := fmt.Errorf("requests are still in flight after %v", s.grace)
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.grace, cause)
 	defer cancel()
+	names, bytes := s.served()
 	err := s.server.Shutdown(ctx)
 	if errors.Is(err, cause) {
 		s.log.Warn("grace period ended", "error", cause)
@@ -230,6 +234,9 @@ func (s *service) drain(ctx context.Context, ended <-chan error) error {
 		err = errors.Join(err, end)
 	}
 	s.log.Info("stopped")
+	if s.keeper != nil && names > 0 {
+		s.log.Info("the keeper holds the models for the next owner; end it to free the memory", "keeper", s.keeper.PID(), "models", names, "bytes", bytes)
+	}
 	return err
 }
 
