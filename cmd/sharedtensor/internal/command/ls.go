@@ -131,7 +131,7 @@ func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *term.Tabl
 	if all || loading {
 		columns = append(columns, term.Column{Title: "STATE", Give: 3})
 	}
-	t := term.NewTable(append(columns, term.Column{Title: "SOURCE", Give: 2})...)
+	t := term.NewTable(append(columns, term.Column{Title: "SOURCE", Give: 2, Path: true})...)
 	for _, m := range models {
 		for _, v := range shown(m, all) {
 			cells := []string{

@@ -26,6 +26,8 @@ type Column struct {
 	// Give is the order in which columns are cut if the table is wider than the terminal: the highest number first. A
 	// column with 0 is not cut.
 	Give int
+	// Path makes cut cells keep their end, which is the file name of a path.
+	Path bool
 }
 
 // Table is text in columns. Add makes cells safe for a terminal.
@@ -68,7 +70,11 @@ func (t *Table) Write(w io.Writer, width int) error {
 			if i > 0 {
 				line.WriteString(gap)
 			}
-			cell = Clip(cell, widths[i])
+			if t.Columns[i].Path {
+				cell = clipStart(cell, widths[i])
+			} else {
+				cell = Clip(cell, widths[i])
+			}
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
 			if t.Columns[i].Align == Right {
 				cell = pad + cell
@@ -131,4 +137,13 @@ func Clip(text string, width int) string {
 	}
 	runes := []rune(text)
 	return string(runes[:width-1]) + "…"
+}
+
+// clipStart shortens text to width characters, the first one an ellipsis.
+func clipStart(text string, width int) string {
+	runes := []rune(text)
+	if len(runes) <= width {
+		return text
+	}
+	return "…" + string(runes[len(runes)-width+1:])
 }

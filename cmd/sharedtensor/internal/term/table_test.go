@@ -49,6 +49,16 @@ func TestTableFitsTheTerminal(t *testing.T) {
 	require.Contains(t, b.String(), "a-lon…  1.5 GiB  x\\ny")
 }
 
+func TestTableKeepsFileNames(t *testing.T) {
+	t.Parallel()
+	table := NewTable(Column{Title: "NAME"}, Column{Title: "SOURCE", Give: 1, Path: true})
+	table.Add("a", "/models/a/very/long/path/model.safetensors")
+	table.Add("b", "short")
+	var b bytes.Buffer
+	require.NoError(t, table.Write(&b, 25))
+	require.Equal(t, "NAME  SOURCE\na     …/model.safetensors\nb     short\n", b.String())
+}
+
 func TestClip(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "abc", Clip("abc", 3))
