@@ -319,10 +319,28 @@ func (c *crashTest) mustAsk(command string, value int) {
 	c.acknowledged[name], c.highest[name] = published{version, value}, version
 }
 
+// reach begins an operation and waits until a process reaches the step. The process continues when hit is closed.
+func (c *crashTest) reach(step string, begin func() <-chan error) (done <-chan error, hit net.Conn, reporter int) {
+	armed := filepath.Join(c.dir, "armed")
+	c.armed.Store(true)
+	require.NoError(c.t, os.WriteFile(armed, []byte(step), 0o600))
+	done = begin()
+	select {
+	case hit = <-c.hits:
+	case <-time.After(time.Minute):
+		require.Fail(c.t, "the step was not reached", step)
+	}
+	require.NoError(c.t, os.Remove(armed))
+	line, err := bufio.NewReader(hit).ReadString('\n')
+	require.NoError(c.t, err)
+	reporter, err = strconv.Atoi(strings.Fields(line)[0])
+	require.NoError(c.t, err)
+	return done, hit, reporter
+}
+
 // run executes one cell.
 func (c *crashTest) run(x cell) {
 	t := c.t
-	armed := filepath.Join(c.dir, "armed")
 	before := c.ownerPID()
 	c.actor("client")
 	c.mustAsk("publish m", c.next)
@@ -332,19 +350,7 @@ func (c *crashTest) run(x cell) {
 	if x.operation == "withdraw" {
 		c.mustAsk("publish w", c.next)
 	}
-	c.armed.Store(true)
-	require.NoError(t, os.WriteFile(armed, []byte(x.step), 0o600))
-	done := c.begin(x.operation)
-	var hit net.Conn
-	select {
-	case hit = <-c.hits:
-	case <-time.After(time.Minute):
-		require.Fail(t, "the step was not reached", "%+v", x)
-	}
-	require.NoError(t, os.Remove(armed))
-	line, err := bufio.NewReader(hit).ReadString('\n')
-	require.NoError(t, err)
-	reporter, _ := strconv.Atoi(strings.Fields(line)[0])
+	done, hit, reporter := c.reach(x.step, func() <-chan error { return c.begin(x.operation) })
 	victim := c.victim(x, before, reporter)
 	if victim != 0 {
 		_ = syscall.Kill(victim, syscall.SIGKILL)
@@ -437,6 +443,90 @@ func (c *crashTest) verify(x cell) {
 		_, err := a.ask("check x")
 		require.NoError(t, err, "%+v: the client's memory", x)
 	}
+}
+
+// A publisher receives the answer after the store has the memory and the journal has the version, in this order. Readers
+// see the version after that as well.
+func TestPublicationIsAnsweredAfterItIsKept(t *testing.T) {
+	t.Parallel()
+	t.Run("keeper", func(t *testing.T) {
+		t.Parallel()
+		c := newCrashTest(t)
+		testAnsweredAfterKept(c, func() (map[string]*os.File, error) {
+			store, err := connectKeeper(keeperOf(c.socket, nil))
+			if err != nil {
+				return nil, err
+			}
+			defer store.Close()
+			return store.Stored()
+		})
+	})
+	t.Run("directory", func(t *testing.T) {
+		t.Parallel()
+		_, path := directoryOf(t)
+		testAnsweredAfterKept(newCrashTest(t, directory+path), func() (map[string]*os.File, error) {
+			files, err := filepath.Glob(filepath.Join(path, "sharedtensor.*"))
+			stored := map[string]*os.File{}
+			for _, file := range files {
+				if err == nil {
+					stored[strings.TrimPrefix(filepath.Base(file), "sharedtensor.")], err = os.Open(file)
+				}
+			}
+			return stored, err
+		})
+	})
+}
+
+func testAnsweredAfterKept(c *crashTest, open func() (map[string]*os.File, error)) {
+	t := c.t
+	c.ownerPID()
+	for i, step := range []string{"publish begun", "publish stored", "publish recorded", "publish visible"} {
+		name := fmt.Sprint("model-", i)
+		command := fmt.Sprint("publish ", name, " ", i)
+		a := c.actor("publisher")
+		done, hit, _ := c.reach(step, func() <-chan error {
+			done := make(chan error, 1)
+			go func() {
+				_, err := a.ask(command)
+				done <- err
+			}()
+			return done
+		})
+		memory, journal := kept(t, open)
+		stored, recorded, visible := i >= 1, i >= 2, i >= 3
+		require.Equal(t, stored, memory == i+1, "%s: %d memory files", step, memory)
+		require.Equal(t, recorded, strings.Contains(journal, name), step)
+		_, err := c.actor("client").ask("acquire " + name) // does not wait for the publication
+		require.Equal(t, visible, err == nil, "%s: %v", step, err)
+		select {
+		case err := <-done:
+			require.Fail(t, "answered before it was visible", "%s: %v", step, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+		hit.Close()
+		require.NoError(t, <-done)
+		c.acknowledged[name] = published{1, i}
+	}
+	_ = syscall.Kill(c.ownerPID(), syscall.SIGKILL)
+	c.verify(cell{})
+}
+
+// kept returns the number of files with memory in a store and the bytes of its journals.
+func kept(t testing.TB, open func() (map[string]*os.File, error)) (memory int, journal string) {
+	t.Helper()
+	stored, err := open()
+	require.NoError(t, err)
+	for name, f := range stored {
+		if strings.HasPrefix(name, "v") {
+			memory++
+		} else {
+			text, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<30))
+			require.NoError(t, err)
+			journal += string(text)
+		}
+		require.NoError(t, f.Close())
+	}
+	return memory, journal
 }
 
 // Each process is killed at each step. Nothing that was acknowledged is lost, numbers never decrease, and readers keep

@@ -12,7 +12,7 @@
 //	                           │                              │                                 ^
 //	                           └──────── Withdraw ────────────┴──> withdrawn ── last lease ─────┘
 //
-// The catalog is a pure data structure: one mutex, no goroutines, and a clock from its options. It closes a state dict
+// The catalog is a pure data structure: no goroutines, and a clock from its options. It closes a state dict
 // outside its lock, exactly once, when neither a holder nor a name refers to it.
 //
 // Surprises: a version number is never reused for a name, even after the name was withdrawn, so name and version
@@ -78,8 +78,8 @@ type Options struct {
 	PendingNames int
 	// Now returns the time for infos and leases; nil means [time.Now].
 	Now func() time.Time
-	// Record, if not nil, is called under the lock before a version is published or a name is withdrawn. An error
-	// prevents that. It must not call the catalog and should not wait.
+	// Record, if not nil, is called before a version is published or a name is withdrawn, one call at a time. An error
+	// prevents that. Other publications and withdrawals wait for it, readers do not.
 	Record func(Change) error
 	// Freed, if not nil, is called for each version whose state dict was closed, with the closed state dict and the
 	// error of closing it. It is called without the lock on the goroutine that freed the version, so it may call the
@@ -114,6 +114,7 @@ type Origin struct {
 type Catalog struct {
 	opts Options
 
+	changes  sync.Mutex // serializes publications and withdrawals; taken before mu
 	mu       sync.Mutex
 	closed   bool
 	entries  map[string]*entry
@@ -194,6 +195,8 @@ func (c *Catalog) PublishWith(name string, sd *module.StateDict, origin Origin, 
 
 // publish adds v with the next number that is greater than v.number.
 func (c *Catalog) publish(v *version, retain *Retention) (freed []*version, wake []func(), err error) {
+	c.changes.Lock()
+	defer c.changes.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -228,17 +231,26 @@ func (c *Catalog) publish(v *version, retain *Retention) (freed []*version, wake
 	return freed, c.tellLocked(Published, v.name, v.number), nil
 }
 
-// recordLocked calls Options.Record.
+// recordLocked calls Options.Record without the lock. Readers may release versions meanwhile, and the catalog may be closed;
+// c.changes keeps the numbers and the current versions. An entry without versions may be removed.
 func (c *Catalog) recordLocked(change Change) error {
 	if c.opts.Record == nil {
 		return nil
 	}
-	return c.opts.Record(change)
+	c.mu.Unlock()
+	err := c.opts.Record(change)
+	c.mu.Lock()
+	if err == nil && c.closed {
+		err = ErrClosed
+	}
+	return err
 }
 
 // Continue makes the numbers of new versions continue those of an earlier catalog: last holds the highest number of
 // names, floor that of all others.
 func (c *Catalog) Continue(last map[string]uint64, floor uint64) {
+	c.changes.Lock()
+	defer c.changes.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.floor = max(c.floor, floor)
@@ -305,6 +317,8 @@ func (c *Catalog) Withdraw(name string) error {
 
 // withdraw marks every version of name.
 func (c *Catalog) withdraw(name string) (freed []*version, wake []func(), err error) {
+	c.changes.Lock()
+	defer c.changes.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

@@ -388,6 +388,72 @@ func TestRecord(t *testing.T) {
 	require.Equal(t, []string{"a1 true false", "a2 true false", "b1 true false", "a0 false true", "a2 true false", "a0 false true"}, changes)
 }
 
+// Readers do not wait for a change that is written to a disk. They see it afterwards.
+func TestReadersDoNotWaitForRecord(t *testing.T) {
+	t.Parallel()
+	recording, written := make(chan struct{}), make(chan struct{})
+	slow := false
+	b := newTestCatalog(t, catalog.Options{Record: func(catalog.Change) error {
+		if slow {
+			recording <- struct{}{}
+			<-written
+		}
+		return nil
+	}})
+	first, _ := b.publish("a")
+	b.publish("b")
+	held := b.acquire("a", 1, 1)
+	slow = true
+	changes := make(chan error, 3)
+	go func() {
+		_, err := b.Publish("a", (&probe{bytes: 8}).stateDict(t), catalog.Origin{})
+		changes <- err
+	}()
+	<-recording
+	go func() {
+		_, err := b.Publish("a", (&probe{bytes: 8}).stateDict(t), catalog.Origin{})
+		changes <- err
+	}()
+	go func() { changes <- b.Withdraw("b") }()
+	require.Equal(t, uint64(1), b.acquire("a", 0, 2).Version)
+	require.NoError(t, b.Release(held.ID, 1))
+	b.ReleaseHolder(2)
+	require.Len(t, b.List(), 2)
+	newest, err := b.Newest("b")
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), newest)
+	for range 2 { // the other changes follow one at a time
+		written <- struct{}{}
+		<-recording
+	}
+	written <- struct{}{}
+	for range 3 {
+		require.NoError(t, <-changes)
+	}
+	require.Equal(t, uint64(3), b.acquire("a", 0, 3).Version)
+	require.True(t, first.isClosed())
+	_, err = b.Newest("b")
+	require.ErrorIs(t, err, catalog.ErrNotFound)
+}
+
+// A change that is being recorded when the catalog is closed fails.
+func TestCloseDuringRecord(t *testing.T) {
+	t.Parallel()
+	var b testCatalog
+	b = newTestCatalog(t, catalog.Options{Record: func(c catalog.Change) error {
+		if c.StateDict != nil && c.Version == 1 {
+			return nil
+		}
+		return b.Close()
+	}})
+	b.publish("a")
+	p := &probe{bytes: 8}
+	_, err := b.Publish("a", p.stateDict(t), catalog.Origin{})
+	require.ErrorIs(t, err, catalog.ErrClosed)
+	require.True(t, p.isClosed())
+	require.ErrorIs(t, b.Withdraw("a"), catalog.ErrClosed)
+}
+
 func TestContinue(t *testing.T) {
 	t.Parallel()
 	b := newTestCatalog(t, catalog.Options{})

@@ -69,8 +69,8 @@ func (m *Models) Close() error {
 	return err
 }
 
-// record is the catalog's callback before a change becomes visible. The catalog's lock guards sources. A version without
-// a SourceID inherits that of the version it replaces, so that a restarted owner does not load the replaced file again.
+// record is the catalog's callback before a change becomes visible, for one change at a time. A version without a SourceID
+// inherits that of the version it replaces, so that a restarted owner does not load the replaced file again.
 func (m *Models) record(change catalog.Change) error {
 	id := ""
 	if out := m.exports.of(change.StateDict); out != nil {
@@ -84,7 +84,10 @@ func (m *Models) record(change catalog.Change) error {
 			return err
 		}
 	}
-	if id != "" {
+	switch {
+	case change.StateDict == nil:
+		delete(m.sources, change.Name) // the next version replaces nothing
+	case id != "":
 		m.sources[change.Name] = id
 	}
 	return nil

@@ -26,7 +26,7 @@ type keeping struct {
 
 	adopting bool // changes repeat what the journal has; constant while clients are admitted
 
-	mu     sync.Mutex
+	mu     sync.Mutex // not held while the journal is written
 	by     map[*module.StateDict]*keptVersion
 	closed bool // the versions stay recorded when the catalog frees them
 }
@@ -34,7 +34,7 @@ type keeping struct {
 // keptVersion is a version in the store.
 type keptVersion struct {
 	id       uint64
-	recorded bool // the journal has it
+	recorded bool // the journal has it; guarded by keeping.mu
 	files    int
 	version  keep.Version
 }
@@ -122,53 +122,61 @@ func (k *keeping) record(change catalog.Change, source string) error {
 		status.Reach("withdraw recorded")
 		return err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	v := k.by[change.StateDict]
+	v := k.of(change.StateDict)
 	if v == nil || v.recorded {
 		return nil
 	}
-	v.version.Number, v.version.At, v.version.SourceID = change.Version, change.Origin.At.UnixNano(), source
-	v.version.Retain = encodeRetention(change.Retain)
-	if err := k.Published(v.id, v.version, v.files); err != nil {
+	version := v.version
+	version.Number, version.At, version.SourceID = change.Version, change.Origin.At.UnixNano(), source
+	version.Retain = encodeRetention(change.Retain)
+	if err := k.Published(v.id, version, v.files); err != nil {
 		return err
 	}
+	k.mu.Lock()
 	v.recorded, v.version = true, keep.Version{} // the exports have the manifest
+	k.mu.Unlock()
 	status.Reach("publish recorded")
 	return nil
 }
 
-// digested records the computed digests of the tensors of a version.
+// digested records the computed digests of the tensors of a version. It repeats that if another journal has replaced the
+// first one.
 func (k *keeping) digested(sd *module.StateDict, tensors []byte) {
 	if k == nil {
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	v := k.by[sd]
-	if v == nil || !v.recorded || k.closed {
-		return
-	}
-	if err := k.Digested(v.id, tensors); err != nil {
-		k.log.Warn("digests are not kept; the next owner computes them again", "error", err)
+	var before *keep.Keep
+	for {
+		k.mu.Lock()
+		to, v := k.Keep, k.by[sd]
+		done := to == before || v == nil || !v.recorded
+		k.mu.Unlock()
+		if done {
+			return
+		}
+		if err := to.Digested(v.id, tensors); err != nil {
+			k.log.Warn("digests are not kept; the next owner computes them again", "error", err)
+		}
+		before = to
 	}
 }
 
-// drop forgets a version that the catalog has dropped or that was not published.
+// drop removes a version that the catalog has dropped or that was not published.
 func (k *keeping) drop(sd *module.StateDict) {
 	if k == nil {
 		return
 	}
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	v := k.by[sd]
+	v, in, closed := k.by[sd], k.Keep, k.closed
 	delete(k.by, sd)
+	recorded := v != nil && v.recorded
+	k.mu.Unlock()
 	switch {
 	case v == nil:
-	case !v.recorded:
-		k.Discard(v.id, v.files)
-	case !k.closed:
-		k.Freed(v.id)
+	case !recorded:
+		in.Discard(v.id, v.files)
+	case !closed:
+		in.Freed(v.id)
 	}
 }
 
