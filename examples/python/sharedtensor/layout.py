@@ -84,8 +84,14 @@ class Layout:
 
 
 def describe_all(state_dict: MappingABC[str, Any]) -> dict[str, Described]:
-    """Takes the tensors of a state dict to their parts. Raises InvalidArgumentError for what is no state dict,
-    CapabilityError for a tensor that cannot be shared, by its name."""
+    """Describes the tensors of a state dict.
+
+    Raises InvalidArgumentError if it is no mapping of texts, and CapabilityError if a tensor cannot be shared.
+    """
+    if not isinstance(state_dict, MappingABC):
+        hint = "; pass its state_dict()" if hasattr(state_dict, "state_dict") else ""
+        kind = type(state_dict).__name__
+        raise InvalidArgumentError(f"a state dict is a mapping of names to tensors, not a {kind}{hint}")
     described: dict[str, Described] = {}
     for name, value in state_dict.items():
         if not isinstance(name, str):

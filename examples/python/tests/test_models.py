@@ -200,6 +200,18 @@ def test_digests_match_the_bytes() -> None:
     assert [s.digest for s in unpack(packed)[0].values()] == [s.digest for s in specs.values()]
 
 
+def test_a_module_is_no_state_dict(client: st.Client) -> None:
+    class Module:
+        def state_dict(self) -> dict[str, object]:
+            return {}
+
+    with pytest.raises(st.InvalidArgumentError, match=r"not a Module; pass its state_dict\(\)"):
+        client.publish("m", Module())  # type: ignore[arg-type]
+    with pytest.raises(st.InvalidArgumentError, match=r"not a list$"):
+        client.publish("m", [1.0])  # type: ignore[arg-type]
+
+
+
 def test_unsupported_arrays_are_named_in_errors(client: st.Client) -> None:
     with pytest.raises(st.CapabilityError, match="'texts'"):
         client.publish("bad", {"texts": np.array(["a"])})
