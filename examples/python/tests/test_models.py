@@ -211,7 +211,6 @@ def test_a_module_is_no_state_dict(client: st.Client) -> None:
         client.publish("m", [1.0])  # type: ignore[arg-type]
 
 
-
 def test_unsupported_arrays_are_named_in_errors(client: st.Client) -> None:
     with pytest.raises(st.CapabilityError, match="'texts'"):
         client.publish("bad", {"texts": np.array(["a"])})
