@@ -73,7 +73,8 @@ func newServer(opts ServerOptions) (*Server, error) {
 	c := server.Config{
 		Log: opts.Logger, Socket: opts.Socket, Label: opts.Label, AllowUIDs: opts.AllowUIDs, Devices: opts.Devices, Registry: opts.Registry.registered(),
 		Limits: status.Limits(opts.Limits), Results: engine.CacheBounds(opts.Results), Tasks: engine.TaskBounds(opts.Tasks), Retain: opts.Retain,
-		Intercept: interceptServer(intercept), Policy: opts.Policy, Audit: opts.Audit,
+		RenewalTime: opts.RenewalTime,
+		Intercept:   interceptServer(intercept), Policy: opts.Policy, Audit: opts.Audit,
 	}
 	if permit := opts.Offers; permit != nil {
 		c.PermitOffer = func(client server.Peer, names []string) error { return permit(peerOf(client), names) }

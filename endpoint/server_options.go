@@ -32,6 +32,10 @@ type ServerOptions struct {
 	// after the store has the memory and the journal has the version, and fail if that fails. Memory without a descriptor
 	// (CUDA IPC) is not kept. The store is borrowed until the server is closed. Package keeper has stores.
 	Keep Store
+	// RenewalTime is the time that readers of superseded and withdrawn versions have to renew their leases after this
+	// server has adopted the versions of an earlier one. Versions without readers are freed then. 0 means 10 s. Clients
+	// that connect again pause up to a second between two attempts.
+	RenewalTime time.Duration
 	// AllowUIDs lists users, besides the server's own, whose processes may connect. They may also publish.
 	AllowUIDs []uint32
 	// Policy decides which processes may connect, and what each may do. Nil gives all rights to the server's own user and

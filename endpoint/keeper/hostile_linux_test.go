@@ -43,8 +43,7 @@ func lingering(t testing.TB) *os.File {
 }
 
 // A client passes a descriptor that takes a minute to close. Others are served meanwhile.
-func TestDescriptorThatDoesNotClose(t *testing.T) {
-	t.Parallel()
+func TestDescriptorThatDoesNotClose(t *testing.T) { // not parallel: a process that is started meanwhile would close the socket too
 	dir := t.TempDir()
 	p := connect(t, dir)
 	require.NoError(t, p.Put("a", memory(t, "x")))
@@ -56,7 +55,11 @@ func TestDescriptorThatDoesNotClose(t *testing.T) {
 	body, err := message.Marshal(map[int]any{1: 1, 2: 1, 3: []string{"b"}}) // put
 	require.NoError(t, err)
 	f := lingering(t)
-	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGSTOP)) // so that this close is not the last one
+	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGSTOP)) // so that the close in this process is not the last one
+	require.Eventually(t, func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+		return err == nil && strings.Contains(string(stat), ") T ")
+	}, 10*time.Second, time.Millisecond)
 	require.NoError(t, c.Send(wire.KindRequest, 1, body, f))
 	require.NoError(t, f.Close())
 	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGCONT))

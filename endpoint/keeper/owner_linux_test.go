@@ -22,7 +22,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// owner serves with a keeper beside its socket. args may name another socket of the keeper.
+// owner serves with a keeper beside its socket. args may name another socket of the keeper, and then the time for renewals.
 func owner(ctx context.Context, socket string, args []string) error {
 	var kept endpoint.Store
 	if path, is := directoryArg(args); is {
@@ -44,7 +44,13 @@ func owner(ctx context.Context, socket string, args []string) error {
 		return err
 	}
 	defer dev.Close()
-	s, err := newOwner(socket, dev, kept)
+	opts := endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Keep: kept}
+	if len(args) > 1 {
+		if opts.RenewalTime, err = time.ParseDuration(args[1]); err != nil {
+			return err
+		}
+	}
+	s, err := newOwner(opts)
 	if err != nil {
 		return err
 	}
@@ -87,9 +93,9 @@ func start(t testing.TB, args ...string) *endpointtest.Process {
 	return p
 }
 
-// newServer returns a server that keeps its versions.
+// newServer returns a server that keeps its versions and has no readers.
 func newServer(socket string, dev *host.Device, store endpoint.Store) (*endpoint.Server, error) {
-	return endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Keep: store})
+	return endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Keep: store, RenewalTime: 100 * time.Millisecond})
 }
 
 // user is a client with a device.

@@ -26,8 +26,8 @@ func numbers(t testing.TB, u user, name string) (versions []uint64, superseded i
 // Limits by size and by age apply to the versions of one owner and of the next one. The keeper holds what is retained, and
 // a retained version can be published again.
 func TestRetentionBySizeAndAge(t *testing.T) {
-	t.Parallel() // it waits for ten seconds
-	p := start(t)
+	t.Parallel()
+	p := start(t, "", "1s")
 	u := newUser(t, p)
 	store, err := connectKeeper(keeperOf(p.Socket, nil))
 	require.NoError(t, err)

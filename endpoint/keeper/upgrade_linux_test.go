@@ -17,8 +17,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/endpointtest"
 )
@@ -336,7 +334,8 @@ func TestUpgradeFails(t *testing.T) {
 }
 
 // newOwner returns the server of an owner process with its functions.
-func newOwner(socket string, dev *host.Device, store endpoint.Store) (*endpoint.Server, error) {
+func newOwner(opts endpoint.ServerOptions) (*endpoint.Server, error) {
+	socket := opts.Socket
 	registry, err := functions(socket)
 	if err != nil {
 		return nil, err
@@ -344,7 +343,7 @@ func newOwner(socket string, dev *host.Device, store endpoint.Store) (*endpoint.
 	if err := broken(socket, "start"); err != nil {
 		return nil, err
 	}
-	opts := endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Keep: store, Registry: registry}
+	opts.Registry = registry
 	failing, killed := broken(socket, "adopted"), broken(socket, "killed")
 	s, err := endpoint.NewServer(opts)
 	switch {

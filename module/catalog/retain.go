@@ -62,6 +62,7 @@ func (c *Catalog) Expire() (next time.Time) {
 func (c *Catalog) expire() (freed []*version, next time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := c.opts.Now()
 	for name, e := range c.entries {
 		age := c.retention(e).Age
 		if age == 0 {
@@ -69,11 +70,15 @@ func (c *Catalog) expire() (freed []*version, next time.Time) {
 		}
 		freed = append(freed, c.settleLocked(name, e)...)
 		for _, v := range e.versions {
-			if v == e.current || len(v.leases) > 0 {
-				continue // a lease that ends settles the name
+			if v == e.current {
+				continue
 			}
-			if at := v.superseded.Add(age); next.IsZero() || at.Before(next) {
-				next = at
+			at := v.superseded.Add(age)
+			if !at.After(now) {
+				continue // held: the end of its last lease frees it
+			}
+			if next.IsZero() || at.Before(next) {
+				next = at // also of a held version, which may be released before
 			}
 		}
 	}

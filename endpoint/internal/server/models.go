@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -23,6 +24,8 @@ type ModelsConfig struct {
 	Names   *transfer.MemoryNames // names of the server's shared memory
 	Retain  catalog.Retention     // superseded versions that are kept without readers
 	Limits  status.Limits         // of the server
+	// RenewalTime is the time that readers of an earlier owner have to renew their leases; 0 means 10 s.
+	RenewalTime time.Duration
 	// Digest computes the digests of a state dict, like [module.Digests].
 	Digest func(ctx context.Context, sd *module.StateDict, workers int) (map[string]module.Digest, error)
 }
@@ -39,6 +42,7 @@ type Models struct {
 	digests digester
 	keeping *keeping // nil if the versions end with this server
 	expiry  expiry
+	renewal *time.Timer // releases the versions of readers that have not renewed their leases
 	changes gate
 
 	store     keep.Store // of keeping
@@ -47,8 +51,12 @@ type Models struct {
 
 // NewModels returns the models of a server without versions.
 func NewModels(c ModelsConfig) *Models {
+	if c.RenewalTime <= 0 {
+		c.RenewalTime = renewalTime
+	}
 	m := &Models{ModelsConfig: c, sources: map[string]string{}}
 	m.digests.of = m
+	m.renewal = time.AfterFunc(math.MaxInt64, func() { m.Catalog.ReleaseHolder(adoptedHolder.ID) })
 	m.Catalog = catalog.New(catalog.Options{Retain: c.Retain, Record: m.record, Freed: m.freed})
 	return m
 }
@@ -61,6 +69,7 @@ func (m *Models) StopDigests() { m.digests.close() }
 func (m *Models) Close() error {
 	m.digests.work.Wait()
 	m.expiry.close()
+	m.renewal.Stop()
 	m.keeping.finish()
 	err := m.Catalog.Close()
 	if m.keeping != nil {

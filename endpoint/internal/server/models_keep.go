@@ -228,8 +228,7 @@ type Adopted struct {
 // adoptedHolder is the holder of superseded and withdrawn versions until their readers have renewed their leases.
 var adoptedHolder = catalog.Holder{ID: math.MaxUint64, PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: "readers of the previous owner"}
 
-// renewalTime is the time that the readers of superseded versions have to renew their leases with the next owner.
-// Clients that dial again pause up to a second between their attempts.
+// renewalTime is the default of [ModelsConfig.RenewalTime].
 const renewalTime = 10 * time.Second
 
 // Adopt opens the store, publishes what an earlier owner has left in it, and records changes from now on. Versions keep
@@ -279,9 +278,7 @@ func (m *Models) adoptAll(versions []keep.Adopted, numbers keep.Numbers) (list [
 
 // Serve is called when clients are admitted. The readers of superseded and withdrawn versions of an earlier owner then
 // have some time to renew their leases.
-func (m *Models) Serve() {
-	time.AfterFunc(renewalTime, func() { m.Catalog.ReleaseHolder(adoptedHolder.ID) })
-}
+func (m *Models) Serve() { m.renewal.Reset(m.RenewalTime) }
 
 // adopt publishes one version of an earlier owner. It takes the files.
 func (m *Models) adopt(v keep.Adopted) error {

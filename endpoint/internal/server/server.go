@@ -39,6 +39,8 @@ type Config struct {
 	Tasks     engine.TaskBounds  // of the task manager
 	Retain    catalog.Retention  // superseded versions that are kept without readers
 	Intercept Intercept          // wraps calls; nil for none
+	// RenewalTime is the time that readers of an earlier owner have to renew their leases; 0 means 10 s.
+	RenewalTime time.Duration
 	// PermitOffer returns an error if the client may not offer the endpoints with the given names. If it is nil, no
 	// client may.
 	PermitOffer func(client Peer, names []string) error
@@ -96,7 +98,7 @@ func New(c Config) (*Server, error) {
 		Withdrawn: func(name string) { s.Engine.Results.InvalidateGroup(name) }, // the next worker may have a different function
 	})}
 	s.Models = NewModels(ModelsConfig{
-		Log: s.Log, Limits: s.Limits, Devices: devices, Names: &s.Engine.Names, Retain: c.Retain, Digest: module.Digests,
+		Log: s.Log, Limits: s.Limits, Devices: devices, Names: &s.Engine.Names, Retain: c.Retain, RenewalTime: c.RenewalTime, Digest: module.Digests,
 	})
 	s.Sessions = session.NewRegister(session.Config{
 		Log: s.Log, Socket: c.Socket, Label: c.Label, AllowUIDs: c.AllowUIDs, Admits: s.admits, Hello: s.hello, Limits: s.Limits, Totals: &s.Totals.Totals, NewClient: s.newClient,
