@@ -190,12 +190,8 @@ const (
 // IsOutage reports whether err means that the servers did not answer or had no leader. They may have executed the
 // request despite the error.
 func IsOutage(err error) bool {
-	api := (*jetstream.APIError)(nil)
-	if js := jetstream.JetStreamError(nil); !errors.As(err, &api) && errors.As(err, &js) {
-		api = js.APIError()
-	}
-	if api != nil {
-		return api.ErrorCode == codeNoCluster || api.ErrorCode == codeNotLeader || api.ErrorCode == codeInProcess
+	if code, ok := errorCode(err); ok {
+		return code == codeNoCluster || code == codeNotLeader || code == codeInProcess
 	}
 	for _, one := range []error{
 		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, jetstream.ErrNoStreamResponse, jetstream.ErrAsyncPublishTimeout, nats.ErrDisconnected,
@@ -206,4 +202,23 @@ func IsOutage(err error) bool {
 		}
 	}
 	return false
+}
+
+// errorCode returns the JetStream error code of an answer. The library has two types for it: its object stores use the
+// older one when they begin to read.
+func errorCode(err error) (code int, ok bool) {
+	var api *jetstream.APIError
+	var js jetstream.JetStreamError
+	var older *nats.APIError
+	switch {
+	case errors.As(err, &api):
+	case errors.As(err, &js):
+		api = js.APIError()
+	case errors.As(err, &older):
+		return int(older.ErrorCode), true
+	}
+	if api == nil {
+		return 0, false
+	}
+	return int(api.ErrorCode), true
 }

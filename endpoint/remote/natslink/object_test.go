@@ -118,4 +118,9 @@ func TestReadObject(t *testing.T) {
 	require.ErrorIs(t, err, jetstream.ErrObjectNotFound)
 	require.False(t, natslink.IsOutage(err))
 	require.True(t, natslink.IsOutage(nats.ErrNoResponders))
+	for code, want := range map[int]bool{10008: true, 10009: true, 10158: true, 10059: false} { // 10059: no such stream
+		require.Equal(t, want, natslink.IsOutage(&jetstream.APIError{ErrorCode: jetstream.ErrorCode(code)}), code)
+		require.Equal(t, want, natslink.IsOutage(&nats.APIError{ErrorCode: nats.ErrorCode(code)}), code)
+	}
+	require.True(t, natslink.IsOutage(jetstream.ErrNoStreamResponse))
 }
