@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Repeats each test that kills, cancels or waits, to find tests that fail sometimes. `.ci/soak repeat` runs it.
 
-    .ci/repeat.py [--count 100] [--lanes 4] [--minutes 120] [PACKAGE...]
+    .ci/repeat.py [--count 100] [--lanes 4] [--minutes 120] [--test-minutes 5] [PACKAGE...]
 
 It runs several tests at once, so that the processors are busy. The last lines name the tests that failed, and how often
-each of the others ran: a test that is stopped by --minutes has run less often than --count.
+each of the others ran: a test that is stopped by --minutes or --test-minutes has run less often than --count.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def build(folder: str, target: Path) -> bool:
 class Runs:
     """The results of all tests."""
 
-    def __init__(self, count: int, until: float, logs: Path) -> None:
-        self.count, self.until, self.logs = count, until, logs
+    def __init__(self, count: int, until: float, each: float, logs: Path) -> None:
+        self.count, self.until, self.each, self.logs = count, until, each, logs
         self.passed: collections.Counter[str] = collections.Counter()
         self.failed: collections.Counter[str] = collections.Counter()
         self.skipped: set[str] = set()
@@ -62,12 +62,16 @@ class Runs:
     def run(self, folder: str, binary: Path, name: str) -> None:
         """Repeats a test in processes of up to ten runs each."""
         key = f"{folder}.{name}"
-        while time.monotonic() < self.until:
+        until = min(self.until, time.monotonic() + self.each)
+        several = 1
+        while time.monotonic() < until:
             left = self.count - self.passed[key] - self.failed[key]
             if left <= 0 or self.failed[key] >= 3:
                 return
-            command = [str(binary), "-test.v", "-test.run", f"^{name}$", "-test.count", str(min(left, 10)), "-test.timeout", "10m"]
+            command = [str(binary), "-test.v", "-test.run", f"^{name}$", "-test.count", str(min(left, several)), "-test.timeout", "10m"]
+            begin = time.monotonic()
             done = subprocess.run(command, cwd=ROOT / folder, capture_output=True, text=True, errors="replace")
+            several = 10 if time.monotonic() - begin < several else 1
             passed = len(re.findall(rf"^--- PASS: {name} ", done.stdout, re.M))
             skipped = len(re.findall(rf"^--- SKIP: {name} ", done.stdout, re.M))
             with self._lock:
@@ -88,10 +92,11 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--lanes", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=120)
+    parser.add_argument("--test-minutes", type=float, default=float("inf"), help="limit for each test")
     options = parser.parse_args()
     found = {folder: names for folder, names in tests().items() if not options.packages or folder in options.packages}
     folder = Path(tempfile.mkdtemp(prefix="repeat-"))
-    runs = Runs(options.count, time.monotonic() + options.minutes * 60, folder)
+    runs = Runs(options.count, time.monotonic() + options.minutes * 60, options.test_minutes * 60, folder)
     jobs = []
     for package, names in sorted(found.items()):
         binary = folder / package.replace("/", "-")
