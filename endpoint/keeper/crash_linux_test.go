@@ -529,8 +529,7 @@ func kept(t testing.TB, open func() (map[string]*os.File, error)) (memory int, j
 	return memory, journal
 }
 
-// Each process is killed at each step. Nothing that was acknowledged is lost, numbers never decrease, and readers keep
-// their memory. The variable SHAREDTENSOR_CRASH_CYCLES sets the number of cells; a short run takes some at random.
+// Each process is killed at each step. Acknowledged changes survive, numbers only increase, and readers keep their memory. The variable SHAREDTENSOR_CRASH_CYCLES sets the number of cells; a short run takes some at random.
 func TestCrashMatrix(t *testing.T) {
 	t.Parallel()
 	testCrashMatrix(t, crashMatrix(), newCrashTest(t))

@@ -57,8 +57,8 @@ func OpenDirectory(path string) (*Directory, error) {
 	return d, f.Close()
 }
 
-// Create returns a new file without a name. Put gives it one. It is then part of the store: bytes that are written into it
-// later are stored too. The caller owns it.
+// Create returns a new file that is not in the store. Put adds it under a name, with all bytes that are written into it
+// later. The caller owns it.
 func (d *Directory) Create() (*os.File, error) { return d.create(unix.O_DSYNC) }
 
 func (d *Directory) create(flags int) (*os.File, error) {

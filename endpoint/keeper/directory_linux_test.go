@@ -206,7 +206,7 @@ func TestKilledOwnerWithDirectory(t *testing.T) {
 	require.Equal(t, 4, value(t, newUser(t, p).acquire("gone", 0).StateDict()))
 }
 
-// A successor with a directory takes over from an owner with another store.
+// A successor with a directory replaces an owner with another store.
 func TestHandedToDirectory(t *testing.T) {
 	t.Parallel()
 	d, path := directoryOf(t)

@@ -138,7 +138,7 @@ func TestStoppedKeeperReceivesDescriptors(t *testing.T) {
 	require.Len(t, contents(t, second), 5)
 }
 
-// A keeper refuses what it has no room for. What it has accepted stays.
+// A full keeper refuses further descriptors and keeps those it has accepted.
 func TestFullKeeper(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "k.sock")

@@ -75,7 +75,7 @@ func startReader(t testing.TB, socket string, stdin *os.File) *reader {
 	return r
 }
 
-// Versions are published at 20 per second to readers in many processes, of which some are killed. No reader sees a mixed
+// Versions are published at 20 per second to readers in many processes. Some are killed. No reader sees a mixed
 // or freed version, and the memory of the owner and the keeper stays flat. The variable SHAREDTENSOR_LOAD sets the
 // duration; a long run has 50 readers.
 func TestVersionsUnderLoad(t *testing.T) {
@@ -173,7 +173,7 @@ func anonymousKilobytes(t testing.TB, pid int) (kilobytes int) {
 	return kilobytes
 }
 
-// runActor runs a process of a test that is neither owner nor keeper. It returns false in others.
+// runActor runs a client or a publisher of a test. It returns false in other processes.
 func runActor(args []string) bool {
 	var err error
 	switch {

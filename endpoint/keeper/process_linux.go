@@ -72,8 +72,8 @@ func Connect(opts Options) (*Process, error) {
 	return p, nil
 }
 
-// LostPID returns the process id of an earlier keeper that was killed while no owner ran, or together with its owner: the
-// versions that it held are lost. It returns 0 if there was none, and -1 if its id is not known.
+// LostPID returns the process id of an earlier keeper that was killed while no owner ran, or together with its owner. The
+// versions that it held are lost. LostPID returns 0 if there was no such keeper, and -1 if its id is unknown.
 func (p *Process) LostPID() int { return p.lost }
 
 // PID returns the process id of the keeper.

@@ -291,7 +291,7 @@ func (k *keeper) getLocked(names []string) (found []string, files []*os.File, er
 	return found, files, nil
 }
 
-// close ends the connections and closes the descriptors. It does not wait for a connection whose descriptor does not close.
+// close ends the connections and closes the descriptors. It abandons a connection whose descriptor takes longer than answerTime to close.
 func (k *keeper) close() {
 	k.stop()
 	ended := make(chan struct{})

@@ -31,7 +31,7 @@ type Systemd struct {
 	names  map[string]bool     // of all descriptors in the store
 }
 
-// errNotAService means that no service manager has started this process, or that it does not accept notifications.
+// errNotAService means that this process was not started by a service manager that accepts notifications.
 var errNotAService = errors.New("NOTIFY_SOCKET is not set: use Type=notify and FileDescriptorStoreMax= in the unit")
 
 // NewSystemd takes the descriptors that the service manager passed to this process (LISTEN_FDS and LISTEN_FDNAMES) and

@@ -126,8 +126,7 @@ func startUpgradable(t testing.TB, args ...string) (*endpointtest.Process, user)
 	return p, u
 }
 
-// Clients call without a deadline at 1,000 calls/s and connect anew, while one process of the owner after the other is
-// replaced. Every connection attempt succeeds, every call returns once, and every function runs once.
+// Clients call without a deadline at 1,000 calls/s and connect anew, while the owner is replaced repeatedly. Every connection attempt succeeds, every call returns once, and every function runs once.
 func TestUpgradeLosesNoCall(t *testing.T) {
 	calls, every := 2000, 500*time.Millisecond
 	if n, err := strconv.Atoi(os.Getenv("SHAREDTENSOR_UPGRADE_CALLS")); err == nil {

@@ -57,7 +57,7 @@ func TestMetricsExist(t *testing.T) {
 	}
 }
 
-// The dashboard is complete: each panel has a title, a query and a place of its own.
+// The dashboard is complete: each panel has a title, a query and a separate place.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile("monitoring/dashboard.json")

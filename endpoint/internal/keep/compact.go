@@ -126,7 +126,7 @@ func (k *Keep) copyLocked(to *journal) error {
 	return nil
 }
 
-// copyVersionsLocked writes the versions that are withdrawn, or those that are not, with their digests.
+// copyVersionsLocked writes either the withdrawn versions or all others, with their digests.
 func (k *Keep) copyVersionsLocked(to *journal, withdrawn bool) error {
 	for _, v := range k.live {
 		if v.withdrawn != withdrawn {

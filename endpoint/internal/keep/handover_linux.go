@@ -48,7 +48,7 @@ type step struct {
 	Serve    bool   `cbor:"2,keyasint,omitempty"`
 }
 
-// part is a response of an owner. The descriptors of Names follow those of the listener and the lock.
+// part is a response of an owner. Its descriptors are the listener, the lock, and the files of Names, in this order.
 type part struct {
 	Catalog  string   `cbor:"1,keyasint,omitempty"`
 	Bound    bool     `cbor:"2,keyasint,omitempty"`
@@ -58,7 +58,7 @@ type part struct {
 	More     bool     `cbor:"6,keyasint,omitempty"`
 }
 
-// State is what an owner hands to its successor. The receiver owns the files.
+// State contains the socket and the versions that an owner hands to its successor. The receiver owns the files.
 type State struct {
 	// Catalog is the id of the versions.
 	Catalog string
@@ -88,7 +88,7 @@ type Successor struct {
 	lastID uint64
 }
 
-// StartSuccessor starts the command with one end of a new connection. The socket path tells it which server it replaces.
+// StartSuccessor starts the command with one end of a new connection. The socket path identifies the server that it replaces.
 func StartSuccessor(cmd *exec.Cmd, socket string) (*Successor, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -202,7 +202,7 @@ func (s *Successor) Send(state *State) error {
 	return nil
 }
 
-// Done tells a successor that this owner accepts no more clients.
+// Done reports to the successor that this owner accepts no more clients.
 func (s *Successor) Done() error { return s.respond(part{}) }
 
 func (s *Successor) respond(p part, files ...*os.File) error {
@@ -346,8 +346,8 @@ func (p *Predecessor) receive(state *State) (got part, err error) {
 	return got, nil
 }
 
-// Serve tells the owner that this process accepts clients from now on, and waits until the owner does not. It also
-// returns if the owner has ended.
+// Serve reports to the owner that this process accepts clients from now on, and waits until the owner has stopped accepting
+// or has ended.
 func (p *Predecessor) Serve() {
 	defer p.conn.Close()
 	if p.request(step{Protocol: handoverProtocol, Serve: true}) == nil {

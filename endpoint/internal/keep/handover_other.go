@@ -9,7 +9,7 @@ import (
 	"os/exec"
 )
 
-// State is what an owner hands to its successor.
+// State contains the socket and the versions that an owner hands to its successor.
 type State struct {
 	// Catalog is the id of the versions.
 	Catalog string

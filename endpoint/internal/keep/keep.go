@@ -153,7 +153,7 @@ func Open(store Store, log *slog.Logger) (_ *Keep, _ []Adopted, _ Numbers, err e
 	return k, adopted, numbers, nil
 }
 
-// contents are the descriptors in a store. A store of files opens a file only when it is loaded, because that copies it.
+// contents are the descriptors in a store. Files of a [FileStore] are opened by load, because opening copies them.
 type contents struct {
 	files FileStore       // nil for a store of descriptors
 	names map[string]bool // of all descriptors that are not claimed
@@ -444,7 +444,7 @@ func (k *Keep) Published(id uint64, v Version, files int) error {
 }
 
 // Withdrawn records that a name was withdrawn. Its versions stay recorded for their readers until [Keep.Freed]. If the
-// name has no versions, nothing is written.
+// name has no versions, Withdrawn returns nil.
 func (k *Keep) Withdrawn(name string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

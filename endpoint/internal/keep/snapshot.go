@@ -161,7 +161,7 @@ func FileNames(id uint64, files int) []string {
 type Handed struct {
 	// Own is the store of the successor; nil for none.
 	Own Store
-	// Files are what the predecessor has passed. Stored returns them to its caller. A duplicate that is closed later would
+	// Files are the descriptors from the predecessor. Stored returns them to its caller. A duplicate that is closed later would
 	// release the lock on the journal.
 	Files map[string]*os.File
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// client is what the server keeps for the client of one session.
+// client holds the state of one session's client.
 type client struct {
 	server  *Server
 	session *session.Session

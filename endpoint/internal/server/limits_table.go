@@ -118,7 +118,7 @@ func (s *Server) limitUses() (list []message.LimitUse) {
 	return list
 }
 
-// clientUse is what one client uses of the limits.
+// clientUse is the usage of one client, by limit.
 type clientUse struct {
 	subscriptions, objects, requests int
 	requestBytes                     int64

@@ -182,8 +182,8 @@ func (d *digester) run() {
 	}
 }
 
-// compute reads all tensors. It calls store before waiters learn of the digests, so the next owner knows what this one has
-// answered. If cancelled, it fails with the cause of the job's context.
+// compute reads all tensors. It calls store before it wakes the waiters, so the next owner has each digest that this owner
+// has answered. If cancelled, it fails with the cause of the job's context.
 func (j *digestJob) compute(digest func(context.Context, *module.StateDict, int) (map[string]module.Digest, error), store func()) {
 	each, err := digest(j.ctx, j.sd, 1)
 	if err == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// handler performs a request. It is a run that prepares nothing.
+// handler is a run without preparation: it performs the request.
 type handler func(ctx context.Context, r *session.Request) (session.Reply, error)
 
 // Run implements session.Run.

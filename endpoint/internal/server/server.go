@@ -167,7 +167,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 // Drain is Shutdown. linger is the time that clients have to close their connections after the goodbye. Drain calls
-// leaving when no request begins any more.
+// leaving when no further request begins.
 func (s *Server) Drain(ctx context.Context, linger time.Duration, leaving func()) error {
 	sessions := s.Stop()
 	s.Models.StopDigests() // fail waiting requests at once

@@ -59,7 +59,7 @@ func (f *InFlight) begin(w *work, frame wire.Frame) (err error) {
 // the descriptor and its mapping.
 const fileCost = 16 << 10
 
-// admit adds the request's bytes to those of the session and takes ownership of the frame's charge. It fails if the
+// admit adds the request's bytes to the session's and takes ownership of the frame's charge. It fails if the
 // request is over the limit. It does not wait, because a waiting reader could not receive the frame that cancels the
 // request.
 func (f *InFlight) admit(frame wire.Frame, limit int64, unbound bool) (Reservation, error) {

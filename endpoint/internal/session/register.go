@@ -202,7 +202,7 @@ func (r *Register) Of(ids []uint64) []*Session {
 	return list
 }
 
-// Clients returns the sessions without the server's own and those that the handshake refuses.
+// Clients returns the sessions of clients, except refused ones.
 func (r *Register) Clients() []*Session {
 	return slices.DeleteFunc(r.all(), func(ses *Session) bool { return ses.Own || ses.refusal != nil })
 }
@@ -220,7 +220,7 @@ func (r *Register) Self() *Session {
 	return r.self
 }
 
-// All returns the server's own session, which may not have begun, and the clients without those that the handshake refuses.
+// All returns the server's own session, also before its first request, and the result of Clients.
 func (r *Register) All() []*Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -30,14 +30,14 @@ type Session struct {
 	ID      uint64 // unique within this server
 	since   time.Time
 	refusal error // why the handshake refuses the client; nil for a client that may connect
-	Own     bool  // session of the server's own client: not counted as a client, and exempt from all limits except those of frames
+	Own     bool  // session of the server's own client: not counted as a client, and exempt from all limits but the limits of frames
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelCauseFunc
 
 	Client   Client   // what the server keeps for the client
 	Events   Events   // subscriptions of the client
-	InFlight InFlight // requests that are not answered yet, without those that run in order
+	InFlight InFlight // unanswered requests that run concurrently
 	answers  answers
 
 	active    atomic.Bool // a frame arrived since the last sweep for idle sessions

@@ -136,7 +136,7 @@ func (x *fixture) answer(id uint64) error {
 
 var places = map[string]Place{"in order": InOrder, "async": Async, "inline": Inline}
 
-// In every place a run ends once, and its reply is told once whether it was sent.
+// At each exit a run ends once, and its reply is notified once whether it was sent.
 func TestReplyIsSentOnce(t *testing.T) {
 	t.Parallel()
 	for name, place := range places {

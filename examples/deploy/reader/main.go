@@ -22,7 +22,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// report is what the reader prints.
+// report is the output of the reader.
 type report struct {
 	PID     int    `json:"pid"` // in its own PID namespace
 	UID     int    `json:"uid"`
