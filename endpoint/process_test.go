@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-func TestMain(m *testing.M) { proctest.MainInParts(m, 4) }
+func TestMain(m *testing.M) { proctest.Main(m) }
 
 // workers are the processes of most tests, owners or clients according to their commands.
 var workers = proctest.NewRole("worker", sentinels, newWorker)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,7 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
-func TestMain(m *testing.M) { proctest.MainInParts(m, 2) }
+func TestMain(m *testing.M) { proctest.Main(m) }
 
 // limit is the maximum time that tests wait for a process.
 const limit = time.Minute
@@ -96,51 +95,4 @@ func TestCounts(t *testing.T) {
 	require.False(t, proctest.Count().Within(before))
 	require.NoError(t, f.Close())
 	proctest.Eventually(t, limit, "it is closed", func() bool { return proctest.Count().Within(before) })
-}
-
-const failing = "PROCTEST_FAILING"
-
-func TestFailing(t *testing.T) {
-	if os.Getenv(failing) == "" {
-		t.Skip("for TestParts")
-	}
-	t.Fail()
-}
-
-// A part returns the output of its tests, and an error if one failed. MainInParts runs all parts and joins their output.
-func TestParts(t *testing.T) {
-	t.Parallel()
-	part := func(name string, env ...string) (string, error) {
-		p, err := proctest.StartPart([]string{name}, []string{"-test.v"}, env...)
-		require.NoError(t, err)
-		out, err := p.Wait()
-		return string(out), err
-	}
-	out, err := part("TestSocketPath")
-	require.NoError(t, err)
-	require.Contains(t, out, "--- PASS: TestSocketPath")
-	require.NotContains(t, out, "\nPASS\n")
-	out, err = part("TestFailing", failing+"=1")
-	require.Error(t, err)
-	require.Contains(t, out, "--- FAIL: TestFailing")
-
-	log := filepath.Join(t.TempDir(), "log")
-	all := func(env ...string) (string, error) {
-		cmd := exec.Command(os.Args[0], "-test.v", "-test.shuffle=on", "-test.testlogfile="+log, "-test.skip=^TestParts$")
-		cmd.Env = append(append(os.Environ(), "PROCTEST_PART="), env...)
-		out, err := cmd.CombinedOutput()
-		return string(out), err
-	}
-	joined, err := all()
-	require.NoError(t, err)
-	for _, name := range []string{"TestOps", "TestSignals", "TestSocketPath", "TestCounts"} {
-		require.Equal(t, 1, strings.Count(joined, "--- PASS: "+name), "%s", joined)
-	}
-	files, err := os.ReadFile(log)
-	require.NoError(t, err)
-	require.Contains(t, string(files), "open "+os.DevNull, "of TestCounts")
-	require.Equal(t, 1, strings.Count(string(files), "# test log"))
-	joined, err = all(failing + "=1")
-	require.Error(t, err)
-	require.Equal(t, 1, strings.Count(joined, "--- FAIL: TestFailing"))
 }
