@@ -277,12 +277,10 @@ func (p *Predecessor) Take() (state *State, err error) {
 	}
 	state = &State{Files: map[string]*os.File{}}
 	for more := true; more; {
-		var got part
-		if got, err = p.receive(state); err != nil {
+		if more, err = p.add(state); err != nil {
 			state.Close()
-			return nil, gone(err)
+			return nil, err
 		}
-		more = got.More
 	}
 	return state, nil
 }
@@ -297,53 +295,72 @@ func gone(err error) error {
 	return err
 }
 
-// receive reads one response and adds its descriptors to the state.
-func (p *Predecessor) receive(state *State) (got part, err error) {
+// receive reads one response.
+func (p *Predecessor) receive() (got part, files *wire.Files, err error) {
 	if err := p.conn.SetReadDeadline(time.Now().Add(handoverTime)); err != nil {
-		return got, err
+		return got, nil, err
 	}
 	frame, err := p.conn.Receive()
 	if err != nil {
-		return got, err
+		return got, nil, gone(err)
 	}
-	defer frame.Files.Close()
 	if frame.Kind != wire.KindResponse || frame.ID != p.lastID {
-		return got, fmt.Errorf("%w: the owner sent no state", status.ErrProtocol)
+		err = fmt.Errorf("%w: the owner sent no state", status.ErrProtocol)
+	} else if failed := message.Unmarshal(frame.Body, &got); failed != nil {
+		err = fmt.Errorf("%w: %v", status.ErrProtocol, failed)
 	}
-	if err := message.Unmarshal(frame.Body, &got); err != nil {
-		return got, err
+	return got, frame.Files, err
+}
+
+// add receives one part and adds its descriptors to the state. It reports whether more parts follow.
+func (p *Predecessor) add(state *State) (more bool, err error) {
+	got, files, err := p.receive()
+	defer files.Close()
+	if err == nil {
+		err = got.check(state, files.Len())
 	}
-	var files []*os.File
-	for i := range frame.Files.Len() {
-		if f := frame.Files.Take(i); f != nil {
-			files = append(files, f)
-		}
+	if err != nil {
+		return false, err
 	}
-	next := func() (f *os.File) {
-		if len(files) > 0 {
-			f, files = files[0], files[1:]
-		}
-		return f
+	next := 0
+	take := func() *os.File {
+		next++
+		return files.Take(next - 1)
 	}
 	if got.Listener {
-		state.Catalog, state.Bound, state.Listener = got.Catalog, got.Bound, next()
+		state.Catalog, state.Bound, state.Listener = got.Catalog, got.Bound, take()
 	}
 	if got.Lock {
-		state.Lock = next()
+		state.Lock = take()
 	}
-	if len(files) != len(got.Names) {
-		for _, f := range files {
-			f.Close()
+	for _, name := range got.Names {
+		state.Files[name] = take()
+	}
+	return got.More, nil
+}
+
+// check returns an error if a part does not fit its descriptors, or the parts before it.
+func (p *part) check(state *State, files int) error {
+	want := len(p.Names)
+	for _, present := range []bool{p.Listener, p.Lock} {
+		if present {
+			want++
 		}
-		return got, fmt.Errorf("%w: %d descriptors for %d names", status.ErrProtocol, len(files), len(got.Names))
 	}
-	for i, name := range got.Names {
-		if before := state.Files[name]; before != nil {
-			before.Close()
+	switch {
+	case files != want:
+		return fmt.Errorf("%w: a part of the state has %d descriptors instead of %d", status.ErrProtocol, files, want)
+	case p.Listener != (state.Listener == nil), p.Lock && !p.Listener:
+		return fmt.Errorf("%w: only the first part of the state has the socket", status.ErrProtocol)
+	case p.More && len(p.Names) == 0:
+		return fmt.Errorf("%w: a part of the state is empty", status.ErrProtocol)
+	}
+	for i, name := range p.Names {
+		if state.Files[name] != nil || slices.Contains(p.Names[:i], name) {
+			return fmt.Errorf("%w: %q was handed over twice", status.ErrProtocol, name)
 		}
-		state.Files[name] = files[i]
 	}
-	return got, nil
+	return nil
 }
 
 // Serve reports to the owner that this process accepts clients from now on, and waits until the owner has stopped accepting
@@ -351,7 +368,8 @@ func (p *Predecessor) receive(state *State) (got part, err error) {
 func (p *Predecessor) Serve() {
 	defer p.conn.Close()
 	if p.request(step{Protocol: handoverProtocol, Serve: true}) == nil {
-		_, _ = p.receive(new(State)) // best effort: the owner may have been killed
+		_, files, _ := p.receive() // best effort: the owner may have been killed
+		files.Close()
 	}
 }
 

@@ -68,6 +68,9 @@ func Inherit(path string, open Permissions, listener, lock *os.File, bound bool)
 	s := &Socket{path: path, open: open, lock: lock, borrowed: true}
 	var ok bool
 	if s.listener, ok = l.(*net.UnixListener); !ok {
+		if lock != nil {
+			lock.Close()
+		}
 		return nil, errors.Join(fmt.Errorf("%w: the predecessor's socket is a %s", status.ErrInvalid, l.Addr().Network()), l.Close())
 	}
 	s.listener.SetUnlinkOnClose(false)
