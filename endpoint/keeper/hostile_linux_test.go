@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,6 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/keeper"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -153,4 +157,115 @@ func TestFullStoreOfServiceManager(t *testing.T) {
 	for i := range 5 {
 		require.NoError(t, s.Put(fmt.Sprint("v", i), memory(t, "x")))
 	}
+}
+
+// asUser runs a function on a thread of another user. The thread ends afterwards.
+func asUser(t testing.TB, uid int, run func() error) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // until the goroutine ends, so that no other one gets the thread
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
+			done <- errno
+			return
+		}
+		done <- run()
+	}()
+	require.NoError(t, <-done)
+}
+
+// A keeper serves its own user, and an owner uses only a keeper of its own user, also if both can open the socket.
+func TestOtherUsers(t *testing.T) {
+	drivertest.Needs(t, "root", os.Geteuid() == 0, "only root can become another user")
+	const other = 65534
+	dir := t.TempDir()
+	p := connect(t, dir)
+	require.NoError(t, p.Put("secret", memory(t, "x")))
+	socket := filepath.Join(dir, "k.sock")
+	for path := dir; path != os.TempDir(); path = filepath.Dir(path) {
+		require.NoError(t, os.Chmod(path, 0o777))
+	}
+	require.NoError(t, os.Chmod(socket, 0o777))
+	body, err := message.Marshal(map[int]any{1: 1, 2: 3}) // names
+	require.NoError(t, err)
+	asUser(t, other, func() error {
+		s, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+		if err != nil {
+			return err
+		}
+		c, err := wire.NewConn(s, wire.Limits{})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_ = c.Send(wire.KindRequest, 1, body) // fails if the keeper has closed the connection
+		if f, err := c.Receive(); err == nil {
+			return fmt.Errorf("the keeper answered %q", f.Body)
+		}
+		return nil
+	})
+	require.Equal(t, map[string]string{"secret": "x"}, contents(t, p))
+
+	foreign := filepath.Join(dir, "foreign.sock")
+	var l net.Listener
+	asUser(t, other, func() (err error) {
+		l, err = net.Listen("unix", foreign)
+		return err
+	})
+	defer l.Close()
+	_, err = keeper.Connect(keeper.Options{Socket: foreign, Command: []string{"false"}})
+	require.ErrorIs(t, err, os.ErrPermission)
+	require.ErrorContains(t, err, strconv.Itoa(other))
+}
+
+// An owner checks what it gets from a keeper: memory that is not sealed, too small, or no memory is not served. Numbers
+// continue nevertheless.
+func TestInvalidMemoryIsNotAdopted(t *testing.T) {
+	dir := t.TempDir()
+	store := connect(t, dir)
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer dev.Close()
+	version := uint64(0)
+	for what, replace := range map[string]func(size int64) *os.File{
+		"not sealed": func(size int64) *os.File {
+			f := memory(t, "x")
+			require.NoError(t, f.Truncate(size))
+			return f
+		},
+		"too small": func(int64) *os.File { return sealed(t, "x") },
+		"no memory": func(int64) *os.File {
+			f, err := os.Open(os.DevNull)
+			require.NoError(t, err)
+			t.Cleanup(func() { f.Close() })
+			return f
+		},
+	} {
+		s, err := newServer(dir+"/s.sock", dev, store)
+		require.NoError(t, err)
+		require.Empty(t, s.Adopted(), what)
+		sd, err := modelOf(dev, 1)
+		require.NoError(t, err)
+		got, err := s.Publish(t.Context(), "m", sd, endpoint.PublishOptions{})
+		require.NoError(t, err)
+		require.Equal(t, version+1, got, "%s: numbers continue", what)
+		version = got
+		require.NoError(t, sd.Close())
+		require.NoError(t, s.Close())
+		stored, err := store.Stored()
+		require.NoError(t, err)
+		for name, f := range stored {
+			if strings.HasPrefix(name, "v") {
+				info, err := f.Stat()
+				require.NoError(t, err)
+				require.NoError(t, store.Put(name, replace(info.Size())))
+			}
+			require.NoError(t, f.Close())
+		}
+	}
+	s, err := newServer(dir+"/s.sock", dev, store)
+	require.NoError(t, err)
+	require.Empty(t, s.Adopted())
+	require.NoError(t, s.Close())
+	require.Eventually(t, func() bool { return len(contents(t, store)) == 1 }, 10*time.Second, time.Millisecond, "only the journal stays")
 }
