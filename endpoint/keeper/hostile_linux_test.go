@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -103,6 +104,40 @@ func TestProgramThatDoesNotListen(t *testing.T) {
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, 10*time.Second, time.Millisecond)
+}
+
+// While no keeper answers, requests fail at once instead of waiting for an attempt each. The owner recovers.
+func TestKeeperThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := connect(t, dir)
+	require.NoError(t, p.Put("a", memory(t, "x")))
+	pid, socket := p.PID(), filepath.Join(dir, "k.sock")
+	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP)) // connections to it wait until the other one listens
+	require.NoError(t, os.Remove(socket))
+	l, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	var attempts atomic.Int64
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			attempts.Add(1)
+			c.Close()
+		}
+	}()
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	require.Eventually(t, func() bool { return p.Put("b", memory(t, "x")) != nil }, 10*time.Second, time.Millisecond)
+	before, start := attempts.Load(), time.Now()
+	for range 300 {
+		_ = p.Put("b", memory(t, "x"))
+	}
+	require.LessOrEqual(t, attempts.Load()-before, 4+4*int64(time.Since(start)/time.Second))
+	require.NoError(t, l.Close())
+	require.Eventually(t, func() bool { return p.Put("b", memory(t, "y")) == nil }, 20*time.Second, 10*time.Millisecond)
+	require.Equal(t, map[string]string{"a": "x", "b": "y"}, contents(t, p))
 }
 
 // The memory that holds a keeper's standard error does not grow with it.

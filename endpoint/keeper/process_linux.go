@@ -32,6 +32,8 @@ type Process struct {
 	answered uint64              // id of the last answer
 	room     int                 // number of descriptors that the keeper can hold in addition
 	held     map[string]*os.File // what this process has stored; owned
+	failed   time.Time           // time of the last connection attempt
+	failure  error               // its error
 	closed   bool
 	ended    chan struct{} // closed by Close
 	watch    sync.WaitGroup
@@ -86,12 +88,20 @@ func (p *Process) PID() int {
 // connectLocked connects, if necessary to a new keeper, and stores what this process has stored before. A keeper that is
 // being killed may still accept the first connection.
 func (p *Process) connectLocked() error {
+	if p.failure != nil && time.Since(p.failed) < retryInterval {
+		return p.failure
+	}
 	err := p.connectOnceLocked()
 	if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF) {
 		err = p.connectOnceLocked()
 	}
+	p.failed, p.failure = time.Now(), err
 	return err
 }
+
+// retryInterval is the time after a failed connection in which requests fail at once. An attempt takes up to startTime, so
+// requests that wait for each other would otherwise wait for an attempt each.
+const retryInterval = time.Second
 
 func (p *Process) connectOnceLocked() error {
 	if p.closed {
