@@ -2,6 +2,7 @@ package bins
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -112,11 +113,16 @@ func (q *Queue) Push(ctx context.Context, topic string, v Value, opts ...WriteOp
 		o.id = nuid.Next()
 	}
 	subject := "queue." + q.opts.Namespace + "." + escape(topic)
+	var full error
 	for attempt := 0; ; attempt++ {
 		sequence, err := q.send(ctx, q.js, q.stream, subject, opAppend, v, q.opts.Inline, o)
+		if full != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, ErrOutcomeUnknown) {
+			return 0, full // the reason of the wait that has ended
+		}
 		if err == nil || !isFull(err) || natslink.Pause(ctx, attempt) != nil {
 			return sequence, err
 		}
+		full = err
 	}
 }
 

@@ -78,7 +78,7 @@ func TestQueueFull(t *testing.T) {
 		_, err := q.Push(t.Context(), "a", bins.Value{Body: body})
 		require.NoError(t, err)
 	}
-	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	_, err = q.Push(short, "a", bins.Value{Body: body})
 	require.ErrorIs(t, err, bins.ErrFull)
