@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/onnx/internal/wheel"
+	"example.com/onnx/internal/wheeltest"
 )
 
 // testStage returns a stage with two workers and a model of 54 MB.
@@ -19,9 +20,7 @@ func testStage(t *testing.T) (context.Context, *stage, *bytes.Buffer) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
-	if _, err := wheel.Runtime(ctx); err != nil {
-		t.Skip("ONNX Runtime cannot be downloaded: ", err)
-	}
+	wheeltest.Path(ctx, t, wheel.Runtime)
 	shared := slices.IndexFunc(setups, func(u setup) bool { return u.name == "shared" })
 	o := options{workers: 2, layers: 13, width: 1024, seconds: 0.1, restarts: 1, setups: setups[shared : shared+1]}
 	out := &bytes.Buffer{}
@@ -35,9 +34,7 @@ func testStage(t *testing.T) (context.Context, *stage, *bytes.Buffer) {
 func TestRealModels(t *testing.T) {
 	ctx, s, out := testStage(t)
 	for _, path := range []func(context.Context) (string, error){wheel.TextRecognizer, wheel.VoiceDetector} {
-		if _, err := path(ctx); err != nil {
-			t.Skip("a model cannot be downloaded: ", err)
-		}
+		wheeltest.Path(ctx, t, path)
 	}
 	require.NoError(t, s.realModels(ctx))
 	require.Contains(t, out.String(), `reads "shared tensors 2026"`)

@@ -12,17 +12,14 @@ import (
 	"example.com/onnx/graph"
 	"example.com/onnx/internal/synthetic"
 	"example.com/onnx/internal/wheel"
+	"example.com/onnx/internal/wheeltest"
 )
 
 // AddExternalInitializers alone copies the weights, so addWeights calls AddInitializer. If a newer release uses them in
 // place, this test fails and addWeights can be simpler.
 func TestExternalInitializersAreCopied(t *testing.T) {
 	t.Parallel()
-	path, err := wheel.Runtime(t.Context())
-	if err != nil {
-		t.Skip("ONNX Runtime cannot be downloaded: ", err)
-	}
-	l, err := Open(path)
+	l, err := Open(wheeltest.Path(t.Context(), t, wheel.Runtime))
 	require.NoError(t, err)
 	parts, err := graph.Split(synthetic.Model{Layers: 1, Width: 32, Seed: 1}.Encode(), graph.Options{Location: "w", MinBytes: 4})
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"example.com/onnx/graph"
 	"example.com/onnx/internal/synthetic"
 	"example.com/onnx/internal/wheel"
+	"example.com/onnx/internal/wheeltest"
 	"example.com/onnx/ort"
 
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
@@ -19,11 +20,7 @@ import (
 
 func library(t *testing.T) *ort.Library {
 	t.Helper()
-	path, err := wheel.Runtime(t.Context())
-	if err != nil {
-		t.Skip("ONNX Runtime cannot be downloaded: ", err)
-	}
-	l, err := ort.Open(path)
+	l, err := ort.Open(wheeltest.Path(t.Context(), t, wheel.Runtime))
 	require.NoError(t, err)
 	require.NotEmpty(t, l.Version)
 	return l

@@ -20,6 +20,7 @@ import (
 	"example.com/onnx/internal/run"
 	"example.com/onnx/internal/synthetic"
 	"example.com/onnx/internal/wheel"
+	"example.com/onnx/internal/wheeltest"
 	"example.com/onnx/ort"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -64,10 +65,7 @@ func newBench(t *testing.T, flags ...string) *bench {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	library, err := wheel.Runtime(ctx)
-	if err != nil {
-		t.Skip("ONNX Runtime cannot be downloaded: ", err)
-	}
+	library := wheeltest.Path(ctx, t, wheel.Runtime)
 	p, err := programs()
 	require.NoError(t, err)
 	b := &bench{ctx: ctx, prefix: filepath.Join(t.TempDir(), "model"), client: run.NewClient()}
