@@ -22,6 +22,8 @@ var (
 	ErrFormat = errors.New("not a valid ONNX model")
 	// ErrSplit means that the model already has external weights.
 	ErrSplit = errors.New("the model already has external weights")
+	// ErrNested means that a tensor in a node, a nested graph or a function is in a file.
+	ErrNested = errors.New("a tensor that is not an initializer of the model's graph is in a file")
 	// ErrTensor means that a tensor's shape, type or length is invalid.
 	ErrTensor = errors.New("bad tensor")
 )

@@ -82,10 +82,14 @@ func (p *Parts) Source(w io.Writer, t safetensors.TensorInfo) error {
 	return err
 }
 
-// External returns the external initializers of a graph. Their data is nil.
+// External returns the external initializers of a graph. Their data is nil. It fails with [ErrNested] if the model refers to
+// files in any other way.
 func External(model []byte) ([]Tensor, error) {
 	m, err := parseModel(model)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkNested(modelKind, model, 0); err != nil {
 		return nil, err
 	}
 	var found []Tensor

@@ -91,7 +91,7 @@ func TestSplitKeepsTheRest(t *testing.T) {
 	graph = message(graph, graphInitializer, floats("also moved", 300, 3, 100))
 	graph = message(graph, graphOutput, message(nil, valueName, []byte("result")))
 	graph = message(graph, 999, []byte("unknown"))
-	model := message(encode(8, graph), 20, []byte("training"))
+	model := message(encode(8, graph), 20, message(nil, 3, []byte("training")))
 
 	p, err := Split(model, Options{Location: "w"})
 	require.NoError(t, err)
@@ -193,4 +193,45 @@ func FuzzSplit(f *testing.F) {
 		_, err = safetensors.ReadHeader(bytes.NewReader(file), int64(len(file)))
 		require.NoError(t, err)
 	})
+}
+
+// A model refers to files only by the initializers of its graph, so a runtime opens no other file.
+func TestExternalRefusesNestedFiles(t *testing.T) {
+	t.Parallel()
+	entry := message(message(nil, entryKey, []byte("location")), entryValue, []byte("../../etc/passwd"))
+	w := message(number(floats("w", 0, 300), tensorLocation, 1), tensorExternalData, entry)
+	graph := message(nil, graphInitializer, w)
+	found, err := External(encode(8, graph))
+	require.NoError(t, err)
+	require.Equal(t, "../../etc/passwd", found[0].Location) // callers check it
+
+	attribute := func(number protowire.Number, value []byte) []byte {
+		return message(nil, graphNode, message(nil, nodeAttribute, message(nil, number, value)))
+	}
+	deep := graph
+	for range 200 {
+		deep = attribute(6, deep)
+	}
+	for name, c := range map[string]struct {
+		model []byte
+		err   error
+	}{
+		"tensor of a node":          {encode(8, attribute(attributeTensor, w)), ErrNested},
+		"tensors of a node":         {encode(8, attribute(10, w)), ErrNested},
+		"graph of a node":           {encode(8, attribute(6, graph)), ErrNested},
+		"graphs of a node":          {encode(8, attribute(11, attribute(6, graph))), ErrNested},
+		"sparse tensor of a node":   {encode(8, attribute(22, message(nil, 1, w))), ErrNested},
+		"sparse tensors of a node":  {encode(8, attribute(23, message(nil, 2, w))), ErrNested},
+		"sparse initializer":        {encode(8, message(nil, 15, message(nil, 1, w))), ErrNested},
+		"function":                  {message(encode(8, nil), 25, message(nil, 7, message(nil, nodeAttribute, message(nil, attributeTensor, w)))), ErrNested},
+		"default of a function":     {message(encode(8, nil), 25, message(nil, 11, message(nil, attributeTensor, w))), ErrNested},
+		"training":                  {message(encode(8, nil), 20, message(nil, 2, graph)), ErrNested},
+		"external without location": {encode(8, attribute(attributeTensor, number(floats("w", 0, 300), tensorLocation, 1))), ErrNested},
+		"location without external": {encode(8, attribute(attributeTensor, message(floats("w", 0, 300), tensorExternalData, entry))), ErrNested},
+		"too deep":                  {encode(8, deep), ErrFormat},
+		"attribute is a number":     {encode(8, message(nil, graphNode, number(nil, nodeAttribute, 1))), ErrFormat},
+	} {
+		_, err := External(c.model)
+		require.ErrorIs(t, err, c.err, name)
+	}
 }

@@ -95,7 +95,7 @@ func attach(library *ort.Library, v endpoint.ModelVersion, c Config) (*Model, er
 	if err != nil {
 		return nil, err
 	}
-	folder, err := placeholders(graphBytes)
+	folder, err := emptyFiles(graphBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -109,9 +109,9 @@ func attach(library *ort.Library, v endpoint.ModelVersion, c Config) (*Model, er
 	return newModel(session, v.Version, c.Batch)
 }
 
-// placeholders returns a new folder with an empty file for each external data file of the graph. The library requires that
+// emptyFiles returns a new folder with an empty file for each external data file of the graph. The library requires that
 // they exist. The caller removes the folder.
-func placeholders(graphBytes []byte) (string, error) {
+func emptyFiles(graphBytes []byte) (string, error) {
 	external, err := graph.External(graphBytes)
 	if err != nil {
 		return "", err
@@ -121,7 +121,7 @@ func placeholders(graphBytes []byte) (string, error) {
 		return "", err
 	}
 	for _, t := range external {
-		if t.Location != filepath.Base(t.Location) {
+		if t.Location != filepath.Base(t.Location) || !filepath.IsLocal(t.Location) || t.Location == "." {
 			err = fmt.Errorf("the graph has the weight %q in %q, which is not a plain file name", t.Name, t.Location)
 		} else {
 			err = os.WriteFile(filepath.Join(folder, t.Location), nil, 0o600)
