@@ -36,13 +36,16 @@ type Parts struct {
 // graph, and its Constant nodes, which become initializers. Tensors in subgraphs, sparse tensors, strings, and types that
 // safetensors lacks stay in the graph.
 //
-// Errors: ErrFormat, ErrSplit, ErrTensor, and for names the errors of safetensors.NewHeader.
+// Errors: ErrFormat, ErrSplit, ErrNested, ErrTensor, and for names the errors of safetensors.NewHeader.
 func Split(model []byte, opts Options) (*Parts, error) {
 	if opts.MinBytes <= 0 {
 		opts.MinBytes = DefaultMinBytes
 	}
 	m, err := parseModel(model)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkNested(modelKind, model, 0); err != nil {
 		return nil, err
 	}
 	moved, err := m.movable(opts.MinBytes)
