@@ -148,8 +148,7 @@ func TestOutputOfKeeperIsLimited(t *testing.T) {
 		Socket: socket, Command: []string{"sh", "-c", `head -c 1000000 /dev/zero >&2 2>/dev/null; exec "$@"`, "sh", os.Args[0], "keep", socket},
 	})
 	require.NoError(t, err)
-	defer p.Close()
-	defer func() { _ = syscall.Kill(p.PID(), syscall.SIGKILL) }()
+	defer endStore(p)
 	info, err := os.Stat(fmt.Sprintf("/proc/%d/fd/2", p.PID()))
 	require.NoError(t, err)
 	require.LessOrEqual(t, info.Size(), int64(64<<10))

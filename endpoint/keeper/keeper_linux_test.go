@@ -144,8 +144,7 @@ func TestFullKeeper(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "k.sock")
 	p, err := keeper.Connect(keeper.Options{Socket: socket, Command: []string{"sh", "-c", `ulimit -n 256; exec "$@"`, "sh", os.Args[0], "keep", socket}})
 	require.NoError(t, err)
-	defer p.Close()
-	defer func() { _ = syscall.Kill(p.PID(), syscall.SIGKILL) }()
+	defer endStore(p)
 	stored := 0
 	for ; err == nil; stored++ {
 		require.Less(t, stored, 256)

@@ -87,10 +87,15 @@ func start(t testing.TB, args ...string) *endpointtest.Process {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		p.Kill()
-		_ = syscall.Kill(store.PID(), syscall.SIGKILL)
-		store.Close()
+		endStore(store)
 	})
 	return p
+}
+
+// endStore kills the keeper of a store, after the store can no longer start another one.
+func endStore(store *keeper.Process) {
+	store.Close()
+	_ = syscall.Kill(store.PID(), syscall.SIGKILL)
 }
 
 // newServer returns a server that keeps its versions and has no readers.

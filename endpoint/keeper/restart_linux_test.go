@@ -319,8 +319,7 @@ func TestKilledKeeperAndOwner(t *testing.T) {
 		Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	require.NoError(t, err)
-	defer func() { _ = syscall.Kill(again.PID(), syscall.SIGKILL) }()
-	defer again.Close()
+	defer endStore(again)
 	require.Equal(t, keeperPID, again.LostPID())
 	require.Contains(t, log.String(), "the versions that it held are lost")
 	p.Restart()
