@@ -88,9 +88,10 @@ def describe_all(state_dict: MappingABC[str, Any]) -> dict[str, Described]:
 
     Raises InvalidArgumentError if it is no mapping of texts, and CapabilityError if a tensor cannot be shared.
     """
-    if not isinstance(state_dict, MappingABC):
-        hint = "; pass its state_dict()" if hasattr(state_dict, "state_dict") else ""
-        kind = type(state_dict).__name__
+    given: Any = state_dict
+    if not isinstance(given, MappingABC):
+        hint = "; pass its state_dict()" if hasattr(given, "state_dict") else ""
+        kind = type(given).__name__
         raise InvalidArgumentError(f"a state dict is a mapping of names to tensors, not a {kind}{hint}")
     described: dict[str, Described] = {}
     for name, value in state_dict.items():
