@@ -68,7 +68,7 @@ func (c *catalog) lookup(ctx context.Context, name string) (*model, error) {
 		return nil, err
 	}
 	if m = all[name]; m == nil {
-		return nil, fmt.Errorf("%w: Request for unknown model: '%s' is not found", ErrNotFound, clip(name))
+		return nil, &unknownModel{fmt.Sprintf("Request for unknown model: '%s' is not found", clip(name))}
 	}
 	return m, nil
 }

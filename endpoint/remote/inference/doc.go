@@ -15,7 +15,7 @@
 // list.
 //
 //	*tensor.Tensor                 any datatype and shape
-//	[]T of numbers, truth values,  one dimension; []string is BYTES
+//	[]T of numbers, truth values,  one dimension, or [1,N], in the results too; []string is BYTES
 //	texts and bytes
 //	a number, truth value, text,   an input of shape [1], or a parameter of the request of the same name
 //	[]byte

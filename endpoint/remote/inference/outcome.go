@@ -139,6 +139,26 @@ func outputOf(p port, v any, host driver.Device) (*output, error) {
 	return o, nil
 }
 
+// setBatchOfOne adds the first dimension to lists if all lists of the request had the shape [1,N]. Clients of models with a
+// batch dimension send such lists and expect them.
+func (list outputs) setBatchOfOne(m *model, inputs []inputTensor) {
+	lists := 0
+	for _, in := range inputs {
+		p, _ := m.input(in.name)
+		if p.kind != listPort {
+			continue
+		}
+		if lists++; len(in.shape) != 2 || in.shape[0] != 1 {
+			return
+		}
+	}
+	for _, o := range list {
+		if p, _ := m.output(o.name); p.kind == listPort && lists > 0 && o.t == nil {
+			o.shape = append([]int64{1}, o.shape...)
+		}
+	}
+}
+
 // closeTensors closes the tensors of a result.
 func closeTensors(v any) {
 	switch v := v.(type) {
@@ -263,3 +283,12 @@ var (
 func notDecoupled(m *model) error {
 	return fmt.Errorf("%w: model '%s' is decoupled: use ModelStreamInfer", ErrNotServed, m.name)
 }
+
+// unknownModel is an ErrNotFound whose text begins as Triton's does. Clients compare the beginning.
+type unknownModel struct{ text string }
+
+// Error implements error.
+func (e *unknownModel) Error() string { return e.text }
+
+// Unwrap returns ErrNotFound.
+func (e *unknownModel) Unwrap() error { return ErrNotFound }

@@ -128,6 +128,7 @@ func (s *service) finish(m *model, r *request, result any) (outputs, error) {
 	if err != nil {
 		return nil, err
 	}
+	list.setBatchOfOne(m, r.inputs)
 	if err := s.deliver(list); err != nil {
 		list.close()
 		return nil, err

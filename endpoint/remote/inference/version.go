@@ -94,7 +94,7 @@ func (c *catalog) choose(ctx context.Context, m *model, asked string) (string, e
 		}
 	}
 	if !slices.Contains(list, asked) {
-		return "", fmt.Errorf("%w: Request for unknown model: '%s' version %s is not found; there is %v", ErrNotFound, m.name, clip(asked), list)
+		return "", &unknownModel{fmt.Sprintf("Request for unknown model: '%s' version %s is not found; there is %v", m.name, clip(asked), list)}
 	}
 	return asked, nil
 }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import numpy as np
 
@@ -54,7 +54,8 @@ class Function:
         may wait for others. Tensors are joined along their first dimension, and the result needs as many rows.
 
     Tensors are declared with ``Annotated[torch.Tensor, "float32[-1,3]"]``: the gateway's inference protocol reports the
-    declaration and refuses other tensors.
+    declaration and refuses other tensors. A result that is a TypedDict has an output for each of its keys, also as T
+    of a generator's Iterator[T].
     """
 
     run: Callable[..., Any]
@@ -81,11 +82,10 @@ class Function:
                 break
             optional = p.default is not p.empty
             hint = hints.get(p.name)
-            fields.append(
-                messages.FieldInfo(
-                    name=p.name, type=_type_name(hint or p.annotation), optional=optional, tensor=_declared(hint)
-                )
-            )
+            fields.append(_field(p.name, hint or p.annotation, optional))
+        result = hints.get("return", signature.return_annotation)
+        if self.streams and get_args(result):  # Iterator[T] or Generator[T, ...]
+            result = get_args(result)[0]
         return messages.EndpointInfo(
             name=name,
             task=self.task,
@@ -95,9 +95,10 @@ class Function:
             single_flight=self.cache,
             timeout=int((self.timeout or 0) * 1e9),
             in_="" if fields else "any",
-            out=_type_name(hints.get("return", signature.return_annotation)),
+            out=_type_name(result),
             in_fields=fields,
-            out_tensor=_declared(hints.get("return")),
+            out_fields=_fields(result),
+            out_tensor=_declared(result),
             batch_max=most,
             batch_delay=int(delay * 1e9),
         )
@@ -125,12 +126,39 @@ def _declared(annotation: Any) -> str:
     return next(texts, "")
 
 
+def _field(name: str, annotation: Any, optional: bool) -> messages.FieldInfo:
+    return messages.FieldInfo(
+        name=name,
+        type=_type_name(annotation),
+        optional=optional,
+        fields=_fields(annotation),
+        tensor=_declared(annotation),
+    )
+
+
+def _fields(annotation: Any) -> list[messages.FieldInfo]:
+    """Returns the keys of a TypedDict; none of other types."""
+    if not is_typeddict(annotation):
+        return []
+    hints = _hints(annotation)
+    required = getattr(annotation, "__required_keys__", frozenset(hints))
+    return [_field(name, hint, name not in required) for name, hint in hints.items()]
+
+
+# Names of types in descriptions of functions, which are those of Go.
+_TYPES = {bool: "bool", int: "int", float: "float64", str: "string", bytes: "[]uint8"}
+
+
 def _type_name(annotation: Any) -> str:
     if annotation is inspect.Signature.empty:
         return "any"
     annotation = getattr(annotation, "__origin__", annotation) if hasattr(annotation, "__metadata__") else annotation
     if _is_tensor(annotation):
         return "tensor.Tensor"
+    if isinstance(annotation, type) and annotation in _TYPES:
+        return _TYPES[annotation]
+    if get_origin(annotation) is list and get_args(annotation)[0] in _TYPES:
+        return "[]" + _TYPES[get_args(annotation)[0]]
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", None) or str(annotation)
     return text[: _LONGEST_NAME // 4]  # a character has four bytes at most
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import pytest
@@ -233,6 +233,35 @@ def test_declarations() -> None:
     info = Function(join, batch=(8, 0.002)).describe("join")
     assert [f.tensor for f in info.in_fields] == ["float32[-1,3]", ""]
     assert (info.out_tensor, info.batch_max, info.batch_delay) == ("float32[-1]", 8, 2_000_000)
+
+
+class Counted(TypedDict, total=False):
+    count: int
+
+
+class Parts(Counted):
+    total: Annotated[Any, "float32[-1]"]
+    names: list[str]
+
+
+def test_a_typed_dict_declares_outputs() -> None:
+    def split(x: Annotated[Any, "float32[-1,3]"], scale: float = 1, label: str = "", raw: bytes = b"") -> Parts: ...
+
+    info = Function(split).describe("split")
+    assert [f.type for f in info.in_fields] == ["Any", "float64", "string", "[]uint8"]
+    found = [(f.name, f.type, f.optional, f.tensor) for f in info.out_fields]
+    assert found == [
+        ("count", "int", True, ""),
+        ("total", "Any", False, "float32[-1]"),
+        ("names", "[]string", False, ""),
+    ]
+    assert (info.out, info.out_tensor) == ("Parts", "")
+
+    def steps(x: int) -> Iterator[Parts]:
+        yield {"total": x, "names": []}
+
+    info = Function(steps).describe("steps")
+    assert (info.stream, info.out, [f.name for f in info.out_fields]) == (True, "Parts", ["count", "total", "names"])
 
 
 def test_the_owner_checks_declarations(caller: st.Client) -> None:
