@@ -6,14 +6,15 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
-// catalog caches the models. It lists the owner's endpoints when another owner connects, and when it does not find a
-// name. An owner never removes an endpoint.
+// catalog caches the models. It lists the owner's endpoints when another owner connects, when it does not find a name, and
+// when the list is older than listTime: the functions of workers change.
 type catalog struct {
 	owner gateway.Owner
 	// allow returns an error if the sender of a request may not call a function.
@@ -26,9 +27,13 @@ type catalog struct {
 	mu       sync.Mutex
 	asked    bool
 	server   string            // the owner that was listed
+	at       time.Time         // of the last list, or of the last attempt
 	byName   map[string]*model // includes unloaded models
 	unloaded map[string]bool
 }
+
+// listTime is the maximum age of the list of endpoints.
+const listTime = time.Second
 
 // find returns a model that can be called, with its caller.
 func (c *catalog) find(ctx context.Context, name string) (*model, error) {
@@ -59,11 +64,19 @@ func (c *catalog) lookup(ctx context.Context, name string) (*model, error) {
 	c.mu.Lock()
 	m := c.byName[name]
 	current := c.asked && c.server == server
+	old := time.Since(c.at) > listTime
+	if old {
+		c.at = time.Now() // only one request lists the endpoints
+	}
 	c.mu.Unlock()
-	if m != nil && (current || !m.owned) {
+	known := m != nil && (current || !m.owned)
+	if known && (!old || !m.owned) {
 		return m, nil
 	}
 	all, err := c.refresh(ctx)
+	if err != nil && known {
+		return m, nil // the call reports whether there is an owner
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -108,8 +121,11 @@ func (c *catalog) refresh(ctx context.Context) (map[string]*model, error) {
 			m.stats = before.stats
 		}
 		c.batchLocked(m, before)
+		if before != nil && before.equal(m) {
+			all[name] = before // it caches its versions
+		}
 	}
-	c.asked, c.server, c.byName = true, server, all
+	c.asked, c.server, c.byName, c.at = true, server, all, time.Now()
 	return all, nil
 }
 

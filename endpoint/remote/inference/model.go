@@ -48,6 +48,13 @@ func newModel(caller endpoint.Caller, info endpoint.EndpointInfo) *model {
 	return m
 }
 
+// equal reports whether both describe the same function with the same settings.
+func (m *model) equal(other *model) bool {
+	return m.caller == other.caller && m.writes == other.writes && m.stream == other.stream && m.cached == other.cached &&
+		m.whole == other.whole && m.why == other.why && m.batching == other.batching &&
+		slices.EqualFunc(m.inputs, other.inputs, port.equal) && slices.EqualFunc(m.outputs, other.outputs, port.equal)
+}
+
 // input returns the input with the given name.
 func (m *model) input(name string) (port, bool) { return find(m.inputs, name) }
 

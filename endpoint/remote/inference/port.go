@@ -2,6 +2,7 @@ package inference
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
@@ -72,6 +73,12 @@ func portOf(name, typeName string, declared *endpoint.TensorSpec, path []string)
 		return p, true
 	}
 	return p, false
+}
+
+// equal reports whether both describe the same value.
+func (p port) equal(other port) bool {
+	return p.name == other.name && slices.Equal(p.path, other.path) && p.kind == other.kind && p.datatype == other.datatype &&
+		slices.Equal(p.shape, other.shape) && p.shaped == other.shaped && p.optional == other.optional
 }
 
 // declare sets the datatype and shape that the function declares. A dtype without a datatype in the protocol is left out:

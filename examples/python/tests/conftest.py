@@ -189,6 +189,14 @@ class Gateway:
         assert worker.stdout is not None
         assert worker.stdout.readline(), "the worker offered nothing"
 
+    def end_worker(self) -> None:
+        """Kills the worker that was started last."""
+        worker = self._workers.pop()
+        worker.kill()
+        worker.wait(30)
+        if worker.stdout is not None:
+            worker.stdout.close()
+
     def stop(self) -> None:
         for process in [*self._workers, self.process]:
             process.kill()
