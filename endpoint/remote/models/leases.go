@@ -1,10 +1,15 @@
 package models
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,17 +31,27 @@ type leaseStore struct {
 
 	mu    sync.Mutex
 	kept  map[modelwire.Version]int // number of leases of each version
+	users map[use]int               // number of leases of each user
 	bytes int64                     // size of all leased versions, each counted once
+}
+
+// use is a version that a client on a host uses.
+type use struct {
+	Host     string `json:"host"`
+	Identity string `json:"identity"`
+	Model    string `json:"model"`
+	Version  uint64 `json:"version"`
 }
 
 // lease keeps one version for a peer.
 type lease struct {
 	handle *endpoint.Handle
 	length time.Duration
+	by     use
 }
 
 func newLeaseStore() *leaseStore {
-	s := &leaseStore{kept: make(map[modelwire.Version]int)}
+	s := &leaseStore{kept: make(map[modelwire.Version]int), users: make(map[use]int)}
 	s.Kept = admission.NewKept(maxLeases, func(q admission.Quota) int64 { return q.Leases }, s.left, func(l *lease) error { return l.handle.Close() })
 	return s
 }
@@ -56,9 +71,9 @@ func describe(e *admission.Entry[*lease]) leaseJSON {
 	return leaseJSON{e.ID, h.Name(), h.Version(), h.ServerID(), int(e.Value.length / time.Second)}
 }
 
-// add creates a lease. The store owns h, also if add fails.
-func (s *leaseStore) add(id admission.Identity, h *endpoint.Handle, length time.Duration, limit int64) (leaseJSON, error) {
-	l := &lease{h, length}
+// add creates a lease for a client on a host. The store owns h, also if add fails.
+func (s *leaseStore) add(id admission.Identity, host string, h *endpoint.Handle, length time.Duration, limit int64) (leaseJSON, error) {
+	l := &lease{h, length, use{Host: host, Identity: cmp.Or(id.Name, id.Method), Model: h.Name(), Version: h.Version()}}
 	if err := s.reserve(l, limit); err != nil {
 		return leaseJSON{}, errors.Join(err, h.Close())
 	}
@@ -85,6 +100,7 @@ func (s *leaseStore) reserve(l *lease, limit int64) error {
 		s.bytes += n
 	}
 	s.kept[version]++
+	s.users[l.by]++
 	return nil
 }
 
@@ -97,7 +113,33 @@ func (s *leaseStore) left(l *lease) {
 		delete(s.kept, version)
 		s.bytes -= l.handle.StateDict().Bytes()
 	}
+	if s.users[l.by]--; s.users[l.by] == 0 {
+		delete(s.users, l.by)
+	}
 }
+
+// inUse is a row of the status: a use and the number of its leases.
+type inUse struct {
+	use
+	Leases int `json:"leases"`
+}
+
+// uses returns the leased versions by host, sorted.
+func (s *leaseStore) uses() []inUse {
+	s.mu.Lock()
+	rows := make([]inUse, 0, len(s.users))
+	for by, n := range s.users {
+		rows = append(rows, inUse{by, n})
+	}
+	s.mu.Unlock()
+	slices.SortFunc(rows, func(a, b inUse) int {
+		return cmp.Or(strings.Compare(a.Host, b.Host), strings.Compare(a.Model, b.Model), cmp.Compare(a.Version, b.Version), strings.Compare(a.Identity, b.Identity))
+	})
+	return rows
+}
+
+// Status implements gateway.StatusReporter. It returns the versions that clients lease, by host.
+func (c *Component) Status(context.Context) (any, error) { return c.leases.uses(), nil }
 
 // get renews a lease of a client for reading until Release.
 func (s *leaseStore) get(sender admission.Identity, id string) (*admission.Entry[*lease], error) {
@@ -123,7 +165,11 @@ func (c *Component) takeLease(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, r, err)
 		return
 	}
-	out, err := c.leases.add(admission.Sender(r.Context()), h, length, int64(c.MaxLeased))
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	out, err := c.leases.add(admission.Sender(r.Context()), host, h, length, int64(c.MaxLeased))
 	answerJSON(w, r, out, err)
 }
 

@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net"
 	"net/http"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/browsertest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -98,6 +101,54 @@ func TestLeases(t *testing.T) {
 		takeLease(t, gw, "/v1/models/m/leases")
 		resp, _ = gw.Get(t, "/v1/models/m@1/manifest")
 		require.Equal(t, http.StatusNotFound, resp.StatusCode, "nobody keeps version 1 any more")
+	})
+}
+
+// The status names the hosts that use a version, until their leases end.
+func TestLeasesByHost(t *testing.T) {
+	owner := remotetest.StartOwner(t)
+	publish := publisher(t, owner.Socket)
+	publish(1)
+	gw := remotetest.StartGateway(t, owner.Socket)
+	gw.Attached(t)
+	first := takeLease(t, gw, "/v1/models/m/leases")
+	takeLease(t, gw, "/v1/models/m/leases")
+	publish(2)
+	other := &http.Client{Transport: &http.Transport{
+		DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext,
+	}}
+	defer other.CloseIdleConnections()
+	resp, err := other.Post(gw.HTTP()+"/v1/models/m/leases", "", nil)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+
+	uses := func() (rows []string) {
+		_, text := gw.Get(t, "/v1/status")
+		var s struct {
+			Components struct {
+				Models []struct {
+					Host, Model     string
+					Version, Leases int
+				}
+			}
+		}
+		require.NoError(t, json.Unmarshal(text, &s))
+		for _, u := range s.Components.Models {
+			rows = append(rows, fmt.Sprint(u.Host, " ", u.Model, "@", u.Version, " ", u.Leases))
+		}
+		return rows
+	}
+	require.Equal(t, []string{"127.0.0.1 m@1 2", "127.0.0.2 m@2 1"}, uses())
+	resp, _ = gw.Do(t, http.MethodDelete, "/v1/leases/"+first.Lease, nil)
+	require.Equal(t, http.StatusNoContent, resp.StatusCode)
+	require.Equal(t, []string{"127.0.0.1 m@1 1", "127.0.0.2 m@2 1"}, uses())
+
+	t.Run("on the page", func(t *testing.T) {
+		page := browsertest.Open(t, gw.HTTP()+"/", 1280, 1700)
+		page.WaitFor(`!!document.getElementById("component-models")?.innerText.includes("Versions used by other hosts")`)
+		page.WaitFor(`!!document.getElementById("component-models-table")?.innerText.includes("127.0.0.2")`)
+		page.Screenshot("leases")
 	})
 }
 

@@ -232,7 +232,7 @@ function drawTables(s) {
   ], filtered("filter-tasks", [...s.tasks].reverse(), (t) => t.endpoint + " " + t.status + " " + t.task_id), (t) => t.task_id, "no tasks");
 }
 
-// mirrorColumns are the columns of the mirrors component. Other components use their fields as columns.
+// mirrorColumns are the columns of the mirrors component.
 const mirrorColumns = [
   { title: "Name", draw: (m) => m.name },
   { title: "State", wide: true, draw: (m) => m.problem ? `${m.state}: ${m.problem}` : m.state },
@@ -245,12 +245,26 @@ const mirrorColumns = [
   { title: "Source", wide: true, draw: (m) => m.source },
 ];
 
+// useColumns are the columns of the versions that other hosts lease.
+const useColumns = [
+  { title: "Host", draw: (u) => u.host },
+  { title: "Client", draw: (u) => u.identity },
+  { title: "Model", draw: (u) => u.model },
+  { title: "Version", number: true, draw: (u) => count(u.version) },
+  { title: "Leases", number: true, draw: (u) => count(u.leases) },
+];
+
+// Columns, keys of rows and titles of components that differ from the fields of their rows and their names.
+const componentColumns = { mirrors: mirrorColumns, models: useColumns };
+const componentKeys = { models: (u) => `${u.host} ${u.identity} ${u.model}@${u.version}` };
+const componentTitles = { models: "Versions used by other hosts" };
+
 // drawComponents draws the status of components: lists of objects as tables, other values as facts.
 function drawComponents(s) {
   for (const [name, value] of Object.entries(s.components)) {
     const id = "component-" + name;
     if (!$(id)) {
-      const title = name[0].toUpperCase() + name.slice(1);
+      const title = componentTitles[name] ?? name[0].toUpperCase() + name.slice(1);
       $("components").append(element("section", { id, "aria-labelledby": "h-" + id },
         element("h2", { id: "h-" + id }, title),
         element("dl", { class: "facts" }),
@@ -264,8 +278,8 @@ function drawComponents(s) {
       const keys = rows.length ? Object.keys(rows[0]) : ["name"];
       const t = $(id + "-table");
       if (t.dataset.keys !== keys.join()) { t.dataset.keys = keys.join(); t.replaceChildren(); }
-      table(id + "-table", name === "mirrors" ? mirrorColumns : keys.map((k) => ({ title: k.replaceAll("_", " "), number: rows.some((r) => typeof r[k] === "number"), draw: (r) => plain(k, r[k]) })),
-        rows, (r) => String(r[keys[0]]), "empty");
+      table(id + "-table", componentColumns[name] ?? keys.map((k) => ({ title: k.replaceAll("_", " "), number: rows.some((r) => typeof r[k] === "number"), draw: (r) => plain(k, r[k]) })),
+        rows, componentKeys[name] ?? ((r) => String(r[keys[0]])), name === "models" ? "none" : "empty");
     }
   }
 }
