@@ -80,11 +80,11 @@ func serve(t testing.TB, opts stream.ServerOptions) (*stream.Server, string) {
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := grpc.NewServer(server.GRPCOptions()...)
+	s := grpc.NewServer(append(server.GRPCOptions(), grpc.WaitForHandlers(true))...)
 	server.Register(s)
 	go s.Serve(l)
 	t.Cleanup(func() {
-		s.Stop()
+		s.Stop() // waits for the handlers
 		server.Close()
 		require.Zero(t, server.PendingBytes(), "what transfers held was given back")
 	})
