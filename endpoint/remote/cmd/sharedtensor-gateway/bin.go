@@ -84,7 +84,7 @@ func (b *binCommand) write(verb, short string, write writeFunc) *cobra.Command {
 	var list bool
 	c := &cobra.Command{
 		Use: verb + " BIN [FILE]", Short: short, Args: usageArgs(cobra.RangeArgs(1, 2)),
-		Long: short + ". The item is the file, or standard input where FILE is missing or -, or --text.",
+		Long: short + ". The item is the content of FILE, or --text. Without both, or if FILE is -, it is standard input.",
 		RunE: func(c *cobra.Command, args []string) error {
 			body, err := itemBody(c, args[1:], text)
 			if err != nil {

@@ -49,7 +49,7 @@ SOURCE is one of
 With --nats, mirrors of one gateway's model take from each other, so that its link carries the model little more than once: this one gives what it
 has to others, also while it comes, as long as it runs.
 
-With --follow it stays, and mirrors each newest version of the source until SIGINT or SIGTERM. A source or an owner that goes away is waited for.`,
+With --follow it stays, and mirrors each newest version of the source until SIGINT or SIGTERM. If the source or the owner leaves, it waits for its return.`,
 		Example: `  sharedtensor-gateway mirror https://gpu7:2537/llm --token "$TOKEN"
   sharedtensor-gateway mirror https://gpu7:2537/llm@3 --as llm-candidate --digest "$SHA256"
   sharedtensor-gateway mirror https://gpu7:2537/llm --nats nats://cluster:4222 --follow

@@ -21,14 +21,14 @@ func newServeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve [flags]",
 		Short: "Serve the tensors and functions of an owner to other hosts",
-		Long: `Attach to the owner on its socket and serve it over HTTP, gRPC and NATS until SIGINT or SIGTERM; then let requests in
-flight end. An owner that is not there yet, or goes away, is waited for: requests fail meanwhile, and /readyz says so.
+		Long: `Attach to the owner on its socket and serve it over HTTP, gRPC and NATS until SIGINT or SIGTERM. Requests in flight may then
+end. The gateway starts without an owner and waits for it. While there is none, requests fail and /readyz reports it.
 
 Each flag can be an environment variable (--max-request is SHAREDTENSOR_MAX_REQUEST) or a line of a YAML file (max-request: 64MiB,
-see --config). The command line goes before the environment, and that before the file.
+see --config). The command line overrides the environment, which overrides the file.
 
-Listeners are on the loopback interface unless told otherwise. Others need TLS (--tls-cert, --tls-key) and tokens or client
-certificates (--token-file, --client-ca), or --insecure.`,
+Listeners use the loopback interface by default. Others require TLS (--tls-cert, --tls-key) and tokens or client certificates
+(--token-file, --client-ca), or --insecure.`,
 		Example: `  sharedtensor-gateway serve
   sharedtensor-gateway serve --http 0.0.0.0:2537 --tls-cert cert.pem --tls-key key.pem --token-file tokens
   SHAREDTENSOR_NATS=nats://cluster:4222 sharedtensor-gateway serve --config gateway.yaml`,
