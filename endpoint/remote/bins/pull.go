@@ -51,6 +51,9 @@ func (q *Queue) Pull(ctx context.Context, max int) (_ []*Delivery, err error) {
 	if max < 1 {
 		return nil, fmt.Errorf("max must be at least 1, not %d", max)
 	}
+	if q.consumer == nil {
+		return nil, errors.New("it was opened with AddOnly")
+	}
 	for attempt := 0; ; {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -30,6 +29,8 @@ type QueueOptions struct {
 	// Deliveries is the maximum number of deliveries of an item, after which it is dropped. Zero means
 	// DefaultDeliveries.
 	Deliveries int
+	// AddOnly opens the queue for Push only. It needs no right to take items, and Pull fails.
+	AddOnly bool
 }
 
 // Queue delivers each item to one puller and keeps it until that puller acknowledges it. Items are delivered at least
@@ -41,8 +42,8 @@ type Queue struct {
 	conn     *nats.Conn
 	js       jetstream.JetStream
 	stream   jetstream.Stream
-	consumer jetstream.Consumer
-	reads    reads
+	consumer jetstream.Consumer // nil with AddOnly
+	batches  *natslink.Batches
 }
 
 // OpenQueue opens a queue and creates it if it is missing. It borrows conn.
@@ -58,7 +59,7 @@ func OpenQueue(ctx context.Context, conn *nats.Conn, opts QueueOptions) (_ *Queu
 		return nil, err
 	}
 	q, err := openQueue(ctx, conn, opts)
-	if err == nil {
+	if err == nil && !opts.AddOnly {
 		// Pullers count deliveries. JetStream would also count items that a puller put back, and would leave an item
 		// with no deliveries left in the stream.
 		err = natslink.Ask(ctx, func(ctx context.Context) error {
@@ -76,8 +77,7 @@ func OpenQueue(ctx context.Context, conn *nats.Conn, opts QueueOptions) (_ *Queu
 
 // openQueue opens a queue without its consumer.
 func openQueue(ctx context.Context, conn *nats.Conn, opts QueueOptions) (_ *Queue, err error) {
-	q := &Queue{opts: opts, conn: conn, reads: reads{conn, "QUEUE_" + opts.Namespace, &inboxes{conn: conn}}}
-	runtime.AddCleanup(q, (*inboxes).close, q.reads.inboxes)
+	q := &Queue{opts: opts, conn: conn, batches: natslink.NewBatches(conn, "QUEUE_"+opts.Namespace)}
 	if q.js, err = jetstream.New(conn); err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func (q *Queue) bodiesOf(ctx context.Context, subject string) (names []string, e
 		var batch []subjectMessage
 		err = again(ctx, func() error {
 			pending := 0
-			batch, pending, err = q.reads.batch(ctx, subject, next)
+			batch, pending, err = readBatch(ctx, q.batches, subject, next)
 			more = pending > 0 && len(batch) > 0
 			return err
 		})

@@ -2,10 +2,8 @@ package bins
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -14,11 +12,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-const (
-	batchMessages = 512     // per request
-	batchBytes    = 8 << 20 // per answer; the rest needs another request
-	maxBodyGone   = 8       // attempts of a reader to find a missing body
-)
+// maxBodyGone is the number of attempts of a reader to find a missing body.
+const maxBodyGone = 8
 
 // Peek returns the items of a bin without removing them. The error for an empty bin is [ErrNotFound].
 //
@@ -120,11 +115,11 @@ func (s *Store) content(ctx context.Context, bin string) (c content, err error) 
 	return c, err
 }
 
-// again repeats a read during an outage until ctx ends.
+// again repeats a read during an outage, or while the client's quota is used up, until ctx ends.
 func again(ctx context.Context, read func() error) error {
 	for attempt := 0; ; attempt++ {
 		err := read()
-		if err == nil || !isOutage(err) || natslink.Pause(ctx, attempt) != nil {
+		if err == nil || !isOutage(err) && !natslink.OverQuota(err) || natslink.Pause(ctx, attempt) != nil {
 			return err
 		}
 	}
@@ -135,7 +130,7 @@ func again(ctx context.Context, read func() error) error {
 func (s *Store) contentOnce(ctx context.Context, bin string) (c content, err error) {
 	left := -1 // messages of the bin when the first batch was read; -1 before
 	for next := uint64(1); ; {
-		batch, pending, err := s.reads.batch(ctx, s.bothPrefix()+escape(bin), next)
+		batch, pending, err := readBatch(ctx, s.batches, s.bothPrefix()+escape(bin), next)
 		if err != nil {
 			return content{}, err
 		}
@@ -152,77 +147,35 @@ func (s *Store) contentOnce(ctx context.Context, bin string) (c content, err err
 	}
 }
 
-// reads reads messages of a stream in batches.
-type reads struct {
-	conn    *nats.Conn
-	stream  string
-	inboxes *inboxes
-}
-
 // subjectMessage is a message with its subject.
 type subjectMessage struct {
 	stored
 	subject string
 }
 
-// batch returns the messages from a sequence number on whose subjects match a pattern, up to the limit of one answer,
-// and the number of further ones. It uses the batched direct get of JetStream (NATS ADR-31), which the client
-// library does not support. It needs one request instead of one per message.
-func (r reads) batch(ctx context.Context, pattern string, from uint64) (messages []subjectMessage, pending int, err error) {
+// readBatch returns the messages from a sequence number on whose subjects match a pattern, up to the limit of one answer,
+// and the number of further ones.
+func readBatch(ctx context.Context, batches *natslink.Batches, pattern string, from uint64) (messages []subjectMessage, pending int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	box, err := r.inboxes.get()
+	batch, pending, err := batches.Read(ctx, pattern, from)
 	if err != nil {
 		return nil, 0, err
 	}
-	whole := false
-	defer func() { r.inboxes.put(box, whole) }()
-	request, err := json.Marshal(batchRequest{Sequence: from, Subject: pattern, Batch: batchMessages, MaxBytes: batchBytes})
-	if err != nil {
-		return nil, 0, err
-	}
-	if err := r.conn.PublishRequest("$JS.API.DIRECT.GET."+r.stream, box.subject, request); err != nil {
-		return nil, 0, err
-	}
-	for {
-		var msg *nats.Msg
-		select {
-		case msg = <-box.answers:
-		case <-ctx.Done():
-			return nil, 0, ctx.Err()
-		}
-		switch status := msg.Header.Get("Status"); status {
-		case "":
-		case "204", "404": // end of the batch; no message
-			whole = true
-			pending, _ := strconv.Atoi(msg.Header.Get("Nats-Num-Pending"))
-			return messages, pending, nil
-		case "503": // no replica can read yet, for example after a start
-			return nil, 0, nats.ErrNoResponders
-		default:
-			return nil, 0, fmt.Errorf("the server refused to read: %s %s", status, msg.Header.Get("Description"))
-		}
-		m, err := parseDirect(msg)
-		if err != nil {
+	messages = make([]subjectMessage, len(batch))
+	for i, msg := range batch {
+		if messages[i], err = parseDirect(msg); err != nil {
 			return nil, 0, err
 		}
-		messages = append(messages, m)
 	}
-}
-
-// batchRequest is a batched direct get.
-type batchRequest struct {
-	Sequence uint64 `json:"seq"`
-	Subject  string `json:"next_by_subj"`
-	Batch    int    `json:"batch"`
-	MaxBytes int    `json:"max_bytes"`
+	return messages, pending, nil
 }
 
 // parseDirect parses a message of a batch. Its headers contain its position in the stream.
 func parseDirect(msg *nats.Msg) (subjectMessage, error) {
-	sequence, err := strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
+	sequence, err := natslink.Sequence(msg)
 	if err != nil {
-		return subjectMessage{}, errors.New("the server sent a message without a sequence number")
+		return subjectMessage{}, err
 	}
 	at, err := time.Parse(time.RFC3339Nano, msg.Header.Get(jetstream.TimeStampHeaer))
 	if err != nil {

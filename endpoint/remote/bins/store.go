@@ -38,7 +38,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -95,12 +94,11 @@ type Options struct {
 // Close.
 type Store struct {
 	bodies
-	opts   Options
-	conn   *nats.Conn
-	js     jetstream.JetStream
-	stream jetstream.Stream
-	// reads.inboxes must not reference the store: its subscriptions end when the store is unreachable.
-	reads reads
+	opts    Options
+	conn    *nats.Conn
+	js      jetstream.JetStream
+	stream  jetstream.Stream
+	batches *natslink.Batches
 }
 
 // Open opens the namespace and creates it if it is missing. It borrows conn, which should be from natslink.Connect.
@@ -113,8 +111,7 @@ func Open(ctx context.Context, conn *nats.Conn, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the bins %q: %w", opts.Namespace, err)
 	}
-	s := &Store{opts: opts, conn: conn, js: js, reads: reads{conn, "BINS_" + opts.Namespace, &inboxes{conn: conn}}}
-	runtime.AddCleanup(s, (*inboxes).close, s.reads.inboxes)
+	s := &Store{opts: opts, conn: conn, js: js, batches: natslink.NewBatches(conn, "BINS_"+opts.Namespace)}
 	if s.stream, err = openStream(ctx, js, opts.stream()); err != nil {
 		return nil, fmt.Errorf("open the bins %q: %w", opts.Namespace, err)
 	}
@@ -188,7 +185,15 @@ func openStream(ctx context.Context, js jetstream.JetStream, config jetstream.St
 		}
 		return err
 	})
-	return stream, err
+	return stream, unreserved(config.MaxBytes, err)
+}
+
+// unreserved adds the remedy to the error of a server that has no room for the limit of a new stream.
+func unreserved(bytes int64, err error) error {
+	if err == nil || !isFull(err) {
+		return err
+	}
+	return fmt.Errorf("%w: the server cannot reserve %d bytes for it: lower MaxBytes, drop a namespace, or raise the server's limit (--max-store of a gateway): %w", ErrFull, bytes, err)
 }
 
 // addNeeded adds the subjects and features of config to an older configuration. It reports whether any were missing.
@@ -219,5 +224,5 @@ func openBodies(ctx context.Context, js jetstream.JetStream, bucket string, o Op
 	})
 	return bodies{
 		bucket: bucket, objects: objects, maxPayload: maxPayload, maxItem: o.MaxItemBytes, log: o.Logger, background: &background{},
-	}, err
+	}, unreserved(o.MaxBytes, err)
 }

@@ -161,7 +161,8 @@ func (s *bodies) dropUnlessNamed(ctx context.Context, stream jetstream.Stream, s
 	}
 }
 
-// publish stores a message once. While the server does not answer, it repeats the message under the same id.
+// publish stores a message once. While the server does not answer or the client's quota is used up, it repeats the message
+// under the same id.
 func publish(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, o writeOptions) (*jetstream.PubAck, error) {
 	opts := []jetstream.PublishOpt{jetstream.WithMsgID(o.id), jetstream.WithRetryAttempts(1)}
 	if o.expect != nil {
@@ -182,21 +183,25 @@ func publish(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, o write
 			return settle(ctx, js, msg.Subject, o.id, err)
 		case lostRace(err):
 			return nil, fmt.Errorf("%w: %w", ErrConflict, err)
+		case natslink.OverQuota(err): // not stored; the quota grows with time
 		case !isOutage(err) && (asked || ctx.Err() != nil):
 			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		case !isOutage(err):
 			return nil, err
 		}
 		// Without responders, the message reached no stream. After any other outage it may have been stored.
-		asked = asked || !errors.Is(err, nats.ErrNoResponders)
+		asked = asked || isOutage(err) && !errors.Is(err, nats.ErrNoResponders)
 		if late := !o.until.IsZero() && time.Now().After(o.until); late && asked {
 			return settle(ctx, js, msg.Subject, o.id, err)
 		} else if late {
 			return nil, fmt.Errorf("%w: no server answered in time: %w", ErrConflict, err)
 		}
 		if natslink.Pause(ctx, attempt) != nil {
-			if asked {
+			switch {
+			case asked:
 				return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+			case natslink.OverQuota(err):
+				return nil, fmt.Errorf("%w: %w", natslink.ErrQuota, err)
 			}
 			return nil, fmt.Errorf("no server answers: %w", err)
 		}
@@ -227,10 +232,10 @@ func settle(ctx context.Context, js jetstream.JetStream, subject, id string, con
 			return ack, nil
 		case err == nil:
 			return nil, fmt.Errorf("%w: %w: %w", ErrConflict, errRepeated, conflict)
-		case !isOutage(err):
+		case !isOutage(err) && !natslink.OverQuota(err):
 			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		}
-		asked = asked || !errors.Is(err, nats.ErrNoResponders)
+		asked = asked || isOutage(err) && !errors.Is(err, nats.ErrNoResponders)
 		if natslink.Pause(ctx, attempt) != nil {
 			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		}

@@ -48,6 +48,9 @@ type Config struct {
 	Debug string
 	// Store is the directory for persistent data: streams of the embedded NATS server and objects of components.
 	Store string
+	// MaxStore limits the streams of the embedded NATS server. A stream with a limit counts with its limit. 0 means three
+	// quarters of the disk.
+	MaxStore ByteSize
 	// TLSCert and TLSKey are PEM files. They are reloaded when they change.
 	TLSCert, TLSKey string
 	// ClientCA is a PEM file with the authorities of accepted client certificates.
@@ -143,6 +146,7 @@ func (c *Config) Flags(set *pflag.FlagSet) {
 	set.StringVar(&c.NATSTLS.Key, "nats-key", c.NATSTLS.Key, "key of --nats-cert in PEM")
 	set.StringVar(&c.Debug, "debug", c.Debug, `loopback address for pprof, or "off"`)
 	set.StringVar(&c.Store, "store", c.Store, "directory for persistent data")
+	set.Var(&c.MaxStore, "max-store", "maximum bytes of the embedded NATS server's streams; 0 for three quarters of the disk")
 	set.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "certificate chain in PEM; reloaded when it changes")
 	set.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "key of --tls-cert in PEM")
 	set.StringVar(&c.ClientCA, "client-ca", c.ClientCA, "authorities in PEM whose client certificates are accepted")
@@ -203,6 +207,9 @@ func (c *Config) Check() error {
 	}
 	if c.MaxInFlight < 1<<20 {
 		bad("max-in-flight", "%v: at least 1MiB", c.MaxInFlight)
+	}
+	if c.MaxStore < 0 {
+		bad("max-store", "%v: it must not be negative", c.MaxStore)
 	}
 	if c.MinRate < 0 {
 		bad("min-rate", "%v: it must not be negative", c.MinRate)

@@ -262,7 +262,7 @@ func (g *Gateway) openNATS(context.Context) (func() error, error) {
 }
 
 func (g *Gateway) embedNATS() (func() error, error) {
-	opts := natslink.ServerOptions{Store: filepath.Join(g.config.Store, "nats"), Listen: g.config.NATSListen, MaxConnections: g.config.MaxConnections, Logger: g.log}
+	opts := natslink.ServerOptions{Store: filepath.Join(g.config.Store, "nats"), Listen: g.config.NATSListen, MaxConnections: g.config.MaxConnections, MaxStore: int64(g.config.MaxStore), Logger: g.log}
 	switch {
 	case opts.Listen == Off:
 		opts.Listen = ""
@@ -273,11 +273,11 @@ func (g *Gateway) embedNATS() (func() error, error) {
 	if opts.Listen != "" {
 		opts.TLS, opts.AllowAll = g.ids.tlsConfig(), g.ids.open() && g.config.Insecure
 		if !opts.AllowAll {
-			opts.Admit, opts.Connected, opts.Changed = g.ids.admitNATS, g.natsConnected, g.natsChanged
+			opts.Admit, opts.Connected, opts.Changed = g.admitNATS, g.natsConnected, g.natsChanged
 		}
 		if !g.ids.open() {
 			opts.Recheck = func(token string, state *tls.ConnectionState) (natslink.Client, error) {
-				return g.ids.admitNATS(token, state, nil, nil)
+				return g.admitNATS(token, state, nil, nil)
 			}
 		}
 	}

@@ -16,15 +16,15 @@ import (
 
 // admitNATS returns a client of the embedded NATS server. A read-only token needs a policy that gives it subjects to
 // read, because clients without scopes can publish.
-func (ids *identities) admitNATS(token string, state *tls.ConnectionState, remote, local net.Addr) (natslink.Client, error) {
-	if ids.byUser() {
+func (g *Gateway) admitNATS(token string, state *tls.ConnectionState, remote, local net.Addr) (natslink.Client, error) {
+	if g.ids.byUser() {
 		remote = admission.WithTCPUser(remote, local)
 	}
 	authorization := ""
 	if token != "" {
 		authorization = "Bearer " + token
 	}
-	id, err := ids.identify(authorization, state, remote)
+	id, err := g.ids.identify(authorization, state, remote)
 	if err != nil {
 		return natslink.Client{}, err
 	}
@@ -36,7 +36,10 @@ func (ids *identities) admitNATS(token string, state *tls.ConnectionState, remot
 		return c, fmt.Errorf("%w: %s has no subjects of NATS", admission.ErrRight, id.Who())
 	}
 	c.Scopes = &natslink.Scopes{Read: id.Rights.Read, Write: id.Rights.Write}
-	c.Key += "\x00" + fmt.Sprint(c.Scopes)
+	if id.Rights.Quota.Requests > 0 {
+		c.Count = func() error { return g.admitted.Request(id) }
+	}
+	c.Key += "\x00" + fmt.Sprint(c.Scopes, id.Rights.Quota.Requests)
 	return c, nil
 }
 

@@ -2,12 +2,15 @@ package natslink
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -19,13 +22,17 @@ import (
 // gateRoot is the root of the subjects of requests that the gate reads before JetStream does.
 const gateRoot = "sharedtensor-gate"
 
-// gateTimeout limits a request that the gate forwards.
+// gateTimeout limits a request that the gate checks and forwards.
 const gateTimeout = 5 * time.Second
+
+// ackSubjects is the prefix of acknowledgements of items.
+const ackSubjects = "$JS.ACK."
 
 // accounts holds an account for each client with scopes. NATS checks the subjects that a client publishes to, but not
 // those that it names for answers: in a shared account, a client could let the server answer to the subject of a bin,
 // which stores the answer. In a separate account, answers reach only that account. The account imports the requests that
-// the scopes allow. The gate reads requests whose content names subjects.
+// the scopes allow. The gate reads requests whose content names subjects, and counts the requests of clients with a
+// quota.
 //
 // Streams are in the server's global account, which clients without scopes use.
 type accounts struct {
@@ -33,15 +40,21 @@ type accounts struct {
 	changed func(c Client, subject string) // may be nil
 
 	mu    sync.Mutex
+	gate  *nats.Conn // of the global account; nil until serveGate
+	relay *relay
 	known map[string]*clientAccount
 }
 
 type clientAccount struct {
+	name        string
 	client      Client
 	account     *server.Account
 	scopes      []scope
 	permissions *server.Permissions
 }
+
+// gateway returns the prefix of the subjects on which the gate receives the client's requests.
+func (c *clientAccount) gateway() string { return gateRoot + "." + c.name + "." }
 
 // of returns the account of a client with scopes.
 func (a *accounts) of(c Client) (*clientAccount, error) {
@@ -66,30 +79,31 @@ func (a *accounts) of(c Client) (*clientAccount, error) {
 func (a *accounts) makeLocked(name string, c Client) (*clientAccount, error) {
 	account, _ := a.ns.LookupOrRegisterAccount(name)
 	global := a.ns.GlobalAccount()
-	made := &clientAccount{client: c, account: account, scopes: c.Scopes.parse()}
+	made := &clientAccount{name: name, client: c, account: account, scopes: c.Scopes.parse()}
 	publish, subscribe := []string{"_INBOX.>", "$JS.API.INFO"}, []string{"_INBOX.>", "_INBOX_*.>"}
-	var direct, checked []string
+	var direct, checked, live []string
 	for _, s := range made.scopes {
 		d, c := s.services()
 		direct, checked = append(direct, d...), append(checked, c...)
-		subscribe = append(subscribe, s.subjects())
-	}
-	for _, subject := range widest(direct) {
-		if err := share(global, account, subject, subject); err != nil {
-			return nil, err
+		if s.live() {
+			live = append(live, s.subjects())
 		}
 	}
-	for _, subject := range widest(checked) {
-		to := gateRoot + "." + name + "." + strings.TrimPrefix(subject, "$JS.API.")
+	for _, subject := range widest(direct) {
+		to := subject
+		if c.Count != nil && counted(subject) {
+			to = made.gateway() + subject
+		}
 		if err := share(global, account, subject, to); err != nil {
 			return nil, err
 		}
 	}
-	var live []string
-	for _, s := range made.scopes {
-		live = append(live, s.subjects())
+	for _, subject := range widest(checked) {
+		if err := share(global, account, subject, made.gateway()+subject); err != nil {
+			return nil, err
+		}
 	}
-	for _, subject := range widest(live) {
+	for _, subject := range widest(slices.Clone(live)) {
 		if err := global.AddStreamExport(subject, nil); err != nil {
 			return nil, err
 		}
@@ -97,11 +111,27 @@ func (a *accounts) makeLocked(name string, c Client) (*clientAccount, error) {
 			return nil, err
 		}
 	}
-	publish = append(append(publish, direct...), checked...)
 	made.permissions = &server.Permissions{
-		Publish: &server.SubjectPermission{Allow: publish}, Subscribe: &server.SubjectPermission{Allow: subscribe},
+		Publish:   &server.SubjectPermission{Allow: slices.Concat(publish, direct, checked)},
+		Subscribe: &server.SubjectPermission{Allow: append(subscribe, live...)},
 	}
-	return made, nil
+	if a.gate == nil {
+		return made, nil
+	}
+	return made, a.receive(made)
+}
+
+// counted reports whether a subject counts for a client's quota of requests. The pieces of a body belong to an item that
+// is counted. The items that a puller requests and acknowledges were counted when they were added, and only JetStream can
+// deliver them.
+func counted(subject string) bool {
+	switch {
+	case strings.HasPrefix(subject, "$O."):
+		return !strings.Contains(subject, ".C.")
+	case strings.HasPrefix(subject, api+"CONSUMER.MSG.NEXT."):
+		return false
+	}
+	return !strings.HasPrefix(subject, ackSubjects)
 }
 
 // share lets the clients of an account send requests on a subject, which arrive in the global account on another one.
@@ -126,53 +156,125 @@ func widest(subjects []string) (list []string) {
 
 // serveGate checks and forwards requests of clients with scopes. conn is a connection of the global account.
 func (a *accounts) serveGate(conn *nats.Conn) error {
-	_, err := conn.Subscribe(gateRoot+".>", func(msg *nats.Msg) {
-		go a.forward(conn, msg) // ends within gateTimeout
+	relay, err := newRelay(conn)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.gate, a.relay = conn, relay
+	for _, client := range a.known {
+		if err := a.receive(client); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receive subscribes the gate to the requests of a client. Each client has a subscription, so that one that sends faster
+// than the gate forwards loses only its own requests.
+func (a *accounts) receive(client *clientAccount) error {
+	conn, relay := a.gate, a.relay
+	_, err := conn.Subscribe(client.gateway()+">", func(msg *nats.Msg) {
+		subject := strings.TrimPrefix(msg.Subject, client.gateway())
+		if client.client.Count != nil && counted(subject) {
+			if err := client.client.Count(); err != nil {
+				refuse(msg, subject, http.StatusTooManyRequests, fmt.Errorf("%w: %w", ErrQuota, err))
+				return
+			}
+		}
+		if request, is := strings.CutPrefix(subject, api); is {
+			if err := client.check(request, msg.Data); err != nil {
+				refuse(msg, subject, http.StatusForbidden, err)
+				return
+			}
+		}
+		if strings.HasPrefix(subject, api+"STREAM.PURGE.") {
+			go a.forward(conn, client, subject, msg) // ends within gateTimeout
+			return
+		}
+		_ = relay.send(subject, msg) // the client repeats a lost request
 	})
 	return err
 }
 
-func (a *accounts) forward(conn *nats.Conn, msg *nats.Msg) {
-	parts := strings.SplitN(msg.Subject, ".", 3)
-	if len(parts) < 3 {
+// refuse answers a request with an error, in the form that the client library expects: direct requests have their status
+// in the header.
+func refuse(msg *nats.Msg, subject string, code int, reason error) {
+	if msg.Reply == "" {
 		return
 	}
-	a.mu.Lock()
-	client := a.known[parts[1]]
-	a.mu.Unlock()
-	if client == nil {
-		return
+	answer := &nats.Msg{Subject: msg.Reply}
+	if strings.HasPrefix(subject, api+"DIRECT.GET.") {
+		answer.Header = nats.Header{"Status": {strconv.Itoa(code)}, "Description": {reason.Error()}}
+	} else {
+		answer.Data, _ = json.Marshal(map[string]any{"error": map[string]any{"code": code, "description": reason.Error()}}) // cannot fail
 	}
-	if err := client.check(parts[2], msg.Data); err != nil {
-		refusal, _ := json.Marshal(map[string]any{"error": map[string]any{"code": 403, "description": err.Error()}}) // cannot fail
-		_ = msg.Respond(refusal)                                                                                     // best effort: the client may have left
-		return
-	}
+	_ = msg.RespondMsg(answer) // best effort: the client may have left
+}
+
+// forward forwards a purge and reports it.
+func (a *accounts) forward(conn *nats.Conn, client *clientAccount, subject string, msg *nats.Msg) {
 	ctx, cancel := context.WithTimeout(context.Background(), gateTimeout)
 	defer cancel()
-	answer, err := conn.RequestMsgWithContext(ctx, &nats.Msg{Subject: "$JS.API." + parts[2], Header: msg.Header, Data: msg.Data})
+	answer, err := conn.RequestMsgWithContext(ctx, &nats.Msg{Subject: subject, Header: msg.Header, Data: msg.Data})
 	if err != nil {
 		return // the client repeats its request
 	}
 	_ = msg.Respond(answer.Data) // best effort: the client may have left
-	if a.changed != nil && strings.HasPrefix(parts[2], "STREAM.") && !bytes.Contains(answer.Data, []byte(`"error":`)) {
-		a.changed(client.client, "$JS.API."+parts[2])
+	if a.changed != nil && !bytes.Contains(answer.Data, []byte(`"error":`)) {
+		a.changed(client.client, subject)
 	}
 }
 
-// check returns an error if a request exceeds the scopes of the client. The account has checked the stream.
+// check returns an error if a request to JetStream exceeds the scopes of the client. The account has checked the stream.
 func (c *clientAccount) check(operation string, request []byte) error {
-	words := strings.Split(operation, ".")
-	if len(words) < 3 {
-		return fmt.Errorf("the request %s is not allowed", operation)
-	}
-	switch words[0] + "." + words[1] {
-	case "CONSUMER.CREATE":
+	words := strings.SplitN(operation, ".", 4)
+	name := strings.Join(words[:min(2, len(words))], ".")
+	switch {
+	case name == "DIRECT.GET" && len(words) == 3:
+		return c.checkRead(words[2], request)
+	case name == "DIRECT.GET", name == "STREAM.INFO", name == "CONSUMER.INFO", name == "CONSUMER.DELETE":
+		return nil // the subject contains all that is requested
+	case name == "STREAM.MSG" && len(words) == 4 && words[2] == "GET":
+		return c.checkRead(words[3], request)
+	case name == "CONSUMER.CREATE" && len(words) > 2:
 		return c.checkConsumer(words[2], request)
-	case "STREAM.PURGE":
+	case name == "STREAM.PURGE" && len(words) == 3:
 		return c.checkPurge(words[2], request)
 	}
 	return fmt.Errorf("the request %s is not allowed", operation)
+}
+
+// checkRead admits reading of messages on subjects of the client's scopes.
+func (c *clientAccount) checkRead(stream string, request []byte) error {
+	allowed := c.readable(stream)
+	if slices.Contains(allowed, everything) {
+		return nil
+	}
+	var in struct {
+		Last     string          `json:"last_by_subj"`
+		Next     string          `json:"next_by_subj"`
+		Several  []string        `json:"multi_last"`
+		Sequence json.RawMessage `json:"seq"` // of the first message
+		Batch    json.RawMessage `json:"batch"`
+		MaxBytes json.RawMessage `json:"max_bytes"`
+	}
+	fields := json.NewDecoder(bytes.NewReader(request))
+	fields.DisallowUnknownFields() // one may select messages in another way
+	if err := fields.Decode(&in); err != nil {
+		return fmt.Errorf("a request to read: %w", err)
+	}
+	subjects := in.Several
+	if one := cmp.Or(in.Last, in.Next); one != "" || len(subjects) == 0 { // the server refuses a request with both
+		subjects = append(subjects, cmp.Or(one, everything))
+	}
+	for _, subject := range subjects {
+		if !covers(allowed, subject) {
+			return fmt.Errorf("the client may read %v of stream %s, not %q", allowed, stream, subject)
+		}
+	}
+	return nil
 }
 
 // checkConsumer admits pull consumers for subjects of the client's scopes. The server would send the messages of a push
@@ -212,10 +314,10 @@ func (c *clientAccount) checkConsumer(stream string, request []byte) error {
 func (c *clientAccount) readable(stream string) (subjects []string) {
 	for _, s := range c.scopes {
 		switch {
-		case s.stream() != stream:
-		case s.rest == everything:
+		case s.addOnly:
+		case s.rest == everything && (s.stream() == stream || s.bodies() == stream):
 			return []string{everything}
-		default:
+		case s.stream() == stream && s.rest != everything:
 			subjects = append(subjects, s.subjects(), "bin-take."+s.namespace+"."+s.rest, "*."+s.namespace+"."+s.rest)
 		}
 	}
@@ -238,11 +340,11 @@ func (c *clientAccount) checkPurge(stream string, request []byte) error {
 	for _, s := range c.scopes {
 		switch {
 		case !s.write:
-		case s.bodies() == stream && s.rest == everything, s.stream() == stream && s.rest == everything:
+		case (s.bodies() == stream || s.stream() == stream) && s.rest == everything && !s.addOnly:
 			return nil
 		case s.bodies() == stream && !strings.ContainsAny(in.Filter, "*>"):
 			return nil
-		case s.stream() == stream && covers([]string{s.subjects(), "bin-take." + s.namespace + "." + s.rest}, in.Filter):
+		case s.stream() == stream && !s.addOnly && covers([]string{s.subjects(), "bin-take." + s.namespace + "." + s.rest}, in.Filter):
 			return nil
 		}
 	}

@@ -23,12 +23,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 )
 
-// Defaults of an embedded server. The defaults of NATS are three quarters of the machine's memory and all of its disk.
+// Defaults of an embedded server. NATS would use three quarters of the machine's memory.
 const (
-	DefaultMaxStore   = 16 << 30
 	DefaultMaxMemory  = 256 << 20
 	DefaultMaxPayload = 1 << 20
 )
+
+// leastStore is the minimum of the default of MaxStore.
+const leastStore = 16 << 30
 
 // startTimeout limits the start of a server. Recovering a large store takes most of this time.
 const startTimeout = 30 * time.Second
@@ -72,7 +74,8 @@ type ServerOptions struct {
 	// AllowAll admits every client that can reach Listen, even on an address that is not a loopback address.
 	AllowAll bool
 	// MaxStore, MaxMemory and MaxPayload limit the bytes of streams on disk, of streams in memory, and of one message.
-	// Zero means the defaults.
+	// A stream with a limit counts with its limit, also while it is empty. Zero means the defaults; for MaxStore that is
+	// three quarters of the disk, at least 16 GiB.
 	MaxStore, MaxMemory int64
 	MaxPayload          int32
 	// SyncAlways makes the server sync every message to the disk before it acknowledges it. Otherwise it syncs every
@@ -90,6 +93,9 @@ type Client struct {
 	Key string
 	// Scopes limits the client. nil means no limit.
 	Scopes *Scopes
+	// Count, if not nil, is called for each request of a client with scopes: an item, or a request to JetStream. Its error
+	// refuses the request with status 429. Pulls, acknowledgements and the pieces of large bodies are not counted.
+	Count func() error
 }
 
 // Server is a NATS server with JetStream in this process.
@@ -177,7 +183,7 @@ func (o ServerOptions) config() (*server.Options, error) {
 	}
 	config := &server.Options{
 		ServerName: name, JetStream: true, StoreDir: store, NoSigs: true, NoLog: false, DontListen: o.Listen == "",
-		JetStreamMaxStore: cmp.Or(o.MaxStore, DefaultMaxStore), JetStreamMaxMemory: cmp.Or(o.MaxMemory, DefaultMaxMemory),
+		JetStreamMaxStore: cmp.Or(o.MaxStore, max(leastStore, diskSize(store)/4*3)), JetStreamMaxMemory: cmp.Or(o.MaxMemory, DefaultMaxMemory),
 		MaxPayload: cmp.Or(o.MaxPayload, DefaultMaxPayload), SyncAlways: o.SyncAlways,
 	}
 	if o.Listen == "" {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -27,15 +29,22 @@ func PutObject(ctx context.Context, store jetstream.ObjectStore, meta jetstream.
 // backoff holds the pauses between attempts during an outage.
 var backoff = retry.Backoff{Initial: 50 * time.Millisecond, Max: time.Second}
 
-// duringOutage repeats ask during an outage until ctx ends.
+// ErrQuota means that the client's quota of requests was used up until the context of a call ended. The server has not
+// executed the refused requests.
+var ErrQuota = errors.New("quota used up")
+
+// duringOutage repeats ask during an outage, or while the client's quota is used up, until ctx ends.
 func duringOutage(ctx context.Context, ask func() error) error {
 	attempts := 0
-	policy := retry.Policy{Backoff: backoff, Again: func(err error) (bool, time.Duration) { return IsOutage(err), 0 }}
+	policy := retry.Policy{Backoff: backoff, Again: func(err error) (bool, time.Duration) { return IsOutage(err) || OverQuota(err), 0 }}
 	err := policy.Do(ctx, func() (bool, error) {
 		attempts++
 		return false, ask()
 	})
-	if err != nil && IsOutage(err) {
+	switch {
+	case err != nil && OverQuota(err):
+		return fmt.Errorf("%w: %d attempts were refused: %w", ErrQuota, attempts, err)
+	case err != nil && IsOutage(err):
 		return fmt.Errorf("no answer from NATS after %d attempts: %w", attempts, err)
 	}
 	return err
@@ -190,7 +199,7 @@ const (
 // IsOutage reports whether err means that the servers did not answer or had no leader. They may have executed the
 // request despite the error.
 func IsOutage(err error) bool {
-	if code, ok := errorCode(err); ok {
+	if _, code, ok := errorCode(err); ok {
 		return code == codeNoCluster || code == codeNotLeader || code == codeInProcess
 	}
 	for _, one := range []error{
@@ -204,9 +213,18 @@ func IsOutage(err error) bool {
 	return false
 }
 
-// errorCode returns the JetStream error code of an answer. The library has two types for it: its object stores use the
-// older one when they begin to read.
-func errorCode(err error) (code int, ok bool) {
+// OverQuota reports whether the server refused a request because the client's quota of requests was used up. The library
+// keeps only the text of answers to direct requests.
+func OverQuota(err error) bool {
+	if status, _, ok := errorCode(err); ok {
+		return status == http.StatusTooManyRequests
+	}
+	return err != nil && strings.Contains(err.Error(), ErrQuota.Error())
+}
+
+// errorCode returns the status and the JetStream error code of an answer. The library has two types for them: its object
+// stores use the older one when they begin to read.
+func errorCode(err error) (status, code int, ok bool) {
 	var api *jetstream.APIError
 	var js jetstream.JetStreamError
 	var older *nats.APIError
@@ -215,10 +233,10 @@ func errorCode(err error) (code int, ok bool) {
 	case errors.As(err, &js):
 		api = js.APIError()
 	case errors.As(err, &older):
-		return int(older.ErrorCode), true
+		return older.Code, int(older.ErrorCode), true
 	}
 	if api == nil {
-		return 0, false
+		return 0, 0, false
 	}
-	return int(api.ErrorCode), true
+	return api.Code, int(api.ErrorCode), true
 }

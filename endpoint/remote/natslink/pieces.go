@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -18,12 +17,8 @@ import (
 // refusedConsumer reports whether the server refused the push consumer of the library, which clients with scopes may not
 // create.
 func refusedConsumer(err error) bool {
-	var api *jetstream.APIError
-	if errors.As(err, &api) {
-		return api.Code == http.StatusForbidden
-	}
-	var legacy *nats.APIError
-	return errors.As(err, &legacy) && legacy.Code == http.StatusForbidden
+	status, _, _ := errorCode(err)
+	return status == http.StatusForbidden
 }
 
 // readPieces reads an object with batched requests instead of a consumer.
@@ -82,16 +77,16 @@ func (p *pieces) Read(into []byte) (int, error) {
 func (p *pieces) fetch() (err error) {
 	try, cancel := context.WithTimeout(p.ctx, readStall)
 	defer cancel()
-	if p.batch, _, err = p.objects.readBatch(try, p.subject, p.next); err != nil {
+	if p.batch, _, err = p.objects.batches.Read(try, p.subject, p.next); err != nil {
 		return err
 	}
 	if len(p.batch) == 0 { // a replica may lack the newest pieces
 		return fmt.Errorf("%d bytes of the object are missing: %w", p.left, nats.ErrTimeout)
 	}
 	for _, msg := range p.batch {
-		sequence, err := strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
+		sequence, err := Sequence(msg)
 		if err != nil {
-			return errors.New("the server sent a piece without a sequence number")
+			return err
 		}
 		p.next = sequence + 1
 		p.left -= int64(len(msg.Data))

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,23 +13,20 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-const (
-	batchMessages = 512 // per answer
-	batchBytes    = 8 << 20
-)
-
 // Objects is an object store that removes objects without leaving delete markers. The library's Delete publishes a
 // marker for each object. A full disk refuses markers, and they are never removed.
 type Objects struct {
 	jetstream.ObjectStore
-	conn   *nats.Conn
-	stream jetstream.Stream
-	bucket string
+	conn    *nats.Conn
+	stream  jetstream.Stream
+	bucket  string
+	batches *Batches
 }
 
 // OpenObjects opens an object store and creates it with config if it is missing.
 func OpenObjects(ctx context.Context, js jetstream.JetStream, config jetstream.ObjectStoreConfig) (*Objects, error) {
 	o := &Objects{conn: js.Conn(), bucket: config.Bucket}
+	o.batches = NewBatches(o.conn, o.Stream())
 	err := Ask(ctx, func(ctx context.Context) (err error) {
 		o.ObjectStore, err = js.ObjectStore(ctx, config.Bucket)
 		if errors.Is(err, jetstream.ErrBucketNotFound) {
@@ -83,17 +79,19 @@ func (o *Objects) Subjects(ctx context.Context, pattern string) (map[string]uint
 func (o *Objects) Infos(ctx context.Context) (infos []*jetstream.ObjectInfo, err error) {
 	for next, more := uint64(1), true; more; {
 		var batch []*nats.Msg
+		pending := 0
 		err = Ask(ctx, func(ctx context.Context) error {
-			batch, more, err = o.readBatch(ctx, o.metas()+">", next)
+			batch, pending, err = o.batches.Read(ctx, o.metas()+">", next)
 			return err
 		})
 		if err != nil {
 			return nil, err
 		}
+		more = pending > 0 && len(batch) > 0
 		for _, msg := range batch {
-			sequence, err := strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
+			sequence, err := Sequence(msg)
 			if err != nil {
-				return nil, errors.New("the server sent a message without a sequence number")
+				return nil, err
 			}
 			next = sequence + 1
 			info := &jetstream.ObjectInfo{}
@@ -105,37 +103,6 @@ func (o *Objects) Infos(ctx context.Context) (infos []*jetstream.ObjectInfo, err
 		}
 	}
 	return infos, nil
-}
-
-// readBatch reads messages with a batched direct get (NATS ADR-31).
-func (o *Objects) readBatch(ctx context.Context, pattern string, from uint64) (batch []*nats.Msg, more bool, err error) {
-	inbox := o.conn.NewInbox()
-	answers, err := o.conn.SubscribeSync(inbox)
-	if err != nil {
-		return nil, false, err
-	}
-	defer func() { _ = answers.Unsubscribe() }()
-	request := fmt.Sprintf(`{"seq":%d,"next_by_subj":%q,"batch":%d,"max_bytes":%d}`, from, pattern, batchMessages, batchBytes)
-	if err := o.conn.PublishRequest("$JS.API.DIRECT.GET."+o.Stream(), inbox, []byte(request)); err != nil {
-		return nil, false, err
-	}
-	for {
-		msg, err := answers.NextMsgWithContext(ctx)
-		if err != nil {
-			return nil, false, err
-		}
-		switch status := msg.Header.Get("Status"); status {
-		case "":
-			batch = append(batch, msg)
-		case "204", "404": // end of the batch; no message
-			pending, _ := strconv.Atoi(msg.Header.Get("Nats-Num-Pending"))
-			return batch, pending > 0 && len(batch) > 0, nil
-		case "503":
-			return nil, false, nats.ErrNoResponders
-		default:
-			return nil, false, fmt.Errorf("the server refused to read: %s %s", status, msg.Header.Get("Description"))
-		}
-	}
 }
 
 // Remove removes an object. It returns jetstream.ErrObjectNotFound if the object does not exist.

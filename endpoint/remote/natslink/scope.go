@@ -7,14 +7,18 @@ import (
 	"strings"
 )
 
-// Scopes are the subjects of bins and queues that a client of an embedded server may use. A scope is
+// Scopes are the bins, queues and training runs that a client of an embedded server may use. A scope is
 //
 //	bin.NAMESPACE            all bins of a namespace
 //	bin.NAMESPACE.PATTERN    the bins whose names match; * stands for one part of a name, a final > for one or more
 //	queue.NAMESPACE          a queue
+//	rl.RUN                   a training run (package rl): its parameters, members and data
+//	rl.RUN.worker            the part of a worker: it receives parameters, joins the run and adds data
 //	>                        everything, also streams and buckets of other programs
 //
-// Large bodies of items belong to the whole namespace: a client with a scope of some bins does not receive them. Names are escaped as in subjects: every byte other than a letter, digit, dot, hyphen or underscore is %XX.
+// To read a run is to receive its parameters and to list its members. Large bodies of items belong to the whole
+// namespace: a client with a scope of some bins does not receive them. Names are escaped as in subjects: every byte other
+// than a letter, digit, dot, hyphen or underscore is %XX.
 type Scopes struct {
 	// Read contains the scopes that the client may read.
 	Read []string
@@ -25,11 +29,23 @@ type Scopes struct {
 // everything is the scope of all subjects.
 const everything = ">"
 
-// scope is a parsed scope.
+// kind is what the stream of a scope contains.
+type kind string
+
+const (
+	binItems   kind = "bin"
+	queueItems kind = "queue"
+	objectKind kind = "objects" // an object store
+	valueKind  kind = "values"  // a key-value bucket
+)
+
+// scope is the part of one stream that a client may use.
 type scope struct {
-	kind, namespace string
-	rest            string // pattern of names, ">" for all
-	write           bool
+	kind      kind
+	namespace string // of bins or a queue, or the name of the bucket
+	rest      string // pattern of names, ">" for all
+	write     bool
+	addOnly   bool // of a queue: items may be added, not taken
 }
 
 // CheckScope returns an error that describes why text is not a scope.
@@ -41,26 +57,52 @@ func CheckScope(text string) error {
 	return err
 }
 
-func parseScope(text string, write bool) (scope, error) {
+func parseScope(text string, write bool) ([]scope, error) {
 	parts := strings.SplitN(text, ".", 3)
-	bad := fmt.Errorf("%q is not a scope of NATS: use bin.NAMESPACE, bin.NAMESPACE.PATTERN, queue.NAMESPACE or >", text)
-	if len(parts) < 2 || parts[0] != "bin" && parts[0] != "queue" || parts[1] == "" || strings.ContainsAny(parts[1], "*>. \t") {
-		return scope{}, bad
+	bad := fmt.Errorf("%q is not a scope of NATS: use bin.NAMESPACE, bin.NAMESPACE.PATTERN, queue.NAMESPACE, rl.RUN, rl.RUN.worker or >", text)
+	if len(parts) < 2 || parts[1] == "" || strings.ContainsAny(parts[1], "*>. \t") {
+		return nil, bad
 	}
-	s := scope{kind: parts[0], namespace: parts[1], rest: everything, write: write}
+	s := scope{namespace: parts[1], rest: everything, write: write}
 	if len(parts) == 3 {
 		s.rest = parts[2]
 	}
-	if s.kind == "queue" && s.rest != everything {
-		return scope{}, errors.New("a scope of a queue has no topic: its pullers receive all topics")
+	switch parts[0] {
+	case "bin":
+		s.kind = binItems
+	case "queue":
+		s.kind = queueItems
+		if s.rest != everything {
+			return nil, errors.New("a scope of a queue has no topic: its pullers receive all topics")
+		}
+	case "rl":
+		if len(parts) == 3 && s.rest != "worker" {
+			return nil, bad
+		}
+		return runScopes(s.namespace, len(parts) == 3, write), nil
+	default:
+		return nil, bad
 	}
 	words := strings.Split(s.rest, ".")
 	for i, word := range words {
 		if word == "" || word == everything && i < len(words)-1 || word != "*" && word != everything && strings.ContainsAny(word, "*> \t") {
-			return scope{}, bad
+			return nil, bad
 		}
 	}
-	return s, nil
+	return []scope{s}, nil
+}
+
+// runScopes returns the streams of a training run, whose names package rl defines.
+func runScopes(run string, worker, write bool) []scope {
+	list := []scope{
+		{kind: binItems, namespace: "rl", rest: run + ".parameters", write: write && !worker},
+		{kind: objectKind, namespace: "RL_" + run + "_parameters", rest: everything, write: write && !worker},
+		{kind: valueKind, namespace: "RL_" + run, rest: everything, write: write},
+	}
+	if write {
+		list = append(list, scope{kind: queueItems, namespace: "rl_" + run, rest: everything, write: true, addOnly: worker})
+	}
+	return list
 }
 
 // all reports whether the scopes contain everything, with the right to change it.
@@ -69,44 +111,72 @@ func (s Scopes) all() bool { return slices.Contains(s.Write, everything) }
 // parse returns the valid scopes, except for everything.
 func (s Scopes) parse() (list []scope) {
 	for _, text := range s.Read {
-		if one, err := parseScope(text, false); err == nil {
-			list = append(list, one)
+		if some, err := parseScope(text, false); err == nil {
+			list = append(list, some...)
 		}
 	}
 	for _, text := range s.Write {
-		if one, err := parseScope(text, true); err == nil {
-			list = append(list, one)
+		if some, err := parseScope(text, true); err == nil {
+			list = append(list, some...)
 		}
 	}
 	return list
 }
 
-// stream returns the name of the stream of the scope, and bodies that of its large bodies.
+// stream returns the name of the stream of the scope.
 func (s scope) stream() string {
-	return map[string]string{"bin": "BINS_", "queue": "QUEUE_"}[s.kind] + s.namespace
+	return map[kind]string{binItems: "BINS_", queueItems: "QUEUE_", objectKind: "OBJ_", valueKind: "KV_"}[s.kind] + s.namespace
 }
 
+// bucket returns the name of the object store of the scope's large bodies, or of its objects. It is empty for values.
+func (s scope) bucket() string {
+	switch s.kind {
+	case objectKind:
+		return s.namespace
+	case valueKind:
+		return ""
+	}
+	return s.stream()
+}
+
+// bodies returns the stream of the object store.
 func (s scope) bodies() string { return "OBJ_" + s.bucket() }
 
-func (s scope) bucket() string { return s.stream() }
-
 // subjects returns the subjects of the scope's items.
-func (s scope) subjects() string { return s.kind + "." + s.namespace + "." + s.rest }
+func (s scope) subjects() string {
+	if s.kind == valueKind {
+		return "$KV." + s.namespace + "." + s.rest
+	}
+	return string(s.kind) + "." + s.namespace + "." + s.rest
+}
+
+// live reports whether the client receives new items when they are stored.
+func (s scope) live() bool { return s.kind == binItems || s.kind == queueItems && !s.addOnly }
+
+// api is the prefix of the requests of JetStream.
+const api = "$JS.API."
 
 // services returns the subjects on which a client with this scope may send requests. Requests on checked subjects pass the
 // server's gate, which reads the request.
 func (s scope) services() (direct, checked []string) {
-	api := "$JS.API."
-	direct = append(direct, api+"STREAM.INFO."+s.stream(), api+"STREAM.INFO."+s.bodies())
-	if s.rest == everything {
-		for _, stream := range []string{s.stream(), s.bodies()} {
+	streams := []string{s.stream()}
+	if s.bucket() != "" && s.kind != objectKind {
+		streams = append(streams, s.bodies())
+	}
+	for _, stream := range streams {
+		direct = append(direct, api+"STREAM.INFO."+stream)
+		if s.rest == everything && !s.addOnly {
 			direct = append(direct, api+"STREAM.MSG.GET."+stream, api+"DIRECT.GET."+stream, api+"DIRECT.GET."+stream+".>")
 		}
-	} else {
-		direct = append(direct, api+"DIRECT.GET."+s.stream()+"."+s.subjects(), api+"DIRECT.GET."+s.stream()+".bin-take."+s.namespace+"."+s.rest)
 	}
-	if s.kind == "bin" || s.write { // reading from a queue takes its items
-		checked = append(checked, api+"CONSUMER.CREATE."+s.stream()+".>", api+"CONSUMER.CREATE."+s.bodies()+".>")
+	if s.rest != everything {
+		direct = append(direct, api+"DIRECT.GET."+s.stream()+"."+s.subjects(), api+"DIRECT.GET."+s.stream()+".bin-take."+s.namespace+"."+s.rest)
+		checked = append(checked, api+"DIRECT.GET."+s.stream(), api+"STREAM.MSG.GET."+s.stream())
+	}
+	if s.kind != queueItems || s.write && !s.addOnly { // reading from a queue takes its items
+		for _, stream := range streams {
+			checked = append(checked, api+"CONSUMER.CREATE."+stream+".>")
+		}
 		for _, verb := range []string{"MSG.NEXT", "INFO", "DELETE"} {
 			direct = append(direct, api+"CONSUMER."+verb+"."+s.stream()+".*")
 		}
@@ -114,17 +184,27 @@ func (s scope) services() (direct, checked []string) {
 	if !s.write {
 		return direct, checked
 	}
-	direct = append(direct, s.subjects(), "$O."+s.bucket()+".C.*", "$O."+s.bucket()+".M.*")
-	checked = append(checked, api+"STREAM.PURGE."+s.stream(), api+"STREAM.PURGE."+s.bodies())
-	switch s.kind {
-	case "bin":
+	if s.kind != objectKind {
+		direct = append(direct, s.subjects())
+	}
+	if s.bucket() != "" {
+		direct = append(direct, "$O."+s.bucket()+".C.*", "$O."+s.bucket()+".M.*")
+		// The library looks for an object of the same name before it writes one.
+		direct = append(direct, api+"DIRECT.GET."+s.bodies()+".$O."+s.bucket()+".M.*")
+		checked = append(checked, api+"STREAM.PURGE."+s.bodies())
+	}
+	if s.kind == binItems || s.kind == queueItems && !s.addOnly {
+		checked = append(checked, api+"STREAM.PURGE."+s.stream())
+	}
+	switch {
+	case s.kind == binItems:
 		direct = append(direct, "bin-take."+s.namespace+"."+s.rest)
 		if s.rest != everything {
 			// A writer whose answer was lost sends its id again to a subject without a bin.
 			direct = append(direct, "bin."+s.namespace+".%", "bin-take."+s.namespace+".%")
 		}
-	case "queue":
-		direct = append(direct, "$JS.ACK."+s.stream()+".>")
+	case s.kind == queueItems && !s.addOnly:
+		direct = append(direct, ackSubjects+s.stream()+".>")
 	}
 	return direct, checked
 }

@@ -30,7 +30,7 @@ func TestSubset(t *testing.T) {
 	}
 }
 
-// A client with scopes creates consumers and purges only within its scopes.
+// A client with scopes reads, creates consumers and purges only within its scopes.
 func TestGateChecksRequests(t *testing.T) {
 	t.Parallel()
 	c := &clientAccount{scopes: Scopes{Read: []string{"bin.all"}, Write: []string{"bin.part.a.*"}}.parse()}
@@ -48,9 +48,46 @@ func TestGateChecksRequests(t *testing.T) {
 		{"STREAM.PURGE.BINS_part", `{"filter":"bin.part.b.x"}`}:                                                            false,
 		{"STREAM.PURGE.OBJ_BINS_part", `{"filter":"$O.BINS_part.C.id"}`}:                                                   true,
 		{"STREAM.PURGE.OBJ_BINS_part", `{"filter":"$O.BINS_part.C.*"}`}:                                                    false,
+		{"DIRECT.GET.BINS_all", `{"seq":7}`}:                                                                               true,
+		{"DIRECT.GET.BINS_part", `{"seq":7}`}:                                                                              false,
+		{"DIRECT.GET.BINS_part", `{"seq":7,"next_by_subj":"*.part.a.x","batch":5,"max_bytes":9}`}:                          true,
+		{"DIRECT.GET.BINS_part", `{"seq":7,"next_by_subj":"bin.part.>","batch":5}`}:                                        false,
+		{"DIRECT.GET.BINS_part", `{"start_time":"2026-01-02T03:04:05Z","next_by_subj":"bin.part.a.x"}`}:                    false,
+		{"DIRECT.GET.BINS_part", `{"multi_last":["bin.part.a.x","bin-take.part.a.y"]}`}:                                    true,
+		{"DIRECT.GET.BINS_part", `{"multi_last":["bin.part.a.x",""]}`}:                                                     false,
+		{"DIRECT.GET.BINS_part", `{"last_by_subj":"bin.part.a.x"}`}:                                                        true,
+		{"DIRECT.GET.BINS_part", ``}:                                                                                       false,
+		{"STREAM.MSG.GET.BINS_part", `{"last_by_subj":"bin.part.b.x"}`}:                                                    false,
+		{"STREAM.MSG.GET.BINS_part", `{"seq":7,"next_by_subj":"bin.part.a.x"}`}:                                            true,
+		{"STREAM.MSG.DELETE.BINS_all", `{"seq":7}`}:                                                                        false,
+		{"DIRECT.GET.OBJ_BINS_all", `{"seq":7}`}:                                                                           true,
 		{"STREAM.DELETE.BINS_part", ``}:                                                                                    false,
 	} {
 		err := c.check(request[0], []byte(request[1]))
 		require.Equal(t, want, err == nil, "%v: %v", request, err)
 	}
+}
+
+// The scopes of a training run contain its streams and no others.
+func TestScopesOfRuns(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"rl", "rl.", "rl.a.b", "rl.a.>", "rl.*", "rl.a.worker.x", "queue.a.b", "bin.a..b", "other.a"} {
+		require.Error(t, CheckScope(text), text)
+	}
+	streams := func(s Scopes) (list []string) {
+		for _, one := range s.parse() {
+			text := one.stream()
+			switch {
+			case one.addOnly:
+				text += " add"
+			case one.write:
+				text += " write"
+			}
+			list = append(list, text)
+		}
+		return list
+	}
+	require.Equal(t, []string{"BINS_rl write", "OBJ_RL_a_parameters write", "KV_RL_a write", "QUEUE_rl_a write"}, streams(Scopes{Write: []string{"rl.a"}}))
+	require.Equal(t, []string{"BINS_rl", "OBJ_RL_a_parameters", "KV_RL_a write", "QUEUE_rl_a add"}, streams(Scopes{Write: []string{"rl.a.worker"}}))
+	require.Equal(t, []string{"BINS_rl", "OBJ_RL_a_parameters", "KV_RL_a"}, streams(Scopes{Read: []string{"rl.a"}}))
 }

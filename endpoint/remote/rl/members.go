@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -170,56 +169,32 @@ func (p *presence) leave() {
 }
 
 // Members returns the trainers and workers that are present, by name.
-func (r *run) Members(ctx context.Context) ([]Member, error) {
-	keys, err := r.memberKeys(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var members []Member
-	for _, key := range keys {
-		var entry jetstream.KeyValueEntry
-		err := natslink.Ask(ctx, func(ctx context.Context) (err error) {
-			entry, err = r.members.Get(ctx, key)
+func (r *run) Members(ctx context.Context) (members []Member, err error) {
+	prefix := "$KV.RL_" + r.opts.Run + "."
+	for next, more := uint64(1), true; more; {
+		var batch []*nats.Msg
+		pending := 0
+		err = natslink.Ask(ctx, func(ctx context.Context) error {
+			batch, pending, err = r.presences.Read(ctx, prefix+">", next)
 			return err
 		})
-		if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrKeyDeleted) {
-			continue
-		}
 		if err != nil {
 			return nil, err
 		}
-		var m Member
-		if json.Unmarshal(entry.Value(), &m) == nil && m.Name == key {
-			members = append(members, m)
+		more = pending > 0 && len(batch) > 0
+		for _, msg := range batch {
+			sequence, err := natslink.Sequence(msg)
+			if err != nil {
+				return nil, err
+			}
+			next = sequence + 1
+			// Markers of members that left or expired have no text.
+			var m Member
+			if json.Unmarshal(msg.Data, &m) == nil && prefix+m.Name == msg.Header.Get(jetstream.SubjectHeader) {
+				members = append(members, m)
+			}
 		}
 	}
 	slices.SortFunc(members, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	return members, nil
-}
-
-// memberKeys lists the names of the present members. It repeats the request if the list is incomplete.
-func (r *run) memberKeys(ctx context.Context) (keys []string, err error) {
-	err = natslink.Ask(ctx, func(ctx context.Context) error {
-		keys = keys[:0]
-		watcher, err := r.members.WatchAll(ctx, jetstream.IgnoreDeletes(), jetstream.MetaOnly())
-		if err != nil {
-			return err
-		}
-		defer func() { _ = watcher.Stop() }() // best effort: the list is complete or failed
-		for {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case entry, open := <-watcher.Updates():
-				if !open {
-					return fmt.Errorf("the list of members is incomplete: %w", nats.ErrTimeout)
-				}
-				if entry == nil {
-					return nil
-				}
-				keys = append(keys, entry.Key())
-			}
-		}
-	})
-	return keys, err
 }

@@ -102,9 +102,6 @@ func (o Options) prepare() (Options, error) {
 	if len(o.Name) > 64 || strings.Trim(o.Name, tokenLetters) != "" {
 		return o, fmt.Errorf("rl: invalid member name %q: use 1 to 64 letters, digits, '-' and '_'", o.Name)
 	}
-	if o.Conn == nil || o.Device == nil {
-		return o, errors.New("rl: Conn and Device must be set")
-	}
 	if o.LocalOnly && o.Owner == nil {
 		return o, errors.New("rl: LocalOnly needs an Owner")
 	}
@@ -141,16 +138,37 @@ type run struct {
 	queue   *bins.Queue
 	objects *natslink.Objects
 	members jetstream.KeyValue
-	js      jetstream.JetStream
-	log     *slog.Logger
+	// presences reads the bucket of members.
+	presences *natslink.Batches
+	js        jetstream.JetStream
+	log       *slog.Logger
 }
 
-func openRun(ctx context.Context, opts Options) (*run, error) {
+// openRun opens the streams of a run and creates those that are missing. A worker only adds data.
+func openRun(ctx context.Context, opts Options, worker bool) (*run, error) {
 	opts, err := opts.prepare()
 	if err != nil {
 		return nil, err
 	}
-	r := &run{opts: opts, log: opts.Logger}
+	if opts.Conn == nil || opts.Device == nil {
+		return nil, errors.New("rl: Conn and Device must be set")
+	}
+	return openStreams(ctx, opts, worker)
+}
+
+// Create creates the streams of a run that are missing. A gateway does so for runs of its policy, whose members may not
+// create streams. Device is not used.
+func Create(ctx context.Context, opts Options) error {
+	opts, err := opts.prepare()
+	if err != nil {
+		return err
+	}
+	_, err = openStreams(ctx, opts, true) // the consumer of the queue belongs to its trainer
+	return err
+}
+
+func openStreams(ctx context.Context, opts Options, addOnly bool) (_ *run, err error) {
+	r := &run{opts: opts, log: opts.Logger, presences: natslink.NewBatches(opts.Conn, "KV_RL_"+opts.Run)}
 	if r.js, err = jetstream.New(opts.Conn); err != nil {
 		return nil, fmt.Errorf("open the run %q: %w", opts.Run, err)
 	}
@@ -159,7 +177,7 @@ func openRun(ctx context.Context, opts Options) (*run, error) {
 		return nil, err
 	}
 	common.Namespace, common.MaxBytes = "rl_"+opts.Run, opts.Queue
-	if r.queue, err = bins.OpenQueue(ctx, opts.Conn, bins.QueueOptions{Options: common}); err != nil {
+	if r.queue, err = bins.OpenQueue(ctx, opts.Conn, bins.QueueOptions{Options: common, AddOnly: addOnly}); err != nil {
 		return nil, err
 	}
 	if r.objects, err = openParameters(ctx, r.js, opts); err != nil {

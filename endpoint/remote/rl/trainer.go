@@ -38,7 +38,7 @@ type Trainer struct {
 
 // NewTrainer joins a run as its trainer and continues the versions of the previous trainer. The caller closes it.
 func NewTrainer(ctx context.Context, opts Options) (*Trainer, error) {
-	r, err := openRun(ctx, opts)
+	r, err := openRun(ctx, opts, false)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ type Worker struct {
 
 // NewWorker joins a run as a worker. Published parameters are available at once. The caller closes it.
 func NewWorker(ctx context.Context, opts Options) (*Worker, error) {
-	r, err := openRun(ctx, opts)
+	r, err := openRun(ctx, opts, true)
 	if err != nil {
 		return nil, err
 	}

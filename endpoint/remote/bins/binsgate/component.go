@@ -16,6 +16,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rl"
 )
 
 const (
@@ -73,8 +74,8 @@ func (c *Component) Status(ctx context.Context) (any, error) {
 	return bins.Survey(ctx, c.conn)
 }
 
-// provide creates the namespaces and queues of the policy, because clients with scopes may not create streams. It follows
-// changes of the policy until ctx ends.
+// provide creates the namespaces, queues and training runs of the policy, because clients with scopes may not create
+// streams. It follows changes of the policy until ctx ends.
 func (c *Component) provide(ctx context.Context, scopes func() []string) {
 	made := map[string]bool{}
 	for tick := time.NewTicker(provideEvery); ; {
@@ -84,12 +85,7 @@ func (c *Component) provide(ctx context.Context, scopes func() []string) {
 			if name == "" || made[kind+"."+name] {
 				continue
 			}
-			var err error
-			if kind == "queue" {
-				_, err = bins.SweepQueue(ctx, c.conn, bins.Options{Namespace: name, Logger: c.log}, sweepGrace) // keeps the settings of its pullers
-			} else {
-				_, err = bins.Open(ctx, c.conn, bins.Options{Namespace: name, Logger: c.log})
-			}
+			err := c.create(ctx, kind, name)
 			if made[kind+"."+name] = err == nil; err != nil && ctx.Err() == nil {
 				c.log.Warn("could not create a namespace of the policy", "scope", scope, "error", err)
 			}
@@ -101,6 +97,18 @@ func (c *Component) provide(ctx context.Context, scopes func() []string) {
 		case <-tick.C:
 		}
 	}
+}
+
+func (c *Component) create(ctx context.Context, kind, name string) error {
+	switch kind {
+	case "queue":
+		_, err := bins.SweepQueue(ctx, c.conn, bins.Options{Namespace: name, Logger: c.log}, sweepGrace) // keeps the settings of its pullers
+		return err
+	case "rl":
+		return rl.Create(ctx, rl.Options{Run: name, Conn: c.conn, Logger: c.log})
+	}
+	_, err := bins.Open(ctx, c.conn, bins.Options{Namespace: name, Logger: c.log})
+	return err
 }
 
 func (c *Component) sweep(ctx context.Context) {

@@ -127,15 +127,25 @@ rules:
 	require.NoError(t, err)
 	require.Len(t, taken, 2)
 
-	_, err = part.Append(ctx, "a.c", bins.Value{Body: []byte("part")})
+	for range 2 {
+		_, err = part.Append(ctx, "a.c", bins.Value{Body: []byte("part")})
+		require.NoError(t, err)
+		items, err = part.Peek(ctx, "a.c")
+		require.NoError(t, err)
+		require.Len(t, items, 1)
+		items, err = part.Take(ctx, "a.c", bins.TakeOptions{})
+		require.NoError(t, err)
+		require.Len(t, items, 1)
+	}
+	_, err = writer.Append(ctx, "b.c", bins.Value{Body: []byte("of others")})
 	require.NoError(t, err)
-	require.NoError(t, writer.Delete(ctx, "a.c"))
 	for name, write := range map[string]func(ctx context.Context) error{
 		"a reader appends": func(ctx context.Context) error {
 			_, err := reader.Append(ctx, "a.b", bins.Value{Body: []byte("x")})
 			return err
 		},
-		"a reader takes": func(ctx context.Context) error { _, err := reader.Take(ctx, "a.b", bins.TakeOptions{}); return err },
+		"a reader takes":             func(ctx context.Context) error { _, err := reader.Take(ctx, "a.b", bins.TakeOptions{}); return err },
+		"a client reads other names": func(ctx context.Context) error { _, err := part.Peek(ctx, "b.c"); return err },
 		"a client writes other names": func(ctx context.Context) error {
 			_, err := part.Append(ctx, "b.c", bins.Value{Body: []byte("x")})
 			return err

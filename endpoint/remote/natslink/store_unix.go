@@ -22,3 +22,12 @@ func lockStore(dir string) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// diskSize returns the size of the disk that holds a folder in bytes, or 0 if it is unknown.
+func diskSize(dir string) int64 {
+	var stat unix.Statfs_t
+	if unix.Statfs(dir, &stat) != nil {
+		return 0
+	}
+	return int64(stat.Blocks) * int64(stat.Bsize)
+}
