@@ -24,7 +24,7 @@ func (s *Store) Peek(ctx context.Context, bin string) (_ []Item, err error) {
 		return nil, err
 	}
 	for attempt := 0; ; attempt++ {
-		content, err := s.content(ctx, bin)
+		content, err := s.content(ctx, bin, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -83,6 +83,10 @@ func (c *content) apply(m stored) {
 		return
 	}
 	c.lastItem = m.item.Sequence
+	if m.item.Sequence <= c.claim.upTo { // the claim was requested before the item was read
+		c.gone = append(c.gone, m)
+		return
+	}
 	if m.op == opPut {
 		c.messages, c.gone = nil, nil
 	}
@@ -102,11 +106,11 @@ func (c *content) unfinished(grace time.Duration) bool {
 	return c.claim.upTo > 0 && c.claim.op != opSettled && time.Since(c.claim.item.Time) > grace
 }
 
-// content reads a bin. It repeats the request during an outage until ctx ends. This is safe because reading changes
-// nothing.
-func (s *Store) content(ctx context.Context, bin string) (c content, err error) {
+// content reads a bin, or its oldest items until there are enough; 0 means all. It repeats the request during an outage
+// until ctx ends. This is safe because reading changes nothing.
+func (s *Store) content(ctx context.Context, bin string, enough int) (c content, err error) {
 	err = again(ctx, func() error {
-		c, err = s.contentOnce(ctx, bin)
+		c, err = s.contentOnce(ctx, bin, enough)
 		return err
 	})
 	if err == nil && c.unfinished(takenGrace) {
@@ -126,8 +130,9 @@ func again(ctx context.Context, read func() error) error {
 }
 
 // contentOnce reads the messages that exist when it begins, and perhaps later ones of the last batch. Continuous writers
-// therefore cannot keep it from ending.
-func (s *Store) contentOnce(ctx context.Context, bin string) (c content, err error) {
+// therefore cannot keep it from ending. If it reads only the oldest items, claims may follow them in the stream, so it
+// requests the newest claim.
+func (s *Store) contentOnce(ctx context.Context, bin string, enough int) (c content, err error) {
 	left := -1 // messages of the bin when the first batch was read; -1 before
 	for next := uint64(1); ; {
 		batch, pending, err := readBatch(ctx, s.batches, s.bothPrefix()+escape(bin), next)
@@ -138,10 +143,23 @@ func (s *Store) contentOnce(ctx context.Context, bin string) (c content, err err
 			c.apply(m.stored)
 			next = m.item.Sequence + 1
 		}
-		if left < 0 {
+		first := left < 0
+		if first {
 			left = len(batch) + pending
 		}
 		if left -= len(batch); left <= 0 || pending == 0 || len(batch) == 0 {
+			return c, nil
+		}
+		if enough > 0 && first {
+			claim, err := s.newestClaim(ctx, bin)
+			if err != nil {
+				return content{}, err
+			}
+			if claim.item.Sequence > c.claim.item.Sequence {
+				c.apply(claim)
+			}
+		}
+		if enough > 0 && len(c.messages) >= enough {
 			return c, nil
 		}
 	}

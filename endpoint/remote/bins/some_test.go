@@ -3,7 +3,10 @@ package bins_test
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
@@ -83,6 +87,56 @@ func TestListenerReadsSettledTake(t *testing.T) {
 	event, err := nextEvent(ctx, l)
 	require.NoError(t, err)
 	require.Equal(t, bins.Event{Bin: "a", Items: 1, Op: "take", Sequence: 4}, event)
+}
+
+// A take of some items reads them and the newest claim, not the whole bin. It does so too if the items of an unfinished take
+// are still in the stream.
+func TestTakeSomeOfMany(t *testing.T) {
+	t.Parallel()
+	address := remotetest.FreeAddress(t)
+	_, conn := start(t, natslink.ServerOptions{Listen: address})
+	ctx := longContext(t)
+	writer := open(t, conn, bins.Options{})
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	const total = 3000 // six batches
+	for i := range total {
+		_, err := js.PublishMsgAsync(&nats.Msg{Subject: "bin.test.a", Data: []byte(strconv.Itoa(i)), Header: nats.Header{"Bin-Op": {"append"}, "Bin-Size": {strconv.Itoa(len(strconv.Itoa(i)))}}})
+		require.NoError(t, err)
+	}
+	select {
+	case <-js.PublishAsyncComplete():
+	case <-ctx.Done():
+		require.FailNow(t, "the items are not stored")
+	}
+
+	proxy := startLossyProxy(t, address)
+	lossy, err := natslink.Connect(proxy.address)
+	require.NoError(t, err)
+	defer lossy.Close()
+	taker := open(t, lossy, bins.Options{})
+	var batches atomic.Int64
+	proxy.begin(func(subject string) bool {
+		if subject == "$JS.API.DIRECT.GET.BINS_test" {
+			batches.Add(1)
+		}
+		return strings.HasPrefix(subject, "$JS.API.STREAM.PURGE.") // the taken items remain
+	})
+	next := 0
+	for _, max := range []int{10, 1, 700, 5} {
+		before := batches.Load()
+		items, err := taker.Take(ctx, "a", bins.TakeOptions{Max: max})
+		require.NoError(t, err)
+		require.Len(t, items, max)
+		require.LessOrEqual(t, batches.Load()-before, int64(next+max+511)/512, "for %d items after %d", max, next)
+		for _, item := range items {
+			require.Equal(t, strconv.Itoa(next), string(item.Body))
+			next++
+		}
+	}
+	n, err := writer.Count(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, total-next, n)
 }
 
 // If takers of some and of all items race with a writer, each item is delivered to one taker.

@@ -115,7 +115,7 @@ var errOnlyDamaged = errors.New("all items were damaged")
 // takeOnce takes items. last reports that missing bodies count as damage, because they were missing in earlier attempts.
 func (s *Store) takeOnce(ctx context.Context, bin string, opts TakeOptions, last bool) ([]Item, error) {
 	begin := time.Now()
-	c, err := s.content(ctx, bin)
+	c, err := s.content(ctx, bin, opts.Max)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func (s *Store) takeOnce(ctx context.Context, bin string, opts TakeOptions, last
 // time before its own reading.
 func (s *Store) recheck(ctx context.Context, bin string, c content) (time.Time, error) {
 	begin := time.Now()
-	now, err := s.content(ctx, bin)
+	now, err := s.content(ctx, bin, 1)
 	if err != nil {
 		return begin, err
 	}
@@ -261,7 +261,7 @@ func linger(ctx context.Context, d time.Duration) (context.Context, context.Canc
 // The claim is stored if the newest claim has this id. It is not stored if the oldest item still exists. Otherwise the
 // outcome is unknown: another claim may have replaced this one, or the server lost its record in a restart.
 func (s *Store) settleClaim(ctx context.Context, bin, id string, oldest uint64, conflict error) (uint64, error) {
-	c, err := s.content(ctx, bin)
+	c, err := s.content(ctx, bin, 1)
 	switch {
 	case err == nil && c.claim.id == id:
 		return c.claim.item.Sequence, nil
@@ -317,7 +317,7 @@ func (s *Store) finishTakes(ctx context.Context, grace time.Duration) (removed i
 	for bin := range bins {
 		var c content
 		if err == nil {
-			c, err = s.contentOnce(ctx, bin)
+			c, err = s.contentOnce(ctx, bin, 0)
 		}
 		if err == nil && c.unfinished(grace) {
 			removed += s.finishTake(ctx, bin, c.claim, c.gone)
@@ -335,7 +335,7 @@ func (s *Store) Delete(ctx context.Context, bin string) (err error) {
 	}
 	for {
 		begin := time.Now()
-		c, err := s.content(ctx, bin)
+		c, err := s.content(ctx, bin, 0)
 		if err != nil || len(c.messages) == 0 {
 			return err
 		}

@@ -91,7 +91,7 @@ func (s *Store) write(ctx context.Context, bin, op string, v Value, opts []Write
 			return sequence, err
 		}
 		// Taken items may still be in the stream after the expected newest item.
-		c, readErr := s.content(ctx, bin)
+		c, readErr := s.content(ctx, bin, 0)
 		if errors.Is(err, errRepeated) {
 			for _, m := range c.messages {
 				if m.id == o.id { // stored by an earlier attempt that was not answered
