@@ -24,23 +24,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import frameworks
-from ..errors import (
-    ConfigurationError,
-    ConnectionLostError,
-    InvalidArgumentError,
-    ProtocolError,
-    ResourceExhaustedError,
-    UnavailableError,
-)
+from ..errors import Error, InvalidArgumentError, NotFoundError, ProtocolError, UnavailableError
 from ..frameworks import Framework
-from . import payloads
-
-try:
-    import nats
-    from nats.js import api
-    from nats.js.errors import APIError, NotFoundError
-except ImportError as err:
-    raise ConfigurationError(f"nats-py is not installed here ({err}): install sharedtensor[remote-nats]") from None
+from . import natslink, payloads
+from .natslink import ConflictError, api, nats
+from .objects import Objects
 
 Stored = tuple[int, dict[str, str], bytes]
 """An item as it was read: sequence number, headers and inline body."""
@@ -49,9 +37,7 @@ _Items = list["Item"]
 _Sequences = list[int]
 
 _INLINE = 256 << 10  # bytes of a body in its message
-_TIMEOUT = 10.0
-_ATTEMPTS = 5
-_FULL, _CONFLICT = 10077, 10071
+_IDLE = 60.0  # seconds after which the server removes the consumer of a listener that has ended
 
 
 @dataclass(frozen=True)
@@ -92,7 +78,7 @@ class Store:
         self.namespace = namespace
         self.framework = framework
         self._own = own
-        self._js = conn.jetstream(timeout=_TIMEOUT)
+        self._js = conn.jetstream(timeout=natslink.TIMEOUT)
         self.stream = f"BINS_{namespace}"
 
     @classmethod
@@ -114,11 +100,10 @@ class Store:
             raise InvalidArgumentError(f"namespace {namespace!r}: use 1 to 64 letters, digits, '-' and '_'")
         own = isinstance(server, (str, list))
         chosen = frameworks.choose(framework)
-        store = cls(await connect(server, **options) if own else server, namespace, chosen, own)
+        store = cls(await natslink.connect(server, **options) if own else server, namespace, chosen, own)
         try:
-            await create_stream(
-                store._js, store.stream, f"bin.{namespace}.>", f"bin-take.{namespace}.>", rollup=True, ttl=True
-            )
+            subjects = f"bin.{namespace}.>", f"bin-take.{namespace}.>"
+            await natslink.create_stream(store._js, store.stream, *subjects, rollup=True, ttl=True)
         except BaseException:
             await store.close()
             raise
@@ -179,7 +164,7 @@ class Store:
 
     async def _take(self, bin: str, max: int) -> _Items:
         while True:
-            stored, before = await self._read(bin)
+            stored, before = await self._read(bin, max)
             stored = stored[:max] if max else stored
             if not stored:
                 return []
@@ -202,8 +187,9 @@ class Store:
 
     async def list(self) -> dict[str, int]:
         """Returns the number of items of each bin."""
-        info = await self._js._api_request(
-            f"$JS.API.STREAM.INFO.{self.stream}", json.dumps({"subjects_filter": f"*.{self.namespace}.>"}).encode()
+        subject, query = f"$JS.API.STREAM.INFO.{self.stream}", {"subjects_filter": f"*.{self.namespace}.>"}
+        info = await natslink.ask(
+            self.conn, subject, lambda: self._js._api_request(subject, json.dumps(query).encode())
         )
         subjects = info["state"].get("subjects") or {}
         prefix, taken = f"bin.{self.namespace}.", f"bin-take.{self.namespace}."
@@ -223,7 +209,9 @@ class Store:
 
         :param initial: whether the first event has the present number of items.
         """
-        last = int((await self._js.stream_info(self.stream)).state.last_seq)
+        subject = f"$JS.API.STREAM.INFO.{self.stream}"
+        state = (await natslink.ask(self.conn, subject, lambda: self._js.stream_info(self.stream))).state
+        last = int(state.last_seq)
         if initial:
             yield Event(bin, "", len((await self._read(bin))[0]), last)
         held: _Sequences = []
@@ -245,36 +233,45 @@ class Store:
         """Yields subject, headers and sequence number of each message of a bin, from the first one on."""
         following = 1
         while True:
-            reconnects = self.conn.stats["reconnects"]
+            reconnects, name = self.conn.stats["reconnects"], f"listener-{uuid.uuid4().hex}"
             try:
-                changes = await self._js.subscribe(
-                    f"*.{self.namespace}.{escape(bin)}",
-                    stream=self.stream,
-                    ordered_consumer=True,
-                    config=api.ConsumerConfig(
-                        deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=following, headers_only=True
-                    ),
-                )
-            except (APIError, nats.errors.Error, OSError) as err:
+                changes = await self._consume(name, bin, following)
+                try:
+                    # A server that was restarted has no consumer any more.
+                    while self.conn.stats["reconnects"] == reconnects:
+                        try:
+                            messages = await changes.fetch(256, timeout=1)
+                        except (nats.errors.TimeoutError, asyncio.TimeoutError):
+                            continue
+                        for message in messages:
+                            following = message.metadata.sequence.stream + 1
+                            yield message.subject, dict(message.headers or {}), following - 1
+                finally:
+                    with contextlib.suppress(Exception):
+                        await changes.unsubscribe()
+                        await self._js.delete_consumer(self.stream, name)
+            except Error:
+                raise  # some are OSErrors too
+            except (nats.errors.Error, OSError, asyncio.TimeoutError) as err:
                 if self.conn.is_closed:
                     raise UnavailableError("the connection is closed") from err
                 await asyncio.sleep(0.2)
-                continue
-            try:
-                # A server that was restarted has no consumer any more.
-                while self.conn.stats["reconnects"] == reconnects:
-                    try:
-                        message = await changes.next_msg(timeout=1)
-                    except nats.errors.TimeoutError:
-                        continue
-                    following = message.metadata.sequence.stream + 1
-                    yield message.subject, dict(message.headers or {}), following - 1
-            except nats.errors.Error as err:
-                if self.conn.is_closed:
-                    raise UnavailableError("the connection is closed") from err
-            finally:
-                with contextlib.suppress(Exception):
-                    await changes.unsubscribe()
+
+    async def _consume(self, name: str, bin: str, start: int) -> Any:
+        """Makes a consumer of a bin, from a sequence number on, and returns its subscription."""
+        config = api.ConsumerConfig(
+            name=name,
+            filter_subjects=[self.subject(bin), self.subject(bin, "bin-take")],
+            deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=start,
+            ack_policy=api.AckPolicy.NONE,
+            headers_only=True,
+            inactive_threshold=_IDLE,
+            mem_storage=True,
+        )
+        subject = f"$JS.API.CONSUMER.CREATE.{self.stream}.{name}"
+        await natslink.ask(self.conn, subject, lambda: self._js.add_consumer(self.stream, config))
+        return await self._js.pull_subscribe_bind(name, self.stream)
 
     async def close(self) -> None:
         """Closes the connection, unless it was passed to `open`."""
@@ -291,46 +288,32 @@ class Store:
         """Returns the subject of a bin, or with "bin-take" that of its claims."""
         return f"{root}.{self.namespace}.{escape(bin)}"
 
-    async def _read(self, bin: str) -> tuple[_StoredList, int]:
-        """Returns the items as sequence number, headers and inline body, and the number of the newest claim."""
+    async def _read(self, bin: str, enough: int = 0) -> tuple[_StoredList, int]:
+        """Returns items as sequence number, headers and inline body, and the number of the newest claim.
+
+        :param enough: stops after this number of the oldest items; 0 for all.
+        """
         items: _StoredList = []
-        claim, start = 0, 1
-        while True:
-            inbox = self.conn.new_inbox()
-            answers = await self.conn.subscribe(inbox)
-            query = {
-                "seq": start,
-                "next_by_subj": f"*.{self.namespace}.{escape(bin)}",
-                "batch": 512,
-                "max_bytes": 8 << 20,
-            }
-            try:
-                await self.conn.publish(f"$JS.API.DIRECT.GET.{self.stream}", json.dumps(query).encode(), reply=inbox)
-                got = 0
-                while True:
-                    message = await answers.next_msg(timeout=_TIMEOUT)
-                    headers = dict(message.headers or {})
-                    if headers.get("Status"):
-                        break
-                    got += 1
-                    sequence = int(headers["Nats-Sequence"])
-                    start = sequence + 1
-                    if headers["Nats-Subject"].startswith("bin-take."):
-                        claim = sequence
-                        items = [one for one in items if one[0] > int(headers.get("Bin-Up-To", "0"))]
-                        continue
-                    if headers.get("Bin-Op") == "put":
-                        items = []
+        claim, up_to, start, more = 0, 0, 1, True
+        while more and not (0 < enough <= len(items)):
+            messages, pending = await natslink.read(self.conn, self.stream, self.subject(bin, "*"), start)
+            more = pending > 0
+            if more and enough and start == 1:  # claims follow the items that are not read
+                claims, _ = await natslink.read(self.conn, self.stream, self.subject(bin, "bin-take"))
+                messages += claims
+            for message in messages:
+                headers = dict(message.headers)
+                sequence = int(headers["Nats-Sequence"])
+                if headers["Nats-Subject"].startswith("bin-take."):
+                    claim, up_to = max(claim, sequence), max(up_to, int(headers.get("Bin-Up-To", "0")))
+                    items = [one for one in items if one[0] > up_to]
+                    continue
+                start = sequence + 1
+                if headers.get("Bin-Op") == "put":
+                    items = []
+                if sequence > up_to:
                     items.append((sequence, headers, message.data))
-            except nats.errors.TimeoutError as err:
-                raise UnavailableError(f"the bin {bin!r} cannot be read: no answer") from err
-            finally:
-                with contextlib.suppress(Exception):
-                    await answers.unsubscribe()
-            if headers["Status"] not in ("204", "404"):
-                raise ProtocolError(f"the bin {bin!r} cannot be read: {headers.get('Description', headers['Status'])}")
-            if not got or headers.get("Nats-Num-Pending", "0") == "0":
-                return items, claim
+        return items, claim
 
     async def _load(self, stored: Stored) -> Item:
         sequence, headers, data = stored
@@ -346,8 +329,9 @@ class Store:
         up_to = stored[-1][0]
         common = {"Bin-Up-To": str(up_to), "Bin-Items": str(len(stored)), "Nats-Rollup": "sub"}
         claim = {"Bin-Op": op, "Bin-Before": str(before), **common}
-        sequence = await publish(self._js, self.subject(bin, "bin-take"), b"", {**claim, **_expect(before)})
-        await self._js.purge_stream(self.stream, subject=self.subject(bin), seq=up_to + 1)
+        subject = self.subject(bin, "bin-take")
+        sequence = await natslink.publish(self._js, subject, b"", {**claim, **_expect(before)})
+        await natslink.purge(self._js, self.stream, self.subject(bin), up_to + 1)
         settled = {
             "Bin-Op": "settled",
             "Bin-Before": str(sequence),
@@ -356,61 +340,11 @@ class Store:
             **common,
         }
         with contextlib.suppress(ConflictError):  # a newer claim, whose taker settles it
-            headers = {**settled, "Nats-TTL": "5m", **_expect(sequence)}
-            await publish(self._js, self.subject(bin, "bin-take"), b"", headers)
+            await natslink.publish(self._js, subject, b"", {**settled, "Nats-TTL": "5m", **_expect(sequence)})
         for _, headers, _ in stored:
             if "Bin-Object" in headers:
-                with contextlib.suppress(NotFoundError):
-                    await (await self._js.object_store(self.stream)).delete(headers["Bin-Object"])
-
-
-class ConflictError(InvalidArgumentError):
-    """The bin has changed since it was read."""
-
-
-async def connect(server: str | list[str], **options: Any) -> Any:
-    """Returns a connection that reconnects without an end.
-
-    :param wait: seconds for the first connection, 10 by default. Other options are those of `nats.connect`.
-
-    Raises UnavailableError if no server answers.
-    """
-    given = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.5, "connect_timeout": 5, **options}
-    wait = given.pop("wait", 10.0)
-    given.setdefault("error_cb", _ignore)
-    try:
-        return await asyncio.wait_for(nats.connect(server, **given), wait)
-    except (OSError, nats.errors.Error, asyncio.TimeoutError) as err:
-        raise UnavailableError(f"cannot connect to {server}: {err or type(err).__name__}") from err
-
-
-async def _ignore(_: Exception) -> None:
-    """Replaces nats-py's log of each lost connection: requests raise their own errors."""
-
-
-async def create_stream(
-    js: Any, name: str, *subjects: str, rollup: bool = False, ttl: bool = False, **more: Any
-) -> None:
-    """Creates a stream if it is missing."""
-    try:
-        await js.stream_info(name)
-        return
-    except NotFoundError:
-        pass
-    config = api.StreamConfig(
-        name=name,
-        subjects=list(subjects),
-        discard=api.DiscardPolicy.NEW,
-        allow_rollup_hdrs=rollup,
-        allow_direct=True,
-        allow_msg_ttl=ttl,
-        duplicate_window=120,
-        **more,
-    )
-    try:
-        await js.add_stream(config)
-    except APIError as err:
-        raise ConfigurationError(f"the stream {name} cannot be created: {err.description}") from err
+                with contextlib.suppress(Error):  # a sweep removes it
+                    await Objects(self._js, self.stream).delete(headers["Bin-Object"])
 
 
 async def write(
@@ -431,27 +365,19 @@ async def write(
     if meta:
         headers["Bin-Meta"] = quote(json.dumps(dict(meta)))
     if len(body) > _INLINE:
-        store = await objects(js, stream)
+        store = await Objects.create(js, stream)
         headers["Bin-Object"] = uuid.uuid4().hex
         headers["Bin-Sha256"] = hashlib.sha256(body).hexdigest()
         await store.put(headers["Bin-Object"], body)
         body = b""
-    return await publish(js, subject, body, headers, id)
-
-
-async def objects(js: Any, bucket: str) -> Any:
-    """Returns an object store, which is created if it is missing."""
-    try:
-        return await js.object_store(bucket)
-    except NotFoundError:
-        return await js.create_object_store(bucket=bucket)
+    return await natslink.publish(js, subject, body, headers, id)
 
 
 async def load(js: Any, stream: str, headers: Mapping[str, str], data: bytes) -> bytes:
     """Returns the whole body of an item. Raises ProtocolError if it is damaged."""
     if "Bin-Object" in headers:
         try:
-            data = (await (await js.object_store(stream)).get(headers["Bin-Object"])).data or b""
+            data = await Objects(js, stream).get(headers["Bin-Object"])
         except NotFoundError as err:
             raise ProtocolError("the body of an item is gone") from err
         if hashlib.sha256(data).hexdigest() != headers.get("Bin-Sha256"):
@@ -459,28 +385,6 @@ async def load(js: Any, stream: str, headers: Mapping[str, str], data: bytes) ->
     if str(len(data)) != headers.get("Bin-Size"):
         raise ProtocolError("the body of an item has another size")
     return data
-
-
-async def publish(js: Any, subject: str, body: bytes, headers: Mapping[str, str], id: str = "") -> int:
-    """Publishes a message once, also if an answer is lost, and returns its sequence number.
-
-    Raises ConflictError, ResourceExhaustedError, or ConnectionLostError if no answer arrives.
-    """
-    headers = {**headers, "Nats-Msg-Id": id or uuid.uuid4().hex}
-    for attempt in range(_ATTEMPTS):
-        try:
-            return int((await js.publish(subject, body, headers=headers)).seq)
-        except APIError as err:
-            if err.err_code == _CONFLICT:
-                raise ConflictError(f"{subject} has changed") from err
-            if err.err_code == _FULL:
-                raise ResourceExhaustedError(f"{subject} is full") from err
-            raise ProtocolError(f"{subject}: {err.description}") from err
-        except (nats.errors.Error, asyncio.TimeoutError, OSError) as err:
-            if attempt + 1 == _ATTEMPTS or isinstance(err, nats.errors.ConnectionClosedError):
-                raise ConnectionLostError(f"{subject}: no answer, so the message may be stored") from err
-            await asyncio.sleep(min(0.2 * 2**attempt, 2))
-    raise AssertionError("unreachable")
 
 
 def _expect(sequence: int) -> dict[str, str]:

@@ -26,22 +26,21 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-import nats
-from nats.js import api
-from nats.js.errors import NotFoundError
-
 from ..errors import (
     CapabilityError,
     DeadlineExceededError,
     Error,
     InvalidArgumentError,
+    NotFoundError,
     ProtocolError,
     UnavailableError,
 )
-from . import payloads
+from . import natslink, payloads
 from .background import Background
-from .bins import ConflictError, Store, create_stream, escape, load, objects, unescape, unquote, write
+from .bins import Store, escape, load, unescape, unquote, write
 from .elements import Array
+from .natslink import ConflictError, api, nats
+from .objects import Objects
 
 _POINTER = "application/vnd.sharedtensor.parameters+json"
 _KEEP = 3  # versions of parameters for slow workers
@@ -74,7 +73,7 @@ class _Run:
 
     async def _open(self) -> None:
         retention = api.RetentionPolicy.WORK_QUEUE
-        await create_stream(self._js, self._queue, f"queue.rl_{self.run}.>", retention=retention)
+        await natslink.create_stream(self._js, self._queue, f"queue.rl_{self.run}.>", retention=retention)
 
     async def _pointer(self) -> tuple[dict[str, Any] | None, int]:
         """Returns the newest pointer to parameters and its sequence number, or None and 0."""
@@ -146,17 +145,20 @@ class Trainer(_Run):
 
     async def _open(self) -> None:
         await super()._open()
+        subject = f"$JS.API.CONSUMER.INFO.{self._queue}.pullers"
         try:
-            await self._js.consumer_info(self._queue, "pullers")
-        except NotFoundError:
+            await natslink.ask(self._store.conn, subject, lambda: self._js.consumer_info(self._queue, "pullers"))
+        except natslink.NotFoundError:
             config = api.ConsumerConfig(
+                name="pullers",
                 durable_name="pullers",
                 ack_policy=api.AckPolicy.EXPLICIT,
                 ack_wait=_REDELIVER,
                 max_deliver=-1,
                 max_ack_pending=-1,
             )
-            await self._js.add_consumer(self._queue, config)
+            subject = f"$JS.API.CONSUMER.CREATE.{self._queue}.pullers"
+            await natslink.ask(self._store.conn, subject, lambda: self._js.add_consumer(self._queue, config))
         self._pull = await self._js.pull_subscribe_bind("pullers", self._queue)
 
     def publish(self, parameters: Mapping[str, Array]) -> int:
@@ -167,7 +169,7 @@ class Trainer(_Run):
 
     async def _publish(self, body: bytes) -> int:
         version, id = self.version + 1, uuid.uuid4().hex
-        store = await objects(self._js, self._bucket)
+        store = await Objects.create(self._js, self._bucket)
         object = f"v{version}.{self.name}.{id}"
         await store.put(object, body)
         pointer = {"version": version, "trainer": self.name, "id": id, "object": object, "bytes": len(body)}
@@ -181,11 +183,11 @@ class Trainer(_Run):
                 raise SupersededError(f"run {self.run!r}: another trainer has published") from err
             self._sequence = sequence
         self.version = version
-        with contextlib.suppress(NotFoundError, nats.errors.Error):  # the next version removes what remains
-            for info in await store.list():
-                found = re.match(r"v(\d+)\.", info.name)
+        with contextlib.suppress(Error, nats.errors.Error):  # the next version removes what remains
+            for name in await store.names():
+                found = re.match(r"v(\d+)\.", name)
                 if found and int(found[1]) <= version - _KEEP:
-                    await store.delete(info.name)
+                    await store.delete(name)
         return version
 
     def pull(self, max: int = 1, timeout: float | None = None) -> list[Sample]:
@@ -235,8 +237,8 @@ class Trainer(_Run):
             raise UnavailableError("data was not acknowledged in time, and may be delivered again") from err
         name = (message.headers or {}).get("Bin-Object")
         if name:
-            with contextlib.suppress(NotFoundError):
-                await (await self._js.object_store(self._queue)).delete(name)
+            with contextlib.suppress(Error):  # a sweep removes it
+                await Objects(self._js, self._queue).delete(name)
 
     def __enter__(self) -> Trainer:
         return self
@@ -268,7 +270,7 @@ class Worker(_Run):
             if not pointer.get("object"):
                 raise CapabilityError(f"the parameters of run {self.run!r} are in an owner's memory only")
             try:
-                body = (await (await self._js.object_store(self._bucket)).get(pointer["object"])).data or b""
+                body = await Objects(self._js, self._bucket).get(pointer["object"])
             except NotFoundError:
                 newer, _ = await self._pointer()
                 if newer is None or newer["version"] == pointer["version"]:
