@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -130,4 +131,43 @@ func BenchmarkPeek(b *testing.B) {
 		_, err := s.bare.GetLastMsgForSubject(ctx, "bare.a")
 		require.NoError(b, err)
 	})
+}
+
+// BenchmarkClients appends items of 64 bytes with 1 to 1,000 clients, each with a connection over TCP. The floor is a
+// message to the same server that JetStream stores. Run it with -benchtime 1x.
+func BenchmarkClients(b *testing.B) {
+	address := remotetest.FreeAddress(b)
+	startServer(b, b.TempDir(), address)
+	ctx, body := b.Context(), make([]byte, 64)
+	first, err := natslink.Connect("nats://" + address)
+	require.NoError(b, err)
+	defer first.Close()
+	js, err := jetstream.New(first)
+	require.NoError(b, err)
+	_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "FLOOR", Subjects: []string{"floor.>"}, Storage: jetstream.FileStorage})
+	require.NoError(b, err)
+	for _, clients := range remotetest.Curve {
+		b.Run(strconv.Itoa(clients), func(b *testing.B) {
+			connect := func() *nats.Conn {
+				conn, err := natslink.Connect("nats://" + address)
+				require.NoError(b, err)
+				b.Cleanup(conn.Close)
+				return conn
+			}
+			bare := remotetest.Run(b, clients, 2*time.Second, func() func() error {
+				js, err := jetstream.New(connect())
+				require.NoError(b, err)
+				return func() error { _, err := js.Publish(ctx, "floor.x", body); return err }
+			})
+			bare.Report(b, "bare")
+			load := remotetest.Run(b, clients, 2*time.Second, func() func() error {
+				s, err := bins.Open(ctx, connect(), bins.Options{Namespace: "bench"})
+				require.NoError(b, err)
+				return func() error { _, err := s.Append(ctx, "a", bins.Value{Body: body}); return err }
+			})
+			load.Report(b, "bins")
+			b.ReportMetric(bare.Rate/load.Rate, "bare/bins")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
 }

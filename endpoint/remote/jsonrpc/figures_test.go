@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,4 +76,44 @@ func BenchmarkFiguresCall(b *testing.B) {
 	}, func() error {
 		return repeat(client, "http://"+floor.HTTP+"/add", `{"jsonrpc":"2.0","id":1,"params":{"a":1,"b":2}}`, "3")
 	})
+}
+
+// BenchmarkFiguresClients measures calls of an owner's function with 1 to 1,000 clients, each with a connection. Run it
+// with -benchtime 1x.
+func BenchmarkFiguresClients(b *testing.B) {
+	const lasts = 2 * time.Second
+	owner := remotetest.StartOwner(b)
+	gw := remotetest.StartGateway(b, owner.Socket, "--access-log", "off")
+	gw.Attached(b)
+	floor := remotetest.StartFloor(b)
+	connect := func(b *testing.B, url, body string) func() error {
+		client := &http.Client{Transport: &http.Transport{}}
+		b.Cleanup(client.CloseIdleConnections)
+		return func() error {
+			answer, err := client.Post(url, "application/json", strings.NewReader(body))
+			if err != nil {
+				return err
+			}
+			defer answer.Body.Close()
+			text, err := io.ReadAll(answer.Body)
+			if err == nil && !bytes.Contains(text, []byte(`"result":3`)) {
+				err = fmt.Errorf("%s: %s", answer.Status, text)
+			}
+			return err
+		}
+	}
+	for _, clients := range remotetest.Curve {
+		b.Run(fmt.Sprint(clients), func(b *testing.B) {
+			bare := remotetest.Run(b, clients, lasts, func() func() error {
+				return connect(b, "http://"+floor.HTTP+"/add", `{"jsonrpc":"2.0","id":1,"params":{"a":1,"b":2}}`)
+			})
+			bare.Report(b, "bare")
+			load := remotetest.Run(b, clients, lasts, func() func() error {
+				return connect(b, gw.HTTP()+"/jsonrpc", `{"jsonrpc":"2.0","id":1,"method":"call_function","params":{"name":"add","kwargs":{"a":1,"b":2}}}`)
+			})
+			load.Report(b, "owner")
+			b.ReportMetric(bare.Rate/load.Rate, "bare/owner")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
 }
