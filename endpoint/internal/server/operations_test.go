@@ -31,9 +31,14 @@ func testServer(t *testing.T, endpoints ...*engine.Definition) *Server {
 
 // perform runs one operation without a connection. out receives the reply, which is sent or lost.
 func (s *Server) perform(t *testing.T, op message.Op, in, out any, sent bool) error {
+	return s.performAs(t, 1, op, in, out, sent)
+}
+
+// performAs is perform for a request with an id.
+func (s *Server) performAs(t *testing.T, id uint64, op message.Op, in, out any, sent bool) error {
 	body, err := message.MarshalPayload(in)
 	require.NoError(t, err)
-	r := &session.Request{Session: s.Sessions.Self(), Op: op, ID: 1, Body: body}
+	r := &session.Request{Session: s.Sessions.Self(), Op: op, ID: id, Body: body}
 	run, _, err := s.operations()[op].Prepare(r)
 	require.NoError(t, err)
 	defer run.End()
@@ -44,6 +49,7 @@ func (s *Server) perform(t *testing.T, op message.Op, in, out any, sent bool) er
 	defer reply.Done(sent)
 	body, err = reply.AppendTo(nil)
 	require.NoError(t, err)
+	body = append(body, reply.Attachments().Tail...)
 	require.NoError(t, message.UnmarshalPayload(body, out))
 	return nil
 }
