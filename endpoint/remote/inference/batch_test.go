@@ -2,6 +2,7 @@ package inference_test
 
 import (
 	"context"
+	"errors"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -118,8 +119,9 @@ func TestBatchesJoinRequests(t *testing.T) {
 // it without a call.
 func TestBatchQueue(t *testing.T) {
 	t.Parallel()
-	gw := serve(t, remotetest.StartOwner(t), "--infer-queue", "5", "--infer-batch", "rows=2/0s")
-	client := dial(t, gw)
+	owner := remotetest.StartOwner(t)
+	gw := serve(t, owner, "--infer-queue", "5", "--infer-batch", "rows=2/0s")
+	client, observer := dial(t, gw), remotetest.Dial(t, owner.Socket, remotetest.OpenHost(t))
 	ctx, cancel := context.WithTimeout(t.Context(), remotetest.Patience)
 	defer cancel()
 	type outcome struct {
@@ -132,7 +134,7 @@ func TestBatchQueue(t *testing.T) {
 		n, _ := row["waiting"].(float64)
 		return int(n)
 	}
-	start := func(v float32, parameters map[string]*pb.InferParameter) <-chan outcome {
+	start := func(ctx context.Context, v float32, parameters map[string]*pb.InferParameter) <-chan outcome {
 		done := make(chan outcome, 1)
 		go func() {
 			out, err := client.ModelInfer(ctx, rowsRequest("rows", 2, v, parameters))
@@ -144,13 +146,21 @@ func TestBatchQueue(t *testing.T) {
 		}()
 		return done
 	}
-	started := time.Now()
-	blocker := start(1, map[string]*pb.InferParameter{"pause_ms": integer(1500)})
-	remotetest.Eventually(t, func() error { // it runs: the next request waits
-		if time.Since(started) < 200*time.Millisecond {
-			return fmt.Errorf("too early")
+	// It runs until the test cancels it.
+	blocking, unblock := context.WithCancel(ctx)
+	defer unblock()
+	blocker := start(blocking, 1, map[string]*pb.InferParameter{"pause_ms": integer(600_000)})
+	remotetest.Eventually(t, func() error {
+		info, err := observer.ServerInfo(ctx)
+		if err != nil {
+			return err
 		}
-		return nil
+		for _, e := range info.Endpoints {
+			if e.Name == "rows" && e.Calls == 1 {
+				return nil
+			}
+		}
+		return errors.New("the function does not run")
 	})
 	var list []<-chan outcome
 	for i, priority := range []int64{0, 5, 1, 0} {
@@ -158,7 +168,7 @@ func TestBatchQueue(t *testing.T) {
 		if priority > 0 {
 			parameters["priority"] = integer(priority)
 		}
-		list = append(list, start(float32(10+i), parameters))
+		list = append(list, start(ctx, float32(10+i), parameters))
 		remotetest.Eventually(t, func() error {
 			if n := waiting(); n != i+1 {
 				return fmt.Errorf("%d requests wait", n)
@@ -166,25 +176,25 @@ func TestBatchQueue(t *testing.T) {
 			return nil
 		})
 	}
-	short := start(20, map[string]*pb.InferParameter{"timeout": integer(300_000)})
+	short := start(ctx, 20, map[string]*pb.InferParameter{"timeout": integer(300_000)})
 	remotetest.Eventually(t, func() error {
 		if n := waiting(); n != 5 {
 			return fmt.Errorf("%d requests wait", n)
 		}
 		return nil
 	})
-	over := <-start(21, nil)
+	over := <-start(ctx, 21, nil)
 	require.Equal(t, codes.Unavailable, status.Code(over.err), "%v", over.err)
 	require.ErrorContains(t, over.err, "Exceeds maximum queue size")
 	late := <-short
 	require.Equal(t, codes.DeadlineExceeded, status.Code(late.err), "%v", late.err)
-	first := <-blocker
-	require.NoError(t, first.err)
+	unblock()
+	require.Equal(t, codes.Canceled, status.Code((<-blocker).err))
 	var calls []int64
 	for _, one := range list {
 		out := <-one
 		require.NoError(t, out.err)
-		calls = append(calls, out.call-first.call)
+		calls = append(calls, out.call)
 	}
 	require.Equal(t, []int64{3, 2, 1, 4}, calls, "order of the calls; the request whose time was over has none")
 }

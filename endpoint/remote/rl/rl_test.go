@@ -3,6 +3,7 @@ package rl_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -452,5 +454,47 @@ func TestOptionsInvalid(t *testing.T) {
 	} {
 		_, err := rl.NewWorker(t.Context(), opts)
 		require.Error(t, err, "%+v", opts)
+	}
+}
+
+// The owner keeps the announced parameters until the next ones are announced, also if that takes long, so that workers
+// can get them.
+func TestAnnouncedParametersAreKept(t *testing.T) {
+	site := newSite(t)
+	ctx, cancel := context.WithTimeout(t.Context(), remotetest.Patience)
+	defer cancel()
+	owner := site.owner(t)
+	opts := site.options(t, "trainer", owner)
+	opts.LocalOnly = true
+	trainer, err := rl.NewTrainer(ctx, opts)
+	require.NoError(t, err)
+	defer trainer.Close()
+	available := func(version uint64) error {
+		h, err := owner.Acquire(ctx, "rl/test", endpoint.AcquireOptions{Version: version})
+		if err == nil {
+			err = h.Close()
+		}
+		return err
+	}
+	publish(t, trainer, site.dev, 0)
+	for version := uint64(1); version <= 2; version++ {
+		require.NoError(t, site.nats.cmd.Process.Signal(syscall.SIGSTOP)) // the announcement waits
+		sd := weights(t, site.dev, float32(version))
+		published := make(chan error, 1)
+		go func() {
+			_, err := trainer.Publish(ctx, sd)
+			published <- err
+		}()
+		remotetest.Eventually(t, func() error { return available(version + 1) })
+		require.NoError(t, available(version), "the announced version")
+		require.NoError(t, site.nats.cmd.Process.Signal(syscall.SIGCONT))
+		require.NoError(t, <-published)
+		require.NoError(t, sd.Close())
+		remotetest.Eventually(t, func() error {
+			if err := available(version); !errors.Is(err, endpoint.ErrNotFound) {
+				return fmt.Errorf("the superseded version remains: %v", err)
+			}
+			return nil
+		})
 	}
 }

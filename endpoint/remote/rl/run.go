@@ -203,8 +203,11 @@ type pointer struct {
 	// memory.
 	Object string `json:"object,omitempty"`
 	Bytes  int64  `json:"bytes,omitempty"`
-	// Server, Model and ModelVersion identify the parameters in the owner's memory. They are empty if the parameters
-	// are only in NATS.
+	place
+}
+
+// place identifies parameters in an owner's memory. It is empty if they are only in NATS.
+type place struct {
 	Server       string `json:"server,omitempty"`
 	Model        string `json:"model,omitempty"`
 	ModelVersion uint64 `json:"model_version,omitempty"`

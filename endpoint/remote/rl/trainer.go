@@ -33,6 +33,7 @@ type Trainer struct {
 	mu       sync.Mutex // guards the fields below
 	version  int64      // newest version; -1 before the first
 	sequence uint64     // of the newest pointer; the condition of the next one
+	place    place      // of the newest version
 	dropped  uint64
 }
 
@@ -46,7 +47,7 @@ func NewTrainer(ctx context.Context, opts Options) (*Trainer, error) {
 	p, sequence, err := r.readPointer(ctx)
 	switch {
 	case err == nil:
-		t.version, t.sequence = p.Version, sequence
+		t.version, t.sequence, t.place = p.Version, sequence, p.place
 		t.purged = max(t.oldest(), 0)
 	case !errors.Is(err, ErrNoParameters):
 		return nil, err
@@ -98,6 +99,7 @@ func (t *Trainer) publishOnce(ctx context.Context, sd *module.StateDict) (int64,
 	if err := t.settle(ctx); err != nil {
 		return 0, err
 	}
+	defer t.holdNewest(ctx)()
 	version, last := t.newest()
 	p := pointer{Version: version + 1, Trainer: t.opts.Name, ID: nuid.Next()}
 	if err := t.storeBytes(ctx, &p, sd); err != nil {
@@ -124,7 +126,7 @@ func (t *Trainer) publishOnce(ctx context.Context, sd *module.StateDict) (int64,
 		t.discard(*t.unsure)
 		t.unsure = nil
 	}
-	t.setNewest(p.Version, sequence)
+	t.setNewest(p, sequence)
 	t.tidy(ctx)
 	return p.Version, nil
 }
@@ -135,11 +137,28 @@ func (t *Trainer) newest() (version int64, sequence uint64) {
 	return t.version, t.sequence
 }
 
-func (t *Trainer) setNewest(version int64, sequence uint64) {
+func (t *Trainer) setNewest(p pointer, sequence uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.version, t.sequence = version, sequence
-	t.here.version.Store(version)
+	t.version, t.sequence, t.place = p.Version, sequence, p.place
+	t.here.version.Store(p.Version)
+}
+
+// holdNewest keeps the newest version in the owner's memory until release is called. The owner frees a version without
+// readers as soon as the next one is published, but workers learn of the next one later.
+func (t *Trainer) holdNewest(ctx context.Context) (release func()) {
+	t.mu.Lock()
+	at := t.place
+	t.mu.Unlock()
+	if t.opts.Owner == nil || at.Server == "" || at.Server != t.opts.Owner.ServerID() {
+		return func() {}
+	}
+	handle, err := t.opts.Owner.Acquire(ctx, at.Model, endpoint.AcquireOptions{Version: at.ModelVersion})
+	if err != nil { // somebody else has withdrawn or replaced it
+		t.log.Debug("rl: cannot hold the newest parameters", "run", t.opts.Run, "error", err)
+		return func() {}
+	}
+	return func() { _ = handle.Close() } // the version may end
 }
 
 // conflict finds out why p was refused. There are three reasons: an unanswered attempt has already stored p, a version
@@ -151,7 +170,7 @@ func (t *Trainer) conflict(ctx context.Context, p pointer) (int64, error) {
 		t.unsure = &p
 		return 0, fmt.Errorf("%w: %w", bins.ErrOutcomeUnknown, err)
 	case err == nil && now.ID == p.ID:
-		t.setNewest(p.Version, sequence)
+		t.setNewest(p, sequence)
 		t.tidy(ctx)
 		return p.Version, nil
 	}
@@ -178,7 +197,7 @@ func (t *Trainer) settle(ctx context.Context) error {
 	_, last := t.newest()
 	switch {
 	case err == nil && p.ID == t.unsure.ID:
-		t.setNewest(p.Version, sequence)
+		t.setNewest(p, sequence)
 		t.unsure = nil
 	case sequence > last:
 		return fmt.Errorf("run %q: %w", t.opts.Run, ErrSuperseded)
