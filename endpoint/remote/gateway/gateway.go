@@ -251,6 +251,9 @@ func (g *Gateway) openNATS(context.Context) (func() error, error) {
 	if g.config.NATSCredentials != "" {
 		opts = append(opts, nats.UserCredentials(g.config.NATSCredentials))
 	}
+	if g.ids.policy != nil && len(g.ids.policy.scopes()) > 0 {
+		g.log.Warn("the policy's read and write have no effect: clients of an external cluster have the permissions of that cluster")
+	}
 	// A cluster may start later than the gateway, which reports meanwhile that it is not ready.
 	opts = append(append(opts, nats.RetryOnFailedConnect(true)), g.config.NATSTLS.Options()...)
 	conn, err := natslink.Connect(g.config.NATS, opts...)

@@ -135,6 +135,17 @@ rules:
 	}
 }
 
+// Scopes apply to the embedded server. The log says so if the gateway uses a cluster.
+func TestScopesNeedTheEmbeddedServer(t *testing.T) {
+	t.Parallel()
+	flags, _, _ := withPolicy(t, "rules:\n  - {tokens: [a], read: [bin.x]}\n", "a")
+	gw := remotetest.StartGateway(t, "off", append(flags, "--nats", "nats://127.0.0.1:1")...)
+	require.Contains(t, gw.Log(), "read and write have no effect")
+	flags, _, _ = withPolicy(t, "rules:\n  - {tokens: [a], call: ['*']}\n", "a")
+	gw = remotetest.StartGateway(t, "off", append(flags, "--nats", "nats://127.0.0.1:1")...)
+	require.NotContains(t, gw.Log(), "read and write have no effect")
+}
+
 // The quota of requests limits the items and requests of a client, which waits until its context ends. Other clients are
 // not limited, and acknowledged items are stored once and in order.
 func TestRequestsOverNATSHaveAQuota(t *testing.T) {
