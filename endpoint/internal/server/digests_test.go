@@ -117,7 +117,7 @@ func TestDigestsOfClosedServer(t *testing.T) {
 	require.Nil(t, s.Models.digests.job(late))
 }
 
-// Digests of an earlier owner are taken over if they fit the tensors, and otherwise computed.
+// Digests of an earlier owner are used if they fit the tensors. Otherwise they are computed.
 func TestDigestsAreAdopted(t *testing.T) {
 	t.Parallel()
 	s := newModelServer(t, catalog.Retention{})

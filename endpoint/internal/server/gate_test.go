@@ -64,7 +64,7 @@ func TestGateCloseIsBounded(t *testing.T) {
 	g.open(false)
 }
 
-// Each limit on publications is checked for the client and for all clients, and what ends is given back.
+// Each limit on publications is checked for the client and for all clients. Publications that end are no longer counted.
 func TestQuotas(t *testing.T) {
 	t.Parallel()
 	limits := status.PublishLimits{Versions: 2, Storages: 4, Bytes: 100, ManifestBytes: 50}

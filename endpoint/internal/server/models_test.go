@@ -94,7 +94,7 @@ func TestAcquireAndRelease(t *testing.T) {
 	require.Error(t, s.ask(t, message.OpRelease, message.Release{Leases: []uint64{out.Lease}}, &released), "a second release")
 }
 
-// A client that did not receive its lease has none, and no subscription.
+// If a client does not receive its lease, the lease and the subscription are released.
 func TestLostReplyReleasesLease(t *testing.T) {
 	t.Parallel()
 	s := newModelServer(t, catalog.Retention{})
@@ -104,7 +104,7 @@ func TestLostReplyReleasesLease(t *testing.T) {
 	require.False(t, s.Sessions.Self().Events.Has(7))
 }
 
-// A request for a version that does not exist leaves nothing. The error says why it does not exist.
+// A refused request for a version creates no subscription. Its error contains the reason.
 func TestAcquireOfAbsentVersion(t *testing.T) {
 	t.Parallel()
 	s := newModelServer(t, catalog.Retention{})
@@ -218,7 +218,7 @@ func TestFailedPublication(t *testing.T) {
 	require.Empty(t, s.Models.List().Models)
 }
 
-// Pages of a list contain every version once, whatever their size, and a page has at least one version.
+// Pages of any size contain every version once. A page has at least one version.
 func TestListPages(t *testing.T) {
 	t.Parallel()
 	s := newModelServer(t, catalog.Retention{Versions: 3})
