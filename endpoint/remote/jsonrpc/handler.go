@@ -126,8 +126,7 @@ func (h *rpcHandler) several(ctx context.Context, requests []*request, replies [
 				return
 			}
 			replies[i] = h.one(ctx, request, all)
-			if replies[i] != nil && !all.take(int64(len(replies[i].text))) {
-				_ = replies[i].close() // best effort: the caller receives the error
+			if replies[i] != nil && !replies[i].fits() {
 				replies[i] = h.overLimit(ctx, request, failed)
 			}
 		})

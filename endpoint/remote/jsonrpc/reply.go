@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"sync"
 	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
@@ -18,7 +19,10 @@ import (
 )
 
 // allowance is the number of bytes left for the answers to one HTTP request. All requests of a batch share it.
-type allowance struct{ left atomic.Int64 }
+type allowance struct {
+	left atomic.Int64
+	last sync.Mutex // held while a response takes its last part, or gives all its parts back
+}
 
 // take subtracts n bytes. It returns false, and subtracts nothing, if fewer are left.
 func (a *allowance) take(n int64) bool {
@@ -33,6 +37,9 @@ func (a *allowance) take(n int64) bool {
 	}
 }
 
+// give returns n bytes of a response that is not sent.
+func (a *allowance) give(n int64) { a.left.Add(n) }
+
 // inlineBytes is the size up to which a tensor is encoded immediately. Larger tensors are encoded during sending.
 const inlineBytes = 4 << 10
 
@@ -43,6 +50,7 @@ const indexDigits = 8
 // tensor's memory during sending. This avoids a copy of each tensor in responses that wait for slow readers.
 type reply struct {
 	allowance *allowance
+	taken     int64 // bytes of the allowance for tensors
 	text      []byte
 	mark      string // random, so that no other part of a response contains it
 	tensors   []*tensor.Tensor
@@ -66,6 +74,7 @@ func (r *reply) data(t *tensor.Tensor) (string, error) {
 	if !r.allowance.take(t.Bytes()) {
 		return "", fmt.Errorf("%w: the tensors of the result are over the limit of a request: use \"tensors\": \"url\"", models.ErrTooLarge)
 	}
+	r.taken += t.Bytes()
 	if t.Bytes() <= inlineBytes {
 		var text bytes.Buffer
 		err := writeBase64(&text, t)
@@ -103,9 +112,26 @@ func (r *reply) writeTo(w io.Writer) error {
 	return err
 }
 
-// close releases the tensors.
+// fits takes the allowance for the text of the response. If not enough is left, it closes the response and returns false.
+// The lock ensures that the next response can use what this one gives back.
+func (r *reply) fits() bool {
+	r.allowance.last.Lock()
+	defer r.allowance.last.Unlock()
+	if r.allowance.take(int64(len(r.text))) {
+		return true
+	}
+	_ = r.close() // best effort: the caller receives the error
+	return false
+}
+
+// close releases the tensors and their part of the allowance. Requests of a batch run at once: tensors of responses that
+// do not fit must not keep others from fitting.
 func (r *reply) close() error {
 	var errs []error
+	if r.taken > 0 {
+		r.allowance.give(r.taken)
+		r.taken = 0
+	}
 	for _, t := range r.tensors {
 		errs = append(errs, t.Close())
 	}
