@@ -23,7 +23,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
@@ -198,7 +197,7 @@ func TestThousandConnections(t *testing.T) {
 	gw := remotetest.StartGateway(t, owner.Socket, "--max-connections", strconv.Itoa(each+10))
 	ready(t, gw, http.StatusOK)
 	http.DefaultClient.CloseIdleConnections()
-	threads, files, before := threadsOf(t, owner.PID()), filesOf(t, owner.PID()), residentKiB(t, gw.PID())
+	threads, files, before := remotetest.ProcStatus(t, owner.PID(), "Threads"), remotetest.OpenFiles(t, owner.PID()), remotetest.ProcStatus(t, gw.PID(), "VmRSS")
 
 	conns := make([]net.Conn, each)
 	for i := range conns {
@@ -217,7 +216,7 @@ func TestThousandConnections(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, http.StatusOK, resp.StatusCode)
 	}
-	afterHTTP := residentKiB(t, gw.PID())
+	afterHTTP := remotetest.ProcStatus(t, gw.PID(), "VmRSS")
 	for range each {
 		conn := dialGRPC(t, gw)
 		conn.Connect()
@@ -229,9 +228,9 @@ func TestThousandConnections(t *testing.T) {
 		}
 		return nil
 	})
-	afterGRPC := residentKiB(t, gw.PID())
-	require.Equal(t, files, filesOf(t, owner.PID()), "connections of others cost the owner no descriptor")
-	require.LessOrEqual(t, threadsOf(t, owner.PID()), threads+2)
+	afterGRPC := remotetest.ProcStatus(t, gw.PID(), "VmRSS")
+	require.Equal(t, files, remotetest.OpenFiles(t, owner.PID()), "connections of others cost the owner no descriptor")
+	require.LessOrEqual(t, remotetest.ProcStatus(t, owner.PID(), "Threads"), threads+2)
 	t.Logf("one idle connection costs the gateway %d KiB of HTTP, %d KiB of gRPC", (afterHTTP-before)/each, (afterGRPC-afterHTTP)/each)
 	require.Less(t, (afterHTTP-before)/each, 64*memoryFactor)
 	require.Less(t, (afterGRPC-afterHTTP)/each, 256*memoryFactor)
@@ -249,38 +248,6 @@ func TestThousandConnections(t *testing.T) {
 		}
 		require.GreaterOrEqual(t, refused, 15, "those beyond the limit are closed at once, instead of waiting")
 	})
-}
-
-func residentKiB(t *testing.T, pid int) int {
-	t.Helper()
-	return procStatus(t, pid, "VmRSS:")
-}
-
-func threadsOf(t *testing.T, pid int) int {
-	t.Helper()
-	return procStatus(t, pid, "Threads:")
-}
-
-func procStatus(t *testing.T, pid int, key string) int {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	drivertest.Needs(t, "procfs", err == nil, "what other processes have open is counted in /proc")
-	for line := range strings.Lines(string(text)) {
-		if value, found := strings.CutPrefix(line, key); found {
-			n, err := strconv.Atoi(strings.Fields(value)[0])
-			require.NoError(t, err)
-			return n
-		}
-	}
-	t.Fatalf("no %s", key)
-	return 0
-}
-
-func filesOf(t *testing.T, pid int) int {
-	t.Helper()
-	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	require.NoError(t, err)
-	return len(list)
 }
 
 // gRPC clients that wait for the server reconnect to a gateway that was killed and restarted on the same port.

@@ -83,25 +83,6 @@ func inRegion(name string, offset, bytes int64) map[string]*pb.InferParameter {
 	}
 }
 
-// peakMemory returns the peak memory of a process in bytes.
-func peakMemory(t *testing.T, pid int) int64 {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	require.NoError(t, err)
-	_, rest, found := strings.Cut(string(status), "VmHWM:")
-	require.True(t, found)
-	n, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-	require.NoError(t, err)
-	return n << 10
-}
-
-func files(t *testing.T, pid int) int {
-	t.Helper()
-	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	require.NoError(t, err)
-	return len(list)
-}
-
 // Invalid requests are refused before memory is allocated for them.
 func TestInvalidRequestsAreRefused(t *testing.T) {
 	owner := remotetest.StartOwner(t)
@@ -110,7 +91,7 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 	ctx := t.Context()
 	_, err := client.ModelInfer(ctx, identity(4))
 	require.NoError(t, err)
-	before, filesBefore := peakMemory(t, gw.PID()), files(t, gw.PID())
+	before, filesBefore := remotetest.ProcStatus(t, gw.PID(), "VmHWM"), remotetest.OpenFiles(t, gw.PID())
 	for name, change := range map[string]func(*pb.ModelInferRequest){
 		"less data":         func(r *pb.ModelInferRequest) { r.RawInputContents[0] = make([]byte, 15) },
 		"more data":         func(r *pb.ModelInferRequest) { r.RawInputContents[0] = make([]byte, 17) },
@@ -169,8 +150,8 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 	require.Equal(t, codes.InvalidArgument, status.Code(texts(nil, 1<<40)))
 	_, err = client.ModelInfer(ctx, identity(4))
 	require.NoError(t, err)
-	require.Less(t, peakMemory(t, gw.PID())-before, int64(64<<20))
-	require.LessOrEqual(t, files(t, gw.PID()), filesBefore+4, "descriptors")
+	require.Less(t, remotetest.ProcStatus(t, gw.PID(), "VmHWM")-before, 64<<10)
+	require.LessOrEqual(t, remotetest.OpenFiles(t, gw.PID()), filesBefore+4, "descriptors")
 }
 
 // post sends a request for identity over REST and returns the status and the error.
@@ -216,7 +197,7 @@ func TestInvalidBodiesAreRefused(t *testing.T) {
 		code, told := post(t, gw, nil, []byte(plain("[4]", data)))
 		require.Equal(t, http.StatusOK, code, "%s: %s", data, told)
 	}
-	before := peakMemory(t, gw.PID())
+	before := remotetest.ProcStatus(t, gw.PID(), "VmHWM")
 	var small bytes.Buffer
 	zipped := gzip.NewWriter(&small)
 	_, err := zipped.Write([]byte(plain("[4]", "[1,2,3,4]")))
@@ -268,7 +249,7 @@ func TestInvalidBodiesAreRefused(t *testing.T) {
 	}
 	code, _ = post(t, gw, head(good), append([]byte(good), elements(4)...))
 	require.Equal(t, http.StatusOK, code)
-	require.Less(t, peakMemory(t, gw.PID())-before, int64(96<<20))
+	require.Less(t, remotetest.ProcStatus(t, gw.PID(), "VmHWM")-before, 96<<10)
 }
 
 // sharedFile creates and registers memory as shm_open does.
@@ -406,7 +387,7 @@ func TestStreamClientLeaves(t *testing.T) {
 	client := dial(t, gw)
 	_, err := client.ModelInfer(t.Context(), identity(4))
 	require.NoError(t, err)
-	before, ownerBefore := files(t, gw.PID()), files(t, owner.PID())
+	before, ownerBefore := remotetest.OpenFiles(t, gw.PID()), remotetest.OpenFiles(t, owner.PID())
 	for range 20 {
 		ctx, leave := context.WithCancel(t.Context())
 		call, err := client.ModelStreamInfer(ctx)
@@ -419,7 +400,7 @@ func TestStreamClientLeaves(t *testing.T) {
 		leave()
 	}
 	remotetest.Eventually(t, func() error {
-		if n, m := files(t, gw.PID()), files(t, owner.PID()); n > before+2 || m > ownerBefore+2 {
+		if n, m := remotetest.OpenFiles(t, gw.PID()), remotetest.OpenFiles(t, owner.PID()); n > before+2 || m > ownerBefore+2 {
 			return fmt.Errorf("%d descriptors of %d, and %d of %d of the owner", n, before, m, ownerBefore)
 		}
 		return nil

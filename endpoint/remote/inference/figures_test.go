@@ -3,6 +3,7 @@ package inference_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -36,6 +37,9 @@ import (
 // processEnv selects the role of a helper process: "bare" is the baseline of measurements, "embedded" is a gateway with
 // built-in functions, "cuda" is one that also has a GPU, and "cuda client" is a client with GPU memory.
 const processEnv = "INFERENCE_PROCESS"
+
+// debugEnv is an address at which the embedded gateway serves profiles.
+const debugEnv = "INFERENCE_DEBUG"
 
 // processMain runs a helper process until its standard input ends. Servers print their gRPC and HTTP addresses.
 func processMain(what string) error {
@@ -73,7 +77,7 @@ func processMain(what string) error {
 	}
 	config := gateway.DefaultConfig()
 	config.Owner, config.NATS, config.NATSListen, config.Store = gateway.Off, gateway.Off, gateway.Off, ""
-	config.HTTP, config.GRPC = "127.0.0.1:0", "127.0.0.1:0"
+	config.HTTP, config.GRPC, config.Debug = "127.0.0.1:0", "127.0.0.1:0", cmp.Or(os.Getenv(debugEnv), gateway.Off)
 	g, err := gateway.New(gateway.Options{
 		Config: config, Devices: devices, Registry: functions, Components: []gateway.Component{component}, Logger: slog.New(slog.DiscardHandler),
 	})

@@ -112,8 +112,8 @@ func (r *reply) writeTo(w io.Writer) error {
 	return err
 }
 
-// fits takes the allowance for the text of the response. If not enough is left, it closes the response and returns false.
-// The lock ensures that the next response can use what this one gives back.
+// fits takes the allowance for the text of the response. If too little is left, it closes the response and returns false.
+// The lock ensures that the allowance of a closed response is available to the next one.
 func (r *reply) fits() bool {
 	r.allowance.last.Lock()
 	defer r.allowance.last.Unlock()
@@ -124,8 +124,7 @@ func (r *reply) fits() bool {
 	return false
 }
 
-// close releases the tensors and their part of the allowance. Requests of a batch run at once: tensors of responses that
-// do not fit must not keep others from fitting.
+// close releases the tensors and their part of the allowance, which concurrent responses of the batch can then use.
 func (r *reply) close() error {
 	var errs []error
 	if r.taken > 0 {

@@ -28,8 +28,8 @@ const gateTimeout = 5 * time.Second
 // ackSubjects is the prefix of acknowledgements of items.
 const ackSubjects = "$JS.ACK."
 
-// accounts holds an account for each client with scopes. NATS checks the subjects that a client publishes to, but not
-// those that it names for answers: in a shared account, a client could let the server answer to the subject of a bin,
+// accounts holds an account for each client with scopes. NATS checks the subjects that a client publishes to, but not the
+// subjects that it names for answers: in a shared account, a client could let the server answer to the subject of a bin,
 // which stores the answer. In a separate account, answers reach only that account. The account imports the requests that
 // the scopes allow. The gate reads requests whose content names subjects, and counts the requests of clients with a
 // quota.

@@ -43,7 +43,10 @@ func (b *Batches) Read(ctx context.Context, pattern string, from uint64) (batch 
 		return nil, 0, err
 	}
 	whole := false
-	defer func() { b.inboxes.put(box, whole) }()
+	defer func() {
+		b.inboxes.put(box, whole)
+		runtime.KeepAlive(b) // its cleanup closes the inboxes
+	}()
 	request, err := json.Marshal(batchRequest{Sequence: from, Subject: pattern, Batch: batchMessages, MaxBytes: batchBytes})
 	if err != nil {
 		return nil, 0, err
@@ -138,12 +141,12 @@ func (b *inboxes) put(box *inbox, whole bool) {
 	_ = box.sub.Unsubscribe()
 }
 
-// close closes the idle inboxes.
+// close closes the idle inboxes when their Batches is unreachable, so that no reader uses them. The connection may be
+// blocked by its socket, and other cleanups must not wait for that.
 func (b *inboxes) close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, box := range b.idle {
-		_ = box.sub.Unsubscribe()
-	}
-	b.idle = nil
+	go func() {
+		for _, box := range b.idle {
+			_ = box.sub.Unsubscribe()
+		}
+	}()
 }

@@ -29,7 +29,7 @@ type Scopes struct {
 // everything is the scope of all subjects.
 const everything = ">"
 
-// kind is what the stream of a scope contains.
+// kind is the kind of content of a scope's stream.
 type kind string
 
 const (

@@ -2,9 +2,6 @@ package rl_test
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -16,22 +13,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
-
-// peakKiB returns the peak of the resident memory of a process, private and shared.
-func peakKiB(t *testing.T, pid int) int {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	require.NoError(t, err)
-	for line := range strings.Lines(string(text)) {
-		if value, found := strings.CutPrefix(line, "VmHWM:"); found {
-			kib, err := strconv.Atoi(strings.Fields(value)[0])
-			require.NoError(t, err)
-			return kib
-		}
-	}
-	require.Fail(t, "no VmHWM")
-	return 0
-}
 
 // A worker that receives parameters over NATS holds them once while and after it receives them. A worker with the trainer's
 // owner holds the pages that it reads.
@@ -67,7 +48,7 @@ func TestWorkerHoldsParametersOnce(t *testing.T) {
 				samples, err := trainer.Pull(ctx, 1)
 				require.NoError(t, err)
 				require.NoError(t, samples[0].Ack(ctx))
-				return peakKiB(t, worker.cmd.Process.Pid)
+				return remotetest.ProcStatus(t, worker.cmd.Process.Pid, "VmHWM")
 			}
 			before := received(1)
 			after := received(modelKiB << 10 / 4)

@@ -144,7 +144,7 @@ type run struct {
 	log       *slog.Logger
 }
 
-// openRun opens the streams of a run and creates those that are missing. A worker only adds data.
+// openRun opens the streams of a run and creates missing ones. A worker only adds data.
 func openRun(ctx context.Context, opts Options, worker bool) (*run, error) {
 	opts, err := opts.prepare()
 	if err != nil {

@@ -99,7 +99,8 @@ func (t *Trainer) publishOnce(ctx context.Context, sd *module.StateDict) (int64,
 	if err := t.settle(ctx); err != nil {
 		return 0, err
 	}
-	defer t.holdNewest(ctx)()
+	release := t.holdNewest(ctx)
+	defer release()
 	version, last := t.newest()
 	p := pointer{Version: version + 1, Trainer: t.opts.Name, ID: nuid.Next()}
 	if err := t.storeBytes(ctx, &p, sd); err != nil {
@@ -127,6 +128,7 @@ func (t *Trainer) publishOnce(ctx context.Context, sd *module.StateDict) (int64,
 		t.unsure = nil
 	}
 	t.setNewest(p, sequence)
+	release() // tidy may take long
 	t.tidy(ctx)
 	return p.Version, nil
 }
@@ -144,7 +146,7 @@ func (t *Trainer) setNewest(p pointer, sequence uint64) {
 	t.here.version.Store(p.Version)
 }
 
-// holdNewest keeps the newest version in the owner's memory until release is called. The owner frees a version without
+// holdNewest keeps the newest version in the owner's memory until release is called, perhaps twice. The owner frees a version without
 // readers as soon as the next one is published, but workers learn of the next one later.
 func (t *Trainer) holdNewest(ctx context.Context) (release func()) {
 	t.mu.Lock()
@@ -154,7 +156,7 @@ func (t *Trainer) holdNewest(ctx context.Context) (release func()) {
 		return func() {}
 	}
 	handle, err := t.opts.Owner.Acquire(ctx, at.Model, endpoint.AcquireOptions{Version: at.ModelVersion})
-	if err != nil { // somebody else has withdrawn or replaced it
+	if err != nil { // another process has withdrawn or replaced it
 		t.log.Debug("rl: cannot hold the newest parameters", "run", t.opts.Run, "error", err)
 		return func() {}
 	}

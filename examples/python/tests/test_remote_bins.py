@@ -22,6 +22,7 @@ from sharedtensor.remote.elements import RawTensor, raw
 
 pytest.importorskip("nats", reason="nats-py is not installed")
 
+from sharedtensor.remote import natslink
 from sharedtensor.remote.bins import ConflictError, Store, escape, quote, unescape, unquote
 from sharedtensor.remote.tensorshare import TensorShare
 
@@ -172,6 +173,36 @@ def test_listeners_receive_each_change_across_a_restart(own_gateway: Gateway) ->
             await store.delete("x")
             await asyncio.wait_for(listening, 60)
             assert seen == [("append", 2), ("put", 1), ("take", 0), ("append", 1), ("delete", 0)]
+
+    asyncio.run(main())
+
+
+def test_taken_items_that_cannot_be_removed_are_returned(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object) -> None:
+        raise st.ResourceExhaustedError("the quota is used up")
+
+    async def main() -> None:
+        async with await Store.open(gateway.nats, namespace=namespace(), framework="numpy") as store:
+            await store.append("x", {"large": np.zeros(1 << 18)})
+            await store.append("x", 1)
+            monkeypatch.setattr(natslink, "purge", refuse)
+            assert len(await store.take("x")) == 2
+            assert await store.peek("x") == [] and await store.take("x") == []
+            monkeypatch.undo()
+            await store.append("x", 2)
+            assert [item.value for item in await store.take("x", 1)] == [2]
+
+    asyncio.run(main())
+
+
+def test_a_part_of_many_items_is_taken(gateway: Gateway) -> None:
+    async def main() -> None:
+        async with await Store.open(gateway.nats, namespace=namespace(), framework="numpy") as store:
+            for i in range(1100):  # three batches
+                await store.append("x", i)
+            taken = [item.value for most in (3, 600, 10) for item in await store.take("x", most)]
+            assert taken == list(range(613))
+            assert [item.value for item in await store.take("x")] == list(range(613, 1100))
 
     asyncio.run(main())
 

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,7 +26,7 @@ func BenchmarkFiguresIdle(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			gw := remotetest.StartGateway(b, "off", "--nats", "embedded", "--nats-listen", "127.0.0.1:0", "--max-connections", strconv.Itoa(each+100), "--access-log", "off")
 			require.NoError(b, connect(b, gw)())
-			before := residentBytes(b, gw.PID())
+			before := remotetest.ProcStatus(b, gw.PID(), "VmRSS")
 			asks := make([]func() error, each)
 			for i := range asks {
 				asks[i] = connect(b, gw)
@@ -41,27 +40,11 @@ func BenchmarkFiguresIdle(b *testing.B) {
 				require.NoError(b, ask())
 			}
 			took := time.Since(begin)
-			b.ReportMetric(float64(residentBytes(b, gw.PID())-before)/each/1024, "KiB/connection")
+			b.ReportMetric(float64(remotetest.ProcStatus(b, gw.PID(), "VmRSS")-before)/each, "KiB/connection")
 			b.ReportMetric(float64(took.Microseconds())/each, "µs/request")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
-}
-
-// residentBytes returns the resident memory of a process.
-func residentBytes(b *testing.B, pid int) int64 {
-	b.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	require.NoError(b, err)
-	for line := range strings.Lines(string(text)) {
-		if value, found := strings.CutPrefix(line, "VmRSS:"); found {
-			kib, err := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
-			require.NoError(b, err)
-			return kib << 10
-		}
-	}
-	require.Fail(b, "no VmRSS")
-	return 0
 }
 
 func dialIdle(b *testing.B, address string) (net.Conn, *bufio.Reader) {

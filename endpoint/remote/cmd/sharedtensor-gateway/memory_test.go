@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -185,16 +183,7 @@ func held(t *testing.T, gw *remotetest.Gateway, debug string) (total int64) {
 		require.NoError(t, err)
 		total += n
 	}
-	proc, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", gw.PID()))
-	require.NoError(t, err)
-	for line := range strings.Lines(string(proc)) {
-		if rest, found := strings.CutPrefix(line, "RssShmem:"); found {
-			n, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-			require.NoError(t, err)
-			total += n << 10
-		}
-	}
-	return total
+	return total + int64(remotetest.ProcStatus(t, gw.PID(), "RssShmem"))<<10
 }
 
 // Unauthenticated and read-only clients that send the largest and slowest input of every protocol on every port make

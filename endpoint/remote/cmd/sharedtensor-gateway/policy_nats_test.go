@@ -135,7 +135,7 @@ rules:
 	}
 }
 
-// Scopes apply to the embedded server. The log says so if the gateway uses a cluster.
+// Scopes apply to the embedded server. A gateway that uses a cluster logs a warning.
 func TestScopesNeedTheEmbeddedServer(t *testing.T) {
 	t.Parallel()
 	flags, _, _ := withPolicy(t, "rules:\n  - {tokens: [a], read: [bin.x]}\n", "a")

@@ -237,7 +237,7 @@ class Store:
             try:
                 changes = await self._consume(name, bin, following)
                 try:
-                    # A server that was restarted has no consumer any more.
+                    # A restarted server has lost the consumer.
                     while self.conn.stats["reconnects"] == reconnects:
                         try:
                             messages = await changes.fetch(256, timeout=1)
@@ -297,8 +297,10 @@ class Store:
         claim, up_to, start, more = 0, 0, 1, True
         while more and not (0 < enough <= len(items)):
             messages, pending = await natslink.read(self.conn, self.stream, self.subject(bin, "*"), start)
-            more = pending > 0
-            if more and enough and start == 1:  # claims follow the items that are not read
+            first, more = start == 1, pending > 0
+            if messages:
+                start = int(messages[-1].headers["Nats-Sequence"]) + 1
+            if first and more and enough:  # claims follow the items that are not read
                 claims, _ = await natslink.read(self.conn, self.stream, self.subject(bin, "bin-take"))
                 messages += claims
             for message in messages:
@@ -308,7 +310,6 @@ class Store:
                     claim, up_to = max(claim, sequence), max(up_to, int(headers.get("Bin-Up-To", "0")))
                     items = [one for one in items if one[0] > up_to]
                     continue
-                start = sequence + 1
                 if headers.get("Bin-Op") == "put":
                     items = []
                 if sequence > up_to:
@@ -331,7 +332,6 @@ class Store:
         claim = {"Bin-Op": op, "Bin-Before": str(before), **common}
         subject = self.subject(bin, "bin-take")
         sequence = await natslink.publish(self._js, subject, b"", {**claim, **_expect(before)})
-        await natslink.purge(self._js, self.stream, self.subject(bin), up_to + 1)
         settled = {
             "Bin-Op": "settled",
             "Bin-Before": str(sequence),
@@ -339,11 +339,13 @@ class Store:
             "Bin-Since": str(before),
             **common,
         }
-        with contextlib.suppress(ConflictError):  # a newer claim, whose taker settles it
-            await natslink.publish(self._js, subject, b"", {**settled, "Nats-TTL": "5m", **_expect(sequence)})
-        for _, headers, _ in stored:
-            if "Bin-Object" in headers:
-                with contextlib.suppress(Error):  # a sweep removes it
+        # The caller has the items now, also if they cannot be removed: readers ignore them, and a sweep removes them.
+        with contextlib.suppress(Error):
+            await natslink.purge(self._js, self.stream, self.subject(bin), up_to + 1)
+            with contextlib.suppress(ConflictError):  # a newer claim, whose taker settles it
+                await natslink.publish(self._js, subject, b"", {**settled, "Nats-TTL": "5m", **_expect(sequence)})
+            for _, headers, _ in stored:
+                if "Bin-Object" in headers:
                     await Objects(self._js, self.stream).delete(headers["Bin-Object"])
 
 

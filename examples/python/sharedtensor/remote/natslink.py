@@ -1,12 +1,13 @@
 """What bins and training runs need of NATS JetStream.
 
-A gateway with a policy gives clients scopes. They admit neither push consumers nor the watchers of nats-py, so this
-package reads with batched requests and follows with pull consumers.
+A gateway with a policy gives clients scopes. Scopes exclude push consumers and the watchers of nats-py, so this package
+reads with batched requests and follows with pull consumers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import time
@@ -53,7 +54,7 @@ _QUOTA_WAIT = 30.0  # seconds for which a refused request is repeated
 _ATTEMPTS = 5
 _BATCH, _BATCH_BYTES = 512, 8 << 20  # of one answer
 _FULL, _CONFLICT = 10077, 10071
-_FORBIDDEN, _TOO_MANY_REQUESTS = 403, 429
+_FORBIDDEN, _TOO_MANY_REQUESTS, _NO_RESPONDERS = 403, 429, 503
 
 
 class ConflictError(InvalidArgumentError):
@@ -97,7 +98,7 @@ _refusals: weakref.WeakKeyDictionary[Any, _Refusals] = weakref.WeakKeyDictionary
 async def connect(server: str | list[str], **options: Any) -> Any:
     """Returns a connection that reconnects without an end.
 
-    :param wait: seconds for the first connection, 10 by default. Other options are those of `nats.connect`.
+    :param wait: seconds for the first connection, 10 by default. Other options are passed to `nats.connect`.
 
     Raises UnavailableError if no server answers.
     """
@@ -162,8 +163,12 @@ async def create_stream(
 
 
 async def purge(js: Any, stream: str, subject: str, before: int | None = None) -> None:
-    """Removes the messages of a subject; with `before`, those with lower sequence numbers."""
-    await ask(js._nc, f"$JS.API.STREAM.PURGE.{stream}", lambda: js.purge_stream(stream, subject=subject, seq=before))
+    """Removes the messages of a subject; with `before`, only messages with lower sequence numbers."""
+    request = f"$JS.API.STREAM.PURGE.{stream}"
+    try:
+        await ask(js._nc, request, lambda: js.purge_stream(stream, subject=subject, seq=before))
+    except (nats.errors.Error, asyncio.TimeoutError) as err:
+        raise UnavailableError(f"the messages of {subject} cannot be removed: {err or type(err).__name__}") from err
 
 
 async def publish(js: Any, subject: str, body: bytes, headers: Mapping[str, str], id: str = "") -> int:
@@ -199,10 +204,11 @@ async def read(conn: Any, stream: str, pattern: str, start: int = 1) -> tuple[li
     subject = f"$JS.API.DIRECT.GET.{stream}"
     try:
         return await ask(conn, subject, lambda: _read_once(conn, subject, pattern, start))
-    except (nats.errors.TimeoutError, asyncio.TimeoutError) as err:
-        raise UnavailableError(f"the stream {stream} cannot be read: no answer") from err
     except APIError as err:
-        raise ProtocolError(f"the stream {stream} cannot be read: {err.description or err.code}") from err
+        kind = UnavailableError if err.code == _NO_RESPONDERS else ProtocolError
+        raise kind(f"the stream {stream} cannot be read: {err.description or err.code}") from err
+    except (nats.errors.Error, asyncio.TimeoutError) as err:
+        raise UnavailableError(f"the stream {stream} cannot be read: {err or type(err).__name__}") from err
 
 
 async def _read_once(conn: Any, subject: str, pattern: str, start: int) -> tuple[list[Any], int]:
@@ -223,5 +229,5 @@ async def _read_once(conn: Any, subject: str, pattern: str, start: int) -> tuple
             else:
                 raise APIError(code=int(status), description=headers.get("Description", ""))
     finally:
-        if not conn.is_closed:
+        with contextlib.suppress(nats.errors.Error):  # the connection has ended, and the subscription with it
             await answers.unsubscribe()

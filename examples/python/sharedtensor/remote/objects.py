@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 import uuid
@@ -74,9 +75,10 @@ class Objects:
             messages, pending = await natslink.read(self._js._nc, self.stream, f"$O.{self.bucket}.M.>", start)
             for message in messages:
                 start = int(message.headers["Nats-Sequence"]) + 1
-                info = json.loads(message.data)
-                if not info.get("deleted"):
-                    found.append(str(info["name"]))
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # written by another program
+                    info = json.loads(message.data)
+                    if not info.get("deleted"):
+                        found.append(str(info["name"]))
             more = pending > 0
         return found
 
