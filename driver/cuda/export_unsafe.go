@@ -8,7 +8,8 @@ import (
 )
 
 // ExportFile returns a close-on-exec descriptor with which another process can import the allocation. The caller owns
-// it. It keeps the memory alive while it is open. The allocation must have been made with [FileHandle].
+// it. It keeps the memory alive while it is open. The allocation must have been made with [FileHandle], also one that was
+// imported.
 func (a *Allocation) ExportFile() (*os.File, error) {
 	f, err := a.exportFile()
 	return f, a.dev.opError("export", err)
@@ -17,6 +18,10 @@ func (a *Allocation) ExportFile() (*os.File, error) {
 func (a *Allocation) exportFile() (*os.File, error) {
 	var f *os.File
 	err := a.call(func(c cu.Context) (err error) {
+		if a.file != nil {
+			f, err = duplicateFile(a.file)
+			return err
+		}
 		f, err = exportedFile(func(fd *int32) error {
 			return check("cuMemExportToShareableHandle",
 				c.MemExportToShareableHandle(unsafe.Pointer(fd), a.handle, cu.MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
@@ -36,6 +41,10 @@ func (a *Allocation) ExportFabric() ([64]byte, error) {
 func (a *Allocation) exportFabric() ([64]byte, error) {
 	var h cu.MemFabricHandle
 	err := a.call(func(c cu.Context) error {
+		if a.data != nil {
+			h.Data = *a.data
+			return nil
+		}
 		return check("cuMemExportToShareableHandle",
 			c.MemExportToShareableHandle(unsafe.Pointer(&h), a.handle, cu.MEM_HANDLE_TYPE_FABRIC, 0))
 	})
@@ -49,7 +58,7 @@ func (d *Device) ImportFabric(handle [64]byte) (*Allocation, error) {
 }
 
 func (d *Device) importFabric(handle [64]byte) (*Allocation, error) {
-	a := &Allocation{dev: d}
+	a := &Allocation{dev: d, data: &handle}
 	// The driver takes the address of the handle in a parameter that otherwise contains a descriptor. A heap object
 	// does not move, and the closure keeps it alive.
 	h := &cu.MemFabricHandle{Data: handle}

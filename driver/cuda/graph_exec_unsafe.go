@@ -111,9 +111,12 @@ func (x *GraphExec) Update(g *Graph) error {
 }
 
 // SetKernel replaces the kernel, dimensions and arguments of a kernel node in later launches. The node is one of the
-// graph that x was made from. The kernel must be of the same context. It borrows memory among the arguments. It needs
-// CUDA 12.0.
+// graph that x was made from, which must not be closed. The kernel must be of the same context. It borrows memory among
+// the arguments. It needs CUDA 12.0.
 func (x *GraphExec) SetKernel(n Node, f *Function, cfg LaunchConfig, args ...any) error {
+	if n.g == nil {
+		return x.dev.opError("set kernel", invalid("no node"))
+	}
 	a, err := f.pack(args)
 	if err != nil {
 		return x.dev.opError("set kernel", err)
@@ -125,13 +128,14 @@ func (x *GraphExec) SetKernel(n Node, f *Function, cfg LaunchConfig, args ...any
 	if err != nil {
 		return x.dev.opError("set kernel", err)
 	}
-	used := append(a.used, f.mod, &x.resource)
-	return x.dev.opError("set kernel", withAll(used, func() error {
+	used := append(a.used, f.mod)
+	all := append(slices.Clip(used), &x.resource, &n.g.root().resource)
+	return x.dev.opError("set kernel", withAll(all, func() error {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		err := check("cuGraphExecKernelNodeSetParams", x.p.ctx.GraphExecKernelNodeSetParams(x.handle, n.handle, p))
 		if err == nil {
-			for _, r := range used[:len(used)-1] {
+			for _, r := range used {
 				x.used = append(slices.Clip(x.used), r.life)
 			}
 		}
@@ -140,16 +144,21 @@ func (x *GraphExec) SetKernel(n Node, f *Function, cfg LaunchConfig, args ...any
 }
 
 // SetEnabled disables or enables a kernel, copy or fill in later launches. The node is one of the graph that x was made
-// from. A disabled node does nothing. It needs CUDA 11.6.
+// from, which must not be closed. A disabled node does nothing. It needs CUDA 11.6.
 func (x *GraphExec) SetEnabled(n Node, enabled bool) error {
+	if n.g == nil {
+		return x.dev.opError("enable node", invalid("no node"))
+	}
 	on := uint32(0)
 	if enabled {
 		on = 1
 	}
-	return x.dev.opError("enable node", x.call(func(c cu.Context) error {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		return check("cuGraphNodeSetEnabled", c.GraphNodeSetEnabled(x.handle, n.handle, on))
+	return x.dev.opError("enable node", n.g.with(func(cu.Context) error {
+		return x.call(func(c cu.Context) error {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			return check("cuGraphNodeSetEnabled", c.GraphNodeSetEnabled(x.handle, n.handle, on))
+		})
 	}))
 }
 

@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"errors"
+	"os"
 	"sync/atomic"
 	"testing"
 
@@ -96,6 +97,14 @@ func TestGraphNodes(t *testing.T) {
 	require.NoError(t, s.Synchronize())
 	require.Equal(t, []uint32{9, 0, 0, 7}, words(t, b, 4))
 	require.Error(t, x.SetEnabled(last, false), "a host function cannot be disabled")
+
+	require.ErrorIs(t, x.SetKernel(cuda.Node{}, fill, cuda.LaunchConfig{}, a, uint32(9), uint32(1)), driver.ErrInvalid)
+	require.ErrorIs(t, x.SetEnabled(cuda.Node{}, true), driver.ErrInvalid)
+	require.NoError(t, g.Close())
+	require.NoError(t, x.Launch(s))
+	require.NoError(t, s.Synchronize())
+	require.ErrorIs(t, x.SetKernel(kernel, fill, cuda.LaunchConfig{}, a, uint32(9), uint32(1)), os.ErrClosed, "the nodes go with the graph")
+	require.ErrorIs(t, x.SetEnabled(words16, true), os.ErrClosed)
 }
 
 func TestGraphNodesAreChecked(t *testing.T) {

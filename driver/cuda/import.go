@@ -105,6 +105,10 @@ func handleError(err error) error {
 		return err
 	}
 	switch e.Code {
+	case cu.ERROR_UNKNOWN: // driver 580 answers this to a descriptor that is not memory
+		if e.Func == "cuMemImportFromShareableHandle" {
+			return fmt.Errorf("%w: %w", driver.ErrHandle, err)
+		}
 	case cu.ERROR_INVALID_VALUE, cu.ERROR_INVALID_HANDLE, cu.ERROR_INVALID_DEVICE, cu.ERROR_MAP_FAILED, cu.ERROR_OPERATING_SYSTEM,
 		cu.ERROR_INVALID_RESOURCE_TYPE:
 		return fmt.Errorf("%w: %w", driver.ErrHandle, err)

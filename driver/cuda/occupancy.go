@@ -80,16 +80,16 @@ func (f *Function) AvailableSharedBytes(blocks, threads int) (uint64, error) {
 // MaxClusterBlocks returns the largest size of a cluster, in blocks, with which the kernel can be launched. It uses the
 // block, the shared memory and the attributes of cfg. It needs CUDA 11.8.
 func (f *Function) MaxClusterBlocks(cfg LaunchConfig) (int, error) {
-	return f.clusters(cfg, "cuOccupancyMaxPotentialClusterSize", cu.OccupancyMaxPotentialClusterSize)
+	return f.clusters(cfg, "cuOccupancyMaxPotentialClusterSize", cu.Context.OccupancyMaxPotentialClusterSize)
 }
 
 // MaxActiveClusters returns the number of clusters that run on the device at a time. cfg must have a [ClusterSize]. It
 // needs CUDA 11.8.
 func (f *Function) MaxActiveClusters(cfg LaunchConfig) (int, error) {
-	return f.clusters(cfg, "cuOccupancyMaxActiveClusters", cu.OccupancyMaxActiveClusters)
+	return f.clusters(cfg, "cuOccupancyMaxActiveClusters", cu.Context.OccupancyMaxActiveClusters)
 }
 
-func (f *Function) clusters(cfg LaunchConfig, name string, query func(*int32, cu.Function, *cu.LaunchConfig) cu.Result) (int, error) {
+func (f *Function) clusters(cfg LaunchConfig, name string, query func(cu.Context, *int32, cu.Function, *cu.LaunchConfig) cu.Result) (int, error) {
 	var n int32
 	attrs, events, err := launchOptions(cfg.Attributes)
 	if err == nil {
@@ -97,7 +97,7 @@ func (f *Function) clusters(cfg LaunchConfig, name string, query func(*int32, cu
 			return f.with(func(c cu.Context) error {
 				config, unpin := cfg.raw(0, attrs)
 				defer unpin()
-				return check(name, query(&n, f.handle, config))
+				return check(name, query(c, &n, f.handle, config))
 			})
 		})
 	}

@@ -47,6 +47,9 @@ type Allocation struct {
 	dev    *Device
 	handle cu.MemGenericAllocationHandle
 	bytes  int64 // 0 if unknown, after an import
+	// The driver refuses to export an imported allocation. These make handles of it.
+	file *os.File  // a duplicate of the imported descriptor
+	data *[64]byte // the imported fabric handle
 }
 
 // Granularity returns the granularity in bytes: all sizes of allocations, and all addresses and sizes of mappings, are
@@ -107,9 +110,19 @@ func (d *Device) createAllocation(bytes int64, types HandleTypes) (*Allocation, 
 	})
 }
 
-// makeAllocation calls make, which sets a.handle, and makes a responsible for the handle.
+// makeAllocation calls make, which sets a.handle, and makes a responsible for the handle and for a.file.
 func (d *Device) makeAllocation(a *Allocation, make func(c cu.Context) error) error {
-	return create(&a.resource, d, "allocation", a.bytes, &a.handle, make, "cuMemRelease", cu.MemRelease)
+	if err := make(d.p.ctx); err != nil {
+		return err
+	}
+	h, file := a.handle, a.file
+	return a.own(d.p, "allocation", a.bytes, func() error {
+		err := check("cuMemRelease", cu.MemRelease(h))
+		if file != nil {
+			err = joinErrors([]error{err, file.Close()})
+		}
+		return err
+	})
 }
 
 // ImportFile returns an allocation that another process exported as a descriptor. The caller owns it. ImportFile
@@ -129,24 +142,31 @@ func (d *Device) importFile(f *os.File) (*Allocation, error) {
 
 // importHandle imports a descriptor of any kind of memory.
 func (d *Device) importHandle(f *os.File) (*Allocation, error) {
-	a := &Allocation{dev: d}
-	// SyscallConn keeps the descriptor open during the call. Fd would also make it blocking.
-	conn, err := f.SyscallConn()
+	own, err := duplicateFile(f)
 	if err != nil {
 		return nil, err
 	}
+	a := &Allocation{dev: d, file: own}
+	// Fd would make the descriptor blocking. The file is not closed during the call.
+	conn, err := own.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, own.Close())
+	}
+	made := false // then a closes own
 	var importErr error
 	err = conn.Control(func(fd uintptr) {
 		importErr = d.makeAllocation(a, func(c cu.Context) error {
-			return check("cuMemImportFromShareableHandle",
+			err := check("cuMemImportFromShareableHandle",
 				c.MemImportFromShareableHandle(&a.handle, fd, cu.MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+			made = err == nil
+			return err
 		})
 	})
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrHandle, err) // the file is closed
-	}
-	if importErr != nil {
-		return nil, importErr
+	if err = errors.Join(err, importErr); err != nil {
+		if !made {
+			err = errors.Join(err, own.Close())
+		}
+		return nil, err
 	}
 	return a, nil
 }

@@ -75,9 +75,51 @@ func TestHandleTypesAreFixed(t *testing.T) {
 	keep(t, fromFile, err)
 	fromFabric, err := d.ImportFabric(fabric)
 	keep(t, fromFabric, err)
+	same, err := fromFabric.ExportFabric()
+	require.NoError(t, err)
+	require.Equal(t, fabric, same)
 	fabric[20] ^= 1
 	_, err = d.ImportFabric(fabric)
 	require.Error(t, err)
+}
+
+// The driver exports only allocations that this process created. Of an imported one, the descriptor is duplicated.
+func TestImportedMemoryIsExported(t *testing.T) {
+	d := openDevice(t, 0)
+	drivertest.Leaks(t)
+	m := alloc(t, d, 100)
+	_, err := m.WriteAt([]byte("bytes"), 0)
+	require.NoError(t, err)
+	h, err := m.Export()
+	require.NoError(t, err)
+	files := drivertest.OpenFiles()
+	imported, err := d.Import(h, driver.ImportOptions{Writable: true})
+	require.NoError(t, err)
+	require.Greater(t, drivertest.OpenFiles(), files)
+	again, err := imported.Export()
+	require.NoError(t, err)
+	require.NotEqual(t, h.File.Fd(), again.File.Fd())
+	require.NoError(t, h.Close())
+	require.NoError(t, m.Close())
+	require.NoError(t, imported.Close())
+	third, err := d.Import(again, driver.ImportOptions{})
+	require.NoError(t, err)
+	require.NoError(t, again.Close())
+	got := make([]byte, 5)
+	_, err = third.ReadAt(got, 0)
+	require.NoError(t, err)
+	require.Equal(t, "bytes", string(got))
+	require.NoError(t, third.Close())
+
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	files = drivertest.OpenFiles()
+	_, err = d.Import(driver.Handle{Kind: driver.CUDAFD, Device: d.Info().UUID, Bytes: 1, File: null}, driver.ImportOptions{})
+	require.ErrorIs(t, err, driver.ErrHandle)
+	require.Equal(t, files, drivertest.OpenFiles())
+	require.NoError(t, null.Close())
+	_, err = d.ImportFile(null)
+	require.ErrorIs(t, err, driver.ErrHandle, "a closed file")
 }
 
 // A valid descriptor with the UUID of another device is refused.

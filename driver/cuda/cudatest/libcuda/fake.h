@@ -162,7 +162,7 @@ struct phys {
 	size_t size;
 	void *alias; /* the library's mapping of the bytes */
 	unsigned types; /* handle types requested at creation */
-	bool counted, exported;
+	bool counted, exported, imported;
 	uint64_t nonce;
 	struct multicast *mc; /* a multicast object, which has no bytes of its own */
 };

@@ -253,9 +253,9 @@ static CUresult replace(struct op *o, struct op *n) {
 	return OK;
 }
 
-/* in_exec finds the copy of a node in an executable graph. */
+/* in_exec finds the copy of a node in an executable graph. The node must exist: its graph must not be destroyed. */
 static struct op *in_exec(handle h, handle node) {
-	struct graph *x = obj_get(h, T_EXEC);
+	struct graph *x = obj_get(node, T_NODE) ? obj_get(h, T_EXEC) : NULL;
 	for (struct op *o = x ? x->head : NULL; o; o = o->next)
 		if (o->origin == node)
 			return o;

@@ -70,13 +70,17 @@ API(cuOccupancyAvailableDynamicSMemPerBlock, (size_t *out, handle h, int blocks,
 
 static CUresult cluster(int *out, handle h, const struct launch_config *c, bool count) {
 	struct func *f = func_of(h);
+	struct ctx *now;
 	unsigned size;
 	int blocks;
+	CUresult r = current(&now); /* the stream of the configuration may be that of the context */
+	if (r)
+		return r;
 	if (!f)
 		return INVALID_HANDLE;
 	if (!out || !c)
 		return INVALID_VALUE;
-	CUresult r = occupancy(&blocks, h, (int)(c->block[0] * c->block[1] * c->block[2]), c->shared);
+	r = occupancy(&blocks, h, (int)(c->block[0] * c->block[1] * c->block[2]), c->shared);
 	if (r)
 		return r;
 	if (!count)

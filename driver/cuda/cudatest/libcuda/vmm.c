@@ -220,7 +220,7 @@ API(cuMemGetAllocationPropertiesFromHandle, (struct alloc_prop *out, handle h), 
 
 static CUresult export(void *out, handle h, unsigned type, uint64_t flags) {
 	struct vmm *v = obj_get(h, T_VMM);
-	if (!out || !v || flags || (type != 1 && type != 8) || !(v->p->types & type))
+	if (!out || !v || flags || (type != 1 && type != 8) || !(v->p->types & type) || v->p->imported)
 		return INVALID_VALUE;
 	if (v->p->mc) /* this library has no multicast between processes */
 		return NOT_SUPPORTED;
@@ -245,7 +245,7 @@ static CUresult adopt(handle *out, int fd) {
 	struct stat st;
 	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
 	ssize_t n = readlink(link, name, sizeof name - 1);
-	CUresult r = INVALID_VALUE;
+	CUresult r = UNKNOWN;
 	if (n > 0)
 		name[n] = 0;
 	if (n <= 0 || fstat(fd, &st) ||
@@ -265,6 +265,7 @@ static CUresult adopt(handle *out, int fd) {
 		return OUT_OF_MEMORY;
 	p->nonce = nonce;
 	p->types = types;
+	p->imported = true;
 	*out = vmm_add(p, &(struct alloc_prop){.type = 1, .types = types, .loc = {1, dev}});
 	return OK;
 out:
