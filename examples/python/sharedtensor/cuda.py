@@ -1,8 +1,5 @@
 """Memory of a GPU, through NVIDIA's cuda-bindings: imported from handles, allocated to be handed over, shown to torch
-and cupy.
-
-It has run on a stand-in for the driver that is stricter than the real one, and not yet on a GPU.
-"""
+and cupy."""
 
 from __future__ import annotations
 
@@ -222,6 +219,7 @@ class Memory:
         self.owner: object = None
         self.name = ""
         self.server = ""
+        self._shareable: bool | None = None
         _memories.add(self)
 
     def release_with(self, steps: list[tuple[Any, ...]]) -> None:
@@ -242,17 +240,44 @@ class Memory:
             return torch.from_dlpack(array)
         return array
 
+    def shareable(self) -> bool:
+        """Reports whether `export` works. The driver does not share memory of cuMemCreate and of pools that other
+        libraries made, such as torch's with expandable segments."""
+        if self._shareable is None:
+            try:
+                self.export(0)
+                self._shareable = True
+            except CapabilityError:
+                self._shareable = False
+        return self._shareable
+
     def export(self, file: int) -> tuple[messages.Handle, int]:
         """Returns a handle, which names the descriptor `file` of the message, and the descriptor, -1 for none. The
         caller owns it."""
         return ipc_handle(self.gpu, self.address, self.nbytes), -1
 
 
+class _File:
+    """A descriptor that is closed when nothing refers to it."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
 class SharedMemory(Memory):
     """Memory of cuMemCreate: it is passed as a descriptor, also between containers, and outlives its owner."""
 
-    def __init__(self, gpu: Device, allocation: Any, offset: int, nbytes: int, *, writable: bool) -> None:
-        """Maps an allocation, which it takes."""
+    def __init__(
+        self, gpu: Device, allocation: Any, offset: int, nbytes: int, *, writable: bool, file: _File | None = None
+    ) -> None:
+        """Maps an allocation, which it takes.
+
+        :param file: the descriptor that the allocation was imported from. The driver exports only what this process has
+            created, so `export` duplicates it.
+        """
         undo: list[tuple[Any, ...]] = [("cuMemRelease", allocation)]
         unit = gpu.granularity()
         size = -(-max(offset + nbytes, 1) // unit) * unit
@@ -268,6 +293,7 @@ class SharedMemory(Memory):
             raise
         super().__init__(gpu, int(base) + offset, nbytes, writable=writable)
         self._allocation = allocation
+        self._file = file
         self._offset = offset
         self._size = size
         self._release_steps = undo
@@ -303,6 +329,7 @@ class SharedMemory(Memory):
             call("cuMemRelease", self._allocation)
         self._release_steps[-1] = ("cuMemRelease", allocation)
         self._allocation = allocation
+        self._file = other._file
         self.name, self.server, self.owner = other.name, other.server, other.owner
 
     def unmap(self) -> None:
@@ -354,8 +381,11 @@ class SharedMemory(Memory):
         kind = driver().CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         with self.gpu.current():
             call("cuCtxSynchronize")  # work on the memory is complete before it is announced
-            fd = int(call("cuMemExportToShareableHandle", self._allocation, kind, 0))
-        os.set_inheritable(fd, False)
+            if self._file is None:
+                fd = int(call("cuMemExportToShareableHandle", self._allocation, kind, 0))
+                os.set_inheritable(fd, False)
+            else:
+                fd = os.dup(self._file.fd)
         handle = messages.Handle(
             kind="cuda-fd", device=self.gpu.uuid, nbytes=self.nbytes, offset=self._offset, file=file, name=self.name
         )
@@ -475,9 +505,10 @@ def import_handle(handle: messages.Handle, fd: int) -> Memory:
         kind = driver().CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         with gpu.current():
             allocation = call("cuMemImportFromShareableHandle", fd, kind)
+        file, fd = _File(fd), -1
     finally:
         close_all([fd])
-    return SharedMemory(gpu, allocation, handle.offset, handle.nbytes, writable=False)
+    return SharedMemory(gpu, allocation, handle.offset, handle.nbytes, writable=False, file=file)
 
 
 def ipc_handle(gpu: Device, address: int, nbytes: int) -> messages.Handle:
@@ -529,7 +560,8 @@ def find_memory(d: Described) -> Memory:
 def is_shared(d: Described) -> bool:
     """Reports whether a tensor on a GPU is in memory of this package."""
     low, high = d.span
-    return any(m.address <= low and high <= m.address + m.nbytes for m in _all_memories())
+    ours = (m for m in _all_memories() if isinstance(m, (SharedMemory, IpcMemory)))
+    return any(m.address <= low and high <= m.address + m.nbytes for m in ours)
 
 
 def publish(
@@ -554,7 +586,7 @@ def publish(
     try:
         for place, tensors in places.items():
             plan = layout.plan(tensors, strided=place == "cpu")
-            slab = _fill_host(plan) if place == "cpu" else _fill(plan, device(int(place.partition(":")[2] or 0)))
+            slab = _fill_host(plan) if place == "cpu" else fill(plan, device(int(place.partition(":")[2] or 0)))
             kept.append(slab)
             handle, fd = _export_slab(slab, session, len(files))
             for spec in plan.specs:
@@ -590,8 +622,8 @@ def _export_slab(slab: Slab | SharedMemory, session: Session, file: int) -> tupl
     return slab.export(file)
 
 
-def _fill(plan: layout.Layout, gpu: Device) -> SharedMemory:
-    """Copies tensors into a slab on their GPU.
+def fill(plan: layout.Layout, gpu: Device) -> SharedMemory:
+    """Returns new memory on a GPU with copies of tensors of that GPU.
 
     Row-major copies of tensors with gaps are made first, because they run on a stream of torch. They stay until all has
     ended: torch gives memory that is freed to the next tensor, although a copy may still read it.

@@ -31,15 +31,17 @@ MAX_NESTING = 60
 class Outgoing:
     """A value on its way out: its plain form, the handles of its tensors, and the descriptors to send with them.
 
-    Tensors over shared memory go as they are. The others are copied, once, into one slab of the pool, which `close`
-    returns. Memory that the peer may write is not reused: it is a slab of its own.
+    Tensors over shared memory are passed in place. The others are copied once: those of the host into one slab of the
+    pool, which `close` returns, those of a GPU into new memory on that GPU. Arguments in GPU memory of other libraries
+    are passed in place too, unless the driver does not share that memory (torch with expandable segments). Memory that
+    the peer may write is not reused: it is a slab of its own.
     """
 
     def __init__(
         self, value: Any, session: Session, pool: SlabPool, *, writable: bool = False, seal: bool = False
     ) -> None:
-        """Encodes `value`. With `seal`, its memory is closed to new writers. Raises SerializationError or
-        CapabilityError for what cannot be sent."""
+        """Encodes `value`. With `seal`, for results, its memory is closed to new writers and outlives this process.
+        Raises SerializationError or CapabilityError for what cannot be sent."""
         self._session = session
         self._pool = pool
         self._writable = writable
@@ -47,7 +49,8 @@ class Outgoing:
         self._slab: Slab | None = None
         self._kept: list[Any] = []  # memory is known by its id until the value is encoded
         self._indices: dict[tuple[int, int, int], int] = {}
-        self._copied: dict[int, TensorSpec] = {}
+        self._copied: dict[int, tuple[Any, TensorSpec]] = {}  # memory and place of a copy, by the id of the tensor
+        self._foreign: dict[int, Any] = {}  # GPU memory of other libraries, by its address
         self.handles: list[messages.Handle] = []
         self.files: list[int] = []
         try:
@@ -74,28 +77,52 @@ class Outgoing:
     def _copy_ordinary(self, value: Any) -> None:
         found: dict[str, Any] = {}
         _collect(value, found, 0)
-        ordinary = {key: array for key, array in found.items() if self._in_place(describe(array)) is None}
-        if not ordinary:
-            return
-        plan = layout.plan(layout.describe_all(ordinary))
+        places: dict[str, dict[str, Any]] = {}
+        for key, array in found.items():
+            d = describe(array)
+            if self._in_place(d) is None:
+                places.setdefault(d.device, {})[key] = array
+        for place, ordinary in places.items():
+            plan = layout.plan(layout.describe_all(ordinary), strided=place == "cpu")
+            memory = self._fill_host(plan) if place == "cpu" else self._fill_device(plan, place)
+            self._copied.update({int(spec.name): (memory, spec) for spec in plan.specs})
+
+    def _fill_host(self, plan: layout.Layout) -> Slab:
         self._slab = Slab(plan.nbytes) if self._writable else self._pool.take(plan.nbytes)
         plan.fill(self._slab)
-        self._copied = {int(spec.name): spec for spec in plan.specs}
+        return self._slab
 
-    @staticmethod
-    def _in_place(d: Described) -> Any | None:
-        """Returns the shared memory that a tensor is in, or None where it has to be copied."""
+    def _fill_device(self, plan: layout.Layout, place: str) -> Any:
+        from .cuda import device, fill
+
+        memory = fill(plan, device(int(place.partition(":")[2] or 0)))
+        self._kept.append(memory)
+        return memory
+
+    def _in_place(self, d: Described) -> Any | None:
+        """Returns the shared memory that a tensor is in, or None if it has to be copied."""
+        if not d.nbytes:
+            return None
         if d.device != "cpu":
-            from .cuda import find_memory
-
-            return find_memory(d)
-        if not d.nbytes or any(stride < 0 for stride in d.strides):
+            return self._on_device(d)
+        if any(stride < 0 for stride in d.strides):
             return None
         low, high = d.span
         mapping = find(low, high - low)
         if mapping is None or (mapping.private and mapping.changed(low, high)):
             return None
         return mapping
+
+    def _on_device(self, d: Described) -> Any | None:
+        from .cuda import SharedMemory, find_memory
+
+        memory = find_memory(d)
+        if isinstance(memory, SharedMemory):
+            return memory
+        if self._seal:
+            return None
+        memory = self._foreign.setdefault(memory.address, memory)
+        return memory if memory.shareable() else None
 
     # ---- the plain form
 
@@ -114,12 +141,11 @@ class Outgoing:
 
     def _tensor(self, array: Any) -> cbor2.CBORTag:
         d = describe(array)
-        spec = self._copied.get(id(array))
-        if spec is not None:
-            assert self._slab is not None
+        if (copied := self._copied.get(id(array))) is not None:
+            memory, spec = copied
             strides = [] if spec.contiguous else list(spec.strides)
             return cbor2.CBORTag(
-                TAG_TENSOR, [self._handle(self._slab), d.dtype.number, spec.offset, list(spec.shape), strides]
+                TAG_TENSOR, [self._handle(memory), d.dtype.number, spec.offset, list(spec.shape), strides]
             )
         mapping = self._in_place(d)
         if mapping is None:

@@ -1,5 +1,4 @@
-"""test_cuda.py runs this program with the stand-in for the CUDA driver. It acquires, publishes and calls with GPU
-memory."""
+"""test_cuda.py runs this program. It acquires, publishes and calls with GPU memory."""
 
 from __future__ import annotations
 
@@ -27,10 +26,16 @@ def live() -> int:
 
 
 def gpu_array(values: np.ndarray, kind: str) -> CudaArray:
-    """Copies an array to the GPU, into memory of cuMemCreate, or of cuMemAlloc as other libraries use it."""
+    """Copies an array to the GPU.
+
+    :param kind: "shared" for memory of this package, "foreign" for cuMemAlloc, "private" for memory of cuMemCreate that
+        cannot be shared, as torch's expandable segments.
+    """
     gpu = cuda.device(0)
     if kind == "shared":
         memory: cuda.Memory = cuda.SharedMemory.allocate(gpu, values.nbytes)
+    elif kind == "private":
+        memory = private_memory(gpu, values.nbytes)
     else:
         with gpu.current():
             base = int(cuda.call("cuMemAlloc", max(values.nbytes, 1)))
@@ -40,6 +45,20 @@ def gpu_array(values: np.ndarray, kind: str) -> CudaArray:
         cuda.call("cuMemcpyHtoD", memory.address, values.ctypes.data, values.nbytes)
     spec = TensorSpec("", st.DType.of_numpy(values.dtype), values.shape, contiguous_strides(values.shape), 0, 0)
     return CudaArray(memory, spec)
+
+
+def private_memory(gpu: cuda.Device, nbytes: int) -> cuda.Memory:
+    properties = gpu.properties()
+    properties.requestedHandleTypes = cuda.driver().CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
+    size = -(-nbytes // gpu.granularity()) * gpu.granularity()
+    with gpu.current():
+        allocation = cuda.call("cuMemCreate", size, properties, 0)
+        base = cuda.call("cuMemAddressReserve", size, 0, 0, 0)
+        cuda.call("cuMemMap", base, size, 0, allocation, 0)
+        cuda.call("cuMemSetAccess", base, size, [gpu.access(True)], 1)
+    memory = cuda.Memory(gpu, int(base), nbytes, writable=True)
+    memory.release_with([("cuMemUnmap", base, size), ("cuMemAddressFree", base, size), ("cuMemRelease", allocation)])
+    return memory
 
 
 def acquire(client: st.Client) -> None:
@@ -127,7 +146,8 @@ def remap(client: st.Client) -> None:
         raise AssertionError("unmapped memory was read")
     model.map()
     model.map()
-    assert np.array_equal(array.numpy(), x * 3) and driver_free() == mapped
+    assert np.array_equal(array.numpy(), x * 3)
+    assert driver_free() >= mapped, "mapping allocates"  # the owner may have freed an earlier version meanwhile
     client.publish("remap", {"x": gpu_array(x[:10], "shared")})
     try:
         model.remap(client.acquire("remap", framework="numpy"))
@@ -140,9 +160,9 @@ def remap(client: st.Client) -> None:
     del model, array
     live()
     until = time.monotonic() + 10
-    while driver_free() != free and time.monotonic() < until:
+    while driver_free() < free and time.monotonic() < until:
         time.sleep(0.02)
-    assert driver_free() == free, "memory of the GPU is left"
+    assert driver_free() >= free, "memory of the GPU is left"
 
 
 def driver_free() -> int:
@@ -152,9 +172,9 @@ def driver_free() -> int:
 
 
 def call(client: st.Client) -> None:
-    """Arguments and results are GPU memory: of this package, of another library, and of the function."""
+    """Arguments and results are GPU memory: of this package, of other libraries, and of the function."""
     x = np.arange(300, dtype=np.float32).reshape(3, 100)
-    for kind in ("shared", "foreign"):
+    for kind in ("shared", "foreign", "private"):
         y = client.call("double", x=gpu_array(x, kind), framework="numpy")
         assert isinstance(y, CudaArray) and np.array_equal(y.numpy(), 2 * x), kind
     again = client.call("double", x=y, framework="numpy")
@@ -165,6 +185,42 @@ def call(client: st.Client) -> None:
         pass
     else:
         raise AssertionError("a function of the GPU took host memory")
+
+
+def work(client: st.Client) -> None:
+    """A worker in another process gets GPU memory and returns it."""
+    child = [sys.executable, __file__, "offer", "", sys.argv[3]]
+    worker = subprocess.Popen(child, stdout=subprocess.PIPE, text=True)
+    assert worker.stdout is not None
+    try:
+        assert worker.stdout.readline() == "offered\n"
+        x = np.arange(300, dtype=np.float32).reshape(3, 100)
+        for kind in ("shared", "foreign", "private"):
+            argument = gpu_array(x, kind)
+            for result in ("shared", "foreign", "private"):
+                y = client.call("copy", x=argument, kind=result, framework="numpy")
+                assert isinstance(y, CudaArray) and np.array_equal(y.numpy(), x), (kind, result)
+            y = client.call("same", x=argument, framework="numpy")
+            assert np.array_equal(y.numpy(), x), kind
+        empty = client.call("copy", x=gpu_array(x[:0], "shared"), kind="foreign", framework="numpy")
+        assert empty.shape == (0, 100)
+    finally:
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+    assert np.array_equal(y.numpy(), x), "a result goes with its worker"
+
+
+def offer(client: st.Client) -> None:
+    def copy(x: CudaArray, kind: str) -> CudaArray:
+        return gpu_array(x.numpy(), kind)
+
+    def same(x: CudaArray) -> CudaArray:
+        return x
+
+    with client.offer(copy=copy, same=same) as offered:
+        print("offered", flush=True)
+        offered.wait()
 
 
 def refuse() -> None:
@@ -220,6 +276,11 @@ if __name__ == "__main__":
             before = live()
             call(client)
             assert live() <= before, f"{live() - before} descriptors stay"
+        print("ok")
+        sys.exit()
+    if command in ("work", "offer"):
+        with st.connect(sys.argv[3], framework="numpy") as client:
+            work(client) if command == "work" else offer(client)
         print("ok")
         sys.exit()
     if command == "open":

@@ -1,4 +1,5 @@
-"""GPU memory through cuda-bindings on the stand-in for the driver. The owner is the Go command on the same stand-in."""
+"""GPU memory through cuda-bindings. The owner is the Go command. Both use the stand-in for the driver, or a real GPU
+with GPU_TEST=require."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed: not
 
 @pytest.fixture(scope="module")
 def fake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment in which programs find the stand-in for libcuda."""
+    """The environment in which programs find the stand-in for libcuda. Empty for a real GPU."""
+    if os.environ.get("GPU_TEST") == "require":
+        return {}
     if shutil.which("cc") is None:
         pytest.skip("the stand-in for libcuda needs a C compiler")
     folder = tmp_path_factory.mktemp("fake")
@@ -58,6 +61,10 @@ def test_gpu_models_are_shared_in_both_directions(gpu_owner: tuple[Owner, Path],
 
 def test_calls_with_tensors_of_a_gpu(make_owner: Callable[..., Owner], fake: dict[str, str], folder: Path) -> None:
     run("call", folder, make_owner("gpuowner", env=fake), fake)
+
+
+def test_workers_with_tensors_of_a_gpu(make_owner: Callable[..., Owner], fake: dict[str, str], folder: Path) -> None:
+    run("work", folder, make_owner("serve", "--device", "cuda:0", "--offers", env=fake), fake)
 
 
 def test_layout_of_the_dlpack_records() -> None:

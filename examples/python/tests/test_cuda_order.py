@@ -82,7 +82,7 @@ def test_copies_on_a_gpu_wait_for_the_tensors_and_keep_temporaries(recorder: Rec
         "transposed": described(recorder, 0x40000, (8, 8), (1, 8)),
     }
     plan = layout.plan(tensors, strided=False)
-    cuda._fill(plan, recorder)  # type: ignore[arg-type]
+    cuda.fill(plan, recorder)  # type: ignore[arg-type]
     gc.collect()
     made, copied, waited, freed = map(recorder.named, ("contiguous", "cuMemcpyDtoD", "cuCtxSynchronize", "free"))
     assert len(made) == 2 and len(copied) == 4 and len(freed) == 2 and len(waited) == 2, recorder.steps
@@ -101,7 +101,7 @@ def test_gpu_copies_omit_bytes_between_views(recorder: Recorder) -> None:
         "over": described(recorder, fused + 32, shape, (48, 1)),
     }
     plan = layout.plan(tensors, strided=False)
-    cuda._fill(plan, recorder)  # type: ignore[arg-type]
+    cuda.fill(plan, recorder)  # type: ignore[arg-type]
     assert [recorder.steps[i][3] for i in recorder.named("cuMemcpyDtoD")] == [4096] * 3
     assert all(spec.strides == contiguous_strides(shape) for spec in plan.specs)
 
@@ -113,7 +113,7 @@ def test_tied_tensors_of_a_gpu_stay_tied(recorder: Recorder) -> None:
         "again": described(recorder, 0x10000, (64,), (1,)),
     }
     plan = layout.plan(tensors, strided=False)
-    cuda._fill(plan, recorder)  # type: ignore[arg-type]
+    cuda.fill(plan, recorder)  # type: ignore[arg-type]
     assert len(recorder.named("cuMemcpyDtoD")) == 1 and not recorder.named("contiguous")
     assert [spec.offset for spec in plan.specs] == [0, 4, 0]
 
