@@ -45,6 +45,12 @@ func openDevice() (driver.Device, error) {
 	return host.Open()
 }
 
+// onGPU reports whether the device is a real GPU.
+func onGPU() bool {
+	name := os.Getenv(deviceVariable)
+	return name != "" && name != "host" && os.Getenv("SHAREDTENSOR_LIBCUDA") == ""
+}
+
 // testDevice is openDevice until the end of a test.
 func testDevice(t testing.TB) driver.Device {
 	t.Helper()

@@ -71,7 +71,9 @@ func TestVersionWriterEnds(t *testing.T) {
 	writer := client(t, socket)
 	own := writer.count()
 	writer.draft("d", model{Name: "m", Seed: 2, Bytes: 1 << 22})
-	require.Greater(t, writer.count().Mappings, own.Mappings)
+	if !onGPU() { // whose memory is no mapping of the host
+		require.Greater(t, writer.count().Mappings, own.Mappings)
+	}
 	writer.abort("d")
 	writer.abort("d")
 	require.ErrorIs(t, failure(writer, commitOp, "d"), endpoint.ErrClosed)

@@ -96,13 +96,31 @@ func TestFactCallOverhead(t *testing.T) {
 	keep(t, stream, err)
 	queue := measure(func() { err = f.Launch(cuda.LaunchConfig{Stream: stream}) })
 	require.NoError(t, err)
+	typed, err := cuda.KernelOf[struct{}](f)
+	require.NoError(t, err)
+	queueTyped := measure(func() { err = typed.Launch(cuda.LaunchConfig{Stream: stream}, struct{}{}) })
+	require.NoError(t, err)
+	require.NoError(t, stream.Synchronize())
+	var queueRaw time.Duration
+	handle, on := f.Handle(), stream.Handle()
+	require.NoError(t, dev.Do(func() error { // not a benchmark, which would call on another thread
+		const n = 20_000
+		start := time.Now()
+		for range n {
+			if r := cu.LaunchKernel(handle, 1, 1, 1, 1, 1, 1, 0, on, nil, nil); r != cu.SUCCESS {
+				return r.Err()
+			}
+		}
+		queueRaw = time.Since(start) / n
+		return nil
+	}))
 	require.NoError(t, stream.Synchronize())
 	wait := measure(func() {
 		f.Launch(cuda.LaunchConfig{Stream: stream})
 		err = stream.Synchronize()
 	})
 	require.NoError(t, err)
-	fact(t, "launch-overhead", "queue %s; queue and wait %s", queue, wait)
+	fact(t, "launch-overhead", "queue %s; Kernel.Launch %s; cu.LaunchKernel %d ns; queue and wait %s", queue, queueTyped, queueRaw.Nanoseconds(), wait)
 }
 
 // rate returns the throughput of fn, which processes the given number of bytes, in GB/s. It is the best of several

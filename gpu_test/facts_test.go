@@ -52,6 +52,7 @@ var questions = slices.Concat([]question{
 	{"context-bytes", "How much GPU memory does one more process with a context cost?", "TestFactContextCost"},
 	{"context-open", "How long does a process take from nothing to an open device?", "TestFactContextCost"},
 	{"handle-kinds", "Which handle kinds work?", "TestFactHandleKinds"},
+	{"nvml-processes", "Does NVML list a process on the GPU under its number here, and with its memory?", "TestFactProcesses"},
 	{"torch-handle", "PyTorch with expandable segments: the bytes before the handles in `storage._share_cuda_()`", "TestFactTorchHandle"},
 	{"call-overhead", "One call through the binding (cuCtxGetCurrent, cuMemGetInfo), and `Device.Do` around nothing", "TestFactCallOverhead"},
 	{"launch-overhead", "Queueing one empty kernel, and waiting for it", "TestFactCallOverhead"},

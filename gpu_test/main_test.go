@@ -3,6 +3,7 @@
 package gpu_test
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -45,6 +46,12 @@ const kindVariable = "GPU_TEST_HANDLE_KIND"
 // TestMain runs the tests, or acts as one of the processes that they start.
 func TestMain(m *testing.M) {
 	if os.Getenv(agentVariable) != "" {
+		if os.Getenv(ownProcVariable) != "" {
+			if err := ownProc(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+		}
 		os.Exit(runAgent())
 	}
 	drivertest.Main(m, func() (driver.Device, error) {

@@ -127,6 +127,20 @@ func (p *process) exchange(q request, in *os.File) (response, *os.File) {
 	return r, frame.Files.Take(0)
 }
 
+// answers asks the process for its number. An error means that the process has ended.
+func (p *process) answers() error {
+	p.tb.Helper()
+	body, err := message.Marshal(request{Do: "pid"})
+	require.NoError(p.tb, err)
+	p.id++
+	require.NoError(p.tb, p.conn.SetReadDeadline(time.Now().Add(patience)))
+	if err := p.conn.Send(wire.KindRequest, p.id, body); err != nil {
+		return err
+	}
+	_, err = p.conn.Receive()
+	return err
+}
+
 // ask is exchange without descriptors. The response may hold an error.
 func (p *process) ask(q request) response {
 	p.tb.Helper()

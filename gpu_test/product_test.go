@@ -6,14 +6,18 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
@@ -26,6 +30,8 @@ func TestProduct(t *testing.T) {
 	p := product{program(t)}
 	t.Run("Commands", p.testCommands)
 	t.Run("OwnerKilled", p.testOwnerIsKilled)
+	t.Run("Keeper", p.testKeeper)
+	t.Run("Upgrade", p.testUpgrade)
 	t.Run("Doctor", p.testDoctor)
 	t.Run("WrongDevices", p.testWrongDevices)
 }
@@ -72,6 +78,7 @@ func (p product) run(tb testing.TB, socket string, args ...string) string {
 func (p product) service(tb testing.TB, socket string, args ...string) (*exec.Cmd, string) {
 	tb.Helper()
 	c := p.command(socket, args...)
+	c.WaitDelay = time.Second
 	var stderr bytes.Buffer
 	c.Stderr = &stderr
 	out, err := c.StdoutPipe()
@@ -158,6 +165,59 @@ func (p product) testOwnerIsKilled(t *testing.T) {
 	c.must(request{Do: "acquire", Name: "m", Key: "h2"})
 	c.must(request{Do: "check", Key: "h2", Seed: 34, Bytes: size})
 	c.must(request{Do: "check", Key: "h", Seed: 33, Bytes: size})
+}
+
+// testKeeper kills an owner whose models a keeper holds. The next owner serves the same versions, without a file.
+func (p product) testKeeper(t *testing.T) {
+	socket, size := socketPath(t), int64(16<<20)
+	owner, _ := p.service(t, socket, "serve", "--device", "cuda:0", "--keep", "m="+modelFile(t, 35, size))
+	keeper := listener(t, socket+".keep")
+	t.Cleanup(func() { syscall.Kill(keeper, syscall.SIGTERM) })
+	c := client(t, driver.CUDAFD, socket)
+	c.must(request{Do: "acquire", Name: "m", Key: "h"})
+	p.run(t, socket, "publish", "--device", "cuda:0", "n="+modelFile(t, 36, size)) // the owner has imported its memory
+	require.NoError(t, owner.Process.Signal(syscall.SIGKILL))
+	require.Error(t, owner.Wait())
+	overwrite(t, size)
+
+	p.service(t, socket, "serve", "--device", "cuda:0", "--keep")
+	for i, name := range []string{"m", "n"} {
+		require.EqualValues(t, 1, c.must(request{Do: "acquire", Name: name, Key: name}).Version)
+		c.must(request{Do: "check", Key: name, Seed: byte(35 + i), Bytes: size})
+	}
+	c.must(request{Do: "check", Key: "h", Seed: 35, Bytes: size})
+}
+
+// listener returns the number of the process that listens on a socket.
+func listener(tb testing.TB, socket string) int {
+	tb.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(tb, err)
+	defer unix.Close(fd)
+	require.NoError(tb, unix.Connect(fd, &unix.SockaddrUnix{Name: socket}))
+	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	require.NoError(tb, err)
+	return int(peer.Pid)
+}
+
+// testUpgrade replaces the owner's process. The new one serves the same memory.
+func (p product) testUpgrade(t *testing.T) {
+	socket, size := socketPath(t), int64(16<<20)
+	owner, _ := p.service(t, socket, "serve", "--device", "cuda:0", "m="+modelFile(t, 37, size))
+	c := client(t, driver.CUDAFD, socket)
+	c.must(request{Do: "acquire", Name: "m", Key: "h"})
+	p.run(t, socket, "publish", "--device", "cuda:0", "n="+modelFile(t, 38, size))
+	var replaced struct{ PID int }
+	require.NoError(t, json.Unmarshal([]byte(p.run(t, socket, "upgrade", "--json")), &replaced))
+	t.Cleanup(func() { syscall.Kill(replaced.PID, syscall.SIGKILL) })
+	if err := owner.Wait(); !errors.Is(err, exec.ErrWaitDelay) { // the new process has its standard error
+		require.NoError(t, err)
+	}
+	for i, name := range []string{"m", "n"} {
+		require.EqualValues(t, 1, c.must(request{Do: "acquire", Name: name, Key: name}).Version)
+		c.must(request{Do: "check", Key: name, Seed: byte(37 + i), Bytes: size})
+	}
+	c.must(request{Do: "check", Key: "h", Seed: 37, Bytes: size})
 }
 
 // testDoctor checks that doctor finds the driver, the device and its capabilities.

@@ -3,6 +3,7 @@
 package gpu_test
 
 import (
+	"os"
 	"sync/atomic"
 	"testing"
 
@@ -39,7 +40,6 @@ func TestGraphOfNodes(t *testing.T) {
 
 	exec, err := g.Instantiate()
 	require.NoError(t, err)
-	require.NoError(t, g.Close())
 	require.NoError(t, exec.Upload(s))
 	for range 2 {
 		require.NoError(t, exec.Launch(s))
@@ -51,6 +51,11 @@ func TestGraphOfNodes(t *testing.T) {
 	require.NoError(t, exec.Launch(s))
 	require.NoError(t, s.Synchronize())
 	require.Equal(t, []float32{5, 5, 5, 5}, down.Values())
+	require.NoError(t, g.Close())
+	require.NoError(t, exec.Launch(s), "it does not need the graph")
+	require.NoError(t, s.Synchronize())
+	require.ErrorIs(t, exec.SetKernel(run, f, cfg, float32(6), x, y, 4), os.ErrClosed, "its node went with the graph")
+	require.ErrorIs(t, exec.SetEnabled(run, false), os.ErrClosed)
 	require.NoError(t, exec.Close())
 	<-released
 }

@@ -43,6 +43,9 @@ const maxLine = 16 << 20
 // roles holds the main functions of children.
 var roles = map[string]func(in io.Reader, out io.Writer) error{}
 
+// HasRole reports whether this process runs a role instead of the tests.
+func HasRole() bool { return os.Getenv(roleVariable) != "" }
+
 // Main runs the role of this process, or the tests. Call it from TestMain. It does not return.
 func Main(m *testing.M) {
 	name := os.Getenv(roleVariable)
