@@ -35,14 +35,15 @@ func (s *service) newLoader(ctx context.Context) *loader {
 	return l
 }
 
-// start begins a pass. If one is running, the new pass begins after it.
+// start announces a pass to clients and begins it. If one is running, the new pass begins after it.
 func (l *loader) start() {
 	if l.running {
 		l.again = true
 		return
 	}
 	l.running = true
-	go func() { l.passes <- l.service.loadAll(l.ctx) }()
+	loads := l.service.announce()
+	go func() { l.passes <- l.service.loadAll(l.ctx, loads) }()
 }
 
 // end must be called after a pass was received. It starts the next pass if one was requested, and reports whether the
@@ -67,13 +68,18 @@ func (l *loader) stop() bool {
 	return true
 }
 
-// loadAll loads the models one after the other and publishes each when it is loaded. It continues after a failure and
-// stops if ctx ends. All pending loads are announced to clients first.
-func (s *service) loadAll(ctx context.Context) (pass loadPass) {
+// announce tells clients that all models are going to be loaded, so that they wait for them.
+func (s *service) announce() []*endpoint.Load {
 	loads := make([]*endpoint.Load, len(s.models))
 	for i, m := range s.models {
 		loads[i], _ = s.server.AnnounceLoad(m.name, m.source()) // names were validated with the command line
 	}
+	return loads
+}
+
+// loadAll loads the announced models one after the other and publishes each when it is loaded. It continues after a
+// failure and stops if ctx ends.
+func (s *service) loadAll(ctx context.Context, loads []*endpoint.Load) (pass loadPass) {
 	for i, m := range s.models {
 		version, err := s.load(ctx, m, loads[i])
 		switch {

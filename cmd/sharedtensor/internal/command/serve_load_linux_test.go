@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -14,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
@@ -207,4 +210,24 @@ func address(t testing.TB, line string) int64 {
 	n, err := strconv.ParseInt(begin, 16, 64)
 	require.NoError(t, err)
 	return n
+}
+
+// A client that is answered first waits for models that are still to be loaded: they are announced before Serve.
+func TestLoadsAreAnnouncedFirst(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer dev.Close()
+	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: p.file("s.sock"), Devices: []driver.Device{dev}})
+	require.NoError(t, err)
+	defer server.Close()
+	s := &service{server: server, device: dev, models: []modelArg{{name: "m", path: p.file("missing.safetensors")}}, stderr: io.Discard}
+	l := s.newLoader(t.Context())
+	l.start()
+	models, err := server.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, models, 1)
+	require.NotNil(t, models[0].Loading)
+	require.True(t, l.stop())
 }

@@ -151,10 +151,10 @@ func ownerOptions(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logg
 func (s *service) run(ctx context.Context, stdout io.Writer, reload, upgrade <-chan os.Signal) error {
 	onTerminal := term.IsTerminal(s.stderr)
 	ended := make(chan error, 1)
-	go func() { ended <- s.server.Serve(context.Background()) }()
 	l := s.newLoader(ctx)
 	defer l.stop()
-	l.start()
+	l.start() // before the first client is answered, which would not wait for a model that is not announced
+	go func() { ended <- s.server.Serve(context.Background()) }()
 	u := &upgrader{service: s, loads: l, ended: make(chan error, 1)}
 	s.log.Info("answering", "socket", s.server.Socket(), "models", len(s.models))
 	for {
