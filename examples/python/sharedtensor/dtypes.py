@@ -116,6 +116,7 @@ class DType(Enum):
         return _TO_SAFETENSORS.get(self, "")
 
     @staticmethod
+    @functools.lru_cache(maxsize=256)  # numpy computes the name of a type each time
     def of_numpy(dtype: np.dtype[Any]) -> DType:
         """Returns the type of a numpy array. Raises CapabilityError for types that cannot be shared, such as texts
         and objects."""

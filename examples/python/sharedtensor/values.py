@@ -50,6 +50,7 @@ class Outgoing:
         self._kept: list[Any] = []  # memory is known by its id until the value is encoded
         self._indices: dict[tuple[int, int, int], int] = {}
         self._copied: dict[int, tuple[Any, TensorSpec]] = {}  # memory and place of a copy, by the id of the tensor
+        self._described: dict[int, Described] = {}  # by the id of the tensor
         self._foreign: dict[int, Any] = {}  # GPU memory of other libraries, by its address
         self.handles: list[messages.Handle] = []
         self.files: list[int] = []
@@ -79,7 +80,7 @@ class Outgoing:
         _collect(value, found, 0)
         places: dict[str, dict[str, Any]] = {}
         for key, array in found.items():
-            d = describe(array)
+            d = self._described[id(array)] = describe(array)
             if self._in_place(d) is None:
                 places.setdefault(d.device, {})[key] = array
         for place, ordinary in places.items():
@@ -140,7 +141,7 @@ class Outgoing:
         return _scalar(value)
 
     def _tensor(self, array: Any) -> cbor2.CBORTag:
-        d = describe(array)
+        d = self._described.get(id(array)) or describe(array)  # another array if a map makes them anew
         if (copied := self._copied.get(id(array))) is not None:
             memory, spec = copied
             strides = [] if spec.contiguous else list(spec.strides)
