@@ -40,6 +40,11 @@ type Config struct {
 	HTTP, GRPC, NATSListen string
 	// NATS is Embedded, Off, or the comma-separated URLs of a cluster.
 	NATS string
+	// NATSLeaf contains the comma-separated URLs of leaf-node listeners of the cluster of NATS. With them, clients of the
+	// cluster connect to NATSListen, where the policy applies. The gateway is then a leaf node without streams.
+	NATSLeaf string
+	// NATSDomain is the JetStream domain of the cluster of NATSLeaf.
+	NATSDomain string
 	// NATSCredentials is the credentials file for the NATS cluster.
 	NATSCredentials string
 	// NATSTLS has the files for TLS connections to the cluster.
@@ -139,7 +144,9 @@ func (c *Config) Flags(set *pflag.FlagSet) {
 	set.StringVar(&c.HTTP, "http", c.HTTP, `address for HTTP (JSON-RPC, models, metrics, the page), or "off"`)
 	set.StringVar(&c.GRPC, "grpc", c.GRPC, `address for gRPC, or "off"`)
 	set.StringVar(&c.NATS, "nats", c.NATS, `"embedded", "off", or the URLs of a cluster: nats://host:4222,…`)
-	set.StringVar(&c.NATSListen, "nats-listen", c.NATSListen, `address of the embedded NATS server, or "off"`)
+	set.StringVar(&c.NATSListen, "nats-listen", c.NATSListen, `address of the embedded NATS server, or with --nats-leaf of the leaf node, or "off"`)
+	set.StringVar(&c.NATSLeaf, "nats-leaf", c.NATSLeaf, "leaf-node listeners of the cluster of --nats, for clients with the rights of the policy: nats-leaf://host:7422,…")
+	set.StringVar(&c.NATSDomain, "nats-domain", c.NATSDomain, "JetStream domain of the cluster of --nats-leaf")
 	set.StringVar(&c.NATSCredentials, "nats-credentials", c.NATSCredentials, "credentials file for the cluster of --nats")
 	set.StringVar(&c.NATSTLS.CA, "nats-ca", c.NATSTLS.CA, "authorities of the cluster of --nats in PEM, instead of those of the system")
 	set.StringVar(&c.NATSTLS.Cert, "nats-cert", c.NATSTLS.Cert, "client certificate for the cluster of --nats in PEM")
@@ -241,7 +248,7 @@ type listener struct {
 // listeners returns the enabled listeners that other processes can reach.
 func (c *Config) listeners() []listener {
 	all := []listener{{"http", c.HTTP}, {"grpc", c.GRPC}}
-	if c.NATS == Embedded {
+	if c.NATS == Embedded || c.NATSLeaf != "" {
 		all = append(all, listener{"nats-listen", c.NATSListen})
 	}
 	var on []listener
@@ -268,6 +275,14 @@ func (c *Config) checkExposed(l listener) error {
 }
 
 func (c *Config) checkNATS() error {
+	if c.NATSLeaf != "" {
+		if c.NATS == Off || c.NATS == Embedded {
+			return errors.New("--nats-leaf belongs to a cluster: set --nats nats://host:4222")
+		}
+		if err := c.leaf().Check(); err != nil {
+			return fmt.Errorf("--nats-leaf: %w", err)
+		}
+	}
 	switch c.NATS {
 	case Off:
 		return nil
@@ -289,6 +304,11 @@ func (c *Config) checkNATS() error {
 		}
 	}
 	return nil
+}
+
+// leaf returns the connection of the leaf node to the cluster.
+func (c *Config) leaf() natslink.Leaf {
+	return natslink.Leaf{URLs: c.NATSLeaf, Domain: c.NATSDomain, Credentials: c.NATSCredentials, TLS: c.NATSTLS}
 }
 
 // checkAddress checks the syntax of an address.

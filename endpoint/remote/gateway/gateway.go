@@ -78,7 +78,7 @@ type Gateway struct {
 	services   grpc.ServiceRegistrar // registers with grpcServer through the guard
 	health     *healthBoard
 	page       *page
-	natsServer *natslink.Server // nil unless embedded
+	natsServer *natslink.Server // embedded, or the leaf node of a cluster; nil for neither
 	nats       *nats.Conn       // nil if off
 	debug      *http.Server     // nil if off
 
@@ -251,8 +251,8 @@ func (g *Gateway) openNATS(context.Context) (func() error, error) {
 	if g.config.NATSCredentials != "" {
 		opts = append(opts, nats.UserCredentials(g.config.NATSCredentials))
 	}
-	if g.ids.policy != nil && len(g.ids.policy.scopes()) > 0 {
-		g.log.Warn("the policy's read and write have no effect: clients of an external cluster have the permissions of that cluster")
+	if g.config.NATSLeaf == "" && g.ids.policy != nil && len(g.ids.policy.scopes()) > 0 {
+		g.log.Warn("the policy's read and write have no effect: clients of an external cluster have the permissions of that cluster; --nats-leaf lets clients connect to this gateway instead")
 	}
 	// A cluster may start later than the gateway, which reports meanwhile that it is not ready.
 	opts = append(append(opts, nats.RetryOnFailedConnect(true)), g.config.NATSTLS.Options()...)
@@ -261,11 +261,35 @@ func (g *Gateway) openNATS(context.Context) (func() error, error) {
 		return nil, fmt.Errorf("--nats: %w", err)
 	}
 	g.nats = conn
-	return func() error { conn.Close(); return nil }, nil
+	if g.config.NATSLeaf == "" {
+		return func() error { conn.Close(); return nil }, nil
+	}
+	server, err := natslink.Start(g.natsOptions(natslink.ServerOptions{Cluster: g.config.leaf()}))
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("--nats-leaf: %w", err)
+	}
+	g.natsServer = server
+	return func() error { conn.Close(); return server.Close() }, nil
 }
 
 func (g *Gateway) embedNATS() (func() error, error) {
-	opts := natslink.ServerOptions{Store: filepath.Join(g.config.Store, "nats"), Listen: g.config.NATSListen, MaxConnections: g.config.MaxConnections, MaxStore: int64(g.config.MaxStore), Logger: g.log}
+	opts := g.natsOptions(natslink.ServerOptions{Store: filepath.Join(g.config.Store, "nats"), MaxStore: int64(g.config.MaxStore)})
+	server, err := natslink.Start(opts)
+	if err != nil {
+		return nil, fmt.Errorf("--nats: %w", err)
+	}
+	conn, err := server.Connect(nats.Name("sharedtensor-gateway"))
+	if err != nil {
+		return server.Close, fmt.Errorf("--nats: %w", err)
+	}
+	g.natsServer, g.nats = server, conn
+	return func() error { conn.Close(); return server.Close() }, g.natsAudit()
+}
+
+// natsOptions adds the listener and the clients that it admits to the options of a server.
+func (g *Gateway) natsOptions(opts natslink.ServerOptions) natslink.ServerOptions {
+	opts.Listen, opts.MaxConnections, opts.Logger = g.config.NATSListen, g.config.MaxConnections, g.log
 	switch {
 	case opts.Listen == Off:
 		opts.Listen = ""
@@ -284,16 +308,7 @@ func (g *Gateway) embedNATS() (func() error, error) {
 			}
 		}
 	}
-	server, err := natslink.Start(opts)
-	if err != nil {
-		return nil, fmt.Errorf("--nats: %w", err)
-	}
-	conn, err := server.Connect(nats.Name("sharedtensor-gateway"))
-	if err != nil {
-		return server.Close, fmt.Errorf("--nats: %w", err)
-	}
-	g.natsServer, g.nats = server, conn
-	return func() error { conn.Close(); return server.Close() }, g.natsAudit()
+	return opts
 }
 
 // checkNATS returns nil if NATS is off, or if its server is connected and persists data.

@@ -76,7 +76,7 @@ var urlCredentials = regexp.MustCompile(`(://)[^/,]*@`)
 
 // shownSetting returns the value of a flag without credentials.
 func shownSetting(f *pflag.Flag) string {
-	if f.Name == "nats" {
+	if f.Name == "nats" || f.Name == "nats-leaf" {
 		return hideCredentials(settingText(f))
 	}
 	return urlCredentials.ReplaceAllString(settingText(f), "${1}***@")

@@ -25,6 +25,9 @@ const gateRoot = "sharedtensor-gate"
 // gateTimeout limits a request that the gate checks and forwards.
 const gateTimeout = 5 * time.Second
 
+// directGet is the prefix of requests that may have several answers.
+const directGet = api + "DIRECT.GET."
+
 // ackSubjects is the prefix of acknowledgements of items.
 const ackSubjects = "$JS.ACK."
 
@@ -38,6 +41,7 @@ const ackSubjects = "$JS.ACK."
 type accounts struct {
 	ns      *server.Server
 	changed func(c Client, subject string) // may be nil
+	domain  string                         // of the cluster's JetStream; empty for that of the server
 
 	mu    sync.Mutex
 	gate  *nats.Conn // of the global account; nil until serveGate
@@ -90,7 +94,7 @@ func (a *accounts) makeLocked(name string, c Client) (*clientAccount, error) {
 		}
 	}
 	for _, subject := range widest(direct) {
-		to := subject
+		to := inDomain(a.domain, subject)
 		if c.Count != nil && counted(subject) {
 			to = made.gateway() + subject
 		}
@@ -193,7 +197,7 @@ func (a *accounts) receive(client *clientAccount) error {
 			go a.forward(conn, client, subject, msg) // ends within gateTimeout
 			return
 		}
-		_ = relay.send(subject, msg) // the client repeats a lost request
+		_ = relay.send(inDomain(a.domain, subject), msg, strings.HasPrefix(subject, directGet)) // the client repeats a lost request
 	})
 	return err
 }
@@ -205,7 +209,7 @@ func refuse(msg *nats.Msg, subject string, code int, reason error) {
 		return
 	}
 	answer := &nats.Msg{Subject: msg.Reply}
-	if strings.HasPrefix(subject, api+"DIRECT.GET.") {
+	if strings.HasPrefix(subject, directGet) {
 		answer.Header = nats.Header{"Status": {strconv.Itoa(code)}, "Description": {reason.Error()}}
 	} else {
 		answer.Data, _ = json.Marshal(map[string]any{"error": map[string]any{"code": code, "description": reason.Error()}}) // cannot fail
@@ -217,7 +221,7 @@ func refuse(msg *nats.Msg, subject string, code int, reason error) {
 func (a *accounts) forward(conn *nats.Conn, client *clientAccount, subject string, msg *nats.Msg) {
 	ctx, cancel := context.WithTimeout(context.Background(), gateTimeout)
 	defer cancel()
-	answer, err := conn.RequestMsgWithContext(ctx, &nats.Msg{Subject: subject, Header: msg.Header, Data: msg.Data})
+	answer, err := conn.RequestMsgWithContext(ctx, &nats.Msg{Subject: inDomain(a.domain, subject), Header: msg.Header, Data: msg.Data})
 	if err != nil {
 		return // the client repeats its request
 	}

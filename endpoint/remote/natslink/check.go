@@ -12,8 +12,18 @@ import (
 // then refuses all writes, even when there is space again, until it is restarted.
 var ErrStore = errors.New("the embedded NATS server cannot write to its store: make room on its disk and start it again")
 
-// Check returns nil if the server can store messages, and otherwise [ErrStore] with the reason.
+// errNoCluster is the state of a leaf node without its cluster.
+var errNoCluster = errors.New("no connection to a leaf-node listener of the NATS cluster")
+
+// Check returns nil if the server can store messages, and otherwise [ErrStore] with the reason. A server that is a leaf
+// node needs a connection to its cluster.
 func (s *Server) Check() error {
+	if s.leaf {
+		if s.ns.NumLeafNodes() == 0 {
+			return errNoCluster
+		}
+		return nil
+	}
 	if !s.ns.JetStreamEnabled() {
 		return fmt.Errorf("%w (it has closed the store: see its log)", ErrStore)
 	}

@@ -48,9 +48,12 @@ const tlsTimeout = 10 * time.Second
 type ServerOptions struct {
 	// Name is the server's name in its cluster and logs. Empty means the host's name.
 	Name string
-	// Store is the folder of the server's streams. It is created with mode 0700 if it is missing. Empty is an error,
-	// because acknowledged data must survive a restart.
+	// Store is the folder of the server's streams. It is created with mode 0700 if it is missing. Empty is an error
+	// without Cluster, because acknowledged data must survive a restart.
 	Store string
+	// Cluster, if its URLs are not empty, makes the server a leaf node of a cluster. It then has no streams: its clients use
+	// those of the cluster, as far as Admit permits.
+	Cluster Leaf
 	// Listen is a TCP address. If it is empty, only this process can connect. Port 0 selects a free port.
 	Listen string
 	// Token is the token that clients of Listen must present. It is required unless the address is a loopback address.
@@ -102,7 +105,8 @@ type Client struct {
 type Server struct {
 	ns    *server.Server
 	token string
-	lock  *os.File   // locks the store; the kernel releases it when the process ends
+	leaf  bool       // the streams are those of a cluster
+	lock  *os.File   // locks the store; the kernel releases it when the process ends; nil for a leaf
 	gate  *nats.Conn // nil unless clients are admitted by Admit
 	stop  sync.Once
 
@@ -123,20 +127,27 @@ func Start(opts ServerOptions) (*Server, error) {
 		auth = &allowed{own: token, admit: opts.Admit, connected: opts.Connected, sessions: make(map[uint64]session)}
 		config.Authorization, config.CustomClientAuthentication = "", auth
 	}
-	lock, err := lockStore(config.StoreDir)
-	if err != nil {
-		return nil, err
+	var lock *os.File
+	if config.JetStream {
+		if lock, err = lockStore(config.StoreDir); err != nil {
+			return nil, err
+		}
 	}
 	ns, err := server.NewServer(config)
 	if err != nil {
-		_ = lock.Close()
+		_ = lock.Close() // of a nil file: an error, without effect
 		return nil, fmt.Errorf("start the embedded NATS server: %w", err)
+	}
+	if !config.JetStream {
+		if err := mapDomain(ns.GlobalAccount(), opts.Cluster.Domain); err != nil {
+			return nil, fmt.Errorf("start the embedded NATS server: %w", err)
+		}
 	}
 	if auth != nil {
 		auth.listener.Store(ns)
-		auth.accounts.ns, auth.accounts.changed = ns, opts.Changed
+		auth.accounts.ns, auth.accounts.changed, auth.accounts.domain = ns, opts.Changed, opts.Cluster.Domain
 	}
-	s := &Server{ns: ns, token: token, lock: lock}
+	s := &Server{ns: ns, token: token, leaf: !config.JetStream, lock: lock}
 	log := natsLogger{log: orDefault(opts.Logger), failed: make(chan string, 1)}
 	ns.SetLoggerV2(log, false, false, false)
 	ns.Start()
@@ -144,7 +155,7 @@ func Start(opts ServerOptions) (*Server, error) {
 		_ = s.Close()
 		return nil, fmt.Errorf("start the embedded NATS server with store %s: %w", opts.Store, err)
 	}
-	if !ns.JetStreamEnabled() {
+	if config.JetStream && !ns.JetStreamEnabled() {
 		_ = s.Close()
 		return nil, fmt.Errorf("the embedded NATS server could not open its store %s: see its log", opts.Store)
 	}
@@ -167,27 +178,19 @@ func Start(opts ServerOptions) (*Server, error) {
 
 // config converts the options to NATS's options, or returns an error that names the invalid one.
 func (o ServerOptions) config() (*server.Options, error) {
-	if o.Store == "" {
-		return nil, errors.New("the embedded NATS server needs a store: set ServerOptions.Store")
-	}
-	if err := os.MkdirAll(o.Store, 0o700); err != nil {
-		return nil, fmt.Errorf("create the store of the embedded NATS server: %w", err)
-	}
-	store, err := filepath.Abs(o.Store)
-	if err != nil {
-		return nil, fmt.Errorf("store of the embedded NATS server: %w", err)
-	}
 	name := o.Name
 	if name == "" {
 		name, _ = os.Hostname()
 	}
-	config := &server.Options{
-		ServerName: name, JetStream: true, StoreDir: store, NoSigs: true, NoLog: false, DontListen: o.Listen == "",
-		JetStreamMaxStore: cmp.Or(o.MaxStore, max(leastStore, diskSize(store)/4*3)), JetStreamMaxMemory: cmp.Or(o.MaxMemory, DefaultMaxMemory),
-		MaxPayload: cmp.Or(o.MaxPayload, DefaultMaxPayload), SyncAlways: o.SyncAlways,
+	config := &server.Options{ServerName: name, NoSigs: true, DontListen: o.Listen == "", MaxPayload: cmp.Or(o.MaxPayload, DefaultMaxPayload)}
+	var err error
+	if o.Cluster.URLs != "" {
+		config.LeafNode, err = o.Cluster.options()
+	} else {
+		err = o.storeStreams(config)
 	}
-	if o.Listen == "" {
-		return config, nil
+	if err != nil || o.Listen == "" {
+		return config, err
 	}
 	host, port, err := net.SplitHostPort(o.Listen)
 	if err != nil {
@@ -211,6 +214,23 @@ func (o ServerOptions) config() (*server.Options, error) {
 		config.Port = server.RANDOM_PORT
 	}
 	return config, nil
+}
+
+// storeStreams configures the store of the server's streams.
+func (o ServerOptions) storeStreams(config *server.Options) error {
+	if o.Store == "" {
+		return errors.New("the embedded NATS server needs a store: set ServerOptions.Store")
+	}
+	if err := os.MkdirAll(o.Store, 0o700); err != nil {
+		return fmt.Errorf("create the store of the embedded NATS server: %w", err)
+	}
+	store, err := filepath.Abs(o.Store)
+	if err != nil {
+		return fmt.Errorf("store of the embedded NATS server: %w", err)
+	}
+	config.JetStream, config.StoreDir, config.SyncAlways = true, store, o.SyncAlways
+	config.JetStreamMaxStore, config.JetStreamMaxMemory = cmp.Or(o.MaxStore, max(leastStore, diskSize(store)/4*3)), cmp.Or(o.MaxMemory, DefaultMaxMemory)
+	return nil
 }
 
 // URL returns the address for clients in other processes, or "" if the server does not listen.

@@ -32,11 +32,11 @@ func newRelay(conn *nats.Conn) (*relay, error) {
 	return r, err
 }
 
-// send forwards a request to a subject.
-func (r *relay) send(subject string, msg *nats.Msg) error {
+// send forwards a request to a subject. With several, answers follow until one has a status.
+func (r *relay) send(subject string, msg *nats.Msg, several bool) error {
 	out := &nats.Msg{Subject: subject, Header: msg.Header, Data: msg.Data}
 	if msg.Reply != "" {
-		out.Reply = r.inbox + r.expect(msg.Reply, strings.HasPrefix(subject, api+"DIRECT.GET."))
+		out.Reply = r.inbox + r.expect(msg.Reply, several)
 	}
 	return r.conn.PublishMsg(out)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,8 +38,9 @@ func briefly(t *testing.T, f func(ctx context.Context) error) error {
 }
 
 // Members of a training run need only the scopes of their part in it.
-func TestRunWithScopes(t *testing.T) {
-	t.Parallel()
+func TestRunWithScopes(t *testing.T) { onServers(t, testRunWithScopes) }
+
+func testRunWithScopes(t *testing.T, flagsOfNATS []string) {
 	flags, _, _ := withPolicy(t, `
 rules:
   - {tokens: [trainer], write: [rl.walk]}
@@ -46,7 +48,7 @@ rules:
   - {tokens: [observer], read: [rl.walk]}
   - {tokens: [other], write: [rl.run]}
 `, "trainer", "worker", "observer", "other")
-	gw := remotetest.StartGateway(t, "off", append(flags, "--nats", "embedded", "--nats-listen", "127.0.0.1:0")...)
+	gw := remotetest.StartGateway(t, "off", append(flags, flagsOfNATS...)...)
 	device, err := host.Open(host.Lazy())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, device.Close()) })
@@ -148,14 +150,15 @@ func TestScopesNeedTheEmbeddedServer(t *testing.T) {
 
 // The quota of requests limits the items and requests of a client, which waits until its context ends. Other clients are
 // not limited, and acknowledged items are stored once and in order.
-func TestRequestsOverNATSHaveAQuota(t *testing.T) {
-	t.Parallel()
+func TestRequestsOverNATSHaveAQuota(t *testing.T) { onServers(t, testRequestsHaveAQuota) }
+
+func testRequestsHaveAQuota(t *testing.T, flagsOfNATS []string) {
 	flags, _, _ := withPolicy(t, `
 rules:
   - {tokens: [limited], write: [bin.mine, queue.jobs], quota: {requests: 20}}
   - {tokens: [free], write: [bin.mine]}
 `, "limited", "free")
-	gw := remotetest.StartGateway(t, "off", append(flags, "--nats", "embedded", "--nats-listen", "127.0.0.1:0")...)
+	gw := remotetest.StartGateway(t, "off", append(flags, flagsOfNATS...)...)
 	ctx, cancel := context.WithTimeout(t.Context(), remotetest.Patience)
 	defer cancel()
 	open := func(name string) (store *bins.Store, conn *nats.Conn) {
@@ -229,14 +232,16 @@ rules:
   - {tokens: [observer], read: [rl.walk]}
 `
 
-// Every operation on bins, queues and training runs has the outcome of the page for every kind of scope.
-func TestScopesMatrix(t *testing.T) {
-	t.Parallel()
+// Every operation on bins, queues and training runs has the outcome of the page for every kind of scope, also if the
+// streams are those of a cluster.
+func TestScopesMatrix(t *testing.T) { onServers(t, testScopesMatrix) }
+
+func testScopesMatrix(t *testing.T, flagsOfNATS []string) {
 	columns := []string{"all", "part", "partly", "queue", "counter", "trainer", "worker", "observer"}
 	authority := remotetest.NewAuthority(t)
 	cert, key := authority.Issue(t, t.TempDir(), "gateway", time.Now().Add(time.Hour))
 	flags, _, _ := withPolicy(t, scopesPolicy, columns...)
-	gw := remotetest.StartGateway(t, "off", append(flags, "--tls-cert", cert, "--tls-key", key, "--nats", "embedded", "--nats-listen", "127.0.0.1:0")...)
+	gw := remotetest.StartGateway(t, "off", slices.Concat(flags, []string{"--tls-cert", cert, "--tls-key", key}, flagsOfNATS)...)
 	clients := map[string]*matrixClient{}
 	for _, name := range columns {
 		clients[name] = newMatrixClient(t, gw, matrixToken(name), authority.TLSConfig(t, "", ""))
@@ -244,6 +249,10 @@ func TestScopesMatrix(t *testing.T) {
 	conn, err := natslink.Connect(gw.Addresses.NATS, nats.Token(matrixToken("all")), nats.Secure(authority.TLSConfig(t, "", "")))
 	require.NoError(t, err)
 	defer conn.Close()
+	remotetest.Eventually(t, func() error { // a leaf node connects to its cluster
+		_, err := conn.Request("$JS.API.INFO", nil, time.Second)
+		return err
+	})
 	require.NoError(t, rl.Create(t.Context(), rl.Options{Run: "walk", Conn: conn}))
 	require.NoError(t, rl.Create(t.Context(), rl.Options{Run: "run", Conn: conn}))
 	_, err = bins.Open(t.Context(), conn, bins.Options{Namespace: "mine"})
