@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -26,16 +27,17 @@ func onServers(t *testing.T, run func(t *testing.T, flags []string)) {
 	})
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
-		run(t, clusterFlags(t, startCluster(t, t.TempDir(), server.RANDOM_PORT, server.RANDOM_PORT)))
+		run(t, clusterFlags(t, startCluster(t, t.TempDir(), server.RANDOM_PORT, server.RANDOM_PORT, nil)))
 	})
 }
 
-// startCluster starts a NATS server with JetStream and a listener for leaf nodes.
-func startCluster(t *testing.T, store string, port, leafPort int) *server.Server {
+// startCluster starts a NATS server with JetStream and a listener for leaf nodes. security may be nil, for no TLS.
+func startCluster(t *testing.T, store string, port, leafPort int, security *tls.Config) *server.Server {
 	t.Helper()
 	ns, err := server.NewServer(&server.Options{
 		ServerName: "cluster", Host: "127.0.0.1", Port: port, JetStream: true, JetStreamDomain: "hub", StoreDir: store, NoSigs: true,
-		LeafNode: server.LeafNodeOpts{Host: "127.0.0.1", Port: leafPort},
+		TLSConfig: security, TLSTimeout: 5,
+		LeafNode: server.LeafNodeOpts{Host: "127.0.0.1", Port: leafPort, TLSConfig: security, TLSTimeout: 5},
 	})
 	require.NoError(t, err)
 	ns.Start()
@@ -57,7 +59,7 @@ func clusterFlags(t *testing.T, cluster *server.Server) []string {
 func TestLeafNodeOutlivesItsCluster(t *testing.T) {
 	t.Parallel()
 	store := t.TempDir()
-	cluster := startCluster(t, store, server.RANDOM_PORT, server.RANDOM_PORT)
+	cluster := startCluster(t, store, server.RANDOM_PORT, server.RANDOM_PORT, nil)
 	flags, _, _ := withPolicy(t, "rules:\n  - {tokens: [a], write: [bin.mine]}\n", "a")
 	natsFlags := clusterFlags(t, cluster)
 	gw := remotetest.StartGateway(t, remotetest.StartOwner(t).Socket, append(flags, natsFlags...)...)
@@ -105,7 +107,7 @@ func TestLeafNodeOutlivesItsCluster(t *testing.T) {
 		}
 		return nil
 	})
-	startCluster(t, store, clientPort, state.LeafNode.Port)
+	startCluster(t, store, clientPort, state.LeafNode.Port, nil)
 	gw.Attached(t)
 	remotetest.Eventually(t, func() error {
 		_, err := mine.Append(ctx, "x", bins.Value{Body: []byte("two")})
@@ -120,6 +122,37 @@ func TestLeafNodeOutlivesItsCluster(t *testing.T) {
 	case <-time.After(remotetest.Patience):
 		t.Fatal("the item was not heard after the outage")
 	}
+}
+
+// The cluster requires client certificates on both listeners. A leaf node without one stays without its cluster.
+func TestLeafNodeHasACertificate(t *testing.T) {
+	t.Parallel()
+	authority := remotetest.NewAuthority(t)
+	serverCert, serverKey := authority.Issue(t, t.TempDir(), "nats", time.Now().Add(time.Hour))
+	cert, key := authority.Issue(t, t.TempDir(), "gateway", time.Now().Add(time.Hour))
+	security := authority.TLSConfig(t, serverCert, serverKey)
+	security.ClientAuth, security.ClientCAs = tls.RequireAndVerifyClientCert, security.RootCAs
+	cluster := startCluster(t, t.TempDir(), server.RANDOM_PORT, server.RANDOM_PORT, security)
+	state, err := cluster.Varz(nil)
+	require.NoError(t, err)
+	policy, _, _ := withPolicy(t, "rules:\n  - {tokens: [a], write: [bin.mine]}\n", "a")
+	flags := append(policy, "--nats", "tls://"+cluster.Addr().String(), "--nats-leaf", fmt.Sprintf("tls://127.0.0.1:%d", state.LeafNode.Port),
+		"--nats-domain", "hub", "--nats-listen", "127.0.0.1:0", "--nats-ca", authority.File)
+	owner := remotetest.StartOwner(t)
+	gw := remotetest.StartGateway(t, owner.Socket, append(flags, "--nats-cert", cert, "--nats-key", key)...)
+	gw.Attached(t)
+	remotetest.Eventually(t, func() error {
+		mine, err := bins.Open(t.Context(), connectAs(t, gw, "a"), bins.Options{Namespace: "mine"})
+		if err == nil {
+			_, err = mine.Append(t.Context(), "x", bins.Value{Body: []byte("one")})
+		}
+		return err
+	})
+	require.EqualValues(t, 1, cluster.NumLeafNodes())
+
+	remotetest.StartGateway(t, owner.Socket, flags...)
+	time.Sleep(2 * time.Second) // it tries to connect several times
+	require.EqualValues(t, 1, cluster.NumLeafNodes())
 }
 
 func TestLeafNodeFlagsAreChecked(t *testing.T) {
