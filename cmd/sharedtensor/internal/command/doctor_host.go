@@ -107,6 +107,8 @@ func probeFindings(name string, dev driver.Device) []finding {
 		switch {
 		case s.Err == nil:
 			findings = append(findings, ok(check, "export and import work"))
+		case usable && s.Kind == driver.CUDAFabric && errors.Is(s.Err, errors.ErrUnsupported):
+			findings = append(findings, ok(check, "not available; only hosts of an NVLink fabric need it (%v)", s.Err))
 		case usable:
 			findings = append(findings, warn(check, "", "%v", s.Err))
 		default:
