@@ -3,6 +3,7 @@ package natslink
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -12,8 +13,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// Leaf is the connection of a server to the leaf-node listeners of a cluster, by which it uses the account of the
-// credentials there.
+// Leaf is the connection of a server to the leaf-node listeners of a cluster. In the cluster, the server has the account of
+// the credentials.
 type Leaf struct {
 	// URLs are the comma-separated URLs of the listeners, such as nats-leaf://host:7422, or tls://host:7422.
 	URLs string
@@ -51,7 +52,7 @@ func mapDomain(account *server.Account, domain string) error {
 // leafReconnect is the interval at which a server tries to connect to its cluster.
 const leafReconnect = time.Second
 
-// Check returns an error if a URL is not valid or a file cannot be read.
+// Check returns an error if a field is not valid, or if a file of TLS cannot be read.
 func (l Leaf) Check() error {
 	_, err := l.options()
 	return err
@@ -65,7 +66,7 @@ func (l Leaf) options() (server.LeafNodeOpts, error) {
 	for one := range strings.SplitSeq(l.URLs, ",") {
 		u, err := url.Parse(strings.TrimSpace(one))
 		if err != nil || u.Host == "" {
-			return server.LeafNodeOpts{}, fmt.Errorf("a leaf-node listener of a NATS cluster is not a URL such as nats-leaf://host:7422")
+			return server.LeafNodeOpts{}, errors.New("a leaf-node listener of a NATS cluster is not a URL such as nats-leaf://host:7422")
 		}
 		remote.TLS = remote.TLS || u.Scheme == "tls"
 		remote.URLs = append(remote.URLs, u)
