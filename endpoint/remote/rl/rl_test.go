@@ -477,6 +477,15 @@ func TestAnnouncedParametersAreKept(t *testing.T) {
 		return err
 	}
 	publish(t, trainer, site.dev, 0)
+	freed := func(version uint64) {
+		t.Helper()
+		remotetest.Eventually(t, func() error {
+			if err := available(version); !errors.Is(err, endpoint.ErrNotFound) {
+				return fmt.Errorf("the superseded version remains: %v", err)
+			}
+			return nil
+		})
+	}
 	for version := uint64(1); version <= 2; version++ {
 		require.NoError(t, site.nats.cmd.Process.Signal(syscall.SIGSTOP)) // the announcement waits
 		sd := weights(t, site.dev, float32(version))
@@ -490,11 +499,21 @@ func TestAnnouncedParametersAreKept(t *testing.T) {
 		require.NoError(t, site.nats.cmd.Process.Signal(syscall.SIGCONT))
 		require.NoError(t, <-published)
 		require.NoError(t, sd.Close())
-		remotetest.Eventually(t, func() error {
-			if err := available(version); !errors.Is(err, endpoint.ErrNotFound) {
-				return fmt.Errorf("the superseded version remains: %v", err)
-			}
-			return nil
-		})
+		freed(version)
 	}
+
+	// An announcement fails. The owner has the version, but workers know only the earlier one.
+	sd := weights(t, site.dev, 9)
+	require.NoError(t, site.nats.cmd.Process.Signal(syscall.SIGSTOP))
+	brief, end := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer end()
+	_, err = trainer.Publish(brief, sd)
+	require.Error(t, err)
+	require.NoError(t, available(4))
+	require.NoError(t, available(3), "the announced version")
+	require.NoError(t, site.nats.cmd.Process.Signal(syscall.SIGCONT))
+	_, err = trainer.Publish(ctx, sd)
+	require.NoError(t, err)
+	require.NoError(t, sd.Close())
+	freed(3)
 }

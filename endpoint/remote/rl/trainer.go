@@ -35,6 +35,8 @@ type Trainer struct {
 	sequence uint64     // of the newest pointer; the condition of the next one
 	place    place      // of the newest version
 	dropped  uint64
+	held     *endpoint.Handle // of the newest version in the owner's memory, until a later one is announced; nil for none
+	left     bool
 }
 
 // NewTrainer joins a run as its trainer and continues the versions of the previous trainer. The caller closes it.
@@ -63,7 +65,11 @@ func NewTrainer(ctx context.Context, opts Options) (*Trainer, error) {
 // Close leaves the run. Parameters and data stay.
 func (t *Trainer) Close() error {
 	t.here.leave()
-	return nil
+	t.mu.Lock()
+	held := t.held
+	t.held, t.left = nil, true
+	t.mu.Unlock()
+	return closeHandle(held)
 }
 
 // Version returns the newest version, or -1 before the first.
@@ -99,8 +105,7 @@ func (t *Trainer) publishOnce(ctx context.Context, sd *module.StateDict) (int64,
 	if err := t.settle(ctx); err != nil {
 		return 0, err
 	}
-	release := t.holdNewest(ctx)
-	defer release()
+	t.holdNewest(ctx)
 	version, last := t.newest()
 	p := pointer{Version: version + 1, Trainer: t.opts.Name, ID: nuid.Next()}
 	if err := t.storeBytes(ctx, &p, sd); err != nil {
@@ -128,7 +133,6 @@ func (t *Trainer) publishOnce(ctx context.Context, sd *module.StateDict) (int64,
 		t.unsure = nil
 	}
 	t.setNewest(p, sequence)
-	release() // tidy may take long
 	t.tidy(ctx)
 	return p.Version, nil
 }
@@ -139,28 +143,45 @@ func (t *Trainer) newest() (version int64, sequence uint64) {
 	return t.version, t.sequence
 }
 
+// setNewest records that p is announced, and releases the version before it.
 func (t *Trainer) setNewest(p pointer, sequence uint64) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.version, t.sequence, t.place = p.Version, sequence, p.place
+	held := t.held
+	t.version, t.sequence, t.place, t.held = p.Version, sequence, p.place, nil
+	t.mu.Unlock()
 	t.here.version.Store(p.Version)
+	_ = closeHandle(held) // the version may end
 }
 
-// holdNewest keeps the newest version in the owner's memory until release is called, perhaps twice. The owner frees a version without
-// readers as soon as the next one is published, but workers learn of the next one later.
-func (t *Trainer) holdNewest(ctx context.Context) (release func()) {
+// holdNewest keeps the newest version in the owner's memory until a later one is announced, also if publishing one fails.
+// The owner frees a version without readers as soon as the next one is published, but workers learn of the next one later.
+func (t *Trainer) holdNewest(ctx context.Context) {
 	t.mu.Lock()
-	at := t.place
+	at, held := t.place, t.held
 	t.mu.Unlock()
-	if t.opts.Owner == nil || at.Server == "" || at.Server != t.opts.Owner.ServerID() {
-		return func() {}
+	if held != nil || t.opts.Owner == nil || at.Server == "" || at.Server != t.opts.Owner.ServerID() {
+		return
 	}
 	handle, err := t.opts.Owner.Acquire(ctx, at.Model, endpoint.AcquireOptions{Version: at.ModelVersion})
 	if err != nil { // another process has withdrawn or replaced it
 		t.log.Debug("rl: cannot hold the newest parameters", "run", t.opts.Run, "error", err)
-		return func() {}
+		return
 	}
-	return func() { _ = handle.Close() } // the version may end
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left {
+		_ = handle.Close()
+		return
+	}
+	t.held = handle
+}
+
+// closeHandle closes a handle, which may be nil.
+func closeHandle(h *endpoint.Handle) error {
+	if h == nil {
+		return nil
+	}
+	return h.Close()
 }
 
 // conflict finds out why p was refused. There are three reasons: an unanswered attempt has already stored p, a version
