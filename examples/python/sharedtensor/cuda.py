@@ -245,7 +245,8 @@ class Memory:
         libraries made, such as torch's with expandable segments."""
         if self._shareable is None:
             try:
-                self.export(0)
+                _, fd = self.export(0)
+                close_all([fd])
                 self._shareable = True
             except CapabilityError:
                 self._shareable = False

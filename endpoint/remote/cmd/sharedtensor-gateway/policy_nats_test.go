@@ -137,8 +137,8 @@ rules:
 	}
 }
 
-// Scopes apply to the embedded server. A gateway that uses a cluster logs a warning.
-func TestScopesNeedTheEmbeddedServer(t *testing.T) {
+// A gateway that is no leaf node of its cluster logs a warning about scopes.
+func TestScopesNeedALeafNode(t *testing.T) {
 	t.Parallel()
 	flags, _, _ := withPolicy(t, "rules:\n  - {tokens: [a], read: [bin.x]}\n", "a")
 	gw := remotetest.StartGateway(t, "off", append(flags, "--nats", "nats://127.0.0.1:1")...)
