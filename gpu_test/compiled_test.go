@@ -11,6 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/nvjitlink"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/nvrtc"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -24,16 +25,15 @@ const (
 		"}\n"
 )
 
-// needCompilers skips the test without NVRTC or nvJitLink, and returns the architecture of the device.
-func needCompilers(tb testing.TB, dev *cuda.Device) (virtual, real string) {
+// needCompilers skips the test without NVRTC or nvJitLink, or fails it if the environment requires them. It returns the
+// architectures of the device for PTX and for machine code.
+func needCompilers(tb testing.TB, dev *cuda.Device) (ptx, machine string) {
 	tb.Helper()
 	realOnly(tb, "it runs no compiled code")
-	if err := nvrtc.Load(""); err != nil {
-		tb.Skipf("no NVRTC: %v", err)
-	}
-	if err := nvjitlink.Load(""); err != nil {
-		tb.Skipf("no nvJitLink: %v", err)
-	}
+	err := nvrtc.Load("")
+	drivertest.Needs(tb, "nvrtc", err == nil, fmt.Sprint(err))
+	err = nvjitlink.Load("")
+	drivertest.Needs(tb, "nvjitlink", err == nil, fmt.Sprint(err))
 	p, err := dev.Properties()
 	require.NoError(tb, err)
 	tb.Logf("%s, %s", nvrtc.File(), nvjitlink.File())
@@ -43,7 +43,7 @@ func needCompilers(tb testing.TB, dev *cuda.Device) (virtual, real string) {
 // Code of every format that NVRTC and nvJitLink produce runs on the device.
 func TestCompiledKernels(t *testing.T) {
 	dev := openDevice(t)
-	virtual, real := needCompilers(t, dev)
+	ptx, machine := needCompilers(t, dev)
 	compile := func(name, source, arch string, format nvrtc.Format, relocatable bool) []byte {
 		b, err := nvrtc.Compile(t.Context(), name, source, nvrtc.Options{Arch: arch, Format: format, Relocatable: relocatable})
 		require.NoError(t, err)
@@ -51,17 +51,17 @@ func TestCompiledKernels(t *testing.T) {
 	}
 	link := func(format nvrtc.Format, input func(name string, data []byte) nvjitlink.Input) []byte {
 		inputs := []nvjitlink.Input{
-			input("apply", compile("apply.cu", applySource, real, format, true)),
-			input("twice", compile("twice.cu", twiceSource, real, format, true)),
+			input("apply", compile("apply.cu", applySource, machine, format, true)),
+			input("twice", compile("twice.cu", twiceSource, machine, format, true)),
 		}
-		l, err := nvjitlink.Link(t.Context(), inputs, nvjitlink.Options{Arch: real})
+		l, err := nvjitlink.Link(t.Context(), inputs, nvjitlink.Options{Arch: machine})
 		require.NoError(t, err)
 		return l.Code
 	}
 	whole := twiceSource + applySource
 	for name, image := range map[string][]byte{
-		"PTX":           compile("whole.cu", whole, virtual, nvrtc.PTX, false),
-		"cubin":         compile("whole.cu", whole, real, nvrtc.Cubin, false),
+		"PTX":           compile("whole.cu", whole, ptx, nvrtc.PTX, false),
+		"cubin":         compile("whole.cu", whole, machine, nvrtc.Cubin, false),
 		"linked cubins": link(nvrtc.Cubin, nvjitlink.Cubin),
 		"linked LTO-IR": link(nvrtc.LTOIR, nvjitlink.LTOIR),
 		"linked PTX":    link(nvrtc.PTX, nvjitlink.PTX),

@@ -151,7 +151,8 @@ func (g *Graph) Nodes() (int, error) {
 }
 
 // Instantiate returns an executable form of the graph, which the caller owns. The graph may be closed, but
-// [GraphExec.SetKernel] and [GraphExec.SetEnabled] need its nodes. A body of a condition cannot be instantiated. It needs CUDA 11.4.
+// [GraphExec.SetKernel] and [GraphExec.SetEnabled] need its nodes. A body of a condition cannot be instantiated. It needs
+// CUDA 11.4.
 func (g *Graph) Instantiate() (*GraphExec, error) {
 	if g.outer != nil {
 		return nil, g.dev.opError("instantiate graph", invalid("the body of a condition"))

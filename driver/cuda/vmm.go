@@ -83,7 +83,7 @@ func handleTypes(kind driver.HandleKind) HandleTypes {
 }
 
 // fabricError adds what is missing if the driver refuses fabric handles on a device that reports support for them. The
-// driver returns "not permitted" without an IMEX channel that this user may open, and "not supported" without a fabric.
+// driver returns "not permitted" if this user may open no IMEX channel, and "not supported" if there is no fabric.
 func fabricError(types HandleTypes, err error) error {
 	var e *Error
 	if types&FabricHandle == 0 || !errors.As(err, &e) || e.Code != cu.ERROR_NOT_PERMITTED && e.Code != cu.ERROR_NOT_SUPPORTED {

@@ -37,8 +37,8 @@ const ackSubjects = "$JS.ACK."
 // the scopes allow. The gate reads requests whose content names subjects, and counts the requests of clients with a
 // quota.
 //
-// Streams are in the server's global account, which clients without scopes use. Those of a leaf node are in the account of the
-// cluster to which the global account is connected.
+// Clients without scopes use the server's global account. It contains the streams, or on a leaf node it is connected to
+// the account of the cluster that contains them.
 type accounts struct {
 	ns      *server.Server
 	changed func(c Client, subject string) // may be nil

@@ -105,7 +105,7 @@ type Client struct {
 type Server struct {
 	ns    *server.Server
 	token string
-	leaf  bool       // the streams are those of a cluster
+	leaf  bool       // it uses the streams of a cluster
 	lock  *os.File   // locks the store; the kernel releases it when the process ends; nil for a leaf
 	gate  *nats.Conn // nil unless clients are admitted by Admit
 	stop  sync.Once

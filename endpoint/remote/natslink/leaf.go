@@ -52,7 +52,7 @@ func mapDomain(account *server.Account, domain string) error {
 // leafReconnect is the interval at which a server tries to connect to its cluster.
 const leafReconnect = time.Second
 
-// Check returns an error if a field is not valid, or if a file of TLS cannot be read.
+// Check returns an error for an invalid field and for an unreadable file of TLS.
 func (l Leaf) Check() error {
 	_, err := l.options()
 	return err

@@ -528,7 +528,7 @@ def ipc_handle(gpu: Device, address: int, nbytes: int) -> messages.Handle:
 
 
 def describe(value: Any) -> Described:
-    """Takes a tensor of torch, cupy, numba or this package that lies on a GPU to its parts."""
+    """Describes a tensor of torch, cupy, numba or this package on a GPU."""
     if isinstance(value, CudaArray):
         s = value.spec
         return Described(value, s.dtype, s.shape, s.strides, value.address, f"cuda:{value.memory.gpu.ordinal}")
@@ -574,8 +574,7 @@ def publish(
     metadata: Mapping[str, str],
     owner_digests: bool,
 ) -> Operation[int]:
-    """Hands over a state dict of which tensors lie on GPUs: one slab for each device, filled by copies on that
-    device."""
+    """Hands over a state dict with tensors on GPUs: one slab for each device, filled by copies on that device."""
     places: dict[str, dict[str, Described]] = {}
     for key, d in described.items():
         places.setdefault(d.device, {})[key] = d

@@ -31,10 +31,10 @@ MAX_NESTING = 60
 class Outgoing:
     """A value on its way out: its plain form, the handles of its tensors, and the descriptors to send with them.
 
-    Tensors over shared memory are passed in place. The others are copied once: those of the host into one slab of the
-    pool, which `close` returns, those of a GPU into new memory on that GPU. Arguments in GPU memory of other libraries
-    are passed in place too, unless the driver does not share that memory (torch with expandable segments). Memory that
-    the peer may write is not reused: it is a slab of its own.
+    Tensors in shared memory are passed in place. Other tensors are copied once: from the host into one slab of the
+    pool, which `close` returns, and on a GPU into new memory of that GPU. Arguments in GPU memory of other libraries
+    are passed in place if the driver shares that memory, which excludes torch's expandable segments. Memory that the
+    peer may write is a separate slab, which is not reused.
     """
 
     def __init__(

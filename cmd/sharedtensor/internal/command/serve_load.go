@@ -68,7 +68,7 @@ func (l *loader) stop() bool {
 	return true
 }
 
-// announce tells clients that all models are going to be loaded, so that they wait for them.
+// announce lists all models as loading, so that clients wait for them.
 func (s *service) announce() []*endpoint.Load {
 	loads := make([]*endpoint.Load, len(s.models))
 	for i, m := range s.models {

@@ -153,7 +153,7 @@ func (s *service) run(ctx context.Context, stdout io.Writer, reload, upgrade <-c
 	ended := make(chan error, 1)
 	l := s.newLoader(ctx)
 	defer l.stop()
-	l.start() // before the first client is answered, which would not wait for a model that is not announced
+	l.start() // before Serve: clients wait only for models that are announced
 	go func() { ended <- s.server.Serve(context.Background()) }()
 	u := &upgrader{service: s, loads: l, ended: make(chan error, 1)}
 	s.log.Info("answering", "socket", s.server.Socket(), "models", len(s.models))
