@@ -93,13 +93,17 @@ fuzz_one() {
 	fi
 }
 
+# product are the packages whose tests run the whole product: owners and clients in several processes.
+product=(./endpoint ./endpoint/node)
+for dir in session transport client engine transfer offering server; do product+=(./endpoint/internal/$dir); done
+
 # without FLAGS...: runs tests of endpoint and wire with the race detector, once without rings and once without pooled or
 # kept memory. Peers may lack either feature, and every guarantee must hold without them.
 without() {
 	local status=0
 	echo "  without rings"
-	SHARED_TENSOR_RING=off go test -race -timeout 20m "$@" ./endpoint ./wire ./endpoint/internal/chaos || status=1
+	SHARED_TENSOR_RING=off go test -race -timeout 20m "$@" "${product[@]}" ./wire ./endpoint/internal/chaos || status=1
 	echo "  without pooled memory"
-	SHAREDTENSOR_TEST_WITHOUT=pool,keep go test -race -timeout 20m "$@" ./endpoint || status=1
+	SHAREDTENSOR_TEST_WITHOUT=pool,keep go test -race -timeout 20m "$@" "${product[@]}" || status=1
 	return $status
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -31,7 +32,7 @@ func TestErrorApplicationCode(t *testing.T) {
 		_, err := os.Open("/nowhere/at/all")
 		return 0, err
 	}))
-	s := serve(t, endpoint.ServerOptions{Registry: r})
+	s := fixture.Serve(t, endpoint.ServerOptions{Registry: r})
 	ctx := context.Background()
 	for _, over := range []bool{true, false} {
 		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: over})

@@ -10,19 +10,20 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 )
 
 // A client that starts first sees owners start, crash and be replaced.
 func TestClientStartsBeforeServer(t *testing.T) {
 	drivertest.Leaks(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*fixture.WaitLimit)
 	defer cancel()
 	socket := proctest.SocketPath(t)
-	c, err := endpoint.NewClient(endpoint.ClientOptions{Socket: socket, Devices: driversOf(testDevice(t)), Logger: discard()})
+	c, err := endpoint.NewClient(endpoint.ClientOptions{Socket: socket, Devices: fixture.DriversOf(fixture.Device(t)), Logger: fixture.Discard()})
 	require.NoError(t, err)
 	defer c.Close()
-	proctest.Eventually(t, waitLimit, "attempts that fail", func() bool { return c.Stats().DialFailures > 1 })
+	proctest.Eventually(t, fixture.WaitLimit, "attempts that fail", func() bool { return c.Stats().DialFailures > 1 })
 	before := c.Stats()
 	require.Equal(t, endpoint.StateConnecting, before.State)
 	require.Empty(t, before.Server)
@@ -39,18 +40,18 @@ func TestClientStartsBeforeServer(t *testing.T) {
 		h, err := c.Acquire(ctx, "llm", endpoint.AcquireOptions{Wait: true})
 		got <- acquired{h, err}
 	}()
-	one := start(t)
-	id := one.serve(socket)
+	one := fixture.Start(t)
+	id := one.Serve(socket)
 	require.NoError(t, c.Connect(ctx))
 	require.Equal(t, endpoint.StateConnected, c.State())
-	proctest.Eventually(t, waitLimit, "a watcher of the name", func() bool { return c.Stats().Watchers == 1 })
-	one.publish(model{Name: "llm", Bytes: 1 << 20})
+	proctest.Eventually(t, fixture.WaitLimit, "a watcher of the name", func() bool { return c.Stats().Watchers == 1 })
+	one.Publish(fixture.Model{Name: "llm", Bytes: 1 << 20})
 	a := <-got
 	require.NoError(t, a.err)
 	defer a.h.Close()
 	stats := c.Stats()
 	require.Equal(t, id, stats.Server)
-	require.WithinDuration(t, time.Now(), stats.ConnectedAt, waitLimit)
+	require.WithinDuration(t, time.Now(), stats.ConnectedAt, fixture.WaitLimit)
 	require.Equal(t, uint64(1), stats.Connections)
 	require.Zero(t, stats.Watchers, "the one that waited is closed")
 	require.Equal(t, 1, stats.Handles)
@@ -62,16 +63,16 @@ func TestClientStartsBeforeServer(t *testing.T) {
 	require.NoError(t, second.Close())
 
 	one.Kill()
-	proctest.Eventually(t, waitLimit, "the loss of the owner", func() bool { return c.State() == endpoint.StateConnecting })
-	two := start(t)
-	two.serve(socket)
+	proctest.Eventually(t, fixture.WaitLimit, "the loss of the owner", func() bool { return c.State() == endpoint.StateConnecting })
+	two := fixture.Start(t)
+	two.Serve(socket)
 	require.NoError(t, c.Connect(ctx))
-	proctest.Eventually(t, waitLimit, "the end of the version", func() bool { return c.Stats().Versions[0].State == endpoint.Orphaned })
+	proctest.Eventually(t, fixture.WaitLimit, "the end of the version", func() bool { return c.Stats().Versions[0].State == endpoint.Orphaned })
 	require.Equal(t, uint64(2), c.Stats().Connections)
 	require.NoError(t, a.h.Close())
 	require.Empty(t, c.Stats().Versions)
 	two.Kill()
-	proctest.Eventually(t, waitLimit, "nobody who needs a connection", func() bool { return c.State() == endpoint.StateIdle })
+	proctest.Eventually(t, fixture.WaitLimit, "nobody who needs a connection", func() bool { return c.State() == endpoint.StateIdle })
 	require.NoError(t, c.Close())
 	require.Equal(t, endpoint.StateClosed, c.State())
 	require.ErrorIs(t, c.Connect(ctx), endpoint.ErrClosed)
@@ -84,15 +85,15 @@ func TestClientOptionsRefused(t *testing.T) {
 }
 
 func TestClientAcquireWait(t *testing.T) {
-	ctx, s, _ := shared(t, endpoint.ServerOptions{})
-	dev := testDevice(t)
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: driversOf(dev)})
+	ctx, s, _ := fixture.Shared(t, endpoint.ServerOptions{})
+	dev := fixture.Device(t)
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: fixture.DriversOf(dev)})
 	require.NoError(t, err)
 	defer c.Close()
 	publish := func(name string) uint64 {
-		sd, err := synthetic(dev, model{})
+		sd, err := fixture.Synthetic(dev, fixture.Model{})
 		require.NoError(t, err)
-		version := publishOn(t, s, name, sd)
+		version := fixture.PublishOn(t, s, name, sd)
 		return version
 	}
 	waiting := func(opts endpoint.AcquireOptions) <-chan uint64 {
@@ -118,7 +119,7 @@ func TestClientAcquireWait(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 
 	first, third := waiting(endpoint.AcquireOptions{Wait: true}), waiting(endpoint.AcquireOptions{Version: 3, Wait: true})
-	proctest.Eventually(t, waitLimit, "two that wait", func() bool { return c.Stats().Watchers == 2 })
+	proctest.Eventually(t, fixture.WaitLimit, "two that wait", func() bool { return c.Stats().Watchers == 2 })
 	publish("another")
 	require.Equal(t, uint64(1), publish("m"))
 	require.Equal(t, uint64(1), <-first)
@@ -151,12 +152,12 @@ func TestClientStates(t *testing.T) {
 func TestClientTellsOfItsState(t *testing.T) {
 	drivertest.Leaks(t)
 	socket := proctest.SocketPath(t)
-	c, err := endpoint.NewClient(endpoint.ClientOptions{Socket: socket, Logger: discard()})
+	c, err := endpoint.NewClient(endpoint.ClientOptions{Socket: socket, Logger: fixture.Discard()})
 	require.NoError(t, err)
 	defer c.Close()
 	until := func(want endpoint.ClientState) {
 		t.Helper()
-		limit := timeout()
+		limit := fixture.Timeout()
 		for {
 			changed := c.Changed()
 			if c.State() == want {
@@ -170,13 +171,13 @@ func TestClientTellsOfItsState(t *testing.T) {
 		}
 	}
 	until(endpoint.StateConnecting)
-	one := start(t)
-	one.serve(socket)
+	one := fixture.Start(t)
+	one.Serve(socket)
 	until(endpoint.StateConnected)
 	one.Kill()
 	until(endpoint.StateIdle) // nothing needs a connection
-	two := start(t)
-	two.serve(socket)
+	two := fixture.Start(t)
+	two.Serve(socket)
 	require.NoError(t, c.Connect(t.Context()))
 	until(endpoint.StateConnected)
 	before := c.Changed()

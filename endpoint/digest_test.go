@@ -8,17 +8,18 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
 // The owner passes digests on without checking them, and drops them unless every tensor has one.
 func TestClientAcquirePublishedDigests(t *testing.T) {
 	drivertest.Leaks(t)
-	c, dev, _ := calling(t)
+	c, dev, _ := fixture.Calling(t)
 	ctx := context.Background()
 	own := module.NewStateDict()
 	for _, name := range []string{"a", "b"} {
-		x, err := filled(dev, 6, 1)
+		x, err := fixture.Filled(dev, 6, 1)
 		require.NoError(t, err)
 		require.NoError(t, own.Set(name, x))
 	}
@@ -37,7 +38,7 @@ func TestClientAcquirePublishedDigests(t *testing.T) {
 	_, err = c.Publish(ctx, "part", part, endpoint.PublishOptions{})
 	require.NoError(t, err)
 
-	reader := another(t, c, dev)
+	reader := fixture.Another(t, c, dev)
 	h, err := reader.Acquire(ctx, "claimed", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()

@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -24,7 +25,7 @@ import (
 func digestOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driver.Device, release func()) {
 	t.Helper()
 	s, c, dev, begun, release := heldOwner(t)
-	sd, err := synthetic(dev, model{Seed: 9})
+	sd, err := fixture.Synthetic(dev, fixture.Model{Seed: 9})
 	require.NoError(t, err)
 	defer sd.Close()
 	_, err = s.Publish(t.Context(), "other", sd, endpoint.PublishOptions{Digests: true})
@@ -36,12 +37,12 @@ func digestOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driv
 // heldOwner returns an owner in this process whose digests are held once begun, and a client over its socket.
 func heldOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driver.Device, begun <-chan struct{}, release func()) {
 	t.Helper()
-	dev = testDevice(t)
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: proctest.SocketPath(t), Devices: driversOf(dev), Logger: discard()})
+	dev = fixture.Device(t)
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: proctest.SocketPath(t), Devices: fixture.DriversOf(dev), Logger: fixture.Discard()})
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	go s.Serve(context.Background())
-	c, err = endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev), OverSocket: true, Logger: discard()})
+	c, err = endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.Socket(), Devices: fixture.DriversOf(dev), OverSocket: true, Logger: fixture.Discard()})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	begun, release = endpoint.HoldDigests(s)
@@ -51,7 +52,7 @@ func heldOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driver
 // publishDigested publishes the model of a seed and returns its digests.
 func publishDigested(t *testing.T, c *endpoint.Client, dev driver.Device, seed uint64) (whole module.Digest, each map[string]module.Digest) {
 	t.Helper()
-	sd, err := synthetic(dev, model{Seed: seed})
+	sd, err := fixture.Synthetic(dev, fixture.Model{Seed: seed})
 	require.NoError(t, err)
 	defer sd.Close()
 	each, err = module.Digests(t.Context(), sd, 1)
@@ -78,7 +79,7 @@ func later[T any](f func() (T, error)) func() (T, error) {
 		select {
 		case r := <-got:
 			return r.v, r.err
-		case <-time.After(waitLimit):
+		case <-time.After(fixture.WaitLimit):
 			return *new(T), errors.New("it still waits")
 		}
 	}
@@ -96,7 +97,7 @@ func TestDigestsInTheBackground(t *testing.T) {
 		list, err := c.List(ctx)
 		require.NoError(t, err)
 		require.Equal(t, info.Versions[0].DigestState, list[0].Versions[0].DigestState)
-		require.Equal(t, info.Versions[0].DigestState, listOf(s)[0].Versions[0].DigestState)
+		require.Equal(t, info.Versions[0].DigestState, fixture.ListOf(s)[0].Versions[0].DigestState)
 		return info.Versions[0]
 	}
 	require.Equal(t, endpoint.DigestPending, version().DigestState, "it is published before they are computed")
@@ -130,21 +131,21 @@ func TestDigestsInTheBackground(t *testing.T) {
 	require.NoError(t, h.Close())
 	_, err = refused()
 	require.ErrorIs(t, err, module.ErrDigest)
-	proctest.Eventually(t, waitLimit, "the handle of what was refused is closed", func() bool { return c.Stats().Handles == 0 })
+	proctest.Eventually(t, fixture.WaitLimit, "the handle of what was refused is closed", func() bool { return c.Stats().Handles == 0 })
 	require.Equal(t, endpoint.DigestComputed, version().DigestState)
 	require.Equal(t, &whole, version().Digest)
 	text, err := json.Marshal(version())
 	require.NoError(t, err)
 	require.Contains(t, string(text), `"digest":"`+whole.String()+`"`)
 
-	sd, err := synthetic(dev, model{Seed: 2})
+	sd, err := fixture.Synthetic(dev, fixture.Model{Seed: 2})
 	require.NoError(t, err)
-	publishOn(t, s, "m", sd)
+	fixture.PublishOn(t, s, "m", sd)
 	_, err = c.Digests(ctx, "m", 2)
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 	require.ErrorContains(t, err, "without digests")
 	require.Empty(t, version().DigestState)
-	second, err := synthetic(dev, model{Seed: 2})
+	second, err := fixture.Synthetic(dev, fixture.Model{Seed: 2})
 	require.NoError(t, err)
 	defer second.Close()
 	whole, err = module.StateDictDigest(ctx, second, 1)
@@ -159,7 +160,7 @@ func TestDigestsInTheBackground(t *testing.T) {
 // awaitRequest returns when a client has a request in flight.
 func awaitRequest(t *testing.T, s *endpoint.Server) {
 	t.Helper()
-	proctest.Eventually(t, waitLimit, "the request is in flight", func() bool {
+	proctest.Eventually(t, fixture.WaitLimit, "the request is in flight", func() bool {
 		info, err := s.ServerInfo(t.Context())
 		require.NoError(t, err)
 		return slices.ContainsFunc(info.Sessions, func(s endpoint.SessionInfo) bool { return !s.Self && s.Requests > 0 })
@@ -214,18 +215,18 @@ func TestDigestsOfVersionsThatGo(t *testing.T) {
 // The publisher is killed before its digests are computed.
 func TestDigestsOutliveTheirPublisher(t *testing.T) {
 	drivertest.Leaks(t)
-	o, socket := owner(t)
-	before := o.count()
-	publisher := client(t, socket)
-	publisher.publish(model{Name: "m", Seed: 5, Bytes: 8 << 20, Digests: true})
+	o, socket := fixture.Owner(t)
+	before := o.Count()
+	publisher := fixture.Client(t, socket)
+	publisher.Publish(fixture.Model{Name: "m", Seed: 5, Bytes: 8 << 20, Digests: true})
 	publisher.Kill()
-	dev := testDevice(t)
-	sd, err := synthetic(dev, model{Seed: 5, Bytes: 8 << 20})
+	dev := fixture.Device(t)
+	sd, err := fixture.Synthetic(dev, fixture.Model{Seed: 5, Bytes: 8 << 20})
 	require.NoError(t, err)
 	defer sd.Close()
 	whole, err := module.StateDictDigest(t.Context(), sd, 1)
 	require.NoError(t, err)
-	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: driversOf(dev)})
+	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: fixture.DriversOf(dev)})
 	require.NoError(t, err)
 	defer c.Close()
 	got, err := c.Digests(t.Context(), "m", 0)
@@ -235,8 +236,8 @@ func TestDigestsOutliveTheirPublisher(t *testing.T) {
 	_, err = c.Digests(t.Context(), "m", 1)
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 	require.NoError(t, c.Close())
-	proctest.Eventually(t, waitLimit, "the owner has nothing of it any more", func() bool {
-		now := o.count()
+	proctest.Eventually(t, fixture.WaitLimit, "the owner has nothing of it any more", func() bool {
+		now := o.Count()
 		return now.Within(before)
 	})
 }
@@ -244,11 +245,11 @@ func TestDigestsOutliveTheirPublisher(t *testing.T) {
 // An owner of an older version computes no digests.
 func TestDigestsOfAnOwnerThatComputesNone(t *testing.T) {
 	t.Parallel()
-	o := newFakeOwner(t)
-	c, _ := o.connected("one")
+	o := fixture.NewFakeOwner(t)
+	c, _ := o.Connected("one")
 	_, err := c.Digests(t.Context(), "m", 0)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
-	sd, err := synthetic(testDevice(t), model{Seed: 1})
+	sd, err := fixture.Synthetic(fixture.Device(t), fixture.Model{Seed: 1})
 	require.NoError(t, err)
 	defer sd.Close()
 	_, err = c.Publish(t.Context(), "m", sd, endpoint.PublishOptions{Digests: true})
@@ -268,9 +269,9 @@ func TestDigestsOfAHostileOwner(t *testing.T) {
 		"too many tensors": {Version: 3, Whole: make([]byte, 32), Tensors: make([]byte, 64)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := newFakeOwner(t)
-			dialled := o.dial(endpoint.ClientOptions{})
-			end := o.accept()
+			o := fixture.NewFakeOwner(t)
+			dialled := o.Dial(endpoint.ClientOptions{})
+			end := o.Accept()
 			_, err := message.ServerHandshake(end.Conn, message.Hello{Server: "one", Features: []string{message.FeatureDigests}}, nil)
 			require.NoError(t, err)
 			c := <-dialled
@@ -293,22 +294,22 @@ func TestDigestsOfAHostileOwner(t *testing.T) {
 // The digest of a model is known from the seed from which another process created it.
 func TestClientAcquireDigest(t *testing.T) {
 	t.Parallel()
-	one, socket := owner(t)
-	one.publish(model{Name: "m", Seed: 7})
-	dev := testDevice(t)
-	sd, err := synthetic(dev, model{Seed: 7})
+	one, socket := fixture.Owner(t)
+	one.Publish(fixture.Model{Name: "m", Seed: 7})
+	dev := fixture.Device(t)
+	sd, err := fixture.Synthetic(dev, fixture.Model{Seed: 7})
 	require.NoError(t, err)
 	defer sd.Close()
 	digest, err := module.StateDictDigest(t.Context(), sd, 0)
 	require.NoError(t, err)
-	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: driversOf(dev)})
+	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: fixture.DriversOf(dev)})
 	require.NoError(t, err)
 	defer c.Close()
 	h, err := c.Acquire(t.Context(), "m", endpoint.AcquireOptions{Digest: digest})
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
 
-	one.publish(model{Name: "m", Seed: 8})
+	one.Publish(fixture.Model{Name: "m", Seed: 8})
 	_, err = c.Acquire(t.Context(), "m", endpoint.AcquireOptions{Digest: digest})
 	require.ErrorIs(t, err, module.ErrDigest)
 	require.ErrorContains(t, err, "version 2")

@@ -2,23 +2,10 @@ package endpoint
 
 import (
 	"context"
-	"os"
-	"slices"
-	"strings"
 	"sync"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/module"
 )
-
-// withoutEnv is an environment variable with the features that this test binary and its child processes disable, such
-// as "pool,keep". See .ci/common.sh.
-const withoutEnv = "SHAREDTENSOR_TEST_WITHOUT"
-
-func init() { transport.Without = strings.Split(os.Getenv(withoutEnv), ",") }
-
-// Has reports whether the tests run with a feature.
-func Has(feature string) bool { return !slices.Contains(transport.Without, feature) }
 
 // HoldDigests makes a server that has not published yet hold the computation of digests until release is called, or
 // they are no longer wanted. begun receives one value for each version whose computation has begun.

@@ -17,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 )
@@ -32,9 +33,9 @@ func mapped(t *testing.T) int {
 // dialed returns a client of an owner in another process.
 func dialed(t *testing.T, socket string) *endpoint.Client {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*fixture.WaitLimit)
 	defer cancel()
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{fixture.Device(t)}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
@@ -44,7 +45,7 @@ func dialed(t *testing.T, socket string) *endpoint.Client {
 func following(t *testing.T, socket string, opts endpoint.FollowOptions) (*endpoint.Client, *endpoint.Follower[endpoint.ModelVersion]) {
 	t.Helper()
 	c := dialed(t, socket)
-	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*fixture.WaitLimit)
 	defer cancel()
 	f, err := c.Follow(ctx, "m", opts)
 	require.NoError(t, err)
@@ -66,7 +67,7 @@ func (c *contents) want(seed uint64) (map[string][]byte, error) {
 	if of := c.of[seed]; of != nil {
 		return of, nil
 	}
-	sd, err := synthetic(testDevice(c.t), model{Seed: seed})
+	sd, err := fixture.Synthetic(fixture.Device(c.t), fixture.Model{Seed: seed})
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +105,8 @@ func (c *contents) check(sd *module.StateDict, seed uint64) error {
 
 func TestFollowerPins(t *testing.T) {
 	drivertest.Leaks(t)
-	o, socket := owner(t)
-	o.publish(model{Name: "m", Seed: 1})
+	o, socket := fixture.Owner(t)
+	o.Publish(fixture.Model{Name: "m", Seed: 1})
 	_, f := following(t, socket, endpoint.FollowOptions{})
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 1) }))
@@ -113,21 +114,21 @@ func TestFollowerPins(t *testing.T) {
 	request, err := f.Current()
 	require.NoError(t, err)
 
-	o.publish(model{Name: "m", Seed: 2})
-	proctest.Eventually(t, waitLimit, "version 2 is taken", func() bool { return f.Status().Version == 2 })
+	o.Publish(fixture.Model{Name: "m", Seed: 2})
+	proctest.Eventually(t, fixture.WaitLimit, "version 2 is taken", func() bool { return f.Status().Version == 2 })
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 2) }))
 	require.EqualValues(t, 1, request.Version())
 	require.NoError(t, all.check(request.Value().StateDict, 1), "a request keeps the version that it began with")
-	require.Len(t, o.models()[0].Versions, 2)
+	require.Len(t, o.Models()[0].Versions, 2)
 
 	require.NoError(t, request.Close())
 	require.NoError(t, request.Close(), "a second time is nothing")
-	proctest.Eventually(t, waitLimit, "version 1 is unmapped", func() bool { return mapped(t) == one })
-	proctest.Eventually(t, waitLimit, "the owner frees it", func() bool { return len(o.models()[0].Versions) == 1 })
+	proctest.Eventually(t, fixture.WaitLimit, "version 1 is unmapped", func() bool { return mapped(t) == one })
+	proctest.Eventually(t, fixture.WaitLimit, "the owner frees it", func() bool { return len(o.Models()[0].Versions) == 1 })
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 2) }))
 
-	o.withdraw("m")
-	proctest.Eventually(t, waitLimit, "the withdrawal is told", func() bool { return f.Status().Withdrawn })
+	o.Withdraw("m")
+	proctest.Eventually(t, fixture.WaitLimit, "the withdrawal is told", func() bool { return f.Status().Withdrawn })
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 2) }))
 	last, err := f.Current()
 	require.NoError(t, err)
@@ -140,8 +141,8 @@ func TestFollowerPins(t *testing.T) {
 
 func TestFollowerWaits(t *testing.T) {
 	drivertest.Leaks(t)
-	o, socket := owner(t)
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
+	o, socket := fixture.Owner(t)
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{fixture.Device(t)}})
 	require.NoError(t, err)
 	defer c.Close()
 	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
@@ -158,8 +159,8 @@ func TestFollowerWaits(t *testing.T) {
 		}
 		got <- f
 	}()
-	o.publish(model{Name: "other", Seed: 1})
-	o.publish(model{Name: "m", Seed: 2})
+	o.Publish(fixture.Model{Name: "other", Seed: 1})
+	o.Publish(fixture.Model{Name: "m", Seed: 2})
 	f := <-got
 	require.NotNil(t, f)
 	defer f.Close()
@@ -169,8 +170,8 @@ func TestFollowerWaits(t *testing.T) {
 
 func TestFollowerValidate(t *testing.T) {
 	drivertest.Leaks(t)
-	o, socket := owner(t)
-	o.publish(model{Name: "m", Seed: 1})
+	o, socket := fixture.Owner(t)
+	o.Publish(fixture.Model{Name: "m", Seed: 1})
 	errBad := errors.New("the loss is not a number")
 	validate := func(_ context.Context, v endpoint.ModelVersion) error {
 		switch v.Version {
@@ -184,25 +185,25 @@ func TestFollowerValidate(t *testing.T) {
 	_, f := following(t, socket, endpoint.FollowOptions{Validate: validate})
 	require.NoError(t, f.Status().Refused)
 	one := mapped(t)
-	o.publish(model{Name: "m", Seed: 2})
-	proctest.Eventually(t, waitLimit, "version 2 is refused", func() bool { return errors.Is(f.Status().Refused, errBad) })
+	o.Publish(fixture.Model{Name: "m", Seed: 2})
+	proctest.Eventually(t, fixture.WaitLimit, "version 2 is refused", func() bool { return errors.Is(f.Status().Refused, errBad) })
 	require.EqualValues(t, 1, f.Status().Version)
-	o.publish(model{Name: "m", Seed: 3})
-	proctest.Eventually(t, waitLimit, "version 3 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrPanic) })
+	o.Publish(fixture.Model{Name: "m", Seed: 3})
+	proctest.Eventually(t, fixture.WaitLimit, "version 3 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrPanic) })
 	require.Equal(t, one, mapped(t), "what was refused is unmapped")
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 1) }))
-	o.publish(model{Name: "m", Seed: 4})
-	proctest.Eventually(t, waitLimit, "version 4 is taken", func() bool { return f.Status().Version == 4 })
+	o.Publish(fixture.Model{Name: "m", Seed: 4})
+	proctest.Eventually(t, fixture.WaitLimit, "version 4 is taken", func() bool { return f.Status().Version == 4 })
 	require.NoError(t, f.Status().Refused)
 
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{fixture.Device(t)}})
 	require.NoError(t, err)
 	defer c.Close()
 	validate = func(context.Context, endpoint.ModelVersion) error { return errBad }
 	err = nil
 	for limit := 50 * time.Millisecond; !errors.Is(err, errBad); limit *= 2 { // on a busy machine the time may end earlier
-		require.Less(t, limit, waitLimit, "why no version was taken")
+		require.Less(t, limit, fixture.WaitLimit, "why no version was taken")
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		_, err = c.Follow(ctx, "m", endpoint.FollowOptions{Validate: validate})
 		cancel()
@@ -213,32 +214,32 @@ func TestFollowerValidate(t *testing.T) {
 // An owner is killed: the version stays in use, and what its successor publishes is used, whatever its number.
 func TestFollowerReconnects(t *testing.T) {
 	drivertest.Leaks(t)
-	o, socket := owner(t)
+	o, socket := fixture.Owner(t)
 	for seed := range uint64(3) {
-		o.publish(model{Name: "m", Seed: seed + 1})
+		o.Publish(fixture.Model{Name: "m", Seed: seed + 1})
 	}
 	c, f := following(t, socket, endpoint.FollowOptions{})
 	require.EqualValues(t, 3, f.Status().Version)
 	o.Kill()
-	proctest.Eventually(t, waitLimit, "the loss is told", func() bool { return f.Status().OwnerLost })
+	proctest.Eventually(t, fixture.WaitLimit, "the loss is told", func() bool { return f.Status().OwnerLost })
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 3) }))
 
-	next := start(t)
-	next.serve(socket)
-	proctest.Eventually(t, waitLimit, "the successor is told", func() bool { return !f.Status().OwnerLost })
+	next := fixture.Start(t)
+	next.Serve(socket)
+	proctest.Eventually(t, fixture.WaitLimit, "the successor is told", func() bool { return !f.Status().OwnerLost })
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 3) }), "it has not published anything yet")
-	next.publish(model{Name: "m", Seed: 9})
-	proctest.Eventually(t, waitLimit, "its version is taken", func() bool { return f.Status().Version == 1 })
+	next.Publish(fixture.Model{Name: "m", Seed: 9})
+	proctest.Eventually(t, fixture.WaitLimit, "its version is taken", func() bool { return f.Status().Version == 1 })
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 9) }))
-	proctest.Eventually(t, waitLimit, "the old one is unmapped", func() bool { return c.Stats().Handles == 1 })
+	proctest.Eventually(t, fixture.WaitLimit, "the old one is unmapped", func() bool { return c.Stats().Handles == 1 })
 }
 
 // Every change is signalled by the channel: a missed one hangs the test.
 func TestFollowTellsOfChanges(t *testing.T) {
 	drivertest.Leaks(t)
-	o, socket := owner(t)
-	o.publish(model{Name: "m", Seed: 1})
+	o, socket := fixture.Owner(t)
+	o.Publish(fixture.Model{Name: "m", Seed: 1})
 	refuseTwo := func(_ context.Context, v endpoint.ModelVersion) error {
 		if v.Version == 2 {
 			return errors.New("two is not for us")
@@ -248,7 +249,7 @@ func TestFollowTellsOfChanges(t *testing.T) {
 	_, f := following(t, socket, endpoint.FollowOptions{Validate: refuseTwo})
 	until := func(what string, holds func(endpoint.FollowStatus) bool) {
 		t.Helper()
-		limit := timeout()
+		limit := fixture.Timeout()
 		for {
 			changed := f.Changed()
 			if holds(f.Status()) {
@@ -262,13 +263,13 @@ func TestFollowTellsOfChanges(t *testing.T) {
 		}
 	}
 	until("version 1", func(s endpoint.FollowStatus) bool { return s.Version == 1 && s.Server != "" })
-	o.publish(model{Name: "m", Seed: 2})
+	o.Publish(fixture.Model{Name: "m", Seed: 2})
 	until("the refusal", func(s endpoint.FollowStatus) bool { return s.Version == 1 && s.Refused != nil })
-	o.publish(model{Name: "m", Seed: 3})
+	o.Publish(fixture.Model{Name: "m", Seed: 3})
 	until("version 3", func(s endpoint.FollowStatus) bool { return s.Version == 3 && s.Refused == nil })
-	o.withdraw("m")
+	o.Withdraw("m")
 	until("the withdrawal", func(s endpoint.FollowStatus) bool { return s.Version == 3 && s.Withdrawn })
-	o.publish(model{Name: "m", Seed: 4})
+	o.Publish(fixture.Model{Name: "m", Seed: 4})
 	until("version 4", func(s endpoint.FollowStatus) bool { return s.Version == 4 && !s.Withdrawn })
 	o.Kill()
 	until("the loss of the owner", func(s endpoint.FollowStatus) bool { return s.Version == 4 && s.OwnerLost })
@@ -283,8 +284,8 @@ func TestFollowTellsOfChanges(t *testing.T) {
 // from beginning to end, and none fails.
 func TestFollowerUnderLoad(t *testing.T) {
 	drivertest.Leaks(t)
-	o, socket := owner(t)
-	o.publish(model{Name: "m", Seed: 1})
+	o, socket := fixture.Owner(t)
+	o.Publish(fixture.Model{Name: "m", Seed: 1})
 	c, f := following(t, socket, endpoint.FollowOptions{})
 	all := contents{t: t}
 	var mu sync.Mutex
@@ -333,9 +334,9 @@ func TestFollowerUnderLoad(t *testing.T) {
 			if owners == 0 && n == 1 {
 				continue // published above
 			}
-			o.publish(model{Name: "m", Seed: base + n})
+			o.Publish(fixture.Model{Name: "m", Seed: base + n})
 			if n == 1 {
-				proctest.Eventually(t, waitLimit, "the successor's version is taken", func() bool { return f.Status().Version == 1 })
+				proctest.Eventually(t, fixture.WaitLimit, "the successor's version is taken", func() bool { return f.Status().Version == 1 })
 				p, err := f.Current()
 				require.NoError(t, err)
 				mu.Lock()
@@ -345,27 +346,27 @@ func TestFollowerUnderLoad(t *testing.T) {
 			}
 			time.Sleep(2 * time.Millisecond)
 		}
-		proctest.Eventually(t, waitLimit, "the newest version is taken", func() bool { return f.Status().Version == 12 })
+		proctest.Eventually(t, fixture.WaitLimit, "the newest version is taken", func() bool { return f.Status().Version == 12 })
 		if owners < 3 {
 			o.Kill()
-			o = start(t)
-			o.serve(socket)
+			o = fixture.Start(t)
+			o.Serve(socket)
 		}
 	}
 	close(done)
 	workers.Wait()
 	require.Positive(t, requests.Load())
 	require.GreaterOrEqual(t, c.Stats().Connections, uint64(4), "three owners were killed")
-	proctest.Eventually(t, waitLimit, "one version is mapped", func() bool { return len(o.models()[0].Versions) == 1 })
+	proctest.Eventually(t, fixture.WaitLimit, "one version is mapped", func() bool { return len(o.Models()[0].Versions) == 1 })
 }
 
 // A closed pin has no tensors even while its version is current, and another pin of the version keeps them.
 func TestPinnedStateDictAfterClose(t *testing.T) {
 	drivertest.Leaks(t)
-	s := serve(t, endpoint.ServerOptions{Devices: driversOf(testDevice(t))})
-	sd, err := synthetic(testDevice(t), model{})
+	s := fixture.Serve(t, endpoint.ServerOptions{Devices: fixture.DriversOf(fixture.Device(t))})
+	sd, err := fixture.Synthetic(fixture.Device(t), fixture.Model{})
 	require.NoError(t, err)
-	publishOn(t, s, "m", sd)
+	fixture.PublishOn(t, s, "m", sd)
 	_, f := following(t, s.Socket(), endpoint.FollowOptions{})
 	closed, err := f.Current()
 	require.NoError(t, err)
@@ -393,8 +394,8 @@ func (l *layers) Close() error { l.closed.Add(1); return nil }
 // the version is unmapped.
 func TestFollowPrepares(t *testing.T) {
 	drivertest.Leaks(t)
-	o, socket := owner(t)
-	o.publish(model{Name: "m", Seed: 1})
+	o, socket := fixture.Owner(t)
+	o.Publish(fixture.Model{Name: "m", Seed: 1})
 	c := dialed(t, socket)
 	var prepared, closed atomic.Int64
 	prepare := func(_ context.Context, v endpoint.ModelVersion) (*layers, error) {
@@ -412,20 +413,20 @@ func TestFollowPrepares(t *testing.T) {
 		require.NoError(t, f.Use(func(l *layers) error { require.NotEmpty(t, l.names); return nil }))
 	}
 	require.EqualValues(t, 1, prepared.Load())
-	o.publish(model{Name: "m", Seed: 2})
-	proctest.Eventually(t, waitLimit, "version 2 is refused", func() bool { return f.Status().Refused != nil })
+	o.Publish(fixture.Model{Name: "m", Seed: 2})
+	proctest.Eventually(t, fixture.WaitLimit, "version 2 is refused", func() bool { return f.Status().Refused != nil })
 	require.ErrorContains(t, f.Status().Refused, "two is not for us")
-	o.publish(model{Name: "m", Seed: 3})
-	proctest.Eventually(t, waitLimit, "version 3 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrPanic) })
+	o.Publish(fixture.Model{Name: "m", Seed: 3})
+	proctest.Eventually(t, fixture.WaitLimit, "version 3 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrPanic) })
 	require.ErrorContains(t, f.Status().Refused, "prepare")
 	require.Zero(t, closed.Load())
 	old, err := f.Current()
 	require.NoError(t, err)
-	o.publish(model{Name: "m", Seed: 4})
-	proctest.Eventually(t, waitLimit, "version 4 is in use", func() bool { return f.Status().Version == 4 })
+	o.Publish(fixture.Model{Name: "m", Seed: 4})
+	proctest.Eventually(t, fixture.WaitLimit, "version 4 is in use", func() bool { return f.Status().Version == 4 })
 	require.Zero(t, closed.Load(), "a request still uses version 1")
 	require.NoError(t, old.Close())
-	proctest.Eventually(t, waitLimit, "the value of version 1 is closed", func() bool { return closed.Load() == 1 })
+	proctest.Eventually(t, fixture.WaitLimit, "the value of version 1 is closed", func() bool { return closed.Load() == 1 })
 	require.Nil(t, old.Value())
 	require.NoError(t, f.Close())
 	require.EqualValues(t, 2, closed.Load())
@@ -435,7 +436,7 @@ func TestFollowPrepares(t *testing.T) {
 // Without waiting, requests fail with ErrNotFound until the first version is in use.
 func TestFollowNoWait(t *testing.T) {
 	drivertest.Leaks(t)
-	o, socket := owner(t)
+	o, socket := fixture.Owner(t)
 	c := dialed(t, socket)
 	f, err := c.Follow(t.Context(), "m", endpoint.FollowOptions{NoWait: true})
 	require.NoError(t, err)
@@ -444,8 +445,8 @@ func TestFollowNoWait(t *testing.T) {
 	require.ErrorContains(t, err, `no version of "m" is in use yet`)
 	_, err = f.Current()
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
-	o.publish(model{Name: "m", Seed: 1})
-	proctest.Eventually(t, waitLimit, "version 1 is in use", func() bool { return f.Status().Version == 1 })
+	o.Publish(fixture.Model{Name: "m", Seed: 1})
+	proctest.Eventually(t, fixture.WaitLimit, "version 1 is in use", func() bool { return f.Status().Version == 1 })
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 1) }))
 	require.NoError(t, f.Close())
@@ -456,18 +457,18 @@ func TestFollowNoWait(t *testing.T) {
 // reader publishes its mapped memory to the new owner, where the numbers continue.
 func TestFollowRefuseOlder(t *testing.T) {
 	drivertest.Leaks(t)
-	o, socket := owner(t)
+	o, socket := fixture.Owner(t)
 	for seed := range uint64(3) {
-		o.publish(model{Name: "m", Seed: seed + 1})
+		o.Publish(fixture.Model{Name: "m", Seed: seed + 1})
 	}
 	c, f := following(t, socket, endpoint.FollowOptions{RefuseOlder: true})
 	require.EqualValues(t, 3, f.Status().Version)
 	before := f.Status().Server
 	o.Kill()
-	next := start(t)
-	next.serve(socket)
-	next.publish(model{Name: "m", Seed: 9})
-	proctest.Eventually(t, waitLimit, "version 1 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrOlderVersion) })
+	next := fixture.Start(t)
+	next.Serve(socket)
+	next.Publish(fixture.Model{Name: "m", Seed: 9})
+	proctest.Eventually(t, fixture.WaitLimit, "version 1 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrOlderVersion) })
 	require.EqualValues(t, 3, f.Status().Version)
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error { return all.check(v.StateDict, 3) }))
@@ -480,7 +481,7 @@ func TestFollowRefuseOlder(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 4, version)
 	require.NoError(t, pinned.Close())
-	proctest.Eventually(t, waitLimit, "version 4 is in use", func() bool { return f.Status().Version == 4 })
+	proctest.Eventually(t, fixture.WaitLimit, "version 4 is in use", func() bool { return f.Status().Version == 4 })
 	require.NotEqual(t, before, f.Status().Server)
 	require.NoError(t, f.Status().Refused)
 	require.NoError(t, f.Use(func(v endpoint.ModelVersion) error {

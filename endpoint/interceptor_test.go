@@ -14,6 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -65,7 +66,7 @@ type interceptedKey struct{}
 // interceptedFunctions report the values that an interceptor added to their context, and create tensors.
 func interceptedFunctions(t *testing.T) *endpoint.Registry {
 	t.Helper()
-	dev := testDevice(t)
+	dev := fixture.Device(t)
 	r := endpoint.NewRegistry()
 	word := func(ctx context.Context) string {
 		text, _ := ctx.Value(interceptedKey{}).(string)
@@ -82,8 +83,8 @@ func interceptedFunctions(t *testing.T) *endpoint.Registry {
 			}
 		}
 	}))
-	require.NoError(t, endpoint.Register(r, "tensor", func(context.Context, int) (*tensor.Tensor, error) { return filled(dev, 8, 1) }))
-	require.NoError(t, endpoint.Register(r, "managed", func(context.Context, int) (*tensor.Tensor, error) { return filled(dev, 8, 1) }, endpoint.Managed()))
+	require.NoError(t, endpoint.Register(r, "tensor", func(context.Context, int) (*tensor.Tensor, error) { return fixture.Filled(dev, 8, 1) }))
+	require.NoError(t, endpoint.Register(r, "managed", func(context.Context, int) (*tensor.Tensor, error) { return fixture.Filled(dev, 8, 1) }, endpoint.Managed()))
 	require.NoError(t, endpoint.Register(r, "wait", func(ctx context.Context, _ int) (int, error) {
 		<-ctx.Done()
 		return 0, context.Cause(ctx)
@@ -94,9 +95,9 @@ func interceptedFunctions(t *testing.T) *endpoint.Registry {
 // intercepted returns a server and a client over the socket, each with interceptors.
 func intercepted(t *testing.T, server, client []endpoint.Interceptor) (*endpoint.Server, *endpoint.Client) {
 	t.Helper()
-	s := serve(t, endpoint.ServerOptions{Registry: interceptedFunctions(t), Interceptors: server, Logger: discard()})
+	s := fixture.Serve(t, endpoint.ServerOptions{Registry: interceptedFunctions(t), Interceptors: server, Logger: fixture.Discard()})
 	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{
-		Socket: s.Socket(), OverSocket: true, Devices: driversOf(testDevice(t)), Interceptors: client, Label: "caller",
+		Socket: s.Socket(), OverSocket: true, Devices: fixture.DriversOf(fixture.Device(t)), Interceptors: client, Label: "caller",
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
@@ -283,13 +284,13 @@ func TestInterceptorChangesOutcome(t *testing.T) {
 			require.Nil(t, out)
 			_, err = endpoint.CallManaged[*tensor.Tensor](t.Context(), client, "managed", 1)
 			require.ErrorContains(t, err, "after all not")
-			proctest.Eventually(t, waitLimit, "no references are left", func() bool {
+			proctest.Eventually(t, fixture.WaitLimit, "no references are left", func() bool {
 				objects, err := client.Objects(t.Context())
 				return err == nil && len(objects) == 0
 			})
 			_, err = client.Submit(t.Context(), "wait", 1)
 			require.ErrorContains(t, err, "after all not")
-			proctest.Eventually(t, waitLimit, "the task that nobody knows is cancelled", func() bool {
+			proctest.Eventually(t, fixture.WaitLimit, "the task that nobody knows is cancelled", func() bool {
 				tasks, err := client.Tasks(t.Context(), endpoint.TaskFilter{States: []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning}})
 				return err == nil && len(tasks) == 0
 			})
@@ -428,7 +429,7 @@ func TestHostileMetadata(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrInvalid, "a client refuses its own")
 	require.Empty(t, got.take())
 
-	p := politePeer(t, s.Socket())
+	p := fixture.PolitePeer(t, s.Socket())
 	body, err := message.Marshal(message.Call{Endpoint: "word", Args: message.RawMessage{1}})
 	require.NoError(t, err)
 	many := message.Metadata{}
@@ -442,9 +443,9 @@ func TestHostileMetadata(t *testing.T) {
 			With any                `cbor:"4,keyasint"`
 		}{message.OpCall, body, m})
 		require.NoError(t, err)
-		p.id++
-		require.NoError(t, p.conn.Send(wire.KindRequest, p.id, request))
-		frame, err := p.conn.Receive()
+		p.ID++
+		require.NoError(t, p.Conn.Send(wire.KindRequest, p.ID, request))
+		frame, err := p.Conn.Receive()
 		require.NoError(t, err)
 		return frame
 	}
@@ -468,6 +469,6 @@ func TestHostileMetadata(t *testing.T) {
 		With []int              `cbor:"4,keyasint"`
 	}{message.OpCall, body, []int{1}})
 	require.NoError(t, err)
-	require.NoError(t, p.conn.Send(wire.KindRequest, 99, request))
-	p.hungUp("metadata")
+	require.NoError(t, p.Conn.Send(wire.KindRequest, 99, request))
+	p.HungUp("metadata")
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -44,7 +45,7 @@ func (w *warnings) logger() *slog.Logger {
 // collect runs the garbage collector until ok returns true.
 func collect(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	proctest.Eventually(t, waitLimit, what, func() bool {
+	proctest.Eventually(t, fixture.WaitLimit, what, func() bool {
 		runtime.GC()
 		return ok()
 	})
@@ -54,20 +55,20 @@ func collect(t *testing.T, what string, ok func() bool) {
 //
 //go:noinline
 func forgetRef[T any](t *testing.T, c endpoint.Caller, name string, size int) (value T, id string) {
-	ref, err := endpoint.CallManaged[T](context.Background(), c, name, modelIn{Size: size})
+	ref, err := endpoint.CallManaged[T](context.Background(), c, name, fixture.ModelIn{Size: size})
 	require.NoError(t, err)
 	return ref.Value(), ref.ID()
 }
 
 func TestLeakGuardRef(t *testing.T) {
-	_, socket := owner(t)
-	dev := testDevice(t)
+	_, socket := fixture.Owner(t)
+	dev := fixture.Device(t)
 	log := new(warnings)
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Logger: log.logger()})
 	require.NoError(t, err)
 	defer c.Close()
-	kept, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 9})
+	kept, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", fixture.ModelIn{Size: 9})
 	require.NoError(t, err)
 	_, id := forgetRef[int](t, c, "number", 7)
 	collect(t, "the object is gone", func() bool {
@@ -84,7 +85,7 @@ func TestLeakGuardRef(t *testing.T) {
 	info, err := c.ObjectInfo(ctx, id)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, info.Refs)
-	require.Equal(t, []float32{4, 4, 4, 4}, values(t, x))
+	require.Equal(t, []float32{4, 4, 4, 4}, fixture.Values(t, x))
 	runtime.KeepAlive(x)
 	x = nil
 	collect(t, "the tensor was forgotten too", func() bool {
@@ -96,18 +97,18 @@ func TestLeakGuardRef(t *testing.T) {
 	// A closed reference causes no warning, whatever else became unreachable.
 	require.NoError(t, kept.Err())
 	require.NoError(t, kept.Close())
-	proctest.Eventually(t, waitLimit, "both warnings", func() bool { return strings.Count(log.String(), "not closed") == 2 })
+	proctest.Eventually(t, fixture.WaitLimit, "both warnings", func() bool { return strings.Count(log.String(), "not closed") == 2 })
 	require.NotContains(t, log.String(), kept.ID())
 }
 
 func TestLeakGuardRefInProcess(t *testing.T) {
 	log := new(warnings)
-	dev := testDevice(t)
-	r := numbers(t)
-	require.NoError(t, endpoint.Register(r, "model", func(_ context.Context, in modelIn) (*tensor.Tensor, error) {
-		return filled(dev, in.Size, 1)
+	dev := fixture.Device(t)
+	r := fixture.Numbers(t)
+	require.NoError(t, endpoint.Register(r, "model", func(_ context.Context, in fixture.ModelIn) (*tensor.Tensor, error) {
+		return fixture.Filled(dev, in.Size, 1)
 	}, endpoint.Managed()))
-	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: log.logger()})
+	s := fixture.Serve(t, endpoint.ServerOptions{Registry: r, Logger: log.logger()})
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: []driver.Device{dev}, Logger: log.logger()})
 	require.NoError(t, err)
@@ -119,7 +120,7 @@ func TestLeakGuardRefInProcess(t *testing.T) {
 			list, err := s.Objects(ctx)
 			return err == nil && len(list) == 1 && list[0].ID == model
 		})
-		require.Len(t, values(t, x), 3)
+		require.Len(t, fixture.Values(t, x), 3)
 		runtime.KeepAlive(x)
 		x = nil
 		collect(t, "the objects are gone", func() bool {
@@ -131,9 +132,9 @@ func TestLeakGuardRefInProcess(t *testing.T) {
 		_ = x
 	}
 
-	closed, err := endpoint.CallManaged[int](ctx, s, "number", modelIn{Size: 8})
+	closed, err := endpoint.CallManaged[int](ctx, s, "number", fixture.ModelIn{Size: 8})
 	require.NoError(t, err)
-	released, err := endpoint.CallManaged[int](ctx, s, "number", modelIn{Size: 9})
+	released, err := endpoint.CallManaged[int](ctx, s, "number", fixture.ModelIn{Size: 9})
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
 	_, err = released.Release(ctx)
@@ -159,15 +160,15 @@ func forgetHandle(t *testing.T, c *endpoint.Client, name string) *tensor.Tensor 
 }
 
 func TestLeakGuardHandle(t *testing.T) {
-	o, socket := owner(t)
-	dev := testDevice(t)
+	o, socket := fixture.Owner(t)
+	dev := fixture.Device(t)
 	log := new(warnings)
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Logger: log.logger()})
 	require.NoError(t, err)
 	defer c.Close()
-	o.publish(model{Name: "m", Seed: 7})
-	holders := func() int { return len(o.models()[0].Versions[0].Holders) }
+	o.Publish(fixture.Model{Name: "m", Seed: 7})
+	holders := func() int { return len(o.Models()[0].Versions[0].Holders) }
 	want, err := module.Synthesize(dev, module.Synthetic{Seed: 7, Tensors: 3, Bytes: 1 << 16})
 	require.NoError(t, err)
 	defer want.Close()
@@ -185,7 +186,7 @@ func TestLeakGuardHandle(t *testing.T) {
 	x = nil
 	collect(t, "the lease is back", func() bool { return holders() == 0 })
 	_ = x
-	proctest.Eventually(t, waitLimit, "the warning", func() bool { return strings.Contains(log.String(), "handle not closed") })
+	proctest.Eventually(t, fixture.WaitLimit, "the warning", func() bool { return strings.Contains(log.String(), "handle not closed") })
 	require.Contains(t, log.String(), "name=m version=1 server="+c.ServerID())
 
 	h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
@@ -231,7 +232,7 @@ func sliceOfRef(t *testing.T, c endpoint.Caller, size int) (slice []float32, id 
 
 // The server counts a reference while a slice of its memory remains.
 func TestLeakGuardRefSlice(t *testing.T) {
-	hostOnly(t, "slices are of host memory")
+	fixture.HostOnly(t, "slices are of host memory")
 	check := func(t *testing.T, c endpoint.Caller, log *warnings) {
 		t.Helper()
 		ctx, leaks := context.Background(), keptLeaks(t, "reference to an object")
@@ -242,24 +243,24 @@ func TestLeakGuardRefSlice(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 1, info.Refs)
 		require.Greater(t, driver.Leaks().Kept, kept)
-		proctest.Eventually(t, waitLimit, "it was logged", func() bool { return strings.Contains(log.String(), "it is kept") })
+		proctest.Eventually(t, fixture.WaitLimit, "it was logged", func() bool { return strings.Contains(log.String(), "it is kept") })
 		require.Contains(t, log.String(), "object="+id)
 		require.Equal(t, []float32{5, 5, 5, 5, 5}, slice)
 	}
 	t.Run("of another process", func(t *testing.T) {
-		_, socket := owner(t)
+		_, socket := fixture.Owner(t)
 		log := new(warnings)
-		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: driversOf(testDevice(t)), Logger: log.logger()})
+		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: fixture.DriversOf(fixture.Device(t)), Logger: log.logger()})
 		require.NoError(t, err)
 		defer c.Close()
 		check(t, c, log)
 	})
 	t.Run("of this process", func(t *testing.T) {
-		log, dev, r := new(warnings), testDevice(t), endpoint.NewRegistry()
-		require.NoError(t, endpoint.Register(r, "model", func(_ context.Context, in modelIn) (*tensor.Tensor, error) {
-			return filled(dev, in.Size, float32(in.Size))
+		log, dev, r := new(warnings), fixture.Device(t), endpoint.NewRegistry()
+		require.NoError(t, endpoint.Register(r, "model", func(_ context.Context, in fixture.ModelIn) (*tensor.Tensor, error) {
+			return fixture.Filled(dev, in.Size, float32(in.Size))
 		}, endpoint.Managed()))
-		check(t, serve(t, endpoint.ServerOptions{Registry: r, Logger: log.logger()}), log)
+		check(t, fixture.Serve(t, endpoint.ServerOptions{Registry: r, Logger: log.logger()}), log)
 	})
 }
 
@@ -274,19 +275,19 @@ func sliceOfHandle(t *testing.T, c *endpoint.Client, name string) []byte {
 
 // The owner counts a lease while a slice of the version's memory remains.
 func TestLeakGuardHandleSlice(t *testing.T) {
-	hostOnly(t, "slices are of host memory")
-	dev := testDevice(t)
-	o, socket := owner(t)
+	fixture.HostOnly(t, "slices are of host memory")
+	dev := fixture.Device(t)
+	o, socket := fixture.Owner(t)
 	log, leaks := new(warnings), keptLeaks(t, "lease of a version")
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: driversOf(dev), Logger: log.logger()})
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: fixture.DriversOf(dev), Logger: log.logger()})
 	require.NoError(t, err)
 	defer c.Close()
-	o.publish(model{Name: "m", Seed: 7})
+	o.Publish(fixture.Model{Name: "m", Seed: 7})
 	slice := sliceOfHandle(t, c, "m")
 	want := bytes.Clone(slice)
 	collect(t, "the leak was reported", func() bool { return leaks() == 1 })
-	require.Len(t, o.models()[0].Versions[0].Holders, 1)
-	proctest.Eventually(t, waitLimit, "it was logged", func() bool { return strings.Contains(log.String(), "its lease is kept") })
+	require.Len(t, o.Models()[0].Versions[0].Holders, 1)
+	proctest.Eventually(t, fixture.WaitLimit, "it was logged", func() bool { return strings.Contains(log.String(), "its lease is kept") })
 	require.Contains(t, log.String(), "name=m version=1 server="+c.ServerID())
 	require.Equal(t, want, slice)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	nodepkg "github.com/sharedtensor/sharedtensor/endpoint/node"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -20,7 +21,7 @@ import (
 
 func TestNodeShareStub(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := calling(t)
+	c, _, _ := fixture.Calling(t)
 	ctx := context.Background()
 	n, err := endpoint.Stub[struct{ N int }, int](c, "double")(ctx, struct{ N int }{21})
 	require.NoError(t, err)
@@ -42,7 +43,7 @@ func TestNodeShareStream(t *testing.T) {
 	defer stop()
 	socket := proctest.SocketPath(t)
 	open := func(mode nodepkg.Mode) (*nodepkg.Node, func(context.Context, int) iter.Seq2[int, error]) {
-		n, err := nodepkg.Open(ctx, nodepkg.Options{Mode: mode, Socket: socket, Devices: driversOf(testDevice(t)), Logger: discard(), Client: endpoint.ClientOptions{OverSocket: true}})
+		n, err := nodepkg.Open(ctx, nodepkg.Options{Mode: mode, Socket: socket, Devices: fixture.DriversOf(fixture.Device(t)), Logger: fixture.Discard(), Client: endpoint.ClientOptions{OverSocket: true}})
 		require.NoError(t, err)
 		t.Cleanup(func() { n.Close() })
 		count, err := nodepkg.ShareStream(n, "count", func(_ context.Context, n int) iter.Seq2[int, error] {
@@ -77,8 +78,8 @@ func TestNodeShareStream(t *testing.T) {
 // A watch whose answer arrives after the caller has left is ended at the owner.
 func TestWatchBeginsTooLate(t *testing.T) {
 	t.Parallel()
-	o := newFakeOwner(t)
-	c, end := o.connected("a")
+	o := fixture.NewFakeOwner(t)
+	c, end := o.Connected("a")
 	ctx, cancel := context.WithCancel(context.Background())
 	failed := make(chan error, 1)
 	go func() {
@@ -99,10 +100,10 @@ func TestWatchBeginsTooLate(t *testing.T) {
 // A new reference updates an object's last access time.
 func TestObjectAccessTime(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := calling(t)
+	c, _, _ := fixture.Calling(t)
 	ctx := context.Background()
 	hold := func() *endpoint.Ref[*tensor.Tensor] {
-		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 4})
+		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", fixture.ModelIn{Size: 4})
 		require.NoError(t, err)
 		t.Cleanup(func() { ref.Close() })
 		return ref

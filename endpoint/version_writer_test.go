@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -37,56 +38,56 @@ func copyAll(to, from *module.StateDict) error {
 
 func TestVersionWriter(t *testing.T) {
 	t.Parallel()
-	o, socket := owner(t)
-	o.publish(model{Name: "m", Seed: 1})
-	reader, writer := client(t, socket), client(t, socket)
-	reader.acquire(acquisition{Name: "m", Key: "first"})
+	o, socket := fixture.Owner(t)
+	o.Publish(fixture.Model{Name: "m", Seed: 1})
+	reader, writer := fixture.Client(t, socket), fixture.Client(t, socket)
+	reader.Acquire(fixture.Acquisition{Name: "m", Key: "first"})
 
-	writer.draft("d", model{Name: "m", Seed: 2})
-	reader.acquire(acquisition{Name: "m", Key: "still"})
-	reader.check("still", model{Seed: 1})
-	require.EqualValues(t, 2, writer.commit("d"))
-	require.EqualValues(t, 2, writer.commit("d"), "once")
-	reader.check("first", model{Seed: 1})
-	require.EqualValues(t, 2, reader.acquire(acquisition{Name: "m", Key: "second"}).Version)
+	draft(writer, "d", fixture.Model{Name: "m", Seed: 2})
+	reader.Acquire(fixture.Acquisition{Name: "m", Key: "still"})
+	reader.Check("still", fixture.Model{Seed: 1})
+	require.EqualValues(t, 2, commit(writer, "d"))
+	require.EqualValues(t, 2, commit(writer, "d"), "once")
+	reader.Check("first", fixture.Model{Seed: 1})
+	require.EqualValues(t, 2, reader.Acquire(fixture.Acquisition{Name: "m", Key: "second"}).Version)
 
 	writer.Kill()
-	reader.check("second", model{Seed: 2})
-	reader.acquire(acquisition{Name: "m", Key: "late"})
-	reader.check("late", model{Seed: 2})
+	reader.Check("second", fixture.Model{Seed: 2})
+	reader.Acquire(fixture.Acquisition{Name: "m", Key: "late"})
+	reader.Check("late", fixture.Model{Seed: 2})
 }
 
 func TestVersionWriterEnds(t *testing.T) {
 	t.Parallel()
-	o, socket := owner(t)
-	o.publish(model{Name: "m", Seed: 1})
-	watcher := client(t, socket)
-	watcher.ping()
-	before := o.count()
+	o, socket := fixture.Owner(t)
+	o.Publish(fixture.Model{Name: "m", Seed: 1})
+	watcher := fixture.Client(t, socket)
+	watcher.Ping()
+	before := o.Count()
 	for range 5 {
-		killed := client(t, socket)
-		killed.draft("d", model{Name: "m", Seed: 2, Bytes: 1 << 22})
+		killed := fixture.Client(t, socket)
+		draft(killed, "d", fixture.Model{Name: "m", Seed: 2, Bytes: 1 << 22})
 		killed.Kill()
 	}
-	writer := client(t, socket)
-	own := writer.count()
-	writer.draft("d", model{Name: "m", Seed: 2, Bytes: 1 << 22})
-	if !onGPU() { // whose memory is no mapping of the host
-		require.Greater(t, writer.count().Mappings, own.Mappings)
+	writer := fixture.Client(t, socket)
+	own := writer.Count()
+	draft(writer, "d", fixture.Model{Name: "m", Seed: 2, Bytes: 1 << 22})
+	if !fixture.OnGPU() { // whose memory is no mapping of the host
+		require.Greater(t, writer.Count().Mappings, own.Mappings)
 	}
-	writer.abort("d")
-	writer.abort("d")
-	require.ErrorIs(t, failure(writer, commitOp, "d"), endpoint.ErrClosed)
-	after := writer.count()
+	abort(writer, "d")
+	abort(writer, "d")
+	require.ErrorIs(t, fixture.Failure(writer, commitOp, "d"), endpoint.ErrClosed)
+	after := writer.Count()
 	require.Equal(t, own.Mappings, after.Mappings)
 	require.LessOrEqual(t, after.Files, own.Files)
 	writer.Kill()
 
-	list := watcher.models()
+	list := watcher.Models()
 	require.Len(t, list, 1)
 	require.EqualValues(t, 1, list[0].Current, "nothing was published")
-	proctest.Eventually(t, waitLimit, "the owner has what it had", func() bool {
-		now := o.count()
+	proctest.Eventually(t, fixture.WaitLimit, "the owner has what it had", func() bool {
+		now := o.Count()
 		return now.Files <= before.Files && now.Mappings <= before.Mappings
 	})
 }
@@ -94,15 +95,15 @@ func TestVersionWriterEnds(t *testing.T) {
 func TestVersionWriterCommit(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	dev := testDevice(t)
+	dev := fixture.Device(t)
 	specs := []module.NamedSpec{{Name: "w", DType: tensor.Float32, Shape: tensor.Shape{4}}}
 	ones, err := tensor.Full(dev, tensor.Float32, tensor.Shape{4}, 1)
 	require.NoError(t, err)
 	defer ones.Close()
 
 	t.Run("at a server", func(t *testing.T) {
-		s := serve(t, endpoint.ServerOptions{})
-		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev), OverSocket: true})
+		s := fixture.Serve(t, endpoint.ServerOptions{})
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: fixture.DriversOf(dev), OverSocket: true})
 		require.NoError(t, err)
 		defer c.Close()
 		w, err := s.NewVersion(ctx, "m", specs)
@@ -114,7 +115,7 @@ func TestVersionWriterCommit(t *testing.T) {
 		require.EqualValues(t, 1, version)
 		require.ErrorIs(t, x.CopyFrom(ones), os.ErrClosed)
 		require.NoError(t, w.Abort(), "does nothing any more")
-		require.Equal(t, "made here", listOf(s)[0].Versions[0].Source)
+		require.Equal(t, "made here", fixture.ListOf(s)[0].Versions[0].Source)
 		h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
 		require.NoError(t, err)
 		defer h.Close()
@@ -138,9 +139,9 @@ func TestVersionWriterCommit(t *testing.T) {
 	})
 
 	t.Run("without an owner", func(t *testing.T) {
-		hostOnly(t, "no other memory can be sealed")
-		o, socket := owner(t)
-		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: driversOf(dev), Logger: discard()})
+		fixture.HostOnly(t, "no other memory can be sealed")
+		o, socket := fixture.Owner(t)
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: fixture.DriversOf(dev), Logger: fixture.Discard()})
 		require.NoError(t, err)
 		defer c.Close()
 		w, err := c.NewVersion(ctx, "m", specs)
@@ -151,8 +152,8 @@ func TestVersionWriterCommit(t *testing.T) {
 		require.Error(t, err)
 		x, _ := w.StateDict().Get("w")
 		require.ErrorIs(t, x.CopyFrom(ones), driver.ErrReadOnly, "it was sealed before it was offered")
-		again := start(t)
-		again.serve(socket)
+		again := fixture.Start(t)
+		again.Serve(socket)
 		version, err := w.Commit(ctx, endpoint.PublishOptions{})
 		require.NoError(t, err)
 		require.EqualValues(t, 1, version)
@@ -169,7 +170,7 @@ func soon(t *testing.T) context.Context {
 func TestVersionWriterErrors(t *testing.T) {
 	ctx := context.Background()
 	drivertest.Leaks(t)
-	s := serve(t, endpoint.ServerOptions{})
+	s := fixture.Serve(t, endpoint.ServerOptions{})
 	bare, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
 	require.NoError(t, err)
 	defer bare.Close()
@@ -182,7 +183,7 @@ func TestVersionWriterErrors(t *testing.T) {
 	require.ErrorIs(t, err, module.ErrDuplicateName)
 	_, err = s.NewVersion(ctx, "m", []module.NamedSpec{{Name: "w", DType: tensor.Float32, Shape: tensor.Shape{-1}}})
 	require.ErrorIs(t, err, tensor.ErrShape)
-	nobody, err := endpoint.NewClient(endpoint.ClientOptions{Socket: filepath.Join(t.TempDir(), "no.sock"), Devices: driversOf(testDevice(t)), Logger: discard()})
+	nobody, err := endpoint.NewClient(endpoint.ClientOptions{Socket: filepath.Join(t.TempDir(), "no.sock"), Devices: fixture.DriversOf(fixture.Device(t)), Logger: fixture.Discard()})
 	require.NoError(t, err)
 	defer nobody.Close()
 	_, err = nobody.NewVersion(soon(t), "m", specs)
@@ -191,9 +192,9 @@ func TestVersionWriterErrors(t *testing.T) {
 
 func TestClientAcquireCompatibility(t *testing.T) {
 	ctx := context.Background()
-	dev := testDevice(t)
-	s := serve(t, endpoint.ServerOptions{})
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev), OverSocket: true})
+	dev := fixture.Device(t)
+	s := fixture.Serve(t, endpoint.ServerOptions{})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: fixture.DriversOf(dev), OverSocket: true})
 	require.NoError(t, err)
 	defer c.Close()
 	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 2, Bytes: 1 << 12})
@@ -204,7 +205,7 @@ func TestClientAcquireCompatibility(t *testing.T) {
 	require.NoError(t, module.AddDigests(ctx, sd, 0))
 	whole, err := module.StateDictDigest(ctx, sd, 0)
 	require.NoError(t, err)
-	publishOn(t, s, "m", sd)
+	fixture.PublishOn(t, s, "m", sd)
 
 	drivertest.Leaks(t)
 	_, err = c.Acquire(ctx, "m", endpoint.AcquireOptions{Compatibility: "columns/2"})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -75,10 +76,10 @@ var wholeLife = []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning,
 
 func TestTaskWatchStates(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := calling(t)
+	c, _, _ := fixture.Calling(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	early, err := c.Submit(ctx, "model task", modelIn{Size: 1})
+	early, err := c.Submit(ctx, "model task", fixture.ModelIn{Size: 1})
 	require.NoError(t, err)
 	_, err = early.Wait(ctx)
 	require.NoError(t, err)
@@ -86,28 +87,28 @@ func TestTaskWatchStates(t *testing.T) {
 	mine := watchTasks(ctx, c, endpoint.TaskFilter{Mine: true})
 	steps := watchTasks(ctx, c, endpoint.TaskFilter{Endpoint: "steps"})
 	ended := watchTasks(ctx, c, endpoint.TaskFilter{Endpoint: "gated task", States: []endpoint.TaskState{endpoint.TaskCancelled}})
-	proctest.Eventually(t, waitLimit, "the watches have begun", func() bool { return all.count(endpoint.TaskListed)+mine.count(endpoint.TaskListed) == 2 })
+	proctest.Eventually(t, fixture.WaitLimit, "the watches have begun", func() bool { return all.count(endpoint.TaskListed)+mine.count(endpoint.TaskListed) == 2 })
 
-	other := client(t, c.Socket())
+	other := fixture.Client(t, c.Socket())
 	want := map[string][]endpoint.TaskState{}
 	for range 50 {
-		want[other.submit("model task", 3)] = wholeLife
+		want[other.Submit("model task", 3)] = wholeLife
 	}
-	progress, err := c.Submit(ctx, "steps", gateIn{Gate: "steps", N: 500})
+	progress, err := c.Submit(ctx, "steps", fixture.GateIn{Gate: "steps", N: 500})
 	require.NoError(t, err)
-	stopped, err := c.Submit(ctx, "gated task", gateIn{Gate: "never"})
+	stopped, err := c.Submit(ctx, "gated task", fixture.GateIn{Gate: "never"})
 	require.NoError(t, err)
-	proctest.Eventually(t, waitLimit, "it runs", func() bool { return slices.Contains(all.states()[stopped.ID], endpoint.TaskRunning) })
+	proctest.Eventually(t, fixture.WaitLimit, "it runs", func() bool { return slices.Contains(all.states()[stopped.ID], endpoint.TaskRunning) })
 	_, err = stopped.Cancel(ctx)
 	require.NoError(t, err)
-	open(t, c, "steps")
+	fixture.Open(t, c, "steps")
 	want[progress.ID] = wholeLife
 	want[stopped.ID] = []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning, endpoint.TaskCancelled}
 	want[early.ID] = []endpoint.TaskState{endpoint.TaskCompleted}
-	proctest.Eventually(t, waitLimit, "all was told", func() bool { return maps.EqualFunc(want, all.states(), slices.Equal) })
+	proctest.Eventually(t, fixture.WaitLimit, "all was told", func() bool { return maps.EqualFunc(want, all.states(), slices.Equal) })
 	require.Equal(t, 1, all.count(endpoint.TaskListed))
 	require.Zero(t, all.count(endpoint.TasksMissed))
-	proctest.Eventually(t, waitLimit, "each watch heard what it asked for", func() bool {
+	proctest.Eventually(t, fixture.WaitLimit, "each watch heard what it asked for", func() bool {
 		return len(mine.states()) == 3 && len(steps.states()[progress.ID]) == 3 && len(ended.states()[stopped.ID]) == 1
 	})
 	require.Len(t, steps.states(), 1)
@@ -137,7 +138,7 @@ func TestTaskWatchDroppedTasks(t *testing.T) {
 	stays := make(chan struct{})
 	require.NoError(t, endpoint.Register(r, "stay", func(context.Context, int) (int, error) { <-stays; return 0, nil }, endpoint.NoCache()))
 	require.NoError(t, endpoint.Register(r, "number", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.NoCache()))
-	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Retain: -1}})
+	s := fixture.Serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Retain: -1}})
 	defer close(stays)
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
@@ -173,12 +174,12 @@ func TestTaskWatchDroppedTasks(t *testing.T) {
 
 func TestTaskWatchEnds(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := calling(t)
+	c, _, o := fixture.Calling(t)
 	ctx := context.Background()
 	log := watchTasks(ctx, c, endpoint.TaskFilter{})
-	info, err := c.Submit(ctx, "gated task", gateIn{Gate: "never"})
+	info, err := c.Submit(ctx, "gated task", fixture.GateIn{Gate: "never"})
 	require.NoError(t, err)
-	proctest.Eventually(t, waitLimit, "the watch goes on", func() bool { return len(log.states()[info.ID]) > 0 })
+	proctest.Eventually(t, fixture.WaitLimit, "the watch goes on", func() bool { return len(log.states()[info.ID]) > 0 })
 	o.Kill()
 	<-log.ended
 	require.ErrorIs(t, log.err, endpoint.ErrUnavailable)
@@ -187,12 +188,12 @@ func TestTaskWatchEnds(t *testing.T) {
 // A loop that ends leaves nothing at the owner, and the number of watches is limited.
 func TestTaskWatchLimit(t *testing.T) {
 	t.Parallel()
-	s := serve(t, endpoint.ServerOptions{Registry: numbers(t), Limits: endpoint.Limits{Subscriptions: 1024}})
+	s := fixture.Serve(t, endpoint.ServerOptions{Registry: fixture.Numbers(t), Limits: endpoint.Limits{Subscriptions: 1024}})
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
 	require.NoError(t, err)
 	defer c.Close()
-	info, err := c.Submit(ctx, "number", modelIn{})
+	info, err := c.Submit(ctx, "number", fixture.ModelIn{})
 	require.NoError(t, err)
 	for range 5 {
 		for e, err := range c.WatchTasks(ctx, endpoint.TaskFilter{}) {
@@ -226,7 +227,7 @@ func TestTaskWatchMissed(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(r, "number", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.AsTask(), endpoint.NoCache()))
-	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 5000, Retain: 20}})
+	s := fixture.Serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 5000, Retain: 20}})
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
 	require.NoError(t, err)
@@ -269,12 +270,12 @@ func TestTaskWatchMissed(t *testing.T) {
 	require.LessOrEqual(t, after, 100, "the tasks that there are, and what happened since")
 
 	// A reader that does not read at all does not delay others.
-	p := politePeer(t, s.Socket())
-	frame, err := p.send(message.OpTaskWatch, message.WatchTasks{})
+	p := fixture.PolitePeer(t, s.Socket())
+	frame, err := p.Send(message.OpTaskWatch, message.WatchTasks{})
 	require.NoError(t, err)
 	require.Equal(t, wire.KindResponse, frame.Kind, fmt.Sprint(frame.Kind))
 	for range 1000 {
 		run()
 	}
-	p.conn.Close()
+	p.Conn.Close()
 }

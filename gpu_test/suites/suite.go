@@ -28,10 +28,20 @@ type suite struct {
 // standIn is the path of the stand-in for the driver in the archive.
 const standIn = "fake/libcuda.so.1"
 
+// onDevice has tests of endpoint use the memory of the first GPU.
+var onDevice = []string{"ENDPOINT_TEST_DEVICE=cuda:0"}
+
 // suites are the suites in the order in which they run. The last one needs no GPU.
 var suites = []suite{
 	{name: "gpu_test", folder: ".", about: "devices, kernels, typed calls, sharing between processes, and the facts"},
-	{name: "endpoint", folder: "endpoint", env: []string{"ENDPOINT_TEST_DEVICE=cuda:0"}, about: "server and clients with memory of the GPU"},
+	{name: "endpoint", folder: "endpoint", env: onDevice, about: "server and clients with memory of the GPU"},
+	{name: "node", folder: "endpoint/node", env: onDevice, about: "nodes with memory of the GPU"},
+	{name: "session", folder: "endpoint/internal/session", env: onDevice, about: "connections, with memory of the GPU"},
+	{name: "client", folder: "endpoint/internal/client", env: onDevice, about: "leases and references to memory of the GPU"},
+	{name: "engine", folder: "endpoint/internal/engine", env: onDevice, about: "calls and tasks with memory of the GPU"},
+	{name: "transfer", folder: "endpoint/internal/transfer", env: onDevice, about: "export, import and reuse of memory of the GPU"},
+	{name: "offering", folder: "endpoint/internal/offering", env: onDevice, about: "functions of workers with memory of the GPU"},
+	{name: "server", folder: "endpoint/internal/server", env: onDevice, about: "operations on memory of the GPU"},
 	{name: "cu", folder: "driver/cuda/cu", env: []string{"CU_TEST_LIBRARIES={}/driver/cuda/cu/libraries"}, about: "calls into C on this processor"},
 }
 

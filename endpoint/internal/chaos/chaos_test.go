@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package chaos
 
 import (
 	"bytes"
@@ -19,13 +19,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
-
-func TestMain(m *testing.M) {
-	if os.Getenv(roleEnv) != "" {
-		os.Exit(childMain())
-	}
-	os.Exit(m.Run())
-}
 
 // needsHost skips the test if the system cannot share host memory.
 func needsHost(t *testing.T) {

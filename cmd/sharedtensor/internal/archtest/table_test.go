@@ -27,6 +27,9 @@ const (
 	yaml        = "go.yaml.in/yaml/v3"
 )
 
+// fixture is what the tests of the whole product share.
+const fixture = "endpoint/internal/fixture"
+
 // everything, in Row.Ours, allows all packages of the module.
 const everything = "..."
 
@@ -43,6 +46,7 @@ type Row struct {
 // Table lists the packages from the lowest floor to the highest. A package may import what its row names. Internal
 // packages share the row of their parent unless they have a separate row, and their parent may import them. Test files
 // may also import testify, x/sys, the package under test and those in its folders, every lower floor, and testDevices.
+// External test packages below endpoint test the whole product: their lower floors are those up to fixture.
 var Table = []Row{
 	{Package: "driver"},
 	{Package: "driver/internal/reaper"},
@@ -131,6 +135,14 @@ var Table = []Row{
 	},
 	{Package: "endpoint/intercept", Ours: []string{"endpoint"}},
 	{Package: "endpoint/node", Ours: []string{"driver", "endpoint", "endpoint/internal/status", "endpoint/internal/transport"}},
+	{
+		Package: fixture,
+		Ours: []string{
+			"driver", "driver/host", "driver/cuda", "driver/cuda/cudatest", "driver/drivertest", "tensor", "module", "wire", "wire/message", "task", "endpoint",
+			"endpoint/node", "endpoint/internal/proctest", "endpoint/internal/transport",
+		},
+		Theirs: []string{testify, xsys},
+	},
 	{Package: "endpoint/endpointtest", Ours: []string{"endpoint", "driver", "driver/host", "driver/drivertest"}},
 	{
 		Package: "endpoint/keeper", Ours: []string{"wire", "wire/message", "endpoint", "endpoint/internal/status", "endpoint/internal/transport"},

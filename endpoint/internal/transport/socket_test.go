@@ -1,0 +1,267 @@
+package transport_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
+)
+
+func TestSocketPath(t *testing.T) {
+	t.Setenv("SHARED_TENSOR_BASE_PATH", "/run/x/base")
+	t.Setenv("XDG_RUNTIME_DIR", "/run/user/7")
+	path, err := endpoint.SocketPath("", 2)
+	require.NoError(t, err)
+	require.Equal(t, "/run/x/base-2.sock", path)
+	path, err = endpoint.SocketPath("/explicit", 0)
+	require.NoError(t, err)
+	require.Equal(t, "/explicit-0.sock", path, "an explicit base goes before the environment")
+
+	t.Setenv("SHARED_TENSOR_BASE_PATH", "")
+	path, err = endpoint.SocketPath("", 0)
+	require.NoError(t, err)
+	require.Equal(t, "/run/user/7/shared-tensor-0.sock", path)
+
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	path, err = endpoint.SocketPath("", 0)
+	require.NoError(t, err)
+	require.Regexp(t, `/shared-tensor-\d+/shared-tensor-0\.sock$`, path)
+
+	for _, base := range []string{"@abstract", "/" + strings.Repeat("x", 120)} {
+		_, err = endpoint.SocketPath(base, 0)
+		require.ErrorIs(t, err, endpoint.ErrInvalid)
+	}
+	_, err = endpoint.SocketPath("", -1)
+	require.ErrorIs(t, err, endpoint.ErrInvalid)
+}
+
+func TestSocketPermissions(t *testing.T) {
+	t.Parallel()
+	_, socket := fixture.Owner(t)
+	info, err := os.Stat(socket)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
+
+func TestSocketSecondOwner(t *testing.T) {
+	t.Parallel()
+	o, socket := fixture.Owner(t)
+	o.Publish(fixture.Model{Name: "m", Seed: 1})
+	c := fixture.Client(t, socket)
+	second := fixture.Start(t)
+	err := second.ServeError(socket)
+	require.ErrorIs(t, err, endpoint.ErrInUse)
+	require.ErrorContains(t, err, "process ", "the error says who serves")
+	c.Ping()
+	fixture.Client(t, socket).Acquire(fixture.Acquisition{Name: "m", Key: "h"})
+
+	// Of many that start at once, one serves.
+	o.Shutdown(fixture.WaitLimit)
+	results := make(chan error)
+	for range 6 {
+		p := fixture.Start(t)
+		go func() { results <- fixture.Attempt(p, fixture.ServeOp, fixture.Service{Socket: socket}) }()
+	}
+	served := 0
+	for range 6 {
+		if err := <-results; err == nil {
+			served++
+		} else {
+			require.ErrorIs(t, err, endpoint.ErrInUse)
+		}
+	}
+	require.Equal(t, 1, served)
+}
+
+func TestSocketListenerWithoutLock(t *testing.T) {
+	t.Parallel()
+	socket := proctest.SocketPath(t)
+	l, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
+	require.ErrorIs(t, err, endpoint.ErrInUse)
+	require.FileExists(t, socket)
+}
+
+func TestSocketStale(t *testing.T) {
+	t.Parallel()
+	o, socket := fixture.Owner(t)
+	o.Kill()
+	require.FileExists(t, socket)
+	o2 := fixture.Start(t)
+	o2.Serve(socket)
+	fixture.Client(t, socket).Ping()
+	o2.Shutdown(fixture.WaitLimit)
+	require.NoFileExists(t, socket)
+}
+
+func TestSocketRemovesItsOwn(t *testing.T) {
+	t.Parallel()
+	o, socket := fixture.Owner(t)
+	require.NoError(t, os.Remove(socket))
+	l, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	defer l.Close()
+	o.Shutdown(fixture.WaitLimit)
+	require.FileExists(t, socket)
+}
+
+func TestSocketRefused(t *testing.T) {
+	drivertest.Leaks(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file.sock")
+	require.NoError(t, os.WriteFile(file, []byte("mine"), 0o600))
+	open := filepath.Join(dir, "open")
+	require.NoError(t, os.Mkdir(open, 0o700))
+	require.NoError(t, os.Chmod(open, 0o777))
+	for _, c := range []struct {
+		name, path string
+		is         error
+		says       string
+	}{
+		{"a file", file, endpoint.ErrInvalid, "not a socket"},
+		{"a directory that others may write", filepath.Join(open, "s.sock"), endpoint.ErrPermission, "chmod go-w"},
+		{"no directory", filepath.Join(dir, "a", "b", "s.sock"), os.ErrNotExist, "socket directory"},
+		{"an abstract name", "@x", endpoint.ErrInvalid, "abstract"},
+		{"a long path", filepath.Join(dir, strings.Repeat("x", 120)), endpoint.ErrInvalid, "at most 107"},
+	} {
+		_, err := endpoint.NewServer(endpoint.ServerOptions{Socket: c.path})
+		require.ErrorIs(t, err, c.is, c.name)
+		require.ErrorContains(t, err, c.says, c.name)
+	}
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "mine", string(content))
+}
+
+func TestSocketDirectory(t *testing.T) {
+	drivertest.Leaks(t)
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	t.Setenv("SHARED_TENSOR_BASE_PATH", "")
+	try := func(socket string) error {
+		s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
+		if err == nil {
+			require.NoError(t, s.Close())
+		}
+		return err
+	}
+	require.NoError(t, try(""))
+	path, err := endpoint.SocketPath("", 0)
+	require.NoError(t, err)
+	private := filepath.Dir(path)
+	info, err := os.Lstat(private)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+
+	require.NoError(t, os.Chmod(private, 0o755))
+	require.ErrorIs(t, try(""), endpoint.ErrPermission, "it is ours alone")
+	require.ErrorContains(t, try(""), "chmod 700")
+	chosen := filepath.Join(temp, "chosen")
+	require.NoError(t, os.Mkdir(chosen, 0o755))
+	require.NoError(t, try(filepath.Join(chosen, "s.sock")), "others may see a socket where the user wants it")
+
+	// A link may point elsewhere at any time.
+	link := filepath.Join(temp, "link")
+	require.NoError(t, os.Symlink(chosen, link))
+	require.NoError(t, try(filepath.Join(link, "s.sock")))
+	require.NoError(t, os.RemoveAll(private))
+	require.NoError(t, os.Mkdir(filepath.Join(temp, "own"), 0o700))
+	require.NoError(t, os.Symlink(filepath.Join(temp, "own"), private))
+	require.NoError(t, try(""))
+	fixture.NeedsRoot(t)
+	for _, l := range []string{link, private} {
+		require.NoError(t, os.Lchown(l, 65534, 65534))
+		err := try(filepath.Join(l, "s.sock"))
+		require.ErrorIs(t, err, endpoint.ErrPermission)
+		require.ErrorContains(t, err, "uid 65534")
+	}
+}
+
+func TestSocketOtherUser(t *testing.T) {
+	t.Parallel()
+	fixture.NeedsRoot(t)
+	fixture.HostOnly(t, "the other user cannot read the stand-in for the driver")
+	o, socket := fixture.Owner(t)
+	nobody := fixture.AsUser(t, 65534)
+	stranger := fixture.Start(t, nobody)
+	require.ErrorIs(t, stranger.DialError(fixture.Dialing{Socket: socket}), endpoint.ErrPermission)
+
+	// If the directory is open to others, both sides still verify the peer's uid.
+	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o755))
+	require.NoError(t, os.Chmod(socket, 0o666))
+	require.ErrorIs(t, stranger.DialError(fixture.Dialing{Socket: socket}), endpoint.ErrPermission)
+	squat := filepath.Join(fixture.CopyDir(t), "squat.sock")
+	stranger.Serve(squat)
+	err := fixture.Start(t).DialError(fixture.Dialing{Socket: squat})
+	require.ErrorIs(t, err, endpoint.ErrPermission)
+	require.ErrorContains(t, err, "uid 65534")
+	o.Models()
+}
+
+// Processes of two users, of which the owner and the client of one allow each other.
+func TestSocketAllowUIDs(t *testing.T) {
+	t.Parallel()
+	fixture.NeedsRoot(t)
+	fixture.HostOnly(t, "the other user cannot read the stand-in for the driver")
+	const guest, stranger = 65534, 65533
+	socket := proctest.SocketPath(t)
+	o := fixture.Start(t)
+	o.ServeWith(fixture.Service{Socket: socket, UIDs: []uint32{guest}})
+	o.Publish(fixture.Model{Name: "m", Seed: 1})
+	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o711)) // the user opens the directory; the server sets the socket's mode
+	as := func(uid uint32) *fixture.Child { return fixture.Start(t, fixture.AsUser(t, uid)) }
+	g := as(guest)
+	require.ErrorIs(t, g.DialError(fixture.Dialing{Socket: socket}), endpoint.ErrPermission, "it has to allow the owner too")
+	g.DialWith(fixture.Dialing{Socket: socket, UIDs: []uint32{0}})
+	g.Acquire(fixture.Acquisition{Name: "m", Key: "h"})
+	g.Check("h", fixture.Model{Seed: 1})
+	g.Publish(fixture.Model{Name: "n", Seed: 2})
+	holders := o.Models()[0].Versions[0].Holders
+	require.Len(t, holders, 1)
+	require.EqualValues(t, guest, holders[0].UID)
+	err := as(stranger).DialError(fixture.Dialing{Socket: socket, UIDs: []uint32{0}})
+	require.ErrorIs(t, err, endpoint.ErrPermission)
+	require.ErrorContains(t, err, "uid 65533")
+}
+
+// An owner that shuts down in order leaves no lock file, and two owners never hold the lock at once.
+func TestSocketLockFile(t *testing.T) {
+	t.Parallel()
+	dev := fixture.Device(t)
+	socket := proctest.SocketPath(t)
+	var serving, most atomic.Int32
+	var owners sync.WaitGroup
+	for range 8 {
+		owners.Go(func() {
+			for range 40 {
+				s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Logger: fixture.Discard()})
+				if err != nil {
+					assert.ErrorIs(t, err, endpoint.ErrInUse)
+					continue
+				}
+				most.Store(max(most.Load(), serving.Add(1)))
+				serving.Add(-1)
+				assert.NoError(t, s.Close())
+			}
+		})
+	}
+	owners.Wait()
+	require.EqualValues(t, 1, most.Load())
+	require.NoFileExists(t, socket)
+	require.NoFileExists(t, socket+".lock")
+}
