@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// A version is published at once. Its owner then computes its digests, for readers that verify what they get.
+// A version is published at once. Its owner then computes its digests, for readers that verify them.
 func ExampleClient_Digests() {
 	ctx := context.Background()
 	dev, socket := exampleDevice()

@@ -211,7 +211,7 @@ func TestFollowerValidate(t *testing.T) {
 	}
 }
 
-// An owner is killed: the version stays in use, and what its successor publishes is used, whatever its number.
+// An owner is killed. The version stays in use until its successor publishes one, with any number.
 func TestFollowerReconnects(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := fixture.Owner(t)

@@ -94,7 +94,7 @@ func TestLeakGuardRef(t *testing.T) {
 	})
 	_ = x
 
-	// A closed reference causes no warning, whatever else became unreachable.
+	// A closed reference causes no warning.
 	require.NoError(t, kept.Err())
 	require.NoError(t, kept.Close())
 	proctest.Eventually(t, fixture.WaitLimit, "both warnings", func() bool { return strings.Count(log.String(), "not closed") == 2 })

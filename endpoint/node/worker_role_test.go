@@ -32,7 +32,7 @@ type nestIn struct {
 	OverSocket   bool
 }
 
-// nodeOptions describe how a node is opened. Empty fields are those of the child's environment.
+// nodeOptions describe how a node is opened. Empty fields are taken from the child's environment.
 type nodeOptions struct {
 	Mode, Socket, BasePath string
 	Device                 int
@@ -80,12 +80,12 @@ func closeNode(c *fixture.Child) {
 	closeNodeOp.Must(c.Process, fixture.None{})
 }
 
-// shareOp makes the functions of the child's program those of its node.
+// shareOp shares the functions of the child's program.
 var shareOp = fixture.NewOp("share", func(w *fixture.Worker, _ context.Context, _ fixture.None) (fixture.None, error) {
 	return fixture.None{}, shareOf(w)
 })
 
-// share makes the functions of the child's program those of its node.
+// share shares the functions of the child's program.
 func share(c *fixture.Child) {
 	c.T.Helper()
 	shareOp.Must(c.Process, fixture.None{})
@@ -216,7 +216,7 @@ func dialDefaultError(c *fixture.Child) error {
 	return fixture.Failure(c, dialDefaultOp, fixture.None{})
 }
 
-// shareOf makes the functions of the child's program those of its node.
+// shareOf shares the functions of the child's program on its node.
 func shareOf(w *fixture.Worker) (err error) {
 	r := &thisNode
 	r.twice, err = nodepkg.Share(r.node, "twice", func(_ context.Context, in fixture.ScaleIn) (*tensor.Tensor, error) {
