@@ -85,7 +85,7 @@ func TestClientOptionsRefused(t *testing.T) {
 }
 
 func TestClientAcquireWait(t *testing.T) {
-	ctx, s, _ := fixture.Shared(t, endpoint.ServerOptions{})
+	ctx, s, _ := fixture.ServerAndClient(t, endpoint.ServerOptions{})
 	dev := fixture.Device(t)
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: fixture.DriversOf(dev)})
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 // The owner passes digests on without checking them, and drops them unless every tensor has one.
 func TestClientAcquirePublishedDigests(t *testing.T) {
 	drivertest.Leaks(t)
-	c, dev, _ := fixture.Calling(t)
+	c, dev, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	own := module.NewStateDict()
 	for _, name := range []string{"a", "b"} {
@@ -38,7 +38,7 @@ func TestClientAcquirePublishedDigests(t *testing.T) {
 	_, err = c.Publish(ctx, "part", part, endpoint.PublishOptions{})
 	require.NoError(t, err)
 
-	reader := fixture.Another(t, c, dev)
+	reader := fixture.AnotherClient(t, c, dev)
 	h, err := reader.Acquire(ctx, "claimed", endpoint.AcquireOptions{})
 	require.NoError(t, err)
 	defer h.Close()

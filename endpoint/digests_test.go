@@ -21,7 +21,7 @@ import (
 )
 
 // digestOwner returns an owner in this process and a client over its socket. It has begun to compute the digests of a
-// model "other", which are held, and so are those of all later versions.
+// model "other", which are held. Digests of all later versions are held too.
 func digestOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driver.Device, release func()) {
 	t.Helper()
 	s, c, dev, begun, release := heldOwner(t)

@@ -21,7 +21,7 @@ import (
 
 func TestNodeShareStub(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	n, err := endpoint.Stub[struct{ N int }, int](c, "double")(ctx, struct{ N int }{21})
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestWatchBeginsTooLate(t *testing.T) {
 // A new reference updates an object's last access time.
 func TestObjectAccessTime(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	hold := func() *endpoint.Ref[*tensor.Tensor] {
 		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", fixture.ModelIn{Size: 4})

@@ -76,7 +76,7 @@ var wholeLife = []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning,
 
 func TestTaskWatchStates(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	early, err := c.Submit(ctx, "model task", fixture.ModelIn{Size: 1})
@@ -101,7 +101,7 @@ func TestTaskWatchStates(t *testing.T) {
 	proctest.Eventually(t, fixture.WaitLimit, "it runs", func() bool { return slices.Contains(all.states()[stopped.ID], endpoint.TaskRunning) })
 	_, err = stopped.Cancel(ctx)
 	require.NoError(t, err)
-	fixture.Open(t, c, "steps")
+	fixture.OpenGate(t, c, "steps")
 	want[progress.ID] = wholeLife
 	want[stopped.ID] = []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning, endpoint.TaskCancelled}
 	want[early.ID] = []endpoint.TaskState{endpoint.TaskCompleted}
@@ -174,7 +174,7 @@ func TestTaskWatchDroppedTasks(t *testing.T) {
 
 func TestTaskWatchEnds(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	log := watchTasks(ctx, c, endpoint.TaskFilter{})
 	info, err := c.Submit(ctx, "gated task", fixture.GateIn{Gate: "never"})

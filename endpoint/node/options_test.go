@@ -53,7 +53,7 @@ func TestLogValues(t *testing.T) {
 // Misspelt options and arguments are errors.
 func TestOptionsMisspelt(t *testing.T) {
 	t.Parallel()
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	err := c.Call(ctx, "model", map[string]any{"size": 4, "lable": "x"}, nil)
 	require.ErrorIs(t, err, message.CodeSerialization)
@@ -164,7 +164,7 @@ func TestNodeAutoRole(t *testing.T) {
 // The caller's deadline reaches the function.
 func TestCallDeadlineReachesFunction(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()

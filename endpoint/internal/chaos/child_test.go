@@ -36,7 +36,7 @@ type assignment struct {
 // keepRole is the argument of a keeper process, before the path of its socket. It has the environment of an owner.
 const keepRole = "keep"
 
-// kept means that the versions of all owners are those of one catalog.
+// kept means that all owners have the versions of one catalog.
 var kept bool
 
 // sameCatalog reports whether the versions of two servers have the same numbers.

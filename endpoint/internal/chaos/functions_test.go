@@ -23,7 +23,7 @@ type made struct {
 // offered is the prefix of the endpoints that workers offer.
 const offered = "offered-"
 
-// functions returns the endpoints that clients call. The names of those that workers offer begin with offered. Workers
+// functions returns the endpoints that clients call. Names of functions that workers offer begin with offered. Workers
 // cannot offer a cache key, so each call of theirs has a separate result.
 func functions(dev driver.Device, prefix string) (*endpoint.Registry, error) {
 	r := endpoint.NewRegistry()

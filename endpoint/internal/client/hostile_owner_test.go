@@ -120,7 +120,7 @@ func smuggle(e *fixture.OwnerEnd, b []byte, files ...*os.File) {
 // lend answers an acquire with a model damaged by spoil.
 func lend(spoil func(got *message.Acquired, file **os.File)) func(*fixture.OwnerEnd, uint64) {
 	return func(e *fixture.OwnerEnd, id uint64) {
-		in, file := fixture.Offer(e.T.(*testing.T), true)
+		in, file := fixture.Publication(e.T.(*testing.T), true)
 		got := message.Acquired{Lease: 7, Name: "m", Version: 1, Manifest: in.Manifest, Handles: in.Handles}
 		spoil(&got, &file)
 		body, err := message.MarshalPayload(got)
@@ -132,7 +132,7 @@ func lend(spoil func(got *message.Acquired, file **os.File)) func(*fixture.Owner
 // give answers a call with a tensor damaged by spoil.
 func give(spoil func(got *message.Returned)) func(*fixture.OwnerEnd, uint64) {
 	return func(e *fixture.OwnerEnd, id uint64) {
-		in, file := fixture.Offer(e.T.(*testing.T), true)
+		in, file := fixture.Publication(e.T.(*testing.T), true)
 		got := message.Returned{Handles: in.Handles}
 		// Tag 50001 of [handle 0, dtype 12, byte offset 0, shape [8], strides [1]].
 		got.Value = message.RawMessage{0xd9, 0xc3, 0x51, 0x85, 0x00, 0x0c, 0x00, 0x81, 0x08, 0x81, 0x01}
@@ -146,7 +146,7 @@ func give(spoil func(got *message.Returned)) func(*fixture.OwnerEnd, uint64) {
 func hostileAnswers(t *testing.T) []hostileAnswer {
 	protocol := endpoint.ErrProtocol
 	empty, none := []byte{0xa0}, []byte{0xff}
-	_, file := fixture.Offer(t, true)
+	_, file := fixture.Publication(t, true)
 	loose, err := os.CreateTemp("/dev/shm", "unsealed")
 	require.NoError(t, err)
 	t.Cleanup(func() { loose.Close(); os.Remove(loose.Name()) })
@@ -313,7 +313,7 @@ func TestHostileOwner(t *testing.T) {
 }
 
 func TestHostileOwnerHello(t *testing.T) {
-	_, file := fixture.Offer(t, true)
+	_, file := fixture.Publication(t, true)
 	for _, row := range []struct {
 		name string
 		say  func(e *fixture.OwnerEnd)
@@ -346,4 +346,23 @@ func TestHostileOwnerHello(t *testing.T) {
 			require.ErrorIs(t, <-dialled, row.is)
 		})
 	}
+}
+
+// next returns the next event of a watcher.
+func next(t testing.TB, w *endpoint.Watcher) endpoint.Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), fixture.WaitLimit)
+	defer cancel()
+	e, err := fixture.NextEvent(ctx, w)
+	require.NoError(t, err)
+	return e
+}
+
+// pings checks that the connection works.
+func pings(t testing.TB, c *endpoint.Client, end *fixture.OwnerEnd) {
+	t.Helper()
+	pinged := make(chan error, 1)
+	go func() { _, err := c.Ping(context.Background()); pinged <- err }()
+	end.SendFrame(wire.KindResponse, end.NextRequest(message.OpPing, nil), message.Pong{})
+	require.NoError(t, <-pinged)
 }

@@ -40,7 +40,7 @@ func staleFor[T any](t *testing.T, ref *endpoint.Ref[T], reason endpoint.StaleRe
 
 func TestRefDoneWhenDestroyed(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	other := fixture.Client(t, c.Socket())
 	id := other.Hold("model", "a", 4)
@@ -95,7 +95,7 @@ func TestRefDoneConcurrently(t *testing.T) {
 
 func TestRefStaleAfterServerReplaced(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model task", fixture.ModelIn{Size: 4})
 	require.NoError(t, err)
@@ -113,7 +113,7 @@ func TestRefStaleAfterServerReplaced(t *testing.T) {
 
 func TestRefStaleAfterServerLeft(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ref, err := endpoint.CallManaged[*tensor.Tensor](context.Background(), c, "model", fixture.ModelIn{Size: 4})
 	require.NoError(t, err)
 	defer ref.Close()
@@ -123,7 +123,7 @@ func TestRefStaleAfterServerLeft(t *testing.T) {
 
 func TestRefEndsWithClient(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ref, err := endpoint.CallManaged[*tensor.Tensor](context.Background(), c, "model", fixture.ModelIn{Size: 4})
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
@@ -248,7 +248,7 @@ func breakConnections(t *testing.T, socket string) {
 // An object has memory that another process holds too.
 func TestRefReconnectsWithMemory(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	other := fixture.Client(t, c.Socket())
 	id := other.Hold("model", "a", 8)
@@ -306,4 +306,16 @@ func TestLimitsObjects(t *testing.T) {
 	for range 5 {
 		require.NoError(t, c.Call(ctx, "object", 4, nil), "a call keeps no reference")
 	}
+}
+
+// destroyOp has an owner destroy an object by its id.
+var destroyOp = fixture.NewOp("destroy", func(w *fixture.Worker, ctx context.Context, id string) (fixture.None, error) {
+	_, err := w.Server.Destroy(ctx, id)
+	return fixture.None{}, err
+})
+
+// destroy has an owner destroy an object.
+func destroy(c *fixture.Child, id string) {
+	c.T.Helper()
+	destroyOp.Must(c.Process, id)
 }

@@ -25,7 +25,7 @@ func references(t *testing.T, through endpoint.Caller, id string) uint64 {
 // A caller that leaves before the answer releases the reference, once.
 func TestRefReleaseAbandoned(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	kept, err := endpoint.CallManaged[int](ctx, c, "number", fixture.ModelIn{Size: 7})
 	require.NoError(t, err)

@@ -39,7 +39,7 @@ func published(name string, version uint64) message.Event {
 	return message.Event{Kind: message.EventPublished, Name: name, Version: version}
 }
 
-// During a rolling restart the old owner has said goodbye and finishes a request, and the new one already runs.
+// During a rolling restart the old owner has sent goodbye and finishes a request, and the new one already runs.
 func TestServerHandoffWhileDraining(t *testing.T) {
 	drivertest.Leaks(t)
 	o := fixture.NewFakeOwner(t)
@@ -101,7 +101,7 @@ func TestClientCloseWhileServerDrains(t *testing.T) {
 	fresh.WaitEnd()
 }
 
-// Owners say goodbye one after another and answer earlier requests: callers notice nothing.
+// Owners send goodbye one after another and answer earlier requests. Calls succeed.
 func TestServerRollingRestart(t *testing.T) {
 	drivertest.Leaks(t)
 	const owners, callers, calls = 6, 8, 40

@@ -32,9 +32,9 @@ func overwrite(t testing.TB, x *tensor.Tensor, value float32) {
 
 func TestCacheKeyOfServerMemory(t *testing.T) {
 	drivertest.Leaks(t)
-	c, dev, o := fixture.Calling(t)
+	c, dev, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
-	other := fixture.Another(t, c, dev)
+	other := fixture.AnotherClient(t, c, dev)
 
 	t.Run("published", func(t *testing.T) {
 		before := o.Ran("sum")
@@ -112,7 +112,7 @@ func TestCallArgumentsLegacyIPC(t *testing.T) {
 // Memory of the owner that is still written is not part of a key.
 func TestCacheKeyOfOthersMemory(t *testing.T) {
 	drivertest.Leaks(t)
-	c, dev, _ := fixture.Calling(t)
+	c, dev, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	poke := func(value float32) { require.NoError(t, c.Call(ctx, "poke", value, nil)) }
 
@@ -150,7 +150,7 @@ func TestCacheKeyOfOthersMemory(t *testing.T) {
 // valid.
 func TestCacheKeyOfReadOnlyMemory(t *testing.T) {
 	drivertest.Leaks(t)
-	c, dev, o := fixture.Calling(t)
+	c, dev, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	o.Publish(fixture.Model{Name: "m", Tensors: 1})
 	h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
@@ -173,7 +173,7 @@ func TestCacheKeyOfReadOnlyMemory(t *testing.T) {
 // A client claims that its memory is memory lent by the owner. The function gets the owner's memory.
 func TestHostileMemoryNames(t *testing.T) {
 	drivertest.Leaks(t)
-	c, dev, o := fixture.Calling(t)
+	c, dev, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	lent, err := endpoint.Call[*tensor.Tensor](ctx, c, "plain model", fixture.ModelIn{Size: 4})
 	require.NoError(t, err)
@@ -200,7 +200,7 @@ func TestHostileMemoryNames(t *testing.T) {
 		return x
 	}
 	require.EqualValues(t, 16, fixture.SumOf(t, c, forged(name)))
-	require.EqualValues(t, 16, fixture.SumOf(t, fixture.Another(t, c, dev), lent))
+	require.EqualValues(t, 16, fixture.SumOf(t, fixture.AnotherClient(t, c, dev), lent))
 	for range 2 {
 		require.EqualValues(t, 400, fixture.SumOf(t, c, forged(name+"0")), "a name that the owner does not know is none")
 		require.EqualValues(t, 400, fixture.SumOf(t, c, forged("/another.sock"+name[strings.IndexByte(name, 0):])), "another owner's name is not repeated")
@@ -210,7 +210,7 @@ func TestHostileMemoryNames(t *testing.T) {
 
 func TestCacheKeyOfVersionedMemory(t *testing.T) {
 	drivertest.Leaks(t)
-	c, dev, o := fixture.Calling(t)
+	c, dev, o := fixture.ClientOfOwner(t)
 	x, err := fixture.Filled(dev, 4, 1)
 	require.NoError(t, err)
 	defer x.Close()
@@ -230,7 +230,7 @@ func TestCacheKeyOfVersionedMemory(t *testing.T) {
 	require.NoError(t, x.Zero())
 	runs(c, 0, 5, "a method of package tensor says so by itself")
 	runs(c, 0, 5, "the same bytes")
-	runs(fixture.Another(t, c, dev), 0, 6, "a client's word counts for its own session only")
+	runs(fixture.AnotherClient(t, c, dev), 0, 6, "a client's word counts for its own session only")
 }
 
 // Two processes have storages with equal numbers and versions but different bytes.

@@ -19,7 +19,7 @@ import (
 // A nil result is cached and can be invalidated.
 func TestCacheInvalidateNil(t *testing.T) {
 	t.Parallel()
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	there, err := c.InvalidateCall(ctx, "no model", nil)
 	require.NoError(t, err)
@@ -35,14 +35,14 @@ func TestCacheInvalidateNil(t *testing.T) {
 // A result that cannot be encoded is not cached.
 func TestCacheUnencodable(t *testing.T) {
 	t.Parallel()
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	for n := range uint64(3) {
 		require.Error(t, c.Call(ctx, "channel", nil, nil))
 		require.Equal(t, n+1, o.Ran("channel"), "the function runs again")
 	}
-	// Neither is a result that the peer could not decode, or that exceeds a frame.
-	c, o = fixture.CallingWith(t, fixture.Service{Frame: 2 << 20})
+	// The same holds for a result that the peer could not decode, or that exceeds a frame.
+	c, o = fixture.ClientOfOwnerWith(t, fixture.Service{Frame: 2 << 20})
 	for n := range uint64(2) {
 		require.ErrorContains(t, c.Call(ctx, "list", fixture.ModelIn{Size: 2 << 20}, nil), "max number of elements")
 		require.Equal(t, n+1, o.Ran("list"))
@@ -55,7 +55,7 @@ func TestCacheUnencodable(t *testing.T) {
 // A result that was invalidated during its run is not cached.
 func TestCacheInvalidateDuringRun(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	in := fixture.GateIn{Gate: "b13"}
 	results := make(chan uint64, 1)
@@ -67,7 +67,7 @@ func TestCacheInvalidateDuringRun(t *testing.T) {
 	n, err := c.InvalidateEndpoint(ctx, "build")
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	fixture.Open(t, c, "b13")
+	fixture.OpenGate(t, c, "b13")
 	require.EqualValues(t, 1, <-results, "who asked before gets what was begun before")
 	second, err := endpoint.Call[uint64](ctx, c, "build", in)
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestCacheInvalidateDuringRun(t *testing.T) {
 // A function that ends its goroutine fails the call, and the next call runs again.
 func TestCacheGoexit(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	for _, name := range []string{"exit", "exit uncached", "exit task", "panic"} {
 		for range 2 {
@@ -129,7 +129,7 @@ func TestCacheGoexitWaiters(t *testing.T) {
 			server, err := c.ServerInfo(ctx)
 			return err == nil && server.Stats.CacheMisses == uint64(i+1) && server.Stats.CacheJoins == uint64((i+1)*(2*each-1))
 		})
-		fixture.Open(t, c, name)
+		fixture.OpenGate(t, c, name)
 		for range 2 * each {
 			require.Contains(t, <-results, map[string]string{"exit at gate": "Goexit", "panic at gate": "at the gate"}[name])
 		}
@@ -180,7 +180,7 @@ func TestCacheManagedWaiters(t *testing.T) {
 
 func TestCacheSingleFlight(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	in := fixture.GateIn{Gate: "share", N: 9}
 	const callers = 16
@@ -195,7 +195,7 @@ func TestCacheSingleFlight(t *testing.T) {
 		server, err := c.ServerInfo(ctx)
 		return err == nil && server.Stats.CacheMisses+server.Stats.CacheJoins == callers
 	})
-	fixture.Open(t, c, "share")
+	fixture.OpenGate(t, c, "share")
 	for range callers {
 		require.Equal(t, 9, <-results)
 	}
@@ -204,7 +204,7 @@ func TestCacheSingleFlight(t *testing.T) {
 
 func TestCacheSingleFlightCancel(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	leaving, leave := context.WithCancel(ctx)
 	in := fixture.GateIn{Gate: "all", N: 3}
@@ -219,7 +219,7 @@ func TestCacheSingleFlightCancel(t *testing.T) {
 	})
 	leave()
 	require.ErrorIs(t, <-first, context.Canceled)
-	fixture.Open(t, c, "all")
+	fixture.OpenGate(t, c, "all")
 	require.NoError(t, <-second, "who started the run has left, the run goes on")
 	require.Zero(t, o.Ran("gated told to stop"))
 
@@ -234,7 +234,7 @@ func TestCacheSingleFlightCancel(t *testing.T) {
 // Concurrent submissions each get a task.
 func TestTaskSubmitConcurrently(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	const workers, each = 8, 25
 	var all sync.WaitGroup
@@ -266,7 +266,7 @@ func TestTaskSubmitConcurrently(t *testing.T) {
 // The cache key of a managed object ends with the object.
 func TestCacheKeyEndsWithObject(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	for n := range 10 {
 		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", fixture.ModelIn{Size: n + 1})
@@ -294,7 +294,7 @@ func TestCacheKeyEndsWithObject(t *testing.T) {
 
 func TestCacheInvalidateKeepsResultsInUse(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", fixture.ModelIn{Size: 6})
 	require.NoError(t, err)

@@ -47,7 +47,7 @@ func TestCacheOption(t *testing.T) {
 				runs++
 				return runs, nil
 			}, c.opts...))
-			ctx, _, client := fixture.Shared(t, endpoint.ServerOptions{Registry: r})
+			ctx, _, client := fixture.ServerAndClient(t, endpoint.ServerOptions{Registry: r})
 			// A managed object lives, and equal calls share it, while there is a reference.
 			first, err := endpoint.CallManaged[int](ctx, client, "count", 1)
 			if !errors.Is(err, endpoint.ErrInvalid) { // the result is managed
@@ -72,7 +72,7 @@ func TestTaskRunsPerSubmission(t *testing.T) {
 	runs := make(chan int, 8)
 	r := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(r, "count", func(_ context.Context, n int) (int, error) { runs <- n; return n, nil }, endpoint.AsTask()))
-	ctx, _, c := fixture.Shared(t, endpoint.ServerOptions{Registry: r})
+	ctx, _, c := fixture.ServerAndClient(t, endpoint.ServerOptions{Registry: r})
 	for range 3 {
 		task, err := c.Submit(ctx, "count", 1)
 		require.NoError(t, err)

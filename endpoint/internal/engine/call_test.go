@@ -15,7 +15,7 @@ import (
 
 func TestCall(t *testing.T) {
 	drivertest.Leaks(t)
-	c, dev, _ := fixture.Calling(t)
+	c, dev, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	n, err := endpoint.Call[int](ctx, c, "double", struct{ N int }{21})
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func TestCall(t *testing.T) {
 
 func TestCallContainersRoundTrip(t *testing.T) {
 	drivertest.Leaks(t)
-	c, dev, _ := fixture.Calling(t)
+	c, dev, _ := fixture.ClientOfOwner(t)
 	x, err := tensor.FromSlice(dev, tensor.Shape{3}, []float32{1, 2, 3})
 	require.NoError(t, err)
 	defer x.Close()
@@ -67,7 +67,7 @@ func TestCallContainersRoundTrip(t *testing.T) {
 
 func TestCallErrors(t *testing.T) {
 	t.Parallel()
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	require.ErrorIs(t, c.Call(ctx, "nothing", nil, nil), endpoint.ErrNoEndpoint)
 	require.ErrorIs(t, c.Call(ctx, "fail", nil, nil), driver.ErrOutOfMemory)
@@ -81,7 +81,7 @@ func TestCallErrors(t *testing.T) {
 
 func TestStream(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	next := float32(0)
 	for x, err := range endpoint.Stream[*tensor.Tensor](ctx, c, "count", struct{ To int }{100}) {
@@ -113,7 +113,7 @@ func TestStream(t *testing.T) {
 
 func TestCallSharesResult(t *testing.T) {
 	t.Parallel()
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	for _, n := range []int{2, 21, 2, 21, 2} {
 		got, err := endpoint.Call[int](context.Background(), c, "double", struct{ N int }{n})
 		require.NoError(t, err)

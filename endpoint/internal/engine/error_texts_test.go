@@ -66,7 +66,7 @@ func TestClosedTexts(t *testing.T) {
 
 func TestAcquireBadName(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	for _, wait := range []bool{false, true} {
 		_, err := c.Acquire(context.Background(), "", endpoint.AcquireOptions{Wait: wait})
 		require.ErrorIs(t, err, endpoint.ErrInvalid)

@@ -55,7 +55,7 @@ func classOf(t *testing.T, err error) (message.Code, string) {
 // this process.
 func paths(t *testing.T) map[string]endpoint.Caller {
 	t.Helper()
-	c, dev, _ := fixture.Calling(t)
+	c, dev, _ := fixture.ClientOfOwner(t)
 	here := func() *endpoint.Server {
 		return fixture.Serve(t, endpoint.ServerOptions{Registry: fixture.Registry(dev, &fixture.Counters{}), Logger: fixture.Discard()})
 	}
@@ -197,7 +197,7 @@ func TestErrorFitsSmallestFrame(t *testing.T) {
 func TestErrorOfUnmappableMemory(t *testing.T) {
 	t.Parallel()
 	fixture.HostOnly(t, "the device makes no difference to it")
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	none, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: c.Socket()})
 	require.NoError(t, err)
 	defer none.Close()
@@ -207,7 +207,7 @@ func TestErrorOfUnmappableMemory(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
-// Errors about very long texts are short: they neither end the connection nor hide other information.
+// Errors about very long texts are cut. The connection stays open, and other information remains.
 func TestErrorIsCut(t *testing.T) {
 	t.Parallel()
 	fixture.HostOnly(t, "the device makes no difference to it")

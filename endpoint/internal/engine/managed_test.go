@@ -46,7 +46,7 @@ func TestRefSharedByProcesses(t *testing.T) {
 		info, err := c.ServerInfo(ctx)
 		return err == nil && info.Stats.CacheMisses == 1 && info.Stats.CacheJoins == 2
 	})
-	fixture.Open(t, c, "model")
+	fixture.OpenGate(t, c, "model")
 	id := <-ids
 	require.NotEmpty(t, id)
 	for range 2 {
@@ -62,7 +62,7 @@ func TestRefSharedByProcesses(t *testing.T) {
 
 func TestRefCountsUnderLoad(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	first, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", fixture.ModelIn{Size: 4})
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestRefCountsUnderLoad(t *testing.T) {
 
 func TestRefUncached(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	hold := func() *endpoint.Ref[*tensor.Tensor] {
 		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "fresh model", fixture.ModelIn{Size: 4})
@@ -134,7 +134,7 @@ func TestRefUncached(t *testing.T) {
 
 func TestTaskSharesCachedObject(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	var refs []*endpoint.Ref[*tensor.Tensor]
 	for range 2 {

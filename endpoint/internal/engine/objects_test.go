@@ -23,7 +23,7 @@ import (
 func TestObjectHolders(t *testing.T) {
 	drivertest.Leaks(t)
 	before := time.Now()
-	c, dev, _ := fixture.Calling(t)
+	c, dev, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	list, err := c.Objects(ctx)
 	require.NoError(t, err)
@@ -147,7 +147,7 @@ func TestObjectHoldersAreBounded(t *testing.T) {
 
 func TestObjectDestroy(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	other := fixture.Client(t, c.Socket())
 	id := other.Hold("number", "a", 4)

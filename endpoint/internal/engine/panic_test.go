@@ -126,7 +126,7 @@ func panickyRegistry(t *testing.T, dev driver.Device) *endpoint.Registry {
 	return r
 }
 
-// Types that panic while a peer's data is encoded or decoded end neither the owner nor the connection.
+// The owner and the connection survive types that panic while a peer's data is encoded or decoded.
 func TestCallPanicOfValues(t *testing.T) {
 	fixture.HostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)

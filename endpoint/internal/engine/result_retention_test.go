@@ -19,7 +19,7 @@ import (
 // A task does not keep a result that was fetched and released.
 func TestTaskKeepsNoFetchedResult(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	before := o.Count()
 	for range 3 {
@@ -50,7 +50,7 @@ func TestTaskKeepsNoFetchedResult(t *testing.T) {
 
 func TestTaskResultBytes(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
-	ctx, s, c := fixture.Shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Bytes: 2500}})
+	ctx, s, c := fixture.ServerAndClient(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Bytes: 2500}})
 	register(t, r, "bytes", func(_ context.Context, n int) ([]byte, error) { return make([]byte, n), nil }, endpoint.NoCache(), endpoint.AsTask())
 	submit := func(n int) string {
 		job, err := c.Submit(ctx, "bytes", n)
@@ -78,7 +78,7 @@ func TestTaskResultBytes(t *testing.T) {
 // roomFor returns a server whose cache has room for one result of the endpoint "object", whose runs are counted.
 func roomFor(t *testing.T, results endpoint.ResultOptions, opts ...endpoint.Option) (context.Context, *endpoint.Server, *endpoint.Client, *fixture.Counters) {
 	r := endpoint.NewRegistry(endpoint.Cached())
-	ctx, s, c := fixture.Shared(t, endpoint.ServerOptions{Registry: r, Results: results})
+	ctx, s, c := fixture.ServerAndClient(t, endpoint.ServerOptions{Registry: r, Results: results})
 	counts := new(fixture.Counters)
 	register(t, r, "object", func(_ context.Context, in fixture.ModelIn) ([]byte, error) {
 		counts.Add(in.Label)

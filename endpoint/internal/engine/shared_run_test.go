@@ -33,7 +33,7 @@ func TestTaskYieldsWorkerWhileWaiting(t *testing.T) {
 			for _, inProcess := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, %d workers, in process %v", name, workers, inProcess), func(t *testing.T) {
 					r := endpoint.NewRegistry(endpoint.Cached())
-					ctx, s, c := fixture.Shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: workers}})
+					ctx, s, c := fixture.ServerAndClient(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: workers}})
 					through := endpoint.Caller(c)
 					if inProcess {
 						through = s
@@ -71,7 +71,7 @@ func TestTaskYieldsWorkerWhileWaiting(t *testing.T) {
 
 func TestTaskSharedProgress(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
-	ctx, s, c := fixture.Shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 1}})
+	ctx, s, c := fixture.ServerAndClient(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 1}})
 	step := make(chan int64)
 	register(t, r, "nested", func(context.Context, struct{}) (int, error) { return 5, nil }, endpoint.AsTask(), endpoint.NoCache())
 	register(t, r, "build", func(ctx context.Context, in fixture.ModelIn) (int, error) {
@@ -134,7 +134,7 @@ func TestTaskSharedProgress(t *testing.T) {
 
 func TestSerializedFindsCachedResult(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
-	ctx, s, c := fixture.Shared(t, endpoint.ServerOptions{Registry: r})
+	ctx, s, c := fixture.ServerAndClient(t, endpoint.ServerOptions{Registry: r})
 	gate, counts := make(chan struct{}), new(fixture.Counters)
 	register(t, r, "model", func(_ context.Context, in fixture.ModelIn) (int, error) {
 		counts.Add("model")
@@ -167,7 +167,7 @@ func TestSerializedFindsCachedResult(t *testing.T) {
 
 func TestCacheNoSingleFlight(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
-	ctx, s, c := fixture.Shared(t, endpoint.ServerOptions{Registry: r})
+	ctx, s, c := fixture.ServerAndClient(t, endpoint.ServerOptions{Registry: r})
 	var meet sync.WaitGroup
 	meet.Add(2)
 	counts := new(fixture.Counters)
@@ -198,7 +198,7 @@ func TestCacheNoSingleFlight(t *testing.T) {
 
 func TestCacheRecursion(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
-	ctx, s, _ := fixture.Shared(t, endpoint.ServerOptions{Registry: r})
+	ctx, s, _ := fixture.ServerAndClient(t, endpoint.ServerOptions{Registry: r})
 	register(t, r, "again", func(ctx context.Context, n int) (int, error) { return endpoint.Call[int](ctx, s, "again", n) })
 	require.ErrorIs(t, s.Call(ctx, "again", 1, nil), task.ErrSelf)
 	job, err := s.Submit(ctx, "again", 2)
@@ -211,7 +211,7 @@ func TestCacheRecursion(t *testing.T) {
 // Tasks of all kinds call each other, and some callers leave. All tasks end, and every worker is free.
 func TestTaskKindsConcurrently(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
-	ctx, s, c := fixture.Shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 2}})
+	ctx, s, c := fixture.ServerAndClient(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 2}})
 	kinds := [][]endpoint.Option{
 		{endpoint.AsTask()},
 		{endpoint.AsTask(), endpoint.NoCache(), endpoint.SerializedBy("{size}")},

@@ -19,7 +19,7 @@ import (
 // Arguments share memory with the function.
 func TestCallArgumentsShareMemory(t *testing.T) {
 	drivertest.Leaks(t)
-	c, dev, _ := fixture.Calling(t)
+	c, dev, _ := fixture.ClientOfOwner(t)
 	x, err := fixture.Filled(dev, 4, 1)
 	require.NoError(t, err)
 	defer x.Close()
@@ -30,7 +30,7 @@ func TestCallArgumentsShareMemory(t *testing.T) {
 // Tensors in containers share memory too.
 func TestCallContainersShareMemory(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	got, err := endpoint.Call[map[string][]*tensor.Tensor](ctx, c, "kept", nil)
 	require.NoError(t, err)
@@ -44,7 +44,7 @@ func TestCallContainersShareMemory(t *testing.T) {
 // The default cache key consists of all arguments.
 func TestCacheKeyOfArguments(t *testing.T) {
 	t.Parallel()
-	c, dev, o := fixture.Calling(t)
+	c, dev, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	for _, n := range []int{2, 21, 2} {
 		got, err := endpoint.Call[int](ctx, c, "double", struct{ N int }{n})
@@ -68,7 +68,7 @@ func TestCacheKeyOfArguments(t *testing.T) {
 // A cached result that two processes hold cannot be written.
 func TestCacheResultsAreReadOnly(t *testing.T) {
 	drivertest.Leaks(t)
-	c, dev, o := fixture.Calling(t)
+	c, dev, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	mine, err := fixture.Filled(dev, 4, 100)
 	require.NoError(t, err)
@@ -89,7 +89,7 @@ func TestCacheResultsAreReadOnly(t *testing.T) {
 // A reference from a task names its server.
 func TestRefServerID(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	direct, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", fixture.ModelIn{Size: 8})
 	require.NoError(t, err)
@@ -122,7 +122,7 @@ func TestRefServerID(t *testing.T) {
 // Each fetch of a task's result has its own reference.
 func TestTaskResultFetchedTwice(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	info, err := c.Submit(ctx, "model task", fixture.ModelIn{Size: 8})
 	require.NoError(t, err)
@@ -155,7 +155,7 @@ func TestTaskResultFetchedTwice(t *testing.T) {
 // Releasing the last reference frees the memory, even if a task produced it.
 func TestRefReleaseFreesMemory(t *testing.T) {
 	t.Parallel()
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	before := o.Count()
 	info, err := c.Submit(ctx, "model task", fixture.ModelIn{Size: 1 << 20})
@@ -230,7 +230,7 @@ func TestRefBelongsToSession(t *testing.T) {
 // A nil result of a managed endpoint is not an object, so CallManaged fails.
 func TestRefOfNil(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	for range 2 {
 		_, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "no model", nil)
@@ -246,7 +246,7 @@ func TestRefOfNil(t *testing.T) {
 // A wrapper that embeds the client keeps references. One that only implements Calls cannot.
 func TestCallManagedThroughWrapper(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, struct{ *endpoint.Client }{c}, "model", fixture.ModelIn{Size: 1})
 	require.NoError(t, err)
@@ -262,7 +262,7 @@ func TestCallManagedThroughWrapper(t *testing.T) {
 // A result that cannot be encoded is not an object.
 func TestRefOfUnencodable(t *testing.T) {
 	t.Parallel()
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	before := o.Count()
 	for n := range uint64(3) {
@@ -281,7 +281,7 @@ func TestRefOfUnencodable(t *testing.T) {
 // Waiting for a cancelled task returns ErrCancelled.
 func TestTaskWaitCancelled(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	info, err := c.Submit(ctx, "gated task", fixture.GateIn{Gate: "never"})
 	require.NoError(t, err)
@@ -302,7 +302,7 @@ func TestTaskWaitCancelled(t *testing.T) {
 // Nested maps are accepted.
 func TestCallNestedMaps(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	got, err := endpoint.Call[map[string]any](context.Background(), c, "tree", fixture.ModelIn{Size: 3})
 	require.NoError(t, err)
 	list := got["a"].(map[string]any)["b"].([]any)

@@ -39,7 +39,7 @@ func TestTaskUnheardIsCancelled(t *testing.T) {
 
 func TestTaskUnheardConcurrently(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
-	ctx, s, c := fixture.Shared(t, endpoint.ServerOptions{Registry: r})
+	ctx, s, c := fixture.ServerAndClient(t, endpoint.ServerOptions{Registry: r})
 	register(t, r, "wait", func(ctx context.Context, _ int) (int, error) {
 		<-ctx.Done()
 		return 0, context.Cause(ctx)
@@ -86,7 +86,7 @@ func TestTaskWaitsForItself(t *testing.T) {
 // Tasks that share a run wait for it, so the run cannot wait for any of them.
 func TestTaskWaitsForItsWaiter(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
-	ctx, s, c := fixture.Shared(t, endpoint.ServerOptions{Registry: r})
+	ctx, s, c := fixture.ServerAndClient(t, endpoint.ServerOptions{Registry: r})
 	ids := make(chan string, 2)
 	register(t, r, "run", func(ctx context.Context, _ int) (bool, error) {
 		for range 2 {
@@ -120,7 +120,7 @@ func TestTaskWaitsForItsWaiter(t *testing.T) {
 
 func TestLimitsTasks(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
-	ctx, s, c := fixture.Shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 8, Workers: 1}})
+	ctx, s, c := fixture.ServerAndClient(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 8, Workers: 1}})
 	gate := make(chan struct{})
 	register(t, r, "gated", func(_ context.Context, n int) (int, error) { <-gate; return n, nil }, endpoint.NoCache(), endpoint.AsTask())
 	var ids []string

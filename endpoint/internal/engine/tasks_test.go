@@ -20,7 +20,7 @@ import (
 
 func TestTaskLifecycle(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	job, err := c.Submit(ctx, "steps", fixture.GateIn{Gate: "steps", N: 5})
 	require.NoError(t, err)
@@ -34,7 +34,7 @@ func TestTaskLifecycle(t *testing.T) {
 		if info.Done == 5 && !info.State.Terminal() {
 			require.Equal(t, "step 5", info.Message)
 			require.ErrorIs(t, job.Result(ctx, nil), task.ErrNotFinished)
-			fixture.Open(t, c, "steps")
+			fixture.OpenGate(t, c, "steps")
 		}
 	}
 	require.Equal(t, endpoint.TaskCompleted, last.State)
@@ -53,7 +53,7 @@ func TestTaskLifecycle(t *testing.T) {
 
 func TestTaskOutlivesClient(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	other := fixture.Client(t, c.Socket())
 	id := other.Submit("model task", 3)
@@ -72,7 +72,7 @@ func TestTaskOutlivesClient(t *testing.T) {
 
 func TestTaskFailure(t *testing.T) {
 	t.Parallel()
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	info, err := c.Submit(ctx, "fail", nil)
 	require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestTaskFailure(t *testing.T) {
 
 func TestTaskPendingArgumentsFreed(t *testing.T) {
 	t.Parallel()
-	c, dev, o := fixture.Calling(t)
+	c, dev, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	for i := range task.DefaultWorkers { // all workers are busy
 		_, err := c.Submit(ctx, "gated task", fixture.GateIn{Gate: "busy", N: i})
@@ -112,7 +112,7 @@ func TestTaskPendingArgumentsFreed(t *testing.T) {
 	require.True(t, cancelled)
 	proctest.Eventually(t, fixture.WaitLimit, "what it would have got is unmapped", func() bool { return held(o.Count()) <= held(before) })
 	require.Zero(t, o.Ran("sum"))
-	fixture.Open(t, c, "busy")
+	fixture.OpenGate(t, c, "busy")
 }
 
 func TestTaskCallWithFullManager(t *testing.T) {
@@ -164,7 +164,7 @@ func TestTaskCapacity(t *testing.T) {
 
 func TestSerialized(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	type in struct {
 		Key string `json:"key"`
 		N   int    `json:"n"`
@@ -188,7 +188,7 @@ func TestSerialized(t *testing.T) {
 
 // bothWays returns a client and the server itself.
 func bothWays(t *testing.T, opts endpoint.ServerOptions) (context.Context, map[string]endpoint.Caller) {
-	ctx, s, c := fixture.Shared(t, opts)
+	ctx, s, c := fixture.ServerAndClient(t, opts)
 	return ctx, map[string]endpoint.Caller{"client": c, "within the process": s}
 }
 

@@ -133,7 +133,7 @@ func TestOfferHostileAnswers(t *testing.T) {
 	})
 }
 
-// Results arrive one by one as the caller takes them, and leaving ends the function.
+// Results arrive one by one while the caller reads them. The function ends when the caller stops.
 func TestOfferStreams(t *testing.T) {
 	drivertest.Leaks(t)
 	s, c := offerServer(t, endpoint.ServerOptions{})

@@ -161,7 +161,7 @@ func TestOfferTimeLimit(t *testing.T) {
 	})
 }
 
-// The owner decides which clients may offer; none without its permission.
+// Only clients that the owner permits may offer.
 func TestOfferPermission(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()

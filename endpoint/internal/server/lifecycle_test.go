@@ -233,3 +233,14 @@ func TestServerServeContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, s.Withdraw(ctx, "m"), context.Canceled)
 }
+
+// hangUpOp closes a client.
+var hangUpOp = fixture.NewOp("hang up", func(w *fixture.Worker, _ context.Context, _ fixture.None) (fixture.None, error) {
+	return fixture.None{}, w.Client.Close()
+})
+
+// hangUp closes a client.
+func hangUp(c *fixture.Child) {
+	c.T.Helper()
+	hangUpOp.Must(c.Process, fixture.None{})
+}

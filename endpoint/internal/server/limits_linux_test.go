@@ -61,7 +61,7 @@ func TestLimitsAnswers(t *testing.T) {
 	require.Zero(t, p.AnswerTo(id), "there is room again")
 }
 
-// A manifest that many clients do not read costs as much as one that a single client does not read.
+// An unread manifest costs the same for many clients as for one.
 func TestServerManifestMemory(t *testing.T) {
 	fixture.HostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -89,7 +89,7 @@ func manyTensors(t testing.TB, n int) (message.Publish, *os.File) {
 	t.Helper()
 	tt, ok := t.(*testing.T)
 	require.True(t, ok)
-	in, file := fixture.Offer(tt, true)
+	in, file := fixture.Publication(tt, true)
 	rows := make([]message.Tensor, n)
 	for i := range rows {
 		rows[i] = message.Tensor{Name: fmt.Sprintf("layers.%d.weight", i), DType: 12, Shape: []int64{int64(1 + i%8), 1}, ByteOffset: int64(i%16) * 64}
@@ -139,7 +139,7 @@ func TestLimitsManifests(t *testing.T) {
 func TestServerPublishOverlappingTensors(t *testing.T) {
 	fixture.HostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
-	in, file := fixture.Offer(t, true)
+	in, file := fixture.Publication(t, true)
 	rows := make([]message.Tensor, 100000)
 	for i := range rows { // strides of single elements are free, so there are any number of layouts
 		rows[i] = message.Tensor{Name: fmt.Sprint(i), DType: 12, Shape: []int64{1, 2}, Strides: []int64{int64(i), 2}}
@@ -210,7 +210,7 @@ func TestLimitsSparsePublication(t *testing.T) {
 	require.NoError(t, file.Truncate(huge))
 	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_FUTURE_WRITE)
 	require.NoError(t, err)
-	in, _ := fixture.Offer(t, true)
+	in, _ := fixture.Publication(t, true)
 	p := fixture.PolitePeer(t, s.Socket())
 	require.Contains(t, p.Refused(message.CodeResourceExhausted, message.OpPublish, in, file), "bytes published", "also what its handles do not speak of")
 	in.Handles[0].Bytes, in.Manifest.Storages[0].Bytes = huge, huge
@@ -224,7 +224,7 @@ func TestLimitsSparsePublication(t *testing.T) {
 // Views that repeat one element may have any size; sums saturate.
 func TestServerInfoSumsSaturate(t *testing.T) {
 	s := fixture.HostileOwner(t)
-	in, file := fixture.Offer(t, true)
+	in, file := fixture.Publication(t, true)
 	var rows []message.Tensor
 	for i := range 4 { // of 2^62 bytes each: the sum would be 0
 		rows = append(rows, message.Tensor{Name: fmt.Sprint(i), DType: 12, Shape: []int64{1 << 60}, Strides: []int64{0}, ByteOffset: int64(i) * 64})
@@ -248,7 +248,7 @@ func TestServerInfoSumsSaturate(t *testing.T) {
 // can publish.
 func TestLimitsDescriptors(t *testing.T) {
 	s := fixture.HostileOwnerWith(t, endpoint.Limits{Descriptors: 300, Wire: wire.Limits{FrameTimeout: time.Second}})
-	in, file := fixture.Offer(t, true)
+	in, file := fixture.Publication(t, true)
 	greedy := rawSocket(t, s.Socket())
 	for range 10 { // files frames of a frame that never arrives
 		if !greedy.sendFiles(file, 100) {
@@ -323,7 +323,7 @@ func TestLimitsRequests(t *testing.T) {
 	require.Zero(t, p.AnswerTo(p.Ask(message.OpPing, message.Ping{})))
 }
 
-// The server's limit applies whatever timeout the client sends.
+// The server's limit applies to every timeout that the client sends.
 func TestLimitsRequestTime(t *testing.T) {
 	fixture.HostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)

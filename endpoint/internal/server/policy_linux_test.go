@@ -28,7 +28,7 @@ import (
 // wish is something that a client tries to do.
 type wish struct{ Do, Name string }
 
-// tryOp has a client do something. Its result is what it sees.
+// tryOp runs an operation of a client and returns its result.
 var tryOp = fixture.NewOp("try", func(w *fixture.Worker, ctx context.Context, in wish) (seen string, err error) {
 	c := w.Client
 	switch in.Do {

@@ -31,7 +31,7 @@ import (
 // Shutdown wakes the accepting goroutine while calls run.
 func TestServerShutdownDuringCalls(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	var calls sync.WaitGroup
 	for range 4 {
@@ -54,7 +54,7 @@ func TestServerShutdownDuringCalls(t *testing.T) {
 // Close does not wait for tasks.
 func TestServerCloseDuringTasks(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	_, err := c.Submit(ctx, "gated task", fixture.GateIn{Gate: "b22"})
 	require.NoError(t, err)
@@ -153,7 +153,7 @@ func TestSessionIdleConnections(t *testing.T) {
 // Clients that wait for tasks do not block calls.
 func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _, o := fixture.Calling(t)
+	c, _, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	var all sync.WaitGroup
 	ids := make(chan string, 64)
@@ -188,7 +188,7 @@ func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 	n, err := endpoint.Call[int](ctx, c, "double", struct{ N int }{3})
 	require.NoError(t, err)
 	require.Equal(t, 6, n)
-	fixture.Open(t, c, "b30")
+	fixture.OpenGate(t, c, "b30")
 	all.Wait()
 }
 
@@ -357,7 +357,7 @@ func peakMemory(t *testing.T, pid int32) int64 {
 func TestLimitsBeforeAllocation(t *testing.T) {
 	drivertest.Leaks(t)
 	const limit, large = 1 << 20, 60 << 20
-	c, o := fixture.CallingWith(t, fixture.Service{Frame: limit})
+	c, o := fixture.ClientOfOwnerWith(t, fixture.Service{Frame: limit})
 	ctx := context.Background()
 	type in struct{ Data []byte }
 	require.NoError(t, c.Call(ctx, "bytes", in{make([]byte, limit/2)}, nil))
@@ -386,3 +386,45 @@ func TestLimitsBeforeAllocation(t *testing.T) {
 	_, err = small.Ping(ctx)
 	require.NoError(t, err, "the connection goes on")
 }
+
+// shutdownError is the error of a shutdown that has to fail.
+func shutdownError(c *fixture.Child, limit time.Duration) error {
+	c.T.Helper()
+	return fixture.Failure(c, fixture.ShutdownOp, limit)
+}
+
+// closeServerOp closes an owner. Its result is how long that took.
+var closeServerOp = fixture.NewOp("close server", func(w *fixture.Worker, _ context.Context, _ fixture.None) (time.Duration, error) {
+	return fixture.Timed(w.Server.Close)
+})
+
+// closeServer closes an owner, and returns how long that took.
+func closeServer(c *fixture.Child) time.Duration {
+	c.T.Helper()
+	return closeServerOp.Must(c.Process, fixture.None{})
+}
+
+// crowd is a number of clients of a socket.
+type crowd struct {
+	Socket  string
+	Clients int
+}
+
+// dialManyOp connects clients at once. Each pings and disconnects.
+var dialManyOp = fixture.NewOp("dial many", func(_ *fixture.Worker, ctx context.Context, in crowd) (_ fixture.None, err error) {
+	errs := make(chan error, in.Clients)
+	for range in.Clients {
+		go func() {
+			c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: in.Socket})
+			if err == nil {
+				_, err = c.Ping(ctx)
+				c.Close()
+			}
+			errs <- err
+		}()
+	}
+	for range in.Clients {
+		err = errors.Join(err, <-errs)
+	}
+	return fixture.None{}, err
+})

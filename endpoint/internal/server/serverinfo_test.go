@@ -39,7 +39,7 @@ func TestServerInfoCounters(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	before := time.Now()
-	c, o := fixture.CallingWith(t, fixture.Service{Label: "an owner"})
+	c, o := fixture.ClientOfOwnerWith(t, fixture.Service{Label: "an owner"})
 	id := o.Publish(fixture.Model{Name: "m"})
 	require.EqualValues(t, 1, id)
 
@@ -187,7 +187,7 @@ func TestServerInfoCounters(t *testing.T) {
 	require.Equal(t, fresh.ID(), client.References[0].ID, "the largest is first")
 	require.Equal(t, endpoint.Reference{ID: one.ID(), Endpoint: "model", Refs: 2, Bytes: client.References[1].Bytes}, client.References[1])
 	require.Greater(t, client.References[1].Bytes, uint64(16), "with its encoding")
-	fixture.Open(t, c, "last")
+	fixture.OpenGate(t, c, "last")
 	_, err = running.Wait(ctx)
 	require.NoError(t, err)
 }
@@ -196,7 +196,7 @@ func TestServerInfoCounters(t *testing.T) {
 func TestServerInfoGauges(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
-	c, dev, o := fixture.Calling(t)
+	c, dev, o := fixture.ClientOfOwner(t)
 	info := func() endpoint.ServerInfo {
 		t.Helper()
 		info, err := c.ServerInfo(ctx)
@@ -224,7 +224,7 @@ func TestServerInfoGauges(t *testing.T) {
 	require.EqualValues(t, 2, now.Stats.TasksPending)
 	require.EqualValues(t, workers+2, now.Stats.Tasks)
 	require.Equal(t, endpoint.EndpointStats{Name: "gated", Calls: 3}, countsOf(t, now, "gated"), "no run has ended")
-	fixture.Open(t, c, "calls")
+	fixture.OpenGate(t, c, "calls")
 	for range 3 {
 		require.NoError(t, <-results)
 	}
@@ -233,7 +233,7 @@ func TestServerInfoGauges(t *testing.T) {
 	require.Zero(t, now.Stats.Inflight)
 	got := countsOf(t, now, "gated")
 	require.EqualValues(t, []uint64{3, 2, 1}, []uint64{got.Calls, got.CacheHits, got.Runs})
-	fixture.Open(t, c, "tasks")
+	fixture.OpenGate(t, c, "tasks")
 	proctest.Eventually(t, fixture.WaitLimit, "the tasks end", func() bool { return info().Stats.TasksCompleted == workers+2 })
 
 	x, err := fixture.Filled(dev, 4, 1)
@@ -298,7 +298,7 @@ func TestServerInfoReferences(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	const all = 100
-	c, _, _ := fixture.Calling(t)
+	c, _, _ := fixture.ClientOfOwner(t)
 	for i := range all {
 		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "fresh model", fixture.ModelIn{Size: 1 + i})
 		require.NoError(t, err)

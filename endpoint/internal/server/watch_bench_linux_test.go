@@ -31,7 +31,7 @@ func BenchmarkSwitch(b *testing.B) {
 			var seen, ended sync.WaitGroup
 			seen.Add(watchers)
 			for range watchers {
-				c := fixture.SlabClient(b, s)
+				c := fixture.SocketClient(b, s)
 				w, err := c.Watch(ctx, "m")
 				require.NoError(b, err)
 				ended.Go(func() {

@@ -117,19 +117,19 @@ func TestHostilePublications(t *testing.T) {
 		{"a bad name", message.CodeInvalidArgument, func(in *message.Publish, _ **os.File) { in.Name = "" }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			in, file := fixture.Offer(t, true)
+			in, file := fixture.Publication(t, true)
 			c.spoil(&in, &file)
 			message := fixture.PolitePeer(t, s.Socket()).Refused(c.code, message.OpPublish, in, file)
 			require.NotEmpty(t, message)
 		})
 	}
 	t.Run("memory that can still be mapped writable", func(t *testing.T) {
-		in, file := fixture.Offer(t, false)
+		in, file := fixture.Publication(t, false)
 		message := fixture.PolitePeer(t, s.Socket()).Refused(message.CodePermissionDenied, message.OpPublish, in, file)
 		require.Contains(t, message, "seal")
 	})
 	t.Run("none of it", func(t *testing.T) {
-		in, file := fixture.Offer(t, true)
+		in, file := fixture.Publication(t, true)
 		p := fixture.PolitePeer(t, s.Socket())
 		frame, err := p.Send(message.OpPublish, in, file)
 		require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestHostilePublications(t *testing.T) {
 
 func TestHostileExtraDescriptors(t *testing.T) {
 	s := fixture.HostileOwner(t)
-	_, file := fixture.Offer(t, true)
+	_, file := fixture.Publication(t, true)
 	p := fixture.PolitePeer(t, s.Socket())
 	for _, op := range []message.Op{message.OpPing, message.OpList, 0x9999} {
 		_, err := p.Send(op, struct{}{}, file, file, file)

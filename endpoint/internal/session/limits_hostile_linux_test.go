@@ -62,11 +62,11 @@ func TestHostileRequestNumberInFlight(t *testing.T) {
 	p.HungUp("in use")
 }
 
-// Descriptors without a handle, and those of an operation that takes none, are refused.
+// Descriptors without a handle are refused, and all descriptors of an operation without handles.
 func TestHostileUnusedDescriptors(t *testing.T) {
 	s := fixture.HostileOwner(t)
 	p := fixture.PolitePeer(t, s.Socket())
-	in, file := fixture.Offer(t, true)
+	in, file := fixture.Publication(t, true)
 	require.Contains(t, p.Refused(message.CodeProtocol, message.OpPublish, in, file, file), "no handle names descriptor 1")
 	require.Contains(t, p.Refused(message.CodeProtocol, message.OpPing, message.Ping{}, file), "takes no descriptors")
 	p.Refused(message.CodeUnsupported, 0x9999, struct{}{}, file)
@@ -83,7 +83,7 @@ func TestHostileTexts(t *testing.T) {
 	p := fixture.RawPeer(t, s.Socket())
 	_, err := message.ClientHandshake(p.Conn, message.Hello{Label: "\x1b[31m" + strings.Repeat("l", 60<<10)})
 	require.NoError(t, err)
-	in, file := fixture.Offer(t, true)
+	in, file := fixture.Publication(t, true)
 	in.Source = "\x1b]0;" + strings.Repeat("s", large)
 	answer, err := p.Send(message.OpPublish, in, file)
 	require.NoError(t, err)

@@ -60,7 +60,7 @@ func TestProtocolSnapshotEvents(t *testing.T) {
 	next(p, wire.KindEvent, watch, &body)
 	require.Equal(t, "a4"+"0100"+"0201"+"03616d"+"0401", body, "a bare event: sequence 0, published, m, version 1")
 
-	in, file := fixture.Offer(t, true)
+	in, file := fixture.Publication(t, true)
 	publish := p.Begin(message.OpPublish, in, 0, file)
 	kinds := map[wire.Kind]message.Event{}
 	for range 2 { // the response and the event, in any order
@@ -97,7 +97,7 @@ func TestProtocolLeaseEvents(t *testing.T) {
 	require.Zero(t, answered(p, message.OpRelease, message.Release{Leases: []uint64{acquired.Lease}}, 0))
 
 	other := fixture.PolitePeer(t, s.Socket())
-	in, file := fixture.Offer(t, true)
+	in, file := fixture.Publication(t, true)
 	in.Name = "m"
 	require.Zero(t, answered(other, message.OpPublish, in, 0, file))
 	next(p, wire.KindEvent, any, &event)
@@ -131,7 +131,7 @@ func TestProtocolPublish(t *testing.T) {
 		{"a name of 256 bytes", message.CodeInvalidArgument, func(in *message.Publish) { in.Name = strings.Repeat("n", 256) }},
 		{"a name with a line break", message.CodeInvalidArgument, func(in *message.Publish) { in.Name = "a\nb" }},
 	} {
-		in, file := fixture.Offer(t, true)
+		in, file := fixture.Publication(t, true)
 		c.spoil(&in)
 		require.Equal(t, c.code, answered(p, message.OpPublish, in, 0, file), c.name)
 		if c.code == 0 {

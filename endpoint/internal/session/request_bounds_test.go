@@ -91,3 +91,9 @@ func TestObjectWatchEnds(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, again, frame.ID)
 }
+
+func destroyObject(t testing.TB, s *endpoint.Server, id string) {
+	t.Helper()
+	_, err := s.Destroy(context.Background(), id)
+	require.NoError(t, err)
+}

@@ -31,7 +31,7 @@ func TestWatchEventKinds(t *testing.T) {
 	s := fixture.HostileOwner(t)
 	watcher, publisher := fixture.PolitePeer(t, s.Socket()), fixture.PolitePeer(t, s.Socket())
 	publish := func() {
-		in, file := fixture.Offer(t, true)
+		in, file := fixture.Publication(t, true)
 		in.Name = "n"
 		require.Zero(t, answered(publisher, message.OpPublish, in, 0, file))
 	}

@@ -57,7 +57,7 @@ func TestSocketRebind(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// A server that admits other users gives them access to its socket.
+// Users that a server admits have access to its socket.
 func TestSocketModeOfAllowedUsers(t *testing.T) {
 	t.Parallel()
 	mode := func(opts endpoint.ServerOptions) os.FileMode {

@@ -45,7 +45,7 @@ func sealed(t *testing.T, dev driver.Device, n int, value float32) *tensor.Tenso
 
 func TestCacheKeyOfSealedMemory(t *testing.T) {
 	drivertest.Leaks(t)
-	c, dev, o := fixture.Calling(t)
+	c, dev, o := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	a, b := sealed(t, dev, 4, 3), sealed(t, dev, 4, 3)
 	part, err := a.Narrow(0, 1, 2)
@@ -67,7 +67,7 @@ func TestCacheKeyOfSealedMemory(t *testing.T) {
 // Memory of this process that is sealed has an identity for all clients.
 func TestCacheKeyAfterSealing(t *testing.T) {
 	drivertest.Leaks(t)
-	c, dev, o := fixture.Calling(t)
+	c, dev, o := fixture.ClientOfOwner(t)
 	x, err := fixture.Filled(dev, 4, 3)
 	require.NoError(t, err)
 	defer x.Close()
@@ -79,7 +79,7 @@ func TestCacheKeyAfterSealing(t *testing.T) {
 	require.EqualValues(t, 12, fixture.SumOf(t, c, x))
 	proctest.Eventually(t, fixture.WaitLimit, "the owner has let go of it", func() bool { return x.Storage().Seal() == nil })
 	require.ErrorIs(t, x.Zero(), driver.ErrReadOnly)
-	for _, c := range []*endpoint.Client{c, c, fixture.Another(t, c, dev)} {
+	for _, c := range []*endpoint.Client{c, c, fixture.AnotherClient(t, c, dev)} {
 		require.EqualValues(t, 12, fixture.SumOf(t, c, x))
 	}
 	require.EqualValues(t, 2, o.Ran("sum"), "once before it was sealed, once for all after that")
@@ -107,7 +107,7 @@ func TestServerPublishSealedMemory(t *testing.T) {
 func TestCacheKeyOfFrozenMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	fixture.HostOnly(t, "no other memory can be frozen")
-	c, dev, _ := fixture.Calling(t)
+	c, dev, _ := fixture.ClientOfOwner(t)
 	ctx := context.Background()
 	x, err := fixture.Filled(dev, 4, 3)
 	require.NoError(t, err)

@@ -117,13 +117,13 @@ func TestServerPublishReusesMemory(t *testing.T) {
 		t.Run(who, func(t *testing.T) {
 			pool := testPool(t)
 			s := fixture.Serve(t, endpoint.ServerOptions{Logger: fixture.Discard()})
-			publish := publishers(s, fixture.SlabClient(t, s))[who]
+			publish := publishers(s, fixture.SocketClient(t, s))[who]
 			before := driver.Pools()
 			require.NoError(t, publish(pool, 1))
 			var stop atomic.Bool
 			var all sync.WaitGroup
 			for range 3 {
-				c := fixture.SlabClient(t, s)
+				c := fixture.SocketClient(t, s)
 				all.Go(func() {
 					for !stop.Load() {
 						h, err := c.Acquire(context.Background(), "m", endpoint.AcquireOptions{})
@@ -152,14 +152,14 @@ func TestServerPublishReusesMemory(t *testing.T) {
 	}
 }
 
-// A reader that released its lease but kept its mapping sees the same version, whatever is published.
+// A reader that released its lease but kept its mapping sees the same version after later publications.
 func TestServerPublishKeepsMappedMemory(t *testing.T) {
 	for _, who := range []string{"owner", "client"} {
 		t.Run(who, func(t *testing.T) {
 			pool := testPool(t)
 			s := fixture.Serve(t, endpoint.ServerOptions{Logger: fixture.Discard()})
-			reader := fixture.SlabClient(t, s)
-			publish := publishers(s, fixture.SlabClient(t, s))[who]
+			reader := fixture.SocketClient(t, s)
+			publish := publishers(s, fixture.SocketClient(t, s))[who]
 			before := driver.Pools()
 			var kept [][]byte
 			for i := range 40 {

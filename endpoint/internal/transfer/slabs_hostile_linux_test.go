@@ -46,7 +46,7 @@ func pageFrame(p *fixture.Peer, in message.Call, value uint8) (message.Handle, *
 	return got.Handles[0], frame.Files.Take(int(got.Handles[0].File))
 }
 
-// A peer returns slabs that it was not sent, those of others, and all of them twice, and writes to its own. Only the
+// A peer returns slabs that it did not receive, slabs of others, and all slabs twice, and writes to its own. Only the
 // peer is affected.
 func TestSlabUnknown(t *testing.T) {
 	requirePool(t)
@@ -195,7 +195,7 @@ func TestSlabOfKilledClients(t *testing.T) {
 		require.EqualValues(t, 1+4, slabsOf(t, s))
 		child.Kill()
 		proctest.Eventually(t, fixture.WaitLimit, "its slabs are back", func() bool { return slabsOf(t, s) == 1 })
-		other := fixture.SlabClient(t, s)
+		other := fixture.SocketClient(t, s)
 		got := page(t, other, "dirty", 1<<16, 0)
 		require.NoError(t, isAll(got, 0), "nobody else gets them")
 		require.NoError(t, errors.Join(got.Close(), other.Close()))

@@ -95,7 +95,7 @@ func slabFixture(t testing.TB, limits endpoint.Limits) (*endpoint.Server, *slabO
 			k.Close()
 		}
 	})
-	return s, o, fixture.SlabClient(t, s)
+	return s, o, fixture.SocketClient(t, s)
 }
 
 // page calls a function that fills a result.
@@ -221,7 +221,7 @@ func TestSlabSharedFurther(t *testing.T) {
 		require.NoError(t, sd.Close())
 		require.NoError(t, page(t, c, "fill", 1<<16, 100).Close())
 	}
-	other := fixture.SlabClient(t, s)
+	other := fixture.SocketClient(t, s)
 	for i := range uint8(4) {
 		h, err := other.Acquire(ctx, fmt.Sprint("m", i), endpoint.AcquireOptions{})
 		require.NoError(t, err)
@@ -255,7 +255,7 @@ func TestSlabZeroed(t *testing.T) {
 		got = page(t, c, "dirty", 1<<16, 0)
 		require.NoError(t, isAll(got, 77), "what this session had itself")
 		require.NoError(t, got.Close())
-		other := fixture.SlabClient(t, s)
+		other := fixture.SocketClient(t, s)
 		got = page(t, other, "dirty", 1<<16, 0)
 		require.NoError(t, isAll(got, 0), "another session")
 		require.NoError(t, errors.Join(got.Close(), other.Close()))
@@ -267,7 +267,7 @@ func TestSlabConcurrently(t *testing.T) {
 	fixture.HostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{})
-	clients := []*endpoint.Client{c, fixture.SlabClient(t, s), fixture.SlabClient(t, s)}
+	clients := []*endpoint.Client{c, fixture.SocketClient(t, s), fixture.SocketClient(t, s)}
 	var all sync.WaitGroup
 	for w := range 12 {
 		all.Go(func() {
@@ -384,7 +384,7 @@ func TestSlabEviction(t *testing.T) {
 	require.NoError(t, err)
 	go s.Serve(context.Background())
 	t.Cleanup(func() { s.Close() })
-	c := fixture.SlabClient(t, s)
+	c := fixture.SocketClient(t, s)
 	held := page(t, c, "fill", 1<<20, 9)
 	require.NoError(t, page(t, c, "fill", 1<<20, 1).Close())
 	require.NoError(t, page(t, c, "fill", 1<<20, 1).Close())
@@ -405,7 +405,7 @@ func TestSlabOutlivesConnection(t *testing.T) {
 	s, _, c := slabFixture(t, endpoint.Limits{})
 	require.NoError(t, page(t, c, "fill", 1<<16, 1).Close())
 	held := page(t, c, "fill", 1<<16, 2)
-	other := fixture.SlabClient(t, s)
+	other := fixture.SocketClient(t, s)
 	kept := page(t, other, "fill", 1<<16, 3)
 	require.NoError(t, other.Close())
 	proctest.Eventually(t, fixture.WaitLimit, "the slabs of a client go with it", func() bool { return slabsOf(t, s) <= 2 })

@@ -38,7 +38,7 @@ type pageIn struct {
 	Value uint8
 }
 
-// unused is the content of a slab before it is filled: a reader that sees it reads reused memory.
+// unused is the content of a slab before it is filled. A reader of this value reads reused memory.
 const unused = 0xEE
 
 // fill creates the result of a call. A reader that still has its memory would notice the reuse.
@@ -93,6 +93,9 @@ type pages struct {
 	In    pageIn
 }
 
+// neverClosed holds results of this process that are never closed.
+var neverClosed []*tensor.Tensor
+
 // pagesOp calls "fill" and checks the results; every second one stays open.
 var pagesOp = fixture.NewOp("pages", func(w *fixture.Worker, ctx context.Context, p pages) (fixture.None, error) {
 	for i := range p.Calls {
@@ -106,7 +109,7 @@ var pagesOp = fixture.NewOp("pages", func(w *fixture.Worker, ctx context.Context
 		if i%2 == 0 {
 			got.Close()
 		} else {
-			w.Open = append(w.Open, got)
+			neverClosed = append(neverClosed, got)
 		}
 	}
 	return fixture.None{}, nil

@@ -27,7 +27,7 @@ const (
 	yaml        = "go.yaml.in/yaml/v3"
 )
 
-// fixture is what the tests of the whole product share.
+// fixture is the package that the tests of the whole product share.
 const fixture = "endpoint/internal/fixture"
 
 // everything, in Row.Ours, allows all packages of the module.
@@ -45,8 +45,8 @@ type Row struct {
 
 // Table lists the packages from the lowest floor to the highest. A package may import what its row names. Internal
 // packages share the row of their parent unless they have a separate row, and their parent may import them. Test files
-// may also import testify, x/sys, the package under test and those in its folders, every lower floor, and testDevices.
-// External test packages below endpoint test the whole product: their lower floors are those up to fixture.
+// may also import testify, x/sys, the package under test, packages in its folders, every lower floor, and testDevices.
+// External test packages below endpoint test the whole product, so they may import fixture and every floor below it.
 var Table = []Row{
 	{Package: "driver"},
 	{Package: "driver/internal/reaper"},
