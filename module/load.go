@@ -21,6 +21,9 @@ type LoadOptions struct {
 	// Progress, if not nil, receives the number of bytes on the device and the total: once with 0 before the first, and
 	// then as they arrive, from one goroutine at a time.
 	Progress func(done, total int64)
+	// Warn, if not nil, receives a sentence for each thing about the files that does not prevent the load, such as the
+	// [safetensors.Model.Warnings]. It is called before memory is allocated.
+	Warn func(warning string)
 	// PythonTies makes [Load] treat metadata entries as ties, as the Python library's save_model writes them, see
 	// [safetensors.Model.TieByMetadata]. Without it only recorded ties are made ([safetensors.TiedKey]).
 	PythonTies bool
@@ -81,6 +84,11 @@ func loadTied(ctx context.Context, dev driver.Device, model *safetensors.Model, 
 
 // LoadModel is [Load] for an open model, with the ties that it has. It borrows the model.
 func LoadModel(ctx context.Context, dev driver.Device, model *safetensors.Model, opts LoadOptions) (*StateDict, error) {
+	if opts.Warn != nil {
+		for _, warning := range model.Warnings() {
+			opts.Warn(warning)
+		}
+	}
 	if opts.FileLayout || model.Foreign && !opts.selects() {
 		return loadFiles(ctx, dev, model, opts)
 	}

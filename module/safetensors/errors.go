@@ -76,8 +76,6 @@ var (
 	ErrShardName = errors.New("shard is not a plain file name")
 	// ErrNotInShard means that the index places a tensor in a shard that does not contain it.
 	ErrNotInShard = errors.New("tensor is not in the shard that the index names")
-	// ErrNotInIndex means that the index does not list a tensor of a shard.
-	ErrNotInIndex = errors.New("tensor is not listed in the index")
 )
 
 // quote is strconv.Quote for names from files, cut to a limited length.

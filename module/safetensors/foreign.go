@@ -2,6 +2,7 @@ package safetensors
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -23,13 +24,16 @@ type FormatError struct {
 	Advice string
 	// File is the file's name if the opened path is a directory, otherwise empty.
 	File string
+	// Expected is the format that belongs here if it is not safetensors, such as "an index".
+	Expected string
 	// Err is the violated rule, such as [ErrHeaderTooLarge].
 	Err error
 }
 
 // Error returns the format and the remedy.
 func (e *FormatError) Error() string {
-	text := "this is " + e.Format + ", not safetensors: " + e.Advice
+	expected := cmp.Or(e.Expected, "safetensors")
+	text := "this is " + e.Format + ", not " + expected + ": " + e.Advice
 	if e.File != "" {
 		return e.Err.Error() + ": " + e.File + " is " + e.Format + ": " + e.Advice
 	}

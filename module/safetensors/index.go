@@ -1,7 +1,7 @@
 package safetensors
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
 	"io"
 	"math"
@@ -20,8 +20,8 @@ type Index struct {
 	Shards []string
 	// Tensors holds all tensors, sorted by name.
 	Tensors []IndexEntry
-	// TotalSize is metadata.total_size, which should be the length of all tensors in bytes, or -1 if it is missing. It
-	// is not compared with the shards, because tools differ over tied tensors.
+	// TotalSize is metadata.total_size, which should be the length of all tensors in bytes, or -1 if it is missing or not a
+	// number. It may be written as a string. It is not compared with the shards, because tools differ over tied tensors.
 	TotalSize int64
 }
 
@@ -120,23 +120,34 @@ func (p *indexParser) claim(key string) error {
 	if key != "total_size" {
 		return p.skip()
 	}
-	number, err := p.number()
-	if err != nil {
-		return fmt.Errorf("total_size: %w", err)
+	begin := p.pos
+	if err := p.skip(); err != nil {
+		return err
 	}
-	// Some tools write it as 1.0e9.
-	size, err := strconv.ParseFloat(number, 64)
-	switch {
-	case err != nil && !errors.Is(err, strconv.ErrRange), size < 0, size != math.Trunc(size):
-		return fmt.Errorf("total_size: %w: %s", ErrType, quote(number))
-	case size >= math.MaxInt64:
-		return fmt.Errorf("total_size: %w: %s", ErrOverflow, quote(number))
-	}
-	p.index.TotalSize = int64(size)
-	if exact, err := strconv.ParseInt(number, 10, 64); err == nil {
-		p.index.TotalSize = exact
-	}
+	p.index.TotalSize = totalSize(p.text[begin:p.pos])
 	return nil
+}
+
+// totalSize parses the value of total_size: a number, or a number as a string. Some tools write it as 1.0e9. Other values
+// count as missing, because the size is not used to read the model.
+func totalSize(value string) int64 {
+	number := strings.Trim(strings.TrimSpace(value), `"`)
+	if exact, err := strconv.ParseInt(number, 10, 64); err == nil {
+		return max(exact, -1)
+	}
+	if size, err := strconv.ParseFloat(number, 64); err == nil && size >= 0 && size < math.MaxInt64 && size == math.Trunc(size) {
+		return int64(size)
+	}
+	return -1
+}
+
+// shard returns the file in which the index places a tensor, or -1.
+func (x *Index) shard(name string) int {
+	i, listed := slices.BinarySearchFunc(x.Tensors, name, func(e IndexEntry, name string) int { return strings.Compare(e.Name, name) })
+	if !listed {
+		return -1
+	}
+	return x.Tensors[i].Shard
 }
 
 // sort sorts shards and tensors by name.
@@ -162,5 +173,11 @@ func readIndex(r io.Reader, size int64) (*Index, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ParseIndex(text)
+	index, err := ParseIndex(text)
+	if err != nil && !bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("{")) {
+		if format, advice := foreign(text[:min(len(text), sniffBytes)]); format != "" {
+			return nil, &FormatError{Format: format, Advice: advice, Expected: "an index", Err: err}
+		}
+	}
+	return index, err
 }

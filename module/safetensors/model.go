@@ -38,12 +38,16 @@ type Model struct {
 	Path string
 	// Files are the model's files; those of an index are sorted by name.
 	Files []*File
-	// Tensors holds the tensors of all files: in the order of Files, and within a file by place.
+	// Tensors holds the tensors of all files, or those that the index places: in the order of Files, and within a file by
+	// place.
 	Tensors []ModelTensor
 	// Metadata is the __metadata__ of all files; if two files differ in a key, the first file's value.
 	Metadata map[string]string
 	// Index is the index, nil for a model of one file.
 	Index *Index
+	// Skipped holds the tensors that files contain and the index does not place there: names that it does not list, and
+	// copies of tensors that it places in another file. They are not in Tensors. See [Model.Warnings].
+	Skipped []ModelTensor
 	// Ties holds the names that share a stored tensor's bytes, sorted by name, as recorded in the metadata under
 	// [TiedKey].
 	Ties []Tie
@@ -135,9 +139,10 @@ func (m *Model) complete() error {
 
 // Open opens a model: a safetensors file, an index (a name that ends in .json), or a directory with one of the two. If
 // a directory has model.safetensors and an index, the former is used, as in Transformers. All headers are read,
-// validated and compared with the index. The caller closes the model. Errors name the file and the tensor; they are the
-// errors of [ReadHeader] and [ParseIndex], [ErrNoModel], [ErrAmbiguous], [ErrNoIndex], [ErrMissingShards],
-// [ErrNotRegular], [ErrNotInShard], [ErrNotInIndex], [ErrTies] and [ErrDuplicateName].
+// validated and compared with the index, which decides which tensors belong to the model: others are in Model.Skipped. The
+// caller closes the model. Errors name the file and the tensor; they are the errors of [ReadHeader] and [ParseIndex],
+// [ErrNoModel], [ErrAmbiguous], [ErrNoIndex], [ErrMissingShards], [ErrNotRegular], [ErrNotInShard], [ErrTies] and
+// [ErrDuplicateName].
 func Open(path string) (*Model, error) {
 	file, err := resolve(path)
 	if err != nil {
@@ -287,6 +292,10 @@ func (m *Model) merge() error {
 	m.byName = make(map[string]int, count)
 	for i, f := range m.Files {
 		for _, t := range f.Header.Tensors {
+			if m.Index != nil && m.Index.shard(t.Name) != i {
+				m.Skipped = append(m.Skipped, ModelTensor{TensorInfo: t, File: i})
+				continue
+			}
 			if other, twice := m.byName[t.Name]; twice {
 				return fmt.Errorf("%s: %w: %s is in %s too", f.Path, ErrDuplicateName, quote(t.Name),
 					filepath.Base(m.Files[m.Tensors[other].File].Path))
@@ -306,26 +315,46 @@ func (m *Model) merge() error {
 	return nil
 }
 
-// checkIndex compares the tensors of the files with those of the index. Both are without duplicates.
+// checkIndex refuses an index that places a tensor in a file without it.
 func (m *Model) checkIndex() error {
+	if len(m.Index.Tensors) == len(m.Tensors) { // names are unique in both, and merge compared the files
+		return nil
+	}
 	for _, entry := range m.Index.Tensors {
-		i, found := m.byName[entry.Name]
-		if !found || m.Tensors[i].File != entry.Shard {
+		if _, found := m.byName[entry.Name]; !found {
 			return fmt.Errorf("%s: tensor %s: %w: %s", m.Path, quote(entry.Name), ErrNotInShard, m.Index.Shards[entry.Shard])
 		}
 	}
-	if len(m.Index.Tensors) == len(m.Tensors) {
-		return nil
-	}
-	for _, t := range m.Tensors {
-		_, listed := slices.BinarySearchFunc(m.Index.Tensors, t.Name, func(e IndexEntry, name string) int {
-			return strings.Compare(e.Name, name)
-		})
-		if !listed {
-			return fmt.Errorf("%s: tensor %s: %w %s", m.Files[t.File].Path, quote(t.Name), ErrNotInIndex, filepath.Base(m.Path))
-		}
-	}
 	return nil
+}
+
+// warnedNames is the maximum number of names in a warning.
+const warnedNames = 8
+
+// Warnings returns one sentence for each file with tensors that the index does not place there. It names them.
+func (m *Model) Warnings() []string {
+	var warnings []string
+	for rest := m.Skipped; len(rest) > 0; {
+		file, count := rest[0].File, 1
+		for count < len(rest) && rest[count].File == file {
+			count++
+		}
+		var names []string
+		for _, t := range rest[:min(count, warnedNames)] {
+			name := quote(t.Name)
+			if shard := m.Index.shard(t.Name); shard >= 0 {
+				name += " (which is read from " + m.Index.Shards[shard] + ")"
+			}
+			names = append(names, name)
+		}
+		if count > warnedNames {
+			names = append(names, fmt.Sprintf("%d more", count-warnedNames))
+		}
+		warnings = append(warnings, fmt.Sprintf("%s: skipped %d tensors that %s does not place in this file: %s",
+			m.Files[file].Path, count, filepath.Base(m.Path), strings.Join(names, ", ")))
+		rest = rest[count:]
+	}
+	return warnings
 }
 
 // Lookup returns a tensor by name. For a tied name it returns the stored tensor, with the stored name.
@@ -340,11 +369,14 @@ func (m *Model) Lookup(name string) (ModelTensor, bool) {
 	return m.Tensors[i], true
 }
 
-// Bytes returns the length of all tensors.
+// Bytes returns the length of all files without headers and skipped tensors.
 func (m *Model) Bytes() int64 {
 	var sum int64
 	for _, f := range m.Files {
 		sum += f.Header.DataBytes()
+	}
+	for _, t := range m.Skipped {
+		sum -= t.Bytes()
 	}
 	return sum
 }
