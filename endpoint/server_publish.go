@@ -20,7 +20,7 @@ import (
 // Errors: [ErrInvalid] if the name is invalid, [ErrCapability] with the reason if the memory cannot be shared in place,
 // and [wire.ErrTooLarge] if the storages or tensors do not fit one frame.
 func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
-	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: s.core.Label}
+	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Geteuid()), Label: s.core.Label}
 	if sd == nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: the state dict is nil", status.ErrInvalid)}
 	}
@@ -39,7 +39,7 @@ func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict,
 
 // Rollback publishes the memory of a superseded version again, as [Client.Rollback] does.
 func (s *Server) Rollback(ctx context.Context, name string, version uint64) (uint64, error) {
-	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: s.core.Label}
+	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Geteuid()), Label: s.core.Label}
 	number, err := s.core.Models.Rollback(ctx, name, version, self, 0)
 	if err != nil {
 		return 0, fmt.Errorf("roll back %s: %w", status.Shown(name), status.Absent(err))

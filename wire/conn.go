@@ -21,9 +21,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/internal/userns"
 )
 
 // Conn sends and receives frames over a Unix stream socket. Send may be called from any goroutine, Receive from one at
@@ -202,11 +205,37 @@ func (c *Conn) Close() error {
 type Credentials struct {
 	// PID is the process id in this PID namespace, or 0 if the process is not visible from it.
 	PID int32
-	// UID and GID are the effective user and group. An id without a mapping in this user namespace is the overflow id,
-	// usually 65534.
+	// UID and GID are the effective user and group. An id without a mapping in this user namespace is [NoID].
 	UID, GID uint32
+}
+
+// NoID is the UID or GID of a peer whose id the kernel cannot express in this user namespace. No user or group has it. The
+// kernel reports such a peer with the overflow id, usually 65534, which a process of this namespace may have too. In a
+// namespace without a mapping for every id, the overflow id is therefore never accepted as a user.
+const NoID = userns.None
+
+// Mapped returns nil if the peer's user has an id in this user namespace, and otherwise an error with the cause and the
+// remedy.
+func (c Credentials) Mapped() error {
+	if c.UID == NoID {
+		return errUnmapped
+	}
+	return nil
+}
+
+// Trusted reports whether the peer runs as the effective user of this process or as one of others. A user without a
+// mapping is never trusted.
+func (c Credentials) Trusted(others []uint32) bool {
+	return c.SameUser() || c.UID != NoID && slices.Contains(others, c.UID)
 }
 
 // SameUser reports whether the peer runs as the effective user of this process. Both sides usually require it: memory
 // and names are not for other users, root included.
-func (c Credentials) SameUser() bool { return int64(c.UID) == int64(os.Geteuid()) }
+func (c Credentials) SameUser() bool { return userns.Self(c.UID) }
+
+// unmappedError is evaluated when it is printed, because the overflow id can be configured.
+type unmappedError struct{}
+
+var errUnmapped error = unmappedError{}
+
+func (unmappedError) Error() string { return userns.Unmapped("the peer") }

@@ -2,16 +2,19 @@ package wire
 
 import (
 	"os"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/internal/userns"
 )
 
 // maxGroups is the kernel's limit of supplementary groups (NGROUPS_MAX in limits.h).
 const maxGroups = 65536
 
 // PeerGroups returns the supplementary groups of the process that created the peer's socket, as the kernel recorded them
-// at connect or listen. Its effective group is in [Credentials].
+// at connect or listen, without those that have no id in this user namespace. Its effective group is in [Credentials].
 func (c *Conn) PeerGroups() ([]uint32, error) {
 	raw, err := c.conn.SyscallConn()
 	if err != nil {
@@ -39,5 +42,5 @@ func (c *Conn) PeerGroups() ([]uint32, error) {
 	if err != nil {
 		return nil, err
 	}
-	return groups, nil
+	return slices.DeleteFunc(groups, func(gid uint32) bool { return userns.Group(gid) == NoID }), nil
 }

@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/internal/userns"
 )
 
 // init initializes the parts that depend on the socket.
@@ -40,7 +42,7 @@ func peerCredentials(raw syscall.RawConn) (Credentials, error) {
 	if err != nil {
 		return Credentials{}, os.NewSyscallError("getsockopt SO_PEERCRED", err)
 	}
-	return Credentials{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid}, nil
+	return Credentials{PID: cred.Pid, UID: userns.User(cred.Uid), GID: userns.Group(cred.Gid)}, nil
 }
 
 func closeDescriptors(fds []int) error {

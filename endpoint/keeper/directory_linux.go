@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/userns"
 )
 
 // Directory is a store of files in a directory that no other program uses. It needs no process, so it also works in a
@@ -45,7 +46,7 @@ func OpenDirectory(path string) (*Directory, error) {
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
 		return nil, &os.PathError{Op: "open", Path: path, Err: unix.ENOTDIR}
-	case int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0:
+	case !userns.Self(st.Uid) || st.Mode&0o077 != 0:
 		return nil, fmt.Errorf("%w: %s belongs to uid %d with mode %#o; use a directory of uid %d with mode 0700",
 			os.ErrPermission, path, st.Uid, st.Mode&0o777, os.Geteuid())
 	}
@@ -254,7 +255,7 @@ func (d *Directory) open(name string, flags int) (_ *os.File, err error) {
 		return nil, err
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || !info.Mode().IsRegular() || uint64(st.Dev) != d.device || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 || st.Nlink != 1 {
+	if !ok || !info.Mode().IsRegular() || uint64(st.Dev) != d.device || !userns.Self(st.Uid) || st.Mode&0o077 != 0 || st.Nlink != 1 {
 		return nil, refused
 	}
 	return f, nil

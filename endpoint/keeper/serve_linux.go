@@ -108,7 +108,10 @@ func (k *keeper) serve(ctx context.Context, socket *net.UnixConn) {
 		return
 	}
 	defer conn.Close()
-	if peer := conn.Peer(); !peer.SameUser() {
+	if peer := conn.Peer(); peer.Mapped() != nil {
+		k.log.Warn("connection refused", "pid", peer.PID, "error", peer.Mapped())
+		return
+	} else if !peer.SameUser() {
 		k.log.Warn("connection refused: it is another user's", "uid", peer.UID, "pid", peer.PID)
 		return
 	}

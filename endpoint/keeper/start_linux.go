@@ -113,7 +113,10 @@ func checked(socket *net.UnixConn) (*wire.Conn, syscall.RawConn, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if peer := conn.Peer(); !peer.SameUser() {
+	if peer := conn.Peer(); peer.Mapped() != nil {
+		conn.Close()
+		return nil, nil, fmt.Errorf("%w: the keeper: %w", os.ErrPermission, peer.Mapped())
+	} else if !peer.SameUser() {
 		conn.Close()
 		return nil, nil, fmt.Errorf("%w: process %d of user %d listens there", os.ErrPermission, peer.PID, peer.UID)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+
+	"github.com/sharedtensor/sharedtensor/internal/userns"
 )
 
 // openNoFollow opens a file for reading. It fails if the last element of path is a symbolic link, and does not wait for the
@@ -19,7 +21,7 @@ func checkOwner(info os.FileInfo) error {
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
 		return fmt.Errorf("mode %#o: %w", mode, ErrUnsafe)
 	}
-	if s, ok := info.Sys().(*syscall.Stat_t); ok && int(s.Uid) != os.Geteuid() {
+	if s, ok := info.Sys().(*syscall.Stat_t); ok && !userns.Self(s.Uid) {
 		return fmt.Errorf("owned by uid %d: %w", s.Uid, ErrUnsafe)
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"syscall"
 	"time"
 
@@ -109,7 +108,10 @@ func connect(ctx context.Context, socket string) (net.Conn, error) {
 
 // trusted returns an error if the peer's user may not be the owner.
 func (c *Config) trusted(peer wire.Credentials) error {
-	if peer.SameUser() || slices.Contains(c.AllowUIDs, peer.UID) {
+	if err := peer.Mapped(); err != nil {
+		return fmt.Errorf("%w: the owner on socket %s: %w", status.ErrPermission, c.Socket, err)
+	}
+	if peer.Trusted(c.AllowUIDs) {
 		return nil
 	}
 	return fmt.Errorf("%w: the owner on socket %s runs as uid %d, this process as uid %d; set --owner-uid %d (ClientOptions.AllowUIDs) to trust it",

@@ -55,20 +55,19 @@ func (s *Server) SetPolicy(policy *access.Policy) error {
 // admits is [session.Config].Admits.
 func (s *Server) admits(ses *session.Session) error {
 	peer, policy := ses.Peer(), s.authority.policy.Load()
-	if policy == nil {
-		if peer.SameUser() || slices.Contains(s.Sessions.AllowUIDs, peer.UID) {
+	err := ses.Mapped()
+	if err == nil && policy == nil {
+		err = ses.AllowedUser()
+	} else if err == nil {
+		if rights := s.rightsOf(ses, policy); rights.May(access.Connect, "") {
 			return nil
 		}
+		err = fmt.Errorf("%w: the owner's policy has no rule for uid %d and gid %d", status.ErrPermission, peer.UID, peer.GID)
+	}
+	if err != nil {
 		s.authority.refused[access.Connect].Add(1)
-		return fmt.Errorf("%w: this owner serves uid %d, the client runs as uid %d; start the owner with --allow-uid %d (ServerOptions.AllowUIDs) to let it in",
-			status.ErrPermission, os.Geteuid(), peer.UID, peer.UID)
 	}
-	rights := s.rightsOf(ses, policy)
-	if rights.May(access.Connect, "") {
-		return nil
-	}
-	s.authority.refused[access.Connect].Add(1)
-	return fmt.Errorf("%w: the owner's policy has no rule for uid %d and gid %d", status.ErrPermission, peer.UID, peer.GID)
+	return err
 }
 
 // rightsOf returns the rights that a policy gives to the client of a session.

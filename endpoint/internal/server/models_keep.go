@@ -226,7 +226,7 @@ type Adopted struct {
 }
 
 // adoptedHolder is the holder of superseded and withdrawn versions until their readers have renewed their leases.
-var adoptedHolder = catalog.Holder{ID: math.MaxUint64, PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: "readers of the previous owner"}
+var adoptedHolder = catalog.Holder{ID: math.MaxUint64, PID: int32(os.Getpid()), UID: uint32(os.Geteuid()), Label: "readers of the previous owner"}
 
 // renewalTime is the default of [ModelsConfig.RenewalTime].
 const renewalTime = 10 * time.Second

@@ -76,7 +76,7 @@ func (o *objectOperations) destroy(_ context.Context, r *session.Request) (sessi
 // ownerOrRoot reports whether the peer runs as the owner's user or as root, by its kernel credentials.
 func ownerOrRoot(ses *session.Session) bool {
 	peer := ses.Peer()
-	return peer.SameUser() || peer.UID == 0
+	return peer.Trusted([]uint32{0})
 }
 
 // destroyed returns the detail that names the process that destroyed an object, for its holders.

@@ -30,9 +30,13 @@ type Client interface {
 // Peer returns the client's credentials as reported by the kernel.
 func (ses *Session) Peer() wire.Credentials { return ses.conn.Peer() }
 
-// Groups returns the client's effective and supplementary groups as reported by the kernel.
+// Groups returns the client's effective and supplementary groups as reported by the kernel, without those that have no id
+// in this user namespace.
 func (ses *Session) Groups() ([]uint32, error) {
-	groups := []uint32{ses.conn.Peer().GID}
+	var groups []uint32
+	if gid := ses.conn.Peer().GID; gid != wire.NoID {
+		groups = append(groups, gid)
+	}
 	conn, ok := ses.conn.(*wire.Conn)
 	if !ok {
 		return groups, nil

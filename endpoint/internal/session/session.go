@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -105,10 +104,27 @@ func (ses *Session) allowed() error {
 	if ses.of.Admits != nil {
 		return ses.of.Admits(ses)
 	}
+	return ses.AllowedUser()
+}
+
+// AllowedUser returns an error unless the peer is in this process, runs as the user of this process, or as one of
+// [Config].AllowUIDs.
+func (ses *Session) AllowedUser() error {
+	if err := ses.Mapped(); err != nil {
+		return err
+	}
 	peer := ses.conn.Peer()
-	if uid := peer.UID; !peer.SameUser() && !slices.Contains(ses.of.AllowUIDs, uid) {
-		return fmt.Errorf("%w: this owner serves uid %d, the client runs as uid %d; start the owner with --allow-uid %d (ServerOptions.AllowUIDs) to let it in",
-			status.ErrPermission, os.Geteuid(), uid, uid)
+	if ses.InProcess() || peer.Trusted(ses.of.AllowUIDs) {
+		return nil
+	}
+	return fmt.Errorf("%w: this owner serves uid %d, the client runs as uid %d; start the owner with --allow-uid %d (ServerOptions.AllowUIDs) to let it in",
+		status.ErrPermission, os.Geteuid(), peer.UID, peer.UID)
+}
+
+// Mapped returns an error if the user of the peer has no id in the user namespace of this process.
+func (ses *Session) Mapped() error {
+	if err := ses.conn.Peer().Mapped(); err != nil && !ses.InProcess() {
+		return fmt.Errorf("%w: %w", status.ErrPermission, err)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/userns"
 )
 
 // EnvBasePath is the environment variable with the base path of sockets. It applies if the program sets no base path.
@@ -43,9 +44,10 @@ func DefaultBase() string {
 }
 
 // privateDirectory returns the directory for sockets of users without XDG_RUNTIME_DIR. Other users may have created it
-// first; see socketDirectory.
+// first; see socketDirectory. TMPDIR does not apply, because an owner and its clients often have different ones. UID is the
+// effective user, as the kernel reports it to the peer.
 func privateDirectory() string {
-	return filepath.Join(os.TempDir(), "shared-tensor-"+strconv.Itoa(os.Getuid()))
+	return filepath.Join("/tmp", "shared-tensor-"+strconv.Itoa(os.Geteuid()))
 }
 
 // CheckSocketPath rejects a path that the kernel would truncate or treat as an abstract name.
@@ -98,8 +100,9 @@ func socketDirectory(path string) error {
 
 // trusted rejects a directory, or a link to one, unless its owner is root or the user of this process.
 func trusted(dir string, info os.FileInfo) error {
-	if uid, ok := ownerOf(info); ok && uid != 0 && uid != uint32(os.Getuid()) {
-		return fmt.Errorf("%w: socket directory %s belongs to uid %d, this process runs as uid %d", status.ErrPermission, dir, uid, os.Getuid())
+	if uid, ok := ownerOf(info); ok && uid != 0 && !userns.Self(uid) {
+		return fmt.Errorf("%w: socket directory %s belongs to uid %d, this process runs as uid %d%s",
+			status.ErrPermission, dir, uid, os.Geteuid(), userns.Cause(uid))
 	}
 	return nil
 }

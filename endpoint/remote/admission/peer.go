@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+
+	"github.com/sharedtensor/sharedtensor/internal/userns"
 )
 
 // ErrUnknownUser means that the kernel does not report the user of a socket, because it is closed or in another network
@@ -45,7 +47,9 @@ func CheckUser(remote net.Addr) error {
 		return fmt.Errorf("%w: %w", ErrUnauthenticated, ErrUnknownUser)
 	case addr.err != nil:
 		return fmt.Errorf("%w: %w", ErrUnauthenticated, addr.err)
-	case int64(addr.uid) != int64(os.Geteuid()):
+	case userns.User(addr.uid) == userns.None:
+		return fmt.Errorf("%w: %s", ErrUnauthenticated, userns.Unmapped("the client"))
+	case !userns.Self(addr.uid):
 		return fmt.Errorf("%w: without --token-file the gateway serves only uid %d, and this connection is of uid %d", ErrUnauthenticated, os.Geteuid(), addr.uid)
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
+	"github.com/sharedtensor/sharedtensor/internal/userns"
 )
 
 // trusted are the hosts that a mirror fetches from and sends its token to.
@@ -119,7 +120,7 @@ func (p *Peers) checkUsers(client *http.Client) {
 			return conn, nil
 		}
 		uid, err := admission.ListenerUser(at)
-		if err == nil && int64(uid) != int64(os.Geteuid()) {
+		if err == nil && !userns.Self(uid) {
 			err = fmt.Errorf("uid %d listens there: add %s to the trusted mirrors to send it the token", uid, host)
 		}
 		if err != nil {

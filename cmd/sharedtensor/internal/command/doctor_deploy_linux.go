@@ -6,11 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/internal/userns"
 )
 
 // shm checks /dev/shm. This module uses memfds, which its size does not limit, but data loaders and other programs need
@@ -31,7 +33,7 @@ func shm() (finding, bool) {
 // examineDeployment checks what the page docs/production.md describes: users, containers, descriptors, and what survives
 // the end of an owner.
 func examineDeployment(o *cli.OwnerFlags) []finding {
-	findings := []finding{userFinding(os.DirFS("/")), pidFinding(os.DirFS("/")), descriptorFinding()}
+	findings := []finding{userFinding(os.DirFS("/"), os.Geteuid(), os.Getegid()), pidFinding(os.DirFS("/")), descriptorFinding()}
 	path, err := o.Path(0)
 	if err != nil {
 		return findings
@@ -39,20 +41,27 @@ func examineDeployment(o *cli.OwnerFlags) []finding {
 	return append(findings, admitsFinding(path), survivesFinding(path))
 }
 
-// userFinding reports the user, and whether a user namespace translates its number.
-func userFinding(root fs.FS) finding {
+// userFinding reports the user, and whether a user namespace hides the users of other processes.
+func userFinding(root fs.FS, euid, egid int) finding {
 	const check = "user"
-	who := fmt.Sprintf("uid %d, gid %d", os.Geteuid(), os.Getegid())
-	text, err := fs.ReadFile(root, "proc/self/uid_map")
-	if err != nil {
-		return ok(check, "%s; owner and clients run as the same user, or trust each other by --allow-uid, --policy and --owner-uid", who)
+	who := fmt.Sprintf("uid %d, gid %d", euid, egid)
+	mapping, err := userns.Users(root)
+	overflow := userns.OverflowUser(root)
+	switch {
+	case err != nil:
+		return warn(check, "mount /proc; until then uid "+strconv.Itoa(int(overflow))+" is trusted by no process", "%s; the mapping of the user namespace is unknown: %v", who, err)
+	case mapping.Complete():
+		return ok(check, "%s, not in a user namespace; owner and clients run as the same user, or trust each other by --allow-uid, --policy and --owner-uid", who)
+	case len(mapping) == 0:
+		return fail(check, "map the users of owner and clients (unshare --map-root-user, podman --userns=keep-id, or hostUsers of the pod)",
+			"%s, in a user namespace without a mapping: every user appears as %d, so owners and clients refuse each other", who, overflow)
+	case uint32(euid) == overflow:
+		return fail(check, "run as another mapped uid",
+			"%s, in a user namespace with an incomplete mapping: every unmapped user appears as %d, so owners and clients refuse it", who, overflow)
 	}
-	var inside, outside, count int64
-	if _, err := fmt.Sscan(string(text), &inside, &outside, &count); err == nil && (inside != outside || count < 65536) {
-		return warn(check, "give all containers of an owner and its clients the same mapping; a user without one appears as 65534",
-			"%s, in a user namespace (uid %d here is %d outside)", who, inside, outside)
-	}
-	return ok(check, "%s, not in a user namespace", who)
+	m := mapping[0]
+	return warn(check, fmt.Sprintf("give all containers of an owner and its clients the same mapping; a user without one appears as %d and is refused", overflow),
+		"%s, in a user namespace (uid %d here is %d outside, %d ids)", who, m.Inside, m.Outside, m.Count)
 }
 
 // pidFinding reports whether this process is in a nested PID namespace.

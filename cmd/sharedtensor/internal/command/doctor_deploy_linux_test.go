@@ -13,11 +13,26 @@ import (
 func TestDoctorUserNamespace(t *testing.T) {
 	t.Parallel()
 	at := func(file, content string) fs.FS { return fstest.MapFS{file: {Data: []byte(content)}} }
-	require.Equal(t, statusOK, userFinding(at("proc/self/uid_map", "         0          0 4294967295\n")).Status)
-	f := userFinding(at("proc/self/uid_map", "         0     100000      65536\n"))
-	require.Equal(t, statusWarn, f.Status)
-	require.Contains(t, f.Detail, "uid 0 here is 100000 outside")
-	require.Equal(t, statusOK, userFinding(fstest.MapFS{}).Status)
+	for _, c := range []struct {
+		mapping string
+		euid    int
+		status  status
+		text    string
+	}{
+		{"         0          0 4294967295\n", 65534, statusOK, "not in a user namespace"},
+		{"0 0 65536\n65536 65536 4294901759\n", 65534, statusOK, "not in a user namespace"},
+		{"         0     100000      65536\n", 0, statusWarn, "uid 0 here is 100000 outside"},
+		{"         0          0      65536\n", 0, statusWarn, "in a user namespace"},
+		{"         0     100000      65536\n", 65534, statusFail, "every unmapped user appears as 65534"},
+		{"", 65534, statusFail, "without a mapping"},
+		{"nonsense", 0, statusWarn, "unknown"},
+	} {
+		f := userFinding(at("proc/self/uid_map", c.mapping), c.euid, 0)
+		require.Equal(t, c.status, f.Status, c.mapping)
+		require.Contains(t, f.Detail, c.text, c.mapping)
+	}
+	require.Equal(t, statusWarn, userFinding(fstest.MapFS{}, 0, 0).Status, "no /proc")
+	require.Equal(t, statusOK, userFinding(at("proc/self/status", ""), 0, 0).Status, "a kernel without user namespaces")
 
 	require.Contains(t, pidFinding(at("proc/self/status", "Name:\tx\nNSpid:\t4711\t1\n")).Detail, "nested")
 	require.Contains(t, pidFinding(at("proc/self/status", "Name:\tx\nNSpid:\t4711\n")).Detail, "visible")

@@ -25,7 +25,7 @@ The owner's socket is the first of these that applies:
   --socket PATH
   $SHARED_TENSOR_BASE_PATH-N.sock
   $XDG_RUNTIME_DIR/shared-tensor-N.sock
-  /tmp/shared-tensor-UID/shared-tensor-N.sock
+  /tmp/shared-tensor-UID/shared-tensor-N.sock  (UID is the effective user)
 where N is the index of the served device: 0 for host memory and for cuda:0. If no owner
 listens on socket 0 and there is exactly one other owner, commands use that one and print
 a note.`

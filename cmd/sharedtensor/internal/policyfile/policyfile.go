@@ -27,6 +27,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
+	"github.com/sharedtensor/sharedtensor/internal/userns"
 )
 
 // MaxBytes limits the size of a policy file.
@@ -97,7 +98,7 @@ func read(path string) ([]byte, error) {
 	case mode.Perm()&0o022 != 0:
 		return nil, fmt.Errorf("%s has mode %#o: others may write it; run chmod go-w on it", path, mode.Perm())
 	}
-	if uid, known := ownerOf(info); known && uid != 0 && uid != os.Geteuid() {
+	if uid, known := ownerOf(info); known && uid != 0 && !userns.Self(uint32(uid)) {
 		return nil, fmt.Errorf("%s belongs to uid %d; it must belong to root or to uid %d", path, uid, os.Geteuid())
 	}
 	data, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
