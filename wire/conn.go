@@ -68,8 +68,9 @@ func (c *Conn) Limits() Limits { return c.limits }
 // empty map, and files, which must stay open until Send returns. Descriptors beyond the capacity of one frame precede
 // it in separate frames.
 //
-// Frames of concurrent Sends do not mix. Frames of one goroutine stay in order. A small frame without descriptors may
-// be left to the goroutine that is writing; if that write fails, the next Send and Receive return the error. After a
+// Frames of concurrent Sends do not mix. Frames of one goroutine stay in order. An error of Send is the outcome of its
+// own frame: the peer has not received it and never will. A small frame without descriptors may be left to the goroutine
+// that is writing; if that write fails, the connection ends, and the next Send and Receive return the error. After a
 // goodbye, Send returns when the kernel has it and everything sent before it.
 //
 // Send waits only while the socket is full, at most [Limits.WriteTimeout]. After that, or if a write fails within a
@@ -102,9 +103,9 @@ func (c *Conn) SendLater(kind Kind, id uint64, body []byte, files ...*os.File) e
 
 // Flush sends the frames that [Conn.SendLater] has queued.
 func (c *Conn) Flush() error {
-	fatal, err := c.writer.flush()
-	if fatal {
-		c.writeFailed(err)
+	end, err := c.writer.flush()
+	if end != nil {
+		c.writeFailed(end)
 	}
 	if err != nil {
 		return fmt.Errorf("send: %w", err)
@@ -114,15 +115,15 @@ func (c *Conn) Flush() error {
 
 // flushBeforeRead runs within Receive and must not close the reader.
 func (c *Conn) flushBeforeRead() error {
-	fatal, err := c.writer.flush()
+	end, _ := c.writer.flush()
 	switch {
-	case !fatal:
+	case end == nil:
 		return nil
-	case peerGone(err):
+	case peerGone(end):
 		c.endReading()
 		return nil
 	}
-	return fmt.Errorf("send: %w", err)
+	return fmt.Errorf("send: %w", end)
 }
 
 // writeFailed ends the connection after a write failed within a frame.
@@ -155,9 +156,9 @@ func (c *Conn) send(ctx context.Context, kind Kind, id uint64, body, tail []byte
 	case len(files) > c.limits.Files:
 		return fmt.Errorf("send %s frame with %d descriptors, the limit is %d: %w", kind, len(files), c.limits.Files, ErrTooLarge)
 	}
-	fatal, err := c.writer.send(ctx, kind, id, body, tail, files, now)
-	if fatal {
-		c.writeFailed(err)
+	end, err := c.writer.send(ctx, kind, id, body, tail, files, now)
+	if end != nil {
+		c.writeFailed(end)
 	}
 	if err != nil {
 		return fmt.Errorf("send %s frame: %w", kind, err)

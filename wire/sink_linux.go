@@ -22,11 +22,12 @@ type sink struct {
 	timeout time.Duration
 	ready   func(fd uintptr) bool
 	ring    func(fd uintptr)
+	call    func(fd int, out, tail, control []byte) (int, error) // the system call; tests replace it
 
 	out     []byte
 	tail    []byte // follows out
 	control []byte
-	started bool // at least one byte was sent
+	sent    int  // number of bytes sent
 	bounded bool // the socket was full, and a deadline is set
 	err     error
 	bellErr error
@@ -38,14 +39,14 @@ type sink struct {
 
 func (w *sink) init(conn *net.UnixConn, raw syscall.RawConn, timeout time.Duration) {
 	w.conn, w.raw, w.timeout = conn, raw, timeout
-	w.ready, w.ring = w.writeReady, w.ringNow
+	w.ready, w.ring, w.call = w.writeReady, w.ringNow, sendmsg
 }
 
-// write sends out and tail with the descriptors on the first byte. started reports whether any of it was sent. If ctx
-// ends while the socket is full, it returns errInterrupted; the caller then takes the rest while out and tail are
-// unchanged.
-func (w *sink) write(ctx context.Context, out, tail []byte, fds []int) (started bool, err error) {
-	w.out, w.tail, w.control, w.started, w.bounded, w.err = out, tail, nil, false, false, nil
+// write sends out and tail with the descriptors on the first byte. It returns the number of bytes sent, also with an
+// error. If ctx ends while the socket is full, it returns errInterrupted; the caller then takes the rest while out and
+// tail are unchanged.
+func (w *sink) write(ctx context.Context, out, tail []byte, fds []int) (sent int, err error) {
+	w.out, w.tail, w.control, w.sent, w.bounded, w.err = out, tail, nil, 0, false, nil
 	w.ctx = ctx
 	if len(fds) > 0 {
 		w.control = unix.UnixRights(fds...)
@@ -63,13 +64,13 @@ func (w *sink) write(ctx context.Context, out, tail []byte, fds []int) (started 
 		switch {
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 		case w.interrupted.Load():
-			return w.started, errInterrupted // rest needs out and tail
+			return w.sent, errInterrupted // rest needs out and tail
 		default:
 			err = ErrTimeout
 		}
 	}
 	w.out, w.tail = nil, nil
-	return w.started, err
+	return w.sent, err
 }
 
 // rest returns, once, a copy of the unsent part of an interrupted write.
@@ -82,7 +83,7 @@ func (w *sink) rest() []byte {
 // writeReady writes as much as the socket accepts. It reports whether everything was written, or the write failed.
 func (w *sink) writeReady(fd uintptr) bool {
 	for {
-		n, err := w.sendmsg(int(fd))
+		n, err := w.call(int(fd), w.out, w.tail, w.control)
 		switch err {
 		case nil:
 		case unix.EINTR:
@@ -94,7 +95,7 @@ func (w *sink) writeReady(fd uintptr) bool {
 			w.err = sendError(err, len(w.control) > 0)
 			return true
 		}
-		w.started, w.control = true, nil
+		w.sent, w.control = w.sent+n, nil
 		k := min(n, len(w.out))
 		w.out, w.tail = w.out[k:], w.tail[n-k:]
 		if len(w.out)+len(w.tail) == 0 {
@@ -103,18 +104,18 @@ func (w *sink) writeReady(fd uintptr) bool {
 	}
 }
 
-// sendmsg makes one system call.
-func (w *sink) sendmsg(fd int) (int, error) {
+// sendmsg makes one system call, which does not wait.
+func sendmsg(fd int, out, tail, control []byte) (int, error) {
 	const flags = unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT
 	switch {
-	case len(w.tail) == 0 && w.control == nil:
-		return send(fd, w.out, flags)
-	case len(w.tail) == 0:
-		return unix.SendmsgN(fd, w.out, w.control, nil, flags)
-	case len(w.out) == 0:
-		return unix.SendmsgN(fd, w.tail, w.control, nil, flags)
+	case len(tail) == 0 && control == nil:
+		return send(fd, out, flags)
+	case len(tail) == 0:
+		return unix.SendmsgN(fd, out, control, nil, flags)
+	case len(out) == 0:
+		return unix.SendmsgN(fd, tail, control, nil, flags)
 	}
-	return unix.SendmsgBuffers(fd, [][]byte{w.out, w.tail}, w.control, nil, flags)
+	return unix.SendmsgBuffers(fd, [][]byte{out, tail}, control, nil, flags)
 }
 
 // bell wakes the peer without waiting. If the socket is full, the peer has something to read and is awake. The caller
@@ -129,7 +130,7 @@ func (w *sink) bell() error {
 // ringNow sends the bell.
 func (w *sink) ringNow(fd uintptr) {
 	for {
-		switch _, err := send(int(fd), bellHeader[:], unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT); err {
+		switch _, err := w.call(int(fd), bellHeader[:], nil, nil); err {
 		case nil, unix.EAGAIN:
 			w.bellErr = nil
 			return

@@ -27,8 +27,8 @@ func (s *source) frameDone() {}
 
 type sink struct{}
 
-func (w *sink) write(context.Context, []byte, []byte, []int) (bool, error) {
-	return false, errLinuxOnly
+func (w *sink) write(context.Context, []byte, []byte, []int) (int, error) {
+	return 0, errLinuxOnly
 }
 
 func (w *sink) bell() error { return errLinuxOnly }

@@ -39,16 +39,19 @@ type writer struct {
 
 // send sends one message. If now is false, it may stay in the queue until the next send or flush. A message without
 // descriptors that fits is queued. Others, and the last message of a connection, wait for their turn and are in the
-// kernel when send returns. fatal reports that the connection cannot be used further. If ctx ends while the socket is
-// full, the message is either not sent, which is [ErrNotSent], or a goroutine sends the rest.
-func (w *writer) send(ctx context.Context, kind Kind, id uint64, body, tail []byte, files []*os.File, now bool) (fatal bool, err error) {
+// kernel when send returns. If ctx ends while the socket is full, the message is either not sent, which is [ErrNotSent],
+// or a goroutine sends the rest.
+//
+// err is the outcome of this message: with an error, the peer cannot have received it. end is not nil if the connection
+// cannot be used further. It may be due to other messages that this sender has written, and then err is nil.
+func (w *writer) send(ctx context.Context, kind Kind, id uint64, body, tail []byte, files []*os.File, now bool) (end, err error) {
 	last := kind == KindGoodbye || kind == KindError && id == 0 // the connection is closed after it was written
 	if len(files) == 0 && len(tail) == 0 && len(body) <= copyBytes && !last {
 		return w.sendQueued(ctx, header{length: uint32(len(body)), kind: kind, id: id}, body, now)
 	}
 	fds, err := fileDescriptors(files)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	defer runtime.KeepAlive(files)
 
@@ -56,18 +59,18 @@ func (w *writer) send(ctx context.Context, kind Kind, id uint64, body, tail []by
 	defer w.mu.Unlock()
 	for w.writing && w.broken == nil {
 		if err := w.waitLocked(ctx); err != nil {
-			return false, err
+			return nil, err
 		}
 	}
 	if w.broken != nil {
-		return false, w.broken
+		return nil, w.broken
 	}
 	w.writing = true
-	if left, err := w.flushLocked(ctx); left {
-		return false, notSent(ctx)
+	if left, _, err := w.flushLocked(ctx, 0); left {
+		return nil, notSent(ctx)
 	} else if err != nil {
 		w.done()
-		return true, err
+		return err, err
 	}
 	back, err := false, w.leaveRingLocked()
 	if err == nil && len(tail) == 0 && len(body) <= copyBytes && !last {
@@ -75,62 +78,67 @@ func (w *writer) send(ctx context.Context, kind Kind, id uint64, body, tail []by
 	}
 	if err != nil {
 		w.done()
-		return true, err
+		return err, err
 	}
 	w.mu.Unlock()
-	started, err := w.sendParts(ctx, kind, id, body, tail, fds, back)
+	started, whole, err := w.sendParts(ctx, kind, id, body, tail, fds, back)
 	w.mu.Lock()
 	switch {
 	case errors.Is(err, errInterrupted) && started: // sendParts has left the rest to a goroutine
-		return false, nil
+		return nil, nil
 	case errors.Is(err, errInterrupted):
 		w.leaveTurnLocked()
-		return false, notSent(ctx)
+		return nil, notSent(ctx)
 	case err != nil && !started && errors.Is(err, errRefused):
 		w.leaveTurnLocked()
-		return false, err
+		return nil, err
 	case err != nil:
 		w.broken = err
 		w.done()
-		return true, err
+		if whole {
+			return err, nil
+		}
+		return err, err
 	}
 	w.recordMoveLocked(back)
-	return w.endTurnLocked(ctx)
+	end, _ = w.endTurnLocked(ctx, 0)
+	return end, nil
 }
 
 // sendQueued queues a small frame, and writes the queue if no other goroutine does.
-func (w *writer) sendQueued(ctx context.Context, h header, body []byte, now bool) (fatal bool, err error) {
+func (w *writer) sendQueued(ctx context.Context, h header, body []byte, now bool) (end, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for w.writing && w.full(len(body)) && w.broken == nil {
 		if err := w.waitLocked(ctx); err != nil {
-			return false, err
+			return nil, err
 		}
 	}
 	if w.broken != nil {
-		return false, w.broken
+		return nil, w.broken
 	}
 	if w.ring.on {
 		var head [HeaderBytes]byte
 		h.put(head[:])
 		done, err := w.putLocked(head[:], body)
 		if err != nil {
-			return true, err
+			return err, err
 		}
 		if done {
-			return w.published(ctx, now)
+			return w.published(ctx, now), nil
 		}
 	}
 	full := w.full(len(body))
 	w.enqueue(h, body)
 	if w.writing {
 		w.batched = true
-		return false, nil
+		return nil, nil
 	}
 	if !now && !full {
-		return false, nil
+		return nil, nil
 	}
 	w.writing = true
+	own := len(*w.queue) // this sender has the turn, so the queue only grows behind its frame
 	if w.batched && now {
 		// Other goroutines probably send at this moment too: let them queue their frames first.
 		w.mu.Unlock()
@@ -138,39 +146,56 @@ func (w *writer) sendQueued(ctx context.Context, h header, body []byte, now bool
 		w.mu.Lock()
 		w.batched = w.queued > 1
 	}
-	return w.endTurnLocked(ctx)
+	return w.endTurnLocked(ctx, own)
 }
 
-// endTurnLocked writes the queue and ends the caller's turn, or leaves both to a goroutine when ctx ends.
-func (w *writer) endTurnLocked(ctx context.Context) (fatal bool, err error) {
+// endTurnLocked writes the queue and ends the caller's turn, or leaves both to a goroutine when ctx ends. The caller's
+// frame ends at byte own of the queue, or is not in it if own is 0. end is the error that breaks the connection. err is
+// the same error if the caller's frame was not sent.
+func (w *writer) endTurnLocked(ctx context.Context, own int) (end, err error) {
 	for {
-		left, err := w.flushLocked(ctx)
+		left, sent, err := w.flushLocked(ctx, own)
 		if left {
-			return false, nil
+			return nil, nil
 		}
-		if err == nil {
-			err = w.ringLocked()
-		}
-		if err != nil || w.queued == 0 {
+		if err != nil {
 			w.done()
-			return err != nil, err
+			if sent {
+				return err, nil
+			}
+			return err, err
+		}
+		own = 0 // it was sent
+		if err = w.ringLocked(); err != nil || w.queued == 0 {
+			w.done()
+			return err, nil
 		}
 	}
 }
 
-// leaveTurnLocked ends the turn of a message that was not sent. A goroutine writes the frames that others have queued
-// meanwhile and do not wait for.
+// leaveTurnLocked ends the turn of a message that was not sent. A goroutine wakes the peer for the frames that others
+// have put into the ring, and writes the frames that they have queued. Their senders do not wait.
 func (w *writer) leaveTurnLocked() {
-	if w.queued == 0 {
+	wake := w.ring.out != nil && w.ring.out.MustWake() // also if the stream has just left the ring
+	if w.queued == 0 && !wake {
 		w.done()
 		return
 	}
 	go func() {
+		var end error
+		if wake {
+			end = w.sink.bell()
+		}
 		w.mu.Lock()
-		_, err := w.endTurnLocked(context.Background())
+		if end != nil {
+			w.broken = end
+			w.done()
+		} else {
+			end, _ = w.endTurnLocked(context.Background(), 0)
+		}
 		w.mu.Unlock()
-		if err != nil {
-			w.failed(err)
+		if end != nil {
+			w.failed(end)
 		}
 	}()
 }
@@ -210,26 +235,29 @@ func (w *writer) enqueue(h header, body []byte) {
 	w.queued++
 }
 
-// flush writes the queue.
-func (w *writer) flush() (fatal bool, err error) {
+// flush writes the queue. end is as in send; err is also the error of a connection that was already broken.
+func (w *writer) flush() (end, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.broken != nil {
-		return false, w.broken
+		return nil, w.broken
 	}
 	if w.writing {
-		return false, nil // the current writer also writes the queue
+		return nil, nil // the current writer also writes the queue
 	}
 	if w.queued == 0 {
-		return w.published(context.Background(), true)
+		err := w.published(context.Background(), true)
+		return err, err
 	}
 	w.writing = true
-	return w.endTurnLocked(context.Background())
+	end, _ = w.endTurnLocked(context.Background(), 0)
+	return end, end
 }
 
 // flushLocked writes the queue until it stays empty. The caller has set writing; mu is released during writes. An error
-// is fatal. If ctx ends before that, the queue and the turn are left to a goroutine.
-func (w *writer) flushLocked(ctx context.Context) (left bool, err error) {
+// breaks the connection; sent then reports whether the first own bytes of the queue were sent, or own is 0. If ctx ends
+// before that, the queue and the turn are left to a goroutine.
+func (w *writer) flushLocked(ctx context.Context, own int) (left, sent bool, err error) {
 	for w.queued > 0 {
 		q := w.queue
 		w.queue, w.queued = nil, 0
@@ -240,9 +268,10 @@ func (w *writer) flushLocked(ctx context.Context) (left bool, err error) {
 				*q = append(*q, ringHeader[:]...)
 			}
 		}
+		n := 0
 		if err == nil && !done {
 			w.mu.Unlock()
-			_, err = w.sink.write(ctx, *q, nil, nil)
+			n, err = w.sink.write(ctx, *q, nil, nil)
 			if left = errors.Is(err, errInterrupted); left {
 				go w.finishAbandonedWrite(w.sink.rest(), back)
 			}
@@ -252,31 +281,32 @@ func (w *writer) flushLocked(ctx context.Context) (left bool, err error) {
 		queues.Put(q)
 		switch {
 		case left:
-			return true, nil
+			return true, false, nil
 		case err != nil:
 			w.broken = err
-			return false, err
+			return false, n >= own, err
 		}
 		w.recordMoveLocked(back)
+		own = 0
 	}
-	return false, nil
+	return false, true, nil
 }
 
 // finishAbandonedWrite runs with the turn of a sender that has returned. It writes the rest of that sender's message, then the
 // queue. back reports that the stream continues in the ring behind the message.
 func (w *writer) finishAbandonedWrite(rest []byte, back bool) {
-	_, err := w.sink.write(context.Background(), rest, nil, nil)
+	_, end := w.sink.write(context.Background(), rest, nil, nil)
 	w.mu.Lock()
-	if err != nil {
-		w.broken = err
+	if end != nil {
+		w.broken = end
 		w.done()
 	} else {
 		w.recordMoveLocked(back)
-		_, err = w.endTurnLocked(context.Background())
+		end, _ = w.endTurnLocked(context.Background(), 0)
 	}
 	w.mu.Unlock()
-	if err != nil {
-		w.failed(err)
+	if end != nil {
+		w.failed(end)
 	}
 }
 
@@ -292,15 +322,15 @@ func (w *writer) done() {
 // sendParts writes a message that is not queued: files frames for the descriptors beyond the capacity of one frame,
 // then the frame. The caller has set writing and does not hold mu. The end of ctx interrupts it until descriptors were
 // sent in a separate frame, because the caller owns the others only until it returns. With back, the stream continues
-// in the ring behind a small message.
-func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body, tail []byte, fds []int, back bool) (started bool, err error) {
+// in the ring behind a small message. started and whole report whether any of the message, or all of it, was sent.
+func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body, tail []byte, fds []int, back bool) (started, whole bool, err error) {
 	for len(fds) > MaxFilesPerFrame {
 		var head [HeaderBytes]byte
 		header{kind: KindFiles, files: MaxFilesPerFrame, id: id}.put(head[:])
-		part, err := w.sink.write(ctx, head[:], nil, fds[:MaxFilesPerFrame]) // so few bytes are sent whole or not at all
-		started = started || part
+		n, err := w.sink.write(ctx, head[:], nil, fds[:MaxFilesPerFrame]) // so few bytes are sent whole or not at all
+		started = started || n > 0
 		if err != nil {
-			return started, err
+			return started, false, err
 		}
 		fds = fds[MaxFilesPerFrame:]
 		ctx = context.Background()
@@ -318,15 +348,16 @@ func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body, tail
 	default:
 		tail = slices.Concat(body, tail)
 	}
+	size := len(out) + len(tail)
 	if back {
 		out = append(out, ringHeader[:]...)
 	}
 	*p = out[:0]
-	part, err := w.sink.write(ctx, out, tail, fds)
-	if part && errors.Is(err, errInterrupted) {
+	n, err := w.sink.write(ctx, out, tail, fds)
+	if n > 0 && errors.Is(err, errInterrupted) {
 		go w.finishAbandonedWrite(w.sink.rest(), back)
 	}
-	return started || part, err
+	return started || n > 0, n >= size, err
 }
 
 // errRefused marks a write that the kernel refused before it accepted any byte, for a temporary reason.

@@ -119,19 +119,21 @@ func (w *writer) ringLocked() error {
 	return nil
 }
 
-// published completes a frame that was put into the ring. The holder of the turn rings for it at the end of its turn.
-func (w *writer) published(ctx context.Context, now bool) (fatal bool, err error) {
+// published completes a frame that was put into the ring, which the peer may have read already. The holder of the turn
+// rings for it at the end of its turn. An error breaks the connection.
+func (w *writer) published(ctx context.Context, now bool) error {
 	if !now || w.writing || !w.ring.on || !w.ring.out.MustWake() {
-		return false, nil
+		return nil
 	}
 	w.writing = true
 	w.mu.Unlock()
-	err = w.sink.bell()
+	err := w.sink.bell()
 	w.mu.Lock()
 	if err != nil {
 		w.broken = err
 		w.done()
-		return true, err
+		return err
 	}
-	return w.endTurnLocked(ctx)
+	end, _ := w.endTurnLocked(ctx, 0)
+	return end
 }
