@@ -6,3 +6,6 @@ func HostCalls() int {
 	defer hostCalls.mu.Unlock()
 	return len(hostCalls.all)
 }
+
+// GraphObjects returns the number of objects that the next launch of x uses.
+func GraphObjects(x *GraphExec) int { return len(x.objects()) }

@@ -15,20 +15,31 @@ type GraphExec struct {
 	resource
 	dev    *Device
 	handle cu.GraphExec
-	mu     sync.Mutex
-	used   []*lifetime
+
+	mu       sync.Mutex
+	uses     graphUses
+	launched []*lifetime // uses.all(), or nil after a change
 }
 
-// Launch queues the graph's work in the stream. Closing an object that the work uses waits for the work.
-func (x *GraphExec) Launch(s *Stream) error {
+// objects returns the objects that a launch uses. The caller does not change the result.
+func (x *GraphExec) objects() []*lifetime {
 	x.mu.Lock()
-	used := x.used
-	x.mu.Unlock()
-	for _, l := range used {
-		if l.use() == nil { // a Close that begins later waits for this launch
-			defer l.done()
-		}
+	defer x.mu.Unlock()
+	if x.launched == nil {
+		x.launched = x.uses.all()
 	}
+	return x.launched
+}
+
+// Launch queues the graph's work in the stream. Closing an object that the work uses waits for the work. It fails with
+// [os.ErrClosed] if an object of a node that is not disabled is closed.
+func (x *GraphExec) Launch(s *Stream) error {
+	used := x.objects()
+	done, err := useAll(used) // a Close that begins later waits for this launch
+	if err != nil {
+		return x.dev.opError("launch graph", err)
+	}
+	defer done()
 	return x.dev.opError("launch graph", s.queue([]*resource{&x.resource}, func(c cu.Context) error {
 		err := check("cuGraphLaunch", c.GraphLaunch(x.handle, s.handle))
 		for _, l := range used {
@@ -80,11 +91,11 @@ func (e *UpdateError) Error() string {
 func (e *UpdateError) Unwrap() error { return e.Err }
 
 // Update replaces the parameters of all nodes by those of g, which must have the same nodes in the same order. Launches
-// in progress are not affected. It fails with an [*UpdateError] if the graphs differ too much. It needs CUDA 10.2.
+// in progress are not affected. Objects that only the replaced parameters use may be closed. It fails with an [*UpdateError] if the graphs differ too much. It needs CUDA 10.2.
 func (x *GraphExec) Update(g *Graph) error {
 	root := g.root()
 	root.mu.Lock()
-	used := slices.Clone(root.used)
+	uses := root.uses.clone()
 	root.mu.Unlock()
 	return x.dev.opError("update graph", withAll([]*resource{&root.resource, &x.resource}, func() error {
 		x.mu.Lock()
@@ -103,8 +114,8 @@ func (x *GraphExec) Update(g *Graph) error {
 			return update
 		}
 		if err == nil {
-			// Earlier launches may still use the objects of the replaced nodes.
-			x.used = append(slices.Clip(x.used), used...)
+			// The streams of earlier launches have recorded the objects of the replaced nodes.
+			x.uses, x.launched = uses, nil
 		}
 		return err
 	}))
@@ -112,7 +123,7 @@ func (x *GraphExec) Update(g *Graph) error {
 
 // SetKernel replaces the kernel, dimensions and arguments of a kernel node in later launches. The node is one of the
 // graph that x was made from, which must not be closed. The kernel must be of the same context. It borrows memory among
-// the arguments. It needs CUDA 12.0.
+// the arguments until they are replaced. It needs CUDA 12.0.
 func (x *GraphExec) SetKernel(n Node, f *Function, cfg LaunchConfig, args ...any) error {
 	if n.g == nil {
 		return x.dev.opError("set kernel", invalid("no node"))
@@ -130,21 +141,21 @@ func (x *GraphExec) SetKernel(n Node, f *Function, cfg LaunchConfig, args ...any
 	}
 	used := append(a.used, f.mod)
 	all := append(slices.Clip(used), &x.resource, &n.g.root().resource)
+	number := n.number()
 	return x.dev.opError("set kernel", withAll(all, func() error {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		err := check("cuGraphExecKernelNodeSetParams", x.p.ctx.GraphExecKernelNodeSetParams(x.handle, n.handle, p))
 		if err == nil {
-			for _, r := range used {
-				x.used = append(slices.Clip(x.used), r.life)
-			}
+			x.uses.set(number, lives(used))
+			x.launched = nil
 		}
 		return err
 	}))
 }
 
 // SetEnabled disables or enables a kernel, copy or fill in later launches. The node is one of the graph that x was made
-// from, which must not be closed. A disabled node does nothing. It needs CUDA 11.6.
+// from, which must not be closed. A disabled node does nothing, so the objects that only it uses may be closed. It needs CUDA 11.6.
 func (x *GraphExec) SetEnabled(n Node, enabled bool) error {
 	if n.g == nil {
 		return x.dev.opError("enable node", invalid("no node"))
@@ -153,11 +164,17 @@ func (x *GraphExec) SetEnabled(n Node, enabled bool) error {
 	if enabled {
 		on = 1
 	}
+	number := n.number()
 	return x.dev.opError("enable node", n.g.with(func(cu.Context) error {
 		return x.call(func(c cu.Context) error {
 			x.mu.Lock()
 			defer x.mu.Unlock()
-			return check("cuGraphNodeSetEnabled", c.GraphNodeSetEnabled(x.handle, n.handle, on))
+			err := check("cuGraphNodeSetEnabled", c.GraphNodeSetEnabled(x.handle, n.handle, on))
+			if err == nil {
+				x.uses.enable(number, enabled)
+				x.launched = nil
+			}
+			return err
 		})
 	}))
 }

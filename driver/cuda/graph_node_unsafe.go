@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"fmt"
-	"slices"
 	"unsafe"
 
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
@@ -53,8 +52,24 @@ func (n Node) Kind() (NodeKind, error) {
 	return NodeKind(k), n.g.dev.opError("node kind", err)
 }
 
+// number returns the number of the node in the graph's uses. n is not the zero Node.
+func (n Node) number() int {
+	root := n.g.root()
+	root.mu.Lock()
+	defer root.mu.Unlock()
+	if _, ok := root.uses.number[n.handle]; !ok {
+		root.uses.add(n.handle, nil)
+	}
+	return root.uses.number[n.handle]
+}
+
 // add calls fn, which adds a node after others of the same graph, and records the objects that the node uses.
 func (g *Graph) add(op string, used []*resource, after []Node, fn func(c cu.Context, out, deps *cu.GraphNode, n uint64) error) (Node, error) {
+	return g.addUsing(op, used, lives(used), after, fn)
+}
+
+// addUsing is add for a node that needs some objects while it is added and uses others when it is launched.
+func (g *Graph) addUsing(op string, needed []*resource, used []*lifetime, after []Node, fn func(c cu.Context, out, deps *cu.GraphNode, n uint64) error) (Node, error) {
 	root := g.root()
 	root.mu.Lock()
 	defer root.mu.Unlock()
@@ -66,16 +81,12 @@ func (g *Graph) add(op string, used []*resource, after []Node, fn func(c cu.Cont
 		deps[i] = n.handle
 	}
 	out := new(cu.GraphNode)
-	err := withAll(used, func() error {
+	err := withAll(needed, func() error {
 		return g.with(func(c cu.Context) error {
 			if err := fn(c, out, unsafe.SliceData(deps), uint64(len(deps))); err != nil {
 				return err
 			}
-			for _, r := range used {
-				if !slices.Contains(root.used, r.life) {
-					root.used = append(root.used, r.life)
-				}
-			}
+			root.uses.add(*out, used)
 			return nil
 		})
 	})
@@ -250,14 +261,10 @@ func (g *Graph) AddGraph(child *Graph, after ...Node) (Node, error) {
 		return Node{}, g.dev.opError("add graph", invalid("a graph inside of itself"))
 	}
 	child.root().mu.Lock()
-	inner := slices.Clone(child.root().used)
+	inner := child.root().uses.all()
 	child.root().mu.Unlock()
-	return g.add("add graph", []*resource{&child.root().resource}, after, func(c cu.Context, out, deps *cu.GraphNode, n uint64) error {
-		err := check("cuGraphAddChildGraphNode", c.GraphAddChildGraphNode(out, g.handle, deps, n, child.handle))
-		if err == nil {
-			g.root().used = append(g.root().used, inner...)
-		}
-		return err
+	return g.addUsing("add graph", []*resource{&child.root().resource}, inner, after, func(c cu.Context, out, deps *cu.GraphNode, n uint64) error {
+		return check("cuGraphAddChildGraphNode", c.GraphAddChildGraphNode(out, g.handle, deps, n, child.handle))
 	})
 }
 

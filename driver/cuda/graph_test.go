@@ -315,3 +315,152 @@ func TestCaptureInto(t *testing.T) {
 	require.NoError(t, s.Synchronize(), "the capture has ended")
 	require.ErrorIs(t, s.CaptureInto(g, []cuda.Node{{}}, func() error { return nil }), driver.ErrInvalid)
 }
+
+// A launch fails if an object of the graph is closed, whatever node uses it and however the graph was made.
+func TestGraphLaunchAfterClose(t *testing.T) {
+	d := openDevice(t, 0)
+	hostCallsEnd(t)
+	s, keptMemory := newStream(t, d), alloc(t, d, 16)
+	fill := function(t, loadKernels(t, d), "fill")
+	block := cuda.LaunchConfig{Block: cuda.Dim3{X: 4}}
+	empty := func(g *cuda.Graph) cuda.Node {
+		n, err := g.AddEmpty()
+		require.NoError(t, err)
+		return n
+	}
+	for name, build := range map[string]func(t *testing.T, g *cuda.Graph, m *cuda.Memory) (cuda.Node, error){
+		"kernel": func(_ *testing.T, g *cuda.Graph, m *cuda.Memory) (cuda.Node, error) {
+			return g.AddKernel(fill, block, nil, m, uint32(1), uint32(4))
+		},
+		"fill": func(_ *testing.T, g *cuda.Graph, m *cuda.Memory) (cuda.Node, error) { return g.AddFill8(m, 0, 16, 1) },
+		"copy to": func(_ *testing.T, g *cuda.Graph, m *cuda.Memory) (cuda.Node, error) {
+			return g.AddCopy(cuda.Copy{Dst: cuda.Operand{Memory: m}, Src: cuda.Operand{Memory: keptMemory}, Bytes: 16})
+		},
+		"copy from": func(_ *testing.T, g *cuda.Graph, m *cuda.Memory) (cuda.Node, error) {
+			return g.AddCopy(cuda.Copy{Dst: cuda.Operand{Memory: keptMemory}, Src: cuda.Operand{Memory: m}, Bytes: 16})
+		},
+		"graph within": func(t *testing.T, g *cuda.Graph, m *cuda.Memory) (cuda.Node, error) {
+			child := newGraph(t, d)
+			_, err := child.AddFill8(m, 0, 16, 1)
+			require.NoError(t, err)
+			n, err := g.AddGraph(child)
+			require.NoError(t, child.Close())
+			return n, err
+		},
+		"captured": func(t *testing.T, g *cuda.Graph, m *cuda.Memory) (cuda.Node, error) {
+			return empty(g), s.CaptureInto(g, nil, func() error { return s.Fill8(m, 0, 16, 1) })
+		},
+		"body of a condition": func(t *testing.T, g *cuda.Graph, m *cuda.Memory) (cuda.Node, error) {
+			c, err := g.NewCondition(1, true)
+			require.NoError(t, err)
+			_, body, err := g.AddIf(c)
+			require.NoError(t, err)
+			return body.AddFill8(m, 0, 16, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGraph(t, d)
+			m, err := d.AllocMemory(16)
+			require.NoError(t, err)
+			_, err = build(t, g, m)
+			require.NoError(t, err)
+			x, err := g.Instantiate()
+			keep(t, x, err)
+			require.NoError(t, x.Launch(s))
+			require.NoError(t, m.Close())
+			require.ErrorIs(t, x.Launch(s), os.ErrClosed)
+			again, err := g.Instantiate()
+			keep(t, again, err)
+			require.ErrorIs(t, again.Launch(s), os.ErrClosed, "instantiated after the close")
+			require.NoError(t, s.Synchronize(), "the context is usable")
+
+			other := newGraph(t, d)
+			_, err = build(t, other, keptMemory)
+			require.NoError(t, err)
+			if name == "body of a condition" {
+				return // the driver does not update graphs with conditions
+			}
+			require.NoError(t, x.Update(other))
+			require.NoError(t, x.Launch(s), "the update has replaced the closed memory")
+			require.NoError(t, s.Synchronize())
+		})
+	}
+	t.Run("event", func(t *testing.T) {
+		g := newGraph(t, d)
+		e, err := d.NewEvent(cuda.EventOptions{})
+		require.NoError(t, err)
+		_, err = g.AddRecord(e)
+		require.NoError(t, err)
+		x, err := g.Instantiate()
+		keep(t, x, err)
+		require.NoError(t, e.Close())
+		require.ErrorIs(t, x.Launch(s), os.ErrClosed)
+	})
+	t.Run("module", func(t *testing.T) {
+		g, mod := newGraph(t, d), loadKernels(t, d)
+		_, err := g.AddKernel(function(t, mod, "fill"), block, nil, keptMemory, uint32(1), uint32(4))
+		require.NoError(t, err)
+		x, err := g.Instantiate()
+		keep(t, x, err)
+		require.NoError(t, mod.Close())
+		require.ErrorIs(t, x.Launch(s), os.ErrClosed)
+	})
+}
+
+// Replaced arguments are not used any more: their memory may be closed, and their number does not grow.
+func TestGraphDropsReplacedArguments(t *testing.T) {
+	d := openDevice(t, 0)
+	s, fill := newStream(t, d), function(t, loadKernels(t, d), "fill")
+	block := cuda.LaunchConfig{Block: cuda.Dim3{X: 4}}
+	first, err := d.AllocMemory(16)
+	require.NoError(t, err)
+	g, other := newGraph(t, d), alloc(t, d, 16)
+	n, err := g.AddKernel(fill, block, nil, first, uint32(1), uint32(4))
+	require.NoError(t, err)
+	m, err := g.AddFill8(other, 0, 16, 3, n)
+	require.NoError(t, err)
+	x, err := g.Instantiate()
+	keep(t, x, err)
+
+	for i := range 50 {
+		next, err := d.AllocMemory(16)
+		require.NoError(t, err)
+		require.NoError(t, x.SetKernel(n, fill, block, next, uint32(i), uint32(4)))
+		require.NoError(t, x.Launch(s))
+		require.NoError(t, first.Close(), "memory that the node used before")
+		require.NoError(t, x.Launch(s))
+		require.NoError(t, s.Synchronize())
+		require.EqualValues(t, i, words(t, next, 1)[0])
+		require.Equal(t, 3, cuda.GraphObjects(x), "memory, memory and module")
+		first = next
+	}
+	for i := range 50 {
+		next, err := d.AllocMemory(16)
+		require.NoError(t, err)
+		update := newGraph(t, d)
+		k, err := update.AddKernel(fill, block, nil, next, uint32(i), uint32(4))
+		require.NoError(t, err)
+		_, err = update.AddFill8(other, 0, 16, 3, k)
+		require.NoError(t, err)
+		require.NoError(t, x.Update(update))
+		require.NoError(t, update.Close())
+		require.NoError(t, first.Close())
+		require.NoError(t, x.Launch(s))
+		require.Equal(t, 3, cuda.GraphObjects(x))
+		first = next
+	}
+	// A node of the first graph is paired with the node of the update.
+	last := alloc(t, d, 16)
+	require.NoError(t, x.SetKernel(n, fill, block, last, uint32(7), uint32(4)))
+	require.NoError(t, first.Close())
+	require.NoError(t, x.Launch(s))
+	require.NoError(t, s.Synchronize())
+	require.EqualValues(t, 7, words(t, last, 1)[0])
+
+	require.NoError(t, x.SetEnabled(m, false))
+	require.NoError(t, other.Close())
+	require.NoError(t, x.Launch(s), "a disabled node uses nothing")
+	require.NoError(t, s.Synchronize())
+	require.NoError(t, x.SetEnabled(m, true))
+	require.ErrorIs(t, x.Launch(s), os.ErrClosed)
+}

@@ -18,7 +18,7 @@ type Graph struct {
 	outer  *Graph // of a body of a condition: the graph that owns it
 
 	mu   sync.Mutex
-	used []*lifetime // objects that the work uses; of a body, those of outer
+	uses graphUses // objects that the work uses; empty in a body, whose outer graph has them
 }
 
 // root returns the graph that owns the resource.
@@ -66,7 +66,8 @@ func (s *Stream) Capture(record func() error) (*Graph, error) {
 		if err := keepHosts(s.p.ctx, h, recordings.takeHosts(r)); err != nil {
 			return errors.Join(err, destroy())
 		}
-		made := &Graph{dev: s.dev, handle: h, used: recordings.used(r)}
+		made := &Graph{dev: s.dev, handle: h}
+		made.uses.capture(recordings.used(r))
 		if err := made.own(s.p, "graph", 0, destroy); err != nil {
 			return err
 		}
@@ -101,7 +102,7 @@ func (s *Stream) CaptureInto(g *Graph, after []Node, record func() error) error 
 	return s.dev.opError("capture", s.capture(begin, record, func(_ cu.Graph, r *recording, _ bool) error {
 		root.mu.Lock()
 		defer root.mu.Unlock()
-		root.used = append(root.used, recordings.used(r)...)
+		root.uses.capture(recordings.used(r))
 		return keepHosts(s.p.ctx, root.handle, recordings.takeHosts(r))
 	}))
 }
@@ -159,7 +160,7 @@ func (g *Graph) Instantiate() (*GraphExec, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	x := &GraphExec{dev: g.dev, used: append([]*lifetime(nil), g.used...)}
+	x := &GraphExec{dev: g.dev, uses: g.uses.clone()}
 	err := g.call(func(c cu.Context) error {
 		make := func(c cu.Context) error {
 			return check("cuGraphInstantiate", c.GraphInstantiate(&x.handle, g.handle, 0))

@@ -193,7 +193,10 @@ static CUresult update(handle xh, handle gh, struct update_info *info) {
 		graph_free(y);
 		return GRAPH_EXEC_UPDATE_FAILURE;
 	}
-	/* The executable graph takes the nodes of the copy and keeps its handle. */
+	/* The executable graph takes the nodes of the copy. Its handle, and the nodes that select its own in later calls, are those of
+	 * the graph that it was instantiated from. */
+	for (struct op *a = x->head, *b = y->head; a && b; a = a->next, b = b->next)
+		b->origin = a->origin;
 	struct graph swap = *x;
 	x->head = y->head, x->tail = y->tail;
 	for (struct op *o = x->head; o; o = o->next)
