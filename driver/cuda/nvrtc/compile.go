@@ -35,7 +35,7 @@ type Binary struct {
 // Compile compiles CUDA C++. name is the name of the source in diagnostics, such as scale.cu; no file of that name is read.
 //
 // If the source or an option is refused, the error is a [*CompileError] with the places of the mistakes. Invalid options match
-// [ErrOptions]. A missing library matches [ErrNoLibrary]. When ctx ends, the compilation is cancelled if the library supports
+// [ErrOptions], and so do includes that [Options.AnyInclude] does not permit. A missing library matches [ErrNoLibrary]. When ctx ends, the compilation is cancelled if the library supports
 // it (since CUDA 12.8); otherwise Compile returns when the compiler does. Compile may be called concurrently.
 func Compile(ctx context.Context, name, source string, o Options) (*Binary, error) {
 	if err := o.check(); err != nil {
@@ -54,7 +54,11 @@ func Compile(ctx context.Context, name, source string, o Options) (*Binary, erro
 	if err != nil {
 		return nil, err
 	}
-	key, cached := cacheKey(name, source, flags, &o)
+	in, err := scanIncludes(name, source, &o)
+	if err != nil {
+		return nil, err
+	}
+	key, cached := cacheKey(name, source, flags, &o, in)
 	if cached {
 		if data, ok := o.Cache.Get(key); ok {
 			if b, err := decode(data); err == nil {
@@ -68,7 +72,12 @@ func Compile(ctx context.Context, name, source string, o Options) (*Binary, erro
 		return nil, err
 	}
 	if cached {
-		_ = o.Cache.Put(key, encode(b)) // the code is compiled again if it is not stored
+		// A file that changed meanwhile may be in the code or not.
+		if in, err = scanIncludes(name, source, &o); err == nil {
+			if after, ok := cacheKey(name, source, flags, &o, in); ok && after == key {
+				_ = o.Cache.Put(key, encode(b)) // the code is compiled again if it is not stored
+			}
+		}
 	}
 	return b, nil
 }

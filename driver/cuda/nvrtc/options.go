@@ -67,8 +67,13 @@ type Options struct {
 	Names []string
 	// Defines are macros with their values. An empty value defines the macro as 1.
 	Defines map[string]string
-	// IncludeDirs are folders that are searched for headers. Without them, a compilation reads no files.
+	// IncludeDirs are folders that are searched for headers. Without AnyInclude, a compilation reads only files in these
+	// folders, and files that links in them point to.
 	IncludeDirs []string
+	// AnyInclude permits includes of absolute paths, of parent folders, and of the value of a macro. Such a source can read each
+	// file that this process can, and parts of the file appear in the log. Do not set it for a source of a foreign client. A
+	// compilation that includes the value of a macro is not stored in the cache.
+	AnyInclude bool
 	// Standard is the version of C++.
 	Standard Standard
 	// Debug adds information for debuggers and disables optimisation.
