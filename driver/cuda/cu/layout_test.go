@@ -68,7 +68,13 @@ func TestLayout(t *testing.T) {
 		require.Equal(t, want, got, c)
 		fields += len(want.Fields)
 	}
-	require.Equal(t, committed.Sizes, goSizes)
+	sizes := maps.Clone(goSizes)
+	for _, c := range []string{"CUdriverProcAddress_flags", "CUgraphInstantiate_flags", "CUmemRangeFlags"} {
+		// The parameters with these flags have 64 bits in C. No record contains them, and the recorded calls compare their bytes.
+		require.EqualValues(t, 8, sizes[c], c)
+		sizes[c] = committed.Sizes[c]
+	}
+	require.Equal(t, committed.Sizes, sizes)
 	t.Logf("%d records with %d fields, %d other types", len(goLayouts), fields, len(goSizes))
 }
 

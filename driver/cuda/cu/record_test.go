@@ -43,15 +43,6 @@ func value[T any](w *want) T {
 	return v
 }
 
-// wide returns flags of 32 bits that C receives with 64.
-func wide[T ~int32](w *want) T {
-	v := value[T](w)
-	for range 4 {
-		w.bytes = append(w.bytes, byte(v>>31)) // the sign
-	}
-	return v
-}
-
 // memoryOfC converts an address of the dynamic linker to a pointer. The memory is outside of Go's heap, so its address
 // is constant, but vet cannot verify that.
 func memoryOfC(address uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&address)) }

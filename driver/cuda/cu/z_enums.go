@@ -5,7 +5,7 @@ package cu
 // IpcMem_flags are the flags of [IpcOpenMemHandle].
 //
 // C: CUipcMem_flags.
-type IpcMem_flags int32
+type IpcMem_flags uint32
 
 // Values of [IpcMem_flags].
 const (
@@ -15,7 +15,7 @@ const (
 // MemAttach_flags select who may access managed memory.
 //
 // C: CUmemAttach_flags.
-type MemAttach_flags int32
+type MemAttach_flags uint32
 
 // Values of [MemAttach_flags].
 const (
@@ -27,7 +27,7 @@ const (
 // Ctx_flags are the flags of contexts. Those with SCHED in their name select how a thread waits for the device.
 //
 // C: CUctx_flags.
-type Ctx_flags int32
+type Ctx_flags uint32
 
 // Values of [Ctx_flags].
 const (
@@ -48,7 +48,7 @@ const (
 // Event_sched_flags select how a thread waits for an event.
 //
 // C: CUevent_sched_flags.
-type Event_sched_flags int32
+type Event_sched_flags uint32
 
 // Values of [Event_sched_flags].
 const (
@@ -61,7 +61,7 @@ const (
 // Cl_event_flags select how a thread waits for an event of OpenCL.
 //
 // C: cl_event_flags.
-type Cl_event_flags int32
+type Cl_event_flags uint32
 
 // Values of [Cl_event_flags].
 const (
@@ -74,7 +74,7 @@ const (
 // Cl_context_flags select how a thread waits for the device in OpenCL.
 //
 // C: cl_context_flags.
-type Cl_context_flags int32
+type Cl_context_flags uint32
 
 // Values of [Cl_context_flags].
 const (
@@ -98,7 +98,7 @@ const (
 // Stream_flags are the flags of [StreamCreate].
 //
 // C: CUstream_flags.
-type Stream_flags int32
+type Stream_flags uint32
 
 // Values of [Stream_flags].
 const (
@@ -109,7 +109,7 @@ const (
 // Event_flags are the flags of [EventCreate].
 //
 // C: CUevent_flags.
-type Event_flags int32
+type Event_flags uint32
 
 // Values of [Event_flags].
 const (
@@ -122,7 +122,7 @@ const (
 // Event_record_flags are the flags of [EventRecordWithFlags].
 //
 // C: CUevent_record_flags.
-type Event_record_flags int32
+type Event_record_flags uint32
 
 // Values of [Event_record_flags].
 const (
@@ -133,7 +133,7 @@ const (
 // Event_wait_flags are the flags of [StreamWaitEvent].
 //
 // C: CUevent_wait_flags.
-type Event_wait_flags int32
+type Event_wait_flags uint32
 
 // Values of [Event_wait_flags].
 const (
@@ -184,7 +184,7 @@ const (
 // whether remote writes are made visible first.
 //
 // C: CUstreamWaitValue_flags.
-type StreamWaitValue_flags int32
+type StreamWaitValue_flags uint32
 
 // Values of [StreamWaitValue_flags].
 const (
@@ -198,7 +198,7 @@ const (
 // StreamWriteValue_flags are the flags of [StreamWriteValue32].
 //
 // C: CUstreamWriteValue_flags.
-type StreamWriteValue_flags int32
+type StreamWriteValue_flags uint32
 
 // Values of [StreamWriteValue_flags].
 const (
@@ -225,7 +225,7 @@ const (
 // StreamMemoryBarrier_flags select the scope of a memory barrier: the system or the device.
 //
 // C: CUstreamMemoryBarrier_flags.
-type StreamMemoryBarrier_flags int32
+type StreamMemoryBarrier_flags uint32
 
 // Values of [StreamMemoryBarrier_flags].
 const (
@@ -259,7 +259,7 @@ const (
 // Occupancy_flags are the flags of [OccupancyMaxActiveBlocksPerMultiprocessorWithFlags].
 //
 // C: CUoccupancy_flags.
-type Occupancy_flags int32
+type Occupancy_flags uint32
 
 // Values of [Occupancy_flags].
 const (
@@ -270,7 +270,7 @@ const (
 // StreamUpdateCaptureDependencies_flags select whether dependencies are added or replaced.
 //
 // C: CUstreamUpdateCaptureDependencies_flags.
-type StreamUpdateCaptureDependencies_flags int32
+type StreamUpdateCaptureDependencies_flags uint32
 
 // Values of [StreamUpdateCaptureDependencies_flags].
 const (
@@ -851,7 +851,7 @@ const (
 // GraphicsRegisterFlags select how a registered graphics resource will be used.
 //
 // C: CUgraphicsRegisterFlags.
-type GraphicsRegisterFlags int32
+type GraphicsRegisterFlags uint32
 
 // Values of [GraphicsRegisterFlags].
 const (
@@ -865,7 +865,7 @@ const (
 // GraphicsMapResourceFlags select how a mapped graphics resource will be used.
 //
 // C: CUgraphicsMapResourceFlags.
-type GraphicsMapResourceFlags int32
+type GraphicsMapResourceFlags uint32
 
 // Values of [GraphicsMapResourceFlags].
 const (
@@ -1119,7 +1119,7 @@ const (
 // DriverProcAddress_flags choose the default stream of functions of [GetProcAddress].
 //
 // C: CUdriverProcAddress_flags.
-type DriverProcAddress_flags int32
+type DriverProcAddress_flags uint64
 
 // Values of [DriverProcAddress_flags].
 const (
@@ -1571,7 +1571,7 @@ const (
 // CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS is the access of the current context to memory.
 //
 // C: CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS.
-type CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS int32
+type CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS uint32
 
 // Values of [CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS].
 const (
@@ -1635,7 +1635,7 @@ const (
 // MemAccess_flags is the access of a device to memory.
 //
 // C: CUmemAccess_flags.
-type MemAccess_flags int32
+type MemAccess_flags uint32
 
 // Values of [MemAccess_flags].
 const (
@@ -1679,7 +1679,7 @@ const (
 // MemAllocationGranularity_flags chooses the smallest or the recommended granularity.
 //
 // C: CUmemAllocationGranularity_flags.
-type MemAllocationGranularity_flags int32
+type MemAllocationGranularity_flags uint32
 
 // Values of [MemAllocationGranularity_flags].
 const (
@@ -1701,7 +1701,7 @@ const (
 // MemRangeFlags are the flags of [MemGetHandleForAddressRange].
 //
 // C: CUmemRangeFlags.
-type MemRangeFlags int32
+type MemRangeFlags uint64
 
 // Values of [MemRangeFlags].
 const (
@@ -1754,7 +1754,7 @@ const (
 // MulticastGranularity_flags chooses the smallest or the recommended granularity of a multicast object.
 //
 // C: CUmulticastGranularity_flags.
-type MulticastGranularity_flags int32
+type MulticastGranularity_flags uint32
 
 // Values of [MulticastGranularity_flags].
 const (
@@ -1807,7 +1807,7 @@ const (
 // MemcpyFlags are flags of copies.
 //
 // C: CUmemcpyFlags.
-type MemcpyFlags int32
+type MemcpyFlags uint32
 
 // Values of [MemcpyFlags].
 const (
@@ -1913,7 +1913,7 @@ const (
 // GraphDebugDot_flags select the output of [GraphDebugDotPrint].
 //
 // C: CUgraphDebugDot_flags.
-type GraphDebugDot_flags int32
+type GraphDebugDot_flags uint32
 
 // Values of [GraphDebugDot_flags].
 const (
@@ -1940,7 +1940,7 @@ const (
 // UserObject_flags are the flags of [UserObjectCreate].
 //
 // C: CUuserObject_flags.
-type UserObject_flags int32
+type UserObject_flags uint32
 
 // Values of [UserObject_flags].
 const (
@@ -1950,7 +1950,7 @@ const (
 // UserObjectRetain_flags are the flags of [GraphRetainUserObject].
 //
 // C: CUuserObjectRetain_flags.
-type UserObjectRetain_flags int32
+type UserObjectRetain_flags uint32
 
 // Values of [UserObjectRetain_flags].
 const (
@@ -1960,7 +1960,7 @@ const (
 // GraphInstantiate_flags are the flags of [GraphInstantiate].
 //
 // C: CUgraphInstantiate_flags.
-type GraphInstantiate_flags int32
+type GraphInstantiate_flags uint64
 
 // Values of [GraphInstantiate_flags].
 const (
@@ -2123,7 +2123,7 @@ const (
 // CoredumpGenerationFlags select the parts that a core dump omits.
 //
 // C: CUCoredumpGenerationFlags.
-type CoredumpGenerationFlags int32
+type CoredumpGenerationFlags uint32
 
 // Values of [CoredumpGenerationFlags].
 const (
@@ -2138,14 +2138,14 @@ const (
 	COREDUMP_FAULTED_CONTEXTS_ONLY        CoredumpGenerationFlags = 128
 	COREDUMP_SKIP_TENSOR_MEMORY           CoredumpGenerationFlags = 0x100
 	COREDUMP_NO_ERRBAR_AT_EXIT            CoredumpGenerationFlags = 0x40000000
-	COREDUMP_LOG_ONLY                     CoredumpGenerationFlags = -2147483648
+	COREDUMP_LOG_ONLY                     CoredumpGenerationFlags = 0x80000000
 	COREDUMP_LIGHTWEIGHT_FLAGS            CoredumpGenerationFlags = 303
 )
 
 // GreenCtxCreate_flags are the flags of [GreenCtxCreate].
 //
 // C: CUgreenCtxCreate_flags.
-type GreenCtxCreate_flags int32
+type GreenCtxCreate_flags uint32
 
 // Values of [GreenCtxCreate_flags].
 const (
@@ -2156,7 +2156,7 @@ const (
 // DevSmResourceGroup_flags are the flags of one group in [DevSmResourceSplit].
 //
 // C: CUdevSmResourceGroup_flags.
-type DevSmResourceGroup_flags int32
+type DevSmResourceGroup_flags uint32
 
 // Values of [DevSmResourceGroup_flags].
 const (
@@ -2169,7 +2169,7 @@ const (
 // DevSmResourceSplitByCount_flags are the flags of [DevSmResourceSplitByCount].
 //
 // C: CUdevSmResourceSplitByCount_flags.
-type DevSmResourceSplitByCount_flags int32
+type DevSmResourceSplitByCount_flags uint32
 
 // Values of [DevSmResourceSplitByCount_flags].
 const (

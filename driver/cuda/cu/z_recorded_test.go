@@ -322,7 +322,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	},
 	fnMipmappedArrayDestroy: func(w *want) Result { return MipmappedArrayDestroy(value[MipmappedArray](w)) },
 	fnMemGetHandleForAddressRange: func(w *want) Result {
-		return MemGetHandleForAddressRange(unsafe.Pointer(pointerTo[byte](w)), value[DevicePtr](w), value[uint64](w), value[MemRangeHandleType](w), wide[MemRangeFlags](w))
+		return MemGetHandleForAddressRange(unsafe.Pointer(pointerTo[byte](w)), value[DevicePtr](w), value[uint64](w), value[MemRangeHandleType](w), value[MemRangeFlags](w))
 	},
 	fnMemBatchDecompressAsync: func(w *want) Result {
 		return MemBatchDecompressAsync(pointerTo[MemDecompressParams](w), value[uint64](w), value[uint32](w), pointerTo[uint64](w), value[Stream](w))
@@ -774,7 +774,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 	},
 	fnGraphDestroyNode: func(w *want) Result { return GraphDestroyNode(value[GraphNode](w)) },
 	fnGraphInstantiate: func(w *want) Result {
-		return GraphInstantiate(pointerTo[GraphExec](w), value[Graph](w), wide[GraphInstantiate_flags](w))
+		return GraphInstantiate(pointerTo[GraphExec](w), value[Graph](w), value[GraphInstantiate_flags](w))
 	},
 	fnGraphInstantiateWithParams: func(w *want) Result {
 		return GraphInstantiateWithParams(pointerTo[GraphExec](w), value[Graph](w), pointerTo[GRAPH_INSTANTIATE_PARAMS](w))
@@ -984,7 +984,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 		return GraphicsUnmapResources(value[uint32](w), pointerTo[GraphicsResource](w), value[Stream](w))
 	},
 	fnGetProcAddress: func(w *want) Result {
-		return GetProcAddress(pointerTo[byte](w), pointerTo[uintptr](w), value[int32](w), wide[DriverProcAddress_flags](w), pointerTo[DriverProcAddressQueryResult](w))
+		return GetProcAddress(pointerTo[byte](w), pointerTo[uintptr](w), value[int32](w), value[DriverProcAddress_flags](w), pointerTo[DriverProcAddressQueryResult](w))
 	},
 	fnCoredumpGetAttribute: func(w *want) Result {
 		return CoredumpGetAttribute(value[CoredumpSettings](w), unsafe.Pointer(pointerTo[byte](w)), pointerTo[uint64](w))
@@ -1065,7 +1065,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 		return CheckpointProcessUnlock(value[int32](w), pointerTo[CheckpointUnlockArgs](w))
 	},
 	fnGraphInstantiateWithFlags: func(w *want) Result {
-		return GraphInstantiateWithFlags(pointerTo[GraphExec](w), value[Graph](w), wide[GraphInstantiate_flags](w))
+		return GraphInstantiateWithFlags(pointerTo[GraphExec](w), value[Graph](w), value[GraphInstantiate_flags](w))
 	},
 	fnMemHostRegister_v1: func(w *want) Result {
 		return MemHostRegister_v1(unsafe.Pointer(pointerTo[byte](w)), value[uint64](w), value[uint32](w))
@@ -1183,7 +1183,7 @@ var recordedCalls = [functionCount]func(w *want) Result{
 		return StreamUpdateCaptureDependencies_v1(value[Stream](w), pointerTo[GraphNode](w), value[uint64](w), value[StreamUpdateCaptureDependencies_flags](w))
 	},
 	fnGetProcAddress_v1: func(w *want) Result {
-		return GetProcAddress_v1(pointerTo[byte](w), pointerTo[uintptr](w), value[int32](w), wide[DriverProcAddress_flags](w))
+		return GetProcAddress_v1(pointerTo[byte](w), pointerTo[uintptr](w), value[int32](w), value[DriverProcAddress_flags](w))
 	},
 }
 
@@ -1481,7 +1481,7 @@ var recordedMethods = map[function]func(c Context, w *want) Result{
 	},
 	fnMipmappedArrayDestroy: func(c Context, w *want) Result { return c.MipmappedArrayDestroy(value[MipmappedArray](w)) },
 	fnMemGetHandleForAddressRange: func(c Context, w *want) Result {
-		return c.MemGetHandleForAddressRange(unsafe.Pointer(pointerTo[byte](w)), value[DevicePtr](w), value[uint64](w), value[MemRangeHandleType](w), wide[MemRangeFlags](w))
+		return c.MemGetHandleForAddressRange(unsafe.Pointer(pointerTo[byte](w)), value[DevicePtr](w), value[uint64](w), value[MemRangeHandleType](w), value[MemRangeFlags](w))
 	},
 	fnMemBatchDecompressAsync: func(c Context, w *want) Result {
 		return c.MemBatchDecompressAsync(pointerTo[MemDecompressParams](w), value[uint64](w), value[uint32](w), pointerTo[uint64](w), value[Stream](w))
@@ -1967,7 +1967,7 @@ var recordedMethods = map[function]func(c Context, w *want) Result{
 	},
 	fnGraphDestroyNode: func(c Context, w *want) Result { return c.GraphDestroyNode(value[GraphNode](w)) },
 	fnGraphInstantiate: func(c Context, w *want) Result {
-		return c.GraphInstantiate(pointerTo[GraphExec](w), value[Graph](w), wide[GraphInstantiate_flags](w))
+		return c.GraphInstantiate(pointerTo[GraphExec](w), value[Graph](w), value[GraphInstantiate_flags](w))
 	},
 	fnGraphInstantiateWithParams: func(c Context, w *want) Result {
 		return c.GraphInstantiateWithParams(pointerTo[GraphExec](w), value[Graph](w), pointerTo[GRAPH_INSTANTIATE_PARAMS](w))
@@ -2251,7 +2251,7 @@ var recordedMethods = map[function]func(c Context, w *want) Result{
 		return c.StreamGetDevResource(value[Stream](w), pointerTo[DevResource](w), value[DevResourceType](w))
 	},
 	fnGraphInstantiateWithFlags: func(c Context, w *want) Result {
-		return c.GraphInstantiateWithFlags(pointerTo[GraphExec](w), value[Graph](w), wide[GraphInstantiate_flags](w))
+		return c.GraphInstantiateWithFlags(pointerTo[GraphExec](w), value[Graph](w), value[GraphInstantiate_flags](w))
 	},
 	fnMemHostRegister_v1: func(c Context, w *want) Result {
 		return c.MemHostRegister_v1(unsafe.Pointer(pointerTo[byte](w)), value[uint64](w), value[uint32](w))

@@ -27,7 +27,6 @@ type param struct {
 	goType string
 	class  class
 	words  int  // size of a struct by value
-	wide   bool // an enumeration of 32 bits that C declares with 64
 	output bool // the function stores a value in it
 }
 
@@ -48,7 +47,7 @@ func (m *model) params(f *function) ([]param, error) {
 			return nil, fmt.Errorf("%s: two parameters called %s", f.name, q.name)
 		}
 		var err error
-		q.goType, q.wide = m.flagsType(f, p.Name(), p.Type().Decay())
+		q.goType = m.flagsType(f, p.Name(), p.Type().Decay())
 		if override := m.target.override(f.name, p.Name()); override != "" {
 			q.goType = override
 		}

@@ -83,8 +83,6 @@ func (c *call) recordedArguments() string {
 			args = append(args, fmt.Sprintf("pointerTo[%s](w)", p.goType[1:]))
 		case p.goType == "unsafe.Pointer":
 			args = append(args, "unsafe.Pointer(pointerTo[byte](w))")
-		case p.wide:
-			args = append(args, fmt.Sprintf("wide[%s](w)", p.goType))
 		default:
 			args = append(args, fmt.Sprintf("value[%s](w)", p.goType))
 		}

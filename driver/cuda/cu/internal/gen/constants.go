@@ -52,12 +52,20 @@ func (m *model) constantNames() []string {
 }
 
 // emitEnums writes every enumeration as an integer type with its constants.
-func (m *model) emitEnums(w *writer) {
+func (m *model) emitEnums(w *writer) error {
+	flags, err := m.flagWidths()
+	if err != nil {
+		return err
+	}
 	for _, e := range m.enums() {
 		c := m.names.owners[enumID(e)]
 		name := m.names.enums[enumID(e)]
 		w.doc(name, m.typeDocs[c], c)
-		w.printf("type %s %s\n\n", name, enumBase(e))
+		base := enumBase(e)
+		if bytes := flags[name]; bytes != 0 {
+			base = fmt.Sprintf("uint%d", 8*bytes)
+		}
+		w.printf("type %s %s\n\n", name, base)
 		if len(e.Enumerators()) == 0 {
 			continue
 		}
@@ -68,10 +76,14 @@ func (m *model) emitEnums(w *writer) {
 				w.comment("\t", m.target.constantName(c)+": "+text)
 			}
 			value, _ := number(v.Value())
+			if value < 0 && flags[name] != 0 {
+				value &= 1<<32 - 1 // the header has bit 31 in an int
+			}
 			w.printf("\t%s %s = %s\n", m.target.constantName(c), name, enumNumber(value))
 		}
 		w.printf(")\n\n")
 	}
+	return nil
 }
 
 // enumBase returns the integer type of an enumeration: 32 bits, signed if the values fit. Result is signed because this

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 
 	"modernc.org/cc/v4"
@@ -26,16 +27,56 @@ var typedFlags = map[string]string{
 	"cuStreamUpdateCaptureDependencies": "CUstreamUpdateCaptureDependencies_flags", "cuGetProcAddress": "CUdriverProcAddress_flags",
 }
 
-// flagsType returns the Go type of a parameter with flags, or "" for another parameter. wide reports that the flags have 64 bits
-// in C.
-func (m *model) flagsType(f *function, name string, t cc.Type) (goType string, wide bool) {
-	enum := typedFlags[base(f.symbol)]
-	if enum == "" || m.target.library != nil || !strings.EqualFold(strings.TrimPrefix(name, "p"), "flags") {
-		return "", false
+// flagsEnum returns the enumeration of a parameter with flags, or "" for another parameter.
+func (m *model) flagsEnum(f *function, name string) string {
+	if m.target.library != nil || !strings.EqualFold(strings.TrimPrefix(name, "p"), "flags") {
+		return ""
 	}
-	goType = m.names.types[enum]
-	if p, ok := t.(*cc.PointerType); ok {
-		return "*" + goType, p.Elem().Size() == 8
+	return typedFlags[base(f.symbol)]
+}
+
+// flagsType returns the Go type of a parameter with flags, or "" for another parameter.
+func (m *model) flagsType(f *function, name string, t cc.Type) string {
+	enum := m.flagsEnum(f, name)
+	if enum == "" {
+		return ""
 	}
-	return goType, t.Size() == 8
+	goType := m.names.types[enum]
+	if _, ok := t.(*cc.PointerType); ok {
+		return "*" + goType
+	}
+	return goType
+}
+
+// flagWidths returns the bytes of each enumeration of flags, by its Go name: those of the parameters that have its type. An
+// enumeration that is no parameter has 4 bytes. A type of another width than a parameter would change the value, or the memory
+// behind a pointer.
+func (m *model) flagWidths() (map[string]int64, error) {
+	widths := map[string]int64{}
+	for _, e := range m.enums() {
+		if name := m.names.enums[enumID(e)]; m.target.library == nil && strings.HasSuffix(strings.ToLower(name), "flags") {
+			widths[name] = 0
+		}
+	}
+	for _, f := range m.functions {
+		for _, p := range f.decl.params {
+			enum := m.flagsEnum(f, p.Name())
+			if enum == "" {
+				continue
+			}
+			t := p.Type().Decay()
+			if pointer, ok := t.(*cc.PointerType); ok {
+				t = pointer.Elem()
+			}
+			name := m.names.types[enum]
+			if have := widths[name]; have != 0 && have != t.Size() {
+				return nil, fmt.Errorf("%s: flags %s have %d bytes here and %d elsewhere", f.name, name, t.Size(), have)
+			}
+			widths[name] = t.Size()
+		}
+	}
+	for name, width := range widths {
+		widths[name] = max(width, 4)
+	}
+	return widths, nil
 }

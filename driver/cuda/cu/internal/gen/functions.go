@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -161,7 +162,7 @@ func (m *model) generate() (map[string][]byte, error) {
 		})
 	}
 	add("z_types.go", "package cu\n\nimport (\n\t\"structs\"\n\t\"unsafe\"\n)\n\n", m.emitTypes)
-	add("z_enums.go", "package cu\n\n", func(w *writer) error { m.emitEnums(w); return m.emitMacros(w) })
+	add("z_enums.go", "package cu\n\n", func(w *writer) error { return errors.Join(m.emitEnums(w), m.emitMacros(w)) })
 	add("z_table.go", "package cu\n\n", func(w *writer) error { m.emitTable(w, calls); return nil })
 	add("z_layout_test.go", "//go:build amd64 || arm64\n\npackage cu\n\nimport \"unsafe\"\n\n", m.emitLayout)
 	add("z_recorded_test.go", "//go:build linux && (amd64 || arm64) && !nocuda\n\npackage cu\n\nimport \"unsafe\"\n\n", func(w *writer) error { return m.emitRecorded(w, calls) })

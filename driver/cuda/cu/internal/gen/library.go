@@ -38,9 +38,8 @@ func (m *model) generateLibrary(calls []*call) (files map[string][]byte, err err
 	}
 	add("z_types.go", "", []string{"structs", "unsafe"}, m.emitTypes)
 	add("z_enums.go", "", nil, func(w *writer) error {
-		m.emitEnums(w)
-		if len(m.macroConstants()) == 0 {
-			return nil
+		if err := m.emitEnums(w); err != nil || len(m.macroConstants()) == 0 {
+			return err
 		}
 		return m.emitMacros(w)
 	})
