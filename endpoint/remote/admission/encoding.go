@@ -1,8 +1,11 @@
 package admission
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zlib"
@@ -17,15 +20,21 @@ const maxWindow = 8 << 20
 
 // Decode returns a reader of the decompressed bytes of an HTTP body: gzip, deflate (the zlib format, as HTTP defines it)
 // or zstd. It returns r itself if there is no encoding. The caller charges or limits the decompressed bytes, and closes
-// the reader. Reading fails if the compressed data is damaged or incomplete.
+// the reader. The reader ends with io.EOF only after r has ended: reading fails if the compressed data is damaged or
+// incomplete, if other bytes follow it, and with the error of r.
 func Decode(r io.Reader, encoding string) (io.ReadCloser, error) {
-	switch encoding {
+	switch strings.ToLower(encoding) {
 	case "", "identity":
 		return io.NopCloser(r), nil
-	case "gzip":
+	case "gzip", "x-gzip":
 		return gzip.NewReader(r)
 	case "deflate":
-		return zlib.NewReader(r)
+		source := bufio.NewReader(r)
+		z, err := zlib.NewReader(source)
+		if err != nil {
+			return nil, err
+		}
+		return &zlibReader{z, source}, nil
 	case "zstd":
 		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
@@ -37,4 +46,27 @@ func Decode(r io.Reader, encoding string) (io.ReadCloser, error) {
 		encoding = encoding[:64]
 	}
 	return nil, fmt.Errorf("%w %q: use gzip, deflate or zstd", ErrEncoding, encoding)
+}
+
+// errTrailing reports bytes behind compressed data.
+var errTrailing = errors.New("bytes follow the compressed data")
+
+// zlibReader decompresses to the end of its source. A zlib reader alone stops behind its data.
+type zlibReader struct {
+	io.ReadCloser
+	source *bufio.Reader
+}
+
+// Read implements io.Reader.
+func (z *zlibReader) Read(p []byte) (int, error) {
+	n, err := z.ReadCloser.Read(p)
+	if !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return n, err
+	}
+	if _, err := z.source.ReadByte(); err == nil {
+		return n, errTrailing
+	} else if !errors.Is(err, io.EOF) {
+		return n, err
+	}
+	return n, io.EOF
 }

@@ -80,7 +80,7 @@ type place struct {
 
 // argument builds the argument of a request. The caller closes it when the call has ended, also after an error. The
 // whole request is validated before memory is allocated. Then the inputs are read in order, because several of them may
-// be consecutive parts of one body.
+// be consecutive parts of one body, and the end of the body is verified.
 func (s *service) argument(ctx context.Context, m *model, r *request) (*argument, error) {
 	sender := admission.Sender(ctx)
 	a := &argument{alloc: s.memory.alloc, sender: sender, charge: s.pending.Open(sender), regions: &s.regions}
@@ -119,6 +119,11 @@ func (s *service) argument(ctx context.Context, m *model, r *request) (*argument
 	}
 	if err := a.fill(s, m, places, total, fields); err != nil {
 		return a, err
+	}
+	if r.atEnd != nil {
+		if err := r.atEnd(); err != nil {
+			return a, err
+		}
 	}
 	if a.value = any(fields); m.whole {
 		a.value = fields[""]
@@ -210,7 +215,12 @@ func (a *argument) valueOf(p port, in inputTensor) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	values, err := list(in.datatype, raw, n)
+	var values any
+	if in.datatype == bytesType {
+		values, err = textList(p, raw, n)
+	} else {
+		values, err = list(in.datatype, raw)
+	}
 	if err != nil || p.kind == listPort {
 		return values, err
 	}
@@ -255,6 +265,7 @@ func (a *argument) parametersOf(m *model, r *request, seen map[string]bool, fiel
 				return fmt.Errorf("%w: '%s' is an input and a parameter", ErrInvalid, name)
 			}
 			seen[name] = true
+			v = p.parameter(v)
 			a.values = append(a.values, argumentValue{p.path, v})
 			put(fields, p.path, v)
 		case !isProtocolParameter(name):
@@ -262,6 +273,21 @@ func (a *argument) parametersOf(m *model, r *request, seen map[string]bool, fiel
 		}
 	}
 	return nil
+}
+
+// parameter returns a parameter of a request as the port takes it.
+func (p port) parameter(v any) any {
+	switch v := v.(type) {
+	case string:
+		if p.raw {
+			return []byte(v)
+		}
+	case float64:
+		if v == 0 && p.datatype != "" && kindOf(p.datatype) == integers {
+			return int64(0) // -0
+		}
+	}
+	return v
 }
 
 // complete returns an error if a required input is missing.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/nonfinite"
@@ -78,7 +79,7 @@ func appendToken(b []byte, d string, token []byte) ([]byte, error) {
 	switch kindOf(d) {
 	case byteTexts:
 		var s string
-		if json.Unmarshal(token, &s) != nil || token[0] != '"' {
+		if !exactText(token) || json.Unmarshal(token, &s) != nil {
 			return bad()
 		}
 		return appendText(b, []byte(s)), nil
@@ -103,9 +104,9 @@ func appendToken(b []byte, d string, token []byte) ([]byte, error) {
 		}
 		return appendInteger(b, d, int64(f), uint64(int64(f)), f < 0)
 	}
-	bits := 32
-	if d == "FP64" {
-		bits = 64
+	bits := 64
+	if d == "FP32" {
+		bits = 32 // FP16 and BF16 are rounded once, by appendFloat
 	}
 	if token[0] == '"' {
 		if word = strings.Trim(word, `"`); !slices.Contains(nonfinite.Words, word) {
@@ -117,6 +118,44 @@ func appendToken(b []byte, d string, token []byte) ([]byte, error) {
 		return bad()
 	}
 	return appendFloat(b, d, f)
+}
+
+// exactText reports whether the token is a string that json.Unmarshal decodes without replacing anything: valid UTF-8
+// without halves of surrogate pairs.
+func exactText(token []byte) bool {
+	if token[0] != '"' || !utf8.Valid(token) {
+		return false
+	}
+	for i := 0; i < len(token); i++ {
+		if token[i] != '\\' {
+			continue
+		}
+		if i++; i >= len(token) || token[i] != 'u' {
+			continue
+		}
+		unit := hexUnit(token, i+1)
+		i += 4
+		if !utf16.IsSurrogate(unit) {
+			continue
+		}
+		if i+2 >= len(token) || token[i+1] != '\\' || token[i+2] != 'u' || utf16.DecodeRune(unit, hexUnit(token, i+3)) == utf8.RuneError {
+			return false
+		}
+		i += 6
+	}
+	return true
+}
+
+// hexUnit returns the number of four hexadecimal digits, or -1.
+func hexUnit(token []byte, at int) rune {
+	if at+4 > len(token) {
+		return -1
+	}
+	n, err := strconv.ParseUint(string(token[at:at+4]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(n)
 }
 
 // formatElements returns the elements as a flat JSON list.
@@ -177,7 +216,11 @@ func appendJSONFloat(b []byte, f float64, bits int) []byte {
 	case math.IsInf(f, -1):
 		word = "-Infinity"
 	default:
-		return strconv.AppendFloat(b, f, 'g', -1, bits)
+		start := len(b)
+		if b = strconv.AppendFloat(b, f, 'g', -1, bits); !bytes.ContainsAny(b[start:], ".e") {
+			b = append(b, ".0"...) // as Triton does: parsers read -0 as an integer, which has no sign
+		}
+		return b
 	}
 	return append(append(append(append(b, '"'), mark...), word...), '"')
 }
@@ -200,7 +243,7 @@ var errNoJSON = fmt.Errorf("%w: an element is not UTF-8, which JSON requires: re
 // listOf decodes all elements. BYTES become byte slices.
 func listOf(raw []byte, d string) (any, error) {
 	if d != bytesType {
-		return list(d, raw, 0)
+		return list(d, raw)
 	}
 	parts := [][]byte{}
 	for len(raw) >= 4 {

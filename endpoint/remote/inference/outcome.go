@@ -3,7 +3,6 @@ package inference
 import (
 	"fmt"
 	"slices"
-	"sort"
 	"strconv"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -231,24 +230,28 @@ func (o *output) classify(n int64) error {
 	if o.t == nil || kindOf(o.datatype) != floats && kindOf(o.datatype) != integers {
 		return fmt.Errorf("%w: classification needs a tensor of numbers", ErrInvalid)
 	}
-	values, err := tensor.Float32s(o.t)
+	data, err := tensor.RawData(o.t)
 	if err != nil {
 		return err
 	}
-	row := int64(len(values))
+	values, err := rankedOf(data, o.datatype)
+	if err != nil {
+		return err
+	}
+	row := int64(values.len())
 	if rank := len(o.shape); rank > 0 {
 		row = o.shape[rank-1]
 	}
 	n = min(n, row)
 	var raw []byte
 	order := make([]int, row)
-	for at := 0; at+int(row) <= len(values) && row > 0; at += int(row) {
+	for at := 0; at+int(row) <= values.len() && row > 0; at += int(row) {
 		for i := range order {
 			order[i] = i
 		}
-		sort.SliceStable(order, func(i, j int) bool { return values[at+order[i]] > values[at+order[j]] })
+		slices.SortStableFunc(order, func(i, j int) int { return values.compare(at+j, at+i) })
 		for _, i := range order[:n] {
-			raw = appendText(raw, strconv.AppendInt(append(strconv.AppendFloat(nil, float64(values[at+i]), 'f', 6, 32), ':'), int64(i), 10))
+			raw = appendText(raw, strconv.AppendInt(append(values.text(nil, at+i), ':'), int64(i), 10))
 		}
 	}
 	if rank := len(o.shape); rank > 0 {

@@ -27,7 +27,7 @@ func TestPorts(t *testing.T) {
 		{name: "x", path: []string{"x"}, kind: tensorPort, shape: []int64{-1}},
 		{name: "n", path: []string{"n"}, kind: scalarPort, datatype: "INT64", shape: []int64{1}, optional: true},
 		{name: "names", path: []string{"names"}, kind: listPort, datatype: "BYTES", shape: []int64{-1}},
-		{name: "image", path: []string{"image"}, kind: scalarPort, datatype: "BYTES", shape: []int64{1}},
+		{name: "image", path: []string{"image"}, kind: scalarPort, datatype: "BYTES", shape: []int64{1}, raw: true},
 		{name: "mode", path: []string{"mode"}, kind: scalarPort, shape: []int64{1}, optional: true},
 		{name: "deep.rate", path: []string{"deep", "rate"}, kind: scalarPort, datatype: "FP32", shape: []int64{1}, optional: true},
 		{name: "deep.w", path: []string{"deep", "w"}, kind: tensorPort, shape: []int64{-1}, optional: true},

@@ -29,6 +29,7 @@ type port struct {
 	shape    []int64
 	shaped   bool // the function declares the shape
 	optional bool
+	raw      bool // the values are byte strings, not texts
 }
 
 // Names of an input and output that are not fields.
@@ -37,9 +38,12 @@ const (
 	wholeOutput = "output"
 )
 
+// byteString is the type of a byte string.
+const byteString = "[]uint8"
+
 // scalarTypes maps Go types, as spelled in EndpointInfo, to datatypes.
 var scalarTypes = map[string]string{
-	"bool": "BOOL", "string": bytesType, "[]uint8": bytesType,
+	"bool": "BOOL", "string": bytesType, byteString: bytesType,
 	"int": "INT64", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64",
 	"uint": "UINT64", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
 	"float32": "FP32", "float64": "FP64", "time.Duration": "INT64",
@@ -57,12 +61,13 @@ func portOf(name, typeName string, declared *endpoint.TensorSpec, path []string)
 		return p, true
 	}
 	if d, known := scalarTypes[t]; known {
-		p.kind, p.datatype, p.shape = scalarPort, d, []int64{1}
+		p.kind, p.datatype, p.shape, p.raw = scalarPort, d, []int64{1}, t == byteString
 		return p, true
 	}
 	if element, isList := strings.CutPrefix(t, "[]"); isList {
-		if d, known := scalarTypes[strings.TrimLeft(element, "*")]; known {
-			p.kind, p.datatype, p.shape = listPort, d, []int64{-1}
+		element = strings.TrimLeft(element, "*")
+		if d, known := scalarTypes[element]; known {
+			p.kind, p.datatype, p.shape, p.raw = listPort, d, []int64{-1}, element == byteString
 			return p, true
 		}
 		return p, false
@@ -78,7 +83,7 @@ func portOf(name, typeName string, declared *endpoint.TensorSpec, path []string)
 // equal reports whether both describe the same value.
 func (p port) equal(other port) bool {
 	return p.name == other.name && slices.Equal(p.path, other.path) && p.kind == other.kind && p.datatype == other.datatype &&
-		slices.Equal(p.shape, other.shape) && p.shaped == other.shaped && p.optional == other.optional
+		slices.Equal(p.shape, other.shape) && p.shaped == other.shaped && p.optional == other.optional && p.raw == other.raw
 }
 
 // declare sets the datatype and shape that the function declares. A dtype without a datatype in the protocol is left out:

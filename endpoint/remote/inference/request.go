@@ -16,6 +16,9 @@ type request struct {
 	parameters map[string]any
 	inputs     []inputTensor
 	outputs    []wanted
+	// atEnd, if not nil, verifies the end of the body after the last input was read. Before that, nothing has verified
+	// that the inputs are what the client sent.
+	atEnd func() error
 }
 
 // inputTensor is an input as described by a client. It has not been validated.

@@ -1,10 +1,12 @@
 package inference
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
@@ -76,8 +78,21 @@ func answerJSON(w http.ResponseWriter, status int, v any) {
 
 // control decodes the body of a request other than inference. An empty body is an empty object.
 func control(w http.ResponseWriter, r *http.Request, into any) error {
-	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxControlBytes)).Decode(into)
-	if err != nil && r.ContentLength != 0 {
+	decoded, err := admission.Decode(http.MaxBytesReader(w, r.Body, maxControlBytes), r.Header.Get("Content-Encoding"))
+	if errors.Is(err, admission.ErrEncoding) {
+		return err
+	} else if err != nil {
+		return errBody(err)
+	}
+	defer decoded.Close() // best effort: it was only read
+	text, err := io.ReadAll(&limitedReader{decoded, maxControlBytes})
+	if err != nil {
+		return errBody(err)
+	}
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(text, into); err != nil {
 		return fmt.Errorf("%w: invalid JSON body: %w", ErrInvalid, err)
 	}
 	return nil

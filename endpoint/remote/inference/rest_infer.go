@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/nonfinite"
@@ -74,10 +76,16 @@ func (s restService) openBody(w http.ResponseWriter, r *http.Request) (body io.R
 		}
 		return nil, nil, err
 	}
-	if encoding == "" || encoding == "identity" {
+	if !compressed(r) {
 		return watched, release, nil
 	}
 	return &limitedReader{decoded, s.env.RequestLimit(r.Context())}, func() { _ = decoded.Close(); release() }, nil // best effort: it was only read
+}
+
+// compressed reports whether the length of the body differs from that of its content.
+func compressed(r *http.Request) bool {
+	encoding := r.Header.Get("Content-Encoding")
+	return encoding != "" && !strings.EqualFold(encoding, "identity")
 }
 
 // limitedReader returns ErrTooLarge if a decompressed body exceeds its limit.
@@ -88,12 +96,11 @@ type limitedReader struct {
 
 // Read implements io.Reader.
 func (l *limitedReader) Read(p []byte) (int, error) {
-	if l.left <= 0 {
+	p = p[:min(int64(len(p)), l.left+1)] // one more byte than allowed, to tell the limit from the end
+	n, err := l.r.Read(p)
+	if l.left -= int64(n); l.left < 0 {
 		return 0, fmt.Errorf("%w: the decompressed body exceeds the limit of a request: see --max-request", ErrTooLarge)
 	}
-	p = p[:min(int64(len(p)), l.left)]
-	n, err := l.r.Read(p)
-	l.left -= int64(n)
 	return n, err
 }
 
@@ -108,7 +115,7 @@ func (s restService) readRequest(r *http.Request, body io.Reader, charge *admiss
 	if err != nil {
 		return nil, false, fmt.Errorf("%w: the JSON of the request: %w", ErrInvalid, err)
 	}
-	out = &request{model: r.PathValue("model"), version: r.PathValue("version"), id: in.ID}
+	out = &request{model: r.PathValue("model"), version: r.PathValue("version"), id: in.ID, atEnd: func() error { return bodyEnd(body) }}
 	if out.parameters, err = restParameters(in.Parameters); err != nil {
 		return nil, false, err
 	}
@@ -144,7 +151,10 @@ func parseRequest(text []byte) (in restRequest, err error) {
 		in = restRequest{}
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.UseNumber()
-		return d.Decode(&in)
+		if err := d.Decode(&in); err != nil {
+			return err
+		}
+		return onlyValue(d)
 	}
 	if err = parse(text); err != nil {
 		if replaced, ok := nonfinite.Replace(text, strconv.Quote); ok {
@@ -152,6 +162,27 @@ func parseRequest(text []byte) (in restRequest, err error) {
 		}
 	}
 	return in, err
+}
+
+// onlyValue returns an error if something follows the value that d has decoded.
+func onlyValue(d *json.Decoder) error {
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("text follows the JSON object")
+	}
+	return nil
+}
+
+// bodyEnd returns an error unless the body ends here: if bytes are left, if the transfer was broken off, or if
+// decompressed data does not match its checksum.
+func bodyEnd(body io.Reader) error {
+	n, err := io.ReadFull(body, make([]byte, 1))
+	switch {
+	case n > 0:
+		return fmt.Errorf("%w: the body has bytes beyond the inputs' %s", ErrInvalid, paramBinarySize)
+	case errors.Is(err, io.EOF):
+		return nil
+	}
+	return errBody(err)
 }
 
 // readHead reads the JSON of a request: the whole body, or the length in a header. apart reports whether elements
@@ -181,7 +212,7 @@ func readHead(r *http.Request, body io.Reader, charge *admission.Charge) (head [
 
 // checkLength checks that the length of an uncompressed body matches its JSON.
 func checkLength(r *http.Request, head int, apart bool, inputs []inputTensor) error {
-	if !apart || r.ContentLength < 0 || r.Header.Get("Content-Encoding") != "" {
+	if !apart || r.ContentLength < 0 || compressed(r) {
 		return nil
 	}
 	left := r.ContentLength - int64(head)
@@ -237,7 +268,9 @@ func restParameters(in map[string]any) (map[string]any, error) {
 		switch v := v.(type) {
 		case bool, string:
 		case json.Number:
-			if i, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
+			if v == "-0" {
+				in[name] = math.Copysign(0, -1) // encoders write -0.0 like this
+			} else if i, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
 				in[name] = i
 			} else if u, err := strconv.ParseUint(v.String(), 10, 64); err == nil {
 				in[name] = u

@@ -92,7 +92,10 @@ func (s *streamSource) read(p []byte) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errEarly
 	}
-	return err
+	if err != nil {
+		return errBody(err)
+	}
+	return nil
 }
 
 // regionSource provides elements from a client's shared memory. The client can change or remove them during a read.

@@ -39,12 +39,8 @@ func appendText(b []byte, text []byte) []byte {
 	return append(little.AppendUint32(b, uint32(len(text))), text...)
 }
 
-// list decodes elements to a slice of the matching Go type. BYTES become strings, or byte slices if an element is not
-// UTF-8.
-func list(d string, raw []byte, n int64) (any, error) {
-	if d == bytesType {
-		return textList(raw, n)
-	}
+// list decodes numbers to a slice of the matching Go type.
+func list(d string, raw []byte) (any, error) {
 	switch d {
 	case "BOOL":
 		return each(raw, 1, func(b []byte) bool { return b[0] != 0 }), nil
@@ -84,17 +80,22 @@ func each[T any](raw []byte, size int, decode func([]byte) T) []T {
 	return all
 }
 
-func textList(raw []byte, n int64) (any, error) {
+// textList decodes BYTES to what the port declares: byte slices, or strings, which must be UTF-8. A port that declares
+// neither receives strings, or byte slices if an element is not UTF-8.
+func textList(p port, raw []byte, n int64) (any, error) {
 	parts, err := texts(raw, n)
-	if err != nil {
-		return nil, err
+	if err != nil || p.raw {
+		return parts, err
 	}
 	all := make([]string, len(parts))
-	for i, p := range parts {
-		if !utf8.Valid(p) {
-			return parts, nil
+	for i, part := range parts {
+		if !utf8.Valid(part) {
+			if p.datatype == "" {
+				return parts, nil
+			}
+			return nil, fmt.Errorf("%w: element %d is not UTF-8, and the function takes texts", ErrInvalid, i)
 		}
-		all[i] = string(p)
+		all[i] = string(part)
 	}
 	return all, nil
 }
@@ -159,7 +160,6 @@ func btoi(v bool) byte {
 
 // appendInteger appends an integer: i if negative is set, otherwise u. It fails if the value is out of range for d.
 func appendInteger(b []byte, d string, i int64, u uint64, negative bool) ([]byte, error) {
-	outOfRange := fmt.Errorf("%w: the number does not fit into %s", ErrInvalid, d)
 	switch kindOf(d) {
 	case floats:
 		if negative {
@@ -172,10 +172,10 @@ func appendInteger(b []byte, d string, i int64, u uint64, negative bool) ([]byte
 	bits, signed := widthOf(d)
 	if signed {
 		if !negative && u > math.MaxInt64 || i > 1<<(bits-1)-1 || i < -1<<(bits-1) {
-			return b, outOfRange
+			return b, errInteger(d, i, u, negative)
 		}
 	} else if negative || bits < 64 && u >= 1<<bits {
-		return b, outOfRange
+		return b, errInteger(d, i, u, negative)
 	}
 	switch bits {
 	case 8:
@@ -186,6 +186,13 @@ func appendInteger(b []byte, d string, i int64, u uint64, negative bool) ([]byte
 		return little.AppendUint32(b, uint32(u)), nil
 	}
 	return little.AppendUint64(b, u), nil
+}
+
+func errInteger(d string, i int64, u uint64, negative bool) error {
+	if negative {
+		return errRange(d, i)
+	}
+	return errRange(d, u)
 }
 
 // widthOf returns the width of an integer datatype in bits.
@@ -209,13 +216,26 @@ func widthOf(d string) (bits int, signed bool) {
 	return 64, false
 }
 
+// appendFloat appends the value of d that is nearest to f. It fails if f is finite and beyond the range of d.
 func appendFloat(b []byte, d string, f float64) ([]byte, error) {
+	outOfRange := func(rounded float32) bool { return math.IsInf(float64(rounded), 0) && !math.IsInf(f, 0) }
 	switch d {
 	case "FP16":
-		return little.AppendUint16(b, uint16(tensor.NewF16(float32(f)))), nil
+		h := tensor.NewF16(oddFloat32(f))
+		if outOfRange(h.Float32()) {
+			return b, errRange(d, f)
+		}
+		return little.AppendUint16(b, uint16(h)), nil
 	case "BF16":
-		return little.AppendUint16(b, uint16(tensor.NewBF16(float32(f)))), nil
+		h := tensor.NewBF16(oddFloat32(f))
+		if outOfRange(h.Float32()) {
+			return b, errRange(d, f)
+		}
+		return little.AppendUint16(b, uint16(h)), nil
 	case "FP32":
+		if outOfRange(float32(f)) {
+			return b, errRange(d, f)
+		}
 		return little.AppendUint32(b, math.Float32bits(float32(f))), nil
 	case "FP64":
 		return little.AppendUint64(b, math.Float64bits(f)), nil
@@ -224,6 +244,24 @@ func appendFloat(b []byte, d string, f float64) ([]byte, error) {
 		return appendInteger(b, d, int64(f), uint64(int64(f)), f < 0)
 	}
 	return b, fmt.Errorf("%w: %v is not %s", ErrInvalid, f, d)
+}
+
+func errRange(d string, v any) error {
+	return fmt.Errorf("%w: %v does not fit into %s", ErrInvalid, v, d)
+}
+
+// oddFloat32 rounds f to odd: if f is not a float32, the result is the neighbour of f whose last bit is set. Rounding the
+// result to a smaller type is then correct, while rounding twice to nearest is not.
+func oddFloat32(f float64) float32 {
+	near := float32(f)
+	bits := math.Float32bits(near)
+	if float64(near) == f || math.IsNaN(f) || bits&1 == 1 {
+		return near
+	}
+	if math.Abs(float64(near)) < math.Abs(f) {
+		return math.Float32frombits(bits + 1)
+	}
+	return math.Float32frombits(bits - 1)
 }
 
 // datatypeOfValue returns the datatype of a value whose function does not declare one.

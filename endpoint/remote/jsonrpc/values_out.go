@@ -2,6 +2,7 @@ package jsonrpc
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -98,6 +99,8 @@ func jsonFloat(f float64) any {
 		return map[string]string{floatKey: "Infinity"}
 	case math.IsInf(f, -1):
 		return map[string]string{floatKey: "-Infinity"}
+	case f == 0 && math.Signbit(f):
+		return json.RawMessage("-0.0") // parsers read -0 as an integer, which has no sign
 	}
 	return f
 }
