@@ -51,6 +51,9 @@ func withNumbers(v any) (_ any, err error) {
 }
 
 func parseNumber(n json.Number) (any, error) {
+	if n == "-0" {
+		return math.Copysign(0, -1), nil // encoders of floating-point numbers write -0.0 like this
+	}
 	if !strings.ContainsAny(n.String(), ".eE") {
 		if i, err := n.Int64(); err == nil {
 			return i, nil

@@ -2,6 +2,7 @@ package jsonvalue_test
 
 import (
 	"encoding/json"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,12 @@ func TestParseJSON(t *testing.T) {
 		got, err := jsonvalue.Parse([]byte(text))
 		require.NoError(t, err, text)
 		require.Equal(t, want, got, text)
+	}
+	zero, err := jsonvalue.Parse([]byte("[0, -0, -0.0]"))
+	require.NoError(t, err)
+	require.Equal(t, int64(0), zero.([]any)[0])
+	for _, v := range zero.([]any)[1:] {
+		require.True(t, math.Signbit(v.(float64)), "the sign of zero is kept")
 	}
 	for _, text := range []string{"", "{", "1 1", "1}", "18446744073709551616", "[1e400]", "nan"} {
 		_, err := jsonvalue.Parse([]byte(text))
