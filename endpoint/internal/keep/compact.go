@@ -70,7 +70,7 @@ func (k *Keep) compact() error {
 	generation := k.newest
 	k.mu.Unlock()
 	if err == nil {
-		err = k.store.Put(journalName(generation), next.file)
+		err = putNew(k.store, journalName(generation), next.file)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -1,6 +1,7 @@
 package keep
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,6 +21,26 @@ func newFile(name string) (*os.File, error) {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
 	return os.NewFile(uintptr(fd), name), nil
+}
+
+// allocate allocates the first n bytes of a file and leaves its size. It does nothing on a file system that cannot.
+func allocate(f *os.File, n int64) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	failed := error(unix.EINTR)
+	if err := raw.Control(func(fd uintptr) {
+		for errors.Is(failed, unix.EINTR) {
+			failed = unix.Fallocate(int(fd), unix.FALLOC_FL_KEEP_SIZE, 0, n)
+		}
+	}); err != nil {
+		return err
+	}
+	if errors.Is(failed, unix.EOPNOTSUPP) || errors.Is(failed, unix.ENOSYS) {
+		return nil
+	}
+	return os.NewSyscallError("fallocate", failed)
 }
 
 // lock takes the lock on a journal for this process, until the process ends or closes any descriptor of the file. Locks

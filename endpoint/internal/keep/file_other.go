@@ -9,6 +9,8 @@ import (
 
 func newFile(string) (*os.File, error) { return nil, errors.ErrUnsupported }
 
+func allocate(*os.File, int64) error { return nil }
+
 func lock(*os.File) error { return errors.ErrUnsupported }
 
 func unlock(*os.File) error { return errors.ErrUnsupported }

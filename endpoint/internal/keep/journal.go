@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"os"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -68,6 +68,8 @@ type journal struct {
 	id   [idBytes]byte
 	end  int64
 	crc  uint32
+
+	reserved int64 // size of the allocated space
 }
 
 var (
@@ -75,6 +77,8 @@ var (
 	errNoJournal = errors.New("not a journal")
 	// errAbandoned means that a journal was abandoned before it replaced another one.
 	errAbandoned = errors.New("an abandoned journal")
+	// errDamaged means that an entry before the last one is damaged.
+	errDamaged = errors.New("a damaged entry before the last one")
 	// errEntry means that a complete entry has another format.
 	errEntry = errors.New("an entry of another version of this program")
 )
@@ -87,8 +91,9 @@ func newJournal(file *os.File, id [idBytes]byte) (*journal, error) {
 	return &journal{file: file, id: id, end: int64(headerBytes)}, nil
 }
 
-// readJournal reads the entries of a file and passes each with its place to visit. It stops at the first incomplete or
-// damaged entry and removes the rest, so that the journal can be continued. It takes the file if it succeeds.
+// readJournal reads the entries of a file and passes each with its place to visit. If the last entry is incomplete or
+// damaged, it removes that entry, so that the journal can be continued. Any other damage and any read error fails and
+// leaves the file as it is. It takes the file if it succeeds.
 func readJournal(file *os.File, visit func(e entry, at place) error) (*journal, error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -98,15 +103,24 @@ func readJournal(file *os.File, visit func(e entry, at place) error) (*journal, 
 		return nil, errAbandoned
 	}
 	var head [headerBytes]byte
-	if _, err := file.ReadAt(head[:], 0); err != nil || string(head[:len(journalMagic)]) != journalMagic {
+	if info.Size() < int64(headerBytes) {
+		return nil, errNoJournal
+	}
+	if err := readFull(file, head[:], 0); err != nil {
+		return nil, err
+	}
+	if string(head[:len(journalMagic)]) != journalMagic {
 		return nil, errNoJournal
 	}
 	j := &journal{file: file, end: int64(headerBytes)}
 	copy(j.id[:], head[len(journalMagic):])
 	for {
-		payload, crc, ok := j.next(info.Size())
-		if !ok {
+		payload, crc, err := j.next(info.Size())
+		if errors.Is(err, errTorn) {
 			break
+		}
+		if err != nil {
+			return nil, err
 		}
 		var e entry
 		if err := message.Unmarshal(payload, &e); err != nil {
@@ -117,10 +131,24 @@ func readJournal(file *os.File, visit func(e entry, at place) error) (*journal, 
 		}
 		j.end, j.crc = j.end+entryOverhead+int64(len(payload)), crc
 	}
-	if err := file.Truncate(j.end); err != nil {
-		return nil, fmt.Errorf("cut the journal behind its last entry: %w", err)
+	if j.end < info.Size() {
+		if err := file.Truncate(j.end); err != nil {
+			return nil, fmt.Errorf("cut the journal behind its last entry: %w", err)
+		}
 	}
 	return j, nil
+}
+
+// readFull fills b from a file at an offset. The file must have these bytes.
+func readFull(file *os.File, b []byte, offset int64) error {
+	err := status.Fault("journal read")
+	if err == nil {
+		var n int
+		if n, err = file.ReadAt(b, offset); n == len(b) {
+			return nil
+		}
+	}
+	return fmt.Errorf("read %d bytes of the journal at %d: %w", len(b), offset, err)
 }
 
 // place is the position of a payload in a journal.
@@ -129,31 +157,85 @@ type place struct {
 	bytes  int
 }
 
-// next reads the entry at the end. ok is false if it is incomplete or damaged.
-func (j *journal) next(size int64) (payload []byte, crc uint32, ok bool) {
-	var head [entryOverhead]byte
-	if size-j.end < entryOverhead {
-		return nil, 0, false
+// errTorn means that no complete entry follows: the file ends, or its last entry was not written to its end.
+var errTorn = errors.New("no further entry")
+
+// next reads the entry at the end. It fails with errTorn at the end of the journal, and with errDamaged if an entry is
+// damaged that is not the last one.
+func (j *journal) next(size int64) (payload []byte, crc uint32, err error) {
+	rest := size - j.end
+	if rest < entryOverhead {
+		return nil, 0, errTorn
 	}
-	if _, err := j.file.ReadAt(head[:], j.end); err != nil {
-		return nil, 0, false
+	var head [entryOverhead]byte
+	if err := readFull(j.file, head[:], j.end); err != nil {
+		return nil, 0, err
 	}
 	n := int64(binary.LittleEndian.Uint32(head[:]))
-	if n == 0 || n > min(maxEntry, size-j.end-entryOverhead) {
-		return nil, 0, false
+	if n > 0 && n <= min(maxEntry, rest-entryOverhead) {
+		payload = make([]byte, n)
+		if err := readFull(j.file, payload, j.end+entryOverhead); err != nil {
+			return nil, 0, err
+		}
+		if crc = sumAfter(j.crc, payload); crc == binary.LittleEndian.Uint32(head[4:]) {
+			return payload, crc, nil
+		}
 	}
-	payload = make([]byte, n)
-	if _, err := j.file.ReadAt(payload, j.end+entryOverhead); err != nil {
-		return nil, 0, false
+	tail := make([]byte, rest)
+	if err := readFull(j.file, tail, j.end); err != nil {
+		return nil, 0, err
 	}
-	crc = j.sum(payload)
-	return payload, crc, crc == binary.LittleEndian.Uint32(head[4:])
+	if entryFollows(tail, j.crc) {
+		return nil, 0, fmt.Errorf("%w at %d", errDamaged, j.end)
+	}
+	return nil, 0, errTorn
+}
+
+// entryFollows reports whether a valid entry is behind the damaged one at the start of the tail. before is the CRC of the
+// entry in front of it. The CRC of an entry covers that of the previous one, so bytes of a manifest do not look like one.
+func entryFollows(tail []byte, before uint32) bool {
+	stored, end := binary.LittleEndian.Uint32(tail[4:]), 0
+	var computed uint32 // differs from stored if only that is damaged
+	if payload, _ := entryAt(tail, 0); payload != nil {
+		computed, end = sumAfter(before, payload), entryOverhead+len(payload)
+	}
+	for at := 1; at+entryOverhead < len(tail); at++ {
+		payload, crc := entryAt(tail, at)
+		if payload == nil {
+			continue
+		}
+		if crc == sumAfter(stored, payload) || at == end && crc == sumAfter(computed, payload) {
+			return true
+		}
+		if next, of := entryAt(tail, at+entryOverhead+len(payload)); next != nil && of == sumAfter(crc, next) {
+			return true
+		}
+	}
+	return false
+}
+
+// entryAt returns the payload and the CRC of bytes that have the form of an entry, or nil.
+func entryAt(tail []byte, at int) (payload []byte, crc uint32) {
+	if at+entryOverhead+3 > len(tail) {
+		return nil, 0
+	}
+	n, rest := int64(binary.LittleEndian.Uint32(tail[at:])), tail[at+entryOverhead:]
+	// An entry is a map that begins with its kind.
+	if n < 3 || n > int64(len(rest)) || rest[0]&0xe0 != 0xa0 || rest[1] != 1 || rest[2] == 0 || rest[2] > byte(entryDigests) {
+		return nil, 0
+	}
+	return rest[:n], binary.LittleEndian.Uint32(tail[at+4:])
 }
 
 // sum returns the CRC of the next entry.
 func (j *journal) sum(payload []byte) uint32 {
+	return sumAfter(j.crc, payload)
+}
+
+// sumAfter returns the CRC of an entry behind one with the given CRC.
+func sumAfter(crc uint32, payload []byte) uint32 {
 	var before [4]byte
-	binary.LittleEndian.PutUint32(before[:], j.crc)
+	binary.LittleEndian.PutUint32(before[:], crc)
 	return crc32.Update(crc32.Checksum(before[:], castagnoli), castagnoli, payload)
 }
 
@@ -181,6 +263,24 @@ func (j *journal) appendPayload(payload []byte) (place, error) {
 	return at, nil
 }
 
+// reserve allocates n bytes behind the end, if the file system can.
+func (j *journal) reserve(n int64) error {
+	if j.end+n <= j.reserved {
+		return nil
+	}
+	const more = 64 << 10 // so that this happens rarely
+	end := j.end + n + more
+	err := allocate(j.file, end)
+	if err != nil {
+		end = j.end + n
+		err = allocate(j.file, end)
+	}
+	if err == nil {
+		j.reserved = end
+	}
+	return err
+}
+
 // abandon makes a journal that may be in the store invalid, because entries are no longer written to it.
 func (j *journal) abandon() error {
 	err := j.file.Truncate(0)
@@ -196,8 +296,5 @@ func (j *journal) abandon() error {
 // payload reads the payload at a place.
 func (j *journal) payload(at place) ([]byte, error) {
 	b := make([]byte, at.bytes)
-	if _, err := j.file.ReadAt(b, at.offset); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("read the journal: %w", err)
-	}
-	return b, nil
+	return b, readFull(j.file, b, at.offset)
 }

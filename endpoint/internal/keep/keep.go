@@ -105,6 +105,7 @@ type Adopted struct {
 	Version
 	ID        uint64     // names the memory in the store
 	Files     []*os.File // descriptors that the handles refer to
+	Err       error      // why the memory cannot be opened; Files is then empty
 	Withdrawn bool       // its name was withdrawn while it had readers
 	Tensors   []byte     // computed digests of the tensors; nil for none
 }
@@ -221,23 +222,66 @@ func (k *Keep) Freed(id uint64) {
 	k.wakeLocked()
 }
 
-// appendLocked writes an entry to the journal, and to its successor if there is one.
+// appendLocked writes an entry to the journal, and before that to its successor if there is one. After an error no
+// journal has the entry that the next owner reads.
 func (k *Keep) appendLocked(e entry) (p placed, err error) {
 	if k.closed {
 		return p, status.ErrServerClosing
 	}
-	if p.at, err = k.journal.append(e); err != nil {
+	if err := k.reserveLocked(e); err != nil {
 		return p, err
 	}
-	if k.next != nil {
-		if p.next, err = k.next.append(e); err != nil {
-			k.log.Warn("the journal of kept versions is not compacted", "error", err)
-			if err = k.next.abandon(); err == nil {
-				k.next = nil
-			}
-		}
+	if p.next, err = k.appendNextLocked(e); err != nil {
+		return p, err
+	}
+	if p.at, err = k.journal.append(e); err != nil {
+		return p, errors.Join(err, k.abandonNextLocked(err)) // it has an entry more
 	}
 	return p, nil
+}
+
+// appendNextLocked writes an entry to the successor of the journal, or abandons that. If neither is possible, the store may
+// have a successor without the entry, so the change must not happen.
+func (k *Keep) appendNextLocked(e entry) (at place, err error) {
+	if k.next == nil {
+		return at, nil
+	}
+	if at, err = k.next.append(e); err != nil {
+		return at, k.abandonNextLocked(err)
+	}
+	return at, nil
+}
+
+// abandonNextLocked abandons the successor of the journal because of an error.
+func (k *Keep) abandonNextLocked(cause error) error {
+	if k.next == nil {
+		return nil
+	}
+	k.log.Warn("the journal of kept versions is not compacted", "error", cause)
+	if err := k.next.abandon(); err != nil {
+		return errors.Join(cause, err)
+	}
+	k.next = nil
+	return nil
+}
+
+// Withdrawals and freed versions must be recorded although the store is full, because they make room. Space for them is
+// allocated behind the journal's end when a version is published.
+const (
+	reservedBytes      = 4096 // for all names
+	reservedForVersion = 512  // the entries that end a version
+)
+
+// reserveLocked allocates space for an entry and for the end of all versions. It fails if a publication has no room.
+func (k *Keep) reserveLocked(e entry) error {
+	if e.Kind != entryPublished {
+		return nil
+	}
+	n := int64(len(e.Manifest)) + 1024*int64(1+len(e.Handles)) + reservedBytes + reservedForVersion*int64(1+len(k.live))
+	if err := k.journal.reserve(n); err != nil {
+		return fmt.Errorf("the journal has no room for a version: %w", err)
+	}
+	return nil
 }
 
 func (k *Keep) addLocked(e entry, at placed) {

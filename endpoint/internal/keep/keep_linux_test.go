@@ -230,7 +230,7 @@ func TestVersionWithoutItsMemoryIsDropped(t *testing.T) {
 	require.NoError(t, k.Close())
 }
 
-// A journal that ends at any byte yields the versions of all complete entries, and can be continued.
+// A journal is damaged at one byte: only the last entry may be removed. A journal that ends at any byte yields the versions of all complete entries, and can be continued.
 func TestJournalCutAtAnyByte(t *testing.T) {
 	s := newMemoryStore(t)
 	k, _, _ := open(t, s)
@@ -262,6 +262,14 @@ func TestJournalCutAtAnyByte(t *testing.T) {
 				return nil
 			}
 			j, err := readJournal(f, visit)
+			if damage && cut <= ends[len(ends)-2] { // not in the last entry
+				require.ErrorIs(t, err, errDamaged, "at %d of %d", cut, len(whole))
+				info, err := f.Stat()
+				require.NoError(t, err)
+				require.EqualValues(t, len(whole), info.Size())
+				require.NoError(t, f.Close())
+				continue
+			}
 			require.NoError(t, err)
 			want := 0
 			for want+1 < len(ends) && ends[want+1] <= cut && !(damage && ends[want+1] >= cut) {
@@ -278,6 +286,71 @@ func TestJournalCutAtAnyByte(t *testing.T) {
 			require.NoError(t, f.Close())
 		}
 	}
+}
+
+// A read error leaves the store as it is, whichever read fails.
+func TestUnreadableJournal(t *testing.T) {
+	s := newMemoryStore(t)
+	k, _, _ := open(t, s)
+	for n := range uint64(3) {
+		publish(t, k, "m", n+1, fmt.Sprint("text ", n))
+	}
+	require.NoError(t, k.Close())
+	before := s.names()
+	defer func(f func(string) error) { status.Fault = f }(status.Fault)
+	for failing := 0; ; failing++ {
+		reads := 0
+		status.Fault = func(string) error {
+			if reads++; reads-1 == failing {
+				return unix.EIO
+			}
+			return nil
+		}
+		k, adopted, _, err := Open(s, slog.Default())
+		if reads <= failing {
+			require.NoError(t, err)
+			require.Len(t, texts(t, adopted), 3)
+			require.NoError(t, k.Close())
+			require.Greater(t, failing, 6)
+			return
+		}
+		require.ErrorIs(t, err, unix.EIO, "read %d", failing)
+		require.Equal(t, before, s.names())
+	}
+}
+
+// An owner never begins an empty journal beside the memory of versions.
+func TestMemoryWithoutJournal(t *testing.T) {
+	s := newMemoryStore(t)
+	require.NoError(t, s.Put("v1.0", memory(t, "text")))
+	_, _, _, err := Open(s, slog.Default())
+	require.ErrorIs(t, err, status.ErrInUse)
+	require.Equal(t, []string{"v1.0"}, s.names())
+	require.NoError(t, s.Put("j1", memory(t, ""))) // abandoned
+	_, _, _, err = Open(s, slog.Default())
+	require.ErrorIs(t, err, status.ErrInUse)
+	require.Equal(t, []string{"j1", "v1.0"}, s.names())
+}
+
+// A change is refused if it can be written to neither journal nor the new one be abandoned.
+func TestSuccessorWithoutEntry(t *testing.T) {
+	s := newMemoryStore(t)
+	k, _, _ := open(t, s)
+	publish(t, k, "a", 1, "before")
+	s.put = func(name string) error {
+		if name != "j2" {
+			return nil
+		}
+		s.put = nil
+		_, err := unix.FcntlInt(k.next.file.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_WRITE)
+		require.NoError(t, err)
+		require.ErrorIs(t, k.Published(99, version("a", 2, "refused"), 1), unix.EPERM)
+		return nil
+	}
+	require.NoError(t, k.compact())
+	require.NoError(t, k.Close())
+	_, adopted, _ := open(t, s)
+	require.Equal(t, []string{"a1 before"}, texts(t, adopted))
 }
 
 func TestFileThatIsNoJournal(t *testing.T) {

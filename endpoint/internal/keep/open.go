@@ -16,9 +16,30 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// Open reads what an earlier owner has left in the store, or begins an empty journal. Versions are sorted by name and
-// number. It fails with [status.ErrInUse] if another process uses the journal.
-func Open(store Store, log *slog.Logger) (_ *Keep, _ []Adopted, _ Numbers, err error) {
+// Open reads what an earlier owner has left in the store, or begins an empty journal if the store holds nothing. Versions
+// are sorted by name and number. It fails with [status.ErrInUse] if another process uses the journal. If it fails, it has
+// changed nothing in the store.
+func Open(store Store, log *slog.Logger) (k *Keep, adopted []Adopted, numbers Numbers, err error) {
+	const attempts = 10 // another owner may remove files that were listed
+	for range attempts {
+		if k, adopted, numbers, err = openOnce(store, log); !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+	}
+	if err != nil {
+		forget(store)
+	}
+	return k, adopted, numbers, err
+}
+
+// forget makes a store release its own descriptors, which it would store again.
+func forget(store Store) {
+	if s, ok := store.(interface{ Forget() }); ok {
+		s.Forget()
+	}
+}
+
+func openOnce(store Store, log *slog.Logger) (_ *Keep, _ []Adopted, _ Numbers, err error) {
 	k := &Keep{store: store, log: log, live: map[uint64]*kept{}, names: map[string]*name{}}
 	c, err := contentsOf(store)
 	if err != nil {
@@ -34,11 +55,12 @@ func Open(store Store, log *slog.Logger) (_ *Keep, _ []Adopted, _ Numbers, err e
 	if err != nil {
 		return nil, nil, Numbers{}, err
 	}
-	if err := c.load(k.referenced(versions, c)); err != nil {
+	failed, err := k.loadVersions(versions, c)
+	if err != nil {
 		return nil, nil, Numbers{}, err
 	}
 	k.id = hex.EncodeToString(k.journal.id[:])
-	adopted := k.claim(versions, c)
+	adopted := k.claim(versions, c, failed)
 	numbers := Numbers{Last: map[string]uint64{}, Floor: k.floor}
 	for n, state := range k.names {
 		numbers.Last[n] = state.last
@@ -117,10 +139,17 @@ func (k *Keep) open(c *contents) (map[uint64]entry, error) {
 		c.claim(name)
 		return versions, k.checkNewest()
 	}
+	if k.lastID > 0 {
+		return nil, errWithoutJournal
+	}
 	var id [idBytes]byte
 	rand.Read(id[:]) // never fails
 	return nil, k.create(id)
 }
+
+// errWithoutJournal means that the store has the memory of versions but no journal of them.
+var errWithoutJournal = fmt.Errorf("%w: the store holds the memory of versions without their journal, which another process may be replacing; "+
+	"to begin without these versions, end the keeper or remove the files of the directory", status.ErrInUse)
 
 // checkNewest fails with [status.ErrInUse] if the store has got a newer journal since it was listed. Another process then
 // uses the catalog: it has released its lock on the journal that was locked here.
@@ -169,11 +198,21 @@ func (k *Keep) create(id [idBytes]byte) error {
 	if err != nil {
 		return err
 	}
-	if err := k.store.Put(journalName(k.generation), j.file); err != nil {
+	if err := putNew(k.store, journalName(k.generation), j.file); err != nil {
 		return errors.Join(err, j.file.Close())
 	}
 	k.journal = j
 	return nil
+}
+
+// putNew stores a descriptor under a name that no other process has used. It fails with [status.ErrInUse] if one has.
+func putNew(store Store, name string, f *os.File) error {
+	if s, ok := store.(interface {
+		PutNew(name string, f *os.File) error
+	}); ok {
+		return s.PutNew(name, f)
+	}
+	return store.Put(name, f)
 }
 
 // createJournal creates a journal in a new file that this process has locked. The caller puts it into the store.
@@ -239,14 +278,27 @@ func (k *Keep) replay(e entry, at place, versions map[uint64]entry) {
 	}
 }
 
-// referenced returns the names of the descriptors that belong to versions, if the store has all of a version.
-func (k *Keep) referenced(versions map[uint64]entry, c *contents) (names []string) {
+// loadVersions opens the memory of the versions. failed has the reasons why that of some versions cannot be opened. It
+// fails if another user may have written the memory.
+func (k *Keep) loadVersions(versions map[uint64]entry, c *contents) (failed map[uint64]error, err error) {
+	var all []string
 	for id, e := range versions {
 		if k.complete(id, e, c) {
-			names = append(names, FileNames(id, e.Files)...)
+			all = append(all, FileNames(id, e.Files)...)
 		}
 	}
-	return names
+	if err := c.load(all); err == nil || errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	failed = map[uint64]error{}
+	for id, e := range versions {
+		if k.complete(id, e, c) {
+			if err := c.load(FileNames(id, e.Files)); err != nil {
+				failed[id] = err
+			}
+		}
+	}
+	return failed, nil
 }
 
 // complete reports whether the store has all descriptors of a version.
@@ -257,8 +309,9 @@ func (k *Keep) complete(id uint64, e entry, c *contents) bool {
 	return !slices.ContainsFunc(FileNames(id, e.Files), func(name string) bool { return !c.names[name] })
 }
 
-// claim takes the descriptors of the versions. A version with a missing descriptor is dropped.
-func (k *Keep) claim(versions map[uint64]entry, c *contents) []Adopted {
+// claim takes the descriptors of the versions. A version is dropped if the store does not have its memory. Versions whose
+// memory failed to open stay in the store.
+func (k *Keep) claim(versions map[uint64]entry, c *contents, failed map[uint64]error) []Adopted {
 	var list []Adopted
 	for id, e := range versions {
 		if !k.complete(id, e, c) {
@@ -270,8 +323,11 @@ func (k *Keep) claim(versions map[uint64]entry, c *contents) []Adopted {
 			Name: e.Name, Number: e.Version, At: e.At, Publisher: e.Publisher, SourceID: e.SourceID, Digests: e.Digests, Retain: e.Retain,
 			Manifest: e.Manifest, Handles: e.Handles,
 		}}
+		a.Err = failed[id]
 		for _, name := range FileNames(id, e.Files) {
-			a.Files = append(a.Files, c.claim(name))
+			if f := c.claim(name); a.Err == nil {
+				a.Files = append(a.Files, f)
+			}
 		}
 		list = append(list, a)
 	}

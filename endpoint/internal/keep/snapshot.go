@@ -174,6 +174,21 @@ func (h *Handed) Put(name string, f *os.File) error {
 	return h.Own.Put(name, f)
 }
 
+// PutNew stores a descriptor under a new name.
+func (h *Handed) PutNew(name string, f *os.File) error {
+	if h.Own == nil {
+		return nil
+	}
+	return putNew(h.Own, name, f)
+}
+
+// Forget makes the own store release its descriptors.
+func (h *Handed) Forget() {
+	if h.Own != nil {
+		forget(h.Own)
+	}
+}
+
 // Remove implements Store.
 func (h *Handed) Remove(names ...string) error {
 	if h.Own == nil {

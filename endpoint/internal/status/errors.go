@@ -169,3 +169,7 @@ func RemoteError(frame wire.Frame) error {
 // Reach is called at named steps of publications, leases, adoptions and handovers. It does nothing. A test program
 // replaces it before it uses other packages, to stop or kill processes at a step.
 var Reach = func(step string) {}
+
+// Fault is called before system calls that may fail, such as reads of the journal. It returns nil. A test program
+// replaces it to make them fail.
+var Fault = func(call string) error { return nil }
