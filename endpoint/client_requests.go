@@ -82,6 +82,9 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 			return 0, err
 		}
 	}
+	if sd.Closed() { // another reference may hold the memory
+		return 0, status.Closed("the state dict")
+	}
 	if err := module.Freeze(sd); err != nil {
 		return 0, status.Unshareable(err)
 	}

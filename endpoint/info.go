@@ -19,6 +19,34 @@ type ModelInfo struct {
 	// Loading describes the next version if the owner is loading it or has failed to; otherwise it is nil. A name that
 	// is loaded for the first time has no versions and a Current of 0.
 	Loading *LoadInfo `json:"loading,omitempty"`
+	// NotAdopted lists the versions that an earlier owner has kept and that this one cannot map, oldest first. They stay in
+	// the store until the name is withdrawn, and the next owner tries again.
+	NotAdopted []NotAdopted `json:"not_adopted,omitempty"`
+}
+
+// NotAdopted is a kept version of an earlier owner that this one cannot map.
+type NotAdopted struct {
+	// Name and Version identify it.
+	Name    string `json:"name"`
+	Version uint64 `json:"version"`
+	// Reason describes why it cannot be mapped.
+	Reason string `json:"reason"`
+	// Bytes is the size of its storages.
+	Bytes int64 `json:"bytes"`
+	// Withdrawn reports whether its name was withdrawn while it had readers.
+	Withdrawn bool `json:"withdrawn,omitempty"`
+	// PublishedAt is the time of publication.
+	PublishedAt time.Time `json:"published_at"`
+	// Source is the origin of the tensors, for people. It may be empty.
+	Source string `json:"source,omitempty"`
+}
+
+// decodeNotAdopted converts a description from its wire form.
+func decodeNotAdopted(in message.NotAdopted) NotAdopted {
+	return NotAdopted{
+		Name: in.Name, Version: in.Version, Reason: in.Reason, Bytes: clampBytes(in.Bytes), Withdrawn: in.Withdrawn,
+		PublishedAt: time.Unix(0, in.PublishedAt), Source: in.Source,
+	}
 }
 
 // VersionInfo describes one version of a name.

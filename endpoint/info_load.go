@@ -102,7 +102,8 @@ func loadTime(nanoseconds int64) time.Time {
 // clampBytes converts a peer's byte count and clamps it to the range of int64.
 func clampBytes(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
-// decodeList converts a list from its wire form: published names and names that are only being loaded, sorted.
+// decodeList converts a list from its wire form, sorted: published names, and names that are only being loaded or have
+// only versions that are not adopted.
 func decodeList(in *message.Listed) []ModelInfo {
 	list := make([]ModelInfo, 0, len(in.Models)+len(in.Loading))
 	at := map[string]int{}
@@ -110,17 +111,23 @@ func decodeList(in *message.Listed) []ModelInfo {
 		at[m.Name] = len(list)
 		list = append(list, decodeInfo(m))
 	}
-	for i := range in.Loading {
-		name := in.Loading[i].Name
+	named := func(name string) *ModelInfo {
 		index, known := at[name]
 		if !known {
 			index = len(list)
 			at[name] = index
 			list = append(list, ModelInfo{Name: name, Versions: []VersionInfo{}})
 		}
-		list[index].Loading = decodeLoading(&in.Loading[i])
+		return &list[index]
 	}
-	if len(in.Loading) > 0 {
+	for i := range in.Loading {
+		named(in.Loading[i].Name).Loading = decodeLoading(&in.Loading[i])
+	}
+	for _, v := range in.NotAdopted {
+		m := named(v.Name)
+		m.NotAdopted = append(m.NotAdopted, decodeNotAdopted(v))
+	}
+	if len(in.Loading)+len(in.NotAdopted) > 0 {
 		slices.SortStableFunc(list, func(a, b ModelInfo) int { return cmp.Compare(a.Name, b.Name) })
 	}
 	return list

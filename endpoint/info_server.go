@@ -100,6 +100,8 @@ type ServerInfo struct {
 	Limits []LimitUse `json:"limits"`
 	// Refusals counts what the access policy refused, by right.
 	Refusals []Refusals `json:"refusals,omitempty"`
+	// NotAdopted lists the kept versions that it cannot map, sorted by name and number.
+	NotAdopted []NotAdopted `json:"not_adopted,omitempty"`
 	// Endpoints lists its endpoints with the numbers of calls and the durations of runs.
 	Endpoints []EndpointStats `json:"endpoints"`
 	// Sessions lists its sessions, oldest first. The first is its own process, which needs no connection; the others
@@ -314,6 +316,9 @@ func decodeServerInfo(in message.ServerInfo) ServerInfo {
 	}
 	for _, r := range in.Refusals {
 		out.Refusals = append(out.Refusals, Refusals(r))
+	}
+	for _, v := range in.NotAdopted {
+		out.NotAdopted = append(out.NotAdopted, decodeNotAdopted(v))
 	}
 	for _, h := range in.Capabilities.Handles {
 		out.Capabilities.Handles = append(out.Capabilities.Handles, HandleSupport{

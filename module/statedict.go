@@ -242,6 +242,17 @@ func (sd *StateDict) Alias() *StateDict {
 	return c
 }
 
+// Closed reports whether the state dict or one of its tensors was closed. Another reference may still hold the memory.
+func (sd *StateDict) Closed() bool {
+	if sd == nil {
+		return false
+	}
+	if sd.views != nil {
+		return sd.views.Closed()
+	}
+	return slices.ContainsFunc(sd.tensors, (*tensor.Tensor).Closed)
+}
+
 // Close closes all tensors and returns the first error. The memory of a storage is freed with its last tensor. Names
 // and specs remain readable. A second Close, and Close of nil, return nil.
 func (sd *StateDict) Close() error {

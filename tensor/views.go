@@ -115,6 +115,19 @@ func (v *Views) Place(i int) (*Storage, Spec) {
 // Storage is the storage at an index, borrowed.
 func (v *Views) Storage(index int) *Storage { return v.storages[index] }
 
+// Closed reports whether the views or one of their tensors were closed.
+func (v *Views) Closed() bool {
+	if v.closed {
+		return true
+	}
+	for i := range v.made {
+		if t := v.made[i].Load(); t != nil && t.Closed() {
+			return true
+		}
+	}
+	return false
+}
+
 // Close closes the tensors that were made and gives back the references to the storages. It returns the first error. A
 // second Close is nil.
 func (v *Views) Close() error {

@@ -252,8 +252,8 @@ func TestOtherUsers(t *testing.T) {
 	require.ErrorContains(t, err, strconv.Itoa(other))
 }
 
-// An owner checks what it gets from a keeper: memory that is not sealed, too small, or no memory is not served. Numbers
-// continue nevertheless.
+// An owner checks what it gets from a keeper: memory that is not sealed, too small, or no memory is not served. The versions
+// are listed as not adopted and stay in the keeper until their name is withdrawn. Numbers continue nevertheless.
 func TestInvalidMemoryIsNotAdopted(t *testing.T) {
 	dir := t.TempDir()
 	store := connect(t, dir)
@@ -300,6 +300,14 @@ func TestInvalidMemoryIsNotAdopted(t *testing.T) {
 	s, err := newServer(dir+"/s.sock", dev, store)
 	require.NoError(t, err)
 	require.Empty(t, s.Adopted())
+	models, err := s.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, models, 1)
+	require.Zero(t, models[0].Current)
+	require.Len(t, models[0].NotAdopted, 3)
+	require.Len(t, contents(t, store), 4)
+	require.NoError(t, s.Withdraw(t.Context(), "m"))
+	require.ErrorIs(t, s.Withdraw(t.Context(), "m"), endpoint.ErrNotFound)
 	require.NoError(t, s.Close())
 	require.Eventually(t, func() bool { return len(contents(t, store)) == 1 }, 10*time.Second, time.Millisecond, "only the journal stays")
 }

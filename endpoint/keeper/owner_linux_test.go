@@ -45,6 +45,12 @@ func owner(ctx context.Context, socket string, args []string) error {
 	}
 	defer dev.Close()
 	opts := endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Keep: kept}
+	if fault() == noDevice {
+		opts.Devices = nil
+	}
+	if err := beginFault(); err != nil {
+		return err
+	}
 	if len(args) > 1 {
 		if opts.RenewalTime, err = time.ParseDuration(args[1]); err != nil {
 			return err

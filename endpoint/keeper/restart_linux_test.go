@@ -210,9 +210,11 @@ func TestAdopted(t *testing.T) {
 	for round := range 3 {
 		s, err := newServer(dir+"/s.sock", dev, store)
 		require.NoError(t, err)
-		want := []endpoint.AdoptedVersion{{Name: "m", Version: uint64(round), Current: true, Source: "file", SourceID: fmt.Sprint("id ", round)}}
-		if round == 0 {
-			want = want[:0]
+		want := []endpoint.AdoptedVersion{}
+		for n := range round { // readers of superseded versions have had no time to renew their leases
+			v := endpoint.AdoptedVersion{Name: "m", Version: uint64(n + 1), Source: "file", SourceID: fmt.Sprint("id ", n+1)}
+			v.Current = n+1 == round
+			want = append(want, v)
 		}
 		require.Equal(t, want, s.Adopted())
 		sd, err := module.New(dev, []module.NamedSpec{{Name: "w", DType: tensor.Float32, Shape: tensor.Shape{4}}})

@@ -30,7 +30,7 @@ const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 func Write(w io.Writer, info endpoint.ServerInfo) error {
 	var m writer
 	m.about(info)
-	m.counts(info.Stats)
+	m.counts(info.Stats, len(info.NotAdopted))
 	m.cache(info.Stats)
 	m.tasks(info.Stats)
 	m.memory(info)
@@ -125,12 +125,13 @@ func (m *writer) about(info endpoint.ServerInfo) {
 	m.gauge("ready", "Whether the server accepts clients.", truth(info.Ready))
 }
 
-func (m *writer) counts(s endpoint.ServerStats) {
+func (m *writer) counts(s endpoint.ServerStats, notAdopted int) {
 	m.counter("requests_total", "Requests of all kinds.", s.Requests)
 	m.counter("request_errors_total", "Requests that were answered with an error.", s.Errors)
 	m.gauge("clients", "Clients that are connected.", count(s.Clients))
 	m.gauge("models", "Names that can be acquired.", count(s.Models))
 	m.gauge("model_versions", "Versions whose memory is not freed.", count(s.Versions))
+	m.gauge("model_versions_not_adopted", "Kept versions of an earlier owner that the server cannot map.", strconv.Itoa(notAdopted))
 	m.gauge("leases", "Leases on versions.", count(s.Leases))
 	m.gauge("watchers", "Subscriptions to events.", count(s.Watchers))
 	m.gauge("objects", "Managed objects.", count(s.Objects))

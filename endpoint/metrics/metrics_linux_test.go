@@ -207,7 +207,7 @@ func TestMetricsComplete(t *testing.T) {
 	want := map[string]float64{
 		series("server_info", map[string]string{"server_id": "id", "version": "v1", "label": clean, "socket_path": "/run/a-1.sock", "device_index": "1", "pid": "42"}): 1,
 		"start_time_seconds": 1_700_000_000.5, "uptime_seconds": 5400, "running": 1, "ready": 0,
-		"requests_total": math.MaxUint64, "request_errors_total": 2, "clients": 20, "models": 14, "model_versions": 15, "leases": 16, "watchers": 17,
+		"requests_total": math.MaxUint64, "request_errors_total": 2, "clients": 20, "models": 14, "model_versions": 15, "model_versions_not_adopted": 2, "leases": 16, "watchers": 17,
 		"objects": 10, "cached_objects": 21,
 		"cache_hits_total": 3, "cache_misses_total": 4, "cache_joins_total": 5, "cache_failures_total": 22, "cache_evictions_total": 23,
 		"cache_expirations_total": 24, "cache_invalidations_total": 6, "cache_entries": 7, "cache_bytes": 8, "inflight_calls": 9,
@@ -244,6 +244,7 @@ func TestMetricsComplete(t *testing.T) {
 	want[series("limit_client_used", some)], want[series("limit_used", some)], want[series("limit_refused_total", some)] = 73, 74, 75
 	want[series("limit_client", one)], want[series("limit_client_used", one)] = 76, 0
 	want[series("limit_used", one)], want[series("limit_refused_total", one)] = 0, 0
+	info.NotAdopted = make([]endpoint.NotAdopted, 2)
 	info.Refusals = []endpoint.Refusals{{Right: "publish", Count: 77}}
 	for _, right := range access.Rights() {
 		want[series("policy_refusals_total", map[string]string{"right": right.String()})] = 0

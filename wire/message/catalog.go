@@ -124,6 +124,27 @@ type Listed struct {
 	// with more versions of the same name.
 	Next        string `cbor:"3,keyasint,omitempty"`
 	NextVersion uint64 `cbor:"4,keyasint,omitempty"`
+	// NotAdopted holds the kept versions that the server cannot map, sorted by name and number. They are in the first
+	// answer of a list.
+	NotAdopted []NotAdopted `cbor:"5,keyasint,omitempty"`
+}
+
+// NotAdopted describes a version that an earlier server has kept and that this one cannot map. It stays in the store.
+type NotAdopted struct {
+	// Name is its name.
+	Name string `cbor:"1,keyasint"`
+	// Version is its number.
+	Version uint64 `cbor:"2,keyasint"`
+	// Reason describes why it is not adopted.
+	Reason string `cbor:"3,keyasint"`
+	// Bytes is the size of its storages.
+	Bytes uint64 `cbor:"4,keyasint,omitempty"`
+	// Withdrawn reports whether its name was withdrawn while it had readers.
+	Withdrawn bool `cbor:"5,keyasint,omitempty"`
+	// PublishedAt is the time of its publication, in nanoseconds since 1970, UTC.
+	PublishedAt int64 `cbor:"6,keyasint,omitempty"`
+	// Source is the source of its publication.
+	Source string `cbor:"7,keyasint,omitempty"`
 }
 
 // Loading describes a version that a server loads and has not published yet.

@@ -99,6 +99,9 @@ func samples() []sample {
 		{"list", wire.KindRequest, OpList, 0, &List{}},
 		{"listed", wire.KindResponse, OpList, 0, &Listed{Models: []ModelInfo{model, {Name: "vad"}}}},
 		{"listed-loading", wire.KindResponse, OpList, 0, &Listed{Models: []ModelInfo{}, Loading: []Loading{loading, {Name: "u", State: LoadWaiting}, failed}}},
+		{"listed-not-adopted", wire.KindResponse, OpList, 0, &Listed{Models: []ModelInfo{}, NotAdopted: []NotAdopted{
+			{Name: "llm", Version: 3, Reason: "no such device", Bytes: 1 << 33, PublishedAt: 1_700_000_000_000_000_000, Source: "llm.gguf"}, {Name: "old", Version: 1, Reason: "out of memory", Withdrawn: true},
+		}}},
 		{"info-result-loading", wire.KindResponse, OpInfo, 0, &InfoResult{Model: ModelInfo{Name: "next", Versions: []VersionInfo{}}, Loading: &loading}},
 		{"listed-withdrawn", wire.KindResponse, OpList, 0, &Listed{Models: []ModelInfo{{Name: "m", Versions: []VersionInfo{{Version: 2, Current: true}, {Version: 1, Withdrawn: true}}}}}},
 		{"info", wire.KindRequest, OpInfo, 0, &Info{Name: "llama", Version: 16, Manifest: true}},

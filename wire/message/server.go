@@ -42,6 +42,8 @@ type ServerInfo struct {
 	Limits []LimitUse `cbor:"19,keyasint,omitempty"`
 	// Refusals counts the requests and clients that its access policy refused, by right.
 	Refusals []Refusals `cbor:"20,keyasint,omitempty"`
+	// NotAdopted holds the kept versions that it cannot map, sorted by name and number.
+	NotAdopted []NotAdopted `cbor:"21,keyasint,omitempty"`
 }
 
 // Refusals counts refusals of one right.

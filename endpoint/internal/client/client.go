@@ -55,6 +55,7 @@ func listParts(request func(message.List) (message.Listed, error)) (all message.
 		}
 		all.Models = append(all.Models, part.Models...)
 		all.Loading = append(all.Loading, part.Loading...)
+		all.NotAdopted = append(all.NotAdopted, part.NotAdopted...)
 		switch {
 		case part.Next == "":
 			return all, nil

@@ -45,7 +45,10 @@ type Models struct {
 	renewal *time.Timer // releases the versions of readers that have not renewed their leases
 	changes gate
 
+	notAdopted notAdopted // of the store
+
 	store     keep.Store // of keeping
+	again     keepAgain  // the versions are not kept since a failed handover
 	catalogID string     // of kept or adopted versions; empty if they began with this server and end with it
 }
 
@@ -64,13 +67,16 @@ func NewModels(c ModelsConfig) *Models {
 // StopDigests cancels the computation of digests. Waiters get an error.
 func (m *Models) StopDigests() { m.digests.close() }
 
+// Leave leaves the kept versions to the next owner, also those whose readers disconnect from now on.
+func (m *Models) Leave() { m.keeping.finish(true) }
+
 // Close frees the server's versions. Call it after all readers have left and after [Models.StopDigests]. It returns the
 // errors of the catalog.
 func (m *Models) Close() error {
 	m.digests.work.Wait()
 	m.expiry.close()
 	m.renewal.Stop()
-	m.keeping.finish()
+	m.Leave()
 	err := m.Catalog.Close()
 	if m.keeping != nil {
 		err = errors.Join(err, m.keeping.Close())
@@ -117,7 +123,7 @@ func (m *Models) List() (out message.Listed) {
 		m.digests.describe(model.Name, model.Versions)
 		out.Models = append(out.Models, model)
 	}
-	out.Loading = m.loads.list()
+	out.Loading, out.NotAdopted = m.loads.list(), m.NotAdopted()
 	return out
 }
 
@@ -163,6 +169,12 @@ func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, er
 	}
 	defer m.changes.exit()
 	status.Reach("publish begun")
+	if err = m.keepAfterHandover(); err != nil {
+		return 0, err
+	}
+	if sd.Closed() { // another reference may hold the memory
+		return 0, status.Closed("the state dict")
+	}
 	if err = m.freeze(p); err != nil {
 		return 0, err
 	}
@@ -170,10 +182,10 @@ func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, er
 	if err != nil {
 		return 0, err
 	}
-	stored := m.keeping.start(&p, out)
-	undo = append(undo, func() error { m.keeping.cancel(stored); return nil })
 	m.nameExport(out)
 	undo = append(undo, func() error { m.closeExport(out); return nil })
+	stored := m.keeping.start(&p, out)
+	undo = append(undo, func() error { m.keeping.cancel(stored); return nil }) // before the files are closed, which the store reads
 	p.Origin.Source = status.ShortText(p.Origin.Source, status.MaxSourceBytes)
 	if err = m.attachable(p, out); err != nil {
 		return 0, err
@@ -233,7 +245,16 @@ func (m *Models) Withdraw(ctx context.Context, name string) error {
 		return err
 	}
 	defer m.changes.exit()
-	if err := m.Catalog.Withdraw(name); err != nil {
+	if err := m.keepAfterHandover(); err != nil {
+		return err
+	}
+	err := m.Catalog.Withdraw(name)
+	if err != nil && !errors.Is(err, catalog.ErrNotFound) {
+		return err
+	}
+	if freed, failed := m.withdrawNotAdopted(name); failed != nil {
+		return failed
+	} else if err != nil && !freed {
 		return err
 	}
 	m.Log.Info("withdrawn", "name", name)

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -17,6 +19,9 @@ import (
 // in a store. id is that of a catalog that is not kept. The caller owns the files, and calls [Models.Left] or
 // [Models.Resume].
 func (m *Models) HandOver(ctx context.Context, id string) (_ string, files map[string]*os.File, err error) {
+	if err := m.errNotAdopted(); err != nil {
+		return "", nil, err
+	}
 	if err := m.changes.close(ctx); err != nil {
 		return "", nil, err
 	}
@@ -34,22 +39,53 @@ func (m *Models) HandOver(ctx context.Context, id string) (_ string, files map[s
 	return id, files, nil
 }
 
-// Left refuses changes, because a successor serves.
-func (m *Models) Left() { m.changes.open(true) }
+// Left refuses changes, because a successor serves. The store releases its descriptors, of which the successor has its
+// own.
+func (m *Models) Left() {
+	m.changes.open(true)
+	if s, ok := m.store.(interface{ Forget() }); ok {
+		s.Forget()
+	}
+}
 
-// Resume allows changes again after the successor has ended.
+// Resume allows changes again after the successor has ended. If the versions cannot be kept again, the next change tries
+// that before it happens.
 func (m *Models) Resume() error {
 	defer m.changes.open(false)
 	if m.keeping == nil {
 		return nil
 	}
-	return m.keepAgain()
+	m.again.needed.Store(true)
+	return m.keepAfterHandover()
+}
+
+// keepAgain is the state of a journal that a failed handover has left.
+type keepAgain struct {
+	mu     sync.Mutex
+	needed atomic.Bool
+}
+
+// keepAfterHandover records the versions again if a failed handover has left them without a journal.
+func (m *Models) keepAfterHandover() error {
+	if !m.again.needed.Load() {
+		return nil
+	}
+	m.again.mu.Lock()
+	defer m.again.mu.Unlock()
+	if !m.again.needed.Load() {
+		return nil
+	}
+	if err := m.keepAgain(); err != nil {
+		return fmt.Errorf("keep the versions again after a failed handover: %w", err)
+	}
+	m.again.needed.Store(false)
+	return nil
 }
 
 // releaseKept returns the files of the kept catalog, and releases it.
 func (m *Models) releaseKept() (files map[string]*os.File, err error) {
 	k := m.keeping
-	k.finish()
+	k.finish(false)
 	files = map[string]*os.File{}
 	name, journal, err := k.Release()
 	if err != nil {
@@ -187,7 +223,7 @@ func (m *Models) keepAgain() error {
 	}
 	k, err := keep.New(m.store, m.catalogID, m.Log, slices.Collect(maps.Keys(garbage)))
 	if err != nil {
-		return fmt.Errorf("keep the versions again: %w", err)
+		return err
 	}
 	ids, err := m.recordAll(k, func(sd *module.StateDict, memory []*os.File) (uint64, error) {
 		v := m.keeping.of(sd)
@@ -203,10 +239,13 @@ func (m *Models) keepAgain() error {
 		err = k.Store()
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("keep the versions again: %w", err), k.Close())
+		return errors.Join(err, k.Close())
 	}
 	m.keeping.replace(k, ids)
-	return m.store.Remove(slices.Collect(maps.Keys(garbage))...)
+	if err := m.store.Remove(slices.Collect(maps.Keys(garbage))...); err != nil {
+		m.Log.Warn("memory of an earlier journal stays in the store", "descriptors", len(garbage), "error", err)
+	}
+	return nil
 }
 
 // AdoptHanded is [Models.Adopt] for what a predecessor in another process hands over. It takes the files. own is the store
@@ -219,7 +258,11 @@ func (m *Models) AdoptHanded(id string, files map[string]*os.File, own keep.Stor
 	if m.catalogID = id; own != nil {
 		m.keep(kept, own)
 	}
-	list, lost := m.adoptAll(versions, numbers)
+	lost := 0
+	list := m.adoptAll(versions, numbers, func(v keep.Adopted, why error) {
+		m.Log.Error("a version of the predecessor cannot be mapped", "name", v.Name, "version", v.Number, "error", why)
+		lost++
+	})
 	if own == nil {
 		err = kept.Close()
 	}

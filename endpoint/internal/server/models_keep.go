@@ -10,11 +10,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -29,6 +31,7 @@ type keeping struct {
 	mu     sync.Mutex // not held while the journal is written
 	by     map[*module.StateDict]*keptVersion
 	closed bool // the versions stay recorded when the catalog frees them
+	final  bool // closed cannot be reset
 }
 
 // keptVersion is a version in the store.
@@ -180,13 +183,6 @@ func (k *keeping) drop(sd *module.StateDict) {
 	}
 }
 
-// lost removes a version that could not be adopted.
-func (k *keeping) lost(id uint64) {
-	if k != nil {
-		k.Freed(id)
-	}
-}
-
 // of returns a version in the store; nil if it is not kept.
 func (k *keeping) of(sd *module.StateDict) *keptVersion {
 	k.mu.Lock()
@@ -204,14 +200,14 @@ func (k *keeping) replace(with *keep.Keep, by map[*module.StateDict]*keptVersion
 			delete(by, sd)
 		}
 	}
-	k.Keep, k.by, k.closed = with, by, false
+	k.Keep, k.by, k.closed = with, by, k.final
 }
 
-// finish leaves the versions to the next owner. Later changes are not recorded.
-func (k *keeping) finish() {
+// finish leaves the versions to the next owner, also those that are freed later. With final this cannot be reverted.
+func (k *keeping) finish(final bool) {
 	if k != nil {
 		k.mu.Lock()
-		k.closed = true
+		k.closed, k.final = true, k.final || final
 		k.mu.Unlock()
 	}
 }
@@ -225,14 +221,16 @@ type Adopted struct {
 	Current  bool   // new readers get it
 }
 
-// adoptedHolder is the holder of superseded and withdrawn versions until their readers have renewed their leases.
+// adoptedHolder is the holder of all adopted versions until their readers have renewed their leases: a version may be
+// superseded before that.
 var adoptedHolder = catalog.Holder{ID: math.MaxUint64, PID: int32(os.Getpid()), UID: uint32(os.Geteuid()), Label: "readers of the previous owner"}
 
 // renewalTime is the default of [ModelsConfig.RenewalTime].
 const renewalTime = 10 * time.Second
 
 // Adopt opens the store, publishes what an earlier owner has left in it, and records changes from now on. Versions keep
-// their names and numbers. A version that cannot be mapped is dropped and logged. Call it before clients are admitted.
+// their names and numbers. A version that cannot be mapped stays in the store and is listed as not adopted. Call it before
+// clients are admitted.
 func (m *Models) Adopt(store keep.Store) ([]Adopted, error) {
 	status.Reach("adopt begun")
 	kept, versions, numbers, err := keep.Open(store, m.Log)
@@ -241,13 +239,23 @@ func (m *Models) Adopt(store keep.Store) ([]Adopted, error) {
 	}
 	m.keep(kept, store)
 	status.Reach("adopt opened")
-	list, _ := m.adoptAll(versions, numbers)
-	return list, nil
+	return m.adoptAll(versions, numbers, m.setAside), nil
 }
 
-// adoptAll publishes the versions, which are sorted by name and number. It logs versions that are lost, and returns the
-// number of them.
-func (m *Models) adoptAll(versions []keep.Adopted, numbers keep.Numbers) (list []Adopted, lost int) {
+// setAside handles a version that cannot be adopted. It frees the version only if no owner could adopt it.
+func (m *Models) setAside(v keep.Adopted, why error) {
+	if errors.Is(why, errManifest) {
+		m.Log.Error("a kept version is freed because its manifest is damaged", "name", v.Name, "version", v.Number, "error", why)
+		m.keeping.Freed(v.ID)
+		return
+	}
+	m.Log.Error("a kept version is not adopted; it stays in the store for the next owner, until its name is withdrawn",
+		"name", v.Name, "version", v.Number, "error", why)
+	m.notAdopted.add(v, why)
+}
+
+// adoptAll publishes the versions, which are sorted by name and number. It calls failed for each that cannot be adopted.
+func (m *Models) adoptAll(versions []keep.Adopted, numbers keep.Numbers, failed func(v keep.Adopted, why error)) (list []Adopted) {
 	if k := m.keeping; k != nil {
 		k.adopting = true
 		defer func() { k.adopting = false }()
@@ -257,13 +265,10 @@ func (m *Models) adoptAll(versions []keep.Adopted, numbers keep.Numbers) (list [
 		last := i+1 == len(versions) || versions[i+1].Name != v.Name
 		a.Current = last && !v.Withdrawn
 		if err := m.adopt(v); err != nil {
-			m.Log.Error("a version of an earlier owner is lost", "name", v.Name, "version", v.Number, "error", err)
-			lost++
+			failed(v, err)
 			continue
 		}
-		if !a.Current {
-			_, _ = m.Catalog.Acquire(v.Name, v.Number, adoptedHolder) // fails only if the version is not the newest
-		}
+		_, _ = m.Catalog.Acquire(v.Name, v.Number, adoptedHolder) // the version exists: nothing else changes the catalog
 		if v.Withdrawn && (last || !versions[i+1].Withdrawn) {
 			_ = m.Catalog.Withdraw(v.Name) // fails only if the name has no version
 		}
@@ -273,19 +278,21 @@ func (m *Models) adoptAll(versions []keep.Adopted, numbers keep.Numbers) (list [
 	}
 	m.Catalog.Continue(numbers.Last, numbers.Floor)
 	status.Reach("adopt done")
-	return list, lost
+	return list
 }
 
-// Serve is called when clients are admitted. The readers of superseded and withdrawn versions of an earlier owner then
-// have some time to renew their leases.
+// Serve is called when clients are admitted. The readers of versions of an earlier owner then have some time to renew
+// their leases.
 func (m *Models) Serve() { m.renewal.Reset(m.RenewalTime) }
 
 // adopt publishes one version of an earlier owner. It takes the files.
 func (m *Models) adopt(v keep.Adopted) error {
 	sd, err := m.importKept(v)
 	if err != nil {
-		m.keeping.lost(v.ID)
 		return err
+	}
+	if newest, err := m.Catalog.Newest(v.Name); err == nil && newest >= v.Number {
+		return errors.Join(fmt.Errorf("its number is not above %d, that of an earlier version", newest), sd.Close())
 	}
 	origin := catalog.Origin{
 		Source: v.Publisher.Source, At: time.Unix(0, v.At),
@@ -295,21 +302,16 @@ func (m *Models) adopt(v keep.Adopted) error {
 	if err != nil {
 		m.Log.Warn("a kept retention is ignored", "name", v.Name, "error", err)
 	}
-	number, err := m.Publish(context.Background(), Publication{
+	_, err = m.Publish(context.Background(), Publication{
 		Name: v.Name, StateDict: sd, Origin: origin, Digests: v.Digests, After: v.Number - 1, SourceID: v.SourceID, Retain: retain,
 		adopted: v.ID, tensors: v.Tensors,
 	})
 	status.Reach("adopt published")
-	if err == nil && number != v.Number {
-		err = fmt.Errorf("its number %d is not above that of an earlier version", v.Number)
-	}
-	if err != nil {
-		m.keeping.lost(v.ID)
-	}
 	return err
 }
 
-// importKept maps the memory of a version as a client's publication is mapped: it checks manifest, sizes and seals.
+// importKept maps the memory of a version as a client's publication is mapped: it checks manifest, sizes and seals. It
+// takes the files. It fails with errManifest if the manifest is damaged.
 func (m *Models) importKept(v keep.Adopted) (*module.StateDict, error) {
 	files, err := wire.FilesOf(v.Files)
 	for _, f := range v.Files {
@@ -319,11 +321,24 @@ func (m *Models) importKept(v keep.Adopted) (*module.StateDict, error) {
 		return nil, err
 	}
 	defer files.Close()
-	var manifest message.Manifest
-	if err := message.Unmarshal(v.Manifest, &manifest); err != nil {
+	if v.Err != nil {
+		return nil, v.Err
+	}
+	if err := status.Fault("adopt map"); err != nil {
 		return nil, err
 	}
-	return transfer.Importer{Devices: m.Devices}.StateDict(&manifest, v.Handles, files)
+	var manifest message.Manifest
+	if err := message.Unmarshal(v.Manifest, &manifest); err != nil {
+		return nil, fmt.Errorf("%w: %w", errManifest, err)
+	}
+	prepared, err := codec.PrepareManifest(&manifest)
+	if errors.Is(err, tensor.ErrDType) { // a later version of the program has more types
+		return nil, err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errManifest, err)
+	}
+	return transfer.Importer{Devices: m.Devices}.Attach(prepared, v.Handles, files)
 }
 
 // originOf describes the origin of a version.

@@ -43,7 +43,7 @@ func (m *Models) page(in message.List, sees func(name string) bool) message.List
 	var out message.Listed
 	room := m.pageRoom()
 	if in.After == "" {
-		out.Loading = m.loads.list()
+		out.Loading, out.NotAdopted = m.loads.list(), m.notAdopted.list(sees)
 		if sees != nil {
 			out.Loading = slices.DeleteFunc(out.Loading, func(l message.Loading) bool { return !sees(l.Name) })
 		}

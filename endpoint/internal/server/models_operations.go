@@ -40,7 +40,7 @@ func (m *modelOperations) acquire(_ context.Context, r *session.Request) (sessio
 	}
 	if err != nil {
 		ses.Events.Remove(r.ID)
-		return nil, m.loads.absent(in.Name, status.Absent(err))
+		return nil, m.absent(in.Name, status.Absent(err))
 	}
 	status.Reach("acquire leased")
 	c.leases.put(lease.ID, r.ID)
@@ -152,7 +152,7 @@ func (m *modelOperations) info(_ context.Context, r *session.Request) (session.R
 	}
 	info, err := m.Catalog.Info(in.Name)
 	if err != nil {
-		return nil, m.loads.absent(in.Name, status.Absent(err))
+		return nil, m.absent(in.Name, status.Absent(err))
 	}
 	model, loading := m.fitInfo(info), m.loads.get(in.Name)
 	if !in.Manifest {
@@ -199,7 +199,7 @@ func (m *modelOperations) digests(ctx context.Context, r *session.Request) (sess
 	}
 	lease, err := m.Catalog.Acquire(in.Name, in.Version, c.holder())
 	if err != nil {
-		return nil, m.loads.absent(in.Name, status.Absent(err))
+		return nil, m.absent(in.Name, status.Absent(err))
 	}
 	job := m.Models.digests.job(lease.StateDict())
 	_ = m.Catalog.Release(lease.ID, r.Session.ID) // best effort: the lease exists

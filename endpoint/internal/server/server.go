@@ -169,6 +169,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // Drain is Shutdown. linger is the time that clients have to close their connections after the goodbye. Drain calls
 // leaving when no further request begins.
 func (s *Server) Drain(ctx context.Context, linger time.Duration, leaving func()) error {
+	s.Models.Leave() // before sessions end and release their versions
 	sessions := s.Stop()
 	s.Models.StopDigests() // fail waiting requests at once
 	for _, ses := range sessions {
@@ -196,6 +197,7 @@ func (s *Server) Close() error { return s.close(closeGrace) }
 
 // close is Close with a given grace period.
 func (s *Server) close(grace time.Duration) error {
+	s.Models.Leave() // before sessions end and release their versions
 	for _, ses := range s.Stop() {
 		ses.Cancel(status.ErrServerClosing)
 		ses.Cut()

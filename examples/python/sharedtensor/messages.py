@@ -294,6 +294,7 @@ class Listed(Message):
     loading: list[Loading] = field(default_factory=list)
     next: str = ""
     next_version: U64 = 0
+    not_adopted: list[NotAdopted] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -339,6 +340,17 @@ class ModelInfo(Message):
     versions: list[VersionInfo]
     withdrawn: bool = False
     more: U64 = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class NotAdopted(Message):
+    name: str
+    version: U64
+    reason: str
+    nbytes: U64 = 0
+    withdrawn: bool = False
+    published_at: I64 = 0
+    source: str = ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -557,6 +569,7 @@ class ServerInfo(Message):
     memory: list[MemoryUse] = field(default_factory=list)
     limits: list[LimitUse] = field(default_factory=list)
     refusals: list[Refusals] = field(default_factory=list)
+    not_adopted: list[NotAdopted] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)

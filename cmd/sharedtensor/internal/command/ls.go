@@ -30,7 +30,8 @@ func newLsCommand() *cobra.Command {
 		Short:   "List the published models",
 		Long: `List the published models: the newest version of each name, or with --all every version that is still in memory. HOLDERS is
 the number of connections that hold the version; see holders. A version that is loading, waiting or failed to load has a separate line
-with its progress and rate, or the error.`,
+with its progress and rate, or the error. A version that an earlier owner has kept and that the owner cannot map has a line with
+the reason; it stays kept until its name is withdrawn.`,
 		Example: `  sharedtensor ls
   sharedtensor ls --all llm
   sharedtensor ls --json`,
@@ -127,7 +128,7 @@ func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *term.Tabl
 		{Title: "NAME", Give: 1}, {Title: "VERSION", Align: term.Right}, {Title: "BYTES", Align: term.Right},
 		{Title: "TENSORS", Align: term.Right}, {Title: "HOLDERS", Align: term.Right}, {Title: "AGE", Align: term.Right},
 	}
-	loading := slices.ContainsFunc(models, func(m endpoint.ModelInfo) bool { return m.Loading != nil })
+	loading := slices.ContainsFunc(models, func(m endpoint.ModelInfo) bool { return m.Loading != nil || len(m.NotAdopted) > 0 })
 	if all || loading {
 		columns = append(columns, term.Column{Title: "STATE", Give: 3})
 	}
@@ -152,6 +153,10 @@ func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *term.Tabl
 				age = term.FormatAge(now.Sub(l.StartedAt))
 			}
 			t.Add(m.Name, "-", size, "-", "-", age, loadText(l), l.Source)
+		}
+		for _, v := range m.NotAdopted {
+			t.Add(m.Name, strconv.FormatUint(v.Version, 10), term.FormatBytes(v.Bytes), "-", "-", term.FormatAge(now.Sub(v.PublishedAt)),
+				"not adopted: "+cli.OneLine(v.Reason), v.Source)
 		}
 	}
 	return t
