@@ -22,6 +22,8 @@ type HandoverOptions struct {
 	Drain time.Duration
 	// Serving, if not nil, is called with the process id of the successor when it serves.
 	Serving func(pid int)
+	// Ended, if not nil, is called with the exit status of a successor that has served, if it ends before this process.
+	Ended func(*os.ProcessState)
 }
 
 // Handover replaces this server by one in a new process, without a moment in which clients cannot connect. The new process
@@ -55,6 +57,9 @@ func (s *Server) Handover(ctx context.Context, opts HandoverOptions) error {
 	defer next.Close()
 	if opts.Serving != nil {
 		opts.Serving(next.PID())
+	}
+	if opts.Ended != nil {
+		go func() { opts.Ended(next.Ended()) }()
 	}
 	drain := opts.Drain
 	if drain == 0 {

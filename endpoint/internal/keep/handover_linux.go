@@ -223,6 +223,12 @@ func (s *Successor) Abort() {
 	s.conn.Close()
 }
 
+// Ended waits for the end of the process and returns its status.
+func (s *Successor) Ended() *os.ProcessState {
+	_ = s.wait() // the status has it
+	return s.cmd.ProcessState
+}
+
 // wait returns how the process ended.
 func (s *Successor) wait() error { return <-s.exited }
 

@@ -71,3 +71,6 @@ func (*Predecessor) Close() {}
 
 // Environment returns the environment of this process.
 func Environment() []string { return os.Environ() }
+
+// Ended returns nil: there are no successors.
+func (s *Successor) Ended() *os.ProcessState { return nil }

@@ -28,6 +28,9 @@ func (s *Server) Bind(l *net.UnixListener) (err error) {
 			*path = l.Addr().String()
 		}
 		bound = transport.HandedOver(*path, l)
+		if err := bound.Own(); err != nil { // clients verify the user of this process, not that of the service manager
+			return errors.Join(err, bound.Close())
+		}
 	} else {
 		if *path == "" {
 			if *path, err = transport.SocketPath("", 0); err != nil {

@@ -46,11 +46,19 @@ func Usagef(c *cobra.Command, format string, args ...any) error {
 // errSilent is a failure that has been reported already.
 var errSilent = errors.New("failed")
 
+// ExitStatus is the status of another process, which this one ends with. Report prints nothing.
+type ExitStatus int
+
+func (s ExitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
 // Report prints an error as one line and returns the exit status.
 func Report(err error, stderr io.Writer) int {
+	var status ExitStatus
 	switch {
 	case err == nil:
 		return ExitOK
+	case errors.As(err, &status):
+		return int(status)
 	case errors.Is(err, errSilent):
 		return ExitFailure
 	}

@@ -3,6 +3,7 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,3 +50,14 @@ func signalOwner(string, int) error {
 }
 
 func examineDeployment(*cli.OwnerFlags) []finding { return nil }
+
+// first is never used, because there are no upgrades.
+type first struct {
+	log   *slog.Logger
+	pid   int
+	ended chan *os.ProcessState
+}
+
+func newFirst(string, *slog.Logger) (*first, error) { return nil, nil }
+
+func (f *first) follow(context.Context) error { return nil }

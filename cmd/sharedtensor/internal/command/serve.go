@@ -82,7 +82,14 @@ func newServeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return serve(c, o, models)
+			next, err := serve(c, o, models)
+			if next == nil {
+				return err
+			}
+			if err != nil {
+				next.log.Warn("not everything was released after the handover", "error", err)
+			}
+			return next.follow(c.Context())
 		},
 	}
 	f := c.Flags()

@@ -38,16 +38,19 @@ type service struct {
 	policy string
 	// digests enables computing digests of published models.
 	digests bool
+	// first is set after this process was replaced, if it must stay as the parent of the process that serves.
+	first *first
 }
 
-// serve owns the models until it is stopped.
-func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
+// serve owns the models until it is stopped. If it was replaced by a process that needs this one as its parent, it returns
+// that duty.
+func serve(c *cobra.Command, o serveFlags, models []modelArg) (next *first, err error) {
 	log, uids, err := o.check(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := checkModels(models); err != nil {
-		return err
+		return nil, err
 	}
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP)
@@ -61,7 +64,7 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 		log.Warn("cannot notify the service manager", "error", err)
 	}
 	if s.device, err = cli.OpenDevice(o.device); err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.device.Close()) }()
 	var store closableStore
@@ -71,21 +74,21 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 		store, err = openDirectory(dir)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	opts, err := ownerOptions(o, s.device, uids, log)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	audit, closeAudit, err := openAudit(o.audit, log)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, closeAudit()) }()
 	opts.Audit = audit
 	if o.keep == keepProcess {
 		if store, err = openKeeper(opts.Socket, log); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if store != nil {
@@ -94,11 +97,12 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 	}
 	s.keeper, _ = store.(interface{ PID() int })
 	if s.server, err = endpoint.NewServer(opts); err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.server.Close()) }()
 	s.adopt()
-	return s.run(c.Context(), c.OutOrStdout(), reload, upgrade)
+	err = s.run(c.Context(), c.OutOrStdout(), reload, upgrade)
+	return s.first, err
 }
 
 // adopt logs the models that the previous owner has left, and finds those whose files have not changed.

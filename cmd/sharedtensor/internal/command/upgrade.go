@@ -22,7 +22,10 @@ Nothing is loaded or copied, every connection attempt succeeds, and no call is l
 have ended, after its --grace at most. Cached results, references to managed objects and tasks end with it.
 
 If the new process fails its checks, the old one continues to serve, and the command reports why. The new process has the
-old one's arguments, environment and standard streams, and its process id is another one.`
+old one's arguments, environment and standard streams, and its process id is another one.
+
+In a container the first process does not end, because the kernel would end the others with it: it frees its memory, passes
+signals to the process that serves, and ends with its exit status. Run the command in the owner's container or on the host.`
 
 func newUpgradeCommand() *cobra.Command {
 	var o *cli.OwnerFlags
@@ -113,6 +116,7 @@ type upgrader struct {
 	running bool
 	served  atomic.Bool // the successor serves
 	ended   chan error
+	first   *first // nil unless this process stays as the parent of its successors
 }
 
 // start begins an upgrade unless one is running.
@@ -120,18 +124,32 @@ func (u *upgrader) start(ctx context.Context) {
 	if u.running {
 		return
 	}
+	var err error
+	if u.first == nil {
+		if u.first, err = newFirst(u.service.server.Socket(), u.service.log); err != nil {
+			u.service.log.Error("the upgrade failed", "error", err)
+			return
+		}
+	}
 	u.running = true
 	_ = os.Remove(failureFile(u.service.server.Socket())) // of an earlier upgrade, if any
 	u.service.log.Info("starting a new process that replaces this one")
 	go func() {
 		ctx, cancel := context.WithTimeoutCause(ctx, upgradeTime, fmt.Errorf("it did not serve after %v", upgradeTime))
 		defer cancel()
-		u.ended <- u.service.server.Handover(ctx, endpoint.HandoverOptions{Drain: u.service.grace, Serving: func(pid int) {
+		opts := endpoint.HandoverOptions{Drain: u.service.grace, Serving: func(pid int) {
 			u.served.Store(true)
 			u.loads.cancel() // the new process loads
 			u.service.tell(fmt.Sprintf("MAINPID=%d", pid), fmt.Sprintf("STATUS=process %d serves", pid))
 			u.service.log.Info("the new process serves", "pid", pid)
-		}})
+			if u.first != nil {
+				u.first.pid = pid
+			}
+		}}
+		if u.first != nil {
+			opts.Ended = func(state *os.ProcessState) { u.first.ended <- state }
+		}
+		u.ended <- u.service.server.Handover(ctx, opts)
 	}()
 }
 
@@ -152,6 +170,7 @@ func (u *upgrader) end(err error) bool {
 			log.Warn("calls were still running when this process was replaced", "error", err)
 		}
 		u.loads.stop()
+		u.service.first = u.first
 		log.Info("replaced")
 		return true
 	}
