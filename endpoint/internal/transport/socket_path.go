@@ -43,11 +43,14 @@ func DefaultBase() string {
 	return filepath.Join(privateDirectory(), "shared-tensor")
 }
 
+// SharedDirectory contains the private directories of all users. Tests change it.
+var SharedDirectory = "/tmp"
+
 // privateDirectory returns the directory for sockets of users without XDG_RUNTIME_DIR. Other users may have created it
 // first; see socketDirectory. TMPDIR does not apply, because an owner and its clients often have different ones. UID is the
 // effective user, as the kernel reports it to the peer.
 func privateDirectory() string {
-	return filepath.Join("/tmp", "shared-tensor-"+strconv.Itoa(os.Geteuid()))
+	return filepath.Join(SharedDirectory, "shared-tensor-"+strconv.Itoa(os.Geteuid()))
 }
 
 // CheckSocketPath rejects a path that the kernel would truncate or treat as an abstract name.

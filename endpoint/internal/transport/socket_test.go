@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 )
 
 func TestSocketPath(t *testing.T) {
@@ -150,7 +152,9 @@ func TestSocketRefused(t *testing.T) {
 func TestSocketDirectory(t *testing.T) {
 	drivertest.Leaks(t)
 	temp := t.TempDir()
-	t.Setenv("TMPDIR", temp)
+	t.Setenv("TMPDIR", filepath.Join(temp, "unused")) // owner and clients often have different ones
+	defer func(before string) { transport.SharedDirectory = before }(transport.SharedDirectory)
+	transport.SharedDirectory = temp
 	t.Setenv("XDG_RUNTIME_DIR", "")
 	t.Setenv("SHARED_TENSOR_BASE_PATH", "")
 	try := func(socket string) error {
@@ -164,6 +168,7 @@ func TestSocketDirectory(t *testing.T) {
 	path, err := endpoint.SocketPath("", 0)
 	require.NoError(t, err)
 	private := filepath.Dir(path)
+	require.Equal(t, filepath.Join(temp, fmt.Sprintf("shared-tensor-%d", os.Geteuid())), private)
 	info, err := os.Lstat(private)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())

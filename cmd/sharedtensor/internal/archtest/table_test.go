@@ -49,6 +49,7 @@ type Row struct {
 // External test packages below endpoint test the whole product, so they may import fixture and every floor below it.
 var Table = []Row{
 	{Package: "internal/userns"},
+	{Package: "internal/logs"},
 	{Package: "driver"},
 	{Package: "driver/internal/reaper"},
 	{Package: "task/panics"},
@@ -159,7 +160,7 @@ var Table = []Row{
 		Package: "cmd/sharedtensor/internal/cli", Theirs: []string{cobra},
 		Ours: append([]string{"cmd/sharedtensor/internal/term", "driver/host", "driver/cuda"}, belowEndpoint...),
 	},
-	{Package: "cmd/...", Ours: []string{everything}, Theirs: []string{cobra}},
+	{Package: "cmd/...", Ours: []string{everything}, Theirs: []string{cobra, xsys}},
 	{Package: "examples/...", Ours: []string{everything}, Theirs: []string{cobra}},
 	{Package: "gpu_test/...", Ours: []string{everything}, Theirs: []string{xsys}},
 }

@@ -49,6 +49,7 @@ var errSilent = errors.New("failed")
 // ExitStatus is the status of another process, which this one ends with. Report prints nothing.
 type ExitStatus int
 
+// Error returns the status as text.
 func (s ExitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 // Report prints an error as one line and returns the exit status.
