@@ -40,7 +40,10 @@ func closeAll(files []*os.File) {
 
 // memoryFile returns a file of n zero bytes in memory, which cannot grow. The caller owns it.
 func memoryFile(name string, n int64) (*os.File, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+	if err == unix.EINVAL { // before Linux 6.3
+		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}

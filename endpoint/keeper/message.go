@@ -29,7 +29,7 @@ const protocol = 1
 type operation uint8
 
 const (
-	opPut    operation = iota + 1 // Names[0] names the descriptor of the frame
+	opPut    operation = iota + 1 // Names names the descriptors of the frame, in their order
 	opRemove                      // Names
 	opNames                       // the answer has all names
 	opGet                         // the answer's frame has the descriptors of Names
@@ -43,6 +43,7 @@ type request struct {
 	Protocol  uint32    `cbor:"1,keyasint"`
 	Operation operation `cbor:"2,keyasint"`
 	Names     []string  `cbor:"3,keyasint,omitempty"`
+	New       bool      `cbor:"4,keyasint,omitempty"` // opPut fails if a name is in use
 }
 
 // response is the body of a response frame.
@@ -51,6 +52,11 @@ type response struct {
 	PID   int      `cbor:"2,keyasint,omitempty"`
 	Names []string `cbor:"3,keyasint,omitempty"`
 	Room  int      `cbor:"4,keyasint,omitempty"` // number of descriptors that the keeper can hold in addition
+	// InUse means that the request failed because a name is in use.
+	InUse bool `cbor:"5,keyasint,omitempty"`
+	// Lost is the process id of an earlier keeper that was killed, as that keeper saw itself, or -1. It is 0 if there was
+	// none, or after a descriptor was stored.
+	Lost int `cbor:"6,keyasint,omitempty"`
 }
 
 const (

@@ -15,10 +15,10 @@ var errLinuxOnly = fmt.Errorf("keeper: %w: it needs Linux", errors.ErrUnsupporte
 
 // Config configures a keeper process.
 type Config struct {
-	// Socket, Idle and Logger are as on Linux.
-	Socket string
-	Idle   time.Duration
-	Logger *slog.Logger
+	// Socket, Idle, Orphan and Logger are as on Linux.
+	Socket       string
+	Idle, Orphan time.Duration
+	Logger       *slog.Logger
 }
 
 // Serve returns [errors.ErrUnsupported].
@@ -26,10 +26,11 @@ func Serve(context.Context, Config) error { return errLinuxOnly }
 
 // Options configure a [Process].
 type Options struct {
-	// Socket, Command and Logger are as on Linux.
-	Socket  string
-	Command []string
-	Logger  *slog.Logger
+	// Socket, Command, ConnectOnly and Logger are as on Linux.
+	Socket      string
+	Command     []string
+	ConnectOnly bool
+	Logger      *slog.Logger
 }
 
 // Process is not supported on this system.
@@ -46,6 +47,12 @@ func (*Process) LostPID() int { return 0 }
 
 // Put returns [errors.ErrUnsupported].
 func (*Process) Put(string, *os.File) error { return errLinuxOnly }
+
+// PutNew returns [errors.ErrUnsupported].
+func (*Process) PutNew(string, *os.File) error { return errLinuxOnly }
+
+// Forget does nothing.
+func (*Process) Forget() {}
 
 // Remove returns [errors.ErrUnsupported].
 func (*Process) Remove(...string) error { return errLinuxOnly }

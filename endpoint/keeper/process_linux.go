@@ -13,6 +13,11 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -26,16 +31,19 @@ type Process struct {
 	conn     *wire.Conn // nil without a keeper
 	socket   syscall.RawConn
 	pid      int                 // of the keeper
-	left     int                 // process id of a keeper that was gone at the last dial, -1 if it is not known; 0 for none
-	lost     int                 // process id of a keeper that was gone at Connect, -1 if it is not known; 0 for none
+	lost     int                 // process id of a keeper whose descriptors are lost, -1 if it is not known; 0 for none
 	sent     uint64              // id of the last request
 	answered uint64              // id of the last answer
 	room     int                 // number of descriptors that the keeper can hold in addition
 	held     map[string]*os.File // what this process has stored; owned
+	missing  []string            // names in held that the current keeper does not have yet
+	single   bool                // the keeper takes one descriptor in a request
+	failures repeated            // of connections
 	failed   time.Time           // time of the last connection attempt
 	failure  error               // its error
 	closed   bool
 	ended    chan struct{} // closed by Close
+	more     chan struct{} // receives a value if names are missing
 	watch    sync.WaitGroup
 }
 
@@ -46,6 +54,9 @@ type Options struct {
 	// Command starts a keeper on the socket; empty means sharedtensor keep --socket PATH, found in PATH. The process
 	// gets its own session, so that it does not end with the owner.
 	Command []string
+	// ConnectOnly never starts a keeper, and Command is not used: the keeper belongs to another container or to a service
+	// manager. Connect waits up to 5 s for it. A keeper that is started again gets everything from this process.
+	ConnectOnly bool
 	// Logger reports lost keepers; nil means [slog.Default].
 	Logger *slog.Logger
 }
@@ -59,26 +70,34 @@ func Connect(opts Options) (*Process, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	p := &Process{opts: opts, held: map[string]*os.File{}, ended: make(chan struct{})}
+	if err := transport.CheckSocketPath(opts.Socket); err != nil {
+		return nil, fmt.Errorf("the keeper's socket: %w", err)
+	}
+	p := &Process{opts: opts, held: map[string]*os.File{}, ended: make(chan struct{}), more: make(chan struct{}, 1)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.connectLocked(); err != nil {
-		return nil, err
+	err := p.connectLocked()
+	for end := time.Now().Add(startTime); err != nil && opts.ConnectOnly && time.Now().Before(end); {
+		time.Sleep(20 * time.Millisecond)
+		err = p.connectLocked()
 	}
-	if left := p.left; left != 0 && left != p.pid {
-		p.lost = left
-		opts.Logger.Error("an earlier keeper was killed while no owner ran, or together with its owner: the versions that it held are lost",
-			"socket", opts.Socket, "pid", left)
+	if err != nil {
+		return nil, err
 	}
 	p.watch.Go(p.watchKeeper)
 	return p, nil
 }
 
 // LostPID returns the process id of an earlier keeper that was killed while no owner ran, or together with its owner. The
-// versions that it held are lost. LostPID returns 0 if there was no such keeper, and -1 if its id is unknown.
-func (p *Process) LostPID() int { return p.lost }
+// versions that it held are lost. LostPID returns 0 if there was no such keeper, and -1 if its id is unknown. The id is
+// that of the keeper's own PID namespace.
+func (p *Process) LostPID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost
+}
 
-// PID returns the process id of the keeper.
+// PID returns the process id of the keeper; 0 if it is in a PID namespace that this process cannot see.
 func (p *Process) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +107,7 @@ func (p *Process) PID() int {
 // connectLocked connects, if necessary to a new keeper, and stores what this process has stored before. A keeper that is
 // being killed may still accept the first connection.
 func (p *Process) connectLocked() error {
-	if p.failure != nil && time.Since(p.failed) < retryInterval {
+	if p.failure != nil && !p.opts.ConnectOnly && time.Since(p.failed) < retryInterval {
 		return p.failure
 	}
 	err := p.connectOnceLocked()
@@ -100,7 +119,7 @@ func (p *Process) connectLocked() error {
 }
 
 // retryInterval is the time after a failed connection in which requests fail at once. An attempt takes up to startTime, so
-// requests that wait for each other would otherwise wait for an attempt each.
+// requests that wait for each other would otherwise wait for an attempt each. Without starting a keeper it takes no time.
 const retryInterval = time.Second
 
 func (p *Process) connectOnceLocked() error {
@@ -117,18 +136,32 @@ func (p *Process) connectOnceLocked() error {
 	if err != nil {
 		return fmt.Errorf("keeper on %s: %w", p.opts.Socket, err)
 	}
-	out, _, err := p.tryLocked(request{Operation: opNames}, nil)
-	for _, name := range slices.Sorted(maps.Keys(p.held)) {
-		if err == nil {
-			_, _, err = p.tryLocked(request{Operation: opPut, Names: []string{name}}, p.held[name])
-		}
+	out, _, err := p.tryLocked(request{Operation: opNames})
+	if err == nil {
+		p.missing = slices.Sorted(maps.Keys(p.held)) // journals are the first
+		err = p.refillLocked()
 	}
 	if err != nil {
 		p.dropLocked()
 		return fmt.Errorf("keeper on %s: %w", p.opts.Socket, err)
 	}
-	p.pid = out.PID
+	p.pid = int(p.conn.Peer().PID)
+	if out.Lost != 0 && len(p.held) == 0 {
+		p.reportLost(out.Lost)
+	}
 	return nil
+}
+
+// reportLost reports that an earlier keeper was killed and that this process cannot replace what it held.
+func (p *Process) reportLost(pid int) {
+	if endpoint.Inherited() != "" {
+		p.opts.Logger.Warn("the keeper was killed; the owner that this process replaces hands its versions over, and they are stored in a new keeper",
+			"socket", p.opts.Socket, "pid", pid)
+		return
+	}
+	p.lost = pid
+	p.opts.Logger.Error("an earlier keeper was killed while no owner ran, or together with its owner: the versions that it held are lost",
+		"socket", p.opts.Socket, "pid", pid)
 }
 
 // watchInterval is the interval at which Process checks that the keeper runs. A keeper that was killed is replaced
@@ -144,6 +177,7 @@ func (p *Process) watchKeeper() {
 		case <-p.ended:
 			return
 		case <-ticker.C:
+		case <-p.more:
 		}
 		p.mu.Lock()
 		if p.conn != nil && hungUp(p.socket) {
@@ -154,8 +188,20 @@ func (p *Process) watchKeeper() {
 			p.opts.Logger.Warn("the keeper refused a descriptor; everything is stored again", "socket", p.opts.Socket, "pid", p.pid, "error", err)
 			p.dropLocked()
 		}
-		if err := p.connectLocked(); err != nil && !p.closed {
-			p.opts.Logger.Warn("no keeper: published versions are lost if this owner ends", "error", err)
+		err := p.connectLocked()
+		if err == nil && p.conn != nil {
+			if err = p.refillLocked(); err != nil {
+				p.dropLocked()
+			}
+		}
+		switch {
+		case p.closed:
+		case err != nil:
+			if p.failures.report(err) {
+				p.opts.Logger.Warn("no keeper: published versions are lost if this owner ends", "error", err)
+			}
+		case len(p.missing) == 0 && p.failures.reset():
+			p.opts.Logger.Warn("the keeper holds everything again", "socket", p.opts.Socket, "pid", p.pid)
 		}
 		p.mu.Unlock()
 	}
@@ -167,15 +213,15 @@ func (p *Process) dropLocked() {
 		p.conn.Close()
 		p.conn = nil
 	}
-	p.sent, p.answered, p.room = 0, 0, 0
+	p.sent, p.answered, p.room, p.missing, p.single = 0, 0, 0, nil, false
 }
 
 // request performs a request, a second time with a new connection if the first one fails.
-func (p *Process) requestLocked(in request, file *os.File) (response, []*os.File, error) {
+func (p *Process) requestLocked(in request, with ...*os.File) (response, []*os.File, error) {
 	if err := p.connectLocked(); err != nil {
 		return response{}, nil, err
 	}
-	out, files, err := p.tryLocked(in, file)
+	out, files, err := p.tryLocked(in, with...)
 	var refused *refusedError
 	if err == nil || errors.As(err, &refused) {
 		return out, files, err
@@ -184,17 +230,22 @@ func (p *Process) requestLocked(in request, file *os.File) (response, []*os.File
 	if err := p.connectLocked(); err != nil {
 		return response{}, nil, err
 	}
-	return p.tryLocked(in, file)
+	return p.tryLocked(in, with...)
 }
 
-// refusedError is the answer of a keeper that refused a request.
-type refusedError struct{ text string }
+// refusedError is the answer of a keeper that refused a request. It matches [endpoint.ErrInUse] if a name is in use.
+type refusedError struct {
+	text  string
+	inUse bool
+}
 
 func (e *refusedError) Error() string { return "the keeper refused: " + e.text }
 
+func (e *refusedError) Is(target error) bool { return e.inUse && target == status.ErrInUse }
+
 // tryLocked sends a request and waits for its answer.
-func (p *Process) tryLocked(in request, file *os.File) (out response, files []*os.File, err error) {
-	if err := p.sendLocked(in, file); err != nil {
+func (p *Process) tryLocked(in request, with ...*os.File) (out response, files []*os.File, err error) {
+	if err := p.sendLocked(in, with...); err != nil {
 		return out, nil, err
 	}
 	if err := p.conn.SetReadDeadline(time.Now().Add(answerTime)); err != nil {
@@ -209,15 +260,11 @@ func (p *Process) tryLocked(in request, file *os.File) (out response, files []*o
 }
 
 // sendLocked sends a request.
-func (p *Process) sendLocked(in request, file *os.File) error {
+func (p *Process) sendLocked(in request, with ...*os.File) error {
 	in.Protocol = protocol
 	body, err := message.Marshal(in)
 	if err != nil {
 		return err
-	}
-	var with []*os.File
-	if file != nil {
-		with = []*os.File{file}
 	}
 	p.sent++
 	return p.conn.Send(wire.KindRequest, p.sent, body, with...)
@@ -236,12 +283,15 @@ func (p *Process) receiveLocked() (out response, files []*os.File, err error) {
 	}
 	p.room = out.Room
 	if out.Error != "" {
-		return out, nil, &refusedError{out.Error}
+		return out, nil, &refusedError{out.Error, out.InUse}
 	}
 	for i := range frame.Files.Len() {
-		if f := frame.Files.Take(i); f != nil {
-			files = append(files, f)
+		f := frame.Files.Take(i)
+		if f == nil {
+			closeAll(files)
+			return out, nil, fmt.Errorf("descriptors were lost, %w: this process has a limit of %d", unix.EMFILE, transport.MaxOpenFiles())
 		}
+		files = append(files, f)
 	}
 	return out, files, nil
 }
@@ -255,14 +305,14 @@ const maxUnanswered = 32
 //
 // A descriptor survives this process as soon as it is in the queue of the keeper's socket, because the keeper reads its
 // queue to the end. A keeper that ends before that is replaced, and the new one gets all descriptors.
-func (p *Process) sendOnlyLocked(in request, file *os.File) bool {
+func (p *Process) sendOnlyLocked(in request, with ...*os.File) bool {
 	if err := p.collectLocked(); err != nil {
 		p.dropLocked() // a new connection stores everything again
 	}
-	if p.conn == nil || p.room <= 2*maxUnanswered || p.sent-p.answered >= maxUnanswered {
+	if p.conn == nil || p.room-len(p.missing) <= 2*maxUnanswered || p.sent-p.answered >= maxUnanswered {
 		return false
 	}
-	return p.sendLocked(in, file) == nil
+	return p.sendLocked(in, with...) == nil
 }
 
 // collectLocked receives the answers that have arrived.
@@ -280,7 +330,12 @@ func (p *Process) collectLocked() error {
 
 // Put stores a duplicate of f under a name, which it borrows. It replaces what has the name. The descriptor survives this
 // process when Put returns; it does not wait for a keeper with enough room.
-func (p *Process) Put(name string, f *os.File) error {
+func (p *Process) Put(name string, f *os.File) error { return p.put(name, f, false) }
+
+// PutNew is Put for a name that is not in use. It fails with [endpoint.ErrInUse] if the name is, also by another process.
+func (p *Process) PutNew(name string, f *os.File) error { return p.put(name, f, true) }
+
+func (p *Process) put(name string, f *os.File, isNew bool) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
@@ -296,7 +351,7 @@ func (p *Process) Put(name string, f *os.File) error {
 	if p.closed {
 		return errors.Join(net.ErrClosed, own.Close())
 	}
-	if in := (request{Operation: opPut, Names: []string{name}}); !p.sendOnlyLocked(in, own) {
+	if in := (request{Operation: opPut, Names: []string{name}, New: isNew}); isNew || !p.sendOnlyLocked(in, own) {
 		if _, _, err := p.requestLocked(in, own); err != nil {
 			return errors.Join(fmt.Errorf("store %s: %w", name, err), own.Close())
 		}
@@ -320,10 +375,10 @@ func (p *Process) Remove(names ...string) error {
 	}
 	for part := range slices.Chunk(names, perFrame) {
 		in := request{Operation: opRemove, Names: part}
-		if p.sendOnlyLocked(in, nil) {
+		if p.sendOnlyLocked(in) {
 			continue
 		}
-		if _, _, err := p.requestLocked(in, nil); err != nil {
+		if _, _, err := p.requestLocked(in); err != nil {
 			return fmt.Errorf("remove %d descriptors: %w", len(part), err)
 		}
 	}
@@ -338,58 +393,18 @@ func (p *Process) Names() ([]string, error) {
 }
 
 func (p *Process) namesLocked() ([]string, error) {
-	out, _, err := p.requestLocked(request{Operation: opNames}, nil)
+	err := p.connectLocked()
+	if err == nil {
+		err = p.refillAllLocked()
+	}
+	var out response
+	if err == nil {
+		out, _, err = p.requestLocked(request{Operation: opNames})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list the stored descriptors: %w", err)
 	}
 	return out.Names, nil
-}
-
-// Stored returns duplicates of everything that the keeper holds. The caller owns them. Process stores them
-// again if the keeper ends.
-func (p *Process) Stored() (map[string]*os.File, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	names, err := p.namesLocked()
-	if err != nil {
-		return nil, err
-	}
-	stored := map[string]*os.File{}
-	for part := range slices.Chunk(names, perGet) {
-		if err = p.getLocked(part, stored); err != nil {
-			closeAll(slices.Collect(maps.Values(stored)))
-			return nil, fmt.Errorf("get the stored descriptors: %w", err)
-		}
-	}
-	return stored, nil
-}
-
-// getLocked adds the descriptors of the names to stored.
-func (p *Process) getLocked(names []string, stored map[string]*os.File) error {
-	got, files, err := p.requestLocked(request{Operation: opGet, Names: names}, nil)
-	if err != nil {
-		return err
-	}
-	if len(files) != len(got.Names) {
-		closeAll(files)
-		return errAnswer
-	}
-	for i, name := range got.Names {
-		if stored[name] != nil || checkName(name) != nil {
-			files[i].Close()
-			continue
-		}
-		stored[name] = files[i]
-		if p.held[name] != nil {
-			continue
-		}
-		if p.held[name], err = duplicate(files[i]); err != nil {
-			closeAll(files[i+1:])
-			delete(p.held, name)
-			return err
-		}
-	}
-	return nil
 }
 
 // Close disconnects from the keeper, which keeps everything.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -28,6 +29,9 @@ type Config struct {
 	Socket string
 	// Idle is the time without descriptors and connections after which the keeper ends; 0 means 10 s.
 	Idle time.Duration
+	// Orphan is the time without connections after which the keeper ends if its socket file was removed and it cannot
+	// create another one; 0 means 10 minutes. No owner can connect to it.
+	Orphan time.Duration
 	// Logger reports refused connections and requests; nil means none.
 	Logger *slog.Logger
 }
@@ -39,8 +43,16 @@ func Serve(ctx context.Context, c Config) error {
 	if c.Idle == 0 {
 		c.Idle = 10 * time.Second
 	}
+	if c.Orphan == 0 {
+		c.Orphan = 10 * time.Minute
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	closeInherited()
+	lost := 0
+	if info, err := os.Lstat(c.Socket); err == nil && info.Mode()&os.ModeSocket != 0 { // only a killed keeper leaves its socket behind
+		lost = leftPID(c.Socket)
 	}
 	socket, err := transport.Listen(c.Socket, transport.Permissions{})
 	if err != nil {
@@ -49,7 +61,7 @@ func Serve(ctx context.Context, c Config) error {
 		}
 		return err
 	}
-	k := &keeper{log: c.Logger, idle: c.Idle, held: map[string]*os.File{}, peers: map[*peer]bool{}, most: min(transport.MaxOpenFiles()-unused, maxHeld)}
+	k := &keeper{log: c.Logger, idle: c.Idle, lost: lost, held: map[string]*os.File{}, peers: map[*peer]bool{}, most: min(transport.MaxOpenFiles()-unused, maxHeld)}
 	ctx, k.stop = context.WithCancel(ctx)
 	defer k.stop()
 	k.timer = time.AfterFunc(c.Idle, k.stop)
@@ -60,17 +72,93 @@ func Serve(ctx context.Context, c Config) error {
 	})
 	defer func() { <-closed }() // k.close ends ctx
 	defer k.close()
+	k.connections.Go(func() { k.rebind(ctx, socket, c) })
 	for {
-		conn, err := socket.Accepting().AcceptUnix()
+		l := socket.Accepting()
+		conn, err := l.AcceptUnix()
 		switch {
+		case err == nil:
+			k.connections.Go(func() { k.serve(ctx, conn) })
 		case ctx.Err() != nil:
 			return nil
+		case socket.Accepting() != l: // bound again
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
 			time.Sleep(10 * time.Millisecond) // until a connection ends
-		case err != nil:
-			return fmt.Errorf("accept on %s: %w", c.Socket, err)
 		default:
-			k.connections.Go(func() { k.serve(ctx, conn) })
+			return fmt.Errorf("accept on %s: %w", c.Socket, err)
+		}
+	}
+}
+
+// rebindInterval is the interval at which a keeper checks that its socket file exists.
+const rebindInterval = 100 * time.Millisecond
+
+// rebind creates the socket file again if it was removed or replaced. If that fails, it ends a keeper without connections
+// after some time, because no owner can reach it.
+func (k *keeper) rebind(ctx context.Context, socket *transport.Socket, c Config) {
+	ticker := time.NewTicker(rebindInterval)
+	defer ticker.Stop()
+	var orphan time.Time // since when no owner can reach the keeper
+	var failures repeated
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if !socket.Lost() {
+			orphan = time.Time{}
+			continue
+		}
+		err := socket.Rebind()
+		if err == nil {
+			k.log.Warn("the socket file was removed or replaced; it is bound again", "socket", c.Socket)
+			continue
+		}
+		if failures.report(err) {
+			k.log.Warn("the socket file was removed or replaced, and cannot be bound again; no owner can connect", "socket", c.Socket, "error", err)
+		}
+		switch {
+		case k.connected():
+			orphan = time.Time{}
+		case orphan.IsZero():
+			orphan = time.Now()
+		case time.Since(orphan) > c.Orphan:
+			k.log.Error("the keeper ends because no owner can connect to it; the versions that it holds are lost", "socket", c.Socket, "after", c.Orphan)
+			k.stop()
+			return
+		}
+	}
+}
+
+// connected reports whether an owner is connected.
+func (k *keeper) connected() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.peers) > 0
+}
+
+// startedEnv marks the environment of a keeper that an owner has started.
+const startedEnv = "SHARED_TENSOR_KEEPER"
+
+// closeInherited closes the descriptors that a keeper has inherited from an owner that started it, except the standard
+// streams: they may be the owner's inheritance, such as locks and pipes. This program opens its own with O_CLOEXEC.
+func closeInherited() {
+	if _, started := os.LookupEnv(startedEnv); !started {
+		return
+	}
+	_ = os.Unsetenv(startedEnv) // fails only for invalid names
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd < firstPassed {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			_ = unix.Close(fd) // best effort
 		}
 	}
 }
@@ -85,6 +173,7 @@ type keeper struct {
 	connections sync.WaitGroup
 
 	mu    sync.Mutex
+	lost  int // response.Lost
 	peers map[*peer]bool
 	held  map[string]*os.File
 }
@@ -190,6 +279,10 @@ func (k *keeper) answer(p *peer, frame wire.Frame) error {
 	if in.Protocol == protocol {
 		out.Names, files, out.Room, err = k.perform(in, frame)
 	}
+	out.InUse = errors.Is(err, errNameInUse)
+	k.mu.Lock()
+	out.Lost = k.lost
+	k.mu.Unlock()
 	if err != nil {
 		k.log.Warn("request refused", "pid", p.conn.Peer().PID, "error", err)
 		out.Error = message.CutText(err.Error(), message.MaxErrorMessage)
@@ -208,18 +301,17 @@ func (k *keeper) answer(p *peer, frame wire.Frame) error {
 // perform performs a request, and returns the number of further descriptors that there is room for. The caller owns the
 // files. Descriptors are checked and closed without the lock, because both may wait for what is behind a descriptor.
 func (k *keeper) perform(in request, frame wire.Frame) (names []string, files []*os.File, room int, err error) {
-	var put *os.File
+	var put, freed []*os.File
 	if in.Operation == opPut {
 		if put, err = taken(in.Names, frame); err != nil {
 			in.Operation = opRefuse
 		}
 	}
 	k.mu.Lock()
-	var freed []*os.File
 	switch in.Operation {
 	case opRefuse:
 	case opPut:
-		freed, err = k.putLocked(in.Names[0], put)
+		freed, err = k.putLocked(in, put)
 	case opRemove:
 		for _, name := range in.Names {
 			freed = k.dropLocked(name, freed)
@@ -237,34 +329,52 @@ func (k *keeper) perform(in request, frame wire.Frame) (names []string, files []
 	return names, files, room, err
 }
 
-// taken returns the descriptor of a frame for the only name. The caller owns it.
-func taken(names []string, frame wire.Frame) (*os.File, error) {
-	if len(names) != 1 || frame.Files.Len() != 1 {
-		return nil, fmt.Errorf("%d names for %d descriptors", len(names), frame.Files.Len())
+// taken returns the descriptors of a frame for the names. The caller owns them.
+func taken(names []string, frame wire.Frame) (files []*os.File, err error) {
+	if n := len(names); n == 0 || n > perFrame || n != frame.Files.Len() {
+		return nil, fmt.Errorf("%d names for %d descriptors", n, frame.Files.Len())
 	}
-	if err := checkName(names[0]); err != nil {
-		return nil, err
+	defer func() {
+		if err != nil {
+			closeAll(files)
+		}
+	}()
+	for i, name := range names {
+		if err := checkName(name); err != nil {
+			return files, err
+		}
+		f := frame.Files.Take(i)
+		if f == nil {
+			return files, errors.New("the descriptor was lost: the keeper has reached its limit of open files")
+		}
+		files = append(files, f)
+		if err := checkMemory(f); err != nil {
+			return files, err
+		}
 	}
-	f := frame.Files.Take(0)
-	if f == nil {
-		return nil, errors.New("the descriptor was lost")
-	}
-	if err := checkMemory(f); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	return files, nil
 }
 
-// putLocked takes a descriptor. The caller closes the returned ones.
-func (k *keeper) putLocked(name string, f *os.File) (freed []*os.File, err error) {
-	if len(k.held) >= k.most && k.held[name] == nil {
-		return []*os.File{f}, fmt.Errorf("the keeper holds %d descriptors, the limit of open files allows no more", len(k.held))
+// errNameInUse means that a name is in use and the request asked for a new one.
+var errNameInUse = errors.New("the name is in use")
+
+// putLocked takes descriptors, in the order of the names. The caller closes the returned ones.
+func (k *keeper) putLocked(in request, files []*os.File) (freed []*os.File, err error) {
+	for i, name := range in.Names {
+		switch {
+		case in.New && k.held[name] != nil:
+			err = fmt.Errorf("%s: %w", name, errNameInUse)
+		case len(k.held) >= k.most && k.held[name] == nil:
+			err = fmt.Errorf("the keeper holds %d descriptors, the limit of open files allows no more", len(k.held))
+		}
+		if err != nil {
+			return append(freed, files[i:]...), err
+		}
+		status.Reach("keeper received")
+		freed = k.dropLocked(name, freed) // an owner that connects again stores the same descriptor again
+		k.held[name], k.lost = files[i], 0
+		status.Reach("keeper held")
 	}
-	status.Reach("keeper received")
-	freed = k.dropLocked(name, nil) // an owner that connects again stores the same descriptor again
-	k.held[name] = f
-	status.Reach("keeper held")
 	return freed, nil
 }
 

@@ -34,17 +34,18 @@ func leftPID(socket string) int {
 	return -1
 }
 
-// dial connects to the keeper. Without one it starts one and waits until that listens.
+// dial connects to the keeper. Without one it starts one, unless the options exclude that, and waits until that listens.
 func (p *Process) dial() (*net.UnixConn, error) {
 	conn, err := connect(p.opts.Socket)
 	if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist) {
 		return conn, err
 	}
-	if errors.Is(err, unix.ECONNREFUSED) { // only a killed keeper leaves its socket behind
-		p.left = leftPID(p.opts.Socket)
+	if p.opts.ConnectOnly {
+		return nil, fmt.Errorf("%w; start it with sharedtensor keep --socket %s", err, p.opts.Socket)
 	}
 	command := exec.Command(p.opts.Command[0], p.opts.Command[1:]...)
 	command.Dir = "/"
+	command.Env = append(os.Environ(), startedEnv+"=1")
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	// A keeper outlives the readers of this process's standard error, so it gets memory to write to.
 	said, err := memoryFile("standard error of a keeper", maxSaid)

@@ -222,7 +222,7 @@ func (s *Socket) Lost() bool {
 		return false
 	}
 	info, err := os.Lstat(s.path)
-	return errors.Is(err, os.ErrNotExist) || err == nil && FileOf(info) != s.file
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || err == nil && FileOf(info) != s.file
 }
 
 // Rebind replaces a lost socket file and listens on the new one. It closes the previous listener; its Accept fails.
