@@ -30,6 +30,7 @@ const (
 // the server that it was first assigned to. If that server is lost, which takes a minute to detect, requests for the
 // name are not answered until it restarts.
 type reader struct {
+	conn     *nats.Conn
 	consumer jetstream.Consumer
 	messages jetstream.MessagesContext
 	pending  uint64 // messages to read at creation
@@ -50,7 +51,7 @@ func (s *Store) newReader(ctx context.Context, config jetstream.ConsumerConfig) 
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{consumer: consumer, pending: consumer.CachedInfo().NumPending}
+	r := &reader{conn: s.conn, consumer: consumer, pending: consumer.CachedInfo().NumPending}
 	r.messages, err = consumer.Messages(
 		jetstream.PullHeartbeat(readerBeat), jetstream.PullExpiry(30*time.Second), jetstream.WithMessagesErrOnMissingHeartbeat(true),
 	)
@@ -90,7 +91,12 @@ func (r *reader) over(ctx context.Context) (bool, error) {
 }
 
 // stop ends reading. The server discards the remaining messages.
-func (r *reader) stop() { r.messages.Stop() }
+func (r *reader) stop() {
+	r.messages.Stop()
+	info := r.consumer.CachedInfo()
+	// Best effort: the server removes a consumer without pulls after readerIdle. Nothing waits for the answer.
+	_ = r.conn.PublishRequest("$JS.API.CONSUMER.DELETE."+info.Stream+"."+info.Name, r.conn.NewInbox(), nil)
+}
 
 // scan reads the headers of all messages on a subject that exist when it begins, in order.
 func (s *Store) scan(ctx context.Context, subject string, config jetstream.ConsumerConfig, apply func(jetstream.Msg, *jetstream.MsgMetadata) error) error {

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 // Value is the content of an item to store.
@@ -120,7 +121,7 @@ type stored struct {
 // parseStored parses the headers of an item. An inline body is not copied. A damaged message becomes an item with
 // damage set, so its bin can be listed and deleted.
 func parseStored(header nats.Header, body []byte, sequence uint64, at time.Time) stored {
-	m := stored{op: header.Get(headerOp), id: header.Get(jetstream.MsgIDHeader), object: header.Get(headerObject)}
+	m := stored{op: header.Get(headerOp), id: natslink.MessageID(header), object: header.Get(headerObject)}
 	m.item = Item{Sequence: sequence, Time: at, Put: m.op == opPut}
 	if m.op == opPut || m.op == opAppend {
 		m.damage = m.parseItem(header, body)
@@ -132,7 +133,7 @@ func parseStored(header nats.Header, body []byte, sequence uint64, at time.Time)
 
 // parseClaim parses the headers of a claim. A damaged claim removes nothing.
 func parseClaim(header nats.Header, sequence uint64, at time.Time) stored {
-	m := stored{claim: true, op: header.Get(headerOp), id: header.Get(jetstream.MsgIDHeader), item: Item{Sequence: sequence, Time: at}}
+	m := stored{claim: true, op: header.Get(headerOp), id: natslink.MessageID(header), item: Item{Sequence: sequence, Time: at}}
 	if upTo, err := strconv.ParseUint(header.Get(headerUpTo), 10, 64); err == nil && upTo < sequence {
 		m.upTo = upTo
 	}

@@ -78,7 +78,7 @@ func OpenQueue(ctx context.Context, conn *nats.Conn, opts QueueOptions) (_ *Queu
 // openQueue opens a queue without its consumer.
 func openQueue(ctx context.Context, conn *nats.Conn, opts QueueOptions) (_ *Queue, err error) {
 	q := &Queue{opts: opts, conn: conn, batches: natslink.NewBatches(conn, "QUEUE_"+opts.Namespace)}
-	if q.js, err = jetstream.New(conn); err != nil {
+	if q.js, err = natslink.JetStream(conn); err != nil {
 		return nil, err
 	}
 	if q.stream, err = openStream(ctx, q.js, jetstream.StreamConfig{

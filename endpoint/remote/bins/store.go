@@ -107,7 +107,7 @@ func Open(ctx context.Context, conn *nats.Conn, opts Options) (*Store, error) {
 	if err := opts.check(conn.MaxPayload()); err != nil {
 		return nil, err
 	}
-	js, err := jetstream.New(conn)
+	js, err := natslink.JetStream(conn)
 	if err != nil {
 		return nil, fmt.Errorf("open the bins %q: %w", opts.Namespace, err)
 	}

@@ -28,7 +28,7 @@ func (g *Gateway) admitNATS(token string, state *tls.ConnectionState, remote, lo
 	if err != nil {
 		return natslink.Client{}, err
 	}
-	c := natslink.Client{Name: natsName(id), Key: id.Key()}
+	c := natslink.Client{Name: natsName(id), Key: id.Key(), Identity: id.Key()}
 	if id.Rights == nil {
 		return c, id.AllowChange()
 	}

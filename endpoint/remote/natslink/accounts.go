@@ -1,9 +1,9 @@
 package natslink
 
 import (
-	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -34,8 +35,8 @@ const ackSubjects = "$JS.ACK."
 // accounts holds an account for each client with scopes. NATS checks the subjects that a client publishes to, but not the
 // subjects that it names for answers: in a shared account, a client could let the server answer to the subject of a bin,
 // which stores the answer. In a separate account, answers reach only that account. The account imports the requests that
-// the scopes allow. The gate reads requests whose content names subjects, and counts the requests of clients with a
-// quota.
+// the scopes allow. The gate reads messages with headers that the server executes and requests that name subjects or
+// consumers, and counts the requests of clients with a quota.
 //
 // Clients without scopes use the server's global account. It contains the streams, or on a leaf node it is connected to
 // the account of the cluster that contains them.
@@ -44,57 +45,106 @@ type accounts struct {
 	changed func(c Client, subject string) // may be nil
 	domain  string                         // of the cluster's JetStream; empty for that of the server
 
-	mu    sync.Mutex
-	gate  *nats.Conn // of the global account; nil until serveGate
-	relay *relay
-	known map[string]*clientAccount
+	mu     sync.Mutex
+	gate   *nats.Conn // of the global account; nil until serveGate
+	relay  *relay
+	known  map[string]*clientAccount // by Client.Key
+	byName map[string]*clientAccount
 }
 
 type clientAccount struct {
 	name        string
-	client      Client
+	scopesText  string // its imports depend on nothing else, except for the quota
 	account     *server.Account
 	scopes      []scope
+	published   []string // patterns of the subjects of messages to store
 	permissions *server.Permissions
+	secret      string // part of the subjects of its pulls
+	consumers   *consumers
+
+	client   Client    // changes when the account is reused
+	identity string    // hash of the identity of client
+	used     time.Time // of the latest admission
+
+	open atomic.Int64 // requests that the gate has forwarded without an answer yet
 }
+
+// Limits of the gate.
+const (
+	maxAccounts     = 4096            // clients with different identities or rights
+	maxOpenRequests = 8192            // of one account; the library publishes at most 4,000 messages at once
+	accountIdle     = 2 * time.Minute // after which an account without connections is reused
+)
+
+// errAccounts means that no account is free.
+var errAccounts = fmt.Errorf("more than %d clients with different identities or rights are connected", maxAccounts)
 
 // gateway returns the prefix of the subjects on which the gate receives the client's requests.
 func (c *clientAccount) gateway() string { return gateRoot + "." + c.name + "." }
 
-// of returns the account of a client with scopes.
+// identityLength is the number of characters of the hash of an identity.
+const identityLength = 32
+
+func identityOf(c Client) string {
+	sum := sha256.Sum256([]byte(cmp.Or(c.Identity, c.Key)))
+	return hex.EncodeToString(sum[:identityLength/2])
+}
+
+// of returns the account of a client with scopes. A client gets the account of its last connection. Other clients get an
+// account with the same imports that has had no connection for some time, or a new one, because the server cannot remove
+// accounts.
 func (a *accounts) of(c Client) (*clientAccount, error) {
-	sum := sha256.Sum256([]byte(c.Key))
-	name := "CLIENT_" + hex.EncodeToString(sum[:16])
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if known := a.known[name]; known != nil {
+	if known := a.known[c.Key]; known != nil {
+		known.used = time.Now()
 		return known, nil
 	}
-	made, err := a.makeLocked(name, c)
+	text := fmt.Sprint(c.Scopes.Read, c.Scopes.Write, c.Count != nil)
+	for key, one := range a.known {
+		if one.scopesText != text || time.Since(one.used) < accountIdle || one.account.NumLocalConnections() > 0 {
+			continue
+		}
+		one.removeConsumers()
+		reused := &clientAccount{
+			secret: one.secret, consumers: &consumers{}, name: one.name, scopesText: text, account: one.account, scopes: one.scopes, published: one.published, permissions: one.permissions,
+			client: c, identity: identityOf(c), used: time.Now(),
+		}
+		delete(a.known, key)
+		a.known[c.Key], a.byName[one.name] = reused, reused
+		return reused, nil
+	}
+	if len(a.known) >= maxAccounts {
+		return nil, errAccounts
+	}
+	made, err := a.makeLocked("CLIENT_"+strconv.Itoa(len(a.known)+1), c)
 	if err != nil {
 		return nil, fmt.Errorf("account of a NATS client: %w", err)
 	}
+	made.scopesText = text
 	if a.known == nil {
-		a.known = make(map[string]*clientAccount)
+		a.known, a.byName = make(map[string]*clientAccount), make(map[string]*clientAccount)
 	}
-	a.known[name] = made
+	a.known[c.Key], a.byName[made.name] = made, made
 	return made, nil
 }
 
 func (a *accounts) makeLocked(name string, c Client) (*clientAccount, error) {
 	account, _ := a.ns.LookupOrRegisterAccount(name)
 	global := a.ns.GlobalAccount()
-	made := &clientAccount{name: name, client: c, account: account, scopes: c.Scopes.parse()}
-	publish, subscribe := []string{"_INBOX.>", "$JS.API.INFO"}, []string{"_INBOX.>", "_INBOX_*.>"}
-	var direct, checked, live []string
+	made := &clientAccount{name: name, client: c, identity: identityOf(c), account: account, secret: rand.Text(), consumers: &consumers{}, scopes: c.Scopes.parse(), used: time.Now()}
+	subscribe := []string{"_INBOX.>", "_INBOX_*.>"}
+	var v services
+	var live []string
 	for _, s := range made.scopes {
-		d, c := s.services()
-		direct, checked = append(direct, d...), append(checked, c...)
+		s.services(&v)
 		if s.live() {
 			live = append(live, s.subjects())
 		}
 	}
-	for _, subject := range widest(direct) {
+	made.published = v.published
+	direct := widest(v.direct)
+	for _, subject := range direct {
 		to := inDomain(a.domain, subject)
 		if c.Count != nil && counted(subject) {
 			to = made.gateway() + subject
@@ -103,10 +153,20 @@ func (a *accounts) makeLocked(name string, c Client) (*clientAccount, error) {
 			return nil, err
 		}
 	}
-	for _, subject := range widest(checked) {
+	for _, subject := range widest(v.gated) {
+		if covers(direct, subject) {
+			continue // the client may do all of it, and would get two answers
+		}
 		if err := share(global, account, subject, made.gateway()+subject); err != nil {
 			return nil, err
 		}
+	}
+	for _, stream := range slices.Compact(slices.Sorted(slices.Values(v.pulled))) {
+		pulls := made.pulls(stream + ".*")
+		if err := share(global, account, pulls, inDomain(a.domain, nextMessage+stream+".*")); err != nil {
+			return nil, err
+		}
+		v.permitted = append(v.permitted, pulls)
 	}
 	for _, subject := range widest(slices.Clone(live)) {
 		if err := global.AddStreamExport(subject, nil); err != nil {
@@ -117,13 +177,13 @@ func (a *accounts) makeLocked(name string, c Client) (*clientAccount, error) {
 		}
 	}
 	made.permissions = &server.Permissions{
-		Publish:   &server.SubjectPermission{Allow: slices.Concat(publish, direct, checked)},
+		Publish:   &server.SubjectPermission{Allow: append([]string{"_INBOX.>", "$JS.API.INFO"}, v.permitted...)},
 		Subscribe: &server.SubjectPermission{Allow: append(subscribe, live...)},
 	}
 	if a.gate == nil {
 		return made, nil
 	}
-	return made, a.receive(made)
+	return made, a.receive(made.name)
 }
 
 // counted reports whether a subject counts for a client's quota of requests. The pieces of a body belong to an item that
@@ -133,7 +193,7 @@ func counted(subject string) bool {
 	switch {
 	case strings.HasPrefix(subject, "$O."):
 		return !strings.Contains(subject, ".C.")
-	case strings.HasPrefix(subject, api+"CONSUMER.MSG.NEXT."):
+	case strings.HasPrefix(subject, nextMessage):
 		return false
 	}
 	return !strings.HasPrefix(subject, ackSubjects)
@@ -168,49 +228,83 @@ func (a *accounts) serveGate(conn *nats.Conn) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.gate, a.relay = conn, relay
-	for _, client := range a.known {
-		if err := a.receive(client); err != nil {
+	for name := range a.byName {
+		if err := a.receive(name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// receive subscribes the gate to the requests of a client. Each client has a subscription, so that one that sends faster
-// than the gate forwards loses only its own requests.
-func (a *accounts) receive(client *clientAccount) error {
-	conn, relay := a.gate, a.relay
-	_, err := conn.Subscribe(client.gateway()+">", func(msg *nats.Msg) {
-		subject := strings.TrimPrefix(msg.Subject, client.gateway())
-		if client.client.Count != nil && counted(subject) {
-			if err := client.client.Count(); err != nil {
-				refuse(msg, subject, http.StatusTooManyRequests, fmt.Errorf("%w: %w", ErrQuota, err))
-				return
-			}
+// receive subscribes the gate to the requests of an account. Each account has a subscription, so that a client that sends
+// faster than the gate forwards loses only its own requests.
+func (a *accounts) receive(name string) error {
+	prefix := gateRoot + "." + name + "."
+	_, err := a.gate.Subscribe(prefix+">", func(msg *nats.Msg) {
+		a.mu.Lock()
+		client := a.byName[name]
+		a.mu.Unlock()
+		if client == nil {
+			return // not yet registered; the client repeats its request
 		}
-		if request, is := strings.CutPrefix(subject, api); is {
-			if err := client.check(request, msg.Data); err != nil {
-				refuse(msg, subject, http.StatusForbidden, err)
-				return
-			}
+		subject := strings.TrimPrefix(msg.Subject, prefix)
+		if code, err := a.handle(client, subject, msg); err != nil {
+			refuse(msg, subject, code, err)
 		}
-		if strings.HasPrefix(subject, api+"STREAM.PURGE.") {
-			go a.forward(conn, client, subject, msg) // ends within gateTimeout
-			return
-		}
-		_ = relay.send(inDomain(a.domain, subject), msg, strings.HasPrefix(subject, directGet)) // the client repeats a lost request
 	})
 	return err
 }
 
-// refuse answers a request with an error, in the form that the client library expects: direct requests have their status
-// in the header.
+// handle forwards a request or a message of a client, or returns the status and the reason of its refusal.
+func (a *accounts) handle(client *clientAccount, subject string, msg *nats.Msg) (int, error) {
+	if client.client.Count != nil && counted(subject) {
+		if err := client.client.Count(); err != nil {
+			return http.StatusTooManyRequests, fmt.Errorf("%w: %w", ErrQuota, err)
+		}
+	}
+	if client.open.Load() >= maxOpenRequests {
+		return http.StatusTooManyRequests, fmt.Errorf("%w: %d requests wait for their answers", ErrQuota, maxOpenRequests)
+	}
+	operation, is := strings.CutPrefix(subject, api)
+	if !is {
+		header, err := client.checkPublication(subject, msg)
+		if err != nil {
+			return http.StatusForbidden, err
+		}
+		a.relay.send(client, inDomain(a.domain, subject), &nats.Msg{Reply: msg.Reply, Header: header, Data: msg.Data}, expected{answers: 1})
+		return 0, nil
+	}
+	request, err := client.check(operation, msg.Data)
+	if err != nil {
+		return http.StatusForbidden, err
+	}
+	// The headers of requests are not forwarded: the server executes some, and no client needs them.
+	out := &nats.Msg{Reply: msg.Reply, Data: request.body}
+	switch {
+	case request.consumer != "":
+		return a.consumerRequest(client, subject, request, msg, out)
+	case request.changes:
+		client.open.Add(1)
+		go func() { // ends within gateTimeout
+			defer client.open.Add(-1)
+			if answer := a.forward(subject, msg, out.Data); answer != nil && a.changed != nil && !failed(answer) {
+				a.changed(client.client, subject)
+			}
+		}()
+		return 0, nil
+	}
+	a.relay.send(client, inDomain(a.domain, subject), out, request.expected)
+	return 0, nil
+}
+
+// refuse answers a request with an error, in the form that the client library expects: direct requests and pulls have
+// their status in the header.
 func refuse(msg *nats.Msg, subject string, code int, reason error) {
 	if msg.Reply == "" {
 		return
 	}
 	answer := &nats.Msg{Subject: msg.Reply}
-	if strings.HasPrefix(subject, directGet) {
+	if strings.HasPrefix(subject, directGet) || strings.HasPrefix(subject, nextMessage) {
 		answer.Header = nats.Header{"Status": {strconv.Itoa(code)}, "Description": {reason.Error()}}
 	} else {
 		answer.Data, _ = json.Marshal(map[string]any{"error": map[string]any{"code": code, "description": reason.Error()}}) // cannot fail
@@ -218,140 +312,32 @@ func refuse(msg *nats.Msg, subject string, code int, reason error) {
 	_ = msg.RespondMsg(answer) // best effort: the client may have left
 }
 
-// forward forwards a purge and reports it.
-func (a *accounts) forward(conn *nats.Conn, client *clientAccount, subject string, msg *nats.Msg) {
-	ctx, cancel := context.WithTimeout(context.Background(), gateTimeout)
-	defer cancel()
-	answer, err := conn.RequestMsgWithContext(ctx, &nats.Msg{Subject: inDomain(a.domain, subject), Header: msg.Header, Data: msg.Data})
+// forward forwards a request and its answer, which it returns. It returns nil without an answer: the client repeats its
+// request.
+func (a *accounts) forward(subject string, msg *nats.Msg, body []byte) []byte {
+	answer, err := a.ask(subject, body)
 	if err != nil {
-		return // the client repeats its request
-	}
-	_ = msg.Respond(answer.Data) // best effort: the client may have left
-	if a.changed != nil && !bytes.Contains(answer.Data, []byte(`"error":`)) {
-		a.changed(client.client, subject)
-	}
-}
-
-// check returns an error if a request to JetStream exceeds the scopes of the client. The account has checked the stream.
-func (c *clientAccount) check(operation string, request []byte) error {
-	words := strings.SplitN(operation, ".", 4)
-	name := strings.Join(words[:min(2, len(words))], ".")
-	switch {
-	case name == "DIRECT.GET" && len(words) == 3:
-		return c.checkRead(words[2], request)
-	case name == "DIRECT.GET", name == "STREAM.INFO", name == "CONSUMER.INFO", name == "CONSUMER.DELETE":
-		return nil // the subject contains all that is requested
-	case name == "STREAM.MSG" && len(words) == 4 && words[2] == "GET":
-		return c.checkRead(words[3], request)
-	case name == "CONSUMER.CREATE" && len(words) > 2:
-		return c.checkConsumer(words[2], request)
-	case name == "STREAM.PURGE" && len(words) == 3:
-		return c.checkPurge(words[2], request)
-	}
-	return fmt.Errorf("the request %s is not allowed", operation)
-}
-
-// checkRead admits reading of messages on subjects of the client's scopes.
-func (c *clientAccount) checkRead(stream string, request []byte) error {
-	allowed := c.readable(stream)
-	if slices.Contains(allowed, everything) {
 		return nil
 	}
-	var in struct {
-		Last     string          `json:"last_by_subj"`
-		Next     string          `json:"next_by_subj"`
-		Several  []string        `json:"multi_last"`
-		Sequence json.RawMessage `json:"seq"` // of the first message
-		Batch    json.RawMessage `json:"batch"`
-		MaxBytes json.RawMessage `json:"max_bytes"`
-	}
-	fields := json.NewDecoder(bytes.NewReader(request))
-	fields.DisallowUnknownFields() // one may select messages in another way
-	if err := fields.Decode(&in); err != nil {
-		return fmt.Errorf("a request to read: %w", err)
-	}
-	subjects := in.Several
-	if one := cmp.Or(in.Last, in.Next); one != "" || len(subjects) == 0 { // the server refuses a request with both
-		subjects = append(subjects, cmp.Or(one, everything))
-	}
-	for _, subject := range subjects {
-		if !covers(allowed, subject) {
-			return fmt.Errorf("the client may read %v of stream %s, not %q", allowed, stream, subject)
-		}
-	}
-	return nil
+	_ = msg.Respond(answer) // best effort: the client may have left
+	return answer
 }
 
-// checkConsumer admits pull consumers for subjects of the client's scopes. The server would send the messages of a push
-// consumer to any subject.
-func (c *clientAccount) checkConsumer(stream string, request []byte) error {
-	var in struct {
-		Config struct {
-			Deliver string   `json:"deliver_subject"`
-			Filter  string   `json:"filter_subject"`
-			Filters []string `json:"filter_subjects"`
-			Durable string   `json:"durable_name"`
-		} `json:"config"`
+// ask sends a request of the gate to JetStream.
+func (a *accounts) ask(subject string, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), gateTimeout)
+	defer cancel()
+	answer, err := a.gate.RequestMsgWithContext(ctx, &nats.Msg{Subject: inDomain(a.domain, subject), Data: body})
+	if err != nil {
+		return nil, err
 	}
-	if err := json.Unmarshal(request, &in); err != nil {
-		return fmt.Errorf("a consumer: %w", err)
-	}
-	if in.Config.Deliver != "" { // readers of bodies then request their pieces
-		return fmt.Errorf("a client with scopes may only create pull consumers, not one that delivers to %q", in.Config.Deliver)
-	}
-	filters := in.Config.Filters
-	if in.Config.Filter != "" || len(filters) == 0 {
-		filters = append(filters, in.Config.Filter)
-	}
-	allowed := c.readable(stream)
-	for _, filter := range filters {
-		if filter == "" {
-			filter = everything
-		}
-		if !covers(allowed, filter) {
-			return fmt.Errorf("the client may read %v of stream %s, not %q", allowed, stream, filter)
-		}
-	}
-	return nil
+	return answer.Data, nil
 }
 
-// readable returns the subjects of a stream that the client may read.
-func (c *clientAccount) readable(stream string) (subjects []string) {
-	for _, s := range c.scopes {
-		switch {
-		case s.addOnly:
-		case s.rest == everything && (s.stream() == stream || s.bodies() == stream):
-			return []string{everything}
-		case s.stream() == stream && s.rest != everything:
-			subjects = append(subjects, s.subjects(), "bin-take."+s.namespace+"."+s.rest, "*."+s.namespace+"."+s.rest)
-		}
-	}
-	return subjects
-}
-
-// checkPurge admits purges of subjects of the client's scopes, and of single bodies.
-func (c *clientAccount) checkPurge(stream string, request []byte) error {
+// failed reports whether an answer of JetStream is an error.
+func failed(answer []byte) bool {
 	var in struct {
-		Filter string `json:"filter"`
+		Error json.RawMessage `json:"error"`
 	}
-	if len(request) > 0 {
-		if err := json.Unmarshal(request, &in); err != nil {
-			return fmt.Errorf("a purge: %w", err)
-		}
-	}
-	if in.Filter == "" {
-		in.Filter = everything
-	}
-	for _, s := range c.scopes {
-		switch {
-		case !s.write:
-		case (s.bodies() == stream || s.stream() == stream) && s.rest == everything && !s.addOnly:
-			return nil
-		case s.bodies() == stream && !strings.ContainsAny(in.Filter, "*>"):
-			return nil
-		case s.stream() == stream && !s.addOnly && covers([]string{s.subjects(), "bin-take." + s.namespace + "." + s.rest}, in.Filter):
-			return nil
-		}
-	}
-	return fmt.Errorf("the client may not remove %q from stream %s", in.Filter, stream)
+	return json.Unmarshal(answer, &in) != nil || in.Error != nil
 }

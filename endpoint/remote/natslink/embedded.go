@@ -94,6 +94,9 @@ type Client struct {
 	Name string
 	// Key identifies the client and its rights.
 	Key string
+	// Identity identifies the client whatever its rights. Its message ids and consumers are separate from those of other
+	// identities. Empty means Key.
+	Identity string
 	// Scopes limits the client. nil means no limit.
 	Scopes *Scopes
 	// Count, if not nil, is called for each request of a client with scopes: an item, or a request to JetStream. Its error

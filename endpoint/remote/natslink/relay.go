@@ -21,9 +21,15 @@ type relay struct {
 }
 
 type relayed struct {
+	client  *clientAccount
 	reply   string // where the answers go
-	several bool   // answers follow until one has a status
+	answers int    // that may follow; unlimited answers end with one that has a status
 	expires *time.Timer
+}
+
+// expected describes the answers to a request.
+type expected struct {
+	answers int // number of messages; an answer with a status ends them earlier
 }
 
 func newRelay(conn *nats.Conn) (*relay, error) {
@@ -32,29 +38,38 @@ func newRelay(conn *nats.Conn) (*relay, error) {
 	return r, err
 }
 
-// send forwards a request to a subject. With several, answers follow until one has a status.
-func (r *relay) send(subject string, msg *nats.Msg, several bool) error {
+// send forwards a request or message of a client to a subject. The client repeats it if it is lost.
+func (r *relay) send(client *clientAccount, subject string, msg *nats.Msg, want expected) {
 	out := &nats.Msg{Subject: subject, Header: msg.Header, Data: msg.Data}
 	if msg.Reply != "" {
-		out.Reply = r.inbox + r.expect(msg.Reply, several)
+		out.Reply = r.inbox + r.expect(client, msg.Reply, want)
 	}
-	return r.conn.PublishMsg(out)
+	_ = r.conn.PublishMsg(out) // the client repeats a lost request
 }
 
 // expect records a request and returns the last part of the subject for its answers.
-func (r *relay) expect(reply string, several bool) string {
+func (r *relay) expect(client *clientAccount, reply string, want expected) string {
+	client.open.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.next++
 	token := strconv.FormatUint(r.next, 36)
-	r.open[token] = relayed{reply, several, time.AfterFunc(gateTimeout, func() { r.forget(token) })}
+	r.open[token] = relayed{client, reply, want.answers, time.AfterFunc(gateTimeout, func() { r.forget(token) })}
 	return token
 }
 
 func (r *relay) forget(token string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.open, token)
+	r.endLocked(token)
+}
+
+func (r *relay) endLocked(token string) {
+	if one, found := r.open[token]; found {
+		one.expires.Stop()
+		one.client.open.Add(-1)
+		delete(r.open, token)
+	}
 }
 
 // answer passes an answer on.
@@ -62,9 +77,13 @@ func (r *relay) answer(msg *nats.Msg) {
 	token := strings.TrimPrefix(msg.Subject, r.inbox)
 	r.mu.Lock()
 	one, found := r.open[token]
-	if found && (!one.several || msg.Header.Get("Status") != "") {
-		one.expires.Stop()
-		delete(r.open, token)
+	switch status := msg.Header.Get("Status"); {
+	case !found:
+	case status != "" || one.answers <= 1:
+		r.endLocked(token)
+	default:
+		one.answers--
+		r.open[token] = one
 	}
 	r.mu.Unlock()
 	if found {

@@ -156,57 +156,101 @@ func (s scope) live() bool { return s.kind == binItems || s.kind == queueItems &
 // api is the prefix of the requests of JetStream.
 const api = "$JS.API."
 
-// services returns the subjects on which a client with this scope may send requests. Requests on checked subjects pass the
-// server's gate, which reads the request.
-func (s scope) services() (direct, checked []string) {
+// services holds the subjects of the requests and publications of a client.
+type services struct {
+	permitted []string // subjects that the client may publish to
+	published []string // those of messages to store
+	direct    []string // subjects that the server handles without the gate
+	gated     []string // subjects that pass the gate; they may be wider than the permitted ones
+	pulled    []string // streams from which the client pulls with its own consumers
+}
+
+// allow permits subjects that pass the gate.
+func (v *services) allow(subjects ...string) {
+	v.permitted, v.gated = append(v.permitted, subjects...), append(v.gated, subjects...)
+}
+
+// bypass permits subjects that do not pass the gate.
+func (v *services) bypass(subjects ...string) {
+	v.permitted, v.direct = append(v.permitted, subjects...), append(v.direct, subjects...)
+}
+
+// publish permits publications that the gate receives on another subject.
+func (v *services) publish(subject, gated string) {
+	v.permitted, v.published, v.gated = append(v.permitted, subject), append(v.published, subject), append(v.gated, gated)
+}
+
+// pullers is the consumer that all takers of a queue share.
+const pullers = "pullers"
+
+// services adds the subjects on which a client with this scope may send.
+//
+// Requests that may name other subjects, other clients' consumers or headers of the server pass the gate. Two kinds do
+// not: reads by a client that may read the whole stream, and the pieces of bodies by a client that may remove all of them.
+func (s scope) services(v *services) {
+	whole := s.rest == everything && !s.addOnly
 	streams := []string{s.stream()}
 	if s.bucket() != "" && s.kind != objectKind {
 		streams = append(streams, s.bodies())
 	}
 	for _, stream := range streams {
-		direct = append(direct, api+"STREAM.INFO."+stream)
-		if s.rest == everything && !s.addOnly {
-			direct = append(direct, api+"STREAM.MSG.GET."+stream, api+"DIRECT.GET."+stream, api+"DIRECT.GET."+stream+".>")
+		v.allow(api + "STREAM.INFO." + stream)
+		if whole {
+			v.bypass(api+"STREAM.MSG.GET."+stream, api+"DIRECT.GET."+stream, api+"DIRECT.GET."+stream+".>")
 		}
 	}
 	if s.rest != everything {
-		direct = append(direct, api+"DIRECT.GET."+s.stream()+"."+s.subjects(), api+"DIRECT.GET."+s.stream()+".bin-take."+s.namespace+"."+s.rest)
-		checked = append(checked, api+"DIRECT.GET."+s.stream(), api+"STREAM.MSG.GET."+s.stream())
+		v.permitted = append(v.permitted, api+"DIRECT.GET."+s.stream()+"."+s.subjects(), api+"DIRECT.GET."+s.stream()+".bin-take."+s.namespace+"."+s.rest)
+		v.gated = append(v.gated, api+"DIRECT.GET."+s.stream()+".>")
+		v.allow(api+"DIRECT.GET."+s.stream(), api+"STREAM.MSG.GET."+s.stream())
 	}
-	if s.kind != queueItems || s.write && !s.addOnly { // reading from a queue takes its items
+	if s.kind != queueItems {
 		for _, stream := range streams {
-			checked = append(checked, api+"CONSUMER.CREATE."+stream+".>")
+			v.allow(api + "CONSUMER.CREATE." + stream + ".>")
 		}
 		for _, verb := range []string{"MSG.NEXT", "INFO", "DELETE"} {
-			direct = append(direct, api+"CONSUMER."+verb+"."+s.stream()+".*")
+			v.allow(api + "CONSUMER." + verb + "." + s.stream() + ".*")
 		}
+		v.pulled = append(v.pulled, s.stream())
 	}
-	if !s.write {
-		return direct, checked
+	if s.write {
+		s.changes(v)
 	}
-	if s.kind != objectKind {
-		direct = append(direct, s.subjects())
+}
+
+// changes adds the subjects on which a client may change the scope.
+func (s scope) changes(v *services) {
+	whole := s.rest == everything && !s.addOnly
+	switch s.kind {
+	case binItems:
+		v.publish(s.subjects(), "bin."+s.namespace+".>")
+		v.publish("bin-take."+s.namespace+"."+s.rest, "bin-take."+s.namespace+".>")
+		// A writer whose answer was lost sends its id again to a subject without a bin.
+		v.publish("bin."+s.namespace+".%", "bin."+s.namespace+".>")
+		v.publish("bin-take."+s.namespace+".%", "bin-take."+s.namespace+".>")
+		v.allow(api + "STREAM.PURGE." + s.stream())
+	case queueItems, valueKind:
+		v.publish(s.subjects(), s.subjects())
 	}
-	if s.bucket() != "" {
-		direct = append(direct, "$O."+s.bucket()+".C.*", "$O."+s.bucket()+".M.*")
-		// The library looks for an object of the same name before it writes one.
-		direct = append(direct, api+"DIRECT.GET."+s.bodies()+".$O."+s.bucket()+".M.*")
-		checked = append(checked, api+"STREAM.PURGE."+s.bodies())
+	if s.kind == queueItems && !s.addOnly { // reading from a queue takes its items
+		v.allow(api+"STREAM.PURGE."+s.stream(), api+"CONSUMER.CREATE."+s.stream()+"."+pullers, api+"CONSUMER.INFO."+s.stream()+"."+pullers)
+		v.allow(api + "CONSUMER.CREATE." + s.bodies() + ".>") // refused: the library then reads in another way
+		v.bypass(nextMessage+s.stream()+"."+pullers, ackSubjects+s.stream()+"."+pullers+".>")
 	}
-	if s.kind == binItems || s.kind == queueItems && !s.addOnly {
-		checked = append(checked, api+"STREAM.PURGE."+s.stream())
+	if s.bucket() == "" {
+		return
 	}
-	switch {
-	case s.kind == binItems:
-		direct = append(direct, "bin-take."+s.namespace+"."+s.rest)
-		if s.rest != everything {
-			// A writer whose answer was lost sends its id again to a subject without a bin.
-			direct = append(direct, "bin."+s.namespace+".%", "bin-take."+s.namespace+".%")
-		}
-	case s.kind == queueItems && !s.addOnly:
-		direct = append(direct, ackSubjects+s.stream()+".>")
+	pieces, descriptions := "$O."+s.bucket()+".C.*", "$O."+s.bucket()+".M.*"
+	v.publish(descriptions, descriptions)
+	if whole {
+		v.bypass(pieces)
+	} else {
+		v.publish(pieces, pieces)
 	}
-	return direct, checked
+	// The library looks for an object of the same name before it writes one.
+	v.permitted = append(v.permitted, api+"DIRECT.GET."+s.bodies()+"."+descriptions)
+	v.gated = append(v.gated, api+"DIRECT.GET."+s.bodies()+".>")
+	v.allow(api + "STREAM.PURGE." + s.bodies())
 }
 
 // covers reports whether every subject that matches pattern also matches one of the allowed patterns.

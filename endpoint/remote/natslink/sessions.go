@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // recheckEvery is the interval at which admitted clients are checked again.
@@ -129,4 +130,12 @@ func Connect(url string, opts ...nats.Option) (*nats.Conn, error) {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
 	return conn, nil
+}
+
+// maxPending is the number of pieces of a body that wait for their acknowledgement. More would only wait in the server.
+const maxPending = 32
+
+// JetStream returns the interface to the streams of a connection, which it borrows.
+func JetStream(conn *nats.Conn) (jetstream.JetStream, error) {
+	return jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(maxPending))
 }

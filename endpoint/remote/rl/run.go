@@ -169,7 +169,7 @@ func Create(ctx context.Context, opts Options) error {
 
 func openStreams(ctx context.Context, opts Options, addOnly bool) (_ *run, err error) {
 	r := &run{opts: opts, log: opts.Logger, presences: natslink.NewBatches(opts.Conn, "KV_RL_"+opts.Run)}
-	if r.js, err = jetstream.New(opts.Conn); err != nil {
+	if r.js, err = natslink.JetStream(opts.Conn); err != nil {
 		return nil, fmt.Errorf("open the run %q: %w", opts.Run, err)
 	}
 	common := bins.Options{Namespace: "rl", Memory: opts.Memory, Replicas: opts.Replicas, Logger: opts.Logger}
