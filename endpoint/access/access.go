@@ -8,7 +8,8 @@
 //	}}
 //	server, err := endpoint.NewServer(endpoint.ServerOptions{Policy: policy})
 //
-// The package only decides. The server reads the credentials of a process from the kernel.
+// The package only decides. The server reads the credentials of a process from the kernel. A gateway has no such
+// credentials of its clients: it selects the rules by token or certificate and passes rules for everyone.
 package access
 
 import (
