@@ -103,6 +103,7 @@ class Connection:
         session = Session(self.path, on_end=ended, uid=self._uid)
         self._current = session
         self._box[:] = [session]
+        session.run()  # its end finds it as the current one
         if again:
             session.later(lambda: reconnect.resume(me, session))
         return session

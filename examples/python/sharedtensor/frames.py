@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import array
+import errno
 import os
+import resource
 import select
 import socket
 import struct
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import starmap
 
 from . import forks
-from .errors import ClosedError, ConnectionLostError, ProtocolError, ResourceExhaustedError
+from .errors import ClosedError, ConnectionLostError, Error, ProtocolError, ResourceExhaustedError
 from .op import Kind
 
 HEADER = struct.Struct(">IHHQ")
@@ -28,35 +31,67 @@ STALL_TIMEOUT = 30.0
 
 _ROOM = socket.CMSG_SPACE(MAX_FRAME_FILES * 4)
 _CRED = struct.Struct("iII")
+_KINDS = frozenset(int(kind) for kind in Kind)
+_FILES = int(Kind.FILES)
+_BUFFER = 64 << 10
+_GROWTH = 256 << 10
+"""Bytes of a large body that are allocated before any has arrived."""
+_SEND_FLAGS = (socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT,)
+_RECEIVE_FLAGS = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+_Read = tuple[int, list[tuple[int, int, bytes]], int, object]
 
 
-@dataclass
 class Frame:
     """A frame as it came. Its descriptors are the receiver's, who closes them."""
 
-    kind: int
-    id: int
-    body: bytes
-    files: list[int] = field(default_factory=list)
+    __slots__ = ("body", "files", "id", "kind")
+
+    def __init__(self, kind: int, id: int, body: bytes, files: list[int] | None = None) -> None:
+        self.kind = kind
+        self.id = id
+        self.body = body
+        self.files: list[int] = [] if files is None else files
 
     def close(self) -> None:
         """Closes the descriptors that were not taken. Safe to call twice."""
-        files, self.files = self.files, []
-        close_all(files)
+        if self.files:
+            files, self.files = self.files, []
+            close_all(files)
 
     def __del__(self) -> None:
-        self.close()  # the last resort for frames that are dropped on the way; takes no lock
+        if self.files:
+            self.close()  # the last resort for frames that are dropped on the way; takes no lock
+
+    def __repr__(self) -> str:
+        return f"Frame(kind={self.kind}, id={self.id}, body={self.body!r}, files={self.files})"
 
 
-def close_all(files: Sequence[int]) -> None:
+def close_all(files: Iterable[int]) -> None:
     """Closes descriptors. -1 stands for a descriptor that was taken."""
     for fd in files:
         if fd >= 0:
             os.close(fd)
 
 
+def descriptors_exhausted(what: str) -> ResourceExhaustedError:
+    """Returns the error of a process that can open no more descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = f"{soft} (RLIMIT_NOFILE, at most {hard})"
+    return ResourceExhaustedError(
+        f"{what}: this process has reached its limit of {limit} open descriptors; raise it with `ulimit -n`",
+        type="descriptors",
+    )
+
+
 class Connection:
-    """A connected socket that sends and receives frames. Any thread may send; one thread receives."""
+    """A connected socket that sends and receives frames. Any thread may send. One thread at a time receives.
+
+    An exception may arrive in any line, because Python runs handlers of signals between any two. A message of which only
+    a part was sent, or a read of which only a part was recorded, then ends the connection: see `broken`. Results of
+    system calls are therefore added to lists by C code (`extend` over `map`), which no handler interrupts.
+
+    :ivar broken: why nothing more can be sent or received, or None.
+    """
 
     _send_lock: threading.Lock
 
@@ -65,8 +100,20 @@ class Connection:
         self._sock = sock
         # The peer would take a forked child for the parent, also when that has ended.
         forks.track(self, _send_lock=threading.Lock, forked=Connection.close)
-        self._broken: Exception | None = None
+        self.broken: BaseException | None = None
         sock.setblocking(True)
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._buffer = memoryview(bytearray(_BUFFER))
+        self._low = self._high = 0  # the unread bytes of the buffer
+        self._offset = 0  # of the first byte of the buffer in the stream
+        self._reads: list[_Read] = []  # results of reads that are not recorded yet
+        self._batches: deque[tuple[int, int, list[int]]] = deque()  # ranges of the stream that came with descriptors
+        self._large: tuple[int, int, list[int], int] | None = None  # a frame whose body is read into _body
+        self._body = bytearray()
+        self._filled = 0
+        self._gathered: list[int] = []  # descriptors of files frames
+        self._expected: int | None = None  # id of the frame that follows them
 
     def peer(self) -> tuple[int, int, int]:
         """Returns pid, uid and gid of the process at the other end, as the kernel knows them."""
@@ -75,9 +122,15 @@ class Connection:
 
     # ---- sending
 
-    def send(self, kind: Kind, id: int, body: bytes, files: Sequence[int] = ()) -> None:
+    def send(
+        self, kind: int, id: int, body: bytes, files: Sequence[int] = (), *, sent: list[int] | None = None
+    ) -> None:
         """Sends one message with its descriptors, which stay the caller's. Raises ConnectionLostError when the peer is
-        gone, and ResourceExhaustedError for a message over the limits, of which nothing is sent."""
+        gone, and ResourceExhaustedError for a message over the limits, of which nothing is sent.
+
+        :param sent: receives the number of bytes that each system call has sent. After an exception it is empty or zero
+            if nothing was sent. If a part was sent, the connection is broken. Otherwise all was sent.
+        """
         if len(body) > MAX_BODY:
             raise ResourceExhaustedError(
                 f"a message of {len(body)} bytes, at most {MAX_BODY} are possible", type="too large"
@@ -86,45 +139,53 @@ class Connection:
             raise ResourceExhaustedError(
                 f"a message with {len(files)} descriptors, at most {MAX_MESSAGE_FILES} are possible"
             )
+        if sent is None:
+            sent = []
+        parts: list[tuple[bytes, Sequence[int]]] = []
+        while len(files) > MAX_FRAME_FILES:
+            parts.append((HEADER.pack(0, Kind.FILES, MAX_FRAME_FILES, id), files[:MAX_FRAME_FILES]))
+            files = files[MAX_FRAME_FILES:]
+        parts.append((HEADER.pack(len(body), kind, len(files), id) + body, files))
+        total = sum(len(data) for data, _ in parts) if len(parts) > 1 else len(parts[0][0])
         with self._send_lock:
-            while len(files) > MAX_FRAME_FILES:
-                ahead, files = files[:MAX_FRAME_FILES], files[MAX_FRAME_FILES:]
-                self._send_one(HEADER.pack(0, Kind.FILES, len(ahead), id), ahead)
-            self._send_one(HEADER.pack(len(body), kind, len(files), id) + body, files)
+            if self.broken is not None:
+                raise ConnectionLostError(f"the connection is broken: {self.broken}")
+            begun = [0]
+            try:
+                for data, rights in parts:
+                    self._send_part(data, rights, sent, begun)
+            except BaseException as err:
+                known = len(sent) == begun[0]
+                if not known or 0 < sum(sent) < total:
+                    self.broken = err
+                    self.shutdown()
+                if isinstance(err, (OSError, ProtocolError)):
+                    self.broken = self.broken or err
+                    self.shutdown()
+                    raise ConnectionLostError(f"the connection to the server is lost: {err}") from err
+                raise
 
-    def _send_one(self, data: bytes, files: Sequence[int]) -> None:
-        if self._broken is not None:
-            raise ConnectionLostError(f"the connection is broken: {self._broken}")
-        rest = memoryview(data)
+    def _send_part(self, data: bytes, files: Sequence[int], sent: list[int], begun: list[int]) -> None:
+        """Sends one frame. Before each system call `begun` is counted up, after it `sent` has its result."""
+        rest: bytes | memoryview = data
         until = 0.0
-        try:
-            while rest:
-                try:
-                    n = self._send_some(rest, files)
-                except BlockingIOError:
-                    until = until or time.monotonic() + SEND_TIMEOUT
-                    self._wait(select.POLLOUT, until, "the peer does not read")
-                    continue
-                rest, files, until = rest[n:], (), 0.0
-        except (OSError, ProtocolError) as err:
-            # Half a frame may be out: nothing can follow it.
-            self._broken = err
-            self.shutdown()
-            raise ConnectionLostError(f"the connection to the server is lost: {err}") from err
-
-    def _send_some(self, data: memoryview, files: Sequence[int]) -> int:
-        flags = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
-        if not files:
-            return self._sock.send(data, flags)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
-        return self._sock.sendmsg([data], rights, flags)
-
-    def _wait(self, event: int, until: float, what: str) -> None:
-        poll = select.poll()
-        poll.register(self._sock, event)
-        left = until - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
-            raise ProtocolError(what)
+        while True:
+            begun[0] += 1
+            try:
+                if files:
+                    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
+                    sent.extend(starmap(self._sock.sendmsg, (([rest], rights, *_SEND_FLAGS),)))
+                else:
+                    sent.extend(map(self._sock.send, (rest,), _SEND_FLAGS))
+            except BlockingIOError:
+                sent.append(0)
+                until = until or time.monotonic() + SEND_TIMEOUT
+                _wait(self._sock, select.POLLOUT, until, "the peer does not read")
+                continue
+            n = sent[-1]
+            if n == len(rest):
+                return
+            rest, files, until = memoryview(rest)[n:], (), 0.0
 
     # ---- receiving
 
@@ -134,100 +195,174 @@ class Connection:
         Raises ProtocolError for what breaks the protocol and ConnectionLostError where the connection ends within a
         frame.
         """
-        gathered: list[int] = []
-        expected: int | None = None
-        try:
-            while True:
-                frame = self._receive_one(deadline)
-                if frame is None:
-                    if gathered:
-                        raise ProtocolError("the connection ended behind a files frame")
+        while True:
+            frame = self.next_frame()
+            if frame is not None:
+                return frame
+            if self.partial:
+                left, what = STALL_TIMEOUT, "a frame that has begun does not go on"
+            else:
+                left = -1.0 if deadline is None else max(deadline - time.monotonic(), 0)
+                what = "the peer says nothing"
+            if not self._poll.poll(left * 1000 if left >= 0 else None):
+                raise ProtocolError(what)
+            try:
+                if not self.read():
                     return None
-                gathered.extend(frame.files)
-                frame.files = []
-                if expected is not None and frame.id != expected:
-                    raise ProtocolError("another frame follows a files frame")
-                if len(gathered) > MAX_MESSAGE_FILES:
-                    raise ProtocolError(f"a message with more than {MAX_MESSAGE_FILES} descriptors")
-                if frame.kind != Kind.FILES:
-                    frame.files = gathered
-                    return frame
-                expected = frame.id
-        except BaseException:
-            close_all(gathered)
-            raise
+            except BlockingIOError:
+                pass
 
-    def _receive_one(self, deadline: float | None) -> Frame | None:
-        header = bytearray(HEADER.size)
-        files: list[int] = []
+    @property
+    def partial(self) -> bool:
+        """Whether a message has begun to arrive and is not complete. After `next_frame` has returned None."""
+        return self._low != self._high or self._large is not None or self._expected is not None
+
+    def wait(self, seconds: float | None) -> bool:
+        """Waits until `read` would return. Returns False after `seconds`. For the thread that receives."""
+        return bool(self._poll.poll(None if seconds is None else max(seconds, 0) * 1000))
+
+    def read(self) -> bool:
+        """Takes what has arrived, in one system call. Returns False at an ordinary end of the connection. Raises
+        BlockingIOError if nothing has arrived."""
+        large = self._large is not None
+        if large:
+            if self._filled == len(self._body):  # grows with what has arrived: announcing much costs the peer as much
+                self._body.extend(bytes(min(self._large_size(), 4 * len(self._body)) - len(self._body)))
+            into = memoryview(self._body)[self._filled :]
+        else:
+            if self._low == self._high:
+                self._offset += self._high
+                self._low = self._high = 0
+            elif _BUFFER - self._high < _BUFFER // 2:
+                rest = bytes(self._buffer[self._low : self._high])
+                self._buffer[: len(rest)] = rest
+                self._offset += self._low
+                self._low, self._high = 0, len(rest)
+            into = self._buffer[self._high :]
+        reads = self._reads
         try:
-            if not self._read(memoryview(header), files, deadline, first=True):
-                return None
-            length, kind, announced, id = HEADER.unpack(header)
-            if length > MAX_BODY:
-                raise ProtocolError(f"a frame of {length} bytes")
-            if kind not in Kind.__members__.values() or (kind == Kind.FILES) != (length == 0):
-                raise ProtocolError(f"a frame of kind {kind} with {length} bytes")
-            if announced != len(files) or (kind == Kind.FILES and not files):
-                raise ProtocolError(f"a frame announces {announced} descriptors and comes with {len(files)}")
-            return Frame(kind, id, self._read_body(length), files)
-        except BaseException:
-            close_all(files)
+            reads.extend(starmap(self._sock.recvmsg_into, (([into], _ROOM, _RECEIVE_FLAGS),)))
+        except BlockingIOError:
             raise
-
-    def _read_body(self, length: int) -> bytes:
-        # The memory grows with what has come: announcing much costs a peer as much as sending it.
-        body = bytearray(min(length, 1 << 18))
-        at = 0
-        surplus: list[int] = []
-        while at < length:
-            if at == len(body):
-                body.extend(bytes(min(length, 4 * len(body)) - len(body)))
-            self._read(memoryview(body)[at:], surplus, None, first=False)
-            if surplus:
-                close_all(surplus)
-                raise ProtocolError("descriptors come within a frame")
-            at = len(body)
-        return bytes(body)
-
-    def _read(self, into: memoryview, files: list[int], deadline: float | None, *, first: bool) -> bool:
-        """Fills `into`, adds the descriptors that come with its first byte to `files`. Returns False at the end
-        before the first byte."""
-        at = 0
-        while at < len(into):
-            if at or not first:
-                self._readable(STALL_TIMEOUT, "a frame that has begun does not go on")
-            elif deadline is not None:
-                self._readable(max(deadline - time.monotonic(), 0), "the peer says nothing")
-            n, ancillary, flags, _ = self._recv(into[at:])
-            came = _descriptors(ancillary)
-            files.extend(came)
-            if flags & socket.MSG_CTRUNC:
-                raise ProtocolError("the kernel could not pass all descriptors")
-            if n == 0:
-                if at or not first:
-                    raise ConnectionLostError("the connection ended within a frame")
-                return False
-            if came and at:
-                raise ProtocolError("descriptors come behind the first byte of a frame")
-            at += n
-        return True
-
-    def _recv(self, into: memoryview) -> tuple[int, list[tuple[int, int, bytes]], int, object]:
-        try:
-            return self._sock.recvmsg_into([into], _ROOM, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError as err:
             raise ConnectionLostError(f"the connection to the server is lost: {err}") from err
         except OSError as err:
             raise ClosedError(f"the connection is closed: {err}") from err
+        n, ancillary, flags, _ = reads[-1]
+        if not ancillary and not flags & socket.MSG_CTRUNC:
+            if not n:
+                reads.clear()
+                if self.partial:
+                    raise ConnectionLostError("the connection ended within a frame")
+                return False
+            if large:
+                self._filled += n
+            else:
+                self._high += n
+            reads.clear()
+            return True
+        self._record(n, _descriptors(ancillary), flags)
+        return True
 
-    def _readable(self, seconds: float, what: str) -> None:
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
-        if not poll.poll(seconds * 1000):
-            raise ProtocolError(what)
+    def _record(self, n: int, files: list[int], flags: int) -> None:
+        """Records a read that came with descriptors."""
+        if flags & socket.MSG_CTRUNC:
+            raise _truncated()
+        if self._large is not None:
+            raise ProtocolError("descriptors come within a frame")
+        if len(self._batches) == 2:
+            raise ProtocolError("descriptors come that no frame announces")
+        begin = self._offset + self._high
+        self._batches.append((begin, begin + n, files))
+        self._high += n
+        self._reads.clear()
+
+    def _large_size(self) -> int:
+        assert self._large is not None
+        return self._large[3]
+
+    def next_frame(self) -> Frame | None:
+        """Returns the next message that has arrived whole, or None. Raises ProtocolError for what breaks the
+        protocol."""
+        while True:
+            frame = self._next_part()
+            if frame is None:
+                return None
+            if self._expected is not None and frame.id != self._expected:
+                raise ProtocolError("another frame follows a files frame")
+            if frame.kind != _FILES:
+                if self._expected is not None:
+                    self._gathered.extend(frame.files)
+                    frame.files, self._gathered = self._gathered, []
+                    self._expected = None
+                    if len(frame.files) > MAX_MESSAGE_FILES:
+                        raise ProtocolError(f"a message with more than {MAX_MESSAGE_FILES} descriptors")
+                return frame
+            self._gathered.extend(frame.files)
+            frame.files = []
+            self._expected = frame.id
+            if len(self._gathered) > MAX_MESSAGE_FILES:
+                raise ProtocolError(f"a message with more than {MAX_MESSAGE_FILES} descriptors")
+
+    def _next_part(self) -> Frame | None:
+        """Returns the next frame, also a files frame."""
+        if self._large is not None:
+            kind, id, files, length = self._large
+            if self._filled < length:
+                return None
+            self._large = None
+            body, self._body = bytes(self._body), bytearray()
+            return Frame(kind, id, body, files)
+        low = self._low
+        have = self._high - low
+        if have < 16:
+            return None
+        length, kind, announced, id = HEADER.unpack_from(self._buffer, low)
+        if length > MAX_BODY:
+            raise ProtocolError(f"a frame of {length} bytes")
+        if kind not in _KINDS or (kind == _FILES) != (length == 0):
+            raise ProtocolError(f"a frame of kind {kind} with {length} bytes")
+        if kind == _FILES and not announced:
+            raise ProtocolError("a files frame without descriptors")
+        at, end = low + 16, low + 16 + length
+        if have - 16 < length and length <= _BUFFER // 2 - 16:
+            return None
+        files: list[int] = []
+        if announced or self._batches:
+            files = self._claim(self._offset + low, self._offset + min(end, self._high), announced)
+        if have - 16 >= length:
+            frame = Frame(kind, id, bytes(self._buffer[at:end]), files)
+            self._low = end
+            return frame
+        self._body = bytearray(min(length, _GROWTH))
+        self._filled = have - 16
+        self._body[: self._filled] = self._buffer[at : self._high]
+        self._low = self._high
+        self._large = kind, id, files, length
+        return None
+
+    def _claim(self, begin: int, end: int, announced: int) -> list[int]:
+        """Returns the descriptors of the frame that begins at an offset of the stream."""
+        files: list[int] = []
+        if announced:
+            if not self._batches:
+                raise ProtocolError(f"a frame announces {announced} descriptors and comes with 0")
+            low, high, came = self._batches[0]
+            if not low <= begin < high or len(came) != announced:
+                raise ProtocolError(f"a frame announces {announced} descriptors and comes with {len(came)}")
+            self._batches.popleft()
+            files = came
+        if self._batches and self._batches[0][1] <= end:
+            close_all(files)
+            raise ProtocolError("descriptors come that no frame announces")
+        return files
 
     # ---- the end
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the connection: nothing more is sent or received. Threads that wait for it return."""
+        self.broken = self.broken or error
+        self.shutdown()
 
     def shutdown(self) -> None:
         """Ends the connection in both directions, so that a blocked receive returns. The descriptor stays until
@@ -238,14 +373,42 @@ class Connection:
             pass
 
     def close(self) -> None:
-        """Closes the socket. Safe to call twice. Waits for a send in progress, since the kernel may give the number of
-        the descriptor to another file at once."""
+        """Closes the socket, and descriptors that arrived for no frame. Safe to call twice. Waits for a send in
+        progress, since the kernel may give the number of the descriptor to another file at once."""
         with self._send_lock:
             self._sock.close()
+        reads, self._reads = self._reads, []
+        for _, ancillary, _, _ in reads:
+            close_all(_descriptors(ancillary))
+        while self._batches:
+            close_all(self._batches.popleft()[2])
+        large, self._large = self._large, None
+        if large is not None:
+            close_all(large[2])
+        gathered, self._gathered = self._gathered, []
+        close_all(gathered)
 
     def fileno(self) -> int:
         """Returns the descriptor, -1 once closed."""
         return self._sock.fileno()
+
+
+def _wait(sock: socket.socket, event: int, until: float, what: str) -> None:
+    poll = select.poll()
+    poll.register(sock, event)
+    left = until - time.monotonic()
+    if left <= 0 or not poll.poll(left * 1000):
+        raise ProtocolError(what)
+
+
+def _truncated() -> Error:
+    """Returns the error of a read for which the kernel could not pass all descriptors."""
+    try:
+        os.close(os.dup(2))
+    except OSError as err:
+        if err.errno in (errno.EMFILE, errno.ENFILE):
+            return descriptors_exhausted("descriptors that the server has sent are lost")
+    return ProtocolError("the kernel could not pass all descriptors")
 
 
 def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
+import select
 import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,9 +26,10 @@ from .errors import (
     LeavingError,
     PermissionDeniedError,
     ProtocolError,
+    ResourceExhaustedError,
     UnavailableError,
 )
-from .frames import Connection, Frame
+from .frames import STALL_TIMEOUT, Connection, Frame, descriptors_exhausted
 from .message import Message
 from .op import Kind, Op
 from .wire_errors import exception_of
@@ -36,6 +40,14 @@ GRACE = 1.0
 """Seconds beyond a request's timeout in which the server may still answer that it ran out."""
 
 
+_REQUEST, _RESPONSE, _ERROR, _EVENT, _GOODBYE = map(
+    int, (Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.EVENT, Kind.GOODBYE)
+)
+_FINAL = (ConnectionLostError, ClosedError, ResourceExhaustedError)
+"""Errors that end a session as they are."""
+_NO_WAIT = (False,)
+_TICK = 0.002
+"""Seconds that the receive thread leaves the socket to another thread that reads it."""
 _FORKED = "this client was made before the fork: connect again in this process"
 
 
@@ -44,36 +56,64 @@ def label() -> str:
     return ("python " + Path(sys.argv[0] or "-").name)[:64] if sys.argv else "python"
 
 
-class Pending:
-    """A request that was sent, and its outcome. One thread waits for it, or the receive thread calls callbacks."""
+class Waiter:
+    """Something that one thread waits for. Any thread may wake it.
 
-    __slots__ = ("_callbacks", "_discard", "_done", "_frame", "_gate", "_lock", "error", "id")
+    :ivar done: whether it has happened.
+    """
+
+    __slots__ = ("_gate", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def wake(self) -> None:
+        """Has the thread that waits look again, or the next one that waits."""
+        try:
+            self._gate.release()
+        except RuntimeError:
+            pass  # it was woken before
+
+    def set(self) -> None:
+        """Marks it as done. Safe to call twice."""
+        self.done = True
+        self.wake()
+
+    def pause(self, seconds: float | None) -> bool:
+        """Waits until it is woken. Returns False after `seconds`."""
+        return self._gate.acquire(timeout=-1 if seconds is None else max(seconds, 0))
+
+
+class Pending(Waiter):
+    """A request that was sent, and its outcome. One thread waits for it, or the thread that reads calls callbacks."""
+
+    __slots__ = ("_callbacks", "_discard", "_frame", "_lock", "error", "id")
 
     def __init__(self, id: int, discard: Callable[[Frame], None] | None = None) -> None:
         """`discard` receives an answer that has no taker, to release what it brings. The frame is closed afterwards."""
+        super().__init__()
         self.id = id
         self._discard = discard
         self._frame: Frame | None = None
         self.error: BaseException | None = None
-        self._done = False
-        self._gate = threading.Lock()
-        self._gate.acquire()
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[Pending], None]] = []
 
     def finish(self, frame: Frame | None, error: BaseException | None) -> None:
-        """Sets the outcome if there is none yet. Takes the frame, and discards it if it comes second."""
+        """Sets the outcome if there is none yet. Takes the frame, and discards it if it comes second. After an
+        interruption it may be called again: callbacks may then be called twice."""
         with self._lock:  # one hold for check and change: answers, deadlines and ^C arrive in different threads
-            late = self._done
+            late = self.done
             if not late:
-                self._frame, self.error, self._done = frame, error, True
-            callbacks, self._callbacks = self._callbacks, []
-        if late:
-            self._drop(frame)
-            return
-        self._gate.release()
-        for callback in callbacks:
+                self._frame, self.error, self.done = frame, error, True
+        self.wake()
+        for callback in [*self._callbacks]:
             callback(self)
+        self._callbacks.clear()
+        if late and frame is not None and frame is not self._frame:
+            self._drop(frame)
 
     def renew(self) -> None:
         """Makes the lock anew, in a forked child."""
@@ -98,18 +138,20 @@ class Pending:
             frame.close()
 
     def when_done(self, callback: Callable[[Pending], None]) -> None:
-        """Calls `callback` when there is an outcome, at once if there is one already."""
+        """Calls `callback` when there is an outcome, at once if there is one already. After an interruption it may be
+        called twice."""
         with self._lock:
-            if not self._done:
+            if not self.done:
                 self._callbacks.append(callback)
                 return
         callback(self)
 
     def wait(self, seconds: float | None) -> bool:
-        """Waits for the outcome. Returns whether there is one."""
-        if not self._gate.acquire(timeout=-1 if seconds is None else max(seconds, 0)):
-            return False
-        self._gate.release()
+        """Waits for the outcome, without reading the socket. Returns whether there is one."""
+        until = None if seconds is None else time.monotonic() + seconds
+        while not self.done:
+            if not self.pause(None if until is None else until - time.monotonic()):
+                return self.done
         return True
 
     def result(self) -> Frame:
@@ -130,6 +172,7 @@ class Session:
     """
 
     _lock: threading.Lock
+    _token: threading.Lock  # held by the thread that reads the socket
 
     def __init__(
         self, path: str, *, on_end: Callable[[Session], None], timeout: float = HELLO_TIMEOUT, uid: int | None = None
@@ -152,7 +195,15 @@ class Session:
             self._conn.close()
             raise
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        forks.track(self, _lock=threading.Lock, forked=Session._forked)
+        self._followers: deque[Waiter] = deque()  # threads that wait while another one reads
+        self._failure: Error | None = None  # why the connection has ended, for the receive thread
+        self._received = 0  # reads of the socket
+        self._over = False
+        self._loops = 0  # event loops that read the socket
+        forks.track(self, _lock=threading.Lock, _token=threading.Lock, forked=Session._forked)
+
+    def run(self) -> None:
+        """Starts to receive. Called once, by the one who made the session, when it is ready for its end."""
         threading.Thread(target=self._receive, name="sharedtensor receive", daemon=True).start()
         threading.Thread(target=self._work, name="sharedtensor work", daemon=True).start()
 
@@ -215,12 +266,17 @@ class Session:
             self._pending[pending.id] = pending
             if events is not None:
                 self._listeners[pending.id] = events
+        sent: list[int] = []
         try:
-            self._conn.send(Kind.REQUEST, pending.id, data, files)
+            self._conn.send(_REQUEST, pending.id, data, files, sent=sent)
         except BaseException:
-            with self._lock:
-                self._pending.pop(pending.id, None)
-                self._listeners.pop(pending.id, None)
+            if self._conn.broken is None and any(sent):
+                self.cancel(pending, CanceledError("the caller was interrupted"))  # it was sent as a whole
+            else:
+                with self._lock:
+                    self._pending.pop(pending.id, None)
+                    self._listeners.pop(pending.id, None)
+                self._check_connection()
             raise
         return pending
 
@@ -235,7 +291,7 @@ class Session:
         """Waits for the answer of a request that `start` sent. An exception in this thread meanwhile, such as ^C,
         cancels it."""
         try:
-            if not pending.wait(None if timeout is None else timeout + GRACE):
+            if not self.drive(pending, None if timeout is None else timeout + GRACE):
                 self.cancel(pending, DeadlineExceededError(f"no answer within {timeout:g} s"))
         except BaseException:
             self.cancel(pending, CanceledError("the caller stopped waiting"))
@@ -253,6 +309,22 @@ class Session:
             self._conn.send(Kind.CANCEL, pending.id, messages.Cancel(reason=str(error)[:200]).encode())
         except Error:
             pass  # best effort: a lost connection ends the request as well
+        finally:
+            self._check_connection()
+
+    def _check_connection(self) -> None:
+        """Ends the session if the connection is broken, because a message was sent in part."""
+        broken = self._conn.broken
+        if broken is not None and self.closed is None:
+            self.fail(ConnectionLostError(f"the connection is broken: a message was sent in part ({broken!r})"))
+
+    def fail(self, error: Error) -> None:
+        """Ends the session with an error. New requests are refused at once. The receive thread does the rest."""
+        if self.closed is None:
+            self.closed = error
+        if self._failure is None:
+            self._failure = error
+        self._conn.fail(error)
 
     def forget(self, id: int) -> None:
         """Stops the delivery of a request's events. An answer that is still owed is discarded when it comes."""
@@ -282,69 +354,204 @@ class Session:
 
     # ---- receiving
 
-    def _receive(self) -> None:
-        error: Error | None = None
+    # One thread at a time reads the socket, the one that has the token. A thread that waits for an answer takes the
+    # token if it is free, reads for all, and passes the token on when its own answer has come. This saves handing each
+    # answer from a receive thread to its caller. The receive thread reads what arrives while no thread waits.
+
+    def drive(self, waiter: Waiter, seconds: float | None) -> bool:
+        """Waits until `waiter` is done, and reads the socket meanwhile if no other thread does. Returns False after
+        `seconds`, and once the session has ended."""
+        until = None if seconds is None else time.monotonic() + seconds
+        while not waiter.done:
+            took: list[bool] = []  # filled by C code: a handler of a signal cannot come between
+            try:
+                if self._failure is None:
+                    took.extend(map(self._token.acquire, _NO_WAIT))
+                    if took[0] and not waiter.done:
+                        self._lead(waiter, until)
+            finally:
+                if any(took):
+                    self._token.release()
+                    self._promote()
+            left = None if until is None else until - time.monotonic()
+            if waiter.done or (left is not None and left <= 0):
+                break
+            if any(took):
+                if self._failure is None:
+                    continue
+            self._follow(waiter, left)
+            if self._over:
+                break
+        return waiter.done
+
+    def _follow(self, waiter: Waiter, seconds: float | None) -> None:
+        """Waits until the thread that reads has woken this one: what it waits for has come, or it is to read."""
+        self._followers.append(waiter)
+        interrupted = True
         try:
-            while error is None:
-                error = self._receive_one()
-        except (ConnectionLostError, ClosedError) as err:
-            error = err
+            if (self._token.locked() or self._failure is not None) and not self._over:
+                waiter.pause(seconds)
+            interrupted = False
+        finally:
+            try:
+                self._followers.remove(waiter)
+                promoted = False
+            except ValueError:
+                promoted = True
+            if promoted and (interrupted or waiter.done):
+                self._promote()  # this thread does not read
+
+    def _promote(self) -> None:
+        """Wakes a thread that waits, to read the socket."""
+        while self._followers:
+            try:
+                waiter = self._followers.popleft()
+            except IndexError:
+                return
+            waiter.wake()
+            if not waiter.done:
+                return
+
+    def _lead(self, waiter: Waiter, until: float | None) -> None:
+        """Reads the socket until `waiter` is done. The caller has the token."""
+        conn = self._conn
+        midway = True
+        try:
+            while True:
+                self._read_frames()
+                if waiter.done or self._failure is not None:
+                    midway = False
+                    return
+                try:
+                    if not conn.read():
+                        raise ConnectionLostError("the server has ended the connection")
+                    self._received += 1
+                    continue
+                except BlockingIOError:
+                    pass
+                midway = False
+                if not self._await(until):
+                    return
+                midway = True
         except Error as err:
-            error = ConnectionLostError(f"the connection is given up: {err}")
+            self.fail(err if isinstance(err, _FINAL) else ConnectionLostError(f"the connection is given up: {err}"))
         except BaseException as err:
-            error = ConnectionLostError(f"the connection is given up: {err!r}")
-        self._end(error)
+            if midway:  # what was read may not be recorded, or not be delivered
+                self.fail(ConnectionLostError(f"the connection is given up: the thread that reads got {err!r}"))
+            raise
 
-    def _receive_one(self) -> Error | None:
-        """Receives and delivers one frame. Returns the error that ends the session, or None. A separate method, so
-        that the thread refers to no frame and no listener while it waits for the next one."""
-        frame = self._conn.receive()
-        if frame is None:
-            return ConnectionLostError("the server has ended the connection")
-        if frame.kind != Kind.GOODBYE:
-            self._deliver(frame)
-            return self._answered()
-        bye = messages.Goodbye.decode(frame.body)
-        with self._lock:  # new requests are refused; answers that are owed still come
-            self.closed = self.closed or LeavingError(f"the server says goodbye: {bye.reason or 'no reason given'}")
-        return self._answered()
+    def _await(self, until: float | None) -> bool:
+        """Waits until there is something to read. Returns False at `until`."""
+        return self._conn.wait(None if until is None else until - time.monotonic())
 
-    def _answered(self) -> Error | None:
-        """Returns the error that ends the session after a goodbye when no answers are owed any more, or None."""
+    def _read_frames(self) -> None:
+        """Delivers the messages that have arrived whole."""
+        while self._failure is None:
+            frame = self._conn.next_frame()
+            if frame is None:
+                return
+            if frame.kind != _GOODBYE:
+                self._deliver(frame)
+            else:
+                bye = messages.Goodbye.decode(frame.body)
+                reason = bye.reason or "no reason given"
+                with self._lock:  # new requests are refused; answers that are owed still come
+                    self.closed = self.closed or LeavingError(f"the server says goodbye: {reason}")
+            if self.closed is not None:
+                self._end_if_answered()
+
+    def _end_if_answered(self) -> None:
+        """Ends the session after a goodbye when no answers are owed any more."""
         with self._lock:
-            return self.closed if isinstance(self.closed, LeavingError) and not self._pending else None
+            owed = bool(self._pending)
+        if not owed and isinstance(self.closed, LeavingError):
+            self.fail(self.closed)
+
+    def _receive(self) -> None:
+        """Reads what arrives while no other thread reads, and ends the session. It runs in a separate thread."""
+        poll = select.poll()
+        poll.register(self._conn.fileno(), select.POLLIN)
+        seen = -1
+        stalled: float | None = None  # since when a message does not go on
+        while self._failure is None:
+            ready = poll.poll(None if stalled is None else STALL_TIMEOUT * 1000)
+            if self._failure is not None:
+                break
+            if ready and self._loops and seen != self._received:
+                seen = self._received  # an event loop reads; if it makes no progress this thread does
+                time.sleep(_TICK)
+            elif self._token.acquire(False):
+                try:
+                    before = self._received
+                    self._read_once()
+                    if not self._conn.partial:
+                        stalled = None
+                    elif stalled is None or before != self._received:
+                        stalled = time.monotonic()
+                    elif time.monotonic() - stalled > STALL_TIMEOUT:
+                        self.fail(ConnectionLostError("the connection is given up: a frame that has begun does not go on"))
+                finally:
+                    self._token.release()
+                    self._promote()
+            else:
+                stalled = stalled or time.monotonic()
+                time.sleep(_TICK)  # another thread reads
+        with self._token:  # no thread reads any more
+            self._end(self._failure or ClosedError("the session has ended"))
+
+    def _read_once(self) -> None:
+        """Reads and delivers what has arrived. The caller has the token. A separate method, so that the thread refers
+        to no frame and no listener while it waits for the next one."""
+        try:
+            self._read_frames()
+            if self._failure is not None:
+                return
+            if not self._conn.read():
+                raise ConnectionLostError("the server has ended the connection")
+            self._received += 1
+            self._read_frames()
+        except BlockingIOError:
+            pass
+        except Error as err:
+            self.fail(err if isinstance(err, _FINAL) else ConnectionLostError(f"the connection is given up: {err}"))
+        except BaseException as err:
+            self.fail(ConnectionLostError(f"the connection is given up: {err!r}"))
 
     def _deliver(self, frame: Frame) -> None:
-        if frame.kind == Kind.EVENT:
+        kind, id = frame.kind, frame.id
+        if kind == _RESPONSE or (kind == _ERROR and id):
+            pending = self._pending.get(id)
+            if pending is None:
+                frame.close()
+                raise ProtocolError(f"an answer to the request {id}, which was not sent")
+            if kind == _RESPONSE:
+                pending.finish(frame, None)
+            else:
+                pending.finish(None, exception_of(messages.ErrorMessage.decode(frame.body)))
+            # After the outcome: a request that is not finished because of an interruption ends with the session.
             with self._lock:
-                listener = self._listeners.get(frame.id)
+                self._pending.pop(id, None)
+                if kind == _ERROR:
+                    self._listeners.pop(id, None)
+        elif kind == _EVENT:
+            listener = self._listeners.get(id)
             if listener is None:
                 frame.close()
             else:
                 listener(frame)
-            return
-        if frame.kind not in (Kind.RESPONSE, Kind.ERROR):
-            frame.close()
-            raise ProtocolError(f"a server sends no frame of kind {frame.kind}")
-        if frame.kind == Kind.ERROR and frame.id == 0:
+        elif kind == _ERROR:
             raise exception_of(messages.ErrorMessage.decode(frame.body))
-        with self._lock:
-            pending = self._pending.pop(frame.id, None)
-            if frame.kind == Kind.ERROR:
-                self._listeners.pop(frame.id, None)
-        if pending is None:
-            frame.close()
-            raise ProtocolError(f"an answer to the request {frame.id}, which was not sent")
-        if frame.kind == Kind.ERROR:
-            pending.finish(None, exception_of(messages.ErrorMessage.decode(frame.body)))
         else:
-            pending.finish(frame, None)
+            frame.close()
+            raise ProtocolError(f"a server sends no frame of kind {kind}")
 
     def _end(self, error: Error) -> None:
+        """Ends all that waits. The receive thread calls it once, with the token."""
         with self._lock:
             self.closed = self.closed or error
             pending, self._pending = list(self._pending.values()), {}
             self._listeners.clear()
+        self._over = True
         try:
             for each in pending:
                 each.finish(None, type(error)(str(error)))
@@ -353,6 +560,8 @@ class Session:
             self._on_end(self)
         finally:
             self._jobs.put(None)
+            while self._followers:
+                self._followers.popleft().wake()
 
     def _work(self) -> None:
         while self._work_one():
@@ -376,7 +585,8 @@ class Session:
 
     def _forked(self) -> None:
         """Ends the session, and the requests that wait, in a forked child."""
-        self.closed = ForkError(_FORKED)
+        self.closed = self._failure = ForkError(_FORKED)
+        self._over = True
         pending, self._pending = list(self._pending.values()), {}
         self._listeners.clear()
         for each in pending:
@@ -396,11 +606,17 @@ class Session:
             self._conn.send(Kind.GOODBYE, 0, messages.Goodbye().encode())
         except Error:
             pass
-        self._conn.shutdown()
+        finally:
+            self.fail(self.closed)
 
 
 def _dial(path: str, timeout: float) -> Connection:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    except OSError as err:
+        if err.errno in (errno.EMFILE, errno.ENFILE):
+            raise descriptors_exhausted(f"connecting to {path}") from err
+        raise ResourceExhaustedError(f"connecting to {path}: {err.strerror}") from err
     sock.settimeout(timeout)
     try:
         sock.connect(path)
