@@ -5,7 +5,7 @@
 ...     y = await c.call("transform", x=t, scale=2.0)
 ...     async for step in c.stream("spectral_norm", a=t, steps=10): ...
 
-Cancelling an ``await`` cancels the request at the server.
+Cancelling an ``await`` cancels the request at the server. The event loop reads the socket while coroutines wait.
 """
 
 from __future__ import annotations
@@ -13,78 +13,148 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
-from . import calls, catalog, client, frameworks, messages, objects, operations, tasks
+from . import calls, catalog, client, frameworks, importing, messages, objects, operations, tasks, values, workers
+from .again import Again
+from .aio_iterators import Follower, Task
 from .calls import NOTHING, Stream
-from .connection import Again
 from .endpoints import Endpoints
-from .errors import CanceledError, ClosedError, ConnectionLostError, DeadlineExceededError, Error, UnavailableError
-from .frames import Frame
+from .errors import (
+    CanceledError,
+    ClosedError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    Error,
+    LeavingError,
+    UnavailableError,
+)
 from .frameworks import Framework
 from .inspection import Inspection
+from .loops import Signal, answer, uncut
 from .manifest import TensorSpec
 from .models import Model
 from .op import Op
 from .operations import Operation
+from .options import checked
 from .serverinfo import ServerInfo
-from .session import GRACE, Pending, Session
+from .session import Pending, Session
+from .stats import ClientStats
 from .tasks import TaskInfo, TaskList, TaskWatch
-from .watching import Event, Follower, Watch
+from .tensors import NUMPY, TORCH, A, Choice, NumpyArray, Tensor, Value
+from .waiting import seconds
+from .watching import Event, Watch
+from .workers import Function
 from .writer import VersionWriter
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
-async def connect(path: str | os.PathLike[str] | None = None, **options: Any) -> Client:
+@overload
+async def connect(
+    path: str | os.PathLike[str] | None = ...,
+    *,
+    framework: TORCH | None = ...,
+    timeout: float | None = ...,
+    reconnect: float = ...,
+    wait: float = ...,
+    uid: int | None = ...,
+    keep: int = ...,
+) -> Client[Tensor]: ...
+@overload
+async def connect(
+    path: str | os.PathLike[str] | None = ...,
+    *,
+    framework: NUMPY,
+    timeout: float | None = ...,
+    reconnect: float = ...,
+    wait: float = ...,
+    uid: int | None = ...,
+    keep: int = ...,
+) -> Client[NumpyArray]: ...
+async def connect(path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
     """Connects to an owner, with the options of `sharedtensor.connect`."""
-    return Client(await asyncio.to_thread(lambda: client.connect(path, **options)))
+    return Client(await uncut(asyncio.to_thread(lambda: client.connect(path, **options)), client.Client.close))
 
 
-class Client:
+class Client(Generic[A]):
     """The same as `sharedtensor.Client`, to await. Made by `connect`, or over a client that is there: both may be used
     at once.
 
     :ivar sync: the blocking client underneath.
     """
 
-    def __init__(self, sync: client.Client) -> None:
+    def __init__(self, sync: client.Client[A]) -> None:
         self.sync = sync
 
-    async def _run(self, make: Callable[[Session], Operation[T]], timeout: float | None = None) -> T:
-        # What may block or copies memory (connecting, laying out tensors, a send to a server that does not read) has a
-        # thread; waiting has none.
-        def start() -> tuple[Session, Operation[T], Pending]:
-            session = self.sync._session()
-            operation = make(session)
-            return session, operation, self.sync._start(operation, session, limit)
-
-        limit = self.sync._timeout if timeout is None else timeout
+    async def _run(
+        self, make: Callable[[Session], Operation[T]], timeout: float | None = None, *, light: bool = True
+    ) -> T:
+        """Runs an operation that `make` makes for a session, another one for each session. Connecting has a thread, and
+        so has `make` unless it is `light`."""
+        limit = seconds(timeout, self.sync._timeout)
         again: Again | None = None
         while True:
-            session, operation, pending = await _uncut(asyncio.to_thread(start), self._drop)
-            again = again or Again(operation.repeatable)
+            session = self.sync._ready()
+            made: list[Operation[T]] = []
             try:
-                frame = await _answer(session, pending, limit)
-                break
+                if session is None:
+                    session = await uncut(asyncio.to_thread(self.sync._session), _forget)
+                return await self._once(make, session, limit if again is None else again.left(), light, made)
             except (ConnectionLostError, UnavailableError) as err:
-                if not self.sync._repeats(again, err, session):
+                if session is None:
                     raise
-            except Error as err:
-                operation.explain(err)
-                raise
-            finally:
-                operation.close()
-        result: T = operation.take(frame, session)
-        return result
+                again = again or Again(self.sync, bool(made) and made[0].repeatable, limit)
+                pause = again.after(err, session)
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
 
-    @staticmethod
-    def _drop(started: tuple[Session, Operation[Any], Pending]) -> None:
-        session, operation, pending = started
-        session.cancel(pending, CanceledError("the caller stopped waiting"))
-        operation.close()
+    async def _once(
+        self,
+        make: Callable[[Session], Operation[T]],
+        session: Session,
+        limit: float | None,
+        light: bool,
+        made: list[Operation[T]],
+    ) -> T:
+        def start(wait: bool = True) -> tuple[Operation[T], Pending]:
+            operation = made[0] if made else make(session)
+            made[:] = [operation]
+            try:
+                return operation, self.sync._start(operation, session, limit, wait=wait)
+            except BlockingIOError:
+                raise
+            except BaseException as err:
+                if isinstance(err, Error):
+                    operation.explain(err)
+                operation.close()
+                raise
+
+        def give_up(started: tuple[Operation[T], Pending]) -> None:
+            operation, pending = started
+            session.later(partial(session.cancel, pending, CanceledError("the caller stopped waiting")))
+            operation.close()
+
+        try:
+            if not light:
+                raise BlockingIOError
+            operation, pending = start(wait=False)
+        except BlockingIOError:
+            operation, pending = await uncut(asyncio.to_thread(start), give_up)
+        try:
+            frame = await answer(session, pending, limit)
+        except Error as err:
+            operation.explain(err)
+            raise
+        finally:
+            operation.close()
+        if importing.needs_driver(frame):  # importing GPU memory takes long
+            return await uncut(asyncio.to_thread(operation.take, frame, session), _forget)
+        return operation.take(frame, session)
 
     async def _chosen(self, framework: str | None) -> Framework:
         """Returns the library for tensors. If that has to import torch, which takes seconds, a thread does it."""
@@ -93,40 +163,64 @@ class Client:
             return await asyncio.to_thread(frameworks.choose, name)
         return frameworks.choose(name)
 
+    # ---- models
+
+    @overload
+    async def acquire(
+        self,
+        name: str,
+        version: int = ...,
+        *,
+        tensors: Choice | None = ...,
+        framework: None = ...,
+        wait: float = ...,
+        timeout: float | None = ...,
+    ) -> Model[A]: ...
+    @overload
+    async def acquire(
+        self,
+        name: str,
+        version: int = ...,
+        *,
+        tensors: Choice | None = ...,
+        framework: TORCH,
+        wait: float = ...,
+        timeout: float | None = ...,
+    ) -> Model[Tensor]: ...
+    @overload
+    async def acquire(
+        self,
+        name: str,
+        version: int = ...,
+        *,
+        tensors: Choice | None = ...,
+        framework: NUMPY,
+        wait: float = ...,
+        timeout: float | None = ...,
+    ) -> Model[NumpyArray]: ...
     async def acquire(
         self,
         name: str,
         version: int = 0,
         *,
+        tensors: Choice | None = None,
         framework: str | None = None,
         wait: float = 0.0,
         timeout: float | None = None,
-    ) -> Model:
-        """Attaches to a version, 0 for the newest. `wait` is how many seconds to wait for a name that is not published
-        yet."""
+    ) -> Any:
+        """Attaches to a version, 0 for the newest, or to some of its tensors. `wait` is how many seconds to wait for a
+        name that is not published yet."""
         chosen = await self._chosen(framework)
         if wait:
-            await self._published(name, chosen, wait)
-        return await self._run(lambda _: catalog.acquire(name, version, chosen, self.sync._leases), timeout)
+            await self._published(name, chosen, seconds(wait))
+        return await self._run(lambda _: catalog.acquire(name, version, chosen, self.sync._leases, tensors), timeout)
 
-    async def _published(self, name: str, framework: str, wait: float) -> None:
-        follower, signal = await self._follower(name, framework)
-
-        async def first() -> None:
-            while not follower.ready(0):
-                await signal.wait()
-
-        try:
-            await asyncio.wait_for(first(), wait)
-        except asyncio.TimeoutError:
-            raise DeadlineExceededError(f"{name!r} was not published within {wait:g} s") from None
-        finally:
-            follower.close()
-
-    async def _follower(self, name: str, framework: str | None) -> tuple[Follower, _Signal]:
-        signal = _Signal()
-        make = partial(Follower, self.sync, name, framework, signal.set)
-        return await _uncut(asyncio.to_thread(make), Follower.close), signal
+    async def _published(self, name: str, framework: Framework, wait: float | None) -> None:
+        async with Follower(self, name, framework) as follower:
+            try:
+                await follower._wait(0, None if wait is None else time.monotonic() + wait)
+            except DeadlineExceededError:
+                raise DeadlineExceededError(f"{name!r} was not published within {wait:g} s") from None
 
     async def publish(
         self,
@@ -152,14 +246,15 @@ class Client:
                 owner_digests=owner_digests,
             ),
             timeout,
+            light=False,
         )
 
     async def create(
         self, name: str, specs: Mapping[str, Any] | Iterable[TensorSpec], *, framework: str | None = None
-    ) -> VersionWriter:
+    ) -> VersionWriter[Any]:
         """Returns the next version of a name as writable tensors in shared memory. `commit` publishes it."""
         make = partial(self.sync.create, name, specs, framework=framework)
-        return await _uncut(asyncio.to_thread(make), VersionWriter.abort)
+        return await uncut(asyncio.to_thread(make), VersionWriter.abort)
 
     async def commit(
         self,
@@ -186,25 +281,25 @@ class Client:
         """Waits for the digest of a version that its owner computes, and returns its 32 bytes."""
         return await self._run(lambda session: operations.digests(name, version, session), timeout)
 
-    async def withdraw(self, name: str) -> None:
+    async def withdraw(self, name: str, *, timeout: float | None = None) -> None:
         """Withdraws a name."""
-        await self._run(lambda _: operations.withdraw(name))
+        await self._run(lambda _: operations.withdraw(name), timeout)
 
-    async def rollback(self, name: str, version: int = 0) -> int:
+    async def rollback(self, name: str, version: int = 0, *, timeout: float | None = None) -> int:
         """Publishes the memory of a superseded version again and returns the new number."""
-        return await self._run(lambda _: operations.rollback(name, version))
+        return await self._run(lambda _: operations.rollback(name, version), timeout)
 
-    async def list(self) -> catalog.Models:
+    async def list(self, *, timeout: float | None = None) -> catalog.Models:
         """Returns what is published."""
-        found = await self._run(lambda _: catalog.listing())
+        found = await self._run(lambda _: catalog.listing(), timeout)
         while found.next != ("", 0):
             after, version = found.next
-            found.add(await self._run(lambda _, after=after, version=version: catalog.listing(after, version)))  # type: ignore[misc]
+            found.add(await self._run(partial(_models, after, version), timeout))
         return found
 
-    async def inspect(self, name: str, version: int = 0) -> Inspection:
+    async def inspect(self, name: str, version: int = 0, *, timeout: float | None = None) -> Inspection:
         """Returns the versions of a name and the tensors of one version."""
-        return Inspection(await self._run(lambda _: operations.info(name, version, True)))
+        return Inspection(await self._run(lambda _: operations.info(name, version, True), timeout))
 
     async def call(
         self,
@@ -216,7 +311,7 @@ class Client:
         writable: bool = False,
         framework: str | None = None,
         **fields: Any,
-    ) -> Any:
+    ) -> Value:
         """Calls a function of the owner and returns its result."""
         return (await self._call(endpoint, calls.argument(value, fields), timeout, writable, framework))[0]
 
@@ -243,68 +338,110 @@ class Client:
                 endpoint, argument, session, self.sync._pool, chosen, self.sync._track, writable=writable
             ),
             timeout,
+            light=values.is_light(argument),
         )
 
-    async def stream(
+    @overload
+    def options(
+        self, *, timeout: float | None = ..., framework: str | None = ..., writable: bool = ..., returns: type[R]
+    ) -> Options[R]: ...
+    @overload
+    def options(
+        self, *, timeout: float | None = ..., framework: str | None = ..., writable: bool = ..., returns: None = ...
+    ) -> Options[Value]: ...
+    def options(
+        self,
+        *,
+        timeout: float | None = None,
+        framework: str | None = None,
+        writable: bool = False,
+        returns: type[Any] | None = None,
+    ) -> Any:
+        """Returns the calls of this client with settings, as `sharedtensor.Client.options` does."""
+        return Options(self, timeout, framework, writable, returns)
+
+    def stream(
         self, endpoint: str, value: Any = NOTHING, /, *, framework: str | None = None, **fields: Any
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncIterator[Value]:
         """Calls a function that yields results; the iterator that is returned has them as they come."""
+        return self._stream(endpoint, calls.argument(value, fields), None, framework, None)
+
+    async def _stream(
+        self, endpoint: str, argument: Any, timeout: float | None, framework: str | None, returns: type[Any] | None
+    ) -> AsyncIterator[Any]:
         chosen = await self._chosen(framework)
-        argument = calls.argument(value, fields)
-
-        signal = _Signal()
-
-        def begin() -> Stream[Any]:
-            return Stream(endpoint, argument, self.sync._session(), self.sync._pool, chosen, signal.set)
-
-        stream = await _uncut(asyncio.to_thread(begin), Stream.close)
+        signal = Signal()
+        check = None if returns is None else partial(checked, returns=returns, endpoint=endpoint)
+        begin = partial(Stream, endpoint, argument, self.sync, chosen, signal.set, timeout, check)
+        stream: Stream[Any] = await uncut(asyncio.to_thread(begin), Stream.close)
         try:
             while True:
-                while stream.empty():
-                    await signal.wait()
+                if stream.empty() and await signal.wait(stream.left()):
+                    continue
                 try:
-                    yield next(stream)
+                    item = stream.take(0.0)
                 except StopIteration:
                     return
+                except LeavingError as err:
+                    pause = stream.pause_after(err)
+                    if pause is None:
+                        raise
+                    await asyncio.sleep(pause)
+                    await asyncio.shield(asyncio.to_thread(stream.restart))
+                    continue
+                yield item
         finally:
             stream.close()
 
     async def submit(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> Task:
-        """Starts a call as a task."""
-        argument = calls.argument(value, fields)
-        return Task(self, await self._run(lambda session: tasks.submit(endpoint, argument, session, self.sync._pool)))
+        """Starts a call as a task. `options` gives the request a timeout."""
+        return await self._submit(endpoint, calls.argument(value, fields), None)
 
-    async def task(self, id: str) -> Task:
+    async def _submit(self, endpoint: str, argument: Any, timeout: float | None) -> Task:
+        return Task(
+            self,
+            await self._run(
+                lambda session: tasks.submit(endpoint, argument, session, self.sync._pool),
+                timeout,
+                light=values.is_light(argument),
+            ),
+        )
+
+    async def task(self, id: str, *, timeout: float | None = None) -> Task:
         """Returns a task by its id."""
-        return Task(self, await self._run(lambda _: tasks.info(id)))
+        return Task(self, await self._run(lambda _: tasks.info(id), timeout))
 
-    async def tasks(self, states: Iterable[str] = (), *, endpoint: str = "", mine: bool = False) -> TaskList:
+    async def tasks(
+        self, states: Iterable[str] = (), *, endpoint: str = "", mine: bool = False, timeout: float | None = None
+    ) -> TaskList:
         """Returns the tasks of the owner."""
-        return await self._run(lambda _: tasks.listing([*states], endpoint, mine))
+        return await self._run(lambda _: tasks.listing([*states], endpoint, mine), timeout)
 
     async def watch_tasks(self, *, id: str = "", endpoint: str = "", mine: bool = False) -> AsyncIterator[TaskInfo]:
         """Yields tasks as they change, beginning with the present ones. Raises the error that ended the connection."""
-        signal = _Signal()
-
-        def begin() -> TaskWatch:
-            return TaskWatch(self.sync._session(), id, endpoint, mine, signal.set)
-
-        watch = await _uncut(asyncio.to_thread(begin), TaskWatch.close)
+        signal = Signal()
+        make = partial(TaskWatch, self.sync, id, endpoint, mine, signal.set)
+        watch = await uncut(asyncio.to_thread(make), TaskWatch.close)
         try:
             while True:
                 try:
                     yield watch.next(0)
                 except DeadlineExceededError:
-                    await signal.wait(1)  # the end of the connection comes without a signal
+                    await signal.wait()
+                except ConnectionLostError:
+                    raise
+                except ClosedError:
+                    return
         finally:
             watch.close()
 
-    async def endpoints(self) -> Endpoints:
+    async def endpoints(self, *, timeout: float | None = None) -> Endpoints:
         """Returns the functions that the owner has."""
         return await self._run(
             lambda _: operations.mapped(
                 Op.ENDPOINTS, messages.Endpoints(), messages.EndpointsListed, lambda a: Endpoints(a.endpoints)
-            )
+            ),
+            timeout,
         )
 
     async def invalidate(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> int:
@@ -312,7 +449,10 @@ class Client:
         if value is NOTHING and not fields:
             return await self._run(lambda _: operations.invalidate(endpoint))
         argument = calls.argument(value, fields)
-        return await self._run(lambda session: calls.invalidate(endpoint, argument, session, self.sync._pool))
+        return await self._run(
+            lambda session: calls.invalidate(endpoint, argument, session, self.sync._pool),
+            light=values.is_light(argument),
+        )
 
     async def objects(self, *endpoints: str) -> objects.Objects:
         """Returns the managed objects of the owner and their holders."""
@@ -325,179 +465,204 @@ class Client:
                 return found
             after = page.next
 
-    async def object(self, id: str) -> messages.ObjectInfo:
+    async def object(self, id: str, *, timeout: float | None = None) -> messages.ObjectInfo:
         """Returns the description of a managed object. Raises StaleHandleError if it is gone."""
-        return await self._run(lambda _: objects.info(id))
+        return await self._run(lambda _: objects.info(id), timeout)
 
-    async def destroy(self, id: str) -> messages.ObjectInfo:
+    async def destroy(self, id: str, *, timeout: float | None = None) -> messages.ObjectInfo:
         """Destroys an object although it has holders. For the server's own user and root. Returns its last state."""
-        return await self._run(lambda _: objects.destroy(id))
+        return await self._run(lambda _: objects.destroy(id), timeout)
 
-    async def ping(self) -> float:
+    async def ping(self, *, timeout: float | None = None) -> float:
         """Returns the round-trip time of a request in seconds."""
         begin = time.perf_counter()
-        await self._run(lambda _: operations.ping())
+        await self._run(lambda _: operations.ping(), timeout)
         return time.perf_counter() - begin
 
-    async def info(self) -> ServerInfo:
+    async def info(self, *, timeout: float | None = None) -> ServerInfo:
         """Returns the state of the server."""
-        return await self._run(lambda _: operations.mapped(Op.SERVER_INFO, None, messages.ServerInfo, ServerInfo))
+        return await self._run(
+            lambda _: operations.mapped(Op.SERVER_INFO, None, messages.ServerInfo, ServerInfo), timeout
+        )
+
+    def stats(self) -> ClientStats:
+        """Returns what this client holds and has made."""
+        return self.sync.stats()
+
+    @property
+    def server(self) -> messages.Hello:
+        """The server's hello: its version, process and devices."""
+        return self.sync.server
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self.sync.connected
+
+    # ---- watching
 
     async def watch(self, *names: str) -> AsyncIterator[Event]:
         """Yields events of names, beginning with their present state. Ends when the client is closed."""
-        signal = _Signal()
+        signal = Signal()
         make = partial(Watch, self.sync, names, on_change=signal.set)
-        watch = await _uncut(asyncio.to_thread(make), Watch.close)
+        watch = await uncut(asyncio.to_thread(make), Watch.close)
         try:
             while True:
                 while not watch.ready():
                     await signal.wait()
                 try:
                     yield watch.next(0)
+                except ConnectionLostError:
+                    raise
                 except ClosedError:
                     return
         finally:
             watch.close()
 
-    async def follow(self, name: str, *, framework: str | None = None) -> AsyncIterator[Model]:
-        """Yields the newest version of a name, then each time a newer one is there the newest. Ends when the client is
-        closed."""
-        follower, signal = await self._follower(name, framework)
-        version = 0
-        try:
-            while True:
-                while not follower.ready(version):
-                    await signal.wait()
-                try:
-                    model = await _uncut(asyncio.to_thread(follower.wait_newer, version, 0), lambda _: None)
-                except DeadlineExceededError:
-                    continue  # it was withdrawn meanwhile
-                except ClosedError:
-                    return
-                version = model.version
-                yield model
-        finally:
-            follower.close()
+    @overload
+    def follow(self, name: str, *, framework: None = ...) -> Follower[A]: ...
+    @overload
+    def follow(self, name: str, *, framework: TORCH) -> Follower[Tensor]: ...
+    @overload
+    def follow(self, name: str, *, framework: NUMPY) -> Follower[NumpyArray]: ...
+    def follow(self, name: str, *, framework: str | None = None) -> Any:
+        """Returns a follower of a name: an asynchronous iterator over its newest versions, which `wait_newer` waits for
+        too. It begins with its first use, and ends when the client is closed."""
+        return Follower(self, name, framework)
+
+    # ---- a worker
+
+    async def offer(
+        self, *, calls: int = 1, framework: str | None = None, **functions: Function | Callable[..., Any]
+    ) -> Offer:
+        """Offers functions of this process, as `sharedtensor.Client.offer` does. ``async def`` functions run in this
+        event loop, and are cancelled when their caller leaves. Others run in threads. `calls` run at once."""
+        return await self._offer(functions, calls, framework)
+
+    async def _offer(
+        self, functions: Mapping[str, Function | Callable[..., Any]], calls: int, framework: str | None
+    ) -> Offer:
+        await self._chosen(framework)
+        signal = Signal()
+        make = partial(
+            workers.Offer,
+            self.sync,
+            functions,
+            calls=calls,
+            framework=framework,
+            loop=asyncio.get_running_loop(),
+            on_end=signal.set,
+        )
+        return Offer(await uncut(asyncio.to_thread(make), workers.Offer.fail_closed), signal)
+
+    @property
+    def endpoint(self) -> Any:
+        """Marks a function for `serve`, as `sharedtensor.Client.endpoint` does: ``@c.endpoint``."""
+        return self.sync.endpoint
+
+    async def serve(self, *, calls: int = 1, framework: str | None = None) -> None:
+        """Offers the functions that `endpoint` has marked, until the client is closed or the await is cancelled. Raises
+        what ends the offer otherwise, and what `offer` raises."""
+        async with await self._offer(self.sync._functions, calls, framework) as offered:
+            await offered.wait()
+
+    # ---- the end
 
     async def close(self) -> None:
         """Ends the connection. Tensors stay valid while they are referenced."""
         await asyncio.to_thread(self.sync.close)
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Client[A]:
         return self
 
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
 
 
-class Task:
-    """A task of the server, to await.
+class Options(Generic[R]):
+    """The calls of a client with the settings of `Client.options`. All keywords are fields of the function."""
 
-    :ivar info: the newest that is known.
-    """
+    def __init__(
+        self,
+        client: Client[Any],
+        timeout: float | None,
+        framework: str | None,
+        writable: bool,
+        returns: type[R] | None,
+    ) -> None:
+        self._client = client
+        self._timeout = timeout
+        self._framework = framework
+        self._writable = writable
+        self._returns = returns
 
-    def __init__(self, owner: Client, info: TaskInfo) -> None:
-        self._client = owner
-        self.id = info.id
-        self.info = info
+    async def call(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> R:
+        """Calls a function, as `Client.call` does. Raises SerializationError if the result is not of the type that
+        `returns` names."""
+        argument = calls.argument(value, fields)
+        made, _ = await self._client._call(endpoint, argument, self._timeout, self._writable, self._framework)
+        return checked(made, self._returns, endpoint)
 
-    async def wait(self, *, progress: Callable[[TaskInfo], object] | None = None, timeout: float | None = None) -> Any:
-        """Waits for the end and returns the result. `progress` is called with each change that is seen."""
+    async def call_object(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> calls.Object:
+        """Calls a function whose results are managed, as `Client.call_object` does."""
+        argument = calls.argument(value, fields)
+        found = await self._client._call(endpoint, argument, self._timeout, False, self._framework)
+        return calls.object_of(endpoint, found)
 
-        async def follow() -> None:
-            after = 0
-            while not self.info.over:
-                self.info = await self._client._run(partial(_change, self.id, after, progress is not None))
-                if progress is not None:
-                    progress(self.info)
-                after = self.info.seq
+    def stream(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> AsyncIterator[R]:
+        """Calls a function that yields results, as `Client.stream` does. The timeout is that of the whole stream."""
+        argument = calls.argument(value, fields)
+        return self._client._stream(endpoint, argument, self._timeout, self._framework, self._returns)
 
-        try:
-            await asyncio.wait_for(follow(), timeout)
-        except asyncio.TimeoutError:
-            raise DeadlineExceededError(f"the task has not ended within {timeout:g} s") from None
-        return await self.result()
+    async def submit(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> Task:
+        """Starts a call as a task, as `Client.submit` does. The timeout is that of the request, not of the task."""
+        return await self._client._submit(endpoint, calls.argument(value, fields), self._timeout)
 
-    async def result(self) -> Any:
-        """Returns the result of a task that has completed, or raises why there is none."""
-        chosen = await self._client._chosen(None)
-        found = await self._client._run(lambda _: tasks.result(self.id, chosen, self._client.sync._track))
-        return found[0]
 
-    async def cancel(self) -> bool:
-        """Cancels it. Returns False if it had ended."""
-        return await self._client._run(lambda _: tasks.cancel(self.id))
+class Offer:
+    """What a process offers, as `Client.offer` returns it. It lasts until `close`; over a new connection the functions
+    are offered again."""
+
+    def __init__(self, sync: workers.Offer, signal: Signal) -> None:
+        self.sync = sync
+        self._signal = signal
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the offer has ended; returns whether it has. Raises why if that was not `close`."""
+        limit = seconds(timeout)
+        until = None if limit is None else time.monotonic() + limit
+        while not self.sync.wait(0):
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            await self._signal.wait(left)
+        self._signal.set()  # for another coroutine that waits
+        return True
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Withdraws the functions and waits until running calls have returned, at most `timeout` seconds."""
+        await asyncio.shield(asyncio.to_thread(self.sync.close, timeout))
+
+    async def __aenter__(self) -> Offer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     def __repr__(self) -> str:
-        return f"<sharedtensor.aio.Task {self.info!r}>"
+        return repr(self.sync)
 
 
-def _change(id: str, after: int, each: bool, _: Session) -> Operation[TaskInfo]:
-    """Requests the next change of a task, its present state if none is known, or its end."""
-    return tasks.info(id) if each and not after else tasks.wait(id, after if each else 0)
+def _forget(_: object) -> None:
+    pass
+
+
+def _models(after: str, version: int, _: Session) -> Operation[catalog.Models]:
+    return catalog.listing(after, version)
 
 
 def _page(endpoints: Sequence[str], after: int, _: Session) -> Operation[messages.ObjectsListed]:
     return objects.listing([*endpoints], after)
 
 
-async def _answer(session: Session, pending: Pending, timeout: float | None) -> Frame:
-    """Waits for the answer of a request; cancels that when the wait is cancelled."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def set_done() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    def wake(_: Pending) -> None:
-        try:
-            loop.call_soon_threadsafe(set_done)
-        except RuntimeError:
-            pass  # the loop is closed: no coroutine waits
-
-    pending.when_done(wake)
-    try:
-        await asyncio.wait_for(done, None if timeout is None else timeout + GRACE)
-    except asyncio.TimeoutError:
-        session.cancel(pending, DeadlineExceededError(f"no answer within {timeout:g} s"))
-    except BaseException:
-        session.cancel(pending, CanceledError("the caller stopped waiting"))
-        raise
-    return pending.result()
-
-
-async def _uncut(work: Awaitable[T], drop: Callable[[T], object]) -> T:
-    """Awaits work in a thread. When the wait is cancelled, what the work makes all the same is given to `drop`."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.add_done_callback(lambda t: None if t.cancelled() or t.exception() else drop(t.result()))
-        raise
-
-
-class _Signal:
-    """Wakes a coroutine from any thread. Waiting takes no thread, so that any number may wait."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-
-    def set(self) -> None:
-        """Wakes the coroutine that waits, or the next one."""
-        try:
-            self._loop.call_soon_threadsafe(self._event.set)
-        except RuntimeError:
-            pass  # the loop is closed: no coroutine waits
-
-    async def wait(self, seconds: float | None = None) -> None:
-        """Waits for `set`, at most so long. What it stands for is looked at again afterwards."""
-        try:
-            await asyncio.wait_for(self._event.wait(), seconds)
-        except asyncio.TimeoutError:
-            return
-        self._event.clear()
-
-
-__all__ = ["Client", "Task", "connect"]
+__all__ = ["Client", "Follower", "Offer", "Options", "Task", "connect"]

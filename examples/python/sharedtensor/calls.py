@@ -7,9 +7,10 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from queue import Empty
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import forks, messages, values
+from .again import Again
 from .errors import DeadlineExceededError, Error, LeavingError
 from .frames import Frame, close_all
 from .frameworks import Framework
@@ -19,6 +20,10 @@ from .memory import SlabPools
 from .op import Op
 from .operations import Operation
 from .session import GRACE, Pending, Session
+from .waiting import seconds
+
+if TYPE_CHECKING:
+    from .connection import Connection
 
 T = TypeVar("T")
 NOTHING: Any = object()
@@ -146,46 +151,48 @@ class Stream(Generic[T], Iterator[T]):
         self,
         endpoint: str,
         value: Any,
-        session: Session,
-        pools: SlabPools,
+        client: Connection,
         framework: Framework,
         on_item: Callable[[], None] | None = None,
-        owner: object = None,
-        again: Callable[[], Session] | None = None,
         timeout: float | None = None,
         check: Callable[[Any], T] | None = None,
     ) -> None:
-        """`on_item` is called by the receive thread after each result. The stream keeps `owner`, its client, alive.
-        `again` returns another session, for a call that did not run because the server is leaving. The server stops the
-        function after `timeout` seconds. `check` receives each result and returns it."""
+        """`on_item` is called by any thread after each result and at the end. The stream keeps its client alive. The
+        server stops the function after `timeout` seconds. `check` receives each result and returns it."""
         self._check = check
-        self._again = again
-        self._attempts = 3
-        self._make: Callable[[Session], values.Outgoing] = lambda session: values.Outgoing(
-            value, session, pools.arguments
-        )
+        self._client = client
+        self._value = value
         self._endpoint = endpoint
         self._on_item = on_item
-        self._timeout = timeout
+        self._timeout = timeout = seconds(timeout)
         self._until = None if timeout is None else time.monotonic() + timeout + GRACE
+        self._again = Again(client, False, timeout)
         self._framework = framework
-        self._owner = owner
         self._taken = 0
         self._over = False
-        self._begin(session)
+        self.restart()
+
+    def restart(self) -> None:
+        """Makes the call, which may wait for a connection."""
+        self._client._attempts(lambda session, _: self._begin(session))
+        self._over = False
+
+    def pause_after(self, error: LeavingError) -> float | None:
+        """Returns the seconds after which the call is to be made again, after it did not run because the server is
+        leaving; None if `error` is final. It is final after the first result."""
+        return None if self._taken else self._again.after(error, self._session)
 
     def _begin(self, session: Session) -> None:
-        """Makes the call."""
         self._session = session
-        self._inbox = inbox = Inbox(self._on_item)
-        out = self._make(session)
+        self._inbox = inbox = Inbox(self._on_item, session)
+        out = values.Outgoing(self._value, session, self._client._pool.arguments)
         try:
             self._pending = session.start(
                 Op.STREAM,
                 messages.Call(endpoint=self._endpoint, args=out.plain, handles=out.handles),
                 files=out.files,
                 events=inbox.put,
-                timeout=self._timeout,
+                timeout=self._again.left(),
             )
         except BaseException:
             out.close()
@@ -202,24 +209,30 @@ class Stream(Generic[T], Iterator[T]):
 
     def __next__(self) -> T:
         """Returns the next result. Raises StopIteration at the end, and the function's error."""
-        if self._over:
-            raise StopIteration
         try:
             while True:
                 try:
-                    return self._take(self._inbox.get(self.left()))
-                except LeavingError:
-                    if self._again is None or self._taken or not self._attempts:
+                    return self.take(self.left())
+                except LeavingError as err:
+                    pause = self.pause_after(err)
+                    if pause is None:
                         raise
-                    self._attempts -= 1
-                    self._begin(self._again())
-                    self._over = False
-        except Empty:
-            self.close()
-            raise DeadlineExceededError(f"the stream has not ended within {self._timeout:g} s") from None
+                    time.sleep(pause)
+                    self.restart()
         except BaseException:
             self.close()
             raise
+
+    def take(self, timeout: float | None) -> T:
+        """Returns the next result, as `next` does, and waits for it for `timeout` seconds. Raises LeavingError if the
+        call did not run because the server is leaving."""
+        if self._over:
+            raise StopIteration
+        try:
+            item = self._inbox.get(timeout)
+        except Empty:
+            raise DeadlineExceededError(f"the stream has not ended within {self._timeout:g} s") from None
+        return self._result(item)
 
     def left(self) -> float | None:
         """Returns the seconds that `next` may wait; None for any time. The server has some more to report the end."""
@@ -229,7 +242,7 @@ class Stream(Generic[T], Iterator[T]):
         """Reports whether the next result has not arrived yet."""
         return not self._over and self._inbox.empty()
 
-    def _take(self, item: Frame | Pending | None) -> T:
+    def _result(self, item: Frame | Pending | None) -> T:
         """Returns the result in an item. Raises StopIteration at the last one."""
         if item is None:
             raise StopIteration

@@ -411,11 +411,8 @@ class Client(Connection, Generic[A]):
         return Stream(
             endpoint,
             argument,
-            self._session(),
-            self._pool,
+            self,
             frameworks.choose(framework or self._framework),
-            owner=self,
-            again=self._session if self._reconnect else None,
             timeout=timeout,
             check=None if returns is None else partial(checked, returns=returns, endpoint=endpoint),
         )
@@ -460,7 +457,7 @@ class Client(Connection, Generic[A]):
 
     def watch_tasks(self, *, id: str = "", endpoint: str = "", mine: bool = False) -> TaskWatch:
         """Returns an iterator over tasks as they change, beginning with the present ones."""
-        return TaskWatch(self._session(), id, endpoint, mine, owner=self)
+        return TaskWatch(self, id, endpoint, mine)
 
     def _result_of(self, id: str, timeout: float | None) -> tuple[Any, Object | None]:
         return self._run(tasks.result(id, frameworks.choose(self._framework), self._track), timeout=timeout)

@@ -10,13 +10,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from . import catalog, forks, messages, reconnect
+from .again import Again
 from .calls import References
-from .errors import ClosedError, ConnectionLostError, Error, ForkError, LeavingError, UnavailableError
+from .errors import ClosedError, ConnectionLostError, Error, ForkError, UnavailableError
 from .frames import Frame
 from .groups import WeakGroup
 from .memory import SlabPools
 from .operations import Operation
 from .session import Pending, Session
+from .waiting import seconds
 from .watching import Watch
 from .workers import Function, Offer
 
@@ -41,7 +43,7 @@ class Connection:
     ) -> None:
         self.path = path
         self._framework = framework
-        self._timeout = timeout
+        self._timeout = seconds(timeout)
         self._reconnect = reconnect
         self._uid = uid
         self._keep = keep
@@ -52,6 +54,8 @@ class Connection:
         self._references = References()
         self._watchers: WeakGroup[Watch] = WeakGroup()
         self._offers: list[Offer] = []
+        self._begun = 0.0  # when the last session began
+        self._rest = 0.0  # seconds before the next attempt to connect in the background
         self._functions: dict[str, Function] = {}
         self._box: list[Session] = []
         self._finalizer = weakref.finalize(self, _close_later, self._box)
@@ -97,20 +101,32 @@ class Connection:
         def ended(session: Session) -> None:
             client = me()
             if client is not None:
-                client._lost(session)
+                lost = client._lost
+                del client
+                lost(session)
+
+        def leaving(session: Session) -> None:
+            threading.Thread(
+                target=reconnect.look_again, args=(me,), name="sharedtensor reconnect", daemon=True
+            ).start()
 
         again = self._current is not None
-        session = Session(self.path, on_end=ended, uid=self._uid)
-        self._current = session
-        self._box[:] = [session]
-        session.run()  # its end finds it as the current one
+        session = Session(self.path, on_end=ended, on_leave=leaving, uid=self._uid)
+        try:
+            self._begun = time.monotonic()
+            self._current = session
+            self._box[:] = [session]
+            session.run()  # its end finds it as the current one
+        except BaseException as err:
+            session.fail(ConnectionLostError(f"the connection is given up: {err!r}"))
+            raise
         if again:
             session.later(lambda: reconnect.resume(me, session))
         return session
 
     def _lost(self, session: Session) -> None:
-        """Called by the session that has ended: connects again in the background if there is something to take
-        again."""
+        """Called by the receive thread of the session that has ended, as its last. Connects again if there is something
+        to renew."""
         if self._closed or session is not self._current:
             return
         watchers = self._watchers.members()
@@ -119,10 +135,28 @@ class Connection:
         offers = [*self._offers]
         for offer in offers:
             offer.lost()
-        if self._reconnect and (watchers or offers or len(self._leases) or len(self._references)):
-            threading.Thread(
-                target=reconnect.look_again, args=(weakref.ref(self),), name="sharedtensor reconnect", daemon=True
-            ).start()
+        if not self._reconnect:
+            self._give_up(ConnectionLostError(str(session.closed)))
+        elif self._renews():
+            # A server that ends each connection at once is not to be asked without a pause.
+            brief = time.monotonic() - self._begun < 1
+            self._rest = min(self._rest * 1.5 + 0.01, 1.0) if brief else 0.0
+            me = weakref.ref(self)
+            rest = self._rest
+            del self, watchers, offers
+            time.sleep(rest)
+            reconnect.look_again(me)
+
+    def _renews(self) -> bool:
+        """Reports whether the client has something to renew over a new connection."""
+        return bool(self._watchers.members() or self._offers or len(self._leases) or len(self._references))
+
+    def _give_up(self, error: Error) -> None:
+        """Ends what waits for a connection that does not come."""
+        for watcher in self._watchers.members():
+            watcher.fail(error)
+        for offer in [*self._offers]:
+            offer.fail(error)
 
     def close(self) -> None:
         """Ends the connection. Tensors stay valid while they are referenced. Safe to call twice."""
@@ -130,10 +164,10 @@ class Connection:
             if self._closed:
                 return
             self._closed = True
-        for watcher in self._watchers.members():
-            watcher.fail(ClosedError("the client is closed"))
-        for offer in [*self._offers]:
-            offer.fail(ClosedError("the client is closed"))
+        error = ClosedError("the client is closed")
+        offers = [*self._offers]
+        self._give_up(error)
+        for offer in offers:
             offer.lost()
         if self._finalizer.detach() is not None:
             for session in self._box:
@@ -142,11 +176,7 @@ class Connection:
 
     def _forked(self) -> None:
         """Ends what waits for the connection, in a forked child."""
-        error = ForkError("this client was made before the fork: connect again in this process")
-        for watcher in self._watchers.members():
-            watcher.fail(error)
-        for offer in [*self._offers]:
-            offer.fail(error)
+        self._give_up(ForkError("this client was made before the fork: connect again in this process"))
 
     def __reduce__(self) -> Any:
         from . import pickling
@@ -171,73 +201,77 @@ class Connection:
         session = self._current
         return session is not None and session.closed is None
 
-    def _start(self, operation: Operation[T], session: Session, timeout: float | None) -> Pending:
+    def _ready(self) -> Session | None:
+        """Returns the session if there is one to send requests over. Does not wait."""
+        session = self._current
+        return session if session is not None and session.closed is None and os.getpid() == self._pid else None
+
+    def _start(self, operation: Operation[T], session: Session, timeout: float | None, *, wait: bool = True) -> Pending:
         discard = operation.discard
 
         def late(frame: Frame) -> None:
             if discard is not None:
                 discard(frame, session)
 
-        try:
-            pending = session.start(operation.op, operation.body, files=operation.files, timeout=timeout, discard=late)
-        except BaseException:
-            operation.close()
-            raise
-        return pending
+        return session.start(
+            operation.op, operation.body, files=operation.files, timeout=timeout, discard=late, wait=wait
+        )
 
-    def _run(self, operation: Operation[T], *, session: Session | None = None, timeout: float | None = None) -> T:
-        """Sends an operation, waits, and makes its result. Repeats it over a new connection if it did not run because
-        the server is leaving, and once where that is harmless."""
-        timeout = self._timeout if timeout is None else timeout
-        again = Again(operation.repeatable)
+    def _run(self, operation: Operation[T], *, timeout: float | None = None) -> T:
+        """Runs an operation that any session can send. It is closed afterwards."""
         try:
-            while True:
-                current = session or self._session()
-                try:
-                    frame = current.wait(self._start(operation, current, timeout), timeout)
-                    break
-                except (ConnectionLostError, UnavailableError) as err:
-                    if session is not None or not self._repeats(again, err, current):
-                        raise
+            return self._attempts(lambda session, left: self._once(operation, session, left), operation, timeout)
         except Error as err:
             operation.explain(err)
             raise
         finally:
             operation.close()
-        return operation.take(frame, current)
 
     def _run_made(self, make: Callable[[Session], Operation[T]], *, timeout: float | None = None) -> T:
-        """Runs an operation that `make` makes for a session. Makes another one for the next session if the operation
-        did not run because the server is leaving."""
-        again = Again()
-        while True:
-            session = self._session()
+        """Runs an operation that `make` makes for a session, another one for each session."""
+
+        def once(session: Session, left: float | None) -> T:
+            operation = make(session)
             try:
-                return self._run(make(session), session=session, timeout=timeout)
-            except LeavingError as err:
-                if not self._repeats(again, err, session):
-                    raise
+                return self._once(operation, session, left)
+            finally:
+                operation.close()
 
-    def _repeats(self, again: Again, error: Error, session: Session) -> bool:
-        """Returns whether a request that failed is to be sent over another connection."""
-        return bool(self._reconnect) and session.closed is not None and not self._closed and again.after(error)
+        return self._attempts(once, None, timeout)
 
+    def _once(self, operation: Operation[T], session: Session, timeout: float | None) -> T:
+        """Sends an operation over a session, waits, and makes its result."""
+        try:
+            frame = session.wait(self._start(operation, session, timeout), timeout)
+        except Error as err:
+            operation.explain(err)
+            raise
+        return operation.take(frame, session)
 
-class Again:
-    """Counts the attempts of one request."""
-
-    def __init__(self, repeatable: bool = False) -> None:
-        """`repeatable` allows one attempt after a failure that leaves open whether the request ran."""
-        self._repeatable = repeatable
-        self._left = 4
-
-    def after(self, error: Error) -> bool:
-        """Returns whether the request may be sent again after an error."""
-        self._left -= 1
-        if isinstance(error, LeavingError):
-            return self._left > 0
-        repeatable, self._repeatable = self._repeatable, False
-        return repeatable
+    def _attempts(
+        self,
+        once: Callable[[Session, float | None], T],
+        operation: Operation[Any] | None = None,
+        timeout: float | None = None,
+    ) -> T:
+        """Calls `once` with a session and the seconds that are left, again as `Again` allows."""
+        limit = seconds(timeout, self._timeout)
+        session = self._session()
+        try:
+            return once(session, limit)
+        except (ConnectionLostError, UnavailableError) as err:
+            again = Again(self, operation is not None and operation.repeatable, limit)
+            failure: Error = err
+        while True:
+            pause = again.after(failure, session)
+            if pause is None:
+                raise failure
+            time.sleep(pause)
+            try:
+                session = self._session()
+                return once(session, again.left())
+            except (ConnectionLostError, UnavailableError) as err:
+                failure = err
 
 
 def _close_later(box: list[Session]) -> None:

@@ -86,9 +86,9 @@ def descriptors_exhausted(what: str) -> ResourceExhaustedError:
 class Connection:
     """A connected socket that sends and receives frames. Any thread may send. One thread at a time receives.
 
-    An exception may arrive in any line, because Python runs handlers of signals between any two. A message of which only
-    a part was sent, or a read of which only a part was recorded, then ends the connection: see `broken`. Results of
-    system calls are therefore added to lists by C code (`extend` over `map`), which no handler interrupts.
+    Python runs handlers of signals between any two instructions, so an exception may arrive in any line. If a message
+    was sent in part, or a read is not recorded, it ends the connection: see `broken`. C code adds the results of system
+    calls to lists (`extend` over `map`), which no handler interrupts.
 
     :ivar broken: why nothing more can be sent or received, or None.
     """
@@ -123,13 +123,22 @@ class Connection:
     # ---- sending
 
     def send(
-        self, kind: int, id: int, body: bytes, files: Sequence[int] = (), *, sent: list[int] | None = None
+        self,
+        kind: int,
+        id: int,
+        body: bytes,
+        files: Sequence[int] = (),
+        *,
+        sent: list[int] | None = None,
+        wait: bool = True,
     ) -> None:
         """Sends one message with its descriptors, which stay the caller's. Raises ConnectionLostError when the peer is
         gone, and ResourceExhaustedError for a message over the limits, of which nothing is sent.
 
         :param sent: receives the number of bytes that each system call has sent. After an exception it is empty or zero
             if nothing was sent. If a part was sent, the connection is broken. Otherwise all was sent.
+        :param wait: if false, raises BlockingIOError where it would wait for another thread or for the peer to read.
+            Nothing is sent then.
         """
         if len(body) > MAX_BODY:
             raise ResourceExhaustedError(
@@ -147,25 +156,35 @@ class Connection:
             files = files[MAX_FRAME_FILES:]
         parts.append((HEADER.pack(len(body), kind, len(files), id) + body, files))
         total = sum(len(data) for data, _ in parts) if len(parts) > 1 else len(parts[0][0])
-        with self._send_lock:
-            if self.broken is not None:
-                raise ConnectionLostError(f"the connection is broken: {self.broken}")
-            begun = [0]
-            try:
-                for data, rights in parts:
-                    self._send_part(data, rights, sent, begun)
-            except BaseException as err:
-                known = len(sent) == begun[0]
-                if not known or 0 < sum(sent) < total:
-                    self.broken = err
-                    self.shutdown()
-                if isinstance(err, (OSError, ProtocolError)):
-                    self.broken = self.broken or err
-                    self.shutdown()
-                    raise ConnectionLostError(f"the connection to the server is lost: {err}") from err
-                raise
+        took: list[bool] = []  # filled by C code: a handler of a signal cannot come between
+        try:
+            took.extend(map(self._send_lock.acquire, (wait,)))
+            if not took[0]:
+                raise BlockingIOError("another thread sends")
+            self._send_parts(parts, total, sent, wait)
+        finally:
+            if any(took):
+                self._send_lock.release()
 
-    def _send_part(self, data: bytes, files: Sequence[int], sent: list[int], begun: list[int]) -> None:
+    def _send_parts(self, parts: list[tuple[bytes, Sequence[int]]], total: int, sent: list[int], wait: bool) -> None:
+        if self.broken is not None:
+            raise ConnectionLostError(f"the connection is broken: {self.broken}")
+        begun = [0]
+        try:
+            for data, rights in parts:
+                self._send_part(data, rights, sent, begun, wait)
+        except BaseException as err:
+            done = sum(sent)
+            if len(sent) != begun[0] or 0 < done < total:  # a part was sent, or it is not known what
+                self.fail(err)
+            if isinstance(err, BlockingIOError):
+                raise
+            if isinstance(err, (OSError, ProtocolError)):
+                self.fail(err)
+                raise ConnectionLostError(f"the connection to the server is lost: {err}") from err
+            raise
+
+    def _send_part(self, data: bytes, files: Sequence[int], sent: list[int], begun: list[int], wait: bool) -> None:
         """Sends one frame. Before each system call `begun` is counted up, after it `sent` has its result."""
         rest: bytes | memoryview = data
         until = 0.0
@@ -179,6 +198,8 @@ class Connection:
                     sent.extend(map(self._sock.send, (rest,), _SEND_FLAGS))
             except BlockingIOError:
                 sent.append(0)
+                if not wait and not any(sent):
+                    raise
                 until = until or time.monotonic() + SEND_TIMEOUT
                 _wait(self._sock, select.POLLOUT, until, "the peer does not read")
                 continue
@@ -217,9 +238,14 @@ class Connection:
         """Whether a message has begun to arrive and is not complete. After `next_frame` has returned None."""
         return self._low != self._high or self._large is not None or self._expected is not None
 
-    def wait(self, seconds: float | None) -> bool:
-        """Waits until `read` would return. Returns False after `seconds`. For the thread that receives."""
-        return bool(self._poll.poll(None if seconds is None else max(seconds, 0) * 1000))
+    def add_bell(self, fd: int) -> None:
+        """Has `wait` return also if another descriptor can be read."""
+        self._poll.register(fd, select.POLLIN)
+
+    def wait(self, seconds: float | None) -> list[tuple[int, int]]:
+        """Waits until `read` would return. Returns the descriptors that can be read, none after `seconds`. For the
+        thread that receives."""
+        return self._poll.poll(None if seconds is None else max(seconds, 0) * 1000)
 
     def read(self) -> bool:
         """Takes what has arrived, in one system call. Returns False at an ordinary end of the connection. Raises
@@ -327,18 +353,18 @@ class Connection:
         at, end = low + 16, low + 16 + length
         if have - 16 < length and length <= _BUFFER // 2 - 16:
             return None
-        files: list[int] = []
+        rights: list[int] = []
         if announced or self._batches:
-            files = self._claim(self._offset + low, self._offset + min(end, self._high), announced)
+            rights = self._claim(self._offset + low, self._offset + min(end, self._high), announced)
         if have - 16 >= length:
-            frame = Frame(kind, id, bytes(self._buffer[at:end]), files)
+            frame = Frame(kind, id, bytes(self._buffer[at:end]), rights)
             self._low = end
             return frame
         self._body = bytearray(min(length, _GROWTH))
         self._filled = have - 16
         self._body[: self._filled] = self._buffer[at : self._high]
         self._low = self._high
-        self._large = kind, id, files, length
+        self._large = kind, id, rights, length
         return None
 
     def _claim(self, begin: int, end: int, announced: int) -> list[int]:

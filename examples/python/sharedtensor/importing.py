@@ -59,6 +59,12 @@ def import_handles(
     return mappings
 
 
+def needs_driver(frame: Frame) -> bool:
+    """Reports whether a frame may have memory of a GPU, whose import takes long. It looks for the names of the kinds of
+    such handles, so other content may match too."""
+    return b"cuda-" in frame.body
+
+
 def _take(handle: messages.Handle, frame: Frame, taken: set[int]) -> int:
     """Returns the descriptor that a handle names, now the caller's; -1 for none."""
     at = handle.file

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from . import messages
 from .errors import Error, UnsupportedError
@@ -77,6 +77,10 @@ def mapped(
 ) -> Operation[T]:
     """Returns an operation whose result is made of the answer."""
     return Operation(op, body, lambda frame, _: make(answer.decode(frame.body)), repeatable=repeatable)
+
+
+REPEATABLE: Operation[Any] = Operation(Op.PING, None, lambda frame, session: None, repeatable=True)
+"""Stands for requests that may be sent again after a lost connection."""
 
 
 def ping() -> Operation[messages.Pong]:

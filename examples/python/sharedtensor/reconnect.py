@@ -7,11 +7,13 @@ import weakref
 from typing import TYPE_CHECKING
 
 from . import objects
-from .errors import ConnectionLostError, DeadlineExceededError, Error, UnavailableError
+from .errors import ClosedError, Error, InternalError, PermissionDeniedError, ProtocolError
 from .session import Session
 
 if TYPE_CHECKING:
     from .connection import Connection
+    from .watching import Watch
+    from .workers import Offer
 
 
 def resume(me: weakref.ref[Connection], session: Session) -> None:
@@ -19,18 +21,15 @@ def resume(me: weakref.ref[Connection], session: Session) -> None:
     client = me()
     if client is None:
         return
-    for watcher in client._watchers.members():
+    renewed: list[Watch | Offer] = [*client._watchers.members(), *client._offers]
+    for each in renewed:
         try:
-            watcher.begin(session)
+            each.begin(session)
         except Error as err:
             if session.closed is None:
-                watcher.fail(err)
-    for offer in [*client._offers]:
-        try:
-            offer.begin(session)
-        except Error as err:
-            if session.closed is None:
-                offer.fail(err)
+                each.fail(err)
+        except Exception as err:
+            each.fail(InternalError(f"it cannot be renewed over a new connection: {err!r}"))
     client._leases.take_again(session)
     client._references.take_again(session)
     if len(client._references):
@@ -38,19 +37,23 @@ def resume(me: weakref.ref[Connection], session: Session) -> None:
 
 
 def look_again(me: weakref.ref[Connection]) -> None:
-    """Reconnects, until the server is back or the client has nothing to renew there."""
+    """Reconnects, until the server is back or the client has nothing to renew there. A server that refuses this client
+    for good ends what waits for it."""
     pause = 0.02
     while True:
         client = me()
-        if client is None or client._closed or client.connected:
+        if client is None or client._closed or client.connected or not client._renews():
             return
         try:
             client._open(0)
             return
-        except (UnavailableError, ConnectionLostError, DeadlineExceededError):
-            pass
-        except Error:
+        except (PermissionDeniedError, ProtocolError) as err:
+            client._give_up(err)
             return
+        except ClosedError:
+            return
+        except (Error, OSError, RuntimeError, MemoryError):
+            pass  # no server, or no descriptors or threads in this process: later there may be
         del client
         time.sleep(pause)
         pause = min(pause * 1.5, 1.0)

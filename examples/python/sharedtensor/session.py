@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Protocol
 
 from . import forks, messages
 from .errors import (
@@ -30,8 +31,10 @@ from .errors import (
     UnavailableError,
 )
 from .frames import STALL_TIMEOUT, Connection, Frame, descriptors_exhausted
+from .groups import WeakGroup
 from .message import Message
 from .op import Kind, Op
+from .waiting import Bell, Waiter
 from .wire_errors import exception_of
 
 PROTOCOL = 1
@@ -54,36 +57,6 @@ _FORKED = "this client was made before the fork: connect again in this process"
 def label() -> str:
     """Returns the label of this process in the server's tables: the name of its program."""
     return ("python " + Path(sys.argv[0] or "-").name)[:64] if sys.argv else "python"
-
-
-class Waiter:
-    """Something that one thread waits for. Any thread may wake it.
-
-    :ivar done: whether it has happened.
-    """
-
-    __slots__ = ("_gate", "done")
-
-    def __init__(self) -> None:
-        self.done = False
-        self._gate = threading.Lock()
-        self._gate.acquire()
-
-    def wake(self) -> None:
-        """Has the thread that waits look again, or the next one that waits."""
-        try:
-            self._gate.release()
-        except RuntimeError:
-            pass  # it was woken before
-
-    def set(self) -> None:
-        """Marks it as done. Safe to call twice."""
-        self.done = True
-        self.wake()
-
-    def pause(self, seconds: float | None) -> bool:
-        """Waits until it is woken. Returns False after `seconds`."""
-        return self._gate.acquire(timeout=-1 if seconds is None else max(seconds, 0))
 
 
 class Pending(Waiter):
@@ -163,6 +136,13 @@ class Pending(Waiter):
         return frame
 
 
+class Ended(Protocol):
+    """What is notified of the end of a session."""
+
+    def end(self, error: Error) -> None:
+        """Receives the error that ended it."""
+
+
 class Session:
     """A connection after the hellos. Made by `connect`; `closed` is set at its end, and it is not used again then.
 
@@ -175,10 +155,20 @@ class Session:
     _token: threading.Lock  # held by the thread that reads the socket
 
     def __init__(
-        self, path: str, *, on_end: Callable[[Session], None], timeout: float = HELLO_TIMEOUT, uid: int | None = None
+        self,
+        path: str,
+        *,
+        on_end: Callable[[Session], None],
+        on_leave: Callable[[Session], None] = lambda _: None,
+        timeout: float = HELLO_TIMEOUT,
+        uid: int | None = None,
     ) -> None:
         """Connects to the socket at `path`. Raises UnavailableError if no server answers, PermissionDeniedError for
-        a server of another user."""
+        a server of another user.
+
+        :param on_end: called by the receive thread as its last, when all requests have ended.
+        :param on_leave: called by the thread that reads, when the server has said goodbye while answers are owed.
+        """
         self._pid = os.getpid()
         self.path = path
         self.uid = uid
@@ -187,24 +177,35 @@ class Session:
         self._listeners: dict[int, Callable[[Frame], None]] = {}
         self._on_end = on_end
         self.closed: Error | None = None
-        self._conn = _dial(path, timeout)
+        self._on_leave = on_leave
+        self._bell = Bell()
+        try:
+            self._conn = _dial(path, timeout)
+        except BaseException:
+            self._bell.close()
+            raise
         try:
             _check_peer(self._conn, path, os.getuid() if uid is None else uid)
             self.hello = self._meet(time.monotonic() + timeout)
         except BaseException:
             self._conn.close()
+            self._bell.close()
             raise
+        self._conn.add_bell(self._bell.fd)
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._followers: deque[Waiter] = deque()  # threads that wait while another one reads
         self._failure: Error | None = None  # why the connection has ended, for the receive thread
+        self.leader: Waiter | None = None  # what the thread waits for that reads
         self._received = 0  # reads of the socket
         self._over = False
+        self._thread = threading.Thread(target=self._receive, name="sharedtensor receive", daemon=True)
+        self.inboxes: WeakGroup[Ended] = WeakGroup()  # whose readers receive the end
         self._loops = 0  # event loops that read the socket
         forks.track(self, _lock=threading.Lock, _token=threading.Lock, forked=Session._forked)
 
     def run(self) -> None:
         """Starts to receive. Called once, by the one who made the session, when it is ready for its end."""
-        threading.Thread(target=self._receive, name="sharedtensor receive", daemon=True).start()
+        self._thread.start()
         threading.Thread(target=self._work, name="sharedtensor work", daemon=True).start()
 
     @property
@@ -251,11 +252,12 @@ class Session:
         timeout: float | None = None,
         events: Callable[[Frame], None] | None = None,
         discard: Callable[[Frame], None] | None = None,
+        wait: bool = True,
     ) -> Pending:
         """Sends a request. `files` stay the caller's. `events` is called with each event of it, by the thread that
         receives, until the session ends or `forget`; `discard` with a response that arrives after the request was
         cancelled here. Raises ClosedError or ConnectionLostError, ResourceExhaustedError for what is too large to
-        send."""
+        send, and with `wait` false BlockingIOError if the request cannot be sent at once."""
         self.check()
         nanoseconds = 0 if timeout is None else max(int(timeout * 1e9), 1)
         data = messages.Request(op=int(op), timeout=nanoseconds, body=None if body is None else body.plain()).encode()
@@ -268,7 +270,7 @@ class Session:
                 self._listeners[pending.id] = events
         sent: list[int] = []
         try:
-            self._conn.send(_REQUEST, pending.id, data, files, sent=sent)
+            self._conn.send(_REQUEST, pending.id, data, files, sent=sent, wait=wait)
         except BaseException:
             if self._conn.broken is None and any(sent):
                 self.cancel(pending, CanceledError("the caller was interrupted"))  # it was sent as a whole
@@ -415,6 +417,7 @@ class Session:
     def _lead(self, waiter: Waiter, until: float | None) -> None:
         """Reads the socket until `waiter` is done. The caller has the token."""
         conn = self._conn
+        self.leader = waiter
         midway = True
         try:
             while True:
@@ -430,7 +433,7 @@ class Session:
                 except BlockingIOError:
                     pass
                 midway = False
-                if not self._await(until):
+                if not self._await(waiter, until):
                     return
                 midway = True
         except Error as err:
@@ -439,10 +442,22 @@ class Session:
             if midway:  # what was read may not be recorded, or not be delivered
                 self.fail(ConnectionLostError(f"the connection is given up: the thread that reads got {err!r}"))
             raise
+        finally:
+            self.leader = None
 
-    def _await(self, until: float | None) -> bool:
-        """Waits until there is something to read. Returns False at `until`."""
-        return self._conn.wait(None if until is None else until - time.monotonic())
+    def _await(self, waiter: Waiter, until: float | None) -> bool:
+        """Waits until there is something to read, or `waiter` is woken. Returns False at `until`."""
+        bell = self._bell
+        waiter.bell = bell
+        try:
+            if waiter.done:
+                return True
+            ready = self._conn.wait(None if until is None else until - time.monotonic())
+        finally:
+            waiter.bell = None
+        if ready and (len(ready) > 1 or ready[0][0] == bell.fd):
+            bell.hush()
+        return bool(ready)
 
     def _read_frames(self) -> None:
         """Delivers the messages that have arrived whole."""
@@ -453,10 +468,13 @@ class Session:
             if frame.kind != _GOODBYE:
                 self._deliver(frame)
             else:
+                left = self.closed is None
                 bye = messages.Goodbye.decode(frame.body)
                 reason = bye.reason or "no reason given"
                 with self._lock:  # new requests are refused; answers that are owed still come
                     self.closed = self.closed or LeavingError(f"the server says goodbye: {reason}")
+                if left and self._pending:
+                    self._on_leave(self)
             if self.closed is not None:
                 self._end_if_answered()
 
@@ -467,6 +485,28 @@ class Session:
         if not owed and isinstance(self.closed, LeavingError):
             self.fail(self.closed)
 
+    def read_now(self) -> bool:
+        """Reads and delivers what has arrived, if no other thread reads. Returns False once the session has ended. For
+        event loops."""
+        took: list[bool] = []
+        try:
+            took.extend(map(self._token.acquire, _NO_WAIT))
+            if took[0]:
+                self._read_once()
+        finally:
+            if any(took):
+                self._token.release()
+                self._promote()
+        return self._failure is None
+
+    def share_reading(self, loops: int) -> int:
+        """Counts an event loop that reads the socket, or with -1 one that reads no more. Returns a duplicate of the
+        socket's descriptor for a new one, -1 otherwise."""
+        with self._lock:
+            fd = os.dup(self._conn.fileno()) if loops > 0 else -1
+            self._loops += loops
+        return fd
+
     def _receive(self) -> None:
         """Reads what arrives while no other thread reads, and ends the session. It runs in a separate thread."""
         poll = select.poll()
@@ -475,29 +515,33 @@ class Session:
         stalled: float | None = None  # since when a message does not go on
         while self._failure is None:
             ready = poll.poll(None if stalled is None else STALL_TIMEOUT * 1000)
-            if self._failure is not None:
-                break
             if ready and self._loops and seen != self._received:
                 seen = self._received  # an event loop reads; if it makes no progress this thread does
                 time.sleep(_TICK)
             elif self._token.acquire(False):
                 try:
                     before = self._received
-                    self._read_once()
+                    if self._failure is None:
+                        self._read_once()
                     if not self._conn.partial:
                         stalled = None
                     elif stalled is None or before != self._received:
                         stalled = time.monotonic()
                     elif time.monotonic() - stalled > STALL_TIMEOUT:
-                        self.fail(ConnectionLostError("the connection is given up: a frame that has begun does not go on"))
+                        self.fail(
+                            ConnectionLostError("the connection is given up: a frame that has begun does not go on")
+                        )
                 finally:
                     self._token.release()
                     self._promote()
             else:
                 stalled = stalled or time.monotonic()
                 time.sleep(_TICK)  # another thread reads
-        with self._token:  # no thread reads any more
-            self._end(self._failure or ClosedError("the session has ended"))
+        try:
+            with self._token:  # no thread reads any more
+                self._end(self._failure or ClosedError("the session has ended"))
+        finally:
+            self._on_end(self)
 
     def _read_once(self) -> None:
         """Reads and delivers what has arrived. The caller has the token. A separate method, so that the thread refers
@@ -516,6 +560,8 @@ class Session:
             self.fail(err if isinstance(err, _FINAL) else ConnectionLostError(f"the connection is given up: {err}"))
         except BaseException as err:
             self.fail(ConnectionLostError(f"the connection is given up: {err!r}"))
+            if threading.current_thread() is not self._thread:
+                raise
 
     def _deliver(self, frame: Frame) -> None:
         kind, id = frame.kind, frame.id
@@ -555,9 +601,11 @@ class Session:
         try:
             for each in pending:
                 each.finish(None, type(error)(str(error)))
+            for inbox in self.inboxes.members():
+                inbox.end(error)
             self._conn.shutdown()
             self._conn.close()
-            self._on_end(self)
+            self._bell.close()
         finally:
             self._jobs.put(None)
             while self._followers:
@@ -587,11 +635,14 @@ class Session:
         """Ends the session, and the requests that wait, in a forked child."""
         self.closed = self._failure = ForkError(_FORKED)
         self._over = True
+        self._bell.close()
         pending, self._pending = list(self._pending.values()), {}
         self._listeners.clear()
         for each in pending:
             each.renew()
             each.finish(None, ForkError(_FORKED))
+        for inbox in self.inboxes.members():
+            inbox.end(ForkError(_FORKED))
 
     def close(self) -> None:
         """Sends a goodbye and closes. Requests that wait end with ClosedError. In a child of the process that

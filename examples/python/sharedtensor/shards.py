@@ -216,10 +216,9 @@ def acquire(client: Client[A], name: str, rank: int, *, version: int = 0, timeou
     others = {p.name for group in pieces(about.metadata).values() for p in group if p.rank != rank}
     if not any(p.rank == rank for group in pieces(about.metadata).values() for p in group):
         raise NotFoundError(f"{name!r} has no shards of rank {rank}")
-    session = client._session()
     chosen = frameworks.choose(client._framework)
     operation = catalog.acquire(name, version, chosen, client._leases, lambda key: key not in others)
-    model: Model[A] = client._run(operation, session=session, timeout=timeout)
+    model: Model[A] = client._run(operation, timeout=timeout)
     return model
 
 

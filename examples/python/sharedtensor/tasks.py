@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from . import messages, tables, values
 from .calls import Object, Track, discard_returned, finish_returned
-from .errors import ClosedError, DeadlineExceededError, Error, TaskError
+from .errors import ClosedError, ConnectionLostError, DeadlineExceededError, Error, TaskError
 from .frames import Frame
 from .frameworks import Framework
 from .inbox import Inbox, finalize_later, stop_watch
 from .lease import release_late
 from .memory import SlabPools
 from .op import Op, TaskEventKind
-from .operations import Operation, mapped
+from .operations import REPEATABLE, Operation, mapped
 from .session import Session
 from .tensors import Value
+from .waiting import seconds
 from .wire_errors import exception_of
 
 if TYPE_CHECKING:
@@ -208,17 +209,20 @@ class TaskWatch:
 
     def __init__(
         self,
-        session: Session,
+        client: Client[Any],
         id: str,
         endpoint: str,
         mine: bool,
         on_change: Callable[[], None] | None = None,
-        owner: object = None,
     ) -> None:
-        """`on_change` is called by the receive thread after each event. The watch keeps `owner`, its client, alive."""
+        """`on_change` is called after each event and at the end, by any thread. The watch keeps its client alive."""
+        self._client = client
+        self._on_change = on_change
+        client._attempts(lambda session, _: self._begin(session, id, endpoint, mine), REPEATABLE)
+
+    def _begin(self, session: Session, id: str, endpoint: str, mine: bool) -> None:
         self._session = session
-        self._owner = owner
-        self._inbox = Inbox(on_change)
+        self._inbox = Inbox(self._on_change, session)
         body = messages.WatchTasks(id=id, endpoint=endpoint, mine=mine)
         pending = session.start(Op.WATCH_TASKS, body, events=self._inbox.put)
         self._stop = stop_watch(session, pending.id, self._inbox)
@@ -232,16 +236,13 @@ class TaskWatch:
     def next(self, timeout: float | None = None) -> TaskInfo:
         """Waits for the next change. Raises DeadlineExceededError after `timeout` seconds, and the error that ended
         the connection."""
+        timeout = seconds(timeout)
         until = None if timeout is None else time.monotonic() + timeout
         while True:
-            left = 1.0 if until is None else until - time.monotonic()
             try:
-                frame = self._inbox.get(timeout=max(min(left, 1.0), 0.001))
+                frame = self._inbox.get(timeout=None if until is None else max(until - time.monotonic(), 0.0))
             except Empty:
-                self._session.check()
-                if until is not None and time.monotonic() >= until:
-                    raise DeadlineExceededError(f"no task changed within {timeout:g} s") from None
-                continue
+                raise DeadlineExceededError(f"no task changed within {timeout:g} s") from None
             if not isinstance(frame, Frame):
                 raise ClosedError("the watch is closed")
             frame.close()
@@ -253,6 +254,8 @@ class TaskWatch:
         while True:
             try:
                 found = self.next()
+            except ConnectionLostError:
+                raise
             except ClosedError:
                 return
             yield found

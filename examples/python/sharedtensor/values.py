@@ -229,6 +229,32 @@ def _collect(value: Any, found: dict[str, Any], depth: int) -> None:
             _collect(item, found, depth + 1)
 
 
+def is_light(value: Any, limit: int = 1 << 20) -> bool:
+    """Reports whether sending a value copies at most `limit` bytes and uses no GPU."""
+    left = limit
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, (str, int, float, bytes, type(None))):
+            continue
+        if isinstance(item, StateDict):
+            return False
+        if isinstance(item, np.ndarray):
+            left -= item.nbytes
+        elif is_array(item):
+            if getattr(getattr(item, "device", None), "type", "") != "cpu":
+                return False
+            left -= int(getattr(item, "nbytes", limit + 1))
+        elif isinstance(item, MappingABC):
+            stack.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            stack.extend(item)
+        left -= 64
+        if left < 0:
+            return False
+    return True
+
+
 def plain(value: Any, levels: int = MAX_NESTING) -> Any:
     """Returns a value without tensors, of at most `levels` lists and maps within each other, in the types that CBOR
     has. Raises SerializationError for what has none."""

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
 from . import forks, messages
-from .errors import ClosedError, DeadlineExceededError, Error, NotFoundError
+from .errors import ClosedError, ConnectionLostError, DeadlineExceededError, Error, NotFoundError
 from .frames import Frame
 from .models import Model
 from .op import EventKind, Op
+from .operations import REPEATABLE
 from .session import Session
 from .tensors import A
+from .waiting import Monitor, seconds
 
 if TYPE_CHECKING:
     from .client import Client
@@ -42,7 +44,7 @@ class Watch:
     one is lost, and begins there with the present state. Closing or dropping it ends the watch."""
 
     _KEEP = 4096
-    _changed: threading.Condition
+    _monitor: Monitor
 
     def __init__(
         self,
@@ -58,14 +60,14 @@ class Watch:
         self._on_event = on_event
         self._on_change = on_change
         self._news: deque[Event] = deque(maxlen=self._KEEP)
-        forks.track(self, _changed=threading.Condition)
+        forks.track(self, _monitor=Monitor)
         self._closed: Error | None = None
         self._at = _Place()
         self._finalizer = weakref.finalize(self, _leave, self._at)
         self._finalizer.atexit = False
         client._watchers.add(self)
         try:
-            self.begin(client._session())
+            client._attempts(lambda session, _: self.begin(session), REPEATABLE)
         except BaseException:
             self.close()
             raise
@@ -76,9 +78,9 @@ class Watch:
 
     def begin(self, session: Session) -> None:
         """Subscribes over a session. Raises what the server answers."""
-        with self._changed:
-            if self._closed is not None or self._at.session is session:
-                return
+        with self._monitor.lock:
+            if self._closed is not None or self._at.session is session or session is not self._client._current:
+                return  # another connection has replaced this one meanwhile
             self._at.session, self._at.id = session, 0
         self._tell(Event("connected"))  # before the first event can arrive
         pending = session.start(Op.WATCH, messages.Watch(names=self._names), events=_listener(self))
@@ -87,7 +89,7 @@ class Watch:
         except BaseException:
             session.unwatch(pending.id)  # the server may have begun it all the same
             raise
-        with self._changed:
+        with self._monitor.lock:
             closed = self._closed is not None
             if self._at.session is session:
                 self._at.id = pending.id
@@ -101,7 +103,7 @@ class Watch:
 
     def lost(self) -> None:
         """Records that the connection is lost."""
-        with self._changed:
+        with self._monitor.lock:
             self._at.session = None
         self._tell(Event("disconnected"))
 
@@ -109,43 +111,46 @@ class Watch:
         if self._on_event is not None:
             self._on_event(event)
         else:
-            with self._changed:
+            with self._monitor.lock:
                 self._news.append(event)
-                self._changed.notify_all()
+                self._monitor.changed.notify_all()
         if self._on_change is not None:
             self._on_change()
 
     def ready(self) -> bool:
         """Reports whether `next` would not wait."""
-        with self._changed:
+        with self._monitor.lock:
             return bool(self._news) or self._closed is not None
 
     def next(self, timeout: float | None = None) -> Event:
         """Waits for the next event. Raises DeadlineExceededError after `timeout` seconds and ClosedError once
         closed."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._news or self._closed, timeout):
+        timeout = seconds(timeout)
+        with self._monitor.lock:
+            if not self._monitor.changed.wait_for(lambda: self._news or self._closed, timeout):
                 raise DeadlineExceededError(f"no event within {timeout:g} s")
             if self._news:
                 return self._news.popleft()
             assert self._closed is not None
-            raise ClosedError(str(self._closed))
+            raise self._closed.with_traceback(None)
 
     def __iter__(self) -> Iterator[Event]:
         while True:
             try:
                 event = self.next()
+            except ConnectionLostError:
+                raise
             except ClosedError:
                 return
             yield event
 
     def fail(self, error: Error) -> None:
         """Ends it with an error."""
-        with self._changed:
+        with self._monitor.lock:
             if self._closed is not None:
                 return
             self._closed = error
-            self._changed.notify_all()
+            self._monitor.changed.notify_all()
         if self._on_change is not None:
             self._on_change()
 
@@ -153,7 +158,7 @@ class Watch:
         """Ends the watch. Safe to call twice."""
         self.fail(ClosedError("the watch is closed"))
         self._client._watchers.discard(self)
-        with self._changed:
+        with self._monitor.lock:
             session, id = self._at.session, self._at.id
             self._at.session = None
         if session is not None and id:
@@ -202,7 +207,7 @@ class Follower(Generic[A]):
     A version is acquired when the program requests it, not when it is published. A slow program skips versions.
     """
 
-    _changed: threading.Condition
+    _monitor: Monitor
     _acquire_lock: threading.Lock
 
     def __init__(
@@ -212,7 +217,7 @@ class Follower(Generic[A]):
         self._client = client
         self._name = name
         self._framework = framework
-        forks.track(self, _changed=threading.Condition, _acquire_lock=threading.Lock)
+        forks.track(self, _monitor=Monitor, _acquire_lock=threading.Lock)
         self._newest = 0
         self._on_change = on_change
         self._current: Model[A] | None = None
@@ -231,7 +236,7 @@ class Follower(Generic[A]):
         self._watch = Watch(client, (name,), receive, wake)
 
     def _receive(self, event: Event) -> None:
-        with self._changed:
+        with self._monitor.lock:
             if event.kind == "connected":
                 self._newest = 0  # another server counts anew, and sends its present versions at once
             elif event.kind == "published" and event.name == self._name:
@@ -240,8 +245,8 @@ class Follower(Generic[A]):
                 self._newest = 0
 
     def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+        with self._monitor.lock:
+            self._monitor.changed.notify_all()
         if self._on_change is not None:
             self._on_change()
 
@@ -264,6 +269,7 @@ class Follower(Generic[A]):
 
         Raises ClosedError once the follower or its client is closed.
         """
+        timeout = seconds(timeout)
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             self._wait(version, until)
@@ -274,7 +280,7 @@ class Follower(Generic[A]):
 
     def ready(self, version: int | None = None) -> bool:
         """Reports whether `wait_newer` of that version would not wait: there is a later one, or all is closed."""
-        with self._changed:
+        with self._monitor.lock:
             return self._known(version)
 
     def _known(self, version: int | None) -> bool:
@@ -290,19 +296,19 @@ class Follower(Generic[A]):
         return "" if session is None else session.published
 
     def _wait(self, version: int | None, until: float | None) -> None:
-        with self._changed:
+        with self._monitor.lock:
             left = None if until is None else max(until - time.monotonic(), 0)
-            if not self._changed.wait_for(lambda: self._known(version), left):
+            if not self._monitor.changed.wait_for(lambda: self._known(version), left):
                 raise DeadlineExceededError(f"no newer version of {self._name!r} in time: the newest is {self._newest}")
             if self._watch._closed is not None:
-                raise ClosedError(str(self._watch._closed))
+                raise self._watch._closed.with_traceback(None)
 
     def _take(self) -> Model[A]:
         with self._acquire_lock:
             last = self._current
             if last is None or last.version != self._newest or last.server != self._server():
                 self._current = self._client.acquire(self._name, framework=self._framework)  # type: ignore[arg-type]
-                with self._changed:
+                with self._monitor.lock:
                     self._newest = max(self._newest, self._current.version)
             assert self._current is not None
             return self._current
@@ -313,6 +319,8 @@ class Follower(Generic[A]):
         while True:
             try:
                 model = self.wait_newer(version)
+            except ConnectionLostError:
+                raise
             except ClosedError:
                 return
             version = model.version

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import numpy as np
 
-from . import cbor, forks, frameworks, messages, values
+from . import cbor, coroutines, forks, frameworks, messages, values
 from .errors import (
     ApplicationError,
     CanceledError,
@@ -25,9 +25,11 @@ from .errors import (
     UnsupportedError,
 )
 from .frames import Frame
+from .jobs import Jobs
 from .op import OfferEventKind, Op
 from .session import Session
 from .values import Outgoing
+from .waiting import Monitor, seconds
 
 if TYPE_CHECKING:
     from .client import Client
@@ -45,7 +47,7 @@ class Function:
     """A function with how the owner is to run it. A plain function is one without any of this.
 
     :ivar run: gets the fields of the argument by name, or the argument itself where that is no map. Its results are
-        sent as they are; a generator's come one by one, as a stream.
+        sent as they are; a generator's come one by one, as a stream. It may be an ``async def`` function.
     :ivar cache: equal calls get the result of an earlier one.
     :ivar managed: results are objects that the owner keeps while they have references.
     :ivar task: calls run as tasks of the owner.
@@ -68,7 +70,7 @@ class Function:
     @property
     def streams(self) -> bool:
         """Whether results come one by one."""
-        return inspect.isgeneratorfunction(self.run)
+        return inspect.isgeneratorfunction(self.run) or inspect.isasyncgenfunction(self.run)
 
     def describe(self, name: str) -> messages.EndpointInfo:
         """Returns the description for the owner."""
@@ -157,8 +159,9 @@ def _type_name(annotation: Any) -> str:
         return "tensor.Tensor"
     if isinstance(annotation, type) and annotation in _TYPES:
         return _TYPES[annotation]
-    if get_origin(annotation) is list and get_args(annotation)[0] in _TYPES:
-        return "[]" + _TYPES[get_args(annotation)[0]]
+    items = get_args(annotation)
+    if get_origin(annotation) is list and items and isinstance(items[0], type) and items[0] in _TYPES:
+        return "[]" + _TYPES[items[0]]
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", None) or str(annotation)
     return text[: _LONGEST_NAME // 4]  # a character has four bytes at most
 
@@ -183,6 +186,7 @@ class Call:
         self.number = number
         self.reason = ""
         self._left = threading.Event()
+        self._interrupt: Callable[[], object] | None = None  # ends the coroutine that runs for the call
 
     @property
     def cancelled(self) -> bool:
@@ -201,6 +205,9 @@ class Call:
     def _leave(self, reason: str) -> None:
         self.reason = reason
         self._left.set()
+        interrupt = self._interrupt
+        if interrupt is not None:
+            interrupt()
 
 
 _current: contextvars.ContextVar[Call | None] = contextvars.ContextVar("sharedtensor call", default=None)
@@ -215,7 +222,7 @@ def current_call() -> Call:
 
 
 @dataclass
-class _Job:
+class Job:
     session: Session
     event: messages.OfferEvent
     frame: Frame
@@ -234,7 +241,7 @@ class Offer:
     Functions run in threads of the offer, `calls` at once.
     """
 
-    _lock: threading.Condition
+    _monitor: Monitor
 
     def __init__(
         self,
@@ -243,7 +250,13 @@ class Offer:
         *,
         calls: int,
         framework: str | None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
+        """Coroutines of functions run in `loop`, by default in a loop of the thread that runs the call. `on_end` is
+        called at the end, by any thread."""
+        self._loop = loop
+        self._on_end = on_end
         if calls < 1 or not functions:
             raise ConfigurationError("an offer has functions, and takes one call at once or more")
         self._client = client
@@ -251,10 +264,10 @@ class Offer:
         self._infos = [f.describe(n) for n, f in self._functions.items()]
         self._calls = calls
         self._framework = framework
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._running: dict[tuple[int, int], _Job] = {}
+        self._jobs = Jobs()
+        self._running: dict[tuple[int, int], Job] = {}
         # In a forked child no thread runs a call.
-        forks.track(self, _lock=threading.Condition, forked=lambda offer: offer._running.clear())
+        forks.track(self, _monitor=Monitor, forked=lambda offer: offer._running.clear())
         self._session: Session | None = None
         self._request = 0
         self._receiver: _Receiver | None = None
@@ -265,17 +278,20 @@ class Offer:
         try:
             for i in range(calls):  # before the owner may send a call
                 threading.Thread(target=self._serve, name=f"sharedtensor call {i}", daemon=True).start()
-            self.begin(client._session())
+            client._attempts(lambda session, _: self.begin(session))
         except BaseException:
             self.close()
             raise
 
     def begin(self, session: Session) -> None:
         """Offers the functions over a session. Raises what the server answers."""
-        with self._lock:
+        with self._monitor.lock:
             if self._closing or self._error is not None or self._session is session:
                 return
+            if session is not self._client._current:
+                return  # another connection has replaced this one meanwhile
             self._session, self._request = session, 0
+        self._jobs.read(session)
         if FEATURE not in session.hello.features:
             raise UnsupportedError(
                 "this owner does not accept offers of endpoints; start it with `sharedtensor serve --offers`"
@@ -288,7 +304,7 @@ class Offer:
         except BaseException:
             _withdraw(session, pending.id)  # the server may have accepted it
             raise
-        with self._lock:
+        with self._monitor.lock:
             ended = self._closing or self._error is not None
             if self._session is session:
                 self._request = pending.id
@@ -297,17 +313,18 @@ class Offer:
 
     def lost(self) -> None:
         """Cancels the calls that run: the connection is lost, and with it their callers."""
-        with self._lock:
+        with self._monitor.lock:
             self._session = None
+            self._jobs.read(None)
             running = list(self._running.values())
         for job in running:
             job.call._leave("the connection to the owner has ended")
 
     # ---- calls
 
-    def _take(self, job: _Job) -> bool:
+    def _take(self, job: Job) -> bool:
         """Queues a call for the threads. Returns False once the offer has ended, and for an unknown function."""
-        with self._lock:
+        with self._monitor.lock:
             if self._error is not None or job.event.endpoint not in self._functions:
                 return False
             self._running[job.key] = job
@@ -315,7 +332,7 @@ class Offer:
         return True
 
     def _cancel(self, key: tuple[int, int], reason: str) -> None:
-        with self._lock:
+        with self._monitor.lock:
             job = self._running.get(key)
         if job is not None:
             job.call._leave(reason)
@@ -330,6 +347,7 @@ class Offer:
             self._give_up(err)
         finally:
             self._thread_ended()
+            coroutines.close_own()
 
     def _serve_one(self) -> bool:
         """Runs the next call. Returns False at the end of the offer. A separate method, so that the thread refers to
@@ -340,7 +358,7 @@ class Offer:
         self._work(job)
         return True
 
-    def _work(self, job: _Job) -> None:
+    def _work(self, job: Job) -> None:
         token = _current.set(job.call)
         try:
             self._run(job)
@@ -350,15 +368,15 @@ class Offer:
             _current.reset(token)
             self._done(job)
 
-    def _done(self, job: _Job) -> None:
+    def _done(self, job: Job) -> None:
         job.frame.close()
-        with self._lock:
+        with self._monitor.lock:
             self._running.pop(job.key, None)
-            self._lock.notify_all()
+            self._monitor.changed.notify_all()
 
     def _give_up(self, err: BaseException) -> None:
         self.fail(InternalError(f"a thread of the offer ended with {type(err).__name__}: offer the functions again"))
-        with self._lock:
+        with self._monitor.lock:
             session, id = self._session, self._request
             self._session = None
         if session is not None and id:
@@ -367,7 +385,7 @@ class Offer:
     def _thread_ended(self) -> None:
         """Answers the calls that no thread is left to run. There are some only if a thread was made to end: it may
         have been between two calls, or between taking one and running it."""
-        with self._lock:
+        with self._monitor.lock:
             self._ended += 1
             left = list(self._running.values()) if self._ended == self._calls else []
         for job in left:
@@ -375,16 +393,20 @@ class Offer:
             job.session.later(partial(_refuse, job, error))
             self._done(job)
 
-    def _run(self, job: _Job) -> None:
+    def _run(self, job: Job) -> None:
         function = self._functions[job.event.endpoint]
         result = self._start(function, job)
+        if inspect.isawaitable(result):
+            result = coroutines.run(result, self._loop, job.call, _current)
         if not function.streams:
             self._answer(job, result)
             return
+        if isinstance(result, AsyncGenerator):
+            result = coroutines.iterate(result, self._loop, job.call, _current)
         self._stream(job, result)
         job.session.request(Op.ANSWER, messages.Answer(call=job.event.call)).close()
 
-    def _start(self, function: Function, job: _Job) -> Any:
+    def _start(self, function: Function, job: Job) -> Any:
         """Calls the function with the arguments that came. What does not fit its parameters is refused."""
         event = job.event
         job.call.check()
@@ -401,7 +423,7 @@ class Offer:
                 raise SerializationError(f"argument: {err}", type="type") from err
         return function.run(*alone, **fields)
 
-    def _answer(self, job: _Job, value: Any, *, more: bool = False) -> None:
+    def _answer(self, job: Job, value: Any, *, more: bool = False) -> None:
         """Sends a result, with its memory. Of a stream's it returns when there is room for the next one."""
         out = Outgoing(value, job.session, self._client._pool.results, seal=True)
         try:
@@ -410,7 +432,7 @@ class Offer:
         finally:
             out.close()
 
-    def _stream(self, job: _Job, results: Iterator[Any]) -> None:
+    def _stream(self, job: Job, results: Iterator[Any]) -> None:
         try:
             for result in results:
                 job.call.check()
@@ -424,32 +446,43 @@ class Offer:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the offer has ended; returns whether it has. Raises why where that was not `close`."""
-        with self._lock:
-            ended = self._lock.wait_for(lambda: self._error is not None, timeout)
+        timeout = seconds(timeout)
+        with self._monitor.lock:
+            ended = self._monitor.changed.wait_for(lambda: self._error is not None, timeout)
             if self._error is not None and not isinstance(self._error, ClosedError):
                 raise self._error
         return ended
 
     def fail(self, error: Error) -> None:
         """Ends the offer with an error. Calls that it has are still run."""
-        with self._lock:
+        with self._monitor.lock:
             if self._error is not None:
                 return
             self._error = error
-            for _ in range(self._calls):
-                self._jobs.put(None)
             if self._receiver is not None:
                 self._receiver.offer = None
-            self._lock.notify_all()
+            self._monitor.changed.notify_all()
+        self._jobs.close()
+        if self._on_end is not None:
+            self._on_end()
         try:
             self._client._offers.remove(self)
         except ValueError:
             pass  # it was removed before
 
+    def fail_closed(self) -> None:
+        """Withdraws the functions without waiting."""
+        with self._monitor.lock:
+            session, id = self._session, self._request
+            self._session, self._closing = None, True
+        if session is not None and id:
+            session.later(lambda: _withdraw(session, id))
+        self.fail(ClosedError("the offer is closed"))
+
     def close(self, timeout: float | None = None) -> None:
         """Withdraws the functions and waits until running calls have returned, at most `timeout` seconds. Safe to call
         twice."""
-        with self._lock:
+        with self._monitor.lock:
             self._closing = True
             session, id = self._session, self._request
             self._session = None
@@ -459,8 +492,8 @@ class Offer:
             except Error:
                 pass  # best effort: a lost connection ends the offer as well
         self.fail(ClosedError("the offer is closed"))
-        with self._lock:
-            self._lock.wait_for(lambda: not self._running, timeout)
+        with self._monitor.lock:
+            self._monitor.changed.wait_for(lambda: not self._running, seconds(timeout))
 
     def __enter__(self) -> Offer:
         return self
@@ -488,7 +521,7 @@ class _Receiver:
         event = messages.OfferEvent.decode(frame.body)
         offer, session = self.offer, self._session
         if event.kind == OfferEventKind.CALL:
-            job = _Job(session, event, frame, Call(event.endpoint, event.call))
+            job = Job(session, event, frame, Call(event.endpoint, event.call))
             if offer is not None and offer._take(job):
                 return
             session.later(partial(_send_error, job, _DECLINED))
@@ -506,7 +539,7 @@ def _withdraw(session: Session, id: int) -> None:
         pass  # best effort: a lost connection ends the offer as well
 
 
-def _refuse(job: _Job, err: BaseException) -> None:
+def _refuse(job: Job, err: BaseException) -> None:
     """Answers a call with an error. If the call was answered before, the server ignores it."""
     error = _sent(err)
     if (error.code, error.type) == (_DECLINED.code, _DECLINED.type):
@@ -514,7 +547,7 @@ def _refuse(job: _Job, err: BaseException) -> None:
     _send_error(job, error)
 
 
-def _send_error(job: _Job, error: messages.ErrorMessage) -> None:
+def _send_error(job: Job, error: messages.ErrorMessage) -> None:
     try:
         job.session.request(Op.ANSWER, messages.Answer(call=job.event.call, error=error)).close()
     except Error:
