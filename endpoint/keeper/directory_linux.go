@@ -24,7 +24,7 @@ import (
 // concurrent use.
 type Directory struct {
 	path   string
-	device uint64 // of the directory's file system
+	device uint64 // of the directory's files
 }
 
 // OpenDirectory opens the directory at the path, and creates it if its parent exists. It fails if other users can enter
@@ -50,12 +50,15 @@ func OpenDirectory(path string) (*Directory, error) {
 		return nil, fmt.Errorf("%w: %s belongs to uid %d with mode %#o; use a directory of uid %d with mode 0700",
 			os.ErrPermission, path, st.Uid, st.Mode&0o777, os.Geteuid())
 	}
-	d := &Directory{path: path, device: uint64(st.Dev)}
+	d := &Directory{path: path}
 	f, err := d.Create()
 	if err != nil {
 		return nil, err
 	}
-	return d, f.Close()
+	// On overlayfs, files have another device than their directory.
+	err = unix.Fstat(int(f.Fd()), &st)
+	d.device = uint64(st.Dev)
+	return d, errors.Join(err, f.Close())
 }
 
 // Create returns a new file that is not in the store. Put adds it under a name, with all bytes that are written into it
@@ -64,6 +67,9 @@ func (d *Directory) Create() (*os.File, error) { return d.create(unix.O_DSYNC) }
 
 func (d *Directory) create(flags int) (*os.File, error) {
 	fd, err := unix.Open(d.path, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC|flags, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
+		err = fmt.Errorf("the file system has no unnamed files (O_TMPFILE): use tmpfs, ext4, xfs or btrfs: %w", err)
+	}
 	if err != nil {
 		return nil, &os.PathError{Op: "create a file in", Path: d.path, Err: err}
 	}

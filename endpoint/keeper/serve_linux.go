@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"slices"
@@ -27,7 +28,8 @@ import (
 type Config struct {
 	// Socket is the path of its socket.
 	Socket string
-	// Idle is the time without descriptors and connections after which the keeper ends; 0 means 10 s.
+	// Idle is the time without descriptors and connections after which the keeper ends; 0 means 10 s, and a
+	// negative value never.
 	Idle time.Duration
 	// Orphan is the time without connections after which the keeper ends if its socket file was removed and it cannot
 	// create another one; 0 means 10 minutes. No owner can connect to it.
@@ -64,7 +66,8 @@ func Serve(ctx context.Context, c Config) error {
 	k := &keeper{log: c.Logger, idle: c.Idle, lost: lost, held: map[string]*os.File{}, peers: map[*peer]bool{}, most: min(transport.MaxOpenFiles()-unused, maxHeld)}
 	ctx, k.stop = context.WithCancel(ctx)
 	defer k.stop()
-	k.timer = time.AfterFunc(c.Idle, k.stop)
+	k.timer = time.AfterFunc(math.MaxInt64, k.stop)
+	k.startTimer()
 	closed := make(chan struct{})
 	context.AfterFunc(ctx, func() {
 		defer close(closed)
@@ -233,9 +236,16 @@ func (k *keeper) connect(p *peer, connected bool) {
 		delete(k.peers, p)
 	}
 	if len(k.peers) == 0 && len(k.held) == 0 {
-		k.timer.Reset(k.idle)
+		k.startTimer()
 	} else {
 		k.timer.Stop()
+	}
+}
+
+// startTimer starts the timer of an idle keeper.
+func (k *keeper) startTimer() {
+	if k.idle > 0 {
+		k.timer.Reset(k.idle)
 	}
 }
 

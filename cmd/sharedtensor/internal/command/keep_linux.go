@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,13 +21,18 @@ import (
 const keepHelp = `Hold the memory of an owner's models while no owner runs. serve --keep starts this process when it is needed, so it rarely
 has to be run by hand. It holds descriptors and reads nothing of them.
 
-The keeper ends when it has held nothing for ten seconds and no owner is connected. SIGTERM ends it at once, which frees the
+The keeper ends when it has held nothing for --idle and no owner is connected. SIGTERM ends it at once, which frees the
 memory that no process maps. If it is killed while an owner runs,
-the owner starts another one. If both are killed, the memory is lost and models are loaded again.`
+the owner starts another one. If both are killed, the memory is lost and models are loaded again.
+
+A keeper of an owner in another container, or of a service manager, runs with --idle 0. The owner then has --keep=connect and
+never starts one. If the socket file is removed, the keeper creates it again. If that is impossible and no owner is connected,
+it ends after ten minutes.`
 
 func newKeepCommand() *cobra.Command {
 	var socket string
 	var log bool
+	var idle time.Duration
 	c := &cobra.Command{
 		Use:     "keep --socket PATH",
 		Short:   "Hold the memory of an owner's models while the owner restarts",
@@ -37,7 +43,10 @@ func newKeepCommand() *cobra.Command {
 			if socket == "" {
 				return cli.Usagef(c, "--socket is required: the socket of an owner with .keep behind it")
 			}
-			config := keeper.Config{Socket: socket}
+			config := keeper.Config{Socket: socket, Idle: idle}
+			if idle <= 0 {
+				config.Idle = -1
+			}
 			if log {
 				config.Logger = slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
 			}
@@ -45,6 +54,7 @@ func newKeepCommand() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&socket, "socket", "", "path of the keeper's socket")
+	c.Flags().DurationVar(&idle, "idle", 10*time.Second, "time without models and owners after which the keeper ends; 0 for never")
 	c.Flags().BoolVar(&log, "log", false, "report refused connections and requests on standard error")
 	return c
 }
@@ -52,6 +62,7 @@ func newKeepCommand() *cobra.Command {
 // Values of serve --keep.
 const (
 	keepProcess = "process"
+	keepConnect = "connect"
 	keepSystemd = "systemd"
 	keepDir     = "dir:" // and the path of a directory
 )
@@ -68,14 +79,14 @@ func openSystemd() (closableStore, error) { return keeper.NewSystemd() }
 // openDirectory opens a directory for copies of the models.
 func openDirectory(path string) (closableStore, error) { return keeper.OpenDirectory(path) }
 
-// openKeeper connects to the keeper of an owner's socket, or starts it.
-func openKeeper(socket string, log *slog.Logger) (closableStore, error) {
+// openKeeper connects to the keeper of an owner's socket. It starts one if there is none, unless connectOnly is set.
+func openKeeper(socket string, connectOnly bool, log *slog.Logger) (closableStore, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	path := socket + ".keep"
-	return keeper.Connect(keeper.Options{Socket: path, Command: []string{program, "keep", "--socket", path}, Logger: log})
+	return keeper.Connect(keeper.Options{Socket: path, Command: []string{program, "keep", "--socket", path}, ConnectOnly: connectOnly, Logger: log})
 }
 
 // sourceID identifies the content of the files of a model, without reading them: it changes if one is added, removed,

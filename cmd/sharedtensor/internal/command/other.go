@@ -21,6 +21,7 @@ func newKeepCommand() *cobra.Command {
 
 const (
 	keepProcess = "process"
+	keepConnect = "connect"
 	keepSystemd = "systemd"
 	keepDir     = "dir:"
 )
@@ -36,7 +37,7 @@ func openSystemd() (closableStore, error) { return nil, errKeep }
 
 func openDirectory(string) (closableStore, error) { return nil, errKeep }
 
-func openKeeper(string, *slog.Logger) (closableStore, error) { return nil, errKeep }
+func openKeeper(string, bool, *slog.Logger) (closableStore, error) { return nil, errKeep }
 
 func (modelArg) sourceID() string { return "" }
 

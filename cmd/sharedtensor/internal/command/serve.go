@@ -38,8 +38,10 @@ Signals:
 
 With --keep, published models survive the owner: a small process (sharedtensor keep), or with --keep=systemd the service
 manager's descriptor store, holds their memory. --keep=dir:PATH needs neither: it copies each model into a directory, which
-costs the memory or disk space of the copy and the time to copy it back. The next owner on the same socket serves them again at once, with the same
-names and version numbers, and readers keep their leases. A NAME=PATH whose files have not changed is not loaded again.
+costs the memory or disk space of the copy and the time to copy it back. --keep=connect is for a keeper that others start, for
+example in another container: the owner waits 5 s for it when it starts, and never starts one. The next owner on the same socket serves them again at once, with the same
+names and version numbers, and readers keep their leases. A model that it cannot map, for example because a device is missing,
+stays kept, and ls shows the reason. A NAME=PATH whose files have not changed is not loaded again.
 
 With --policy, a file decides which users and groups may list, acquire, publish and withdraw which names, and call and
 offer which endpoints; sharedtensor config describes it. The socket then admits the users of the rules. Each change is
@@ -58,7 +60,7 @@ type serveFlags struct {
 	level          string
 	load           loadFlags
 	digests        bool
-	keep           string // keepProcess, keepSystemd, keepDir with a path, or empty
+	keep           string // keepProcess, keepConnect, keepSystemd, keepDir with a path, or empty
 	policy         string // path of the policy file, or empty
 	audit          string // path of the audit log, or empty for the log
 }
@@ -94,9 +96,9 @@ func newServeCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&o.socket, "socket", "", "path of the socket to listen on (default: see sharedtensor --help)")
-	f.StringVar(&o.keep, "keep", "", "keep the models for the next owner: process (the default of --keep alone), systemd or dir:PATH")
+	f.StringVar(&o.keep, "keep", "", "keep the models for the next owner: process (the default of --keep alone), connect, systemd or dir:PATH")
 	f.Lookup("keep").NoOptDefVal = keepProcess
-	_ = c.RegisterFlagCompletionFunc("keep", cobra.FixedCompletions([]string{keepProcess, keepSystemd, keepDir}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("keep", cobra.FixedCompletions([]string{keepProcess, keepConnect, keepSystemd, keepDir}, cobra.ShellCompDirectiveNoFileComp))
 	o.retain.add(c)
 	f.UintSliceVar(&o.uids, "allow-uid", nil, "also accept processes of this user id, which may publish too")
 	f.StringVar(&o.policy, "policy", "", "YAML file with the rights of users and groups (see sharedtensor config)")
@@ -114,7 +116,7 @@ func newServeCommand() *cobra.Command {
 // keepValue reports whether a word is a value of --keep.
 func keepValue(word string) bool {
 	dir, is := strings.CutPrefix(word, keepDir)
-	return word == keepProcess || word == keepSystemd || is && dir != ""
+	return word == keepProcess || word == keepConnect || word == keepSystemd || is && dir != ""
 }
 
 // takeKeep removes the value of --keep from words, if a space separates them. A NAME=PATH is never such a value.
@@ -144,7 +146,7 @@ func (o *serveFlags) check(c *cobra.Command) (*slog.Logger, []uint32, error) {
 		return nil, nil, cli.Usagef(c, "--log-level %q: use debug, info, warn or error", o.level)
 	}
 	if o.keep != "" && !keepValue(o.keep) {
-		return nil, nil, cli.Usagef(c, "--keep=%s: use %s, %s or %sPATH", o.keep, keepProcess, keepSystemd, keepDir)
+		return nil, nil, cli.Usagef(c, "--keep=%s: use %s, %s or %sPATH, or %s for a keeper that others start", o.keep, keepProcess, keepSystemd, keepDir, keepConnect)
 	}
 	if err := o.retain.check(c); err != nil {
 		return nil, nil, err

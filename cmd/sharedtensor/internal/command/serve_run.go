@@ -86,8 +86,8 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (next *first, err 
 	}
 	defer func() { err = errors.Join(err, closeAudit()) }()
 	opts.Audit = audit
-	if o.keep == keepProcess {
-		if store, err = openKeeper(opts.Socket, log); err != nil {
+	if o.keep == keepProcess || o.keep == keepConnect {
+		if store, err = openKeeper(opts.Socket, o.keep == keepConnect, log); err != nil {
 			return nil, err
 		}
 	}
