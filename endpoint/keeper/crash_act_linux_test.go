@@ -37,6 +37,16 @@ func act(socket string) error {
 				answer, err = c.Publish(ctx, name, sd, endpoint.PublishOptions{})
 				sd.Close()
 			}
+		case "fill": // the journal, until it is compacted
+			for range 6 {
+				sd, failed := modelOf(dev, value)
+				if err = failed; err != nil {
+					break
+				}
+				sd.Metadata = map[string]string{"text": strings.Repeat("x", 200<<10)}
+				answer, err = c.Publish(ctx, name, sd, endpoint.PublishOptions{})
+				sd.Close()
+			}
 		case "withdraw":
 			err = c.Withdraw(ctx, name)
 		case "acquire":

@@ -1,6 +1,10 @@
 package keep
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+)
 
 // smallJournal is the size in bytes below which a journal is not compacted.
 const smallJournal = 256 << 10
@@ -40,9 +44,12 @@ func (k *Keep) run() {
 			if err := k.store.Remove(garbage...); err != nil {
 				k.log.Warn("memory of freed versions stays in the store", "descriptors", len(garbage), "error", err)
 			}
+			status.Reach("store cleaned")
 		}
 		if due {
-			if err := k.compact(); err != nil {
+			err := k.compact()
+			status.Reach("compact replaced")
+			if err != nil {
 				k.log.Warn("the journal of kept versions is not compacted", "error", err)
 				k.mu.Lock()
 				k.working = false // the next change tries again
@@ -58,6 +65,7 @@ var errNotCompacted = errors.New("an entry could not be written to the new journ
 // compact replaces the journal by one that has only what an owner adopts. Until the store has it, entries are written
 // to both, so the journal with the highest generation in the store is always complete.
 func (k *Keep) compact() error {
+	status.Reach("compact begun")
 	next, err := createJournal(k.store, k.journal.id)
 	if err != nil {
 		return err
@@ -69,9 +77,11 @@ func (k *Keep) compact() error {
 	k.newest++
 	generation := k.newest
 	k.mu.Unlock()
+	status.Reach("compact copied")
 	if err == nil {
 		err = putNew(k.store, journalName(generation), next.file)
 	}
+	status.Reach("compact stored")
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err == nil && k.next == nil {
