@@ -63,6 +63,9 @@ func newServer(opts ServerOptions) (*Server, error) {
 	if err := checkPolicy(opts.Policy, opts.AllowUIDs); err != nil {
 		return nil, err
 	}
+	if opts.RequireAudit && opts.Audit == nil {
+		return nil, status.Configuration(fmt.Errorf("%w: RequireAudit without Audit", status.ErrInvalid))
+	}
 	if opts.Logger == nil {
 		opts.Logger = quiet(slog.Default())
 	}
@@ -74,7 +77,7 @@ func newServer(opts ServerOptions) (*Server, error) {
 		Log: opts.Logger, Socket: opts.Socket, Label: opts.Label, AllowUIDs: opts.AllowUIDs, Devices: opts.Devices, Registry: opts.Registry.registered(),
 		Limits: status.Limits(opts.Limits), Results: engine.CacheBounds(opts.Results), Tasks: engine.TaskBounds(opts.Tasks), Retain: opts.Retain,
 		RenewalTime: opts.RenewalTime,
-		Intercept:   interceptServer(intercept), Policy: opts.Policy, Audit: opts.Audit,
+		Intercept:   interceptServer(intercept), Policy: opts.Policy, Audit: opts.Audit, RequireAudit: opts.RequireAudit, LogLost: opts.LogLost,
 	}
 	if permit := opts.Offers; permit != nil {
 		c.PermitOffer = func(client server.Peer, names []string) error { return permit(peerOf(client), names) }

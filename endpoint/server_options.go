@@ -43,8 +43,12 @@ type ServerOptions struct {
 	// With a policy, Offers may be nil: the policy alone then decides who may offer endpoints.
 	Policy *access.Policy
 	// Audit receives one line for each change to models, endpoints and objects, with the process that made it: its uid,
-	// gid, pid, program, session and label. Nil writes none.
+	// gid, pid, program, session and label. Nil writes none. Lines that its handler fails to write are reported in Logger, and
+	// counted by the limit audit_lines of [ServerInfo].
 	Audit *slog.Logger
+	// RequireAudit refuses each change with [ErrUnavailable] if its line cannot be written. Audit then receives an additional
+	// line with state=requested before each change.
+	RequireAudit bool
 	// Limits limits what clients can make the server hold.
 	Limits Limits
 	// Registry holds the functions that clients can call. It is borrowed and may be nil. Endpoints registered later are
@@ -66,6 +70,9 @@ type ServerOptions struct {
 	Label string
 	// Logger receives messages for operators. If nil, warnings and errors are logged to slog.Default().
 	Logger *slog.Logger
+	// LogLost, if not nil, returns the number of lines that the handler of Logger has dropped, for the limit log_lines of
+	// [ServerInfo]. A logger whose reader stops must not block: requests log.
+	LogLost func() uint64
 }
 
 // Retention limits the superseded versions of a name that are kept without readers, newest first: by number, by the time

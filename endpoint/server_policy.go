@@ -15,8 +15,14 @@ func (s *Server) SetPolicy(policy *access.Policy) error {
 	if err := checkPolicy(policy, s.core.AllowUIDs); err != nil {
 		return err
 	}
+	if err := s.core.MayChangeOwn("policy", "rules", rulesOf(policy)); err != nil {
+		return err
+	}
+	if err := s.core.SetPolicy(policy); err != nil {
+		return err
+	}
 	s.core.AuditOwn("policy", "rules", rulesOf(policy))
-	return s.core.SetPolicy(policy)
+	return nil
 }
 
 func rulesOf(policy *access.Policy) int {

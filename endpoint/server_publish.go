@@ -29,6 +29,9 @@ func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict,
 			return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: %w", status.ErrInvalid, err)}
 		}
 	}
+	if err := s.core.MayChangeOwn("publish", "name", name); err != nil {
+		return 0, &catalog.NameError{Op: "publish", Name: name, Err: err}
+	}
 	version, err := s.core.Models.Publish(ctx, server.Publication{Name: name, StateDict: sd.Alias(), Origin: catalog.Origin{Source: opts.Source, Publisher: self}, Digests: opts.Digests, After: opts.After, SourceID: opts.SourceID, Retain: opts.Retain})
 	if err != nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: status.Absent(err)}
@@ -40,6 +43,9 @@ func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict,
 // Rollback publishes the memory of a superseded version again, as [Client.Rollback] does.
 func (s *Server) Rollback(ctx context.Context, name string, version uint64) (uint64, error) {
 	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Geteuid()), Label: s.core.Label}
+	if err := s.core.MayChangeOwn("rollback", "name", name, "to", version); err != nil {
+		return 0, fmt.Errorf("roll back %s: %w", status.Shown(name), err)
+	}
 	number, err := s.core.Models.Rollback(ctx, name, version, self, 0)
 	if err != nil {
 		return 0, fmt.Errorf("roll back %s: %w", status.Shown(name), status.Absent(err))
@@ -52,6 +58,9 @@ func (s *Server) Rollback(ctx context.Context, name string, version uint64) (uin
 // receive an event. Errors: [ErrNotFound], and the cause of ctx if it has ended.
 func (s *Server) Withdraw(ctx context.Context, name string) error {
 	if err := context.Cause(ctx); err != nil {
+		return &catalog.NameError{Op: "withdraw", Name: name, Err: err}
+	}
+	if err := s.core.MayChangeOwn("withdraw", "name", name); err != nil {
 		return &catalog.NameError{Op: "withdraw", Name: name, Err: err}
 	}
 	if err := s.core.Models.Withdraw(ctx, name); err != nil {

@@ -14,8 +14,8 @@ import (
 
 // Bounds of a [Writer]'s queue.
 const (
-	maxLines = 4096
-	maxBytes = 1 << 20
+	MaxLines = 4096
+	MaxBytes = 1 << 20
 )
 
 // ErrLost means that a line was dropped, because the queue is full or the writer is closed.
@@ -47,7 +47,7 @@ func NewWriter(to io.Writer) *Writer {
 func (w *Writer) Write(text []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed || len(w.queue) >= maxLines || w.bytes+len(text) > maxBytes {
+	if w.closed || len(w.queue) >= MaxLines || w.bytes+len(text) > MaxBytes {
 		w.lost.Add(1)
 		return 0, ErrLost
 	}

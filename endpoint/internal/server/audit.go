@@ -1,9 +1,13 @@
 package server
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -20,18 +24,69 @@ const (
 	changeInvalidate = "invalidate"
 )
 
+// auditLog writes the audit log and counts the lines that it could not write.
+type auditLog struct {
+	lost     atomic.Uint64
+	reported atomic.Int64 // time of the last report, in nanoseconds
+}
+
+// auditReports is the minimum interval between two reports of lost lines.
+const auditReports = time.Minute
+
 // audit writes one line about a change that a client has made.
 func (c *client) audit(change string, attrs ...any) {
-	if log := c.server.Audit; log != nil {
-		log.Info("audit", append(append([]any{"change", change}, attrs...), identity(c.session)...)...)
-	}
+	_ = c.server.record(c.session, change, attrs) // reported and counted
 }
 
 // AuditOwn writes one line about a change by the server's own process.
 func (s *Server) AuditOwn(change string, attrs ...any) {
-	if s.Audit != nil {
-		s.Audit.Info("audit", append(append([]any{"change", change}, attrs...), identity(s.Sessions.Self())...)...)
+	_ = s.record(s.Sessions.Self(), change, attrs) // reported and counted
+}
+
+// mayChange is called before a change. With [Config].RequireAudit, it writes a line about the request, and returns an error if
+// it cannot be written.
+func (c *client) mayChange(change string, attrs ...any) error {
+	return c.server.requireAudit(c.session, change, attrs)
+}
+
+// MayChangeOwn is mayChange for a change by the server's own process.
+func (s *Server) MayChangeOwn(change string, attrs ...any) error {
+	return s.requireAudit(s.Sessions.Self(), change, attrs)
+}
+
+func (s *Server) requireAudit(ses *session.Session, change string, attrs []any) error {
+	if !s.RequireAudit {
+		return nil
 	}
+	if err := s.record(ses, change, append([]any{"state", "requested"}, attrs...)); err != nil {
+		return fmt.Errorf("%w: this owner requires a record of each change, and its audit log cannot be written: %w", status.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// record writes one line. If that fails, it counts the line and reports the reason in the log.
+func (s *Server) record(ses *session.Session, change string, attrs []any) error {
+	if s.Audit == nil {
+		return nil
+	}
+	ctx := context.Background()
+	if !s.Audit.Enabled(ctx, slog.LevelInfo) {
+		return fmt.Errorf("%w: the level of the audit log is above info", status.ErrInvalid)
+	}
+	r := slog.NewRecord(time.Now(), slog.LevelInfo, "audit", 0)
+	r.Add("change", change)
+	r.Add(attrs...)
+	r.Add(identity(ses)...)
+	err := s.Audit.Handler().Handle(ctx, r)
+	if err == nil {
+		return nil
+	}
+	lost := s.audited.lost.Add(1)
+	now, last := time.Now().UnixNano(), s.audited.reported.Load()
+	if (last == 0 || now-last >= int64(auditReports)) && s.audited.reported.CompareAndSwap(last, now) {
+		s.Log.Error("changes are missing in the audit log", "lines", lost, "error", err)
+	}
+	return err
 }
 
 // identity returns attributes that identify the process of a client: by the kernel's credentials, by its program, and by

@@ -237,6 +237,9 @@ func (o *callOperations) invalidateEndpoint(_ context.Context, r *session.Reques
 	if _, err := o.endpoints.find(in.Endpoint); err != nil {
 		return nil, err
 	}
+	if err := c.mayChange(changeInvalidate, "name", in.Endpoint); err != nil {
+		return nil, err
+	}
 	count := uint64(o.engine.Results.InvalidateGroup(in.Endpoint))
 	c.audit(changeInvalidate, "name", in.Endpoint, "results", count)
 	return &answer{body: message.Invalidated{Count: count}}, nil

@@ -7,6 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
+	"github.com/sharedtensor/sharedtensor/internal/logs"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -91,6 +92,15 @@ func limitTable() []limitRow {
 		{status.LimitRingBytes, "bytes of rings", "68 KiB", "1/256 of the memory, 16 MiB to 256 MiB", "its frames go over the socket", useRingBytes},
 		{status.LimitTaskBytes, "bytes of results that tasks keep", "", "1/4 of the memory", "the oldest results are dropped", func(s *Server, _ []clientUse) message.LimitUse {
 			return message.LimitUse{All: max(s.Tasks.Bytes, 0), Used: s.Engine.Tasks.Stats().Bytes, Reason: s.origin.tasks}
+		}},
+		{status.LimitLogLines, "lines of the log that are not written yet", "", "4,096, and 1 MiB", "the line is dropped", func(s *Server, _ []clientUse) (use message.LimitUse) {
+			if s.LogLost != nil {
+				use.All, use.Refused = logs.MaxLines, s.LogLost()
+			}
+			return use
+		}},
+		{status.LimitAuditLines, "lines of the audit log that cannot be written", "", "", "the change is not recorded, or is refused with error 6", func(s *Server, _ []clientUse) message.LimitUse {
+			return message.LimitUse{Refused: s.audited.lost.Load()}
 		}},
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
@@ -109,6 +110,10 @@ func (m *modelOperations) publish(ctx context.Context, r *session.Request) (sess
 		m.quotas.giveBack(charged)
 		return nil, err
 	}
+	if err := c.mayChange(changePublish, "name", in.Name, "bytes", sd.Bytes()); err != nil {
+		m.quotas.giveBack(charged)
+		return nil, errors.Join(err, sd.Close())
+	}
 	bytes, origin := sd.Bytes(), catalog.Origin{Source: in.Source, Publisher: c.holder()}
 	version, err := m.Publish(ctx, Publication{Name: in.Name, StateDict: sd, Origin: origin, Digests: in.Digests, After: in.After, Retain: retain, charge: &charged})
 	if err != nil {
@@ -125,6 +130,9 @@ func (m *modelOperations) withdraw(ctx context.Context, r *session.Request) (ses
 	}
 	c := clientOf(r.Session)
 	if err := c.may(access.Withdraw, in.Name); err != nil {
+		return nil, err
+	}
+	if err := c.mayChange(changeWithdraw, "name", in.Name); err != nil {
 		return nil, err
 	}
 	if err := m.Withdraw(ctx, in.Name); err != nil {

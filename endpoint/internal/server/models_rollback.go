@@ -85,6 +85,9 @@ func (m *modelOperations) rollback(ctx context.Context, r *session.Request) (ses
 	if err := c.may(access.Publish, in.Name); err != nil {
 		return nil, err
 	}
+	if err := c.mayChange(changeRollback, "name", in.Name, "to", in.Version); err != nil {
+		return nil, err
+	}
 	version, err := m.Rollback(ctx, in.Name, in.Version, c.holder(), r.Session.ID)
 	if err != nil {
 		return nil, status.Absent(err)

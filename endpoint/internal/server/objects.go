@@ -64,6 +64,9 @@ func (o *objectOperations) destroy(_ context.Context, r *session.Request) (sessi
 	if err := c.may(access.Destroy, ""); err != nil {
 		return nil, err
 	}
+	if err := c.mayChange(changeDestroy, "object", in.ID); err != nil {
+		return nil, err
+	}
 	info, err := o.drop(in.ID, destroyed(r.Session))
 	if err != nil {
 		return nil, err

@@ -26,6 +26,11 @@ func (o *offerOperations) offer(_ context.Context, r *session.Request) (session.
 		return nil, err
 	}
 	ses, id := r.Session, r.ID
+	for _, e := range in.Endpoints {
+		if err := clientOf(ses).mayChange(changeOffer, "name", e.Name); err != nil {
+			return nil, err
+		}
+	}
 	w := clientOf(ses).newWorker()
 	calls, err := w.Offer(id, in)
 	if err != nil {

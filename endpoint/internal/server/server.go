@@ -48,6 +48,10 @@ type Config struct {
 	Policy *access.Policy
 	// Audit receives one line for each change by a client; nil for none.
 	Audit *slog.Logger
+	// RequireAudit refuses changes that cannot be recorded.
+	RequireAudit bool
+	// LogLost returns the number of lines of Log that were dropped; nil if unknown.
+	LogLost func() uint64
 }
 
 // Totals count and bound the resources of all clients together.
@@ -77,6 +81,7 @@ type Server struct {
 	support support
 
 	authority authority // decides what clients may do
+	audited   auditLog
 }
 
 // New returns a server without clients and without a socket.

@@ -44,6 +44,8 @@ const (
 	LimitWorkerCalls   Limit = "worker_calls"
 	LimitWorkerTime    Limit = "worker_seconds"
 	LimitRingBytes     Limit = "ring_bytes"
+	LimitLogLines      Limit = "log_lines"
+	LimitAuditLines    Limit = "audit_lines"
 )
 
 // Limits are a server's limits on its clients. Package endpoint declares the same type with its documentation and

@@ -25,6 +25,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission/grpcguard"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
+	"github.com/sharedtensor/sharedtensor/internal/logs"
 )
 
 // closePatience is the time that each component has to close after the drain period.
@@ -46,6 +47,8 @@ type Options struct {
 	Version string
 	// Logger receives messages for operators. The default is slog.Default().
 	Logger *slog.Logger
+	// LogLost, if not nil, returns the number of lines that the handler of Logger has dropped, for a metric.
+	LogLost func() uint64
 }
 
 // Gateway is a gateway that New creates and Run runs once.
@@ -57,7 +60,11 @@ type Gateway struct {
 	log        *slog.Logger
 	audit      *slog.Logger
 	access     *slog.Logger
-	started    time.Time
+	files      []*logs.File // of audit and access
+	logLost    func() uint64
+	// lostRecords counts records of files.
+	lostRecords *prometheus.CounterVec
+	started     time.Time
 
 	ids      *identities
 	admitted *admission.Controller
@@ -109,7 +116,8 @@ func New(opts Options) (*Gateway, error) {
 	}
 	return &Gateway{
 		config: opts.Config, components: opts.Components, registry: opts.Registry, devices: opts.Devices, log: log,
-		version: orString(opts.Version, endpoint.Version()), routes: routes{ServeMux: http.NewServeMux()}, ready: make(chan struct{}),
+		version: orString(opts.Version, endpoint.Version()), logLost: opts.LogLost, lostRecords: newLostRecords(),
+		routes: routes{ServeMux: http.NewServeMux()}, ready: make(chan struct{}),
 	}, nil
 }
 
@@ -358,6 +366,10 @@ func (g *Gateway) openListeners(context.Context) (_ func() error, err error) {
 func (g *Gateway) openServers(context.Context) (func() error, error) {
 	g.metrics = newMetrics(g.version)
 	g.calls, g.refusals = newCalls(g.metrics), newRefusals(g.metrics)
+	g.metrics.MustRegister(g.lostRecords)
+	if g.logLost != nil {
+		g.metrics.MustRegister(newLostLines(g.logLost))
+	}
 	g.registerGauges()
 	g.health = newHealthBoard(g)
 	g.page = newPage(g)

@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"os"
+	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/internal/logs"
 )
 
 // Allow returns nil if the sender of a request has a right to a model or a function of the owner. An empty name means
@@ -100,21 +103,21 @@ func audit(ctx context.Context, log *slog.Logger, id Identity, change string, at
 // openLogs opens the audit log and the access log. Without files, their lines go to the gateway's log.
 func (g *Gateway) openLogs(context.Context) (func() error, error) {
 	g.audit, g.access = g.log, g.log
-	var files []*os.File
 	closeAll := func() error {
 		var errs []error
-		for _, f := range files {
+		for _, f := range g.files {
 			errs = append(errs, f.Close())
 		}
 		return errors.Join(errs...)
 	}
 	open := func(flag, path string) (*slog.Logger, error) {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		f, err := logs.OpenFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("--%s: %w", flag, err)
 		}
-		files = append(files, f)
-		return slog.New(slog.NewJSONHandler(f, nil)), nil
+		g.files = append(g.files, f)
+		handler := slog.NewJSONHandler(countingWriter{f, g.lostRecords.WithLabelValues(flag), g.log, flag, new(atomic.Int64)}, nil)
+		return slog.New(handler), nil
 	}
 	var err error
 	if g.config.Audit != "" {
@@ -132,4 +135,54 @@ func (g *Gateway) openLogs(context.Context) (func() error, error) {
 		}
 	}
 	return closeAll, nil
+}
+
+// Reopen opens the files of the audit log and the access log again, after a rotation. A file that cannot be opened is
+// reported, and the previous one stays in use. Files of tokens, certificates and policies are read again without it.
+func (g *Gateway) Reopen() {
+	for _, f := range g.files {
+		if err := f.Reopen(); err != nil {
+			g.log.Error("a log file was not opened again; it continues in the previous file", "error", err)
+		}
+	}
+}
+
+// countingWriter counts and reports records that cannot be written.
+type countingWriter struct {
+	to       io.Writer
+	lost     prometheus.Counter
+	log      *slog.Logger
+	flag     string
+	reported *atomic.Int64 // time of the last report, in nanoseconds
+}
+
+func (w countingWriter) Write(record []byte) (int, error) {
+	n, err := w.to.Write(record)
+	if err == nil {
+		return n, nil
+	}
+	w.lost.Inc()
+	now, last := time.Now().UnixNano(), w.reported.Load()
+	if (last == 0 || now-last >= int64(time.Minute)) && w.reported.CompareAndSwap(last, now) {
+		w.log.Error("records are missing in a log file", "flag", "--"+w.flag, "error", err)
+	}
+	return n, err
+}
+
+// newLostRecords returns the counter of records that could not be written.
+func newLostRecords() *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sharedtensor_gateway_log_records_lost_total", Help: "Records that could not be written, by log: audit or access-log.",
+	}, []string{"log"})
+	for _, log := range []string{"audit", "access-log"} {
+		c.WithLabelValues(log)
+	}
+	return c
+}
+
+// newLostLines returns the counter of lines of the gateway's log that were dropped.
+func newLostLines(lost func() uint64) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "sharedtensor_gateway_log_lines_lost_total", Help: "Lines of the gateway's log that were dropped, because it was not read.",
+	}, func() float64 { return float64(lost()) })
 }

@@ -43,6 +43,8 @@ func newKeepCommand() *cobra.Command {
 			if socket == "" {
 				return cli.Usagef(c, "--socket is required: the socket of an owner with .keep behind it")
 			}
+			out := unattended(c)
+			defer out.close()
 			config := keeper.Config{Socket: socket, Idle: idle}
 			if idle <= 0 {
 				config.Idle = -1

@@ -6,11 +6,13 @@ import (
 	"context"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/internal/logs"
 )
 
 const rootHelp = `Share models between the processes of a host, in place: one process owns the tensors,
@@ -37,7 +39,7 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	return cli.Report(root.ExecuteContext(ctx), stderr)
+	return report(root.ExecuteContext(ctx), stderr)
 }
 
 // newRootCommand builds the tree of commands. It has no global state: each run builds a new tree.
@@ -109,4 +111,14 @@ func knownCommand(c *cobra.Command, args []string) error {
 		return cli.Usagef(c, "there is no command %q; did you mean %s?", args[0], strings.Join(near, " or "))
 	}
 	return cli.Usagef(c, "there is no command %q", args[0])
+}
+
+// lastLines limits the wait for a reader of the last lines of a process.
+const lastLines = time.Second
+
+// report prints an error and returns the exit status. A reader of stderr that has stopped must not keep the process.
+func report(err error, stderr io.Writer) int {
+	w := logs.NewWriter(stderr)
+	defer w.Close(lastLines)
+	return cli.Report(err, w)
 }

@@ -31,7 +31,8 @@ Signals:
                    each as a new version. Readers keep the old version, so both
                    are in memory for a while. A model that fails to load keeps
                    its version. The log lists the changes. Before that, the
-                   policy file is read again; an invalid one is not used
+                   policy file is read again; an invalid one is not used. The
+                   file of --audit is opened again
   SIGUSR2          replace this process by a new one of the same program file
                    and arguments; sharedtensor upgrade sends it. Clients lose no
                    call. If the new process fails, this one continues
@@ -45,7 +46,12 @@ stays kept, and ls shows the reason. A NAME=PATH whose files have not changed is
 
 With --policy, a file decides which users and groups may list, acquire, publish and withdraw which names, and call and
 offer which endpoints; sharedtensor config describes it. The socket then admits the users of the rules. Each change is
-one line with msg=audit in the log, or in the file of --audit as JSON.
+one line with msg=audit in the log, or in the file of --audit as JSON. Lines that cannot be written are reported in the log and
+counted (sharedtensor_limit_refused_total, limit audit_lines); with --require-audit such a change is refused, and each change
+has a second line with state=requested before it.
+
+A reader of the log that stops or ends does not delay the owner: lines that it cannot write are dropped and counted (limit
+log_lines).
 
 As a systemd service use Type=notify: the owner reports that it is ready when loading has ended, and extends the start
 timeout until then. With a socket unit with one ListenStream=PATH, --socket is not needed.`
@@ -63,6 +69,7 @@ type serveFlags struct {
 	keep           string // keepProcess, keepConnect, keepSystemd, keepDir with a path, or empty
 	policy         string // path of the policy file, or empty
 	audit          string // path of the audit log, or empty for the log
+	requireAudit   bool
 }
 
 func newServeCommand() *cobra.Command {
@@ -84,7 +91,9 @@ func newServeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			next, err := serve(c, o, models)
+			out := unattended(c)
+			defer out.close()
+			next, err := serve(c, o, out, models)
 			if next == nil {
 				return err
 			}
@@ -103,6 +112,7 @@ func newServeCommand() *cobra.Command {
 	f.UintSliceVar(&o.uids, "allow-uid", nil, "also accept processes of this user id, which may publish too")
 	f.StringVar(&o.policy, "policy", "", "YAML file with the rights of users and groups (see sharedtensor config)")
 	f.StringVar(&o.audit, "audit", "", "append a line of JSON for each change to this file (default: the log)")
+	f.BoolVar(&o.requireAudit, "require-audit", false, "refuse changes that cannot be recorded in the audit log")
 	f.BoolVar(&o.offers, "offers", false, "let other processes (workers) offer functions that they run")
 	f.DurationVar(&o.grace, "grace", 10*time.Second, "time for requests in flight to complete when the owner stops")
 	f.StringVar(&o.level, "log-level", "info", "log level on standard error: debug, info, warn or error")
@@ -161,15 +171,7 @@ func (o *serveFlags) check(c *cobra.Command) (*slog.Logger, []uint32, error) {
 	if err != nil {
 		return nil, nil, cli.UsageError(c, err)
 	}
-	return slog.New(slog.NewTextHandler(logWriter(c.ErrOrStderr()), &slog.HandlerOptions{Level: level})), uids, nil
-}
-
-// logWriter returns the writer for the log. On a terminal it writes above the progress bar, which is redrawn below.
-func logWriter(w io.Writer) io.Writer {
-	if !term.IsTerminal(w) {
-		return w
-	}
-	return overBar{w}
+	return slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level})), uids, nil
 }
 
 // overBar clears the terminal's line before each write.

@@ -1,12 +1,13 @@
 package command
 
 import (
+	"fmt"
 	"log/slog"
-	"os"
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/policyfile"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
+	"github.com/sharedtensor/sharedtensor/internal/logs"
 )
 
 // loadPolicy reads the policy file, or returns nil if there is none.
@@ -33,14 +34,23 @@ func (s *service) reloadPolicy() {
 	s.log.Info("the policy was loaded again", "rules", len(policy.Rules))
 }
 
-// openAudit returns the log of changes: lines of JSON at the end of a file, or the owner's log. Call close at the end.
-func openAudit(path string, log *slog.Logger) (audit *slog.Logger, close func() error, err error) {
+// openAudit returns the log of changes: lines of JSON at the end of a file, which the caller closes, or the owner's log.
+func openAudit(path string, log *slog.Logger) (audit *slog.Logger, file *logs.File, err error) {
 	if path == "" {
-		return log, func() error { return nil }, nil
+		return log, nil, nil
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, nil, err
+	if file, err = logs.OpenFile(path); err != nil {
+		return nil, nil, fmt.Errorf("--audit: %w", err)
 	}
-	return slog.New(slog.NewJSONHandler(f, nil)), f.Close, nil
+	return slog.New(slog.NewJSONHandler(file, nil)), file, nil
+}
+
+// reopenAudit continues the audit log in the file that has its path now, after a rotation.
+func (s *service) reopenAudit() {
+	if s.auditFile == nil {
+		return
+	}
+	if err := s.auditFile.Reopen(); err != nil {
+		s.log.Error("the audit log was not opened again; it continues in the previous file", "error", err)
+	}
 }

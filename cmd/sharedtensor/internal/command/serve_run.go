@@ -19,6 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/internal/logs"
 )
 
 // service is a running owner.
@@ -36,6 +37,8 @@ type service struct {
 	unchanged map[string]uint64
 	// policy is the path of the policy file; empty for none.
 	policy string
+	// auditFile is the file of the audit log; nil for none.
+	auditFile *logs.File
 	// digests enables computing digests of published models.
 	digests bool
 	// first is set after this process was replaced, if it must stay as the parent of the process that serves.
@@ -44,7 +47,7 @@ type service struct {
 
 // serve owns the models until it is stopped. If it was replaced by a process that needs this one as its parent, it returns
 // that duty.
-func serve(c *cobra.Command, o serveFlags, models []modelArg) (next *first, err error) {
+func serve(c *cobra.Command, o serveFlags, out *streams, models []modelArg) (next *first, err error) {
 	log, uids, err := o.check(c)
 	if err != nil {
 		return nil, err
@@ -59,7 +62,7 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (next *first, err 
 	notifyUpgrade(upgrade)
 	defer signal.Stop(upgrade)
 
-	s := &service{models: models, log: log, stderr: c.ErrOrStderr(), grace: o.grace, digests: o.digests, policy: o.policy}
+	s := &service{models: models, log: log, stderr: out.progress(), grace: o.grace, digests: o.digests, policy: o.policy}
 	if s.notify, err = systemd.NewNotifier(); err != nil {
 		log.Warn("cannot notify the service manager", "error", err)
 	}
@@ -80,12 +83,15 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (next *first, err 
 	if err != nil {
 		return nil, err
 	}
-	audit, closeAudit, err := openAudit(o.audit, log)
+	audit, file, err := openAudit(o.audit, log)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, closeAudit()) }()
-	opts.Audit = audit
+	if file != nil {
+		s.auditFile = file
+		defer func() { err = errors.Join(err, file.Close()) }()
+	}
+	opts.Audit, opts.RequireAudit, opts.LogLost = audit, o.requireAudit, out.lost
 	if o.keep == keepProcess || o.keep == keepConnect {
 		if store, err = openKeeper(opts.Socket, o.keep == keepConnect, log); err != nil {
 			return nil, err
@@ -187,6 +193,7 @@ func (s *service) run(ctx context.Context, stdout io.Writer, reload, upgrade <-c
 				l.stop()
 				return s.drain(ctx, ended)
 			}
+			s.reopenAudit()
 			s.reloadPolicy()
 			s.log.Info("loading all models again")
 			l.start()

@@ -18,8 +18,11 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/internal/logs"
 )
 
 // commands are the constructors of the program's commands. Each is in its own file.
@@ -53,6 +56,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	last := logs.NewWriter(stderr) // a reader that has stopped must not keep the process
+	defer last.Close(lastLines)
+	stderr = last
 	switch {
 	case err == nil:
 		return 0
@@ -63,6 +69,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	fmt.Fprintf(stderr, "sharedtensor-gateway: %v\n", err)
 	return statusFailed
 }
+
+// lastLines limits the wait for a reader of the last lines of a process.
+const lastLines = time.Second
 
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{

@@ -2,6 +2,9 @@ package main
 
 import (
 	"errors"
+	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/mirrorgate"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streamgate"
+	"github.com/sharedtensor/sharedtensor/internal/logs"
 )
 
 func newServeCommand() *cobra.Command {
@@ -28,7 +32,11 @@ Each flag can be an environment variable (--max-request is SHAREDTENSOR_MAX_REQU
 see --config). The command line overrides the environment, which overrides the file.
 
 Listeners use the loopback interface by default. Others require TLS (--tls-cert, --tls-key) and tokens or client certificates
-(--token-file, --client-ca), or --insecure.`,
+(--token-file, --client-ca), or --insecure.
+
+SIGHUP opens the files of --audit and --access-log again. The files of tokens, certificates and policies need no
+signal: they are read again when they change. A log that is not read does not delay the gateway: lines are dropped and counted in
+sharedtensor_gateway_log_lines_lost_total.`,
 		Example: `  sharedtensor-gateway serve
   sharedtensor-gateway serve --http 0.0.0.0:2537 --tls-cert cert.pem --tls-key key.pem --token-file tokens
   SHAREDTENSOR_NATS=nats://cluster:4222 sharedtensor-gateway serve --config gateway.yaml`,
@@ -40,7 +48,11 @@ Listeners use the loopback interface by default. Others require TLS (--tls-cert,
 		if err != nil {
 			return err
 		}
-		if opts.Logger, err = opts.Config.NewLogger(c.ErrOrStderr()); err != nil {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a log without a reader must not end the gateway
+		log := logs.NewWriter(c.ErrOrStderr())
+		defer log.Close(lastLines)
+		opts.LogLost = log.Lost
+		if opts.Logger, err = opts.Config.NewLogger(log); err != nil {
 			return usageError{err}
 		}
 		devices, closeDevices, err := openDevices()
@@ -53,6 +65,21 @@ Listeners use the loopback interface by default. Others require TLS (--tls-cert,
 		if err != nil {
 			return usageError{err}
 		}
+		reopen := make(chan os.Signal, 1)
+		signal.Notify(reopen, syscall.SIGHUP)
+		ended := make(chan struct{})
+		defer close(ended)
+		defer signal.Stop(reopen)
+		go func() {
+			for {
+				select {
+				case <-reopen:
+					g.Reopen()
+				case <-ended:
+					return
+				}
+			}
+		}()
 		return g.Run(c.Context())
 	}
 	return c
