@@ -68,6 +68,7 @@ from .paths import socket_path
 from .stats import ClientStats
 from .tasks import Task, TaskInfo
 from .torch_modules import load_into, share_module, swap
+from .waiting import NO_LIMIT
 from .watching import Event, Follower, Watch
 from .workers import Call, Function, Offer, current_call
 from .writer import VersionWriter
@@ -99,6 +100,7 @@ __all__ = [
     "InvalidArgumentError",
     "Model",
     "NotFoundError",
+    "NO_LIMIT",
     "Object",
     "Offer",
     "Options",

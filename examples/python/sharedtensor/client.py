@@ -23,6 +23,7 @@ from .serverinfo import ServerInfo
 from .stats import ClientStats
 from .tasks import Task, TaskList, TaskWatch
 from .tensors import NUMPY, TORCH, A, Choice, NumpyArray, Tensor, Value
+from .waiting import seconds
 from .watching import Follower, Watch
 from .workers import Function, Offer
 from .writer import VersionWriter
@@ -70,7 +71,8 @@ def connect(
         ``$XDG_RUNTIME_DIR/shared-tensor-0.sock`` or ``/tmp/shared-tensor-UID/shared-tensor-0.sock``.
     :param framework: "torch" or "numpy", what tensors are; by default torch's if torch is installed. The first use of
         the default imports torch.
-    :param timeout: default time limit of a request in seconds; None for no limit.
+    :param timeout: default time limit of a request in seconds; None for no limit. A request may have another one, or
+        `NO_LIMIT`.
     :param reconnect: seconds to look for the owner again when the connection is lost, before a request fails with
         UnavailableError; 0 never connects again.
     :param wait: seconds to wait for an owner that is not running yet.
@@ -159,7 +161,8 @@ class Client(Connection, Generic[A]):
         chosen = frameworks.choose(framework or self._framework)
         if wait:
             with self.follow(name) as follower:
-                follower._wait(0, time.monotonic() + wait)
+                limit = seconds(wait)
+                follower._wait(0, None if limit is None else time.monotonic() + limit)
         return self._run(catalog.acquire(name, version, chosen, self._leases, tensors), timeout=timeout)
 
     def publish(

@@ -13,6 +13,7 @@ import fcntl
 import itertools
 import mmap as _mmap
 import os
+import signal
 import threading
 import weakref
 from collections import deque
@@ -24,7 +25,7 @@ import numpy as np
 from . import forks, system
 from .errors import CapabilityError, InvalidArgumentError, OutOfMemoryError, ProtocolError
 
-F_ADD_SEALS, F_GET_SEALS, F_SETLEASE = 1033, 1034, 1024
+F_ADD_SEALS, F_GET_SEALS, F_SETLEASE, F_SETSIG = 1033, 1034, 1024, 10
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE, F_SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x8, 0x10
 SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW
 WRITE_SEALS = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE
@@ -435,6 +436,8 @@ class Slab(Mapping):
         """Reports whether this slab is the only user of the memory. Descriptors that `share` returned, and
         mappings made from them, count in all processes, including this one."""
         try:
+            # The kernel sends a signal if the file is opened meanwhile. Its default, SIGIO, ends the process.
+            fcntl.fcntl(self.fd, F_SETSIG, signal.SIGURG)
             fcntl.fcntl(self.fd, F_SETLEASE, fcntl.F_WRLCK)
         except OSError:
             return False

@@ -34,6 +34,7 @@ from .frames import STALL_TIMEOUT, Connection, Frame, descriptors_exhausted
 from .groups import WeakGroup
 from .message import Message
 from .op import Kind, Op
+from .users import is_nobody
 from .waiting import Bell, Waiter
 from .wire_errors import exception_of
 
@@ -185,7 +186,7 @@ class Session:
             self._bell.close()
             raise
         try:
-            _check_peer(self._conn, path, os.getuid() if uid is None else uid)
+            _check_peer(self._conn, path, os.geteuid() if uid is None else uid)
             self.hello = self._meet(time.monotonic() + timeout)
         except BaseException:
             self._conn.close()
@@ -685,6 +686,11 @@ def _dial(path: str, timeout: float) -> Connection:
 
 def _check_peer(conn: Connection, path: str, uid: int) -> None:
     _, peer, _ = conn.peer()
+    if is_nobody(peer):
+        raise PermissionDeniedError(
+            f"the server at {path} is of a user without an id in this user namespace, which is shown as {peer}: "
+            "map the user, or run both in the same user namespace"
+        )
     if peer != uid:
         raise PermissionDeniedError(
             f"the server at {path} is of user {peer}, not of {uid}: connect(uid={peer}) says that this is meant"

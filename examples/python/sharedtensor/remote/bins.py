@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import math
 import re
 import time
 import uuid
@@ -36,6 +37,8 @@ _StoredList = list[Stored]
 _Items = list["Item"]
 _Sequences = list[int]
 
+_GONE_ATTEMPTS = 6
+_CLAIM_WINDOW = 30.0  # seconds from reading a bin to the claim on it, as in Go; claims are kept for five minutes
 _INLINE = 256 << 10  # bytes of a body in its message
 _IDLE = 60.0  # seconds after which the server removes the consumer of a listener that has ended
 
@@ -68,6 +71,10 @@ class Event:
     op: str
     items: int
     sequence: int
+
+
+class BodyGoneError(ProtocolError):
+    """The body of an item was removed: another process has taken the item."""
 
 
 class Store:
@@ -140,8 +147,21 @@ class Store:
 
     async def peek(self, bin: str) -> _Items:
         """Returns the items of a bin."""
-        stored, _ = await self._read(bin)
-        return [await self._load(one) for one in stored]
+        return (await self._loaded(bin, 0))[0]
+
+    async def _loaded(self, bin: str, max: int) -> tuple[_Items, _StoredList, int]:
+        """Returns items with their bodies, how they are stored, and the number of the newest claim. A taker removes the
+        body of a large item: if one is gone, the bin is read again."""
+        for attempt in range(_GONE_ATTEMPTS):
+            stored, before = await self._read(bin, max)
+            stored = stored[:max] if max else stored
+            try:
+                return [await self._load(one) for one in stored], stored, before
+            except BodyGoneError:
+                if attempt + 1 == _GONE_ATTEMPTS:
+                    raise
+                await asyncio.sleep(0.05 * 2**attempt)
+        raise AssertionError("unreachable")
 
     async def take(self, bin: str, max: int = 0, *, wait: float | None = None) -> _Items:
         """Returns and removes the items of a bin. Each is delivered to one taker at most.
@@ -164,13 +184,17 @@ class Store:
 
     async def _take(self, bin: str, max: int) -> _Items:
         while True:
-            stored, before = await self._read(bin, max)
-            stored = stored[:max] if max else stored
+            begin = time.monotonic()
+            items, stored, before = await self._loaded(bin, max)
             if not stored:
                 return []
-            items = [await self._load(one) for one in stored]
+            if time.monotonic() - begin > _CLAIM_WINDOW / 2:  # the server forgets claims that are settled
+                begin = time.monotonic()
+                first, claim = await self._read(bin, 1)
+                if claim != before or not first or first[0][0] != stored[0][0]:
+                    continue  # another taker was first
             try:
-                await self._claim(bin, "take", stored, before)
+                await self._claim(bin, "take", stored, before, begin + _CLAIM_WINDOW)
             except ConflictError:
                 continue  # another taker was first
             return items
@@ -326,12 +350,12 @@ class Store:
         value = payloads.decode(media_type, body, self.framework)
         return Item(value, sequence, media_type, meta, headers.get("Bin-Op") == "put")
 
-    async def _claim(self, bin: str, op: str, stored: _StoredList, before: int) -> None:
+    async def _claim(self, bin: str, op: str, stored: _StoredList, before: int, until: float = math.inf) -> None:
         up_to = stored[-1][0]
         common = {"Bin-Up-To": str(up_to), "Bin-Items": str(len(stored)), "Nats-Rollup": "sub"}
         claim = {"Bin-Op": op, "Bin-Before": str(before), **common}
         subject = self.subject(bin, "bin-take")
-        sequence = await natslink.publish(self._js, subject, b"", {**claim, **_expect(before)})
+        sequence = await natslink.publish(self._js, subject, b"", {**claim, **_expect(before)}, until=until)
         settled = {
             "Bin-Op": "settled",
             "Bin-Before": str(sequence),
@@ -381,7 +405,7 @@ async def load(js: Any, stream: str, headers: Mapping[str, str], data: bytes) ->
         try:
             data = await Objects(js, stream).get(headers["Bin-Object"])
         except NotFoundError as err:
-            raise ProtocolError("the body of an item is gone") from err
+            raise BodyGoneError("the body of an item is gone") from err
         if hashlib.sha256(data).hexdigest() != headers.get("Bin-Sha256"):
             raise ProtocolError("the body of an item has another digest")
     if str(len(data)) != headers.get("Bin-Size"):

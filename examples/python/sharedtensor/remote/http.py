@@ -83,8 +83,6 @@ class Connections:
                 raise DeadlineExceededError(f"{self.url} did not answer within {timeout:g} seconds") from err
             except (OSError, http.client.HTTPException) as err:
                 connection.close()
-                if isinstance(err, ssl.SSLError):
-                    raise UnavailableError(f"cannot connect to {self.url}: {err}") from err
                 if not sent:
                     raise UnavailableError(f"cannot connect to {self.url}: {err}") from err
                 if repeat and attempt + 1 < _ATTEMPTS and time.monotonic() < until:

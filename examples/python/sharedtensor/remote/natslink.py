@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import re
 import time
 import uuid
@@ -50,6 +51,8 @@ __all__ = [
 T = TypeVar("T")
 
 TIMEOUT = 10.0  # seconds of a request
+_REPEATED = 90.0
+"""Seconds in which a message is repeated. The server recognizes a repeated one for two minutes."""
 _QUOTA_WAIT = 30.0  # seconds for which a refused request is repeated
 _ATTEMPTS = 5
 _BATCH, _BATCH_BYTES = 512, 8 << 20  # of one answer
@@ -171,12 +174,18 @@ async def purge(js: Any, stream: str, subject: str, before: int | None = None) -
         raise UnavailableError(f"the messages of {subject} cannot be removed: {err or type(err).__name__}") from err
 
 
-async def publish(js: Any, subject: str, body: bytes, headers: Mapping[str, str], id: str = "") -> int:
+async def publish(
+    js: Any, subject: str, body: bytes, headers: Mapping[str, str], id: str = "", until: float = math.inf
+) -> int:
     """Publishes a message once, also if an answer is lost, and returns its sequence number.
+
+    :param until: no attempt starts after this moment of `time.monotonic`, nor when the server may have forgotten the
+        first one.
 
     Raises ConflictError, ResourceExhaustedError, PermissionDeniedError, or ConnectionLostError if no answer arrives.
     """
     headers = {**headers, "Nats-Msg-Id": id or uuid.uuid4().hex}
+    until = min(until, time.monotonic() + _REPEATED)
     for attempt in range(_ATTEMPTS):
         try:
             return int((await ask(js._nc, subject, lambda: js.publish(subject, body, headers=headers))).seq)
@@ -189,7 +198,8 @@ async def publish(js: Any, subject: str, body: bytes, headers: Mapping[str, str]
         except Error:
             raise  # some are OSErrors too
         except (nats.errors.Error, asyncio.TimeoutError, OSError) as err:
-            if attempt + 1 == _ATTEMPTS or isinstance(err, nats.errors.ConnectionClosedError):
+            over = attempt + 1 == _ATTEMPTS or time.monotonic() > until
+            if over or isinstance(err, nats.errors.ConnectionClosedError):
                 raise ConnectionLostError(f"{subject}: no answer, so the message may be stored") from err
             await asyncio.sleep(min(0.2 * 2**attempt, 2))
     raise AssertionError("unreachable")

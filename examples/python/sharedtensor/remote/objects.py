@@ -58,6 +58,7 @@ class Objects:
             messages, _ = await natslink.read(self._js._nc, self.stream, self._pieces(info["nuid"]), start)
             if not messages:
                 if (missed := missed + 1) == _ATTEMPTS:
+                    await self._describe(name)  # raises NotFoundError if it was removed meanwhile
                     raise UnavailableError(f"{size - len(pieces)} bytes of the object {name!r} are missing")
                 await asyncio.sleep(0.2)
             for message in messages:

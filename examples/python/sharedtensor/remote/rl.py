@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import re
 import socket
@@ -28,6 +29,7 @@ from typing import Any
 
 from ..errors import (
     CapabilityError,
+    ConnectionLostError,
     DeadlineExceededError,
     Error,
     InvalidArgumentError,
@@ -37,7 +39,7 @@ from ..errors import (
 )
 from . import natslink, payloads
 from .background import Background
-from .bins import Store, escape, load, unescape, unquote, write
+from .bins import BodyGoneError, Store, escape, load, unescape, unquote, write
 from .elements import Array
 from .natslink import ConflictError, api, nats
 from .objects import Objects
@@ -45,6 +47,8 @@ from .objects import Objects
 _POINTER = "application/vnd.sharedtensor.parameters+json"
 _KEEP = 3  # versions of parameters for slow workers
 _REDELIVER = 30.0  # seconds
+_GONE_DELIVERIES = 4  # of data whose body is gone, before it counts as damaged
+_log = logging.getLogger("sharedtensor.remote")
 
 
 class SupersededError(ConflictError):
@@ -121,6 +125,8 @@ class Trainer(_Run):
     :param server: URL of NATS.
     :param staleness: the maximum age of data in versions. Older data is dropped. None is no limit.
     :param options: of `bins.Store.open`, such as `token` and `framework`.
+    :ivar dropped: the number of samples that were too old.
+    :ivar damaged: the number of samples that could not be read and were removed.
     """
 
     def __init__(
@@ -135,6 +141,7 @@ class Trainer(_Run):
         self._staleness = staleness
         self._publishing = threading.Lock()
         self.dropped = 0
+        self.damaged = 0
         super().__init__(server, run, name, options)
         try:
             pointer, self._sequence = self._background.run(self._pointer())
@@ -211,13 +218,54 @@ class Trainer(_Run):
                 await asyncio.sleep(0.2)
                 continue
             for message in messages:
-                sample = await self._sample(message)
+                sample = await self._opened(message)
+                if sample is None:
+                    continue
                 if self._staleness is None or sample.version >= self.version - self._staleness:
                     samples.append(sample)
                     continue
                 self.dropped += 1
                 await self._done(message)
         return samples
+
+    async def _opened(self, message: Any) -> Sample | None:
+        """Returns the sample of a message. Removes damaged data, with a warning: it would be delivered for ever. Data
+        that cannot be loaded now is delivered again later."""
+
+        async def extend() -> None:
+            while True:
+                await asyncio.sleep(_REDELIVER / 3)
+                await message.in_progress()
+
+        extending = asyncio.create_task(extend())  # a large body may take longer than the time until a redelivery
+        try:
+            return await self._sample(message)
+        except (UnavailableError, ConnectionLostError, asyncio.TimeoutError, nats.errors.Error, OSError) as err:
+            _log.info("run %s: data waits for its redelivery: %s", self.run, err)
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await message.nak(delay=1)
+            return None
+        except BodyGoneError as err:
+            if message.metadata.num_delivered < _GONE_DELIVERIES:  # a replica may lack the newest objects
+                with contextlib.suppress(nats.errors.Error, OSError):
+                    await message.nak(delay=1)
+                return None
+            await self._remove_damaged(message, err)
+        except Exception as err:
+            await self._remove_damaged(message, err)
+        finally:
+            extending.cancel()
+        return None
+
+    async def _remove_damaged(self, message: Any, err: Exception) -> None:
+        self.damaged += 1
+        _log.warning("run %s: removed data that cannot be read (%s): %s", self.run, message.subject, err)
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await message.term()
+        name = (message.headers or {}).get("Bin-Object")
+        if name:
+            with contextlib.suppress(Error):  # a sweep removes it
+                await Objects(self._js, self._queue).delete(name)
 
     async def _sample(self, message: Any) -> Sample:
         headers = dict(message.headers or {})

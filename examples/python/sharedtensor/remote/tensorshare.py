@@ -66,6 +66,8 @@ class TensorShare:
                 answer = {"status": "OK"} if data is None else {"status": "OK", "data": data}
             except Error as err:
                 answer = {"status": "ERR", "msg": str(err)}
+            except Exception as err:  # the requests behind it are executed all the same
+                answer = {"status": "ERR", "msg": f"{type(err).__name__}: {err}"}
             self._deliver(callback, answer)
 
     def _deliver(self, callback: Callback | None, answer: dict[str, Any]) -> None:
@@ -145,10 +147,14 @@ class TensorShare:
         self._request(request, None)
 
     async def _listen(self, bin: str, callback: Callback, started: asyncio.Event) -> None:
-        async for event in self._store.listen(bin, initial=True):
-            if event.op:
-                self._deliver(callback, {"status": "OK", "bin": bin, "n_items": event.items})
-            started.set()
+        try:
+            async for event in self._store.listen(bin, initial=True):
+                if event.op:
+                    self._deliver(callback, {"status": "OK", "bin": bin, "n_items": event.items})
+                started.set()
+        except Exception as err:
+            self._deliver(callback, {"status": "ERR", "bin": bin, "msg": f"no longer listening: {err}"})
+            raise
 
     async def _ignore(self, bin: str) -> None:
         task = self._listeners.pop(bin, None)
