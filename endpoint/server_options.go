@@ -30,10 +30,11 @@ type ServerOptions struct {
 	// Keep, if not nil, holds the published versions after this process has ended, however it ends. The next server with
 	// the same store adopts them: names, numbers and memory stay, and clients keep their leases. Publications return
 	// after the store has the memory and the journal has the version, and fail if that fails. Memory without a descriptor
-	// (CUDA IPC) is not kept. The store is borrowed until the server is closed. Package keeper has stores.
+	// (CUDA IPC) is not kept. A version that the server cannot map, for example because its device is missing, stays in the
+	// store and is listed as [ModelInfo.NotAdopted]. Only a version with a damaged manifest is freed. The store is borrowed until the server is closed. Package keeper has stores.
 	Keep Store
-	// RenewalTime is the time that readers of superseded and withdrawn versions have to renew their leases after this
-	// server has adopted the versions of an earlier one. Versions without readers are freed then. 0 means 10 s. Clients
+	// RenewalTime is the time that readers have to renew their leases after this server has adopted the versions of an
+	// earlier one. Superseded and withdrawn versions without readers are freed then. 0 means 10 s. Clients
 	// that connect again pause up to a second between two attempts.
 	RenewalTime time.Duration
 	// AllowUIDs lists users, besides the server's own, whose processes may connect. They may also publish.
@@ -80,7 +81,8 @@ type ServerOptions struct {
 type Retention = catalog.Retention
 
 // Store holds descriptors by name after the process that stored them has ended. Methods are safe for concurrent use and
-// do not wait without end.
+// do not wait without end. A store that several processes can change also has PutNew, which is Put and fails with
+// [ErrInUse] if the name is in use.
 type Store interface {
 	// Put stores a duplicate of f, which it borrows, under a name of letters, digits and dots. It returns nil once the
 	// descriptor outlives this process.

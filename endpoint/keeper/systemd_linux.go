@@ -3,8 +3,10 @@ package keeper
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,7 +29,7 @@ type Systemd struct {
 	most    int // descriptors in the store; 0 if the service manager does not report it
 
 	mu     sync.Mutex
-	stored map[string]*os.File // passed at the start; nil after Stored
+	stored map[string]*os.File // passed at the start and not removed; owned
 	names  map[string]bool     // of all descriptors in the store
 }
 
@@ -109,22 +111,40 @@ func (s *Systemd) Remove(names ...string) error {
 		}
 		s.mu.Lock()
 		delete(s.names, name)
+		if f := s.stored[name]; f != nil {
+			delete(s.stored, name)
+			f.Close()
+		}
 		s.mu.Unlock()
 	}
 	return nil
 }
 
-// Stored returns what an earlier process of the unit has stored. The caller owns it. A second call returns nothing.
+// Stored returns duplicates of what an earlier process of the unit has stored, without what was removed since. The caller
+// owns them.
 func (s *Systemd) Stored() (map[string]*os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stored := s.stored
-	s.stored = nil
+	stored := map[string]*os.File{}
+	for name, f := range s.stored {
+		own, err := duplicate(f)
+		if err != nil {
+			closeAll(slices.Collect(maps.Values(stored)))
+			return nil, err
+		}
+		stored[name] = own
+	}
 	return stored, nil
 }
 
-// Close does nothing: the service manager keeps everything.
-func (s *Systemd) Close() error { return nil }
+// Close closes the descriptors of this process. The service manager keeps everything.
+func (s *Systemd) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	closeAll(slices.Collect(maps.Values(s.stored)))
+	s.stored = nil
+	return nil
+}
 
 // notify sends one message of sd_notify(3).
 func (s *Systemd) notify(state string, file *os.File) error {
