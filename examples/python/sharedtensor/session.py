@@ -179,11 +179,13 @@ class Session:
         self._on_end = on_end
         self.closed: Error | None = None
         self._on_leave = on_leave
-        self._bell = Bell()
+        self._conn = _dial(path, timeout)
         try:
-            self._conn = _dial(path, timeout)
-        except BaseException:
-            self._bell.close()
+            self._bell = Bell()
+        except BaseException as err:
+            self._conn.close()
+            if isinstance(err, OSError):
+                raise descriptors_exhausted(f"connecting to {path}") from err
             raise
         try:
             _check_peer(self._conn, path, os.geteuid() if uid is None else uid)

@@ -19,6 +19,7 @@ from .errors import (
     CanceledError,
     ClosedError,
     ConfigurationError,
+    ConnectionLostError,
     Error,
     InternalError,
     SerializationError,
@@ -449,7 +450,8 @@ class Offer:
         timeout = seconds(timeout)
         with self._monitor.lock:
             ended = self._monitor.changed.wait_for(lambda: self._error is not None, timeout)
-            if self._error is not None and not isinstance(self._error, ClosedError):
+            lost = isinstance(self._error, ConnectionLostError)
+            if self._error is not None and (lost or not isinstance(self._error, ClosedError)):
                 raise self._error
         return ended
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from conftest import Owner, eventually
 
 import sharedtensor as st
+from sharedtensor import importing
 
 
 def test_asyncio_client(module_owner: Owner) -> None:
@@ -129,5 +132,104 @@ def test_a_version_is_written_and_committed(module_owner: Owner) -> None:
             w["x"][:] = 2
             version = await c.commit(w, source="test")
             assert ((await c.acquire("written later", version))["x"] == 2).all()
+
+    asyncio.run(main())
+
+
+def test_a_program_offers_functions(make_owner: Callable[..., Owner]) -> None:
+    """Coroutines run in the program's loop, several at once, with their call, and end when their caller leaves."""
+    owner = make_owner("serve", "--offers")
+
+    async def main() -> None:
+        loop, entered, left = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+        async def double(x: int) -> int:
+            assert asyncio.get_running_loop() is loop and st.current_call().endpoint == "double"
+            await asyncio.sleep(0.2)
+            return 2 * x
+
+        async def count(n: int) -> AsyncIterator[int]:
+            for i in range(n):
+                await asyncio.sleep(0)
+                yield i
+
+        async def wait() -> None:
+            entered.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                left.set()
+                raise
+
+        async with (
+            await st.aio.connect(owner.socket, framework="numpy") as worker,
+            await st.aio.connect(owner.socket, framework="numpy") as c,
+            await worker.offer(calls=8, double=double, count=count, wait=wait, plain=lambda: 3) as offered,
+        ):
+            begin = time.monotonic()
+            assert await asyncio.gather(*(c.call("double", x=i) for i in range(8))) == [2 * i for i in range(8)]
+            assert time.monotonic() - begin < 1.2, "they run one after another"
+            assert [i async for i in c.stream("count", n=5)] == [0, 1, 2, 3, 4]
+            assert await c.call("plain") == 3
+            with pytest.raises(st.SerializationError):
+                await c.options(returns=str).call("plain")
+            task = asyncio.ensure_future(c.call("wait"))
+            await asyncio.wait_for(entered.wait(), 10)
+            task.cancel()
+            await asyncio.wait_for(left.wait(), 10)
+            assert not await offered.wait(0.05)
+
+            @worker.endpoint
+            async def served() -> str:
+                return "yes"
+
+            serving = asyncio.ensure_future(worker.serve())
+            while "served" not in repr(await c.endpoints()):
+                await asyncio.sleep(0.02)
+            assert await c.call("served") == "yes"
+            serving.cancel()
+            await asyncio.wait([serving])
+            assert c.stats().leases == 0 and c.connected and c.server.protocol == 1
+
+    asyncio.run(main())
+
+
+def test_part_of_a_model_and_followers(module_owner: Owner) -> None:
+    async def main() -> None:
+        async with await st.aio.connect(module_owner.socket, framework="numpy") as c:
+            part = await c.acquire("base", tensors=["layers.0.weight"])
+            assert list(part) == ["layers.0.weight"] and part.partial
+            async with c.follow("followed later") as follower:
+                with pytest.raises(st.DeadlineExceededError):
+                    await follower.wait_newer(timeout=0.1)
+                await c.publish("followed later", {"x": np.full(2, 1)})
+                assert (await follower.wait_newer(0, timeout=10))["x"][0] == 1 and follower.newest == 1
+            with pytest.raises(st.ClosedError):
+                await follower.wait_newer()
+
+    asyncio.run(main())
+
+
+def test_a_gpu_import_does_not_block_the_loop(module_owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing memory of a GPU takes long: a thread does it."""
+
+    async def main() -> None:
+        async with await st.aio.connect(module_owner.socket, framework="numpy") as c:
+            threads = set()
+            real = importing.import_memfd
+
+            def slow(*args: Any, **more: Any) -> Any:
+                threads.add(threading.get_ident())
+                time.sleep(0.3)
+                return real(*args, **more)
+
+            monkeypatch.setattr(importing, "needs_driver", lambda frame: b"memfd" in frame.body)
+            monkeypatch.setattr(importing, "import_memfd", slow)
+            ticks = 0
+            task = asyncio.ensure_future(c.acquire("base"))
+            while not task.done():
+                await asyncio.sleep(0.01)
+                ticks += 1
+            assert await task and ticks > 5 and threading.get_ident() not in threads
 
     asyncio.run(main())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, List, TypedDict
 
 import numpy as np
 import pytest
@@ -269,3 +270,36 @@ def test_the_owner_checks_declarations(caller: st.Client) -> None:
 
     with pytest.raises(st.Error, match="float99"):
         caller.offer(join=Function(join))
+
+
+def test_async_functions_of_a_blocking_client(make_owner: Callable[..., Owner]) -> None:
+    """They run in an event loop of the thread, and are cancelled when the caller leaves."""
+    owner = make_owner("serve", "--offers")
+    ended = threading.Event()
+
+    async def double(x: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * x + len(st.current_call().endpoint)
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    async def count(n: int) -> AsyncIterator[int]:
+        for i in range(n):
+            yield i
+
+    def bare(x: List) -> int:  # noqa: UP006
+        return len(x)
+
+    with st.connect(owner.socket) as worker, st.connect(owner.socket) as c:
+        with worker.offer(double=double, wait=wait, count=count, bare=bare):
+            assert (
+                c.call("double", x=4) == 14 and list(c.stream("count", n=3)) == [0, 1, 2] and c.call("bare", x=[1]) == 1
+            )
+            with pytest.raises(st.DeadlineExceededError):
+                c.call("wait", timeout=0.3)
+            assert ended.wait(10), "the coroutine goes on"
+            assert c.call("double", x=4) == 14
