@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from . import frameworks
+from . import frameworks, gate
 from .cuda_array import CudaArray
 from .dtypes import DType
 from .errors import CapabilityError
-from .manifest import TensorSpec, contiguous_strides, extent
+from .manifest import TensorSpec, canonical_strides, contiguous_strides, extent, is_dense
 from .memory import Mapping
 
 Array = Any
@@ -100,6 +100,10 @@ class Described:
     address: int
     device: str = "cpu"
 
+    def __post_init__(self) -> None:
+        if 1 in self.shape or 0 in self.shape:
+            object.__setattr__(self, "strides", canonical_strides(self.shape, self.strides))
+
     @property
     def nbytes(self) -> int:
         """The bytes of the elements, without gaps."""
@@ -117,8 +121,13 @@ class Described:
     @property
     def dense(self) -> bool:
         """Whether the elements fill their span without gaps or overlaps, in whatever order of dimensions."""
-        low, high = self.span
-        return high - low == self.nbytes and all(s >= 0 for s in self.strides)
+        return is_dense(self.shape, self.strides)
+
+    def require_host(self) -> Described:
+        """Returns this tensor. Raises CapabilityError for one of a GPU, whose addresses the CPU cannot read."""
+        if self.device != "cpu":
+            raise CapabilityError(f"a tensor on {self.device}: pass a copy in host memory, such as cpu()")
+        return self
 
 
 def is_array(value: object) -> bool:
@@ -136,7 +145,7 @@ def describe(value: Array) -> Described:
     if isinstance(value, Described):
         return value
     if isinstance(value, (np.ndarray, np.generic)):
-        return _describe_numpy(np.asarray(value))
+        return _describe_numpy(np.asanyarray(value))
     if frameworks.is_torch(value):
         return _describe_torch(value)
     if _on_gpu(value):
@@ -147,39 +156,44 @@ def describe(value: Array) -> Described:
 
 
 def _describe_numpy(value: np.ndarray[Any, Any]) -> Described:
+    if isinstance(value, np.ma.MaskedArray):
+        raise CapabilityError("a masked array has a mask beside its elements: pass filled() or its data")
     dtype = DType.of_numpy(value.dtype)
     if any(stride % value.itemsize for stride in value.strides):
         raise CapabilityError(
             "an array whose strides are no multiples of its elements, as of one field of a record: copy it first"
         )
+    value = np.asarray(value)
     strides = tuple(stride // value.itemsize for stride in value.strides)
     return Described(value, dtype, value.shape, strides, int(value.__array_interface__["data"][0]))
 
 
 def _describe_torch(value: Any) -> Described:
-    torch = frameworks.torch()
-    if value.layout != torch.strided:
-        raise CapabilityError(f"a tensor of layout {value.layout}: only strided ones can be shared")
-    value = value.detach()
-    if value.is_conj() or value.is_neg():
-        value = value.resolve_conj().resolve_neg()
+    value = gate.plain(value)
     dtype = DType.of_name(str(value.dtype))
-    if value.device.type not in ("cpu", "cuda"):
-        raise CapabilityError(f"a tensor on {value.device}: those on cpu and cuda can be shared")
     device = "cpu" if value.device.type == "cpu" else str(value.device)
-    shape, strides = tuple(value.shape), tuple(value.stride())
-    if dtype.packed:  # each element of torch has two
-        if not shape or not value.is_contiguous():
-            raise CapabilityError(f"a tensor of {value.dtype} with strides: make it contiguous first")
-        shape = (*shape[:-1], shape[-1] * 2)
-        strides = contiguous_strides(shape)
+    shape, strides = torch_dims(value, dtype)
     return Described(value, dtype, shape, strides, int(value.data_ptr()), device)
+
+
+def torch_dims(value: Any, dtype: DType) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns shape and strides of a plain tensor of torch, in elements of the protocol. Raises CapabilityError for a
+    packed type with strides."""
+    shape, strides = tuple(value.shape), tuple(value.stride())
+    if not dtype.packed:
+        return shape, strides
+    # each element of torch has two
+    if not shape or not value.is_contiguous():
+        raise CapabilityError(f"a tensor of {value.dtype} with strides: make it contiguous first")
+    shape = (*shape[:-1], shape[-1] * 2)
+    return shape, contiguous_strides(shape)
 
 
 def copy_into(mapping: Mapping, offset: int, source: Described) -> None:
     """Copies the elements of a tensor of host memory, in row-major order, to `offset`."""
     if not source.nbytes:
         return
+    source.require_host()
     spec = TensorSpec("", source.dtype, source.shape, contiguous_strides(source.shape), 0, offset)
     if source.dtype.packed:
         copy_bytes(mapping, offset, source.address, source.nbytes)
@@ -215,6 +229,7 @@ class _Elements:
 
 def copy_elements(mapping: Mapping, spec: TensorSpec, source: Described) -> None:
     """Copies the elements of a tensor of host memory to where `spec` has them, and writes nothing between them."""
+    source.require_host()
     np.copyto(numpy_view(mapping, spec, raw=True), elements_of(source))
 
 

@@ -95,12 +95,34 @@ def extent(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
     return low, high + 1
 
 
+def canonical_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Returns the strides with those that reach no other element replaced by those of row-major order: of dimensions
+    of one element, and of tensors without elements."""
+    row_major = contiguous_strides(shape)
+    if 0 in shape:
+        return row_major
+    return tuple(own if dim == 1 else given for dim, given, own in zip(shape, strides, row_major, strict=True))
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Reports whether the elements fill their span, each place once, in whatever order of dimensions: in ascending
+    order, each stride is the product of the smaller sizes."""
+    if 0 in shape:
+        return True
+    want = 1
+    for stride, dim in sorted((stride, dim) for stride, dim in zip(strides, shape, strict=True) if dim != 1):
+        if stride != want:
+            return False
+        want *= dim
+    return True
+
+
 def dense_strides(shape: tuple[int, ...], strides: Sequence[int]) -> tuple[int, ...]:
     """Returns the strides of a tensor whose elements fill their span; for others those of row-major order. Raises
     InvalidArgumentError for a negative dimension."""
     if any(dim < 0 for dim in shape):
         raise InvalidArgumentError(f"the shape {shape}")
-    if any(stride < 0 for stride in strides) or extent(shape, strides)[1] != count(shape):
+    if 0 in shape or not is_dense(shape, strides) or any(stride < 0 for stride in strides):
         return contiguous_strides(shape)
     return tuple(strides)
 

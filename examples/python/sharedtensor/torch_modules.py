@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from . import gate
 from .client import Client, connect
 from .errors import IncompatibleError
 from .frameworks import torch as _torch
@@ -238,8 +239,8 @@ def _misfit(key: str, tensor: Any, old: Any, torch: Any) -> str:
     lazy = getattr(torch.nn.parameter, "UninitializedTensorMixin", ())
     if isinstance(old, lazy):
         return f"{key} of the module has no shape yet: run the module once before"
-    if hasattr(type(old), "__tensor_flatten__") or hasattr(old, "device_mesh"):
-        return f"{key} of the module is a {type(old).__name__}, which has its memory in other tensors"
+    if wrapper := gate.wrapper(old):
+        return f"{key} of the module is a {wrapper}, which has its memory in other tensors"
     if tensor.shape != old.shape:
         return f"{key} has shape {tuple(tensor.shape)}, the module's has {tuple(old.shape)}"
     if tensor.dtype != old.dtype:

@@ -50,13 +50,14 @@ class Outgoing:
         self._kept: list[Any] = []  # memory is known by its id until the value is encoded
         self._indices: dict[tuple[int, int, int], int] = {}
         self._copied: dict[int, tuple[Any, TensorSpec]] = {}  # memory and place of a copy, by the id of the tensor
-        self._described: dict[int, Described] = {}  # by the id of the tensor
+        self._described: dict[int, Described] = {}  # by the id of the tensor, which the frozen value keeps alive
         self._foreign: dict[int, Any] = {}  # GPU memory of other libraries, by its address
         self.handles: list[messages.Handle] = []
         self.files: list[int] = []
         try:
-            self._copy_ordinary(value)
-            self.plain = self._encode(value, 0)
+            frozen = _freeze(value, 0)
+            self._copy_ordinary(frozen)
+            self.plain = self._encode(frozen, 0)
         except BaseException:
             self.close()
             raise
@@ -134,14 +135,14 @@ class Outgoing:
             return self._state_dict(value)
         if is_array(value):
             return self._tensor(value)
-        if isinstance(value, MappingABC):
-            return keyed((k, self._encode(v, depth + 1)) for k, v in value.items())
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, _Items):
+            return keyed((k, self._encode(v, depth + 1)) for k, v in value)
+        if isinstance(value, list):
             return [self._encode(v, depth + 1) for v in value]
         return _scalar(value)
 
     def _tensor(self, array: Any) -> cbor2.CBORTag:
-        d = self._described.get(id(array)) or describe(array)  # another array if a map makes them anew
+        d = self._described[id(array)]
         if (copied := self._copied.get(id(array))) is not None:
             memory, spec = copied
             strides = [] if spec.contiguous else list(spec.strides)
@@ -214,6 +215,24 @@ def _type(memory: Any) -> int:
     return op.HOST if isinstance(memory, Mapping) else op.CUDA
 
 
+def _freeze(value: Any, depth: int) -> Any:
+    """Returns a value with each mapping and list in it copied, so that all of its tensors exist while it does. Each
+    item of a mapping is taken once: a mapping may make its tensors when they are taken."""
+    if depth > MAX_NESTING:
+        raise SerializationError("the value nests too deeply")
+    if isinstance(value, StateDict) or is_array(value):
+        return value
+    if isinstance(value, MappingABC):
+        return _Items((key, _freeze(item, depth + 1)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return [_freeze(item, depth + 1) for item in value]
+    return value
+
+
+class _Items(tuple[tuple[Any, Any], ...]):
+    """The items of a mapping, also those of equal keys."""
+
+
 def _collect(value: Any, found: dict[str, Any], depth: int) -> None:
     if depth > MAX_NESTING:
         raise SerializationError("the value nests too deeply")
@@ -221,10 +240,10 @@ def _collect(value: Any, found: dict[str, Any], depth: int) -> None:
         return
     if is_array(value):
         found[str(id(value))] = value
-    elif isinstance(value, MappingABC):
-        for item in value.values():
+    elif isinstance(value, _Items):
+        for _, item in value:
             _collect(item, found, depth + 1)
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, list):
         for item in value:
             _collect(item, found, depth + 1)
 

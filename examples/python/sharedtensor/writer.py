@@ -8,16 +8,15 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from . import catalog, forks, frameworks, op
+from . import catalog, forks, frameworks, gate, op
+from .arrays import describe, is_array, torch_dims
 from .drafts import Draft
 from .dtypes import DType
 from .errors import CapabilityError, ClosedError, Error, ForkError, InvalidArgumentError
 from .frameworks import Framework
 from .importing import device_of
 from .layout import Copy, Layout
-from .manifest import ALIGNMENT, TensorSpec, check_name, contiguous_strides, dense_strides
+from .manifest import ALIGNMENT, TensorSpec, canonical_strides, check_name, contiguous_strides, dense_strides
 from .memory import Slab
 from .models import StateDict
 from .tensors import A
@@ -180,18 +179,20 @@ def plan(specs: Specs) -> Layout:
     placed: dict[str, TensorSpec] = {}
     tied: dict[Any, TensorSpec] = {}
     copies: list[Copy] = []
+    kept: list[Any] = []  # an address identifies a tensor only while the tensor exists
     at = 0
     for key, value in named:
         check_name(key)
         if key in placed:
             raise InvalidArgumentError(f"the tensor {key!r} is there twice")
         try:
-            identity, dtype, shape, strides = _parts(value)
-            strides = dense_strides(shape, strides)
+            identity, dtype, shape, strides, keep = _parts(value)
+            strides = dense_strides(shape, canonical_strides(shape, strides))
         except CapabilityError as err:
             raise CapabilityError(f"the tensor {key!r}: {err}") from err
         except (TypeError, ValueError) as err:
             raise InvalidArgumentError(f"the tensor {key!r}: {err}") from err
+        kept.append((keep, identity))
         twin = tied.get(identity)
         if twin is not None:
             placed[key] = twin._replace(name=key)
@@ -214,24 +215,24 @@ def _check_name(name: str) -> None:
         )
 
 
-def _parts(value: Described) -> tuple[Any, DType, tuple[int, ...], Sequence[int]]:
-    """Returns what identifies the tensor among others, its type, its shape and its strides in elements."""
+def _parts(value: Described) -> tuple[Any, DType, tuple[int, ...], Sequence[int], Any]:
+    """Returns what identifies the tensor among others, its type, its shape, its strides in elements, and the object
+    whose life keeps the identity unique."""
     if isinstance(value, TensorSpec):
-        place = (value.storage, value.offset, value.dtype, value.shape, value.strides)
-        return (place if value.numel else object()), value.dtype, value.shape, value.strides
-    if isinstance(value, np.ndarray):
-        return id(value), DType.of_numpy(value.dtype), value.shape, [s // value.itemsize for s in value.strides]
+        place: Any = (value.storage, value.offset, value.dtype, value.shape, value.strides)
+        return (place if value.numel else object()), value.dtype, value.shape, value.strides, value
     if frameworks.is_torch(value):
-        torch = frameworks.torch()
-        if value.layout != torch.strided:
-            raise CapabilityError(f"a tensor of layout {value.layout}: only strided ones can be shared")
-        storage = value.untyped_storage() if hasattr(value, "untyped_storage") else value.storage()
-        place = (storage._cdata, value.storage_offset(), value.dtype, tuple(value.shape), value.stride())
-        dtype, dims = DType.of_name(str(value.dtype)), tuple(value.shape)
-        if dtype.packed and dims:  # each element of torch has two
-            dims = (*dims[:-1], 2 * dims[-1])
-            return place, dtype, dims, contiguous_strides(dims)
-        return (place if value.numel() else object()), dtype, dims, value.stride()
+        tensor = gate.plain(value, meta=True)
+        if tensor.is_meta:
+            storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+            dtype = DType.of_name(str(tensor.dtype))
+            shape, strides = torch_dims(tensor, dtype)
+            place = (storage._cdata, tensor.storage_offset(), dtype, shape, strides)
+            return (place if tensor.numel() else object()), dtype, shape, strides, (tensor, storage)
+    if is_array(value):
+        d = describe(value)
+        place = (d.device, d.address, d.dtype, d.shape, d.strides)
+        return (place if d.nbytes else object()), d.dtype, d.shape, d.strides, d
     shape, dtype = value
     dims = tuple(operator.index(dim) for dim in shape)
-    return object(), DType.of(dtype), dims, contiguous_strides(dims)
+    return object(), DType.of(dtype), dims, contiguous_strides(dims), None
