@@ -47,7 +47,7 @@ class StateDict(Mapping[str, A]):
 
     def __getitem__(self, name: str) -> A:
         spec = self._specs[name]
-        key = (spec.storage, spec.offset, spec.dtype.number, spec.shape, spec.strides)
+        key = _view(spec)
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = self._make(spec)
@@ -113,11 +113,12 @@ class StateDict(Mapping[str, A]):
         return f"/proc/self/fd/{mapping.fd}"
 
     def tied(self) -> list[list[str]]:
-        """Returns the groups of names that share their bytes, in the order of publishing."""
-        groups: dict[tuple[int, int], list[str]] = {}
+        """Returns the groups of names of one tensor, in the order of publishing: with the same bytes, type, shape and
+        strides. A view of a part of a tensor is not tied to it."""
+        groups: dict[tuple[Any, ...], list[str]] = {}
         for spec in self._specs.values():
             if spec.numel:
-                groups.setdefault((spec.storage, spec.offset), []).append(spec.name)
+                groups.setdefault(_view(spec), []).append(spec.name)
         return [names for names in groups.values() if len(names) > 1]
 
     def dlpack(self, name: str) -> Any:
@@ -188,6 +189,11 @@ class StateDict(Mapping[str, A]):
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
+
+
+def _view(spec: TensorSpec) -> tuple[Any, ...]:
+    """Returns what the names of one tensor have in common."""
+    return spec.storage, spec.offset, spec.dtype.number, spec.shape, spec.strides
 
 
 class TensorSlice(Generic[A]):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import sharedtensor as st
-from sharedtensor import arrays, layout, writer
+from sharedtensor import arrays, layout, shards, writer
 from sharedtensor.manifest import TensorSpec, is_dense
 
 torch = pytest.importorskip("torch")
@@ -197,7 +197,7 @@ ENTRIES: dict[str, Callable[[Any, Any], Any]] = {
     "state_dict": lambda c, t: st.state_dict({"w": t}),
     "from_array": lambda c, t: st.from_array(t),
     "empty_like": lambda c, t: st.empty_like(t),
-    "shard": lambda c, t: st.shards.publish(c, "x", {"w": t}, rank=0, count=1, step=1),
+    "shard": lambda c, t: shards.publish(c, "x", {"w": t}, rank=0, count=1, step=1),
     "call": lambda c, t: c.call("torch.sum", t),
     "call with a map": lambda c, t: c.call("torch.sum", {"a": [t]}),
     "dlpack": lambda c, t: st.to_dlpack(t),
