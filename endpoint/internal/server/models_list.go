@@ -114,6 +114,9 @@ func encodeVersion(v catalog.VersionInfo) message.VersionInfo {
 		version.Devices = append(version.Devices, codec.EncodeDevice(d))
 	}
 	for _, h := range v.Holders {
+		if v.Current && h.ID == adoptedHolder.ID { // it keeps the version only after that is superseded
+			continue
+		}
 		version.Holders = append(version.Holders, message.Holder{
 			Session: h.ID, Leases: uint64(h.Leases), PID: h.PID, UID: h.UID, Label: h.Label, Since: h.Since.UnixNano(),
 		})
