@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, List, TypedDict
+from typing import Annotated, Any, List, TypedDict  # noqa: UP035
 
 import numpy as np
 import pytest
