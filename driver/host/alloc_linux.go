@@ -15,9 +15,14 @@ const (
 	// reservePiece limits one call that allocates pages. Older kernels abort and undo such a call on a signal, so a
 	// large one might never finish in a program with a profiler or a preempting scheduler.
 	reservePiece = 64 << 20
-	// checkedBytes is the size from which an allocation is compared with the available memory. Below it the comparison
-	// costs too much.
+	// checkedBytes is the most that is allocated without a comparison with the available memory, in one or several
+	// allocations. Comparing each small one costs too much.
 	checkedBytes = 16 << 20
+	// spareBytes is the available memory that small allocations leave to the process itself. A control group ends the
+	// process, rather than refuse memory, if it needs more.
+	spareBytes = 8 << 20
+	// creditShare is the divisor of the available memory that may be allocated before the next comparison.
+	creditShare = 8
 
 	sizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 )
@@ -91,12 +96,26 @@ func (d *Device) checkSize(bytes int64) (int64, error) {
 		return 0, fmt.Errorf("%w: %d bytes are more than the %d that this process may give a file (RLIMIT_FSIZE, ulimit -f)",
 			driver.ErrOutOfMemory, size, limit)
 	}
-	if size >= checkedBytes {
-		if available, source := d.system.available(); size > available {
-			return 0, fmt.Errorf("%w: %d bytes asked for, %d available (%s)", driver.ErrOutOfMemory, size, available, source)
-		}
+	return size, d.checkAvailable(size)
+}
+
+// checkAvailable compares an allocation with the available memory, if the allocations since the last comparison have used up
+// their credit.
+func (d *Device) checkAvailable(size int64) error {
+	if size < checkedBytes && d.credit.Add(-size) >= 0 {
+		return nil
 	}
-	return size, nil
+	available, source := d.system.available()
+	spare := int64(0)
+	if size < checkedBytes {
+		spare = spareBytes
+	}
+	if size > available-spare {
+		d.credit.Store(0)
+		return fmt.Errorf("%w: %d bytes asked for, %d available (%s)", driver.ErrOutOfMemory, size, max(available-spare, 0), source)
+	}
+	d.credit.Store(min((available-size)/creditShare, checkedBytes))
+	return nil
 }
 
 // createMemfd returns an owned descriptor of a memfd of the given size, sealed against any other.

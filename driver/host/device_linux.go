@@ -25,6 +25,7 @@ type Device struct {
 	system  system
 	huge    hugePolicy
 	closed  atomic.Bool
+	credit  atomic.Int64 // bytes that may be allocated before the available memory is read again
 	driver.Reclaim
 }
 

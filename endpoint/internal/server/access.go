@@ -1,10 +1,13 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
@@ -17,6 +20,7 @@ import (
 // connect have all rights.
 type authority struct {
 	policy  atomic.Pointer[access.Policy] // nil for none
+	changes sync.Mutex                    // serializes SetPolicy
 	refused [access.Destroy + 1]atomic.Uint64
 }
 
@@ -31,25 +35,32 @@ func (a *authority) refusals() (list []message.Refusals) {
 }
 
 // SetPolicy replaces the policy; nil removes it. It applies to the next request of each client. Clients that may no longer
-// connect, or no longer offer one of their endpoints, are disconnected. Memory that they have attached stays valid. The
-// policy must be valid, and must not change afterwards.
+// connect, or no longer offer one of their endpoints, are disconnected within [session.Linger], also if they wait for
+// something. Memory that they have attached stays valid. After an error, the previous policy is in force. The policy must be
+// valid, and must not change afterwards.
 func (s *Server) SetPolicy(policy *access.Policy) error {
+	s.authority.changes.Lock()
+	defer s.authority.changes.Unlock()
+	before := s.authority.policy.Load()
+	if s.socket != nil {
+		if err := s.socket.Permit(s.permissionsOf(policy)); err != nil {
+			return errors.Join(err, s.socket.Permit(s.permissionsOf(before)))
+		}
+	}
 	s.authority.policy.Store(policy)
-	for _, ses := range s.Sessions.Clients() {
+	for _, ses := range s.Sessions.Clients() { // those that are admitted later are checked by the new policy
 		c := clientOf(ses)
-		cut := !c.allowed(access.Connect, "")
+		cut := s.admits(ses) != nil
 		if w := c.worker(); w != nil && !cut {
 			cut = slices.ContainsFunc(w.Names(), func(name string) bool { return !c.allowed(access.Offer, name) })
 		}
 		if cut {
 			s.Log.Info("the new policy ends a session", "session", ses.ID, "pid", ses.Peer().PID, "uid", ses.Peer().UID)
 			ses.Goodbye(session.Linger)
+			time.AfterFunc(session.Linger, ses.Cut) // its requests in flight may never end
 		}
 	}
-	if s.socket == nil {
-		return nil
-	}
-	return s.socket.Permit(s.socketPermissions())
+	return nil
 }
 
 // admits is [session.Config].Admits.
@@ -144,8 +155,12 @@ func (s *Server) admitsOthers() bool { return s.socketPermissions() != transport
 // socketPermissions returns the narrowest permissions of the socket file that let in all permitted users: those of the
 // owner, of one group, or of everyone, because a file has one group.
 func (s *Server) socketPermissions() transport.Permissions {
+	return s.permissionsOf(s.authority.policy.Load())
+}
+
+func (s *Server) permissionsOf(policy *access.Policy) transport.Permissions {
 	uids, gids, everyone := s.Sessions.AllowUIDs, []uint32(nil), false
-	if policy := s.authority.policy.Load(); policy != nil {
+	if policy != nil {
 		uids, gids, everyone = policy.Admits()
 	}
 	self := uint32(os.Geteuid())

@@ -36,6 +36,15 @@ func (o *offerOperations) offer(_ context.Context, r *session.Request) (session.
 	if err != nil {
 		return nil, err
 	}
+	for _, e := range in.Endpoints { // again: a new policy that came before Offer has not seen it
+		if o.authority.policy.Load() == nil {
+			break
+		}
+		if err := clientOf(ses).may(access.Offer, e.Name); err != nil {
+			w.Withdraw(id)
+			return nil, err
+		}
+	}
 	return &answer{
 		body: message.Offering{Calls: uint64(calls)},
 		after: func() {

@@ -414,3 +414,48 @@ func TestPolicyOptions(t *testing.T) {
 	_, err = endpoint.NewServer(endpoint.ServerOptions{Local: true, Policy: policy})
 	require.ErrorIs(t, err, access.ErrPolicy)
 }
+
+// A client that a new policy forbids is disconnected soon, also while it waits for a stream or for a call.
+func TestNewPolicyEndsBusyClients(t *testing.T) {
+	fixture.HostOnly(t, "the device makes no difference to it")
+	r := endpoint.NewRegistry()
+	begun, hold := make(chan struct{}, 1), make(chan struct{})
+	defer close(hold)
+	require.NoError(t, endpoint.Register(r, "wait", func(ctx context.Context, _ struct{}) (int, error) {
+		begun <- struct{}{}
+		<-hold // also after ctx has ended
+		return 1, nil
+	}))
+	s := fixture.Serve(t, endpoint.ServerOptions{Registry: r, Policy: &access.Policy{Rules: []access.Rule{{UIDs: []uint32{uint32(os.Geteuid())}, Call: []string{"*"}, Info: true}}, RestrictOwner: true}})
+	c := fixture.SocketClient(t, s)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := endpoint.Call[int](context.Background(), c, "wait", struct{}{})
+		ended <- err
+	}()
+	<-begun
+	require.NoError(t, s.SetPolicy(&access.Policy{Rules: []access.Rule{{UIDs: []uint32{4242}, List: []string{"*"}}}, RestrictOwner: true}))
+	select {
+	case err := <-ended:
+		require.Error(t, err)
+	case <-time.After(3 * time.Second):
+		t.Fatal("a forbidden client is still served")
+	}
+}
+
+// A policy whose permissions cannot be set is not in force.
+func TestPolicyIsWholeOrNotAtAll(t *testing.T) {
+	fixture.HostOnly(t, "the device makes no difference to it")
+	fixture.NeedsRoot(t)
+	s := fixture.Serve(t, endpoint.ServerOptions{})
+	c := fixture.SocketClient(t, s)
+	moved := s.Socket() + ".moved"
+	require.NoError(t, os.Rename(s.Socket(), moved)) // chmod fails
+	err := s.SetPolicy(&access.Policy{Rules: []access.Rule{{UIDs: []uint32{4242}, List: []string{"*"}}}, RestrictOwner: true})
+	if err == nil {
+		t.Skip("the owner has bound its socket again in between")
+	}
+	_, err = c.List(context.Background())
+	require.NoError(t, err, "the previous rights are in force")
+	require.NoError(t, os.Rename(moved, s.Socket()))
+}

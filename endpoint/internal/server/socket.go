@@ -123,8 +123,10 @@ type socket struct {
 // accept admits clients until the register stops.
 func (s *socket) accept(sessions *session.Register) error {
 	var watch sync.WaitGroup
-	watch.Go(func() { s.watch(sessions.Stopping()) })
+	ended := make(chan struct{})
+	watch.Go(func() { s.watch(sessions.Stopping(), ended) })
 	defer watch.Wait()
+	defer close(ended)
 	defer s.admitted()
 	backoff := acceptBackoff{log: s.log, socket: s.path, stopping: sessions.Stopping()}
 	for {
@@ -174,8 +176,8 @@ func (s *socket) close() {
 const socketLook = 500 * time.Millisecond
 
 // watch rebinds the socket if its file was removed or replaced. Otherwise the server would be unreachable while its
-// lock keeps other servers from starting. It returns when the server closes.
-func (s *socket) watch(stopping <-chan struct{}) {
+// lock keeps other servers from starting. It returns when the server closes, or cannot accept any more.
+func (s *socket) watch(stopping, ended <-chan struct{}) {
 	if s.ID() == (transport.FileID{}) { // inherited listener; its file belongs to the process that bound it
 		return
 	}
@@ -186,6 +188,8 @@ func (s *socket) watch(stopping <-chan struct{}) {
 	for {
 		select {
 		case <-stopping:
+			return
+		case <-ended:
 			return
 		case <-ticker.C:
 		}

@@ -102,9 +102,9 @@ func (r *Register) Admit(c *net.UnixConn) {
 		return
 	}
 	ses := newSession(r, conn)
-	ses.refusal = ses.allowed()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	ses.refusal = ses.allowed() // under the lock, so that a change of the policy finds the session or is applied here
 	if ses.refusal == nil && r.clientsLocked() >= r.Limits.Clients {
 		ses.refusal = status.Exceeded(status.LimitClients, "this owner serves at most %d clients at once", r.Limits.Clients)
 		r.Totals.Refusals.Add(status.LimitClients)

@@ -148,7 +148,7 @@ func TestGatewayWithoutReaderOfLog(t *testing.T) {
 		t.Run(end.name, func(t *testing.T) {
 			q := &place{t, p.dir}
 			access := filepath.Join(t.TempDir(), "access.jsonl")
-			cmd := exec.Command(gateway, "serve", "--socket", p.socket(), "--http", "127.0.0.1:25371", "--grpc", "off", "--nats", "off", "--log-level", "debug",
+			cmd := exec.Command(gateway, "serve", "--owner", p.socket(), "--http", "127.0.0.1:25371", "--grpc", "off", "--nats", "off", "--log-level", "debug",
 				"--access-log", access, "--lame-duck", "0s", "--drain", "1s")
 			later := end.make(t, cmd)
 			g := q.start(cmd)
