@@ -223,9 +223,9 @@ func TestClientDialConcurrently(t *testing.T) {
 	require.NoError(t, err)
 	raw, err := l.SyscallConn()
 	require.NoError(t, err)
-	require.NoError(t, raw.Control(func(fd uintptr) { err = syscall.Listen(int(fd), queue) }))
-	require.NoError(t, err)
 	s, err := endpoint.NewServer(endpoint.ServerOptions{Listener: l})
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) { err = syscall.Listen(int(fd), queue) })) // NewServer has set another length
 	require.NoError(t, err)
 	var served sync.WaitGroup
 	defer served.Wait()
