@@ -36,6 +36,11 @@ def encode(value: Any) -> bytes:
 def _ordered(value: Any) -> Any:
     # RFC 8949 sorts keys by the bytes of their encoding; cbor2's canonical form sorts by length first. They differ only
     # for maps whose keys are both numbers and texts, which no message has and an argument may.
+    kind = type(value)
+    if kind is str or kind is float or kind is bytes or kind is bool or value is None:
+        return value
+    if kind is int and 0 <= value < 1 << 63:
+        return value
     if isinstance(value, dict):
         kinds = {isinstance(key, str) for key in value}
         if len(kinds) > 1:

@@ -36,8 +36,10 @@ _FILES = int(Kind.FILES)
 _BUFFER = 64 << 10
 _GROWTH = 256 << 10
 """Bytes of a large body that are allocated before any has arrived."""
-_SEND_FLAGS = (socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT,)
-_RECEIVE_FLAGS = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+# Plain numbers: operators of the socket module's enums are slow.
+_SEND_FLAGS = (int(socket.MSG_NOSIGNAL) | int(socket.MSG_DONTWAIT),)
+_RECEIVE_FLAGS = int(socket.MSG_CMSG_CLOEXEC) | int(socket.MSG_DONTWAIT)
+_TRUNCATED = int(socket.MSG_CTRUNC)
 _Read = tuple[int, list[tuple[int, int, bytes]], int, object]
 
 
@@ -275,7 +277,7 @@ class Connection:
         except OSError as err:
             raise ClosedError(f"the connection is closed: {err}") from err
         n, ancillary, flags, _ = reads[-1]
-        if not ancillary and not flags & socket.MSG_CTRUNC:
+        if not ancillary and not flags & _TRUNCATED:
             if not n:
                 reads.clear()
                 if self.partial:
@@ -292,7 +294,7 @@ class Connection:
 
     def _record(self, n: int, files: list[int], flags: int) -> None:
         """Records a read that came with descriptors."""
-        if flags & socket.MSG_CTRUNC:
+        if flags & _TRUNCATED:
             raise _truncated()
         if self._large is not None:
             raise ProtocolError("descriptors come within a frame")

@@ -47,6 +47,7 @@ class Field:
     key: int
     always: bool
     codec: _Codec[Any]
+    zero: Any
 
 
 class Message:
@@ -66,9 +67,10 @@ class Message:
                     f.name,
                     key,
                     f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING,
-                    _codec(hints[f.name]),
+                    codec,
+                    codec.zero(),
                 )
-                for key, f in enumerate(own, 1)
+                for key, (f, codec) in enumerate(((f, _codec(hints[f.name])) for f in own), 1)
             ]
         assert cls._fields is not None
         return cls._fields
@@ -79,9 +81,7 @@ class Message:
         out: dict[int, Any] = {}
         for field in self.keyed_fields():
             value = getattr(self, field.name)
-            if value is None and not field.always:
-                continue
-            if not field.always and (value == field.codec.zero() if not isinstance(value, Message) else False):
+            if not field.always and (value is None or (not isinstance(value, Message) and value == field.zero)):
                 continue
             try:
                 out[field.key] = field.codec.write(value)
