@@ -12,7 +12,7 @@ from . import forks, layout, manifest, messages, op, tables
 from .errors import Error
 from .frames import Frame
 from .frameworks import Framework
-from .importing import check_storages, device_of, import_handles, inodes
+from .importing import check_storages, device_of, identities, import_handles
 from .lease import Lease, release_late
 from .manifest import TensorSpec
 from .memory import Slab, SlabPools, import_memfd
@@ -34,7 +34,7 @@ def acquire(
         lease = Lease(session, answer.lease, answer.name, answer.version)
         specs, metadata = manifest.unpack(answer.manifest)
         check_storages(answer.manifest.storages, answer.handles)
-        lease.inodes = inodes(answer.handles, frame)
+        lease.memory = identities(answer.handles, frame, session)
         part = None if tensors is None else Part.of(specs, tensors)
         spans = None if part is None else part.spans
         private = framework == "torch"
@@ -90,12 +90,12 @@ def _take_again(lease: Lease, session: Session) -> None:
         return
     try:
         answer = messages.Acquired.decode(frame.body)
-        inodes = []
+        memory = identities(answer.handles, frame, session)
         for handle in answer.handles:
             if handle.kind == "memfd" and 0 <= handle.file < len(frame.files):
                 fd, frame.files[handle.file] = frame.files[handle.file], -1
-                inodes.append(import_memfd(fd, handle.offset, 0).inode())
-        if inodes == lease.inodes:
+                import_memfd(fd, handle.offset, 0)  # raises for a descriptor that is no sealed memfd
+        if memory == lease.memory:
             lease.taken_again(session, answer.lease)
             return
         lease.lost("another server has this version in other memory")
@@ -124,7 +124,15 @@ def publish(
     if any(d.device != "cpu" for d in described.values()):
         from .cuda import publish as publish_cuda
 
-        return publish_cuda(name, described, session, source=source, metadata=metadata, owner_digests=owner_digests)
+        return publish_cuda(
+            name,
+            described,
+            session,
+            source=source,
+            metadata=metadata,
+            owner_digests=owner_digests,
+            digests=digests,
+        )
     device_of(session, op.HOST)  # raises before memory is allocated
     plan = layout.plan(described)
     pool = pools.publications

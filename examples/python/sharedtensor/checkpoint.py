@@ -180,6 +180,9 @@ class Reader(_Place, StorageReader):  # type: ignore[misc, unused-ignore]
         names: dict[dcp.MetadataIndex, str] = {}
         for key, group in groups.items():
             chunks = [(piece.name, piece.shard.offsets, model.spec(piece.name).shape) for piece in group]
+            # Replicas that several ranks have saved count once. A gap would leave the reader's old values there.
+            different = {(offsets, shape) for _, offsets, shape in chunks}
+            shards.check_cover(key, group[0].shard.shape, sorted(different))
             described[key] = _describe(model, key, group[0].shard.shape, chunks, names)
         for spec in model.specs:
             if spec.name in about.get("bytes", ()):

@@ -68,8 +68,7 @@ class Device:
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
         self.handle = call("cuDeviceGet", ordinal)
-        by_instance = "cuDeviceGetUuid_v2" if hasattr(driver(), "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
-        self.uuid = bytes(call(by_instance, self.handle).bytes)
+        self.uuid = _uuid(self.handle)
         self.context = call("cuDevicePrimaryCtxRetain", self.handle)
 
     @contextmanager
@@ -107,6 +106,11 @@ class Device:
         return int(call("cuMemGetAllocationGranularity", self.properties(), flag))
 
 
+def _uuid(handle: Any) -> bytes:
+    by_instance = "cuDeviceGetUuid_v2" if hasattr(driver(), "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+    return bytes(call(by_instance, handle).bytes)
+
+
 @functools.cache
 def device(ordinal: int) -> Device:
     """Returns the GPU of this number in this process."""
@@ -117,8 +121,8 @@ def device_by_uuid(uuid: bytes) -> Device:
     """Returns the GPU with this UUID: numbers mean nothing in another process. Raises CapabilityError where this
     process has it not."""
     for ordinal in range(int(call("cuDeviceGetCount"))):
-        if device(ordinal).uuid == uuid:
-            return device(ordinal)
+        if _uuid(call("cuDeviceGet", ordinal)) == uuid:
+            return device(ordinal)  # only this one gets a context, which takes hundreds of MiB
     raise CapabilityError(f"the memory is on the GPU {uuid.hex()}, which this process does not see")
 
 
@@ -375,6 +379,8 @@ class SharedMemory(Memory):
         made = cls(gpu, allocation, 0, size, writable=True)
         with gpu.current():
             call("cuMemsetD8", made.address, 0, size)  # the driver does not, and peers can read all of it
+            # The driver may return before the memory is zero, and streams of programs do not wait for the default one.
+            call("cuCtxSynchronize")
         return made
 
     def export(self, file: int) -> tuple[messages.Handle, int]:
@@ -406,7 +412,7 @@ class IpcMemory(Memory):
                 self._open[blob] = self._open_handle(gpu, blob)
             entry = self._open[blob]
             entry[2] += 1
-        base, size, _ = entry
+            base, size, _ = entry
         if offset + nbytes > size:
             self._at_end(functools.partial(IpcMemory.close_handle, gpu, blob))
             raise ProtocolError(f"a handle of {nbytes} bytes at {offset} of memory of {size} bytes")
@@ -422,7 +428,11 @@ class IpcMemory(Memory):
         with gpu.current():
             lazy = driver().CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
             base = int(call("cuIpcOpenMemHandle", handle, lazy))
-            _, size = call("cuMemGetAddressRange", base)
+            try:
+                _, size = call("cuMemGetAddressRange", base)
+            except BaseException:
+                call("cuIpcCloseMemHandle", base)
+                raise
         return [base, int(size), 0]
 
     @classmethod
@@ -573,6 +583,7 @@ def publish(
     source: str,
     metadata: Mapping[str, str],
     owner_digests: bool,
+    digests: bool = False,
 ) -> Operation[int]:
     """Hands over a state dict with tensors on GPUs: one slab for each device, filled by copies on that device."""
     places: dict[str, dict[str, Described]] = {}
@@ -589,7 +600,10 @@ def publish(
             slab = _fill_host(plan) if place == "cpu" else fill(plan, device(int(place.partition(":")[2] or 0)))
             kept.append(slab)
             handle, fd = _export_slab(slab, session, len(files))
-            for spec in plan.specs:
+            placed = plan.specs
+            if digests:
+                placed = plan.with_digests(slab if isinstance(slab, Slab) else _copy_to_host(slab, plan.nbytes))
+            for spec in placed:
                 specs[spec.name] = spec._replace(storage=len(storages))
             storages.append(messages.Storage(nbytes=slab.nbytes, device=handle.device, type=_type(place)))
             handles.append(handle)
@@ -613,6 +627,15 @@ def _fill_host(plan: layout.Layout) -> Slab:
     plan.fill(slab)
     slab.seal()
     return slab
+
+
+def _copy_to_host(slab: SharedMemory, nbytes: int) -> Slab:
+    """Returns a copy of memory of a GPU, which `fill` has completed, to compute its digests."""
+    copied = Slab(nbytes)
+    if nbytes:
+        with slab.gpu.current():
+            call("cuMemcpyDtoH", copied.address, slab.address, nbytes)
+    return copied
 
 
 def _export_slab(slab: Slab | SharedMemory, session: Session, file: int) -> tuple[messages.Handle, int]:

@@ -79,10 +79,19 @@ def _take(handle: messages.Handle, frame: Frame, taken: set[int]) -> int:
     return fd
 
 
-def inodes(handles: Sequence[messages.Handle], frame: Frame) -> list[tuple[int, int]]:
-    """Returns device and inode of each memfd, before `import_handles` takes the descriptors."""
-    files = [frame.files[h.file] for h in handles if h.kind == "memfd" and 0 <= h.file < len(frame.files)]
-    return [(st.st_dev, st.st_ino) for st in map(os.fstat, files)]
+def identities(handles: Sequence[messages.Handle], frame: Frame, session: Session) -> list[tuple[Any, ...]]:
+    """Returns what identifies the memory of each handle after a reconnect, before `import_handles` takes the
+    descriptors: device and inode of a memfd. Memory of a GPU has no such number. It is the same only if the server has
+    the same published versions, or an owner has adopted them, and the handle is equal."""
+    found: list[tuple[Any, ...]] = []
+    for handle in handles:
+        if handle.kind == "memfd" and 0 <= handle.file < len(frame.files):
+            st = os.fstat(frame.files[handle.file])
+            found.append((st.st_dev, st.st_ino))
+        else:
+            place = handle.device, handle.nbytes, handle.offset, handle.blob
+            found.append((session.published, handle.kind, *place))
+    return found
 
 
 def check_storages(storages: Sequence[messages.Storage], mappings: Sequence[Mapping | messages.Handle]) -> None:

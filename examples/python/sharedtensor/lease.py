@@ -92,10 +92,10 @@ class Lease(Held):
     :ivar version: of it.
     :ivar server: identifies the versions of the server, which the next owner may adopt.
     :ivar place: path of the owner's socket, and the uid that `connect` was given.
-    :ivar inodes: device and inode of each storage's memory, to recognize it after a reconnect.
+    :ivar memory: what identifies the memory of each storage, to recognize it after a reconnect.
     """
 
-    __slots__ = ("inodes", "name", "place", "server", "version")
+    __slots__ = ("memory", "name", "place", "server", "version")
 
     def __init__(self, session: Session, number: int, name: str, version: int) -> None:
         super().__init__(session, number)
@@ -103,7 +103,7 @@ class Lease(Held):
         self.version = version
         self.server = session.published
         self.place = session.path, session.uid
-        self.inodes: list[tuple[int, int]] = []
+        self.memory: list[tuple[Any, ...]] = []
 
     @staticmethod
     def request(session: Session, number: Any) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -232,21 +232,33 @@ def local(model: StateDict[A], rank: int) -> dict[str, A]:
 
 def assemble(model: StateDict[Any], name: str) -> np.ndarray[Any, Any]:
     """Returns a copy of a whole tensor from its shards, as an array of numpy. Raises InvalidArgumentError if shards are
-    missing or do not fit."""
+    missing, overlap or do not fit."""
     group = pieces(model.metadata).get(name)
     if group is None:
         raise NotFoundError(f"the version declares no shards of {name!r}")
-    shape = group[0].shard.shape
-    filled = 0
-    whole: np.ndarray[Any, Any] | None = None
+    if not group or any(piece.name not in model for piece in group):
+        raise InvalidArgumentError(f"the model does not have all shards of {name!r}")
+    check_cover(name, group[0].shard.shape, [(p.shard.offsets, model.spec(p.name).shape) for p in group])
+    dtype = model.spec(group[0].name).dtype
+    whole: np.ndarray[Any, Any] = np.empty(group[0].shard.shape, dtype.bits_numpy)
     for piece in group:
+        if model.spec(piece.name).dtype != dtype:
+            raise InvalidArgumentError(f"the shards of {name!r} are of {dtype} and {model.spec(piece.name).dtype}")
         bits = model.raw(piece.name)
         _check(name, piece.shard, bits.shape)
-        if whole is None:
-            whole = np.empty(shape, bits.dtype)
         whole[tuple(slice(at, at + n) for at, n in zip(piece.shard.offsets, bits.shape, strict=True))] = bits
-        filled += bits.size
-    assert whole is not None
-    if filled < whole.size:
-        raise InvalidArgumentError(f"the shards of {name!r} have {filled} of {whole.size} elements")
-    return whole.view(model.spec(group[0].name).dtype.numpy)
+    return whole.view(dtype.numpy)
+
+
+def check_cover(name: str, whole: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+    """Raises InvalidArgumentError unless parts, each given by its offsets and its shape, have each element of a tensor
+    of shape `whole` once."""
+    filled = 0
+    for i, (offsets, shape) in enumerate(parts):
+        _check(name, Shard(whole, offsets), shape)
+        filled += manifest.count(shape)
+        for others, other in parts[:i]:
+            if all(a < b + m and b < a + n for a, n, b, m in zip(offsets, shape, others, other, strict=True)):
+                raise InvalidArgumentError(f"two shards of {name!r} overlap: those at {others} and {offsets}")
+    if filled != manifest.count(whole):
+        raise InvalidArgumentError(f"the shards of {name!r} have {filled} of {manifest.count(whole)} elements")

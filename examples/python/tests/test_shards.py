@@ -79,3 +79,46 @@ def test_declarations_of_others_are_checked(client: st.Client) -> None:
         shards.assemble(client.acquire("base"), "w")
     with pytest.raises(st.NotFoundError):
         shards.acquire(client, "base", rank=0)
+
+
+WHOLE = (4, 4)
+COVERS: dict[str, tuple[list[tuple[tuple[int, int], tuple[int, int]]], str]] = {
+    "halves": ([((0, 0), (2, 4)), ((2, 0), (2, 4))], ""),
+    "quarters": ([((0, 0), (2, 2)), ((0, 2), (2, 2)), ((2, 0), (2, 2)), ((2, 2), (2, 2))], ""),
+    "an empty one": ([((0, 0), (4, 4)), ((4, 0), (0, 4))], ""),
+    "one twice, one missing": ([((0, 0), (2, 4)), ((0, 0), (2, 4))], "overlap"),
+    "overlapping in part": ([((0, 0), (3, 4)), ((2, 0), (1, 4))], "overlap"),
+    "in the middle": ([((0, 0), (4, 2)), ((1, 1), (2, 2)), ((0, 2), (2, 2))], "overlap"),
+    "one missing": ([((0, 0), (2, 4))], "8 of 16"),
+    "more than all": ([((0, 0), (4, 4)), ((2, 2), (2, 2))], "overlap"),
+}
+
+
+@pytest.mark.parametrize("kind", COVERS)
+def test_a_whole_tensor_has_each_element_from_one_shard(client: st.Client, kind: str) -> None:
+    parts, wrong = COVERS[kind]
+    name = f"cover {kind}"
+    expected = np.arange(16, dtype=np.float32).reshape(WHOLE)
+    for rank, (at, size) in enumerate(parts):
+        local = expected[at[0] : at[0] + size[0], at[1] : at[1] + size[1]].copy()
+        shards.publish(client, name, {"w": local}, rank=rank, count=len(parts), step=1, shards={"w": Shard(WHOLE, at)})
+    shards.join(client, name, count=len(parts), step=1)
+    model = client.acquire(name)
+    if not wrong:
+        np.testing.assert_array_equal(shards.assemble(model, "w"), expected)
+        return
+    with pytest.raises(st.InvalidArgumentError, match=wrong):
+        shards.assemble(model, "w")
+    checkpoint = pytest.importorskip("sharedtensor.checkpoint")
+    if kind != "one twice, one missing":
+        with pytest.raises(st.InvalidArgumentError, match=wrong):
+            checkpoint.Reader(name, client=client).read_metadata()
+
+
+def test_shards_of_different_types_are_refused(client: st.Client) -> None:
+    for rank, dtype in enumerate((np.float32, np.int32)):
+        local = {"w": np.ones(2, dtype)}
+        shards.publish(client, "types", local, rank=rank, count=2, step=1, shards={"w": Shard((4,), (2 * rank,))})
+    shards.join(client, "types", count=2, step=1)
+    with pytest.raises(st.InvalidArgumentError, match="float32 and int32"):
+        shards.assemble(client.acquire("types"), "w")

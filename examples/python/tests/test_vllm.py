@@ -299,3 +299,37 @@ def test_sleep_unmaps_weights(registered: None, client: st.Client[Any], monkeypa
     assert not readable()
     backend.resume(["weights"])
     assert readable() and values(net) == [5, 6, 7] and backend.state() == "RUNNING"
+
+
+class Scaled(Net):
+    """A model with tensors that are plain attributes: on "meta" or not when the engine makes it."""
+
+    def __init__(self, fill: float = 0.0) -> None:
+        super().__init__(fill)
+        self.scale = torch.full((3,), fill)
+        with torch.device("cpu"):
+            self.made = torch.full((2,), fill)
+
+
+def test_plain_attributes_have_the_values_of_the_version(client: st.Client[Any]) -> None:
+    publish(client, "scaled", 1.0, net=Scaled(1.0))
+    with torch.device("meta"):
+        net = Scaled()
+    found = attached.Attached(client, client.acquire("scaled"), KEY)
+    found.attach(net)
+    assert net.scale.tolist() == [1.0] * 3 and net.made.tolist() == [1.0] * 2
+    kept = net.scale
+    publish(client, "scaled", 2.0, net=Scaled(2.0))
+    found.switch("scaled", 2)
+    assert net.scale is kept
+    assert net.scale.tolist() == [2.0] * 3 and net.made.tolist() == [2.0] * 2
+    assert float(net.layers[0].scale_cpu) == 3
+    publish(client, "scaled", 3.0, net=Net(3.0))
+    with pytest.raises(st.IncompatibleError, match="scale"):
+        found.switch("scaled", 3)
+    assert found.version == 2 and net.scale.tolist() == [2.0] * 3
+    publish(client, "scaled", 4.0, net=Scaled(4.0))
+    del net.made
+    with pytest.raises(st.IncompatibleError, match="made"):
+        found.switch("scaled", 4)
+    assert values(net)[0] == 2

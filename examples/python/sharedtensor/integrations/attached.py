@@ -34,6 +34,7 @@ class Attached:
         self._model = model
         self._key = dict(key)
         self._module: weakref.ref[nn.Module] | None = None
+        self._attributes: set[str] = set()  # the plain attributes that have values of the version
 
     @property
     def version(self) -> int:
@@ -63,8 +64,9 @@ class Attached:
             else:
                 owner._buffers[leaf] = self._buffer(name, old)
         for name, owner, leaf, old in _attributes(module):
-            if old.is_meta:
+            if old.is_meta or BUFFER + name in self._model:
                 setattr(owner, leaf, self._buffer(name, old))
+                self._attributes.add(name)
         left = [name for name, _, _, value in (*_places(module), *_attributes(module)) if value.is_meta]
         if left:
             raise IncompatibleError(f"{self._title()} lacks {_some(left)} of the model")
@@ -73,7 +75,8 @@ class Attached:
         return count
 
     def switch(self, name: str, version: int) -> int:
-        """Replaces the memory under the module's parameters by that of another version, and copies its buffers. Returns
+        """Replaces the memory under the module's parameters by that of another version, and copies its buffers and the
+        tensors that are plain attributes. Returns
         the version. If the layouts are equal, the new memory gets the addresses of the old one. The engine must be
         paused.
 
@@ -85,6 +88,7 @@ class Attached:
         try:
             fingerprint.check(newer, self._key, fingerprint.CHECKPOINT)
             places = [(old, self._pick(place, old)) for place, _, _, old in _places(module)]
+            attributes = [(old, self._buffer(place, old)) for place, _, _, old in self._taken(module)]
         except BaseException:
             self._model = former
             newer.close()
@@ -98,7 +102,7 @@ class Attached:
                 for old, new in places:
                     if isinstance(old, nn.Parameter):
                         old.data = new
-            for old, new in buffers:
+            for old, new in buffers + attributes:
                 old.copy_(new)
         return self.version
 
@@ -126,6 +130,14 @@ class Attached:
 
     def _pick(self, name: str, old: torch.Tensor) -> torch.Tensor:
         return self._tensor(name if isinstance(old, nn.Parameter) else BUFFER + name, old)
+
+    def _taken(self, module: nn.Module) -> list[tuple[str, nn.Module, str, torch.Tensor]]:
+        """Returns the plain attributes that have values of the version. Raises IncompatibleError if the program has
+        removed one, because its value cannot follow."""
+        found = [place for place in _attributes(module) if place[0] in self._attributes]
+        if lost := sorted(self._attributes - {name for name, _, _, _ in found}):
+            raise IncompatibleError(f"the module no longer has {_some(lost)}, which had values of {self._title()}")
+        return found
 
     def _buffer(self, name: str, old: torch.Tensor) -> torch.Tensor:
         return self._tensor(BUFFER + name, old).clone()
