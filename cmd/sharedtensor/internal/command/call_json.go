@@ -71,7 +71,7 @@ func (p printer) tensor(t *tensor.Tensor) (_ *tensorJSON, err error) {
 	if out.Shape == nil {
 		out.Shape = []int64{}
 	}
-	if t.NumElements() > maxJSONElements || t.DType().IsComplex() {
+	if t.NumElements() > maxJSONElements || t.DType().IsComplex() || t.DType().Quantized() {
 		return out, nil
 	}
 	here, err := t.Copy(p.host) // Copy also makes it contiguous

@@ -10,6 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -94,4 +95,19 @@ func TestElementsJSON(t *testing.T) {
 	}
 	require.Contains(t, print(tensor.FromSlice(dev, tensor.Shape{}, []uint8{7})), `"shape":[],"bytes":1,"values":[7]`)
 	require.NotContains(t, print(tensor.Zeros(dev, tensor.Float32, tensor.Shape{maxJSONElements + 1})), "values")
+}
+
+// A block-quantised result is printed without elements, as other types that JSON cannot represent.
+func TestJSONOfQuantizedTensor(t *testing.T) {
+	t.Parallel()
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer dev.Close()
+	q, err := tensor.Zeros(dev, tensor.Q8_0, []int64{2, 32})
+	require.NoError(t, err)
+	defer q.Close()
+	out, err := printer{host: dev, json: true}.jsonValue(q)
+	require.NoError(t, err)
+	require.Empty(t, out.(*tensorJSON).Values)
+	require.Equal(t, []int64{2, 32}, out.(*tensorJSON).Shape)
 }
