@@ -22,7 +22,7 @@ from sharedtensor.remote.elements import RawTensor, raw
 
 pytest.importorskip("nats", reason="nats-py is not installed")
 
-from sharedtensor.remote import natslink
+from sharedtensor.remote import bins, natslink
 from sharedtensor.remote.bins import ConflictError, Store, escape, quote, unescape, unquote
 from sharedtensor.remote.tensorshare import TensorShare
 
@@ -251,3 +251,70 @@ def test_names_and_quotes() -> None:
     for text in ("plain", 'a "quote" \\ \n\t', "ä\U0001f600\x00"):
         assert quote(text).isascii() and unquote(quote(text)) == text
     assert unquote('"\\x41\\a"') == "A\a"
+
+
+def test_takers_of_large_bodies_share_them(gateway: Gateway) -> None:
+    """Each item is delivered once while several clients take; none of them fails."""
+
+    async def main() -> None:
+        namespace = f"large{uuid.uuid4().hex[:8]}"
+        body = np.arange(300_000, dtype=np.float32)
+        async with await Store.open(gateway.nats, namespace=namespace, framework="numpy") as store:
+            for i in range(6):
+                await store.append("b", body + i)
+
+            async def taker() -> list[float]:
+                found = []
+                async with await Store.open(gateway.nats, namespace=namespace, framework="numpy") as mine:
+                    while items := await mine.take("b", 1):
+                        found += [float(item.value[0]) for item in items]
+                        await mine.peek("b")
+                return found
+
+            taken = await asyncio.gather(*(taker() for _ in range(4)))
+            assert sorted(value for found in taken for value in found) == [0, 1, 2, 3, 4, 5]
+
+    asyncio.run(main())
+
+
+def test_a_slow_taker_does_not_get_items_of_another(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim of a taker whose load takes long is compared with the present state."""
+    monkeypatch.setattr(bins, "_CLAIM_WINDOW", 0.0)
+
+    async def main() -> None:
+        namespace = f"slow{uuid.uuid4().hex[:8]}"
+        async with await Store.open(gateway.nats, namespace=namespace) as slow:
+            async with await Store.open(gateway.nats, namespace=namespace) as quick:
+                await slow.append("b", 1)
+                real, taken = slow._load, []
+
+                async def load(stored: Any) -> Any:
+                    item = await real(stored)
+                    if not taken:
+                        taken.extend(await quick.take("b"))
+                        # As after five minutes, when the server has forgotten the claim.
+                        await natslink.purge(slow._js, slow.stream, slow.subject("b", "bin-take"))
+                    return item
+
+                monkeypatch.setattr(slow, "_load", load)
+                assert await slow.take("b") == [] and [item.value for item in taken] == [1]
+
+    asyncio.run(main())
+
+
+def test_an_exception_does_not_end_tensorshare(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, port = gateway.nats.removeprefix("nats://").split(":")
+    answers: list[dict[str, Any]] = []
+    done = threading.Event()
+    with TensorShare(host, int(port), namespace=f"ts{uuid.uuid4().hex[:8]}") as ts:
+
+        def note(answer: dict[str, Any]) -> None:
+            answers.append(answer)
+            if len(answers) == 2:
+                done.set()
+
+        ts.put("b", object(), note)  # raises what is no error of this package
+        monkeypatch.setattr(ts._store, "peek", lambda bin: 1 / 0)
+        ts.peek("b", note)
+        assert done.wait(15), answers
+    assert [a["status"] for a in answers] == ["ERR", "ERR"] and "ZeroDivisionError" in answers[1]["msg"]

@@ -199,3 +199,31 @@ def test_threads_share_a_client_across_a_restart(own_gateway: Gateway) -> None:
         assert sorted(results) == sorted(list(range(1, 21)) * 4)
         own_gateway.restart()
         assert c.ping() and c.call("add_numbers", 1, 2) == 3
+
+
+def test_an_error_of_tls_behind_the_request_leaves_the_outcome_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller may repeat a request only if nothing was sent."""
+    import http.client
+    import ssl
+
+    from sharedtensor.remote.http import Connections
+
+    class Sock:
+        def settimeout(self, seconds: float) -> None:
+            pass
+
+        def close(self) -> None:
+            pass
+
+    def broken(self: http.client.HTTPConnection) -> None:
+        raise ssl.SSLError("decryption failed or bad record mac")
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", lambda self: setattr(self, "sock", Sock()))
+    monkeypatch.setattr(http.client.HTTPConnection, "request", lambda *_: None)
+    monkeypatch.setattr(http.client.HTTPConnection, "getresponse", broken)
+    connections = Connections("http://gpu7:1")
+    with pytest.raises(st.ConnectionLostError):
+        connections.post("/", b"{}", timeout=5, repeat=False)
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", broken)
+    with pytest.raises(st.UnavailableError):
+        connections.post("/", b"{}", timeout=5, repeat=False)

@@ -15,6 +15,7 @@ import sharedtensor as st
 
 pytest.importorskip("nats", reason="nats-py is not installed")
 
+from sharedtensor.remote import bins
 from sharedtensor.remote.rl import SupersededError, Trainer, Worker
 
 # The trainer and the worker of tensorshare's README, with their imports changed, and shorter pauses and loops.
@@ -149,3 +150,28 @@ def test_runs(gateway: Gateway) -> None:
             trainer.publish(parameters)
     with pytest.raises(st.InvalidArgumentError):
         Trainer(gateway.nats, run="a run")
+
+
+def test_damaged_data_does_not_stop_the_trainer(gateway: Gateway) -> None:
+    """Data that cannot be read is removed; the data around it arrives once."""
+    run = uuid.uuid4().hex[:12]
+    with Trainer(gateway.nats, run=run, staleness=None) as trainer, Worker(gateway.nats, run=run, name="w") as worker:
+        subject = f"queue.rl_{run}.v-1.w"
+
+        async def add(media_type: str, body: bytes, headers: dict[str, str]) -> None:
+            await bins.write(worker._js, worker._queue, subject, "append", media_type, body, {}, headers)
+
+        worker.add({"x": 1})
+        worker._background.run(add("application/json", b"{not json", {}))
+        worker._background.run(add("application/json", b"1", {"Bin-Size": "77"}))
+        worker._background.run(add("application/json", b"1", {"Bin-Meta": "{"}))
+        worker.add({"x": 2})
+        found: list[object] = []
+        for _ in range(20):
+            for sample in trainer.pull(8, timeout=1):
+                found.append(sample.value)
+                sample.ack()
+            if len(found) >= 2:
+                break
+        assert found == [{"x": 1}, {"x": 2}] and trainer.damaged == 3
+        assert trainer.pull(8, timeout=0.5) == []
