@@ -63,6 +63,17 @@ def torch_view(mapping: Mapping, spec: TensorSpec) -> Any:
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
+def torch_result(mapping: Mapping, spec: TensorSpec) -> Any:
+    """Returns the tensor as torch's over the mapping: for a packed type that torch cannot hold, the bytes that contain
+    the elements, as uint8."""
+    if spec.dtype.packed:
+        try:
+            return torch_view(mapping, spec)
+        except CapabilityError:
+            spec = TensorSpec(spec.name, DType.UINT8, (spec.nbytes,), (1,), spec.storage, spec.offset)
+    return torch_view(mapping, spec)
+
+
 def _packed_view(mapping: Mapping, spec: TensorSpec, dtype: Any) -> Any:
     """Returns a tensor of torch whose elements are pairs. Its last dimension has half of the elements."""
     if not spec.shape or spec.shape[-1] % 2:

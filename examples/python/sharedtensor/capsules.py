@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 from .dtypes import DType
+from .errors import CapabilityError
 
 _CODES = {
     "bool": 6,
@@ -129,5 +130,7 @@ def refuse_copies(copy: bool | None, wanted: tuple[int, int] | None, device: tup
 def _data_type(dtype: DType) -> _DataType:
     code = _CODES.get(dtype.title)
     if code is None:
-        code = _CODES[dtype.title.rstrip("0123456789")]
+        code = _CODES.get(dtype.title.rstrip("0123456789"))
+    if code is None:
+        raise CapabilityError(f"DLPack has no type {dtype}: pass the bytes, which raw(name) returns")
     return _DataType(code, dtype.bits, 1)

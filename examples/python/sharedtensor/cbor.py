@@ -28,14 +28,43 @@ VALUE_TAGS = frozenset({TAG_TENSOR, TAG_STATE_DICT})
 def encode(value: Any) -> bytes:
     """Returns the deterministic encoding of a message's plain form: maps, lists, texts, bytes, numbers."""
     try:
-        return cbor2.dumps(_ordered(value), canonical=True)
+        try:
+            return cbor2.dumps(_ordered(value), canonical=True)
+        except _MixedSigns:
+            return _encode(value)
     except (cbor2.CBOREncodeError, TypeError, ValueError, OverflowError) as err:
         raise SerializationError(f"this value cannot be sent: {err}") from err
 
 
+class _MixedSigns(Exception):
+    """A map has keys of both signs, which cbor2 sorts in another order."""
+
+
+def _encode(value: Any) -> bytes:
+    """Encodes a value with a map whose keys are of both signs."""
+    if isinstance(value, dict):
+        if len({isinstance(key, str) for key in value}) > 1:
+            raise SerializationError("the keys of a map are texts or numbers, not both")
+        for key in value:
+            _ordered(key)  # refuses numbers of more than 64 bits
+        pairs = sorted((cbor2.dumps(key, canonical=True), _encode(item)) for key, item in value.items())
+        return _item_head(5, len(pairs)) + b"".join(key + item for key, item in pairs)
+    if isinstance(value, (list, tuple)):
+        return _item_head(4, len(value)) + b"".join(_encode(item) for item in value)
+    if isinstance(value, cbor2.CBORTag):
+        return _item_head(6, value.tag) + _encode(value.value)
+    return cbor2.dumps(_ordered(value), canonical=True)
+
+
+def _item_head(major: int, argument: int) -> bytes:
+    head = bytearray(cbor2.dumps(argument, canonical=True))  # that of a whole number, which is major type 0
+    head[0] |= major << 5
+    return bytes(head)
+
+
 def _ordered(value: Any) -> Any:
     # RFC 8949 sorts keys by the bytes of their encoding; cbor2's canonical form sorts by length first. They differ only
-    # for maps whose keys are both numbers and texts, which no message has and an argument may.
+    # for maps whose keys are both numbers and texts, which are refused, or numbers of both signs.
     kind = type(value)
     if kind is str or kind is float or kind is bytes or kind is bool or value is None:
         return value
@@ -45,6 +74,8 @@ def _ordered(value: Any) -> Any:
         kinds = {isinstance(key, str) for key in value}
         if len(kinds) > 1:
             raise SerializationError("the keys of a map are texts or numbers, not both")
+        if kinds == {False} and min(value) < 0 <= max(value):
+            raise _MixedSigns
         return {key: _ordered(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_ordered(item) for item in value]

@@ -32,7 +32,7 @@ from torch.futures import Future
 
 from . import shards
 from .client import Client, connect
-from .errors import ConfigurationError, InvalidArgumentError
+from .errors import ConfigurationError, Error, InvalidArgumentError
 from .models import Model
 
 KEY = "sharedtensor.dcp"
@@ -137,15 +137,27 @@ class Writer(_Place, StorageWriter):  # type: ignore[misc, unused-ignore]
         """Joins the parts of all ranks to a version. The coordinator calls it."""
         values = [key for key, m in metadata.state_dict_metadata.items() if isinstance(m, dcp.BytesStorageMetadata)]
         about = json.dumps({"bytes": values, "planner": _plain(metadata.planner_data)})
-        self.version = shards.join(
-            self.client(),
-            self._name,
-            count=self._count,
-            step=self._step,
-            metadata={KEY: about},
-            source=self._source,
-            timeout=self._timeout,
-        )
+        try:
+            self.version = shards.join(
+                self.client(),
+                self._name,
+                count=self._count,
+                step=self._step,
+                metadata={KEY: about},
+                source=self._source,
+                timeout=self._timeout,
+            )
+        except BaseException:
+            self._withdraw_parts()
+            raise
+
+    def _withdraw_parts(self) -> None:
+        """Withdraws the parts of a checkpoint that cannot be joined, as far as that is possible."""
+        for rank in range(self._count):
+            try:
+                self.client().withdraw(shards.part_name(self._name, rank, self._count), timeout=self._timeout)
+            except Error:
+                pass  # not published, or the owner is gone
 
 
 class Reader(_Place, StorageReader):  # type: ignore[misc, unused-ignore]
@@ -242,7 +254,7 @@ def _value(item: WriteItem, planner: SavePlanner) -> Any:
     data = planner.resolve_data(item)
     if item.type == WriteItemType.BYTE_IO:
         return torch.frombuffer(bytearray(data.getbuffer()), dtype=torch.uint8)
-    return data.detach()
+    return data.detach().cpu()  # parts in host memory can be joined
 
 
 def _safe(name: str, tensor: Any) -> bytes:

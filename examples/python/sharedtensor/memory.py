@@ -13,6 +13,7 @@ import fcntl
 import itertools
 import mmap as _mmap
 import os
+import resource
 import signal
 import threading
 import weakref
@@ -23,7 +24,14 @@ from typing import Any
 import numpy as np
 
 from . import forks, system
-from .errors import CapabilityError, InvalidArgumentError, OutOfMemoryError, ProtocolError
+from .errors import (
+    CapabilityError,
+    Error,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    ProtocolError,
+    ResourceExhaustedError,
+)
 
 F_ADD_SEALS, F_GET_SEALS, F_SETLEASE, F_SETSIG = 1033, 1034, 1024, 10
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE, F_SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x8, 0x10
@@ -359,7 +367,7 @@ def _create(size: int) -> int:
         finally:
             os.close(first)
     except OSError as err:
-        raise OutOfMemoryError(f"{size} bytes of shared memory: {err.strerror}") from err
+        raise _refusal(size, err) from err
     try:
         # A peer that gets a read-only descriptor cannot open the file again for writing.
         os.fchmod(fd, 0o400)
@@ -368,6 +376,19 @@ def _create(size: int) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def _refusal(size: int, err: OSError) -> Error:
+    """Returns the error for memory that the kernel refuses: only a lack of memory is OutOfMemoryError."""
+    about = f"{size} bytes of shared memory: {err.strerror}"
+    if err.errno in (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return OutOfMemoryError(about)
+    if err.errno == errno.EMFILE:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return ResourceExhaustedError(f"{about}: this process may have {limit} descriptors, raise RLIMIT_NOFILE")
+    if err.errno == errno.ENFILE:
+        return ResourceExhaustedError(f"{about}: the system has no more descriptors, raise fs.file-max")
+    return CapabilityError(f"{about}: memfd_create or /proc cannot be used here")
 
 
 class Slab(Mapping):

@@ -121,6 +121,19 @@ class StateDict(Mapping[str, A]):
                 groups.setdefault(_view(spec), []).append(spec.name)
         return [names for names in groups.values() if len(names) > 1]
 
+    def to(self, device: Any) -> dict[str, A]:
+        """Returns all tensors on a device of torch: those that are there in place, copies of others. Names of one
+        tensor give one copy. Raises CapabilityError with framework="numpy"."""
+        if self._framework != "torch":
+            raise CapabilityError("arrays of numpy are in host memory: acquire the model with framework='torch'")
+        made: dict[tuple[Any, ...], A] = {}
+        for name, spec in self._specs.items():
+            key = _view(spec)
+            if key not in made:
+                tensor: Any = self[name]
+                made[key] = tensor.to(device)
+        return {name: made[_view(spec)] for name, spec in self._specs.items()}
+
     def dlpack(self, name: str) -> Any:
         """Returns a tensor for libraries that take it by DLPack, such as JAX: see `to_dlpack`. numpy and torch need not
         have its type."""

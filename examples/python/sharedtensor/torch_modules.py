@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +11,7 @@ from . import gate
 from .client import Client, connect
 from .errors import IncompatibleError
 from .frameworks import torch as _torch
-from .models import Model, StateDict
+from .models import Model
 from .tensors import Tensor
 
 
@@ -23,6 +25,7 @@ def load_into(
     model: Model[Any] | None = None,
     wait: float = 0.0,
     timeout: float | None = None,
+    device: Any = None,
 ) -> Model[Tensor]:
     """Makes the owner's tensors the memory of the parameters and buffers of a module, without a copy.
 
@@ -32,6 +35,8 @@ def load_into(
     :param model: a model that was acquired before with framework="torch"; replaces `name`.
     :param wait: seconds to wait for a name that is not published yet.
     :param timeout: seconds that the acquire may take; by default that of the client.
+    :param device: where the module is afterwards. Tensors of the version that are elsewhere are copied to it once. By
+        default the version has to be on one device, which is that of the module unless it is on "meta".
 
     Returns the model. See `swap` for what happens to the module. Training it in place changes copies of its pages in
     this process: publish what was trained.
@@ -43,11 +48,30 @@ def load_into(
         finally:
             if client is None:
                 own.close()
-    swap(module, model, strict=strict)
+    if device is None:
+        _check_devices(module, model)
+        swap(module, model, strict=strict)
+        return model
+    swap(module, model.to(device), strict=strict)
+    for slot in (slot for places in _slots(module, persistent=False).values() for slot in places):
+        if not slot.value.is_meta:
+            slot.value.data = slot.value.data.to(device)
     return model
 
 
-def swap(module: Any, tensors: StateDict[Any], *, strict: bool = True) -> None:
+def _check_devices(module: Any, model: Model[Any]) -> None:
+    """Raises IncompatibleError if the module would be on several devices."""
+    slots = _slots(module)
+    new = {str(model[key].device): key for key in slots if key in model and hasattr(model[key], "device")}
+    old = {str(slot.value.device) for places in slots.values() for slot in places if not slot.value.is_meta}
+    if len(new) > 1 or (old and len(new | dict.fromkeys(old)) > len(old)):
+        raise IncompatibleError(
+            f"{model.name!r} is on {', '.join(sorted(new))}, the module on {', '.join(sorted(old)) or 'meta'}: "
+            "use load_into(device=...)"
+        )
+
+
+def swap(module: Any, tensors: Mapping[str, Any], *, strict: bool = True) -> None:
     """Makes the tensors of a model, or of a version that is being written, the memory of a module, without a copy.
 
     The module's Parameter objects and buffers stay the same objects, with class, attributes, gradients and
@@ -78,6 +102,20 @@ def swap(module: Any, tensors: StateDict[Any], *, strict: bool = True) -> None:
         for target in reversed(done):
             target.restore(torch)
         raise
+    _warn_of_meta(module)
+
+
+def _warn_of_meta(module: Any) -> None:
+    """Warns of buffers that have no memory: a state dict lacks them, so no version gives them values."""
+    left = [name for name, buffer in module.named_buffers() if buffer.is_meta]
+    if left:
+        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        warnings.warn(
+            f"the buffers {', '.join(left[:3])}{more} are still on meta, because no state dict has them: "
+            "compute them before the module runs",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def share_module(
@@ -166,15 +204,16 @@ def like(tensor: Any, old: Any, torch: Any) -> Any:
     return new
 
 
-def _slots(module: Any) -> dict[str, list[_Slot]]:
-    """Returns for each name of the state dict the places that hold its tensor."""
-    persistent = set(module.state_dict(keep_vars=True))
+def _slots(module: Any, *, persistent: bool = True) -> dict[str, list[_Slot]]:
+    """Returns for each name of the state dict the places that hold its tensor; without `persistent` also for the names
+    of the buffers that the state dict lacks."""
+    known = set(module.state_dict(keep_vars=True))
     found: dict[str, list[_Slot]] = {}
     for prefix, sub in module.named_modules(remove_duplicate=False):
         dot = f"{prefix}." if prefix else ""
         for table in (sub._parameters, sub._buffers):
             for attribute, value in table.items():
-                if value is not None and dot + attribute in persistent:
+                if value is not None and (not persistent or dot + attribute in known):
                     found.setdefault(dot + attribute, []).append(_Slot(sub, attribute, value))
     return found
 
@@ -203,7 +242,7 @@ def _check(
     slots: dict[str, list[_Slot]],
     tensors: dict[str, Any],
     targets: list[_Target],
-    given: StateDict[Any],
+    given: Mapping[str, Any],
     strict: bool,
     torch: Any,
 ) -> None:

@@ -13,7 +13,7 @@ import cbor2
 import numpy as np
 
 from . import layout, manifest, messages, op
-from .arrays import Described, describe, is_array, numpy_view, torch_view
+from .arrays import Described, describe, is_array, numpy_view, torch_result
 from .cbor import TAG_STATE_DICT, TAG_TENSOR
 from .dtypes import DType
 from .errors import ProtocolError, SerializationError
@@ -381,9 +381,9 @@ def _decode_tensor(parts: Any, mappings: list[Any], framework: Framework) -> Any
     manifest.check_place(spec, mapping.nbytes)
     if not isinstance(mapping, Mapping):
         return mapping.tensor(spec, framework)
-    if spec.dtype.packed:
-        return numpy_view(mapping, spec, raw=True)
-    return torch_view(mapping, spec) if framework == "torch" else numpy_view(mapping, spec)
+    if framework == "torch":
+        return torch_result(mapping, spec)
+    return numpy_view(mapping, spec, raw=spec.dtype.packed)
 
 
 def _thaw(value: Any) -> Any:

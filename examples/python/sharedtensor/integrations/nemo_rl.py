@@ -1,4 +1,4 @@
-"""NeMo RL: a checkpoint engine in the memory of the owner, for the setting
+"""NeMo RL (no run of it has used this): a checkpoint engine in the memory of the owner, for the setting
 ``backend: "sharedtensor.integrations.nemo_rl:SharedTensorCheckpointEngine"``.
 
 The first policy worker publishes each step as a version of `model`, and rollout workers of the same host read it in

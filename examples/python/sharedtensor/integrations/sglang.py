@@ -1,4 +1,4 @@
-"""SGLang (0.5.23): engines that run on the owner's weights without a copy, and a custom weight loader for updates.
+"""SGLang (0.5.23; no engine of it has run): engines on the owner's weights without a copy, and a loader for updates.
 
 Installing this package is enough: SGLang finds `register` by the entry point ``sglang.srt.plugins``. An engine loads
 from the owner if its loader configuration has the key "sharedtensor":

@@ -1,4 +1,4 @@
-"""verl (0.9.1): a checkpoint engine with a cache in the memory of the owner.
+"""verl (0.9.1; no run of it has used this): a checkpoint engine with a cache in the memory of the owner.
 
     actor_rollout_ref.rollout.checkpoint_engine.backend=sharedtensor
     actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=sharedtensor.integrations.verl
