@@ -179,6 +179,11 @@ func TestRetentionSurvives(t *testing.T) {
 				return len(left) < 4
 			}, 30*time.Second, 50*time.Millisecond)
 			require.Len(t, left, 3, "two superseded versions are retained")
+			require.Eventually(t, func() bool { // the journal has recorded it too, before the server closes
+				names, err := store.Names()
+				require.NoError(t, err)
+				return len(names) == 4
+			}, 30*time.Second, 10*time.Millisecond)
 		}
 		require.NoError(t, s.Close())
 	}
