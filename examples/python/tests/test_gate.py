@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import sharedtensor as st
-from sharedtensor import arrays, layout, shards, writer
-from sharedtensor.manifest import TensorSpec, is_dense
+from sharedtensor import arrays, layout, manifest, shards, writer
+from sharedtensor.manifest import TensorSpec
 
 torch = pytest.importorskip("torch")
 
@@ -38,7 +38,7 @@ def test_dense_means_that_each_place_is_filled_once() -> None:
             for index in itertools.product(*(range(dim) for dim in shape))
         ]
         expected = sorted(places) == list(range(len(places)))
-        assert is_dense(shape, strides) == expected, (shape, strides)
+        assert manifest.is_dense(shape, strides) == expected, (shape, strides)
 
 
 def numpy_case(shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -77,7 +77,7 @@ def test_memory_like_a_view_does_not_overlap_itself(make: Callable[..., Any]) ->
         made[...] = values if make is numpy_case else torch.from_numpy(values)
         np.testing.assert_array_equal(np.asarray(made), values, err_msg=f"{shape} {strides}")
         plan = writer.plan({"w": make(shape, strides)})
-        assert is_dense(plan.specs[0].shape, plan.specs[0].strides)
+        assert manifest.is_dense(plan.specs[0].shape, plan.specs[0].strides)
 
 
 def test_every_stride_pattern_arrives_at_a_function_and_in_a_version(module_owner: Any) -> None:
