@@ -117,7 +117,7 @@ func TestReadmeHasAtMost90Lines(t *testing.T) {
 // Each error text of docs/troubleshooting.md is in the code.
 func TestTroubleshootingExplainsTextsOfTheCode(t *testing.T) {
 	var code strings.Builder
-	for _, root := range []string{"../cmd", "../driver", "../endpoint", "../module", "../wire"} {
+	for _, root := range []string{"../cmd", "../driver", "../endpoint", "../internal", "../module", "../wire"} {
 		require.NoError(t, filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
 			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
 				code.WriteString(read(t, path))

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// File appends whole records, each one line, to a file. A record of which only a part was written, because the disk is full,
-// is removed, or ended before the next one if it cannot be removed. Its methods are safe for concurrent use.
+// File appends whole records, each one line, to a file. If only a part of a record was written, because the disk is full,
+// the part is removed, or ended with a newline before the next record. Its methods are safe for concurrent use.
 type File struct {
 	path string
 

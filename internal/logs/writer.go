@@ -1,4 +1,4 @@
-// Package logs writes the logs of processes that run unattended: lines to a stream that nobody may read, and records to a
+// Package logs writes the logs of processes that run unattended: lines to a stream without a reader, and records to a
 // file that is rotated or whose disk is full.
 package logs
 
@@ -62,7 +62,7 @@ func (w *Writer) Write(text []byte) (int, error) {
 // Lost returns the number of lost lines.
 func (w *Writer) Lost() uint64 { return w.lost.Load() }
 
-// Close writes the queued lines, but waits only for a time: a stream may never take them. Later lines are lost.
+// Close writes the queued lines, but waits only for a time: a write may block forever. Later lines are lost.
 func (w *Writer) Close(within time.Duration) {
 	w.mu.Lock()
 	w.closed = true

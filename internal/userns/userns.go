@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 )
 
-// None is an id that no user or group has (the kernel reserves it). It replaces the overflow id of an incomplete mapping.
+// None is never the id of a user or group, because the kernel reserves it. It replaces the overflow id of an incomplete mapping.
 const None = 1<<32 - 1
 
 // defaultOverflow is the overflow id of a kernel that does not report one.
@@ -35,10 +35,10 @@ var (
 	root   = os.DirFS("/")
 )
 
-// User returns uid, or [None] if uid stands for all users without a mapping.
+// User returns uid, and [None] for the overflow uid of an incomplete mapping.
 func User(uid uint32) uint32 { return users.known(uid) }
 
-// Group returns gid, or [None] if gid stands for all groups without a mapping.
+// Group returns gid, and [None] for the overflow gid of an incomplete mapping.
 func Group(gid uint32) uint32 { return groups.known(gid) }
 
 // Self reports whether uid is the effective user of this process. It is false for the overflow uid of a namespace with an
@@ -78,7 +78,7 @@ func (k *ids) overflowID(root fs.FS) uint32 {
 	return uint32(id)
 }
 
-// Range maps consecutive ids of a namespace to those of its parent.
+// Range maps consecutive ids of a namespace to ids of its parent.
 type Range struct {
 	Inside  uint32 // the first id in the namespace
 	Outside uint32 // the first id in the parent namespace
@@ -94,7 +94,7 @@ func (m Mapping) Complete() bool {
 	for _, r := range m {
 		n += uint64(r.Count)
 	}
-	return n >= None // None itself has no mapping
+	return n >= None // None is reserved
 }
 
 // Users returns the mapping of users of this process's namespace. root is the root of the file system.

@@ -69,7 +69,7 @@ func TestReadOnlyRoot(t *testing.T) {
 	require.NoError(t, os.Mkdir(run, 0o700))
 	socket := run + "/owner.sock"
 	// The directory of the socket is the only place that can be written.
-	script := `mount --bind "$1" "$1" && mount -o remount,ro,bind / / ; mount -o remount,rw,bind "$1" "$1" && umask 0777 && export TMPDIR=/nonexistent && shift && exec "$@"`
+	script := `mount --bind "$1" "$1" && mount -o remount,ro,bind / / && mount -o remount,rw,bind "$1" "$1" && ! touch /tmp/st-not-writable && umask 0777 && export TMPDIR=/nonexistent && shift && exec "$@"`
 	owner := p.start(exec.Command("unshare", "--mount", "--", "bash", "-c", script, "bash", run, program, "serve", "--socket", socket, "--keep", "m="+path))
 	ls := func() (string, error) { return output(exec.Command(program, "ls", "--socket", socket)) }
 	p.eventually("the model is served", func() bool { out, err := ls(); return err == nil && strings.Contains(out, "m") })

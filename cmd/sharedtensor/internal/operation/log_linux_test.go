@@ -28,7 +28,7 @@ type logEnd struct {
 	lost bool // lines are lost
 }
 
-// logEnds are the ways in which nobody reads a log.
+// logEnds are the ways in which a log is not read.
 func logEnds() []logEnd {
 	pipe := func(t *testing.T, cmd *exec.Cmd) (r, w *os.File) {
 		r, w, err := os.Pipe()
@@ -79,7 +79,7 @@ func (p *place) lostLines(limit string) int {
 	return n
 }
 
-// An owner serves on, and stops within its grace period, if nobody reads its log.
+// An owner serves on, and stops within its grace period, if its log is not read.
 func TestOwnerWithoutReaderOfLog(t *testing.T) {
 	for _, end := range logEnds() {
 		t.Run(end.name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestOwnerWithoutReaderOfLog(t *testing.T) {
 	}
 }
 
-// A keeper serves on if nobody reads its log.
+// A keeper serves on if its log is not read.
 func TestKeeperWithoutReaderOfLog(t *testing.T) {
 	for _, end := range logEnds() {
 		t.Run(end.name, func(t *testing.T) {
@@ -139,7 +139,7 @@ func buildGateway(t *testing.T) string {
 	return path
 }
 
-// A gateway serves on, opens its files again at SIGHUP, and stops if nobody reads its log.
+// A gateway serves on, opens its files again at SIGHUP, and stops if its log is not read.
 func TestGatewayWithoutReaderOfLog(t *testing.T) {
 	p := newPlace(t)
 	gateway := buildGateway(t)

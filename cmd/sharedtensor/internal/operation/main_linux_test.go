@@ -1,4 +1,4 @@
-// Package operation tests the built command under the conditions of a machine that nobody watches: containers, full disks,
+// Package operation tests the built command under the conditions of unattended machines: containers, full disks,
 // logs that are not read, and limits. `.ci/run operation` runs it. Every test uses processes of the command alone.
 package operation
 
@@ -21,7 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// enableEnv enables the suite. It takes up to three minutes.
+// enableEnv enables the suite. It runs for up to three minutes.
 const enableEnv = "SHAREDTENSOR_OPERATION"
 
 // program is the built command, which every user can run.

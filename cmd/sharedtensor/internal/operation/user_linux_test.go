@@ -27,7 +27,7 @@ func as(cmd *exec.Cmd, uid uint32, mapped ...int) *exec.Cmd {
 	return cmd
 }
 
-// The overflow uid of a user namespace identifies no user: an owner and a client refuse it, also if they were told to trust
+// The overflow uid of a user namespace identifies no user: an owner and a client refuse it, also if their flags trust
 // it, and name the cause. Users with a mapping are recognised.
 func TestUsersOfNamespaces(t *testing.T) {
 	const nobody = 65534
