@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from . import calls, catalog, client, frameworks, importing, messages, objects, operations, tasks, values, workers
 from .again import Again
@@ -51,6 +51,7 @@ from .writer import VersionWriter
 
 T = TypeVar("T")
 R = TypeVar("R")
+P = ParamSpec("P")
 
 
 @overload
@@ -555,10 +556,23 @@ class Client(Generic[A]):
         )
         return Offer(await uncut(asyncio.to_thread(make), workers.Offer.fail_closed), signal)
 
-    @property
-    def endpoint(self) -> Any:
+    @overload
+    def endpoint(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
+    def endpoint(
+        self,
+        /,
+        *,
+        name: str = ...,
+        cache: bool = ...,
+        managed: bool = ...,
+        task: bool = ...,
+        timeout: float | None = ...,
+        batch: tuple[int, float] | None = ...,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    def endpoint(self, function: Any = None, /, **how: Any) -> Any:
         """Marks a function for `serve`, as `sharedtensor.Client.endpoint` does: ``@c.endpoint``."""
-        return self.sync.endpoint
+        return self.sync.endpoint(function, **how)
 
     async def serve(self, *, calls: int = 1, framework: str | None = None) -> None:
         """Offers the functions that `endpoint` has marked, until the client is closed or the await is cancelled. Raises

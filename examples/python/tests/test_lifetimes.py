@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -204,3 +206,32 @@ def test_streams_of_asyncio_release_their_descriptors(streaming: st.Client) -> N
     before = descriptors()
     asyncio.run(read())
     eventually(lambda: descriptors() <= before + 2, "the results that were not read keep their descriptors")
+
+
+LEASE = """
+import fcntl, os, subprocess, sys
+from sharedtensor import memory
+
+real = fcntl.fcntl
+
+def opened_meanwhile(fd, operation, argument=0):
+    result = real(fd, operation, argument)
+    if operation == memory.F_SETLEASE and argument == fcntl.F_WRLCK:
+        path = f"/proc/{os.getpid()}/fd/{fd}"
+        opener = "import os, sys; os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK)"
+        subprocess.run([sys.executable, "-c", opener, path], stderr=subprocess.DEVNULL)
+    return result
+
+slab = memory.Slab(4096)
+assert slab.exclusive()
+fcntl.fcntl = opened_meanwhile
+slab.exclusive()
+print("alive")
+"""
+
+
+def test_a_process_that_opens_memory_does_not_end_its_owner() -> None:
+    """The kernel signals that a lease is to be given up. The signal has no effect."""
+    env = {**os.environ, "PYTHONPATH": str(Path(st.__file__).parent.parent)}
+    done = subprocess.run([sys.executable, "-c", LEASE], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "alive", (done.returncode, done.stderr)
