@@ -74,3 +74,61 @@ def test_layout_of_the_dlpack_records() -> None:
     assert _Tensor.ndim.offset == pointer + 8 and _Tensor.shape.offset == pointer + 16
     assert _Managed.deleter.offset == _Tensor.byte_offset.offset + 8 + pointer
     assert _Versioned.tensor.offset == 8 + 2 * pointer + 8
+
+
+CONTEXTS = """
+import sys
+import numpy as np
+import sharedtensor as st
+from sharedtensor import cuda
+from sharedtensor.cuda_array import CudaArray
+from sharedtensor.manifest import TensorSpec
+
+def active():
+    return [bool(cuda.call("cuDevicePrimaryCtxGetState", cuda.call("cuDeviceGet", i))[1]) for i in range(3)]
+
+assert active() == [False] * 3
+last = cuda._uuid(cuda.call("cuDeviceGet", 2))
+gpu = cuda.device_by_uuid(last)
+assert gpu.ordinal == 2 and active() == [False, False, True], active()
+
+# Writes of a stream that does not wait for the default stream follow the zeroing.
+calls = []
+call = cuda.call
+cuda.call = lambda name, *arguments: (calls.append(name), call(name, *arguments))[1]
+memory = cuda.SharedMemory.allocate(gpu, 4096)
+assert calls.index("cuCtxSynchronize") > calls.index("cuMemsetD8"), calls
+cuda.call = call
+
+values = np.arange(6, dtype=np.float32)
+with gpu.current():
+    call("cuMemcpyHtoD", memory.address, values.ctypes.data, values.nbytes)
+array = CudaArray(memory, TensorSpec("", st.DType.FLOAT32, (6,), (1,), 0, 0))
+for entry in (lambda: st.state_dict({"w": array}), lambda: st.from_array(array)):
+    try:
+        entry()
+    except st.CapabilityError as err:
+        assert "cuda:2" in str(err), err
+    else:
+        raise AssertionError("the CPU read addresses of a GPU")
+if len(sys.argv) > 1:
+    with st.connect(sys.argv[1], framework="numpy") as client:
+        client.publish("digests", {"w": array}, digests=True)
+        found = client.acquire("digests")
+        assert all(spec.digest for spec in found.specs)
+        found.verify()
+print("ok")
+"""
+
+
+def test_an_import_makes_one_context_and_fresh_memory_is_zero(
+    make_owner: Callable[..., Owner], fake: dict[str, str]
+) -> None:
+    if not fake:
+        pytest.skip("it needs three GPUs: only on the stand-in")
+    three = {**fake, "FAKECUDA_DEVICES": "3"}
+    owner = make_owner("serve", "--device", "cuda:2", env=three)
+    env = {**os.environ, **three, "PYTHONPATH": str(Path(st.__file__).parent.parent)}
+    command = [sys.executable, "-c", CONTEXTS, owner.socket]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+    assert done.returncode == 0 and done.stdout.strip() == "ok", done.stdout + done.stderr
