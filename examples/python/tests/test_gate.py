@@ -292,3 +292,57 @@ def test_described_tensors_are_host_memory_for_copies() -> None:
     for copy in (lambda: arrays.copy_into(slab, 0, on_gpu), lambda: arrays.copy_elements(slab, spec, on_gpu)):
         with pytest.raises(st.CapabilityError, match="cuda:0"):
             copy()
+
+
+WORKER = """
+import sys
+import numpy as np
+import sharedtensor as st
+sys.path.insert(0, sys.argv[2])
+from test_gate import numpy_case, strided
+
+c = st.connect(sys.argv[1], framework="numpy")
+cases = strided(negative=True)
+
+@c.endpoint
+def echo(views: list) -> object:
+    return views
+
+@c.endpoint
+def views() -> object:
+    return [numpy_case(*case) for case in cases]
+
+@c.endpoint
+def each() -> object:
+    for i in range(0, len(cases), 40):
+        yield [numpy_case(*case) for case in cases[i : i + 40]]
+
+print("offered", flush=True)
+c.serve()
+"""
+
+
+def test_every_stride_pattern_arrives_at_a_worker_and_as_its_result(make_owner: Callable[..., Any]) -> None:
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    owner = make_owner("serve", "--offers")
+    folder = str(Path(__file__).parent)
+    process = subprocess.Popen([sys.executable, "-c", WORKER, owner.socket, folder], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "offered\n"
+        expected = [numpy_case(*case) for case in strided(negative=True)]
+        with st.connect(owner.socket, framework="numpy") as client:
+            streamed: list[Any] = []
+            for part in client.stream("each"):
+                streamed += part
+            for found in (client.call("echo", views=expected), client.call("views"), streamed):
+                assert len(found) == len(expected)
+                for view, want in zip(found, expected, strict=True):
+                    np.testing.assert_array_equal(view, want)
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
