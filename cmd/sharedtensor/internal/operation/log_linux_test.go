@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -115,6 +117,14 @@ func TestKeeperWithoutReaderOfLog(t *testing.T) {
 			keeper := p.start(cmd)
 			p.eventually("the keeper listens", func() bool { _, err := os.Stat(p.socket() + ".keep"); return err == nil })
 			later()
+			for range 20 { // each is a line of the log
+				c, err := net.Dial("unix", p.socket()+".keep")
+				require.NoError(t, err)
+				_, err = c.Write(make([]byte, 64))
+				require.NoError(t, err)
+				_, _ = io.ReadAll(c) // until the keeper closes it
+				require.NoError(t, c.Close())
+			}
 			owner := p.serve("--keep", "m="+path)
 			p.eventually("the model is served", func() bool { return strings.Contains(p.must("ls"), "m") })
 			owner.stop(5 * time.Second)
