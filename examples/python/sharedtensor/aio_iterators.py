@@ -107,10 +107,11 @@ class Follower(Generic[A]):
             if self._sync is None:
                 await self._client._chosen(self._framework)
                 self._signal = Signal()
-                make: Callable[[], watching.Follower[A]] = partial(
+                make: Callable[[], Any] = partial(
                     watching.Follower, self._client.sync, self._name, self._framework, self._signal.set
                 )
-                self._sync = await uncut(asyncio.to_thread(make), watching.Follower.close)
+                begun: watching.Follower[A] = await uncut(asyncio.to_thread(make), watching.Follower.close)
+                self._sync = begun
             return self._sync
 
     async def _wait(self, version: int | None, until: float | None) -> watching.Follower[A]:

@@ -59,3 +59,34 @@ def test_wrong_programs_are_refused(tmp_path: Path, cache: Path) -> None:
     )
     lines = {int(n) for n in re.findall(r"wrong\.py:(\d+): error", mypy(wrong, cache))}
     assert {2, 4, 8} <= lines
+
+
+ASYNCHRONOUS = """
+import asyncio
+import sharedtensor as st
+async def main() -> None:
+    async with await st.aio.connect(framework="numpy", timeout=st.NO_LIMIT) as c:
+        @c.endpoint
+        async def f(x: int) -> int:
+            return x
+        @c.endpoint(cache=True)
+        async def g(x: int) -> int:
+            return x
+        m = await c.acquire("m", tensors=["a"])
+        print(m["a"].sum())
+        n: int = await c.options(returns=int).call("f", x=1)
+        async for v in c.follow("m"):
+            print(v.version, n)
+        async with await c.offer(f=f) as o:
+            await o.wait()
+        async for item in c.stream("s"):
+            print(item)
+asyncio.run(main())
+"""
+
+
+def test_a_strict_program_of_asyncio(tmp_path: Path, cache: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(ASYNCHRONOUS)
+    out = mypy(program, cache)
+    assert not re.search(r"program\.py:\d+: error", out) and "checked 1 source file" in out, out
