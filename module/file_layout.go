@@ -44,11 +44,6 @@ func loadFiles(ctx context.Context, dev driver.Device, model *safetensors.Model,
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", model.Path, err)
 	}
-	if len(manifest.Tensors) == 0 {
-		sd := NewStateDict()
-		sd.Metadata = manifest.Metadata
-		return sd, nil
-	}
 	c := &copier{model: model, progress: opts.Progress}
 	for i, f := range model.Files {
 		c.total += f.Header.FileBytes - images[i].from

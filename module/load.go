@@ -48,8 +48,9 @@ type LoadOptions struct {
 // Load reads a safetensors model (see [safetensors.Open] for path) into one new slab of memory on dev and returns an
 // owned state dict. It restores ties. A GGUF file is read too, see [OpenModel]; without Only, DType and Device its slab
 // is the file with its metadata, as with FileLayout. The device must outlive the state dict. Headers are checked before
-// memory is allocated. When ctx ends, Load returns its error within the time of one piece of 64 MiB. After an error no
-// memory, descriptor or goroutine is left. Errors name the file.
+// memory is allocated. If a file is written, truncated or replaced during the load, the error is [safetensors.ErrChanged].
+// When ctx ends, Load returns its error within the time of one piece of 64 MiB. After an error no memory, descriptor or
+// goroutine is left. Errors name the file.
 func Load(ctx context.Context, dev driver.Device, path string, opts LoadOptions) (*StateDict, error) {
 	model, err := OpenModel(path)
 	if err != nil {
@@ -89,6 +90,16 @@ func LoadModel(ctx context.Context, dev driver.Device, model *safetensors.Model,
 			opts.Warn(warning)
 		}
 	}
+	sd, err := readModel(ctx, dev, model, opts)
+	// A file that was cut off or written to is the reason of most errors of a reader.
+	if changed := model.Unchanged(); changed != nil && (err == nil || context.Cause(ctx) == nil) {
+		return nil, errors.Join(changed, err, sd.Close())
+	}
+	return sd, err
+}
+
+// readModel reads the tensors of a model.
+func readModel(ctx context.Context, dev driver.Device, model *safetensors.Model, opts LoadOptions) (*StateDict, error) {
 	if opts.FileLayout || model.Foreign && !opts.selects() {
 		return loadFiles(ctx, dev, model, opts)
 	}

@@ -15,9 +15,9 @@ import (
 )
 
 // OpenModel opens a model of any supported format: a safetensors model as [safetensors.Open] does, or a GGUF file, which
-// is recognised by its first bytes. The metadata of a GGUF model is that of [gguf.Metadata.Texts]. If the file is part
-// of a split model (NAME-00001-of-00003.gguf), all parts are opened. The caller closes the model. Errors are those of
-// safetensors.Open and [gguf.ReadHeader], and [gguf.ErrSplit].
+// is recognised by its first bytes. The metadata of a GGUF model is that of [gguf.Metadata.Texts]. If its metadata says
+// that it is part of a split model (NAME-00001-of-00003.gguf), all parts are opened. The caller closes the model. Errors are
+// those of safetensors.Open and [gguf.ReadHeader], and [gguf.ErrSplit] if parts are missing or do not belong together.
 func OpenModel(path string) (*safetensors.Model, error) {
 	if !isGGUF(path) {
 		return safetensors.Open(path)
@@ -26,21 +26,79 @@ func OpenModel(path string) (*safetensors.Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	next := 0
-	return safetensors.OpenForeign(path, files, func(r io.ReaderAt, size int64) (*safetensors.Header, error) {
+	s := splits{count: len(files)}
+	m, err := safetensors.OpenForeign(path, files, func(r io.ReaderAt, size int64) (*safetensors.Header, error) {
 		h, err := gguf.ReadHeader(r, size)
 		if err != nil {
 			return nil, err
 		}
-		part, _ := h.Metadata.Uint("split.no")
-		count, split := h.Metadata.Uint("split.count")
-		if split && count > 1 && (int(part) != next || int(count) != len(files)) {
-			return nil, fmt.Errorf("%w: the metadata says part %d of %d, and the name part %d of %d; keep the names of the download",
-				gguf.ErrSplit, part+1, count, next+1, len(files))
-		}
-		next++
-		return headerOf(h), nil
+		return headerOf(h), s.add(h)
 	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.check(); err != nil {
+		_ = m.Close() // best effort: the files were only read
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return m, nil
+}
+
+// Keys of the files of a split model, as llama.cpp writes them.
+const (
+	splitNo      = "split.no"
+	splitCount   = "split.count"
+	splitTensors = "split.tensors.count"
+)
+
+// splits compares the files of a model in order, with the rules of llama.cpp.
+type splits struct {
+	count    int // files
+	next     int
+	expected uint64 // tensors of all files according to the first one
+	found    uint64
+}
+
+// add compares the next file with those before it.
+func (s *splits) add(h *gguf.Header) error {
+	part := s.next
+	s.next++
+	s.found += uint64(len(h.Tensors))
+	count, split := h.Metadata.Uint(splitCount)
+	if s.count == 1 && count <= 1 {
+		s.expected = s.found
+		return nil
+	}
+	no, numbered := h.Metadata.Uint(splitNo)
+	if !numbered || no != uint64(part) || split && count != uint64(s.count) {
+		return fmt.Errorf("%w: the metadata says part %s of %d, and the name part %d of %d; keep the names of the download",
+			gguf.ErrSplit, partText(no, numbered), count, part+1, s.count)
+	}
+	tensors, counted := h.Metadata.Uint(splitTensors)
+	switch {
+	case part == 0 && !counted:
+		return fmt.Errorf("%w: the metadata has no %s", gguf.ErrSplit, splitTensors)
+	case part == 0:
+		s.expected = tensors
+	case counted && tensors != s.expected:
+		return fmt.Errorf("%w: it is part of a model with %d tensors, and the first file of one with %d", gguf.ErrSplit, tensors, s.expected)
+	}
+	return nil
+}
+
+func partText(no uint64, numbered bool) string {
+	if !numbered {
+		return "unknown"
+	}
+	return strconv.FormatUint(no+1, 10)
+}
+
+// check compares the number of tensors after the last file.
+func (s *splits) check() error {
+	if s.found != s.expected {
+		return fmt.Errorf("%w: the files have %d tensors, and the model %d; download all files again", gguf.ErrSplit, s.found, s.expected)
+	}
+	return nil
 }
 
 // isGGUF reports whether path is a regular file that begins like a GGUF file. Other paths are left to safetensors.Open.
@@ -64,21 +122,49 @@ var splitName = regexp.MustCompile(`^(.*)-(\d{5})-of-(\d{5})\.gguf$`)
 // maxSplits is the maximum number of files of a split model.
 const maxSplits = 1000
 
-// splitFiles returns the files of the model that path is a part of, in order: path alone if its name is not that of a part.
+// splitFiles returns the files of the model that path is a part of, in order: path alone if its name or its metadata is not
+// that of a part.
 func splitFiles(path string) ([]string, error) {
 	match := splitName.FindStringSubmatch(filepath.Base(path))
 	if match == nil {
 		return []string{path}, nil
 	}
 	count, _ := strconv.Atoi(match[3]) // five digits
-	if count == 0 || count > maxSplits {
-		return nil, fmt.Errorf("%w: %d parts; the limit is %d", gguf.ErrSplit, count, maxSplits)
+	said, err := splitCountOf(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case said <= 1: // as llama.cpp, which reads the other files only if the metadata says so
+		return []string{path}, nil
+	case said > maxSplits:
+		return nil, fmt.Errorf("%w: %d parts; the limit is %d", gguf.ErrSplit, said, maxSplits)
+	case said != uint64(count):
+		return nil, fmt.Errorf("%w: the metadata says %d parts, and the name %d; keep the names of the download", gguf.ErrSplit, said, count)
 	}
 	files := make([]string, count)
 	for i := range files {
 		files[i] = filepath.Join(filepath.Dir(path), fmt.Sprintf("%s-%05d-of-%05d.gguf", match[1], i+1, count))
 	}
 	return files, nil
+}
+
+// splitCountOf reads the number of parts in the metadata of a file; 0 if there is none.
+func splitCountOf(path string) (uint64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	h, err := gguf.ReadHeader(f, info.Size())
+	if err != nil {
+		return 0, err
+	}
+	count, _ := h.Metadata.Uint(splitCount)
+	return count, nil
 }
 
 // headerOf describes a GGUF file in terms of safetensors.

@@ -20,6 +20,7 @@ type Prepared struct {
 	digests  []*Digest
 	views    *tensor.ViewPlan
 	used     []uint32 // storages with tensors, in order of first use
+	unused   []uint32 // the other storages
 }
 
 // Prepare validates the manifest as [Manifest.Validate] does and returns its errors. The result shares all of m, which
@@ -51,6 +52,11 @@ func (m *Manifest) Prepare() (*Prepared, error) {
 			p.used = append(p.used, s)
 		}
 	}
+	for i, inUse := range used {
+		if !inUse {
+			p.unused = append(p.unused, uint32(i))
+		}
+	}
 	p.digests = m.digests()
 	return p, nil
 }
@@ -62,12 +68,49 @@ func (p *Prepared) StateDict(storages []*tensor.Storage) (*StateDict, error) {
 	if err := checkStorages(p.storages, storages); err != nil {
 		return nil, err
 	}
-	views, err := p.views.Over(storages)
+	extra, err := p.extra(storages)
 	if err != nil {
 		return nil, err
 	}
+	views, err := p.views.Over(storages)
+	if err != nil {
+		closeTensors(extra)
+		return nil, err
+	}
 	return &StateDict{
+		extra: extra,
 		// Clipped, so that state dicts do not share appended elements.
 		Metadata: maps.Clone(p.metadata), names: slices.Clip(p.names), index: p.index, views: views, used: p.used, digests: slices.Clip(p.digests),
 	}, nil
+}
+
+// extra returns an empty tensor for each storage without tensors, in addition to a reference of the views.
+func (p *Prepared) extra(storages []*tensor.Storage) ([]*tensor.Tensor, error) {
+	var extra []*tensor.Tensor
+	if len(p.unused) == 0 {
+		return nil, nil
+	}
+	seen := map[*tensor.Storage]bool{}
+	for _, i := range p.used {
+		seen[storages[i]] = true
+	}
+	for _, i := range p.unused {
+		if seen[storages[i]] {
+			continue
+		}
+		seen[storages[i]] = true
+		t, err := tensor.New(storages[i], tensor.Spec{DType: tensor.Uint8, Shape: tensor.Shape{0}})
+		if err != nil {
+			closeTensors(extra)
+			return nil, fmt.Errorf("storage %d: %w", i, err)
+		}
+		extra = append(extra, t)
+	}
+	return extra, nil
+}
+
+func closeTensors(tensors []*tensor.Tensor) {
+	for _, t := range tensors {
+		_ = t.Close() // best effort: an error is returned, and the caller has references
+	}
 }

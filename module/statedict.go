@@ -33,6 +33,9 @@ type StateDict struct {
 	views   *tensor.Views
 	used    []uint32 // storages of the views that have tensors, in order of first use
 	tensors []*tensor.Tensor
+	// extra holds the storages that no named tensor uses, such as the slab of a file without tensors: an empty tensor for
+	// each one, which owns a reference.
+	extra   []*tensor.Tensor
 	digests []*Digest // nil if no tensor has one, otherwise one for each name
 }
 
@@ -166,14 +169,18 @@ func (sd *StateDict) All() iter.Seq2[string, *tensor.Tensor] {
 	}
 }
 
-// Storages returns the distinct storages behind the tensors, borrowed, in the order of their first use.
+// Storages returns the distinct storages of the state dict, borrowed: first those without tensors, such as the slab of a
+// file of metadata alone, and then those behind the tensors, in the order of their first use.
 func (sd *StateDict) Storages() []*tensor.Storage {
 	if sd.views == nil {
 		storages, _ := sd.storages()
 		return storages
 	}
 	// No tensor needs to be created.
-	distinct := make([]*tensor.Storage, 0, len(sd.used))
+	distinct := make([]*tensor.Storage, 0, len(sd.extra)+len(sd.used))
+	for _, t := range sd.extra {
+		distinct = append(distinct, t.Storage())
+	}
 	known := make(map[*tensor.Storage]struct{}, len(sd.used))
 	for _, index := range sd.used {
 		s := sd.views.Storage(int(index))
@@ -189,6 +196,10 @@ func (sd *StateDict) Storages() []*tensor.Storage {
 func (sd *StateDict) storages() ([]*tensor.Storage, []uint32) {
 	var storages []*tensor.Storage
 	position := map[*tensor.Storage]uint32{}
+	for _, t := range sd.extra {
+		position[t.Storage()] = uint32(len(storages))
+		storages = append(storages, t.Storage())
+	}
 	index := make([]uint32, len(sd.names))
 	for i := range sd.names {
 		s, _ := sd.place(i)
@@ -238,6 +249,9 @@ func (sd *StateDict) Alias() *StateDict {
 	for i := range c.tensors {
 		c.tensors[i] = sd.at(i).Alias()
 	}
+	for _, t := range sd.extra {
+		c.extra = append(c.extra, t.Alias())
+	}
 	c.index, _ = indexNames(c.names)
 	return c
 }
@@ -259,13 +273,15 @@ func (sd *StateDict) Close() error {
 	if sd == nil {
 		return nil
 	}
-	if sd.views != nil {
-		return sd.views.Close()
-	}
 	var first error
-	for _, t := range sd.tensors {
-		if err := t.Close(); err != nil && first == nil {
-			first = err
+	if sd.views != nil {
+		first = sd.views.Close()
+	}
+	for _, tensors := range [...][]*tensor.Tensor{sd.tensors, sd.extra} {
+		for _, t := range tensors {
+			if err := t.Close(); err != nil && first == nil {
+				first = err
+			}
 		}
 	}
 	return first

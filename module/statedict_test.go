@@ -201,7 +201,15 @@ func TestFromManifestChecksStorages(t *testing.T) {
 	sd, err := module.FromManifest(&module.Manifest{Storages: []module.StorageSpec{good}}, []*tensor.Storage{s})
 	require.NoError(t, err, "a device that is not known is not compared")
 	require.Zero(t, sd.Len())
-	require.Equal(t, int64(1), s.Refs(), "a state dict without tensors holds nothing")
+	require.Equal(t, []*tensor.Storage{s}, sd.Storages(), "a storage without tensors is part of the state dict")
+	copied := sd.Alias()
+	require.NoError(t, sd.Close())
+	m, storages := copied.Manifest()
+	require.Len(t, m.Storages, 1)
+	require.Equal(t, []*tensor.Storage{s}, storages)
+	require.NoError(t, copied.Close())
+	require.NoError(t, copied.Close())
+	require.Equal(t, int64(1), s.Refs())
 }
 
 func TestCompare(t *testing.T) {

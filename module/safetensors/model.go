@@ -54,8 +54,9 @@ type Model struct {
 	// Foreign reports whether the files have another format, see [OpenForeign].
 	Foreign bool
 
-	byName map[string]int
-	tied   map[string]string
+	byName    map[string]int
+	tied      map[string]string
+	originals []original
 }
 
 // ModelTensor is a tensor of a model.
@@ -82,11 +83,13 @@ func (f *File) Source() io.ReaderAt { return f.source }
 // NewModel is [Open] for one file of size bytes that r reads, such as a [bytes.Reader]. It borrows r until the last use
 // of the model. path is used in errors. It returns the errors of [ReadHeader], and [ErrTies].
 func NewModel(path string, r io.ReaderAt, size int64) (*Model, error) {
+	m := &Model{Path: path}
+	m.recordReader(path, r)
 	h, err := ReadHeader(r, size)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	m := &Model{Path: path, Files: []*File{{Path: path, Header: h, source: r}}}
+	m.Files = []*File{{Path: path, Header: h, source: r}}
 	if err := m.complete(); err != nil {
 		return nil, err
 	}
@@ -112,6 +115,7 @@ func NewShards(path string, index *Index, shards []Shard) (*Model, error) {
 		return nil, fmt.Errorf("%s: %w: the index names %d, and %d are given", path, ErrMissingShards, len(index.Shards), len(shards))
 	}
 	for _, s := range shards {
+		m.recordReader(s.Path, s.Source)
 		h, err := ReadHeader(s.Source, s.Bytes)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.Path, err)
@@ -223,32 +227,33 @@ func resolve(path string) (string, error) {
 }
 
 // openRegular opens a regular file, or a link to one: opening a pipe would wait for a writer.
-func openRegular(path string) (*os.File, int64, error) {
+func openRegular(path string) (*os.File, fs.FileInfo, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, 0, fmt.Errorf("%s: %w", path, ErrNotRegular)
+		return nil, nil, fmt.Errorf("%s: %w", path, ErrNotRegular)
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	if info, err = f.Stat(); err != nil {
 		f.Close()
-		return nil, 0, err
+		return nil, nil, err
 	}
-	return f, info.Size(), nil
+	return f, info, nil
 }
 
 // openFile opens one file of the model and reads its header.
 func (m *Model) openFile(path string, readHeader func(r io.ReaderAt, size int64) (*Header, error)) error {
-	f, size, err := openRegular(path)
+	f, info, err := openRegular(path)
 	if err != nil {
 		return err
 	}
-	h, err := readHeader(f, size)
+	m.record(path, info, f)
+	h, err := readHeader(f, info.Size())
 	if err != nil {
 		f.Close()
 		return fmt.Errorf("%s: %w", path, err)
@@ -259,12 +264,13 @@ func (m *Model) openFile(path string, readHeader func(r io.ReaderAt, size int64)
 
 // openShards reads the index at m.Path and opens the files that it names.
 func (m *Model) openShards() error {
-	f, size, err := openRegular(m.Path)
+	f, info, err := openRegular(m.Path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if m.Index, err = readIndex(f, size); err != nil {
+	m.record(m.Path, info, f)
+	if m.Index, err = readIndex(f, info.Size()); err != nil {
 		return fmt.Errorf("%s: %w", m.Path, err)
 	}
 	if err := m.findShards(); err != nil {
