@@ -9,16 +9,22 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/sharedtensor/sharedtensor/module/gguf"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
 // OpenModel opens a model of any supported format: a safetensors model as [safetensors.Open] does, or a GGUF file, which
-// is recognised by its first bytes. The metadata of a GGUF model is that of [gguf.Metadata.Texts]. If its metadata says
+// is recognised by its first bytes. A directory without safetensors files may contain one GGUF model; more are
+// [safetensors.ErrAmbiguous]. The metadata of a GGUF model is that of [gguf.Metadata.Texts]. If its metadata says
 // that it is part of a split model (NAME-00001-of-00003.gguf), all parts are opened. The caller closes the model. Errors are
 // those of safetensors.Open and [gguf.ReadHeader], and [gguf.ErrSplit] if parts are missing or do not belong together.
 func OpenModel(path string) (*safetensors.Model, error) {
+	path, err := ggufIn(path)
+	if err != nil {
+		return nil, err
+	}
 	if !isGGUF(path) {
 		return safetensors.Open(path)
 	}
@@ -100,6 +106,40 @@ func (s *splits) check() error {
 	}
 	return nil
 }
+
+// ggufIn returns the GGUF model in a directory that contains GGUF files but no safetensors files, otherwise path.
+func ggufIn(path string) (string, error) {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return path, nil // a file, or the error of Open
+	}
+	var found []string
+	for _, entry := range entries {
+		name := entry.Name()
+		if strings.HasSuffix(name, ".safetensors") || strings.HasSuffix(name, ".safetensors.index.json") {
+			return path, nil
+		}
+		if strings.HasPrefix(name, ".") || !strings.HasSuffix(name, ".gguf") {
+			continue
+		}
+		if match := splitName.FindStringSubmatch(name); match != nil && match[2] != "00001" && slices.ContainsFunc(found, func(first string) bool {
+			return strings.HasPrefix(first, match[1]+"-") && strings.HasSuffix(first, "-of-"+match[3]+".gguf")
+		}) {
+			continue // entries are sorted, so the first part was found
+		}
+		found = append(found, name)
+	}
+	switch len(found) {
+	case 0:
+		return path, nil
+	case 1:
+		return filepath.Join(path, found[0]), nil
+	}
+	return "", fmt.Errorf("%s: %w: %s; name one", path, safetensors.ErrAmbiguous, strings.Join(found[:min(len(found), maxNamed)], ", "))
+}
+
+// maxNamed is the maximum number of files in an error.
+const maxNamed = 8
 
 // isGGUF reports whether path is a regular file that begins like a GGUF file. Other paths are left to safetensors.Open.
 func isGGUF(path string) bool {

@@ -1,8 +1,8 @@
 // Package hub finds models of the Hugging Face hub in the local cache of its tools.
 //
-//	repo, err := hub.ParseRepo("openai-community/gpt2@main")
-//	dir, commit, err := repo.Snapshot("")          // in the cache of the environment
-//	sd, err := module.Load(ctx, dev, dir, module.LoadOptions{})
+//	model, err := hub.ParseModel("openai-community/gpt2@main")
+//	path, commit, err := model.Path("")          // in the cache of the environment
+//	sd, err := module.Load(ctx, dev, path, module.LoadOptions{})
 //
 // It only reads the cache; it neither downloads nor writes. The cache is a folder with models--ORG--NAME for each
 // repository. Its refs map branches and tags to commits, its snapshots have a folder of links for each commit, and its
@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 )
 
 // DefaultRevision is the revision of a [Repo] without one.
@@ -71,35 +72,6 @@ func (r Repo) String() string {
 // Pinned reports whether the revision is a commit, which never changes.
 func (r Repo) Pinned() bool { return commit.MatchString(r.Revision) }
 
-// CacheDir returns the folder of the cache as the hub's tools locate it: $HF_HUB_CACHE, $HF_HOME/hub,
-// $XDG_CACHE_HOME/huggingface/hub, or .cache/huggingface/hub in the user's home. It need not exist.
-func CacheDir() (string, error) {
-	if dir := os.Getenv("HF_HUB_CACHE"); dir != "" {
-		return dir, nil
-	}
-	dir, err := HomeDir()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(dir, "hub"), nil
-}
-
-// HomeDir returns the folder of the hub's tools, which contains the cache and the user's token: $HF_HOME,
-// $XDG_CACHE_HOME/huggingface, or .cache/huggingface in the user's home.
-func HomeDir() (string, error) {
-	if dir := os.Getenv("HF_HOME"); dir != "" {
-		return dir, nil
-	}
-	if dir := os.Getenv("XDG_CACHE_HOME"); dir != "" {
-		return filepath.Join(dir, "huggingface"), nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", fmt.Errorf("the Hugging Face cache: %w; set HF_HOME", err)
-	}
-	return filepath.Join(home, ".cache", "huggingface"), nil
-}
-
 // folder returns the repository's folder in a cache; an empty cache means that of the environment.
 func (r Repo) folder(cache string) (string, error) {
 	if cache == "" {
@@ -112,7 +84,8 @@ func (r Repo) folder(cache string) (string, error) {
 }
 
 // Snapshot returns the folder of the repository's files at its revision, and the commit, in a cache; an empty cache
-// means [CacheDir]. The folder may be incomplete, for example after an interrupted download. Errors are [ErrNotCached].
+// means [CacheDir]. The folder may be incomplete, for example after an interrupted download; [Model.Path] examines it. Errors
+// are [ErrNotCached].
 func (r Repo) Snapshot(cache string) (dir, at string, err error) {
 	folder, err := r.folder(cache)
 	if err != nil {
@@ -120,12 +93,13 @@ func (r Repo) Snapshot(cache string) (dir, at string, err error) {
 	}
 	at = r.Revision
 	if !r.Pinned() {
-		text, err := os.ReadFile(filepath.Join(folder, "refs", filepath.FromSlash(r.Revision)))
+		ref := filepath.Join(folder, "refs", filepath.FromSlash(r.Revision))
+		text, err := os.ReadFile(ref)
 		if err != nil {
 			return "", "", r.notCached(folder, err)
 		}
 		if at = strings.TrimSpace(string(text)); !commit.MatchString(at) {
-			return "", "", fmt.Errorf("%s: %w: %s names no commit", r, ErrNotCached, filepath.Join(folder, "refs", r.Revision))
+			return "", "", fmt.Errorf("%s: %w: %s names no commit; remove it, and run `%s`", r, ErrNotCached, ref, r.Download(""))
 		}
 	}
 	dir = filepath.Join(folder, "snapshots", at)
@@ -149,14 +123,72 @@ func (r Repo) Blob(cache, etag string, bytes int64) (path string, found bool) {
 	return path, err == nil && info.Mode().IsRegular() && info.Size() == bytes
 }
 
-// notCached returns the error for a missing repository, with the remedy.
-func (r Repo) notCached(folder string, err error) error {
-	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrInvalid) {
-		return fmt.Errorf("%s: %w", r, err)
-	}
+// Download returns the command that downloads the repository, or one of its files, into the cache.
+func (r Repo) Download(file string) string {
 	how := "hf download " + r.ID
+	if file != "" {
+		how += " " + shellQuote(file)
+	}
 	if r.Revision != DefaultRevision {
 		how += " --revision " + r.Revision
 	}
-	return fmt.Errorf("%s is %w (%s): get it with `%s`, or set HF_HOME to where it is", r, ErrNotCached, folder, how)
+	return how
+}
+
+// shellQuote returns a word of a shell for a name of the cache.
+func shellQuote(word string) string {
+	if plainWord.MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./+=-]+$`)
+
+// notCached returns the error for a missing repository or revision, with the remedy.
+func (r Repo) notCached(folder string, err error) error {
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrInvalid) && !errors.Is(err, syscall.ENOTDIR) && !errors.Is(err, syscall.EISDIR) {
+		return fmt.Errorf("%s: %w", r, err)
+	}
+	if have := revisions(folder); len(have) > 0 {
+		return fmt.Errorf("%s is %w: revision %s is not complete in %s, which has %s: get it with `%s`, or name one of these as %s@REVISION",
+			r, ErrNotCached, r.Revision, folder, strings.Join(have, ", "), r.Download(""), r.ID)
+	}
+	return fmt.Errorf("%s is %w (%s): get it with `%s`, or set HF_HOME or HF_HUB_CACHE to where it is", r, ErrNotCached, folder, r.Download(""))
+}
+
+// shownRevisions is the maximum number of revisions in an error.
+const shownRevisions = 5
+
+// revisions returns the branches, tags and commits of a repository's folder that have a snapshot.
+func revisions(folder string) []string {
+	var have []string
+	named := map[string]bool{}
+	refs := filepath.Join(folder, "refs")
+	_ = filepath.WalkDir(refs, func(path string, entry fs.DirEntry, err error) error { // best effort: it completes an error
+		if err != nil || !entry.Type().IsRegular() || len(have) == shownRevisions {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		at := strings.TrimSpace(string(text))
+		if err != nil || !commit.MatchString(at) || !isDir(filepath.Join(folder, "snapshots", at)) {
+			return nil
+		}
+		if name, err := filepath.Rel(refs, path); err == nil {
+			have, named[at] = append(have, filepath.ToSlash(name)), true
+		}
+		return nil
+	})
+	entries, _ := os.ReadDir(filepath.Join(folder, "snapshots")) // best effort, too
+	for _, entry := range entries {
+		if commit.MatchString(entry.Name()) && !named[entry.Name()] && len(have) < shownRevisions {
+			have = append(have, entry.Name())
+		}
+	}
+	return have
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }

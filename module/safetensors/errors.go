@@ -61,7 +61,7 @@ var (
 	// ErrNoModel means that a directory holds no safetensors model.
 	ErrNoModel = errors.New("no safetensors model here")
 	// ErrAmbiguous means that a directory holds more than one model.
-	ErrAmbiguous = errors.New("more than one safetensors model here")
+	ErrAmbiguous = errors.New("more than one model here")
 	// ErrNoIndex means that a directory holds shards of a model without their index.
 	ErrNoIndex = errors.New("shards without their index")
 	// ErrMissingShards means that some shards of an index are missing beside it.

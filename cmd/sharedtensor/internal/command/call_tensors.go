@@ -170,5 +170,5 @@ func (on *caller) fromFile(ctx context.Context, path, name string) (_ any, _ clo
 	if err != nil {
 		return nil, nil, err
 	}
-	return t, closers{t}, t.FillFrom(model.Reader(entry))
+	return t, closers{t}, errors.Join(t.FillFrom(model.Reader(entry)), model.Unchanged())
 }

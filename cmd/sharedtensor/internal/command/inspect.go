@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -30,7 +31,7 @@ func newInspectCommand() *cobra.Command {
 		Use:   "inspect [flags] NAME|PATH",
 		Short: "Show the tensors of a published model or of a file",
 		Long: `Show the tensors of a model: dtype, shape, bytes, and for a tied tensor the name whose bytes it shares. An argument that is a
-path on disk is read as a file, anything else is a published name; --name selects the published name in any case. --digest
+path on disk, or hf:ORG/MODEL[@REVISION][:FILE], is read as a file, anything else is a published name; --name selects the published name in any case. --digest
 computes the SHA-256 of each tensor's bytes, row-major as in a file, to compare a published model with its file. If the owner
 has computed a digest of the whole model (serve and publish --digests), it is shown also without --digest. For a model that is
 still loading, the progress is shown.`,
@@ -65,6 +66,8 @@ func inspect(c *cobra.Command, o inspectFlags, what string) error {
 	switch {
 	case o.name || o.version != 0:
 		d, err = describeName(c, o, what)
+	case errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(what, hubScheme):
+		d, err = describeFile(c, o, what)
 	case err == nil:
 		noteName(c, o.owner, what)
 		d, err = describeFile(c, o, what)
@@ -98,14 +101,12 @@ func noteName(c *cobra.Command, o *cli.OwnerFlags, what string) {
 
 // describeFile describes a model on disk without loading it.
 func describeFile(c *cobra.Command, o inspectFlags, path string) (_ *description, err error) {
-	model, err := module.OpenModel(path)
+	model, _, err := modelArg{path: path, load: loadFlags{pythonTies: o.pythonTies}}.open()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
-	if o.pythonTies {
-		model.TieByMetadata()
-	}
+	warnOf(c.ErrOrStderr(), model)
 	layout, err := module.PlanLayout(model, 1)
 	if err != nil {
 		return nil, err
@@ -125,10 +126,11 @@ func describeFile(c *cobra.Command, o inspectFlags, path string) (_ *description
 	if !o.digest {
 		return d, nil
 	}
-	return d, d.hash(c, func(t *tensorRow) (hashSource, error) {
+	err = d.hash(c, func(t *tensorRow) (hashSource, error) {
 		entry, _ := model.Lookup(t.Name) // always found: the layout contains it
 		return section{model.Reader(entry)}, nil
 	})
+	return d, errors.Join(model.Unchanged(), err)
 }
 
 // describeName describes a published model. It attaches the model only to compute digests.

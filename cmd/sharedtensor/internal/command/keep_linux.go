@@ -1,14 +1,8 @@
 package command
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -89,48 +83,4 @@ func openKeeper(socket string, connectOnly bool, log *slog.Logger) (closableStor
 	}
 	path := socket + ".keep"
 	return keeper.Connect(keeper.Options{Socket: path, Command: []string{program, "keep", "--socket", path}, ConnectOnly: connectOnly, Logger: log})
-}
-
-// sourceID identifies the content of the files of a model, without reading them: it changes if one is added, removed,
-// replaced or written. It is empty if the files cannot be found.
-func (m modelArg) sourceID() string {
-	path, err := m.file()
-	if err != nil {
-		return ""
-	}
-	files := []string{path}
-	info, err := os.Stat(path)
-	if err != nil {
-		return ""
-	}
-	dir := path
-	if !info.IsDir() {
-		dir = filepath.Dir(path)
-	}
-	if info.IsDir() || strings.HasSuffix(path, ".json") {
-		if files, err = filepath.Glob(filepath.Join(globEscape(dir), "*.safetensors*")); err != nil {
-			return ""
-		}
-	}
-	if strings.HasSuffix(path, ".gguf") && strings.Contains(filepath.Base(path), "-of-") { // a part of a split model
-		if files, err = filepath.Glob(filepath.Join(globEscape(dir), "*-of-*.gguf")); err != nil {
-			return ""
-		}
-	}
-	sum := sha256.New()
-	fmt.Fprintf(sum, "%s\n%v\n", path, m.load)
-	for _, file := range files {
-		info, err := os.Stat(file)
-		if err != nil {
-			return ""
-		}
-		st := info.Sys().(*syscall.Stat_t)
-		fmt.Fprintf(sum, "%q %d %d %d %d.%d %d.%d\n", file, st.Dev, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec)
-	}
-	return hex.EncodeToString(sum.Sum(nil))
-}
-
-// globEscape returns a pattern that matches the path alone.
-func globEscape(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

@@ -2,9 +2,12 @@ package command
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"strings"
 
@@ -16,6 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/module/hub"
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
 // modelArg is one NAME=PATH of the command line.
@@ -43,24 +47,51 @@ func pythonTiesFlag(c *cobra.Command, value *bool) {
 // hubScheme begins the PATH of a model in the local cache of the Hugging Face hub.
 const hubScheme = "hf:"
 
-// hubRepo returns the hub's repository that the path names, if any.
-func (m modelArg) hubRepo() (repo hub.Repo, named bool, err error) {
+// hubModel returns the hub's model that the path names, if any.
+func (m modelArg) hubModel() (model hub.Model, named bool, err error) {
 	text, named := strings.CutPrefix(m.path, hubScheme)
 	if !named {
-		return repo, false, nil
+		return model, false, nil
 	}
-	repo, err = hub.ParseRepo(strings.TrimPrefix(text, "//"))
-	return repo, true, err
+	model, err = hub.ParseModel(strings.TrimPrefix(text, "//"))
+	return model, true, err
 }
 
-// file returns the path to load. For a model of the hub it is that of the newest snapshot.
-func (m modelArg) file() (string, error) {
-	repo, named, err := m.hubRepo()
-	if err != nil || !named {
-		return m.path, err
+// open opens the files of the model and returns an identifier of their content: it changes if a file is replaced or written to,
+// or if the options change. For a model of the hub it opens those of the newest snapshot. The caller closes the model.
+func (m modelArg) open() (model *safetensors.Model, id string, err error) {
+	repo, named, err := m.hubModel()
+	path := m.path
+	if err == nil && named {
+		path, _, err = repo.Path("")
 	}
-	dir, _, err := repo.Snapshot("")
-	return dir, err
+	if err != nil {
+		return nil, "", err
+	}
+	if model, err = module.OpenModel(path); err != nil {
+		if named && errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w; `%s` completes the snapshot", err, repo.Download(""))
+		}
+		return nil, "", err
+	}
+	if m.load.pythonTies {
+		model.TieByMetadata()
+	}
+	if id = model.Fingerprint(); id != "" {
+		sum := sha256.Sum256(fmt.Appendf(nil, "%s %+v", id, m.load))
+		id = hex.EncodeToString(sum[:])
+	}
+	return model, id, nil
+}
+
+// sourceID returns the identifier of the files of the model; it is empty if they cannot be opened.
+func (m modelArg) sourceID() string {
+	model, id, err := m.open()
+	if err != nil {
+		return ""
+	}
+	_ = model.Close() // the files were only read
+	return id
 }
 
 // source returns the origin of the model, as an absolute path if it is a file.
@@ -93,7 +124,7 @@ func parseModels(c *cobra.Command, words []string, load loadFlags) ([]modelArg, 
 		}
 		seen[name] = true
 		m := modelArg{name, path, load}
-		if _, _, err := m.hubRepo(); err != nil {
+		if _, _, err := m.hubModel(); err != nil {
 			return nil, cli.UsageError(c, fmt.Errorf("%q: %w", word, err))
 		}
 		models = append(models, m)
@@ -123,12 +154,7 @@ func completeModels(*cobra.Command, []string, string) ([]string, cobra.ShellComp
 func checkModels(models []modelArg) error {
 	var errs []error
 	for _, m := range models {
-		path, err := m.file()
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		model, err := module.OpenModel(path)
+		model, _, err := m.open()
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -138,14 +164,17 @@ func checkModels(models []modelArg) error {
 	return errors.Join(errs...)
 }
 
-// loadModel loads a model onto the device, seals it, and shows the progress. The caller owns the state dict.
-func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Writer, also func(done, total int64)) (*module.StateDict, error) {
-	path, err := m.file()
+// loadModel loads a model onto the device, seals it, and shows the progress. It also returns the identifier of the files, see
+// [modelArg.open]. The caller owns the state dict.
+func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Writer, also func(done, total int64)) (_ *module.StateDict, id string, err error) {
+	model, id, err := m.open()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
+	defer func() { err = errors.Join(err, model.Close()) }()
+	warnOf(stderr, model)
 	meter := term.NewMeter(stderr, "loading", "loaded", m.name)
-	sd, err := module.Load(ctx, dev, path, module.LoadOptions{PythonTies: m.load.pythonTies, FileLayout: m.load.fileLayout, Progress: func(done, total int64) {
+	sd, err := module.LoadModel(ctx, dev, model, module.LoadOptions{FileLayout: m.load.fileLayout, Progress: func(done, total int64) {
 		meter.Update(done, total)
 		if also != nil {
 			also(done, total)
@@ -156,9 +185,16 @@ func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Wri
 	}
 	meter.End(err)
 	if err != nil && sd != nil {
-		return nil, errors.Join(err, sd.Close())
+		return nil, "", errors.Join(err, sd.Close())
 	}
-	return sd, err
+	return sd, id, err
+}
+
+// warnOf prints the warnings about the files of a model.
+func warnOf(stderr io.Writer, model *safetensors.Model) {
+	for _, warning := range model.Warnings() {
+		fmt.Fprintf(stderr, "warning: %s\n", term.Printable(warning))
+	}
 }
 
 // seal makes the memory of a model read-only for all processes, including this one, so that published bytes cannot

@@ -39,8 +39,6 @@ func openDirectory(string) (closableStore, error) { return nil, errKeep }
 
 func openKeeper(string, bool, *slog.Logger) (closableStore, error) { return nil, errKeep }
 
-func (modelArg) sourceID() string { return "" }
-
 // shm returns false: there is no /dev/shm to check.
 func shm() (finding, bool) { return finding{}, false }
 

@@ -85,7 +85,7 @@ func publish(c *cobra.Command, o publishFlags, models []modelArg) (err error) {
 
 // publishOne loads a model, passes it to the owner, and unmaps it in this process.
 func publishOne(ctx context.Context, c *cobra.Command, o publishFlags, client *endpoint.Client, dev driver.Device, m modelArg) (uint64, error) {
-	sd, err := loadModel(ctx, dev, m, c.ErrOrStderr(), nil)
+	sd, _, err := loadModel(ctx, dev, m, c.ErrOrStderr(), nil)
 	if err != nil {
 		return 0, err
 	}

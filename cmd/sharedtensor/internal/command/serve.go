@@ -15,9 +15,9 @@ import (
 )
 
 const serveHelp = `Load models into shared memory and own them. Processes of this host that may connect to the socket attach them by name and
-use them in place. A PATH is a .safetensors file, a model.safetensors.index.json, a directory that contains either, a .gguf
-file, or hf:ORG/MODEL[@REVISION] for a model in the local cache of the Hugging Face hub; nothing is downloaded. Without
-NAME=PATH the owner starts empty, and other processes can publish models.
+use them in place. A PATH is a .safetensors file, a model.safetensors.index.json, a .gguf file, a directory that contains one of
+these, or hf:ORG/MODEL[@REVISION][:FILE] for a model in the local cache of the Hugging Face hub; nothing is downloaded.
+Without NAME=PATH the owner starts empty, and other processes can publish models.
 
 The owner binds the socket before it loads models. A second owner therefore fails at once without disturbing the first.
 Clients are answered while models are loading: each model can be attached once it is loaded, and ls and inspect show the

@@ -105,8 +105,7 @@ func (s *service) load(ctx context.Context, m modelArg, load *endpoint.Load) (ve
 		delete(s.unchanged, m.name)
 		return version, nil
 	}
-	id := m.sourceID() // before the files are read
-	sd, err := loadModel(ctx, s.device, m, s.stderr, func(done, total int64) {
+	sd, id, err := loadModel(ctx, s.device, m, s.stderr, func(done, total int64) {
 		load.Progress(done, total)
 		s.notify.Progress(m.name, done, total)
 	})
