@@ -3,7 +3,6 @@ package hub_test
 import (
 	"encoding/json"
 	"os"
-	"os/user"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -98,11 +97,7 @@ func TestCacheDir(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(text, &cases))
 	require.Greater(t, len(cases), 90)
-	root, err := user.Lookup("root")
 	for _, c := range cases {
-		if err != nil || root.HomeDir != "/root" {
-			t.Skip("the machine that wrote the file has a user root with the home /root")
-		}
 		for _, name := range []string{"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"} {
 			t.Setenv(name, "") // as if it were missing
 		}

@@ -12,17 +12,17 @@ from pathlib import Path
 
 NAMES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
 VALUES = (
-    "/a", "rel", "~", "~/x", "~root/x", "~no-such-user/x", "$D/x", "${D}/x", "$MISSING/x", "${MISSING}/x", "/x/$D", "~/$E", "$$D", "${D", "$D$E",
+    "/a", "rel", "~", "~/x", "~no-such-user/x", "$D/x", "${D}/x", "$MISSING/x", "${MISSING}/x", "/x/$D", "~/$E", "$$D", "${D", "$D$E",
     "/a/${E}b", "x~y", "/x/~", "$TILDE/x", "/a b/$E-c", "$E.d", "${E}${E}",
 )
-BASE = {"HOME": "/home/u", "D": "/d", "E": "e", "TILDE": "~"}
+BASE = {"HOME": "/h/u", "D": "/d", "E": "e", "TILDE": "~"}
 
 
 def main():
     environments = [{}]
     environments += [{name: value} for name in NAMES for value in VALUES]
     environments += [{a: "/first", b: "/second"} for a, b in itertools.combinations(NAMES, 2)]
-    environments += [{"HF_HOME": "$D/h", "XDG_CACHE_HOME": "~/x"}, {"HUGGINGFACE_HUB_CACHE": "~/$E", "HF_HOME": "/h"}, {"HOME": "/root"}, {"HOME": "/"}, {"HOME": "/", "HF_HOME": "~/x"}]
+    environments += [{"HF_HOME": "$D/h", "XDG_CACHE_HOME": "~/x"}, {"HUGGINGFACE_HUB_CACHE": "~/$E", "HF_HOME": "/h"}, {"HOME": "/"}, {"HOME": "/", "HF_HOME": "~/x"}]
     cases = []
     for env in environments:
         out = subprocess.run(
