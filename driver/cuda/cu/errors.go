@@ -3,7 +3,8 @@ package cu
 import (
 	"errors"
 	"strconv"
-	"strings"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/internal/dl"
 )
 
 // ErrNoLibrary means that the driver's library is missing: there is no NVIDIA driver on the host, the dynamic linker
@@ -32,75 +33,19 @@ func (e Error) Is(target error) bool {
 }
 
 // Version is a CUDA version in the driver's format: 1000 times the major plus 10 times the minor number.
-type Version int32
+type Version = dl.Version
 
-// String returns the version in the usual form, such as 12.8, and "unknown" for 0.
-func (v Version) String() string {
-	if v <= 0 {
-		return "unknown"
-	}
-	return strconv.Itoa(int(v/1000)) + "." + strconv.Itoa(int(v%1000/10))
-}
+// UnsupportedError describes a function that could not be called, with the fields Function, Symbol, Since, Library and Err. It
+// matches [errors.ErrUnsupported] with errors.Is, and also [ErrNoLibrary] if that is the cause.
+type UnsupportedError = dl.UnsupportedError
 
-// UnsupportedError describes a function that could not be called. It matches [errors.ErrUnsupported] with errors.Is,
-// and also [ErrNoLibrary] if that is the cause.
-type UnsupportedError struct {
-	// Function is the C name of the function, such as cuMemGetMemPool.
-	Function string
-	// Symbol is the symbol that was looked up in the library, such as cuMemAlloc_v2.
-	Symbol string
-	// Since is the CUDA version that introduced the symbol. Drivers for that version or newer have it. It is 0 if
-	// unknown.
-	Since Version
-	// Library is the library that lacks the symbol. It is empty if there is no library.
-	Library string
-	// Err is the cause: a [*LibraryError], or the dynamic linker's error.
-	Err error
-}
+// LibraryError means that the driver's library was not found or cannot be loaded, with the fields Tried, Found and Err. It
+// matches [ErrNoLibrary] and [errors.ErrUnsupported] with errors.Is.
+type LibraryError = dl.LibraryError
 
-// Error names the function and the CUDA version it requires.
-func (e *UnsupportedError) Error() string {
-	if e.Library == "" {
-		return e.Function + ": " + e.Err.Error()
-	}
-	s := e.Function + " is not in " + e.Library
-	if e.Since > 0 {
-		s += ": it needs a driver for CUDA " + e.Since.String() + " or newer"
-	}
-	return s
-}
-
-// Unwrap returns the cause.
-func (e *UnsupportedError) Unwrap() error { return e.Err }
-
-// Is makes the error match [errors.ErrUnsupported].
-func (e *UnsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
-
-// LibraryError means that the driver's library was not found. It matches [ErrNoLibrary] and [errors.ErrUnsupported]
-// with errors.Is.
-type LibraryError struct {
-	// Tried lists the names under which the library was searched, in order. It is empty in a build without CUDA.
-	Tried []string
-	// Err is the reason why the first of them could not be opened.
-	Err error
-}
-
-// Error returns the names that were tried and the dynamic linker's error.
-func (e *LibraryError) Error() string {
-	s := ErrNoLibrary.Error()
-	if len(e.Tried) > 1 {
-		s += " (tried " + strings.Join(e.Tried, ", ") + ")"
-	}
-	if e.Err != nil {
-		s += ": " + e.Err.Error()
-	}
-	return s
-}
-
-// Unwrap returns the cause.
-func (e *LibraryError) Unwrap() error { return e.Err }
-
-// Is makes the error match [ErrNoLibrary] and [errors.ErrUnsupported].
-func (e *LibraryError) Is(target error) bool {
-	return target == ErrNoLibrary || target == errors.ErrUnsupported
+// driverLibrary describes the driver's library. Its default places are its name for the dynamic linker, the name in
+// development packages, and the directory that WSL mounts.
+var driverLibrary = dl.Config{
+	Title: "CUDA driver", Env: "SHAREDTENSOR_LIBCUDA", NoLibrary: ErrNoLibrary,
+	Names: []string{"libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"},
 }

@@ -5,7 +5,6 @@ package cu
 import (
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -13,11 +12,8 @@ import (
 	"github.com/ebitengine/purego"
 
 	"github.com/sharedtensor/sharedtensor/driver/cuda/internal/ccall"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/internal/dl"
 )
-
-// defaultNames are the default places of the driver's library: its name for the dynamic linker, the name in development
-// packages, and the directory that WSL mounts.
-var defaultNames = []string{"libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"}
 
 // library is the driver library of the process. It is never closed, because threads of the driver may run in it.
 var library struct {
@@ -83,29 +79,7 @@ func procAddressFlags(flags DriverProcAddress_flags) DriverProcAddress_flags {
 
 // loadLocked is called with library.mu held.
 func loadLocked(path string) error {
-	names := []string{path}
-	if path == "" {
-		if env := os.Getenv("SHAREDTENSOR_LIBCUDA"); env != "" {
-			names[0] = env
-		} else {
-			names = defaultNames
-		}
-	}
-	// purego calls dlerror separately, which must happen on the same thread.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var first error
-	for _, name := range names {
-		handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
-		if err == nil && handle != 0 {
-			library.handle, library.path, library.err = handle, name, nil
-			return nil
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	library.err = &LibraryError{Tried: names, Err: first}
+	library.handle, library.path, library.err = dl.Open(&driverLibrary, path)
 	return library.err
 }
 

@@ -47,14 +47,14 @@ func Compile(ctx context.Context, name, source string, o Options) (*Binary, erro
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	in, err := scanIncludes(name, source, &o)
+	if err != nil {
+		return nil, err
+	}
 	if err := Load(""); err != nil {
 		return nil, err
 	}
 	flags, err := o.flags()
-	if err != nil {
-		return nil, err
-	}
-	in, err := scanIncludes(name, source, &o)
 	if err != nil {
 		return nil, err
 	}

@@ -1,5 +1,6 @@
 // Package dl loads a shared library at run time and calls its functions. Symbols are resolved at their first call, so a
-// library that lacks a function fails only the calls of that function. The packages nvrtc, nvjitlink and nvml use it.
+// library that lacks a function fails only the calls of that function. The packages nvrtc, nvjitlink and nvml use it. Package cu,
+// whose calls have paths of their own, uses [Open] and the errors.
 //
 // A function returns its int32 code. Codes that the libraries do not use identify a function that could not be called:
 // firstMissing and the numbers below it.
@@ -10,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 )
 
 // Function describes a function of a library.
@@ -151,65 +151,4 @@ func Err[C Code](l *Library, code C) error {
 		return err
 	}
 	return Error[C]{Result: code}
-}
-
-// UnsupportedError describes a function that could not be called. It matches [errors.ErrUnsupported] with errors.Is.
-type UnsupportedError struct {
-	// Function is the C name of the function.
-	Function string
-	// Symbol is the symbol that was looked up.
-	Symbol string
-	// Library is the library that lacks the symbol. It is empty if there is no library.
-	Library string
-	// Err is the cause: a [*LibraryError], or the dynamic linker's error.
-	Err error
-}
-
-// Error names the function and the library.
-func (e *UnsupportedError) Error() string {
-	if e.Library == "" {
-		return e.Function + ": " + e.Err.Error()
-	}
-	return e.Function + " is not in " + e.Library + ": it needs a newer version of the library"
-}
-
-// Unwrap returns the cause.
-func (e *UnsupportedError) Unwrap() error { return e.Err }
-
-// Is makes the error match [errors.ErrUnsupported].
-func (e *UnsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
-
-// LibraryError means that a library was not found. It matches [errors.ErrUnsupported] and the package's error for a missing
-// library with errors.Is.
-type LibraryError struct {
-	// Title is the library's name.
-	Title string
-	// Env is the environment variable with the library's path.
-	Env string
-	// Tried lists the names under which the library was searched, in order. It is empty in a build without CUDA.
-	Tried []string
-	// Err is the reason why the first of them could not be opened.
-	Err error
-
-	noLibrary error
-}
-
-// Error returns the names that were tried, the first reason, and the remedy.
-func (e *LibraryError) Error() string {
-	s := "no " + e.Title + " library"
-	if len(e.Tried) > 1 {
-		s += " (tried " + strings.Join(e.Tried, ", ") + "; " + e.Env + " sets its path)"
-	}
-	if e.Err != nil {
-		s += ": " + e.Err.Error()
-	}
-	return s
-}
-
-// Unwrap returns the cause.
-func (e *LibraryError) Unwrap() error { return e.Err }
-
-// Is makes the error match [errors.ErrUnsupported] and the package's error for a missing library.
-func (e *LibraryError) Is(target error) bool {
-	return target == errors.ErrUnsupported || target == e.noLibrary && target != nil
 }

@@ -57,43 +57,7 @@ func (l *Library) Path() string {
 
 // loadLocked is called with l.mu held.
 func (l *Library) loadLocked(path string) error {
-	tried := []string{}
-	var first error
-	open := func(name string) bool {
-		tried = append(tried, name)
-		handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
-		if err == nil && handle != 0 {
-			l.handle, l.path, l.err = handle, name, nil
-			return true
-		}
-		if first == nil {
-			first = err
-		}
-		return false
-	}
-	// purego calls dlerror separately, which must happen on the same thread.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if path == "" {
-		path = os.Getenv(l.config.Env)
-	}
-	if path != "" {
-		if open(path) {
-			return nil
-		}
-	} else {
-		for _, name := range l.config.Names {
-			if open(name) {
-				return nil
-			}
-		}
-		for _, name := range installed(l.config.Names, l.config.Wheel, os.Getenv) {
-			if open(name) {
-				return nil
-			}
-		}
-	}
-	l.err = &LibraryError{Title: l.config.Title, Env: l.config.Env, Tried: tried, Err: first, noLibrary: l.config.NoLibrary}
+	l.handle, l.path, l.err = Open(&l.config, path)
 	return l.err
 }
 
@@ -152,12 +116,10 @@ func (l *Library) address(f int) uintptr {
 func (l *Library) unsupported(f int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := &UnsupportedError{Function: l.config.Functions[f].Name, Symbol: l.config.Functions[f].Symbol}
-	if l.handle == 0 {
-		e.Err = l.err
-		return e
+	e := &UnsupportedError{Function: l.config.Functions[f].Name, Symbol: l.config.Functions[f].Symbol, Err: l.err}
+	if l.handle != 0 {
+		e.Library, e.Err = l.path, l.absent[f]
 	}
-	e.Library, e.Err = l.path, l.absent[f]
 	return e
 }
 

@@ -15,8 +15,11 @@ func New(c Config) *Library { return &Library{config: c} }
 // Load opens the library. In this build it always returns a [*LibraryError].
 func (l *Library) Load(path string) error { return l.error() }
 
-func (l *Library) error() error {
-	return &LibraryError{Title: l.config.Title, Env: l.config.Env, Err: errBuild, noLibrary: l.config.NoLibrary}
+func (l *Library) error() error { return l.config.failed(nil, errBuild) }
+
+// Open opens a library. In this build it always returns a [*LibraryError].
+func Open(c *Config, path string) (handle uintptr, name string, err error) {
+	return 0, "", c.failed(nil, errBuild)
 }
 
 // Path returns the name under which the library was opened. In this build it is always empty.

@@ -4,10 +4,12 @@ package dl
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -61,19 +63,29 @@ func TestErrors(t *testing.T) {
 }
 
 func build(t *testing.T) string {
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		if os.Getenv("SHAREDTENSOR_REQUIRE_CC") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("no C compiler")
-	}
-	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "x.c"), []byte(source), 0o600))
-	path := filepath.Join(dir, "libx.so")
-	out, err := exec.Command(cc, "-shared", "-fPIC", "-o", path, filepath.Join(dir, "x.c")).CombinedOutput()
-	require.NoError(t, err, string(out))
+	path := filepath.Join(t.TempDir(), "libx.so")
+	compile(t, path)
 	return path
+}
+
+// compile builds the library at a path.
+func compile(t *testing.T, path string, options ...string) {
+	cc, err := exec.LookPath("cc")
+	needs(t, err)
+	text := filepath.Join(t.TempDir(), "x.c")
+	require.NoError(t, os.WriteFile(text, []byte(source), 0o600))
+	out, err := exec.Command(cc, append([]string{"-shared", "-fPIC", "-o", path, text}, options...)...).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+// needs skips the test after an error of the C compiler, unless one is promised.
+func needs(t *testing.T, err error) {
+	if err != nil && os.Getenv("SHAREDTENSOR_REQUIRE_CC") == "1" {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Skip("no C compiler: ", err)
+	}
 }
 
 func TestCalls(t *testing.T) {
@@ -151,4 +163,54 @@ func TestMissingLibrary(t *testing.T) {
 	var library *LibraryError
 	require.ErrorAs(t, err, &library)
 	require.Equal(t, []string{"/does/not/exist.so"}, library.Tried)
+}
+
+// A library that exists but cannot be loaded is reported with its own reason, wherever its name is in the list.
+func TestFoundButNotLoadable(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	missing, text, dependent := filepath.Join(dir, "missing.so"), filepath.Join(dir, "text.so"), filepath.Join(dir, "dependent.so")
+	require.NoError(t, os.WriteFile(text, []byte("no library"), 0o600))
+	compile(t, filepath.Join(dir, "gone.so"))
+	compile(t, dependent, "-Wl,--no-as-needed", "-L"+dir, "-l:gone.so")
+	require.NoError(t, os.Remove(filepath.Join(dir, "gone.so")))
+	for name, c := range map[string]struct {
+		names  []string
+		found  string
+		reason string
+	}{
+		"none":               {[]string{missing, missing + "2"}, "", missing},
+		"first":              {[]string{text, missing}, text, "text.so"},
+		"last":               {[]string{missing, text}, text, "text.so"},
+		"missing dependency": {[]string{missing, dependent}, dependent, "gone.so"},
+	} {
+		none := errors.New("none")
+		_, _, err := Open(&Config{Title: "test", NoLibrary: none, Names: c.names}, "")
+		require.ErrorIs(t, err, none, name)
+		require.ErrorIs(t, err, errors.ErrUnsupported, name)
+		var failed *LibraryError
+		require.ErrorAs(t, err, &failed)
+		require.Equal(t, c.found, failed.Found, name)
+		require.ErrorContains(t, err, c.reason, name)
+		require.Equal(t, c.found != "", strings.Contains(err.Error(), "cannot be loaded"), "%s: %v", name, err)
+	}
+}
+
+// A program that is linked statically with the C library gets an error: dlopen of glibc would crash in it.
+func TestStaticProgram(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	lib, program := filepath.Join(dir, "lib.so"), filepath.Join(dir, "program")
+	compile(t, lib)
+	build := exec.Command("go", "build", "-o", program, "-ldflags", "-linkmode=external -extldflags=-static", "./testdata/static")
+	build.Env = append(os.Environ(), "CGO_ENABLED=1")
+	out, err := build.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("no static C library: %w: %s", err, out)
+	}
+	needs(t, err)
+	out, err = exec.Command(program, lib).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "linked statically")
+	require.False(t, isStatic(), "this test is linked dynamically")
 }
