@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,7 +168,9 @@ def describe(value: Array) -> Described:
 
 
 def _describe_numpy(value: np.ndarray[Any, Any]) -> Described:
-    if isinstance(value, np.ma.MaskedArray):
+    # np.ma is imported at its first use. A process that forks meanwhile has a child that waits for the import for ever.
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if masked is not None and isinstance(value, masked):
         raise CapabilityError("a masked array has a mask beside its elements: pass filled() or its data")
     dtype = DType.of_numpy(value.dtype)
     if any(stride % value.itemsize for stride in value.strides):
