@@ -67,31 +67,31 @@ type Answer struct {
 	More bool `cbor:"5,keyasint,omitempty"`
 }
 
-// Answered answers [OpAnswer]: the server owns the result. For a stream it is sent when there is room for the next
-// result.
+// typeBusy is the type of the error with which a worker declines a call.
 const typeBusy = "busy"
 
-// ParseAnswer decodes the body of [OpAnswer]. Its value may contain tags, which the decoder of the value checks.
+// Decline returns the error of a worker that declines a call for the given reason. The server may pass the call to
+// another worker.
 func Decline(reason string) *Error {
 	return &Error{Code: CodeUnavailable, Type: typeBusy, Message: CutText(reason, MaxErrorMessage)}
 }
 
-// EachRef calls f for every tensor and state dict of a well-formed payload, with their tags. Their content is not
-// checked. Other tags are refused.
+// Declines reports whether e is an error of [Decline].
 func (e *Error) Declines() bool { return e != nil && e.Code == CodeUnavailable && e.Type == typeBusy }
 
-// Answered answers [OpAnswer]: the result was taken over. For a stream it comes when there is room for the next one.
+// Answered answers [OpAnswer]: the server owns the result. For a stream it is sent when there is room for the next
+// result.
 type Answered struct{}
 
-// ParseAnswer decodes the body of [OpAnswer]. Tags may stand in its value, which whoever decodes that looks at.
+// ParseAnswer decodes the body of [OpAnswer]. Its value may contain tags, which the decoder of the value checks.
 func ParseAnswer(data []byte) (Answer, error) {
 	var a Answer
 	err := unmarshalEnvelope(data, 2, &a)
 	return a, err
 }
 
-// EachRef calls f with every tensor and state dict of a payload that is well-formed, with their tags. What stands
-// inside of them is not looked at. Other tags are refused.
+// EachRef calls f for every tensor and state dict of a well-formed payload, with their tags. Their content is not
+// checked. Other tags are refused.
 func EachRef(payload []byte, f func(tag uint64, item RawMessage) error) error {
 	for rest := payload; len(rest) > 0; {
 		major := rest[0] >> 5

@@ -128,6 +128,15 @@ func UnmarshalStrict(data []byte, v any) error {
 	return nil
 }
 
+// ValidatePayload refuses a payload that is not well-formed, exceeds the limits, or has tags other than those of tensors
+// and state dicts. It does not check texts and duplicate keys.
+func ValidatePayload(data []byte) error {
+	if err := CheckPayload(data); err != nil {
+		return err
+	}
+	return checkPayloadTags(data)
+}
+
 // MarshalTagged encodes a [TensorRef] or [StateDictRef] with its tag.
 func MarshalTagged(tag uint64, ref any) (RawMessage, error) {
 	return MarshalPayload(cbor.Tag{Number: tag, Content: ref})
@@ -135,14 +144,15 @@ func MarshalTagged(tag uint64, ref any) (RawMessage, error) {
 
 // UnmarshalTagged decodes the result of MarshalTagged. Another tag, or none, is [ErrEncoding].
 func UnmarshalTagged(data []byte, tag uint64, ref any) error {
-	var raw cbor.RawTag
-	if err := UnmarshalPayload(data, &raw); err != nil {
-		return err
+	number, ok := PayloadTag(data)
+	if !ok {
+		return fmt.Errorf("%w: an item without a tag is where tag %d belongs", ErrEncoding, tag)
 	}
-	if raw.Number != tag {
-		return fmt.Errorf("%w: tag %d stands where %d belongs", ErrEncoding, raw.Number, tag)
+	if number != tag {
+		return fmt.Errorf("%w: tag %d is where %d belongs", ErrEncoding, number, tag)
 	}
-	return Unmarshal(raw.Content, ref)
+	_, content, _ := readLength(data)
+	return Unmarshal(content, ref)
 }
 
 // PayloadTag returns the first tag of data, or false if data does not begin with a tag.

@@ -30,8 +30,10 @@ func leadsToArray(t reflect.Type, seen map[reflect.Type]bool) bool {
 	switch t.Kind() {
 	case reflect.Array:
 		return true
-	case reflect.Pointer, reflect.Slice, reflect.Map:
+	case reflect.Pointer, reflect.Slice:
 		return leadsToArray(t.Elem(), seen)
+	case reflect.Map:
+		return leadsToArray(t.Key(), seen) || leadsToArray(t.Elem(), seen)
 	case reflect.Struct:
 		for _, f := range fieldsOf(t) {
 			if leadsToArray(f.typ, seen) {

@@ -48,7 +48,14 @@ func (d *decoder) decodeTop(raw message.RawMessage, v reflect.Value) error {
 		}
 		raw = NoFields
 	}
-	return d.decode(raw, v)
+	if t := v.Type(); !MayHoldTensors(t) && !holdsArray(t) {
+		return d.decodePlain(raw, v)
+	}
+	if err := message.ValidatePayload(raw); err != nil {
+		return err
+	}
+	_, err := d.decode(raw, v)
+	return err
 }
 
 // CloseAll closes the decoded tensors and state dicts.
@@ -58,49 +65,73 @@ func CloseAll(list []interface{ Close() error }) {
 	}
 }
 
-func (d *decoder) decode(raw message.RawMessage, v reflect.Value) error {
+// decode decodes the first item of data, which was validated, and returns the rest. Items are cut out of data without a
+// copy and each is read once, so the cost does not depend on the depth.
+func (d *decoder) decode(data []byte, v reflect.Value) (rest []byte, err error) {
 	t := v.Type()
 	if !MayHoldTensors(t) && !holdsArray(t) {
-		return d.decodePlain(raw, v)
+		item, rest, ok := message.Cut(data)
+		if !ok {
+			return nil, errTruncated
+		}
+		return rest, d.decodePlain(item, v)
 	}
-	if IsNull(raw) {
+	if len(data) > 0 && IsNull(data[:1]) {
 		v.SetZero()
-		return nil
+		return data[1:], nil
 	}
 	switch {
 	case byValue(t):
-		return errNotPointer(t.String())
+		return nil, errNotPointer(t.String())
 	case t == tensorType:
-		made, err := d.decodeTensor(raw)
-		if err == nil {
-			v.Set(reflect.ValueOf(made))
-		}
-		return err
+		return d.cut(data, v, func(raw message.RawMessage, v reflect.Value) error {
+			made, err := d.decodeTensor(raw)
+			if err == nil {
+				v.Set(reflect.ValueOf(made))
+			}
+			return err
+		})
 	case t == stateDictType:
-		made, err := d.decodeStateDict(raw)
-		if err == nil {
-			v.Set(reflect.ValueOf(made))
-		}
-		return err
+		return d.cut(data, v, func(raw message.RawMessage, v reflect.Value) error {
+			made, err := d.decodeStateDict(raw)
+			if err == nil {
+				v.Set(reflect.ValueOf(made))
+			}
+			return err
+		})
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
 		v.Set(reflect.New(t.Elem()))
-		return d.decode(raw, v.Elem())
+		return d.decode(data, v.Elem())
 	case reflect.Interface:
-		return d.decodeAny(raw, v)
+		return d.decodeAny(data, v)
 	case reflect.Array:
-		if t.Elem().Kind() == reflect.Uint8 && raw[0]>>5 == 2 {
-			return decodeBytes(raw, v)
+		if t.Elem().Kind() == reflect.Uint8 && data[0]>>5 == message.MajorBytes {
+			return d.cut(data, v, decodeBytes)
 		}
-		return d.decodeList(raw, v)
+		return d.decodeList(data, v)
 	case reflect.Slice:
-		return d.decodeList(raw, v)
+		return d.decodeList(data, v)
 	case reflect.Map:
-		return d.decodeMap(raw, v)
+		return d.decodeMap(data, v)
 	}
-	return d.decodeStruct(raw, v)
+	if layoutOf(t).list {
+		return d.decodeFieldList(data, v)
+	}
+	return d.decodeStruct(data, v)
 }
+
+// cut decodes the first item of data by decode.
+func (d *decoder) cut(data []byte, v reflect.Value, decode func(message.RawMessage, reflect.Value) error) ([]byte, error) {
+	item, rest, ok := message.Cut(data)
+	if !ok {
+		return nil, errTruncated
+	}
+	return rest, decode(item, v)
+}
+
+var errTruncated = fmt.Errorf("%w: the item ends too early", message.ErrEncoding)
 
 // decodePlain decodes a value without tensors and arrays. The library decodes it. If that fails, decodePlain looks for
 // an error that names the field.
@@ -133,132 +164,184 @@ func unknownField(raw message.RawMessage, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	var parts map[string]message.RawMessage
-	if t.Kind() != reflect.Struct || message.UnmarshalPlain(raw, &parts) != nil {
+	if t.Kind() != reflect.Struct || encodedWhole(t) {
 		return nil
 	}
-	if err := unknown(parts, t); err != nil {
-		return err
-	}
-	for _, f := range fieldsOf(t) {
-		if part, ok := parts[f.name]; ok {
-			if err := unknownField(part, f.typ); err != nil {
-				return inField(f.name, err)
-			}
+	l := layoutOf(t)
+	for key, value := range message.Pairs(raw) {
+		name, err := keyText(key)
+		if err != nil {
+			return err
+		}
+		i, ok := l.byName[string(name)]
+		if !ok {
+			return errUnknown(name, t)
+		}
+		if err := unknownField(value, l.fields[i].typ); err != nil {
+			return inField(string(name), err)
 		}
 	}
 	return nil
 }
 
-// unknown returns an error if the struct lacks a field for one of the parts.
-func unknown(parts map[string]message.RawMessage, t reflect.Type) error {
-	known := requirementsFor(t).fields
-	for name := range parts {
-		if _, ok := known[name]; !ok {
-			return unfit("there is no field %s; expected %s", status.Shown(name), expected(t))
-		}
-	}
-	return nil
+// errUnknown returns the error for a field that t lacks.
+func errUnknown(name []byte, t reflect.Type) error {
+	return unfit("there is no field %s; expected %s", status.Shown(string(name)), expected(t))
 }
 
 // IsNull reports whether an item is null or undefined.
 func IsNull(raw message.RawMessage) bool { return len(raw) == 1 && (raw[0] == 0xf6 || raw[0] == 0xf7) }
 
-func (d *decoder) decodeList(raw message.RawMessage, v reflect.Value) error {
-	list, err := listOf(raw, v.Type())
+func (d *decoder) decodeList(data []byte, v reflect.Value) ([]byte, error) {
+	n, rest, err := lengthOf(data, v.Type())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if v.Kind() == reflect.Slice {
-		v.Set(reflect.MakeSlice(v.Type(), len(list), len(list)))
+		v.Set(reflect.MakeSlice(v.Type(), n, n))
 	}
-	for i, raw := range list {
-		if err := d.decode(raw, v.Index(i)); err != nil {
-			return inElement(i, err)
+	for i := range n {
+		if rest, err = d.decode(rest, v.Index(i)); err != nil {
+			return nil, inElement(i, err)
 		}
 	}
-	return nil
+	return rest, nil
 }
 
-func (d *decoder) decodeMap(raw message.RawMessage, v reflect.Value) error {
+// decodeFieldList decodes a struct that is encoded as a list of its fields.
+func (d *decoder) decodeFieldList(data []byte, v reflect.Value) ([]byte, error) {
 	t := v.Type()
-	if raw[0]>>5 != 5 {
-		return mismatch(raw, t)
+	fields := fieldsOf(t)
+	major, n, rest, ok := message.Head(data)
+	if !ok || major != message.MajorArray || n != uint64(len(fields)) {
+		return nil, mismatch(first(data), t)
 	}
-	parts := reflect.New(reflect.MapOf(t.Key(), reflect.TypeFor[message.RawMessage]()))
-	if err := message.UnmarshalPayload(raw, parts.Interface()); err != nil {
-		return err
+	var err error
+	for i := range fields {
+		f := &fields[i]
+		if rest, err = d.decode(rest, f.make(v)); err != nil {
+			return nil, inField(f.name, err)
+		}
 	}
-	v.Set(reflect.MakeMapWithSize(t, parts.Elem().Len()))
-	for it := parts.Elem().MapRange(); it.Next(); {
+	return rest, nil
+}
+
+func (d *decoder) decodeMap(data []byte, v reflect.Value) ([]byte, error) {
+	t := v.Type()
+	major, n, rest, ok := message.Head(data)
+	if !ok || major != message.MajorMap {
+		return nil, mismatch(first(data), t)
+	}
+	v.Set(reflect.MakeMapWithSize(t, int(min(n, uint64(len(rest))))))
+	for range n {
+		key, after, ok := message.Cut(rest)
+		if !ok {
+			return nil, errTruncated
+		}
+		k := reflect.New(t.Key()).Elem()
+		if _, err := d.decode(key, k); err != nil {
+			return nil, err
+		}
+		if v.MapIndex(k).IsValid() {
+			return nil, unfit("the key %s occurs twice", status.Shown(fmt.Sprint(k)))
+		}
 		value := reflect.New(t.Elem()).Elem()
-		if err := d.decode(it.Value().Interface().(message.RawMessage), value); err != nil {
-			return inKey(it.Key(), err)
+		var err error
+		if rest, err = d.decode(after, value); err != nil {
+			return nil, inKey(k, err)
 		}
-		v.SetMapIndex(it.Key(), value)
+		v.SetMapIndex(k, value)
 	}
-	return nil
+	return rest, nil
 }
 
-func (d *decoder) decodeStruct(raw message.RawMessage, v reflect.Value) error {
+func (d *decoder) decodeStruct(data []byte, v reflect.Value) ([]byte, error) {
 	t := v.Type()
-	parts, err := partsOf(raw, t)
-	if err != nil {
-		return err
+	major, n, rest, ok := message.Head(data)
+	if !ok || major != message.MajorMap {
+		return nil, mismatch(first(data), t)
 	}
-	if d.strict {
-		if err := unknown(parts, t); err != nil {
-			return err
+	l := layoutOf(t)
+	found := make([]bool, len(l.fields))
+	var others map[string]bool // names that t lacks
+	for range n {
+		key, value, ok := message.Cut(rest)
+		if !ok || len(value) == 0 {
+			return nil, errTruncated
 		}
-	}
-	for _, f := range fieldsOf(t) {
-		raw, ok := parts[f.name]
-		switch absent := !ok || IsNull(raw) && !nullable(f.typ); {
-		case absent && d.strict && !requirementsFor(t).fields[f.name].optional:
-			return inField(f.name, noValue(f.typ))
-		case absent:
+		name, err := keyText(key)
+		if err != nil {
+			return nil, err
+		}
+		i, known := l.byName[string(name)]
+		switch {
+		case known && found[i], others[string(name)]:
+			return nil, errTwice(name)
+		case !known && d.strict:
+			return nil, errUnknown(name, t)
+		case !known:
+			if others == nil {
+				others = map[string]bool{}
+			}
+			others[string(name)] = true
+			if _, rest, ok = message.Cut(value); !ok {
+				return nil, errTruncated
+			}
 			continue
 		}
-		if err := d.decode(raw, f.make(v)); err != nil {
-			return inField(f.name, err)
+		f := &l.fields[i]
+		found[i] = true
+		if IsNull(value[:1]) && !nullable(f.typ) {
+			if d.strict && !requirementsFor(t).fields[f.name].optional {
+				return nil, inField(f.name, noValue(f.typ))
+			}
+			rest = value[1:]
+			continue
+		}
+		if rest, err = d.decode(value, f.make(v)); err != nil {
+			return nil, inField(f.name, err)
 		}
 	}
-	return nil
+	for i, f := range l.fields {
+		if d.strict && !found[i] && !requirementsFor(t).fields[f.name].optional {
+			return nil, inField(f.name, noValue(f.typ))
+		}
+	}
+	return rest, nil
 }
 
 // decodeAny decodes into an untyped target: tensors and state dicts as such, maps with string keys as map[string]any,
 // lists as []any, and other items as the cbor library does.
-func (d *decoder) decodeAny(raw message.RawMessage, v reflect.Value) error {
+func (d *decoder) decodeAny(data []byte, v reflect.Value) ([]byte, error) {
 	if v.NumMethod() > 0 {
-		return fmt.Errorf("%w: cannot decode a value of interface type %s", message.ErrEncoding, v.Type())
+		return nil, fmt.Errorf("%w: cannot decode a value of interface type %s", message.ErrEncoding, v.Type())
 	}
-	target := reflect.New(anyTarget(raw)).Elem()
+	target := reflect.New(anyTarget(data)).Elem()
 	var err error
+	var rest []byte
 	if target.Kind() == reflect.Interface {
-		err = message.UnmarshalPlain(raw, target.Addr().Interface())
+		rest, err = d.cut(data, target, func(raw message.RawMessage, v reflect.Value) error {
+			return message.UnmarshalPlain(raw, v.Addr().Interface())
+		})
 	} else {
-		err = d.decode(raw, target)
+		rest, err = d.decode(data, target)
 	}
 	if err == nil {
 		v.Set(target)
 	}
-	return err
+	return rest, err
 }
 
-// anyTarget returns the Go type for an item, by its first byte (RFC 8949 §3).
-func anyTarget(raw message.RawMessage) reflect.Type {
-	if tag, ok := message.PayloadTag(raw); ok {
-		switch tag {
-		case message.TagTensor:
-			return tensorType
-		case message.TagStateDict:
-			return stateDictType
-		}
-	}
-	switch raw[0] >> 5 {
-	case 4:
+// anyTarget returns the Go type for the first item of data, by its head (RFC 8949 §3).
+func anyTarget(data []byte) reflect.Type {
+	switch major, n, _, _ := message.Head(data); {
+	case major == message.MajorTag && n == message.TagTensor:
+		return tensorType
+	case major == message.MajorTag && n == message.TagStateDict:
+		return stateDictType
+	case major == message.MajorArray:
 		return reflect.TypeFor[[]any]()
-	case 5:
+	case major == message.MajorMap:
 		return reflect.TypeFor[map[string]any]()
 	}
 	return reflect.TypeFor[any]() // an unknown tag is refused there

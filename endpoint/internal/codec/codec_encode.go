@@ -1,9 +1,12 @@
 package codec
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
+	"unicode/utf8"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -35,7 +38,7 @@ func (p *Payload) Bytes() int64 {
 	return n
 }
 
-// encoder encodes one value.
+// encoder encodes one value. It appends to Value, so that the cost does not depend on the depth.
 type encoder struct {
 	Payload
 	index   map[*tensor.Storage]uint32
@@ -63,8 +66,11 @@ func encodeValue(v any) (Payload, error) {
 	if v == nil {
 		return Payload{Value: message.RawMessage{0xf6}}, nil
 	}
+	if err := Carries(reflect.TypeOf(v)); err != nil {
+		return Payload{}, err
+	}
 	if !MayHoldTensors(reflect.TypeOf(v)) {
-		raw, err := AppendPlain(nil, v)
+		raw, err := appendPlain(nil, v)
 		return Payload{Value: raw}, err
 	}
 	var e encoder
@@ -74,9 +80,9 @@ func encodeValue(v any) (Payload, error) {
 			e.Close()
 		}
 	}()
-	raw, err := e.encode(reflect.ValueOf(v))
-	if err == nil && (len(raw) > checkedBytes || e.deepest > checkedDepth) {
-		err = message.CheckPayload(raw)
+	err := e.encode(reflect.ValueOf(v))
+	if err == nil && (len(e.Value) > checkedBytes || e.deepest > checkedDepth) {
+		err = message.CheckPayload(e.Value)
 	}
 	if err == nil {
 		err = synchronize(e.Storages)
@@ -84,22 +90,49 @@ func encodeValue(v any) (Payload, error) {
 	if err != nil {
 		return Payload{}, err
 	}
-	e.Value, encoded = raw, true
+	encoded = true
 	return e.Payload, nil
 }
 
-// AppendPlain appends the encoding of a value that holds no tensors.
+// AppendPlain appends the encoding of a value that holds no tensors. It returns ErrCapability if the type has no encoding.
 func AppendPlain(b []byte, v any) ([]byte, error) {
-	if err := checkNesting(reflect.ValueOf(v), 0); err != nil {
+	if err := Carries(reflect.TypeOf(v)); err != nil {
 		return b, err
 	}
+	return appendPlain(b, v)
+}
+
+// appendPlain is [AppendPlain] for a type that was checked.
+func appendPlain(b []byte, v any) ([]byte, error) {
 	at := len(b)
-	b, err := message.AppendMarshal(b, v)
+	b, err := appendLeaf(b, reflect.ValueOf(v), 0)
 	if err == nil && len(b)-at > checkedBytes {
 		err = message.CheckPayload(b[at:])
 	}
 	return b, err
 }
+
+// appendLeaf appends the encoding of a value that holds no tensors and is at the given depth.
+func appendLeaf(b []byte, v reflect.Value, depth int) ([]byte, error) {
+	t := v.Type()
+	if err := checkNesting(v, depth); err != nil {
+		return b, err
+	}
+	if t == bytesType { // often large
+		content := v.Bytes()
+		return append(message.AppendHead(b, message.MajorBytes, len(content)), content...), nil
+	}
+	at := len(b)
+	b, err := message.AppendMarshal(b, v.Interface())
+	if err == nil && mayHoldText(t) {
+		if text := message.InvalidText(b[at:]); text != nil {
+			return b, status.Capability(fmt.Errorf("%w: the text %q is not UTF-8: send it as bytes", status.ErrInvalid, message.CutText(string(text[:min(len(text), 4*maxShown)]), maxShown)))
+		}
+	}
+	return b, err
+}
+
+var bytesType = reflect.TypeFor[[]byte]()
 
 // checkedBytes is the minimum size of a payload that is validated before it is sent. A smaller one cannot exceed the
 // receiver's limits on size and depth.
@@ -127,75 +160,121 @@ func synchronize(storages []*tensor.Storage) error {
 	return nil
 }
 
-func (e *encoder) encode(v reflect.Value) (message.RawMessage, error) {
+func (e *encoder) encode(v reflect.Value) (err error) {
 	t := v.Type()
 	if !MayHoldTensors(t) {
-		if err := checkNesting(v, e.depth); err != nil {
-			return nil, err
-		}
-		return message.Marshal(v.Interface())
+		e.Value, err = appendLeaf(e.Value, v, e.depth)
+		return err
 	}
 	e.depth++
 	defer func() { e.depth-- }()
 	e.deepest = max(e.deepest, e.depth)
 	if e.depth > maxDepth { // a cyclic value would never end
-		return nil, errTooDeep
+		return errTooDeep
 	}
 	switch {
 	case byValue(t):
-		return nil, errNotPointer(t.String())
+		return errNotPointer(t.String())
 	case (t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface || t.Kind() == reflect.Map || t.Kind() == reflect.Slice) && v.IsNil():
-		return message.RawMessage{0xf6}, nil
+		e.Value = append(e.Value, Nothing...)
+		return nil
 	case t == tensorType:
 		return e.encodeTensor(v.Interface().(*tensor.Tensor))
 	case t == stateDictType:
 		return e.encodeStateDict(v.Interface().(*module.StateDict))
 	}
 	switch t.Kind() {
-	case reflect.Pointer, reflect.Interface:
+	case reflect.Pointer:
+		return e.encode(v.Elem())
+	case reflect.Interface:
+		if err := carries(v.Elem().Type(), true); err != nil {
+			return err
+		}
 		return e.encode(v.Elem())
 	case reflect.Slice, reflect.Array:
-		list := make([]message.RawMessage, v.Len())
-		for i := range list {
-			raw, err := e.encode(v.Index(i))
-			if err != nil {
-				return nil, fmt.Errorf("[%d]: %w", i, err)
+		e.Value = message.AppendHead(e.Value, message.MajorArray, v.Len())
+		for i := range v.Len() {
+			if err := e.encode(v.Index(i)); err != nil {
+				return fmt.Errorf("[%d]: %w", i, err)
 			}
-			list[i] = raw
 		}
-		return message.MarshalPayload(list)
+		return nil
 	case reflect.Map:
 		return e.encodeMap(v)
 	}
 	return e.encodeStruct(v) // no other kind can contain a tensor
 }
 
-func (e *encoder) encodeMap(v reflect.Value) (message.RawMessage, error) {
-	out := reflect.MakeMapWithSize(reflect.MapOf(v.Type().Key(), reflect.TypeFor[message.RawMessage]()), v.Len())
-	for it := v.MapRange(); it.Next(); {
-		raw, err := e.encode(it.Value())
-		if err != nil {
-			return nil, fmt.Errorf("[%v]: %w", it.Key(), err)
-		}
-		out.SetMapIndex(it.Key(), reflect.ValueOf(raw))
+// encodeMap encodes the pairs in the order of their encoded keys.
+func (e *encoder) encodeMap(v reflect.Value) error {
+	type pair struct {
+		key   []byte
+		value reflect.Value
 	}
-	return message.MarshalPayload(out.Interface())
+	pairs := make([]pair, 0, v.Len())
+	for it := v.MapRange(); it.Next(); {
+		key, err := appendLeaf(nil, it.Key(), e.depth)
+		if err != nil {
+			return fmt.Errorf("key %s: %w", status.Shown(fmt.Sprint(it.Key())), err)
+		}
+		pairs = append(pairs, pair{key, it.Value()})
+	}
+	slices.SortFunc(pairs, func(a, b pair) int { return bytes.Compare(a.key, b.key) })
+	e.Value = message.AppendHead(e.Value, message.MajorMap, len(pairs))
+	for _, p := range pairs {
+		e.Value = append(e.Value, p.key...)
+		if err := e.encode(p.value); err != nil {
+			return fmt.Errorf("[%s]: %w", shownValue(p.key), err)
+		}
+	}
+	return nil
 }
 
-func (e *encoder) encodeStruct(v reflect.Value) (message.RawMessage, error) {
-	out := map[string]message.RawMessage{}
-	for _, f := range fieldsOf(v.Type()) {
-		fv := f.get(v)
-		if !fv.IsValid() || f.omitEmpty && isEmpty(fv) {
-			continue
+func (e *encoder) encodeStruct(v reflect.Value) error {
+	l := layoutOf(v.Type())
+	if l.list {
+		e.Value = message.AppendHead(e.Value, message.MajorArray, len(l.fields))
+		for i := range l.fields {
+			if err := e.encodeField(&l.fields[i], v); err != nil {
+				return err
+			}
 		}
-		raw, err := e.encode(fv)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", f.name, err)
-		}
-		out[f.name] = raw
+		return nil
 	}
-	return message.MarshalPayload(out)
+	n := 0
+	for i := range l.fields {
+		if l.fields[i].present(v) {
+			n++
+		}
+	}
+	e.Value = message.AppendHead(e.Value, message.MajorMap, n)
+	for _, i := range l.order {
+		if f := &l.fields[i]; f.present(v) {
+			e.Value = append(e.Value, f.key...)
+			if err := e.encodeField(f, v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// present reports whether the encoding of v contains the field.
+func (f *field) present(v reflect.Value) bool {
+	value := f.get(v)
+	return value.IsValid() && !(f.omitEmpty && isEmpty(value))
+}
+
+func (e *encoder) encodeField(f *field, v reflect.Value) error {
+	value := f.get(v)
+	if !value.IsValid() { // behind a nil pointer, in a list
+		e.Value = append(e.Value, Nothing...)
+		return nil
+	}
+	if err := e.encode(value); err != nil {
+		return fmt.Errorf("%s: %w", f.name, err)
+	}
+	return nil
 }
 
 // isEmpty reports whether the cbor library omits v under omitempty.
@@ -225,32 +304,39 @@ func (e *encoder) handle(s *tensor.Storage) uint32 {
 	return i
 }
 
-func (e *encoder) encodeTensor(t *tensor.Tensor) (message.RawMessage, error) {
+func (e *encoder) encodeTensor(t *tensor.Tensor) error {
 	if t.Closed() {
-		return nil, status.Closed(fmt.Sprintf("tensor %v%v", t.DType(), t.Shape()))
+		return status.Closed(fmt.Sprintf("tensor %v%v", t.DType(), t.Shape()))
 	}
 	spec := t.Spec()
-	return message.MarshalTagged(message.TagTensor, message.TensorRef{
+	return e.tagged(message.TagTensor, message.TensorRef{
 		Handle: e.handle(t.Storage()), DType: uint8(spec.DType), ByteOffset: spec.ByteOffset, Shape: spec.Shape, Strides: spec.Strides,
 	})
 }
 
-func (e *encoder) encodeStateDict(sd *module.StateDict) (message.RawMessage, error) {
+// tagged appends a reference to tensors.
+func (e *encoder) tagged(tag uint64, ref any) error {
+	raw, err := message.MarshalTagged(tag, ref)
+	e.Value = append(e.Value, raw...)
+	return err
+}
+
+func (e *encoder) encodeStateDict(sd *module.StateDict) error {
 	manifest, storages := sd.Manifest()
 	for _, t := range sd.All() {
 		if t.Closed() {
-			return nil, status.Closed("the state dict")
+			return status.Closed("the state dict")
 		}
 	}
 	encoded, err := EncodeManifest(manifest)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	ref := message.StateDictRef{Manifest: *encoded}
 	for _, s := range storages {
 		ref.Handles = append(ref.Handles, e.handle(s))
 	}
-	return message.MarshalTagged(message.TagStateDict, ref)
+	return e.tagged(message.TagStateDict, ref)
 }
 
 // Devices returns the devices of the storages, each once.
@@ -274,8 +360,10 @@ var NoFields, Nothing = message.RawMessage{0xa0}, message.RawMessage{0xf6}
 // encoding, and each tensor and state dict against the storages. It borrows the storages and trusts nothing in the
 // payload.
 func CheckForwarded(value message.RawMessage, storages []*tensor.Storage) error {
-	var all any // finds duplicate keys and invalid text at any depth
-	if err := message.UnmarshalPayload(value, &all); err != nil {
+	if err := message.ValidatePayload(value); err != nil {
+		return err
+	}
+	if _, err := checkItem(value); err != nil {
 		return err
 	}
 	d := &decoder{storages: storages}
@@ -288,4 +376,66 @@ func CheckForwarded(value message.RawMessage, storages []*tensor.Storage) error 
 		_, err := d.decodeStateDict(item)
 		return err
 	})
+}
+
+// checkItem refuses texts that are not UTF-8 and duplicate keys in the first item of validated data, at any depth, and
+// returns the rest.
+func checkItem(data []byte) (rest []byte, err error) {
+	major, n, rest, ok := message.Head(data)
+	if !ok {
+		return nil, errTruncated
+	}
+	switch major {
+	case message.MajorText:
+		if !utf8.Valid(rest[:n]) {
+			return nil, unfit("the text %s is not UTF-8", status.Shown(string(rest[:min(n, maxShown)])))
+		}
+		return rest[n:], nil
+	case message.MajorBytes:
+		return rest[n:], nil
+	case message.MajorTag:
+		n = 1
+	case message.MajorArray:
+	case message.MajorMap:
+		var seen map[string]bool
+		if n > 1 {
+			seen = make(map[string]bool, min(n, uint64(len(rest))))
+		}
+		for range n {
+			key, value, ok := message.Cut(rest)
+			if !ok {
+				return nil, errTruncated
+			}
+			if _, err := checkItem(key); err != nil {
+				return nil, err
+			}
+			if n > 1 {
+				if key = canonical(key); seen[string(key)] {
+					return nil, unfit("the key %s occurs twice", shownValue(key))
+				}
+				seen[string(key)] = true
+			}
+			if rest, err = checkItem(value); err != nil {
+				return nil, err
+			}
+		}
+		return rest, nil
+	default:
+		return rest, nil
+	}
+	for range n {
+		if rest, err = checkItem(rest); err != nil {
+			return nil, err
+		}
+	}
+	return rest, nil
+}
+
+// canonical returns a key with the shortest head, so that equal keys have equal bytes.
+func canonical(key message.RawMessage) message.RawMessage {
+	major, n, rest, _ := message.Head(key)
+	if major > message.MajorText {
+		return key
+	}
+	return append(message.AppendHead(nil, major, int(n)), rest...)
 }

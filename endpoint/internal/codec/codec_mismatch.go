@@ -2,12 +2,10 @@ package codec
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
+	"unicode/utf8"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -74,27 +72,34 @@ func explain(raw message.RawMessage, t reflect.Type) error {
 	case reflect.Struct:
 		return explainStruct(raw, t)
 	case reflect.Slice, reflect.Array:
-		list, err := listOf(raw, t)
-		if err != nil || IsNull(raw) {
+		if IsNull(raw) && t.Kind() == reflect.Slice {
+			return nil
+		}
+		if _, _, err := lengthOf(raw, t); err != nil {
 			return err
 		}
-		for i, item := range list {
+		i := 0
+		for item := range message.Items(raw) {
 			if err := explain(item, t.Elem()); err != nil {
 				return inElement(i, err)
 			}
+			i++
 		}
 		return nil
 	case reflect.Map:
 		if !IsNull(raw) && raw[0]>>5 != 5 {
 			return mismatch(raw, t)
 		}
-		var parts map[string]message.RawMessage
-		if t.Key().Kind() != reflect.String || message.UnmarshalPayload(raw, &parts) != nil {
+		if t.Key().Kind() != reflect.String {
 			return nil
 		}
-		for _, key := range slices.Sorted(maps.Keys(parts)) {
-			if err := explain(parts[key], t.Elem()); err != nil {
-				return inKey(key, err)
+		for key, value := range message.Pairs(raw) {
+			name, err := keyText(key)
+			if err != nil {
+				return err
+			}
+			if err := explain(value, t.Elem()); err != nil {
+				return inKey(string(name), err)
 			}
 		}
 		return nil
@@ -127,34 +132,54 @@ func explainStruct(raw message.RawMessage, t reflect.Type) error {
 	return nil
 }
 
-// partsOf returns the values of a struct's fields by name.
+// partsOf returns the values of a struct's fields by name. They share the memory of raw.
 func partsOf(raw message.RawMessage, t reflect.Type) (map[string]message.RawMessage, error) {
-	if len(raw) == 0 || raw[0]>>5 != 5 {
+	if len(raw) == 0 || raw[0]>>5 != message.MajorMap {
 		return nil, mismatch(raw, t)
 	}
-	var parts map[string]message.RawMessage
-	if err := message.UnmarshalPayload(raw, &parts); err != nil {
-		return nil, err
+	parts := map[string]message.RawMessage{}
+	for key, value := range message.Pairs(raw) {
+		name, err := keyText(key)
+		if err != nil {
+			return nil, err
+		}
+		if _, ok := parts[string(name)]; ok {
+			return nil, errTwice(name)
+		}
+		parts[string(name)] = value
 	}
 	return parts, nil
 }
 
-// listOf returns the elements of a slice or array. An array must have the same length.
-func listOf(raw message.RawMessage, t reflect.Type) ([]message.RawMessage, error) {
-	if IsNull(raw) && t.Kind() == reflect.Slice {
-		return nil, nil
+// keyText returns a key that must be a text.
+func keyText(key message.RawMessage) ([]byte, error) {
+	name, ok := message.Text(key)
+	if !ok {
+		return nil, unfit("expected a text as a key, got %s", shownValue(key))
 	}
-	if len(raw) == 0 || raw[0]>>5 != 4 {
-		return nil, mismatch(raw, t)
+	if !utf8.Valid(name) {
+		return nil, unfit("the key %s is not UTF-8", status.Shown(string(name)))
 	}
-	var list []message.RawMessage
-	if err := message.UnmarshalPayload(raw, &list); err != nil {
-		return nil, err
+	return name, nil
+}
+
+// errTwice returns the error for a map with a duplicate key.
+func errTwice(name []byte) error { return unfit("the key %s occurs twice", status.Shown(string(name))) }
+
+// lengthOf returns the number of elements of a list for a slice or array, and what follows its head. An array must have
+// the same length.
+func lengthOf(raw message.RawMessage, t reflect.Type) (int, []byte, error) {
+	major, n, rest, ok := message.Head(raw)
+	if !ok || major != message.MajorArray || n > uint64(len(rest)) || t.Kind() == reflect.Array && uint64(t.Len()) != n {
+		return 0, nil, mismatch(first(raw), t)
 	}
-	if t.Kind() == reflect.Array && t.Len() != len(list) {
-		return nil, mismatch(raw, t)
-	}
-	return list, nil
+	return int(n), rest, nil
+}
+
+// first returns the first item of data.
+func first(data []byte) message.RawMessage {
+	item, _, _ := message.Cut(data)
+	return item
 }
 
 // expected describes the values of t.
@@ -167,7 +192,7 @@ func expected(t reflect.Type) string {
 		return "a tensor"
 	case t == stateDictType:
 		return "a state dict"
-	case t == reflect.TypeFor[time.Time]():
+	case t == timeType:
 		return "a time"
 	case encodedWhole(t):
 		return "a " + Clipped(TypeName(t))
@@ -238,24 +263,23 @@ func shownValue(raw message.RawMessage) string {
 	}
 	switch raw[0] >> 5 {
 	case 4:
-		var list []message.RawMessage
-		if message.UnmarshalPayload(raw, &list) == nil {
-			return fmt.Sprintf("a list of %d", len(list))
-		}
-		return "a list"
+		_, n, _, _ := message.Head(raw)
+		return fmt.Sprintf("a list of %d", n)
 	case 5:
 		return "a map"
+	}
+	if raw[0]>>5 == message.MajorBytes {
+		_, n, _, _ := message.Head(raw)
+		return fmt.Sprintf("%d bytes", n)
+	}
+	if text, ok := message.Text(raw); ok {
+		return "the text " + strconv.Quote(message.CutText(string(text[:min(len(text), 4*maxShown)]), maxShown))
 	}
 	var value any
 	if message.UnmarshalPlain(raw, &value) != nil {
 		return "something else"
 	}
-	switch v := value.(type) {
-	case string:
-		return "the text " + strconv.Quote(message.CutText(v, maxShown))
-	case []byte:
-		return fmt.Sprintf("%d bytes", len(v))
-	case bool:
+	if v, ok := value.(bool); ok {
 		return strconv.FormatBool(v)
 	}
 	return message.CutText(fmt.Sprintf("the number %v", value), maxShown)

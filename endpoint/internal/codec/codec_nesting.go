@@ -96,11 +96,50 @@ func isRecursive(t reflect.Type, way map[reflect.Type]bool) bool {
 
 var (
 	selfEncoder   = reflect.TypeFor[interface{ MarshalCBOR() ([]byte, error) }]()
+	selfDecoder   = reflect.TypeFor[interface{ UnmarshalCBOR([]byte) error }]()
 	binaryEncoder = reflect.TypeFor[encoding.BinaryMarshaler]()
+	binaryDecoder = reflect.TypeFor[encoding.BinaryUnmarshaler]()
 )
 
 // encodesItself reports whether the cbor library calls a marshaler of t.
 func encodesItself(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
 	return p.Implements(selfEncoder) || p.Implements(binaryEncoder)
+}
+
+var textHolders sync.Map // reflect.Type to bool
+
+// mayHoldText reports whether the encoding of a t can contain a text that this process has not checked.
+func mayHoldText(t reflect.Type) bool {
+	if h, ok := textHolders.Load(t); ok {
+		return h.(bool)
+	}
+	h := leadsToText(t, map[reflect.Type]bool{})
+	textHolders.Store(t, h)
+	return h
+}
+
+func leadsToText(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if seen[t] || t == timeType {
+		return false
+	}
+	seen[t] = true
+	if encodesItself(t) {
+		return true
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return true
+	case reflect.Pointer, reflect.Slice, reflect.Array:
+		return leadsToText(t.Elem(), seen)
+	case reflect.Map:
+		return leadsToText(t.Key(), seen) || leadsToText(t.Elem(), seen)
+	case reflect.Struct:
+		for _, f := range fieldsOf(t) {
+			if leadsToText(f.typ, seen) {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -3,7 +3,6 @@ package codec
 import (
 	"reflect"
 	"strings"
-	"time"
 
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -56,12 +55,7 @@ func structOf(t reflect.Type) reflect.Type {
 
 // encodedWhole reports whether t encodes itself, or is a struct that is encoded as a list.
 func encodedWhole(t reflect.Type) bool {
-	if t.Kind() == reflect.Struct {
-		if f, found := t.FieldByName("_"); found && strings.Contains(f.Tag.Get("cbor"), ",toarray") {
-			return true
-		}
-	}
-	return t == reflect.TypeFor[time.Time]() || encodesItself(t)
+	return t == timeType || encodesItself(t) || t.Kind() == reflect.Struct && layoutOf(t).list
 }
 
 // TypeName returns the name of a type. An unnamed struct is not spelled out, because its fields are listed.

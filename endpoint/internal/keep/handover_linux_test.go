@@ -60,7 +60,7 @@ func TestStateInSeveralParts(t *testing.T) {
 	require.True(t, same(sent.Lock, got.Lock))
 }
 
-// A successor refuses a state that does not fit its descriptors, and closes what it has received.
+// A successor refuses a state that does not fit its descriptors, and closes all that it received.
 func TestInvalidState(t *testing.T) {
 	for what, parts := range map[string][]struct {
 		part

@@ -69,7 +69,7 @@ func TestJournalCutAtAnyByte(t *testing.T) {
 	}
 }
 
-// A read error leaves the store as it is, whichever read fails.
+// A read error leaves the store as it is. The test fails each read once.
 func TestUnreadableJournal(t *testing.T) {
 	s := newMemoryStore(t)
 	k, _, _ := open(t, s)
@@ -113,7 +113,7 @@ func TestMemoryWithoutJournal(t *testing.T) {
 	require.Equal(t, []string{"j1", "v1.0"}, s.names())
 }
 
-// A change is refused if the new journal can be neither written nor abandoned.
+// A change is refused if writing the new journal fails and abandoning it fails too.
 func TestSuccessorWithoutEntry(t *testing.T) {
 	s := newMemoryStore(t)
 	k, _, _ := open(t, s)

@@ -202,14 +202,6 @@ func (p *place) must(name string, args ...string) string {
 	return out
 }
 
-// fails is try for a command that fails.
-func (p *place) fails(name string, args ...string) string {
-	p.t.Helper()
-	out, err := p.try(name, args...)
-	require.Error(p.t, err, out)
-	return out
-}
-
 // output runs a command for at most 20 s and returns what it prints.
 func output(cmd *exec.Cmd) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)

@@ -69,7 +69,7 @@ var isStatic = sync.OnceValue(func() bool {
 	if err != nil {
 		return false
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
 			return false
