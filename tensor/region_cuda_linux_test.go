@@ -17,8 +17,7 @@ import (
 const scalePTX = ".version 7.0\n.target sm_50\n.visible .entry scale(.param .u64 p, .param .f32 a, .param .u32 n) { ret; }\n"
 
 // A tensor is an argument of kernels: they see its elements, not the memory before them.
-func TestTensorAsKernelArgument(t *testing.T) {
-	t.Parallel()
+func TestTensorAsKernelArgument(t *testing.T) { // not parallel: the stand-in counts the objects of the process
 	fake := cudatest.Start(t, cudatest.Options{Devices: 2, Memory: 64 << 20})
 	fake.Leaks(t)
 	dev, err := cuda.Open(0)

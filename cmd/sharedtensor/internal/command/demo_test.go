@@ -64,7 +64,7 @@ func TestDemo(t *testing.T) {
 			for line := range strings.Lines(got.stdout) {
 				require.LessOrEqual(t, len([]rune(line)), 81, line) // with its last character, so that it fits a terminal of 80 columns
 			}
-			require.Empty(t, p.processes())
+			eventually(t, "the keeper, which sees its owner's end, has ended", func() bool { return len(p.processes()) == 0 })
 			p.empty()
 		})
 	}

@@ -37,7 +37,7 @@ func TestServeKeepConnect(t *testing.T) {
 	owner.signal(syscall.SIGKILL)
 	owner.exit()
 	owner = p.serve("--keep=connect", "m="+path)
-	require.Contains(t, owner.stderr.String(), "adopted name=m version=1")
+	eventually(t, "the log has the adopted version", func() bool { return strings.Contains(owner.stderr.String(), "adopted name=m version=1") })
 	require.NotContains(t, owner.stderr.String(), "loaded m:")
 	second.signal(syscall.SIGTERM)
 	require.Equal(t, cli.ExitOK, second.exit())

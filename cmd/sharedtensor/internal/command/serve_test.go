@@ -184,7 +184,7 @@ func TestServeBadInput(t *testing.T) {
 		bad("json.safetensors", header(`{"a":`)):                                             "not valid JSON",
 		bad("twice.safetensors", header(`{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`)): "duplicate tensor name",
 		p.file("missing.safetensors"): "no such file",
-		filepath.Join(p.dir):          "more than one safetensors model here",
+		filepath.Join(p.dir):          "more than one model here",
 	} {
 		text := p.fails(cli.ExitFailure, "serve", "good="+good, "bad="+path)
 		require.Contains(t, text, path)
