@@ -116,7 +116,7 @@ def _check_memory(value: Any) -> None:
     """Raises CapabilityError unless all elements are within memory."""
     if not value.numel():
         return
-    storage = value.untyped_storage() if hasattr(value, "untyped_storage") else value.storage()._untyped()
+    storage = value.untyped_storage() if hasattr(value, "untyped_storage") else value.storage()
     _, high = extent(tuple(value.shape), tuple(value.stride()))
     size = value.element_size()
     needed = (value.storage_offset() + high) * size

@@ -14,6 +14,7 @@ from sharedtensor import arrays, layout, manifest, shards, writer
 from sharedtensor.manifest import TensorSpec
 
 torch = pytest.importorskip("torch")
+MODERN = hasattr(torch.Tensor, "untyped_storage")  # 2.0 or newer
 
 SHAPES = [(), (3,), (1,), (0,), (2, 2), (2, 3), (3, 1), (2, 0), (2, 2, 2), (2, 1, 3), (1, 2, 2)]
 STEPS = (0, 1, 2, 3, 4, 6)
@@ -135,7 +136,7 @@ class Plain(torch.Tensor):  # type: ignore[misc]
 
 def freed() -> Any:
     made = torch.ones(64)
-    made.untyped_storage().resize_(0)
+    (made.untyped_storage() if MODERN else made.storage()).resize_(0)
     return made
 
 
@@ -208,6 +209,8 @@ ENTRIES: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_tensor_without_elements_in_memory_is_refused(module_owner: Any, kind: str, entry: str) -> None:
     make, word = REFUSED[kind]
+    if not MODERN and kind in ("jagged", "nested", "fake", "functional", "hidden wrapper"):
+        pytest.skip("torch before 2.0 has no such tensors")
     with st.connect(module_owner.socket, framework="torch") as client:
         if entry == "create" and kind == "meta":
             client.create("x", {"w": make()}).abort()  # shape and type are enough
@@ -216,6 +219,7 @@ def test_a_tensor_without_elements_in_memory_is_refused(module_owner: Any, kind:
             ENTRIES[entry](client, make())
 
 
+@pytest.mark.skipif(not MODERN, reason="torch before 2.0 has no torch.func")
 def test_tensors_inside_of_vmap_are_refused() -> None:
     seen: list[str] = []
 
