@@ -194,7 +194,13 @@ func underFaults(t *testing.T, seed uint64, rings bool) {
 		})
 	}
 	working.Wait()
-	broken := a.Flush() != nil
+	_ = a.Flush()
+	a.writer.mu.Lock()
+	for a.writer.writing { // a goroutine writes for senders that have returned
+		a.writer.free.Wait()
+	}
+	broken := a.writer.broken != nil
+	a.writer.mu.Unlock()
 	if !broken {
 		require.NoError(t, a.CloseWrite()) // the peer then has everything
 	} else {
