@@ -47,10 +47,9 @@ func carries(t reflect.Type, untyped bool) error {
 	}
 	c := checker{untyped: untyped, seen: map[reflect.Type]bool{}}
 	err := c.check(t, t.String())
-	if err != nil {
-		// The value was made by the program, so the caller's argument is not to blame.
-		err = errors.New(strings.TrimPrefix(err.Error(), status.ErrInvalid.Error()+": "))
-		err = status.Capability(status.WithClass(message.ErrEncoding, status.WithClass(message.ErrType, err)))
+	if err != nil && !errors.Is(err, status.ErrCapability) {
+		text := strings.TrimPrefix(err.Error(), status.ErrInvalid.Error()+": ")
+		err = status.Capability(status.WithClass(message.ErrEncoding, status.WithClass(message.ErrType, errors.New(text))))
 	}
 	checkedTypes.Store(key, err)
 	return err
