@@ -55,6 +55,50 @@ func CheckUser(remote net.Addr) error {
 	return nil
 }
 
+// connAddr is the remote address of a connection whose user is looked up when it is needed.
+type connAddr struct {
+	net.Addr
+	conn net.Conn
+}
+
+// WithConn returns a context that carries the remote address of a request's connection, for [PeerFrom] and [UserOf].
+func WithConn(ctx context.Context, conn net.Conn) context.Context {
+	remote := conn.RemoteAddr()
+	if _, known := remote.(*userAddr); !known {
+		remote = &connAddr{remote, conn}
+	}
+	return WithPeer(ctx, remote)
+}
+
+// UserOf returns the uid of the process that has sent a request, if it is on this host. The error is [ErrUnknownUser] or
+// that of the lookup.
+func UserOf(ctx context.Context) (uint32, error) {
+	var found *userAddr
+	switch addr := PeerFrom(ctx).(type) {
+	case *userAddr:
+		found = addr
+	case *connAddr:
+		conn := addr.conn
+		for {
+			under, wrapped := conn.(interface{ NetConn() net.Conn }) // as that of TLS
+			if !wrapped {
+				break
+			}
+			conn = under.NetConn()
+		}
+		found, _ = WithUser(conn).(*userAddr)
+	}
+	switch {
+	case found == nil:
+		return 0, ErrUnknownUser
+	case found.err != nil:
+		return 0, found.err
+	case userns.User(found.uid) == userns.None:
+		return 0, fmt.Errorf("%w: %s", ErrUnknownUser, userns.Unmapped("the client"))
+	}
+	return found.uid, nil
+}
+
 type peerKey struct{}
 
 // WithPeer returns a context that carries the remote address of a request's connection.

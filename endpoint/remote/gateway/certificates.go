@@ -13,7 +13,7 @@ type certificateFile struct {
 }
 
 func openCertificateFile(cert, key string, log *slog.Logger) (*certificateFile, error) {
-	pair, err := newReloaded(log, func() (*tls.Certificate, error) { return readPair(cert, key) }, cert, key)
+	pair, err := newReloaded("certificate", log, func() (*tls.Certificate, error) { return readPair(cert, key) }, cert, key)
 	if err != nil {
 		return nil, err
 	}

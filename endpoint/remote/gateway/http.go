@@ -41,7 +41,7 @@ func (g *Gateway) newHTTPServer() *http.Server {
 // withRemote adds the connection's remote address to the context of its requests, because http.Request holds it only as
 // text.
 func withRemote(ctx context.Context, conn net.Conn) context.Context {
-	return admission.WithPeer(ctx, conn.RemoteAddr())
+	return admission.WithConn(ctx, conn)
 }
 
 // openPaths need no identity: probes have none, and the answers are not confidential.

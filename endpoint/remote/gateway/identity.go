@@ -47,7 +47,7 @@ func newIdentities(c *Config, log *slog.Logger) (*identities, error) {
 		}
 	}
 	if c.ClientCA != "" {
-		if ids.clientCA, err = newReloaded(log, func() (*x509.CertPool, error) { return readAuthorities(c.ClientCA) }, c.ClientCA); err != nil {
+		if ids.clientCA, err = newReloaded("client-ca", log, func() (*x509.CertPool, error) { return readAuthorities(c.ClientCA) }, c.ClientCA); err != nil {
 			errs = append(errs, fmt.Errorf("--client-ca: %w", err))
 		} else {
 			ids.firstCA = ids.clientCA.get()

@@ -50,6 +50,9 @@ func (g *Gateway) registerGauges() {
 	g.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "sharedtensor_gateway_owner_attaches_total", Help: "How often an owner came or came back.",
 	}, func() float64 { return float64(g.owner.attaches.Load()) }))
+	if files := g.ids.collector(); len(files) > 0 {
+		g.metrics.MustRegister(files)
+	}
 	for _, l := range []*boundedListener{g.http, g.grpc} {
 		if l == nil {
 			continue

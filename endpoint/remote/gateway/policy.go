@@ -78,7 +78,7 @@ func (b *policyBytes) UnmarshalYAML(node *yaml.Node) error {
 }
 
 func openPolicyFile(path string, log *slog.Logger) (*policyFile, error) {
-	set, err := newReloaded(log, func() (*policySet, error) {
+	set, err := newReloaded("policy", log, func() (*policySet, error) {
 		rules, err := readPolicy(path)
 		return &policySet{rules: rules}, err
 	}, path)

@@ -21,7 +21,8 @@ const (
 	maxTokenFileBytes = 1 << 20
 )
 
-// tokenFile is a file or a directory of tokens that is reloaded when it changes. Emptying it revokes all tokens.
+// tokenFile is a file or a directory of tokens that is reloaded when it changes. Without any token it
+// is an error, and the previous tokens stay accepted.
 type tokenFile struct {
 	list *reloaded[[]token]
 }
@@ -40,14 +41,20 @@ func openTokenFile(path string, log *slog.Logger) (*tokenFile, error) {
 	if info.Mode().Perm()&0o077 != 0 && !info.IsDir() && log != nil {
 		log.Warn("the token file is readable by other users", "file", path, "mode", info.Mode().Perm().String())
 	}
-	list, err := newReloaded(log, func() ([]token, error) { return readTokens(path) }, path)
+	list, err := newReloaded("tokens", log, func() ([]token, error) { return readSomeTokens(path) }, path)
 	if err != nil {
 		return nil, err
 	}
-	if len(list.get()) == 0 {
+	return &tokenFile{list}, nil
+}
+
+// readSomeTokens is readTokens for at least one token: a file that is being written is empty for a moment.
+func readSomeTokens(path string) ([]token, error) {
+	list, err := readTokens(path)
+	if err == nil && len(list) == 0 {
 		return nil, fmt.Errorf("%s holds no token: add one of at least %d bytes, such as the output of openssl rand -hex 32", path, minTokenBytes)
 	}
-	return &tokenFile{list}, nil
+	return list, err
 }
 
 // readTokens reads a file of tokens, or a directory with a file for each name.
@@ -72,6 +79,9 @@ func readTokens(path string) (list []token, err error) {
 		if err != nil {
 			return nil, err
 		}
+		if len(of) == 0 {
+			return nil, fmt.Errorf("%s holds no token: remove the file to revoke those of its name", filepath.Join(path, name))
+		}
 		list = append(list, of...)
 	}
 	return list, nil
@@ -83,6 +93,9 @@ func parseNamedToken(name, line string) (*token, error) {
 	secret, flags, _ := strings.Cut(strings.TrimSpace(line), " ")
 	if secret == "" {
 		return nil, nil
+	}
+	if strings.ContainsAny(name, "# \t") {
+		return nil, fmt.Errorf("the name of a file of tokens has no '#' and no space: %q", name)
 	}
 	return parseToken(secret + " " + name + " " + flags)
 }

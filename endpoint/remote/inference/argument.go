@@ -144,7 +144,7 @@ func (a *argument) locate(in *inputTensor) error {
 	if in.data != nil {
 		return fmt.Errorf("%w: data given in addition to shared memory", ErrInvalid)
 	}
-	r, err := a.regions.use(in.region.name, in.region.offset, in.region.bytes)
+	r, err := a.regions.use(regionName{a.sender.Key(), in.region.name}, in.region.offset, in.region.bytes)
 	if err != nil {
 		return err
 	}

@@ -44,16 +44,25 @@ func (s *service) checkRegions(ctx context.Context) error {
 	return s.env.AllowControl(ctx)
 }
 
+// regionOf returns the name of a region of the sender of a request.
+func regionOf(ctx context.Context, name string) regionName {
+	return regionName{admission.Sender(ctx).Key(), name}
+}
+
 // registerSystem registers memory that was created with shm_open.
 func (s *service) registerSystem(ctx context.Context, name, key string, offset, bytes uint64) error {
 	if err := s.checkRegister(ctx, name, bytes); err != nil {
 		return err
 	}
-	memory, err := openSystemRegion(key, offset, bytes)
+	uid, err := admission.UserOf(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: shared memory region '%s': the user of the client must own its memory: %w", ErrInvalid, name, err)
+	}
+	memory, err := openSystemRegion(key, uid, offset, bytes)
 	if err != nil {
 		return fmt.Errorf("shared memory region '%s': %w", name, err)
 	}
-	return s.addRegion(ctx, &region{name: name, key: key, offset: offset, bytes: int64(bytes), memory: memory})
+	return s.addRegion(ctx, &region{regionName: regionOf(ctx, name), key: key, offset: offset, bytes: int64(bytes), memory: memory})
 }
 
 // registerCUDA registers memory that was allocated with cudaMalloc.
@@ -65,7 +74,7 @@ func (s *service) registerCUDA(ctx context.Context, name string, handle []byte, 
 	if err != nil {
 		return fmt.Errorf("shared memory region '%s': %w", name, err)
 	}
-	return s.addRegion(ctx, &region{name: name, cuda: true, device: device, bytes: int64(bytes), memory: memory})
+	return s.addRegion(ctx, &region{regionName: regionOf(ctx, name), cuda: true, device: device, bytes: int64(bytes), memory: memory})
 }
 
 func (s *service) addRegion(ctx context.Context, r *region) error {
@@ -80,7 +89,7 @@ func (s *service) checkRegister(ctx context.Context, name string, bytes uint64) 
 	if err := s.checkRegions(ctx); err != nil {
 		return err
 	}
-	return s.regions.checkNew(name, bytes)
+	return s.regions.checkNew(regionOf(ctx, name), bytes)
 }
 
 // unregister removes a region, or all regions of a kind if name is empty.
@@ -88,7 +97,7 @@ func (s *service) unregister(ctx context.Context, name string, cuda bool) error 
 	if err := s.checkRegions(ctx); err != nil {
 		return err
 	}
-	err := s.regions.remove(name, cuda)
+	err := s.regions.remove(regionOf(ctx, name), cuda)
 	if err == nil {
 		s.env.Audited(ctx, gateway.ChangeUnregister, "region", name)
 	}
@@ -100,5 +109,5 @@ func (s *service) regionStatus(ctx context.Context, name string, cuda bool) ([]*
 	if err := s.checkRegions(ctx); err != nil {
 		return nil, err
 	}
-	return s.regions.list(name, cuda)
+	return s.regions.list(regionOf(ctx, name), cuda)
 }

@@ -208,12 +208,7 @@ func (s *service) deliverOne(o *output) error {
 		return fmt.Errorf("%w: shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results",
 			ErrInvalid, o.name, claim.bytes, len(data))
 	}
-	r, err := s.regions.use(claim.name, claim.offset, claim.bytes)
-	if err != nil {
-		return err
-	}
-	defer s.regions.release(r)
-	if err := r.memory.writeAt(data, claim.offset); err != nil {
+	if err := claim.held.memory.writeAt(data, claim.offset); err != nil {
 		return fmt.Errorf("shared memory region %q: %w", claim.name, err)
 	}
 	o.region = &regionClaim{name: claim.name, offset: claim.offset, bytes: int64(len(data))}

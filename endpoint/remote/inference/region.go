@@ -1,8 +1,8 @@
 package inference
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -11,6 +11,7 @@ import (
 // Limits of regions. Each region uses a descriptor or a mapping.
 const (
 	maxRegions     = 1024
+	maxOfOwner     = 256 // of one identity
 	maxRegionBytes = 256 // of a name
 )
 
@@ -23,9 +24,12 @@ type regionMemory interface {
 	close() error
 }
 
+// regionName is the name of a region among those of one identity.
+type regionName struct{ owner, name string }
+
 // region is shared memory registered by a client.
 type region struct {
-	name string
+	regionName
 	// key and offset belong to system shared memory, device to CUDA memory. bytes is the size.
 	cuda   bool
 	key    string
@@ -38,17 +42,18 @@ type region struct {
 	gone  bool // unregistered while in use
 }
 
-// regions holds the registered regions. Both kinds share one set of names.
+// regions holds the registered regions. Each identity has its own names, which both kinds share.
 type regions struct {
 	mu     sync.Mutex
-	byName map[string]*region
+	byName map[regionName]*region
+	counts map[string]int // by owner
 }
 
 // checkNew returns an error if a region with this name and size cannot be registered. It is called before the memory is
 // opened.
-func (rs *regions) checkNew(name string, bytes uint64) error {
+func (rs *regions) checkNew(name regionName, bytes uint64) error {
 	switch {
-	case name == "" || len(name) > maxRegionBytes:
+	case name.name == "" || len(name.name) > maxRegionBytes:
 		return fmt.Errorf("%w: the name of a region has 1 to %d bytes", ErrInvalid, maxRegionBytes)
 	case bytes == 0 || bytes > math.MaxInt64:
 		return fmt.Errorf("%w: a region of %d bytes", ErrInvalid, bytes)
@@ -58,12 +63,12 @@ func (rs *regions) checkNew(name string, bytes uint64) error {
 	return rs.checkFreeLocked(name)
 }
 
-func (rs *regions) checkFreeLocked(name string) error {
+func (rs *regions) checkFreeLocked(name regionName) error {
 	if rs.byName[name] != nil {
-		return fmt.Errorf("%w: shared memory region %q", ErrExists, name)
+		return fmt.Errorf("%w: shared memory region %q", ErrExists, name.name)
 	}
-	if len(rs.byName) >= maxRegions {
-		return fmt.Errorf("%w: there are %d regions already: unregister some", ErrTooLarge, maxRegions)
+	if len(rs.byName) >= maxRegions || rs.counts[name.owner] >= maxOfOwner {
+		return fmt.Errorf("%w: there are %d regions already, %d of this client: unregister some", ErrTooLarge, len(rs.byName), rs.counts[name.owner])
 	}
 	return nil
 }
@@ -72,27 +77,28 @@ func (rs *regions) checkFreeLocked(name string) error {
 func (rs *regions) add(r *region) error {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if err := rs.checkFreeLocked(r.name); err != nil {
+	if err := rs.checkFreeLocked(r.regionName); err != nil {
 		_ = r.memory.close() // opened just before
 		return err
 	}
 	if rs.byName == nil {
-		rs.byName = make(map[string]*region)
+		rs.byName, rs.counts = make(map[regionName]*region), make(map[string]int)
 	}
-	rs.byName[r.name] = r
+	rs.byName[r.regionName] = r
+	rs.counts[r.owner]++
 	return nil
 }
 
 // use acquires a region; the caller calls release. offset and bytes are the part of it that the client requests.
-func (rs *regions) use(name string, offset, bytes int64) (*region, error) {
+func (rs *regions) use(name regionName, offset, bytes int64) (*region, error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	r := rs.byName[name]
 	if r == nil {
-		return nil, fmt.Errorf("%w: Unable to find shared memory region: '%s'", ErrNotFound, clip(name))
+		return nil, fmt.Errorf("%w: Unable to find shared memory region: '%s'", ErrNotFound, clip(name.name))
 	}
 	if offset < 0 || bytes < 0 || offset > r.bytes || bytes > r.bytes-offset {
-		return nil, fmt.Errorf("%w: Invalid offset + byte size for shared memory region: '%s': it has %d bytes", ErrInvalid, name, r.bytes)
+		return nil, fmt.Errorf("%w: Invalid offset + byte size for shared memory region: '%s': it has %d bytes", ErrInvalid, name.name, r.bytes)
 	}
 	r.users++
 	return r, nil
@@ -107,16 +113,25 @@ func (rs *regions) release(r *region) {
 	}
 }
 
-// remove unregisters a region, or all regions of a kind if name is empty. A region in use is closed after the last
-// request.
-func (rs *regions) remove(name string, cuda bool) error {
+// remove unregisters a region of an identity, or all its regions of a kind if the name is empty. A region in use is closed
+// after the last request.
+func (rs *regions) remove(name regionName, cuda bool) error {
+	return rs.removeAll(func(r *region) bool {
+		return r.cuda == cuda && r.owner == name.owner && (name.name == "" || r.name == name.name)
+	})
+}
+
+func (rs *regions) removeAll(which func(*region) bool) error {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for _, r := range rs.byName {
-		if r.cuda != cuda || name != "" && r.name != name {
+		if !which(r) {
 			continue
 		}
-		delete(rs.byName, r.name)
+		delete(rs.byName, r.regionName)
+		if rs.counts[r.owner]--; rs.counts[r.owner] == 0 {
+			delete(rs.counts, r.owner)
+		}
 		if r.gone = true; r.users == 0 {
 			if err := r.memory.close(); err != nil {
 				return err
@@ -126,28 +141,28 @@ func (rs *regions) remove(name string, cuda bool) error {
 	return nil
 }
 
-// list returns the regions of a kind sorted by name; only the named one unless name is empty.
-func (rs *regions) list(name string, cuda bool) ([]*region, error) {
+// list returns the regions of a kind of an identity, sorted by name; only the named one unless the name is empty.
+func (rs *regions) list(name regionName, cuda bool) ([]*region, error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if name != "" {
+	if name.name != "" {
 		r := rs.byName[name]
 		if r == nil || r.cuda != cuda {
-			return nil, fmt.Errorf("%w: Unable to find shared memory region: '%s'", ErrNotFound, clip(name))
+			return nil, fmt.Errorf("%w: Unable to find shared memory region: '%s'", ErrNotFound, clip(name.name))
 		}
 		return []*region{r}, nil
 	}
 	var list []*region
-	for _, key := range slices.Sorted(maps.Keys(rs.byName)) {
-		if r := rs.byName[key]; r.cuda == cuda {
+	for _, r := range rs.byName {
+		if r.owner == name.owner && r.cuda == cuda {
 			list = append(list, r)
 		}
 	}
+	slices.SortFunc(list, func(a, b *region) int { return cmp.Compare(a.name, b.name) })
 	return list, nil
 }
 
 // close unregisters all regions.
 func (rs *regions) close() {
-	_ = rs.remove("", false) // the process is about to exit
-	_ = rs.remove("", true)
+	_ = rs.removeAll(func(*region) bool { return true }) // the process is about to exit
 }

@@ -13,8 +13,9 @@ import (
 // shmFolder is the directory of shm_open's files.
 const shmFolder = "/dev/shm/"
 
-// openSystemRegion opens memory that a client has created with shm_open. Errors do not reveal whether other keys exist.
-func openSystemRegion(key string, offset, bytes uint64) (regionMemory, error) {
+// openSystemRegion opens memory that a client of a user has created with shm_open. Errors do not reveal whether other keys
+// exist.
+func openSystemRegion(key string, uid uint32, offset, bytes uint64) (regionMemory, error) {
 	name := strings.TrimPrefix(key, "/")
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255 {
 		return nil, fmt.Errorf("%w: the key is not a valid name for shm_open", ErrInvalid)
@@ -24,7 +25,7 @@ func openSystemRegion(key string, offset, bytes uint64) (regionMemory, error) {
 		return nil, fmt.Errorf("%w: Unable to open shared memory region", ErrInvalid)
 	}
 	m := &systemMemory{file: os.NewFile(uintptr(fd), "shared memory"), offset: int64(offset)}
-	if err := m.check(offset, bytes); err != nil {
+	if err := m.check(uid, offset, bytes); err != nil {
 		return nil, errors.Join(err, m.close())
 	}
 	return m, nil
@@ -37,8 +38,9 @@ type systemMemory struct {
 	offset int64
 }
 
-// check returns an error if the file is not shared memory or does not contain the region.
-func (m *systemMemory) check(offset, bytes uint64) error {
+// check returns an error if the file is not shared memory of the user, or does not contain the region. The gateway may
+// open files that the client may not.
+func (m *systemMemory) check(uid uint32, offset, bytes uint64) error {
 	var stat unix.Stat_t
 	var fs unix.Statfs_t
 	fd := int(m.file.Fd())
@@ -47,6 +49,9 @@ func (m *systemMemory) check(offset, bytes uint64) error {
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFREG || fs.Type != unix.TMPFS_MAGIC {
 		return fmt.Errorf("%w: the key does not name shared memory", ErrInvalid)
+	}
+	if stat.Uid != uid {
+		return fmt.Errorf("%w: Unable to open shared memory region", ErrInvalid)
 	}
 	size := uint64(max(stat.Size, 0))
 	if offset > size || bytes > size-offset {

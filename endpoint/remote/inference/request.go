@@ -34,6 +34,7 @@ type inputTensor struct {
 type regionClaim struct {
 	name          string
 	offset, bytes int64
+	held          *region // of an output, while the request runs
 }
 
 // wanted is an output that a client requests.

@@ -114,12 +114,40 @@ func (s *service) prepare(ctx context.Context, m *model, r *request) (_ context.
 	if err := m.checkWanted(r.outputs); err != nil {
 		return ctx, nil, err
 	}
-	bound, unbind := s.models.bind(ctx, m)
+	release, err := s.hold(ctx, r)
+	if err != nil {
+		return ctx, nil, err
+	}
+	bound, unbindModel := s.models.bind(ctx, m)
+	unbind := func() { unbindModel(); release() }
 	if timeout == 0 {
 		return bound, unbind, nil
 	}
 	limited, cancel := context.WithTimeout(bound, timeout)
 	return limited, func() { cancel(); unbind() }, nil
+}
+
+// hold acquires the regions of the outputs of a request before its function runs. Another region may have the name when the
+// function has ended.
+func (s *service) hold(ctx context.Context, r *request) (release func(), err error) {
+	var held []*region
+	release = func() {
+		for _, one := range held {
+			s.regions.release(one)
+		}
+	}
+	for _, w := range r.outputs {
+		if w.region == nil {
+			continue
+		}
+		one, err := s.regions.use(regionOf(ctx, w.region.name), w.region.offset, w.region.bytes)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		held, w.region.held = append(held, one), one
+	}
+	return release, nil
 }
 
 // finish converts a result to outputs. It takes ownership of the result.

@@ -169,7 +169,7 @@ func (g *Guard) admit(ctx context.Context, info *tap.Info, known bool) (context.
 	if c == nil {
 		return ctx, status.Error(codes.Internal, "the connection is not guarded")
 	}
-	ctx = admission.WithPeer(ctx, c.RemoteAddr())
+	ctx = admission.WithConn(ctx, c)
 	id, valid, err := g.opts.Admit(ctx, info.FullMethodName, info.Header)
 	if err != nil {
 		return ctx, err

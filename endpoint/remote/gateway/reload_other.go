@@ -1,0 +1,7 @@
+//go:build !linux
+
+package gateway
+
+import "io/fs"
+
+func identityOfFile(fs.FileInfo) string { return "" }
