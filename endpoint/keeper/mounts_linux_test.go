@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/keeper"
@@ -21,7 +22,7 @@ func mount(t testing.TB, kind, path, options string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(path, 0o700))
 	if err := unix.Mount("none", path, kind, 0, options); err != nil {
-		t.Skipf("no %s here: %v", kind, err)
+		drivertest.Needs(t, "mount", false, fmt.Sprintf("no %s here: %v", kind, err))
 	}
 	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 }
@@ -99,7 +100,7 @@ func TestDirectoryOnOverlay(t *testing.T) {
 		store, err := keeper.OpenDirectory(dir + "/o/kept")
 		if errors.Is(err, errors.ErrUnsupported) {
 			require.ErrorContains(t, err, "O_TMPFILE")
-			t.Skip(err)
+			drivertest.Needs(t, "mount", false, err.Error())
 		}
 		require.NoError(t, err)
 		s, err := newServer(dir+"/s.sock", dev, store)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -104,7 +105,7 @@ func (l *lines) String() string {
 func TestConnectOnly(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root for PID namespaces")
+		drivertest.Needs(t, "namespaces", false, "PID namespaces need root")
 	}
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "k.sock")
@@ -114,7 +115,7 @@ func TestConnectOnly(t *testing.T) {
 		cmd := exec.Command(os.Args[0], "keep", socket)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 		if err := cmd.Start(); err != nil {
-			t.Skip("no PID namespaces:", err)
+			drivertest.Needs(t, "namespaces", false, "no PID namespaces: "+err.Error())
 		}
 		return cmd
 	}
@@ -235,7 +236,7 @@ func TestFreedMemoryIsNotHeld(t *testing.T) {
 func TestKeeperMemoryIsNotExecutable(t *testing.T) {
 	fd, err := unix.MemfdCreate("probe", unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
 	if err != nil {
-		t.Skip("before Linux 6.3:", err)
+		drivertest.Needs(t, "noexec", false, "before Linux 6.3: "+err.Error())
 	}
 	unix.Close(fd)
 	dir := t.TempDir()
