@@ -26,6 +26,24 @@ var (
 	decMode = mustDecMode()
 )
 
+// knownSimpleValues refuses all simple values but false, true, null and undefined (RFC 8949 §3.3). No program sends
+// others, and what was decoded from them could not be encoded.
+var knownSimpleValues = mustKnownSimpleValues()
+
+func mustKnownSimpleValues() *cbor.SimpleValueRegistry {
+	var refused []func(*cbor.SimpleValueRegistry) error
+	for n := range 256 {
+		if n < 20 || n >= 32 { // 24 to 31 are not well-formed
+			refused = append(refused, cbor.WithRejectedSimpleValue(cbor.SimpleValue(n)))
+		}
+	}
+	r, err := cbor.NewSimpleValueRegistryFromDefaults(refused...)
+	if err != nil {
+		panic(err) // the values are constants
+	}
+	return r
+}
+
 // mustEncMode returns RFC 8949 core deterministic encoding (§4.2.1): equal values have equal bytes.
 func mustEncMode() cbor.EncMode {
 	o := cbor.CoreDetEncOptions()
@@ -49,6 +67,7 @@ func mustDecMode() cbor.DecMode {
 		MaxNestedLevels:   MaxDepth,
 		MaxArrayElements:  MaxElements,
 		MaxMapPairs:       MaxPairs,
+		SimpleValues:      knownSimpleValues,
 	}.DecMode()
 	if err != nil {
 		panic(err) // the options are constants

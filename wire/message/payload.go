@@ -67,6 +67,7 @@ func mustPayloadDecMode(tags cbor.TagsMode, extra cbor.ExtraDecErrorCond) cbor.D
 		MaxArrayElements:  MaxElements,
 		MaxMapPairs:       MaxPairs,
 		ExtraReturnErrors: extra,
+		SimpleValues:      knownSimpleValues,
 	}.DecMode()
 	if err != nil {
 		panic(err) // the options are constants

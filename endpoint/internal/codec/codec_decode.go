@@ -3,6 +3,7 @@ package codec
 import (
 	"errors"
 	"fmt"
+	"math/big"
 	"reflect"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -310,6 +311,18 @@ func (d *decoder) decodeStruct(data []byte, v reflect.Value) ([]byte, error) {
 	return rest, nil
 }
 
+// decodeUntyped decodes an item without tensors, lists and maps into an empty interface. An integer below -2^63 is
+// refused: only a big.Int has it, which cannot be encoded again.
+func decodeUntyped(raw message.RawMessage, v reflect.Value) error {
+	if err := message.UnmarshalPlain(raw, v.Addr().Interface()); err != nil {
+		return err
+	}
+	if n, ok := v.Interface().(big.Int); ok {
+		return unfit("the integer %s does not fit 64 bits", n.String())
+	}
+	return nil
+}
+
 // decodeAny decodes into an untyped target: tensors and state dicts as such, maps with string keys as map[string]any,
 // lists as []any, and other items as the cbor library does.
 func (d *decoder) decodeAny(data []byte, v reflect.Value) ([]byte, error) {
@@ -320,9 +333,7 @@ func (d *decoder) decodeAny(data []byte, v reflect.Value) ([]byte, error) {
 	var err error
 	var rest []byte
 	if target.Kind() == reflect.Interface {
-		rest, err = d.cut(data, target, func(raw message.RawMessage, v reflect.Value) error {
-			return message.UnmarshalPlain(raw, v.Addr().Interface())
-		})
+		rest, err = d.cut(data, target, decodeUntyped)
 	} else {
 		rest, err = d.decode(data, target)
 	}

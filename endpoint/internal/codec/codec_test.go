@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -231,6 +232,31 @@ func TestCheckTypeRefuses(t *testing.T) {
 	require.False(t, MayHoldTensors(reflect.TypeFor[time.Time]()))
 	require.False(t, MayHoldTensors(reflect.TypeFor[struct{ P *plainNode }]()))
 	require.True(t, MayHoldTensors(reflect.TypeFor[tree]()))
+}
+
+// TestDecodeRefusesWhatCannotBeEncoded covers items that no program sends: a value decoded from them could not be sent on.
+func TestDecodeRefusesWhatCannotBeEncoded(t *testing.T) {
+	for name, raw := range map[string][]byte{
+		"simple value 0":     {0xe0},
+		"simple value 19":    {0xf3},
+		"simple value 255":   {0xf8, 0xff},
+		"integer below":      {0x3b, 0x80, 0, 0, 0, 0, 0, 0, 0},
+		"smallest of 65 bit": {0x3b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pair := func(head ...byte) []byte { return append(head, raw...) }
+			for _, item := range [][]byte{raw, pair(0x81), pair(0xa1, 0x61, 'a'), append(pair(0xa1), 0x01)} {
+				for _, out := range []any{new(any), new([]any), new(map[string]any), new(map[any]any)} {
+					_, err := DecodePayload(item, nil, out, false)
+					assert.Error(t, err, "%x into %T", item, out)
+				}
+			}
+		})
+	}
+	var smallest any
+	_, err := DecodePayload([]byte{0x3b, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, nil, &smallest, false)
+	require.NoError(t, err)
+	assert.Equal(t, int64(math.MinInt64), smallest)
 }
 
 type plainNode struct{ Next *plainNode }
