@@ -182,7 +182,7 @@ func (s *Store) Sweep(ctx context.Context, grace time.Duration) (removed int, er
 	if err != nil {
 		return taken, err
 	}
-	removed, err = s.objects.Sweep(ctx, time.Now().Add(-grace), s.namedBodies)
+	removed, err = s.objects.Sweep(ctx, grace, s.namedBodies)
 	return taken + removed, err
 }
 

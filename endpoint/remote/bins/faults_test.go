@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,8 +42,10 @@ type faultProxy struct {
 	at    int // number of the message at which the fault occurs, from 1
 	sent  int // messages from the client since arm
 	armed bool
-	dead  bool   // drops everything
-	deaf  string // subject whose messages do not reach the client
+	dead  bool          // drops everything
+	deaf  string        // subject whose messages do not reach the client
+	mute  bool          // no message reaches the client
+	shift time.Duration // added to the server's times
 }
 
 func startFaultProxy(t *testing.T, to string) *faultProxy {
@@ -111,7 +114,7 @@ func (p *faultProxy) pass(to io.Writer, from io.Reader, see func(words []string)
 			line = append(line, payload...)
 		}
 		if see(words) {
-			if _, err := to.Write(line); err != nil {
+			if _, err := to.Write(p.shifted(words, line)); err != nil {
 				return
 			}
 		}
@@ -121,6 +124,9 @@ func (p *faultProxy) pass(to io.Writer, from io.Reader, see func(words []string)
 func (p *faultProxy) fromServer(words []string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.mute && len(words) > 2 && strings.HasSuffix(words[0], "MSG") {
+		return false
+	}
 	return !p.dead && (p.deaf == "" || len(words) < 2 || words[1] != p.deaf)
 }
 
@@ -239,4 +245,38 @@ func playAll(t *testing.T, kind fault, ops []operation) {
 			})
 		}
 	}
+}
+
+// silence makes the server's messages be lost, or ends that.
+func (p *faultProxy) silence(mute bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mute = mute
+}
+
+var (
+	serverTime = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d`)
+	ackTime    = regexp.MustCompile(`(\$JS\.ACK\.(?:[^. ]+\.){5})(\d{19})`)
+)
+
+// shifted returns a message of the server with its times shifted. Their lengths stay.
+func (p *faultProxy) shifted(words []string, line []byte) []byte {
+	if p.shift == 0 || len(words) < 3 || !strings.HasSuffix(words[0], "MSG") {
+		return line
+	}
+	line = serverTime.ReplaceAllFunc(line, func(text []byte) []byte {
+		at, err := time.Parse("2006-01-02T15:04:05", string(text))
+		if err != nil {
+			return text
+		}
+		return []byte(at.Add(p.shift).Format("2006-01-02T15:04:05"))
+	})
+	return ackTime.ReplaceAllFunc(line, func(text []byte) []byte {
+		parts := ackTime.FindSubmatch(text)
+		at, err := strconv.ParseInt(string(parts[2]), 10, 64)
+		if err != nil {
+			return text
+		}
+		return fmt.Appendf(nil, "%s%d", parts[1], at+p.shift.Nanoseconds())
+	})
 }

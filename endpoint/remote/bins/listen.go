@@ -99,6 +99,7 @@ func (s *Store) Listen(ctx context.Context, pattern string) (_ *Listener, err er
 // snapshot counts the bins and returns the sequence number after which changes are events.
 func (l *Listener) snapshot(ctx context.Context) (uint64, error) {
 	for {
+		begin := time.Now()
 		before, err := l.store.info(ctx)
 		if err != nil {
 			return 0, err
@@ -114,7 +115,7 @@ func (l *Listener) snapshot(ctx context.Context) (uint64, error) {
 		l.counts = counts
 		// With continuous writers, the counts may include changes that are also received as events. Any moment is a
 		// valid start.
-		if before.State.LastSeq == after.State.LastSeq || ctx.Err() != nil || time.Since(before.TimeStamp) > time.Second {
+		if before.State.LastSeq == after.State.LastSeq || ctx.Err() != nil || time.Since(begin) > time.Second {
 			return after.State.LastSeq, ctx.Err()
 		}
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
@@ -102,15 +101,9 @@ func (q *Queue) Push(ctx context.Context, topic string, v Value, opts ...WriteOp
 	if err := v.check(q.opts.Options); err != nil {
 		return 0, err
 	}
-	o := writeOptions{}
-	for _, set := range opts {
-		set(&o)
-	}
+	o := newWrite(opts)
 	if o.list {
 		return 0, ErrNotList
-	}
-	if o.id == "" {
-		o.id = nuid.Next()
 	}
 	subject := "queue." + q.opts.Namespace + "." + escape(topic)
 	var full error
@@ -191,7 +184,7 @@ func (q *Queue) bodiesOf(ctx context.Context, subject string) (names []string, e
 // Sweep removes bodies that no item references and that are older than grace, as [Store.Sweep] does. It returns the
 // number of removed bodies.
 func (q *Queue) Sweep(ctx context.Context, grace time.Duration) (removed int, err error) {
-	removed, err = q.objects.Sweep(ctx, time.Now().Add(-grace), func(ctx context.Context) (map[string]bool, error) {
+	removed, err = q.objects.Sweep(ctx, grace, func(ctx context.Context) (map[string]bool, error) {
 		list, err := q.bodiesOf(ctx, "queue."+q.opts.Namespace+".>")
 		names := make(map[string]bool, len(list))
 		for _, name := range list {

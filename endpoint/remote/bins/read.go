@@ -101,9 +101,13 @@ func (c *content) newest() uint64 {
 	return c.messages[len(c.messages)-1].item.Sequence
 }
 
-// unfinished reports whether the newest claim is older than grace and its taker has not removed its items.
-func (c *content) unfinished(grace time.Duration) bool {
-	return c.claim.upTo > 0 && c.claim.op != opSettled && time.Since(c.claim.item.Time) > grace
+// unfinished reports whether the newest claim of c is older than grace and its taker has not removed its items.
+func (s *Store) unfinished(ctx context.Context, c content, grace time.Duration) bool {
+	if c.claim.upTo == 0 || c.claim.op == opSettled {
+		return false
+	}
+	age, err := s.clock.Since(ctx, c.claim.item.Time)
+	return err == nil && age > grace
 }
 
 // content reads a bin, or its oldest items until there are enough; 0 means all. It repeats the request during an outage
@@ -113,7 +117,7 @@ func (s *Store) content(ctx context.Context, bin string, enough int) (c content,
 		c, err = s.contentOnce(ctx, bin, enough)
 		return err
 	})
-	if err == nil && c.unfinished(takenGrace) {
+	if err == nil && s.unfinished(ctx, c, takenGrace) {
 		s.background.start(func(ctx context.Context) { s.finishTake(ctx, bin, c.claim, c.gone) })
 	}
 	return c, err

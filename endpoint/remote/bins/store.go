@@ -99,6 +99,7 @@ type Store struct {
 	js      jetstream.JetStream
 	stream  jetstream.Stream
 	batches *natslink.Batches
+	clock   *natslink.Clock
 }
 
 // Open opens the namespace and creates it if it is missing. It borrows conn, which should be from natslink.Connect.
@@ -115,6 +116,7 @@ func Open(ctx context.Context, conn *nats.Conn, opts Options) (*Store, error) {
 	if s.stream, err = openStream(ctx, js, opts.stream()); err != nil {
 		return nil, fmt.Errorf("open the bins %q: %w", opts.Namespace, err)
 	}
+	s.clock = natslink.NewClock(s.stream)
 	if s.bodies, err = openBodies(ctx, js, "BINS_"+opts.Namespace, opts, conn.MaxPayload()); err != nil {
 		return nil, fmt.Errorf("open the bodies of the bins %q: %w", opts.Namespace, err)
 	}

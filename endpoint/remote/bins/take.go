@@ -187,7 +187,7 @@ func (s *Store) claim(ctx context.Context, bin, op string, messages []stored, c 
 	ctx, cancel := linger(ctx, requestTimeout)
 	defer cancel()
 	id := nuid.Next()
-	ack, err := publish(ctx, s.js, msg, writeOptions{id: id, expect: &before, until: until})
+	ack, err := publish(ctx, s.js, s.stream, msg, writeOptions{id: id, expect: &before, until: until})
 	sequence := uint64(0)
 	switch {
 	case errors.Is(err, errRepeated):
@@ -288,7 +288,7 @@ func (s *Store) finishTake(ctx context.Context, bin string, claim stored, messag
 		msg.Header.Set(headerSince, strconv.FormatUint(claim.before, 10))
 		msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 		msg.Header.Set(jetstream.MsgTTLHeader, settledTTL.String())
-		_, err = publish(ctx, s.js, msg, writeOptions{id: nuid.Next(), expect: &claim.item.Sequence})
+		_, err = publish(ctx, s.js, s.stream, msg, writeOptions{id: nuid.Next(), expect: &claim.item.Sequence})
 	}
 	if err != nil && !errors.Is(err, ErrConflict) {
 		s.log.Debug("bins: taken items remain until the next read or sweep", "namespace", s.opts.Namespace, "bin", bin, "error", err)
@@ -304,11 +304,15 @@ func (s *Store) finishTake(ctx context.Context, bin string, claim stored, messag
 
 // finishTakes finishes the claims of killed takers. It returns the number of removed bodies.
 func (s *Store) finishTakes(ctx context.Context, grace time.Duration) (removed int, err error) {
+	now, err := s.clock.Now(ctx)
+	if err != nil {
+		return 0, err
+	}
 	bins := map[string]bool{}
 	err = again(ctx, func() error {
 		return s.scan(ctx, s.claimPrefix()+">", jetstream.ConsumerConfig{}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
 			name, ok := s.binOf(m.Subject())
-			if ok && m.Headers().Get(headerOp) != opSettled && time.Since(meta.Timestamp) >= grace {
+			if ok && m.Headers().Get(headerOp) != opSettled && now.Sub(meta.Timestamp) >= grace {
 				bins[name] = true
 			}
 			return nil
@@ -319,7 +323,7 @@ func (s *Store) finishTakes(ctx context.Context, grace time.Duration) (removed i
 		if err == nil {
 			c, err = s.contentOnce(ctx, bin, 0)
 		}
-		if err == nil && c.unfinished(grace) {
+		if err == nil && s.unfinished(ctx, c, grace) {
 			removed += s.finishTake(ctx, bin, c.claim, c.gone)
 		}
 	}

@@ -6,10 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
@@ -24,10 +22,12 @@ type writeOptions struct {
 	expect *uint64
 	list   bool
 	until  time.Time // no attempt starts later; zero means no limit
+	// unanswered is the start of the first attempt under id that the server has not answered; zero if there is none.
+	unanswered *time.Time
 }
 
-// WithID sets the id of the write. Writes of one namespace with the same id within two minutes are stored once, even
-// from different processes. By default each call has a unique id.
+// WithID sets the id of the write. Writes of one namespace with the same id within the duplicate window of its stream,
+// two minutes by default, are stored once, even from different processes. By default each call has a unique id.
 func WithID(id string) WriteOption { return func(o *writeOptions) { o.id = id } }
 
 // IfLast makes the write fail with [ErrConflict] unless sequence is that of the bin's newest item. 0 means an empty
@@ -56,6 +56,18 @@ func (s *Store) Append(ctx context.Context, bin string, v Value, opts ...WriteOp
 	return s.write(ctx, bin, opAppend, v, opts)
 }
 
+// newWrite returns the options of a write, with an id.
+func newWrite(opts []WriteOption) writeOptions {
+	o := writeOptions{unanswered: new(time.Time)}
+	for _, set := range opts {
+		set(&o)
+	}
+	if o.id == "" {
+		o.id = nuid.Next()
+	}
+	return o
+}
+
 func (s *Store) write(ctx context.Context, bin, op string, v Value, opts []WriteOption) (_ uint64, err error) {
 	defer func() { err = wrap(op, bin, err) }()
 	if err := CheckName(bin); err != nil {
@@ -64,16 +76,10 @@ func (s *Store) write(ctx context.Context, bin, op string, v Value, opts []Write
 	if err := v.check(s.opts); err != nil {
 		return 0, err
 	}
-	o := writeOptions{}
-	for _, set := range opts {
-		set(&o)
-	}
+	o := newWrite(opts)
 	wanted := o.expect
 	if o.list && (op != opPut || !isArray(v.Body)) {
 		return 0, ErrNotList
-	}
-	if o.id == "" {
-		o.id = nuid.Next()
 	}
 	if wanted != nil && *wanted > 0 {
 		// A taken item stays in the stream for a moment and would still satisfy the condition.
@@ -134,7 +140,7 @@ func (s *bodies) send(
 		msg.Header.Set(headerObject, body.name)
 		msg.Header.Set(headerDigest, body.digest)
 	}
-	ack, err := publish(ctx, js, msg, o)
+	ack, err := publish(ctx, js, stream, msg, o)
 	if err != nil {
 		if !errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, errRepeated) {
 			s.dropBodies(body.name)
@@ -158,86 +164,5 @@ func (s *bodies) dropUnlessNamed(ctx context.Context, stream jetstream.Stream, s
 	})
 	if err == nil && msg.Header.Get(headerObject) != name {
 		s.removeBodies(ctx, []string{name})
-	}
-}
-
-// publish stores a message once. While the server does not answer or the client's quota is used up, it repeats the message
-// under the same id.
-func publish(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, o writeOptions) (*jetstream.PubAck, error) {
-	opts := []jetstream.PublishOpt{jetstream.WithMsgID(o.id), jetstream.WithRetryAttempts(1)}
-	if o.expect != nil {
-		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(*o.expect))
-	}
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	asked := false
-	for attempt := 0; ; attempt++ {
-		try, cancel := context.WithTimeout(ctx, requestTimeout)
-		ack, err := js.PublishMsg(try, msg, opts...)
-		cancel()
-		switch {
-		case err == nil:
-			return ack, nil
-		case lostRace(err) && asked:
-			return settle(ctx, js, msg.Subject, o.id, err)
-		case lostRace(err):
-			return nil, fmt.Errorf("%w: %w", ErrConflict, err)
-		case natslink.OverQuota(err): // not stored; the quota grows with time
-		case !isOutage(err) && (asked || ctx.Err() != nil):
-			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
-		case !isOutage(err):
-			return nil, err
-		}
-		// Without responders, the message reached no stream. After any other outage it may have been stored.
-		asked = asked || isOutage(err) && !errors.Is(err, nats.ErrNoResponders)
-		if late := !o.until.IsZero() && time.Now().After(o.until); late && asked {
-			return settle(ctx, js, msg.Subject, o.id, err)
-		} else if late {
-			return nil, fmt.Errorf("%w: no server answered in time: %w", ErrConflict, err)
-		}
-		if natslink.Pause(ctx, attempt) != nil {
-			switch {
-			case asked:
-				return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
-			case natslink.OverQuota(err):
-				return nil, fmt.Errorf("%w: %w", natslink.ErrQuota, err)
-			}
-			return nil, fmt.Errorf("no server answers: %w", err)
-		}
-	}
-}
-
-// errRepeated is a conflict that follows an unanswered attempt. If the server has lost the message id, the conflict may
-// be with that attempt.
-var errRepeated = errors.New("an earlier attempt was not answered")
-
-// settle finds out whether a message was stored if one attempt was not answered and the next one failed with a
-// conflict. A standalone server checks the condition of a write before its id, so an attempt can conflict with the
-// previous one. The server stores an id only once in the whole stream. settle therefore sends an empty message with the
-// same id to a subject without a bin. If the server reports a duplicate, the message was stored. Otherwise it was not
-// stored and can never be.
-func settle(ctx context.Context, js jetstream.JetStream, subject, id string, conflict error) (*jetstream.PubAck, error) {
-	parts := strings.SplitN(subject, ".", 3)
-	probe := nats.NewMsg(parts[0] + "." + parts[1] + ".%") // not a valid escaped name
-	probe.Header.Set(jetstream.MsgTTLHeader, probeTTL.String())
-	for attempt, asked := 0, false; ; attempt++ {
-		try, cancel := context.WithTimeout(ctx, requestTimeout)
-		ack, err := js.PublishMsg(try, probe, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(1))
-		cancel()
-		switch {
-		case err == nil && ack.Duplicate && asked: // may be a duplicate of the probe itself
-			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, conflict)
-		case err == nil && ack.Duplicate:
-			return ack, nil
-		case err == nil:
-			return nil, fmt.Errorf("%w: %w: %w", ErrConflict, errRepeated, conflict)
-		case !isOutage(err) && !natslink.OverQuota(err):
-			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
-		}
-		asked = asked || isOutage(err) && !errors.Is(err, nats.ErrNoResponders)
-		if natslink.Pause(ctx, attempt) != nil {
-			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
-		}
 	}
 }

@@ -56,6 +56,9 @@ type Config struct {
 	// MaxStore limits the streams of the embedded NATS server. A stream with a limit counts with its limit. 0 means three
 	// quarters of the disk.
 	MaxStore ByteSize
+	// NATSSync is the time between syncs of the embedded NATS server's streams to the disk, which is what a power failure
+	// may lose. Always, which is 0, syncs each message before it is acknowledged.
+	NATSSync SyncInterval
 	// TLSCert and TLSKey are PEM files. They are reloaded when they change.
 	TLSCert, TLSKey string
 	// ClientCA is a PEM file with the authorities of accepted client certificates.
@@ -101,7 +104,7 @@ func DefaultConfig() Config {
 	rank := rankOf(os.Getenv)
 	at := func(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+rank)) }
 	return Config{
-		HTTP: at(httpPort), GRPC: at(grpcPort), NATS: Embedded, NATSListen: at(natsPort), Debug: Off, Store: defaultStore(os.Getenv, rank),
+		HTTP: at(httpPort), GRPC: at(grpcPort), NATS: Embedded, NATSListen: at(natsPort), Debug: Off, Store: defaultStore(os.Getenv, rank), NATSSync: SyncInterval(natslink.DefaultSyncInterval),
 		MaxConnections: 8192, MaxRequest: 64 << 20, MaxInFlight: 1 << 30, Stall: 30 * time.Second, MinRate: 4 << 10, LameDuck: 2 * time.Second, Drain: 10 * time.Second, LogLevel: "info", LogFormat: "text",
 	}
 }
@@ -154,6 +157,7 @@ func (c *Config) Flags(set *pflag.FlagSet) {
 	set.StringVar(&c.Debug, "debug", c.Debug, `loopback address for pprof, or "off"`)
 	set.StringVar(&c.Store, "store", c.Store, "directory for persistent data")
 	set.Var(&c.MaxStore, "max-store", "maximum bytes of the embedded NATS server's streams; 0 for three quarters of the disk")
+	set.Var(&c.NATSSync, "nats-sync", `time between syncs of the embedded NATS server's streams to the disk, which a power failure may lose, or "always": before each acknowledgement`)
 	set.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "certificate chain in PEM; reloaded when it changes")
 	set.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "key of --tls-cert in PEM")
 	set.StringVar(&c.ClientCA, "client-ca", c.ClientCA, "authorities in PEM whose client certificates are accepted")

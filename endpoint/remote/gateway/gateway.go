@@ -282,7 +282,9 @@ func (g *Gateway) openNATS(context.Context) (func() error, error) {
 }
 
 func (g *Gateway) embedNATS() (func() error, error) {
-	opts := g.natsOptions(natslink.ServerOptions{Store: filepath.Join(g.config.Store, "nats"), MaxStore: int64(g.config.MaxStore)})
+	opts := g.natsOptions(natslink.ServerOptions{Store: filepath.Join(g.config.Store, "nats"), MaxStore: int64(g.config.MaxStore),
+		SyncAlways: g.config.NATSSync == Always, SyncInterval: time.Duration(g.config.NATSSync),
+	})
 	server, err := natslink.Start(opts)
 	if err != nil {
 		return nil, fmt.Errorf("--nats: %w", err)

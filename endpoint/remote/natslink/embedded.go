@@ -29,6 +29,9 @@ const (
 	DefaultMaxPayload = 1 << 20
 )
 
+// DefaultSyncInterval is the default of SyncInterval. NATS would use two minutes.
+const DefaultSyncInterval = 10 * time.Second
+
 // leastStore is the minimum of the default of MaxStore.
 const leastStore = 16 << 30
 
@@ -82,8 +85,10 @@ type ServerOptions struct {
 	MaxStore, MaxMemory int64
 	MaxPayload          int32
 	// SyncAlways makes the server sync every message to the disk before it acknowledges it. Otherwise it syncs every
-	// two minutes: a killed process loses nothing, but a power failure may lose the latest messages.
+	// SyncInterval: a killed process loses nothing, but a power failure may lose the messages of the last interval.
 	SyncAlways bool
+	// SyncInterval is the time between syncs to the disk. Zero means DefaultSyncInterval.
+	SyncInterval time.Duration
 	// Logger receives the server's warnings and errors. Nil means slog.Default().
 	Logger *slog.Logger
 }
@@ -232,6 +237,7 @@ func (o ServerOptions) storeStreams(config *server.Options) error {
 		return fmt.Errorf("store of the embedded NATS server: %w", err)
 	}
 	config.JetStream, config.StoreDir, config.SyncAlways = true, store, o.SyncAlways
+	config.SyncInterval = cmp.Or(o.SyncInterval, DefaultSyncInterval)
 	config.JetStreamMaxStore, config.JetStreamMaxMemory = cmp.Or(o.MaxStore, max(leastStore, diskSize(store)/4*3)), cmp.Or(o.MaxMemory, DefaultMaxMemory)
 	return nil
 }

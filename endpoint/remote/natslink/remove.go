@@ -133,10 +133,15 @@ func (o *Objects) Missing(ctx context.Context, name string) (bool, error) {
 	return info.Deleted, err
 }
 
-// Sweep removes three kinds of leftovers that are older than before: objects that needed does not return, markers of
+// Sweep removes three kinds of leftovers that are older than grace, by the server's clock: objects that needed does not return, markers of
 // deleted objects, and pieces of uploads that never finished. It calls needed after it has listed the objects, so an
 // object that a writer adds later is kept. A nil needed keeps all objects. Sweep returns the number of removed objects.
-func (o *Objects) Sweep(ctx context.Context, before time.Time, needed func(context.Context) (map[string]bool, error)) (removed int, err error) {
+func (o *Objects) Sweep(ctx context.Context, grace time.Duration, needed func(context.Context) (map[string]bool, error)) (removed int, err error) {
+	now, err := NewClock(o.stream).Now(ctx)
+	if err != nil {
+		return 0, err
+	}
+	before := now.Add(-grace)
 	objects, err := o.Infos(ctx)
 	if err != nil {
 		return 0, err

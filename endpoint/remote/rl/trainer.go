@@ -299,7 +299,7 @@ func (t *Trainer) tidy(ctx context.Context) {
 	if time.Since(t.swept) < sweepEvery {
 		return
 	}
-	if _, err := t.objects.Sweep(ctx, time.Now().Add(-sweepGrace), nil); err != nil {
+	if _, err := t.objects.Sweep(ctx, sweepGrace, nil); err != nil {
 		t.log.Debug("rl: pieces of unfinished uploads remain", "run", t.opts.Run, "error", err)
 		return
 	}
