@@ -29,6 +29,7 @@ from .errors import (
     DeadlineExceededError,
     Error,
     LeavingError,
+    NotFoundError,
     UnavailableError,
 )
 from .frameworks import Framework
@@ -112,6 +113,10 @@ class Client(Generic[A]):
                 pause = again.after(err, session)
                 if pause is None:
                     raise
+            except NotFoundError as err:
+                if session is None or not made or not made[0].must_resend(err, session):
+                    raise
+                continue
             await asyncio.sleep(pause)
 
     async def _once(

@@ -131,6 +131,11 @@ class Described:
         return self.address + low * self.dtype.bits // 8, self.address + -(-high * self.dtype.bits // 8)
 
     @property
+    def contiguous(self) -> bool:
+        """Whether the strides are those of row-major order."""
+        return self.strides == contiguous_strides(self.shape)
+
+    @property
     def dense(self) -> bool:
         """Whether the elements fill their span without gaps or overlaps, in whatever order of dimensions."""
         return is_dense(self.shape, self.strides)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import weakref
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 from queue import Empty
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from . import forks, messages, values
+from . import cbor, forks, messages, values
 from .again import Again
 from .errors import DeadlineExceededError, Error, LeavingError
 from .frames import Frame, close_all
@@ -78,11 +79,36 @@ class Object:
 
 
 Track = Callable[[Reference], None]
+_SCALARS = frozenset({str, float, int, bool, bytes})
+
+
+@functools.lru_cache(1024)
+def _prefix(endpoint: str) -> bytes:
+    name = endpoint.encode()
+    return b"\x01" + cbor.head(3, len(name)) + name
+
+
+def encoded(endpoint: str, out: values.Outgoing) -> cbor.Encoded:
+    """Returns the encoding of messages.Call."""
+    args = out.item
+    data = _prefix(endpoint)
+    pairs = 1
+    if args is not None:
+        data += b"\x02" + args
+        pairs = 2
+    if out.handles:
+        handles = [h if isinstance(h, bytes) else h.encode() for h in out.handles]
+        data += b"\x03" + cbor.head(4, len(handles)) + b"".join(handles)
+        pairs += 1
+    return cbor.Encoded(cbor.head(5, pairs) + data)
 
 
 def finish_returned(frame: Frame, session: Session, framework: Framework, track: Track) -> tuple[Any, Object | None]:
     """Returns the value of a `returned`, and the object if the result is managed."""
-    answer = messages.Returned.decode(frame.body)
+    plain = cbor.decode(frame.body, tags=cbor.VALUE_TAGS, depth=cbor.VALUE_DEPTH)
+    if type(plain) is dict and len(plain) == 1 and type(plain.get(1)) in _SCALARS:
+        return plain[1], None
+    answer = messages.Returned.from_plain(plain)
     reference = None if answer.object is None else Reference(session, answer.object)
     if reference is not None:
         track(reference)
@@ -115,14 +141,21 @@ def call(
     writable: bool = False,
 ) -> Operation[tuple[Any, Object | None]]:
     """Calls an endpoint; the result is its value and, where it is managed, the object."""
-    out = values.Outgoing(value, session, pools.arguments, writable=writable)
+    out = values.Outgoing(value, session, pools.arguments, writable=writable, kept=None if writable else session.kept)
+
+    def finish(frame: Frame, session: Session) -> tuple[Any, Object | None]:
+        if out.numbered and session.kept is not None:
+            session.kept.answered(out.numbered)
+        return finish_returned(frame, session, framework, track)
+
     return Operation(
         Op.CALL,
-        messages.Call(endpoint=endpoint, args=out.plain, handles=out.handles),
-        lambda frame, s: finish_returned(frame, s, framework, track),
+        encoded(endpoint, out),
+        finish,
         files=out.files,
         discard=discard_returned,
         done=out.release,
+        numbered=out.numbered,
     )
 
 
@@ -131,7 +164,7 @@ def invalidate(endpoint: str, value: Any, session: Session, pools: SlabPools) ->
     out = values.Outgoing(value, session, pools.arguments)
     return Operation(
         Op.INVALIDATE_CALL,
-        messages.Call(endpoint=endpoint, args=out.plain, handles=out.handles),
+        encoded(endpoint, out),
         lambda frame, _: messages.Invalidated.decode(frame.body).count,
         files=out.files,
         done=out.release,
@@ -189,7 +222,7 @@ class Stream(Generic[T], Iterator[T]):
         try:
             self._pending = session.start(
                 Op.STREAM,
-                messages.Call(endpoint=self._endpoint, args=out.plain, handles=out.handles),
+                encoded(self._endpoint, out),
                 files=out.files,
                 events=inbox.put,
                 timeout=self._again.left(),

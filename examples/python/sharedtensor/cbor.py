@@ -25,6 +25,23 @@ TAG_STATE_DICT = 50002
 VALUE_TAGS = frozenset({TAG_TENSOR, TAG_STATE_DICT})
 
 
+class Encoded(bytes):
+    """An item that is encoded already, as the value of a message's field of any type."""
+
+
+_SHORT = [bytes([first]) for first in range(256)]
+
+
+def head(major: int, argument: int) -> bytes:
+    """Returns the head of an item: its major type and its argument, in the shortest form."""
+    if argument < 24:
+        return _SHORT[major << 5 | argument]
+    if argument < 1 << 8:
+        return _SHORT[major << 5 | 24] + _SHORT[argument]
+    size, short = (2, 25) if argument < 1 << 16 else (4, 26) if argument < 1 << 32 else (8, 27)
+    return _SHORT[major << 5 | short] + argument.to_bytes(size, "big")
+
+
 def encode(value: Any) -> bytes:
     """Returns the deterministic encoding of a message's plain form: maps, lists, texts, bytes, numbers."""
     try:
@@ -32,6 +49,15 @@ def encode(value: Any) -> bytes:
             return cbor2.dumps(_ordered(value), canonical=True)
         except _MixedSigns:
             return _encode(value)
+    except (cbor2.CBOREncodeError, TypeError, ValueError, OverflowError) as err:
+        raise SerializationError(f"this value cannot be sent: {err}") from err
+
+
+def encode_checked(value: Any) -> bytes:
+    """Is `encode` for a plain form in which the caller has found no number beyond 64 bits, and no map with other keys
+    than texts."""
+    try:
+        return cbor2.dumps(value, canonical=True)
     except (cbor2.CBOREncodeError, TypeError, ValueError, OverflowError) as err:
         raise SerializationError(f"this value cannot be sent: {err}") from err
 
@@ -48,18 +74,12 @@ def _encode(value: Any) -> bytes:
         for key in value:
             _ordered(key)  # refuses numbers of more than 64 bits
         pairs = sorted((cbor2.dumps(key, canonical=True), _encode(item)) for key, item in value.items())
-        return _item_head(5, len(pairs)) + b"".join(key + item for key, item in pairs)
+        return head(5, len(pairs)) + b"".join(key + item for key, item in pairs)
     if isinstance(value, (list, tuple)):
-        return _item_head(4, len(value)) + b"".join(_encode(item) for item in value)
+        return head(4, len(value)) + b"".join(_encode(item) for item in value)
     if isinstance(value, cbor2.CBORTag):
-        return _item_head(6, value.tag) + _encode(value.value)
+        return head(6, value.tag) + _encode(value.value)
     return cbor2.dumps(_ordered(value), canonical=True)
-
-
-def _item_head(major: int, argument: int) -> bytes:
-    head = bytearray(cbor2.dumps(argument, canonical=True))  # that of a whole number, which is major type 0
-    head[0] |= major << 5
-    return bytes(head)
 
 
 def _ordered(value: Any) -> Any:
@@ -99,7 +119,7 @@ def decode(body: bytes, *, tags: Iterable[int] = (), depth: int = MAX_DEPTH) -> 
 def check(body: bytes, tags: frozenset[int], depth: int) -> None:
     """Walks over one item and raises ProtocolError for anything that a receiver has to refuse. Makes no objects of
     it."""
-    end = _check_item(memoryview(body), 0, tags, depth)
+    end = _check_item(body, 0, tags, depth)
     if end != len(body):
         raise ProtocolError(f"{len(body) - end} bytes behind the item")
 
@@ -107,7 +127,7 @@ def check(body: bytes, tags: frozenset[int], depth: int) -> None:
 _LENGTHS = {24: 1, 25: 2, 26: 4, 27: 8}
 
 
-def _head(body: memoryview, at: int) -> tuple[int, int, int]:
+def _head(body: bytes, at: int) -> tuple[int, int, int]:
     """Reads the head of the item at `at`: its major type, its argument, and where the head ends."""
     if at >= len(body):
         raise ProtocolError("a message ends within an item")
@@ -126,8 +146,27 @@ def _head(body: memoryview, at: int) -> tuple[int, int, int]:
     return major, int.from_bytes(body[at : at + size], "big"), at + size
 
 
-def _check_item(body: memoryview, at: int, tags: frozenset[int], depth: int) -> int:
+# The bytes of items whose first byte tells their size, 0 for others: numbers, bytes and texts of less than 24 bytes,
+# false, true, null and floats.
+_SIZES = bytes(
+    1 + (0 if short < 24 else _LENGTHS.get(short, -1))
+    if major in (0, 1)
+    else 1 + short
+    if major in (2, 3) and short < 24
+    else {20: 1, 21: 1, 22: 1, 25: 3, 26: 5, 27: 9}.get(short, 0)
+    if major == 7
+    else 0
+    for major in range(8)
+    for short in range(32)
+)
+
+
+def _check_item(body: bytes, at: int, tags: frozenset[int], depth: int) -> int:
     begin = at
+    if at < len(body) and (size := _SIZES[body[at]]):
+        if at + size > len(body):
+            raise ProtocolError("a message ends within an item")
+        return at + size
     major, argument, at = _head(body, at)
     if major in (0, 1):
         return at
@@ -161,20 +200,27 @@ def _check_simple(first: int, argument: int) -> None:
     raise ProtocolError(f"a message has the simple value {argument}")
 
 
-def _check_map(body: memoryview, at: int, pairs: int, tags: frozenset[int], depth: int) -> int:
+def _check_map(body: bytes, at: int, pairs: int, tags: frozenset[int], depth: int) -> int:
     if pairs > MAX_MAP:
         raise ProtocolError(f"a map of {pairs} pairs")
     seen: set[tuple[int, int] | tuple[int, bytes]] = set()
+    low, small = -1, 0
     for _ in range(pairs):
+        if at < len(body) and low < body[at] < 24:  # small numbers in order, as the keys of messages are
+            low = body[at]
+            small |= 1 << low
+            at = _check_item(body, at + 1, tags, depth - 1)
+            continue
+        low = 24
         major, argument, end = _head(body, at)
         key: tuple[int, int] | tuple[int, bytes]
         if major in (0, 1):
             key = (major, argument)
         elif major in (2, 3):
-            key = (major, bytes(body[end : end + argument]))
+            key = (major, body[end : end + argument])
         else:
             raise ProtocolError("a key of a map is neither a number nor a text")
-        if key in seen:
+        if key in seen or (major == 0 and argument < 24 and small >> argument & 1):
             raise ProtocolError("a map has the same key twice")
         seen.add(key)
         at = _check_item(body, at, tags, depth - 1)

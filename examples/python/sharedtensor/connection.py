@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from . import catalog, forks, messages, reconnect
 from .again import Again
 from .calls import References
-from .errors import ClosedError, ConnectionLostError, Error, ForkError, UnavailableError
+from .errors import ClosedError, ConnectionLostError, Error, ForkError, NotFoundError, UnavailableError
 from .frames import Frame
 from .groups import WeakGroup
 from .memory import SlabPools
@@ -234,8 +234,12 @@ class Connection:
             operation = make(session)
             try:
                 return self._once(operation, session, left)
+            except NotFoundError as err:
+                if not operation.must_resend(err, session):
+                    raise
             finally:
                 operation.close()
+            return once(session, left)
 
         return self._attempts(once, None, timeout)
 

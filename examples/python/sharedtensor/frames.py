@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 
 from . import forks
@@ -40,6 +40,7 @@ _GROWTH = 256 << 10
 _SEND_FLAGS = (int(socket.MSG_NOSIGNAL) | int(socket.MSG_DONTWAIT),)
 _RECEIVE_FLAGS = int(socket.MSG_CMSG_CLOEXEC) | int(socket.MSG_DONTWAIT)
 _TRUNCATED = int(socket.MSG_CTRUNC)
+_PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 _Read = tuple[int, list[tuple[int, int, bytes]], int, object]
 
 
@@ -68,6 +69,18 @@ class Frame:
         return f"Frame(kind={self.kind}, id={self.id}, body={self.body!r}, files={self.files})"
 
 
+def _divide(parts: list[tuple[bytes, Sequence[int]]], id: int, files: Sequence[int]) -> Sequence[int]:
+    """Adds files frames for descriptors that do not fit into one message. Returns the rest of the descriptors."""
+    if len(files) > MAX_MESSAGE_FILES:
+        raise ResourceExhaustedError(
+            f"a message with {len(files)} descriptors, at most {MAX_MESSAGE_FILES} are possible"
+        )
+    while len(files) > MAX_FRAME_FILES:
+        parts.append((HEADER.pack(0, Kind.FILES, MAX_FRAME_FILES, id), files[:MAX_FRAME_FILES]))
+        files = files[MAX_FRAME_FILES:]
+    return files
+
+
 def close_all(files: Iterable[int]) -> None:
     """Closes descriptors. -1 stands for a descriptor that was taken."""
     for fd in files:
@@ -83,6 +96,36 @@ def descriptors_exhausted(what: str) -> ResourceExhaustedError:
         f"{what}: this process has reached its limit of {limit} open descriptors; raise it with `ulimit -n`",
         type="descriptors",
     )
+
+
+class BusyPoll:
+    """Decides whether a thread that waits polls for a while before it sleeps. A sleep costs more than a small call, and
+    a server that is awake answers within some microseconds.
+
+    After polls in vain the next waits do not poll, up to 63 of them. With one processor none does.
+    """
+
+    LIMIT = 50e-6
+    """Seconds, about as long as the sleep that polling avoids."""
+
+    def __init__(self) -> None:
+        self._misses = 0
+        self._skips = 0 if _PROCESSORS > 1 else -1
+
+    def until(self, poll: Callable[[int], list[tuple[int, int]]]) -> list[tuple[int, int]]:
+        """Calls `poll` until it returns something, or polling is no longer worthwhile."""
+        if self._skips:
+            if self._skips > 0:
+                self._skips -= 1
+            return []
+        end = time.monotonic() + self.LIMIT
+        while not (found := poll(0)):
+            os.sched_yield()  # the server may be on this processor
+            if time.monotonic() > end:
+                self._misses = self._skips = min(2 * self._misses + 1, 63)
+                return []
+        self._misses = 0
+        return found
 
 
 class Connection:
@@ -106,6 +149,7 @@ class Connection:
         sock.setblocking(True)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
+        self._busy = BusyPoll()
         self._buffer = memoryview(bytearray(_BUFFER))
         self._low = self._high = 0  # the unread bytes of the buffer
         self._offset = 0  # of the first byte of the buffer in the stream
@@ -146,45 +190,37 @@ class Connection:
             raise ResourceExhaustedError(
                 f"a message of {len(body)} bytes, at most {MAX_BODY} are possible", type="too large"
             )
-        if len(files) > MAX_MESSAGE_FILES:
-            raise ResourceExhaustedError(
-                f"a message with {len(files)} descriptors, at most {MAX_MESSAGE_FILES} are possible"
-            )
         if sent is None:
             sent = []
         parts: list[tuple[bytes, Sequence[int]]] = []
-        while len(files) > MAX_FRAME_FILES:
-            parts.append((HEADER.pack(0, Kind.FILES, MAX_FRAME_FILES, id), files[:MAX_FRAME_FILES]))
-            files = files[MAX_FRAME_FILES:]
-        parts.append((HEADER.pack(len(body), kind, len(files), id) + body, files))
-        total = sum(len(data) for data, _ in parts) if len(parts) > 1 else len(parts[0][0])
+        if len(files) > MAX_FRAME_FILES:
+            files = _divide(parts, id, files)
+        data = HEADER.pack(len(body), kind, len(files), id) + body
+        parts.append((data, files))
+        total = len(data) if len(parts) == 1 else sum(len(part) for part, _ in parts)
         took: list[bool] = []  # filled by C code: a handler of a signal cannot come between
+        begun = [0]
         try:
             took.extend(map(self._send_lock.acquire, (wait,)))
             if not took[0]:
                 raise BlockingIOError("another thread sends")
-            self._send_parts(parts, total, sent, wait)
-        finally:
-            if any(took):
-                self._send_lock.release()
-
-    def _send_parts(self, parts: list[tuple[bytes, Sequence[int]]], total: int, sent: list[int], wait: bool) -> None:
-        if self.broken is not None:
-            raise ConnectionLostError(f"the connection is broken: {self.broken}")
-        begun = [0]
-        try:
-            for data, rights in parts:
-                self._send_part(data, rights, sent, begun, wait)
+            if self.broken is not None:
+                raise ConnectionLostError(f"the connection is broken: {self.broken}")
+            for part, rights in parts:
+                self._send_part(part, rights, sent, begun, wait)
         except BaseException as err:
             done = sum(sent)
             if len(sent) != begun[0] or 0 < done < total:  # a part was sent, or it is not known what
                 self.fail(err)
-            if isinstance(err, BlockingIOError):
-                raise
-            if isinstance(err, (OSError, ProtocolError)):
+            if isinstance(err, (OSError, ProtocolError)) and not isinstance(
+                err, (BlockingIOError, ConnectionLostError)
+            ):
                 self.fail(err)
                 raise ConnectionLostError(f"the connection to the server is lost: {err}") from err
             raise
+        finally:
+            if took and took[0]:
+                self._send_lock.release()
 
     def _send_part(self, data: bytes, files: Sequence[int], sent: list[int], begun: list[int], wait: bool) -> None:
         """Sends one frame. Before each system call `begun` is counted up, after it `sent` has its result."""
@@ -246,8 +282,9 @@ class Connection:
 
     def wait(self, seconds: float | None) -> list[tuple[int, int]]:
         """Waits until `read` would return. Returns the descriptors that can be read, none after `seconds`. For the
-        thread that receives."""
-        return self._poll.poll(None if seconds is None else max(seconds, 0) * 1000)
+        thread that receives. It polls for some microseconds before it sleeps: see `BusyPoll`."""
+        found = self._busy.until(self._poll.poll)
+        return found or self._poll.poll(None if seconds is None else max(seconds, 0) * 1000)
 
     def read(self) -> bool:
         """Takes what has arrived, in one system call. Returns False at an ordinary end of the connection. Raises
@@ -272,9 +309,9 @@ class Connection:
             reads.extend(starmap(self._sock.recvmsg_into, (([into], _ROOM, _RECEIVE_FLAGS),)))
         except BlockingIOError:
             raise
-        except ConnectionError as err:
-            raise ConnectionLostError(f"the connection to the server is lost: {err}") from err
         except OSError as err:
+            if isinstance(err, ConnectionError):
+                raise ConnectionLostError(f"the connection to the server is lost: {err}") from err
             raise ClosedError(f"the connection is closed: {err}") from err
         n, ancillary, flags, _ = reads[-1]
         if not ancillary and not flags & _TRUNCATED:
@@ -316,6 +353,8 @@ class Connection:
             frame = self._next_part()
             if frame is None:
                 return None
+            if self._expected is None and frame.kind != _FILES:
+                return frame
             if self._expected is not None and frame.id != self._expected:
                 raise ProtocolError("another frame follows a files frame")
             if frame.kind != _FILES:

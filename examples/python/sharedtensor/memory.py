@@ -50,6 +50,7 @@ _libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctyp
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
 _MREMAP_MAYMOVE = 1
+_numbers = itertools.count(1)
 
 
 def _map(length: int, prot: int, flags: int, fd: int, offset: int, at: int | None = None) -> int:
@@ -92,6 +93,7 @@ class Mapping:
     :ivar nbytes: the bytes that the handle names.
     :ivar address: where the first of them is.
     :ivar writable: whether a write reaches the memory; of a private mapping a write stays in this process.
+    :ivar number: of the memory, for this process's life.
     :ivar fd: the descriptor, kept so that the memory can be handed back to the server that lent it.
     :ivar owner: an object that the mapping keeps alive: the lease.
     :ivar name: what the server calls memory that it lends, "" for other memory.
@@ -100,6 +102,7 @@ class Mapping:
     __slots__ = (
         "__weakref__",
         "_finalizer",
+        "_inode",
         "address",
         "device",
         "fd",
@@ -107,6 +110,7 @@ class Mapping:
         "mapped",
         "name",
         "nbytes",
+        "number",
         "owner",
         "private",
         "server",
@@ -141,6 +145,8 @@ class Mapping:
         self.writable = False
         self.private = False
         self.fd = fd
+        self._inode: tuple[int, int] | None = None
+        self.number = next(_numbers)
         self.file_offset = offset
         self.mapped = True
         self.device = bytes(16)
@@ -187,6 +193,7 @@ class Mapping:
         process wrote to its private pages is lost. The caller has checked `misfit`. `other` stays as it is."""
         self._map_file(other.fd, other.file_offset)
         os.dup2(other.fd, self.fd, inheritable=False)
+        self._inode, self.number = None, next(_numbers)
         self.file_offset = other.file_offset
         self.name, self.server, self.owner = other.name, other.server, other.owner
 
@@ -236,8 +243,10 @@ class Mapping:
 
     def inode(self) -> tuple[int, int]:
         """Returns device and inode of the memory: the same for all processes that have it."""
-        st = os.fstat(self.fd)
-        return st.st_dev, st.st_ino
+        if self._inode is None:
+            st = os.fstat(self.fd)
+            self._inode = st.st_dev, st.st_ino
+        return self._inode
 
     def __repr__(self) -> str:
         kind = "writable" if self.writable else "private" if self.private else "read-only"
@@ -337,7 +346,6 @@ def import_memfd(
     return Mapping(fd, offset, nbytes, writable=writable, private=private, device=device)
 
 
-_numbers = itertools.count(1)
 _LARGE = 64 << 20
 """Memory of more bytes is compared with what the system has."""
 
@@ -398,11 +406,10 @@ class Slab(Mapping):
     Peers get a second, read-only description of the file. While a process has a descriptor or a mapping of it,
     the kernel refuses a write lease on ours: :meth:`exclusive` relies on this.
 
-    :ivar number: of the slab, for this process's life.
     :ivar writes: how often it was filled anew.
     """
 
-    __slots__ = ("number", "writes")
+    __slots__ = ("writes",)
 
     def __init__(self, nbytes: int) -> None:
         """Makes a slab of that many bytes, all zero. The rest of its last page is zero too. Raises
@@ -410,7 +417,6 @@ class Slab(Mapping):
         if nbytes < 0:
             raise InvalidArgumentError(f"{nbytes} bytes")
         super().__init__(_create(_pages(nbytes)), 0, nbytes, writable=True, private=False)
-        self.number = next(_numbers)
         self.writes = 1
 
     @property
@@ -423,6 +429,7 @@ class Slab(Mapping):
         or zeroes all others."""
         assert _pages(nbytes) == self.size
         self.nbytes = nbytes
+        self.number = next(_numbers)  # servers keep memory by number and size
         self.writes += 1
         self.clear(nbytes, self.size)
 

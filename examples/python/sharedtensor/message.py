@@ -32,11 +32,13 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class _Codec(Generic[T]):
-    """How one type of field is written, read, and what a missing one is."""
+    """How one type of field is written, read, and what a missing one is. `encode` returns the bytes of what `write`
+    returns, without making it first."""
 
     write: Callable[[T], Any]
     read: Callable[[Any], T]
     zero: Callable[[], T]
+    encode: Callable[[T], bytes]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Field:
     always: bool
     codec: _Codec[Any]
     zero: Any
+    prefix: bytes
 
 
 class Message:
@@ -55,25 +58,27 @@ class Message:
 
     __slots__ = ()
     _fields: ClassVar[list[Field] | None] = None
+    _has_value: ClassVar[bool | None] = None
 
     @classmethod
     def keyed_fields(cls) -> list[Field]:
         """The fields in the order of their keys."""
-        if cls.__dict__.get("_fields") is None:
+        own_fields: list[Field] | None = cls.__dict__.get("_fields")
+        if own_fields is None:
             hints = get_type_hints(cls, include_extras=True)
             own = [f for f in dataclasses.fields(cls) if not f.name.startswith("_")]  # type: ignore[arg-type]
-            cls._fields = [
+            own_fields = cls._fields = [
                 Field(
                     f.name,
                     key,
                     f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING,
                     codec,
                     codec.zero(),
+                    cbor.head(0, key),
                 )
                 for key, (f, codec) in enumerate(((f, _codec(hints[f.name])) for f in own), 1)
             ]
-        assert cls._fields is not None
-        return cls._fields
+        return own_fields
 
     def plain(self) -> dict[int, Any]:
         """Returns the message as a map that cbor.encode takes. Raises SerializationError for a value out of its
@@ -96,24 +101,36 @@ class Message:
             raise ProtocolError(f"a {cls.__name__} is not a map")
         found: dict[str, Any] = {}
         for field in cls.keyed_fields():
-            if field.key not in value or value[field.key] is None:
+            item = value.get(field.key)
+            if item is None:
                 found[field.name] = field.codec.zero()
                 continue
             try:
-                found[field.name] = field.codec.read(value[field.key])
+                found[field.name] = field.codec.read(item)
             except (TypeError, ValueError) as err:
                 raise ProtocolError(f"{cls.__name__}.{field.name}: {err}") from err
         return cls(**found)
 
     def encode(self) -> bytes:
-        """Returns the deterministic encoding."""
-        return cbor.encode(self.plain())
+        """Returns the deterministic encoding of `plain`. Raises SerializationError for a value out of its range."""
+        parts = [b""]
+        for field in self.keyed_fields():
+            value = getattr(self, field.name)
+            if not field.always and (value is None or (not isinstance(value, Message) and value == field.zero)):
+                continue
+            try:
+                parts.append(field.prefix + field.codec.encode(value))
+            except (TypeError, ValueError) as err:
+                raise SerializationError(f"{type(self).__name__}.{field.name}: {err}") from err
+        parts[0] = cbor.head(5, len(parts) - 1)
+        return b"".join(parts)
 
     @classmethod
     def decode(cls: type[M], body: bytes) -> M:
         """Reads a whole body. Raises ProtocolError for what is not a message of this kind."""
-        has_value = any(field.codec is _ANY for field in cls.keyed_fields())
-        if has_value:
+        if cls.__dict__.get("_has_value") is None:
+            cls._has_value = any(field.codec is _ANY for field in cls.keyed_fields())
+        if cls._has_value:
             return cls.from_plain(cbor.decode(body, tags=cbor.VALUE_TAGS, depth=cbor.VALUE_DEPTH))
         return cls.from_plain(cbor.decode(body))
 
@@ -135,9 +152,15 @@ def _integer(low: int, high: int) -> _Codec[int]:
         return int(number)
 
     def write(value: Any) -> int:  # numbers of numpy and of enums too
+        if type(value) is int:
+            return check(value)
         return check(value if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value))
 
-    return _Codec(write, check, int)
+    def encode(value: Any) -> bytes:
+        number = write(value)
+        return cbor.head(0, number) if number >= 0 else cbor.head(1, -1 - number)
+
+    return _Codec(write, check, int, encode)
 
 
 def _fixed(size: int) -> _Codec[bytes]:
@@ -147,23 +170,48 @@ def _fixed(size: int) -> _Codec[bytes]:
             raise ValueError(f"{len(data)} bytes where {size} belong")
         return data
 
-    return _Codec(check, check, lambda: bytes(size))
+    return _Codec(check, check, lambda: bytes(size), lambda value: cbor.head(2, size) + check(value))
 
 
 def _identity(value: Any) -> Any:
     return value
 
 
-_TEXT: _Codec[str] = _Codec(
-    lambda v: str.__str__(_expect(v, str, "a text")),  # the text of an enum's member too
-    lambda v: _expect(v, str, "a text"),
-    str,
-)
-_BYTES: _Codec[bytes] = _Codec(lambda v: _expect(v, bytes, "bytes"), lambda v: _expect(v, bytes, "bytes"), bytes)
-_BOOL: _Codec[bool] = _Codec(
-    lambda v: _expect(v, bool, "true or false"), lambda v: _expect(v, bool, "true or false"), bool
-)
-_ANY: _Codec[Any] = _Codec(_identity, _identity, lambda: None)
+def _text(value: Any) -> str:
+    return value if type(value) is str else str.__str__(_expect(value, str, "a text"))  # that of an enum's member too
+
+
+def _encode_text(value: Any) -> bytes:
+    try:
+        data = _text(value).encode()
+    except UnicodeEncodeError as err:
+        raise SerializationError(f"this value cannot be sent: {err}") from err
+    return cbor.head(3, len(data)) + data
+
+
+def _data(value: Any) -> bytes:
+    return _expect(value, bytes, "bytes")
+
+
+def _truth(value: Any) -> bool:
+    return _expect(value, bool, "true or false")
+
+
+_TEXT: _Codec[str] = _Codec(_text, lambda v: _expect(v, str, "a text"), str, _encode_text)
+_BYTES: _Codec[bytes] = _Codec(_data, _data, bytes, lambda v: cbor.head(2, len(_data(v))) + v)
+_BOOL: _Codec[bool] = _Codec(_truth, _truth, bool, lambda v: b"\xf5" if _truth(v) else b"\xf4")
+
+
+def _encode_any(value: Any) -> bytes:
+    return value if type(value) is cbor.Encoded else cbor.encode(value)
+
+
+_ANY: _Codec[Any] = _Codec(_identity, _identity, lambda: None, _encode_any)
+
+
+def _encoded(value: Any) -> bytes:
+    """Returns the bytes of a message, or those of one that is encoded already."""
+    return value if type(value) is cbor.Encoded else value.encode()
 
 
 def _list(item: _Codec[Any]) -> _Codec[list[Any]]:
@@ -171,6 +219,7 @@ def _list(item: _Codec[Any]) -> _Codec[list[Any]]:
         lambda value: [item.write(v) for v in value],
         lambda value: [item.read(v) for v in _expect(value, list, "an array")],
         list,
+        lambda value: cbor.head(4, len(value)) + b"".join([item.encode(v) for v in value]),
     )
 
 
@@ -178,7 +227,7 @@ def _texts() -> _Codec[dict[str, str]]:
     def check(value: Any) -> dict[str, str]:
         return {_TEXT.read(k): _TEXT.read(v) for k, v in _expect(value, dict, "a map").items()}
 
-    return _Codec(check, check, dict)
+    return _Codec(check, check, dict, lambda value: cbor.encode(check(value)))
 
 
 def _nested(cls: type[Message], *, array: bool) -> _Codec[Any]:
@@ -193,12 +242,12 @@ def _nested(cls: type[Message], *, array: bool) -> _Codec[Any]:
                 raise ValueError(f"an array of {len(items)} elements")
             return cls(**{field.name: field.codec.read(v) for field, v in zip(cls.keyed_fields(), items, strict=False)})
 
-        return _Codec(write, read, lambda: cls.from_plain({}))
-    return _Codec(lambda value: value.plain(), cls.from_plain, lambda: cls.from_plain({}))
+        return _Codec(write, read, lambda: cls.from_plain({}), lambda value: cbor.encode(write(value)))
+    return _Codec(lambda value: value.plain(), cls.from_plain, lambda: cls.from_plain({}), _encoded)
 
 
 def _optional(inner: _Codec[Any]) -> _Codec[Any]:
-    return _Codec(inner.write, inner.read, lambda: None)
+    return _Codec(inner.write, inner.read, lambda: None, inner.encode)
 
 
 def _codec(hint: Any) -> _Codec[Any]:

@@ -27,17 +27,19 @@ class Operation(Generic[T]):
     :ivar discard: receives a response that arrives too late, to release its leases and references.
     :ivar repeatable: whether the request may be repeated after a lost connection.
     :ivar done: called once, when there is an outcome of any kind.
+    :ivar numbered: the memory that the server is asked to keep: see `Outgoing`.
     :ivar about: the request in words, for errors. The server's message does not repeat the request.
     """
 
     op: Op
-    body: Message | None
+    body: Message | bytes | None
     finish: Callable[[Frame, Session], T]
     files: Sequence[int] = ()
     discard: Callable[[Frame, Session], None] | None = None
     repeatable: bool = False
     done: Callable[[], None] | None = None
     about: str = ""
+    numbered: dict[int, bytes] = field(default_factory=dict)
     _closed: bool = field(default=False, repr=False)
 
     def close(self) -> None:
@@ -48,6 +50,12 @@ class Operation(Generic[T]):
         close_all(self.files)
         if self.done is not None:
             self.done()
+
+    def must_resend(self, error: Error, session: Session) -> bool:
+        """Reports whether the function has not run because the server no longer keeps memory that the call named: the
+        operation made anew sends that memory."""
+        kept = session.kept
+        return error.type == "not kept" and kept is not None and bool(self.numbered) and kept.missed(self.numbered)
 
     def explain(self, error: Error) -> None:
         """Prefixes the message of an error with the request."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
 
-from . import forks, messages
+from . import cbor, forks, kept, messages
 from .errors import (
     CanceledError,
     ClosedError,
@@ -137,6 +137,19 @@ class Pending(Waiter):
         return frame
 
 
+_PREFIXES = {op: cbor.head(0, 1) + cbor.head(0, op) for op in Op}
+
+
+def _envelope(op: Op, body: bytes | None, timeout: float | None) -> bytes:
+    """Returns the encoding of messages.Request."""
+    if timeout is None:
+        return b"\xa1" + _PREFIXES[op] if body is None else b"\xa2" + _PREFIXES[op] + b"\x03" + body
+    limit = b"\x02" + cbor.head(0, max(int(timeout * 1e9), 1))
+    if body is None:
+        return b"\xa2" + _PREFIXES[op] + limit
+    return b"\xa3" + _PREFIXES[op] + limit + b"\x03" + body
+
+
 class Ended(Protocol):
     """What is notified of the end of a session."""
 
@@ -148,6 +161,7 @@ class Session:
     """A connection after the hellos. Made by `connect`; `closed` is set at its end, and it is not used again then.
 
     :ivar hello: the server's hello.
+    :ivar kept: what the server keeps of the memory of arguments; None if it keeps none.
     :ivar path: of the socket.
     :ivar uid: the user of the server; None for this process's own.
     """
@@ -194,6 +208,7 @@ class Session:
             self._conn.close()
             self._bell.close()
             raise
+        self.kept = kept.Kept() if kept.FEATURE in self.hello.features else None
         self._conn.add_bell(self._bell.fd)
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._followers: deque[Waiter] = deque()  # threads that wait while another one reads
@@ -223,7 +238,7 @@ class Session:
             version="python",
             pid=os.getpid(),
             label=label(),
-            features=["offer", "digests"],
+            features=["offer", "digests", kept.FEATURE],
         )
         try:
             self._conn.send(Kind.HELLO, 0, mine.encode())
@@ -249,7 +264,7 @@ class Session:
     def start(
         self,
         op: Op,
-        body: Message | None,
+        body: Message | bytes | None,
         *,
         files: Sequence[int] = (),
         timeout: float | None = None,
@@ -262,8 +277,7 @@ class Session:
         cancelled here. Raises ClosedError or ConnectionLostError, ResourceExhaustedError for what is too large to
         send, and with `wait` false BlockingIOError if the request cannot be sent at once."""
         self.check()
-        nanoseconds = 0 if timeout is None else max(int(timeout * 1e9), 1)
-        data = messages.Request(op=int(op), timeout=nanoseconds, body=None if body is None else body.plain()).encode()
+        data = _envelope(op, None if body is None else body if isinstance(body, bytes) else body.encode(), timeout)
         pending = Pending(next(self._ids), discard)
         with self._lock:
             if self.closed is not None:
@@ -286,7 +300,7 @@ class Session:
         return pending
 
     def request(
-        self, op: Op, body: Message | None, *, files: Sequence[int] = (), timeout: float | None = None
+        self, op: Op, body: Message | bytes | None, *, files: Sequence[int] = (), timeout: float | None = None
     ) -> Frame:
         """Sends a request and waits for its answer, whose descriptors are the caller's. Raises what the server answers,
         and DeadlineExceededError after `timeout` seconds."""
@@ -375,15 +389,15 @@ class Session:
                     if took[0] and not waiter.done:
                         self._lead(waiter, until)
             finally:
-                if any(took):
+                if took and took[0]:
                     self._token.release()
-                    self._promote()
+                    if self._followers:
+                        self._promote()
             left = None if until is None else until - time.monotonic()
             if waiter.done or (left is not None and left <= 0):
                 break
-            if any(took):
-                if self._failure is None:
-                    continue
+            if took and took[0] and self._failure is None:
+                continue
             self._follow(waiter, left)
             if self._over:
                 break
@@ -425,20 +439,16 @@ class Session:
         try:
             while True:
                 self._read_frames()
-                if waiter.done or self._failure is not None:
-                    midway = False
+                midway = False
+                if waiter.done or self._failure is not None or not self._await(waiter, until):
                     return
+                midway = True
                 try:
                     if not conn.read():
                         raise ConnectionLostError("the server has ended the connection")
                     self._received += 1
-                    continue
                 except BlockingIOError:
-                    pass
-                midway = False
-                if not self._await(waiter, until):
-                    return
-                midway = True
+                    pass  # the bell was rung
         except Error as err:
             self.fail(err if isinstance(err, _FINAL) else ConnectionLostError(f"the connection is given up: {err}"))
         except BaseException as err:

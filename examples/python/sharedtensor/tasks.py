@@ -8,7 +8,7 @@ from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from . import messages, tables, values
-from .calls import Object, Track, discard_returned, finish_returned
+from .calls import Object, Track, discard_returned, encoded, finish_returned
 from .errors import ClosedError, ConnectionLostError, DeadlineExceededError, Error, TaskError
 from .frames import Frame
 from .frameworks import Framework
@@ -92,7 +92,7 @@ def submit(endpoint: str, value: Any, session: Session, pools: SlabPools) -> Ope
 
     return Operation(
         Op.SUBMIT,
-        messages.Call(endpoint=endpoint, args=out.plain, handles=out.handles),
+        encoded(endpoint, out),
         lambda frame, _: TaskInfo(messages.TaskInfo.decode(frame.body)),
         files=out.files,
         discard=discard,

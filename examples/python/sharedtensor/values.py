@@ -4,7 +4,7 @@ beside it."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from collections.abc import Mapping as MappingABC
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import cbor2
 import numpy as np
 
-from . import layout, manifest, messages, op
+from . import cbor, layout, manifest, messages, op
 from .arrays import Described, describe, is_array, numpy_view, torch_result
 from .cbor import TAG_STATE_DICT, TAG_TENSOR
 from .dtypes import DType
@@ -20,12 +20,14 @@ from .errors import ProtocolError, SerializationError
 from .frames import Frame, close_all
 from .frameworks import Framework
 from .importing import check_storages, device_of, import_handles
+from .kept import Kept
 from .manifest import TensorSpec, contiguous_strides
 from .memory import Mapping, Slab, SlabPool, find
 from .models import StateDict
 from .session import Session
 
 MAX_NESTING = 60
+_LIMIT = 1 << 63
 
 
 class Outgoing:
@@ -35,32 +37,59 @@ class Outgoing:
     pool, which `close` returns, and on a GPU into new memory of that GPU. Arguments in GPU memory of other libraries
     are passed in place if the driver shares that memory, which excludes torch's expandable segments. Memory that the
     peer may write is a separate slab, which is not reused.
+
+    :ivar plain: the value with tags for its tensors.
+    :ivar handles: of the memory, some of them encoded.
+    :ivar files: the descriptors of the handles.
+    :ivar numbered: encoded handles without descriptors of the memory that the server is to keep, by its numbers.
     """
 
     def __init__(
-        self, value: Any, session: Session, pool: SlabPool, *, writable: bool = False, seal: bool = False
+        self,
+        value: Any,
+        session: Session,
+        pool: SlabPool,
+        *,
+        writable: bool = False,
+        seal: bool = False,
+        kept: Kept | None = None,
+        lent: Container[str] = (),
     ) -> None:
         """Encodes `value`. With `seal`, for results, its memory is closed to new writers and outlives this process.
-        Raises SerializationError or CapabilityError for what cannot be sent."""
+        Raises SerializationError or CapabilityError for what cannot be sent.
+
+        :param kept: what the server keeps of the memory of earlier calls.
+        :param lent: the names of the call's arguments, whose memory needs no descriptor in its result.
+        """
         self._session = session
         self._pool = pool
         self._writable = writable
         self._seal = seal
+        self._keep = kept
+        self._lent = lent
         self._slab: Slab | None = None
-        self._kept: list[Any] = []  # memory is known by its id until the value is encoded
+        self._own: list[Any] = []  # memory is known by its id until the value is encoded
         self._indices: dict[tuple[int, int, int], int] = {}
-        self._copied: dict[int, tuple[Any, TensorSpec]] = {}  # memory and place of a copy, by the id of the tensor
-        self._described: dict[int, Described] = {}  # by the id of the tensor, which the frozen value keeps alive
+        self._tensors: list[tuple[Any, list[Any]]] = []  # with the content of their tags, which `_place` fills
         self._foreign: dict[int, Any] = {}  # GPU memory of other libraries, by its address
-        self.handles: list[messages.Handle] = []
+        self._checked = True
+        self.handles: list[Any] = []
         self.files: list[int] = []
+        self.numbered: dict[int, bytes] = {}
         try:
-            frozen = _freeze(value, 0)
-            self._copy_ordinary(frozen)
-            self.plain = self._encode(frozen, 0)
+            self.plain = self._walk(value, 0)
+            if self._tensors:
+                self._place()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def item(self) -> cbor.Encoded | None:
+        """The encoded value; None for None."""
+        if self.plain is None:
+            return None
+        return cbor.Encoded(cbor.encode_checked(self.plain) if self._checked else cbor.encode(self.plain))
 
     def close(self) -> None:
         """Closes the descriptors and returns the slab. Safe to call twice."""
@@ -74,20 +103,59 @@ class Outgoing:
         if slab is not None and not self._writable:
             self._pool.put(slab)
 
-    # ---- ordinary memory
+    # ---- the plain form
 
-    def _copy_ordinary(self, value: Any) -> None:
-        found: dict[str, Any] = {}
-        _collect(value, found, 0)
-        places: dict[str, dict[str, Any]] = {}
-        for key, array in found.items():
-            d = self._described[id(array)] = describe(array)
-            if self._in_place(d) is None:
-                places.setdefault(d.device, {})[key] = array
-        for place, ordinary in places.items():
-            plan = layout.plan(layout.describe_all(ordinary), strided=place == "cpu")
+    def _walk(self, value: Any, depth: int) -> Any:
+        """Returns the plain form of a value. Each item of a mapping is taken once: a mapping may make its tensors when
+        they are taken."""
+        kind = type(value)
+        if kind in _PLAIN or (kind is int and -_LIMIT <= value < _LIMIT):
+            return value
+        if isinstance(value, StateDict):
+            return self._state_dict(value)
+        if is_array(value):
+            parts: list[Any] = []
+            self._tensors.append((value, parts))
+            return cbor2.CBORTag(TAG_TENSOR, parts)
+        if isinstance(value, (MappingABC, list, tuple)):
+            if depth >= MAX_NESTING and len(value):
+                raise SerializationError("the value nests too deeply")
+            if isinstance(value, MappingABC):
+                return self._map(value, depth)
+            return [self._walk(item, depth + 1) for item in value]
+        value = _scalar(value)
+        self._checked = self._checked and type(value) in _PLAIN
+        return value
+
+    def _map(self, value: MappingABC[Any, Any], depth: int) -> dict[Any, Any]:
+        found = keyed((key, self._walk(item, depth + 1)) for key, item in value.items())
+        self._checked = self._checked and all(type(key) is str for key in found)
+        return found
+
+    def _place(self) -> None:
+        """Fills the tags of the tensors."""
+        described: dict[int, Described] = {}  # by the ids of tensors, which exist as long as this object
+        copied: dict[str, dict[str, Described]] = {}
+        for array, parts in self._tensors:
+            d = described.get(id(array))
+            if d is None:
+                d = described[id(array)] = describe(array)
+            memory = self._in_place(d)
+            if memory is None:
+                copied.setdefault(d.device, {})[str(id(array))] = d
+            else:
+                strides = [] if d.contiguous else list(d.strides)
+                parts += [self._handle(memory), d.dtype.number, d.address - memory.address, list(d.shape), strides]
+        places: dict[int, tuple[Any, TensorSpec]] = {}
+        for place, tensors in copied.items():
+            plan = layout.plan(tensors, strided=place == "cpu")
             memory = self._fill_host(plan) if place == "cpu" else self._fill_device(plan, place)
-            self._copied.update({int(spec.name): (memory, spec) for spec in plan.specs})
+            places.update({int(spec.name): (memory, spec) for spec in plan.specs})
+        for array, parts in self._tensors:
+            if not parts:
+                memory, spec = places[id(array)]
+                strides = [] if spec.contiguous else list(spec.strides)
+                parts += [self._handle(memory), spec.dtype.number, spec.offset, list(spec.shape), strides]
 
     def _fill_host(self, plan: layout.Layout) -> Slab:
         self._slab = Slab(plan.nbytes) if self._writable else self._pool.take(plan.nbytes)
@@ -98,7 +166,7 @@ class Outgoing:
         from .cuda import device, fill
 
         memory = fill(plan, device(int(place.partition(":")[2] or 0)))
-        self._kept.append(memory)
+        self._own.append(memory)
         return memory
 
     def _in_place(self, d: Described) -> Any | None:
@@ -126,37 +194,6 @@ class Outgoing:
         memory = self._foreign.setdefault(memory.address, memory)
         return memory if memory.shareable() else None
 
-    # ---- the plain form
-
-    def _encode(self, value: Any, depth: int) -> Any:
-        if depth > MAX_NESTING:
-            raise SerializationError("the value nests too deeply")
-        if isinstance(value, StateDict):
-            return self._state_dict(value)
-        if is_array(value):
-            return self._tensor(value)
-        if isinstance(value, _Items):
-            return keyed((k, self._encode(v, depth + 1)) for k, v in value)
-        if isinstance(value, list):
-            return [self._encode(v, depth + 1) for v in value]
-        return _scalar(value)
-
-    def _tensor(self, array: Any) -> cbor2.CBORTag:
-        d = self._described[id(array)]
-        if (copied := self._copied.get(id(array))) is not None:
-            memory, spec = copied
-            strides = [] if spec.contiguous else list(spec.strides)
-            return cbor2.CBORTag(
-                TAG_TENSOR, [self._handle(memory), d.dtype.number, spec.offset, list(spec.shape), strides]
-            )
-        mapping = self._in_place(d)
-        if mapping is None:
-            raise SerializationError("a tensor was moved while it was being sent")
-        strides = [] if manifest.is_contiguous(d.shape, d.strides) else list(d.strides)
-        return cbor2.CBORTag(
-            TAG_TENSOR, [self._handle(mapping), d.dtype.number, d.address - mapping.address, list(d.shape), strides]
-        )
-
     def _state_dict(self, value: StateDict) -> cbor2.CBORTag:
         storages = [
             messages.Storage(
@@ -166,6 +203,8 @@ class Outgoing:
         ]
         handles = [self._handle(m) for m in value.mappings]
         return cbor2.CBORTag(TAG_STATE_DICT, [handles, manifest.pack(value.specs, storages, value.metadata).plain()])
+
+    # ---- handles
 
     def _device(self, mapping: Any) -> bytes:
         if isinstance(mapping, Mapping):
@@ -178,74 +217,53 @@ class Outgoing:
             return self._device_handle(mapping)
         key = (*mapping.inode(), mapping.file_offset)
         if key not in self._indices:
-            device = self._device(mapping)  # raises, so before there is a descriptor
-            if self._seal and isinstance(mapping, Slab):
-                mapping.seal()
-            fd = mapping.share(writable=self._writable)
-            name = mapping.name if mapping.server == self._session.hello.server else ""
-            self._indices[key] = self._add(
-                messages.Handle(
-                    kind="memfd",
-                    device=device,
-                    nbytes=mapping.nbytes,
-                    offset=mapping.file_offset,
-                    file=len(self.files),
-                    name=name,
-                ),
-                fd,
-            )
+            self._indices[key] = self._host_handle(mapping)
         return self._indices[key]
+
+    def _host_handle(self, mapping: Mapping) -> int:
+        name = mapping.name if mapping.server == self._session.hello.server else ""
+        numbered, handle = False, None
+        if self._keep is not None and not name and mapping is not self._slab:
+            numbered, handle = self._keep.use(mapping.number)
+            if handle is not None:
+                self.numbered[mapping.number] = handle
+                return self._add(cbor.Encoded(handle), -1)
+        device = self._device(mapping)  # raises, so before there is a descriptor
+        sent = messages.Handle(
+            kind="memfd",
+            device=device,
+            nbytes=mapping.nbytes,
+            offset=mapping.file_offset,
+            file=-1,
+            name=name,
+            storage=mapping.number if numbered else 0,
+        )
+        if numbered:
+            self.numbered[mapping.number] = sent.encode()
+        if name and name in self._lent:
+            return self._add(sent, -1)
+        if self._seal and isinstance(mapping, Slab):
+            mapping.seal()
+        sent.file = len(self.files)
+        return self._add(sent, mapping.share(writable=self._writable))
 
     def _device_handle(self, memory: Any) -> int:
         key = (-1, id(memory), 0)
         if key not in self._indices:
-            self._kept.append(memory)
+            self._own.append(memory)
             handle, fd = memory.export(len(self.files))
             self._indices[key] = self._add(handle, fd)
         return self._indices[key]
 
-    def _add(self, handle: messages.Handle, fd: int) -> int:
+    def _add(self, handle: Any, fd: int) -> int:
         self.handles.append(handle)
         if fd >= 0:
             self.files.append(fd)
         return len(self.handles) - 1
 
 
-def _type(memory: Any) -> int:
-    return op.HOST if isinstance(memory, Mapping) else op.CUDA
-
-
-def _freeze(value: Any, depth: int) -> Any:
-    """Returns a value with each mapping and list in it copied, so that all of its tensors exist while it does. Each
-    item of a mapping is taken once: a mapping may make its tensors when they are taken."""
-    if depth > MAX_NESTING:
-        raise SerializationError("the value nests too deeply")
-    if isinstance(value, StateDict) or is_array(value):
-        return value
-    if isinstance(value, MappingABC):
-        return _Items((key, _freeze(item, depth + 1)) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return [_freeze(item, depth + 1) for item in value]
-    return value
-
-
-class _Items(tuple[tuple[Any, Any], ...]):
-    """The items of a mapping, also those of equal keys."""
-
-
-def _collect(value: Any, found: dict[str, Any], depth: int) -> None:
-    if depth > MAX_NESTING:
-        raise SerializationError("the value nests too deeply")
-    if isinstance(value, StateDict):
-        return
-    if is_array(value):
-        found[str(id(value))] = value
-    elif isinstance(value, _Items):
-        for _, item in value:
-            _collect(item, found, depth + 1)
-    elif isinstance(value, list):
-        for item in value:
-            _collect(item, found, depth + 1)
+_PLAIN = frozenset({str, float, bool, bytes, type(None)})
+"""Types whose values are plain whatever they are."""
 
 
 def is_light(value: Any, limit: int = 1 << 20) -> bool:

@@ -426,9 +426,10 @@ class Offer:
 
     def _answer(self, job: Job, value: Any, *, more: bool = False) -> None:
         """Sends a result, with its memory. Of a stream's it returns when there is room for the next one."""
-        out = Outgoing(value, job.session, self._client._pool.results, seal=True)
+        lent = [handle.name for handle in job.event.handles]
+        out = Outgoing(value, job.session, self._client._pool.results, seal=True, lent=lent)
         try:
-            body = messages.Answer(call=job.event.call, value=out.plain, handles=out.handles, more=more)
+            body = messages.Answer(call=job.event.call, value=out.item, handles=out.handles, more=more)
             job.session.request(Op.ANSWER, body, files=out.files).close()
         finally:
             out.close()
