@@ -94,7 +94,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 	}
 	defer out.Close()
 	body := message.Publish{
-		Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: opts.Source, Digests: opts.Digests, After: opts.After,
+		Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: status.ShortText(opts.Source, status.MaxSourceBytes), Digests: opts.Digests, After: opts.After,
 	}
 	if r := opts.Retain; r != nil {
 		if err := r.Check(); err != nil {
@@ -137,7 +137,8 @@ func (c *Client) Withdraw(ctx context.Context, name string) error {
 
 // PublishOptions describes a publication beyond its tensors.
 type PublishOptions struct {
-	// Source is the origin of the tensors, usually a file, for people. It is truncated to 1 KiB.
+	// Source is the origin of the tensors, usually a file, for people. It is truncated to 1 KiB. Bytes that are not UTF-8
+	// are shown escaped, such as `caf\xe9`.
 	Source string
 	// Digests requests that the owner compute the digest of each tensor and of the whole in the background. The version
 	// is published at once; [Client.Digests] waits for them, and [VersionInfo] reports their state. The owner computes
@@ -153,6 +154,6 @@ type PublishOptions struct {
 	Retain *Retention
 	// SourceID identifies the content of the source, for example the size and modification time of a file. A server
 	// keeps it with the version ([ServerOptions.Keep], [Server.Adopted]). A version without one inherits that of the
-	// version it replaces. Clients do not send it.
+	// version it replaces. It is UTF-8. Clients do not send it.
 	SourceID string
 }

@@ -24,8 +24,8 @@ func mustAppendMode() cbor.UserBufferEncMode {
 	return m
 }
 
-// AppendMarshal appends the encoding of v, as [Marshal] returns it, and returns the extended slice. On an error, which
-// is one of Marshal's, nothing is appended.
+// AppendMarshal appends the encoding of v, as [Marshal] returns it, and returns the extended slice. It does not check
+// texts. On an error, which is one of Marshal's, nothing is appended.
 func AppendMarshal(b []byte, v any) ([]byte, error) {
 	buf := scratch.Get().(*bytes.Buffer)
 	buf.Reset()

@@ -1,11 +1,9 @@
 package message
 
 import (
-	"fmt"
 	"reflect"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/fxamacker/cbor/v2"
 )
@@ -206,7 +204,7 @@ func (f *found) meet(e *Error, first bool) {
 // dataOf returns the data of an error with details. What a receiver would not read is omitted, causes first.
 func dataOf(e *Error, details ErrorDetails) RawMessage {
 	if details.empty() {
-		if len(e.Data) > MaxErrorData || len(e.Data) > 0 && dataDecMode.Wellformed(e.Data) != nil {
+		if !sendable(e.Data) {
 			return nil
 		}
 		return e.Data
@@ -214,10 +212,10 @@ func dataOf(e *Error, details ErrorDetails) RawMessage {
 	if details.Cause != nil {
 		details.Cause = bounded(details.Cause, MaxErrorCauses)
 	}
-	data, err := Marshal(details)
+	data, err := MarshalShown(details)
 	if err != nil || len(data) > MaxErrorData {
 		details.Cause = nil
-		if data, err = Marshal(details); err != nil || len(data) > MaxErrorData {
+		if data, err = MarshalShown(details); err != nil || len(data) > MaxErrorData {
 			return nil
 		}
 	}
@@ -234,13 +232,18 @@ func bounded(e *Error, causes int) *Error {
 			d.Cause = nil
 		}
 		if out.Data = nil; !d.empty() {
-			out.Data, _ = Marshal(d)
+			out.Data, _ = MarshalShown(d)
 		}
 	}
-	if len(out.Data) > 0 && (len(out.Data) > MaxErrorData || dataDecMode.Wellformed(out.Data) != nil) {
+	if !sendable(out.Data) {
 		out.Data = nil
 	}
 	return out
+}
+
+// sendable reports whether data, which may be empty, is an item that receivers accept as the data of an error.
+func sendable(data RawMessage) bool {
+	return len(data) == 0 || len(data) <= MaxErrorData && dataDecMode.Wellformed(data) == nil && InvalidText(data) == nil
 }
 
 // dataDecMode limits the depth of the program's data of an error, which must fit into the last cause of a task in a
@@ -301,26 +304,3 @@ type remoteError struct {
 func (r *remoteError) Error() string { return r.err.Error() }
 
 func (r *remoteError) Unwrap() []error { return append([]error{r.err}, r.also...) }
-
-// CutText returns text cut to max bytes, which must be at least 8. If max is 64 or more, a cut text ends with the
-// number of omitted bytes. The result is valid UTF-8.
-func CutText(text string, max int) string {
-	if len(text) <= max && utf8.ValidString(text) {
-		return text
-	}
-	if len(text) <= max {
-		return strings.ToValidUTF8(text, "?")
-	}
-	n := max - len("…")
-	if max >= 64 {
-		n = max - len("… (9223372036854775807 bytes left out)")
-	}
-	for i := 1; i < utf8.UTFMax && !utf8.RuneStart(text[n]); i++ {
-		n--
-	}
-	cut := strings.ToValidUTF8(text[:n], "?") + "…"
-	if max < 64 {
-		return cut
-	}
-	return fmt.Sprintf("%s (%d bytes left out)", cut, len(text)-n)
-}

@@ -75,14 +75,14 @@ func mustDecMode() cbor.DecMode {
 	return m
 }
 
-// Marshal encodes a message deterministically: equal values have equal bytes. Errors are [ErrEncoding], and [ErrType]
-// for a type without encoding.
+// Marshal encodes a message deterministically: equal values have equal bytes. Errors are [ErrEncoding], also for a text
+// that is not UTF-8, and [ErrType] for a type without encoding. [MarshalShown] encodes messages for display.
 func Marshal(v any) ([]byte, error) {
 	b, err := encMode.Marshal(v)
 	if err != nil {
 		return nil, encodingError(err)
 	}
-	return b, nil
+	return b, checkTexts(b)
 }
 
 // encodingError converts an error of the encoder.

@@ -37,7 +37,7 @@ func AppendAcquiredHead(b []byte, lease uint64, name string, version uint64, sou
 
 // MarshalInfoHead encodes an [InfoResult] up to its manifest, which must follow.
 func MarshalInfoHead(model *ModelInfo) ([]byte, error) {
-	item, err := Marshal(model)
+	item, err := MarshalShown(model)
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func agree(mine, theirs Hello) (*Agreement, error) {
 }
 
 func sendHello(c *wire.Conn, h Hello) error {
-	body, err := Marshal(h)
+	body, err := MarshalShown(h) // labels and names of devices
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func refuse(c *wire.Conn, code Code, err error) {
 	if errors.As(err, &given) {
 		e = given
 	}
-	if body, err := Marshal(e); err == nil {
+	if body, err := MarshalShown(e); err == nil {
 		_ = c.Send(wire.KindError, 0, body) // best effort: the handshake has failed already
 	}
 }

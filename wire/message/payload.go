@@ -84,7 +84,7 @@ func MarshalPayload(v any) (RawMessage, error) {
 	if err != nil {
 		return nil, encodingError(err)
 	}
-	return b, nil
+	return b, checkTexts(b)
 }
 
 // UnmarshalPayload decodes part of a payload with the strictness of [Unmarshal]. Raw parts may contain tags, which

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
@@ -58,7 +59,7 @@ func (c *Conn) request(ctx context.Context, req Request, out any) error {
 func (c *Conn) cancel(id uint64, cause error) {
 	var body []byte
 	if cause != nil && cause != context.Canceled {
-		if text, err := message.Marshal(message.Cancel{Reason: message.CutText(status.EncodeSafely(cause).Message, status.MaxReasonBytes)}); err == nil {
+		if text, err := message.MarshalShown(message.Cancel{Reason: message.CutText(status.EncodeSafely(cause).Message, status.MaxReasonBytes)}); err == nil {
 			body = text
 		}
 	}
@@ -188,8 +189,8 @@ func (r *Request) appendTo(b []byte, ctx context.Context) ([]byte, error) {
 	}
 	if r.Body != nil {
 		body, err := message.MarshalPayload(r.Body)
-		if err != nil {
-			return b, err
+		if err != nil { // a text that is not UTF-8, such as a name
+			return b, status.WithClass(status.ErrInvalid, err)
 		}
 		req.Body = body
 	}
@@ -198,6 +199,9 @@ func (r *Request) appendTo(b []byte, ctx context.Context) ([]byte, error) {
 
 // appendCall is appendTo for a call.
 func (r *Request) appendCall(b []byte, req message.Request) ([]byte, error) {
+	if !utf8.ValidString(r.Callee.Endpoint) {
+		return b, fmt.Errorf("%w: the endpoint's name %s is not UTF-8", status.ErrInvalid, status.Shown(r.Callee.Endpoint))
+	}
 	if r.Plain == nil {
 		return message.AppendCallRequest(b, req, r.Callee)
 	}

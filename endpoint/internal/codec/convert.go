@@ -73,5 +73,5 @@ func PrepareManifest(m *message.Manifest) (*module.Prepared, error) {
 
 // EncodeDevice returns the message for a device.
 func EncodeDevice(d driver.Info) message.DeviceInfo {
-	return message.DeviceInfo{UUID: message.UUID(d.UUID), Type: int32(d.Type), Index: int32(d.Index), Name: d.Name}
+	return message.DeviceInfo{UUID: message.UUID(d.UUID), Type: int32(d.Type), Index: int32(d.Index), Name: message.ValidText(d.Name)}
 }

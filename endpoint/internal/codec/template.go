@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
@@ -25,6 +26,9 @@ type part struct {
 
 // ParseTemplate parses a template and validates its fields against the type. "{{" and "}}" are literal braces.
 func ParseTemplate(text string, in reflect.Type) (*Template, error) {
+	if !utf8.ValidString(text) {
+		return nil, fmt.Errorf("%w: key %q: not UTF-8", status.ErrInvalid, text)
+	}
 	t := &Template{Text: text}
 	rest := text
 	for rest != "" {

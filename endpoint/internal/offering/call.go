@@ -297,7 +297,7 @@ func (c *call) cancel(cause error) {
 	if cause != nil && cause != context.Canceled {
 		event.Reason = message.CutText(status.EncodeSafely(cause).Message, maxReason)
 	}
-	body, err := message.Marshal(event)
+	body, err := message.MarshalShown(event)
 	if err != nil {
 		return
 	}

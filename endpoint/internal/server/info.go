@@ -41,7 +41,7 @@ func (s *Server) describe() message.ServerInfo {
 	sessions := s.describeSessions(have)
 	running := s.Bound() && !s.Sessions.Stopped()
 	out := message.ServerInfo{
-		Server: s.ID, Kind: serverKind, Version: transport.Version(), Label: s.Label, Socket: s.Sessions.Socket, DeviceIndex: socketIndex(s.Sessions.Socket),
+		Server: s.ID, Kind: serverKind, Version: transport.Version(), Label: s.Label, Socket: message.ValidText(s.Sessions.Socket), DeviceIndex: socketIndex(s.Sessions.Socket),
 		PID: int32(os.Getpid()), ParentPID: int32(os.Getppid()), StartedAt: s.started.UnixNano(), Uptime: int64(time.Since(s.started)),
 		Running: running, Ready: running && s.serving.Load(), Devices: s.devices.Describe(),
 		Capabilities: message.Capabilities{Transport: sharing, Handles: s.support.of(s.devices)},
@@ -86,7 +86,7 @@ func (u *support) of(devices transfer.Devices) []message.HandleSupport {
 		for _, kind := range dev.Probe() {
 			row := message.HandleSupport{Device: message.UUID(uuid), Kind: string(kind.Kind), Supported: kind.Err == nil}
 			if kind.Err != nil {
-				row.Reason = kind.Err.Error()
+				row.Reason = message.CutText(kind.Err.Error(), message.MaxErrorMessage)
 				final = final && !errors.Is(kind.Err, driver.ErrOutOfMemory)
 			}
 			list = append(list, row)

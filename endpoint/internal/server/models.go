@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -164,6 +165,9 @@ func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, er
 	if p.After > catalog.MaxAfter {
 		return 0, fmt.Errorf("%w: versions continue from a number of at most 2⁵³, not %d", status.ErrInvalid, p.After)
 	}
+	if !utf8.ValidString(p.SourceID) {
+		return 0, fmt.Errorf("%w: the id %q of the source is not UTF-8", status.ErrInvalid, p.SourceID)
+	}
 	if err = m.changes.enter(ctx); err != nil {
 		return 0, err
 	}
@@ -184,9 +188,9 @@ func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, er
 	}
 	m.nameExport(out)
 	undo = append(undo, func() error { m.closeExport(out); return nil })
+	p.Origin.Source = status.ShortText(p.Origin.Source, status.MaxSourceBytes)
 	stored := m.keeping.start(&p, out)
 	undo = append(undo, func() error { m.keeping.cancel(stored); return nil }) // before the files are closed, which the store reads
-	p.Origin.Source = status.ShortText(p.Origin.Source, status.MaxSourceBytes)
 	if err = m.attachable(p, out); err != nil {
 		return 0, err
 	}

@@ -54,7 +54,7 @@ func (*answer) Size() int { return 0 }
 
 // AppendTo implements session.Reply.
 func (a *answer) AppendTo(b []byte) ([]byte, error) {
-	body, err := message.MarshalPayload(a.body)
+	body, err := message.MarshalShown(a.body)
 	return append(b, body...), err
 }
 

@@ -90,6 +90,7 @@ func New(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.Label = status.ShortLabel(c.Label)
 	s := &Server{Config: c, ID: transfer.NewID(), devices: devices, started: time.Now()}
 	s.authority.policy.Store(c.Policy)
 	s.setDefaults()
@@ -131,7 +132,7 @@ func (s *Server) hello() message.Hello {
 		features = slices.DeleteFunc(features, func(f string) bool { return f == message.FeatureOffer })
 	}
 	return message.Hello{
-		Server: s.ID, Version: transport.Version(), PID: int32(os.Getpid()), Label: status.ShortLabel(s.Label), Devices: s.devices.Describe(),
+		Server: s.ID, Version: transport.Version(), PID: int32(os.Getpid()), Label: s.Label, Devices: s.devices.Describe(),
 		Features: features, Catalog: s.Models.CatalogID(),
 	}
 }

@@ -154,7 +154,7 @@ func brief(e *message.Error) *message.Error {
 	}
 	details.Detail = message.CutText(details.Detail, listedError)
 	out := &message.Error{Code: e.Code, Type: e.Type, Message: message.CutText(e.Message, listedError)}
-	if data, err := message.Marshal(details); err == nil && len(data) <= 4*listedError {
+	if data, err := message.MarshalShown(details); err == nil && len(data) <= 4*listedError {
 		out.Data = data
 	}
 	return out

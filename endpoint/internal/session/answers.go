@@ -88,7 +88,7 @@ func (a *answers) fail(id uint64, err error) error {
 
 // sendError sends an error response.
 func (a *answers) sendError(id uint64, e *message.Error) error {
-	body, err := message.Marshal(e)
+	body, err := message.MarshalShown(e)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func (ses *Session) closed(err error) {
 
 // refuse sends the reason for closing the connection. Best effort.
 func refuse(conn transport.Conn, err error) {
-	if body, encErr := message.Marshal(status.EncodeError(err)); encErr == nil {
+	if body, encErr := message.MarshalShown(status.EncodeError(err)); encErr == nil {
 		_ = conn.Send(wire.KindError, 0, body)
 	}
 }

@@ -222,7 +222,7 @@ func (s *Events) take() (subs []*Subscription, more bool) {
 // report sends the events of one subscription.
 func (s *Events) report(sub *Subscription) error {
 	for _, event := range sub.from.Take() {
-		body, err := message.Marshal(event)
+		body, err := message.MarshalShown(event)
 		if err != nil {
 			return err
 		}

@@ -155,7 +155,12 @@ var ErrTooLarge error = WithClass(ErrLimit, wire.ErrTooLarge)
 const MaxShown = 128
 
 // Shown returns such a name for error texts, truncated and quoted.
-func Shown(name string) string { return strconv.Quote(message.CutText(name, MaxShown)) }
+func Shown(name string) string {
+	if len(name) > MaxShown {
+		name = message.CutText(name, MaxShown)
+	}
+	return strconv.Quote(name)
+}
 
 // RemoteError returns the error in a frame from a peer. It borrows the frame.
 func RemoteError(frame wire.Frame) error {

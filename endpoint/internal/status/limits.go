@@ -11,6 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Limit is the name of a limit in server infos, in metric labels and in PROTOCOL.md.
@@ -136,11 +137,11 @@ const (
 // ShortLabel returns a label that is safe to store and display.
 func ShortLabel(label string) string { return ShortText(label, MaxLabelBytes) }
 
-// ShortText returns the printable characters of a peer's text, truncated to limit bytes. The result is a copy and does
-// not keep the original text in memory.
+// ShortText returns the printable characters of a text, truncated to limit bytes. Bytes that are not UTF-8 are escaped,
+// as by [message.ValidText]. The result is a copy and does not keep the original text in memory.
 func ShortText(text string, limit int) string {
 	var b strings.Builder
-	for _, r := range text {
+	for _, r := range message.ValidText(text) {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			continue
 		}

@@ -8,7 +8,7 @@ from collections.abc import Mapping as MappingABC
 from collections.abc import Sequence
 from typing import Any
 
-from . import forks, layout, manifest, messages, op, tables
+from . import cbor, forks, layout, manifest, messages, op, tables
 from .errors import Error
 from .frames import Frame
 from .frameworks import Framework
@@ -167,7 +167,7 @@ def hand_over(
         name=name,
         manifest=manifest.pack(specs, storages, metadata),
         handles=[handle],
-        source=source,
+        source=cbor.shown(source),
         digests=owner_digests,
     )
     return Operation(

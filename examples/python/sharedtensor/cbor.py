@@ -62,6 +62,14 @@ def encode_checked(value: Any) -> bytes:
         raise SerializationError(f"this value cannot be sent: {err}") from err
 
 
+def shown(text: str) -> str:
+    """Returns a text for people without what is not UTF-8. Bytes that a file name has escape as `\\xe9`, as in Go."""
+    try:
+        return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return text.encode(errors="backslashreplace").decode()
+
+
 class _MixedSigns(Exception):
     """A map has keys of both signs, which cbor2 sorts in another order."""
 

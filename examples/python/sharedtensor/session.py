@@ -57,7 +57,7 @@ _FORKED = "this client was made before the fork: connect again in this process"
 
 def label() -> str:
     """Returns the label of this process in the server's tables: the name of its program."""
-    return ("python " + Path(sys.argv[0] or "-").name)[:64] if sys.argv else "python"
+    return cbor.shown("python " + Path(sys.argv[0] or "-").name)[:64] if sys.argv else "python"
 
 
 class Pending(Waiter):

@@ -291,3 +291,18 @@ print("ok")
         [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=60, env={**os.environ}
     )
     assert done.stdout.strip() == "ok", done.stderr
+
+
+def test_names_of_files_that_are_not_utf8_are_shown_escaped(
+    module_owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [os.fsdecode(b"/bin/caf\xe9")])
+    with st.connect(module_owner.socket) as c:
+        c.publish("m", {"w": np.zeros(4, np.float32)}, source=os.fsdecode(b"/models/caf\xe9"))
+        held = next(m for m in c.list() if m.name == "m")
+        assert held.versions[0].origin.source == r"/models/caf\xe9"
+        assert held.versions[0].origin.label == r"python caf\xe9"
+        for name in (os.fsdecode(b"caf\xe9"), "half \ud800"):
+            with pytest.raises(st.SerializationError):
+                c.acquire(name)
+        assert "m" in [m.name for m in c.list()]
