@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import math
 import re
 import time
 import uuid
@@ -25,10 +24,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import frameworks
-from ..errors import Error, InvalidArgumentError, NotFoundError, ProtocolError, UnavailableError
+from ..errors import (
+    ConnectionLostError,
+    Error,
+    InvalidArgumentError,
+    NotFoundError,
+    ProtocolError,
+    UnavailableError,
+)
 from ..frameworks import Framework
 from . import natslink, payloads
-from .natslink import ConflictError, api, nats
+from .natslink import ConflictError, RepeatedConflictError, api, nats
 from .objects import Objects
 
 Stored = tuple[int, dict[str, str], bytes]
@@ -138,12 +144,20 @@ class Store:
 
         :param last: the sequence number that the newest item of the bin must have.
 
-        Raises ResourceExhaustedError if the namespace is full, and ConflictError for `last`.
+        Raises ResourceExhaustedError if the namespace is full, ConflictError for `last`, and ConnectionLostError if the
+        body may be stored.
         """
         headers = {"Nats-Rollup": "sub"} if op == "put" else {}
         if last is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(last)
-        return await write(self._js, self.stream, self.subject(bin), op, media_type, body, meta or {}, headers)
+        id = uuid.uuid4().hex
+        try:
+            return await write(self._js, self.stream, self.subject(bin), op, media_type, body, meta or {}, headers, id)
+        except RepeatedConflictError:
+            for sequence, stored, _ in (await self._read(bin))[0]:
+                if natslink.message_id(stored) == id:
+                    return sequence
+            raise
 
     async def peek(self, bin: str) -> _Items:
         """Returns the items of a bin."""
@@ -202,11 +216,12 @@ class Store:
     async def delete(self, bin: str) -> None:
         """Removes all items of a bin."""
         while True:
+            begin = time.monotonic()
             stored, before = await self._read(bin)
             if not stored:
                 return
             with contextlib.suppress(ConflictError):
-                await self._claim(bin, "delete", stored, before)
+                await self._claim(bin, "delete", stored, before, begin + _CLAIM_WINDOW)
                 return
 
     async def list(self) -> dict[str, int]:
@@ -350,12 +365,17 @@ class Store:
         value = payloads.decode(media_type, body, self.framework)
         return Item(value, sequence, media_type, meta, headers.get("Bin-Op") == "put")
 
-    async def _claim(self, bin: str, op: str, stored: _StoredList, before: int, until: float = math.inf) -> None:
+    async def _claim(self, bin: str, op: str, stored: _StoredList, before: int, until: float) -> None:
         up_to = stored[-1][0]
         common = {"Bin-Up-To": str(up_to), "Bin-Items": str(len(stored)), "Nats-Rollup": "sub"}
         claim = {"Bin-Op": op, "Bin-Before": str(before), **common}
-        subject = self.subject(bin, "bin-take")
-        sequence = await natslink.publish(self._js, subject, b"", {**claim, **_expect(before)}, until=until)
+        subject, id = self.subject(bin, "bin-take"), uuid.uuid4().hex
+        try:
+            sequence = await natslink.publish(
+                self._js, self.stream, subject, b"", {**claim, **_expect(before)}, id, until
+            )
+        except RepeatedConflictError:
+            sequence = await self._settle_claim(bin, id, stored[0][0])
         settled = {
             "Bin-Op": "settled",
             "Bin-Before": str(sequence),
@@ -367,10 +387,26 @@ class Store:
         with contextlib.suppress(Error):
             await natslink.purge(self._js, self.stream, self.subject(bin), up_to + 1)
             with contextlib.suppress(ConflictError):  # a newer claim, whose taker settles it
-                await natslink.publish(self._js, subject, b"", {**settled, "Nats-TTL": "5m", **_expect(sequence)})
+                await natslink.publish(
+                    self._js, self.stream, subject, b"", {**settled, "Nats-TTL": "5m", **_expect(sequence)}
+                )
             for _, headers, _ in stored:
                 if "Bin-Object" in headers:
                     await Objects(self._js, self.stream).delete(headers["Bin-Object"])
+
+    async def _settle_claim(self, bin: str, id: str, oldest: int) -> int:
+        """Returns the sequence number of a claim that an unanswered attempt has stored. A restarted server may have
+        lost its record of the id. The claim is stored if it is the newest one, and not if the oldest item still exists.
+
+        Raises ConflictError, or ConnectionLostError if another claim may have replaced it.
+        """
+        items, _ = await self._read(bin, 1)
+        claims, _ = await natslink.read(self.conn, self.stream, self.subject(bin, "bin-take"))
+        if claims and natslink.message_id(claims[-1].headers) == id:
+            return int(claims[-1].headers["Nats-Sequence"])
+        if items and items[0][0] <= oldest:
+            raise ConflictError(f"the bin {bin!r} has changed")
+        raise ConnectionLostError(f"the bin {bin!r}: no answer, and its items are gone")
 
 
 async def write(
@@ -395,8 +431,15 @@ async def write(
         headers["Bin-Object"] = uuid.uuid4().hex
         headers["Bin-Sha256"] = hashlib.sha256(body).hexdigest()
         await store.put(headers["Bin-Object"], body)
-        body = b""
-    return await natslink.publish(js, subject, body, headers, id)
+        try:
+            return await natslink.publish(js, stream, subject, b"", headers, id)
+        except (ConnectionLostError, RepeatedConflictError):
+            raise  # the item may be stored
+        except Error:
+            with contextlib.suppress(Error):  # a sweep removes it
+                await store.delete(headers["Bin-Object"])
+            raise
+    return await natslink.publish(js, stream, subject, body, headers, id)
 
 
 async def load(js: Any, stream: str, headers: Mapping[str, str], data: bytes) -> bytes:

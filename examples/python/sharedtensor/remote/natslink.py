@@ -31,17 +31,19 @@ from ..errors import (
 try:
     import nats
     from nats.js import api
-    from nats.js.errors import APIError, NotFoundError
+    from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 except ImportError as err:
     raise ConfigurationError(f"nats-py is not installed here ({err}): install sharedtensor[remote-nats]") from None
 
 __all__ = [
     "ConflictError",
     "NotFoundError",
+    "RepeatedConflictError",
     "api",
     "ask",
     "connect",
     "create_stream",
+    "message_id",
     "nats",
     "publish",
     "purge",
@@ -51,17 +53,26 @@ __all__ = [
 T = TypeVar("T")
 
 TIMEOUT = 10.0  # seconds of a request
-_REPEATED = 90.0
-"""Seconds in which a message is repeated. The server recognizes a repeated one for two minutes."""
+_REPEATED = 60.0  # seconds for which a message is repeated; less if the server forgets repeated messages earlier
+_DUPLICATE_WINDOW = 120.0  # seconds for which the server recognizes repeated messages, of streams made here
 _QUOTA_WAIT = 30.0  # seconds for which a refused request is repeated
-_ATTEMPTS = 5
 _BATCH, _BATCH_BYTES = 512, 8 << 20  # of one answer
-_FULL, _CONFLICT = 10077, 10071
+_FULL = 10023, 10028, 10047, 10077  # codes of a full store
+_OUTAGES = 10008, 10009, 10158  # codes of a cluster that has no leader, or still stores the previous attempt
+_CONFLICT = 10071
 _FORBIDDEN, _TOO_MANY_REQUESTS, _NO_RESPONDERS = 403, 429, 503
 
 
 class ConflictError(InvalidArgumentError):
     """The bin has changed since it was read."""
+
+
+class RepeatedConflictError(ConflictError):
+    """An earlier attempt was not answered, and the server has no record of it. It may be what has changed the bin."""
+
+
+class _NoAnswerError(Exception):
+    """An attempt was not answered, or not sent."""
 
 
 class _Refusals:
@@ -96,10 +107,13 @@ class _Refusals:
 
 
 _refusals: weakref.WeakKeyDictionary[Any, _Refusals] = weakref.WeakKeyDictionary()
+_windows: weakref.WeakKeyDictionary[Any, dict[str, float]] = weakref.WeakKeyDictionary()
+"""The duplicate windows of streams that were opened, by connection and name."""
 
 
 async def connect(server: str | list[str], **options: Any) -> Any:
-    """Returns a connection that reconnects without an end.
+    """Returns a connection that reconnects without an end. It sends nothing later: while it is disconnected, requests
+    fail, and are repeated here.
 
     :param wait: seconds for the first connection, 10 by default. Other options are passed to `nats.connect`.
 
@@ -109,6 +123,19 @@ async def connect(server: str | list[str], **options: Any) -> Any:
     wait = given.pop("wait", 10.0)
     refusals = _Refusals()
     given.setdefault("error_cb", refusals.note)
+    given.setdefault("pending_size", 0)
+    conn: Any = None
+    disconnected = given.get("disconnected_cb")
+
+    async def drop() -> None:
+        """Drops messages that were not sent. nats-py would send them when it reconnects, minutes later."""
+        if conn is not None and isinstance(getattr(conn, "_pending", None), list):
+            conn._pending.clear()
+            conn._pending_data_size = 0
+        if disconnected is not None:
+            await disconnected()
+
+    given["disconnected_cb"] = drop
     try:
         conn = await asyncio.wait_for(nats.connect(server, **given), wait)
     except (OSError, nats.errors.Error, asyncio.TimeoutError) as err:
@@ -118,13 +145,16 @@ async def connect(server: str | list[str], **options: Any) -> Any:
     return conn
 
 
-async def ask(conn: Any, subject: str, request: Callable[[], Awaitable[T]]) -> T:
+async def ask(conn: Any, subject: str, request: Callable[[], Awaitable[T]], until: float = math.inf) -> T:
     """Returns the result of a request to a subject. While the client's quota of requests is used up, it repeats it.
+
+    :param until: no attempt starts after this moment of `time.monotonic`.
 
     Raises PermissionDeniedError if the client has no right to it, and ResourceExhaustedError if the quota stays used
     up.
     """
-    until, pause = time.monotonic() + _QUOTA_WAIT, 0.05
+    begin, pause = time.monotonic(), 0.05
+    until = min(until, begin + _QUOTA_WAIT)
     while True:
         refusals = _refusals.get(conn)
         try:
@@ -134,8 +164,11 @@ async def ask(conn: Any, subject: str, request: Callable[[], Awaitable[T]]) -> T
                 raise PermissionDeniedError(f"{subject}: {err.description}") from err
             if err.code != _TOO_MANY_REQUESTS:
                 raise
-            if time.monotonic() > until:
+            if time.monotonic() + pause > until:
                 raise ResourceExhaustedError(f"{subject}: {err.description}") from err
+        except nats.errors.OutboundBufferLimitError:  # disconnected, so it was not sent
+            if time.monotonic() + pause > min(until, begin + TIMEOUT):
+                raise
         await asyncio.sleep(pause)
         pause = min(2 * pause, 1.0)
 
@@ -144,8 +177,10 @@ async def create_stream(
     js: Any, name: str, *subjects: str, rollup: bool = False, ttl: bool = False, **more: Any
 ) -> None:
     """Creates a stream if it is missing."""
+    windows = _windows.setdefault(js._nc, {})
     try:
-        await ask(js._nc, f"$JS.API.STREAM.INFO.{name}", lambda: js.stream_info(name))
+        found = (await ask(js._nc, f"$JS.API.STREAM.INFO.{name}", lambda: js.stream_info(name))).config
+        windows[name] = float(found.duplicate_window or 0)
         return
     except NotFoundError:
         pass
@@ -156,11 +191,12 @@ async def create_stream(
         allow_rollup_hdrs=rollup,
         allow_direct=True,
         allow_msg_ttl=ttl,
-        duplicate_window=120,
+        duplicate_window=_DUPLICATE_WINDOW,
         **more,
     )
     try:
         await ask(js._nc, f"$JS.API.STREAM.CREATE.{name}", lambda: js.add_stream(config))
+        windows[name] = _DUPLICATE_WINDOW
     except APIError as err:
         raise ConfigurationError(f"the stream {name} cannot be created: {err.description}") from err
 
@@ -174,35 +210,148 @@ async def purge(js: Any, stream: str, subject: str, before: int | None = None) -
         raise UnavailableError(f"the messages of {subject} cannot be removed: {err or type(err).__name__}") from err
 
 
+def window(conn: Any, stream: str) -> float:
+    """Returns the seconds for which the server recognizes a repeated message of a stream that was opened."""
+    return _windows.get(conn, {}).get(stream, _DUPLICATE_WINDOW)
+
+
+def message_id(headers: Mapping[str, str]) -> str:
+    """Returns the id that the writer of a message chose. A gateway adds the identity of a client with scopes."""
+    return re.sub(r"~[0-9a-f]{32}$", "", headers.get("Nats-Msg-Id", ""))
+
+
+class _Attempts:
+    """The attempts to store one message under one id.
+
+    :ivar until: when the last attempt may begin.
+    :ivar unanswered: when the first attempt began that the server has not answered; None if there is none. It may be
+        stored.
+    """
+
+    def __init__(self, js: Any, stream: str, until: float) -> None:
+        self._js = js
+        self._window = window(js._nc, stream)
+        self.until = until
+        self.unanswered: float | None = None
+
+    def limit(self) -> float:
+        """Returns when the last attempt may begin. A later one could be stored a second time: the last quarter of the
+        duplicate window covers the time on the way to the server."""
+        if self.unanswered is None:
+            return self.until
+        return min(self.until, self.unanswered + self._window * 3 / 4)
+
+    async def make(self, subject: str, body: bytes, headers: dict[str, str]) -> Any:
+        """Sends the message and returns the acknowledgement. Raises errors of `ask`, and _NoAnswerError."""
+        timeout = min(TIMEOUT, max(self._window / 4, 0.5))
+        conn = self._js._nc
+        if not conn.is_connected and not conn.is_closed:  # a connection of the caller would send it at any later time
+            raise _NoAnswerError("not connected")
+
+        async def request() -> Any:
+            return await self._js.publish(subject, body, headers=headers, timeout=timeout)
+
+        start = time.monotonic()
+        try:
+            return await ask(conn, subject, request, self.limit())
+        except APIError as err:
+            if err.err_code not in _OUTAGES:
+                raise
+            self.unanswered = self.unanswered or start
+            raise _NoAnswerError(err.description or "no leader") from err
+        except Error:
+            raise  # some are OSErrors too
+        except (nats.errors.NoRespondersError, NoStreamResponseError, nats.errors.OutboundBufferLimitError) as err:
+            raise _NoAnswerError(str(err)) from err  # it was not sent, or reached no stream
+        except (nats.errors.Error, asyncio.TimeoutError, OSError) as err:
+            self.unanswered = self.unanswered or start
+            if isinstance(err, nats.errors.ConnectionClosedError):
+                raise self.unknown(subject) from err
+            raise _NoAnswerError(str(err) or type(err).__name__) from err
+
+    def unknown(self, subject: str) -> Error:
+        """Returns the error of a message that was not acknowledged in time."""
+        if self.unanswered is None:
+            return UnavailableError(f"{subject}: no server answers")
+        return ConnectionLostError(f"{subject}: no answer within the duplicate window, so the message may be stored")
+
+
 async def publish(
-    js: Any, subject: str, body: bytes, headers: Mapping[str, str], id: str = "", until: float = math.inf
+    js: Any,
+    stream: str,
+    subject: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    id: str = "",
+    until: float = math.inf,
 ) -> int:
     """Publishes a message once, also if an answer is lost, and returns its sequence number.
 
-    :param until: no attempt starts after this moment of `time.monotonic`, nor when the server may have forgotten the
-        first one.
+    :param until: no attempt starts after this moment of `time.monotonic`, when the condition in the headers is no
+        longer what the caller has read. No attempt starts either when the server may soon forget the first unanswered
+        one.
 
-    Raises ConflictError, ResourceExhaustedError, PermissionDeniedError, or ConnectionLostError if no answer arrives.
+    Raises ConflictError, ResourceExhaustedError, PermissionDeniedError, UnavailableError if it is not stored, or
+    ConnectionLostError if it may be stored.
     """
-    headers = {**headers, "Nats-Msg-Id": id or uuid.uuid4().hex}
-    until = min(until, time.monotonic() + _REPEATED)
-    for attempt in range(_ATTEMPTS):
+    sent = {**headers, "Nats-Msg-Id": id or uuid.uuid4().hex}
+    attempts, pause = _Attempts(js, stream, min(until, time.monotonic() + _REPEATED)), 0.05
+    while True:
         try:
-            return int((await ask(js._nc, subject, lambda: js.publish(subject, body, headers=headers))).seq)
+            return int((await attempts.make(subject, body, sent)).seq)
+        except _NoAnswerError as err:
+            asked = attempts.unanswered is not None
+            if time.monotonic() + pause >= until:
+                if asked:
+                    return await _settle(attempts, subject, sent["Nats-Msg-Id"])
+                raise ConflictError(f"{subject}: no server answered in time") from err
+            if time.monotonic() + pause >= attempts.limit():
+                raise attempts.unknown(subject) from err
         except APIError as err:
+            asked = attempts.unanswered is not None
+            if err.err_code == _CONFLICT and asked:
+                return await _settle(attempts, subject, sent["Nats-Msg-Id"])
             if err.err_code == _CONFLICT:
                 raise ConflictError(f"{subject} has changed") from err
-            if err.err_code == _FULL:
+            if asked:
+                raise attempts.unknown(subject) from err
+            if err.err_code in _FULL:
                 raise ResourceExhaustedError(f"{subject} is full") from err
             raise ProtocolError(f"{subject}: {err.description}") from err
-        except Error:
-            raise  # some are OSErrors too
-        except (nats.errors.Error, asyncio.TimeoutError, OSError) as err:
-            over = attempt + 1 == _ATTEMPTS or time.monotonic() > until
-            if over or isinstance(err, nats.errors.ConnectionClosedError):
-                raise ConnectionLostError(f"{subject}: no answer, so the message may be stored") from err
-            await asyncio.sleep(min(0.2 * 2**attempt, 2))
-    raise AssertionError("unreachable")
+        except Error as err:
+            if attempts.unanswered is not None and not isinstance(err, ConnectionLostError):
+                raise attempts.unknown(subject) from err
+            raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 1.0)
+
+
+async def _settle(attempts: _Attempts, subject: str, id: str) -> int:
+    """Returns the sequence number of a message if an unanswered attempt has stored it. A server checks the condition of
+    a write before its id, so the next attempt conflicts with the stored one. The server stores an id once in a stream:
+    an empty message with the same id is a duplicate if it was stored. Otherwise it was not stored and never will be.
+
+    Raises RepeatedConflictError, or ConnectionLostError.
+    """
+    probe = ".".join([*subject.split(".")[:2], "%"])  # no bin has this name
+    headers, probed, pause = {"Nats-Msg-Id": id, "Nats-TTL": "1s"}, False, 0.05
+    attempts.until = math.inf
+    while time.monotonic() < attempts.limit():
+        try:
+            ack = await attempts.make(probe, b"", dict(headers))
+        except _NoAnswerError:
+            probed = True
+        except APIError as err:
+            raise attempts.unknown(subject) from err
+        else:
+            if not ack.duplicate:
+                raise RepeatedConflictError(f"{subject} has changed")
+            if not probed:
+                return int(ack.seq)
+            break  # it may be a duplicate of the probe
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 1.0)
+    raise attempts.unknown(subject)
 
 
 async def read(conn: Any, stream: str, pattern: str, start: int = 1) -> tuple[list[Any], int]:

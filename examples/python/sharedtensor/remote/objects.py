@@ -11,7 +11,7 @@ import uuid
 from datetime import datetime, timezone
 from typing import Any
 
-from ..errors import NotFoundError, ProtocolError, UnavailableError
+from ..errors import ConnectionLostError, Error, NotFoundError, ProtocolError, UnavailableError
 from . import natslink
 
 _CHUNK = 512 << 10  # bytes of one message
@@ -34,10 +34,19 @@ class Objects:
         return store
 
     async def put(self, name: str, body: bytes) -> None:
-        """Stores an object."""
+        """Stores an object. Raises UnavailableError if no server answers; what is stored of the object is then removed,
+        or has no name."""
+        try:
+            await self._put(name, body)
+        except ConnectionLostError as err:
+            with contextlib.suppress(Error):
+                await self.delete(name)
+            raise UnavailableError(f"the object {name!r} could not be stored: {err}") from err
+
+    async def _put(self, name: str, body: bytes) -> None:
         id, chunks = uuid.uuid4().hex, range(0, len(body), _CHUNK)
         for at in chunks:
-            await natslink.publish(self._js, self._pieces(id), body[at : at + _CHUNK], {})
+            await natslink.publish(self._js, self.stream, self._pieces(id), body[at : at + _CHUNK], {})
         info = {
             "name": name,
             "bucket": self.bucket,
@@ -48,7 +57,8 @@ class Objects:
             "digest": _digest(body),
             "options": {"max_chunk_size": _CHUNK},
         }
-        await natslink.publish(self._js, self._description(name), json.dumps(info).encode(), {"Nats-Rollup": "sub"})
+        subject, headers = self._description(name), {"Nats-Rollup": "sub"}
+        await natslink.publish(self._js, self.stream, subject, json.dumps(info).encode(), headers)
 
     async def get(self, name: str) -> bytes:
         """Returns an object. Raises NotFoundError, or ProtocolError if it is damaged."""

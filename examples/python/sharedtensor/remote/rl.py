@@ -34,6 +34,7 @@ from ..errors import (
     Error,
     InvalidArgumentError,
     NotFoundError,
+    PermissionDeniedError,
     ProtocolError,
     UnavailableError,
 )
@@ -47,6 +48,7 @@ from .objects import Objects
 _POINTER = "application/vnd.sharedtensor.parameters+json"
 _KEEP = 3  # versions of parameters for slow workers
 _REDELIVER = 30.0  # seconds
+_ACK_WAIT = 20.0  # seconds for which an acknowledgement is repeated
 _GONE_DELIVERIES = 4  # of data whose body is gone, before it counts as damaged
 _log = logging.getLogger("sharedtensor.remote")
 
@@ -140,6 +142,7 @@ class Trainer(_Run):
     ) -> None:
         self._staleness = staleness
         self._publishing = threading.Lock()
+        self._unsure: str | None = None  # the id of a version with an unknown outcome
         self.dropped = 0
         self.damaged = 0
         super().__init__(server, run, name, options)
@@ -155,7 +158,7 @@ class Trainer(_Run):
         subject = f"$JS.API.CONSUMER.INFO.{self._queue}.pullers"
         try:
             await natslink.ask(self._store.conn, subject, lambda: self._js.consumer_info(self._queue, "pullers"))
-        except natslink.NotFoundError:
+        except (natslink.NotFoundError, PermissionDeniedError):  # with scopes, there is no right to what is missing
             config = api.ConsumerConfig(
                 name="pullers",
                 durable_name="pullers",
@@ -169,12 +172,26 @@ class Trainer(_Run):
         self._pull = await self._js.pull_subscribe_bind("pullers", self._queue)
 
     def publish(self, parameters: Mapping[str, Array]) -> int:
-        """Publishes a state dict and returns its version. Versions count from 0. Raises SupersededError."""
+        """Publishes a state dict and returns its version. Versions count from 0.
+
+        Raises SupersededError, or ConnectionLostError if it may be published: the next call finds out.
+        """
         body = payloads.to_safetensors(parameters)
         with self._publishing:
             return self._background.run(self._publish(body))
 
+    async def _settle(self) -> None:
+        """Finds out whether the version with an unknown outcome is published. If it is not, it may be later, unless
+        another one is published before."""
+        now, sequence = await self._pointer()
+        if now is not None and now.get("id") == self._unsure:
+            self.version, self._sequence, self._unsure = int(now["version"]), sequence, None
+        elif sequence > self._sequence:
+            raise SupersededError(f"run {self.run!r}: another trainer has published")
+
     async def _publish(self, body: bytes) -> int:
+        if self._unsure is not None:
+            await self._settle()
         version, id = self.version + 1, uuid.uuid4().hex
         store = await Objects.create(self._js, self._bucket)
         object = f"v{version}.{self.name}.{id}"
@@ -186,9 +203,21 @@ class Trainer(_Run):
         except ConflictError as err:
             now, sequence = await self._pointer()
             if now is None or now.get("id") != id:
-                await store.delete(object)
-                raise SupersededError(f"run {self.run!r}: another trainer has published") from err
+                with contextlib.suppress(Error):
+                    await store.delete(object)
+                if self._unsure is None:
+                    raise SupersededError(f"run {self.run!r}: another trainer has published") from err
+                await self._settle()  # it is published only now, so this version needs the next number
+                return await self._publish(body)
             self._sequence = sequence
+        except ConnectionLostError:
+            self._unsure = id
+            raise
+        except Error:
+            with contextlib.suppress(Error):
+                await store.delete(object)
+            raise
+        self._unsure = None  # the condition of an earlier version can no longer hold
         self.version = version
         with contextlib.suppress(Error, nats.errors.Error):  # the next version removes what remains
             for name in await store.names():
@@ -279,10 +308,17 @@ class Trainer(_Run):
         return Sample(self, message, value, int(found[1]), unescape(found[2]), meta)
 
     async def _done(self, message: Any) -> None:
-        try:
-            await message.ack_sync(timeout=10)
-        except (nats.errors.Error, asyncio.TimeoutError, TimeoutError) as err:
-            raise UnavailableError("data was not acknowledged in time, and may be delivered again") from err
+        until = time.monotonic() + _ACK_WAIT
+        while True:  # to acknowledge twice has no effect
+            try:
+                await message.ack_sync(timeout=natslink.TIMEOUT / 2)
+                break
+            except nats.errors.MsgAlreadyAckdError:
+                break
+            except (nats.errors.Error, asyncio.TimeoutError, TimeoutError) as err:
+                if time.monotonic() > until:
+                    raise UnavailableError("data was not acknowledged in time, and may be delivered again") from err
+            await asyncio.sleep(0.2)
         name = (message.headers or {}).get("Bin-Object")
         if name:
             with contextlib.suppress(Error):  # a sweep removes it
