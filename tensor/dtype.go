@@ -137,6 +137,7 @@ var dtypes = [quantizedEnd]dtypeInfo{
 	MXFP4:   {name: "mxfp4", kind: kindBlock, elements: 32, bytes: 17},
 	NVFP4:   {name: "nvfp4", kind: kindBlock, elements: 64, bytes: 36},
 	Q1_0:    {name: "q1_0", kind: kindBlock, elements: 128, bytes: 18},
+	Q2_0:    {name: "q2_0", kind: kindBlock, elements: 64, bytes: 18},
 }
 
 // DTypes returns all data types with separate elements, in the order of their numbers. The caller owns the slice. See

@@ -5,7 +5,7 @@ import "fmt"
 // The block-quantised types of the GGUF format, named as ggml names them. A block of adjacent elements of the last
 // dimension shares scales, and elements cannot be addressed separately: the last dimension is a multiple of the block,
 // and tensors are row-major. The number is 64 plus ggml_type in ggml/include/ggml.h; ggml-common.h defines the blocks.
-// Package gguf converts some of them to float32.
+// Package gguf converts them to float32.
 const (
 	Q4_0    DType = 66
 	Q4_1    DType = 67
@@ -33,8 +33,9 @@ const (
 	MXFP4   DType = 103
 	NVFP4   DType = 104
 	Q1_0    DType = 105
+	Q2_0    DType = 106
 
-	quantizedEnd DType = 106
+	quantizedEnd DType = 107
 )
 
 // QuantizedDTypes returns all block-quantised types in the order of their numbers. The caller owns the slice.

@@ -96,11 +96,14 @@ func TestFloat32s(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []float32{1, 2}, got)
 	require.NoError(t, x.Close())
-	x, err = tensor.Empty(dev, tensor.IQ1_S, tensor.Shape{256})
+	x, err = tensor.Empty(dev, tensor.Complex64, tensor.Shape{256})
 	require.NoError(t, err)
 	_, err = gguf.Float32s(x)
 	require.ErrorIs(t, err, tensor.ErrDType)
 	require.NoError(t, x.Close())
+	for _, dt := range append(tensor.DTypes(), 0, 65, 107, 255) {
+		require.ErrorIs(t, gguf.Dequantize(nil, dt, nil), tensor.ErrDType, dt)
+	}
 	require.ErrorIs(t, gguf.Dequantize(make([]float32, 33), tensor.Q4_0, make([]byte, 18)), gguf.ErrLength)
 	require.ErrorIs(t, gguf.Dequantize(make([]float32, 32), tensor.Q4_0, make([]byte, 17)), gguf.ErrLength)
 }

@@ -9,8 +9,8 @@
 // apply the same rules. Names and keys are unique, offsets are multiples of the alignment, and tensors neither overlap
 // nor reach behind the end of the file. Each rule has its own error.
 //
-// Block-quantised types are data types of package tensor, such as [tensor.Q4_K]. [Float32s] converts the most frequent
-// ones.
+// Block-quantised types are data types of package tensor, such as [tensor.Q4_K]. [Float32s] converts them to the same
+// bits as ggml.
 //
 // Surprises: sizes and counts are checked before memory is allocated for them, and files that llama.cpp refuses are
 // refused here too: nested arrays, more than four dimensions, names of 64 bytes or more, and big-endian files.

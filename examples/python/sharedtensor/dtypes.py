@@ -65,6 +65,7 @@ class DType(Enum):
     MXFP4 = (103, "mxfp4", 0, (32, 17))
     NVFP4 = (104, "nvfp4", 0, (64, 36))
     Q1_0 = (105, "q1_0", 0, (128, 18))
+    Q2_0 = (106, "q2_0", 0, (64, 18))
 
     def __init__(self, number: int, title: str, bits: int, block: tuple[int, int] | None = None) -> None:
         self.number = number
