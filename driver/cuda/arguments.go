@@ -50,23 +50,42 @@ func (a *arguments) add(arg any, size int) error {
 		return a.number(v, 8, size, arg)
 	}
 	v := reflect.ValueOf(arg)
-	if v.Kind() == reflect.Int || v.Kind() == reflect.Uint {
-		return a.addSized(v, size)
-	}
-	b, err := appendValue(nil, v)
+	kind, bytes, err := argumentType(v.Type(), size)
 	if err != nil {
 		return err
 	}
-	return a.put(b, size, arg)
+	switch kind {
+	case intArgument:
+		n, err := fitInt(int(v.Int()), bytes)
+		if err != nil {
+			return err
+		}
+		return a.number(n, bytes, size, arg)
+	case uintArgument:
+		n, err := fitUint(uint(v.Uint()), bytes)
+		if err != nil {
+			return err
+		}
+		return a.number(n, bytes, size, arg)
+	}
+	return a.put(valueBytes(v), size, arg)
 }
 
-// Region is a part of memory of a device, such as the elements of a *tensor.Tensor.
+// Region is a part of memory of a device, such as the elements of a *tensor.Tensor. A type of another package that
+// refers to memory of this package implements it, so that a launch uses the memory as if it were the argument: Close of
+// the memory waits for the kernel, and the address is not exposed.
 type Region interface {
 	// Region returns the memory, which the caller borrows, and the offset in bytes at which the region begins.
 	Region() (mem driver.Memory, offset int64, err error)
 }
 
-// address returns the device address of an argument, and records the memory of this package that it is in.
+// container is a [*Memory], or a type that embeds one, such as [*Managed] or a type of another package.
+type container interface{ memory() *Memory }
+
+func (m *Memory) memory() *Memory { return m }
+
+// address returns the device address of an argument, and adds the memory of this package that contains it to a.used.
+// Memory of other packages is not tracked: its DevicePointer exposes the address.
 func (a *arguments) address(arg any) (uint64, error) {
 	if isNil(reflect.ValueOf(arg)) {
 		return 0, errNilMemory
@@ -78,12 +97,22 @@ func (a *arguments) address(arg any) (uint64, error) {
 			return 0, err
 		}
 		arg, offset = mem, at
+		if arg != nil && isNil(reflect.ValueOf(arg)) {
+			return 0, errNilMemory
+		}
 	}
-	switch m := arg.(type) {
-	case *Memory:
+	if c, ok := arg.(container); ok {
+		m := c.memory()
+		if m == nil {
+			return 0, errNilMemory
+		}
 		a.used = append(a.used, &m.resource)
-		return uint64(m.ptr) + uint64(offset), nil
-	case driver.Addressable:
+		// A type of another size is a part of the memory, whose address only its own method returns.
+		if part, ok := arg.(driver.Addressable); !ok || part.Bytes() == m.bytes {
+			return uint64(m.ptr) + uint64(offset), nil
+		}
+	}
+	if m, ok := arg.(driver.Addressable); ok {
 		if p := m.DevicePointer(); p != 0 {
 			return p + uint64(offset), nil
 		}
@@ -122,66 +151,6 @@ func (a *arguments) begin(bytes, size int, arg any) error {
 	a.values = pad(a.values, (len(a.values)+15)/16*16)
 	a.offsets = append(a.offsets, len(a.values))
 	return nil
-}
-
-// addSized appends an int or uint in the size that the kernel takes.
-func (a *arguments) addSized(v reflect.Value, size int) error {
-	var n uint64
-	var fits func(bits int) bool
-	if v.CanInt() {
-		n = uint64(v.Int())
-		fits = func(bits int) bool { return v.Int() >= -1<<(bits-1) && v.Int() <= 1<<(bits-1)-1 }
-	} else {
-		n = v.Uint()
-		fits = func(bits int) bool { return bits == 64 || v.Uint() < 1<<bits }
-	}
-	switch size {
-	case 1, 2, 4, 8:
-		if size < 8 && !fits(8*size) {
-			return invalid("%v does not fit the %d bytes that the kernel takes", v, size)
-		}
-		return a.number(n, size, size, nil)
-	case unknownSize:
-		return invalid("the driver does not report the size of the parameter: instead of %s use a sized type such as %s32", v.Kind(), v.Kind())
-	}
-	return invalid("%s is a number, the kernel takes %d bytes", v.Type(), size)
-}
-
-// appendValue appends a value in C's layout, which is Go's for numbers, arrays and structs of them.
-func appendValue(b []byte, v reflect.Value) ([]byte, error) {
-	var err error
-	switch v.Kind() {
-	case reflect.Bool:
-		if v.Bool() {
-			return append(b, 1), nil
-		}
-		return append(b, 0), nil
-	case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		return appendInt(b, uint64(v.Int()), int(v.Type().Size())), nil
-	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return appendInt(b, v.Uint(), int(v.Type().Size())), nil
-	case reflect.Float32:
-		return appendInt(b, uint64(math.Float32bits(float32(v.Float()))), 4), nil
-	case reflect.Float64:
-		return appendInt(b, math.Float64bits(v.Float()), 8), nil
-	case reflect.Array:
-		for i := range v.Len() {
-			if b, err = appendValue(b, v.Index(i)); err != nil {
-				return nil, err
-			}
-		}
-		return b, nil
-	case reflect.Struct:
-		start := len(b)
-		for i := range v.NumField() {
-			b = pad(b, start+int(v.Type().Field(i).Offset))
-			if b, err = appendValue(b, v.Field(i)); err != nil {
-				return nil, err
-			}
-		}
-		return pad(b, start+int(v.Type().Size())), nil
-	}
-	return nil, invalid("%s cannot be passed to a kernel", v.Type())
 }
 
 // appendInt appends the lowest bytes of n. Both supported architectures are little-endian.

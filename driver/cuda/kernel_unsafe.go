@@ -5,8 +5,6 @@ import (
 	"reflect"
 	"sync"
 	"unsafe"
-
-	"github.com/sharedtensor/sharedtensor/driver"
 )
 
 // Kernel is a [Function] whose arguments are the fields of a struct, in order. [KernelOf] checks them once, so a launch
@@ -22,19 +20,9 @@ type kernelField struct {
 	name   string
 	offset uintptr
 	bytes  int
-	kind   fieldKind
+	kind   argumentKind
 	typ    reflect.Type
 }
-
-type fieldKind uint8
-
-const (
-	valueField   fieldKind = iota // the bytes of the field
-	intField                      // int, in the size that the kernel takes
-	uintField                     // uint, in the size that the kernel takes
-	memoryField                   // *Memory
-	addressField                  // another type with a device address
-)
 
 // kernelCall holds the arguments of one launch. The driver has copied them when the launch returns.
 type kernelCall[Args any] struct {
@@ -44,22 +32,12 @@ type kernelCall[Args any] struct {
 	list     arguments // only its list of objects in use
 }
 
-var (
-	regionType      = reflect.TypeFor[Region]()
-	addressableType = reflect.TypeFor[driver.Addressable]()
-	memoryType      = reflect.TypeFor[*Memory]()
-)
-
-// KernelOf returns f with the argument types of Args, a struct with one field for each parameter of the kernel. A field
-// is one of
+// KernelOf returns f with the argument types of Args, a struct with one field for each parameter of the kernel. The types
+// of fields are those of the arguments of [Function.Launch]. Fields named _ are ignored.
 //
-//   - *Memory, *Buffer[T], cu.DevicePtr, or any [driver.Addressable] or [Region] such as *tensor.Tensor, for a pointer;
-//   - a number of exactly the parameter's size, or int or uint, which must fit the parameter;
-//   - an array or a struct of numbers, for a struct with the same layout in C.
-//
-// Fields named _ are ignored. KernelOf compares the number of fields and their sizes with the parameters that the driver
-// reports (CUDA 12.4; not for cubins of old compilers), and fails with [driver.ErrInvalid] if they differ. The driver
-// does not report whether four bytes are a float or an int.
+// KernelOf compares the number of fields and their sizes with the parameters that the driver reports (CUDA 12.4; not for
+// cubins of old compilers), and fails with [driver.ErrInvalid] if they differ. The driver does not report whether four
+// bytes are a float or an int.
 func KernelOf[Args any](f *Function) (*Kernel[Args], error) {
 	k := &Kernel[Args]{f: f}
 	if err := k.plan(); err != nil {
@@ -105,51 +83,10 @@ func (f *Function) field(s reflect.StructField, index int) (kernelField, error) 
 	if f.known {
 		size = int(f.params[index].bytes)
 	}
-	p := kernelField{name: s.Name, offset: s.Offset, bytes: int(s.Type.Size()), typ: s.Type}
-	switch {
-	case s.Type == memoryType:
-		p.kind, p.bytes = memoryField, 8
-	case s.Type.Implements(regionType) || s.Type.Implements(addressableType):
-		p.kind, p.bytes = addressField, 8
-	case s.Type.Kind() == reflect.Int:
-		p.kind, p.bytes = intField, size
-	case s.Type.Kind() == reflect.Uint:
-		p.kind, p.bytes = uintField, size
-	default:
-		if err := plainType(s.Type); err != nil {
-			return p, err
-		}
-	}
-	switch {
-	case p.bytes == unknownSize:
-		return p, invalid("the driver does not report the size of the parameter: instead of %s use %[1]s32 or %[1]s64", s.Type)
-	case size != unknownSize && p.bytes != size:
-		return p, invalid("%s has %d bytes, the kernel takes %d", s.Type, p.bytes, size)
-	case (p.kind == intField || p.kind == uintField) && size != 1 && size != 2 && size != 4 && size != 8:
-		return p, invalid("%s is a number, the kernel takes %d bytes", s.Type, size)
-	}
-	return p, nil
-}
-
-// plainType checks that values of the type have a fixed layout without pointers, the same in Go and C.
-func plainType(t reflect.Type) error {
-	switch t.Kind() {
-	case reflect.Bool, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16, reflect.Uint32,
-		reflect.Uint64, reflect.Float32, reflect.Float64, reflect.Complex64, reflect.Complex128:
-		return nil
-	case reflect.Array:
-		return plainType(t.Elem())
-	case reflect.Struct:
-		for i := range t.NumField() {
-			if err := plainType(t.Field(i).Type); err != nil {
-				return err
-			}
-		}
-		return nil
-	case reflect.Int, reflect.Uint:
-		return invalid("%s has no fixed size: use %[1]s32 or %[1]s64", t)
-	}
-	return invalid("%s cannot be passed to a kernel", t)
+	p := kernelField{name: s.Name, offset: s.Offset, typ: s.Type}
+	var err error
+	p.kind, p.bytes, err = argumentType(s.Type, size)
+	return p, err
 }
 
 // Function returns the kernel without the types of its arguments.
@@ -181,20 +118,20 @@ func (k *Kernel[Args]) fill(c *kernelCall[Args]) error {
 		c.pointers[i] = unsafe.Pointer(&c.words[i])
 		var err error
 		switch f.kind {
-		case valueField:
+		case valueArgument:
 			c.pointers[i] = at
-		case intField:
+		case intArgument:
 			c.words[i], err = fitInt(*(*int)(at), f.bytes)
-		case uintField:
+		case uintArgument:
 			c.words[i], err = fitUint(*(*uint)(at), f.bytes)
-		case memoryField:
+		case memoryArgument:
 			if m := *(**Memory)(at); m != nil {
 				c.list.used = append(c.list.used, &m.resource)
 				c.words[i] = uint64(m.ptr)
 			} else {
 				err = errNilMemory
 			}
-		case addressField:
+		case addressArgument:
 			v := reflect.NewAt(f.typ, at).Elem()
 			if isNil(v) {
 				err = errNilMemory
@@ -207,25 +144,4 @@ func (k *Kernel[Args]) fill(c *kernelCall[Args]) error {
 		}
 	}
 	return nil
-}
-
-var errNilMemory = invalid("nil memory: for a null pointer use a field of type cu.DevicePtr")
-
-// isNil reports whether a value of any type is nil.
-func isNil(v reflect.Value) bool {
-	return (v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface) && v.IsNil()
-}
-
-func fitInt(v, bytes int) (uint64, error) {
-	if bits := 8 * bytes; bits < 64 && (v < -1<<(bits-1) || v > 1<<(bits-1)-1) {
-		return 0, invalid("%d does not fit the %d bytes that the kernel takes", v, bytes)
-	}
-	return uint64(v), nil
-}
-
-func fitUint(v uint, bytes int) (uint64, error) {
-	if bits := 8 * bytes; bits < 64 && v>>bits != 0 {
-		return 0, invalid("%d does not fit the %d bytes that the kernel takes", v, bytes)
-	}
-	return uint64(v), nil
 }

@@ -30,10 +30,15 @@ type LaunchConfig struct {
 
 // Launch queues the kernel. The arguments are, in order:
 //
-//   - [*Memory], [cu.DevicePtr], any [driver.Addressable] or any [Region] such as *tensor.Tensor, for a pointer;
-//   - bool, int8 to int64, uint8 to uint64, float32, float64, and types based on them, for a number of exactly that size;
-//   - int and uint, for a number of the size that the kernel takes, if the value fits;
-//   - arrays and structs of numbers, for a struct with the same layout in C.
+//   - for a pointer: [*Memory], [*Managed], [*Buffer] and types that embed [*Memory] as a whole; any [Region] such as
+//     *tensor.Tensor; any [driver.Addressable]; [cu.DevicePtr];
+//   - for a number of exactly that size: bool, int8 to int64, uint8 to uint64, float32, float64, complex64, complex128,
+//     and types based on them;
+//   - for a number of the size that the kernel takes, if the value fits: int and uint;
+//   - for a struct with the same layout in C: arrays and structs of the numbers of exactly that size.
+//
+// Close of memory of this package waits for the kernel. An address (cu.DevicePtr), and a [driver.Addressable] of another
+// package that is not a [Region], is not tracked: it must stay valid until the kernel is done.
 //
 // If the driver reports the parameters (CUDA 12.4 and newer), Launch checks the number and sizes of the arguments. It
 // refuses a mismatch with [driver.ErrInvalid] and queues nothing. It cannot check whether four bytes are a float or an
