@@ -272,7 +272,7 @@ func (d *Device) AllocPitched(width, rows int64, elementBytes int) (m *Memory, p
 		}
 		pitch, ptr := int64(p), m.ptr
 		m.bytes = pitch * rows
-		return m, m.own(d.p, "memory", m.bytes, func() error { return check("cuMemFree", cu.MemFree(ptr)) })
+		return m, m.own(d.p, "memory", m.bytes, func() error { return freed("cuMemFree", cu.MemFree(ptr)) })
 	})
 	if err != nil {
 		return nil, 0, err

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -22,6 +21,9 @@ type Device struct {
 	mu      sync.Mutex
 	closed  atomic.Bool // set under mu
 	staging *staging
+
+	closing  sync.Mutex // held by Close
+	released bool       // the reference to the context is released
 }
 
 // options holds the settings of Open.
@@ -198,7 +200,7 @@ func (d *Device) Call(fn func(c cu.Context) error) (err error) {
 	if err := d.hold(); err != nil {
 		return err
 	}
-	defer func() { err = joinErrors([]error{err, d.p.put()}) }()
+	defer func() { err = joinErrors([]error{err, d.p.drop()}) }()
 	return fn(d.p.ctx)
 }
 
@@ -215,7 +217,7 @@ func (d *Device) invoke(fn string, call func(c cu.Context) cu.Result) (err error
 	if err := d.hold(); err != nil {
 		return err
 	}
-	defer func() { err = joinErrors([]error{err, d.p.put()}) }()
+	defer func() { err = joinErrors([]error{err, d.p.drop()}) }()
 	return check(fn, call(d.p.ctx))
 }
 
@@ -235,23 +237,23 @@ func (d *Device) Synchronize() error {
 // Close frees the staging buffers and releases the device's reference to the primary context. The context is released
 // when the last object made from the device is closed. A second Close returns nil, or retries if the first failed.
 func (d *Device) Close() error {
+	d.closing.Lock()
+	defer d.closing.Unlock()
 	d.mu.Lock()
-	first := !d.closed.Swap(true)
+	d.closed.Store(true)
 	s := d.staging
 	d.mu.Unlock()
-	if !first && s == nil {
+	if d.released {
 		return nil
 	}
 	err := s.close()
-	if errors.As(err, &errNotReleased{}) {
+	if mustRetry(err) {
 		return d.opError("close", err)
 	}
 	d.mu.Lock()
-	if s != nil && d.staging == nil { // a concurrent Close has freed the buffers
-		d.mu.Unlock()
-		return nil
-	}
 	d.staging = nil
 	d.mu.Unlock()
-	return d.opError("close", joinErrors([]error{err, d.p.put()}))
+	putErr := d.p.put()
+	d.released = !mustRetry(putErr)
+	return d.opError("close", joinErrors([]error{err, putErr}))
 }

@@ -2,7 +2,9 @@ package cuda_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -101,6 +103,48 @@ var operations = map[string]func(d *cuda.Device, x *fixture) (closer, error){
 		}
 		return nil, firstOf(errs)
 	},
+	"managed memory": func(d *cuda.Device, _ *fixture) (closer, error) { return made(d.AllocManaged(100)) },
+	"buffer":         func(d *cuda.Device, _ *fixture) (closer, error) { return made(cuda.NewBuffer[int32](d, 10)) },
+	"host buffer":    func(d *cuda.Device, _ *fixture) (closer, error) { return made(cuda.NewHostBuffer[int32](d, 10)) },
+	"pitched": func(d *cuda.Device, _ *fixture) (closer, error) {
+		m, _, err := d.AllocPitched(100, 10, 4)
+		return made(m, err)
+	},
+	"allocation": func(d *cuda.Device, _ *fixture) (closer, error) {
+		return made(d.CreateAllocation(2<<20, cuda.FileHandle))
+	},
+	"import descriptor": func(d *cuda.Device, x *fixture) (closer, error) {
+		return made(d.ImportFile(x.handle.File))
+	},
+	"shared pool": func(d *cuda.Device, _ *fixture) (closer, error) { return made(d.NewSharedPool(cuda.FileHandle)) },
+	"library": func(d *cuda.Device, _ *fixture) (closer, error) {
+		return made(d.LoadLibrary([]byte(kernelsPTX), cuda.JITOptions{}))
+	},
+	"multicast": func(d *cuda.Device, _ *fixture) (closer, error) { return made(d.NewMulticast(1, 2<<20, 0)) },
+	"new graph": func(d *cuda.Device, _ *fixture) (closer, error) { return made(d.NewGraph()) },
+	"node with attributes": func(d *cuda.Device, x *fixture) (closer, error) {
+		g, err := d.NewGraph()
+		if err != nil {
+			return nil, err
+		}
+		_, err = g.AddKernel(x.fill, cuda.LaunchConfig{Attributes: []cuda.LaunchAttribute{cuda.Cooperative()}}, nil, x.m, uint32(1), uint32(1))
+		return g, err
+	},
+	"host node": func(d *cuda.Device, _ *fixture) (closer, error) {
+		g, err := d.NewGraph()
+		if err != nil {
+			return nil, err
+		}
+		_, err = g.AddHost(func() {})
+		return g, err
+	},
+	"green context": func(d *cuda.Device, _ *fixture) (closer, error) {
+		all, err := d.Multiprocessors()
+		if err != nil {
+			return nil, err
+		}
+		return made(all.NewContext())
+	},
 	"properties": func(d *cuda.Device, _ *fixture) (closer, error) { _, err := d.Properties(); return nil, err },
 }
 
@@ -145,6 +189,7 @@ type fixture struct {
 	s              *cuda.Stream
 	pool           *cuda.Pool
 	mod            *cuda.Module
+	fill           *cuda.Function
 	graph          *cuda.Graph
 	page           []byte
 }
@@ -174,6 +219,8 @@ func newFixture(t *testing.T, d *cuda.Device) *fixture {
 	keep(x.pool, err)
 	x.mod, err = d.LoadModule([]byte(kernelsPTX))
 	keep(x.mod, err)
+	x.fill, err = x.mod.Function("fill")
+	require.NoError(t, err)
 	x.graph, err = x.s.Capture(func() error { return x.s.Fill8(x.m, 0, 10, 1) })
 	keep(x.graph, err)
 	return x
@@ -222,17 +269,52 @@ var ignored = append([]string{"cuStreamSynchronize", "cuStreamDestroy_v2", "cuMe
 // afterWaits are the calls that follow a wait. Close ignores their results because the wait has succeeded.
 var afterWaits = []string{"cuEventDestroy_v2", "cuThreadExchangeStreamCaptureMode", "cuCtxPopCurrent_v2"}
 
-// If a call of Close fails, resources that were not released can be closed again.
+// closers are operations that make an object from objects of the fixture or of another process.
+func closers(t *testing.T, d *cuda.Device, x *fixture) map[string]func() (closer, error) {
+	all := map[string]func() (closer, error){}
+	for name, run := range operations {
+		all[name] = func() (closer, error) { return run(d, x) }
+	}
+	for name, w := range wrappings {
+		all["wrapped "+name] = func() (closer, error) { return w.wrap(d, w.make(t, d), cuda.Owned) }
+	}
+	o := startOwner(t)
+	all["legacy handle"] = func() (closer, error) { return made(d.OpenIPC(o.handle)) }
+	all["event of another process"] = func() (closer, error) { return made(d.OpenEvent(o.event)) }
+	all["object of a closed device"] = func() (closer, error) { // the object has the last reference to the context
+		other, err := cuda.Open(1)
+		if err != nil {
+			return nil, err
+		}
+		e, err := other.NewEvent(cuda.EventOptions{})
+		return made(e, errors.Join(err, other.Close()))
+	}
+	all["object of a closed green context"] = func() (closer, error) {
+		all, err := d.Multiprocessors()
+		if err != nil {
+			return nil, err
+		}
+		green, err := all.NewContext()
+		if err != nil {
+			return nil, err
+		}
+		e, err := green.NewEvent(cuda.EventOptions{})
+		return made(e, errors.Join(err, green.Close()))
+	}
+	return all
+}
+
+// If a call of Close fails, once or twice, Close can be repeated. Nothing is released twice, and nothing remains.
 func TestCloseFails(t *testing.T) {
 	fake := startFake(t)
 	d := openDevice(t, 0)
 	x := newFixture(t, d)
-	for name, run := range operations {
+	for name, run := range closers(t, d, x) {
 		t.Run(name, func(t *testing.T) {
 			drivertest.Leaks(t)
 			before := fake.Live()
 			for k := int64(1); ; k++ {
-				c, err := run(d, x)
+				c, err := run()
 				require.NoError(t, err)
 				if c == nil {
 					return
@@ -241,7 +323,16 @@ func TestCloseFails(t *testing.T) {
 				err = c.Close()
 				failed := fake.Failed()
 				fake.FailNone()
-				require.NoError(t, c.Close(), "the second Close, after %s failed with %v", failed, err)
+				if err != nil && failed != "cuDevicePrimaryCtxRelease_v2" { // the driver counts, so that call is not repeated
+					fake.FailFunction(failed, 1, cu.ERROR_UNKNOWN)
+					require.Error(t, c.Close(), "the second Close: %s fails again", failed)
+					fake.FailNone()
+				}
+				start := fake.Calls()
+				require.NoError(t, c.Close(), "the last Close, after %s failed with %v", failed, err)
+				if err == nil {
+					require.Equal(t, start, fake.Calls(), "nothing was left to release")
+				}
 				require.Equal(t, before, fake.Live(), failed)
 				if failed == "" {
 					require.NoError(t, err)
@@ -253,4 +344,50 @@ func TestCloseFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An object whose release has begun cannot be used: a part of it may be gone.
+func TestObjectIsUnusableAfterAFailedRelease(t *testing.T) {
+	fake := startFake(t)
+	d := openDevice(t, 0)
+	for _, function := range []string{"cuMemUnmap", "cuMemAddressFree", "cuMemRelease"} {
+		m, err := d.AllocMemory(100)
+		require.NoError(t, err)
+		fake.FailFunction(function, 1, cu.ERROR_UNKNOWN)
+		require.Error(t, m.Close())
+		_, err = m.ReadAt(make([]byte, 1), 0)
+		require.ErrorIs(t, err, os.ErrClosed, function)
+		require.Zero(t, m.Pointer())
+		require.NoError(t, m.Close())
+	}
+}
+
+// A mapping that the driver did not remove remains, and can be removed later.
+func TestUnmapCanBeRepeated(t *testing.T) {
+	fake := startFake(t)
+	d := openDevice(t, 0)
+	r, err := d.ReserveAddresses(4<<20, 0)
+	keep(t, r, err)
+	a, err := d.CreateAllocation(2<<20, 0)
+	keep(t, a, err)
+	require.NoError(t, r.Map(2<<20, a, 2<<20))
+	fake.FailFunction("cuMemUnmap", 1, cu.ERROR_UNKNOWN)
+	require.Error(t, r.Unmap(2<<20))
+	require.NoError(t, r.SetAccess(d, 2<<20, 2<<20, cuda.ReadWrite), "it is still mapped")
+	require.NoError(t, r.Unmap(2<<20))
+	require.ErrorIs(t, r.Unmap(2<<20), driver.ErrInvalid)
+	require.NoError(t, r.Map(2<<20, a, 2<<20))
+}
+
+// After a fault the context is lost with all of its resources. Close reports the error once and has nothing to repeat.
+func TestCloseAfterAFault(t *testing.T) {
+	fake := startFake(t)
+	d := openDevice(t, 0)
+	before := fake.Live()
+	m, err := d.AllocLegacy(100)
+	require.NoError(t, err)
+	fake.FailFunction("cuMemFree", 1, cu.ERROR_ILLEGAL_ADDRESS)
+	require.ErrorIs(t, m.Close(), cuda.ErrFault)
+	require.NoError(t, m.Close())
+	require.Equal(t, before, fake.Live())
 }

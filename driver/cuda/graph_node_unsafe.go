@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -83,17 +84,26 @@ func (g *Graph) addUsing(op string, needed []*resource, used []*lifetime, after 
 	out := new(cu.GraphNode)
 	err := withAll(needed, func() error {
 		return g.with(func(c cu.Context) error {
-			if err := fn(c, out, unsafe.SliceData(deps), uint64(len(deps))); err != nil {
-				return err
+			err := fn(c, out, unsafe.SliceData(deps), uint64(len(deps)))
+			if *out != 0 { // also if a node could not be removed after an error
+				root.uses.add(*out, used)
 			}
-			root.uses.add(*out, used)
-			return nil
+			return err
 		})
 	})
 	if err != nil {
 		return Node{}, g.dev.opError(op, err)
 	}
 	return Node{g, *out}, nil
+}
+
+// destroyNode removes a node that was added by an operation that fails. It sets *out to 0 if the node is removed.
+func destroyNode(c cu.Context, out *cu.GraphNode) error {
+	err := freeNow("cuGraphDestroyNode", func() cu.Result { return c.GraphDestroyNode(*out) })
+	if !mustRetry(err) {
+		*out = 0
+	}
+	return err
 }
 
 // AddKernel adds a launch of f after other nodes. The arguments are checked and copied like those of [Function.Launch].
@@ -129,8 +139,7 @@ func (f *Function) addTo(g *Graph, cfg *LaunchConfig, after []Node, used []*reso
 		for i := range attrs {
 			err := check("cuGraphKernelNodeSetAttribute", c.GraphKernelNodeSetAttribute(*out, attrs[i].Id, &attrs[i].Value))
 			if err != nil {
-				c.GraphDestroyNode(*out)
-				return launchError(attrs, err)
+				return errors.Join(launchError(attrs, err), destroyNode(c, out))
 			}
 		}
 		return nil
@@ -224,9 +233,9 @@ func (g *Graph) AddHost(fn func(), after ...Node) (Node, error) {
 		}
 		err := retainUserObject(c, g.root().handle, id)
 		if err != nil {
-			c.GraphDestroyNode(*out)
+			return errors.Join(err, destroyNode(c, out))
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		hostCalls.release(id)

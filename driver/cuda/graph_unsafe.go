@@ -59,18 +59,18 @@ func (s *Stream) Capture(record func() error) (*Graph, error) {
 	}
 	var g *Graph
 	err := s.capture(begin, record, func(h cu.Graph, r *recording, failed bool) error {
-		destroy := func() error { return check("cuGraphDestroy", cu.GraphDestroy(h)) }
-		if failed {
-			return destroy()
-		}
-		if err := keepHosts(s.p.ctx, h, recordings.takeHosts(r)); err != nil {
-			return errors.Join(err, destroy())
-		}
 		made := &Graph{dev: s.dev, handle: h}
-		made.uses.capture(recordings.used(r))
+		destroy := func() error { return freed("cuGraphDestroy", cu.GraphDestroy(h)) }
 		if err := made.own(s.p, "graph", 0, destroy); err != nil {
 			return err
 		}
+		if failed {
+			return made.discard()
+		}
+		if err := keepHosts(s.p.ctx, h, recordings.takeHosts(r)); err != nil {
+			return errors.Join(err, made.discard())
+		}
+		made.uses.capture(recordings.used(r))
 		g = made
 		return nil
 	})

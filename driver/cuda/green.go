@@ -74,8 +74,19 @@ func (m Multiprocessors) newContext(o options) (*Device, error) {
 	if err := m.dev.hold(); err != nil { // until the new context is destroyed
 		return nil, err
 	}
-	p := &primary{}
+	parent := m.dev.p
+	p := &primary{name: parent.name}
 	p.refs.Store(1)
+	p.release = func() error {
+		var err error
+		if p.green != 0 {
+			if err = freed("cuGreenCtxDestroy", cu.GreenCtxDestroy(p.green)); mustRetry(err) {
+				return err
+			}
+			p.green = 0
+		}
+		return joinErrors([]error{err, parent.put()})
+	}
 	err := m.dev.Call(func(c cu.Context) error {
 		desc := new(cu.DevResourceDesc)
 		if err := check("cuDevResourceGenerateDesc", c.DevResourceGenerateDesc(desc, &m.set, 1)); err != nil {
@@ -86,19 +97,12 @@ func (m Multiprocessors) newContext(o options) (*Device, error) {
 		}
 		return check("cuCtxFromGreenCtx", cu.CtxFromGreenCtx(&p.ctx, p.green))
 	})
-	parent := m.dev.p
-	p.release = func() error {
-		if p.green == 0 {
-			return parent.put()
-		}
-		return joinErrors([]error{check("cuGreenCtxDestroy", cu.GreenCtxDestroy(p.green)), parent.put()})
-	}
 	if err != nil {
-		return nil, errors.Join(err, p.release())
+		return nil, errors.Join(err, p.drop())
 	}
 	d, err := deviceIn(p, o)
 	if err != nil {
-		return nil, errors.Join(err, p.release())
+		return nil, errors.Join(err, p.drop())
 	}
 	return d, nil
 }

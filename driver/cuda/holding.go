@@ -17,41 +17,65 @@ type holding struct {
 	kind  string
 	bytes int64
 	life  *lifetime
-	free  func() error
+	// free releases the resource. It is called again if it fails with errNotReleased.
+	free func() error
 	// source is the lifetime of the pool that the memory was allocated from. The pool is released later.
 	source *lifetime
 	// captured is set for resources that are themselves part of a capture. Closing them during the capture is refused.
 	captured  bool
 	forgotten bool
+	begun     bool // a part of the resource may be released
+	freed     bool // the resource is released; the reference to the context may remain
+	failures  int  // of the release in the background, except those that a capture causes
 }
 
-// release waits for the work that uses the resource and frees it, with the context current. It returns ErrCapturing if
-// a capture forbids the wait, and errNotReleased if the wait failed for another reason.
+// release waits for the work that uses the resource, frees it, and releases the reference to the context. It returns
+// ErrCapturing if a capture forbids the wait. It returns errNotReleased if something remains, and can be repeated then.
+// Another error means that the resource no longer exists, such as after a fault.
 func (h *holding) release() error {
+	if h.freed {
+		return h.settle(nil)
+	}
+	return h.settle(h.waitAndFree())
+}
+
+// settle records the result of freeing the resource. It releases the reference to the context if nothing else remains.
+func (h *holding) settle(err error) error {
+	var kept errNotReleased
+	switch {
+	case errors.Is(err, ErrCapturing):
+		return err
+	case errors.As(err, &kept):
+		h.begun = h.begun || kept.begun
+		return err
+	}
+	if h.begun && gone(err) { // the earlier attempt has released the resource, although it failed
+		err = nil
+	}
+	h.begun, h.freed = true, true
+	return joinErrors([]error{err, h.p.put()})
+}
+
+func (h *holding) waitAndFree() error {
 	if err := h.p.enter(); err != nil {
-		return errNotReleased{err}
+		if gone(err) {
+			return err
+		}
+		return notReleased(err)
 	}
 	defer leave()
-	freed := false
+	waited := false
 	err := relaxed(func() error {
 		if err := h.life.wait(h.p); err != nil {
 			return err
 		}
-		freed = true
+		waited = true
 		return h.free()
 	})
-	if err != nil && !freed {
+	if err != nil && !waited {
 		return notReleased(err)
 	}
 	return err
-}
-
-// notReleased marks the error of a wait, except ErrCapturing.
-func notReleased(err error) error {
-	if errors.Is(err, ErrCapturing) {
-		return ErrCapturing
-	}
-	return errNotReleased{err}
 }
 
 // kept are the exposed holdings of unreachable objects. The list keeps them reachable because parts of them have
@@ -64,7 +88,7 @@ var kept struct {
 // reap releases the resource of an object that became unreachable without Close. If the resource was exposed, reap
 // keeps it until the process ends, because its address may still be in use and must not be reused for other memory.
 func (h *holding) reap() {
-	if h.life.exposed.Load() {
+	if h.life.exposed.Load() && !h.begun {
 		kept.mu.Lock()
 		kept.all = append(kept.all, h)
 		kept.mu.Unlock()
@@ -77,13 +101,24 @@ func (h *holding) reap() {
 	}
 }
 
-// try releases the resource and its reference to the context. It returns false if it must be retried.
+// try releases the resource and its reference to the context. It returns false if it must be retried. A capture may
+// last as long as its owner wants. Any other failure is retried maxFailures times. try then reports the resource as
+// kept, because it remains until the process ends.
 func (h *holding) try() bool {
 	err := h.release()
-	if errors.Is(err, ErrCapturing) || errors.As(err, &errNotReleased{}) {
+	if errors.Is(err, ErrCapturing) {
 		return false
 	}
-	if err := joinErrors([]error{err, h.p.put()}); err != nil {
+	if mustRetry(err) {
+		if h.failures++; h.failures < maxFailures {
+			return false
+		}
+		slog.Error("a resource of the device cannot be released, and remains until the process ends",
+			"what", h.kind, "bytes", h.bytes, "device", h.p.name, "attempts", h.failures, "error", err)
+		driver.ReportLeak(driver.Leak{Device: h.p.name, Kind: h.kind, Bytes: h.bytes, Kept: true})
+		return true
+	}
+	if err != nil {
 		slog.Warn("releasing a resource of the device failed", "what", h.kind, "device", h.p.name, "error", err)
 	}
 	if h.forgotten {
@@ -92,15 +127,19 @@ func (h *holding) try() bool {
 	return true
 }
 
-// postponed holds the resources of a device whose release a capture forbids. A goroutine retries them while the list is
-// not empty.
+// postponed holds the resources of a device whose release a capture forbids, and those that became unreachable and could
+// not be released. A goroutine retries them while the list is not empty.
 type postponed struct {
 	mu  sync.Mutex
 	all []*holding
 }
 
-// maxRetryDelay limits the time between two attempts to release a resource.
-const maxRetryDelay = 50 * time.Millisecond
+const (
+	// maxRetryDelay limits the time between two attempts to release a resource.
+	maxRetryDelay = 50 * time.Millisecond
+	// maxFailures is the number of attempts that may fail for another reason than a capture, within about two seconds.
+	maxFailures = 50
+)
 
 func (q *postponed) add(h *holding) {
 	if h.source != nil {
@@ -152,7 +191,8 @@ type Stats struct {
 }
 
 // Stats reports the objects made from d whose release is deferred. The release is retried at least every 50 ms until
-// the captures have ended. It then waits for the work that uses the objects.
+// the captures have ended. It then waits for the work that uses the objects. A release that fails 50 times for another
+// reason than a capture ends: it is logged, and reported as a leak that is kept ([driver.Leaks]).
 func (d *Device) Stats() Stats {
 	q := &d.p.postponed
 	q.mu.Lock()

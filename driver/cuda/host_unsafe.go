@@ -78,7 +78,9 @@ func (d *Device) register(data []byte, readOnly bool, released func()) (*HostMem
 	unregister := func(at unsafe.Pointer) cu.Result {
 		r := cu.MemHostUnregister(at)
 		runtime.KeepAlive(data)
-		released()
+		if !mustRetry(freed("cuMemHostUnregister", r)) {
+			released()
+		}
 		return r
 	}
 	if err := create(&m.resource, d, "registered host memory", int64(len(data)), &at, make, "cuMemHostUnregister", unregister); err != nil {

@@ -53,7 +53,7 @@ func (d *Device) IPCHandle(ptr cu.DevicePtr) (handle [64]byte, offset int64, err
 	if err := d.hold(); err != nil {
 		return handle, 0, d.opError("export", err)
 	}
-	defer d.p.put()
+	defer func() { _ = d.p.drop() }()
 	handle, offset, err = d.p.ipcHandle(ptr)
 	return handle, offset, d.opError("export", err)
 }
@@ -97,7 +97,8 @@ func openIPC(c cu.Context, key ipcKey) (*ipcMapping, error) {
 		err = fmt.Errorf("%w: the driver mapped it at %#x, outside its own allocation", driver.ErrHandle, uint64(m.base))
 	}
 	if err != nil {
-		return nil, joinErrors([]error{err, check("cuIpcCloseMemHandle", c.IpcCloseMemHandle(m.base))})
+		close := func() cu.Result { return c.IpcCloseMemHandle(m.base) }
+		return nil, joinErrors([]error{err, freeNow("cuIpcCloseMemHandle", close)})
 	}
 	m.bytes = int64(size) - int64(m.base-base)
 	opened.m[key] = m
@@ -109,11 +110,15 @@ func closeIPC(key ipcKey) error {
 	opened.mu.Lock()
 	defer opened.mu.Unlock()
 	m := opened.m[key]
-	if m.users--; m.users > 0 {
+	if m.users > 1 {
+		m.users--
 		return nil
 	}
-	delete(opened.m, key)
-	return check("cuIpcCloseMemHandle", cu.IpcCloseMemHandle(m.base))
+	err := freed("cuIpcCloseMemHandle", cu.IpcCloseMemHandle(m.base))
+	if !mustRetry(err) {
+		delete(opened.m, key)
+	}
+	return err
 }
 
 // OpenIPC returns writable memory over the whole allocation of a legacy handle from another process. The caller owns

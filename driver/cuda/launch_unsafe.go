@@ -89,7 +89,7 @@ func (f *Function) launchWith(cfg *LaunchConfig, used []*resource, pointers *uns
 		if err := f.dev.hold(); err != nil {
 			return err
 		}
-		defer f.dev.p.put()
+		defer func() { _ = f.dev.p.drop() }()
 	}
 	return withAll(append(used, events...), func() error {
 		err := f.queue(cfg, t.handle, attrs, pointers)

@@ -17,6 +17,7 @@ type lifetime struct {
 
 	mu      sync.Mutex
 	changed sync.Cond
+	closer  bool // a closer is between begin and end or retry
 	ended   bool // the object is released, or its release is postponed
 	last    []lastUse
 	reach   []*primary // contexts of other devices in which the object's address is valid
@@ -55,17 +56,20 @@ func (l *lifetime) done() {
 }
 
 // begin refuses new uses and returns when no calls are in flight. It returns false if the object is released already. A
-// second closer waits for the first. If begin returns true, end must follow.
+// second closer waits for the first. If begin returns true, end or retry must follow.
 func (l *lifetime) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.calls.Load() >= closing && !l.ended {
+	for l.closer {
 		l.changed.Wait()
 	}
 	if l.ended {
 		return false
 	}
-	l.calls.Add(closing)
+	l.closer = true
+	if l.calls.Load() < closing {
+		l.calls.Add(closing)
+	}
 	for l.calls.Load() > closing {
 		l.changed.Wait()
 	}
@@ -76,10 +80,18 @@ func (l *lifetime) begin() bool {
 func (l *lifetime) end(released bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ended = released
+	l.ended, l.closer = released, false
 	if !released {
 		l.calls.Add(-closing)
 	}
+	l.changed.Broadcast()
+}
+
+// retry ends an attempt that has released a part of the object. Uses are refused, and begin can be called again.
+func (l *lifetime) retry() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closer = false
 	l.changed.Broadcast()
 }
 

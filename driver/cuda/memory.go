@@ -96,7 +96,13 @@ func (d *Device) mapWhole(a *Allocation, bytes int64, access Access) (_ *Memory,
 		return nil, err
 	}
 	m := &Memory{dev: d, ptr: r.base, bytes: bytes, writable: access == ReadWrite, pages: r}
-	release := func() error { return joinErrors([]error{r.close(), a.close()}) }
+	release := func() error {
+		err := r.close()
+		if mustRetry(err) {
+			return err
+		}
+		return joinErrors([]error{err, a.close()})
+	}
 	return m, m.own(d.p, "memory", bytes, release)
 }
 

@@ -43,7 +43,7 @@ func (d *Device) withPeer(other *Device, fn func(c cu.Context) error) (err error
 	if err := other.hold(); err != nil {
 		return fmt.Errorf("%s: %w", other.info, err)
 	}
-	defer func() { err = joinErrors([]error{err, other.p.put()}) }()
+	defer func() { err = joinErrors([]error{err, other.p.drop()}) }()
 	return d.Call(fn)
 }
 

@@ -83,13 +83,14 @@ func (p *Pool) importMemory(data cu.MemPoolPtrExportData) (*Memory, error) {
 	if err := handleError(check("cuMemPoolImportPointer", c.MemPoolImportPointer(&m.ptr, p.handle, &data))); err != nil {
 		return nil, err
 	}
-	if err := check("cuMemGetAddressRange", c.MemGetAddressRange(nil, &size, m.ptr)); err != nil {
-		return nil, joinErrors([]error{err, check("cuMemFree", c.MemFree(m.ptr))})
-	}
-	m.bytes = int64(size)
 	ptr := m.ptr
-	if err := m.own(p.p, "memory", m.bytes, func() error { return check("cuMemFree", cu.MemFree(ptr)) }); err != nil {
+	err := check("cuMemGetAddressRange", c.MemGetAddressRange(nil, &size, ptr))
+	m.bytes = int64(size)
+	if err := m.own(p.p, "memory", m.bytes, func() error { return freed("cuMemFree", cu.MemFree(ptr)) }); err != nil {
 		return nil, err
+	}
+	if err != nil {
+		return nil, joinErrors([]error{err, m.discard()})
 	}
 	m.owned.source = p.life
 	return m, nil

@@ -104,7 +104,7 @@ func (s *Stream) Alloc(pool *Pool, bytes int64) (*Memory, error) {
 			return err
 		}
 		ptr := m.ptr
-		if err := m.own(s.p, "memory", bytes, func() error { return check("cuMemFree", cu.MemFree(ptr)) }); err != nil {
+		if err := m.own(s.p, "memory", bytes, func() error { return freed("cuMemFree", cu.MemFree(ptr)) }); err != nil {
 			return err
 		}
 		m.owned.source = pool.life
@@ -127,7 +127,10 @@ func (s *Stream) Free(m *Memory) error {
 		if !m.life.begin() {
 			return nil
 		}
-		return m.finish(s.freeOrdered(m))
+		if m.owned.begun { // an earlier release has failed
+			return m.finish(m.owned.release())
+		}
+		return m.finish(m.owned.settle(s.freeOrdered(m)))
 	}))
 }
 
@@ -165,7 +168,7 @@ func (s *Stream) waitFor(u lastUse) error {
 		if err := check("cuEventCreate", cu.EventCreate(e, cu.EVENT_DISABLE_TIMING)); err != nil {
 			return err
 		}
-		defer cu.EventDestroy(*e) // the driver keeps the event until the stream has waited
+		defer destroyEvent(*e) // the driver keeps the event until the stream has waited
 		if _, err := u.stream.record(*e); err != nil {
 			return err
 		}

@@ -123,13 +123,15 @@ func (t *track) destroy() error {
 	case err == nil:
 		err = check("cuStreamSynchronize", cu.StreamSynchronize(t.handle))
 	}
-	if err := waitResult(err); err != nil {
+	if err := waitResult(err); err != nil && !gone(err) {
 		return notReleased(err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	err = check("cuStreamDestroy", cu.StreamDestroy(t.handle))
-	t.end()
+	err = freed("cuStreamDestroy", cu.StreamDestroy(t.handle))
+	if !mustRetry(err) {
+		t.end()
+	}
 	return err
 }
 
@@ -170,7 +172,7 @@ func (p *primary) waitIfOpen(wait func() error) error {
 	if p.get() != nil {
 		return nil
 	}
-	defer func() { _ = p.put() }() // best effort: the released object holds another reference
+	defer func() { _ = p.drop() }() // best effort: the released object holds another reference
 	return waitResult(p.do(wait))
 }
 
@@ -214,11 +216,16 @@ func waitEvent(record func(cu.Event) error) error {
 	if err := check("cuEventCreate", cu.EventCreate(e, cu.EVENT_DISABLE_TIMING)); err != nil {
 		return err
 	}
-	defer cu.EventDestroy(*e)
+	defer destroyEvent(*e)
 	if err := record(*e); err != nil {
 		return err
 	}
 	return check("cuEventSynchronize", cu.EventSynchronize(*e))
+}
+
+// destroyEvent destroys an event that no object owns. Its work is done, or the driver keeps it until it is.
+func destroyEvent(e cu.Event) {
+	_ = freeNow("cuEventDestroy", func() cu.Result { return cu.EventDestroy(e) }) // best effort: the wait has ended
 }
 
 // isCapturing reports whether work for the stream would be recorded, or would disturb a capture. The query itself does

@@ -25,8 +25,8 @@ func retainUserObject(c cu.Context, g cu.Graph, id uintptr) error {
 	}
 	err = check("cuGraphRetainUserObject", c.GraphRetainUserObject(g, *object, 1, cu.GRAPH_USER_OBJECT_MOVE))
 	if err != nil {
-		hostCalls.retain(id) // the release of the object calls drop, and the caller releases the entry
-		_ = check("cuUserObjectRelease", c.UserObjectRelease(*object, 1))
+		hostCalls.retain(id)                                                                            // the release of the object calls drop, and the caller releases the entry
+		_ = freeNow("cuUserObjectRelease", func() cu.Result { return c.UserObjectRelease(*object, 1) }) // best effort
 	}
 	return err
 }

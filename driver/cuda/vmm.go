@@ -117,8 +117,8 @@ func (d *Device) makeAllocation(a *Allocation, make func(c cu.Context) error) er
 	}
 	h, file := a.handle, a.file
 	return a.own(d.p, "allocation", a.bytes, func() error {
-		err := check("cuMemRelease", cu.MemRelease(h))
-		if file != nil {
+		err := freed("cuMemRelease", cu.MemRelease(h))
+		if file != nil && !mustRetry(err) {
 			err = joinErrors([]error{err, file.Close()})
 		}
 		return err
@@ -211,6 +211,7 @@ type mappings struct {
 type span struct {
 	offset, bytes int64
 	leaving       bool // an Unmap is waiting for the work that uses it
+	failed        bool // cuMemUnmap has failed
 }
 
 // leave finds the mapping at offset and reserves it for one Unmap.
@@ -226,14 +227,14 @@ func (m *mappings) leave(offset int64) (span, error) {
 }
 
 // left ends the reservation of leave.
-func (m *mappings) left(offset int64, unmapped bool) {
+func (m *mappings) left(offset int64, unmapped, tried bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	i := slices.IndexFunc(m.spans, func(s span) bool { return s.offset == offset })
 	if unmapped {
 		m.spans = slices.Delete(m.spans, i, i+1)
 	} else {
-		m.spans[i].leaving = false
+		m.spans[i].leaving, m.spans[i].failed = false, m.spans[i].failed || tried
 	}
 }
 
@@ -262,15 +263,20 @@ func (d *Device) reserve(bytes, align int64) (*AddressRange, error) {
 	return r, r.own(d.p, "address range", bytes, func() error { return state.free(bytes) })
 }
 
-// free unmaps everything and frees the addresses. It needs no lock because the range is not in use.
+// free unmaps everything and frees the addresses. It needs no lock because the range is not in use. If it fails, it
+// continues at the next call.
 func (m *mappings) free(bytes int64) error {
-	var errs []error
-	for _, s := range m.spans {
-		errs = append(errs, check("cuMemUnmap", cu.MemUnmap(m.base+cu.DevicePtr(s.offset), uint64(s.bytes))))
+	var lost []error
+	for len(m.spans) > 0 {
+		s := m.spans[0]
+		err := freed("cuMemUnmap", cu.MemUnmap(m.base+cu.DevicePtr(s.offset), uint64(s.bytes)))
+		if mustRetry(err) {
+			return err
+		}
+		lost = append(lost, err)
+		m.spans = m.spans[1:]
 	}
-	m.spans = nil
-	errs = append(errs, check("cuMemAddressFree", cu.MemAddressFree(m.base, uint64(bytes))))
-	return joinErrors(errs)
+	return joinErrors(append(lost, freed("cuMemAddressFree", cu.MemAddressFree(m.base, uint64(bytes)))))
 }
 
 // Base returns the first address. It is valid until Close, and 0 after it.
@@ -311,7 +317,8 @@ func (r *AddressRange) mapAllocation(offset int64, a *Allocation, bytes int64) e
 }
 
 // Unmap removes the mapping at offset. If an address of the range was exposed, it waits for all work of the devices
-// that have access. During a capture that forbids the wait, it fails with [ErrCapturing] and the mapping remains.
+// that have access. During a capture that forbids the wait, it fails with [ErrCapturing] and the mapping remains. Unmap
+// can be repeated after an error.
 func (r *AddressRange) Unmap(offset int64) error {
 	return r.dev.opError("unmap", r.locked(func() error { return r.unmap(offset) }))
 }
@@ -321,14 +328,19 @@ func (r *AddressRange) unmap(offset int64) error {
 	if err != nil {
 		return err
 	}
-	unmapped := false
-	defer func() { r.state.left(offset, unmapped) }()
+	unmapped, tried := false, false
+	defer func() { r.state.left(offset, unmapped, tried) }()
 	err = relaxed(func() error {
 		if err := r.life.wait(r.p); err != nil {
 			return err
 		}
-		unmapped = true
-		return check("cuMemUnmap", cu.MemUnmap(r.base+cu.DevicePtr(offset), uint64(s.bytes)))
+		tried = true
+		err := freed("cuMemUnmap", cu.MemUnmap(r.base+cu.DevicePtr(offset), uint64(s.bytes)))
+		unmapped = !mustRetry(err)
+		if s.failed && gone(err) { // the earlier attempt has removed the mapping, although it failed
+			return nil
+		}
+		return err
 	})
 	if errors.Is(err, ErrCapturing) {
 		return fmt.Errorf("%w: unmap when the capture has ended", err)

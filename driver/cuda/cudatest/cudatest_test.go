@@ -31,7 +31,18 @@ func TestFakeCountsAndFails(t *testing.T) {
 	require.Equal(t, "cuDeviceGetCount", f.Failed())
 	require.Equal(t, cu.SUCCESS, cu.DeviceGetCount(&n))
 
-	// A failing call that releases a resource has released it.
+	// A failing call does nothing, except the release of a primary context and any release after a fault.
+	var p cu.DevicePtr
+	require.NoError(t, cu.CtxPushCurrent(ctx).Err())
+	require.NoError(t, cu.MemAlloc(&p, 100).Err())
+	f.FailEvery("cuMemFree", cu.ERROR_UNKNOWN)
+	require.Equal(t, cu.ERROR_UNKNOWN, cu.MemFree(p))
+	require.Equal(t, cu.ERROR_UNKNOWN, cu.MemFree(p))
+	require.Equal(t, map[string]int64{"contexts": 1, "allocations": 1}, f.Live())
+	f.FailFunction("cuMemFree", 1, cu.ERROR_ILLEGAL_ADDRESS)
+	require.Equal(t, cu.ERROR_ILLEGAL_ADDRESS, cu.MemFree(p))
+	require.Equal(t, map[string]int64{"contexts": 1}, f.Live())
+	require.NoError(t, cu.CtxPopCurrent(nil).Err())
 	f.FailCall(1, cu.ERROR_UNKNOWN)
 	require.Equal(t, cu.ERROR_UNKNOWN, cu.DevicePrimaryCtxRelease(1))
 	require.Empty(t, f.Live())

@@ -196,6 +196,9 @@ func (f *Fake) FailFunction(name string, k int64, code cu.Result) {
 	f.set(offFailAfter, k)
 }
 
+// FailEvery makes every call of the named function fail with code until FailNone. The empty name matches any function.
+func (f *Fake) FailEvery(name string, code cu.Result) { f.FailFunction(name, -1, code) }
+
 // FailNone cancels the failures that were set.
 func (f *Fake) FailNone() { f.set(offFailAfter, 0) }
 

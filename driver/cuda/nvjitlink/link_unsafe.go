@@ -106,7 +106,7 @@ func link(inputs []Input, flags []string, format Format) (*Linked, error) {
 	if handle != 0 {
 		live.Add(1)
 		defer func() {
-			if Destroy(&handle) == SUCCESS {
+			if Destroy(&handle) == SUCCESS || Destroy(&handle) == SUCCESS { // no later call would destroy it
 				live.Add(-1)
 			}
 		}()

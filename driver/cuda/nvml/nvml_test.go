@@ -175,6 +175,25 @@ func TestSessions(t *testing.T) {
 	require.EqualError(t, err, "nvml: NVML_ERROR_DRIVER_NOT_LOADED (9): the driver is not loaded")
 }
 
+// A session whose end fails can be closed again, and is ended once.
+func TestSessionCloseCanBeRepeated(t *testing.T) {
+	nvmltest.Start(t, nvmltest.Options{Devices: 1})
+	a, err := nvml.Open()
+	require.NoError(t, err)
+	b, err := nvml.Open()
+	require.NoError(t, err)
+	t.Setenv("FAKENVML_FAIL", "nvmlShutdown=999")
+	require.ErrorIs(t, a.Close(), nvml.Error{Result: nvml.ERROR_UNKNOWN})
+	t.Setenv("FAKENVML_FAIL", "")
+	require.NoError(t, a.Close())
+	require.NoError(t, a.Close())
+	_, err = b.Devices()
+	require.NoError(t, err, "the other session is open")
+	require.NoError(t, b.Close())
+	_, err = b.Devices()
+	require.ErrorIs(t, err, nvml.Error{Result: nvml.ERROR_UNINITIALIZED})
+}
+
 // child runs one test of this binary in a process with another library.
 func child(t *testing.T, test string, env ...string) {
 	t.Helper()

@@ -12,18 +12,33 @@ import (
 func (r Result) Unsupported() bool { return r == ERROR_NOT_SUPPORTED || r == ERROR_FUNCTION_NOT_FOUND }
 
 // Session is one use of NVML by this process. Several sessions may be open. Its devices are valid until the last one ends.
-type Session struct{ end func() error }
+type Session struct {
+	mu     sync.Mutex
+	closed bool
+}
 
 // Open initialises NVML. It succeeds without a GPU if the driver is loaded. The caller closes the session.
 func Open() (*Session, error) {
 	if err := InitWithFlags(INIT_FLAG_NO_GPUS).Err(); err != nil {
 		return nil, fmt.Errorf("nvml: %w", err)
 	}
-	return &Session{sync.OnceValue(func() error { return Shutdown().Err() })}, nil
+	return &Session{}, nil
 }
 
-// Close ends the session. Further calls have no effect and return the same error.
-func (s *Session) Close() error { return s.end() }
+// Close ends the session. If it fails, it can be repeated. After a success, it has no effect and returns nil.
+func (s *Session) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	r := Shutdown()
+	s.closed = r == SUCCESS || r == ERROR_UNINITIALIZED
+	if err := r.Err(); err != nil {
+		return fmt.Errorf("nvml: %w", err)
+	}
+	return nil
+}
 
 // DriverVersion returns the version of the driver, such as 570.86.15.
 func (s *Session) DriverVersion() (string, error) {

@@ -146,8 +146,9 @@ func create(name, source string, headers map[string]string) (ProgramHandle, erro
 	return prog, nil
 }
 
+// destroy destroys a program. It calls the library again if that fails, because no later call would.
 func destroy(prog ProgramHandle) {
-	if DestroyProgram(&prog) == SUCCESS {
+	if DestroyProgram(&prog) == SUCCESS || DestroyProgram(&prog) == SUCCESS {
 		live.Add(-1)
 	}
 }

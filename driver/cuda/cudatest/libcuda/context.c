@@ -83,7 +83,17 @@ static CUresult release(int dev, bool all) {
 	}
 	return OK;
 }
-API_RELEASE(cuDevicePrimaryCtxRelease_v2, (int dev), release(dev, false))
+/* A reference is released even if the call is made to fail, so a caller that repeats it would release that of other code. */
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(int dev);
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(int dev) {
+	CUresult inject = OK, r = enter("cuDevicePrimaryCtxRelease_v2", &inject);
+	if (r)
+		return r;
+	pthread_mutex_lock(&big);
+	r = release(dev, false);
+	pthread_mutex_unlock(&big);
+	return r ? r : inject;
+}
 API_RELEASE(cuDevicePrimaryCtxReset_v2, (int dev), release(dev, true))
 
 static CUresult state(int dev, unsigned *flags, int *active) {
@@ -174,7 +184,7 @@ static CUresult pop(handle *out) {
 	return OK;
 }
 
-/* Only the thread's stack changes, so the call needs no lock. Like API_RELEASE, a forced failure is reported after the release. */
+/* Only the thread's stack changes, so the call needs no lock. A forced failure is reported after the release: callers restore the stack once. */
 EXPORT CUresult cuCtxPopCurrent_v2(handle *out);
 EXPORT CUresult cuCtxPopCurrent_v2(handle *out) {
 	CUresult inject = OK, r = enter("cuCtxPopCurrent_v2", &inject);

@@ -136,8 +136,8 @@ CUresult enter(const char *name, CUresult *inject) {
 	pthread_once(&once, setup);
 	checkpoint_wait();
 	control->calls++;
-	if (control->fail_after > 0 && (!control->fail_name[0] || same_function(name, control->fail_name)) &&
-	    --control->fail_after == 0) {
+	if (control->fail_after && (!control->fail_name[0] || same_function(name, control->fail_name)) &&
+	    (control->fail_after < 0 || --control->fail_after == 0)) {
 		control->failed++;
 		snprintf(control->last_failed, sizeof control->last_failed, "%s", name);
 		*inject = (CUresult)control->fail_code;
@@ -146,6 +146,9 @@ CUresult enter(const char *name, CUresult *inject) {
 		return NOT_INITIALIZED;
 	return in_callback ? NOT_PERMITTED : OK;
 }
+
+/* is_fault reports whether the code means that the context is lost. */
+bool is_fault(CUresult r) { return r >= ILLEGAL_ADDRESS && r < NOT_PERMITTED; }
 
 static CUresult init(unsigned flags) {
 	if (env_is("FAKECUDA_STUB", "1"))

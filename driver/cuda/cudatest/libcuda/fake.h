@@ -27,8 +27,8 @@
  * A capture follows the programming guide. A call on the context fails while any of its streams captures, and the capture is
  * invalidated. So is a call that may wait for the device, if the thread's capture mode does not allow it.
  *
- * A function that releases a resource (cuMemFree, cuMemUnmap, ...) does so even if it is made to fail, like the driver when such
- * a call reports the error of earlier work.
+ * A function that is made to fail does nothing. If the code is one of a fault on the device (700 and above), a function that
+ * releases a resource does so: the context, with all of its resources, is lost. cuDevicePrimaryCtxRelease always does so.
  */
 #ifndef FAKE_H
 #define FAKE_H
@@ -68,7 +68,7 @@ enum live {
 struct control {
 	uint64_t magic;                     /* set by the library: 'FAKECUDA' */
 	_Atomic int64_t calls;              /* counted calls so far */
-	_Atomic int64_t fail_after;         /* > 0: the call that brings it to 0 fails */
+	_Atomic int64_t fail_after;         /* > 0: the call that brings it to 0 fails; < 0: every call fails */
 	_Atomic int64_t fail_code;
 	_Atomic int64_t failed;             /* number of calls that were made to fail */
 	_Atomic int64_t live[LIVE_KINDS];
@@ -97,6 +97,7 @@ bool lacks(const char *feature);
 
 /* enter counts the call. It returns the error of a library that is not initialised, and sets *inject if this call must fail. */
 CUresult enter(const char *name, CUresult *inject);
+bool is_fault(CUresult r);
 #define API(name, params, call)                                                                                                \
 	EXPORT CUresult name params;                                                                                           \
 	EXPORT CUresult name params {                                                                                          \
@@ -108,13 +109,13 @@ CUresult enter(const char *name, CUresult *inject);
 		pthread_mutex_unlock(&big);                                                                                    \
 		return r;                                                                                                      \
 	}
-/* API_RELEASE is API for a call that releases a resource: a forced failure is reported after the release. */
+/* API_RELEASE is API for a call that releases a resource: a forced fault is reported after the release. */
 #define API_RELEASE(name, params, call)                                                                                        \
 	EXPORT CUresult name params;                                                                                           \
 	EXPORT CUresult name params {                                                                                          \
 		CUresult inject = OK, r = enter(#name, &inject);                                                               \
-		if (r)                                                                                                         \
-			return r;                                                                                              \
+		if (r || (inject && !is_fault(inject)))                                                                        \
+			return r ? r : inject;                                                                                 \
 		pthread_mutex_lock(&big);                                                                                      \
 		r = call;                                                                                                      \
 		pthread_mutex_unlock(&big);                                                                                    \

@@ -87,6 +87,9 @@ API int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 API int nvmlShutdown(void) {
 	if (!uses)
 		return UNINITIALIZED;
+	int code = failing(__func__);
+	if (code)
+		return code;
 	__atomic_sub_fetch(&uses, 1, __ATOMIC_SEQ_CST);
 	return OK;
 }
