@@ -28,7 +28,7 @@ type Limits struct {
 	// the positive amount: the body or the descriptors are discarded ([Frame.Refused]), or there is no ring. Charge
 	// must not block and may be called from any goroutine.
 	Charge func(of Resource, amount int64) error
-	// BusyPoll limits how long a Receive that finds nothing polls before it sleeps. Default 30 µs. Polling happens only
+	// BusyPoll limits how long a Receive that finds nothing polls before it sleeps. Default 50 µs. Polling happens only
 	// if earlier answers arrived as quickly, on few goroutines of a process at a time, and never on a single processor.
 	// It makes consecutive small calls several times faster. Negative disables it, for processes with rationed
 	// processor time.
@@ -55,7 +55,7 @@ const (
 	defaultWriteTimeout     = 10 * time.Second
 	defaultHandshakeTimeout = 5 * time.Second
 	defaultFrameTimeout     = 30 * time.Second
-	defaultBusyPoll         = 30 * time.Microsecond
+	defaultBusyPoll         = 50 * time.Microsecond
 )
 
 // WithDefaults returns the limits in force: every zero field is replaced by its default, and Ring by the size of the

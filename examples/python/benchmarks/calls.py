@@ -235,8 +235,13 @@ def main() -> None:
             with st.connect(path, wait=20, framework="numpy") as client:
                 x = st.empty((1 << 18,), framework="numpy")
                 x[:] = 1
-                compare("Python to Go, no tensor (socket, pickle)", client.ping, bare(f"{folder}/b.sock"), 0.6, options)
-                compare("Python to Go, 1 MiB (no tensor)", lambda: client.call("first", x=x), client.ping, 1.2, options)
+
+                def plain() -> object:
+                    return client.call("plain", **VALUES)
+
+                compare("Python to Go, a ping (socket, pickle)", client.ping, bare(f"{folder}/p.sock"), 0.6, options)
+                compare("Python to Go, no tensor (socket, pickle)", plain, bare(f"{folder}/b.sock"), 0.6, options)
+                compare("Python to Go, 1 MiB (no tensor)", lambda: client.call("first", x=x), plain, 1.2, options)
                 concurrent(client, options, folder)
         finally:
             owner.terminate()

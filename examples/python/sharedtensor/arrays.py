@@ -96,7 +96,7 @@ def _ndarray(
     return np.ndarray(spec.shape, dtype, buffer, spec.offset, strides)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Described:
     """An array or tensor as its parts: what type and shape it has, and where in this process its elements are.
 
@@ -114,7 +114,7 @@ class Described:
 
     def __post_init__(self) -> None:
         if 1 in self.shape or 0 in self.shape:
-            object.__setattr__(self, "strides", canonical_strides(self.shape, self.strides))
+            self.strides = canonical_strides(self.shape, self.strides)
 
     @property
     def nbytes(self) -> int:
@@ -174,16 +174,18 @@ def describe(value: Array) -> Described:
 
 def _describe_numpy(value: np.ndarray[Any, Any]) -> Described:
     # np.ma is imported at its first use. A process that forks meanwhile has a child that waits for the import for ever.
-    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
-    if masked is not None and isinstance(value, masked):
-        raise CapabilityError("a masked array has a mask beside its elements: pass filled() or its data")
+    if type(value) is not np.ndarray:
+        masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+        if masked is not None and isinstance(value, masked):
+            raise CapabilityError("a masked array has a mask beside its elements: pass filled() or its data")
+        value = np.asarray(value)
     dtype = DType.of_numpy(value.dtype)
-    if any(stride % value.itemsize for stride in value.strides):
+    size = value.itemsize
+    strides = tuple([stride // size for stride in value.strides])
+    if not value.flags.c_contiguous and any(stride % size for stride in value.strides):
         raise CapabilityError(
             "an array whose strides are no multiples of its elements, as of one field of a record: copy it first"
         )
-    value = np.asarray(value)
-    strides = tuple(stride // value.itemsize for stride in value.strides)
     return Described(value, dtype, value.shape, strides, int(value.__array_interface__["data"][0]))
 
 

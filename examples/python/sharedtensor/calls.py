@@ -79,35 +79,28 @@ class Object:
 
 
 Track = Callable[[Reference], None]
-_SCALARS = frozenset({str, float, int, bool, bytes})
 
 
 @functools.lru_cache(1024)
 def _prefix(endpoint: str) -> bytes:
     name = endpoint.encode()
-    return b"\x01" + cbor.head(3, len(name)) + name
+    return b"\x01" + cbor.head(3, len(name)) + name + b"\x02"
 
 
 def encoded(endpoint: str, out: values.Outgoing) -> cbor.Encoded:
     """Returns the encoding of messages.Call."""
-    args = out.item
-    data = _prefix(endpoint)
-    pairs = 1
-    if args is not None:
-        data += b"\x02" + args
-        pairs = 2
-    if out.handles:
-        handles = [h if isinstance(h, bytes) else h.encode() for h in out.handles]
-        data += b"\x03" + cbor.head(4, len(handles)) + b"".join(handles)
-        pairs += 1
-    return cbor.Encoded(cbor.head(5, pairs) + data)
+    data = _prefix(endpoint) + out.item
+    if not out.handles:
+        return cbor.Encoded(b"\xa2" + data)
+    handles = [h if isinstance(h, bytes) else h.encode() for h in out.handles]
+    return cbor.Encoded(b"\xa3" + data + b"\x03" + cbor.head(4, len(handles)) + b"".join(handles))
 
 
 def finish_returned(frame: Frame, session: Session, framework: Framework, track: Track) -> tuple[Any, Object | None]:
     """Returns the value of a `returned`, and the object if the result is managed."""
     plain = cbor.decode(frame.body, tags=cbor.VALUE_TAGS, depth=cbor.VALUE_DEPTH)
-    if type(plain) is dict and len(plain) == 1 and type(plain.get(1)) in _SCALARS:
-        return plain[1], None
+    if type(plain) is dict and len(plain) == 1 and 1 in plain and not frame.files:
+        return values.decode_plain(plain[1], framework), None
     answer = messages.Returned.from_plain(plain)
     reference = None if answer.object is None else Reference(session, answer.object)
     if reference is not None:

@@ -7,6 +7,7 @@ making objects of it first.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -53,13 +54,45 @@ def encode(value: Any) -> bytes:
         raise SerializationError(f"this value cannot be sent: {err}") from err
 
 
-def encode_checked(value: Any) -> bytes:
-    """Is `encode` for a plain form in which the caller has found no number beyond 64 bits, and no map with other keys
-    than texts."""
-    try:
-        return cbor2.dumps(value, canonical=True)
-    except (cbor2.CBOREncodeError, TypeError, ValueError, OverflowError) as err:
-        raise SerializationError(f"this value cannot be sent: {err}") from err
+def scalar(value: Any) -> bytes:
+    """Returns the deterministic encoding of a text, bytes, a number, true, false or null of Python's own types. Raises
+    SerializationError for a whole number of more than 64 bits, and for text that is not Unicode."""
+    kind = type(value)
+    if kind is str:
+        try:
+            data: bytes = value.encode()
+        except UnicodeEncodeError as err:
+            raise SerializationError(f"this value cannot be sent: {err}") from err
+        return head(3, len(data)) + data
+    if kind is int:
+        if 0 <= value < 1 << 64:
+            return head(0, value)
+        if -(1 << 63) <= value < 0:
+            return head(1, -1 - value)
+        raise SerializationError(f"{value} does not fit 64 bits")
+    if kind is bytes:
+        return head(2, len(value)) + bytes(value)
+    encoded: bytes = cbor2.dumps(value, canonical=True)
+    return encoded
+
+
+def keys(found: tuple[Any, ...]) -> tuple[bytes, list[tuple[bytes, int]]]:
+    """Returns the head of a map with these keys, and in the order of their encodings each encoded key and its index.
+    Raises SerializationError for keys that are equal, and for texts beside numbers."""
+    return _cached_keys(found) if len(found) <= 64 else _keys(found)
+
+
+def _keys(found: tuple[Any, ...]) -> tuple[bytes, list[tuple[bytes, int]]]:
+    if len(set(found)) != len(found):
+        twice = next(key for i, key in enumerate(found) if key in found[:i])
+        raise SerializationError(f"the key {twice!r} is there twice")
+    if len({isinstance(key, str) for key in found}) > 1:
+        raise SerializationError("the keys of a map are texts or numbers, not both")
+    return head(5, len(found)), sorted((scalar(key), i) for i, key in enumerate(found))
+
+
+_cached_keys = functools.lru_cache(1024)(_keys)
+"""The fields of a function's argument are the same with each call."""
 
 
 def shown(text: str) -> str:

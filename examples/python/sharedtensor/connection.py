@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from . import catalog, forks, messages, reconnect
@@ -208,11 +209,7 @@ class Connection:
 
     def _start(self, operation: Operation[T], session: Session, timeout: float | None, *, wait: bool = True) -> Pending:
         discard = operation.discard
-
-        def late(frame: Frame) -> None:
-            if discard is not None:
-                discard(frame, session)
-
+        late = None if discard is None else partial(_discard, discard, session)
         return session.start(
             operation.op, operation.body, files=operation.files, timeout=timeout, discard=late, wait=wait
         )
@@ -230,18 +227,18 @@ class Connection:
     def _run_made(self, make: Callable[[Session], Operation[T]], *, timeout: float | None = None) -> T:
         """Runs an operation that `make` makes for a session, another one for each session."""
 
-        def once(session: Session, left: float | None) -> T:
+        return self._attempts(lambda session, left: self._once_made(make, session, left), None, timeout)
+
+    def _once_made(self, make: Callable[[Session], Operation[T]], session: Session, timeout: float | None) -> T:
+        while True:
             operation = make(session)
             try:
-                return self._once(operation, session, left)
+                return self._once(operation, session, timeout)
             except NotFoundError as err:
                 if not operation.must_resend(err, session):
                     raise
             finally:
                 operation.close()
-            return once(session, left)
-
-        return self._attempts(once, None, timeout)
 
     def _once(self, operation: Operation[T], session: Session, timeout: float | None) -> T:
         """Sends an operation over a session, waits, and makes its result."""
@@ -276,6 +273,10 @@ class Connection:
                 return once(session, again.left())
             except (ConnectionLostError, UnavailableError) as err:
                 failure = err
+
+
+def _discard(discard: Callable[[Frame, Session], None], session: Session, frame: Frame) -> None:
+    discard(frame, session)
 
 
 def _close_later(box: list[Session]) -> None:

@@ -121,6 +121,9 @@ class DType(Enum):
     def of_numpy(dtype: np.dtype[Any]) -> DType:
         """Returns the type of a numpy array. Raises CapabilityError for types that cannot be shared, such as texts
         and objects."""
+        found = _BY_DTYPE.get(dtype)
+        if found is not None:
+            return found
         if not dtype.isnative:
             raise CapabilityError(
                 f"the data type {dtype.str} has the other byte order: use .astype({dtype.newbyteorder('=').str!r})"
@@ -128,6 +131,7 @@ class DType(Enum):
         found = _BY_NAME.get(dtype.name)
         if found is None or found.packed:
             raise CapabilityError(f"the numpy type {dtype.name} cannot be shared in place")
+        _BY_DTYPE[dtype] = found
         return found
 
     @staticmethod
@@ -162,6 +166,7 @@ class DType(Enum):
         return _torch_of(self)
 
 
+_BY_DTYPE: dict[np.dtype[Any], DType] = {}
 _BY_NUMBER = {d.number: d for d in DType}
 _BY_NAME = {d.title: d for d in DType}
 _SAFETENSORS = {

@@ -283,8 +283,8 @@ class Connection:
     def wait(self, seconds: float | None) -> list[tuple[int, int]]:
         """Waits until `read` would return. Returns the descriptors that can be read, none after `seconds`. For the
         thread that receives. It polls for some microseconds before it sleeps: see `BusyPoll`."""
-        found = self._busy.until(self._poll.poll)
-        return found or self._poll.poll(None if seconds is None else max(seconds, 0) * 1000)
+        poll = self._poll.poll
+        return poll(0) or self._busy.until(poll) or poll(None if seconds is None else max(seconds, 0) * 1000)
 
     def read(self) -> bool:
         """Takes what has arrived, in one system call. Returns False at an ordinary end of the connection. Raises
@@ -295,15 +295,17 @@ class Connection:
                 self._body.extend(bytes(min(self._large_size(), 4 * len(self._body)) - len(self._body)))
             into = memoryview(self._body)[self._filled :]
         else:
+            into = self._buffer
             if self._low == self._high:
                 self._offset += self._high
                 self._low = self._high = 0
-            elif _BUFFER - self._high < _BUFFER // 2:
-                rest = bytes(self._buffer[self._low : self._high])
-                self._buffer[: len(rest)] = rest
-                self._offset += self._low
-                self._low, self._high = 0, len(rest)
-            into = self._buffer[self._high :]
+            else:
+                if _BUFFER - self._high < _BUFFER // 2:
+                    rest = bytes(into[self._low : self._high])
+                    into[: len(rest)] = rest
+                    self._offset += self._low
+                    self._low, self._high = 0, len(rest)
+                into = into[self._high :]
         reads = self._reads
         try:
             reads.extend(starmap(self._sock.recvmsg_into, (([into], _ROOM, _RECEIVE_FLAGS),)))

@@ -21,8 +21,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from . import forks, system
 from .errors import (
     CapabilityError,
@@ -228,17 +226,14 @@ class Mapping:
         """Reports whether this process has written to a private mapping between two addresses: then its bytes are no
         longer the memory's."""
         first, last = low // PAGE, max(high - 1, low) // PAGE
-        with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
-            at = first
-            while at <= last:
-                entries = np.frombuffer(os.pread(pagemap.fileno(), 8 * min(last - at + 1, 1 << 16), 8 * at), np.uint64)
-                if not len(entries):
-                    return True  # unknown
-                there = (entries >> np.uint64(62)) != 0  # present, or swapped out
-                of_file = (entries >> np.uint64(61)) & np.uint64(1) != 0
-                if bool(np.any(there & ~of_file)):
-                    return True
-                at += len(entries)
+        at = first
+        while at <= last:
+            entries = _pagemap.read(at, min(last - at + 1, 1 << 16))
+            if not entries:
+                return True  # unknown
+            if entries[7::8].translate(None, _UNCHANGED):
+                return True
+            at += len(entries) // 8
         return False
 
     def inode(self) -> tuple[int, int]:
@@ -251,6 +246,36 @@ class Mapping:
     def __repr__(self) -> str:
         kind = "writable" if self.writable else "private" if self.private else "read-only"
         return f"<sharedtensor.Mapping of {self.nbytes} bytes, {kind}>"
+
+
+_UNCHANGED = bytes(top for top in range(256) if not top >> 6 or top >> 5 & 1)
+"""Top bytes of entries of /proc/self/pagemap: the page is neither present nor swapped out, or it is the file's."""
+
+
+class _Pagemap:
+    """What the kernel reports about the pages of this process."""
+
+    _lock: threading.Lock
+
+    def __init__(self) -> None:
+        self._fd = -1
+        forks.track(self, _lock=threading.Lock, forked=_Pagemap._forked)
+
+    def read(self, page: int, pages: int) -> bytes:
+        """Returns the entries of pages, eight bytes each in little-endian order."""
+        with self._lock:
+            if self._fd < 0:
+                self._fd = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(self._fd, 8 * pages, 8 * page)
+
+    def _forked(self) -> None:
+        """Closes the parent's file, in a forked child."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+
+_pagemap = _Pagemap()
 
 
 class _Start(weakref.ref[Mapping]):

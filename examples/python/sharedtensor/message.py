@@ -103,8 +103,9 @@ class Message:
         for field in cls.keyed_fields():
             item = value.get(field.key)
             if item is None:
-                found[field.name] = field.codec.zero()
-                continue
+                if field.always:
+                    found[field.name] = field.codec.zero()
+                continue  # the default is the zero of the type
             try:
                 found[field.name] = field.codec.read(item)
             except (TypeError, ValueError) as err:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from . import messages
+from . import cbor, messages
 from .errors import Error, UnsupportedError
 from .frames import Frame, close_all
 from .message import Message
@@ -91,9 +91,14 @@ REPEATABLE: Operation[Any] = Operation(Op.PING, None, lambda frame, session: Non
 """Stands for requests that may be sent again after a lost connection."""
 
 
-def ping() -> Operation[messages.Pong]:
+def ping() -> Operation[None]:
     """Requests an empty answer."""
-    return plain(Op.PING, messages.Ping(), messages.Pong)
+    return _PING
+
+
+_PING: Operation[None] = Operation(
+    Op.PING, cbor.Encoded(messages.Ping().encode()), lambda frame, session: None, repeatable=True
+)
 
 
 def withdraw(name: str) -> Operation[None]:

@@ -83,9 +83,10 @@ class Pending(Waiter):
             if not late:
                 self._frame, self.error, self.done = frame, error, True
         self.wake()
-        for callback in [*self._callbacks]:
-            callback(self)
-        self._callbacks.clear()
+        if self._callbacks:
+            for callback in [*self._callbacks]:
+                callback(self)
+            self._callbacks.clear()
         if late and frame is not None and frame is not self._frame:
             self._drop(frame)
 

@@ -27,7 +27,6 @@ from .models import StateDict
 from .session import Session
 
 MAX_NESTING = 60
-_LIMIT = 1 << 63
 
 
 class Outgoing:
@@ -38,7 +37,7 @@ class Outgoing:
     are passed in place if the driver shares that memory, which excludes torch's expandable segments. Memory that the
     peer may write is a separate slab, which is not reused.
 
-    :ivar plain: the value with tags for its tensors.
+    :ivar item: the encoded value.
     :ivar handles: of the memory, some of them encoded.
     :ivar files: the descriptors of the handles.
     :ivar numbered: encoded handles without descriptors of the memory that the server is to keep, by its numbers.
@@ -70,26 +69,20 @@ class Outgoing:
         self._slab: Slab | None = None
         self._own: list[Any] = []  # memory is known by its id until the value is encoded
         self._indices: dict[tuple[int, int, int], int] = {}
-        self._tensors: list[tuple[Any, list[Any]]] = []  # with the content of their tags, which `_place` fills
+        self._tensors: list[tuple[Any, int]] = []  # with their places in _items, which `_place` fills
         self._foreign: dict[int, Any] = {}  # GPU memory of other libraries, by its address
-        self._checked = True
+        self._items: list[bytes] = []
         self.handles: list[Any] = []
         self.files: list[int] = []
         self.numbered: dict[int, bytes] = {}
         try:
-            self.plain = self._walk(value, 0)
+            self._walk(value, 0)
             if self._tensors:
                 self._place()
+            self.item = cbor.Encoded(b"".join(self._items))
         except BaseException:
             self.close()
             raise
-
-    @property
-    def item(self) -> cbor.Encoded | None:
-        """The encoded value; None for None."""
-        if self.plain is None:
-            return None
-        return cbor.Encoded(cbor.encode_checked(self.plain) if self._checked else cbor.encode(self.plain))
 
     def close(self) -> None:
         """Closes the descriptors and returns the slab. Safe to call twice."""
@@ -103,40 +96,43 @@ class Outgoing:
         if slab is not None and not self._writable:
             self._pool.put(slab)
 
-    # ---- the plain form
+    # ---- the value
 
-    def _walk(self, value: Any, depth: int) -> Any:
-        """Returns the plain form of a value. Each item of a mapping is taken once: a mapping may make its tensors when
-        they are taken."""
+    def _walk(self, value: Any, depth: int) -> None:
+        """Encodes a value. Each item of a mapping is taken once: a mapping may make its tensors when they are taken."""
         kind = type(value)
-        if kind in _PLAIN or (kind is int and -_LIMIT <= value < _LIMIT):
-            return value
-        if isinstance(value, StateDict):
-            return self._state_dict(value)
-        if is_array(value):
-            parts: list[Any] = []
-            self._tensors.append((value, parts))
-            return cbor2.CBORTag(TAG_TENSOR, parts)
-        if isinstance(value, (MappingABC, list, tuple)):
+        if kind in _PLAIN:
+            self._items.append(cbor.scalar(value))
+        elif isinstance(value, StateDict):
+            self._items.append(cbor.encode(self._state_dict(value)))
+        elif is_array(value):
+            self._tensors.append((value, len(self._items)))
+            self._items.append(b"")
+        elif isinstance(value, (MappingABC, list, tuple)):
             if depth >= MAX_NESTING and len(value):
                 raise SerializationError("the value nests too deeply")
             if isinstance(value, MappingABC):
-                return self._map(value, depth)
-            return [self._walk(item, depth + 1) for item in value]
-        value = _scalar(value)
-        self._checked = self._checked and type(value) in _PLAIN
-        return value
+                self._map(value, depth)
+            else:
+                self._items.append(cbor.head(4, len(value)))
+                for item in value:
+                    self._walk(item, depth + 1)
+        else:
+            self._items.append(cbor.scalar(_scalar(value)))
 
-    def _map(self, value: MappingABC[Any, Any], depth: int) -> dict[Any, Any]:
-        found = keyed((key, self._walk(item, depth + 1)) for key, item in value.items())
-        self._checked = self._checked and all(type(key) is str for key in found)
-        return found
+    def _map(self, value: MappingABC[Any, Any], depth: int) -> None:
+        items = [*value.items()]
+        prefix, order = cbor.keys(tuple([key if type(key) is str else _key(key) for key, _ in items]))
+        self._items.append(prefix)
+        for head, index in order:
+            self._items.append(head)
+            self._walk(items[index][1], depth + 1)
 
     def _place(self) -> None:
-        """Fills the tags of the tensors."""
+        """Encodes the tensors."""
         described: dict[int, Described] = {}  # by the ids of tensors, which exist as long as this object
         copied: dict[str, dict[str, Described]] = {}
-        for array, parts in self._tensors:
+        for array, at in self._tensors:
             d = described.get(id(array))
             if d is None:
                 d = described[id(array)] = describe(array)
@@ -144,18 +140,20 @@ class Outgoing:
             if memory is None:
                 copied.setdefault(d.device, {})[str(id(array))] = d
             else:
-                strides = [] if d.contiguous else list(d.strides)
-                parts += [self._handle(memory), d.dtype.number, d.address - memory.address, list(d.shape), strides]
+                strides = () if d.contiguous else d.strides
+                self._items[at] = _tensor(self._handle(memory), d.dtype, d.address - memory.address, d.shape, strides)
+        if not copied:
+            return
         places: dict[int, tuple[Any, TensorSpec]] = {}
         for place, tensors in copied.items():
             plan = layout.plan(tensors, strided=place == "cpu")
             memory = self._fill_host(plan) if place == "cpu" else self._fill_device(plan, place)
             places.update({int(spec.name): (memory, spec) for spec in plan.specs})
-        for array, parts in self._tensors:
-            if not parts:
+        for array, at in self._tensors:
+            if not self._items[at]:
                 memory, spec = places[id(array)]
-                strides = [] if spec.contiguous else list(spec.strides)
-                parts += [self._handle(memory), spec.dtype.number, spec.offset, list(spec.shape), strides]
+                strides = () if spec.contiguous else spec.strides
+                self._items[at] = _tensor(self._handle(memory), spec.dtype, spec.offset, spec.shape, strides)
 
     def _fill_host(self, plan: layout.Layout) -> Slab:
         self._slab = Slab(plan.nbytes) if self._writable else self._pool.take(plan.nbytes)
@@ -175,9 +173,9 @@ class Outgoing:
             return None
         if d.device != "cpu":
             return self._on_device(d)
-        if any(stride < 0 for stride in d.strides):
-            return None
         low, high = d.span
+        if low < d.address:  # the protocol has no negative strides
+            return None
         mapping = find(low, high - low)
         if mapping is None or (mapping.private and mapping.changed(low, high)):
             return None
@@ -262,8 +260,20 @@ class Outgoing:
         return len(self.handles) - 1
 
 
-_PLAIN = frozenset({str, float, bool, bytes, type(None)})
-"""Types whose values are plain whatever they are."""
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+
+
+def _tensor(handle: int, dtype: DType, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
+    """Returns the encoding of a tensor: its tag and five parts."""
+    head = cbor.head
+    parts = [_TENSOR, head(0, handle), head(0, dtype.number), head(0, offset), head(4, len(shape))]
+    parts += [head(0, dim) for dim in shape]
+    parts.append(head(4, len(strides)))
+    parts += [head(0, stride) for stride in strides]
+    return b"".join(parts)
+
+
+_TENSOR = cbor.head(6, TAG_TENSOR) + cbor.head(4, 5)
 
 
 def is_light(value: Any, limit: int = 1 << 20) -> bool:
@@ -364,6 +374,11 @@ def decode(
     """
     mappings = import_handles(handles, frame, session, private=framework == "torch", owner=owner)
     return _decode(plain, mappings, framework), mappings
+
+
+def decode_plain(plain: Any, framework: Framework) -> Any:
+    """Returns a value that came without memory. Raises ProtocolError if it has tensors."""
+    return plain if type(plain) in _PLAIN else _decode(plain, [], framework)
 
 
 def _decode(plain: Any, mappings: list[Any], framework: Framework) -> Any:

@@ -263,6 +263,7 @@ class Offer:
         self._client = client
         self._functions = {n: f if isinstance(f, Function) else Function(f) for n, f in functions.items()}
         self._infos = [f.describe(n) for n, f in self._functions.items()]
+        self._signatures = {n: _signature(f.run) for n, f in self._functions.items()}
         self._calls = calls
         self._framework = framework
         self._jobs = Jobs()
@@ -416,7 +417,7 @@ class Offer:
         by_name = isinstance(value, dict) and all(isinstance(key, str) for key in value)
         fields: dict[str, Any] = value if by_name else {}
         alone = () if by_name or value is None else (value,)
-        signature = _signature(function.run)
+        signature = self._signatures[event.endpoint]
         if signature is not None:
             try:
                 signature.bind(*alone, **fields)

@@ -1,5 +1,5 @@
-// Command benchowner serves the function that bench.py calls. It reads one element of a tensor, so that the call itself
-// is measured.
+// Command benchowner serves the functions that benchmarks call: one reads one element of a tensor, the other has no
+// tensor. They measure the call itself.
 //
 //	benchowner SOCKET
 package main
@@ -34,6 +34,21 @@ func first(_ context.Context, in firstArgs) (float32, error) {
 	return values[0], nil
 }
 
+type plainArgs struct {
+	Name  string  `json:"name"`
+	Scale float64 `json:"scale"`
+	Steps []int   `json:"steps"`
+}
+
+type plainResult struct {
+	Value float64 `json:"value"`
+}
+
+// plain returns a number. It has no tensors.
+func plain(_ context.Context, in plainArgs) (plainResult, error) {
+	return plainResult{Value: in.Scale}, nil
+}
+
 func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: benchowner SOCKET")
@@ -53,6 +68,9 @@ func own(socket string) error {
 	defer dev.Close()
 	registry := endpoint.NewRegistry()
 	if err := endpoint.Register(registry, "first", first); err != nil {
+		return err
+	}
+	if err := endpoint.Register(registry, "plain", plain); err != nil {
 		return err
 	}
 	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Registry: registry})
