@@ -17,7 +17,7 @@ import (
 // descriptors, those in unread messages, and those of a killed process until its exit completes. The kernel grants a
 // write lease (fcntl F_SETLEASE) on a file that is open once. So the owner of reusable memory opens it again, because
 // the description of memfd_create is not counted. Others get read-only descriptors from a separate open
-// ([memory.exportCounted]). If the lease is granted, no other process holds one.
+// ([backing.exportCounted]). If the lease is granted, no other process holds one.
 //
 // Descriptors opened with O_PATH are not counted, and the file could be opened again through them. The file's mode
 // prevents that for other users. A process of the same user can inspect its owner's memory by other means too.
@@ -61,20 +61,20 @@ func exclusive(fd int) (bool, error) {
 // exportCounted exports reusable memory: a descriptor opened for reading, whose copies and mappings the kernel counts.
 // It requires frozen memory. A receiver of other memory may need to write, and its writable descriptor could not be
 // distinguished from the owner's, so such memory is not reusable; ok is then false.
-func (m *memory) exportCounted() (h driver.Handle, ok bool) {
-	seals, err := unix.FcntlInt(uintptr(m.backing.fd), unix.F_GET_SEALS, 0)
+func (b *backing) exportCounted(d *Device, s span) (h driver.Handle, ok bool) {
+	seals, err := unix.FcntlInt(uintptr(b.fd), unix.F_GET_SEALS, 0)
 	if err != nil || seals&writeSeals == 0 {
 		return driver.Handle{}, false
 	}
-	fd, err := openAgain(m.backing.fd, unix.O_RDONLY)
+	fd, err := openAgain(b.fd, unix.O_RDONLY)
 	if err != nil {
 		return driver.Handle{}, false
 	}
 	return driver.Handle{
 		Kind:   driver.Memfd,
-		Device: m.device.info.UUID,
-		Bytes:  m.span.bytes,
-		Offset: m.span.fileOffset,
+		Device: d.info.UUID,
+		Bytes:  s.bytes,
+		Offset: s.fileOffset,
 		File:   os.NewFile(uintptr(fd), "memfd:sharedtensor"),
 	}, true
 }

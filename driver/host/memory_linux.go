@@ -207,7 +207,7 @@ func (m *memory) Export() (driver.Handle, error) {
 		return driver.Handle{}, m.device.opError("export", os.ErrClosed)
 	}
 	if m.use != nil && m.use.slab.counted {
-		if h, ok := m.exportCounted(); ok {
+		if h, ok := m.backing.exportCounted(m.device, m.span); ok {
 			return h, nil
 		}
 	}

@@ -117,6 +117,15 @@ func (s *slab) Export() (driver.Handle, error) {
 		}
 		s.frozen = true
 	}
+	if s.counted { // a pool reuses the slab once no receiver of the handle holds it
+		if h, ok := s.backing.exportCounted(s.device, s.span); ok {
+			return h, nil
+		}
+		if s.use == nil {
+			return driver.Handle{}, s.device.opError("export", os.ErrClosed)
+		}
+		s.use.exported.Store(true) // receivers cannot be counted, so the slab is not reused
+	}
 	h, err := s.backing.export(s.device, s.span)
 	if err != nil {
 		return driver.Handle{}, s.device.opError("export", err)
