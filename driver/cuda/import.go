@@ -117,7 +117,7 @@ func handleError(err error) error {
 			return fmt.Errorf("%w: made by this process, or by one with the same process number: %w", driver.ErrHandle, err)
 		}
 	case cu.ERROR_ALREADY_MAPPED:
-		return fmt.Errorf("%w: already opened in this process by other code: %w", driver.ErrHandle, err)
+		return fmt.Errorf("%w: already opened in this process by another context or by other code: %w", driver.ErrHandle, err)
 	}
 	return err
 }

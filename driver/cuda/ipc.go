@@ -58,16 +58,17 @@ func (d *Device) IPCHandle(ptr cu.DevicePtr) (handle [64]byte, offset int64, err
 	return handle, offset, d.opError("export", err)
 }
 
-// opened are the legacy handles that this process has open, each once: the driver refuses to open a handle twice, or
-// counts in its own way. The key is the whole handle, because parts of it repeat when addresses are reused.
+// opened are the legacy handles that this process has open, each once in a context: the driver refuses to open a handle
+// twice, or counts in its own way. The key is the whole handle, because parts of it repeat when addresses are reused.
+// Contexts do not share an opening: the address is of the context that opened it, and ends with it.
 var opened = struct {
 	mu sync.Mutex
 	m  map[ipcKey]*ipcMapping
 }{m: map[ipcKey]*ipcMapping{}}
 
 type ipcKey struct {
-	handle [64]byte
-	device cu.Device
+	handle  [64]byte
+	context cu.Context
 }
 
 type ipcMapping struct {
@@ -76,8 +77,9 @@ type ipcMapping struct {
 	users int
 }
 
-// openIPC opens a handle in the context, or adds a user if it is open already.
-func openIPC(c cu.Context, key ipcKey) (*ipcMapping, error) {
+// openIPC opens a handle in the context of the key, or adds a user if it is open there.
+func openIPC(key ipcKey) (*ipcMapping, error) {
+	c := key.context
 	opened.mu.Lock()
 	defer opened.mu.Unlock()
 	if m := opened.m[key]; m != nil {
@@ -122,8 +124,9 @@ func closeIPC(key ipcKey) error {
 }
 
 // OpenIPC returns writable memory over the whole allocation of a legacy handle from another process. The caller owns
-// it. Its size is the one that the driver reports. A handle that is already open is opened once and counted. The
-// allocation must be on this device. A handle of this process is refused with [driver.ErrHandle], one whose owner has
+// it. Its size is the one that the driver reports. A handle that is already open in the device's context is opened once
+// and counted. The allocation must be on this device. The driver allows one context of a device to open handles of a
+// process. A handle of this process is refused with [driver.ErrHandle], one whose owner has
 // exited with [ErrPeerGone].
 //
 // What the mapping contains after the owner frees the memory is undefined.
@@ -136,8 +139,8 @@ func (d *Device) OpenIPC(handle [64]byte) (*Memory, error) {
 
 // openMemory is OpenIPC for callers that hold a reference to the context.
 func (d *Device) openMemory(handle [64]byte) (*Memory, error) {
-	key := ipcKey{handle, d.handle}
-	opened, err := openIPC(d.p.ctx, key)
+	key := ipcKey{handle, d.p.ctx}
+	opened, err := openIPC(key)
 	if err != nil {
 		return nil, err
 	}

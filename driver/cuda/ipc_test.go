@@ -148,6 +148,42 @@ func TestLegacyIPC(t *testing.T) {
 	require.ErrorIs(t, err, cuda.ErrPeerGone)
 }
 
+// Contexts do not share the opening of a handle: an address is valid in the context that opened it, until it closes it.
+func TestContextsDoNotShareAnOpenHandle(t *testing.T) {
+	d, far := openDevice(t, 0), openDevice(t, 1)
+	fake := startFake(t)
+	o := startOwner(t)
+	all, err := d.Multiprocessors()
+	require.NoError(t, err)
+	green, err := all.NewContext()
+	keep(t, green, err)
+	second, err := cuda.Open(0)
+	keep(t, second, err)
+
+	first, err := d.OpenIPC(o.handle)
+	require.NoError(t, err)
+	same, err := second.OpenIPC(o.handle)
+	require.NoError(t, err, "the device has the same context")
+	require.Equal(t, first.Pointer(), same.Pointer())
+	_, err = green.OpenIPC(o.handle)
+	require.ErrorIs(t, err, driver.ErrHandle, "the driver allows one context of a device")
+	peer, err := far.OpenIPC(o.handle)
+	require.NoError(t, err, "another device has its own opening")
+	require.NotEqual(t, first.Pointer(), peer.Pointer())
+	require.EqualValues(t, 2, fake.Live()["ipc"])
+	require.NoError(t, first.Close())
+	require.NoError(t, same.Close())
+	require.EqualValues(t, 1, fake.Live()["ipc"])
+	got := make([]byte, 5)
+	_, err = peer.ReadAt(got, 0)
+	require.NoError(t, err, "closing the opening of one device leaves that of another")
+	require.Equal(t, "owner", string(got))
+	mine, err := green.OpenIPC(o.handle)
+	require.NoError(t, err, "the other context has closed it")
+	require.NoError(t, mine.Close())
+	require.NoError(t, peer.Close())
+}
+
 func TestLegacyIPCOfDeadOwner(t *testing.T) {
 	d := openDevice(t, 0)
 	o := startOwner(t)

@@ -79,8 +79,9 @@ static CUresult get(struct record *out, devptr p) {
 }
 API(cuIpcGetMemHandle, (struct record *out, devptr p), get(out, p))
 
-static CUresult reopen(devptr *out, struct range *r) {
-	if (!env_is("FAKECUDA_IPC_REOPEN", "count"))
+/* reopen opens a handle that is open on the device. Only the context that has opened it may do so. */
+static CUresult reopen(devptr *out, struct range *r, struct ctx *c) {
+	if (r->ctx != c || !env_is("FAKECUDA_IPC_REOPEN", "count"))
 		return ALREADY_MAPPED;
 	r->opens++;
 	*out = r->base;
@@ -99,8 +100,8 @@ static CUresult open_handle(devptr *out, const struct record *rec, unsigned flag
 		return NOT_SUPPORTED;
 	if (rec->sum == checksum(rec))
 		for (struct range *r = range_first(); r; r = r->next)
-			if (r->kind == K_IPC && r->p->nonce == rec->nonce)
-				return reopen(out, r);
+			if (r->kind == K_IPC && r->p->nonce == rec->nonce && r->ctx->dev == c->dev)
+				return reopen(out, r, c);
 	if ((e = record_open(rec, mem_magic, &fd)))
 		return e;
 	int dev = device_by_uuid(rec->uuid);
