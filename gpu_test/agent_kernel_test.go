@@ -6,9 +6,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
-	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -44,15 +42,6 @@ func (a *agent) endpoints() *endpoint.Registry {
 	return r
 }
 
-// address returns the device address of the first element of a contiguous tensor.
-func address(t *tensor.Tensor) (cu.DevicePtr, error) {
-	m, ok := t.Storage().Memory().(driver.Addressable)
-	if !ok || !t.Contiguous() {
-		return 0, fmt.Errorf("%v is not contiguous on a device", t)
-	}
-	return cu.DevicePtr(m.DevicePointer() + uint64(t.Spec().ByteOffset)), nil
-}
-
 // saxpy runs the kernel y = a*x + y on two tensors.
 func (a *agent) saxpy(by float32, x, y *tensor.Tensor) error {
 	if a.share.kernel == nil {
@@ -64,17 +53,9 @@ func (a *agent) saxpy(by float32, x, y *tensor.Tensor) error {
 			return err
 		}
 	}
-	px, err := address(x)
-	if err != nil {
-		return err
-	}
-	py, err := address(y)
-	if err != nil {
-		return err
-	}
 	n := y.NumElements()
 	cfg := cuda.LaunchConfig{Grid: cuda.Dim3{X: uint32((n + 255) / 256)}, Block: cuda.Dim3{X: 256}}
-	if err := a.share.kernel.Launch(cfg, by, px, py, int(n)); err != nil {
+	if err := a.share.kernel.Launch(cfg, by, x, y, int(n)); err != nil {
 		return err
 	}
 	return a.dev.Synchronize()

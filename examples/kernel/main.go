@@ -17,7 +17,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
-	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/jitcache"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/nvrtc"
 	"github.com/sharedtensor/sharedtensor/endpoint"
@@ -124,24 +123,11 @@ func rowSums(dev *cuda.Device, kernel *cuda.Function, weight *tensor.Tensor) ([]
 		return nil, err
 	}
 	defer y.Close()
-	var addresses [3]cu.DevicePtr
-	for i, t := range []*tensor.Tensor{weight, x, y} {
-		if addresses[i], err = address(t); err != nil {
-			return nil, err
-		}
-	}
 	grid := cuda.LaunchConfig{Grid: cuda.Dim3{Y: uint32(rows+63) / 64}, Block: cuda.Dim3{X: 1, Y: 64}}
-	if err := kernel.Launch(grid, addresses[0], addresses[1], addresses[2], int(rows), 1, int(columns)); err != nil {
+	// A tensor is an argument for a pointer to its elements. Its memory is kept until the kernel is done.
+	if err := kernel.Launch(grid, weight, x, y, int(rows), 1, int(columns)); err != nil {
 		return nil, err
 	}
+	y.Storage().Touch()       // the kernel changes it
 	return tensor.Float32s(y) // waits for the kernel
-}
-
-// address returns the address of a tensor's elements on the GPU.
-func address(t *tensor.Tensor) (cu.DevicePtr, error) {
-	memory, ok := t.Storage().Memory().(driver.Addressable)
-	if !ok || !t.Contiguous() {
-		return 0, errors.New("the kernel takes contiguous matrices of a GPU")
-	}
-	return cu.DevicePtr(memory.DevicePointer() + uint64(t.Spec().ByteOffset)), nil
 }

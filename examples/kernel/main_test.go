@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
@@ -56,6 +58,26 @@ func TestProgram(t *testing.T) {
 	run(library, "compiled matmul.cu with "+library)
 	require.DirExists(t, filepath.Join(dir, "cache", "sharedtensor", "jit"))
 	run(library, "compiled matmul.cu with "+library) // from the cache
+}
+
+// A launch takes tensors, so the memory of the model is not exposed, and is released when the model is.
+func TestRowSumsDoNotExposeTheMatrix(t *testing.T) {
+	cudatest.Start(t)
+	dev, err := cuda.Open(0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	code, err := dev.LoadModule(fallback)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, code.Close()) })
+	kernel, err := code.Function("matmul")
+	require.NoError(t, err)
+	weight, err := tensor.FromSlice(dev, tensor.Shape{2, 3}, []float32{1, 2, 3, 4, 5, 6})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, weight.Close()) })
+	sums, err := rowSums(dev, kernel, weight)
+	require.NoError(t, err)
+	require.Equal(t, []float32{6, 15}, sums)
+	require.False(t, weight.Storage().Memory().(driver.Addressable).Exposed().Load())
 }
 
 // expected returns the output, computed in Go from the file in the kernel's order of additions, so with the same

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -50,7 +51,10 @@ func TestLink(t *testing.T) {
 		"cubin":         {Cubin("k", cubin[0]), Cubin("l", cubin[1])},
 		"PTX and cubin": {PTX("k", ptx[0]), Cubin("l", cubin[1])},
 		"LTO and PTX":   {LTOIR("k", lto[0]), PTX("l", ptx[1])},
-		"any":           {{Name: "k", Type: INPUT_ANY, Data: cubin[0]}, {Name: "l", Type: INPUT_ANY, Data: cubin[1]}},
+		"any cubin":     {{"k", INPUT_ANY, cubin[0]}, {"l", INPUT_ANY, cubin[1]}},
+		"any PTX":       {{"k", INPUT_ANY, append(bytes.Clone(ptx[0]), " bogus"...)[:len(ptx[0])]}, {"l", INPUT_ANY, append(bytes.Clone(ptx[1]), 0)}},
+		"any LTO-IR":    {{"k", INPUT_ANY, lto[0]}, {"l", INPUT_ANY, lto[1]}},
+		"any of each":   {{"k", INPUT_ANY, lto[0]}, {"l", INPUT_ANY, ptx[1]}},
 	} {
 		l, err := Link(t.Context(), inputs, Options{Arch: "sm_90"})
 		require.NoError(t, err, name)
@@ -58,12 +62,42 @@ func TestLink(t *testing.T) {
 		require.True(t, bytes.Contains(l.Code, []byte(".text.k\x00")), name)
 	}
 
-	l, err := Link(t.Context(), []Input{LTOIR("k", lto[0]), LTOIR("l", lto[1])}, Options{Arch: "sm_90", Format: ToPTX, KernelsUsed: []string{"k"}})
+	// LTO-IR that is not recognised, as in a fatbin, is linked when the library reports it.
+	if major, _, err := Version(); err == nil && major >= 13 {
+		l, err := linkAny([]Input{{"k", INPUT_ANY, lto[0]}, {"l", INPUT_ANY, lto[1]}}, []string{"-arch=sm_90"}, ToCubin)
+		require.NoError(t, err)
+		require.True(t, bytes.Contains(l.Code, []byte(".text.k\x00")))
+	}
+
+	l, err := Link(t.Context(), []Input{LTOIR("k", lto[0]), {"l", INPUT_ANY, lto[1]}}, Options{Arch: "sm_90", Format: ToPTX, KernelsUsed: []string{"k"}})
 	require.NoError(t, err)
 	require.Contains(t, string(l.Code), ".entry k(")
 	require.NotContains(t, string(l.Code), ".entry unused(", "it is not among KernelsUsed")
 	require.NotContains(t, string(l.Code), "call", "the function of the other input is inlined")
 	require.NotContains(t, string(l.Code), "\x00")
+}
+
+// The option for LTO-IR is passed if an input is LTO-IR, and text of any type ends with a zero byte.
+func TestInputsOfAnyType(t *testing.T) {
+	lto, elf := []byte("\xed\x43\x4e\x7f\x01\x00"), []byte("\x7fELF\x02\x00.version")
+	for name, c := range map[string]struct {
+		in       Input
+		lto, ptx bool
+	}{
+		"LTO-IR":             {LTOIR("", lto), true, false},
+		"any LTO-IR":         {Input{"", INPUT_ANY, lto}, true, false},
+		"PTX":                {PTX("", []byte("x")), false, true},
+		"any PTX":            {Input{"", INPUT_ANY, []byte("// text\n.version 8.0\n")}, false, true},
+		"any PTX with a NUL": {Input{"", INPUT_ANY, []byte(".version 8.0\n\x00")}, false, true},
+		"any cubin":          {Input{"", INPUT_ANY, elf}, false, false},
+		"cubin":              {Cubin("", elf), false, false},
+		"object":             {Object("", lto), false, false},
+	} {
+		require.Equal(t, c.lto, c.in.isLTO(), name)
+		require.Equal(t, c.ptx, c.in.isPTX(), name)
+		o := Options{Arch: "sm_90"}
+		require.Equal(t, c.lto, slices.Contains(o.flags([]Input{Cubin("", elf), c.in}), ltoFlag), name)
+	}
 }
 
 // A refused input is named, and both logs are returned.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"unsafe"
@@ -80,7 +81,7 @@ func Link(ctx context.Context, inputs []Input, o Options) (*Linked, error) {
 			}
 		}
 	}
-	l, err := link(inputs, flags, o.Format)
+	l, err := linkAny(inputs, flags, o.Format)
 	if err != nil {
 		return nil, err
 	}
@@ -92,6 +93,16 @@ func Link(ctx context.Context, inputs []Input, o Options) (*Linked, error) {
 
 // live counts the library's links that exist.
 var live atomic.Int64
+
+// linkAny is link that also links LTO-IR inside of fatbins, objects and libraries, which only the library finds.
+func linkAny(inputs []Input, flags []string, format Format) (*Linked, error) {
+	l, err := link(inputs, flags, format)
+	var refused *LinkError
+	if errors.As(err, &refused) && refused.Result == ERROR_LTO_NOT_ENABLED && !slices.Contains(flags, ltoFlag) {
+		return link(inputs, append(slices.Clip(flags), ltoFlag), format)
+	}
+	return l, err
+}
 
 func link(inputs []Input, flags []string, format Format) (*Linked, error) {
 	// The library keeps state of a link in the thread. Links whose calls came from different threads crashed in it.
@@ -116,7 +127,7 @@ func link(inputs []Input, flags []string, format Format) (*Linked, error) {
 	}
 	for _, in := range inputs {
 		data := in.Data
-		if in.Type == INPUT_PTX && data[len(data)-1] != 0 {
+		if in.isPTX() && data[len(data)-1] != 0 {
 			data = append(append(make([]byte, 0, len(data)+1), data...), 0) // the library expects a NUL
 		}
 		name := dl.CString(in.Name)

@@ -1,6 +1,7 @@
 package nvjitlink
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"regexp"
@@ -19,6 +20,21 @@ type Input struct {
 	Type InputType
 	// Data is the code. Link borrows it.
 	Data []byte
+}
+
+// ltoMagic begins LTO-IR.
+var ltoMagic = []byte{0xed, 0x43, 0x4e, 0x7f}
+
+// isLTO reports whether the input is LTO-IR. Those inside of fatbins, objects and libraries are found by the library.
+func (in *Input) isLTO() bool {
+	return in.Type == INPUT_LTOIR || in.Type == INPUT_ANY && bytes.HasPrefix(in.Data, ltoMagic)
+}
+
+// isPTX reports whether the input is PTX text. Every binary format has zero bytes at its beginning.
+func (in *Input) isPTX() bool {
+	text := bytes.TrimRight(in.Data, "\x00")
+	return in.Type == INPUT_PTX ||
+		in.Type == INPUT_ANY && bytes.IndexByte(text, 0) < 0 && bytes.Contains(text, []byte(".version"))
 }
 
 // PTX returns an input of PTX text.
@@ -85,6 +101,9 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("nvjitlink: %w: %w", ErrOptions, fmt.Errorf(format, args...))
 }
 
+// ltoFlag makes the library link LTO-IR.
+const ltoFlag = "-lto"
+
 var (
 	architecture = regexp.MustCompile(`^sm_[0-9]{2,3}[af]?$`)
 	symbol       = regexp.MustCompile(`^[A-Za-z_.$][A-Za-z0-9_.$]*$`)
@@ -108,7 +127,7 @@ func (o *Options) check(inputs []Input) error {
 			return invalid("input %q is empty", in.Name)
 		case strings.ContainsRune(in.Name, 0):
 			return invalid("the name of input %q contains a NUL", in.Name)
-		case o.Format == ToPTX && in.Type != INPUT_LTOIR:
+		case o.Format == ToPTX && !in.isLTO():
 			return invalid("input %q is not LTO-IR, which linking to PTX needs", in.Name)
 		}
 	}
@@ -133,8 +152,8 @@ func (o *Options) flags(inputs []Input) []string {
 			list = append(list, flag)
 		}
 	}
-	lto := slices.ContainsFunc(inputs, func(in Input) bool { return in.Type == INPUT_LTOIR })
-	add(lto, "-lto")
+	// The library refuses LTO-IR without the option, and the option without LTO-IR.
+	add(slices.ContainsFunc(inputs, func(in Input) bool { return in.isLTO() }), ltoFlag)
 	add(o.Format == ToPTX, "-ptx")
 	add(o.Debug, "-g")
 	add(o.LineInfo, "-lineinfo")
