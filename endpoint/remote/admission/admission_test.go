@@ -2,6 +2,7 @@ package admission_test
 
 import (
 	"context"
+	"net"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -71,20 +72,44 @@ func TestMeterEndsSlowSenders(t *testing.T) {
 	require.Equal(t, time.Second, silent.Left())
 }
 
+// Calls of unknown clients that wait neither exclude probes of their own address nor of others, and are bounded.
+func TestControllerBoundsProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := admission.New(admission.Options{Calls: 8})
+		from := func(host string) context.Context {
+			return admission.WithPeer(t.Context(), &net.TCPAddr{IP: net.ParseIP(host), Port: 1})
+		}
+		var waiting []context.Context
+		for range 1000 {
+			ctx, call, err := c.Enter(from("10.0.0.1"), admission.Identity{}, nil)
+			require.NoError(t, err)
+			defer call.Leave()
+			waiting = append(waiting, ctx)
+		}
+		synctest.Wait()
+		running := 0
+		for _, ctx := range waiting {
+			if ctx.Err() == nil {
+				running++
+			}
+		}
+		require.Equal(t, 32, running)
+		require.NoError(t, waiting[len(waiting)-1].Err(), "the newest runs")
+		_, probe, err := c.Enter(from("10.0.0.2"), admission.Identity{}, nil)
+		require.NoError(t, err)
+		probe.Leave()
+		probe.Leave()
+		require.Zero(t, c.Running(), "known clients have their own slots")
+	})
+}
+
 // Calls beyond the share of their identity are refused, and calls of a revoked identity end.
 func TestControllerBoundsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := admission.New(admission.Options{Calls: 8, AnonymousCalls: 1})
+		c := admission.New(admission.Options{Calls: 8})
 		run, stop := context.WithCancel(t.Context())
 		defer stop()
 		go c.Run(run)
-
-		_, unknown, err := c.Enter(t.Context(), admission.Identity{}, nil)
-		require.NoError(t, err)
-		_, _, err = c.Enter(t.Context(), admission.Identity{}, nil)
-		require.ErrorIs(t, err, admission.ErrLimit)
-		unknown.Leave()
-		unknown.Leave()
 
 		var revoked atomic.Bool
 		valid := func() bool { return !revoked.Load() }
@@ -96,7 +121,7 @@ func TestControllerBoundsCalls(t *testing.T) {
 			require.Equal(t, alice, admission.IdentityFrom(ctx))
 			first = ctx
 		}
-		_, _, err = c.Enter(t.Context(), alice, valid)
+		_, _, err := c.Enter(t.Context(), alice, valid)
 		require.ErrorIs(t, err, admission.ErrLimit)
 		_, call, err := c.Enter(t.Context(), bob, nil)
 		require.NoError(t, err)

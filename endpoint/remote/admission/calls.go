@@ -37,8 +37,6 @@ type Options struct {
 	// Calls limits the concurrent calls. The default is 8,192. One identity may use half of it, and all read-only
 	// identities together one eighth.
 	Calls int64
-	// AnonymousCalls limits the concurrent calls of unknown clients. The default is 128.
-	AnonymousCalls int64
 	// Rate is the minimum rate of senders.
 	Rate Rate
 }
@@ -53,6 +51,7 @@ type Controller struct {
 	slots   *Pool // one unit per call
 	uploads *Pool // what calls hold in addition to their messages, for the quota of each identity
 	rates   requestRates
+	probes  probes
 
 	mu      sync.Mutex
 	running map[*Call]struct{}
@@ -62,7 +61,6 @@ type Controller struct {
 func New(opts Options) *Controller {
 	opts.Bytes = cmp.Or(opts.Bytes, 1<<30)
 	opts.Calls = cmp.Or(opts.Calls, 8192)
-	opts.AnonymousCalls = cmp.Or(opts.AnonymousCalls, 128)
 	return &Controller{
 		Requests: NewPool(Limits{
 			Bytes: opts.Bytes, ReadOnly: max(opts.Bytes/32, min(opts.Bytes, 1<<20)), Anonymous: min(opts.Bytes, 1<<20), Setting: "--max-in-flight",
@@ -70,7 +68,7 @@ func New(opts Options) *Controller {
 		}),
 		uploads: NewPool(Limits{Bytes: math.MaxInt64, Share: math.MaxInt64, Anonymous: math.MaxInt64, Quota: func(q Quota) int64 { return q.Uploads }}),
 		Rate:    opts.Rate,
-		slots:   NewPool(Limits{Bytes: opts.Calls, ReadOnly: max(1, opts.Calls/8), Anonymous: min(opts.AnonymousCalls, opts.Calls)}),
+		slots:   NewPool(Limits{Bytes: opts.Calls, ReadOnly: max(1, opts.Calls/8)}),
 		running: make(map[*Call]struct{}),
 	}
 }
@@ -94,6 +92,7 @@ type Call struct {
 
 	controller *Controller
 	slot       *Charge
+	leave      func() // of an unknown client
 	began      time.Time
 	valid      func() bool
 	cancel     context.CancelCauseFunc
@@ -107,12 +106,15 @@ func (c *Controller) Enter(ctx context.Context, id Identity, valid func() bool) 
 		return ctx, nil, err
 	}
 	slot := c.slots.Open(id)
-	if slot.Add(1) != nil {
+	if id.Known() && slot.Add(1) != nil {
 		slot.Close()
 		return ctx, nil, fmt.Errorf("%w: %d calls of this client run at once: try again later", ErrLimit, c.slots.Limit(id))
 	}
 	call := &Call{Identity: id, controller: c, slot: slot, began: time.Now(), valid: valid}
 	ctx, call.cancel = context.WithCancelCause(WithIdentity(ctx, id))
+	if !id.Known() {
+		call.leave = c.probes.enter(ctx, call)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.running[call] = struct{}{}
@@ -125,6 +127,9 @@ func (call *Call) Leave() {
 	delete(call.controller.running, call)
 	call.controller.mu.Unlock()
 	call.slot.Close()
+	if call.leave != nil {
+		call.leave()
+	}
 	call.cancel(context.Canceled)
 }
 

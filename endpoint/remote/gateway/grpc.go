@@ -37,7 +37,7 @@ func (g *Gateway) newGRPCServer() *grpc.Server {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
 	var creds credentials.TransportCredentials
-	if config := g.ids.tlsConfig(); config != nil {
+	if config := g.ids.tlsConfig("h2"); config != nil {
 		creds = credentials.NewTLS(config)
 	}
 	opts = append(opts, g.guard.ServerOptions(creds)...)
@@ -90,11 +90,14 @@ func (g *Gateway) newGuard() *grpcguard.Guard {
 	return grpcguard.New(opts)
 }
 
+// healthCheck is the method of probes. A watch, which lasts, needs an identity.
+const healthCheck = "/grpc.health.v1.Health/Check"
+
 // admitGRPC identifies the sender of a call by its headers. Health checks need no identity.
 func (g *Gateway) admitGRPC(ctx context.Context, method string, header metadata.MD) (Identity, func() bool, error) {
 	authorization, state := first(header.Get("authorization")), tlsState(ctx)
 	id, err := g.ids.identify(authorization, state, admission.PeerFrom(ctx))
-	if err != nil && !strings.HasPrefix(method, "/grpc.health.v1.Health/") {
+	if err != nil && method != healthCheck {
 		return id, nil, admission.Status(err)
 	}
 	return id, g.validity(id, authorization, state), nil

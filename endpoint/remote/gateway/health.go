@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 )
 
 // Interval of health checks, and the time that a component has to answer.
@@ -18,14 +21,15 @@ const (
 	healthPatience = 3 * time.Second
 )
 
-// healthBoard reports whether requests would succeed. HTTP requests trigger a check; gRPC reports the result of the
-// last check.
+// healthBoard reports whether requests would succeed: the result of the latest check. A probe causes no check, because
+// it needs no identity.
 type healthBoard struct {
 	gateway *Gateway
 	grpc    *health.Server
 
 	mu       sync.Mutex
 	checkers []namedChecker
+	reasons  map[string]string // of the latest check; nil before the first
 }
 
 type namedChecker struct {
@@ -73,11 +77,23 @@ func (b *healthBoard) live(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"status": "healthy", "timestamp": unixSeconds(time.Now())})
 }
 
-// readyz reports whether requests would succeed now.
+// readyz reports whether requests would have succeeded at the latest check. Reasons name paths and addresses, so unknown
+// clients receive only the parts.
 func (b *healthBoard) readyz(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), healthPatience)
-	defer cancel()
-	reasons := b.look(ctx)
+	b.mu.Lock()
+	reasons := maps.Clone(b.reasons)
+	b.mu.Unlock()
+	if reasons == nil {
+		reasons = map[string]string{"gateway": "no check has ended yet"}
+	}
+	if b.gateway.draining.Load() {
+		reasons["gateway"] = ErrDraining.Error()
+	}
+	if !admission.IdentityFrom(r.Context()).Known() {
+		for part := range reasons {
+			reasons[part] = "not ready"
+		}
+	}
 	answer := readiness{Status: "ready", Reasons: reasons, Timestamp: unixSeconds(time.Now())}
 	code := http.StatusOK
 	if len(reasons) > 0 {
@@ -132,6 +148,7 @@ func (b *healthBoard) update(ctx context.Context) {
 	b.grpc.SetServingStatus("", serving(len(reasons) == 0))
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.reasons = reasons
 	for _, c := range b.checkers {
 		_, bad := reasons[c.name]
 		for _, service := range c.HealthServices() {

@@ -23,6 +23,7 @@ import (
 const (
 	headerPatience = 10 * time.Second
 	idlePatience   = 2 * time.Minute
+	pingEvery      = 30 * time.Second // on a connection of HTTP/2 without frames
 	maxHeaderBytes = 64 << 10
 )
 
@@ -34,7 +35,8 @@ func (g *Gateway) newHTTPServer() *http.Server {
 		BaseContext: func(net.Listener) context.Context { return g.requests },
 		ConnContext: withRemote,
 	}
-	server.TLSConfig = g.ids.tlsConfig()
+	server.TLSConfig = g.ids.tlsConfig("h2", "http/1.1")
+	server.HTTP2 = &http.HTTP2Config{WriteByteTimeout: g.config.Stall, SendPingTimeout: pingEvery, PingTimeout: g.config.Stall}
 	return server
 }
 

@@ -164,12 +164,12 @@ func verifyOptions(roots *x509.CertPool, state *tls.ConnectionState) x509.Verify
 }
 
 // tlsConfig returns the configuration of the listeners, or nil without TLS. Client certificates are optional in the
-// handshake and required by identify, so that probes without one can check health.
-func (ids *identities) tlsConfig() *tls.Config {
+// handshake and required by identify, so that probes without one can check health. protocols are those of ALPN.
+func (ids *identities) tlsConfig(protocols ...string) *tls.Config {
 	if ids.certificates == nil {
 		return nil
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: ids.certificates.get}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, GetCertificate: ids.certificates.get}
 	if ids.clientCA != nil {
 		config.ClientAuth = tls.VerifyClientCertIfGiven
 		base := config.Clone()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
@@ -103,8 +104,11 @@ func (s restService) live(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-func (s restService) serverReady(w http.ResponseWriter, _ *http.Request) error {
+func (s restService) serverReady(w http.ResponseWriter, r *http.Request) error {
 	err := s.ready()
+	if err != nil && !admission.IdentityFrom(r.Context()).Known() {
+		return endpoint.ErrUnavailable // the error names the owner's socket
+	}
 	if err == nil {
 		answerJSON(w, http.StatusOK, map[string]bool{"ready": true})
 	}

@@ -6,6 +6,8 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -24,6 +26,8 @@ type conn struct {
 	mu      sync.Mutex
 	streams map[uint32]*stream
 
+	begun    atomic.Int64  // when the unfinished preface, frame or header block began; 0 if there is none
+	armed    time.Time     // when the deadline of writes was set; used only by the writing goroutine
 	unproven *list.Element // guarded by guard.mu; nil once a known client has used the connection
 }
 
@@ -31,7 +35,29 @@ type conn struct {
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.reader.Read(p)
 	c.frames.scan(p[:n], c.find)
+	switch {
+	case !c.frames.partial():
+		c.begun.Store(0)
+	case c.frames.data || c.begun.Load() == 0: // the rate of messages limits DATA frames
+		c.begun.Store(time.Now().UnixNano())
+	}
 	return n, err
+}
+
+// Write implements net.Conn. It fails if the peer does not read for the grace of the rate.
+func (c *conn) Write(p []byte) (int, error) {
+	if grace, now := c.guard.opts.Controller.Rate.Grace, time.Now(); grace > 0 && now.Sub(c.armed) > grace/4 {
+		_ = c.Conn.SetWriteDeadline(now.Add(grace)) // fails for a closed connection, as the write does
+		c.armed = now
+	}
+	return c.Conn.Write(p)
+}
+
+// check closes the connection if the client does not finish a frame or a header block.
+func (c *conn) check(now time.Time, grace time.Duration) {
+	if begun := c.begun.Load(); begun != 0 && grace > 0 && now.Sub(time.Unix(0, begun)) > grace {
+		_ = c.Close() // best effort: the transport closes it too
+	}
 }
 
 func (c *conn) find(id uint32) *stream {
@@ -40,12 +66,17 @@ func (c *conn) find(id uint32) *stream {
 	return c.streams[id]
 }
 
-// open records the call whose headers the transport is processing, and returns its stream id.
-func (c *conn) open(s *stream) (id uint32) {
+// open records the call whose headers the transport is processing, and returns its stream id. It returns false if no
+// header block precedes the call, or its stream is known: its messages could not be charged.
+func (c *conn) open(s *stream) (id uint32, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.streams[c.frames.opening] = s
-	return c.frames.opening
+	id = c.frames.opening
+	if id == 0 || c.streams[id] != nil {
+		return 0, false
+	}
+	c.streams[id] = s
+	return id, true
 }
 
 func (c *conn) forget(id uint32) {
@@ -110,6 +141,7 @@ func (g guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 	}
 	c := &conn{Conn: plain, guard: g.guard, reader: bufio.NewReaderSize(plain, readBuffer), streams: make(map[uint32]*stream)}
 	c.frames.skip = prefaceBytes
+	c.begun.Store(time.Now().UnixNano())
 	g.guard.add(c)
 	return c, AuthInfo{info, c}, nil
 }

@@ -8,7 +8,9 @@ const (
 	frameHeaderBytes = 9
 	frameData        = 0
 	frameHeaders     = 1
+	frameContinued   = 9 // CONTINUATION, the rest of a header block
 	flagPadded       = 8
+	flagEndHeaders   = 4
 )
 
 // frameCost returns the memory that the transport keeps for a DATA frame of n bytes: a buffer from one of a few size
@@ -35,8 +37,13 @@ type scanner struct {
 	pad     int // padding at the end of the payload, in bytes
 	padded  bool
 	stream  *stream // stream of the current DATA frame; nil for other frames
-	opening uint32  // stream id if the last frame was HEADERS, otherwise 0
+	opening uint32  // stream id if the last frame was part of a header block, otherwise 0
+	block   bool    // a header block is unfinished
+	data    bool    // the current frame is DATA
 }
+
+// partial reports whether the preface, a frame or a header block is unfinished.
+func (f *scanner) partial() bool { return f.skip > 0 || f.have > 0 || f.left > 0 || f.block }
 
 // scan processes the next bytes of the connection. find returns the stream of an id, or nil.
 func (f *scanner) scan(p []byte, find func(uint32) *stream) {
@@ -64,9 +71,11 @@ func (f *scanner) begin(find func(uint32) *stream) {
 	f.left = int(binary.BigEndian.Uint32(f.header[:]) >> 8)
 	id := binary.BigEndian.Uint32(f.header[5:]) &^ (1 << 31)
 	f.opening, f.stream, f.pad, f.padded = 0, nil, 0, false
+	f.data = f.header[3] == frameData
 	switch f.header[3] {
-	case frameHeaders:
+	case frameHeaders, frameContinued:
 		f.opening = id
+		f.block = f.header[4]&flagEndHeaders == 0
 	case frameData:
 		if f.stream = find(id); f.stream != nil && f.left > 0 {
 			f.stream.charge(frameCost(f.left))

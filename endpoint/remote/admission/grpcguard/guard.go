@@ -35,6 +35,8 @@ const (
 	streamsPerConnection = 512
 	// anonymousMessage is the maximum message size for unknown clients.
 	anonymousMessage = 4 << 10
+	// anonymousGrace is the time that unknown clients have to send their message.
+	anonymousGrace = time.Second
 	// checkEvery is the interval at which unfinished messages are checked.
 	checkEvery = 500 * time.Millisecond
 )
@@ -106,6 +108,7 @@ func (g *Guard) Run(ctx context.Context) {
 			}
 			g.mu.Unlock()
 			for _, c := range conns {
+				c.check(now, g.opts.Controller.Rate.Grace)
 				c.each(func(s *stream) { s.check(now) })
 			}
 		}
@@ -192,9 +195,15 @@ func (g *Guard) admit(ctx context.Context, info *tap.Info, known bool) (context.
 	s := &stream{call: call, limit: limit, rate: g.opts.Controller.Rate, charged: pool.Open(id), parties: 1}
 	if !id.Known() {
 		s.limit = anonymousMessage
+		s.rate.Grace = min(s.rate.Grace, anonymousGrace)
 	}
 	call.OnFail(s.failed)
-	number := c.open(s)
+	number, ok := c.open(s)
+	if !ok {
+		s.leave()
+		return ctx, status.Error(codes.Internal, "the stream of the call is unknown")
+	}
+	s.stalled = func() { _ = c.Close() } // the transport keeps the answer of a stream that its client does not read
 	context.AfterFunc(ctx, func() {
 		c.forget(number)
 		s.leave()

@@ -27,6 +27,7 @@ type stream struct {
 	reading  bool      // the handler is waiting for a message
 	deadline time.Time // for the next byte of an unfinished message, while the handler waits
 	err      error     // why the call failed
+	stalled  func()    // closes the connection
 	writer   statusWriter
 	parties  int
 	single   bool // the client must send one message, so a missing message counts as slow
@@ -178,3 +179,22 @@ type guardedStream struct {
 
 // RecvMsg implements grpc.ServerStream.
 func (g *guardedStream) RecvMsg(m any) error { return g.receive(m, g.packed, g.ServerStream.RecvMsg) }
+
+// SendMsg implements grpc.ServerStream. The call fails, and its connection ends, if the client does not read for the grace
+// of the rate.
+func (g *guardedStream) SendMsg(m any) error {
+	if g.rate.Grace <= 0 {
+		return g.ServerStream.SendMsg(m)
+	}
+	timer := time.AfterFunc(max(g.rate.Grace, minSendGrace), func() {
+		g.call.Fail(fmt.Errorf("%w: the client does not read its answer: see --stall", admission.ErrSlow))
+		if g.stalled != nil {
+			g.stalled()
+		}
+	})
+	defer timer.Stop()
+	return g.ServerStream.SendMsg(m)
+}
+
+// minSendGrace is the least time in which a client reads a message.
+const minSendGrace = time.Second

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
@@ -22,6 +23,9 @@ import (
 
 // maxTakers limits the concurrent requests of other mirrors.
 const maxTakers = 64
+
+// peerStall is the time that another mirror may take to read a part of an answer.
+const peerStall = 30 * time.Second
 
 // mirrorPeers holds the settings of `mirror` for exchanging data with other mirrors.
 type mirrorPeers struct {
@@ -137,7 +141,7 @@ func (p *mirrorPeers) bind() error {
 
 func (p *mirrorPeers) serve(token string) {
 	mux := http.NewServeMux()
-	mux.Handle(mirror.PeersPattern, bounded(withToken(p.peers, token)))
+	mux.Handle(mirror.PeersPattern, gateway.WithStall(withToken(bounded(p.peers), token), peerStall))
 	p.server = &http.Server{
 		Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),

@@ -38,10 +38,14 @@ func New(w http.ResponseWriter, r *http.Request, stall time.Duration) *Writer {
 	return writer
 }
 
-// Finish sets a deadline for the rest of the answer, which the server still buffers.
+// Finish sets a deadline for the rest of the answer, which the server still buffers, and for the rest of the request's body,
+// which the server discards if the handler has not read it.
 func (w *Writer) Finish() {
 	w.handlers, w.armed = false, time.Time{}
 	w.arm()
+	if !w.transient && !w.cut.Load() {
+		_ = w.control.SetReadDeadline(w.armed.Add(w.stall)) // best effort, as in arm; the server sets another one for the next request
+	}
 }
 
 // Status returns the status that was sent, or 0 if none was.
