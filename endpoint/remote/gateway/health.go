@@ -26,6 +26,7 @@ const (
 type healthBoard struct {
 	gateway *Gateway
 	grpc    *health.Server
+	checked chan struct{} // closed after the first check
 
 	mu       sync.Mutex
 	checkers []namedChecker
@@ -48,7 +49,7 @@ type readiness struct {
 }
 
 func newHealthBoard(g *Gateway) *healthBoard {
-	b := &healthBoard{gateway: g, grpc: health.NewServer()}
+	b := &healthBoard{gateway: g, grpc: health.NewServer(), checked: make(chan struct{})}
 	b.grpc.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	return b
 }
@@ -80,6 +81,11 @@ func (b *healthBoard) live(w http.ResponseWriter, _ *http.Request) {
 // readyz reports whether requests would have succeeded at the latest check. Reasons name paths and addresses, so unknown
 // clients receive only the parts.
 func (b *healthBoard) readyz(w http.ResponseWriter, r *http.Request) {
+	select {
+	case <-b.checked: // soon after the start
+	case <-r.Context().Done():
+	case <-time.After(healthPatience):
+	}
 	b.mu.Lock()
 	reasons := maps.Clone(b.reasons)
 	b.mu.Unlock()
@@ -148,6 +154,9 @@ func (b *healthBoard) update(ctx context.Context) {
 	b.grpc.SetServingStatus("", serving(len(reasons) == 0))
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.reasons == nil {
+		close(b.checked)
+	}
 	b.reasons = reasons
 	for _, c := range b.checkers {
 		_, bad := reasons[c.name]
