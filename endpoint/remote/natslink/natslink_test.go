@@ -3,6 +3,8 @@ package natslink_test
 import (
 	"context"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,4 +113,28 @@ func TestAskRetries(t *testing.T) {
 		require.Error(t, err, "permanent errors are not retried")
 		require.Equal(t, 1, asked)
 	})
+}
+
+// A stream that a client is creating or deleting, which is a folder that the server does not list, is no failure of the
+// store. A folder that remains is one.
+func TestCheckWaitsForStreams(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	server, err := natslink.Start(natslink.ServerOptions{Store: dir})
+	require.NoError(t, err)
+	defer server.Close()
+	conn, err := server.Connect()
+	require.NoError(t, err)
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "one"})
+	require.NoError(t, err)
+	require.NoError(t, server.Check())
+	other := filepath.Join(dir, "jetstream", "$G", "streams", "other")
+	require.NoError(t, os.Mkdir(other, 0o700))
+	time.AfterFunc(100*time.Millisecond, func() { _ = os.Remove(other) })
+	require.NoError(t, server.Check())
+	require.NoError(t, os.Mkdir(other, 0o700))
+	require.ErrorIs(t, server.Check(), natslink.ErrStore)
 }

@@ -72,7 +72,7 @@ func TestUnfinishedRequestsEnd(t *testing.T) {
 	}
 }
 
-// Probes are answered while unknown clients hold as many calls as they can. A watch needs an identity.
+// Probes are answered while unknown clients of another address hold as many calls as they can. A watch needs an identity.
 func TestProbesAreAnsweredDuringAttacks(t *testing.T) {
 	t.Parallel()
 	gw := remotetest.StartGateway(t, "off", withTokens(t)...)
@@ -80,7 +80,7 @@ func TestProbesAreAnsweredDuringAttacks(t *testing.T) {
 	watch.claim(0)
 	watch.requireStatus(t, codes.Unauthenticated)
 	for range 8 {
-		client := rawClient(t)
+		client := rawClientFrom(t, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)})
 		for range 100 {
 			startCall(t, client, gw, "/grpc.health.v1.Health/Check", "")
 		}
