@@ -115,8 +115,8 @@ func TestAskRetries(t *testing.T) {
 	})
 }
 
-// A stream that a client is creating or deleting, which is a folder that the server does not list, is no failure of the
-// store. A folder that remains is one.
+// The folder of a stream that a client is creating is not a failure of the store, although the server does not list it yet. A
+// folder that remains is a failure.
 func TestCheckWaitsForStreams(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -129,14 +129,14 @@ var rightsForms = []struct {
 	{"$KV.RL_walk.m", []string{"trainer", "worker"}, []string{"Nats-Rollup", "Nats-Msg-Id", "Nats-Expected-Last-Subject-Sequence", "Nats-TTL"}},
 }
 
-// Of all headers that the server executes, each scope may use the rows of the table, on its subjects.
+// A scope admits a header that the server executes only if the table lists it for the scope, and only on subjects of the scope.
 func TestHeadersOfScopes(t *testing.T) {
 	t.Parallel()
 	server := startScoped(t, rightsScopes)
 	rightsStreams(t, connectScoped(t, server, "admin"))
 	headers := constants(t, "Nats-")
 	require.Subset(t, headers, []string{"Nats-Rollup", "Nats-Msg-Id", "Nats-Schedule", "Nats-Batch-Id", "Nats-Trace-Dest", "Nats-Incr"})
-	headers = slices.DeleteFunc(headers, func(h string) bool { return h == "Nats-Request-Info" }) // set by the server
+	headers = slices.DeleteFunc(headers, func(h string) bool { return h == "Nats-Request-Info" }) // the server sets it itself
 	var table strings.Builder
 	for _, column := range rightsColumns {
 		conn := connectScoped(t, server, column)
@@ -177,8 +177,8 @@ func TestHeadersOfScopes(t *testing.T) {
 	t.Log("headers that the gate passes\n" + table.String())
 }
 
-// A message that replaces earlier messages leaves other subjects unchanged, and a message id of one client does not make a message of
-// another one a duplicate.
+// A message that replaces others leaves the messages of other subjects. A message id of one client does not make a message
+// of another client a duplicate.
 func TestMessagesOfOthersRemain(t *testing.T) {
 	t.Parallel()
 	server := startScoped(t, rightsScopes)
@@ -226,7 +226,7 @@ func TestMessagesOfOthersRemain(t *testing.T) {
 	}
 }
 
-// rightsRequests has requests of JetStream that a scope may make beside those of the table of the gateway. All others are
+// rightsRequests are requests of JetStream that a scope may make in addition to the table of the gateway. All others are
 // refused.
 var rightsRequests = []struct {
 	subject, body string
@@ -299,7 +299,7 @@ func TestRequestsOfScopes(t *testing.T) {
 	require.Positive(t, info.State.Consumers)
 }
 
-// One client has a bounded number of consumers, and those that it has deleted do not count.
+// One client has a bounded number of consumers, and deleted consumers do not count.
 func TestConsumersAreBounded(t *testing.T) {
 	t.Parallel()
 	server := startScoped(t, rightsScopes)

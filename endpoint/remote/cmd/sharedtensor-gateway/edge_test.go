@@ -43,8 +43,7 @@ func h2Frame(kind, flags byte, id uint32, payload string) string {
 
 const h2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// A body that never comes, headers that never end and a frame that never ends hold no connection for longer than the stall
-// time, whoever sends them.
+// The gateway closes connections whose body, headers or frame do not end within the stall time, with and without a token.
 func TestUnfinishedRequestsEnd(t *testing.T) {
 	t.Parallel()
 	gw := remotetest.StartGateway(t, "off", withTokens(t, "--stall", "1s")...)
