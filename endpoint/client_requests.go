@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -82,6 +83,11 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 			return 0, err
 		}
 	}
+	if opts.Current != nil {
+		if err := knowsConditions(ctx, c.conn); err != nil {
+			return 0, err
+		}
+	}
 	if sd.Closed() { // another reference may hold the memory
 		return 0, status.Closed("the state dict")
 	}
@@ -94,7 +100,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 	}
 	defer out.Close()
 	body := message.Publish{
-		Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: status.ShortText(opts.Source, status.MaxSourceBytes), Digests: opts.Digests, After: opts.After,
+		Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: status.ShortText(opts.Source, status.MaxSourceBytes), Digests: opts.Digests, After: opts.After, Current: opts.Current,
 	}
 	if r := opts.Retain; r != nil {
 		if err := r.Check(); err != nil {
@@ -129,10 +135,32 @@ func (c *Client) Rollback(ctx context.Context, name string, version uint64) (uin
 // Withdraw removes a name from the owner's catalog, so that it can no longer be acquired. Holders keep their version
 // and receive an event.
 func (c *Client) Withdraw(ctx context.Context, name string) error {
-	if err := c.conn.Request(ctx, client.Request{Op: message.OpWithdraw, Body: message.Withdraw{Name: name}}, nil); err != nil {
+	return c.withdraw(ctx, message.Withdraw{Name: name})
+}
+
+// WithdrawIf is [Client.Withdraw] if the version is the current one of the name. The owner compares and withdraws in one
+// step. Errors: [ErrChanged] if another version is current, and errors.ErrUnsupported if the owner cannot compare.
+func (c *Client) WithdrawIf(ctx context.Context, name string, version uint64) error {
+	if err := knowsConditions(ctx, c.conn); err != nil {
 		return fmt.Errorf("withdraw %s: %w", status.Shown(name), err)
 	}
+	return c.withdraw(ctx, message.Withdraw{Name: name, Current: &version})
+}
+
+func (c *Client) withdraw(ctx context.Context, body message.Withdraw) error {
+	if err := c.conn.Request(ctx, client.Request{Op: message.OpWithdraw, Body: body}, nil); err != nil {
+		return fmt.Errorf("withdraw %s: %w", status.Shown(body.Name), err)
+	}
 	return nil
+}
+
+// knowsConditions returns errors.ErrUnsupported if the owner ignores conditions of changes.
+func knowsConditions(ctx context.Context, conn *client.Client) error {
+	l, err := conn.ForRequest(ctx)
+	if err == nil && !l.Conditions {
+		err = fmt.Errorf("%w: the owner's version does not compare the current version", errors.ErrUnsupported)
+	}
+	return err
 }
 
 // PublishOptions describes a publication beyond its tensors.
@@ -152,6 +180,10 @@ type PublishOptions struct {
 	// Retain replaces the retention of superseded versions of the name, until it is withdrawn or published with another
 	// one. Nil leaves it. Owners that do not support it ignore it.
 	Retain *Retention
+	// Current, if not nil, is the number of the version that must be current, 0 for a name that is not published. The owner
+	// compares and publishes in one step. If another version is current, the error is [ErrChanged]. Owners that cannot
+	// compare are refused with errors.ErrUnsupported.
+	Current *uint64
 	// SourceID identifies the content of the source, for example the size and modification time of a file. A server
 	// keeps it with the version ([ServerOptions.Keep], [Server.Adopted]). A version without one inherits that of the
 	// version it replaces. It is UTF-8. Clients do not send it.

@@ -32,7 +32,7 @@ func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict,
 	if err := s.core.MayChangeOwn("publish", "name", name); err != nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: err}
 	}
-	version, err := s.core.Models.Publish(ctx, server.Publication{Name: name, StateDict: sd.Alias(), Origin: catalog.Origin{Source: opts.Source, Publisher: self}, Digests: opts.Digests, After: opts.After, SourceID: opts.SourceID, Retain: opts.Retain})
+	version, err := s.core.Models.Publish(ctx, server.Publication{Name: name, StateDict: sd.Alias(), Origin: catalog.Origin{Source: opts.Source, Publisher: self}, Digests: opts.Digests, After: opts.After, SourceID: opts.SourceID, Retain: opts.Retain, Current: opts.Current})
 	if err != nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: status.Absent(err)}
 	}
@@ -63,7 +63,7 @@ func (s *Server) Withdraw(ctx context.Context, name string) error {
 	if err := s.core.MayChangeOwn("withdraw", "name", name); err != nil {
 		return &catalog.NameError{Op: "withdraw", Name: name, Err: err}
 	}
-	if err := s.core.Models.Withdraw(ctx, name); err != nil {
+	if err := s.core.Models.Withdraw(ctx, name, nil); err != nil {
 		return err
 	}
 	s.core.AuditOwn("withdraw", "name", name)

@@ -18,6 +18,8 @@ var (
 	ErrCapability = status.ErrCapability
 	// ErrNotFound reports a name or version that is not published, or a lease that does not exist.
 	ErrNotFound = status.ErrNotFound
+	// ErrChanged reports a change of a name that requires another current version.
+	ErrChanged = status.ErrChanged
 	// ErrLoading reports a name that the owner is still loading. It also matches [ErrNotFound]. [Client.Watch] reports
 	// the publication.
 	ErrLoading = status.ErrLoading

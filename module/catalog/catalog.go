@@ -41,6 +41,8 @@ var (
 	ErrName = errors.New("bad name")
 	// ErrNoStateDict means that the state dict to publish is nil.
 	ErrNoStateDict = errors.New("no state dict")
+	// ErrChanged means that the current version of a name is not the one that a change requires.
+	ErrChanged = errors.New("the name has another current version")
 	// ErrClosed means that the catalog was closed.
 	ErrClosed = errors.New("catalog is closed")
 )
@@ -170,6 +172,9 @@ type PublishOptions struct {
 	After uint64
 	// Retain replaces the retention of the name until it is withdrawn or published with another one. Nil leaves it.
 	Retain *Retention
+	// Current, if not nil, is the number of the version that must be current, 0 for a name that is not published.
+	// Otherwise the error is [ErrChanged].
+	Current *uint64
 }
 
 // PublishWith is Publish with options.
@@ -184,7 +189,7 @@ func (c *Catalog) PublishWith(name string, sd *module.StateDict, origin Origin, 
 		name: name, number: min(opts.After, MaxAfter), sd: sd, bytes: sd.Bytes(), tensors: sd.Len(), devices: devicesOf(sd), origin: origin,
 		leases: make(map[uint64]*Lease),
 	}
-	freed, wake, err := c.publish(v, opts.Retain)
+	freed, wake, err := c.publish(v, opts.Retain, opts.Current)
 	if err != nil {
 		return 0, errors.Join(err, sd.Close())
 	}
@@ -194,7 +199,7 @@ func (c *Catalog) PublishWith(name string, sd *module.StateDict, origin Origin, 
 }
 
 // publish adds v with the next number that is greater than v.number.
-func (c *Catalog) publish(v *version, retain *Retention) (freed []*version, wake []func(), err error) {
+func (c *Catalog) publish(v *version, retain *Retention, current *uint64) (freed []*version, wake []func(), err error) {
 	c.changes.Lock()
 	defer c.changes.Unlock()
 	c.mu.Lock()
@@ -205,6 +210,9 @@ func (c *Catalog) publish(v *version, retain *Retention) (freed []*version, wake
 	e := c.entries[v.name]
 	if e == nil {
 		e = &entry{last: c.floor}
+	}
+	if err := e.require("publish", v.name, current); err != nil {
+		return nil, nil, err
 	}
 	v.number = max(e.last, v.number) + 1
 	if v.origin.At.IsZero() {
@@ -305,8 +313,11 @@ type Version struct {
 
 // Withdraw removes name from the catalog. Its versions can no longer be acquired, and each is freed when its last
 // reader leaves, at once without readers. A name that is not published is [ErrNotFound].
-func (c *Catalog) Withdraw(name string) error {
-	freed, wake, err := c.withdraw(name)
+func (c *Catalog) Withdraw(name string) error { return c.WithdrawIf(name, nil) }
+
+// WithdrawIf is Withdraw if current is nil or the number of the current version. Otherwise the error is [ErrChanged].
+func (c *Catalog) WithdrawIf(name string, current *uint64) error {
+	freed, wake, err := c.withdraw(name, current)
 	if err != nil {
 		return err
 	}
@@ -315,8 +326,20 @@ func (c *Catalog) Withdraw(name string) error {
 	return nil
 }
 
+// require returns [ErrChanged] unless current is nil or the number of the entry's current version, 0 for none.
+func (e *entry) require(op, name string, current *uint64) error {
+	number := uint64(0)
+	if e.current != nil {
+		number = e.current.number
+	}
+	if current == nil || *current == number {
+		return nil
+	}
+	return &NameError{Op: op, Name: name, Version: *current, Err: ErrChanged}
+}
+
 // withdraw marks every version of name.
-func (c *Catalog) withdraw(name string) (freed []*version, wake []func(), err error) {
+func (c *Catalog) withdraw(name string, current *uint64) (freed []*version, wake []func(), err error) {
 	c.changes.Lock()
 	defer c.changes.Unlock()
 	c.mu.Lock()
@@ -327,6 +350,9 @@ func (c *Catalog) withdraw(name string) (freed []*version, wake []func(), err er
 	e := c.entries[name]
 	if e == nil || e.current == nil {
 		return nil, nil, unknown("withdraw", name)
+	}
+	if err := e.require("withdraw", name, current); err != nil {
+		return nil, nil, err
 	}
 	if err := c.recordLocked(Change{Name: name}); err != nil {
 		return nil, nil, &NameError{Op: "withdraw", Name: name, Err: err}

@@ -69,7 +69,14 @@ type Publish struct {
 	After uint64 `cbor:"6,keyasint,omitempty"`
 	// Retain replaces the retention of the name; nil leaves it. Servers that do not support it ignore it.
 	Retain *Retention `cbor:"7,keyasint,omitempty"`
+	// Current is the number of the version that must be current, 0 for a name that is not published, if
+	// [FeatureConditions] was agreed; nil is no condition.
+	Current *uint64 `cbor:"8,keyasint,omitempty"`
 }
+
+// FeatureConditions is the feature of servers that compare the current version of a name before they change it
+// ([Publish].Current, [Withdraw].Current).
+const FeatureConditions = "conditions"
 
 // Retention limits the superseded versions of a name that are kept without readers. Zero fields are no limit; without
 // any limit none are kept.
@@ -100,6 +107,8 @@ type Published struct {
 type Withdraw struct {
 	// Name is the published name.
 	Name string `cbor:"1,keyasint"`
+	// Current is the number of the version that must be current, if [FeatureConditions] was agreed; nil is no condition.
+	Current *uint64 `cbor:"2,keyasint,omitempty"`
 }
 
 // Withdrawn answers a [Withdraw].

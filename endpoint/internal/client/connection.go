@@ -35,7 +35,9 @@ type Conn struct {
 	offers bool
 	// Digests is set if the owner computes digests of published versions.
 	Digests bool
-	pools   bool // the owner reuses result memory
+	// Conditions is set if the owner compares the current version of a name before it changes it.
+	Conditions bool
+	pools      bool // the owner reuses result memory
 
 	// slabs are the owner's result slabs that are mapped here.
 	slabs transfer.SlabMappings
@@ -64,6 +66,7 @@ func handshake(ctx context.Context, raw *wire.Conn, hello message.Hello) (*Conn,
 	conn.keeps = agreed.Has(message.FeatureKeep)
 	conn.offers = agreed.Has(message.FeatureOffer)
 	conn.Digests = agreed.Has(message.FeatureDigests)
+	conn.Conditions = agreed.Has(message.FeatureConditions)
 	if agreed.Has(message.FeaturePool) {
 		conn.pools = true
 		conn.slabs.Allow(func() { conn.returnSlabs(conn.slabs.TakeReturns()) })
@@ -161,7 +164,7 @@ func (c *Conn) pass(frame wire.Frame) error {
 // caller starts Read.
 func newPipe(pipe *transport.Pipe, server message.Hello) *Conn {
 	conn := newConn(pipe, server)
-	conn.Digests = true
+	conn.Digests, conn.Conditions = true, true
 	conn.receiver = transport.NewPipeReceiver(pipe, conn.dispatch)
 	return conn
 }

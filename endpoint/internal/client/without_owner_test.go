@@ -73,7 +73,8 @@ func requests(dev driver.Device, sd *module.StateDict, r *endpoint.Registry) map
 		"WatchTasks": func(ctx context.Context, c *endpoint.Client) error {
 			return lastError(c.WatchTasks(ctx, endpoint.TaskFilter{}))
 		},
-		"Withdraw": func(ctx context.Context, c *endpoint.Client) error { return c.Withdraw(ctx, "m") },
+		"Withdraw":   func(ctx context.Context, c *endpoint.Client) error { return c.Withdraw(ctx, "m") },
+		"WithdrawIf": func(ctx context.Context, c *endpoint.Client) error { return c.WithdrawIf(ctx, "m", 1) },
 		// Functions of the package that send requests in another way.
 		"CallManaged": func(ctx context.Context, c *endpoint.Client) error {
 			return second(endpoint.CallManaged[int](ctx, c, "f", 1))

@@ -92,9 +92,9 @@ func TestDigestsOfFreedVersions(t *testing.T) {
 	_, waiting := s.publishWithDigests(t, "b")
 	_, last := s.publishWithDigests(t, "c")
 	jobs := []*digestJob{s.Models.digests.job(running), s.Models.digests.job(waiting), s.Models.digests.job(last)}
-	require.NoError(t, s.Models.Withdraw(t.Context(), "b"))
+	require.NoError(t, s.Models.Withdraw(t.Context(), "b", nil))
 	require.ErrorIs(t, jobs[1].wait(t.Context()), errVersionGone)
-	require.NoError(t, s.Models.Withdraw(t.Context(), "a"))
+	require.NoError(t, s.Models.Withdraw(t.Context(), "a", nil))
 	require.ErrorIs(t, jobs[0].wait(t.Context()), errVersionGone)
 	require.Nil(t, s.Models.digests.job(running))
 	results <- nil

@@ -137,6 +137,7 @@ type Publication struct {
 	After     uint64             // the version's number is greater
 	SourceID  string             // identifies the content of the source, for the next owner
 	Retain    *catalog.Retention // replaces the retention of the name; nil leaves it
+	Current   *uint64            // number of the version that must be current; nil is no condition
 	adopted   uint64             // id of a version that an earlier owner has recorded
 	tensors   []byte             // digests that an earlier owner has computed
 	charge    *charge            // of a client; nil for publications of the server's own process
@@ -203,7 +204,7 @@ func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, er
 		m.digests.add(sd, p.tensors)
 	}
 	undo = []func() error{func() error { m.release(sd); return nil }} // the catalog closes sd
-	if version, err = m.Catalog.PublishWith(p.Name, sd, p.Origin, catalog.PublishOptions{After: p.After, Retain: p.Retain}); err != nil {
+	if version, err = m.Catalog.PublishWith(p.Name, sd, p.Origin, catalog.PublishOptions{After: p.After, Retain: p.Retain, Current: p.Current}); err != nil {
 		return 0, err
 	}
 	status.Reach("publish visible")
@@ -243,8 +244,9 @@ func (m *Models) attachable(p Publication, out *transfer.Export) error {
 	return nil
 }
 
-// Withdraw withdraws a name. It returns the error of the catalog.
-func (m *Models) Withdraw(ctx context.Context, name string) error {
+// Withdraw withdraws a name if current is nil or the number of its current version. It returns the error of the
+// catalog.
+func (m *Models) Withdraw(ctx context.Context, name string, current *uint64) error {
 	if err := m.changes.enter(ctx); err != nil {
 		return err
 	}
@@ -252,9 +254,12 @@ func (m *Models) Withdraw(ctx context.Context, name string) error {
 	if err := m.keepAfterHandover(); err != nil {
 		return err
 	}
-	err := m.Catalog.Withdraw(name)
+	err := m.Catalog.WithdrawIf(name, current)
 	if err != nil && !errors.Is(err, catalog.ErrNotFound) {
 		return err
+	}
+	if err != nil && current != nil {
+		return err // versions that were not adopted are not current
 	}
 	if freed, failed := m.withdrawNotAdopted(name); failed != nil {
 		return failed

@@ -115,7 +115,7 @@ func (m *modelOperations) publish(ctx context.Context, r *session.Request) (sess
 		return nil, errors.Join(err, sd.Close())
 	}
 	bytes, origin := sd.Bytes(), catalog.Origin{Source: in.Source, Publisher: c.holder()}
-	version, err := m.Publish(ctx, Publication{Name: in.Name, StateDict: sd, Origin: origin, Digests: in.Digests, After: in.After, Retain: retain, charge: &charged})
+	version, err := m.Publish(ctx, Publication{Name: in.Name, StateDict: sd, Origin: origin, Digests: in.Digests, After: in.After, Retain: retain, Current: in.Current, charge: &charged})
 	if err != nil {
 		return nil, status.Absent(err)
 	}
@@ -135,7 +135,7 @@ func (m *modelOperations) withdraw(ctx context.Context, r *session.Request) (ses
 	if err := c.mayChange(changeWithdraw, "name", in.Name); err != nil {
 		return nil, err
 	}
-	if err := m.Withdraw(ctx, in.Name); err != nil {
+	if err := m.Withdraw(ctx, in.Name, in.Current); err != nil {
 		return nil, status.Absent(err)
 	}
 	c.audit(changeWithdraw, "name", in.Name)

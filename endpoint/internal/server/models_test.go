@@ -317,7 +317,7 @@ func TestNamesSource(t *testing.T) {
 		require.Equal(t, c.want, names)
 		require.Empty(t, source.Take())
 		source.Close()
-		require.NoError(t, s.Models.Withdraw(t.Context(), "b"))
+		require.NoError(t, s.Models.Withdraw(t.Context(), "b", nil))
 	}
 	renewed := &namesSource{of: s.Models.Catalog, names: []string{"a"}, withdrawn: 9}
 	renewed.Open(func() {})

@@ -36,6 +36,7 @@ var Codes = message.NewCodeTable(
 	message.CodeRow{Code: message.CodeNotFound, Type: "name", Err: catalog.ErrNotFound, Class: true},
 	message.CodeRow{Code: message.CodeAlreadyExists, Type: "in use", Err: ErrInUse},
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "bad name", Err: catalog.ErrName},
+	message.CodeRow{Code: message.CodeInvalidArgument, Type: "changed", Err: catalog.ErrChanged},
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "bad handle", Err: driver.ErrHandle},
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "bad manifest", Err: module.ErrManifest},
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "digest", Err: module.ErrDigest},

@@ -31,6 +31,8 @@ var (
 	ErrCapability error = &class{message.CodeCapability, "payload cannot be shared in place"}
 	// ErrNotFound reports a name or version that is not published, or a lease that does not exist.
 	ErrNotFound = catalog.ErrNotFound
+	// ErrChanged reports a change of a name that requires another current version.
+	ErrChanged = catalog.ErrChanged
 	// ErrLoading reports a name that the owner is still loading. It also matches [ErrNotFound]. [Client.Watch] reports
 	// when the name is published.
 	ErrLoading = errors.New("still loading")

@@ -38,6 +38,7 @@ var (
 	Invalid         = Kind{codes.InvalidArgument, http.StatusBadRequest, -32602}
 	Serialization   = Kind{codes.InvalidArgument, http.StatusUnprocessableEntity, -32003}
 	Incomplete      = Kind{codes.FailedPrecondition, http.StatusPreconditionFailed, -32602}
+	Precondition    = Kind{codes.FailedPrecondition, http.StatusPreconditionFailed, -32602}
 	Damaged         = Kind{codes.DataLoss, http.StatusBadRequest, -32602}
 	Limit           = Kind{codes.ResourceExhausted, http.StatusTooManyRequests, -32006}
 	TooLarge        = Kind{codes.ResourceExhausted, http.StatusRequestEntityTooLarge, -32006}

@@ -170,6 +170,6 @@ func (c *Component) publishURL(ctx context.Context, p *PublishParams) (out Publi
 	}
 	charge := c.arriving.Open(admission.Sender(ctx))
 	defer charge.Close()
-	verified := newVerifier(response.Body, want)
-	return c.publishStream(ctx, p.Name, charge.Reader(verified), response.ContentLength, verified.check, p.URL)
+	verified := newVerifier(response.Body, announced{"the request", "sha-256", want})
+	return c.publishStream(ctx, p.Name, charge.Reader(verified), response.ContentLength, verified.check, p.URL, conditions{})
 }

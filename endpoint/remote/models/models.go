@@ -74,7 +74,11 @@ func (c *Component) deleteModel(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, r, fmt.Errorf("%w: a name is withdrawn with all its versions", ErrParams))
 		return
 	}
-	if _, err := c.Withdraw(r.Context(), &p); err != nil {
+	wanted, err := conditionsOf(r.Header)
+	if err == nil {
+		_, err = c.withdraw(r.Context(), &p, wanted)
+	}
+	if err != nil {
 		WriteError(w, r, err)
 		return
 	}

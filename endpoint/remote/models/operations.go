@@ -144,6 +144,11 @@ func (c *Component) Holders(ctx context.Context, p *Ref) (map[string][]VersionHo
 
 // Withdraw withdraws a name from the owner.
 func (c *Component) Withdraw(ctx context.Context, p *Ref) (map[string]bool, error) {
+	return c.withdraw(ctx, p, conditions{})
+}
+
+// withdraw withdraws a name if the conditions hold.
+func (c *Component) withdraw(ctx context.Context, p *Ref, wanted conditions) (map[string]bool, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
@@ -155,7 +160,18 @@ func (c *Component) Withdraw(ctx context.Context, p *Ref) (map[string]bool, erro
 		return nil, err
 	}
 	defer unbind()
-	if err := client.Withdraw(ctx, p.Name); err != nil {
+	if wanted.needed() { // conditions of requests that fail without them are ignored (RFC 9110, section 13.2.1)
+		if _, err := client.Info(ctx, p.Name); err != nil {
+			return nil, err
+		}
+	}
+	err = c.changeIf(ctx, client, p.Name, wanted, func(current *uint64) error {
+		if current == nil {
+			return client.Withdraw(ctx, p.Name)
+		}
+		return client.WithdrawIf(ctx, p.Name, *current)
+	})
+	if err != nil {
 		return nil, err
 	}
 	c.env.Audited(ctx, gateway.ChangeWithdraw, "model", p.Name)
@@ -206,17 +222,21 @@ func (c *Component) publishPath(ctx context.Context, p *PublishParams) (out Publ
 		return out, c.hideRoot(err)
 	}
 	defer func() { err = errors.Join(err, sd.Close()) }()
-	return c.publish(ctx, p.Name, sd, p.Path)
+	return c.publish(ctx, p.Name, sd, p.Path, conditions{})
 }
 
-// publish publishes a state dict. The caller closes sd.
-func (c *Component) publish(ctx context.Context, name string, sd *module.StateDict, source string) (Published, error) {
+// publish publishes a state dict if the conditions hold. The caller closes sd.
+func (c *Component) publish(ctx context.Context, name string, sd *module.StateDict, source string, wanted conditions) (Published, error) {
 	client, ctx, unbind, err := c.owner(ctx)
 	if err != nil {
 		return Published{}, err
 	}
 	defer unbind()
-	version, err := client.Publish(ctx, name, sd, endpoint.PublishOptions{Source: source})
+	version := uint64(0)
+	err = c.changeIf(ctx, client, name, wanted, func(current *uint64) (err error) {
+		version, err = client.Publish(ctx, name, sd, endpoint.PublishOptions{Source: source, Current: current})
+		return err
+	})
 	if err != nil {
 		return Published{}, err
 	}

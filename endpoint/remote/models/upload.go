@@ -1,18 +1,12 @@
 package models
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"net/http"
-	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
@@ -52,11 +46,15 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out Publish
 	case r.ContentLength > int64(c.MaxModel):
 		return out, fmt.Errorf("%w: a model has at most %v", ErrTooLarge, c.MaxModel)
 	}
-	want, err := announcedDigest(r.Header)
+	want, err := announcedDigests(r.Header)
 	if err != nil {
 		return out, err
 	}
-	if _, err := c.env.Owner.Client(); err != nil {
+	wanted, err := conditionsOf(r.Header)
+	if err != nil {
+		return out, err
+	}
+	if err := c.checkFirst(ctx, p.Name, wanted); err != nil {
 		return out, err // before the peer sends the whole body
 	}
 	charge := c.arriving.Open(admission.Sender(ctx))
@@ -73,7 +71,7 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out Publish
 		source = "upload of " + id.Name
 	}
 	// A digest covers the bytes that are sent: compressed ones if the body is compressed (RFC 9530).
-	verified := newVerifier(body, want)
+	verified := newVerifier(body, want...)
 	decoded, err := admission.Decode(verified, encoding)
 	if errors.Is(err, admission.ErrEncoding) {
 		return out, err
@@ -81,55 +79,26 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out Publish
 		return out, fmt.Errorf("%w: the compressed body: %w", ErrParams, err)
 	}
 	defer decoded.Close() // best effort: it was only read
-	out, err = c.publishStream(ctx, p.Name, charge.Reader(decoded), size, verified.check, source)
+	out, err = c.publishStream(ctx, p.Name, charge.Reader(decoded), size, verified.check, source, wanted)
 	return out, err
 }
 
-// announcedDigest returns the SHA-256 in the request's RFC 9530 header field, or nil if there is none.
-func announcedDigest(h http.Header) ([]byte, error) {
-	for _, field := range []string{"Repr-Digest", "Content-Digest"} {
-		for one := range strings.SplitSeq(h.Get(field), ",") {
-			value, is := strings.CutPrefix(strings.TrimSpace(one), "sha-256=:")
-			if !is {
-				continue
-			}
-			digest, err := base64.StdEncoding.DecodeString(strings.TrimSuffix(value, ":"))
-			if err != nil || len(digest) != sha256.Size {
-				return nil, fmt.Errorf("%w: %s holds no SHA-256", ErrParams, field)
-			}
-			return digest, nil
-		}
+// checkFirst evaluates the conditions of an upload before its body is read. They are evaluated again afterwards.
+func (c *Component) checkFirst(ctx context.Context, name string, wanted conditions) error {
+	client, ctx, unbind, err := c.owner(ctx)
+	if err != nil {
+		return err
 	}
-	return nil, nil
-}
-
-// verifier computes the SHA-256 of what is read from a body, if a digest is wanted.
-type verifier struct {
-	io.Reader
-	want   []byte
-	digest hash.Hash
-}
-
-func newVerifier(r io.Reader, want []byte) *verifier {
-	v := &verifier{Reader: r, want: want}
-	if want != nil {
-		v.digest = sha256.New()
-		v.Reader = io.TeeReader(r, v.digest)
+	defer unbind()
+	if wanted.needed() {
+		_, err = c.check(ctx, client, name, wanted)
 	}
-	return v
-}
-
-// check returns an error if the bytes differ from the wanted digest. It is called after the last byte was read.
-func (v *verifier) check() error {
-	if v.want == nil || bytes.Equal(v.digest.Sum(nil), v.want) {
-		return nil
-	}
-	return fmt.Errorf("%w: %w: its SHA-256 is %s", ErrParams, modelwire.ErrFile, hex.EncodeToString(v.digest.Sum(nil)))
+	return err
 }
 
 // publishStream reads a file of size bytes, or of an unknown size if it is -1, from r and publishes it. It validates the
 // header before it allocates memory, reads the bytes into the slab, and calls check before the version becomes visible.
-func (c *Component) publishStream(ctx context.Context, name string, r io.Reader, size int64, check func() error, source string) (out Published, err error) {
+func (c *Component) publishStream(ctx context.Context, name string, r io.Reader, size int64, check func() error, source string, wanted conditions) (out Published, err error) {
 	sd, err := modelwire.ReadFile(ctx, c.uploads, r, modelwire.FileLimits{Size: size, Bytes: int64(c.MaxModel), Header: c.env.MaxRequest})
 	if errors.Is(err, modelwire.ErrFileSize) {
 		return out, fmt.Errorf("%w: %w: a model has at most %v", ErrTooLarge, err, c.MaxModel)
@@ -146,5 +115,5 @@ func (c *Component) publishStream(ctx context.Context, name string, r io.Reader,
 	if err := check(); err != nil {
 		return out, err
 	}
-	return c.publish(ctx, name, sd, source)
+	return c.publish(ctx, name, sd, source, wanted)
 }

@@ -475,6 +475,7 @@ class Publish(Message):
     digests: bool = False
     after: U64 = 0
     retain: Retention | None = None
+    current: U64 = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -763,6 +764,7 @@ class WatchingTasks(Message):
 @dataclass(kw_only=True, slots=True)
 class Withdraw(Message):
     name: str
+    current: U64 = 0
 
 
 @dataclass(kw_only=True, slots=True)
