@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -37,9 +37,8 @@ from .inspection import Inspection
 from .loops import Signal, answer, uncut
 from .manifest import TensorSpec
 from .models import Model
-from .op import Op
-from .operations import Operation
-from .options import checked
+from .operations import Operation, Steps
+from .options import Settings, checked
 from .serverinfo import ServerInfo
 from .session import Pending, Session
 from .stats import ClientStats
@@ -118,6 +117,17 @@ class Client(Generic[A]):
                     raise
                 continue
             await asyncio.sleep(pause)
+
+    async def _run_steps(self, steps: Steps[T], timeout: float | None = None) -> T:
+        """Runs the operations that a generator yields, and returns its result."""
+        operation = next(steps)
+        while True:
+            done = await self._run(partial(_made, operation), timeout)
+            try:
+                operation = steps.send(done)
+            except StopIteration as end:
+                result: T = end.value
+                return result
 
     async def _once(
         self,
@@ -240,20 +250,17 @@ class Client(Generic[A]):
         timeout: float | None = None,
     ) -> int:
         """Publishes a state dict as the next version of a name and returns that version."""
-        return await self._run(
-            lambda session: catalog.publish(
-                name,
-                state_dict,
-                session,
-                self.sync._pool,
-                source=source,
-                metadata=metadata or {},
-                digests=digests,
-                owner_digests=owner_digests,
-            ),
-            timeout,
-            light=False,
+        make = partial(
+            catalog.publish,
+            name,
+            state_dict,
+            self.sync._pool,
+            source=source,
+            metadata=metadata,
+            digests=digests,
+            owner_digests=owner_digests,
         )
+        return await self._run(make, timeout, light=False)
 
     async def create(
         self, name: str, specs: Mapping[str, Any] | Iterable[TensorSpec], *, framework: str | None = None
@@ -285,7 +292,7 @@ class Client(Generic[A]):
 
     async def digest(self, name: str, version: int = 0, *, timeout: float | None = None) -> bytes:
         """Waits for the digest of a version that its owner computes, and returns its 32 bytes."""
-        return await self._run(lambda session: operations.digests(name, version, session), timeout)
+        return await self._run(partial(operations.digests, name, version), timeout)
 
     async def withdraw(self, name: str, *, timeout: float | None = None) -> None:
         """Withdraws a name."""
@@ -297,11 +304,7 @@ class Client(Generic[A]):
 
     async def list(self, *, timeout: float | None = None) -> catalog.Models:
         """Returns what is published."""
-        found = await self._run(lambda _: catalog.listing(), timeout)
-        while found.next != ("", 0):
-            after, version = found.next
-            found.add(await self._run(partial(_models, after, version), timeout))
-        return found
+        return await self._run_steps(catalog.all_models(), timeout)
 
     async def inspect(self, name: str, version: int = 0, *, timeout: float | None = None) -> Inspection:
         """Returns the versions of a name and the tensors of one version."""
@@ -339,13 +342,8 @@ class Client(Generic[A]):
         self, endpoint: str, argument: Any, timeout: float | None, writable: bool, framework: str | None
     ) -> tuple[Any, calls.Object | None]:
         chosen = await self._chosen(framework)
-        return await self._run(
-            lambda session: calls.call(
-                endpoint, argument, session, self.sync._pool, chosen, self.sync._track, writable=writable
-            ),
-            timeout,
-            light=values.is_light(argument),
-        )
+        make = partial(calls.call, endpoint, argument, self.sync._pool, chosen, self.sync._track, writable)
+        return await self._run(make, timeout, light=values.is_light(argument))
 
     @overload
     def options(
@@ -404,14 +402,8 @@ class Client(Generic[A]):
         return await self._submit(endpoint, calls.argument(value, fields), None)
 
     async def _submit(self, endpoint: str, argument: Any, timeout: float | None) -> Task:
-        return Task(
-            self,
-            await self._run(
-                lambda session: tasks.submit(endpoint, argument, session, self.sync._pool),
-                timeout,
-                light=values.is_light(argument),
-            ),
-        )
+        make = partial(tasks.submit, endpoint, argument, self.sync._pool)
+        return Task(self, await self._run(make, timeout, light=values.is_light(argument)))
 
     async def task(self, id: str, *, timeout: float | None = None) -> Task:
         """Returns a task by its id."""
@@ -443,33 +435,17 @@ class Client(Generic[A]):
 
     async def endpoints(self, *, timeout: float | None = None) -> Endpoints:
         """Returns the functions that the owner has."""
-        return await self._run(
-            lambda _: operations.mapped(
-                Op.ENDPOINTS, messages.Endpoints(), messages.EndpointsListed, lambda a: Endpoints(a.endpoints)
-            ),
-            timeout,
-        )
+        return await self._run(lambda _: operations.endpoints(), timeout)
 
     async def invalidate(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> int:
         """Drops cached results: that of one call, or with no argument all of an endpoint. Returns how many."""
-        if value is NOTHING and not fields:
-            return await self._run(lambda _: operations.invalidate(endpoint))
-        argument = calls.argument(value, fields)
-        return await self._run(
-            lambda session: calls.invalidate(endpoint, argument, session, self.sync._pool),
-            light=values.is_light(argument),
-        )
+        make = partial(calls.invalidate, endpoint, value, fields, self.sync._pool)
+        return await self._run(make, light=values.is_light([value, fields]))
 
     async def objects(self, *endpoints: str) -> objects.Objects:
         """Returns the managed objects of the owner and their holders."""
-        found = objects.Objects()
-        after = 0
-        while True:
-            page = await self._run(partial(_page, [*endpoints], after))
-            found.extend(page.objects)
-            if not page.next:
-                return found
-            after = page.next
+        found: objects.Objects = await self._run_steps(objects.all_objects([*endpoints]))
+        return found
 
     async def object(self, id: str, *, timeout: float | None = None) -> messages.ObjectInfo:
         """Returns the description of a managed object. Raises StaleHandleError if it is gone."""
@@ -487,9 +463,7 @@ class Client(Generic[A]):
 
     async def info(self, *, timeout: float | None = None) -> ServerInfo:
         """Returns the state of the server."""
-        return await self._run(
-            lambda _: operations.mapped(Op.SERVER_INFO, None, messages.ServerInfo, ServerInfo), timeout
-        )
+        return await self._run(lambda _: operations.server_info(), timeout)
 
     def stats(self) -> ClientStats:
         """Returns what this client holds and has made."""
@@ -598,22 +572,10 @@ class Client(Generic[A]):
         await self.close()
 
 
-class Options(Generic[R]):
+class Options(Settings[R]):
     """The calls of a client with the settings of `Client.options`. All keywords are fields of the function."""
 
-    def __init__(
-        self,
-        client: Client[Any],
-        timeout: float | None,
-        framework: str | None,
-        writable: bool,
-        returns: type[R] | None,
-    ) -> None:
-        self._client = client
-        self._timeout = timeout
-        self._framework = framework
-        self._writable = writable
-        self._returns = returns
+    _client: Client[Any]
 
     async def call(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> R:
         """Calls a function, as `Client.call` does. Raises SerializationError if the result is not of the type that
@@ -676,12 +638,8 @@ def _forget(_: object) -> None:
     pass
 
 
-def _models(after: str, version: int, _: Session) -> Operation[catalog.Models]:
-    return catalog.listing(after, version)
-
-
-def _page(endpoints: Sequence[str], after: int, _: Session) -> Operation[messages.ObjectsListed]:
-    return objects.listing([*endpoints], after)
+def _made(operation: Operation[T], _: Session) -> Operation[T]:
+    return operation
 
 
 __all__ = ["Client", "Follower", "Offer", "Options", "Task", "connect"]

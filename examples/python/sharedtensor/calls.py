@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from queue import Empty
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from . import cbor, forks, messages, values
+from . import cbor, forks, messages, operations, values
 from .again import Again
 from .errors import DeadlineExceededError, Error, LeavingError
 from .frames import Frame, close_all
@@ -126,12 +126,11 @@ def discard_returned(frame: Frame, session: Session) -> None:
 def call(
     endpoint: str,
     value: Any,
-    session: Session,
     pools: SlabPools,
     framework: Framework,
     track: Track,
-    *,
-    writable: bool = False,
+    writable: bool,
+    session: Session,
 ) -> Operation[tuple[Any, Object | None]]:
     """Calls an endpoint; the result is its value and, where it is managed, the object."""
     out = values.Outgoing(value, session, pools.arguments, writable=writable, kept=None if writable else session.kept)
@@ -152,9 +151,11 @@ def call(
     )
 
 
-def invalidate(endpoint: str, value: Any, session: Session, pools: SlabPools) -> Operation[int]:
-    """Drops the cached result of one call; the result is how many."""
-    out = values.Outgoing(value, session, pools.arguments)
+def invalidate(endpoint: str, value: Any, fields: dict[str, Any], pools: SlabPools, session: Session) -> Operation[int]:
+    """Drops cached results: that of one call, or without an argument all of an endpoint. The result is how many."""
+    if value is NOTHING and not fields:
+        return operations.invalidate(endpoint)
+    out = values.Outgoing(argument(value, fields), session, pools.arguments)
     return Operation(
         Op.INVALIDATE_CALL,
         encoded(endpoint, out),

@@ -18,7 +18,7 @@ from .manifest import TensorSpec
 from .memory import Slab, SlabPools, import_memfd
 from .models import Model
 from .op import Op
-from .operations import Operation, mapped, require_digests
+from .operations import Operation, Steps, mapped, require_digests
 from .parts import Part
 from .session import Session
 from .tensors import Choice
@@ -109,15 +109,16 @@ def _take_again(lease: Lease, session: Session) -> None:
 def publish(
     name: str,
     state_dict: MappingABC[str, Any],
-    session: Session,
     pools: SlabPools,
+    session: Session,
     *,
     source: str,
-    metadata: MappingABC[str, str],
+    metadata: MappingABC[str, str] | None,
     digests: bool,
     owner_digests: bool,
 ) -> Operation[int]:
     """Lays the tensors out in one slab, copies them there, and hands it over. The result is the version."""
+    metadata = metadata or {}
     if owner_digests:
         require_digests(session)
     described = layout.describe_all(state_dict)
@@ -182,6 +183,14 @@ def hand_over(
 def listing(after: str = "", after_version: int = 0) -> Operation[Models]:
     """Lists names with their versions, behind `after`. The answer may be a part; its `next` continues the list."""
     return mapped(Op.LIST, messages.List(after=after, after_version=after_version), messages.Listed, Models)
+
+
+def all_models() -> Steps[Models]:
+    """Lists all names with their versions, part by part."""
+    found = yield listing()
+    while found.next != ("", 0):
+        found.add((yield listing(*found.next)))
+    return found
 
 
 _STATES = {1: "waiting to load", 2: "loading", 3: "failed to load"}

@@ -16,7 +16,6 @@ from .inspection import Inspection
 from .lease import Reference
 from .memory import require_linux
 from .models import Model
-from .op import Op
 from .options import Options, checked
 from .paths import socket_path
 from .serverinfo import ServerInfo
@@ -187,19 +186,17 @@ class Client(Connection, Generic[A]):
         :param digests: sends the SHA-256 of each tensor along: readers find it in `Model.spec(name).digest`.
         :param owner_digests: has the owner compute digests itself, in the background; `digest` waits for them.
         """
-        return self._run_made(
-            lambda session: catalog.publish(
-                name,
-                state_dict,
-                session,
-                self._pool,
-                source=source,
-                metadata=metadata or {},
-                digests=digests,
-                owner_digests=owner_digests,
-            ),
-            timeout=timeout,
+        make = partial(
+            catalog.publish,
+            name,
+            state_dict,
+            self._pool,
+            source=source,
+            metadata=metadata,
+            digests=digests,
+            owner_digests=owner_digests,
         )
+        return self._run_made(make, timeout=timeout)
 
     @overload
     def create(self, name: str, specs: writer.Specs, *, framework: None = ...) -> VersionWriter[A]: ...
@@ -226,7 +223,7 @@ class Client(Connection, Generic[A]):
 
         Raises NotFoundError for an unknown version, and for one published without `owner_digests`.
         """
-        return self._run_made(lambda session: operations.digests(name, version, session), timeout=timeout)
+        return self._run_made(partial(operations.digests, name, version), timeout=timeout)
 
     def withdraw(self, name: str, *, timeout: float | None = None) -> None:
         """Withdraws a name. Clients that hold a version of it keep that version. Raises NotFoundError."""
@@ -241,10 +238,7 @@ class Client(Connection, Generic[A]):
 
     def list(self, *, timeout: float | None = None) -> catalog.Models:
         """Returns the published names, with their versions and holders."""
-        found = self._run(catalog.listing(), timeout=timeout)
-        while found.next != ("", 0):
-            found.add(self._run(catalog.listing(*found.next), timeout=timeout))
-        return found
+        return self._run_steps(catalog.all_models(), timeout=timeout)
 
     def inspect(self, name: str, version: int = 0, *, timeout: float | None = None) -> Inspection:
         """Returns the versions of a name and the tensors of one version, without attaching."""
@@ -390,10 +384,8 @@ class Client(Connection, Generic[A]):
         framework: str | None,
     ) -> tuple[Any, Object | None]:
         chosen = frameworks.choose(framework or self._framework)
-        return self._run_made(
-            lambda session: calls.call(endpoint, argument, session, self._pool, chosen, self._track, writable=writable),
-            timeout=timeout,
-        )
+        make = partial(calls.call, endpoint, argument, self._pool, chosen, self._track, writable)
+        return self._run_made(make, timeout=timeout)
 
     def _track(self, reference: Reference) -> None:
         self._references.add(reference)
@@ -422,19 +414,11 @@ class Client(Connection, Generic[A]):
 
     def endpoints(self, *, timeout: float | None = None) -> Endpoints:
         """Returns the functions that the owner has, with their arguments and results."""
-        return self._run(
-            operations.mapped(
-                Op.ENDPOINTS, messages.Endpoints(), messages.EndpointsListed, lambda a: Endpoints(a.endpoints)
-            ),
-            timeout=timeout,
-        )
+        return self._run(operations.endpoints(), timeout=timeout)
 
     def invalidate(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> int:
         """Drops cached results: that of one call, or with no argument all of an endpoint. Returns how many."""
-        if value is NOTHING and not fields:
-            return self._run(operations.invalidate(endpoint))
-        argument = calls.argument(value, fields)
-        return self._run_made(lambda session: calls.invalidate(endpoint, argument, session, self._pool))
+        return self._run_made(partial(calls.invalidate, endpoint, value, fields, self._pool))
 
     # ---- tasks
 
@@ -444,9 +428,7 @@ class Client(Connection, Generic[A]):
         return self._submit(endpoint, calls.argument(value, fields), None)
 
     def _submit(self, endpoint: str, argument: Any, timeout: float | None) -> Task:
-        return Task(
-            self, self._run_made(lambda session: tasks.submit(endpoint, argument, session, self._pool), timeout=timeout)
-        )
+        return Task(self, self._run_made(partial(tasks.submit, endpoint, argument, self._pool), timeout=timeout))
 
     def task(self, id: str, *, timeout: float | None = None) -> Task:
         """Returns a task by its id. Raises TaskNotFoundError."""
@@ -469,14 +451,8 @@ class Client(Connection, Generic[A]):
 
     def objects(self, *endpoints: str) -> objects.Objects:
         """Returns the managed objects of the owner and their holders."""
-        found = objects.Objects()
-        after = 0
-        while True:
-            page = self._run(objects.listing([*endpoints], after))
-            found.extend(page.objects)
-            if not page.next:
-                return found
-            after = page.next
+        found: objects.Objects = self._run_steps(objects.all_objects([*endpoints]))
+        return found
 
     def object(self, id: str, *, timeout: float | None = None) -> messages.ObjectInfo:
         """Returns the description of a managed object. Raises StaleHandleError if it is gone."""
@@ -505,7 +481,7 @@ class Client(Connection, Generic[A]):
 
     def info(self, *, timeout: float | None = None) -> ServerInfo:
         """Returns the state of the server: sessions, memory, endpoints, counters."""
-        return self._run(operations.mapped(Op.SERVER_INFO, None, messages.ServerInfo, ServerInfo), timeout=timeout)
+        return self._run(operations.server_info(), timeout=timeout)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "connected" if self.connected else "not connected"

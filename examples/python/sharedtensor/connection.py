@@ -17,7 +17,7 @@ from .errors import ClosedError, ConnectionLostError, Error, ForkError, NotFound
 from .frames import Frame
 from .groups import WeakGroup
 from .memory import SlabPools
-from .operations import Operation
+from .operations import Operation, Steps
 from .session import Pending, Session
 from .waiting import seconds
 from .watching import Watch
@@ -228,6 +228,16 @@ class Connection:
         """Runs an operation that `make` makes for a session, another one for each session."""
 
         return self._attempts(lambda session, left: self._once_made(make, session, left), None, timeout)
+
+    def _run_steps(self, steps: Steps[T], *, timeout: float | None = None) -> T:
+        """Runs the operations that a generator yields, and returns its result."""
+        operation = next(steps)
+        while True:
+            try:
+                operation = steps.send(self._run(operation, timeout=timeout))
+            except StopIteration as done:
+                result: T = done.value
+                return result
 
     def _once_made(self, make: Callable[[Session], Operation[T]], session: Session, timeout: float | None) -> T:
         while True:

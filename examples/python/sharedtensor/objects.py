@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from typing import Any
 
 from . import forks, messages, tables
 from .calls import References
 from .errors import Error
 from .frames import Frame
 from .op import Op
-from .operations import Operation, plain
+from .operations import Operation, Steps, plain
 from .session import Session
 
 
@@ -28,6 +29,18 @@ def destroy(id: str) -> Operation[messages.ObjectInfo]:
 def listing(endpoints: list[str], after: int) -> Operation[messages.ObjectsListed]:
     """Lists the objects behind `after`."""
     return plain(Op.OBJECTS, messages.Objects(endpoints=endpoints, after=after), messages.ObjectsListed)
+
+
+def all_objects(endpoints: list[str]) -> Steps[Any]:
+    """Lists all objects, part by part."""
+    found = Objects()
+    after = 0
+    while True:
+        page = yield listing(endpoints, after)
+        found.extend(page.objects)
+        if not page.next:
+            return found
+        after = page.next
 
 
 _watched: weakref.WeakSet[Session] = weakref.WeakSet()

@@ -3,19 +3,23 @@ and the client for asyncio run them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from . import cbor, messages
+from .endpoints import Endpoints
 from .errors import Error, UnsupportedError
 from .frames import Frame, close_all
 from .message import Message
 from .op import Op
+from .serverinfo import ServerInfo
 from .session import Session
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
+Steps = Generator["Operation[T]", T, T]
+"""Several requests for one result: a generator yields each operation, is sent its result, and returns the whole."""
 
 
 @dataclass
@@ -99,6 +103,16 @@ def ping() -> Operation[None]:
 _PING: Operation[None] = Operation(
     Op.PING, cbor.Encoded(messages.Ping().encode()), lambda frame, session: None, repeatable=True
 )
+
+
+def endpoints() -> Operation[Endpoints]:
+    """Requests the functions of the server."""
+    return mapped(Op.ENDPOINTS, messages.Endpoints(), messages.EndpointsListed, lambda a: Endpoints(a.endpoints))
+
+
+def server_info() -> Operation[ServerInfo]:
+    """Requests the state of the server."""
+    return mapped(Op.SERVER_INFO, None, messages.ServerInfo, ServerInfo)
 
 
 def withdraw(name: str) -> Operation[None]:

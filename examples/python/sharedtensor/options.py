@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Options(Generic[R]):
-    """The calls of a client with the settings of `Client.options`. All keywords are fields of the function."""
+class Settings(Generic[R]):
+    """A client, and settings for its calls."""
 
     def __init__(
         self,
-        client: Client[Any],
+        client: Any,
         timeout: float | None,
         framework: str | None,
         writable: bool,
@@ -30,6 +30,12 @@ class Options(Generic[R]):
         self._framework = framework
         self._writable = writable
         self._returns = returns
+
+
+class Options(Settings[R]):
+    """The calls of a client with the settings of `Client.options`. All keywords are fields of the function."""
+
+    _client: Client[Any]
 
     def call(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> R:
         """Calls a function, as `Client.call` does. Raises SerializationError if the result is not of the type that

@@ -83,7 +83,7 @@ class TaskList(list[TaskInfo]):
         return self.table()._repr_html_()
 
 
-def submit(endpoint: str, value: Any, session: Session, pools: SlabPools) -> Operation[TaskInfo]:
+def submit(endpoint: str, value: Any, pools: SlabPools, session: Session) -> Operation[TaskInfo]:
     """Starts a call as a task. The task is cancelled if the caller leaves before the answer."""
     out = values.Outgoing(value, session, pools.arguments)
 

@@ -85,7 +85,7 @@ def published(make: Callable[[int, int], Any]) -> Way:
     def way(session: Session, pools: SlabPools, value: int, nbytes: int) -> Sent:
         tensors = make(value, nbytes)
         tensors = tensors if isinstance(tensors, dict) else {"x": tensors}
-        made = catalog.publish("x", tensors, session, pools, source="", metadata={}, digests=False, owner_digests=False)
+        made = catalog.publish("x", tensors, pools, session, source="", metadata={}, digests=False, owner_digests=False)
         return made.files, made.close
 
     return way
@@ -93,19 +93,19 @@ def published(make: Callable[[int, int], Any]) -> Way:
 
 def argument(make: Callable[[int, int], Any]) -> Way:
     def way(session: Session, pools: SlabPools, value: int, nbytes: int) -> Sent:
-        made = calls.call("f", {"x": make(value, nbytes)}, session, pools, "numpy", lambda _: None)
+        made = calls.call("f", {"x": make(value, nbytes)}, pools, "numpy", lambda _: None, False, session)
         return made.files, made.close
 
     return way
 
 
 def writable_argument(session: Session, pools: SlabPools, value: int, nbytes: int) -> Sent:
-    made = calls.call("f", {"x": filled(value, nbytes)}, session, pools, "numpy", lambda _: None, writable=True)
+    made = calls.call("f", {"x": filled(value, nbytes)}, pools, "numpy", lambda _: None, True, session)
     return made.files, made.close
 
 
 def task(session: Session, pools: SlabPools, value: int, nbytes: int) -> Sent:
-    made = tasks.submit("f", {"x": filled(value, nbytes)}, session, pools)
+    made = tasks.submit("f", {"x": filled(value, nbytes)}, pools, session)
     return made.files, made.close
 
 
@@ -234,7 +234,7 @@ def test_writable_call_after_a_withdrawn_publication(client: st.Client, peer: Pe
     for _ in range(3):
         client.publish("briefly", {"x": x})
         client.withdraw("briefly")
-        made = calls.call("f", {"x": x}, client._session(), client._pool, "numpy", lambda _: None, writable=True)
+        made = calls.call("f", {"x": x}, client._pool, "numpy", lambda _: None, True, client._session())
         assert peer.look(made.files)[0]["writable"], "the function cannot write its argument"
         made.close()
 
