@@ -311,7 +311,7 @@ func (d *decoder) tensor() (t TensorInfo, err error) {
 		return t, err
 	}
 	if dims > maxDimensions {
-		return t, fmt.Errorf("tensor %q: %w: %d dimensions, not 1 to %d", t.Name, ErrShape, dims, maxDimensions)
+		return t, fmt.Errorf("tensor %q: %w: %d dimensions, more than %d", t.Name, ErrShape, dims, maxDimensions)
 	}
 	t.Shape = make(tensor.Shape, dims)
 	for i := range t.Shape {

@@ -186,18 +186,20 @@ func entry(name string, dims []uint64, kind uint32, offset uint64) []byte {
 	return append(b, raw(kind, offset)...)
 }
 
-// Each violated rule is its own error, found before memory is allocated for what the file claims.
-func TestReadHeaderRefuses(t *testing.T) {
-	t.Parallel()
+// refusal is a file that is not valid, and the error about it.
+type refusal struct {
+	file []byte
+	want error
+}
+
+// refusals returns files that are refused.
+func refusals() map[string]refusal {
 	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 	data := make([]byte, 256)
 	one := func(e []byte) []byte { return join(head(1, 0), e, data) }
 	two := func(a, b []byte) []byte { return join(head(2, 0), a, b, data) }
 	meta := func(e []byte) []byte { return join(head(0, 1), e) }
-	for name, row := range map[string]struct {
-		file []byte
-		want error
-	}{
+	return map[string]refusal{
 		"empty":             {nil, gguf.ErrTruncated},
 		"other magic":       {[]byte("GGML0000000000000000"), gguf.ErrMagic},
 		"version 1":         {raw([]byte("GGUF"), uint32(1), uint64(0), uint64(0)), gguf.ErrVersion},
@@ -223,7 +225,7 @@ func TestReadHeaderRefuses(t *testing.T) {
 		"long name":         {one(entry(strings.Repeat("n", 64), []uint64{1}, 0, 0)), gguf.ErrName},
 		"name not UTF-8":    {one(entry("\xff", []uint64{1}, 0, 0)), gguf.ErrUTF8},
 		"same name":         {two(entry("n", []uint64{1}, 0, 0), entry("n", []uint64{1}, 0, 32)), gguf.ErrName},
-		"scalar":            {one(entry("n", nil, 0, 0)), gguf.ErrShape},
+		"scalar of a block": {one(entry("n", nil, 2, 0)), gguf.ErrShape},
 		"five dimensions":   {one(entry("n", []uint64{1, 1, 1, 1, 1}, 0, 0)), gguf.ErrShape},
 		"huge dimension":    {one(entry("n", []uint64{1 << 63}, 0, 0)), gguf.ErrShape},
 		"overflow":          {one(entry("n", []uint64{1 << 40, 1 << 40}, 0, 0)), gguf.ErrShape},
@@ -238,7 +240,13 @@ func TestReadHeaderRefuses(t *testing.T) {
 		"entries are cut":   {join(head(1, 0), entry("n", []uint64{1}, 0, 0)[:24]), gguf.ErrTruncated},
 		"metadata is cut":   {meta(raw("k", uint32(10), uint32(0))), gguf.ErrTruncated},
 		"string is too big": {meta(raw("k", uint32(8), uint64(9), uint64(0))), gguf.ErrCount},
-	} {
+	}
+}
+
+// Each violated rule is its own error, found before memory is allocated for what the file claims.
+func TestReadHeaderRefuses(t *testing.T) {
+	t.Parallel()
+	for name, row := range refusals() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h, err := gguf.ReadHeader(bytes.NewReader(row.file), int64(len(row.file)))
@@ -250,6 +258,48 @@ func TestReadHeaderRefuses(t *testing.T) {
 	_, err := gguf.ReadHeader(failing{broken}, 100)
 	require.ErrorIs(t, err, broken)
 }
+
+// alignments returns files with one scalar of each alignment that ggml accepts.
+func alignments() map[uint32][]byte {
+	files := map[uint32][]byte{}
+	for a := uint32(1); a <= 1<<16; a *= 2 {
+		file := bytes.Join([][]byte{
+			head(2, 1), raw("general.alignment", uint32(4), a), entry("n", nil, 0, 0), entry("m", []uint64{1}, 24, uint64(max(4, a))),
+		}, nil)
+		files[a] = append(file, make([]byte, int(a)-1-(len(file)-1)%int(a)+2*int(max(4, a)))...)
+	}
+	return files
+}
+
+// All alignments that are powers of two are accepted, and tensors without dimensions.
+func TestReadHeaderAlignments(t *testing.T) {
+	t.Parallel()
+	for a, file := range alignments() {
+		h := read(t, file)
+		require.Equal(t, int64(a), h.Alignment)
+		require.Equal(t, []gguf.TensorInfo{
+			{Name: "n", DType: tensor.Float32, Shape: tensor.Shape{}}, {Name: "m", DType: tensor.Int8, Shape: tensor.Shape{1}, Offset: int64(max(4, a))},
+		}, h.Tensors)
+		again, err := gguf.NewHeader(h.Tensors, h.Metadata)
+		require.NoError(t, err)
+		require.Equal(t, h.DataOffset, again.DataOffset)
+		var out bytes.Buffer
+		require.NoError(t, gguf.Write(&out, again, func(w io.Writer, t gguf.TensorInfo) error { _, err := w.Write(make([]byte, t.Bytes())); return err }))
+		require.Equal(t, file[:out.Len()], out.Bytes())
+	}
+	// The largest one needs 2 GiB before the data, which are not allocated.
+	h, err := gguf.NewHeader([]gguf.TensorInfo{{Name: "n", DType: tensor.Float32}}, gguf.Metadata{{"general.alignment", uint32(1 << 31)}})
+	require.NoError(t, err)
+	require.Equal(t, int64(1<<31), h.DataOffset)
+	var counted count
+	require.NoError(t, gguf.Write(&counted, h, func(w io.Writer, _ gguf.TensorInfo) error { _, err := w.Write(make([]byte, 4)); return err }))
+	require.Equal(t, h.FileBytes, int64(counted))
+}
+
+// count counts the bytes that are written.
+type count int64
+
+func (c *count) Write(p []byte) (int, error) { *c += count(len(p)); return len(p), nil }
 
 type failing struct{ err error }
 

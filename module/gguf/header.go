@@ -48,7 +48,7 @@ var (
 	ErrKey = errors.New("bad metadata key")
 	// ErrValue means that a metadata value has an unknown or an unsupported type.
 	ErrValue = errors.New("bad metadata value")
-	// ErrAlignment means that general.alignment is not a power of two from 8 to 64 KiB, or that a tensor is not aligned.
+	// ErrAlignment means that general.alignment is not a uint32 that is a power of two, or that a tensor is not aligned.
 	ErrAlignment = errors.New("bad alignment")
 	// ErrName means that a tensor name is empty, too long or occurs twice.
 	ErrName = errors.New("bad tensor name")
@@ -73,7 +73,6 @@ const (
 	DefaultAlignment = 32
 
 	alignmentKey  = "general.alignment"
-	maxAlignment  = 64 << 10
 	maxKeyBytes   = 65535
 	maxNameBytes  = 63 // GGML_MAX_NAME includes a zero byte
 	maxDimensions = 4  // GGML_MAX_DIMS
@@ -140,8 +139,11 @@ func NewHeader(tensors []TensorInfo, metadata Metadata) (*Header, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.DataOffset = int64(len(text))
-	h.FileBytes = h.DataOffset + end
+	var ok bool
+	h.DataOffset, _ = roundUp(int64(len(text)), 0, h.Alignment) // the header is far below 63 bits
+	if h.FileBytes, ok = roundUp(end, h.DataOffset, 1); !ok {
+		return nil, fmt.Errorf("%w: the file exceeds 63 bits", ErrShape)
+	}
 	return h.checked()
 }
 
@@ -201,8 +203,8 @@ func (h *Header) checkMetadata() error {
 	h.Alignment = DefaultAlignment
 	if value := h.Metadata.Get(alignmentKey); value != nil {
 		a, ok := value.(uint32)
-		if !ok || a < 8 || a > maxAlignment || a&(a-1) != 0 {
-			return fmt.Errorf("%w: %s is %v, not a uint32 power of two from 8 to %d", ErrAlignment, alignmentKey, value, maxAlignment)
+		if !ok || a == 0 || a&(a-1) != 0 {
+			return fmt.Errorf("%w: %s is %v (%T), not a power of two as uint32", ErrAlignment, alignmentKey, value, value)
 		}
 		h.Alignment = int64(a)
 	}
@@ -217,8 +219,8 @@ func (t *TensorInfo) check() (size int64, err error) {
 	if !utf8.ValidString(t.Name) {
 		return 0, fmt.Errorf("tensor name: %w", ErrUTF8)
 	}
-	if len(t.Shape) == 0 || len(t.Shape) > maxDimensions {
-		return 0, fmt.Errorf("tensor %q: %w: %d dimensions, not 1 to %d", t.Name, ErrShape, len(t.Shape), maxDimensions)
+	if len(t.Shape) > maxDimensions {
+		return 0, fmt.Errorf("tensor %q: %w: %d dimensions, more than %d", t.Name, ErrShape, len(t.Shape), maxDimensions)
 	}
 	spec := tensor.Spec{DType: t.DType, Shape: t.Shape}
 	if size, err = spec.Extent(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -123,6 +124,63 @@ func (r reference) run(t testing.TB, input []byte, args ...string) []byte {
 	out, err := command.Output()
 	require.NoError(t, err)
 	return out
+}
+
+// stricter names the refusals of files that ggml accepts.
+var stricter = map[string]string{
+	"bool":           "ggml takes any number but 0 for true",
+	"key not UTF-8":  "keys and names are text in manifests",
+	"name not UTF-8": "keys and names are text in manifests",
+	"no name":        "a tensor without a name cannot be found",
+}
+
+// ggml refuses the files that are refused here, except for the listed ones, and accepts all alignments.
+func TestReadHeaderAsGGML(t *testing.T) {
+	t.Parallel()
+	check := buildHeaderReference(t)
+	dir := t.TempDir()
+	var names, files []string
+	add := func(name string, data []byte) {
+		names, files = append(names, name), append(files, filepath.Join(dir, strconv.Itoa(len(files))))
+		require.NoError(t, os.WriteFile(files[len(files)-1], data, 0o600))
+	}
+	for name, row := range refusals() {
+		add(name, row.file)
+	}
+	refused := len(names)
+	for a, file := range alignments() {
+		add(strconv.Itoa(int(a)), file)
+	}
+	accepts := strings.Fields(string(check.run(t, nil, files...)))
+	require.Len(t, accepts, len(names))
+	for i, name := range names {
+		_, listed := stricter[name]
+		require.Equal(t, i >= refused || listed, accepts[i] == "1", name)
+	}
+}
+
+// buildHeaderReference compiles testdata/header.cpp, as buildReference does.
+func buildHeaderReference(t *testing.T) reference {
+	t.Helper()
+	source := os.Getenv("SHAREDTENSOR_GGML")
+	if source == "" || os.Getenv("SHAREDTENSOR_TEST_EXEC") != "" {
+		t.Skip("SKIPPED: SHAREDTENSOR_GGML does not name a folder with ggml's sources, or another architecture is emulated")
+	}
+	if _, err := exec.LookPath("g++"); err != nil {
+		t.Skip("SKIPPED: g++ is not installed")
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(dir+"/ggml-version.h", nil, 0o600)) // the build of ggml generates it
+	flags := []string{"-O1", "-DNDEBUG", `-DGGML_VERSION="0"`, `-DGGML_COMMIT="0"`, "-ffunction-sections", "-I" + dir, "-I" + source + "/include", "-I" + source + "/src"}
+	build := func(command string, args ...string) {
+		out, err := exec.CommandContext(t.Context(), command, append(slices.Clone(flags), args...)...).CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	build("gcc", "-c", source+"/src/ggml.c", "-o", dir+"/ggml.o")
+	build("gcc", "-c", source+"/src/ggml-quants.c", "-o", dir+"/quants.o")
+	build("g++", "-std=c++17", "-Wl,--gc-sections", "testdata/header.cpp", source+"/src/gguf.cpp", source+"/src/ggml-threading.cpp",
+		dir+"/ggml.o", dir+"/quants.o", "-lm", "-lpthread", "-o", dir+"/header")
+	return reference{dir + "/header"}
 }
 
 // number returns the ggml_type of a block-quantised type.

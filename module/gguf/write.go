@@ -24,11 +24,15 @@ func Write(w io.Writer, h *Header, source Source) error {
 	if err != nil {
 		return err
 	}
-	if int64(len(text)) != h.DataOffset {
-		return fmt.Errorf("%w: header of %d bytes, not %d; it was not made by NewHeader", ErrLength, len(text), h.DataOffset)
+	begin, ok := roundUp(int64(len(text)), 0, max(h.Alignment, 1))
+	if !ok || begin != h.DataOffset {
+		return fmt.Errorf("%w: the header ends at %d, not %d; it was not made by NewHeader", ErrLength, begin, h.DataOffset)
 	}
 	buffer := bufio.NewWriterSize(w, writeBuffer)
 	if _, err := buffer.Write(text); err != nil {
+		return fmt.Errorf("write the header: %w", err)
+	}
+	if err := writeZeros(buffer, begin-int64(len(text))); err != nil {
 		return fmt.Errorf("write the header: %w", err)
 	}
 	var at int64
@@ -44,12 +48,25 @@ func Write(w io.Writer, h *Header, source Source) error {
 			return fmt.Errorf("tensor %q: %w: %d were written, not %d", t.Name, ErrLength, c.n, t.Bytes())
 		}
 		at, _ = roundUp(at, c.n, h.Alignment)
-		if _, err := buffer.Write(make([]byte, at-t.Offset-c.n)); err != nil {
+		if err := writeZeros(buffer, at-t.Offset-c.n); err != nil {
 			return fmt.Errorf("tensor %q: %w", t.Name, err)
 		}
 	}
 	if err := buffer.Flush(); err != nil {
 		return fmt.Errorf("write the data: %w", err)
+	}
+	return nil
+}
+
+// writeZeros writes n zeros. An alignment, and so n, may be as large as 2 GiB.
+func writeZeros(w io.Writer, n int64) error {
+	zeros := make([]byte, min(n, writeBuffer))
+	for n > 0 {
+		done, err := w.Write(zeros[:min(n, int64(len(zeros)))])
+		if err != nil {
+			return err
+		}
+		n -= int64(done)
 	}
 	return nil
 }
@@ -66,7 +83,7 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// encode returns everything before the data section.
+// encode returns everything before the data section, without the zeros that align it.
 func (h *Header) encode() ([]byte, error) {
 	e := &encoder{}
 	e.WriteString(Magic)
@@ -92,8 +109,6 @@ func (h *Header) encode() ([]byte, error) {
 		e.put(number)
 		e.put(uint64(t.Offset))
 	}
-	end, _ := roundUp(int64(e.Len()), 0, h.Alignment)
-	e.Write(make([]byte, end-int64(e.Len())))
 	if e.Len() > MaxHeaderBytes {
 		return nil, fmt.Errorf("%w: %d bytes; the limit is %d", ErrHeaderTooLarge, e.Len(), int64(MaxHeaderBytes))
 	}
