@@ -20,6 +20,8 @@ var (
 	ErrLayout = errors.New("no file layout")
 	// ErrTooLarge means that the tensors together do not fit 63 bits of address.
 	ErrTooLarge = errors.New("model is too large")
+	// ErrFormat means that the format of a file cannot represent the state dict or an option.
+	ErrFormat = errors.New("the file format cannot represent this")
 	// ErrDigest means that a state dict does not have the expected digest.
 	ErrDigest = errors.New("the tensors are not those that were expected")
 	// ErrIncompatible means that a state dict does not have the expected compatibility key.

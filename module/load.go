@@ -62,9 +62,10 @@ func Load(ctx context.Context, dev driver.Device, path string, opts LoadOptions)
 	return sd, err
 }
 
-// LoadFrom is [Load] of a safetensors file of size bytes that r reads. It borrows r and reads parts of it concurrently.
+// LoadFrom is [Load] of a safetensors or GGUF file of size bytes that r reads. It borrows r and reads parts of it
+// concurrently. A part of a split model is [gguf.ErrSplit].
 func LoadFrom(ctx context.Context, dev driver.Device, r io.ReaderAt, size int64, opts LoadOptions) (*StateDict, error) {
-	model, err := safetensors.NewModel("safetensors", r, size)
+	model, err := modelOf(r, size)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +121,11 @@ func readModel(ctx context.Context, dev driver.Device, model *safetensors.Model,
 		return nil, fmt.Errorf("%s: %w", model.Path, err)
 	}
 	sd.Metadata = s.metadata
-	if err := s.fill(ctx, sd, c); err != nil {
+	err = s.fill(ctx, sd, c)
+	if err == nil && model.Foreign {
+		sd.entries, err = entriesOf(model)
+	}
+	if err != nil {
 		return nil, errors.Join(err, sd.Close())
 	}
 	return sd, nil

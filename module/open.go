@@ -50,6 +50,22 @@ func OpenModel(path string) (*safetensors.Model, error) {
 	return m, nil
 }
 
+// modelOf is [OpenModel] for one file of size bytes that r reads, which is not part of a split model.
+func modelOf(r io.ReaderAt, size int64) (*safetensors.Model, error) {
+	magic := make([]byte, len(gguf.Magic))
+	if n, _ := r.ReadAt(magic, 0); n < len(magic) || string(magic) != gguf.Magic {
+		return safetensors.NewModel("safetensors", r, size) // also reports why r cannot be read
+	}
+	s := splits{count: 1}
+	return safetensors.NewForeign("GGUF", r, size, func(r io.ReaderAt, size int64) (*safetensors.Header, error) {
+		h, err := gguf.ReadHeader(r, size)
+		if err != nil {
+			return nil, err
+		}
+		return headerOf(h), s.add(h)
+	})
+}
+
 // Keys of the files of a split model, as llama.cpp writes them.
 const (
 	splitNo      = "split.no"

@@ -26,7 +26,7 @@ var errShardBytes = errors.New("a file cannot have fewer than 0 bytes of tensors
 // without a model, which is created if needed. Tensors are in the order of the state dict, but tensors that others are
 // tied to come first. The index is written last, and after an error, or when ctx ends, the written files are removed:
 // see [safetensors.WriteShards]. [Load] reads the directory. Ties and metadata are as in [Save]; the first file records
-// the ties. Errors name the path and the tensor.
+// the ties. The format is always safetensors. Errors name the path and the tensor.
 func SaveSharded(ctx context.Context, dir string, sd *StateDict, opts ShardOptions) error {
 	limit := opts.ShardBytes
 	if limit == 0 {
@@ -35,6 +35,9 @@ func SaveSharded(ctx context.Context, dir string, sd *StateDict, opts ShardOptio
 	if limit < 0 {
 		return fmt.Errorf("%s: %w: %d", dir, errShardBytes, limit)
 	}
+	if opts.Format == FormatGGUF {
+		return fmt.Errorf("%s: %w: shards are safetensors files; Save writes one GGUF file", dir, ErrFormat)
+	}
 	c := sd.contents(opts.SaveOptions)
 	var shards []*safetensors.Header
 	var total int64
@@ -42,7 +45,7 @@ func SaveSharded(ctx context.Context, dir string, sd *StateDict, opts ShardOptio
 	for _, infos := range c.split(sd, limit) {
 		h, err := safetensors.NewHeader(infos, metadata)
 		if err != nil {
-			return fmt.Errorf("%s: %w", dir, err)
+			return fmt.Errorf("%s: %w", dir, c.advise(err))
 		}
 		shards = append(shards, h)
 		total += h.DataBytes()

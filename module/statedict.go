@@ -18,6 +18,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/sharedtensor/sharedtensor/module/gguf"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -37,6 +38,9 @@ type StateDict struct {
 	// each one, which owns a reference.
 	extra   []*tensor.Tensor
 	digests []*Digest // nil if no tensor has one, otherwise one for each name
+	// entries is the metadata of the GGUF file of which a part was loaded, with the types of the values. If a whole file was
+	// loaded, its slab contains them.
+	entries gguf.Metadata
 }
 
 // NewStateDict returns an empty state dict.
@@ -245,7 +249,7 @@ func (sd *StateDict) Bytes() int64 {
 
 // Alias returns another owned state dict over the same storages, with the same names and metadata.
 func (sd *StateDict) Alias() *StateDict {
-	c := &StateDict{Metadata: maps.Clone(sd.Metadata), names: sd.Names(), digests: slices.Clone(sd.digests), tensors: make([]*tensor.Tensor, len(sd.names))}
+	c := &StateDict{Metadata: maps.Clone(sd.Metadata), names: sd.Names(), digests: slices.Clone(sd.digests), entries: sd.entries, tensors: make([]*tensor.Tensor, len(sd.names))}
 	for i := range c.tensors {
 		c.tensors[i] = sd.at(i).Alias()
 	}

@@ -43,8 +43,12 @@ func (t *Tensor) To(dev driver.Device, dt DType) (*Tensor, error) {
 	return c, nil
 }
 
-// CheckConversion returns nil if elements of one type convert to another, as by [Tensor.To], otherwise [ErrDType].
+// CheckConversion returns nil if elements of one type convert to another, as by [Tensor.To], otherwise [ErrDType]. Each
+// type converts to itself.
 func CheckConversion(from, to DType) error {
+	if from == to && from.Valid() {
+		return nil
+	}
 	if !from.Valid() || !to.Valid() || from.Quantized() || to.Quantized() || from.IsComplex() && !to.IsComplex() {
 		return fmt.Errorf("%w: %v does not convert to %v", ErrDType, from, to)
 	}

@@ -170,7 +170,8 @@ func Open(path string) (*Model, error) {
 
 // OpenForeign opens a model in files of another format. readHeader describes the tensors of a file of size bytes in terms
 // of this package; it may permit holes and data types that safetensors lacks. path is used in errors. The caller closes
-// the model. Errors are those of readHeader, wrapped with the file, [ErrNotRegular] and [ErrDuplicateName].
+// the model. Ties are those that the metadata records, as in Open. Errors are those of readHeader, wrapped with the file,
+// [ErrNotRegular], [ErrDuplicateName] and [ErrTies].
 func OpenForeign(path string, files []string, readHeader func(r io.ReaderAt, size int64) (*Header, error)) (*Model, error) {
 	m := &Model{Path: path, Foreign: true}
 	for _, file := range files {
@@ -179,8 +180,23 @@ func OpenForeign(path string, files []string, readHeader func(r io.ReaderAt, siz
 			return nil, err
 		}
 	}
-	if err := m.merge(); err != nil {
+	if err := m.complete(); err != nil {
 		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// NewForeign is [OpenForeign] for one file of size bytes that r reads. It borrows r until the last use of the model.
+func NewForeign(path string, r io.ReaderAt, size int64, readHeader func(r io.ReaderAt, size int64) (*Header, error)) (*Model, error) {
+	m := &Model{Path: path, Foreign: true}
+	m.recordReader(path, r)
+	h, err := readHeader(r, size)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	m.Files = []*File{{Path: path, Header: h, source: r}}
+	if err := m.complete(); err != nil {
 		return nil, err
 	}
 	return m, nil

@@ -68,11 +68,16 @@ func (e *exactWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// WriteFile writes a file as [Write] does and replaces path atomically. The bytes are written to a temporary file
-// beside it, synced, and renamed: a process that has the old file mapped keeps its bytes. A symbolic link to a regular
-// file, or a dangling one, is replaced, not followed. Any other path, or a link to one, such as /dev/stdout, is
-// [ErrNotRegular]. After an error, such as a full disk, the temporary file is removed. Errors name the path.
-func WriteFile(path string, h *Header, source Source) (err error) {
+// WriteFile writes a file as [Write] does and replaces path as [ReplaceFile] does.
+func WriteFile(path string, h *Header, source Source) error {
+	return ReplaceFile(path, func(w io.Writer) error { return Write(w, h, source) })
+}
+
+// ReplaceFile writes a file with write and replaces path atomically. The bytes are written to a temporary file beside it,
+// synced, and renamed: a process that has the old file mapped keeps its bytes. A symbolic link to a regular file, or a
+// dangling one, is replaced, not followed. Any other path, or a link to one, such as /dev/stdout, is [ErrNotRegular].
+// After an error, such as a full disk, the temporary file is removed. Errors name the path.
+func ReplaceFile(path string, write func(w io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s: %w", path, err)
@@ -93,7 +98,7 @@ func WriteFile(path string, h *Header, source Source) (err error) {
 			return fmt.Errorf("%w: it is a link to something else", ErrNotRegular)
 		}
 	}
-	return replace(path, mode, keep, func(w io.Writer) error { return Write(w, h, source) })
+	return replace(path, mode, keep, write)
 }
 
 // replace writes a file with write and renames it to path. With keep it gets exactly mode, regardless of the umask.

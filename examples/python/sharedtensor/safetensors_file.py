@@ -160,8 +160,10 @@ def _check_cover(entries: Mapping[str, _Entry], nbytes: int) -> None:
 def write(path: str | os.PathLike[str], tensors: StateDict) -> int:
     """Writes a state dict beside `path` and renames it to that when it is whole. Returns the bytes of the file.
 
-    Raises CapabilityError for a type that the format does not have.
+    Raises CapabilityError for a type that the format does not have, and for a name that ends in .gguf.
     """
+    if Path(path).suffix == ".gguf":
+        raise CapabilityError(f"{path}: Python writes safetensors files only: use the command sharedtensor get of Go")
     header: dict[str, Any] = {}
     metadata = dict(tensors.metadata)
     tied = _dropped(tensors, metadata.pop(TIED, ""))
@@ -174,7 +176,8 @@ def write(path: str | os.PathLike[str], tensors: StateDict) -> int:
         if spec.name == "__metadata__":
             raise InvalidArgumentError("a tensor of a safetensors file cannot have the name __metadata__")
         if not spec.dtype.safetensors:
-            raise CapabilityError(f"the tensor {spec.name!r}: safetensors files have no type {spec.dtype}")
+            advice = "; the command sharedtensor get of Go writes GGUF files" if spec.dtype.block else ""
+            raise CapabilityError(f"the tensor {spec.name!r}: safetensors files have no type {spec.dtype}{advice}")
         header[spec.name] = {
             "dtype": spec.dtype.safetensors,
             "shape": list(spec.shape),

@@ -12,6 +12,7 @@ import pytest
 from conftest import Owner, eventually
 
 import sharedtensor as st
+from sharedtensor import safetensors_file
 from sharedtensor.dtypes import DType
 
 
@@ -40,7 +41,13 @@ def test_file_layouts(make_owner: Callable[..., Owner], tmp_path: Path) -> None:
             m["w"]
         original = (tmp_path / "m.gguf").read_bytes()
         assert Path(m.file()).read_bytes()[: len(original)] == original
+        copy = tmp_path / "copy.safetensors"
+        with pytest.raises(st.CapabilityError, match="GGUF"):
+            safetensors_file.write(copy, m)
         x = client.acquire("x")
+        with pytest.raises(st.CapabilityError, match="of Go"):
+            safetensors_file.write(tmp_path / "copy.gguf", x)
+        assert not copy.exists() and not (tmp_path / "copy.gguf").exists()
         slab = Path(x.file()).read_bytes()
         (length,) = struct.unpack_from("<Q", slab)
         begin, end = json.loads(slab[8 : 8 + length])["x"]["data_offsets"]

@@ -28,11 +28,13 @@ func newGetCommand() *cobra.Command {
 	var o getFlags
 	c := &cobra.Command{
 		Use:   "get [flags] NAME -o FILE",
-		Short: "Attach a model and write it to a safetensors file",
-		Long: `Attach a published model and write its tensors, byte for byte, to a safetensors file. The model is read in place from
-the owner's memory. An existing FILE is replaced once the new one is complete, and is unchanged on failure. Use - for
-standard output.`,
+		Short: "Attach a model and write it to a file",
+		Long: `Attach a published model and write its tensors, byte for byte, to a safetensors or GGUF file. The name of FILE selects
+the format: .safetensors or .gguf. With another name, and on standard output, a model that the owner loaded from GGUF is
+written as GGUF, with its metadata; others as safetensors. The model is read in place from the owner's memory. An existing
+FILE is replaced once the new one is complete, and is unchanged on failure. Use - for standard output.`,
 		Example: `  sharedtensor get llm -o copy.safetensors
+  sharedtensor get qwen -o copy.gguf
   sharedtensor get llm --version 3 -o v3.safetensors
   sharedtensor get llm -o - | sha256sum`,
 		Args: cli.Exactly("NAME"),

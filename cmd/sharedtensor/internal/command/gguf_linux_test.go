@@ -54,6 +54,17 @@ func TestServeFileLayouts(t *testing.T) {
 		require.Contains(t, p.must("inspect", what), "q4_0")
 	}
 	require.Contains(t, p.fails(cli.ExitFailure, "get", "tiny", "--output", p.file("copy.safetensors")), "q4_0")
+	for _, name := range []string{"copy.gguf", "copy"} {
+		p.must("get", "tiny", "--output", p.file(name))
+		got, err := os.ReadFile(p.file(name))
+		require.NoError(t, err)
+		require.Equal(t, file.Bytes(), got, name)
+	}
+	require.Equal(t, file.String(), p.must("get", "tiny", "--output", "-"))
+	p.must("get", "x", "--output", p.file("x.copy"))
+	got, err := safetensors.Open(p.file("x.copy"))
+	require.NoError(t, err)
+	require.NoError(t, got.Close())
 }
 
 // descriptorBytes attaches a model and reads its only slab through /proc/self/fd.
