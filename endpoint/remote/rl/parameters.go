@@ -88,7 +88,9 @@ func (r *run) upload(ctx context.Context, name string, sd *module.StateDict) (in
 	meta := jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: objectChunk}}
 	info, err := natslink.PutObject(ctx, r.objects, meta, func() io.ReadCloser {
 		out, in := io.Pipe()
-		go func() { in.CloseWithError(module.SaveTo(ctx, in, sd, module.SaveOptions{Format: module.FormatSafetensors})) }()
+		go func() {
+			in.CloseWithError(module.SaveTo(ctx, in, sd, module.SaveOptions{Format: module.FormatSafetensors}))
+		}()
 		return &fullReader{out}
 	})
 	if err != nil {
