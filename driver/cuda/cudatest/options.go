@@ -17,7 +17,7 @@ type Options struct {
 	UUIDs []string
 	// MIG makes the devices MIG instances, whose UUID differs from that of the GPU.
 	MIG bool
-	// Visible sets CUDA_VISIBLE_DEVICES, the visible devices in their order. Empty means all.
+	// Visible sets CUDA_VISIBLE_DEVICES, the numbers or UUIDs of the visible devices in their order. Empty means all.
 	Visible string
 	// DriverVersion is the result of cuDriverGetVersion. 0 means 13000.
 	DriverVersion int

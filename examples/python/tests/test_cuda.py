@@ -99,6 +99,15 @@ cuda.call = lambda name, *arguments: (calls.append(name), call(name, *arguments)
 memory = cuda.SharedMemory.allocate(gpu, 4096)
 assert calls.index("cuCtxSynchronize") > calls.index("cuMemsetD8"), calls
 cuda.call = call
+with gpu.current():
+    side = call("cuStreamCreate", 1)  # non-blocking
+    call("cuMemsetD8Async", memory.address, 9, 4096, side)
+    call("cuStreamSynchronize", side)
+    call("cuCtxSynchronize")
+    written = np.zeros(4096, dtype=np.uint8)
+    call("cuMemcpyDtoH", written.ctypes.data, memory.address, 4096)
+    call("cuStreamDestroy", side)
+assert (written == 9).all(), written
 
 values = np.arange(6, dtype=np.float32)
 with gpu.current():

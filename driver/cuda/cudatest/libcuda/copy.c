@@ -143,6 +143,27 @@ static CUresult now(struct op *o) {
 	return r;
 }
 
+/* on_device reports whether n bytes at p are memory of a device that the host cannot access. */
+static bool on_device(uint64_t p) {
+	struct range *r = range_at(p);
+	return r && r->kind != K_HOST && r->kind != K_MANAGED && !r->on_host;
+}
+
+/* later queues a fill of device memory, or a copy to it, by a function without a stream. Such functions are asynchronous to the
+ * host, so work of a stream that does not synchronise with the default stream may overtake them. */
+static CUresult later(struct op *o) {
+	CUresult r = o->kind == OP_COPY ? check_copy(o) : check_device(o->ctx, o->dst, (o->rows - 1) * o->pitch + o->n, true, false);
+	if (!r && legacy_captured(o->ctx, true))
+		r = STREAM_CAPTURE_IMPLICIT;
+	if (!r && prohibited())
+		r = STREAM_CAPTURE_UNSUPPORTED;
+	if (r) {
+		drop_op(o);
+		return r;
+	}
+	return submit(default_stream(o->ctx), o);
+}
+
 /* is_host reports whether p is host memory. Addresses that the driver does not know are. */
 bool is_host(uint64_t p) {
 	struct range *r = range_at(p);
@@ -163,14 +184,16 @@ static CUresult copy(uint64_t dst, bool dst_host, uint64_t src, bool src_host, s
 		return INVALID_VALUE;
 	struct op *o = op_new(OP_COPY, c);
 	o->dst = dst, o->dst_host = dst_host, o->src = src, o->src_host = src_host, o->n = n;
-	if (!async)
+	/* The driver has staged a pageable source when it returns, which is before the device has the bytes. */
+	bool queued = !async && on_device(dst) && !dst_host && (src_host ? !pinned(src, n) : on_device(src));
+	if (!async && !queued)
 		return now(o);
 	if ((r = check_copy(o))) {
 		drop_op(o);
 		return r;
 	}
 	/* Pageable memory: the driver stages a source before it returns, and waits for a copy to a destination. */
-	if (src_host && !pinned(src, n) && !s->capture) {
+	if (src_host && !pinned(src, n) && (queued || !s->capture)) {
 		o->snap = malloc(n);
 		if (!o->snap) {
 			drop_op(o);
@@ -178,6 +201,8 @@ static CUresult copy(uint64_t dst, bool dst_host, uint64_t src, bool src_host, s
 		}
 		memcpy(o->snap, (void *)src, n);
 	}
+	if (queued)
+		return later(o);
 	bool wait = dst_host && !pinned(dst, n) && !s->capture;
 	if (!(r = submit(s, o)) && wait)
 		drain(s, s->issued);
@@ -215,7 +240,7 @@ static CUresult set2d(devptr d, size_t pitch, uint32_t value, unsigned width, si
 	struct op *o = op_new(OP_SET, c);
 	o->dst = d, o->value = value, o->width = width, o->n = count * width, o->rows = rows, o->pitch = pitch;
 	if (!async)
-		return now(o);
+		return on_device(d) ? later(o) : now(o);
 	if ((r = check_device(c, d, (rows - 1) * pitch + o->n, true, false))) {
 		drop_op(o);
 		return r;

@@ -46,20 +46,18 @@ static void make_device(struct device *d, int physical) {
 CUresult devices_init(void) {
 	const char *env = env_get("FAKECUDA_DEVICES"), *visible = getenv("CUDA_VISIBLE_DEVICES");
 	int physical = env ? atoi(env) : 1;
-	device_count = 0;
 	if (physical > MAX_DEVICES)
 		physical = MAX_DEVICES;
-	if (!visible)
-		for (int i = 0; i < physical; i++)
-			make_device(&devices[device_count++], i);
-	/* Like in the driver, the first invalid device number ends the list. */
-	for (const char *p = visible; p && *p;) {
-		char *end;
-		long n = strtol(p, &end, 10);
-		if (end == p || n < 0 || n >= physical || device_count == MAX_DEVICES)
-			break;
-		make_device(&devices[device_count++], (int)n);
-		p = *end == ',' ? end + 1 : end;
+	for (int i = 0; i < physical; i++)
+		make_device(&devices[i], i);
+	device_count = physical;
+	if (visible) {
+		struct device all[MAX_DEVICES];
+		int numbers[MAX_DEVICES];
+		memcpy(all, devices, sizeof all);
+		device_count = visible_devices(visible, all, physical, numbers, MAX_DEVICES);
+		for (int i = 0; i < device_count; i++)
+			devices[i] = all[numbers[i]];
 	}
 	return device_count ? OK : NO_DEVICE;
 }

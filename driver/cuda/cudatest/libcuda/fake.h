@@ -10,7 +10,7 @@
  *   FAKECUDA_MEMORY=bytes      memory of each device (default 1 GiB), counted per process
  *   FAKECUDA_UUIDS=u,u         UUIDs of the devices, 32 hexadecimal digits each, dashes allowed
  *   FAKECUDA_MIG=1             devices are MIG instances: the UUIDs of cuDeviceGetUuid_v2 and cuDeviceGetUuid differ
- *   CUDA_VISIBLE_DEVICES=1,0   visible devices, in order
+ *   CUDA_VISIBLE_DEVICES=1,0   visible devices, in order: numbers or UUIDs (visible.c)
  *   FAKECUDA_DRIVER_VERSION=v  result of cuDriverGetVersion (default 13000)
  *   FAKECUDA_NO=vmm,fd,ipc,p2p,pool,rohost,managed,concurrent,multicast,green  features that the devices lack
  *   FAKECUDA_FABRIC=1          fabric handles work; "noimex": the device reports support, and the driver refuses them with 800
@@ -135,6 +135,9 @@ extern int device_count;
 extern struct device devices[MAX_DEVICES];
 CUresult devices_init(void);
 int device_by_uuid(const uint8_t uuid[16]);
+
+/* ---- visible.c ---- */
+int visible_devices(const char *list, const struct device *all, int count, int *out, int max);
 
 /* ---- context.c ---- */
 struct ctx {
