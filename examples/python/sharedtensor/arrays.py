@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from . import frameworks, gate
+from . import frameworks, gate, system
 from .cuda_array import CudaArray
 from .dtypes import DType
 from .errors import CapabilityError
@@ -20,14 +21,17 @@ Array = Any
 """A numpy.ndarray or a torch.Tensor."""
 
 
-def numpy_view(mapping: Mapping, spec: TensorSpec, *, raw: bool = False) -> np.ndarray[Any, Any]:
+def numpy_view(
+    mapping: Mapping, spec: TensorSpec, *, raw: bool = False, buffer: np.ndarray[Any, Any] | None = None
+) -> np.ndarray[Any, Any]:
     """Returns the tensor as a numpy array over the mapping, which it keeps alive; read-only unless the memory is
     writable.
 
-    With `raw` the elements are unsigned integers of the same size, packed types the bytes that hold them.
+    With `raw` the elements are unsigned integers of the same size, packed types the bytes that hold them. `buffer` is
+    `flat` of the mapping, if the caller has it.
     """
     dtype = spec.dtype.bits_numpy if raw else spec.dtype.numpy
-    return _ndarray(mapping, spec, dtype, flat(mapping))
+    return _ndarray(spec, dtype, flat(mapping) if buffer is None else buffer)
 
 
 def flat(mapping: Mapping) -> np.ndarray[Any, Any]:
@@ -52,14 +56,20 @@ class _Bytes:
         }
 
 
-def torch_view(mapping: Mapping, spec: TensorSpec) -> Any:
-    """Returns the tensor as torch's over the mapping, which it keeps alive."""
+def writable_flat(mapping: Mapping) -> np.ndarray[Any, Any]:
+    """Returns all bytes of a mapping as an array for torch, which keeps it alive."""
+    return np.frombuffer(mapping.buffer(), np.uint8)
+
+
+def torch_view(mapping: Mapping, spec: TensorSpec, *, buffer: np.ndarray[Any, Any] | None = None) -> Any:
+    """Returns the tensor as torch's over the mapping, which it keeps alive. `buffer` is `writable_flat` of the mapping,
+    if the caller has it."""
     dtype = spec.dtype.torch
     if spec.dtype.packed:
         return _packed_view(mapping, spec, dtype)
     # Bits first, then the type: torch takes from numpy only the types that numpy has by itself.
     bits = np.dtype(f"i{spec.dtype.bits // 8}") if spec.dtype.bits <= 64 else np.dtype(np.complex128)
-    array = _ndarray(mapping, spec, bits, np.frombuffer(mapping.buffer(), np.uint8))
+    array = _ndarray(spec, bits, writable_flat(mapping) if buffer is None else buffer)
     tensor = frameworks.torch().from_numpy(array)
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
@@ -83,9 +93,7 @@ def _packed_view(mapping: Mapping, spec: TensorSpec, dtype: Any) -> Any:
     return frameworks.torch().from_numpy(flat_bytes).view(dtype).reshape(*spec.shape[:-1], spec.shape[-1] // 2)
 
 
-def _ndarray(
-    mapping: Mapping, spec: TensorSpec, dtype: np.dtype[Any], buffer: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
+def _ndarray(spec: TensorSpec, dtype: np.dtype[Any], buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if spec.dtype.packed:
         return np.ndarray((spec.nbytes,), dtype, buffer, spec.offset)
     if not spec.numel:
@@ -216,7 +224,7 @@ def copy_into(mapping: Mapping, offset: int, source: Described) -> None:
         return
     source.require_host()
     spec = TensorSpec("", source.dtype, source.shape, contiguous_strides(source.shape), 0, offset)
-    if source.dtype.packed:
+    if source.dtype.packed or source.contiguous:
         copy_bytes(mapping, offset, source.address, source.nbytes)
     elif isinstance(source.value, np.ndarray):
         target = numpy_view(mapping, spec, raw=True)
@@ -255,5 +263,38 @@ def copy_elements(mapping: Mapping, spec: TensorSpec, source: Described) -> None
 
 
 def copy_bytes(mapping: Mapping, offset: int, address: int, nbytes: int) -> None:
-    """Copies bytes from an address of this process to `offset`."""
-    ctypes.memmove(mapping.address + offset, address, nbytes)
+    """Copies bytes from an address of this process to `offset`, many of them with several threads."""
+    target = mapping.address + offset
+    if nbytes < _MANY or system.PROCESSORS < 2:
+        ctypes.memmove(target, address, nbytes)
+        return
+    part = -(-nbytes // min(system.PROCESSORS, _MOST_THREADS))
+    begun: list[threading.Thread] = []
+    try:
+        for at in range(part, nbytes, part):
+            piece = (target + at, address + at, min(part, nbytes - at))
+            begun.append(threading.Thread(target=ctypes.memmove, args=piece, daemon=True))
+            try:
+                begun[-1].start()
+            except RuntimeError:  # this process can start no more threads
+                ctypes.memmove(*piece)
+        ctypes.memmove(target, address, part)
+    finally:
+        _join(begun)
+
+
+_MANY = 8 << 20
+_MOST_THREADS = 4
+
+
+def _join(threads: list[threading.Thread]) -> None:
+    """Waits for the end of threads, also if this one is interrupted: they write to memory that is reused afterwards."""
+    interrupted: BaseException | None = None
+    for thread in threads:
+        while thread.is_alive():
+            try:
+                thread.join()
+            except BaseException as err:
+                interrupted = err
+    if interrupted is not None:
+        raise interrupted

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 
-from . import forks
+from . import forks, system
 from .errors import ClosedError, ConnectionLostError, Error, ProtocolError, ResourceExhaustedError
 from .op import Kind
 
@@ -40,7 +40,6 @@ _GROWTH = 256 << 10
 _SEND_FLAGS = (int(socket.MSG_NOSIGNAL) | int(socket.MSG_DONTWAIT),)
 _RECEIVE_FLAGS = int(socket.MSG_CMSG_CLOEXEC) | int(socket.MSG_DONTWAIT)
 _TRUNCATED = int(socket.MSG_CTRUNC)
-_PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 _Read = tuple[int, list[tuple[int, int, bytes]], int, object]
 
 
@@ -110,7 +109,7 @@ class BusyPoll:
 
     def __init__(self) -> None:
         self._misses = 0
-        self._skips = 0 if _PROCESSORS > 1 else -1
+        self._skips = 0 if system.PROCESSORS > 1 else -1
 
     def until(self, poll: Callable[[int], list[tuple[int, int]]]) -> list[tuple[int, int]]:
         """Calls `poll` until it returns something, or polling is no longer worthwhile."""

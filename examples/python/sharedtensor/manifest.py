@@ -6,6 +6,7 @@ storages can hold before anything is made of it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import struct
@@ -64,6 +65,11 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Returns the strides of row-major order, in elements."""
     if len(shape) < 2:
         return (1,) * len(shape)
+    return _row_major(tuple(shape))
+
+
+@functools.lru_cache(4096)
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides = [1] * len(shape)
     for i in range(len(shape) - 2, -1, -1):
         strides[i] = strides[i + 1] * max(shape[i + 1], 1)
@@ -72,7 +78,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Reports whether these are the strides of row-major order, those of dimensions of one element aside."""
-    if 0 in shape:
+    if 0 in shape or strides == contiguous_strides(shape):
         return True
     want = 1
     for dim, stride in zip(reversed(shape), reversed(strides), strict=True):

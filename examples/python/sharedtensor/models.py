@@ -9,7 +9,7 @@ from typing import Any, Generic
 import numpy as np
 
 from . import digests, tables
-from .arrays import Described, numpy_view, torch_view
+from .arrays import Described, flat, numpy_view, torch_view, writable_flat
 from .dlpack import HostArray
 from .errors import CapabilityError, ClosedError, IncompatibleError
 from .frameworks import Framework
@@ -41,6 +41,7 @@ class StateDict(Mapping[str, A]):
         self._mappings: Sequence[Any] | None = list(mappings)
         self._framework = framework
         self._made: dict[tuple[Any, ...], A] = {}
+        self._buffers: dict[int, Any] = {}  # bytes of host memory as arrays, by the storages
         self.metadata = dict(metadata)
 
     # ---- the mapping
@@ -57,8 +58,12 @@ class StateDict(Mapping[str, A]):
         mapping = self.mappings[spec.storage]
         if not hasattr(mapping, "view"):
             return mapping.tensor(spec, self._framework)
+        torch = self._framework == "torch"
+        buffer = self._buffers.get(spec.storage)
+        if buffer is None or self._mappings is None:
+            buffer = self._buffers[spec.storage] = writable_flat(mapping) if torch else flat(mapping)
         try:
-            return torch_view(mapping, spec) if self._framework == "torch" else numpy_view(mapping, spec)
+            return torch_view(mapping, spec, buffer=buffer) if torch else numpy_view(mapping, spec, buffer=buffer)
         except CapabilityError as err:
             raise CapabilityError(f"the tensor {spec.name!r}: {err}") from err
 
@@ -171,6 +176,7 @@ class StateDict(Mapping[str, A]):
         """Releases the memory. What no tensor uses is unmapped now. Tensors stay valid. Safe to call twice."""
         self._mappings = None
         self._made.clear()
+        self._buffers.clear()
 
     def __reduce__(self) -> Any:
         raise TypeError(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+
+PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+"""The processors that this process may use."""
 
 _GROUPS = {
     2: ("sys/fs/cgroup", "memory.max", "memory.current"),

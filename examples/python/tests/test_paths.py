@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
 import sharedtensor as st
-from sharedtensor import arrays, cbor, memory
+from sharedtensor import arrays, cbor, memory, system
 from sharedtensor.dtypes import DType
 from sharedtensor.manifest import TensorSpec
 
@@ -108,3 +109,24 @@ def test_load_into_leaves_nothing_on_meta_and_does_not_mix_devices() -> None:
 
     with pytest.raises(st.IncompatibleError, match="device="):
         st.load_into(Net("cpu"), model=Elsewhere(weight=torch.ones(2, device="meta")))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("nbytes", [1 << 12, (1 << 12) + 1, 40001, 3 * 4096])
+@pytest.mark.parametrize("threads", [True, False])
+def test_many_bytes_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch, nbytes: int, threads: bool) -> None:
+    """The bytes are the same, also in a process that can start no more threads."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(arrays, "_MANY", 1 << 12)
+    monkeypatch.setattr(system, "PROCESSORS", 3)
+    if not threads:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+    source = np.random.default_rng(1).integers(0, 256, nbytes, dtype=np.uint8)
+    slab = memory.Slab(nbytes + 100)
+    arrays.copy_bytes(slab, 64, source.ctypes.data, nbytes)
+    copied = np.frombuffer(slab.view(), np.uint8)
+    assert np.array_equal(copied[64 : 64 + nbytes], source)
+    assert not copied[:64].any()
+    assert not copied[64 + nbytes :].any()
